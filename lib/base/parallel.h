@@ -1,0 +1,31 @@
+#pragma once
+#include <algorithm>
+
+namespace tandem {
+
+/// Sets the size of the one thread pool of the process (OpenMP's; oneDNN shares it).
+void set_threads(int n);
+int max_threads();
+/// Physical cores this process may use: affinity and cgroup quota respected, SMT siblings left out.
+int usable_cores();
+
+/// Runs `body(i)` for i in [0, n) on the pool, items handed out one at a time. `body` must not throw.
+template <class Body>
+void parallel_for(int n, const Body& body) {
+#pragma omp parallel for schedule(dynamic, 1) if (n > 1)
+  for (int i = 0; i < n; ++i) body(i);
+}
+
+/// Cuts [0, n) into pieces of at least `grain` items, at most one a thread, and runs
+/// `body(begin, end)` on each.
+template <class Body>
+void parallel_ranges(int n, int grain, const Body& body) {
+  const int pieces = std::clamp(n / std::max(1, grain), 1, max_threads());
+  if (pieces == 1) return n > 0 ? body(0, n) : void();
+#pragma omp parallel for schedule(static, 1)
+  for (int i = 0; i < pieces; ++i)
+    body(static_cast<int>(static_cast<long long>(n) * i / pieces),
+         static_cast<int>(static_cast<long long>(n) * (i + 1) / pieces));
+}
+
+}  // namespace tandem

@@ -1,0 +1,93 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace tandem::io {
+namespace {
+
+/// Closes its descriptor on every way out.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd > 0) ::close(fd);
+  }
+};
+
+Descriptor open_for_reading(const std::filesystem::path& path) {
+  if (path == "-") return {STDIN_FILENO};
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw input_error(path.string(), "cannot open: {}", std::strerror(errno));
+  struct stat info{};
+  if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
+    ::close(fd);
+    throw input_error(path.string(), "is a folder, expected a file");
+  }
+  return {fd};
+}
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path, size_t limit_bytes) {
+  const Descriptor file = open_for_reading(path);
+  std::string text;
+  constexpr size_t kChunk = size_t{1} << 18;
+  while (true) {
+    const size_t used = text.size();
+    text.resize(used + kChunk);
+    const ssize_t n = ::read(file.fd, text.data() + used, kChunk);
+    if (n < 0 && errno == EINTR) {
+      text.resize(used);
+      continue;
+    }
+    if (n < 0) throw input_error(path.string(), "cannot read: {}", std::strerror(errno));
+    text.resize(used + static_cast<size_t>(n));
+    if (n == 0) return text;
+    if (text.size() > limit_bytes)
+      throw input_error(path.string(), "larger than the {} bytes that this kind of file may have",
+                        limit_bytes);
+  }
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const Descriptor file = open_for_reading(path);
+  struct stat info{};
+  if (::fstat(file.fd, &info) != 0 || !S_ISREG(info.st_mode))
+    throw input_error(path.string(), "is not a regular file");
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (p == MAP_FAILED) throw input_error(path.string(), "cannot map: {}", std::strerror(errno));
+  data_ = static_cast<const std::byte*>(p);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void MappedFile::drop_pages(std::span<const std::byte> range) const {
+  if (range.empty()) return;
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(range.data()) & ~(page - 1);
+  const auto end = reinterpret_cast<uintptr_t>(range.data()) + range.size();
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+}  // namespace tandem::io
