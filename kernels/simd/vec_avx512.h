@@ -1,0 +1,89 @@
+#pragma once
+// Vec of sixteen lanes for AVX-512 F, BW, VL, DQ, with the bf16 conversion of AVX512-BF16 where it
+// is there. Part of vec.h; see there.
+#include <immintrin.h>
+
+namespace tandem::simd {
+namespace {
+
+struct Vec {
+  static constexpr int kLanes = 16;
+  __m512 v;
+};
+struct Mask {
+  __mmask16 v;
+};
+
+TANDEM_INLINE Vec set1(float x) { return {_mm512_set1_ps(x)}; }
+TANDEM_INLINE Vec zero() { return {_mm512_setzero_ps()}; }
+TANDEM_INLINE Mask first_lanes(int n) {
+  return {static_cast<__mmask16>((1u << static_cast<unsigned>(n)) - 1u)};
+}
+
+/// bf16 bits of the sixteen lanes, rounded to nearest even; NaN stays NaN.
+TANDEM_INLINE __m256i round_bf16(__m512 a) {
+#ifdef TANDEM_ISA_avx512
+  const __m512i u = _mm512_castps_si512(a);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+  r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x00400000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
+#else
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a));
+#endif
+}
+TANDEM_INLINE __m512 widen_bf16(__m256i a) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(a), 16));
+}
+
+TANDEM_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+TANDEM_INLINE Vec load(const bf16* p) {
+  return {widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+TANDEM_INLINE Vec load_n(const float* p, int n) {
+  return {_mm512_maskz_loadu_ps(first_lanes(n).v, p)};
+}
+TANDEM_INLINE Vec load_n(const bf16* p, int n) {
+  return {widen_bf16(_mm256_maskz_loadu_epi16(first_lanes(n).v, p))};
+}
+TANDEM_INLINE void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
+TANDEM_INLINE void store(bf16* p, Vec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), round_bf16(a.v));
+}
+TANDEM_INLINE void store_n(float* p, Vec a, int n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n).v, a.v);
+}
+TANDEM_INLINE void store_n(bf16* p, Vec a, int n) {
+  _mm256_mask_storeu_epi16(p, first_lanes(n).v, round_bf16(a.v));
+}
+
+TANDEM_INLINE Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+TANDEM_INLINE Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
+TANDEM_INLINE Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+TANDEM_INLINE Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
+TANDEM_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+TANDEM_INLINE Vec fnma(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+TANDEM_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
+TANDEM_INLINE Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+TANDEM_INLINE Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
+TANDEM_INLINE Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
+TANDEM_INLINE Vec round(Vec a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+
+TANDEM_INLINE Mask lt(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+TANDEM_INLINE Mask mask_of_bits(uint32_t bits) { return {static_cast<__mmask16>(bits)}; }
+TANDEM_INLINE uint32_t bits_of(Mask m) { return m.v; }
+TANDEM_INLINE Mask operator&(Mask a, Mask b) { return {static_cast<__mmask16>(a.v & b.v)}; }
+TANDEM_INLINE Mask operator|(Mask a, Mask b) { return {static_cast<__mmask16>(a.v | b.v)}; }
+TANDEM_INLINE Vec select(Mask m, Vec a, Vec b) { return {_mm512_mask_blend_ps(m.v, b.v, a.v)}; }
+
+TANDEM_INLINE float reduce_add(Vec a) { return _mm512_reduce_add_ps(a.v); }
+TANDEM_INLINE float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
+
+/// p * 2^n for integral n; subnormal results and inf come out.
+TANDEM_INLINE Vec scale2(Vec p, Vec n) { return {_mm512_scalef_ps(p.v, n.v)}; }
+
+}  // namespace
+}  // namespace tandem::simd

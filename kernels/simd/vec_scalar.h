@@ -1,0 +1,72 @@
+#pragma once
+// Vec of one lane for CPUs without AVX2. Part of vec.h; see there.
+#include <math.h>
+#include <string.h>
+
+namespace tandem::simd {
+namespace {
+
+struct Vec {
+  static constexpr int kLanes = 1;
+  float v;
+};
+struct Mask {
+  bool v;
+};
+
+TANDEM_INLINE Vec set1(float x) { return {x}; }
+TANDEM_INLINE Vec zero() { return {0.0f}; }
+TANDEM_INLINE Vec load(const float* p) { return {*p}; }
+TANDEM_INLINE Vec load(const bf16* p) {
+  return {__builtin_bit_cast(float, static_cast<uint32_t>(p->bits) << 16)};
+}
+TANDEM_INLINE void store(float* p, Vec a) { *p = a.v; }
+TANDEM_INLINE void store(bf16* p, Vec a) {
+  const uint32_t u = __builtin_bit_cast(uint32_t, a.v);
+  const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+  p->bits = static_cast<uint16_t>((nan ? (u | 0x00400000u) : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+template <class T>
+TANDEM_INLINE Vec load_n(const T* p, int n) {
+  return n > 0 ? load(p) : zero();
+}
+template <class T>
+TANDEM_INLINE void store_n(T* p, Vec a, int n) {
+  if (n > 0) store(p, a);
+}
+
+TANDEM_INLINE Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
+TANDEM_INLINE Vec operator-(Vec a, Vec b) { return {a.v - b.v}; }
+TANDEM_INLINE Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
+TANDEM_INLINE Vec operator/(Vec a, Vec b) { return {a.v / b.v}; }
+TANDEM_INLINE Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
+TANDEM_INLINE Vec fnma(Vec a, Vec b, Vec c) { return {c.v - a.v * b.v}; }
+TANDEM_INLINE Vec max(Vec a, Vec b) { return {a.v > b.v ? a.v : b.v}; }
+TANDEM_INLINE Vec min(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
+TANDEM_INLINE Vec sqrt(Vec a) { return {__builtin_sqrtf(a.v)}; }
+TANDEM_INLINE Vec abs(Vec a) { return {__builtin_fabsf(a.v)}; }
+TANDEM_INLINE Vec round(Vec a) { return {::nearbyintf(a.v)}; }
+
+TANDEM_INLINE Mask lt(Vec a, Vec b) { return {a.v < b.v}; }
+TANDEM_INLINE Mask first_lanes(int n) { return {n > 0}; }
+TANDEM_INLINE Mask mask_of_bits(uint32_t bits) { return {(bits & 1u) != 0}; }
+TANDEM_INLINE uint32_t bits_of(Mask m) { return m.v ? 1u : 0u; }
+TANDEM_INLINE Mask operator&(Mask a, Mask b) { return {a.v && b.v}; }
+TANDEM_INLINE Mask operator|(Mask a, Mask b) { return {a.v || b.v}; }
+TANDEM_INLINE Vec select(Mask m, Vec a, Vec b) { return m.v ? a : b; }
+
+TANDEM_INLINE float reduce_add(Vec a) { return a.v; }
+TANDEM_INLINE float reduce_max(Vec a) { return a.v; }
+
+/// p * 2^n for integral |n| <= 160, in two steps so that subnormal results and inf come out.
+TANDEM_INLINE Vec scale2(Vec p, Vec n) {
+  if (n.v != n.v) return n;
+  const int whole = static_cast<int>(n.v), half = whole >> 1;
+  const auto power = [](int e) {
+    return __builtin_bit_cast(float, static_cast<uint32_t>(e + 127) << 23);
+  };
+  return {p.v * power(half) * power(whole - half)};
+}
+
+}  // namespace
+}  // namespace tandem::simd

@@ -1,0 +1,26 @@
+#include "kernels/simd/vec.h"
+#include "tests/kernels/simd_probe.h"
+
+namespace simd = tandem::simd;
+using simd::Vec;
+
+void TANDEM_ISA_FN(simd_probe)(const SimdProbe& p) {
+  Vec sum = simd::zero(), top = simd::set1(-__builtin_inff());
+  for (int i = 0; i < p.n; i += Vec::kLanes) {
+    const int left = p.n - i < Vec::kLanes ? p.n - i : Vec::kLanes;
+    const Vec x = simd::load_n(p.x + i, left), y = simd::load_n(p.y + i, left),
+              z = simd::load_n(p.z + i, left);
+    simd::store_n(p.exp + i, exp(x), left);
+    simd::store_n(p.exp2 + i, exp2(x), left);
+    simd::store_n(p.fma + i, fma(x, y, z), left);
+    simd::store_n(p.max + i, max(x, y), left);
+    const simd::Mask below = simd::mask_of_bits(simd::bits_of(lt(x, y)));
+    simd::store_n(p.select_lt + i, select(below, z, x), left);
+    simd::store_n(p.rounded + i, x, left);
+    simd::store_n(p.widened + i, simd::load_n(p.rounded + i, left), left);
+    sum = sum + x;
+    top = max(top, select(simd::first_lanes(left), x, top));
+  }
+  *p.add_all = simd::reduce_add(sum);
+  *p.max_all = simd::reduce_max(top);
+}

@@ -1,0 +1,145 @@
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/convert.h"
+#include "base/cpu_features.h"
+#include "base/rng.h"
+#include "simd_probe.h"
+
+using namespace tandem;
+
+namespace {
+
+using Probe = void (*)(const SimdProbe&);
+
+/// The probes this CPU can run.
+std::vector<std::pair<Isa, Probe>> probes() {
+  std::vector<std::pair<Isa, Probe>> all = {{Isa::scalar, simd_probe_scalar},
+                                            {Isa::avx2, simd_probe_avx2},
+                                            {Isa::avx512, simd_probe_avx512},
+                                            {Isa::avx512_bf16, simd_probe_avx512_bf16}};
+  std::erase_if(all, [](const auto& p) { return p.first > isa_detected(); });
+  return all;
+}
+
+constexpr float kPoison = -77.0f;
+
+struct Out {
+  explicit Out(size_t n)
+      : exp(n + 1, kPoison),
+        exp2(exp),
+        fma(exp),
+        max(exp),
+        select_lt(exp),
+        widened(exp),
+        rounded(n + 1, bf16{0x4242}) {}
+  std::vector<float> exp, exp2, fma, max, select_lt, widened;
+  std::vector<bf16> rounded;
+  float add_all = kPoison, max_all = kPoison;
+};
+
+/// Inputs lie at the very end of their buffers, so that a read past n is a sanitizer's finding.
+Out run(Probe probe, const std::vector<float>& x, const std::vector<float>& y,
+        const std::vector<float>& z) {
+  Out o(x.size());
+  probe({x.data(), y.data(), z.data(), static_cast<int>(x.size()), o.exp.data(), o.exp2.data(),
+         o.fma.data(), o.max.data(), o.select_lt.data(), &o.add_all, &o.max_all, o.rounded.data(),
+         o.widened.data()});
+  return o;
+}
+
+std::vector<float> random_values(size_t n, float scale, uint32_t stream) {
+  PhiloxStream rng(7, stream);
+  std::vector<float> v(n);
+  for (float& x : v) x = scale * static_cast<float>(2.0 * rng.uniform() - 1.0);
+  return v;
+}
+
+}  // namespace
+
+TEST_SUITE("kernels/simd") {
+  TEST_CASE("every ISA agrees with plain code at every tail length") {
+    for (const auto& [isa, probe] : probes())
+      for (size_t n = 0; n <= 35; ++n) {
+        CAPTURE(isa_name(isa));
+        CAPTURE(n);
+        const auto x = random_values(n, 3.0f, 1), y = random_values(n, 3.0f, 2),
+                   z = random_values(n, 3.0f, 3);
+        const Out o = run(probe, x, y, z);
+        double sum = 0;
+        float top = -std::numeric_limits<float>::infinity();
+        for (size_t i = 0; i < n; ++i) {
+          CHECK(std::abs(o.fma[i] - std::fma(x[i], y[i], z[i])) <=
+                9 * 0x1p-23f);  // scalar: 2 roundings
+          CHECK(o.max[i] == std::max(x[i], y[i]));
+          CHECK(o.select_lt[i] == (x[i] < y[i] ? z[i] : x[i]));
+          CHECK(o.rounded[i].bits == to_bf16(x[i]).bits);
+          CHECK(o.widened[i] == to_float(to_bf16(x[i])));
+          sum += x[i];
+          top = std::max(top, x[i]);
+        }
+        // n additions of partial sums below 3n.
+        CHECK(std::abs(o.add_all - sum) <= 3.0 * static_cast<double>(n * n) * 0x1p-24);
+        CHECK(o.max_all == top);
+        for (float guard : {o.exp[n], o.exp2[n], o.fma[n], o.max[n], o.select_lt[n], o.widened[n]})
+          CHECK(guard == kPoison);
+        CHECK(o.rounded[n].bits == 0x4242);
+      }
+  }
+
+  TEST_CASE("exp and exp2 stay within 1.5e-7 relative over the range of normal results") {
+    std::vector<float> x;
+    for (float v = -87.0f; v < 88.5f; v += 0.00371f) x.push_back(v);
+    for (const auto& [isa, probe] : probes()) {
+      const Out o = run(probe, x, x, x);
+      double worst = 0, worst2 = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        const double e = std::exp(static_cast<double>(x[i])),
+                     e2 = std::exp2(static_cast<double>(x[i]));
+        worst = std::max(worst, std::abs(o.exp[i] - e) / e);
+        worst2 = std::max(worst2, std::abs(o.exp2[i] - e2) / e2);
+      }
+      CAPTURE(isa_name(isa));
+      CHECK(worst <= 1.5e-7);
+      CHECK(worst2 <= 1.5e-7);
+    }
+  }
+
+  TEST_CASE("exp at the edges: 0, subnormal, inf, NaN") {
+    const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+    const std::vector<float> x = {0.0f, -0.0f, -inf, inf, nan, -200.0f, 200.0f, -95.0f, 88.7f};
+    for (const auto& [isa, probe] : probes()) {
+      CAPTURE(isa_name(isa));
+      const Out o = run(probe, x, x, x);
+      for (const auto* e : {&o.exp, &o.exp2}) {
+        CHECK((*e)[0] == 1.0f);
+        CHECK((*e)[1] == 1.0f);
+        CHECK((*e)[2] == 0.0f);
+        CHECK((*e)[3] == inf);
+        CHECK(std::isnan((*e)[4]));
+        CHECK((*e)[5] == 0.0f);
+        CHECK((*e)[6] == inf);
+      }
+      CHECK(std::abs(o.exp[7] - std::exp(-95.0)) <= 2 * 0x1p-149);  // subnormal: its unit
+      CHECK(std::abs(o.exp[8] / std::exp(double{x[8]}) - 1) <= 1.5e-7);
+    }
+  }
+
+  TEST_CASE("bf16 rounding: ties, NaN, infinity, every upper half") {
+    const float nan = std::bit_cast<float>(0x7f800001u);
+    std::vector<float> x = {nan, std::numeric_limits<float>::max(), -0.0f};
+    for (uint32_t high = 0x0080; high < 0x7f80; high += 13)  // normals: subnormals may flush
+      for (uint32_t low : {0x0000u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+        x.push_back(std::bit_cast<float>(high << 16 | low));
+    for (const auto& [isa, probe] : probes()) {
+      CAPTURE(isa_name(isa));
+      const Out o = run(probe, x, x, x);
+      CHECK(std::isnan(to_float(o.rounded[0])));
+      for (size_t i = 1; i < x.size(); ++i) REQUIRE(o.rounded[i].bits == to_bf16(x[i]).bits);
+    }
+  }
+}
