@@ -1,0 +1,215 @@
+#include "ops/linear.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string_view>
+#include <tuple>
+
+#include "base/check.h"
+#include "base/cpu_features.h"
+
+namespace tandem::ops {
+namespace {
+
+using dnnl::matmul;
+using dnnl::memory;
+
+// Row count whose preferred weight layout is used for every row count.
+constexpr int64_t kLayoutRows = 512;
+// Packed layouts block the output dimension by at most 64; sub-blocks start at multiples of it.
+constexpr int64_t kLayoutBlock = 64;
+// Rows of a padded block where the library's result would depend on the number of rows.
+constexpr int64_t kFixedRows = 16;
+// Ragged prefills ask for many row counts; primitives are small but not free.
+constexpr size_t kMaxPrimitives = 256;
+
+dnnl::engine& engine() {
+  static dnnl::engine e(dnnl::engine::kind::cpu, 0);
+  return e;
+}
+
+dnnl::stream& stream() {
+  static dnnl::stream s(engine());
+  return s;
+}
+
+memory::data_type onednn_type(DType t) {
+  return t == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+memory::desc row_major(int64_t rows, int64_t cols, DType t) {
+  return {{rows, cols}, onednn_type(t), memory::format_tag::ab};
+}
+
+matmul::primitive_desc describe(const PackedWeights::Spec& spec, const memory::desc& weights,
+                                int64_t rows, DType out, bool accumulate) {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (accumulate) {
+    dnnl::post_ops ops;
+    ops.append_sum(1.0f);
+    attr.set_post_ops(ops);
+  }
+  const memory::desc x = row_major(rows, spec.in, spec.dtype), y = row_major(rows, spec.out, out);
+  if (!spec.bias) return {matmul::desc(x, weights, y), attr, engine()};
+  return {matmul::desc(x, weights, row_major(1, spec.out, DType::f32), y), attr, engine()};
+}
+
+memory::desc packed_layout(const PackedWeights::Spec& spec) {
+  const memory::desc any({spec.in, spec.out}, onednn_type(spec.dtype), memory::format_tag::any);
+  return describe(spec, any, kLayoutRows, DType::f32, false).weights_desc();
+}
+
+/// True when the implementation gives each row the same bits for every row count.
+bool row_invariant(const matmul::primitive_desc& pd) {
+  return std::string_view(pd.impl_info_str()).starts_with("brg:avx512_core");
+}
+
+}  // namespace
+
+struct PackedWeights::State {
+  struct Primitive {
+    matmul::primitive_desc desc;
+    matmul run;
+  };
+  using Key = std::tuple<int64_t, DType, bool>;  // rows, output dtype, accumulate
+
+  Spec spec;
+  memory::desc layout;
+  memory weights;
+  memory bias;
+  bool fixed_rows = false;
+  std::map<Key, Primitive> primitives;
+
+  const Primitive& primitive(int64_t rows, DType out, bool accumulate) {
+    const Key key{rows, out, accumulate};
+    if (const auto it = primitives.find(key); it != primitives.end()) return it->second;
+    if (primitives.size() >= kMaxPrimitives) primitives.clear();
+    matmul::primitive_desc pd = describe(spec, layout, rows, out, accumulate);
+    return primitives.emplace(key, Primitive{pd, matmul(pd)}).first->second;
+  }
+};
+
+PackedWeights::PackedWeights() = default;
+PackedWeights::~PackedWeights() = default;
+PackedWeights::PackedWeights(PackedWeights&&) noexcept = default;
+PackedWeights& PackedWeights::operator=(PackedWeights&&) noexcept = default;
+
+int64_t PackedWeights::out() const { return state_->spec.out; }
+int64_t PackedWeights::in() const { return state_->spec.in; }
+DType PackedWeights::dtype() const { return state_->spec.dtype; }
+size_t PackedWeights::bytes() const { return state_->layout.get_size(); }
+
+void PackedWeights::plan(const Spec& spec, MemoryPlan& plan) {
+  plan.add(spec.name, packed_layout(spec).get_size());
+  if (spec.bias) plan.add(spec.name + ".bias", static_cast<size_t>(spec.out) * sizeof(float));
+}
+
+size_t PackedWeights::staging_bytes(const Spec& spec) {
+  return static_cast<size_t>(std::min(kPackRows, spec.out) * spec.in) * dtype_bytes(spec.dtype);
+}
+
+void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
+                         std::span<const float> bias, void* staging) {
+  state_ = std::make_unique<State>();
+  State& s = *state_;
+  s.spec = spec;
+  s.layout = packed_layout(spec);
+  s.weights = memory(s.layout, engine(), arena.take(spec.name));
+  if (spec.bias) {
+    TANDEM_CHECK(bias.size() == static_cast<size_t>(spec.out), "{} biases", bias.size());
+    void* p = arena.take(spec.name + ".bias");
+    std::memcpy(p, bias.data(), bias.size_bytes());
+    s.bias = memory(row_major(1, spec.out, DType::f32), engine(), p);
+  }
+  s.fixed_rows = spec.dtype == DType::f32 &&
+                 !row_invariant(describe(spec, s.layout, kFixedRows, DType::f32, false));
+
+  static_assert(kPackRows % kLayoutBlock == 0, "sub-blocks of the packed layout start on a block");
+  for (int64_t begin = 0; begin < spec.out; begin += kPackRows) {
+    const int64_t n = std::min(kPackRows, spec.out - begin);
+    rows(begin, begin + n, staging);
+    const memory::desc from({spec.in, n}, onednn_type(spec.dtype), memory::format_tag::ba);
+    const memory::desc to = s.layout.submemory_desc({spec.in, n}, {0, begin});
+    memory source(from, engine(), staging);
+    memory target(to, engine(), s.weights.get_data_handle());
+    dnnl::reorder(source, target).execute(stream(), source, target);
+    stream().wait();
+  }
+}
+
+size_t PackedWeights::workspace_bytes(const Spec& spec, int64_t max_rows) {
+  const memory::desc layout = packed_layout(spec);
+  size_t bytes = 0;
+  // The scratchpad's size is not monotonic in the row count: ask at the powers of two below.
+  for (int64_t rows = max_rows; rows > 0; rows /= 2)
+    for (const bool accumulate : {false, true})
+      bytes = std::max(bytes, describe(spec, layout, rows, DType::f32, accumulate)
+                                  .scratchpad_desc()
+                                  .get_size());
+  const auto fixed = static_cast<size_t>(kFixedRows * (spec.in + spec.out)) * sizeof(float);
+  return bytes + fixed;
+}
+
+namespace {
+
+void run_rows(const Tensor& y, const Tensor& x, PackedWeights::State& s, bool accumulate,
+              std::span<std::byte> workspace) {
+  const auto& p = s.primitive(x.rows(), y.dtype(), accumulate);
+  memory source(p.desc.src_desc(), engine(), x.raw());
+  memory target(p.desc.dst_desc(), engine(), y.raw());
+  const memory::desc scratch_desc = p.desc.scratchpad_desc();
+  // Rare row counts may ask for more than the plan's sample of them: a few KiB, taken for the call.
+  memory scratch = scratch_desc.get_size() <= workspace.size()
+                       ? memory(scratch_desc, engine(), workspace.data())
+                       : memory(scratch_desc, engine());
+  std::unordered_map<int, memory> args{{DNNL_ARG_SRC, source},
+                                       {DNNL_ARG_WEIGHTS, s.weights},
+                                       {DNNL_ARG_DST, target},
+                                       {DNNL_ARG_SCRATCHPAD, scratch}};
+  if (s.spec.bias) args.emplace(DNNL_ARG_BIAS, s.bias);
+  p.run.execute(stream(), args);
+  stream().wait();
+}
+
+}  // namespace
+
+void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate accumulate,
+            std::span<std::byte> workspace) {
+  PackedWeights::State& s = w.state();
+  const bool add = accumulate == Accumulate::yes;
+  TANDEM_CHECK(x.dtype() == s.spec.dtype && x.row_size() == s.spec.in, "{}: input {} [{}, {}]",
+               s.spec.name, dtype_name(x.dtype()), x.rows(), x.row_size());
+  TANDEM_CHECK(y.rows() == x.rows() && y.row_size() == s.spec.out, "{}: output [{}, {}]",
+               s.spec.name, y.rows(), y.row_size());
+  TANDEM_CHECK(!add || y.dtype() == DType::f32, "{}: accumulation needs f32", s.spec.name);
+  if (x.rows() == 0) return;
+  if (!s.fixed_rows) return run_rows(y, x, s, add, workspace);
+
+  // f32 without row-invariant kernels: every call sees 16 rows, the last block padded with zeros.
+  float* pad_x = reinterpret_cast<float*>(workspace.data());
+  float* pad_y = pad_x + kFixedRows * s.spec.in;
+  const size_t used = static_cast<size_t>(kFixedRows * (s.spec.in + s.spec.out)) * sizeof(float);
+  for (int64_t begin = 0; begin < x.rows(); begin += kFixedRows) {
+    const int64_t n = std::min(kFixedRows, x.rows() - begin);
+    if (n == kFixedRows) {
+      run_rows(y.slice(begin, n), x.slice(begin, n), s, add, workspace.subspan(used));
+      continue;
+    }
+    const Tensor px(pad_x, DType::f32, {kFixedRows, s.spec.in});
+    const Tensor py(pad_y, DType::f32, {kFixedRows, s.spec.out});
+    std::memset(pad_x, 0, used);
+    std::memcpy(pad_x, x.slice(begin, n).raw(), x.slice(begin, n).bytes());
+    if (add) std::memcpy(pad_y, y.slice(begin, n).raw(), y.slice(begin, n).bytes());
+    run_rows(py, px, s, add, workspace.subspan(used));
+    std::memcpy(y.slice(begin, n).raw(), pad_y, y.slice(begin, n).bytes());
+  }
+}
+
+DType weight_dtype(DType compute) {
+  return compute == DType::bf16 && isa_in_use() < Isa::avx512_bf16 ? DType::f32 : compute;
+}
+
+}  // namespace tandem::ops

@@ -1,0 +1,66 @@
+#include "tensor/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace tandem {
+
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+/// Value in bytes of a line such as "VmHWM:   123 kB"; 0 when absent.
+size_t proc_kib(const char* file, const std::string& key) {
+  std::ifstream f(file);
+  for (std::string line; std::getline(f, line);)
+    if (line.rfind(key + ":", 0) == 0)
+      return static_cast<size_t>(std::stoull(line.substr(key.size() + 1))) * 1024;
+  return 0;
+}
+
+}  // namespace
+
+Arena::~Arena() {
+  for (const auto& [name, block] : taken_) ::munmap(block.data, block.bytes);
+}
+
+void* Arena::take(const std::string& name) {
+  const PlanItem* item = plan_.find(name);
+  TANDEM_CHECK(item != nullptr, "buffer '{}' was not planned", name);
+  TANDEM_CHECK(!taken_.contains(name), "buffer '{}' taken twice", name);
+  // Anonymous memory straight from the system: zeroed, page aligned, and given back at once.
+  void* p = ::mmap(nullptr, item->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED)
+    throw Error::make(ErrorKind::memory, item->device.name(), "cannot allocate {} for {}: {}",
+                      format_bytes(item->bytes), name, std::strerror(errno))
+        .hint("lower run.context or run.batch, or choose a smaller model");
+  if (item->bytes >= kHugePage) ::madvise(p, item->bytes, MADV_HUGEPAGE);
+  taken_[name] = {p, item->bytes};
+  return p;
+}
+
+void Arena::give_back(const std::string& name) {
+  const auto it = taken_.find(name);
+  TANDEM_CHECK(it != taken_.end(), "buffer '{}' given back but not taken", name);
+  ::munmap(it->second.data, it->second.bytes);
+  taken_.erase(it);
+}
+
+size_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }
+
+size_t resident_bytes() { return proc_kib("/proc/self/status", "VmRSS"); }
+
+size_t available_host_bytes() {
+  size_t available = proc_kib("/proc/meminfo", "MemAvailable");
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), used_file("/sys/fs/cgroup/memory.current");
+  size_t limit = 0, used = 0;  // "max" leaves limit at 0
+  if (limit_file >> limit && used_file >> used && limit > 0)
+    available = std::min(available, limit > used ? limit - used : 0);
+  return available;
+}
+
+}  // namespace tandem

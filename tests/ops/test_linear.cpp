@@ -1,0 +1,125 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/cpu_features.h"
+#include "base/rng.h"
+#include "ops/linear.h"
+
+using namespace tandem;
+
+namespace {
+
+std::vector<float> random_values(size_t n, uint32_t stream, bool bf16_exact) {
+  PhiloxStream rng(42, stream);
+  std::vector<float> v(n);
+  for (float& x : v) {
+    x = static_cast<float>(rng.uniform() * 2 - 1);
+    if (bf16_exact) x = to_float(to_bf16(x));
+  }
+  return v;
+}
+
+/// One packed layer with its memory, and what it was made from.
+struct Layer {
+  ops::PackedWeights::Spec spec;
+  std::vector<float> w, b;
+  std::unique_ptr<Arena> arena;
+  ops::PackedWeights packed;
+
+  Layer(int64_t out, int64_t in, DType dtype, bool bias) {
+    spec = {"weights/w", out, in, bias, dtype};
+    const bool bf = dtype == DType::bf16;
+    w = random_values(static_cast<size_t>(out * in), 1, bf);
+    if (bias) b = random_values(static_cast<size_t>(out), 2, false);
+    MemoryPlan plan;
+    ops::PackedWeights::plan(spec, plan);
+    arena = std::make_unique<Arena>(plan);
+    std::vector<std::byte> staging(ops::PackedWeights::staging_bytes(spec));
+    packed.load(spec, *arena, [&](int64_t begin, int64_t end, void* to) {
+      for (int64_t i = begin * in; i < end * in; ++i) {
+        const float x = w[static_cast<size_t>(i)];
+        if (bf) static_cast<bf16*>(to)[i - begin * in] = to_bf16(x);
+        else static_cast<float*>(to)[i - begin * in] = x;
+      }
+    }, b, staging.data());
+  }
+
+  std::vector<float> run(const std::vector<float>& x, int64_t rows, const std::vector<float>* add) {
+    std::vector<std::byte> workspace(ops::PackedWeights::workspace_bytes(spec, rows));
+    std::vector<float> y(static_cast<size_t>(rows * spec.out), NAN);
+    if (add) y = *add;
+    std::vector<bf16> xb;
+    Tensor xt(const_cast<float*>(x.data()), DType::f32, {rows, spec.in});
+    if (spec.dtype == DType::bf16) {
+      for (int64_t i = 0; i < rows * spec.in; ++i) xb.push_back(to_bf16(x[static_cast<size_t>(i)]));
+      xt = Tensor(xb.data(), DType::bf16, {rows, spec.in});
+    }
+    ops::linear(Tensor(y.data(), DType::f32, {rows, spec.out}), xt, packed,
+                add ? ops::Accumulate::yes : ops::Accumulate::no, workspace);
+    return y;
+  }
+};
+
+double max_error(const Layer& l, const std::vector<float>& x, const std::vector<float>& y,
+                 int64_t rows, const std::vector<float>* add) {
+  double worst = 0;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t o = 0; o < l.spec.out; ++o) {
+      double sum = l.spec.bias ? l.b[static_cast<size_t>(o)] : 0.0;
+      for (int64_t i = 0; i < l.spec.in; ++i)
+        sum += double(x[static_cast<size_t>(r * l.spec.in + i)]) * l.w[static_cast<size_t>(o * l.spec.in + i)];
+      const auto at = static_cast<size_t>(r * l.spec.out + o);
+      if (add) sum += (*add)[at];
+      worst = std::max(worst, std::abs(sum - y[at]));
+    }
+  return worst;
+}
+
+}  // namespace
+
+TEST_SUITE("ops/linear") {
+  TEST_CASE("agrees with a double-precision product over dtypes, shapes, bias and accumulation") {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      if (dtype == DType::bf16 && ops::weight_dtype(dtype) != dtype) {
+        MESSAGE("no AVX512-BF16 here: bf16 weights are not used");
+        continue;
+      }
+      for (const auto& [out, in] : {std::pair<int64_t, int64_t>{640, 384}, {250, 48}, {1, 17},
+                                    {300, 64}, {48, 96}, {513, 33}})
+        for (const bool bias : {false, true}) {
+          Layer layer(out, in, dtype, bias);
+          for (const int64_t rows : {1, 2, 7, 16, 33, 200}) {
+            const auto x = random_values(static_cast<size_t>(rows * in), 3, dtype == DType::bf16);
+            const auto start = random_values(static_cast<size_t>(rows * out), 4, false);
+            // Products of |x|, |w| <= 1 summed in f32: at most `in` roundings of a sum <= in.
+            const double tolerance = 6e-8 * static_cast<double>(in + 2) * std::sqrt(double(in)) + 1e-6;
+            CAPTURE(out); CAPTURE(in); CAPTURE(rows); CAPTURE(bias);
+            const auto y = layer.run(x, rows, nullptr);
+            CHECK(max_error(layer, x, y, rows, nullptr) <= tolerance);
+            const auto z = layer.run(x, rows, &start);
+            CHECK(max_error(layer, x, z, rows, &start) <= tolerance);
+          }
+        }
+    }
+  }
+
+  TEST_CASE("f32: a row's bits do not depend on the number of rows") {
+    for (const auto& [out, in] : {std::pair<int64_t, int64_t>{640, 384}, {250, 48}, {384, 1024}}) {
+      Layer layer(out, in, DType::f32, false);
+      const auto x = random_values(static_cast<size_t>(700 * in), 3, false);
+      const auto all = layer.run(x, 700, nullptr);
+      int64_t begin = 0;
+      for (const int64_t rows : {1, 1, 2, 3, 5, 8, 13, 16, 17, 40, 64, 100, 430}) {
+        const std::vector<float> part(x.begin() + begin * in, x.begin() + (begin + rows) * in);
+        const auto y = layer.run(part, rows, nullptr);
+        CAPTURE(rows); CAPTURE(out);
+        CHECK(std::memcmp(y.data(), all.data() + begin * out, y.size() * sizeof(float)) == 0);
+        begin += rows;
+      }
+      CHECK(begin == 700);
+    }
+  }
+}

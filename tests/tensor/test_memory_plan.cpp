@@ -1,0 +1,54 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "tensor/arena.h"
+
+using namespace tandem;
+
+TEST_SUITE("tensor/memory_plan") {
+  TEST_CASE("the peak counts loading and running apart") {
+    MemoryPlan plan;
+    plan.add("weights/a", 1000);
+    plan.add("load/staging", 700, {}, Lifetime::load);
+    plan.add("kv/pages", 500);
+    CHECK(plan.peak({}) == 1700);  // weights + staging, the cache comes later
+    plan.add("kv/tables", 600);
+    CHECK(plan.peak({}) == 2100);
+    CHECK(plan.group_bytes("kv", {}) == 1100);
+    CHECK(plan.groups() == std::vector<std::string>{"weights", "load", "kv"});
+    CHECK_THROWS_AS(plan.add("kv/pages", 1), Error);
+  }
+
+  TEST_CASE("too little memory names the groups and a remedy") {
+    MemoryPlan plan;
+    plan.add("weights/a", size_t{3} << 30);
+    plan.add("kv/pages", size_t{1} << 30);
+    plan.check_fits({}, size_t{4} << 30);
+    try {
+      plan.check_fits({}, size_t{2} << 30);
+      FAIL("not thrown");
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::memory);
+      CHECK(std::string(e.what()) ==
+            "cpu: needs 4.00 GiB (weights 3.00 GiB, kv 1.00 GiB), 2.00 GiB available");
+      CHECK(!e.hint_text().empty());
+    }
+  }
+
+  TEST_CASE("the arena hands out what was planned and nothing else") {
+    MemoryPlan plan;
+    plan.add("weights/a", 10000);
+    plan.add("load/staging", 5000, {}, Lifetime::load);
+    Arena arena(plan);
+    char* p = static_cast<char*>(arena.take("weights/a"));
+    CHECK(p[0] == 0);
+    CHECK(p[9999] == 0);
+    std::memset(p, 1, 10000);
+    CHECK_THROWS_AS(arena.take("weights/a"), Error);
+    CHECK_THROWS_AS(arena.take("weights/b"), Error);
+    arena.take("load/staging");
+    arena.give_back("load/staging");
+    CHECK(arena.take("load/staging") != nullptr);
+  }
+}
