@@ -1,0 +1,78 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+#include "io/file.h"
+
+namespace tandem::io {
+
+using Shape = std::vector<int64_t>;
+
+/// "[8192,384]"
+std::string shape_text(const Shape& shape);
+
+/// A named, typed, row-major block of bytes. In a file it may start at any address: copy elements
+/// out with memcpy, or check the alignment first.
+struct TensorView {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::span<const std::byte> bytes;
+};
+
+/// One line of a safetensors header, checked against the file.
+struct TensorEntry {
+  std::string name;
+  std::string dtype;  // as the file spells it: "BF16", "F8_E4M3", ...
+  Shape shape;
+  size_t begin = 0, end = 0;  // bytes within the data block
+};
+
+/// Reader of the safetensors format: 8 bytes of header length, a JSON header, one data block that the
+/// tensors fill without overlap or gap. Everything is checked before any tensor is handed out.
+class Safetensors {
+ public:
+  /// errors   kind input: missing, or as for parse
+  static Safetensors open(const std::filesystem::path& path);
+  /// Views point into `bytes`, which must outlive the result.
+  /// errors   kind input at `where`: header length, JSON, types, sizes or offsets that lie, tensors
+  ///          that overlap, a truncated file
+  static Safetensors parse(std::span<const std::byte> bytes, const std::string& where);
+
+  const std::string& where() const { return where_; }
+  const std::vector<TensorEntry>& entries() const { return entries_; }  // in file order
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const TensorEntry* find(std::string_view name) const;
+  /// errors   kind input: no such tensor; a dtype that tandem has no type for (F8_E4M3, I16, ...)
+  TensorView tensor(std::string_view name) const;
+  TensorView tensor(const TensorEntry& entry) const;
+
+  size_t data_bytes() const { return data_.size(); }
+  /// Gives the physical pages of a tensor of this file back; does nothing after parse().
+  void drop_pages(const TensorView& tensor) const;
+
+ private:
+  std::string where_;
+  std::shared_ptr<const MappedFile> file_;  // null after parse()
+  std::span<const std::byte> data_;
+  std::vector<TensorEntry> entries_;
+  std::map<std::string, size_t, std::less<>> by_name_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// Writes a safetensors file under a temporary name, syncs and renames it: a reader sees the old
+/// file or the whole new one. Data are laid out by falling element size, so that every tensor is
+/// aligned to its type; the data block starts at a multiple of 8 bytes.
+/// errors   kind input: cannot create, no space left (names the bytes needed)
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace tandem::io

@@ -1,0 +1,54 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/safetensors.h"
+#include "model/config.h"
+#include "model/weight_table.h"
+
+namespace tandem::model {
+
+/// Tensor name -> shard file name, from model.safetensors.index.json.
+/// errors   kind input at `where`: bad JSON, no weight_map, a shard name that is no plain file name
+std::map<std::string, std::string> parse_shard_index(std::string_view text,
+                                                     const std::string& where);
+
+/// The weights of a model folder: model.safetensors, or the shards that
+/// model.safetensors.index.json names. Files are mapped, only their headers are read here.
+class Checkpoint {
+ public:
+  /// errors   kind input: folder, weights or shards missing (all listed); another format (GGUF,
+  ///          PyTorch .bin or .pth, GPTQ, AWQ) refused by name; files that lie
+  static Checkpoint open(const std::filesystem::path& folder);
+
+  const std::string& where() const { return where_; }
+  std::vector<std::string> names() const;
+  bool contains(std::string_view name) const { return find(name) != nullptr; }
+  const io::TensorEntry* find(std::string_view name) const;
+  /// A weight in f32, bf16 or f16; its bytes may be unaligned.
+  /// errors   kind input: no such tensor; any other dtype
+  io::TensorView tensor(std::string_view name) const;
+  io::TensorView weight(Weight weight, int layer = 0) const;
+  /// Gives the physical pages of a tensor back once it has been packed.
+  void drop_pages(const io::TensorView& tensor) const;
+
+  /// Bytes of all tensors that the checkpoint lists.
+  size_t total_bytes() const;
+  const std::vector<io::Safetensors>& shards() const { return shards_; }
+
+ private:
+  std::string where_;
+  std::vector<io::Safetensors> shards_;
+  std::map<std::string, size_t, std::less<>> shard_of_;  // tensor name -> index into shards_
+};
+
+/// Compares a checkpoint with what the configuration needs. Tensors it does not need are passed
+/// over (rotary inv_freq buffers, a stored copy of a tied head), except biases: leaving those out
+/// would change the result.
+/// errors   kind input: every missing tensor, wrong shape, wrong dtype and unexpected bias, at most 20
+void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint);
+
+}  // namespace tandem::model

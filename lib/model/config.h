@@ -1,0 +1,89 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+
+namespace tandem::model {
+
+/// The supported members of the Llama family; all run through one forward.
+enum class Arch : uint8_t { llama, mistral, qwen2 };
+
+/// As Hugging Face spells it: "LlamaForCausalLM".
+const char* arch_name(Arch arch);
+
+enum class RopeScalingKind : uint8_t { none, linear, llama3 };
+
+/// How rotary frequencies are stretched beyond the context of the first training.
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::none;
+  double factor = 1.0;            // linear and llama3: >= 1
+  double low_freq_factor = 1.0;   // llama3 only, as the next two
+  double high_freq_factor = 4.0;  // > low_freq_factor
+  int original_context = 8192;    // tokens
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// Shape and constants of a model, from its config.json. Every count is positive and bounded so that
+/// products of any three fit in int64_t; n_heads is a multiple of n_kv_heads; head_dim is even.
+struct ModelConfig {
+  std::string name;  // folder or synthetic name, for people
+  Arch arch = Arch::llama;
+  int dim = 0;         // D
+  int n_layers = 0;    // L
+  int n_heads = 0;     // Hq
+  int n_kv_heads = 0;  // Hkv
+  int head_dim = 0;    // d; dim need not be n_heads * head_dim
+  int ffn_dim = 0;     // F
+  int vocab_size = 0;  // V
+  double rms_eps = 1e-6;
+  double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
+  int max_context = 0;  // tokens
+  // A token attends to the last `sliding_window` positions, its own included; 0 = to all. Only
+  // layers from `sliding_window_from` on slide (Qwen2's max_window_layers; 0 for Mistral).
+  int sliding_window = 0;
+  int sliding_window_from = 0;
+  bool qkv_bias = false;  // bq, bk, bv
+  bool o_bias = false;    // bo
+  bool mlp_bias = false;  // b_gate, b_up, b_down
+  bool tied_embeddings = false;
+  std::optional<int> bos_id;
+  std::vector<int> eos_ids;   // end-of-text ids; generation stops at any
+  DType dtype = DType::f32;   // what the checkpoint says it holds: f32, bf16 or f16
+
+  int group_size() const { return n_heads / n_kv_heads; }  // G
+  int q_dim() const { return n_heads * head_dim; }
+  int kv_dim() const { return n_kv_heads * head_dim; }
+  /// Window of one layer, 0 = none.
+  int window(int layer) const { return layer >= sliding_window_from ? sliding_window : 0; }
+};
+
+/// config.json in the spelling of transformers before 5 (rope_theta, rope_scaling, torch_dtype) or
+/// since (rope_parameters, dtype).
+/// errors   kind input at `where`: bad JSON, a key missing or out of range, an unsupported
+///          architecture, RoPE type, activation or quantisation (each named, with the remedy)
+ModelConfig parse_config(std::string_view text, const std::string& where);
+
+/// End-of-text ids of a generation_config.json; empty when it names none.
+/// errors   kind input at `where`
+std::vector<int> parse_generation_eos(std::string_view text, const std::string& where,
+                                      int vocab_size);
+
+/// Reads config.json of a model folder, and generation_config.json if there: its end-of-text ids
+/// replace those of config.json, as transformers does it.
+ModelConfig load_config(const std::filesystem::path& folder);
+
+/// Shape of a `synthetic:` model: a built-in name or the path of a config.json.
+/// errors   kind input: neither a known name (lists them) nor a file
+ModelConfig synthetic_config(const std::string& name_or_path);
+std::vector<std::string> synthetic_names();
+
+/// Number of weights, a tied head counted once.
+int64_t n_params(const ModelConfig& config);
+
+}  // namespace tandem::model
