@@ -1,0 +1,86 @@
+#include "io/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace tandem::io {
+namespace {
+
+/// Makes a rename survive a power cut. Some file systems refuse to sync a folder; the data
+/// themselves are safe by then, so that is no error.
+void sync_folder(const std::filesystem::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  ::fsync(fd);
+  ::close(fd);
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
+  temporary_ = path;
+  temporary_ += fmt::format(".tmp-{}", ::getpid());
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0)
+    throw input_error(path.string(), "cannot create: {}", std::strerror(errno))
+        .hint(fmt::format("the folder '{}' must exist and be writable", folder_of(path).string()));
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  constexpr size_t kLargest = size_t{1} << 30;  // Linux moves at most 2 GiB a call
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kLargest));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("cannot write", errno);
+    written_ += static_cast<size_t>(n);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+void AtomicFile::write(std::string_view text) {
+  write(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void AtomicFile::commit() {
+  // Deferred write errors (quota, network file systems) show up here.
+  if (::fsync(fd_) != 0 && errno != EINVAL) fail("cannot write", errno);
+  if (::close(std::exchange(fd_, -1)) != 0) {
+    const int error_number = errno;
+    ::unlink(temporary_.c_str());
+    fail("cannot write", error_number);
+  }
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int error_number = errno;
+    ::unlink(temporary_.c_str());
+    fail("cannot rename the finished file", error_number);
+  }
+  sync_folder(folder_of(path_));
+}
+
+void AtomicFile::fail(const char* action, int error_number) const {
+  Error error = input_error(path_.string(), "{} after {} bytes: {}", action, written_,
+                            std::strerror(error_number));
+  const bool is_full = error_number == ENOSPC || error_number == EDQUOT;
+  throw std::move(error).hint(is_full ? "free some disk space or write to another disk; nothing was "
+                                        "left under the final name"
+                                      : "nothing was left under the final name");
+}
+
+}  // namespace tandem::io

@@ -1,0 +1,34 @@
+#pragma once
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tandem::io {
+
+/// A file written under a temporary name beside its final one: nothing appears there before
+/// commit(), and the temporary file is removed if the writer is destroyed without it.
+class AtomicFile {
+ public:
+  /// errors   kind input: cannot create (folder missing, read-only, no permission)
+  explicit AtomicFile(const std::filesystem::path& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  /// errors   kind input: no space left, quota, I/O error; says how far it got
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  /// Syncs the data to the disk, then gives the file its final name.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* action, int error_number) const;
+
+  std::filesystem::path path_, temporary_;
+  int fd_ = -1;
+  size_t written_ = 0;
+};
+
+}  // namespace tandem::io

@@ -1,0 +1,43 @@
+#include "io/quote.h"
+
+#include <cstdint>
+
+namespace tandem::io {
+
+size_t utf8_length(std::string_view text) {
+  if (text.empty()) return 0;
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t lead = byte(0);
+  if (lead < 0x80) return 1;
+  const size_t n = lead >= 0xC2 && lead < 0xE0   ? 2
+                   : lead >= 0xE0 && lead < 0xF0 ? 3
+                   : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                 : 0;
+  if (n == 0 || text.size() < n) return 0;
+  for (size_t i = 1; i < n; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  const uint8_t second = byte(1);
+  const bool overlong = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
+  const bool surrogate = lead == 0xED && second >= 0xA0;
+  const bool beyond = lead == 0xF4 && second >= 0x90;
+  return overlong || surrogate || beyond ? 0 : n;
+}
+
+std::string quote(std::string_view text, size_t limit) {
+  std::string out = "'";
+  while (!text.empty()) {
+    if (out.size() > limit) return out + "...'";
+    const size_t n = utf8_length(text);
+    const uint8_t first = static_cast<uint8_t>(text.front());
+    // U+0080..U+009F, encoded C2 80..C2 9F, are control characters that terminals obey.
+    const bool c1_control = n == 2 && first == 0xC2 && static_cast<uint8_t>(text[1]) < 0xA0;
+    if (n == 0 || first < 0x20 || first == 0x7F || c1_control)
+      out += '?';
+    else
+      out.append(text, 0, n);
+    text.remove_prefix(n == 0 ? 1 : n);
+  }
+  return out + "'";
+}
+
+}  // namespace tandem::io

@@ -1,0 +1,14 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace tandem::io {
+
+/// Text from a file made fit for a one-line message: in single quotes, control characters and
+/// invalid UTF-8 as '?', cut to about `limit` bytes with "..." at the end.
+std::string quote(std::string_view text, size_t limit = 80);
+
+/// Length of the valid UTF-8 sequence at the front of `text` (RFC 3629), 0 if there is none.
+size_t utf8_length(std::string_view text);
+
+}  // namespace tandem::io
