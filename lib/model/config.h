@@ -83,7 +83,4 @@ ModelConfig load_config(const std::filesystem::path& folder);
 ModelConfig synthetic_config(const std::string& name_or_path);
 std::vector<std::string> synthetic_names();
 
-/// Number of weights, a tied head counted once.
-int64_t n_params(const ModelConfig& config);
-
 }  // namespace tandem::model

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,5 +32,8 @@ bool has_weight(Weight weight, const ModelConfig& config);
 /// The weights of the model outside its layers, and those of each layer, in table order.
 std::vector<Weight> global_weights(const ModelConfig& config);
 std::vector<Weight> layer_weights(const ModelConfig& config);
+
+/// Number of parameters, a tied head counted once.
+int64_t n_params(const ModelConfig& config);
 
 }  // namespace tandem::model

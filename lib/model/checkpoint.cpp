@@ -1,0 +1,201 @@
+#include "model/checkpoint.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "io/json.h"
+#include "io/quote.h"
+#include "model/model_folder.h"
+
+namespace tandem::model {
+namespace {
+
+constexpr size_t kMaxIndexBytes = size_t{256} << 20;
+constexpr size_t kMaxListed = 20;  // problems in one message
+
+using ShardIndex = std::map<std::string, std::string>;
+
+/// Items on lines of their own, at most kMaxListed of them.
+std::string listed(const std::vector<std::string>& items) {
+  std::string text;
+  for (size_t i = 0; i < std::min(items.size(), kMaxListed); ++i) text += "\n  " + items[i];
+  if (items.size() > kMaxListed) text += fmt::format("\n  and {} more", items.size() - kMaxListed);
+  return text;
+}
+
+/// Shards in the order of their names; every file that the index names must be there.
+std::vector<std::string> shard_names(const ShardIndex& index, const std::filesystem::path& folder,
+                                     const std::string& where) {
+  std::set<std::string> distinct;
+  for (const auto& [tensor, shard] : index) distinct.insert(shard);
+  std::vector<std::string> missing;
+  for (const std::string& shard : distinct)
+    if (!std::filesystem::exists(folder / shard)) missing.push_back(shard);
+  if (!missing.empty())
+    throw input_error(where, "{} of {} shard files missing:{}", missing.size(), distinct.size(),
+                      listed(missing))
+        .hint("fetch the missing files into the same folder");
+  return {distinct.begin(), distinct.end()};
+}
+
+bool is_float(std::string_view dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+}
+
+/// What is wrong with one weight; empty if nothing.
+std::string problem_of(Weight weight, int layer, const ModelConfig& config,
+                       const Checkpoint& checkpoint) {
+  const std::string name = checkpoint_name(weight, layer);
+  const io::TensorEntry* entry = checkpoint.find(name);
+  const io::Shape expected = weight_shape(weight, config);
+  if (entry == nullptr)
+    return fmt::format("{}: missing, expected shape {}", name, io::shape_text(expected));
+  if (entry->shape != expected)
+    return fmt::format("{}: expected shape {}, found {}", name, io::shape_text(expected),
+                       io::shape_text(entry->shape));
+  if (!is_float(entry->dtype))
+    return fmt::format("{}: expected BF16, F16 or F32, found {}", name, entry->dtype);
+  return "";
+}
+
+/// Biases of our layers that the configuration says are not there.
+std::vector<std::string> unexpected_biases(const ModelConfig& config,
+                                           const Checkpoint& checkpoint) {
+  std::vector<std::string> found;
+  for (const Weight bias : {Weight::bq, Weight::bk, Weight::bv, Weight::bo, Weight::b_gate,
+                            Weight::b_up, Weight::b_down}) {
+    if (has_weight(bias, config)) continue;
+    for (int layer = 0; layer < config.n_layers; ++layer)
+      if (const std::string name = checkpoint_name(bias, layer); checkpoint.contains(name))
+        found.push_back(name + ": a bias that config.json does not announce");
+  }
+  return found;
+}
+
+/// GPTQ and AWQ store packed integers under these names; config.json need not say so.
+bool looks_quantised(const Checkpoint& checkpoint) {
+  return checkpoint.contains("model.layers.0.self_attn.q_proj.qweight");
+}
+
+}  // namespace
+
+std::map<std::string, std::string> parse_shard_index(std::string_view text,
+                                                     const std::string& where) {
+  const io::Json j = io::parse_json(text, where);
+  ShardIndex index;
+  for (const auto& [tensor, value] : io::get_object(j, "weight_map", where).items()) {
+    const std::string& shard = io::as_string(value, "weight_map " + io::quote(tensor), where);
+    const bool is_plain = !shard.empty() && shard != "." && shard != ".." &&
+                          shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+    if (!is_plain)
+      throw input_error(where, "weight_map {}: shard {} is not a plain file name", io::quote(tensor),
+                        io::quote(shard))
+          .hint("shards must lie in the model folder itself");
+    index[tensor] = shard;
+  }
+  if (index.empty()) throw input_error(where, "weight_map names no tensor");
+  return index;
+}
+
+Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
+  require_model_folder(folder);
+  Checkpoint checkpoint;
+  const std::filesystem::path single = folder / "model.safetensors";
+  if (std::filesystem::exists(single)) {
+    checkpoint.where_ = single.string();
+    checkpoint.shards_.push_back(io::Safetensors::open(single));
+    for (const io::TensorEntry& entry : checkpoint.shards_[0].entries())
+      checkpoint.shard_of_[entry.name] = 0;
+    return checkpoint;
+  }
+
+  const std::filesystem::path index_path = folder / "model.safetensors.index.json";
+  if (!std::filesystem::exists(index_path)) {
+    refuse_foreign_weights(folder);
+    throw input_error(folder.string(), "neither model.safetensors nor model.safetensors.index.json "
+                      "is there")
+        .hint("fetch the model's safetensors files into this folder");
+  }
+  checkpoint.where_ = index_path.string();
+  const ShardIndex index =
+      parse_shard_index(io::read_file(index_path, kMaxIndexBytes), checkpoint.where_);
+  std::map<std::string, size_t> number;
+  for (const std::string& shard : shard_names(index, folder, checkpoint.where_)) {
+    number[shard] = checkpoint.shards_.size();
+    checkpoint.shards_.push_back(io::Safetensors::open(folder / shard));
+  }
+  for (const auto& [tensor, shard] : index) {
+    const size_t i = number[shard];
+    if (checkpoint.shards_[i].find(tensor) == nullptr)
+      throw input_error(checkpoint.shards_[i].where(),
+                        "tensor {} is missing; the index names this file for it", io::quote(tensor))
+          .hint("fetch the file and model.safetensors.index.json again, from the same revision");
+    checkpoint.shard_of_[tensor] = i;
+  }
+  return checkpoint;
+}
+
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, shard] : shard_of_) names.push_back(name);
+  return names;
+}
+
+const io::TensorEntry* Checkpoint::find(std::string_view name) const {
+  const auto it = shard_of_.find(name);
+  return it == shard_of_.end() ? nullptr : shards_[it->second].find(name);
+}
+
+io::TensorView Checkpoint::tensor(std::string_view name) const {
+  const auto it = shard_of_.find(name);
+  if (it == shard_of_.end()) throw input_error(where_, "tensor {} is missing", io::quote(name));
+  const io::Safetensors& shard = shards_[it->second];
+  const io::TensorEntry& entry = *shard.find(name);
+  if (!is_float(entry.dtype))
+    throw input_error(shard.where(), "tensor {} has dtype {}, expected BF16, F16 or F32",
+                      io::quote(name), io::quote(entry.dtype))
+        .hint("use the original checkpoint; quantised weights are not supported");
+  return shard.tensor(entry);
+}
+
+io::TensorView Checkpoint::weight(Weight weight, int layer) const {
+  return tensor(checkpoint_name(weight, layer));
+}
+
+void Checkpoint::drop_pages(const io::TensorView& tensor) const {
+  const auto it = shard_of_.find(tensor.name);
+  if (it != shard_of_.end()) shards_[it->second].drop_pages(tensor);
+}
+
+size_t Checkpoint::total_bytes() const {
+  size_t sum = 0;
+  for (const auto& [name, shard] : shard_of_) {
+    const io::TensorEntry& entry = *shards_[shard].find(name);
+    sum += entry.end - entry.begin;
+  }
+  return sum;
+}
+
+void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
+  if (looks_quantised(checkpoint))
+    throw input_error(checkpoint.where(), "the weights are quantised (GPTQ or AWQ), which is not "
+                      "supported")
+        .hint("use the original checkpoint in bf16, f16 or f32");
+  std::vector<std::string> problems;
+  const auto check = [&](Weight weight, int layer) {
+    std::string problem = problem_of(weight, layer, config, checkpoint);
+    if (!problem.empty()) problems.push_back(std::move(problem));
+  };
+  for (const Weight weight : global_weights(config)) check(weight, 0);
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    for (const Weight weight : layer_weights(config)) check(weight, layer);
+  for (std::string& bias : unexpected_biases(config, checkpoint)) problems.push_back(std::move(bias));
+  if (problems.empty()) return;
+  throw input_error(checkpoint.where(), "{} tensor{} not as config.json needs {}:{}", problems.size(),
+                    problems.size() == 1 ? " is" : "s are", problems.size() == 1 ? "it" : "them",
+                    listed(problems))
+      .hint("config.json and the weights must come from the same model");
+}
+
+}  // namespace tandem::model

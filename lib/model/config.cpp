@@ -1,0 +1,237 @@
+#include "model/config.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/quote.h"
+#include "model/config_rope.h"
+#include "model/model_folder.h"
+
+namespace tandem::model {
+namespace {
+
+using io::Json;
+
+// Largest values accepted, each well above any published model. Together they keep a product of any
+// two sizes and a layer count below 2^63: vocab * dim * layers <= 2^24 * 2^20 * 2^12 = 2^56.
+constexpr int64_t kMaxDim = 1 << 20;  // dim, ffn_dim, n_heads * head_dim
+constexpr int64_t kMaxHeads = 1 << 14;
+constexpr int64_t kMaxLayers = 1 << 12;
+constexpr int64_t kMaxVocab = 1 << 24;
+constexpr int64_t kMaxContext = 1 << 30;
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+
+struct ArchInfo {
+  Arch arch;
+  const char* name;        // config.json "architectures"
+  const char* model_type;  // config.json "model_type"
+};
+
+constexpr std::array kArchs = {
+    ArchInfo{Arch::llama, "LlamaForCausalLM", "llama"},
+    ArchInfo{Arch::mistral, "MistralForCausalLM", "mistral"},
+    ArchInfo{Arch::qwen2, "Qwen2ForCausalLM", "qwen2"},
+};
+
+Arch parse_arch(const Json& j, const std::string& where) {
+  const Json* names = io::find_array(j, "architectures", where);
+  const bool by_name = names != nullptr && !names->empty();
+  const std::string found =
+      by_name ? io::as_string((*names)[0], "key 'architectures'", where)
+              : io::find_string(j, "model_type", where).value_or("");
+  if (found.empty())
+    throw input_error(where, "keys 'architectures' and 'model_type' are missing: no model known")
+        .hint("give the config.json of a model folder");
+  for (const ArchInfo& info : kArchs)
+    if (found == (by_name ? info.name : info.model_type)) return info.arch;
+  throw input_error(where, "architecture {} is not supported", io::quote(found))
+      .hint("supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
+            "Qwen2ForCausalLM (Qwen2, Qwen2.5)");
+}
+
+/// Features that would change the result and that the forward does not have.
+void refuse_unsupported(const Json& j, const std::string& where) {
+  if (const Json* q = io::find_object(j, "quantization_config", where)) {
+    const std::string method = io::find_string(*q, "quant_method", where).value_or("unknown");
+    throw input_error(where, "the weights are quantised (quant_method {}), which is not supported",
+                      io::quote(method))
+        .hint("use the original checkpoint in bf16, f16 or f32");
+  }
+  const std::string act = io::find_string(j, "hidden_act", where).value_or("silu");
+  if (act != "silu")
+    throw input_error(where, "key 'hidden_act': expected 'silu', found {}", io::quote(act));
+  if (io::find_double(j, "partial_rotary_factor", where).value_or(1.0) != 1.0)
+    throw input_error(where, "key 'partial_rotary_factor': only 1.0 is supported, found {}",
+                      io::describe(j["partial_rotary_factor"]));
+}
+
+int get_size(const Json& j, const char* key, const std::string& where, int64_t max) {
+  return static_cast<int>(io::get_int(j, key, where, 1, max));
+}
+
+void parse_sizes(const Json& j, const std::string& where, ModelConfig& c) {
+  c.dim = get_size(j, "hidden_size", where, kMaxDim);
+  c.n_layers = get_size(j, "num_hidden_layers", where, kMaxLayers);
+  c.n_heads = get_size(j, "num_attention_heads", where, kMaxHeads);
+  c.ffn_dim = get_size(j, "intermediate_size", where, kMaxDim);
+  c.vocab_size = get_size(j, "vocab_size", where, kMaxVocab);
+  c.max_context = get_size(j, "max_position_embeddings", where, kMaxContext);
+  c.n_kv_heads = static_cast<int>(
+      io::find_int(j, "num_key_value_heads", where, 1, c.n_heads).value_or(c.n_heads));
+  if (c.n_heads % c.n_kv_heads != 0)
+    throw input_error(where, "'num_attention_heads' {} is not a multiple of 'num_key_value_heads' {}",
+                      c.n_heads, c.n_kv_heads);
+
+  const auto head_dim = io::find_int(j, "head_dim", where, 2, kMaxDim / c.n_heads);
+  if (!head_dim && c.dim % c.n_heads != 0)
+    throw input_error(where, "'hidden_size' {} is not a multiple of 'num_attention_heads' {} and "
+                      "there is no 'head_dim'", c.dim, c.n_heads);
+  c.head_dim = static_cast<int>(head_dim.value_or(c.dim / c.n_heads));
+  if (c.head_dim % 2 != 0)
+    throw input_error(where, "head dimension {} is odd; rotary embedding turns pairs", c.head_dim);
+
+  c.rms_eps = io::find_double(j, "rms_norm_eps", where).value_or(1e-6);
+  if (c.rms_eps < 0.0 || c.rms_eps > 1.0)
+    throw input_error(where, "key 'rms_norm_eps': expected a number from 0 to 1, found {}",
+                      c.rms_eps);
+}
+
+/// Which biases exist is partly a matter of the architecture, not of the file.
+void parse_biases(const Json& j, const std::string& where, ModelConfig& c) {
+  switch (c.arch) {
+    case Arch::llama:
+      c.qkv_bias = c.o_bias = io::find_bool(j, "attention_bias", where).value_or(false);
+      c.mlp_bias = io::find_bool(j, "mlp_bias", where).value_or(false);
+      break;
+    case Arch::mistral: break;
+    case Arch::qwen2: c.qkv_bias = true; break;
+  }
+  c.tied_embeddings = io::find_bool(j, "tie_word_embeddings", where).value_or(false);
+}
+
+/// The new spelling lists the kind of every layer; we hold "full up to a layer, then sliding".
+void parse_layer_types(const Json& types, const std::string& where, ModelConfig& c) {
+  if (types.size() != static_cast<size_t>(c.n_layers))
+    throw input_error(where, "key 'layer_types': expected {} items, found {}", c.n_layers,
+                      types.size());
+  c.sliding_window_from = c.n_layers;
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    const std::string& type = io::as_string(types[static_cast<size_t>(layer)], "key 'layer_types'",
+                                            where);
+    const bool slides = type == "sliding_attention";
+    if (!slides && type != "full_attention")
+      throw input_error(where, "key 'layer_types': expected 'full_attention' or 'sliding_attention', "
+                        "found {}", io::quote(type));
+    if (slides) c.sliding_window_from = std::min(c.sliding_window_from, layer);
+    if (!slides && c.sliding_window_from < layer)
+      throw input_error(where, "key 'layer_types': full attention in layer {} after sliding attention "
+                        "in layer {} is not supported", layer, c.sliding_window_from);
+  }
+}
+
+void parse_window(const Json& j, const std::string& where, ModelConfig& c) {
+  if (c.arch == Arch::llama) return;  // has none, whatever the file says
+  const bool is_qwen = c.arch == Arch::qwen2;
+  if (is_qwen && !io::find_bool(j, "use_sliding_window", where).value_or(false)) return;
+  // An absent key means 4096 to transformers in both architectures, null means none.
+  c.sliding_window = static_cast<int>(
+      j.contains("sliding_window")
+          ? io::find_int(j, "sliding_window", where, 1, kMaxContext).value_or(0)
+          : 4096);
+  if (c.sliding_window == 0) return;
+  if (const Json* types = io::find_array(j, "layer_types", where))
+    parse_layer_types(*types, where, c);
+  else if (is_qwen)  // 28 is the default of transformers
+    c.sliding_window_from = static_cast<int>(std::min<int64_t>(
+        c.n_layers, io::find_int(j, "max_window_layers", where, 0, kMaxLayers).value_or(28)));
+  if (c.sliding_window_from >= c.n_layers) c.sliding_window = c.sliding_window_from = 0;
+}
+
+/// One token id or a list of them; -1 and null mean none.
+std::vector<int> parse_ids(const Json& j, const char* key, const std::string& where,
+                           int vocab_size) {
+  std::vector<int> ids;
+  const auto add = [&](const Json& value) {
+    const auto id = io::as_int(value, fmt::format("key '{}'", key), where, -1, vocab_size - 1);
+    if (id >= 0 && std::ranges::find(ids, id) == ids.end()) ids.push_back(static_cast<int>(id));
+  };
+  const auto it = j.find(key);
+  if (it == j.end() || it->is_null()) return ids;
+  if (!it->is_array()) {
+    add(*it);
+    return ids;
+  }
+  constexpr size_t kMaxIds = 1024;
+  if (it->size() > kMaxIds)
+    throw input_error(where, "key '{}': expected at most {} ids, found {}", key, kMaxIds,
+                      it->size());
+  for (const Json& value : *it) add(value);
+  return ids;
+}
+
+DType parse_dtype(const Json& j, const std::string& where) {
+  const char* key = j.contains("dtype") ? "dtype" : "torch_dtype";
+  const std::string name = io::find_string(j, key, where).value_or("float32");
+  if (name == "float32" || name == "auto") return DType::f32;
+  if (name == "bfloat16") return DType::bf16;
+  if (name == "float16") return DType::f16;
+  throw input_error(where, "key '{}': expected 'bfloat16', 'float16' or 'float32', found {}", key,
+                    io::quote(name));
+}
+
+}  // namespace
+
+const char* arch_name(Arch arch) {
+  return std::ranges::find(kArchs, arch, &ArchInfo::arch)->name;
+}
+
+ModelConfig parse_config(std::string_view text, const std::string& where) {
+  const Json j = io::parse_json(text, where);
+  if (!j.is_object()) throw input_error(where, "expected an object, found {}", io::describe(j));
+  ModelConfig c;
+  c.arch = parse_arch(j, where);
+  refuse_unsupported(j, where);
+  parse_sizes(j, where, c);
+  parse_biases(j, where, c);
+  parse_window(j, where, c);
+  const Rope rope = parse_rope(j, where);
+  c.rope_theta = rope.theta;
+  c.rope_scaling = rope.scaling;
+  const std::vector<int> bos = parse_ids(j, "bos_token_id", where, c.vocab_size);
+  if (!bos.empty()) c.bos_id = bos.front();
+  c.eos_ids = parse_ids(j, "eos_token_id", where, c.vocab_size);
+  c.dtype = parse_dtype(j, where);
+  return c;
+}
+
+std::vector<int> parse_generation_eos(std::string_view text, const std::string& where,
+                                      int vocab_size) {
+  const Json j = io::parse_json(text, where);
+  if (!j.is_object()) throw input_error(where, "expected an object, found {}", io::describe(j));
+  return parse_ids(j, "eos_token_id", where, vocab_size);
+}
+
+ModelConfig load_config(const std::filesystem::path& folder) {
+  require_model_folder(folder);
+  const std::filesystem::path path = folder / "config.json";
+  if (!std::filesystem::exists(path)) {
+    refuse_foreign_weights(folder);
+    throw input_error(folder.string(), "config.json is missing: not a Hugging Face model folder")
+        .hint("give the folder that holds config.json, tokenizer and safetensors files");
+  }
+  ModelConfig config = parse_config(io::read_file(path, kMaxConfigBytes), path.string());
+  config.name = folder_name(folder);
+
+  const std::filesystem::path generation = folder / "generation_config.json";
+  if (std::filesystem::exists(generation)) {
+    auto eos = parse_generation_eos(io::read_file(generation, kMaxConfigBytes), generation.string(),
+                                    config.vocab_size);
+    if (!eos.empty()) config.eos_ids = std::move(eos);
+  }
+  return config;
+}
+
+}  // namespace tandem::model

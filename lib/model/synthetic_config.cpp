@@ -1,0 +1,78 @@
+#include <array>
+
+#include "base/error.h"
+#include "io/file.h"
+#include "io/quote.h"
+#include "model/config.h"
+
+namespace tandem::model {
+namespace {
+
+struct NamedShape {
+  const char* name;
+  int dim, n_layers, n_heads, n_kv_heads, ffn_dim, vocab_size, max_context;
+  double rms_eps, rope_theta, llama3_factor;  // factor 0 = no RoPE scaling
+  bool tied;
+  int bos_id, eos_id;
+};
+
+// The published shapes, from the models' own config.json files.
+constexpr std::array kShapes = {
+    // name           dim   L   Hq  Hkv ffn    vocab   context eps   theta  scale tied   bos     eos
+    NamedShape{"llama-2-7b", 4096, 32, 32, 32, 11008, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
+    NamedShape{"llama-2-13b", 5120, 40, 40, 40, 13824, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
+    NamedShape{"llama-3.1-8b", 4096, 32, 32, 8, 14336, 128256, 131072, 1e-5, 5e5, 8, false, 128000,
+               128001},
+    NamedShape{"llama-3.2-1b", 2048, 16, 32, 8, 8192, 128256, 131072, 1e-5, 5e5, 32, true, 128000,
+               128001},
+    NamedShape{"llama-68m", 768, 2, 12, 12, 3072, 32000, 2048, 1e-6, 1e4, 0, false, 0, 2},
+};
+
+ModelConfig expand(const NamedShape& shape) {
+  ModelConfig c;
+  c.name = shape.name;
+  c.dim = shape.dim;
+  c.n_layers = shape.n_layers;
+  c.n_heads = shape.n_heads;
+  c.n_kv_heads = shape.n_kv_heads;
+  c.head_dim = shape.dim / shape.n_heads;
+  c.ffn_dim = shape.ffn_dim;
+  c.vocab_size = shape.vocab_size;
+  c.max_context = shape.max_context;
+  c.rms_eps = shape.rms_eps;
+  c.rope_theta = shape.rope_theta;
+  if (shape.llama3_factor > 0)
+    c.rope_scaling = {RopeScalingKind::llama3, shape.llama3_factor, 1.0, 4.0, 8192};
+  c.tied_embeddings = shape.tied;
+  c.bos_id = shape.bos_id;
+  c.eos_ids = {shape.eos_id};
+  c.dtype = DType::bf16;
+  return c;
+}
+
+}  // namespace
+
+std::vector<std::string> synthetic_names() {
+  std::vector<std::string> names;
+  for (const NamedShape& shape : kShapes) names.emplace_back(shape.name);
+  return names;
+}
+
+ModelConfig synthetic_config(const std::string& name_or_path) {
+  for (const NamedShape& shape : kShapes)
+    if (name_or_path == shape.name) return expand(shape);
+  std::error_code ignored;
+  const std::filesystem::path path = name_or_path;
+  if (std::filesystem::is_directory(path, ignored)) return load_config(path);
+  if (std::filesystem::exists(path, ignored)) {
+    ModelConfig config = parse_config(io::read_file(path, size_t{16} << 20), path.string());
+    config.name = name_or_path;
+    return config;
+  }
+  throw input_error("synthetic:" + name_or_path, "{} is neither a known shape nor a file",
+                    io::quote(name_or_path))
+      .hint(fmt::format("known shapes: {}; or give the path of a config.json",
+                        fmt::join(synthetic_names(), ", ")));
+}
+
+}  // namespace tandem::model
