@@ -1,13 +1,35 @@
 #include "kernels/cpu_table.h"
 
+#include <algorithm>
 #include <array>
 
 namespace tandem {
 namespace {
 
+/// The variant for an ISA from those there are, weakest first.
+template <class Fn, size_t kCount>
+Fn* pick(Isa isa, Fn* const (&variants)[kCount]) {
+  return variants[std::min(static_cast<size_t>(isa), kCount - 1)];
+}
+
+#define TANDEM_PICK(op) t.op = pick(isa, {op##_scalar, op##_avx2, op##_avx512})
+#define TANDEM_PICK_BF16(op) t.op = pick(isa, {op##_scalar, op##_avx2, op##_avx512, op##_avx512_bf16})
+
 CpuTable make_table(Isa isa) {
   CpuTable t{};
   t.isa = isa;
+  TANDEM_PICK_BF16(rms_norm);
+  TANDEM_PICK_BF16(rope_kv);
+  TANDEM_PICK_BF16(rotate_q);
+  TANDEM_PICK_BF16(silu_mul);
+  TANDEM_PICK(embed);
+  TANDEM_PICK(convert);
+  TANDEM_PICK(fill_random);
+  TANDEM_PICK(logit_stats);
+  TANDEM_PICK(top_n);
+  TANDEM_PICK(sample);
+  TANDEM_PICK(read_probe);
+  TANDEM_PICK(fma_probe);
   return t;
 }
 

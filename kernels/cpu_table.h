@@ -1,5 +1,13 @@
 #pragma once
 #include "base/cpu_features.h"
+#include "kernels/embed/convert.h"
+#include "kernels/embed/embed.h"
+#include "kernels/embed/fill_random.h"
+#include "kernels/ffn/silu_mul.h"
+#include "kernels/norm/rms_norm.h"
+#include "kernels/probe/probe.h"
+#include "kernels/rope/rope.h"
+#include "kernels/sample/sample.h"
 
 namespace tandem {
 
@@ -7,6 +15,18 @@ namespace tandem {
 /// holds the one of the next weaker.
 struct CpuTable {
   Isa isa;
+  RmsNormFn* rms_norm;
+  RopeKvFn* rope_kv;
+  RotateQFn* rotate_q;
+  SiluMulFn* silu_mul;
+  EmbedFn* embed;
+  ConvertFn* convert;
+  FillRandomFn* fill_random;
+  LogitStatsFn* logit_stats;
+  TopNFn* top_n;
+  SampleFn* sample;
+  ReadProbeFn* read_probe;
+  FmaProbeFn* fma_probe;
 };
 
 /// Table of one ISA; `isa` must not exceed isa_detected().

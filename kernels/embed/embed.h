@@ -1,0 +1,23 @@
+#pragma once
+// Contract of embed. No STL: included by sources compiled with per-ISA flags.
+#include "base/types.h"
+
+namespace tandem {
+
+struct EmbedParams {
+  float* out;          // [n_rows, dim]
+  const void* table;   // [V, dim] of type `from`, any byte alignment (a mapped file)
+  const int32_t* ids;  // [n_rows], 0 <= id < V
+  int n_rows, dim;
+  DType from;  // bf16, f16 or f32
+};
+
+/// Token ids to residual rows: out[r] = table[ids[r]] widened to f32.
+/// layout   rows contiguous
+/// numerics exact
+/// cost     reads n_rows * dim table elements, writes n_rows * dim * 4 bytes
+/// errors   none (preconditions checked by ops)
+using EmbedFn = void(const EmbedParams&, Range rows);
+EmbedFn embed_ref, embed_scalar, embed_avx2, embed_avx512;
+
+}  // namespace tandem

@@ -1,0 +1,26 @@
+#pragma once
+// Contract of rms_norm. No STL: included by sources compiled with per-ISA flags.
+#include "base/types.h"
+
+namespace tandem {
+
+struct RmsNormParams {
+  void* out;            // [n_rows, dim] act
+  const float* x;       // [n_rows, dim]
+  const float* weight;  // [dim]
+  int n_rows, dim;
+  float eps;  // added to the mean square
+  DType act;  // bf16 or f32
+};
+
+/// Root-mean-square normalisation: out = x / sqrt(mean(x^2) + eps) * weight, row by row.
+/// layout   rows contiguous; with act f32, out may be x
+/// numerics f32 throughout, one rounding to act; |out - ref| <= (eps_act + (4 + dim/16) eps_f32)
+/// |ref|.
+///          A row's result does not depend on n_rows or on the other rows
+/// cost     reads n_rows * dim * 4 bytes, writes n_rows * dim * act bytes
+/// errors   none (preconditions checked by ops)
+using RmsNormFn = void(const RmsNormParams&, Range rows);
+RmsNormFn rms_norm_ref, rms_norm_scalar, rms_norm_avx2, rms_norm_avx512, rms_norm_avx512_bf16;
+
+}  // namespace tandem

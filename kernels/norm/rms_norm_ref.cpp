@@ -1,0 +1,25 @@
+#include <cmath>
+
+#include "base/convert.h"
+#include "kernels/norm/rms_norm.h"
+
+namespace tandem {
+
+void rms_norm_ref(const RmsNormParams& p, Range rows) {
+  for (int r = rows.begin; r < rows.end; ++r) {
+    const float* x = p.x + static_cast<int64_t>(r) * p.dim;
+    double sum = 0;
+    for (int i = 0; i < p.dim; ++i) sum += double{x[i]} * x[i];
+    const double inverse = 1.0 / std::sqrt(sum / p.dim + p.eps);
+    for (int i = 0; i < p.dim; ++i) {
+      const auto y = static_cast<float>(x[i] * inverse * p.weight[i]);
+      const int64_t at = static_cast<int64_t>(r) * p.dim + i;
+      if (p.act == DType::bf16)
+        static_cast<bf16*>(p.out)[at] = to_bf16(y);
+      else
+        static_cast<float*>(p.out)[at] = y;
+    }
+  }
+}
+
+}  // namespace tandem

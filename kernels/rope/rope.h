@@ -1,0 +1,49 @@
+#pragma once
+// Contracts of rope_kv and rotate_q. No STL: included by sources compiled with per-ISA flags.
+#include "base/types.h"
+
+namespace tandem {
+
+/// Token slots of one KV page; a page of one head is [kRopePageTokens, d].
+inline constexpr int kRopePageTokens = 64;
+
+struct RopeKvParams {
+  void* q;                   // [n_rows, Hq, d] act
+  void* k_pool;              // [n_pages, Hkv, 64, d] act
+  void* v_pool;              // [n_pages, Hkv, 64, d] act
+  const void* qkv;           // [n_rows, (Hq + 2 Hkv) d] act: all q heads, all k heads, all v heads
+  const float* cos_table;    // [max_pos, d/2]
+  const float* sin_table;    // [max_pos, d/2]
+  const int32_t* pos;        // [n_rows], 0 <= pos < max_pos
+  const int32_t* slot_page;  // [n_rows], page of the row's token
+  const int32_t* slot_in_page;                // [n_rows], 0 .. 63
+  int n_rows, n_heads, n_kv_heads, head_dim;  // Hq, Hkv, d (even)
+  DType act;                                  // bf16 or f32
+};
+
+/// Splits the fused projection: rotates q and k by the row's position and writes k and v into the
+/// KV pages. Half-split rotation as in the Llama checkpoints of Hugging Face: element i turns with
+/// element i + d/2.
+/// layout   act pointers contiguous; outputs alias nothing; no two rows of a call share a slot
+/// numerics f32, one rounding to act; |out - ref| <= eps_act |ref| + 2 eps_f32 (|x1| + |x2|); v is
+/// copied cost     reads and writes n_rows (Hq + 2 Hkv) d act errors   none (preconditions checked
+/// by ops)
+using RopeKvFn = void(const RopeKvParams&, Range rows);
+RopeKvFn rope_kv_ref, rope_kv_scalar, rope_kv_avx2, rope_kv_avx512, rope_kv_avx512_bf16;
+
+struct RotateQParams {
+  void* out;               // [n_rows, Hq, d] act, may be q
+  const void* q;           // [n_rows, Hq, d] act
+  const float* cos_table;  // [max_pos, d/2]
+  const float* sin_table;  // [max_pos, d/2]
+  const int32_t* shift;    // [n_rows], |shift| < max_pos; negative turns back
+  int n_rows, n_heads, head_dim;
+  DType act;
+};
+
+/// Turns rotated queries by a further `shift` positions, for attention whose sinks are
+/// repositioned. numerics as rope_kv errors   none (preconditions checked by ops)
+using RotateQFn = void(const RotateQParams&, Range rows);
+RotateQFn rotate_q_ref, rotate_q_scalar, rotate_q_avx2, rotate_q_avx512, rotate_q_avx512_bf16;
+
+}  // namespace tandem

@@ -1,0 +1,67 @@
+#include <cstring>
+
+#include "base/convert.h"
+#include "kernels/rope/rope.h"
+
+namespace tandem {
+namespace {
+
+template <class T>
+T from_double(double x) {
+  if constexpr (sizeof(T) == 2)
+    return to_bf16(static_cast<float>(x));
+  else
+    return static_cast<float>(x);
+}
+
+/// Turns one head; `turn` is -1 for the opposite direction.
+template <class T>
+void rotate_head(T* out, const T* in, const float* cosine, const float* sine, double turn, int d) {
+  for (int i = 0; i < d / 2; ++i) {
+    const double a = to_float(in[i]), b = to_float(in[i + d / 2]);
+    const double c = cosine[i], s = turn * sine[i];
+    out[i] = from_double<T>(a * c - b * s);
+    out[i + d / 2] = from_double<T>(b * c + a * s);
+  }
+}
+
+template <class T>
+void rope_kv(const RopeKvParams& p, Range rows) {
+  const int64_t d = p.head_dim, hq = p.n_heads, hkv = p.n_kv_heads;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* c = p.cos_table + p.pos[r] * (d / 2);
+    const float* s = p.sin_table + p.pos[r] * (d / 2);
+    const T* in = static_cast<const T*>(p.qkv) + r * (hq + 2 * hkv) * d;
+    for (int64_t h = 0; h < hq; ++h)
+      rotate_head(static_cast<T*>(p.q) + (r * hq + h) * d, in + h * d, c, s, 1, p.head_dim);
+    for (int64_t h = 0; h < hkv; ++h) {
+      const int64_t slot = ((p.slot_page[r] * hkv + h) * kRopePageTokens + p.slot_in_page[r]) * d;
+      rotate_head(static_cast<T*>(p.k_pool) + slot, in + (hq + h) * d, c, s, 1, p.head_dim);
+      std::memcpy(static_cast<T*>(p.v_pool) + slot, in + (hq + hkv + h) * d,
+                  static_cast<size_t>(d) * sizeof(T));
+    }
+  }
+}
+
+template <class T>
+void rotate_q(const RotateQParams& p, Range rows) {
+  const int64_t d = p.head_dim;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const int64_t turn = p.shift[r] < 0 ? -1 : 1, at = turn * p.shift[r] * (d / 2);
+    for (int64_t h = r * p.n_heads; h < (r + 1) * p.n_heads; ++h)
+      rotate_head(static_cast<T*>(p.out) + h * d, static_cast<const T*>(p.q) + h * d,
+                  p.cos_table + at, p.sin_table + at, static_cast<double>(turn), p.head_dim);
+  }
+}
+
+}  // namespace
+
+void rope_kv_ref(const RopeKvParams& p, Range rows) {
+  p.act == DType::bf16 ? rope_kv<bf16>(p, rows) : rope_kv<float>(p, rows);
+}
+
+void rotate_q_ref(const RotateQParams& p, Range rows) {
+  p.act == DType::bf16 ? rotate_q<bf16>(p, rows) : rotate_q<float>(p, rows);
+}
+
+}  // namespace tandem

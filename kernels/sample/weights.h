@@ -1,0 +1,49 @@
+#pragma once
+// Integer softmax weights, for the bodies of this folder. Compiled with -ffp-contract=off and
+// written without fma: each operation rounds once, so every ISA gives the same bits.
+#include "kernels/sample/sample.h"
+
+namespace tandem {
+namespace {
+
+/// floor(2^40 e^x) for x <= 0, with e^x to 2e-7 relative; exactly 2^40 at 0, and 0 from -28 down,
+/// where 2^40 e^x is below 1.
+inline uint64_t weight_of(float x) {
+  constexpr float kRounder = 0x1.8p23f;  // adding it leaves an integer in the low mantissa bits
+  x = x > -28.0f ? x : -28.0f;
+  const float shifted = x * 1.44269504f + kRounder;
+  const float n = shifted - kRounder;
+  // ln 2 in two parts; n times the first is exact, since that part has 9 trailing zero bits.
+  const float r = (x - n * 0x1.62e4p-1f) - n * 1.42860677e-6f;
+  // e^r for |r| <= ln(2)/2, minimax with the first two coefficients held at 1.
+  float p = 1.37817410e-3f;
+  p = p * r + 8.37366283e-3f;
+  p = p * r + 4.16694842e-2f;
+  p = p * r + 1.66664720e-1f;
+  p = p * r + 4.99999851e-1f;
+  p = p * (r * r) + r;  // e^r - 1: the sum with 1 comes last, in one rounding
+  p = p + 1.0f;
+  const int32_t exponent = static_cast<int32_t>(n) + kWeightBits;
+  const float scale = __builtin_bit_cast(float, (exponent + 127) << 23);
+  return static_cast<uint64_t>(static_cast<int64_t>(p * scale));
+}
+
+/// Weights of exp((x - max) / temperature); returns their sum.
+inline uint64_t fill_weights(uint64_t* weight, const float* x, int n, float max,
+                             float temperature) {
+  uint64_t sum = 0;
+  for (int i = 0; i < n; ++i) {
+    weight[i] = weight_of((x[i] - max) / temperature);
+    sum += weight[i];
+  }
+  return sum;
+}
+
+inline uint64_t sum_weights(const float* x, int n, float max) {
+  uint64_t sum = 0;
+  for (int i = 0; i < n; ++i) sum += weight_of(x[i] - max);
+  return sum;
+}
+
+}  // namespace
+}  // namespace tandem
