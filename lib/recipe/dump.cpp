@@ -1,0 +1,110 @@
+#include <algorithm>
+
+#include "base/sha256.h"
+#include "recipe/fields.h"
+
+namespace tandem::recipe {
+namespace {
+
+struct Line {
+  std::string text, comment;
+};
+
+void dump_section(const Field& section, const Node* node, bool with_origin, size_t depth,
+                  std::vector<Line>& lines) {
+  for (const Field& field : section.fields) {
+    const Node* value = node != nullptr ? node->find(field.name) : nullptr;
+    std::string text = std::string(2 * depth, ' ').append(field.name).append(":");
+    if (field.is_section()) {
+      lines.push_back({text, ""});
+      dump_section(field, value, with_origin, depth + 1, lines);
+      continue;
+    }
+    const bool written = value != nullptr && value->kind != Node::Kind::null;
+    const std::string origin = written ? value->origin.text() : "default";
+    lines.push_back({text + " " + field.value->yaml(), with_origin ? "# " + origin : ""});
+  }
+}
+
+/// Last component of a path, also of "a/b/".
+std::string leaf(const std::string& text) {
+  std::filesystem::path path(text);
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+nlohmann::json section_json(const Field& section, bool for_hash) {
+  auto object = nlohmann::json::object();
+  for (const Field& field : section.fields) {
+    const std::string key(field.name);
+    if (field.is_section()) {
+      object[key] = section_json(field, for_hash);
+      continue;
+    }
+    nlohmann::json value = field.value->json();
+    if (value.is_null()) continue;
+    const std::string type = field.value->type();
+    if (for_hash && (type == "path" || type == "model")) value = leaf(value.get<std::string>());
+    if (for_hash && type == "list of path")
+      for (auto& item : value) item = leaf(item.get<std::string>());
+    object[key] = std::move(value);
+  }
+  return object;
+}
+
+using Row = std::array<std::string, 5>;
+
+void schema_rows(const Field& field, const std::string& key, std::vector<Row>& rows) {
+  for (const Field& inner : field.fields)
+    schema_rows(inner, fmt::format("{}.{}", key, inner.name), rows);
+  if (field.is_section()) return;
+  std::string range = field.limits.text();
+  if (!field.limits.unit_name.empty())
+    range.append(range.empty() ? "" : " ").append(field.limits.unit_name);
+  rows.push_back({key, field.value->type(),
+                  field.limits.required ? "(required)" : field.value->yaml(), range,
+                  std::string(field.text)});
+}
+
+}  // namespace
+
+std::string dump_yaml(const Field& root, const Node* tree) {
+  std::vector<Line> lines;
+  dump_section(root, tree, tree != nullptr, 0, lines);
+  size_t width = 0;
+  for (const Line& line : lines)
+    if (!line.comment.empty()) width = std::max(width, line.text.size());
+  std::string text;
+  for (const Line& line : lines)
+    text += line.comment.empty() ? line.text + '\n'
+                                 : fmt::format("{:<{}}  {}\n", line.text, width, line.comment);
+  return text;
+}
+
+nlohmann::json to_json(const Field& root) { return section_json(root, false); }
+
+std::string recipe_hash(const Field& root) {
+  nlohmann::json canonical = section_json(root, true);
+  canonical.erase("output");
+  if (canonical.contains("run")) {
+    canonical["run"].erase("threads");
+    canonical["run"].erase("device");
+  }
+  return sha256_hex(canonical.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+std::string schema_text(const Field& root, std::string_view section) {
+  std::vector<Row> rows = {{"key", "type", "default", "range", "meaning"}};
+  for (const Field& field : root.fields)
+    if (section.empty() || field.name == section) schema_rows(field, std::string(field.name), rows);
+  std::array<size_t, 4> widths{};
+  for (const Row& row : rows)
+    for (size_t i = 0; i < widths.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < widths.size(); ++i) text += fmt::format("{:<{}}  ", row[i], widths[i]);
+    text += row.back() + '\n';
+  }
+  return text;
+}
+
+}  // namespace tandem::recipe

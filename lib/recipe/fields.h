@@ -1,0 +1,129 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recipe/problems.h"
+#include "recipe/value.h"
+
+namespace tandem::recipe {
+
+/// What a field accepts beyond its type.
+struct Limits {
+  std::optional<double> min = {}, max = {};
+  bool min_excluded = false;
+  bool required = false;  // must be written somewhere
+  bool input = false;     // names a file or folder that must exist
+  std::string_view unit_name = {};
+
+  Limits unit(std::string_view name) const {
+    Limits copy = *this;
+    copy.unit_name = name;
+    return copy;
+  }
+  Limits up_to(double high) const {
+    Limits copy = *this;
+    copy.max = high;
+    return copy;
+  }
+  /// "0 .. 1", ">= 0", "> 0", or empty.
+  std::string text() const;
+};
+
+inline Limits at_least(double low) { return {.min = low}; }
+inline Limits above(double low) { return {.min = low, .min_excluded = true}; }
+inline Limits between(double low, double high) { return {.min = low, .max = high}; }
+inline Limits required_input() { return {.required = true, .input = true}; }
+inline Limits optional_input() { return {.input = true}; }
+
+/// One field of a recipe struct, bound to the object it was listed from: a value, or a section with
+/// fields of its own.
+struct Field {
+  std::string_view name = {};
+  std::string_view text = {};
+  Limits limits = {};
+  std::unique_ptr<Value> value = {};          // null for a section
+  std::vector<Field> fields = {};             // of a section
+  std::function<void(Problems&)> check = {};  // the section's cross-field rules, may be empty
+
+  bool is_section() const { return value == nullptr; }
+};
+
+template <class T>
+concept HasCheck = requires(const T& t, Problems& p) {
+  t.check(p);
+};
+
+/// The visitor behind all others: turns `fields()` of a struct into a list that reading, dumping,
+/// hashing and documenting walk.
+class FieldLister {
+ public:
+  template <class T>
+  void operator()(std::string_view name, T& field, std::string_view text) {
+    (*this)(name, field, Limits{}, text);
+  }
+  template <class T>
+  void operator()(std::string_view name, T& field, const Limits& limits, std::string_view text) {
+    Field entry{.name = name, .text = text, .limits = limits};
+    if constexpr (requires(FieldLister & v) { field.fields(v); }) {
+      FieldLister inner;
+      field.fields(inner);
+      entry.fields = std::move(inner.list);
+      if constexpr (HasCheck<T>) entry.check = [&field](Problems& p) { field.check(p); };
+    } else {
+      entry.value = std::make_unique<ValueOf<T>>(field);
+    }
+    list.push_back(std::move(entry));
+  }
+
+  std::vector<Field> list;
+};
+
+/// The fields of a recipe struct as one nameless section; it refers to `object`.
+template <class T>
+Field fields_of(T& object) {
+  Field root;
+  FieldLister lister;
+  object.fields(lister);
+  root.fields = std::move(lister.list);
+  if constexpr (HasCheck<T>) root.check = [&object](Problems& p) { object.check(p); };
+  return root;
+}
+
+/// The fields of a recipe type with their defaults, for help.
+template <class T>
+Field schema_of() {
+  static T defaults;  // lives as long as the fields that refer to it
+  return fields_of(defaults);
+}
+
+/// The field at a dotted key, or null.
+const Field* find_field(const Field& root, std::string_view dotted);
+
+/// Fills the fields from a tree and checks everything: unknown keys, types, limits, cross-field
+/// rules. Fields that the tree does not mention, or sets to null, keep their defaults.
+/// errors   throws InvalidRecipe with up to 20 problems
+void read_fields(Field& root, const Node& tree);
+
+/// Checks that the files and folders named by input fields exist.
+/// errors   kind input
+void check_inputs(const Field& root, const Node& tree);
+
+/// The values as YAML text; with `tree` each line ends with a comment that tells its origin.
+std::string dump_yaml(const Field& root, const Node* tree);
+
+/// The values as JSON, absent where unset.
+nlohmann::json to_json(const Field& root);
+
+/// SHA-256 over canonical JSON of everything that decides the result: no output section, no
+/// threads, no device, and of paths only the last component, so that two machines agree.
+std::string recipe_hash(const Field& root);
+
+/// Table of key, type, default, range, unit and text; with a section name only that section.
+std::string schema_text(const Field& root, std::string_view section = {});
+
+}  // namespace tandem::recipe

@@ -1,0 +1,146 @@
+#include "recipe/load.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "recipe/units.h"
+
+namespace tandem::recipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxChain = 8;
+
+Origin setting_origin(const std::string& label) {
+  return {std::make_shared<const std::string>(label), {}, 0, 0};
+}
+
+/// Removes a key from a map and returns its value, null if absent.
+Node take(Node& map, std::string_view key) {
+  const auto entry = std::ranges::find(map.entries, key, &Node::Entry::key);
+  if (entry == map.entries.end()) return {};
+  Node value = std::move(entry->value);
+  map.entries.erase(entry);
+  return value;
+}
+
+void check_kind(const Node& node, std::string_view kind) {
+  if (node.kind == Node::Kind::null || (node.kind == Node::Kind::scalar && node.scalar == kind))
+    return;
+  throw recipe_error(node.origin.text(), "expected a recipe of kind '{}', found {}", kind,
+                     node.described())
+      .hint("give the recipe to the tool it was written for");
+}
+
+void check_version(const Node& node) {
+  if (node.kind == Node::Kind::null) return;
+  int64_t version = 0;
+  const bool plain = node.kind == Node::Kind::scalar && !node.quoted;
+  if (!plain || !parse_units(node.scalar, version).empty() || version < 1)
+    throw recipe_error(node.origin.text(), "version: expected an integer of at least 1, found {}",
+                       node.described());
+  if (version > kSchemaVersion)
+    throw recipe_error(node.origin.text(),
+                       "recipe version {} is newer than this build, which reads up to {}", version,
+                       kSchemaVersion)
+        .hint("update tandem");
+}
+
+std::string chain_text(const std::vector<fs::path>& chain, const fs::path& last) {
+  std::string text;
+  for (const fs::path& file : chain) text += file.string() + " -> ";
+  return text + last.string();
+}
+
+bool same_file(const fs::path& a, const fs::path& b) {
+  std::error_code failed;
+  return fs::equivalent(a, b, failed) && !failed;
+}
+
+Node load_chain(const fs::path& path, std::string_view kind, std::vector<fs::path>& chain);
+
+/// One base of the last file in the chain.
+Node load_base(const Node& base, std::string_view kind, std::vector<fs::path>& chain) {
+  const std::string where = base.origin.text();
+  if (base.kind != Node::Kind::scalar)
+    throw recipe_error(where, "base: expected a path or a list of paths, found {}",
+                       base.described());
+  const fs::path path = (base.origin.folder / base.scalar).lexically_normal();
+  std::error_code failed;
+  if (!fs::is_regular_file(path, failed))
+    throw recipe_error(where, "base '{}' not found (chain: {})", base.scalar,
+                       chain_text(chain, path))
+        .hint("paths of base: are relative to the file that names them");
+  for (const fs::path& file : chain)
+    if (same_file(file, path))
+      throw recipe_error(where, "base: cycle (chain: {})", chain_text(chain, path));
+  if (chain.size() == kMaxChain)
+    throw recipe_error(where, "base: more than {} files deep (chain: {})", kMaxChain,
+                       chain_text(chain, path));
+  return load_chain(path, kind, chain);
+}
+
+Node load_chain(const fs::path& path, std::string_view kind, std::vector<fs::path>& chain) {
+  Node file = parse_yaml_file(path);
+  if (file.kind == Node::Kind::null) file.kind = Node::Kind::map;
+  if (file.kind != Node::Kind::map)
+    throw recipe_error(file.origin.text(), "expected a map of sections, found {}",
+                       file.described());
+  check_kind(take(file, "kind"), kind);
+  check_version(take(file, "version"));
+  const Node base = take(file, "base");
+
+  chain.push_back(path);
+  Node tree;
+  tree.kind = Node::Kind::map;
+  tree.origin = file.origin;
+  if (base.kind == Node::Kind::list)
+    for (const Node& item : base.items) merge(tree, load_base(item, kind, chain));
+  else if (base.kind != Node::Kind::null)
+    merge(tree, load_base(base, kind, chain));
+  chain.pop_back();
+  merge(tree, std::move(file));
+  return tree;
+}
+
+}  // namespace
+
+Node load_recipe(const fs::path& path, std::string_view kind) {
+  std::vector<fs::path> chain;
+  return load_chain(path, kind, chain);
+}
+
+fs::path find_recipe(const std::string& name, const std::vector<fs::path>& folders) {
+  std::error_code failed;
+  // Devices and pipes (`-r <(...)`) count as files; folders do not.
+  const auto usable = [&](const fs::path& path) {
+    return fs::exists(path, failed) && !fs::is_directory(path, failed);
+  };
+  if (name == "-" || usable(name)) return name;
+  if (usable(name + ".yaml")) return name + ".yaml";
+  std::string looked;
+  for (const fs::path& folder : folders) {
+    for (const fs::path& candidate : {folder / name, folder / (name + ".yaml")})
+      if (!fs::path(name).is_absolute() && usable(candidate)) return candidate;
+    looked += ", " + folder.string();
+  }
+  throw recipe_error("--recipe", "recipe '{}' not found", name)
+      .hint("looked in the working directory" + looked);
+}
+
+void apply_setting(Node& tree, const std::string& setting, const std::string& label) {
+  const size_t equals = setting.find('=');
+  if (equals == 0 || equals == std::string::npos)
+    throw usage_error(label, "expected KEY=VALUE, found '{}'", setting)
+        .hint("for example --set run.seed=1");
+  Node value = parse_yaml(setting.substr(equals + 1), setting_origin(label));
+  merge(tree, nest(setting.substr(0, equals), std::move(value)));
+}
+
+void apply_literal(Node& tree, std::string_view key, const std::string& value,
+                   const std::string& label) {
+  merge(tree, nest(key, scalar_node(value, setting_origin(label))));
+}
+
+}  // namespace tandem::recipe

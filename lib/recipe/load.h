@@ -1,0 +1,33 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recipe/node.h"
+
+namespace tandem::recipe {
+
+/// Schema version of this build; older recipes are accepted, newer ones refused.
+inline constexpr int kSchemaVersion = 1;
+
+/// A recipe file with its `base:` chain merged below it. The keys kind, version and base are
+/// checked and removed. errors   kind recipe: what parse_yaml_file reports; wrong kind or version;
+/// a base that is
+///          missing, part of a cycle, or deeper than 8 files (naming the chain)
+Node load_recipe(const std::filesystem::path& path, std::string_view kind);
+
+/// The file that `name` means: a path as it is, else `name` or `name.yaml` in one of the folders.
+/// errors   kind recipe: not found, naming where it looked
+std::filesystem::path find_recipe(const std::string& name,
+                                  const std::vector<std::filesystem::path>& folders);
+
+/// Merges one setting `KEY=VALUE` (value in YAML syntax); `label` such as "--set #2" is its origin.
+/// errors   kind usage without '='; kind recipe for a value that is not YAML
+void apply_setting(Node& tree, const std::string& setting, const std::string& label);
+
+/// Merges one value taken literally, as flags do.
+void apply_literal(Node& tree, std::string_view key, const std::string& value,
+                   const std::string& label);
+
+}  // namespace tandem::recipe

@@ -1,0 +1,85 @@
+#include "recipe/node.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "io/quote.h"
+
+namespace tandem::recipe {
+
+std::string Origin::text() const {
+  if (!name) return {};
+  return line > 0 ? fmt::format("{}:{}:{}", *name, line, column) : *name;
+}
+
+const Node* Node::find(std::string_view key) const {
+  for (const Entry& entry : entries)
+    if (entry.key == key) return &entry.value;
+  return nullptr;
+}
+
+Node* Node::find(std::string_view key) { return const_cast<Node*>(std::as_const(*this).find(key)); }
+
+const Node* Node::find_path(std::string_view dotted) const {
+  const Node* node = this;
+  while (node != nullptr && !dotted.empty()) {
+    const size_t dot = dotted.find('.');
+    node = node->find(dotted.substr(0, dot));
+    dotted = dot == std::string_view::npos ? std::string_view{} : dotted.substr(dot + 1);
+  }
+  return node;
+}
+
+std::string Node::described() const {
+  switch (kind) {
+    case Kind::null:
+      return "null";
+    case Kind::scalar:
+      return (quoted ? "the string " : "") + io::quote(scalar);
+    case Kind::list:
+      return "a list";
+    case Kind::map:
+      return "a map";
+  }
+  return "?";
+}
+
+Node scalar_node(std::string text, Origin origin, bool quoted) {
+  Node node;
+  node.kind = Node::Kind::scalar;
+  node.scalar = std::move(text);
+  node.quoted = quoted;
+  node.origin = std::move(origin);
+  return node;
+}
+
+void merge(Node& base, Node over) {
+  if (base.kind != Node::Kind::map || over.kind != Node::Kind::map) {
+    base = std::move(over);
+    return;
+  }
+  for (Node::Entry& entry : over.entries) {
+    if (Node* old = base.find(entry.key))
+      merge(*old, std::move(entry.value));
+    else
+      base.entries.push_back(std::move(entry));
+  }
+}
+
+Node nest(std::string_view dotted_key, Node value) {
+  const Origin origin = value.origin;
+  while (true) {
+    const size_t dot = dotted_key.rfind('.');
+    Node map;
+    map.kind = Node::Kind::map;
+    map.origin = origin;
+    const auto key = dot == std::string_view::npos ? dotted_key : dotted_key.substr(dot + 1);
+    map.entries.push_back({std::string(key), origin, std::move(value)});
+    if (dot == std::string_view::npos) return map;
+    dotted_key = dotted_key.substr(0, dot);
+    value = std::move(map);
+  }
+}
+
+}  // namespace tandem::recipe

@@ -1,0 +1,52 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "recipe/node.h"
+
+namespace tandem::recipe {
+
+/// All problems of one recipe, reported together; what() has one line for each.
+class InvalidRecipe : public Error {
+ public:
+  explicit InvalidRecipe(std::vector<Error> problems);
+  const std::vector<Error>& problems() const { return problems_; }
+
+ private:
+  std::vector<Error> problems_;
+};
+
+/// Collects what is wrong with a recipe.
+class Problems {
+ public:
+  explicit Problems(const Node& tree) : tree_(tree) {}
+
+  void add(Error problem);
+
+  /// For check() of a struct: a rule about the field `key` of that struct is broken.
+  template <class... Args>
+  void field(std::string_view key, fmt::format_string<Args...> text, Args&&... args) {
+    add(Error(ErrorKind::recipe, place(key), fmt::format(text, std::forward<Args>(args)...)));
+  }
+
+  /// Position of a field of the current section; its dotted key if it was never written.
+  std::string place(std::string_view key) const;
+  void set_section(std::string dotted) { section_ = std::move(dotted); }
+
+  bool empty() const { return problems_.empty(); }
+  /// errors   throws InvalidRecipe if there is any problem
+  void raise() const;
+
+ private:
+  const Node& tree_;
+  std::string section_;
+  std::vector<Error> problems_;
+};
+
+/// "did you mean 'x'?" if one of the names is near (edit distance at most 2, or one is the start of
+/// the other), else empty.
+std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& names);
+
+}  // namespace tandem::recipe

@@ -1,0 +1,137 @@
+#include <algorithm>
+
+#include "io/quote.h"
+#include "recipe/fields.h"
+
+namespace tandem::recipe {
+namespace {
+
+std::string joined_key(const std::string& section, std::string_view key) {
+  return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
+}
+
+Error unknown_key(const Field& section, const std::string& section_name, const Node::Entry& entry) {
+  std::vector<std::string_view> names;
+  for (const Field& field : section.fields) names.push_back(field.name);
+  std::string near = did_you_mean(entry.key, names);
+  if (!near.empty()) near += "  ";
+  const std::string place =
+      section_name.empty() ? std::string{} : fmt::format(" in section '{}'", section_name);
+  return recipe_error(entry.origin.text(), "unknown key {}{}", io::quote(entry.key), place)
+      .hint(fmt::format("{}valid keys: {}", near, fmt::join(names, ", ")));
+}
+
+/// True if `x` lies within the limits.
+bool within(const Limits& limits, double x) {
+  if (limits.min && (limits.min_excluded ? x <= *limits.min : x < *limits.min)) return false;
+  return !limits.max || x <= *limits.max;
+}
+
+std::string meaning(const Field& field) { return fmt::format("{} is: {}", field.name, field.text); }
+
+void read_value(const Field& field, const std::string& key, const Node& node, Problems& problems) {
+  if (std::string problem = field.value->read(node); !problem.empty()) {
+    problems.add(recipe_error(node.origin.text(), "{}: {}", key, problem).hint(meaning(field)));
+    return;
+  }
+  for (const double x : field.value->numbers())
+    if (!within(field.limits, x)) {
+      problems.add(
+          recipe_error(node.origin.text(), "{}: {} is out of range, expected {}{}{}", key,
+                       node.kind == Node::Kind::scalar ? node.scalar : fmt::format("{}", x),
+                       field.limits.text(), field.limits.unit_name.empty() ? "" : " ",
+                       field.limits.unit_name)
+              .hint(meaning(field)));
+      return;
+    }
+}
+
+void read_section(Field& section, const std::string& name, const Node* node, Problems& problems) {
+  if (node != nullptr && node->kind == Node::Kind::null) node = nullptr;  // null: all defaults
+  if (node != nullptr && node->kind != Node::Kind::map) {
+    problems.add(recipe_error(node->origin.text(), "{}: expected a map of settings, found {}",
+                              name.empty() ? "recipe" : name, node->described()));
+    return;
+  }
+  if (node != nullptr)
+    for (const Node::Entry& entry : node->entries)
+      if (std::ranges::find(section.fields, entry.key, &Field::name) == section.fields.end())
+        problems.add(unknown_key(section, name, entry));
+
+  for (Field& field : section.fields) {
+    const std::string key = joined_key(name, field.name);
+    const Node* value = node != nullptr ? node->find(field.name) : nullptr;
+    if (field.is_section()) {
+      read_section(field, key, value, problems);
+    } else if (value != nullptr && value->kind != Node::Kind::null) {
+      read_value(field, key, *value, problems);
+    } else if (field.limits.required) {
+      const std::string where = node != nullptr ? node->origin.text() : std::string{};
+      problems.add(
+          recipe_error(where.empty() ? "recipe" : where, "{} is not set", key)
+              .hint(fmt::format("{}; set it in a recipe or with --set {}=VALUE", field.text, key)));
+    }
+  }
+}
+
+void run_checks(const Field& section, const std::string& name, Problems& problems) {
+  for (const Field& field : section.fields)
+    if (field.is_section()) run_checks(field, joined_key(name, field.name), problems);
+  problems.set_section(name);
+  if (section.check) section.check(problems);
+}
+
+void check_inputs_of(const Field& section, const std::string& name, const Node& tree) {
+  for (const Field& field : section.fields) {
+    const std::string key = joined_key(name, field.name);
+    if (field.is_section()) {
+      check_inputs_of(field, key, tree);
+      continue;
+    }
+    const auto path = field.limits.input ? field.value->path() : std::nullopt;
+    std::error_code failed;
+    if (!path || *path == "-" || path->string().starts_with("synthetic:") ||
+        std::filesystem::exists(*path, failed))
+      continue;
+    const Node* node = tree.find_path(key);
+    Error error = input_error(node != nullptr ? node->origin.text() : key, "{} '{}' not found",
+                              field.value->type() == "model" ? "model" : "file", path->string());
+    std::vector<std::string> folders;
+    for (const auto& folder : model_search_folders()) folders.push_back(folder.string());
+    if (field.value->type() == "model" && path->string().find('/') == std::string::npos)
+      throw std::move(error).hint(
+          fmt::format("looked in the working directory, {}", fmt::join(folders, ", ")));
+    throw std::move(error).hint(fmt::format("check the path in {}", key));
+  }
+}
+
+}  // namespace
+
+std::string Limits::text() const {
+  if (min && max) return fmt::format("{} .. {}", *min, *max);
+  if (min) return fmt::format("{} {}", min_excluded ? ">" : ">=", *min);
+  if (max) return fmt::format("<= {}", *max);
+  return {};
+}
+
+const Field* find_field(const Field& root, std::string_view dotted) {
+  const size_t dot = dotted.find('.');
+  for (const Field& field : root.fields) {
+    if (field.name != dotted.substr(0, dot)) continue;
+    if (dot == std::string_view::npos) return &field;
+    return find_field(field, dotted.substr(dot + 1));
+  }
+  return nullptr;
+}
+
+void read_fields(Field& root, const Node& tree) {
+  Problems problems(tree);
+  read_section(root, "", &tree, problems);
+  // Cross-field rules may assume that every field is in range.
+  if (problems.empty()) run_checks(root, "", problems);
+  problems.raise();
+}
+
+void check_inputs(const Field& root, const Node& tree) { check_inputs_of(root, "", tree); }
+
+}  // namespace tandem::recipe

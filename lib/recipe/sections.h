@@ -1,0 +1,133 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recipe/fields.h"
+
+// The sections that tools share, spelled the same everywhere. A tool's recipe struct holds those
+// that it reads; any other section in a recipe is an error.
+namespace tandem::recipe {
+
+enum class Compute : uint8_t { bf16, f32 };
+constexpr std::array<std::string_view, 2> enum_names(Compute) { return {"bf16", "f32"}; }
+
+struct Model {
+  ModelName path;
+  Compute compute = Compute::bf16;
+  std::filesystem::path state;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, required_input(),
+      "Hugging Face model folder, name of a known model, or synthetic:NAME");
+    v("compute", compute, "number type of weights and activations");
+    v("state", state, optional_input(), "saved prefill state to continue from; empty = none");
+  }
+};
+
+struct Run {
+  std::string device = "auto";
+  int threads = 0;
+  int64_t seed = 0;
+  TokenCount context{0};
+  TokenCount prefill_chunk{2048};
+  int batch = 1;
+  std::optional<ByteSize> host_memory_limit, gpu_memory_limit;
+
+  template <class V>
+  void fields(V& v) {
+    v("device", device, "auto, cpu, cuda or cuda:N[,M..]; auto = cuda:0 if usable, else cpu");
+    v("threads", threads, at_least(0), "CPU threads; 0 = physical cores that the process may use");
+    v("seed", seed, at_least(0), "seed of every random draw");
+    v("context", context, at_least(0).unit("tokens"), "longest sequence; 0 = the model's limit");
+    v("prefill_chunk", prefill_chunk, at_least(1).unit("tokens"), "prompt tokens a forward");
+    v("batch", batch, at_least(1).unit("sequences"), "sequences that run together");
+    v("host_memory_limit", host_memory_limit, at_least(0),
+      "refuse plans beyond it; null = free memory");
+    v("gpu_memory_limit", gpu_memory_limit, at_least(0),
+      "refuse plans beyond it; null = free memory");
+  }
+  void check(Problems& p) const;
+};
+
+struct Sampling {
+  double temperature = 0.0;
+  int top_k = 0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double repetition_penalty = 1.0;
+
+  template <class V>
+  void fields(V& v) {
+    v("temperature", temperature, at_least(0), "softmax temperature; 0 = greedy");
+    v("top_k", top_k, at_least(0), "keep the k most likely tokens; 0 = off");
+    v("top_p", top_p, above(0).up_to(1), "keep the smallest set with this probability; 1 = off");
+    v("min_p", min_p, between(0, 1),
+      "drop tokens below this share of the largest probability; 0 = off");
+    v("repetition_penalty", repetition_penalty, above(0),
+      "divides the score of tokens seen; 1 = off");
+  }
+};
+
+enum class CacheKind : uint8_t { full, streaming };
+constexpr std::array<std::string_view, 2> enum_names(CacheKind) { return {"full", "streaming"}; }
+
+struct Cache {
+  CacheKind kind = CacheKind::full;
+  TokenCount sinks{4};
+  TokenCount recent{64};
+  bool reposition = false;
+
+  template <class V>
+  void fields(V& v) {
+    v("kind", kind, "which keys attention reads");
+    v("sinks", sinks, at_least(0).unit("tokens"), "first tokens that are always read");
+    v("recent", recent, at_least(1).unit("tokens"), "last tokens that are always read");
+    v("reposition", reposition, "streaming: count positions within the cache, not in the text");
+  }
+};
+
+struct Output {
+  std::filesystem::path path;
+  std::filesystem::path state;
+  int top_logprobs = 0;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, "result file; empty or - = standard output");
+    v("state", state, "save the prefill state here; empty = do not");
+    v("top_logprobs", top_logprobs, between(0, 100), "alternatives listed with each token event");
+  }
+};
+
+/// Input text of evaluation and training tools.
+struct Data {
+  std::filesystem::path path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, optional_input(), "text, or JSON array of token ids; empty = built-in text");
+  }
+};
+
+struct Eval {
+  std::vector<std::string> tasks;
+  std::vector<TokenCount> lengths = {{4096}};
+  int cases = 100;
+  std::filesystem::path haystack;
+
+  template <class V>
+  void fields(V& v) {
+    v("tasks", tasks, "names of the tasks to run");
+    v("lengths", lengths, at_least(1).unit("tokens"), "prompt plus answer");
+    v("cases", cases, at_least(1), "cases a task and length");
+    v("haystack", haystack, optional_input(), "text to hide needles in; empty = built-in text");
+  }
+};
+
+}  // namespace tandem::recipe
