@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <limits>
+
+#include "kernels/variants.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+constexpr DType kActs[] = {DType::f32, DType::bf16};
+constexpr int kWidths[] = {1, 2, 7, 15, 16, 17, 31, 63, 64, 65, 127, 1009, 4096};
+// Below this a bf16 store may flush to zero, where the instruction does so.
+constexpr double kTiny = 0x1p-126;
+
+}  // namespace
+
+TEST_SUITE("kernels/rms_norm") {
+  TEST_CASE("every variant agrees with the reference") {
+    for (const Isa isa : usable_isas())
+      for (const DType act : kActs)
+        for (const int dim : kWidths)
+          for (const size_t offset : {0u, 1u, 3u}) {
+            CAPTURE(isa_name(isa));
+            CAPTURE(dtype_name(act));
+            CAPTURE(dim);
+            CAPTURE(offset);
+            constexpr int kRows = 3;
+            const auto n = static_cast<size_t>(kRows * dim);
+            PhiloxStream stream(1, static_cast<uint32_t>(dim));
+            Buffer<float> x(n, offset), weight(static_cast<size_t>(dim), offset);
+            fill(x, stream, 3.0f);
+            fill(weight, stream, 2.0f);
+            ActBuffer got(act, n, offset), want(act, n);
+            RmsNormParams p{.out = got.data(), .x = x.data(), .weight = weight.data(),
+                            .n_rows = kRows, .dim = dim, .eps = 1e-5f, .act = act};
+            cpu_table(isa).rms_norm(p, {0, kRows});
+            p.out = want.data();
+            rms_norm_ref(p, {0, kRows});
+            // A sum in at least four chains has dim/4 half-spacings of error, the root halves it;
+            // four more operations follow, and the result is rounded to act.
+            const double relative = spacing(act) + (dim / 16.0 + 4) * spacing(DType::f32);
+            REQUIRE_CLOSE(got, want, ([&](size_t i) {
+                            return relative * std::abs(double{want.get(i)}) + kTiny;
+                          }));
+          }
+  }
+
+  TEST_CASE("a row does not depend on the rows computed with it, and out may be x") {
+    constexpr int kRows = 5, kDim = 1009;
+    PhiloxStream stream(2);
+    Buffer<float> x(kRows * kDim), weight(kDim), all(kRows * kDim), one(kRows * kDim);
+    fill(x, stream, 1.0f);
+    fill(weight, stream, 1.0f);
+    RmsNormParams p{.out = all.data(), .x = x.data(), .weight = weight.data(), .n_rows = kRows,
+                    .dim = kDim, .eps = 1e-6f, .act = DType::f32};
+    cpu_table().rms_norm(p, {0, kRows});
+    p.out = one.data();
+    for (int r = kRows - 1; r >= 0; --r) cpu_table().rms_norm(p, {r, r + 1});
+    CHECK(all.memory == one.memory);
+    p.out = x.data();
+    cpu_table().rms_norm(p, {0, kRows});
+    CHECK(x.memory == all.memory);
+  }
+}
+
+TEST_SUITE("kernels/silu_mul") {
+  TEST_CASE("every variant agrees with the reference") {
+    for (const Isa isa : usable_isas())
+      for (const DType act : kActs)
+        for (const int width : kWidths)
+          for (const size_t offset : {0u, 1u, 3u}) {
+            CAPTURE(isa_name(isa));
+            CAPTURE(dtype_name(act));
+            CAPTURE(width);
+            CAPTURE(offset);
+            constexpr int kRows = 2;
+            const auto n = static_cast<size_t>(kRows * width);
+            PhiloxStream stream(3, static_cast<uint32_t>(width));
+            ActBuffer gate_up(act, 2 * n, offset), got(act, n, offset), want(act, n);
+            fill(gate_up, stream, 20.0f);
+            SiluMulParams p{.out = got.data(), .gate_up = gate_up.data(), .n_rows = kRows,
+                            .ffn_dim = width, .act = act};
+            cpu_table(isa).silu_mul(p, {0, kRows});
+            p.out = want.data();
+            silu_mul_ref(p, {0, kRows});
+            // exp is within 1.2e-7 (one spacing), its argument exact; sum, quotient, product.
+            const double relative = spacing(act) + 4 * spacing(DType::f32);
+            REQUIRE_CLOSE(got, want, ([&](size_t i) {
+                            return relative * std::abs(double{want.get(i)}) + kTiny;
+                          }));
+          }
+  }
+
+  TEST_CASE("saturated gates") {
+    for (const Isa isa : usable_isas()) {
+      CAPTURE(isa_name(isa));
+      Buffer<float> gate_up(6), out(3);
+      const float in[6] = {-200.0f, 0.0f, 200.0f, 2.0f, 2.0f, 2.0f};
+      std::copy(in, in + 6, gate_up.data());
+      cpu_table(isa).silu_mul({.out = out.data(), .gate_up = gate_up.data(), .n_rows = 1,
+                               .ffn_dim = 3, .act = DType::f32}, {0, 1});
+      CHECK(out[0] == 0.0f);
+      CHECK(out[1] == 0.0f);
+      CHECK(out[2] == 400.0f);
+    }
+  }
+}
+
+namespace {
+
+/// A fused projection of n_rows tokens, tables of 50 positions, and pages in shuffled order.
+struct RopeCase {
+  static constexpr int kPages = 5, kPositions = 50;
+  int n_rows, hq, hkv, d;
+  DType act;
+  ActBuffer qkv;
+  Buffer<float> cosine, sine;
+  std::vector<int32_t> pos, page, in_page;
+
+  RopeCase(DType t, int rows, int heads, int kv_heads, int dim, size_t offset)
+      : n_rows(rows), hq(heads), hkv(kv_heads), d(dim), act(t),
+        qkv(t, static_cast<size_t>(rows * (heads + 2 * kv_heads) * dim), offset),
+        cosine(static_cast<size_t>(kPositions * dim / 2), offset),
+        sine(static_cast<size_t>(kPositions * dim / 2), offset) {
+    PhiloxStream stream(4, static_cast<uint32_t>(dim));
+    fill(qkv, stream, 2.0f);
+    for (size_t i = 0; i < cosine.size(); ++i) {
+      const double angle = stream.uniform() * 6.3;
+      cosine[i] = static_cast<float>(std::cos(angle));
+      sine[i] = static_cast<float>(std::sin(angle));
+    }
+    for (int r = 0; r < rows; ++r) {
+      pos.push_back((7 * r + 3) % kPositions);
+      page.push_back((3 * r + 1) % kPages);
+      in_page.push_back((17 * r + 5) % kRopePageTokens);
+    }
+  }
+  size_t pool_size() const { return static_cast<size_t>(kPages * hkv * kRopePageTokens * d); }
+  RopeKvParams params(ActBuffer& q, ActBuffer& k, ActBuffer& v) {
+    return {.q = q.data(), .k_pool = k.data(), .v_pool = v.data(), .qkv = qkv.data(),
+            .cos_table = cosine.data(), .sin_table = sine.data(), .pos = pos.data(),
+            .slot_page = page.data(), .slot_in_page = in_page.data(), .n_rows = n_rows,
+            .n_heads = hq, .n_kv_heads = hkv, .head_dim = d, .act = act};
+  }
+};
+
+/// Two products of factors within 1, one difference: 2 spacings of the larger input.
+double rope_tolerance(DType act, float want) {
+  return spacing(act) * std::abs(double{want}) + 2 * spacing(DType::f32) * 4.0;
+}
+
+}  // namespace
+
+TEST_SUITE("kernels/rope") {
+  TEST_CASE("every variant of rope_kv agrees with the reference") {
+    for (const Isa isa : usable_isas())
+      for (const DType act : kActs)
+        for (const int d : {2, 6, 16, 34, 48, 64, 80, 128, 256})
+          for (const size_t offset : {0u, 1u, 3u}) {
+            CAPTURE(isa_name(isa));
+            CAPTURE(dtype_name(act));
+            CAPTURE(d);
+            CAPTURE(offset);
+            RopeCase c(act, 4, 6, 2, d, offset);
+            const auto n_q = static_cast<size_t>(c.n_rows * c.hq * d);
+            ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset), v(act, c.pool_size(), offset);
+            ActBuffer q0(act, n_q), k0(act, c.pool_size()), v0(act, c.pool_size());
+            cpu_table(isa).rope_kv(c.params(q, k, v), {0, c.n_rows});
+            rope_kv_ref(c.params(q0, k0, v0), {0, c.n_rows});
+            REQUIRE_CLOSE(q, q0, ([&](size_t i) { return rope_tolerance(act, q0.get(i)); }));
+            REQUIRE_CLOSE(k, k0, ([&](size_t i) { return rope_tolerance(act, k0.get(i)); }));
+            REQUIRE_CLOSE(v, v0, ([](size_t) { return 0.0; }));
+          }
+  }
+
+  TEST_CASE("the pages hold the row's own k and v and nothing else changes") {
+    RopeCase c(DType::f32, 1, 2, 3, 8, 0);
+    ActBuffer q(DType::f32, 16), k(DType::f32, c.pool_size()), v(DType::f32, c.pool_size());
+    for (size_t i = 0; i < v.size(); ++i) v.set(i, -9.0f);
+    cpu_table().rope_kv(c.params(q, k, v), {0, 1});
+    for (size_t i = 0; i < v.size(); ++i) {
+      const size_t head = i / (64 * 8) % 3, token = i / 8 % 64, page = i / (3 * 64 * 8);
+      const bool is_mine = page == 1 && token == 5;
+      REQUIRE(v.get(i) == (is_mine ? c.qkv.get((2 + 3 + head) * 8 + i % 8) : -9.0f));
+    }
+  }
+
+  TEST_CASE("a shift turns queries to the later position, and back") {
+    for (const Isa isa : usable_isas())
+      for (const DType act : kActs)
+        for (const int d : {2, 34, 64, 128}) {
+          CAPTURE(isa_name(isa));
+          CAPTURE(dtype_name(act));
+          CAPTURE(d);
+          // True angles here, so that turns add up: position 5 then 11 more is position 16.
+          RopeCase c(act, 1, 3, 1, d, 1);
+          for (int t = 0; t < RopeCase::kPositions; ++t)
+            for (int i = 0; i < d / 2; ++i) {
+              const double angle = t * std::pow(10000.0, -2.0 * i / d);
+              c.cosine[static_cast<size_t>(t * (d / 2) + i)] = static_cast<float>(std::cos(angle));
+              c.sine[static_cast<size_t>(t * (d / 2) + i)] = static_cast<float>(std::sin(angle));
+            }
+          const auto n = static_cast<size_t>(3 * d);
+          ActBuffer at5(act, n), at16(act, n), moved(act, n), k(act, c.pool_size()), v(act, c.pool_size());
+          c.pos[0] = 16;
+          cpu_table(isa).rope_kv(c.params(at16, k, v), {0, 1});
+          c.pos[0] = 5;
+          cpu_table(isa).rope_kv(c.params(at5, k, v), {0, 1});
+          int32_t shift = 11;
+          RotateQParams p{.out = moved.data(), .q = at5.data(), .cos_table = c.cosine.data(),
+                          .sin_table = c.sine.data(), .shift = &shift, .n_rows = 1, .n_heads = 3,
+                          .head_dim = d, .act = act};
+          cpu_table(isa).rotate_q(p, {0, 1});
+          // Rounded to act twice instead of once; |q| <= 2 turns into at most 2 sqrt(2).
+          const double tolerance = 3 * (spacing(act) + 2 * spacing(DType::f32)) * 2;
+          REQUIRE_CLOSE(moved, at16, ([&](size_t) { return tolerance; }));
+          p.q = moved.data();  // in place
+          shift = -11;
+          cpu_table(isa).rotate_q(p, {0, 1});
+          REQUIRE_CLOSE(moved, at5, ([&](size_t) { return 2 * tolerance; }));
+        }
+  }
+}
