@@ -13,7 +13,8 @@ Fn* pick(Isa isa, Fn* const (&variants)[kCount]) {
 }
 
 #define TANDEM_PICK(op) t.op = pick(isa, {op##_scalar, op##_avx2, op##_avx512})
-#define TANDEM_PICK_BF16(op) t.op = pick(isa, {op##_scalar, op##_avx2, op##_avx512, op##_avx512_bf16})
+#define TANDEM_PICK_BF16(op) \
+  t.op = pick(isa, {op##_scalar, op##_avx2, op##_avx512, op##_avx512_bf16})
 
 CpuTable make_table(Isa isa) {
   CpuTable t{};
@@ -30,6 +31,10 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(sample);
   TANDEM_PICK(read_probe);
   TANDEM_PICK(fma_probe);
+  t.attention_f32 = pick(isa, {&attention_f32_scalar, &attention_f32_avx2, &attention_f32_avx512});
+  t.attention_bf16 =
+      pick(isa, {&attention_bf16_scalar, &attention_bf16_avx2, &attention_bf16_avx512,
+                 &attention_bf16_avx512_bf16, &attention_bf16_amx});
   return t;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include "base/cpu_features.h"
+#include "kernels/attention/attention.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
@@ -27,6 +28,8 @@ struct CpuTable {
   SampleFn* sample;
   ReadProbeFn* read_probe;
   FmaProbeFn* fma_probe;
+  const AttentionKernel* attention_f32;
+  const AttentionKernel* attention_bf16;
 };
 
 /// Table of one ISA; `isa` must not exceed isa_detected().

@@ -1,0 +1,117 @@
+#pragma once
+// Attention over a paged KV cache on the CPU: contract, plan and entry points. No STL: included by
+// sources compiled with per-ISA flags.
+#include <limits.h>
+#include <stddef.h>
+
+#include "base/types.h"
+
+namespace tandem {
+
+/// Tokens of a KV page. 64 keys are four AMX tiles, and one machine word of visibility bits.
+inline constexpr int kPageTokens = 64;
+/// Keys of a split, at absolute multiples. Softmax states of splits are merged in order whether one
+/// thread ran them or many did, so the division of work never shows in the result. 1024 keys are
+/// 256 KiB and more of K and V: a partial result of a few KiB costs nothing beside them.
+inline constexpr int kSplitTokens = 1024;
+
+/// One attention call: rows (new tokens) of a ragged batch against paged keys and values of one
+/// layer.
+///
+/// Row i of sequence s has its own K and V at slot base[s] + i of that sequence. Slot t lies in
+/// page page_table[s][t / 64], row t % 64. The position of a key is its slot, or for rows of
+/// a tree pos[row]. Row i, at position x, sees a key at position y if all of these hold:
+///   - the key is committed (slot < base), or a row jj <= i, or in a tree bit jj of the row's mask;
+///   - key_lo <= y < key_hi;
+///   - window == 0, or y < sinks, or x - y < window.
+struct AttentionParams {
+  void* out;                  // [n_rows, Hq, d] of out_dtype; must not alias q
+  float* lse;                 // [n_rows, Hq] natural log, scale included; may be null
+  const void* q;              // [n_rows, Hq, d] of dtype
+  const void* k_pool;         // [n_pages, Hkv, 64, d] of dtype
+  const void* v_pool;         // [n_pages, Hkv, 64, d]
+  const int32_t* page_table;  // [n_seqs, max_pages]; -1: released, no row may see into it
+  const int32_t* row_begin;   // [n_seqs + 1]
+  const int32_t* base;        // [n_seqs] committed tokens before this step
+  const int32_t* pos;         // [n_rows] positions; read with tree_mask only, a chain has base + i
+  const uint64_t* tree_mask;  // [n_rows, mask_words] bit jj: row jj of the sequence; null: chain
+  DType dtype;                // f32 or bf16
+  DType out_dtype;            // f32, or dtype
+  int n_seqs, max_pages, n_heads, n_kv_heads, head_dim, mask_words;
+  int key_lo = 0, key_hi = INT_MAX;
+  int sinks = 0, window = 0;
+  float scale;  // > 0, usually 1/sqrt(d)
+};
+
+/// Queries (row x head of one KV group, row-major) of one KV head against a run of splits.
+struct AttentionTask {
+  int32_t seq, kv_head;
+  int32_t query_begin, n_queries;  // query = row * G + head in group
+  int32_t split_begin, split_end;  // in units of kSplitTokens
+  int64_t partial;                 // offset of the first split's state in partials; -1: write out
+};
+
+/// Work of one call: plain data, all of it in the caller's workspace.
+struct AttentionPlan {
+  AttentionTask* tasks;
+  AttentionTask* merges;  // per block of queries that was divided: all its splits, and their states
+  int n_tasks, n_merges;
+  float* partials;  // per split of a divided block: m [q], l [q], o [d, q], q = queries padded
+};
+
+/// One ISA's body. `run` and `merge` take tasks of a plan made for the same kernel; `scratch` is
+/// one thread's, 64-byte aligned.
+/// numerics f32: bit-identical per row whatever the rows, batch, chunks, threads and plan of the
+/// call.
+///          bf16: f32 accumulation and softmax, p rounded to bf16 where the ISA multiplies bf16;
+///          |out - ref| <= 4 * eps_bf16 * max|v|. Empty set: out = 0, lse = -inf
+/// cost     4*d flops a visible (query, key) pair; each page read once per block of queries
+/// errors   none (preconditions checked by the caller)
+struct AttentionKernel {
+  void (*run)(const AttentionParams&, const AttentionPlan&, Range tasks, void* scratch);
+  void (*merge)(const AttentionParams&, const AttentionPlan&, Range merges, void* scratch);
+  int query_block;  // most queries of a task, a multiple of 16
+};
+
+/// What bounds a call, for memory plans.
+struct AttentionBounds {
+  int max_seqs, max_rows;
+  int n_heads, n_kv_heads, head_dim;
+  int threads;
+};
+
+/// Bytes of workspace that any call within the bounds needs, on any ISA and for either dtype.
+size_t attention_workspace_bytes(const AttentionBounds&);
+/// Bytes of one thread's scratch.
+size_t attention_scratch_bytes(int head_dim);
+
+/// Divides a call into tasks, the long ones first. Keys are divided only where blocks of queries
+/// alone would leave threads idle.
+AttentionPlan attention_plan(const AttentionParams&, const AttentionKernel&, int threads,
+                             void* workspace);
+
+/// Reference: rows [begin, end) of the batch, every key by the rule as written, double
+/// accumulation.
+void attention_ref(const AttentionParams&, Range rows);
+
+/// Softmax states of disjoint key sets and where they merge to.
+struct MergeStatesParams {
+  void* out;             // [n_rows, n_heads, d] of out_dtype; may alias a part of that dtype
+  float* lse;            // [n_rows, n_heads]; may be null, may alias a part's
+  const void* const* o;  // [n_parts] each [n_rows, n_heads, d] of part_dtype
+  const float* const* part_lse;  // [n_parts] each [n_rows, n_heads], natural log; -inf: empty part
+  DType part_dtype, out_dtype;   // f32 or bf16
+  int n_parts, n_heads, head_dim;
+};
+
+/// out = sum_p exp(lse_p - lse) o_p with lse = log sum_p exp(lse_p), for rows [begin, end).
+/// numerics weights in double, rounded to f32, parts added in order. All parts empty: out = 0,
+///          lse = -inf. The o of an empty part is not read
+/// cost     reads n_parts * n_rows * n_heads * d elements; memory bound, so one portable body
+void merge_states(const MergeStatesParams&, Range rows);
+
+extern const AttentionKernel attention_f32_scalar, attention_f32_avx2, attention_f32_avx512;
+extern const AttentionKernel attention_bf16_scalar, attention_bf16_avx2, attention_bf16_avx512,
+    attention_bf16_avx512_bf16, attention_bf16_amx;
+
+}  // namespace tandem

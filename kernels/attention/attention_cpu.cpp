@@ -1,0 +1,37 @@
+#include "kernels/attention/attention_cpu.h"
+
+#include <omp.h>
+
+#include "base/parallel.h"
+#include "kernels/cpu_table.h"
+
+namespace tandem {
+
+size_t attention_cpu_workspace_bytes(AttentionBounds bounds) {
+  bounds.threads = max_threads();
+  return attention_workspace_bytes(bounds);
+}
+
+void attention_with(const AttentionKernel& kernel, const AttentionParams& p, void* workspace,
+                    int threads) {
+  const AttentionPlan plan = attention_plan(p, kernel, threads, workspace);
+  char* scratch = static_cast<char*>(workspace);
+  const size_t bytes = attention_scratch_bytes(p.head_dim);
+#pragma omp parallel num_threads(threads) if (plan.n_tasks > 1)
+  {
+    void* mine = scratch + static_cast<size_t>(omp_get_thread_num()) * bytes;
+#pragma omp for schedule(dynamic, 1)
+    for (int i = 0; i < plan.n_tasks; ++i) kernel.run(p, plan, {i, i + 1}, mine);
+#pragma omp for schedule(dynamic, 1)
+    for (int i = 0; i < plan.n_merges; ++i) kernel.merge(p, plan, {i, i + 1}, mine);
+  }
+}
+
+void attention_cpu(const AttentionParams& p, void* workspace) {
+  const CpuTable& table = cpu_table();
+  const AttentionKernel* kernel =
+      p.dtype == DType::f32 ? table.attention_f32 : table.attention_bf16;
+  attention_with(*kernel, p, workspace, max_threads());
+}
+
+}  // namespace tandem

@@ -1,0 +1,86 @@
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/convert.h"
+#include "kernels/attention/attention.h"
+
+namespace tandem {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+double element(const void* p, DType dtype, size_t i) {
+  return dtype == DType::f32 ? static_cast<const float*>(p)[i]
+                             : to_float(static_cast<const bf16*>(p)[i]);
+}
+
+void put(void* p, DType dtype, size_t i, double x) {
+  if (dtype == DType::f32)
+    static_cast<float*>(p)[i] = static_cast<float>(x);
+  else
+    static_cast<bf16*>(p)[i] = to_bf16(static_cast<float>(x));
+}
+
+/// The visibility rule of AttentionParams for one row and one slot, word for word.
+bool visible(const AttentionParams& p, int s, int i, int key_slot) {
+  const int first = p.row_begin[s], base = p.base[s], jj = key_slot - base;
+  int x = base + i, y = key_slot;
+  if (p.tree_mask != nullptr) {
+    x = p.pos[first + i];
+    if (jj >= 0) {
+      const uint64_t* mask = p.tree_mask + static_cast<size_t>(first + i) * p.mask_words;
+      if (((mask[jj / 64] >> (jj % 64)) & 1) == 0) return false;
+      y = p.pos[first + jj];
+    }
+  } else if (jj > i) {
+    return false;
+  }
+  return p.key_lo <= y && y < p.key_hi && (p.window == 0 || y < p.sinks || x - y < p.window);
+}
+
+void attend(const AttentionParams& p, int s, int i, int head, std::vector<double>& o) {
+  const auto d = static_cast<size_t>(p.head_dim);
+  const int kv_head = head / (p.n_heads / p.n_kv_heads);
+  const int row = p.row_begin[s] + i;
+  const int n_slots = p.base[s] + p.row_begin[s + 1] - p.row_begin[s];
+  const size_t at = static_cast<size_t>(row) * p.n_heads + head;
+  const int32_t* pages = p.page_table + static_cast<size_t>(s) * p.max_pages;
+
+  std::vector<double> score(n_slots, -kInf);
+  double m = -kInf, l = 0;
+  const auto key_at = [&](int t) {
+    return ((static_cast<size_t>(pages[t / kPageTokens]) * p.n_kv_heads + kv_head) * kPageTokens +
+            static_cast<size_t>(t % kPageTokens)) *
+           d;
+  };
+  for (int t = 0; t < n_slots; ++t) {
+    if (!visible(p, s, i, t)) continue;
+    double dot = 0;
+    for (size_t c = 0; c < d; ++c)
+      dot += element(p.q, p.dtype, at * d + c) * element(p.k_pool, p.dtype, key_at(t) + c);
+    score[t] = dot * p.scale;
+    m = std::max(m, score[t]);
+  }
+  o.assign(d, 0.0);
+  for (int t = 0; t < n_slots; ++t) {
+    if (score[t] == -kInf) continue;
+    const double w = std::exp(score[t] - m);
+    l += w;
+    for (size_t c = 0; c < d; ++c) o[c] += w * element(p.v_pool, p.dtype, key_at(t) + c);
+  }
+  for (size_t c = 0; c < d; ++c) put(p.out, p.out_dtype, at * d + c, l > 0 ? o[c] / l : 0.0);
+  if (p.lse != nullptr) p.lse[at] = static_cast<float>(l > 0 ? m + std::log(l) : -kInf);
+}
+
+}  // namespace
+
+void attention_ref(const AttentionParams& p, Range rows) {
+  std::vector<double> o;
+  for (int s = 0; s < p.n_seqs; ++s)
+    for (int row = p.row_begin[s]; row < p.row_begin[s + 1]; ++row)
+      if (row >= rows.begin && row < rows.end)
+        for (int head = 0; head < p.n_heads; ++head) attend(p, s, row - p.row_begin[s], head, o);
+}
+
+}  // namespace tandem

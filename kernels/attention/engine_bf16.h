@@ -1,0 +1,142 @@
+#pragma once
+// The multiplies on pairs of bf16 (vdpbf16ps): the f32 multiply with pairs along d, or of keys, as
+// elements. Needs an even head_dim.
+#include "kernels/attention/fast_exp2.h"
+#include "kernels/attention/flash.h"
+
+namespace tandem {
+namespace {
+
+TANDEM_INLINE __m512bh as_bf16(__m512i x) { return reinterpret_cast<__m512bh>(x); }
+
+/// As tile_f32, with dwords that hold two bf16 as elements of a and b.
+template <int NV, int NI>
+TANDEM_INLINE void tile_bf16(float* c, int cv, const int32_t* a, int ai, int ak, const float* b,
+                             int bv, int n_k, const float* alpha) {
+  Vec sum[NV][NI];
+#pragma GCC unroll 16
+  for (int v = 0; v < NV; ++v)
+#pragma GCC unroll 16
+    for (int i = 0; i < NI; ++i)
+      sum[v][i] = alpha == nullptr ? simd::zero()
+                                   : simd::load(c + v * cv + i * kW) * simd::load(alpha + v * kW);
+  for (int k = 0; k < n_k; ++k) {
+    __m512i bk[NV];
+#pragma GCC unroll 16
+    for (int v = 0; v < NV; ++v) bk[v] = _mm512_loadu_si512(b + v * bv + k * kW);
+#pragma GCC unroll 16
+    for (int i = 0; i < NI; ++i) {
+      int32_t pair;
+      memcpy(&pair, a + i * ai + k * ak, sizeof pair);
+      const __m512bh both = as_bf16(_mm512_set1_epi32(pair));
+#pragma GCC unroll 16
+      for (int v = 0; v < NV; ++v)
+        sum[v][i].v = _mm512_dpbf16_ps(sum[v][i].v, both, as_bf16(bk[v]));
+    }
+  }
+#pragma GCC unroll 16
+  for (int v = 0; v < NV; ++v)
+#pragma GCC unroll 16
+    for (int i = 0; i < NI; ++i) simd::store(c + v * cv + i * kW, sum[v][i]);
+}
+
+template <int NV>
+void multiply_bf16(float* c, int cv, const int32_t* a, int ai, int ak, int n_i, const float* b,
+                   int bv, int n_k, const float* alpha) {
+  constexpr int kRows = NV == 1 ? 12 : NV == 2 ? 8 : 6;  // at least 12 chains, at most 24
+  int i = 0;
+  for (; i + kRows <= n_i; i += kRows)
+    tile_bf16<NV, kRows>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+  for (; i + 2 <= n_i; i += 2)
+    tile_bf16<NV, 2>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+  for (; i < n_i; ++i) tile_bf16<NV, 1>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+}
+
+inline void multiply_bf16(int nv, float* c, int cv, const int32_t* a, int ai, int ak, int n_i,
+                          const float* b, int bv, int n_k, const float* alpha) {
+  switch (nv) {
+    case 1:
+      return multiply_bf16<1>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+    case 2:
+      return multiply_bf16<2>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+    case 3:
+      return multiply_bf16<3>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+    default:
+      return multiply_bf16<4>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+  }
+}
+
+/// Queries as pairs along d: [vector][padded d / 2][kW], zeros from d on.
+inline void load_query_pairs(Block& b) {
+  const int stride = padded_dim(b.d) / 2 * kW;
+  memset(b.scratch.q, 0, sizeof(float) * static_cast<size_t>(b.n_vectors * stride));
+  for (int lane = 0; lane < b.n_vectors * kW; ++lane) {
+    const bf16* q =
+        static_cast<const bf16*>(b.params->q) + b.head_at(lane) * static_cast<size_t>(b.d);
+    float* to = b.scratch.q + lane / kW * stride + lane % kW;
+    for (int c = 0; c < b.d; c += 2)
+      memcpy(to + c / 2 * kW, q + c, sizeof(bf16) * static_cast<size_t>(b.d - c < 2 ? 1 : 2));
+  }
+}
+
+/// Probabilities of vector j of the group as pairs of keys: [key / 2][kW].
+TANDEM_INLINE void pair_probabilities(const Block& b, int j, int n_keys) {
+  const float* s = b.scratch.s + j * kMaxStepKeys * kW;
+  float* p = b.scratch.p + j * kMaxStepKeys / 2 * kW;
+  // cvtne2 leaves the even key's 16 values below the odd key's: interleave them.
+  const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
+                                       23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  for (int k = 0; k < n_keys; k += 2) {
+    const __m512bh both =
+        _mm512_cvtne2ps_pbh(simd::load(s + (k + 1) * kW).v, simd::load(s + k * kW).v);
+    _mm512_storeu_si512(p + k / 2 * kW,
+                        _mm512_permutexvar_epi16(zip, reinterpret_cast<__m512i>(both)));
+  }
+}
+
+/// Values as pairs of keys: [key / 2][d], zero where unwritten.
+inline void pair_values(float* to, const bf16* v, int d, int n_valid) {
+  for (int k = 0; k < n_valid; k += 2)
+    for (int c = 0; c < d; c += kW) {
+      const int n = d - c < kW ? d - c : kW;
+      const auto half = [&](int key) {
+        return key < n_valid ? _mm512_castps_si512(simd::load_n(v + key * d + c, n).v)
+                             : _mm512_setzero_si512();
+      };
+      const __m512i pair = _mm512_or_si512(_mm512_srli_epi32(half(k), 16), half(k + 1));
+      simd::store_n(to + k / 2 * d + c, Vec{_mm512_castsi512_ps(pair)}, n);
+    }
+}
+
+struct EngineBf16 {
+  using Element = bf16;
+  static constexpr int kStepPages = 1, kGroup = 4;
+
+  static TANDEM_INLINE Vec exp2_score(Vec x) { return fast_exp2(x); }
+  static void load_queries(Block& b) { load_query_pairs(b); }
+
+  static void begin_page(Block& b, int index, const bf16* k, const bf16* v, int n_valid) {
+    pair_values(b.scratch.v, v, b.d, n_valid);
+    b.k_page[index] = k;
+    b.n_valid[index] = n_valid;
+  }
+
+  static void scores(const Block& b, int first, int n, int index, float* s, int sv) {
+    const int stride = padded_dim(b.d) / 2 * kW;
+    multiply_bf16(n, s, sv, static_cast<const int32_t*>(b.k_page[index]), b.d / 2, 1,
+                  b.n_valid[index], b.scratch.q + first * stride, stride, b.d / 2, nullptr);
+  }
+
+  static void probabilities(const Block& b, int j, int n_keys) { pair_probabilities(b, j, n_keys); }
+
+  static void accumulate(const Block& b, int first, int n, const int* pages, int) {
+    const int stride = padded_dim(b.d) * kW;
+    multiply_bf16(n, b.scratch.o + first * stride, stride,
+                  reinterpret_cast<const int32_t*>(b.scratch.v), 1, b.d, b.d, b.scratch.p,
+                  kMaxStepKeys / 2 * kW, (b.n_valid[pages[0]] + 1) / 2,
+                  b.scratch.alpha + first * kW);
+  }
+};
+
+}  // namespace
+}  // namespace tandem

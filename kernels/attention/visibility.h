@@ -1,0 +1,74 @@
+#pragma once
+// Which keys of a page a row sees, as a 64-bit word, and the same question for a run of rows at
+// once. Everything that evaluates the rule of AttentionParams in optimised code does it here.
+#include "kernels/attention/attention.h"
+
+namespace tandem {
+namespace {
+
+/// One sequence of the call.
+struct Sequence {
+  const int32_t* pages;
+  int first_row, n_rows, base;
+};
+
+inline Sequence sequence_of(const AttentionParams& p, int s) {
+  return {p.page_table + static_cast<size_t>(s) * static_cast<size_t>(p.max_pages), p.row_begin[s],
+          p.row_begin[s + 1] - p.row_begin[s], p.base[s]};
+}
+
+inline int position(const AttentionParams& p, const Sequence& s, int row) {
+  return p.tree_mask != nullptr ? p.pos[s.first_row + row] : s.base + row;
+}
+
+/// Bits of the slots [begin, end) within the page that starts at slot `page_begin`.
+inline uint64_t bits_between(int page_begin, int begin, int end) {
+  const int lo = begin > page_begin ? begin - page_begin : 0;
+  const int hi = end < page_begin + kPageTokens ? end - page_begin : kPageTokens;
+  if (lo >= hi) return 0;
+  return (~uint64_t{0} >> (kPageTokens - (hi - lo))) << lo;
+}
+
+/// Keys of page `page` that row `row` of the sequence sees: bit t = slot 64 * page + t.
+inline uint64_t visible_keys(const AttentionParams& p, const Sequence& s, int row, int page) {
+  const int first = page * kPageTokens, x = position(p, s, row);
+  const bool tree = p.tree_mask != nullptr;
+  const int end = tree ? s.base : s.base + row + 1;  // slots whose position is the slot itself
+  uint64_t bits = bits_between(first, p.key_lo, p.key_hi < end ? p.key_hi : end);
+  if (p.window > 0)
+    bits &= bits_between(first, 0, p.sinks) | bits_between(first, x - p.window + 1, INT_MAX);
+  if (!tree) return bits;
+  const uint64_t* mask =
+      p.tree_mask + static_cast<size_t>(s.first_row + row) * static_cast<size_t>(p.mask_words);
+  const int jj_begin = first > s.base ? first - s.base : 0;
+  const int jj_last = first + kPageTokens - s.base;
+  for (int jj = jj_begin; jj < (jj_last < s.n_rows ? jj_last : s.n_rows); ++jj) {
+    if (((mask[jj / 64] >> (jj % 64)) & 1u) == 0) continue;
+    const int y = p.pos[s.first_row + jj];
+    if (y < p.key_lo || y >= p.key_hi) continue;
+    if (p.window == 0 || y < p.sinks || x - y < p.window)
+      bits |= uint64_t{1} << (s.base + jj - first);
+  }
+  return bits;
+}
+
+enum class Seen : uint8_t { none, some, all };
+
+/// What the rows [row_begin, row_last] see of a page, without asking each: `some` may stand for
+/// either of the others, which are certain.
+inline Seen page_seen(const AttentionParams& p, const Sequence& s, int row_begin, int row_last,
+                      int page) {
+  const int first = page * kPageTokens, last = first + kPageTokens - 1;
+  if (p.tree_mask != nullptr && (p.window > 0 || last >= s.base)) return Seen::some;
+  if (last < p.key_lo || first >= p.key_hi) return Seen::none;
+  if (p.tree_mask == nullptr && first > s.base + row_last) return Seen::none;
+  const bool in_range = first >= p.key_lo && last < p.key_hi &&
+                        (p.tree_mask != nullptr || last <= s.base + row_begin);
+  if (p.window == 0) return in_range ? Seen::all : Seen::some;
+  if (first >= p.sinks && s.base + row_begin - last >= p.window) return Seen::none;
+  const bool in_window = last < p.sinks || s.base + row_last - first < p.window;
+  return in_range && in_window ? Seen::all : Seen::some;
+}
+
+}  // namespace
+}  // namespace tandem
