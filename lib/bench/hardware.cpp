@@ -1,0 +1,156 @@
+#include "bench/hardware.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/parallel.h"
+#include "bench/onednn_gemm.h"
+#include "io/atomic_file.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "kernels/cpu_table.h"
+#include "tensor/arena.h"
+
+namespace tandem::bench {
+namespace {
+
+/// The least time of several passes: other processes can only add to it.
+double best_seconds(int passes, const std::function<void()>& body) {
+  double best = 1e300;
+  for (int i = 0; i < passes; ++i) {
+    const Stopwatch watch;
+    body();
+    best = std::min(best, watch.seconds());
+  }
+  return best;
+}
+
+/// Anonymous memory with huge pages where the system gives them, as weights and caches have it.
+class Pages {
+ public:
+  explicit Pages(size_t bytes)
+      : bytes_(bytes),
+        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (data_ == MAP_FAILED)
+      throw Error::make(ErrorKind::memory, "memory read probe", "cannot map {} bytes", bytes);
+    madvise(data_, bytes, MADV_HUGEPAGE);
+  }
+  ~Pages() { munmap(data_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  char* data() const { return static_cast<char*>(data_); }
+
+ private:
+  size_t bytes_;
+  void* data_;
+};
+
+double measure_read(int threads) {
+  // Far beyond any last-level cache, in whole blocks a thread.
+  constexpr size_t kMost = size_t{2} << 30;
+  const size_t share = std::min(kMost, available_host_bytes() / 4) / static_cast<size_t>(threads);
+  const int blocks = std::max(1, static_cast<int>(share / kReadProbeBlock));
+  const size_t bytes = static_cast<size_t>(blocks) * kReadProbeBlock;
+  const Pages pages(bytes * static_cast<size_t>(threads));
+  const auto on_each_thread = [&](const auto& body) {
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (int t = 0; t < threads; ++t) body(pages.data() + static_cast<size_t>(t) * bytes);
+  };
+  on_each_thread([&](char* part) { std::memset(part, 1, bytes); });  // placed where it is read
+  const double seconds = best_seconds(5, [&] {
+    on_each_thread([&](const char* part) {
+      uint64_t sum = 0;
+      cpu_table().read_probe({.sum = &sum, .data = part}, {0, blocks});
+    });
+  });
+  return static_cast<double>(bytes) * threads / seconds * 1e-9;
+}
+
+double measure_fma(int threads) {
+  constexpr int kItems = 2000;  // 2 GFLOP a thread, tens of milliseconds
+  const double seconds = best_seconds(3, [&] {
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (int t = 0; t < threads; ++t) {
+      float sum = 0;
+      cpu_table().fma_probe({.sum = &sum}, {0, kItems});
+    }
+  });
+  return double{kFmaProbeFlops} * kItems * threads / seconds * 1e-9;
+}
+
+double measure_gemm(DType dtype) {
+  if (!OneDnnGemm::supports(dtype)) return 0;
+  const OneDnnGemm gemm(512, 4096, 4096, dtype);  // compute-bound, like a prefill chunk
+  gemm.run();
+  return gemm.flops() / best_seconds(5, [&] { gemm.run(); }) * 1e-9;
+}
+
+std::string boot_id() {
+  std::string id = "unknown";
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
+/// {"boot_id": ..., "threads=2 isa=amx": {...}}; empty when absent, broken or of another boot.
+io::Json read_cache(const std::filesystem::path& file) {
+  try {
+    io::Json cache = io::parse_json(io::read_file(file, 1 << 20), file.string());
+    if (cache.is_object() && cache.value("boot_id", "") == boot_id()) return cache;
+  } catch (const std::exception&) {
+    // A cache that cannot be used is no cache.
+  }
+  return {{"boot_id", boot_id()}};
+}
+
+}  // namespace
+
+Ceilings measure_ceilings(int threads) {
+  Ceilings c{.threads = threads, .isa = isa_in_use()};
+  c.mem_read_gbps = measure_read(threads);
+  c.f32_gflops = measure_fma(threads);
+  c.gemm_f32_gflops = measure_gemm(DType::f32);
+  c.gemm_bf16_gflops = measure_gemm(DType::bf16);
+  return c;
+}
+
+std::filesystem::path default_cache_dir() {
+  if (const char* dir = std::getenv("TANDEM_CACHE_DIR"); dir && *dir) return dir;
+  const char* home = std::getenv("HOME");
+  return std::filesystem::path(home && *home ? home : "/tmp") / ".cache" / "tandem";
+}
+
+Ceilings cached_ceilings(int threads, const std::filesystem::path& cache_dir) {
+  const std::filesystem::path file = cache_dir / "ceilings.json";
+  const std::string key = fmt::format("threads={} isa={}", threads, isa_name(isa_in_use()));
+  io::Json cache = read_cache(file);
+  if (const auto it = cache.find(key); it != cache.end() && it->is_object())
+    return {.threads = threads,
+            .isa = isa_in_use(),
+            .mem_read_gbps = it->value("mem_read_gbps", 0.0),
+            .f32_gflops = it->value("f32_gflops", 0.0),
+            .gemm_f32_gflops = it->value("gemm_f32_gflops", 0.0),
+            .gemm_bf16_gflops = it->value("gemm_bf16_gflops", 0.0)};
+  const Ceilings c = measure_ceilings(threads);
+  cache[key] = {{"mem_read_gbps", c.mem_read_gbps},
+                {"f32_gflops", c.f32_gflops},
+                {"gemm_f32_gflops", c.gemm_f32_gflops},
+                {"gemm_bf16_gflops", c.gemm_bf16_gflops}};
+  try {
+    std::filesystem::create_directories(cache_dir);
+    io::AtomicFile out(file);
+    out.write(cache.dump(2) + "\n");
+    out.commit();
+  } catch (const std::exception&) {
+    // Read-only home: measured again next time.
+  }
+  return c;
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,39 @@
+#pragma once
+#include <filesystem>
+#include <string>
+
+#include "base/cpu_features.h"
+
+namespace tandem::bench {
+
+/// What a record says about the machine.
+struct HostInfo {
+  std::string os, kernel, cpu_model;
+  int sockets = 0, cores = 0, numa_nodes = 0;
+  size_t mem_bytes = 0;
+};
+HostInfo read_host_info();
+
+/// Rates that this machine reaches in simple loops with the given threads and ISA; what achieved
+/// rates are divided by. Powers of ten: 1 GB = 10^9 bytes.
+struct Ceilings {
+  int threads = 0;
+  Isa isa = Isa::scalar;
+  double mem_read_gbps = 0;     // streaming read of memory far beyond the caches
+  double f32_gflops = 0;        // multiply-adds in registers
+  double gemm_f32_gflops = 0;   // oneDNN, packed weights, 512 rows
+  double gemm_bf16_gflops = 0;  // the same; 0 without AVX512-BF16
+};
+
+/// Measures now, with the ISA in use; about a second, plus the time to touch a quarter of the free
+/// memory (2 GiB at most).
+Ceilings measure_ceilings(int threads);
+
+/// TANDEM_CACHE_DIR, else ~/.cache/tandem.
+std::filesystem::path default_cache_dir();
+
+/// The same, once per boot, thread count and ISA: kept in `cache_dir`. A folder that cannot be read
+/// or written only costs the measurement.
+Ceilings cached_ceilings(int threads, const std::filesystem::path& cache_dir = default_cache_dir());
+
+}  // namespace tandem::bench

@@ -1,0 +1,28 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "base/types.h"
+
+namespace tandem::bench {
+
+/// y = x W^T by oneDNN alone on weights in the layout it prefers for exactly this shape: what the
+/// library's own linear layers are measured against.
+/// shapes   x [rows, in], W [out, in], y [rows, out], all of one dtype, uniform random numbers
+class OneDnnGemm {
+ public:
+  OneDnnGemm(int64_t rows, int64_t out, int64_t in, DType dtype);
+  ~OneDnnGemm();
+  OneDnnGemm(OneDnnGemm&&) noexcept;
+
+  void run() const;
+  double flops() const;
+  /// bf16 needs AVX512-BF16: below it oneDNN refuses or converts, which would be no ceiling.
+  static bool supports(DType dtype);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tandem::bench

@@ -1,0 +1,21 @@
+#include "bench/roofline.h"
+
+#include <algorithm>
+
+namespace tandem::bench {
+
+Roofline roofline(const Work& work, double ms, const Ceilings& c, DType dtype) {
+  const double gemm =
+      dtype == DType::bf16 && c.gemm_bf16_gflops > 0 ? c.gemm_bf16_gflops : c.gemm_f32_gflops;
+  // A library that is slower than plain multiply-adds is no ceiling.
+  const double compute = std::max(gemm, c.f32_gflops);
+  Roofline r;
+  r.achieved_gbps = work.bytes / ms * 1e-6;
+  r.achieved_gflops = work.flops / ms * 1e-6;
+  if (c.mem_read_gbps > 0) r.frac_of_copy = r.achieved_gbps / c.mem_read_gbps;
+  if (compute > 0) r.frac_of_matmul = r.achieved_gflops / compute;
+  r.bound = r.frac_of_matmul > r.frac_of_copy ? Bound::compute : Bound::memory;
+  return r;
+}
+
+}  // namespace tandem::bench

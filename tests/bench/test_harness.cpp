@@ -1,0 +1,111 @@
+#include <doctest/doctest.h>
+
+#include <numeric>
+#include <string>
+
+#include "base/clock.h"
+#include "base/parallel.h"
+#include "bench/hardware.h"
+#include "bench/harness.h"
+#include "bench/roofline.h"
+#include "io/file.h"
+
+using namespace tandem;
+using namespace tandem::bench;
+
+namespace {
+
+void spin_ms(double ms) {
+  const Stopwatch watch;
+  while (watch.seconds() < 1e-3 * ms) {
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("bench/harness") {
+  TEST_CASE("at least the asked runs and seconds, warm-up not counted") {
+    int calls = 0;
+    MeasureRules rules{.max_warmup = 3, .warmup_tolerance = 0, .min_runs = 4, .min_seconds = 0};
+    const Samples few = measure([&] { ++calls; spin_ms(1); }, rules);
+    CHECK(few.warmup == 3);
+    CHECK(few.ms.size() == 4);
+    CHECK(calls == 7);
+    for (const double ms : few.ms) CHECK(ms >= 1.0);
+    rules.min_seconds = 0.05;
+    const Samples more = measure([] { spin_ms(1); }, rules);
+    CHECK(std::accumulate(more.ms.begin(), more.ms.end(), 0.0) >= 50);
+    rules.max_runs = 6;
+    CHECK(measure([] { spin_ms(1); }, rules).ms.size() == 6);
+  }
+
+  TEST_CASE("warm-up ends when the median settles") {
+    MeasureRules rules{.max_warmup = 5, .warmup_tolerance = 1e9, .min_runs = 1, .min_seconds = 0};
+    CHECK(measure([] { spin_ms(0.1); }, rules).warmup == 2);
+  }
+
+  TEST_CASE("short bodies are repeated, unless each run needs preparation") {
+    int calls = 0, prepared = 0;
+    const MeasureRules rules{.max_warmup = 5, .warmup_tolerance = 0, .min_runs = 3,
+                             .min_seconds = 0, .min_sample_ms = 1};
+    const Samples s = measure([&] { ++calls; spin_ms(0.01); }, rules);
+    CHECK(s.runs_per_sample > 1);
+    CHECK(calls == 5 + 3 * s.runs_per_sample);
+    for (const double ms : s.ms) CHECK(ms >= 0.01);
+    calls = 0;
+    const Samples single = measure([&] { ++calls; }, rules, [&] { ++prepared; });
+    CHECK(single.runs_per_sample == 1);
+    CHECK(calls == 8);
+    CHECK(prepared == 8);
+  }
+
+  TEST_CASE("compared variants alternate and the ratio has its interval") {
+    std::string order;
+    const MeasureRules rules{.max_warmup = 1, .min_runs = 15, .min_seconds = 0, .min_sample_ms = 0};
+    const Comparison c = compare([&] { order += 'a'; spin_ms(0.6); },
+                                 [&] { order += 'b'; spin_ms(0.3); }, rules);
+    CHECK(order.substr(0, 8) == "abababab");
+    CHECK(c.pairs() == 15);
+    CHECK(c.ratio > 1.4);  // 2, but other processes may interrupt either
+    CHECK(c.ratio < 2.8);
+    CHECK(c.ci95.low <= c.ratio);
+    CHECK(c.ratio <= c.ci95.high);
+  }
+
+  TEST_CASE("flushing twice is harmless") {
+    CacheFlusher flusher;
+    flusher.flush();
+    flusher.flush();
+  }
+}
+
+TEST_SUITE("bench/roofline") {
+  TEST_CASE("shares of the ceilings and what binds") {
+    const Ceilings c{.threads = 2, .mem_read_gbps = 20, .f32_gflops = 100, .gemm_f32_gflops = 200,
+                     .gemm_bf16_gflops = 800};
+    const Roofline stream = roofline({.bytes = 1e7, .flops = 1e6}, 1.0, c, DType::f32);
+    CHECK(stream.achieved_gbps == doctest::Approx(10));
+    CHECK(stream.frac_of_copy == doctest::Approx(0.5));
+    CHECK(stream.achieved_gflops == doctest::Approx(1));
+    CHECK(stream.bound == Bound::memory);
+    const Roofline gemm = roofline({.bytes = 1e6, .flops = 4e8}, 1.0, c, DType::bf16);
+    CHECK(gemm.frac_of_matmul == doctest::Approx(0.5));
+    CHECK(gemm.bound == Bound::compute);
+    CHECK(roofline({.bytes = 0, .flops = 1e8}, 1.0, c, DType::f32).frac_of_matmul == doctest::Approx(0.5));
+  }
+
+  TEST_CASE("ceilings are measured once and then read back") {
+    const auto dir = std::filesystem::path(TANDEM_BINARY_DIR) / "test_bench_cache";
+    std::filesystem::remove_all(dir);
+    const Ceilings first = cached_ceilings(1, dir);
+    CHECK(first.mem_read_gbps > 0.1);
+    CHECK(first.f32_gflops > 0.1);
+    CHECK(first.gemm_f32_gflops > 0.1);
+    CHECK((first.gemm_bf16_gflops > 0) == (isa_in_use() >= Isa::avx512_bf16));
+    const Ceilings second = cached_ceilings(1, dir);
+    CHECK(second.mem_read_gbps == first.mem_read_gbps);
+    CHECK(second.gemm_f32_gflops == first.gemm_f32_gflops);
+    CHECK(io::read_file(dir / "ceilings.json").find("boot_id") != std::string::npos);
+    std::filesystem::remove_all(dir);
+  }
+}
