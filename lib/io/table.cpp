@@ -28,19 +28,22 @@ size_t display_width(std::string_view text) {
   return width;
 }
 
-std::string replace_all(std::string text, std::string_view from, std::string_view to) {
-  for (size_t i = 0; (i = text.find(from, i)) != std::string::npos; i += to.size())
-    text.replace(i, from.size(), to);
-  return text;
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  size_t i = 0;
+  while ((i = text.find(from)) != std::string_view::npos) {
+    out.append(text.substr(0, i)).append(to);
+    text.remove_prefix(i + from.size());
+  }
+  return out.append(text);
 }
 
-std::string one_line(std::string text) {
-  return replace_all(replace_all(std::move(text), "\r", " "), "\n", " ");
+std::string one_line(std::string_view text) {
+  return replace_all(replace_all(text, "\r", " "), "\n", " ");
 }
 
-std::string markdown_cell(std::string text) {
-  text = replace_all(std::move(text), "|", "\\|");
-  return replace_all(replace_all(std::move(text), "\r", ""), "\n", "<br>");
+std::string markdown_cell(std::string_view text) {
+  return replace_all(replace_all(replace_all(text, "|", "\\|"), "\r", ""), "\n", "<br>");
 }
 
 std::string csv_cell(const std::string& text) {
@@ -78,8 +81,8 @@ std::string Table::render(TableFormat format) const {
   for (Cells& line : lines)
     for (std::string& cell : line)
       cell = format == TableFormat::csv        ? csv_cell(cell)
-             : format == TableFormat::markdown ? markdown_cell(std::move(cell))
-                                               : one_line(std::move(cell));
+             : format == TableFormat::markdown ? markdown_cell(cell)
+                                               : one_line(cell);
   std::string out;
   if (format == TableFormat::csv) {
     for (const Cells& line : lines) out += joined(line, "", ",", "");

@@ -1,0 +1,66 @@
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "error_text.h"
+#include "io/atomic_file.h"
+#include "io/file.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using tandem::io::AtomicFile;
+
+TEST_SUITE("io/atomic_file") {
+  TEST_CASE("the final name appears at commit and not before") {
+    const test::TemporaryFolder folder;
+    {
+      AtomicFile file(folder / "a.txt");
+      file.write("one ");
+      file.write("two");
+      CHECK_FALSE(std::filesystem::exists(folder / "a.txt"));
+      file.commit();
+    }
+    CHECK(io::read_file(folder / "a.txt") == "one two");
+    CHECK(folder.n_files() == 1);
+  }
+
+  TEST_CASE("an abandoned file leaves the old one and no trace") {
+    const test::TemporaryFolder folder;
+    folder.write("a.txt", "old");
+    { AtomicFile(folder / "a.txt").write("new"); }
+    CHECK(io::read_file(folder / "a.txt") == "old");
+    CHECK(folder.n_files() == 1);
+  }
+
+  TEST_CASE("a folder that is not there") {
+    const test::TemporaryFolder folder;
+    const std::string path = (folder / "none/a.txt").string();
+    CHECK(test::input_error_text([&] { AtomicFile file(path); }) ==
+          path + ": cannot create: No such file or directory");
+    CHECK(test::hint_text([&] { AtomicFile file(path); }) ==
+          "the folder '" + (folder / "none").string() + "' must exist and be writable");
+  }
+
+  TEST_CASE("a disk that fills up") {
+    // /dev/full cannot be renamed over, so the limit on file size stands for it: the first bytes go
+    // through, then the write fails.
+    const test::TemporaryFolder folder;
+    const std::string path = (folder / "a.bin").string();
+    rlimit old{};
+    getrlimit(RLIMIT_FSIZE, &old);
+    const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{1000, old.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+    const std::string text = test::input_error_text([&] {
+      AtomicFile file(path);
+      file.write(std::string(4000, 'x'));
+      file.commit();
+    });
+    setrlimit(RLIMIT_FSIZE, &old);
+    std::signal(SIGXFSZ, old_handler);
+    CHECK(text == path + ": cannot write after 1000 bytes: File too large");
+    CHECK(folder.n_files() == 0);
+  }
+}

@@ -1,0 +1,252 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "error_text.h"
+#include "io/json.h"
+#include "model/checkpoint.h"
+#include "mutator.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using namespace tandem::model;
+using test::input_error_text;
+
+namespace {
+
+ModelConfig small_config() {
+  ModelConfig c;
+  c.dim = 8;
+  c.n_layers = 2;
+  c.n_heads = 2;
+  c.n_kv_heads = 1;
+  c.head_dim = 4;
+  c.ffn_dim = 6;
+  c.vocab_size = 10;
+  c.max_context = 16;
+  return c;
+}
+
+/// Tensors of a model, all zero; held by name so that a test can change or remove one.
+struct Tensors {
+  std::map<std::string, io::Shape> shapes;
+  std::vector<float> zeros = std::vector<float>(1024);
+
+  explicit Tensors(const ModelConfig& c) {
+    for (const Weight w : global_weights(c)) shapes[checkpoint_name(w)] = weight_shape(w, c);
+    for (int layer = 0; layer < c.n_layers; ++layer)
+      for (const Weight w : layer_weights(c)) shapes[checkpoint_name(w, layer)] = weight_shape(w, c);
+  }
+  void write(const std::filesystem::path& path) const {
+    std::vector<io::TensorView> views;
+    for (const auto& [name, shape] : shapes) {
+      size_t n = 1;
+      for (const int64_t extent : shape) n *= static_cast<size_t>(extent);
+      views.push_back({name, DType::f32, shape, std::as_bytes(std::span(zeros).first(n))});
+    }
+    io::write_safetensors(path, views);
+  }
+  std::string check_error(const ModelConfig& c) const {
+    const test::TemporaryFolder folder;
+    write(folder / "model.safetensors");
+    const std::string prefix = (folder / "model.safetensors").string() + ": ";
+    const std::string text =
+        input_error_text([&] { check_checkpoint(c, Checkpoint::open(folder.path())); });
+    return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+  }
+};
+
+std::string open_error(const std::filesystem::path& folder) {
+  return input_error_text([&] { Checkpoint::open(folder); });
+}
+
+std::string index_error(std::string_view text) {
+  return input_error_text([&] { parse_shard_index(text, "i.json"); });
+}
+
+}  // namespace
+
+TEST_SUITE("model/weight_table") {
+  TEST_CASE("names on both sides and shapes") {
+    ModelConfig c = small_config();
+    CHECK(weight_name(Weight::w_down) == "w_down");
+    CHECK(checkpoint_name(Weight::wq, 3) == "model.layers.3.self_attn.q_proj.weight");
+    CHECK(checkpoint_name(Weight::ffn_norm, 0) == "model.layers.0.post_attention_layernorm.weight");
+    CHECK(checkpoint_name(Weight::out_norm) == "model.norm.weight");
+    CHECK(weight_shape(Weight::wk, c) == io::Shape{4, 8});
+    CHECK(weight_shape(Weight::w_down, c) == io::Shape{8, 6});
+    CHECK(layer_weights(c).size() == 9);
+    CHECK(global_weights(c).size() == 3);
+    c.tied_embeddings = c.qkv_bias = c.o_bias = c.mlp_bias = true;
+    CHECK(layer_weights(c).size() == 16);
+    CHECK(global_weights(c).size() == 2);
+    CHECK(n_params(c) == 10 * 8 + 8 + 2 * (2 * 8 + 2 * 64 + 2 * 32 + 3 * 48 + 8 + 4 + 4 + 8 + 6 + 6 + 8));
+  }
+}
+
+TEST_SUITE("model/checkpoint") {
+  TEST_CASE("the embedded models hold what their configurations need") {
+    for (const char* name : {"tiny-16m", "tiny-2m"}) {
+      const auto folder = std::filesystem::path(TANDEM_SOURCE_DIR "/recipes/models") / name;
+      const Checkpoint checkpoint = Checkpoint::open(folder);
+      const ModelConfig config = load_config(folder);
+      CHECK_NOTHROW(check_checkpoint(config, checkpoint));
+      CHECK(checkpoint.total_bytes() == 2 * static_cast<size_t>(n_params(config)));
+      const io::TensorView wq = checkpoint.weight(Weight::wq, 1);
+      CHECK(wq.dtype == DType::bf16);
+      CHECK(wq.shape == io::Shape{config.q_dim(), config.dim});
+      checkpoint.drop_pages(wq);
+    }
+  }
+
+  TEST_CASE("missing, misshapen and extra tensors") {
+    const ModelConfig c = small_config();
+    Tensors t(c);
+    CHECK(t.check_error(c) == "nothing thrown");
+    t.shapes["model.layers.0.self_attn.rotary_emb.inv_freq"] = {2};
+    CHECK(t.check_error(c) == "nothing thrown");
+    t.shapes.erase("lm_head.weight");
+    CHECK(t.check_error(c) ==
+          "1 tensor is not as config.json needs it:\n  lm_head.weight: missing, expected shape [10,8]");
+    ModelConfig tied = c;
+    tied.tied_embeddings = true;
+    CHECK(t.check_error(tied) == "nothing thrown");
+    t.shapes["model.layers.1.mlp.up_proj.weight"] = {8, 6};
+    t.shapes["model.layers.0.self_attn.k_proj.bias"] = {4};
+    CHECK(t.check_error(c) ==
+          "3 tensors are not as config.json needs them:\n"
+          "  lm_head.weight: missing, expected shape [10,8]\n"
+          "  model.layers.1.mlp.up_proj.weight: expected shape [6,8], found [8,6]\n"
+          "  model.layers.0.self_attn.k_proj.bias: a bias that config.json does not announce");
+  }
+
+  TEST_CASE("a long list of problems is cut") {
+    ModelConfig c = small_config();
+    const Tensors t(c);
+    c.n_layers = 5;  // three layers of nine weights are missing
+    const std::string text = t.check_error(c);
+    CHECK(text.starts_with("27 tensors are not as config.json needs them:\n"));
+    CHECK(text.ends_with("\n  and 7 more"));
+    CHECK(std::ranges::count(text, '\n') == 21);
+  }
+
+  TEST_CASE("quantised weights are refused even if config.json is silent") {
+    Tensors t(small_config());
+    t.shapes["model.layers.0.self_attn.q_proj.qweight"] = {1};
+    CHECK(t.check_error(small_config()) ==
+          "the weights are quantised (GPTQ or AWQ), which is not supported");
+  }
+
+  TEST_CASE("a tensor of another dtype is refused when it is used") {
+    const test::TemporaryFolder folder;
+    const std::vector<int64_t> ids(8);
+    io::write_safetensors(folder / "model.safetensors",
+                          std::vector<io::TensorView>{{"x", DType::i64, {8}, std::as_bytes(std::span(ids))}});
+    const Checkpoint checkpoint = Checkpoint::open(folder.path());
+    CHECK(checkpoint.contains("x"));
+    CHECK(checkpoint.names() == std::vector<std::string>{"x"});
+    const std::string path = (folder / "model.safetensors").string();
+    CHECK(input_error_text([&] { checkpoint.tensor("x"); }) ==
+          path + ": tensor 'x' has dtype 'I64', expected BF16, F16 or F32");
+    CHECK(input_error_text([&] { checkpoint.tensor("y"); }) == path + ": tensor 'y' is missing");
+  }
+
+  TEST_CASE("shards are one checkpoint") {
+    const ModelConfig c = small_config();
+    const test::TemporaryFolder folder;
+    Tensors first(c), second(c);
+    io::Json map;
+    for (const auto& [name, shape] : Tensors(c).shapes) {
+      const bool is_first = name < "model.layers.1";
+      (is_first ? second : first).shapes.erase(name);
+      map[name] = is_first ? "one.safetensors" : "two.safetensors";
+    }
+    first.write(folder / "one.safetensors");
+    second.write(folder / "two.safetensors");
+    const auto write_index = [&] {
+      return folder.write("model.safetensors.index.json", io::Json{{"weight_map", map}}.dump());
+    };
+    const std::string index = write_index().string();
+    {
+      const Checkpoint checkpoint = Checkpoint::open(folder.path());
+      CHECK(checkpoint.shards().size() == 2);
+      CHECK_NOTHROW(check_checkpoint(c, checkpoint));
+      CHECK(checkpoint.total_bytes() == 4 * static_cast<size_t>(n_params(c)));
+      CHECK(checkpoint.weight(Weight::wo, 1).bytes.size() == 256);
+    }
+    map["ghost"] = "one.safetensors";
+    write_index();
+    CHECK(open_error(folder.path()) == (folder / "one.safetensors").string() +
+                                           ": tensor 'ghost' is missing; the index names this file for it");
+    map["ghost"] = "three.safetensors";
+    write_index();
+    CHECK(open_error(folder.path()) == index + ": 1 of 3 shard files missing:\n  three.safetensors");
+  }
+
+  TEST_CASE("indices that lie") {
+    CHECK(parse_shard_index(R"({"metadata":{"total_size":1},"weight_map":{"a":"s"}})", "").at("a") == "s");
+    CHECK(index_error("{}") == "i.json: key 'weight_map' is missing, expected an object");
+    CHECK(index_error(R"({"weight_map":{}})") == "i.json: weight_map names no tensor");
+    CHECK(index_error(R"({"weight_map":{"a":1}})") ==
+          "i.json: weight_map 'a': expected a string, found the number 1");
+    for (const char* shard : {"../x", "/etc/passwd", "..", ".", "", "a\\\\b", "sub/x"})
+      CHECK(index_error(std::string(R"({"weight_map":{"a":")") + shard + "\"}}")
+                .ends_with("is not a plain file name"));
+    CHECK(index_error("{\"weight_map\":{\"a\":\"x\\u0000y\"}}") ==
+          "i.json: weight_map 'a': shard 'x?y' is not a plain file name");
+  }
+
+  TEST_CASE("folders with other formats") {
+    const test::TemporaryFolder folder;
+    const std::string path = folder.path().string();
+    CHECK(open_error(folder.path()) ==
+          path + ": neither model.safetensors nor model.safetensors.index.json is there");
+    folder.write("pytorch_model-00002.bin", "PK");
+    folder.write("pytorch_model-00001.bin", "PK");
+    CHECK(open_error(folder.path()) ==
+          path + "/pytorch_model-00001.bin: PyTorch pickle files are not supported, expected safetensors");
+    folder.write("model.Q4_K_M.gguf", "GGUF");
+    CHECK(open_error(folder.path()) ==
+          path + "/model.Q4_K_M.gguf: GGUF files are not supported, expected safetensors");
+    CHECK(open_error(folder / "pytorch_model-00001.bin") ==
+          path + "/pytorch_model-00001.bin: PyTorch pickle files are not supported, expected safetensors");
+    CHECK(open_error(folder / "none") == path + "/none: no such model folder");
+  }
+}
+
+TEST_SUITE("model/mutation") {
+  TEST_CASE("damaged config.json and index.json raise input errors and nothing else") {
+    const std::string config = io::read_file(TANDEM_SOURCE_DIR "/recipes/models/tiny-16m/config.json");
+    const std::string qwen =
+        R"({"architectures":["Qwen2ForCausalLM"],"hidden_size":64,"num_hidden_layers":4,)"
+        R"("num_attention_heads":8,"num_key_value_heads":2,"intermediate_size":172,"vocab_size":512,)"
+        R"("max_position_embeddings":256,"use_sliding_window":true,"sliding_window":64,)"
+        R"("max_window_layers":2,"layer_types":["full_attention","full_attention","sliding_attention",)"
+        R"("sliding_attention"],"dtype":"bfloat16","rope_parameters":{"rope_type":"llama3",)"
+        R"("rope_theta":1e6,"factor":8,"low_freq_factor":1,"high_freq_factor":4,)"
+        R"("original_max_position_embeddings":128},"eos_token_id":[1,2]})";
+    const std::string index = R"({"metadata":{"total_size":48},"weight_map":{"a":"m-1.safetensors",)"
+                              R"("b":"m-2.safetensors","c":"m-1.safetensors"}})";
+    const test::Mutator mutator(4711);
+    const auto check = [&](const std::string& valid, const auto& read) {
+      REQUIRE_NOTHROW(read(valid));
+      for (uint32_t run = 0; run < test::fuzz_runs(20000); ++run) {
+        try {
+          read(mutator.mutate(valid, run));
+        } catch (const Error& e) {
+          if (e.kind() != ErrorKind::input) FAIL("run ", run, ": ", e.what());
+        } catch (const std::exception& e) {
+          FAIL("run ", run, ": ", e.what());
+        }
+      }
+    };
+    const auto read_config = [](const std::string& text) {
+      const ModelConfig c = parse_config(text, "c");
+      if (n_params(c) <= 0 || c.head_dim % 2 != 0 || c.n_heads % c.n_kv_heads != 0)
+        throw std::logic_error("an impossible configuration was accepted");
+    };
+    check(config, read_config);
+    check(qwen, read_config);
+    check(index, [](const std::string& text) { parse_shard_index(text, "i"); });
+  }
+}
