@@ -1,0 +1,24 @@
+# cmake --install: tools and recipes (Runtime), library, headers and CMake package (Devel).
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# Headers keep the include roots of the source tree: "kv/policy.h" and "kernels/...".
+set(tandem_include ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
+set(tandem_package ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
+
+install(TARGETS tandem_core EXPORT tandemTargets
+  RUNTIME COMPONENT Runtime
+  LIBRARY COMPONENT Runtime
+  ARCHIVE COMPONENT Devel
+  INCLUDES DESTINATION ${tandem_include})
+install(DIRECTORY lib/ DESTINATION ${tandem_include} COMPONENT Devel FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY kernels DESTINATION ${tandem_include} COMPONENT Devel FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY recipes DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem COMPONENT Runtime)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT Runtime)
+
+configure_package_config_file(scripts/cmake/tandemConfig.cmake.in tandemConfig.cmake
+  INSTALL_DESTINATION ${tandem_package})
+write_basic_package_version_file(tandemConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(EXPORT tandemTargets NAMESPACE tandem:: DESTINATION ${tandem_package} COMPONENT Devel)
+install(FILES ${CMAKE_BINARY_DIR}/tandemConfig.cmake ${CMAKE_BINARY_DIR}/tandemConfigVersion.cmake
+  scripts/cmake/TandemLibraries.cmake DESTINATION ${tandem_package} COMPONENT Devel)
