@@ -138,9 +138,8 @@ void apply_setting(Node& tree, const std::string& setting, const std::string& la
   merge(tree, nest(setting.substr(0, equals), std::move(value)));
 }
 
-void apply_literal(Node& tree, std::string_view key, const std::string& value,
-                   const std::string& label) {
-  merge(tree, nest(key, scalar_node(value, setting_origin(label))));
+Node literal_node(std::string value, const std::string& label) {
+  return scalar_node(std::move(value), setting_origin(label));
 }
 
 }  // namespace tandem::recipe

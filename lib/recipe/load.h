@@ -26,8 +26,7 @@ std::filesystem::path find_recipe(const std::string& name,
 /// errors   kind usage without '='; kind recipe for a value that is not YAML
 void apply_setting(Node& tree, const std::string& setting, const std::string& label);
 
-/// Merges one value taken literally, as flags do.
-void apply_literal(Node& tree, std::string_view key, const std::string& value,
-                   const std::string& label);
+/// A value taken literally, as flags give it; `label` such as "--model" is its origin.
+Node literal_node(std::string value, const std::string& label);
 
 }  // namespace tandem::recipe

@@ -1,0 +1,124 @@
+#include "cli/context.h"
+
+#include <unistd.h>
+
+#include "base/parallel.h"
+#include "cli/main_wrapper.h"
+#include "cli/search_path.h"
+#include "recipe/load.h"
+
+namespace tandem::cli {
+namespace {
+
+/// Flags repeated for one list key add up to one list.
+recipe::Node literal_list(const std::vector<Options::Setting>& settings, const std::string& key) {
+  recipe::Node list;
+  list.kind = recipe::Node::Kind::list;
+  for (const Options::Setting& setting : settings)
+    if (setting.literal && setting.key == key)
+      list.items.push_back(recipe::literal_node(setting.text, setting.label));
+  list.origin = list.items.back().origin;
+  return list;
+}
+
+}  // namespace
+
+Context::Context(const ToolInfo& tool, Options options, Terminal& stderr_, Output& stdout_)
+    : info(tool), terminal(stderr_), out(stdout_), options_(std::move(options)) {
+  terminal.set_color(options_.color);
+  terminal.set_progress(!options_.is_set("no-progress"));
+  terminal.set_verbosity(options_.verbosity);
+}
+
+std::optional<std::string> Context::value(const std::string& flag) const {
+  const auto& all = values(flag);
+  return all.empty() ? std::nullopt : std::optional(all.back());
+}
+
+const std::vector<std::string>& Context::values(const std::string& flag) const {
+  static const std::vector<std::string> none;
+  const auto found = options_.values.find(flag);
+  return found == options_.values.end() ? none : found->second;
+}
+
+FileMode Context::file_mode() const {
+  if (is_set("append") || is_set("resume")) return FileMode::append;
+  return is_set("overwrite") ? FileMode::overwrite : FileMode::create;
+}
+
+void Context::build_tree(bool sweeps_allowed) {
+  recipe::model_search_folders() = model_folders();
+  tree_ = {};
+  tree_.kind = recipe::Node::Kind::map;
+  for (const std::string& name : options_.recipes) {
+    const auto path = recipe::find_recipe(name, recipe_folders());
+    if (path == "-" && ::isatty(STDIN_FILENO) == 1)
+      throw usage_error("--recipe", "'-' reads a recipe from standard input, which is a terminal")
+          .hint("pipe a recipe in, or name a file");
+    recipe::merge(tree_, recipe::load_recipe(path, info.kind));
+  }
+  const recipe::Field schema = info.schema();
+  for (const Options::Setting& setting : options_.settings) {
+    if (!setting.literal) {
+      recipe::apply_setting(tree_, setting.text, setting.label);
+      continue;
+    }
+    const recipe::Field* field = recipe::find_field(schema, setting.key);
+    const bool is_list = field != nullptr && field->value->type().starts_with("list of");
+    recipe::merge(tree_, recipe::nest(setting.key,
+                                      is_list ? literal_list(options_.settings, setting.key)
+                                              : recipe::literal_node(setting.text, setting.label)));
+  }
+  axes_ = recipe::take_sweep(tree_);
+  for (size_t i = 0; i < options_.sweeps.size(); ++i)
+    recipe::add_sweep(axes_, options_.sweeps[i], fmt::format("--sweep #{}", i + 1));
+  if (!sweeps_allowed && !axes_.empty())
+    throw recipe_error("sweep", "{} runs one point, not a sweep", info.name)
+        .hint("remove the sweep section, or use a tool that sweeps");
+}
+
+recipe::Node Context::tree_at(const recipe::SweepPoint& set) const {
+  recipe::Node tree = tree_;
+  for (const auto& [key, value] : set) recipe::merge(tree, recipe::nest(key, value));
+  return tree;
+}
+
+void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
+  if (is_set("print-recipe")) {
+    out.write(fmt::format("kind: {}\nversion: {}\n", info.kind, recipe::kSchemaVersion));
+    out.write(recipe::dump_sweep(axes_));
+    out.write(recipe::dump_yaml(fields, &tree));
+    throw EarlyExit{0};
+  }
+  if (const auto* threads = recipe::find_field(fields, "run.threads")) {
+    const int n = threads->value->json().get<int>();
+    set_threads(n > 0 ? n : usable_cores());
+  }
+  if (const auto* device = recipe::find_field(fields, "run.device");
+      device != nullptr && device->value->json().get<std::string>().starts_with("cuda")) {
+    const recipe::Node* node = tree.find_path("run.device");
+    throw Error(ErrorKind::device, node != nullptr ? node->origin.text() : "run.device",
+                "this build of tandem has no CUDA")
+        .hint("use --device cpu, or build with a CUDA compiler");
+  }
+  const auto* output = recipe::find_field(fields, "output.path");
+  const auto path = output != nullptr ? output->value->path() : std::nullopt;
+  if (path && *path != "-" && file_mode() == FileMode::create && !dry_run() && !is_set("check"))
+    refuse_existing(*path);
+}
+
+void Context::finish_loading() const {
+  if (is_set("check")) throw EarlyExit{0};
+}
+
+nlohmann::json Context::record(const recipe::Field& fields) const {
+  nlohmann::json group = {{"sha256", recipe::recipe_hash(fields)},
+                          {"effective", recipe::to_json(fields)}};
+  if (!options_.recipes.empty())
+    group["path"] = fmt::format("{}", fmt::join(options_.recipes, ", "));
+  for (const Options::Setting& setting : options_.settings)
+    group["overrides"].push_back(setting.literal ? setting.key + "=" + setting.text : setting.text);
+  return group;
+}
+
+}  // namespace tandem::cli

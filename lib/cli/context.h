@@ -1,0 +1,97 @@
+#pragma once
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/signals.h"
+#include "cli/terminal.h"
+#include "recipe/fields.h"
+#include "recipe/sweep.h"
+
+namespace tandem::cli {
+
+/// One point of a sweep: its recipe and what names it in records.
+template <class T>
+struct Point {
+  T recipe;
+  std::string id;          // first 12 hex digits of the recipe's hash
+  recipe::SweepPoint set;  // the swept keys and their values
+  nlohmann::json record;   // group `recipe` of a result record
+};
+
+/// What main_wrapper hands to a tool.
+class Context {
+ public:
+  Context(const ToolInfo& info, Options options, Terminal& terminal, Output& out);
+
+  /// The effective recipe: files, then --set and flags in their order, strictly checked. Serves
+  /// --print-recipe and --check, after which the tool's body does not go on. Sets the thread count.
+  /// errors   kind recipe, usage, input (a named file is missing), device (CUDA in a CPU build)
+  template <class T>
+  T load() {
+    std::vector<Point<T>> points = load_points<T>(false);
+    return std::move(points.front().recipe);
+  }
+  /// The same for every point of --sweep and the recipe's sweep section; one point without either.
+  template <class T>
+  std::vector<Point<T>> load_points() {
+    return load_points<T>(true);
+  }
+
+  bool is_set(const std::string& flag) const { return options_.is_set(flag); }
+  /// Last value of one of the tool's own flags, by long name.
+  std::optional<std::string> value(const std::string& flag) const;
+  const std::vector<std::string>& values(const std::string& flag) const;
+
+  const std::string& format() const { return options_.format; }
+  bool dry_run() const { return is_set("dry-run"); }
+  bool resume() const { return is_set("resume"); }
+  /// How --overwrite, --append and --resume say to open output.path.
+  FileMode file_mode() const;
+
+  void note(std::string_view text) { terminal.note(text, 0); }
+  void verbose(std::string_view text) { terminal.note(text, 1); }
+  void warn(const std::string& text) { terminal.warn(text); }
+
+  const ToolInfo& info;
+  Terminal& terminal;  // stderr
+  Output& out;         // stdout
+
+ private:
+  template <class T>
+  std::vector<Point<T>> load_points(bool sweeps_allowed) {
+    build_tree(sweeps_allowed);
+    std::vector<Point<T>> points;
+    for (recipe::SweepPoint& set : recipe::sweep_points(axes_)) {
+      Point<T>& point = points.emplace_back();
+      point.set = std::move(set);
+      recipe::Field fields = recipe::fields_of(point.recipe);
+      const recipe::Node tree = tree_at(point.set);
+      recipe::read_fields(fields, tree);
+      if (points.size() == 1) begin(fields, tree);
+      recipe::check_inputs(fields, tree);
+      point.record = record(fields);
+      point.id = point.record["sha256"].template get<std::string>().substr(0, 12);
+    }
+    finish_loading();
+    return points;
+  }
+
+  void build_tree(bool sweeps_allowed);
+  recipe::Node tree_at(const recipe::SweepPoint& set) const;
+  /// --print-recipe, thread count, device and output file, from the first point.
+  void begin(const recipe::Field& fields, const recipe::Node& tree);
+  void finish_loading() const;  // --check
+  nlohmann::json record(const recipe::Field& fields) const;
+
+  Options options_;
+  recipe::Node tree_;
+  std::vector<recipe::SweepAxis> axes_;
+};
+
+}  // namespace tandem::cli

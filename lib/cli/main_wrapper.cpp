@@ -1,0 +1,119 @@
+#include "cli/main_wrapper.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "base/cpu_features.h"
+#include "base/parallel.h"
+#include "cli/help.h"
+
+namespace tandem::cli {
+namespace {
+
+/// Help counts wherever it stands, even beside mistakes: whoever asks for it needs it.
+bool asks_for_help(const std::vector<std::string>& arguments) {
+  const auto end = std::ranges::find(arguments, "--");
+  return std::any_of(arguments.begin(), end,
+                     [](const std::string& word) { return word == "-h" || word == "--help"; });
+}
+
+/// The section of `--help-recipe[=SECTION]`, if asked for.
+std::optional<std::string> recipe_help_section(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kFlag = "--help-recipe";
+  const auto end = std::ranges::find(arguments, "--");
+  for (auto word = arguments.begin(); word != end; ++word) {
+    if (*word == kFlag) return std::string{};
+    if (word->starts_with(std::string(kFlag) + "=")) return word->substr(kFlag.size() + 1);
+  }
+  return std::nullopt;
+}
+
+std::string recipe_help(const ToolInfo& info, const std::string& section) {
+  const recipe::Field schema = info.schema();
+  std::vector<std::string_view> names;
+  for (const recipe::Field& field : schema.fields) names.push_back(field.name);
+  if (!section.empty() && std::ranges::find(names, section) == names.end())
+    throw usage_error("--help-recipe", "{} reads no section '{}'", info.name, section)
+        .hint(fmt::format("its sections: {}", fmt::join(names, ", ")));
+  return recipe::schema_text(schema, section);
+}
+
+int run(const ToolInfo& info, const std::vector<std::string>& arguments, Terminal& terminal,
+        Output& out, const std::function<int(Context&)>& body) {
+  if (asks_for_help(arguments)) {
+    out.write(help_text(info));
+    return 0;
+  }
+  if (const auto section = recipe_help_section(arguments); section && info.schema != nullptr) {
+    out.write(recipe_help(info, *section));
+    return 0;
+  }
+  if (arguments.empty() && info.needs_arguments) {
+    terminal.note(short_help_text(info));
+    return exit_status(ErrorKind::usage);
+  }
+  Options options = parse_options(info, arguments);
+  const char* isa = std::getenv("TANDEM_ISA");
+  if (isa != nullptr && *isa != '\0') lower_isa(isa);
+  set_threads(usable_cores());
+  if (options.is_set("version")) {
+    out.write(version_text(info, options.verbosity > 0));
+    return 0;
+  }
+  Context context(info, std::move(options), terminal, out);
+  return body(context);
+}
+
+/// The Error that an exception amounts to. Called inside a catch block.
+int report_current_exception(const ToolInfo& info, Terminal& terminal) {
+  try {
+    throw;
+  } catch (const recipe::InvalidRecipe& e) {
+    for (const Error& problem : e.problems()) terminal.error(problem);
+    return exit_status(e.kind());
+  } catch (const Error& e) {
+    terminal.error(e);
+    return exit_status(e.kind());
+  } catch (const std::bad_alloc&) {
+    terminal.error(Error(ErrorKind::memory, "", "not enough memory")
+                       .hint("--dry-run shows what is needed; lower run.context or run.batch"));
+    return exit_status(ErrorKind::memory);
+  } catch (const std::filesystem::filesystem_error& e) {
+    terminal.error(Error(ErrorKind::input, e.path1().string(), e.code().message()));
+    return exit_status(ErrorKind::input);
+  } catch (const std::exception& e) {
+    terminal.error(Error(ErrorKind::internal, "internal", e.what())
+                       .hint(fmt::format("this is a bug: please report it with the output of {} "
+                                         "--version -v",
+                                         info.name)));
+    return exit_status(ErrorKind::internal);
+  }
+}
+
+}  // namespace
+
+int main_wrapper(const ToolInfo& info, int argc, char** argv,
+                 const std::function<int(Context&)>& body) {
+  install_signal_handlers();
+  Terminal terminal(info.name);
+  int status = 0;
+  try {
+    Output out(terminal);
+    try {
+      status = run(info, {argv + std::min(argc, 1), argv + argc}, terminal, out, body);
+    } catch (const EarlyExit& early) {
+      status = early.status;
+    }
+    out.flush();
+  } catch (const BrokenPipe&) {
+    die_of_broken_pipe();
+  } catch (const std::exception&) {
+    status = report_current_exception(info, terminal);
+  }
+  terminal.clear_progress();
+  // Whatever the body made of an interruption, callers learn of it by the conventional status.
+  return interrupted() != 0 ? 128 + interrupted() : status;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,185 @@
+#include "cli/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+
+#include "recipe/problems.h"
+
+namespace tandem::cli {
+namespace {
+
+/// CLI11 treats `--flag=` as a flag without a value and eats the next word: split it beforehand.
+std::vector<std::string> with_empty_values(const std::vector<std::string>& arguments) {
+  std::vector<std::string> list;
+  bool flags_ended = false;
+  for (const std::string& argument : arguments) {
+    flags_ended = flags_ended || argument == "--";
+    if (!flags_ended && argument.size() > 3 && argument.starts_with("--") &&
+        argument.ends_with('=')) {
+      list.push_back(argument.substr(0, argument.size() - 1));
+      list.emplace_back();
+    } else {
+      list.push_back(argument);
+    }
+  }
+  return list;
+}
+
+[[noreturn]] void refuse_rest(const std::vector<std::string>& rest,
+                              const std::vector<Flag>& flags) {
+  const auto unknown = std::ranges::find_if(
+      rest, [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
+  if (unknown == rest.end())
+    throw usage_error("'" + rest.front() + "'", "unexpected argument")
+        .hint("values belong to flags; quote text with spaces");
+  const std::string word = unknown->substr(0, unknown->find('='));
+  std::vector<std::string> names;
+  for (const Flag& flag : flags) names.push_back("--" + flag.long_name());
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  std::string near = word.starts_with("--") ? recipe::did_you_mean(word, views) : std::string{};
+  throw usage_error(word, "unknown flag").hint(near.empty() ? "--help lists all flags" : near);
+}
+
+std::string one_of(const Options& options, const std::string& name,
+                   const std::vector<std::string>& accepted) {
+  const auto found = options.values.find(name);
+  if (found == options.values.end()) return accepted.front();
+  const std::string& value = found->second.back();
+  if (std::ranges::find(accepted, value) == accepted.end())
+    throw usage_error("--" + name, "expected {}{}, found '{}'",
+                      accepted.size() > 1 ? "one of " : "", fmt::join(accepted, ", "), value);
+  return value;
+}
+
+void interpret(Options& options, const ToolInfo& info) {
+  options.format = one_of(options, "format", info.formats);
+  if (options.is_set("json")) {
+    if (std::ranges::find(info.formats, "json") == info.formats.end())
+      throw usage_error("--json", "this tool writes {}", fmt::join(info.formats, ", "));
+    options.format = "json";
+  }
+  const std::string color = one_of(options, "color", {"auto", "always", "never"});
+  options.color = color == "always"  ? Color::always
+                  : color == "never" ? Color::never
+                                     : Color::automatic;
+  const char* level = std::getenv("TANDEM_LOG");
+  if (level != nullptr && *level != '\0') {
+    const std::vector<std::string> names = {"quiet", "normal", "verbose", "debug"};
+    const auto at = std::ranges::find(names, level);
+    if (at == names.end())
+      throw usage_error("TANDEM_LOG", "expected one of {}, found '{}'", fmt::join(names, ", "),
+                        level);
+    options.verbosity = static_cast<int>(at - names.begin()) - 1;
+  }
+  if (const auto v = options.values.find("verbose"); v != options.values.end())
+    options.verbosity = static_cast<int>(std::min<size_t>(2, v->second.size()));
+  if (options.is_set("quiet")) options.verbosity = -1;
+  if (options.is_set("overwrite") && (options.is_set("append") || options.is_set("resume")))
+    throw usage_error("--overwrite", "cannot be combined with --append or --resume");
+}
+
+}  // namespace
+
+std::string Flag::long_name() const { return names.substr(names.find("--") + 2); }
+
+std::vector<Flag> common_flags(const ToolInfo& info) {
+  std::vector<Flag> flags;
+  const recipe::Field schema = info.schema != nullptr ? info.schema() : recipe::Field{};
+  const auto sugar = [&](const char* names, const char* value, const char* text, const char* key) {
+    if (recipe::find_field(schema, key) != nullptr) flags.push_back({names, value, text, key});
+  };
+  if (info.schema != nullptr) {
+    flags.push_back(
+        {"-r,--recipe", "FILE", "recipe file or installed name, - = stdin; repeatable"});
+    flags.push_back({"-s,--set", "KEY=VALUE", "set one recipe key, YAML syntax; repeatable"});
+    if (info.sweeps)
+      flags.push_back(
+          {"--sweep", "KEY=LIST", "run all values: 1,2,4 or 1-8 or 0-64+16 or 1-256*2"});
+    sugar("-m,--model", "PATH", "model folder, known name, or synthetic:NAME", "model.path");
+    sugar("-o,--output", "PATH", "result file, - = stdout", "output.path");
+  }
+  flags.push_back({"--overwrite", "", "replace an existing output file"});
+  if (info.appends) flags.push_back({"--append", "", "add records to an existing output file"});
+  if (info.resumes) flags.push_back({"--resume", "", "continue what the output file holds"});
+  flags.push_back({"--format", "FORM",
+                   fmt::format("form of the result: {}", fmt::join(info.formats, ", ")), "",
+                   info.formats.front()});
+  if (std::ranges::find(info.formats, "json") != info.formats.end())
+    flags.push_back({"--json", "", "the same as --format json"});
+  sugar("--seed", "N", "seed of every random draw", "run.seed");
+  sugar("-t,--threads", "N", "CPU threads, 0 = physical cores", "run.threads");
+  sugar("--device", "DEVICE", "auto, cpu, cuda or cuda:N", "run.device");
+  if (info.schema != nullptr) {
+    flags.push_back({"--dry-run", "", "print the plan (memory, steps), compute nothing"});
+    flags.push_back({"--check", "", "check recipe and paths, print nothing on success"});
+    flags.push_back({"--print-recipe", "", "print the effective recipe with origins"});
+    flags.push_back({"--help-recipe", "[=SECTION]", "list all recipe keys, or those of a section"});
+  }
+  flags.push_back({"-v,--verbose", "", "more on stderr; twice = debug"});
+  flags.push_back({"-q,--quiet", "", "errors only on stderr"});
+  flags.push_back({"--color", "WHEN", "auto, always or never", "", "auto"});
+  flags.push_back({"--no-progress", "", "no progress line"});
+  flags.push_back({"-h,--help", "", "this text"});
+  flags.push_back({"-V,--version", "", "version; with -v the environment report"});
+  return flags;
+}
+
+std::vector<Flag> all_flags(const ToolInfo& info) {
+  std::vector<Flag> flags = info.flags;
+  for (Flag& flag : common_flags(info)) flags.push_back(std::move(flag));
+  return flags;
+}
+
+bool Options::is_set(const std::string& long_name) const {
+  const auto found = values.find(long_name);
+  return found != values.end() && found->second.back() != "false";
+}
+
+Options parse_options(const ToolInfo& info, const std::vector<std::string>& arguments) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  const std::vector<Flag> flags = all_flags(info);
+  std::map<const CLI::Option*, const Flag*> flag_of;
+  for (const Flag& flag : flags) {
+    const bool negatable = flag.value.empty() && !flag.long_name().starts_with("no-");
+    CLI::Option* option =
+        flag.value.empty()
+            ? app.add_flag(flag.names + (negatable ? ",!--no-" + flag.long_name() : ""))
+            : app.add_option(flag.names)->expected(1)->allow_extra_args(false);
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    flag_of[option] = &flag;
+  }
+  Options options;
+  std::vector<std::string> words = with_empty_values(arguments);
+  std::ranges::reverse(words);  // CLI11 takes them from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::ArgumentMismatch&) {
+    throw usage_error(arguments.back(), "needs a value").hint("--help shows the form of each flag");
+  } catch (const CLI::ParseError& e) {
+    throw usage_error("", "{}", e.what()).hint("--help lists all flags");
+  }
+  if (const auto rest = app.remaining(); !rest.empty()) refuse_rest(rest, flags);
+
+  // One entry of parse_order a written flag, in command-line order.
+  std::map<const CLI::Option*, size_t> seen;
+  size_t n_set = 0;
+  for (const CLI::Option* option : app.parse_order()) {
+    const Flag& flag = *flag_of.at(option);
+    const std::string name = flag.long_name();
+    const std::string value = option->results().at(seen[option]++);
+    options.values[name].push_back(value);
+    if (name == "recipe") options.recipes.push_back(value);
+    if (name == "sweep") options.sweeps.push_back(value);
+    if (name == "set")
+      options.settings.push_back({false, "", value, fmt::format("--set #{}", ++n_set)});
+    else if (!flag.key.empty())
+      options.settings.push_back({true, flag.key, value, "--" + name});
+  }
+  interpret(options, info);
+  return options;
+}
+
+}  // namespace tandem::cli

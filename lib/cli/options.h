@@ -1,0 +1,66 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/terminal.h"
+#include "recipe/fields.h"
+
+namespace tandem::cli {
+
+/// One command-line flag, of all tools or of one.
+struct Flag {
+  std::string names;          // "-p,--prompt"; the last name is the long one
+  std::string value;          // "TEXT"; empty = a switch
+  std::string text;           // one line of help
+  std::string key = {};       // recipe key that it sets; empty = none
+  std::string fallback = {};  // default shown by help, for flags without a key
+
+  std::string long_name() const;  // "prompt"
+};
+
+/// What a tool tells about itself.
+struct ToolInfo {
+  std::string name;
+  std::string purpose;                  // one line
+  std::string kind = {};                // recipe kind that it reads
+  std::vector<std::string> examples;    // whole command lines that run as written
+  std::vector<Flag> flags = {};         // its own, at most five beside sugar for recipe keys
+  recipe::Field (*schema)() = nullptr;  // recipe::schema_of<T>; null = no recipe
+  std::vector<std::string> formats = {"text"};  // accepted by --format, the first is the default
+  bool sweeps = false;                          // --sweep
+  bool appends = false;                         // --append
+  bool resumes = false;                         // --resume
+  bool needs_arguments = true;                  // run bare, it prints short help
+};
+
+/// The uniform flags that make sense for this tool, then its own.
+std::vector<Flag> common_flags(const ToolInfo& info);
+std::vector<Flag> all_flags(const ToolInfo& info);
+
+/// A parsed command line.
+struct Options {
+  struct Setting {
+    bool literal;       // value of a flag, not YAML
+    std::string key;    // of a literal
+    std::string text;   // KEY=VALUE, or the literal
+    std::string label;  // "--set #2", "--model"
+  };
+  std::vector<std::string> recipes;
+  std::vector<Setting> settings;  // in command-line order
+  std::vector<std::string> sweeps;
+  std::map<std::string, std::vector<std::string>> values;  // by long name; switches: "true"/"false"
+  std::string format;
+  int verbosity = 0;
+  Color color = Color::automatic;
+
+  bool is_set(const std::string& long_name) const;
+};
+
+/// errors   kind usage: unknown flag (with the nearest name), missing or unsupported value, stray
+///          argument
+Options parse_options(const ToolInfo& info, const std::vector<std::string>& arguments);
+
+}  // namespace tandem::cli

@@ -1,0 +1,123 @@
+#include "cli/output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "cli/signals.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kFlushSeconds = 0.05;
+constexpr size_t kFlushBytes = size_t{1} << 16;
+
+Error write_error(const std::string& name, const char* action, int code) {
+  const char* remedy = "choose a file in a folder that exists and that you may write to";
+  if (code == ENOSPC || code == EDQUOT) remedy = "free some disk space, or write to another disk";
+  return input_error(name, "cannot {}: {}", action, std::strerror(code)).hint(remedy);
+}
+
+/// The error code, or 0 when all bytes were written.
+int write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Output::Output(Terminal& terminal) : terminal_(terminal), is_tty_(::isatty(STDOUT_FILENO) == 1) {}
+
+Output::~Output() {
+  // Reached with bytes only while an error is on its way out; a second one would say nothing new.
+  write_all(STDOUT_FILENO, buffer_);
+}
+
+void Output::write(std::string_view piece) {
+  buffer_ += piece;
+  if (is_tty_ || piece.find('\n') != std::string_view::npos || buffer_.size() >= kFlushBytes ||
+      since_flush_.seconds() >= kFlushSeconds)
+    flush();
+}
+
+void Output::line(std::string_view text) { write(std::string(text) + '\n'); }
+
+void Output::flush() {
+  since_flush_.restart();
+  if (buffer_.empty()) return;
+  if (is_tty_) terminal_.clear_progress();
+  const std::string bytes = std::exchange(buffer_, {});
+  const int code = write_all(STDOUT_FILENO, bytes);
+  if (code == EPIPE) throw BrokenPipe{};
+  if (code != 0) throw write_error("standard output", "write", code);
+}
+
+void refuse_existing(const fs::path& path) {
+  std::error_code failed;
+  const fs::file_status status = fs::status(path, failed);
+  if (fs::is_directory(status))
+    throw usage_error(path.string(), "is a folder, expected a file name");
+  if (fs::is_regular_file(status))
+    throw usage_error(path.string(), "the output file exists already")
+        .hint("--overwrite replaces it; or choose another name");
+}
+
+ResultFile::ResultFile(const fs::path& path, FileMode mode, Output& out) : path_(path), out_(out) {
+  if (path.empty() || path == "-") return;
+  if (mode == FileMode::create) refuse_existing(path);
+  std::error_code failed;
+  const fs::file_status status = fs::status(path, failed);
+  const bool special = fs::exists(status) && !fs::is_regular_file(status);
+  if (mode != FileMode::append && !special) {
+    // Through a symbolic link the file it names is replaced, not the link.
+    atomic_ = std::make_unique<io::AtomicFile>(fs::exists(status) ? fs::canonical(path) : path);
+    return;
+  }
+  fd_ = ::open(path.c_str(),
+               special ? O_WRONLY | O_CLOEXEC : O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd_ < 0) throw write_error(path_.string(), "open", errno);
+  // A torn last line of an earlier crash is closed, so that new records stand on their own.
+  const off_t size = special ? 0 : ::lseek(fd_, 0, SEEK_END);
+  char last = '\n';
+  if (size > 0 && ::pread(fd_, &last, 1, size - 1) == 1 && last != '\n') write_direct("\n");
+}
+
+ResultFile::~ResultFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void ResultFile::write(std::string_view text) {
+  if (atomic_)
+    atomic_->write(text);
+  else if (fd_ >= 0)
+    write_direct(text);
+  else
+    out_.write(text);
+}
+
+void ResultFile::write_direct(std::string_view text) {
+  const off_t before = ::lseek(fd_, 0, SEEK_END);  // -1 for pipes
+  const int code = write_all(fd_, text);
+  if (code == 0) return;
+  // Half a record is taken back; if even that fails, the write error still tells the story.
+  [[maybe_unused]] const int ignored = before >= 0 ? ::ftruncate(fd_, before) : 0;
+  throw write_error(path_.string(), "write", code);
+}
+
+void ResultFile::commit() {
+  if (atomic_) atomic_->commit();
+  atomic_.reset();
+  if (fd_ < 0 && path_.empty()) out_.flush();
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,65 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "cli/terminal.h"
+#include "io/atomic_file.h"
+
+namespace tandem::cli {
+
+/// Standard output, the result and nothing else. Flushes with each piece on a terminal, otherwise
+/// at line ends and after 50 ms.
+/// errors   throws BrokenPipe when the reader is gone; kind input when the disk is full
+class Output {
+ public:
+  explicit Output(Terminal& terminal);
+  ~Output();
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  void write(std::string_view piece);
+  void line(std::string_view text);
+  void flush();
+  bool is_tty() const { return is_tty_; }
+
+ private:
+  Terminal& terminal_;
+  bool is_tty_;
+  std::string buffer_;
+  Stopwatch since_flush_;
+};
+
+enum class FileMode : uint8_t { create, overwrite, append };
+
+/// Where a tool's result goes: standard output, a file that appears when complete, or lines added
+/// to an existing file. A target that is no regular file (/dev/null, a pipe) is written directly.
+class ResultFile {
+ public:
+  /// An empty path or "-" means standard output.
+  /// errors   kind usage: the file exists and mode is create; kind input: cannot be written
+  ResultFile(const std::filesystem::path& path, FileMode mode, Output& out);
+  ~ResultFile();
+  ResultFile(const ResultFile&) = delete;
+  ResultFile& operator=(const ResultFile&) = delete;
+
+  /// `text` ends with a newline; an appended record is written whole or not at all.
+  void write(std::string_view text);
+  /// Gives a new file its name. Without it nothing is left behind.
+  void commit();
+
+ private:
+  void write_direct(std::string_view text);
+
+  std::filesystem::path path_;
+  Output& out_;
+  std::unique_ptr<io::AtomicFile> atomic_;
+  int fd_ = -1;  // written directly
+};
+
+/// errors   kind usage if `path` is a folder, or a regular file
+void refuse_existing(const std::filesystem::path& path);
+
+}  // namespace tandem::cli

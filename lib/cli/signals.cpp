@@ -1,0 +1,45 @@
+#include "cli/signals.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+
+namespace tandem::cli {
+namespace {
+
+volatile std::sig_atomic_t received = 0;
+
+void on_signal(int signal) {
+  if (received != 0) ::_exit(128 + signal);
+  received = signal;
+  constexpr char kNotice[] = "\ninterrupted, finishing step; press again to abort\n";
+  // A handler may only call such functions as write; its failure changes nothing.
+  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, kNotice, sizeof kNotice - 1);
+}
+
+void handle(int signal, void (*handler)(int), int flags) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  sigemptyset(&action.sa_mask);
+  ::sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  handle(SIGINT, on_signal, SA_RESTART);
+  handle(SIGTERM, on_signal, SA_RESTART);
+  handle(SIGPIPE, SIG_IGN, 0);
+}
+
+int interrupted() { return received; }
+
+void die_of_broken_pipe() {
+  handle(SIGPIPE, SIG_DFL, 0);
+  ::raise(SIGPIPE);
+  ::_exit(128 + SIGPIPE);  // reached only if the signal is blocked
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,75 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace tandem::cli {
+
+enum class Color : uint8_t { automatic, always, never };
+
+/// Standard error: progress, notes, warnings and errors. Knows whether it is a terminal, and keeps
+/// the progress line out of the way of everything else.
+class Terminal {
+ public:
+  explicit Terminal(std::string tool);
+  ~Terminal();
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  void set_color(Color color);
+  void set_progress(bool on) { progress_on_ = on; }
+  /// -1 quiet, 0 normal, 1 verbose, 2 debug.
+  void set_verbosity(int level) { verbosity_ = level; }
+  int verbosity() const { return verbosity_; }
+
+  /// One line, shown from the given verbosity on.
+  void note(std::string_view text, int level = 0);
+  /// `<tool>: warning: text`, once for each text.
+  void warn(const std::string& text);
+  /// `<tool>: error: where: what`, then the hint.
+  void error(const Error& error);
+  /// Repeats the warnings of a run that printed much in between.
+  void repeat_warnings();
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+  /// Redraws the progress line; off a terminal prints a plain line now and then.
+  void show_progress(const std::string& line, bool force = false);
+  void clear_progress();
+
+ private:
+  void print(std::string_view text);
+  std::string painted(std::string_view text, std::string_view code) const;
+
+  std::string tool_;
+  bool is_tty_, color_on_, progress_on_ = true, line_shown_ = false;
+  int verbosity_ = 0;
+  std::vector<std::string> warnings_;
+  Stopwatch since_redraw_, since_plain_line_;
+};
+
+/// Progress of one phase: `prefill  61% 59.9k/98.3k tok  11.7k tok/s  ETA 3s`.
+class Progress {
+ public:
+  Progress(Terminal& terminal, std::string label, double total, std::string unit);
+  ~Progress() { terminal_.clear_progress(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void update(double done);
+
+ private:
+  Terminal& terminal_;
+  std::string label_, unit_;
+  double total_;
+  Stopwatch clock_;
+};
+
+/// A number in at most five characters: 812, 59.9k, 1.5M.
+std::string short_number(double x);
+
+}  // namespace tandem::cli

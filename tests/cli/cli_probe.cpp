@@ -1,0 +1,78 @@
+// A small tool with every feature of main_wrapper, for the command-line tests.
+#include <chrono>
+#include <new>
+#include <stdexcept>
+#include <thread>
+
+#include "base/check.h"
+#include "cli/main_wrapper.h"
+#include "recipe/sections.h"
+
+namespace {
+
+using namespace tandem;
+
+struct ProbeRecipe {
+  recipe::Model model;
+  recipe::Run run;
+  recipe::Sampling sampling;
+  recipe::Cache cache;
+  recipe::Output output;
+  std::vector<std::string> stop;
+
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model");
+    v("run", run, "device, threads, seed, sizes");
+    v("sampling", sampling, "how tokens are drawn");
+    v("cache", cache, "what attention reads");
+    v("output", output, "where results go");
+    v("stop", stop, "texts that end generation");
+  }
+};
+
+const cli::ToolInfo kInfo = {
+    .name = "cli-probe",
+    .purpose = "exercises the command line",
+    .kind = "probe",
+    .examples = {"cli-probe -m tiny-2m --lines 3", "cli-probe -m tiny-2m --print-recipe"},
+    .flags = {{"-n,--lines", "N", "lines to print", "", "1"},
+              {"--stop", "TEXT", "text that ends generation; repeatable", "stop"},
+              {"--wait", "", "wait for a signal, polling"},
+              {"--fail", "HOW", "throw: memory, bug, check, numeric"}},
+    .schema = recipe::schema_of<ProbeRecipe>,
+    .formats = {"text", "jsonl"},
+    .sweeps = true,
+    .appends = true};
+
+void fail(const std::string& how) {
+  if (how == "memory") throw std::bad_alloc();
+  if (how == "bug") throw std::logic_error("list index out of range");
+  if (how == "check") TANDEM_CHECK(how.empty(), "always false here");
+  throw Error(ErrorKind::numeric, "layer 3", "non-finite value");
+}
+
+int probe(cli::Context& cx) {
+  const auto points = cx.load_points<ProbeRecipe>();
+  if (cx.is_set("fail")) fail(*cx.value("fail"));
+  cli::ResultFile result(points[0].recipe.output.path, cx.file_mode(), cx.out);
+  const int n = std::stoi(cx.value("lines").value_or("1"));
+  for (const auto& point : points)
+    for (int i = 0; i < n; ++i)
+      result.write(fmt::format("line {} seed {} stop [{}]\n", i, point.recipe.run.seed,
+                               fmt::join(point.recipe.stop, "|")));
+  if (cx.is_set("wait")) {
+    cx.note("waiting");
+    cli::Progress progress(cx.terminal, "waiting", 100, "ticks");
+    for (int i = 0; cli::interrupted() == 0; ++i) {
+      progress.update(i % 100);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  result.commit();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return tandem::cli::main_wrapper(kInfo, argc, argv, probe); }
