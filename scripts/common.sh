@@ -37,11 +37,9 @@ build() {
   NINJA_STATUS='[%p] ' cmake --build build -j "$n" --target "$@" | awk '
     /^\[ *[0-9]+%\]/ {
       part = int(substr($0, 2, 3) / 10)
-      if (part == last) { held = $0; next }
+      if (part != last) { print "   " 10 * part " %"; fflush() }
       last = part
-      print "   " 10 * part " %"; fflush()
       next
     }
-    /^FAILED:/ { print held }
     { print; fflush() }'
 }
