@@ -1,0 +1,336 @@
+#include "text/bpe_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "text/bpe.h"
+#include "text/byte_level.h"
+#include "text/utf8.h"
+
+namespace tandem::text {
+namespace {
+
+using IdOfPiece = std::unordered_map<std::string_view, int32_t>;
+
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
+constexpr int32_t kNoId = -1;
+
+/// Direct-mapped memory of short words: bounded, without allocation, one slot a cache line.
+class WordCache {
+ public:
+  bool find(std::string_view word, size_t hash, std::vector<int32_t>& ids) const {
+    const Slot& slot = slots_[hash % kSlots];
+    if (slot.length != word.size() || std::memcmp(slot.word, word.data(), word.size()) != 0)
+      return false;
+    ids.insert(ids.end(), slot.ids, slot.ids + slot.n_ids);
+    return true;
+  }
+
+  void store(std::string_view word, size_t hash, std::span<const int32_t> ids) {
+    if (ids.size() > std::size(Slot{}.ids)) return;
+    Slot& slot = slots_[hash % kSlots];
+    slot.length = static_cast<uint8_t>(word.size());
+    slot.n_ids = static_cast<uint8_t>(ids.size());
+    std::memcpy(slot.word, word.data(), word.size());
+    std::ranges::copy(ids, slot.ids);
+  }
+
+  static constexpr size_t kMaxWord = 30;
+
+ private:
+  struct alignas(64) Slot {
+    uint8_t length = 0, n_ids = 0;  // words are never empty, so length 0 matches none
+    char word[kMaxWord];
+    int32_t ids[8];
+  };
+  static constexpr size_t kSlots = size_t{1} << 14;  // 1 MiB, an L2 cache
+  std::vector<Slot> slots_ = std::vector<Slot>(kSlots);
+};
+
+/// What one encode call needs and the next can use again.
+struct Scratch {
+  RegexScratch regex;
+  WordCache cache;
+  BpeWorkspace bpe;
+  std::vector<int32_t> word;
+};
+
+/// Scratches that no call is using; there are never more than calls at one time.
+class ScratchPool {
+ public:
+  std::unique_ptr<Scratch> take() {
+    const std::scoped_lock lock(mutex_);
+    if (idle_.empty()) return std::make_unique<Scratch>();
+    auto scratch = std::move(idle_.back());
+    idle_.pop_back();
+    return scratch;
+  }
+  void give_back(std::unique_ptr<Scratch> scratch) {
+    const std::scoped_lock lock(mutex_);
+    idle_.push_back(std::move(scratch));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Scratch>> idle_;
+};
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  BpeTokenizer(TokenizerParts parts, BpeSpec spec, std::span<const Merge> merges,
+               const IdOfPiece& id_of_piece)
+      : Tokenizer(std::move(parts)),
+        alphabet_(spec.alphabet),
+        normalizer_(std::move(spec.normalizer)),
+        space_prefix_(spec.space_prefix),
+        pre_tokenizer_(std::move(spec.pre_tokenizer)),
+        fuse_unk_(spec.fuse_unk),
+        merger_(merges) {
+    std::erase_if(spec.added, [](const AddedToken& t) { return !t.normalized; });
+    for (AddedToken& token : spec.added) token.content = apply_steps(normalizer_, token.content);
+    normalized_finder_ = AddedTokenFinder(std::move(spec.added));
+    fill_units(id_of_piece, spec);
+    if (spec.ignore_merges)
+      for (const auto& [piece, id] : id_of_piece) whole_words_.emplace(token_bytes(id), id);
+  }
+
+ private:
+  void encode_part(std::string_view part, bool first, bool parse_special,
+                   std::vector<int32_t>& ids) const override {
+    const auto give_back = [this](Scratch* s) { pool_.give_back(std::unique_ptr<Scratch>(s)); };
+    const std::unique_ptr<Scratch, decltype(give_back)> scratch(pool_.take().release(), give_back);
+    std::string normalized;
+    if (!normalizer_.empty()) part = normalized = apply_steps(normalizer_, part);
+    normalized_finder_.split(
+        part, parse_special,
+        [&](std::string_view text) {
+          const bool begins = first && text.data() == part.data();
+          encode_words(text, begins, *scratch, ids);
+        },
+        [&](int32_t id) { ids.push_back(id); });
+  }
+
+  void encode_words(std::string_view text, bool begins, Scratch& scratch,
+                    std::vector<int32_t>& ids) const {
+    std::string prefixed;
+    const bool wants_space = space_prefix_ == SpacePrefix::every_part ||
+                             (space_prefix_ == SpacePrefix::first_part && begins);
+    const std::string_view space = alphabet_ == BpeAlphabet::bytes ? " " : kSpaceMark;
+    if (wants_space && !text.starts_with(space)) text = prefixed = std::string(space).append(text);
+    pre_tokenizer_.split(text, scratch.regex,
+                         [&](std::string_view word) { encode_word(word, scratch, ids); });
+  }
+
+  void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
+    if (!whole_words_.empty()) {
+      const auto whole = whole_words_.find(word);
+      if (whole != whole_words_.end()) return ids.push_back(whole->second);
+    }
+    const bool is_cached = word.size() <= WordCache::kMaxWord;
+    const size_t hash = is_cached ? std::hash<std::string_view>{}(word) : 0;
+    if (is_cached && scratch.cache.find(word, hash, ids)) return;
+    scratch.word.clear();
+    if (alphabet_ == BpeAlphabet::bytes)
+      for (const char byte : word) push_byte(static_cast<uint8_t>(byte), scratch.word);
+    else
+      push_chars(word, scratch.word);
+    merger_.apply(scratch.word, scratch.bpe);
+    ids.insert(ids.end(), scratch.word.begin(), scratch.word.end());
+    if (is_cached) scratch.cache.store(word, hash, scratch.word);
+  }
+
+  void push_byte(uint8_t byte, std::vector<int32_t>& word) const {
+    if (id_of_byte_[byte] != kNoId) return word.push_back(id_of_byte_[byte]);
+    push_unknown(fmt::format("byte 0x{:02X}", byte), word);
+  }
+
+  void push_chars(std::string_view text, std::vector<int32_t>& word) const {
+    for (size_t i = 0; i < text.size(); i += utf8_length(text[i])) {
+      const std::string_view c = text.substr(i, utf8_length(text[i]));
+      const auto found = id_of_char_.find(first_char(c));
+      if (found != id_of_char_.end())
+        word.push_back(found->second);
+      else if (std::ranges::all_of(c, [&](char b) { return has_byte(static_cast<uint8_t>(b)); }))
+        for (const char byte : c) word.push_back(id_of_byte_[static_cast<uint8_t>(byte)]);
+      else
+        push_unknown(fmt::format("the character '{}'", c), word);
+    }
+  }
+
+  bool has_byte(uint8_t byte) const { return id_of_byte_[byte] != kNoId; }
+
+  /// Hugging Face leaves such units out where no unknown token is set; here nothing vanishes.
+  void push_unknown(const std::string& unit, std::vector<int32_t>& word) const {
+    if (unk_ == kNoId)
+      throw input_error("text", "the tokenizer has no token for {}, and none for unknown input", unit)
+          .hint("take it out of the text, or use a tokenizer whose vocabulary covers all bytes");
+    if (!fuse_unk_ || word.empty() || word.back() != unk_) word.push_back(unk_);
+  }
+
+  void fill_units(const IdOfPiece& id_of_piece, const BpeSpec& spec) {
+    const auto id = [&](std::string_view piece) {
+      const auto found = id_of_piece.find(piece);
+      return found == id_of_piece.end() ? kNoId : found->second;
+    };
+    if (!spec.unk_token.empty()) unk_ = id(spec.unk_token);
+    for (size_t byte = 0; byte < 256; ++byte) {
+      const char c = static_cast<char>(byte);
+      if (alphabet_ == BpeAlphabet::bytes)
+        id_of_byte_[byte] = id(byte_level_of_bytes({&c, 1}));
+      else
+        id_of_byte_[byte] = spec.byte_fallback ? id(fmt::format("<0x{:02X}>", byte)) : kNoId;
+    }
+    if (alphabet_ == BpeAlphabet::characters)
+      for (const auto& [piece, piece_id] : id_of_piece)
+        if (!piece.empty() && piece.size() == utf8_length(piece[0]))
+          id_of_char_.emplace(first_char(piece), piece_id);
+  }
+
+  BpeAlphabet alphabet_;
+  std::vector<NormalizerStep> normalizer_;
+  AddedTokenFinder normalized_finder_;  // of the tokens that are looked for after normalising
+  SpacePrefix space_prefix_;
+  PreTokenizer pre_tokenizer_;
+  bool fuse_unk_;
+  BpeMerger merger_;
+  std::array<int32_t, 256> id_of_byte_{};
+  std::unordered_map<char32_t, int32_t> id_of_char_;
+  std::unordered_map<std::string_view, int32_t> whole_words_;  // for ignore_merges
+  int32_t unk_ = kNoId;
+  mutable ScratchPool pool_;
+};
+
+/// What a piece stands for in text.
+std::string bytes_of_piece(const std::string& piece, BpeAlphabet alphabet) {
+  if (alphabet == BpeAlphabet::bytes) return bytes_of_byte_level(piece).value_or(piece);
+  unsigned byte = 0;
+  if (piece.size() == 6 && piece.starts_with("<0x") && piece.back() == '>' &&
+      std::sscanf(piece.c_str(), "<0x%2X>", &byte) == 1)
+    return {static_cast<char>(byte)};
+  std::string bytes;
+  for (size_t i = 0; i < piece.size();) {
+    const bool is_mark = std::string_view(piece).substr(i).starts_with(kSpaceMark);
+    bytes += is_mark ? ' ' : piece[i];
+    i += is_mark ? kSpaceMark.size() : 1;
+  }
+  return bytes;
+}
+
+/// Table sizes follow the largest id, so ids that leave large gaps are refused.
+size_t table_size(const BpeSpec& spec, const std::string& where) {
+  int32_t max_id = -1;
+  for (const auto& [piece, id] : spec.vocab) max_id = std::max(max_id, id);
+  for (const AddedToken& token : spec.added) max_id = std::max(max_id, token.id);
+  const size_t n_pieces = spec.vocab.size() + spec.added.size();
+  constexpr size_t kSlack = size_t{1} << 16;
+  if (n_pieces == 0) throw input_error(where, "the vocabulary is empty");
+  if (static_cast<size_t>(max_id) > 2 * n_pieces + kSlack)
+    throw input_error(where, "the largest id is {}, but there are only {} tokens", max_id, n_pieces);
+  return static_cast<size_t>(max_id) + 1;
+}
+
+/// Token bytes by id, vocabulary first, then added tokens, which may repeat one of its entries.
+std::vector<std::string> place_pieces(const BpeSpec& spec, const IdOfPiece& id_of_piece,
+                                      const std::string& where) {
+  std::vector<std::string> bytes(table_size(spec, where));
+  std::vector<const std::string*> owner(bytes.size());
+  for (const auto& [piece, id] : spec.vocab) {
+    const auto i = static_cast<size_t>(id);
+    if (owner[i] != nullptr)
+      throw input_error(where, "the pieces '{}' and '{}' have the same id {}", *owner[i], piece, id);
+    owner[i] = &piece;
+    bytes[i] = bytes_of_piece(piece, spec.alphabet);
+  }
+  for (const AddedToken& token : spec.added) {
+    const auto i = static_cast<size_t>(token.id);
+    if (owner[i] != nullptr && *owner[i] != token.content)
+      throw input_error(where, "the tokens '{}' and '{}' have the same id {}", *owner[i],
+                        token.content, token.id);
+    const auto in_vocab = id_of_piece.find(token.content);
+    if (in_vocab != id_of_piece.end() && in_vocab->second != token.id)
+      throw input_error(where, "the token '{}' has the id {} among added tokens and {} in the "
+                        "vocabulary", token.content, token.id, in_vocab->second);
+    owner[i] = &token.content;
+    bytes[i] = token.content;
+  }
+  return bytes;
+}
+
+std::vector<Merge> resolve_merges(const BpeSpec& spec, const IdOfPiece& id_of_piece,
+                                  const std::string& where) {
+  std::vector<Merge> merges;
+  merges.reserve(spec.merges.size());
+  std::string joined;
+  for (const auto& [left, right] : spec.merges) {
+    const auto id = [&](const std::string& piece) {
+      const auto found = id_of_piece.find(piece);
+      if (found != id_of_piece.end()) return found->second;
+      throw input_error(where, "merge {} ('{}' with '{}') needs the piece '{}', which the "
+                        "vocabulary lacks", merges.size(), left, right, piece)
+          .hint("vocabulary and merges do not belong together; copy both from one checkpoint");
+    };
+    joined.assign(left).append(right);
+    merges.push_back({id(left), id(right), id(joined)});
+  }
+  return merges;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& where) {
+  IdOfPiece id_of_piece;
+  id_of_piece.reserve(spec.vocab.size());
+  for (const auto& [piece, id] : spec.vocab)
+    if (const auto [entry, is_new] = id_of_piece.emplace(piece, id); !is_new && entry->second != id)
+      throw input_error(where, "the piece '{}' has two ids, {} and {}", piece, entry->second, id);
+
+  TokenizerParts parts;
+  parts.bytes = place_pieces(spec, id_of_piece, where);
+  const std::vector<Merge> merges = resolve_merges(spec, id_of_piece, where);
+  parts.added = spec.added;
+  parts.prefix = spec.prefix;
+  parts.bos = spec.bos;
+  parts.eos = spec.eos;
+  parts.drops_leading_space = spec.drops_leading_space;
+  // The keys of id_of_piece are views into spec.vocab, which the constructor leaves alone.
+  auto vocab = std::move(spec.vocab);
+  return std::make_unique<BpeTokenizer>(std::move(parts), std::move(spec), merges, id_of_piece);
+}
+
+void complete_added_tokens(BpeSpec& spec, const TokenizerConfig& config) {
+  std::unordered_map<std::string, size_t> index;
+  const auto add = [&](const AddedToken& token) {
+    if (index.emplace(token.content, spec.added.size()).second) spec.added.push_back(token);
+  };
+  for (size_t i = 0; i < spec.added.size(); ++i) index.emplace(spec.added[i].content, i);
+  for (const AddedToken& token : config.added) add(token);
+  std::unordered_set<std::string_view> missing;
+  for (const std::string& content : config.special_tokens) {
+    const auto known = index.find(content);
+    if (known != index.end())
+      spec.added[known->second].special = true;
+    else
+      missing.insert(content);
+  }
+  if (missing.empty()) return;
+  for (const auto& [piece, id] : spec.vocab)
+    if (missing.contains(piece)) add({.content = piece, .id = id, .special = true});
+}
+
+void resolve_bos_eos(BpeSpec& spec, const TokenizerConfig& config) {
+  const auto id = [&](const std::optional<std::string>& content) -> std::optional<int32_t> {
+    if (!content) return std::nullopt;
+    const auto token = std::ranges::find(spec.added, *content, &AddedToken::content);
+    return token == spec.added.end() ? std::nullopt : std::optional(token->id);
+  };
+  if (!spec.bos) spec.bos = id(config.bos_token);
+  if (!spec.eos) spec.eos = id(config.eos_token);
+}
+
+}  // namespace tandem::text

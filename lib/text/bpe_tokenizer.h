@@ -1,0 +1,52 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "text/normalizer.h"
+#include "text/pre_tokenizer.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_config.h"
+
+namespace tandem::text {
+
+/// What the units are that merging starts from, and so how pieces are spelled in the file.
+enum class BpeAlphabet : uint8_t {
+  bytes,       // GPT-2's table of printable characters, one a byte
+  characters,  // U+2581 for a space, <0x0A> for a byte of a character that has no piece
+};
+
+/// Where a space is put in front of text that does not begin with one.
+enum class SpacePrefix : uint8_t { none, first_part, every_part };
+
+/// Everything that defines a BPE tokenizer, as read from files.
+struct BpeSpec {
+  BpeAlphabet alphabet = BpeAlphabet::bytes;
+  std::vector<std::pair<std::string, int32_t>> vocab;       // as spelled in the file
+  std::vector<std::pair<std::string, std::string>> merges;  // in order of rank
+  std::vector<AddedToken> added;
+  std::vector<NormalizerStep> normalizer;
+  SpacePrefix space_prefix = SpacePrefix::none;
+  PreTokenizer pre_tokenizer;
+  bool ignore_merges = false;  // a word that is a piece as a whole is not merged up
+  bool byte_fallback = false;  // alphabet characters only
+  bool fuse_unk = false;       // neighbouring unknown units become one unknown token
+  std::string unk_token;       // empty for none
+  std::vector<int32_t> prefix;
+  std::optional<int32_t> bos, eos;
+  bool drops_leading_space = false;
+};
+
+/// errors   kind input at `where`: two pieces with one id, a piece with two ids, ids that leave large
+///          gaps, merges of or into unknown pieces
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& where);
+
+/// Adds tokens that the configuration knows and the file does not list, and marks its special ones.
+void complete_added_tokens(BpeSpec& spec, const TokenizerConfig& config);
+/// Fills bos and eos from the names in the configuration, where the vocabulary has them.
+void resolve_bos_eos(BpeSpec& spec, const TokenizerConfig& config);
+
+}  // namespace tandem::text

@@ -1,0 +1,91 @@
+#include "text/normalizer.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "text/utf8.h"
+
+namespace tandem::text {
+namespace {
+
+/// Stable order of combining classes within each run of marks. utf8proc_decompose does this by
+/// exchanging neighbours, quadratic on a long run, hence this own loop around its tables.
+void order_marks(std::vector<utf8proc_int32_t>& chars) {
+  struct Mark {
+    utf8proc_propval_t combining_class;
+    utf8proc_int32_t c;
+  };
+  std::vector<Mark> run;
+  for (size_t i = 0; i < chars.size(); ++i) {
+    run.clear();
+    const size_t begin = i;
+    for (; i < chars.size(); ++i) {
+      const auto combining_class = utf8proc_get_property(chars[i])->combining_class;
+      if (combining_class == 0) break;
+      run.push_back({combining_class, chars[i]});
+    }
+    if (run.size() < 2) continue;
+    std::ranges::stable_sort(run, {}, &Mark::combining_class);
+    for (size_t k = 0; k < run.size(); ++k) chars[begin + k] = run[k].c;
+  }
+}
+
+utf8proc_option_t options_of(NormalForm form) {
+  int options = UTF8PROC_STABLE;
+  options |= form == NormalForm::nfc || form == NormalForm::nfkc ? UTF8PROC_COMPOSE
+                                                                : UTF8PROC_DECOMPOSE;
+  if (form == NormalForm::nfkc || form == NormalForm::nfkd) options |= UTF8PROC_COMPAT;
+  return static_cast<utf8proc_option_t>(options);
+}
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  if (from.empty() || text.find(from) == std::string::npos) return;
+  std::string out;
+  size_t begin = 0;
+  for (size_t at; (at = text.find(from, begin)) != std::string::npos; begin = at + from.size())
+    out.append(text, begin, at - begin).append(to);
+  text = out.append(text, begin);
+}
+
+}  // namespace
+
+std::string normalize(std::string_view text, NormalForm form) {
+  if (std::ranges::all_of(text, [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
+    return std::string(text);
+  const utf8proc_option_t options = options_of(form);
+  std::vector<utf8proc_int32_t> chars;
+  chars.reserve(text.size());
+  constexpr utf8proc_ssize_t kLongest = 32;  // the longest decomposition, of U+FDFA, has 18
+  utf8proc_int32_t parts[kLongest];
+  for (size_t i = 0; i < text.size(); i += utf8_length(text[i])) {
+    const auto c = static_cast<utf8proc_int32_t>(first_char(text.substr(i, 4)));
+    const auto n = utf8proc_decompose_char(c, parts, kLongest, options, nullptr);
+    TANDEM_CHECK(n >= 0 && n <= kLongest, "decomposition of U+{:04X} has length {}", c, n);
+    chars.insert(chars.end(), parts, parts + n);
+  }
+  order_marks(chars);
+  const auto n = utf8proc_normalize_utf32(chars.data(), static_cast<utf8proc_ssize_t>(chars.size()),
+                                          options);
+  TANDEM_CHECK(n >= 0, "normalisation failed: {}", utf8proc_errmsg(n));
+  std::string out;
+  out.reserve(text.size());
+  for (utf8proc_ssize_t i = 0; i < n; ++i)
+    append_utf8(out, static_cast<char32_t>(chars[static_cast<size_t>(i)]));
+  return out;
+}
+
+std::string apply_steps(const std::vector<NormalizerStep>& steps, std::string_view text) {
+  std::string out(text);
+  for (const NormalizerStep& step : steps) switch (step.kind) {
+      case NormalizerStep::Kind::unicode: out = normalize(out, step.form); break;
+      case NormalizerStep::Kind::prepend:
+        if (!out.empty()) out.insert(0, step.text);
+        break;
+      case NormalizerStep::Kind::replace: replace_all(out, step.text, step.replacement); break;
+    }
+  return out;
+}
+
+}  // namespace tandem::text

@@ -1,0 +1,140 @@
+#include <sentencepiece_processor.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "text/sentencepiece_model.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_config.h"
+
+namespace tandem::text {
+namespace {
+
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
+
+/// The library does the cutting; BOS, control tokens in the text and decoding are ours.
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  SentencePieceTokenizer(TokenizerParts parts,
+                         std::unique_ptr<sentencepiece::SentencePieceProcessor> model,
+                         bool prefixes_first_part)
+      : Tokenizer(std::move(parts)),
+        model_(std::move(model)),
+        prefixes_first_part_(prefixes_first_part) {}
+
+ private:
+  void encode_part(std::string_view part, bool first, bool /*parse_special*/,
+                   std::vector<int32_t>& ids) const override {
+    std::vector<int> part_ids;
+    const auto status = prefixes_first_part_ && first
+                            ? model_->Encode(std::string(kSpaceMark).append(part), &part_ids)
+                            : model_->Encode(part, &part_ids);
+    if (!status.ok()) throw input_error("text", "SentencePiece: {}", status.message());
+    ids.insert(ids.end(), part_ids.begin(), part_ids.end());
+  }
+
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
+  // The model's own dummy prefix is off, and only the start of a text gets one ("legacy": false).
+  bool prefixes_first_part_;
+};
+
+std::unique_ptr<sentencepiece::SentencePieceProcessor> parse_model(const std::string& bytes,
+                                                                   const std::string& where) {
+  auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
+  const auto status = model->LoadFromSerializedProto(bytes);
+  if (!status.ok() || model->GetPieceSize() == 0)
+    throw input_error(where, "not a SentencePiece model: {}",
+                      status.ok() ? "it has no pieces" : status.message())
+        .hint("the file is truncated or a Git LFS pointer; download it again");
+  return model;
+}
+
+/// Whether encoding puts a space in front of each text that it is given.
+bool adds_dummy_prefix(const sentencepiece::SentencePieceProcessor& model) {
+  std::vector<std::string> pieces;
+  return model.Encode("a", &pieces).ok() && !pieces.empty() && pieces[0].starts_with(kSpaceMark);
+}
+
+std::string bytes_of_piece(const sentencepiece::SentencePieceProcessor& model, int id) {
+  const std::string& piece = model.IdToPiece(id);
+  if (model.IsControl(id) || model.IsUnknown(id)) return piece;
+  unsigned byte = 0;
+  if (model.IsByte(id) && std::sscanf(piece.c_str(), "<0x%2X>", &byte) == 1)
+    return {static_cast<char>(byte)};
+  std::string bytes;
+  for (size_t i = 0; i < piece.size();) {
+    const bool is_mark = std::string_view(piece).substr(i).starts_with(kSpaceMark);
+    bytes += is_mark ? ' ' : piece[i];
+    i += is_mark ? kSpaceMark.size() : 1;
+  }
+  return bytes;
+}
+
+/// Control pieces of the model, then what the configuration adds beyond the model's ids.
+void collect_tokens(TokenizerParts& parts, const sentencepiece::SentencePieceProcessor& model,
+                    const TokenizerConfig& config, const std::string& where) {
+  const int n_pieces = model.GetPieceSize();
+  std::unordered_set<std::string> known;
+  for (int id = 0; id < n_pieces; ++id) {
+    parts.bytes.push_back(bytes_of_piece(model, id));
+    if (!model.IsControl(id) && !model.IsUnknown(id)) continue;
+    parts.added.push_back({.content = model.IdToPiece(id), .id = id, .special = true});
+    known.insert(model.IdToPiece(id));
+  }
+  const std::unordered_set<std::string> special(config.special_tokens.begin(),
+                                                config.special_tokens.end());
+  const size_t limit = parts.bytes.size() + config.added.size() + (size_t{1} << 16);
+  for (AddedToken token : config.added) {
+    if (known.contains(token.content)) continue;
+    const auto i = static_cast<size_t>(token.id);
+    if (token.id < n_pieces && model.IdToPiece(token.id) != token.content)
+      throw input_error(where, "the added token '{}' has the id {} of the piece '{}'", token.content,
+                        token.id, model.IdToPiece(token.id));
+    if (i >= limit)
+      throw input_error(where, "the added token '{}' has the id {}, far beyond the {} pieces",
+                        token.content, token.id, n_pieces);
+    if (i >= parts.bytes.size()) parts.bytes.resize(i + 1);
+    if (token.id >= n_pieces && !parts.bytes[i].empty() && parts.bytes[i] != token.content)
+      throw input_error(where, "the added tokens '{}' and '{}' have the same id {}", parts.bytes[i],
+                        token.content, token.id);
+    parts.bytes[i] = token.content;
+    token.special = token.special || special.contains(token.content);
+    token.normalized = false;  // the library normalises only what lies between added tokens
+    parts.added.push_back(std::move(token));
+  }
+}
+
+std::optional<int32_t> resolve(const TokenizerParts& parts, const std::optional<std::string>& name,
+                               int id_of_model) {
+  if (name) {
+    const auto token = std::ranges::find(parts.added, *name, &AddedToken::content);
+    if (token != parts.added.end()) return token->id;
+  }
+  return id_of_model >= 0 ? std::optional<int32_t>(id_of_model) : std::nullopt;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> tokenizer_from_sentencepiece(std::string_view model_bytes,
+                                                        const TokenizerConfig& config,
+                                                        const std::string& where) {
+  check_sentencepiece_model(model_bytes, where);
+  std::string bytes(model_bytes);
+  auto model = parse_model(bytes, where);
+  TokenizerParts parts;
+  parts.drops_leading_space = adds_dummy_prefix(*model);
+  collect_tokens(parts, *model, config, where);
+  parts.bos = resolve(parts, config.bos_token, model->bos_id());
+  parts.eos = resolve(parts, config.eos_token, model->eos_id());
+  if (config.add_bos_token.value_or(true) && parts.bos) parts.prefix = {*parts.bos};
+  // "legacy": true, the default, lets the library put its dummy prefix before every part between
+  // control tokens; false means before the start of the text only.
+  const bool prefixes_first_part = parts.drops_leading_space && !config.legacy.value_or(true);
+  if (prefixes_first_part) model = parse_model(without_dummy_prefix(std::move(bytes)), where);
+  return std::make_unique<SentencePieceTokenizer>(std::move(parts), std::move(model),
+                                                  prefixes_first_part);
+}
+
+}  // namespace tandem::text

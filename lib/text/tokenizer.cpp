@@ -1,0 +1,80 @@
+#include "text/tokenizer.h"
+
+#include "base/check.h"
+#include "base/error.h"
+#include "text/streamer.h"
+#include "text/utf8.h"
+
+namespace tandem::text {
+namespace {
+
+constexpr size_t kTextLimit = size_t{1} << 30;  // positions within a text fit int32_t, with a margin
+
+std::vector<AddedToken> raw_text_tokens(std::vector<AddedToken> tokens) {
+  std::erase_if(tokens, [](const AddedToken& t) { return t.normalized; });
+  return tokens;
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(TokenizerParts parts)
+    : bytes_(std::move(parts.bytes)),
+      special_(bytes_.size()),
+      finder_(raw_text_tokens(parts.added)),
+      prefix_(std::move(parts.prefix)),
+      bos_(parts.bos),
+      eos_(parts.eos),
+      drops_leading_space_(parts.drops_leading_space) {
+  id_of_bytes_.reserve(bytes_.size());
+  for (const AddedToken& token : parts.added) {
+    TANDEM_CHECK(token.id >= 0 && token.id < vocab_size(), "added token {} of {}", token.id,
+                 vocab_size());
+    id_of_bytes_.emplace(bytes_[static_cast<size_t>(token.id)], token.id);
+    if (token.special) special_[static_cast<size_t>(token.id)] = true;
+  }
+  for (size_t id = 0; id < bytes_.size(); ++id)
+    if (!bytes_[id].empty()) id_of_bytes_.emplace(bytes_[id], static_cast<int32_t>(id));
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view utf8, EncodeOptions options) const {
+  if (utf8.size() >= kTextLimit)
+    throw input_error("text", "{} bytes to tokenise at once, at most {} are possible", utf8.size(),
+                      kTextLimit - 1)
+        .hint("cut the text into documents");
+  require_utf8(utf8, "text");
+  std::vector<int32_t> ids;
+  ids.reserve(utf8.size() / 4 + 8);
+  if (options.add_bos) ids = prefix_;
+  finder_.split(
+      utf8, options.parse_special,
+      [&](std::string_view part) {
+        encode_part(part, part.data() == utf8.data(), options.parse_special, ids);
+      },
+      [&](int32_t id) { ids.push_back(id); });
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  Streamer streamer(*this, {.skip_special = skip_special});
+  std::string text;
+  for (const int32_t id : ids) streamer.push(id, text);
+  streamer.flush(text);
+  return text;
+}
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  return id >= 0 && id < vocab_size() ? std::string_view(bytes_[static_cast<size_t>(id)])
+                                      : std::string_view();
+}
+
+std::optional<int32_t> Tokenizer::id_of(std::string_view bytes) const {
+  const auto found = id_of_bytes_.find(bytes);
+  if (found == id_of_bytes_.end()) return std::nullopt;
+  return found->second;
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
+}
+
+}  // namespace tandem::text

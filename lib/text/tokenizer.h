@@ -1,0 +1,101 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "text/added_tokens.h"
+
+namespace tandem::text {
+
+struct TokenizerConfig;
+
+struct EncodeOptions {
+  bool add_bos = true;        // put in front what the tokenizer's own rules ask for (often BOS)
+  bool parse_special = true;  // control tokens spelled out in the text become their ids
+};
+
+/// What every kind of tokenizer is built from.
+struct TokenizerParts {
+  std::vector<std::string> bytes;  // by id; empty where an id is unused
+  std::vector<AddedToken> added;   // ids below bytes.size()
+  std::vector<int32_t> prefix;
+  std::optional<int32_t> bos, eos;
+  bool drops_leading_space = false;
+};
+
+/// Text to token ids and back. Immutable, shared by threads.
+///
+/// The ids equal those of Hugging Face tokenizers (`add_special_tokens` = add_bos, `split_special_
+/// tokens` = not parse_special), with two deliberate exceptions: a rule that appends EOS is not
+/// followed, since a prompt is continued; and decoding never "cleans up" spaces before punctuation,
+/// since decode(encode(x)) shall be x.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  /// errors   kind input: invalid UTF-8 (with the offset), text of 1 GiB or more, a byte or character
+  ///          that the vocabulary lacks
+  /// cost     near linear; word cache and buffers are kept between calls
+  std::vector<int32_t> encode(std::string_view utf8, EncodeOptions options = {}) const;
+
+  /// Well-formed UTF-8: bytes that form no character become U+FFFD. Ids outside the vocabulary give
+  /// no text (embedding tables are often padded beyond it).
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
+
+  /// Raw bytes of a token, perhaps part of a character; empty for ids outside the vocabulary.
+  std::string_view token_bytes(int32_t id) const;
+  /// The token with exactly these bytes; added tokens come first.
+  std::optional<int32_t> id_of(std::string_view bytes) const;
+  /// Largest id plus one.
+  int32_t vocab_size() const { return static_cast<int32_t>(bytes_.size()); }
+  bool is_special(int32_t id) const;
+  std::optional<int32_t> bos_id() const { return bos_; }
+  std::optional<int32_t> eos_id() const { return eos_; }
+  /// What EncodeOptions::add_bos puts in front; empty for models trained without (GPT-2, Qwen2).
+  const std::vector<int32_t>& prefix() const { return prefix_; }
+  /// Text begins with a space that only encoding put there (SentencePiece), so decoding drops it.
+  bool drops_leading_space() const { return drops_leading_space_; }
+
+ protected:
+  explicit Tokenizer(TokenizerParts parts);
+
+  /// Appends the ids of a part of the text that holds no added token; `first` if it begins the text.
+  virtual void encode_part(std::string_view part, bool first, bool parse_special,
+                           std::vector<int32_t>& ids) const = 0;
+
+ private:
+  std::vector<std::string> bytes_;
+  std::unordered_map<std::string_view, int32_t> id_of_bytes_;  // views into bytes_
+  std::vector<bool> special_;
+  AddedTokenFinder finder_;  // of the tokens that are looked for in raw text
+  std::vector<int32_t> prefix_;
+  std::optional<int32_t> bos_, eos_;
+  bool drops_leading_space_;
+};
+
+/// Reads the tokenizer of a Hugging Face model folder: tokenizer.json (byte-level BPE, or BPE with
+/// byte fallback), else tokenizer.model (SentencePiece), else vocab.json + merges.txt; with
+/// tokenizer_config.json, special_tokens_map.json and added_tokens.json where they exist.
+/// errors   kind input: none of them found, malformed, or a kind that is not supported (by name)
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_folder);
+
+/// The same from bytes, one function a format; `where` names the source in messages.
+std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json, const TokenizerConfig& config,
+                                               const std::string& where);
+std::unique_ptr<Tokenizer> tokenizer_from_vocab_merges(std::string_view vocab_json,
+                                                       std::string_view merges,
+                                                       const TokenizerConfig& config,
+                                                       const std::string& where);
+std::unique_ptr<Tokenizer> tokenizer_from_sentencepiece(std::string_view model,
+                                                        const TokenizerConfig& config,
+                                                        const std::string& where);
+
+}  // namespace tandem::text
