@@ -1,0 +1,85 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "decode/model_files.h"
+#include "kv/cache.h"
+#include "model/llama.h"
+#include "recipe/sections.h"
+#include "tensor/arena.h"
+
+namespace tandem::decode {
+
+/// What a run will need; everything else follows from it and the model.
+struct EngineSpec {
+  DType compute = DType::bf16;
+  int prefill_chunk = 2048;    // rows of one prefill forward
+  int max_seqs = 1;            // sequences alive at once
+  int max_tokens = 0;          // of one sequence
+  int64_t total_tokens = 0;    // over all sequences, shared prefixes counted once
+  int max_logit_rows = 1;      // rows whose logits are alive at once, at least max_seqs
+  std::vector<recipe::Cache> caches;  // the policies that share the store
+};
+
+/// New tokens of one sequence.
+struct SeqTokens {
+  int slot = 0;
+  std::span<const int32_t> tokens;
+  bool ends_prompt = true;
+};
+
+/// Model, cache and memory of one run, all from one plan.
+class Engine {
+ public:
+  /// Every byte of the run. Items named "process/..." are what the program itself holds already.
+  static MemoryPlan plan(const ModelFiles& files, const EngineSpec& spec);
+
+  /// Loads the weights. errors  kind memory, kind input
+  Engine(ModelFiles files, const EngineSpec& spec);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Called between forwards with the tokens done so far; returning false stops the work.
+  using Progress = std::function<bool(int64_t done)>;
+  /// Called for each sequence when its last row's logits [vocab] are ready.
+  using OnLogits = std::function<void(size_t index, const float* logits)>;
+
+  /// Prefills sequences in chunks, several short ones to a forward, densely and exactly.
+  /// errors   kind interrupted when `progress` returns false
+  void prefill(std::span<const SeqTokens> sequences, const OnLogits& on_logits,
+               const Progress& progress = {});
+  /// One forward under the sequences' policy; all rows are committed.
+  /// shapes   result: rows of the last token of each sequence, [sequences, vocab], until the next call
+  Tensor extend(std::span<const SeqTokens> sequences);
+  /// One forward whose every row's logits are wanted, in pieces of at most max_logit_rows:
+  /// `visit(first_row, logits [n, vocab])`.
+  void forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
+                   const std::function<void(int first_row, const Tensor& logits)>& visit);
+
+  /// Bytes that one decode step over these lengths reads: weights, and keys and values.
+  size_t bytes_per_step(std::span<const int> lengths, int policy = 0) const;
+
+  const model::ModelConfig& config() const { return files_.config; }
+  const text::Tokenizer* tokenizer() const { return files_.tokenizer.get(); }
+  const ModelFiles& files() const { return files_; }
+  const EngineSpec& spec() const { return spec_; }
+  const MemoryPlan& memory_plan() const { return arena_.plan(); }
+  kv::Cache& cache() { return cache_; }
+  const kv::Cache& cache() const { return cache_; }
+  model::Llama& model() { return model_; }
+
+ private:
+  kv::Step run(kv::Phase phase, std::span<const SeqTokens> sequences);
+
+  EngineSpec spec_;
+  ModelFiles files_;
+  Arena arena_;
+  model::Llama model_;
+  kv::Cache cache_;
+  std::vector<int32_t> tokens_;  // of the step in flight
+};
+
+}  // namespace tandem::decode

@@ -1,0 +1,68 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "decode/engine.h"
+#include "ops/sampling.h"
+
+namespace tandem::decode {
+
+/// One sequence to generate: an optional prefix that lives in the cache already, and new tokens.
+struct Request {
+  int prefix_slot = -1;                  // shared, not consumed; -1 = none
+  std::span<const int32_t> prefix = {};  // its tokens
+  std::vector<int32_t> tokens;           // after the prefix; may be empty only with a prefix
+};
+
+struct GenerateSpec {
+  ops::SampleRule rule;
+  int64_t seed = 0;
+  int max_tokens = 0;                  // new tokens of each sequence
+  int max_context = 0;                 // prompt and new tokens together, 0 = no limit of its own
+  std::vector<int32_t> stop_ids;       // end-of-text ids
+  std::vector<std::string> stops;      // stop strings
+  int top_logprobs = 0;                // alternatives reported with each token
+  int policy = 0;
+};
+
+struct TokenEvent {
+  int seq = 0;
+  int32_t id = 0;
+  std::string text;     // what may be shown now; held-back text comes with a later token
+  float logprob = 0;    // natural log of the untempered softmax
+  std::vector<std::pair<int32_t, float>> top;
+};
+
+enum class Finish : uint8_t { length, stop_id, stop_string, context };
+const char* finish_name(Finish finish);
+
+struct GenerateEvents {
+  std::function<void(int seq, int64_t n_tokens)> on_prompt;
+  std::function<void(const TokenEvent&)> on_token;
+  std::function<void(int seq, Finish finish, const std::string& rest)> on_finish;
+  std::function<void(int64_t done, int64_t total)> on_prefill;
+  std::function<bool()> interrupted;  // polled between steps
+};
+
+struct GenerateReport {
+  int64_t prompt_tokens = 0;  // prefilled here, shared prefixes not counted
+  int64_t new_tokens = 0;
+  int64_t decode_steps = 0;
+  double prefill_s = 0;
+  double decode_s = 0;
+  double bytes_read = 0;      // of weights, keys and values, in all decode steps
+  int64_t tokens_decoded = 0; // drawn in decode steps (the first of each sequence comes from prefill)
+};
+
+/// Generates all requests, at most engine.spec().max_seqs at a time less the prefixes alive; a
+/// sequence that ends makes room for the next. Draws are named by (seed, sequence index, position),
+/// so the text of a sequence does not depend on its neighbours.
+/// errors   kind interrupted (after the step in flight), numeric, memory
+GenerateReport generate(Engine& engine, std::span<const Request> requests, const GenerateSpec& spec,
+                        const GenerateEvents& events);
+
+}  // namespace tandem::decode

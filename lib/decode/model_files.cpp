@@ -1,0 +1,79 @@
+#include "decode/model_files.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "io/safetensors.h"
+#include "model/checkpoint.h"
+
+namespace tandem::decode {
+namespace {
+
+constexpr std::string_view kSynthetic = "synthetic:";
+
+/// FNV-1a, 64 bits: told apart, not protected.
+class Fingerprint {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    hash_ = (hash_ ^ 0xffu) * 0x100000001b3u;  // so that "ab","c" differs from "a","bc"
+  }
+  std::string text() const { return fmt::format("{:016x}", hash_); }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325u;
+};
+
+void add_shape(Fingerprint& f, const model::ModelConfig& c) {
+  f.add(fmt::format("{} {} {} {} {} {} {} {} {} {}", model::arch_name(c.arch), c.dim, c.n_layers,
+                    c.n_heads, c.n_kv_heads, c.head_dim, c.ffn_dim, c.vocab_size, c.rope_theta,
+                    c.sliding_window));
+}
+
+/// The first bytes of every tensor tell two fine-tunes of one shape apart without reading it all.
+void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
+  constexpr size_t kSample = 256;
+  for (const std::string& name : checkpoint.names()) {
+    const io::TensorEntry* entry = checkpoint.find(name);
+    f.add(name + entry->dtype + io::shape_text(entry->shape));
+    if (name.find("norm") == std::string::npos) continue;
+    const io::TensorView t = checkpoint.tensor(name);
+    f.add({reinterpret_cast<const char*>(t.bytes.data()), std::min(kSample, t.bytes.size())});
+  }
+}
+
+}  // namespace
+
+ModelFiles open_model(const std::string& path, uint64_t seed) {
+  ModelFiles m;
+  Fingerprint f;
+  if (path.starts_with(kSynthetic)) {
+    m.name = path;
+    m.config = model::synthetic_config(path.substr(kSynthetic.size()));
+    m.source = model::synthetic_source(m.config, seed);
+    f.add(fmt::format("synthetic {}", seed));
+    add_shape(f, m.config);
+  } else {
+    m.folder = path;
+    if (!std::filesystem::exists(m.folder))
+      throw input_error(path, "no such model folder")
+          .hint("give a Hugging Face model folder, a name under recipes/models such as tiny-16m, or "
+                "synthetic:llama-3.2-1b");
+    m.name = m.folder.lexically_normal().filename().string();
+    m.config = model::load_config(m.folder);
+    m.tokenizer = text::load_tokenizer(m.folder);
+    if (m.tokenizer->vocab_size() > m.config.vocab_size)
+      throw input_error(path, "the tokenizer has {} tokens, the model only {}",
+                        m.tokenizer->vocab_size(), m.config.vocab_size)
+          .hint("tokenizer and weights come from different models");
+    model::Checkpoint checkpoint = model::Checkpoint::open(m.folder);
+    add_shape(f, m.config);
+    add_weights(f, checkpoint);
+    m.source = model::checkpoint_source(m.config, std::move(checkpoint));
+  }
+  m.fingerprint = f.text();
+  return m;
+}
+
+}  // namespace tandem::decode

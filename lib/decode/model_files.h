@@ -1,0 +1,29 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "model/config.h"
+#include "model/weights.h"
+#include "text/tokenizer.h"
+
+namespace tandem::decode {
+
+/// A model before anything large is read: shape, tokenizer, and where weights come from.
+struct ModelFiles {
+  std::string name;              // folder name, or "synthetic:..."
+  std::filesystem::path folder;  // empty for synthetic models
+  model::ModelConfig config;
+  std::unique_ptr<text::Tokenizer> tokenizer;  // null for synthetic models: ids in, ids out
+  std::unique_ptr<model::WeightSource> source;
+  std::string fingerprint;  // of configuration and weight headers; ties saved states to a model
+
+  bool synthetic() const { return folder.empty(); }
+};
+
+/// Opens a model folder, or "synthetic:NAME" with NAME a built-in shape or the path of a config.json.
+/// Weights are checked against the configuration by their headers only.
+/// errors   kind input: anything missing, malformed or unsupported
+ModelFiles open_model(const std::string& path, uint64_t seed);
+
+}  // namespace tandem::decode

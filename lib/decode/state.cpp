@@ -1,0 +1,136 @@
+#include "decode/state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/check.h"
+
+namespace tandem::decode {
+namespace {
+
+constexpr const char* kFormat = "tandem.state/1";
+constexpr const char* kTokens = "tokens";
+
+std::string page_name(char which, int layer, int page) {
+  return fmt::format("{}.{}.{}", which, layer, page);
+}
+
+/// One page of one layer in the pool.
+std::span<std::byte> page_bytes(const Tensor& pool, int32_t page) {
+  const Tensor t = pool.slice(page, 1);
+  return {static_cast<std::byte*>(t.raw()), t.bytes()};
+}
+
+int pages_of(size_t tokens) {
+  return static_cast<int>((tokens + kv::kPageTokens - 1) / kv::kPageTokens);
+}
+
+}  // namespace
+
+void save_state(const std::filesystem::path& path, const Engine& engine, int slot,
+                std::span<const int32_t> tokens) {
+  const kv::Cache& cache = engine.cache();
+  TANDEM_CHECK(static_cast<int>(tokens.size()) == cache.length(slot), "{} tokens, {} in the cache",
+               tokens.size(), cache.length(slot));
+  const kv::Geometry& g = cache.geometry();
+  std::vector<io::TensorView> tensors;
+  tensors.push_back({kTokens, DType::i32, {static_cast<int64_t>(tokens.size())},
+                     std::as_bytes(tokens)});
+  for (int page = 0; page < pages_of(tokens.size()); ++page) {
+    const int32_t id = cache.store().page(slot, page);
+    if (id < 0) continue;
+    for (int layer = 0; layer < g.n_layers; ++layer)
+      for (const char which : {'k', 'v'})
+        tensors.push_back({page_name(which, layer, page), g.dtype,
+                           {g.n_kv_heads, kv::kPageTokens, g.head_dim},
+                           page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id)});
+  }
+  io::write_safetensors(path, tensors,
+                        {{"format", kFormat},
+                         {"model", engine.files().name},
+                         {"fingerprint", engine.files().fingerprint},
+                         {"compute", dtype_name(g.dtype)},
+                         {"policy", std::string(cache.policy(0).name())}});
+}
+
+SavedState open_state(const std::filesystem::path& path, const ModelFiles& files, DType dtype) {
+  return parse_state(io::Safetensors::open(path), files, dtype);
+}
+
+SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtype) {
+  const std::string& where = file.where();
+  const auto meta = [&](const std::string& key) {
+    const auto it = file.metadata().find(key);
+    return it == file.metadata().end() ? std::string() : it->second;
+  };
+  if (meta("format") != kFormat)
+    throw input_error(where, "is not a saved state (format '{}', expected '{}')", meta("format"),
+                      kFormat)
+        .hint("model.state takes a file that output.state wrote");
+  if (meta("fingerprint") != files.fingerprint)
+    throw input_error(where, "was saved with another model ('{}')", meta("model"))
+        .hint("use the model that wrote the state, with the same weights (or seed, if synthetic)");
+  if (meta("compute") != dtype_name(dtype))
+    throw input_error(where, "holds {} keys and values, this run computes in {}", meta("compute"),
+                      dtype_name(dtype))
+        .hint(fmt::format("set model.compute: {}", meta("compute")));
+  const io::TensorView tokens = file.tensor(kTokens);
+  if (tokens.dtype != DType::i32 || tokens.shape.size() != 1 || tokens.shape[0] == 0)
+    throw input_error(where, "tensor 'tokens' must be a non-empty list of I32, found {}",
+                      io::shape_text(tokens.shape));
+  SavedState state{std::move(file), std::vector<int32_t>(static_cast<size_t>(tokens.shape[0]))};
+  std::memcpy(state.tokens.data(), tokens.bytes.data(), tokens.bytes.size());
+  for (const int32_t id : state.tokens)
+    if (id < 0 || id >= files.config.vocab_size)
+      throw input_error(state.file.where(), "token id {} is outside the vocabulary of {}", id,
+                        files.config.vocab_size);
+  const model::ModelConfig& c = files.config;
+  const io::Shape page_shape{c.n_kv_heads, kv::kPageTokens, c.head_dim};
+  const int pages = pages_of(state.tokens.size());
+  for (int page = 0; page < pages; ++page)
+    for (int layer = 0; layer < c.n_layers; ++layer)
+      for (const char which : {'k', 'v'}) {
+        const io::TensorEntry* entry = state.file.find(page_name(which, layer, page));
+        const bool present = state.file.find(page_name('k', 0, page)) != nullptr;
+        // Policies give back pages in the middle; the first and the last are always alive.
+        if (entry == nullptr && (present || page == pages - 1))
+          throw input_error(state.file.where(), "tensor '{}' is missing",
+                            page_name(which, layer, page));
+        if (entry == nullptr) continue;
+        const io::TensorView t = state.file.tensor(*entry);
+        if (t.shape != page_shape || t.dtype != dtype)
+          throw input_error(state.file.where(), "tensor '{}' is {} {}, expected {} {}", t.name,
+                            dtype_name(t.dtype), io::shape_text(t.shape), dtype_name(dtype),
+                            io::shape_text(page_shape));
+      }
+  return state;
+}
+
+int restore_state(const SavedState& state, Engine& engine, int policy) {
+  kv::Cache& cache = engine.cache();
+  kv::PagedStore& store = cache.store();
+  const int n = static_cast<int>(state.tokens.size());
+  const int slot = cache.create(policy);
+  store.reserve(slot, n);
+  for (int page = 0; page < pages_of(state.tokens.size()); ++page) {
+    if (state.file.find(page_name('k', 0, page)) == nullptr) {
+      store.drop(slot, page * kv::kPageTokens, (page + 1) * kv::kPageTokens);
+      continue;
+    }
+    const int32_t id = store.page(slot, page);
+    for (int layer = 0; layer < cache.geometry().n_layers; ++layer)
+      for (const char which : {'k', 'v'}) {
+        const io::TensorView t = state.file.tensor(page_name(which, layer, page));
+        const auto to = page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id);
+        std::memcpy(to.data(), t.bytes.data(), to.size());
+        state.file.drop_pages(t);
+      }
+  }
+  store.set_length(slot, n);
+  return slot;
+}
+
+}  // namespace tandem::decode

@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "decode/engine.h"
+#include "io/safetensors.h"
+
+namespace tandem::decode {
+
+/// A saved prefill: the tokens of one sequence and the K and V pages that are alive, as a
+/// safetensors file. Tensors: "tokens" [n] i32; "k.LAYER.PAGE" and "v.LAYER.PAGE" [Hkv, 64, d] as
+/// they lie in the cache (slots past the last token hold nothing of meaning). Metadata names the
+/// format, the model's fingerprint and the cache policy.
+struct SavedState {
+  io::Safetensors file;
+  std::vector<int32_t> tokens;
+};
+
+/// errors   kind input: cannot write
+void save_state(const std::filesystem::path& path, const Engine& engine, int slot,
+                std::span<const int32_t> tokens);
+
+/// Opens and checks a state against a model, before any memory is planned.
+/// errors   kind input: not a state, another model or number type, tokens out of range
+SavedState open_state(const std::filesystem::path& path, const ModelFiles& files, DType dtype);
+/// The same checks on bytes; `where` names them in messages.
+SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtype);
+
+/// A new sequence that holds the state. Later text equals that of the run that saved it, bit for bit
+/// in f32.
+int restore_state(const SavedState& state, Engine& engine, int policy);
+
+}  // namespace tandem::decode

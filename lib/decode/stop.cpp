@@ -1,0 +1,41 @@
+#include "decode/stop.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::decode {
+namespace {
+
+/// Length of the longest end of `text` that begins `stop` without completing it.
+size_t partial_match(std::string_view text, std::string_view stop) {
+  for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n)
+    if (text.ends_with(stop.substr(0, n))) return n;
+  return 0;
+}
+
+}  // namespace
+
+StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
+  std::erase(stops_, std::string());
+}
+
+std::string StopMatcher::push(std::string_view text) {
+  if (matched_) return {};
+  held_ += text;
+  size_t first = std::string::npos, hold = 0;
+  for (const std::string& stop : stops_) {
+    first = std::min(first, held_.find(stop));
+    hold = std::max(hold, partial_match(held_, stop));
+  }
+  if (first != std::string::npos) {
+    matched_ = true;
+    return std::exchange(held_, {}).substr(0, first);
+  }
+  std::string shown = held_.substr(0, held_.size() - hold);
+  held_.erase(0, shown.size());
+  return shown;
+}
+
+std::string StopMatcher::flush() { return std::exchange(held_, {}); }
+
+}  // namespace tandem::decode

@@ -1,0 +1,242 @@
+#include "kv/cache.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "ops/attention.h"
+#include "ops/elementwise.h"
+
+namespace tandem::kv {
+namespace {
+
+constexpr int kMaxSources = 4;
+
+PagedStore::Spec store_spec(const Cache::Spec& s) {
+  const Geometry& g = s.geometry;
+  const auto pages = [](int64_t tokens) {
+    return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens);
+  };
+  // Every sequence may end in a page of its own and may own a copy of the page where it forked.
+  return {.n_layers = g.n_layers, .n_kv_heads = g.n_kv_heads, .head_dim = g.head_dim,
+          .dtype = g.dtype, .n_pages = pages(s.total_tokens) + (s.max_seqs > 1 ? 2 * s.max_seqs : 0),
+          .max_slots = s.max_seqs, .max_pages = pages(s.max_tokens)};
+}
+
+/// Repositioned sinks are a second source: partial results, a merge and a turned copy of q.
+bool splits_plan(const Cache::Spec& s) {
+  return std::any_of(s.policies.begin(), s.policies.end(), [](const recipe::Cache& c) {
+    return c.kind == recipe::CacheKind::streaming && c.reposition && c.sinks > 0;
+  });
+}
+
+size_t q_elements(const Cache::Spec& s) {
+  return static_cast<size_t>(s.max_rows) * static_cast<size_t>(s.geometry.n_heads) *
+         static_cast<size_t>(s.geometry.head_dim);
+}
+
+}  // namespace
+
+void Cache::plan(const Spec& spec, MemoryPlan& plan) {
+  const Geometry& g = spec.geometry;
+  PagedStore::plan(store_spec(spec), plan);
+  plan.add("workspace/attention",
+           ops::attention_workspace_bytes(spec.max_seqs, spec.max_rows, g.n_heads, g.n_kv_heads,
+                                          g.head_dim));
+  for (const recipe::Cache& c : spec.policies) make_policy(c, g)->plan(plan);
+  if (!splits_plan(spec)) return;
+  plan.add("workspace/partial_o", kMaxSources * q_elements(spec) * sizeof(float));
+  plan.add("workspace/partial_lse", kMaxSources * q_elements(spec) /
+                                        static_cast<size_t>(g.head_dim) * sizeof(float));
+  plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype));
+}
+
+Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope)
+    : spec_(spec),
+      store_(store_spec(spec), arena),
+      rope_(rope),
+      policy_of_(static_cast<size_t>(spec.max_seqs)),
+      workspace_(arena.take("workspace/attention")),
+      shift_(static_cast<size_t>(spec.max_rows)) {
+  for (const recipe::Cache& c : spec.policies) policies_.push_back(make_policy(c, spec.geometry));
+  if (!splits_plan(spec)) return;
+  partial_o_ = static_cast<float*>(arena.take("workspace/partial_o"));
+  partial_lse_ = static_cast<float*>(arena.take("workspace/partial_lse"));
+  q_shifted_ = arena.take("workspace/q_shifted");
+}
+
+int Cache::create(int policy) {
+  const int slot = store_.acquire();
+  policy_of_[static_cast<size_t>(slot)] = policy;
+  return slot;
+}
+
+int Cache::fork(int slot, int policy) {
+  const int copy = store_.fork(slot);
+  policy_of_[static_cast<size_t>(copy)] = policy;
+  return copy;
+}
+
+void Cache::truncate(int slot, int n) {
+  const Policy& policy = *policies_[static_cast<size_t>(policy_of_[static_cast<size_t>(slot)])];
+  const int oldest = n - std::min(n, policy.recent_needed());
+  for (int page = oldest / kPageTokens; page * kPageTokens < n; ++page)
+    if (store_.page(slot, page) < 0)
+      throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back",
+                        n, policy.name(), page * kPageTokens);
+  store_.truncate(slot, n);
+}
+
+std::vector<std::pair<int, int>> Cache::live_ranges(int slot) const {
+  std::vector<std::pair<int, int>> ranges;
+  const int length = store_.length(slot);
+  for (int begin = 0; begin < length; begin += kPageTokens) {
+    if (store_.page(slot, begin / kPageTokens) < 0) continue;
+    const int end = std::min(begin + kPageTokens, length);
+    if (!ranges.empty() && ranges.back().second == begin) ranges.back().second = end;
+    else ranges.emplace_back(begin, end);
+  }
+  return ranges;
+}
+
+Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees) {
+  TANDEM_CHECK(trees.empty() || trees.size() == rows.size(), "{} trees", trees.size());
+  Step step;
+  step.phase = phase;
+  step.row_begin.push_back(0);
+  for (const SeqRows& r : rows) {
+    store_.reserve(r.slot, store_.length(r.slot) + r.n_rows);
+    step.max_pages =
+        std::max(step.max_pages, static_cast<int>(store_.pages(r.slot).size()));
+  }
+  // Text that its policy has already cut can only be continued through the policy.
+  const bool cut = std::any_of(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); });
+  if (cut) step.phase = Phase::extend;
+  if (!trees.empty())
+    for (const SeqRows& r : rows) step.mask_words = std::max(step.mask_words, (r.n_rows + 63) / 64);
+  if (!rows.empty()) step.policy = policy_of_[static_cast<size_t>(rows[0].slot)];
+  for (size_t b = 0; b < rows.size(); ++b) {
+    TANDEM_CHECK(policy_of_[static_cast<size_t>(rows[b].slot)] == step.policy,
+                 "a step runs one policy");
+    add_rows(step, rows[b], trees.empty() ? nullptr : &trees[b]);
+  }
+  TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows, planned for {}", step.n_rows, spec_.max_rows);
+  return step;
+}
+
+bool Cache::is_cut(int slot) const {
+  const Geometry& g = spec_.geometry;
+  const bool all_slide = g.sliding_window > 0 && g.sliding_window_from == 0;
+  const int needed = all_slide ? g.sliding_window : store_.length(slot);
+  const int oldest = std::max(0, store_.length(slot) - needed + 1);
+  for (int page = oldest / kPageTokens; page * kPageTokens < store_.length(slot); ++page)
+    if (store_.page(slot, page) < 0) return true;
+  return false;
+}
+
+void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
+  const int base = store_.length(rows.slot), first = step.n_rows;
+  step.slot.push_back(rows.slot);
+  step.base.push_back(base);
+  step.last_chunk.push_back(rows.last_chunk ? 1 : 0);
+  for (int i = 0; i < rows.n_rows; ++i) {
+    const int token = base + i;
+    step.pos.push_back(token);
+    step.row_page.push_back(store_.page(rows.slot, token / kPageTokens));
+    step.row_in_page.push_back(token % kPageTokens);
+  }
+  step.n_rows += rows.n_rows;
+  step.row_begin.push_back(step.n_rows);
+  ++step.n_seqs;
+  const std::vector<int32_t>& pages = store_.pages(rows.slot);
+  step.page_table.insert(step.page_table.end(), pages.begin(), pages.end());
+  step.page_table.resize(static_cast<size_t>(step.n_seqs) * static_cast<size_t>(step.max_pages), -1);
+  if (tree != nullptr) add_tree(step, first, *tree);
+}
+
+void Cache::add_tree(Step& step, int first_row, const Tree& tree) const {
+  const auto words = static_cast<size_t>(step.mask_words);
+  const int n = step.n_rows - first_row;
+  TANDEM_CHECK(static_cast<int>(tree.parent.size()) == n, "{} tree nodes for {} rows",
+               tree.parent.size(), n);
+  step.tree_mask.resize(static_cast<size_t>(step.n_rows) * words);
+  const int base = step.base.back();
+  for (int i = 0; i < n; ++i) {
+    const int parent = tree.parent[static_cast<size_t>(i)];
+    TANDEM_CHECK(parent >= -1 && parent < i, "tree node {} has parent {}", i, parent);
+    uint64_t* mask = &step.tree_mask[static_cast<size_t>(first_row + i) * words];
+    int32_t& pos = step.pos[static_cast<size_t>(first_row + i)];
+    pos = base;
+    if (parent >= 0) {
+      pos = step.pos[static_cast<size_t>(first_row + parent)] + 1;
+      std::copy_n(&step.tree_mask[static_cast<size_t>(first_row + parent) * words], words, mask);
+    }
+    mask[i / 64] |= uint64_t{1} << (i % 64);
+  }
+}
+
+void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor& q) {
+  AttendPlan plan;
+  Policy& policy = *policies_[static_cast<size_t>(step.policy)];
+  if (step.phase == Phase::extend) policy.select(layer, step, q, plan);
+  else plan.add({.window = spec_.geometry.window(layer)});
+
+  ops::AttentionArgs args{.out = out, .q = q, .k = store_.k(layer), .v = store_.v(layer),
+                          .row_begin = step.row_begin, .base = step.base, .pos = step.pos,
+                          .page_table = step.page_table, .max_pages = step.max_pages,
+                          .tree_mask = step.tree_mask, .mask_words = step.mask_words,
+                          .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim))};
+  const auto set_source = [&](const KeyRange& source) {
+    args.key_lo = source.key_lo;
+    args.key_hi = source.key_hi;
+    args.sinks = source.sinks;
+    args.window = source.window;
+  };
+  if (plan.n == 1 && plan.sources[0].q_position_max < 0) {
+    set_source(plan.sources[0]);
+    ops::attention(args, workspace_);
+  } else {
+    const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
+    for (int i = 0; i < plan.n; ++i) {
+      const KeyRange& source = plan.sources[static_cast<size_t>(i)];
+      set_source(source);
+      args.q = q;
+      if (source.q_position_max >= 0) {
+        for (int64_t r = 0; r < rows; ++r)
+          shift_[static_cast<size_t>(r)] =
+              std::min(0, source.q_position_max - step.pos[static_cast<size_t>(r)]);
+        args.q = Tensor(q_shifted_, q.dtype(), {rows, heads, d});
+        ops::rotate_q(args.q, q, rope_, {shift_.data(), static_cast<size_t>(rows)});
+      }
+      args.out = Tensor(partial_o_ + i * rows * heads * d, DType::f32, {rows, heads, d});
+      args.lse = partial_lse_ + i * rows * heads;
+      ops::attention(args, workspace_);
+    }
+    ops::merge_states(out, partial_o_, partial_lse_, plan.n);
+  }
+  if (step.phase == Phase::prefill)
+    for (const auto& p : policies_) p->on_prefill(layer, step, store_);
+}
+
+void Cache::commit(const Step& step) {
+  std::vector<int> kept;
+  for (int b = 0; b < step.n_seqs; ++b) kept.push_back(step.rows_of(b));
+  commit(step, kept);
+}
+
+void Cache::commit(const Step& step, std::span<const int> kept,
+                   std::span<const std::vector<int>> paths) {
+  for (int b = 0; b < step.n_seqs; ++b) {
+    const auto i = static_cast<size_t>(b);
+    const int slot = step.slot[i], base = step.base[i];
+    TANDEM_CHECK(kept[i] >= 0 && kept[i] <= step.rows_of(b), "kept {} of {} rows", kept[i],
+                 step.rows_of(b));
+    if (!paths.empty())
+      for (int to = 0; to < kept[i]; ++to)
+        store_.move_token(slot, base + paths[i][static_cast<size_t>(to)], base + to);
+    store_.set_length(slot, base + kept[i]);
+  }
+  policies_[static_cast<size_t>(step.policy)]->commit(step, kept, store_);
+}
+
+}  // namespace tandem::kv

@@ -1,0 +1,78 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kv/policy.h"
+#include "ops/rope_table.h"
+
+namespace tandem::kv {
+
+/// The runtime of attention: the paged store, the policies that share it, and the step in flight.
+class Cache {
+ public:
+  struct Spec {
+    Geometry geometry;
+    int max_seqs = 1;       // sequences alive at once
+    int max_tokens = 0;     // of one sequence, tentative rows included
+    int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
+    int max_rows = 0;       // rows of one step
+    std::vector<recipe::Cache> policies;
+  };
+  static void plan(const Spec& spec, MemoryPlan& plan);
+
+  Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope);
+
+  /// A new, empty sequence under one of the policies.
+  int create(int policy = 0);
+  /// A new sequence that shares the committed tokens of `slot`, under `policy`.
+  int fork(int slot, int policy);
+  void release(int slot) { store_.release(slot); }
+  int length(int slot) const { return store_.length(slot); }
+  /// Drops committed tokens from the end.
+  /// errors   kind input when `n` would need keys that the policy gave back
+  void truncate(int slot, int n);
+
+  /// Lays out a step: pages for the new rows, positions, page tables. A prefill that continues text
+  /// which a policy has cut runs as `extend`: the dense keys no longer exist.
+  /// shapes   trees: empty, or one per sequence
+  /// errors   kind memory when pages run out
+  Step begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees = {});
+  /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
+  /// shapes   out, q [R, n_heads, head_dim]
+  void attend(int layer, const Step& step, const Tensor& out, const Tensor& q);
+  /// Keeps the first `kept[b]` rows of each sequence, or for trees the rows of `paths[b]` in order.
+  void commit(const Step& step, std::span<const int> kept,
+              std::span<const std::vector<int>> paths = {});
+  /// Keeps all rows.
+  void commit(const Step& step);
+
+  Tensor k(int layer) const { return store_.k(layer); }
+  Tensor v(int layer) const { return store_.v(layer); }
+  const Geometry& geometry() const { return spec_.geometry; }
+  const Policy& policy(int i) const { return *policies_[static_cast<size_t>(i)]; }
+  const PagedStore& store() const { return store_; }
+  PagedStore& store() { return store_; }
+
+  /// Which tokens of a sequence still have K and V, as [begin, end) ranges.
+  std::vector<std::pair<int, int>> live_ranges(int slot) const;
+
+ private:
+  /// Whether keys that dense attention would read were given back.
+  bool is_cut(int slot) const;
+  void add_rows(Step& step, const SeqRows& rows, const Tree* tree);
+  void add_tree(Step& step, int first_row, const Tree& tree) const;
+
+  Spec spec_;
+  PagedStore store_;
+  const ops::RopeTable& rope_;
+  std::vector<std::unique_ptr<Policy>> policies_;
+  std::vector<int> policy_of_;  // by slot
+  void* workspace_;
+  float* partial_o_ = nullptr;    // [4, max_rows, n_heads, head_dim], when a policy splits its plan
+  float* partial_lse_ = nullptr;  // [4, max_rows, n_heads]
+  void* q_shifted_ = nullptr;     // [max_rows, n_heads, head_dim]
+  std::vector<int32_t> shift_;    // [max_rows]
+};
+
+}  // namespace tandem::kv

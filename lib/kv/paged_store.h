@@ -1,0 +1,85 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kv/step.h"
+#include "tensor/arena.h"
+#include "tensor/tensor.h"
+
+namespace tandem::kv {
+
+/// Keys and values of all sequences in pages of 64 tokens. A page id stands for the same tokens in
+/// every layer. Pages are reference counted, so that sequences fork for the price of a page table;
+/// a shared page is copied when a sequence is about to write into it.
+class PagedStore {
+ public:
+  struct Spec {
+    int n_layers = 0;
+    int n_kv_heads = 0;
+    int head_dim = 0;
+    DType dtype = DType::bf16;
+    int n_pages = 0;        // pool size
+    int max_slots = 0;      // sequences
+    int max_pages = 0;      // pages of one sequence, given-back ones included
+
+    /// Bytes of K and V of one page in all layers.
+    size_t page_bytes() const;
+  };
+  static void plan(const Spec& spec, MemoryPlan& plan);
+
+  PagedStore(const Spec& spec, Arena& arena);
+
+  const Spec& spec() const { return spec_; }
+  /// Pools of one layer, [n_pages, n_kv_heads, 64, head_dim].
+  Tensor k(int layer) const { return pool(k_, layer); }
+  Tensor v(int layer) const { return pool(v_, layer); }
+
+  /// A free slot with length 0.  errors  kind memory when all are in use
+  int acquire();
+  void release(int slot);
+  /// A new slot that shares all pages of `slot`.
+  int fork(int slot);
+
+  /// Committed tokens.
+  int length(int slot) const { return at(slot).length; }
+  void set_length(int slot, int n) { at(slot).length = n; }
+  /// Makes [length, n) writable: allocates missing pages and unshares the one that length falls into.
+  /// errors   kind memory when the pool is exhausted
+  void reserve(int slot, int n);
+  /// Shortens a sequence and gives back the pages past the end.
+  void truncate(int slot, int n);
+  /// Gives back the pages that lie wholly inside [begin, end).
+  void drop(int slot, int begin, int end);
+  /// Page of a token's position, -1 when given back or not allocated.
+  int32_t page(int slot, int page_index) const;
+  const std::vector<int32_t>& pages(int slot) const { return at(slot).pages; }
+  int free_pages() const { return static_cast<int>(free_.size()); }
+
+  /// Copies one token's K and V of all layers inside a sequence (compaction of a tree path).
+  void move_token(int slot, int from, int to);
+
+ private:
+  struct Slot {
+    bool used = false;
+    int length = 0;
+    std::vector<int32_t> pages;
+  };
+
+  Slot& at(int slot);
+  const Slot& at(int slot) const;
+  int32_t allocate();
+  void unref(int32_t page);
+  Tensor pool(char* base, int layer) const;
+  /// Bytes of one page of one layer, K or V.
+  size_t layer_page_bytes() const;
+  void copy_page(int32_t from, int32_t to);
+
+  Spec spec_;
+  char* k_;
+  char* v_;
+  std::vector<int32_t> refs_;
+  std::vector<int32_t> free_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace tandem::kv

@@ -1,0 +1,103 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "kv/policy.h"
+
+namespace tandem::kv {
+namespace {
+
+/// Gives back what no later row can see under a window: `length` is the first position to come.
+void drop_behind_window(PagedStore& store, int slot, int sinks, int window) {
+  store.drop(slot, sinks, std::max(sinks, store.length(slot) - window + 1));
+}
+
+/// Everything, or the model's own sliding window.
+class Full final : public Policy {
+ public:
+  explicit Full(const Geometry& g) : geometry_(g) {}
+
+  std::string_view name() const override { return "full"; }
+
+  void select(int layer, const Step&, const Tensor&, AttendPlan& plan) override {
+    plan.add({.window = geometry_.window(layer)});
+  }
+
+  void commit(const Step& step, std::span<const int>, PagedStore& store) override {
+    // A page stands for all layers: it can go only when every layer's window has passed it.
+    if (geometry_.sliding_window == 0 || geometry_.sliding_window_from > 0) return;
+    for (const int slot : step.slot)
+      drop_behind_window(store, slot, 0, geometry_.sliding_window);
+  }
+
+  int recent_needed() const override {
+    return geometry_.sliding_window == 0 || geometry_.sliding_window_from > 0
+               ? Policy::recent_needed()
+               : geometry_.sliding_window;
+  }
+
+  int keys_read(int layer, int length) const override {
+    const int window = geometry_.window(layer);
+    return window == 0 ? length : std::min(length, window);
+  }
+
+ private:
+  Geometry geometry_;
+};
+
+/// StreamingLLM (arXiv 2309.17453): the first `sinks` tokens and the last `recent`. The prompt is
+/// prefilled densely and cut afterwards. Keys keep their rotation by true positions, so recent
+/// distances are exact either way; `reposition` makes sinks look as close as in the paper's cache,
+/// where positions count slots (rotating q by the difference equals re-rotating every cached key).
+class Streaming final : public Policy {
+ public:
+  Streaming(const recipe::Cache& cache, const Geometry& g)
+      : geometry_(g),
+        sinks_(static_cast<int>(cache.sinks)),
+        recent_(static_cast<int>(cache.recent)),
+        reposition_(cache.reposition) {}
+
+  std::string_view name() const override { return "streaming"; }
+
+  void select(int layer, const Step&, const Tensor&, AttendPlan& plan) override {
+    const int window = recent(layer);
+    if (!reposition_ || sinks_ == 0) return plan.add({.sinks = sinks_, .window = window});
+    plan.add({.key_hi = sinks_, .q_position_max = sinks_ + window - 1});
+    plan.add({.key_lo = sinks_, .window = window});
+  }
+
+  void commit(const Step& step, std::span<const int>, PagedStore& store) override {
+    for (int b = 0; b < step.n_seqs; ++b)
+      if (step.phase == Phase::extend || step.last_chunk[static_cast<size_t>(b)] != 0)
+        drop_behind_window(store, step.slot[static_cast<size_t>(b)], sinks_, recent_);
+  }
+
+  int recent_needed() const override { return recent_; }
+
+  int keys_read(int layer, int length) const override {
+    return std::min(length, sinks_ + recent(layer));
+  }
+
+ private:
+  /// The model's own window binds a policy too: keys beyond it were never meant to be seen.
+  int recent(int layer) const {
+    const int window = geometry_.window(layer);
+    return window == 0 ? recent_ : std::min(recent_, window);
+  }
+
+  Geometry geometry_;
+  int sinks_, recent_;
+  bool reposition_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Geometry& geometry) {
+  switch (cache.kind) {
+    case recipe::CacheKind::full: return std::make_unique<Full>(geometry);
+    case recipe::CacheKind::streaming: return std::make_unique<Streaming>(cache, geometry);
+  }
+  TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
+  return nullptr;
+}
+
+}  // namespace tandem::kv

@@ -1,0 +1,68 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "kv/cache.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "ops/rope_table.h"
+#include "tensor/arena.h"
+#include "tensor/tensor.h"
+
+namespace tandem::model {
+
+/// What the cache needs to know of a model whose activations have `dtype`.
+kv::Geometry geometry_of(const ModelConfig& config, DType dtype);
+
+/// A Llama-family decoder: Llama 2/3/3.1/3.2, Mistral, Qwen2. Knows nothing of tokens' texts, and of
+/// attention only that the cache answers it.
+class Llama {
+ public:
+  struct Options {
+    DType dtype = DType::bf16;  // of weights, activations and KV; the residual stream is f32
+    int max_rows = 2048;        // rows of one forward
+    int max_logit_rows = 64;    // rows of one logits call
+    int max_position = 0;       // RoPE positions
+    int64_t max_tokens = 0;     // tokens whose embedding rows may be looked up in the whole run
+  };
+
+  static void plan(const ModelConfig& config, const Options& options, const WeightSource& source,
+                   MemoryPlan& plan);
+  Llama(const ModelConfig& config, const Options& options, std::unique_ptr<WeightSource> source,
+        Arena& arena);
+
+  /// Runs all layers over the rows of a step; their K and V go into the cache.
+  /// shapes   tokens [step.n_rows], each in [0, vocab_size)
+  /// errors   none beyond checks; the caller has begun the step and will commit it
+  void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache);
+
+  /// Logits of some rows of the last forward.
+  /// shapes   rows [n], n <= max_logit_rows; result [n, vocab_size] f32, valid until the next call
+  Tensor logits(std::span<const int32_t> rows);
+
+  const ModelConfig& config() const { return config_; }
+  const Options& options() const { return options_; }
+  const Weights& weights() const { return weights_; }
+  const ops::RopeTable& rope() const { return rope_; }
+
+ private:
+  void attention_block(int layer, const kv::Step& step, kv::Cache& cache);
+  void ffn_block(int layer);
+  Tensor act(void* p, int64_t rows, int64_t cols) const { return {p, options_.dtype, {rows, cols}}; }
+
+  ModelConfig config_;
+  Options options_;
+  std::unique_ptr<WeightSource> source_;
+  Weights weights_;
+  ops::RopeTable rope_;
+  int64_t n_rows_ = 0;          // of the last forward
+  float* residual_;             // [max_rows, dim]
+  void* normed_;                // [max_rows, dim] act
+  char* block_;                 // qkv, q, attention output; or gate_up, ffn: never alive together
+  void* head_in_;               // [max_logit_rows, dim] act
+  float* head_rows_;            // [max_logit_rows, dim]
+  float* logits_;               // [max_logit_rows, vocab]
+  std::span<std::byte> workspace_;
+};
+
+}  // namespace tandem::model

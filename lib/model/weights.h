@@ -1,0 +1,69 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "model/config.h"
+#include "model/weight_table.h"
+#include "ops/linear.h"
+#include "tensor/arena.h"
+
+namespace tandem::model {
+
+/// Where weight values come from: a checkpoint, or a seeded generator.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  /// Writes rows [begin, end) of a matrix in `dtype` (f32 or bf16).
+  virtual void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+                    void* out) const = 0;
+  /// A whole vector in f32 (norms, biases).
+  virtual std::vector<float> vector(Weight weight, int layer) const = 0;
+  /// Embedding rows of `ids` (each in [0, vocab)) into out [ids, dim].
+  virtual void embed(std::span<const int32_t> ids, float* out) const = 0;
+  /// Resident bytes that looking up at most `tokens` embedding rows may cost.
+  virtual size_t embed_bytes(int64_t tokens) const = 0;
+  /// Resident bytes that reading one matrix costs until `done`.
+  virtual size_t mapped_bytes(Weight weight) const = 0;
+  /// The matrix has been packed; its source will not be read in bulk again.
+  virtual void done(Weight /*weight*/, int /*layer*/) const {}
+};
+
+/// Reads a checkpoint folder through its mapping; the embedding table is never copied.
+/// errors   kind input from check_checkpoint
+std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint);
+/// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for wo and w_down,
+/// as GPT-2 does, so that activations stay of one size at any depth); norms are 1, biases 0.
+std::unique_ptr<WeightSource> synthetic_source(const ModelConfig& config, uint64_t seed);
+
+/// Packed weights of one layer. qkv stacks wq, wk, wv; gate_up stacks w_gate and w_up: one product
+/// each instead of three and two.
+struct LayerWeights {
+  ops::PackedWeights qkv;      // [(n_heads + 2 n_kv_heads) head_dim, dim]
+  ops::PackedWeights wo;       // [dim, n_heads head_dim]
+  ops::PackedWeights gate_up;  // [2 ffn_dim, dim]
+  ops::PackedWeights w_down;   // [dim, ffn_dim]
+  const float* attn_norm = nullptr;  // [dim]
+  const float* ffn_norm = nullptr;   // [dim]
+};
+
+struct Weights {
+  std::vector<LayerWeights> layers;
+  const float* out_norm = nullptr;  // [dim]
+  ops::PackedWeights lm_head;       // [vocab, dim]; tied heads pack the embedding
+
+  static void plan(const ModelConfig& config, DType dtype, const WeightSource& source,
+                   MemoryPlan& plan);
+  static Weights load(const ModelConfig& config, DType dtype, const WeightSource& source,
+                      Arena& arena);
+  /// Scratch for any of the products on at most `max_rows` rows (`head_rows` for the head).
+  static size_t workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
+                                int64_t head_rows);
+  /// Bytes of weights that one decode step reads.
+  size_t bytes() const;
+};
+
+}  // namespace tandem::model

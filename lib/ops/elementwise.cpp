@@ -1,0 +1,72 @@
+#include "ops/elementwise.h"
+
+#include "base/check.h"
+#include "base/parallel.h"
+#include "kernels/cpu_table.h"
+#include "kernels/ffn/silu_mul.h"
+#include "kernels/norm/rms_norm.h"
+#include "kernels/rope/rope.h"
+
+namespace tandem::ops {
+namespace {
+
+// A thread's share of an elementwise operation should outweigh waking it (a few microseconds).
+constexpr int64_t kGrainElements = 16384;
+
+template <class Params>
+void run_rows(void (*kernel)(const Params&, Range), const Params& params, int64_t row_elements) {
+  const int grain = static_cast<int>(1 + kGrainElements / std::max<int64_t>(1, row_elements));
+  parallel_ranges(params.n_rows, grain,
+                  [&](int begin, int end) { kernel(params, Range{begin, end}); });
+}
+
+int as_int(int64_t n) { return static_cast<int>(n); }
+
+}  // namespace
+
+void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps) {
+  TANDEM_CHECK(x.dtype() == DType::f32 && out.rows() == x.rows() && out.row_size() == x.row_size(),
+               "rms_norm of [{}, {}]", x.rows(), x.row_size());
+  const RmsNormParams p{.out = out.raw(), .x = x.as<float>(), .weight = weight,
+                        .n_rows = as_int(x.rows()), .dim = as_int(x.row_size()), .eps = eps,
+                        .act = out.dtype()};
+  run_rows(cpu_table().rms_norm, p, x.row_size());
+}
+
+void silu_mul(const Tensor& out, const Tensor& gate_up) {
+  TANDEM_CHECK(out.dtype() == gate_up.dtype() && out.rows() == gate_up.rows() &&
+                   2 * out.row_size() == gate_up.row_size(),
+               "silu_mul of [{}, {}]", gate_up.rows(), gate_up.row_size());
+  const SiluMulParams p{.out = out.raw(), .gate_up = gate_up.raw(), .n_rows = as_int(out.rows()),
+                        .ffn_dim = as_int(out.row_size()), .act = out.dtype()};
+  run_rows(cpu_table().silu_mul, p, gate_up.row_size());
+}
+
+void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
+             const RopeTable& rope, std::span<const int32_t> pos, std::span<const int32_t> page,
+             std::span<const int32_t> in_page) {
+  const int64_t d = q.size(2), n_kv = k_pool.size(1);
+  TANDEM_CHECK(qkv.row_size() == (q.size(1) + 2 * n_kv) * d && k_pool.size(3) == d &&
+                   k_pool.size(2) == kRopePageTokens,
+               "rope_kv of [{}, {}]", qkv.rows(), qkv.row_size());
+  TANDEM_CHECK(q.dtype() == qkv.dtype() && k_pool.dtype() == qkv.dtype() &&
+                   v_pool.dtype() == qkv.dtype(),
+               "rope_kv mixes dtypes");
+  const RopeKvParams p{.q = q.raw(), .k_pool = k_pool.raw(), .v_pool = v_pool.raw(),
+                       .qkv = qkv.raw(), .cos_table = rope.cos(), .sin_table = rope.sin(),
+                       .pos = pos.data(), .slot_page = page.data(), .slot_in_page = in_page.data(),
+                       .n_rows = as_int(qkv.rows()), .n_heads = as_int(q.size(1)),
+                       .n_kv_heads = as_int(n_kv), .head_dim = as_int(d), .act = qkv.dtype()};
+  run_rows(cpu_table().rope_kv, p, qkv.row_size());
+}
+
+void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,
+              std::span<const int32_t> shift) {
+  const RotateQParams p{.out = out.raw(), .q = q.raw(), .cos_table = rope.cos(),
+                        .sin_table = rope.sin(), .shift = shift.data(), .n_rows = as_int(q.rows()),
+                        .n_heads = as_int(q.size(1)), .head_dim = as_int(q.size(2)),
+                        .act = q.dtype()};
+  run_rows(cpu_table().rotate_q, p, q.row_size());
+}
+
+}  // namespace tandem::ops

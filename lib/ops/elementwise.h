@@ -1,0 +1,29 @@
+#pragma once
+#include <span>
+
+#include "ops/rope_table.h"
+#include "tensor/tensor.h"
+
+namespace tandem::ops {
+
+/// out = x / sqrt(mean(x^2) + eps) * weight, row by row.
+/// shapes   out [rows, dim] act; x [rows, dim] f32; weight [dim] f32
+void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps);
+
+/// out = silu(gate) * up.
+/// shapes   out [rows, F] act; gate_up [rows, 2 F] act
+void silu_mul(const Tensor& out, const Tensor& gate_up);
+
+/// Rotates q and k by the rows' positions; writes k and v into their pages.
+/// shapes   q [rows, Hq, d]; k_pool, v_pool [pages, Hkv, 64, d]; qkv [rows, (Hq + 2 Hkv) d]; all act;
+///          pos, page, in_page [rows]
+void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
+             const RopeTable& rope, std::span<const int32_t> pos, std::span<const int32_t> page,
+             std::span<const int32_t> in_page);
+
+/// Turns rotated queries by further positions (negative turns back).
+/// shapes   out, q [rows, Hq, d] act; shift [rows]
+void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,
+              std::span<const int32_t> shift);
+
+}  // namespace tandem::ops

@@ -1,0 +1,19 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "base/types.h"
+
+namespace tandem::ops {
+
+/// Copies n numbers from f16, bf16 or f32 (any alignment) to bf16 or f32, on all threads.
+void convert(void* out, DType to, const void* in, DType from, int64_t n);
+
+/// out[r] = table[ids[r]] in f32. shapes  out [ids, dim]; table [V, dim] of type `from`, any alignment
+void embed(float* out, const void* table, DType from, std::span<const int32_t> ids, int64_t dim);
+
+/// Elements [first, first + n) of the seeded random tensor `tensor`; kernels/embed/fill_random.h.
+void fill_random(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first, int64_t n,
+                 float stddev);
+
+}  // namespace tandem::ops

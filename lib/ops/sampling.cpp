@@ -1,0 +1,95 @@
+#include "ops/sampling.h"
+
+#include <memory>
+#include <new>
+
+#include "base/check.h"
+#include "base/parallel.h"
+#include "kernels/cpu_table.h"
+#include "kernels/sample/sample.h"
+
+namespace tandem::ops {
+namespace {
+
+constexpr std::align_val_t kAlign{64};
+
+struct AlignedDelete {
+  void operator()(std::byte* p) const { ::operator delete[](p, kAlign); }
+};
+using Workspace = std::unique_ptr<std::byte[], AlignedDelete>;
+
+Workspace sample_workspace(int vocab) {
+  return Workspace(static_cast<std::byte*>(::operator new[](sample_workspace_bytes(vocab), kAlign)));
+}
+
+/// Rows are independent; each concurrent piece owns a workspace.
+template <class Params>
+void run_with_workspace(void (*kernel)(const Params&, Range), const Params& params) {
+  parallel_ranges(params.n_rows, 1, [&](int begin, int end) {
+    Params mine = params;
+    const Workspace workspace = sample_workspace(params.vocab);
+    mine.workspace = workspace.get();
+    kernel(mine, Range{begin, end});
+  });
+}
+
+void check_valid(std::span<const int32_t> tokens) {
+  for (size_t r = 0; r < tokens.size(); ++r)
+    if (tokens[r] == kInvalidToken)
+      throw Error::make(ErrorKind::numeric, "logits", "row {} holds NaN or infinity", r)
+          .hint("the checkpoint may be damaged, or its values overflow: try model.compute: f32");
+}
+
+int rows_of(const Tensor& logits) { return static_cast<int>(logits.rows()); }
+int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
+
+}  // namespace
+
+LogitStats logit_stats(const Tensor& logits) {
+  const auto n = static_cast<size_t>(logits.rows());
+  LogitStats stats{std::vector<int32_t>(n), std::vector<float>(n), std::vector<float>(n)};
+  const LogitStatsParams p{.argmax = stats.argmax.data(), .max = stats.max.data(),
+                           .lse = stats.lse.data(), .logits = logits.as<float>(),
+                           .n_rows = rows_of(logits), .vocab = vocab_of(logits)};
+  parallel_ranges(p.n_rows, 1,
+                  [&](int begin, int end) { cpu_table().logit_stats(p, Range{begin, end}); });
+  check_valid(stats.argmax);
+  return stats;
+}
+
+TopN top_n(const Tensor& logits, const LogitStats& stats, int n) {
+  n = std::min(n, vocab_of(logits));
+  const auto cells = static_cast<size_t>(logits.rows()) * static_cast<size_t>(n);
+  TopN top{std::vector<int32_t>(cells), std::vector<float>(cells)};
+  const TopNParams p{.ids = top.ids.data(), .logprobs = top.logprobs.data(),
+                     .logits = logits.as<float>(), .lse = stats.lse.data(),
+                     .n_rows = rows_of(logits), .vocab = vocab_of(logits), .n = n,
+                     .workspace = nullptr};
+  run_with_workspace(cpu_table().top_n, p);
+  return top;
+}
+
+std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
+                            std::span<const double> uniform,
+                            std::span<const std::span<const int32_t>> seen) {
+  std::vector<int32_t> tokens(static_cast<size_t>(logits.rows())), all_seen, seen_begin{0};
+  if (rule.needs_seen())
+    for (const auto& ids : seen) {
+      all_seen.insert(all_seen.end(), ids.begin(), ids.end());
+      seen_begin.push_back(static_cast<int32_t>(all_seen.size()));
+    }
+  TANDEM_CHECK(uniform.size() == tokens.size(), "{} uniforms", uniform.size());
+  TANDEM_CHECK(!rule.needs_seen() || seen.size() == tokens.size(), "{} histories", seen.size());
+  const SampleParams p{.tokens = tokens.data(), .logits = logits.as<float>(),
+                       .uniform = uniform.data(), .seen = all_seen.data(),
+                       .seen_begin = rule.needs_seen() ? seen_begin.data() : nullptr,
+                       .n_rows = rows_of(logits), .vocab = vocab_of(logits),
+                       .repetition_penalty = rule.repetition_penalty,
+                       .temperature = rule.temperature, .top_k = rule.top_k, .top_p = rule.top_p,
+                       .min_p = rule.min_p, .workspace = nullptr};
+  run_with_workspace(cpu_table().sample, p);
+  check_valid(tokens);
+  return tokens;
+}
+
+}  // namespace tandem::ops

@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace tandem::ops {
+
+/// Softmax statistics of rows of logits; kernels/sample/sample.h defines them exactly.
+struct LogitStats {
+  std::vector<int32_t> argmax;  // [rows], ties: the lowest id
+  std::vector<float> max, lse;  // [rows], natural log
+};
+
+/// shapes   logits [rows, V] f32
+/// errors   kind numeric for a row with NaN, +inf or no finite logit
+LogitStats logit_stats(const Tensor& logits);
+
+struct TopN {
+  std::vector<int32_t> ids;     // [rows, n], falling logit
+  std::vector<float> logprobs;  // [rows, n], natural log
+};
+TopN top_n(const Tensor& logits, const LogitStats& stats, int n);
+
+/// How a token is drawn from logits.
+struct SampleRule {
+  float temperature = 0.0f;  // 0 = argmax
+  int top_k = 0;             // 0 = off
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+
+  bool needs_seen() const { return repetition_penalty != 1.0f; }
+};
+
+/// One token a row.
+/// shapes   uniform [rows] in [0, 1); seen: per row, ids to penalise (may be empty without penalty)
+/// errors   kind numeric as logit_stats
+std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
+                            std::span<const double> uniform,
+                            std::span<const std::span<const int32_t>> seen);
+
+}  // namespace tandem::ops
