@@ -1,5 +1,7 @@
 #include "recipe/problems.h"
 
+#include <string.h>  // strverscmp is not in <cstring>
+
 #include <algorithm>
 #include <numeric>
 
@@ -50,7 +52,13 @@ std::string Problems::place(std::string_view key) const {
 }
 
 void Problems::raise() const {
-  if (!problems_.empty()) throw InvalidRecipe(problems_);
+  if (problems_.empty()) return;
+  std::vector<Error> sorted = problems_;
+  // In the order of the source: strverscmp compares line numbers as numbers.
+  std::ranges::stable_sort(sorted, [](const Error& a, const Error& b) {
+    return ::strverscmp(a.where().c_str(), b.where().c_str()) < 0;
+  });
+  throw InvalidRecipe(std::move(sorted));
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string_view>& names) {

@@ -96,11 +96,11 @@ void check_inputs_of(const Field& section, const std::string& name, const Node& 
     const Node* node = tree.find_path(key);
     Error error = input_error(node != nullptr ? node->origin.text() : key, "{} '{}' not found",
                               field.value->type() == "model" ? "model" : "file", path->string());
-    std::vector<std::string> folders;
-    for (const auto& folder : model_search_folders()) folders.push_back(folder.string());
-    if (field.value->type() == "model" && path->string().find('/') == std::string::npos)
-      throw std::move(error).hint(
-          fmt::format("looked in the working directory, {}", fmt::join(folders, ", ")));
+    if (field.value->type() == "model" && path->string().find('/') == std::string::npos) {
+      std::string looked = "looked in the working directory";
+      for (const auto& folder : model_search_folders()) looked += ", " + folder.string();
+      throw std::move(error).hint(looked);
+    }
     throw std::move(error).hint(fmt::format("check the path in {}", key));
   }
 }

@@ -92,7 +92,9 @@ class TreeBuilder : public YAML::EventHandler {
             YAML::anchor_t anchor) {
     reject_tag(mark, tag);
     reject_anchor(mark, anchor);
-    if (expecting_key()) throw recipe_error(at(mark).text(), "a key must be a plain word");
+    if (expecting_key())
+      throw recipe_error(at(mark).text(), "expected a plain word as key")
+          .hint("is a bracket, brace or quote left open?");
     Node* node = &root_;
     if (!open_.empty() && open_.back()->kind == Node::Kind::map) {
       node = &open_.back()->entries.back().value;
