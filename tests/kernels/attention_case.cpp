@@ -1,0 +1,203 @@
+#include "attention_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <numeric>
+
+#include "base/convert.h"
+#include "base/rng.h"
+#include "kernels/cpu_table.h"
+
+namespace tandem::test {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+void put(std::vector<unsigned char>& bytes, DType dtype, size_t i, float x) {
+  if (dtype == DType::f32)
+    reinterpret_cast<float*>(bytes.data())[i] = x;
+  else
+    reinterpret_cast<bf16*>(bytes.data())[i] = to_bf16(x);
+}
+
+float uniform(PhiloxStream& rng, float scale) {
+  return scale * static_cast<float>(2.0 * rng.uniform() - 1.0);
+}
+
+}  // namespace
+
+std::string AttentionSpec::text() const {
+  std::string s =
+      fmt::format("d {} G {} Hkv {} window {} sinks {} keys [{}, {}) {} seed {} seqs", d, group,
+                  kv_heads, window, sinks, key_lo, key_hi, tree ? "tree" : "chain", seed);
+  for (const SeqShape& q : seqs) s += fmt::format(" {}+{}", q.base, q.rows);
+  return s;
+}
+
+AttentionCase::AttentionCase(const AttentionSpec& spec) : spec_(spec) {
+  row_begin_ = {0};
+  for (const SeqShape& s : spec.seqs) {
+    base_.push_back(s.base);
+    row_begin_.push_back(row_begin_.back() + s.rows);
+    max_pages_ = std::max(max_pages_, (s.base + s.rows + kPageTokens - 1) / kPageTokens);
+    mask_words_ = std::max(mask_words_, (s.rows + 63) / 64);
+  }
+  if (spec.tree) grow_trees();
+  place_pages();
+  fill_pools();
+}
+
+void AttentionCase::grow_trees() {
+  PhiloxStream rng(spec_.seed, 3);
+  pos_.resize(static_cast<size_t>(n_rows()));
+  mask_.assign(static_cast<size_t>(n_rows() * mask_words_), 0);
+  for (size_t s = 0; s < spec_.seqs.size(); ++s)
+    for (int i = 0; i < spec_.seqs[s].rows; ++i) {
+      const auto row = static_cast<size_t>(row_begin_[s] + i),
+                 words = static_cast<size_t>(mask_words_);
+      pos_[row] = base_[s];
+      if (i > 0) {  // hangs under a random earlier row and sees what that one sees
+        const size_t parent =
+            static_cast<size_t>(row_begin_[s]) + rng.below(static_cast<uint32_t>(i));
+        pos_[row] = pos_[parent] + 1;
+        std::copy_n(&mask_[parent * words], words, &mask_[row * words]);
+      }
+      mask_[row * words + static_cast<size_t>(i / 64)] |= uint64_t{1} << (i % 64);
+    }
+}
+
+bool AttentionCase::seen_by_any(int seq, int key_slot) const {
+  const auto s = static_cast<size_t>(seq);
+  if (spec_.tree && key_slot >= base_[s]) return true;
+  if (key_slot < spec_.key_lo || key_slot >= spec_.key_hi) return false;
+  const int oldest =
+      std::max(base_[s], key_slot);  // the first row's position, or the key's own row
+  return spec_.window == 0 || key_slot < spec_.sinks || oldest - key_slot < spec_.window;
+}
+
+void AttentionCase::place_pages() {
+  n_pages_ = spec_.seqs.size() * static_cast<size_t>(max_pages_);
+  std::vector<int32_t> order(n_pages_);
+  std::iota(order.begin(), order.end(), 0);
+  PhiloxStream rng(spec_.seed, 1);
+  for (size_t i = n_pages_; i > 1; --i)
+    std::swap(order[i - 1], order[rng.below(static_cast<uint32_t>(i))]);
+  table_.assign(n_pages_, -1);
+  for (int s = 0; s < static_cast<int>(spec_.seqs.size()); ++s) {
+    const SeqShape& shape = spec_.seqs[static_cast<size_t>(s)];
+    for (int page = 0; page * kPageTokens < shape.base + shape.rows; ++page) {
+      bool kept = false;
+      for (int t = page * kPageTokens; t < (page + 1) * kPageTokens; ++t)
+        kept |= t < shape.base + shape.rows && seen_by_any(s, t);
+      const auto at = static_cast<size_t>(s * max_pages_ + page);
+      if (kept) table_[at] = order[at];
+    }
+  }
+}
+
+void AttentionCase::fill_pools() {
+  const auto d = static_cast<size_t>(spec_.d), heads = static_cast<size_t>(spec_.kv_heads);
+  const size_t values = n_pages_ * heads * kPageTokens * d;
+  const size_t n_q = static_cast<size_t>(n_rows()) * row_values();
+  k_.resize(values * dtype_bytes(spec_.dtype));
+  v_.resize(k_.size());
+  q_.resize(n_q * dtype_bytes(spec_.dtype));
+  out_.resize(n_q * dtype_bytes(spec_.out_dtype));
+  lse_.resize(n_q / d);
+  for (size_t i = 0; i < values; ++i) {
+    put(k_, spec_.dtype, i, kNaN);
+    put(v_, spec_.dtype, i, kNaN);
+  }
+  // One stream a (sequence, slot): the same token has the same keys whatever the split into steps.
+  for (int s = 0; s < static_cast<int>(spec_.seqs.size()); ++s) {
+    const SeqShape& shape = spec_.seqs[static_cast<size_t>(s)];
+    for (int t = 0; t < shape.base + shape.rows; ++t) {
+      const int32_t page = table_[static_cast<size_t>(s * max_pages_ + t / kPageTokens)];
+      if (page < 0) continue;
+      const bool seen = seen_by_any(s, t);
+      PhiloxStream rng(spec_.seed, static_cast<uint32_t>(1000 + s * 100000 + t));
+      for (size_t h = 0; h < heads; ++h)
+        for (size_t c = 0; c < d; ++c) {
+          const size_t at = ((static_cast<size_t>(page) * heads + h) * kPageTokens +
+                             static_cast<size_t>(t % kPageTokens)) *
+                                d +
+                            c;
+          const float k = uniform(rng, 2.0f), v = uniform(rng, 1.0f);
+          put(k_, spec_.dtype, at, seen ? k : 1000.0f);
+          put(v_, spec_.dtype, at, seen ? v : 1000.0f);
+        }
+    }
+    for (int i = 0; i < shape.rows; ++i) {
+      PhiloxStream rng(spec_.seed, static_cast<uint32_t>(50000000 + s * 100000 + shape.base + i));
+      const size_t row = static_cast<size_t>(row_begin_[static_cast<size_t>(s)] + i) * row_values();
+      for (size_t c = 0; c < row_values(); ++c) put(q_, spec_.dtype, row + c, uniform(rng, 2.0f));
+    }
+  }
+}
+
+AttentionParams AttentionCase::params() {
+  AttentionParams p{};
+  p.out = out_.data();
+  p.lse = lse_.data();
+  p.q = q_.data();
+  p.k_pool = k_.data();
+  p.v_pool = v_.data();
+  p.page_table = table_.data();
+  p.row_begin = row_begin_.data();
+  p.base = base_.data();
+  p.pos = spec_.tree ? pos_.data() : nullptr;
+  p.tree_mask = spec_.tree ? mask_.data() : nullptr;
+  p.dtype = spec_.dtype;
+  p.out_dtype = spec_.out_dtype;
+  p.n_seqs = static_cast<int>(spec_.seqs.size());
+  p.max_pages = max_pages_;
+  p.n_heads = spec_.group * spec_.kv_heads;
+  p.n_kv_heads = spec_.kv_heads;
+  p.head_dim = spec_.d;
+  p.mask_words = mask_words_;
+  p.key_lo = spec_.key_lo;
+  p.key_hi = spec_.key_hi;
+  p.sinks = spec_.sinks;
+  p.window = spec_.window;
+  p.scale = 1.0f / std::sqrt(static_cast<float>(spec_.d));
+  return p;
+}
+
+void AttentionCase::run(const AttentionKernel& kernel, int threads) {
+  std::fill(out_.begin(), out_.end(), static_cast<unsigned char>(0xff));  // NaN in either dtype
+  std::fill(lse_.begin(), lse_.end(), kNaN);
+  run_attention(kernel, params(), threads);
+}
+
+void AttentionCase::run_ref(Range rows) { attention_ref(params(), rows); }
+
+float AttentionCase::out(size_t i) const {
+  return spec_.out_dtype == DType::f32 ? reinterpret_cast<const float*>(out_.data())[i]
+                                       : to_float(reinterpret_cast<const bf16*>(out_.data())[i]);
+}
+
+void run_attention(const AttentionKernel& kernel, const AttentionParams& p, int threads) {
+  const AttentionBounds bounds{p.n_seqs, p.row_begin[p.n_seqs], p.n_heads, p.n_kv_heads, p.head_dim,
+                               threads};
+  const size_t bytes = (attention_workspace_bytes(bounds) + 63) / 64 * 64;
+  const std::unique_ptr<void, decltype(&std::free)> workspace(std::aligned_alloc(64, bytes),
+                                                              std::free);
+  attention_with(kernel, p, workspace.get(), threads);
+}
+
+std::vector<AttentionVariant> attention_variants(DType dtype) {
+  std::vector<AttentionVariant> variants;
+  for (int i = 0; i <= static_cast<int>(isa_detected()); ++i) {
+    const auto isa = static_cast<Isa>(i);
+    const CpuTable& t = cpu_table(isa);
+    const AttentionKernel* kernel = dtype == DType::f32 ? t.attention_f32 : t.attention_bf16;
+    if (variants.empty() || variants.back().kernel != kernel) variants.push_back({isa, kernel});
+  }
+  return variants;
+}
+
+}  // namespace tandem::test

@@ -1,0 +1,144 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "attention_case.h"
+#include "base/convert.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+// What the model relies on: chunked prefill, ragged batches, any number of threads and rollback
+// give the plain run's bits. It holds for bf16 as well, because lanes never mix and splits lie at
+// absolute slots.
+
+namespace {
+
+struct Result {
+  std::vector<unsigned char> out;
+  std::vector<float> lse;
+  bool operator==(const Result& o) const {
+    return out == o.out && lse.size() == o.lse.size() &&
+           std::memcmp(lse.data(), o.lse.data(), lse.size() * sizeof(float)) == 0;
+  }
+};
+
+Result run_whole(AttentionCase& c, const AttentionKernel& kernel, int threads) {
+  c.run(kernel, threads);
+  return {c.out_bytes(), c.lse()};
+}
+
+/// The rows of a one-sequence case in chunks: rows before a chunk count as committed.
+Result run_chunked(AttentionCase& c, const AttentionKernel& kernel, const std::vector<int>& chunks,
+                   int threads) {
+  const AttentionParams whole = c.params();
+  const size_t row_bytes = c.row_values() * dtype_bytes(whole.dtype),
+               out_bytes = c.row_values() * dtype_bytes(whole.out_dtype);
+  for (int done = 0, i = 0; done < c.n_rows(); ++i) {
+    const int n = std::min(chunks[static_cast<size_t>(i) % chunks.size()], c.n_rows() - done);
+    const int32_t row_begin[2] = {0, n}, base[1] = {whole.base[0] + done};
+    AttentionParams p = whole;
+    p.row_begin = row_begin;
+    p.base = base;
+    const auto at = static_cast<size_t>(done);
+    p.q = static_cast<const char*>(whole.q) + at * row_bytes;
+    p.out = static_cast<char*>(whole.out) + at * out_bytes;
+    p.lse = whole.lse + at * static_cast<size_t>(whole.n_heads);
+    run_attention(kernel, p, threads);
+    done += n;
+  }
+  return {c.out_bytes(), c.lse()};
+}
+
+std::vector<AttentionSpec> specs(DType dtype) {
+  AttentionSpec plain{.d = 64, .group = 3, .kv_heads = 2, .seqs = {{0, 150}}, .dtype = dtype};
+  AttentionSpec windowed = plain, far = plain, odd = plain;
+  windowed.seqs = {{960, 130}}, windowed.window = 100, windowed.sinks = 4;
+  far.seqs = {{2000, 90}};
+  odd.d = 80, odd.group = 7, odd.kv_heads = 1, odd.seqs = {{980, 70}};
+  for (AttentionSpec* s : {&plain, &windowed, &far, &odd}) s->out_dtype = DType::f32;
+  return {plain, windowed, far, odd};
+}
+
+template <class Check>
+void for_all(const Check& check) {
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (const AttentionVariant& v : attention_variants(dtype))
+      for (const AttentionSpec& s : specs(dtype)) {
+        INFO(dtype_name(dtype), " ", isa_name(v.isa), " ", s.text());
+        check(s, *v.kernel);
+      }
+}
+
+}  // namespace
+
+TEST_SUITE("kernels/attention bits") {
+  TEST_CASE("chunks of any size give the bits of one call") {
+    for_all([](const AttentionSpec& s, const AttentionKernel& kernel) {
+      AttentionCase a(s), b(s);
+      const Result whole = run_whole(a, kernel, 1);
+      for (const auto& chunks :
+           std::vector<std::vector<int>>{{1}, {7}, {64}, {1, 33, 17, 2}})
+        CHECK(run_chunked(b, kernel, chunks, 2) == whole);
+    });
+  }
+
+  TEST_CASE("any number of threads gives the same bits") {
+    for_all([](const AttentionSpec& s, const AttentionKernel& kernel) {
+      AttentionCase a(s);
+      const Result one = run_whole(a, kernel, 1);
+      for (int threads : {2, 3, 16}) CHECK(run_whole(a, kernel, threads) == one);
+    });
+  }
+
+  TEST_CASE("a decode step divided among many threads gives the bits of one") {
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (const AttentionVariant& v : attention_variants(dtype)) {
+        AttentionSpec s{.d = 128, .group = 4, .kv_heads = 2, .seqs = {{9000, 1}}, .dtype = dtype};
+        s.out_dtype = DType::f32;
+        AttentionCase a(s);
+        const Result one = run_whole(a, *v.kernel, 1);
+        for (int threads : {4, 16}) {
+          const AttentionParams p = a.params();
+          std::vector<char> workspace(attention_workspace_bytes({1, 1, 8, 2, 128, threads}));
+          CHECK(attention_plan(p, *v.kernel, threads, workspace.data()).n_merges ==
+                2);  // it was divided
+          CHECK(run_whole(a, *v.kernel, threads) == one);
+        }
+      }
+  }
+
+  TEST_CASE("batch mates leave no trace") {
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (const AttentionVariant& v : attention_variants(dtype)) {
+        AttentionSpec s{.d = 96, .group = 3, .kv_heads = 2, .dtype = dtype};
+        s.out_dtype = DType::f32;
+        s.seqs = {{70, 33}, {0, 130}, {1500, 1}, {1023, 2}};
+        AttentionCase batch(s);
+        const Result all = run_whole(batch, *v.kernel, 2);
+        const AttentionParams p = batch.params();
+        for (int i = 0; i < p.n_seqs; ++i) {
+          AttentionParams alone = p;
+          const int first = p.row_begin[i], n = p.row_begin[i + 1] - first;
+          const int32_t row_begin[2] = {0, n};
+          std::vector<float> out(static_cast<size_t>(n) * batch.row_values()),
+              lse(static_cast<size_t>(n * p.n_heads));
+          alone.n_seqs = 1;
+          alone.row_begin = row_begin;
+          alone.base = p.base + i;
+          alone.page_table = p.page_table + i * p.max_pages;
+          alone.q = static_cast<const char*>(p.q) +
+                    static_cast<size_t>(first) * batch.row_values() * dtype_bytes(dtype);
+          alone.out = out.data();
+          alone.lse = lse.data();
+          run_attention(*v.kernel, alone, 1);
+          const size_t at = static_cast<size_t>(first) * batch.row_values();
+          CHECK(std::memcmp(out.data(), all.out.data() + at * sizeof(float),
+                            out.size() * sizeof(float)) == 0);
+          CHECK(std::memcmp(lse.data(), all.lse.data() + first * p.n_heads,
+                            lse.size() * sizeof(float)) == 0);
+        }
+      }
+  }
+}
