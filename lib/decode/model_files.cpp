@@ -43,6 +43,12 @@ void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
   }
 }
 
+bool has_tokenizer(const std::filesystem::path& folder) {
+  for (const char* file : {"tokenizer.json", "tokenizer.model", "vocab.json"})
+    if (std::filesystem::exists(folder / file)) return true;
+  return false;
+}
+
 }  // namespace
 
 ModelFiles open_model(const std::string& path, uint64_t seed) {
@@ -62,8 +68,8 @@ ModelFiles open_model(const std::string& path, uint64_t seed) {
                 "synthetic:llama-3.2-1b");
     m.name = m.folder.lexically_normal().filename().string();
     m.config = model::load_config(m.folder);
-    m.tokenizer = text::load_tokenizer(m.folder);
-    if (m.tokenizer->vocab_size() > m.config.vocab_size)
+    if (has_tokenizer(m.folder)) m.tokenizer = text::load_tokenizer(m.folder);
+    if (m.tokenizer && m.tokenizer->vocab_size() > m.config.vocab_size)
       throw input_error(path, "the tokenizer has {} tokens, the model only {}",
                         m.tokenizer->vocab_size(), m.config.vocab_size)
           .hint("tokenizer and weights come from different models");

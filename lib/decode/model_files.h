@@ -14,7 +14,8 @@ struct ModelFiles {
   std::string name;              // folder name, or "synthetic:..."
   std::filesystem::path folder;  // empty for synthetic models
   model::ModelConfig config;
-  std::unique_ptr<text::Tokenizer> tokenizer;  // null for synthetic models: ids in, ids out
+  // Null for synthetic models and folders that hold none: ids in, ids out.
+  std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<model::WeightSource> source;
   std::string fingerprint;  // of configuration and weight headers; ties saved states to a model
 
