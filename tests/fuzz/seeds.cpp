@@ -1,0 +1,179 @@
+#include "seeds.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+#include "io/file.h"
+#include "io/json.h"
+#include "io/jsonl.h"
+#include "io/safetensors.h"
+#include "kv/paged_store.h"
+#include "state_model.h"
+#include "temporary_folder.h"
+#include "text/tokenizer_config.h"
+
+namespace tandem::fuzz {
+namespace {
+
+using io::Json;
+using Seeds = std::vector<std::string>;
+
+const std::filesystem::path kModels = TANDEM_SOURCE_DIR "/recipes/models";
+
+/// The first tensors of a model under their own names, each extent cut to two.
+Seeds safetensors() {
+  const auto model = io::Safetensors::open(kModels / "tiny-2m/model.safetensors");
+  const std::vector<float> zeros(4);
+  std::vector<io::TensorView> tensors;
+  for (const io::TensorEntry& entry : model.entries()) {
+    if (tensors.size() == 6) break;
+    io::TensorView view = model.tensor(entry);
+    size_t n = 1;
+    for (int64_t& extent : view.shape)
+      n *= static_cast<size_t>(extent = std::min<int64_t>(extent, 2));
+    view.dtype = tensors.size() % 2 == 0 ? DType::f32 : DType::bf16;
+    view.bytes = std::as_bytes(std::span(zeros)).first(n * (view.dtype == DType::f32 ? 4 : 2));
+    tensors.push_back(view);
+  }
+  const test::TemporaryFolder folder;
+  io::write_safetensors(folder / "m", tensors, model.metadata());
+  io::write_safetensors(folder / "n", std::span(tensors).first(1));
+  return {io::read_file(folder / "m"), io::read_file(folder / "n")};
+}
+
+Seeds config_json() {
+  const std::string file = io::read_file(kModels / "tiny-16m/config.json");
+  Json other = io::parse_json(file, "config.json");
+  other["architectures"] = {"Qwen2ForCausalLM"};
+  for (const char* key : {"rope_theta", "rope_scaling", "torch_dtype", "head_dim"})
+    other.erase(key);
+  other.update({{"dtype", "float16"},
+                {"use_sliding_window", true},
+                {"sliding_window", 64},
+                {"max_window_layers", 2},
+                {"rope_parameters",
+                 {{"rope_type", "llama3"},
+                  {"rope_theta", 1e6},
+                  {"factor", 8},
+                  {"low_freq_factor", 1},
+                  {"high_freq_factor", 4},
+                  {"original_max_position_embeddings", 128}}}});
+  return {file, other.dump(1)};
+}
+
+Seeds shard_index() {
+  Json map;
+  const auto model = io::Safetensors::open(kModels / "tiny-2m/model.safetensors");
+  for (const io::TensorEntry& entry : model.entries()) {
+    if (map.size() == 6) break;
+    map[entry.name] =
+        map.size() < 3 ? "model-00001-of-00002.safetensors" : "model-00002-of-00002.safetensors";
+  }
+  return {Json{{"metadata", {{"total_size", 48}}}, {"weight_map", map}}.dump(1)};
+}
+
+Seeds jsonl() {
+  return {
+      "{\"prompt\": \"Hello\\n\", \"id\": 1}\n\n{\"prompt_ids\": [0, 17, -2.5e3], \"x\": null}\n",
+      "[1, [2, {\"a\": true}], \"\\u00e9\\ud83d\\ude00\"]\r\n\"\"\n"};
+}
+
+Seeds recipe_yaml() {
+  return {
+      "kind: pig-generate\nversion: 1\n# comment\nmodel: {path: recipes/models/tiny-16m}\n"
+      "run:\n  context: 16Ki\n  seed: 7\nsampling:\n  temperature: 0.6\n  stop: ['a', \"b\\n\"]\n",
+      "sweep:\n  - cache.kind: [full, streaming]\n  - run.batch: [1, 2]\ntext: |\n  two\n  "
+      "lines\n"};
+}
+
+/// The embedded tokenizer with a vocabulary of its first tokens, and the merges among these.
+Json small_tokenizer() {
+  constexpr int kTokens = 320;
+  Json j = io::parse_json(io::read_file(kModels / "tiny-2m/tokenizer.json"), "tokenizer.json");
+  Json vocab = Json::object(), merges = Json::array();
+  for (const auto& [piece, id] : j["model"]["vocab"].items())
+    if (id < kTokens) vocab[piece] = id;
+  for (const Json& rule : j["model"]["merges"]) {
+    const auto text = rule.is_string()
+                          ? rule.get<std::string>()
+                          : rule[0].get<std::string>() + " " + rule[1].get<std::string>();
+    const size_t space = text.find(' ');
+    const std::string left = text.substr(0, space), right = text.substr(space + 1);
+    if (vocab.contains(left) && vocab.contains(right) && vocab.contains(left + right))
+      merges.push_back(rule);
+  }
+  j["model"]["vocab"] = vocab;
+  j["model"]["merges"] = merges;
+  return j;
+}
+
+Seeds tokenizer_json() { return {small_tokenizer().dump(), small_tokenizer().dump(1)}; }
+
+/// vocab.json, a zero byte, merges.txt.
+Seeds vocab_merges() {
+  const Json model = small_tokenizer()["model"];
+  Json vocab = model["vocab"];
+  vocab["<|endoftext|>"] = vocab.size();
+  std::string merges = "#version: 0.2\n";
+  for (const Json& rule : model["merges"])
+    merges += (rule.is_string() ? rule.get<std::string>()
+                                : rule[0].get<std::string>() + " " + rule[1].get<std::string>()) +
+              "\n";
+  return {vocab.dump() + '\0' + merges};
+}
+
+Seeds tokenizer_config() { return {io::read_file(kModels / "tiny-2m/tokenizer_config.json")}; }
+
+Seeds chat_template() {
+  const auto config = text::load_tokenizer_config(kModels / "tiny-2m");
+  return {
+      config.chat_template.value(),
+      "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content']"
+      " + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+      "{{ '<|im_start|>assistant\n' }}{% endif %}"};
+}
+
+/// A prefill of three tokens, as save_state writes it.
+Seeds state() {
+  const decode::ModelFiles& files = state_model();
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  const io::Shape shape{files.config.n_kv_heads, kv::kPageTokens, files.config.head_dim};
+  const std::vector<float> page(static_cast<size_t>(shape[0] * shape[1] * shape[2]));
+  const std::vector<io::TensorView> tensors = {
+      {"tokens", DType::i32, {3}, std::as_bytes(std::span(tokens))},
+      {"k.0.0", DType::f32, shape, std::as_bytes(std::span(page))},
+      {"v.0.0", DType::f32, shape, std::as_bytes(std::span(page))}};
+  const test::TemporaryFolder folder;
+  io::write_safetensors(folder / "s", tensors,
+                        {{"format", "tandem.state/1"},
+                         {"model", files.name},
+                         {"fingerprint", files.fingerprint},
+                         {"compute", "f32"},
+                         {"policy", "full"}});
+  return {io::read_file(folder / "s")};
+}
+
+const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
+    {"safetensors", safetensors},           {"config_json", config_json},
+    {"shard_index", shard_index},           {"jsonl", jsonl},
+    {"recipe_yaml", recipe_yaml},           {"state", state},
+    {"tokenizer_json", tokenizer_json},     {"vocab_merges", vocab_merges},
+    {"tokenizer_config", tokenizer_config}, {"chat_template", chat_template},
+};
+
+}  // namespace
+
+std::vector<std::string> seeds(std::string_view target) {
+  const auto it = kTargets.find(target);
+  if (it == kTargets.end()) throw std::invalid_argument("no such target: " + std::string(target));
+  return it->second();
+}
+
+std::vector<std::string> targets() {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : kTargets) names.push_back(name);
+  return names;
+}
+
+}  // namespace tandem::fuzz
