@@ -29,9 +29,22 @@ class Mutator {
   }
 
  private:
-  static constexpr std::string_view kExtremes[] = {
-      "0", "-1", "1e999", "9223372036854775807", "18446744073709551615", "99999999999999999999",
-      "2147483648", "1.5", "null", "true", "\"\"", "[]", "{}", "\\u0000", "\xff\xfe", "../../etc/x"};
+  static constexpr std::string_view kExtremes[] = {"0",
+                                                   "-1",
+                                                   "1e999",
+                                                   "9223372036854775807",
+                                                   "18446744073709551615",
+                                                   "99999999999999999999",
+                                                   "2147483648",
+                                                   "1.5",
+                                                   "null",
+                                                   "true",
+                                                   "\"\"",
+                                                   "[]",
+                                                   "{}",
+                                                   "\\u0000",
+                                                   "\xff\xfe",
+                                                   "../../etc/x"};
 
   static void mutate_once(std::string& text, PhiloxStream& draw) {
     const auto size = static_cast<uint32_t>(text.size());
@@ -44,13 +57,27 @@ class Mutator {
       case 1:
         if (size > 0) text[at] = static_cast<char>(draw.below(256));
         break;
-      case 2: text.insert(at, 1, static_cast<char>(draw.below(256))); break;
-      case 3: text.erase(at, length); break;
-      case 4: text.resize(at); break;
-      case 5: text.insert(size == 0 ? 0 : draw.below(size), text.substr(at, length)); break;
-      case 6: replace_number(text, at, draw); break;
-      case 7: text.insert(at, kExtremes[draw.below(std::size(kExtremes))]); break;
-      case 8: text.insert(at, std::string(1 + draw.below(300), "[{\"("[draw.below(4)])); break;
+      case 2:
+        text.insert(at, 1, static_cast<char>(draw.below(256)));
+        break;
+      case 3:
+        text.erase(at, length);
+        break;
+      case 4:
+        text.resize(at);
+        break;
+      case 5:
+        text.insert(size == 0 ? 0 : draw.below(size), text.substr(at, length));
+        break;
+      case 6:
+        replace_number(text, at, draw);
+        break;
+      case 7:
+        text.insert(at, kExtremes[draw.below(std::size(kExtremes))]);
+        break;
+      case 8:
+        text.insert(at, std::string(1 + draw.below(300), "[{\"("[draw.below(4)]));
+        break;
     }
   }
 

@@ -78,9 +78,10 @@ void AtomicFile::fail(const char* action, int error_number) const {
   Error error = input_error(path_.string(), "{} after {} bytes: {}", action, written_,
                             std::strerror(error_number));
   const bool is_full = error_number == ENOSPC || error_number == EDQUOT;
-  throw std::move(error).hint(is_full ? "free some disk space or write to another disk; nothing was "
-                                        "left under the final name"
-                                      : "nothing was left under the final name");
+  throw std::move(error).hint(is_full
+                                  ? "free some disk space or write to another disk; nothing was "
+                                    "left under the final name"
+                                  : "nothing was left under the final name");
 }
 
 }  // namespace tandem::io

@@ -214,17 +214,22 @@ Json parse_json(std::string_view text, const std::string& where, const JsonOptio
 
 std::string describe(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::boolean: return value.get<bool>() ? "true" : "false";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::boolean:
+      return value.get<bool>() ? "true" : "false";
     case Json::value_t::string:
       return "the string " + quote(value.get_ref<const std::string&>(), 60);
     case Json::value_t::number_integer:
     case Json::value_t::number_unsigned:
-    case Json::value_t::number_float: return "the number " + value.dump();
+    case Json::value_t::number_float:
+      return "the number " + value.dump();
     case Json::value_t::array:
       return fmt::format("an array of {} item{}", value.size(), value.size() == 1 ? "" : "s");
-    case Json::value_t::object: return "an object";
-    default: return "binary data";
+    case Json::value_t::object:
+      return "an object";
+    default:
+      return "binary data";
   }
 }
 

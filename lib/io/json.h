@@ -17,7 +17,8 @@ struct JsonOptions {
 };
 
 /// One JSON document (RFC 8259) from text; nothing but white space may follow it.
-/// errors   kind input at `where:line:column`: syntax, invalid UTF-8, a number beyond double, nesting
+/// errors   kind input at `where:line:column`: syntax, invalid UTF-8, a number beyond double,
+/// nesting
 ///          deeper than the limit, a key given twice
 Json parse_json(std::string_view text, const std::string& where, const JsonOptions& options = {});
 

@@ -25,16 +25,16 @@ struct DTypeInfo {
 };
 
 constexpr std::array kDTypes = {
-    DTypeInfo{"F32", 32, DType::f32},       DTypeInfo{"BF16", 16, DType::bf16},
-    DTypeInfo{"F16", 16, DType::f16},       DTypeInfo{"I32", 32, DType::i32},
-    DTypeInfo{"I64", 64, DType::i64},       DTypeInfo{"U8", 8, DType::u8},
-    DTypeInfo{"F64", 64, std::nullopt},     DTypeInfo{"I8", 8, std::nullopt},
-    DTypeInfo{"I16", 16, std::nullopt},     DTypeInfo{"U16", 16, std::nullopt},
-    DTypeInfo{"U32", 32, std::nullopt},     DTypeInfo{"U64", 64, std::nullopt},
-    DTypeInfo{"BOOL", 8, std::nullopt},     DTypeInfo{"C64", 64, std::nullopt},
-    DTypeInfo{"F8_E4M3", 8, std::nullopt},  DTypeInfo{"F8_E5M2", 8, std::nullopt},
-    DTypeInfo{"F8_E8M0", 8, std::nullopt},  DTypeInfo{"F6_E2M3", 6, std::nullopt},
-    DTypeInfo{"F6_E3M2", 6, std::nullopt},  DTypeInfo{"F4", 4, std::nullopt},
+    DTypeInfo{"F32", 32, DType::f32},      DTypeInfo{"BF16", 16, DType::bf16},
+    DTypeInfo{"F16", 16, DType::f16},      DTypeInfo{"I32", 32, DType::i32},
+    DTypeInfo{"I64", 64, DType::i64},      DTypeInfo{"U8", 8, DType::u8},
+    DTypeInfo{"F64", 64, std::nullopt},    DTypeInfo{"I8", 8, std::nullopt},
+    DTypeInfo{"I16", 16, std::nullopt},    DTypeInfo{"U16", 16, std::nullopt},
+    DTypeInfo{"U32", 32, std::nullopt},    DTypeInfo{"U64", 64, std::nullopt},
+    DTypeInfo{"BOOL", 8, std::nullopt},    DTypeInfo{"C64", 64, std::nullopt},
+    DTypeInfo{"F8_E4M3", 8, std::nullopt}, DTypeInfo{"F8_E5M2", 8, std::nullopt},
+    DTypeInfo{"F8_E8M0", 8, std::nullopt}, DTypeInfo{"F6_E2M3", 6, std::nullopt},
+    DTypeInfo{"F6_E3M2", 6, std::nullopt}, DTypeInfo{"F4", 4, std::nullopt},
 };
 
 const DTypeInfo* find_dtype(std::string_view name) {
@@ -68,19 +68,25 @@ Error no_safetensors(std::string_view text, const std::string& where, Error erro
 size_t header_bytes(std::string_view text, const std::string& where) {
   if (text.size() < kLengthBytes)
     throw no_safetensors(text, where,
-                         input_error(where, "truncated: expected at least {} bytes of header length, "
-                                     "found a file of {} bytes", kLengthBytes, text.size())
+                         input_error(where,
+                                     "truncated: expected at least {} bytes of header length, "
+                                     "found a file of {} bytes",
+                                     kLengthBytes, text.size())
                              .hint("fetch the file again"));
   uint64_t n = 0;
   std::memcpy(&n, text.data(), kLengthBytes);
   if (n > kLargestHeader)
     throw no_safetensors(text, where,
-                         input_error(where, "header length is {} bytes, the format allows {}: not a "
-                                     "safetensors file", n, kLargestHeader));
+                         input_error(where,
+                                     "header length is {} bytes, the format allows {}: not a "
+                                     "safetensors file",
+                                     n, kLargestHeader));
   if (n > text.size() - kLengthBytes)
     throw no_safetensors(text, where,
-                         input_error(where, "truncated: the header should end at byte {}, the file "
-                                     "has {} bytes", n + kLengthBytes, text.size())
+                         input_error(where,
+                                     "truncated: the header should end at byte {}, the file "
+                                     "has {} bytes",
+                                     n + kLengthBytes, text.size())
                              .hint("fetch the file again"));
   return n;
 }
@@ -95,8 +101,7 @@ Shape parse_shape(const Json& value, const std::string& where) {
 
 TensorEntry parse_entry(const std::string& name, const Json& value, const std::string& file) {
   const std::string where = fmt::format("{}: tensor {}", file, quote(name));
-  if (!value.is_object())
-    throw input_error(where, "expected an object, found {}", describe(value));
+  if (!value.is_object()) throw input_error(where, "expected an object, found {}", describe(value));
   TensorEntry entry{name, get_string(value, "dtype", where), parse_shape(value, where)};
   const Json& offsets = get_array(value, "data_offsets", where);
   if (offsets.size() != 2)
@@ -203,7 +208,8 @@ TensorView Safetensors::tensor(std::string_view name) const {
 TensorView Safetensors::tensor(const TensorEntry& entry) const {
   const DTypeInfo* info = find_dtype(entry.dtype);
   if (info == nullptr || !info->type)
-    throw input_error(where_, "tensor {} has dtype {}, expected one of F32, BF16, F16, I32, I64, U8",
+    throw input_error(where_,
+                      "tensor {} has dtype {}, expected one of F32, BF16, F16, I32, I64, U8",
                       quote(entry.name), quote(entry.dtype));
   return {entry.name, *info->type, entry.shape,
           data_.subspan(entry.begin, entry.end - entry.begin)};

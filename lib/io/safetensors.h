@@ -36,8 +36,8 @@ struct TensorEntry {
   size_t begin = 0, end = 0;  // bytes within the data block
 };
 
-/// Reader of the safetensors format: 8 bytes of header length, a JSON header, one data block that the
-/// tensors fill without overlap or gap. Everything is checked before any tensor is handed out.
+/// Reader of the safetensors format: 8 bytes of header length, a JSON header, one data block that
+/// the tensors fill without overlap or gap. Everything is checked before any tensor is handed out.
 class Safetensors {
  public:
   /// errors   kind input: missing, or as for parse

@@ -14,12 +14,18 @@ namespace {
 
 const char* file_spelling(DType type) {
   switch (type) {
-    case DType::f32: return "F32";
-    case DType::bf16: return "BF16";
-    case DType::f16: return "F16";
-    case DType::i32: return "I32";
-    case DType::i64: return "I64";
-    case DType::u8: return "U8";
+    case DType::f32:
+      return "F32";
+    case DType::bf16:
+      return "BF16";
+    case DType::f16:
+      return "F16";
+    case DType::i32:
+      return "I32";
+    case DType::i64:
+      return "I64";
+    case DType::u8:
+      return "U8";
   }
   return "?";
 }
@@ -40,9 +46,10 @@ std::string header_text(std::span<const TensorView* const> order,
   size_t offset = 0;
   for (const TensorView* tensor : order) {
     const size_t end = offset + tensor->bytes.size();
-    header.push_back({tensor->name, {{"dtype", file_spelling(tensor->dtype)},
-                                     {"shape", tensor->shape},
-                                     {"data_offsets", {offset, end}}}});
+    header.push_back({tensor->name,
+                      {{"dtype", file_spelling(tensor->dtype)},
+                       {"shape", tensor->shape},
+                       {"data_offsets", {offset, end}}}});
     offset = end;
   }
   // A name or a metadata value that is not UTF-8 cannot be represented: replaced, not thrown.

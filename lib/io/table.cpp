@@ -92,9 +92,11 @@ std::string Table::render(TableFormat format) const {
   const bool is_markdown = format == TableFormat::markdown;
   std::vector<size_t> widths(columns_.size(), is_markdown ? 3 : 0);  // "---" needs three
   for (const Cells& line : lines)
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], display_width(line[i]));
+    for (size_t i = 0; i < line.size(); ++i)
+      widths[i] = std::max(widths[i], display_width(line[i]));
   for (Cells& line : lines)
-    for (size_t i = 0; i < line.size(); ++i) line[i] = padded(line[i], widths[i], columns_[i].align);
+    for (size_t i = 0; i < line.size(); ++i)
+      line[i] = padded(line[i], widths[i], columns_[i].align);
   if (is_markdown) {
     Cells rule;
     for (size_t i = 0; i < columns_.size(); ++i)

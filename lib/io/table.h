@@ -22,8 +22,8 @@ class Table {
   void add_row(std::vector<std::string> cells);
   size_t n_rows() const { return rows_.size(); }
 
-  /// text: columns padded with spaces, two between them. markdown: a pipe table, padded too, '|' and
-  /// line breaks escaped. csv: RFC 4180, lines end in a bare newline.
+  /// text: columns padded with spaces, two between them. markdown: a pipe table, padded too, '|'
+  /// and line breaks escaped. csv: RFC 4180, lines end in a bare newline.
   std::string render(TableFormat format) const;
 
  private:

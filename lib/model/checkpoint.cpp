@@ -89,8 +89,8 @@ std::map<std::string, std::string> parse_shard_index(std::string_view text,
     const bool is_plain = !shard.empty() && shard != "." && shard != ".." &&
                           shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
     if (!is_plain)
-      throw input_error(where, "weight_map {}: shard {} is not a plain file name", io::quote(tensor),
-                        io::quote(shard))
+      throw input_error(where, "weight_map {}: shard {} is not a plain file name",
+                        io::quote(tensor), io::quote(shard))
           .hint("shards must lie in the model folder itself");
     index[tensor] = shard;
   }
@@ -113,7 +113,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
   const std::filesystem::path index_path = folder / "model.safetensors.index.json";
   if (!std::filesystem::exists(index_path)) {
     refuse_foreign_weights(folder);
-    throw input_error(folder.string(), "neither model.safetensors nor model.safetensors.index.json "
+    throw input_error(folder.string(),
+                      "neither model.safetensors nor model.safetensors.index.json "
                       "is there")
         .hint("fetch the model's safetensors files into this folder");
   }
@@ -179,7 +180,8 @@ size_t Checkpoint::total_bytes() const {
 
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
   if (looks_quantised(checkpoint))
-    throw input_error(checkpoint.where(), "the weights are quantised (GPTQ or AWQ), which is not "
+    throw input_error(checkpoint.where(),
+                      "the weights are quantised (GPTQ or AWQ), which is not "
                       "supported")
         .hint("use the original checkpoint in bf16, f16 or f32");
   std::vector<std::string> problems;
@@ -190,11 +192,12 @@ void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
   for (const Weight weight : global_weights(config)) check(weight, 0);
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (const Weight weight : layer_weights(config)) check(weight, layer);
-  for (std::string& bias : unexpected_biases(config, checkpoint)) problems.push_back(std::move(bias));
+  for (std::string& bias : unexpected_biases(config, checkpoint))
+    problems.push_back(std::move(bias));
   if (problems.empty()) return;
-  throw input_error(checkpoint.where(), "{} tensor{} not as config.json needs {}:{}", problems.size(),
-                    problems.size() == 1 ? " is" : "s are", problems.size() == 1 ? "it" : "them",
-                    listed(problems))
+  throw input_error(checkpoint.where(), "{} tensor{} not as config.json needs {}:{}",
+                    problems.size(), problems.size() == 1 ? " is" : "s are",
+                    problems.size() == 1 ? "it" : "them", listed(problems))
       .hint("config.json and the weights must come from the same model");
 }
 

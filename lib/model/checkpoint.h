@@ -48,7 +48,8 @@ class Checkpoint {
 /// Compares a checkpoint with what the configuration needs. Tensors it does not need are passed
 /// over (rotary inv_freq buffers, a stored copy of a tied head), except biases: leaving those out
 /// would change the result.
-/// errors   kind input: every missing tensor, wrong shape, wrong dtype and unexpected bias, at most 20
+/// errors   kind input: every missing tensor, wrong shape, wrong dtype and unexpected bias, at most
+/// 20
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace tandem::model

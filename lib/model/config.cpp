@@ -39,17 +39,17 @@ constexpr std::array kArchs = {
 Arch parse_arch(const Json& j, const std::string& where) {
   const Json* names = io::find_array(j, "architectures", where);
   const bool by_name = names != nullptr && !names->empty();
-  const std::string found =
-      by_name ? io::as_string((*names)[0], "key 'architectures'", where)
-              : io::find_string(j, "model_type", where).value_or("");
+  const std::string found = by_name ? io::as_string((*names)[0], "key 'architectures'", where)
+                                    : io::find_string(j, "model_type", where).value_or("");
   if (found.empty())
     throw input_error(where, "keys 'architectures' and 'model_type' are missing: no model known")
         .hint("give the config.json of a model folder");
   for (const ArchInfo& info : kArchs)
     if (found == (by_name ? info.name : info.model_type)) return info.arch;
   throw input_error(where, "architecture {} is not supported", io::quote(found))
-      .hint("supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
-            "Qwen2ForCausalLM (Qwen2, Qwen2.5)");
+      .hint(
+          "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
+          "Qwen2ForCausalLM (Qwen2, Qwen2.5)");
 }
 
 /// Features that would change the result and that the forward does not have.
@@ -82,13 +82,16 @@ void parse_sizes(const Json& j, const std::string& where, ModelConfig& c) {
   c.n_kv_heads = static_cast<int>(
       io::find_int(j, "num_key_value_heads", where, 1, c.n_heads).value_or(c.n_heads));
   if (c.n_heads % c.n_kv_heads != 0)
-    throw input_error(where, "'num_attention_heads' {} is not a multiple of 'num_key_value_heads' {}",
+    throw input_error(where,
+                      "'num_attention_heads' {} is not a multiple of 'num_key_value_heads' {}",
                       c.n_heads, c.n_kv_heads);
 
   const auto head_dim = io::find_int(j, "head_dim", where, 2, kMaxDim / c.n_heads);
   if (!head_dim && c.dim % c.n_heads != 0)
-    throw input_error(where, "'hidden_size' {} is not a multiple of 'num_attention_heads' {} and "
-                      "there is no 'head_dim'", c.dim, c.n_heads);
+    throw input_error(where,
+                      "'hidden_size' {} is not a multiple of 'num_attention_heads' {} and "
+                      "there is no 'head_dim'",
+                      c.dim, c.n_heads);
   c.head_dim = static_cast<int>(head_dim.value_or(c.dim / c.n_heads));
   if (c.head_dim % 2 != 0)
     throw input_error(where, "head dimension {} is odd; rotary embedding turns pairs", c.head_dim);
@@ -106,8 +109,11 @@ void parse_biases(const Json& j, const std::string& where, ModelConfig& c) {
       c.qkv_bias = c.o_bias = io::find_bool(j, "attention_bias", where).value_or(false);
       c.mlp_bias = io::find_bool(j, "mlp_bias", where).value_or(false);
       break;
-    case Arch::mistral: break;
-    case Arch::qwen2: c.qkv_bias = true; break;
+    case Arch::mistral:
+      break;
+    case Arch::qwen2:
+      c.qkv_bias = true;
+      break;
   }
   c.tied_embeddings = io::find_bool(j, "tie_word_embeddings", where).value_or(false);
 }
@@ -119,16 +125,20 @@ void parse_layer_types(const Json& types, const std::string& where, ModelConfig&
                       types.size());
   c.sliding_window_from = c.n_layers;
   for (int layer = 0; layer < c.n_layers; ++layer) {
-    const std::string& type = io::as_string(types[static_cast<size_t>(layer)], "key 'layer_types'",
-                                            where);
+    const std::string& type =
+        io::as_string(types[static_cast<size_t>(layer)], "key 'layer_types'", where);
     const bool slides = type == "sliding_attention";
     if (!slides && type != "full_attention")
-      throw input_error(where, "key 'layer_types': expected 'full_attention' or 'sliding_attention', "
-                        "found {}", io::quote(type));
+      throw input_error(where,
+                        "key 'layer_types': expected 'full_attention' or 'sliding_attention', "
+                        "found {}",
+                        io::quote(type));
     if (slides) c.sliding_window_from = std::min(c.sliding_window_from, layer);
     if (!slides && c.sliding_window_from < layer)
-      throw input_error(where, "key 'layer_types': full attention in layer {} after sliding attention "
-                        "in layer {} is not supported", layer, c.sliding_window_from);
+      throw input_error(where,
+                        "key 'layer_types': full attention in layer {} after sliding attention "
+                        "in layer {} is not supported",
+                        layer, c.sliding_window_from);
   }
 }
 
@@ -137,10 +147,10 @@ void parse_window(const Json& j, const std::string& where, ModelConfig& c) {
   const bool is_qwen = c.arch == Arch::qwen2;
   if (is_qwen && !io::find_bool(j, "use_sliding_window", where).value_or(false)) return;
   // An absent key means 4096 to transformers in both architectures, null means none.
-  c.sliding_window = static_cast<int>(
-      j.contains("sliding_window")
-          ? io::find_int(j, "sliding_window", where, 1, kMaxContext).value_or(0)
-          : 4096);
+  c.sliding_window =
+      static_cast<int>(j.contains("sliding_window")
+                           ? io::find_int(j, "sliding_window", where, 1, kMaxContext).value_or(0)
+                           : 4096);
   if (c.sliding_window == 0) return;
   if (const Json* types = io::find_array(j, "layer_types", where))
     parse_layer_types(*types, where, c);
@@ -184,9 +194,7 @@ DType parse_dtype(const Json& j, const std::string& where) {
 
 }  // namespace
 
-const char* arch_name(Arch arch) {
-  return std::ranges::find(kArchs, arch, &ArchInfo::arch)->name;
-}
+const char* arch_name(Arch arch) { return std::ranges::find(kArchs, arch, &ArchInfo::arch)->name; }
 
 ModelConfig parse_config(std::string_view text, const std::string& where) {
   const Json j = io::parse_json(text, where);

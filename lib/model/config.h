@@ -28,8 +28,9 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Shape and constants of a model, from its config.json. Every count is positive and bounded so that
-/// products of any three fit in int64_t; n_heads is a multiple of n_kv_heads; head_dim is even.
+/// Shape and constants of a model, from its config.json. Every count is positive and bounded so
+/// that products of any three fit in int64_t; n_heads is a multiple of n_kv_heads; head_dim is
+/// even.
 struct ModelConfig {
   std::string name;  // folder or synthetic name, for people
   Arch arch = Arch::llama;
@@ -53,8 +54,8 @@ struct ModelConfig {
   bool mlp_bias = false;  // b_gate, b_up, b_down
   bool tied_embeddings = false;
   std::optional<int> bos_id;
-  std::vector<int> eos_ids;   // end-of-text ids; generation stops at any
-  DType dtype = DType::f32;   // what the checkpoint says it holds: f32, bf16 or f16
+  std::vector<int> eos_ids;  // end-of-text ids; generation stops at any
+  DType dtype = DType::f32;  // what the checkpoint says it holds: f32, bf16 or f16
 
   int group_size() const { return n_heads / n_kv_heads; }  // G
   int q_dim() const { return n_heads * head_dim; }

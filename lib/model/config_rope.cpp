@@ -67,7 +67,8 @@ Rope parse_rope(const Json& config, const std::string& where) {
   const RopeScaling scaling = parse_scaling(*new_form, place);
   if (config.contains("rope_theta") && theta != rope.theta)
     throw input_error(where, "'rope_theta' {} contradicts {} in 'rope_parameters'", rope.theta,
-                      theta).hint("remove the wrong one");
+                      theta)
+        .hint("remove the wrong one");
   if (old_form != nullptr && !(scaling == rope.scaling))
     throw input_error(where, "'rope_scaling' contradicts 'rope_parameters'")
         .hint("remove the wrong one");

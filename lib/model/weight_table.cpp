@@ -67,24 +67,34 @@ std::string checkpoint_name(Weight weight, int layer) {
 io::Shape weight_shape(Weight weight, const ModelConfig& c) {
   switch (weight) {
     case Weight::tok_emb:
-    case Weight::lm_head: return {c.vocab_size, c.dim};
+    case Weight::lm_head:
+      return {c.vocab_size, c.dim};
     case Weight::attn_norm:
     case Weight::ffn_norm:
     case Weight::out_norm:
     case Weight::bo:
-    case Weight::b_down: return {c.dim};
-    case Weight::wq: return {c.q_dim(), c.dim};
+    case Weight::b_down:
+      return {c.dim};
+    case Weight::wq:
+      return {c.q_dim(), c.dim};
     case Weight::wk:
-    case Weight::wv: return {c.kv_dim(), c.dim};
-    case Weight::wo: return {c.dim, c.q_dim()};
-    case Weight::bq: return {c.q_dim()};
+    case Weight::wv:
+      return {c.kv_dim(), c.dim};
+    case Weight::wo:
+      return {c.dim, c.q_dim()};
+    case Weight::bq:
+      return {c.q_dim()};
     case Weight::bk:
-    case Weight::bv: return {c.kv_dim()};
+    case Weight::bv:
+      return {c.kv_dim()};
     case Weight::w_gate:
-    case Weight::w_up: return {c.ffn_dim, c.dim};
-    case Weight::w_down: return {c.dim, c.ffn_dim};
+    case Weight::w_up:
+      return {c.ffn_dim, c.dim};
+    case Weight::w_down:
+      return {c.dim, c.ffn_dim};
     case Weight::b_gate:
-    case Weight::b_up: return {c.ffn_dim};
+    case Weight::b_up:
+      return {c.ffn_dim};
   }
   return {};
 }
@@ -93,13 +103,18 @@ bool has_weight(Weight weight, const ModelConfig& config) {
   switch (weight) {
     case Weight::bq:
     case Weight::bk:
-    case Weight::bv: return config.qkv_bias;
-    case Weight::bo: return config.o_bias;
+    case Weight::bv:
+      return config.qkv_bias;
+    case Weight::bo:
+      return config.o_bias;
     case Weight::b_gate:
     case Weight::b_up:
-    case Weight::b_down: return config.mlp_bias;
-    case Weight::lm_head: return !config.tied_embeddings;
-    default: return true;
+    case Weight::b_down:
+      return config.mlp_bias;
+    case Weight::lm_head:
+      return !config.tied_embeddings;
+    default:
+      return true;
   }
 }
 

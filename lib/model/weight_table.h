@@ -11,8 +11,25 @@ namespace tandem::model {
 
 /// All weights by our names; see kWeights in weight_table.cpp for the checkpoint's.
 enum class Weight : uint8_t {
-  tok_emb, attn_norm, wq, wk, wv, wo, bq, bk, bv, bo,
-  ffn_norm, w_gate, w_up, w_down, b_gate, b_up, b_down, out_norm, lm_head,
+  tok_emb,
+  attn_norm,
+  wq,
+  wk,
+  wv,
+  wo,
+  bq,
+  bk,
+  bv,
+  bo,
+  ffn_norm,
+  w_gate,
+  w_up,
+  w_down,
+  b_gate,
+  b_up,
+  b_down,
+  out_norm,
+  lm_head,
 };
 
 std::string_view weight_name(Weight weight);  // "wq"

@@ -19,7 +19,8 @@ std::string parse_error(std::string_view text, const JsonOptions& options = {}) 
 
 TEST_SUITE("io/json") {
   TEST_CASE("a document comes out as it is written") {
-    const Json j = parse_json(R"( {"a": [1, -2, 2.5, "x\u00e9", null, true], "b": {"c": {}}} )", "");
+    const Json j =
+        parse_json(R"( {"a": [1, -2, 2.5, "x\u00e9", null, true], "b": {"c": {}}} )", "");
     CHECK(j.dump() == "{\"a\":[1,-2,2.5,\"x\u00e9\",null,true],\"b\":{\"c\":{}}}");
     CHECK(parse_json("18446744073709551615", "").get<uint64_t>() == UINT64_MAX);
     CHECK(parse_json("\xEF\xBB\xBF[]", "") == Json::array());
@@ -37,9 +38,10 @@ TEST_SUITE("io/json") {
           "expected ':'");
     CHECK(parse_error("[1, 2") ==
           "a.json:1:6: malformed JSON while parsing array - unexpected end of input; expected ']'");
-    CHECK(parse_error("[1] 2") ==
-          "a.json:1:5: malformed JSON while parsing value - unexpected number literal; expected end "
-          "of input");
+    CHECK(
+        parse_error("[1] 2") ==
+        "a.json:1:5: malformed JSON while parsing value - unexpected number literal; expected end "
+        "of input");
     CHECK(parse_error("[1e999]") == "a.json:1:6: malformed JSON number overflow parsing '1e999'");
     CHECK(parse_error("[\"\xff\"]") ==
           "a.json:1:3: malformed JSON while parsing value - invalid string: ill-formed UTF-8 byte");
@@ -77,7 +79,8 @@ TEST_SUITE("io/json") {
   TEST_CASE("typed getters name key, expectation and finding") {
     const Json j = parse_json(
         R"({"i": 7, "big": 18446744073709551615, "f": 2.0, "s": "x", "b": true, "n": null,
-            "a": [1], "o": {}})", "");
+            "a": [1], "o": {}})",
+        "");
     CHECK(get_int(j, "i", "w", 7, 7) == 7);
     CHECK(get_double(j, "i", "w") == 7.0);
     CHECK(get_bool(j, "b", "w"));
@@ -87,7 +90,8 @@ TEST_SUITE("io/json") {
     const auto int_error = [&](const char* key, int64_t min, int64_t max) {
       return input_error_text([&] { get_int(j, key, "w", min, max); });
     };
-    CHECK(int_error("i", 8, 9) == "w: key 'i': expected an integer from 8 to 9, found the number 7");
+    CHECK(int_error("i", 8, 9) ==
+          "w: key 'i': expected an integer from 8 to 9, found the number 7");
     CHECK(int_error("i", 8, kAnyMax) == "w: key 'i': expected an integer >= 8, found the number 7");
     CHECK(int_error("f", 0, 9) ==
           "w: key 'f': expected an integer from 0 to 9, found the number 2.0");
@@ -126,10 +130,16 @@ TEST_SUITE("io/json") {
 
   TEST_CASE("quoted text is safe to print") {
     CHECK(quote("plain") == "'plain'");
-    CHECK(quote("a\x1b[31m\n\x7f") == "'a?[31m?" "?'");
+    CHECK(quote("a\x1b[31m\n\x7f") ==
+          "'a?[31m?"
+          "?'");
     CHECK(quote("\u00e9\xff\u4e2d") == "'\u00e9?\u4e2d'");
-    CHECK(quote("\xC2\x9B" "31m") == "'?31m'");  // a one-character escape sequence starter
-    CHECK(quote("\xED\xA0\x80") == "'?" "?" "?'");   // a surrogate
+    CHECK(quote("\xC2\x9B"
+                "31m") == "'?31m'");  // a one-character escape sequence starter
+    CHECK(quote("\xED\xA0\x80") ==
+          "'?"
+          "?"
+          "?'");  // a surrogate
     CHECK(quote(std::string(500, 'a')) == "'" + std::string(80, 'a') + "...'");
   }
 }
@@ -142,8 +152,9 @@ TEST_SUITE("io/jsonl") {
                      seen.push_back(where + " " + value.dump());
                    });
     CHECK(seen == std::vector<std::string>{"p.jsonl:1 {\"a\":1}", "p.jsonl:4 [2]", "p.jsonl:5 3"});
-    CHECK(input_error_text([] { for_each_jsonl("1\n\n{]", "p.jsonl", [](auto&, auto&) {}); })
-              .starts_with("p.jsonl:3:2: malformed JSON while parsing object key"));
+    CHECK(input_error_text([] {
+            for_each_jsonl("1\n\n{]", "p.jsonl", [](auto&, auto&) {});
+          }).starts_with("p.jsonl:3:2: malformed JSON while parsing object key"));
   }
 
   TEST_CASE("a written line is always valid") {

@@ -41,19 +41,22 @@ TEST_SUITE("io/mutation") {
         R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
         R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},)"
         R"("c":{"dtype":"F8_E4M3","shape":[8],"data_offsets":[32,40]}})";
-    check_reader(test::safetensors_image(header, std::string(40, 'd')), [](const std::string& image) {
-      const auto file = io::Safetensors::parse(test::as_bytes(image), "m");
-      size_t sum = 0;
-      for (const io::TensorEntry& entry : file.entries()) {
-        if (entry.dtype != "F32" && entry.dtype != "BF16") continue;
-        for (const std::byte b : file.tensor(entry).bytes) sum += static_cast<size_t>(b);
-      }
-      CHECK(sum <= image.size() * 255);
-    });
+    check_reader(test::safetensors_image(header, std::string(40, 'd')),
+                 [](const std::string& image) {
+                   const auto file = io::Safetensors::parse(test::as_bytes(image), "m");
+                   size_t sum = 0;
+                   for (const io::TensorEntry& entry : file.entries()) {
+                     if (entry.dtype != "F32" && entry.dtype != "BF16") continue;
+                     for (const std::byte b : file.tensor(entry).bytes)
+                       sum += static_cast<size_t>(b);
+                   }
+                   CHECK(sum <= image.size() * 255);
+                 });
   }
 
   TEST_CASE("damaged JSON") {
-    check_reader(R"({"a": [1, 2.5e3, "x\u00e9\n", null], "b": {"c": {"d": [true, false]}}, "e": -1})",
-                 [](const std::string& text) { io::parse_json(text, "j"); });
+    check_reader(
+        R"({"a": [1, 2.5e3, "x\u00e9\n", null], "b": {"c": {"d": [true, false]}}, "e": -1})",
+        [](const std::string& text) { io::parse_json(text, "j"); });
   }
 }

@@ -50,19 +50,22 @@ TEST_SUITE("io/safetensors") {
     CHECK(b.bytes.size() == 8);
     CHECK(file.tensor("scalar").bytes.size() == 2);
     CHECK(file.tensor("none").bytes.empty());
-    CHECK(test::input_error_text([&] { file.tensor("c"); }) == "m.safetensors: tensor 'c' is missing");
+    CHECK(test::input_error_text([&] { file.tensor("c"); }) ==
+          "m.safetensors: tensor 'c' is missing");
   }
 
   TEST_CASE("other dtypes are refused only when they are used") {
-    const std::string image = safetensors_image(
-        R"({"a":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[0,3]},)"
-        R"("b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},)"
-        R"("c":{"dtype":"Q9","shape":[7],"data_offsets":[5,6]},)"
-        R"("d":{"dtype":"F4","shape":[4],"data_offsets":[6,8]}})", "01234567");
+    const std::string image =
+        safetensors_image(R"({"a":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[0,3]},)"
+                          R"("b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},)"
+                          R"("c":{"dtype":"Q9","shape":[7],"data_offsets":[5,6]},)"
+                          R"("d":{"dtype":"F4","shape":[4],"data_offsets":[6,8]}})",
+                          "01234567");
     const Safetensors file = parse(image);
     CHECK(file.tensor("b").dtype == DType::u8);
     CHECK(test::input_error_text([&] { file.tensor("a"); }) ==
-          "m.safetensors: tensor 'a' has dtype 'F8_E4M3', expected one of F32, BF16, F16, I32, I64, U8");
+          "m.safetensors: tensor 'a' has dtype 'F8_E4M3', expected one of F32, BF16, F16, I32, "
+          "I64, U8");
     CHECK(test::input_error_text([&] { file.tensor("c"); }) ==
           "m.safetensors: tensor 'c' has dtype 'Q9', expected one of F32, BF16, F16, I32, I64, U8");
   }
@@ -85,7 +88,8 @@ TEST_SUITE("io/safetensors") {
           "m.safetensors: header length is 100000001 bytes, the format allows 100000000: not a "
           "safetensors file");
     std::memset(image.data(), 0xFF, 8);
-    CHECK(error_of(image).starts_with("m.safetensors: header length is 18446744073709551615 bytes"));
+    CHECK(
+        error_of(image).starts_with("m.safetensors: header length is 18446744073709551615 bytes"));
   }
 
   TEST_CASE("other formats under this name are told apart") {
@@ -98,9 +102,12 @@ TEST_SUITE("io/safetensors") {
   }
 
   TEST_CASE("a header that is not of the form") {
-    CHECK(header_error("[]", 0) == "m.safetensors: header: expected an object, found an array of 0 items");
-    CHECK(header_error(R"({"a":1})", 0) == "m.safetensors: tensor 'a': expected an object, found the number 1");
-    CHECK(header_error(R"({"a":{}})", 0) == "m.safetensors: tensor 'a': key 'dtype' is missing, expected a string");
+    CHECK(header_error("[]", 0) ==
+          "m.safetensors: header: expected an object, found an array of 0 items");
+    CHECK(header_error(R"({"a":1})", 0) ==
+          "m.safetensors: tensor 'a': expected an object, found the number 1");
+    CHECK(header_error(R"({"a":{}})", 0) ==
+          "m.safetensors: tensor 'a': key 'dtype' is missing, expected a string");
     CHECK(header_error(R"({"a":{"dtype":"F32"}})", 0) ==
           "m.safetensors: tensor 'a': key 'shape' is missing, expected an array");
     CHECK(header_error(R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", 8) ==
@@ -108,7 +115,8 @@ TEST_SUITE("io/safetensors") {
     CHECK(header_error(R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,8]}})", 8) ==
           "m.safetensors: tensor 'a': key 'shape': expected an integer >= 0, found the number -1");
     CHECK(header_error(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})", 8) ==
-          "m.safetensors: tensor 'a': key 'data_offsets': expected [begin, end], found an array of 1 item");
+          "m.safetensors: tensor 'a': key 'data_offsets': expected [begin, end], found an array of "
+          "1 item");
     CHECK(header_error(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8) ==
           "m.safetensors: tensor 'a': data_offsets [8, 0] end before they begin");
     CHECK(header_error(R"({"__metadata__":{"k":1}})", 0) ==
@@ -116,15 +124,17 @@ TEST_SUITE("io/safetensors") {
     CHECK(header_error(R"({"__metadata__":3})", 0) ==
           "m.safetensors: key '__metadata__': expected an object, found the number 3");
     CHECK(header_error(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                       R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1) ==
-          "m.safetensors (header):1:54: the key 'a' is given twice");
+                       R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+                       1) == "m.safetensors (header):1:54: the key 'a' is given twice");
   }
 
   TEST_CASE("a shape that does not match the bytes") {
     CHECK(header_error(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,20]}})", 20) ==
           "m.safetensors: tensor 'a': shape [2,3] of F32 needs 24 bytes, data_offsets span 20");
-    CHECK(header_error(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0) ==
-          "m.safetensors: tensor 'a': shape [4294967296,4294967296] of F32 has no size in whole bytes "
+    CHECK(header_error(
+              R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", 0) ==
+          "m.safetensors: tensor 'a': shape [4294967296,4294967296] of F32 has no size in whole "
+          "bytes "
           "below 2^61");
     CHECK(header_error(R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2) ==
           "m.safetensors: tensor 'a': shape [3] of F4 has no size in whole bytes below 2^61");
@@ -140,16 +150,19 @@ TEST_SUITE("io/safetensors") {
           "m.safetensors: tensors 'a' and 'b' overlap: bytes [0, 8] and [6, 10]");
     CHECK(header_error("{" + a + R"(,"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})", 8) ==
           "m.safetensors: tensors 'a' and 'b' overlap: bytes [0, 8] and [0, 8]");
-    CHECK(header_error("{" + a + R"(,"b":{"dtype":"U8","shape":[2],"data_offsets":[10,12]}})", 12) ==
-          "m.safetensors: 2 bytes before tensor 'b' belong to no tensor");
-    CHECK(header_error("{}", 3) == "m.safetensors: 3 bytes after the last tensor belong to no tensor");
+    CHECK(header_error("{" + a + R"(,"b":{"dtype":"U8","shape":[2],"data_offsets":[10,12]}})",
+                       12) == "m.safetensors: 2 bytes before tensor 'b' belong to no tensor");
+    CHECK(header_error("{}", 3) ==
+          "m.safetensors: 3 bytes after the last tensor belong to no tensor");
   }
 
   TEST_CASE("a file on disk stays readable after its pages are dropped") {
     const test::TemporaryFolder folder;
     const std::string data(1 << 16, 'q');
-    const auto path = folder.write("m.safetensors", safetensors_image(
-        R"({"a":{"dtype":"U8","shape":[65536],"data_offsets":[0,65536]}})", data));
+    const auto path =
+        folder.write("m.safetensors",
+                     safetensors_image(
+                         R"({"a":{"dtype":"U8","shape":[65536],"data_offsets":[0,65536]}})", data));
     const Safetensors file = Safetensors::open(path);
     const Safetensors copy = file;  // shares the mapping
     const io::TensorView a = copy.tensor("a");

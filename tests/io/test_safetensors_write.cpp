@@ -41,7 +41,8 @@ TEST_SUITE("io/safetensors_write") {
       CHECK(std::equal(read.bytes.begin(), read.bytes.end(), written.bytes.begin()));
       if (!read.bytes.empty() && !written.shape.empty())
         CHECK(reinterpret_cast<uintptr_t>(read.bytes.data()) %
-                  (read.bytes.size() / static_cast<size_t>(written.shape[0])) == 0);
+                  (read.bytes.size() / static_cast<size_t>(written.shape[0])) ==
+              0);
     }
   }
 

@@ -35,7 +35,8 @@ struct Tensors {
   explicit Tensors(const ModelConfig& c) {
     for (const Weight w : global_weights(c)) shapes[checkpoint_name(w)] = weight_shape(w, c);
     for (int layer = 0; layer < c.n_layers; ++layer)
-      for (const Weight w : layer_weights(c)) shapes[checkpoint_name(w, layer)] = weight_shape(w, c);
+      for (const Weight w : layer_weights(c))
+        shapes[checkpoint_name(w, layer)] = weight_shape(w, c);
   }
   void write(const std::filesystem::path& path) const {
     std::vector<io::TensorView> views;
@@ -80,7 +81,8 @@ TEST_SUITE("model/weight_table") {
     c.tied_embeddings = c.qkv_bias = c.o_bias = c.mlp_bias = true;
     CHECK(layer_weights(c).size() == 16);
     CHECK(global_weights(c).size() == 2);
-    CHECK(n_params(c) == 10 * 8 + 8 + 2 * (2 * 8 + 2 * 64 + 2 * 32 + 3 * 48 + 8 + 4 + 4 + 8 + 6 + 6 + 8));
+    CHECK(n_params(c) ==
+          10 * 8 + 8 + 2 * (2 * 8 + 2 * 64 + 2 * 32 + 3 * 48 + 8 + 4 + 4 + 8 + 6 + 6 + 8));
   }
 }
 
@@ -107,7 +109,8 @@ TEST_SUITE("model/checkpoint") {
     CHECK(t.check_error(c) == "nothing thrown");
     t.shapes.erase("lm_head.weight");
     CHECK(t.check_error(c) ==
-          "1 tensor is not as config.json needs it:\n  lm_head.weight: missing, expected shape [10,8]");
+          "1 tensor is not as config.json needs it:\n  lm_head.weight: missing, expected shape "
+          "[10,8]");
     ModelConfig tied = c;
     tied.tied_embeddings = true;
     CHECK(t.check_error(tied) == "nothing thrown");
@@ -140,8 +143,9 @@ TEST_SUITE("model/checkpoint") {
   TEST_CASE("a tensor of another dtype is refused when it is used") {
     const test::TemporaryFolder folder;
     const std::vector<int64_t> ids(8);
-    io::write_safetensors(folder / "model.safetensors",
-                          std::vector<io::TensorView>{{"x", DType::i64, {8}, std::as_bytes(std::span(ids))}});
+    io::write_safetensors(
+        folder / "model.safetensors",
+        std::vector<io::TensorView>{{"x", DType::i64, {8}, std::as_bytes(std::span(ids))}});
     const Checkpoint checkpoint = Checkpoint::open(folder.path());
     CHECK(checkpoint.contains("x"));
     CHECK(checkpoint.names() == std::vector<std::string>{"x"});
@@ -176,15 +180,19 @@ TEST_SUITE("model/checkpoint") {
     }
     map["ghost"] = "one.safetensors";
     write_index();
-    CHECK(open_error(folder.path()) == (folder / "one.safetensors").string() +
-                                           ": tensor 'ghost' is missing; the index names this file for it");
+    CHECK(open_error(folder.path()) ==
+          (folder / "one.safetensors").string() +
+              ": tensor 'ghost' is missing; the index names this file for it");
     map["ghost"] = "three.safetensors";
     write_index();
-    CHECK(open_error(folder.path()) == index + ": 1 of 3 shard files missing:\n  three.safetensors");
+    CHECK(open_error(folder.path()) ==
+          index + ": 1 of 3 shard files missing:\n  three.safetensors");
   }
 
   TEST_CASE("indices that lie") {
-    CHECK(parse_shard_index(R"({"metadata":{"total_size":1},"weight_map":{"a":"s"}})", "").at("a") == "s");
+    CHECK(
+        parse_shard_index(R"({"metadata":{"total_size":1},"weight_map":{"a":"s"}})", "").at("a") ==
+        "s");
     CHECK(index_error("{}") == "i.json: key 'weight_map' is missing, expected an object");
     CHECK(index_error(R"({"weight_map":{}})") == "i.json: weight_map names no tensor");
     CHECK(index_error(R"({"weight_map":{"a":1}})") ==
@@ -203,20 +211,24 @@ TEST_SUITE("model/checkpoint") {
           path + ": neither model.safetensors nor model.safetensors.index.json is there");
     folder.write("pytorch_model-00002.bin", "PK");
     folder.write("pytorch_model-00001.bin", "PK");
-    CHECK(open_error(folder.path()) ==
-          path + "/pytorch_model-00001.bin: PyTorch pickle files are not supported, expected safetensors");
+    CHECK(open_error(folder.path()) == path +
+                                           "/pytorch_model-00001.bin: PyTorch pickle files are not "
+                                           "supported, expected safetensors");
     folder.write("model.Q4_K_M.gguf", "GGUF");
     CHECK(open_error(folder.path()) ==
           path + "/model.Q4_K_M.gguf: GGUF files are not supported, expected safetensors");
     CHECK(open_error(folder / "pytorch_model-00001.bin") ==
-          path + "/pytorch_model-00001.bin: PyTorch pickle files are not supported, expected safetensors");
+          path +
+              "/pytorch_model-00001.bin: PyTorch pickle files are not supported, expected "
+              "safetensors");
     CHECK(open_error(folder / "none") == path + "/none: no such model folder");
   }
 }
 
 TEST_SUITE("model/mutation") {
   TEST_CASE("damaged config.json and index.json raise input errors and nothing else") {
-    const std::string config = io::read_file(TANDEM_SOURCE_DIR "/recipes/models/tiny-16m/config.json");
+    const std::string config =
+        io::read_file(TANDEM_SOURCE_DIR "/recipes/models/tiny-16m/config.json");
     const std::string qwen =
         R"({"architectures":["Qwen2ForCausalLM"],"hidden_size":64,"num_hidden_layers":4,)"
         R"("num_attention_heads":8,"num_key_value_heads":2,"intermediate_size":172,"vocab_size":512,)"
@@ -225,8 +237,9 @@ TEST_SUITE("model/mutation") {
         R"("sliding_attention"],"dtype":"bfloat16","rope_parameters":{"rope_type":"llama3",)"
         R"("rope_theta":1e6,"factor":8,"low_freq_factor":1,"high_freq_factor":4,)"
         R"("original_max_position_embeddings":128},"eos_token_id":[1,2]})";
-    const std::string index = R"({"metadata":{"total_size":48},"weight_map":{"a":"m-1.safetensors",)"
-                              R"("b":"m-2.safetensors","c":"m-1.safetensors"}})";
+    const std::string index =
+        R"({"metadata":{"total_size":48},"weight_map":{"a":"m-1.safetensors",)"
+        R"("b":"m-2.safetensors","c":"m-1.safetensors"}})";
     const test::Mutator mutator(4711);
     const auto check = [&](const std::string& valid, const auto& read) {
       REQUIRE_NOTHROW(read(valid));

@@ -14,7 +14,7 @@ using test::input_error_text;
 namespace {
 
 Json minimal(const char* architecture = "LlamaForCausalLM") {
-  return {{"architectures", {architecture}}, {"hidden_size", 64},  {"num_hidden_layers", 4},
+  return {{"architectures", {architecture}}, {"hidden_size", 64},        {"num_hidden_layers", 4},
           {"num_attention_heads", 8},        {"intermediate_size", 172}, {"vocab_size", 512},
           {"max_position_embeddings", 256}};
 }
@@ -56,15 +56,20 @@ TEST_SUITE("model/config") {
   }
 
   TEST_CASE("Llama in both spellings is one configuration") {
-    const Json common = {{"num_key_value_heads", 2}, {"head_dim", 16}, {"rms_norm_eps", 1e-5},
-                         {"bos_token_id", 5}, {"eos_token_id", {1, 2, 1}}, {"tie_word_embeddings", true},
-                         {"attention_bias", true}, {"mlp_bias", true}};
-    const Json scaling = {{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4},
+    const Json common = {{"num_key_value_heads", 2},  {"head_dim", 16},
+                         {"rms_norm_eps", 1e-5},      {"bos_token_id", 5},
+                         {"eos_token_id", {1, 2, 1}}, {"tie_word_embeddings", true},
+                         {"attention_bias", true},    {"mlp_bias", true}};
+    const Json scaling = {{"factor", 8.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4},
                           {"original_max_position_embeddings", 8192}};
-    const Json old_form = with(with(minimal(), common),
-        {{"rope_theta", 500000}, {"torch_dtype", "bfloat16"},
-         {"rope_scaling", with(scaling, {{"rope_type", "llama3"}})}});
-    const Json new_form = with(with(minimal(), common),
+    const Json old_form =
+        with(with(minimal(), common), {{"rope_theta", 500000},
+                                       {"torch_dtype", "bfloat16"},
+                                       {"rope_scaling", with(scaling, {{"rope_type", "llama3"}})}});
+    const Json new_form = with(
+        with(minimal(), common),
         {{"dtype", "bfloat16"},
          {"rope_parameters", with(scaling, {{"rope_type", "llama3"}, {"rope_theta", 500000.0}})}});
     for (const Json& j : {old_form, new_form, with(old_form, new_form)}) {
@@ -85,11 +90,16 @@ TEST_SUITE("model/config") {
 
   TEST_CASE("RoPE scaling kinds") {
     const RopeScaling linear{RopeScalingKind::linear, 4.0, 1.0, 4.0, 8192};
-    CHECK(parse(with(minimal(), {{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}})).rope_scaling == linear);
-    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e4}}}})).rope_scaling == linear);
+    CHECK(parse(with(minimal(), {{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}))
+              .rope_scaling == linear);
+    CHECK(
+        parse(with(minimal(), {{"rope_parameters",
+                                {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e4}}}}))
+            .rope_scaling == linear);
     CHECK(parse(with(minimal(), {{"rope_scaling", nullptr}})).rope_scaling == RopeScaling{});
     CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope_theta == 7.0);
-    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_type", "default"}}}})).rope_theta == 1e4);
+    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_type", "default"}}}})).rope_theta ==
+          1e4);
     for (const char* type : {"yarn", "dynamic", "longrope", "su"})
       CHECK(llama_error({{"rope_scaling", {{"type", type}, {"factor", 4}}}}) ==
             std::string("config.json: rope_scaling: RoPE type '") + type + "' is not supported");
@@ -97,12 +107,18 @@ TEST_SUITE("model/config") {
           "config.json: rope_scaling: key 'rope_type' is missing, expected a string");
     CHECK(llama_error({{"rope_scaling", {{"type", "linear"}}}}) ==
           "config.json: rope_scaling: key 'factor' is missing, expected a number");
-    CHECK(llama_error({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}}) ==
-          "config.json: rope_scaling: key 'factor': expected a number from 1 to 1000000, found 0.5");
-    CHECK(llama_error({{"rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4},
-                        {"high_freq_factor", 4}, {"original_max_position_embeddings", 8192}}}}) ==
+    CHECK(
+        llama_error({{"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}}}) ==
+        "config.json: rope_scaling: key 'factor': expected a number from 1 to 1000000, found 0.5");
+    CHECK(llama_error({{"rope_parameters",
+                        {{"rope_type", "llama3"},
+                         {"factor", 8},
+                         {"low_freq_factor", 4},
+                         {"high_freq_factor", 4},
+                         {"original_max_position_embeddings", 8192}}}}) ==
           "config.json: rope_parameters: 'high_freq_factor' 4 must exceed 'low_freq_factor' 4");
-    CHECK(llama_error({{"rope_theta", 1e4}, {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}}) ==
+    CHECK(llama_error({{"rope_theta", 1e4},
+                       {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}}) ==
           "config.json: 'rope_theta' 10000 contradicts 500000 in 'rope_parameters'");
     CHECK(llama_error({{"rope_scaling", {{"type", "linear"}, {"factor", 2}}},
                        {"rope_parameters", {{"rope_type", "linear"}, {"factor", 4}}}}) ==
@@ -110,7 +126,8 @@ TEST_SUITE("model/config") {
     CHECK(llama_error({{"rope_theta", 0}}) ==
           "config.json: key 'rope_theta': expected a number from 1 to 1000000000000, found 0");
     CHECK(llama_error({{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}) ==
-          "config.json: rope_parameters: key 'partial_rotary_factor': only 1.0 is supported, found the number 0.5");
+          "config.json: rope_parameters: key 'partial_rotary_factor': only 1.0 is supported, found "
+          "the number 0.5");
   }
 
   TEST_CASE("Mistral's window") {
@@ -119,14 +136,18 @@ TEST_SUITE("model/config") {
     CHECK(parse(with(base, {{"sliding_window", nullptr}})).window(0) == 0);
     CHECK(parse(base).window(3) == 4096);
     CHECK_FALSE(parse(base).qkv_bias);
-    CHECK(parse(with(base, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}}, {"dtype", "float16"}})).dtype == DType::f16);
+    CHECK(parse(with(base, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
+                            {"dtype", "float16"}}))
+              .dtype == DType::f16);
     CHECK(error_of(with(base, {{"sliding_window", 0}})) ==
-          "config.json: key 'sliding_window': expected an integer from 1 to 1073741824, found the number 0");
+          "config.json: key 'sliding_window': expected an integer from 1 to 1073741824, found the "
+          "number 0");
     CHECK(parse(with(minimal(), {{"sliding_window", 128}})).window(0) == 0);  // Llama has none
   }
 
   TEST_CASE("Qwen2: biases, and a window only if it is switched on") {
-    const Json base = with(minimal("Qwen2ForCausalLM"), {{"num_key_value_heads", 2}, {"sliding_window", 32}});
+    const Json base =
+        with(minimal("Qwen2ForCausalLM"), {{"num_key_value_heads", 2}, {"sliding_window", 32}});
     const Json on = with(base, {{"use_sliding_window", true}, {"max_window_layers", 3}});
     CHECK(parse(base).qkv_bias);
     CHECK_FALSE(parse(base).o_bias);
@@ -141,11 +162,13 @@ TEST_SUITE("model/config") {
     CHECK(c.window(1) == 32);
     CHECK(parse(with(on, {{"layer_types", {full, full, full, full}}})).sliding_window == 0);
     CHECK(error_of(with(on, {{"layer_types", {sliding, full, sliding, full}}})) ==
-          "config.json: key 'layer_types': full attention in layer 1 after sliding attention in layer 0 is not supported");
+          "config.json: key 'layer_types': full attention in layer 1 after sliding attention in "
+          "layer 0 is not supported");
     CHECK(error_of(with(on, {{"layer_types", {full}}})) ==
           "config.json: key 'layer_types': expected 4 items, found 1");
     CHECK(error_of(with(on, {{"layer_types", {full, "linear_attention", full, full}}})) ==
-          "config.json: key 'layer_types': expected 'full_attention' or 'sliding_attention', found 'linear_attention'");
+          "config.json: key 'layer_types': expected 'full_attention' or 'sliding_attention', found "
+          "'linear_attention'");
   }
 
   TEST_CASE("other models and features are refused by name") {
@@ -153,10 +176,12 @@ TEST_SUITE("model/config") {
                              "MixtralForCausalLM", "LlamaForSequenceClassification"})
       CHECK(error_of(minimal(name)) ==
             std::string("config.json: architecture '") + name + "' is not supported");
-    CHECK(test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
-          "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM "
-          "(Qwen2, Qwen2.5)");
-    CHECK(error_of({{"model_type", "gpt2"}}) == "config.json: architecture 'gpt2' is not supported");
+    CHECK(
+        test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
+        "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM "
+        "(Qwen2, Qwen2.5)");
+    CHECK(error_of({{"model_type", "gpt2"}}) ==
+          "config.json: architecture 'gpt2' is not supported");
     CHECK(error_of(Json::object()) ==
           "config.json: keys 'architectures' and 'model_type' are missing: no model known");
     CHECK(error_of(Json::array()) == "config.json: expected an object, found an array of 0 items");
@@ -167,33 +192,44 @@ TEST_SUITE("model/config") {
     CHECK(llama_error({{"partial_rotary_factor", 0.25}}) ==
           "config.json: key 'partial_rotary_factor': only 1.0 is supported, found the number 0.25");
     CHECK(llama_error({{"torch_dtype", "float8_e4m3fn"}}) ==
-          "config.json: key 'torch_dtype': expected 'bfloat16', 'float16' or 'float32', found 'float8_e4m3fn'");
+          "config.json: key 'torch_dtype': expected 'bfloat16', 'float16' or 'float32', found "
+          "'float8_e4m3fn'");
   }
 
   TEST_CASE("sizes out of range are named") {
     CHECK(llama_error({{"hidden_size", 0}}) ==
-          "config.json: key 'hidden_size': expected an integer from 1 to 1048576, found the number 0");
+          "config.json: key 'hidden_size': expected an integer from 1 to 1048576, found the number "
+          "0");
     CHECK(llama_error({{"num_hidden_layers", 5000}}) ==
-          "config.json: key 'num_hidden_layers': expected an integer from 1 to 4096, found the number 5000");
+          "config.json: key 'num_hidden_layers': expected an integer from 1 to 4096, found the "
+          "number 5000");
     CHECK(llama_error({{"vocab_size", "512"}}) ==
-          "config.json: key 'vocab_size': expected an integer from 1 to 16777216, found the string '512'");
+          "config.json: key 'vocab_size': expected an integer from 1 to 16777216, found the string "
+          "'512'");
     CHECK(llama_error({{"intermediate_size", 172.5}}) ==
-          "config.json: key 'intermediate_size': expected an integer from 1 to 1048576, found the number 172.5");
+          "config.json: key 'intermediate_size': expected an integer from 1 to 1048576, found the "
+          "number 172.5");
     CHECK(llama_error({{"num_key_value_heads", 3}}) ==
           "config.json: 'num_attention_heads' 8 is not a multiple of 'num_key_value_heads' 3");
     CHECK(llama_error({{"num_key_value_heads", 16}}) ==
-          "config.json: key 'num_key_value_heads': expected an integer from 1 to 8, found the number 16");
+          "config.json: key 'num_key_value_heads': expected an integer from 1 to 8, found the "
+          "number 16");
     CHECK(llama_error({{"hidden_size", 60}}) ==
-          "config.json: 'hidden_size' 60 is not a multiple of 'num_attention_heads' 8 and there is no 'head_dim'");
-    CHECK(llama_error({{"head_dim", 7}}) == "config.json: head dimension 7 is odd; rotary embedding turns pairs");
+          "config.json: 'hidden_size' 60 is not a multiple of 'num_attention_heads' 8 and there is "
+          "no 'head_dim'");
+    CHECK(llama_error({{"head_dim", 7}}) ==
+          "config.json: head dimension 7 is odd; rotary embedding turns pairs");
     CHECK(llama_error({{"rms_norm_eps", -1e-5}}) ==
           "config.json: key 'rms_norm_eps': expected a number from 0 to 1, found -1e-05");
     CHECK(llama_error({{"eos_token_id", 512}}) ==
-          "config.json: key 'eos_token_id': expected an integer from -1 to 511, found the number 512");
-    CHECK(parse(with(minimal(), {{"bos_token_id", -1}, {"eos_token_id", nullptr}})).bos_id == std::nullopt);
+          "config.json: key 'eos_token_id': expected an integer from -1 to 511, found the number "
+          "512");
+    CHECK(parse(with(minimal(), {{"bos_token_id", -1}, {"eos_token_id", nullptr}})).bos_id ==
+          std::nullopt);
     Json j = minimal();
     j.erase("hidden_size");
-    CHECK(error_of(j) == "config.json: key 'hidden_size' is missing, expected an integer from 1 to 1048576");
+    CHECK(error_of(j) ==
+          "config.json: key 'hidden_size' is missing, expected an integer from 1 to 1048576");
   }
 
   TEST_CASE("generation_config.json replaces the end-of-text ids") {
@@ -215,10 +251,14 @@ TEST_SUITE("model/config") {
       return input_error_text([&] { load_config(p); });
     };
     CHECK(load_error(folder / "none") == path + "/none: no such model folder");
-    CHECK(load_error(folder.path()) == path + ": config.json is missing: not a Hugging Face model folder");
-    CHECK(load_error(folder.write("m.gguf", "GGUF")) == path + "/m.gguf: GGUF files are not supported, expected safetensors");
-    CHECK(load_error(folder.path()) == path + "/m.gguf: GGUF files are not supported, expected safetensors");
-    CHECK(load_error(folder.write("m.txt", "")) == path + "/m.txt: is a file, expected a model folder");
+    CHECK(load_error(folder.path()) ==
+          path + ": config.json is missing: not a Hugging Face model folder");
+    CHECK(load_error(folder.write("m.gguf", "GGUF")) ==
+          path + "/m.gguf: GGUF files are not supported, expected safetensors");
+    CHECK(load_error(folder.path()) ==
+          path + "/m.gguf: GGUF files are not supported, expected safetensors");
+    CHECK(load_error(folder.write("m.txt", "")) ==
+          path + "/m.txt: is a file, expected a model folder");
   }
 
   TEST_CASE("the embedded models") {
@@ -276,8 +316,9 @@ TEST_SUITE("model/synthetic_config") {
   TEST_CASE("an unknown name lists the known ones") {
     CHECK(input_error_text([] { synthetic_config("llama-9b"); }) ==
           "synthetic:llama-9b: 'llama-9b' is neither a known shape nor a file");
-    CHECK(test::hint_text([] { synthetic_config("llama-9b"); }) ==
-          "known shapes: llama-2-7b, llama-2-13b, llama-3.1-8b, llama-3.2-1b, llama-68m; or give the "
-          "path of a config.json");
+    CHECK(
+        test::hint_text([] { synthetic_config("llama-9b"); }) ==
+        "known shapes: llama-2-7b, llama-2-13b, llama-3.1-8b, llama-3.2-1b, llama-68m; or give the "
+        "path of a config.json");
   }
 }
