@@ -30,8 +30,13 @@ bool within(const Limits& limits, double x) {
 std::string meaning(const Field& field) { return fmt::format("{} is: {}", field.name, field.text); }
 
 void read_value(const Field& field, const std::string& key, const Node& node, Problems& problems) {
-  if (std::string problem = field.value->read(node); !problem.empty()) {
-    problems.add(recipe_error(node.origin.text(), "{}: {}", key, problem).hint(meaning(field)));
+  try {
+    if (std::string problem = field.value->read(node); !problem.empty()) {
+      problems.add(recipe_error(node.origin.text(), "{}: {}", key, problem).hint(meaning(field)));
+      return;
+    }
+  } catch (const InvalidRecipe& inner) {  // of a list whose items are maps
+    for (const Error& problem : inner.problems()) problems.add(problem);
     return;
   }
   for (const double x : field.value->numbers())
@@ -108,6 +113,7 @@ void check_inputs_of(const Field& section, const std::string& name, const Node& 
 }  // namespace
 
 std::string Limits::text() const {
+  if (min && max && min_excluded) return fmt::format("{} < x <= {}", *min, *max);
   if (min && max) return fmt::format("{} .. {}", *min, *max);
   if (min) return fmt::format("{} {}", min_excluded ? ">" : ">=", *min);
   if (max) return fmt::format("<= {}", *max);
