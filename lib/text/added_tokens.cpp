@@ -36,7 +36,8 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
   std::ranges::stable_sort(tokens_, {}, &AddedToken::content);
   const auto repeated = std::ranges::unique(tokens_, {}, &AddedToken::content);
   tokens_.erase(repeated.begin(), repeated.end());
-  for (const AddedToken& token : tokens_) starts_token_[static_cast<uint8_t>(token.content[0])] = true;
+  for (const AddedToken& token : tokens_)
+    starts_token_[static_cast<uint8_t>(token.content[0])] = true;
 }
 
 /// The longest token that `text` begins with: the candidates are a range of the sorted list that
@@ -48,8 +49,8 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
     const auto byte_at_depth = [depth](const AddedToken& t) {
       return depth < t.content.size() ? static_cast<uint8_t>(t.content[depth]) : -1;
     };
-    candidates = std::ranges::equal_range(candidates, static_cast<uint8_t>(text[depth]), {},
-                                          byte_at_depth);
+    candidates =
+        std::ranges::equal_range(candidates, static_cast<uint8_t>(text[depth]), {}, byte_at_depth);
     if (!candidates.empty() && candidates.front().content.size() == depth + 1)
       found = &candidates.front();
   }

@@ -37,7 +37,7 @@ class AddedTokenFinder {
  private:
   const AddedToken* longest_at(std::string_view text) const;
 
-  std::vector<AddedToken> tokens_;       // sorted by content, without duplicates
+  std::vector<AddedToken> tokens_;        // sorted by content, without duplicates
   std::array<bool, 256> starts_token_{};  // by first byte
 };
 

@@ -39,7 +39,8 @@ class BpeMerger {
     uint32_t rank = 0;
     int32_t result = 0;
   };
-  static constexpr uint64_t kEmpty = ~uint64_t{0};  // ids are not negative, so no pair looks like it
+  static constexpr uint64_t kEmpty =
+      ~uint64_t{0};  // ids are not negative, so no pair looks like it
 
   size_t slot_of(uint64_t pair) const;
   void push_candidate(BpeWorkspace& workspace, int32_t position) const;

@@ -168,7 +168,8 @@ class BpeTokenizer final : public Tokenizer {
   /// Hugging Face leaves such units out where no unknown token is set; here nothing vanishes.
   void push_unknown(const std::string& unit, std::vector<int32_t>& word) const {
     if (unk_ == kNoId)
-      throw input_error("text", "the tokenizer has no token for {}, and none for unknown input", unit)
+      throw input_error("text", "the tokenizer has no token for {}, and none for unknown input",
+                        unit)
           .hint("take it out of the text, or use a tokenizer whose vocabulary covers all bytes");
     if (!fuse_unk_ || word.empty() || word.back() != unk_) word.push_back(unk_);
   }
@@ -231,7 +232,8 @@ size_t table_size(const BpeSpec& spec, const std::string& where) {
   constexpr size_t kSlack = size_t{1} << 16;
   if (n_pieces == 0) throw input_error(where, "the vocabulary is empty");
   if (static_cast<size_t>(max_id) > 2 * n_pieces + kSlack)
-    throw input_error(where, "the largest id is {}, but there are only {} tokens", max_id, n_pieces);
+    throw input_error(where, "the largest id is {}, but there are only {} tokens", max_id,
+                      n_pieces);
   return static_cast<size_t>(max_id) + 1;
 }
 
@@ -243,7 +245,8 @@ std::vector<std::string> place_pieces(const BpeSpec& spec, const IdOfPiece& id_o
   for (const auto& [piece, id] : spec.vocab) {
     const auto i = static_cast<size_t>(id);
     if (owner[i] != nullptr)
-      throw input_error(where, "the pieces '{}' and '{}' have the same id {}", *owner[i], piece, id);
+      throw input_error(where, "the pieces '{}' and '{}' have the same id {}", *owner[i], piece,
+                        id);
     owner[i] = &piece;
     bytes[i] = bytes_of_piece(piece, spec.alphabet);
   }
@@ -254,8 +257,10 @@ std::vector<std::string> place_pieces(const BpeSpec& spec, const IdOfPiece& id_o
                         token.content, token.id);
     const auto in_vocab = id_of_piece.find(token.content);
     if (in_vocab != id_of_piece.end() && in_vocab->second != token.id)
-      throw input_error(where, "the token '{}' has the id {} among added tokens and {} in the "
-                        "vocabulary", token.content, token.id, in_vocab->second);
+      throw input_error(where,
+                        "the token '{}' has the id {} among added tokens and {} in the "
+                        "vocabulary",
+                        token.content, token.id, in_vocab->second);
     owner[i] = &token.content;
     bytes[i] = token.content;
   }
@@ -271,14 +276,24 @@ std::vector<Merge> resolve_merges(const BpeSpec& spec, const IdOfPiece& id_of_pi
     const auto id = [&](const std::string& piece) {
       const auto found = id_of_piece.find(piece);
       if (found != id_of_piece.end()) return found->second;
-      throw input_error(where, "merge {} ('{}' with '{}') needs the piece '{}', which the "
-                        "vocabulary lacks", merges.size(), left, right, piece)
+      throw input_error(where,
+                        "merge {} ('{}' with '{}') needs the piece '{}', which the "
+                        "vocabulary lacks",
+                        merges.size(), left, right, piece)
           .hint("vocabulary and merges do not belong together; copy both from one checkpoint");
     };
     joined.assign(left).append(right);
     merges.push_back({id(left), id(right), id(joined)});
   }
   return merges;
+}
+
+/// Where no rule joins text that ends in another character to text that begins with a space mark, a
+/// word may end there: the merges stay the same, but words are short and the cache knows them.
+bool never_merges_into_space(const BpeSpec& spec) {
+  return std::ranges::none_of(spec.merges, [](const auto& rule) {
+    return rule.second.starts_with(kSpaceMark) && !rule.first.ends_with(kSpaceMark);
+  });
 }
 
 }  // namespace
@@ -290,6 +305,10 @@ std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& w
     if (const auto [entry, is_new] = id_of_piece.emplace(piece, id); !is_new && entry->second != id)
       throw input_error(where, "the piece '{}' has two ids, {} and {}", piece, entry->second, id);
 
+  if (spec.alphabet == BpeAlphabet::characters && spec.pre_tokenizer.empty() &&
+      !spec.ignore_merges && id_of_piece.contains(kSpaceMark) && never_merges_into_space(spec))
+    spec.pre_tokenizer.add_split(Regex(fmt::format("{0}+[^{0}]*|[^{0}]+", kSpaceMark), where),
+                                 PreTokenizer::Keep::matches);
   TokenizerParts parts;
   parts.bytes = place_pieces(spec, id_of_piece, where);
   const std::vector<Merge> merges = resolve_merges(spec, id_of_piece, where);

@@ -40,7 +40,8 @@ struct BpeSpec {
   bool drops_leading_space = false;
 };
 
-/// errors   kind input at `where`: two pieces with one id, a piece with two ids, ids that leave large
+/// errors   kind input at `where`: two pieces with one id, a piece with two ids, ids that leave
+/// large
 ///          gaps, merges of or into unknown pieces
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& where);
 

@@ -47,7 +47,8 @@ std::optional<std::string> bytes_of_byte_level(std::string_view piece) {
 
 std::string byte_level_of_bytes(std::string_view bytes) {
   std::string piece;
-  for (const char byte : bytes) append_utf8(piece, kTables.char_of_byte[static_cast<uint8_t>(byte)]);
+  for (const char byte : bytes)
+    append_utf8(piece, kTables.char_of_byte[static_cast<uint8_t>(byte)]);
   return piece;
 }
 

@@ -46,8 +46,8 @@ void read_chatml(ChatTemplate& form, std::string_view jinja, const std::string& 
     throw input_error(where, "a chatml template that rewrites reasoning is not supported")
         .hint(kRemedy);
   form.begins_with_bos = has(jinja, "bos_token");
-  const auto system = capture(
-      R"re(<\|im_start\|>system(?:\\n|\n)((?:[^'"{}<\\]|\\.)+)<\|im_end\|>)re", jinja);
+  const auto system =
+      capture(R"re(<\|im_start\|>system(?:\\n|\n)((?:[^'"{}<\\]|\\.)+)<\|im_end\|>)re", jinja);
   if (system) form.default_system = unescape((*system)[1]);
 }
 

@@ -20,7 +20,8 @@ void check_turns(std::span<const ChatMessage> messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const char* expected = i % 2 == 0 ? "user" : "assistant";
     if (messages[i].role != expected)
-      throw input_error("chat", "message {} after the system message has the role '{}', expected '{}'",
+      throw input_error("chat",
+                        "message {} after the system message has the role '{}', expected '{}'",
                         i + 1, messages[i].role, expected)
           .hint("this template takes one optional system message, then user and assistant in turn");
   }
@@ -64,8 +65,9 @@ std::string render_llama_3(const ChatTemplate& form, std::span<const ChatMessage
   if (!form.knowledge_date.empty()) {
     const std::string system = take_system(messages).value_or("");
     text += llama_3_turn(
-        "system", fmt::format("Cutting Knowledge Date: {}\nToday Date: {}\n\n{}", form.knowledge_date,
-                              options.date.empty() ? form.today : options.date, trim(system)));
+        "system",
+        fmt::format("Cutting Knowledge Date: {}\nToday Date: {}\n\n{}", form.knowledge_date,
+                    options.date.empty() ? form.today : options.date, trim(system)));
   }
   for (const ChatMessage& message : messages)
     text += llama_3_turn(message.role, content_of(form, message));
@@ -98,9 +100,9 @@ std::string render_mistral(const ChatTemplate& form, std::span<const ChatMessage
   std::string text = form.begins_with_bos ? form.bos : "";
   for (size_t i = 0; i < messages.size(); ++i) {
     if (i % 2 == 0)
-      text += fmt::format("{}{}{}{}{}", form.user_open, system && i == system_at ? *system : "",
-                          system && i == system_at ? "\n\n" : "", messages[i].content,
-                          form.user_close);
+      text +=
+          fmt::format("{}{}{}{}{}", form.user_open, system && i == system_at ? *system : "",
+                      system && i == system_at ? "\n\n" : "", messages[i].content, form.user_close);
     else
       text += fmt::format("{}{}{}{}", form.assistant_open, content_of(form, messages[i]), form.eos,
                           form.assistant_close);
@@ -112,10 +114,14 @@ std::string render_mistral(const ChatTemplate& form, std::span<const ChatMessage
 
 const char* chat_family_name(ChatFamily family) {
   switch (family) {
-    case ChatFamily::llama_2: return "llama-2";
-    case ChatFamily::llama_3: return "llama-3";
-    case ChatFamily::chatml: return "chatml";
-    case ChatFamily::mistral: return "mistral";
+    case ChatFamily::llama_2:
+      return "llama-2";
+    case ChatFamily::llama_3:
+      return "llama-3";
+    case ChatFamily::chatml:
+      return "chatml";
+    case ChatFamily::mistral:
+      return "mistral";
   }
   return "?";
 }
@@ -125,10 +131,18 @@ RenderedChat ChatTemplate::render(std::span<const ChatMessage> messages,
   check_messages(messages);
   std::string text;
   switch (family) {
-    case ChatFamily::llama_2: text = render_llama_2(*this, messages); break;
-    case ChatFamily::llama_3: text = render_llama_3(*this, messages, options); break;
-    case ChatFamily::chatml: text = render_chatml(*this, messages, options); break;
-    case ChatFamily::mistral: text = render_mistral(*this, messages); break;
+    case ChatFamily::llama_2:
+      text = render_llama_2(*this, messages);
+      break;
+    case ChatFamily::llama_3:
+      text = render_llama_3(*this, messages, options);
+      break;
+    case ChatFamily::chatml:
+      text = render_chatml(*this, messages, options);
+      break;
+    case ChatFamily::mistral:
+      text = render_mistral(*this, messages);
+      break;
   }
   const bool has_bos = !bos.empty() && text.starts_with(bos);
   return {std::move(text), has_bos};

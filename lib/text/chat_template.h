@@ -18,7 +18,7 @@ struct ChatMessage {
 
 struct ChatOptions {
   bool add_generation_prompt = true;  // end with the opening of the assistant's turn
-  std::string date;                   // llama-3.1 and later: "Today Date"; empty: the template's own
+  std::string date{};  // llama-3.1 and later: "Today Date"; empty: the template's own
 };
 
 struct RenderedChat {
@@ -39,12 +39,16 @@ struct ChatTemplate {
   std::optional<std::string> default_system;  // chatml: used when the chat has no system message
   std::string knowledge_date, today;          // llama-3.1 and later; empty for none
   std::string user_open, user_close, assistant_open, assistant_close;  // mistral
-  enum class System : uint8_t { refused, first_user, last_user } system = System::refused;  // mistral
+  enum class System : uint8_t {
+    refused,
+    first_user,
+    last_user
+  } system = System::refused;  // mistral
 
   /// The text that Hugging Face's apply_chat_template makes of the same messages. Where a template
-  /// asks for the clock (llama-3.2), its fixed fallback date is used instead unless `date` is given,
-  /// so that equal inputs give equal tokens.
-  /// errors   kind input: no message, an unknown role, roles out of turn, a system message where the
+  /// asks for the clock (llama-3.2), its fixed fallback date is used instead unless `date` is
+  /// given, so that equal inputs give equal tokens. errors   kind input: no message, an unknown
+  /// role, roles out of turn, a system message where the
   ///          template has none
   RenderedChat render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 };

@@ -14,16 +14,18 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_fol
     throw input_error(model_folder.string(), "is not a folder, expected a model folder");
   const TokenizerConfig config = load_tokenizer_config(model_folder);
   if (has("tokenizer.json"))
-    return tokenizer_from_json(read(path("tokenizer.json")), config, path("tokenizer.json").string());
+    return tokenizer_from_json(read(path("tokenizer.json")), config,
+                               path("tokenizer.json").string());
   if (has("tokenizer.model"))
     return tokenizer_from_sentencepiece(read(path("tokenizer.model")), config,
                                         path("tokenizer.model").string());
   if (has("vocab.json") && has("merges.txt"))
     return tokenizer_from_vocab_merges(read(path("vocab.json")), read(path("merges.txt")), config,
                                        model_folder.string());
-  throw input_error(model_folder.string(),
-                    "no tokenizer found: neither tokenizer.json, nor tokenizer.model, nor vocab.json "
-                    "with merges.txt")
+  throw input_error(
+      model_folder.string(),
+      "no tokenizer found: neither tokenizer.json, nor tokenizer.model, nor vocab.json "
+      "with merges.txt")
       .hint("copy them from the checkpoint, or pass ids with --prompt-ids");
 }
 

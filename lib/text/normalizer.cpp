@@ -34,10 +34,30 @@ void order_marks(std::vector<utf8proc_int32_t>& chars) {
 
 utf8proc_option_t options_of(NormalForm form) {
   int options = UTF8PROC_STABLE;
-  options |= form == NormalForm::nfc || form == NormalForm::nfkc ? UTF8PROC_COMPOSE
-                                                                : UTF8PROC_DECOMPOSE;
+  options |=
+      form == NormalForm::nfc || form == NormalForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == NormalForm::nfkc || form == NormalForm::nfkd) options |= UTF8PROC_COMPAT;
   return static_cast<utf8proc_option_t>(options);
+}
+
+/// The plain algorithm: decompose, order, compose. `chars` is a buffer.
+void append_normalized(std::string_view text, utf8proc_option_t options,
+                       std::vector<utf8proc_int32_t>& chars, std::string& out) {
+  constexpr utf8proc_ssize_t kLongest = 32;  // the longest decomposition, of U+FDFA, has 18
+  utf8proc_int32_t parts[kLongest];
+  chars.clear();
+  for (size_t i = 0; i < text.size(); i += utf8_length(text[i])) {
+    const auto c = static_cast<utf8proc_int32_t>(first_char(text.substr(i, 4)));
+    const auto n = utf8proc_decompose_char(c, parts, kLongest, options, nullptr);
+    TANDEM_CHECK(n >= 0 && n <= kLongest, "decomposition of U+{:04X} has length {}", c, n);
+    chars.insert(chars.end(), parts, parts + n);
+  }
+  order_marks(chars);
+  const auto n =
+      utf8proc_normalize_utf32(chars.data(), static_cast<utf8proc_ssize_t>(chars.size()), options);
+  TANDEM_CHECK(n >= 0, "normalisation failed: {}", utf8proc_errmsg(n));
+  for (utf8proc_ssize_t i = 0; i < n; ++i)
+    append_utf8(out, static_cast<char32_t>(chars[static_cast<size_t>(i)]));
 }
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
@@ -52,38 +72,40 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 }  // namespace
 
 std::string normalize(std::string_view text, NormalForm form) {
-  if (std::ranges::all_of(text, [](char c) { return static_cast<uint8_t>(c) < 0x80; }))
-    return std::string(text);
+  const auto is_ascii = [](char c) { return static_cast<uint8_t>(c) < 0x80; };
   const utf8proc_option_t options = options_of(form);
   std::vector<utf8proc_int32_t> chars;
-  chars.reserve(text.size());
-  constexpr utf8proc_ssize_t kLongest = 32;  // the longest decomposition, of U+FDFA, has 18
-  utf8proc_int32_t parts[kLongest];
-  for (size_t i = 0; i < text.size(); i += utf8_length(text[i])) {
-    const auto c = static_cast<utf8proc_int32_t>(first_char(text.substr(i, 4)));
-    const auto n = utf8proc_decompose_char(c, parts, kLongest, options, nullptr);
-    TANDEM_CHECK(n >= 0 && n <= kLongest, "decomposition of U+{:04X} has length {}", c, n);
-    chars.insert(chars.end(), parts, parts + n);
-  }
-  order_marks(chars);
-  const auto n = utf8proc_normalize_utf32(chars.data(), static_cast<utf8proc_ssize_t>(chars.size()),
-                                          options);
-  TANDEM_CHECK(n >= 0, "normalisation failed: {}", utf8proc_errmsg(n));
   std::string out;
   out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < n; ++i)
-    append_utf8(out, static_cast<char32_t>(chars[static_cast<size_t>(i)]));
+  size_t done = 0;
+  while (done < text.size()) {
+    // ASCII stays as it is in every form; only its last character may take marks that follow.
+    const size_t other = static_cast<size_t>(
+        std::find_if_not(text.begin() + static_cast<ptrdiff_t>(done), text.end(), is_ascii) -
+        text.begin());
+    const size_t begin = other == text.size() ? other : other - (other > done ? 1 : 0);
+    const size_t end = static_cast<size_t>(
+        std::find_if(text.begin() + static_cast<ptrdiff_t>(other), text.end(), is_ascii) -
+        text.begin());
+    out.append(text, done, begin - done);
+    if (begin < end) append_normalized(text.substr(begin, end - begin), options, chars, out);
+    done = end;
+  }
   return out;
 }
 
 std::string apply_steps(const std::vector<NormalizerStep>& steps, std::string_view text) {
   std::string out(text);
   for (const NormalizerStep& step : steps) switch (step.kind) {
-      case NormalizerStep::Kind::unicode: out = normalize(out, step.form); break;
+      case NormalizerStep::Kind::unicode:
+        out = normalize(out, step.form);
+        break;
       case NormalizerStep::Kind::prepend:
         if (!out.empty()) out.insert(0, step.text);
         break;
-      case NormalizerStep::Kind::replace: replace_all(out, step.text, step.replacement); break;
+      case NormalizerStep::Kind::replace:
+        replace_all(out, step.text, step.replacement);
+        break;
     }
   return out;
 }

@@ -14,8 +14,8 @@
 namespace tandem::text {
 namespace {
 
-/// PCRE2's \s lacks nothing of White_Space but also takes U+180E, which Unicode 6.3 removed from it.
-/// Inside and outside classes the property Z plus the six control characters is the exact set.
+/// PCRE2's \s lacks nothing of White_Space but also takes U+180E, which Unicode 6.3 removed from
+/// it. Inside and outside classes the property Z plus the six control characters is the exact set.
 std::string with_exact_white_space(std::string_view pattern) {
   constexpr std::string_view kSet = R"(\t-\r\x{85}\p{Z})";
   std::string out;
@@ -107,19 +107,20 @@ std::optional<std::vector<std::string>> capture(const char* pattern, std::string
   int error = 0;
   PCRE2_SIZE offset = 0;
   const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, 0, &error, &offset,
-                    nullptr),
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED, 0, &error,
+                    &offset, nullptr),
       pcre2_code_free);
   TANDEM_CHECK(code != nullptr, "pattern '{}': {}", pattern, pcre2_message(error));
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
       pcre2_match_data_create_from_pattern(code.get(), nullptr), pcre2_match_data_free);
-  const int n = pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(),
-                            0, 0, match.get(), nullptr);
+  const int n = pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(subject.data()),
+                            subject.size(), 0, 0, match.get(), nullptr);
   if (n < 0) return std::nullopt;
   std::vector<std::string> groups(pcre2_get_ovector_count(match.get()));
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
   for (size_t i = 0; i < groups.size(); ++i)
-    if (ends[2 * i] != PCRE2_UNSET) groups[i] = subject.substr(ends[2 * i], ends[2 * i + 1] - ends[2 * i]);
+    if (ends[2 * i] != PCRE2_UNSET)
+      groups[i] = subject.substr(ends[2 * i], ends[2 * i + 1] - ends[2 * i]);
   return groups;
 }
 

@@ -28,8 +28,8 @@ class RegexScratch {
 };
 
 /// A compiled Unicode regular expression: PCRE2 with JIT where the system allows it. Classes follow
-/// Unicode properties and \s is White_Space exactly, as in Oniguruma, the engine for which tokenizer
-/// patterns are written. Shared by threads; each brings its own scratch.
+/// Unicode properties and \s is White_Space exactly, as in Oniguruma, the engine for which
+/// tokenizer patterns are written. Shared by threads; each brings its own scratch.
 class Regex {
  public:
   struct Match {
@@ -51,8 +51,8 @@ class Regex {
   std::string where_;
 };
 
-/// Groups of the first match, the whole match first; those that took no part are empty. For rare use:
-/// compiles on each call. `pattern` is a constant of the program.
+/// Groups of the first match, the whole match first; those that took no part are empty. For rare
+/// use: compiles on each call. `pattern` is a constant of the program.
 std::optional<std::vector<std::string>> capture(const char* pattern, std::string_view subject);
 
 }  // namespace tandem::text

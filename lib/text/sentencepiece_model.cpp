@@ -25,14 +25,18 @@ class Fields {
     number = *tag >> 3;
     bytes = {};
     switch (*tag & 7) {
-      case 0: return varint() ? true : fail();
-      case 1: return skip(8);
+      case 0:
+        return varint() ? true : fail();
+      case 1:
+        return skip(8);
       case 2: {
         const auto length = varint();
         return length ? skip(*length) : fail();
       }
-      case 5: return skip(4);
-      default: return fail();
+      case 5:
+        return skip(4);
+      default:
+        return fail();
     }
   }
 
@@ -115,8 +119,8 @@ void check_sentencepiece_model(std::string_view model, const std::string& where)
 }
 
 std::string without_dummy_prefix(std::string model) {
-  // Field 3 (normalizer_spec), 2 bytes: field 3 (add_dummy_prefix) = false. A parser merges messages
-  // that occur twice, the later value winning.
+  // Field 3 (normalizer_spec), 2 bytes: field 3 (add_dummy_prefix) = false. A parser merges
+  // messages that occur twice, the later value winning.
   return model.append("\x1A\x02\x18\x00", 4);
 }
 

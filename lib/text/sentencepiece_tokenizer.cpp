@@ -90,8 +90,8 @@ void collect_tokens(TokenizerParts& parts, const sentencepiece::SentencePiecePro
     if (known.contains(token.content)) continue;
     const auto i = static_cast<size_t>(token.id);
     if (token.id < n_pieces && model.IdToPiece(token.id) != token.content)
-      throw input_error(where, "the added token '{}' has the id {} of the piece '{}'", token.content,
-                        token.id, model.IdToPiece(token.id));
+      throw input_error(where, "the added token '{}' has the id {} of the piece '{}'",
+                        token.content, token.id, model.IdToPiece(token.id));
     if (i >= limit)
       throw input_error(where, "the added token '{}' has the id {}, far beyond the {} pieces",
                         token.content, token.id, n_pieces);

@@ -8,7 +8,8 @@
 namespace tandem::text {
 namespace {
 
-constexpr size_t kTextLimit = size_t{1} << 30;  // positions within a text fit int32_t, with a margin
+constexpr size_t kTextLimit = size_t{1}
+                              << 30;  // positions within a text fit int32_t, with a margin
 
 std::vector<AddedToken> raw_text_tokens(std::vector<AddedToken> tokens) {
   std::erase_if(tokens, [](const AddedToken& t) { return t.normalized; });

@@ -41,7 +41,8 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  /// errors   kind input: invalid UTF-8 (with the offset), text of 1 GiB or more, a byte or character
+  /// errors   kind input: invalid UTF-8 (with the offset), text of 1 GiB or more, a byte or
+  /// character
   ///          that the vocabulary lacks
   /// cost     near linear; word cache and buffers are kept between calls
   std::vector<int32_t> encode(std::string_view utf8, EncodeOptions options = {}) const;
@@ -67,7 +68,8 @@ class Tokenizer {
  protected:
   explicit Tokenizer(TokenizerParts parts);
 
-  /// Appends the ids of a part of the text that holds no added token; `first` if it begins the text.
+  /// Appends the ids of a part of the text that holds no added token; `first` if it begins the
+  /// text.
   virtual void encode_part(std::string_view part, bool first, bool parse_special,
                            std::vector<int32_t>& ids) const = 0;
 

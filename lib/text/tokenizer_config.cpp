@@ -145,7 +145,8 @@ TokenizerConfig load_tokenizer_config(const std::filesystem::path& model_folder)
         io::find_string(parse_object(*json, where), "model_type", where).value_or("");
   }
   // Newer checkpoints keep the template in a file of its own, which then counts.
-  if (const auto jinja = read_if_present(path("chat_template.jinja"))) config.chat_template = *jinja;
+  if (const auto jinja = read_if_present(path("chat_template.jinja")))
+    config.chat_template = *jinja;
   return config;
 }
 

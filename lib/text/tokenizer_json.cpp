@@ -17,7 +17,8 @@ constexpr size_t kMaxSteps = 16;  // of a Sequence, whose steps are applied recu
 std::string literal_regex(std::string_view text) {
   std::string pattern;
   for (const char c : text) {
-    if (static_cast<uint8_t>(c) < 0x80 && std::isalnum(static_cast<uint8_t>(c)) == 0) pattern += '\\';
+    if (static_cast<uint8_t>(c) < 0x80 && std::isalnum(static_cast<uint8_t>(c)) == 0)
+      pattern += '\\';
     pattern += c;
   }
   return pattern;
@@ -39,19 +40,22 @@ class Reader {
         spec_.added.push_back(std::move(token));
       }
     if (const Json* step = io::find_object(root, "normalizer", where_)) read_normalizer(*step, 0);
-    if (const Json* step = io::find_object(root, "pre_tokenizer", where_)) read_pre_tokenizer(*step, 0);
+    if (const Json* step = io::find_object(root, "pre_tokenizer", where_))
+      read_pre_tokenizer(*step, 0);
     if (spec_.alphabet == BpeAlphabet::bytes && !has_byte_level_)
       unsupported("a BPE model with neither the ByteLevel pre-tokeniser nor byte_fallback");
     if (const Json* decoder = io::find_object(root, "decoder", where_)) read_decoder(*decoder, 0);
     complete_added_tokens(spec_, config_);
-    if (const Json* step = io::find_object(root, "post_processor", where_)) read_post_processor(*step, 0);
+    if (const Json* step = io::find_object(root, "post_processor", where_))
+      read_post_processor(*step, 0);
   }
 
  private:
   [[noreturn]] void unsupported(const std::string& what) const {
     throw input_error(where_, "{} is not supported", what)
-        .hint("put the checkpoint's tokenizer.model in place of tokenizer.json if it has one, or "
-              "tokenise elsewhere and pass ids with --prompt-ids");
+        .hint(
+            "put the checkpoint's tokenizer.model in place of tokenizer.json if it has one, or "
+            "tokenise elsewhere and pass ids with --prompt-ids");
   }
 
   /// Runs `read_one` on the steps of a Sequence, which the file keeps under `key`.
@@ -59,8 +63,8 @@ class Reader {
   void for_each_step(const Json& sequence, const char* key, size_t depth, const ReadOne& read_one) {
     const Json& steps = io::get_array(sequence, key, where_);
     if (depth > 0 || steps.size() > kMaxSteps)
-      unsupported(fmt::format("a '{}' list nested in another or with more than {} steps", key,
-                              kMaxSteps));
+      unsupported(
+          fmt::format("a '{}' list nested in another or with more than {} steps", key, kMaxSteps));
     for (const Json& step : steps) read_one(step);
   }
 
@@ -130,7 +134,7 @@ class Reader {
       read_split(step);
     else if (type == "Digits")
       add_split(io::find_bool(step, "individual_digits", where_).value_or(false) ? R"(\p{N})"
-                                                                               : R"(\p{N}+)");
+                                                                                 : R"(\p{N}+)");
     else if (type == "ByteLevel")
       read_byte_level(step);
     else if (type == "Metaspace")
@@ -208,8 +212,10 @@ class Reader {
           io::get_string(io::get_object(item, "SpecialToken", where_), "id", where_);
       const auto token = std::ranges::find(spec_.added, content, &AddedToken::content);
       if (token == spec_.added.end())
-        throw input_error(where_, "the template names the token '{}', which is not among the added "
-                          "tokens", content);
+        throw input_error(where_,
+                          "the template names the token '{}', which is not among the added "
+                          "tokens",
+                          content);
       spec_.prefix.push_back(token->id);
     }
   }

@@ -20,15 +20,20 @@ constexpr size_t sequence_length(uint8_t lead) {
   return utf8_length(static_cast<char>(lead));
 }
 
-/// What may follow at index 1: narrower than 80..BF where overlong forms, surrogates or values above
-/// U+10FFFF would begin.
+/// What may follow at index 1: narrower than 80..BF where overlong forms, surrogates or values
+/// above U+10FFFF would begin.
 constexpr ByteRange second_byte(uint8_t lead) {
   switch (lead) {
-    case 0xE0: return {0xA0, 0xBF};
-    case 0xED: return {0x80, 0x9F};
-    case 0xF0: return {0x90, 0xBF};
-    case 0xF4: return {0x80, 0x8F};
-    default: return {0x80, 0xBF};
+    case 0xE0:
+      return {0xA0, 0xBF};
+    case 0xED:
+      return {0x80, 0x9F};
+    case 0xF0:
+      return {0x90, 0xBF};
+    case 0xF4:
+      return {0x80, 0x8F};
+    default:
+      return {0x80, 0xBF};
   }
 }
 
@@ -111,8 +116,10 @@ bool is_word_char(char32_t c) {
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default: return c == 0x200C || c == 0x200D;  // Join_Control
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return c == 0x200C || c == 0x200D;  // Join_Control
   }
 }
 

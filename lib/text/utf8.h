@@ -35,8 +35,8 @@ bool is_word_char(char32_t c);
 /// Without white space at its two ends, as Python's str.strip: the separators U+001C to U+001F too.
 std::string_view trim(std::string_view text);
 
-/// Turns a stream of byte strings into well-formed UTF-8: a character is passed on when its last byte
-/// has arrived, and each maximal malformed part becomes one U+FFFD (the practice that Unicode
+/// Turns a stream of byte strings into well-formed UTF-8: a character is passed on when its last
+/// byte has arrived, and each maximal malformed part becomes one U+FFFD (the practice that Unicode
 /// recommends and that Rust's from_utf8_lossy follows), wherever the stream was cut.
 class Utf8Assembler {
  public:

@@ -35,9 +35,10 @@ const ClassRules& rules_of(const TokenizerConfig& config, const std::string& whe
   else if (!config.model_type.empty())
     found = fmt::format("the model type '{}' is not known for these files", config.model_type);
   throw input_error(where, "cannot tell how to cut text into words: {}", found)
-      .hint("with vocab.json + merges.txt, tokenizer_config.json has to hold "
-            "{\"tokenizer_class\": \"GPT2Tokenizer\"} or \"Qwen2Tokenizer\"; other models need their "
-            "tokenizer.json");
+      .hint(
+          "with vocab.json + merges.txt, tokenizer_config.json has to hold "
+          "{\"tokenizer_class\": \"GPT2Tokenizer\"} or \"Qwen2Tokenizer\"; other models need their "
+          "tokenizer.json");
 }
 
 std::vector<std::pair<std::string, int32_t>> read_vocab(std::string_view json,
@@ -47,7 +48,8 @@ std::vector<std::pair<std::string, int32_t>> read_vocab(std::string_view json,
   if (!object.is_object())
     throw input_error(where, "expected a JSON object, found {}", io::describe(object));
   vocab.reserve(object.size());
-  for (const auto& [piece, id] : object.items()) vocab.emplace_back(piece, parse_id(id, piece, where));
+  for (const auto& [piece, id] : object.items())
+    vocab.emplace_back(piece, parse_id(id, piece, where));
   return vocab;
 }
 
@@ -99,7 +101,8 @@ std::unique_ptr<Tokenizer> tokenizer_from_vocab_merges(std::string_view vocab_js
   resolve_bos_eos(spec, completed);
   if (config.add_bos_token.value_or(false)) {
     if (!spec.bos)
-      throw input_error(where, "'add_bos_token' is true, but there is no BOS token in the vocabulary");
+      throw input_error(where,
+                        "'add_bos_token' is true, but there is no BOS token in the vocabulary");
     spec.prefix = {*spec.bos};
   }
   return make_bpe_tokenizer(std::move(spec), where);

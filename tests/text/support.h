@@ -1,0 +1,57 @@
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "text/tokenizer.h"
+
+namespace tandem::text::test {
+
+using nlohmann::json;
+
+inline std::string source_path(const std::string& below) { return TANDEM_SOURCE_DIR "/" + below; }
+
+/// A folder that goes when its owner does.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+  void write(const std::string& name, std::string_view bytes) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// tokenizer.json of a byte-level BPE: the 256 bytes have the ids 0..255 in byte order, the result
+/// of merge i has the id 256 + i, and added tokens follow. Pieces in plain bytes.
+json byte_level_json(const std::vector<std::pair<std::string, std::string>>& merges,
+                     const std::vector<json>& added = {});
+
+/// An added token with id 256 + n_merges + index, as byte_level_json numbers them.
+json added_token(const std::string& content, bool special, const json& flags = json::object());
+
+std::unique_ptr<Tokenizer> from_json(const json& file);
+
+/// A piece of a SentencePiece model: text, score, type (1 normal, 2 unknown, 3 control, 6 byte).
+struct Piece {
+  std::string text;
+  float score;
+  int type;
+};
+/// Serialized BPE model with <unk>, <s>, </s> as ids 0..2, then `pieces`; identity normaliser.
+std::string sentencepiece_model(const std::vector<Piece>& pieces, bool add_dummy_prefix = true);
+
+/// What `action` throws; the test fails if it throws nothing or another type.
+Error error_of(const std::function<void()>& action);
+
+}  // namespace tandem::text::test
