@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/clock.h"
 #include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "cli/help.h"
@@ -97,6 +98,7 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
                  const std::function<int(Context&)>& body) {
   install_signal_handlers();
   Terminal terminal(info.name);
+  const Stopwatch clock;
   int status = 0;
   try {
     Output out(terminal);
@@ -112,6 +114,8 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
     status = report_current_exception(info, terminal);
   }
   terminal.clear_progress();
+  constexpr double kLongRunSeconds = 10;  // by then early warnings have scrolled away
+  if (clock.seconds() > kLongRunSeconds) terminal.repeat_warnings();
   // Whatever the body made of an interruption, callers learn of it by the conventional status.
   return interrupted() != 0 ? 128 + interrupted() : status;
 }

@@ -31,8 +31,10 @@ bool remove_suffix(std::string_view& text, std::string_view suffix) {
 
 template <class T>
 bool parse_number(std::string_view text, T& out) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  if (text.empty() || text.starts_with('+')) return false;
+  if (text.starts_with('+')) {
+    text.remove_prefix(1);
+    if (text.starts_with('-')) return false;
+  }
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), out);
   return failed == std::errc{} && end == text.data() + text.size();
 }

@@ -1,4 +1,5 @@
 // A small tool with every feature of main_wrapper, for the command-line tests.
+#include <array>
 #include <chrono>
 #include <new>
 #include <stdexcept>
@@ -12,11 +13,42 @@ namespace {
 
 using namespace tandem;
 
+// Sections of its own, so that new keys of real tools do not change what the tests expect.
+struct ProbeRun {
+  std::string device = "auto";
+  int threads = 0;
+  int64_t seed = 0;
+  recipe::TokenCount context{0};
+  int batch = 1;
+
+  template <class V>
+  void fields(V& v) {
+    v("device", device, "auto, cpu or cuda");
+    v("threads", threads, recipe::at_least(0), "CPU threads; 0 = physical cores");
+    v("seed", seed, recipe::at_least(0), "seed of every random draw");
+    v("context", context, recipe::at_least(0).unit("tokens"), "longest sequence");
+    v("batch", batch, recipe::at_least(1).unit("sequences"), "sequences that run together");
+  }
+};
+
+enum class ProbeKind : uint8_t { full, streaming };
+constexpr std::array<std::string_view, 2> enum_names(ProbeKind) { return {"full", "streaming"}; }
+
+struct ProbeCache {
+  ProbeKind kind = ProbeKind::full;
+  recipe::TokenCount sinks{4};
+
+  template <class V>
+  void fields(V& v) {
+    v("kind", kind, "which keys attention reads");
+    v("sinks", sinks, recipe::at_least(0).unit("tokens"), "first tokens that are always read");
+  }
+};
+
 struct ProbeRecipe {
   recipe::Model model;
-  recipe::Run run;
-  recipe::Sampling sampling;
-  recipe::Cache cache;
+  ProbeRun run;
+  ProbeCache cache;
   recipe::Output output;
   std::vector<std::string> stop;
 
@@ -24,7 +56,6 @@ struct ProbeRecipe {
   void fields(V& v) {
     v("model", model, "the model");
     v("run", run, "device, threads, seed, sizes");
-    v("sampling", sampling, "how tokens are drawn");
     v("cache", cache, "what attention reads");
     v("output", output, "where results go");
     v("stop", stop, "texts that end generation");
@@ -39,6 +70,7 @@ const cli::ToolInfo kInfo = {
     .flags = {{"-n,--lines", "N", "lines to print", "", "1"},
               {"--stop", "TEXT", "text that ends generation; repeatable", "stop"},
               {"--wait", "", "wait for a signal, polling"},
+              {"--hang", "", "wait for a second signal"},
               {"--fail", "HOW", "throw: memory, bug, check, numeric"}},
     .schema = recipe::schema_of<ProbeRecipe>,
     .formats = {"text", "jsonl"},
@@ -68,6 +100,10 @@ int probe(cli::Context& cx) {
       progress.update(i % 100);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
+  }
+  if (cx.is_set("hang")) {
+    cx.note("waiting");
+    while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
   }
   result.commit();
   return 0;

@@ -1,0 +1,31 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tandem::testing {
+
+struct Outcome {
+  std::string out, err;
+  int status = 0;        // 128 + n when ended by signal n, as shells report it
+  double seconds = 0.0;  // from start to end, or from the signal that was sent to the end
+};
+
+struct Launch {
+  std::vector<std::string> arguments = {};
+  std::string input = {};                             // standard input
+  std::map<std::string, std::string> variables = {};  // added to the environment
+  std::string stdout_path = {};                       // instead of capturing
+  int signal = 0;                                     // sent when `signal_after` shows up on stderr
+  int signal_count = 1;
+  std::string signal_after = {};
+};
+
+/// Runs a program to its end and captures what it wrote.
+Outcome run_process(const std::string& program, const Launch& launch);
+
+/// Runs a shell command line.
+Outcome run_shell(const std::string& command);
+
+}  // namespace tandem::testing

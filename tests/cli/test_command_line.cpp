@@ -1,0 +1,135 @@
+#include <doctest/doctest.h>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+
+namespace {
+
+size_t widest_line(const std::string& text) {
+  size_t widest = 0, start = 0;
+  while (start < text.size()) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    widest = std::max(widest, end - start);
+    start = end + 1;
+  }
+  return widest;
+}
+
+/// The text of a recipe without its comments.
+std::string without_origins(const std::string& text) {
+  std::string out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    line.resize(std::min(line.size(), line.find("  # ")));
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_SUITE("cli/command_line") {
+  TEST_CASE("help goes to stdout, fits 100 columns and is fast") {
+    for (const auto& arguments : {std::vector<std::string>{"--help"}, {"-h"}, {"--bogus", "-h"}}) {
+      const Outcome run = probe(arguments);
+      CHECK(run.status == 0);
+      CHECK(run.err.empty());
+      CHECK(run.out == probe({"--help"}).out);
+      CHECK(widest_line(run.out) <= 100);
+    }
+    const std::string help = probe({"--help"}).out;
+    for (const char* part :
+         {"cli-probe: exercises the command line\n\nusage: cli-probe [flags]\n\nexamples:\n",
+          "  -n, --lines N    lines to print [default 1]\n",
+          "      --seed N                seed of every random draw [run.seed; default 0]\n",
+          "  -m, --model PATH            model folder, known name, or synthetic:NAME [model.path; "
+          "required]\n",
+          "  cache   what attention reads\n", "exit status:\n", "files and environment:\n"})
+      CHECK_MESSAGE(help.find(part) != std::string::npos, part);
+    double best = 1;
+    for (int i = 0; i < 5; ++i) best = std::min(best, probe({"--help"}).seconds);
+    CHECK(best < 0.05);
+  }
+
+  TEST_CASE("a bare call prints short help and fails") {
+    const Outcome run = probe({});
+    CHECK(run.status == 2);
+    CHECK(run.out.empty());
+    CHECK(run.err.find("cli-probe --help shows everything\n") != std::string::npos);
+  }
+
+  TEST_CASE("version") {
+    const Outcome line = probe({"--version"});
+    CHECK(line.status == 0);
+    CHECK(line.out.find("cli-probe (tandem ") == 0);
+    CHECK(std::count(line.out.begin(), line.out.end(), '\n') == 1);
+    const Outcome report = probe({"-V", "-v"}, {.variables = {{"TANDEM_ISA", "scalar"}}});
+    CHECK(report.out.find("isa       scalar in use, ") != std::string::npos);
+    CHECK(report.out.find("env       TANDEM_ISA=scalar\n") != std::string::npos);
+    CHECK(report.out.find("build     ") != std::string::npos);
+  }
+
+  TEST_CASE("the schema, whole or by section") {
+    const Outcome all = probe({"--help-recipe"});
+    CHECK(all.status == 0);
+    CHECK(all.out.find("run.seed ") != std::string::npos);
+    const Outcome section = probe({"--help-recipe=cache"});
+    CHECK(
+        section.out.find("cache.sinks  count           4        >= 0 tokens  first tokens that are "
+                         "always read\n") != std::string::npos);
+    CHECK(section.out.find("run.seed") == std::string::npos);
+    const Outcome wrong = probe({"--help-recipe=cash"});
+    CHECK(wrong.status == 2);
+    CHECK(wrong.err ==
+          "cli-probe: error: --help-recipe: cli-probe reads no section 'cash'\n"
+          "  hint: its sections: model, run, cache, output, stop\n");
+  }
+
+  TEST_CASE("of two settings for one key the later wins, flags and --set alike") {
+    CHECK(probe_model({"--seed", "1", "-s", "run.seed=2"}).out == "line 0 seed 2 stop []\n");
+    CHECK(probe_model({"-s", "run.seed=2", "--seed=1"}).out == "line 0 seed 1 stop []\n");
+    CHECK(probe_model({"--seed", "1", "--seed", "3"}).out == "line 0 seed 3 stop []\n");
+    CHECK(probe_model({"-n2"}).out == "line 0 seed 0 stop []\nline 1 seed 0 stop []\n");
+  }
+
+  TEST_CASE("flag values are literal, lists add up, empty values count") {
+    CHECK(probe_model({"--stop", "[a", "--stop=x: y"}).out == "line 0 seed 0 stop [[a|x: y]\n");
+    CHECK(probe_model({"--stop=", "-n", "1"}).out == "line 0 seed 0 stop []\n");
+    CHECK(probe_model({"-s", "stop=[a, b]"}).out == "line 0 seed 0 stop [a|b]\n");
+  }
+
+  TEST_CASE("recipes come from files, names and stdin; the later file wins") {
+    const TemporaryFolder folder;
+    std::ofstream(folder / "a.yaml") << "kind: probe\nmodel: {path: tiny-2m}\nrun: {seed: 1}\n";
+    std::ofstream(folder / "b.yaml") << "run: {seed: 2}\n";
+    const std::string a = (folder / "a.yaml").string(), b = (folder / "b.yaml").string();
+    CHECK(probe({"-r", a, "-r", b}).out == "line 0 seed 2 stop []\n");
+    CHECK(probe({"-r", b, "-r", a}).out == "line 0 seed 1 stop []\n");
+    CHECK(probe({"-r", "a"},
+                {.variables = {{"TANDEM_RECIPE_PATH", "/none:" + folder.path().string()}}})
+              .out == "line 0 seed 1 stop []\n");
+    CHECK(probe({"-r", "-"}, {.input = "model: {path: tiny-2m}\nrun: {seed: 7}\n"}).out ==
+          "line 0 seed 7 stop []\n");
+  }
+
+  TEST_CASE("--print-recipe piped into -r - is a fixed point") {
+    const std::vector<std::string> flags = {"-s",      "run.context=96Ki", "--stop",        "a: b",
+                                            "--sweep", "run.seed=1-8*2",   "--print-recipe"};
+    const Outcome first = probe_model(flags);
+    CHECK(first.status == 0);
+    CHECK(without_origins(first.out).find("\n  context: 98304\n") != std::string::npos);
+    CHECK(first.out.find("# --set #1\n") != std::string::npos);
+    const Outcome second = probe({"-r", "-", "--print-recipe"}, {.input = first.out});
+    CHECK(second.status == 0);
+    CHECK(without_origins(second.out) == without_origins(first.out));
+  }
+
+  TEST_CASE("--check is silent, --sweep runs every point") {
+    const Outcome check = probe_model({"--check"});
+    CHECK(check.status == 0);
+    CHECK(check.out + check.err == "");
+    CHECK(probe_model({"--sweep", "run.seed=1-4*2"}).out ==
+          "line 0 seed 1 stop []\nline 0 seed 2 stop []\nline 0 seed 4 stop []\n");
+  }
+}

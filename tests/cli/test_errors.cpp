@@ -1,0 +1,106 @@
+#include <doctest/doctest.h>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+
+namespace {
+
+struct Case {
+  std::vector<std::string> arguments;
+  int status;
+  std::string err;
+};
+
+}  // namespace
+
+TEST_SUITE("cli/errors") {
+  TEST_CASE("each class has its status and text, and prints no result") {
+    const std::vector<Case> cases = {
+        {{"--treads", "3"}, 2, "--treads: unknown flag\n  hint: did you mean '--threads'?\n"},
+        {{"--xyzzy=3"}, 2, "--xyzzy: unknown flag\n  hint: --help lists all flags\n"},
+        {{"--thread", "3"}, 2, "--thread: unknown flag\n  hint: did you mean '--threads'?\n"},
+        {{"word"},
+         2,
+         "'word': unexpected argument\n  hint: values belong to flags; quote text with spaces\n"},
+        {{"--seed"}, 2, "--seed: needs a value\n  hint: --help shows the form of each flag\n"},
+        {{"--format", "xml"}, 2, "--format: expected one of text, jsonl, found 'xml'\n"},
+        {{"--color", "blue"}, 2, "--color: expected one of auto, always, never, found 'blue'\n"},
+        {{"-s", "seed"},
+         2,
+         "--set #1: expected KEY=VALUE, found 'seed'\n  hint: for example --set run.seed=1\n"},
+        {{"--overwrite", "--append"},
+         2,
+         "--overwrite: cannot be combined with --append or --resume\n"},
+        {{"--seed", "x"},
+         3,
+         "--seed: run.seed: expected an integer, found 'x'\n"
+         "  hint: seed is: seed of every random draw\n"},
+        {{"-s", "cache.kinds=full"},
+         3,
+         "--set #1: unknown key 'kinds' in section 'cache'\n"
+         "  hint: did you mean 'kind'?  valid keys: kind, sinks\n"},
+        {{"-s", "cache.kind=lsh", "-s", "run.batch=0"},
+         3,
+         "--set #1: cache.kind: expected one of full, streaming, found 'lsh'\n"
+         "  hint: kind is: which keys attention reads\n"
+         "cli-probe: error: --set #2: run.batch: 0 is out of range, expected >= 1 sequences\n"
+         "  hint: batch is: sequences that run together\n"},
+        {{"--sweep", "run.seed=8-1"}, 3, "--sweep #1: range '8-1' runs backwards\n"},
+        {{"-s", "model.state=none.bin"},
+         4,
+         "--set #1: file 'none.bin' not found\n  hint: check the path in model.state\n"},
+        {{"--fail", "memory"},
+         5,
+         "not enough memory\n"
+         "  hint: --dry-run shows what is needed; lower run.context or run.batch\n"},
+        {{"--device", "cuda:0"},
+         6,
+         "--device: this build of tandem has no CUDA\n"
+         "  hint: use --device cpu, or build with a CUDA compiler\n"},
+        {{"--fail", "numeric"}, 7, "layer 3: non-finite value\n"},
+        {{"--fail", "bug"},
+         1,
+         "internal: list index out of range\n"
+         "  hint: this is a bug: please report it with the output of cli-probe --version -v\n"},
+    };
+    for (const Case& test : cases) {
+      const Outcome run = probe_model(test.arguments);
+      CHECK(run.status == test.status);
+      CHECK(run.err == "cli-probe: error: " + test.err);
+      CHECK(run.out.empty());
+    }
+  }
+
+  TEST_CASE("a failed check asks for a report") {
+    const Outcome run = probe_model({"--fail", "check"});
+    CHECK(run.status == 1);
+    CHECK(run.err.find("check 'how.empty()' failed: always false here\n  hint: this is a bug") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("recipe files: kind, position, missing model") {
+    const Outcome kind = probe({"-r", "-"}, {.input = "kind: train\n"});
+    CHECK(kind.status == 3);
+    CHECK(kind.err ==
+          "cli-probe: error: <stdin>:1:7: expected a recipe of kind 'probe', found 'train'\n"
+          "  hint: give the recipe to the tool it was written for\n");
+    const Outcome model = probe({"-r", "-"}, {.input = "run: {seed: 1}\n"});
+    CHECK(model.status == 3);
+    CHECK(model.err.find("cli-probe: error: recipe: model.path is not set\n") == 0);
+    const Outcome lost = probe({"-m", "tiny-3m"});
+    CHECK(lost.status == 4);
+    CHECK(lost.err.find("cli-probe: error: --model: model 'tiny-3m' not found\n"
+                        "  hint: looked in the working directory, ") == 0);
+    CHECK(probe({"-r", "no/such"}).status == 3);
+  }
+
+  TEST_CASE("TANDEM_ISA and TANDEM_LOG are checked") {
+    const Outcome isa = probe_model({}, {.variables = {{"TANDEM_ISA", "sse9"}}});
+    CHECK(isa.status == 2);
+    CHECK(isa.err ==
+          "cli-probe: error: TANDEM_ISA: unknown instruction set 'sse9'\n"
+          "  hint: one of: scalar, avx2, avx512, avx512_bf16, amx\n");
+    CHECK(probe_model({}, {.variables = {{"TANDEM_LOG", "loud"}}}).status == 2);
+  }
+}

@@ -1,0 +1,112 @@
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+
+namespace fs = std::filesystem;
+
+TEST_SUITE("cli/streams") {
+  TEST_CASE("a reader that leaves ends the tool quietly") {
+    const Outcome run = run_shell(std::string(TANDEM_CLI_PROBE) +
+                                  " -m tiny-2m -n 200000 | head -1; echo ${PIPESTATUS[0]}");
+    CHECK(run.out == "line 0 seed 0 stop []\n141\n");
+    CHECK(run.err.empty());
+  }
+
+  TEST_CASE("a full disk is an error with a remedy") {
+    const std::string hint = "  hint: free some disk space, or write to another disk\n";
+    const Outcome out = probe_model({}, {.stdout_path = "/dev/full"});
+    CHECK(out.status == 4);
+    CHECK(out.err ==
+          "cli-probe: error: standard output: cannot write: No space left on device\n" + hint);
+    const Outcome help = probe({"--help"}, {.stdout_path = "/dev/full"});
+    CHECK(help.status == 4);
+    const Outcome file = probe_model({"-o", "/dev/full"});
+    CHECK(file.status == 4);
+    CHECK(file.err ==
+          "cli-probe: error: /dev/full: cannot write: No space left on device\n" + hint);
+  }
+
+  TEST_CASE("output files appear when complete, are not replaced unasked, and can grow") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "out.txt").string(), line = "line 0 seed 0 stop []\n";
+    const Outcome fresh = probe_model({"-o", path});
+    CHECK(fresh.status == 0);
+    CHECK(fresh.out.empty());
+    CHECK(file_text(path) == line);
+    const Outcome refused = probe_model({"-o", path, "--seed", "1"});
+    CHECK(refused.status == 2);
+    CHECK(refused.err == "cli-probe: error: " + path +
+                             ": the output file exists already\n"
+                             "  hint: --overwrite replaces it; or choose another name\n");
+    CHECK(file_text(path) == line);
+    CHECK(probe_model({"-o", path, "--overwrite", "-n", "2"}).status == 0);
+    CHECK(file_text(path).size() == 2 * line.size());
+    std::ofstream(path) << "torn";
+    CHECK(probe_model({"-o", path, "--append"}).status == 0);
+    CHECK(file_text(path) == "torn\n" + line);
+    CHECK(probe_model({"-o", "-"}).out == line);
+    CHECK(probe_model({"-o", "/dev/null"}).status == 0);
+    CHECK(fs::is_character_file("/dev/null"));
+    CHECK(probe_model({"-o", (folder / "new.txt").string(), "--fail", "numeric"}).status == 7);
+    CHECK(folder.n_files() == 1);
+  }
+
+  TEST_CASE("a symbolic link keeps pointing at the file that is replaced") {
+    const TemporaryFolder folder;
+    std::ofstream(folder / "real.txt") << "old";
+    fs::create_symlink("real.txt", folder / "link.txt");
+    CHECK(probe_model({"-o", (folder / "link.txt").string(), "--overwrite"}).status == 0);
+    CHECK(fs::is_symlink(folder / "link.txt"));
+    CHECK(file_text(folder / "real.txt") == "line 0 seed 0 stop []\n");
+  }
+
+  TEST_CASE("places that cannot be written") {
+    // Permission bits do not bind root, but no user may create files in /proc or below a file.
+    const TemporaryFolder folder;
+    std::ofstream(folder / "file") << "x";
+    for (const std::string& path : {(folder / "file/out").string(), std::string("/proc/out"),
+                                    (folder / "none/out").string()}) {
+      const Outcome run = probe_model({"-o", path});
+      CHECK(run.status == 4);
+      CHECK(run.err.find("cli-probe: error: " + path + ": cannot create: ") == 0);
+      CHECK(run.err.find("\n  hint: the folder '") != std::string::npos);
+    }
+    CHECK(probe_model({"-o", folder.path().string()}).status == 2);
+  }
+
+  TEST_CASE("colour only where asked for or on a terminal, never against NO_COLOR") {
+    const std::string colored = "\033[1;31merror:\033[0m";
+    CHECK(probe_model({"--fail", "numeric"}).err.find('\033') == std::string::npos);
+    CHECK(probe_model({"--fail", "numeric", "--color", "always"}).err.find(colored) !=
+          std::string::npos);
+    // A terminal of its own, by script(1) where it is installed.
+    if (run_shell("command -v script").status != 0) return;
+    const std::string call = std::string(TANDEM_CLI_PROBE) + " -m tiny-2m --fail numeric";
+    const auto on_terminal = [&](const std::string& settings) {
+      return run_shell("script -qec 'env " + settings + " " + call + "' /dev/null").out;
+    };
+    CHECK(on_terminal("-u NO_COLOR TERM=xterm").find(colored) != std::string::npos);
+    CHECK(on_terminal("-u NO_COLOR TERM=dumb").find(colored) == std::string::npos);
+    CHECK(on_terminal("NO_COLOR=1 TERM=xterm").find(colored) == std::string::npos);
+  }
+
+  TEST_CASE("the first signal ends at the next step, the second at once") {
+    const Outcome interrupt =
+        probe_model({"--wait"}, {.signal = SIGINT, .signal_after = "waiting"});
+    CHECK(interrupt.status == 130);
+    CHECK(interrupt.seconds < 2);
+    CHECK(interrupt.err == "waiting\n\ninterrupted, finishing step; press again to abort\n");
+    CHECK(interrupt.out == "line 0 seed 0 stop []\n");
+    const Outcome terminate =
+        probe_model({"--wait"}, {.signal = SIGTERM, .signal_after = "waiting"});
+    CHECK(terminate.status == 143);
+    const Outcome twice =
+        probe_model({"--hang"}, {.signal = SIGINT, .signal_count = 2, .signal_after = "waiting"});
+    CHECK(twice.status == 130);
+    CHECK(twice.seconds < 2);
+  }
+}

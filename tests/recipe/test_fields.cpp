@@ -1,0 +1,165 @@
+#include <doctest/doctest.h>
+
+#include "recipe_testing.h"
+
+using namespace tandem;
+using namespace tandem::recipe;
+
+namespace {
+
+std::string failure(const std::string& text) {
+  return message([&] { read("model: {path: m}\n" + text); });
+}
+
+}  // namespace
+
+TEST_SUITE("recipe/fields") {
+  TEST_CASE("every type is read") {
+    const Sample s = read(R"(
+model: {path: synthetic:llama-68m, compute: f32, state: s.bin}
+run: {threads: 3, seed: 7, context: 96Ki, host_limit: 16GiB}
+sampling: {temperature: 0.6, top_p: 1}
+inner: {share: 25%, limit: 250ms, color: green, on: true}
+stop: ["a b", 'null', 12]
+lengths: [4096, 4Ki]
+)");
+    CHECK(s.model.path.value == "synthetic:llama-68m");
+    CHECK(s.model.compute == Compute::f32);
+    CHECK(s.model.state == "s.bin");
+    CHECK(s.run.threads == 3);
+    CHECK(s.run.context == 98304);
+    CHECK(s.run.host_limit.value() == int64_t{16} << 30);
+    CHECK_FALSE(s.run.gpu_limit.has_value());
+    CHECK(s.inner.color == Color::green);
+    CHECK(s.inner.on);
+    CHECK(s.inner.share.value == 0.25);
+    CHECK(s.stop == std::vector<std::string>{"a b", "null", "12"});
+    CHECK(s.lengths[1] == 4096);
+  }
+
+  TEST_CASE("null means the default") {
+    const Sample s = read("model: {path: m, compute: null}\nrun: null\ninner: ~\n");
+    CHECK(s.model.compute == Compute::bf16);
+    CHECK(s.run.batch == 1);
+    CHECK(failure("model: null").find("duplicate") != std::string::npos);
+    CHECK(
+        message([] { read("model: {path: null}"); }) ==
+        "a.yaml:1:8: model.path is not set | Hugging Face model folder, name of a known model, or "
+        "synthetic:NAME; set it in a recipe or with --set model.path=VALUE");
+  }
+
+  TEST_CASE("each mistake has its text") {
+    CHECK(failure("inenr: 1") ==
+          "a.yaml:2:1: unknown key 'inenr' | did you mean 'inner'?  valid keys: model, run, "
+          "sampling, output, inner, stop, lengths");
+    CHECK(
+        failure("inner: {ratio: 1}") ==
+        "a.yaml:2:9: unknown key 'ratio' in section 'inner' | valid keys: share, limit, color, on");
+    CHECK(failure("sampling: {temp: 1}").find("did you mean 'temperature'?") != std::string::npos);
+    CHECK(failure("run: 3") == "a.yaml:2:6: run: expected a map of settings, found '3' | ");
+    CHECK(failure("run: {threads: two}") ==
+          "a.yaml:2:16: run.threads: expected an integer, found 'two' | threads is: CPU "
+          "threads");
+    CHECK(failure("run: {threads: \"2\"}").find("found the string '2'") != std::string::npos);
+    CHECK(failure("run: {threads: 4294967296}").find("expected an integer of 32 bits") !=
+          std::string::npos);
+    CHECK(
+        failure("run: {batch: 0}") ==
+        "a.yaml:2:14: run.batch: 0 is out of range, expected >= 1 sequences | batch is: sequences "
+        "that run together");
+    CHECK(failure("sampling: {top_p: 0}").find("0 is out of range, expected 0 < x <= 1") !=
+          std::string::npos);
+    CHECK(failure("inner: {on: yes}").find("expected true or false, found 'yes'") !=
+          std::string::npos);
+    CHECK(failure("inner: {color: blue}").find("expected one of red, green, found 'blue'") !=
+          std::string::npos);
+    CHECK(failure("stop: x").find("expected a list of text such as [a, b], found 'x'") !=
+          std::string::npos);
+    CHECK(failure("lengths: [1, 0]").find("0 is out of range, expected >= 1") != std::string::npos);
+    CHECK(failure("model2: {a: 1}").find("did you mean 'model'?") != std::string::npos);
+  }
+
+  TEST_CASE("cross-field rules point at the field, or name it when it was never written") {
+    CHECK(failure("inner: {on: true, share: 0}") ==
+          "a.yaml:2:26: inner.share must not be 0 while inner.on is true | ");
+  }
+
+  TEST_CASE("devices") {
+    const auto device = [](const std::string& name) {
+      Run run;
+      Field fields = fields_of(run);
+      return message([&] { read_fields(fields, parse(fmt::format("device: \"{}\"", name))); });
+    };
+    CHECK(device("gpu").find(
+              "a.yaml:1:9: run.device: expected auto, cpu, cuda or cuda:N[,M..], found 'gpu'") ==
+          0);
+    for (const char* good : {"auto", "cpu", "cuda", "cuda:0", "cuda:0,1"})
+      CHECK(device(good) == "none");
+    for (const char* bad : {"cuda:", "cuda0", "cuda:0,", "cuda:x", ""})
+      CHECK(device(bad) != "none");
+  }
+
+  TEST_CASE("cache kinds of later versions are refused, naming those that exist") {
+    Cache cache;
+    Field fields = fields_of(cache);
+    CHECK(message([&] {
+            read_fields(fields, parse("kind: hybrid9"));
+          }).find("a.yaml:1:7: kind: expected one of full, streaming") == 0);
+  }
+
+  TEST_CASE("problems come together, in order, at most twenty") {
+    CHECK(failure("sampling: {top_k: x}\nrun: {batch: 0, sed: 1}")
+              .find("a.yaml:2:19: sampling.top_k: expected an integer") == 0);
+    std::string text = "model: {path: m}\n";
+    for (int i = 0; i < 30; ++i) text += fmt::format("wrong_{}: 1\n", i);
+    try {
+      read(text);
+      FAIL("not thrown");
+    } catch (const InvalidRecipe& e) {
+      CHECK(e.problems().size() == 20);
+      CHECK(e.kind() == ErrorKind::recipe);
+    }
+  }
+
+  TEST_CASE("paths are relative to their file and know the home folder and the environment") {
+    setenv("TANDEM_TEST_DIR", "/data", 1);
+    setenv("HOME", "/home/u", 1);
+    unsetenv("TANDEM_TEST_NONE");
+    const auto resolve = [](const std::string& text) {
+      Node node = scalar_node(text, {std::make_shared<const std::string>("f"), "recipes/a", 1, 1});
+      std::filesystem::path path;
+      const std::string problem = read_scalar(node, path);
+      return problem.empty() ? path.string() : problem;
+    };
+    CHECK(resolve("../x.txt") == "recipes/x.txt");
+    CHECK(resolve("/x.txt") == "/x.txt");
+    CHECK(resolve("~/x") == "/home/u/x");
+    CHECK(resolve("${env:TANDEM_TEST_DIR}/x") == "/data/x");
+    CHECK(resolve("-") == "-");
+    CHECK(resolve("${env:TANDEM_TEST_NONE}/x") ==
+          "the environment variable 'TANDEM_TEST_NONE' is not set");
+    CHECK(resolve("${env:X") == "'${env:X' lacks its closing brace");
+  }
+
+  TEST_CASE("bare model names are looked up, missing inputs named") {
+    const TemporaryFolder folder;
+    std::filesystem::create_directories(folder / "models/tiny");
+    model_search_folders() = {folder / "models"};
+    CHECK(read("model: {path: tiny}").model.path.value == (folder / "models/tiny").string());
+    const auto check = [](const std::string& text) {
+      Sample sample;
+      Field fields = fields_of(sample);
+      const Node tree = parse(text);
+      read_fields(fields, tree);
+      check_inputs(fields, tree);
+    };
+    CHECK(message([&] { check("model: {path: tiny}"); }) == "none");
+    CHECK(message([&] { check("model: {path: synthetic:llama-68m}"); }) == "none");
+    CHECK(message([&] { check("model: {path: tony}"); }) ==
+          "a.yaml:1:15: model 'tony' not found | looked in the working directory, " +
+              (folder / "models").string());
+    CHECK(message([&] { check("model: {path: tiny, state: no/s.bin}"); }) ==
+          "a.yaml:1:28: file 'no/s.bin' not found | check the path in model.state");
+    model_search_folders().clear();
+  }
+}
