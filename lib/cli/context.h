@@ -34,8 +34,13 @@ class Context {
   /// errors   kind recipe, usage, input (a named file is missing), device (CUDA in a CPU build)
   template <class T>
   T load() {
+    return load_point<T>().recipe;
+  }
+  /// The same, with what names the recipe in records.
+  template <class T>
+  Point<T> load_point() {
     std::vector<Point<T>> points = load_points<T>(false);
-    return std::move(points.front().recipe);
+    return std::move(points.front());
   }
   /// The same for every point of --sweep and the recipe's sweep section; one point without either.
   template <class T>

@@ -36,7 +36,7 @@ struct Run {
   int64_t seed = 0;
   TokenCount context{0};
   TokenCount prefill_chunk{2048};
-  int batch = 1;
+  int batch = 0;
   std::optional<ByteSize> host_memory_limit, gpu_memory_limit;
 
   template <class V>
@@ -46,7 +46,8 @@ struct Run {
     v("seed", seed, at_least(0), "seed of every random draw");
     v("context", context, at_least(0).unit("tokens"), "longest sequence; 0 = the model's limit");
     v("prefill_chunk", prefill_chunk, at_least(1).unit("tokens"), "prompt tokens a forward");
-    v("batch", batch, at_least(1).unit("sequences"), "sequences that run together");
+    v("batch", batch, at_least(0).unit("sequences"),
+      "sequences that run together; 0 = the prompts given, at most 32");
     v("host_memory_limit", host_memory_limit, at_least(0),
       "refuse plans beyond it; null = free memory");
     v("gpu_memory_limit", gpu_memory_limit, at_least(0),
@@ -61,6 +62,8 @@ struct Sampling {
   double top_p = 1.0;
   double min_p = 0.0;
   double repetition_penalty = 1.0;
+  int max_tokens = 256;
+  std::vector<std::string> stop;
 
   template <class V>
   void fields(V& v) {
@@ -71,6 +74,8 @@ struct Sampling {
       "drop tokens below this share of the largest probability; 0 = off");
     v("repetition_penalty", repetition_penalty, above(0),
       "divides the score of tokens seen; 1 = off");
+    v("max_tokens", max_tokens, at_least(0).unit("tokens"), "new tokens of a sequence, at most");
+    v("stop", stop, "texts that end a sequence; they are not shown");
   }
 };
 

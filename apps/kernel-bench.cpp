@@ -1,0 +1,109 @@
+// kernel-bench: checks every kernel against its reference, then times it.
+#include <algorithm>
+#include <iterator>
+
+#include "base/parallel.h"
+#include "bench/kernel_bench.h"
+#include "cli/main_wrapper.h"
+#include "tensor/memory_plan.h"
+
+namespace {
+
+using namespace tandem;
+
+struct KernelBenchRecipe {
+  recipe::Run run;
+  bench::KernelShapes bench;
+  recipe::Output output;
+
+  template <class V>
+  void fields(V& v) {
+    v("run", run, "device and threads");
+    v("bench", bench, "kernels and their shapes");
+    v("output", output, "where the result goes");
+  }
+};
+
+const cli::ToolInfo kInfo{
+    .name = "kernel-bench",
+    .purpose =
+        "Check kernels against their references, then time them against this machine's limits",
+    .kind = "kernel-bench",
+    .examples = {"kernel-bench --family attention --family linear",
+                 "kernel-bench --family norm -s bench.rows=[1,64,4096] -s bench.dim=4096",
+                 "kernel-bench --sweep run.threads=1,2 --format jsonl -o kernels.jsonl",
+                 "TANDEM_ISA=avx2 kernel-bench --family sample"},
+    .flags = {{.names = "--family",
+               .value = "NAME",
+               .text = "embed, norm, linear, rope, attention, silu, sample, loading; repeatable",
+               .key = "bench.families"}},
+    .schema = recipe::schema_of<KernelBenchRecipe>,
+    .formats = {"text", "md", "csv", "jsonl"},
+    .sweeps = true,
+    .appends = true,
+    .needs_arguments = false};
+
+bench::KernelCases chosen_cases(const bench::KernelShapes& shapes) {
+  bench::KernelCases all;
+  for (const std::string_view family : bench::kernel_families()) {
+    const auto& wanted = shapes.families;
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), family) == wanted.end())
+      continue;
+    bench::KernelCases cases = bench::kernel_cases(family, shapes);
+    std::move(cases.begin(), cases.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+io::TableFormat table_format(const std::string& name) {
+  if (name == "md") return io::TableFormat::markdown;
+  return name == "csv" ? io::TableFormat::csv : io::TableFormat::text;
+}
+
+int print_plan(cli::Context& cx, const std::vector<cli::Point<KernelBenchRecipe>>& points) {
+  io::Table table({{"kernel", io::Align::left}, {"shape", io::Align::left}, {"memory"}});
+  for (const auto& point : points)
+    for (const bench::KernelCase& c : chosen_cases(point.recipe.bench))
+      table.add_row({c.name, c.shape, format_bytes(c.memory_bytes)});
+  cx.out.write(table.render(table_format(cx.format())));
+  return 0;
+}
+
+/// All cases of one point, into the table or as records.
+void run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point, cli::ResultFile& file,
+               io::Table& table) {
+  const KernelBenchRecipe& recipe = point.recipe;
+  set_threads(recipe.run.threads > 0 ? recipe.run.threads : usable_cores());
+  const bench::Ceilings ceilings = bench::measure_ceilings(max_threads());
+  cx.note(bench::describe(ceilings));
+  const bench::MeasureRules rules{.min_seconds = recipe.bench.min_time};
+  const bench::KernelCases cases = chosen_cases(recipe.bench);
+  cli::Progress progress(cx.terminal, "kernels", static_cast<double>(cases.size()), "cases");
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (const int signal = cli::interrupted(); signal != 0) return;
+    const bench::KernelResult result = bench::run_kernel_case(cases[i], rules, ceilings);
+    progress.update(static_cast<double>(i + 1));
+    table.add_row(bench::kernel_row(cases[i], result));
+    if (cx.format() != "jsonl") continue;
+    bench::Record record = bench::kernel_record(cases[i], result, ceilings);
+    record.group("point") = point.id;
+    record.group("recipe") = point.record;
+    file.write(record.line());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
+    const auto points = cx.load_points<KernelBenchRecipe>();
+    if (cx.dry_run()) return print_plan(cx, points);
+    cli::ResultFile file(points.front().recipe.output.path, cx.file_mode(), cx.out);
+    io::Table table = bench::kernel_table();
+    for (const auto& point : points) run_point(cx, point, file, table);
+    if (cx.format() != "jsonl") file.write(table.render(table_format(cx.format())));
+    file.commit();
+    const int signal = cli::interrupted();
+    return signal != 0 ? 128 + signal : 0;
+  });
+}

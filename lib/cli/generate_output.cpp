@@ -1,0 +1,133 @@
+#include "cli/generate_output.h"
+
+#include <unistd.h>
+
+#include "base/parallel.h"
+#include "bench/hardware.h"
+#include "io/jsonl.h"
+#include "tensor/arena.h"
+
+namespace tandem::cli {
+
+using Json = nlohmann::ordered_json;
+
+void require_piped_stdin() {
+  if (::isatty(STDIN_FILENO) == 1)
+    throw usage_error("-", "standard input is a terminal").hint("pipe a file in, or name one");
+}
+
+GenerateOutput::GenerateOutput(Context& cx, const std::filesystem::path& path,
+                               std::vector<std::string> labels, const decode::Engine& engine)
+    : cx_(cx),
+      result_(path, cx.file_mode(), cx.out),
+      labels_(std::move(labels)),
+      engine_(engine),
+      jsonl_(cx.format() == "jsonl") {}
+
+decode::GenerateEvents GenerateOutput::events() {
+  return {.on_prompt =
+              [this](int seq, int64_t n) {
+                several_ = several_ || seq > 0 || labels_.size() > 1;
+                if (jsonl_) event({{"event", "prompt"}, {"seq", seq}, {"tokens", n}});
+              },
+          .on_token = [this](const decode::TokenEvent& e) { on_token(e); },
+          .on_finish = [this](int seq, decode::Finish f,
+                              const std::string& rest) { on_finish(seq, f, rest); },
+          .on_prefill = [this](int64_t done, int64_t total) { on_prefill(done, total); },
+          .interrupted = [] { return cli::interrupted() != 0; }};
+}
+
+void GenerateOutput::event(const Json& value) { result_.write(io::jsonl_line(value)); }
+
+void GenerateOutput::on_prefill(int64_t done, int64_t total) {
+  if (!progress_) progress_ = std::make_unique<Progress>(cx_.terminal, "prefill", double(total), "tok");
+  progress_->update(double(done));
+  if (done == total) progress_.reset();
+}
+
+void GenerateOutput::on_token(const decode::TokenEvent& e) {
+  progress_.reset();
+  if (jsonl_) {
+    Json j = {{"event", "token"}, {"seq", e.seq}, {"id", e.id}, {"text", e.text},
+              {"logprob", e.logprob}, {"t_ms", clock_.seconds() * 1e3}};
+    if (!e.top.empty()) {
+      Json& top = j["top"] = Json::array();
+      for (const auto& [id, logprob] : e.top) top.push_back(Json::array({id, logprob}));
+    }
+    event(j);
+  } else if (several_) {
+    texts_[e.seq] += e.text;
+  } else if (engine_.tokenizer() != nullptr) {
+    if (!e.text.empty()) result_.write(e.text);
+  } else {
+    result_.write(std::to_string(e.id) + " ");  // ids in, ids out
+  }
+}
+
+void GenerateOutput::on_finish(int seq, decode::Finish finish, const std::string& rest) {
+  finished_[seq] = finish;
+  if (jsonl_) {
+    event({{"event", "finish"}, {"seq", seq}, {"reason", decode::finish_name(finish)}, {"text", rest}});
+  } else if (several_) {
+    texts_[seq] += rest;
+    show_finished();
+  } else {
+    result_.write(rest + "\n");
+  }
+}
+
+void GenerateOutput::show_finished() {
+  for (; finished_.contains(next_shown_); ++next_shown_) {
+    const auto label = static_cast<size_t>(next_shown_);
+    std::string text = label < labels_.size() ? labels_[label] : fmt::format("[{}]", next_shown_);
+    text += "\n" + texts_[next_shown_] + "\n\n";
+    texts_.erase(next_shown_);
+    result_.write(text);
+  }
+}
+
+Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s) const {
+  const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory of its own
+  Json j = {{"event", "summary"}, {"model", engine_.files().name}, {"threads", max_threads()},
+            {"load_s", load_s}, {"prompt_tokens", r.prompt_tokens}, {"prefill_s", r.prefill_s},
+            {"new_tokens", r.new_tokens}, {"decode_s", r.decode_s}, {"decode_steps", r.decode_steps},
+            {"peak_bytes", peak}, {"planned_peak_bytes", engine_.memory_plan().peak({})}};
+  if (r.prefill_s > 0) j["prefill_tok_s"] = double(r.prompt_tokens) / r.prefill_s;
+  if (r.decode_steps > 0) {
+    const bench::Ceilings ceilings = bench::cached_ceilings(max_threads());
+    j["decode_tok_s"] = double(r.tokens_decoded) / r.decode_s;
+    j["bytes_per_token"] = r.bytes_read / double(r.tokens_decoded);
+    j["read_gbps"] = r.bytes_read / r.decode_s * 1e-9;
+    j["mem_read_gbps"] = ceilings.mem_read_gbps;
+    j["frac_of_mem_read"] = r.bytes_read / r.decode_s * 1e-9 / ceilings.mem_read_gbps;
+  }
+  Json& sequences = j["sequences"] = Json::array();
+  for (const auto& [seq, finish] : finished_)
+    sequences.push_back({{"seq", seq}, {"finish", decode::finish_name(finish)}});
+  return j;
+}
+
+void GenerateOutput::finish(const decode::GenerateReport& r, double load_s) {
+  progress_.reset();
+  const Json j = summary(r, load_s);
+  if (jsonl_) event(j);
+  result_.commit();
+  cx_.out.flush();
+  if (cx_.terminal.verbosity() < 0) return;
+  std::string text = fmt::format(
+      "load     {:.2f} s\nprefill  {} tokens in {:.2f} s", load_s, r.prompt_tokens, r.prefill_s);
+  if (j.contains("prefill_tok_s")) text += fmt::format("  {:.0f} tok/s", j["prefill_tok_s"].get<double>());
+  if (r.decode_steps > 0)
+    text += fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s, "
+                        "{:.0f} % of the {:.1f} GB/s that memory gives{}",
+                        r.tokens_decoded, r.decode_s, j["decode_tok_s"].get<double>(),
+                        format_bytes(static_cast<size_t>(j["bytes_per_token"].get<double>())),
+                        j["read_gbps"].get<double>(), 100 * j["frac_of_mem_read"].get<double>(),
+                        j["mem_read_gbps"].get<double>(),
+                        j["frac_of_mem_read"].get<double>() > 1 ? " (weights in cache)" : "");
+  text += fmt::format("\nmemory   peak {}, planned {}", format_bytes(j["peak_bytes"].get<size_t>()),
+                      format_bytes(j["planned_peak_bytes"].get<size_t>()));
+  cx_.note(text);
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,51 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "cli/context.h"
+#include "decode/generate.h"
+
+namespace tandem::cli {
+
+/// Help and status 2 when a file "-" would read a terminal.
+void require_piped_stdin();
+
+/// Shows what is generated: as text (one sequence streams, several come out whole and in order), or
+/// as JSON events. Ends with a summary on stderr, and as an event.
+class GenerateOutput {
+ public:
+  /// labels  one per sequence, shown above its text; may be empty
+  GenerateOutput(Context& cx, const std::filesystem::path& path, std::vector<std::string> labels,
+                 const decode::Engine& engine);
+
+  decode::GenerateEvents events();
+  /// Closes the text, writes the summary, gives the result file its name.
+  void finish(const decode::GenerateReport& report, double load_s);
+
+ private:
+  void on_token(const decode::TokenEvent& event);
+  void on_finish(int seq, decode::Finish finish, const std::string& rest);
+  void on_prefill(int64_t done, int64_t total);
+  void show_finished();
+  void event(const nlohmann::ordered_json& value);
+  nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s) const;
+
+  Context& cx_;
+  ResultFile result_;
+  std::vector<std::string> labels_;
+  const decode::Engine& engine_;
+  bool jsonl_;
+  bool several_ = false;
+  Stopwatch clock_;
+  std::unique_ptr<Progress> progress_;
+  std::map<int, std::string> texts_;  // of sequences not shown yet
+  std::map<int, decode::Finish> finished_;
+  int next_shown_ = 0;
+};
+
+}  // namespace tandem::cli

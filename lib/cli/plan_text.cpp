@@ -1,0 +1,80 @@
+#include "cli/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/parallel.h"
+#include "ops/linear.h"
+#include "tensor/arena.h"
+
+namespace tandem::cli {
+namespace {
+
+/// Bytes that a decode step reads at the end of the context, and multiply-adds of the prefill.
+struct Cost {
+  double weight_bytes = 0, kv_bytes = 0, prefill_flops = 0;
+};
+
+Cost cost_of(const PlanView& v) {
+  const model::ModelConfig& c = v.files.config;
+  const auto n = static_cast<double>(v.prompt_tokens);
+  const DType dtype = ops::weight_dtype(v.spec.compute);
+  Cost cost;
+  const double matrices = static_cast<double>(model::n_params(c)) -
+                          (c.tied_embeddings ? 0.0 : double(c.vocab_size) * c.dim);
+  cost.weight_bytes = matrices * static_cast<double>(dtype_bytes(dtype));
+  const auto policy = kv::make_policy(v.spec.caches.front(), model::geometry_of(c, dtype));
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    cost.kv_bytes += 2.0 * c.kv_dim() * static_cast<double>(dtype_bytes(dtype)) *
+                     policy->keys_read(layer, v.context_tokens) * v.sequences;
+  const double per_sequence = n / std::max(1, v.sequences);
+  cost.prefill_flops = 2.0 * matrices * n +
+                       2.0 * c.n_layers * double(c.q_dim()) * n * per_sequence;
+  return cost;
+}
+
+std::string duration(double seconds) {
+  return seconds < 1.0 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.1f} s", seconds);
+}
+
+}  // namespace
+
+std::string plan_text(const PlanView& v, const bench::Ceilings& ceilings) {
+  const model::ModelConfig& c = v.files.config;
+  const DType dtype = ops::weight_dtype(v.spec.compute);
+  std::string text = fmt::format(
+      "model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
+      model::arch_name(c.arch), static_cast<double>(model::n_params(c)), dtype_name(dtype),
+      c.max_context);
+  text += fmt::format("device   cpu  {} threads, {}  {} available\n", max_threads(),
+                      isa_name(isa_in_use()), format_bytes(v.limit_bytes));
+  std::string groups;
+  for (const std::string& group : v.plan.groups())
+    if (const size_t bytes = v.plan.group_bytes(group, {}); bytes > 0)
+      groups += fmt::format("{} {}  ", group, format_bytes(bytes));
+  const size_t peak = v.plan.peak({});
+  text += fmt::format("memory   cpu  {}peak {}  {}\n", groups, format_bytes(peak),
+                      peak <= v.limit_bytes ? "fits" : "does not fit");
+  const Cost cost = cost_of(v);
+  const double gemm = dtype == DType::bf16 ? ceilings.gemm_bf16_gflops : ceilings.gemm_f32_gflops;
+  text += fmt::format("time     prefill of {} tokens at least {}   decode at least {}/step at {} tokens "
+                      "(bound: host memory, {:.1f} GB/s measured)\n",
+                      v.prompt_tokens, duration(cost.prefill_flops / (gemm * 1e9)),
+                      duration((cost.weight_bytes + cost.kv_bytes) / (ceilings.mem_read_gbps * 1e9)),
+                      v.context_tokens, ceilings.mem_read_gbps);
+  if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
+  return text;
+}
+
+size_t host_limit(const std::optional<recipe::ByteSize>& limit) {
+  return limit ? static_cast<size_t>(limit->value) : available_host_bytes() + resident_bytes();
+}
+
+std::string compute_note(DType asked) {
+  return fmt::format("{} asked for; this CPU ({}) has no AVX512-BF16, so weights, activations and "
+                     "cache are f32: twice the memory, results at least as exact",
+                     dtype_name(asked), isa_name(isa_in_use()));
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "bench/hardware.h"
+#include "decode/engine.h"
+
+namespace tandem::cli {
+
+/// What --dry-run prints of a generation: model, device, memory by group, predicted times. Figures
+/// of time are floors: work over this machine's measured ceilings.
+struct PlanView {
+  const decode::ModelFiles& files;
+  const decode::EngineSpec& spec;
+  const MemoryPlan& plan;
+  size_t limit_bytes = 0;     // what the plan must fit into
+  int64_t prompt_tokens = 0;  // of all sequences; 0 = none given
+  int context_tokens = 0;     // of one sequence at its end
+  int sequences = 1;
+  std::string recipe_sha256;
+};
+std::string plan_text(const PlanView& view, const bench::Ceilings& ceilings);
+
+/// Memory that a run may use: the recipe's limit, or what is available now.
+size_t host_limit(const std::optional<recipe::ByteSize>& limit);
+
+/// Says once when the CPU cannot compute in the number type asked for.
+std::string compute_note(DType asked);
+
+}  // namespace tandem::cli

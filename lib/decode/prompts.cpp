@@ -1,0 +1,164 @@
+#include "decode/prompts.h"
+
+#include <algorithm>
+
+#include "io/file.h"
+#include "io/jsonl.h"
+#include "text/chat_template.h"
+
+namespace tandem::decode {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+const text::Tokenizer& tokenizer_of(const ModelFiles& files) {
+  if (files.tokenizer) return *files.tokenizer;
+  throw input_error(files.name, "has no tokenizer, so it cannot read text")
+      .hint("give token ids with --prompt-ids, or {\"ids\": [...]} lines with --prompts");
+}
+
+Ids encode(const ModelFiles& files, std::string_view text, bool continues, const std::string& where) {
+  try {
+    return tokenizer_of(files).encode(text, {.add_bos = !continues});
+  } catch (Error& e) {
+    e.add_context("in " + where);
+    throw;
+  }
+}
+
+Ids encode_messages(const ModelFiles& files, std::span<const text::ChatMessage> messages) {
+  const text::Tokenizer& tokenizer = tokenizer_of(files);
+  const text::ChatTemplate chat = text::load_chat_template(files.folder, tokenizer);
+  return text::encode_chat(tokenizer, chat.render(messages));
+}
+
+Ids encode_user_turn(const ModelFiles& files, const std::string& content) {
+  const text::ChatMessage messages[] = {{"user", content}};
+  return encode_messages(files, messages);
+}
+
+void require_text(std::string_view text, const std::string& where) {
+  if (text.empty())
+    throw input_error(where, "the prompt is empty").hint("give some text, or ids with --prompt-ids");
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(" \t") != std::string::npos) lines.push_back(std::move(line));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// Tokens that all sequences begin with; the last token of each stays its own, for its logits.
+size_t common_prefix(const std::vector<Ids>& sequences) {
+  if (sequences.size() < 2) return 0;
+  size_t n = sequences[0].size();
+  for (const Ids& s : sequences) {
+    const size_t limit = std::min(n, s.size() - 1);
+    n = 0;
+    while (n < limit && s[n] == sequences[0][n]) ++n;
+  }
+  return n;
+}
+
+Ids ids_of(const io::Json& array, int vocab, const std::string& where) {
+  if (!array.is_array())
+    throw input_error(where, "expected a JSON array of token ids, found {}", io::describe(array));
+  Ids ids;
+  for (size_t i = 0; i < array.size(); ++i)
+    ids.push_back(static_cast<int32_t>(
+        io::as_int(array[i], "token id " + std::to_string(i), where, 0, vocab - 1)));
+  if (ids.empty()) throw input_error(where, "the prompt is empty").hint("give at least one id");
+  return ids;
+}
+
+PromptSet read_questions(const PromptSource& source, const ModelFiles& files, bool continues) {
+  if (!source.document && !continues)
+    throw usage_error("--questions", "needs a document to ask about")
+        .hint("give it with -f FILE, or model.state from an earlier run");
+  const std::string document = source.document ? io::read_file(*source.document) : std::string();
+  const std::string where = source.document ? source.document->string() : "--questions";
+  PromptSet set;
+  set.labels = lines_of(io::read_file(*source.questions));
+  for (const std::string& q : set.labels)
+    set.sequences.push_back(source.chat
+                                ? encode_user_turn(files, document + "\n\n" + q)
+                                : encode(files, document + "\n\nQuestion: " + q + "\nAnswer:",
+                                         continues, where));
+  if (set.sequences.empty()) throw input_error(source.questions->string(), "holds no questions");
+  set.shared = common_prefix(set.sequences);
+  return set;
+}
+
+PromptSet read_lines(const PromptSource& source, const ModelFiles& files) {
+  PromptSet set;
+  io::for_each_jsonl(io::read_file(*source.prompts), source.prompts->string(),
+                     [&](const io::Json& line, const std::string& where) {
+                       set.sequences.push_back(parse_prompt(line, files, where));
+                     });
+  if (set.sequences.empty()) throw input_error(source.prompts->string(), "holds no prompts");
+  return set;
+}
+
+PromptSet read_text(const PromptSource& source, const ModelFiles& files, bool continues) {
+  std::string text, where = "-p";
+  if (source.document) {
+    text = io::read_file(*source.document);
+    where = source.document->string();
+  }
+  if (source.text) text += *source.text;
+  require_text(text, where);
+  PromptSet set;
+  set.sequences.push_back(source.chat ? encode_user_turn(files, text)
+                                      : encode(files, text, continues, where));
+  return set;
+}
+
+}  // namespace
+
+PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues) {
+  const int kinds = (source.text ? 1 : 0) + (source.ids ? 1 : 0) + (source.questions ? 1 : 0) +
+                    (source.prompts ? 1 : 0);
+  if (kinds > 1 || (source.document && (source.ids || source.prompts)))
+    throw usage_error("prompt", "more than one source of prompts")
+        .hint("one of -p, -f, -f with -p, -f with --questions, --prompt-ids, --prompts");
+  if (source.chat && continues)
+    throw usage_error("--chat", "cannot continue a saved state: the template begins a new chat");
+  if (source.questions) return read_questions(source, files, continues);
+  if (source.prompts) return read_lines(source, files);
+  if (!source.ids) return read_text(source, files, continues);
+  PromptSet set;
+  set.sequences.push_back(
+      parse_ids(io::read_file(*source.ids), files.config.vocab_size, source.ids->string()));
+  return set;
+}
+
+std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::string& where) {
+  return ids_of(io::parse_json(json, where), vocab, where);
+}
+
+std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
+                                  const std::string& where) {
+  if (!line.is_object() || line.size() != 1)
+    throw input_error(where, "expected an object with one of the keys prompt, ids, messages, found {}",
+                      io::describe(line));
+  if (const io::Json* ids = io::find_array(line, "ids", where))
+    return ids_of(*ids, files.config.vocab_size, where);
+  if (const auto prompt = io::find_string(line, "prompt", where)) {
+    require_text(*prompt, where);
+    return encode(files, *prompt, false, where);
+  }
+  std::vector<text::ChatMessage> chat;
+  for (const io::Json& m : io::get_array(line, "messages", where)) {
+    if (!m.is_object()) throw input_error(where, "expected a message, found {}", io::describe(m));
+    chat.push_back({io::get_string(m, "role", where), io::get_string(m, "content", where)});
+  }
+  return encode_messages(files, chat);
+}
+
+}  // namespace tandem::decode
