@@ -42,27 +42,31 @@ TANDEM_INLINE void tile_bf16(float* c, int cv, const int32_t* a, int ai, int ak,
 
 template <int NV>
 void multiply_bf16(float* c, int cv, const int32_t* a, int ai, int ak, int n_i, const float* b,
-                   int bv, int n_k, const float* alpha) {
+                   int bv, int n_k, const float* alpha, Ahead ahead) {
   constexpr int kRows = NV == 1 ? 12 : NV == 2 ? 8 : 6;  // at least 12 chains, at most 24
   int i = 0;
-  for (; i + kRows <= n_i; i += kRows)
+  for (; i + kRows <= n_i; i += kRows) {
+    ahead.fetch_rows(i, kRows);
     tile_bf16<NV, kRows>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
-  for (; i + 2 <= n_i; i += 2)
+  }
+  for (; i + 2 <= n_i; i += 2) {
+    ahead.fetch_rows(i, 2);
     tile_bf16<NV, 2>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+  }
   for (; i < n_i; ++i) tile_bf16<NV, 1>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
 }
 
 inline void multiply_bf16(int nv, float* c, int cv, const int32_t* a, int ai, int ak, int n_i,
-                          const float* b, int bv, int n_k, const float* alpha) {
+                          const float* b, int bv, int n_k, const float* alpha, Ahead ahead) {
   switch (nv) {
     case 1:
-      return multiply_bf16<1>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+      return multiply_bf16<1>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
     case 2:
-      return multiply_bf16<2>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+      return multiply_bf16<2>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
     case 3:
-      return multiply_bf16<3>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+      return multiply_bf16<3>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
     default:
-      return multiply_bf16<4>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+      return multiply_bf16<4>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
   }
 }
 
@@ -79,14 +83,14 @@ inline void load_query_pairs(Block& b) {
   }
 }
 
-/// Probabilities of vector j of the group as pairs of keys: [key / 2][kW].
-TANDEM_INLINE void pair_probabilities(const Block& b, int j, int n_keys) {
+/// Probabilities of keys [begin, end) of vector j of the group as pairs of keys: [key / 2][kW].
+TANDEM_INLINE void pair_probabilities(const Block& b, int j, int begin, int end) {
   const float* s = b.scratch.s + j * kMaxStepKeys * kW;
   float* p = b.scratch.p + j * kMaxStepKeys / 2 * kW;
   // cvtne2 leaves the even key's 16 values below the odd key's: interleave them.
   const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
                                        23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  for (int k = 0; k < n_keys; k += 2) {
+  for (int k = begin; k < end; k += 2) {
     const __m512bh both =
         _mm512_cvtne2ps_pbh(simd::load(s + (k + 1) * kW).v, simd::load(s + k * kW).v);
     _mm512_storeu_si512(p + k / 2 * kW,
@@ -124,17 +128,21 @@ struct EngineBf16 {
   static void scores(const Block& b, int first, int n, int index, float* s, int sv) {
     const int stride = padded_dim(b.d) / 2 * kW;
     multiply_bf16(n, s, sv, static_cast<const int32_t*>(b.k_page[index]), b.d / 2, 1,
-                  b.n_valid[index], b.scratch.q + first * stride, stride, b.d / 2, nullptr);
+                  b.n_valid[index], b.scratch.q + first * stride, stride, b.d / 2, nullptr,
+                  {first == 0 ? b.next_k[index] : nullptr, b.d * int{sizeof(bf16)}});
   }
 
-  static void probabilities(const Block& b, int j, int n_keys) { pair_probabilities(b, j, n_keys); }
+  static void probabilities(const Block& b, int, int j, int n_keys) {
+    pair_probabilities(b, j, 0, n_keys);
+  }
 
   static void accumulate(const Block& b, int first, int n, const int* pages, int) {
     const int stride = padded_dim(b.d) * kW;
     multiply_bf16(n, b.scratch.o + first * stride, stride,
                   reinterpret_cast<const int32_t*>(b.scratch.v), 1, b.d, b.d, b.scratch.p,
                   kMaxStepKeys / 2 * kW, (b.n_valid[pages[0]] + 1) / 2,
-                  b.scratch.alpha + first * kW);
+                  b.scratch.alpha + first * kW,
+                  {first == 0 ? b.next_v[pages[0]] : nullptr, kPageTokens * int{sizeof(bf16)}});
   }
 };
 

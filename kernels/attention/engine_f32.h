@@ -38,12 +38,14 @@ TANDEM_INLINE void tile_f32(float* c, int cv, const float* a, int ai, int ak, co
 
 template <int NV>
 void multiply_f32(float* c, int cv, const float* a, int ai, int ak, int n_i, const float* b, int bv,
-                  int n_k, const float* alpha) {
+                  int n_k, const float* alpha, Ahead ahead) {
   constexpr int kRows =
       NV == 1 ? 8 : 4;  // enough chains to hide the FMA's latency, within 16 registers
   int i = 0;
-  for (; i + kRows <= n_i; i += kRows)
+  for (; i + kRows <= n_i; i += kRows) {
+    ahead.fetch_rows(i, kRows);
     tile_f32<NV, kRows>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+  }
   for (; i < n_i; ++i) tile_f32<NV, 1>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
 }
 
@@ -55,13 +57,19 @@ constexpr int kGroupVectors = 4;
 #endif
 
 inline void multiply_f32(int nv, float* c, int cv, const float* a, int ai, int ak, int n_i,
-                         const float* b, int bv, int n_k, const float* alpha) {
-  if (nv == 1) return multiply_f32<1>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
-  if (nv == 2) return multiply_f32<2>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+                         const float* b, int bv, int n_k, const float* alpha, Ahead ahead) {
+  if (nv == 1) return multiply_f32<1>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
+  if (nv == 2) return multiply_f32<2>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
   if constexpr (kGroupVectors > 2) {
-    if (nv == 3) return multiply_f32<3>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
-    multiply_f32<4>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha);
+    if (nv == 3) return multiply_f32<3>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
+    multiply_f32<4>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
   }
+}
+
+inline void widen(float* to, const bf16* from, int n) {
+  int i = 0;
+  for (; i + kW <= n; i += kW) simd::store(to + i, simd::load(from + i));
+  simd::store_n(to + i, simd::load_n(from + i, n - i), n - i);
 }
 
 template <class T>
@@ -85,28 +93,26 @@ struct EngineF32 {
     b.n_valid[index] = n_valid;
   }
   static void begin_page(Block& b, int index, const bf16* k, const bf16* v, int n_valid) {
-    const int n = n_valid * b.d;
-    for (int i = 0; i < n; i += kW) {
-      const int left = n - i < kW ? n - i : kW;
-      simd::store_n(b.scratch.k + i, simd::load_n(k + i, left), left);
-      simd::store_n(b.scratch.v + i, simd::load_n(v + i, left), left);
-    }
+    widen(b.scratch.k, k, n_valid * b.d);
+    widen(b.scratch.v, v, n_valid * b.d);
     begin_page(b, index, b.scratch.k, b.scratch.v, n_valid);
   }
 
   static void scores(const Block& b, int first, int n, int index, float* s, int sv) {
     const int stride = padded_dim(b.d) * kW;
     multiply_f32(n, s, sv, static_cast<const float*>(b.k_page[index]), b.d, 1, b.n_valid[index],
-                 b.scratch.q + first * stride, stride, b.d, nullptr);
+                 b.scratch.q + first * stride, stride, b.d, nullptr,
+                 {first == 0 ? b.next_k[index] : nullptr, b.d * int{sizeof(T)}});
   }
 
-  static void probabilities(const Block&, int, int) {}
+  static void probabilities(const Block&, int, int, int) {}
 
   static void accumulate(const Block& b, int first, int n, const int* pages, int) {
     const int stride = padded_dim(b.d) * kW;
     multiply_f32(n, b.scratch.o + first * stride, stride,
                  static_cast<const float*>(b.v_page[pages[0]]), 1, b.d, b.d, b.scratch.s,
-                 kMaxStepKeys * kW, b.n_valid[pages[0]], b.scratch.alpha + first * kW);
+                 kMaxStepKeys * kW, b.n_valid[pages[0]], b.scratch.alpha + first * kW,
+                 {first == 0 ? b.next_v[pages[0]] : nullptr, kPageTokens * int{sizeof(T)}});
   }
 };
 

@@ -4,74 +4,30 @@
 // A task is a block of queries of one KV head. Keys are taken page by page at absolute slots; a
 // vector holds the same key's score for kW queries, so softmax needs no horizontal operation, and
 // nothing that happens in one lane depends on the others:
-//   S[key, q] = K[key, :] . Q[q, :]      P = exp2(S * c - m)      O[c, q] += sum_key V[key, c]
-//   P[key, q]
-// A key that a lane does not see adds an exact zero there (p = 0, maximum unchanged, alpha = 1).
-// Hence in f32 a row's bits do not depend on its company. Zeros may differ in sign on the way; the
-// last addition of +0 removes that.
 //
-// An Engine supplies the two multiplies:
-//   Element, kStepPages, kGroup (vectors taken together), kFastExp
-//   load_queries(b)
-//   begin_page(b, index, k, v, n_valid)    page `index` of the step; slots from n_valid on
-//   unwritten scores(b, group, n_vectors, index, s)  s [vector][64][kW] probabilities(b, s, n_keys)
-//   s of one vector to the form that accumulate reads accumulate(b, group, n_vectors, pages,
-//   n_pages)   O = O * alpha + V^T P
-#include <math.h>
-#include <string.h>
-
-#include "kernels/attention/scratch.h"
-#include "kernels/attention/visibility.h"
-#include "kernels/simd/vec.h"
+//   S[key, q] = K[key, :] . Q[q, :]
+//   P = exp2(S * c - m)
+//   O[c, q] += sum_key V[key, c] P[key, q]
+//
+// A key that a lane does not see adds an exact zero there (p = 0, maximum unchanged, alpha = 1).
+// Hence a row's bits do not depend on its company. Zeros may differ in sign on the way; the last
+// addition of +0 removes that.
+//
+// An Engine supplies the multiplies for the dtype Element, kGroup vectors at a time, in steps of
+// kStepPages:
+//
+// - load_queries(b): once a task.
+// - begin_page(b, index, k, v, n_valid): page `index` of the step; slots from n_valid on are
+//   unwritten and may hold anything.
+// - scores(b, first, n, index, s, sv): S of n vectors from `first` into s [vector][64][kW], sv
+//   floats from vector to vector.
+// - exp2_score(x), probabilities(b, first, j, n_keys): P of vector j of the group, in the form that
+//   accumulate reads.
+// - accumulate(b, first, n, pages, n_pages): O = O * alpha + V^T P.
+#include "kernels/attention/state.h"
 
 namespace tandem {
 namespace {
-
-using simd::Mask;
-using simd::Vec;
-constexpr int kW = Vec::kLanes;
-constexpr float kEmpty = -__builtin_inff();
-
-struct Block {
-  const AttentionParams* params;
-  Sequence seq;
-  Scratch scratch;
-  int kv_head, query_begin, n_queries, n_vectors;
-  int d;
-  const void* k_page[kMaxStepPages];  // pages of the current step, as begin_page found or made them
-  const void* v_page[kMaxStepPages];
-  int n_valid[kMaxStepPages];
-  int group_size() const { return params->n_heads / params->n_kv_heads; }
-  /// Lanes past the last query repeat it, so that they never change what a vector must do.
-  int query(int lane) const { return query_begin + (lane < n_queries ? lane : n_queries - 1); }
-  int row(int lane) const { return query(lane) / group_size(); }
-  /// Index of a lane's head vector in q and out.
-  size_t head_at(int lane) const {
-    const int g = group_size(), r = query(lane) / g, head = kv_head * g + query(lane) % g;
-    return static_cast<size_t>(seq.first_row + r) * static_cast<size_t>(params->n_heads) +
-           static_cast<size_t>(head);
-  }
-};
-
-inline Block make_block(const AttentionParams& p, const AttentionTask& t, void* scratch) {
-  Block b{};
-  b.params = &p;
-  b.seq = sequence_of(p, t.seq);
-  lay_out(b.scratch, static_cast<char*>(scratch), p.head_dim);
-  b.kv_head = t.kv_head;
-  b.query_begin = t.query_begin;
-  b.n_queries = t.n_queries;
-  b.n_vectors = (t.n_queries + kW - 1) / kW;
-  b.d = p.head_dim;
-  return b;
-}
-
-TANDEM_INLINE Vec finite_or_zero(Vec m) {
-  return select(lt(simd::set1(kEmpty), m), m, simd::zero());
-}
-
-// --- visibility of a step
-// -------------------------------------------------------------------------
 
 /// What each vector sees of page `page`, the index-th of the step; lane masks where it is `some`.
 inline bool classify(const Block& b, int page, int index, Seen* seen) {
@@ -97,11 +53,8 @@ inline bool classify(const Block& b, int page, int index, Seen* seen) {
   return any_vector;
 }
 
-// --- softmax of one vector over the pages of a step
-// -----------------------------------------------
-
+/// One page of a step as a vector sees it.
 struct StepPage {
-  int index;  // in the step
   Seen seen;
   const uint32_t* masks;
 };
@@ -143,9 +96,7 @@ TANDEM_INLINE void softmax_step(const Block& b, int v, float* s, const StepPage*
   simd::store(b.scratch.alpha + v * kW, alpha);
 }
 
-// --- one step, one split
-// --------------------------------------------------------------------------
-
+/// Pages [page_begin, page_end) against all vectors of the block.
 template <class Engine>
 void attend_step(Block& b, int page_begin, int page_end) {
   using T = typename Engine::Element;
@@ -154,12 +105,10 @@ void attend_step(Block& b, int page_begin, int page_end) {
   int n_pages = 0;
   for (int page = page_begin; page < page_end; ++page) {
     if (!classify(b, page, n_pages, seen[n_pages])) continue;
-    const size_t at = (static_cast<size_t>(b.seq.pages[page]) * static_cast<size_t>(p.n_kv_heads) +
-                       static_cast<size_t>(b.kv_head)) *
-                      static_cast<size_t>(kPageTokens * b.d);
+    b.next_k[n_pages] = page_of<T>(b, p.k_pool, page + Engine::kStepPages);
+    b.next_v[n_pages] = page_of<T>(b, p.v_pool, page + Engine::kStepPages);
     const int written = b.seq.base + b.seq.n_rows - page * kPageTokens;
-    Engine::begin_page(b, n_pages++, static_cast<const T*>(p.k_pool) + at,
-                       static_cast<const T*>(p.v_pool) + at,
+    Engine::begin_page(b, n_pages++, page_of<T>(b, p.k_pool, page), page_of<T>(b, p.v_pool, page),
                        written < kPageTokens ? written : kPageTokens);
   }
   for (int first = 0; first < b.n_vectors; first += Engine::kGroup) {
@@ -171,7 +120,7 @@ void attend_step(Block& b, int page_begin, int page_end) {
       for (int j = 0; j < n; ++j) any |= seen[i][first + j] != Seen::none;
       if (!any) continue;
       for (int j = 0; j < n; ++j)
-        pages[j][n_seen] = {i, seen[i][first + j],
+        pages[j][n_seen] = {seen[i][first + j],
                             b.scratch.masks + (i * b.n_vectors + first + j) * kPageTokens};
       index[n_seen++] = i;
     }
@@ -181,12 +130,13 @@ void attend_step(Block& b, int page_begin, int page_end) {
       Engine::scores(b, first, n, index[i], b.scratch.s + i * kPageTokens * kW, kVector);
     for (int j = 0; j < n; ++j) {
       softmax_step<Engine>(b, first + j, b.scratch.s + j * kVector, pages[j], n_seen);
-      Engine::probabilities(b, j, n_seen * kPageTokens);
+      Engine::probabilities(b, first, j, n_seen * kPageTokens);
     }
     Engine::accumulate(b, first, n, index, n_seen);
   }
 }
 
+/// The state of one split, from nothing.
 template <class Engine>
 void attend_split(Block& b, int split) {
   const int lanes = b.n_vectors * kW;
@@ -195,99 +145,11 @@ void attend_split(Block& b, int split) {
     simd::store(b.scratch.l + i, simd::zero());
   }
   memset(b.scratch.o, 0, sizeof(float) * static_cast<size_t>(lanes * padded_dim(b.d)));
-  constexpr int kPages = kSplitTokens / kPageTokens;
-  const int n_slots = b.seq.base + b.seq.n_rows;
-  const int all_pages = (n_slots + kPageTokens - 1) / kPageTokens;
-  const int end = all_pages < (split + 1) * kPages ? all_pages : (split + 1) * kPages;
-  for (int page = split * kPages; page < end; page += Engine::kStepPages)
+  const int end =
+      b.page_limit < (split + 1) * kSplitPages ? b.page_limit : (split + 1) * kSplitPages;
+  for (int page = split * kSplitPages; page < end; page += Engine::kStepPages)
     attend_step<Engine>(b, page, page + Engine::kStepPages < end ? page + Engine::kStepPages : end);
 }
-
-// --- states: merge, store, finish
-// -----------------------------------------------------------------
-
-/// Adds the state (m, l, o) of one split to the running one. `stride` floats lie between o's
-/// vectors.
-inline void merge_state(Block& b, const float* m, const float* l, const float* o, int stride) {
-  const int run_stride = padded_dim(b.d) * kW;
-  for (int v = 0; v < b.n_vectors; ++v) {
-    float *pm = b.scratch.m_run + v * kW, *pl = b.scratch.l_run + v * kW;
-    float* run = b.scratch.o_run + v * run_stride;
-    const Vec m_run = simd::load(pm), m_new = simd::load(m + v * kW), top = max(m_run, m_new);
-    const Vec shift = finite_or_zero(top);
-    const Vec a = exp2(m_run - shift), c = exp2(m_new - shift);
-    simd::store(pm, top);
-    simd::store(pl, fma(simd::load(l + v * kW), c, simd::load(pl) * a));
-    for (int i = 0; i < b.d * kW; i += kW)
-      simd::store(run + i, fma(simd::load(o + v * stride + i), c, simd::load(run + i) * a));
-  }
-}
-
-inline void clear_run(Block& b) {
-  for (int i = 0; i < b.n_vectors * kW; i += kW) {
-    simd::store(b.scratch.m_run + i, simd::set1(kEmpty));
-    simd::store(b.scratch.l_run + i, simd::zero());
-  }
-  memset(b.scratch.o_run, 0,
-         sizeof(float) * static_cast<size_t>(b.n_vectors * kW * padded_dim(b.d)));
-}
-
-/// A split's state in AttentionPlan::partials: m, l, then o without padding.
-struct Partial {
-  float *m, *l, *o;
-};
-inline Partial partial_at(const Block& b, const AttentionPlan& plan, const AttentionTask& t,
-                          int i) {
-  const int lanes = (t.n_queries + 15) / 16 * 16;  // as attention_plan counts
-  float* at = plan.partials + t.partial + static_cast<int64_t>(i) * lanes * (b.d + 2);
-  return {at, at + lanes, at + 2 * lanes};
-}
-
-inline void store_partial(const Block& b, const Partial& to) {
-  const size_t bytes = sizeof(float) * static_cast<size_t>(b.n_vectors * kW);
-  memcpy(to.m, b.scratch.m, bytes);
-  memcpy(to.l, b.scratch.l, bytes);
-  for (int v = 0; v < b.n_vectors; ++v)
-    memcpy(to.o + v * b.d * kW, b.scratch.o + v * padded_dim(b.d) * kW,
-           sizeof(float) * static_cast<size_t>(b.d * kW));
-}
-
-template <class Out>
-void write_rows(const Block& b, int v) {
-  const float* o = b.scratch.o_run + v * padded_dim(b.d) * kW;
-  for (int lane = 0; lane < kW && v * kW + lane < b.n_queries; ++lane) {
-    Out* out =
-        static_cast<Out*>(b.params->out) + b.head_at(v * kW + lane) * static_cast<size_t>(b.d);
-    int c = 0;
-    for (float line[kW]; c < b.d; c += kW) {
-      const int n = b.d - c < kW ? b.d - c : kW;
-      for (int i = 0; i < n; ++i) line[i] = o[(c + i) * kW + lane];
-      simd::store_n(out + c, simd::load_n(line, n), n);
-    }
-  }
-}
-
-inline void finish(Block& b) {
-  for (int v = 0; v < b.n_vectors; ++v) {
-    const Vec l = simd::load(b.scratch.l_run + v * kW);
-    const Mask some = lt(simd::zero(), l);
-    float* o = b.scratch.o_run + v * padded_dim(b.d) * kW;
-    for (int i = 0; i < b.d * kW; i += kW)
-      simd::store(o + i, select(some, simd::load(o + i) / l, simd::zero()) + simd::zero());
-    if (b.params->out_dtype == DType::f32)
-      write_rows<float>(b, v);
-    else
-      write_rows<bf16>(b, v);
-    if (b.params->lse == nullptr) continue;
-    for (int lane = 0; lane < kW && v * kW + lane < b.n_queries; ++lane) {
-      const float m = b.scratch.m_run[v * kW + lane], sum = b.scratch.l_run[v * kW + lane];
-      b.params->lse[b.head_at(v * kW + lane)] = sum > 0 ? m * 0.693147181f + logf(sum) : kEmpty;
-    }
-  }
-}
-
-// --- entry points
-// ---------------------------------------------------------------------------------
 
 template <class Engine>
 void run_task(const AttentionParams& p, const AttentionPlan& plan, const AttentionTask& t,
