@@ -194,6 +194,7 @@ int run(cli::Context& cx) {
                              .sequences = std::max(1, static_cast<int>(prompts.sequences.size())),
                              .recipe_sha256 = point.record.value("sha256", "")};
     cx.out.write(cli::plan_text(view, bench::cached_ceilings(max_threads())));
+    cx.out.flush();  // the plan first, then what is wrong with it
     plan.check_fits({}, limit);
     return 0;
   }
