@@ -78,8 +78,7 @@ TEST_SUITE("kernels/attention bits") {
     for_all([](const AttentionSpec& s, const AttentionKernel& kernel) {
       AttentionCase a(s), b(s);
       const Result whole = run_whole(a, kernel, 1);
-      for (const auto& chunks :
-           std::vector<std::vector<int>>{{1}, {7}, {64}, {1, 33, 17, 2}})
+      for (const auto& chunks : std::vector<std::vector<int>>{{1}, {7}, {64}, {1, 33, 17, 2}})
         CHECK(run_chunked(b, kernel, chunks, 2) == whole);
     });
   }
