@@ -1,0 +1,170 @@
+#include "eval/case_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "io/file.h"
+#include "io/jsonl.h"
+
+namespace tandem::eval {
+namespace {
+
+using io::Json;
+
+constexpr const char* kSchema = "tandem.eval/1";
+
+template <class E>
+std::string name_of(E value) {
+  return std::string(enum_names(value)[static_cast<size_t>(value)]);
+}
+
+template <class E>
+E value_of(const std::string& name, const std::string& where) {
+  constexpr auto names = enum_names(E{});
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end())
+    throw input_error(where, "expected one of {}, found '{}'", fmt::join(names, ", "), name);
+  return static_cast<E>(found - names.begin());
+}
+
+int policy_of(const std::string& name, const std::vector<std::string>& names,
+              const std::string& where) {
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) throw input_error(where, "the recipe has no policy '{}'", name);
+  return static_cast<int>(found - names.begin());
+}
+
+Json estimate_json(const Estimate& e) {
+  Json json = {{"mean", e.mean}};
+  if (e.stderr_) json["stderr"] = *e.stderr_;
+  return json;
+}
+
+Estimate read_estimate(const Json& object, const char* key, const std::string& where) {
+  const Json& json = io::get_object(object, key, where);
+  Estimate e{.mean = io::get_double(json, "mean", where), .stderr_ = {}};
+  if (json.contains("stderr")) e.stderr_ = io::get_double(json, "stderr", where);
+  return e;
+}
+
+TextQuality read_quality(const Json& json, bool is_reference, const std::string& where) {
+  TextQuality q;
+  q.n_tokens = io::get_int(json, "n_tokens", where, 1);
+  q.nll = read_estimate(json, "nll", where);
+  q.ppl = read_estimate(json, "ppl", where);
+  if (is_reference) return q;
+  q.nll_difference = read_estimate(json, "nll_difference", where);
+  q.kl_mean = io::get_double(json, "kl_mean", where);
+  q.kl_p99 = io::get_double(json, "kl_p99", where);
+  q.top1_agree = io::get_double(json, "top1_agree", where);
+  return q;
+}
+
+CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
+                     const std::string& where) {
+  CaseRecord record;
+  record.task = value_of<Task>(io::get_string(json, "task", where), where);
+  record.length = io::get_int(json, "length", where, 1);
+  record.index = static_cast<int>(io::get_int(json, "case", where, 0, INT32_MAX));
+  for (const auto& [policy, by_protocol] : io::get_object(json, "correct", where).items())
+    for (const auto& [protocol, by_score] : by_protocol.items())
+      for (const auto& [score, correct] : by_score.items()) {
+        if (!correct.is_boolean())
+          throw input_error(where, "expected true or false, found {}", io::describe(correct));
+        record.outcomes.push_back({policy_of(policy, names, where),
+                                   value_of<Protocol>(protocol, where),
+                                   value_of<Score>(score, where), correct.get<bool>()});
+      }
+  return record;
+}
+
+/// Keys whose values differ, except those that a hash leaves out.
+std::vector<std::string> differing_keys(const Json& a, const Json& b) {
+  const Json left = a.flatten(), right = b.flatten();
+  std::vector<std::string> keys;
+  const auto note = [&](std::string key) {
+    std::ranges::replace(key, '/', '.');
+    key.erase(0, 1);
+    if (key.starts_with("output.") || key == "run.threads" || key == "run.device") return;
+    if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+  };
+  for (const auto& [key, value] : left.items())
+    if (!right.contains(key) || right[key] != value) note(key);
+  for (const auto& [key, value] : right.items())
+    if (!left.contains(key)) note(key);
+  return keys;
+}
+
+void check_header(const Json& header, const Json& recipe, const std::string& where) {
+  const auto schema = header.find("schema");
+  if (schema == header.end() || *schema != kSchema)
+    throw input_error(where, "not a log of pig-eval")
+        .hint("--resume continues a file that an earlier run with -o wrote");
+  const Json& theirs = io::get_object(header, "recipe", where);
+  if (io::get_string(theirs, "sha256", where) == recipe.at("sha256").get<std::string>()) return;
+  const auto keys = differing_keys(io::get_object(theirs, "effective", where), recipe["effective"]);
+  throw recipe_error(where, "was written with another recipe; these keys differ: {}",
+                     fmt::join(keys, ", "))
+      .hint("resume with the same recipe, or choose another output file");
+}
+
+}  // namespace
+
+std::string header_line(const Json& recipe) {
+  return io::jsonl_line({{"schema", kSchema}, {"recipe", recipe}});
+}
+
+std::string case_line(const CaseRecord& record, const std::vector<std::string>& names) {
+  Json correct = Json::object();
+  for (const Outcome& o : record.outcomes)
+    correct[names[static_cast<size_t>(o.policy)]][name_of(o.protocol)][name_of(o.score)] = o.correct;
+  return io::jsonl_line({{"task", name_of(record.task)},
+                         {"length", record.length},
+                         {"case", record.index},
+                         {"correct", correct}});
+}
+
+Json quality_json(const TextQuality& q, bool is_reference) {
+  Json json = {{"n_tokens", q.n_tokens}, {"nll", estimate_json(q.nll)}, {"ppl", estimate_json(q.ppl)}};
+  if (is_reference) return json;
+  json["nll_difference"] = estimate_json(q.nll_difference);
+  json["kl_mean"] = q.kl_mean;
+  json["kl_p99"] = q.kl_p99;
+  json["top1_agree"] = q.top1_agree;
+  return json;
+}
+
+std::string text_line(const std::vector<TextQuality>& text, const std::vector<std::string>& names) {
+  Json policies = Json::object();
+  for (size_t i = 0; i < text.size(); ++i) policies[names[i]] = quality_json(text[i], i == 0);
+  return io::jsonl_line({{"task", "perplexity"}, {"policies", policies}});
+}
+
+CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
+                 const std::vector<std::string>& names) {
+  const std::string bytes = io::read_file(path);
+  CaseLog log;
+  log.whole_bytes = bytes.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
+  bool header_seen = false;
+  const auto take = [&](const Json& line, const std::string& where) {
+    if (!header_seen) {
+      check_header(line, recipe, where);
+      header_seen = true;
+    } else if (io::get_string(line, "task", where) == "perplexity") {
+      const Json& policies = io::get_object(line, "policies", where);
+      log.text.emplace();
+      for (const std::string& name : names)
+        log.text->push_back(
+            read_quality(io::get_object(policies, name.c_str(), where), name == names[0], where));
+    } else {
+      log.cases.push_back(read_case(line, names, where));
+    }
+  };
+  io::for_each_jsonl(std::string_view(bytes).substr(0, log.whole_bytes), path.string(), take);
+  if (!header_seen) throw input_error(path.string(), "holds no whole line of a pig-eval log");
+  return log;
+}
+
+}  // namespace tandem::eval

@@ -1,0 +1,44 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "eval/perplexity.h"
+#include "eval/protocols.h"
+#include "io/json.h"
+
+namespace tandem::eval {
+
+/// One judged case.
+struct CaseRecord {
+  Task task = Task::needle1;
+  int64_t length = 0;
+  int index = 0;
+  std::vector<Outcome> outcomes;
+};
+
+/// What a log holds.
+struct CaseLog {
+  std::vector<CaseRecord> cases;
+  std::optional<std::vector<TextQuality>> text;  // of the perplexity task
+  size_t whole_bytes = 0;                        // up to a line that a crash tore
+};
+
+// A log is a JSON Lines file: a header with the recipe, then a line for every case as it is judged,
+// so that an interrupted run loses one case at most. `names` are those of the policies.
+std::string header_line(const io::Json& recipe);
+std::string case_line(const CaseRecord& record, const std::vector<std::string>& names);
+std::string text_line(const std::vector<TextQuality>& text, const std::vector<std::string>& names);
+
+/// Numbers of one policy on text, as records give them.
+io::Json quality_json(const TextQuality& quality, bool is_reference);
+
+/// Reads a log of the same recipe.
+/// recipe   {"sha256": ..., "effective": {...}}
+/// errors   kind input: malformed; kind recipe: of another recipe, naming the keys that differ
+CaseLog read_log(const std::filesystem::path& path, const io::Json& recipe,
+                 const std::vector<std::string>& names);
+
+}  // namespace tandem::eval

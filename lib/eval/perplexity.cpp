@@ -1,0 +1,215 @@
+#include "eval/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/parallel.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "ops/sampling.h"
+
+namespace tandem::eval {
+namespace {
+
+using decode::Engine;
+
+/// Rows of one forward, of one piece of logits, and tokens of one block of the standard error.
+constexpr size_t kBlockTokens = 256;
+
+/// KL(p || q) of two softmax distributions over logits.
+double divergence(const float* p, float p_lse, const float* q, float q_lse, int64_t n) {
+  double kl = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double log_p = double{p[i]} - double{p_lse};
+    kl += std::exp(log_p) * (log_p - (double{q[i]} - double{q_lse}));
+  }
+  return std::max(kl, 0.0);
+}
+
+/// What was seen of one policy.
+struct Tally {
+  std::vector<Block> nll, difference;
+  std::vector<double> kl;
+  int64_t agreed = 0;
+};
+
+/// Negative log-likelihood of the tokens that follow a chunk of rows.
+std::vector<double> losses(const Tensor& logits, const ops::LogitStats& stats,
+                           std::span<const int32_t> next) {
+  std::vector<double> list;
+  for (size_t r = 0; r < next.size(); ++r) {
+    const float* row = logits.slice(static_cast<int64_t>(r), 1).as<float>();
+    list.push_back(double{stats.lse[r]} - double{row[next[r]]});
+  }
+  return list;
+}
+
+class TextMeter {
+ public:
+  explicit TextMeter(Engine& engine)
+      : engine_(engine),
+        tallies_(engine.spec().caches.size()),
+        full_logits_(kBlockTokens * static_cast<size_t>(engine.config().vocab_size)) {}
+
+  void run_chunk(const std::vector<int>& slots, const Ids& window, size_t begin);
+  std::vector<TextQuality> result() const;
+
+ private:
+  void take(size_t policy, const Tensor& logits, std::span<const int32_t> next);
+
+  Engine& engine_;
+  std::vector<Tally> tallies_;
+  // Of the chunk in flight, under full attention.
+  std::vector<float> full_logits_;  // [kBlockTokens, V]
+  ops::LogitStats full_stats_;
+  std::vector<double> full_losses_;
+};
+
+void TextMeter::run_chunk(const std::vector<int>& slots, const Ids& window, size_t begin) {
+  const size_t n = std::min(kBlockTokens, window.size() - begin);
+  const std::span<const int32_t> rows = std::span(window).subspan(begin, n);
+  // The last row of a window predicts a token that is not there.
+  const auto next = std::span(window).subspan(begin + 1, std::min(n, window.size() - begin - 1));
+  for (size_t policy = 0; policy < slots.size(); ++policy) {
+    const decode::SeqTokens part[] = {{slots[policy], rows, begin + n == window.size()}};
+    const kv::Phase phase = policy == 0 ? kv::Phase::prefill : kv::Phase::extend;
+    engine_.forward_all(phase, part,
+                        [&](int, const Tensor& logits) { take(policy, logits, next); });
+  }
+}
+
+void TextMeter::take(size_t policy, const Tensor& logits, std::span<const int32_t> next) {
+  if (next.empty()) return;
+  const ops::LogitStats stats = ops::logit_stats(logits);
+  const std::vector<double> loss = losses(logits, stats, next);
+  const auto n = static_cast<int64_t>(next.size());
+  Tally& tally = tallies_[policy];
+  tally.nll.push_back({std::accumulate(loss.begin(), loss.end(), 0.0), n});
+  if (policy == 0) {
+    std::memcpy(full_logits_.data(), logits.raw(), logits.bytes());
+    full_stats_ = stats;
+    full_losses_ = loss;
+    return;
+  }
+  const double full_sum = std::accumulate(full_losses_.begin(), full_losses_.end(), 0.0);
+  tally.difference.push_back({tally.nll.back().sum - full_sum, n});
+  std::vector<double> kl(next.size());
+  const int64_t vocab = logits.row_size();
+  parallel_for(static_cast<int>(n), [&](int i) {
+    const auto r = static_cast<size_t>(i);
+    kl[r] = divergence(full_logits_.data() + i * vocab, full_stats_.lse[r],
+                       logits.as<float>() + i * vocab, stats.lse[r], vocab);
+  });
+  tally.kl.insert(tally.kl.end(), kl.begin(), kl.end());
+  for (size_t r = 0; r < next.size(); ++r)
+    tally.agreed += stats.argmax[r] == full_stats_.argmax[r] ? 1 : 0;
+}
+
+/// The smallest value that at least 99 % of the values do not exceed.
+double percentile_99(std::vector<double> values) {
+  const size_t rank = (values.size() * 99 + 99) / 100 - 1;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank), values.end());
+  return values[rank];
+}
+
+std::vector<TextQuality> TextMeter::result() const {
+  std::vector<TextQuality> list;
+  for (const Tally& tally : tallies_) {
+    TextQuality& q = list.emplace_back();
+    for (const Block& block : tally.nll) q.n_tokens += block.n;
+    q.nll = mean_of_blocks(tally.nll);
+    q.ppl.mean = std::exp(q.nll.mean);
+    if (q.nll.stderr_) q.ppl.stderr_ = q.ppl.mean * *q.nll.stderr_;
+    if (tally.kl.empty()) continue;
+    const auto n = static_cast<double>(tally.kl.size());
+    q.nll_difference = mean_of_blocks(tally.difference);
+    q.kl_mean = std::accumulate(tally.kl.begin(), tally.kl.end(), 0.0) / n;
+    q.kl_p99 = percentile_99(tally.kl);
+    q.top1_agree = static_cast<double>(tally.agreed) / n;
+  }
+  return list;
+}
+
+Ids read_ids(const std::filesystem::path& path, int vocab_size) {
+  const std::string where = path.string();
+  const io::Json list = io::parse_json(io::read_file(path), where);
+  if (!list.is_array())
+    throw input_error(where, "expected a JSON array of token ids, found {}", io::describe(list));
+  Ids ids;
+  for (const io::Json& item : list) {
+    if (!item.is_number_integer() || item < 0 || item >= vocab_size)
+      throw input_error(where, "expected token ids from 0 to {}, found {} at index {}",
+                        vocab_size - 1, io::describe(item), ids.size());
+    ids.push_back(item.get<int32_t>());
+  }
+  return ids;
+}
+
+}  // namespace
+
+std::vector<Ids> load_windows(const std::filesystem::path& path, const decode::ModelFiles& files,
+                              int context) {
+  Ids ids, prefix;
+  if (path.extension() == ".json") {
+    ids = read_ids(path, files.config.vocab_size);
+  } else {
+    if (files.tokenizer == nullptr)
+      throw input_error(files.name, "the model has no tokenizer for the text {}", path.string())
+          .hint("name a .json file with an array of token ids in data.path");
+    ids = files.tokenizer->encode(io::read_file(path), {.add_bos = false, .parse_special = false});
+    prefix = files.tokenizer->prefix();
+  }
+  const size_t room = static_cast<size_t>(context) - std::min(prefix.size(), size_t(context) - 1);
+  std::vector<Ids> windows;
+  for (size_t begin = 0; begin < ids.size(); begin += room) {
+    Ids window = prefix;
+    const size_t end = std::min(ids.size(), begin + room);
+    window.insert(window.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin),
+                  ids.begin() + static_cast<std::ptrdiff_t>(end));
+    if (window.size() >= 2) windows.push_back(std::move(window));
+  }
+  if (windows.empty())
+    throw input_error(path.string(), "holds {} tokens, at least 2 are needed", ids.size());
+  return windows;
+}
+
+std::vector<TextQuality> measure_text(Engine& engine, std::span<const Ids> windows,
+                                      const std::function<bool(int64_t)>& progress) {
+  TextMeter meter(engine);
+  int64_t done = 0;
+  bool go_on = true;
+  for (const Ids& window : windows) {
+    std::vector<int> slots;
+    for (size_t policy = 0; policy < engine.spec().caches.size(); ++policy)
+      slots.push_back(engine.cache().create(static_cast<int>(policy)));
+    for (size_t begin = 0; begin < window.size() && go_on; begin += kBlockTokens) {
+      meter.run_chunk(slots, window, begin);
+      done += static_cast<int64_t>(std::min(kBlockTokens, window.size() - begin));
+      go_on = !progress || progress(done);
+    }
+    for (const int slot : slots) engine.cache().release(slot);
+    if (!go_on) return {};
+  }
+  return meter.result();
+}
+
+decode::EngineSpec text_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
+                                    int context) {
+  decode::EngineSpec spec;
+  spec.compute = compute;
+  spec.prefill_chunk = static_cast<int>(kBlockTokens);
+  spec.max_seqs = static_cast<int>(policies.size());
+  spec.max_tokens = context;
+  spec.total_tokens = int64_t{context} * spec.max_seqs;
+  spec.max_logit_rows = static_cast<int>(kBlockTokens);
+  for (const NamedPolicy& policy : policies) spec.caches.push_back(policy.cache);
+  return spec;
+}
+
+size_t text_buffer_bytes(const model::ModelConfig& config) {
+  return kBlockTokens * static_cast<size_t>(config.vocab_size) * sizeof(float);
+}
+
+}  // namespace tandem::eval

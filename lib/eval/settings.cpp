@@ -1,0 +1,97 @@
+#include "eval/settings.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace tandem::eval {
+namespace {
+
+constexpr std::string_view kPerplexity = "perplexity";
+constexpr std::string_view kFull = "full";  // always judged, under this name
+
+std::optional<Task> find_task(std::string_view name) {
+  constexpr auto names = enum_names(Task{});
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<Task>(found - names.begin());
+}
+
+template <class T>
+bool has_repeats(std::vector<T> list) {
+  std::ranges::sort(list);
+  return std::ranges::adjacent_find(list) != list.end();
+}
+
+std::vector<std::string> names_of(const std::vector<NamedPolicy>& policies) {
+  std::vector<std::string> names;
+  for (const NamedPolicy& policy : policies) names.push_back(policy.name);
+  return names;
+}
+
+}  // namespace
+
+std::string read_scalar(const recipe::Node& node, NamedPolicy& out) {
+  NamedPolicy read;
+  recipe::Field fields = recipe::fields_of(read);
+  recipe::read_fields(fields, node);
+  out = std::move(read);
+  return {};
+}
+
+std::string yaml_text(const NamedPolicy& policy) {
+  NamedPolicy copy = policy;
+  const recipe::Field fields = recipe::fields_of(copy);
+  std::string text;
+  for (const recipe::Field& field : fields.fields)
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", field.name, field.value->yaml());
+  return "{" + text + "}";
+}
+
+std::string type_name(const NamedPolicy&) { return "policies"; }
+
+nlohmann::json json_of(const NamedPolicy& policy) {
+  NamedPolicy copy = policy;
+  return recipe::to_json(recipe::fields_of(copy));
+}
+
+void Settings::check(recipe::Problems& p) const {
+  std::vector<std::string_view> known;
+  for (const std::string_view name : enum_names(Task{})) known.push_back(name);
+  known.push_back(kPerplexity);
+  if (tasks.empty()) p.field("tasks", "eval.tasks is empty; choose from {}", fmt::join(known, ", "));
+  for (const std::string& task : tasks)
+    if (std::ranges::find(known, task) == known.end())
+      p.field("tasks", "unknown task '{}' in eval.tasks; the tasks are {}", task,
+              fmt::join(known, ", "));
+  if (lengths.empty() && !questions().empty()) p.field("lengths", "eval.lengths is empty");
+  if (protocols.empty()) p.field("protocols", "eval.protocols is empty; choose from dense, sparse");
+  if (scores.empty()) p.field("scores", "eval.scores is empty; choose from forced, generated");
+  std::vector<int64_t> counts;
+  for (const recipe::TokenCount length : lengths) counts.push_back(length.value);
+  const auto names = names_of(policies);
+  if (has_repeats(tasks)) p.field("tasks", "eval.tasks names a task twice");
+  if (has_repeats(counts)) p.field("lengths", "eval.lengths names a length twice");
+  if (has_repeats(protocols)) p.field("protocols", "eval.protocols names a protocol twice");
+  if (has_repeats(scores)) p.field("scores", "eval.scores names a score twice");
+  if (has_repeats(names)) p.field("policies", "eval.policies uses a name twice");
+  if (std::ranges::find(names, kFull) != names.end())
+    p.field("policies", "eval.policies: the name '{}' stands for full attention, which is always "
+            "judged", kFull);
+}
+
+std::vector<Task> Settings::questions() const {
+  std::vector<Task> list;
+  for (const std::string& name : tasks)
+    if (const auto task = find_task(name)) list.push_back(*task);
+  return list;
+}
+
+bool Settings::perplexity() const { return std::ranges::find(tasks, kPerplexity) != tasks.end(); }
+
+std::vector<NamedPolicy> Settings::all_policies() const {
+  std::vector<NamedPolicy> list = {{std::string(kFull), {}}};
+  list.insert(list.end(), policies.begin(), policies.end());
+  return list;
+}
+
+}  // namespace tandem::eval

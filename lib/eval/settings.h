@@ -1,0 +1,75 @@
+#pragma once
+#include <array>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "eval/tasks.h"
+#include "recipe/sections.h"
+
+namespace tandem::eval {
+
+/// A named cache policy of eval.policies: `{name: s256, kind: streaming, recent: 256}`.
+struct NamedPolicy {
+  std::string name;
+  recipe::Cache cache;
+
+  template <class V>
+  void fields(V& v) {
+    v("name", name, recipe::Limits{.required = true}, "what tables call it");
+    cache.fields(v);
+  }
+};
+
+// A list item that is a map, read as strictly as a section.
+std::string read_scalar(const recipe::Node& node, NamedPolicy& out);
+std::string yaml_text(const NamedPolicy& policy);
+std::string type_name(const NamedPolicy& policy);
+nlohmann::json json_of(const NamedPolicy& policy);
+
+/// What the prompt of a case is: everything up to the answer, or up to the question.
+enum class Protocol : uint8_t {
+  dense,   // haystack and question are prefilled with full attention
+  sparse,  // the question goes through the policy as well
+};
+constexpr std::array<std::string_view, 2> enum_names(Protocol) { return {"dense", "sparse"}; }
+
+enum class Score : uint8_t {
+  forced,     // every answer token is the most likely one after the true text before it
+  generated,  // greedy decoding writes the answer's text
+};
+constexpr std::array<std::string_view, 2> enum_names(Score) { return {"forced", "generated"}; }
+
+/// Section `eval`.
+struct Settings {
+  std::vector<std::string> tasks;
+  std::vector<recipe::TokenCount> lengths = {{4096}};
+  int cases = 100;
+  std::filesystem::path haystack;
+  std::vector<Protocol> protocols = {Protocol::dense, Protocol::sparse};
+  std::vector<Score> scores = {Score::forced};
+  std::vector<NamedPolicy> policies;
+
+  template <class V>
+  void fields(V& v) {
+    v("tasks", tasks, recipe::Limits{.required = true},
+      "list of needle1, needle8, kv, vt, cwe, perplexity");
+    v("lengths", lengths, recipe::at_least(1).unit("tokens"),
+      "prompt plus answer; not for perplexity, which uses run.context");
+    v("cases", cases, recipe::at_least(1), "cases a task and length");
+    v("haystack", haystack, recipe::optional_input(), "text to hide needles in; empty = generated");
+    v("protocols", protocols, "dense: question prefilled; sparse: question through the policy");
+    v("scores", scores, "forced: argmax after the true text; generated: greedy text");
+    v("policies", policies, "list of {name: NAME, kind: ..., ...} judged against full attention");
+  }
+  void check(recipe::Problems& p) const;
+
+  /// The tasks but perplexity.
+  std::vector<Task> questions() const;
+  bool perplexity() const;
+  /// Settings of all policies; full attention comes first.
+  std::vector<NamedPolicy> all_policies() const;
+};
+
+}  // namespace tandem::eval

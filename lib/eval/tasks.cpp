@@ -1,0 +1,230 @@
+#include "eval/tasks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "eval/prose.h"
+#include "eval/task_words.h"
+#include "io/file.h"
+
+namespace tandem::eval {
+namespace {
+
+/// What a task asks, as text.
+struct Quiz {
+  std::vector<std::string> needles;  // in the order in which they shall stand
+  std::string question, answer_prefix, answer;
+};
+
+template <class List>
+std::string pick(PhiloxStream& rng, const List& list) {
+  return std::string(list[rng.below(static_cast<uint32_t>(std::size(list)))]);
+}
+
+/// Decimal digits, the first not zero.
+std::string number(PhiloxStream& rng, int n_digits) {
+  std::string text(1, static_cast<char>('1' + rng.below(9)));
+  while (static_cast<int>(text.size()) < n_digits) text += static_cast<char>('0' + rng.below(10));
+  return text;
+}
+
+std::string key(PhiloxStream& rng) {
+  const std::string adjective = pick(rng, key_adjectives());
+  return adjective + "-" + pick(rng, key_nouns());
+}
+
+/// Four capital letters without I and O, which look like digits.
+std::string variable(PhiloxStream& rng) {
+  constexpr std::string_view kLetters = "ABCDEFGHJKLMNPQRSTUVWXYZ";
+  std::string name;
+  for (int i = 0; i < 4; ++i) name += kLetters[rng.below(static_cast<uint32_t>(kLetters.size()))];
+  return name;
+}
+
+/// `n` different results of `draw`, in the order drawn.
+template <class Draw>
+std::vector<std::string> distinct(size_t n, const Draw& draw) {
+  std::set<std::string> seen;
+  std::vector<std::string> list;
+  while (list.size() < n)
+    if (std::string item = draw(); seen.insert(item).second) list.push_back(std::move(item));
+  return list;
+}
+
+template <class T>
+void shuffle(PhiloxStream& rng, std::vector<T>& list) {
+  for (size_t i = list.size(); i > 1; --i)
+    std::swap(list[i - 1], list[rng.below(static_cast<uint32_t>(i))]);
+}
+
+Quiz make_needles(PhiloxStream& rng, size_t n) {
+  const auto keys = distinct(n, [&] { return key(rng); });
+  const auto values = distinct(n, [&] { return number(rng, 7); });
+  Quiz quiz;
+  for (size_t i = 0; i < n; ++i)
+    quiz.needles.push_back(
+        fmt::format(" The special magic value for {} is {}.", keys[i], values[i]));
+  const size_t asked = rng.below(static_cast<uint32_t>(n));
+  quiz.question = fmt::format("What is the special magic value for {}?", keys[asked]);
+  quiz.answer_prefix = fmt::format(" The special magic value for {} is", keys[asked]);
+  quiz.answer = fmt::format(" {}.", values[asked]);
+  return quiz;
+}
+
+Quiz make_kv(PhiloxStream& rng, size_t length) {
+  const size_t n = std::max<size_t>(1, length / 40);
+  const auto keys =
+      distinct(n, [&] { return fmt::format("{}-{}", key(rng), number(rng, 2)); });
+  const auto values = distinct(n, [&] { return number(rng, 7); });
+  Quiz quiz;
+  for (size_t i = 0; i < n; ++i) quiz.needles.push_back(fmt::format(" {}: {}.", keys[i], values[i]));
+  const size_t asked = rng.below(static_cast<uint32_t>(n));
+  quiz.question = fmt::format("What is the value of {}?", keys[asked]);
+  quiz.answer_prefix = fmt::format(" {}:", keys[asked]);
+  quiz.answer = fmt::format(" {}.", values[asked]);
+  return quiz;
+}
+
+Quiz make_vt(PhiloxStream& rng) {
+  const auto names = distinct(3, [&] { return variable(rng); });
+  const std::string value = number(rng, 5);
+  Quiz quiz;
+  quiz.needles = {fmt::format(" VAR {} = {}.", names[0], value),
+                  fmt::format(" VAR {} = VAR {}.", names[1], names[0]),
+                  fmt::format(" VAR {} = VAR {}.", names[2], names[1])};
+  quiz.question = fmt::format("Which variables are assigned the value {}?", value);
+  quiz.answer = fmt::format(" {}.", fmt::join(names, ", "));
+  return quiz;
+}
+
+Quiz make_cwe(PhiloxStream& rng, size_t length) {
+  const size_t n = std::min<size_t>(length / 3, 800);
+  std::vector<std::string> words(list_words().begin(), list_words().end());
+  shuffle(rng, words);
+  std::vector<std::string> common(words.begin(), words.begin() + 3);
+  const std::vector<std::string> others(words.begin() + 3, words.end());
+  std::vector<std::string> list;
+  for (const std::string& word : common) list.insert(list.end(), n / 8, word);
+  while (list.size() < n) list.push_back(pick(rng, others));
+  shuffle(rng, list);
+  std::sort(common.begin(), common.end());
+  Quiz quiz;
+  quiz.needles = {fmt::format(" Word list: {}.", fmt::join(list, ", "))};
+  quiz.question = "What are the three most common words in the list?";
+  quiz.answer = fmt::format(" {}.", fmt::join(common, ", "));
+  return quiz;
+}
+
+Quiz make_quiz(PhiloxStream& rng, Task task, size_t length) {
+  switch (task) {
+    case Task::needle1: return make_needles(rng, 1);
+    case Task::needle8: return make_needles(rng, 8);
+    case Task::kv: return make_kv(rng, length);
+    case Task::vt: return make_vt(rng);
+    case Task::cwe: return make_cwe(rng, length);
+  }
+  return {};
+}
+
+/// Ids of a piece of a longer text. Tokenizers that put a space before a text put that one.
+Ids encode_piece(const text::Tokenizer& tokenizer, std::string_view text) {
+  if (tokenizer.drops_leading_space() && text.starts_with(' ')) text.remove_prefix(1);
+  return tokenizer.encode(text, {.add_bos = false, .parse_special = false});
+}
+
+/// The stream of one case: Philox itself mixes the names into a key, so streams never overlap.
+PhiloxStream case_stream(uint64_t seed, Task task, size_t length, uint32_t index) {
+  const auto words = philox4x32({static_cast<uint32_t>(task), static_cast<uint32_t>(length), index,
+                                 static_cast<uint32_t>(DrawPurpose::data)},
+                                {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return PhiloxStream((uint64_t{words[0]} << 32) | words[1], words[2]);
+}
+
+/// Inserts each needle right after a full stop at a random place, in the given order.
+/// errors   kind input: no full stop
+Ids insert_needles(PhiloxStream& rng, const text::Tokenizer& tokenizer, const Ids& prose,
+                   const std::vector<Ids>& needles) {
+  std::vector<size_t> stops;  // places right after a full stop
+  for (size_t i = 0; i < prose.size(); ++i)
+    if (tokenizer.token_bytes(prose[i]) == ".") stops.push_back(i + 1);
+  if (stops.empty())
+    throw input_error("eval.haystack", "no full stop in {} tokens of prose", prose.size())
+        .hint("needles stand after full stops: use text of whole sentences, or greater lengths");
+  std::vector<size_t> places;
+  for (size_t i = 0; i < needles.size(); ++i)
+    places.push_back(stops[rng.below(static_cast<uint32_t>(stops.size()))]);
+  std::sort(places.begin(), places.end());
+  Ids ids;
+  size_t copied = 0;
+  for (size_t i = 0; i < needles.size(); ++i) {
+    ids.insert(ids.end(), prose.begin() + static_cast<std::ptrdiff_t>(copied),
+               prose.begin() + static_cast<std::ptrdiff_t>(places[i]));
+    ids.insert(ids.end(), needles[i].begin(), needles[i].end());
+    copied = places[i];
+  }
+  ids.insert(ids.end(), prose.begin() + static_cast<std::ptrdiff_t>(copied), prose.end());
+  return ids;
+}
+
+}  // namespace
+
+Haystack::Haystack(const text::Tokenizer& tokenizer, const std::filesystem::path& path)
+    : tokenizer_(tokenizer), where_(path.string()) {
+  if (path.empty()) return;
+  ids_ = tokenizer.encode(io::read_file(path), {.add_bos = false, .parse_special = false});
+}
+
+Ids Haystack::cut(PhiloxStream& rng, size_t n) const {
+  if (where_.empty()) {
+    // Few tokenizers average more than 5 bytes of English a token; if one does, ask for more.
+    for (size_t bytes = 5 * n + 64;; bytes *= 2) {
+      PhiloxStream again = rng;
+      Ids ids = encode_piece(tokenizer_, generate_prose(again, bytes));
+      if (ids.size() < n) continue;
+      rng = again;
+      ids.resize(n);
+      return ids;
+    }
+  }
+  if (ids_.size() < n)
+    throw input_error(where_, "haystack of {} tokens is too short: {} are needed", ids_.size(), n)
+        .hint("use a longer text, lower eval.lengths, or leave eval.haystack empty");
+  const size_t begin = rng.below(static_cast<uint32_t>(ids_.size() - n + 1));
+  return {ids_.begin() + static_cast<std::ptrdiff_t>(begin),
+          ids_.begin() + static_cast<std::ptrdiff_t>(begin + n)};
+}
+
+Case CaseGenerator::make(Task task, size_t length, uint32_t index) const {
+  constexpr size_t kMinProse = 64;  // tokens: two or three sentences, so that there is a full stop
+  PhiloxStream rng = case_stream(seed_, task, length, index);
+  const Quiz quiz = make_quiz(rng, task, length);
+  std::vector<Ids> needles;
+  for (const std::string& needle : quiz.needles) needles.push_back(encode_piece(tokenizer_, needle));
+
+  Case c;
+  c.question = encode_piece(
+      tokenizer_, fmt::format("\n\nQuestion: {}\nAnswer:{}", quiz.question, quiz.answer_prefix));
+  c.answer = encode_piece(tokenizer_, quiz.answer);
+  c.answer_text = quiz.answer;
+  c.haystack = tokenizer_.prefix();
+  size_t used = c.n_tokens();
+  for (const Ids& needle : needles) used += needle.size();
+  const std::string_view name = enum_names(task)[static_cast<size_t>(task)];
+  if (used + kMinProse > length)
+    throw input_error("eval.lengths",
+                      "{} of {} tokens has no room: needles, question and answer take {}", name,
+                      length, used)
+        .hint(fmt::format("{} or more tokens are needed", used + kMinProse));
+  if (c.question.size() + c.answer.size() > kMaxTailTokens)
+    throw input_error("tokenizer", "question and answer of {} take {} tokens, at most {} are planned",
+                      name, c.question.size() + c.answer.size(), kMaxTailTokens);
+  const Ids prose = haystack_.cut(rng, length - used);
+  const Ids filled = insert_needles(rng, tokenizer_, prose, needles);
+  c.haystack.insert(c.haystack.end(), filled.begin(), filled.end());
+  return c;
+}
+
+}  // namespace tandem::eval
