@@ -65,9 +65,9 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&, const Json::exception& e) override {
+  bool parse_error(size_t position, const std::string& token, const Json::exception& e) override {
     const size_t offset = std::min(position == 0 ? 0 : position - 1, text_.size());
-    throw error_at(offset, "malformed JSON " + reason(e.what()));
+    throw error_at(offset, "malformed JSON " + reason(e.what(), token));
   }
 
   Error error_at(size_t offset, std::string message) const {
@@ -128,15 +128,14 @@ class Builder : public nlohmann::json_sax<Json> {
   /// The library's sentence without its own prefix and without the excerpt, which may be the whole
   /// file: "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while
   /// parsing value - invalid literal; last read: 'x'; expected y".
-  static std::string reason(std::string what) {
+  static std::string reason(std::string what, const std::string& token) {
     if (const size_t i = what.find("] "); i != std::string::npos) what.erase(0, i + 2);
     if (what.starts_with("parse error at"))
       if (const size_t i = what.find(": "); i != std::string::npos) what.erase(0, i + 2);
     if (what.starts_with("syntax error ")) what.erase(0, 13);
-    if (const size_t from = what.find("; last read: '"); from != std::string::npos) {
-      const size_t to = what.rfind("'; expected ");
-      what.erase(from, to != std::string::npos && to > from ? to + 1 - from : to);
-    }
+    constexpr std::string_view kExcerpt = "; last read: '";
+    if (const size_t from = what.find(kExcerpt); from != std::string::npos)
+      what.erase(from, kExcerpt.size() + token.size() + 1);
     constexpr size_t kLongest = 160;
     if (what.size() > kLongest) what.replace(kLongest, std::string::npos, "...");
     return what;

@@ -57,6 +57,7 @@ TEST_SUITE("io/json") {
 
   TEST_CASE("an excerpt of the file never floods the message") {
     CHECK(parse_error("[\"" + std::string(100000, 'a')).size() < 250);
+    CHECK(parse_error("[\"'; expected \x01") == parse_error("[\"aaaaaaaaaaaa\x01"));
     CHECK(parse_error("[1" + std::string(100000, '0') + "e999999]").size() < 250);
   }
 
