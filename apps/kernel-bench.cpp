@@ -76,7 +76,8 @@ void run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point, cli
   set_threads(recipe.run.threads > 0 ? recipe.run.threads : usable_cores());
   const bench::Ceilings ceilings = bench::measure_ceilings(max_threads());
   cx.note(bench::describe(ceilings));
-  const bench::MeasureRules rules{.min_seconds = recipe.bench.min_time};
+  // Flushing a cache takes longer than many a kernel: 1000 runs are enough for any quantile.
+  const bench::MeasureRules rules{.min_seconds = recipe.bench.min_time, .max_runs = 1000};
   const bench::KernelCases cases = chosen_cases(recipe.bench);
   cli::Progress progress(cx.terminal, "kernels", static_cast<double>(cases.size()), "cases");
   for (size_t i = 0; i < cases.size(); ++i) {

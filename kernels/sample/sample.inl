@@ -17,29 +17,52 @@ inline const float* penalize(const SampleParams& p, int row, const float* x, flo
   return copy;
 }
 
-/// Drops what top-p and min-p leave out by setting its weight to 0; returns the sum of the rest.
-inline uint64_t truncate(const SampleParams& p, const float* x, int n, uint64_t total,
-                         const Workspace& w) {
+/// Tokens still in play, in ascending order of id, with their weights in w.weight.
+struct Candidates {
+  const float* logit;
+  const int32_t* id;  // null: id[i] = i
+  int n;
+  uint64_t total;  // of the weights
+};
+
+/// Sets the weights that `keeps` refuses to 0.
+template <class Keeps>
+inline void drop(Candidates& c, uint64_t* weight, Keeps keeps) {
+  c.total = 0;
+  for (int i = 0; i < c.n; ++i) {
+    weight[i] = keeps(i) ? weight[i] : 0;
+    c.total += weight[i];
+  }
+}
+
+/// Narrows a whole row to its kLikely largest if these hold `wanted` already, which they nearly
+/// always do; the exact cut is then sought among few.
+inline void narrow(Candidates& c, uint64_t wanted, const Workspace& w) {
+  constexpr int kLikely = 256;
+  if (c.id != nullptr || c.n <= kLikely) return;
+  const int n = keep_top(c.logit, c.n, kLikely, w);
+  uint64_t sum = 0;
+  for (int i = 0; i < n; ++i) sum += w.weight[w.id[i]];
+  if (sum < wanted) return;
+  for (int i = 0; i < n; ++i) w.weight[i] = w.weight[w.id[i]];  // ids ascend: id[i] >= i
+  c = {w.top, w.id, n, sum};
+}
+
+/// Drops what top-p and min-p leave out.
+inline void truncate(const SampleParams& p, Candidates& c, const Workspace& w) {
   if (p.top_p < 1.0) {
-    const auto wanted = static_cast<uint64_t>(ceil(p.top_p * static_cast<double>(total)));
-    const auto key = [&](int i) { return order_key(x[i]); };
+    const double share = ceil(p.top_p * static_cast<double>(c.total));
+    const uint64_t wanted = share > 1.0 ? static_cast<uint64_t>(share) : 1;
+    narrow(c, wanted, w);
+    const auto key = [&](int i) { return order_key(c.logit[i]); };
     const Cut cut = find_cut(
-        n, wanted > 0 ? wanted : 1, key, [&](int i) { return w.weight[i]; }, w.histogram);
-    total = 0;
-    for (int i = 0; i < n; ++i) {
-      w.weight[i] = cut.keeps(key(i), i) ? w.weight[i] : 0;
-      total += w.weight[i];
-    }
+        c.n, wanted, key, [&](int i) { return w.weight[i]; }, w.histogram);
+    drop(c, w.weight, [&](int i) { return cut.keeps(key(i), i); });
   }
   if (p.min_p > 0.0) {
     const auto least = static_cast<uint64_t>(ceil((p.min_p < 1.0 ? p.min_p : 1.0) * 0x1p40));
-    total = 0;
-    for (int i = 0; i < n; ++i) {
-      w.weight[i] = w.weight[i] >= least ? w.weight[i] : 0;
-      total += w.weight[i];
-    }
+    drop(c, w.weight, [&](int i) { return w.weight[i] >= least; });
   }
-  return total;
 }
 
 /// First index whose cumulative weight exceeds uniform * total, in exact arithmetic.
@@ -64,17 +87,13 @@ int draw_row(const SampleParams& p, int row, const Workspace& w) {
   if (!extremes.is_valid) return kInvalidToken;
   const int best = first_with_key(x, extremes.max, w.block_max);
   if (p.temperature == 0.0f) return best;
-  const float max = x[best];
-  int n = p.vocab;
-  const bool is_compact = p.top_k > 0 && p.top_k < n;
-  if (is_compact) {
-    n = keep_top(x, n, p.top_k, w);
-    x = w.top;
-  }
+  Candidates c{x, nullptr, p.vocab, 0};
+  if (p.top_k > 0 && p.top_k < p.vocab) c = {w.top, w.id, keep_top(x, p.vocab, p.top_k, w), 0};
   // The order of logits is the order of tempered logits, so top-k may come first and stay exact.
-  const uint64_t total = fill_weights(w.weight, x, n, max, p.temperature);
-  const int i = draw(w.weight, n, truncate(p, x, n, total, w), p.uniform[row]);
-  return is_compact ? w.id[i] : i;
+  c.total = fill_weights(w.weight, c.logit, c.n, x[best], p.temperature);
+  truncate(p, c, w);
+  const int i = draw(w.weight, c.n, c.total, p.uniform[row]);
+  return c.id != nullptr ? c.id[i] : i;
 }
 
 }  // namespace

@@ -1,0 +1,96 @@
+#include "bench/kernel_bench.h"
+
+#include "base/convert.h"
+
+namespace tandem::bench {
+namespace {
+
+std::string percent(double share) {
+  return share > 0 ? fmt::format("{:.{}f}", 100 * share, share < 0.1 ? 1 : 0) : "";
+}
+
+}  // namespace
+
+KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
+                             const Ceilings& ceilings) {
+  const PreparedCase prepared = c.prepare();
+  prepared.run();
+  if (const std::string difference = prepared.mismatch(); !difference.empty())
+    throw Error::make(ErrorKind::numeric,
+                      fmt::format("{} {} ({})", c.name, c.shape, isa_name(isa_in_use())), "{}",
+                      difference)
+        .hint("this is a bug or a broken CPU: compare with TANDEM_ISA=scalar");
+  CacheFlusher flusher;
+  const Body before = c.rotates ? Body{} : Body([&] { flusher.flush(); });
+  KernelResult r;
+  if (prepared.baseline) {
+    r.baseline = compare(prepared.run, prepared.baseline, rules, before);
+    r.samples = r.baseline->a;
+  } else {
+    r.samples = measure(prepared.run, rules, before);
+  }
+  r.roofline = roofline(c.work, median(r.samples.ms), ceilings, c.dtype);
+  return r;
+}
+
+Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings& ceilings) {
+  Record record("kernel-bench", &ceilings);
+  record.group("workload") = {{"family", c.family},
+                              {"kernel", c.name},
+                              {"shape", c.shape},
+                              {"dtype", dtype_name(c.dtype)},
+                              {"cold", c.rotates ? "rotated copies" : "L2 flushed"}};
+  record.set_timing("step", r.samples);
+  record.set_roofline(c.work, r.roofline);
+  record.set_memory("cpu", "planned_peak", c.memory_bytes);
+  if (r.baseline) {
+    record.set_timing("baseline_step", r.baseline->b);
+    // Speed of this kernel as a share of the library's: inverse of the ratio of times.
+    record.group("baseline") = {{"name", "oneDNN alone"},
+                                {"ratio", 1 / r.baseline->ratio},
+                                {"ci95_low", 1 / r.baseline->ci95.high},
+                                {"ci95_high", 1 / r.baseline->ci95.low},
+                                {"pairs", r.baseline->pairs()}};
+  }
+  return record;
+}
+
+io::Table kernel_table() {
+  using io::Align;
+  return io::Table({{"kernel", Align::left},
+                    {"shape", Align::left},
+                    {"type", Align::left},
+                    {"ms"},
+                    {"sd %"},
+                    {"GB/s"},
+                    {"% read"},
+                    {"GFLOP/s"},
+                    {"% GEMM"},
+                    {"% oneDNN"}});
+}
+
+std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) {
+  const Summary s = summarize(r.samples.ms);
+  const bool computes = c.work.flops > 0;
+  return {c.name,
+          c.shape,
+          dtype_name(c.dtype),
+          fmt::format("{:.4g}", s.p50),
+          fmt::format("{:.1f}", 100 * s.stddev / s.mean),
+          fmt::format("{:.1f}", r.roofline.achieved_gbps),
+          percent(r.roofline.frac_of_copy),
+          computes ? fmt::format("{:.0f}", r.roofline.achieved_gflops) : "",
+          computes ? percent(r.roofline.frac_of_matmul) : "",
+          r.baseline ? percent(1 / r.baseline->ratio) : ""};
+}
+
+std::string describe(const Ceilings& c) {
+  std::string text = fmt::format(
+      "{} threads, {}: memory read {:.1f} GB/s, f32 multiply-add {:.0f} GFLOP/s, oneDNN "
+      "f32 {:.0f} GFLOP/s",
+      c.threads, isa_name(c.isa), c.mem_read_gbps, c.f32_gflops, c.gemm_f32_gflops);
+  if (c.gemm_bf16_gflops > 0) text += fmt::format(", bf16 {:.0f} GFLOP/s", c.gemm_bf16_gflops);
+  return text;
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,34 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/kernel_cases.h"
+#include "bench/record.h"
+#include "io/table.h"
+
+namespace tandem::bench {
+
+/// A kernel at a shape, checked and timed.
+struct KernelResult {
+  Samples samples;
+  Roofline roofline;
+  std::optional<Comparison> baseline;  // a: this kernel, b: the library alone
+};
+
+/// Checks the case against its reference, then times it.
+/// errors   kind numeric: the kernel and its reference differ; says where
+KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
+                             const Ceilings& ceilings);
+
+/// The record of a result, as far as this module knows it.
+Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings& ceilings);
+
+/// A table with the columns of kernel_row.
+io::Table kernel_table();
+std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r);
+
+/// One line about what the shares are shares of.
+std::string describe(const Ceilings& c);
+
+}  // namespace tandem::bench
