@@ -63,12 +63,14 @@ void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_lo
   int64_t done = 0;
   while (next < sequences.size()) {
     // Fill one forward: the rest of the current sequence, then whole short ones, then a first part.
+    // Texts that a policy has cut go on under it, whole ones densely: never in one forward.
     std::vector<SeqTokens> chunk;
     std::vector<size_t> finished;  // indices into `sequences`
     std::vector<int32_t> last_rows;
     size_t rows = 0;
     while (next < sequences.size() && rows < chunk_rows && chunk.size() < max_in_step) {
       const SeqTokens& s = sequences[next];
+      if (!chunk.empty() && cache_.is_cut(s.slot) != cache_.is_cut(chunk[0].slot)) break;
       const size_t n = std::min(s.tokens.size() - offset, chunk_rows - rows);
       const bool ends = offset + n == s.tokens.size();
       chunk.push_back({s.slot, s.tokens.subspan(offset, n), ends && s.ends_prompt});

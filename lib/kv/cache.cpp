@@ -74,17 +74,29 @@ int Cache::create(int policy) {
 int Cache::fork(int slot, int policy) {
   const int copy = store_.fork(slot);
   policy_of_[static_cast<size_t>(copy)] = policy;
-  return copy;
+  const int token = missing_token(copy, length(copy));
+  if (token < 0) return copy;
+  store_.release(copy);
+  throw input_error("kv cache", "the {} policy needs token {}, which the {} policy gave back",
+                    policies_[static_cast<size_t>(policy)]->name(), token, policy_of(slot).name());
 }
 
 void Cache::truncate(int slot, int n) {
-  const Policy& policy = *policies_[static_cast<size_t>(policy_of_[static_cast<size_t>(slot)])];
-  const int oldest = n - std::min(n, policy.recent_needed());
-  for (int page = oldest / kPageTokens; page * kPageTokens < n; ++page)
-    if (store_.page(slot, page) < 0)
-      throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back",
-                        n, policy.name(), page * kPageTokens);
+  if (const int token = missing_token(slot, n); token >= 0)
+    throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back", n,
+                      policy_of(slot).name(), token);
   store_.truncate(slot, n);
+}
+
+int Cache::missing_token(int slot, int n) const {
+  const Policy& policy = policy_of(slot);
+  const auto first_missing = [&](int begin, int end) {
+    for (int page = begin / kPageTokens; page * kPageTokens < end; ++page)
+      if (store_.page(slot, page) < 0) return std::max(begin, page * kPageTokens);
+    return -1;
+  };
+  const int sink = first_missing(0, std::min(n, policy.sinks_needed()));
+  return sink >= 0 ? sink : first_missing(n - std::min(n, policy.recent_needed() - 1), n);
 }
 
 std::vector<std::pair<int, int>> Cache::live_ranges(int slot) const {
@@ -110,8 +122,11 @@ Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tr
         std::max(step.max_pages, static_cast<int>(store_.pages(r.slot).size()));
   }
   // Text that its policy has already cut can only be continued through the policy.
-  const bool cut = std::any_of(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); });
-  if (cut) step.phase = Phase::extend;
+  const auto n_cut = static_cast<size_t>(
+      std::count_if(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); }));
+  TANDEM_CHECK(phase == Phase::extend || n_cut == 0 || n_cut == rows.size(),
+               "a prefill of {} cut sequences among {}", n_cut, rows.size());
+  if (n_cut > 0) step.phase = Phase::extend;
   if (!trees.empty())
     for (const SeqRows& r : rows) step.mask_words = std::max(step.mask_words, (r.n_rows + 63) / 64);
   if (!rows.empty()) step.policy = policy_of_[static_cast<size_t>(rows[0].slot)];

@@ -26,15 +26,18 @@ class Cache {
   /// A new, empty sequence under one of the policies.
   int create(int policy = 0);
   /// A new sequence that shares the committed tokens of `slot`, under `policy`.
+  /// errors   kind input when it needs tokens that the policy of `slot` gave back; kind memory
   int fork(int slot, int policy);
   void release(int slot) { store_.release(slot); }
   int length(int slot) const { return store_.length(slot); }
+  const Policy& policy_of(int slot) const { return policy(policy_of_[static_cast<size_t>(slot)]); }
   /// Drops committed tokens from the end.
   /// errors   kind input when `n` would need keys that the policy gave back
   void truncate(int slot, int n);
 
   /// Lays out a step: pages for the new rows, positions, page tables. A prefill that continues text
-  /// which a policy has cut runs as `extend`: the dense keys no longer exist.
+  /// which a policy has cut runs as `extend`: the dense keys no longer exist. All sequences of a
+  /// prefill are cut, or none is, or neighbours would decide which keys a prompt sees.
   /// shapes   trees: empty, or one per sequence
   /// errors   kind memory when pages run out
   Step begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees = {});
@@ -54,12 +57,14 @@ class Cache {
   const PagedStore& store() const { return store_; }
   PagedStore& store() { return store_; }
 
+  /// Whether keys that dense attention would read were given back.
+  bool is_cut(int slot) const;
+  /// First token that a row at position `n` <= length would read although it was given back; -1 = none.
+  int missing_token(int slot, int n) const;
   /// Which tokens of a sequence still have K and V, as [begin, end) ranges.
   std::vector<std::pair<int, int>> live_ranges(int slot) const;
 
  private:
-  /// Whether keys that dense attention would read were given back.
-  bool is_cut(int slot) const;
   void add_rows(Step& step, const SeqRows& rows, const Tree* tree);
   void add_tree(Step& step, int first_row, const Tree& tree) const;
 

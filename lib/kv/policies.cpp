@@ -6,9 +6,10 @@
 namespace tandem::kv {
 namespace {
 
-/// Gives back what no later row can see under a window: `length` is the first position to come.
+/// Gives back what no later row can see under a window. The last token may run again (a saved or
+/// shared text that goes on without new tokens), so its window is the one that counts.
 void drop_behind_window(PagedStore& store, int slot, int sinks, int window) {
-  store.drop(slot, sinks, std::max(sinks, store.length(slot) - window + 1));
+  store.drop(slot, sinks, std::max(sinks, store.length(slot) - window));
 }
 
 /// Everything, or the model's own sliding window.
@@ -71,6 +72,7 @@ class Streaming final : public Policy {
         drop_behind_window(store, step.slot[static_cast<size_t>(b)], sinks_, recent_);
   }
 
+  int sinks_needed() const override { return sinks_; }
   int recent_needed() const override { return recent_; }
 
   int keys_read(int layer, int length) const override {

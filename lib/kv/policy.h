@@ -60,7 +60,10 @@ class Policy {
   virtual void select(int layer, const Step&, const Tensor& q, AttendPlan&) = 0;
   /// `kept[b]` rows of each sequence are now part of it; old state may be dropped.
   virtual void commit(const Step&, std::span<const int> /*kept*/, PagedStore&) {}
-  /// How many of the newest tokens a row may need beyond the sinks; older ones may be given back.
+  /// How many of the first tokens a row may need.
+  virtual int sinks_needed() const { return 0; }
+  /// How many of the newest tokens, its own included, a row may need beyond the sinks; older ones may
+  /// be given back.
   virtual int recent_needed() const { return std::numeric_limits<int>::max(); }
   /// Keys that one new token of a sequence of `length` tokens reads in a layer, per KV head.
   virtual int keys_read(int layer, int length) const = 0;

@@ -1,0 +1,131 @@
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "decode/engine.h"
+
+/// Short runs of small models, for tests that compare one way of computing with another.
+namespace tandem::test {
+
+using Ids = std::vector<int32_t>;
+using Row = std::vector<float>;
+
+inline std::filesystem::path small_model(const std::string& name) {
+  return std::filesystem::path(TANDEM_SOURCE_DIR) / "tests/data/models" / name;
+}
+inline std::filesystem::path tiny_model(const std::string& name) {
+  return std::filesystem::path(TANDEM_SOURCE_DIR) / "recipes/models" / name;
+}
+
+struct Setup {
+  DType compute = DType::f32;
+  int chunk = 512;
+  int max_seqs = 4;
+  int max_tokens = 512;
+  std::vector<recipe::Cache> caches = {{}};
+  int64_t total_tokens = 0;  // 0 = all sequences at full length
+};
+
+inline decode::EngineSpec engine_spec(const Setup& s) {
+  return {.compute = s.compute, .prefill_chunk = s.chunk, .max_seqs = s.max_seqs,
+          .max_tokens = s.max_tokens,
+          .total_tokens = s.total_tokens > 0 ? s.total_tokens : int64_t{s.max_tokens} * s.max_seqs,
+          .max_logit_rows = 128, .caches = s.caches};
+}
+
+inline std::unique_ptr<decode::Engine> make_engine(const std::filesystem::path& folder,
+                                                   const Setup& s = {}) {
+  return std::make_unique<decode::Engine>(decode::open_model(folder.string(), 0), engine_spec(s));
+}
+
+inline recipe::Cache streaming(int sinks, int recent, bool reposition = false) {
+  recipe::Cache c;
+  c.kind = recipe::CacheKind::streaming;
+  c.sinks = {sinks};
+  c.recent = {recent};
+  c.reposition = reposition;
+  return c;
+}
+
+/// `n` ids that mean nothing but are always the same.
+inline Ids random_ids(const decode::Engine& engine, int n, uint64_t seed) {
+  PhiloxStream draw(seed);
+  Ids ids;
+  for (int i = 0; i < n; ++i)
+    ids.push_back(static_cast<int32_t>(draw.below(static_cast<uint32_t>(engine.config().vocab_size))));
+  return ids;
+}
+
+inline Row row_of(const Tensor& logits, int64_t i) {
+  const float* row = logits.slice(i, 1).as<float>();
+  return {row, row + logits.row_size()};
+}
+
+/// Prefills in calls of `chunk` tokens (0 = one call); logits of the last token.
+inline Row prefill(decode::Engine& engine, int slot, std::span<const int32_t> ids, size_t chunk = 0) {
+  Row last;
+  if (chunk == 0) chunk = ids.size();
+  for (size_t begin = 0; begin < ids.size(); begin += chunk) {
+    const size_t n = std::min(chunk, ids.size() - begin);
+    const decode::SeqTokens part[] = {{slot, ids.subspan(begin, n), begin + n == ids.size()}};
+    engine.prefill(part, [&](size_t, const float* logits) {
+      last.assign(logits, logits + engine.config().vocab_size);
+    });
+  }
+  return last;
+}
+
+/// One extend step of one sequence; logits of its last token.
+inline Row extend(decode::Engine& engine, int slot, std::span<const int32_t> ids) {
+  const decode::SeqTokens part[] = {{slot, ids, true}};
+  return row_of(engine.extend(part), 0);
+}
+
+/// Extends token by token; logits of each.
+inline std::vector<Row> extend_each(decode::Engine& engine, int slot, std::span<const int32_t> ids) {
+  std::vector<Row> rows;
+  for (size_t i = 0; i < ids.size(); ++i) rows.push_back(extend(engine, slot, ids.subspan(i, 1)));
+  return rows;
+}
+
+/// Bit for bit.
+inline bool same(const Row& a, const Row& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+inline bool same(const std::vector<Row>& a, const std::vector<Row>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Row& x, const Row& y) { return same(x, y); });
+}
+
+inline double max_difference(const Row& a, const Row& b) {
+  double worst = a.size() == b.size() ? 0 : 1e30;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    worst = std::max(worst, double{std::abs(a[i] - b[i])});
+  return worst;
+}
+
+/// K and V of the committed tokens of a sequence that are alive, in order.
+inline std::string committed_bytes(const kv::Cache& cache, int slot) {
+  std::string bytes;
+  const kv::Geometry& g = cache.geometry();
+  const size_t row = static_cast<size_t>(g.head_dim) * dtype_bytes(g.dtype);
+  for (const auto& [begin, end] : cache.live_ranges(slot))
+    for (int token = begin; token < end; ++token)
+      for (int layer = 0; layer < g.n_layers; ++layer)
+        for (const Tensor& pool : {cache.k(layer), cache.v(layer)}) {
+          const Tensor page = pool.slice(cache.store().page(slot, token / kv::kPageTokens), 1);
+          for (int head = 0; head < g.n_kv_heads; ++head)
+            bytes.append(static_cast<const char*>(page.raw()) +
+                             static_cast<size_t>(head * kv::kPageTokens + token % kv::kPageTokens) * row,
+                         row);
+        }
+  return bytes;
+}
+
+}  // namespace tandem::test

@@ -1,0 +1,169 @@
+#include <doctest/doctest.h>
+
+#include "engine_runs.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using decode::Engine;
+using decode::SeqTokens;
+
+TEST_SUITE("kv/streaming") {
+  TEST_CASE("f32: while sinks + recent cover the text, streaming is full attention bit for bit") {
+    for (const std::string name : {"llama-3.1", "mistral-window", "qwen2-tied"}) {
+      CAPTURE(name);
+      // Sinks stay in sight beyond a model's own window: there only a cache without them is full.
+      const int sinks = name == "mistral-window" ? 0 : 10;
+      const auto engine = make_engine(
+          small_model(name), {.caches = {{}, streaming(sinks, 210 - sinks), streaming(0, 210)}});
+      const Ids ids = random_ids(*engine, 190, 1), after = random_ids(*engine, 20, 2);
+      std::vector<std::vector<Row>> rows;
+      for (const int policy : {0, 1, 2}) {
+        const int slot = engine->cache().create(policy);
+        rows.push_back({prefill(*engine, slot, ids)});
+        for (Row& row : extend_each(*engine, slot, after)) rows.back().push_back(std::move(row));
+      }
+      CHECK(same(rows[1], rows[0]));
+      CHECK(same(rows[2], rows[0]));
+    }
+  }
+
+  TEST_CASE("once text is cut, logits part from full attention; the prompt itself is dense") {
+    const auto engine = make_engine(small_model("llama-3.1"), {.caches = {{}, streaming(4, 32)}});
+    const Ids ids = random_ids(*engine, 300, 3), next = random_ids(*engine, 1, 4);
+    const int full = engine->cache().create(0), cut = engine->cache().create(1);
+    CHECK(same(prefill(*engine, full, ids), prefill(*engine, cut, ids)));
+    CHECK_FALSE(same(extend(*engine, full, next), extend(*engine, cut, next)));
+  }
+
+  TEST_CASE("f32: rows of an extend step see what they would see one at a time") {
+    for (const std::string name : {"llama-3.1", "mistral-window"})
+      for (const recipe::Cache& c : {streaming(4, 64), streaming(0, 1), streaming(70, 3),
+                                     streaming(4, 64, true), streaming(1, 1, true)}) {
+        CAPTURE(name);
+        CAPTURE(static_cast<int>(c.sinks));
+        CAPTURE(static_cast<int>(c.recent));
+        const auto engine = make_engine(small_model(name), {.caches = {c}});
+        kv::Cache& cache = engine->cache();
+        const Ids ids = random_ids(*engine, 200, 5), after = random_ids(*engine, 150, 6);
+        const int one = cache.create();
+        prefill(*engine, one, ids);
+        const Row want = extend_each(*engine, one, after).back();
+        for (const size_t chunk : {3u, 64u, 150u}) {
+          CAPTURE(chunk);
+          const int slot = cache.create();
+          prefill(*engine, slot, ids);
+          Row last;
+          for (size_t i = 0; i < after.size(); i += chunk)
+            last = extend(*engine, slot, std::span(after).subspan(i, std::min(chunk, after.size() - i)));
+          CHECK(same(last, want));
+          CHECK(cache.live_ranges(slot) == cache.live_ranges(one));
+          cache.release(slot);
+        }
+      }
+  }
+
+  TEST_CASE("f32: a prompt's chunks do not show, whatever they would cut") {
+    const auto engine = make_engine(small_model("llama-3.1"), {.caches = {streaming(4, 16)}});
+    const Ids ids = random_ids(*engine, 300, 7), next = random_ids(*engine, 1, 8);
+    Row first;
+    for (const size_t chunk : {0u, 1u, 64u, 100u}) {
+      CAPTURE(chunk);
+      const int slot = engine->cache().create();
+      Row row = prefill(*engine, slot, ids, chunk);
+      const Row after = extend(*engine, slot, next);
+      row.insert(row.end(), after.begin(), after.end());
+      if (first.empty()) first = row;
+      CHECK(same(row, first));
+      engine->cache().release(slot);
+    }
+  }
+
+  TEST_CASE("pages outside sinks and recent are given back, in decode and after the prompt") {
+    const auto engine = make_engine(small_model("llama-3.1"),
+                                    {.max_seqs = 1, .max_tokens = 2048, .caches = {streaming(4, 100)}});
+    kv::Cache& cache = engine->cache();
+    const int pages = cache.store().free_pages();
+    const int slot = cache.create();
+    prefill(*engine, slot, random_ids(*engine, 500, 9));
+    // The sinks' page, and at most ceil((100 + 62) / 64) that hold the recent tokens and one more.
+    CHECK(pages - cache.store().free_pages() <= 4);
+    for (int i = 0; i < 200; ++i) {
+      extend(*engine, slot, random_ids(*engine, 3, static_cast<uint64_t>(i)));
+      CHECK(pages - cache.store().free_pages() <= 4);
+      const auto live = cache.live_ranges(slot);
+      REQUIRE(live.size() == 2);
+      CHECK(live[0] == std::pair{0, kv::kPageTokens});
+      CHECK(live[1].first <= cache.length(slot) - 100 + 1);
+    }
+    cache.release(slot);
+    CHECK(cache.store().free_pages() == pages);
+  }
+
+  TEST_CASE("f32: a fresh prompt is dense beside the continuation of a cut text, as it is alone") {
+    const auto engine = make_engine(small_model("llama-3.1"), {.caches = {streaming(4, 16)}});
+    kv::Cache& cache = engine->cache();
+    const Ids text = random_ids(*engine, 300, 10), more = random_ids(*engine, 30, 11),
+              fresh = random_ids(*engine, 200, 12);
+    const int prefix = cache.create();
+    prefill(*engine, prefix, text);
+    std::vector<Row> want, got(2);
+    int slot = cache.fork(prefix, 0);
+    want.push_back(prefill(*engine, slot, more));
+    cache.release(slot);
+    slot = cache.create();
+    want.push_back(prefill(*engine, slot, fresh));
+    cache.release(slot);
+    for (const bool cut_first : {true, false}) {
+      CAPTURE(cut_first);
+      const int a = cache.fork(prefix, 0), b = cache.create();
+      std::vector<SeqTokens> both = {{a, more, true}, {b, fresh, true}};
+      if (!cut_first) std::swap(both[0], both[1]);
+      engine->prefill(both, [&](size_t i, const float* logits) {
+        got[cut_first ? i : 1 - i].assign(logits, logits + engine->config().vocab_size);
+      });
+      CHECK(same(got, want));
+      cache.release(a);
+      cache.release(b);
+    }
+  }
+
+  TEST_CASE("a fork under a policy that needs more than is left is an error and costs nothing") {
+    const auto engine = make_engine(small_model("llama-3.1"), {.caches = {{}, streaming(4, 16)}});
+    kv::Cache& cache = engine->cache();
+    const int cut = cache.create(1);
+    prefill(*engine, cut, random_ids(*engine, 300, 15));
+    const int pages = cache.store().free_pages();
+    for (int i = 0; i < 5; ++i) {
+      try {
+        cache.fork(cut, 0);
+        FAIL("nothing thrown");
+      } catch (const Error& e) {
+        CHECK(std::string(e.what()) ==
+              "kv cache: the full policy needs token 64, which the streaming policy gave back");
+        CHECK(e.kind() == ErrorKind::input);
+      }
+    }
+    CHECK(cache.store().free_pages() == pages);
+    CHECK(cache.fork(cut, 1) != cut);
+  }
+
+  TEST_CASE("several policies share one prefix; each fork is cut for itself") {
+    const auto engine = make_engine(small_model("llama-3.1"), {.caches = {{}, streaming(4, 16)}});
+    kv::Cache& cache = engine->cache();
+    const int pages = cache.store().free_pages();
+    const Ids ids = random_ids(*engine, 300, 13), after = random_ids(*engine, 10, 14);
+    const int root = cache.create(0);
+    prefill(*engine, root, ids);
+    const int cut = cache.fork(root, 1), whole = cache.fork(root, 0);
+    const std::vector<Row> cut_rows = extend_each(*engine, cut, after);
+    const std::vector<Row> whole_rows = extend_each(*engine, whole, after);
+    CHECK(cache.live_ranges(cut).size() == 2);
+    CHECK(cache.live_ranges(root).size() == 1);
+    const int alone = cache.create(1);
+    prefill(*engine, alone, ids);
+    CHECK(same(extend_each(*engine, alone, after), cut_rows));
+    CHECK(same(extend_each(*engine, root, after), whole_rows));
+    for (const int slot : {root, cut, whole, alone}) cache.release(slot);
+    CHECK(cache.store().free_pages() == pages);
+  }
+}

@@ -1,0 +1,155 @@
+#include <doctest/doctest.h>
+
+#include "engine_runs.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using decode::Engine;
+
+namespace {
+
+/// A tree of rows and their tokens.
+struct TokenTree {
+  std::vector<int> parent;
+  Ids tokens;
+
+  /// Rows from the root to a node.
+  std::vector<int> path(int node) const {
+    std::vector<int> rows;
+    for (; node >= 0; node = parent[static_cast<size_t>(node)]) rows.insert(rows.begin(), node);
+    return rows;
+  }
+  Ids chain(int node) const {
+    Ids ids;
+    for (const int row : path(node)) ids.push_back(tokens[static_cast<size_t>(row)]);
+    return ids;
+  }
+};
+
+TokenTree small_tree(const Engine& engine) {
+  return {{-1, 0, 0, 1, 1, 2, -1, 6, 4, 8}, random_ids(engine, 10, 21)};
+}
+
+/// `n` nodes, each under an earlier one drawn at random: more than one word of mask from 65 on.
+TokenTree random_tree(const Engine& engine, int n) {
+  TokenTree t{{}, random_ids(engine, n, 22)};
+  PhiloxStream draw(23);
+  for (int i = 0; i < n; ++i)
+    t.parent.push_back(static_cast<int>(draw.below(static_cast<uint32_t>(i) + 1)) - 1);
+  return t;
+}
+
+/// Two sequences, a tree each, in one forward. `logits` gets a row for each node, left tree first.
+kv::Step verify(Engine& engine, int slot_a, const TokenTree& a, int slot_b, const TokenTree& b,
+                std::vector<Row>& logits) {
+  const kv::SeqRows rows[] = {{slot_a, static_cast<int>(a.tokens.size()), true},
+                              {slot_b, static_cast<int>(b.tokens.size()), true}};
+  const kv::Tree trees[] = {{a.parent}, {b.parent}};
+  Ids tokens = a.tokens;
+  tokens.insert(tokens.end(), b.tokens.begin(), b.tokens.end());
+  const kv::Step step = engine.cache().begin(kv::Phase::extend, rows, trees);
+  engine.model().forward(tokens, step, engine.cache());
+  for (int32_t r = 0; r < step.n_rows; ++r)
+    logits.push_back(row_of(engine.model().logits(std::span(&r, 1)), 0));
+  return step;
+}
+
+/// Sums of the same terms, some of them in other groups: a key's slot decides which keys share an
+/// online-softmax step. Logits are of order 1; the products before them add a few ulp each.
+constexpr double kTolerance = 2e-5;
+
+struct Case {
+  std::string model;
+  recipe::Cache cache;
+  int length;
+};
+const Case kCases[] = {{"llama-3.1", {}, 100},
+                       {"llama-3.1", {}, 60},  // the trees cross a page's end
+                       {"llama-odd", {}, 130},
+                       {"mistral-window", {}, 100},
+                       {"qwen2-tied", streaming(4, 16), 200},
+                       {"llama-3.1", streaming(4, 16, true), 200}};
+
+}  // namespace
+
+TEST_SUITE("kv/tree") {
+  TEST_CASE("f32: every node's logits equal those of the chain that leads to it") {
+    for (const Case& c : kCases) {
+      CAPTURE(c.model);
+      CAPTURE(c.length);
+      const auto engine = make_engine(small_model(c.model), {.caches = {c.cache}});
+      kv::Cache& cache = engine->cache();
+      const Ids ids = random_ids(*engine, c.length, 24);
+      const int a = cache.create(), b = cache.create();
+      prefill(*engine, a, ids);
+      prefill(*engine, b, std::span(ids).first(30));
+      const TokenTree left = small_tree(*engine), right = random_tree(*engine, 90);
+      std::vector<Row> logits;
+      const kv::Step step = verify(*engine, a, left, b, right, logits);
+      CHECK(step.mask_words == 2);
+      const int none[] = {0, 0};
+      cache.commit(step, none);
+      double worst = 0;
+      size_t row = 0, n_equal = 0;
+      for (const auto& [slot, tree] : {std::pair{a, &left}, {b, &right}})
+        for (int node = 0; node < static_cast<int>(tree->tokens.size()); ++node, ++row) {
+          const int chain = cache.fork(slot, 0);
+          const Row want = extend(*engine, chain, tree->chain(node));
+          cache.release(chain);
+          worst = std::max(worst, max_difference(logits[row], want));
+          n_equal += same(logits[row], want) ? 1 : 0;
+        }
+      MESSAGE(c.model << ": " << n_equal << " of " << row << " nodes equal bit for bit, worst " << worst);
+      CHECK(worst <= kTolerance);
+    }
+  }
+
+  TEST_CASE("f32: a committed path goes on as the plain run of its tokens") {
+    for (const Case& c : kCases) {
+      CAPTURE(c.model);
+      CAPTURE(c.length);
+      const auto engine = make_engine(small_model(c.model), {.caches = {c.cache}});
+      kv::Cache& cache = engine->cache();
+      const Ids ids = random_ids(*engine, c.length, 25), after = random_ids(*engine, 6, 26);
+      const int a = cache.create(), b = cache.create();
+      prefill(*engine, a, ids);
+      prefill(*engine, b, std::span(ids).first(30));
+      const int plain_a = cache.fork(a, 0), plain_b = cache.fork(b, 0);
+      const TokenTree left = small_tree(*engine), right = random_tree(*engine, 90);
+      std::vector<Row> logits;
+      const kv::Step step = verify(*engine, a, left, b, right, logits);
+      const std::vector<int> paths[] = {left.path(9), right.path(89)};
+      REQUIRE(paths[0] == std::vector<int>{0, 1, 4, 8, 9});
+      const int kept[] = {4, static_cast<int>(paths[1].size())};  // not to the path's end, and all
+      cache.commit(step, kept, paths);
+      CHECK(cache.length(a) == c.length + 4);
+
+      extend(*engine, plain_a, left.chain(8));
+      extend(*engine, plain_b, right.chain(89));
+      for (const auto& [slot, plain] : {std::pair{a, plain_a}, {b, plain_b}}) {
+        CHECK(cache.length(slot) == cache.length(plain));
+        const auto rows = extend_each(*engine, slot, after), want = extend_each(*engine, plain, after);
+        double worst = 0;
+        for (size_t i = 0; i < want.size(); ++i)
+          worst = std::max(worst, max_difference(rows[i], want[i]));
+        CHECK(worst <= kTolerance);
+      }
+    }
+  }
+
+  TEST_CASE("f32: a tree without branches is a chain, bit for bit") {
+    const auto engine = make_engine(small_model("llama-3.1"));
+    const Ids ids = random_ids(*engine, 120, 27);
+    const int slot = engine->cache().create();
+    prefill(*engine, slot, ids);
+    const int plain = engine->cache().fork(slot, 0);
+    TokenTree chain{{}, random_ids(*engine, 70, 28)};
+    for (int i = 0; i < 70; ++i) chain.parent.push_back(i - 1);
+    const int other = engine->cache().create();
+    prefill(*engine, other, ids);
+    std::vector<Row> logits;
+    verify(*engine, slot, chain, other, chain, logits);
+    CHECK(same(logits[69], extend(*engine, plain, chain.tokens)));
+    CHECK(same(logits[139], logits[69]));
+  }
+}
