@@ -22,14 +22,17 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stop
 std::string StopMatcher::push(std::string_view text) {
   if (matched_) return {};
   held_ += text;
-  size_t first = std::string::npos, hold = 0;
+  // The stop that is complete first, as if text came byte by byte; of those, the longest.
+  std::pair<size_t, size_t> match{std::string::npos, 0};  // end, begin
+  size_t hold = 0;
   for (const std::string& stop : stops_) {
-    first = std::min(first, held_.find(stop));
+    const size_t begin = held_.find(stop);
+    if (begin != std::string::npos) match = std::min(match, {begin + stop.size(), begin});
     hold = std::max(hold, partial_match(held_, stop));
   }
-  if (first != std::string::npos) {
+  if (match.first != std::string::npos) {
     matched_ = true;
-    return std::exchange(held_, {}).substr(0, first);
+    return std::exchange(held_, {}).substr(0, match.second);
   }
   std::string shown = held_.substr(0, held_.size() - hold);
   held_.erase(0, shown.size());
