@@ -30,6 +30,12 @@ class Generator {
   Generator(Engine& engine, std::span<const Request> requests, const GenerateSpec& spec,
             const GenerateEvents& events)
       : engine_(engine), requests_(requests), spec_(spec), events_(events) {}
+  Generator(const Generator&) = delete;
+  Generator& operator=(const Generator&) = delete;
+  /// After an interruption or an error, sequences go back to the cache as they do at their end.
+  ~Generator() {
+    for (const Active& a : active_) engine_.cache().release(a.slot);
+  }
 
   GenerateReport run(int max_active) {
     while (next_ < requests_.size() || !active_.empty()) {
@@ -43,7 +49,8 @@ class Generator {
 
  private:
   void admit(int max_active);
-  Active start(const Request& request);
+  /// Appends a sequence to active_.
+  void start(const Request& request);
   void step();
   void retire();
   /// Draws a token for each of `who` from its row of logits.
@@ -63,11 +70,12 @@ class Generator {
   GenerateReport report_;
 };
 
-Active Generator::start(const Request& r) {
-  Active a{.seq = static_cast<int>(next_), .slot = 0, .tokens = {}, .prompt = 0, .streamer = {},
-           .stops = StopMatcher(spec_.stops), .finish = {}};
-  a.slot = r.prefix_slot >= 0 ? engine_.cache().fork(r.prefix_slot, spec_.policy)
-                              : engine_.cache().create(spec_.policy);
+void Generator::start(const Request& r) {
+  const int slot = r.prefix_slot >= 0 ? engine_.cache().fork(r.prefix_slot, spec_.policy)
+                                      : engine_.cache().create(spec_.policy);
+  active_.push_back({.seq = static_cast<int>(next_), .slot = slot, .tokens = {}, .prompt = 0,
+                     .streamer = {}, .stops = StopMatcher(spec_.stops), .finish = {}});
+  Active& a = active_.back();
   a.tokens.assign(r.prefix.begin(), r.prefix.end());
   a.tokens.insert(a.tokens.end(), r.tokens.begin(), r.tokens.end());
   a.prompt = a.tokens.size();
@@ -76,18 +84,18 @@ Active Generator::start(const Request& r) {
   if (r.tokens.empty()) engine_.cache().truncate(a.slot, static_cast<int>(a.prompt) - 1);
   if (engine_.tokenizer() != nullptr)
     a.streamer.emplace(*engine_.tokenizer(), text::StreamerOptions{.continues_text = true});
-  return a;
 }
 
 void Generator::admit(int max_active) {
   const Stopwatch watch;
-  std::vector<Active> fresh;
-  while (next_ < requests_.size() && static_cast<int>(active_.size() + fresh.size()) < max_active) {
-    fresh.push_back(start(requests_[next_]));
+  const size_t first = active_.size();
+  while (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active) {
+    start(requests_[next_]);
     if (events_.on_prompt)
-      events_.on_prompt(fresh.back().seq, static_cast<int64_t>(fresh.back().prompt));
+      events_.on_prompt(active_.back().seq, static_cast<int64_t>(active_.back().prompt));
     ++next_;
   }
+  const std::span<Active> fresh = std::span(active_).subspan(first);
   std::vector<SeqTokens> prompts;
   int64_t total = 0;
   for (const Active& a : fresh) {
@@ -107,7 +115,6 @@ void Generator::admit(int max_active) {
       });
   report_.prefill_s += watch.seconds();
   report_.prompt_tokens += total;
-  for (Active& a : fresh) active_.push_back(std::move(a));
 }
 
 void Generator::step() {
@@ -167,17 +174,21 @@ void Generator::accept(Active& a, int32_t id, float logprob,
 }
 
 void Generator::retire() {
-  for (Active& a : active_) {
-    if (!a.finish) continue;
+  for (size_t i = 0; i < active_.size();) {
+    if (!active_[i].finish) {
+      ++i;
+      continue;
+    }
+    Active a = std::move(active_[i]);
+    active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
+    engine_.cache().release(a.slot);
     std::string rest;
     if (a.streamer && !a.stops.matched()) {
       rest = a.stops.push(a.streamer->flush());
       rest += a.stops.flush();
     }
     if (events_.on_finish) events_.on_finish(a.seq, *a.finish, rest);
-    engine_.cache().release(a.slot);
   }
-  std::erase_if(active_, [](const Active& a) { return a.finish.has_value(); });
 }
 
 }  // namespace
