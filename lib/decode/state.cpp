@@ -53,7 +53,7 @@ void save_state(const std::filesystem::path& path, const Engine& engine, int slo
                          {"model", engine.files().name},
                          {"fingerprint", engine.files().fingerprint},
                          {"compute", dtype_name(g.dtype)},
-                         {"policy", std::string(cache.policy(0).name())}});
+                         {"policy", std::string(cache.policy_of(slot).name())}});
 }
 
 SavedState open_state(const std::filesystem::path& path, const ModelFiles& files, DType dtype) {
@@ -90,13 +90,15 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
   const model::ModelConfig& c = files.config;
   const io::Shape page_shape{c.n_kv_heads, kv::kPageTokens, c.head_dim};
   const int pages = pages_of(state.tokens.size());
-  for (int page = 0; page < pages; ++page)
+  for (int page = 0; page < pages; ++page) {
+    bool present = page == pages - 1;  // policies give back pages, but never the last
+    for (int layer = 0; layer < c.n_layers; ++layer)
+      for (const char which : {'k', 'v'})
+        present = present || state.file.find(page_name(which, layer, page)) != nullptr;
     for (int layer = 0; layer < c.n_layers; ++layer)
       for (const char which : {'k', 'v'}) {
         const io::TensorEntry* entry = state.file.find(page_name(which, layer, page));
-        const bool present = state.file.find(page_name('k', 0, page)) != nullptr;
-        // Policies give back pages in the middle; the first and the last are always alive.
-        if (entry == nullptr && (present || page == pages - 1))
+        if (entry == nullptr && present)
           throw input_error(state.file.where(), "tensor '{}' is missing",
                             page_name(which, layer, page));
         if (entry == nullptr) continue;
@@ -106,14 +108,16 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
                             dtype_name(t.dtype), io::shape_text(t.shape), dtype_name(dtype),
                             io::shape_text(page_shape));
       }
+  }
   return state;
 }
 
-int restore_state(const SavedState& state, Engine& engine, int policy) {
-  kv::Cache& cache = engine.cache();
+namespace {
+
+/// Gives pages to a new sequence and fills them.
+void fill(const SavedState& state, kv::Cache& cache, int slot) {
   kv::PagedStore& store = cache.store();
   const int n = static_cast<int>(state.tokens.size());
-  const int slot = cache.create(policy);
   store.reserve(slot, n);
   for (int page = 0; page < pages_of(state.tokens.size()); ++page) {
     if (state.file.find(page_name('k', 0, page)) == nullptr) {
@@ -130,6 +134,22 @@ int restore_state(const SavedState& state, Engine& engine, int policy) {
       }
   }
   store.set_length(slot, n);
+  if (const int token = cache.missing_token(slot, n); token >= 0)
+    throw input_error(state.file.where(), "lacks token {}, which cache.kind {} of this run needs",
+                      token, cache.policy_of(slot).name())
+        .hint("use the cache section of the run that saved the state, or smaller sinks and recent");
+}
+
+}  // namespace
+
+int restore_state(const SavedState& state, Engine& engine, int policy) {
+  const int slot = engine.cache().create(policy);
+  try {
+    fill(state, engine.cache(), slot);
+  } catch (...) {
+    engine.cache().release(slot);
+    throw;
+  }
   return slot;
 }
 

@@ -1,0 +1,160 @@
+#include <doctest/doctest.h>
+
+#include "decode/state.h"
+#include "error_text.h"
+#include "generate_runs.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using decode::Engine;
+using decode::Request;
+
+namespace {
+
+struct Case {
+  std::string model;
+  recipe::Cache cache;
+};
+const Case kCases[] = {{"llama-3.1", {}},
+                       {"llama-3.1", streaming(4, 16)},
+                       {"llama-3.1", streaming(4, 40, true)},
+                       {"qwen2-tied", streaming(0, 1)},
+                       {"mistral-window", {}}};
+
+decode::SavedState reopen(const std::filesystem::path& path, const Engine& engine) {
+  return decode::open_state(path, engine.files(), engine.cache().geometry().dtype);
+}
+
+/// Greedy ids after a prefix in the cache, without new tokens.
+Ids continue_text(Engine& engine, int slot, const Ids& tokens) {
+  Request r;
+  r.prefix_slot = slot;
+  r.prefix = tokens;
+  decode::GenerateSpec spec;
+  spec.max_tokens = 12;
+  return generate(engine, {r}, spec).ids[0];
+}
+
+}  // namespace
+
+TEST_SUITE("decode/state") {
+  TEST_CASE("f32: a restored state goes on bit for bit, under every policy and at every page's end") {
+    const TemporaryFolder folder;
+    for (const Case& c : kCases)
+      for (const int length : {1, 2, 64, 65, 129, 191, 192, 300}) {
+        CAPTURE(c.model);
+        CAPTURE(static_cast<int>(c.cache.recent));
+        CAPTURE(length);
+        const auto first = make_engine(small_model(c.model), {.caches = {c.cache}});
+        const Ids ids = random_ids(*first, length, 1), after = random_ids(*first, 24, 2);
+        const int saved = first->cache().create();
+        prefill(*first, saved, ids);
+        decode::save_state(folder / "state", *first, saved, ids);
+
+        const auto second = make_engine(small_model(c.model), {.caches = {c.cache}});
+        prefill(*second, second->cache().create(), random_ids(*second, 100, 3));  // other pages, used ones
+        const decode::SavedState state = reopen(folder / "state", *second);
+        CHECK(state.tokens == ids);
+        const int slot = decode::restore_state(state, *second, 0);
+        CHECK(second->cache().length(slot) == length);
+        CHECK(second->cache().live_ranges(slot) == first->cache().live_ranges(saved));
+        CHECK(committed_bytes(second->cache(), slot) == committed_bytes(first->cache(), saved));
+        CHECK(continue_text(*second, slot, ids) == continue_text(*first, saved, ids));
+        CHECK(same(extend_each(*second, slot, after), extend_each(*first, saved, after)));
+      }
+  }
+
+  TEST_CASE("f32: continuing without new tokens equals generating from the prompt") {
+    const TemporaryFolder folder;
+    for (const Case& c : kCases)
+      for (const int length : {2, 64, 200}) {
+        CAPTURE(c.model);
+        CAPTURE(length);
+        const auto engine = make_engine(small_model(c.model), {.caches = {c.cache}});
+        const Ids ids = random_ids(*engine, length, 4);
+        const int saved = engine->cache().create();
+        const decode::SeqTokens open_end[] = {{saved, ids, false}};  // saved before any cut
+        engine->prefill(open_end, {});
+        decode::save_state(folder / "state", *engine, saved, ids);
+        const int slot = decode::restore_state(reopen(folder / "state", *engine), *engine, 0);
+        decode::GenerateSpec spec;
+        spec.max_tokens = 12;
+        CHECK(continue_text(*engine, slot, ids) == generate(*engine, {request(ids)}, spec).ids[0]);
+      }
+  }
+
+  TEST_CASE("a restored state is a new question's prefix: dense over it, as over the text itself") {
+    const TemporaryFolder folder;
+    const auto engine = make_engine(small_model("llama-3.1"));
+    const Ids ids = random_ids(*engine, 250, 5);
+    const int saved = engine->cache().create();
+    prefill(*engine, saved, std::span(ids).first(150));
+    decode::save_state(folder / "state", *engine, saved, std::span(ids).first(150));
+    const int slot = decode::restore_state(reopen(folder / "state", *engine), *engine, 0);
+    const int plain = engine->cache().create();
+    CHECK(same(prefill(*engine, slot, std::span(ids).subspan(150)), prefill(*engine, plain, ids)));
+  }
+
+  TEST_CASE("a cut state cannot go on under a policy that needs more, and the attempt costs nothing") {
+    const TemporaryFolder folder;
+    const auto engine = make_engine(small_model("llama-3.1"),
+                                    {.caches = {streaming(4, 16), {}, streaming(4, 200), streaming(4, 8),
+                                                streaming(100, 16)}});
+    kv::Cache& cache = engine->cache();
+    const Ids ids = random_ids(*engine, 300, 6);
+    const int saved = cache.create(0);
+    prefill(*engine, saved, ids);
+    decode::save_state(folder / "state", *engine, saved, ids);
+    const decode::SavedState state = reopen(folder / "state", *engine);
+    const int pages = cache.store().free_pages();
+    for (const int policy : {1, 2, 4}) {
+      CAPTURE(policy);
+      CHECK(input_error_text([&] { decode::restore_state(state, *engine, policy); })
+                .find("lacks token") != std::string::npos);
+      CHECK(cache.store().free_pages() == pages);
+    }
+    const int slot = decode::restore_state(state, *engine, 3);
+    CHECK(extend(*engine, slot, std::span(ids).first(1)).size() == 384);
+    cache.release(slot);
+    for (int i = 0; i < 3; ++i) cache.create();  // no place was lost either
+  }
+
+  TEST_CASE("a state larger than the cache is an error of kind memory, and costs nothing") {
+    const TemporaryFolder folder;
+    const auto engine = make_engine(small_model("llama-3.1"));
+    const Ids ids = random_ids(*engine, 300, 7);
+    const int saved = engine->cache().create();
+    prefill(*engine, saved, ids);
+    decode::save_state(folder / "state", *engine, saved, ids);
+    const auto small = make_engine(small_model("llama-3.1"), {.max_seqs = 1, .total_tokens = 128});
+    const decode::SavedState state = reopen(folder / "state", *small);
+    kv::Cache& cache = small->cache();
+    for (int i = 0; i < 2; ++i) {
+      try {
+        decode::restore_state(state, *small, 0);
+        FAIL("nothing thrown");
+      } catch (const Error& e) {
+        CHECK(e.kind() == ErrorKind::memory);
+        CHECK(std::string(e.what()).find("pages") != std::string::npos);
+      }
+      CHECK(cache.store().free_pages() == 2);
+    }
+  }
+
+  TEST_CASE("bf16 states keep their bits too") {
+    if (ops::weight_dtype(DType::bf16) != DType::bf16) {
+      MESSAGE("skipped: this CPU has no AVX512-BF16");
+      return;
+    }
+    const TemporaryFolder folder;
+    const auto engine = make_engine(small_model("llama-3.1"), {.compute = DType::bf16});
+    const Ids ids = random_ids(*engine, 100, 8), after = random_ids(*engine, 10, 9);
+    const int saved = engine->cache().create();
+    prefill(*engine, saved, ids);
+    decode::save_state(folder / "state", *engine, saved, ids);
+    const int slot = decode::restore_state(reopen(folder / "state", *engine), *engine, 0);
+    CHECK(committed_bytes(engine->cache(), slot) == committed_bytes(engine->cache(), saved));
+    CHECK(same(extend_each(*engine, slot, after), extend_each(*engine, saved, after)));
+  }
+}
