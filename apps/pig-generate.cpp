@@ -152,7 +152,7 @@ decode::GenerateSpec generate_spec(const GenerateRecipe& r, const decode::Engine
   decode::GenerateSpec g;
   const recipe::Sampling& s = r.sampling;
   g.rule = {.temperature = static_cast<float>(s.temperature), .top_k = s.top_k,
-            .top_p = static_cast<float>(s.top_p), .min_p = static_cast<float>(s.min_p),
+            .top_p = s.top_p, .min_p = s.min_p,
             .repetition_penalty = static_cast<float>(s.repetition_penalty)};
   g.seed = r.run.seed;
   g.max_tokens = s.max_tokens;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "io/quote.h"
 
 namespace tandem::decode {
 namespace {
@@ -67,16 +68,16 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     return it == file.metadata().end() ? std::string() : it->second;
   };
   if (meta("format") != kFormat)
-    throw input_error(where, "is not a saved state (format '{}', expected '{}')", meta("format"),
-                      kFormat)
+    throw input_error(where, "is not a saved state (format {}, expected '{}')",
+                      io::quote(meta("format")), kFormat)
         .hint("model.state takes a file that output.state wrote");
   if (meta("fingerprint") != files.fingerprint)
-    throw input_error(where, "was saved with another model ('{}')", meta("model"))
+    throw input_error(where, "was saved with another model ({})", io::quote(meta("model")))
         .hint("use the model that wrote the state, with the same weights (or seed, if synthetic)");
   if (meta("compute") != dtype_name(dtype))
-    throw input_error(where, "holds {} keys and values, this run computes in {}", meta("compute"),
-                      dtype_name(dtype))
-        .hint(fmt::format("set model.compute: {}", meta("compute")));
+    throw input_error(where, "holds {} keys and values, this run computes in {}",
+                      io::quote(meta("compute")), dtype_name(dtype))
+        .hint("set model.compute to what the state holds");
   const io::TensorView tokens = file.tensor(kTokens);
   if (tokens.dtype != DType::i32 || tokens.shape.size() != 1 || tokens.shape[0] == 0)
     throw input_error(where, "tensor 'tokens' must be a non-empty list of I32, found {}",

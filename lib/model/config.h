@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "ops/rope_table.h"
 
 namespace tandem::model {
 
@@ -16,7 +17,7 @@ enum class Arch : uint8_t { llama, mistral, qwen2 };
 /// As Hugging Face spells it: "LlamaForCausalLM".
 const char* arch_name(Arch arch);
 
-enum class RopeScalingKind : uint8_t { none, linear, llama3 };
+using ops::RopeScalingKind;
 
 /// How rotary frequencies are stretched beyond the context of the first training.
 struct RopeScaling {

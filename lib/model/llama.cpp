@@ -21,7 +21,7 @@ size_t ffn_row_bytes(const ModelConfig& c, DType dtype) {
 
 ops::RopeSpec rope_spec(const ModelConfig& c) {
   const RopeScaling& s = c.rope_scaling;
-  return {.theta = c.rope_theta, .scaling = static_cast<ops::RopeScalingKind>(s.kind),
+  return {.theta = c.rope_theta, .scaling = s.kind,
           .factor = s.factor, .low_freq_factor = s.low_freq_factor,
           .high_freq_factor = s.high_freq_factor, .original_context = s.original_context};
 }

@@ -27,8 +27,8 @@ TopN top_n(const Tensor& logits, const LogitStats& stats, int n);
 struct SampleRule {
   float temperature = 0.0f;  // 0 = argmax
   int top_k = 0;             // 0 = off
-  float top_p = 1.0f;
-  float min_p = 0.0f;
+  double top_p = 1.0;
+  double min_p = 0.0;
   float repetition_penalty = 1.0f;
 
   bool needs_seen() const { return repetition_penalty != 1.0f; }

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "io/quote.h"
 #include "text/bpe.h"
 #include "text/byte_level.h"
 #include "text/utf8.h"
@@ -245,22 +246,22 @@ std::vector<std::string> place_pieces(const BpeSpec& spec, const IdOfPiece& id_o
   for (const auto& [piece, id] : spec.vocab) {
     const auto i = static_cast<size_t>(id);
     if (owner[i] != nullptr)
-      throw input_error(where, "the pieces '{}' and '{}' have the same id {}", *owner[i], piece,
-                        id);
+      throw input_error(where, "the pieces {} and {} have the same id {}", io::quote(*owner[i]),
+                        io::quote(piece), id);
     owner[i] = &piece;
     bytes[i] = bytes_of_piece(piece, spec.alphabet);
   }
   for (const AddedToken& token : spec.added) {
     const auto i = static_cast<size_t>(token.id);
     if (owner[i] != nullptr && *owner[i] != token.content)
-      throw input_error(where, "the tokens '{}' and '{}' have the same id {}", *owner[i],
-                        token.content, token.id);
+      throw input_error(where, "the tokens {} and {} have the same id {}", io::quote(*owner[i]),
+                        io::quote(token.content), token.id);
     const auto in_vocab = id_of_piece.find(token.content);
     if (in_vocab != id_of_piece.end() && in_vocab->second != token.id)
       throw input_error(where,
-                        "the token '{}' has the id {} among added tokens and {} in the "
+                        "the token {} has the id {} among added tokens and {} in the "
                         "vocabulary",
-                        token.content, token.id, in_vocab->second);
+                        io::quote(token.content), token.id, in_vocab->second);
     owner[i] = &token.content;
     bytes[i] = token.content;
   }
@@ -277,9 +278,8 @@ std::vector<Merge> resolve_merges(const BpeSpec& spec, const IdOfPiece& id_of_pi
       const auto found = id_of_piece.find(piece);
       if (found != id_of_piece.end()) return found->second;
       throw input_error(where,
-                        "merge {} ('{}' with '{}') needs the piece '{}', which the "
-                        "vocabulary lacks",
-                        merges.size(), left, right, piece)
+                        "merge {} ({} with {}) needs the piece {}, which the vocabulary lacks",
+                        merges.size(), io::quote(left), io::quote(right), io::quote(piece))
           .hint("vocabulary and merges do not belong together; copy both from one checkpoint");
     };
     joined.assign(left).append(right);
@@ -303,7 +303,8 @@ std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& w
   id_of_piece.reserve(spec.vocab.size());
   for (const auto& [piece, id] : spec.vocab)
     if (const auto [entry, is_new] = id_of_piece.emplace(piece, id); !is_new && entry->second != id)
-      throw input_error(where, "the piece '{}' has two ids, {} and {}", piece, entry->second, id);
+      throw input_error(where, "the piece {} has two ids, {} and {}", io::quote(piece),
+                        entry->second, id);
 
   if (spec.alphabet == BpeAlphabet::characters && spec.pre_tokenizer.empty() &&
       !spec.ignore_merges && id_of_piece.contains(kSpaceMark) && never_merges_into_space(spec))

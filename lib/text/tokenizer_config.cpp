@@ -54,7 +54,8 @@ void read_added_tokens_decoder(TokenizerConfig& config, const Json& object,
     int64_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size())
-      throw input_error(where, "'added_tokens_decoder' has the key '{}', expected an id", key);
+      throw input_error(where, "'added_tokens_decoder' has the key {}, expected an id",
+                        io::quote(key));
     token.id = parse_id(id, token.content, where);
     config.added.push_back(std::move(token));
   }
