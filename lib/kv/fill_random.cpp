@@ -1,0 +1,25 @@
+#include "kv/fill_random.h"
+
+#include "base/check.h"
+#include "ops/loading.h"
+
+namespace tandem::kv {
+
+void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
+  TANDEM_CHECK(cache.length(slot) == 0, "random tokens after {} others", cache.length(slot));
+  PagedStore& store = cache.store();
+  store.reserve(slot, n);
+  const int n_pages = static_cast<int>(store.pages(slot).size());
+  for (int layer = 0; layer < cache.geometry().n_layers; ++layer) {
+    const Tensor pools[] = {cache.k(layer), cache.v(layer)};
+    for (uint32_t half = 0; half < 2; ++half)
+      for (int i = 0; i < n_pages; ++i) {
+        const Tensor page = pools[half].slice(store.page(slot, i), 1);
+        ops::fill_random(page.raw(), page.dtype(), seed, 2 * static_cast<uint32_t>(layer) + half,
+                         i * page.elements(), page.elements(), 1.0f);
+      }
+  }
+  store.set_length(slot, n);
+}
+
+}  // namespace tandem::kv
