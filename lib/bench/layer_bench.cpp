@@ -1,0 +1,165 @@
+#include "bench/layer_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "bench/model_work.h"
+#include "bench/onednn_gemm.h"
+#include "kv/fill_random.h"
+#include "model/llama.h"
+#include "ops/loading.h"
+
+namespace tandem::bench {
+namespace {
+
+void poll(const Interrupted& interrupted) {
+  if (interrupted && interrupted()) throw Error(ErrorKind::interrupted, "", "interrupted");
+}
+
+ops::PackedWeights::Spec spec_of(const ProductShape& p, DType dtype) {
+  return {.name = std::string("weights/") + p.name, .out = p.out, .in = p.in, .dtype = dtype};
+}
+
+DType output_of(const ProductShape& p, const ModelCase& c) { return p.adds ? DType::f32 : c.dtype; }
+
+/// x and y of each product, named by it.
+std::string x_name(const ProductShape& p) { return std::string("activations/x ") + p.name; }
+std::string y_name(const ProductShape& p) { return std::string("activations/y ") + p.name; }
+
+Tensor taken(Arena& arena, const std::string& name, DType dtype, int64_t rows, int64_t cols) {
+  return {arena.take(name), dtype, {rows, cols}};
+}
+
+constexpr float kWeightDeviation = 0.02f;  // as in synthetic models
+
+/// One product on memory of its own, as the forward runs it.
+struct Product {
+  ops::PackedWeights weights;
+  Tensor x, y;
+  ops::Accumulate accumulate;
+
+  Product(const ProductShape& p, uint32_t id, const ModelCase& c, Arena& arena)
+      : x(taken(arena, x_name(p), c.dtype, c.chunk, p.in)),
+        y(taken(arena, y_name(p), output_of(p, c), c.chunk, p.out)),
+        accumulate(p.adds ? ops::Accumulate::yes : ops::Accumulate::no) {
+    const auto spec = spec_of(p, c.dtype);
+    void* staging = arena.take("staging/" + std::string(p.name));
+    weights.load(
+        spec, arena,
+        [&](int64_t begin, int64_t end, void* to) {
+          ops::fill_random(to, c.dtype, c.seed, id, begin * p.in, (end - begin) * p.in,
+                           kWeightDeviation);
+        },
+        {}, staging);
+    arena.give_back("staging/" + std::string(p.name));
+    ops::fill_random(x.raw(), c.dtype, c.seed, id + 100, 0, x.elements(), 1.0f);
+  }
+};
+
+/// One layer and one position: what attention alone needs of a cache.
+kv::Cache::Spec cache_spec(const ModelCase& c, const model::ModelConfig& config) {
+  kv::Geometry g = model::geometry_of(config, c.dtype);
+  g.n_layers = 1;
+  return {.geometry = g, .max_seqs = 1, .max_tokens = c.context, .total_tokens = c.context,
+          .max_rows = std::min(c.chunk, c.context), .policies = {{}}};
+}
+
+}  // namespace
+
+MemoryPlan linear_plan(const ModelCase& c, const model::ModelConfig& config) {
+  MemoryPlan plan;
+  plan.add("process/program and tokenizer", resident_bytes());
+  size_t workspace = 0, alone = 0;
+  const auto rows = static_cast<size_t>(c.chunk);
+  for (const ProductShape& p : layer_products(config)) {
+    const auto spec = spec_of(p, c.dtype);
+    const auto in = static_cast<size_t>(p.in), out = static_cast<size_t>(p.out);
+    ops::PackedWeights::plan(spec, plan);
+    plan.add("staging/" + std::string(p.name), ops::PackedWeights::staging_bytes(spec), {},
+             Lifetime::load);
+    plan.add(x_name(p), rows * in * dtype_bytes(c.dtype));
+    plan.add(y_name(p), rows * out * dtype_bytes(output_of(p, c)));
+    workspace = std::max(workspace, ops::PackedWeights::workspace_bytes(spec, c.chunk));
+    // oneDNN's own weights, twice while they are packed, and its input and output.
+    alone += (rows * (in + out) + 2 * in * out) * dtype_bytes(c.dtype);
+  }
+  plan.add("workspace/linear", workspace);
+  plan.add("baseline/oneDNN alone", alone);
+  return plan;
+}
+
+PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
+                         const Interrupted& interrupted) {
+  Arena arena(linear_plan(c, config));
+  const size_t workspace_bytes = arena.plan().find("workspace/linear")->bytes;
+  const std::span workspace(static_cast<std::byte*>(arena.take("workspace/linear")), workspace_bytes);
+  std::vector<Product> products;
+  std::vector<OneDnnGemm> alone;
+  PhaseResult r{.phase = ModelPhase::linear};
+  for (const ProductShape& p : layer_products(config)) {
+    products.emplace_back(p, static_cast<uint32_t>(products.size()), c, arena);
+    alone.emplace_back(c.chunk, p.out, p.in, c.dtype);
+    r.work.flops += alone.back().flops();
+  }
+  const auto ours = [&] {
+    poll(interrupted);
+    for (const Product& p : products) ops::linear(p.y, p.x, p.weights, p.accumulate, workspace);
+  };
+  const auto theirs = [&] {
+    for (const OneDnnGemm& gemm : alone) gemm.run();
+  };
+  // Each side finds in the caches what four products of the other left: no flush between them.
+  r.baseline = compare(ours, theirs, c.rules());
+  r.samples = r.baseline->a;
+  return r;
+}
+
+MemoryPlan attention_plan(const ModelCase& c, const model::ModelConfig& config) {
+  MemoryPlan plan;
+  plan.add("process/program and tokenizer", resident_bytes());
+  const kv::Cache::Spec spec = cache_spec(c, config);
+  kv::Cache::plan(spec, plan);
+  ops::RopeTable::plan(1, config.head_dim, plan);
+  const auto elements = static_cast<size_t>(spec.max_rows) * static_cast<size_t>(config.q_dim());
+  plan.add("activations/q", elements * dtype_bytes(c.dtype));
+  plan.add("activations/out", elements * dtype_bytes(c.dtype));
+  return plan;
+}
+
+PhaseResult bench_attention(const ModelCase& c, const model::ModelConfig& config,
+                            const Interrupted& interrupted) {
+  Arena arena(attention_plan(c, config));
+  const kv::Cache::Spec spec = cache_spec(c, config);
+  const ops::RopeTable rope({}, 1, config.head_dim, arena);
+  kv::Cache cache(spec, arena, rope);
+  const auto buffer = [&](const char* name) {
+    return Tensor(arena.take(name), c.dtype, {spec.max_rows, config.n_heads, config.head_dim});
+  };
+  const Tensor q = buffer("activations/q"), out = buffer("activations/out");
+  ops::fill_random(q.raw(), c.dtype, c.seed, 100, 0, q.elements(), 1.0f);
+  // Pages keep their values when the sequence is given back, and every run gets all of them again.
+  const int first = cache.create();
+  kv::fill_random(cache, first, c.context, c.seed);
+  cache.release(first);
+
+  PhaseResult r{.phase = ModelPhase::attention};
+  r.samples = measure(
+      [&] {
+        poll(interrupted);
+        const int slot = cache.create();
+        for (int begin = 0; begin < c.context; begin += spec.max_rows) {
+          const int n = std::min(spec.max_rows, c.context - begin);
+          const kv::SeqRows rows[] = {{slot, n, begin + n == c.context}};
+          const kv::Step step = cache.begin(kv::Phase::prefill, rows);
+          cache.attend(0, step, out.slice(0, n), q.slice(0, n));
+          cache.commit(step);
+        }
+        cache.release(slot);
+      },
+      c.rules());
+  r.work.flops = attention_flops(config, prefill_pairs(c.context, config.window(0)));
+  return r;
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,196 @@
+#include "bench/model_bench.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+#include "bench/layer_bench.h"
+#include "bench/model_work.h"
+#include "kv/fill_random.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr int kMaxBatch = 1 << 16;
+
+/// Beside the prompts lives one fork of each: it owns its new tokens, whole pages of them.
+decode::EngineSpec engine_spec(const ModelCase& c) {
+  decode::EngineSpec spec;
+  spec.compute = c.compute;
+  spec.prefill_chunk = c.chunk;
+  spec.max_seqs = c.batch;
+  spec.max_tokens = c.max_tokens();
+  spec.total_tokens = int64_t{c.batch} * c.max_tokens();
+  if (c.bench.has(ModelPhase::decode)) {
+    spec.max_seqs *= 2;
+    spec.total_tokens += int64_t{c.batch} * kv::kPageTokens;
+  }
+  spec.caches = {c.cache};
+  return spec;
+}
+
+}  // namespace
+
+std::string_view phase_name(ModelPhase phase) {
+  return enum_names(phase)[static_cast<size_t>(phase)];
+}
+
+bool ModelBench::has(ModelPhase phase) const {
+  return std::find(phases.begin(), phases.end(), phase) != phases.end();
+}
+
+void ModelBench::check(recipe::Problems& p) const {
+  if (phases.empty()) p.field("phases", "bench.phases: expected at least one phase");
+  for (size_t i = 0; i < phases.size(); ++i)
+    if (std::find(phases.begin(), phases.begin() + static_cast<long>(i), phases[i]) !=
+        phases.begin() + static_cast<long>(i))
+      p.field("phases", "bench.phases: '{}' is listed twice", phase_name(phases[i]));
+  if (random_kv && !has(ModelPhase::decode))
+    p.field("random_kv", "bench.random_kv: only decode reads the cache, and it is not among the phases");
+}
+
+int ModelCase::max_tokens() const {
+  return context + (bench.has(ModelPhase::decode) ? static_cast<int>(bench.new_tokens) : 0);
+}
+
+MeasureRules ModelCase::rules() const {
+  // Who asks for few runs has long ones: no more of them for warming up.
+  MeasureRules rules{.min_runs = bench.min_runs, .min_seconds = bench.min_time};
+  rules.max_warmup = std::min(rules.max_warmup, bench.min_runs);
+  return rules;
+}
+
+ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const recipe::Cache& cache,
+                     recipe::Compute compute, const model::ModelConfig& config) {
+  const int64_t decoded = bench.has(ModelPhase::decode) ? bench.new_tokens.value : 0;
+  const int64_t context = run.context > 0 ? run.context.value : config.max_context - decoded;
+  if (context < 1 || context + decoded > config.max_context)
+    throw recipe_error("run.context", "{} tokens and {} decoded ones, but {} was made for {}",
+                       std::max<int64_t>(context, 0), decoded, config.name, config.max_context)
+        .hint("lower run.context or bench.new_tokens, or choose a model with a longer context");
+  if (run.batch > kMaxBatch)
+    throw recipe_error("run.batch", "{} sequences, at most {} are supported", run.batch, kMaxBatch);
+  ModelCase c{.bench = bench, .cache = cache};
+  c.compute = compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+  c.dtype = ops::weight_dtype(c.compute);
+  c.batch = std::max(1, run.batch);
+  c.context = static_cast<int>(context);
+  c.chunk = static_cast<int>(std::min<int64_t>(run.prefill_chunk, 1 << 20));
+  c.seed = static_cast<uint64_t>(run.seed);
+  return c;
+}
+
+MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelFiles& files) {
+  switch (phase) {
+    case ModelPhase::linear: return linear_plan(c, files.config);
+    case ModelPhase::attention: return attention_plan(c, files.config);
+    default: return decode::Engine::plan(files, engine_spec(c));
+  }
+}
+
+EngineBench::EngineBench(decode::ModelFiles files, const ModelCase& c, Interrupted interrupted)
+    : case_(c), engine_(std::move(files), engine_spec(c)), interrupted_(std::move(interrupted)) {
+  for (int b = 0; b < c.batch; ++b) {
+    PhiloxStream draw(c.seed, static_cast<uint32_t>(b));
+    std::vector<int32_t>& ids = tokens_.emplace_back();
+    for (int i = 0; i < c.max_tokens(); ++i)
+      ids.push_back(
+          static_cast<int32_t>(draw.below(static_cast<uint32_t>(engine_.config().vocab_size))));
+  }
+}
+
+void EngineBench::stop_if_interrupted() const {
+  if (interrupted_ && interrupted_()) throw Error(ErrorKind::interrupted, "", "interrupted");
+}
+
+void EngineBench::check_finite(const float* logits) const {
+  for (int i = 0; i < engine_.config().vocab_size; ++i)
+    if (!std::isfinite(logits[i]))
+      throw Error::make(ErrorKind::numeric, engine_.files().name, "logit {} is {}", i, logits[i])
+          .hint("try model.compute=f32; if it stays, this is a bug");
+}
+
+void EngineBench::restart() {
+  kv::Cache& cache = engine_.cache();
+  for (std::vector<int>* slots : {&forks_, &prompts_}) {
+    for (const int slot : *slots) cache.release(slot);
+    slots->clear();
+  }
+  for (int b = 0; b < case_.batch; ++b) prompts_.push_back(cache.create());
+  prompts_read_ = false;
+}
+
+void EngineBench::read_prompts() {
+  std::vector<decode::SeqTokens> sequences;
+  for (size_t b = 0; b < prompts_.size(); ++b)
+    sequences.push_back(
+        {prompts_[b], std::span(tokens_[b]).first(static_cast<size_t>(case_.context)), true});
+  stop_if_interrupted();
+  engine_.prefill(
+      sequences, [&](size_t, const float* logits) { check_finite(logits); },
+      [&](int64_t) { return !interrupted_ || !interrupted_(); });
+  prompts_read_ = true;
+}
+
+PhaseResult EngineBench::prefill() {
+  PhaseResult r{.phase = ModelPhase::prefill};
+  r.samples = measure([&] { read_prompts(); }, case_.rules(), [&] { restart(); });
+  const model::ModelConfig& config = engine_.config();
+  const double linear = layer_flops(config) * case_.context + head_flops(config);
+  const double attention = attention_flops(config, prefill_pairs(config, case_.context));
+  r.tokens = static_cast<double>(case_.batch) * case_.context;
+  r.work.flops = case_.batch * (linear + attention);
+  r.linear_share = linear / (linear + attention);
+  return r;
+}
+
+void EngineBench::fork_prompts() {
+  kv::Cache& cache = engine_.cache();
+  for (const int slot : forks_) cache.release(slot);
+  forks_.clear();
+  for (const int slot : prompts_) {
+    forks_.push_back(cache.fork(slot, 0));
+    // Pages now, so that no step pays for copying the one they share.
+    cache.store().reserve(forks_.back(), case_.max_tokens());
+  }
+}
+
+PhaseResult EngineBench::decode() {
+  if (case_.bench.random_kv || !prompts_read_) restart();
+  if (case_.bench.random_kv)
+    for (size_t b = 0; b < prompts_.size(); ++b)
+      kv::fill_random(engine_.cache(), prompts_[b], case_.context, case_.seed + b);
+  else if (!prompts_read_)
+    read_prompts();
+
+  PhaseResult r{.phase = ModelPhase::decode};
+  std::vector<decode::SeqTokens> step(prompts_.size());
+  double keys_sum = 0, n_steps = 0;  // what rows see, their own token included
+  int length = case_.max_tokens();
+  const auto begin = [&] {
+    stop_if_interrupted();
+    if (length == case_.max_tokens()) {
+      fork_prompts();
+      length = case_.context;
+    }
+    for (size_t b = 0; b < step.size(); ++b)
+      step[b] = {forks_[b], std::span(tokens_[b]).subspan(static_cast<size_t>(length), 1), true};
+    keys_sum += ++length;
+    ++n_steps;
+  };
+  Tensor logits;
+  r.samples = measure([&] { logits = engine_.extend(step); }, case_.rules(), begin);
+  check_finite(logits.slice(logits.rows() - 1, 1).as<float>());
+
+  const model::ModelConfig& config = engine_.config();
+  const std::vector<int> lengths(prompts_.size(), static_cast<int>(std::lround(keys_sum / n_steps)));
+  double pairs = 0;
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    pairs += engine_.cache().policy(0).keys_read(layer, lengths[0]);
+  r.tokens = case_.batch;
+  r.work.bytes = static_cast<double>(engine_.bytes_per_step(lengths));
+  r.work.flops = case_.batch * (layer_flops(config) + head_flops(config) + attention_flops(config, pairs));
+  return r;
+}
+
+}  // namespace tandem::bench

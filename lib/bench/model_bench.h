@@ -1,0 +1,119 @@
+#pragma once
+#include <array>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "bench/harness.h"
+#include "bench/roofline.h"
+#include "decode/engine.h"
+#include "recipe/sections.h"
+
+namespace tandem::bench {
+
+/// What is measured of a model.
+enum class ModelPhase : uint8_t {
+  prefill,    // whole prompts, up to the logits of their last tokens
+  decode,     // one token of every sequence a step, logits included, sampling not
+  linear,     // the four products of a layer, beside oneDNN alone on the same shapes
+  attention,  // prefill attention of one layer and one sequence
+};
+constexpr std::array<std::string_view, 4> enum_names(ModelPhase) {
+  return {"prefill", "decode", "linear", "attention"};
+}
+std::string_view phase_name(ModelPhase phase);
+
+/// Section `bench` of pig-bench.
+struct ModelBench {
+  std::vector<ModelPhase> phases = {ModelPhase::prefill, ModelPhase::decode};
+  recipe::TokenCount new_tokens{64};
+  bool random_kv = false;
+  int min_runs = 10;
+  recipe::Duration min_time{3.0};
+
+  template <class V>
+  void fields(V& v) {
+    using recipe::at_least;
+    v("phases", phases, "what to measure; each gives a record");
+    v("new_tokens", new_tokens, at_least(1).up_to(1 << 20).unit("tokens"),
+      "decode goes this far beyond run.context, then starts over");
+    v("random_kv", random_kv, "decode over random keys and values instead of a prefilled prompt");
+    v("min_runs", min_runs, at_least(1).up_to(10000), "measured runs, at least");
+    v("min_time", min_time, at_least(0), "measured time, at least");
+  }
+  void check(recipe::Problems& p) const;
+  bool has(ModelPhase phase) const;
+};
+
+/// One point of a sweep, its sizes resolved against a model.
+struct ModelCase {
+  ModelBench bench;
+  recipe::Cache cache;
+  DType compute = DType::bf16;  // asked for
+  DType dtype = DType::bf16;    // of weights, activations and KV on this CPU
+  int batch = 1;
+  int context = 0;  // prompt tokens of a sequence
+  int chunk = 2048;
+  uint64_t seed = 0;
+
+  /// Tokens of a sequence at its longest.
+  int max_tokens() const;
+  MeasureRules rules() const;
+};
+
+/// errors   kind recipe: sizes beyond the model's
+ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const recipe::Cache& cache,
+                     recipe::Compute compute, const model::ModelConfig& config);
+
+/// Every byte of a phase. Prefill and decode share one engine and so one plan.
+MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelFiles& files);
+
+struct PhaseResult {
+  ModelPhase phase = ModelPhase::prefill;
+  Samples samples = {};
+  double tokens = 0;        // of one run; 0 for parts of a model
+  Work work = {};           // of one run
+  double linear_share = 0;  // of work.flops that dense layers do; 0 = not told
+  std::optional<Comparison> baseline = {};  // a: ours, b: oneDNN alone
+};
+
+/// Polled between runs; true ends the measurement.
+using Interrupted = std::function<bool()>;
+
+/// Prefill and decode of a whole model, on one engine.
+class EngineBench {
+ public:
+  /// Loads the weights. errors  kind memory, kind input
+  EngineBench(decode::ModelFiles files, const ModelCase& c, Interrupted interrupted);
+
+  /// errors   kind interrupted; kind numeric: logits that are not finite
+  PhaseResult prefill();
+  /// From the prompts that prefill() left, else its own. Every new_tokens steps all sequences start
+  /// over at run.context, by forking their prompts: policies that give keys back cannot go back.
+  PhaseResult decode();
+
+  const MemoryPlan& memory_plan() const { return engine_.memory_plan(); }
+
+ private:
+  void read_prompts();
+  void restart();
+  void fork_prompts();
+  void check_finite(const float* logits) const;
+  void stop_if_interrupted() const;
+
+  ModelCase case_;
+  decode::Engine engine_;
+  Interrupted interrupted_;
+  std::vector<std::vector<int32_t>> tokens_;  // [batch, max_tokens]
+  std::vector<int> prompts_, forks_;          // slots, empty until made
+  bool prompts_read_ = false;
+};
+
+/// errors   kind interrupted
+PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
+                         const Interrupted& interrupted);
+PhaseResult bench_attention(const ModelCase& c, const model::ModelConfig& config,
+                            const Interrupted& interrupted);
+
+}  // namespace tandem::bench

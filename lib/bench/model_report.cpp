@@ -1,0 +1,169 @@
+#include "bench/model_report.h"
+
+#include "model/weight_table.h"
+
+namespace tandem::bench {
+namespace {
+
+/// Tokens a second and their deviation, to first order in that of the times.
+struct Speed {
+  double mean = 0, stddev = 0;
+};
+
+Speed speed_of(const PhaseResult& r, const Summary& s) {
+  const double mean = 1e3 * r.tokens / s.mean;
+  return {mean, mean * s.stddev / s.mean};
+}
+
+bool is_whole_model(ModelPhase phase) {
+  return phase == ModelPhase::prefill || phase == ModelPhase::decode;
+}
+
+const char* timing_name(ModelPhase phase) {
+  if (phase == ModelPhase::prefill) return "prefill";
+  return phase == ModelPhase::decode ? "decode_step" : "step";
+}
+
+Json workload(const ModelCase& c, ModelPhase phase) {
+  Json w = {{"phase", phase_name(phase)}, {"seed", c.seed}};
+  if (phase == ModelPhase::linear) {
+    w["rows"] = c.chunk;
+    return w;
+  }
+  w["batch"] = is_whole_model(phase) ? c.batch : 1;
+  w["prompt_tokens"] = c.context;
+  if (phase != ModelPhase::decode) {
+    w["prefill_chunk"] = c.chunk;
+    return w;
+  }
+  w["new_tokens"] = c.bench.new_tokens.value;
+  w["context_tokens"] = c.context;
+  w["kv"] = c.bench.random_kv ? "random" : "prefilled";
+  w["sampling"] = "not included";
+  return w;
+}
+
+/// Prefill attention is dense under every policy.
+std::string method_cell(const ModelCase& c, ModelPhase phase) {
+  if (phase == ModelPhase::linear) return fmt::format("{} rows", c.chunk);
+  return phase == ModelPhase::attention ? "dense" : method_name(c.cache);
+}
+
+std::string percent(double share) {
+  return share > 0 ? fmt::format("{:.{}f}", 100 * share, share < 0.1 ? 1 : 0) : "";
+}
+
+std::string note(const ModelCase& c, const PhaseResult& r) {
+  if (r.phase == ModelPhase::decode && c.bench.random_kv) return "random KV";
+  if (!r.baseline) return "";
+  return fmt::format("{:.1f} % of oneDNN alone ({:.1f} to {:.1f})", 100 / r.baseline->ratio,
+                     100 / r.baseline->ci95.high, 100 / r.baseline->ci95.low);
+}
+
+}  // namespace
+
+ModelIdentity identify(const decode::ModelFiles& files, DType dtype) {
+  const int64_t params = model::n_params(files.config);
+  return {files.name,
+          {{"name", files.name},
+           {"arch", model::arch_name(files.config.arch)},
+           {"params", params},
+           {"weight_bytes", params * static_cast<int64_t>(dtype_bytes(dtype))},
+           {"dtype", dtype_name(dtype)},
+           {"fingerprint", files.fingerprint}}};
+}
+
+std::string method_name(const recipe::Cache& cache) {
+  std::string name = recipe::yaml_text(cache.kind);
+  if (cache.kind == recipe::CacheKind::streaming)
+    name += fmt::format(" {}+{}{}", cache.sinks.value, cache.recent.value,
+                        cache.reposition ? " repositioned" : "");
+  return name;
+}
+
+void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
+                const PhaseResult& r, const Ceilings& ceilings) {
+  record.group("model") = model.group;
+  record.group("workload") = workload(c, r.phase);
+  record.set_timing(timing_name(r.phase), r.samples);
+  const Summary s = summarize(r.samples.ms);
+  if (r.phase == ModelPhase::prefill)
+    record.group("throughput") = {{"prefill_tok_s", speed_of(r, s).mean}, {"scope", "model_only"}};
+  if (r.phase == ModelPhase::decode)
+    record.group("throughput") = {{"decode_tok_s", speed_of(r, s).mean},
+                                  {"decode_tok_s_user", speed_of(r, s).mean / c.batch},
+                                  {"scope", "model_only"}};
+  record.set_roofline(r.work, roofline(r.work, s.p50, ceilings, c.dtype));
+  if (r.linear_share > 0) record.group("roofline")["linear_flops_frac"] = r.linear_share;
+  if (!r.baseline) return;
+  record.set_timing("baseline_step", r.baseline->b);
+  // Our speed as a share of the library's: the inverse of the ratio of times.
+  record.group("baseline") = {{"name", "oneDNN alone"},
+                              {"ratio", 1 / r.baseline->ratio},
+                              {"ci95_low", 1 / r.baseline->ci95.high},
+                              {"ci95_high", 1 / r.baseline->ci95.low},
+                              {"pairs", r.baseline->pairs()}};
+}
+
+void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes) {
+  for (const std::string& group : plan.groups())
+    record.set_memory("cpu", group, plan.group_bytes(group, {}));
+  record.set_memory("cpu", "planned_peak", plan.peak({}));
+  record.set_memory("cpu", "peak", peak_bytes);
+}
+
+io::Table model_table() {
+  using io::Align;
+  return io::Table({{"model", Align::left},
+                    {"context"},
+                    {"batch"},
+                    {"method", Align::left},
+                    {"phase", Align::left},
+                    {"tok/s +- sd"},
+                    {"ms p50"},
+                    {"ms p99"},
+                    {"GB/s"},
+                    {"% of read"},
+                    {"GFLOP/s"},
+                    {"% of GEMM"},
+                    {"peak GiB"},
+                    {"note", Align::left}});
+}
+
+std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& model,
+                                   const PhaseResult& r, const Ceilings& ceilings,
+                                   size_t peak_bytes) {
+  const Summary s = summarize(r.samples.ms);
+  const Roofline roof = roofline(r.work, s.p50, ceilings, c.dtype);
+  const Speed speed = speed_of(r, s);
+  const bool linear = r.phase == ModelPhase::linear, moves = r.work.bytes > 0;
+  return {model.name,
+          linear ? "" : fmt::format("{}", c.context),
+          is_whole_model(r.phase) ? fmt::format("{}", c.batch) : "",
+          method_cell(c, r.phase),
+          std::string(phase_name(r.phase)),
+          r.tokens > 0 ? fmt::format("{:.4g} +- {:.2g}", speed.mean, speed.stddev) : "",
+          fmt::format("{:.4g}", s.p50),
+          fmt::format("{:.4g}", s.p99),
+          moves ? fmt::format("{:.1f}", roof.achieved_gbps) : "",
+          moves ? percent(roof.frac_of_copy) : "",
+          fmt::format("{:.1f}", roof.achieved_gflops),
+          percent(roof.frac_of_matmul),
+          peak_bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(peak_bytes) * 0x1p-30) : "",
+          note(c, r)};
+}
+
+std::vector<std::string> failed_row(const std::string& model, const recipe::Run& run,
+                                    const recipe::Cache& cache, ModelPhase phase,
+                                    const std::string& reason) {
+  std::vector<std::string> row(14);
+  row[0] = model;
+  row[1] = run.context > 0 ? fmt::format("{}", run.context.value) : "";
+  row[2] = run.batch > 0 ? fmt::format("{}", run.batch) : "";
+  row[3] = method_name(cache);
+  row[4] = phase_name(phase);
+  row[13] = "failed: " + reason;
+  return row;
+}
+
+}  // namespace tandem::bench

@@ -1,0 +1,37 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "bench/model_bench.h"
+#include "bench/record.h"
+#include "io/table.h"
+
+namespace tandem::bench {
+
+/// What records and tables say of a model; read before an engine takes the files over.
+struct ModelIdentity {
+  std::string name;
+  Json group;  // group `model` of a record
+};
+ModelIdentity identify(const decode::ModelFiles& files, DType dtype);
+
+/// "full", "streaming 4+64".
+std::string method_name(const recipe::Cache& cache);
+
+/// Fills model, workload, timing, throughput, roofline and baseline.
+void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
+                const PhaseResult& result, const Ceilings& ceilings);
+/// memory.cpu: the plan's groups and its peak, and the peak that the system counted (0 = unknown).
+void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes);
+
+/// A table with the columns of model_row and failed_row.
+io::Table model_table();
+std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& model,
+                                   const PhaseResult& result, const Ceilings& ceilings,
+                                   size_t peak_bytes);
+/// The sizes as they were asked for, and why there is no result.
+std::vector<std::string> failed_row(const std::string& model, const recipe::Run& run,
+                                    const recipe::Cache& cache, ModelPhase phase,
+                                    const std::string& reason);
+
+}  // namespace tandem::bench

@@ -1,0 +1,30 @@
+#include "bench/model_work.h"
+
+namespace tandem::bench {
+
+double layer_flops(const model::ModelConfig& c) {
+  double weights = 0;
+  for (const ProductShape& p : layer_products(c))
+    weights += static_cast<double>(p.out) * static_cast<double>(p.in);
+  return 2.0 * c.n_layers * weights;
+}
+
+double head_flops(const model::ModelConfig& c) { return 2.0 * c.vocab_size * double(c.dim); }
+
+double attention_flops(const model::ModelConfig& c, double pairs) {
+  return 4.0 * c.q_dim() * pairs;
+}
+
+double prefill_pairs(int64_t context, int window) {
+  const auto triangle = [](int64_t n) { return 0.5 * static_cast<double>(n) * double(n + 1); };
+  if (window == 0 || context <= window) return triangle(context);
+  return triangle(window) + static_cast<double>(context - window) * window;
+}
+
+double prefill_pairs(const model::ModelConfig& c, int64_t context) {
+  double pairs = 0;
+  for (int layer = 0; layer < c.n_layers; ++layer) pairs += prefill_pairs(context, c.window(layer));
+  return pairs;
+}
+
+}  // namespace tandem::bench
