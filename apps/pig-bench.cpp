@@ -1,0 +1,300 @@
+// pig-bench: prefill and decode speed of a model over cache policy, batch and context.
+#include <fstream>
+#include <set>
+#include <tuple>
+
+#include "base/clock.h"
+#include "base/parallel.h"
+#include "bench/model_report.h"
+#include "cli/main_wrapper.h"
+#include "cli/plan_text.h"
+#include "io/file.h"
+#include "io/jsonl.h"
+
+namespace {
+
+using namespace tandem;
+using bench::ModelPhase;
+
+struct BenchOutput {
+  std::filesystem::path path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, "records, one JSON line each; what --resume continues; empty or - = none");
+  }
+};
+
+struct BenchRecipe {
+  recipe::Model model;
+  recipe::Run run;
+  recipe::Cache cache;
+  bench::ModelBench bench;
+  BenchOutput output;
+
+  BenchRecipe() {
+    run.context = {1024};
+    run.batch = 1;
+  }
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model");
+    v("run", run, "device, threads, seed, sizes");
+    v("cache", cache, "what attention reads");
+    v("bench", bench, "what is measured, and how long");
+    v("output", output, "where records go");
+  }
+  void check(recipe::Problems& p) const {
+    if (!model.state.empty()) p.field("model.state", "pig-bench continues no saved state");
+  }
+};
+
+const cli::ToolInfo kInfo{
+    .name = "pig-bench",
+    .purpose = "Measure prefill and decode speed over cache policy, batch and context",
+    .kind = "bench",
+    .examples =
+        {"pig-bench -m tiny-16m --phase decode --sweep run.batch=1,4 --format md",
+         "pig-bench -r pig/compare -o out.jsonl --resume",
+         "pig-bench -m tiny-16m --sweep cache.kind=full,streaming --sweep run.context=1Ki-8Ki*2",
+         "pig-bench -r pig/bench-llama-3.2-1b --dry-run",
+         "pig-bench -m synthetic:llama-3.2-1b --phase linear --sweep run.prefill_chunk=512,2048"},
+    .flags = {{.names = "--phase",
+               .value = "NAME",
+               .text = "prefill, decode, linear or attention; repeatable",
+               .key = "bench.phases"}},
+    .schema = recipe::schema_of<BenchRecipe>,
+    .formats = {"text", "md", "csv", "jsonl"},
+    .sweeps = true,
+    .appends = true,
+    .resumes = true};
+
+using Point = cli::Point<BenchRecipe>;
+/// What one record is about: point, phase and threads, which ids leave out.
+using Key = std::tuple<std::string, std::string, int64_t>;
+
+io::TableFormat table_format(const std::string& name) {
+  if (name == "md") return io::TableFormat::markdown;
+  return name == "csv" ? io::TableFormat::csv : io::TableFormat::text;
+}
+
+decode::ModelFiles open_model(const BenchRecipe& r) {
+  return decode::open_model(r.model.path.value, static_cast<uint64_t>(r.run.seed));
+}
+
+bench::ModelCase case_of(const BenchRecipe& r, const model::ModelConfig& config) {
+  return bench::model_case(r.bench, r.run, r.cache, r.model.compute, config);
+}
+
+void use_threads(const BenchRecipe& r) {
+  set_threads(r.run.threads > 0 ? r.run.threads : usable_cores());
+}
+
+/// Makes the system count this process's peak of memory anew; false where it cannot.
+bool reset_peak() {
+  std::ofstream file("/proc/self/clear_refs");
+  return static_cast<bool>(file << "5" << std::flush);
+}
+
+/// What an earlier run measured. A torn last line, as a killed run leaves it, is cut off the file.
+std::set<Key> read_results(const std::filesystem::path& path) {
+  std::set<Key> done;
+  if (!std::filesystem::exists(path)) return done;
+  const std::string text = io::read_file(path);
+  const size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
+  io::for_each_jsonl(std::string_view(text).substr(0, whole), path.string(),
+                     [&](const io::Json& line, const std::string& where) {
+                       if (io::get_string(line, "tool", where) != kInfo.name)
+                         throw input_error(where, "not a record of {}", kInfo.name);
+                       if (io::get_string(line, "status", where) == "ok")
+                         done.emplace(
+                             io::get_string(line, "point", where),
+                             io::get_string(io::get_object(line, "workload", where), "phase", where),
+                             io::get_int(io::get_object(line, "host", where), "threads_used", where));
+                     });
+  std::filesystem::resize_file(path, whole);
+  return done;
+}
+
+/// Table and records of a run, as its points come in.
+class Results {
+ public:
+  Results(cli::Context& cx, const std::filesystem::path& path) : cx_(cx) {
+    if (path.empty() || path == "-") {
+      if (cx.resume())
+        throw usage_error("--resume", "continues a file of records, but output.path is not set")
+            .hint("name the file of the earlier run with -o");
+      if (cx.format() == "jsonl") file_ = std::make_unique<cli::ResultFile>(path, cx.file_mode(), cx.out);
+      return;
+    }
+    if (cx.resume()) done_ = read_results(path);
+    if (cx.file_mode() != cli::FileMode::append) cli::ResultFile(path, cx.file_mode(), cx.out).commit();
+    file_ = std::make_unique<cli::ResultFile>(path, cli::FileMode::append, cx.out);
+  }
+
+  bool has(const Key& key) const { return done_.contains(key); }
+  void add(const bench::Record& record, std::vector<std::string> row) {
+    if (file_) file_->write(record.line());
+    table_.add_row(std::move(row));
+    ++n_ok_;
+  }
+  void add_failure(const Point& point, ModelPhase phase, const Error& error) {
+    bench::Record record(kInfo.name);
+    record.group("point") = point.id;
+    record.group("recipe") = point.record;
+    record.group("workload")["phase"] = bench::phase_name(phase);
+    record.set_failed(error);
+    if (file_) file_->write(record.line());
+    const BenchRecipe& r = point.recipe;
+    table_.add_row(bench::failed_row(r.model.path.value, r.run, r.cache, phase, error.what()));
+    cx_.terminal.error(error);
+    failure_ = exit_status(error.kind());
+  }
+  /// Prints the table; the exit status.
+  int finish() {
+    if (file_) file_->commit();
+    if (cx_.format() != "jsonl" && table_.n_rows() > 0)
+      cx_.out.write(table_.render(table_format(cx_.format())));
+    if (failure_ == 0) return 0;
+    constexpr int kPartial = 8;
+    return n_ok_ > 0 || !done_.empty() ? kPartial : failure_;
+  }
+
+ private:
+  cli::Context& cx_;
+  std::unique_ptr<cli::ResultFile> file_;
+  std::set<Key> done_;
+  io::Table table_ = bench::model_table();
+  int n_ok_ = 0, failure_ = 0;
+};
+
+/// The phases of one point, in their order; prefill and decode share an engine.
+class PointRun {
+ public:
+  PointRun(cli::Context& cx, const Point& point, Results& results)
+      : cx_(cx), point_(point), results_(results) {
+    use_threads(point.recipe);
+    ceilings_ = bench::cached_ceilings(max_threads());
+    peak_is_own_ = reset_peak();
+  }
+
+  void run(ModelPhase phase) {
+    decode::ModelFiles files = open_model(point_.recipe);
+    const model::ModelConfig config = files.config;
+    const bench::ModelCase c = case_of(point_.recipe, config);
+    if (c.dtype != c.compute) cx_.note(cli::compute_note(c.compute));
+    const bench::ModelIdentity identity = bench::identify(files, c.dtype);
+    const bool whole = phase == ModelPhase::prefill || phase == ModelPhase::decode;
+    if (!whole) engine_.reset();
+    if (!whole || !engine_) {
+      plan_ = bench::phase_plan(phase, c, files);
+      plan_.check_fits({}, cli::host_limit(point_.recipe.run.host_memory_limit));
+    }
+    const auto interrupted = [] { return cli::interrupted() != 0; };
+    if (whole && !engine_) {
+      const Stopwatch watch;
+      engine_ = std::make_unique<bench::EngineBench>(std::move(files), c, interrupted);
+      load_ms_ = 1e3 * watch.seconds();
+    }
+    if (phase == ModelPhase::prefill) report(c, identity, engine_->prefill());
+    if (phase == ModelPhase::decode) report(c, identity, engine_->decode());
+    if (phase == ModelPhase::linear) report(c, identity, bench::bench_linear(c, config, interrupted));
+    if (phase == ModelPhase::attention)
+      report(c, identity, bench::bench_attention(c, config, interrupted));
+  }
+
+ private:
+  void report(const bench::ModelCase& c, const bench::ModelIdentity& identity,
+              const bench::PhaseResult& result) {
+    bench::Record record(kInfo.name, &ceilings_);
+    record.group("point") = point_.id;
+    record.group("recipe") = point_.record;
+    bench::add_result(record, c, identity, result, ceilings_);
+    if (engine_) record.set_timing("load", {.ms = {load_ms_}});
+    const size_t peak = peak_resident_bytes();
+    bench::add_memory(record, plan_, peak);
+    if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
+    results_.add(record, bench::model_row(c, identity, result, ceilings_, peak));
+    peak_is_own_ = reset_peak();
+  }
+
+  cli::Context& cx_;
+  const Point& point_;
+  Results& results_;
+  bench::Ceilings ceilings_;
+  MemoryPlan plan_;
+  std::unique_ptr<bench::EngineBench> engine_;
+  double load_ms_ = 0;
+  bool peak_is_own_ = false;
+};
+
+/// Runs what is missing of a point; a failure is a result too, except an interruption.
+void run_point(cli::Context& cx, const Point& point, Results& results, cli::Progress& progress,
+               double& n_done) {
+  PointRun run(cx, point, results);
+  for (const ModelPhase phase : point.recipe.bench.phases) {
+    if (cli::interrupted() != 0) return;
+    progress.update(n_done++);
+    if (results.has({point.id, std::string(bench::phase_name(phase)), max_threads()})) continue;
+    try {
+      run.run(phase);
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::interrupted) return;
+      results.add_failure(point, phase, e);
+    } catch (const std::bad_alloc&) {
+      results.add_failure(point, phase, Error(ErrorKind::memory, "", "not enough memory"));
+    }
+  }
+}
+
+/// One line a point and phase: what it needs, and whether that fits.
+int print_plan(cli::Context& cx, const std::vector<Point>& points) {
+  io::Table table({{"point", io::Align::left}, {"model", io::Align::left}, {"context"}, {"batch"},
+                   {"method", io::Align::left}, {"phase", io::Align::left}, {"planned peak"},
+                   {"available"}, {"verdict", io::Align::left}});
+  int status = 0;
+  for (const Point& point : points) {
+    const BenchRecipe& r = point.recipe;
+    use_threads(r);
+    const size_t limit = cli::host_limit(r.run.host_memory_limit);
+    const decode::ModelFiles files = open_model(r);
+    for (const ModelPhase phase : r.bench.phases) {
+      std::vector<std::string> row = {point.id, files.name, std::to_string(r.run.context.value),
+                                      std::to_string(r.run.batch), bench::method_name(r.cache),
+                                      std::string(bench::phase_name(phase)), "",
+                                      format_bytes(limit)};
+      try {
+        const size_t peak = bench::phase_plan(phase, case_of(r, files.config), files).peak({});
+        row[6] = format_bytes(peak);
+        row.push_back(peak <= limit ? "fits" : "does not fit");
+        if (peak > limit) status = exit_status(ErrorKind::memory);
+      } catch (const Error& e) {
+        row.push_back(e.what());
+        if (status == 0) status = exit_status(e.kind());
+      }
+      table.add_row(std::move(row));
+    }
+  }
+  cx.out.write(table.render(table_format(cx.format())));
+  return status;
+}
+
+int run(cli::Context& cx) {
+  const std::vector<Point> points = cx.load_points<BenchRecipe>();
+  if (cx.dry_run()) return print_plan(cx, points);
+  Results results(cx, points.front().recipe.output.path);
+  double n_phases = 0, n_done = 0;
+  for (const Point& point : points) n_phases += static_cast<double>(point.recipe.bench.phases.size());
+  {
+    cli::Progress progress(cx.terminal, "bench", n_phases, "phases");
+    for (const Point& point : points) {
+      if (cli::interrupted() != 0) break;
+      run_point(cx, point, results, progress, n_done);
+    }
+  }
+  return results.finish();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return tandem::cli::main_wrapper(kInfo, argc, argv, run); }

@@ -1,0 +1,144 @@
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+/// As short as a measurement can be; the machine's limits are measured once for all.
+Outcome pig_bench(std::vector<std::string> arguments, Launch launch = {}) {
+  arguments.insert(arguments.begin(), {"-s", "bench.min_runs=2", "-s", "bench.min_time=0s", "-s",
+                                       "bench.new_tokens=4"});
+  launch.arguments = std::move(arguments);
+  launch.variables["TANDEM_CACHE_DIR"] = std::string(TANDEM_BINARY_DIR) + "/test_cache";
+  return run_process(TANDEM_PIG_BENCH, launch);
+}
+
+std::vector<Json> records(const std::string& text) {
+  std::vector<Json> all;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line));
+  return all;
+}
+
+}  // namespace
+
+TEST_SUITE("cli/pig_bench") {
+  TEST_CASE("a sweep gives one record a point and phase") {
+    const Outcome run = pig_bench({"-m", "tiny-2m", "--format", "jsonl", "-s", "run.context=100",
+                                   "--sweep", "run.batch=1,3", "--sweep", "cache.kind=full,streaming"});
+    CHECK(run.status == 0);
+    const auto all = records(run.out);
+    REQUIRE(all.size() == 8);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Json& r = all[i];
+      CHECK(r["schema"] == "tandem.result/1");
+      CHECK(r["status"] == "ok");
+      CHECK(r["workload"]["phase"] == (i % 2 == 0 ? "prefill" : "decode"));
+      CHECK(r["workload"]["batch"] == (i < 4 ? 1 : 3));
+      CHECK(r["recipe"]["effective"]["cache"]["kind"] == (i / 2 % 2 == 0 ? "full" : "streaming"));
+      CHECK(r["point"] == r["recipe"]["sha256"].get<std::string>().substr(0, 12));
+      CHECK(r["memory"]["cpu"]["peak"] > 0);
+      CHECK(r["memory"]["cpu"]["planned_peak"] > r["memory"]["cpu"]["weights"]);
+      CHECK(r["throughput"].contains(i % 2 == 0 ? "prefill_tok_s" : "decode_tok_s"));
+      CHECK(r["timing"].contains("load"));
+    }
+  }
+
+  TEST_CASE("records go to the file, the table to standard output") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "out.jsonl").string();
+    const Outcome run = pig_bench({"-m", "tiny-2m", "-s", "run.context=64", "--phase", "decode", "-s",
+                                   "bench.random_kv=true", "-o", path, "--format", "md"});
+    CHECK(run.status == 0);
+    CHECK(run.out.find("| model ") == 0);
+    CHECK(run.out.find("random KV") != std::string::npos);
+    const auto all = records(file_text(path));
+    REQUIRE(all.size() == 1);
+    CHECK(all[0]["workload"]["kv"] == "random");
+  }
+
+  TEST_CASE("a failing point is recorded and the sweep goes on") {
+    const Outcome run = pig_bench({"-m", "tiny-2m", "--phase", "decode", "--format", "jsonl", "--sweep",
+                                   "run.context=1Mi,64"});
+    CHECK(run.status == 8);
+    const auto all = records(run.out);
+    REQUIRE(all.size() == 2);
+    CHECK(all[0]["status"] == "failed");
+    CHECK(all[0]["error"]["kind"] == "recipe");
+    CHECK(all[1]["status"] == "ok");
+    CHECK(run.err.find("run.context: 1048576 tokens and 4 decoded ones, but ") != std::string::npos);
+    const Outcome alone = pig_bench({"-m", "tiny-2m", "-s", "run.context=1Mi"});
+    CHECK(alone.status == 3);
+    CHECK(alone.out.find("failed: run.context") != std::string::npos);
+    const Outcome memory =
+        pig_bench({"-m", "tiny-2m", "-s", "run.host_memory_limit=4MiB", "--phase", "prefill"});
+    CHECK(memory.status == 5);
+  }
+
+  TEST_CASE("--resume measures what is missing, also after a torn line") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "out.jsonl").string();
+    const std::vector<std::string> sweep = {"-m", "tiny-2m", "--phase", "decode", "-s",
+                                            "run.context=32", "-o", path, "--sweep"};
+    auto first = sweep, second = sweep;
+    first.push_back("run.batch=1,2");
+    second.insert(second.end(), {"run.batch=1,2,3", "--resume"});
+    CHECK(pig_bench(first).status == 0);
+    const std::string before = file_text(path);
+    std::ofstream(path, std::ios::app) << "{\"torn";
+    const Outcome run = pig_bench(second);
+    CHECK(run.status == 0);
+    CHECK(file_text(path).find(before) == 0);
+    const auto all = records(file_text(path));
+    REQUIRE(all.size() == 3);
+    CHECK(all[2]["workload"]["batch"] == 3);
+    CHECK(pig_bench({"-m", "tiny-2m", "--resume"}).status == 2);
+    std::ofstream(folder / "other.jsonl") << "{\"tool\": \"kernel-bench\", \"status\": \"ok\"}\n";
+    CHECK(pig_bench({"-m", "tiny-2m", "-o", (folder / "other.jsonl").string(), "--resume"}).status == 4);
+  }
+
+  TEST_CASE("--dry-run tells of each point whether it fits") {
+    const Outcome run = pig_bench({"-m", "synthetic:llama-3.2-1b", "--dry-run", "-s",
+                                   "run.host_memory_limit=16GiB", "--sweep", "run.batch=1,1000", "-s",
+                                   "run.context=64Ki", "--phase", "decode", "--phase", "linear"});
+    CHECK(run.status == 5);
+    std::istringstream lines(run.out);
+    std::vector<std::string> table;
+    for (std::string line; std::getline(lines, line);) table.push_back(line);
+    REQUIRE(table.size() == 5);
+    CHECK(table[1].ends_with(" fits"));
+    CHECK(table[2].ends_with(" fits"));
+    CHECK(table[3].ends_with(" does not fit"));
+    CHECK(run.seconds < 2);
+  }
+
+  TEST_CASE("mistakes in the bench section") {
+    const Outcome twice = pig_bench({"-m", "tiny-2m", "--phase", "decode", "--phase", "decode"});
+    CHECK(twice.status == 3);
+    CHECK(twice.err.find("'decode' is listed twice") != std::string::npos);
+    CHECK(pig_bench({"-m", "tiny-2m", "--phase", "decoding"}).status == 3);
+    CHECK(pig_bench({"-m", "tiny-2m", "--phase", "prefill", "-s", "bench.random_kv=true"}).status == 3);
+  }
+
+  TEST_CASE("an interruption ends a long measurement at the next step") {
+    const Outcome run = run_shell("timeout --preserve-status -s INT 3 " TANDEM_PIG_BENCH
+                                  " -m tiny-2m -s run.context=64 -s bench.min_time=5min --phase decode");
+    CHECK(run.status == 130);
+    CHECK(run.err.find("interrupted, finishing step") != std::string::npos);
+    CHECK(run.seconds < 5);
+  }
+
+  TEST_CASE("the installed recipes are valid") {
+    for (const char* name : {"pig/compare", "pig/bench-llama-3.2-1b"}) {
+      const Outcome check = pig_bench({"-r", name, "--check"});
+      CHECK(check.status == 0);
+      CHECK(check.out + check.err == "");
+    }
+  }
+}
