@@ -5,6 +5,7 @@
 #include <yaml-cpp/mark.h>
 #include <yaml-cpp/parser.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "base/error.h"
@@ -116,7 +117,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void reject_tag(const YAML::Mark& mark, const std::string& tag) const {
     if (!tag.empty() && tag != "?" && tag != "!")
-      throw recipe_error(at(mark).text(), "tags such as '{}' are not supported", tag)
+      throw recipe_error(at(mark).text(), "tags such as {} are not supported", io::quote(tag))
           .hint("remove the tag; types come from the key");
   }
   void reject_anchor(const YAML::Mark& mark, YAML::anchor_t anchor) const {
@@ -164,7 +165,9 @@ Node parse_yaml(const std::string& text, const Origin& origin) {
   } catch (const YAML::ParserException& e) {
     const Origin where =
         e.mark.is_null() ? origin : located(origin, e.mark.line + 1, e.mark.column + 1);
-    throw recipe_error(where.text(), "not valid YAML: {}", e.msg);
+    // The library's message may repeat a piece of the input: only what is left inside quotes is safe.
+    const bool plain = std::all_of(e.msg.begin(), e.msg.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+    throw recipe_error(where.text(), "not valid YAML: {}", plain ? e.msg : io::quote(e.msg));
   }
   return builder.take();
 }

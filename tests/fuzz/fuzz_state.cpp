@@ -9,6 +9,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       [&] {
         auto file = io::Safetensors::parse(std::as_bytes(std::span(data, size)), "fuzz");
         decode::parse_state(std::move(file), fuzz::state_model(), DType::f32);
-      },
-      fuzz::Messages::unchecked);
+      });
 }

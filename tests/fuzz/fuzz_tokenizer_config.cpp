@@ -9,6 +9,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         const std::string_view text = fuzz::as_text(data, size);
         text::TokenizerConfig config = text::parse_tokenizer_config(text, "fuzz");
         text::merge_special_tokens_map(config, text, "fuzz");
-      },
-      fuzz::Messages::unchecked);
+      });
 }

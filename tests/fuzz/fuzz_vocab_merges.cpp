@@ -16,6 +16,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             both.substr(0, zero), both.substr(std::min(zero + 1, both.size())), config, "fuzz");
         const auto ids = tokenizer->encode("Hello wor1d, h\u00e9!\n");
         tokenizer->decode(ids);
-      },
-      fuzz::Messages::unchecked);
+      });
 }

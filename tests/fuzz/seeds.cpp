@@ -79,6 +79,8 @@ Seeds jsonl() {
       "[1, [2, {\"a\": true}], \"\\u00e9\\ud83d\\ude00\"]\r\n\"\"\n"};
 }
 
+Seeds prompts() { return {"[1, 2, 7]", "{\"ids\": [1, 2]}\n\n{\"ids\": [7]}\n"}; }
+
 Seeds recipe_yaml() {
   return {
       "kind: pig-generate\nversion: 1\n# comment\nmodel: {path: recipes/models/tiny-16m}\n"
@@ -160,6 +162,7 @@ const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"recipe_yaml", recipe_yaml},           {"state", state},
     {"tokenizer_json", tokenizer_json},     {"vocab_merges", vocab_merges},
     {"tokenizer_config", tokenizer_config}, {"chat_template", chat_template},
+    {"prompts", prompts},
 };
 
 }  // namespace
