@@ -1,15 +1,12 @@
 // pig-bench: prefill and decode speed of a model over cache policy, batch and context.
 #include <fstream>
-#include <set>
-#include <tuple>
 
 #include "base/clock.h"
 #include "base/parallel.h"
 #include "bench/model_report.h"
+#include "cli/bench_results.h"
 #include "cli/main_wrapper.h"
 #include "cli/plan_text.h"
-#include "io/file.h"
-#include "io/jsonl.h"
 
 namespace {
 
@@ -70,13 +67,6 @@ const cli::ToolInfo kInfo{
     .resumes = true};
 
 using Point = cli::Point<BenchRecipe>;
-/// What one record is about: point, phase and threads, which ids leave out.
-using Key = std::tuple<std::string, std::string, int64_t>;
-
-io::TableFormat table_format(const std::string& name) {
-  if (name == "md") return io::TableFormat::markdown;
-  return name == "csv" ? io::TableFormat::csv : io::TableFormat::text;
-}
 
 decode::ModelFiles open_model(const BenchRecipe& r) {
   return decode::open_model(r.model.path.value, static_cast<uint64_t>(r.run.seed));
@@ -96,82 +86,21 @@ bool reset_peak() {
   return static_cast<bool>(file << "5" << std::flush);
 }
 
-/// What an earlier run measured. A torn last line, as a killed run leaves it, is cut off the file.
-std::set<Key> read_results(const std::filesystem::path& path) {
-  std::set<Key> done;
-  if (!std::filesystem::exists(path)) return done;
-  const std::string text = io::read_file(path);
-  const size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
-  io::for_each_jsonl(std::string_view(text).substr(0, whole), path.string(),
-                     [&](const io::Json& line, const std::string& where) {
-                       if (io::get_string(line, "tool", where) != kInfo.name)
-                         throw input_error(where, "not a record of {}", kInfo.name);
-                       if (io::get_string(line, "status", where) == "ok")
-                         done.emplace(
-                             io::get_string(line, "point", where),
-                             io::get_string(io::get_object(line, "workload", where), "phase", where),
-                             io::get_int(io::get_object(line, "host", where), "threads_used", where));
-                     });
-  std::filesystem::resize_file(path, whole);
-  return done;
+void add_failure(cli::BenchResults& results, const Point& point, ModelPhase phase,
+                 const Error& error) {
+  bench::Record record(kInfo.name);
+  record.group("point") = point.id;
+  record.group("recipe") = point.record;
+  record.group("workload")["phase"] = bench::phase_name(phase);
+  const BenchRecipe& r = point.recipe;
+  results.add_failure(
+      record, bench::failed_row(r.model.path.value, r.run, r.cache, phase, error.what()), error);
 }
-
-/// Table and records of a run, as its points come in.
-class Results {
- public:
-  Results(cli::Context& cx, const std::filesystem::path& path) : cx_(cx) {
-    if (path.empty() || path == "-") {
-      if (cx.resume())
-        throw usage_error("--resume", "continues a file of records, but output.path is not set")
-            .hint("name the file of the earlier run with -o");
-      if (cx.format() == "jsonl") file_ = std::make_unique<cli::ResultFile>(path, cx.file_mode(), cx.out);
-      return;
-    }
-    if (cx.resume()) done_ = read_results(path);
-    if (cx.file_mode() != cli::FileMode::append) cli::ResultFile(path, cx.file_mode(), cx.out).commit();
-    file_ = std::make_unique<cli::ResultFile>(path, cli::FileMode::append, cx.out);
-  }
-
-  bool has(const Key& key) const { return done_.contains(key); }
-  void add(const bench::Record& record, std::vector<std::string> row) {
-    if (file_) file_->write(record.line());
-    table_.add_row(std::move(row));
-    ++n_ok_;
-  }
-  void add_failure(const Point& point, ModelPhase phase, const Error& error) {
-    bench::Record record(kInfo.name);
-    record.group("point") = point.id;
-    record.group("recipe") = point.record;
-    record.group("workload")["phase"] = bench::phase_name(phase);
-    record.set_failed(error);
-    if (file_) file_->write(record.line());
-    const BenchRecipe& r = point.recipe;
-    table_.add_row(bench::failed_row(r.model.path.value, r.run, r.cache, phase, error.what()));
-    cx_.terminal.error(error);
-    failure_ = exit_status(error.kind());
-  }
-  /// Prints the table; the exit status.
-  int finish() {
-    if (file_) file_->commit();
-    if (cx_.format() != "jsonl" && table_.n_rows() > 0)
-      cx_.out.write(table_.render(table_format(cx_.format())));
-    if (failure_ == 0) return 0;
-    constexpr int kPartial = 8;
-    return n_ok_ > 0 || !done_.empty() ? kPartial : failure_;
-  }
-
- private:
-  cli::Context& cx_;
-  std::unique_ptr<cli::ResultFile> file_;
-  std::set<Key> done_;
-  io::Table table_ = bench::model_table();
-  int n_ok_ = 0, failure_ = 0;
-};
 
 /// The phases of one point, in their order; prefill and decode share an engine.
 class PointRun {
  public:
-  PointRun(cli::Context& cx, const Point& point, Results& results)
+  PointRun(cli::Context& cx, const Point& point, cli::BenchResults& results)
       : cx_(cx), point_(point), results_(results) {
     use_threads(point.recipe);
     ceilings_ = bench::cached_ceilings(max_threads());
@@ -220,7 +149,7 @@ class PointRun {
 
   cli::Context& cx_;
   const Point& point_;
-  Results& results_;
+  cli::BenchResults& results_;
   bench::Ceilings ceilings_;
   MemoryPlan plan_;
   std::unique_ptr<bench::EngineBench> engine_;
@@ -229,7 +158,7 @@ class PointRun {
 };
 
 /// Runs what is missing of a point; a failure is a result too, except an interruption.
-void run_point(cli::Context& cx, const Point& point, Results& results, cli::Progress& progress,
+void run_point(cli::Context& cx, const Point& point, cli::BenchResults& results, cli::Progress& progress,
                double& n_done) {
   PointRun run(cx, point, results);
   for (const ModelPhase phase : point.recipe.bench.phases) {
@@ -240,9 +169,9 @@ void run_point(cli::Context& cx, const Point& point, Results& results, cli::Prog
       run.run(phase);
     } catch (const Error& e) {
       if (e.kind() == ErrorKind::interrupted) return;
-      results.add_failure(point, phase, e);
+      add_failure(results, point, phase, e);
     } catch (const std::bad_alloc&) {
-      results.add_failure(point, phase, Error(ErrorKind::memory, "", "not enough memory"));
+      add_failure(results, point, phase, Error(ErrorKind::memory, "", "not enough memory"));
     }
   }
 }
@@ -275,14 +204,14 @@ int print_plan(cli::Context& cx, const std::vector<Point>& points) {
       table.add_row(std::move(row));
     }
   }
-  cx.out.write(table.render(table_format(cx.format())));
+  cx.out.write(table.render(cli::table_format(cx.format())));
   return status;
 }
 
 int run(cli::Context& cx) {
   const std::vector<Point> points = cx.load_points<BenchRecipe>();
   if (cx.dry_run()) return print_plan(cx, points);
-  Results results(cx, points.front().recipe.output.path);
+  cli::BenchResults results(cx, points.front().recipe.output.path, bench::model_table());
   double n_phases = 0, n_done = 0;
   for (const Point& point : points) n_phases += static_cast<double>(point.recipe.bench.phases.size());
   {
