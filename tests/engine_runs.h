@@ -33,10 +33,13 @@ struct Setup {
 };
 
 inline decode::EngineSpec engine_spec(const Setup& s) {
-  return {.compute = s.compute, .prefill_chunk = s.chunk, .max_seqs = s.max_seqs,
+  return {.compute = s.compute,
+          .prefill_chunk = s.chunk,
+          .max_seqs = s.max_seqs,
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens > 0 ? s.total_tokens : int64_t{s.max_tokens} * s.max_seqs,
-          .max_logit_rows = 128, .caches = s.caches};
+          .max_logit_rows = 128,
+          .caches = s.caches};
 }
 
 inline std::unique_ptr<decode::Engine> make_engine(const std::filesystem::path& folder,
@@ -58,7 +61,8 @@ inline Ids random_ids(const decode::Engine& engine, int n, uint64_t seed) {
   PhiloxStream draw(seed);
   Ids ids;
   for (int i = 0; i < n; ++i)
-    ids.push_back(static_cast<int32_t>(draw.below(static_cast<uint32_t>(engine.config().vocab_size))));
+    ids.push_back(
+        static_cast<int32_t>(draw.below(static_cast<uint32_t>(engine.config().vocab_size))));
   return ids;
 }
 
@@ -68,7 +72,8 @@ inline Row row_of(const Tensor& logits, int64_t i) {
 }
 
 /// Prefills in calls of `chunk` tokens (0 = one call); logits of the last token.
-inline Row prefill(decode::Engine& engine, int slot, std::span<const int32_t> ids, size_t chunk = 0) {
+inline Row prefill(decode::Engine& engine, int slot, std::span<const int32_t> ids,
+                   size_t chunk = 0) {
   Row last;
   if (chunk == 0) chunk = ids.size();
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
@@ -88,7 +93,8 @@ inline Row extend(decode::Engine& engine, int slot, std::span<const int32_t> ids
 }
 
 /// Extends token by token; logits of each.
-inline std::vector<Row> extend_each(decode::Engine& engine, int slot, std::span<const int32_t> ids) {
+inline std::vector<Row> extend_each(decode::Engine& engine, int slot,
+                                    std::span<const int32_t> ids) {
   std::vector<Row> rows;
   for (size_t i = 0; i < ids.size(); ++i) rows.push_back(extend(engine, slot, ids.subspan(i, 1)));
   return rows;
@@ -121,9 +127,10 @@ inline std::string committed_bytes(const kv::Cache& cache, int slot) {
         for (const Tensor& pool : {cache.k(layer), cache.v(layer)}) {
           const Tensor page = pool.slice(cache.store().page(slot, token / kv::kPageTokens), 1);
           for (int head = 0; head < g.n_kv_heads; ++head)
-            bytes.append(static_cast<const char*>(page.raw()) +
-                             static_cast<size_t>(head * kv::kPageTokens + token % kv::kPageTokens) * row,
-                         row);
+            bytes.append(
+                static_cast<const char*>(page.raw()) +
+                    static_cast<size_t>(head * kv::kPageTokens + token % kv::kPageTokens) * row,
+                row);
         }
   return bytes;
 }

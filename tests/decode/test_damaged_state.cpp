@@ -30,7 +30,9 @@ struct Parts {
     const std::vector<double> zeros(4096);
     std::vector<io::TensorView> tensors;
     if (has_tokens)
-      tensors.push_back({"tokens", DType::i32, {static_cast<int64_t>(tokens.size())},
+      tensors.push_back({"tokens",
+                         DType::i32,
+                         {static_cast<int64_t>(tokens.size())},
                          std::as_bytes(std::span(tokens))});
     for (const auto& [name, shape] : pages) {
       size_t n = dtype_bytes(dtype);
@@ -92,15 +94,18 @@ TEST_SUITE("decode/damaged_state") {
     CHECK(error_after([](Parts& p) { p.metadata["fingerprint"] = "00"; }) ==
           "was saved with another model ('small')");
     CHECK(error_after([](Parts& p) { p.metadata["compute"] = "bf16"; }) ==
-          "holds bf16 keys and values, this run computes in f32");
+          "holds 'bf16' keys and values, this run computes in f32");
     CHECK(error_after([](Parts& p) { p.dtype = DType::bf16; }) ==
           "tensor 'k.0.0' is bf16 [1,64,2], expected f32 [1,64,2]");
-    CHECK(error_after([](Parts& p) { p.pages["v.0.2"] = {1, 64, 3}; }) ==
-          "tensor 'v.0.2' is f32 [1,64,3], expected f32 [1,64,2]");
-    CHECK(error_after([](Parts& p) { p.tokens[9] = 8; }) == "token id 8 is outside the vocabulary of 8");
+    CHECK(error_after([](Parts& p) {
+            p.pages["v.0.2"] = {1, 64, 3};
+          }) == "tensor 'v.0.2' is f32 [1,64,3], expected f32 [1,64,2]");
+    CHECK(error_after([](Parts& p) { p.tokens[9] = 8; }) ==
+          "token id 8 is outside the vocabulary of 8");
     CHECK(error_after([](Parts& p) { p.tokens[9] = -1; }) ==
           "token id -1 is outside the vocabulary of 8");
-    CHECK(error_after([](Parts& p) { p.has_tokens = false; }).find("'tokens'") != std::string::npos);
+    CHECK(error_after([](Parts& p) { p.has_tokens = false; }).find("'tokens'") !=
+          std::string::npos);
     CHECK(error_after([](Parts& p) { p.tokens.clear(); }) ==
           "tensor 'tokens' must be a non-empty list of I32, found [0]");
     CHECK(error_after([](Parts& p) { p.pages.erase("v.0.1"); }) == "tensor 'v.0.1' is missing");
@@ -128,15 +133,17 @@ TEST_SUITE("decode/damaged_state") {
     prefill(*engine, slot, ids);
     decode::save_state(folder / "state", *engine, slot, ids);
     const auto other = decode::open_model(small_model("llama-2").string(), 0);
-    CHECK(input_error_text([&] { decode::open_state(folder / "state", other, DType::f32); })
-              .find("was saved with another model ('llama-3.1')") != std::string::npos);
+    CHECK(input_error_text([&] {
+            decode::open_state(folder / "state", other, DType::f32);
+          }).find("was saved with another model ('llama-3.1')") != std::string::npos);
     CHECK(hint_text([&] { decode::open_state(folder / "state", engine->files(), DType::bf16); }) ==
           "set model.compute: f32");
     CHECK(input_error_text([&] {
             decode::open_state(small_model("llama-2") / "model.safetensors", other, DType::f32);
           }).find("is not a saved state") != std::string::npos);
-    CHECK(input_error_text([&] { decode::open_state(folder / "absent", other, DType::f32); })
-              .find((folder / "absent").string()) == 0);
+    CHECK(input_error_text([&] {
+            decode::open_state(folder / "absent", other, DType::f32);
+          }).find((folder / "absent").string()) == 0);
   }
 
   TEST_CASE("seeded mutants: an error of kind input or a state, never anything else") {
@@ -153,8 +160,10 @@ TEST_SUITE("decode/damaged_state") {
         accepted = true;
         for (const int32_t id : state.tokens) REQUIRE((id >= 0 && id < 8));
       });
-      if (accepted) ++n_accepted;
-      else CHECK(text.starts_with("s"));  // "s: ", or "s:1:14: " where the header's JSON is at fault
+      if (accepted)
+        ++n_accepted;
+      else
+        CHECK(text.starts_with("s"));  // "s: ", or "s:1:14: " where the header's JSON is at fault
     }
     MESSAGE(n_accepted << " of " << runs << " mutants are still states");
     CHECK(n_accepted < runs);

@@ -13,7 +13,9 @@ using decode::Request;
 
 namespace {
 
-Ids prompt_of(const Engine& engine, const std::string& text) { return engine.tokenizer()->encode(text); }
+Ids prompt_of(const Engine& engine, const std::string& text) {
+  return engine.tokenizer()->encode(text);
+}
 
 const char* const kPrompts[] = {"The keeper of the lighthouse", "Wind from the north, and",
                                 "On the third day the lamp was lit before the fog came in.", "Log"};
@@ -61,7 +63,9 @@ TEST_SUITE("decode/generate") {
         const decode::TokenEvent& e = g.events[i][t];
         double sum = 0;
         for (const float x : rows[t]) sum += std::exp(double{x});
-        const auto logprob = [&](int32_t id) { return rows[t][static_cast<size_t>(id)] - std::log(sum); };
+        const auto logprob = [&](int32_t id) {
+          return rows[t][static_cast<size_t>(id)] - std::log(sum);
+        };
         CHECK(std::abs(logprob(e.id) - e.logprob) <= 2e-6);
         REQUIRE(e.top.size() == 5);
         CHECK(e.top[0].first == e.id);
@@ -102,7 +106,8 @@ TEST_SUITE("decode/generate") {
     GenerateSpec spec;
     spec.max_tokens = 12;
     const Generated plain = generate(*engine, {request(prompt)}, spec);
-    const size_t stop = 7, first = static_cast<size_t>(std::find(ids.begin(), ids.end(), ids[stop]) - ids.begin());
+    const size_t stop = 7, first = static_cast<size_t>(
+                               std::find(ids.begin(), ids.end(), ids[stop]) - ids.begin());
     spec.stop_ids = {ids[stop]};
     const Generated g = generate(*engine, {request(prompt)}, spec);
     CHECK(g.finish[0] == Finish::stop_id);
@@ -166,7 +171,9 @@ TEST_SUITE("decode/generate") {
       int left = polls;
       decode::GenerateEvents events;
       events.interrupted = [&] { return left-- <= 0; };
-      events.on_token = [&](const decode::TokenEvent& e) { ids[static_cast<size_t>(e.seq)].push_back(e.id); };
+      events.on_token = [&](const decode::TokenEvent& e) {
+        ids[static_cast<size_t>(e.seq)].push_back(e.id);
+      };
       try {
         decode::generate(*engine, two, spec, events);
         FAIL("nothing thrown");

@@ -30,25 +30,32 @@ bool is_taken(Arena& arena, const std::string& name) {
 }  // namespace
 
 TEST_SUITE("decode/memory") {
-  TEST_CASE("an engine takes every planned buffer of a run, and keeps none that only loading needs") {
+  TEST_CASE(
+      "an engine takes every planned buffer of a run, and keeps none that only loading needs") {
     for (const std::string name : {"llama-3.1", "qwen2-untied-sharded", "llama-3.2-tied"})
       for (const bool reposition : {false, true}) {
         CAPTURE(name);
         CAPTURE(reposition);
-        const Setup setup{.chunk = 64, .max_seqs = 3, .max_tokens = 256,
+        const Setup setup{.chunk = 64,
+                          .max_seqs = 3,
+                          .max_tokens = 256,
                           .caches = {{}, streaming(4, 16, reposition)}};
         const decode::EngineSpec spec = engine_spec(setup);
         decode::ModelFiles files = decode::open_model(small_model(name).string(), 0);
         Arena arena(decode::Engine::plan(files, spec));
         // The parts of an engine, over an arena that can be asked.
         const model::Llama llama(files.config,
-                                 {.dtype = spec.compute, .max_rows = spec.prefill_chunk,
+                                 {.dtype = spec.compute,
+                                  .max_rows = spec.prefill_chunk,
                                   .max_logit_rows = spec.max_logit_rows,
-                                  .max_position = spec.max_tokens, .max_tokens = spec.total_tokens},
+                                  .max_position = spec.max_tokens,
+                                  .max_tokens = spec.total_tokens},
                                  std::move(files.source), arena);
         const kv::Cache cache({.geometry = model::geometry_of(files.config, spec.compute),
-                               .max_seqs = spec.max_seqs, .max_tokens = spec.max_tokens,
-                               .total_tokens = spec.total_tokens, .max_rows = spec.prefill_chunk,
+                               .max_seqs = spec.max_seqs,
+                               .max_tokens = spec.max_tokens,
+                               .total_tokens = spec.total_tokens,
+                               .max_rows = spec.prefill_chunk,
                                .policies = spec.caches},
                               arena, llama.rope());
         size_t n_checked = 0;
@@ -63,11 +70,12 @@ TEST_SUITE("decode/memory") {
       }
   }
 
-  TEST_CASE("the plan's peak is what its items add up to, and what a run keeps resident fits into it") {
+  TEST_CASE(
+      "the plan's peak is what its items add up to, and what a run keeps resident fits into it") {
     const Setup setup{.chunk = 512, .max_seqs = 2, .max_tokens = 2048};
     const decode::EngineSpec spec = engine_spec(setup);
-    const size_t planned = decode::Engine::plan(
-        decode::open_model(tiny_model("tiny-2m").string(), 0), spec).peak({});
+    const size_t planned =
+        decode::Engine::plan(decode::open_model(tiny_model("tiny-2m").string(), 0), spec).peak({});
     const size_t before = resident_bytes();
     const auto engine = make_engine(tiny_model("tiny-2m"), setup);
     for (int i = 0; i < 2; ++i) {

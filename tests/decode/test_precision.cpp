@@ -18,11 +18,12 @@ constexpr double kMeanKl = 2e-3;
 
 /// Log-probabilities of all rows of one prefill, [tokens, vocab].
 std::vector<Row> log_probabilities(const std::string& model, DType compute, Ids& ids) {
-  const auto engine = make_engine(
-      tiny_model(model), {.compute = compute, .chunk = kTokens, .max_seqs = 1, .max_tokens = kTokens});
+  const auto engine =
+      make_engine(tiny_model(model),
+                  {.compute = compute, .chunk = kTokens, .max_seqs = 1, .max_tokens = kTokens});
   if (ids.empty()) {
-    ids = engine->tokenizer()->encode(io::read_file(
-        std::filesystem::path(TANDEM_SOURCE_DIR) / "recipes/demo/lighthouse-logbook.txt"));
+    ids = engine->tokenizer()->encode(io::read_file(std::filesystem::path(TANDEM_SOURCE_DIR) /
+                                                    "recipes/demo/lighthouse-logbook.txt"));
     REQUIRE(ids.size() >= kTokens);
     ids.resize(kTokens);
   }

@@ -39,7 +39,8 @@ Ids continue_text(Engine& engine, int slot, const Ids& tokens) {
 }  // namespace
 
 TEST_SUITE("decode/state") {
-  TEST_CASE("f32: a restored state goes on bit for bit, under every policy and at every page's end") {
+  TEST_CASE(
+      "f32: a restored state goes on bit for bit, under every policy and at every page's end") {
     const TemporaryFolder folder;
     for (const Case& c : kCases)
       for (const int length : {1, 2, 64, 65, 129, 191, 192, 300}) {
@@ -53,7 +54,8 @@ TEST_SUITE("decode/state") {
         decode::save_state(folder / "state", *first, saved, ids);
 
         const auto second = make_engine(small_model(c.model), {.caches = {c.cache}});
-        prefill(*second, second->cache().create(), random_ids(*second, 100, 3));  // other pages, used ones
+        prefill(*second, second->cache().create(),
+                random_ids(*second, 100, 3));  // other pages, used ones
         const decode::SavedState state = reopen(folder / "state", *second);
         CHECK(state.tokens == ids);
         const int slot = decode::restore_state(state, *second, 0);
@@ -96,11 +98,12 @@ TEST_SUITE("decode/state") {
     CHECK(same(prefill(*engine, slot, std::span(ids).subspan(150)), prefill(*engine, plain, ids)));
   }
 
-  TEST_CASE("a cut state cannot go on under a policy that needs more, and the attempt costs nothing") {
+  TEST_CASE(
+      "a cut state cannot go on under a policy that needs more, and the attempt costs nothing") {
     const TemporaryFolder folder;
-    const auto engine = make_engine(small_model("llama-3.1"),
-                                    {.caches = {streaming(4, 16), {}, streaming(4, 200), streaming(4, 8),
-                                                streaming(100, 16)}});
+    const auto engine = make_engine(
+        small_model("llama-3.1"),
+        {.caches = {streaming(4, 16), {}, streaming(4, 200), streaming(4, 8), streaming(100, 16)}});
     kv::Cache& cache = engine->cache();
     const Ids ids = random_ids(*engine, 300, 6);
     const int saved = cache.create(0);
@@ -110,8 +113,9 @@ TEST_SUITE("decode/state") {
     const int pages = cache.store().free_pages();
     for (const int policy : {1, 2, 4}) {
       CAPTURE(policy);
-      CHECK(input_error_text([&] { decode::restore_state(state, *engine, policy); })
-                .find("lacks token") != std::string::npos);
+      CHECK(input_error_text([&] {
+              decode::restore_state(state, *engine, policy);
+            }).find("lacks token") != std::string::npos);
       CHECK(cache.store().free_pages() == pages);
     }
     const int slot = decode::restore_state(state, *engine, 3);

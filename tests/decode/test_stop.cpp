@@ -29,7 +29,8 @@ std::string expected(const std::vector<std::string>& stops, std::string_view tex
   for (size_t end = 1; end <= text.size(); ++end) {
     size_t longest = 0;
     for (const std::string& stop : stops)
-      if (!stop.empty() && text.substr(0, end).ends_with(stop)) longest = std::max(longest, stop.size());
+      if (!stop.empty() && text.substr(0, end).ends_with(stop))
+        longest = std::max(longest, stop.size());
     matched = longest > 0;
     if (matched) return std::string(text.substr(0, end - longest));
   }

@@ -63,10 +63,13 @@ TEST_SUITE("kv/invariance") {
         std::vector<Row> rows;
       };
       std::vector<Seq> seqs;
-      for (const auto& [length, n, joins] : {std::array{5, 12, 0}, {130, 7, 0}, {70, 9, 0},
-                                             {33, 6, 4}, {1, 5, 8}})
+      for (const auto& [length, n, joins] :
+           {std::array{5, 12, 0}, {130, 7, 0}, {70, 9, 0}, {33, 6, 4}, {1, 5, 8}})
         seqs.push_back({random_ids(*engine, length, static_cast<uint64_t>(length)),
-                        random_ids(*engine, n, 99), joins, -1, {}});
+                        random_ids(*engine, n, 99),
+                        joins,
+                        -1,
+                        {}});
       for (int step = 0; step < 20; ++step) {
         std::vector<SeqTokens> prompts, rows;
         std::vector<Seq*> fresh, active;

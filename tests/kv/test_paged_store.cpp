@@ -13,8 +13,13 @@ using kv::PagedStore;
 namespace {
 
 constexpr int kPages = 12, kSlots = 4;
-const PagedStore::Spec kSpec{.n_layers = 2, .n_kv_heads = 3, .head_dim = 4, .dtype = DType::f32,
-                             .n_pages = kPages, .max_slots = kSlots, .max_pages = 8};
+const PagedStore::Spec kSpec{.n_layers = 2,
+                             .n_kv_heads = 3,
+                             .head_dim = 4,
+                             .dtype = DType::f32,
+                             .n_pages = kPages,
+                             .max_slots = kSlots,
+                             .max_pages = 8};
 
 struct Store {
   Store() : arena(plan()), store(kSpec, arena) {}
@@ -31,7 +36,8 @@ struct Store {
 
 /// First value of K or V of one token and head.
 float& cell(const Tensor& pool, int32_t page, int token, int head) {
-  return *(pool.slice(page, 1).as<float>() + (head * kPageTokens + token % kPageTokens) * kSpec.head_dim);
+  return *(pool.slice(page, 1).as<float>() +
+           (head * kPageTokens + token % kPageTokens) * kSpec.head_dim);
 }
 
 float value(int writer, int layer, int token, int head, bool v) {
@@ -45,8 +51,10 @@ void append(PagedStore& s, int slot, int n, int writer) {
   for (int t = begin; t < begin + n; ++t)
     for (int layer = 0; layer < kSpec.n_layers; ++layer)
       for (int head = 0; head < kSpec.n_kv_heads; ++head) {
-        cell(s.k(layer), s.page(slot, t / kPageTokens), t, head) = value(writer, layer, t, head, false);
-        cell(s.v(layer), s.page(slot, t / kPageTokens), t, head) = value(writer, layer, t, head, true);
+        cell(s.k(layer), s.page(slot, t / kPageTokens), t, head) =
+            value(writer, layer, t, head, false);
+        cell(s.v(layer), s.page(slot, t / kPageTokens), t, head) =
+            value(writer, layer, t, head, true);
       }
   s.set_length(slot, begin + n);
 }
@@ -59,7 +67,8 @@ int n_wrong(const PagedStore& s, int slot, int begin, int end, int writer, int s
     for (int layer = 0; layer < kSpec.n_layers; ++layer)
       for (int head = 0; head < kSpec.n_kv_heads; ++head) {
         const int32_t page = s.page(slot, t / kPageTokens);
-        ok = ok && cell(s.k(layer), page, t, head) == value(writer, layer, t + shift, head, false) &&
+        ok = ok &&
+             cell(s.k(layer), page, t, head) == value(writer, layer, t + shift, head, false) &&
              cell(s.v(layer), page, t, head) == value(writer, layer, t + shift, head, true);
       }
     wrong += ok ? 0 : 1;
@@ -167,8 +176,8 @@ TEST_SUITE("kv/paged_store") {
     CHECK(s->free_pages() == kPages - 6);
     s->drop(slot, 4, 4 * kPageTokens);
     CHECK(s->free_pages() == kPages - 3);
-    CHECK(s->pages(slot) == std::vector<int32_t>{s->page(slot, 0), -1, -1, -1, s->page(slot, 4),
-                                                 s->page(slot, 5)});
+    CHECK(s->pages(slot) ==
+          std::vector<int32_t>{s->page(slot, 0), -1, -1, -1, s->page(slot, 4), s->page(slot, 5)});
     s->drop(slot, 0, 4 * kPageTokens);  // twice does no harm
     CHECK(s->free_pages() == kPages - 2);
     const int child = s->fork(slot);
@@ -238,7 +247,8 @@ TEST_SUITE("kv/paged_store") {
           if (what == 1) {
             alive.push_back({s->fork(seq.slot), seq.writer});
           } else if (what == 2) {
-            const int n = static_cast<int>(draw.below(static_cast<uint32_t>(seq.writer.size()) + 1));
+            const int n =
+                static_cast<int>(draw.below(static_cast<uint32_t>(seq.writer.size()) + 1));
             s->truncate(seq.slot, n);
             seq.writer.resize(static_cast<size_t>(n));
           } else if (what == 3 && seq.writer.size() < 300) {

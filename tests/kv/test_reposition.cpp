@@ -18,16 +18,24 @@ using Vec = std::vector<double>;
 /// One layer's cache over tokens whose q, k and v before rotation are random.
 struct Layer {
   explicit Layer(bool reposition, int n)
-      : tokens(n), arena(plan(spec(reposition))), rope(kRope, 512, kDim, arena),
+      : tokens(n),
+        arena(plan(spec(reposition))),
+        rope(kRope, 512, kDim, arena),
         cache(spec(reposition), arena, rope) {
     PhiloxStream draw(3);
     for (int i = 0; i < n * kQkv; ++i) qkv.push_back(static_cast<float>(draw.uniform() * 4 - 2));
   }
 
   static kv::Cache::Spec spec(bool reposition) {
-    return {.geometry = {.n_layers = 1, .n_heads = kHeads, .n_kv_heads = kKvHeads, .head_dim = kDim,
+    return {.geometry = {.n_layers = 1,
+                         .n_heads = kHeads,
+                         .n_kv_heads = kKvHeads,
+                         .head_dim = kDim,
                          .dtype = DType::f32},
-            .max_seqs = 1, .max_tokens = 512, .total_tokens = 512, .max_rows = 512,
+            .max_seqs = 1,
+            .max_tokens = 512,
+            .total_tokens = 512,
+            .max_rows = 512,
             .policies = {streaming(kSinks, kRecent, reposition)}};
   }
   static MemoryPlan plan(const kv::Cache::Spec& s) {
@@ -115,8 +123,10 @@ TEST_SUITE("kv/reposition") {
           for (int head = 0; head < kHeads; ++head) {
             const Vec want = naive(layer, first + i, head);
             for (size_t d = 0; d < kDim; ++d)
-              worst = std::max(worst, std::abs(want[d] - double{out[static_cast<size_t>(
-                                                             (i * kHeads + head) * kDim) + d]}));
+              worst = std::max(
+                  worst,
+                  std::abs(want[d] -
+                           double{out[static_cast<size_t>((i * kHeads + head) * kDim) + d]}));
           }
       }
       // Scores reach 15 and carry a few ulp of rotation by angles up to 300 rad in f32: 3e-5 each

@@ -118,7 +118,7 @@ TEST_SUITE("kv/rollback") {
         CAPTURE(static_cast<int>(policy.recent));
         const auto engine = make_engine(small_model(name), {.caches = {policy}});
         kv::Cache& cache = engine->cache();
-        const Ids ids = random_ids(*engine, 270, 12);
+        const Ids ids = random_ids(*engine, 208, 12);
         const int slot = cache.create();
         prefill(*engine, slot, std::span(ids).first(140));
         for (size_t n = 140; n < ids.size(); ++n) {
@@ -131,7 +131,8 @@ TEST_SUITE("kv/rollback") {
       }
   }
 
-  TEST_CASE("going back to what a policy gave away is an error of kind input, and changes nothing") {
+  TEST_CASE(
+      "going back to what a policy gave away is an error of kind input, and changes nothing") {
     const auto engine = make_engine(small_model("llama-3.1"), {.caches = {streaming(4, 64)}});
     kv::Cache& cache = engine->cache();
     const int slot = cache.create();

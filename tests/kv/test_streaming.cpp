@@ -54,7 +54,8 @@ TEST_SUITE("kv/streaming") {
           prefill(*engine, slot, ids);
           Row last;
           for (size_t i = 0; i < after.size(); i += chunk)
-            last = extend(*engine, slot, std::span(after).subspan(i, std::min(chunk, after.size() - i)));
+            last = extend(*engine, slot,
+                          std::span(after).subspan(i, std::min(chunk, after.size() - i)));
           CHECK(same(last, want));
           CHECK(cache.live_ranges(slot) == cache.live_ranges(one));
           cache.release(slot);
@@ -79,8 +80,9 @@ TEST_SUITE("kv/streaming") {
   }
 
   TEST_CASE("pages outside sinks and recent are given back, in decode and after the prompt") {
-    const auto engine = make_engine(small_model("llama-3.1"),
-                                    {.max_seqs = 1, .max_tokens = 2048, .caches = {streaming(4, 100)}});
+    const auto engine =
+        make_engine(small_model("llama-3.1"),
+                    {.max_seqs = 1, .max_tokens = 2048, .caches = {streaming(4, 100)}});
     kv::Cache& cache = engine->cache();
     const int pages = cache.store().free_pages();
     const int slot = cache.create();

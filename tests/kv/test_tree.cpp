@@ -99,7 +99,8 @@ TEST_SUITE("kv/tree") {
           worst = std::max(worst, max_difference(logits[row], want));
           n_equal += same(logits[row], want) ? 1 : 0;
         }
-      MESSAGE(c.model << ": " << n_equal << " of " << row << " nodes equal bit for bit, worst " << worst);
+      MESSAGE(c.model << ": " << n_equal << " of " << row << " nodes equal bit for bit, worst "
+                      << worst);
       CHECK(worst <= kTolerance);
     }
   }
@@ -128,7 +129,8 @@ TEST_SUITE("kv/tree") {
       extend(*engine, plain_b, right.chain(89));
       for (const auto& [slot, plain] : {std::pair{a, plain_a}, {b, plain_b}}) {
         CHECK(cache.length(slot) == cache.length(plain));
-        const auto rows = extend_each(*engine, slot, after), want = extend_each(*engine, plain, after);
+        const auto rows = extend_each(*engine, slot, after),
+                   want = extend_each(*engine, plain, after);
         double worst = 0;
         for (size_t i = 0; i < want.size(); ++i)
           worst = std::max(worst, max_difference(rows[i], want[i]));
