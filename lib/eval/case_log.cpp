@@ -119,7 +119,8 @@ std::string header_line(const Json& recipe) {
 std::string case_line(const CaseRecord& record, const std::vector<std::string>& names) {
   Json correct = Json::object();
   for (const Outcome& o : record.outcomes)
-    correct[names[static_cast<size_t>(o.policy)]][name_of(o.protocol)][name_of(o.score)] = o.correct;
+    correct[names[static_cast<size_t>(o.policy)]][name_of(o.protocol)][name_of(o.score)] =
+        o.correct;
   return io::jsonl_line({{"task", name_of(record.task)},
                          {"length", record.length},
                          {"case", record.index},
@@ -127,7 +128,8 @@ std::string case_line(const CaseRecord& record, const std::vector<std::string>& 
 }
 
 Json quality_json(const TextQuality& q, bool is_reference) {
-  Json json = {{"n_tokens", q.n_tokens}, {"nll", estimate_json(q.nll)}, {"ppl", estimate_json(q.ppl)}};
+  Json json = {
+      {"n_tokens", q.n_tokens}, {"nll", estimate_json(q.nll)}, {"ppl", estimate_json(q.ppl)}};
   if (is_reference) return json;
   json["nll_difference"] = estimate_json(q.nll_difference);
   json["kl_mean"] = q.kl_mean;

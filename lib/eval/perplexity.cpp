@@ -110,7 +110,8 @@ void TextMeter::take(size_t policy, const Tensor& logits, std::span<const int32_
 /// The smallest value that at least 99 % of the values do not exceed.
 double percentile_99(std::vector<double> values) {
   const size_t rank = (values.size() * 99 + 99) / 100 - 1;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank),
+                   values.end());
   return values[rank];
 }
 

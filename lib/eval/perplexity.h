@@ -10,8 +10,8 @@
 
 namespace tandem::eval {
 
-/// Quality of one policy on running text. Natural logarithms; the standard errors take blocks of 256
-/// tokens as independent.
+/// Quality of one policy on running text. Natural logarithms; the standard errors take blocks of
+/// 256 tokens as independent.
 struct TextQuality {
   int64_t n_tokens = 0;  // scored
   Estimate nll;          // mean negative log-likelihood per token

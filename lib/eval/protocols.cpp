@@ -82,9 +82,8 @@ void judge(Engine& engine, int base, const Case& c, const CaseSpec& spec, Protoc
   for (int policy = 0; policy < n_policies; ++policy)
     for (const Score score : spec.scores) {
       const Slot slot(engine, engine.cache().fork(base, policy));
-      const bool correct = score == Score::forced
-                               ? answers_forced(engine, slot.id(), c, first)
-                               : answers_generated(engine, slot.id(), c, first);
+      const bool correct = score == Score::forced ? answers_forced(engine, slot.id(), c, first)
+                                                  : answers_generated(engine, slot.id(), c, first);
       outcomes.push_back({policy, protocol, score, correct});
     }
 }
@@ -93,7 +92,9 @@ void judge(Engine& engine, int base, const Case& c, const CaseSpec& spec, Protoc
 
 std::vector<Outcome> run_case(Engine& engine, const Case& c, const CaseSpec& spec) {
   TANDEM_CHECK(!c.haystack.empty() && !c.question.empty() && !c.answer.empty(), "an empty case");
-  const auto wants = [&](Protocol p) { return std::ranges::find(spec.protocols, p) != spec.protocols.end(); };
+  const auto wants = [&](Protocol p) {
+    return std::ranges::find(spec.protocols, p) != spec.protocols.end();
+  };
   std::vector<Outcome> outcomes;
   const Slot base(engine, engine.cache().create(0));
   prefill(engine, base.id(), c.haystack);

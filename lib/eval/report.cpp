@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace tandem::eval {
 namespace {
-
-constexpr double kZ = 1.959963984540054;  // of a 95 % interval
 
 template <class E>
 std::string name_of(E value) {
@@ -22,53 +19,30 @@ std::optional<bool> find_outcome(const CaseRecord& record, int policy, Protocol 
   return std::nullopt;
 }
 
-/// The row of one task; its counts are 0 without cases.
-ScoreRow task_row(std::span<const CaseRecord> records, Task task, int64_t length,
+/// The row of one task, or of all; its counts are 0 without cases.
+ScoreRow make_row(std::span<const CaseRecord> records, std::optional<Task> task, int64_t length,
                   Protocol protocol, Score score, int policy) {
-  ScoreRow row{.length = length, .task = name_of(task), .protocol = protocol, .score = score,
+  ScoreRow row{.length = length,
+               .task = task ? name_of(*task) : "all",
+               .protocol = protocol,
+               .score = score,
                .policy = policy};
   int n_correct = 0;
   std::vector<double> differences;
   for (const CaseRecord& record : records) {
-    if (record.task != task || record.length != length) continue;
+    if ((task && record.task != *task) || record.length != length) continue;
     const auto correct = find_outcome(record, policy, protocol, score);
     const auto full = find_outcome(record, 0, protocol, score);
-    if (!correct) continue;
+    if (!correct || !full) continue;
     ++row.n_cases;
     n_correct += *correct ? 1 : 0;
-    if (full) differences.push_back(static_cast<double>(*correct) - static_cast<double>(*full));
+    differences.push_back(static_cast<double>(*correct) - static_cast<double>(*full));
   }
   if (row.n_cases == 0) return row;
   row.mean = static_cast<double>(n_correct) / row.n_cases;
   row.interval = wilson_interval(n_correct, row.n_cases);
-  if (policy != 0 && !differences.empty()) row.difference = mean_of(differences);
+  if (policy != 0) row.difference = mean_of(differences);
   return row;
-}
-
-/// Mean of task rows; tasks are independent samples.
-ScoreRow mean_row(std::span<const ScoreRow> rows) {
-  ScoreRow mean = rows[0];
-  const auto k = static_cast<double>(rows.size());
-  mean.task = "mean";
-  mean.n_cases = 0;
-  mean.mean = 0;
-  double variance = 0, difference = 0, difference_variance = 0;
-  bool have_difference = true;
-  for (const ScoreRow& row : rows) {
-    mean.n_cases += row.n_cases;
-    mean.mean += row.mean / k;
-    variance += row.mean * (1 - row.mean) / row.n_cases;
-    have_difference = have_difference && row.difference && row.difference->stderr_;
-    if (!have_difference) continue;
-    difference += row.difference->mean / k;
-    difference_variance += *row.difference->stderr_ * *row.difference->stderr_;
-  }
-  const double half = kZ * std::sqrt(variance) / k;
-  mean.interval = {std::max(0.0, mean.mean - half), std::min(1.0, mean.mean + half)};
-  mean.difference.reset();
-  if (have_difference)
-    mean.difference = Estimate{.mean = difference, .stderr_ = std::sqrt(difference_variance) / k};
-  return mean;
 }
 
 std::string with_error(const Estimate& e, const char* form) {
@@ -81,30 +55,34 @@ std::string with_error(const Estimate& e, const char* form) {
 
 std::vector<ScoreRow> summarize(const Settings& settings, std::span<const CaseRecord> records) {
   const int n_policies = static_cast<int>(settings.policies.size()) + 1;
+  std::vector<std::optional<Task>> tasks;
+  for (const Task task : settings.questions()) tasks.emplace_back(task);
+  if (tasks.size() > 1) tasks.emplace_back(std::nullopt);
   std::vector<ScoreRow> rows;
   for (const recipe::TokenCount length : settings.lengths)
     for (const Protocol protocol : settings.protocols)
-      for (const Score score : settings.scores) {
-        std::vector<std::vector<ScoreRow>> by_policy(static_cast<size_t>(n_policies));
-        for (const Task task : settings.questions())
+      for (const Score score : settings.scores)
+        for (const auto& task : tasks)
           for (int policy = 0; policy < n_policies; ++policy) {
-            ScoreRow row = task_row(records, task, length, protocol, score, policy);
-            if (row.n_cases == 0) continue;
-            by_policy[static_cast<size_t>(policy)].push_back(row);
-            rows.push_back(std::move(row));
+            ScoreRow row = make_row(records, task, length, protocol, score, policy);
+            if (row.n_cases > 0) rows.push_back(std::move(row));
           }
-        for (const auto& tasks : by_policy)
-          if (tasks.size() > 1) rows.push_back(mean_row(tasks));
-      }
   return rows;
 }
 
 io::Table score_table(std::span<const ScoreRow> rows, const Settings& settings,
                       const std::vector<std::vector<double>>& keys_read) {
   using io::Align;
-  io::Table table({{"length"}, {"protocol", Align::left}, {"score", Align::left},
-                   {"task", Align::left}, {"policy", Align::left}, {"keys read"}, {"cases"},
-                   {"correct"}, {"95 % interval"}, {"against full"}});
+  io::Table table({{"length"},
+                   {"protocol", Align::left},
+                   {"score", Align::left},
+                   {"task", Align::left},
+                   {"policy", Align::left},
+                   {"keys read"},
+                   {"cases"},
+                   {"correct"},
+                   {"95 % interval"},
+                   {"against full"}});
   const auto policies = settings.all_policies();
   for (const ScoreRow& row : rows) {
     const auto policy = static_cast<size_t>(row.policy);
@@ -120,8 +98,14 @@ io::Table score_table(std::span<const ScoreRow> rows, const Settings& settings,
 }
 
 io::Table text_table(std::span<const TextQuality> text, const std::vector<std::string>& names) {
-  io::Table table({{"policy", io::Align::left}, {"tokens"}, {"nats/token"}, {"perplexity"},
-                   {"against full"}, {"KL mean"}, {"KL p99"}, {"same top 1"}});
+  io::Table table({{"policy", io::Align::left},
+                   {"tokens"},
+                   {"nats/token"},
+                   {"perplexity"},
+                   {"against full"},
+                   {"KL mean"},
+                   {"KL p99"},
+                   {"same top 1"}});
   for (size_t i = 0; i < text.size(); ++i) {
     const TextQuality& q = text[i];
     std::vector<std::string> cells = {names[i], fmt::format("{}", q.n_tokens),

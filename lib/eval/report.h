@@ -10,21 +10,21 @@
 
 namespace tandem::eval {
 
-/// Result of one policy on the cases of one task and length, or on the mean of all tasks.
+/// Result of one policy on the cases of one length and task, or all tasks.
 struct ScoreRow {
   int64_t length = 0;
-  std::string task;  // "mean" for the mean of the tasks
+  std::string task;  // "all" for all tasks together
   Protocol protocol = Protocol::dense;
   Score score = Score::forced;
   int policy = 0;
   int n_cases = 0;
   double mean = 0;
-  Range interval = {};                 // 95 %: Wilson's; of a mean of tasks 1.96 standard errors
+  Range interval = {};                      // Wilson's, 95 %
   std::optional<Estimate> difference = {};  // to full attention on the same cases; not for policy 0
 };
 
-/// Rows in the order of lengths, protocols, scores, tasks, policies. Tasks and lengths without a
-/// case are left out; the mean of tasks comes last, where there are several.
+/// Rows in the order of lengths, protocols, scores, tasks, policies; those without a case are left
+/// out. Where there are several tasks, all together come last.
 std::vector<ScoreRow> summarize(const Settings& settings, std::span<const CaseRecord> records);
 
 /// `keys_read[length][policy]`, in the order of settings.lengths: share of keys that a token reads.

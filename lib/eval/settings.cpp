@@ -31,6 +31,8 @@ std::vector<std::string> names_of(const std::vector<NamedPolicy>& policies) {
 }  // namespace
 
 std::string read_scalar(const recipe::Node& node, NamedPolicy& out) {
+  if (node.kind != recipe::Node::Kind::map)
+    return "expected policies such as {name: near, kind: streaming}, found " + node.described();
   NamedPolicy read;
   recipe::Field fields = recipe::fields_of(read);
   recipe::read_fields(fields, node);
@@ -58,7 +60,8 @@ void Settings::check(recipe::Problems& p) const {
   std::vector<std::string_view> known;
   for (const std::string_view name : enum_names(Task{})) known.push_back(name);
   known.push_back(kPerplexity);
-  if (tasks.empty()) p.field("tasks", "eval.tasks is empty; choose from {}", fmt::join(known, ", "));
+  if (tasks.empty())
+    p.field("tasks", "eval.tasks is empty; choose from {}", fmt::join(known, ", "));
   for (const std::string& task : tasks)
     if (std::ranges::find(known, task) == known.end())
       p.field("tasks", "unknown task '{}' in eval.tasks; the tasks are {}", task,
@@ -75,8 +78,10 @@ void Settings::check(recipe::Problems& p) const {
   if (has_repeats(scores)) p.field("scores", "eval.scores names a score twice");
   if (has_repeats(names)) p.field("policies", "eval.policies uses a name twice");
   if (std::ranges::find(names, kFull) != names.end())
-    p.field("policies", "eval.policies: the name '{}' stands for full attention, which is always "
-            "judged", kFull);
+    p.field("policies",
+            "eval.policies: the name '{}' stands for full attention, which is always "
+            "judged",
+            kFull);
 }
 
 std::vector<Task> Settings::questions() const {

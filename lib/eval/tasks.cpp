@@ -76,11 +76,11 @@ Quiz make_needles(PhiloxStream& rng, size_t n) {
 
 Quiz make_kv(PhiloxStream& rng, size_t length) {
   const size_t n = std::max<size_t>(1, length / 40);
-  const auto keys =
-      distinct(n, [&] { return fmt::format("{}-{}", key(rng), number(rng, 2)); });
+  const auto keys = distinct(n, [&] { return fmt::format("{}-{}", key(rng), number(rng, 2)); });
   const auto values = distinct(n, [&] { return number(rng, 7); });
   Quiz quiz;
-  for (size_t i = 0; i < n; ++i) quiz.needles.push_back(fmt::format(" {}: {}.", keys[i], values[i]));
+  for (size_t i = 0; i < n; ++i)
+    quiz.needles.push_back(fmt::format(" {}: {}.", keys[i], values[i]));
   const size_t asked = rng.below(static_cast<uint32_t>(n));
   quiz.question = fmt::format("What is the value of {}?", keys[asked]);
   quiz.answer_prefix = fmt::format(" {}:", keys[asked]);
@@ -101,11 +101,13 @@ Quiz make_vt(PhiloxStream& rng) {
 }
 
 Quiz make_cwe(PhiloxStream& rng, size_t length) {
+  constexpr std::ptrdiff_t kCommon = 3, kWords = 60;  // different words of a list
   const size_t n = std::min<size_t>(length / 3, 800);
-  std::vector<std::string> words(list_words().begin(), list_words().end());
+  std::vector<std::string> words(key_adjectives().begin(), key_adjectives().end());
+  words.insert(words.end(), key_nouns().begin(), key_nouns().end());
   shuffle(rng, words);
-  std::vector<std::string> common(words.begin(), words.begin() + 3);
-  const std::vector<std::string> others(words.begin() + 3, words.end());
+  std::vector<std::string> common(words.begin(), words.begin() + kCommon);
+  const std::vector<std::string> others(words.begin() + kCommon, words.begin() + kWords);
   std::vector<std::string> list;
   for (const std::string& word : common) list.insert(list.end(), n / 8, word);
   while (list.size() < n) list.push_back(pick(rng, others));
@@ -120,11 +122,16 @@ Quiz make_cwe(PhiloxStream& rng, size_t length) {
 
 Quiz make_quiz(PhiloxStream& rng, Task task, size_t length) {
   switch (task) {
-    case Task::needle1: return make_needles(rng, 1);
-    case Task::needle8: return make_needles(rng, 8);
-    case Task::kv: return make_kv(rng, length);
-    case Task::vt: return make_vt(rng);
-    case Task::cwe: return make_cwe(rng, length);
+    case Task::needle1:
+      return make_needles(rng, 1);
+    case Task::needle8:
+      return make_needles(rng, 8);
+    case Task::kv:
+      return make_kv(rng, length);
+    case Task::vt:
+      return make_vt(rng);
+    case Task::cwe:
+      return make_cwe(rng, length);
   }
   return {};
 }
@@ -143,29 +150,30 @@ PhiloxStream case_stream(uint64_t seed, Task task, size_t length, uint32_t index
   return PhiloxStream((uint64_t{words[0]} << 32) | words[1], words[2]);
 }
 
-/// Inserts each needle right after a full stop at a random place, in the given order.
-/// errors   kind input: no full stop
-Ids insert_needles(PhiloxStream& rng, const text::Tokenizer& tokenizer, const Ids& prose,
-                   const std::vector<Ids>& needles) {
-  std::vector<size_t> stops;  // places right after a full stop
+/// Places right after a full stop.
+std::vector<size_t> sentence_ends(const text::Tokenizer& tokenizer, const Ids& prose) {
+  std::vector<size_t> ends;
   for (size_t i = 0; i < prose.size(); ++i)
-    if (tokenizer.token_bytes(prose[i]) == ".") stops.push_back(i + 1);
-  if (stops.empty())
-    throw input_error("eval.haystack", "no full stop in {} tokens of prose", prose.size())
-        .hint("needles stand after full stops: use text of whole sentences, or greater lengths");
-  std::vector<size_t> places;
+    if (tokenizer.token_bytes(prose[i]) == ".") ends.push_back(i + 1);
+  return ends;
+}
+
+/// Inserts each needle at one of the places, drawn independently, in the given order.
+Ids insert_needles(PhiloxStream& rng, const Ids& prose, const std::vector<size_t>& places,
+                   const std::vector<Ids>& needles) {
+  std::vector<size_t> chosen;
   for (size_t i = 0; i < needles.size(); ++i)
-    places.push_back(stops[rng.below(static_cast<uint32_t>(stops.size()))]);
-  std::sort(places.begin(), places.end());
+    chosen.push_back(places[rng.below(static_cast<uint32_t>(places.size()))]);
+  std::sort(chosen.begin(), chosen.end());
   Ids ids;
-  size_t copied = 0;
+  auto copied = prose.begin();
   for (size_t i = 0; i < needles.size(); ++i) {
-    ids.insert(ids.end(), prose.begin() + static_cast<std::ptrdiff_t>(copied),
-               prose.begin() + static_cast<std::ptrdiff_t>(places[i]));
+    const auto place = prose.begin() + static_cast<std::ptrdiff_t>(chosen[i]);
+    ids.insert(ids.end(), copied, place);
     ids.insert(ids.end(), needles[i].begin(), needles[i].end());
-    copied = places[i];
+    copied = place;
   }
-  ids.insert(ids.end(), prose.begin() + static_cast<std::ptrdiff_t>(copied), prose.end());
+  ids.insert(ids.end(), copied, prose.end());
   return ids;
 }
 
@@ -199,10 +207,12 @@ Ids Haystack::cut(PhiloxStream& rng, size_t n) const {
 
 Case CaseGenerator::make(Task task, size_t length, uint32_t index) const {
   constexpr size_t kMinProse = 64;  // tokens: two or three sentences, so that there is a full stop
+  constexpr int kMaxCuts = 100;
   PhiloxStream rng = case_stream(seed_, task, length, index);
   const Quiz quiz = make_quiz(rng, task, length);
   std::vector<Ids> needles;
-  for (const std::string& needle : quiz.needles) needles.push_back(encode_piece(tokenizer_, needle));
+  for (const std::string& needle : quiz.needles)
+    needles.push_back(encode_piece(tokenizer_, needle));
 
   Case c;
   c.question = encode_piece(
@@ -219,10 +229,21 @@ Case CaseGenerator::make(Task task, size_t length, uint32_t index) const {
                       length, used)
         .hint(fmt::format("{} or more tokens are needed", used + kMinProse));
   if (c.question.size() + c.answer.size() > kMaxTailTokens)
-    throw input_error("tokenizer", "question and answer of {} take {} tokens, at most {} are planned",
-                      name, c.question.size() + c.answer.size(), kMaxTailTokens);
-  const Ids prose = haystack_.cut(rng, length - used);
-  const Ids filled = insert_needles(rng, tokenizer_, prose, needles);
+    throw input_error("tokenizer",
+                      "question and answer of {} take {} tokens, at most {} are planned", name,
+                      c.question.size() + c.answer.size(), kMaxTailTokens);
+  // Files have tables and lists: where a cut holds no sentence, another may.
+  Ids prose;
+  std::vector<size_t> places;
+  for (int cuts = 0; places.empty(); ++cuts) {
+    if (cuts == kMaxCuts)
+      throw input_error("eval.haystack", "no full stop in any of {} cuts of {} tokens", kMaxCuts,
+                        length - used)
+          .hint("needles stand after full stops: use text of whole sentences, or greater lengths");
+    prose = haystack_.cut(rng, length - used);
+    places = sentence_ends(tokenizer_, prose);
+  }
+  const Ids filled = insert_needles(rng, prose, places, needles);
   c.haystack.insert(c.haystack.end(), filled.begin(), filled.end());
   return c;
 }

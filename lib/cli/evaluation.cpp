@@ -1,0 +1,205 @@
+#include "cli/evaluation.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "base/parallel.h"
+#include "bench/record.h"
+#include "cli/plan_text.h"
+#include "cli/search_path.h"
+#include "ops/linear.h"
+
+namespace tandem::cli {
+namespace {
+
+std::filesystem::path demo_text() {
+  for (const auto& folder : recipe_folders())
+    if (const auto path = folder / "demo/lighthouse-logbook.txt"; std::filesystem::exists(path))
+      return path;
+  throw input_error("data.path", "the built-in text is not installed")
+      .hint("name a text with --data");
+}
+
+}  // namespace
+
+Evaluation::Evaluation(Context& cx, const Point<EvalRecipe>& point)
+    : cx_(cx),
+      point_(point),
+      recipe_(point.recipe),
+      policies_(recipe_.eval.all_policies()),
+      config_(open_model().config) {
+  for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
+  check_context();
+  if (cx.resume() && recipe_.output.path.empty())
+    throw usage_error("--resume", "continues a log, but output.path is not set")
+        .hint("name the log of the earlier run with -o");
+  if (ops::weight_dtype(compute()) != compute()) cx.note(compute_note(compute()));
+}
+
+decode::ModelFiles Evaluation::open_model() const {
+  return decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
+}
+
+DType Evaluation::compute() const {
+  return recipe_.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+}
+
+void Evaluation::check_context() const {
+  const int64_t limit = config_.max_context;
+  const int64_t context = recipe_.run.context > 0 ? recipe_.run.context.value : limit;
+  if (context > limit)
+    throw recipe_error("run.context", "{} tokens, but {} was made for {}", context, config_.name,
+                       limit)
+        .hint("lower run.context, or choose a model with a longer context");
+  if (recipe_.eval.questions().empty()) return;
+  for (const recipe::TokenCount length : recipe_.eval.lengths)
+    if (length > context)
+      throw recipe_error("eval.lengths", "{} tokens, but the context of {} is {}", length.value,
+                         config_.name, context)
+          .hint("lower eval.lengths (prompt and answer together), or choose another model");
+}
+
+int Evaluation::text_context() const {
+  return recipe_.run.context > 0 ? static_cast<int>(recipe_.run.context) : config_.max_context;
+}
+
+void Evaluation::open_log() {
+  const auto& path = recipe_.output.path;
+  if (path.empty()) return;
+  if (cx_.resume() && std::filesystem::exists(path)) {
+    log_ = eval::read_log(path, point_.record, names_);
+    std::filesystem::resize_file(path, log_.whole_bytes);
+    cx_.note(fmt::format("resuming after {} cases", log_.cases.size()));
+  } else {
+    ResultFile fresh(path, cx_.resume() ? FileMode::create : cx_.file_mode(), cx_.out);
+    fresh.write(eval::header_line(point_.record));
+    fresh.commit();
+  }
+  file_ = std::make_unique<ResultFile>(path, FileMode::append, cx_.out);
+}
+
+/// Engine within the memory that may be used; with --dry-run prints the plan and returns null.
+std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files,
+                                                 const decode::EngineSpec& spec,
+                                                 size_t buffer_bytes) {
+  MemoryPlan plan = decode::Engine::plan(files, spec);
+  plan.add("workspace/compared logits", buffer_bytes);
+  const size_t limit = host_limit(recipe_.run.host_memory_limit);
+  if (cx_.dry_run()) {
+    const PlanView view{.files = files,
+                        .spec = spec,
+                        .plan = plan,
+                        .limit_bytes = limit,
+                        .prompt_tokens = spec.max_tokens,
+                        .context_tokens = spec.max_tokens,
+                        .recipe_sha256 = point_.record.value("sha256", "")};
+    cx_.out.write(plan_text(view, bench::cached_ceilings(max_threads())));
+  }
+  plan.check_fits({}, limit);
+  if (cx_.dry_run()) return nullptr;
+  return std::make_unique<decode::Engine>(std::move(files), spec);
+}
+
+void Evaluation::run() {
+  run_questions();
+  if (recipe_.eval.perplexity() && interrupted() == 0) run_text();
+}
+
+void Evaluation::run_questions() {
+  using Key = std::tuple<eval::Task, int64_t, int>;
+  const eval::Settings& s = recipe_.eval;
+  std::set<Key> done;
+  for (const eval::CaseRecord& r : log_.cases) done.insert({r.task, r.length, r.index});
+  std::vector<Key> todo;
+  for (const recipe::TokenCount length : s.lengths)
+    for (const eval::Task task : s.questions())
+      for (int i = 0; i < s.cases; ++i)
+        if (const Key key{task, length.value, i}; !done.contains(key)) todo.push_back(key);
+  if (todo.empty()) return;
+
+  decode::ModelFiles files = open_model();
+  if (files.tokenizer == nullptr)
+    throw input_error(files.name, "the model has no tokenizer, which questions need");
+  const eval::CaseGenerator generator(*files.tokenizer, s.haystack,
+                                      static_cast<uint64_t>(recipe_.run.seed));
+  const auto longest = std::ranges::max(s.lengths, {}, &recipe::TokenCount::value);
+  const auto engine =
+      load(std::move(files),
+           eval::case_engine_spec(policies_, compute(), static_cast<int>(recipe_.run.prefill_chunk),
+                                  static_cast<int>(longest)),
+           0);
+  if (!engine) return;
+  Progress progress(cx_.terminal, "cases", static_cast<double>(todo.size()), "cases");
+  double n_done = 0;
+  for (const auto& [task, length, index] : todo) {
+    if (interrupted() != 0) return;
+    const eval::Case c =
+        generator.make(task, static_cast<size_t>(length), static_cast<uint32_t>(index));
+    log_.cases.push_back(
+        {task, length, index, eval::run_case(*engine, c, {s.protocols, s.scores})});
+    if (file_) file_->write(eval::case_line(log_.cases.back(), names_));
+    progress.update(++n_done);
+  }
+}
+
+void Evaluation::run_text() {
+  if (log_.text) return;
+  const auto& path = recipe_.data.path;
+  decode::ModelFiles files = open_model();
+  const auto windows = eval::load_windows(path.empty() ? demo_text() : path, files, text_context());
+  const size_t buffer_bytes = eval::text_buffer_bytes(config_);
+  const auto engine = load(
+      std::move(files), eval::text_engine_spec(policies_, compute(), text_context()), buffer_bytes);
+  if (!engine) return;
+  size_t total = 0;
+  for (const eval::Ids& window : windows) total += window.size();
+  Progress progress(cx_.terminal, "text", static_cast<double>(total), "tok");
+  auto text = eval::measure_text(*engine, windows, [&](int64_t done) {
+    progress.update(static_cast<double>(done));
+    return interrupted() == 0;
+  });
+  if (text.empty()) return;
+  if (file_) file_->write(eval::text_line(text, names_));
+  log_.text = std::move(text);
+}
+
+void Evaluation::print() {
+  const auto rows = eval::summarize(recipe_.eval, log_.cases);
+  if (cx_.format() == "jsonl")
+    print_records(rows);
+  else
+    print_tables(rows);
+}
+
+void Evaluation::print_records(const std::vector<eval::ScoreRow>& rows) {
+  std::vector<io::Json> groups;
+  for (const eval::ScoreRow& row : rows) groups.push_back(eval::score_json(row, names_));
+  for (size_t i = 0; log_.text && i < log_.text->size(); ++i) {
+    groups.push_back(eval::quality_json((*log_.text)[i], i == 0));
+    groups.back().update({{"task", "perplexity"}, {"policy", names_[i]}, {"reference", names_[0]}});
+  }
+  for (const io::Json& group : groups) {
+    bench::Record record(cx_.info.name);
+    record.group("recipe") = point_.record;
+    record.group("quality") = group;
+    if (interrupted() != 0) record.group("status") = "partial";
+    cx_.out.write(record.line());
+  }
+}
+
+void Evaluation::print_tables(const std::vector<eval::ScoreRow>& rows) {
+  const auto format = cx_.format() == "md" ? io::TableFormat::markdown : io::TableFormat::text;
+  std::vector<std::vector<double>> keys_read;
+  for (const recipe::TokenCount length : recipe_.eval.lengths) {
+    keys_read.emplace_back();
+    for (const eval::NamedPolicy& policy : policies_)
+      keys_read.back().push_back(
+          eval::keys_read_share(policy.cache, config_, static_cast<int>(length)));
+  }
+  if (!rows.empty()) cx_.out.write(eval::score_table(rows, recipe_.eval, keys_read).render(format));
+  if (!rows.empty() && log_.text) cx_.out.write("\n");
+  if (log_.text) cx_.out.write(eval::text_table(*log_.text, names_).render(format));
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,82 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/context.h"
+#include "eval/report.h"
+#include "model/config.h"
+
+namespace tandem::cli {
+
+/// Section `output` of pig-eval.
+struct CaseLogFile {
+  std::filesystem::path path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path,
+      "log of judged cases, one JSON line each; what --resume continues; empty = none");
+  }
+};
+
+struct EvalRecipe {
+  recipe::Model model;
+  recipe::Run run;
+  recipe::Data data;
+  eval::Settings eval;
+  CaseLogFile output;
+
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model");
+    v("run", run, "device, threads, seed, sizes");
+    v("data", data, "text of the perplexity task");
+    v("eval", eval, "tasks, protocols and policies");
+    v("output", output, "where cases are logged");
+  }
+  void check(recipe::Problems& p) const {
+    if (!model.state.empty()) p.field("model.state", "pig-eval continues no saved state");
+    if (output.path == "-") p.field("output.path", "output.path: a log of cases is a file, not -");
+    if (run.batch > 1) p.field("run.batch", "pig-eval runs one case at a time");
+  }
+};
+
+/// A run of pig-eval: opens the log, judges what it lacks, prints what it holds.
+class Evaluation {
+ public:
+  /// errors   kind input: no such model; kind recipe: lengths beyond its context
+  Evaluation(Context& cx, const Point<EvalRecipe>& point);
+
+  /// Starts a new log, or takes an old one over after its last whole line (--resume).
+  void open_log();
+  /// Runs the missing cases, then the missing perplexity; an interruption ends it after the case in
+  /// flight. With --dry-run prints memory plans instead.
+  void run();
+  /// Tables or records of all that is known.
+  void print();
+
+ private:
+  void check_context() const;
+  int text_context() const;
+  DType compute() const;
+  decode::ModelFiles open_model() const;
+  std::unique_ptr<decode::Engine> load(decode::ModelFiles files, const decode::EngineSpec& spec,
+                                       size_t buffer_bytes);
+  void run_questions();
+  void run_text();
+  void print_records(const std::vector<eval::ScoreRow>& rows);
+  void print_tables(const std::vector<eval::ScoreRow>& rows);
+
+  Context& cx_;
+  const Point<EvalRecipe>& point_;
+  const EvalRecipe& recipe_;
+  std::vector<eval::NamedPolicy> policies_;  // full attention first
+  std::vector<std::string> names_;
+  model::ModelConfig config_;
+  eval::CaseLog log_;
+  std::unique_ptr<ResultFile> file_;  // null without output.path
+};
+
+}  // namespace tandem::cli
