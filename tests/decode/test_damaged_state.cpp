@@ -137,7 +137,7 @@ TEST_SUITE("decode/damaged_state") {
             decode::open_state(folder / "state", other, DType::f32);
           }).find("was saved with another model ('llama-3.1')") != std::string::npos);
     CHECK(hint_text([&] { decode::open_state(folder / "state", engine->files(), DType::bf16); }) ==
-          "set model.compute: f32");
+          "set model.compute to what the state holds");
     CHECK(input_error_text([&] {
             decode::open_state(small_model("llama-2") / "model.safetensors", other, DType::f32);
           }).find("is not a saved state") != std::string::npos);
