@@ -1,0 +1,46 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "decode/engine.h"
+#include "eval/protocols.h"
+#include "eval/tasks.h"
+
+/// Helpers of the tests of eval: the small models of the repository.
+namespace eval_testing {
+
+using tandem::decode::Engine;
+using tandem::eval::Ids;
+
+inline std::filesystem::path source_dir() { return TANDEM_SOURCE_DIR; }
+inline std::string model_path(const std::string& name) {
+  return (source_dir() / "recipes/models" / name).string();
+}
+
+inline const tandem::text::Tokenizer& tokenizer() {
+  static const auto loaded = tandem::text::load_tokenizer(model_path("tiny-2m"));
+  return *loaded;
+}
+
+inline std::unique_ptr<Engine> make_engine(const std::string& model,
+                                           const tandem::decode::EngineSpec& spec) {
+  return std::make_unique<Engine>(tandem::decode::open_model(model_path(model), 0), spec);
+}
+
+inline tandem::eval::NamedPolicy full() { return {"full", {}}; }
+inline tandem::eval::NamedPolicy streaming(int sinks, int recent) {
+  tandem::eval::NamedPolicy policy{"streaming", {}};
+  policy.cache.kind = tandem::recipe::CacheKind::streaming;
+  policy.cache.sinks.value = sinks;
+  policy.cache.recent.value = recent;
+  return policy;
+}
+
+inline size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+}  // namespace eval_testing

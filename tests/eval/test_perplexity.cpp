@@ -1,0 +1,134 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "eval/eval_testing.h"
+#include "eval/perplexity.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "ops/sampling.h"
+
+using namespace eval_testing;
+using namespace tandem::eval;
+using tandem::DType;
+
+namespace {
+
+struct IdsFile {
+  std::filesystem::path path = std::filesystem::temp_directory_path() / "tandem-eval-ids.json";
+
+  explicit IdsFile(const std::string& text) { std::ofstream(path) << text; }
+  ~IdsFile() { std::filesystem::remove(path); }
+};
+
+std::vector<TextQuality> measure(const std::string& model, const std::vector<NamedPolicy>& policies,
+                                 const std::vector<Ids>& windows, int context) {
+  const auto engine = make_engine(model, text_engine_spec(policies, DType::f32, context));
+  return measure_text(*engine, windows, {});
+}
+
+const tandem::io::Json& golden() {
+  static const auto json = tandem::io::parse_json(
+      tandem::io::read_file(source_dir() / "tests/data/golden/tiny/logits.json"), "logits.json");
+  return json;
+}
+
+Ids golden_ids(size_t n) {
+  Ids ids = golden().at("ids");
+  ids.resize(n);
+  return ids;
+}
+
+}  // namespace
+
+TEST_SUITE("eval/perplexity") {
+  TEST_CASE("mean NLL equals transformers' at every length") {
+    const std::string model = "tiny-2m";
+    int n_compared = 0;
+    for (const auto& c : golden().at("cases")) {
+      const auto length = c.at("length").get<int>();
+      if (c.at("model") != model || c.at("mean_nll").is_null() || length > 4096) continue;
+      CAPTURE(length);
+      const auto text = measure(model, {full()}, {golden_ids(static_cast<size_t>(length))}, length);
+      CHECK(text[0].n_tokens == length - 1);
+      CHECK(std::abs(text[0].nll.mean - c.at("mean_nll").get<double>()) <= 1e-4);
+      CHECK(text[0].ppl.mean == doctest::Approx(std::exp(text[0].nll.mean)));
+      ++n_compared;
+    }
+    CHECK(n_compared >= 3);
+  }
+
+  TEST_CASE("full attention does not part from itself, nor does a window of everything") {
+    const auto text =
+        measure("tiny-2m", {full(), full(), streaming(0, 700)}, {golden_ids(700)}, 700);
+    for (size_t i = 1; i < 3; ++i) {
+      CHECK(text[i].kl_mean <= 1e-6);
+      CHECK(text[i].kl_p99 <= 1e-6);
+      CHECK(text[i].top1_agree == 1.0);
+      CHECK(std::abs(text[i].nll_difference.mean) <= 1e-6);
+    }
+  }
+
+  TEST_CASE("a window in chunks equals tokens one at a time, and costs likelihood") {
+    const NamedPolicy policy = streaming(4, 32);
+    const Ids ids = golden_ids(400);
+    const auto text = measure("tiny-2m", {full(), policy}, {ids}, 400);
+    CHECK(text[1].nll_difference.mean > 0);
+    CHECK(text[1].kl_mean > 1e-3);
+    CHECK(text[1].kl_p99 > text[1].kl_mean);
+    CHECK(text[1].top1_agree < 1.0);
+    // One token at a time through the same policy.
+    const auto engine = make_engine("tiny-2m", text_engine_spec({policy}, DType::f32, 400));
+    const int slot = engine->cache().create();
+    double nll = 0;
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      const tandem::decode::SeqTokens part[] = {{slot, std::span(ids).subspan(i, 1), true}};
+      const auto logits = engine->extend(part);
+      nll +=
+          double{tandem::ops::logit_stats(logits).lse[0]} - double{logits.as<float>()[ids[i + 1]]};
+    }
+    CHECK(text[1].nll.mean == doctest::Approx(nll / 399).epsilon(1e-5));
+  }
+
+  TEST_CASE("windows share no context and their tokens add up") {
+    const Ids a = golden_ids(300), b(a.begin() + 100, a.begin() + 180);
+    const auto both = measure("tiny-2m", {full()}, {a, b}, 300)[0];
+    const auto first = measure("tiny-2m", {full()}, {a}, 300)[0];
+    const auto second = measure("tiny-2m", {full()}, {b}, 300)[0];
+    CHECK(both.n_tokens == 299 + 79);
+    CHECK(both.nll.mean ==
+          doctest::Approx((first.nll.mean * 299 + second.nll.mean * 79) / 378).epsilon(1e-6));
+    CHECK(both.nll.stderr_);
+  }
+
+  TEST_CASE("text is cut into windows that begin with BOS, ids as they are") {
+    const auto files = tandem::decode::open_model(model_path("tiny-2m"), 0);
+    const auto text = load_windows(source_dir() / "recipes/demo/questions.txt", files, 32);
+    REQUIRE(text.size() > 2);
+    for (const Ids& window : text) CHECK(window[0] == *tokenizer().bos_id());
+    for (size_t i = 0; i + 1 < text.size(); ++i) CHECK(text[i].size() == 32);
+    const IdsFile ids("[5, 6, 7, 8, 9, 10, 11]");
+    const auto windows = load_windows(ids.path, files, 3);
+    CHECK(windows == std::vector<Ids>{{5, 6, 7}, {8, 9, 10}});
+    for (const char* bad : {"{}", "[1.5]", "[8192]", "[-1, 2]", "[1]", "[]", "[1, 2"}) {
+      const IdsFile file(bad);
+      CHECK_THROWS_AS(load_windows(file.path, files, 3), tandem::Error);
+    }
+  }
+
+  TEST_CASE("progress can end it") {
+    const auto engine = make_engine("tiny-2m", text_engine_spec({full()}, DType::f32, 600));
+    const std::vector<Ids> windows = {golden_ids(600), golden_ids(600)};
+    int64_t last = 0;
+    const int before = engine->cache().store().free_pages();
+    CHECK(measure_text(*engine, windows, [&](int64_t done) {
+            last = done;
+            return done < 300;
+          }).empty());
+    CHECK(last == 512);
+    CHECK(engine->cache().store().free_pages() == before);
+  }
+}

@@ -1,0 +1,105 @@
+#include <doctest/doctest.h>
+
+#include "eval/settings.h"
+#include "recipe/load.h"
+
+using namespace tandem;
+using eval::NamedPolicy;
+using eval::Settings;
+
+namespace {
+
+struct Recipe {
+  Settings eval;
+  template <class V>
+  void fields(V& v) {
+    v("eval", eval, "what is judged");
+  }
+};
+
+recipe::Node parse(const std::string& text) {
+  return recipe::parse_yaml(text, {.name = std::make_shared<const std::string>("r.yaml"),
+                                   .folder = {},
+                                   .line = 1,
+                                   .column = 1});
+}
+
+Settings read(const std::string& text) {
+  Recipe r;
+  recipe::Field fields = recipe::fields_of(r);
+  recipe::read_fields(fields, parse(text));
+  return r.eval;
+}
+
+/// One line for each.
+std::string problems(const std::string& text) {
+  try {
+    read(text);
+  } catch (const recipe::InvalidRecipe& e) {
+    return e.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_SUITE("eval/settings") {
+  TEST_CASE("policies are read in their order, after full attention") {
+    const Settings s = read(
+        "eval:\n  tasks: [vt, perplexity]\n  policies:\n"
+        "    - {name: near, kind: streaming, recent: 1Ki}\n"
+        "    - {name: paper, kind: streaming, sinks: 8, reposition: true}\n");
+    const auto all = s.all_policies();
+    REQUIRE(all.size() == 3);
+    CHECK(all[0].name == "full");
+    CHECK(all[0].cache.kind == recipe::CacheKind::full);
+    CHECK(all[1].name == "near");
+    CHECK(all[1].cache.recent.value == 1024);
+    CHECK(all[1].cache.sinks.value == 4);
+    CHECK(all[2].cache.sinks.value == 8);
+    CHECK(all[2].cache.reposition);
+    CHECK(s.questions() == std::vector{eval::Task::vt});
+    CHECK(s.perplexity());
+  }
+
+  TEST_CASE("mistakes inside a policy are reported where they stand") {
+    const std::string before = "eval:\n  tasks: [vt]\n  policies:\n    - {name: a}\n";
+    CHECK(problems(before + "    - {name: b, recnt: 9, recent: 0}\n") ==
+          "r.yaml:5:17: unknown key 'recnt'\n"
+          "r.yaml:5:35: recent: 0 is out of range, expected >= 1 tokens");
+    CHECK(problems(before + "    - {kind: full}\n") == "r.yaml:5:7: name is not set");
+    CHECK(problems("eval: {tasks: [vt], policies: [near]}") ==
+          "r.yaml:1:31: eval.policies: expected policies such as {name: near, kind: streaming}, "
+          "found 'near'");
+  }
+
+  TEST_CASE("tasks, names and lists are checked") {
+    CHECK(
+        problems("eval: {tasks: [vt, neddle]}") ==
+        "r.yaml:1:15: unknown task 'neddle' in eval.tasks; the tasks are needle1, needle8, kv, vt, "
+        "cwe, perplexity");
+    CHECK(problems("eval: {tasks: []}").find("eval.") != std::string::npos);
+    CHECK(problems("eval: {tasks: [vt, vt]}").find("eval.") != std::string::npos);
+    CHECK(problems("eval: {tasks: [vt], lengths: [100, 100]}").find("eval.") != std::string::npos);
+    CHECK(problems("eval: {tasks: [vt], protocols: []}").find("eval.") != std::string::npos);
+    CHECK(problems("eval: {tasks: [vt], protocols: [dence]}").find("eval.") != std::string::npos);
+    CHECK(problems("eval: {tasks: [vt], scores: []}").find("eval.") != std::string::npos);
+    CHECK(problems("eval: {tasks: [vt], policies: [{name: a}, {name: a}]}").find("eval.") !=
+          std::string::npos);
+    CHECK(problems("eval: {tasks: [vt], policies: [{name: full}]}").find("eval.") !=
+          std::string::npos);
+    CHECK(problems("eval: {}") == "r.yaml:1:7: eval.tasks is not set");
+  }
+
+  TEST_CASE("dumping and reading again changes nothing") {
+    Recipe r;
+    r.eval = read("eval: {tasks: [kv], policies: [{name: 'a, b: {', kind: streaming, recent: 7}]}");
+    const std::string text = recipe::dump_yaml(recipe::fields_of(r), nullptr);
+    Recipe again;
+    again.eval = read(text);
+    CHECK(recipe::dump_yaml(recipe::fields_of(again), nullptr) == text);
+    CHECK(again.eval.policies[0].name == "a, b: {");
+    CHECK(recipe::recipe_hash(recipe::fields_of(again)) ==
+          recipe::recipe_hash(recipe::fields_of(r)));
+  }
+}

@@ -1,0 +1,153 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "cli/process.h"
+#include "eval/eval_testing.h"
+#include "io/file.h"
+#include "io/json.h"
+
+using namespace eval_testing;
+using tandem::testing::Outcome;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Runs pig-eval with tiny-2m.
+Outcome run(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"-m", model_path("tiny-2m"), "--no-progress"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return tandem::testing::run_process(TANDEM_PIG_EVAL, {.arguments = arguments});
+}
+
+std::vector<std::string> with(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const std::vector<std::string> kShort = {
+    "-s", "eval.tasks=[needle1, vt]",
+    "-s", "eval.lengths=[300]",
+    "-s", "eval.cases=2",
+    "-s", "eval.policies=[{name: near, kind: streaming, recent: 32}]"};
+
+struct LogPath {
+  fs::path path = fs::temp_directory_path() / "tandem-pig-eval.jsonl";
+  LogPath() { fs::remove(path); }
+  ~LogPath() { fs::remove(path); }
+  std::string text() const { return tandem::io::read_file(path); }
+};
+
+}  // namespace
+
+TEST_SUITE("eval/tool") {
+  TEST_CASE("it prints a table and logs a line for each case") {
+    const LogPath log;
+    const Outcome o = run(with(kShort, {"-o", log.path.string(), "--format", "md"}));
+    CHECK(o.status == 0);
+    CHECK(o.err == "");
+    CHECK(count(o.out, "\n") == 2 + 2 * 3 * 2);  // protocols, tasks and all, policies
+    CHECK(count(o.out, "| needle1 | full") == 2);
+    CHECK(count(log.text(), "\n") == 1 + 2 * 2);
+    CHECK(run(with(kShort, {"-o", log.path.string()})).status == 2);  // exists
+  }
+
+  TEST_CASE("records of --format jsonl carry the scores") {
+    const Outcome o = run(with(kShort, {"--format", "jsonl"}));
+    REQUIRE(o.status == 0);
+    const auto first = tandem::io::parse_json(o.out.substr(0, o.out.find('\n')), "stdout");
+    CHECK(first.at("schema") == "tandem.result/1");
+    CHECK(first.at("quality").at("task") == "needle1");
+    CHECK(first.at("quality").at("n_cases") == 2);
+  }
+
+  TEST_CASE("--resume judges what is missing, after a torn line too, with the same table") {
+    const LogPath log;
+    const auto arguments = with(kShort, {"-o", log.path.string()});
+    const Outcome whole = run(arguments);
+    REQUIRE(whole.status == 0);
+    const std::string text = log.text();
+    {
+      std::ofstream file(log.path);
+      file << text.substr(0, text.size() - 20);
+    }
+    const Outcome resumed = run(with(arguments, {"--resume"}));
+    CHECK(resumed.status == 0);
+    CHECK(resumed.out == whole.out);
+    CHECK(resumed.err.find("resuming after 3 cases") != std::string::npos);
+    CHECK(log.text() == text);
+    const Outcome other = run(with(arguments, {"--resume", "-s", "eval.cases=3"}));
+    CHECK(other.status == 3);
+    CHECK(other.err.find("these keys differ: eval.cases") != std::string::npos);
+  }
+
+  TEST_CASE("perplexity comes with KL, also after a resume") {
+    const LogPath log;
+    const std::vector<std::string> arguments = {
+        "--task", "perplexity",
+        "-s",     "run.context=512",
+        "--data", (source_dir() / "recipes/demo/questions.txt").string(),
+        "-s",     "eval.policies=[{name: near, kind: streaming, recent: 16}]",
+        "-o",     log.path.string()};
+    const Outcome o = run(arguments);
+    CHECK(o.status == 0);
+    CHECK(o.out.find("KL mean") != std::string::npos);
+    CHECK(run(with(arguments, {"--resume"})).out == o.out);
+  }
+
+  TEST_CASE("a dry run prints the plan of each part and writes nothing") {
+    const LogPath log;
+    const Outcome o = run({"--task", "vt", "--task", "perplexity", "-s", "eval.lengths=[300]",
+                           "--dry-run", "-o", log.path.string()});
+    CHECK(o.status == 0);
+    CHECK(count(o.out, "memory ") == 2);
+    CHECK(!fs::exists(log.path));
+  }
+
+  TEST_CASE("errors name the remedy") {
+    const auto check = [](const std::vector<std::string>& arguments, int status,
+                          const std::string& text) {
+      const Outcome o = run(arguments);
+      CHECK(o.status == status);
+      CHECK(o.out == "");
+      CAPTURE(o.err);
+      CHECK(o.err.find(text) != std::string::npos);
+    };
+    check({"--task", "neddle"}, 3, "the tasks are needle1, needle8, kv, vt, cwe, perplexity");
+    check({"--task", "vt", "-s", "eval.lengths=[32768]"}, 3, "the context of tiny-2m is 16384");
+    check({"--task", "vt", "-s", "run.context=1Mi"}, 3, "was made for 16384");
+    check({"--task", "vt", "-s", "eval.lengths=[2000]", "--haystack",
+           (source_dir() / "recipes/demo/questions.txt").string()},
+          4, "is too short");
+    check({"--task", "vt", "-s", "eval.lengths=[50]"}, 4, "has no room");
+    check({"--task", "vt", "--resume"}, 2, "continues a log");
+    check({"--task", "vt", "-s", "model.state=/dev/null"}, 3, "continues no saved state");
+    check({}, 3, "eval.tasks is not set");
+  }
+
+  TEST_CASE("an interruption keeps the cases judged so far") {
+    const LogPath log;
+    const std::string command =
+        "timeout --foreground --preserve-status -s INT 3 " TANDEM_PIG_EVAL " -m " +
+        model_path("tiny-2m") + " --task needle1 -s eval.lengths=[200] -s eval.cases=100000 -o " +
+        log.path.string();
+    const Outcome o = tandem::testing::run_shell(command);
+    CHECK(o.status == 130);
+    CHECK(o.out.find("needle1") != std::string::npos);  // the table of what is there
+    CHECK(count(log.text(), "\n") > 1);
+    CHECK(log.text().back() == '\n');
+    CHECK(o.seconds < 30);
+  }
+
+  TEST_CASE("installed recipes pass --check and print as they are read") {
+    for (const auto& entry : fs::directory_iterator(source_dir() / "recipes/pig")) {
+      const std::string name = entry.path().string();
+      if (entry.path().filename().string().starts_with("eval-") == false) continue;
+      CHECK(run({"-r", name, "--check"}).status == 0);
+      const Outcome once = run({"-r", name, "--print-recipe"});
+      CHECK(once.status == 0);
+      CHECK(once.out.find("policies: [{name: stream-256") != std::string::npos);
+    }
+  }
+}
