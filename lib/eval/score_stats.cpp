@@ -20,7 +20,9 @@ Estimate mean_of(std::span<const double> values) {
   Estimate e;
   if (values.empty()) return e;
   const auto n = static_cast<double>(values.size());
-  for (const double x : values) e.mean += x / n;
+  double sum = 0;
+  for (const double x : values) sum += x;
+  e.mean = sum / n;
   if (values.size() < 2) return e;
   double squares = 0;
   for (const double x : values) squares += (x - e.mean) * (x - e.mean);

@@ -27,6 +27,7 @@ TEST_SUITE("eval/stats") {
     CHECK(!mean_of(one).stderr_);
     CHECK(mean_of(two).mean == 0.5);
     CHECK(*mean_of(two).stderr_ == doctest::Approx(0.5));
+    CHECK(*mean_of(std::vector<double>(20, -1.0)).stderr_ == 0.0);
     CHECK(!mean_of_blocks(std::vector<Block>{{3.0, 2}}).stderr_);
   }
 
