@@ -120,19 +120,4 @@ struct Data {
   }
 };
 
-struct Eval {
-  std::vector<std::string> tasks;
-  std::vector<TokenCount> lengths = {{4096}};
-  int cases = 100;
-  std::filesystem::path haystack;
-
-  template <class V>
-  void fields(V& v) {
-    v("tasks", tasks, "names of the tasks to run");
-    v("lengths", lengths, at_least(1).unit("tokens"), "prompt plus answer");
-    v("cases", cases, at_least(1), "cases a task and length");
-    v("haystack", haystack, optional_input(), "text to hide needles in; empty = built-in text");
-  }
-};
-
 }  // namespace tandem::recipe

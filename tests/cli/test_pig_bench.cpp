@@ -127,8 +127,11 @@ TEST_SUITE("cli/pig_bench") {
   }
 
   TEST_CASE("an interruption ends a long measurement at the next step") {
+    // Steps of several milliseconds: samples are capped by number, and a small model would be done
+    // before the signal comes.
     const Outcome run = run_shell("timeout --preserve-status -s INT 3 " TANDEM_PIG_BENCH
-                                  " -m tiny-2m -s run.context=64 -s bench.min_time=5min --phase decode");
+                                  " -m tiny-16m -s run.context=4096 -s run.batch=16"
+                                  " -s bench.random_kv=true -s bench.min_time=5min --phase decode");
     CHECK(run.status == 130);
     CHECK(run.err.find("interrupted, finishing step") != std::string::npos);
     CHECK(run.seconds < 5);
