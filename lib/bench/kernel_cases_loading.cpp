@@ -60,7 +60,7 @@ KernelCases loading_cases(const KernelShapes& s) {
        {std::pair{DType::f16, DType::bf16}, {DType::f32, DType::bf16}, {DType::bf16, DType::f32}})
     cases.push_back(one_case(fmt::format("convert {} to {}", dtype_name(from), dtype_name(to)), n,
                              to, dtype_bytes(from) + dtype_bytes(to),
-                             [=] { return prepare_convert(n, from, to); }));
+                             [n, from = from, to = to] { return prepare_convert(n, from, to); }));
   for (const DType to : {DType::bf16, DType::f32})
     cases.push_back(
         one_case("fill_random", n, to, dtype_bytes(to), [=] { return prepare_fill(n, to); }));

@@ -34,8 +34,10 @@ size_t leading_space(std::string_view text) {
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& t) { return t.content.empty(); });
   std::ranges::stable_sort(tokens_, {}, &AddedToken::content);
-  const auto repeated = std::ranges::unique(tokens_, {}, &AddedToken::content);
-  tokens_.erase(repeated.begin(), repeated.end());
+  const auto repeated = std::unique(
+      tokens_.begin(), tokens_.end(),
+      [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; });
+  tokens_.erase(repeated, tokens_.end());
   for (const AddedToken& token : tokens_)
     starts_token_[static_cast<uint8_t>(token.content[0])] = true;
 }
@@ -44,15 +46,15 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
 /// narrows with each byte, and one that ends here is the first of its range.
 const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
   const AddedToken* found = nullptr;
-  auto candidates = std::ranges::subrange(tokens_.begin(), tokens_.end());
-  for (size_t depth = 0; depth < text.size() && !candidates.empty(); ++depth) {
-    const auto byte_at_depth = [depth](const AddedToken& t) {
+  auto begin = tokens_.begin(), end = tokens_.end();
+  for (size_t depth = 0; depth < text.size() && begin != end; ++depth) {
+    const auto byte_of = [depth](const AddedToken& t) {
       return depth < t.content.size() ? static_cast<uint8_t>(t.content[depth]) : -1;
     };
-    candidates =
-        std::ranges::equal_range(candidates, static_cast<uint8_t>(text[depth]), {}, byte_at_depth);
-    if (!candidates.empty() && candidates.front().content.size() == depth + 1)
-      found = &candidates.front();
+    const int wanted = static_cast<uint8_t>(text[depth]);
+    begin = std::partition_point(begin, end, [&](const AddedToken& t) { return byte_of(t) < wanted; });
+    end = std::partition_point(begin, end, [&](const AddedToken& t) { return byte_of(t) == wanted; });
+    if (begin != end && begin->content.size() == depth + 1) found = &*begin;
   }
   return found;
 }

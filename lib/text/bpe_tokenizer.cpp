@@ -273,17 +273,18 @@ std::vector<Merge> resolve_merges(const BpeSpec& spec, const IdOfPiece& id_of_pi
   std::vector<Merge> merges;
   merges.reserve(spec.merges.size());
   std::string joined;
-  for (const auto& [left, right] : spec.merges) {
+  for (const auto& rule : spec.merges) {
     const auto id = [&](const std::string& piece) {
       const auto found = id_of_piece.find(piece);
       if (found != id_of_piece.end()) return found->second;
       throw input_error(where,
                         "merge {} ({} with {}) needs the piece {}, which the vocabulary lacks",
-                        merges.size(), io::quote(left), io::quote(right), io::quote(piece))
+                        merges.size(), io::quote(rule.first), io::quote(rule.second),
+                        io::quote(piece))
           .hint("vocabulary and merges do not belong together; copy both from one checkpoint");
     };
-    joined.assign(left).append(right);
-    merges.push_back({id(left), id(right), id(joined)});
+    joined.assign(rule.first).append(rule.second);
+    merges.push_back({id(rule.first), id(rule.second), id(joined)});
   }
   return merges;
 }
