@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "io/json.h"
+#include "io/quote.h"
 #include "text/bpe_tokenizer.h"
 #include "text/merge_rules.h"
 
@@ -71,10 +72,10 @@ class Reader {
   void read_model(const Json& model) {
     // Files from before the field existed hold BPE if they hold merges.
     const std::string type = io::find_string(model, "type", where_).value_or("BPE");
-    if (type != "BPE") unsupported(fmt::format("the tokenizer model '{}'", type));
+    if (type != "BPE") unsupported(fmt::format("the tokenizer model {}", io::quote(type)));
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (const auto value = io::find_string(model, key, where_); value && !value->empty())
-        unsupported(fmt::format("'{}' = '{}'", key, *value));
+        unsupported(fmt::format("'{}' = {}", key, io::quote(*value)));
     if (io::find_double(model, "dropout", where_).value_or(0.0) != 0.0)
       unsupported("'dropout', which makes ids random,");
     spec_.ignore_merges = io::find_bool(model, "ignore_merges", where_).value_or(false);
@@ -114,7 +115,7 @@ class Reader {
       out.text = literal_pattern(step);
       out.replacement = io::find_string(step, "content", where_).value_or("");
     } else {
-      unsupported(fmt::format("the normalizer '{}'", type));
+      unsupported(fmt::format("the normalizer {}", io::quote(type)));
     }
     spec_.normalizer.push_back(std::move(out));
   }
@@ -140,7 +141,7 @@ class Reader {
     else if (type == "Metaspace")
       read_metaspace(step);
     else
-      unsupported(fmt::format("the pre-tokeniser '{}'", type));
+      unsupported(fmt::format("the pre-tokeniser {}", io::quote(type)));
   }
 
   void add_split(std::string_view pattern, PreTokenizer::Keep keep = PreTokenizer::Keep::both) {
@@ -156,7 +157,7 @@ class Reader {
     const std::string behavior = io::find_string(step, "behavior", where_).value_or("");
     const bool invert = io::find_bool(step, "invert", where_).value_or(false);
     if (behavior != "Isolated" && behavior != "Removed")
-      unsupported(fmt::format("the Split behavior '{}'", behavior));
+      unsupported(fmt::format("the Split behavior {}", io::quote(behavior)));
     const auto keep = behavior == "Isolated" ? PreTokenizer::Keep::both
                       : invert               ? PreTokenizer::Keep::matches
                                              : PreTokenizer::Keep::gaps;
@@ -205,7 +206,7 @@ class Reader {
       return for_each_step(step, "processors", depth,
                            [&](const Json& s) { read_post_processor(s, depth + 1); });
     if (type == "ByteLevel") return;  // moves offsets only
-    if (type != "TemplateProcessing") unsupported(fmt::format("the post-processor '{}'", type));
+    if (type != "TemplateProcessing") unsupported(fmt::format("the post-processor {}", io::quote(type)));
     for (const Json& item : io::get_array(step, "single", where_)) {
       if (io::find_object(item, "Sequence", where_) != nullptr) break;
       const std::string content =
@@ -213,9 +214,9 @@ class Reader {
       const auto token = std::ranges::find(spec_.added, content, &AddedToken::content);
       if (token == spec_.added.end())
         throw input_error(where_,
-                          "the template names the token '{}', which is not among the added "
+                          "the template names the token {}, which is not among the added "
                           "tokens",
-                          content);
+                          io::quote(content));
       spec_.prefix.push_back(token->id);
     }
   }
