@@ -77,17 +77,19 @@ struct AttentionKernel {
 /// What bounds a call, for memory plans.
 struct AttentionBounds {
   int max_seqs, max_rows;
+  int max_tokens;  // of one sequence, new rows included
   int n_heads, n_kv_heads, head_dim;
   int threads;
 };
 
-/// Bytes of workspace that any call within the bounds needs, on any ISA and for either dtype.
+/// Bytes of workspace that any call within the bounds needs, on any ISA and for either dtype. It does
+/// not shrink when a bound grows.
 size_t attention_workspace_bytes(const AttentionBounds&);
 /// Bytes of one thread's scratch.
 size_t attention_scratch_bytes(int head_dim);
 
 /// Divides a call into tasks, the long ones first. Keys are divided only where blocks of queries
-/// alone would leave threads idle.
+/// alone would leave threads idle, and only for blocks of at most 16 queries.
 AttentionPlan attention_plan(const AttentionParams&, const AttentionKernel&, int threads,
                              void* workspace);
 

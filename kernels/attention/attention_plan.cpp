@@ -11,9 +11,8 @@ namespace {
 constexpr int kLanes = 16;  // widest vector: states of divided blocks are padded to it
 // Tasks a thread that even out unequal lengths.
 constexpr int kTasksPerThread = 4;
-// Divided blocks together hold at most this many split states and floats; beyond that blocks stay
-// whole, which costs balance and never changes a result.
-constexpr int kMaxPartials = 8192;
+// Divided blocks together hold at most this many floats; beyond that blocks stay whole, which costs
+// balance and never changes a result.
 constexpr size_t kMaxPartialFloats = size_t{8} << 20;
 
 size_t aligned(size_t bytes) { return (bytes + kScratchAlign - 1) / kScratchAlign * kScratchAlign; }
@@ -23,6 +22,23 @@ size_t max_blocks(const AttentionBounds& b) {
       static_cast<size_t>(b.max_rows) * static_cast<size_t>(b.n_heads / b.n_kv_heads);
   return (static_cast<size_t>(b.max_seqs) + queries / kLanes) * static_cast<size_t>(b.n_kv_heads);
 }
+
+/// Floats of one split's state of a block that may be divided.
+size_t state_floats(int head_dim) {
+  return static_cast<size_t>(kLanes) * static_cast<size_t>(head_dim + 2);
+}
+
+/// What the divided blocks of any call within the bounds need.
+struct Divided {
+  size_t blocks, splits;
+
+  /// A divided block has more than 1 / (kTasksPerThread * threads) of all splits, so there are fewer
+  /// than kTasksPerThread * threads of them.
+  explicit Divided(const AttentionBounds& b)
+      : blocks(std::min(max_blocks(b), static_cast<size_t>(kTasksPerThread * b.threads - 1))),
+        splits(std::min(blocks * static_cast<size_t>((b.max_tokens + kSplitTokens - 1) / kSplitTokens),
+                        kMaxPartialFloats / state_floats(b.head_dim))) {}
+};
 
 /// Splits [begin, end) that hold every key the rows [row, row_last] may see.
 struct SplitRange {
@@ -53,18 +69,16 @@ int query_block(const AttentionParams& p, int most, int threads) {
 struct Planner {
   const AttentionParams& p;
   AttentionPlan& plan;
-  int64_t splits_a_task;  // blocks with more splits than this are divided
-  int n_partials = 0;
+  int64_t splits_a_task;  // narrow blocks with more splits than this are divided
   size_t floats = 0;
 
   void add_block(int s, int query, int n, SplitRange range) {
     const int n_splits = range.end - range.begin;
-    const int64_t state =
-        static_cast<int64_t>((n + kLanes - 1) / kLanes) * kLanes * (p.head_dim + 2);
-    const size_t needed = static_cast<size_t>(n_splits) * static_cast<size_t>(state);
+    const size_t state = state_floats(p.head_dim);
+    const size_t needed = static_cast<size_t>(n_splits) * state;
     for (int h = 0; h < p.n_kv_heads; ++h) {
-      if (n_splits <= splits_a_task || n_partials + n_splits > kMaxPartials ||
-          floats + needed > kMaxPartialFloats) {
+      // Blocks are wide only where there are enough of them for all threads.
+      if (n > kLanes || n_splits <= splits_a_task || floats + needed > kMaxPartialFloats) {
         plan.tasks[plan.n_tasks++] = {s, h, query, n, range.begin, range.end, -1};
         continue;
       }
@@ -72,9 +86,9 @@ struct Planner {
       plan.merges[plan.n_merges++] = {s, h, query, n, range.begin, range.end, first};
       for (int at = range.begin; at < range.end; at += static_cast<int>(splits_a_task)) {
         const int end = std::min<int>(at + static_cast<int>(splits_a_task), range.end);
-        plan.tasks[plan.n_tasks++] = {s, h, query, n, at, end, first + (at - range.begin) * state};
+        plan.tasks[plan.n_tasks++] = {s, h, query, n, at, end,
+                                      first + (at - range.begin) * static_cast<int64_t>(state)};
       }
-      n_partials += n_splits;
       floats += needed;
     }
   }
@@ -88,22 +102,28 @@ size_t attention_scratch_bytes(int head_dim) {
 }
 
 size_t attention_workspace_bytes(const AttentionBounds& b) {
-  const size_t blocks = max_blocks(b);
+  const Divided divided(b);
   return static_cast<size_t>(b.threads) * attention_scratch_bytes(b.head_dim) +
-         aligned((blocks + kMaxPartials) * sizeof(AttentionTask)) +
-         aligned(kMaxPartials * sizeof(AttentionTask)) + kMaxPartialFloats * sizeof(float) +
-         kScratchAlign;
+         aligned(divided.splits * state_floats(b.head_dim) * sizeof(float)) +
+         aligned(divided.blocks * sizeof(AttentionTask)) +
+         aligned((max_blocks(b) + divided.splits) * sizeof(AttentionTask));
 }
 
 AttentionPlan attention_plan(const AttentionParams& p, const AttentionKernel& kernel, int threads,
                              void* workspace) {
+  // The call is its own bound; the workspace was made for one at least as wide.
+  int tokens = 0;
+  for (int s = 0; s < p.n_seqs; ++s)
+    tokens = std::max(tokens, p.base[s] + p.row_begin[s + 1] - p.row_begin[s]);
+  const Divided divided({p.n_seqs, p.row_begin[p.n_seqs], tokens, p.n_heads, p.n_kv_heads,
+                         p.head_dim, threads});
   char* at = static_cast<char*>(workspace) +
              static_cast<size_t>(threads) * attention_scratch_bytes(p.head_dim);
   AttentionPlan plan{};
   plan.partials = reinterpret_cast<float*>(at);
-  at += kMaxPartialFloats * sizeof(float);
+  at += aligned(divided.splits * state_floats(p.head_dim) * sizeof(float));
   plan.merges = reinterpret_cast<AttentionTask*>(at);
-  at += aligned(kMaxPartials * sizeof(AttentionTask));
+  at += aligned(divided.blocks * sizeof(AttentionTask));
   plan.tasks = reinterpret_cast<AttentionTask*>(at);
 
   const int g = p.n_heads / p.n_kv_heads, block = query_block(p, kernel.query_block, threads);

@@ -126,11 +126,12 @@ std::filesystem::path default_cache_dir() {
   return std::filesystem::path(home && *home ? home : "/tmp") / ".cache" / "tandem";
 }
 
-Ceilings cached_ceilings(int threads, const std::filesystem::path& cache_dir) {
+Ceilings cached_ceilings(int threads, double seen_gbps, const std::filesystem::path& cache_dir) {
   const std::filesystem::path file = cache_dir / "ceilings.json";
   const std::string key = fmt::format("threads={} isa={}", threads, isa_name(isa_in_use()));
   io::Json cache = read_cache(file);
-  if (const auto it = cache.find(key); it != cache.end() && it->is_object())
+  if (const auto it = cache.find(key); it != cache.end() && it->is_object() &&
+                                       it->value("mem_read_gbps", 0.0) >= seen_gbps)
     return {.threads = threads,
             .isa = isa_in_use(),
             .mem_read_gbps = it->value("mem_read_gbps", 0.0),

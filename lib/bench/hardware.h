@@ -34,6 +34,9 @@ std::filesystem::path default_cache_dir();
 
 /// The same, once per boot, thread count and ISA: kept in `cache_dir`. A folder that cannot be read
 /// or written only costs the measurement.
-Ceilings cached_ceilings(int threads, const std::filesystem::path& cache_dir = default_cache_dir());
+/// seen_gbps  a rate that a run has read from memory at: a kept value below it was taken on a busy
+///            machine and is measured again
+Ceilings cached_ceilings(int threads, double seen_gbps = 0,
+                         const std::filesystem::path& cache_dir = default_cache_dir());
 
 }  // namespace tandem::bench

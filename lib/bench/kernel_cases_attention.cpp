@@ -24,6 +24,7 @@ struct AttentionData {
         workspace(DType::u8,
                   {static_cast<int64_t>(attention_cpu_workspace_bytes({.max_seqs = 1,
                                                                        .max_rows = n_rows,
+                                                                       .max_tokens = context,
                                                                        .n_heads = s.n_heads,
                                                                        .n_kv_heads = s.n_kv_heads,
                                                                        .head_dim = s.head_dim,

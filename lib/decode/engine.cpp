@@ -28,6 +28,7 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
 }  // namespace
 
 MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
+  ops::warm_up_linear(ops::weight_dtype(spec.compute));
   MemoryPlan plan;
   plan.add("process/program and tokenizer", resident_bytes());
   model::Llama::plan(files.config, model_options(spec), *files.source, plan);

@@ -41,8 +41,8 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   const Geometry& g = spec.geometry;
   PagedStore::plan(store_spec(spec), plan);
   plan.add("workspace/attention",
-           ops::attention_workspace_bytes(spec.max_seqs, spec.max_rows, g.n_heads, g.n_kv_heads,
-                                          g.head_dim));
+           ops::attention_workspace_bytes(spec.max_seqs, spec.max_rows, spec.max_tokens,
+                                          g.n_heads, g.n_kv_heads, g.head_dim));
   for (const recipe::Cache& c : spec.policies) make_policy(c, g)->plan(plan);
   if (!splits_plan(spec)) return;
   plan.add("workspace/partial_o", kMaxSources * q_elements(spec) * sizeof(float));

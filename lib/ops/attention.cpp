@@ -8,10 +8,10 @@
 
 namespace tandem::ops {
 
-size_t attention_workspace_bytes(int max_seqs, int max_rows, int n_heads, int n_kv_heads,
-                                 int head_dim) {
+size_t attention_workspace_bytes(int max_seqs, int max_rows, int max_tokens, int n_heads,
+                                 int n_kv_heads, int head_dim) {
   return attention_cpu_workspace_bytes({.max_seqs = max_seqs, .max_rows = max_rows,
-                                        .n_heads = n_heads, .n_kv_heads = n_kv_heads,
+                                        .max_tokens = max_tokens, .n_heads = n_heads, .n_kv_heads = n_kv_heads,
                                         .head_dim = head_dim, .threads = max_threads()});
 }
 

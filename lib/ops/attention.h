@@ -25,8 +25,8 @@ struct AttentionArgs {
 };
 
 /// Bytes of workspace for any call within these bounds.
-size_t attention_workspace_bytes(int max_seqs, int max_rows, int n_heads, int n_kv_heads,
-                                 int head_dim);
+size_t attention_workspace_bytes(int max_seqs, int max_rows, int max_tokens, int n_heads,
+                                 int n_kv_heads, int head_dim);
 
 /// numerics f32 results of a row are bit-identical for any batching, chunking and thread count
 /// errors   none (shapes are checked by TANDEM_CHECK)

@@ -208,6 +208,25 @@ void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate
   }
 }
 
+void warm_up_linear(DType dtype) {
+  constexpr int64_t kSize = kLayoutBlock;
+  const PackedWeights::Spec spec{.name = "weights/warm_up", .out = kSize, .in = kSize, .dtype = dtype};
+  const size_t operand = static_cast<size_t>(kSize * kSize) * sizeof(float);
+  MemoryPlan plan;
+  PackedWeights::plan(spec, plan);
+  plan.add("staging", PackedWeights::staging_bytes(spec));
+  plan.add("x", operand);
+  plan.add("y", operand);
+  plan.add("workspace", PackedWeights::workspace_bytes(spec, kSize));
+  Arena arena(plan);
+  PackedWeights weights;
+  weights.load(spec, arena, [](int64_t, int64_t, void*) {}, {}, arena.take("staging"));
+  const Tensor x(arena.take("x"), dtype, {kSize, kSize});
+  const Tensor y(arena.take("y"), DType::f32, {kSize, kSize});
+  std::byte* workspace = static_cast<std::byte*>(arena.take("workspace"));
+  linear(y, x, weights, Accumulate::no, {workspace, plan.find("workspace")->bytes});
+}
+
 DType weight_dtype(DType compute) {
   return compute == DType::bf16 && isa_in_use() < Isa::avx512_bf16 ? DType::f32 : compute;
 }

@@ -67,6 +67,10 @@ enum class Accumulate : bool { no, yes };
 void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate accumulate,
             std::span<std::byte> workspace);
 
+/// Runs one small product, so that the library's code and threads are in memory, where a plan made
+/// afterwards counts them with the program.
+void warm_up_linear(DType dtype);
+
 /// dtype that weights get on this CPU for a wanted compute dtype: bf16 needs AVX512-BF16, since
 /// oneDNN refuses or unpacks bf16 elsewhere.
 DType weight_dtype(DType compute);

@@ -97,12 +97,12 @@ TEST_SUITE("bench/roofline") {
   TEST_CASE("ceilings are measured once and then read back") {
     const auto dir = std::filesystem::path(TANDEM_BINARY_DIR) / "test_bench_cache";
     std::filesystem::remove_all(dir);
-    const Ceilings first = cached_ceilings(1, dir);
+    const Ceilings first = cached_ceilings(1, 0.0, dir);
     CHECK(first.mem_read_gbps > 0.1);
     CHECK(first.f32_gflops > 0.1);
     CHECK(first.gemm_f32_gflops > 0.1);
     CHECK((first.gemm_bf16_gflops > 0) == (isa_in_use() >= Isa::avx512_bf16));
-    const Ceilings second = cached_ceilings(1, dir);
+    const Ceilings second = cached_ceilings(1, 0.0, dir);
     CHECK(second.mem_read_gbps == first.mem_read_gbps);
     CHECK(second.gemm_f32_gflops == first.gemm_f32_gflops);
     CHECK(io::read_file(dir / "ceilings.json").find("boot_id") != std::string::npos);

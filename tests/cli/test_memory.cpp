@@ -1,0 +1,63 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+Outcome pig_generate(std::vector<std::string> arguments, bool dry_run) {
+  arguments.insert(arguments.end(), {"--format", "jsonl", "-n", "16", "-t", "2"});
+  if (dry_run) arguments.push_back("--dry-run");
+  Launch launch;
+  launch.arguments = std::move(arguments);
+  launch.variables["TANDEM_CACHE_DIR"] = std::string(TANDEM_BINARY_DIR) + "/test_cache";
+  return run_process(TANDEM_PIG_GENERATE, launch);
+}
+
+/// "... peak 113.4 MiB ..." of a plan, in bytes.
+double dry_run_peak(const std::string& text) {
+  std::smatch match;
+  REQUIRE(std::regex_search(text, match, std::regex("peak ([0-9.]+) MiB")));
+  return std::stod(match[1]) * 1024 * 1024;
+}
+
+Json last_line(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line, last;
+  while (std::getline(lines, line)) last = line;
+  return Json::parse(last);
+}
+
+}  // namespace
+
+TEST_SUITE("cli/memory") {
+  TEST_CASE("the measured peak of a run is within 2 % of its dry run's") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    MESSAGE("skipped: sanitizers hold memory of their own");
+    return;
+#endif
+    const std::string document =
+        std::string(TANDEM_SOURCE_DIR) + "/recipes/demo/lighthouse-logbook.txt";
+    const std::vector<std::vector<std::string>> runs = {
+        {"-m", "tiny-16m", "-p", "Once upon a time"},
+        {"-m", "tiny-16m", "-f", document, "-p", "What was seen?"},
+        {"-m", "tiny-2m", "-f", document, "-p", "What was seen?"}};
+    for (const auto& arguments : runs) {
+      CAPTURE(arguments[1]);
+      const Outcome dry = pig_generate(arguments, true);
+      const Outcome run = pig_generate(arguments, false);
+      REQUIRE(dry.status == 0);
+      REQUIRE(run.status == 0);
+      const Json summary = last_line(run.out);
+      const double planned = dry_run_peak(dry.out), peak = summary["peak_bytes"].get<double>();
+      CAPTURE(planned);
+      CAPTURE(peak);
+      CHECK(peak == doctest::Approx(planned).epsilon(0.02));
+    }
+  }
+}
