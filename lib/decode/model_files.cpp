@@ -26,20 +26,24 @@ class Fingerprint {
 };
 
 void add_shape(Fingerprint& f, const model::ModelConfig& c) {
-  f.add(fmt::format("{} {} {} {} {} {} {} {} {} {}", model::arch_name(c.arch), c.dim, c.n_layers,
-                    c.n_heads, c.n_kv_heads, c.head_dim, c.ffn_dim, c.vocab_size, c.rope_theta,
-                    c.sliding_window));
+  f.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {}", model::arch_name(c.arch), c.dim, c.n_layers,
+                    c.n_heads, c.n_kv_heads, c.head_dim, c.ffn_dim, c.vocab_size, c.rms_eps,
+                    c.sliding_window, c.sliding_window_from));
+  const ops::RopeScaling& s = c.rope.scaling;
+  f.add(fmt::format("{} {} {} {} {} {}", c.rope.theta, static_cast<int>(s.kind), s.factor,
+                    s.low_freq_factor, s.high_freq_factor, s.original_context));
 }
 
-/// The first bytes of every tensor tell two fine-tunes of one shape apart without reading it all.
+/// A few bytes from the middle of every tensor tell two fine-tunes of one shape apart without reading
+/// it all.
 void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
   constexpr size_t kSample = 256;
   for (const std::string& name : checkpoint.names()) {
     const io::TensorEntry* entry = checkpoint.find(name);
     f.add(name + entry->dtype + io::shape_text(entry->shape));
-    if (name.find("norm") == std::string::npos) continue;
     const io::TensorView t = checkpoint.tensor(name);
-    f.add({reinterpret_cast<const char*>(t.bytes.data()), std::min(kSample, t.bytes.size())});
+    const size_t n = std::min(kSample, t.bytes.size()), middle = (t.bytes.size() - n) / 2;
+    f.add({reinterpret_cast<const char*>(t.bytes.data()) + middle, n});
   }
 }
 

@@ -205,9 +205,7 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   parse_sizes(j, where, c);
   parse_biases(j, where, c);
   parse_window(j, where, c);
-  const Rope rope = parse_rope(j, where);
-  c.rope_theta = rope.theta;
-  c.rope_scaling = rope.scaling;
+  c.rope = parse_rope(j, where);
   const std::vector<int> bos = parse_ids(j, "bos_token_id", where, c.vocab_size);
   if (!bos.empty()) c.bos_id = bos.front();
   c.eos_ids = parse_ids(j, "eos_token_id", where, c.vocab_size);

@@ -17,17 +17,8 @@ enum class Arch : uint8_t { llama, mistral, qwen2 };
 /// As Hugging Face spells it: "LlamaForCausalLM".
 const char* arch_name(Arch arch);
 
+using ops::RopeScaling;
 using ops::RopeScalingKind;
-
-/// How rotary frequencies are stretched beyond the context of the first training.
-struct RopeScaling {
-  RopeScalingKind kind = RopeScalingKind::none;
-  double factor = 1.0;            // linear and llama3: >= 1
-  double low_freq_factor = 1.0;   // llama3 only, as the next two
-  double high_freq_factor = 4.0;  // > low_freq_factor
-  int original_context = 8192;    // tokens
-  bool operator==(const RopeScaling&) const = default;
-};
 
 /// Shape and constants of a model, from its config.json. Every count is positive and bounded so
 /// that products of any three fit in int64_t; n_heads is a multiple of n_kv_heads; head_dim is
@@ -43,8 +34,7 @@ struct ModelConfig {
   int ffn_dim = 0;     // F
   int vocab_size = 0;  // V
   double rms_eps = 1e-6;
-  double rope_theta = 10000.0;
-  RopeScaling rope_scaling;
+  ops::RopeSpec rope;
   int max_context = 0;  // tokens
   // A token attends to the last `sliding_window` positions, its own included; 0 = to all. Only
   // layers from `sliding_window_from` on slide (Qwen2's max_window_layers; 0 for Mistral).

@@ -54,8 +54,8 @@ double parse_theta(const Json& j, const std::string& where, double absent) {
 
 }  // namespace
 
-Rope parse_rope(const Json& config, const std::string& where) {
-  Rope rope;
+ops::RopeSpec parse_rope(const Json& config, const std::string& where) {
+  ops::RopeSpec rope;
   rope.theta = parse_theta(config, where, rope.theta);
   const Json* old_form = io::find_object(config, "rope_scaling", where);
   const Json* new_form = io::find_object(config, "rope_parameters", where);

@@ -6,14 +6,9 @@
 
 namespace tandem::model {
 
-struct Rope {
-  double theta = 10000.0;
-  RopeScaling scaling;
-};
-
 /// RoPE of a config.json in either spelling: rope_theta with rope_scaling {type or rope_type, ...},
 /// or rope_parameters {rope_type, rope_theta, ...}. A file may hold both if they agree.
 /// errors   kind input at `where`: an unsupported type (named), a parameter missing or out of range
-Rope parse_rope(const io::Json& config, const std::string& where);
+ops::RopeSpec parse_rope(const io::Json& config, const std::string& where);
 
 }  // namespace tandem::model

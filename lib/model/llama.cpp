@@ -19,13 +19,6 @@ size_t ffn_row_bytes(const ModelConfig& c, DType dtype) {
   return static_cast<size_t>(3 * int64_t{c.ffn_dim}) * dtype_bytes(dtype);
 }
 
-ops::RopeSpec rope_spec(const ModelConfig& c) {
-  const RopeScaling& s = c.rope_scaling;
-  return {.theta = c.rope_theta, .scaling = s.kind,
-          .factor = s.factor, .low_freq_factor = s.low_freq_factor,
-          .high_freq_factor = s.high_freq_factor, .original_context = s.original_context};
-}
-
 size_t block_bytes(const ModelConfig& c, const Llama::Options& o) {
   return static_cast<size_t>(o.max_rows) *
          std::max(attention_row_bytes(c, o.dtype), ffn_row_bytes(c, o.dtype));
@@ -61,7 +54,7 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       options_(o),
       source_(std::move(source)),
       weights_(Weights::load(c, o.dtype, *source_, arena)),
-      rope_(rope_spec(c), o.max_position, c.head_dim, arena),
+      rope_(c.rope, o.max_position, c.head_dim, arena),
       residual_(static_cast<float*>(arena.take("activations/residual"))),
       normed_(arena.take("activations/normed")),
       block_(static_cast<char*>(arena.take("activations/block"))),

@@ -40,9 +40,9 @@ ModelConfig expand(const NamedShape& shape) {
   c.vocab_size = shape.vocab_size;
   c.max_context = shape.max_context;
   c.rms_eps = shape.rms_eps;
-  c.rope_theta = shape.rope_theta;
+  c.rope.theta = shape.rope_theta;
   if (shape.llama3_factor > 0)
-    c.rope_scaling = {RopeScalingKind::llama3, shape.llama3_factor, 1.0, 4.0, 8192};
+    c.rope.scaling = {RopeScalingKind::llama3, shape.llama3_factor, 1.0, 4.0, 8192};
   c.tied_embeddings = shape.tied;
   c.bos_id = shape.bos_id;
   c.eos_ids = {shape.eos_id};

@@ -18,7 +18,7 @@ size_t table_bytes(int max_position, int head_dim) {
 /// Long waves are stretched by the factor, short ones kept, those between blended by wavelength.
 /// Every step is f32, and a number over a tensor is the tensor's reciprocal times the number, since
 /// that is how PyTorch evaluates it.
-float stretch_llama3(const RopeSpec& spec, float frequency) {
+float stretch_llama3(const RopeScaling& spec, float frequency) {
   const auto context = static_cast<float>(spec.original_context);
   const auto factor = static_cast<float>(spec.factor);
   const double low_wave = spec.original_context / spec.low_freq_factor;
@@ -38,8 +38,8 @@ std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim) 
   for (int i = 0; i < head_dim; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
     float f = 1.0f / static_cast<float>(std::pow(spec.theta, double{exponent}));
-    if (spec.scaling == RopeScalingKind::linear) f /= static_cast<float>(spec.factor);
-    if (spec.scaling == RopeScalingKind::llama3) f = stretch_llama3(spec, f);
+    if (spec.scaling.kind == RopeScalingKind::linear) f /= static_cast<float>(spec.scaling.factor);
+    if (spec.scaling.kind == RopeScalingKind::llama3) f = stretch_llama3(spec.scaling, f);
     frequencies.push_back(f);
   }
   return frequencies;

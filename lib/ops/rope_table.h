@@ -8,15 +8,20 @@ namespace tandem::ops {
 
 enum class RopeScalingKind : uint8_t { none, linear, llama3 };
 
-/// Rotary position embedding of a model: base frequency and how it is stretched beyond the context
-/// of the first training.
-struct RopeSpec {
-  double theta = 10000.0;
-  RopeScalingKind scaling = RopeScalingKind::none;
+/// How rotary frequencies are stretched beyond the context of the first training.
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::none;
   double factor = 1.0;            // linear and llama3: >= 1
   double low_freq_factor = 1.0;   // llama3 only, as the next two
   double high_freq_factor = 4.0;  // > low_freq_factor
   int original_context = 8192;    // tokens
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// Rotary position embedding of a model.
+struct RopeSpec {
+  double theta = 10000.0;  // base of the frequencies
+  RopeScaling scaling = {};
   bool operator==(const RopeSpec&) const = default;
 };
 

@@ -42,8 +42,8 @@ TEST_SUITE("model/config") {
     CHECK(c.head_dim == 8);
     CHECK(c.group_size() == 1);
     CHECK(c.rms_eps == 1e-6);
-    CHECK(c.rope_theta == 10000.0);
-    CHECK(c.rope_scaling == RopeScaling{});
+    CHECK(c.rope.theta == 10000.0);
+    CHECK(c.rope.scaling == RopeScaling{});
     CHECK_FALSE(c.tied_embeddings);
     CHECK_FALSE(c.bos_id);
     CHECK(c.eos_ids.empty());
@@ -74,8 +74,8 @@ TEST_SUITE("model/config") {
          {"rope_parameters", with(scaling, {{"rope_type", "llama3"}, {"rope_theta", 500000.0}})}});
     for (const Json& j : {old_form, new_form, with(old_form, new_form)}) {
       const ModelConfig c = parse(j);
-      CHECK(c.rope_theta == 500000.0);
-      CHECK(c.rope_scaling == RopeScaling{RopeScalingKind::llama3, 8.0, 1.0, 4.0, 8192});
+      CHECK(c.rope.theta == 500000.0);
+      CHECK(c.rope.scaling == RopeScaling{RopeScalingKind::llama3, 8.0, 1.0, 4.0, 8192});
       CHECK(c.dtype == DType::bf16);
       CHECK(c.n_kv_heads == 2);
       CHECK(c.group_size() == 4);
@@ -91,14 +91,14 @@ TEST_SUITE("model/config") {
   TEST_CASE("RoPE scaling kinds") {
     const RopeScaling linear{RopeScalingKind::linear, 4.0, 1.0, 4.0, 8192};
     CHECK(parse(with(minimal(), {{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}))
-              .rope_scaling == linear);
+              .rope.scaling == linear);
     CHECK(
         parse(with(minimal(), {{"rope_parameters",
                                 {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e4}}}}))
-            .rope_scaling == linear);
-    CHECK(parse(with(minimal(), {{"rope_scaling", nullptr}})).rope_scaling == RopeScaling{});
-    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope_theta == 7.0);
-    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_type", "default"}}}})).rope_theta ==
+            .rope.scaling == linear);
+    CHECK(parse(with(minimal(), {{"rope_scaling", nullptr}})).rope.scaling == RopeScaling{});
+    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope.theta == 7.0);
+    CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_type", "default"}}}})).rope.theta ==
           1e4);
     for (const char* type : {"yarn", "dynamic", "longrope", "su"})
       CHECK(llama_error({{"rope_scaling", {{"type", type}, {"factor", 4}}}}) ==
@@ -270,7 +270,7 @@ TEST_SUITE("model/config") {
     CHECK(big.n_heads == 6);
     CHECK(big.n_kv_heads == 2);
     CHECK(big.head_dim == 64);
-    CHECK(big.rope_theta == 500000.0);
+    CHECK(big.rope.theta == 500000.0);
     CHECK(big.max_context == 16384);
     CHECK(big.tied_embeddings);
     CHECK(big.bos_id == 0);
@@ -303,7 +303,7 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(n_params(synthetic_config("llama-68m")) == 68030208);
     const ModelConfig c = synthetic_config("llama-3.2-1b");
     CHECK(c.head_dim == 64);
-    CHECK(c.rope_scaling == RopeScaling{RopeScalingKind::llama3, 32.0, 1.0, 4.0, 8192});
+    CHECK(c.rope.scaling == RopeScaling{RopeScalingKind::llama3, 32.0, 1.0, 4.0, 8192});
     CHECK(synthetic_names().size() == 5);
   }
 
