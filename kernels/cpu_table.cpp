@@ -29,6 +29,11 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(logit_stats);
   TANDEM_PICK(top_n);
   TANDEM_PICK(sample);
+  TANDEM_PICK(sign_project);
+  TANDEM_PICK(hash_probe);
+  TANDEM_PICK_BF16(attend_list);
+  TANDEM_PICK(signature_scan);
+  TANDEM_PICK(select_top);
   TANDEM_PICK(read_probe);
   TANDEM_PICK(fma_probe);
   t.attention_f32 = pick(isa, {&attention_f32_scalar, &attention_f32_avx2, &attention_f32_avx512});

@@ -5,10 +5,14 @@
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
+#include "kernels/gather/attend_list.h"
+#include "kernels/lsh/hash_tables.h"
+#include "kernels/lsh/sign_project.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/probe/probe.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample.h"
+#include "kernels/signature/signature.h"
 
 namespace tandem {
 
@@ -26,6 +30,11 @@ struct CpuTable {
   LogitStatsFn* logit_stats;
   TopNFn* top_n;
   SampleFn* sample;
+  SignProjectFn* sign_project;
+  HashProbeFn* hash_probe;
+  AttendListFn* attend_list;
+  SignatureScanFn* signature_scan;
+  SelectTopFn* select_top;
   ReadProbeFn* read_probe;
   FmaProbeFn* fma_probe;
   const AttentionKernel* attention_f32;

@@ -22,7 +22,7 @@ inline constexpr int kSplitTokens = 1024;
 /// page page_table[s][t / 64], row t % 64. The position of a key is its slot, or for rows of
 /// a tree pos[row]. Row i, at position x, sees a key at position y if all of these hold:
 ///   - the key is committed (slot < base), or a row jj <= i, or in a tree bit jj of the row's mask;
-///   - key_lo <= y < key_hi;
+///   - key_lo <= y < key_hi, and seq_key_lo[s] <= y where given;
 ///   - window == 0, or y < sinks, or x - y < window.
 struct AttentionParams {
   void* out;                  // [n_rows, Hq, d] of out_dtype; must not alias q
@@ -39,6 +39,7 @@ struct AttentionParams {
   DType out_dtype;            // f32, or dtype
   int n_seqs, max_pages, n_heads, n_kv_heads, head_dim, mask_words;
   int key_lo = 0, key_hi = INT_MAX;
+  const int32_t* seq_key_lo = nullptr;  // [n_seqs]
   int sinks = 0, window = 0;
   float scale;  // > 0, usually 1/sqrt(d)
 };

@@ -36,6 +36,7 @@ bool visible(const AttentionParams& p, int s, int i, int key_slot) {
   } else if (jj > i) {
     return false;
   }
+  if (p.seq_key_lo != nullptr && y < p.seq_key_lo[s]) return false;
   return p.key_lo <= y && y < p.key_hi && (p.window == 0 || y < p.sinks || x - y < p.window);
 }
 

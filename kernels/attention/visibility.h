@@ -10,11 +10,13 @@ namespace {
 struct Sequence {
   const int32_t* pages;
   int first_row, n_rows, base;
+  int key_lo;  // the stricter of the call's and the sequence's
 };
 
 inline Sequence sequence_of(const AttentionParams& p, int s) {
+  const int own = p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s];
   return {p.page_table + static_cast<size_t>(s) * static_cast<size_t>(p.max_pages), p.row_begin[s],
-          p.row_begin[s + 1] - p.row_begin[s], p.base[s]};
+          p.row_begin[s + 1] - p.row_begin[s], p.base[s], own > p.key_lo ? own : p.key_lo};
 }
 
 inline int position(const AttentionParams& p, const Sequence& s, int row) {
@@ -34,7 +36,7 @@ inline uint64_t visible_keys(const AttentionParams& p, const Sequence& s, int ro
   const int first = page * kPageTokens, x = position(p, s, row);
   const bool tree = p.tree_mask != nullptr;
   const int end = tree ? s.base : s.base + row + 1;  // slots whose position is the slot itself
-  uint64_t bits = bits_between(first, p.key_lo, p.key_hi < end ? p.key_hi : end);
+  uint64_t bits = bits_between(first, s.key_lo, p.key_hi < end ? p.key_hi : end);
   if (p.window > 0)
     bits &= bits_between(first, 0, p.sinks) | bits_between(first, x - p.window + 1, INT_MAX);
   if (!tree) return bits;
@@ -45,7 +47,7 @@ inline uint64_t visible_keys(const AttentionParams& p, const Sequence& s, int ro
   for (int jj = jj_begin; jj < (jj_last < s.n_rows ? jj_last : s.n_rows); ++jj) {
     if (((mask[jj / 64] >> (jj % 64)) & 1u) == 0) continue;
     const int y = p.pos[s.first_row + jj];
-    if (y < p.key_lo || y >= p.key_hi) continue;
+    if (y < s.key_lo || y >= p.key_hi) continue;
     if (p.window == 0 || y < p.sinks || x - y < p.window)
       bits |= uint64_t{1} << (s.base + jj - first);
   }
@@ -60,9 +62,9 @@ inline Seen page_seen(const AttentionParams& p, const Sequence& s, int row_begin
                       int page) {
   const int first = page * kPageTokens, last = first + kPageTokens - 1;
   if (p.tree_mask != nullptr && (p.window > 0 || last >= s.base)) return Seen::some;
-  if (last < p.key_lo || first >= p.key_hi) return Seen::none;
+  if (last < s.key_lo || first >= p.key_hi) return Seen::none;
   if (p.tree_mask == nullptr && first > s.base + row_last) return Seen::none;
-  const bool in_range = first >= p.key_lo && last < p.key_hi &&
+  const bool in_range = first >= s.key_lo && last < p.key_hi &&
                         (p.tree_mask != nullptr || last <= s.base + row_begin);
   if (p.window == 0) return in_range ? Seen::all : Seen::some;
   if (first >= p.sinks && s.base + row_begin - last >= p.window) return Seen::none;

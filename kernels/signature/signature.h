@@ -39,7 +39,7 @@ SignatureScanFn signature_scan_ref, signature_scan_scalar, signature_scan_avx2,
 
 struct SelectTopParams {
   int32_t* ids;         // out [m + 16]: ascending
-  float* threshold;     // out [1]: the m-th largest score; -inf if m >= n
+  float* threshold;     // out [1]: the m-th largest score; -inf if m >= n, else +inf if m = 0
   const float* scores;  // [n], no NaN
   int n, m;             // m >= 0
   int first_id;         // added to every id

@@ -24,7 +24,9 @@ Cost cost_of(const PlanView& v) {
   const double matrices = static_cast<double>(model::n_params(c)) -
                           (c.tied_embeddings ? 0.0 : double(c.vocab_size) * c.dim);
   cost.weight_bytes = matrices * static_cast<double>(dtype_bytes(dtype));
-  const auto policy = kv::make_policy(v.spec.caches.front(), model::geometry_of(c, dtype));
+  const auto policy = kv::make_policy(
+      v.spec.caches.front(),
+      {.geometry = model::geometry_of(c, dtype), .max_tokens = static_cast<int>(v.context_tokens)});
   for (int layer = 0; layer < c.n_layers; ++layer)
     cost.kv_bytes += 2.0 * c.kv_dim() * static_cast<double>(dtype_bytes(dtype)) *
                      policy->keys_read(layer, v.context_tokens) * v.sequences;

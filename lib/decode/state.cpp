@@ -139,6 +139,7 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
     throw input_error(state.file.where(), "lacks token {}, which cache.kind {} of this run needs",
                       token, cache.policy_of(slot).name())
         .hint("use the cache section of the run that saved the state, or smaller sinks and recent");
+  cache.adopt_prompt(slot);
 }
 
 }  // namespace

@@ -121,7 +121,8 @@ decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DT
 }
 
 double keys_read_share(const recipe::Cache& cache, const model::ModelConfig& config, int length) {
-  const auto policy = kv::make_policy(cache, model::geometry_of(config, DType::f32));
+  const auto policy = kv::make_policy(
+      cache, {.geometry = model::geometry_of(config, DType::f32), .max_tokens = length});
   double keys = 0;
   for (int layer = 0; layer < config.n_layers; ++layer) keys += policy->keys_read(layer, length);
   return keys / config.n_layers / length;

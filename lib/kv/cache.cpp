@@ -4,13 +4,12 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/convert.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
 
 namespace tandem::kv {
 namespace {
-
-constexpr int kMaxSources = 4;
 
 PagedStore::Spec store_spec(const Cache::Spec& s) {
   const Geometry& g = s.geometry;
@@ -23,8 +22,8 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
           .max_slots = s.max_seqs, .max_pages = pages(s.max_tokens)};
 }
 
-/// Repositioned sinks are a second source: partial results, a merge and a turned copy of q.
-bool splits_plan(const Cache::Spec& s) {
+/// Repositioned sinks need a turned copy of q.
+bool turns_q(const Cache::Spec& s) {
   return std::any_of(s.policies.begin(), s.policies.end(), [](const recipe::Cache& c) {
     return c.kind == recipe::CacheKind::streaming && c.reposition && c.sinks > 0;
   });
@@ -35,6 +34,31 @@ size_t q_elements(const Cache::Spec& s) {
          static_cast<size_t>(s.geometry.head_dim);
 }
 
+Bounds bounds_of(const Cache::Spec& s) {
+  return {.geometry = s.geometry, .max_seqs = s.max_seqs, .max_tokens = s.max_tokens,
+          .total_tokens = s.total_tokens};
+}
+
+/// Names the buffers of the i-th policy of a run.
+std::string prefix_of(const Cache::Spec& s, size_t i) {
+  const std::string kind = recipe::yaml_text(s.policies[i].kind);
+  return s.policies.size() == 1 ? "index/" + kind : fmt::format("index/{} {}", i, kind);
+}
+
+/// What the policies of a run need beyond their own buffers.
+struct Needs {
+  size_t sources = 1, scratch_bytes = 0;
+
+  /// A single range goes straight to the output.
+  bool partials() const { return sources > 1 || scratch_bytes > 0; }
+
+  void add(const Policy& p) {
+    sources = std::max(sources, static_cast<size_t>(p.max_sources()));
+    if (p.selector() != nullptr)
+      scratch_bytes = std::max(scratch_bytes, p.selector()->scratch_bytes());
+  }
+};
+
 }  // namespace
 
 void Cache::plan(const Spec& spec, MemoryPlan& plan) {
@@ -43,12 +67,18 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   plan.add("workspace/attention",
            ops::attention_workspace_bytes(spec.max_seqs, spec.max_rows, spec.max_tokens,
                                           g.n_heads, g.n_kv_heads, g.head_dim));
-  for (const recipe::Cache& c : spec.policies) make_policy(c, g)->plan(plan);
-  if (!splits_plan(spec)) return;
-  plan.add("workspace/partial_o", kMaxSources * q_elements(spec) * sizeof(float));
-  plan.add("workspace/partial_lse", kMaxSources * q_elements(spec) /
+  Needs needs;
+  for (size_t i = 0; i < spec.policies.size(); ++i) {
+    const auto policy = make_policy(spec.policies[i], bounds_of(spec));
+    policy->plan(plan, prefix_of(spec, i));
+    needs.add(*policy);
+  }
+  if (needs.scratch_bytes > 0) ListAttention::plan(plan, g, needs.scratch_bytes);
+  if (!needs.partials()) return;
+  plan.add("workspace/partial_o", needs.sources * q_elements(spec) * sizeof(float));
+  plan.add("workspace/partial_lse", needs.sources * q_elements(spec) /
                                         static_cast<size_t>(g.head_dim) * sizeof(float));
-  plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype));
+  if (turns_q(spec)) plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype));
 }
 
 Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope)
@@ -57,12 +87,20 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope)
       rope_(rope),
       policy_of_(static_cast<size_t>(spec.max_seqs)),
       workspace_(arena.take("workspace/attention")),
+      usage_(spec.policies.size()),
       shift_(static_cast<size_t>(spec.max_rows)) {
-  for (const recipe::Cache& c : spec.policies) policies_.push_back(make_policy(c, spec.geometry));
-  if (!splits_plan(spec)) return;
+  Needs needs;
+  for (size_t i = 0; i < spec.policies.size(); ++i) {
+    policies_.push_back(make_policy(spec.policies[i], bounds_of(spec)));
+    policies_.back()->allocate(arena, prefix_of(spec, i));
+    needs.add(*policies_.back());
+  }
+  if (needs.scratch_bytes > 0)
+    lists_ = std::make_unique<ListAttention>(arena, spec.geometry, needs.scratch_bytes);
+  if (!needs.partials()) return;
   partial_o_ = static_cast<float*>(arena.take("workspace/partial_o"));
   partial_lse_ = static_cast<float*>(arena.take("workspace/partial_lse"));
-  q_shifted_ = arena.take("workspace/q_shifted");
+  if (turns_q(spec)) q_shifted_ = arena.take("workspace/q_shifted");
 }
 
 int Cache::create(int policy) {
@@ -74,11 +112,21 @@ int Cache::create(int policy) {
 int Cache::fork(int slot, int policy) {
   const int copy = store_.fork(slot);
   policy_of_[static_cast<size_t>(copy)] = policy;
+  for (const auto& p : policies_) p->on_fork(slot, copy);
   const int token = missing_token(copy, length(copy));
   if (token < 0) return copy;
-  store_.release(copy);
+  release(copy);
   throw input_error("kv cache", "the {} policy needs token {}, which the {} policy gave back",
                     policies_[static_cast<size_t>(policy)]->name(), token, policy_of(slot).name());
+}
+
+void Cache::release(int slot) {
+  for (const auto& p : policies_) p->on_release(slot);
+  store_.release(slot);
+}
+
+void Cache::adopt_prompt(int slot) {
+  for (const auto& p : policies_) p->on_prompt(slot, store_);
 }
 
 void Cache::truncate(int slot, int n) {
@@ -86,6 +134,7 @@ void Cache::truncate(int slot, int n) {
     throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back", n,
                       policy_of(slot).name(), token);
   store_.truncate(slot, n);
+  for (const auto& p : policies_) p->on_truncate(slot, n, store_);
 }
 
 int Cache::missing_token(int slot, int n) const {
@@ -195,7 +244,12 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
   Policy& policy = *policies_[static_cast<size_t>(step.policy)];
   if (step.phase == Phase::extend) policy.select(layer, step, q, plan);
   else plan.add({.window = spec_.geometry.window(layer)});
+  attend_parts(layer, step, plan, out, q);
+  if (plan.selector != nullptr) count_fixed(step, plan);
+}
 
+void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
+                         const Tensor& q) {
   ops::AttentionArgs args{.out = out, .q = q, .k = store_.k(layer), .v = store_.v(layer),
                           .row_begin = step.row_begin, .base = step.base, .pos = step.pos,
                           .page_table = step.page_table, .max_pages = step.max_pages,
@@ -206,31 +260,55 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
     args.key_hi = source.key_hi;
     args.sinks = source.sinks;
     args.window = source.window;
+    args.seq_key_lo = source.seq_key_lo;
   };
-  if (plan.n == 1 && plan.sources[0].q_position_max < 0) {
+  if (plan.n == 1 && plan.selector == nullptr && plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);
-    ops::attention(args, workspace_);
-  } else {
-    const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
-    for (int i = 0; i < plan.n; ++i) {
-      const KeyRange& source = plan.sources[static_cast<size_t>(i)];
-      set_source(source);
-      args.q = q;
-      if (source.q_position_max >= 0) {
-        for (int64_t r = 0; r < rows; ++r)
-          shift_[static_cast<size_t>(r)] =
-              std::min(0, source.q_position_max - step.pos[static_cast<size_t>(r)]);
-        args.q = Tensor(q_shifted_, q.dtype(), {rows, heads, d});
-        ops::rotate_q(args.q, q, rope_, {shift_.data(), static_cast<size_t>(rows)});
-      }
-      args.out = Tensor(partial_o_ + i * rows * heads * d, DType::f32, {rows, heads, d});
-      args.lse = partial_lse_ + i * rows * heads;
-      ops::attention(args, workspace_);
-    }
-    ops::merge_states(out, partial_o_, partial_lse_, plan.n);
+    return ops::attention(args, workspace_);
   }
-  if (step.phase == Phase::prefill)
-    for (const auto& p : policies_) p->on_prefill(layer, step, store_);
+  const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
+  for (int i = 0; i < plan.n; ++i) {
+    const KeyRange& source = plan.sources[static_cast<size_t>(i)];
+    set_source(source);
+    args.q = q;
+    if (source.q_position_max >= 0) {
+      for (int64_t r = 0; r < rows; ++r)
+        shift_[static_cast<size_t>(r)] =
+            std::min(0, source.q_position_max - step.pos[static_cast<size_t>(r)]);
+      args.q = Tensor(q_shifted_, q.dtype(), {rows, heads, d});
+      ops::rotate_q(args.q, q, rope_, {shift_.data(), static_cast<size_t>(rows)});
+    }
+    args.out = Tensor(partial_o_ + i * rows * heads * d, DType::f32, {rows, heads, d});
+    args.lse = partial_lse_ + i * rows * heads;
+    ops::attention(args, workspace_);
+  }
+  int n_parts = plan.n;
+  if (plan.selector != nullptr) {
+    lists_->run(*plan.selector, layer, step, store_, q, partial_o_ + n_parts * rows * heads * d,
+                partial_lse_ + n_parts * rows * heads, usage_[static_cast<size_t>(step.policy)]);
+    ++n_parts;
+  }
+  ops::merge_states(out, partial_o_, partial_lse_, n_parts);
+}
+
+/// Adds what the rows read beside their lists: the ranges of the plan.
+void Cache::count_fixed(const Step& step, const AttendPlan& plan) {
+  KeyUsage& usage = usage_[static_cast<size_t>(step.policy)];
+  const Geometry& g = spec_.geometry;
+  for (int b = 0; b < step.n_seqs; ++b)
+    for (int r = step.row_begin[static_cast<size_t>(b)]; r < step.row_begin[static_cast<size_t>(b) + 1];
+         ++r) {
+      const int visible = step.pos[static_cast<size_t>(r)] + 1;
+      int fixed = 0;
+      for (int i = 0; i < plan.n; ++i) {
+        const int32_t* lo = plan.sources[static_cast<size_t>(i)].seq_key_lo;
+        fixed += visible - (lo == nullptr ? 0 : lo[b]);
+      }
+      usage.queries += g.n_heads;
+      usage.visible += double{1} * g.n_heads * visible;
+      usage.fixed += double{1} * g.n_heads * fixed;
+      usage.key_bytes += 2.0 * g.n_kv_heads * g.head_dim * double(dtype_bytes(g.dtype)) * fixed;
+    }
 }
 
 void Cache::commit(const Step& step) {
@@ -251,6 +329,9 @@ void Cache::commit(const Step& step, std::span<const int> kept,
         store_.move_token(slot, base + paths[i][static_cast<size_t>(to)], base + to);
     store_.set_length(slot, base + kept[i]);
   }
+  if (step.phase == Phase::prefill)
+    for (int b = 0; b < step.n_seqs; ++b)
+      if (step.last_chunk[static_cast<size_t>(b)] != 0) adopt_prompt(step.slot[static_cast<size_t>(b)]);
   policies_[static_cast<size_t>(step.policy)]->commit(step, kept, store_);
 }
 

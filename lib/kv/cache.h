@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "kv/list_attention.h"
 #include "kv/policy.h"
 #include "ops/rope_table.h"
 
@@ -28,12 +29,16 @@ class Cache {
   /// A new sequence that shares the committed tokens of `slot`, under `policy`.
   /// errors   kind input when it needs tokens that the policy of `slot` gave back; kind memory
   int fork(int slot, int policy);
-  void release(int slot) { store_.release(slot); }
+  void release(int slot);
   int length(int slot) const { return store_.length(slot); }
   const Policy& policy_of(int slot) const { return policy(policy_of_[static_cast<size_t>(slot)]); }
   /// Drops committed tokens from the end.
   /// errors   kind input when `n` would need keys that the policy gave back
   void truncate(int slot, int n);
+
+  /// Tells the policies that the committed tokens of `slot` are a prompt whose K and V are in the
+  /// store, though no prefill put them there (restored or random ones).
+  void adopt_prompt(int slot);
 
   /// Lays out a step: pages for the new rows, positions, page tables. A prefill that continues text
   /// which a policy has cut runs as `extend`: the dense keys no longer exist. All sequences of a
@@ -57,6 +62,9 @@ class Cache {
   const PagedStore& store() const { return store_; }
   PagedStore& store() { return store_; }
 
+  /// What rows of a policy have read from their selections since the start.
+  const KeyUsage& usage(int policy) const { return usage_[static_cast<size_t>(policy)]; }
+
   /// Whether keys that dense attention would read were given back.
   bool is_cut(int slot) const;
   /// First token that a row at position `n` <= length would read although it was given back; -1 = none.
@@ -65,6 +73,9 @@ class Cache {
   std::vector<std::pair<int, int>> live_ranges(int slot) const;
 
  private:
+  void attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
+                    const Tensor& q);
+  void count_fixed(const Step& step, const AttendPlan& plan);
   void add_rows(Step& step, const SeqRows& rows, const Tree* tree);
   void add_tree(Step& step, int first_row, const Tree& tree) const;
 
@@ -74,9 +85,12 @@ class Cache {
   std::vector<std::unique_ptr<Policy>> policies_;
   std::vector<int> policy_of_;  // by slot
   void* workspace_;
-  float* partial_o_ = nullptr;    // [4, max_rows, n_heads, head_dim], when a policy splits its plan
-  float* partial_lse_ = nullptr;  // [4, max_rows, n_heads]
+  // When a policy's plans have several sources:
+  float* partial_o_ = nullptr;    // [sources, max_rows, n_heads, head_dim]
+  float* partial_lse_ = nullptr;  // [sources, max_rows, n_heads]
   void* q_shifted_ = nullptr;     // [max_rows, n_heads, head_dim]
+  std::unique_ptr<ListAttention> lists_;  // when a policy has a selector
+  std::vector<KeyUsage> usage_;           // by policy
   std::vector<int32_t> shift_;    // [max_rows]
 };
 

@@ -20,6 +20,7 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
       }
   }
   store.set_length(slot, n);
+  cache.adopt_prompt(slot);
 }
 
 }  // namespace tandem::kv

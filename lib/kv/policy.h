@@ -4,12 +4,14 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "kv/key_list.h"
 #include "kv/paged_store.h"
 #include "kv/step.h"
 #include "recipe/sections.h"
-#include "tensor/memory_plan.h"
+#include "tensor/arena.h"
 
 namespace tandem::kv {
 
@@ -26,6 +28,14 @@ struct Geometry {
   int window(int layer) const { return layer >= sliding_window_from ? sliding_window : 0; }
 };
 
+/// What bounds a run, for policies that hold data of their own.
+struct Bounds {
+  Geometry geometry;
+  int max_seqs = 1;          // sequences alive at once
+  int max_tokens = 0;        // of one sequence
+  int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
+};
+
 /// A source over the paged store: rules on absolute key positions, evaluated per row in the kernel.
 /// A row at position p sees key j if key_lo <= j < key_hi and (j < sinks or window == 0 or
 /// p - j < window), and of the new rows those that chain or tree allow.
@@ -36,12 +46,15 @@ struct KeyRange {
   int32_t window = 0;
   /// Rows beyond this position query as if they stood at it (kv-methods 1.6 b); -1 = true positions.
   int32_t q_position_max = -1;
+  /// [B] a lower bound for each sequence, beside key_lo; null = none. Lives as long as the plan.
+  const int32_t* seq_key_lo = nullptr;
 };
 
 /// Union of disjoint sources; the runtime merges their partial results.
 struct AttendPlan {
   std::array<KeyRange, 4> sources;
   int n = 0;
+  const KeySelector* selector = nullptr;  // one more source: lists of keys
 
   void add(const KeyRange& source) { sources[static_cast<size_t>(n++)] = source; }
 };
@@ -52,23 +65,36 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual std::string_view name() const = 0;
-  /// Bytes beyond the shared store.
-  virtual void plan(MemoryPlan&) const {}
-  /// K and V of the step's rows are in the store; called after the layer's dense attention.
-  virtual void on_prefill(int /*layer*/, const Step&, const PagedStore&) {}
+  /// Bytes beyond the shared store. `prefix` names this policy's buffers.
+  virtual void plan(MemoryPlan&, const std::string& /*prefix*/) const {}
+  /// Takes what was planned.
+  virtual void allocate(Arena&, const std::string& /*prefix*/) {}
+  /// A prompt ends: K and V of all committed tokens of `slot` are in the store, none was given back.
+  /// May come again for the same slot after more tokens were prefilled.
+  virtual void on_prompt(int /*slot*/, const PagedStore&) {}
   /// Which keys the rows of an extend step see. Reads persistent state, writes none.
   virtual void select(int layer, const Step&, const Tensor& q, AttendPlan&) = 0;
   /// `kept[b]` rows of each sequence are now part of it; old state may be dropped.
   virtual void commit(const Step&, std::span<const int> /*kept*/, PagedStore&) {}
+  /// Sequences come and go: `to` becomes a copy of `from`; `slot` ends; `slot` is cut to n tokens.
+  virtual void on_fork(int /*from*/, int /*to*/) {}
+  virtual void on_release(int /*slot*/) {}
+  virtual void on_truncate(int /*slot*/, int /*n*/, const PagedStore&) {}
   /// How many of the first tokens a row may need.
   virtual int sinks_needed() const { return 0; }
   /// How many of the newest tokens, its own included, a row may need beyond the sinks; older ones may
   /// be given back.
   virtual int recent_needed() const { return std::numeric_limits<int>::max(); }
-  /// Keys that one new token of a sequence of `length` tokens reads in a layer, per KV head.
+  /// Most sources of a plan, the selector included; beyond one, partial results are merged.
+  virtual int max_sources() const { return 1; }
+  /// Keys that one new token of a sequence of `length` tokens reads in a layer, per KV head; for a
+  /// policy that chooses by content an estimate (usage() counts).
   virtual int keys_read(int layer, int length) const = 0;
+  /// The policy's selector, to plan its scratch; null without.
+  virtual const KeySelector* selector() const { return nullptr; }
 };
 
-std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Geometry& geometry);
+/// errors   kind recipe when the settings do not fit the model
+std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bounds);
 
 }  // namespace tandem::kv

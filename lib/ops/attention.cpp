@@ -41,6 +41,7 @@ void attention(const AttentionArgs& a, void* workspace) {
   p.head_dim = static_cast<int>(a.q.size(2));
   p.mask_words = a.mask_words;
   p.key_lo = a.key_lo;
+  p.seq_key_lo = a.seq_key_lo;
   p.key_hi = a.key_hi;
   p.sinks = a.sinks;
   p.window = a.window;

@@ -21,6 +21,7 @@ struct AttentionArgs {
   std::span<const uint64_t> tree_mask;  // [R, mask_words]; empty for chains
   int mask_words = 0;
   int32_t key_lo = 0, key_hi = 0, sinks = 0, window = 0;
+  const int32_t* seq_key_lo = nullptr;  // [B]
   float scale = 1.0f;
 };
 

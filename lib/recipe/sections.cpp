@@ -28,4 +28,22 @@ void Run::check(Problems& p) const {
     p.field("device", "run.device: expected auto, cpu, cuda or cuda:N[,M..], found '{}'", device);
 }
 
+void Lsh::check(Problems& p) const {
+  if (min_hits > tables)
+    p.field("min_hits", "cache.lsh.min_hits: {} tables must agree, but there are {}", min_hits,
+            tables);
+}
+
+void Quest::check(Problems& p) const {
+  if (64 % page != 0)
+    p.field("page", "cache.quest.page: expected a divisor of 64, found {}", page);
+}
+
+void Hybrid::check(Problems& p) const {
+  if (bits % 32 != 0)
+    p.field("bits", "cache.hybrid.bits: expected a multiple of 32, found {}", bits);
+  if (tail != HybridTail::none && tail != HybridTail::lsh && sample <= 0)
+    p.field("sample", "cache.hybrid.sample: tail {} needs a share above 0", yaml_text(tail));
+}
+
 }  // namespace tandem::recipe

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "recipe/cache_section.h"
 #include "recipe/fields.h"
 
 // The sections that tools share, spelled the same everywhere. A tool's recipe struct holds those
@@ -76,24 +77,6 @@ struct Sampling {
       "divides the score of tokens seen; 1 = off");
     v("max_tokens", max_tokens, at_least(0).unit("tokens"), "new tokens of a sequence, at most");
     v("stop", stop, "texts that end a sequence; they are not shown");
-  }
-};
-
-enum class CacheKind : uint8_t { full, streaming };
-constexpr std::array<std::string_view, 2> enum_names(CacheKind) { return {"full", "streaming"}; }
-
-struct Cache {
-  CacheKind kind = CacheKind::full;
-  TokenCount sinks{4};
-  TokenCount recent{64};
-  bool reposition = false;
-
-  template <class V>
-  void fields(V& v) {
-    v("kind", kind, "which keys attention reads");
-    v("sinks", sinks, at_least(0).unit("tokens"), "first tokens that are always read");
-    v("recent", recent, at_least(1).unit("tokens"), "last tokens that are always read");
-    v("reposition", reposition, "streaming: count positions within the cache, not in the text");
   }
 };
 

@@ -1,16 +1,31 @@
 #include "text/sentencepiece_model.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "base/error.h"
+#include "io/quote.h"
+#include "text/character_map.h"
+#include "text/utf8.h"
 
 namespace tandem::text {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "tables are read in place");
+
+constexpr size_t kMostBytes = size_t{64} << 20;  // sixteen times the largest in use
+constexpr size_t kMostPieces = size_t{1} << 22;  // likewise
+constexpr size_t kLongestPiece = 1024;           // the library's recursion descends once a byte
+constexpr size_t kMostNested = 64;  // user-defined symbols that match at one place: its table
+
+enum WireType : uint64_t { kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5 };
+
+constexpr uint64_t tag_of(uint64_t field, WireType type) { return field << 3 | type; }
 
 /// Walks the fields of one serialized protocol buffer message.
 class Fields {
@@ -20,20 +35,24 @@ class Fields {
   /// Moves to the next field; false at the end or where the bytes are malformed.
   bool next() {
     if (rest_.empty()) return false;
-    const auto tag = varint();
-    if (!tag) return fail();
-    number = *tag >> 3;
+    const auto read = varint();
+    if (!read || *read < 8 || *read > UINT32_MAX) return fail();
+    tag = *read;
+    number = 0;
     bytes = {};
-    switch (*tag & 7) {
-      case 0:
-        return varint() ? true : fail();
-      case 1:
+    switch (tag & 7) {
+      case kVarint: {
+        const auto value = varint();
+        number = value.value_or(0);
+        return value ? true : fail();
+      }
+      case kEightBytes:
         return skip(8);
-      case 2: {
+      case kBytes: {
         const auto length = varint();
         return length ? skip(*length) : fail();
       }
-      case 5:
+      case kFourBytes:
         return skip(4);
       default:
         return fail();
@@ -42,8 +61,9 @@ class Fields {
 
   bool is_malformed() const { return malformed_; }
 
-  uint64_t number = 0;
-  std::string_view bytes;  // contents, for strings and messages
+  uint64_t tag = 0;        // see tag_of
+  uint64_t number = 0;     // value of a varint
+  std::string_view bytes;  // contents of a string, a message or a number of fixed size
 
  private:
   bool fail() {
@@ -73,49 +93,158 @@ class Fields {
   bool malformed_ = false;
 };
 
-/// The map is a 4-byte size, a Darts-clone double array of that many bytes, then zero-terminated
-/// replacement texts that its leaves point to.
-bool charsmap_stays_inside(std::string_view map) {
-  uint32_t trie_bytes = 0;
-  if (map.size() < sizeof(trie_bytes)) return false;
-  std::memcpy(&trie_bytes, map.data(), sizeof(trie_bytes));
-  map.remove_prefix(sizeof(trie_bytes));
-  if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes > map.size()) return false;
-  const std::string_view texts = map.substr(trie_bytes);
-  if (texts.empty() || texts.back() != '\0') return false;
-  const size_t n_units = trie_bytes / 4;
-  for (size_t i = 0; i < n_units; ++i) {
-    uint32_t unit = 0;
-    std::memcpy(&unit, map.data() + 4 * i, sizeof(unit));
-    const bool is_leaf = (unit >> 31) != 0;
-    if (is_leaf) {
-      if ((unit & 0x7FFFFFFFu) >= texts.size()) return false;
-      continue;
-    }
-    const uint32_t offset = (unit >> 10) << ((unit & (1u << 9)) >> 6);
-    if (((i ^ offset) | 0xFF) >= n_units) return false;  // its children lie at base ^ byte
+/// A message under construction.
+class Message {
+ public:
+  void number(uint64_t field, uint64_t value) {
+    varint(tag_of(field, kVarint));
+    varint(value);
   }
-  return true;
+  void four_bytes(uint64_t field, float value) {
+    varint(tag_of(field, kFourBytes));
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  void text(uint64_t field, std::string_view value) {
+    varint(tag_of(field, kBytes));
+    varint(value.size());
+    bytes += value;
+  }
+
+  std::string bytes;
+
+ private:
+  void varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>((value & 0x7F) | 0x80);
+    bytes += static_cast<char>(value);
+  }
+};
+
+/// The length of the longest chain of texts, each a prefix of the next.
+size_t longest_prefix_chain(std::vector<std::string_view> texts) {
+  std::ranges::sort(texts);
+  std::vector<std::string_view> chain;
+  size_t longest = 0;
+  for (const std::string_view text : texts) {
+    while (!chain.empty() && !text.starts_with(chain.back())) chain.pop_back();
+    chain.push_back(text);
+    longest = std::max(longest, chain.size());
+  }
+  return longest;
 }
+
+/// Reads a ModelProto and writes again what of it encoding needs. Of a field that occurs twice the
+/// later value wins, also in two messages of one field: so do all parsers of protocol buffers.
+class ModelCopy {
+ public:
+  ModelCopy(std::string_view model, const std::string& where) : where_(where) {
+    if (model.size() > kMostBytes)
+      refuse(fmt::format("it has {} bytes, more than {}", model.size(), kMostBytes));
+    const bool is_whole = read(model, [&](const Fields& part) {
+      if (part.tag == tag_of(1, kBytes)) add_piece(part.bytes);
+      if (part.tag == tag_of(2, kBytes) && !read(part.bytes, [&](auto& f) { set_trainer(f); }))
+        refuse("its trainer is damaged");
+      if (part.tag == tag_of(3, kBytes) && !read(part.bytes, [&](auto& f) { set_normalizer(f); }))
+        refuse("its normalizer is damaged");
+    });
+    if (!is_whole) refuse("it is not a whole protocol buffer");
+    if (!charsmap_.empty() && !is_sound_character_map(charsmap_))
+      refuse("its character map is damaged");
+    if (longest_prefix_chain(std::move(user_defined_)) > kMostNested)
+      refuse(fmt::format("over {} of its user-defined symbols begin one another", kMostNested));
+  }
+
+  std::string take_bytes() {
+    Message trainer, normalizer;
+    trainer.number(3, model_type_);
+    trainer.number(24, space_as_suffix_);
+    trainer.number(35, byte_fallback_);
+    trainer.text(46, bos_);
+    trainer.text(47, eos_);
+    normalizer.text(2, charsmap_);
+    normalizer.number(3, dummy_prefix_);
+    normalizer.number(4, removes_spaces_);
+    normalizer.number(5, escapes_spaces_);
+    model_.text(2, trainer.bytes);
+    model_.text(3, normalizer.bytes);
+    return std::move(model_.bytes);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw input_error(where_, "not a SentencePiece model: {}", what)
+        .hint("the file is damaged, truncated or a Git LFS pointer; download it again");
+  }
+
+  /// False if the message is malformed.
+  template <class OnField>
+  static bool read(std::string_view message, const OnField& on_field) {
+    Fields fields(message);
+    while (fields.next()) on_field(fields);
+    return !fields.is_malformed();
+  }
+
+  void add_piece(std::string_view message) {
+    constexpr uint64_t kNormal = 1, kUserDefined = 4, kLastType = 6;
+    std::string_view text;
+    float score = 0;
+    uint64_t type = kNormal;
+    const bool is_whole = read(message, [&](const Fields& f) {
+      if (f.tag == tag_of(1, kBytes)) text = f.bytes;
+      if (f.tag == tag_of(2, kFourBytes)) std::memcpy(&score, f.bytes.data(), sizeof(score));
+      if (f.tag == tag_of(3, kVarint)) type = f.number;
+    });
+    const auto refuse_piece = [&](std::string_view what) {
+      refuse(fmt::format("piece {}, {}, {}", n_pieces_, io::quote(text), what));
+    };
+    if (!is_whole) refuse_piece("is damaged");
+    if (n_pieces_ == kMostPieces) refuse(fmt::format("it has more than {} pieces", kMostPieces));
+    if (text.empty()) refuse_piece("is empty");
+    if (text.size() > kLongestPiece)
+      refuse_piece(fmt::format("has {} bytes, more than {}", text.size(), kLongestPiece));
+    if (find_invalid_utf8(text) != std::string_view::npos) refuse_piece("is not UTF-8");
+    if (text.find('\0') != std::string_view::npos) refuse_piece("holds a zero byte");
+    if (!std::isfinite(score)) refuse_piece(fmt::format("has the score {}", score));
+    if (type < kNormal || type > kLastType) refuse_piece(fmt::format("is of type {}", type));
+    if (type == kUserDefined) user_defined_.push_back(text);
+    Message piece;
+    piece.text(1, text);
+    piece.four_bytes(2, score);
+    piece.number(3, type);
+    model_.text(1, piece.bytes);
+    ++n_pieces_;
+  }
+
+  void set_trainer(const Fields& f) {
+    if (f.tag == tag_of(3, kVarint) && (f.number < 1 || f.number > 4))
+      refuse(fmt::format("its model type is {}, expected 1 to 4", f.number));
+    if (f.tag == tag_of(3, kVarint)) model_type_ = f.number;
+    if (f.tag == tag_of(24, kVarint)) space_as_suffix_ = f.number != 0;
+    if (f.tag == tag_of(35, kVarint)) byte_fallback_ = f.number != 0;
+    if (f.tag == tag_of(46, kBytes)) bos_ = f.bytes;
+    if (f.tag == tag_of(47, kBytes)) eos_ = f.bytes;
+  }
+
+  void set_normalizer(const Fields& f) {
+    if (f.tag == tag_of(2, kBytes)) charsmap_ = f.bytes;
+    if (f.tag == tag_of(3, kVarint)) dummy_prefix_ = f.number != 0;
+    if (f.tag == tag_of(4, kVarint)) removes_spaces_ = f.number != 0;
+    if (f.tag == tag_of(5, kVarint)) escapes_spaces_ = f.number != 0;
+  }
+
+  const std::string& where_;
+  Message model_;
+  size_t n_pieces_ = 0;
+  std::vector<std::string_view> user_defined_;
+  uint64_t model_type_ = 1;
+  bool byte_fallback_ = false, space_as_suffix_ = false;
+  bool dummy_prefix_ = true, removes_spaces_ = true, escapes_spaces_ = true;
+  std::string_view bos_, eos_, charsmap_;
+};
 
 }  // namespace
 
-void check_sentencepiece_model(std::string_view model, const std::string& where) {
-  constexpr uint64_t kNormalizerSpec = 3, kDenormalizerSpec = 5, kCharsmap = 2;
-  const auto refuse = [&](const char* what) {
-    throw input_error(where, "not a SentencePiece model: {}", what)
-        .hint("the file is truncated or a Git LFS pointer; download it again");
-  };
-  Fields fields(model);
-  while (fields.next()) {
-    if (fields.number != kNormalizerSpec && fields.number != kDenormalizerSpec) continue;
-    Fields spec(fields.bytes);
-    while (spec.next())
-      if (spec.number == kCharsmap && !spec.bytes.empty() && !charsmap_stays_inside(spec.bytes))
-        refuse("its character map is damaged");
-    if (spec.is_malformed()) refuse("its normalizer is damaged");
-  }
-  if (fields.is_malformed()) refuse("it is not a whole protocol buffer");
+std::string checked_sentencepiece_model(std::string_view model, const std::string& where) {
+  return ModelCopy(model, where).take_bytes();
 }
 
 std::string without_dummy_prefix(std::string model) {

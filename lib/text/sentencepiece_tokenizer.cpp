@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "io/quote.h"
 #include "text/sentencepiece_model.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_config.h"
@@ -31,7 +32,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     const auto status = prefixes_first_part_ && first
                             ? model_->Encode(std::string(kSpaceMark).append(part), &part_ids)
                             : model_->Encode(part, &part_ids);
-    if (!status.ok()) throw input_error("text", "SentencePiece: {}", status.message());
+    if (!status.ok())
+      throw input_error("text", "SentencePiece: {}", io::quote(status.message(), 200));
     ids.insert(ids.end(), part_ids.begin(), part_ids.end());
   }
 
@@ -46,7 +48,7 @@ std::unique_ptr<sentencepiece::SentencePieceProcessor> parse_model(const std::st
   const auto status = model->LoadFromSerializedProto(bytes);
   if (!status.ok() || model->GetPieceSize() == 0)
     throw input_error(where, "not a SentencePiece model: {}",
-                      status.ok() ? "it has no pieces" : status.message())
+                      status.ok() ? "it has no pieces" : io::quote(status.message(), 200))
         .hint("the file is truncated or a Git LFS pointer; download it again");
   return model;
 }
@@ -90,15 +92,15 @@ void collect_tokens(TokenizerParts& parts, const sentencepiece::SentencePiecePro
     if (known.contains(token.content)) continue;
     const auto i = static_cast<size_t>(token.id);
     if (token.id < n_pieces && model.IdToPiece(token.id) != token.content)
-      throw input_error(where, "the added token '{}' has the id {} of the piece '{}'",
-                        token.content, token.id, model.IdToPiece(token.id));
+      throw input_error(where, "the added token {} has the id {} of the piece {}",
+                        io::quote(token.content), token.id, io::quote(model.IdToPiece(token.id)));
     if (i >= limit)
-      throw input_error(where, "the added token '{}' has the id {}, far beyond the {} pieces",
-                        token.content, token.id, n_pieces);
+      throw input_error(where, "the added token {} has the id {}, far beyond the {} pieces",
+                        io::quote(token.content), token.id, n_pieces);
     if (i >= parts.bytes.size()) parts.bytes.resize(i + 1);
     if (token.id >= n_pieces && !parts.bytes[i].empty() && parts.bytes[i] != token.content)
-      throw input_error(where, "the added tokens '{}' and '{}' have the same id {}", parts.bytes[i],
-                        token.content, token.id);
+      throw input_error(where, "the added tokens {} and {} have the same id {}",
+                        io::quote(parts.bytes[i]), io::quote(token.content), token.id);
     parts.bytes[i] = token.content;
     token.special = token.special || special.contains(token.content);
     token.normalized = false;  // the library normalises only what lies between added tokens
@@ -120,8 +122,7 @@ std::optional<int32_t> resolve(const TokenizerParts& parts, const std::optional<
 std::unique_ptr<Tokenizer> tokenizer_from_sentencepiece(std::string_view model_bytes,
                                                         const TokenizerConfig& config,
                                                         const std::string& where) {
-  check_sentencepiece_model(model_bytes, where);
-  std::string bytes(model_bytes);
+  std::string bytes = checked_sentencepiece_model(model_bytes, where);
   auto model = parse_model(bytes, where);
   TokenizerParts parts;
   parts.drops_leading_space = adds_dummy_prefix(*model);

@@ -36,8 +36,8 @@ def rope_divisors(shape, np, low=1.0, high=4.0, original_context=8192):
 
 
 def write_model(path, shape):
-    """One GGUF file: matrices bf16, normal with sigma 0.02; norms f32, all ones; the output matrix
-    is the embedding's, as in the real model; no vocabulary."""
+    """One GGUF file: matrices bf16, random of size 2^-7 to 2^-5 (root mean square 0.019); norms
+    f32, all ones; the output matrix is the embedding's, as in the real model; no vocabulary."""
     import gguf
     import numpy as np
 
@@ -82,10 +82,8 @@ def write_model(path, shape):
     rng = np.random.default_rng(0)
     weight_bytes = 0
     for _, t in tensors:
-        if isinstance(t, tuple):  # rounded to the nearest bf16, ties to even
-            bits = (rng.standard_normal(t, np.float32) * np.float32(0.02)).view(np.uint32)
-            bits += 0x7FFF + (bits >> 16 & 1)
-            t = (bits >> 16).astype(np.uint16)
+        if isinstance(t, tuple):  # sign, mantissa and the exponent's last bit are random
+            t = rng.integers(0, 1 << 16, t, np.uint16) & 0x80FF | 0x3C00
         writer.write_tensor_data(t)
         weight_bytes += t.nbytes
     writer.close()
@@ -107,6 +105,7 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="keep llama.cpp's own log")
     args = parser.parse_args()
 
+    import gguf
     import llama_cpp as lib
     import numpy as np
 
@@ -133,7 +132,7 @@ def main():
             params = lib.llama_context_default_params()
             params.n_ctx, params.n_batch, params.n_ubatch = longest, longest, args.ubatch
             params.n_threads = params.n_threads_batch = args.threads
-            params.type_k = params.type_v = getattr(lib, "GGML_TYPE_" + args.kv.upper())
+            params.type_k = params.type_v = gguf.GGMLQuantizationType[args.kv.upper()]
             params.flash_attn_type = flash
             self.handle = lib.llama_init_from_model(model, params)
             if not self.handle:
@@ -143,7 +142,7 @@ def main():
             lib.llama_memory_seq_rm(lib.llama_get_memory(self.handle), 0, position, -1)
 
         def feed(self, n):
-            """Appends n random tokens; returns the seconds until the last one's logits are there."""
+            """Appends n random tokens; returns the seconds until the last one has its logits."""
             tokens = (lib.llama_token * n)(*rng.integers(0, shape["vocab_size"], n).tolist())
             batch = lib.llama_batch_get_one(tokens, n)  # asks for the last token's logits alone
             start = time.perf_counter()

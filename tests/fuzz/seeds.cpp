@@ -9,6 +9,7 @@
 #include "io/jsonl.h"
 #include "io/safetensors.h"
 #include "kv/paged_store.h"
+#include "sentencepiece_bytes.h"
 #include "state_model.h"
 #include "temporary_folder.h"
 #include "text/tokenizer_config.h"
@@ -125,6 +126,29 @@ Seeds vocab_merges() {
   return {vocab.dump() + '\0' + merges};
 }
 
+/// BPE with byte fallback; unigram and characters with a character map and user-defined symbols.
+Seeds sentencepiece() {
+  using namespace text::test;
+  constexpr int kNormal = 1, kUserDefined = 4, kUnused = 5, kByte = 6;
+  std::vector<Piece> pieces = {{"\u2581", -3, kNormal},    {"l", -5, kNormal},
+                               {"o", -4, kNormal},         {"lo", -2, kNormal},
+                               {"llo", -1, kUnused},       {"\u2581wo", -7, kNormal},
+                               {"he", -1.5f, kUserDefined}};
+  const ModelSettings mapped = {
+      .byte_fallback = false,
+      .charsmap = charsmap({{"H", "h"}, {"\u00e9", "e\u0301"}, {"\n", " "}, {"1", "one"}})};
+  Seeds seeds;
+  for (const int model_type : {1, 2, 4}) {
+    ModelSettings settings = mapped;
+    settings.model_type = model_type;
+    seeds.push_back(sentencepiece_model(pieces, settings));
+  }
+  for (int byte = 0; byte < 256; ++byte)
+    pieces.push_back({fmt::format("<0x{:02X}>", byte), 0, kByte});
+  seeds.push_back(sentencepiece_model(pieces));
+  return seeds;
+}
+
 Seeds tokenizer_config() { return {io::read_file(kModels / "tiny-2m/tokenizer_config.json")}; }
 
 Seeds chat_template() {
@@ -157,12 +181,18 @@ Seeds state() {
 }
 
 const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
-    {"safetensors", safetensors},           {"config_json", config_json},
-    {"shard_index", shard_index},           {"jsonl", jsonl},
-    {"recipe_yaml", recipe_yaml},           {"state", state},
-    {"tokenizer_json", tokenizer_json},     {"vocab_merges", vocab_merges},
-    {"tokenizer_config", tokenizer_config}, {"chat_template", chat_template},
+    {"safetensors", safetensors},
+    {"config_json", config_json},
+    {"shard_index", shard_index},
+    {"jsonl", jsonl},
+    {"recipe_yaml", recipe_yaml},
+    {"state", state},
+    {"tokenizer_json", tokenizer_json},
+    {"vocab_merges", vocab_merges},
+    {"tokenizer_config", tokenizer_config},
+    {"chat_template", chat_template},
     {"prompts", prompts},
+    {"sentencepiece", sentencepiece},
 };
 
 }  // namespace

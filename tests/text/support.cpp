@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <fstream>
 
 #include "text/byte_level.h"
@@ -60,51 +59,6 @@ json added_token(const std::string& content, bool special, const json& flags) {
 
 std::unique_ptr<Tokenizer> from_json(const json& file) {
   return tokenizer_from_json(file.dump(), TokenizerConfig{}, "tokenizer.json");
-}
-
-namespace {
-
-void append_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7F) | 0x80);
-  out += static_cast<char>(value);
-}
-
-void append_number(std::string& out, int field, uint64_t value) {
-  append_varint(out, static_cast<uint64_t>(field) << 3);
-  append_varint(out, value);
-}
-
-void append_bytes(std::string& out, int field, std::string_view bytes) {
-  append_varint(out, (static_cast<uint64_t>(field) << 3) | 2);
-  append_varint(out, bytes.size());
-  out += bytes;
-}
-
-}  // namespace
-
-std::string sentencepiece_model(const std::vector<Piece>& pieces, bool add_dummy_prefix) {
-  std::vector<Piece> all = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3}};
-  all.insert(all.end(), pieces.begin(), pieces.end());
-  std::string model;
-  for (const Piece& piece : all) {
-    std::string message, score(4, '\0');
-    append_bytes(message, 1, piece.text);
-    message += "\x15";  // field 2, four bytes
-    std::memcpy(score.data(), &piece.score, 4);
-    message += score;
-    append_number(message, 3, static_cast<uint64_t>(piece.type));
-    append_bytes(model, 1, message);
-  }
-  std::string trainer, normalizer;
-  append_number(trainer, 3, 2);   // model_type BPE
-  append_number(trainer, 35, 1);  // byte_fallback
-  append_bytes(model, 2, trainer);
-  append_bytes(normalizer, 1, "identity");
-  append_number(normalizer, 3, add_dummy_prefix ? 1 : 0);
-  append_number(normalizer, 4, 0);  // remove_extra_whitespaces
-  append_number(normalizer, 5, 1);  // escape_whitespaces
-  append_bytes(model, 3, normalizer);
-  return model;
 }
 
 Error error_of(const std::function<void()>& action) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "sentencepiece_bytes.h"
 #include "text/tokenizer.h"
 
 namespace tandem::text::test {
@@ -41,15 +42,6 @@ json byte_level_json(const std::vector<std::pair<std::string, std::string>>& mer
 json added_token(const std::string& content, bool special, const json& flags = json::object());
 
 std::unique_ptr<Tokenizer> from_json(const json& file);
-
-/// A piece of a SentencePiece model: text, score, type (1 normal, 2 unknown, 3 control, 6 byte).
-struct Piece {
-  std::string text;
-  float score;
-  int type;
-};
-/// Serialized BPE model with <unk>, <s>, </s> as ids 0..2, then `pieces`; identity normaliser.
-std::string sentencepiece_model(const std::vector<Piece>& pieces, bool add_dummy_prefix = true);
 
 /// What `action` throws; the test fails if it throws nothing or another type.
 Error error_of(const std::function<void()>& action);

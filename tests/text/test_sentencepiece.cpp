@@ -1,16 +1,22 @@
 #include <doctest/doctest.h>
 
+#include <cstring>
+#include <limits>
+
+#include "text/sentencepiece_model.h"
 #include "text/support.h"
 #include "text/tokenizer_config.h"
 
 using namespace tandem;
 using namespace tandem::text;
+using namespace std::string_literals;
 using test::Piece;
 
 namespace {
 
 using Ids = std::vector<int32_t>;
-constexpr int kNormal = 1, kControl = 3, kByte = 6;
+constexpr int kNormal = 1, kControl = 3, kUserDefined = 4, kByte = 6;
+constexpr int kUnigram = 1;
 
 // ids: 0 <unk>, 1 <s>, 2 </s>, 3 [X], 4.. as listed, then 256 bytes from kFirstByte.
 enum : int32_t { kX = 3, kMark, kA, kB, kMarkA, kAb, kFirstByte };
@@ -20,11 +26,39 @@ std::string small_model(bool add_dummy_prefix = true) {
                                {"b", -5, kNormal},   {"\u2581a", -1, kNormal}, {"ab", -2, kNormal}};
   for (int byte = 0; byte < 256; ++byte)
     pieces.push_back({fmt::format("<0x{:02X}>", byte), 0, kByte});
-  return test::sentencepiece_model(pieces, add_dummy_prefix);
+  return test::sentencepiece_model(pieces, {.add_dummy_prefix = add_dummy_prefix});
 }
 
 std::unique_ptr<Tokenizer> make(const TokenizerConfig& config = {}) {
   return tokenizer_from_sentencepiece(small_model(), config, "tokenizer.model");
+}
+
+/// The message with which a model of these bytes is refused; empty if it is not.
+std::string refusal(const std::string& model) {
+  try {
+    const auto t = tokenizer_from_sentencepiece(model, {}, "m");
+    t->decode(t->encode("a dd e"));
+    return "";
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::input);
+    return error.what();
+  }
+}
+
+std::string refusal(const std::vector<Piece>& pieces,
+                    const test::ModelSettings& settings = {.byte_fallback = false}) {
+  return refusal(test::sentencepiece_model(pieces, settings));
+}
+
+bool says(const std::string& message, std::string_view part) {
+  return message.find(part) != std::string::npos;
+}
+
+/// Texts of 1 to n times the letter d, each a prefix of the next.
+std::vector<std::string> nested(size_t n) {
+  std::vector<std::string> texts;
+  for (size_t i = 1; i <= n; ++i) texts.push_back(std::string(i, 'd'));
+  return texts;
 }
 
 }  // namespace
@@ -130,9 +164,105 @@ TEST_SUITE("text/sentencepiece") {
         "a\0",
         10);
     for (const std::string& map : {far_offset, no_terminator, size_beyond, std::string("\x01")})
-      CHECK(std::string(test::error_of([&] {
-                          tokenizer_from_sentencepiece(with_map(map), {}, "m");
-                        }).what())
-                .find("character map") != std::string::npos);
+      CHECK(says(refusal(with_map(map)), "character map"));
+  }
+
+  TEST_CASE("a character map is followed; one that leads in a circle or too far is refused") {
+    const auto refusal_of_map = [](const std::string& map) {
+      return refusal({{"d", -1, kNormal}}, {.byte_fallback = false, .charsmap = map});
+    };
+    const auto t = tokenizer_from_sentencepiece(
+        test::sentencepiece_model({{"d", -1, kNormal}, {"\u2581", -2, kNormal}},
+                                  {.byte_fallback = false,
+                                   .add_dummy_prefix = false,
+                                   .charsmap = test::charsmap({{"D", "d"}, {"\u00E9", "dd"}})}),
+        {}, "m");
+    CHECK(t->encode("D\u00E9d", {.add_bos = false}) == Ids{3, 3, 3, 3});
+
+    const std::string good = test::charsmap({{"d", "e"}});
+    CHECK(refusal_of_map(good).empty());
+    const auto unit = [](const std::string& map, uint32_t i) {
+      uint32_t value = 0;
+      std::memcpy(&value, map.data() + 4 + 4 * i, sizeof(value));
+      return value;
+    };
+    const auto with_unit = [&](uint32_t i, uint32_t value) {
+      std::string map = good;
+      std::memcpy(map.data() + 4 + 4 * i, &value, sizeof(value));
+      return map;
+    };
+    const uint32_t root = unit(good, 0) >> 10;  // where its children lie
+    const uint32_t child = root ^ 'd', below = child ^ (unit(good, child) >> 10);
+    CHECK(refusal_of_map(with_unit(below, unit(good, below))).empty());
+    const uint32_t no_text = 'z' | (below ^ root) << 10, circle = 'd' | (child ^ root) << 10;
+    for (const std::string& map :
+         {with_unit(0, unit(good, 0) | 0xFFFFFC00u), with_unit(below, no_text),
+          with_unit(child, circle), test::charsmap({{"d", std::string(300, 'e')}}),
+          test::charsmap({{std::string(1100, 'd'), "e"}})})
+      CHECK(says(refusal_of_map(map), "its character map is damaged"));
+
+    const auto nested_rules = [](size_t n) {
+      std::vector<std::pair<std::string, std::string>> rules;
+      for (const std::string& text : nested(n)) rules.emplace_back(text, "e");
+      return test::charsmap(rules);
+    };
+    CHECK(refusal_of_map(nested_rules(32)).empty());
+    CHECK(says(refusal_of_map(nested_rules(33)), "its character map is damaged"));
+  }
+
+  TEST_CASE("pieces that the library would trip over are refused by number and text") {
+    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    const auto of = [](const Piece& piece) { return refusal({{"a", -1, kNormal}, piece}); };
+    CHECK(of({"b", -1, kNormal}).empty());
+    CHECK(says(of({"\0x"s, -1, kNormal}), "piece 4, '?x', holds a zero byte"));
+    CHECK(says(of({"", -1, kNormal}), "piece 4, '', is empty"));
+    CHECK(says(of({"\xA9", -1, kControl}), "piece 4, '?', is not UTF-8"));
+    CHECK(says(of({"b", kNan, kNormal}), "piece 4, 'b', has the score nan"));
+    CHECK(says(of({"b", -1, 7}), "piece 4, 'b', is of type 7"));
+    CHECK(says(of({std::string(1 << 20, 'b'), -1, kUserDefined}), "has 1048576 bytes"));
+    CHECK(says(refusal({{std::string(1 << 20, 'b'), -1, kNormal}},
+                       {.model_type = kUnigram, .byte_fallback = false}),
+               "has 1048576 bytes"));
+    CHECK(of({std::string(1024, 'b'), -1, kNormal}).empty());
+    CHECK(says(refusal({}, {.model_type = 5}), "its model type is 5"));
+
+    const auto symbols = [](size_t n) {
+      std::vector<Piece> pieces;
+      for (const std::string& text : nested(n)) pieces.push_back({text, -1, kUserDefined});
+      return refusal(pieces);
+    };
+    CHECK(symbols(64).empty());
+    CHECK(says(symbols(65), "over 64 of its user-defined symbols"));
+  }
+
+  TEST_CASE("messages quote what a model says") {
+    const Piece red{"\x1B[31m", -1, kNormal};
+    CHECK(says(refusal({red, red}), "'?[31m is already defined.'"));
+    TokenizerConfig config;
+    config.added = {{.content = "\x1B[32m", .id = 3}};
+    const Error error = test::error_of([&] {
+      tokenizer_from_sentencepiece(test::sentencepiece_model({red}, {.byte_fallback = false}),
+                                   config, "m");
+    });
+    CHECK(says(error.what(), "the added token '?[32m' has the id 3 of the piece '?[31m'"));
+  }
+
+  TEST_CASE(
+      "a model is read as protocol buffers are, and what encoding does not need is left out") {
+    const std::string model = small_model(), checked = checked_sentencepiece_model(model, "m");
+    std::string longer = model, trainer, test_data;
+    test::append_bytes(trainer, 1, "a file of the training data");
+    test::append_bytes(longer, 2, trainer);
+    test::append_bytes(test_data, 1, "a self-test");
+    test::append_bytes(longer, 4, test_data);
+    test::append_number(longer, 1, 7);  // a number where a piece is expected: an unknown field
+    CHECK(checked_sentencepiece_model(longer, "m") == checked);
+    CHECK(checked_sentencepiece_model(checked, "m") == checked);
+    CHECK(checked_sentencepiece_model(without_dummy_prefix(model), "m") ==
+          checked_sentencepiece_model(small_model(false), "m"));
+    for (const std::string& bad : {"\x08"s, "\x03"s, "\x0A\x7F"s, "\x00\x01"s})
+      CHECK(says(refusal(model + bad), "not a whole protocol buffer"));
+    CHECK(says(refusal(model + "\x1A\x01\x7F"), "its normalizer is damaged"));
+    CHECK(says(refusal(std::string(70 << 20, 'x')), "more than 67108864"));
   }
 }

@@ -1,49 +1,9 @@
 #include <algorithm>
 
-#include "base/check.h"
-#include "kv/policy.h"
+#include "kv/policies/policies.h"
 
 namespace tandem::kv {
 namespace {
-
-/// Gives back what no later row can see under a window. The last token may run again (a saved or
-/// shared text that goes on without new tokens), so its window is the one that counts.
-void drop_behind_window(PagedStore& store, int slot, int sinks, int window) {
-  store.drop(slot, sinks, std::max(sinks, store.length(slot) - window));
-}
-
-/// Everything, or the model's own sliding window.
-class Full final : public Policy {
- public:
-  explicit Full(const Geometry& g) : geometry_(g) {}
-
-  std::string_view name() const override { return "full"; }
-
-  void select(int layer, const Step&, const Tensor&, AttendPlan& plan) override {
-    plan.add({.window = geometry_.window(layer)});
-  }
-
-  void commit(const Step& step, std::span<const int>, PagedStore& store) override {
-    // A page stands for all layers: it can go only when every layer's window has passed it.
-    if (geometry_.sliding_window == 0 || geometry_.sliding_window_from > 0) return;
-    for (const int slot : step.slot)
-      drop_behind_window(store, slot, 0, geometry_.sliding_window);
-  }
-
-  int recent_needed() const override {
-    return geometry_.sliding_window == 0 || geometry_.sliding_window_from > 0
-               ? Policy::recent_needed()
-               : geometry_.sliding_window;
-  }
-
-  int keys_read(int layer, int length) const override {
-    const int window = geometry_.window(layer);
-    return window == 0 ? length : std::min(length, window);
-  }
-
- private:
-  Geometry geometry_;
-};
 
 /// StreamingLLM (arXiv 2309.17453): the first `sinks` tokens and the last `recent`. The prompt is
 /// prefilled densely and cut afterwards. Keys keep their rotation by true positions, so recent
@@ -75,6 +35,8 @@ class Streaming final : public Policy {
   int sinks_needed() const override { return sinks_; }
   int recent_needed() const override { return recent_; }
 
+  int max_sources() const override { return reposition_ && sinks_ > 0 ? 2 : 1; }
+
   int keys_read(int layer, int length) const override {
     return std::min(length, sinks_ + recent(layer));
   }
@@ -93,13 +55,8 @@ class Streaming final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Geometry& geometry) {
-  switch (cache.kind) {
-    case recipe::CacheKind::full: return std::make_unique<Full>(geometry);
-    case recipe::CacheKind::streaming: return std::make_unique<Streaming>(cache, geometry);
-  }
-  TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
-  return nullptr;
+std::unique_ptr<Policy> make_streaming(const recipe::Cache& cache, const Bounds& bounds) {
+  return std::make_unique<Streaming>(cache, bounds.geometry);
 }
 
 }  // namespace tandem::kv

@@ -1,0 +1,65 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/gather/attend_list.h"
+#include "kv/key_rows.h"
+
+namespace tandem::kv {
+
+/// The query heads of one KV head (or some of them) at one row of a step.
+struct KeyQuery {
+  int layer = 0;
+  int slot = 0;
+  int position = 0;              // of the row; it may see tokens 0 .. position
+  int kv_head = 0;
+  KeyRows keys;                  // of the sequence under the KV head
+  int first_head = 0;            // of all query heads
+  int n_heads = 0;
+  const void* q = nullptr;       // [n_heads, head_dim] of the cache's dtype
+};
+
+/// What one query head reads, in pieces of disjoint keys.
+struct KeyList {
+  std::vector<KeySegment> segments;
+  float q_norm = 0, q_center = 0;  // for segments with norms (kernels/gather/attend_list.h)
+  int n_static = 0;                // keys of the lists that are read whatever the query
+  double index_bytes = 0;          // read from the policy's own data to make the list
+
+  int n_keys() const {
+    int n = 0;
+    for (const KeySegment& s : segments) n += s.n;
+    return n;
+  }
+};
+
+/// What has been read since the start, summed over rows, sparse layers and query heads.
+struct KeyUsage {
+  double queries = 0;        // rows x sparse layers x query heads
+  double visible = 0;        // keys that full attention would have read
+  double selected = 0;       // keys of the lists
+  double fixed = 0;          // sinks, recent and generated tokens
+  double index_bytes = 0;    // of the policies' own data
+  double key_bytes = 0;      // of keys and values, every query head's selection for itself
+
+  /// Share of the visible keys that a query head attended to beyond the fixed ones.
+  double selected_share() const { return visible > 0 ? selected / visible : 0; }
+  double fixed_share() const { return visible > 0 ? fixed / visible : 0; }
+};
+
+/// Chooses keys, once for every row and KV head. Called by several threads at once.
+class KeySelector {
+ public:
+  virtual ~KeySelector() = default;
+  /// Bytes of one thread's scratch, 64-byte aligned.
+  virtual size_t scratch_bytes() const = 0;
+  /// Fills a list for each head of the query; `scratch` keeps them alive until the next call.
+  virtual void select_keys(const KeyQuery& query, std::byte* scratch,
+                           std::span<KeyList> lists) const = 0;
+  /// Table of log inclusion probabilities by cosine, for lists with norms; empty without.
+  virtual std::span<const float> log_u() const { return {}; }
+};
+
+}  // namespace tandem::kv

@@ -1,0 +1,32 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "kv/policy.h"
+
+namespace tandem::kv {
+
+/// Attention of an extend step over the lists that a selector makes: one task a row and KV head (or
+/// part of its query heads, where there are fewer tasks than threads), lists and attention in the
+/// same task, so that rows which several heads of a group read come from memory once.
+class ListAttention {
+ public:
+  static void plan(MemoryPlan& plan, const Geometry& g, size_t scratch_bytes);
+  ListAttention(Arena& arena, const Geometry& g, size_t scratch_bytes);
+
+  /// shapes   q [R, Hq, d]; o [R, Hq, d] f32; lse [R, Hq]
+  void run(const KeySelector& selector, int layer, const Step& step, const PagedStore& store,
+           const Tensor& q, float* o, float* lse, KeyUsage& usage);
+
+ private:
+  struct Task;
+  void run_task(const Task& task, std::byte* scratch, std::span<KeyList> lists, KeyUsage& usage) const;
+
+  Geometry geometry_;
+  size_t scratch_bytes_;                // of one thread
+  std::byte* scratch_;                  // [threads]
+  std::vector<std::vector<KeyList>> lists_;  // [threads][group]
+  std::vector<KeyUsage> usage_;         // [threads]
+};
+
+}  // namespace tandem::kv

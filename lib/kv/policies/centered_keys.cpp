@@ -1,0 +1,94 @@
+#include "kv/policies/centered_keys.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "base/parallel.h"
+#include "base/rng.h"
+
+namespace tandem::kv {
+
+KeyCenters::KeyCenters(const Bounds& bounds, int n_sparse)
+    : geometry_(bounds.geometry), n_sparse_(n_sparse), max_seqs_(bounds.max_seqs) {}
+
+size_t KeyCenters::slot_floats() const {
+  return static_cast<size_t>(n_sparse_) * static_cast<size_t>(geometry_.n_kv_heads) *
+         static_cast<size_t>(geometry_.head_dim);
+}
+
+void KeyCenters::plan(MemoryPlan& plan, const std::string& prefix) const {
+  plan.add(prefix + ".centers", static_cast<size_t>(max_seqs_) * slot_floats() * sizeof(float));
+}
+
+void KeyCenters::allocate(Arena& arena, const std::string& prefix) {
+  if (n_sparse_ > 0) data_ = static_cast<float*>(arena.take(prefix + ".centers"));
+}
+
+void KeyCenters::set(int slot, std::span<const int> layers, int begin, int end,
+                     const PagedStore& store) {
+  const int heads = geometry_.n_kv_heads;
+  const auto d = static_cast<size_t>(geometry_.head_dim);
+  parallel_for(static_cast<int>(layers.size()) * heads, [&](int task) {
+    const int ordinal = task / heads, head = task % heads;
+    const KeyRows keys(store.k(layers[static_cast<size_t>(ordinal)]), store.pages(slot).data(), head);
+    std::vector<double> sum(d);
+    std::vector<float> key(d);
+    for (int t = begin; t < end; ++t) {
+      keys.read(t, key.data());
+      for (size_t c = 0; c < d; ++c) sum[c] += key[c];
+    }
+    float* center = at(slot, ordinal, head);
+    for (size_t c = 0; c < d; ++c) center[c] = static_cast<float>(sum[c] / (end - begin));
+  });
+}
+
+void KeyCenters::copy(int from, int to) {
+  const size_t n = slot_floats();
+  if (n > 0)
+    std::memcpy(data_ + static_cast<size_t>(to) * n, data_ + static_cast<size_t>(from) * n,
+                n * sizeof(float));
+}
+
+float dot_of(std::span<const float> x, std::span<const float> y) {
+  float sum[8] = {};  // chains that the compiler may run side by side
+  size_t c = 0;
+  for (; c + 8 <= x.size(); c += 8)
+    for (size_t i = 0; i < 8; ++i) sum[i] += x[c + i] * y[c + i];
+  for (; c < x.size(); ++c) sum[0] += x[c] * y[c];
+  return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
+}
+
+float norm_of(std::span<const float> x) { return std::sqrt(dot_of(x, x)); }
+
+void read_centered(const KeyRows& keys, int token, int n, std::span<const float> center, float* rows,
+                   float* norms) {
+  const size_t d = center.size();
+  for (int i = 0; i < n; ++i) {
+    float* row = rows + static_cast<size_t>(i) * d;
+    keys.read(token + i, row);
+    for (size_t c = 0; c < d; ++c) row[c] -= center[c];
+    norms[i] = norm_of({row, d});
+  }
+}
+
+Projections::Projections(int head_dim, int columns)
+    : head_dim_(head_dim), columns_(columns), stride_((columns + 63) / 64 * 64) {}
+
+size_t Projections::bytes() const {
+  return static_cast<size_t>(head_dim_) * static_cast<size_t>(stride_) * sizeof(float);
+}
+
+void Projections::fill(float* data, uint64_t seed) const {
+  std::fill_n(data, bytes() / sizeof(float), 0.0f);
+  PhiloxStream draw(seed, 0x9a3e);
+  for (int c = 0; c < head_dim_; ++c)
+    for (int j = 0; j < columns_; ++j) {
+      const double radius = std::sqrt(-2.0 * std::log(1.0 - draw.uniform()));
+      const double angle = 2.0 * std::numbers::pi * draw.uniform();
+      data[c * stride_ + j] = static_cast<float>(radius * std::cos(angle));
+    }
+}
+
+}  // namespace tandem::kv

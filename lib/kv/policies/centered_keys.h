@@ -1,0 +1,58 @@
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kv/key_rows.h"
+#include "kv/policy.h"
+
+namespace tandem::kv {
+
+/// One vector for every sequence, sparse layer and KV head: the mean of its indexed keys when its
+/// prompt ended. Hashes see keys relative to it, since keys lie in a narrow cone nearly opposite to
+/// the queries; it is frozen, so that all keys of a sequence are hashed alike. Scores never see it.
+class KeyCenters {
+ public:
+  KeyCenters(const Bounds& bounds, int n_sparse);
+  void plan(MemoryPlan&, const std::string& prefix) const;
+  void allocate(Arena&, const std::string& prefix);
+
+  float* at(int slot, int ordinal, int kv_head) const {
+    const auto i = (static_cast<size_t>(slot) * static_cast<size_t>(n_sparse_) +
+                    static_cast<size_t>(ordinal)) * static_cast<size_t>(geometry_.n_kv_heads) +
+                   static_cast<size_t>(kv_head);
+    return data_ + i * static_cast<size_t>(geometry_.head_dim);
+  }
+  /// Sets the centers of a slot to the means of its keys [begin, end).
+  void set(int slot, std::span<const int> layers, int begin, int end, const PagedStore& store);
+  void copy(int from, int to);
+
+ private:
+  size_t slot_floats() const;
+
+  Geometry geometry_;
+  int n_sparse_, max_seqs_;
+  float* data_ = nullptr;
+};
+
+/// Keys [token, token + n) minus `center`: rows [n, head_dim] and their norms [n].
+void read_centered(const KeyRows& keys, int token, int n, std::span<const float> center, float* rows,
+                   float* norms);
+
+float norm_of(std::span<const float> x);
+float dot_of(std::span<const float> x, std::span<const float> y);
+
+/// Seeded Gaussian projections [head_dim, columns], columns rounded up to a multiple of 64 with zeros.
+class Projections {
+ public:
+  Projections(int head_dim, int columns);
+  int64_t stride() const { return stride_; }
+  size_t bytes() const;
+  void fill(float* data, uint64_t seed) const;
+
+ private:
+  int head_dim_, columns_;
+  int64_t stride_;
+};
+
+}  // namespace tandem::kv

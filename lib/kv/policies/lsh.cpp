@@ -1,0 +1,105 @@
+#include "kv/policies/lsh_tables.h"
+#include "kv/policies/policies.h"
+#include "kv/policies/scratch.h"
+#include "kv/policies/sparse_policy.h"
+
+namespace tandem::kv {
+namespace {
+
+/// MagicPIG (arXiv 2410.16179): keys that share the query's bucket in at least min_hits tables are
+/// sampled, each with the inverse of its collision probability as weight; sinks, recent and
+/// generated tokens are exact.
+class LshPolicy final : public SparsePolicy {
+ public:
+  LshPolicy(const recipe::Cache& cache, const Bounds& bounds)
+      : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kHashBlockTokens),
+        tables_(cache.lsh, bounds.geometry, index(), n_sparse()),
+        centers_(bounds, n_sparse()) {}
+
+  void plan(MemoryPlan& plan, const std::string& prefix) const override {
+    tables_.plan(plan, prefix);
+    centers_.plan(plan, prefix);
+  }
+  void allocate(Arena& arena, const std::string& prefix) override {
+    tables_.allocate(arena, prefix);
+    centers_.allocate(arena, prefix);
+  }
+  void on_fork(int from, int to) override {
+    SparsePolicy::on_fork(from, to);
+    centers_.copy(from, to);
+  }
+
+  size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
+  std::span<const float> log_u() const override { return tables_.log_u(); }
+
+  void select_keys(const KeyQuery& query, std::byte* scratch,
+                   std::span<KeyList> lists) const override {
+    const Scratch s(scratch, *this);
+    const auto d = static_cast<size_t>(geometry().head_dim);
+    const int ord = ordinal(query.layer);
+    read_vector(query.q, geometry().dtype, {s.q, lists.size() * d});
+    tables_.hash_queries(s.q, query.n_heads, s.bits, s.codes);
+    const std::span<const float> center(centers_.at(query.slot, ord, query.kv_head), d);
+    for (size_t h = 0; h < lists.size(); ++h) {
+      KeyList& list = lists[h];
+      const std::span<const float> q(s.q + h * d, d);
+      list.q_norm = norm_of(q);
+      list.q_center = dot_of(q, center);
+      list.segments.push_back(sinks_segment());
+      list.n_static = list.segments[0].n;
+      int32_t* ids = s.ids + h * id_room();
+      const int n_blocks = static_cast<int>(index().blocks(query.slot).size());
+      for (int i = 0; i < n_blocks; ++i) {
+        const int n = tables_.probe(query.slot, i, ord, query.kv_head,
+                                    s.codes + h * static_cast<size_t>(tables_.tables()), s.counters, ids);
+        list.segments.push_back({ids, n, nullptr, tables_.norms(query.slot, i, ord, query.kv_head)});
+        list.index_bytes += tables_.probe_bytes(index().block_tokens(query.slot, i) *
+                                                tables_.expected_candidates());
+        ids += n;
+      }
+    }
+  }
+
+ protected:
+  void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
+                    const PagedStore& store) override {
+    if (fresh) centers_.set(slot, layers(), index().begin(), index().end(slot), store);
+    tables_.index_tokens(slot, pieces, layers(), centers_, store);
+  }
+  double expected_keys(int n) const override { return n * tables_.expected_share(); }
+
+ private:
+  size_t group() const {
+    return static_cast<size_t>(geometry().n_heads / geometry().n_kv_heads);
+  }
+  /// Ids of one head: all tokens, and what a probe may write past its last.
+  size_t id_room() const { return static_cast<size_t>(bounds().max_tokens) + 16; }
+
+  struct Scratch {
+    ScratchCutter cutter;
+    float* q;
+    uint64_t* bits;
+    uint16_t* codes;
+    uint8_t* counters;
+    int32_t* ids;
+
+    Scratch(std::byte* base, const LshPolicy& p)
+        : cutter(base),
+          q(cutter.take<float>(p.group() * static_cast<size_t>(p.geometry().head_dim))),
+          bits(cutter.take<uint64_t>(p.group() * p.tables_.query_bits_words())),
+          codes(cutter.take<uint16_t>(p.group() * static_cast<size_t>(p.tables_.tables()))),
+          counters(cutter.take<uint8_t>(static_cast<size_t>(p.index().capacity()) + 64)),
+          ids(cutter.take<int32_t>(p.group() * p.id_room())) {}
+  };
+
+  LshTables tables_;
+  KeyCenters centers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_lsh(const recipe::Cache& cache, const Bounds& bounds) {
+  return std::make_unique<LshPolicy>(cache, bounds);
+}
+
+}  // namespace tandem::kv

@@ -1,0 +1,67 @@
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/lsh/hash_tables.h"
+#include "kv/policies/centered_keys.h"
+#include "kv/policies/token_index.h"
+
+namespace tandem::kv {
+
+/// MagicPIG's index: for every sparse layer and KV head, hash tables over the blocks of a TokenIndex,
+/// and the norms of the centred keys. Collisions choose keys; norms give their inclusion
+/// probabilities.
+class LshTables {
+ public:
+  LshTables(const recipe::Lsh& spec, const Geometry& geometry, const TokenIndex& index, int n_sparse);
+  void plan(MemoryPlan&, const std::string& prefix) const;
+  void allocate(Arena&, const std::string& prefix);
+
+  /// Hashes the pieces' tokens of a slot into their blocks, in all layers.
+  void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces, std::span<const int> layers,
+                    const KeyCenters& centers, const PagedStore& store);
+
+  /// Codes of queries [n, head_dim] f32: n x tables.
+  void hash_queries(const float* q, int n, uint64_t* bits, uint16_t* codes) const;
+  size_t query_bits_words() const { return words_; }
+  /// Tokens of the i-th block of a slot that collide with the query; returns how many.
+  /// ids      room for capacity() + 16; `counters` capacity() bytes
+  int probe(int slot, int i, int ordinal, int kv_head, const uint16_t* codes, uint8_t* counters,
+            int32_t* ids) const;
+  /// Norms of the centred keys, such that token t's is at [t], for the tokens of the i-th block.
+  const float* norms(int slot, int i, int ordinal, int kv_head) const;
+  /// Bytes of ids and offsets that a probe of one block reads when it finds `candidates` ids.
+  double probe_bytes(double candidates) const { return 2.0 * candidates + 128.0 * spec_.tables; }
+
+  int tables() const { return spec_.tables; }
+  std::span<const float> log_u() const { return log_u_; }
+  /// Ids in the probed buckets, as a multiple of the tokens.
+  double expected_candidates() const;
+  /// Share of `n` keys at random angles that collide, times the factor that real keys show.
+  double expected_share() const;
+
+ private:
+  struct BuildScratch;
+  size_t block_bytes() const;
+  size_t scratch_bytes() const;
+  size_t cell(int block, int ordinal, int kv_head) const;
+  HashBlock block(int block, int ordinal, int kv_head, int n_tokens) const;
+  void copy_block(int from, int to);
+  void build(int slot, const TokenIndex::Piece& piece, int layer, int ordinal, int kv_head,
+             Range tables, const KeyCenters& centers, const PagedStore& store, std::byte* scratch);
+
+  recipe::Lsh spec_;
+  Geometry geometry_;
+  const TokenIndex& index_;
+  int n_sparse_;
+  size_t words_;  // of a query's sign bits
+  Projections projections_;
+  std::vector<float> log_u_;
+  float* w_ = nullptr;
+  char* tables_ = nullptr;
+  float* norms_ = nullptr;
+  std::byte* scratch_ = nullptr;  // [threads]
+};
+
+}  // namespace tandem::kv

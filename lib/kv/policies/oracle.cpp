@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "kv/policies/centered_keys.h"
+#include "kv/policies/policies.h"
+#include "kv/policies/scratch.h"
+#include "kv/policies/sparse_policy.h"
+
+namespace tandem::kv {
+namespace {
+
+/// What an ideal method of the same budget would read, at the price of scoring every key: the best
+/// keys (topk), or keys drawn with replacement by their softmax weight (oracle_sampling, MagicPIG
+/// definition 3.1). All visible tokens compete, sinks and recent ones too. For judging, not for
+/// speed.
+class OraclePolicy final : public Policy, public KeySelector {
+ public:
+  OraclePolicy(const recipe::Cache& cache, const Bounds& bounds)
+      : bounds_(bounds),
+        name_(recipe::yaml_text(cache.kind)),
+        ratio_(cache.topk.ratio),
+        seed_(static_cast<uint64_t>(cache.lsh.seed)),
+        samples_(cache.kind == recipe::CacheKind::oracle_sampling),
+        layers_(sparse_layers(cache, bounds.geometry)) {}
+
+  std::string_view name() const override { return name_; }
+  const KeySelector* selector() const override { return this; }
+
+  void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
+    if (std::ranges::find(layers_, layer) == layers_.end())
+      return plan.add({.window = bounds_.geometry.window(layer)});
+    TANDEM_CHECK(step.tree_mask.empty(), "{} does not verify trees", name_);
+    plan.selector = this;
+  }
+
+  int keys_read(int layer, int length) const override {
+    const int window = bounds_.geometry.window(layer);
+    return window == 0 ? length : std::min(length, window);  // every key is scored
+  }
+
+  size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
+
+  void select_keys(const KeyQuery& query, std::byte* scratch,
+                   std::span<KeyList> lists) const override {
+    const Scratch s(scratch, *this);
+    const auto d = static_cast<size_t>(bounds_.geometry.head_dim);
+    const int n = query.position + 1;
+    const int budget = std::max(1, static_cast<int>(ratio_ * n));
+    const auto room = static_cast<size_t>(bounds_.max_tokens);
+    for (size_t h = 0; h < lists.size(); ++h) {
+      read_vector(static_cast<const char*>(query.q) + h * d * dtype_bytes(bounds_.geometry.dtype),
+                 bounds_.geometry.dtype, {s.q, d});
+      score_all(query, n, {s.q, d}, s);
+      int32_t* ids = s.ids + h * room;
+      float* bias = s.bias + h * room;
+      KeyList& list = lists[h];
+      if (samples_)
+        list.segments.push_back({ids, draw(query, static_cast<int>(h), n, budget, s, ids, bias), bias,
+                                 nullptr});
+      else
+        list.segments.push_back({ids, keep_best(n, budget, s, ids), nullptr, nullptr});
+      list.index_bytes = static_cast<double>(n) * static_cast<double>(d) *
+                         static_cast<double>(dtype_bytes(bounds_.geometry.dtype));
+    }
+  }
+
+ private:
+  struct Scratch {
+    ScratchCutter cutter;
+    float *q, *key, *scores, *bias;
+    int32_t *ids, *order;
+    double* cumulative;
+
+    Scratch(std::byte* base, const OraclePolicy& p)
+        : cutter(base),
+          q(cutter.take<float>(static_cast<size_t>(p.bounds_.geometry.head_dim))),
+          key(cutter.take<float>(static_cast<size_t>(p.bounds_.geometry.head_dim))),
+          scores(cutter.take<float>(static_cast<size_t>(p.bounds_.max_tokens))),
+          bias(cutter.take<float>(p.group() * static_cast<size_t>(p.bounds_.max_tokens))),
+          ids(cutter.take<int32_t>(p.group() * static_cast<size_t>(p.bounds_.max_tokens))),
+          order(cutter.take<int32_t>(static_cast<size_t>(p.bounds_.max_tokens))),
+          cumulative(cutter.take<double>(static_cast<size_t>(p.bounds_.max_tokens))) {}
+  };
+
+  size_t group() const {
+    return static_cast<size_t>(bounds_.geometry.n_heads / bounds_.geometry.n_kv_heads);
+  }
+
+  void score_all(const KeyQuery& query, int n, std::span<const float> q, const Scratch& s) const {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(q.size()));
+    for (int t = 0; t < n; ++t) {
+      query.keys.read(t, s.key);
+      s.scores[t] = scale * dot_of(q, {s.key, q.size()});
+    }
+  }
+
+  int keep_best(int n, int budget, const Scratch& s, int32_t* ids) const {
+    std::iota(s.order, s.order + n, 0);
+    const auto better = [&s](int32_t a, int32_t b) {
+      return s.scores[a] != s.scores[b] ? s.scores[a] > s.scores[b] : a < b;
+    };
+    std::nth_element(s.order, s.order + budget - 1, s.order + n, better);
+    std::copy_n(s.order, budget, ids);
+    std::sort(ids, ids + budget);
+    return budget;
+  }
+
+  /// The mean of the values drawn: key i counts with its share of the draws, whatever its score. The
+  /// list's log-sum-exp stays that of all keys.
+  int draw(const KeyQuery& query, int head, int n, int budget, const Scratch& s, int32_t* ids,
+           float* bias) const {
+    const float top = *std::max_element(s.scores, s.scores + n);
+    double sum = 0;
+    for (int t = 0; t < n; ++t) s.cumulative[t] = sum += std::exp(double{s.scores[t]} - top);
+    PhiloxStream random(seed_ ^ (static_cast<uint64_t>(query.position) << 20),
+                        static_cast<uint32_t>(query.layer * bounds_.geometry.n_heads +
+                                              query.first_head + head));
+    for (int i = 0; i < budget; ++i) {
+      const double at = random.uniform() * sum;
+      s.order[i] = static_cast<int32_t>(
+          std::min<std::ptrdiff_t>(n - 1, std::upper_bound(s.cumulative, s.cumulative + n, at) -
+                                              s.cumulative));
+    }
+    std::sort(s.order, s.order + budget);
+    const double lse = top + std::log(sum);
+    int n_ids = 0;
+    for (int i = 0; i < budget;) {
+      int end = i;
+      while (end < budget && s.order[end] == s.order[i]) ++end;
+      ids[n_ids] = s.order[i];
+      bias[n_ids++] = static_cast<float>(lse + std::log(double(end - i) / budget) -
+                                         double{s.scores[s.order[i]]});
+      i = end;
+    }
+    return n_ids;
+  }
+
+  Bounds bounds_;
+  std::string name_;
+  double ratio_;
+  uint64_t seed_;
+  bool samples_;
+  std::vector<int> layers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_oracle(const recipe::Cache& cache, const Bounds& bounds) {
+  return std::make_unique<OraclePolicy>(cache, bounds);
+}
+
+}  // namespace tandem::kv

@@ -1,0 +1,144 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/parallel.h"
+#include "kv/policies/policies.h"
+#include "kv/policies/scratch.h"
+#include "kv/policies/sparse_policy.h"
+#include "kv/policies/centered_keys.h"
+
+namespace tandem::kv {
+namespace {
+
+constexpr int kMaxBlock = 4096;  // tokens; summaries need no large blocks
+
+/// Quest (arXiv 2406.10774): pages of tokens with the smallest and largest value of each channel of
+/// their keys; sum_c max(q_c lo_c, q_c hi_c) bounds every score of a page from above. Each query head
+/// reads the pages with the largest bounds, and all recent and generated tokens. No sinks.
+class QuestPolicy final : public SparsePolicy {
+ public:
+  QuestPolicy(const recipe::Cache& cache, const Bounds& bounds)
+      : SparsePolicy(cache, bounds, 0, cache.quest.page, kMaxBlock),
+        page_(cache.quest.page),
+        ratio_(cache.quest.ratio) {}
+
+  void plan(MemoryPlan& plan, const std::string& prefix) const override {
+    plan.add(prefix + ".page_bounds", static_cast<size_t>(index().n_blocks()) * block_floats() *
+                                          sizeof(float));
+  }
+  void allocate(Arena& arena, const std::string& prefix) override {
+    if (n_sparse() > 0) summaries_ = static_cast<float*>(arena.take(prefix + ".page_bounds"));
+  }
+
+  size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
+
+  void select_keys(const KeyQuery& query, std::byte* scratch,
+                   std::span<KeyList> lists) const override {
+    const Scratch s(scratch, *this);
+    const auto d = static_cast<size_t>(geometry().head_dim);
+    const int n_pages = index().end(query.slot) / page_;
+    const double wanted = ratio_ * (query.position + 1) / page_;
+    const int n_read = std::clamp(static_cast<int>(wanted), 1, n_pages);
+    for (size_t h = 0; h < lists.size(); ++h) {
+      read_vector(static_cast<const char*>(query.q) + h * d * dtype_bytes(geometry().dtype),
+                  geometry().dtype, {s.q, d});
+      for (int p = 0; p < n_pages; ++p) s.scores[p] = bound(query, p, {s.q, d});
+      std::iota(s.order, s.order + n_pages, 0);
+      std::nth_element(s.order, s.order + n_read - 1, s.order + n_pages, [&s](int32_t a, int32_t b) {
+        return s.scores[a] != s.scores[b] ? s.scores[a] > s.scores[b] : a < b;
+      });
+      std::sort(s.order, s.order + n_read);
+      int32_t* ids = s.ids + h * static_cast<size_t>(bounds().max_tokens);
+      for (int i = 0; i < n_read; ++i) std::iota(ids + i * page_, ids + (i + 1) * page_, s.order[i] * page_);
+      lists[h].segments.push_back({ids, n_read * page_, nullptr, nullptr});
+      lists[h].index_bytes = 2.0 * n_pages * static_cast<double>(d) * sizeof(float);
+    }
+  }
+
+ protected:
+  void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool,
+                    const PagedStore& store) override {
+    const int heads = geometry().n_kv_heads;
+    for (const TokenIndex::Piece& piece : pieces) {
+      if (piece.copy_of >= 0)
+        std::memcpy(summaries_ + static_cast<size_t>(piece.block) * block_floats(),
+                    summaries_ + static_cast<size_t>(piece.copy_of) * block_floats(),
+                    block_floats() * sizeof(float));
+      parallel_for(n_sparse() * heads, [&](int task) {
+        const int ord = task / heads, head = task % heads;
+        const KeyRows keys(store.k(layers()[static_cast<size_t>(ord)]), store.pages(slot).data(), head);
+        for (int t = 0; t < piece.n; t += page_)
+          summarize(keys, piece.token + t, at(piece.block, ord, head, (piece.offset + t) / page_));
+      });
+    }
+  }
+
+  double expected_keys(int n) const override { return std::min<double>(n, ratio_ * n + page_); }
+
+ private:
+  struct Scratch {
+    ScratchCutter cutter;
+    float *q, *scores;
+    int32_t *order, *ids;
+
+    Scratch(std::byte* base, const QuestPolicy& p)
+        : cutter(base),
+          q(cutter.take<float>(static_cast<size_t>(p.geometry().head_dim))),
+          scores(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens))),
+          order(cutter.take<int32_t>(static_cast<size_t>(p.bounds().max_tokens))),
+          ids(cutter.take<int32_t>(static_cast<size_t>(p.geometry().n_heads / p.geometry().n_kv_heads) *
+                                   static_cast<size_t>(p.bounds().max_tokens))) {}
+  };
+
+  size_t block_floats() const {
+    return static_cast<size_t>(n_sparse()) * static_cast<size_t>(geometry().n_kv_heads) *
+           static_cast<size_t>(index().capacity() / page_) * 2 *
+           static_cast<size_t>(geometry().head_dim);
+  }
+  /// Lower bounds, then upper bounds, [2, head_dim] of a page within a block.
+  float* at(int block, int ord, int kv_head, int page) const {
+    const auto cell = static_cast<size_t>(ord * geometry().n_kv_heads + kv_head);
+    const auto pages = static_cast<size_t>(index().capacity() / page_);
+    return summaries_ + static_cast<size_t>(block) * block_floats() +
+           (cell * pages + static_cast<size_t>(page)) * 2 * static_cast<size_t>(geometry().head_dim);
+  }
+
+  void summarize(const KeyRows& keys, int token, float* out) const {
+    const auto d = static_cast<size_t>(geometry().head_dim);
+    float *lo = out, *hi = out + d;
+    keys.read(token, lo);
+    std::copy_n(lo, d, hi);
+    std::vector<float> key(d);
+    for (int t = token + 1; t < token + page_; ++t) {
+      keys.read(t, key.data());
+      for (size_t c = 0; c < d; ++c) {
+        lo[c] = std::min(lo[c], key[c]);
+        hi[c] = std::max(hi[c], key[c]);
+      }
+    }
+  }
+
+  float bound(const KeyQuery& query, int page, std::span<const float> q) const {
+    const int in_block = index().capacity() / page_;
+    const int block = index().blocks(query.slot)[static_cast<size_t>(page / in_block)];
+    const float* lo = at(block, ordinal(query.layer), query.kv_head, page % in_block);
+    const float* hi = lo + q.size();
+    float sum = 0;
+    for (size_t c = 0; c < q.size(); ++c) sum += std::max(q[c] * lo[c], q[c] * hi[c]);
+    return sum;
+  }
+
+  int page_;
+  double ratio_;
+  float* summaries_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_quest(const recipe::Cache& cache, const Bounds& bounds) {
+  return std::make_unique<QuestPolicy>(cache, bounds);
+}
+
+}  // namespace tandem::kv

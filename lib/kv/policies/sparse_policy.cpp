@@ -1,0 +1,91 @@
+#include "kv/policies/sparse_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace tandem::kv {
+
+std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& g) {
+  const std::vector<int>& dense = cache.dense_layers;
+  if (dense != recipe::Cache::default_dense_layers())
+    for (const int layer : dense)
+      if (layer >= g.n_layers)
+        throw recipe_error("cache.dense_layers", "layer {}, but the model has layers 0 to {}", layer,
+                           g.n_layers - 1)
+            .hint("list layers of this model, or [] for none");
+  std::vector<int> layers;
+  for (int layer = 0; layer < g.n_layers; ++layer)
+    if (g.window(layer) == 0 && std::ranges::find(dense, layer) == dense.end())
+      layers.push_back(layer);
+  return layers;
+}
+
+SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit,
+                           int max_block)
+    : bounds_(bounds),
+      name_(recipe::yaml_text(cache.kind)),
+      layers_(sparse_layers(cache, bounds.geometry)),
+      ordinal_(static_cast<size_t>(bounds.geometry.n_layers), -1),
+      index_({.max_seqs = bounds.max_seqs,
+              .max_tokens = bounds.max_tokens,
+              .total_tokens = bounds.total_tokens,
+              .sinks = sinks,
+              .recent = static_cast<int>(cache.recent),
+              .unit = unit,
+              .max_block = max_block}),
+      sink_ids_(static_cast<size_t>(sinks)),
+      tail_begin_(static_cast<size_t>(bounds.max_seqs)) {
+  for (size_t i = 0; i < layers_.size(); ++i)
+    ordinal_[static_cast<size_t>(layers_[i])] = static_cast<int>(i);
+  std::iota(sink_ids_.begin(), sink_ids_.end(), 0);
+}
+
+void SparsePolicy::select(int layer, const Step& step, const Tensor&, AttendPlan& plan) {
+  bool any = false;
+  for (int b = 0; b < step.n_seqs; ++b) {
+    const int slot = step.slot[static_cast<size_t>(b)];
+    const bool indexed = ordinal(layer) >= 0 && !index_.empty(slot);
+    tail_begin_[static_cast<size_t>(b)] = indexed ? index_.end(slot) : 0;
+    any |= indexed;
+  }
+  if (!any) return plan.add({.window = geometry().window(layer)});
+  plan.add({.seq_key_lo = tail_begin_.data()});
+  plan.selector = this;
+}
+
+void SparsePolicy::on_prompt(int slot, const PagedStore& store) { grow(slot, true, store); }
+
+void SparsePolicy::commit(const Step& step, std::span<const int>, PagedStore& store) {
+  if (step.phase != Phase::extend) return;
+  for (const int slot : step.slot) grow(slot, false, store);
+}
+
+void SparsePolicy::on_truncate(int slot, int n, const PagedStore& store) {
+  if (n >= index_.end(slot)) return;
+  index_.release(slot);
+  grow(slot, true, store);
+}
+
+void SparsePolicy::grow(int slot, bool prompt, const PagedStore& store) {
+  const int end = index_.wanted_end(slot, store.length(slot), prompt);
+  if (end <= index_.end(slot)) return;
+  const bool fresh = index_.empty(slot);
+  index_tokens(slot, index_.extend(slot, end), fresh, store);
+}
+
+int SparsePolicy::keys_read(int layer, int length) const {
+  if (ordinal(layer) < 0) {
+    const int window = geometry().window(layer);
+    return window == 0 ? length : std::min(length, window);
+  }
+  const int indexed = std::max(0, index_.wanted_end(0, length, true) - index_.begin());
+  const int group = geometry().n_heads / geometry().n_kv_heads;
+  // Every query head of a group reads a selection of its own.
+  const double chosen = group * expected_keys(indexed);
+  return static_cast<int>(std::min<double>(length, length - indexed + std::round(chosen)));
+}
+
+}  // namespace tandem::kv

@@ -1,0 +1,58 @@
+#pragma once
+#include <vector>
+
+#include "kv/policies/token_index.h"
+#include "kv/policy.h"
+
+namespace tandem::kv {
+
+/// What policies that choose keys by content have in common: which layers they serve, and where the
+/// recent tokens begin that every row reads exactly.
+class SparsePolicy : public Policy, public KeySelector {
+ public:
+  SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit, int max_block);
+
+  std::string_view name() const override { return name_; }
+  void select(int layer, const Step&, const Tensor& q, AttendPlan&) override;
+  void on_fork(int from, int to) override { index_.fork(from, to); }
+  void on_release(int slot) override { index_.release(slot); }
+  void on_truncate(int slot, int n, const PagedStore&) override;
+  void on_prompt(int slot, const PagedStore&) override;
+  void commit(const Step&, std::span<const int> kept, PagedStore&) override;
+  int max_sources() const override { return 2; }
+  int keys_read(int layer, int length) const override;
+  const KeySelector* selector() const override { return this; }
+
+ protected:
+  /// Writes the pieces of a slot's index for all layers; `prompt`: the slot had none before.
+  virtual void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
+                            const PagedStore&) = 0;
+  /// Keys that a query head is expected to choose from `n` indexed ones.
+  virtual double expected_keys(int n) const = 0;
+
+  const Bounds& bounds() const { return bounds_; }
+  const Geometry& geometry() const { return bounds_.geometry; }
+  /// Position among the sparse layers, -1 for a dense one.
+  int ordinal(int layer) const { return ordinal_[static_cast<size_t>(layer)]; }
+  int n_sparse() const { return static_cast<int>(layers_.size()); }
+  const std::vector<int>& layers() const { return layers_; }
+  const TokenIndex& index() const { return index_; }
+  /// Sinks as a segment of a list that does not depend on the query.
+  KeySegment sinks_segment() const { return {sink_ids_.data(), index_.begin(), nullptr, nullptr}; }
+
+ private:
+  void grow(int slot, bool prompt, const PagedStore&);
+
+  Bounds bounds_;
+  std::string name_;
+  std::vector<int> layers_, ordinal_;
+  TokenIndex index_;
+  std::vector<int32_t> sink_ids_;
+  std::vector<int32_t> tail_begin_;  // of the step in hand, [B]
+};
+
+/// Layers that a sparse policy serves: not the dense ones, and not those with a window of their own.
+/// errors   kind recipe: a dense layer beyond the model (those of the default list are left out)
+std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& geometry);
+
+}  // namespace tandem::kv

@@ -1,0 +1,70 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tandem::kv {
+
+/// Which tokens of each sequence a policy has in an index of its own, and in which blocks. Tokens
+/// before begin() (sinks) and from end(slot) on (recent and generated ones) are read exactly; those
+/// between are indexed, in blocks of capacity() tokens that forks share until one of them writes.
+class TokenIndex {
+ public:
+  struct Spec {
+    int max_seqs = 1;
+    int max_tokens = 0;
+    int64_t total_tokens = 0;
+    int sinks = 4;
+    int recent = 64;
+    int unit = 1;           // tokens are indexed in multiples of it, a divisor of 64
+    int max_block = 32768;  // tokens of a block
+  };
+  /// Recent tokens gather until there are this many more than `recent`; then all but `recent` of them
+  /// are indexed at once.
+  static constexpr int kRoll = 1024;
+
+  explicit TokenIndex(const Spec& spec);
+
+  int capacity() const { return capacity_; }
+  int n_blocks() const { return n_blocks_; }
+  int begin() const { return spec_.sinks; }
+  int end(int slot) const { return at(slot).end; }
+  bool empty(int slot) const { return end(slot) <= begin(); }
+  const std::vector<int>& blocks(int slot) const { return at(slot).blocks; }
+  /// Tokens of the sequence that its i-th block holds.
+  int block_tokens(int slot, int i) const;
+
+  /// New tokens for one block.
+  struct Piece {
+    int block = 0;
+    int copy_of = -1;  // first copy this block's contents; -1 = nothing to copy
+    int offset = 0;    // tokens that the block holds already
+    int token = 0;     // first new token of the sequence
+    int n = 0;
+  };
+  /// Where the index of a sequence of `length` tokens should end: all but the recent ones; `prompt`
+  /// does not wait for kRoll.
+  int wanted_end(int slot, int length, bool prompt) const;
+  /// Extends the index to `end` and says what must be written where.
+  std::vector<Piece> extend(int slot, int end);
+
+  void fork(int from, int to);
+  void release(int slot);
+
+ private:
+  struct Slot {
+    int end = 0;
+    std::vector<int> blocks;
+  };
+  Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
+  const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
+  int allocate();
+  void unref(int block);
+
+  Spec spec_;
+  int capacity_, n_blocks_;
+  std::vector<Slot> slots_;
+  std::vector<int> refs_, free_;
+};
+
+}  // namespace tandem::kv

@@ -1,0 +1,110 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "recipe/fields.h"
+
+namespace tandem::recipe {
+
+enum class CacheKind : uint8_t { full, streaming, topk, oracle_sampling, quest, lsh, hybrid };
+constexpr std::array<std::string_view, 7> enum_names(CacheKind) {
+  return {"full", "streaming", "topk", "oracle_sampling", "quest", "lsh", "hybrid"};
+}
+
+/// MagicPIG's hash tables.
+struct Lsh {
+  int bits = 10;
+  int tables = 150;
+  int min_hits = 2;
+  int64_t seed = 0;
+  double u_floor = 1e-4;
+
+  template <class V>
+  void fields(V& v) {
+    v("bits", bits, at_least(1).up_to(16), "sign bits of a table's code");
+    v("tables", tables, at_least(1).up_to(4096), "hash tables of a KV head");
+    v("min_hits", min_hits, at_least(1).up_to(255), "tables that must agree for a key to be read");
+    v("seed", seed, at_least(0), "seed of the projections");
+    v("u_floor", u_floor, between(0, 1), "added to inclusion probabilities before the logarithm");
+  }
+  void check(Problems& p) const;
+};
+
+struct Quest {
+  int page = 16;
+  Fraction ratio{0.05};
+
+  template <class V>
+  void fields(V& v) {
+    v("page", page, at_least(1).up_to(64).unit("tokens"), "tokens of a page, a divisor of 64");
+    v("ratio", ratio, above(0).up_to(1), "share of the text whose pages are read");
+  }
+  void check(Problems& p) const;
+};
+
+/// Oracles: all keys are scored, few are used.
+struct TopK {
+  Fraction ratio{0.02};
+
+  template <class V>
+  void fields(V& v) {
+    v("ratio", ratio, above(0).up_to(1),
+      "keys kept (topk) or drawn (oracle_sampling), as a share of the text");
+  }
+};
+
+enum class HybridTail : uint8_t { weighted, uniform, lsh, none };
+constexpr std::array<std::string_view, 4> enum_names(HybridTail) {
+  return {"weighted", "uniform", "lsh", "none"};
+}
+
+struct Hybrid {
+  int bits = 224;
+  Fraction exact{0.02};
+  Fraction sample{0.02};
+  HybridTail tail = HybridTail::weighted;
+
+  template <class V>
+  void fields(V& v) {
+    v("bits", bits, at_least(32).up_to(1024), "sign bits of a key's signature, a multiple of 32");
+    v("exact", exact, between(0, 1), "share of keys that are read for certain, best estimate first");
+    v("sample", sample, between(0, 1), "share of keys sampled from the rest");
+    v("tail", tail,
+      "how the rest is sampled: by estimated weight, uniformly, by hash collisions, not at all");
+  }
+  void check(Problems& p) const;
+};
+
+/// What attention reads.
+struct Cache {
+  /// MagicPIG's choice; those beyond a model's last layer are left out.
+  static std::vector<int> default_dense_layers() { return {0, 16, 32, 48, 64}; }
+
+  CacheKind kind = CacheKind::full;
+  TokenCount sinks{4};
+  TokenCount recent{64};
+  bool reposition = false;
+  std::vector<int> dense_layers = default_dense_layers();
+  Lsh lsh;
+  Quest quest;
+  TopK topk;
+  Hybrid hybrid;
+
+  template <class V>
+  void fields(V& v) {
+    v("kind", kind, "which keys attention reads");
+    v("sinks", sinks, at_least(0).unit("tokens"), "first tokens that are always read");
+    v("recent", recent, at_least(1).unit("tokens"), "last tokens that are always read");
+    v("reposition", reposition, "streaming: count positions within the cache, not in the text");
+    v("dense_layers", dense_layers, at_least(0),
+      "layers that read every key whatever the kind (not for full and streaming)");
+    v("lsh", lsh, "kind lsh, and the tail of hybrid: hash tables");
+    v("quest", quest, "kind quest: page summaries");
+    v("topk", topk, "kinds topk and oracle_sampling: exact scores of all keys");
+    v("hybrid", hybrid, "kind hybrid: signatures rank, a sample stands for the rest");
+  }
+};
+
+}  // namespace tandem::recipe

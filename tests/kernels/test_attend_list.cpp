@@ -1,0 +1,228 @@
+#include <limits>
+
+#include "kernels/attend_list_case.h"
+#include "kernels/gather/attend_list_paper.h"
+#include "kv/log_u.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+void check_all(ListCase& c) {
+  const ListCase::Result want = c.run(attend_list_ref);
+  for (const Isa isa : usable_isas()) {
+    CAPTURE(isa_name(isa));
+    CAPTURE(dtype_name(c.dtype));
+    CAPTURE(c.d);
+    REQUIRE(difference(c, c.run(attend_list_of(isa)), want) == "");
+  }
+}
+
+constexpr DType kTypes[] = {DType::f32, DType::bf16};
+
+/// All that comes out is a number.
+void check_finite(ListCase& c) {
+  for (const Isa isa : usable_isas()) {
+    CAPTURE(isa_name(isa));
+    const ListCase::Result r = c.run(attend_list_of(isa));
+    for (const float x : r.o) REQUIRE(std::isfinite(x));
+    REQUIRE(!std::isnan(r.lse));
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("kernels/attend_list") {
+  TEST_CASE("every variant agrees with the reference, one segment of each kind") {
+    for (const DType type : kTypes)
+      for (const int d : {2, 20, 64, 80, 96, 128, 256})
+        for (const int count : {0, 1, 15, 16, 17, 63, 64, 65, 1000}) {
+          CAPTURE(count);
+          for (int kind = 0; kind < 3; ++kind) {
+            CAPTURE(kind);
+            ListCase c(type, count == 1000 ? 1203 : 130, d, kind == 0 ? 0 : 1);
+            if (kind == 0) c.add(count);
+            if (kind == 1) c.add_biased(count);
+            if (kind == 2) c.add_weighted(count);
+            check_all(c);
+          }
+        }
+  }
+
+  TEST_CASE("segments of mixed kinds and lengths, empty ones among them") {
+    for (const DType type : kTypes)
+      for (const int d : {64, 80, 128}) {
+        ListCase c(type, 700, d);
+        c.add(0);
+        c.add(4);
+        c.add_weighted(90);
+        c.add_biased(0);
+        c.add(64);
+        c.add_biased(131);
+        c.add_weighted(1);
+        check_all(c);
+      }
+  }
+
+  TEST_CASE("what lists are cut into does not matter") {
+    ListCase whole(DType::f32, 700, 64);
+    whole.add(300);
+    ListCase parts(DType::f32, 700, 64);
+    parts.q = whole.q;
+    parts.k = whole.k;
+    parts.v = whole.v;
+    const std::vector<int32_t> ids = whole.lists[0].ids;
+    for (const size_t cut : {0u, 1u, 70u, 71u, 200u, 300u}) {
+      const size_t end = cut == 0 ? 1 : cut == 1 ? 70 : cut == 70 ? 71 : cut == 71 ? 200 : 300;
+      ListedKeys part;
+      part.ids.assign(ids.begin() + static_cast<int64_t>(std::min<size_t>(cut, 300)),
+                      ids.begin() + static_cast<int64_t>(std::max(cut, end)));
+      parts.lists.push_back(part);
+    }
+    for (const Isa isa : usable_isas())
+      CHECK(difference(whole, parts.run(attend_list_of(isa)), whole.run(attend_list_ref)) == "");
+  }
+
+  TEST_CASE("no key: zeros and -inf") {
+    for (const DType type : kTypes)
+      for (const bool has_keys : {false, true}) {
+        ListCase c(type, 100, 20);
+        if (has_keys) {
+          c.add_biased(40);
+          for (float& bias : c.lists[0].bias) bias = -kInf;
+        }
+        for (const Isa isa : usable_isas()) {
+          const ListCase::Result r = c.run(attend_list_of(isa));
+          CHECK(r.lse == -kInf);
+          for (const float x : r.o) CHECK(x == 0.0f);
+        }
+      }
+  }
+
+  TEST_CASE("some scores of -inf, in whole chunks and alone") {
+    for (const DType type : kTypes) {
+      ListCase c(type, 700, 64);
+      c.add_biased(300);
+      for (size_t i = 0; i < 300; ++i)
+        if (i < 140 || i % 3 == 0) c.lists[0].bias[i] = -kInf;
+      check_all(c);
+    }
+  }
+
+  TEST_CASE("scores far apart: the largest alone counts") {
+    for (const DType type : kTypes)
+      for (const size_t largest : {0u, 77u, 299u})
+        for (const float apart : {1e4f, 3e38f}) {
+          ListCase c(type, 700, 64);
+          c.add_biased(300);
+          for (float& bias : c.lists[0].bias) bias = -apart;
+          c.lists[0].bias[largest] = apart;
+          check_all(c);
+        }
+  }
+
+  TEST_CASE("products beyond the range of f32 leave numbers") {
+    for (const DType type : kTypes)
+      for (const bool weighted : {false, true})
+        for (const float sign : {1.0f, -1.0f}) {
+          ListCase c(type, 200, 64);
+          weighted ? c.add_weighted(100) : static_cast<void>(c.add(100));
+          for (size_t i = 0; i < 64; ++i) c.q.set(i, sign * 1e30f);
+          for (int t = 0; t < c.n; ++t) c.k.set(c.at(t, t % 64), t % 2 == 0 ? 1e30f : -1e30f);
+          check_finite(c);
+        }
+  }
+
+  TEST_CASE("weights at the ends of the table and without norms") {
+    for (const DType type : kTypes) {
+      ListCase c(type, 700, 64);
+      c.add_weighted(300);
+      SUBCASE("norms that are too small put the cosine beyond 1") {
+        for (float& norm : c.lists[0].norms) norm *= 0.01f;
+      }
+      SUBCASE("norms of zero: cosine 0") {
+        for (size_t i = 0; i < 700; i += 2) c.lists[0].norms[i] = 0;
+      }
+      SUBCASE("norms whose product underflows") {
+        for (float& norm : c.lists[0].norms) norm = 1e-45f;
+      }
+      SUBCASE("constant keys") {
+        for (int t = 0; t < c.n; ++t)
+          for (int i = 0; i < c.d; ++i) c.k.set(c.at(t, i), 0.0f);
+        for (float& norm : c.lists[0].norms) norm = 0;
+        c.q_center = 0;
+      }
+      SUBCASE("q = 0: uniform") {
+        for (size_t i = 0; i < 64; ++i) c.q.set(i, 0.0f);
+        c.q_center = 0;
+      }
+      check_all(c);
+    }
+  }
+
+  TEST_CASE("q = 0 gives the mean of the values") {
+    ListCase c(DType::bf16, 700, 64);
+    c.add_weighted(300);
+    for (size_t i = 0; i < 64; ++i) c.q.set(i, 0.0f);
+    c.q_center = 0;
+    double mean = 0;
+    for (const int id : c.lists[0].ids) mean += c.v.get(c.at(id, 5)) / 300;
+    const float log_u = c.log_u[ListCase::kIntervals / 2];
+    for (const Isa isa : usable_isas()) {
+      const ListCase::Result r = c.run(attend_list_of(isa));
+      CHECK(r.o[5] == doctest::Approx(mean).epsilon(1e-4));
+      CHECK(r.lse == doctest::Approx(std::log(300.0) - log_u).epsilon(1e-6));
+    }
+  }
+
+  TEST_CASE("bf16 beside f64 with the table of (10, 150): |lse| within 2e-3") {
+    ListCase c(DType::bf16, 1203, 128);
+    c.log_u = kv::log_u_table(10, 150, 2, 1e-4, ListCase::kIntervals);
+    c.scale = 0.6f;  // sharp: scores of +-20
+    c.add(4);
+    c.add_weighted(600);
+    const ListCase::Result want = c.run(attend_list_ref);
+    for (const Isa isa : usable_isas()) {
+      const ListCase::Result got = c.run(attend_list_of(isa));
+      CHECK(std::abs(got.lse - want.lse) <= 2e-3);
+      for (size_t i = 0; i < want.o.size(); ++i)
+        CHECK(std::abs(got.o[i] - want.o[i]) <= 4e-3 * c.v_max);
+    }
+  }
+
+  TEST_CASE("the reference program's loops agree where they are sound") {
+    if (isa_detected() < Isa::avx512_bf16) {
+      MESSAGE("skipped: this CPU has no AVX512-BF16");
+      return;
+    }
+    ListCase c(DType::bf16, 1203, 128);
+    c.q_center = 0;
+    c.log_u = kv::log_u_table(10, 150, 2, 1e-4, ListCase::kIntervals);
+    c.add_weighted(333);
+    const ListCase::Result want = c.run(attend_list_ref);
+    std::vector<bf16> k, v, o(128);
+    for (int t = 0; t < c.n; ++t)
+      for (int i = 0; i < c.d; ++i) {
+        k.push_back(c.k.half[c.at(t, i)]);
+        v.push_back(c.v.half[c.at(t, i)]);
+      }
+    std::vector<int32_t> ids = c.lists[0].ids;
+    ids.resize(336);
+    std::vector<float> scores(336);
+    double q_norm = 0;
+    for (size_t i = 0; i < 128; ++i) q_norm += std::pow(c.q.get(i), 2);
+    float lse = NAN;
+    attend_list_paper_avx512_bf16({.o = o.data(), .lse = &lse, .q = c.q.half.data(), .k = k.data(),
+                                   .v = v.data(), .norms = c.lists[0].norms.data(),
+                                   .ids = ids.data(), .n_ids = 333, .d = 128,
+                                   .q_norm = static_cast<float>(std::sqrt(q_norm)), .bits = 10,
+                                   .tables = 150, .scores = scores.data()});
+    // Its exp is off by up to 1.7 %, its log u by 0.05, so o by a few per cent of max |v|.
+    for (size_t i = 0; i < 128; ++i)
+      CHECK(std::abs(to_float(o[i]) - want.o[i]) <= 0.03 * c.v_max);
+    CHECK(std::abs(lse - want.lse) <= 0.03);
+  }
+}
