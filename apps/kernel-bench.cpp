@@ -35,7 +35,8 @@ const cli::ToolInfo kInfo{
                  "TANDEM_ISA=avx2 kernel-bench --family sample"},
     .flags = {{.names = "--family",
                .value = "NAME",
-               .text = "embed, norm, linear, rope, attention, silu, sample, loading; repeatable",
+               .text = "embed, norm, linear, rope, attention, silu, sample, loading, lsh, "
+                       "signature; repeatable",
                .key = "bench.families"}},
     .schema = recipe::schema_of<KernelBenchRecipe>,
     .formats = {"text", "md", "csv", "jsonl"},

@@ -6,6 +6,7 @@
 #include "bench/model_report.h"
 #include "cli/bench_results.h"
 #include "cli/main_wrapper.h"
+#include "cli/load_engine.h"
 #include "cli/plan_text.h"
 
 namespace {
@@ -103,6 +104,7 @@ class PointRun {
   PointRun(cli::Context& cx, const Point& point, cli::BenchResults& results)
       : cx_(cx), point_(point), results_(results) {
     use_threads(point.recipe);
+    const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
     ceilings_ = bench::cached_ceilings(max_threads());
     peak_is_own_ = reset_peak();
   }
@@ -117,12 +119,14 @@ class PointRun {
     if (!whole) engine_.reset();
     if (!whole || !engine_) {
       plan_ = bench::phase_plan(phase, c, files);
-      plan_.check_fits({}, cli::host_limit(point_.recipe.run.host_memory_limit));
+      cli::admit_plan(cx_, plan_, cli::host_limit(point_.recipe.run.host_memory_limit));
     }
     const auto interrupted = [] { return cli::interrupted() != 0; };
     if (whole && !engine_) {
       const Stopwatch watch;
-      engine_ = std::make_unique<bench::EngineBench>(std::move(files), c, interrupted);
+      cli::LoadProgress progress(cx_, plan_);
+      engine_ = std::make_unique<bench::EngineBench>(std::move(files), c, interrupted,
+                                                     std::ref(progress));
       load_ms_ = 1e3 * watch.seconds();
     }
     if (phase == ModelPhase::prefill) report(c, identity, engine_->prefill());

@@ -15,7 +15,7 @@ const cli::ToolInfo kInfo{
         {"pig-eval -r pig/eval-tasks-tiny-16m -o cases.jsonl",
          "pig-eval -r pig/eval-tasks-tiny-16m -o cases.jsonl --resume --format md",
          "pig-eval -m tiny-16m --task needle1 --task vt -s eval.lengths=[4096] -s eval.cases=20",
-         "pig-eval -r pig/eval-ppl-tiny-16m --data report.txt -s run.context=8Ki"},
+         "pig-eval -r pig/eval-ppl-tiny-16m --data recipes/demo/lighthouse-logbook.txt"},
     .flags = {{.names = "--task",
                .value = "NAME",
                .text = "needle1, needle8, kv, vt, cwe or perplexity; repeatable",

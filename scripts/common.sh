@@ -4,8 +4,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 say() { printf '== %s\n' "$*"; }
 
-# Parallel compilations: one a core, and about 1.5 GB of memory each.
+# Parallel compilations: TANDEM_JOBS, else one a core, and about 1.5 GB of memory each.
 n_jobs() {
+  [ -z "${TANDEM_JOBS:-}" ] || { echo "$TANDEM_JOBS"; return; }
   local cores kib limit
   cores=$(nproc)
   kib=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)

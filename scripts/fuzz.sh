@@ -2,6 +2,7 @@
 # scripts/fuzz.sh RUNS [TARGET...]: feeds every reader (or those named) RUNS coverage-guided inputs
 # under AddressSanitizer and UndefinedBehaviorSanitizer. Builds in build-fuzz/ with clang++; corpora
 # start from the embedded models and grow in build-fuzz/corpus/. Findings stay in build-fuzz/.
+# TANDEM_JOBS limits the parallel compilations.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
@@ -9,13 +10,20 @@ set -euo pipefail
 runs=$1
 shift
 
-command -v clang++ > /dev/null && compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*' > /dev/null || {
-  echo "fuzz.sh: error: clang++ with libFuzzer is missing" >&2
-  echo "  hint: apt-get install clang libclang-rt-14-dev libomp-dev" >&2
+has_clang() {
+  command -v clang++ > /dev/null && compgen -G '/usr/lib/llvm-*/lib/libomp.so' > /dev/null &&
+    compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*' > /dev/null
+}
+
+clang=()
+has_clang || clang=(clang libclang-rt-14-dev libomp-dev)  # clang 14 is Debian 12's
+scripts/install-deps.sh "${clang[@]}"
+has_clang || {
+  echo "fuzz.sh: error: clang++ with libFuzzer and OpenMP is missing" >&2
+  echo "  hint: install libclang-rt-N-dev and libomp-N-dev, N as in clang++ --version" >&2
   exit 6
 }
 
-scripts/install-deps.sh
 say "building the fuzz targets in build-fuzz/"
 mkdir -p build-fuzz
 cmake -S . -B build-fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
@@ -27,9 +35,11 @@ all=$(build-fuzz/bin/fuzz_corpus build-fuzz/corpus)
 for target in "${@:-$all}"; do
   for name in $target; do
     say "$name: $runs inputs"
+    dictionary=()
+    [ ! -e "tests/fuzz/fuzz_$name.dict" ] || dictionary=("-dict=tests/fuzz/fuzz_$name.dict")
     # A reader that takes 25 s or 2 GB for 8 KiB of input has failed as surely as one that crashes.
     build-fuzz/bin/fuzz_"$name" -runs="$runs" -seed=1 -max_len=8192 -timeout=25 -rss_limit_mb=2048 \
-      -print_final_stats=1 -artifact_prefix="build-fuzz/finding-$name-" \
+      "${dictionary[@]}" -print_final_stats=1 -artifact_prefix="build-fuzz/finding-$name-" \
       "build-fuzz/corpus/$name" 2> "build-fuzz/$name.log" || { tail -40 "build-fuzz/$name.log" >&2; exit 1; }
     grep -E 'stat::(number_of_executed_units|average_exec_per_sec)|DONE' "build-fuzz/$name.log"
   done

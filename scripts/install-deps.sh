@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that tandem needs, those that are missing only.
+# install-deps.sh [PACKAGE...]: installs the Debian packages that tandem needs, and those named, as
+# far as they are missing.
 set -euo pipefail
 
 packages=(
   build-essential cmake ninja-build ccache pkg-config git ca-certificates python3
   libcli11-dev libfmt-dev libyaml-cpp-dev nlohmann-json3-dev doctest-dev
   libdnnl-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev
+  "$@"
 )
 
 fail() {

@@ -68,10 +68,10 @@ struct Products<bf16> {
 /// Keys whose rows are read side by side.
 constexpr int kAbreast = 4;
 
-/// to[i] = q . (k + rows[i]) for a group of keys; ahead(i) is called for each, spread over the work.
+/// to[i] = q . rows[2 i] for a group of keys; ahead.next() is called for each, spread over the work.
 template <class T, class Ahead>
-TANDEM_INLINE void key_dots(float* to, const T* q, const T* k, const int64_t* rows, int d,
-                            const Ahead& ahead) {
+TANDEM_INLINE void key_dots(float* to, const T* q, const T* const* rows, int d,
+                            Ahead& ahead) {
   using P = Products<T>;
   Vec sum[kGroup];
 #pragma GCC unroll 4
@@ -79,9 +79,9 @@ TANDEM_INLINE void key_dots(float* to, const T* q, const T* k, const int64_t* ro
     const T* row[kAbreast];
 #pragma GCC unroll 4
     for (int i = 0; i < kAbreast; ++i) {
-      row[i] = k + rows[first + i];
+      row[i] = rows[2 * (first + i)];
       sum[first + i] = simd::zero();
-      ahead(first + i);
+      ahead.next();
     }
     int c = 0;
     for (; c + P::kWidth <= d; c += P::kWidth) {

@@ -79,55 +79,45 @@ struct Slice<bf16> {
 template <class T>
 constexpr int kSlices = 8 * Vec::kLanes / Slice<T>::kWidth;
 
-/// o = alpha o + sum of weights[i] (v + rows[i]) over N slices.
+/// o = alpha o + sum of weights[i] rows[2 i] over N slices.
 template <int N, class T, class Ahead>
-TANDEM_INLINE void add_slices(float* o, Vec alpha, const float* weights, const T* v,
-                              const int64_t* rows, int n, const Ahead& ahead) {
+TANDEM_INLINE void add_slices(float* o, int c, Vec alpha, const float* weights, const T* const* rows, int n, Ahead& ahead) {
   constexpr int kWidth = Slice<T>::kWidth;
   Slice<T> slice[N];
 #pragma GCC unroll 8
-  for (int j = 0; j < N; ++j) slice[j].from(o + j * kWidth, alpha);
+  for (int j = 0; j < N; ++j) slice[j].from(o + c + j * kWidth, alpha);
   for (int i = 0; i < n; ++i) {
-    ahead(i);
+    ahead.next();
     const Vec weight = simd::set1(weights[i]);
 #pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) slice[j].add(weight, v + rows[i] + j * kWidth);
+    for (int j = 0; j < N; ++j) slice[j].add(weight, rows[2 * i] + c + j * kWidth);
   }
 #pragma GCC unroll 8
-  for (int j = 0; j < N; ++j) slice[j].to(o + j * kWidth);
+  for (int j = 0; j < N; ++j) slice[j].to(o + c + j * kWidth);
 }
 
 template <class T>
-TANDEM_INLINE void add_rest(float* o, Vec alpha, const float* weights, const T* v,
-                            const int64_t* rows, int n, int width) {
+TANDEM_INLINE void add_rest(float* o, int c, Vec alpha, const float* weights, const T* const* rows, int n, int width) {
   Slice<T> slice;
-  slice.from_n(o, alpha, width);
-  for (int i = 0; i < n; ++i) slice.add_n(simd::set1(weights[i]), v + rows[i], width);
-  slice.to_n(o, width);
+  slice.from_n(o + c, alpha, width);
+  for (int i = 0; i < n; ++i) slice.add_n(simd::set1(weights[i]), rows[2 * i] + c, width);
+  slice.to_n(o + c, width);
 }
 
-/// o = alpha o + sum of weights[i] (v + rows[i]); ahead(i) is called for every row, once.
+/// o = alpha o + sum of weights[i] rows[2 i]; ahead.next() is called for every row.
 template <class T, class Ahead>
-TANDEM_INLINE void add_values(float* o, int d, Vec alpha, const float* weights, const T* v,
-                              const int64_t* rows, int n, const Ahead& ahead) {
-  constexpr int kWidth = Slice<T>::kWidth, kMost = kSlices<T>;
-  const auto nothing = [](int) {};
+TANDEM_INLINE void add_values(float* o, int d, Vec alpha, const float* weights, const T* const* rows, int n, Ahead& ahead) {
+  constexpr int kWidth = Slice<T>::kWidth, kMost = kSlices<T>, kHalf = kMost / 2;
   int c = 0;
-  if (kMost * kWidth <= d) {
-    add_slices<kMost>(o, alpha, weights, v, rows, n, ahead);
-    c = kMost * kWidth;
-  } else {
-    for (int i = 0; i < n; ++i) ahead(i);
-  }
   for (; c + kMost * kWidth <= d; c += kMost * kWidth)
-    add_slices<kMost>(o + c, alpha, weights, v + c, rows, n, nothing);
-  if (constexpr int kHalf = kMost / 2; c + kHalf * kWidth <= d) {
-    add_slices<kHalf>(o + c, alpha, weights, v + c, rows, n, nothing);
+    add_slices<kMost>(o, c, alpha, weights, rows, n, ahead);
+  if (c + kHalf * kWidth <= d) {
+    add_slices<kHalf>(o, c, alpha, weights, rows, n, ahead);
     c += kHalf * kWidth;
   }
   for (; c + kWidth <= d; c += kWidth)
-    add_slices<1>(o + c, alpha, weights, v + c, rows, n, nothing);
-  if (c < d) add_rest(o + c, alpha, weights, v + c, rows, n, d - c);
+    add_slices<1>(o, c, alpha, weights, rows, n, ahead);
+  if (c < d) add_rest(o, c, alpha, weights, rows, n, d - c);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@ namespace tandem {
 namespace {
 
 // A bucket lies anywhere in a table: its place is fetched kOffsetsAhead tables early, its ids, some
-// 100 bytes at 32 ids a bucket and the skew of real codes, kIdsAhead tables early. Three times
-// faster than without on tables in memory; half or twice as far gives the same within 5 %.
+// 100 bytes at 32 ids a bucket and their skew, kIdsAhead tables early. Three times
+// faster than without on tables in memory; half or twice as far is the same within 10 %.
 constexpr int kOffsetsAhead = 16;
 constexpr int kIdsAhead = 8;
 constexpr int kIdsALine = 32;
@@ -21,8 +21,7 @@ constexpr int kWord = 64;  // counters compared at once
 
 /// Where the bucket of table t begins; the next number is where it ends.
 TANDEM_INLINE const uint16_t* bucket_of(const HashProbeParams& p, int t) {
-  return p.block.offsets + static_cast<int64_t>(t) * ((int64_t{1} << p.code_bits) + 1) +
-         p.codes[t];
+  return p.block.offsets + static_cast<int64_t>(t) * ((int64_t{1} << p.code_bits) + 1) + p.codes[t];
 }
 
 TANDEM_INLINE const uint16_t* ids_of(const HashProbeParams& p, int t) {

@@ -22,8 +22,8 @@ TableView table_of(const HashBlock& block, int64_t table, int64_t buckets) {
 }
 
 /// Counting sort in the table's own offsets: while ids are placed, offsets[c + 1] is where the next
-/// one of bucket c goes, and it ends as where bucket c + 1 begins. Ids are fetched for writing while
-/// the codes are counted, since they are then written in any order.
+/// one of bucket c goes, and it ends as where bucket c + 1 begins. Ids are fetched for writing
+/// while the codes are counted, since they are then written in any order.
 void build(TableView table, const uint16_t* codes, int n, int buckets) {
   uint16_t* next = table.offsets + 1;
   std::memset(table.offsets, 0, static_cast<std::size_t>(buckets + 1) * sizeof(uint16_t));
@@ -49,8 +49,7 @@ void spread(TableView table, uint32_t* added, int n_new, int buckets) {
   auto shift = static_cast<uint32_t>(n_new);
   uint32_t moved = table.offsets[buckets];  // old ids from here on are in place
   const auto move = [&](uint32_t begin) {
-    std::memmove(table.ids + begin + shift, table.ids + begin,
-                 (moved - begin) * sizeof(uint16_t));
+    std::memmove(table.ids + begin + shift, table.ids + begin, (moved - begin) * sizeof(uint16_t));
     moved = begin;
   };
   for (int c = buckets - 1; c >= 0 && shift > 0; --c) {
@@ -68,8 +67,7 @@ void append(TableView table, const uint16_t* codes, int n_old, int n_new, int bu
   std::memset(added, 0, static_cast<std::size_t>(buckets) * sizeof(uint32_t));
   for (int i = 0; i < n_new; ++i) ++added[codes[i]];
   spread(table, added, n_new, buckets);
-  for (int i = 0; i < n_new; ++i)
-    table.ids[added[codes[i]]++] = static_cast<uint16_t>(n_old + i);
+  for (int i = 0; i < n_new; ++i) table.ids[added[codes[i]]++] = static_cast<uint16_t>(n_old + i);
 }
 
 }  // namespace

@@ -91,8 +91,7 @@ void TANDEM_ISA_FN(sign_project)(const SignProjectParams& p, Range rows) {
       project_panel(panel, n_rows);
     }
     if (p.n_bits % 64 != 0)
-      for (int r = 1; r <= n_rows; ++r)
-        bits[r * words - 1] &= (uint64_t{1} << (p.n_bits % 64)) - 1;
+      for (int r = 1; r <= n_rows; ++r) bits[r * words - 1] &= (uint64_t{1} << (p.n_bits % 64)) - 1;
   }
 }
 

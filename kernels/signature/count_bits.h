@@ -28,8 +28,7 @@ TANDEM_INLINE Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p)
 TANDEM_INLINE void clear(Counts& a) { a.negative = _mm512_setzero_si512(); }
 TANDEM_COUNT_BITS TANDEM_INLINE void count(Counts& a, Words key, uint32_t q) {
   const __m512i query = _mm512_set1_epi32(static_cast<int>(q));
-  a.negative =
-      _mm512_sub_epi32(a.negative, _mm512_popcnt_epi32(_mm512_xor_si512(key, query)));
+  a.negative = _mm512_sub_epi32(a.negative, _mm512_popcnt_epi32(_mm512_xor_si512(key, query)));
 }
 TANDEM_INLINE void widen(Counts&) {}
 TANDEM_INLINE Vec lookup(const float* end, const Counts& a) {
@@ -50,8 +49,8 @@ TANDEM_INLINE Words load_words(const uint32_t* p) {
 }
 TANDEM_INLINE void clear(Counts& a) { a.bytes = a.negative = _mm256_setzero_si256(); }
 TANDEM_INLINE void count(Counts& a, Words key, uint32_t q) {
-  const __m256i of_nibble = _mm256_broadcastsi128_si256(
-      _mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
+  const __m256i of_nibble =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
   const __m256i low = _mm256_set1_epi8(15);
   const __m256i x = _mm256_xor_si256(key, _mm256_set1_epi32(static_cast<int>(q)));
   const __m256i high = _mm256_and_si256(_mm256_srli_epi32(x, 4), low);

@@ -6,7 +6,8 @@
 //   load_ids(p) store_ids(p, v)   unaligned
 //   v + n                  to each
 //   gather(x, v)           x[id] of each
-//   pack(v, bits)          the lanes of the set bits first, in order; the rest is anything
+//   at_least(a, b)         mask of the lanes with a >= b
+//   pack(v, mask)          the lanes of the mask first, in order; the rest is anything
 #include "kernels/simd/vec.h"
 
 namespace tandem {
@@ -17,6 +18,7 @@ using namespace simd;
 TANDEM_INLINE int count_set(uint32_t bits) {
   return Vec::kLanes == 1 ? static_cast<int>(bits) : __builtin_popcount(bits);
 }
+TANDEM_INLINE int count_set(Mask m) { return count_set(bits_of(m)); }
 
 #if defined(TANDEM_ISA_avx512)
 struct Ids {
@@ -29,9 +31,8 @@ TANDEM_INLINE Ids iota(int first) {
 TANDEM_INLINE Ids load_ids(const void* p) { return {_mm512_loadu_si512(p)}; }
 TANDEM_INLINE void store_ids(void* p, Ids a) { _mm512_storeu_si512(p, a.v); }
 TANDEM_INLINE Vec gather(const float* x, Ids a) { return {_mm512_i32gather_ps(a.v, x, 4)}; }
-TANDEM_INLINE Ids pack(Ids a, uint32_t bits) {
-  return {_mm512_maskz_compress_epi32(static_cast<__mmask16>(bits), a.v)};
-}
+TANDEM_INLINE Mask at_least(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)}; }
+TANDEM_INLINE Ids pack(Ids a, Mask m) { return {_mm512_maskz_compress_epi32(m.v, a.v)}; }
 
 #elif defined(TANDEM_ISA_avx2)
 struct Ids {
@@ -42,9 +43,7 @@ TANDEM_INLINE Ids iota(int first) { return Ids{_mm256_setr_epi32(0, 1, 2, 3, 4, 
 TANDEM_INLINE Ids load_ids(const void* p) {
   return {_mm256_loadu_si256(static_cast<const __m256i*>(p))};
 }
-TANDEM_INLINE void store_ids(void* p, Ids a) {
-  _mm256_storeu_si256(static_cast<__m256i*>(p), a.v);
-}
+TANDEM_INLINE void store_ids(void* p, Ids a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a.v); }
 TANDEM_INLINE Vec gather(const float* x, Ids a) { return {_mm256_i32gather_ps(x, a.v, 4)}; }
 
 /// For each mask of eight bits the places of its set bits, one a byte, lowest first.
@@ -60,8 +59,10 @@ constexpr PackTable make_pack_table() {
 }
 constexpr PackTable kPackTable = make_pack_table();
 
-TANDEM_INLINE Ids pack(Ids a, uint32_t bits) {
-  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kPackTable.places + bits));
+TANDEM_INLINE Mask at_least(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)}; }
+TANDEM_INLINE Ids pack(Ids a, Mask m) {
+  const uint64_t* places = kPackTable.places + bits_of(m);
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(places));
   return {_mm256_permutevar8x32_epi32(a.v, _mm256_cvtepu8_epi32(bytes))};
 }
 
@@ -78,7 +79,8 @@ TANDEM_INLINE Ids load_ids(const void* p) {
 }
 TANDEM_INLINE void store_ids(void* p, Ids a) { memcpy(p, &a.v, sizeof a.v); }
 TANDEM_INLINE Vec gather(const float* x, Ids a) { return {x[a.v]}; }
-TANDEM_INLINE Ids pack(Ids a, uint32_t) { return a; }
+TANDEM_INLINE Mask at_least(Vec a, Vec b) { return {a.v >= b.v}; }
+TANDEM_INLINE Ids pack(Ids a, Mask) { return a; }
 #endif
 
 }  // namespace

@@ -29,8 +29,8 @@ TANDEM_INLINE Mask inside(int i, int n) { return first_lanes(n - i < kLanes ? n 
 int count_above(const float* x, int n, float bound) {
   const Vec limit = set1(bound);
   int count = 0, i = 0;
-  for (; i + kLanes <= n; i += kLanes) count += count_set(bits_of(lt(limit, load(x + i))));
-  if (i < n) count += count_set(bits_of(lt(limit, load_n(x + i, n - i)) & inside(i, n)));
+  for (; i + kLanes <= n; i += kLanes) count += count_set(lt(limit, load(x + i)));
+  if (i < n) count += count_set(lt(limit, load_n(x + i, n - i)) & inside(i, n));
   return count;
 }
 
@@ -87,12 +87,12 @@ Candidates find_candidates(const SelectTopParams& p) {
 
   const Vec bound = set1(floor);
   int n = 0, i = 0;
-  for (; i < p.n; i += kLanes) {
-    const Vec v = load_inside(p.scores, i, p.n);
-    const uint32_t kept = bits_of(inside(i, p.n)) & ~bits_of(lt(v, bound));
+  const auto keep = [&](Mask kept) {
     store_ids(p.scratch + n, pack(iota(i), kept));
     n += count_set(kept);
-  }
+  };
+  for (; i + kLanes <= p.n; i += kLanes) keep(at_least(load(p.scores + i), bound));
+  if (i < p.n) keep(at_least(load_n(p.scores + i, p.n - i), bound) & inside(i, p.n));
   if (n < p.m || 2 * n + 3 * kLanes > p.n) return all;
   store_ids(p.scratch + n, iota(0));  // so that whole vectors may be gathered
   float* scores = p.scratch + n + kLanes;
@@ -113,9 +113,9 @@ void write_ids(const SelectTopParams& p, const Candidates& c, float threshold) {
   int32_t* to = p.ids;
   for (int i = 0; i < c.n; i += kLanes) {
     const Vec v = load_inside(c.scores, i, c.n);
-    const uint32_t above = bits_of(lt(limit, v) & inside(i, c.n));
-    const uint32_t equal = bits_of(inside(i, c.n)) & ~bits_of(lt(v, limit)) & ~above;
-    const uint32_t taken = lowest_set(equal, ties);
+    const Mask above = lt(limit, v) & inside(i, c.n);
+    const uint32_t equal = bits_of(at_least(v, limit) & inside(i, c.n)) & ~bits_of(above);
+    const Mask taken = mask_of_bits(lowest_set(equal, ties));
     ties -= count_set(taken);
     const Ids ids = c.places != nullptr ? load_ids(c.places + i) : iota(i);
     store_ids(to, pack(ids + p.first_id, above | taken));

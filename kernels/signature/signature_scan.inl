@@ -73,12 +73,10 @@ void scan_all(const SignatureScanParams& p, Range keys) {
     int q = 0;
     for (; q + kQueriesAtOnce <= p.n_queries; q += kQueriesAtOnce)
       scan<kWords, kQueriesAtOnce>(p, q, block, half, keys.end);
-    switch (p.n_queries - q) {
-      case 3: scan<kWords, 3>(p, q, block, half, keys.end); break;
-      case 2: scan<kWords, 2>(p, q, block, half, keys.end); break;
-      case 1: scan<kWords, 1>(p, q, block, half, keys.end); break;
-      default: break;
-    }
+    const int left = p.n_queries - q;
+    if (left == 3) scan<kWords, 3>(p, q, block, half, keys.end);
+    if (left == 2) scan<kWords, 2>(p, q, block, half, keys.end);
+    if (left == 1) scan<kWords, 1>(p, q, block, half, keys.end);
   }
 }
 
@@ -89,11 +87,9 @@ void TANDEM_ISA_FN(signature_scan)(const SignatureScanParams& p, Range keys) {
   // Skylake to Cooper Lake: shuffles on half the width.
   if (!__builtin_cpu_supports("avx512vpopcntdq")) return signature_scan_avx2(p, keys);
 #endif
-  switch (p.words) {
-    case 8: return scan_all<8>(p, keys);
-    case 4: return scan_all<4>(p, keys);
-    default: return scan_all<0>(p, keys);
-  }
+  if (p.words == 8) return scan_all<8>(p, keys);
+  if (p.words == 4) return scan_all<4>(p, keys);
+  scan_all<0>(p, keys);
 }
 
 }  // namespace tandem

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/cpu_features.h"
@@ -25,12 +26,16 @@ struct Ceilings {
   double gemm_bf16_gflops = 0;  // the same; 0 without AVX512-BF16
 };
 
-/// Measures now, with the ISA in use; about a second, plus the time to touch a quarter of the free
-/// memory (2 GiB at most).
+/// Measures now, with the ISA in use: about a second, and some 150 MiB (8 MiB more a thread beyond
+/// eight).
 Ceilings measure_ceilings(int threads);
 
 /// TANDEM_CACHE_DIR, else ~/.cache/tandem.
 std::filesystem::path default_cache_dir();
+
+/// What cached_ceilings has kept; never measures.
+std::optional<Ceilings> known_ceilings(
+    int threads, const std::filesystem::path& cache_dir = default_cache_dir());
 
 /// The same, once per boot, thread count and ISA: kept in `cache_dir`. A folder that cannot be read
 /// or written only costs the measurement.

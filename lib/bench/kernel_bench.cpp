@@ -45,8 +45,8 @@ Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings&
   record.set_memory("cpu", "planned_peak", c.memory_bytes);
   if (r.baseline) {
     record.set_timing("baseline_step", r.baseline->b);
-    // Speed of this kernel as a share of the library's: inverse of the ratio of times.
-    record.group("baseline") = {{"name", "oneDNN alone"},
+    // Speed of this kernel as a share of the baseline's: inverse of the ratio of times.
+    record.group("baseline") = {{"name", c.baseline_name},
                                 {"ratio", 1 / r.baseline->ratio},
                                 {"ci95_low", 1 / r.baseline->ci95.high},
                                 {"ci95_high", 1 / r.baseline->ci95.low},
@@ -66,7 +66,7 @@ io::Table kernel_table() {
                     {"% read"},
                     {"GFLOP/s"},
                     {"% GEMM"},
-                    {"% oneDNN"}});
+                    {"baseline", Align::left}});
 }
 
 std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) {
@@ -81,7 +81,9 @@ std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) 
           percent(r.roofline.frac_of_copy),
           computes ? fmt::format("{:.0f}", r.roofline.achieved_gflops) : "",
           computes ? percent(r.roofline.frac_of_matmul) : "",
-          r.baseline ? percent(1 / r.baseline->ratio) : ""};
+          r.baseline
+              ? fmt::format("{} % of {}", percent(1 / r.baseline->ratio), c.baseline_name)
+              : ""};
 }
 
 std::string describe(const Ceilings& c) {

@@ -26,6 +26,7 @@ constexpr std::array kFamilies = {
     Family{"linear", linear_cases},       Family{"rope", rope_cases},
     Family{"attention", attention_cases}, Family{"silu", silu_cases},
     Family{"sample", sample_cases},       Family{"loading", loading_cases},
+    Family{"lsh", lsh_cases},             Family{"signature", signature_cases},
 };
 
 }  // namespace

@@ -46,7 +46,7 @@ struct PreparedCase {
   Body run;
   /// After one run: compares with the reference; empty, or what differs.
   std::function<std::string()> mismatch;
-  /// The same work done by the library that sets the bar (oneDNN alone); may be empty.
+  /// The same work done by what sets the bar (KernelCase::baseline_name); may be empty.
   Body baseline = {};
 };
 
@@ -59,6 +59,7 @@ struct KernelCase {
   /// True if runs take turns on copies that together exceed the caches; otherwise the L2 caches
   /// are flushed before each run.
   bool rotates = false;
+  std::string baseline_name = "oneDNN alone";
   std::function<PreparedCase()> prepare;
 };
 

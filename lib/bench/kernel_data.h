@@ -15,6 +15,8 @@ KernelCases linear_cases(const KernelShapes& s);
 KernelCases rope_cases(const KernelShapes& s);
 KernelCases attention_cases(const KernelShapes& s);
 KernelCases silu_cases(const KernelShapes& s);
+KernelCases lsh_cases(const KernelShapes& s);
+KernelCases signature_cases(const KernelShapes& s);
 KernelCases sample_cases(const KernelShapes& s);
 KernelCases loading_cases(const KernelShapes& s);
 

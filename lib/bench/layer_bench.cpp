@@ -13,10 +13,6 @@
 namespace tandem::bench {
 namespace {
 
-void poll(const Interrupted& interrupted) {
-  if (interrupted && interrupted()) throw Error(ErrorKind::interrupted, "", "interrupted");
-}
-
 ops::PackedWeights::Spec spec_of(const ProductShape& p, DType dtype) {
   return {.name = std::string("weights/") + p.name, .out = p.out, .in = p.in, .dtype = dtype};
 }

@@ -7,6 +7,7 @@
 #include "bench/layer_bench.h"
 #include "bench/model_work.h"
 #include "kv/fill_random.h"
+#include "model/context.h"
 
 namespace tandem::bench {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 constexpr int kMaxBatch = 1 << 16;
 
 /// Beside the prompts lives one fork of each: it owns its new tokens, whole pages of them.
-decode::EngineSpec engine_spec(const ModelCase& c) {
+decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupted = {}) {
   decode::EngineSpec spec;
   spec.compute = c.compute;
   spec.prefill_chunk = c.chunk;
@@ -26,6 +27,7 @@ decode::EngineSpec engine_spec(const ModelCase& c) {
     spec.total_tokens += int64_t{c.batch} * kv::kPageTokens;
   }
   spec.caches = {c.cache};
+  spec.interrupted = interrupted;
   return spec;
 }
 
@@ -62,20 +64,16 @@ MeasureRules ModelCase::rules() const {
 
 ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const recipe::Cache& cache,
                      recipe::Compute compute, const model::ModelConfig& config) {
-  const int64_t decoded = bench.has(ModelPhase::decode) ? bench.new_tokens.value : 0;
-  const int64_t context = run.context > 0 ? run.context.value : config.max_context - decoded;
-  if (context < 1 || context + decoded > config.max_context)
-    throw recipe_error("run.context", "{} tokens and {} decoded ones, but {} was made for {}",
-                       std::max<int64_t>(context, 0), decoded, config.name, config.max_context)
-        .hint("lower run.context or bench.new_tokens, or choose a model with a longer context");
+  const int context = model::context_of(
+      run, config, bench.has(ModelPhase::decode) ? bench.new_tokens.value : 0);
   if (run.batch > kMaxBatch)
     throw recipe_error("run.batch", "{} sequences, at most {} are supported", run.batch, kMaxBatch);
   ModelCase c{.bench = bench, .cache = cache};
   c.compute = compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
   c.dtype = ops::weight_dtype(c.compute);
   c.batch = std::max(1, run.batch);
-  c.context = static_cast<int>(context);
-  c.chunk = static_cast<int>(std::min<int64_t>(run.prefill_chunk, 1 << 20));
+  c.context = context;
+  c.chunk = static_cast<int>(run.prefill_chunk);
   c.seed = static_cast<uint64_t>(run.seed);
   return c;
 }
@@ -88,8 +86,10 @@ MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelF
   }
 }
 
-EngineBench::EngineBench(decode::ModelFiles files, const ModelCase& c, Interrupted interrupted)
-    : case_(c), engine_(std::move(files), engine_spec(c)), interrupted_(std::move(interrupted)) {
+EngineBench::EngineBench(decode::ModelFiles files, const ModelCase& c,
+                         const Interrupted& interrupted,
+                         const std::function<void(double share)>& on_load)
+    : case_(c), engine_(std::move(files), engine_spec(c, interrupted), on_load) {
   for (int b = 0; b < c.batch; ++b) {
     PhiloxStream draw(c.seed, static_cast<uint32_t>(b));
     std::vector<int32_t>& ids = tokens_.emplace_back();
@@ -97,10 +97,6 @@ EngineBench::EngineBench(decode::ModelFiles files, const ModelCase& c, Interrupt
       ids.push_back(
           static_cast<int32_t>(draw.below(static_cast<uint32_t>(engine_.config().vocab_size))));
   }
-}
-
-void EngineBench::stop_if_interrupted() const {
-  if (interrupted_ && interrupted_()) throw Error(ErrorKind::interrupted, "", "interrupted");
 }
 
 void EngineBench::check_finite(const float* logits) const {
@@ -125,10 +121,7 @@ void EngineBench::read_prompts() {
   for (size_t b = 0; b < prompts_.size(); ++b)
     sequences.push_back(
         {prompts_[b], std::span(tokens_[b]).first(static_cast<size_t>(case_.context)), true});
-  stop_if_interrupted();
-  engine_.prefill(
-      sequences, [&](size_t, const float* logits) { check_finite(logits); },
-      [&](int64_t) { return !interrupted_ || !interrupted_(); });
+  engine_.prefill(sequences, [&](size_t, const float* logits) { check_finite(logits); });
   prompts_read_ = true;
 }
 
@@ -166,9 +159,9 @@ PhaseResult EngineBench::decode() {
   PhaseResult r{.phase = ModelPhase::decode};
   std::vector<decode::SeqTokens> step(prompts_.size());
   double keys_sum = 0, n_steps = 0;  // what rows see, their own token included
+  const double kv_before = engine_.cache().usage(0).bytes();
   int length = case_.max_tokens();
   const auto begin = [&] {
-    stop_if_interrupted();
     if (length == case_.max_tokens()) {
       fork_prompts();
       length = case_.context;
@@ -183,12 +176,14 @@ PhaseResult EngineBench::decode() {
   check_finite(logits.slice(logits.rows() - 1, 1).as<float>());
 
   const model::ModelConfig& config = engine_.config();
-  const std::vector<int> lengths(prompts_.size(), static_cast<int>(std::lround(keys_sum / n_steps)));
+  const int length_mean = static_cast<int>(std::lround(keys_sum / n_steps));
+  const kv::KeyUsage& usage = engine_.cache().usage(0);
   double pairs = 0;
   for (int layer = 0; layer < config.n_layers; ++layer)
-    pairs += engine_.cache().policy(0).keys_read(layer, lengths[0]);
+    pairs += engine_.cache().policy(0).keys_read(layer, length_mean);
+  if (usage.visible > 0) r.keys = KeyShares{usage.selected_share(), usage.fixed_share()};
   r.tokens = case_.batch;
-  r.work.bytes = static_cast<double>(engine_.bytes_per_step(lengths));
+  r.work.bytes = static_cast<double>(engine_.weight_bytes()) + (usage.bytes() - kv_before) / n_steps;
   r.work.flops = case_.batch * (layer_flops(config) + head_flops(config) + attention_flops(config, pairs));
   return r;
 }

@@ -1,6 +1,5 @@
 #pragma once
 #include <array>
-#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -69,6 +68,12 @@ ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const reci
 /// Every byte of a phase. Prefill and decode share one engine and so one plan.
 MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelFiles& files);
 
+/// What query heads attended to in the layers where a policy chose keys, as shares of the text.
+struct KeyShares {
+  double selected = 0;  // chosen by content
+  double fixed = 0;     // sinks, recent and generated tokens
+};
+
 struct PhaseResult {
   ModelPhase phase = ModelPhase::prefill;
   Samples samples = {};
@@ -76,16 +81,15 @@ struct PhaseResult {
   Work work = {};           // of one run
   double linear_share = 0;  // of work.flops that dense layers do; 0 = not told
   std::optional<Comparison> baseline = {};  // a: ours, b: oneDNN alone
+  std::optional<KeyShares> keys = {};       // of decode under a policy that chooses keys
 };
-
-/// Polled between runs; true ends the measurement.
-using Interrupted = std::function<bool()>;
 
 /// Prefill and decode of a whole model, on one engine.
 class EngineBench {
  public:
-  /// Loads the weights. errors  kind memory, kind input
-  EngineBench(decode::ModelFiles files, const ModelCase& c, Interrupted interrupted);
+  /// Loads the weights, telling the share done. errors  kind memory, input, interrupted
+  EngineBench(decode::ModelFiles files, const ModelCase& c, const Interrupted& interrupted,
+              const std::function<void(double share)>& on_load = {});
 
   /// errors   kind interrupted; kind numeric: logits that are not finite
   PhaseResult prefill();
@@ -100,11 +104,9 @@ class EngineBench {
   void restart();
   void fork_prompts();
   void check_finite(const float* logits) const;
-  void stop_if_interrupted() const;
 
   ModelCase case_;
   decode::Engine engine_;
-  Interrupted interrupted_;
   std::vector<std::vector<int32_t>> tokens_;  // [batch, max_tokens]
   std::vector<int> prompts_, forks_;          // slots, empty until made
   bool prompts_read_ = false;

@@ -54,8 +54,13 @@ std::string percent(double share) {
 }
 
 std::string note(const ModelCase& c, const PhaseResult& r) {
-  if (r.phase == ModelPhase::decode && c.bench.random_kv) return "random KV";
-  if (!r.baseline) return "";
+  std::string text;
+  if (r.keys)
+    text = fmt::format("reads {} % + {} % of the keys", percent(r.keys->selected),
+                       percent(r.keys->fixed));
+  if (r.phase == ModelPhase::decode && c.bench.random_kv)
+    text += text.empty() ? "random KV" : ", random KV";
+  if (!r.baseline) return text;
   return fmt::format("{:.1f} % of oneDNN alone ({:.1f} to {:.1f})", 100 / r.baseline->ratio,
                      100 / r.baseline->ci95.high, 100 / r.baseline->ci95.low);
 }
@@ -74,10 +79,24 @@ ModelIdentity identify(const decode::ModelFiles& files, DType dtype) {
 }
 
 std::string method_name(const recipe::Cache& cache) {
-  std::string name = recipe::yaml_text(cache.kind);
-  if (cache.kind == recipe::CacheKind::streaming)
-    name += fmt::format(" {}+{}{}", cache.sinks.value, cache.recent.value,
-                        cache.reposition ? " repositioned" : "");
+  using recipe::CacheKind;
+  const std::string name = recipe::yaml_text(cache.kind);
+  const recipe::Lsh& lsh = cache.lsh;
+  const recipe::Hybrid& hybrid = cache.hybrid;
+  switch (cache.kind) {
+    case CacheKind::full: return name;
+    case CacheKind::streaming:
+      return name + fmt::format(" {}+{}{}", cache.sinks.value, cache.recent.value,
+                                cache.reposition ? " repositioned" : "");
+    case CacheKind::topk:
+    case CacheKind::oracle_sampling: return name + " " + recipe::yaml_text(cache.topk.ratio);
+    case CacheKind::quest:
+      return name + fmt::format(" {} {}", cache.quest.page, recipe::yaml_text(cache.quest.ratio));
+    case CacheKind::lsh: return name + fmt::format(" {}x{} {}", lsh.bits, lsh.tables, lsh.min_hits);
+    case CacheKind::hybrid:
+      return name + fmt::format(" {} {}+{} {}", hybrid.bits, recipe::yaml_text(hybrid.exact),
+                                recipe::yaml_text(hybrid.sample), recipe::yaml_text(hybrid.tail));
+  }
   return name;
 }
 
@@ -95,6 +114,9 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
                                   {"scope", "model_only"}};
   record.set_roofline(r.work, roofline(r.work, s.p50, ceilings, c.dtype));
   if (r.linear_share > 0) record.group("roofline")["linear_flops_frac"] = r.linear_share;
+  if (r.keys)
+    record.group("attention") = {{"selected_keys_frac", r.keys->selected},
+                                 {"fixed_keys_frac", r.keys->fixed}};
   if (!r.baseline) return;
   record.set_timing("baseline_step", r.baseline->b);
   // Our speed as a share of the library's: the inverse of the ratio of times.

@@ -101,10 +101,18 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
                 "this build of tandem has no CUDA")
         .hint("use --device cpu, or build with a CUDA compiler");
   }
-  const auto* output = recipe::find_field(fields, "output.path");
-  const auto path = output != nullptr ? output->value->path() : std::nullopt;
-  if (path && *path != "-" && file_mode() == FileMode::create && !dry_run() && !is_set("check"))
+  if (!dry_run() && !is_set("check")) check_outputs(fields);
+}
+
+void Context::check_outputs(const recipe::Field& fields) const {
+  const auto path_at = [&](const char* key) {
+    const recipe::Field* field = recipe::find_field(fields, key);
+    return field != nullptr ? field->value->path() : std::nullopt;
+  };
+  if (const auto path = path_at("output.path");
+      path && *path != "-" && file_mode() == FileMode::create)
     refuse_existing(*path);
+  if (const auto state = path_at("output.state")) check_new_file(*state, file_mode());
 }
 
 void Context::finish_loading() const {

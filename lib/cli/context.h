@@ -61,6 +61,7 @@ class Context {
 
   void note(std::string_view text) { terminal.note(text, 0); }
   void verbose(std::string_view text) { terminal.note(text, 1); }
+  void debug(std::string_view text) { terminal.note(text, 2); }
   void warn(const std::string& text) { terminal.warn(text); }
 
   const ToolInfo& info;
@@ -89,8 +90,9 @@ class Context {
 
   void build_tree(bool sweeps_allowed);
   recipe::Node tree_at(const recipe::SweepPoint& set) const;
-  /// --print-recipe, thread count, device and output file, from the first point.
+  /// --print-recipe, thread count, device and output files, from the first point.
   void begin(const recipe::Field& fields, const recipe::Node& tree);
+  void check_outputs(const recipe::Field& fields) const;
   void finish_loading() const;  // --check
   nlohmann::json record(const recipe::Field& fields) const;
 

@@ -6,12 +6,17 @@
 
 #include "base/parallel.h"
 #include "bench/record.h"
+#include "cli/load_engine.h"
 #include "cli/plan_text.h"
 #include "cli/search_path.h"
+#include "model/context.h"
 #include "ops/linear.h"
 
 namespace tandem::cli {
 namespace {
+
+// Cases that run together, by default.
+constexpr int kFewCases = 4, kManyCases = 16;
 
 std::filesystem::path demo_text() {
   for (const auto& folder : recipe_folders())
@@ -46,12 +51,7 @@ DType Evaluation::compute() const {
 }
 
 void Evaluation::check_context() const {
-  const int64_t limit = config_.max_context;
-  const int64_t context = recipe_.run.context > 0 ? recipe_.run.context.value : limit;
-  if (context > limit)
-    throw recipe_error("run.context", "{} tokens, but {} was made for {}", context, config_.name,
-                       limit)
-        .hint("lower run.context, or choose a model with a longer context");
+  const int context = text_context();
   if (recipe_.eval.questions().empty()) return;
   for (const recipe::TokenCount length : recipe_.eval.lengths)
     if (length > context)
@@ -60,9 +60,7 @@ void Evaluation::check_context() const {
           .hint("lower eval.lengths (prompt and answer together), or choose another model");
 }
 
-int Evaluation::text_context() const {
-  return recipe_.run.context > 0 ? static_cast<int>(recipe_.run.context) : config_.max_context;
-}
+int Evaluation::text_context() const { return model::context_of(recipe_.run, config_); }
 
 void Evaluation::open_log() {
   const auto& path = recipe_.output.path;
@@ -94,16 +92,37 @@ std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files,
                         .prompt_tokens = spec.max_tokens,
                         .context_tokens = spec.max_tokens,
                         .recipe_sha256 = point_.record.value("sha256", "")};
-    cx_.out.write(plan_text(view, bench::cached_ceilings(max_threads())));
+    cx_.out.write(plan_text(view, bench::known_ceilings(max_threads())));
   }
+  if (!cx_.dry_run()) return load_engine(cx_, std::move(files), spec, plan, limit);
   plan.check_fits({}, limit);
-  if (cx_.dry_run()) return nullptr;
-  return std::make_unique<decode::Engine>(std::move(files), spec);
+  return nullptr;
 }
 
 void Evaluation::run() {
-  run_questions();
-  if (recipe_.eval.perplexity() && interrupted() == 0) run_text();
+  try {
+    run_questions();
+    if (recipe_.eval.perplexity() && interrupted() == 0) run_text();
+  } catch (const Error& e) {
+    // The cases in flight are lost; what was judged before them will be printed.
+    if (e.kind() != ErrorKind::interrupted) throw;
+  }
+}
+
+decode::EngineSpec Evaluation::question_spec(int group) const {
+  const auto longest = std::ranges::max(recipe_.eval.lengths, {}, &recipe::TokenCount::value);
+  return eval::case_engine_spec(policies_, compute(), static_cast<int>(recipe_.run.prefill_chunk),
+                                static_cast<int>(longest), group);
+}
+
+/// Cases at once: what was asked for, or a row in every decode step for each core, within most of the
+/// memory.
+int Evaluation::group_size(const decode::ModelFiles& files) const {
+  if (recipe_.run.batch > 0) return recipe_.run.batch;
+  const size_t room = host_limit(recipe_.run.host_memory_limit) / 4 * 3;
+  int group = std::min(recipe_.eval.cases, std::clamp(max_threads(), kFewCases, kManyCases));
+  while (group > 1 && decode::Engine::plan(files, question_spec(group)).peak({}) > room) --group;
+  return group;
 }
 
 void Evaluation::run_questions() {
@@ -123,23 +142,25 @@ void Evaluation::run_questions() {
     throw input_error(files.name, "the model has no tokenizer, which questions need");
   const eval::CaseGenerator generator(*files.tokenizer, s.haystack,
                                       static_cast<uint64_t>(recipe_.run.seed));
-  const auto longest = std::ranges::max(s.lengths, {}, &recipe::TokenCount::value);
-  const auto engine =
-      load(std::move(files),
-           eval::case_engine_spec(policies_, compute(), static_cast<int>(recipe_.run.prefill_chunk),
-                                  static_cast<int>(longest)),
-           0);
+  const int group = group_size(files);
+  const auto engine = load(std::move(files), question_spec(group), 0);
   if (!engine) return;
   Progress progress(cx_.terminal, "cases", static_cast<double>(todo.size()), "cases");
-  double n_done = 0;
-  for (const auto& [task, length, index] : todo) {
+  for (size_t begin = 0, end = 0; begin < todo.size(); begin = end) {
     if (interrupted() != 0) return;
-    const eval::Case c =
-        generator.make(task, static_cast<size_t>(length), static_cast<uint32_t>(index));
-    log_.cases.push_back(
-        {task, length, index, eval::run_case(*engine, c, {s.protocols, s.scores})});
-    if (file_) file_->write(eval::case_line(log_.cases.back(), names_));
-    progress.update(++n_done);
+    const auto [task, length, first] = todo[begin];
+    std::vector<eval::Case> cases;
+    for (; end < todo.size() && end - begin < static_cast<size_t>(group); ++end) {
+      if (std::get<0>(todo[end]) != task || std::get<1>(todo[end]) != length) break;
+      cases.push_back(generator.make(task, static_cast<size_t>(length),
+                                     static_cast<uint32_t>(std::get<2>(todo[end]))));
+    }
+    auto outcomes = eval::run_cases(*engine, cases, {s.protocols, s.scores});
+    for (size_t i = 0; i < cases.size(); ++i) {
+      log_.cases.push_back({task, length, std::get<2>(todo[begin + i]), std::move(outcomes[i])});
+      if (file_) file_->write(eval::case_line(log_.cases.back(), names_));
+    }
+    progress.update(static_cast<double>(end));
   }
 }
 
@@ -174,7 +195,7 @@ void Evaluation::print() {
 
 void Evaluation::print_records(const std::vector<eval::ScoreRow>& rows) {
   std::vector<io::Json> groups;
-  for (const eval::ScoreRow& row : rows) groups.push_back(eval::score_json(row, names_));
+  for (const eval::ScoreRow& row : rows) groups.push_back(eval::score_json(row, policies_));
   for (size_t i = 0; log_.text && i < log_.text->size(); ++i) {
     groups.push_back(eval::quality_json((*log_.text)[i], i == 0));
     groups.back().update({{"task", "perplexity"}, {"policy", names_[i]}, {"reference", names_[0]}});
@@ -190,14 +211,7 @@ void Evaluation::print_records(const std::vector<eval::ScoreRow>& rows) {
 
 void Evaluation::print_tables(const std::vector<eval::ScoreRow>& rows) {
   const auto format = cx_.format() == "md" ? io::TableFormat::markdown : io::TableFormat::text;
-  std::vector<std::vector<double>> keys_read;
-  for (const recipe::TokenCount length : recipe_.eval.lengths) {
-    keys_read.emplace_back();
-    for (const eval::NamedPolicy& policy : policies_)
-      keys_read.back().push_back(
-          eval::keys_read_share(policy.cache, config_, static_cast<int>(length)));
-  }
-  if (!rows.empty()) cx_.out.write(eval::score_table(rows, recipe_.eval, keys_read).render(format));
+  if (!rows.empty()) cx_.out.write(eval::score_tables(rows, names_, format));
   if (!rows.empty() && log_.text) cx_.out.write("\n");
   if (log_.text) cx_.out.write(eval::text_table(*log_.text, names_).render(format));
 }

@@ -39,7 +39,6 @@ struct EvalRecipe {
   void check(recipe::Problems& p) const {
     if (!model.state.empty()) p.field("model.state", "pig-eval continues no saved state");
     if (output.path == "-") p.field("output.path", "output.path: a log of cases is a file, not -");
-    if (run.batch > 1) p.field("run.batch", "pig-eval runs one case at a time");
   }
 };
 
@@ -51,8 +50,8 @@ class Evaluation {
 
   /// Starts a new log, or takes an old one over after its last whole line (--resume).
   void open_log();
-  /// Runs the missing cases, then the missing perplexity; an interruption ends it after the case in
-  /// flight. With --dry-run prints memory plans instead.
+  /// Runs the missing cases, then the missing perplexity; an interruption ends it, and
+  /// drops the cases in flight. With --dry-run prints memory plans instead.
   void run();
   /// Tables or records of all that is known.
   void print();
@@ -64,6 +63,8 @@ class Evaluation {
   decode::ModelFiles open_model() const;
   std::unique_ptr<decode::Engine> load(decode::ModelFiles files, const decode::EngineSpec& spec,
                                        size_t buffer_bytes);
+  decode::EngineSpec question_spec(int group) const;
+  int group_size(const decode::ModelFiles& files) const;
   void run_questions();
   void run_text();
   void print_records(const std::vector<eval::ScoreRow>& rows);

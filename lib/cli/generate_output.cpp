@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "bench/hardware.h"
 #include "io/jsonl.h"
@@ -86,10 +87,12 @@ void GenerateOutput::show_finished() {
   }
 }
 
-Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s) const {
+Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed) const {
   const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory of its own
-  Json j = {{"event", "summary"}, {"model", engine_.files().name}, {"threads", max_threads()},
-            {"load_s", load_s}, {"prompt_tokens", r.prompt_tokens}, {"prefill_s", r.prefill_s},
+  Json j = {{"event", "summary"}, {"model", engine_.files().name},
+            {"device", "cpu"}, {"threads", max_threads()},
+            {"isa", isa_name(isa_in_use())}, {"seed", seed}, {"load_s", load_s},
+            {"prompt_tokens", r.prompt_tokens}, {"prefill_s", r.prefill_s},
             {"new_tokens", r.new_tokens}, {"decode_s", r.decode_s}, {"decode_steps", r.decode_steps},
             {"peak_bytes", peak}, {"planned_peak_bytes", engine_.memory_plan().peak({})}};
   if (r.prefill_s > 0) j["prefill_tok_s"] = double(r.prompt_tokens) / r.prefill_s;
@@ -111,15 +114,17 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s) con
   return j;
 }
 
-void GenerateOutput::finish(const decode::GenerateReport& r, double load_s) {
+void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int64_t seed) {
   progress_.reset();
-  const Json j = summary(r, load_s);
+  const Json j = summary(r, load_s, seed);
   if (jsonl_) event(j);
   result_.commit();
   cx_.out.flush();
   if (cx_.terminal.verbosity() < 0) return;
-  std::string text = fmt::format(
-      "load     {:.2f} s\nprefill  {} tokens in {:.2f} s", load_s, r.prompt_tokens, r.prefill_s);
+  std::string text =
+      fmt::format("device   cpu  {} threads, {}  seed {}\nload     {:.2f} s\n"
+                  "prefill  {} tokens in {:.2f} s",
+                  max_threads(), isa_name(isa_in_use()), seed, load_s, r.prompt_tokens, r.prefill_s);
   if (j.contains("prefill_tok_s")) text += fmt::format("  {:.0f} tok/s", j["prefill_tok_s"].get<double>());
   if (r.decode_steps > 0)
     text += fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s, "

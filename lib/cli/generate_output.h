@@ -25,7 +25,7 @@ class GenerateOutput {
 
   decode::GenerateEvents events();
   /// Closes the text, writes the summary, gives the result file its name.
-  void finish(const decode::GenerateReport& report, double load_s);
+  void finish(const decode::GenerateReport& report, double load_s, int64_t seed);
 
  private:
   void on_token(const decode::TokenEvent& event);
@@ -33,7 +33,8 @@ class GenerateOutput {
   void on_prefill(int64_t done, int64_t total);
   void show_finished();
   void event(const nlohmann::ordered_json& value);
-  nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s) const;
+  nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s,
+                                 int64_t seed) const;
 
   Context& cx_;
   ResultFile result_;

@@ -19,13 +19,13 @@ bool asks_for_help(const std::vector<std::string>& arguments) {
                      [](const std::string& word) { return word == "-h" || word == "--help"; });
 }
 
-/// The section of `--help-recipe[=SECTION]`, if asked for.
+/// The section of `--help-recipe[=SECTION]` or `--help=SECTION`, if asked for.
 std::optional<std::string> recipe_help_section(const std::vector<std::string>& arguments) {
-  constexpr std::string_view kFlag = "--help-recipe";
   const auto end = std::ranges::find(arguments, "--");
   for (auto word = arguments.begin(); word != end; ++word) {
-    if (*word == kFlag) return std::string{};
-    if (word->starts_with(std::string(kFlag) + "=")) return word->substr(kFlag.size() + 1);
+    if (*word == "--help-recipe") return std::string{};
+    for (const std::string_view flag : {"--help-recipe=", "--help="})
+      if (word->starts_with(flag)) return word->substr(flag.size());
   }
   return std::nullopt;
 }
@@ -46,7 +46,7 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
     out.write(help_text(info));
     return 0;
   }
-  if (const auto section = recipe_help_section(arguments); section && info.schema != nullptr) {
+  if (const auto section = recipe_help_section(arguments); section && info.schema) {
     out.write(recipe_help(info, *section));
     return 0;
   }

@@ -120,7 +120,7 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
   flags.push_back({"-q,--quiet", "", "errors only on stderr"});
   flags.push_back({"--color", "WHEN", "auto, always or never", "", "auto"});
   flags.push_back({"--no-progress", "", "no progress line"});
-  flags.push_back({"-h,--help", "", "this text"});
+  flags.push_back({"-h,--help", "", "this text; --help=SECTION is --help-recipe=SECTION"});
   flags.push_back({"-V,--version", "", "version; with -v the environment report"});
   return flags;
 }

@@ -72,6 +72,11 @@ void refuse_existing(const fs::path& path) {
         .hint("--overwrite replaces it; or choose another name");
 }
 
+void check_new_file(const fs::path& path, FileMode mode) {
+  if (mode == FileMode::create) refuse_existing(path);
+  const io::AtomicFile trial(path);
+}
+
 ResultFile::ResultFile(const fs::path& path, FileMode mode, Output& out) : path_(path), out_(out) {
   if (path.empty() || path == "-") return;
   if (mode == FileMode::create) refuse_existing(path);
@@ -79,8 +84,7 @@ ResultFile::ResultFile(const fs::path& path, FileMode mode, Output& out) : path_
   const fs::file_status status = fs::status(path, failed);
   const bool special = fs::exists(status) && !fs::is_regular_file(status);
   if (mode != FileMode::append && !special) {
-    // Through a symbolic link the file it names is replaced, not the link.
-    atomic_ = std::make_unique<io::AtomicFile>(fs::exists(status) ? fs::canonical(path) : path);
+    atomic_ = std::make_unique<io::AtomicFile>(path);
     return;
   }
   fd_ = ::open(path.c_str(),

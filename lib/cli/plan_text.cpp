@@ -40,9 +40,37 @@ std::string duration(double seconds) {
   return seconds < 1.0 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.1f} s", seconds);
 }
 
+/// Floors of time, or the work alone while this machine's rates are unknown.
+std::string time_line(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
+  const Cost cost = cost_of(v);
+  const double bytes = cost.weight_bytes + cost.kv_bytes;
+  if (!ceilings)
+    return fmt::format("time     prefill of {} tokens {:.3g} TFLOP   decode reads {} a step at {} "
+                       "tokens (rates unknown until a run has measured this machine)\n",
+                       v.prompt_tokens, cost.prefill_flops * 1e-12,
+                       format_bytes(static_cast<size_t>(bytes)), v.context_tokens);
+  const bool bf16 = ops::weight_dtype(v.spec.compute) == DType::bf16;
+  const double gemm = bf16 ? ceilings->gemm_bf16_gflops : ceilings->gemm_f32_gflops;
+  return fmt::format("time     prefill of {} tokens at least {}   decode at least {}/step at {} tokens "
+                     "(bound: host memory, {:.1f} GB/s measured)\n",
+                     v.prompt_tokens, duration(cost.prefill_flops / (gemm * 1e9)),
+                     duration(bytes / (ceilings->mem_read_gbps * 1e9)), v.context_tokens,
+                     ceilings->mem_read_gbps);
+}
+
 }  // namespace
 
-std::string plan_text(const PlanView& v, const bench::Ceilings& ceilings) {
+std::string memory_line(const MemoryPlan& plan, size_t limit_bytes) {
+  std::string groups;
+  for (const std::string& group : plan.groups())
+    if (const size_t bytes = plan.group_bytes(group, {}); bytes > 0)
+      groups += fmt::format("{} {}  ", group, format_bytes(bytes));
+  const size_t peak = plan.peak({});
+  return fmt::format("memory   cpu  {}peak {}  {}", groups, format_bytes(peak),
+                     peak <= limit_bytes ? "fits" : "does not fit");
+}
+
+std::string plan_text(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
   const model::ModelConfig& c = v.files.config;
   const DType dtype = ops::weight_dtype(v.spec.compute);
   std::string text = fmt::format(
@@ -51,20 +79,7 @@ std::string plan_text(const PlanView& v, const bench::Ceilings& ceilings) {
       c.max_context);
   text += fmt::format("device   cpu  {} threads, {}  {} available\n", max_threads(),
                       isa_name(isa_in_use()), format_bytes(v.limit_bytes));
-  std::string groups;
-  for (const std::string& group : v.plan.groups())
-    if (const size_t bytes = v.plan.group_bytes(group, {}); bytes > 0)
-      groups += fmt::format("{} {}  ", group, format_bytes(bytes));
-  const size_t peak = v.plan.peak({});
-  text += fmt::format("memory   cpu  {}peak {}  {}\n", groups, format_bytes(peak),
-                      peak <= v.limit_bytes ? "fits" : "does not fit");
-  const Cost cost = cost_of(v);
-  const double gemm = dtype == DType::bf16 ? ceilings.gemm_bf16_gflops : ceilings.gemm_f32_gflops;
-  text += fmt::format("time     prefill of {} tokens at least {}   decode at least {}/step at {} tokens "
-                      "(bound: host memory, {:.1f} GB/s measured)\n",
-                      v.prompt_tokens, duration(cost.prefill_flops / (gemm * 1e9)),
-                      duration((cost.weight_bytes + cost.kv_bytes) / (ceilings.mem_read_gbps * 1e9)),
-                      v.context_tokens, ceilings.mem_read_gbps);
+  text += memory_line(v.plan, v.limit_bytes) + '\n' + time_line(v, ceilings);
   if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
   return text;
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "bench/hardware.h"
@@ -8,7 +9,7 @@
 namespace tandem::cli {
 
 /// What --dry-run prints of a generation: model, device, memory by group, predicted times. Figures
-/// of time are floors: work over this machine's measured ceilings.
+/// of time are floors: work over this machine's measured ceilings, where a run has measured them.
 struct PlanView {
   const decode::ModelFiles& files;
   const decode::EngineSpec& spec;
@@ -19,7 +20,10 @@ struct PlanView {
   int sequences = 1;
   std::string recipe_sha256;
 };
-std::string plan_text(const PlanView& view, const bench::Ceilings& ceilings);
+std::string plan_text(const PlanView& view, const std::optional<bench::Ceilings>& ceilings);
+
+/// Its line about memory.
+std::string memory_line(const MemoryPlan& plan, size_t limit_bytes);
 
 /// Memory that a run may use: the recipe's limit, or what is available now.
 size_t host_limit(const std::optional<recipe::ByteSize>& limit);

@@ -16,7 +16,7 @@ int max_rows(const EngineSpec& s) {
 model::Llama::Options model_options(const EngineSpec& s) {
   return {.dtype = ops::weight_dtype(s.compute), .max_rows = max_rows(s),
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs), .max_position = s.max_tokens,
-          .max_tokens = s.total_tokens};
+          .max_tokens = s.total_tokens, .interrupted = s.interrupted};
 }
 
 kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
@@ -36,11 +36,12 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   return plan;
 }
 
-Engine::Engine(ModelFiles files, const EngineSpec& spec)
+Engine::Engine(ModelFiles files, const EngineSpec& spec,
+               const std::function<void(double share)>& on_load)
     : spec_(spec),
       files_(std::move(files)),
       arena_(plan(files_, spec_)),
-      model_(files_.config, model_options(spec_), std::move(files_.source), arena_),
+      model_(files_.config, model_options(spec_), std::move(files_.source), arena_, on_load),
       cache_(cache_spec(spec_, files_.config), arena_, model_.rope()) {}
 
 kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences) {
@@ -112,18 +113,6 @@ void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
       rows.push_back(r);
     visit(begin, model_.logits(rows));
   }
-}
-
-size_t Engine::bytes_per_step(std::span<const int> lengths, int policy) const {
-  const kv::Geometry& g = cache_.geometry();
-  size_t bytes = model_.weights().bytes();
-  const size_t key_bytes = size_t{2} * static_cast<size_t>(g.n_kv_heads) *
-                           static_cast<size_t>(g.head_dim) * dtype_bytes(g.dtype);
-  for (const int length : lengths)
-    for (int layer = 0; layer < g.n_layers; ++layer)
-      bytes += key_bytes *
-               static_cast<size_t>(cache_.policy(policy).keys_read(layer, length));
-  return bytes;
 }
 
 }  // namespace tandem::decode

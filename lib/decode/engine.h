@@ -22,6 +22,7 @@ struct EngineSpec {
   int64_t total_tokens = 0;    // over all sequences, shared prefixes counted once
   int max_logit_rows = 1;      // rows whose logits are alive at once, at least max_seqs
   std::vector<recipe::Cache> caches;  // the policies that share the store
+  Interrupted interrupted = {};       // polled while weights load, and within every forward
 };
 
 /// New tokens of one sequence.
@@ -31,14 +32,17 @@ struct SeqTokens {
   bool ends_prompt = true;
 };
 
-/// Model, cache and memory of one run, all from one plan.
+/// Model, cache and memory of one run, all from one plan. Every call that runs the model ends with
+/// an error of kind interrupted once spec.interrupted says so; nothing of the forward in flight is
+/// committed, and the engine stays usable.
 class Engine {
  public:
   /// Every byte of the run. Items named "process/..." are what the program itself holds already.
   static MemoryPlan plan(const ModelFiles& files, const EngineSpec& spec);
 
-  /// Loads the weights. errors  kind memory, kind input
-  Engine(ModelFiles files, const EngineSpec& spec);
+  /// Loads the weights, telling the share done. errors  kind memory, input, interrupted
+  Engine(ModelFiles files, const EngineSpec& spec,
+         const std::function<void(double share)>& on_load = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -59,8 +63,8 @@ class Engine {
   void forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
                    const std::function<void(int first_row, const Tensor& logits)>& visit);
 
-  /// Bytes that one decode step over these lengths reads: weights, and keys and values.
-  size_t bytes_per_step(std::span<const int> lengths, int policy = 0) const;
+  /// Bytes of weights that every step reads; kv::Cache::usage counts keys and values.
+  size_t weight_bytes() const { return model_.weights().bytes(); }
 
   const model::ModelConfig& config() const { return files_.config; }
   const text::Tokenizer* tokenizer() const { return files_.tokenizer.get(); }

@@ -56,10 +56,6 @@ class Generator {
   /// Draws a token for each of `who` from its row of logits.
   void draw(std::span<Active* const> who, const Tensor& logits);
   void accept(Active& a, int32_t id, float logprob, std::vector<std::pair<int32_t, float>> top);
-  void check_interrupted() const {
-    if (events_.interrupted && events_.interrupted())
-      throw Error(ErrorKind::interrupted, "", "interrupted");
-  }
 
   Engine& engine_;
   std::span<const Request> requests_;
@@ -118,19 +114,19 @@ void Generator::admit(int max_active) {
 }
 
 void Generator::step() {
-  check_interrupted();
+  poll(events_.interrupted);
   const Stopwatch watch;
   std::vector<SeqTokens> rows;
   std::vector<Active*> who;
-  std::vector<int> lengths;
+  const double kv_before = engine_.cache().usage(spec_.policy).bytes();
   for (Active& a : active_) {
     rows.push_back({a.slot, std::span(a.tokens).last(1), true});
     who.push_back(&a);
-    lengths.push_back(static_cast<int>(a.tokens.size()));
   }
   draw(who, engine_.extend(rows));
   report_.decode_s += watch.seconds();
-  report_.bytes_read += static_cast<double>(engine_.bytes_per_step(lengths, spec_.policy));
+  report_.bytes_read += static_cast<double>(engine_.weight_bytes()) +
+                        engine_.cache().usage(spec_.policy).bytes() - kv_before;
   report_.tokens_decoded += static_cast<int64_t>(rows.size());
   ++report_.decode_steps;
 }

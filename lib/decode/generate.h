@@ -45,7 +45,7 @@ struct GenerateEvents {
   std::function<void(const TokenEvent&)> on_token;
   std::function<void(int seq, Finish finish, const std::string& rest)> on_finish;
   std::function<void(int64_t done, int64_t total)> on_prefill;
-  std::function<bool()> interrupted;  // polled between steps
+  Interrupted interrupted;  // polled between steps; that of the engine's spec within them too
 };
 
 struct GenerateReport {
@@ -61,7 +61,7 @@ struct GenerateReport {
 /// Generates all requests, at most engine.spec().max_seqs at a time less the prefixes alive; a
 /// sequence that ends makes room for the next. Draws are named by (seed, sequence index, position),
 /// so the text of a sequence does not depend on its neighbours.
-/// errors   kind interrupted (after the step in flight), numeric, memory
+/// errors   kind interrupted, numeric, memory
 GenerateReport generate(Engine& engine, std::span<const Request> requests, const GenerateSpec& spec,
                         const GenerateEvents& events);
 

@@ -4,6 +4,8 @@
 
 #include "io/file.h"
 #include "io/jsonl.h"
+#include "io/quote.h"
+#include "recipe/problems.h"
 #include "text/chat_template.h"
 
 namespace tandem::decode {
@@ -26,15 +28,16 @@ Ids encode(const ModelFiles& files, std::string_view text, bool continues, const
   }
 }
 
-Ids encode_messages(const ModelFiles& files, std::span<const text::ChatMessage> messages) {
+Ids encode_messages(const ModelFiles& files, std::span<const text::ChatMessage> messages,
+                    const std::string& where) {
   const text::Tokenizer& tokenizer = tokenizer_of(files);
   const text::ChatTemplate chat = text::load_chat_template(files.folder, tokenizer);
-  return text::encode_chat(tokenizer, chat.render(messages));
+  return text::encode_chat(tokenizer, chat.render(messages, {.where = where}));
 }
 
 Ids encode_user_turn(const ModelFiles& files, const std::string& content) {
   const text::ChatMessage messages[] = {{"user", content}};
-  return encode_messages(files, messages);
+  return encode_messages(files, messages, "--chat");
 }
 
 void require_text(std::string_view text, const std::string& where) {
@@ -73,8 +76,28 @@ Ids ids_of(const io::Json& array, int vocab, const std::string& where) {
   for (size_t i = 0; i < array.size(); ++i)
     ids.push_back(static_cast<int32_t>(
         io::as_int(array[i], "token id " + std::to_string(i), where, 0, vocab - 1)));
-  if (ids.empty()) throw input_error(where, "the prompt is empty").hint("give at least one id");
+  if (ids.empty()) throw input_error(where, "the list is empty").hint("give at least one token id");
   return ids;
+}
+
+/// One key says what kind of prompt a line is.
+void check_keys(const io::Json& line, const std::string& where) {
+  const std::vector<std::string_view> known = {"prompt", "ids", "messages"};
+  if (!line.is_object())
+    throw input_error(where, "expected an object with one of the keys {}, found {}",
+                      fmt::join(known, ", "), io::describe(line));
+  for (const auto& [key, value] : line.items()) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    const std::string near = recipe::did_you_mean(key, known);
+    throw input_error(where, "unknown key {}", io::quote(key))
+        .hint(near.empty() ? fmt::format("a line has one of the keys {}", fmt::join(known, ", "))
+                           : near);
+  }
+  if (line.size() == 1) return;
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : line.items()) keys.push_back(key);
+  throw input_error(where, "expected one of the keys {}, found {}", fmt::join(known, ", "),
+                    keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, " and ")));
 }
 
 PromptSet read_questions(const PromptSource& source, const ModelFiles& files, bool continues) {
@@ -144,9 +167,7 @@ std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::stri
 
 std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
                                   const std::string& where) {
-  if (!line.is_object() || line.size() != 1)
-    throw input_error(where, "expected an object with one of the keys prompt, ids, messages, found {}",
-                      io::describe(line));
+  check_keys(line, where);
   if (const io::Json* ids = io::find_array(line, "ids", where))
     return ids_of(*ids, files.config.vocab_size, where);
   if (const auto prompt = io::find_string(line, "prompt", where)) {
@@ -158,7 +179,7 @@ std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
     if (!m.is_object()) throw input_error(where, "expected a message, found {}", io::describe(m));
     chat.push_back({io::get_string(m, "role", where), io::get_string(m, "content", where)});
   }
-  return encode_messages(files, chat);
+  return encode_messages(files, chat, where);
 }
 
 }  // namespace tandem::decode

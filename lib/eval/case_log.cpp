@@ -62,21 +62,43 @@ TextQuality read_quality(const Json& json, bool is_reference, const std::string&
   return q;
 }
 
+/// Calls `visit(policy, protocol, score, value)` for each value of `object`.
+template <class Visit>
+void for_each_outcome(const Json& object, const std::vector<std::string>& names,
+                      const std::string& where, const Visit& visit) {
+  for (const auto& [policy, by_protocol] : object.items())
+    for (const auto& [protocol, by_score] : by_protocol.items())
+      for (const auto& [score, value] : by_score.items())
+        visit(policy_of(policy, names, where), value_of<Protocol>(protocol, where),
+              value_of<Score>(score, where), value);
+}
+
 CaseRecord read_case(const Json& json, const std::vector<std::string>& names,
                      const std::string& where) {
   CaseRecord record;
   record.task = value_of<Task>(io::get_string(json, "task", where), where);
   record.length = io::get_int(json, "length", where, 1);
   record.index = static_cast<int>(io::get_int(json, "case", where, 0, INT32_MAX));
-  for (const auto& [policy, by_protocol] : io::get_object(json, "correct", where).items())
-    for (const auto& [protocol, by_score] : by_protocol.items())
-      for (const auto& [score, correct] : by_score.items()) {
-        if (!correct.is_boolean())
-          throw input_error(where, "expected true or false, found {}", io::describe(correct));
-        record.outcomes.push_back({policy_of(policy, names, where),
-                                   value_of<Protocol>(protocol, where),
-                                   value_of<Score>(score, where), correct.get<bool>()});
-      }
+  for_each_outcome(io::get_object(json, "correct", where), names, where,
+                   [&](int policy, Protocol protocol, Score score, const Json& correct) {
+                     if (!correct.is_boolean())
+                       throw input_error(where, "expected true or false, found {}",
+                                         io::describe(correct));
+                     record.outcomes.push_back({policy, protocol, score, correct.get<bool>()});
+                   });
+  if (!json.contains("reads")) return record;  // written before reads were counted
+  for_each_outcome(io::get_object(json, "reads", where), names, where,
+                   [&](int policy, Protocol protocol, Score score, const Json& reads) {
+                     const auto found =
+                         std::ranges::find_if(record.outcomes, [&](const Outcome& o) {
+                           return o.policy == policy && o.protocol == protocol && o.score == score;
+                         });
+                     if (found == record.outcomes.end())
+                       throw input_error(where, "reads of something that was not judged");
+                     found->reads = Reads{.selected = io::get_double(reads, "selected", where),
+                                          .fixed = io::get_double(reads, "fixed", where),
+                                          .bytes = io::get_double(reads, "bytes", where)};
+                   });
   return record;
 }
 
@@ -117,14 +139,21 @@ std::string header_line(const Json& recipe) {
 }
 
 std::string case_line(const CaseRecord& record, const std::vector<std::string>& names) {
-  Json correct = Json::object();
-  for (const Outcome& o : record.outcomes)
-    correct[names[static_cast<size_t>(o.policy)]][name_of(o.protocol)][name_of(o.score)] =
-        o.correct;
+  Json correct = Json::object(), reads = Json::object();
+  for (const Outcome& o : record.outcomes) {
+    const std::string& policy = names[static_cast<size_t>(o.policy)];
+    correct[policy][name_of(o.protocol)][name_of(o.score)] = o.correct;
+    if (o.reads) reads[policy][name_of(o.protocol)][name_of(o.score)] = reads_json(*o.reads);
+  }
   return io::jsonl_line({{"task", name_of(record.task)},
                          {"length", record.length},
                          {"case", record.index},
-                         {"correct", correct}});
+                         {"correct", correct},
+                         {"reads", reads}});
+}
+
+Json reads_json(const Reads& reads) {
+  return {{"selected", reads.selected}, {"fixed", reads.fixed}, {"bytes", reads.bytes}};
 }
 
 Json quality_json(const TextQuality& q, bool is_reference) {

@@ -32,10 +32,12 @@ std::string header_line(const io::Json& recipe);
 std::string case_line(const CaseRecord& record, const std::vector<std::string>& names);
 std::string text_line(const std::vector<TextQuality>& text, const std::vector<std::string>& names);
 
+/// What a step reads, as logs and records give it.
+io::Json reads_json(const Reads& reads);
 /// Numbers of one policy on text, as records give them.
 io::Json quality_json(const TextQuality& quality, bool is_reference);
 
-/// Reads a log of the same recipe.
+/// Reads a log of the same recipe. Logs of versions that counted no reads have none.
 /// recipe   {"sha256": ..., "effective": {...}}
 /// errors   kind input: malformed; kind recipe: of another recipe, naming the keys that differ
 CaseLog read_log(const std::filesystem::path& path, const io::Json& recipe,

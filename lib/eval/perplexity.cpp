@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "base/parallel.h"
+#include "decode/prompts.h"
 #include "io/file.h"
-#include "io/json.h"
 #include "ops/sampling.h"
 
 namespace tandem::eval {
@@ -133,33 +133,18 @@ std::vector<TextQuality> TextMeter::result() const {
   return list;
 }
 
-Ids read_ids(const std::filesystem::path& path, int vocab_size) {
-  const std::string where = path.string();
-  const io::Json list = io::parse_json(io::read_file(path), where);
-  if (!list.is_array())
-    throw input_error(where, "expected a JSON array of token ids, found {}", io::describe(list));
-  Ids ids;
-  for (const io::Json& item : list) {
-    if (!item.is_number_integer() || item < 0 || item >= vocab_size)
-      throw input_error(where, "expected token ids from 0 to {}, found {} at index {}",
-                        vocab_size - 1, io::describe(item), ids.size());
-    ids.push_back(item.get<int32_t>());
-  }
-  return ids;
-}
-
 }  // namespace
 
 std::vector<Ids> load_windows(const std::filesystem::path& path, const decode::ModelFiles& files,
                               int context) {
   Ids ids, prefix;
   if (path.extension() == ".json") {
-    ids = read_ids(path, files.config.vocab_size);
+    ids = decode::parse_ids(io::read_file(path), files.config.vocab_size, path.string());
   } else {
     if (files.tokenizer == nullptr)
       throw input_error(files.name, "the model has no tokenizer for the text {}", path.string())
           .hint("name a .json file with an array of token ids in data.path");
-    ids = files.tokenizer->encode(io::read_file(path), {.add_bos = false, .parse_special = false});
+    ids = encode_file(*files.tokenizer, path);
     prefix = files.tokenizer->prefix();
   }
   const size_t room = static_cast<size_t>(context) - std::min(prefix.size(), size_t(context) - 1);

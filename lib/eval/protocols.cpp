@@ -11,121 +11,216 @@ namespace {
 using decode::Engine;
 using decode::SeqTokens;
 
-/// A sequence of the cache that ends with its scope.
-class Slot {
+/// Sequences of the cache that end with their scope.
+class Slots {
  public:
-  Slot(Engine& engine, int id) : engine_(engine), id_(id) {}
-  ~Slot() { engine_.cache().release(id_); }
-  Slot(const Slot&) = delete;
-  Slot& operator=(const Slot&) = delete;
+  explicit Slots(kv::Cache& cache) : cache_(cache) {}
+  ~Slots() {
+    for (const int id : ids_) cache_.release(id);
+  }
+  Slots(const Slots&) = delete;
+  Slots& operator=(const Slots&) = delete;
 
-  int id() const { return id_; }
+  void add(int id) { ids_.push_back(id); }
+  size_t size() const { return ids_.size(); }
+  int operator[](size_t i) const { return ids_[i]; }
 
  private:
-  Engine& engine_;
-  int id_;
+  kv::Cache& cache_;
+  std::vector<int> ids_;
 };
 
-/// The most likely token after each of `tokens`, which go through the slot's policy.
-Ids predict(Engine& engine, int slot, std::span<const int32_t> tokens) {
-  Ids best;
-  if (tokens.empty()) return best;
-  const SeqTokens part[] = {{slot, tokens, true}};
-  engine.forward_all(kv::Phase::extend, part, [&](int, const Tensor& logits) {
-    const std::vector<int32_t> argmax = ops::logit_stats(logits).argmax;
-    best.insert(best.end(), argmax.begin(), argmax.end());
-  });
-  return best;
-}
-
-/// Prefills densely. Returns the most likely next token.
-int32_t prefill(Engine& engine, int slot, const Ids& tokens) {
-  int32_t next = -1;
-  const SeqTokens part[] = {{slot, tokens, true}};
-  engine.prefill(part, [&](size_t, const float* logits) {
-    const Tensor row(const_cast<float*>(logits), DType::f32, {1, engine.config().vocab_size});
-    next = ops::logit_stats(row).argmax[0];
-  });
-  return next;
-}
-
-/// `first` is the prediction of the first answer token where that is known already; otherwise the
-/// question still has to go through the policy.
-bool answers_forced(Engine& engine, int slot, const Case& c, std::optional<int32_t> first) {
-  if (first && *first != c.answer[0]) return false;
-  Ids rows = first ? Ids{} : c.question;
-  const size_t skip = first ? 0 : rows.size() - 1;  // rows that predict no answer token
-  rows.insert(rows.end(), c.answer.begin(), c.answer.end() - 1);
-  const Ids best = predict(engine, slot, rows);
-  return std::equal(best.begin() + static_cast<std::ptrdiff_t>(skip), best.end(),
-                    c.answer.begin() + (first ? 1 : 0), c.answer.end());
-}
-
-/// Greedy decoding for as long as its text is the beginning of the answer's.
-bool answers_generated(Engine& engine, int slot, const Case& c, std::optional<int32_t> first) {
-  const text::Tokenizer& tokenizer = *engine.tokenizer();
-  // The answer as it reads after decoding: the space in front may be the tokenizer's own.
-  const std::string wanted = tokenizer.decode(c.answer);
-  Ids written = {first ? *first : predict(engine, slot, c.question).back()};
-  while (true) {
-    const std::string text = tokenizer.decode(written);
-    if (text == wanted) return true;
-    const bool full = engine.cache().length(slot) >= engine.spec().max_tokens;
-    if (full || text.size() >= wanted.size() || !wanted.starts_with(text)) return false;
-    written.push_back(predict(engine, slot, std::span(written).last(1))[0]);
+/// One policy's continuation of the cases of a group.
+class Continuation {
+ public:
+  Continuation(Engine& engine, const Slots& bases, int policy)
+      : engine_(engine), slots_(engine.cache()), meter_(engine, policy, bases.size()) {
+    for (size_t i = 0; i < bases.size(); ++i) slots_.add(engine.cache().fork(bases[i], policy));
   }
+
+  /// New tokens of case i.
+  struct Part {
+    size_t i = 0;
+    std::span<const int32_t> tokens;
+  };
+  /// The most likely token after each token of each part, in as few forwards as the engine allows.
+  std::vector<Ids> predict(std::span<const Part> parts) {
+    const auto most = static_cast<size_t>(engine_.model().options().max_rows);
+    std::vector<Ids> best;
+    size_t end = 0;
+    for (size_t begin = 0; begin < parts.size(); begin = end) {
+      size_t rows = 0;
+      for (end = begin;
+           end < parts.size() && (end == begin || rows + parts[end].tokens.size() <= most); ++end)
+        rows += parts[end].tokens.size();
+      forward(parts.subspan(begin, end - begin), best);
+    }
+    return best;
+  }
+
+  bool is_full(size_t i) const {
+    return engine_.cache().length(slots_[i]) >= engine_.spec().max_tokens;
+  }
+  std::optional<Reads> reads(size_t i) const { return meter_.of(i); }
+
+ private:
+  void forward(std::span<const Part> parts, std::vector<Ids>& best) {
+    std::vector<SeqTokens> step;
+    for (const Part& part : parts) {
+      step.push_back({slots_[part.i], part.tokens, true});
+      meter_.add(part.i, engine_.cache().length(slots_[part.i]),
+                 static_cast<int>(part.tokens.size()));
+    }
+    Ids all;
+    engine_.forward_all(kv::Phase::extend, step, [&](int, const Tensor& logits) {
+      const std::vector<int32_t> argmax = ops::logit_stats(logits).argmax;
+      all.insert(all.end(), argmax.begin(), argmax.end());
+    });
+    auto next = all.begin();
+    for (const Part& part : parts) {
+      const auto n = static_cast<std::ptrdiff_t>(part.tokens.size());
+      best.emplace_back(next, next + n);
+      next += n;
+    }
+  }
+
+  Engine& engine_;
+  Slots slots_;
+  ReadMeter meter_;
+};
+
+using Part = Continuation::Part;
+
+/// `first` are the predictions of the first answer tokens where those are known already; otherwise
+/// the questions still have to go through the policy.
+std::vector<bool> answers_forced(Continuation& continuation, std::span<const Case> cases,
+                                 const Ids* first) {
+  std::vector<bool> correct(cases.size());
+  std::vector<Ids> rows(cases.size());
+  std::vector<Part> parts;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Case& c = cases[i];
+    correct[i] = first == nullptr || (*first)[i] == c.answer[0];
+    if (!correct[i]) continue;
+    if (first == nullptr) rows[i] = c.question;
+    rows[i].insert(rows[i].end(), c.answer.begin(), c.answer.end() - 1);
+    if (!rows[i].empty()) parts.push_back({i, rows[i]});
+  }
+  const std::vector<Ids> best = continuation.predict(parts);
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const Case& c = cases[parts[p].i];
+    // The rows that predict answer tokens are the last ones.
+    const auto n = static_cast<std::ptrdiff_t>(c.answer.size() - (first == nullptr ? 0 : 1));
+    correct[parts[p].i] = std::equal(best[p].end() - n, best[p].end(), c.answer.end() - n);
+  }
+  return correct;
 }
 
-void judge(Engine& engine, int base, const Case& c, const CaseSpec& spec, Protocol protocol,
-           std::optional<int32_t> first, std::vector<Outcome>& outcomes) {
-  const int n_policies = static_cast<int>(engine.spec().caches.size());
-  for (int policy = 0; policy < n_policies; ++policy)
-    for (const Score score : spec.scores) {
-      const Slot slot(engine, engine.cache().fork(base, policy));
-      const bool correct = score == Score::forced ? answers_forced(engine, slot.id(), c, first)
-                                                  : answers_generated(engine, slot.id(), c, first);
-      outcomes.push_back({policy, protocol, score, correct});
+/// Greedy decoding of each case for as long as its text is the beginning of the answer's.
+std::vector<bool> answers_generated(const text::Tokenizer& tokenizer, Continuation& continuation,
+                                    std::span<const Case> cases, const Ids* first) {
+  std::vector<bool> correct(cases.size());
+  std::vector<Ids> written(cases.size());
+  std::vector<Part> parts;
+  for (size_t i = 0; i < cases.size(); ++i) parts.push_back({i, cases[i].question});
+  if (first == nullptr) {
+    const std::vector<Ids> best = continuation.predict(parts);
+    for (size_t i = 0; i < cases.size(); ++i) written[i] = {best[i].back()};
+  } else {
+    for (size_t i = 0; i < cases.size(); ++i) written[i] = {(*first)[i]};
+  }
+  while (!parts.empty()) {
+    std::vector<Part> going_on;
+    for (const Part& part : parts) {
+      const size_t i = part.i;
+      // The answer as it reads after decoding: the space in front may be the tokenizer's own.
+      const std::string wanted = tokenizer.decode(cases[i].answer);
+      const std::string text = tokenizer.decode(written[i]);
+      correct[i] = text == wanted;
+      if (!correct[i] && !continuation.is_full(i) && text.size() < wanted.size() &&
+          wanted.starts_with(text))
+        going_on.push_back({i, std::span(written[i]).last(1)});
     }
+    parts = std::move(going_on);
+    const std::vector<Ids> best = continuation.predict(parts);
+    for (size_t p = 0; p < parts.size(); ++p) written[parts[p].i].push_back(best[p][0]);
+  }
+  return correct;
 }
+
+/// A group of cases in hand.
+struct Group {
+  Engine& engine;
+  std::span<const Case> cases;
+  const CaseSpec& spec;
+  Slots bases;
+  std::vector<std::vector<Outcome>> outcomes;
+
+  Group(Engine& e, std::span<const Case> c, const CaseSpec& s)
+      : engine(e), cases(c), spec(s), bases(e.cache()), outcomes(c.size()) {
+    for (size_t i = 0; i < c.size(); ++i) bases.add(e.cache().create(0));
+  }
+
+  bool wants(Protocol p) const {
+    return std::ranges::find(spec.protocols, p) != spec.protocols.end();
+  }
+
+  /// Prefills one text of each case densely. Returns the most likely next tokens.
+  Ids prefill(Ids Case::*text, bool ends_prompt) {
+    std::vector<SeqTokens> texts;
+    for (size_t i = 0; i < cases.size(); ++i)
+      texts.push_back({bases[i], cases[i].*text, ends_prompt});
+    Ids next(cases.size());
+    engine.prefill(texts, [&](size_t i, const float* logits) {
+      const Tensor row(const_cast<float*>(logits), DType::f32, {1, engine.config().vocab_size});
+      next[i] = ops::logit_stats(row).argmax[0];
+    });
+    return next;
+  }
+
+  void judge(Protocol protocol, const Ids* first) {
+    const int n_policies = static_cast<int>(engine.spec().caches.size());
+    for (int policy = 0; policy < n_policies; ++policy)
+      for (const Score score : spec.scores) {
+        Continuation continuation(engine, bases, policy);
+        const std::vector<bool> correct =
+            score == Score::forced
+                ? answers_forced(continuation, cases, first)
+                : answers_generated(*engine.tokenizer(), continuation, cases, first);
+        for (size_t i = 0; i < cases.size(); ++i)
+          outcomes[i].push_back({policy, protocol, score, correct[i], continuation.reads(i)});
+      }
+  }
+};
 
 }  // namespace
 
-std::vector<Outcome> run_case(Engine& engine, const Case& c, const CaseSpec& spec) {
-  TANDEM_CHECK(!c.haystack.empty() && !c.question.empty() && !c.answer.empty(), "an empty case");
-  const auto wants = [&](Protocol p) {
-    return std::ranges::find(spec.protocols, p) != spec.protocols.end();
-  };
-  std::vector<Outcome> outcomes;
-  const Slot base(engine, engine.cache().create(0));
-  prefill(engine, base.id(), c.haystack);
-  if (wants(Protocol::sparse))
-    judge(engine, base.id(), c, spec, Protocol::sparse, std::nullopt, outcomes);
-  if (wants(Protocol::dense)) {
-    const int32_t first = prefill(engine, base.id(), c.question);
-    judge(engine, base.id(), c, spec, Protocol::dense, first, outcomes);
+std::vector<std::vector<Outcome>> run_cases(Engine& engine, std::span<const Case> cases,
+                                            const CaseSpec& spec) {
+  for (const Case& c : cases)
+    TANDEM_CHECK(!c.haystack.empty() && !c.question.empty() && !c.answer.empty(), "an empty case");
+  Group group(engine, cases, spec);
+  // Policies build their index where a prompt ends.
+  group.prefill(&Case::haystack, group.wants(Protocol::sparse));
+  if (group.wants(Protocol::sparse)) group.judge(Protocol::sparse, nullptr);
+  if (group.wants(Protocol::dense)) {
+    const Ids first = group.prefill(&Case::question, true);
+    group.judge(Protocol::dense, &first);
   }
-  return outcomes;
+  return std::move(group.outcomes);
 }
 
 decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
-                                    int prefill_chunk, int max_tokens) {
+                                    int prefill_chunk, int max_tokens, int group) {
   decode::EngineSpec spec;
   spec.compute = compute;
   spec.prefill_chunk = std::max(prefill_chunk, static_cast<int>(kMaxTailTokens));
-  spec.max_seqs = 2;  // the prefill and one fork of it
+  spec.max_seqs = 2 * group;  // each prefill and one fork of it
   spec.max_tokens = max_tokens;
-  spec.total_tokens = int64_t{max_tokens} + static_cast<int64_t>(kMaxTailTokens);
-  spec.max_logit_rows = 64;  // rows of an answer, mostly; more run in pieces
+  spec.total_tokens = group * (int64_t{max_tokens} + static_cast<int64_t>(kMaxTailTokens));
+  spec.max_logit_rows = 64;  // logits of a group's rows come in pieces
   for (const NamedPolicy& policy : policies) spec.caches.push_back(policy.cache);
   return spec;
-}
-
-double keys_read_share(const recipe::Cache& cache, const model::ModelConfig& config, int length) {
-  const auto policy = kv::make_policy(
-      cache, {.geometry = model::geometry_of(config, DType::f32), .max_tokens = length});
-  double keys = 0;
-  for (int layer = 0; layer < config.n_layers; ++layer) keys += policy->keys_read(layer, length);
-  return keys / config.n_layers / length;
 }
 
 }  // namespace tandem::eval

@@ -1,11 +1,11 @@
 #pragma once
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "decode/engine.h"
+#include "eval/reads.h"
 #include "eval/settings.h"
 #include "eval/tasks.h"
 
@@ -17,6 +17,7 @@ struct Outcome {
   Protocol protocol = Protocol::dense;
   Score score = Score::forced;
   bool correct = false;
+  std::optional<Reads> reads = {};  // absent when no row went through the policy
 };
 
 struct CaseSpec {
@@ -24,24 +25,24 @@ struct CaseSpec {
   std::vector<Score> scores;
 };
 
-/// Judges all policies of the engine on one case, from one dense prefill: policy 0 (full attention)
-/// prefills, and each policy continues a fork of it.
+/// Judges all policies of the engine on a group of cases, from one dense prefill of each: policy 0
+/// (full attention) prefills, and each policy continues forks. The cases of a group run as one
+/// ragged batch; what is found correct does not depend on their company.
 ///
 /// sparse   question and answer tokens are decoded with the policy.
 /// dense    the question is prefilled too; only answer tokens are decoded with the policy. The row
 ///          that predicts the first of them is the last of the prompt, hence dense and the same for
-///          all policies.
+///          all policies; where it is wrong no policy runs.
 ///
 /// Teacher forcing runs question and answer as one chunk of rows; a policy's rules hold row by row.
-/// cost     one prefill, and a few rows for each policy, protocol and score
+/// result   outcomes of each case
+/// cost     one prefill a case, and a few rows for each policy, protocol and score
 /// errors   kind memory, numeric
-std::vector<Outcome> run_case(decode::Engine& engine, const Case& c, const CaseSpec& spec);
+std::vector<std::vector<Outcome>> run_cases(decode::Engine& engine, std::span<const Case> cases,
+                                            const CaseSpec& spec);
 
-/// Engine that run_case needs for cases of at most `max_tokens`.
+/// Engine that run_cases needs for `group` cases at once of at most `max_tokens`.
 decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
-                                    int prefill_chunk, int max_tokens);
-
-/// Share of a text of `length` tokens whose keys one new token reads, mean over layers.
-double keys_read_share(const recipe::Cache& cache, const model::ModelConfig& config, int length);
+                                    int prefill_chunk, int max_tokens, int group);
 
 }  // namespace tandem::eval

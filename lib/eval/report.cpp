@@ -12,37 +12,96 @@ std::string name_of(E value) {
   return std::string(enum_names(value)[static_cast<size_t>(value)]);
 }
 
-std::optional<bool> find_outcome(const CaseRecord& record, int policy, Protocol protocol,
-                                 Score score) {
+const Outcome* find_outcome(const CaseRecord& record, const ScoreRow& of, int policy) {
   for (const Outcome& o : record.outcomes)
-    if (o.policy == policy && o.protocol == protocol && o.score == score) return o.correct;
-  return std::nullopt;
+    if (o.policy == policy && o.protocol == of.protocol && o.score == of.score) return &o;
+  return nullptr;
 }
 
-/// The row of one task, or of all; its counts are 0 without cases.
-ScoreRow make_row(std::span<const CaseRecord> records, std::optional<Task> task, int64_t length,
-                  Protocol protocol, Score score, int policy) {
-  ScoreRow row{.length = length,
-               .task = task ? name_of(*task) : "all",
-               .protocol = protocol,
-               .score = score,
-               .policy = policy};
-  int n_correct = 0;
-  std::vector<double> differences;
-  for (const CaseRecord& record : records) {
-    if ((task && record.task != *task) || record.length != length) continue;
-    const auto correct = find_outcome(record, policy, protocol, score);
-    const auto full = find_outcome(record, 0, protocol, score);
-    if (!correct || !full) continue;
-    ++row.n_cases;
-    n_correct += *correct ? 1 : 0;
-    differences.push_back(static_cast<double>(*correct) - static_cast<double>(*full));
+/// Means over what was measured.
+class MeanReads {
+ public:
+  void add(const std::optional<Reads>& reads) {
+    if (!reads) return;
+    ++n_;
+    sum_.selected += reads->selected;
+    sum_.fixed += reads->fixed;
+    sum_.bytes += reads->bytes;
   }
-  if (row.n_cases == 0) return row;
-  row.mean = static_cast<double>(n_correct) / row.n_cases;
-  row.interval = wilson_interval(n_correct, row.n_cases);
-  if (policy != 0) row.difference = mean_of(differences);
-  return row;
+  std::optional<Reads> mean() const {
+    if (n_ == 0) return std::nullopt;
+    return Reads{
+        .selected = sum_.selected / n_, .fixed = sum_.fixed / n_, .bytes = sum_.bytes / n_};
+  }
+
+ private:
+  int n_ = 0;
+  Reads sum_;
+};
+
+/// Fills the row of one task; its counts are 0 without cases.
+PairedCounts count_cases(std::span<const CaseRecord> records, Task task, ScoreRow& row) {
+  PairedCounts counts;
+  MeanReads reads;
+  for (const CaseRecord& record : records) {
+    if (record.task != task || record.length != row.length) continue;
+    const Outcome* own = find_outcome(record, row, row.policy);
+    const Outcome* full = find_outcome(record, row, 0);
+    if (own == nullptr || full == nullptr) continue;
+    counts.add(own->correct, full->correct);
+    reads.add(own->reads);
+  }
+  row.task = name_of(task);
+  row.n_cases = counts.n();
+  row.reads = reads.mean();
+  if (row.n_cases == 0) return counts;
+  row.mean = counts.method();
+  row.interval = wilson_interval(counts.both + counts.method_only, counts.n());
+  if (row.policy == 0) return counts;
+  row.difference = paired_difference(counts);
+  row.difference_interval = paired_interval(counts);
+  if (counts.reference() > 0) row.ratio = counts.method() / counts.reference();
+  row.falls_behind = paired_interval(counts, kKeepsUp).high < 0;
+  return counts;
+}
+
+/// Appends the rows of one policy: its tasks, and their mean.
+void add_rows(const Settings& settings, std::span<const CaseRecord> records, const ScoreRow& empty,
+              std::vector<ScoreRow>& rows) {
+  std::vector<PairedCounts> counts;
+  std::vector<ScoreRow> own;
+  MeanReads reads;
+  int n_cases = 0;
+  for (const Task task : settings.questions()) {
+    ScoreRow row = empty;
+    const PairedCounts of_task = count_cases(records, task, row);
+    if (row.n_cases == 0) continue;
+    counts.push_back(of_task);
+    reads.add(row.reads);
+    n_cases += row.n_cases;
+    own.push_back(std::move(row));
+  }
+  if (counts.empty()) return;
+  if (settings.questions().size() > 1) {
+    const TaskMeans means = mean_over_tasks(counts);
+    ScoreRow row = empty;
+    row.task = "mean";
+    row.n_cases = n_cases;
+    row.mean = means.method;
+    row.interval = means.interval;
+    row.reads = reads.mean();
+    if (row.policy != 0) {
+      row.difference = means.difference;
+      row.difference_interval = means.difference_interval;
+      row.ratio = means.ratio;
+    }
+    own.push_back(std::move(row));
+  }
+  if (empty.policy != 0) {
+    const auto intervals = bootstrap_ratios(counts);
+    for (size_t i = 0; i < own.size(); ++i) own[i].ratio_interval = intervals[i];
+  }
+  rows.insert(rows.end(), own.begin(), own.end());
 }
 
 std::string with_error(const Estimate& e, const char* form) {
@@ -51,50 +110,109 @@ std::string with_error(const Estimate& e, const char* form) {
   return mean + " ± " + fmt::format("{:.2g}", *e.stderr_);
 }
 
+bool same_table(const ScoreRow& a, const ScoreRow& b) {
+  return a.length == b.length && a.protocol == b.protocol && a.score == b.score;
+}
+
+/// What the rows of a table share.
+std::string heading(std::span<const ScoreRow> rows) {
+  int fewest = rows[0].n_cases, most = 0;
+  for (const ScoreRow& row : rows) {
+    if (row.task == "mean") continue;
+    fewest = std::min(fewest, row.n_cases);
+    most = std::max(most, row.n_cases);
+  }
+  const std::string cases =
+      fewest == most ? fmt::format("{}", most) : fmt::format("{} to {}", fewest, most);
+  return fmt::format("{} tokens, {} question, {} answers, {} cases a task", rows[0].length,
+                     name_of(rows[0].protocol), name_of(rows[0].score), cases);
+}
+
+std::string range_text(const Range& r, const char* form) {
+  return fmt::format(fmt::runtime(form), r.low) + " .. " + fmt::format(fmt::runtime(form), r.high);
+}
+
+/// The row of a table: what one policy read, its tasks, and the comparison of the last, the mean.
+std::vector<std::string> policy_cells(std::span<const ScoreRow> rows, const std::string& name,
+                                      const std::vector<std::string>& tasks) {
+  const ScoreRow& total = rows.back();
+  std::vector<std::string> cells = {name, "", "", ""};
+  if (const auto& reads = total.reads)
+    cells = {name, fmt::format("{:.3g} %", 100 * reads->selected),
+             fmt::format("{:.3g} %", 100 * reads->fixed),
+             fmt::format("{:.3g}", reads->bytes / (1 << 20))};
+  for (const std::string& task : tasks) {
+    const auto row = std::ranges::find(rows, task, &ScoreRow::task);
+    if (row == rows.end())
+      cells.emplace_back();
+    else
+      cells.push_back(fmt::format("{:.{}f}{}", row->mean, task == "mean" ? 3 : 2,
+                                  row->falls_behind ? "*" : ""));
+  }
+  cells.push_back(range_text(total.interval, "{:.2f}"));
+  cells.push_back(total.difference ? with_error(*total.difference, "{:+.3f}") : "");
+  cells.push_back(total.ratio ? fmt::format("{:.1f} %", 100 * *total.ratio) : "");
+  const auto& r = total.ratio_interval;
+  cells.push_back(r ? range_text({100 * r->low, 100 * r->high}, "{:.1f}") : "");
+  return cells;
+}
+
+io::Table score_table(std::span<const ScoreRow> rows, const std::vector<std::string>& names) {
+  std::vector<io::Table::Column> columns = {
+      {"policy", io::Align::left}, {"keys"}, {"fixed"}, {"MiB a step"}};
+  // Full attention comes first and has every task.
+  std::vector<std::string> tasks;
+  for (const ScoreRow& row : rows)
+    if (row.policy == rows[0].policy) tasks.push_back(row.task);
+  for (const std::string& task : tasks) columns.push_back({task});
+  for (const char* title : {"95 % interval", "against full", "of full's", "95 % interval"})
+    columns.push_back({title});
+  io::Table table(std::move(columns));
+  for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    while (end < rows.size() && rows[end].policy == rows[begin].policy) ++end;
+    const std::string& name = names[static_cast<size_t>(rows[begin].policy)];
+    table.add_row(policy_cells(rows.subspan(begin, end - begin), name, tasks));
+  }
+  return table;
+}
+
 }  // namespace
 
 std::vector<ScoreRow> summarize(const Settings& settings, std::span<const CaseRecord> records) {
   const int n_policies = static_cast<int>(settings.policies.size()) + 1;
-  std::vector<std::optional<Task>> tasks;
-  for (const Task task : settings.questions()) tasks.emplace_back(task);
-  if (tasks.size() > 1) tasks.emplace_back(std::nullopt);
   std::vector<ScoreRow> rows;
   for (const recipe::TokenCount length : settings.lengths)
     for (const Protocol protocol : settings.protocols)
       for (const Score score : settings.scores)
-        for (const auto& task : tasks)
-          for (int policy = 0; policy < n_policies; ++policy) {
-            ScoreRow row = make_row(records, task, length, protocol, score, policy);
-            if (row.n_cases > 0) rows.push_back(std::move(row));
-          }
+        for (int policy = 0; policy < n_policies; ++policy)
+          add_rows(settings, records,
+                   {.length = length.value,
+                    .task = {},
+                    .protocol = protocol,
+                    .score = score,
+                    .policy = policy},
+                   rows);
   return rows;
 }
 
-io::Table score_table(std::span<const ScoreRow> rows, const Settings& settings,
-                      const std::vector<std::vector<double>>& keys_read) {
-  using io::Align;
-  io::Table table({{"length"},
-                   {"protocol", Align::left},
-                   {"score", Align::left},
-                   {"task", Align::left},
-                   {"policy", Align::left},
-                   {"keys read"},
-                   {"cases"},
-                   {"correct"},
-                   {"95 % interval"},
-                   {"against full"}});
-  const auto policies = settings.all_policies();
-  for (const ScoreRow& row : rows) {
-    const auto policy = static_cast<size_t>(row.policy);
-    const auto length = std::ranges::find(settings.lengths, row.length, &recipe::TokenCount::value);
-    const double keys = keys_read[static_cast<size_t>(length - settings.lengths.begin())][policy];
-    table.add_row({fmt::format("{}", row.length), name_of(row.protocol), name_of(row.score),
-                   row.task, policies[policy].name, fmt::format("{:.1f} %", 100 * keys),
-                   fmt::format("{}", row.n_cases), fmt::format("{:.3f}", row.mean),
-                   fmt::format("{:.3f} .. {:.3f}", row.interval.low, row.interval.high),
-                   row.difference ? with_error(*row.difference, "{:+.3f}") : ""});
+std::string score_tables(std::span<const ScoreRow> rows, const std::vector<std::string>& names,
+                         io::TableFormat format) {
+  std::string text;
+  for (size_t begin = 0; begin < rows.size();) {
+    size_t end = begin;
+    while (end < rows.size() && same_table(rows[end], rows[begin])) ++end;
+    const auto part = rows.subspan(begin, end - begin);
+    text += heading(part) + (format == io::TableFormat::markdown ? "\n\n" : "\n");
+    text += score_table(part, names).render(format) + "\n";
+    begin = end;
   }
-  return table;
+  text +=
+      "keys: chosen by content, a query head and sparse layer; fixed: sinks, recent and generated; "
+      "MiB a step: keys, values, index, all layers.\n";
+  if (std::ranges::any_of(rows, &ScoreRow::falls_behind))
+    text += fmt::format("*: below {:.0f} % of full attention's, paired, 95 % confidence.\n",
+                        100 * kKeepsUp);
+  return text;
 }
 
 io::Table text_table(std::span<const TextQuality> text, const std::vector<std::string>& names) {
@@ -121,20 +239,30 @@ io::Table text_table(std::span<const TextQuality> text, const std::vector<std::s
   return table;
 }
 
-io::Json score_json(const ScoreRow& row, const std::vector<std::string>& names) {
+io::Json score_json(const ScoreRow& row, const std::vector<NamedPolicy>& policies) {
+  const NamedPolicy& policy = policies[static_cast<size_t>(row.policy)];
   io::Json json = {{"length", row.length},
                    {"task", row.task},
                    {"protocol", name_of(row.protocol)},
                    {"score", name_of(row.score)},
-                   {"policy", names[static_cast<size_t>(row.policy)]},
-                   {"reference", names[0]},
+                   {"policy", policy.name},
+                   {"kind", recipe::yaml_text(policy.cache.kind)},
+                   {"reference", policies[0].name},
                    {"n_cases", row.n_cases},
                    {"correct", row.mean},
                    {"ci95_low", row.interval.low},
                    {"ci95_high", row.interval.high}};
+  if (row.reads) json["reads"] = reads_json(*row.reads);
   if (!row.difference) return json;
   json["difference"] = row.difference->mean;
   if (row.difference->stderr_) json["difference_stderr"] = *row.difference->stderr_;
+  json["difference_ci95_low"] = row.difference_interval.low;
+  json["difference_ci95_high"] = row.difference_interval.high;
+  if (row.task != "mean") json["falls_behind"] = row.falls_behind;
+  if (row.ratio) json["ratio"] = *row.ratio;
+  if (!row.ratio_interval) return json;
+  json["ratio_ci95_low"] = row.ratio_interval->low;
+  json["ratio_ci95_high"] = row.ratio_interval->high;
   return json;
 }
 

@@ -179,10 +179,20 @@ Ids insert_needles(PhiloxStream& rng, const Ids& prose, const std::vector<size_t
 
 }  // namespace
 
+Ids encode_file(const text::Tokenizer& tokenizer, const std::filesystem::path& path) {
+  const std::string text = io::read_file(path);
+  try {
+    return tokenizer.encode(text, {.add_bos = false, .parse_special = false});
+  } catch (Error& e) {
+    e.add_context("in " + path.string());
+    throw;
+  }
+}
+
 Haystack::Haystack(const text::Tokenizer& tokenizer, const std::filesystem::path& path)
     : tokenizer_(tokenizer), where_(path.string()) {
   if (path.empty()) return;
-  ids_ = tokenizer.encode(io::read_file(path), {.add_bos = false, .parse_special = false});
+  ids_ = encode_file(tokenizer, path);
 }
 
 Ids Haystack::cut(PhiloxStream& rng, size_t n) const {

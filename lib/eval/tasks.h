@@ -25,6 +25,10 @@ constexpr std::array<std::string_view, 5> enum_names(Task) {
   return {"needle1", "needle8", "kv", "vt", "cwe"};
 }
 
+/// Ids of a text file, without what the tokenizer puts in front.
+/// errors   kind input: unreadable, not UTF-8; names the file
+Ids encode_file(const text::Tokenizer& tokenizer, const std::filesystem::path& path);
+
 /// One question. The prompt is haystack and question; the answer begins with a space and ends with
 /// a full stop.
 struct Case {

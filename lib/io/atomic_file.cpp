@@ -26,15 +26,35 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
+/// The file that a chain of links ends at, whether it is there or not.
+std::filesystem::path behind_links(const std::filesystem::path& path) {
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  std::error_code failed;
+  std::filesystem::path target = path;
+  for (int i = 0; std::filesystem::is_symlink(std::filesystem::symlink_status(target, failed));
+       ++i) {
+    if (i == kMostLinks) throw input_error(path.string(), "is a link that leads nowhere");
+    target = target.parent_path() / std::filesystem::read_symlink(target);
+  }
+  return target;
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
-  temporary_ = path;
+  std::error_code failed;
+  const std::filesystem::file_status status = std::filesystem::status(path, failed);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    throw input_error(path.string(), "is no regular file, so no file can take its place")
+        .hint("name a file, or one that is not there yet");
+  target_ = behind_links(path);
+  temporary_ = target_;
   temporary_ += fmt::format(".tmp-{}", ::getpid());
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0)
     throw input_error(path.string(), "cannot create: {}", std::strerror(errno))
-        .hint(fmt::format("the folder '{}' must exist and be writable", folder_of(path).string()));
+        .hint(
+            fmt::format("the folder '{}' must exist and be writable", folder_of(target_).string()));
 }
 
 AtomicFile::~AtomicFile() {
@@ -66,12 +86,12 @@ void AtomicFile::commit() {
     ::unlink(temporary_.c_str());
     fail("cannot write", error_number);
   }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
     const int error_number = errno;
     ::unlink(temporary_.c_str());
     fail("cannot rename the finished file", error_number);
   }
-  sync_folder(folder_of(path_));
+  sync_folder(folder_of(target_));
 }
 
 void AtomicFile::fail(const char* action, int error_number) const {

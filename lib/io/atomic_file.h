@@ -8,10 +8,12 @@
 namespace tandem::io {
 
 /// A file written under a temporary name beside its final one: nothing appears there before
-/// commit(), and the temporary file is removed if the writer is destroyed without it.
+/// commit(), and the temporary file is removed if the writer is destroyed without it. Through a
+/// symbolic link the file that it names is written, and the link stays.
 class AtomicFile {
  public:
-  /// errors   kind input: cannot create (folder missing, read-only, no permission)
+  /// errors   kind input: cannot create (folder missing, read-only, no permission); there is
+  ///          something that is no regular file, such as a folder, a pipe or a device
   explicit AtomicFile(const std::filesystem::path& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -26,7 +28,7 @@ class AtomicFile {
  private:
   [[noreturn]] void fail(const char* action, int error_number) const;
 
-  std::filesystem::path path_, temporary_;
+  std::filesystem::path path_, target_, temporary_;  // target_: path_ with its links followed
   int fd_ = -1;
   size_t written_ = 0;
 };

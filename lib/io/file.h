@@ -22,7 +22,8 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  /// Gives the physical pages of a range back; the mapping stays valid and reads again on demand.
+  /// Gives the physical pages of a range back, and of up to 2 MiB before it; the mapping stays valid
+  /// and reads again on demand.
   void drop_pages(std::span<const std::byte> range) const;
 
  private:

@@ -246,6 +246,7 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
   else plan.add({.window = spec_.geometry.window(layer)});
   attend_parts(layer, step, plan, out, q);
   if (plan.selector != nullptr) count_fixed(step, plan);
+  else if (step.phase == Phase::extend) count_dense(layer, step);
 }
 
 void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
@@ -289,6 +290,14 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
     ++n_parts;
   }
   ops::merge_states(out, partial_o_, partial_lse_, n_parts);
+}
+
+void Cache::count_dense(int layer, const Step& step) {
+  const Geometry& g = spec_.geometry;
+  double keys = 0;
+  for (const int32_t pos : step.pos) keys += policy(step.policy).keys_read(layer, pos + 1);
+  usage_[static_cast<size_t>(step.policy)].dense_bytes +=
+      2.0 * g.n_kv_heads * g.head_dim * double(dtype_bytes(g.dtype)) * keys;
 }
 
 /// Adds what the rows read beside their lists: the ranges of the plan.

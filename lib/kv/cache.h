@@ -76,6 +76,7 @@ class Cache {
   void attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
                     const Tensor& q);
   void count_fixed(const Step& step, const AttendPlan& plan);
+  void count_dense(int layer, const Step& step);
   void add_rows(Step& step, const SeqRows& rows, const Tree* tree);
   void add_tree(Step& step, int first_row, const Tree& tree) const;
 

@@ -35,7 +35,8 @@ struct KeyList {
   }
 };
 
-/// What has been read since the start, summed over rows, sparse layers and query heads.
+/// What extend steps have read since the start. Counts are summed over rows, query heads and the
+/// layers where a selector chose.
 struct KeyUsage {
   double queries = 0;        // rows x sparse layers x query heads
   double visible = 0;        // keys that full attention would have read
@@ -43,10 +44,12 @@ struct KeyUsage {
   double fixed = 0;          // sinks, recent and generated tokens
   double index_bytes = 0;    // of the policies' own data
   double key_bytes = 0;      // of keys and values, every query head's selection for itself
+  double dense_bytes = 0;    // of keys and values in the layers without a selection
 
   /// Share of the visible keys that a query head attended to beyond the fixed ones.
   double selected_share() const { return visible > 0 ? selected / visible : 0; }
   double fixed_share() const { return visible > 0 ? fixed / visible : 0; }
+  double bytes() const { return index_bytes + key_bytes + dense_bytes; }
 };
 
 /// Chooses keys, once for every row and KV head. Called by several threads at once.

@@ -49,11 +49,11 @@ kv::Geometry geometry_of(const ModelConfig& c, DType dtype) {
 }
 
 Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSource> source,
-             Arena& arena)
+             Arena& arena, const std::function<void(double share)>& on_load)
     : config_(c),
       options_(o),
       source_(std::move(source)),
-      weights_(Weights::load(c, o.dtype, *source_, arena)),
+      weights_(Weights::load(c, o.dtype, *source_, arena, {o.interrupted, on_load})),
       rope_(c.rope, o.max_position, c.head_dim, arena),
       residual_(static_cast<float*>(arena.take("activations/residual"))),
       normed_(arena.take("activations/normed")),
@@ -63,7 +63,6 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       logits_(static_cast<float*>(arena.take("activations/logits"))),
       workspace_(static_cast<std::byte*>(arena.take("workspace/linear")),
                  arena.plan().find("workspace/linear")->bytes) {}
-
 
 void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache) {
   n_rows_ = step.n_rows;
@@ -89,11 +88,14 @@ void Llama::attention_block(int layer, const kv::Step& step, kv::Cache& cache) {
   const Tensor q(q_at, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim});
   const Tensor out(out_at, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim});
 
+  poll(options_.interrupted);
   ops::rms_norm(normed, x, w.attn_norm, static_cast<float>(config_.rms_eps));
   ops::linear(qkv, normed, w.qkv, ops::Accumulate::no, workspace_);
   ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, step.pos, step.row_page,
                step.row_in_page);
+  poll(options_.interrupted);
   cache.attend(layer, step, out, q);
+  poll(options_.interrupted);
   ops::linear(x, act(out_at, n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_);
 }
 
@@ -104,8 +106,10 @@ void Llama::ffn_block(int layer) {
   const Tensor gate_up = act(block_, n_rows_, 2 * int64_t{config_.ffn_dim});
   const Tensor ffn = act(block_ + gate_up.bytes(), n_rows_, config_.ffn_dim);
 
+  poll(options_.interrupted);
   ops::rms_norm(normed, x, w.ffn_norm, static_cast<float>(config_.rms_eps));
   ops::linear(gate_up, normed, w.gate_up, ops::Accumulate::no, workspace_);
+  poll(options_.interrupted);
   ops::silu_mul(ffn, gate_up);
   ops::linear(x, ffn, w.w_down, ops::Accumulate::yes, workspace_);
 }

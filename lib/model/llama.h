@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "kv/cache.h"
@@ -24,16 +25,18 @@ class Llama {
     int max_logit_rows = 64;    // rows of one logits call
     int max_position = 0;       // RoPE positions
     int64_t max_tokens = 0;     // tokens whose embedding rows may be looked up in the whole run
+    Interrupted interrupted = {};  // polled before every product and attention
   };
 
   static void plan(const ModelConfig& config, const Options& options, const WeightSource& source,
                    MemoryPlan& plan);
   Llama(const ModelConfig& config, const Options& options, std::unique_ptr<WeightSource> source,
-        Arena& arena);
+        Arena& arena, const std::function<void(double share)>& on_load = {});
 
   /// Runs all layers over the rows of a step; their K and V go into the cache.
   /// shapes   tokens [step.n_rows], each in [0, vocab_size)
-  /// errors   none beyond checks; the caller has begun the step and will commit it
+  /// errors   kind interrupted: the step must not be committed. The caller has begun it and will
+  ///          commit it
   void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache);
 
   /// Logits of some rows of the last forward.

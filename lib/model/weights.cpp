@@ -84,8 +84,25 @@ void stacked_rows(const Product& p, const WeightSource& source, int64_t begin, i
   }
 }
 
+/// Polls for an interruption and tells how far loading has come.
+class LoadWatch {
+ public:
+  LoadWatch(const LoadEvents& events, int64_t elements) : events_(events), elements_(elements) {}
+
+  void add(int64_t elements) {
+    poll(events_.interrupted);
+    done_ += elements;
+    if (events_.progress)
+      events_.progress(static_cast<double>(done_) / static_cast<double>(elements_));
+  }
+
+ private:
+  const LoadEvents& events_;
+  int64_t elements_, done_ = 0;
+};
+
 PackedWeights load_product(const Product& p, const WeightSource& source, Arena& arena,
-                           void* staging) {
+                           void* staging, LoadWatch& watch) {
   std::vector<float> bias;
   if (p.spec.bias)
     for (const Product::Part& part : p.parts) {
@@ -95,11 +112,21 @@ PackedWeights load_product(const Product& p, const WeightSource& source, Arena& 
   PackedWeights packed;
   packed.load(p.spec, arena,
               [&](int64_t begin, int64_t end, void* out) {
+                watch.add((end - begin) * p.spec.in);
                 stacked_rows(p, source, begin, end, static_cast<char*>(out));
               },
               bias, staging);
   for (const Product::Part& part : p.parts) source.done(part.weight, p.layer);
   return packed;
+}
+
+int64_t matrix_elements(const ModelConfig& c, DType dtype) {
+  int64_t layer = 0;
+  for (const ProductKind kind : kLayerProducts) {
+    const PackedWeights::Spec spec = product(c, dtype, kind, 0).spec;
+    layer += spec.out * spec.in;
+  }
+  return c.n_layers * layer + int64_t{c.vocab_size} * c.dim;
 }
 
 size_t norm_bytes(const ModelConfig& c) {
@@ -127,7 +154,7 @@ void Weights::plan(const ModelConfig& config, DType dtype, const WeightSource& s
 }
 
 Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource& source,
-                      Arena& arena) {
+                      Arena& arena, const LoadEvents& events) {
   Weights w;
   float* norms = static_cast<float*>(arena.take("weights/norms"));
   const auto take_norm = [&](Weight weight, int layer) {
@@ -137,15 +164,17 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
     return std::exchange(norms, norms + values.size());
   };
   void* staging = arena.take("load/staging");
+  LoadWatch watch(events, matrix_elements(config, dtype));
   for (int layer = 0; layer < config.n_layers; ++layer) {
     LayerWeights& l = w.layers.emplace_back();
     l.attn_norm = take_norm(Weight::attn_norm, layer);
     l.ffn_norm = take_norm(Weight::ffn_norm, layer);
     for (const ProductKind kind : kLayerProducts)
-      slot_of(l, kind) = load_product(product(config, dtype, kind, layer), source, arena, staging);
+      slot_of(l, kind) = load_product(product(config, dtype, kind, layer), source, arena, staging, watch);
   }
   w.out_norm = take_norm(Weight::out_norm, 0);
-  w.lm_head = load_product(product(config, dtype, ProductKind::lm_head, 0), source, arena, staging);
+  w.lm_head =
+      load_product(product(config, dtype, ProductKind::lm_head, 0), source, arena, staging, watch);
   arena.give_back("load/staging");
   return w;
 }

@@ -1,10 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/weight_table.h"
@@ -50,6 +52,12 @@ struct LayerWeights {
   const float* ffn_norm = nullptr;   // [dim]
 };
 
+/// What loading asks and tells every few hundred rows of a matrix.
+struct LoadEvents {
+  Interrupted interrupted = {};
+  std::function<void(double share)> progress = {};  // of all bytes, 0 to 1
+};
+
 struct Weights {
   std::vector<LayerWeights> layers;
   const float* out_norm = nullptr;  // [dim]
@@ -57,8 +65,9 @@ struct Weights {
 
   static void plan(const ModelConfig& config, DType dtype, const WeightSource& source,
                    MemoryPlan& plan);
+  /// errors   kind input, interrupted
   static Weights load(const ModelConfig& config, DType dtype, const WeightSource& source,
-                      Arena& arena);
+                      Arena& arena, const LoadEvents& events = {});
   /// Scratch for any of the products on at most `max_rows` rows (`head_rows` for the head).
   static size_t workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
                                 int64_t head_rows);

@@ -18,8 +18,8 @@ using dnnl::memory;
 
 // Row count whose preferred weight layout is used for every row count.
 constexpr int64_t kLayoutRows = 512;
-// Packed layouts block the output dimension by at most 64; sub-blocks start at multiples of it.
-constexpr int64_t kLayoutBlock = 64;
+// Weight rows that one packing step stages, at most, unless a block of the layout is larger.
+constexpr int64_t kPackRows = 256;
 // Rows of a padded block where the library's result would depend on the number of rows.
 constexpr int64_t kFixedRows = 16;
 // Ragged prefills ask for many row counts; primitives are small but not free.
@@ -60,6 +60,16 @@ matmul::primitive_desc describe(const PackedWeights::Spec& spec, const memory::d
 memory::desc packed_layout(const PackedWeights::Spec& spec) {
   const memory::desc any({spec.in, spec.out}, onednn_type(spec.dtype), memory::format_tag::any);
   return describe(spec, any, kLayoutRows, DType::f32, false).weights_desc();
+}
+
+/// Rows of the [out, in] matrix that one packing step takes. Parts of a packed layout begin on its
+/// blocks of the output dimension, whose size (16 to 64) the library chooses by shape and threads.
+int64_t rows_a_step(const memory::desc& layout) {
+  const dnnl_blocking_desc_t& blocks = layout.data.format_desc.blocking;
+  int64_t block = 1;
+  for (int i = 0; i < blocks.inner_nblks; ++i)
+    if (blocks.inner_idxs[i] == 1) block *= blocks.inner_blks[i];
+  return std::max(block, kPackRows / block * block);
 }
 
 /// True when the implementation gives each row the same bits for every row count.
@@ -108,7 +118,8 @@ void PackedWeights::plan(const Spec& spec, MemoryPlan& plan) {
 }
 
 size_t PackedWeights::staging_bytes(const Spec& spec) {
-  return static_cast<size_t>(std::min(kPackRows, spec.out) * spec.in) * dtype_bytes(spec.dtype);
+  const int64_t rows = std::min(rows_a_step(packed_layout(spec)), spec.out);
+  return static_cast<size_t>(rows * spec.in) * dtype_bytes(spec.dtype);
 }
 
 void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
@@ -127,9 +138,9 @@ void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
   s.fixed_rows = spec.dtype == DType::f32 &&
                  !row_invariant(describe(spec, s.layout, kFixedRows, DType::f32, false));
 
-  static_assert(kPackRows % kLayoutBlock == 0, "sub-blocks of the packed layout start on a block");
-  for (int64_t begin = 0; begin < spec.out; begin += kPackRows) {
-    const int64_t n = std::min(kPackRows, spec.out - begin);
+  const int64_t step = rows_a_step(s.layout);
+  for (int64_t begin = 0; begin < spec.out; begin += step) {
+    const int64_t n = std::min(step, spec.out - begin);
     rows(begin, begin + n, staging);
     const memory::desc from({spec.in, n}, onednn_type(spec.dtype), memory::format_tag::ba);
     const memory::desc to = s.layout.submemory_desc({spec.in, n}, {0, begin});
@@ -209,7 +220,7 @@ void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate
 }
 
 void warm_up_linear(DType dtype) {
-  constexpr int64_t kSize = kLayoutBlock;
+  constexpr int64_t kSize = 64;
   const PackedWeights::Spec spec{.name = "weights/warm_up", .out = kSize, .in = kSize, .dtype = dtype};
   const size_t operand = static_cast<size_t>(kSize * kSize) * sizeof(float);
   MemoryPlan plan;

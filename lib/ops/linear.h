@@ -10,9 +10,6 @@
 
 namespace tandem::ops {
 
-/// Largest number of weight rows that one packing step stages.
-inline constexpr int64_t kPackRows = 256;
-
 /// A dense layer's weights in oneDNN's packed layout, its bias, and the primitives made for the row
 /// counts seen so far. One layout serves every row count (measured: choosing it for 512 rows costs
 /// nothing at 1 row, and repacking would hold the weights twice).
@@ -36,7 +33,8 @@ class PackedWeights {
   static void plan(const Spec& spec, MemoryPlan& plan);
   /// Bytes of staging that `load` needs.
   static size_t staging_bytes(const Spec& spec);
-  /// Takes the planned memory and fills it a few rows at a time; `bias` [out] f32, or empty.
+  /// Takes the planned memory and fills it a few rows at a time; `bias` [out] f32, or empty. Layouts
+  /// depend on the number of threads: it must be that of the plan.
   void load(const Spec& spec, Arena& arena, const RowSource& rows, std::span<const float> bias,
             void* staging);
 

@@ -65,6 +65,7 @@ struct Hybrid {
   Fraction exact{0.02};
   Fraction sample{0.02};
   HybridTail tail = HybridTail::weighted;
+  double trust = 1.0;
 
   template <class V>
   void fields(V& v) {
@@ -73,12 +74,15 @@ struct Hybrid {
     v("sample", sample, between(0, 1), "share of keys sampled from the rest");
     v("tail", tail,
       "how the rest is sampled: by estimated weight, uniformly, by hash collisions, not at all");
+    v("trust", trust, between(0, 2),
+      "tail weighted: sampled in proportion to the estimated weight to this power");
   }
   void check(Problems& p) const;
 };
 
 /// What attention reads.
 struct Cache {
+  static constexpr double kMostTokens = 1 << 28;  // beyond any context; sums stay inside an int
   /// MagicPIG's choice; those beyond a model's last layer are left out.
   static std::vector<int> default_dense_layers() { return {0, 16, 32, 48, 64}; }
 
@@ -95,8 +99,8 @@ struct Cache {
   template <class V>
   void fields(V& v) {
     v("kind", kind, "which keys attention reads");
-    v("sinks", sinks, at_least(0).unit("tokens"), "first tokens that are always read");
-    v("recent", recent, at_least(1).unit("tokens"), "last tokens that are always read");
+    v("sinks", sinks, at_least(0).up_to(kMostTokens).unit("tokens"), "first tokens that are always read");
+    v("recent", recent, at_least(1).up_to(kMostTokens).unit("tokens"), "last tokens that are always read");
     v("reposition", reposition, "streaming: count positions within the cache, not in the text");
     v("dense_layers", dense_layers, at_least(0),
       "layers that read every key whatever the kind (not for full and streaming)");

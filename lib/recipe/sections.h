@@ -43,10 +43,12 @@ struct Run {
   template <class V>
   void fields(V& v) {
     v("device", device, "auto, cpu, cuda or cuda:N[,M..]; auto = cuda:0 if usable, else cpu");
-    v("threads", threads, at_least(0), "CPU threads; 0 = physical cores that the process may use");
+    v("threads", threads, between(0, 1024),
+      "CPU threads; 0 = physical cores that the process may use");
     v("seed", seed, at_least(0), "seed of every random draw");
     v("context", context, at_least(0).unit("tokens"), "longest sequence; 0 = the model's limit");
-    v("prefill_chunk", prefill_chunk, at_least(1).unit("tokens"), "prompt tokens a forward");
+    v("prefill_chunk", prefill_chunk, between(1, 1 << 20).unit("tokens"),
+      "prompt tokens a forward");
     v("batch", batch, at_least(0).unit("sequences"),
       "sequences that run together; 0 = the prompts given, at most 32");
     v("host_memory_limit", host_memory_limit, at_least(0),

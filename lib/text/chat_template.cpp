@@ -1,28 +1,28 @@
 #include "text/chat_template.h"
 
 #include "base/error.h"
+#include "io/quote.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
 namespace tandem::text {
 namespace {
 
-void check_messages(std::span<const ChatMessage> messages) {
-  if (messages.empty()) throw input_error("chat", "there is no message");
+void check_messages(std::span<const ChatMessage> messages, const std::string& where) {
+  if (messages.empty()) throw input_error(where, "there is no message");
   for (const ChatMessage& message : messages)
     if (message.role != "system" && message.role != "user" && message.role != "assistant")
-      throw input_error("chat", "unknown role '{}', expected system, user or assistant",
-                        message.role);
+      throw input_error(where, "unknown role {}, expected system, user or assistant",
+                        io::quote(message.role));
 }
 
-void check_turns(std::span<const ChatMessage> messages) {
-  if (messages.empty()) throw input_error("chat", "there is no user message");
+void check_turns(std::span<const ChatMessage> messages, const std::string& where) {
+  if (messages.empty()) throw input_error(where, "there is no user message");
   for (size_t i = 0; i < messages.size(); ++i) {
     const char* expected = i % 2 == 0 ? "user" : "assistant";
     if (messages[i].role != expected)
-      throw input_error("chat",
-                        "message {} after the system message has the role '{}', expected '{}'",
-                        i + 1, messages[i].role, expected)
+      throw input_error(where, "message {} after the system message has the role {}, expected '{}'",
+                        i + 1, io::quote(messages[i].role), expected)
           .hint("this template takes one optional system message, then user and assistant in turn");
   }
 }
@@ -39,9 +39,10 @@ std::optional<std::string> take_system(std::span<const ChatMessage>& messages) {
   return content;
 }
 
-std::string render_llama_2(const ChatTemplate& form, std::span<const ChatMessage> messages) {
+std::string render_llama_2(const ChatTemplate& form, std::span<const ChatMessage> messages,
+                           const std::string& where) {
   const auto system = take_system(messages);
-  check_turns(messages);
+  check_turns(messages, where);
   std::string text;
   for (size_t i = 0; i < messages.size(); ++i) {
     std::string content = messages[i].content;
@@ -89,12 +90,13 @@ std::string render_chatml(const ChatTemplate& form, std::span<const ChatMessage>
   return text;
 }
 
-std::string render_mistral(const ChatTemplate& form, std::span<const ChatMessage> messages) {
+std::string render_mistral(const ChatTemplate& form, std::span<const ChatMessage> messages,
+                           const std::string& where) {
   const auto system = take_system(messages);
   if (system && form.system == ChatTemplate::System::refused)
-    throw input_error("chat", "this model's template has no place for a system message")
+    throw input_error(where, "this model's template has no place for a system message")
         .hint("put its text at the start of the first user message");
-  check_turns(messages);
+  check_turns(messages, where);
   const size_t system_at =
       form.system == ChatTemplate::System::last_user ? messages.size() - 1 : size_t{0};
   std::string text = form.begins_with_bos ? form.bos : "";
@@ -128,11 +130,11 @@ const char* chat_family_name(ChatFamily family) {
 
 RenderedChat ChatTemplate::render(std::span<const ChatMessage> messages,
                                   const ChatOptions& options) const {
-  check_messages(messages);
+  check_messages(messages, options.where);
   std::string text;
   switch (family) {
     case ChatFamily::llama_2:
-      text = render_llama_2(*this, messages);
+      text = render_llama_2(*this, messages, options.where);
       break;
     case ChatFamily::llama_3:
       text = render_llama_3(*this, messages, options);
@@ -141,7 +143,7 @@ RenderedChat ChatTemplate::render(std::span<const ChatMessage> messages,
       text = render_chatml(*this, messages, options);
       break;
     case ChatFamily::mistral:
-      text = render_mistral(*this, messages);
+      text = render_mistral(*this, messages, options.where);
       break;
   }
   const bool has_bos = !bos.empty() && text.starts_with(bos);

@@ -18,7 +18,8 @@ struct ChatMessage {
 
 struct ChatOptions {
   bool add_generation_prompt = true;  // end with the opening of the assistant's turn
-  std::string date{};  // llama-3.1 and later: "Today Date"; empty: the template's own
+  std::string date{};          // llama-3.1 and later: "Today Date"; empty: the template's own
+  std::string where = "chat";  // the messages, as errors name them
 };
 
 struct RenderedChat {
@@ -47,9 +48,9 @@ struct ChatTemplate {
 
   /// The text that Hugging Face's apply_chat_template makes of the same messages. Where a template
   /// asks for the clock (llama-3.2), its fixed fallback date is used instead unless `date` is
-  /// given, so that equal inputs give equal tokens. errors   kind input: no message, an unknown
-  /// role, roles out of turn, a system message where the
-  ///          template has none
+  /// given, so that equal inputs give equal tokens.
+  /// errors   kind input at options.where: no message, an unknown role, roles out of turn, a system
+  ///          message where the template has none
   RenderedChat render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 };
 

@@ -45,11 +45,30 @@ TEST_SUITE("cli/command_line") {
           "      --seed N                seed of every random draw [run.seed; default 0]\n",
           "  -m, --model PATH            model folder, known name, or synthetic:NAME [model.path; "
           "required]\n",
-          "  cache   what attention reads\n", "exit status:\n", "files and environment:\n"})
+          "  cache   what attention reads\n", "exit status:\n", "files and environment:\n",
+          "TANDEM_CACHE_DIR"})
       CHECK_MESSAGE(help.find(part) != std::string::npos, part);
     double best = 1;
     for (int i = 0; i < 5; ++i) best = std::min(best, probe({"--help"}).seconds);
     CHECK(best < 0.05);
+  }
+
+  TEST_CASE("the files of the tools' examples are there") {
+    for (const char* tool :
+         {TANDEM_KERNEL_BENCH, TANDEM_PIG_BENCH, TANDEM_PIG_EVAL, TANDEM_PIG_GENERATE}) {
+      const std::string help = run_process(tool, {.arguments = {"--help"}}).out;
+      const size_t begin = help.find("examples:\n"), end = help.find("\n\n", begin);
+      REQUIRE(end != std::string::npos);
+      std::istringstream words(help.substr(begin, end - begin));
+      std::string before;
+      for (std::string word; words >> word; before = word) {
+        const bool is_input = word.find('.') != std::string::npos && before != "-o" && before != ">";
+        const std::filesystem::path path = std::filesystem::path(TANDEM_SOURCE_DIR) / word;
+        if (!is_input || !(word.ends_with(".txt") || word.find(".json") != std::string::npos))
+          continue;
+        CHECK_MESSAGE(std::filesystem::exists(path), word);
+      }
+    }
   }
 
   TEST_CASE("a bare call prints short help and fails") {
@@ -79,11 +98,14 @@ TEST_SUITE("cli/command_line") {
         section.out.find("cache.sinks  count           4        >= 0 tokens  first tokens that are "
                          "always read\n") != std::string::npos);
     CHECK(section.out.find("run.seed") == std::string::npos);
-    const Outcome wrong = probe({"--help-recipe=cash"});
-    CHECK(wrong.status == 2);
-    CHECK(wrong.err ==
-          "cli-probe: error: --help-recipe: cli-probe reads no section 'cash'\n"
-          "  hint: its sections: model, run, cache, output, stop\n");
+    CHECK(probe({"--help=cache"}).out == section.out);
+    for (const char* flag : {"--help-recipe=cash", "--help=cash"}) {
+      const Outcome wrong = probe({flag});
+      CHECK(wrong.status == 2);
+      CHECK(wrong.err ==
+            "cli-probe: error: --help-recipe: cli-probe reads no section 'cash'\n"
+            "  hint: its sections: model, run, cache, output, stop\n");
+    }
   }
 
   TEST_CASE("of two settings for one key the later wins, flags and --set alike") {

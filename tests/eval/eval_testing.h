@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -34,6 +35,16 @@ inline tandem::eval::NamedPolicy streaming(int sinks, int recent) {
   policy.cache.kind = tandem::recipe::CacheKind::streaming;
   policy.cache.sinks.value = sinks;
   policy.cache.recent.value = recent;
+  return policy;
+}
+
+inline tandem::eval::NamedPolicy sparse(const std::string& kind,
+                                        std::vector<int> dense_layers = {0}) {
+  tandem::eval::NamedPolicy policy{kind, {}};
+  const auto names = enum_names(policy.cache.kind);
+  policy.cache.kind =
+      static_cast<tandem::recipe::CacheKind>(std::ranges::find(names, kind) - names.begin());
+  policy.cache.dense_layers = std::move(dense_layers);
   return policy;
 }
 

@@ -2,11 +2,11 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "eval/case_log.h"
 #include "eval/report.h"
+#include "temporary_folder.h"
 
 using namespace tandem::eval;
 using tandem::Error;
@@ -26,10 +26,10 @@ Json recipe(const std::string& hash, int cases) {
 }
 
 struct TemporaryLog {
-  std::filesystem::path path = std::filesystem::temp_directory_path() / "tandem-eval-log.jsonl";
+  tandem::test::TemporaryFolder folder;
+  std::filesystem::path path;
 
-  explicit TemporaryLog(const std::string& text) { std::ofstream(path) << text; }
-  ~TemporaryLog() { std::filesystem::remove(path); }
+  explicit TemporaryLog(const std::string& text) : path(folder.write("log.jsonl", text)) {}
   CaseLog read(const Json& r) const { return read_log(path, r, kNames); }
 };
 
@@ -37,7 +37,8 @@ CaseRecord record(Task task, int index, bool full, bool near) {
   return {task,
           4096,
           index,
-          {{0, Protocol::dense, Score::forced, full}, {1, Protocol::dense, Score::forced, near}}};
+          {{0, Protocol::dense, Score::forced, full, Reads{1, 0, 1000}},
+           {1, Protocol::dense, Score::forced, near, Reads{0.25, 0.125, 300.0 + index}}}};
 }
 
 std::string failure(const std::string& text, const Json& r, ErrorKind kind) {
@@ -73,6 +74,10 @@ TEST_SUITE("eval/case_log") {
     CHECK(log.cases[0].outcomes[0].correct);
     CHECK(log.cases[0].outcomes[1].policy == 1);
     CHECK(!log.cases[0].outcomes[1].correct);
+    REQUIRE(log.cases[1].outcomes[1].reads);
+    CHECK(log.cases[1].outcomes[1].reads->selected == 0.25);
+    CHECK(log.cases[1].outcomes[1].reads->fixed == 0.125);
+    CHECK(log.cases[1].outcomes[1].reads->bytes == 302);
     REQUIRE(log.text);
     CHECK((*log.text)[0].nll.stderr_ == 0.25);
     CHECK(!(*log.text)[0].ppl.stderr_);
@@ -88,6 +93,24 @@ TEST_SUITE("eval/case_log") {
     const CaseLog log = file.read(recipe("a", 3));
     CHECK(log.cases.size() == 1);
     CHECK(log.whole_bytes == whole.size());
+  }
+
+  TEST_CASE("logs of versions that counted no reads are read without") {
+    const std::string old =
+        "{\"task\":\"vt\",\"length\":4096,\"case\":0,\"correct\":{\"near\":{\"dense\":{\"forced\":"
+        "true}}}}";
+    const CaseLog log = TemporaryLog(header_line(recipe("a", 3)) + old + "\n").read(recipe("a", 3));
+    REQUIRE(log.cases.size() == 1);
+    CHECK(log.cases[0].outcomes[0].correct);
+    CHECK(!log.cases[0].outcomes[0].reads);
+  }
+
+  TEST_CASE("a case without rows logs no reads") {
+    CaseRecord r = record(Task::vt, 0, false, false);
+    for (Outcome& o : r.outcomes) o.reads.reset();
+    const CaseLog log =
+        TemporaryLog(header_line(recipe("a", 3)) + case_line(r, kNames)).read(recipe("a", 3));
+    CHECK(!log.cases[0].outcomes[0].reads);
   }
 
   TEST_CASE("another recipe is refused by the keys that differ") {
@@ -112,6 +135,12 @@ TEST_SUITE("eval/case_log") {
           "{\"task\":\"vt\",\"length\":1,\"case\":0,\"correct\":{\"far\":{\"dense\":{\"forced\":"
           "true}}}}",
           "{\"task\":\"vt\",\"length\":1,\"case\":0,\"correct\":{\"near\":7}}",
+          "{\"task\":\"vt\",\"length\":1,\"case\":0,\"correct\":{},\"reads\":7}",
+          "{\"task\":\"vt\",\"length\":1,\"case\":0,\"correct\":{},\"reads\":{\"near\":{\"dense\":{"
+          "\"forced\":{\"selected\":1,\"fixed\":0,\"bytes\":1}}}}}",
+          "{\"task\":\"vt\",\"length\":1,\"case\":0,\"correct\":{\"near\":{\"dense\":{\"forced\":"
+          "true}}},"
+          "\"reads\":{\"near\":{\"dense\":{\"forced\":{\"selected\":1}}}}}",
           "{\"task\":\"perplexity\",\"policies\":{\"full\":{}}}"})
       CHECK(failure(header + line + "\n", r, ErrorKind::input) != "nothing");
   }
@@ -128,21 +157,56 @@ TEST_SUITE("eval/report") {
         record(Task::vt, 2, false, true), record(Task::vt, 3, true, false),
         record(Task::kv, 0, true, true)};
     const auto rows = summarize(s, records);
-    REQUIRE(rows.size() == 6);  // vt, kv and all, for two policies
+    REQUIRE(rows.size() == 6);  // vt, kv and their mean, for two policies
     CHECK(rows[0].mean == 0.75);
     CHECK(!rows[0].difference);
-    CHECK(rows[1].n_cases == 4);
-    CHECK(rows[1].mean == 0.5);
-    REQUIRE(rows[1].difference);
-    CHECK(rows[1].difference->mean == -0.25);  // -1, 0, 1, -1
-    CHECK(*rows[1].difference->stderr_ == doctest::Approx(std::sqrt(2.75 / 3 / 4)));
-    CHECK(rows[4].task == "all");
-    CHECK(rows[4].n_cases == 5);
-    CHECK(rows[4].mean == 0.8);
-    CHECK(!rows[3].difference->stderr_);
-    const Json json = score_json(rows[1], kNames);
+    CHECK(rows[0].reads->bytes == 1000);
+    const ScoreRow& vt = rows[3];
+    CHECK(vt.n_cases == 4);
+    CHECK(vt.mean == 0.5);
+    REQUIRE(vt.difference);
+    CHECK(vt.difference->mean == -0.25);  // -1, 0, 1, -1
+    CHECK(*vt.difference->stderr_ == doctest::Approx(std::sqrt(2.75 / 3 / 4)));
+    CHECK(*vt.ratio == doctest::Approx(0.5 / 0.75));
+    CHECK(vt.reads->bytes == 301.5);  // 300 .. 303
+    CHECK(!vt.falls_behind);
+    CHECK(rows[1].task == "kv");
+    CHECK(!rows[4].difference->stderr_);
+    const ScoreRow& mean = rows[5];
+    CHECK(mean.task == "mean");
+    CHECK(mean.n_cases == 5);
+    CHECK(mean.mean == 0.75);  // of 0.5 and 1, however many cases each has
+    CHECK(mean.difference->mean == -0.125);
+    CHECK(*mean.ratio == doctest::Approx(0.75 / 0.875));
+    CHECK(mean.reads->bytes == (301.5 + 300) / 2);
+    const Json json = score_json(vt, {{"full", {}}, {"near", {}}});
     CHECK(json["policy"] == "near");
+    CHECK(json["kind"] == "full");
     CHECK(json["difference"] == -0.25);
+    CHECK(json["reads"]["bytes"] == 301.5);
+    CHECK(json["falls_behind"] == false);
+  }
+
+  TEST_CASE("a policy that loses a task is marked, and the tables explain the mark") {
+    Settings s;
+    s.tasks = {"vt", "kv"};
+    s.protocols = {Protocol::dense};
+    s.policies = {{"near", {}}};
+    std::vector<CaseRecord> records;
+    for (int i = 0; i < 20; ++i) {
+      records.push_back(record(Task::vt, i, true, i >= 6));  // 6 of 20 lost: significant
+      records.push_back(record(Task::kv, i, true, i >= 2));  // 2 of 20 lost: not
+    }
+    const std::string text =
+        score_tables(summarize(s, records), kNames, tandem::io::TableFormat::text);
+    CHECK(text.find("4096 tokens, dense question, forced answers, 20 cases a task") == 0);
+    CHECK(text.find("0.70*") != std::string::npos);
+    CHECK(text.find("0.90*") == std::string::npos);
+    CHECK(text.find("0.90") != std::string::npos);
+    CHECK(text.find("*: below 95 % of full attention's") != std::string::npos);
+    records.resize(4);
+    CHECK(score_tables(summarize(s, records), kNames, tandem::io::TableFormat::text).find('*') ==
+          std::string::npos);
   }
 
   TEST_CASE("tasks without cases have no row") {

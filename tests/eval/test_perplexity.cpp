@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "eval/eval_testing.h"
@@ -10,6 +9,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "ops/sampling.h"
+#include "temporary_folder.h"
 
 using namespace eval_testing;
 using namespace tandem::eval;
@@ -18,10 +18,10 @@ using tandem::DType;
 namespace {
 
 struct IdsFile {
-  std::filesystem::path path = std::filesystem::temp_directory_path() / "tandem-eval-ids.json";
+  tandem::test::TemporaryFolder folder;
+  std::filesystem::path path;
 
-  explicit IdsFile(const std::string& text) { std::ofstream(path) << text; }
-  ~IdsFile() { std::filesystem::remove(path); }
+  explicit IdsFile(const std::string& text) : path(folder.write("ids.json", text)) {}
 };
 
 std::vector<TextQuality> measure(const std::string& model, const std::vector<NamedPolicy>& policies,

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <numeric>
+
 #include "eval/eval_testing.h"
 
 using namespace eval_testing;
@@ -10,11 +12,22 @@ namespace {
 
 constexpr int kLength = 500;
 
-std::unique_ptr<Engine> engine_of(const std::vector<NamedPolicy>& policies) {
-  return make_engine("tiny-2m", case_engine_spec(policies, DType::f32, 512, kLength));
+std::unique_ptr<Engine> engine_of(const std::vector<NamedPolicy>& policies, int group = 1) {
+  return make_engine("tiny-2m", case_engine_spec(policies, DType::f32, 512, kLength, group));
 }
 
 const CaseSpec kEverything{{Protocol::dense, Protocol::sparse}, {Score::forced, Score::generated}};
+
+std::vector<Outcome> run_case(Engine& engine, const Case& c, const CaseSpec& spec) {
+  return run_cases(engine, {&c, 1}, spec)[0];
+}
+
+std::vector<int> every_layer() {
+  std::vector<int> layers(
+      static_cast<size_t>(tandem::decode::open_model(model_path("tiny-2m"), 0).config.n_layers));
+  std::iota(layers.begin(), layers.end(), 0);
+  return layers;
+}
 
 /// How many outcomes of a policy and protocol are correct.
 int correct(const std::vector<Outcome>& outcomes, int policy, Protocol protocol) {
@@ -82,9 +95,80 @@ TEST_SUITE("eval/protocols") {
     CHECK(engine->cache().store().free_pages() == before);
   }
 
-  TEST_CASE("shares of keys read") {
-    const auto config = tandem::decode::open_model(model_path("tiny-2m"), 0).config;
-    CHECK(keys_read_share(full().cache, config, 1000) == 1.0);
-    CHECK(keys_read_share(streaming(4, 96).cache, config, 1000) == doctest::Approx(0.1));
+  TEST_CASE("cases that run together are judged as each alone") {
+    const std::vector<NamedPolicy> policies = {full(),         streaming(4, 200), sparse("lsh"),
+                                               sparse("topk"), sparse("quest"),   sparse("hybrid")};
+    constexpr int kGroup = 5;
+    const auto alone = engine_of(policies), together = engine_of(policies, kGroup);
+    const CaseGenerator make(tokenizer(), {}, 1);
+    for (const Task task : {Task::needle8, Task::kv, Task::vt}) {
+      std::vector<Case> cases;
+      for (uint32_t i = 0; i < kGroup; ++i) cases.push_back(make.make(task, kLength, i));
+      const auto outcomes = run_cases(*together, cases, kEverything);
+      REQUIRE(outcomes.size() == kGroup);
+      for (size_t i = 0; i < kGroup; ++i) {
+        const auto own = run_case(*alone, cases[i], kEverything);
+        REQUIRE(own.size() == outcomes[i].size());
+        for (size_t j = 0; j < own.size(); ++j) {
+          CAPTURE(own[j].policy);
+          CHECK(own[j].policy == outcomes[i][j].policy);
+          CHECK(own[j].correct == outcomes[i][j].correct);
+          CHECK(own[j].reads.has_value() == outcomes[i][j].reads.has_value());
+          if (own[j].policy > 1 || !own[j].reads) continue;
+          CHECK(own[j].reads->bytes == outcomes[i][j].reads->bytes);
+          CHECK(own[j].reads->fixed == outcomes[i][j].reads->fixed);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("reads: full attention reads all, a window its keys, top-k its share") {
+    const auto engine = engine_of({full(), streaming(4, 96), sparse("topk")});
+    const CaseGenerator make(tokenizer(), {}, 1);
+    const Case c = make.make(Task::needle1, kLength, 0);
+    const auto outcomes = run_case(*engine, c, {{Protocol::sparse}, {Score::forced}});
+    const auto& config = engine->config();
+    const double token =
+        2.0 * config.n_layers * config.n_kv_heads * config.head_dim * sizeof(float);
+    const auto rows = static_cast<double>(c.question.size() + c.answer.size() - 1);
+    const double visible = static_cast<double>(c.haystack.size()) + (rows + 1) / 2;  // mean of rows
+    CHECK(outcomes[0].reads->selected == 1);
+    CHECK(outcomes[0].reads->fixed == 0);
+    CHECK(outcomes[0].reads->bytes == doctest::Approx(token * visible));
+    CHECK(outcomes[1].reads->selected == 0);
+    CHECK(outcomes[1].reads->fixed == doctest::Approx(100 / visible).epsilon(1e-3));
+    CHECK(outcomes[1].reads->bytes == doctest::Approx(token * 100));
+    // 2 % of each row's keys, rounded down, for each query head; layer 0 reads all.
+    CHECK(outcomes[2].reads->selected > 0.017);
+    CHECK(outcomes[2].reads->selected <= 0.02);
+    CHECK(outcomes[2].reads->fixed == 0);
+    const double dense = token / config.n_layers,
+                 chosen = dense * config.n_heads / config.n_kv_heads * outcomes[2].reads->selected;
+    CHECK(outcomes[2].reads->bytes > visible * (dense + (config.n_layers - 1) * chosen));
+  }
+
+  TEST_CASE("a policy whose every layer is dense reads all") {
+    const auto engine = engine_of({full(), sparse("topk", every_layer())});
+    const CaseGenerator make(tokenizer(), {}, 1);
+    const Case c = make.make(Task::needle1, kLength, 0);
+    const auto outcomes = run_case(*engine, c, {{Protocol::sparse}, {Score::forced}});
+    CHECK(outcomes[1].reads->selected == 1);
+    CHECK(outcomes[1].reads->bytes == doctest::Approx(outcomes[0].reads->bytes));
+  }
+
+  TEST_CASE("a haystack is a prompt's end only where the question goes through the policies") {
+    // Quest indexes whole pages at the end of a prompt; asked densely, haystack and question are
+    // one.
+    const auto both = engine_of({full(), sparse("quest")}),
+               dense = engine_of({full(), sparse("quest")});
+    const CaseGenerator make(tokenizer(), {}, 1);
+    const Case c = make.make(Task::kv, kLength, 0);
+    const auto a = run_case(*both, c, {{Protocol::sparse, Protocol::dense}, {Score::forced}});
+    const auto b = run_case(*dense, c, {{Protocol::dense}, {Score::forced}});
+    REQUIRE(a.size() == 4);
+    REQUIRE(b.size() == 2);
+    CHECK(a[3].reads->fixed == b[1].reads->fixed);
+    CHECK(a[3].reads->selected == b[1].reads->selected);
+    CHECK(a[1].reads->fixed > b[1].reads->fixed);  // the question's rows were never indexed
   }
 }

@@ -66,7 +66,7 @@ TEST_SUITE("eval/settings") {
     const std::string before = "eval:\n  tasks: [vt]\n  policies:\n    - {name: a}\n";
     CHECK(problems(before + "    - {name: b, recnt: 9, recent: 0}\n") ==
           "r.yaml:5:17: unknown key 'recnt'\n"
-          "r.yaml:5:35: recent: 0 is out of range, expected >= 1 tokens");
+          "r.yaml:5:35: recent: 0 is out of range, expected 1 .. 268435456 tokens");
     CHECK(problems(before + "    - {kind: full}\n") == "r.yaml:5:7: name is not set");
     CHECK(problems("eval: {tasks: [vt], policies: [near]}") ==
           "r.yaml:1:31: eval.policies: expected policies such as {name: near, kind: streaming}, "

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "eval/paired.h"
 #include "eval/score_stats.h"
 
 using namespace tandem::eval;
@@ -56,5 +57,82 @@ TEST_SUITE("eval/stats") {
     }
     CHECK(covered >= 0.9 * kTrials);
     CHECK(covered < kTrials);
+  }
+}
+
+TEST_SUITE("eval/paired") {
+  TEST_CASE("counts tell who was right") {
+    PairedCounts c;
+    c.add(true, true);
+    c.add(true, false);
+    c.add(false, true);
+    c.add(false, true);
+    c.add(false, false);
+    CHECK(c.n() == 5);
+    CHECK(c.method() == doctest::Approx(0.4));
+    CHECK(c.reference() == doctest::Approx(0.6));
+    CHECK(paired_difference(c).mean == doctest::Approx(-0.2));
+    const std::vector<double> values = {0, 1, -1, -1, 0};
+    CHECK(*paired_difference(c).stderr_ == doctest::Approx(*mean_of(values).stderr_));
+  }
+
+  TEST_CASE("the paired interval equals values worked out by hand") {
+    // 5 and 15 discordant of 100: adjusted mean -10/102, variance (21 - 100/102) / 102 a case.
+    const PairedCounts c{.both = 50, .method_only = 5, .reference_only = 15, .neither = 30};
+    const Range r = paired_interval(c);
+    CHECK(r.low == doctest::Approx(-0.1837).epsilon(1e-3));
+    CHECK(r.high == doctest::Approx(-0.0124).epsilon(1e-2));
+    // Nothing differs: still a width, and 0 inside.
+    const Range same = paired_interval({.both = 20});
+    CHECK(same.low < 0);
+    CHECK(same.high > 0);
+    CHECK(paired_interval({.both = 20}, 0.95).high > 0);
+    CHECK(paired_interval({.reference_only = 2}, 0.95).high > 0);  // two cases show nothing
+    CHECK(paired_interval({.reference_only = 20}, 0.95).high < 0);
+  }
+
+  TEST_CASE("the paired interval covers the truth") {
+    tandem::PhiloxStream random(3);
+    int covered = 0;
+    constexpr int kTrials = 400;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      PairedCounts c;
+      for (int i = 0; i < 60; ++i) {
+        const bool reference = random.uniform() < 0.8;
+        c.add(random.uniform() < (reference ? 0.9 : 0.3), reference);  // 0.78 against 0.8
+      }
+      const Range r = paired_interval(c);
+      covered += r.low <= -0.02 && -0.02 <= r.high ? 1 : 0;
+    }
+    CHECK(covered >= 0.92 * kTrials);
+    CHECK(covered < kTrials);
+  }
+
+  TEST_CASE("tasks count the same in the mean, however many cases they have") {
+    const std::vector<PairedCounts> tasks = {{.both = 10}, {.both = 1, .reference_only = 1}};
+    const TaskMeans m = mean_over_tasks(tasks);
+    CHECK(m.method == 0.75);
+    CHECK(m.difference.mean == -0.25);
+    CHECK(*m.difference.stderr_ == doctest::Approx(0.25));  // half of 0.5, the other task has none
+    CHECK(*m.ratio == 0.75);
+    CHECK(m.interval.low < 0.75);
+    CHECK(m.interval.high > 0.75);
+    CHECK(!mean_over_tasks(std::vector<PairedCounts>{{.neither = 5}}).ratio);
+  }
+
+  TEST_CASE("bootstrap intervals of ratios") {
+    const std::vector<PairedCounts> tasks = {
+        {.both = 100}, {.both = 60, .method_only = 10, .reference_only = 20, .neither = 10}};
+    const auto r = bootstrap_ratios(tasks, 1);
+    REQUIRE(r.size() == 3);
+    CHECK(r[0]->low == 1);
+    CHECK(r[0]->high == 1);
+    // Delta method: 7/8 with standard error sqrt(var(x - r y) / n) / 0.8 = 0.064.
+    CHECK(r[1]->low == doctest::Approx(0.875 - 1.96 * 0.064).epsilon(0.03));
+    CHECK(r[1]->high == doctest::Approx(0.875 + 1.96 * 0.064).epsilon(0.03));
+    CHECK(r[2]->low > r[1]->low);
+    CHECK(r[2]->high < 1.02);
+    CHECK(bootstrap_ratios(tasks, 1)[2]->low == r[2]->low);
+    CHECK(!bootstrap_ratios(std::vector<PairedCounts>{{.neither = 3}})[0]);
   }
 }

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
@@ -10,6 +9,7 @@
 #include "eval/eval_testing.h"
 #include "eval/prose.h"
 #include "io/file.h"
+#include "temporary_folder.h"
 
 using namespace eval_testing;
 using namespace tandem::eval;
@@ -184,14 +184,12 @@ TEST_SUITE("eval/tasks") {
     CHECK(failure([] {
             generator(0, demo()).make(Task::needle1, 16000, 0);
           }).find("is too short") != std::string::npos);
-    const auto path = std::filesystem::temp_directory_path() / "tandem-no-stops.txt";
-    {
-      std::ofstream file(path);
-      for (int i = 0; i < 2000; ++i) file << "word and word ";
-    }
+    const tandem::test::TemporaryFolder folder;
+    std::string text;
+    for (int i = 0; i < 2000; ++i) text += "word and word ";
+    const auto path = folder.write("no-stops.txt", text);
     CHECK(failure([&] { generator(0, path).make(Task::needle1, 500, 0); }).find("no full stop") !=
           std::string::npos);
-    std::filesystem::remove(path);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "eval/eval_testing.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "temporary_folder.h"
 
 using namespace eval_testing;
 using tandem::testing::Outcome;
@@ -14,11 +15,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// This machine's limits are measured once for all tests.
+const std::string kCacheDir = TANDEM_BINARY_DIR "/test_cache";
+
 /// Runs pig-eval with tiny-2m.
 Outcome run(const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {"-m", model_path("tiny-2m"), "--no-progress"};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  return tandem::testing::run_process(TANDEM_PIG_EVAL, {.arguments = arguments});
+  tandem::testing::Launch launch{.arguments = arguments};
+  launch.variables["TANDEM_CACHE_DIR"] = kCacheDir;
+  return tandem::testing::run_process(TANDEM_PIG_EVAL, launch);
 }
 
 std::vector<std::string> with(std::vector<std::string> a, const std::vector<std::string>& b) {
@@ -33,9 +39,8 @@ const std::vector<std::string> kShort = {
     "-s", "eval.policies=[{name: near, kind: streaming, recent: 32}]"};
 
 struct LogPath {
-  fs::path path = fs::temp_directory_path() / "tandem-pig-eval.jsonl";
-  LogPath() { fs::remove(path); }
-  ~LogPath() { fs::remove(path); }
+  tandem::test::TemporaryFolder folder;
+  fs::path path = folder / "log.jsonl";
   std::string text() const { return tandem::io::read_file(path); }
 };
 
@@ -47,8 +52,10 @@ TEST_SUITE("eval/tool") {
     const Outcome o = run(with(kShort, {"-o", log.path.string(), "--format", "md"}));
     CHECK(o.status == 0);
     CHECK(o.err == "");
-    CHECK(count(o.out, "\n") == 2 + 2 * 3 * 2);  // protocols, tasks and all, policies
-    CHECK(count(o.out, "| needle1 | full") == 2);
+    CHECK(count(o.out, "300 tokens, ") == 2);  // a table a protocol
+    CHECK(count(o.out, "| full ") == 2);
+    CHECK(count(o.out, "| needle1 |") == 2);
+    CHECK(count(o.out, " mean |") == 2);
     CHECK(count(log.text(), "\n") == 1 + 2 * 2);
     CHECK(run(with(kShort, {"-o", log.path.string()})).status == 2);  // exists
   }
@@ -60,6 +67,8 @@ TEST_SUITE("eval/tool") {
     CHECK(first.at("schema") == "tandem.result/1");
     CHECK(first.at("quality").at("task") == "needle1");
     CHECK(first.at("quality").at("n_cases") == 2);
+    CHECK(first.at("quality").at("reads").at("selected") == 1.0);
+    CHECK(first.at("quality").at("reads").at("bytes") > 0.0);
   }
 
   TEST_CASE("--resume judges what is missing, after a torn line too, with the same table") {
@@ -80,6 +89,21 @@ TEST_SUITE("eval/tool") {
     const Outcome other = run(with(arguments, {"--resume", "-s", "eval.cases=3"}));
     CHECK(other.status == 3);
     CHECK(other.err.find("these keys differ: eval.cases") != std::string::npos);
+  }
+
+  TEST_CASE("groups of cases give the log of single ones") {
+    const LogPath log;
+    const auto arguments = with(kShort, {"-s", "model.compute=f32", "-s", "eval.cases=3", "-o",
+                                         log.path.string(), "-s", "run.batch=1"});
+    const Outcome alone = run(arguments);
+    REQUIRE(alone.status == 0);
+    const auto cases = [&] { return log.text().substr(log.text().find('\n')); };
+    const std::string text = cases();
+    fs::remove(log.path);
+    const Outcome together = run(with(arguments, {"-s", "run.batch=2"}));
+    REQUIRE(together.status == 0);
+    CHECK(cases() == text);
+    CHECK(together.out == alone.out);
   }
 
   TEST_CASE("perplexity comes with KL, also after a resume") {
@@ -121,6 +145,11 @@ TEST_SUITE("eval/tool") {
            (source_dir() / "recipes/demo/questions.txt").string()},
           4, "is too short");
     check({"--task", "vt", "-s", "eval.lengths=[50]"}, 4, "has no room");
+    const tandem::test::TemporaryFolder folder;
+    const std::string latin = folder.write("latin.txt", "caf\xE9").string();
+    const std::string named = "text: byte 3 (0xE9) is not UTF-8 (in " + latin + ")";
+    check({"--task", "vt", "-s", "eval.lengths=[300]", "--haystack", latin}, 4, named);
+    check({"--task", "perplexity", "--data", latin}, 4, named);
     check({"--task", "vt", "--resume"}, 2, "continues a log");
     check({"--task", "vt", "-s", "model.state=/dev/null"}, 3, "continues no saved state");
     check({}, 3, "eval.tasks is not set");
@@ -129,7 +158,8 @@ TEST_SUITE("eval/tool") {
   TEST_CASE("an interruption keeps the cases judged so far") {
     const LogPath log;
     const std::string command =
-        "timeout --foreground --preserve-status -s INT 3 " TANDEM_PIG_EVAL " -m " +
+        "TANDEM_CACHE_DIR=" + kCacheDir +
+        " timeout --foreground --preserve-status -s INT 3 " TANDEM_PIG_EVAL " -m " +
         model_path("tiny-2m") + " --task needle1 -s eval.lengths=[200] -s eval.cases=100000 -o " +
         log.path.string();
     const Outcome o = tandem::testing::run_shell(command);
@@ -147,7 +177,7 @@ TEST_SUITE("eval/tool") {
       CHECK(run({"-r", name, "--check"}).status == 0);
       const Outcome once = run({"-r", name, "--print-recipe"});
       CHECK(once.status == 0);
-      CHECK(once.out.find("policies: [{name: stream-256") != std::string::npos);
+      CHECK(once.out.find("policies: [{name: ") != std::string::npos);
     }
   }
 }

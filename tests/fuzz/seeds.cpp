@@ -80,7 +80,14 @@ Seeds jsonl() {
       "[1, [2, {\"a\": true}], \"\\u00e9\\ud83d\\ude00\"]\r\n\"\"\n"};
 }
 
-Seeds prompts() { return {"[1, 2, 7]", "{\"ids\": [1, 2]}\n\n{\"ids\": [7]}\n"}; }
+Seeds prompts() {
+  return {"[1, 2, 7]", "{\"ids\": [1, 2]}\n\n{\"ids\": [7]}\n",
+          "{\"prompt\": \"The lamp was lit.\"}\n",
+          "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"},"
+          " {\"role\": \"user\", \"content\": \"Hi\"},"
+          " {\"role\": \"assistant\", \"content\": \"Yes?\"},"
+          " {\"role\": \"user\", \"content\": \"Bye\"}]}\n"};
+}
 
 Seeds recipe_yaml() {
   return {

@@ -16,14 +16,17 @@ inline std::string_view as_text(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// A message goes to a terminal: no control bytes, valid UTF-8, no copy of the whole input.
+/// A message is one line on a terminal: valid UTF-8, no control characters, no copy of the whole
+/// input.
 inline void check_message(std::string_view text) {
   constexpr size_t kLongest = 8192;
   if (text.size() > kLongest) throw std::logic_error("an error message of unbounded length");
   while (!text.empty()) {
     const size_t n = io::utf8_length(text);
     const auto first = static_cast<uint8_t>(text.front());
-    if (n == 0 || first == 0x7F || (first < 0x20 && first != '\n'))
+    // U+0080..U+009F, two bytes in UTF-8, are control characters that terminals obey.
+    const bool c1_control = n == 2 && first == 0xC2 && static_cast<uint8_t>(text[1]) < 0xA0;
+    if (n == 0 || first == 0x7F || first < 0x20 || c1_control)
       throw std::logic_error("an error message that is not printable text");
     text.remove_prefix(n);
   }

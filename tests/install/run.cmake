@@ -1,14 +1,43 @@
-# cmake -D BUILD=.. -D SOURCE=.. -D WORK=.. -D GENERATOR=.. -D CXX=.. [-D SANITIZE=..] -P run.cmake
+# cmake -D BUILD=.. -D README=.. -D WORK=.. -D GENERATOR=.. -D CXX=.. [-D SANITIZE=..] -P run.cmake
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
+# The lines of README.md's first block of a language, without its fences.
+function(readme_block language result)
+  file(READ ${README} text)
+  string(FIND "${text}" "```${language}\n" begin)
+  if(begin EQUAL -1)
+    message(FATAL_ERROR "README.md has no block of ${language}")
+  endif()
+  string(SUBSTRING "${text}" ${begin} -1 text)
+  string(FIND "${text}" "\n```\n" end)
+  string(LENGTH "```${language}\n" fence)
+  math(EXPR length "${end} + 1 - ${fence}")
+  string(SUBSTRING "${text}" ${fence} ${length} text)
+  set(${result} "${text}" PARENT_SCOPE)
+endfunction()
+
 file(REMOVE_RECURSE ${WORK})
+readme_block(cmake project)
+readme_block(cpp program)
+file(WRITE ${WORK}/source/answer.cpp "${program}")
+file(WRITE ${WORK}/source/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES CXX)
+${project}
+if(NOT \"\${tandem_DIR}\" MATCHES \"^\${CMAKE_PREFIX_PATH}\")
+  message(FATAL_ERROR \"found another tandem: \${tandem_DIR}\")
+endif()
+")
 if(SANITIZE)
   set(flags -D CMAKE_CXX_FLAGS=-fsanitize=${SANITIZE})
 endif()
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
-run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${CXX}
-  -D CMAKE_PREFIX_PATH=${WORK}/prefix ${flags})
+run(${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -G ${GENERATOR}
+  -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_PREFIX_PATH=${WORK}/prefix ${flags})
 run(${CMAKE_COMMAND} --build ${WORK}/build)
-run(${WORK}/build/consumer ${WORK}/prefix/share/tandem/recipes/models/tiny-2m)
+execute_process(COMMAND ${WORK}/build/answer ${WORK}/prefix/share/tandem/recipes/models/tiny-2m
+  "The lamp was" OUTPUT_VARIABLE answer COMMAND_ERROR_IS_FATAL ANY)
+if(NOT answer MATCHES "[a-z]")
+  message(FATAL_ERROR "the example wrote no text: '${answer}'")
+endif()

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -32,6 +33,39 @@ TEST_SUITE("io/atomic_file") {
     { AtomicFile(folder / "a.txt").write("new"); }
     CHECK(io::read_file(folder / "a.txt") == "old");
     CHECK(folder.n_files() == 1);
+  }
+
+  TEST_CASE("a link keeps pointing at the file that is written, there before or not") {
+    const test::TemporaryFolder folder;
+    std::filesystem::create_directory(folder / "sub");
+    folder.write("old.txt", "old");
+    std::filesystem::create_symlink("old.txt", folder / "near");
+    std::filesystem::create_symlink("../near", folder / "sub/chain");
+    std::filesystem::create_symlink(folder / "sub/new.txt", folder / "dangling");
+    for (const char* link : {"sub/chain", "dangling"}) {
+      AtomicFile file(folder / link);
+      file.write("new");
+      file.commit();
+      CHECK(std::filesystem::is_symlink(folder / link));
+    }
+    CHECK(std::filesystem::is_symlink(folder / "near"));
+    CHECK(io::read_file(folder / "old.txt") == "new");
+    CHECK(io::read_file(folder / "sub/new.txt") == "new");
+    std::filesystem::create_symlink("loop", folder / "loop");
+    CHECK(test::input_error_text([&] { AtomicFile file(folder / "loop"); }) ==
+          (folder / "loop").string() + ": is a link that leads nowhere");
+  }
+
+  TEST_CASE("what is no regular file is never replaced") {
+    const test::TemporaryFolder folder;
+    REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+    std::filesystem::create_directory(folder / "sub");
+    std::filesystem::create_symlink("pipe", folder / "link");
+    for (const char* name : {"pipe", "sub", "link"})
+      CHECK(test::input_error_text([&] { AtomicFile file(folder / name); }) ==
+            (folder / name).string() + ": is no regular file, so no file can take its place");
+    CHECK(std::filesystem::is_fifo(folder / "pipe"));
+    CHECK(folder.n_files() == 3);
   }
 
   TEST_CASE("a folder that is not there") {

@@ -41,7 +41,7 @@ inline void normalize(Doubles& a) {
   for (double& x : a) x /= norm;
 }
 
-/// One head: a query and n keys in a narrow cone nearly opposite to it, values that follow the score.
+/// One head: a query, n keys in a narrow cone nearly opposite to it, values that follow the score.
 struct MagicPigData {
   size_t n, d;
   Doubles q;     // [d]

@@ -51,9 +51,8 @@ struct Codes {
     std::vector<uint16_t> count(static_cast<size_t>(n));
     for (int t = 0; t < tables; ++t)
       for (int i = 0; i < n; ++i)
-        count[static_cast<size_t>(i)] =
-            static_cast<uint16_t>(count[static_cast<size_t>(i)] +
-                                  (table(t)[i] == q[static_cast<size_t>(t)]));
+        count[static_cast<size_t>(i)] = static_cast<uint16_t>(
+            count[static_cast<size_t>(i)] + (table(t)[i] == q[static_cast<size_t>(t)]));
     return count;
   }
 };
@@ -79,9 +78,12 @@ struct Tables {
     std::vector<uint32_t> scratch(static_cast<size_t>(buckets + 1 + end));
     HashBlock& block = blocks[b];
     const int first = static_cast<int>(b) * capacity + block.n_tokens;
-    const HashAppendParams p{.block = block, .codes = codes.table(0) + first,
-                             .code_stride = codes.n, .code_bits = codes.bits,
-                             .n_new = end - block.n_tokens, .scratch = scratch.data()};
+    const HashAppendParams p{.block = block,
+                             .codes = codes.table(0) + first,
+                             .code_stride = codes.n,
+                             .code_bits = codes.bits,
+                             .n_new = end - block.n_tokens,
+                             .scratch = scratch.data()};
     hash_append(p, {codes.tables / 2, codes.tables});
     hash_append(p, {0, codes.tables / 2});
     block.n_tokens = end;
@@ -99,10 +101,14 @@ struct Tables {
     for (size_t b = 0; b < blocks.size(); ++b) {
       Buffer<int32_t> out(static_cast<size_t>(blocks[b].n_tokens) + 16, 1);
       std::fill_n(counters[0].bytes, 64 * counters.size(), uint8_t{0xaa});
-      const int n = fn({.block = blocks[b], .codes = q.data(), .tables = codes.tables,
-                        .code_bits = codes.bits, .min_hits = min_hits,
+      const int n = fn({.block = blocks[b],
+                        .codes = q.data(),
+                        .tables = codes.tables,
+                        .code_bits = codes.bits,
+                        .min_hits = min_hits,
                         .first_id = static_cast<int>(b) * capacity,
-                        .counters = counters[0].bytes, .ids = out.data()});
+                        .counters = counters[0].bytes,
+                        .ids = out.data()});
       all.insert(all.end(), out.data(), out.data() + n);
     }
     return all;

@@ -12,8 +12,8 @@ using namespace tandem::test;
 namespace {
 
 /// The first of [n_rows, d] x whose bits differ from the signs in double beyond what f32 sums may
-/// round, as row * n_bits + bit; -1 if there is none. d rounded products and sums are off by at most
-/// d half spacings of the sum of the magnitudes.
+/// round, as row * n_bits + bit; -1 if there is none. d rounded products and sums are off by at
+/// most d half spacings of the sum of the magnitudes.
 int64_t wrong_bit(const SignProjectParams& p, int n_rows) {
   const int words = (p.n_bits + 63) / 64;
   for (int r = 0; r < n_rows; ++r)
@@ -62,13 +62,18 @@ TEST_SUITE("kernels/sign_project") {
             std::fill_n(x.data() + zero_row * d, d, 0.0f);
             Buffer<uint64_t> bits(static_cast<size_t>(n_rows * words)), reference(bits.size());
             std::fill_n(bits.data(), bits.size(), ~uint64_t{0});
-            SignProjectParams p{.bits = bits.data(), .x = x.data(), .w = w.data(),
-                                .w_stride = stride, .d = d, .n_bits = n_bits};
+            SignProjectParams p{.bits = bits.data(),
+                                .x = x.data(),
+                                .w = w.data(),
+                                .w_stride = stride,
+                                .d = d,
+                                .n_bits = n_bits};
             // In two ranges, which must not matter.
             cpu_table(isa).sign_project(p, {n_rows / 3, n_rows});
             cpu_table(isa).sign_project(p, {0, n_rows / 3});
             REQUIRE(wrong_bit(p, n_rows) == -1);
-            REQUIRE(std::all_of(bits.data() + zero_row * words, bits.data() + (zero_row + 1) * words,
+            REQUIRE(std::all_of(bits.data() + zero_row * words,
+                                bits.data() + (zero_row + 1) * words,
                                 [](uint64_t word) { return word == 0; }));
             p.bits = reference.data();
             sign_project_ref(p, {0, n_rows});
@@ -84,8 +89,12 @@ TEST_SUITE("kernels/sign_project") {
     fill(w, stream, 1.0f);
     for (const Isa isa : usable_isas()) {
       std::vector<uint64_t> all(kRows * kWords), single(kRows * kWords);
-      SignProjectParams p{.bits = all.data(), .x = x.data(), .w = w.data(),
-                          .w_stride = 64 * kWords, .d = kD, .n_bits = kBits};
+      SignProjectParams p{.bits = all.data(),
+                          .x = x.data(),
+                          .w = w.data(),
+                          .w_stride = 64 * kWords,
+                          .d = kD,
+                          .n_bits = kBits};
       cpu_table(isa).sign_project(p, {0, kRows});
       p.bits = single.data();
       for (int r = 0; r < kRows; ++r) cpu_table(isa).sign_project(p, {r, r + 1});
@@ -114,9 +123,13 @@ TEST_SUITE("kernels/sign_project") {
       x[2 * i + 3] = static_cast<float>(std::sqrt(1 - kCosines[i] * kCosines[i]));
     }
     std::vector<uint64_t> bits(7 * kWords);
-    cpu_table().sign_project({.bits = bits.data(), .x = x.data(),
-                                  .w = w.memory.data(), .w_stride = kPairs, .d = 2,
-                                  .n_bits = kPairs}, {0, 7});
+    cpu_table().sign_project({.bits = bits.data(),
+                              .x = x.data(),
+                              .w = w.memory.data(),
+                              .w_stride = kPairs,
+                              .d = 2,
+                              .n_bits = kPairs},
+                             {0, 7});
     for (size_t i = 0; i < 6; ++i) {
       int64_t same = 0, included = 0;
       for (size_t j = 0; j < kWords; ++j)
@@ -155,9 +168,12 @@ TEST_SUITE("kernels/hash_codes") {
           Buffer<uint64_t> bits(static_cast<size_t>(n * words));
           for (size_t i = 0; i < bits.size(); ++i) bits[i] = splitmix64(5, i);
           Buffer<uint16_t> codes(static_cast<size_t>(tables * stride));
-          const HashCodesParams p{.codes = codes.data(), .code_stride = stride,
-                                  .bits = bits.data(), .words = words,
-                                  .code_bits = code_bits, .n_tokens = n};
+          const HashCodesParams p{.codes = codes.data(),
+                                  .code_stride = stride,
+                                  .bits = bits.data(),
+                                  .words = words,
+                                  .code_bits = code_bits,
+                                  .n_tokens = n};
           hash_codes(p, {tables / 2, tables});
           hash_codes(p, {0, tables / 2});
           int64_t wrong = 0;
@@ -190,15 +206,25 @@ TEST_SUITE("kernels/hash_codes") {
     for (size_t i = 0; i < kKeys; ++i)
       for (size_t j = 0; j < kD; ++j) rows.push_back(data.k[(i + kSinks) * kD + j] - mean[j]);
     Buffer<float> x = to_floats(rows, kKeys + 1, kD, kD);
-    Buffer<float> w = to_floats(magicpig_projections(9000, kD, kBits * kTables), kD,
-                                kBits * kTables, 64);
+    Buffer<float> w =
+        to_floats(magicpig_projections(9000, kD, kBits * kTables), kD, kBits * kTables, 64);
     for (const Isa isa : usable_isas()) {
       std::vector<uint64_t> bits(kKeys + 1);
-      cpu_table(isa).sign_project({.bits = bits.data(), .x = x.data(), .w = w.data(), .w_stride = 64,
-                         .d = kD, .n_bits = kBits * kTables}, {0, kKeys + 1});
+      cpu_table(isa).sign_project({.bits = bits.data(),
+                                   .x = x.data(),
+                                   .w = w.data(),
+                                   .w_stride = 64,
+                                   .d = kD,
+                                   .n_bits = kBits * kTables},
+                                  {0, kKeys + 1});
       std::vector<uint16_t> codes(kTables * (kKeys + 1));
-      hash_codes({.codes = codes.data(), .code_stride = kKeys + 1, .bits = bits.data(),
-                  .words = 1, .code_bits = kBits, .n_tokens = kKeys + 1}, {0, kTables});
+      hash_codes({.codes = codes.data(),
+                  .code_stride = kKeys + 1,
+                  .bits = bits.data(),
+                  .words = 1,
+                  .code_bits = kBits,
+                  .n_tokens = kKeys + 1},
+                 {0, kTables});
       const auto codes_of = [&](size_t row) {
         std::vector<int> list;
         for (size_t t = 0; t < kTables; ++t) list.push_back(codes[t * (kKeys + 1) + row]);

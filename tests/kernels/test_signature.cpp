@@ -126,7 +126,8 @@ TEST_SUITE("kernels/signature_scan") {
     signature_pack(p, {20, kKeys});
     for (int key = 0; key < 64; ++key)
       for (int w = 0; w < kWords; ++w) {
-        const uint32_t got = signatures[static_cast<size_t>((key / 16 * kWords + w) * 16 + key % 16)];
+        const int at = (key / 16 * kWords + w) * 16 + key % 16;
+        const uint32_t got = signatures[static_cast<size_t>(at)];
         uint32_t want = 5;
         if (key >= kFirst && key < kFirst + kKeys) {
           want = 0;

@@ -155,8 +155,9 @@ class HybridPolicy final : public SparsePolicy {
     if (spec_.tail == HybridTail::uniform) {
       count = sample_uniform(rest, std::max(1.0, left / wanted), key, ids, bias);
     } else {
-      const float scale = 1.0f / std::sqrt(static_cast<float>(geometry().head_dim));
-      count = sample_weighted(rest, scale * list.q_norm, wanted, key, ids, bias);
+      const float gain = static_cast<float>(spec_.trust) /
+                         std::sqrt(static_cast<float>(geometry().head_dim));
+      count = sample_weighted(rest, gain * list.q_norm, wanted, key, ids, bias);
     }
     list.segments.push_back({ids, count, bias, nullptr});
   }

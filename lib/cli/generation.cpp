@@ -1,0 +1,197 @@
+#include "cli/generation.h"
+
+#include <algorithm>
+
+#include "base/parallel.h"
+#include "cli/load_engine.h"
+#include "cli/plan_text.h"
+#include "model/context.h"
+#include "ops/linear.h"
+
+namespace tandem::cli {
+namespace {
+
+decode::PromptSource prompt_source(const Context& cx) {
+  decode::PromptSource s;
+  s.text = cx.value("prompt");
+  const auto path = [&](const char* flag) {
+    const auto v = cx.value(flag);
+    return v ? std::optional<std::filesystem::path>(*v) : std::nullopt;
+  };
+  s.document = path("file");
+  s.ids = path("prompt-ids");
+  s.questions = path("questions");
+  s.prompts = path("prompts");
+  s.chat = cx.is_set("chat");
+  for (const auto& p : {s.document, s.ids, s.questions, s.prompts})
+    if (p == "-") require_piped_stdin();
+  return s;
+}
+
+}  // namespace
+
+Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
+    : cx_(cx), point_(point), recipe_(point.recipe) {
+  const decode::PromptSource source = prompt_source(cx);
+  if (source.empty() && recipe_.model.state.empty() && !cx.dry_run())
+    throw usage_error("prompt", "nothing to continue")
+        .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
+  files_ = decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
+  if (!recipe_.model.state.empty())
+    saved_ = decode::open_state(recipe_.model.state, files_, ops::weight_dtype(compute()));
+  if (!source.empty())
+    prompts_ = decode::read_prompts(source, files_, saved_.has_value());
+  else if (saved_)
+    prompts_.sequences.emplace_back();  // the state itself is the prompt
+  if (!recipe_.output.state.empty() && prompts_.sequences.size() > 1 && prompts_.shared == 0)
+    throw usage_error("output.state", "the prompts share no beginning that could be saved")
+        .hint("save the state of one prompt, or of a document with --questions");
+  spec_ = engine_spec();
+  if (ops::weight_dtype(compute()) != compute()) cx.note(compute_note(compute()));
+}
+
+DType Generation::compute() const {
+  return recipe_.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+}
+
+decode::EngineSpec Generation::engine_spec() const {
+  constexpr int kMaxAutoBatch = 32;
+  const int64_t context = model::context_of(recipe_.run, files_.config);
+  int64_t longest = 0, own = 0;
+  std::vector<int64_t> lengths;
+  for (const auto& ids : prompts_.sequences) {
+    const auto n = static_cast<int64_t>(n_saved() + ids.size());
+    if (n > context)
+      throw input_error("prompt", "has {} tokens, the context holds {}", n, context)
+          .hint(n > files_.config.max_context
+                    ? "shorten the prompt, or use a model with a longer context"
+                    : "raise run.context, or leave it out");
+    lengths.push_back(std::min(context, n + recipe_.sampling.max_tokens));
+    longest = std::max(longest, lengths.back());
+  }
+  if (lengths.empty()) lengths = {longest = context};
+  const auto shared = static_cast<int64_t>(n_saved() + prompts_.shared);
+  const int wanted = recipe_.run.batch > 0 ? recipe_.run.batch : kMaxAutoBatch;
+  const int batch = std::min(wanted, static_cast<int>(lengths.size()));
+  std::sort(lengths.rbegin(), lengths.rend());
+  for (int i = 0; i < batch; ++i) own += lengths[static_cast<size_t>(i)] - shared;
+  const bool prefix = shared > 0 || !recipe_.output.state.empty();
+  decode::EngineSpec spec;
+  spec.compute = compute();
+  spec.prefill_chunk = static_cast<int>(recipe_.run.prefill_chunk);
+  spec.max_seqs = batch + (prefix ? 1 : 0);
+  spec.max_tokens = static_cast<int>(longest);
+  spec.total_tokens = shared + own;
+  spec.caches = {recipe_.cache};
+  return spec;
+}
+
+decode::GenerateSpec Generation::generate_spec() const {
+  decode::GenerateSpec g;
+  const recipe::Sampling& s = recipe_.sampling;
+  g.rule = {.temperature = static_cast<float>(s.temperature),
+            .top_k = s.top_k,
+            .top_p = s.top_p,
+            .min_p = s.min_p,
+            .repetition_penalty = static_cast<float>(s.repetition_penalty)};
+  g.seed = recipe_.run.seed;
+  g.max_tokens = s.max_tokens;
+  g.max_context = spec_.max_tokens;
+  g.stop_ids.assign(files_.config.eos_ids.begin(), files_.config.eos_ids.end());
+  g.stops = s.stop;
+  g.top_logprobs = recipe_.output.top_logprobs;
+  return g;
+}
+
+void Generation::print_plan() {
+  const MemoryPlan plan = decode::Engine::plan(files_, spec_);
+  const size_t limit = host_limit(recipe_.run.host_memory_limit);
+  int64_t tokens = 0;
+  for (const auto& ids : prompts_.sequences) tokens += static_cast<int64_t>(ids.size());
+  const PlanView view{.files = files_,
+                      .spec = spec_,
+                      .plan = plan,
+                      .limit_bytes = limit,
+                      .prompt_tokens = tokens > 0 ? tokens : spec_.max_tokens,
+                      .context_tokens = spec_.max_tokens,
+                      .sequences = std::max(1, static_cast<int>(prompts_.sequences.size())),
+                      .recipe_sha256 = point_.record.value("sha256", "")};
+  cx_.out.write(plan_text(view, bench::known_ceilings(max_threads())));
+  cx_.out.flush();  // the plan first, then what is wrong with it
+  plan.check_fits({}, limit);
+}
+
+void Generation::read(decode::Engine& engine, int slot, std::span<const int32_t> tokens,
+                      decode::GenerateReport& report) {
+  Progress progress(cx_.terminal, "prefill", static_cast<double>(tokens.size()), "tok");
+  const decode::SeqTokens part[] = {{slot, tokens, false}};
+  engine.prefill(part, {}, [&](int64_t done) {
+    progress.update(static_cast<double>(done));
+    return interrupted() == 0;
+  });
+  report.prompt_tokens += static_cast<int64_t>(tokens.size());
+}
+
+std::span<const int32_t> Generation::fresh_prefix() const {
+  if (prompts_.sequences.empty()) return {};
+  const std::span<const int32_t> first = prompts_.sequences[0];
+  const bool whole = !recipe_.output.state.empty() && prompts_.sequences.size() == 1;
+  return whole ? first : first.first(prompts_.shared);
+}
+
+Generation::Prefix Generation::read_prefix(decode::Engine& engine, decode::GenerateReport& report) {
+  Prefix p;
+  const std::span<const int32_t> fresh = fresh_prefix();
+  if (!saved_ && fresh.empty()) return p;
+  const Stopwatch watch;
+  p.slot = saved_ ? decode::restore_state(*saved_, engine, 0) : engine.cache().create();
+  if (saved_) p.tokens = saved_->tokens;
+  if (!fresh.empty()) read(engine, p.slot, fresh, report);
+  p.tokens.insert(p.tokens.end(), fresh.begin(), fresh.end());
+  report.prefill_s += watch.seconds();
+  if (!recipe_.output.state.empty())
+    decode::save_state(recipe_.output.state, engine, p.slot, p.tokens);
+  return p;
+}
+
+void Generation::read_all(decode::Engine& engine, std::span<const decode::Request> requests,
+                          decode::GenerateReport& report) {
+  const Stopwatch watch;
+  for (const decode::Request& r : requests) {
+    if (r.tokens.empty()) continue;
+    const int slot =
+        r.prefix_slot >= 0 ? engine.cache().fork(r.prefix_slot, 0) : engine.cache().create();
+    read(engine, slot, r.tokens, report);
+    engine.cache().release(slot);
+  }
+  report.prefill_s += watch.seconds();
+}
+
+void Generation::run() {
+  const MemoryPlan plan = decode::Engine::plan(files_, spec_);
+  const decode::GenerateSpec how = generate_spec();
+  const auto loaded = load_engine(cx_, std::move(files_), spec_, plan,
+                                  host_limit(recipe_.run.host_memory_limit));
+  decode::Engine& engine = *loaded;
+  const double load_s = load_.seconds();
+  GenerateOutput output(cx_, recipe_.output.path, prompts_.labels, engine);
+
+  decode::GenerateReport before;  // of what is read here
+  const Prefix prefix = read_prefix(engine, before);
+  const size_t skip = prefix.tokens.size() - n_saved();
+  std::vector<decode::Request> requests;
+  for (const auto& ids : prompts_.sequences)
+    requests.push_back({.prefix_slot = prefix.slot,
+                        .prefix = prefix.tokens,
+                        .tokens = {ids.begin() + static_cast<long>(skip), ids.end()}});
+  if (recipe_.sampling.max_tokens == 0) {
+    read_all(engine, requests, before);
+    requests.clear();
+  }
+  decode::GenerateReport report = decode::generate(engine, requests, how, output.events());
+  report.prefill_s += before.prefill_s;
+  report.prompt_tokens += before.prompt_tokens;
+  output.finish(report, load_s, recipe_.run.seed);
+}
+
+}  // namespace tandem::cli

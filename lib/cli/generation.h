@@ -1,0 +1,83 @@
+#pragma once
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "cli/context.h"
+#include "cli/generate_output.h"
+#include "decode/generate.h"
+#include "decode/prompts.h"
+#include "decode/state.h"
+#include "recipe/sections.h"
+
+namespace tandem::cli {
+
+struct GenerateRecipe {
+  recipe::Model model;
+  recipe::Run run;
+  recipe::Sampling sampling;
+  recipe::Cache cache;
+  recipe::Output output;
+
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model");
+    v("run", run, "device, threads, seed, sizes");
+    v("sampling", sampling, "how tokens are drawn and when text ends");
+    v("cache", cache, "what attention reads");
+    v("output", output, "where results go");
+  }
+  void check(recipe::Problems& p) const {
+    if (output.state == "-") p.field("output.state", "output.state: a state is a file, not -");
+    if (!output.state.empty() && output.state == output.path)
+      p.field("output.state", "output.state: output.path names the same file");
+  }
+};
+
+/// A run of pig-generate, with the tool's own flags: what all sequences share is read once, then
+/// every sequence is generated.
+class Generation {
+ public:
+  /// Reads model headers, prompts and state, and sizes the run.
+  /// errors   kind usage: no prompt, or flags that do not go together; kind input: model, prompts
+  /// or
+  ///          state; kind recipe: run.context beyond the model's
+  Generation(Context& cx, const Point<GenerateRecipe>& point);
+
+  /// Plan for --dry-run.  errors  kind memory, after the plan is out: it does not fit
+  void print_plan();
+  void run();
+
+ private:
+  /// What all sequences share: a saved state, then the common start of the prompts.
+  struct Prefix {
+    int slot = -1;  // -1 = nothing is shared
+    std::vector<int32_t> tokens;
+  };
+
+  decode::EngineSpec engine_spec() const;
+  decode::GenerateSpec generate_spec() const;
+  /// Tokens that are read before any sequence starts.
+  std::span<const int32_t> fresh_prefix() const;
+  Prefix read_prefix(decode::Engine& engine, decode::GenerateReport& report);
+  /// Prefills tokens whose logits nobody asks for.
+  void read(decode::Engine& engine, int slot, std::span<const int32_t> tokens,
+            decode::GenerateReport& report);
+  /// Reads prompts that nothing shall follow.
+  void read_all(decode::Engine& engine, std::span<const decode::Request> requests,
+                decode::GenerateReport& report);
+  size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
+  DType compute() const;
+
+  Context& cx_;
+  const Point<GenerateRecipe>& point_;
+  const GenerateRecipe& recipe_;
+  Stopwatch load_;
+  decode::ModelFiles files_;
+  std::optional<decode::SavedState> saved_;
+  decode::PromptSet prompts_;
+  decode::EngineSpec spec_;
+};
+
+}  // namespace tandem::cli

@@ -1,0 +1,34 @@
+#pragma once
+#include <memory>
+
+#include "cli/context.h"
+#include "decode/engine.h"
+
+namespace tandem::cli {
+
+/// An engine that loads behind a progress line, and whose loading and forwards end when a signal
+/// asks for it. -v tells the plan by group, -vv buffer by buffer.
+/// plan     the engine's, and what else the run will hold
+/// errors   kind memory (the plan exceeds the limit), input, interrupted
+std::unique_ptr<decode::Engine> load_engine(Context& cx, decode::ModelFiles files,
+                                            decode::EngineSpec spec, const MemoryPlan& plan,
+                                            size_t limit_bytes);
+
+/// Checks that a plan fits and tells it at -v and -vv.
+/// errors   kind memory
+void admit_plan(Context& cx, const MemoryPlan& plan, size_t limit_bytes);
+
+/// The progress line of loading; called with the share of the weights that is loaded.
+class LoadProgress {
+ public:
+  LoadProgress(Context& cx, const MemoryPlan& plan)
+      : bytes_(static_cast<double>(plan.group_bytes("weights", {}))),
+        line_(cx.terminal, "load", bytes_, "B") {}
+  void operator()(double share) { line_.update(share * bytes_); }
+
+ private:
+  double bytes_;
+  Progress line_;
+};
+
+}  // namespace tandem::cli

@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""Draws results.
+
+    plot.py quality FILE... -o out.svg   accuracy against bytes a decode step reads, a panel a task
+    plot.py speed FILE... -o out.svg     decode time per token against context, a panel a batch size
+
+FILE: records of pig-eval or pig-bench, as --format jsonl prints them (for pig-bench also what -o
+writes). The ending of OUT chooses the format: svg, pdf, png. Needs matplotlib:
+python3 -m pip install matplotlib
+"""
+import argparse
+import json
+import sys
+
+try:
+    import matplotlib
+except ImportError:
+    sys.exit("plot.py: needs matplotlib: python3 -m pip install matplotlib")
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+MEAN = "mean"
+TASKS = ["needle1", "needle8", "kv", "vt", "cwe"]
+# Families differ in marker, line and lightness too: prints without colour stay readable. The
+# colours are those of Okabe and Ito.
+STYLES = {
+    "full": dict(color="#000000", marker="*", linestyle="-"),
+    "hybrid": dict(color="#D55E00", marker="o", linestyle="-"),
+    "lsh": dict(color="#0072B2", marker="s", linestyle="--"),
+    "topk": dict(color="#009E73", marker="^", linestyle="-."),
+    "oracle_sampling": dict(color="#56B4E9", marker="v", linestyle=":"),
+    "quest": dict(color="#CC79A7", marker="D", linestyle=(0, (5, 1, 1, 1, 1, 1))),
+    "streaming": dict(color="#999999", marker="X", linestyle=(0, (1, 1))),
+}
+OTHER = dict(color="#666666", marker="P", linestyle="-")
+
+
+def fail(text):
+    sys.exit(f"plot.py: error: {text}")
+
+
+def read_records(paths, tool):
+    """Records of one tool that hold a result."""
+    records = []
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8") as file:
+                lines = [line for line in file if line.strip()]
+        except OSError as e:
+            fail(f"{path}: {e.strerror}")
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                fail(f"{path}:{number}: not a line of JSON")
+            schema = record.get("schema") if isinstance(record, dict) else None
+            if schema == "tandem.eval/1":
+                fail(f"{path}: is a log of cases; "
+                     "draw what pig-eval --resume --format jsonl makes of it")
+            if schema != "tandem.result/1":
+                fail(f"{path}:{number}: not a result record")
+            if record.get("tool") == tool and record.get("status") in ("ok", "partial"):
+                records.append(record)
+    if not records:
+        fail(f"no results of {tool} in {', '.join(paths)}")
+    return records
+
+
+def style_of(kind):
+    return STYLES.get(kind, OTHER)
+
+
+def in_order(kinds):
+    known = [k for k in STYLES if k in kinds]
+    return known + sorted(k for k in kinds if k not in STYLES)
+
+
+def chosen(values, wanted, name):
+    """The one value to draw: the one asked for, or the only one there is."""
+    values = sorted(set(values))
+    if wanted is None and len(values) == 1:
+        return values[0]
+    if wanted in values:
+        return wanted
+    listed = ", ".join(str(v) for v in values)
+    fail(f"choose one --{name} of: {listed}" if wanted is None
+         else f"no results of --{name} {wanted}; there are: {listed}")
+
+
+def bytes_label(value, _=None):
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.3g} {unit}"
+        value /= 1024
+
+
+def tokens_label(value, _=None):
+    return f"{value / 1024:g}Ki" if value >= 1024 and value % 1024 == 0 else f"{value:g}"
+
+
+def binary_axis(axis, values, label):
+    """A logarithmic axis with its ticks at powers of two, eight at most."""
+    low, high = min(values), max(values)
+    axis.axes.set_xscale("log", base=2)
+    tick = 2.0 ** int(low).bit_length() / 2
+    ticks = []
+    while tick <= high * 1.01:
+        ticks.append(tick)
+        tick *= 2
+    step = -(-len(ticks) // 8)
+    axis.set_ticks(ticks[::step])
+    axis.set_major_formatter(FuncFormatter(label))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def family_handle(kind, label=None):
+    return plt.Line2D([], [], markersize=6, label=label or kind.replace("_", " "), **style_of(kind))
+
+
+def draw_task(ax, results, task):
+    """One panel: a line a family, through its settings by what they read."""
+    # Last drawn lies on top: full attention and what competes with it.
+    for kind in reversed(in_order({r["kind"] for r in results})):
+        points = sorted((r["reads"]["bytes"], r["correct"], r["ci95_low"], r["ci95_high"])
+                        for r in results if r["kind"] == kind)
+        x = [p[0] for p in points]
+        y = [p[1] for p in points]
+        errors = [[max(0, p[1] - p[2]) for p in points], [max(0, p[3] - p[1]) for p in points]]
+        _, caps, bars = ax.errorbar(x, y, yerr=errors, markersize=10 if kind == "full" else 6.5,
+                                    markeredgecolor="white", markeredgewidth=0.6, linewidth=1.1,
+                                    elinewidth=0.7, capsize=2, **style_of(kind))
+        for part in (*caps, *bars):
+            part.set_alpha(0.5)
+        if kind == "full":
+            ax.axhline(y[0], color="black", linewidth=0.6, alpha=0.5, zorder=1)
+    ax.set_title(task)
+    ax.set_ylim(-0.04, 1.04)
+    ax.grid(alpha=0.25, linewidth=0.5)
+
+
+def plot_quality(args):
+    quality = [r["quality"] for r in read_records(args.files, "pig-eval")]
+    quality = [q for q in quality if "reads" in q]
+    if not quality:
+        fail("the results do not say what a step reads: they are of an older pig-eval")
+    picks = {name: chosen([q[name] for q in quality], getattr(args, name), name)
+             for name in ("length", "protocol", "score")}
+    quality = [q for q in quality if all(q[name] == value for name, value in picks.items())]
+    present = {q["task"] for q in quality}
+    tasks = [t for t in TASKS + [MEAN] if t in present]
+    columns = min(3, len(tasks))
+    rows = -(-len(tasks) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(3.5 * columns + 1.8, 2.8 * rows + 0.6),
+                                sharex=True, sharey=True, squeeze=False, layout="constrained")
+    panels = list(axes.flat)
+    for ax, task in zip(panels, tasks):
+        draw_task(ax, [q for q in quality if q["task"] == task], task)
+    binary_axis(panels[0].xaxis, [q["reads"]["bytes"] for q in quality], bytes_label)
+    for ax in panels[len(tasks):]:
+        ax.set_visible(False)
+    for ax in panels[:len(tasks)]:
+        ax.tick_params(axis="x", labelrotation=35, labelsize=8)
+    for i, ax in enumerate(panels[:len(tasks)]):
+        ax.tick_params(axis="x", labelbottom=i + columns >= len(tasks))
+    figure.supxlabel("keys, values and index that a decode step reads", fontsize=10)
+    figure.supylabel("answers that are right (95 % interval)", fontsize=10)
+    cases = next(q["n_cases"] for q in quality if q["task"] == tasks[0])
+    figure.suptitle(f"{picks['length']} tokens, {picks['protocol']} question, "
+                    f"{picks['score']} answers, {cases} cases a task", fontsize=11)
+    figure.legend(handles=[family_handle(k) for k in in_order({q["kind"] for q in quality})],
+                  loc="outside right upper", frameon=False, handlelength=3.2)
+    figure.savefig(args.output)
+
+
+def policy_text(cache):
+    """What tells a policy from others, in short."""
+    kind = cache["kind"]
+    own = cache.get({"oracle_sampling": "topk"}.get(kind, kind), {})
+    texts = {
+        "full": "full",
+        "streaming": f"streaming {cache['sinks']}+{cache['recent']}",
+        "lsh": f"lsh {own.get('bits')}, {own.get('tables')}, {own.get('min_hits')} hits",
+        "topk": f"topk {own.get('ratio')}",
+        "oracle_sampling": f"oracle sampling {own.get('ratio')}",
+        "quest": f"quest {own.get('page')}, {own.get('ratio')}",
+        "hybrid": f"hybrid {own.get('exact')} + {own.get('sample')} {own.get('tail')}",
+    }
+    return texts.get(kind, kind)
+
+
+def plot_speed(args):
+    series = {}
+    for record in read_records(args.files, "pig-bench"):
+        timing = record.get("timing", {}).get("decode_step")
+        if not timing:
+            continue
+        work, cache = record["workload"], record["recipe"]["effective"]["cache"]
+        batch = work["batch"]
+        point = (work["context_tokens"], timing["p50"] / batch, timing["p90"] / batch,
+                 timing["min"] / batch)
+        line = series.setdefault((record["model"]["name"], batch), {})
+        line.setdefault((cache["kind"], policy_text(cache)), []).append(point)
+    if not series:
+        fail("no decode times among the records")
+    keys = sorted(series)
+    figure, axes = plt.subplots(1, len(keys), figsize=(3.6 * len(keys) + 2.6, 3.6), sharey=True,
+                                squeeze=False, layout="constrained")
+    names = sorted({name for lines in series.values() for name in lines},
+                   key=lambda name: (in_order({k for l in series.values() for k, _ in l})
+                                     .index(name[0]), name[1]))
+    handles = {}
+    for ax, key in zip(axes[0], keys):
+        model, batch = key
+        for kind, text in (name for name in names if name in series[key]):
+            points = sorted(series[key][kind, text])
+            # Settings of one family: filled markers first, hollow ones after.
+            first = next(name for name in names if name[0] == kind) == (kind, text)
+            fill = {} if first else dict(markerfacecolor="white")
+            handles[kind, text] = ax.errorbar(
+                [p[0] for p in points], [p[1] for p in points],
+                yerr=[[p[1] - p[3] for p in points], [p[2] - p[1] for p in points]], label=text,
+                markersize=5, linewidth=1.1, elinewidth=0.7, capsize=2, **style_of(kind), **fill)
+        binary_axis(ax.xaxis, [p[0] for line in series[key].values() for p in line], tokens_label)
+        ax.set_title(f"{model}, batch {batch}", fontsize=10)
+        ax.set_xlabel("context (tokens)")
+        ax.grid(alpha=0.25, linewidth=0.5)
+    axes[0][0].set_ylim(bottom=0)
+    axes[0][0].set_ylabel("decode time per token (ms)\nmedian step / batch; bars: fastest to p90")
+    handles = {name: handles[name] for name in names}
+    figure.legend(handles=list(handles.values()), loc="outside right upper", frameon=False,
+                  handlelength=3.2)
+    figure.savefig(args.output)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    quality = commands.add_parser("quality", help="accuracy against bytes a decode step reads")
+    quality.add_argument("--length", type=int, help="which length, where the results have several")
+    quality.add_argument("--protocol", choices=["dense", "sparse"])
+    quality.add_argument("--score", choices=["forced", "generated"])
+    quality.set_defaults(draw=plot_quality)
+    speed = commands.add_parser("speed", help="decode time per token against context")
+    speed.set_defaults(draw=plot_speed)
+    for command in (quality, speed):
+        command.add_argument("files", nargs="+", metavar="FILE")
+        command.add_argument("-o", "--output", required=True, metavar="OUT")
+    args = parser.parse_args()
+    plt.rcParams.update({"font.size": 9, "savefig.dpi": 130, "svg.hashsalt": "plot"})
+    args.draw(args)
+
+
+if __name__ == "__main__":
+    main()

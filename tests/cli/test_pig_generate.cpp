@@ -1,0 +1,321 @@
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// tiny-2m unless a model is named; on one thread, which a busy machine slows least.
+Outcome pig_generate(std::vector<std::string> arguments, Launch launch = {}) {
+  const bool named = std::ranges::find(arguments, "-m") != arguments.end() ||
+                     std::ranges::find(arguments, "-r") != arguments.end();
+  if (!named) arguments.insert(arguments.begin(), {"-m", "tiny-2m"});
+  arguments.insert(arguments.begin(), {"-t", "1"});
+  launch.arguments = std::move(arguments);
+  launch.variables["TANDEM_CACHE_DIR"] = std::string(TANDEM_BINARY_DIR) + "/test_cache";
+  return run_process(TANDEM_PIG_GENERATE, launch);
+}
+
+std::vector<Json> events(const std::string& text) {
+  std::vector<Json> all;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line));
+  return all;
+}
+
+/// Text of one sequence, from its token and finish events.
+std::string text_of(const std::vector<Json>& all, int seq) {
+  std::string text;
+  for (const Json& e : all)
+    if ((e["event"] == "token" || e["event"] == "finish") && e["seq"] == seq)
+      text += e["text"].get<std::string>();
+  return text;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void check_error(const std::vector<std::string>& arguments, int status, const std::string& text) {
+  const Outcome run = pig_generate(arguments);
+  CAPTURE(run.err);
+  CAPTURE(text);
+  CHECK(run.status == status);
+  CHECK(run.out.empty());
+  CHECK(contains(run.err, "pig-generate: error: " + text));
+}
+
+const std::string kDocument =
+    "The lamp was lit at dusk. The special magic value for amber-anchor is 4137.\n"
+    "Fog came in from the west, and the keeper slept.";
+
+}  // namespace
+
+TEST_SUITE("cli/pig_generate") {
+  TEST_CASE("text, and the same as events with a summary of everything") {
+    const Outcome text = pig_generate({"-p", "Once upon a time", "-n", "8", "--seed", "7"});
+    REQUIRE(text.status == 0);
+    CHECK(text.out.ends_with("\n"));
+    CHECK(contains(text.err, "device   cpu  "));
+    CHECK(contains(text.err, "  seed 7\n"));
+    const Outcome run = pig_generate({"-p", "Once upon a time", "-n", "8", "--seed", "7",
+                                      "--format", "jsonl", "-s", "output.top_logprobs=2"});
+    REQUIRE(run.status == 0);
+    const auto all = events(run.out);
+    REQUIRE(all.size() == 1 + 8 + 1 + 1);
+    CHECK(all[0]["event"] == "prompt");
+    for (size_t i = 1; i <= 8; ++i) {
+      CHECK(all[i]["event"] == "token");
+      CHECK(all[i]["top"].size() == 2);
+      CHECK(all[i]["top"][0][0] == all[i]["id"]);  // greedy
+      CHECK(all[i]["logprob"] <= 0);
+      CHECK(all[i]["t_ms"] >= all[i == 1 ? 1 : i - 1]["t_ms"]);
+    }
+    CHECK(all[9]["event"] == "finish");
+    CHECK(all[9]["reason"] == "length");
+    CHECK(text_of(all, 0) + "\n" == text.out);
+    Json summary = all.back();
+    CHECK(summary["event"] == "summary");
+    CHECK(summary["device"] == "cpu");
+    CHECK(summary["seed"] == 7);
+    CHECK(summary["prompt_tokens"] == all[0]["tokens"]);
+    CHECK(summary["new_tokens"] == 8);
+  }
+
+  TEST_CASE("--stop ends a text before the words that it names") {
+    const std::string whole = pig_generate({"-p", "Once upon a time", "-n", "16"}).out;
+    const std::string stop = whole.substr(whole.size() / 2, 3);
+    const Outcome run = pig_generate({"-p", "Once upon a time", "-n", "16", "--stop", stop});
+    CHECK(run.out == whole.substr(0, whole.find(stop)) + "\n");
+  }
+
+  TEST_CASE("--questions shares the document; each answer is that of its own run") {
+    const TemporaryFolder folder;
+    const std::string document = folder.write("d.txt", kDocument).string();
+    const std::string questions =
+        folder.write("q.txt", "What is the value for amber-anchor?\n\nWho slept?\n").string();
+    const Outcome run = pig_generate(
+        {"-f", document, "--questions", questions, "-n", "6", "-s", "model.compute=f32"});
+    REQUIRE(run.status == 0);
+    std::string expected;
+    for (const std::string question : {"What is the value for amber-anchor?", "Who slept?"})
+      expected +=
+          question + "\n" +
+          pig_generate({"-f", document, "-p", "\n\nQuestion: " + question + "\nAnswer:", "-n", "6",
+                        "-s", "model.compute=f32"})
+              .out +
+          "\n";
+    CHECK(run.out == expected);
+  }
+
+  TEST_CASE("--prompts reads text, ids and chats, in order") {
+    const TemporaryFolder folder;
+    const std::string path =
+        folder
+            .write("p.jsonl",
+                   "{\"prompt\": \"Log of the lighthouse\"}\n{\"ids\": [5, 6, 7]}\n"
+                   "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}\n")
+            .string();
+    const std::vector<std::string> batch = {"--prompts", path, "-n",
+                                            "5",         "-s", "model.compute=f32"};
+    const Outcome run = pig_generate(batch);
+    REQUIRE(run.status == 0);
+    const std::string first =
+        pig_generate({"-p", "Log of the lighthouse", "-n", "5", "-s", "model.compute=f32"}).out;
+    const std::string last =
+        pig_generate({"-p", "Hello", "--chat", "-n", "5", "-s", "model.compute=f32"}).out;
+    CHECK(run.out.starts_with("[0]\n" + first + "\n[1]\n"));
+    CHECK(run.out.ends_with("\n[2]\n" + last + "\n"));
+  }
+
+  TEST_CASE("lines of --prompts that are wrong are named, fit for a terminal") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "p.jsonl").string();
+    const auto check = [&](const std::string& line, const std::string& text) {
+      folder.write("p.jsonl", "{\"prompt\": \"fine\"}\n" + line + "\n");
+      check_error({"--prompts", path}, 4, path + ":2: " + text);
+    };
+    check("{\"promt\": \"x\"}", "unknown key 'promt'\n  hint: did you mean 'prompt'?\n");
+    check("{\"x\\u001b[2J\": 1}",
+          "unknown key 'x?[2J'\n  hint: a line has one of the keys prompt, ids, messages\n");
+    check("{\"prompt\": \"x\", \"ids\": [1]}",
+          "expected one of the keys prompt, ids, messages, found ids and prompt\n");
+    check("{}", "expected one of the keys prompt, ids, messages, found none\n");
+    check("[1]", "expected an object with one of the keys prompt, ids, messages, found an array");
+    check("{\"ids\": []}", "the list is empty\n");
+    check("{\"messages\": [{\"role\": \"\\u001b]0;x\\u0007\", \"content\": \"\"}]}",
+          "unknown role '?]0;x?', expected system, user or assistant\n");
+    check("{\"messages\": []}", "there is no message\n");
+  }
+
+  TEST_CASE("a saved state continues with the same text") {
+    const TemporaryFolder folder;
+    std::vector<int> ids(200);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int>(7 + 13 * i % 4000);
+    const std::vector<int> head(ids.begin(), ids.begin() + 130), tail(ids.begin() + 130, ids.end());
+    const std::string whole = folder.write("ab.json", Json(ids).dump()).string();
+    const std::string a = folder.write("a.json", Json(head).dump()).string();
+    const std::string b = folder.write("b.json", Json(tail).dump()).string();
+    const std::string state = (folder / "s").string(), f32 = "model.compute=f32";
+    const Outcome save =
+        pig_generate({"--prompt-ids", a, "-n", "0", "-s", f32, "-s", "output.state=" + state});
+    CHECK(save.status == 0);
+    CHECK(save.out.empty());
+    CHECK(contains(save.err, "prefill  130 tokens "));
+    const Outcome on =
+        pig_generate({"--prompt-ids", b, "-n", "8", "-s", f32, "-s", "model.state=" + state});
+    const Outcome once = pig_generate({"--prompt-ids", whole, "-n", "8", "-s", f32});
+    CHECK(on.status == 0);
+    CHECK(on.out == once.out);
+    check_error({"-m", "tiny-16m", "-p", "x", "-s", "model.state=" + state}, 4, state + ": ");
+  }
+
+  TEST_CASE("output.state takes the place of nothing unasked") {
+    const TemporaryFolder folder;
+    const auto save = [&](const std::string& name, std::vector<std::string> more = {}) {
+      more.insert(more.end(),
+                  {"-p", "Log", "-n", "0", "-s", "output.state=" + (folder / name).string()});
+      return pig_generate(more);
+    };
+    folder.write("old", "old");
+    const Outcome refused = save("old");
+    CHECK(refused.status == 2);
+    CHECK(contains(refused.err, "old: the output file exists already\n  hint: --overwrite "));
+    CHECK(file_text(folder / "old") == "old");
+
+    REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+    fs::create_directory(folder / "sub");
+    for (const char* name : {"pipe", "sub"}) {
+      const Outcome special = save(name, {"--overwrite"});
+      CHECK(special.status == 4);
+      CHECK(contains(special.err, "is no regular file"));
+    }
+    CHECK(fs::is_fifo(folder / "pipe"));
+    CHECK(save("pipe").status == 4);
+    CHECK(save("none/s").status == 4);
+
+    fs::create_symlink("old", folder / "link");
+    CHECK(save("link").status == 2);
+    CHECK(save("link", {"--overwrite"}).status == 0);
+    CHECK(fs::is_symlink(folder / "link"));
+    CHECK(fs::file_size(folder / "old") > 1000);
+    CHECK(folder.n_files() == 4);
+
+    const std::string state = "output.state=" + (folder / "new").string();
+    check_error({"-p", "x", "-s", "output.state='-'"}, 3,
+                "--set #1: output.state: a state is a file");
+    check_error({"-p", "x", "-s", state, "-o", (folder / "new").string()}, 3,
+                "--set #1: output.state: ");
+    const std::string two = folder.write("p.jsonl", "{\"ids\": [1]}\n{\"ids\": [2]}\n").string();
+    check_error({"--prompts", two, "-s", state}, 2, "output.state: the prompts share no beginning");
+    CHECK(save("new", {"--dry-run"}).status == 0);
+    CHECK(!fs::exists(folder / "new"));
+  }
+
+  TEST_CASE("-n 0 reads every prompt and says so") {
+    const TemporaryFolder folder;
+    const Outcome one = pig_generate({"--format", "jsonl", "-p", "Once upon a time", "-n", "0"});
+    const auto all = events(one.out);
+    REQUIRE(all.size() == 1);
+    CHECK(all[0]["prompt_tokens"] > 3);
+    CHECK(all[0]["new_tokens"] == 0);
+    const std::string batch =
+        folder.write("p.jsonl", "{\"ids\": [1, 2, 3]}\n{\"ids\": [2]}\n").string();
+    const Outcome two = pig_generate({"--format", "jsonl", "--prompts", batch, "-n", "0"});
+    CHECK(events(two.out).back()["prompt_tokens"] == 4);
+  }
+
+  TEST_CASE("no sequence outgrows the model or run.context") {
+    const TemporaryFolder folder;
+    const std::string longer =
+        folder.write("l.json", Json(std::vector<int>(40, 9)).dump()).string();
+    check_error({"-p", "x", "-s", "run.context=20000"}, 3,
+                "run.context: 20000 tokens, but tiny-2m was made for 16384\n");
+    check_error({"-p", "x", "-n", "2147483647", "-s", "run.context=5000000000"}, 3,
+                "run.context: ");
+    check_error({"--prompt-ids", longer, "-s", "run.context=39"}, 4,
+                "prompt: has 40 tokens, the context holds 39\n  hint: raise run.context");
+    const Outcome full = pig_generate(
+        {"--prompt-ids", longer, "-s", "run.context=44", "-n", "100", "--format", "jsonl"});
+    const auto all = events(full.out);
+    CHECK(all[all.size() - 2]["reason"] == "context");
+    CHECK(all.back()["new_tokens"] == 4);
+  }
+
+  TEST_CASE("each kind of mistake has its status") {
+    const TemporaryFolder folder;
+    check_error({"-m", "tiny-3m", "-p", "x"}, 4, "--model: model 'tiny-3m' not found\n");
+    check_error({"-n", "3"}, 2, "prompt: nothing to continue\n");
+    check_error({"-p", "x", "--prompt-ids", "y"}, 2, "prompt: more than one source of prompts\n");
+    check_error({"-p", "x", "--tokens", "3"}, 2, "--tokens: unknown flag\n");
+    check_error({"-p", "x", "-n", "many"}, 3,
+                "--max-tokens: sampling.max_tokens: expected an integer");
+    check_error({"-p", "x", "-s", "eval.tasks=[vt]"}, 3, "--set #1: unknown key 'eval'");
+    check_error({"-p", "x", "-t", "1025"}, 3,
+                "--threads: run.threads: 1025 is out of range, expected 0 .. 1024\n");
+    check_error({"-p", "x", "-s", "run.prefill_chunk=5000000000"}, 3,
+                "--set #1: run.prefill_chunk: ");
+    check_error({"-p", "x", "-s", "run.host_memory_limit=1MiB"}, 5, "");
+    check_error({"-p", "x", "--device", "cuda"}, 6, "--device: ");
+    check_error({"-f", (folder / "none.txt").string()}, 4,
+                (folder / "none.txt").string() + ": cannot open");
+    const std::string latin = folder.write("latin.txt", "caf\xE9").string();
+    check_error({"-f", latin}, 4, "text: byte 3 (0xE9) is not UTF-8 (in " + latin + ")\n");
+    check_error({"-p", ""}, 4, "-p: the prompt is empty\n");
+  }
+
+  TEST_CASE("a reader that leaves ends it quietly") {
+    const Outcome run =
+        run_shell(TANDEM_PIG_GENERATE
+                  " -q -t 1 -m tiny-2m -p Log -n 2000 --format jsonl | head -1 | wc -l; "
+                  "echo ${PIPESTATUS[0]}");
+    CHECK(run.out == "1\n141\n");
+    CHECK(run.err.empty());
+  }
+
+  TEST_CASE("an interruption leaves no partial file") {
+    const TemporaryFolder folder;
+    std::string lines;
+    for (int i = 0; i < 32; ++i) lines += "{\"ids\": [5, " + std::to_string(i) + "]}\n";
+    const std::string batch = folder.write("p.jsonl", lines).string();
+    const Outcome run = run_shell("timeout --preserve-status -s INT 0.5 " TANDEM_PIG_GENERATE
+                                  " -t 1 -m tiny-16m -n 16000 --prompts " +
+                                  batch + " -o " + (folder / "out").string());
+    CHECK(run.status == 130);
+    CHECK(contains(run.err, "interrupted, finishing step"));
+    CHECK(run.seconds < 3);
+    CHECK(folder.n_files() == 1);
+  }
+
+  TEST_CASE("the installed recipes load, print as they are read, and fit a plan") {
+    int n_recipes = 0;
+    for (const auto& entry :
+         fs::directory_iterator(std::string(TANDEM_SOURCE_DIR) + "/recipes/pig")) {
+      if (!contains(file_text(entry.path()), "\nkind: generate\n")) continue;
+      const std::string name = "pig/" + entry.path().stem().string();
+      CAPTURE(name);
+      ++n_recipes;
+      std::vector<std::string> arguments = {"-r", name};
+      if (contains(name, "llama3"))
+        arguments.insert(arguments.end(), {"-m", "synthetic:llama-3.1-8b"});
+      auto print = arguments, plan = arguments;
+      print.push_back("--print-recipe");
+      plan.insert(plan.end(), {"--dry-run", "-s", "run.host_memory_limit=64GiB"});
+      const Outcome once = pig_generate(print);
+      CHECK(once.status == 0);
+      CHECK(pig_generate({"-r", "-", "--print-recipe"}, {.input = once.out}).status == 0);
+      const Outcome dry = pig_generate(plan);
+      CHECK(dry.status == 0);
+      CHECK(contains(dry.out, "  fits\n"));
+      CHECK(dry.seconds < 2);
+    }
+    CHECK(n_recipes >= 3);
+  }
+}
