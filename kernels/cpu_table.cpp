@@ -34,6 +34,8 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK_BF16(attend_list);
   TANDEM_PICK(signature_scan);
   TANDEM_PICK(select_top);
+  TANDEM_PICK(draw_exponentials);
+  TANDEM_PICK(sample_tail);
   TANDEM_PICK(read_probe);
   TANDEM_PICK(fma_probe);
   t.attention_f32 = pick(isa, {&attention_f32_scalar, &attention_f32_avx2, &attention_f32_avx512});

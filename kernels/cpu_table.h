@@ -12,6 +12,7 @@
 #include "kernels/probe/probe.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample.h"
+#include "kernels/signature/sample_tail.h"
 #include "kernels/signature/signature.h"
 
 namespace tandem {
@@ -35,6 +36,8 @@ struct CpuTable {
   AttendListFn* attend_list;
   SignatureScanFn* signature_scan;
   SelectTopFn* select_top;
+  DrawExponentialsFn* draw_exponentials;
+  SampleTailFn* sample_tail;
   ReadProbeFn* read_probe;
   FmaProbeFn* fma_probe;
   const AttentionKernel* attention_f32;

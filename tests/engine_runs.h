@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "decode/engine.h"
+#include "worst.h"
 
 /// Short runs of small models, for tests that compare one way of computing with another.
 namespace tandem::test {
@@ -112,7 +113,7 @@ inline bool same(const std::vector<Row>& a, const std::vector<Row>& b) {
 inline double max_difference(const Row& a, const Row& b) {
   double worst = a.size() == b.size() ? 0 : 1e30;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    worst = std::max(worst, double{std::abs(a[i] - b[i])});
+    worst = worse(worst, double{std::abs(a[i] - b[i])});
   return worst;
 }
 

@@ -20,7 +20,14 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
 }
 
 /// What a draw is for; part of the counter, so that no two uses ever share a number.
-enum class DrawPurpose : uint32_t { sample = 0, accept = 1, residual = 2, data = 3, weights = 4 };
+enum class DrawPurpose : uint32_t {
+  sample = 0,
+  accept = 1,
+  residual = 2,
+  data = 3,
+  weights = 4,
+  keys = 5,  // that sparse attention samples
+};
 
 /// Four uniform words for one (seed, sequence, position, purpose); `node` tells tree nodes apart.
 constexpr std::array<uint32_t, 4> draw4(uint64_t seed, uint32_t sequence, uint32_t position,

@@ -17,14 +17,6 @@ std::vector<double> sorted_copy(std::span<const double> values) {
 
 }  // namespace
 
-double percentile(std::span<const double> sorted, double q) {
-  TANDEM_CHECK(!sorted.empty() && q >= 0 && q <= 1, "{} samples, quantile {}", sorted.size(), q);
-  const double position = q * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(position);
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
-}
-
 Summary summarize(std::span<const double> samples) {
   const std::vector<double> sorted = sorted_copy(samples);
   Summary s;

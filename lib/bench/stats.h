@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/percentile.h"
+
 namespace tandem::bench {
 
 /// Order statistics and moments of a set of samples, in the unit of the samples.
@@ -13,10 +15,6 @@ struct Summary {
   double mean = 0, stddev = 0;  // stddev with n - 1, 0 for a single sample
   double min = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;
 };
-
-/// Quantile q in [0, 1] by linear interpolation between order statistics; `sorted` ascending and
-/// not empty.
-double percentile(std::span<const double> sorted, double q);
 
 /// errors   kind internal: no samples
 Summary summarize(std::span<const double> samples);

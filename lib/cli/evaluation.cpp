@@ -170,8 +170,9 @@ void Evaluation::run_text() {
   decode::ModelFiles files = open_model();
   const auto windows = eval::load_windows(path.empty() ? demo_text() : path, files, text_context());
   const size_t buffer_bytes = eval::text_buffer_bytes(config_);
-  const auto engine = load(
-      std::move(files), eval::text_engine_spec(policies_, compute(), text_context()), buffer_bytes);
+  const auto longest = static_cast<int>(std::ranges::max(windows, {}, &eval::Ids::size).size());
+  const auto engine =
+      load(std::move(files), eval::text_engine_spec(policies_, compute(), longest), buffer_bytes);
   if (!engine) return;
   size_t total = 0;
   for (const eval::Ids& window : windows) total += window.size();

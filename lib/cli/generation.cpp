@@ -58,6 +58,7 @@ decode::EngineSpec Generation::engine_spec() const {
   constexpr int kMaxAutoBatch = 32;
   const int64_t context = model::context_of(recipe_.run, files_.config);
   int64_t longest = 0, own = 0;
+  auto fresh = static_cast<int64_t>(prompts_.shared);  // prompt tokens that are not in a state
   std::vector<int64_t> lengths;
   for (const auto& ids : prompts_.sequences) {
     const auto n = static_cast<int64_t>(n_saved() + ids.size());
@@ -68,6 +69,7 @@ decode::EngineSpec Generation::engine_spec() const {
                     : "raise run.context, or leave it out");
     lengths.push_back(std::min(context, n + recipe_.sampling.max_tokens));
     longest = std::max(longest, lengths.back());
+    fresh += static_cast<int64_t>(ids.size() - prompts_.shared);
   }
   if (lengths.empty()) lengths = {longest = context};
   const auto shared = static_cast<int64_t>(n_saved() + prompts_.shared);
@@ -78,7 +80,8 @@ decode::EngineSpec Generation::engine_spec() const {
   const bool prefix = shared > 0 || !recipe_.output.state.empty();
   decode::EngineSpec spec;
   spec.compute = compute();
-  spec.prefill_chunk = static_cast<int>(recipe_.run.prefill_chunk);
+  const int64_t rows = prompts_.sequences.empty() ? context : std::max<int64_t>(1, fresh);
+  spec.prefill_chunk = static_cast<int>(std::min<int64_t>(recipe_.run.prefill_chunk, rows));
   spec.max_seqs = batch + (prefix ? 1 : 0);
   spec.max_tokens = static_cast<int>(longest);
   spec.total_tokens = shared + own;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/parallel.h"
+#include "base/percentile.h"
 #include "decode/prompts.h"
 #include "io/file.h"
 #include "ops/sampling.h"
@@ -107,14 +108,6 @@ void TextMeter::take(size_t policy, const Tensor& logits, std::span<const int32_
     tally.agreed += stats.argmax[r] == full_stats_.argmax[r] ? 1 : 0;
 }
 
-/// The smallest value that at least 99 % of the values do not exceed.
-double percentile_99(std::vector<double> values) {
-  const size_t rank = (values.size() * 99 + 99) / 100 - 1;
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank),
-                   values.end());
-  return values[rank];
-}
-
 std::vector<TextQuality> TextMeter::result() const {
   std::vector<TextQuality> list;
   for (const Tally& tally : tallies_) {
@@ -127,7 +120,9 @@ std::vector<TextQuality> TextMeter::result() const {
     const auto n = static_cast<double>(tally.kl.size());
     q.nll_difference = mean_of_blocks(tally.difference);
     q.kl_mean = std::accumulate(tally.kl.begin(), tally.kl.end(), 0.0) / n;
-    q.kl_p99 = percentile_99(tally.kl);
+    std::vector<double> sorted = tally.kl;
+    std::sort(sorted.begin(), sorted.end());
+    q.kl_p99 = percentile(sorted, 0.99);
     q.top1_agree = static_cast<double>(tally.agreed) / n;
   }
   return list;

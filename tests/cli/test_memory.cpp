@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -11,7 +12,7 @@ using Json = nlohmann::json;
 namespace {
 
 Outcome pig_generate(std::vector<std::string> arguments, bool dry_run) {
-  arguments.insert(arguments.end(), {"--format", "jsonl", "-n", "16", "-t", "2"});
+  arguments.insert(arguments.end(), {"--format", "jsonl", "-t", "2"});
   if (dry_run) arguments.push_back("--dry-run");
   Launch launch;
   launch.arguments = std::move(arguments);
@@ -43,12 +44,18 @@ TEST_SUITE("cli/memory") {
 #endif
     const std::string document =
         std::string(TANDEM_SOURCE_DIR) + "/recipes/demo/lighthouse-logbook.txt";
+    const TemporaryFolder folder;
+    const std::string state = (folder.path() / "log.state").string();
+    REQUIRE(pig_generate({"-m", "tiny-16m", "-n", "0", "-f", document, "-s", "output.state=" + state},
+                         false)
+                .status == 0);
     const std::vector<std::vector<std::string>> runs = {
-        {"-m", "tiny-16m", "-p", "Once upon a time"},
-        {"-m", "tiny-16m", "-f", document, "-p", "What was seen?"},
-        {"-m", "tiny-2m", "-f", document, "-p", "What was seen?"}};
+        {"-m", "tiny-16m", "-n", "16", "-p", "Once upon a time"},
+        {"-m", "tiny-16m", "-n", "16", "-f", document, "-p", "What was seen?"},
+        {"-m", "tiny-2m", "-n", "16", "-f", document, "-p", "What was seen?"},
+        {"-m", "tiny-16m", "-n", "16", "-s", "model.state=" + state, "-p", "What was seen?"}};
     for (const auto& arguments : runs) {
-      CAPTURE(arguments[1]);
+      CAPTURE(fmt::format("{}", fmt::join(arguments, " ")));
       const Outcome dry = pig_generate(arguments, true);
       const Outcome run = pig_generate(arguments, false);
       REQUIRE(dry.status == 0);
@@ -59,5 +66,18 @@ TEST_SUITE("cli/memory") {
       CAPTURE(peak);
       CHECK(peak == doctest::Approx(planned).epsilon(0.02));
     }
+  }
+
+  TEST_CASE("a dry run measures nothing: without a measurement it tells the work, not the time") {
+    const TemporaryFolder cache;
+    Launch launch;
+    launch.arguments = {"-m", "synthetic:llama-3.1-8b", "--dry-run", "-s",
+                        "run.host_memory_limit=64GiB"};
+    launch.variables["TANDEM_CACHE_DIR"] = cache.path().string();
+    const Outcome dry = run_process(TANDEM_PIG_GENERATE, launch);
+    CHECK(dry.status == 0);
+    CHECK(dry.out.find("rates unknown until a run has measured this machine") != std::string::npos);
+    CHECK(dry.out.find("GB/s") == std::string::npos);
+    CHECK(cache.n_files() == 0);
   }
 }

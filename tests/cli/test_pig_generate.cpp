@@ -285,9 +285,10 @@ TEST_SUITE("cli/pig_generate") {
     std::string lines;
     for (int i = 0; i < 32; ++i) lines += "{\"ids\": [5, " + std::to_string(i) + "]}\n";
     const std::string batch = folder.write("p.jsonl", lines).string();
-    const Outcome run = run_shell("timeout --preserve-status -s INT 0.5 " TANDEM_PIG_GENERATE
-                                  " -t 1 -m tiny-16m -n 16000 --prompts " +
-                                  batch + " -o " + (folder / "out").string());
+    const Outcome run =
+        run_shell("timeout --foreground --preserve-status -s INT 0.5 " TANDEM_PIG_GENERATE
+                  " -t 1 -m tiny-16m -n 16000 --prompts " +
+                  batch + " -o " + (folder / "out").string());
     CHECK(run.status == 130);
     CHECK(contains(run.err, "interrupted, finishing step"));
     CHECK(run.seconds < 3);

@@ -93,6 +93,13 @@ TEST_SUITE("eval/perplexity") {
     CHECK(text[1].nll.mean == doctest::Approx(nll / 399).epsilon(1e-5));
   }
 
+  TEST_CASE("percentiles interpolate between order statistics") {
+    // The first token sees itself alone, so its KL is 0: 99 % of the way to that of the second.
+    const auto text = measure("tiny-2m", {full(), streaming(0, 1)}, {golden_ids(3)}, 3);
+    CHECK(text[1].kl_mean > 1e-4);
+    CHECK(text[1].kl_p99 == doctest::Approx(0.99 * 2 * text[1].kl_mean).epsilon(1e-4));
+  }
+
   TEST_CASE("windows share no context and their tokens add up") {
     const Ids a = golden_ids(300), b(a.begin() + 100, a.begin() + 180);
     const auto both = measure("tiny-2m", {full()}, {a, b}, 300)[0];

@@ -129,6 +129,15 @@ TEST_SUITE("eval/tool") {
     CHECK(!fs::exists(log.path));
   }
 
+  TEST_CASE("perplexity plans for its text, not for the model's whole context") {
+    const tandem::test::TemporaryFolder folder;
+    const auto ids = folder.write("ids.json", "[5, 6, 7, 8, 9]");
+    const Outcome o = run({"-m", "synthetic:llama-3.1-8b", "--task", "perplexity", "--data",
+                           ids.string(), "--dry-run", "-s", "run.host_memory_limit=64GiB"});
+    CHECK(o.status == 0);
+    CHECK(o.out.find("kv 8.0 MiB") != std::string::npos);  // one page of 64 tokens, 128 KiB each
+  }
+
   TEST_CASE("errors name the remedy") {
     const auto check = [](const std::vector<std::string>& arguments, int status,
                           const std::string& text) {

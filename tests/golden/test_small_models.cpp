@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "golden/golden.h"
+#include "worst.h"
 
 using namespace golden;
 
@@ -37,7 +38,7 @@ TEST_SUITE("golden/small") {
           const std::vector<float> want = c.at("logits")[i];
           REQUIRE(want.size() == ours.logits[i].size());
           for (size_t v = 0; v < want.size(); ++v)
-            worst = std::max(worst, double(std::abs(want[v] - ours.logits[i][v])));
+            worst = tandem::test::worse(worst, double(std::abs(want[v] - ours.logits[i][v])));
         }
         if (!c.at("mean_nll").is_null())
           CHECK(std::abs(ours.mean_nll - c.at("mean_nll").get<double>()) <= kNllTolerance);

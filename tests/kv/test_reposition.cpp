@@ -123,7 +123,7 @@ TEST_SUITE("kv/reposition") {
           for (int head = 0; head < kHeads; ++head) {
             const Vec want = naive(layer, first + i, head);
             for (size_t d = 0; d < kDim; ++d)
-              worst = std::max(
+              worst = test::worse(
                   worst,
                   std::abs(want[d] -
                            double{out[static_cast<size_t>((i * kHeads + head) * kDim) + d]}));

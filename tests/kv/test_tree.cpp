@@ -96,7 +96,7 @@ TEST_SUITE("kv/tree") {
           const int chain = cache.fork(slot, 0);
           const Row want = extend(*engine, chain, tree->chain(node));
           cache.release(chain);
-          worst = std::max(worst, max_difference(logits[row], want));
+          worst = worse(worst, max_difference(logits[row], want));
           n_equal += same(logits[row], want) ? 1 : 0;
         }
       MESSAGE(c.model << ": " << n_equal << " of " << row << " nodes equal bit for bit, worst "
@@ -133,7 +133,7 @@ TEST_SUITE("kv/tree") {
                    want = extend_each(*engine, plain, after);
         double worst = 0;
         for (size_t i = 0; i < want.size(); ++i)
-          worst = std::max(worst, max_difference(rows[i], want[i]));
+          worst = worse(worst, max_difference(rows[i], want[i]));
         CHECK(worst <= kTolerance);
       }
     }

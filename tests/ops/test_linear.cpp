@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "ops/linear.h"
+#include "worst.h"
 
 using namespace tandem;
 
@@ -78,7 +79,7 @@ double max_error(const Layer& l, const std::vector<float>& x, const std::vector<
         sum += double(x[static_cast<size_t>(r * l.spec.in + i)]) * l.w[static_cast<size_t>(o * l.spec.in + i)];
       const auto at = static_cast<size_t>(r * l.spec.out + o);
       if (add) sum += (*add)[at];
-      worst = std::max(worst, std::abs(sum - y[at]));
+      worst = test::worse(worst, std::abs(sum - y[at]));
     }
   return worst;
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/rng.h"
 #include "kernels/cpu_table.h"
 #include "kv/policies/lsh_tables.h"
 #include "kv/policies/policies.h"
@@ -62,6 +63,10 @@ class HybridPolicy final : public SparsePolicy {
     signatures_.scan(query.slot, ord, query.kv_head, s.signatures, query.n_heads, s.scores,
                      static_cast<int64_t>(score_stride()));
     if (tables_) tables_->hash_queries(s.q, query.n_heads, s.bits, s.codes);
+    // Once for all heads of a group: they then sample the same keys where they can.
+    if (spec_.tail == HybridTail::weighted)
+      cpu_table().draw_exponentials({.draws = s.draws, .key = static_cast<uint32_t>(draw_key(query))},
+                                    {0, n});
     const std::span<const float> center(centers_.at(query.slot, ord, query.kv_head), d);
     for (size_t h = 0; h < lists.size(); ++h) {
       KeyList& list = lists[h];
@@ -80,11 +85,9 @@ class HybridPolicy final : public SparsePolicy {
                                                 .m = static_cast<int>(std::lround(spec_.exact * n)),
                                                 .first_id = index().begin(), .scratch = s.select});
       list.segments.push_back({ids, exact, nullptr, nullptr});
-      const TailKeys rest{.scores = scores,
-                          .threshold = exact > 0 ? threshold : INFINITY,
-                          .excluded = {ids, static_cast<size_t>(exact)},
-                          .first_id = index().begin()};
-      add_tail(query, static_cast<int>(h), rest, s, ids + exact, list);
+      const std::span<const int32_t> taken(ids, static_cast<size_t>(exact));
+      add_tail({query, static_cast<int>(h), scores, exact > 0 ? threshold : INFINITY, taken}, s,
+               ids + exact, list);
     }
   }
 
@@ -121,7 +124,7 @@ class HybridPolicy final : public SparsePolicy {
     uint32_t* signatures;
     uint16_t* codes;
     uint8_t* counters;
-    float *scores, *select, *bias;
+    float *scores, *select, *draws, *bias;
     int32_t* ids;
 
     Scratch(std::byte* base, const HybridPolicy& p)
@@ -136,44 +139,57 @@ class HybridPolicy final : public SparsePolicy {
           counters(cutter.take<uint8_t>(p.tables_ ? static_cast<size_t>(p.index().capacity()) + 64 : 0)),
           scores(cutter.take<float>(p.group() * p.score_stride())),
           select(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens) + 16)),
+          draws(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens) + 16)),
           bias(cutter.take<float>(p.group() * p.id_room())),
           ids(cutter.take<int32_t>(p.group() * p.id_room())) {}
   };
 
-  void add_tail(const KeyQuery& query, int head, const TailKeys& rest, const Scratch& s, int32_t* ids,
-                KeyList& list) const {
-    const auto n = static_cast<double>(rest.scores.size());
-    const double wanted = spec_.sample * n, left = n - static_cast<double>(rest.excluded.size());
-    float* bias = s.bias + static_cast<size_t>(head) * id_room();
-    // One key for all heads of a group: they then draw the same tokens where they can.
-    const uint64_t key = (seed_ * 0x100000001b3u + static_cast<uint64_t>(query.position)) *
-                             0x9E3779B97F4A7C15u +
-                         static_cast<uint64_t>(query.layer * geometry().n_kv_heads + query.kv_head);
-    if (spec_.tail == HybridTail::none || left <= 0) return;
-    if (spec_.tail == HybridTail::lsh) return add_collisions(query, head, rest, s, ids, list);
+  /// What a tail is drawn from: all keys but those already taken.
+  struct Rest {
+    const KeyQuery& query;
+    int head;
+    std::span<const float> scores;
+    float threshold;  // of the taken ones
+    std::span<const int32_t> taken;
+  };
+
+  /// Random numbers differ between positions, layers and KV heads, and repeat with the seed.
+  uint64_t draw_key(const KeyQuery& query) const {
+    const auto words = draw4(seed_, static_cast<uint32_t>(query.position),
+                             static_cast<uint32_t>(query.layer * geometry().n_kv_heads + query.kv_head),
+                             DrawPurpose::keys);
+    return (uint64_t{words[0]} << 32) | words[1];
+  }
+
+  void add_tail(const Rest& rest, const Scratch& s, int32_t* ids, KeyList& list) const {
+    if (spec_.tail == HybridTail::none) return;
+    if (spec_.tail == HybridTail::lsh) return add_collisions(rest, s, ids, list);
+    const int n = static_cast<int>(rest.scores.size()), first = index().begin();
+    const double wanted = spec_.sample * n;
+    float* bias = s.bias + static_cast<size_t>(rest.head) * id_room();
     int count = 0;
     if (spec_.tail == HybridTail::uniform) {
-      count = sample_uniform(rest, std::max(1.0, left / wanted), key, ids, bias);
+      const double stratum = std::max(1.0, (n - static_cast<double>(rest.taken.size())) / wanted);
+      count = sample_uniform(n, first, stratum, draw_key(rest.query), ids, bias);
     } else {
-      const float gain = static_cast<float>(spec_.trust) /
-                         std::sqrt(static_cast<float>(geometry().head_dim));
-      count = sample_weighted(rest, gain * list.q_norm, wanted, key, ids, bias);
+      const double gain = spec_.trust * list.q_norm / std::sqrt(double(geometry().head_dim));
+      count = cpu_table().sample_tail({.ids = ids, .bias = bias, .scores = rest.scores.data(),
+                                       .draws = s.draws, .n = n, .first_id = first,
+                                       .threshold = rest.threshold,
+                                       .gain = static_cast<float>(gain),
+                                       .wanted = static_cast<float>(wanted)});
     }
+    count = drop_excluded(ids, bias, count, rest.taken);
     list.segments.push_back({ids, count, bias, nullptr});
   }
 
-  void add_collisions(const KeyQuery& query, int head, const TailKeys& rest, const Scratch& s,
-                      int32_t* ids, KeyList& list) const {
+  void add_collisions(const Rest& rest, const Scratch& s, int32_t* ids, KeyList& list) const {
+    const KeyQuery& query = rest.query;
     const int ord = ordinal(query.layer);
-    const uint16_t* codes = s.codes + head * tables_->tables();
-    size_t next = 0;
+    const uint16_t* codes = s.codes + rest.head * tables_->tables();
     for (int i = 0; i < static_cast<int>(index().blocks(query.slot).size()); ++i) {
       const int found = tables_->probe(query.slot, i, ord, query.kv_head, codes, s.counters, ids);
-      int kept = 0;
-      for (int j = 0; j < found; ++j) {
-        while (next < rest.excluded.size() && rest.excluded[next] < ids[j]) ++next;
-        if (next == rest.excluded.size() || rest.excluded[next] != ids[j]) ids[kept++] = ids[j];
-      }
+      const int kept = drop_excluded(ids, nullptr, found, rest.taken);
       list.segments.push_back({ids, kept, nullptr, tables_->norms(query.slot, i, ord, query.kv_head)});
       list.index_bytes += tables_->probe_bytes(index().block_tokens(query.slot, i) *
                                                tables_->expected_candidates());

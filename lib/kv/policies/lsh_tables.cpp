@@ -18,6 +18,8 @@ constexpr int kLogUIntervals = 1024;  // 8e-6 from the function: better than f32
 // Tables hashed together: their columns fill whole words whatever the bits of a code.
 constexpr int kTableGroup = 64;
 constexpr int kRows = 256;  // keys projected at once
+// Tables whose codes are cut from the bits together: each pass over the bits costs a cache line a key.
+constexpr int kCodeTables = 8;
 
 }  // namespace
 
@@ -34,7 +36,7 @@ struct LshTables::BuildScratch {
         rows(cutter.take<float>(kRows * static_cast<size_t>(head_dim))),
         norms(cutter.take<float>(kRows)),
         bits(cutter.take<uint64_t>(static_cast<size_t>(capacity) * static_cast<size_t>(code_bits))),
-        codes(cutter.take<uint16_t>(static_cast<size_t>(capacity))),
+        codes(cutter.take<uint16_t>(kCodeTables * static_cast<size_t>(capacity))),
         append(cutter.take<uint32_t>((size_t{1} << code_bits) + 1 + static_cast<size_t>(capacity))) {}
 };
 
@@ -138,15 +140,15 @@ void LshTables::build(int slot, const TokenIndex::Piece& piece, int layer, int o
                              {0, n});
   }
   const HashBlock target = block(piece.block, ordinal, kv_head, piece.offset);
-  for (int t = tables.begin; t < tables.end; ++t) {
+  for (int t = tables.begin; t < tables.end; t += kCodeTables) {
     // hash_codes counts tables from the first bit of the rows, hash_append from the block's first.
-    const int in_group = t - tables.begin;
+    const int in_group = t - tables.begin, n = std::min(kCodeTables, tables.end - t);
     hash_codes({.codes = s.codes - int64_t{in_group} * piece.n, .code_stride = piece.n, .bits = s.bits,
                 .words = words, .code_bits = spec_.bits, .n_tokens = piece.n},
-               {in_group, in_group + 1});
+               {in_group, in_group + n});
     hash_append({.block = target, .codes = s.codes - int64_t{t} * piece.n, .code_stride = piece.n,
                  .code_bits = spec_.bits, .n_new = piece.n, .scratch = s.append},
-                {t, t + 1});
+                {t, t + n});
   }
 }
 

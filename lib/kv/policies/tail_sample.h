@@ -4,23 +4,11 @@
 
 namespace tandem::kv {
 
-/// Which keys a sample is drawn from: those whose score is at most `threshold`, `excluded` (ascending)
-/// left out.
-struct TailKeys {
-  std::span<const float> scores;
-  float threshold = 0;
-  std::span<const int32_t> excluded;  // ids
-  int first_id = 0;                   // id of scores[0]
-};
+/// Removes ids that are in `excluded`, and their biases; both lists ascend. Returns how many stay.
+int drop_excluded(int32_t* ids, float* bias, int n, std::span<const int32_t> excluded);
 
-/// Stratified: one key from every run of `stratum` keys, with bias log(stratum).
-/// ids, bias   room for all keys; returns how many were drawn
-int sample_uniform(const TailKeys& keys, double stratum, uint64_t key, int32_t* ids, float* bias);
-
-/// Poisson sampling with probability proportional to exp(gain * score), capped at 1, `wanted` keys
-/// in expectation; bias = -log of the probability. Draws are a function of `key` and the id alone,
-/// so that heads that share a key draw the same tokens where they can.
-int sample_weighted(const TailKeys& keys, float gain, double wanted, uint64_t key, int32_t* ids,
-                    float* bias);
+/// Stratified sampling of n keys from first_id on: one from every run of `stratum` keys, with bias
+/// log(stratum). ids, bias: room for n. Returns how many were drawn.
+int sample_uniform(int n, int first_id, double stratum, uint64_t key, int32_t* ids, float* bias);
 
 }  // namespace tandem::kv
