@@ -4,6 +4,7 @@
 
 #include "base/parallel.h"
 #include "bench/kernel_bench.h"
+#include "cli/bench_results.h"
 #include "cli/main_wrapper.h"
 #include "tensor/memory_plan.h"
 
@@ -56,42 +57,53 @@ bench::KernelCases chosen_cases(const bench::KernelShapes& shapes) {
   return all;
 }
 
-io::TableFormat table_format(const std::string& name) {
-  if (name == "md") return io::TableFormat::markdown;
-  return name == "csv" ? io::TableFormat::csv : io::TableFormat::text;
-}
-
 int print_plan(cli::Context& cx, const std::vector<cli::Point<KernelBenchRecipe>>& points) {
   io::Table table({{"kernel", io::Align::left}, {"shape", io::Align::left}, {"memory"}});
   for (const auto& point : points)
     for (const bench::KernelCase& c : chosen_cases(point.recipe.bench))
       table.add_row({c.name, c.shape, format_bytes(c.memory_bytes)});
-  cx.out.write(table.render(table_format(cx.format())));
+  cx.out.write(table.render(cli::table_format(cx.format())));
   return 0;
 }
 
-/// All cases of one point, into the table or as records.
-void run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point, cli::ResultFile& file,
-               io::Table& table) {
+bool stop_asked() { return cli::interrupted() != 0; }
+
+bench::Ceilings measure_machine(cli::Context& cx) {
+  const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
+  return bench::measure_ceilings(max_threads(), stop_asked);
+}
+
+/// All cases of one point; false if a kernel differs from its reference.
+bool run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point,
+               cli::BenchResults& results) {
   const KernelBenchRecipe& recipe = point.recipe;
   set_threads(recipe.run.threads > 0 ? recipe.run.threads : usable_cores());
-  const bench::Ceilings ceilings = bench::measure_ceilings(max_threads());
+  const bench::Ceilings ceilings = measure_machine(cx);
   cx.note(bench::describe(ceilings));
   // Flushing a cache takes longer than many a kernel: 1000 runs are enough for any quantile.
   const bench::MeasureRules rules{.min_seconds = recipe.bench.min_time, .max_runs = 1000};
   const bench::KernelCases cases = chosen_cases(recipe.bench);
   cli::Progress progress(cx.terminal, "kernels", static_cast<double>(cases.size()), "cases");
-  for (size_t i = 0; i < cases.size(); ++i) {
-    if (const int signal = cli::interrupted(); signal != 0) return;
-    const bench::KernelResult result = bench::run_kernel_case(cases[i], rules, ceilings);
+  bool correct = true;
+  for (size_t i = 0; i < cases.size() && cli::interrupted() == 0; ++i) {
+    const bench::KernelCase& c = cases[i];
+    const auto named = [&](bench::Record record) {
+      record.group("point") = point.id;
+      record.group("recipe") = point.record;
+      return record;
+    };
+    try {
+      const bench::KernelResult result = bench::run_kernel_case(c, rules, ceilings, stop_asked);
+      results.add(named(bench::kernel_record(c, result, ceilings)), bench::kernel_row(c, result));
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::interrupted) break;
+      if (e.kind() != ErrorKind::numeric) throw;
+      correct = false;
+      results.add_failure(named(bench::kernel_record(c, ceilings)), bench::failed_kernel_row(c), e);
+    }
     progress.update(static_cast<double>(i + 1));
-    table.add_row(bench::kernel_row(cases[i], result));
-    if (cx.format() != "jsonl") continue;
-    bench::Record record = bench::kernel_record(cases[i], result, ceilings);
-    record.group("point") = point.id;
-    record.group("recipe") = point.record;
-    file.write(record.line());
   }
+  return correct;
 }
 
 }  // namespace
@@ -100,12 +112,10 @@ int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
     const auto points = cx.load_points<KernelBenchRecipe>();
     if (cx.dry_run()) return print_plan(cx, points);
-    cli::ResultFile file(points.front().recipe.output.path, cx.file_mode(), cx.out);
-    io::Table table = bench::kernel_table();
-    for (const auto& point : points) run_point(cx, point, file, table);
-    if (cx.format() != "jsonl") file.write(table.render(table_format(cx.format())));
-    file.commit();
-    const int signal = cli::interrupted();
-    return signal != 0 ? 128 + signal : 0;
+    cli::BenchResults results(cx, points.front().recipe.output.path, bench::kernel_table());
+    bool correct = true;
+    for (const auto& point : points) correct = run_point(cx, point, results) && correct;
+    const int status = results.finish();
+    return correct ? status : exit_status(ErrorKind::numeric);
   });
 }

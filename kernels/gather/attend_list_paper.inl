@@ -18,8 +18,8 @@ void query_key(const AttendListPaperParams& p) {
       const auto q = reinterpret_cast<__m512bh>(_mm512_loadu_si512(p.q + c));
       for (int i = 0; i < kTile; ++i) {
         const bf16* k = p.k + static_cast<int64_t>(p.ids[tile + i]) * p.d + c;
-        const __m512 products = _mm512_dpbf16_ps(
-            _mm512_setzero_ps(), q, reinterpret_cast<__m512bh>(_mm512_loadu_si512(k)));
+        const __m512 products = _mm512_dpbf16_ps(_mm512_setzero_ps(), q,
+                                                 reinterpret_cast<__m512bh>(_mm512_loadu_si512(k)));
         scores[i] += _mm512_reduce_add_ps(products);
       }
     }

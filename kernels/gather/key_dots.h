@@ -17,7 +17,8 @@ TANDEM_INLINE void store_sums(float* to, const Vec (&a)[kGroup]) {
   for (int i = 0; i < kGroup; ++i) to[i] = a[i].v;
 #elif defined(TANDEM_ISA_avx2)
   const auto quarter = [&](int i) {
-    return _mm256_hadd_ps(_mm256_hadd_ps(a[i].v, a[i + 1].v), _mm256_hadd_ps(a[i + 2].v, a[i + 3].v));
+    return _mm256_hadd_ps(_mm256_hadd_ps(a[i].v, a[i + 1].v),
+                          _mm256_hadd_ps(a[i + 2].v, a[i + 3].v));
   };
   const __m256 low = quarter(0), high = quarter(4);
   _mm256_storeu_ps(to, _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20),
@@ -68,10 +69,10 @@ struct Products<bf16> {
 /// Keys whose rows are read side by side.
 constexpr int kAbreast = 4;
 
-/// to[i] = q . rows[2 i] for a group of keys; ahead.next() is called for each, spread over the work.
+/// to[i] = q . rows[2 i] for a group of keys; ahead.next() is called for each, spread over the
+/// work.
 template <class T, class Ahead>
-TANDEM_INLINE void key_dots(float* to, const T* q, const T* const* rows, int d,
-                            Ahead& ahead) {
+TANDEM_INLINE void key_dots(float* to, const T* q, const T* const* rows, int d, Ahead& ahead) {
   using P = Products<T>;
   Vec sum[kGroup];
 #pragma GCC unroll 4

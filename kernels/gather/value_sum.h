@@ -79,9 +79,10 @@ struct Slice<bf16> {
 template <class T>
 constexpr int kSlices = 8 * Vec::kLanes / Slice<T>::kWidth;
 
-/// o = alpha o + sum of weights[i] rows[2 i] over N slices.
+/// o = alpha o + sum of weights[i] rows[2 i] over N slices from element c on.
 template <int N, class T, class Ahead>
-TANDEM_INLINE void add_slices(float* o, int c, Vec alpha, const float* weights, const T* const* rows, int n, Ahead& ahead) {
+TANDEM_INLINE void add_slices(float* o, int c, Vec alpha, const float* weights,
+                              const T* const* rows, int n, Ahead& ahead) {
   constexpr int kWidth = Slice<T>::kWidth;
   Slice<T> slice[N];
 #pragma GCC unroll 8
@@ -97,7 +98,8 @@ TANDEM_INLINE void add_slices(float* o, int c, Vec alpha, const float* weights, 
 }
 
 template <class T>
-TANDEM_INLINE void add_rest(float* o, int c, Vec alpha, const float* weights, const T* const* rows, int n, int width) {
+TANDEM_INLINE void add_rest(float* o, int c, Vec alpha, const float* weights, const T* const* rows,
+                            int n, int width) {
   Slice<T> slice;
   slice.from_n(o + c, alpha, width);
   for (int i = 0; i < n; ++i) slice.add_n(simd::set1(weights[i]), rows[2 * i] + c, width);
@@ -106,7 +108,8 @@ TANDEM_INLINE void add_rest(float* o, int c, Vec alpha, const float* weights, co
 
 /// o = alpha o + sum of weights[i] rows[2 i]; ahead.next() is called for every row.
 template <class T, class Ahead>
-TANDEM_INLINE void add_values(float* o, int d, Vec alpha, const float* weights, const T* const* rows, int n, Ahead& ahead) {
+TANDEM_INLINE void add_values(float* o, int d, Vec alpha, const float* weights,
+                              const T* const* rows, int n, Ahead& ahead) {
   constexpr int kWidth = Slice<T>::kWidth, kMost = kSlices<T>, kHalf = kMost / 2;
   int c = 0;
   for (; c + kMost * kWidth <= d; c += kMost * kWidth)
@@ -115,8 +118,7 @@ TANDEM_INLINE void add_values(float* o, int d, Vec alpha, const float* weights, 
     add_slices<kHalf>(o, c, alpha, weights, rows, n, ahead);
     c += kHalf * kWidth;
   }
-  for (; c + kWidth <= d; c += kWidth)
-    add_slices<1>(o, c, alpha, weights, rows, n, ahead);
+  for (; c + kWidth <= d; c += kWidth) add_slices<1>(o, c, alpha, weights, rows, n, ahead);
   if (c < d) add_rest(o, c, alpha, weights, rows, n, d - c);
 }
 

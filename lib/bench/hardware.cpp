@@ -23,9 +23,10 @@ namespace tandem::bench {
 namespace {
 
 /// The least time of several passes: other processes can only add to it.
-double best_seconds(int passes, const std::function<void()>& body) {
+double best_seconds(int passes, const Interrupted& interrupted, const std::function<void()>& body) {
   double best = 1e300;
   for (int i = 0; i < passes; ++i) {
+    poll(interrupted);
     const Stopwatch watch;
     body();
     best = std::min(best, watch.seconds());
@@ -60,7 +61,7 @@ void flush_lines(const char* data, size_t bytes) {
   _mm_mfence();
 }
 
-double measure_read(int threads) {
+double measure_read(int threads, const Interrupted& interrupted) {
   // Enough for a thread to read for a millisecond. Lines are flushed before each pass, so that the
   // size of the last-level cache, hundreds of MiB on some machines, does not matter.
   constexpr size_t kLeast = size_t{64} << 20, kOfThread = size_t{8} << 20;
@@ -78,7 +79,7 @@ double measure_read(int threads) {
   double seconds = 1e300;
   for (int pass = 0; pass < 10; ++pass) {
     on_each_thread([&](const char* part) { flush_lines(part, bytes); });
-    seconds = std::min(seconds, best_seconds(1, [&] {
+    seconds = std::min(seconds, best_seconds(1, interrupted, [&] {
       on_each_thread([&](const char* part) {
         uint64_t sum = 0;
         cpu_table().read_probe({.sum = &sum, .data = part}, {0, blocks});
@@ -88,9 +89,9 @@ double measure_read(int threads) {
   return static_cast<double>(bytes) * threads / seconds * 1e-9;
 }
 
-double measure_fma(int threads) {
+double measure_fma(int threads, const Interrupted& interrupted) {
   constexpr int kItems = 2000;  // 2 GFLOP a thread, tens of milliseconds
-  const double seconds = best_seconds(3, [&] {
+  const double seconds = best_seconds(3, interrupted, [&] {
 #pragma omp parallel for schedule(static, 1) num_threads(threads)
     for (int t = 0; t < threads; ++t) {
       float sum = 0;
@@ -100,11 +101,11 @@ double measure_fma(int threads) {
   return double{kFmaProbeFlops} * kItems * threads / seconds * 1e-9;
 }
 
-double measure_gemm(DType dtype) {
+double measure_gemm(DType dtype, const Interrupted& interrupted) {
   if (!OneDnnGemm::supports(dtype)) return 0;
   const OneDnnGemm gemm(512, 4096, 4096, dtype);  // compute-bound, like a prefill chunk
   gemm.run();
-  return gemm.flops() / best_seconds(5, [&] { gemm.run(); }) * 1e-9;
+  return gemm.flops() / best_seconds(5, interrupted, [&] { gemm.run(); }) * 1e-9;
 }
 
 std::string boot_id() {
@@ -134,12 +135,12 @@ std::string cache_key(int threads) {
 
 }  // namespace
 
-Ceilings measure_ceilings(int threads) {
+Ceilings measure_ceilings(int threads, const Interrupted& interrupted) {
   Ceilings c{.threads = threads, .isa = isa_in_use()};
-  c.mem_read_gbps = measure_read(threads);
-  c.f32_gflops = measure_fma(threads);
-  c.gemm_f32_gflops = measure_gemm(DType::f32);
-  c.gemm_bf16_gflops = measure_gemm(DType::bf16);
+  c.mem_read_gbps = measure_read(threads, interrupted);
+  c.f32_gflops = measure_fma(threads, interrupted);
+  c.gemm_f32_gflops = measure_gemm(DType::f32, interrupted);
+  c.gemm_bf16_gflops = measure_gemm(DType::bf16, interrupted);
   return c;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/cpu_features.h"
+#include "base/interrupt.h"
 
 namespace tandem::bench {
 
@@ -28,7 +29,8 @@ struct Ceilings {
 
 /// Measures now, with the ISA in use: about a second, and some 150 MiB (8 MiB more a thread beyond
 /// eight).
-Ceilings measure_ceilings(int threads);
+/// errors   kind interrupted
+Ceilings measure_ceilings(int threads, const Interrupted& interrupted = {});
 
 /// TANDEM_CACHE_DIR, else ~/.cache/tandem.
 std::filesystem::path default_cache_dir();

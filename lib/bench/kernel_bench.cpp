@@ -12,7 +12,7 @@ std::string percent(double share) {
 }  // namespace
 
 KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
-                             const Ceilings& ceilings) {
+                             const Ceilings& ceilings, const Interrupted& interrupted) {
   const PreparedCase prepared = c.prepare();
   prepared.run();
   if (const std::string difference = prepared.mismatch(); !difference.empty())
@@ -22,24 +22,33 @@ KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
         .hint("this is a bug or a broken CPU: compare with TANDEM_ISA=scalar");
   CacheFlusher flusher;
   const Body before = c.rotates ? Body{} : Body([&] { flusher.flush(); });
+  const Body run = [&] {
+    poll(interrupted);
+    prepared.run();
+  };
   KernelResult r;
   if (prepared.baseline) {
-    r.baseline = compare(prepared.run, prepared.baseline, rules, before);
+    r.baseline = compare(run, prepared.baseline, rules, before);
     r.samples = r.baseline->a;
   } else {
-    r.samples = measure(prepared.run, rules, before);
+    r.samples = measure(run, rules, before);
   }
   r.roofline = roofline(c.work, median(r.samples.ms), ceilings, c.dtype);
   return r;
 }
 
-Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings& ceilings) {
+Record kernel_record(const KernelCase& c, const Ceilings& ceilings) {
   Record record("kernel-bench", &ceilings);
   record.group("workload") = {{"family", c.family},
                               {"kernel", c.name},
                               {"shape", c.shape},
                               {"dtype", dtype_name(c.dtype)},
                               {"cold", c.rotates ? "rotated copies" : "L2 flushed"}};
+  return record;
+}
+
+Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings& ceilings) {
+  Record record = kernel_record(c, ceilings);
   record.set_timing("step", r.samples);
   record.set_roofline(c.work, r.roofline);
   record.set_memory("cpu", "planned_peak", c.memory_bytes);
@@ -72,18 +81,23 @@ io::Table kernel_table() {
 std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) {
   const Summary s = summarize(r.samples.ms);
   const bool computes = c.work.flops > 0;
+  const double read = r.roofline.frac_of_copy;
   return {c.name,
           c.shape,
           dtype_name(c.dtype),
           fmt::format("{:.4g}", s.p50),
           fmt::format("{:.1f}", 100 * s.stddev / s.mean),
           fmt::format("{:.1f}", r.roofline.achieved_gbps),
-          percent(r.roofline.frac_of_copy),
+          read <= 1 ? percent(read) : "",
           computes ? fmt::format("{:.0f}", r.roofline.achieved_gflops) : "",
           computes ? percent(r.roofline.frac_of_matmul) : "",
           r.baseline
               ? fmt::format("{} % of {}", percent(1 / r.baseline->ratio), c.baseline_name)
               : ""};
+}
+
+std::vector<std::string> failed_kernel_row(const KernelCase& c) {
+  return {c.name, c.shape, dtype_name(c.dtype), "", "", "", "", "", "", "differs from its reference"};
 }
 
 std::string describe(const Ceilings& c) {

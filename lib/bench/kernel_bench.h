@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "bench/kernel_cases.h"
 #include "bench/record.h"
 #include "io/table.h"
@@ -16,17 +17,23 @@ struct KernelResult {
   std::optional<Comparison> baseline;  // a: this kernel, b: the library alone
 };
 
-/// Checks the case against its reference, then times it.
-/// errors   kind numeric: the kernel and its reference differ; says where
+/// Checks the case against its reference, then times it; polls before every run.
+/// errors   kind numeric: the kernel and its reference differ; says where; kind interrupted
 KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
-                             const Ceilings& ceilings);
+                             const Ceilings& ceilings, const Interrupted& interrupted = {});
 
 /// The record of a result, as far as this module knows it.
 Record kernel_record(const KernelCase& c, const KernelResult& r, const Ceilings& ceilings);
 
-/// A table with the columns of kernel_row.
+/// The record of a case that has no result.
+Record kernel_record(const KernelCase& c, const Ceilings& ceilings);
+
+/// A table with the columns of kernel_row. "% read" is a share of the memory read rate; it is empty
+/// where the bytes come faster than that, from a cache or as writes: no share of that limit then.
 io::Table kernel_table();
 std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r);
+/// The row of a case that differs from its reference.
+std::vector<std::string> failed_kernel_row(const KernelCase& c);
 
 /// One line about what the shares are shares of.
 std::string describe(const Ceilings& c);

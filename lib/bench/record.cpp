@@ -139,14 +139,6 @@ void Record::set_memory(const std::string& device, const std::string& part, size
   if (bytes > 0) group("memory")[device][part] = bytes;
 }
 
-void Record::set_baseline(const std::string& record_id, const Comparison& c) {
-  group("baseline") = {{"id", record_id},
-                       {"ratio", c.ratio},
-                       {"ci95_low", c.ci95.low},
-                       {"ci95_high", c.ci95.high},
-                       {"pairs", c.pairs()}};
-}
-
 void Record::set_failed(const Error& error) {
   value_["status"] = "failed";
   value_["error"] = {{"kind", kind_name(error.kind())}, {"message", error.what()}};

@@ -32,8 +32,6 @@ class Record {
   void set_roofline(const Work& work, const Roofline& r);
   /// memory.<device>.<part> in bytes.
   void set_memory(const std::string& device, const std::string& part, size_t bytes);
-  /// baseline: this record's variant is `b` of the comparison.
-  void set_baseline(const std::string& record_id, const Comparison& comparison);
   /// status failed and what went wrong.
   void set_failed(const Error& error);
   /// Each text once.

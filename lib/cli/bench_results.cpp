@@ -44,12 +44,28 @@ BenchResults::BenchResults(Context& cx, const std::filesystem::path& path, io::T
     return;
   }
   if (cx.resume()) done_ = read_results(path, cx.info.name);
-  if (cx.file_mode() != FileMode::append) ResultFile(path, cx.file_mode(), cx.out).commit();
-  file_ = std::make_unique<ResultFile>(path, FileMode::append, cx.out);
+  path_ = path;
+  // Told now rather than after the first measurement; pipes and devices are simply written.
+  const bool exists = std::filesystem::exists(path);
+  if (!exists || (std::filesystem::is_regular_file(path) && cx.file_mode() != FileMode::append))
+    check_new_file(path, cx.file_mode());
+}
+
+void BenchResults::write(const std::string& line) {
+  if (file_) return file_->write(line);
+  if (path_.empty()) return;
+  // The file appears with its first record: a run that is stopped before leaves nothing behind.
+  if (cx_.file_mode() != FileMode::append) {
+    ResultFile first(path_, cx_.file_mode(), cx_.out);
+    first.write(line);
+    first.commit();
+  }
+  file_ = std::make_unique<ResultFile>(path_, FileMode::append, cx_.out);
+  if (cx_.file_mode() == FileMode::append) file_->write(line);
 }
 
 void BenchResults::add(const bench::Record& record, std::vector<std::string> row) {
-  if (file_) file_->write(record.line());
+  write(record.line());
   table_.add_row(std::move(row));
   ++n_ok_;
 }
@@ -57,7 +73,7 @@ void BenchResults::add(const bench::Record& record, std::vector<std::string> row
 void BenchResults::add_failure(bench::Record record, std::vector<std::string> row,
                                const Error& error) {
   record.set_failed(error);
-  if (file_) file_->write(record.line());
+  write(record.line());
   table_.add_row(std::move(row));
   cx_.terminal.error(error);
   failure_ = exit_status(error.kind());

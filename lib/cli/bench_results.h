@@ -32,8 +32,11 @@ class BenchResults {
   int finish();
 
  private:
+  void write(const std::string& line);
+
   Context& cx_;
-  std::unique_ptr<ResultFile> file_;
+  std::filesystem::path path_;        // empty: records go to standard output, or nowhere
+  std::unique_ptr<ResultFile> file_;  // null before the first record of path_
   std::set<Key> done_;
   io::Table table_;
   int n_ok_ = 0, failure_ = 0;

@@ -85,6 +85,8 @@ decode::EngineSpec Generation::engine_spec() const {
   spec.max_seqs = batch + (prefix ? 1 : 0);
   spec.max_tokens = static_cast<int>(longest);
   spec.total_tokens = shared + own;
+  // A state's last token runs again when nothing follows it.
+  spec.restored_tokens = std::max<int64_t>(0, static_cast<int64_t>(n_saved()) - 1);
   spec.caches = {recipe_.cache};
   return spec;
 }

@@ -23,7 +23,6 @@ class Output {
   void write(std::string_view piece);
   void line(std::string_view text);
   void flush();
-  bool is_tty() const { return is_tty_; }
 
  private:
   Terminal& terminal_;

@@ -16,12 +16,12 @@ int max_rows(const EngineSpec& s) {
 model::Llama::Options model_options(const EngineSpec& s) {
   return {.dtype = ops::weight_dtype(s.compute), .max_rows = max_rows(s),
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs), .max_position = s.max_tokens,
-          .max_tokens = s.total_tokens, .interrupted = s.interrupted};
+          .max_tokens = s.total_tokens - s.restored_tokens, .interrupted = s.interrupted};
 }
 
 kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
   return {.geometry = model::geometry_of(c, ops::weight_dtype(s.compute)), .max_seqs = s.max_seqs,
-          .max_tokens = s.max_tokens, .total_tokens = s.total_tokens, .max_rows = max_rows(s),
+          .max_prompts = s.max_prompts, .max_tokens = s.max_tokens, .total_tokens = s.total_tokens, .max_rows = max_rows(s),
           .policies = s.caches};
 }
 

@@ -18,8 +18,10 @@ struct EngineSpec {
   DType compute = DType::bf16;
   int prefill_chunk = 2048;    // rows of one prefill forward
   int max_seqs = 1;            // sequences alive at once
+  int max_prompts = 0;         // of them, all but forks that add little (kv/cache.h); 0 = all
   int max_tokens = 0;          // of one sequence
   int64_t total_tokens = 0;    // over all sequences, shared prefixes counted once
+  int64_t restored_tokens = 0; // of these, what a saved state brings and no forward runs again
   int max_logit_rows = 1;      // rows whose logits are alive at once, at least max_seqs
   std::vector<recipe::Cache> caches;  // the policies that share the store
   Interrupted interrupted = {};       // polled while weights load, and within every forward

@@ -216,6 +216,7 @@ decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DT
   spec.compute = compute;
   spec.prefill_chunk = std::max(prefill_chunk, static_cast<int>(kMaxTailTokens));
   spec.max_seqs = 2 * group;  // each prefill and one fork of it
+  spec.max_prompts = group;
   spec.max_tokens = max_tokens;
   spec.total_tokens = group * (int64_t{max_tokens} + static_cast<int64_t>(kMaxTailTokens));
   spec.max_logit_rows = 64;  // logits of a group's rows come in pieces

@@ -35,8 +35,8 @@ size_t q_elements(const Cache::Spec& s) {
 }
 
 Bounds bounds_of(const Cache::Spec& s) {
-  return {.geometry = s.geometry, .max_seqs = s.max_seqs, .max_tokens = s.max_tokens,
-          .total_tokens = s.total_tokens};
+  return {.geometry = s.geometry, .max_seqs = s.max_seqs, .max_prompts = s.max_prompts,
+          .max_tokens = s.max_tokens, .total_tokens = s.total_tokens};
 }
 
 /// Names the buffers of the i-th policy of a run.

@@ -169,15 +169,6 @@ void Checkpoint::drop_pages(const io::TensorView& tensor) const {
   if (it != shard_of_.end()) shards_[it->second].drop_pages(tensor);
 }
 
-size_t Checkpoint::total_bytes() const {
-  size_t sum = 0;
-  for (const auto& [name, shard] : shard_of_) {
-    const io::TensorEntry& entry = *shards_[shard].find(name);
-    sum += entry.end - entry.begin;
-  }
-  return sum;
-}
-
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
   if (looks_quantised(checkpoint))
     throw input_error(checkpoint.where(),

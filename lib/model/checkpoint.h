@@ -35,8 +35,6 @@ class Checkpoint {
   /// Gives the physical pages of a tensor back once it has been packed.
   void drop_pages(const io::TensorView& tensor) const;
 
-  /// Bytes of all tensors that the checkpoint lists.
-  size_t total_bytes() const;
   const std::vector<io::Safetensors>& shards() const { return shards_; }
 
  private:

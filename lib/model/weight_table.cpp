@@ -9,32 +9,31 @@ namespace {
 
 struct WeightInfo {
   Weight weight;
-  std::string_view name;        // ours
   std::string_view checkpoint;  // Hugging Face's, after "model.layers.N." if per_layer
   bool per_layer;
 };
 
 // In the order of the enumeration, so that the value is the index.
 constexpr std::array kWeights = {
-    WeightInfo{Weight::tok_emb, "tok_emb", "model.embed_tokens.weight", false},
-    WeightInfo{Weight::attn_norm, "attn_norm", "input_layernorm.weight", true},
-    WeightInfo{Weight::wq, "wq", "self_attn.q_proj.weight", true},
-    WeightInfo{Weight::wk, "wk", "self_attn.k_proj.weight", true},
-    WeightInfo{Weight::wv, "wv", "self_attn.v_proj.weight", true},
-    WeightInfo{Weight::wo, "wo", "self_attn.o_proj.weight", true},
-    WeightInfo{Weight::bq, "bq", "self_attn.q_proj.bias", true},
-    WeightInfo{Weight::bk, "bk", "self_attn.k_proj.bias", true},
-    WeightInfo{Weight::bv, "bv", "self_attn.v_proj.bias", true},
-    WeightInfo{Weight::bo, "bo", "self_attn.o_proj.bias", true},
-    WeightInfo{Weight::ffn_norm, "ffn_norm", "post_attention_layernorm.weight", true},
-    WeightInfo{Weight::w_gate, "w_gate", "mlp.gate_proj.weight", true},
-    WeightInfo{Weight::w_up, "w_up", "mlp.up_proj.weight", true},
-    WeightInfo{Weight::w_down, "w_down", "mlp.down_proj.weight", true},
-    WeightInfo{Weight::b_gate, "b_gate", "mlp.gate_proj.bias", true},
-    WeightInfo{Weight::b_up, "b_up", "mlp.up_proj.bias", true},
-    WeightInfo{Weight::b_down, "b_down", "mlp.down_proj.bias", true},
-    WeightInfo{Weight::out_norm, "out_norm", "model.norm.weight", false},
-    WeightInfo{Weight::lm_head, "lm_head", "lm_head.weight", false},
+    WeightInfo{Weight::tok_emb, "model.embed_tokens.weight", false},
+    WeightInfo{Weight::attn_norm, "input_layernorm.weight", true},
+    WeightInfo{Weight::wq, "self_attn.q_proj.weight", true},
+    WeightInfo{Weight::wk, "self_attn.k_proj.weight", true},
+    WeightInfo{Weight::wv, "self_attn.v_proj.weight", true},
+    WeightInfo{Weight::wo, "self_attn.o_proj.weight", true},
+    WeightInfo{Weight::bq, "self_attn.q_proj.bias", true},
+    WeightInfo{Weight::bk, "self_attn.k_proj.bias", true},
+    WeightInfo{Weight::bv, "self_attn.v_proj.bias", true},
+    WeightInfo{Weight::bo, "self_attn.o_proj.bias", true},
+    WeightInfo{Weight::ffn_norm, "post_attention_layernorm.weight", true},
+    WeightInfo{Weight::w_gate, "mlp.gate_proj.weight", true},
+    WeightInfo{Weight::w_up, "mlp.up_proj.weight", true},
+    WeightInfo{Weight::w_down, "mlp.down_proj.weight", true},
+    WeightInfo{Weight::b_gate, "mlp.gate_proj.bias", true},
+    WeightInfo{Weight::b_up, "mlp.up_proj.bias", true},
+    WeightInfo{Weight::b_down, "mlp.down_proj.bias", true},
+    WeightInfo{Weight::out_norm, "model.norm.weight", false},
+    WeightInfo{Weight::lm_head, "lm_head.weight", false},
 };
 
 constexpr bool in_enum_order() {
@@ -54,8 +53,6 @@ std::vector<Weight> select(const ModelConfig& config, bool per_layer) {
 }
 
 }  // namespace
-
-std::string_view weight_name(Weight weight) { return info(weight).name; }
 
 bool is_per_layer(Weight weight) { return info(weight).per_layer; }
 

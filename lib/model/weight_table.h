@@ -32,7 +32,6 @@ enum class Weight : uint8_t {
   lm_head,
 };
 
-std::string_view weight_name(Weight weight);  // "wq"
 bool is_per_layer(Weight weight);
 
 /// Name in a Hugging Face checkpoint: (wq, 3) -> "model.layers.3.self_attn.q_proj.weight". `layer`

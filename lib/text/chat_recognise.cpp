@@ -105,29 +105,6 @@ ChatTemplate recognise_chat_template(std::string_view jinja, const Tokenizer& to
   return form;
 }
 
-ChatTemplate named_chat_template(std::string_view name, const Tokenizer& tokenizer) {
-  ChatTemplate form = with_tokens(tokenizer);
-  if (name == "llama-2") {
-    form.family = ChatFamily::llama_2;
-    form.begins_with_bos = true;
-  } else if (name == "llama-3") {
-    form.family = ChatFamily::llama_3;
-    form.begins_with_bos = form.trims_content = true;
-  } else if (name == "chatml") {
-    form.family = ChatFamily::chatml;
-  } else if (name == "mistral") {
-    form.family = ChatFamily::mistral;
-    form.begins_with_bos = true;
-    form.user_open = "[INST] ";
-    form.user_close = "[/INST]";
-    form.assistant_open = " ";
-    form.system = ChatTemplate::System::last_user;
-  } else {
-    throw usage_error("chat template", "unknown name '{}'", name).hint(kRemedy);
-  }
-  return form;
-}
-
 ChatTemplate load_chat_template(const std::filesystem::path& model_folder,
                                 const Tokenizer& tokenizer) {
   const TokenizerConfig config = load_tokenizer_config(model_folder);

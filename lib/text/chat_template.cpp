@@ -114,20 +114,6 @@ std::string render_mistral(const ChatTemplate& form, std::span<const ChatMessage
 
 }  // namespace
 
-const char* chat_family_name(ChatFamily family) {
-  switch (family) {
-    case ChatFamily::llama_2:
-      return "llama-2";
-    case ChatFamily::llama_3:
-      return "llama-3";
-    case ChatFamily::chatml:
-      return "chatml";
-    case ChatFamily::mistral:
-      return "mistral";
-  }
-  return "?";
-}
-
 RenderedChat ChatTemplate::render(std::span<const ChatMessage> messages,
                                   const ChatOptions& options) const {
   check_messages(messages, options.where);

@@ -54,15 +54,10 @@ struct ChatTemplate {
   RenderedChat render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 };
 
-const char* chat_family_name(ChatFamily family);
-
 /// Recognises a Jinja template; `where` names its file.
 /// errors   kind input: none of the four families (named in the message), or an unknown variant
 ChatTemplate recognise_chat_template(std::string_view jinja, const Tokenizer& tokenizer,
                                      const std::string& where);
-/// The family by name ("llama-2", "llama-3", "chatml", "mistral") in its most usual form.
-/// errors   kind usage: an unknown name
-ChatTemplate named_chat_template(std::string_view name, const Tokenizer& tokenizer);
 /// Template of a model folder: chat_template.jinja or tokenizer_config.json.
 /// errors   kind input: the model has none, or as recognise_chat_template
 ChatTemplate load_chat_template(const std::filesystem::path& model_folder,

@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "bench/hardware.h"
 #include "bench/harness.h"
+#include "bench/kernel_bench.h"
 #include "bench/roofline.h"
 #include "io/file.h"
 
@@ -97,6 +98,7 @@ TEST_SUITE("bench/roofline") {
   TEST_CASE("ceilings are measured once and then read back") {
     const auto dir = std::filesystem::path(TANDEM_BINARY_DIR) / "test_bench_cache";
     std::filesystem::remove_all(dir);
+    CHECK(!known_ceilings(1, dir));
     const Ceilings first = cached_ceilings(1, 0.0, dir);
     CHECK(first.mem_read_gbps > 0.1);
     CHECK(first.f32_gflops > 0.1);
@@ -105,7 +107,41 @@ TEST_SUITE("bench/roofline") {
     const Ceilings second = cached_ceilings(1, 0.0, dir);
     CHECK(second.mem_read_gbps == first.mem_read_gbps);
     CHECK(second.gemm_f32_gflops == first.gemm_f32_gflops);
+    CHECK(known_ceilings(1, dir)->mem_read_gbps == first.mem_read_gbps);
+    CHECK(!known_ceilings(2, dir));
     CHECK(io::read_file(dir / "ceilings.json").find("boot_id") != std::string::npos);
     std::filesystem::remove_all(dir);
+  }
+}
+
+TEST_SUITE("bench/kernel") {
+  TEST_CASE("rates beyond the memory's are no share of it") {
+    const Ceilings c{.threads = 1, .mem_read_gbps = 20, .f32_gflops = 100};
+    KernelCase kernel;
+    kernel.work.bytes = 1e7;
+    for (const auto& [ms, cell] : {std::pair<double, std::string>{1.0, "50"}, {0.5, "100"}, {0.4, ""}}) {
+      KernelResult r;
+      r.samples.ms = {ms, ms};
+      r.roofline = roofline(kernel.work, ms, c, DType::f32);
+      CHECK(kernel_row(kernel, r).at(6) == cell);
+    }
+    KernelResult any;
+    any.samples.ms = {1};
+    CHECK(failed_kernel_row(kernel).size() == kernel_row(kernel, any).size());
+  }
+
+  TEST_CASE("a wrong kernel and an interruption are told apart") {
+    KernelCase kernel;
+    const auto kind = [&](const char* difference, bool stop) {
+      kernel.prepare = [=] { return PreparedCase{[] {}, [=] { return std::string(difference); }}; };
+      try {
+        run_kernel_case(kernel, {.min_seconds = 60}, {}, [=] { return stop; });
+      } catch (const Error& e) {
+        return e.kind();
+      }
+      return ErrorKind::internal;
+    };
+    CHECK(kind("element 3 differs", false) == ErrorKind::numeric);
+    CHECK(kind("", true) == ErrorKind::interrupted);
   }
 }

@@ -71,14 +71,6 @@ TEST_SUITE("bench/record") {
     r.set_memory("cpu", "tables", 0);  // unknown is absent
     CHECK(r.json().at("memory").at("cpu") == Json{{"kv", 4096}});
 
-    Comparison comparison;
-    comparison.a.ms = {2, 2};
-    comparison.ratio = 1.5;
-    comparison.ci95 = {1.4, 1.6};
-    r.set_baseline("01J9", comparison);
-    CHECK(r.json().at("baseline").at("pairs") == 2);
-    CHECK(r.json().at("baseline").at("ci95_low") == 1.4);
-
     r.set_failed(Error::make(ErrorKind::memory, "kv", "needs 3 GiB"));
     CHECK(r.json().at("status") == "failed");
     CHECK(r.json().at("error").at("kind") == "memory");

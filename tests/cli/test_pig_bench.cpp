@@ -137,6 +137,17 @@ TEST_SUITE("cli/pig_bench") {
     CHECK(run.seconds < 5);
   }
 
+  TEST_CASE("an interruption before the first record leaves no file behind") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "out.jsonl").string();
+    const std::string command = "timeout --preserve-status -s INT 2 " TANDEM_PIG_BENCH
+                                " -m tiny-16m -s run.context=4096 -s run.batch=16"
+                                " -s bench.random_kv=true -s bench.min_time=5min --phase decode -o ";
+    CHECK(run_shell(command + path).status == 130);
+    CHECK(folder.n_files() == 0);
+    CHECK(run_shell(command + path).status == 130);  // not refused either
+  }
+
   TEST_CASE("the installed recipes are valid") {
     for (const char* name : {"pig/compare", "pig/bench-llama-3.2-1b"}) {
       const Outcome check = pig_bench({"-r", name, "--check"});

@@ -11,8 +11,8 @@ inline AttendListFn* attend_list_of(Isa isa) {
 }
 
 struct ListedKeys {
-  std::vector<int32_t> ids;
-  std::vector<float> bias, norms;  // of the ids; of all tokens
+  std::vector<int32_t> ids = {};
+  std::vector<float> bias = {}, norms = {};  // of the ids; of all tokens
 };
 
 /// One query over a sequence in scattered pages. What lies outside the sequence and the KV head is
@@ -30,8 +30,13 @@ struct ListCase {
   float v_max = 0;
 
   ListCase(DType type, int tokens, int dim, size_t offset = 0)
-      : n(tokens), d(dim), dtype(type), q(type, static_cast<size_t>(dim), offset),
-        k(type, pool_size(), offset), v(type, pool_size(), offset), stream(7, static_cast<uint32_t>(dim)),
+      : n(tokens),
+        d(dim),
+        dtype(type),
+        q(type, static_cast<size_t>(dim), offset),
+        k(type, pool_size(), offset),
+        v(type, pool_size(), offset),
+        stream(7, static_cast<uint32_t>(dim)),
         scale(1 / std::sqrt(static_cast<float>(dim))) {
     const int n_pages = (n + kPage - 1) / kPage;
     for (int i = 0; i < n_pages; ++i) pages.push_back((7 * i + 3) % spare_pages());
@@ -86,17 +91,29 @@ struct ListCase {
   Result run(AttendListFn* fn) {
     std::vector<KeySegment> segments;
     for (const ListedKeys& list : lists)
-      segments.push_back({.ids = list.ids.data(), .n = static_cast<int>(list.ids.size()),
+      segments.push_back({.ids = list.ids.data(),
+                          .n = static_cast<int>(list.ids.size()),
                           .bias = list.bias.empty() ? nullptr : list.bias.data(),
                           .norms = list.norms.empty() ? nullptr : list.norms.data()});
     double q_norm = 0;
     for (int c = 0; c < d; ++c) q_norm += std::pow(q.get(static_cast<size_t>(c)), 2);
     Result r{std::vector<float>(static_cast<size_t>(d), NAN), NAN};
-    fn({.o = r.o.data(), .lse = &r.lse, .q = q.data(), .k_pool = k.data(), .v_pool = v.data(),
-        .pages = pages.data(), .segments = segments.data(),
-        .n_segments = static_cast<int>(segments.size()), .n_kv_heads = kHeads, .kv_head = kHead,
-        .d = d, .dtype = dtype, .scale = scale, .log_u = log_u.data(),
-        .log_u_intervals = kIntervals, .q_norm = static_cast<float>(std::sqrt(q_norm)),
+    fn({.o = r.o.data(),
+        .lse = &r.lse,
+        .q = q.data(),
+        .k_pool = k.data(),
+        .v_pool = v.data(),
+        .pages = pages.data(),
+        .segments = segments.data(),
+        .n_segments = static_cast<int>(segments.size()),
+        .n_kv_heads = kHeads,
+        .kv_head = kHead,
+        .d = d,
+        .dtype = dtype,
+        .scale = scale,
+        .log_u = log_u.data(),
+        .log_u_intervals = kIntervals,
+        .q_norm = static_cast<float>(std::sqrt(q_norm)),
         .q_center = q_center});
     return r;
   }
@@ -109,11 +126,12 @@ inline std::string difference(const ListCase& c, const ListCase::Result& got,
   const double tolerance = (c.dtype == DType::bf16 ? 4e-3 : 1e-5) * c.v_max;
   for (size_t i = 0; i < want.o.size(); ++i)
     if (!(std::abs(double{got.o[i]} - want.o[i]) <= tolerance))
-      return "o[" + std::to_string(i) + "] is " + std::to_string(got.o[i]) + ", the reference gives " +
-             std::to_string(want.o[i]);
+      return "o[" + std::to_string(i) + "] is " + std::to_string(got.o[i]) +
+             ", the reference gives " + std::to_string(want.o[i]);
   const bool both_none = got.lse == want.lse;  // -inf
   if (!both_none && !(std::abs(double{got.lse} - want.lse) <= 2e-5 + 1e-6 * std::abs(want.lse)))
-    return "lse is " + std::to_string(got.lse) + ", the reference gives " + std::to_string(want.lse);
+    return "lse is " + std::to_string(got.lse) + ", the reference gives " +
+           std::to_string(want.lse);
   return {};
 }
 

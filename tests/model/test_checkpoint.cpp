@@ -68,9 +68,8 @@ std::string index_error(std::string_view text) {
 }  // namespace
 
 TEST_SUITE("model/weight_table") {
-  TEST_CASE("names on both sides and shapes") {
+  TEST_CASE("names in checkpoints and shapes") {
     ModelConfig c = small_config();
-    CHECK(weight_name(Weight::w_down) == "w_down");
     CHECK(checkpoint_name(Weight::wq, 3) == "model.layers.3.self_attn.q_proj.weight");
     CHECK(checkpoint_name(Weight::ffn_norm, 0) == "model.layers.0.post_attention_layernorm.weight");
     CHECK(checkpoint_name(Weight::out_norm) == "model.norm.weight");
@@ -93,7 +92,6 @@ TEST_SUITE("model/checkpoint") {
       const Checkpoint checkpoint = Checkpoint::open(folder);
       const ModelConfig config = load_config(folder);
       CHECK_NOTHROW(check_checkpoint(config, checkpoint));
-      CHECK(checkpoint.total_bytes() == 2 * static_cast<size_t>(n_params(config)));
       const io::TensorView wq = checkpoint.weight(Weight::wq, 1);
       CHECK(wq.dtype == DType::bf16);
       CHECK(wq.shape == io::Shape{config.q_dim(), config.dim});
@@ -175,7 +173,6 @@ TEST_SUITE("model/checkpoint") {
       const Checkpoint checkpoint = Checkpoint::open(folder.path());
       CHECK(checkpoint.shards().size() == 2);
       CHECK_NOTHROW(check_checkpoint(c, checkpoint));
-      CHECK(checkpoint.total_bytes() == 4 * static_cast<size_t>(n_params(c)));
       CHECK(checkpoint.weight(Weight::wo, 1).bytes.size() == 256);
     }
     map["ghost"] = "one.safetensors";

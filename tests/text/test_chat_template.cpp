@@ -128,16 +128,6 @@ TEST_SUITE("text/chat_template") {
     CHECK(ids[1] == '[');
   }
 
-  TEST_CASE("by name") {
-    const auto t = with_bos_eos();
-    CHECK(named_chat_template("mistral", *t).render(kWithSystem).text ==
-          rendered(kMistral3, kWithSystem));
-    CHECK(named_chat_template("llama-2", *t).render(kTurns).text == rendered(kLlama2, kTurns));
-    CHECK(named_chat_template("llama-3", *t).render(kTurns).text == rendered(kLlama3, kTurns));
-    CHECK(named_chat_template("chatml", *t).render(kTurns).text == rendered(kChatml, kTurns));
-    CHECK(error_of([&] { named_chat_template("alpaca", *t); }).kind() == ErrorKind::usage);
-  }
-
   TEST_CASE("what cannot be rendered is refused with a remedy") {
     for (const char* jinja :
          {"{{ messages }}", "", "[INST] but no literals", "<|im_start|><|im_end|><think>",

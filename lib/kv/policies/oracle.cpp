@@ -62,8 +62,10 @@ class OraclePolicy final : public Policy, public KeySelector {
                                  nullptr});
       else
         list.segments.push_back({ids, keep_best(n, budget, s, ids), nullptr, nullptr});
+      // Every key is scored, once for the heads of a group.
       list.index_bytes = static_cast<double>(n) * static_cast<double>(d) *
-                         static_cast<double>(dtype_bytes(bounds_.geometry.dtype));
+                         static_cast<double>(dtype_bytes(bounds_.geometry.dtype)) /
+                         static_cast<double>(lists.size());
     }
   }
 

@@ -53,7 +53,9 @@ class QuestPolicy final : public SparsePolicy {
       int32_t* ids = s.ids + h * static_cast<size_t>(bounds().max_tokens);
       for (int i = 0; i < n_read; ++i) std::iota(ids + i * page_, ids + (i + 1) * page_, s.order[i] * page_);
       lists[h].segments.push_back({ids, n_read * page_, nullptr, nullptr});
-      lists[h].index_bytes = 2.0 * n_pages * static_cast<double>(d) * sizeof(float);
+      // The heads of a group pass over the same bounds.
+      lists[h].index_bytes = 2.0 * n_pages * static_cast<double>(d) * sizeof(float) /
+                             static_cast<double>(lists.size());
     }
   }
 

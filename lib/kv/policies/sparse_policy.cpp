@@ -30,6 +30,7 @@ SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int
       layers_(sparse_layers(cache, bounds.geometry)),
       ordinal_(static_cast<size_t>(bounds.geometry.n_layers), -1),
       index_({.max_seqs = bounds.max_seqs,
+              .max_prompts = bounds.max_prompts,
               .max_tokens = bounds.max_tokens,
               .total_tokens = bounds.total_tokens,
               .sinks = sinks,

@@ -16,9 +16,10 @@ TokenIndex::TokenIndex(const Spec& spec) : spec_(spec) {
   const int most = std::max(1, spec.max_tokens - spec.sinks);
   capacity_ = std::min(spec.max_block, round_up(most, kPageTokens));
   const int64_t for_each = (most + capacity_ - 1) / capacity_;
+  const int64_t writers = spec.max_prompts > 0 ? spec.max_prompts : spec.max_seqs;
   // As many blocks as the tokens fill, and one more for every sequence that may end in its own.
-  const int64_t for_all = (spec.total_tokens + capacity_ - 1) / capacity_ + spec.max_seqs;
-  n_blocks_ = static_cast<int>(std::min(for_each * spec.max_seqs, for_all));
+  const int64_t for_all = (spec.total_tokens + capacity_ - 1) / capacity_ + writers;
+  n_blocks_ = static_cast<int>(std::min(for_each * writers, for_all));
   slots_.assign(static_cast<size_t>(spec.max_seqs), {spec.sinks, {}});
   refs_.resize(static_cast<size_t>(n_blocks_));
   for (int block = n_blocks_; block-- > 0;) free_.push_back(block);
@@ -31,7 +32,8 @@ int TokenIndex::block_tokens(int slot, int i) const {
 int TokenIndex::wanted_end(int slot, int length, bool prompt) const {
   const int now = end(slot), room = std::max(0, length - spec_.recent - begin());
   const int wanted = begin() + room / spec_.unit * spec_.unit;
-  return prompt || wanted - now >= kRoll ? std::max(now, wanted) : now;
+  const bool first = prompt && now <= begin();
+  return first || wanted - now >= kRoll ? std::max(now, wanted) : now;
 }
 
 std::vector<TokenIndex::Piece> TokenIndex::extend(int slot, int end) {

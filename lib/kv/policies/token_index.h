@@ -12,6 +12,7 @@ class TokenIndex {
  public:
   struct Spec {
     int max_seqs = 1;
+    int max_prompts = 0;  // of them, those that write blocks of their own; 0 = all
     int max_tokens = 0;
     int64_t total_tokens = 0;
     int sinks = 4;
@@ -42,8 +43,8 @@ class TokenIndex {
     int token = 0;     // first new token of the sequence
     int n = 0;
   };
-  /// Where the index of a sequence of `length` tokens should end: all but the recent ones; `prompt`
-  /// does not wait for kRoll.
+  /// Where the index of a sequence of `length` tokens should end: all but the recent ones. Beyond a
+  /// first `prompt`, tokens are added kRoll or more at a time, so that short forks share every block.
   int wanted_end(int slot, int length, bool prompt) const;
   /// Extends the index to `end` and says what must be written where.
   std::vector<Piece> extend(int slot, int end);

@@ -1,0 +1,46 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+
+namespace {
+
+Outcome kernel_bench(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"-t", "1", "--family", "norm", "-s", "bench.rows=[64]", "-s",
+                                     "bench.dim=256", "-s", "bench.min_time=10ms"});
+  return run_process(TANDEM_KERNEL_BENCH, {.arguments = std::move(arguments)});
+}
+
+}  // namespace
+
+TEST_SUITE("cli/kernel-bench") {
+  TEST_CASE("-o takes records, standard output the table") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "out.jsonl").string();
+    const Outcome run = kernel_bench({"--format", "csv", "-o", path});
+    REQUIRE(run.status == 0);
+    CHECK(run.out.starts_with("kernel,shape,type,ms,"));
+    std::istringstream lines(file_text(path));
+    int n = 0;
+    for (std::string line; std::getline(lines, line); ++n)
+      CHECK(nlohmann::json::parse(line).at("tool") == "kernel-bench");
+    CHECK(n == std::count(run.out.begin(), run.out.end(), '\n') - 1);
+    CHECK(kernel_bench({"-o", path}).status == 2);  // exists
+  }
+
+  TEST_CASE("an interruption within a case ends the run at once and leaves no file behind") {
+    const TemporaryFolder folder;
+    const Outcome run =
+        run_shell("timeout --preserve-status -s INT 3 " TANDEM_KERNEL_BENCH
+                  " --family norm -t 1 -s bench.rows=[16384] -s bench.min_time=5min -o " +
+                  (folder / "out.jsonl").string());
+    CHECK(run.status == 130);
+    CHECK(run.seconds < 5);
+    CHECK(folder.n_files() == 0);
+  }
+}
