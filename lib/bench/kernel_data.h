@@ -17,6 +17,7 @@ KernelCases attention_cases(const KernelShapes& s);
 KernelCases silu_cases(const KernelShapes& s);
 KernelCases lsh_cases(const KernelShapes& s);
 KernelCases signature_cases(const KernelShapes& s);
+KernelCases attend_cases(const KernelShapes& s);
 KernelCases sample_cases(const KernelShapes& s);
 KernelCases loading_cases(const KernelShapes& s);
 

@@ -55,13 +55,14 @@ struct MagicPigData {
     normalize(g);
     Doubles h = normals(1000 * s + 5, d);
     normalize(h);
-    const Doubles t = normals(1000 * s + 3, n);
+    Doubles t = normals(1000 * s + 3, n);
+    for (double& x : t) x *= 2;
     k = normals(1000 * s + 4, n * d);
     v = normals(1000 * s + 6, n * d);
     for (size_t j = 0; j < d; ++j) q.push_back(12 * e[j]);
     for (size_t i = 0; i < n; ++i)
       for (size_t j = 0; j < d; ++j) {
-        k[i * d + j] += -10 * e[j] + 6 * g[j] + 2 * t[i] * e[j];
+        k[i * d + j] += -10 * e[j] + 6 * g[j] + t[i] * e[j];
         v[i * d + j] += 2 * t[i] * h[j];
       }
   }

@@ -100,7 +100,7 @@ TEST_SUITE("kv/log_u") {
         const auto at = static_cast<size_t>(low);
         const double value = table[at] + (x - low) * (double{table[at + 1]} - table[at]);
         const double u = inclusion_probability(-1 + 2 * x / kIntervals, t.bits, t.tables, 2);
-        worst = test::worse(worst, std::abs(value - std::log(u + 1e-4)));
+        worst = tandem::test::worse(worst, std::abs(value - std::log(u + 1e-4)));
       }
       CHECK(worst <= 5e-5);
     }

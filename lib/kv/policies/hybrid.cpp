@@ -55,6 +55,7 @@ class HybridPolicy final : public SparsePolicy {
 
   void select_keys(const KeyQuery& query, std::byte* scratch,
                    std::span<KeyList> lists) const override {
+    if (index().empty(query.slot)) return;  // the plan's range has all its keys
     const Scratch s(scratch, *this);
     const auto d = static_cast<size_t>(geometry().head_dim);
     const int ord = ordinal(query.layer), n = index().end(query.slot) - index().begin();
@@ -107,9 +108,10 @@ class HybridPolicy final : public SparsePolicy {
 
  private:
   size_t group() const { return static_cast<size_t>(geometry().n_heads / geometry().n_kv_heads); }
-  /// Ids of one head: all tokens, and what selections may write past their last.
+  /// Ids of one head: the exact ones, a tail that may hold all tokens before those already taken are
+  /// dropped, and what selections may write past their last.
   size_t id_room() const {
-    return static_cast<size_t>(bounds().max_tokens) * (tables_ ? 2 : 1) + 64;
+    return static_cast<size_t>(bounds().max_tokens) * (spec_.tail == HybridTail::none ? 1 : 2) + 64;
   }
   /// Scores of one head: whole vectors of whole blocks.
   size_t score_stride() const {

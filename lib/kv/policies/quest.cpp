@@ -36,6 +36,7 @@ class QuestPolicy final : public SparsePolicy {
 
   void select_keys(const KeyQuery& query, std::byte* scratch,
                    std::span<KeyList> lists) const override {
+    if (index().empty(query.slot)) return;  // the plan's range has all its keys
     const Scratch s(scratch, *this);
     const auto d = static_cast<size_t>(geometry().head_dim);
     const int n_pages = index().end(query.slot) / page_;

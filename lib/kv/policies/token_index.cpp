@@ -32,8 +32,9 @@ int TokenIndex::block_tokens(int slot, int i) const {
 int TokenIndex::wanted_end(int slot, int length, bool prompt) const {
   const int now = end(slot), room = std::max(0, length - spec_.recent - begin());
   const int wanted = begin() + room / spec_.unit * spec_.unit;
-  const bool first = prompt && now <= begin();
-  return first || wanted - now >= kRoll ? std::max(now, wanted) : now;
+  const std::vector<int>& blocks = at(slot).blocks;
+  const bool shared = !blocks.empty() && refs_[static_cast<size_t>(blocks.back())] > 1;
+  return (prompt && !shared) || wanted - now >= kRoll ? std::max(now, wanted) : now;
 }
 
 std::vector<TokenIndex::Piece> TokenIndex::extend(int slot, int end) {

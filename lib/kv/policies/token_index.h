@@ -43,8 +43,9 @@ class TokenIndex {
     int token = 0;     // first new token of the sequence
     int n = 0;
   };
-  /// Where the index of a sequence of `length` tokens should end: all but the recent ones. Beyond a
-  /// first `prompt`, tokens are added kRoll or more at a time, so that short forks share every block.
+  /// Where the index of a sequence of `length` tokens should end: all but the recent ones at the end
+  /// of a `prompt`. Otherwise, and where a block would have to be copied first, tokens are added kRoll
+  /// or more at a time, so that short forks share every block.
   int wanted_end(int slot, int length, bool prompt) const;
   /// Extends the index to `end` and says what must be written where.
   std::vector<Piece> extend(int slot, int end);
