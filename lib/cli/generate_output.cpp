@@ -108,6 +108,10 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     j["mem_read_gbps"] = ceilings.mem_read_gbps;
     j["frac_of_mem_read"] = gbps / ceilings.mem_read_gbps;
   }
+  if (const kv::KeyUsage& usage = engine_.cache().usage(0); usage.visible > 0)
+    j["attention"] = {{"policy", engine_.cache().policy(0).name()},
+                      {"selected_keys_frac", usage.selected_share()},
+                      {"fixed_keys_frac", usage.fixed_share()}};
   Json& sequences = j["sequences"] = Json::array();
   for (const auto& [seq, finish] : finished_)
     sequences.push_back({{"seq", seq}, {"finish", decode::finish_name(finish)}});
@@ -134,6 +138,12 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
                         j["read_gbps"].get<double>(), 100 * j["frac_of_mem_read"].get<double>(),
                         j["mem_read_gbps"].get<double>(),
                         j["frac_of_mem_read"].get<double>() > 1 ? " (weights in cache)" : "");
+  if (j.contains("attention"))
+    text += fmt::format("\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "
+                        "sinks, recent and new tokens",
+                        j["attention"]["policy"].get<std::string>(),
+                        100 * j["attention"]["selected_keys_frac"].get<double>(),
+                        100 * j["attention"]["fixed_keys_frac"].get<double>());
   text += fmt::format("\nmemory   peak {}, planned {}", format_bytes(j["peak_bytes"].get<size_t>()),
                       format_bytes(j["planned_peak_bytes"].get<size_t>()));
   cx_.note(text);
