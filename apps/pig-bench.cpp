@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/parallel.h"
+#include "bench/break_even.h"
 #include "bench/model_report.h"
 #include "cli/bench_results.h"
 #include "cli/main_wrapper.h"
@@ -101,8 +102,9 @@ void add_failure(cli::BenchResults& results, const Point& point, ModelPhase phas
 /// The phases of one point, in their order; prefill and decode share an engine.
 class PointRun {
  public:
-  PointRun(cli::Context& cx, const Point& point, cli::BenchResults& results)
-      : cx_(cx), point_(point), results_(results) {
+  PointRun(cli::Context& cx, const Point& point, cli::BenchResults& results,
+           std::vector<bench::DecodeTime>& decode_times)
+      : cx_(cx), point_(point), results_(results), decode_times_(decode_times) {
     use_threads(point.recipe);
     const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
     ceilings_ = bench::cached_ceilings(max_threads());
@@ -149,11 +151,15 @@ class PointRun {
     if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
     results_.add(record, bench::model_row(c, identity, result, ceilings_, peak));
     peak_is_own_ = reset_peak();
+    if (result.phase == ModelPhase::decode)
+      decode_times_.push_back({identity.name, c.batch, bench::method_name(c.cache), c.context,
+                               bench::median(result.samples.ms)});
   }
 
   cli::Context& cx_;
   const Point& point_;
   cli::BenchResults& results_;
+  std::vector<bench::DecodeTime>& decode_times_;
   bench::Ceilings ceilings_;
   MemoryPlan plan_;
   std::unique_ptr<bench::EngineBench> engine_;
@@ -163,8 +169,8 @@ class PointRun {
 
 /// Runs what is missing of a point; a failure is a result too, except an interruption.
 void run_point(cli::Context& cx, const Point& point, cli::BenchResults& results, cli::Progress& progress,
-               double& n_done) {
-  PointRun run(cx, point, results);
+               double& n_done, std::vector<bench::DecodeTime>& decode_times) {
+  PointRun run(cx, point, results, decode_times);
   for (const ModelPhase phase : point.recipe.bench.phases) {
     if (cli::interrupted() != 0) return;
     progress.update(n_done++);
@@ -217,15 +223,18 @@ int run(cli::Context& cx) {
   if (cx.dry_run()) return print_plan(cx, points);
   cli::BenchResults results(cx, points.front().recipe.output.path, bench::model_table());
   double n_phases = 0, n_done = 0;
+  std::vector<bench::DecodeTime> decode_times;
   for (const Point& point : points) n_phases += static_cast<double>(point.recipe.bench.phases.size());
   {
     cli::Progress progress(cx.terminal, "bench", n_phases, "phases");
     for (const Point& point : points) {
       if (cli::interrupted() != 0) break;
-      run_point(cx, point, results, progress, n_done);
+      run_point(cx, point, results, progress, n_done, decode_times);
     }
   }
-  return results.finish();
+  const int status = results.finish();
+  for (const std::string& line : bench::break_even(decode_times)) cx.note(line);
+  return status;
 }
 
 }  // namespace

@@ -1,0 +1,22 @@
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tandem::bench {
+
+/// Median time of one decode step, as a sweep measured it.
+struct DecodeTime {
+  std::string model;
+  int batch = 1;
+  std::string method;  // "full", or what is compared with it
+  int context = 0;     // tokens
+  double ms = 0;
+};
+
+/// For each model, batch and method other than full: one sentence that says from which context on it
+/// was faster than full attention at the same batch. Between the two contexts around the crossing the
+/// difference is taken as a straight line. Methods without a context in common with full are left out.
+std::vector<std::string> break_even(std::span<const DecodeTime> times);
+
+}  // namespace tandem::bench
