@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "decode/generate.h"
+#include "decode/generate_runs.h"
 #include "decode/state.h"
 #include "policy_rig.h"
 #include "temporary_folder.h"
@@ -129,12 +129,11 @@ TEST_SUITE("kv/sparse_engine") {
     for (const Named& kind : kinds()) {
       CAPTURE(kind.name);
       const auto engine = make_engine(small_model("llama-3.1"), {.caches = {kind.cache}});
-      decode::Request request;
-      request.tokens = random_ids(*engine, 200, 4);
+      const decode::Request prompt = request(random_ids(*engine, 200, 4));
       decode::GenerateSpec spec;
       spec.max_tokens = 20;
-      const auto once = generate(*engine, {&request, 1}, spec, {}).ids;
-      CHECK(generate(*engine, {&request, 1}, spec, {}).ids == once);
+      const auto once = generate(*engine, {prompt}, spec).ids;
+      CHECK(generate(*engine, {prompt}, spec).ids == once);
       CHECK(once[0].size() == 20);
     }
   }

@@ -72,6 +72,19 @@ TEST_SUITE("kv/token_index") {
     CHECK(index.wanted_end(0, 200, false) == 236);
   }
 
+  TEST_CASE("a prompt that goes on is indexed at once, unless a block would be copied for it") {
+    TokenIndex index({.max_seqs = 2, .max_tokens = 8192, .total_tokens = 16384, .sinks = 4, .recent = 64});
+    index.extend(0, index.wanted_end(0, 300, true));
+    CHECK(index.wanted_end(0, 310, true) == 246);
+    index.fork(0, 1);
+    for (const int slot : {0, 1}) {
+      CHECK(index.wanted_end(slot, 310, true) == 236);
+      CHECK(index.wanted_end(slot, 300 + kRoll, true) == 236 + kRoll);
+    }
+    index.release(0);
+    CHECK(index.wanted_end(1, 310, true) == 246);
+  }
+
   TEST_CASE("units: pages of Quest are whole") {
     TokenIndex index({.max_tokens = 8192, .total_tokens = 8192, .sinks = 0, .recent = 64, .unit = 16});
     CHECK(index.wanted_end(0, 79, true) == 0);
