@@ -85,13 +85,19 @@ class PairCursor {
   int segment_ = 0, at_ = 0;
 };
 
-/// Fetches the rows and the norm of a key into the L2 cache; the L1 has too few outstanding misses.
+/// Fetches the first lines of a key's rows into the L2 cache (the L1 has too few outstanding
+/// misses). Most rows lie in a page that is new to the TLB, so this is what waits for the walk.
+TANDEM_INLINE void fetch_first(const PairGroup& group, int i) {
+  __builtin_prefetch(group.k[i], 0, 2);
+  __builtin_prefetch(group.v[i], 0, 2);
+}
+/// Fetches the rest of the rows, and the norm.
 template <int kPieces>
-TANDEM_INLINE void fetch_key(const PairGroup& group, int i) {
+TANDEM_INLINE void fetch_rest(const PairGroup& group, int i) {
 #pragma GCC unroll 4
-  for (int j = 0; j < kPieces; ++j) __builtin_prefetch(group.k[i] + 32 * j, 0, 2);
+  for (int j = 1; j < kPieces; ++j) __builtin_prefetch(group.k[i] + 32 * j, 0, 2);
 #pragma GCC unroll 4
-  for (int j = 0; j < kPieces; ++j) __builtin_prefetch(group.v[i] + 32 * j, 0, 2);
+  for (int j = 1; j < kPieces; ++j) __builtin_prefetch(group.v[i] + 32 * j, 0, 2);
   __builtin_prefetch(group.norm[i], 0, 2);
 }
 
@@ -129,15 +135,18 @@ struct PairState {
 /// d = 32 kPieces.
 template <int kPieces>
 void attend_pairs(const AttendListParams& p) {
-  constexpr int kAhead = 3;          // groups from the one multiplied to the one fetched
-  constexpr int kRing = kAhead + 2;  // and the one before, whose values are added
+  // How many groups after the one multiplied are fetched; the ring also holds the one before, whose
+  // values are added.
+  constexpr int kRest = 3, kFirst = 4, kRing = kFirst + 2;
   PairState<kPieces> state;
   PairGroup ring[kRing];
   PairCursor cursor(p);
   if (!cursor.next(ring[0])) return state.finish(p);
-  for (int g = 1; g < kAhead; ++g) cursor.next(ring[g], ring[g - 1]);
-  for (int g = 0; g < kAhead; ++g)
-    for (int i = 0; i < 16; ++i) fetch_key<kPieces>(ring[g], i);
+  for (int g = 0; g < kFirst; ++g) {
+    if (g > 0) cursor.next(ring[g], ring[g - 1]);
+    for (int i = 0; i < 16; ++i) fetch_first(ring[g], i);
+    for (int i = 0; g < kRest && i < 16; ++i) fetch_rest<kPieces>(ring[g], i);
+  }
 
   Products<bf16>::Piece q[kPieces];
   for (int j = 0; j < kPieces; ++j)
@@ -146,12 +155,14 @@ void attend_pairs(const AttendListParams& p) {
   const PairGroup* before = &ring[0];
   for (int turn = 0;; ++turn) {
     const PairGroup& group = ring[turn % kRing];
-    PairGroup& ahead = ring[(turn + kAhead) % kRing];
-    cursor.next(ahead, ring[(turn + kAhead - 1) % kRing]);
+    PairGroup& first = ring[(turn + kFirst) % kRing];
+    const PairGroup& rest = ring[(turn + kRest) % kRing];
+    cursor.next(first, ring[(turn + kFirst - 1) % kRing]);
     Vec sums[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
-      fetch_key<kPieces>(ahead, i);
+      fetch_first(first, i);
+      fetch_rest<kPieces>(rest, i);
       sums[i] = zero();
       const Vec weight = set1(weights[i]);
 #pragma GCC unroll 4

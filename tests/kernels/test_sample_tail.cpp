@@ -40,9 +40,15 @@ Sampled sample(SampleTailFn* fn, const std::vector<float>& scores, const std::ve
   // Exactly the room that the contract asks for.
   Buffer<int32_t> ids(scores.size() + 16);
   Buffer<float> bias(scores.size() + 16);
-  const int n = fn({.ids = ids.data(), .bias = bias.data(), .scores = scores.data(),
-                    .draws = draws.data(), .n = static_cast<int>(scores.size()),
-                    .first_id = first_id, .threshold = threshold, .gain = gain, .wanted = wanted});
+  const int n = fn({.ids = ids.data(),
+                    .bias = bias.data(),
+                    .scores = scores.data(),
+                    .draws = draws.data(),
+                    .n = static_cast<int>(scores.size()),
+                    .first_id = first_id,
+                    .threshold = threshold,
+                    .gain = gain,
+                    .wanted = wanted});
   Sampled s;
   for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
     s.ids.push_back(ids[i]);
@@ -97,7 +103,8 @@ TEST_SUITE("kernels/sample_tail") {
         for (const Range r : {Range{0, 1}, Range{1, 50}, Range{50, 3001}})
           v.draw({.draws = parts.data(), .key = key}, r);
         worst = 0;
-        for (size_t i = 0; i < kN; ++i) worst = std::max(worst, std::abs(double{got[i]} - parts[i]));
+        for (size_t i = 0; i < kN; ++i)
+          worst = std::max(worst, std::abs(double{got[i]} - parts[i]));
         CHECK(worst <= 4e-6);
       }
     }
@@ -107,7 +114,8 @@ TEST_SUITE("kernels/sample_tail") {
     for (const Variant& v : variants()) {
       CAPTURE(v.name);
       std::vector<float> draws = draws_of(v.draw, 200000, 5);
-      for (uint32_t key = 0; key < 20000; ++key) draws.push_back(draws_of(v.draw, 8, key_of(key))[7]);
+      for (uint32_t key = 0; key < 20000; ++key)
+        draws.push_back(draws_of(v.draw, 8, key_of(key))[7]);
       Mean mean;
       for (const float x : draws) {
         REQUIRE(x >= -2e-5f);
@@ -131,12 +139,14 @@ TEST_SUITE("kernels/sample_tail") {
           CAPTURE(wanted);
           CAPTURE(threshold);
           const std::vector<float> scores = scores_of(n, 3);
-          const std::vector<float> draws = draws_of(draw_exponentials_ref, static_cast<size_t>(n), 9);
+          const std::vector<float> draws =
+              draws_of(draw_exponentials_ref, static_cast<size_t>(n), 9);
           const Sampled ref = sample(sample_tail_ref, scores, draws, wanted, 1.3f, threshold, 100);
           // The scale that every bias shows, where the probability is below 1.
           const auto log_scale = [&](const Sampled& s) {
             for (size_t i = 0; i < s.ids.size(); ++i)
-              if (s.bias[i] > 0) return double{s.bias[i]} + 1.3 * scores[static_cast<size_t>(s.ids[i] - 100)];
+              if (s.bias[i] > 0)
+                return double{s.bias[i]} + 1.3 * scores[static_cast<size_t>(s.ids[i] - 100)];
             return -1e9;
           };
           for (const Variant& v : variants()) {
@@ -156,7 +166,8 @@ TEST_SUITE("kernels/sample_tail") {
               if (taken) {
                 REQUIRE(scores[at] <= threshold);
                 REQUIRE(draws[at] >= minus_log_u - 1e-4);
-                REQUIRE(s.bias[next++] == doctest::Approx(std::max(0.0, minus_log_u)).epsilon(1e-4));
+                REQUIRE(s.bias[next++] ==
+                        doctest::Approx(std::max(0.0, minus_log_u)).epsilon(1e-4));
               } else if (scores[at] <= threshold) {
                 REQUIRE(draws[at] <= minus_log_u + 1e-4);
               }
@@ -167,7 +178,8 @@ TEST_SUITE("kernels/sample_tail") {
   }
 
   TEST_CASE("nothing to sample from") {
-    const std::vector<float> scores = scores_of(100, 4), draws = draws_of(draw_exponentials_ref, 100, 1);
+    const std::vector<float> scores = scores_of(100, 4),
+                             draws = draws_of(draw_exponentials_ref, 100, 1);
     for (const Variant& v : variants()) {
       CAPTURE(v.name);
       CHECK(sample(v.sample, {}, {}, 5, 1).ids.empty());
@@ -206,7 +218,8 @@ TEST_SUITE("kernels/sample_tail") {
           value[i] = std::sin(static_cast<double>(i));
           if (scores[i] > threshold) continue;
           // True weights stray from the estimated ones.
-          const double weight = std::exp(1.2 * scores[i] + 0.5 * std::cos(3.0 * static_cast<double>(i)));
+          const double weight =
+              std::exp(1.2 * scores[i] + 0.5 * std::cos(3.0 * static_cast<double>(i)));
           exact += weight;
           exact_value += weight * value[i];
         }
@@ -217,8 +230,8 @@ TEST_SUITE("kernels/sample_tail") {
           double sum = 0, sum_value = 0;
           for (size_t j = 0; j < s.ids.size(); ++j) {
             const auto i = static_cast<size_t>(s.ids[j]);
-            const double weight =
-                std::exp(1.2 * scores[i] + 0.5 * std::cos(3.0 * static_cast<double>(i)) + s.bias[j]);
+            const double weight = std::exp(
+                1.2 * scores[i] + 0.5 * std::cos(3.0 * static_cast<double>(i)) + s.bias[j]);
             sum += weight;
             sum_value += weight * value[i];
             ++times[i];

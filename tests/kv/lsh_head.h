@@ -42,17 +42,27 @@ class HeadPages {
   }
 
   HeadState attend(Isa isa, const std::vector<T>& q, std::span<const KeySegment> segments,
-                   std::span<const float> log_u = {}, double q_norm = 0, double q_center = 0) const {
+                   std::span<const float> log_u = {}, double q_norm = 0,
+                   double q_center = 0) const {
     HeadState s{std::vector<float>(d_, NAN), NAN};
     float lse = NAN;
-    cpu_table(isa).attend_list(
-        {.o = s.o.data(), .lse = &lse, .q = q.data(), .k_pool = k_.data(), .v_pool = v_.data(),
-         .pages = pages_.data(), .segments = segments.data(),
-         .n_segments = static_cast<int>(segments.size()), .n_kv_heads = 1, .kv_head = 0,
-         .d = static_cast<int>(d_), .dtype = sizeof(T) == 4 ? DType::f32 : DType::bf16,
-         .scale = static_cast<float>(1 / std::sqrt(double(d_))), .log_u = log_u.data(),
-         .log_u_intervals = static_cast<int>(log_u.size()) - 1,
-         .q_norm = static_cast<float>(q_norm), .q_center = static_cast<float>(q_center)});
+    cpu_table(isa).attend_list({.o = s.o.data(),
+                                .lse = &lse,
+                                .q = q.data(),
+                                .k_pool = k_.data(),
+                                .v_pool = v_.data(),
+                                .pages = pages_.data(),
+                                .segments = segments.data(),
+                                .n_segments = static_cast<int>(segments.size()),
+                                .n_kv_heads = 1,
+                                .kv_head = 0,
+                                .d = static_cast<int>(d_),
+                                .dtype = sizeof(T) == 4 ? DType::f32 : DType::bf16,
+                                .scale = static_cast<float>(1 / std::sqrt(double(d_))),
+                                .log_u = log_u.data(),
+                                .log_u_intervals = static_cast<int>(log_u.size()) - 1,
+                                .q_norm = static_cast<float>(q_norm),
+                                .q_center = static_cast<float>(q_center)});
     s.lse = lse;
     return s;
   }
@@ -71,8 +81,14 @@ class LshHead {
  public:
   LshHead(const Doubles& k, size_t d, size_t begin, size_t end, const Doubles& center,
           const Doubles& w, LshShape shape, Isa isa)
-      : shape_(shape), d_(d), begin_(begin), n_(end - begin), isa_(isa),
-        stride_((columns() + 63) / 64 * 64), w_(d * stride_), norms_(end) {
+      : shape_(shape),
+        d_(d),
+        begin_(begin),
+        n_(end - begin),
+        isa_(isa),
+        stride_((columns() + 63) / 64 * 64),
+        w_(d * stride_),
+        norms_(end) {
     for (size_t c = 0; c < d; ++c)
       for (size_t j = 0; j < columns(); ++j)
         w_[c * stride_ + j] = static_cast<float>(w[c * columns() + j]);
@@ -92,8 +108,12 @@ class LshHead {
     std::vector<uint32_t> scratch(buckets() + 1 + n_);
     HashBlock empty = block();
     empty.n_tokens = 0;
-    hash_append({.block = empty, .codes = codes.data(), .code_stride = static_cast<int64_t>(n_),
-                 .code_bits = shape.bits, .n_new = static_cast<int>(n_), .scratch = scratch.data()},
+    hash_append({.block = empty,
+                 .codes = codes.data(),
+                 .code_stride = static_cast<int64_t>(n_),
+                 .code_bits = shape.bits,
+                 .n_new = static_cast<int>(n_),
+                 .scratch = scratch.data()},
                 {0, shape.tables});
   }
 
@@ -104,10 +124,14 @@ class LshHead {
     std::vector<uint8_t> memory((n_ + 63) / 64 * 64 + 64);
     uint8_t* counters = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
     std::vector<int32_t> found(n_ + 16);
-    const int n = cpu_table(isa_).hash_probe(
-        {.block = block(), .codes = codes.data(), .tables = shape_.tables, .code_bits = shape_.bits,
-         .min_hits = shape_.min_hits, .first_id = static_cast<int>(begin_), .counters = counters,
-         .ids = found.data()});
+    const int n = cpu_table(isa_).hash_probe({.block = block(),
+                                              .codes = codes.data(),
+                                              .tables = shape_.tables,
+                                              .code_bits = shape_.bits,
+                                              .min_hits = shape_.min_hits,
+                                              .first_id = static_cast<int>(begin_),
+                                              .counters = counters,
+                                              .ids = found.data()});
     found.resize(static_cast<size_t>(n));
     return found;
   }
@@ -124,13 +148,19 @@ class LshHead {
   std::vector<uint16_t> codes_of(const std::vector<float>& rows, size_t n) const {
     const size_t words = (columns() + 63) / 64;
     std::vector<uint64_t> bits(n * words);
-    cpu_table(isa_).sign_project({.bits = bits.data(), .x = rows.data(), .w = w_.data(),
+    cpu_table(isa_).sign_project({.bits = bits.data(),
+                                  .x = rows.data(),
+                                  .w = w_.data(),
                                   .w_stride = static_cast<int64_t>(stride_),
-                                  .d = static_cast<int>(d_), .n_bits = static_cast<int>(columns())},
+                                  .d = static_cast<int>(d_),
+                                  .n_bits = static_cast<int>(columns())},
                                  {0, static_cast<int>(n)});
     std::vector<uint16_t> codes(n_tables() * n);
-    hash_codes({.codes = codes.data(), .code_stride = static_cast<int64_t>(n), .bits = bits.data(),
-                .words = static_cast<int64_t>(words), .code_bits = shape_.bits,
+    hash_codes({.codes = codes.data(),
+                .code_stride = static_cast<int64_t>(n),
+                .bits = bits.data(),
+                .words = static_cast<int64_t>(words),
+                .code_bits = shape_.bits,
                 .n_tokens = static_cast<int>(n)},
                {0, shape_.tables});
     return codes;
@@ -177,9 +207,9 @@ inline HeadState merge(const HeadState& a, const HeadState& b) {
   const void* o[] = {a.o.data(), b.o.data()};
   const float* lse[] = {part_lse, part_lse + 1};
   float merged = 0;
-  merge_states({out.o.data(), &merged, o, lse, DType::f32, DType::f32, 2, 1,
-                static_cast<int>(a.o.size())},
-               {0, 1});
+  merge_states(
+      {out.o.data(), &merged, o, lse, DType::f32, DType::f32, 2, 1, static_cast<int>(a.o.size())},
+      {0, 1});
   out.lse = merged;
   return out;
 }

@@ -29,8 +29,9 @@ using TokenData = std::function<void(Part, int32_t token, int layer, int head, f
 /// Keys in a cone nearly opposite to the queries, as models have them; every token its own.
 inline TokenData cone_data(int d, float sharpness = 1.0f) {
   return [d, sharpness](Part part, int32_t token, int layer, int head, float* out) {
-    PhiloxStream draw(static_cast<uint64_t>(token),
-                      static_cast<uint32_t>(layer * 1000 + head * 10) + static_cast<uint32_t>(part));
+    PhiloxStream draw(
+        static_cast<uint64_t>(token),
+        static_cast<uint32_t>(layer * 1000 + head * 10) + static_cast<uint32_t>(part));
     for (int c = 0; c < d; ++c) {
       const auto x = static_cast<float>(2 * draw.uniform() - 1);
       const float axis = c % 4 == 0 ? 1.0f : 0.0f;
@@ -42,9 +43,10 @@ inline TokenData cone_data(int d, float sharpness = 1.0f) {
 class PolicyRig {
  public:
   struct Shape {
-    kv::Geometry geometry = {.n_layers = 2, .n_heads = 6, .n_kv_heads = 2, .head_dim = 32,
-                             .dtype = DType::f32};
+    kv::Geometry geometry = {
+        .n_layers = 2, .n_heads = 6, .n_kv_heads = 2, .head_dim = 32, .dtype = DType::f32};
     int max_seqs = 4;
+    int max_prompts = 0;
     int max_tokens = 1024;
     int max_rows = 1024;
     int64_t total_tokens = 0;  // 0 = all sequences at full length
@@ -53,14 +55,16 @@ class PolicyRig {
   PolicyRig(const Shape& shape, std::vector<recipe::Cache> policies, TokenData data)
       : spec_{.geometry = shape.geometry,
               .max_seqs = shape.max_seqs,
+              .max_prompts = shape.max_prompts,
               .max_tokens = shape.max_tokens,
-              .total_tokens = shape.total_tokens > 0
-                                  ? shape.total_tokens
-                                  : int64_t{shape.max_tokens} * shape.max_seqs,
+              .total_tokens = shape.total_tokens > 0 ? shape.total_tokens
+                                                     : int64_t{shape.max_tokens} * shape.max_seqs,
               .max_rows = shape.max_rows,
               .policies = std::move(policies)},
-        data_(std::move(data)), arena_(plan_of(spec_)),
-        rope_({}, shape.max_tokens, shape.geometry.head_dim, arena_), cache(spec_, arena_, rope_) {}
+        data_(std::move(data)),
+        arena_(plan_of(spec_)),
+        rope_({}, shape.max_tokens, shape.geometry.head_dim, arena_),
+        cache(spec_, arena_, rope_) {}
 
   /// Writes a prompt's keys and values in calls of `chunk` tokens.
   void prefill(int slot, std::span<const int32_t> ids, size_t chunk = 0) {
@@ -157,13 +161,18 @@ class PolicyRig {
     std::fill_n(scratch + selector.scratch_bytes(), kGuard, kMark);
     s.lists.resize(static_cast<size_t>(group));
     selector.select_keys(
-        {.layer = layer, .slot = slot, .position = position, .kv_head = kv_head,
+        {.layer = layer,
+         .slot = slot,
+         .position = position,
+         .kv_head = kv_head,
          .keys = kv::KeyRows(cache.k(layer), cache.store().pages(slot).data(), kv_head),
-         .first_head = kv_head * group, .n_heads = group, .q = q_bytes.data()},
+         .first_head = kv_head * group,
+         .n_heads = group,
+         .q = q_bytes.data()},
         scratch, s.lists);
-    s.inside = std::all_of(scratch + selector.scratch_bytes(),
-                           scratch + selector.scratch_bytes() + kGuard,
-                           [&](std::byte b) { return b == kMark; });
+    s.inside =
+        std::all_of(scratch + selector.scratch_bytes(), scratch + selector.scratch_bytes() + kGuard,
+                    [&](std::byte b) { return b == kMark; });
     return s;
   }
 
@@ -175,8 +184,10 @@ class PolicyRig {
     return plan;
   }
   void put(std::byte* to, size_t i, float x) const {
-    if (spec_.geometry.dtype == DType::f32) reinterpret_cast<float*>(to)[i] = x;
-    else reinterpret_cast<bf16*>(to)[i] = to_bf16(x);
+    if (spec_.geometry.dtype == DType::f32)
+      reinterpret_cast<float*>(to)[i] = x;
+    else
+      reinterpret_cast<bf16*>(to)[i] = to_bf16(x);
   }
   void write(const kv::Step& step, std::span<const int32_t> ids) {
     const kv::Geometry& g = spec_.geometry;

@@ -21,7 +21,9 @@ int64_t sum_of(const Ids& ids, bool squares = false) {
   for (const int64_t id : ids) sum += squares ? id * id : id;
   return sum;
 }
-KeySegment plain(const Ids& ids) { return {ids.data(), static_cast<int>(ids.size()), nullptr, nullptr}; }
+KeySegment plain(const Ids& ids) {
+  return {ids.data(), static_cast<int>(ids.size()), nullptr, nullptr};
+}
 KeySegment sampled(const Ids& ids, const LshHead& head) {
   return {ids.data(), static_cast<int>(ids.size()), nullptr, head.norms()};
 }
@@ -35,7 +37,10 @@ struct Query {
   double norm, q_center, shift;
 
   Query(const MagicPigData& of, Doubles mean)
-      : data(of), center(std::move(mean)), pages(of.k, of.v, of.n, of.d), q(to_float_vector(of.q)),
+      : data(of),
+        center(std::move(mean)),
+        pages(of.k, of.v, of.n, of.d),
+        q(to_float_vector(of.q)),
         norm(std::sqrt(dot(of.q.data(), of.q.data(), of.d))),
         q_center(dot(of.q.data(), center.data(), of.d)),
         shift(q_center / std::sqrt(double(of.d))) {}
@@ -79,11 +84,16 @@ TEST_SUITE("kv/magicpig") {
     struct Golden {
       double floor, lse_s, o_s[4], lse, o[4];
     };
-    const Golden goldens[] = {
-        {0, 21.242136947386737, {-5.127278731, 5.064907402, 1.3920352001, 2.6234732831},
-         23.14217929973469, {-6.1377790643, 4.882854755, 0.7057268236, 3.9546827797}},
-        {1e-4, 21.242036632371743, {-5.1272787826, 5.0649074535, 1.3920352266, 2.6234732873},
-         23.14216429703181, {-6.1377942324, 4.8828520314, 0.7057165311, 3.9547027522}}};
+    const Golden goldens[] = {{0,
+                               21.242136947386737,
+                               {-5.127278731, 5.064907402, 1.3920352001, 2.6234732831},
+                               23.14217929973469,
+                               {-6.1377790643, 4.882854755, 0.7057268236, 3.9546827797}},
+                              {1e-4,
+                               21.242036632371743,
+                               {-5.1272787826, 5.0649074535, 1.3920352266, 2.6234732873},
+                               23.14216429703181,
+                               {-6.1377942324, 4.8828520314, 0.7057165311, 3.9547027522}}};
     for (const Isa isa : usable_isas()) {
       CAPTURE(isa_name(isa));
       const LshHead head(data.k, 16, 4, 244, query.center, magicpig_projections(9000, 16, 40),
@@ -128,9 +138,10 @@ TEST_SUITE("kv/magicpig") {
     for (const Golden& g : {Golden{{10, 150}, 180, 391337, 10.790429, 0.120996},
                             Golden{{8, 75}, 344, 725563, 10.849044, 0.078872}}) {
       CAPTURE(g.shape.tables);
-      const LshHead head(data.k, 128, 0, 4096, query.center,
-                         magicpig_projections(9000, 128, static_cast<size_t>(g.shape.bits * g.shape.tables)),
-                         g.shape, isa_detected());
+      const LshHead head(
+          data.k, 128, 0, 4096, query.center,
+          magicpig_projections(9000, 128, static_cast<size_t>(g.shape.bits * g.shape.tables)),
+          g.shape, isa_detected());
       const Ids s = head.sample(query.q);
       // A projection next to 0 may change its sign in f32, and a key with it.
       CHECK(std::abs(static_cast<int>(s.size()) - g.n) <= 1);
@@ -155,8 +166,8 @@ TEST_SUITE("kv/magicpig") {
     for (size_t i = 0; i < 64; ++i) {
       Doubles k(16);
       for (size_t c = 0; c < 16; ++c) k[c] = data.k[i * 16 + c] - query.center[c];
-      const double cosine = dot(data.q.data(), k.data(), 16) /
-                            (query.norm * std::sqrt(dot(k.data(), k.data(), 16)));
+      const double cosine =
+          dot(data.q.data(), k.data(), 16) / (query.norm * std::sqrt(dot(k.data(), k.data(), 16)));
       expected_size += kv::inclusion_probability(cosine, 4, 10, 2);
     }
     CHECK(expected_size == doctest::Approx(16.284).epsilon(1e-4));
@@ -239,8 +250,8 @@ TEST_SUITE("kv/magicpig") {
     };
     const HeadState a = part(0, 4), b = part(4, 244), c = part(244, 256), none = part(9, 9);
     CHECK(none.lse == -std::numeric_limits<double>::infinity());
-    for (const HeadState& merged : {merge(merge(a, b), c), merge(a, merge(b, c)),
-                                    merge(merge(c, none), merge(a, b))}) {
+    for (const HeadState& merged :
+         {merge(merge(a, b), c), merge(a, merge(b, c)), merge(merge(c, none), merge(a, b))}) {
       CHECK(relative_error(merged.o, exact.o) <= 1e-5);
       CHECK(std::abs(merged.lse - exact.lse) <= 1e-5);
     }
@@ -266,11 +277,12 @@ TEST_SUITE("kv/magicpig") {
     double sum = 0, v_max = 0;
     for (const int32_t id : s) {
       Doubles k(128);
-      for (size_t c = 0; c < 128; ++c) k[c] = data.k[static_cast<size_t>(id) * 128 + c] - query.center[c];
+      for (size_t c = 0; c < 128; ++c)
+        k[c] = data.k[static_cast<size_t>(id) * 128 + c] - query.center[c];
       const double product = dot(data.q.data(), k.data(), 128);
       const double cosine = product / (query.norm * std::sqrt(dot(k.data(), k.data(), 128)));
-      const double weight =
-          std::exp(product / std::sqrt(128.0)) / (kv::inclusion_probability(cosine, 8, 75, 2) + 1e-4);
+      const double weight = std::exp(product / std::sqrt(128.0)) /
+                            (kv::inclusion_probability(cosine, 8, 75, 2) + 1e-4);
       sum += weight;
       for (size_t c = 0; c < 128; ++c) {
         const double v = data.v[static_cast<size_t>(id) * 128 + c];

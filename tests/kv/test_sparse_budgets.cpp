@@ -36,9 +36,12 @@ class Reference {
     return [this](Part part, int32_t token, int, int, float* out) {
       for (size_t c = 0; c < kDim; ++c) {
         const size_t at = static_cast<size_t>(token) * kDim + c;
-        if (part == Part::q) out[c] = static_cast<float>(data.q[c]);
-        else if (token >= kKeys) out[c] = part == Part::k ? static_cast<float>(-20 * data.q[c]) : 0;
-        else out[c] = static_cast<float>(part == Part::k ? data.k[at] : data.v[at]);
+        if (part == Part::q)
+          out[c] = static_cast<float>(data.q[c]);
+        else if (token >= kKeys)
+          out[c] = part == Part::k ? static_cast<float>(-20 * data.q[c]) : 0;
+        else
+          out[c] = static_cast<float>(part == Part::k ? data.k[at] : data.v[at]);
       }
     };
   }
@@ -52,7 +55,10 @@ class Reference {
     for (int seed = 0; seed < seeds; ++seed) {
       cache.lsh.seed = seed;
       // All keys in the index: no sinks, and the one recent token is out of sight.
-      PolicyRig rig({.geometry = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = kDim,
+      PolicyRig rig({.geometry = {.n_layers = 1,
+                                  .n_heads = 1,
+                                  .n_kv_heads = 1,
+                                  .head_dim = kDim,
                                   .dtype = DType::f32},
                      .max_seqs = 1,
                      .max_tokens = kKeys + 2,
@@ -96,8 +102,14 @@ TEST_SUITE("kv/sparse_budgets") {
       topk.topk.ratio = {ratio};
       return r.run(topk).error;
     };
-    for (const auto& [ratio, error] : {std::pair{.005, .592}, {.01, .449}, {.02, .331}, {.04, .248},
-                                       {.06, .200}, {.10, .143}, {.20, .074}, {.50, .014}}) {
+    for (const auto& [ratio, error] : {std::pair{.005, .592},
+                                       {.01, .449},
+                                       {.02, .331},
+                                       {.04, .248},
+                                       {.06, .200},
+                                       {.10, .143},
+                                       {.20, .074},
+                                       {.50, .014}}) {
       CAPTURE(ratio);
       CHECK(topk_error(ratio) == doctest::Approx(error).epsilon(0.04));
     }
@@ -110,9 +122,12 @@ TEST_SUITE("kv/sparse_budgets") {
 
     CHECK(r.run(streaming(4, 65)).error == doctest::Approx(.758).epsilon(.02));
     Cache quest = kind_of(CacheKind::quest);
-    for (const auto& [page, ratio, error] :
-         {std::tuple{16, .05, .538}, {16, .1, .322}, {32, .05, .596}, {32, .1025, .347},
-          {64, .05, .750}, {64, .1, .505}}) {
+    for (const auto& [page, ratio, error] : {std::tuple{16, .05, .538},
+                                             {16, .1, .322},
+                                             {32, .05, .596},
+                                             {32, .1025, .347},
+                                             {64, .05, .750},
+                                             {64, .1, .505}}) {
       CAPTURE(page);
       CAPTURE(ratio);
       quest.quest = {.page = page, .ratio = {ratio}};
@@ -120,14 +135,14 @@ TEST_SUITE("kv/sparse_budgets") {
     }
   }
 
-  // defect 13: a ratio is what was asked for
   TEST_CASE("oracle sampling: the error of theory, and as many different keys") {
     const Reference& r = reference();
     Cache cache = kind_of(CacheKind::oracle_sampling);
     double spread = 0, norm = 0;
     for (size_t c = 0; c < kDim; ++c) {
       double square = 0;
-      for (size_t i = 0; i < kKeys; ++i) square += r.weights[i] * r.data.v[i * kDim + c] * r.data.v[i * kDim + c];
+      for (size_t i = 0; i < kKeys; ++i)
+        square += r.weights[i] * r.data.v[i * kDim + c] * r.data.v[i * kDim + c];
       spread += square - r.exact[c] * r.exact[c];
       norm += r.exact[c] * r.exact[c];
     }
@@ -172,13 +187,15 @@ TEST_SUITE("kv/sparse_budgets") {
     double raw = 0;
     for (size_t i = 0; i < kKeys; ++i) {
       const double* k = r.data.k.data() + i * kDim;
-      const double cosine = dot(r.data.q.data(), k, kDim) /
-                            std::sqrt(dot(r.data.q.data(), r.data.q.data(), kDim) * dot(k, k, kDim));
+      const double cosine =
+          dot(r.data.q.data(), k, kDim) /
+          std::sqrt(dot(r.data.q.data(), r.data.q.data(), kDim) * dot(k, k, kDim));
       raw += kv::inclusion_probability(cosine, 10, 150, 2) / kKeys;
     }
     CHECK(raw < 1e-4);
   }
 
+  // defect 13: as many pages as the ratio says
   TEST_CASE("Quest: pages are taken by bounds that no score exceeds") {
     const TokenData data = cone_data(32);
     Cache cache = sparse_cache(CacheKind::quest, 0, 16);

@@ -64,7 +64,8 @@ TEST_SUITE("kv/sparse_engine") {
       const std::vector<Row> want = run(*full, prompt, after);
       for (const Named& kind : everything()) {
         CAPTURE(kind.name);
-        const auto engine = make_engine(small_model(model), {.max_seqs = 1, .caches = {kind.cache}});
+        const auto engine =
+            make_engine(small_model(model), {.max_seqs = 1, .caches = {kind.cache}});
         CHECK(max_difference(run(*engine, prompt, after), want) <= 2e-5);
       }
     }
@@ -118,8 +119,8 @@ TEST_SUITE("kv/sparse_engine") {
       prefill(*first, saved, ids);
       decode::save_state(folder / "state", *first, saved, ids);
       prefill(*second, second->cache().create(), random_ids(*second, 100, 3));
-      const decode::SavedState state = decode::open_state(
-          folder / "state", second->files(), second->cache().geometry().dtype);
+      const decode::SavedState state =
+          decode::open_state(folder / "state", second->files(), second->cache().geometry().dtype);
       const int slot = decode::restore_state(state, *second, 0);
       CHECK(same(extend_each(*second, slot, after), extend_each(*first, saved, after)));
     }
@@ -154,14 +155,15 @@ TEST_SUITE("kv/sparse_engine") {
       engine->model().forward(nodes, step, engine->cache());
       CHECK(engine->cache().usage(0).selected > before.selected);
       std::vector<Row> logits;
-      for (int32_t r = 0; r < 7; ++r) logits.push_back(row_of(engine->model().logits(std::span(&r, 1)), 0));
+      for (int32_t r = 0; r < 7; ++r)
+        logits.push_back(row_of(engine->model().logits(std::span(&r, 1)), 0));
       for (int node = 0; node < 7; ++node) {
         Ids chain;
         for (int at = node; at >= 0; at = parent[static_cast<size_t>(at)])
           chain.insert(chain.begin(), nodes[static_cast<size_t>(at)]);
         CAPTURE(node);
-        CHECK(max_difference(run(*engine, prompt, chain).back(), logits[static_cast<size_t>(node)]) <=
-              2e-5);
+        CHECK(max_difference(run(*engine, prompt, chain).back(),
+                             logits[static_cast<size_t>(node)]) <= 2e-5);
       }
       // The accepted path goes on as if it had been a chain.
       const std::vector<int> path[] = {{0, 2, 4}};
@@ -170,8 +172,8 @@ TEST_SUITE("kv/sparse_engine") {
       const Ids next = random_ids(*engine, 2, 7);
       Ids chain = {nodes[0], nodes[2], nodes[4]};
       chain.insert(chain.end(), next.begin(), next.end());
-      CHECK(max_difference(extend_each(*engine, slot, next).back(), run(*engine, prompt, chain).back()) <=
-            2e-5);
+      CHECK(max_difference(extend_each(*engine, slot, next).back(),
+                           run(*engine, prompt, chain).back()) <= 2e-5);
     }
   }
 

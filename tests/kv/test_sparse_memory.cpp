@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "policy_rig.h"
 #include "base/parallel.h"
+#include "policy_rig.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -16,8 +16,12 @@ kv::Geometry llama_8b() {
 
 MemoryPlan plan_of(const Cache& cache, const kv::Geometry& g, int64_t n, int seqs = 1) {
   MemoryPlan plan;
-  kv::Cache::plan({.geometry = g, .max_seqs = seqs, .max_tokens = static_cast<int>(n),
-                   .total_tokens = n * seqs, .max_rows = 64, .policies = {cache}},
+  kv::Cache::plan({.geometry = g,
+                   .max_seqs = seqs,
+                   .max_tokens = static_cast<int>(n),
+                   .total_tokens = n * seqs,
+                   .max_rows = 64,
+                   .policies = {cache}},
                   plan);
   return plan;
 }
@@ -59,10 +63,9 @@ TEST_SUITE("kv/sparse_memory") {
       size_t capacity, blocks, layers;
     };
     const size_t kHeads = 8, kDim = 128;
-    for (const Shape& s : {Shape{10, 150, 98304, 1, {0, 16}, 32768, 3, 30},
-                           Shape{8, 75, 1028, 1, {}, 1024, 1, 32},
-                           Shape{12, 33, 5000, 3, {0}, 5056, 3, 31},
-                           Shape{16, 1, 40000, 2, {1}, 32768, 4, 31}}) {
+    for (const Shape& s :
+         {Shape{10, 150, 98304, 1, {0, 16}, 32768, 3, 30}, Shape{8, 75, 1028, 1, {}, 1024, 1, 32},
+          Shape{12, 33, 5000, 3, {0}, 5056, 3, 31}, Shape{16, 1, 40000, 2, {1}, 32768, 4, 31}}) {
       CAPTURE(s.tables);
       Cache cache = sparse_cache(CacheKind::lsh, 4, 64);
       cache.dense_layers = s.dense;
@@ -104,7 +107,8 @@ TEST_SUITE("kv/sparse_memory") {
   }
 
   TEST_CASE("96Ki tokens of the 8B model: signatures take a tenth of the tables' bytes") {
-    Cache lsh = sparse_cache(CacheKind::lsh, 4, 64), hybrid = sparse_cache(CacheKind::hybrid, 4, 64);
+    Cache lsh = sparse_cache(CacheKind::lsh, 4, 64),
+          hybrid = sparse_cache(CacheKind::hybrid, 4, 64);
     hybrid.hybrid.bits = 224;
     for (Cache* cache : {&lsh, &hybrid}) cache->dense_layers = Cache::default_dense_layers();
     const size_t tables = index_bytes(plan_of(lsh, llama_8b(), 98304));
@@ -120,7 +124,8 @@ TEST_SUITE("kv/sparse_memory") {
   // defect 8: sizes beyond 32 bits
   TEST_CASE("large batches are counted in 64 bits") {
     Cache lsh = sparse_cache(CacheKind::lsh, 4, 64);
-    const MemoryPlan one = plan_of(lsh, llama_8b(), 98304), many = plan_of(lsh, llama_8b(), 98304, 40);
+    const MemoryPlan one = plan_of(lsh, llama_8b(), 98304),
+                     many = plan_of(lsh, llama_8b(), 98304, 40);
     CHECK(bytes_of(many, "index/lsh.tables") == 40 * bytes_of(one, "index/lsh.tables"));
     CHECK(bytes_of(many, "index/lsh.norms") == 40 * bytes_of(one, "index/lsh.norms"));
   }
@@ -143,8 +148,8 @@ TEST_SUITE("kv/sparse_memory") {
   }
 
   TEST_CASE("dense layers beyond the model are an error unless they are the default") {
-    for (const CacheKind kind : {CacheKind::lsh, CacheKind::hybrid, CacheKind::quest, CacheKind::topk,
-                                 CacheKind::oracle_sampling}) {
+    for (const CacheKind kind : {CacheKind::lsh, CacheKind::hybrid, CacheKind::quest,
+                                 CacheKind::topk, CacheKind::oracle_sampling}) {
       Cache cache = sparse_cache(kind);
       cache.dense_layers = Cache::default_dense_layers();
       CHECK(planning_error(cache) == "none");

@@ -99,6 +99,7 @@ TEST_SUITE("kv/sparse_policies") {
     }
   }
 
+  // Defects by their numbers in the list of magicpig 3.5.
   // defect 1: short prompts
   TEST_CASE("a prompt that the sinks and recent tokens cover is read in full") {
     for (const Named& kind : sparse_kinds()) {
@@ -110,6 +111,22 @@ TEST_SUITE("kv/sparse_policies") {
         const Ids prompt = tokens(0, length), after = tokens(5000, 6);
         CHECK(same(decoded(kind.cache, prompt, after), decoded({}, prompt, after)));
       }
+    }
+  }
+
+  TEST_CASE("sinks or recent tokens beyond the context: everything is read") {
+    const Ids prompt = tokens(0, 300), after = tokens(5000, 3);
+    const std::vector<Row> want = decoded({}, prompt, after);
+    for (const Named& kind : sparse_kinds()) {
+      if (kind.name == "topk" || kind.name == "oracle_sampling") continue;  // no fixed tokens
+      CAPTURE(kind.name);
+      Cache cache = kind.cache;
+      cache.recent = {100000};
+      CHECK(same(decoded(cache, prompt, after), want));
+      if (kind.name == "quest") continue;  // has no sinks
+      cache = kind.cache;
+      cache.sinks = {100000};
+      CHECK(same(decoded(cache, prompt, after), want));
     }
   }
 
@@ -213,6 +230,26 @@ TEST_SUITE("kv/sparse_policies") {
       CHECK(same(rig.extend_each(a, after), alone(long_a)));
       CHECK(same(rig.extend_each(b, after), alone(long_b)));
       CHECK(same(rig.extend_each(root, after), want));
+    }
+  }
+
+  TEST_CASE("forks of a prompt that add little need no blocks of their own") {
+    for (const Named& kind : sparse_kinds()) {
+      CAPTURE(kind.name);
+      PolicyRig rig({.max_prompts = 1, .max_tokens = 2048}, {kind.cache}, kCone);
+      const Ids prompt = tokens(0, 200), after = tokens(5000, 2);
+      const int root = rig.sequence(prompt);
+      // 16 less than kRoll: Quest leaves up to a page of the prompt to the recent tokens.
+      const int few = kv::TokenIndex::kRoll - 16 - 2;
+      for (int i = 0; i < 3; ++i) {
+        const int fork = rig.cache.fork(root, 0);
+        const Ids own = tokens(20000 + 2000 * i, few);
+        rig.append(fork, own);
+        PolicyRig single({.max_seqs = 1, .max_tokens = 2048}, {kind.cache}, kCone);
+        const int alone = single.sequence(prompt);
+        single.append(alone, own);
+        CHECK(same(rig.extend_each(fork, after), single.extend_each(alone, after)));
+      }
     }
   }
 
@@ -328,16 +365,21 @@ TEST_SUITE("kv/sparse_policies") {
       for (const int bits : {11, 12, 13, 16}) {
         CAPTURE(heads);
         CAPTURE(bits);
-        const PolicyRig::Shape shape{.geometry = {.n_layers = 1, .n_heads = heads, .n_kv_heads = 1,
-                                                  .head_dim = 48, .dtype = DType::f32},
+        const PolicyRig::Shape shape{.geometry = {.n_layers = 1,
+                                                  .n_heads = heads,
+                                                  .n_kv_heads = 1,
+                                                  .head_dim = 48,
+                                                  .dtype = DType::f32},
                                      .max_seqs = 1,
                                      .max_tokens = 512};
         // Few tables of wide codes collect next to nothing: the same keys as of the query do.
         const TokenData cone = cone_data(48);
-        const TokenData same_direction = [&](Part part, int32_t token, int layer, int head, float* out) {
+        const TokenData same_direction = [&](Part part, int32_t token, int layer, int head,
+                                             float* out) {
           cone(part, token, layer, 0, out);
           if (part == Part::q || token % 50 == 0)
-            for (int c = 0; c < 48; ++c) out[c] = part == Part::v ? 1.0f : c % 2 == 0 ? 3.0f : -3.0f;
+            for (int c = 0; c < 48; ++c)
+              out[c] = part == Part::v ? 1.0f : c % 2 == 0 ? 3.0f : -3.0f;
           static_cast<void>(head);
         };
         const std::vector<Row> rows =
@@ -348,8 +390,11 @@ TEST_SUITE("kv/sparse_policies") {
 
   // defect 5: norms rounded to bf16 push cosines beyond 1; keys parallel to the query
   TEST_CASE("bf16: keys parallel to the query, of every length") {
-    const PolicyRig::Shape shape{.geometry = {.n_layers = 1, .n_heads = 2, .n_kv_heads = 1,
-                                              .head_dim = 64, .dtype = DType::bf16},
+    const PolicyRig::Shape shape{.geometry = {.n_layers = 1,
+                                              .n_heads = 2,
+                                              .n_kv_heads = 1,
+                                              .head_dim = 64,
+                                              .dtype = DType::bf16},
                                  .max_seqs = 1,
                                  .max_tokens = 512};
     const TokenData parallel = [](Part part, int32_t token, int, int, float* out) {
@@ -376,8 +421,8 @@ TEST_SUITE("kv/sparse_policies") {
     for (const Named& kind : exact_kinds()) {
       CAPTURE(kind.name);
       if (kind.name.find("lsh") != std::string::npos) continue;  // a zero key has code 0
-      CHECK(max_difference(decoded(kind.cache, tokens(0, 400), tokens(5000, 3), {}, constant), want) <=
-            1e-5);
+      CHECK(max_difference(decoded(kind.cache, tokens(0, 400), tokens(5000, 3), {}, constant),
+                           want) <= 1e-5);
     }
   }
 

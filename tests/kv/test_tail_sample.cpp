@@ -31,8 +31,8 @@ constexpr int kTokens = 600, kDim = 32, kSinks = 4, kRecent = 16, kEnd = kTokens
 const TokenData kCone = cone_data(kDim, 2.0f);
 
 PolicyRig::Shape one_group(int max_tokens = kTokens) {
-  return {.geometry = {.n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .head_dim = kDim,
-                       .dtype = DType::f32},
+  return {.geometry =
+              {.n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .head_dim = kDim, .dtype = DType::f32},
           .max_seqs = 1,
           .max_tokens = max_tokens};
 }
@@ -81,7 +81,8 @@ int estimate(const kv::KeyList& list, const Exact& exact, const Cache& cache, Me
       double weight = exact.weight[id];
       if (s.bias != nullptr) weight *= std::exp(s.bias[j]);
       if (s.norms != nullptr) {
-        const double product = std::log(exact.weight[id]) * std::sqrt(double(kDim)) - double{list.q_center};
+        const double product =
+            std::log(exact.weight[id]) * std::sqrt(double(kDim)) - double{list.q_center};
         weight /= kv::inclusion_probability(product / (double{list.q_norm} * s.norms[id]),
                                             cache.lsh.bits, cache.lsh.tables, cache.lsh.min_hits);
       }
@@ -137,9 +138,10 @@ TEST_SUITE("kv/tail_sample") {
 
   TEST_CASE("hybrid: over positions, exact keys and weighted sample give unbiased sums") {
     constexpr int kDraws = 3000;
-    for (const auto& [tail, exact_share, share] :
-         {std::tuple{HybridTail::weighted, 0.05, 0.05}, {HybridTail::weighted, 0.0, 0.1},
-          {HybridTail::uniform, 0.05, 0.05}, {HybridTail::uniform, 0.0, 0.37}}) {
+    for (const auto& [tail, exact_share, share] : {std::tuple{HybridTail::weighted, 0.05, 0.05},
+                                                   {HybridTail::weighted, 0.0, 0.1},
+                                                   {HybridTail::uniform, 0.05, 0.05},
+                                                   {HybridTail::uniform, 0.0, 0.37}}) {
       CAPTURE(static_cast<int>(tail));
       CAPTURE(share);
       const Cache cache = hybrid(tail, exact_share, share);
@@ -174,7 +176,8 @@ TEST_SUITE("kv/tail_sample") {
         PolicyRig rig(one_group(), {cache}, kCone);
         const int slot = rig.sequence(tokens(0, kTokens));
         const PolicyRig::Selection s = rig.select(slot, kTokens, 0, 0, heads[0].q);
-        for (size_t h = 0; h < 2; ++h) estimate(s.lists[h], heads[h], cache, denominator[h], numerator[h]);
+        for (size_t h = 0; h < 2; ++h)
+          estimate(s.lists[h], heads[h], cache, denominator[h], numerator[h]);
       }
       for (size_t h = 0; h < 2; ++h) {
         CAPTURE(h);

@@ -25,7 +25,8 @@ struct Written {
     for (const TokenIndex::Piece& p : pieces) {
       auto& block = blocks[static_cast<size_t>(p.block)];
       if (p.copy_of >= 0) block = blocks[static_cast<size_t>(p.copy_of)];
-      for (int i = 0; i < p.n; ++i) block[static_cast<size_t>(p.offset + i)] = 100000 * seq + p.token + i;
+      for (int i = 0; i < p.n; ++i)
+        block[static_cast<size_t>(p.offset + i)] = 100000 * seq + p.token + i;
     }
   }
   /// Tokens of a sequence as its blocks show them.
@@ -52,8 +53,9 @@ TEST_SUITE("kv/token_index") {
     CHECK(TokenIndex({.max_tokens = 98304, .total_tokens = 98304}).n_blocks() == 3);
     // Four sequences of one block each; of shared text only what it fills and an end for each.
     CHECK(TokenIndex({.max_seqs = 4, .max_tokens = 1000, .total_tokens = 4000}).n_blocks() == 4);
-    CHECK(TokenIndex({.max_seqs = 4, .max_tokens = 98304, .total_tokens = 98304 + 3000}).n_blocks() ==
-          4 + 4);
+    CHECK(
+        TokenIndex({.max_seqs = 4, .max_tokens = 98304, .total_tokens = 98304 + 3000}).n_blocks() ==
+        4 + 4);
   }
 
   TEST_CASE("what is indexed: a prompt at once, generated text by kRoll") {
@@ -73,7 +75,8 @@ TEST_SUITE("kv/token_index") {
   }
 
   TEST_CASE("a prompt that goes on is indexed at once, unless a block would be copied for it") {
-    TokenIndex index({.max_seqs = 2, .max_tokens = 8192, .total_tokens = 16384, .sinks = 4, .recent = 64});
+    TokenIndex index(
+        {.max_seqs = 2, .max_tokens = 8192, .total_tokens = 16384, .sinks = 4, .recent = 64});
     index.extend(0, index.wanted_end(0, 300, true));
     CHECK(index.wanted_end(0, 310, true) == 246);
     index.fork(0, 1);
@@ -86,7 +89,8 @@ TEST_SUITE("kv/token_index") {
   }
 
   TEST_CASE("units: pages of Quest are whole") {
-    TokenIndex index({.max_tokens = 8192, .total_tokens = 8192, .sinks = 0, .recent = 64, .unit = 16});
+    TokenIndex index(
+        {.max_tokens = 8192, .total_tokens = 8192, .sinks = 0, .recent = 64, .unit = 16});
     CHECK(index.wanted_end(0, 79, true) == 0);
     CHECK(index.wanted_end(0, 80, true) == 16);
     CHECK(index.wanted_end(0, 64 + 500, true) == 496);
@@ -118,7 +122,11 @@ TEST_SUITE("kv/token_index") {
   }
 
   TEST_CASE("a fork shares blocks and copies the last when one of them writes") {
-    TokenIndex index({.max_seqs = 2, .max_tokens = 512, .total_tokens = 1024, .sinks = 4, .recent = 1,
+    TokenIndex index({.max_seqs = 2,
+                      .max_tokens = 512,
+                      .total_tokens = 1024,
+                      .sinks = 4,
+                      .recent = 1,
                       .max_block = 128});
     index.extend(0, 4 + 200);
     index.fork(0, 1);
@@ -140,7 +148,11 @@ TEST_SUITE("kv/token_index") {
   }
 
   TEST_CASE("a fork at the end of a block copies nothing") {
-    TokenIndex index({.max_seqs = 2, .max_tokens = 512, .total_tokens = 1024, .sinks = 4, .recent = 1,
+    TokenIndex index({.max_seqs = 2,
+                      .max_tokens = 512,
+                      .total_tokens = 1024,
+                      .sinks = 4,
+                      .recent = 1,
                       .max_block = 128});
     index.extend(0, 4 + 128);
     index.fork(0, 1);
@@ -151,7 +163,11 @@ TEST_SUITE("kv/token_index") {
   }
 
   TEST_CASE("as many blocks as were promised, and freed ones come again") {
-    TokenIndex index({.max_seqs = 3, .max_tokens = 256, .total_tokens = 768, .sinks = 0, .recent = 1,
+    TokenIndex index({.max_seqs = 3,
+                      .max_tokens = 256,
+                      .total_tokens = 768,
+                      .sinks = 0,
+                      .recent = 1,
                       .max_block = 64});
     for (int round = 0; round < 3; ++round) {
       std::set<int> used;
@@ -169,8 +185,12 @@ TEST_SUITE("kv/token_index") {
 
   TEST_CASE("any order of forks, extensions and releases: every sequence finds its own tokens") {
     constexpr int kSeqs = 4;
-    TokenIndex index({.max_seqs = kSeqs, .max_tokens = 600, .total_tokens = 600 * kSeqs, .sinks = 2,
-                      .recent = 1, .max_block = 128});
+    TokenIndex index({.max_seqs = kSeqs,
+                      .max_tokens = 600,
+                      .total_tokens = 600 * kSeqs,
+                      .sinks = 2,
+                      .recent = 1,
+                      .max_block = 128});
     Written written(index);
     std::vector<std::vector<int>> want(kSeqs);
     tandem::PhiloxStream draw(31);
@@ -195,7 +215,8 @@ TEST_SUITE("kv/token_index") {
           for (int t = begin; t < end; ++t) want[at].push_back(100000 * round + t);
         }
       }
-      for (int s = 0; s < kSeqs; ++s) REQUIRE(written.read(index, s) == want[static_cast<size_t>(s)]);
+      for (int s = 0; s < kSeqs; ++s)
+        REQUIRE(written.read(index, s) == want[static_cast<size_t>(s)]);
     }
   }
 }

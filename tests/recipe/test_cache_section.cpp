@@ -36,31 +36,32 @@ TEST_SUITE("recipe/cache_section") {
       std::string settings, problem;
     };
     const Case cases[] = {
-        {"lsh: {bits: 17}", "cache.lsh.bits: expected"},
-        {"lsh: {bits: 0}", "cache.lsh.bits: expected"},
-        {"lsh: {tables: 0}", "cache.lsh.tables: expected"},
-        {"lsh: {min_hits: 0}", "cache.lsh.min_hits: expected"},
-        {"lsh: {min_hits: 256}", "cache.lsh.min_hits: expected"},
+        {"lsh: {bits: 17}", "cache.lsh.bits: 17 is out of range, expected 1 .. 16"},
+        {"lsh: {bits: 0}", "cache.lsh.bits: 0 is out of range, expected 1 .. 16"},
+        {"lsh: {tables: 0}", "cache.lsh.tables: 0 is out of range, expected 1 .. 4096"},
+        {"lsh: {min_hits: 0}", "cache.lsh.min_hits: 0 is out of range, expected 1 .. 255"},
+        {"lsh: {min_hits: 256}", "cache.lsh.min_hits: 256 is out of range, expected 1 .. 255"},
         {"lsh: {tables: 3, min_hits: 4}",
          "cache.lsh.min_hits: 4 tables must agree, but there are 3"},
-        {"lsh: {seed: -1}", "cache.lsh.seed: expected"},
-        {"lsh: {u_floor: -0.1}", "cache.lsh.u_floor: expected"},
-        {"topk: {ratio: 0}", "cache.topk.ratio: expected"},
-        {"topk: {ratio: 1.5}", "cache.topk.ratio: expected"},
-        {"quest: {ratio: 0}", "cache.quest.ratio: expected"},
-        {"quest: {ratio: 1.5}", "cache.quest.ratio: expected"},
-        {"quest: {page: 0}", "cache.quest.page: expected"},
+        {"lsh: {seed: -1}", "cache.lsh.seed: -1 is out of range, expected >= 0"},
+        {"lsh: {u_floor: -0.1}", "cache.lsh.u_floor: -0.1 is out of range, expected 0 .. 1"},
+        {"topk: {ratio: 0}", "cache.topk.ratio: 0 is out of range, expected 0 < x <= 1"},
+        {"topk: {ratio: 1.5}", "cache.topk.ratio: 1.5 is out of range, expected 0 < x <= 1"},
+        {"quest: {ratio: 0}", "cache.quest.ratio: 0 is out of range, expected 0 < x <= 1"},
+        {"quest: {ratio: 1.5}", "cache.quest.ratio: 1.5 is out of range, expected 0 < x <= 1"},
+        {"quest: {page: 0}", "cache.quest.page: 0 is out of range, expected 1 .. 64 tokens"},
         {"quest: {page: 24}", "cache.quest.page: expected a divisor of 64, found 24"},
-        {"quest: {page: 128}", "cache.quest.page: expected"},
+        {"quest: {page: 128}", "cache.quest.page: 128 is out of range, expected 1 .. 64 tokens"},
         {"hybrid: {bits: 100}", "cache.hybrid.bits: expected a multiple of 32, found 100"},
-        {"hybrid: {bits: 0}", "cache.hybrid.bits: expected"},
-        {"hybrid: {bits: 2048}", "cache.hybrid.bits: expected"},
-        {"hybrid: {exact: 1.1}", "cache.hybrid.exact: expected"},
+        {"hybrid: {bits: 0}", "cache.hybrid.bits: 0 is out of range, expected 32 .. 1024"},
+        {"hybrid: {bits: 2048}", "cache.hybrid.bits: 2048 is out of range, expected 32 .. 1024"},
+        {"hybrid: {exact: 1.1}", "cache.hybrid.exact: 1.1 is out of range, expected 0 .. 1"},
         {"hybrid: {sample: 0}", "cache.hybrid.sample: tail weighted needs a share above 0"},
         {"hybrid: {sample: 0, tail: uniform}",
          "cache.hybrid.sample: tail uniform needs a share above 0"},
-        {"hybrid: {tail: none, trust: 3}", "cache.hybrid.trust: expected"},
-        {"recent: 0", "cache.recent: expected"},
+        {"hybrid: {tail: none, trust: 3}",
+         "cache.hybrid.trust: 3 is out of range, expected 0 .. 2"},
+        {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},
         {"dense_layers: [-1]", "cache.dense_layers"},
     };
     for (const Case& c : cases) {
@@ -75,10 +76,10 @@ TEST_SUITE("recipe/cache_section") {
   TEST_CASE("the ends of the ranges") {
     for (const std::string settings :
          {"lsh: {bits: 16, tables: 4096, min_hits: 255}", "lsh: {bits: 1, tables: 1, min_hits: 1}",
-          "lsh: {u_floor: 0}", "topk: {ratio: 1}", "quest: {page: 1}", "quest: {page: 64, ratio: 1}",
-          "hybrid: {bits: 32}", "hybrid: {bits: 1024, exact: 0, sample: 1}",
-          "hybrid: {exact: 1, sample: 0, tail: none}", "hybrid: {sample: 0, tail: lsh}",
-          "sinks: 0, recent: 1, dense_layers: []"}) {
+          "lsh: {u_floor: 0}", "topk: {ratio: 1}", "quest: {page: 1}",
+          "quest: {page: 64, ratio: 1}", "hybrid: {bits: 32}",
+          "hybrid: {bits: 1024, exact: 0, sample: 1}", "hybrid: {exact: 1, sample: 0, tail: none}",
+          "hybrid: {sample: 0, tail: lsh}", "sinks: 0, recent: 1, dense_layers: []"}) {
       CAPTURE(settings);
       CHECK(problem(settings) == "none");
     }
