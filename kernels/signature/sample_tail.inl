@@ -39,7 +39,7 @@ struct Sample {
 };
 
 void take_sample(Sample& s, const SampleTailParams& p) {
-  const int64_t step = p.n > kSample ? (p.n / kSample - 1) | 1 : 1;
+  const int64_t step = (p.n + kSample - 1) / kSample;
   for (int64_t i = 0; i < p.n && s.n < kSample; i += step)
     s.weights[s.n++] = p.scores[i] <= p.threshold ? p.gain * p.scores[i] : -kInf;
   s.each = static_cast<float>(p.n) / static_cast<float>(s.n);
@@ -56,7 +56,8 @@ float solve_log_scale(const Sample& s, float wanted) {
     Vec below = zero(), capped = zero();
     for (int i = 0; i < s.n; i += kLanes) {
       const Vec w = load(s.weights + i) - set1(log_scale);
-      const Mask full = at_least(w, zero());
+      // Strictly: a weight at the scale is the first to give way, or equal ones would all be kept.
+      const Mask full = lt(zero(), w);
       below = below + select(full, zero(), exp(w));
       capped = capped + select(full, set1(1), zero());
     }

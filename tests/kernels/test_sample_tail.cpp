@@ -189,7 +189,7 @@ TEST_SUITE("kernels/sample_tail") {
 
   // The search for the scale starts at the largest weight, counts every key there as certain, finds
   // more than wanted and stops: all are read. Sums stay unbiased, the budget is lost.
-  TEST_CASE("equal scores, and a gain of 0: as many keys as wanted" * doctest::should_fail()) {
+  TEST_CASE("equal scores, and a gain of 0: as many keys as wanted") {
     for (const Variant& v : variants()) {
       CAPTURE(v.name);
       Mean size;
