@@ -187,8 +187,8 @@ TEST_SUITE("kernels/sample_tail") {
     }
   }
 
-  // The search for the scale starts at the largest weight, counts every key there as certain, finds
-  // more than wanted and stops: all are read. Sums stay unbiased, the budget is lost.
+  // The search for the scale starts at the largest weight: were keys there counted as certain, it
+  // would find more than wanted and stop, and all would be read.
   TEST_CASE("equal scores, and a gain of 0: as many keys as wanted") {
     for (const Variant& v : variants()) {
       CAPTURE(v.name);
