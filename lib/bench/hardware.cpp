@@ -64,7 +64,7 @@ void flush_lines(const char* data, size_t bytes) {
 double measure_read(int threads, const Interrupted& interrupted) {
   // Enough for a thread to read for a millisecond. Lines are flushed before each pass, so that the
   // size of the last-level cache, hundreds of MiB on some machines, does not matter.
-  constexpr size_t kLeast = size_t{64} << 20, kOfThread = size_t{8} << 20;
+  constexpr size_t kLeast = size_t{64} << 20, kOfThread = size_t{32} << 20;
   const auto n = static_cast<size_t>(threads);
   const size_t wanted = std::max(kLeast, n * kOfThread);
   const size_t share = std::min(wanted, available_host_bytes() / 4) / n;

@@ -65,7 +65,7 @@ struct Hybrid {
   Fraction exact{0.02};
   Fraction sample{0.02};
   HybridTail tail = HybridTail::weighted;
-  double trust = 0.75;
+  double trust = 0.5;
 
   template <class V>
   void fields(V& v) {

@@ -91,4 +91,20 @@ void Projections::fill(float* data, uint64_t seed) const {
     }
 }
 
+void Projections::orthogonalize(float* data) const {
+  const auto dot = [&](int i, int j) {
+    double sum = 0;
+    for (int c = 0; c < head_dim_; ++c) sum += double{data[c * stride_ + i]} * data[c * stride_ + j];
+    return sum;
+  };
+  for (int j = 0; j < columns_; ++j) {
+    const int first = j / head_dim_ * head_dim_;
+    for (int i = first; i < j; ++i) {  // modified Gram-Schmidt against the run's columns so far
+      const double share = dot(i, j) / dot(i, i);
+      for (int c = 0; c < head_dim_; ++c)
+        data[c * stride_ + j] -= static_cast<float>(share * data[c * stride_ + i]);
+    }
+  }
+}
+
 }  // namespace tandem::kv

@@ -49,6 +49,9 @@ class Projections {
   int64_t stride() const { return stride_; }
   size_t bytes() const;
   void fill(float* data, uint64_t seed) const;
+  /// Makes each run of head_dim columns orthogonal. The share of equal signs stays an unbiased estimate
+  /// of the angle, with a smaller variance (Ji et al. 2012, "Super-Bit LSH").
+  void orthogonalize(float* data) const;
 
  private:
   int head_dim_, columns_;

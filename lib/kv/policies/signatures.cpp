@@ -49,6 +49,7 @@ void Signatures::allocate(Arena& arena, const std::string& prefix) {
   norms_ = static_cast<bf16*>(arena.take(prefix + ".norms"));
   w_ = static_cast<float*>(arena.take(prefix + ".projections"));
   projections_.fill(w_, seed_);
+  projections_.orthogonalize(w_);
 }
 
 void Signatures::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
