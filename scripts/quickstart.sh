@@ -13,9 +13,11 @@ question='What is the special magic value for amber-anchor?'
 prompt=$'\n\nQuestion: '"$question"$'\nAnswer:'
 ask() { build/bin/pig-generate -m tiny-16m -f "$document" -p "$prompt" --stop $'\n' -n 32 "$@"; }
 say "reading $document ($(wc -c < "$document") bytes) with sparse attention, then asking: $question"
-sparse=$(ask -r pig/hybrid-tiny-16m | tee /dev/stderr)
+answer=$(mktemp)
+trap 'rm -f "$answer"' EXIT
+ask -r pig/hybrid-tiny-16m | tee "$answer"
 full=$(ask -q)
-if [ "$sparse" = "$full" ]; then
+if [ "$(cat "$answer")" = "$full" ]; then
   say "full attention, reading every key, gives the same answer"
 else
   say "full attention answers differently: $full"
