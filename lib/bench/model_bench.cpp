@@ -21,6 +21,7 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   spec.compute = c.compute;
   spec.prefill_chunk = c.chunk;
   spec.max_seqs = c.batch;
+  spec.max_extend_rows = c.batch;
   spec.max_tokens = c.max_tokens();
   spec.total_tokens = int64_t{c.batch} * c.max_tokens();
   if (c.bench.has(ModelPhase::decode)) {

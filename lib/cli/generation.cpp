@@ -83,6 +83,7 @@ decode::EngineSpec Generation::engine_spec() const {
   const int64_t rows = prompts_.sequences.empty() ? context : std::max<int64_t>(1, fresh);
   spec.prefill_chunk = static_cast<int>(std::min<int64_t>(recipe_.run.prefill_chunk, rows));
   spec.max_seqs = batch + (prefix ? 1 : 0);
+  spec.max_extend_rows = spec.max_seqs;  // one token of each
   spec.max_tokens = static_cast<int>(longest);
   spec.total_tokens = shared + own;
   // A state's last token runs again when nothing follows it.

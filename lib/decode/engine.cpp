@@ -21,7 +21,9 @@ model::Llama::Options model_options(const EngineSpec& s) {
 
 kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
   return {.geometry = model::geometry_of(c, ops::weight_dtype(s.compute)), .max_seqs = s.max_seqs,
-          .max_prompts = s.max_prompts, .max_tokens = s.max_tokens, .total_tokens = s.total_tokens, .max_rows = max_rows(s),
+          .max_prompts = s.max_prompts, .max_tokens = s.max_tokens,
+          .total_tokens = s.total_tokens, .max_rows = max_rows(s),
+          .max_extend_rows = s.max_extend_rows,
           .policies = s.caches};
 }
 

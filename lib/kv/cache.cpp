@@ -29,8 +29,15 @@ bool turns_q(const Cache::Spec& s) {
   });
 }
 
+/// Rows whose partial results are alive at once. A prefill of text that a policy has cut runs as an
+/// extend step, and only repositioned sinks then have several sources.
+size_t partial_rows(const Cache::Spec& s) {
+  const bool few = s.max_extend_rows > 0 && !turns_q(s);
+  return static_cast<size_t>(few ? std::min(s.max_extend_rows, s.max_rows) : s.max_rows);
+}
+
 size_t q_elements(const Cache::Spec& s) {
-  return static_cast<size_t>(s.max_rows) * static_cast<size_t>(s.geometry.n_heads) *
+  return partial_rows(s) * static_cast<size_t>(s.geometry.n_heads) *
          static_cast<size_t>(s.geometry.head_dim);
 }
 
@@ -268,6 +275,8 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
     return ops::attention(args, workspace_);
   }
   const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
+  TANDEM_CHECK(rows <= static_cast<int64_t>(partial_rows(spec_)), "{} rows in parts, planned for {}",
+               rows, partial_rows(spec_));
   for (int i = 0; i < plan.n; ++i) {
     const KeyRange& source = plan.sources[static_cast<size_t>(i)];
     set_source(source);

@@ -21,6 +21,7 @@ class Cache {
     int max_tokens = 0;     // of one sequence, tentative rows included
     int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
     int max_rows = 0;       // rows of one step
+    int max_extend_rows = 0;  // of one that policies serve; 0 = max_rows
     std::vector<recipe::Cache> policies;
   };
   static void plan(const Spec& spec, MemoryPlan& plan);
