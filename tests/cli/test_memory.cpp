@@ -53,7 +53,9 @@ TEST_SUITE("cli/memory") {
         {"-m", "tiny-16m", "-n", "16", "-p", "Once upon a time"},
         {"-m", "tiny-16m", "-n", "16", "-f", document, "-p", "What was seen?"},
         {"-m", "tiny-2m", "-n", "16", "-f", document, "-p", "What was seen?"},
-        {"-m", "tiny-16m", "-n", "16", "-s", "model.state=" + state, "-p", "What was seen?"}};
+        {"-m", "tiny-16m", "-n", "16", "-s", "model.state=" + state, "-p", "What was seen?"},
+        {"-r", "pig/hybrid-tiny-16m", "-n", "16", "-f", document, "-p", "What was seen?"},
+        {"-r", "pig/lsh-tiny-16m", "-n", "16", "-f", document, "-p", "What was seen?"}};
     for (const auto& arguments : runs) {
       CAPTURE(fmt::format("{}", fmt::join(arguments, " ")));
       const Outcome dry = pig_generate(arguments, true);
