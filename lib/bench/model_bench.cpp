@@ -26,7 +26,7 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   spec.total_tokens = int64_t{c.batch} * c.max_tokens();
   if (c.bench.has(ModelPhase::decode)) {
     spec.max_seqs *= 2;
-    if (c.bench.new_tokens.value < kv::TokenIndex::kRoll) spec.max_prompts = c.batch;
+    if (c.bench.new_tokens.value <= kv::TokenIndex::kMaxForkTokens) spec.max_prompts = c.batch;
     spec.total_tokens += int64_t{c.batch} * kv::kPageTokens;
   }
   spec.caches = {c.cache};

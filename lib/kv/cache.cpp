@@ -323,8 +323,8 @@ void Cache::count_fixed(const Step& step, const AttendPlan& plan) {
         fixed += visible - (lo == nullptr ? 0 : lo[b]);
       }
       usage.queries += g.n_heads;
-      usage.visible += double{1} * g.n_heads * visible;
-      usage.fixed += double{1} * g.n_heads * fixed;
+      usage.visible += double(g.n_heads) * visible;
+      usage.fixed += double(g.n_heads) * fixed;
       usage.key_bytes += 2.0 * g.n_kv_heads * g.head_dim * double(dtype_bytes(g.dtype)) * fixed;
     }
 }

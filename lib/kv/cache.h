@@ -15,8 +15,8 @@ class Cache {
   struct Spec {
     Geometry geometry;
     int max_seqs = 1;       // sequences alive at once
-    /// Of them, those with text of their own: not the forks that add fewer than 1,024 tokens to what
-    /// they share, which need no room in a policy's index. 0 = all.
+    /// Of them, those with text of their own: not the forks that add at most
+    /// TokenIndex::kMaxForkTokens to a prompt, which need no room in a policy's index. 0 = all.
     int max_prompts = 0;
     int max_tokens = 0;     // of one sequence, tentative rows included
     int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once

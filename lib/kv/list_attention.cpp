@@ -47,13 +47,13 @@ ListAttention::ListAttention(Arena& arena, const Geometry& g, size_t scratch_byt
       lists_(static_cast<size_t>(max_threads())),
       usage_(static_cast<size_t>(max_threads())) {
   for (std::vector<KeyList>& lists : lists_)
-    lists.resize(static_cast<size_t>(g.n_heads / g.n_kv_heads));
+    lists.resize(static_cast<size_t>(g.group()));
 }
 
 void ListAttention::run(const KeySelector& selector, int layer, const Step& step,
                         const PagedStore& store, const Tensor& q, float* o, float* lse,
                         KeyUsage& usage) {
-  const int group = geometry_.n_heads / geometry_.n_kv_heads;
+  const int group = geometry_.group();
   const int threads = static_cast<int>(lists_.size());
   // A group stays together unless that leaves threads idle.
   int n_heads = group;

@@ -26,6 +26,12 @@ struct Geometry {
   DType dtype = DType::bf16;
 
   int window(int layer) const { return layer >= sliding_window_from ? sliding_window : 0; }
+  int group() const { return n_heads / n_kv_heads; }
+  /// Keys that the last of `length` tokens sees under full attention.
+  int visible(int layer, int length) const {
+    const int w = window(layer);
+    return w == 0 || length < w ? length : w;
+  }
 };
 
 /// What bounds a run, for policies that hold data of their own.

@@ -30,8 +30,7 @@ class Full final : public Policy {
   }
 
   int keys_read(int layer, int length) const override {
-    const int window = geometry_.window(layer);
-    return window == 0 ? length : std::min(length, window);
+    return geometry_.visible(layer, length);
   }
 
  private:

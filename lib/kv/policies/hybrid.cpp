@@ -107,7 +107,7 @@ class HybridPolicy final : public SparsePolicy {
   }
 
  private:
-  size_t group() const { return static_cast<size_t>(geometry().n_heads / geometry().n_kv_heads); }
+  size_t group() const { return static_cast<size_t>(geometry().group()); }
   /// Ids of one head: the exact ones, a tail that may hold all tokens before those already taken are
   /// dropped, and what selections may write past their last.
   size_t id_room() const {
@@ -138,7 +138,7 @@ class HybridPolicy final : public SparsePolicy {
           signatures(cutter.take<uint32_t>(p.group() * static_cast<size_t>(p.signatures_.words()))),
           codes(cutter.take<uint16_t>(
               p.tables_ ? p.group() * static_cast<size_t>(p.tables_->tables()) : 0)),
-          counters(cutter.take<uint8_t>(p.tables_ ? static_cast<size_t>(p.index().capacity()) + 64 : 0)),
+          counters(cutter.take<uint8_t>(p.tables_ ? p.tables_->counter_bytes() : 0)),
           scores(cutter.take<float>(p.group() * p.score_stride())),
           select(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens) + 16)),
           draws(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens) + 16)),
@@ -165,7 +165,10 @@ class HybridPolicy final : public SparsePolicy {
 
   void add_tail(const Rest& rest, const Scratch& s, int32_t* ids, KeyList& list) const {
     if (spec_.tail == HybridTail::none) return;
-    if (spec_.tail == HybridTail::lsh) return add_collisions(rest, s, ids, list);
+    if (tables_)
+      return tables_->add_collisions(rest.query, ordinal(rest.query.layer),
+                                     s.codes + rest.head * tables_->tables(), rest.taken, s.counters,
+                                     ids, list);
     const int n = static_cast<int>(rest.scores.size()), first = index().begin();
     const double wanted = spec_.sample * n;
     float* bias = s.bias + static_cast<size_t>(rest.head) * id_room();
@@ -183,20 +186,6 @@ class HybridPolicy final : public SparsePolicy {
     }
     count = drop_excluded(ids, bias, count, rest.taken);
     list.segments.push_back({ids, count, bias, nullptr});
-  }
-
-  void add_collisions(const Rest& rest, const Scratch& s, int32_t* ids, KeyList& list) const {
-    const KeyQuery& query = rest.query;
-    const int ord = ordinal(query.layer);
-    const uint16_t* codes = s.codes + rest.head * tables_->tables();
-    for (int i = 0; i < static_cast<int>(index().blocks(query.slot).size()); ++i) {
-      const int found = tables_->probe(query.slot, i, ord, query.kv_head, codes, s.counters, ids);
-      const int kept = drop_excluded(ids, nullptr, found, rest.taken);
-      list.segments.push_back({ids, kept, nullptr, tables_->norms(query.slot, i, ord, query.kv_head)});
-      list.index_bytes += tables_->probe_bytes(index().block_tokens(query.slot, i) *
-                                               tables_->expected_candidates());
-      ids += kept;
-    }
   }
 
   recipe::Hybrid spec_;

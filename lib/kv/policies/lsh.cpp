@@ -48,16 +48,8 @@ class LshPolicy final : public SparsePolicy {
       list.q_center = dot_of(q, center);
       list.segments.push_back(sinks_segment());
       list.n_static = list.segments[0].n;
-      int32_t* ids = s.ids + h * id_room();
-      const int n_blocks = static_cast<int>(index().blocks(query.slot).size());
-      for (int i = 0; i < n_blocks; ++i) {
-        const int n = tables_.probe(query.slot, i, ord, query.kv_head,
-                                    s.codes + h * static_cast<size_t>(tables_.tables()), s.counters, ids);
-        list.segments.push_back({ids, n, nullptr, tables_.norms(query.slot, i, ord, query.kv_head)});
-        list.index_bytes += tables_.probe_bytes(index().block_tokens(query.slot, i) *
-                                                tables_.expected_candidates());
-        ids += n;
-      }
+      tables_.add_collisions(query, ord, s.codes + h * static_cast<size_t>(tables_.tables()), {},
+                             s.counters, s.ids + h * id_room(), list);
     }
   }
 
@@ -70,9 +62,7 @@ class LshPolicy final : public SparsePolicy {
   double expected_keys(int n) const override { return n * tables_.expected_share(); }
 
  private:
-  size_t group() const {
-    return static_cast<size_t>(geometry().n_heads / geometry().n_kv_heads);
-  }
+  size_t group() const { return static_cast<size_t>(geometry().group()); }
   /// Ids of one head: all tokens, and what a probe may write past its last.
   size_t id_room() const { return static_cast<size_t>(bounds().max_tokens) + 16; }
 
@@ -89,7 +79,7 @@ class LshPolicy final : public SparsePolicy {
           q(cutter.take<float>(p.group() * static_cast<size_t>(p.geometry().head_dim))),
           bits(cutter.take<uint64_t>(p.group() * p.tables_.query_bits_words())),
           codes(cutter.take<uint16_t>(p.group() * static_cast<size_t>(p.tables_.tables()))),
-          counters(cutter.take<uint8_t>(static_cast<size_t>(p.index().capacity()) + 64)),
+          counters(cutter.take<uint8_t>(p.tables_.counter_bytes())),
           ids(cutter.take<int32_t>(p.group() * p.id_room())) {}
   };
 

@@ -10,6 +10,7 @@
 #include "kernels/cpu_table.h"
 #include "kv/log_u.h"
 #include "kv/policies/scratch.h"
+#include "kv/policies/tail_sample.h"
 
 namespace tandem::kv {
 namespace {
@@ -163,6 +164,19 @@ void LshTables::hash_queries(const float* q, int n, uint64_t* bits, uint16_t* co
                {0, spec_.tables});
 }
 
+void LshTables::add_collisions(const KeyQuery& query, int ordinal, const uint16_t* codes,
+                               std::span<const int32_t> taken, uint8_t* counters, int32_t* ids,
+                               KeyList& list) const {
+  for (int i = 0; i < static_cast<int>(index_.blocks(query.slot).size()); ++i) {
+    int n = probe(query.slot, i, ordinal, query.kv_head, codes, counters, ids);
+    if (!taken.empty()) n = drop_excluded(ids, nullptr, n, taken);
+    list.segments.push_back({ids, n, nullptr, norms(query.slot, i, ordinal, query.kv_head)});
+    list.index_bytes += probe_bytes(index_.block_tokens(query.slot, i));
+    ids += n;
+  }
+}
+
+/// Tokens of the i-th block of a slot that collide with the query; returns how many.
 int LshTables::probe(int slot, int i, int ordinal, int kv_head, const uint16_t* codes,
                      uint8_t* counters, int32_t* ids) const {
   const int id = index_.blocks(slot)[static_cast<size_t>(i)];
@@ -176,16 +190,20 @@ int LshTables::probe(int slot, int i, int ordinal, int kv_head, const uint16_t* 
                                  .ids = ids});
 }
 
+/// Norms of the centred keys, such that token t's is at [t], for the tokens of the i-th block.
 const float* LshTables::norms(int slot, int i, int ordinal, int kv_head) const {
   const int id = index_.blocks(slot)[static_cast<size_t>(i)];
   return norms_ + cell(id, ordinal, kv_head) * static_cast<size_t>(index_.capacity()) -
          (index_.begin() + i * index_.capacity());
 }
 
-double LshTables::expected_candidates() const {
+/// Bytes of bucket bounds and ids that a probe of a block reads, expected: two cache lines and a bucket
+/// a table.
+double LshTables::probe_bytes(int n_tokens) const {
   // Buckets are uneven: real and synthetic keys give 1.65 times the even share (magicpig 3.2).
   constexpr double kUnevenness = 1.65;
-  return kUnevenness * spec_.tables / double(1 << spec_.bits);
+  const double bucket = kUnevenness * n_tokens / double(1 << spec_.bits);
+  return spec_.tables * (128.0 + sizeof(uint16_t) * bucket);
 }
 
 double LshTables::expected_share() const {

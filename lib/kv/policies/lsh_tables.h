@@ -25,24 +25,25 @@ class LshTables {
   /// Codes of queries [n, head_dim] f32: n x tables.
   void hash_queries(const float* q, int n, uint64_t* bits, uint16_t* codes) const;
   size_t query_bits_words() const { return words_; }
-  /// Tokens of the i-th block of a slot that collide with the query; returns how many.
-  /// ids      room for capacity() + 16; `counters` capacity() bytes
-  int probe(int slot, int i, int ordinal, int kv_head, const uint16_t* codes, uint8_t* counters,
-            int32_t* ids) const;
-  /// Norms of the centred keys, such that token t's is at [t], for the tokens of the i-th block.
-  const float* norms(int slot, int i, int ordinal, int kv_head) const;
-  /// Bytes of ids and offsets that a probe of one block reads when it finds `candidates` ids.
-  double probe_bytes(double candidates) const { return 2.0 * candidates + 128.0 * spec_.tables; }
+  /// Adds to a list the keys that collide with a query of these codes, but those in `taken` (ascending):
+  /// a segment for each block, weighted by the keys' norms.
+  /// ids      room for all tokens + 16; counters  counter_bytes()
+  void add_collisions(const KeyQuery& query, int ordinal, const uint16_t* codes,
+                      std::span<const int32_t> taken, uint8_t* counters, int32_t* ids,
+                      KeyList& list) const;
+  size_t counter_bytes() const { return static_cast<size_t>(index_.capacity()) + 64; }
 
   int tables() const { return spec_.tables; }
   std::span<const float> log_u() const { return log_u_; }
-  /// Ids in the probed buckets, as a multiple of the tokens.
-  double expected_candidates() const;
   /// Share of `n` keys at random angles that collide, times the factor that real keys show.
   double expected_share() const;
 
  private:
   struct BuildScratch;
+  int probe(int slot, int i, int ordinal, int kv_head, const uint16_t* codes, uint8_t* counters,
+            int32_t* ids) const;
+  const float* norms(int slot, int i, int ordinal, int kv_head) const;
+  double probe_bytes(int n_tokens) const;
   size_t block_bytes() const;
   size_t scratch_bytes() const;
   size_t cell(int block, int ordinal, int kv_head) const;

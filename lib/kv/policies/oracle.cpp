@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "kernels/cpu_table.h"
 #include "kv/policies/centered_keys.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/scratch.h"
@@ -37,8 +37,7 @@ class OraclePolicy final : public Policy, public KeySelector {
   }
 
   int keys_read(int layer, int length) const override {
-    const int window = bounds_.geometry.window(layer);
-    return window == 0 ? length : std::min(length, window);  // every key is scored
+    return bounds_.geometry.visible(layer, length);  // every key is scored
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
@@ -49,19 +48,23 @@ class OraclePolicy final : public Policy, public KeySelector {
     const auto d = static_cast<size_t>(bounds_.geometry.head_dim);
     const int n = query.position + 1;
     const int budget = std::max(1, static_cast<int>(ratio_ * n));
-    const auto room = static_cast<size_t>(bounds_.max_tokens);
+    const size_t room = id_room();
     for (size_t h = 0; h < lists.size(); ++h) {
       read_vector(static_cast<const char*>(query.q) + h * d * dtype_bytes(bounds_.geometry.dtype),
                  bounds_.geometry.dtype, {s.q, d});
       score_all(query, n, {s.q, d}, s);
       int32_t* ids = s.ids + h * room;
-      float* bias = s.bias + h * room;
+      float *bias = s.bias + h * room, threshold = 0;
       KeyList& list = lists[h];
       if (samples_)
         list.segments.push_back({ids, draw(query, static_cast<int>(h), n, budget, s, ids, bias), bias,
                                  nullptr});
       else
-        list.segments.push_back({ids, keep_best(n, budget, s, ids), nullptr, nullptr});
+        list.segments.push_back({ids,
+                                 cpu_table().select_top({.ids = ids, .threshold = &threshold,
+                                                         .scores = s.scores, .n = n, .m = budget,
+                                                         .first_id = 0, .scratch = s.select}),
+                                 nullptr, nullptr});
       // Every key is scored, once for the heads of a group.
       list.index_bytes = static_cast<double>(n) * static_cast<double>(d) *
                          static_cast<double>(dtype_bytes(bounds_.geometry.dtype)) /
@@ -72,23 +75,26 @@ class OraclePolicy final : public Policy, public KeySelector {
  private:
   struct Scratch {
     ScratchCutter cutter;
-    float *q, *key, *scores, *bias;
-    int32_t *ids, *order;
+    float *q, *key, *scores, *select, *bias;
+    int32_t *ids, *drawn;
     double* cumulative;
 
     Scratch(std::byte* base, const OraclePolicy& p)
         : cutter(base),
           q(cutter.take<float>(static_cast<size_t>(p.bounds_.geometry.head_dim))),
           key(cutter.take<float>(static_cast<size_t>(p.bounds_.geometry.head_dim))),
-          scores(cutter.take<float>(static_cast<size_t>(p.bounds_.max_tokens))),
-          bias(cutter.take<float>(p.group() * static_cast<size_t>(p.bounds_.max_tokens))),
-          ids(cutter.take<int32_t>(p.group() * static_cast<size_t>(p.bounds_.max_tokens))),
-          order(cutter.take<int32_t>(static_cast<size_t>(p.bounds_.max_tokens))),
-          cumulative(cutter.take<double>(static_cast<size_t>(p.bounds_.max_tokens))) {}
+          scores(cutter.take<float>(p.id_room())),
+          select(cutter.take<float>(p.id_room())),
+          bias(cutter.take<float>(p.group() * p.id_room())),
+          ids(cutter.take<int32_t>(p.group() * p.id_room())),
+          drawn(cutter.take<int32_t>(p.id_room())),
+          cumulative(cutter.take<double>(p.id_room())) {}
   };
 
+  /// Ids of one head: all tokens, and what a selection may write past its last.
+  size_t id_room() const { return static_cast<size_t>(bounds_.max_tokens) + 16; }
   size_t group() const {
-    return static_cast<size_t>(bounds_.geometry.n_heads / bounds_.geometry.n_kv_heads);
+    return static_cast<size_t>(bounds_.geometry.group());
   }
 
   void score_all(const KeyQuery& query, int n, std::span<const float> q, const Scratch& s) const {
@@ -97,17 +103,6 @@ class OraclePolicy final : public Policy, public KeySelector {
       query.keys.read(t, s.key);
       s.scores[t] = scale * dot_of(q, {s.key, q.size()});
     }
-  }
-
-  int keep_best(int n, int budget, const Scratch& s, int32_t* ids) const {
-    std::iota(s.order, s.order + n, 0);
-    const auto better = [&s](int32_t a, int32_t b) {
-      return s.scores[a] != s.scores[b] ? s.scores[a] > s.scores[b] : a < b;
-    };
-    std::nth_element(s.order, s.order + budget - 1, s.order + n, better);
-    std::copy_n(s.order, budget, ids);
-    std::sort(ids, ids + budget);
-    return budget;
   }
 
   /// The mean of the values drawn: key i counts with its share of the draws, whatever its score. The
@@ -122,19 +117,19 @@ class OraclePolicy final : public Policy, public KeySelector {
                                               query.first_head + head));
     for (int i = 0; i < budget; ++i) {
       const double at = random.uniform() * sum;
-      s.order[i] = static_cast<int32_t>(
+      s.drawn[i] = static_cast<int32_t>(
           std::min<std::ptrdiff_t>(n - 1, std::upper_bound(s.cumulative, s.cumulative + n, at) -
                                               s.cumulative));
     }
-    std::sort(s.order, s.order + budget);
+    std::sort(s.drawn, s.drawn + budget);
     const double lse = top + std::log(sum);
     int n_ids = 0;
     for (int i = 0; i < budget;) {
       int end = i;
-      while (end < budget && s.order[end] == s.order[i]) ++end;
-      ids[n_ids] = s.order[i];
+      while (end < budget && s.drawn[end] == s.drawn[i]) ++end;
+      ids[n_ids] = s.drawn[i];
       bias[n_ids++] = static_cast<float>(lse + std::log(double(end - i) / budget) -
-                                         double{s.scores[s.order[i]]});
+                                         double{s.scores[s.drawn[i]]});
       i = end;
     }
     return n_ids;

@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "base/parallel.h"
+#include "kernels/cpu_table.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/scratch.h"
 #include "kv/policies/sparse_policy.h"
-#include "kv/policies/centered_keys.h"
 
 namespace tandem::kv {
 namespace {
@@ -46,13 +46,12 @@ class QuestPolicy final : public SparsePolicy {
       read_vector(static_cast<const char*>(query.q) + h * d * dtype_bytes(geometry().dtype),
                   geometry().dtype, {s.q, d});
       for (int p = 0; p < n_pages; ++p) s.scores[p] = bound(query, p, {s.q, d});
-      std::iota(s.order, s.order + n_pages, 0);
-      std::nth_element(s.order, s.order + n_read - 1, s.order + n_pages, [&s](int32_t a, int32_t b) {
-        return s.scores[a] != s.scores[b] ? s.scores[a] > s.scores[b] : a < b;
-      });
-      std::sort(s.order, s.order + n_read);
+      float threshold = 0;
+      cpu_table().select_top({.ids = s.pages, .threshold = &threshold, .scores = s.scores,
+                              .n = n_pages, .m = n_read, .first_id = 0, .scratch = s.select});
       int32_t* ids = s.ids + h * static_cast<size_t>(bounds().max_tokens);
-      for (int i = 0; i < n_read; ++i) std::iota(ids + i * page_, ids + (i + 1) * page_, s.order[i] * page_);
+      for (int i = 0; i < n_read; ++i)
+        std::iota(ids + i * page_, ids + (i + 1) * page_, s.pages[i] * page_);
       lists[h].segments.push_back({ids, n_read * page_, nullptr, nullptr});
       // The heads of a group pass over the same bounds.
       lists[h].index_bytes = 2.0 * n_pages * static_cast<double>(d) * sizeof(float) /
@@ -83,17 +82,21 @@ class QuestPolicy final : public SparsePolicy {
  private:
   struct Scratch {
     ScratchCutter cutter;
-    float *q, *scores;
-    int32_t *order, *ids;
+    float *q, *scores, *select;
+    int32_t *pages, *ids;
 
     Scratch(std::byte* base, const QuestPolicy& p)
         : cutter(base),
           q(cutter.take<float>(static_cast<size_t>(p.geometry().head_dim))),
-          scores(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens))),
-          order(cutter.take<int32_t>(static_cast<size_t>(p.bounds().max_tokens))),
-          ids(cutter.take<int32_t>(static_cast<size_t>(p.geometry().n_heads / p.geometry().n_kv_heads) *
+          scores(cutter.take<float>(p.page_room())),
+          select(cutter.take<float>(p.page_room())),
+          pages(cutter.take<int32_t>(p.page_room())),
+          ids(cutter.take<int32_t>(static_cast<size_t>(p.geometry().group()) *
                                    static_cast<size_t>(p.bounds().max_tokens))) {}
   };
+
+  /// Pages of a sequence, and what a selection may write past its last.
+  size_t page_room() const { return static_cast<size_t>(bounds().max_tokens / page_) + 16; }
 
   size_t block_floats() const {
     return static_cast<size_t>(n_sparse()) * static_cast<size_t>(geometry().n_kv_heads) *

@@ -23,7 +23,7 @@ std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& g) {
   return layers;
 }
 
-SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit,
+SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int n_sinks, int unit,
                            int max_block)
     : bounds_(bounds),
       name_(recipe::yaml_text(cache.kind)),
@@ -33,11 +33,11 @@ SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int
               .max_prompts = bounds.max_prompts,
               .max_tokens = bounds.max_tokens,
               .total_tokens = bounds.total_tokens,
-              .sinks = sinks,
+              .sinks = std::min(n_sinks, bounds.max_tokens),
               .recent = static_cast<int>(cache.recent),
               .unit = unit,
               .max_block = max_block}),
-      sink_ids_(static_cast<size_t>(sinks)),
+      sink_ids_(static_cast<size_t>(index_.begin())),
       tail_begin_(static_cast<size_t>(bounds.max_seqs)) {
   for (size_t i = 0; i < layers_.size(); ++i)
     ordinal_[static_cast<size_t>(layers_[i])] = static_cast<int>(i);
@@ -78,14 +78,10 @@ void SparsePolicy::grow(int slot, bool prompt, const PagedStore& store) {
 }
 
 int SparsePolicy::keys_read(int layer, int length) const {
-  if (ordinal(layer) < 0) {
-    const int window = geometry().window(layer);
-    return window == 0 ? length : std::min(length, window);
-  }
+  if (ordinal(layer) < 0) return geometry().visible(layer, length);
   const int indexed = std::max(0, index_.wanted_end(0, length, true) - index_.begin());
-  const int group = geometry().n_heads / geometry().n_kv_heads;
   // Every query head of a group reads a selection of its own.
-  const double chosen = group * expected_keys(indexed);
+  const double chosen = geometry().group() * expected_keys(indexed);
   return static_cast<int>(std::min<double>(length, length - indexed + std::round(chosen)));
 }
 

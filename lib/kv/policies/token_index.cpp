@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kv/step.h"
 
 namespace tandem::kv {
 namespace {

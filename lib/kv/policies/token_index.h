@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv/step.h"
+
 namespace tandem::kv {
 
 /// Which tokens of each sequence a policy has in an index of its own, and in which blocks. Tokens
@@ -23,6 +25,9 @@ class TokenIndex {
   /// Recent tokens gather until there are this many more than `recent`; then all but `recent` of them
   /// are indexed at once.
   static constexpr int kRoll = 1024;
+  /// Tokens that a fork of a prompt may add and still need no block: what waits at the prompt's end may
+  /// be nearly a page already.
+  static constexpr int kMaxForkTokens = kRoll - kPageTokens;
 
   explicit TokenIndex(const Spec& spec);
 
