@@ -21,7 +21,6 @@ constexpr int64_t kMaxDim = 1 << 20;  // dim, ffn_dim, n_heads * head_dim
 constexpr int64_t kMaxHeads = 1 << 14;
 constexpr int64_t kMaxLayers = 1 << 12;
 constexpr int64_t kMaxVocab = 1 << 24;
-constexpr int64_t kMaxContext = 1 << 30;
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 struct ArchInfo {

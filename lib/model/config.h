@@ -20,6 +20,9 @@ const char* arch_name(Arch arch);
 using ops::RopeScaling;
 using ops::RopeScalingKind;
 
+/// Tokens of the longest context that is accepted, well above any published model's.
+inline constexpr int64_t kMaxContext = 1 << 30;
+
 /// Shape and constants of a model, from its config.json. Every count is positive and bounded so
 /// that products of any three fit in int64_t; n_heads is a multiple of n_kv_heads; head_dim is
 /// even.
@@ -36,6 +39,7 @@ struct ModelConfig {
   double rms_eps = 1e-6;
   ops::RopeSpec rope;
   int max_context = 0;  // tokens
+  bool trained = true;  // false: random weights, for which no context is too long
   // A token attends to the last `sliding_window` positions, its own included; 0 = to all. Only
   // layers from `sliding_window_from` on slide (Qwen2's max_window_layers; 0 for Mistral).
   int sliding_window = 0;

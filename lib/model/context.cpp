@@ -7,8 +7,9 @@
 namespace tandem::model {
 
 int context_of(const recipe::Run& run, const ModelConfig& config, int64_t n_decoded) {
-  const int64_t limit = config.max_context - n_decoded;
-  const int64_t context = run.context > 0 ? run.context.value : limit;
+  const bool asked = run.context > 0;
+  const int64_t limit = (asked && !config.trained ? kMaxContext : config.max_context) - n_decoded;
+  const int64_t context = asked ? run.context.value : limit;
   if (context >= 1 && context <= limit) return static_cast<int>(context);
   const std::string decoded =
       n_decoded > 0 ? fmt::format(" and {} decoded ones", n_decoded) : std::string();

@@ -47,6 +47,7 @@ ModelConfig expand(const NamedShape& shape) {
   c.bos_id = shape.bos_id;
   c.eos_ids = {shape.eos_id};
   c.dtype = DType::bf16;
+  c.trained = false;
   return c;
 }
 
@@ -63,10 +64,12 @@ ModelConfig synthetic_config(const std::string& name_or_path) {
     if (name_or_path == shape.name) return expand(shape);
   std::error_code ignored;
   const std::filesystem::path path = name_or_path;
-  if (std::filesystem::is_directory(path, ignored)) return load_config(path);
   if (std::filesystem::exists(path, ignored)) {
-    ModelConfig config = parse_config(io::read_file(path, size_t{16} << 20), path.string());
-    config.name = name_or_path;
+    const bool folder = std::filesystem::is_directory(path, ignored);
+    ModelConfig config =
+        folder ? load_config(path) : parse_config(io::read_file(path, size_t{16} << 20), path.string());
+    if (!folder) config.name = name_or_path;
+    config.trained = false;
     return config;
   }
   throw input_error("synthetic:" + name_or_path, "{} is neither a known shape nor a file",

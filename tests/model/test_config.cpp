@@ -3,6 +3,7 @@
 #include "error_text.h"
 #include "io/json.h"
 #include "model/config.h"
+#include "model/context.h"
 #include "model/weight_table.h"
 #include "temporary_folder.h"
 
@@ -311,6 +312,16 @@ TEST_SUITE("model/synthetic_config") {
     const std::string folder = TANDEM_SOURCE_DIR "/recipes/models/tiny-2m";
     CHECK(synthetic_config(folder).dim == 192);
     CHECK(synthetic_config(folder + "/config.json").dim == 192);
+  }
+
+  TEST_CASE("any context may be asked of random weights, and none beyond that of trained ones") {
+    recipe::Run run;
+    run.context = {262144};
+    CHECK(context_of(run, synthetic_config("llama-3.2-1b"), 16) == 262144);
+    CHECK(context_of(run, synthetic_config(TANDEM_SOURCE_DIR "/recipes/models/tiny-2m")) == 262144);
+    CHECK_THROWS_AS(context_of(run, load_config(TANDEM_SOURCE_DIR "/recipes/models/tiny-2m")), Error);
+    run.context = {0};
+    CHECK(context_of(run, synthetic_config("llama-3.2-1b"), 16) == 131072 - 16);
   }
 
   TEST_CASE("an unknown name lists the known ones") {
