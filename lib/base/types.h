@@ -16,6 +16,11 @@ struct f16 {
 
 enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8 };
 
+/// A queue of work on a GPU (a cudaStream_t); null on the CPU, where calls return when they are done.
+struct Stream {
+  void* handle = nullptr;
+};
+
 /// Half-open range of work items given to one thread.
 struct Range {
   int begin;

@@ -38,6 +38,10 @@ function(tandem_library_settings)
     PUBLIC fmt::fmt OpenMP::OpenMP_CXX nlohmann_json::nlohmann_json
     PRIVATE tandem_onednn tandem_pcre2 tandem_sentencepiece tandem_utf8proc yaml-cpp
       $<BUILD_INTERFACE:CLI11::CLI11>)
+  if(TANDEM_HAS_CUDA)
+    target_sources(tandem_core PRIVATE $<TARGET_OBJECTS:tandem_kernels_cuda>)
+    target_link_libraries(tandem_core PRIVATE CUDA::cudart_static CUDA::cublasLt)
+  endif()
   # No export macro: a shared build then compiles the same objects as a static one.
   set_target_properties(tandem_core PROPERTIES OUTPUT_NAME tandem EXPORT_NAME core DEFINE_SYMBOL "")
 endfunction()

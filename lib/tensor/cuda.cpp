@@ -1,0 +1,188 @@
+#include "tensor/cuda.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "tensor/memory_plan.h"
+
+namespace tandem::cuda {
+namespace {
+
+thread_local const char* last_operation = "none";
+
+cudaStream_t as_stream(Stream s) { return static_cast<cudaStream_t>(s.handle); }
+
+[[noreturn]] void fail(cudaError_t code, const std::string& what) {
+  (void)cudaGetLastError();  // clears what is not sticky
+  throw Error::make(ErrorKind::device, "cuda", "{}: {} ({}); last operation: {}", what,
+                    cudaGetErrorString(code), cudaGetErrorName(code), last_operation)
+      .hint("run again with TANDEM_CUDA_SYNC=1 to learn which operation failed; nvidia-smi tells whether "
+            "another process holds the GPU");
+}
+
+void check(cudaError_t code, const char* what) {
+  if (code != cudaSuccess) [[unlikely]]
+    fail(code, what);
+}
+
+bool waits_after_each() {
+  static const bool on = [] {
+    const char* value = std::getenv("TANDEM_CUDA_SYNC");
+    return value != nullptr && std::strcmp(value, "0") != 0;
+  }();
+  return on;
+}
+
+}  // namespace
+
+bool built_in() { return true; }
+
+int device_count() {
+  int n = 0;
+  if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+  (void)cudaGetLastError();
+  return 0;
+}
+
+std::string why_none() {
+  int n = 0;
+  const cudaError_t code = cudaGetDeviceCount(&n);
+  (void)cudaGetLastError();
+  if (code != cudaSuccess) return cudaGetErrorString(code);
+  return n == 0 ? "no GPU is visible to this process" : "";
+}
+
+DeviceInfo device_info(int index) {
+  cudaDeviceProp prop;
+  check(cudaGetDeviceProperties(&prop, index), "cannot query the GPU");
+  check(cudaSetDevice(index), "cannot use the GPU");
+  DeviceInfo info{.name = prop.name, .multiprocessors = prop.multiProcessorCount};
+  check(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "cannot query the GPU's memory");
+  return info;
+}
+
+void* allocate(int device, size_t bytes) {
+  check(cudaSetDevice(device), "cannot use the GPU");
+  void* p = nullptr;
+  if (cudaMalloc(&p, bytes) != cudaSuccess) {
+    (void)cudaGetLastError();
+    size_t free_bytes = 0, total = 0;
+    (void)cudaMemGetInfo(&free_bytes, &total);
+    throw Error::make(ErrorKind::memory, "cuda:" + std::to_string(device),
+                      "cannot allocate {}, {} are free", format_bytes(bytes), format_bytes(free_bytes))
+        .hint("lower run.context or run.batch, or see with nvidia-smi who holds the GPU's memory");
+  }
+  check(cudaMemset(p, 0, bytes), "cannot clear device memory");
+  return p;
+}
+
+void free_memory(void* p) noexcept { (void)cudaFree(p); }
+
+PinnedBuffer::PinnedBuffer(size_t bytes) : bytes_(bytes) {
+  void* p = nullptr;
+  if (bytes > 0) check(cudaMallocHost(&p, bytes), "cannot allocate pinned host memory");
+  data_ = static_cast<std::byte*>(p);
+}
+
+PinnedBuffer::~PinnedBuffer() { (void)cudaFreeHost(data_); }
+
+Queue::Queue(int device) : device_(device) {
+  check(cudaSetDevice(device), "cannot use the GPU");
+  cudaStream_t s = nullptr;
+  check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cannot create a stream");
+  handle_ = s;
+}
+
+Queue::~Queue() { (void)cudaStreamDestroy(as_stream(stream())); }
+
+void Queue::copy_in(void* device, const void* host, size_t bytes) {
+  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, as_stream(stream())), "copy to the GPU");
+}
+
+void Queue::copy_out(void* host, const void* device, size_t bytes) {
+  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, as_stream(stream())),
+        "copy from the GPU");
+}
+
+void Queue::copy_within(void* to, const void* from, size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, as_stream(stream())),
+        "copy within the GPU");
+}
+
+void Queue::wait() { check(cudaStreamSynchronize(as_stream(stream())), "work on the GPU failed"); }
+
+Event::Event(bool timing) {
+  cudaEvent_t e = nullptr;
+  check(cudaEventCreateWithFlags(&e, timing ? cudaEventDefault : cudaEventDisableTiming),
+        "cannot create an event");
+  handle_ = e;
+}
+
+Event::~Event() { (void)cudaEventDestroy(static_cast<cudaEvent_t>(handle_)); }
+
+void Event::record(const Queue& queue) {
+  check(cudaEventRecord(static_cast<cudaEvent_t>(handle_), as_stream(queue.stream())),
+        "cannot record an event");
+}
+
+bool Event::done() const {
+  const cudaError_t code = cudaEventQuery(static_cast<cudaEvent_t>(handle_));
+  if (code == cudaErrorNotReady) return false;
+  check(code, "work on the GPU failed");
+  return true;
+}
+
+void Event::wait() const {
+  check(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_)), "work on the GPU failed");
+}
+
+float Event::ms_since(const Event& start) const {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(start.handle_),
+                             static_cast<cudaEvent_t>(handle_)),
+        "cannot read an event's time");
+  return ms;
+}
+
+Graph::Graph(Queue& queue, const std::function<void()>& work) {
+  const cudaStream_t stream = as_stream(queue.stream());
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cannot record a graph");
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    (void)cudaStreamEndCapture(stream, &graph);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+    throw;
+  }
+  check(cudaStreamEndCapture(stream, &graph), "cannot record a graph");
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&exec, graph, 0);
+  (void)cudaGraphGetNodes(graph, nullptr, &nodes_);
+  (void)cudaGraphDestroy(graph);
+  check(code, "cannot instantiate a graph");
+  handle_ = exec;
+}
+
+Graph::~Graph() { (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_)); }
+
+void Graph::launch(Queue& queue) const {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), as_stream(queue.stream())),
+        "cannot launch a graph");
+}
+
+void launched(const char* operation, Stream stream) {
+  last_operation = operation;
+  check(cudaPeekAtLastError(), "an operation was refused");
+  if (!waits_after_each()) return;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(as_stream(stream), &status), "cannot query a stream");
+  if (status == cudaStreamCaptureStatusNone)
+    check(cudaStreamSynchronize(as_stream(stream)), "an operation failed");
+}
+
+}  // namespace tandem::cuda

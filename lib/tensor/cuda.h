@@ -1,0 +1,114 @@
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/types.h"
+#include "tensor/tensor.h"
+
+// What the library needs of the CUDA runtime, in a build with CUDA and in one without: there, no GPU is
+// ever found and every other call fails with kind device. Errors of work on a stream surface in
+// `Queue::wait` or `Ring::wait`, with the name of the last operation put on it.
+namespace tandem::cuda {
+
+/// Whether this build has CUDA code.
+bool built_in();
+/// GPUs that this process may use; 0 also when there is no driver.
+int device_count();
+/// Why device_count() is 0, for people; empty otherwise.
+std::string why_none();
+
+struct DeviceInfo {
+  std::string name;
+  int multiprocessors = 0;
+  size_t total_bytes = 0, free_bytes = 0;
+};
+/// errors   kind device: no such GPU, or it does not answer
+DeviceInfo device_info(int index);
+
+/// Device memory, zero-filled.
+/// errors   kind memory when the GPU has no room (names free bytes), kind device
+void* allocate(int device, size_t bytes);
+void free_memory(void* p) noexcept;
+
+/// Host memory that copies to and from a GPU at full speed and without a stall.
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(size_t bytes);
+  ~PinnedBuffer();
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  std::byte* data() const { return data_; }
+  size_t size() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// A stream of one GPU and the events on it.
+class Queue {
+ public:
+  /// errors   kind device
+  explicit Queue(int device);
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  Stream stream() const { return {handle_}; }
+  int device() const { return device_; }
+  /// Copies in stream order; the host side must stay untouched until the copy has run.
+  void copy_in(void* device, const void* host, size_t bytes);
+  void copy_out(void* host, const void* device, size_t bytes);
+  void copy_within(void* to, const void* from, size_t bytes);
+  /// Waits for all work so far.
+  /// errors   kind device: an operation failed; names the last one
+  void wait();
+
+ private:
+  int device_;
+  void* handle_ = nullptr;
+};
+
+/// A point in a queue that the host can wait for.
+class Event {
+ public:
+  /// timing   may be used with ms_since
+  explicit Event(bool timing = false);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(const Queue& queue);
+  bool done() const;
+  /// errors   kind device as Queue::wait
+  void wait() const;
+  float ms_since(const Event& start) const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+/// A recorded sequence of operations that one call repeats.
+class Graph {
+ public:
+  /// Runs `work`, whose operations on the queue are recorded instead of done.
+  /// errors   kind device
+  Graph(Queue& queue, const std::function<void()>& work);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(Queue& queue) const;
+  size_t nodes() const { return nodes_; }
+
+ private:
+  void* handle_ = nullptr;
+  size_t nodes_ = 0;
+};
+
+/// Remembers `operation` as the last one put on a stream by this thread and throws if its launch was
+/// refused. With TANDEM_CUDA_SYNC=1 it also waits, so that the operation that failed is named exactly.
+/// errors   kind device
+void launched(const char* operation, Stream stream);
+
+}  // namespace tandem::cuda

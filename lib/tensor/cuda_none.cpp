@@ -1,0 +1,38 @@
+#include "base/error.h"
+#include "tensor/cuda.h"
+
+// A build without CUDA: no GPU is found, so nothing below but the first three is reached.
+namespace tandem::cuda {
+namespace {
+
+[[noreturn]] void fail() { throw Error(ErrorKind::device, "cuda", why_none()); }
+
+}  // namespace
+
+bool built_in() { return false; }
+int device_count() { return 0; }
+std::string why_none() { return "this build of tandem has no CUDA"; }
+
+DeviceInfo device_info(int) { fail(); }
+void* allocate(int, size_t) { fail(); }
+void free_memory(void*) noexcept {}
+PinnedBuffer::PinnedBuffer(size_t) { fail(); }
+PinnedBuffer::~PinnedBuffer() = default;
+Queue::Queue(int device) : device_(device) { fail(); }
+Queue::~Queue() = default;
+void Queue::copy_in(void*, const void*, size_t) { fail(); }
+void Queue::copy_out(void*, const void*, size_t) { fail(); }
+void Queue::copy_within(void*, const void*, size_t) { fail(); }
+void Queue::wait() { fail(); }
+Event::Event(bool) { fail(); }
+Event::~Event() = default;
+void Event::record(const Queue&) { fail(); }
+bool Event::done() const { fail(); }
+void Event::wait() const { fail(); }
+float Event::ms_since(const Event&) const { fail(); }
+Graph::Graph(Queue&, const std::function<void()>&) { fail(); }
+Graph::~Graph() = default;
+void Graph::launch(Queue&) const { fail(); }
+void launched(const char*, Stream) { fail(); }
+
+}  // namespace tandem::cuda
