@@ -107,7 +107,14 @@ PreparedCase prepare_rope(const KernelShapes& s, int n_rows) {
     page[i] = pos[i] / kRopePageTokens;
     slot[i] = pos[i] % kRopePageTokens;
   }
-  return {.run = [=, keep = arena] { ops::rope_kv(q, k, v, qkv, table, pos, page, slot); },
+  return {.run =
+              [=, keep = arena] {
+                ops::rope_kv(q, k, v, qkv, table,
+                             {.n_rows = n_rows,
+                              .pos = pos.data(),
+                              .row_page = page.data(),
+                              .row_in_page = slot.data()});
+              },
           .mismatch =
               [=, keep = arena] {
                 rope_kv_ref({.q = q0.raw(),

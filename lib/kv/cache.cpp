@@ -259,9 +259,7 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
 void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
                          const Tensor& q) {
   ops::AttentionArgs args{.out = out, .q = q, .k = store_.k(layer), .v = store_.v(layer),
-                          .row_begin = step.row_begin, .base = step.base, .pos = step.pos,
-                          .page_table = step.page_table, .max_pages = step.max_pages,
-                          .tree_mask = step.tree_mask, .mask_words = step.mask_words,
+                          .step = step.arrays(),
                           .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim))};
   const auto set_source = [&](const KeyRange& source) {
     args.key_lo = source.key_lo;

@@ -3,6 +3,8 @@
 #include <span>
 #include <vector>
 
+#include "ops/step_arrays.h"
+
 namespace tandem::kv {
 
 /// Tokens of one page; kernels are written for it (kernels/attention/attention.h).
@@ -47,6 +49,8 @@ struct Step {
   int rows_of(int b) const {
     return row_begin[static_cast<size_t>(b) + 1] - row_begin[static_cast<size_t>(b)];
   }
+  /// The arrays above, for kernels on the CPU; valid while the step is neither changed nor moved.
+  ops::StepArrays arrays() const;
 };
 
 }  // namespace tandem::kv

@@ -91,8 +91,7 @@ void Llama::attention_block(int layer, const kv::Step& step, kv::Cache& cache) {
   poll(options_.interrupted);
   ops::rms_norm(normed, x, w.attn_norm, static_cast<float>(config_.rms_eps));
   ops::linear(qkv, normed, w.qkv, ops::Accumulate::no, workspace_);
-  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, step.pos, step.row_page,
-               step.row_in_page);
+  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, step.arrays());
   poll(options_.interrupted);
   cache.attend(layer, step, out, q);
   poll(options_.interrupted);

@@ -1,8 +1,7 @@
 #pragma once
 #include <cstdint>
-#include <span>
 
-#include "tensor/tensor.h"
+#include "ops/step_arrays.h"
 
 namespace tandem::ops {
 
@@ -13,13 +12,7 @@ struct AttentionArgs {
   float* lse = nullptr;  // [R, Hq] natural log; may be null
   Tensor q;              // [R, Hq, d]
   Tensor k, v;           // pools of one layer [pages, Hkv, 64, d]
-  std::span<const int32_t> row_begin;   // [B + 1]
-  std::span<const int32_t> base;        // [B]
-  std::span<const int32_t> pos;         // [R]
-  std::span<const int32_t> page_table;  // [B, max_pages]
-  int max_pages = 0;
-  std::span<const uint64_t> tree_mask;  // [R, mask_words]; empty for chains
-  int mask_words = 0;
+  StepArrays step;
   int32_t key_lo = 0, key_hi = 0, sinks = 0, window = 0;
   const int32_t* seq_key_lo = nullptr;  // [B]
   float scale = 1.0f;

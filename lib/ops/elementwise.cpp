@@ -43,8 +43,7 @@ void silu_mul(const Tensor& out, const Tensor& gate_up) {
 }
 
 void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
-             const RopeTable& rope, std::span<const int32_t> pos, std::span<const int32_t> page,
-             std::span<const int32_t> in_page) {
+             const RopeTable& rope, const StepArrays& step) {
   const int64_t d = q.size(2), n_kv = k_pool.size(1);
   TANDEM_CHECK(qkv.row_size() == (q.size(1) + 2 * n_kv) * d && k_pool.size(3) == d &&
                    k_pool.size(2) == kRopePageTokens,
@@ -54,7 +53,7 @@ void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const 
                "rope_kv mixes dtypes");
   const RopeKvParams p{.q = q.raw(), .k_pool = k_pool.raw(), .v_pool = v_pool.raw(),
                        .qkv = qkv.raw(), .cos_table = rope.cos(), .sin_table = rope.sin(),
-                       .pos = pos.data(), .slot_page = page.data(), .slot_in_page = in_page.data(),
+                       .pos = step.pos, .slot_page = step.row_page, .slot_in_page = step.row_in_page,
                        .n_rows = as_int(qkv.rows()), .n_heads = as_int(q.size(1)),
                        .n_kv_heads = as_int(n_kv), .head_dim = as_int(d), .act = qkv.dtype()};
   run_rows(cpu_table().rope_kv, p, qkv.row_size());

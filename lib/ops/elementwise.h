@@ -2,6 +2,7 @@
 #include <span>
 
 #include "ops/rope_table.h"
+#include "ops/step_arrays.h"
 #include "tensor/tensor.h"
 
 namespace tandem::ops {
@@ -16,10 +17,9 @@ void silu_mul(const Tensor& out, const Tensor& gate_up);
 
 /// Rotates q and k by the rows' positions; writes k and v into their pages.
 /// shapes   q [rows, Hq, d]; k_pool, v_pool [pages, Hkv, 64, d]; qkv [rows, (Hq + 2 Hkv) d]; all act;
-///          pos, page, in_page [rows]
+///          of the step pos, row_page, row_in_page [rows]
 void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
-             const RopeTable& rope, std::span<const int32_t> pos, std::span<const int32_t> page,
-             std::span<const int32_t> in_page);
+             const RopeTable& rope, const StepArrays& step);
 
 /// Turns rotated queries by further positions (negative turns back).
 /// shapes   out, q [rows, Hq, d] act; shift [rows]

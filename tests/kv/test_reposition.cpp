@@ -53,8 +53,7 @@ struct Layer {
     Row q(static_cast<size_t>(n * kHeads * kDim)), out(q.size());
     const Tensor q_rows(q.data(), DType::f32, {n, kHeads, kDim});
     ops::rope_kv(q_rows, cache.k(0), cache.v(0),
-                 Tensor(qkv.data() + base * kQkv, DType::f32, {n, kQkv}), rope, s.pos, s.row_page,
-                 s.row_in_page);
+                 Tensor(qkv.data() + base * kQkv, DType::f32, {n, kQkv}), rope, s.arrays());
     cache.attend(0, s, Tensor(out.data(), DType::f32, {n, kHeads, kDim}), q_rows);
     cache.commit(s);
     return out;
