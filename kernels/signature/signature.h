@@ -20,6 +20,16 @@ struct SignaturePackParams {
 /// Interleaves rows [begin, end) of `bits` into keys first + begin .. first + end - 1.
 void signature_pack(const SignaturePackParams&, Range rows);
 
+/// The cosine of two vectors as an odd polynomial in x, how many more of their signs are equal than
+/// on average: scale x (x^4 + p x^2 + q).
+struct SimilarityCurve {
+  float scale, p, q;
+};
+/// That of signatures of `bits` random hyperplanes, each of which separates two vectors with
+/// probability angle / pi: sin(pi x / bits), within 7e-5, and like it rising from one count to the
+/// next. 32 <= bits <= 2,048
+SimilarityCurve similarity_curve(int bits);
+
 struct SignatureScanParams {
   float* scores;               // [n_queries, score_stride] out
   int64_t score_stride;
@@ -27,11 +37,12 @@ struct SignatureScanParams {
   const bf16* norms;           // [n_keys] |k - center|
   const uint32_t* queries;     // [n_queries, words]
   int words, n_queries, n_keys;
-  const float* similarity;  // [32 * words + 1]: value at each number of equal bits
+  SimilarityCurve similarity;
 };
-/// score = similarity[number of equal bits] * norm for keys [begin, end), begin a multiple of 16;
-/// scores up to the next multiple of 16 may be written.
-/// numerics equal bits are counted exactly; one f32 product
+/// score = similarity(x) * norm, x = number of equal bits - 16 * words, for keys [begin, end), begin
+/// a multiple of 16; scores up to the next multiple of 16 may be written.
+/// numerics (x * (norm * scale)) * ((y + p) * y + q), y = x * x, each operation rounded to f32: the
+///          same bits from every variant
 /// cost     reads 4 * words + 2 bytes a key, once for all queries
 using SignatureScanFn = void(const SignatureScanParams&, Range keys);
 SignatureScanFn signature_scan_ref, signature_scan_scalar, signature_scan_avx2,

@@ -15,9 +15,12 @@ void signature_scan_ref(const SignatureScanParams& p, Range keys) {
     const uint32_t* key = p.signatures + group * p.words * kSignatureGroup + i % kSignatureGroup;
     for (int q = 0; q < p.n_queries; ++q) {
       const uint32_t* query = p.queries + static_cast<int64_t>(q) * p.words;
-      int equal = 32 * p.words;
-      for (int w = 0; w < p.words; ++w) equal -= std::popcount(key[w * kSignatureGroup] ^ query[w]);
-      p.scores[q * p.score_stride + i] = p.similarity[equal] * to_float(p.norms[i]);
+      int more_equal = 16 * p.words;
+      for (int w = 0; w < p.words; ++w)
+        more_equal -= std::popcount(key[w * kSignatureGroup] ^ query[w]);
+      const auto x = static_cast<float>(more_equal), y = x * x;
+      const auto& [scale, c1, c0] = p.similarity;
+      p.scores[q * p.score_stride + i] = (x * (to_float(p.norms[i]) * scale)) * ((y + c1) * y + c0);
     }
   }
 }

@@ -1,10 +1,8 @@
 // Ranking keys by their signatures: one layer's scans, and the selection that follows for each
 // head.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <functional>
-#include <numbers>
 
 #include "base/convert.h"
 #include "base/parallel.h"
@@ -35,10 +33,10 @@ struct ScanShape {
 struct Scans {
   ScanShape shape;
   int heads;
-  OwnedTensor signatures;      // [heads, signature_words]
-  OwnedTensor norms;           // [heads, n]
-  OwnedTensor queries, table;  // [group, words], [bits + 1]
-  OwnedTensor scores, want;    // [kv_heads, group * padded n], [1, ...]
+  OwnedTensor signatures;    // [heads, signature_words]
+  OwnedTensor norms;         // [heads, n]
+  OwnedTensor queries;       // [group, words]
+  OwnedTensor scores, want;  // [kv_heads, group * padded n], [1, ...]
   int turn = 0;
 
   Scans(const ScanShape& s, int heads_)
@@ -47,7 +45,6 @@ struct Scans {
         signatures(DType::i32, {heads, s.signature_words()}),
         norms(DType::bf16, {heads, s.n}),
         queries(DType::i32, {s.group, s.words()}),
-        table(DType::f32, {s.bits + 1}),
         scores(DType::f32, {s.kv_heads, s.group * s.groups() * kSignatureGroup}),
         want(DType::f32, {1, s.group * s.groups() * kSignatureGroup}) {
     PhiloxStream stream(1);
@@ -61,8 +58,6 @@ struct Scans {
                   4 * static_cast<size_t>(s.signature_words()));
       std::memcpy(norms.as<bf16>() + h * s.n, norms.raw(), 2 * static_cast<size_t>(s.n));
     }
-    for (int i = 0; i <= s.bits; ++i)
-      table.as<float>()[i] = static_cast<float>(std::cos(std::numbers::pi * (s.bits - i) / s.bits));
   }
 
   void scan(SignatureScanFn* fn, int64_t head, float* to) const {
@@ -74,7 +69,7 @@ struct Scans {
         .words = shape.words(),
         .n_queries = shape.group,
         .n_keys = shape.n,
-        .similarity = table.as<float>()},
+        .similarity = similarity_curve(shape.bits)},
        {0, shape.n});
   }
   /// One layer; the next run takes the next. A thread writes all its heads' scores to one place, as

@@ -1,7 +1,9 @@
 #include "kernels/signature/signature.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "kernels/variants.h"
 
@@ -25,26 +27,26 @@ SelectTopFn* select_variant(Isa isa) {
 
 size_t padded(int n) { return static_cast<size_t>((n + 15) / 16 * 16); }
 
-/// Random signatures, norms of both signs and no structure in the table, so that any slip shows.
+/// Random signatures, norms of both signs and any curve, so that any slip shows.
 struct ScanCase {
   int words, n, n_queries;
   Buffer<uint32_t> signatures, queries;
   Buffer<bf16> norms;
-  Buffer<float> similarity;
+  SimilarityCurve similarity;
 
   ScanCase(int words_, int n_, int n_queries_, size_t offset)
       : words(words_), n(n_), n_queries(n_queries_),
         signatures(padded(n_) * static_cast<size_t>(words_), offset),
         queries(static_cast<size_t>(n_queries_ * words_), offset),
-        norms(static_cast<size_t>(n_), offset),
-        similarity(static_cast<size_t>(32 * words_ + 1), offset) {
+        norms(static_cast<size_t>(n_), offset) {
     PhiloxStream stream(11, static_cast<uint32_t>(words * 100000 + n));
     const auto word = [&] { return static_cast<uint32_t>(stream.uniform() * 0x1p32); };
     for (size_t i = 0; i < signatures.size(); ++i) signatures[i] = word();
     for (size_t i = 0; i < queries.size(); ++i) queries[i] = word();
     for (size_t i = 0; i < norms.size(); ++i) norms[i] = to_bf16(random_float(stream, 9.0f));
-    fill(similarity, stream, 1.0f);
-    // The ends of the table: one key equal to the first query and one opposite to it.
+    similarity = {random_float(stream, 1.0f), random_float(stream, 100.0f),
+                  random_float(stream, 1000.0f)};
+    // The ends of the curve: one key equal to the first query and one opposite to it.
     if (n < 15) return;
     for (int w = 0; w < words; ++w) {
       signatures[static_cast<size_t>(w * 16 + 3)] = queries[static_cast<size_t>(w)];
@@ -57,7 +59,7 @@ struct ScanCase {
     std::vector<float> scores(static_cast<size_t>(stride() * n_queries), -77.0f);
     scan({.scores = scores.data(), .score_stride = stride(), .signatures = signatures.data(),
           .norms = norms.data(), .queries = queries.data(), .words = words,
-          .n_queries = n_queries, .n_keys = n, .similarity = similarity.data()},
+          .n_queries = n_queries, .n_keys = n, .similarity = similarity},
          keys);
     return scores;
   }
@@ -109,6 +111,33 @@ TEST_SUITE("kernels/signature_scan") {
       for (const int words : {31, 32, 33, 70}) {
         ScanCase wide(words, 40, 2, 0);
         check_scan(wide, scan_variant(isa), {0, 40});
+      }
+    }
+  }
+
+  TEST_CASE("the curve is the cosine of the angle and rises with every equal bit") {
+    for (const int bits : {32, 64, 96, 128, 256, 512, 1024, 2048}) {
+      CAPTURE(bits);
+      const int words = bits / 32, n = bits + 1;
+      std::vector<uint32_t> signatures(padded(n) * static_cast<size_t>(words)),
+          query(static_cast<size_t>(words));
+      const std::vector<bf16> norms(static_cast<size_t>(n), to_bf16(1.0f));
+      for (int key = 0; key < n; ++key)  // whose last `key` bits are the query's
+        for (int bit = 0; bit < bits - key; ++bit)
+          signatures[static_cast<size_t>((key / 16 * words + bit / 32) * 16 + key % 16)] |=
+              1u << (bit % 32);
+      std::vector<float> scores(padded(n));
+      signature_scan_ref({.scores = scores.data(), .score_stride = 0,
+                          .signatures = signatures.data(), .norms = norms.data(),
+                          .queries = query.data(), .words = words, .n_queries = 1, .n_keys = n,
+                          .similarity = similarity_curve(bits)},
+                         {0, n});
+      for (int equal = 0; equal < n; ++equal) {
+        CAPTURE(equal);
+        const double angle = std::numbers::pi * (1 - static_cast<double>(equal) / bits);
+        const float got = scores[static_cast<size_t>(equal)];
+        REQUIRE(std::abs(got - std::cos(angle)) <= 7e-5);
+        if (equal > 0) REQUIRE(got > scores[static_cast<size_t>(equal) - 1]);
       }
     }
   }

@@ -1,9 +1,7 @@
 #include "kv/policies/signatures.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "base/convert.h"
 #include "base/parallel.h"
@@ -19,12 +17,7 @@ Signatures::Signatures(int bits, uint64_t seed, const Geometry& geometry, const 
       index_(index),
       n_sparse_(n_sparse),
       projections_(geometry.head_dim, bits),
-      similarity_(static_cast<size_t>(bits) + 1) {
-  // A random hyperplane separates two vectors with probability angle / pi.
-  for (int equal = 0; equal <= bits; ++equal)
-    similarity_[static_cast<size_t>(equal)] =
-        static_cast<float>(std::cos(std::numbers::pi * (1.0 - double(equal) / bits)));
-}
+      similarity_(similarity_curve(bits)) {}
 
 size_t Signatures::cell(int block, int ordinal, int kv_head) const {
   return (static_cast<size_t>(block) * static_cast<size_t>(n_sparse_) + static_cast<size_t>(ordinal)) *
@@ -118,7 +111,7 @@ void Signatures::scan(int slot, int ordinal, int kv_head, const uint32_t* querie
                                 .words = words(),
                                 .n_queries = n_queries,
                                 .n_keys = n,
-                                .similarity = similarity_.data()},
+                                .similarity = similarity_},
                                {0, n});
   }
 }

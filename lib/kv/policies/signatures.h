@@ -41,7 +41,7 @@ class Signatures {
   const TokenIndex& index_;
   int n_sparse_;
   Projections projections_;
-  std::vector<float> similarity_;  // [bits + 1] cosine at each number of equal bits
+  SimilarityCurve similarity_;
   float* w_ = nullptr;
   uint32_t* signatures_ = nullptr;
   bf16* norms_ = nullptr;
