@@ -86,7 +86,9 @@ class PairCursor {
 };
 
 /// Fetches the first lines of a key's rows into the L2 cache (the L1 has too few outstanding
-/// misses). Most rows lie in a page that is new to the TLB, so this is what waits for the walk.
+/// misses). Most rows lie in a page that is new to the TLB, so on Intel this is what waits for the
+/// walk, a group before the rest. AMD reads an eighth faster if all lines of a row come together
+/// (Zen 5, d = 128).
 TANDEM_INLINE void fetch_first(const PairGroup& group, int i) {
   __builtin_prefetch(group.k[i], 0, 2);
   __builtin_prefetch(group.v[i], 0, 2);
@@ -135,16 +137,17 @@ struct PairState {
 /// d = 32 kPieces.
 template <int kPieces>
 void attend_pairs(const AttendListParams& p) {
-  // How many groups after the one multiplied are fetched; the ring also holds the one before, whose
-  // values are added.
+  // How many groups after the one multiplied are fetched and, at kFirst, looked up; the ring also
+  // holds the one before, whose values are added.
   constexpr int kRest = 3, kFirst = 4, kRing = kFirst + 2;
+  const int first_ahead = __builtin_cpu_is("amd") ? kRest : kFirst;
   PairState<kPieces> state;
   PairGroup ring[kRing];
   PairCursor cursor(p);
   if (!cursor.next(ring[0])) return state.finish(p);
   for (int g = 0; g < kFirst; ++g) {
     if (g > 0) cursor.next(ring[g], ring[g - 1]);
-    for (int i = 0; i < 16; ++i) fetch_first(ring[g], i);
+    for (int i = 0; g < first_ahead && i < 16; ++i) fetch_first(ring[g], i);
     for (int i = 0; g < kRest && i < 16; ++i) fetch_rest<kPieces>(ring[g], i);
   }
 
@@ -155,9 +158,9 @@ void attend_pairs(const AttendListParams& p) {
   const PairGroup* before = &ring[0];
   for (int turn = 0;; ++turn) {
     const PairGroup& group = ring[turn % kRing];
-    PairGroup& first = ring[(turn + kFirst) % kRing];
+    const PairGroup& first = ring[(turn + first_ahead) % kRing];
     const PairGroup& rest = ring[(turn + kRest) % kRing];
-    cursor.next(first, ring[(turn + kFirst - 1) % kRing]);
+    cursor.next(ring[(turn + kFirst) % kRing], ring[(turn + kFirst - 1) % kRing]);
     Vec sums[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
