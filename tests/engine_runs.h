@@ -80,8 +80,8 @@ inline Row prefill(decode::Engine& engine, int slot, std::span<const int32_t> id
   for (size_t begin = 0; begin < ids.size(); begin += chunk) {
     const size_t n = std::min(chunk, ids.size() - begin);
     const decode::SeqTokens part[] = {{slot, ids.subspan(begin, n), begin + n == ids.size()}};
-    engine.prefill(part, [&](size_t, const float* logits) {
-      last.assign(logits, logits + engine.config().vocab_size);
+    engine.prefill(part, [&](std::span<const size_t>, const Tensor& logits) {
+      last = row_of(logits, 0);
     });
   }
   return last;

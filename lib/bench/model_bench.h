@@ -103,7 +103,6 @@ class EngineBench {
   void read_prompts();
   void restart();
   void fork_prompts();
-  void check_finite(const float* logits) const;
 
   ModelCase case_;
   decode::Engine engine_;

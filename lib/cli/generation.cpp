@@ -95,17 +95,17 @@ decode::EngineSpec Generation::engine_spec() const {
 decode::GenerateSpec Generation::generate_spec() const {
   decode::GenerateSpec g;
   const recipe::Sampling& s = recipe_.sampling;
-  g.rule = {.temperature = static_cast<float>(s.temperature),
+  g.sampler.rule = {.temperature = static_cast<float>(s.temperature),
             .top_k = s.top_k,
             .top_p = s.top_p,
             .min_p = s.min_p,
             .repetition_penalty = static_cast<float>(s.repetition_penalty)};
-  g.seed = recipe_.run.seed;
+  g.sampler.seed = recipe_.run.seed;
   g.max_tokens = s.max_tokens;
   g.max_context = spec_.max_tokens;
   g.stop_ids.assign(files_.config.eos_ids.begin(), files_.config.eos_ids.end());
   g.stops = s.stop;
-  g.top_logprobs = recipe_.output.top_logprobs;
+  g.sampler.top_logprobs = recipe_.output.top_logprobs;
   return g;
 }
 

@@ -87,11 +87,7 @@ void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_lo
     run(kv::Phase::prefill, chunk);
     done += static_cast<int64_t>(rows);
     TANDEM_CHECK(last_rows.size() == finished.size(), "a sequence without tokens was prefilled");
-    if (on_logits && !finished.empty()) {
-      const Tensor logits = model_.logits(last_rows);
-      for (size_t i = 0; i < finished.size(); ++i)
-        on_logits(finished[i], logits.slice(static_cast<int64_t>(i), 1).as<float>());
-    }
+    if (on_logits && !finished.empty()) on_logits(finished, model_.logits(last_rows));
     if (progress && !progress(done) && next < sequences.size())
       throw Error(ErrorKind::interrupted, "", "interrupted during prefill");
   }
@@ -103,6 +99,12 @@ Tensor Engine::extend(std::span<const SeqTokens> sequences) {
   for (int b = 0; b < step.n_seqs; ++b)
     last_rows.push_back(step.row_begin[static_cast<size_t>(b) + 1] - 1);
   return model_.logits(last_rows);
+}
+
+void Engine::decode(std::span<const DrawSeq> sequences) {
+  std::vector<SeqTokens> rows;
+  for (const DrawSeq& s : sequences) rows.push_back({s.slot, s.tokens.last(1)});
+  sampler_.draw(sequences, extend(rows));
 }
 
 void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,

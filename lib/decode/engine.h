@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "decode/model_files.h"
+#include "decode/sampler.h"
 #include "kv/cache.h"
 #include "model/llama.h"
 #include "recipe/sections.h"
@@ -51,8 +52,9 @@ class Engine {
 
   /// Called between forwards with the tokens done so far; returning false stops the work.
   using Progress = std::function<bool(int64_t done)>;
-  /// Called for each sequence when its last row's logits [vocab] are ready.
-  using OnLogits = std::function<void(size_t index, const float* logits)>;
+  /// Called when the logits of the last rows of some sequences are ready: [which, vocab], valid until
+  /// the next forward.
+  using OnLogits = std::function<void(std::span<const size_t> which, const Tensor& logits)>;
 
   /// Prefills sequences in chunks, several short ones to a forward, densely and exactly.
   /// errors   kind interrupted when `progress` returns false
@@ -61,6 +63,10 @@ class Engine {
   /// One forward under the sequences' policy; all rows are committed.
   /// shapes   result: rows of the last token of each sequence, [sequences, vocab], until the next call
   Tensor extend(std::span<const SeqTokens> sequences);
+  /// Puts a decode step in flight: the token last drawn for each sequence goes through the model, and
+  /// the sampler draws the next.
+  void decode(std::span<const DrawSeq> sequences);
+  Sampler& sampler() { return sampler_; }
   /// One forward whose every row's logits are wanted, in pieces of at most max_logit_rows:
   /// `visit(first_row, logits [n, vocab])`.
   void forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
@@ -86,6 +92,7 @@ class Engine {
   Arena arena_;
   model::Llama model_;
   kv::Cache cache_;
+  Sampler sampler_;
   std::vector<int32_t> tokens_;  // of the step in flight
 };
 

@@ -1,11 +1,11 @@
 #include "decode/generate.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/rng.h"
 #include "decode/stop.h"
 #include "text/streamer.h"
 
@@ -16,13 +16,16 @@ namespace {
 struct Active {
   int seq = 0;
   int slot = 0;
-  std::vector<int32_t> tokens;  // prompt and generated
+  std::vector<int32_t> tokens;  // prompt and generated, as far as known
   size_t prompt = 0;
+  int in_flight = 0;            // tokens that are being drawn
   std::optional<text::Streamer> streamer;
   StopMatcher stops;
   std::optional<Finish> finish;
 
   size_t generated() const { return tokens.size() - prompt; }
+  int position() const { return static_cast<int>(tokens.size()) + in_flight; }
+  DrawSeq draw_seq() const { return {seq, slot, position(), tokens}; }
 };
 
 class Generator {
@@ -38,9 +41,9 @@ class Generator {
   }
 
   GenerateReport run(int max_active) {
+    engine_.sampler().start(spec_.sampler);
     while (next_ < requests_.size() || !active_.empty()) {
       if (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active) admit(max_active);
-      retire();
       if (!active_.empty()) step();
       retire();
     }
@@ -51,17 +54,24 @@ class Generator {
   void admit(int max_active);
   /// Appends a sequence to active_.
   void start(const Request& request);
+  /// Collects the oldest draw in flight once no other may be put beside it.
   void step();
+  /// Puts a decode step in flight for all sequences that may get another token; false if there is none.
+  bool launch();
+  void collect();
   void retire();
-  /// Draws a token for each of `who` from its row of logits.
-  void draw(std::span<Active* const> who, const Tensor& logits);
-  void accept(Active& a, int32_t id, float logprob, std::vector<std::pair<int32_t, float>> top);
+  /// The draw of these sequences is on its way.
+  void fly(std::span<Active* const> who);
+  /// Whether a further token may be drawn, as far as known.
+  bool wants_token(const Active& a) const;
+  void accept(Active& a, Drawn drawn);
 
   Engine& engine_;
   std::span<const Request> requests_;
   const GenerateSpec& spec_;
   const GenerateEvents& events_;
   std::vector<Active> active_;
+  std::deque<std::vector<int>> flying_;  // draws in flight, oldest first: their sequences
   size_t next_ = 0;
   GenerateReport report_;
 };
@@ -70,7 +80,7 @@ void Generator::start(const Request& r) {
   const int slot = r.prefix_slot >= 0 ? engine_.cache().fork(r.prefix_slot, spec_.policy)
                                       : engine_.cache().create(spec_.policy);
   active_.push_back({.seq = static_cast<int>(next_), .slot = slot, .tokens = {}, .prompt = 0,
-                     .streamer = {}, .stops = StopMatcher(spec_.stops), .finish = {}});
+                     .in_flight = 0, .streamer = {}, .stops = StopMatcher(spec_.stops), .finish = {}});
   Active& a = active_.back();
   a.tokens.assign(r.prefix.begin(), r.prefix.end());
   a.tokens.insert(a.tokens.end(), r.tokens.begin(), r.tokens.end());
@@ -101,9 +111,16 @@ void Generator::admit(int max_active) {
   }
   engine_.prefill(
       prompts,
-      [&](size_t i, const float* logits) {
-        Active* const who[] = {&fresh[i]};
-        draw(who, Tensor(const_cast<float*>(logits), DType::f32, {1, engine_.config().vocab_size}));
+      [&](std::span<const size_t> which, const Tensor& logits) {
+        std::vector<Active*> who;
+        std::vector<DrawSeq> seqs;
+        for (const size_t i : which) {
+          who.push_back(&fresh[i]);
+          seqs.push_back(fresh[i].draw_seq());
+        }
+        engine_.sampler().draw(seqs, logits);
+        fly(who);
+        if (engine_.sampler().in_flight() >= engine_.sampler().depth()) collect();
       },
       [&](int64_t done) {
         if (events_.on_prefill) events_.on_prefill(done, total);
@@ -111,57 +128,73 @@ void Generator::admit(int max_active) {
       });
   report_.prefill_s += watch.seconds();
   report_.prompt_tokens += total;
+  retire();
 }
 
 void Generator::step() {
   poll(events_.interrupted);
   const Stopwatch watch;
-  std::vector<SeqTokens> rows;
-  std::vector<Active*> who;
-  const double kv_before = engine_.cache().usage(spec_.policy).bytes();
-  for (Active& a : active_) {
-    rows.push_back({a.slot, std::span(a.tokens).last(1), true});
-    who.push_back(&a);
-  }
-  draw(who, engine_.extend(rows));
+  const bool launched = engine_.sampler().in_flight() < engine_.sampler().depth() && launch();
+  if (!launched || engine_.sampler().in_flight() >= engine_.sampler().depth()) collect();
   report_.decode_s += watch.seconds();
+}
+
+bool Generator::wants_token(const Active& a) const {
+  const int n = a.position();
+  return !a.finish && n - static_cast<int>(a.prompt) < spec_.max_tokens &&
+         (spec_.max_context == 0 || n < spec_.max_context);
+}
+
+bool Generator::launch() {
+  std::vector<Active*> who;
+  std::vector<DrawSeq> seqs;
+  for (Active& a : active_)
+    if (wants_token(a)) {
+      who.push_back(&a);
+      seqs.push_back(a.draw_seq());
+    }
+  if (who.empty()) return false;
+  const double kv_before = engine_.cache().usage(spec_.policy).bytes();
+  engine_.decode(seqs);
+  fly(who);
   report_.bytes_read += static_cast<double>(engine_.weight_bytes()) +
                         engine_.cache().usage(spec_.policy).bytes() - kv_before;
-  report_.tokens_decoded += static_cast<int64_t>(rows.size());
+  report_.tokens_decoded += static_cast<int64_t>(who.size());
   ++report_.decode_steps;
+  return true;
 }
 
-void Generator::draw(std::span<Active* const> who, const Tensor& logits) {
-  std::vector<double> uniform;
-  std::vector<std::span<const int32_t>> seen;
-  for (const Active* a : who) {
-    const auto words = draw4(static_cast<uint64_t>(spec_.seed), static_cast<uint32_t>(a->seq),
-                             static_cast<uint32_t>(a->tokens.size()), DrawPurpose::sample);
-    uniform.push_back(uniform53(words[0], words[1]));
-    seen.emplace_back(a->tokens);
-  }
-  const ops::LogitStats stats = ops::logit_stats(logits);
-  const std::vector<int32_t> ids = ops::sample(logits, spec_.rule, uniform, seen);
-  ops::TopN top;
-  if (spec_.top_logprobs > 0) top = ops::top_n(logits, stats, spec_.top_logprobs);
-  const size_t n_top = top.ids.size() / who.size();
-  for (size_t r = 0; r < who.size(); ++r) {
-    std::vector<std::pair<int32_t, float>> alternatives;
-    for (size_t i = r * n_top; i < (r + 1) * n_top; ++i)
-      alternatives.emplace_back(top.ids[i], top.logprobs[i]);
-    const float logit = logits.slice(static_cast<int64_t>(r), 1).as<float>()[ids[r]];
-    accept(*who[r], ids[r], logit - stats.lse[r], std::move(alternatives));
+void Generator::fly(std::span<Active* const> who) {
+  std::vector<int>& seqs = flying_.emplace_back();
+  for (Active* a : who) {
+    ++a->in_flight;
+    seqs.push_back(a->seq);
   }
 }
 
-void Generator::accept(Active& a, int32_t id, float logprob,
-                       std::vector<std::pair<int32_t, float>> top) {
+void Generator::collect() {
+  std::vector<Drawn> drawn = engine_.sampler().collect();
+  const std::vector<int> seqs = std::move(flying_.front());
+  flying_.pop_front();
+  for (size_t i = 0; i < seqs.size(); ++i) {
+    // What was drawn for a sequence that has ended since is dropped.
+    const auto a = std::find_if(active_.begin(), active_.end(),
+                                [&](const Active& x) { return x.seq == seqs[i]; });
+    if (a == active_.end() || a->finish) continue;
+    --a->in_flight;
+    accept(*a, std::move(drawn[i]));
+  }
+}
+
+void Generator::accept(Active& a, Drawn drawn) {
+  const int32_t id = drawn.id;
   a.tokens.push_back(id);
   ++report_.new_tokens;
   const bool ends = std::find(spec_.stop_ids.begin(), spec_.stop_ids.end(), id) != spec_.stop_ids.end();
   std::string text;
   if (a.streamer && !ends) text = a.stops.push(a.streamer->push(id));
-  if (events_.on_token) events_.on_token({a.seq, id, std::move(text), logprob, std::move(top)});
+  if (events_.on_token)
+    events_.on_token({a.seq, id, std::move(text), drawn.logprob, std::move(drawn.top)});
   const int64_t length = static_cast<int64_t>(a.tokens.size());
   if (ends) a.finish = Finish::stop_id;
   else if (a.stops.matched()) a.finish = Finish::stop_string;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "decode/engine.h"
-#include "ops/sampling.h"
 
 namespace tandem::decode {
 
@@ -19,13 +18,11 @@ struct Request {
 };
 
 struct GenerateSpec {
-  ops::SampleRule rule;
-  int64_t seed = 0;
+  SamplerSpec sampler;
   int max_tokens = 0;                  // new tokens of each sequence
   int max_context = 0;                 // prompt and new tokens together, 0 = no limit of its own
   std::vector<int32_t> stop_ids;       // end-of-text ids
   std::vector<std::string> stops;      // stop strings
-  int top_logprobs = 0;                // alternatives reported with each token
   int policy = 0;
 };
 

@@ -171,9 +171,9 @@ struct Group {
     for (size_t i = 0; i < cases.size(); ++i)
       texts.push_back({bases[i], cases[i].*text, ends_prompt});
     Ids next(cases.size());
-    engine.prefill(texts, [&](size_t i, const float* logits) {
-      const Tensor row(const_cast<float*>(logits), DType::f32, {1, engine.config().vocab_size});
-      next[i] = ops::logit_stats(row).argmax[0];
+    engine.prefill(texts, [&](std::span<const size_t> which, const Tensor& logits) {
+      const std::vector<int32_t> best = ops::logit_stats(logits).argmax;
+      for (size_t i = 0; i < which.size(); ++i) next[which[i]] = best[i];
     });
     return next;
   }

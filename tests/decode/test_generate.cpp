@@ -50,7 +50,7 @@ TEST_SUITE("decode/generate") {
     const int pages = engine->cache().store().free_pages();
     GenerateSpec spec;
     spec.max_tokens = 24;
-    spec.top_logprobs = 5;
+    spec.sampler.top_logprobs = 5;
     const auto three = requests(*engine, 3);
     const Generated g = generate(*engine, three, spec);
     for (size_t i = 0; i < three.size(); ++i) {

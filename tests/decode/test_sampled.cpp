@@ -19,8 +19,8 @@ std::vector<Request> prompts(const decode::Engine& engine) {
 GenerateSpec sampled(int64_t seed) {
   GenerateSpec spec;
   spec.max_tokens = 20;
-  spec.seed = seed;
-  spec.rule.temperature = 1.0f;
+  spec.sampler.seed = seed;
+  spec.sampler.rule.temperature = 1.0f;
   return spec;
 }
 
@@ -55,13 +55,13 @@ TEST_SUITE("decode/sampled") {
     greedy.max_tokens = 20;
     const auto want = generate(*engine, prompts(*engine), greedy).ids;
     GenerateSpec spec = sampled(7);
-    spec.rule.temperature = 3.0f;
-    spec.rule.top_k = 1;
+    spec.sampler.rule.temperature = 3.0f;
+    spec.sampler.rule.top_k = 1;
     CHECK(generate(*engine, prompts(*engine), spec).ids == want);
-    spec.rule.top_k = 0;
-    spec.rule.top_p = 1e-6f;
+    spec.sampler.rule.top_k = 0;
+    spec.sampler.rule.top_p = 1e-6f;
     CHECK(generate(*engine, prompts(*engine), spec).ids == want);
-    spec.rule.top_p = 1.0f;
+    spec.sampler.rule.top_p = 1.0f;
     CHECK(generate(*engine, prompts(*engine), spec).ids != want);
   }
 
@@ -69,7 +69,7 @@ TEST_SUITE("decode/sampled") {
     const auto engine = make_engine(small_model("llama-3.1"));
     GenerateSpec spec;
     spec.max_tokens = 60;
-    spec.rule.repetition_penalty = 1e6f;  // positive logits of seen ids vanish, negative ones sink
+    spec.sampler.rule.repetition_penalty = 1e6f;  // positive logits of seen ids vanish, negative ones sink
     const auto three = prompts(*engine);
     const Generated g = generate(*engine, three, spec);
     for (size_t i = 0; i < three.size(); ++i) {
@@ -78,7 +78,7 @@ TEST_SUITE("decode/sampled") {
     }
     const Generated alone = generate(*engine, {three[0]}, spec);
     CHECK(alone.ids[0] == g.ids[0]);  // neighbours' ids are not its own
-    spec.rule.repetition_penalty = 1.0f;
+    spec.sampler.rule.repetition_penalty = 1.0f;
     CHECK(generate(*engine, three, spec).ids != g.ids);
   }
 }

@@ -80,10 +80,8 @@ inline Ids greedy(Engine& engine, const Ids& prompt, size_t n) {
   const int slot = engine.cache().create();
   Ids out;
   const tandem::decode::SeqTokens part[] = {{slot, prompt, true}};
-  engine.prefill(part, [&](size_t, const float* logits) {
-    const tandem::Tensor row(const_cast<float*>(logits), tandem::DType::f32,
-                             {1, engine.config().vocab_size});
-    out.push_back(tandem::ops::logit_stats(row).argmax[0]);
+  engine.prefill(part, [&](std::span<const size_t>, const tandem::Tensor& logits) {
+    out.push_back(tandem::ops::logit_stats(logits).argmax[0]);
   });
   while (out.size() < n) {
     const tandem::decode::SeqTokens step[] = {{slot, std::span(out).last(1), true}};

@@ -83,8 +83,9 @@ TEST_SUITE("kv/invariance") {
             prompts.push_back({s.slot, s.prompt, true});
           }
         }
-        engine->prefill(prompts, [&](size_t i, const float* logits) {
-          fresh[i]->rows.emplace_back(logits, logits + engine->config().vocab_size);
+        engine->prefill(prompts, [&](std::span<const size_t> which, const Tensor& logits) {
+          for (size_t i = 0; i < which.size(); ++i)
+            fresh[which[i]]->rows.push_back(row_of(logits, static_cast<int64_t>(i)));
         });
         if (rows.empty()) continue;
         const Tensor logits = engine->extend(rows);

@@ -120,8 +120,9 @@ TEST_SUITE("kv/streaming") {
       const int a = cache.fork(prefix, 0), b = cache.create();
       std::vector<SeqTokens> both = {{a, more, true}, {b, fresh, true}};
       if (!cut_first) std::swap(both[0], both[1]);
-      engine->prefill(both, [&](size_t i, const float* logits) {
-        got[cut_first ? i : 1 - i].assign(logits, logits + engine->config().vocab_size);
+      engine->prefill(both, [&](std::span<const size_t> which, const Tensor& logits) {
+        for (size_t i = 0; i < which.size(); ++i)
+          got[cut_first ? which[i] : 1 - which[i]] = row_of(logits, static_cast<int64_t>(i));
       });
       CHECK(same(got, want));
       cache.release(a);
