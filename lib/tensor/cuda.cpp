@@ -76,6 +76,8 @@ void* allocate(int device, size_t bytes) {
         .hint("lower run.context or run.batch, or see with nvidia-smi who holds the GPU's memory");
   }
   check(cudaMemset(p, 0, bytes), "cannot clear device memory");
+  // Queues do not wait for the default stream: what they write must not be cleared afterwards.
+  check(cudaStreamSynchronize(nullptr), "cannot clear device memory");
   return p;
 }
 
