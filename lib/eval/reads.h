@@ -29,6 +29,7 @@ class ReadMeter {
  private:
   struct Count {
     double rows = 0;
+    // Of policies without a selector:
     double keys = 0;  // by the policy's rules, a KV head, over rows and layers
     double full = 0;  // the same for full attention
   };

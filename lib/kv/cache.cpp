@@ -301,10 +301,12 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
 
 void Cache::count_dense(int layer, const Step& step) {
   const Geometry& g = spec_.geometry;
+  const Policy& p = policy(step.policy);
   double keys = 0;
-  for (const int32_t pos : step.pos) keys += policy(step.policy).keys_read(layer, pos + 1);
-  usage_[static_cast<size_t>(step.policy)].dense_bytes +=
-      2.0 * g.n_kv_heads * g.head_dim * double(dtype_bytes(g.dtype)) * keys;
+  // What a selector's policy says of a layer is an estimate; without a selection it reads all.
+  for (const int32_t pos : step.pos)
+    keys += p.selector() != nullptr ? g.visible(layer, pos + 1) : p.keys_read(layer, pos + 1);
+  usage_[static_cast<size_t>(step.policy)].dense_bytes += g.token_bytes() * keys;
 }
 
 /// Adds what the rows read beside their lists: the ranges of the plan.
@@ -323,7 +325,7 @@ void Cache::count_fixed(const Step& step, const AttendPlan& plan) {
       usage.queries += g.n_heads;
       usage.visible += double(g.n_heads) * visible;
       usage.fixed += double(g.n_heads) * fixed;
-      usage.key_bytes += 2.0 * g.n_kv_heads * g.head_dim * double(dtype_bytes(g.dtype)) * fixed;
+      usage.key_bytes += g.token_bytes() * fixed;
     }
 }
 

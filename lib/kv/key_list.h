@@ -50,6 +50,16 @@ struct KeyUsage {
   double selected_share() const { return visible > 0 ? selected / visible : 0; }
   double fixed_share() const { return visible > 0 ? fixed / visible : 0; }
   double bytes() const { return index_bytes + key_bytes + dense_bytes; }
+  /// What was read since `before`.
+  KeyUsage since(const KeyUsage& before) const {
+    return {.queries = queries - before.queries,
+            .visible = visible - before.visible,
+            .selected = selected - before.selected,
+            .fixed = fixed - before.fixed,
+            .index_bytes = index_bytes - before.index_bytes,
+            .key_bytes = key_bytes - before.key_bytes,
+            .dense_bytes = dense_bytes - before.dense_bytes};
+  }
 };
 
 /// Chooses keys, once for every row and KV head. Called by several threads at once.

@@ -27,6 +27,10 @@ struct Geometry {
 
   int window(int layer) const { return layer >= sliding_window_from ? sliding_window : 0; }
   int group() const { return n_heads / n_kv_heads; }
+  /// Bytes of one token's key and value in a layer.
+  double token_bytes() const {
+    return 2.0 * n_kv_heads * head_dim * static_cast<double>(dtype_bytes(dtype));
+  }
   /// Keys that the last of `length` tokens sees under full attention.
   int visible(int layer, int length) const {
     const int w = window(layer);

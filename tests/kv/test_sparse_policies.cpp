@@ -310,11 +310,7 @@ TEST_SUITE("kv/sparse_policies") {
       for (int i = 0; i < 5 * kRoll / 2; i += 128) rig.append(slot, tokens(1000 + i, 128));
       const kv::KeyUsage before = rig.cache.usage(0);
       std::vector<Row> rows = rig.extend_each(slot, after);
-      if (usage != nullptr) {
-        *usage = rig.cache.usage(0);
-        usage->fixed -= before.fixed;
-        usage->queries -= before.queries;
-      }
+      if (usage != nullptr) *usage = rig.cache.usage(0).since(before);
       return rows;
     };
     const std::vector<Row> want = rolled({}, nullptr);
@@ -451,6 +447,22 @@ TEST_SUITE("kv/sparse_policies") {
           for (const float x : row) CHECK(std::abs(x) <= 1.001f);
       }
       CHECK(all_finite(want));
+    }
+  }
+
+  TEST_CASE("text that was too short for a selection is counted as it is read: all of it") {
+    const PolicyRig::Shape shape{};
+    for (const Named& kind : sparse_kinds()) {
+      if (kind.name == "topk" || kind.name == "oracle_sampling") continue;  // never too short
+      CAPTURE(kind.name);
+      PolicyRig rig(shape, {kind.cache}, kCone);
+      const int slot = rig.sequence(tokens(0, 16));
+      rig.append(slot, tokens(1000, 500));
+      const kv::KeyUsage before = rig.cache.usage(0);
+      rig.extend(slot, tokens(5000, 1));
+      const kv::KeyUsage read = rig.cache.usage(0).since(before);
+      CHECK(read.visible == 0);
+      CHECK(read.bytes() == shape.geometry.n_layers * shape.geometry.token_bytes() * 517);
     }
   }
 
