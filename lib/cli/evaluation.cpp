@@ -130,12 +130,12 @@ void Evaluation::run_questions() {
   const eval::Settings& s = recipe_.eval;
   std::set<Key> done;
   for (const eval::CaseRecord& r : log_.cases) done.insert({r.task, r.length, r.index});
-  std::vector<Key> todo;
+  std::vector<Key> missing;
   for (const recipe::TokenCount length : s.lengths)
     for (const eval::Task task : s.questions())
       for (int i = 0; i < s.cases; ++i)
-        if (const Key key{task, length.value, i}; !done.contains(key)) todo.push_back(key);
-  if (todo.empty()) return;
+        if (const Key key{task, length.value, i}; !done.contains(key)) missing.push_back(key);
+  if (missing.empty()) return;
 
   decode::ModelFiles files = open_model();
   if (files.tokenizer == nullptr)
@@ -145,19 +145,19 @@ void Evaluation::run_questions() {
   const int group = group_size(files);
   const auto engine = load(std::move(files), question_spec(group), 0);
   if (!engine) return;
-  Progress progress(cx_.terminal, "cases", static_cast<double>(todo.size()), "cases");
-  for (size_t begin = 0, end = 0; begin < todo.size(); begin = end) {
+  Progress progress(cx_.terminal, "cases", static_cast<double>(missing.size()), "cases");
+  for (size_t begin = 0, end = 0; begin < missing.size(); begin = end) {
     if (interrupted() != 0) return;
-    const auto [task, length, first] = todo[begin];
+    const auto [task, length, first] = missing[begin];
     std::vector<eval::Case> cases;
-    for (; end < todo.size() && end - begin < static_cast<size_t>(group); ++end) {
-      if (std::get<0>(todo[end]) != task || std::get<1>(todo[end]) != length) break;
+    for (; end < missing.size() && end - begin < static_cast<size_t>(group); ++end) {
+      if (std::get<0>(missing[end]) != task || std::get<1>(missing[end]) != length) break;
       cases.push_back(generator.make(task, static_cast<size_t>(length),
-                                     static_cast<uint32_t>(std::get<2>(todo[end]))));
+                                     static_cast<uint32_t>(std::get<2>(missing[end]))));
     }
     auto outcomes = eval::run_cases(*engine, cases, {s.protocols, s.scores});
     for (size_t i = 0; i < cases.size(); ++i) {
-      log_.cases.push_back({task, length, std::get<2>(todo[begin + i]), std::move(outcomes[i])});
+      log_.cases.push_back({task, length, std::get<2>(missing[begin + i]), std::move(outcomes[i])});
       if (file_) file_->write(eval::case_line(log_.cases.back(), names_));
     }
     progress.update(static_cast<double>(end));
