@@ -5,6 +5,7 @@
 
 #include "kernels/magicpig_data.h"
 #include "kernels/variants.h"
+#include "mean.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -71,20 +72,6 @@ std::vector<Variant> variants() {
 
 /// Keys without a pattern, as the policies' counter-based generator gives them.
 uint32_t key_of(uint32_t i) { return static_cast<uint32_t>(splitmix64(99, i + 1)); }
-
-/// Within four standard errors.
-struct Mean {
-  double n = 0, sum = 0, squares = 0;
-  void add(double x) {
-    ++n;
-    sum += x;
-    squares += x * x;
-  }
-  double mean() const { return sum / n; }
-  bool is(double want) const {
-    return std::abs(mean() - want) <= 4 * std::sqrt((squares / n - mean() * mean()) / n);
-  }
-};
 
 }  // namespace
 

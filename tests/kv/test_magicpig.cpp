@@ -3,6 +3,7 @@
 
 #include "kernels/variants.h"
 #include "lsh_head.h"
+#include "mean.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -60,18 +61,6 @@ void check_state(const HeadState& got, double lse, const double (&o)[4]) {
 }
 
 constexpr int kIntervals = 1024;  // as the policies have it
-
-/// Mean and standard error of what was seen.
-struct Mean {
-  double n = 0, sum = 0, squares = 0;
-  void add(double x) {
-    ++n;
-    sum += x;
-    squares += x * x;
-  }
-  double mean() const { return sum / n; }
-  double error() const { return std::sqrt(std::max(0.0, squares / n - mean() * mean()) / n); }
-};
 
 }  // namespace
 
