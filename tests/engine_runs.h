@@ -101,6 +101,17 @@ inline std::vector<Row> extend_each(decode::Engine& engine, int slot,
   return rows;
 }
 
+/// Logits of the last prompt token, prefilled in calls of `chunk` tokens, and of each token after
+/// it: a sequence that comes and goes alone.
+inline std::vector<Row> run_alone(decode::Engine& engine, const Ids& prompt,
+                                  std::span<const int32_t> after, size_t chunk = 0) {
+  const int slot = engine.cache().create();
+  std::vector<Row> rows = {prefill(engine, slot, prompt, chunk)};
+  for (Row& row : extend_each(engine, slot, after)) rows.push_back(std::move(row));
+  engine.cache().release(slot);
+  return rows;
+}
+
 /// Bit for bit.
 inline bool same(const Row& a, const Row& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;

@@ -5,7 +5,6 @@
 
 using namespace tandem;
 using namespace tandem::test;
-using decode::Engine;
 using decode::SeqTokens;
 
 namespace {
@@ -13,15 +12,6 @@ namespace {
 const std::string kModels[] = {"llama-2",        "llama-3.1",  "llama-3.2-tied",
                                "llama-linear",   "llama-odd",  "mistral-plain",
                                "mistral-window", "qwen2-tied", "qwen2-untied-sharded"};
-
-/// Logits of the last prompt token and of each token after it, alone in an engine of its own steps.
-std::vector<Row> alone(Engine& engine, const Ids& prompt, std::span<const int32_t> after) {
-  const int slot = engine.cache().create();
-  std::vector<Row> rows = {prefill(engine, slot, prompt)};
-  for (Row& row : extend_each(engine, slot, after)) rows.push_back(std::move(row));
-  engine.cache().release(slot);
-  return rows;
-}
 
 }  // namespace
 
@@ -31,14 +21,10 @@ TEST_SUITE("kv/invariance") {
       CAPTURE(name);
       const auto engine = make_engine(small_model(name));
       const Ids ids = random_ids(*engine, 300, 1), after = random_ids(*engine, 4, 2);
-      const std::vector<Row> want = alone(*engine, ids, after);
+      const std::vector<Row> want = run_alone(*engine, ids, after);
       for (const size_t chunk : {1u, 7u, 64u, 100u}) {
         CAPTURE(chunk);
-        const int slot = engine->cache().create();
-        std::vector<Row> rows = {prefill(*engine, slot, ids, chunk)};
-        for (Row& row : extend_each(*engine, slot, after)) rows.push_back(std::move(row));
-        CHECK(same(rows, want));
-        engine->cache().release(slot);
+        CHECK(same(run_alone(*engine, ids, after, chunk), want));
       }
     }
   }
@@ -46,10 +32,10 @@ TEST_SUITE("kv/invariance") {
   TEST_CASE("f32: the rows of one forward do not show either (run.prefill_chunk)") {
     const auto whole = make_engine(small_model("llama-3.1"));
     const Ids ids = random_ids(*whole, 400, 3), after = random_ids(*whole, 2, 4);
-    const std::vector<Row> want = alone(*whole, ids, after);
+    const std::vector<Row> want = run_alone(*whole, ids, after);
     for (const int chunk : {5, 63, 200}) {
       const auto engine = make_engine(small_model("llama-3.1"), {.chunk = chunk});
-      CHECK(same(alone(*engine, ids, after), want));
+      CHECK(same(run_alone(*engine, ids, after), want));
     }
   }
 
@@ -97,7 +83,7 @@ TEST_SUITE("kv/invariance") {
       }
       for (const Seq& s : seqs) {
         CAPTURE(s.prompt.size());
-        CHECK(same(s.rows, alone(*engine, s.prompt, s.after)));
+        CHECK(same(s.rows, run_alone(*engine, s.prompt, s.after)));
       }
     }
   }
@@ -110,7 +96,7 @@ TEST_SUITE("kv/invariance") {
       set_threads(n);
       const auto engine = make_engine(tiny_model("tiny-2m"), {.max_seqs = 2, .max_tokens = 2304});
       const Ids ids = random_ids(*engine, 2200, 5), after = random_ids(*engine, 3, 6);
-      const std::vector<Row> rows = alone(*engine, ids, after);
+      const std::vector<Row> rows = run_alone(*engine, ids, after);
       if (want.empty()) want = rows;
       CHECK(same(rows, want));
     }
@@ -140,7 +126,8 @@ TEST_SUITE("kv/invariance") {
       for (const int slot : {a, b, root}) cache.release(slot);
       CHECK(cache.store().free_pages() == pages);
 
-      std::vector<Row> want_a = alone(*engine, ids, next_a), want_b = alone(*engine, ids, next_b);
+      std::vector<Row> want_a = run_alone(*engine, ids, next_a),
+                       want_b = run_alone(*engine, ids, next_b);
       want_a.erase(want_a.begin());
       want_b.erase(want_b.begin());
       CHECK(same(rows_a, want_a));
@@ -155,7 +142,8 @@ TEST_SUITE("kv/invariance") {
     const int root = engine->cache().create();
     prefill(*engine, root, std::span(ids).first(130));
     const int child = engine->cache().fork(root, 0);
-    CHECK(same(prefill(*engine, child, std::span(ids).subspan(130)), alone(*engine, ids, {})[0]));
+    CHECK(
+        same(prefill(*engine, child, std::span(ids).subspan(130)), run_alone(*engine, ids, {})[0]));
   }
 
   TEST_CASE("a sliding window gives pages back and keeps those that rows still see") {

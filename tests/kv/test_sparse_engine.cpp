@@ -7,7 +7,6 @@
 
 using namespace tandem;
 using namespace tandem::test;
-using decode::Engine;
 using recipe::Cache;
 using recipe::CacheKind;
 using recipe::HybridTail;
@@ -45,14 +44,6 @@ std::vector<Named> everything() {
   return all;
 }
 
-std::vector<Row> run(Engine& engine, const Ids& prompt, const Ids& after) {
-  const int slot = engine.cache().create();
-  std::vector<Row> rows = {prefill(engine, slot, prompt)};
-  for (Row& row : extend_each(engine, slot, after)) rows.push_back(std::move(row));
-  engine.cache().release(slot);
-  return rows;
-}
-
 }  // namespace
 
 TEST_SUITE("kv/sparse_engine") {
@@ -61,12 +52,12 @@ TEST_SUITE("kv/sparse_engine") {
       CAPTURE(model);
       const auto full = make_engine(small_model(model), {.max_seqs = 1});
       const Ids prompt = random_ids(*full, 300, 1), after = random_ids(*full, 4, 2);
-      const std::vector<Row> want = run(*full, prompt, after);
+      const std::vector<Row> want = run_alone(*full, prompt, after);
       for (const Named& kind : everything()) {
         CAPTURE(kind.name);
         const auto engine =
             make_engine(small_model(model), {.max_seqs = 1, .caches = {kind.cache}});
-        CHECK(max_difference(run(*engine, prompt, after), want) <= 2e-5);
+        CHECK(max_difference(run_alone(*engine, prompt, after), want) <= 2e-5);
       }
     }
   }
@@ -74,14 +65,15 @@ TEST_SUITE("kv/sparse_engine") {
   TEST_CASE("tiny-2m, f32: a budget of everything beside full attention") {
     const auto full = make_engine(tiny_model("tiny-2m"), {.max_seqs = 1, .max_tokens = 320});
     const Ids prompt = random_ids(*full, 300, 1), after = random_ids(*full, 3, 2);
-    const std::vector<Row> want = run(*full, prompt, after);
+    const std::vector<Row> want = run_alone(*full, prompt, after);
     double largest = 0;
     for (const float x : want[0]) largest = std::max(largest, double{std::abs(x)});
     for (const Named& kind : everything()) {
       CAPTURE(kind.name);
       const auto engine = make_engine(tiny_model("tiny-2m"),
                                       {.max_seqs = 1, .max_tokens = 320, .caches = {kind.cache}});
-      CHECK(max_difference(run(*engine, prompt, after), want) <= 1e-5 * std::max(1.0, largest));
+      CHECK(max_difference(run_alone(*engine, prompt, after), want) <=
+            1e-5 * std::max(1.0, largest));
     }
   }
 
@@ -97,7 +89,7 @@ TEST_SUITE("kv/sparse_engine") {
         const auto seed = static_cast<uint64_t>(b + 10);
         const Ids prompt = random_ids(*engine, lengths[b], seed);
         after.push_back(random_ids(*engine, 4 - b, seed + 100));
-        want.push_back(run(*engine, prompt, after.back()).back());
+        want.push_back(run_alone(*engine, prompt, after.back()).back());
         const int slot = engine->cache().create();
         prefill(*engine, slot, prompt);
         step.push_back({slot, {}, true});
@@ -162,7 +154,7 @@ TEST_SUITE("kv/sparse_engine") {
         for (int at = node; at >= 0; at = parent[static_cast<size_t>(at)])
           chain.insert(chain.begin(), nodes[static_cast<size_t>(at)]);
         CAPTURE(node);
-        CHECK(max_difference(run(*engine, prompt, chain).back(),
+        CHECK(max_difference(run_alone(*engine, prompt, chain).back(),
                              logits[static_cast<size_t>(node)]) <= 2e-5);
       }
       // The accepted path goes on as if it had been a chain.
@@ -173,7 +165,7 @@ TEST_SUITE("kv/sparse_engine") {
       Ids chain = {nodes[0], nodes[2], nodes[4]};
       chain.insert(chain.end(), next.begin(), next.end());
       CHECK(max_difference(extend_each(*engine, slot, next).back(),
-                           run(*engine, prompt, chain).back()) <= 2e-5);
+                           run_alone(*engine, prompt, chain).back()) <= 2e-5);
     }
   }
 
@@ -187,7 +179,7 @@ TEST_SUITE("kv/sparse_engine") {
     for (size_t i = 1; i < caches.size(); ++i) {
       CAPTURE(i);
       const auto alone = make_engine(small_model("llama-3.1"), {.caches = {caches[i]}});
-      std::vector<Row> want = run(*alone, prompt, after);
+      std::vector<Row> want = run_alone(*alone, prompt, after);
       want.erase(want.begin());
       const int fork = engine->cache().fork(root, static_cast<int>(i));
       CHECK(same(extend_each(*engine, fork, after), want));
