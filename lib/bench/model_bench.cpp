@@ -20,13 +20,13 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   decode::EngineSpec spec;
   spec.compute = c.compute;
   spec.prefill_chunk = c.chunk;
-  spec.max_seqs = c.batch;
+  spec.max_seqs = spec.max_prompts = c.batch;
   spec.max_extend_rows = c.batch;
   spec.max_tokens = c.max_tokens();
   spec.total_tokens = int64_t{c.batch} * c.max_tokens();
   if (c.bench.has(ModelPhase::decode)) {
     spec.max_seqs *= 2;
-    if (c.bench.new_tokens.value <= kv::TokenIndex::kMaxForkTokens) spec.max_prompts = c.batch;
+    if (c.bench.new_tokens.value > kv::TokenIndex::kMaxForkTokens) spec.max_prompts = 0;
     spec.total_tokens += int64_t{c.batch} * kv::kPageTokens;
   }
   spec.caches = {c.cache};

@@ -51,11 +51,19 @@ TEST_SUITE("kv/token_index") {
     CHECK(TokenIndex({.max_tokens = 1029, .total_tokens = 1029}).capacity() == 1088);
     CHECK(TokenIndex({.max_tokens = 98304, .total_tokens = 98304}).capacity() == 32768);
     CHECK(TokenIndex({.max_tokens = 98304, .total_tokens = 98304}).n_blocks() == 3);
-    // Four sequences of one block each; of shared text only what it fills and an end for each.
-    CHECK(TokenIndex({.max_seqs = 4, .max_tokens = 1000, .total_tokens = 4000}).n_blocks() == 4);
-    CHECK(
-        TokenIndex({.max_seqs = 4, .max_tokens = 98304, .total_tokens = 98304 + 3000}).n_blocks() ==
-        4 + 4);
+    // Four sequences of one block each; of longer ones what they fill and an end for each. Of
+    // shared text also the copies that forks begin with, or nothing for forks that write nothing.
+    const auto n_blocks = [](int seqs, int prompts, int longest, int64_t total) {
+      return TokenIndex({.max_seqs = seqs,
+                         .max_prompts = prompts,
+                         .max_tokens = longest,
+                         .total_tokens = total})
+          .n_blocks();
+    };
+    CHECK(n_blocks(4, 0, 1000, 4000) == 4);
+    CHECK(n_blocks(8, 8, 98304, 98304 + 7000) == 4 + 8);
+    CHECK(n_blocks(8, 0, 98304, 98304 + 7000) == 4 + 2 * 8);
+    CHECK(n_blocks(8, 1, 98304, 98304 + 7000) == 3);
   }
 
   TEST_CASE("what is indexed: a prompt at once, generated text by kRoll") {
@@ -145,6 +153,25 @@ TEST_SUITE("kv/token_index") {
     REQUIRE(own.size() == 1);
     CHECK(own[0].copy_of == -1);
     CHECK(own[0].block == shared[1]);
+  }
+
+  TEST_CASE("forks that each go beyond the block they began in find their blocks") {
+    constexpr int kForks = 8, kPrompt = 250, kOwn = 40;
+    for (const int capacity : {64, 128, 256}) {
+      TokenIndex index({.max_seqs = kForks + 1,
+                        .max_tokens = kPrompt + kOwn,
+                        .total_tokens = kPrompt + kForks * kOwn,
+                        .sinks = 0,
+                        .recent = 1,
+                        .max_block = capacity});
+      REQUIRE(index.capacity() == capacity);
+      index.extend(0, kPrompt);
+      for (int fork = 1; fork <= kForks; ++fork) {
+        index.fork(0, fork);
+        index.extend(fork, kPrompt + kOwn);
+        CHECK(index.end(fork) == kPrompt + kOwn);
+      }
+    }
   }
 
   TEST_CASE("a fork at the end of a block copies nothing") {

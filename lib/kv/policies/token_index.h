@@ -14,7 +14,7 @@ class TokenIndex {
  public:
   struct Spec {
     int max_seqs = 1;
-    int max_prompts = 0;  // of them, those that write blocks of their own; 0 = all
+    int max_prompts = 0;  // of them, those that write blocks of their own; 0 = all, forks too
     int max_tokens = 0;
     int64_t total_tokens = 0;
     int sinks = 4;
