@@ -5,6 +5,7 @@
 #include "base/parallel.h"
 #include "cli/load_engine.h"
 #include "cli/plan_text.h"
+#include "kv/policies/token_index.h"
 #include "model/context.h"
 #include "ops/linear.h"
 
@@ -86,6 +87,9 @@ decode::EngineSpec Generation::engine_spec() const {
   spec.max_extend_rows = spec.max_seqs;  // one token of each
   spec.max_tokens = static_cast<int>(longest);
   spec.total_tokens = shared + own;
+  const bool short_forks =
+      longest - static_cast<int64_t>(prefix_tokens()) <= kv::TokenIndex::kMaxForkTokens;
+  spec.max_prompts = !prefix ? batch : indexes_prefix() && short_forks ? 1 : 0;
   // A state's last token runs again when nothing follows it.
   spec.restored_tokens = std::max<int64_t>(0, static_cast<int64_t>(n_saved()) - 1);
   spec.caches = {recipe_.cache};
@@ -145,6 +149,14 @@ std::span<const int32_t> Generation::fresh_prefix() const {
   return whole ? first : first.first(prompts_.shared);
 }
 
+bool Generation::indexes_prefix() const {
+  // An index holds the mean of its keys, for all that follows: not of a few words that prompts
+  // happen to begin with. What is shorter costs little to index again.
+  const auto shortest = static_cast<size_t>(recipe_.cache.sinks + recipe_.cache.recent) +
+                        size_t{kv::TokenIndex::kRoll};
+  return recipe_.sampling.max_tokens > 0 && prefix_tokens() >= shortest;
+}
+
 Generation::Prefix Generation::read_prefix(decode::Engine& engine, decode::GenerateReport& report) {
   Prefix p;
   const std::span<const int32_t> fresh = fresh_prefix();
@@ -153,6 +165,8 @@ Generation::Prefix Generation::read_prefix(decode::Engine& engine, decode::Gener
   p.slot = saved_ ? decode::restore_state(*saved_, engine, 0) : engine.cache().create();
   if (saved_) p.tokens = saved_->tokens;
   if (!fresh.empty()) read(engine, p.slot, fresh, report);
+  // No end of a prompt, where a window would move on: only an index.
+  if (indexes_prefix()) engine.cache().adopt_prompt(p.slot);
   p.tokens.insert(p.tokens.end(), fresh.begin(), fresh.end());
   report.prefill_s += watch.seconds();
   if (!recipe_.output.state.empty())

@@ -60,6 +60,10 @@ class Generation {
   decode::GenerateSpec generate_spec() const;
   /// Tokens that are read before any sequence starts.
   std::span<const int32_t> fresh_prefix() const;
+  /// Those of a saved state included.
+  size_t prefix_tokens() const { return n_saved() + fresh_prefix().size(); }
+  /// Whether policies index the prefix once, for all sequences that follow it.
+  bool indexes_prefix() const;
   Prefix read_prefix(decode::Engine& engine, decode::GenerateReport& report);
   /// Prefills tokens whose logits nobody asks for.
   void read(decode::Engine& engine, int slot, std::span<const int32_t> tokens,

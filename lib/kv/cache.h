@@ -41,7 +41,8 @@ class Cache {
   void truncate(int slot, int n);
 
   /// Tells the policies that the committed tokens of `slot` are a prompt whose K and V are in the
-  /// store, though no prefill put them there (restored or random ones).
+  /// store, though no prefill ended there (restored or random ones, or a beginning that forks
+  /// share).
   void adopt_prompt(int slot);
 
   /// Lays out a step: pages for the new rows, positions, page tables. A prefill that continues text

@@ -11,6 +11,10 @@ using Json = nlohmann::json;
 
 namespace {
 
+const std::string kDemo = std::string(TANDEM_SOURCE_DIR) + "/recipes/demo/";
+const std::string kDocument = kDemo + "lighthouse-logbook.txt",
+                  kQuestions = kDemo + "questions.txt";
+
 Outcome pig_generate(std::vector<std::string> arguments, bool dry_run) {
   arguments.insert(arguments.end(), {"--format", "jsonl", "-t", "2"});
   if (dry_run) arguments.push_back("--dry-run");
@@ -42,20 +46,23 @@ TEST_SUITE("cli/memory") {
     MESSAGE("skipped: sanitizers hold memory of their own");
     return;
 #endif
-    const std::string document =
-        std::string(TANDEM_SOURCE_DIR) + "/recipes/demo/lighthouse-logbook.txt";
     const TemporaryFolder folder;
     const std::string state = (folder.path() / "log.state").string();
-    REQUIRE(pig_generate({"-m", "tiny-16m", "-n", "0", "-f", document, "-s", "output.state=" + state},
-                         false)
-                .status == 0);
+    REQUIRE(
+        pig_generate({"-m", "tiny-16m", "-n", "0", "-f", kDocument, "-s", "output.state=" + state},
+                     false)
+            .status == 0);
     const std::vector<std::vector<std::string>> runs = {
         {"-m", "tiny-16m", "-n", "16", "-p", "Once upon a time"},
-        {"-m", "tiny-16m", "-n", "16", "-f", document, "-p", "What was seen?"},
-        {"-m", "tiny-2m", "-n", "16", "-f", document, "-p", "What was seen?"},
+        {"-m", "tiny-16m", "-n", "16", "-f", kDocument, "-p", "What was seen?"},
+        {"-m", "tiny-2m", "-n", "16", "-f", kDocument, "-p", "What was seen?"},
         {"-m", "tiny-16m", "-n", "16", "-s", "model.state=" + state, "-p", "What was seen?"},
-        {"-r", "pig/hybrid-tiny-16m", "-n", "16", "-f", document, "-p", "What was seen?"},
-        {"-r", "pig/lsh-tiny-16m", "-n", "16", "-f", document, "-p", "What was seen?"}};
+        {"-r", "pig/hybrid-tiny-16m", "-n", "16", "-f", kDocument, "-p", "What was seen?"},
+        {"-r", "pig/lsh-tiny-16m", "-n", "16", "-f", kDocument, "-p", "What was seen?"},
+        {"-r", "pig/lsh-tiny-16m", "-n", "16", "-f", kDocument, "--questions", kQuestions},
+        // Blocks of 4,096 tokens: the document fills three.
+        {"-m", "tiny-16m", "-s", "cache.kind=quest", "-n", "16", "-f", kDocument, "--questions",
+         kQuestions}};
     for (const auto& arguments : runs) {
       CAPTURE(fmt::format("{}", fmt::join(arguments, " ")));
       const Outcome dry = pig_generate(arguments, true);
@@ -67,6 +74,23 @@ TEST_SUITE("cli/memory") {
       CAPTURE(planned);
       CAPTURE(peak);
       CHECK(peak == doctest::Approx(planned).epsilon(0.02));
+    }
+  }
+
+  TEST_CASE("questions about one document share its index") {
+    const auto index_mib = [&](const std::string& recipe, std::vector<std::string> arguments) {
+      arguments.insert(arguments.end(), {"-r", recipe, "-f", kDocument});
+      const Outcome dry = pig_generate(arguments, true);
+      std::smatch match;
+      REQUIRE(std::regex_search(dry.out, match, std::regex("index ([0-9.]+) MiB")));
+      return std::stod(match[1]);
+    };
+    for (const std::string recipe : {"pig/lsh-tiny-16m", "pig/hybrid-tiny-16m"}) {
+      CAPTURE(recipe);
+      const double one = index_mib(recipe, {"-n", "32", "-p", "What was seen?"});
+      CHECK(index_mib(recipe, {"-n", "32", "--questions", kQuestions}) < 1.1 * one);
+      // Answers so long that they are indexed too, each in a copy of its own.
+      CHECK(index_mib(recipe, {"-n", "1000", "--questions", kQuestions}) > 5 * one);
     }
   }
 
