@@ -4,11 +4,14 @@
 #include <cstring>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <set>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "base/cpu_features.h"
+#include "base/parallel.h"
 
 namespace tandem::ops {
 namespace {
@@ -219,7 +222,9 @@ void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate
   }
 }
 
-void warm_up_linear(DType dtype) {
+bool warm_up_linear(DType dtype) {
+  static std::set<std::pair<DType, int>> done;
+  if (!done.insert({dtype, max_threads()}).second) return false;
   constexpr int64_t kSize = 64;
   const PackedWeights::Spec spec{.name = "weights/warm_up", .out = kSize, .in = kSize, .dtype = dtype};
   const size_t operand = static_cast<size_t>(kSize * kSize) * sizeof(float);
@@ -236,6 +241,7 @@ void warm_up_linear(DType dtype) {
   const Tensor y(arena.take("y"), DType::f32, {kSize, kSize});
   std::byte* workspace = static_cast<std::byte*>(arena.take("workspace"));
   linear(y, x, weights, Accumulate::no, {workspace, plan.find("workspace")->bytes});
+  return true;
 }
 
 DType weight_dtype(DType compute) {

@@ -66,8 +66,9 @@ void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate
             std::span<std::byte> workspace);
 
 /// Runs one small product, so that the library's code and threads are in memory, where a plan made
-/// afterwards counts them with the program.
-void warm_up_linear(DType dtype);
+/// afterwards counts them with the program. Only the first call for a dtype and a number of threads
+/// does, and returns true.
+bool warm_up_linear(DType dtype);
 
 /// dtype that weights get on this CPU for a wanted compute dtype: bf16 needs AVX512-BF16, since
 /// oneDNN refuses or unpacks bf16 elsewhere.

@@ -129,6 +129,21 @@ TEST_SUITE("ops/linear") {
     }
   }
 
+  TEST_CASE("warmed up once for each dtype and number of threads") {
+    const int threads = max_threads();
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      if (ops::weight_dtype(dtype) != dtype) continue;
+      for (const int n : {1, 2}) {
+        set_threads(n);
+        CHECK(ops::warm_up_linear(dtype));
+        CHECK_FALSE(ops::warm_up_linear(dtype));
+      }
+      set_threads(1);
+      CHECK_FALSE(ops::warm_up_linear(dtype));
+    }
+    set_threads(threads);
+  }
+
   TEST_CASE("f32: a row's bits do not depend on the number of rows") {
     for (const auto& [out, in] : {std::pair<int64_t, int64_t>{640, 384}, {250, 48}, {384, 1024}}) {
       Layer layer(out, in, DType::f32, false);
