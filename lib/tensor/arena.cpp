@@ -52,6 +52,11 @@ void Arena::give_back(const std::string& name) {
 
 size_t peak_resident_bytes() { return proc_kib("/proc/self/status", "VmHWM"); }
 
+bool reset_peak_resident() {
+  std::ofstream file("/proc/self/clear_refs");
+  return static_cast<bool>(file << "5" << std::flush);
+}
+
 size_t resident_bytes() { return proc_kib("/proc/self/status", "VmRSS"); }
 
 size_t available_host_bytes() {

@@ -35,6 +35,8 @@ class Arena {
 
 /// Peak resident bytes of this process so far, as the kernel counted them (VmHWM).
 size_t peak_resident_bytes();
+/// Makes the kernel count that peak anew, from what is resident now; false where it cannot.
+bool reset_peak_resident();
 /// Resident bytes now.
 size_t resident_bytes();
 /// Bytes this process may use: available memory, or less by a cgroup limit.

@@ -51,4 +51,18 @@ TEST_SUITE("tensor/memory_plan") {
     arena.give_back("load/staging");
     CHECK(arena.take("load/staging") != nullptr);
   }
+
+  TEST_CASE("the peak of resident memory, and counting it anew") {
+    constexpr size_t kBytes = size_t{64} << 20;
+    MemoryPlan plan;
+    plan.add("weights/a", kBytes);
+    Arena arena(plan);
+    std::memset(arena.take("weights/a"), 1, kBytes);
+    const size_t peak = peak_resident_bytes();
+    CHECK(peak >= kBytes);
+    arena.give_back("weights/a");
+    CHECK(peak_resident_bytes() >= kBytes);
+    if (!reset_peak_resident()) return;  // a kernel without that file
+    CHECK(peak_resident_bytes() <= peak - kBytes / 2);
+  }
 }

@@ -1,0 +1,78 @@
+#include "cli/bench_point.h"
+
+#include "base/clock.h"
+#include "base/parallel.h"
+#include "cli/load_engine.h"
+#include "cli/plan_text.h"
+
+namespace tandem::cli {
+
+using bench::ModelPhase;
+
+decode::ModelFiles open_model(const BenchRecipe& r) {
+  return decode::open_model(r.model.path.value, static_cast<uint64_t>(r.run.seed));
+}
+
+bench::ModelCase case_of(const BenchRecipe& r, const model::ModelConfig& config) {
+  return bench::model_case(r.bench, r.run, r.cache, r.model.compute, config);
+}
+
+void use_threads(const recipe::Run& run) {
+  set_threads(run.threads > 0 ? run.threads : usable_cores());
+}
+
+BenchPoint::BenchPoint(Context& cx, const Point<BenchRecipe>& point, BenchResults& results,
+                       std::vector<bench::DecodeTime>& decode_times)
+    : cx_(cx), point_(point), results_(results), decode_times_(decode_times) {
+  use_threads(point.recipe.run);
+  const Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
+  ceilings_ = bench::cached_ceilings(max_threads());
+  peak_is_own_ = reset_peak_resident();
+}
+
+void BenchPoint::run(ModelPhase phase) {
+  decode::ModelFiles files = open_model(point_.recipe);
+  const model::ModelConfig config = files.config;
+  const bench::ModelCase c = case_of(point_.recipe, config);
+  if (c.dtype != c.compute) cx_.note(compute_note(c.compute));
+  const bench::ModelIdentity identity = bench::identify(files, c.dtype);
+  const bool whole = phase == ModelPhase::prefill || phase == ModelPhase::decode;
+  if (!whole) engine_.reset();
+  if (!whole || !engine_) {
+    plan_ = bench::phase_plan(phase, c, files);
+    admit_plan(cx_, plan_, host_limit(point_.recipe.run.host_memory_limit));
+  }
+  const auto is_interrupted = [] { return interrupted() != 0; };
+  if (whole && !engine_) {
+    const Stopwatch watch;
+    LoadProgress progress(cx_, plan_);
+    engine_ = std::make_unique<bench::EngineBench>(std::move(files), c, is_interrupted,
+                                                   std::ref(progress));
+    load_ms_ = 1e3 * watch.seconds();
+  }
+  if (phase == ModelPhase::prefill) report(c, identity, engine_->prefill());
+  if (phase == ModelPhase::decode) report(c, identity, engine_->decode());
+  if (phase == ModelPhase::linear)
+    report(c, identity, bench::bench_linear(c, config, is_interrupted));
+  if (phase == ModelPhase::attention)
+    report(c, identity, bench::bench_attention(c, config, is_interrupted));
+}
+
+void BenchPoint::report(const bench::ModelCase& c, const bench::ModelIdentity& identity,
+                        const bench::PhaseResult& result) {
+  bench::Record record(cx_.info.name, &ceilings_);
+  record.group("point") = point_.id;
+  record.group("recipe") = point_.record;
+  bench::add_result(record, c, identity, result, ceilings_);
+  if (engine_) record.set_timing("load", {.ms = {load_ms_}});
+  const size_t peak = peak_resident_bytes();
+  bench::add_memory(record, plan_, peak);
+  if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
+  results_.add(record, bench::model_row(c, identity, result, ceilings_, peak));
+  peak_is_own_ = reset_peak_resident();
+  if (result.phase == ModelPhase::decode)
+    decode_times_.push_back({identity.name, c.batch, bench::method_name(c.cache), c.context,
+                             bench::median(result.samples.ms)});
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,104 @@
+#include "cli/benchmark.h"
+
+#include <new>
+
+#include "base/parallel.h"
+#include "bench/model_report.h"
+#include "cli/bench_point.h"
+#include "cli/plan_text.h"
+
+namespace tandem::cli {
+namespace {
+
+using bench::ModelPhase;
+
+void add_failure(const Context& cx, BenchResults& results, const Point<BenchRecipe>& point,
+                 ModelPhase phase, const Error& error) {
+  bench::Record record(cx.info.name);
+  record.group("point") = point.id;
+  record.group("recipe") = point.record;
+  record.group("workload")["phase"] = bench::phase_name(phase);
+  const BenchRecipe& r = point.recipe;
+  results.add_failure(
+      record, bench::failed_row(r.model.path.value, r.run, r.cache, phase, error.what()), error);
+}
+
+}  // namespace
+
+int Benchmark::print_plan() {
+  io::Table table({{"point", io::Align::left},
+                   {"model", io::Align::left},
+                   {"context"},
+                   {"batch"},
+                   {"method", io::Align::left},
+                   {"phase", io::Align::left},
+                   {"planned peak"},
+                   {"available"},
+                   {"verdict", io::Align::left}});
+  int status = 0;
+  for (const Point<BenchRecipe>& point : points_) {
+    const BenchRecipe& r = point.recipe;
+    use_threads(r.run);
+    const size_t limit = host_limit(r.run.host_memory_limit);
+    const decode::ModelFiles files = open_model(r);
+    for (const ModelPhase phase : r.bench.phases) {
+      std::vector<std::string> row = {point.id,
+                                      files.name,
+                                      std::to_string(r.run.context.value),
+                                      std::to_string(r.run.batch),
+                                      bench::method_name(r.cache),
+                                      std::string(bench::phase_name(phase)),
+                                      "",
+                                      format_bytes(limit)};
+      try {
+        const size_t peak = bench::phase_plan(phase, case_of(r, files.config), files).peak({});
+        row[6] = format_bytes(peak);
+        row.push_back(peak <= limit ? "fits" : "does not fit");
+        if (peak > limit) status = exit_status(ErrorKind::memory);
+      } catch (const Error& e) {
+        row.push_back(e.what());
+        if (status == 0) status = exit_status(e.kind());
+      }
+      table.add_row(std::move(row));
+    }
+  }
+  cx_.out.write(table.render(table_format(cx_.format())));
+  return status;
+}
+
+int Benchmark::run() {
+  BenchResults results(cx_, points_.front().recipe.output.path, bench::model_table());
+  double n_phases = 0;
+  for (const Point<BenchRecipe>& point : points_)
+    n_phases += static_cast<double>(point.recipe.bench.phases.size());
+  {
+    Progress progress(cx_.terminal, "bench", n_phases, "phases");
+    for (const Point<BenchRecipe>& point : points_) {
+      if (interrupted() != 0) break;
+      run_point(point, results, progress);
+    }
+  }
+  const int status = results.finish();
+  for (const std::string& line : bench::break_even(decode_times_)) cx_.note(line);
+  return status;
+}
+
+void Benchmark::run_point(const Point<BenchRecipe>& point, BenchResults& results,
+                          Progress& progress) {
+  BenchPoint run(cx_, point, results, decode_times_);
+  for (const ModelPhase phase : point.recipe.bench.phases) {
+    if (interrupted() != 0) return;
+    progress.update(n_done_++);
+    if (results.has({point.id, std::string(bench::phase_name(phase)), max_threads()})) continue;
+    try {
+      run.run(phase);
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::interrupted) return;
+      add_failure(cx_, results, point, phase, e);
+    } catch (const std::bad_alloc&) {
+      add_failure(cx_, results, point, phase, Error(ErrorKind::memory, "", "not enough memory"));
+    }
+  }
+}
+
+}  // namespace tandem::cli
