@@ -44,11 +44,14 @@ struct Written {
 }  // namespace
 
 TEST_SUITE("kv/token_index") {
-  TEST_CASE("blocks: whole pages, no larger than a sequence") {
+  TEST_CASE("blocks: whole pages, no larger than what is indexed of a sequence") {
     CHECK(TokenIndex({.max_tokens = 1, .total_tokens = 1}).capacity() == 64);
-    CHECK(TokenIndex({.max_tokens = 1000, .total_tokens = 1000}).capacity() == 1024);
-    CHECK(TokenIndex({.max_tokens = 1028, .total_tokens = 1028}).capacity() == 1024);
-    CHECK(TokenIndex({.max_tokens = 1029, .total_tokens = 1029}).capacity() == 1088);
+    // 4 sinks and 64 recent tokens are not.
+    CHECK(TokenIndex({.max_tokens = 1000, .total_tokens = 1000}).capacity() == 960);
+    CHECK(TokenIndex({.max_tokens = 1028, .total_tokens = 1028}).capacity() == 960);
+    CHECK(TokenIndex({.max_tokens = 1029, .total_tokens = 1029}).capacity() == 1024);
+    CHECK(TokenIndex({.max_tokens = 32836, .total_tokens = 32836}).n_blocks() == 1);
+    CHECK(TokenIndex({.max_tokens = 32837, .total_tokens = 32837}).n_blocks() == 2);
     CHECK(TokenIndex({.max_tokens = 98304, .total_tokens = 98304}).capacity() == 32768);
     CHECK(TokenIndex({.max_tokens = 98304, .total_tokens = 98304}).n_blocks() == 3);
     // Four sequences of one block each; of longer ones what they fill and an end for each. Of

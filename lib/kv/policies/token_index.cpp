@@ -12,7 +12,7 @@ int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 }  // namespace
 
 TokenIndex::TokenIndex(const Spec& spec) : spec_(spec) {
-  const int most = std::max(1, spec.max_tokens - spec.sinks);
+  const int most = std::max(1, spec.max_tokens - spec.sinks - spec.recent);
   capacity_ = std::min(spec.max_block, round_up(most, kPageTokens));
   const int64_t for_each = (most + capacity_ - 1) / capacity_;
   const bool forks_write = spec.max_prompts == 0 && spec.max_seqs > 1;
