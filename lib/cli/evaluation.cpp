@@ -90,6 +90,7 @@ std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files,
                         .plan = plan,
                         .limit_bytes = limit,
                         .prompt_tokens = spec.max_tokens,
+                        .prompt_pairs = 0.5 * spec.max_tokens * spec.max_tokens,
                         .context_tokens = spec.max_tokens,
                         .recipe_sha256 = point_.record.value("sha256", "")};
     cx_.out.write(plan_text(view, bench::known_ceilings(max_threads())));

@@ -117,12 +117,25 @@ void Generation::print_plan() {
   const MemoryPlan plan = decode::Engine::plan(files_, spec_);
   const size_t limit = host_limit(recipe_.run.host_memory_limit);
   int64_t tokens = 0;
-  for (const auto& ids : prompts_.sequences) tokens += static_cast<int64_t>(ids.size());
+  double pairs = 0;
+  const auto add = [&](size_t before, size_t n) {
+    tokens += static_cast<int64_t>(n);
+    pairs += static_cast<double>(n) * (static_cast<double>(before) + static_cast<double>(n) / 2);
+  };
+  const size_t shared = prompts_.shared;
+  if (prompts_.sequences.empty())
+    add(0, static_cast<size_t>(spec_.max_tokens));
+  else
+    add(n_saved(), shared);
+  // A sequence that adds nothing reads the last token again.
+  for (const auto& ids : prompts_.sequences)
+    add(n_saved() + shared, std::max<size_t>(1, ids.size() - shared));
   const PlanView view{.files = files_,
                       .spec = spec_,
                       .plan = plan,
                       .limit_bytes = limit,
-                      .prompt_tokens = tokens > 0 ? tokens : spec_.max_tokens,
+                      .prompt_tokens = tokens,
+                      .prompt_pairs = pairs,
                       .context_tokens = spec_.max_tokens,
                       .sequences = std::max(1, static_cast<int>(prompts_.sequences.size())),
                       .recipe_sha256 = point_.record.value("sha256", "")};

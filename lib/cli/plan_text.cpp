@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/parallel.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
@@ -24,15 +22,12 @@ Cost cost_of(const PlanView& v) {
   const double matrices = static_cast<double>(model::n_params(c)) -
                           (c.tied_embeddings ? 0.0 : double(c.vocab_size) * c.dim);
   cost.weight_bytes = matrices * static_cast<double>(dtype_bytes(dtype));
+  const kv::Geometry g = model::geometry_of(c, dtype);
   const auto policy = kv::make_policy(
-      v.spec.caches.front(),
-      {.geometry = model::geometry_of(c, dtype), .max_tokens = static_cast<int>(v.context_tokens)});
+      v.spec.caches.front(), {.geometry = g, .max_tokens = static_cast<int>(v.context_tokens)});
   for (int layer = 0; layer < c.n_layers; ++layer)
-    cost.kv_bytes += 2.0 * c.kv_dim() * static_cast<double>(dtype_bytes(dtype)) *
-                     policy->keys_read(layer, v.context_tokens) * v.sequences;
-  const double per_sequence = n / std::max(1, v.sequences);
-  cost.prefill_flops = 2.0 * matrices * n +
-                       2.0 * c.n_layers * double(c.q_dim()) * n * per_sequence;
+    cost.kv_bytes += g.token_bytes() * policy->keys_read(layer, v.context_tokens) * v.sequences;
+  cost.prefill_flops = 2.0 * matrices * n + 4.0 * c.n_layers * double(c.q_dim()) * v.prompt_pairs;
   return cost;
 }
 

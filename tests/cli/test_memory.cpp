@@ -31,6 +31,13 @@ double dry_run_peak(const std::string& text) {
   return std::stod(match[1]) * 1024 * 1024;
 }
 
+/// "... prefill of 10838 tokens ..." of a plan.
+int64_t dry_run_prefill(const std::string& text) {
+  std::smatch match;
+  REQUIRE(std::regex_search(text, match, std::regex("prefill of ([0-9]+) tokens")));
+  return std::stoll(match[1]);
+}
+
 Json last_line(const std::string& text) {
   std::istringstream lines(text);
   std::string line, last;
@@ -41,7 +48,7 @@ Json last_line(const std::string& text) {
 }  // namespace
 
 TEST_SUITE("cli/memory") {
-  TEST_CASE("the measured peak of a run is within 2 % of its dry run's") {
+  TEST_CASE("a run measures the peak of its dry run within 2 %, and reads as many tokens") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     MESSAGE("skipped: sanitizers hold memory of their own");
     return;
@@ -74,6 +81,7 @@ TEST_SUITE("cli/memory") {
       CAPTURE(planned);
       CAPTURE(peak);
       CHECK(peak == doctest::Approx(planned).epsilon(0.02));
+      CHECK(summary["prompt_tokens"] == dry_run_prefill(dry.out));
     }
   }
 
