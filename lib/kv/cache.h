@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "kv/device_step.h"
 #include "kv/list_attention.h"
 #include "kv/policy.h"
 #include "ops/rope_table.h"
@@ -23,10 +24,13 @@ class Cache {
     int max_rows = 0;       // rows of one step
     int max_extend_rows = 0;  // of one that policies serve; 0 = max_rows
     std::vector<recipe::Cache> policies;
+    Device device = {};
   };
+  /// errors   kind recipe, kind device (a policy that has no GPU code)
   static void plan(const Spec& spec, MemoryPlan& plan);
 
-  Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope);
+  /// exec     the device of the spec
+  Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const Exec& exec = {});
 
   /// A new, empty sequence under one of the policies.
   int create(int policy = 0);
@@ -51,6 +55,8 @@ class Cache {
   /// shapes   trees: empty, or one per sequence
   /// errors   kind memory when pages run out
   Step begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees = {});
+  /// The step's arrays on the cache's device; valid until the next step begins.
+  const ops::StepArrays& arrays() const { return arrays_; }
   /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
   /// shapes   out, q [R, n_heads, head_dim]
   void attend(int layer, const Step& step, const Tensor& out, const Tensor& q);
@@ -86,6 +92,7 @@ class Cache {
   void add_tree(Step& step, int first_row, const Tree& tree) const;
 
   Spec spec_;
+  Exec exec_;
   PagedStore store_;
   const ops::RopeTable& rope_;
   std::vector<std::unique_ptr<Policy>> policies_;
@@ -97,6 +104,8 @@ class Cache {
   void* q_shifted_ = nullptr;     // [max_rows, n_heads, head_dim]
   std::unique_ptr<ListAttention> lists_;  // when a policy has a selector
   std::vector<KeyUsage> usage_;           // by policy
+  std::unique_ptr<DeviceStep> device_step_;  // on a GPU
+  ops::StepArrays arrays_;                // of the step in flight
   std::vector<int32_t> shift_;    // [max_rows]
 };
 

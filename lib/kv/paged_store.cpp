@@ -4,8 +4,19 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/cuda_table.h"
 
 namespace tandem::kv {
+namespace {
+
+constexpr const char* kMovesName = "kv/moves";
+
+size_t moves_bytes(const PagedStore::Spec& spec) {
+  const bool on_gpu = spec.device.kind == Device::Kind::cuda;
+  return on_gpu ? 2 * static_cast<size_t>(spec.max_moves) * sizeof(int32_t) : 0;
+}
+
+}  // namespace
 
 size_t PagedStore::Spec::page_bytes() const {
   return size_t{2} * static_cast<size_t>(n_layers) * static_cast<size_t>(n_kv_heads) * kPageTokens *
@@ -14,16 +25,19 @@ size_t PagedStore::Spec::page_bytes() const {
 
 void PagedStore::plan(const Spec& spec, MemoryPlan& plan) {
   const size_t half = spec.page_bytes() / 2 * static_cast<size_t>(spec.n_pages);
-  plan.add("kv/k", half);
-  plan.add("kv/v", half);
+  plan.add("kv/k", half, spec.device);
+  plan.add("kv/v", half, spec.device);
+  plan.add(kMovesName, moves_bytes(spec), spec.device);
 }
 
-PagedStore::PagedStore(const Spec& spec, Arena& arena)
+PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec)
     : spec_(spec),
+      exec_(exec),
       k_(static_cast<char*>(arena.take("kv/k"))),
       v_(static_cast<char*>(arena.take("kv/v"))),
       refs_(static_cast<size_t>(spec.n_pages)),
       slots_(static_cast<size_t>(spec.max_slots)) {
+  if (moves_bytes(spec) > 0) moves_ = static_cast<int32_t*>(arena.take(kMovesName));
   // Popped from the back: pages go out in rising order, so that a long prompt reads memory forward.
   for (int32_t page = spec.n_pages; page-- > 0;) free_.push_back(page);
 }
@@ -35,7 +49,8 @@ size_t PagedStore::layer_page_bytes() const {
 Tensor PagedStore::pool(char* base, int layer) const {
   const size_t layer_bytes = layer_page_bytes() * static_cast<size_t>(spec_.n_pages);
   return {base + static_cast<size_t>(layer) * layer_bytes, spec_.dtype,
-          {spec_.n_pages, spec_.n_kv_heads, kPageTokens, spec_.head_dim}};
+          {spec_.n_pages, spec_.n_kv_heads, kPageTokens, spec_.head_dim},
+          spec_.device};
 }
 
 PagedStore::Slot& PagedStore::at(int slot) {
@@ -91,6 +106,10 @@ void PagedStore::unref(int32_t page) {
 }
 
 void PagedStore::copy_page(int32_t from, int32_t to) {
+  if (exec_.on_gpu()) {
+    cuda_table().copy_page({pools(), from, to}, exec_.stream());
+    return cuda::launched("copy_page", exec_.stream());
+  }
   const size_t bytes = layer_page_bytes();
   for (char* base : {k_, v_})
     for (int layer = 0; layer < spec_.n_layers; ++layer) {
@@ -143,15 +162,36 @@ int32_t PagedStore::page(int slot, int page_index) const {
                                                        : -1;
 }
 
-void PagedStore::move_token(int slot, int from, int to) {
-  if (from == to) return;
+int32_t PagedStore::token_index(int slot, int token) const {
+  return page(slot, token / kPageTokens) * kPageTokens + token % kPageTokens;
+}
+
+void PagedStore::move_tokens(std::span<const Move> moves) {
+  if (moves.empty()) return;
+  if (!exec_.on_gpu()) {
+    for (const Move& m : moves) move_token(m);
+    return;
+  }
+  std::vector<int32_t> tokens;
+  for (const Move& m : moves) tokens.push_back(token_index(m.slot, m.from));
+  for (const Move& m : moves) tokens.push_back(token_index(m.slot, m.to));
+  TANDEM_CHECK(moves.size() <= static_cast<size_t>(spec_.max_moves), "{} moves, planned for {}",
+               moves.size(), spec_.max_moves);
+  exec_.queue->copy_in(moves_, tokens.data(), tokens.size() * sizeof(int32_t));
+  cuda_table().move_tokens({pools(), moves_, moves_ + moves.size(), static_cast<int>(moves.size())},
+                           exec_.stream());
+  cuda::launched("move_tokens", exec_.stream());
+}
+
+void PagedStore::move_token(const Move& m) {
+  if (m.from == m.to) return;
   const size_t row = static_cast<size_t>(spec_.head_dim) * dtype_bytes(spec_.dtype);
   const size_t bytes = layer_page_bytes();
   const auto offset = [&](int token) {
-    return static_cast<size_t>(page(slot, token / kPageTokens)) * bytes +
+    return static_cast<size_t>(page(m.slot, token / kPageTokens)) * bytes +
            static_cast<size_t>(token % kPageTokens) * row;
   };
-  const size_t source = offset(from), target = offset(to);
+  const size_t source = offset(m.from), target = offset(m.to);
   for (char* base : {k_, v_})
     for (int layer = 0; layer < spec_.n_layers; ++layer) {
       char* pool = base + static_cast<size_t>(layer) * bytes * static_cast<size_t>(spec_.n_pages);
@@ -160,6 +200,12 @@ void PagedStore::move_token(int slot, int from, int to) {
         std::memcpy(pool + target + head_offset, pool + source + head_offset, row);
       }
     }
+}
+
+PagePools PagedStore::pools() const {
+  return {.k = k_, .v = v_, .n_layers = spec_.n_layers, .n_pages = spec_.n_pages,
+          .n_kv_heads = spec_.n_kv_heads,
+          .row_bytes = spec_.head_dim * static_cast<int>(dtype_bytes(spec_.dtype))};
 }
 
 }  // namespace tandem::kv

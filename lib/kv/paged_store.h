@@ -1,9 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "kernels/page/page_cuda.h"
 #include "kv/step.h"
 #include "tensor/arena.h"
+#include "tensor/exec.h"
 #include "tensor/tensor.h"
 
 namespace tandem::kv {
@@ -21,13 +24,16 @@ class PagedStore {
     int n_pages = 0;        // pool size
     int max_slots = 0;      // sequences
     int max_pages = 0;      // pages of one sequence, given-back ones included
+    int max_moves = 0;      // tokens that one call of move_tokens copies, on a GPU
+    Device device = {};
 
     /// Bytes of K and V of one page in all layers.
     size_t page_bytes() const;
   };
   static void plan(const Spec& spec, MemoryPlan& plan);
 
-  PagedStore(const Spec& spec, Arena& arena);
+  /// exec     where the pools are: the device of the spec
+  PagedStore(const Spec& spec, Arena& arena, const Exec& exec = {});
 
   const Spec& spec() const { return spec_; }
   /// Pools of one layer, [n_pages, n_kv_heads, 64, head_dim].
@@ -55,8 +61,13 @@ class PagedStore {
   const std::vector<int32_t>& pages(int slot) const { return at(slot).pages; }
   int free_pages() const { return static_cast<int>(free_.size()); }
 
-  /// Copies one token's K and V of all layers inside a sequence (compaction of a tree path).
-  void move_token(int slot, int from, int to);
+  /// A token of a sequence that goes to the place of an earlier one.
+  struct Move {
+    int slot, from, to;
+  };
+  /// Copies tokens' K and V of all layers inside their sequences, in order (compaction of tree paths): no
+  /// move reads what one before it has written.
+  void move_tokens(std::span<const Move> moves);
 
  private:
   struct Slot {
@@ -73,10 +84,16 @@ class PagedStore {
   /// Bytes of one page of one layer, K or V.
   size_t layer_page_bytes() const;
   void copy_page(int32_t from, int32_t to);
+  void move_token(const Move& move);
+  /// Index of a token among all tokens of a pool.
+  int32_t token_index(int slot, int token) const;
+  PagePools pools() const;
 
   Spec spec_;
+  Exec exec_;
   char* k_;
   char* v_;
+  int32_t* moves_ = nullptr;  // [2, max_moves] on a GPU
   std::vector<int32_t> refs_;
   std::vector<int32_t> free_;
   std::vector<Slot> slots_;

@@ -10,6 +10,9 @@ namespace tandem::kv {
 /// Tokens of one page; kernels are written for it (kernels/attention/attention.h).
 inline constexpr int kPageTokens = 64;
 
+/// Rows of a tree, at most.
+inline constexpr int kMaxTreeRows = 1024;
+
 /// New rows of one sequence in a step.
 struct SeqRows {
   int slot = 0;    // sequence of the cache
