@@ -12,9 +12,9 @@ struct RopeKvParams {
   void* k_pool;              // [n_pages, Hkv, 64, d] act
   void* v_pool;              // [n_pages, Hkv, 64, d] act
   const void* qkv;           // [n_rows, (Hq + 2 Hkv) d] act: all q heads, all k heads, all v heads
-  const float* cos_table;    // [max_pos, d/2]
-  const float* sin_table;    // [max_pos, d/2]
-  const int32_t* pos;        // [n_rows], 0 <= pos < max_pos
+  const float* cos_table;    // [n_positions, d/2]
+  const float* sin_table;    // [n_positions, d/2]
+  const int32_t* pos;        // [n_rows], 0 <= pos < n_positions
   const int32_t* slot_page;  // [n_rows], page of the row's token
   const int32_t* slot_in_page;                // [n_rows], 0 .. 63
   int n_rows, n_heads, n_kv_heads, head_dim;  // Hq, Hkv, d (even)
@@ -26,23 +26,27 @@ struct RopeKvParams {
 /// element i + d/2.
 /// layout   act pointers contiguous; outputs alias nothing; no two rows of a call share a slot
 /// numerics f32, one rounding to act; |out - ref| <= eps_act |ref| + 2 eps_f32 (|x1| + |x2|); v is
-/// copied cost     reads and writes n_rows (Hq + 2 Hkv) d act errors   none (preconditions checked
-/// by ops)
+/// copied
+/// cost     reads and writes n_rows (Hq + 2 Hkv) d act
+/// errors   none (preconditions checked by ops)
 using RopeKvFn = void(const RopeKvParams&, Range rows);
 RopeKvFn rope_kv_ref, rope_kv_scalar, rope_kv_avx2, rope_kv_avx512, rope_kv_avx512_bf16;
 
 struct RotateQParams {
   void* out;               // [n_rows, Hq, d] act, may be q
   const void* q;           // [n_rows, Hq, d] act
-  const float* cos_table;  // [max_pos, d/2]
-  const float* sin_table;  // [max_pos, d/2]
-  const int32_t* shift;    // [n_rows], |shift| < max_pos; negative turns back
+  const float* cos_table;  // [n_positions, d/2]
+  const float* sin_table;  // [n_positions, d/2]
+  const int32_t* pos;      // [n_rows], 0 <= pos < n_positions
+  int32_t max_pos;         // >= 0
   int n_rows, n_heads, head_dim;
   DType act;
 };
 
-/// Turns rotated queries by a further `shift` positions, for attention whose sinks are
-/// repositioned. numerics as rope_kv errors   none (preconditions checked by ops)
+/// Turns rotated queries from position `pos` back to `max_pos`, for attention whose sinks are
+/// repositioned; rows at or before max_pos keep their position.
+/// numerics as rope_kv
+/// errors   none (preconditions checked by ops)
 using RotateQFn = void(const RotateQParams&, Range rows);
 RotateQFn rotate_q_ref, rotate_q_scalar, rotate_q_avx2, rotate_q_avx512, rotate_q_avx512_bf16;
 

@@ -10,7 +10,7 @@ using namespace simd;
 
 /// Turns the pairs (i, i + half) of one head. Both of a pair are read before either is written, so
 /// out may be in.
-template <bool kBackwards = false, class T>
+template <bool kBackwards, class T>
 TANDEM_INLINE void rotate_head(T* out, const T* in, const float* cosine, const float* sine,
                                int half) {
   int i = 0;
@@ -37,10 +37,10 @@ void rope_rows(const RopeKvParams& p, Range rows) {
     const float* s = p.sin_table + static_cast<int64_t>(p.pos[r]) * half;
     const T* in = static_cast<const T*>(p.qkv) + r * (hq + 2 * hkv) * d;
     T* q = static_cast<T*>(p.q) + r * hq * d;
-    for (int64_t h = 0; h < hq; ++h) rotate_head(q + h * d, in + h * d, c, s, half);
+    for (int64_t h = 0; h < hq; ++h) rotate_head<false>(q + h * d, in + h * d, c, s, half);
     int64_t slot = (p.slot_page[r] * hkv * kRopePageTokens + p.slot_in_page[r]) * d;
     for (int64_t h = 0; h < hkv; ++h, slot += kRopePageTokens * d) {
-      rotate_head(static_cast<T*>(p.k_pool) + slot, in + (hq + h) * d, c, s, half);
+      rotate_head<false>(static_cast<T*>(p.k_pool) + slot, in + (hq + h) * d, c, s, half);
       memcpy(static_cast<T*>(p.v_pool) + slot, in + (hq + hkv + h) * d,
              static_cast<size_t>(d) * sizeof(T));
     }
@@ -52,15 +52,10 @@ void rotate_rows(const RotateQParams& p, Range rows) {
   const int half = p.head_dim / 2;
   const int64_t d = p.head_dim;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const int64_t shift = p.shift[r], at = (shift < 0 ? -shift : shift) * half;
-    for (int64_t h = r * p.n_heads; h < (r + 1) * p.n_heads; ++h) {
-      T* out = static_cast<T*>(p.out) + h * d;
-      const T* q = static_cast<const T*>(p.q) + h * d;
-      if (shift < 0)
-        rotate_head<true>(out, q, p.cos_table + at, p.sin_table + at, half);
-      else
-        rotate_head<false>(out, q, p.cos_table + at, p.sin_table + at, half);
-    }
+    const int64_t at = p.pos[r] > p.max_pos ? (p.pos[r] - p.max_pos) * int64_t{half} : 0;
+    for (int64_t h = r * p.n_heads; h < (r + 1) * p.n_heads; ++h)
+      rotate_head<true>(static_cast<T*>(p.out) + h * d, static_cast<const T*>(p.q) + h * d,
+                        p.cos_table + at, p.sin_table + at, half);
   }
 }
 

@@ -47,10 +47,10 @@ template <class T>
 void rotate_q(const RotateQParams& p, Range rows) {
   const int64_t d = p.head_dim;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const int64_t turn = p.shift[r] < 0 ? -1 : 1, at = turn * p.shift[r] * (d / 2);
+    const int64_t at = p.pos[r] > p.max_pos ? (p.pos[r] - p.max_pos) * (d / 2) : 0;
     for (int64_t h = r * p.n_heads; h < (r + 1) * p.n_heads; ++h)
       rotate_head(static_cast<T*>(p.out) + h * d, static_cast<const T*>(p.q) + h * d,
-                  p.cos_table + at, p.sin_table + at, static_cast<double>(turn), p.head_dim);
+                  p.cos_table + at, p.sin_table + at, -1, p.head_dim);
   }
 }
 

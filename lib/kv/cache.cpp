@@ -94,8 +94,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope)
       rope_(rope),
       policy_of_(static_cast<size_t>(spec.max_seqs)),
       workspace_(arena.take("workspace/attention")),
-      usage_(spec.policies.size()),
-      shift_(static_cast<size_t>(spec.max_rows)) {
+      usage_(spec.policies.size()) {
   Needs needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec)));
@@ -280,11 +279,8 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
     set_source(source);
     args.q = q;
     if (source.q_position_max >= 0) {
-      for (int64_t r = 0; r < rows; ++r)
-        shift_[static_cast<size_t>(r)] =
-            std::min(0, source.q_position_max - step.pos[static_cast<size_t>(r)]);
       args.q = Tensor(q_shifted_, q.dtype(), {rows, heads, d});
-      ops::rotate_q(args.q, q, rope_, {shift_.data(), static_cast<size_t>(rows)});
+      ops::rotate_q(args.q, q, rope_, step.pos, source.q_position_max);
     }
     args.out = Tensor(partial_o_ + i * rows * heads * d, DType::f32, {rows, heads, d});
     args.lse = partial_lse_ + i * rows * heads;

@@ -106,7 +106,6 @@ class Cache {
   std::vector<KeyUsage> usage_;           // by policy
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
   ops::StepArrays arrays_;                // of the step in flight
-  std::vector<int32_t> shift_;    // [max_rows]
 };
 
 }  // namespace tandem::kv

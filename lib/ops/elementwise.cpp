@@ -60,11 +60,11 @@ void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const 
 }
 
 void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,
-              std::span<const int32_t> shift) {
+              std::span<const int32_t> pos, int32_t max_pos) {
   const RotateQParams p{.out = out.raw(), .q = q.raw(), .cos_table = rope.cos(),
-                        .sin_table = rope.sin(), .shift = shift.data(), .n_rows = as_int(q.rows()),
-                        .n_heads = as_int(q.size(1)), .head_dim = as_int(q.size(2)),
-                        .act = q.dtype()};
+                        .sin_table = rope.sin(), .pos = pos.data(), .max_pos = max_pos,
+                        .n_rows = as_int(q.rows()), .n_heads = as_int(q.size(1)),
+                        .head_dim = as_int(q.size(2)), .act = q.dtype()};
   run_rows(cpu_table().rotate_q, p, q.row_size());
 }
 

@@ -21,9 +21,9 @@ void silu_mul(const Tensor& out, const Tensor& gate_up);
 void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
              const RopeTable& rope, const StepArrays& step);
 
-/// Turns rotated queries by further positions (negative turns back).
-/// shapes   out, q [rows, Hq, d] act; shift [rows]
+/// Turns rotated queries of positions beyond max_pos back to max_pos; the others keep theirs.
+/// shapes   out, q [rows, Hq, d] act; pos [rows]
 void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,
-              std::span<const int32_t> shift);
+              std::span<const int32_t> pos, int32_t max_pos);
 
 }  // namespace tandem::ops

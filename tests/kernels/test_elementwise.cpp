@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/rope_case.h"
 #include "kernels/variants.h"
 
 using namespace tandem;
@@ -107,51 +108,6 @@ TEST_SUITE("kernels/silu_mul") {
   }
 }
 
-namespace {
-
-/// A fused projection of n_rows tokens, tables of 50 positions, and pages in shuffled order.
-struct RopeCase {
-  static constexpr int kPages = 5, kPositions = 50;
-  int n_rows, hq, hkv, d;
-  DType act;
-  ActBuffer qkv;
-  Buffer<float> cosine, sine;
-  std::vector<int32_t> pos, page, in_page;
-
-  RopeCase(DType t, int rows, int heads, int kv_heads, int dim, size_t offset)
-      : n_rows(rows), hq(heads), hkv(kv_heads), d(dim), act(t),
-        qkv(t, static_cast<size_t>(rows * (heads + 2 * kv_heads) * dim), offset),
-        cosine(static_cast<size_t>(kPositions * dim / 2), offset),
-        sine(static_cast<size_t>(kPositions * dim / 2), offset) {
-    PhiloxStream stream(4, static_cast<uint32_t>(dim));
-    fill(qkv, stream, 2.0f);
-    for (size_t i = 0; i < cosine.size(); ++i) {
-      const double angle = stream.uniform() * 6.3;
-      cosine[i] = static_cast<float>(std::cos(angle));
-      sine[i] = static_cast<float>(std::sin(angle));
-    }
-    for (int r = 0; r < rows; ++r) {
-      pos.push_back((7 * r + 3) % kPositions);
-      page.push_back((3 * r + 1) % kPages);
-      in_page.push_back((17 * r + 5) % kRopePageTokens);
-    }
-  }
-  size_t pool_size() const { return static_cast<size_t>(kPages * hkv * kRopePageTokens * d); }
-  RopeKvParams params(ActBuffer& q, ActBuffer& k, ActBuffer& v) {
-    return {.q = q.data(), .k_pool = k.data(), .v_pool = v.data(), .qkv = qkv.data(),
-            .cos_table = cosine.data(), .sin_table = sine.data(), .pos = pos.data(),
-            .slot_page = page.data(), .slot_in_page = in_page.data(), .n_rows = n_rows,
-            .n_heads = hq, .n_kv_heads = hkv, .head_dim = d, .act = act};
-  }
-};
-
-/// Two products of factors within 1, one difference: 2 spacings of the larger input.
-double rope_tolerance(DType act, float want) {
-  return spacing(act) * std::abs(double{want}) + 2 * spacing(DType::f32) * 4.0;
-}
-
-}  // namespace
-
 TEST_SUITE("kernels/rope") {
   TEST_CASE("every variant of rope_kv agrees with the reference") {
     for (const Isa isa : usable_isas())
@@ -186,14 +142,14 @@ TEST_SUITE("kernels/rope") {
     }
   }
 
-  TEST_CASE("a shift turns queries to the later position, and back") {
+  TEST_CASE("rotate_q turns queries back to the largest position, and keeps earlier ones") {
     for (const Isa isa : usable_isas())
       for (const DType act : kActs)
         for (const int d : {2, 34, 64, 128}) {
           CAPTURE(isa_name(isa));
           CAPTURE(dtype_name(act));
           CAPTURE(d);
-          // True angles here, so that turns add up: position 5 then 11 more is position 16.
+          // True angles here, so that turns add up: position 16 and 11 back is position 5.
           RopeCase c(act, 1, 3, 1, d, 1);
           for (int t = 0; t < RopeCase::kPositions; ++t)
             for (int i = 0; i < d / 2; ++i) {
@@ -207,18 +163,21 @@ TEST_SUITE("kernels/rope") {
           cpu_table(isa).rope_kv(c.params(at16, k, v), {0, 1});
           c.pos[0] = 5;
           cpu_table(isa).rope_kv(c.params(at5, k, v), {0, 1});
-          int32_t shift = 11;
-          RotateQParams p{.out = moved.data(), .q = at5.data(), .cos_table = c.cosine.data(),
-                          .sin_table = c.sine.data(), .shift = &shift, .n_rows = 1, .n_heads = 3,
-                          .head_dim = d, .act = act};
+          int32_t pos = 16;
+          RotateQParams p{.out = moved.data(), .q = at16.data(), .cos_table = c.cosine.data(),
+                          .sin_table = c.sine.data(), .pos = &pos, .max_pos = 5, .n_rows = 1,
+                          .n_heads = 3, .head_dim = d, .act = act};
           cpu_table(isa).rotate_q(p, {0, 1});
           // Rounded to act twice instead of once; |q| <= 2 turns into at most 2 sqrt(2).
           const double tolerance = 3 * (spacing(act) + 2 * spacing(DType::f32)) * 2;
-          REQUIRE_CLOSE(moved, at16, ([&](size_t) { return tolerance; }));
+          REQUIRE_CLOSE(moved, at5, ([&](size_t) { return tolerance; }));
           p.q = moved.data();  // in place
-          shift = -11;
-          cpu_table(isa).rotate_q(p, {0, 1});
-          REQUIRE_CLOSE(moved, at5, ([&](size_t) { return 2 * tolerance; }));
+          for (const int32_t kept : {0, 4, 5}) {
+            pos = kept;
+            ActBuffer before = moved;
+            cpu_table(isa).rotate_q(p, {0, 1});
+            REQUIRE_CLOSE(moved, before, ([](size_t) { return 0.0; }));
+          }
         }
   }
 }

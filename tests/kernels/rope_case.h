@@ -1,0 +1,62 @@
+#pragma once
+// Shared by the tests of rope on CPU and GPU.
+#include "kernels/variants.h"
+
+namespace tandem::test {
+
+/// A fused projection of n_rows tokens, tables of 50 positions, and pages in shuffled order.
+struct RopeCase {
+  static constexpr int kPages = 5, kPositions = 50;
+  int n_rows, hq, hkv, d;
+  DType act;
+  ActBuffer qkv;
+  Buffer<float> cosine, sine;
+  std::vector<int32_t> pos, page, in_page;
+
+  RopeCase(DType t, int rows, int heads, int kv_heads, int dim, size_t offset)
+      : n_rows(rows),
+        hq(heads),
+        hkv(kv_heads),
+        d(dim),
+        act(t),
+        qkv(t, static_cast<size_t>(rows * (heads + 2 * kv_heads) * dim), offset),
+        cosine(static_cast<size_t>(kPositions * dim / 2), offset),
+        sine(static_cast<size_t>(kPositions * dim / 2), offset) {
+    PhiloxStream stream(4, static_cast<uint32_t>(dim));
+    fill(qkv, stream, 2.0f);
+    for (size_t i = 0; i < cosine.size(); ++i) {
+      const double angle = stream.uniform() * 6.3;
+      cosine[i] = static_cast<float>(std::cos(angle));
+      sine[i] = static_cast<float>(std::sin(angle));
+    }
+    for (int r = 0; r < rows; ++r) {
+      pos.push_back((7 * r + 3) % kPositions);
+      page.push_back((3 * r + 1) % kPages);
+      in_page.push_back((17 * r + 5) % kRopePageTokens);
+    }
+  }
+  size_t pool_size() const { return static_cast<size_t>(kPages * hkv * kRopePageTokens * d); }
+  RopeKvParams params(ActBuffer& q, ActBuffer& k, ActBuffer& v) {
+    return {.q = q.data(),
+            .k_pool = k.data(),
+            .v_pool = v.data(),
+            .qkv = qkv.data(),
+            .cos_table = cosine.data(),
+            .sin_table = sine.data(),
+            .pos = pos.data(),
+            .slot_page = page.data(),
+            .slot_in_page = in_page.data(),
+            .n_rows = n_rows,
+            .n_heads = hq,
+            .n_kv_heads = hkv,
+            .head_dim = d,
+            .act = act};
+  }
+};
+
+/// Two products of factors within 1, one difference: 2 spacings of the larger input.
+inline double rope_tolerance(DType act, float want) {
+  return spacing(act) * std::abs(double{want}) + 2 * spacing(DType::f32) * 4.0;
+}
+
+}  // namespace tandem::test
