@@ -1,6 +1,7 @@
 #pragma once
 // Numbers in device code: tandem's storage types as CUDA's, and vectors of 16 bytes.
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "base/types.h"
 
@@ -13,8 +14,18 @@ struct alignas(16) Pack {
   T at[kSize];
 };
 
+__device__ inline float quiet_nan() { return __int_as_float(0x7fc00000); }
+
+/// kSize elements, moved in as few accesses of at most 16 bytes as they fill.
+template <class T, int kSize>
+struct alignas(kSize * sizeof(T) < 16 ? kSize * sizeof(T) : 16) Vector {
+  T at[kSize];
+};
+
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+__device__ inline float to_float(__half x) { return __half2float(x); }
 
 template <class T>
 __device__ T from_float(float x);
@@ -40,6 +51,15 @@ void with_act(DType act, F&& f) {
     f(static_cast<__nv_bfloat16*>(nullptr));
   else
     f(static_cast<float*>(nullptr));
+}
+
+/// As with_act for the types that tables and files hold: f16 too.
+template <class F>
+void with_number(DType type, F&& f) {
+  if (type == DType::f16)
+    f(static_cast<__half*>(nullptr));
+  else
+    with_act(type, f);
 }
 
 }  // namespace tandem::cuda

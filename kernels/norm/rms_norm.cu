@@ -1,3 +1,4 @@
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/norm/rms_norm_cuda.h"
@@ -5,47 +6,61 @@
 namespace tandem {
 namespace {
 
-using cuda::Pack;
+// The order of the sum follows from the width of a row alone: no choice here may depend on n_rows.
+constexpr int kThreads = 512;
+// Vectors of a row that a thread keeps between the two passes: rows up to 16,384.
+constexpr int kMostKept = 8;
 
-constexpr int kThreads = 256;
-// Packs of a row that a thread keeps in registers between the two passes: rows up to 16,384.
-constexpr int kKept = 16;
-
-/// One block a row; kPacked: four elements an access.
-template <class T, bool kPacked>
+/// One block a row; kEach elements an access.
+template <class T, int kEach, int kKept>
 __global__ void __launch_bounds__(kThreads) rms_norm_rows(const RmsNormParams p) {
-  constexpr int kEach = kPacked ? 4 : 1;
-  const int n = p.dim / kEach;
-  const float* x = p.x + static_cast<int64_t>(blockIdx.x) * p.dim;
-  T* out = static_cast<T*>(p.out) + static_cast<int64_t>(blockIdx.x) * p.dim;
-  struct alignas(kEach * sizeof(float)) In {
-    float at[kEach];
-  };
-  struct alignas(kEach * sizeof(T)) Out {
-    T at[kEach];
-  };
-  In kept[kKept];
+  using In = cuda::Vector<float, kEach>;
+  using Out = cuda::Vector<T, kEach>;
+  const int n = p.dim / kEach, first = static_cast<int>(threadIdx.x);
+  const In* weight = reinterpret_cast<const In*>(p.weight);
+  // A hint, so it may come before the wait. The weights come from far: a whole model was read
+  // since.
+  for (int i = first; i < n; i += kThreads) asm("prefetch.global.L2 [%0];" ::"l"(weight + i));
+  cuda::wait_for_previous();
+  const In* x = reinterpret_cast<const In*>(p.x) + static_cast<int64_t>(blockIdx.x) * n;
+  Out* out = static_cast<Out*>(p.out) + static_cast<int64_t>(blockIdx.x) * n;
+  In kept[kKept], scale[kKept];
+#pragma unroll
+  for (int k = 0; k < kKept; ++k)
+    if (const int i = first + k * kThreads; i < n) kept[k] = x[i];
+#pragma unroll
+  for (int k = 0; k < kKept; ++k)
+    if (const int i = first + k * kThreads; i < n) scale[k] = weight[i];
   float sum = 0;
-  for (int i = threadIdx.x, k = 0; i < n; i += kThreads, ++k) {
-    const In v = reinterpret_cast<const In*>(x)[i];
+  const auto add = [&](const In& v) {
 #pragma unroll
-    for (int j = 0; j < kKept; ++j)
-      if (j == k) kept[j] = v;
     for (int e = 0; e < kEach; ++e) sum = fmaf(v.at[e], v.at[e], sum);
-  }
-  const float mean = cuda::block_sum<kThreads>(sum) / static_cast<float>(p.dim);
-  const float scale = 1.0f / sqrtf(mean + p.eps);
-  const auto write = [&](int i, const In& v) {
-    const In w = reinterpret_cast<const In*>(p.weight)[i];
-    Out o;
-    for (int e = 0; e < kEach; ++e) o.at[e] = cuda::from_float<T>(v.at[e] * scale * w.at[e]);
-    reinterpret_cast<Out*>(out)[i] = o;
   };
 #pragma unroll
-  for (int j = 0; j < kKept; ++j)
-    if (const int i = threadIdx.x + j * kThreads; i < n) write(i, kept[j]);
-  for (int i = threadIdx.x + kKept * kThreads; i < n; i += kThreads)
-    write(i, reinterpret_cast<const In*>(x)[i]);
+  for (int k = 0; k < kKept; ++k)
+    if (first + k * kThreads < n) add(kept[k]);
+  for (int i = first + kKept * kThreads; i < n; i += kThreads) add(x[i]);
+  const float mean = cuda::block_sum<kThreads>(sum) / static_cast<float>(p.dim);
+  const float inverse = 1.0f / sqrtf(mean + p.eps);
+  const auto write = [&](int i, const In& v, const In& w) {
+    Out o;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) o.at[e] = cuda::from_float<T>(v.at[e] * inverse * w.at[e]);
+    out[i] = o;
+  };
+#pragma unroll
+  for (int k = 0; k < kKept; ++k)
+    if (const int i = first + k * kThreads; i < n) write(i, kept[k], scale[k]);
+  for (int i = first + kKept * kThreads; i < n; i += kThreads) write(i, x[i], weight[i]);
+}
+
+/// The kernel that keeps the fewest vectors a thread, up to kMostKept.
+template <class T, int kEach, int kKept = 1>
+auto pick(int n) {
+  if constexpr (kKept < kMostKept)
+    return n <= kThreads * kKept ? rms_norm_rows<T, kEach, kKept> : pick<T, kEach, 2 * kKept>(n);
+  else
+    return rms_norm_rows<T, kEach, kKept>;
 }
 
 }  // namespace
@@ -54,10 +69,9 @@ void rms_norm_cuda(const RmsNormParams& p, Stream stream) {
   if (p.n_rows == 0) return;
   cuda::with_act(p.act, [&](auto* act) {
     using T = std::remove_pointer_t<decltype(act)>;
-    const bool packed = p.dim % 4 == 0 && cuda::packable<float>(p.dim, p.x, p.weight) &&
-                        reinterpret_cast<uintptr_t>(p.out) % 16 == 0;
-    const auto kernel = packed ? rms_norm_rows<T, true> : rms_norm_rows<T, false>;
-    kernel<<<static_cast<unsigned>(p.n_rows), kThreads, 0, static_cast<cudaStream_t>(stream.handle)>>>(p);
+    const bool packed = cuda::packable<float>(p.dim, p.x, p.weight, p.out);
+    cuda::launch(packed ? pick<T, 4>(p.dim / 4) : pick<T, 1>(p.dim),
+                 dim3(static_cast<unsigned>(p.n_rows)), kThreads, stream, p);
   });
 }
 
