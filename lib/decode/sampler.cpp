@@ -2,23 +2,50 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "decode/gpu_draws.h"
 
 namespace tandem::decode {
 
+double draw_uniform(int64_t seed, const DrawSeq& s) {
+  const auto words = draw4(static_cast<uint64_t>(seed), static_cast<uint32_t>(s.seq),
+                           static_cast<uint32_t>(s.position), DrawPurpose::sample);
+  return uniform53(words[0], words[1]);
+}
+
+void Sampler::plan(const SamplerBounds& bounds, Device device, MemoryPlan& plan) {
+  if (device.kind == Device::Kind::cuda) GpuDraws::plan(bounds, device, plan);
+}
+
+Sampler::Sampler(const SamplerBounds& bounds, Arena& arena, const Exec& exec)
+    : gpu_(exec.on_gpu() ? std::make_unique<GpuDraws>(bounds, arena, exec) : nullptr) {}
+
+Sampler::~Sampler() = default;
+
 void Sampler::start(const SamplerSpec& spec) {
+  if (gpu_) gpu_->start(spec);
   spec_ = spec;
   results_.clear();
+}
+
+int Sampler::depth() const { return gpu_ ? gpu_->depth() : 1; }
+
+int Sampler::in_flight() const {
+  return gpu_ ? gpu_->in_flight() : static_cast<int>(results_.size());
 }
 
 void Sampler::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
   TANDEM_CHECK(logits.rows() == static_cast<int64_t>(seqs.size()), "{} rows for {} sequences",
                logits.rows(), seqs.size());
+  if (gpu_) {
+    const int n = static_cast<int>(seqs.size());
+    gpu_->prepare(seqs);
+    gpu_->launch(n, logits);
+    return gpu_->finish(n);
+  }
   std::vector<double> uniform;
   std::vector<std::span<const int32_t>> seen;
   for (const DrawSeq& s : seqs) {
-    const auto words = draw4(static_cast<uint64_t>(spec_.seed), static_cast<uint32_t>(s.seq),
-                             static_cast<uint32_t>(s.position), DrawPurpose::sample);
-    uniform.push_back(uniform53(words[0], words[1]));
+    uniform.push_back(draw_uniform(spec_.seed, s));
     seen.push_back(s.tokens);
   }
   const ops::LogitStats stats = ops::logit_stats(logits);
@@ -37,7 +64,8 @@ void Sampler::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
 }
 
 std::vector<Drawn> Sampler::collect() {
-  TANDEM_CHECK(!results_.empty(), "no draw is in flight");
+  TANDEM_CHECK(in_flight() > 0, "no draw is in flight");
+  if (gpu_) return gpu_->collect();
   std::vector<Drawn> oldest = std::move(results_.front());
   results_.pop_front();
   return oldest;

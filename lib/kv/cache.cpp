@@ -19,7 +19,8 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
   // Every sequence may end in a page of its own and may own a copy of the page where it forked.
   return {.n_layers = g.n_layers, .n_kv_heads = g.n_kv_heads, .head_dim = g.head_dim,
           .dtype = g.dtype, .n_pages = pages(s.total_tokens) + (s.max_seqs > 1 ? 2 * s.max_seqs : 0),
-          .max_slots = s.max_seqs, .max_pages = pages(s.max_tokens)};
+          .max_slots = s.max_seqs, .max_pages = pages(s.max_tokens), .max_moves = s.max_rows,
+          .device = s.device};
 }
 
 /// Repositioned sinks need a turned copy of q.
@@ -52,6 +53,16 @@ std::string prefix_of(const Cache::Spec& s, size_t i) {
   return s.policies.size() == 1 ? "index/" + kind : fmt::format("index/{} {}", i, kind);
 }
 
+ops::AttentionBounds attention_bounds(const Cache::Spec& s) {
+  const Geometry& g = s.geometry;
+  return {.max_seqs = s.max_seqs, .max_rows = s.max_rows, .max_tokens = s.max_tokens,
+          .n_heads = g.n_heads, .n_kv_heads = g.n_kv_heads, .head_dim = g.head_dim};
+}
+
+DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
+  return {.max_seqs = s.max_seqs, .max_rows = s.max_rows, .max_pages = store_spec(s).max_pages};
+}
+
 /// What the policies of a run need beyond their own buffers.
 struct Needs {
   size_t sources = 1, scratch_bytes = 0;
@@ -70,27 +81,32 @@ struct Needs {
 
 void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   const Geometry& g = spec.geometry;
+  const Device device = spec.device;
   PagedStore::plan(store_spec(spec), plan);
-  plan.add("workspace/attention",
-           ops::attention_workspace_bytes(spec.max_seqs, spec.max_rows, spec.max_tokens,
-                                          g.n_heads, g.n_kv_heads, g.head_dim));
+  plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)), device);
+  if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);
   Needs needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     const auto policy = make_policy(spec.policies[i], bounds_of(spec));
+    if (device.kind == Device::Kind::cuda && policy->selector() != nullptr)
+      throw Error::make(ErrorKind::device, "cache.kind", "{} attention runs on the CPU only",
+                        policy->name())
+          .hint("use --device cpu, or cache.kind full or streaming");
     policy->plan(plan, prefix_of(spec, i));
     needs.add(*policy);
   }
   if (needs.scratch_bytes > 0) ListAttention::plan(plan, g, needs.scratch_bytes);
   if (!needs.partials()) return;
-  plan.add("workspace/partial_o", needs.sources * q_elements(spec) * sizeof(float));
-  plan.add("workspace/partial_lse", needs.sources * q_elements(spec) /
-                                        static_cast<size_t>(g.head_dim) * sizeof(float));
-  if (turns_q(spec)) plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype));
+  plan.add("workspace/partial_o", needs.sources * q_elements(spec) * sizeof(float), device);
+  plan.add("workspace/partial_lse",
+           needs.sources * q_elements(spec) / static_cast<size_t>(g.head_dim) * sizeof(float), device);
+  if (turns_q(spec)) plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype), device);
 }
 
-Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope)
+Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const Exec& exec)
     : spec_(spec),
-      store_(store_spec(spec), arena),
+      exec_(exec),
+      store_(store_spec(spec), arena, exec),
       rope_(rope),
       policy_of_(static_cast<size_t>(spec.max_seqs)),
       workspace_(arena.take("workspace/attention")),
@@ -101,6 +117,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope)
     policies_.back()->allocate(arena, prefix_of(spec, i));
     needs.add(*policies_.back());
   }
+  if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
   if (needs.scratch_bytes > 0)
     lists_ = std::make_unique<ListAttention>(arena, spec.geometry, needs.scratch_bytes);
   if (!needs.partials()) return;
@@ -191,6 +208,7 @@ Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tr
     add_rows(step, rows[b], trees.empty() ? nullptr : &trees[b]);
   }
   TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows, planned for {}", step.n_rows, spec_.max_rows);
+  if (device_step_) arrays_ = device_step_->send(step);
   return step;
 }
 
@@ -258,7 +276,7 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
 void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
                          const Tensor& q) {
   ops::AttentionArgs args{.out = out, .q = q, .k = store_.k(layer), .v = store_.v(layer),
-                          .step = step.arrays(),
+                          .step = arrays(step),
                           .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim))};
   const auto set_source = [&](const KeyRange& source) {
     args.key_lo = source.key_lo;
@@ -269,7 +287,7 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
   };
   if (plan.n == 1 && plan.selector == nullptr && plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);
-    return ops::attention(args, workspace_);
+    return ops::attention(args, workspace_, exec_.stream());
   }
   const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
   TANDEM_CHECK(rows <= static_cast<int64_t>(partial_rows(spec_)), "{} rows in parts, planned for {}",
@@ -279,12 +297,12 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
     set_source(source);
     args.q = q;
     if (source.q_position_max >= 0) {
-      args.q = Tensor(q_shifted_, q.dtype(), {rows, heads, d});
-      ops::rotate_q(args.q, q, rope_, step.pos, source.q_position_max);
+      args.q = Tensor(q_shifted_, q.dtype(), {rows, heads, d}, q.device());
+      ops::rotate_q(args.q, q, rope_, args.step.pos, source.q_position_max, exec_.stream());
     }
-    args.out = Tensor(partial_o_ + i * rows * heads * d, DType::f32, {rows, heads, d});
+    args.out = Tensor(partial_o_ + i * rows * heads * d, DType::f32, {rows, heads, d}, q.device());
     args.lse = partial_lse_ + i * rows * heads;
-    ops::attention(args, workspace_);
+    ops::attention(args, workspace_, exec_.stream());
   }
   int n_parts = plan.n;
   if (plan.selector != nullptr) {
@@ -292,7 +310,7 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
                 partial_lse_ + n_parts * rows * heads, usage_[static_cast<size_t>(step.policy)]);
     ++n_parts;
   }
-  ops::merge_states(out, partial_o_, partial_lse_, n_parts);
+  ops::merge_states(out, partial_o_, partial_lse_, n_parts, exec_.stream());
 }
 
 void Cache::count_dense(int layer, const Step& step) {
@@ -333,6 +351,7 @@ void Cache::commit(const Step& step) {
 
 void Cache::commit(const Step& step, std::span<const int> kept,
                    std::span<const std::vector<int>> paths) {
+  std::vector<PagedStore::Move> moves;
   for (int b = 0; b < step.n_seqs; ++b) {
     const auto i = static_cast<size_t>(b);
     const int slot = step.slot[i], base = step.base[i];
@@ -340,9 +359,11 @@ void Cache::commit(const Step& step, std::span<const int> kept,
                  step.rows_of(b));
     if (!paths.empty())
       for (int to = 0; to < kept[i]; ++to)
-        store_.move_token(slot, base + paths[i][static_cast<size_t>(to)], base + to);
+        if (const int from = paths[i][static_cast<size_t>(to)]; from != to)
+          moves.push_back({slot, base + from, base + to});
     store_.set_length(slot, base + kept[i]);
   }
+  store_.move_tokens(moves);
   if (step.phase == Phase::prefill)
     for (int b = 0; b < step.n_seqs; ++b)
       if (step.last_chunk[static_cast<size_t>(b)] != 0) adopt_prompt(step.slot[static_cast<size_t>(b)]);

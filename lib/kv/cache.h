@@ -56,7 +56,7 @@ class Cache {
   /// errors   kind memory when pages run out
   Step begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees = {});
   /// The step's arrays on the cache's device; valid until the next step begins.
-  const ops::StepArrays& arrays() const { return arrays_; }
+  ops::StepArrays arrays(const Step& step) const { return device_step_ ? arrays_ : step.arrays(); }
   /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
   /// shapes   out, q [R, n_heads, head_dim]
   void attend(int layer, const Step& step, const Tensor& out, const Tensor& q);
@@ -105,7 +105,7 @@ class Cache {
   std::unique_ptr<ListAttention> lists_;  // when a policy has a selector
   std::vector<KeyUsage> usage_;           // by policy
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
-  ops::StepArrays arrays_;                // of the step in flight
+  ops::StepArrays arrays_;                // there, of the step in flight
 };
 
 }  // namespace tandem::kv

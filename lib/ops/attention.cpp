@@ -1,21 +1,64 @@
 #include "ops/attention.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
 #include "base/parallel.h"
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/cuda_table.h"
+#include "tensor/cuda.h"
 
 namespace tandem::ops {
 
-size_t attention_workspace_bytes(int max_seqs, int max_rows, int max_tokens, int n_heads,
-                                 int n_kv_heads, int head_dim) {
-  return attention_cpu_workspace_bytes({.max_seqs = max_seqs, .max_rows = max_rows,
-                                        .max_tokens = max_tokens, .n_heads = n_heads, .n_kv_heads = n_kv_heads,
-                                        .head_dim = head_dim, .threads = max_threads()});
+namespace {
+
+// Rows of a sequence up to which a GPU divides the keys among its processors; above, rows do.
+constexpr int kFewRows = 16;
+
+bool few_rows(const StepArrays& step) { return step.max_rows_a_seq <= kFewRows; }
+
+AttentionFewRowsBounds few_rows_bounds(const AttentionBounds& b) {
+  return {.max_seqs = b.max_seqs, .max_rows_a_seq = std::min(b.max_rows, kFewRows),
+          .max_tokens = b.max_tokens, .n_heads = b.n_heads, .n_kv_heads = b.n_kv_heads,
+          .head_dim = b.head_dim};
 }
 
-void attention(const AttentionArgs& a, void* workspace) {
+/// The counters come first, then the workspace proper.
+constexpr size_t kAlign = 256;
+size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+void attention_on_gpu(const AttentionParams& p, const StepArrays& step, void* workspace, Stream stream) {
+  const int max_tokens = step.max_pages * kPageTokens;
+  if (few_rows(step)) {
+    const size_t counters = aligned(cuda_table().attention_few_rows_counter_bytes(few_rows_bounds(
+        {.max_seqs = p.n_seqs, .max_rows = kFewRows, .max_tokens = max_tokens, .n_heads = p.n_heads,
+         .n_kv_heads = p.n_kv_heads, .head_dim = p.head_dim})));
+    cuda_table().attention_few_rows(p, {.max_rows_a_seq = step.max_rows_a_seq, .max_tokens = max_tokens,
+                                        .counters = workspace,
+                                        .workspace = static_cast<std::byte*>(workspace) + counters},
+                                    stream);
+  } else {
+    cuda_table().attention_many_rows(p, {.n_rows = step.n_rows, .max_rows_a_seq = step.max_rows_a_seq,
+                                         .max_tokens = max_tokens},
+                                     stream);
+  }
+  cuda::launched("attention", stream);
+}
+
+}  // namespace
+
+size_t attention_workspace_bytes(Device device, const AttentionBounds& b) {
+  if (device.kind == Device::Kind::cuda)
+    return aligned(cuda_table().attention_few_rows_counter_bytes(few_rows_bounds(b))) +
+           cuda_table().attention_few_rows_workspace_bytes(few_rows_bounds(b));
+  return attention_cpu_workspace_bytes({.max_seqs = b.max_seqs, .max_rows = b.max_rows,
+                                        .max_tokens = b.max_tokens, .n_heads = b.n_heads,
+                                        .n_kv_heads = b.n_kv_heads, .head_dim = b.head_dim,
+                                        .threads = max_threads()});
+}
+
+void attention(const AttentionArgs& a, void* workspace, Stream stream) {
   TANDEM_CHECK(a.k.size(2) == kPageTokens && a.k.size(3) == a.q.size(2) &&
                    a.q.size(1) % a.k.size(1) == 0,
                "attention of {} heads on {} of [{}, {}]", a.q.size(1), a.k.size(1), a.k.size(2),
@@ -46,10 +89,11 @@ void attention(const AttentionArgs& a, void* workspace) {
   p.sinks = a.sinks;
   p.window = a.window;
   p.scale = a.scale;
+  if (a.q.device().kind == Device::Kind::cuda) return attention_on_gpu(p, a.step, workspace, stream);
   attention_cpu(p, workspace);
 }
 
-void merge_states(const Tensor& out, const float* o, const float* lse, int n) {
+void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream) {
   constexpr size_t kMaxParts = 4;
   const int64_t cells = out.rows() * out.size(1);
   std::array<const void*, kMaxParts> parts{};
@@ -63,6 +107,10 @@ void merge_states(const Tensor& out, const float* o, const float* lse, int n) {
                             .out_dtype = out.dtype(), .n_parts = n,
                             .n_heads = static_cast<int>(out.size(1)),
                             .head_dim = static_cast<int>(out.size(2))};
+  if (out.device().kind == Device::Kind::cuda) {
+    cuda_table().merge_states(p, static_cast<int>(out.rows()), stream);
+    return cuda::launched("merge_states", stream);
+  }
   parallel_ranges(static_cast<int>(out.rows()), 8,
                   [&](int begin, int end) { tandem::merge_states(p, Range{begin, end}); });
 }

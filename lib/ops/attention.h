@@ -18,16 +18,24 @@ struct AttentionArgs {
   float scale = 1.0f;
 };
 
-/// Bytes of workspace for any call within these bounds.
-size_t attention_workspace_bytes(int max_seqs, int max_rows, int max_tokens, int n_heads,
-                                 int n_kv_heads, int head_dim);
+/// What bounds the calls of a run.
+struct AttentionBounds {
+  int max_seqs = 0, max_rows = 0;
+  int max_tokens = 0;  // of one sequence
+  int n_heads = 0, n_kv_heads = 0, head_dim = 0;
+};
 
-/// numerics f32 results of a row are bit-identical for any batching, chunking and thread count
-/// errors   none (shapes are checked by TANDEM_CHECK)
-void attention(const AttentionArgs& args, void* workspace);
+/// Bytes of workspace, zero before its first use, for any call within these bounds.
+size_t attention_workspace_bytes(Device device, const AttentionBounds& bounds);
+
+/// numerics on the CPU f32 results of a row are bit-identical for any batching, chunking and thread
+///          count. On a GPU a row's bits depend on its own sequence and, where few rows meet many keys,
+///          on the number of sequences of the step
+/// errors   none (shapes are checked by TANDEM_CHECK); device
+void attention(const AttentionArgs& args, void* workspace, Stream stream = {});
 
 /// Merges `n` <= 4 partial results of disjoint key sets.
 /// shapes   out [R, Hq, d]; o [n, R, Hq, d] f32; lse [n, R, Hq] natural log
-void merge_states(const Tensor& out, const float* o, const float* lse, int n);
+void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream = {});
 
 }  // namespace tandem::ops

@@ -3,9 +3,11 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "kernels/cpu_table.h"
+#include "kernels/cuda_table.h"
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/rope/rope.h"
+#include "tensor/cuda.h"
 
 namespace tandem::ops {
 namespace {
@@ -20,30 +22,36 @@ void run_rows(void (*kernel)(const Params&, Range), const Params& params, int64_
                   [&](int begin, int end) { kernel(params, Range{begin, end}); });
 }
 
+bool on_gpu(const Tensor& t) { return t.device().kind == Device::Kind::cuda; }
+
 int as_int(int64_t n) { return static_cast<int>(n); }
 
 }  // namespace
 
-void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps) {
+void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, Stream stream) {
   TANDEM_CHECK(x.dtype() == DType::f32 && out.rows() == x.rows() && out.row_size() == x.row_size(),
                "rms_norm of [{}, {}]", x.rows(), x.row_size());
   const RmsNormParams p{.out = out.raw(), .x = x.as<float>(), .weight = weight,
                         .n_rows = as_int(x.rows()), .dim = as_int(x.row_size()), .eps = eps,
                         .act = out.dtype()};
-  run_rows(cpu_table().rms_norm, p, x.row_size());
+  if (!on_gpu(x)) return run_rows(cpu_table().rms_norm, p, x.row_size());
+  cuda_table().rms_norm(p, stream);
+  cuda::launched("rms_norm", stream);
 }
 
-void silu_mul(const Tensor& out, const Tensor& gate_up) {
+void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream) {
   TANDEM_CHECK(out.dtype() == gate_up.dtype() && out.rows() == gate_up.rows() &&
                    2 * out.row_size() == gate_up.row_size(),
                "silu_mul of [{}, {}]", gate_up.rows(), gate_up.row_size());
   const SiluMulParams p{.out = out.raw(), .gate_up = gate_up.raw(), .n_rows = as_int(out.rows()),
                         .ffn_dim = as_int(out.row_size()), .act = out.dtype()};
-  run_rows(cpu_table().silu_mul, p, gate_up.row_size());
+  if (!on_gpu(out)) return run_rows(cpu_table().silu_mul, p, gate_up.row_size());
+  cuda_table().silu_mul(p, stream);
+  cuda::launched("silu_mul", stream);
 }
 
 void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
-             const RopeTable& rope, const StepArrays& step) {
+             const RopeTable& rope, const StepArrays& step, Stream stream) {
   const int64_t d = q.size(2), n_kv = k_pool.size(1);
   TANDEM_CHECK(qkv.row_size() == (q.size(1) + 2 * n_kv) * d && k_pool.size(3) == d &&
                    k_pool.size(2) == kRopePageTokens,
@@ -56,16 +64,20 @@ void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const 
                        .pos = step.pos, .slot_page = step.row_page, .slot_in_page = step.row_in_page,
                        .n_rows = as_int(qkv.rows()), .n_heads = as_int(q.size(1)),
                        .n_kv_heads = as_int(n_kv), .head_dim = as_int(d), .act = qkv.dtype()};
-  run_rows(cpu_table().rope_kv, p, qkv.row_size());
+  if (!on_gpu(q)) return run_rows(cpu_table().rope_kv, p, qkv.row_size());
+  cuda_table().rope_kv(p, stream);
+  cuda::launched("rope_kv", stream);
 }
 
 void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,
-              std::span<const int32_t> pos, int32_t max_pos) {
+              const int32_t* pos, int32_t max_pos, Stream stream) {
   const RotateQParams p{.out = out.raw(), .q = q.raw(), .cos_table = rope.cos(),
-                        .sin_table = rope.sin(), .pos = pos.data(), .max_pos = max_pos,
+                        .sin_table = rope.sin(), .pos = pos, .max_pos = max_pos,
                         .n_rows = as_int(q.rows()), .n_heads = as_int(q.size(1)),
                         .head_dim = as_int(q.size(2)), .act = q.dtype()};
-  run_rows(cpu_table().rotate_q, p, q.row_size());
+  if (!on_gpu(q)) return run_rows(cpu_table().rotate_q, p, q.row_size());
+  cuda_table().rotate_q(p, stream);
+  cuda::launched("rotate_q", stream);
 }
 
 }  // namespace tandem::ops

@@ -1,29 +1,30 @@
 #pragma once
-#include <span>
-
 #include "ops/rope_table.h"
 #include "ops/step_arrays.h"
 #include "tensor/tensor.h"
 
+/// The operations of a layer beside its products and attention. Tensors of one call are on one device;
+/// on a GPU the work goes to the stream, and other pointers are into that GPU's memory too.
 namespace tandem::ops {
 
 /// out = x / sqrt(mean(x^2) + eps) * weight, row by row.
 /// shapes   out [rows, dim] act; x [rows, dim] f32; weight [dim] f32
-void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps);
+void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps,
+              Stream stream = {});
 
 /// out = silu(gate) * up.
 /// shapes   out [rows, F] act; gate_up [rows, 2 F] act
-void silu_mul(const Tensor& out, const Tensor& gate_up);
+void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream = {});
 
 /// Rotates q and k by the rows' positions; writes k and v into their pages.
 /// shapes   q [rows, Hq, d]; k_pool, v_pool [pages, Hkv, 64, d]; qkv [rows, (Hq + 2 Hkv) d]; all act;
 ///          of the step pos, row_page, row_in_page [rows]
 void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
-             const RopeTable& rope, const StepArrays& step);
+             const RopeTable& rope, const StepArrays& step, Stream stream = {});
 
 /// Turns rotated queries of positions beyond max_pos back to max_pos; the others keep theirs.
 /// shapes   out, q [rows, Hq, d] act; pos [rows]
 void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,
-              std::span<const int32_t> pos, int32_t max_pos);
+              const int32_t* pos, int32_t max_pos, Stream stream = {});
 
 }  // namespace tandem::ops

@@ -9,6 +9,7 @@ namespace tandem::ops {
 namespace {
 
 constexpr const char* kCosName = "weights/rope_cos";
+constexpr const char* kStagingName = "load/rope";
 constexpr const char* kSinName = "weights/rope_sin";
 
 size_t table_bytes(int max_position, int head_dim) {
@@ -45,24 +46,37 @@ std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim) 
   return frequencies;
 }
 
-void RopeTable::plan(int max_position, int head_dim, MemoryPlan& plan) {
-  plan.add(kCosName, table_bytes(max_position, head_dim));
-  plan.add(kSinName, table_bytes(max_position, head_dim));
+void RopeTable::plan(int max_position, int head_dim, MemoryPlan& plan, Device device) {
+  plan.add(kCosName, table_bytes(max_position, head_dim), device);
+  plan.add(kSinName, table_bytes(max_position, head_dim), device);
+  if (device.kind == Device::Kind::cuda)
+    plan.add(kStagingName, 2 * table_bytes(max_position, head_dim), {}, Lifetime::load);
 }
 
-RopeTable::RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena)
+RopeTable::RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena,
+                     const Exec& exec)
     : cos_(static_cast<float*>(arena.take(kCosName))),
       sin_(static_cast<float*>(arena.take(kSinName))) {
+  float *cos = cos_, *sin = sin_;
+  if (exec.on_gpu()) {
+    cos = static_cast<float*>(arena.take(kStagingName));
+    sin = cos + table_bytes(max_position, head_dim) / sizeof(float);
+  }
   const std::vector<float> frequencies = rope_inverse_frequencies(spec, head_dim);
   parallel_ranges(max_position, 256, [&](int begin, int end) {
     size_t at = static_cast<size_t>(begin) * frequencies.size();
     for (int position = begin; position < end; ++position)
       for (const float frequency : frequencies) {
         const double angle = static_cast<float>(position) * frequency;  // rounded to f32
-        cos_[at] = static_cast<float>(std::cos(angle));
-        sin_[at++] = static_cast<float>(std::sin(angle));
+        cos[at] = static_cast<float>(std::cos(angle));
+        sin[at++] = static_cast<float>(std::sin(angle));
       }
   });
+  if (!exec.on_gpu()) return;
+  exec.queue->copy_in(cos_, cos, table_bytes(max_position, head_dim));
+  exec.queue->copy_in(sin_, sin, table_bytes(max_position, head_dim));
+  exec.queue->wait();
+  arena.give_back(kStagingName);
 }
 
 }  // namespace tandem::ops

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tensor/arena.h"
+#include "tensor/exec.h"
 
 namespace tandem::ops {
 
@@ -34,9 +35,10 @@ std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim);
 /// function of that angle correctly rounded.
 class RopeTable {
  public:
-  static void plan(int max_position, int head_dim, MemoryPlan& plan);
-  /// Takes the planned memory and fills it, on all threads.
-  RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena);
+  static void plan(int max_position, int head_dim, MemoryPlan& plan, Device device = {});
+  /// Takes the planned memory and fills it, on all threads of the CPU.
+  /// exec     the device of the plan
+  RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena, const Exec& exec = {});
 
   const float* cos() const { return cos_; }  // [max_position, head_dim / 2]
   const float* sin() const { return sin_; }  // [max_position, head_dim / 2]

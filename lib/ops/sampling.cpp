@@ -33,17 +33,17 @@ void run_with_workspace(void (*kernel)(const Params&, Range), const Params& para
   });
 }
 
+int rows_of(const Tensor& logits) { return static_cast<int>(logits.rows()); }
+int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
+
+}  // namespace
+
 void check_valid(std::span<const int32_t> tokens) {
   for (size_t r = 0; r < tokens.size(); ++r)
     if (tokens[r] == kInvalidToken)
       throw Error::make(ErrorKind::numeric, "logits", "row {} holds NaN or infinity", r)
           .hint("the checkpoint may be damaged, or its values overflow: try model.compute: f32");
 }
-
-int rows_of(const Tensor& logits) { return static_cast<int>(logits.rows()); }
-int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
-
-}  // namespace
 
 LogitStats logit_stats(const Tensor& logits) {
   const auto n = static_cast<size_t>(logits.rows());

@@ -34,6 +34,9 @@ struct SampleRule {
   bool needs_seen() const { return repetition_penalty != 1.0f; }
 };
 
+/// errors   kind numeric when a token is that of a row with NaN, +inf or no finite logit
+void check_valid(std::span<const int32_t> tokens);
+
 /// One token a row.
 /// shapes   uniform [rows] in [0, 1); seen: per row, ids to penalise (may be empty without penalty)
 /// errors   kind numeric as logit_stats
