@@ -1,12 +1,26 @@
 #include "kernels/cuda_table.h"
 
+#include "kernels/embed/convert_cuda.h"
+#include "kernels/embed/embed_cuda.h"
+#include "kernels/embed/fill_random_cuda.h"
+#include "kernels/ffn/silu_mul_cuda.h"
 #include "kernels/norm/rms_norm_cuda.h"
+#include "kernels/rope/rope_cuda.h"
 
 namespace tandem {
 
 const CudaTable& cuda_table() {
   static constexpr CudaTable table{
       .rms_norm = rms_norm_cuda,
+      .silu_mul = silu_mul_cuda,
+      .rope_kv = rope_kv_cuda,
+      .rotate_q = rotate_q_cuda,
+      .convert = convert_cuda,
+      .fill_random = fill_random_cuda,
+      .embed = embed_cuda,
+      .gather_rows = gather_rows_cuda,
+      .copy_page = copy_page_cuda,
+      .move_tokens = move_tokens_cuda,
   };
   return table;
 }

@@ -1,12 +1,29 @@
 #pragma once
+#include "kernels/embed/convert.h"
+#include "kernels/embed/embed.h"
+#include "kernels/embed/fill_random.h"
+#include "kernels/embed/gather_rows.h"
+#include "kernels/ffn/silu_mul.h"
 #include "kernels/norm/rms_norm.h"
+#include "kernels/page/page_cuda.h"
+#include "kernels/rope/rope.h"
 
 namespace tandem {
 
-/// The CUDA launcher of every operation, as CpuTable holds the CPU variants. The parameters are those
-/// of the CPU with pointers into device memory; a call puts its work on the stream and returns.
+/// The CUDA launcher of every operation, as CpuTable holds the CPU variants. The parameters are
+/// those of the CPU with pointers into device memory; a call puts its work on the stream and
+/// returns.
 struct CudaTable {
   void (*rms_norm)(const RmsNormParams&, Stream);
+  void (*silu_mul)(const SiluMulParams&, Stream);
+  void (*rope_kv)(const RopeKvParams&, Stream);
+  void (*rotate_q)(const RotateQParams&, Stream);
+  void (*convert)(const ConvertParams&, Stream);
+  void (*fill_random)(const FillRandomParams&, Stream);
+  void (*embed)(const EmbedParams&, Stream);
+  void (*gather_rows)(const GatherRowsParams&, Stream);
+  void (*copy_page)(const CopyPageParams&, Stream);
+  void (*move_tokens)(const MoveTokensParams&, Stream);
 };
 
 /// errors   kind device in a build without CUDA

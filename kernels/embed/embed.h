@@ -9,7 +9,8 @@ struct EmbedParams {
   const void* table;   // [V, dim] of type `from`, any byte alignment (a mapped file)
   const int32_t* ids;  // [n_rows], 0 <= id < V
   int n_rows, dim;
-  DType from;  // bf16, f16 or f32
+  DType from;     // bf16, f16 or f32
+  int vocab = 0;  // V; read on a GPU alone, whose ids the host has not seen
 };
 
 /// Token ids to residual rows: out[r] = table[ids[r]] widened to f32.

@@ -6,21 +6,17 @@
 namespace tandem {
 namespace {
 
-// The order of the sum follows from the width of a row alone: no choice here may depend on n_rows.
-constexpr int kThreads = 512;
-// Vectors of a row that a thread keeps between the two passes: rows up to 16,384.
-constexpr int kMostKept = 8;
-
-/// One block a row; kEach elements an access.
-template <class T, int kEach, int kKept>
+/// One block a row; kEach elements an access. A thread keeps kKept vectors between the two passes
+/// and reads the rest again.
+template <class T, int kEach, int kThreads, int kKept>
 __global__ void __launch_bounds__(kThreads) rms_norm_rows(const RmsNormParams p) {
   using In = cuda::Vector<float, kEach>;
   using Out = cuda::Vector<T, kEach>;
   const int n = p.dim / kEach, first = static_cast<int>(threadIdx.x);
   const In* weight = reinterpret_cast<const In*>(p.weight);
-  // A hint, so it may come before the wait. The weights come from far: a whole model was read
-  // since.
-  for (int i = first; i < n; i += kThreads) asm("prefetch.global.L2 [%0];" ::"l"(weight + i));
+  // A hint, so it may come before the wait. The weights lie far: a whole model was read since.
+  for (int i = first; blockIdx.x == 0 && i < n; i += kThreads)
+    asm("prefetch.global.L2 [%0];" ::"l"(weight + i));
   cuda::wait_for_previous();
   const In* x = reinterpret_cast<const In*>(p.x) + static_cast<int64_t>(blockIdx.x) * n;
   Out* out = static_cast<Out*>(p.out) + static_cast<int64_t>(blockIdx.x) * n;
@@ -54,13 +50,20 @@ __global__ void __launch_bounds__(kThreads) rms_norm_rows(const RmsNormParams p)
   for (int i = first + kKept * kThreads; i < n; i += kThreads) write(i, x[i], weight[i]);
 }
 
-/// The kernel that keeps the fewest vectors a thread, up to kMostKept.
-template <class T, int kEach, int kKept = 1>
-auto pick(int n) {
-  if constexpr (kKept < kMostKept)
-    return n <= kThreads * kKept ? rms_norm_rows<T, kEach, kKept> : pick<T, kEach, 2 * kKept>(n);
-  else
-    return rms_norm_rows<T, kEach, kKept>;
+struct Launch {
+  void (*kernel)(RmsNormParams);
+  int threads;
+};
+
+/// The kernel for rows of n vectors. The order of the sum follows from the width of a row alone:
+/// the choice must not depend on the number of rows.
+template <class T, int kEach>
+Launch pick(int n) {
+  if (n <= 256) return {rms_norm_rows<T, kEach, 256, 1>, 256};
+  if (n <= 512) return {rms_norm_rows<T, kEach, 256, 2>, 256};
+  if (n <= 1024) return {rms_norm_rows<T, kEach, 256, 4>, 256};
+  if (n <= 2048) return {rms_norm_rows<T, kEach, 512, 4>, 512};
+  return {rms_norm_rows<T, kEach, 512, 8>, 512};
 }
 
 }  // namespace
@@ -70,8 +73,8 @@ void rms_norm_cuda(const RmsNormParams& p, Stream stream) {
   cuda::with_act(p.act, [&](auto* act) {
     using T = std::remove_pointer_t<decltype(act)>;
     const bool packed = cuda::packable<float>(p.dim, p.x, p.weight, p.out);
-    cuda::launch(packed ? pick<T, 4>(p.dim / 4) : pick<T, 1>(p.dim),
-                 dim3(static_cast<unsigned>(p.n_rows)), kThreads, stream, p);
+    const Launch l = packed ? pick<T, 4>(p.dim / 4) : pick<T, 1>(p.dim);
+    cuda::launch(l.kernel, dim3(static_cast<unsigned>(p.n_rows)), l.threads, stream, p);
   });
 }
 

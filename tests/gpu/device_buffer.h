@@ -14,35 +14,48 @@ inline cuda::Queue& queue() {
   return q;
 }
 
-/// Device memory that begins as a copy of host memory, or as a pattern that no kernel writes, and comes
-/// back when asked for. Guard bytes behind its end are checked when it goes.
+/// Device memory that begins as a copy of host memory, or as a pattern that no kernel writes, and
+/// comes back when asked for. Guard bytes at both ends are checked when it goes. With a shift, it
+/// begins so many bytes beyond an address that suits wide accesses.
 class DeviceBuffer {
  public:
   static constexpr int kPoison = 0xa5;
 
-  DeviceBuffer(const void* host, size_t bytes) : bytes_(bytes), data_(cuda::allocate(0, bytes + kGuard)) {
-    const std::vector<unsigned char> poison(bytes + kGuard, kPoison);
-    queue().copy_in(data_, poison.data(), poison.size());
+  DeviceBuffer(const void* host, size_t bytes, size_t shift = 0)
+      : bytes_(bytes),
+        memory_(static_cast<char*>(cuda::allocate(0, bytes + 2 * kGuard))),
+        data_(memory_ + shift) {
+    const std::vector<unsigned char> poison(bytes + 2 * kGuard, kPoison);
+    queue().copy_in(memory_, poison.data(), poison.size());
     if (host != nullptr) queue().copy_in(data_, host, bytes);
     queue().wait();
   }
   template <class T>
-  explicit DeviceBuffer(const std::vector<T>& host) : DeviceBuffer(host.data(), host.size() * sizeof(T)) {}
-  explicit DeviceBuffer(size_t bytes) : DeviceBuffer(nullptr, bytes) {}
+  explicit DeviceBuffer(const std::vector<T>& host, size_t shift = 0)
+      : DeviceBuffer(host.data(), host.size() * sizeof(T), shift) {}
+  explicit DeviceBuffer(size_t bytes, size_t shift = 0) : DeviceBuffer(nullptr, bytes, shift) {}
   DeviceBuffer(DeviceBuffer&& other) noexcept
-      : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
+      : bytes_(other.bytes_), memory_(std::exchange(other.memory_, nullptr)), data_(other.data_) {}
   ~DeviceBuffer() {
-    if (data_ == nullptr) return;
-    std::vector<unsigned char> guard(kGuard);
-    queue().copy_out(guard.data(), static_cast<char*>(data_) + bytes_, kGuard);
+    if (memory_ == nullptr) return;
+    std::vector<unsigned char> all(bytes_ + 2 * kGuard);
+    queue().copy_out(all.data(), memory_, all.size());
     queue().wait();
-    CHECK(guard == std::vector<unsigned char>(kGuard, kPoison));
-    cuda::free_memory(data_);
+    all.erase(all.begin() + (data_ - memory_),
+              all.begin() + (data_ - memory_) + std::ptrdiff_t(bytes_));
+    CHECK(all == std::vector<unsigned char>(2 * kGuard, kPoison));
+    cuda::free_memory(memory_);
+  }
+  /// Back to the pattern that no kernel writes.
+  void poison() const {
+    const std::vector<unsigned char> pattern(bytes_, kPoison);
+    queue().copy_in(data_, pattern.data(), bytes_);
+    queue().wait();
   }
 
   template <class T>
   T* as() const {
-    return static_cast<T*>(data_);
+    return reinterpret_cast<T*>(data_);
   }
   void* raw() const { return data_; }
   size_t bytes() const { return bytes_; }
@@ -61,17 +74,39 @@ class DeviceBuffer {
  private:
   static constexpr size_t kGuard = 256;
   size_t bytes_;
-  void* data_;
+  char* memory_;
+  char* data_;
 };
 
+/// A copy as many elements beyond a suitable address as the host's.
 inline DeviceBuffer on_device(ActBuffer& b) {
-  return {b.data(), b.size() * dtype_bytes(b.type)};
+  const size_t element = dtype_bytes(b.type);
+  return {b.data(), b.size() * element,
+          element * (b.type == DType::f32 ? b.f32.offset : b.half.offset)};
 }
 template <class T>
 DeviceBuffer on_device(Buffer<T>& b) {
-  return {b.data(), b.size() * sizeof(T)};
+  return {b.data(), b.size() * sizeof(T), b.offset * sizeof(T)};
 }
 /// Copies device memory into a host buffer of the same size.
 inline void read_back(const DeviceBuffer& from, ActBuffer& to) { from.read(to.data()); }
+
+/// Runs `work` directly and twice as a graph, each time into poisoned memory; what it leaves there
+/// must be the same bits.
+template <class Work>
+void require_same_in_graph(const DeviceBuffer& out, const Work& work) {
+  std::vector<std::vector<unsigned char>> results;
+  const cuda::Graph graph(queue(), work);
+  for (int run = 0; run < 3; ++run) {
+    out.poison();
+    if (run == 0)
+      work();
+    else
+      graph.launch(queue());
+    results.push_back(out.vector<unsigned char>());
+  }
+  REQUIRE(results[1] == results[0]);
+  REQUIRE(results[2] == results[0]);
+}
 
 }  // namespace tandem::test

@@ -1,0 +1,58 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/number.cuh"
+#include "kernels/ffn/silu_mul_cuda.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr unsigned kMaxGridRows = 65535;
+
+/// Within 3 roundings to f32 of exact for f32 results. bf16 results need no more than the quick
+/// exponential and reciprocal, whose error is 2^-14 of the one rounding to bf16.
+template <class T>
+__device__ float silu(float gate) {
+  if constexpr (sizeof(T) == 2) {
+    float inverse;  // of up to inf; __fdividef would give 0 from 2^126 on
+    asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + __expf(-gate)));
+    return gate * inverse;
+  } else {
+    return gate / (1.0f + expf(-gate));
+  }
+}
+
+/// kEach elements a thread and access; blocks along y share the rows.
+template <class T, int kEach>
+__global__ void __launch_bounds__(kThreads) silu_mul_rows(const SiluMulParams p) {
+  using V = cuda::Vector<T, kEach>;
+  cuda::wait_for_previous();
+  const int n = p.ffn_dim / kEach, i = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= n) return;
+  for (int64_t r = blockIdx.y; r < p.n_rows; r += gridDim.y) {
+    const V* gate_up = static_cast<const V*>(p.gate_up) + r * 2 * n;
+    const V gate = gate_up[i], up = gate_up[n + i];
+    V out;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e)
+      out.at[e] =
+          cuda::from_float<T>(silu<T>(cuda::to_float(gate.at[e])) * cuda::to_float(up.at[e]));
+    static_cast<V*>(p.out)[r * n + i] = out;
+  }
+}
+
+}  // namespace
+
+void silu_mul_cuda(const SiluMulParams& p, Stream stream) {
+  if (p.n_rows == 0 || p.ffn_dim == 0) return;
+  cuda::with_act(p.act, [&](auto* act) {
+    using T = std::remove_pointer_t<decltype(act)>;
+    constexpr int kEach = 16 / sizeof(T);
+    const bool packed = cuda::packable<T>(p.ffn_dim, p.out, p.gate_up);
+    const unsigned blocks = cuda::blocks_for(p.ffn_dim / (packed ? kEach : 1), kThreads);
+    const unsigned rows = static_cast<unsigned>(p.n_rows);
+    const dim3 grid(blocks, rows < kMaxGridRows ? rows : kMaxGridRows);
+    cuda::launch(packed ? silu_mul_rows<T, kEach> : silu_mul_rows<T, 1>, grid, kThreads, stream, p);
+  });
+}
+
+}  // namespace tandem

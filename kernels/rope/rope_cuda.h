@@ -1,0 +1,13 @@
+#pragma once
+#include "kernels/rope/rope.h"
+
+namespace tandem {
+
+/// rope_kv on a GPU: the contract of rope.h with pointers into device memory. Rows of a negative
+/// slot_page, which pad a captured batch, get their q and leave the pools alone.
+void rope_kv_cuda(const RopeKvParams&, Stream);
+
+/// rotate_q on a GPU: the contract of rope.h with pointers into device memory.
+void rotate_q_cuda(const RotateQParams&, Stream);
+
+}  // namespace tandem

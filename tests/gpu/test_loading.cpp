@@ -1,0 +1,292 @@
+#include <cstring>
+#include <limits>
+
+#include "gpu/device_buffer.h"
+#include "kernels/number_patterns.h"
+#include "kv/paged_store.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+template <class In>
+void check_convert(const std::vector<In>& in, DType from, DType to) {
+  const auto n = static_cast<int64_t>(in.size());
+  const auto blocks = static_cast<int>((n + kConvertBlock - 1) / kConvertBlock);
+  ActBuffer want(to, in.size());
+  ConvertParams p{.out = want.data(), .in = in.data(), .n = n, .from = from, .to = to};
+  convert_ref(p, {0, blocks});
+  for (const size_t offset : {0u, 1u, 3u}) {
+    CAPTURE(offset);
+    ActBuffer got(to, in.size(), offset);
+    const DeviceBuffer device_in(in, offset * sizeof(In)), out = on_device(got);
+    p.out = out.raw();
+    p.in = device_in.raw();
+    require_same_in_graph(out, [&] { cuda_table().convert(p, queue().stream()); });
+    cuda::launched("convert", queue().stream());
+    read_back(out, got);
+    for (size_t i = 0; i < in.size(); ++i) {
+      CAPTURE(i);
+      if (std::isnan(want.get(i)))
+        REQUIRE(std::isnan(got.get(i)));
+      else
+        REQUIRE(bits(got.get(i)) == bits(want.get(i)));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/kernels/convert") {
+  TEST_CASE("every number, every pair of types, bit for bit") {
+    const auto half = all_half_patterns();
+    check_convert(half, DType::f16, DType::f32);
+    check_convert(half, DType::f16, DType::bf16);
+    check_convert(half, DType::bf16, DType::f32);
+    check_convert(half, DType::bf16, DType::bf16);
+    check_convert(f32_patterns(), DType::f32, DType::bf16);
+    check_convert(f32_patterns(), DType::f32, DType::f32);
+  }
+
+  TEST_CASE("tails") {
+    for (const size_t n : {1u, 2u, 7u, 8u, 9u, 2047u, 2049u, 4097u})
+      check_convert(std::vector<uint16_t>(n, 0x3c01), DType::f16, DType::bf16);
+  }
+}
+
+TEST_SUITE("gpu/kernels/embed") {
+  TEST_CASE("rows of any type; ids outside the table give NaN") {
+    const auto half = all_half_patterns();
+    for (const DType from : {DType::f16, DType::bf16, DType::f32})
+      for (const int dim : {1, 7, 16, 33, 256, 1024})
+        for (const size_t offset : {0u, 1u}) {
+          CAPTURE(dtype_name(from));
+          CAPTURE(dim);
+          CAPTURE(offset);
+          const auto width = static_cast<size_t>(dim);
+          const size_t vocab = 65536 * 2 / dtype_bytes(from) / width;
+          const DeviceBuffer table(half.data(), vocab * width * dtype_bytes(from),
+                                   offset * dtype_bytes(from));
+          const auto v = static_cast<int32_t>(vocab);
+          const std::vector<int32_t> ids = {v - 1,
+                                            0,
+                                            v / 2,
+                                            0,
+                                            v,
+                                            -1,
+                                            std::numeric_limits<int32_t>::max(),
+                                            std::numeric_limits<int32_t>::min()};
+          constexpr size_t kValid = 4;
+          Buffer<float> got(ids.size() * width, offset), want(kValid * width);
+          const DeviceBuffer out = on_device(got), device_ids(ids);
+          EmbedParams p{.out = want.data(),
+                        .table = half.data(),
+                        .ids = ids.data(),
+                        .n_rows = kValid,
+                        .dim = dim,
+                        .from = from};
+          embed_ref(p, {0, kValid});
+          p = {.out = out.as<float>(),
+               .table = table.raw(),
+               .ids = device_ids.as<int32_t>(),
+               .n_rows = static_cast<int>(ids.size()),
+               .dim = dim,
+               .from = from,
+               .vocab = v};
+          require_same_in_graph(out, [&] { cuda_table().embed(p, queue().stream()); });
+          cuda::launched("embed", queue().stream());
+          out.read(got.data());
+          for (size_t i = 0; i < got.size(); ++i) {
+            CAPTURE(i);
+            if (i >= want.size() || std::isnan(want[i]))
+              REQUIRE(std::isnan(got[i]));
+            else
+              REQUIRE(bits(got[i]) == bits(want[i]));
+          }
+        }
+  }
+}
+
+TEST_SUITE("gpu/kernels/gather_rows") {
+  TEST_CASE("copies the rows in their order") {
+    for (const int dim : {1, 6, 64, 4096}) {
+      CAPTURE(dim);
+      constexpr int kIn = 9;
+      Buffer<float> in(static_cast<size_t>(kIn * dim));
+      PhiloxStream stream(1);
+      fill(in, stream, 5.0f);
+      const std::vector<int32_t> rows = {8, 0, 3, 3, 9, -1};
+      const DeviceBuffer device_in = on_device(in), device_rows(rows),
+                         out(rows.size() * static_cast<size_t>(dim) * sizeof(float));
+      const GatherRowsParams p{.out = out.as<float>(),
+                               .in = device_in.as<float>(),
+                               .rows = device_rows.as<int32_t>(),
+                               .n_rows = 6,
+                               .n_in = kIn,
+                               .dim = dim};
+      require_same_in_graph(out, [&] { cuda_table().gather_rows(p, queue().stream()); });
+      const auto got = out.vector<float>();
+      for (size_t r = 0; r < rows.size(); ++r)
+        for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
+          const float x = got[r * static_cast<size_t>(dim) + i];
+          if (rows[r] < 0 || rows[r] >= kIn)
+            REQUIRE(std::isnan(x));
+          else
+            REQUIRE(x == in[static_cast<size_t>(rows[r] * dim) + i]);
+        }
+    }
+  }
+}
+
+TEST_SUITE("gpu/kernels/fill_random") {
+  TEST_CASE("the reference's bits, wherever a piece begins and ends") {
+    for (const DType to : {DType::f32, DType::bf16})
+      for (const int64_t count : {int64_t{1}, int64_t{129}, int64_t{3} * kFillBlock + 77})
+        for (const int64_t first : {int64_t{0}, int64_t{1}, int64_t{127}, int64_t{128 * 5 + 31},
+                                    (int64_t{1} << 36) - 1000}) {
+          CAPTURE(dtype_name(to));
+          CAPTURE(count);
+          CAPTURE(first);
+          ActBuffer got(to, static_cast<size_t>(count), 1), want(to, static_cast<size_t>(count));
+          FillRandomParams p{.out = want.data(),
+                             .seed = 0x123456789abcdefull,
+                             .tensor = 42,
+                             .first = first,
+                             .count = count,
+                             .stddev = 0.02f,
+                             .to = to};
+          fill_random_ref(p, {0, 4});
+          const DeviceBuffer out = on_device(got);
+          p.out = out.raw();
+          require_same_in_graph(out, [&] { cuda_table().fill_random(p, queue().stream()); });
+          cuda::launched("fill_random", queue().stream());
+          read_back(out, got);
+          REQUIRE_CLOSE(got, want, ([](size_t) { return 0.0; }));
+        }
+  }
+}
+
+namespace {
+
+/// A PagedStore and its copy in device memory, filled with bytes that tell all rows apart.
+struct Pools {
+  kv::PagedStore::Spec spec;
+  Arena arena;
+  kv::PagedStore store;
+  size_t bytes;
+
+  static MemoryPlan plan(const kv::PagedStore::Spec& s) {
+    MemoryPlan p;
+    kv::PagedStore::plan(s, p);
+    return p;
+  }
+  explicit Pools(const kv::PagedStore::Spec& s)
+      : spec(s),
+        arena(plan(s)),
+        store(s, arena),
+        bytes(s.page_bytes() / 2 * static_cast<size_t>(s.n_pages)) {
+    PhiloxStream stream(3);
+    for (void* half : {k(), v()})
+      for (size_t i = 0; i < bytes / 2; ++i)
+        static_cast<uint16_t*>(half)[i] = static_cast<uint16_t>(stream.next());
+  }
+  void* k() const { return store.k(0).raw(); }
+  void* v() const { return store.v(0).raw(); }
+  std::vector<unsigned char> half(const void* p) const {
+    const auto* begin = static_cast<const unsigned char*>(p);
+    return {begin, begin + bytes};
+  }
+  PagePools params(const DeviceBuffer& device_k, const DeviceBuffer& device_v) const {
+    return {.k = device_k.raw(),
+            .v = device_v.raw(),
+            .n_layers = spec.n_layers,
+            .n_pages = spec.n_pages,
+            .n_kv_heads = spec.n_kv_heads,
+            .row_bytes = spec.head_dim * static_cast<int>(dtype_bytes(spec.dtype))};
+  }
+};
+
+constexpr kv::PagedStore::Spec kSpecs[] = {
+    {.n_layers = 3,
+     .n_kv_heads = 2,
+     .head_dim = 128,
+     .dtype = DType::bf16,
+     .n_pages = 6,
+     .max_slots = 3,
+     .max_pages = 5},
+    {.n_layers = 2,
+     .n_kv_heads = 3,
+     .head_dim = 7,
+     .dtype = DType::bf16,
+     .n_pages = 6,
+     .max_slots = 3,
+     .max_pages = 5},
+    {.n_layers = 1,
+     .n_kv_heads = 1,
+     .head_dim = 6,
+     .dtype = DType::f32,
+     .n_pages = 6,
+     .max_slots = 3,
+     .max_pages = 5},
+};
+
+}  // namespace
+
+TEST_SUITE("gpu/kernels/page") {
+  TEST_CASE("copy_page copies what the store copies when a fork writes") {
+    for (const auto& spec : kSpecs) {
+      CAPTURE(spec.head_dim);
+      Pools pools(spec);
+      const DeviceBuffer k(pools.half(pools.k())), v(pools.half(pools.v()));
+      const int slot = pools.store.acquire();
+      pools.store.reserve(slot, 100);
+      pools.store.set_length(slot, 100);
+      const int fork = pools.store.fork(slot);
+      pools.store.reserve(fork, 101);
+      const CopyPageParams p{.pools = pools.params(k, v),
+                             .from = pools.store.page(slot, 1),
+                             .to = pools.store.page(fork, 1)};
+      REQUIRE(p.from != p.to);
+      const cuda::Graph graph(queue(), [&] { cuda_table().copy_page(p, queue().stream()); });
+      CHECK(graph.nodes() == 1);
+      graph.launch(queue());
+      CHECK(k.vector<unsigned char>() == pools.half(pools.k()));
+      CHECK(v.vector<unsigned char>() == pools.half(pools.v()));
+    }
+  }
+
+  TEST_CASE("move_tokens moves what the store moves, one token after another") {
+    for (const auto& spec : kSpecs) {
+      CAPTURE(spec.head_dim);
+      Pools pools(spec);
+      const DeviceBuffer k(pools.half(pools.k())), v(pools.half(pools.v()));
+      const int slot = pools.store.acquire();
+      pools.store.reserve(slot, 200);
+      // Each target was read by an earlier move, one page ends within, and one token stays.
+      std::vector<int32_t> from, to;
+      const auto token = [&](int position) {
+        return pools.store.page(slot, position / kPoolPageTokens) * kPoolPageTokens +
+               position % kPoolPageTokens;
+      };
+      for (int i = 0; i < 19; ++i) {
+        const int source = i == 0 ? 120 : 121 + 2 * i, target = 120 + i;
+        from.push_back(token(source));
+        to.push_back(token(target));
+        pools.store.move_token(slot, source, target);
+      }
+      from.push_back(-1);
+      to.push_back(token(5));
+      const DeviceBuffer device_from(from), device_to(to);
+      const MoveTokensParams p{.pools = pools.params(k, v),
+                               .from_token = device_from.as<int32_t>(),
+                               .to_token = device_to.as<int32_t>(),
+                               .n_moves = static_cast<int>(from.size())};
+      const cuda::Graph graph(queue(), [&] { cuda_table().move_tokens(p, queue().stream()); });
+      CHECK(graph.nodes() == 1);
+      graph.launch(queue());
+      CHECK(k.vector<unsigned char>() == pools.half(pools.k()));
+      CHECK(v.vector<unsigned char>() == pools.half(pools.v()));
+    }
+  }
+}
