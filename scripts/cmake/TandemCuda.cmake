@@ -35,4 +35,6 @@ target_include_directories(tandem_kernels_cuda PUBLIC ${CMAKE_SOURCE_DIR}/lib ${
 target_compile_options(tandem_kernels_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -lineinfo --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wshadow
     $<$<BOOL:${TANDEM_WERROR}>:-Werror=all-warnings>>)
-target_link_libraries(tandem_kernels_cuda PUBLIC CUDA::cudart_static)
+# Host-side sources among them (descriptors) throw Error, whose text is formatted by fmt.
+target_compile_options(tandem_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-std=c++20 -Wall -Wextra>)
+target_link_libraries(tandem_kernels_cuda PUBLIC CUDA::cudart_static fmt::fmt)

@@ -1,0 +1,44 @@
+#include "kernels/cuda/tensor_map.h"
+
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+
+#include "base/error.h"
+
+namespace tandem::cuda {
+namespace {
+
+/// The driver's function, found at run time: programs then start on machines without a driver.
+PFN_cuTensorMapEncodeTiled_v12000 find_encode() {
+  constexpr unsigned kVersion = 12000;  // of CUDA, where the function appeared
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                            kVersion, cudaEnableDefault, &found);
+  if (code != cudaSuccess || found != cudaDriverEntryPointSuccess || function == nullptr)
+    throw Error(ErrorKind::device, "cuda",
+                "the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12.0");
+  return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+}
+
+}  // namespace
+
+CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape) {
+  static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
+  constexpr uint32_t kDense[5] = {1, 1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult code =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<uint32_t>(shape.rank),
+             const_cast<void*>(base), shape.size, shape.stride_bytes + 1, shape.box, kDense,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (code != CUDA_SUCCESS)
+    throw Error::make(ErrorKind::device, "cuda",
+                      "a tensor of rank {} ({} x {}, box {} x {}) cannot be described "
+                      "to the copy engine: error {}",
+                      shape.rank, shape.size[0], shape.size[1], shape.box[0], shape.box[1],
+                      static_cast<int>(code));
+  return map;
+}
+
+}  // namespace tandem::cuda
