@@ -4,6 +4,7 @@
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/embed/fill_random_cuda.h"
 #include "kernels/ffn/silu_mul_cuda.h"
+#include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/norm/rms_norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 
@@ -11,6 +12,7 @@ namespace tandem {
 
 const CudaTable& cuda_table() {
   static constexpr CudaTable table{
+      .attention_many_rows = attention_many_rows_cuda,
       .rms_norm = rms_norm_cuda,
       .silu_mul = silu_mul_cuda,
       .rope_kv = rope_kv_cuda,

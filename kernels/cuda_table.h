@@ -4,6 +4,7 @@
 #include "kernels/embed/fill_random.h"
 #include "kernels/embed/gather_rows.h"
 #include "kernels/ffn/silu_mul.h"
+#include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page_cuda.h"
 #include "kernels/rope/rope.h"
@@ -14,6 +15,7 @@ namespace tandem {
 /// those of the CPU with pointers into device memory; a call puts its work on the stream and
 /// returns.
 struct CudaTable {
+  void (*attention_many_rows)(const AttentionParams&, const AttentionRows&, Stream);
   void (*rms_norm)(const RmsNormParams&, Stream);
   void (*silu_mul)(const SiluMulParams&, Stream);
   void (*rope_kv)(const RopeKvParams&, Stream);

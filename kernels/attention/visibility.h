@@ -1,6 +1,7 @@
 #pragma once
 // Which keys of a page a row sees, as a 64-bit word, and the same question for a run of rows at
-// once. Everything that evaluates the rule of AttentionParams in optimised code does it here.
+// once. Everything that evaluates the rule of AttentionParams in optimised code does it here; the
+// functions are constexpr so that CUDA code may call them.
 #include "kernels/attention/attention.h"
 
 namespace tandem {
@@ -13,18 +14,18 @@ struct Sequence {
   int key_lo;  // the stricter of the call's and the sequence's
 };
 
-inline Sequence sequence_of(const AttentionParams& p, int s) {
+constexpr Sequence sequence_of(const AttentionParams& p, int s) {
   const int own = p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s];
   return {p.page_table + static_cast<size_t>(s) * static_cast<size_t>(p.max_pages), p.row_begin[s],
           p.row_begin[s + 1] - p.row_begin[s], p.base[s], own > p.key_lo ? own : p.key_lo};
 }
 
-inline int position(const AttentionParams& p, const Sequence& s, int row) {
+constexpr int position(const AttentionParams& p, const Sequence& s, int row) {
   return p.tree_mask != nullptr ? p.pos[s.first_row + row] : s.base + row;
 }
 
 /// Bits of the slots [begin, end) within the page that starts at slot `page_begin`.
-inline uint64_t bits_between(int page_begin, int begin, int end) {
+constexpr uint64_t bits_between(int page_begin, int begin, int end) {
   const int lo = begin > page_begin ? begin - page_begin : 0;
   const int hi = end < page_begin + kPageTokens ? end - page_begin : kPageTokens;
   if (lo >= hi) return 0;
@@ -32,7 +33,7 @@ inline uint64_t bits_between(int page_begin, int begin, int end) {
 }
 
 /// Keys of page `page` that row `row` of the sequence sees: bit t = slot 64 * page + t.
-inline uint64_t visible_keys(const AttentionParams& p, const Sequence& s, int row, int page) {
+constexpr uint64_t visible_keys(const AttentionParams& p, const Sequence& s, int row, int page) {
   const int first = page * kPageTokens, x = position(p, s, row);
   const bool tree = p.tree_mask != nullptr;
   const int end = tree ? s.base : s.base + row + 1;  // slots whose position is the slot itself
@@ -58,7 +59,7 @@ enum class Seen : uint8_t { none, some, all };
 
 /// What the rows [row_begin, row_last] see of a page, without asking each: `some` may stand for
 /// either of the others, which are certain.
-inline Seen page_seen(const AttentionParams& p, const Sequence& s, int row_begin, int row_last,
+constexpr Seen page_seen(const AttentionParams& p, const Sequence& s, int row_begin, int row_last,
                       int page) {
   const int first = page * kPageTokens, last = first + kPageTokens - 1;
   if (p.tree_mask != nullptr && (p.window > 0 || last >= s.base)) return Seen::some;

@@ -180,6 +180,53 @@ float AttentionCase::out(size_t i) const {
                                        : to_float(reinterpret_cast<const bf16*>(out_.data())[i]);
 }
 
+Tolerance tolerance(const AttentionSpec& s, int n_keys) {
+  const double score = 8 * std::sqrt(static_cast<double>(s.d)),
+               sum = std::sqrt(static_cast<double>(n_keys));
+  const double f32 = 4 * 0x1p-24 * (score + sum);
+  if (s.dtype == DType::f32) return {f32, f32};
+  // bf16: p is rounded (2^-9) and 2^x is good to 7.6e-5 in numerator and denominator alike; out is
+  // rounded once more (2^-9) unless it is f32.
+  const double exp2 = 2 * 7.6e-5, p = 0x1p-9, out = s.out_dtype == DType::bf16 ? 0x1p-9 : 0.0;
+  return {f32 + exp2 + p + out, f32 + exp2};
+}
+
+std::set<int> rows_to_check(const AttentionSpec& s) {
+  std::set<int> rows;
+  int first = 0;
+  for (const SeqShape& q : s.seqs) {
+    for (int i : {0, 1, q.rows / 3, q.rows / 2, q.rows - 2, q.rows - 1})
+      if (i >= 0 && i < q.rows) rows.insert(first + i);
+    first += q.rows;
+  }
+  return rows;
+}
+
+void apply_mask(AttentionSpec& s, int kind) {
+  switch (kind) {
+    case 1:
+      s.window = 100, s.sinks = 4;
+      break;
+    case 2:
+      s.tree = true;
+      break;
+    case 3:
+      s.window = 65;
+      break;
+    case 4:
+      s.key_lo = 40, s.key_hi = 700;
+      break;
+    case 5:
+      s.tree = true, s.window = 30, s.sinks = 70;
+      break;
+    case 6:
+      s.window = 1, s.sinks = 1;
+      break;
+    default:
+      break;
+  }
+}
+
 void run_attention(const AttentionKernel& kernel, const AttentionParams& p, int threads) {
   int tokens = 0;
   for (int s = 0; s < p.n_seqs; ++s)

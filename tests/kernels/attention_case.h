@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,21 @@ class AttentionCase {
   std::vector<int32_t> table_, row_begin_, base_, pos_;
   std::vector<uint64_t> mask_;
 };
+
+/// Bounds of |variant - reference|. Values are at most 1 in magnitude and scores about 8, and
+/// rounding errors of a chain of n operations add up like a random walk, sqrt(n) units of 2^-24:
+/// the score has d of them (each of the score's size), the sums over keys one a key. A factor of 4
+/// covers the worst of the many values compared.
+struct Tolerance {
+  double out, lse;
+};
+Tolerance tolerance(const AttentionSpec& s, int n_keys);
+/// Rows whose reference is computed: the ends of the batch and of every sequence, and some between.
+std::set<int> rows_to_check(const AttentionSpec& s);
+/// Masks by number, 0 to 6: none, window and sinks, tree, window, a range of keys, a tree with both, and
+/// a window of the row itself.
+inline constexpr int kMasks = 7;
+void apply_mask(AttentionSpec& s, int kind);
 
 /// Runs any parameters with memory for the workspace taken for the call.
 void run_attention(const AttentionKernel& kernel, const AttentionParams& p, int threads);

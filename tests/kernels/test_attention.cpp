@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <set>
 
 #include "attention_case.h"
 #include "base/convert.h"
@@ -15,36 +14,6 @@ using namespace tandem::test;
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-/// Bounds of |variant - reference|. Values are at most 1 in magnitude and scores about 8, and
-/// rounding errors of a chain of n operations add up like a random walk, sqrt(n) units of 2^-24:
-/// the score has d of them (each of the score's size), the sums over keys one a key. A factor of 4
-/// covers the worst of the many values compared.
-struct Tolerance {
-  double out, lse;
-};
-Tolerance tolerance(const AttentionSpec& s, int n_keys) {
-  const double score = 8 * std::sqrt(static_cast<double>(s.d)),
-               sum = std::sqrt(static_cast<double>(n_keys));
-  const double f32 = 4 * 0x1p-24 * (score + sum);
-  if (s.dtype == DType::f32) return {f32, f32};
-  // bf16: p is rounded (2^-9) and 2^x is good to 7.6e-5 in numerator and denominator alike; out is
-  // rounded once more (2^-9) unless it is f32.
-  const double exp2 = 2 * 7.6e-5, p = 0x1p-9, out = s.out_dtype == DType::bf16 ? 0x1p-9 : 0.0;
-  return {f32 + exp2 + p + out, f32 + exp2};
-}
-
-/// Rows whose reference is computed: the ends of the batch and of every sequence, and some between.
-std::set<int> rows_to_check(const AttentionSpec& s) {
-  std::set<int> rows;
-  int first = 0;
-  for (const SeqShape& q : s.seqs) {
-    for (int i : {0, 1, q.rows / 3, q.rows / 2, q.rows - 2, q.rows - 1})
-      if (i >= 0 && i < q.rows) rows.insert(first + i);
-    first += q.rows;
-  }
-  return rows;
-}
 
 void check_against_reference(const AttentionSpec& spec, const AttentionVariant& variant,
                              int threads) {
@@ -94,32 +63,6 @@ constexpr std::array kDims = {64, 128, 80, 32, 96, 256};
 constexpr std::array kGroups = {1, 3, 4, 7};
 constexpr std::array kLengths = {1, 63, 64, 65, 1023, 1024, 1025, 3000};
 constexpr std::array kRows = {1, 2, 5, 16, 17, 64, 200};
-
-/// Masks of the grid, by number.
-void apply_mask(AttentionSpec& s, int kind) {
-  switch (kind) {
-    case 1:
-      s.window = 100, s.sinks = 4;
-      break;
-    case 2:
-      s.tree = true;
-      break;
-    case 3:
-      s.window = 65;
-      break;
-    case 4:
-      s.key_lo = 40, s.key_hi = 700;
-      break;
-    case 5:
-      s.tree = true, s.window = 30, s.sinks = 70;
-      break;
-    case 6:
-      s.window = 1, s.sinks = 1;
-      break;
-    default:
-      break;
-  }
-}
 
 void check_grid(DType dtype) {
   for (const AttentionVariant& variant : attention_variants(dtype)) {

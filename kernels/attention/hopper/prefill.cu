@@ -1,0 +1,96 @@
+#include "kernels/attention/hopper/prefill.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/attention/hopper/prefill.cuh"
+#include "kernels/cuda/tensor_map.h"
+
+namespace tandem::hopper {
+namespace {
+
+int device_attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&value, which, device);
+  return value;
+}
+
+Packing packing(const AttentionParams& p, const AttentionRows& rows) {
+  const auto group = static_cast<unsigned>(p.n_heads / p.n_kv_heads);
+  const bool whole = std::has_single_bit(group) && group <= 64;
+  const int shift = whole ? std::countr_zero(group) : 0;
+  const int head_blocks = p.n_heads >> shift;
+  // Keys and values of the head blocks side by side: under half of the 60 MB of L2, since blocks
+  // that run late still read the earlier ones, and each half of L2 keeps copies of the other's
+  // lines.
+  constexpr int64_t kSharedBytes = 24 << 20;
+  const int64_t bytes = int64_t{4} * rows.max_tokens * p.head_dim;  // of K and V of one head
+  const int64_t fit = std::max<int64_t>(1, kSharedBytes / std::max<int64_t>(1, bytes));
+  return {shift, head_blocks, static_cast<int>(std::min<int64_t>(fit, head_blocks))};
+}
+
+/// The pool's pages as one long matrix of rows. How many there are is not known here; the page
+/// table never asks for more than there are.
+CUtensorMap pool_map(const void* pool, int d) {
+  constexpr uint64_t kRows = 0x7fffffc0;  // coordinates are 32 bits with a sign
+  return cuda::tensor_map_bf16(pool, {.rank = 2,
+                                      .size = {static_cast<uint64_t>(d), kRows},
+                                      .stride_bytes = {0, static_cast<uint64_t>(d) * 2},
+                                      .box = {64, kPageTokens}});
+}
+
+CUtensorMap query_map(const AttentionParams& p, const AttentionRows& rows, int shift) {
+  const auto d = static_cast<uint64_t>(p.head_dim), heads = static_cast<uint64_t>(p.n_heads);
+  return cuda::tensor_map_bf16(p.q, {.rank = 3,
+                                     .size = {d, heads, static_cast<uint64_t>(rows.n_rows)},
+                                     .stride_bytes = {0, d * 2, heads * d * 2},
+                                     .box = {64, 1u << shift, 64u >> shift}});
+}
+
+template <int kDim, class Out>
+void launch(const AttentionParams& p, const AttentionRows& rows, cudaStream_t stream) {
+  using Shape = TileShape<kDim>;
+  const Packing pack = packing(p, rows);
+  const PrefillMaps maps = {query_map(p, rows, pack.shift), pool_map(p.k_pool, kDim),
+                            pool_map(p.v_pool, kDim)};
+  const auto kernel = prefill_kernel<kDim, Out>;
+  constexpr int kBytes = sizeof(TileMemory<kDim>) + 1024;  // room to align it
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const int rows_a_tile = Shape::kQueries >> pack.shift;
+  const int64_t most_a_seq = (rows.max_rows_a_seq + rows_a_tile - 1) / rows_a_tile;
+  const int64_t most =
+      std::min<int64_t>(most_a_seq * p.n_seqs, rows.n_rows / rows_a_tile + p.n_seqs) *
+      pack.head_blocks;
+  const auto blocks = static_cast<unsigned>(
+      std::min<int64_t>(most, device_attribute(cudaDevAttrMultiProcessorCount)));
+  kernel<<<blocks, Shape::kThreads, kBytes, stream>>>(maps, p, pack);
+}
+
+}  // namespace
+
+bool prefill_supported(const AttentionParams& p) {
+  const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  return p.dtype == DType::bf16 && (p.head_dim == 64 || p.head_dim == 128) &&
+         p.tree_mask == nullptr && aligned(p.q) && aligned(p.k_pool) && aligned(p.v_pool) &&
+         aligned(p.out) && device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+}
+
+void prefill(const AttentionParams& all, const AttentionRows& rows, Stream stream) {
+  for (int first = 0; first < all.n_seqs; first += kMaxSeqs) {
+    AttentionParams p = all;
+    p.n_seqs = std::min(all.n_seqs - first, kMaxSeqs);
+    p.page_table += static_cast<int64_t>(first) * p.max_pages;
+    p.row_begin += first;
+    p.base += first;
+    if (p.seq_key_lo != nullptr) p.seq_key_lo += first;
+    const auto on = static_cast<cudaStream_t>(stream.handle);
+    const bool half = p.out_dtype == DType::bf16;
+    if (p.head_dim == 128)
+      half ? launch<128, __nv_bfloat16>(p, rows, on) : launch<128, float>(p, rows, on);
+    else
+      half ? launch<64, __nv_bfloat16>(p, rows, on) : launch<64, float>(p, rows, on);
+  }
+}
+
+}  // namespace tandem::hopper
