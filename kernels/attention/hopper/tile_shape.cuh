@@ -13,29 +13,31 @@ template <int kDim>
 struct TileShape {
   static_assert(kDim == 64 || kDim == 128, "a head is one or two rows of 128 bytes");
   // Registers of a computing thread: scores 64, sums kDim / 2, probabilities 32, about 40 others.
-  // Two groups may have 240, three 160. The third hides more of the softmax, whose share is twice
-  // as large at d 64 as at d 128.
+  // Two groups may have 232 beside the copying one's 40, three 160. The third hides more of the
+  // softmax, whose share is twice as large at d 64 as at d 128.
   static constexpr int kGroups = kDim == 128 ? 2 : 3;
-  static constexpr int kComputeRegisters = kDim == 128 ? 240 : 160;
-  static constexpr int kCopyRegisters = kDim == 128 ? 24 : 32;
+  static constexpr int kComputeRegisters = kDim == 128 ? 232 : 160;
+  static constexpr int kCopyRegisters = kDim == 128 ? 40 : 32;
   static constexpr int kThreads = (kGroups + 1) * cuda::kWarpgroup;
   static constexpr int kQueries = 64 * kGroups;
   static constexpr int kColumns = kDim / 64;           // blocks of 64 columns, 128 bytes wide
   static constexpr int kStages = kDim == 128 ? 2 : 4;  // tiles of K, and of V, in flight
+  static constexpr int kQueryStages = 2;  // the next tile's queries are there when one ends
   static constexpr int kTileBytes = kKeys * kDim * 2;
-  static constexpr int kQueryBytes = 64 * kDim * 2;  // of one group
+  static constexpr int kQueryBytes = kQueries * kDim * 2;
 };
 
 /// Tiles are [block of 64 columns][row][64], each row of 128 bytes swizzled.
 template <int kDim>
 struct alignas(1024) TileMemory {
   using Shape = TileShape<kDim>;
-  __nv_bfloat16 q[Shape::kGroups][Shape::kColumns][64 * 64];
+  __nv_bfloat16 q[Shape::kQueryStages][Shape::kGroups][Shape::kColumns][64 * 64];
   __nv_bfloat16 k[Shape::kStages][Shape::kColumns][kKeys * 64];
   __nv_bfloat16 v[Shape::kStages][Shape::kColumns][kKeys * 64];
-  cuda::Barrier q_full[Shape::kGroups], q_empty[Shape::kGroups];
+  cuda::Barrier q_full[Shape::kQueryStages], q_empty[Shape::kQueryStages];
   cuda::Barrier k_full[Shape::kStages], k_empty[Shape::kStages];
   cuda::Barrier v_full[Shape::kStages], v_empty[Shape::kStages];
+  Work work[Shape::kQueryStages];
   int tiles_before[kMaxSeqs + 1];
 
   __device__ static TileMemory& at(unsigned char* memory) {
@@ -44,9 +46,9 @@ struct alignas(1024) TileMemory {
   }
   __device__ void init_barriers() {
     constexpr unsigned kWarps = 4;  // of a group; one thread of each frees what it has read
-    for (int g = 0; g < Shape::kGroups; ++g) {
-      q_full[g].init(1);
-      q_empty[g].init(kWarps);
+    for (int s = 0; s < Shape::kQueryStages; ++s) {
+      q_full[s].init(1);
+      q_empty[s].init(kWarps * Shape::kGroups);
     }
     for (int s = 0; s < Shape::kStages; ++s) {
       k_full[s].init(1);
