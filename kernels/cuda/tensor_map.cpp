@@ -41,4 +41,12 @@ CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape) {
   return map;
 }
 
+CUtensorMap swizzled_map(const void* matrix, int64_t rows, int columns, int box_rows) {
+  const auto width = static_cast<uint64_t>(columns);
+  return tensor_map_bf16(matrix, {.rank = 2,
+                                  .size = {width, static_cast<uint64_t>(rows)},
+                                  .stride_bytes = {0, width * 2},
+                                  .box = {64, static_cast<uint32_t>(box_rows)}});
+}
+
 }  // namespace tandem::cuda

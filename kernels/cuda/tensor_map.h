@@ -21,4 +21,7 @@ struct TensorShape {
 /// driver is too old, or refuses the shape
 CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape);
 
+/// The same of a dense matrix [rows, columns] for boxes of box_rows rows.
+CUtensorMap swizzled_map(const void* matrix, int64_t rows, int columns, int box_rows);
+
 }  // namespace tandem::cuda

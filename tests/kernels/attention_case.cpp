@@ -231,8 +231,8 @@ void run_attention(const AttentionKernel& kernel, const AttentionParams& p, int 
   int tokens = 0;
   for (int s = 0; s < p.n_seqs; ++s)
     tokens = std::max(tokens, p.base[s] + p.row_begin[s + 1] - p.row_begin[s]);
-  const AttentionBounds bounds{p.n_seqs,    p.row_begin[p.n_seqs], tokens, p.n_heads,
-                               p.n_kv_heads, p.head_dim,            threads};
+  const AttentionBounds bounds{
+      p.n_seqs, p.row_begin[p.n_seqs], tokens, p.n_heads, p.n_kv_heads, p.head_dim, threads};
   const size_t bytes = (attention_workspace_bytes(bounds) + 63) / 64 * 64;
   const std::unique_ptr<void, decltype(&std::free)> workspace(std::aligned_alloc(64, bytes),
                                                               std::free);

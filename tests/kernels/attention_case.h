@@ -71,8 +71,8 @@ struct Tolerance {
 Tolerance tolerance(const AttentionSpec& s, int n_keys);
 /// Rows whose reference is computed: the ends of the batch and of every sequence, and some between.
 std::set<int> rows_to_check(const AttentionSpec& s);
-/// Masks by number, 0 to 6: none, window and sinks, tree, window, a range of keys, a tree with both, and
-/// a window of the row itself.
+/// Masks by number, 0 to 6: none, window and sinks, tree, window, a range of keys, a tree with
+/// both, and a window of the row itself.
 inline constexpr int kMasks = 7;
 void apply_mask(AttentionSpec& s, int kind);
 

@@ -33,11 +33,8 @@ Packing packing(const AttentionParams& p, const AttentionRows& rows) {
 /// The pool's pages as one long matrix of rows. How many there are is not known here; the page
 /// table never asks for more than there are.
 CUtensorMap pool_map(const void* pool, int d) {
-  constexpr uint64_t kRows = 0x7fffffc0;  // coordinates are 32 bits with a sign
-  return cuda::tensor_map_bf16(pool, {.rank = 2,
-                                      .size = {static_cast<uint64_t>(d), kRows},
-                                      .stride_bytes = {0, static_cast<uint64_t>(d) * 2},
-                                      .box = {64, kPageTokens}});
+  constexpr int64_t kRows = 0x7fffffc0;  // coordinates are 32 bits with a sign
+  return cuda::swizzled_map(pool, kRows, d, kPageTokens);
 }
 
 CUtensorMap query_map(const AttentionParams& p, const AttentionRows& rows, int shift) {
