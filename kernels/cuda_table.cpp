@@ -23,6 +23,10 @@ const CudaTable& cuda_table() {
       .gather_rows = gather_rows_cuda,
       .copy_page = copy_page_cuda,
       .move_tokens = move_tokens_cuda,
+      .attention_few_rows = attention_few_rows_cuda,
+      .attention_few_rows_workspace_bytes = attention_few_rows_workspace_bytes,
+      .attention_few_rows_counter_bytes = attention_few_rows_counter_bytes,
+      .merge_states = merge_states_cuda,
   };
   return table;
 }

@@ -5,6 +5,7 @@
 #include "kernels/embed/gather_rows.h"
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/attention/attention_prefill_cuda.h"
+#include "kernels/attention/attention_cuda.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page_cuda.h"
 #include "kernels/rope/rope.h"
@@ -26,6 +27,10 @@ struct CudaTable {
   void (*gather_rows)(const GatherRowsParams&, Stream);
   void (*copy_page)(const CopyPageParams&, Stream);
   void (*move_tokens)(const MoveTokensParams&, Stream);
+  void (*attention_few_rows)(const AttentionParams&, const AttentionLaunch&, Stream);
+  size_t (*attention_few_rows_workspace_bytes)(const AttentionFewRowsBounds&);
+  size_t (*attention_few_rows_counter_bytes)(const AttentionFewRowsBounds&);
+  void (*merge_states)(const MergeStatesParams&, int n_rows, Stream);
 };
 
 /// errors   kind device in a build without CUDA

@@ -1,0 +1,43 @@
+#pragma once
+#include "kernels/attention/attention.h"
+
+namespace tandem {
+
+/// What the host knows of a call when it captures it. The grid follows from this and the
+/// parameters' n_seqs alone; everything else is read from device memory when the kernel runs.
+struct AttentionLaunch {
+  int max_rows_a_seq;
+  int max_tokens;   // of one sequence, new rows included
+  void* counters;   // zero before the first call; every call leaves them zero
+  void* workspace;  // 256-byte aligned; holds nothing between calls
+};
+
+/// What bounds the calls that share counters and workspace.
+struct AttentionFewRowsBounds {
+  int max_seqs, max_rows_a_seq, max_tokens;
+  int n_heads, n_kv_heads, head_dim;
+};
+
+/// Bytes of workspace and of counters for any call within the bounds on the current device. They do
+/// not shrink when a bound grows.
+size_t attention_few_rows_workspace_bytes(const AttentionFewRowsBounds&);
+size_t attention_few_rows_counter_bytes(const AttentionFewRowsBounds&);
+
+/// Attention of few rows a sequence (decode, verify) on a GPU: the contract of attention.h with
+/// pointers into device memory. In a tree, no row's position lies before its sequence's base.
+/// layout   16-byte aligned q, out and pools with head_dim 64 or 128 and bf16 take the fast kernel
+/// numerics bf16: as attention.h, p rounded to bf16. The keys of a sequence are divided by rules
+/// that know
+///          its own length and the shape of the launch alone, and merged in their order: the same
+///          bits on every run and whatever the other sequences hold
+/// cost     reads the pages that some row may see once for every 64 queries (row x head of a KV
+/// group) errors   kind device: the driver refuses to describe the pools
+void attention_few_rows_cuda(const AttentionParams&, const AttentionLaunch&, Stream);
+
+/// Most parts that merge_states_cuda takes.
+inline constexpr int kMaxMergeParts = 64;
+/// merge_states on a GPU, rows [0, n_rows). The two arrays of pointers lie in host memory and point
+/// to device memory; they are copied before the call returns.
+void merge_states_cuda(const MergeStatesParams&, int n_rows, Stream);
+
+}  // namespace tandem

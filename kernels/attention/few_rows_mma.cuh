@@ -1,0 +1,367 @@
+#pragma once
+// Attention of few rows in bf16 with head_dim 64 or 128. One warp brings pages of K and V into a
+// ring in shared memory; the others multiply. A working warp takes 16 queries and a part of the
+// keys of every page, so that all warps go through the pages in step and meet only when a chunk
+// ends.
+#include <algorithm>
+
+#include "kernels/attention/few_rows_state.cuh"
+#include "kernels/attention/visibility.cuh"
+#include "kernels/cuda/bulk_copy.cuh"
+
+namespace tandem {
+
+template <int kDim, int kQueryTiles>
+struct MmaShape {
+  static constexpr int kQueries = 16 * kQueryTiles;
+  static constexpr int kParts = kQueryTiles == 4 ? 2 : 4;  // of the keys of a page
+  static constexpr int kWarps = kQueryTiles * kParts;
+  static constexpr int kWorkers = kWarps * cuda::kWarp;
+  static constexpr int kThreads = kWorkers + cuda::kWarp;
+  static constexpr int kKeys = kPageTokens / kParts;    // of a warp
+  static constexpr int kHalfBytes = kPageTokens * 128;  // 64 columns of a page: 128-byte rows
+  static constexpr int kHalves = kDim / 64;
+  static constexpr int kPageBytes = kHalves * kHalfBytes;  // of K, and of V
+  static constexpr int kPitch = kDim + 8;  // floats: eight rows then fall into different banks
+  static constexpr int kMaxStages = 13;
+};
+
+constexpr unsigned kRingAlign = 1024;
+
+/// How a block's shared memory is laid out: the ring, then parts' o, then their m and l.
+struct MmaMemory {
+  int stages, o_bytes, total_bytes;
+};
+
+/// As many stages as fit beside the rest.
+template <class Shape>
+MmaMemory mma_memory(const SplitRule& rule) {
+  // 227 KiB of a block less the barriers and their like.
+  constexpr int kLimit = 227 * 1024 - 1024 - static_cast<int>(kRingAlign);
+  const int a_query = std::max(Shape::kParts * Shape::kPitch, rule.max_chunks);
+  MmaMemory m{};
+  m.o_bytes = rule.queries * a_query * static_cast<int>(sizeof(float));
+  const int rest = m.o_bytes + rule.queries * Shape::kParts * static_cast<int>(sizeof(float2));
+  m.stages = std::min((kLimit - rest) / (2 * Shape::kPageBytes), Shape::kMaxStages);
+  m.total_bytes = m.stages * 2 * Shape::kPageBytes + rest + static_cast<int>(kRingAlign);
+  return m;
+}
+
+namespace mma_detail {
+
+template <int kDim, int kQueryTiles>
+class Worker {
+  using Shape = MmaShape<kDim, kQueryTiles>;
+  static constexpr int kKeyTiles = Shape::kKeys / 8, kDimTiles = kDim / 8, kSteps = kDim / 16;
+
+ public:
+  __device__ Worker(const AttentionParams& p, int warp)
+      : p_(p),
+        lane_(threadIdx.x % cuda::kWarp),
+        tile_(warp % kQueryTiles),
+        part_(warp / kQueryTiles),
+        to_log2_(p.scale * 1.44269504088896341f) {
+    // Rows of 128 bytes: the piece of 16 bytes that a lane loads lies at its number ^ (row % 8).
+    const int in_tile = lane_ % 8, which = lane_ / 8;
+    k_row_ = part_ * Shape::kKeys + which / 2 * 8 + in_tile;
+    k_piece_ = which % 2;
+    v_row_ = part_ * Shape::kKeys + which % 2 * 8 + in_tile;
+    v_piece_ = which / 2;
+    swizzle_ = in_tile;
+  }
+
+  /// Loads the queries of a pair; rows behind the last one are zero.
+  __device__ void load_queries(const SeqView& v, const Chunk& k, int first_query, int n_queries) {
+    const int group = p_.n_heads / p_.n_kv_heads, t = lane_ % 4;
+    live_ = tile_ * 16 < n_queries;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_tile = tile_ * 16 + half * 8 + lane_ / 4, query = first_query + in_tile;
+      row_[half] = min(query / group, v.n_rows - 1);
+      const int64_t at = static_cast<int64_t>(v.first_row + row_[half]) * p_.n_heads +
+                         k.kv_head * group + query % group;
+      const uint32_t* q =
+          reinterpret_cast<const uint32_t*>(static_cast<const __nv_bfloat16*>(p_.q) + at * kDim);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        q_[step][half] = in_tile < n_queries ? q[step * 8 + t] : 0;
+        q_[step][half + 2] = in_tile < n_queries ? q[step * 8 + t + 4] : 0;
+      }
+    }
+  }
+
+  __device__ void begin() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) m_[half] = -INFINITY, l_[half] = 0;
+#pragma unroll
+    for (int i = 0; i < kDimTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o_[i][e] = 0;
+  }
+
+  /// One page in shared memory; kMasked: some row may not see some of its keys, which start at
+  /// `first`.
+  template <bool kMasked>
+  __device__ void page(uint32_t k_page, uint32_t v_page, const SeqView& v, int first) {
+    if (!live_) return;
+    float s[kKeyTiles][4];
+    scores(s, k_page);
+    if constexpr (kMasked) {
+      // The bits of this lane's first key and of those eight further on each.
+      const int shift = part_ * Shape::kKeys + lane_ % 4 * 2;
+      const uint64_t see0 = visible_slots(p_, v, row_[0], first) >> shift;
+      const uint64_t see1 =
+          row_[1] == row_[0] ? see0 : visible_slots(p_, v, row_[1], first) >> shift;
+#pragma unroll
+      for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if ((((e < 2 ? see0 : see1) >> (i * 8 + e % 2)) & 1) == 0) s[i][e] = -INFINITY;
+    }
+    exponentials(s);
+    values<kMasked>(s, v_page, v.base + v.n_rows - first - part_ * Shape::kKeys);
+  }
+
+  /// Leaves the state in shared memory.
+  __device__ void put(const PartStates& to, int n_queries) {
+    if (!live_) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = tile_ * 16 + half * 8 + lane_ / 4, t = lane_ % 4;
+      float l = l_[half];
+      l += __shfl_xor_sync(cuda::kAllLanes, l, 1);
+      l += __shfl_xor_sync(cuda::kAllLanes, l, 2);
+      if (query >= n_queries) continue;
+      const int at = part_ * to.queries + query;
+      if (t == 0) to.ml[at] = {m_[half] * to_log2_, l};
+      float* o = to.o + at * to.pitch + t * 2;
+#pragma unroll
+      for (int i = 0; i < kDimTiles; ++i)
+        *reinterpret_cast<float2*>(o + i * 8) = {o_[i][half * 2], o_[i][half * 2 + 1]};
+    }
+  }
+
+ private:
+  __device__ uint32_t k_address(uint32_t page, int step, int pair) const {
+    const int piece = step % 4 * 2 + k_piece_;
+    return page + step / 4 * Shape::kHalfBytes + (k_row_ + pair * 16) * 128 +
+           ((piece ^ swizzle_) * 16);
+  }
+  __device__ uint32_t v_address(uint32_t page, int step, int dims) const {
+    const int piece = dims % 4 * 2 + v_piece_;
+    return page + dims / 4 * Shape::kHalfBytes + (v_row_ + step * 16) * 128 +
+           ((piece ^ swizzle_) * 16);
+  }
+
+  __device__ void scores(float (&s)[kKeyTiles][4], uint32_t k_page) const {
+    // With few keys, odd steps have sums of their own: half as long a chain of dependent products.
+    constexpr bool kTwoSums = kKeyTiles == 2;
+    float odd[kKeyTiles][4];
+#pragma unroll
+    for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[i][e] = odd[i][e] = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
+        uint32_t k[4];
+        cuda::load_tiles(k, k_address(k_page, step, pair));
+        auto& to = !kTwoSums || step % 2 == 0 ? s : odd;
+        cuda::mma_bf16(to[pair * 2], q_[step], k[0], k[1]);
+        cuda::mma_bf16(to[pair * 2 + 1], q_[step], k[2], k[3]);
+      }
+    if constexpr (kTwoSums) {
+#pragma unroll
+      for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[i][e] += odd[i][e];
+    }
+  }
+
+  /// Scores become 2^(score - m), after m, l and o have moved to the new maximum.
+  __device__ void exponentials(float (&s)[kKeyTiles][4]) {
+    float most[2] = {m_[0], m_[1]};
+#pragma unroll
+    for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) most[e / 2] = fmaxf(most[e / 2], s[i][e]);
+    float base[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      most[half] = fmaxf(most[half], __shfl_xor_sync(cuda::kAllLanes, most[half], 1));
+      most[half] = fmaxf(most[half], __shfl_xor_sync(cuda::kAllLanes, most[half], 2));
+      base[half] = most[half] == -INFINITY ? 0.0f : most[half] * to_log2_;
+    }
+    if (__any_sync(cuda::kAllLanes, most[0] > m_[0] || most[1] > m_[1])) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float shrink = cuda::exp2_fast(fmaf(m_[half], to_log2_, -base[half]));
+        l_[half] *= shrink;
+#pragma unroll
+        for (int i = 0; i < kDimTiles; ++i)
+          o_[i][half * 2] *= shrink, o_[i][half * 2 + 1] *= shrink;
+        m_[half] = most[half];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        s[i][e] = cuda::exp2_fast(fmaf(s[i][e], to_log2_, -base[e / 2]));
+        l_[e / 2] += s[i][e];
+      }
+  }
+
+  /// Adds the values, weighted. Rows of the page from `written` on were never written and may hold
+  /// NaN, which a weight of zero would not remove.
+  template <bool kMasked>
+  __device__ void values(const float (&s)[kKeyTiles][4], uint32_t v_page, int written) {
+#pragma unroll
+    for (int step = 0; step < Shape::kKeys / 16; ++step) {
+      const uint32_t p[4] = {cuda::pack_bf16(s[step * 2][0], s[step * 2][1]),
+                             cuda::pack_bf16(s[step * 2][2], s[step * 2][3]),
+                             cuda::pack_bf16(s[step * 2 + 1][0], s[step * 2 + 1][1]),
+                             cuda::pack_bf16(s[step * 2 + 1][2], s[step * 2 + 1][3])};
+      uint32_t keep[2];
+      if constexpr (kMasked) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int key = step * 16 + i * 8 + lane_ % 4 * 2;
+          keep[i] = key + 1 < written ? 0xffffffffu : (key < written ? 0x0000ffffu : 0u);
+        }
+      }
+#pragma unroll
+      for (int dims = 0; dims < kDim / 16; ++dims) {
+        uint32_t v[4];
+        cuda::load_tiles_transposed(v, v_address(v_page, step, dims));
+        if constexpr (kMasked) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
+        }
+        cuda::mma_bf16(o_[dims * 2], p, v[0], v[1]);
+        cuda::mma_bf16(o_[dims * 2 + 1], p, v[2], v[3]);
+      }
+    }
+  }
+
+  const AttentionParams& p_;
+  int lane_, tile_, part_;
+  float to_log2_;  // from products to exponents of 2
+  int k_row_, k_piece_, v_row_, v_piece_, swizzle_;
+  bool live_ = false;  // whether any of the warp's queries exists
+  int row_[2];         // of the queries lane / 4 and 8 further
+  uint32_t q_[kSteps][4];
+  float m_[2], l_[2], o_[kDimTiles][4];
+};
+
+/// Position in the ring.
+struct RingPlace {
+  int stage = 0, parity = 0;
+  __device__ void next(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+}  // namespace mma_detail
+
+/// One block: chunks that begin in its share of the pages. The grid is one block a multiprocessor.
+template <int kDim, int kQueryTiles>
+__global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
+    few_rows_mma(const __grid_constant__ FewRowsCall call, const __grid_constant__ MmaMemory memory,
+                 const __grid_constant__ CUtensorMap k_map,
+                 const __grid_constant__ CUtensorMap v_map) {
+  using Shape = MmaShape<kDim, kQueryTiles>;
+  extern __shared__ unsigned char unaligned[];
+  __shared__ cuda::SharedBarrier full[Shape::kMaxStages], empty[Shape::kMaxStages];
+  const AttentionParams& p = call.params;
+  const SplitRule& rule = call.rule;
+  const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp, lane = threadIdx.x % cuda::kWarp;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < memory.stages; ++i) {
+      full[i].init(1);
+      empty[i].init(Shape::kWarps);
+    }
+    cuda::publish_barriers();
+    cuda::prefetch_map(&k_map);
+    cuda::prefetch_map(&v_map);
+  }
+  __syncthreads();
+  mma_detail::RingPlace at;
+  // The swizzle is a function of addresses: pages begin at multiples of its period.
+  unsigned char* const shared = unaligned + (-cuda::shared_address(unaligned) & (kRingAlign - 1));
+  const uint32_t ring = cuda::shared_address(shared);
+  if (warp == Shape::kWarps) {
+    // Tiles of one pair come one after the other: only with one tile are pages read once.
+    const uint64_t policy =
+        rule.max_tiles == 1 ? cuda::read_once_policy() : cuda::read_again_policy();
+    for (ChunkWalk walk(p, rule); walk.valid(); walk.next()) {
+      const Chunk k = walk.chunk();
+      const SeenPages pages = walk.seq().pages;
+      const int32_t* table = p.page_table + static_cast<int64_t>(k.seq) * p.max_pages;
+      for (int i = k.begin; i < k.end; i += cuda::kWarp) {
+        const int mine = i + lane < k.end ? table[pages.page(i + lane)] : 0;
+        for (int j = 0; j < min(cuda::kWarp, k.end - i); ++j) {
+          const int page = __shfl_sync(cuda::kAllLanes, mine, j);
+          if (lane == 0) {
+            // A released page becomes zeros: the box lies outside the tensor.
+            const int row =
+                page < 0 ? -kPageTokens : (page * p.n_kv_heads + k.kv_head) * kPageTokens;
+            unsigned char* to = shared + at.stage * 2 * Shape::kPageBytes;
+            empty[at.stage].wait(at.parity ^ 1);
+            full[at.stage].arrive_expecting(2 * Shape::kPageBytes);
+#pragma unroll
+            for (int half = 0; half < Shape::kHalves; ++half) {
+              cuda::copy_box(to + half * Shape::kHalfBytes, &k_map, half * 64, row, full[at.stage],
+                             policy);
+              cuda::copy_box(to + Shape::kPageBytes + half * Shape::kHalfBytes, &v_map, half * 64,
+                             row, full[at.stage], policy);
+            }
+          }
+          at.next(memory.stages);
+        }
+      }
+    }
+    return;
+  }
+  mma_detail::Worker<kDim, kQueryTiles> worker(p, warp);
+  const int group = p.n_heads / p.n_kv_heads;
+  float* const o = reinterpret_cast<float*>(shared + memory.stages * 2 * Shape::kPageBytes);
+  const PartStates parts{
+      o,
+      reinterpret_cast<float2*>(reinterpret_cast<unsigned char*>(o) + memory.o_bytes),
+      o,
+      Shape::kParts,
+      rule.queries,
+      Shape::kPitch};
+  int seq = -1, kv_head = 0, tile = 0, n_queries = 0;
+  for (ChunkWalk walk(p, rule); walk.valid(); walk.next()) {
+    const Chunk k = walk.chunk();
+    const SeqView& v = walk.seq();
+    const int first_query = k.tile * Shape::kQueries;
+    if (k.seq != seq || k.kv_head != kv_head || k.tile != tile) {
+      seq = k.seq, kv_head = k.kv_head, tile = k.tile;
+      n_queries = min(v.n_rows * group - first_query, Shape::kQueries);
+      worker.load_queries(v, k, first_query, n_queries);
+    }
+    worker.begin();
+    const int row_begin = first_query / group, row_last = (first_query + n_queries - 1) / group;
+    for (int i = k.begin; i < k.end; ++i) {
+      const int first = v.pages.page(i) * kPageTokens;
+      const uint32_t k_page = ring + at.stage * 2 * Shape::kPageBytes;
+      const bool all = all_visible(p, v, row_begin, row_last, first);
+      full[at.stage].wait(at.parity);
+      if (all)
+        worker.template page<false>(k_page, k_page + Shape::kPageBytes, v, first);
+      else
+        worker.template page<true>(k_page, k_page + Shape::kPageBytes, v, first);
+      __syncwarp();
+      if (lane == 0) empty[at.stage].arrive();
+      at.next(memory.stages);
+    }
+    worker.put(parts, n_queries);
+    finish_chunk<Shape::kWorkers, 4>(call, v, k, n_queries, parts, static_cast<int>(threadIdx.x));
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,105 @@
+#pragma once
+// Attention of few rows for any head_dim up to 256 and for f32: plain loads, products in f32.
+#include "kernels/attention/few_rows_state.cuh"
+#include "kernels/attention/visibility.cuh"
+
+namespace tandem {
+
+constexpr int kPlainThreads = 256, kPlainQueries = 16, kPlainMostDim = 256;
+
+/// Floats of shared memory: q and o of a tile, and per query the larger of scores and scales of
+/// chunks.
+inline int plain_shared_bytes(const SplitRule& rule, int d) {
+  return (2 * kPlainQueries * d + kPlainQueries * std::max(kPageTokens, rule.max_chunks)) *
+         static_cast<int>(sizeof(float));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kPlainThreads)
+    few_rows_plain(const __grid_constant__ FewRowsCall call) {
+  constexpr int kWarps = kPlainThreads / cuda::kWarp,
+                kEach = kPlainQueries * kPageTokens / kPlainThreads;
+  extern __shared__ float plain_shared[];
+  __shared__ float2 ml[kPlainQueries];
+  __shared__ float shrink[kPlainQueries];
+  __shared__ uint64_t sees[kPlainQueries];
+  const AttentionParams& p = call.params;
+  const SplitRule& rule = call.rule;
+  const int d = p.head_dim, group = p.n_heads / p.n_kv_heads,
+            thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / cuda::kWarp, lane = thread % cuda::kWarp;
+  float *q = plain_shared, *o = q + kPlainQueries * d, *score = o + kPlainQueries * d;
+  const PartStates parts{o, ml, score, 1, kPlainQueries, d};
+  const float to_log2 = p.scale * 1.44269504088896341f;
+  for (ChunkWalk walk(p, rule); walk.valid(); walk.next()) {
+    const Chunk k = walk.chunk();
+    const SeqView& v = walk.seq();
+    const int first_query = k.tile * kPlainQueries;
+    const int n_queries = min(v.n_rows * group - first_query, kPlainQueries);
+    for (int e = thread; e < kPlainQueries * d; e += kPlainThreads) {
+      const int query = first_query + e / d;
+      const int64_t at = static_cast<int64_t>(v.first_row + query / group) * p.n_heads +
+                         k.kv_head * group + query % group;
+      q[e] = e < n_queries * d ? cuda::to_float(static_cast<const T*>(p.q)[at * d + e % d]) : 0.0f;
+      o[e] = 0;
+    }
+    if (thread < kPlainQueries) ml[thread] = {-INFINITY, 0};
+    __syncthreads();
+    for (int i = k.begin; i < k.end; ++i) {
+      const int slot_page = v.pages.page(i), first = slot_page * kPageTokens;
+      const int page = p.page_table[static_cast<int64_t>(k.seq) * p.max_pages + slot_page];
+      if (page < 0) continue;
+      const int64_t from =
+          (static_cast<int64_t>(page) * p.n_kv_heads + k.kv_head) * kPageTokens * d;
+      const int written = min(v.base + v.n_rows - first, kPageTokens);
+      if (thread < n_queries)
+        sees[thread] = visible_slots(p, v, (first_query + thread) / group, first);
+      __syncthreads();
+      // A thread has one key and every fourth query.
+      const int key = thread % kPageTokens, first_q = thread / kPageTokens;
+      const T* row = static_cast<const T*>(p.k_pool) + from + static_cast<int64_t>(key) * d;
+      float dot[kEach] = {};
+      for (int c = 0; c < d; ++c) {
+        const float x = cuda::to_float(row[c]);
+#pragma unroll
+        for (int e = 0; e < kEach; ++e)
+          dot[e] = fmaf(x, q[(first_q + e * (kPlainThreads / kPageTokens)) * d + c], dot[e]);
+      }
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) {
+        const int at = first_q + e * (kPlainThreads / kPageTokens);
+        const bool seen = at < n_queries && ((sees[at] >> key) & 1) != 0;
+        score[at * kPageTokens + key] = seen ? dot[e] * to_log2 : -INFINITY;
+      }
+      __syncthreads();
+      for (int at = warp; at < kPlainQueries; at += kWarps) {
+        float* s = score + at * kPageTokens;
+        const float a = s[lane], b = s[lane + cuda::kWarp], before = ml[at].x;
+        const float m = fmaxf(before, cuda::warp_max(fmaxf(a, b))),
+                    base = m == -INFINITY ? 0.0f : m;
+        const float pa = exp2f(a - base), pb = exp2f(b - base), sum = cuda::warp_sum(pa + pb);
+        s[lane] = pa, s[lane + cuda::kWarp] = pb;
+        if (lane == 0) {
+          shrink[at] = exp2f(before - base);
+          ml[at] = {m, ml[at].y * shrink[at] + sum};
+        }
+        __syncwarp();
+      }
+      __syncthreads();
+      for (int e = thread; e < n_queries * d; e += kPlainThreads) {
+        const int at = e / d;
+        const T* value = static_cast<const T*>(p.v_pool) + from + e % d;
+        float sum = 0;
+        for (int t = 0; t < written; ++t)
+          sum = fmaf(score[at * kPageTokens + t],
+                     cuda::to_float(value[static_cast<int64_t>(t) * d]), sum);
+        o[e] = fmaf(o[e], shrink[at], sum);
+      }
+      __syncthreads();
+    }
+    finish_chunk<kPlainThreads, 1>(call, v, k, n_queries, parts, thread);
+    __syncthreads();
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,183 @@
+#pragma once
+// How attention of few rows is divided among blocks.
+//
+// A pair is a tile of queries (row x head of a KV group) with its KV head; the pages that its
+// sequence's rows may see are cut into chunks of equal length. How long they are depends on the
+// sequence's own number of pages and on the launch, never on other sequences: a chunk's state has
+// the same bits whoever computes it. All pages of all pairs laid end to end are divided evenly
+// among the blocks, and a block takes the chunks that begin in its share.
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/cuda/reduce.cuh"
+
+namespace tandem {
+
+/// The part of the division that is fixed when a call is launched.
+struct SplitRule {
+  int tile_queries;     // queries of a tile
+  int queries;          // most queries of a tile that occur
+  int max_tiles;        // of a sequence
+  int target_chunks;    // of a long sequence
+  int min_chunk_pages;  // below which a chunk costs more than it gives
+  int max_chunks;       // of any sequence
+
+  __host__ __device__ int chunk_pages(int n_pages) const {
+    const int even = (n_pages + target_chunks - 1) / target_chunks;
+    return even > min_chunk_pages ? even : min_chunk_pages;
+  }
+};
+
+/// Pages that rows of a sequence may see: [first[0], first[0] + n[0]) and [first[1], ...) in this
+/// order.
+struct SeenPages {
+  int first[2], n[2];
+  __host__ __device__ int count() const { return n[0] + n[1]; }
+  __host__ __device__ int page(int i) const {
+    return i < n[0] ? first[0] + i : first[1] + i - n[0];
+  }
+};
+
+/// One sequence as the kernels see it.
+struct SeqView {
+  int first_row, n_rows, base, key_lo, tiles;
+  SeenPages pages;
+};
+
+/// A chunk of a pair.
+struct Chunk {
+  int seq, tile, kv_head, index, n_chunks;
+  int begin, end;  // into the sequence's SeenPages
+};
+
+__device__ inline SeqView view_sequence(const AttentionParams& p, const SplitRule& rule, int s) {
+  SeqView v;
+  v.first_row = p.row_begin[s];
+  v.n_rows = p.row_begin[s + 1] - v.first_row;
+  v.base = p.base[s];
+  const int own_lo = p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s];
+  v.key_lo = max(max(p.key_lo, own_lo), 0);
+  const int group = p.n_heads / p.n_kv_heads;
+  v.tiles = (v.n_rows * group + rule.tile_queries - 1) / rule.tile_queries;
+  // Slots [key_lo, head) are sinks, [begin, end) the rest. The rows of a tree lie at any position.
+  const int n_slots = v.base + v.n_rows;
+  const bool tree = p.tree_mask != nullptr;
+  const int end = tree ? n_slots : min(n_slots, p.key_hi);
+  int head = v.key_lo, begin = v.key_lo;
+  if (p.window > 0) {
+    head = min(p.sinks, min(end, p.key_hi));
+    begin = max(begin, v.base - p.window + 1);
+  }
+  if (tree) begin = min(begin, v.base);
+  const int page_begin = begin / kPageTokens, page_end = (end + kPageTokens - 1) / kPageTokens;
+  v.pages.first[0] = v.key_lo / kPageTokens;
+  v.pages.n[0] = max(min((head + kPageTokens - 1) / kPageTokens, page_begin) - v.pages.first[0], 0);
+  if (head <= v.key_lo) v.pages.n[0] = 0;
+  v.pages.first[1] = page_begin;
+  v.pages.n[1] = end > begin ? page_end - page_begin : 0;
+  return v;
+}
+
+/// The chunks of one block, in order. All lanes of a warp hold the same walk and step together.
+class ChunkWalk {
+ public:
+  __device__ ChunkWalk(const AttentionParams& p, const SplitRule& rule) : p_(p), rule_(rule) {
+    int64_t own = 0;
+    for (int s = lane(); s < p.n_seqs; s += cuda::kWarp) own += weight(s);
+    const int64_t total = warp_total(own);
+    const int64_t blocks = gridDim.x;
+    at_ = total * blockIdx.x / blocks;
+    end_ = total * (blockIdx.x + 1) / blocks;
+    if (at_ >= end_) return;
+    seek();
+  }
+
+  __device__ bool valid() const { return at_ < end_; }
+  __device__ const SeqView& seq() const { return view_; }
+  __device__ Chunk chunk() const {
+    const int n_pages = view_.pages.count(), begin = index_ * chunk_pages_;
+    return {s_,
+            pair_ % view_.tiles,
+            pair_ / view_.tiles,
+            index_,
+            n_chunks_,
+            begin,
+            min(begin + chunk_pages_, n_pages)};
+  }
+  __device__ void next() {
+    ++index_;
+    settle();
+  }
+
+ private:
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % cuda::kWarp; }
+  __device__ static int64_t warp_total(int64_t x) {
+    for (int step = cuda::kWarp / 2; step > 0; step /= 2)
+      x += __shfl_xor_sync(cuda::kAllLanes, x, step);
+    return x;
+  }
+  /// Pages of all pairs of a sequence. One that sees nothing counts as a page: its rows are written
+  /// too.
+  __device__ int64_t weight(const SeqView& v) const {
+    return static_cast<int64_t>(v.tiles) * p_.n_kv_heads * max(v.pages.count(), 1);
+  }
+  __device__ int64_t weight(int s) const {
+    return s < p_.n_seqs ? weight(view_sequence(p_, rule_, s)) : 0;
+  }
+
+  /// Finds the sequence in which this block's share begins, and the first chunk at or behind that
+  /// point.
+  __device__ void seek() {
+    int64_t before = 0;
+    for (int first = 0;; first += cuda::kWarp) {
+      const int64_t own = weight(first + lane());
+      int64_t sum = own;
+      for (int step = 1; step < cuda::kWarp; step *= 2) {
+        const int64_t lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
+        if (lane() >= step) sum += lower;
+      }
+      const unsigned reached = __ballot_sync(cuda::kAllLanes, before + sum > at_);
+      if (reached != 0) {
+        const int found = __ffs(static_cast<int>(reached)) - 1;
+        s_ = first + found;
+        seq_begin_ = before + __shfl_sync(cuda::kAllLanes, sum - own, found);
+        break;
+      }
+      before += __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 1);
+    }
+    enter();
+    const int64_t offset = at_ - seq_begin_;
+    pair_ = static_cast<int>(offset / pair_pages_);
+    index_ = (static_cast<int>(offset % pair_pages_) + chunk_pages_ - 1) / chunk_pages_;
+    settle();
+  }
+  __device__ void enter() {
+    view_ = view_sequence(p_, rule_, s_);
+    pair_pages_ = max(view_.pages.count(), 1);
+    chunk_pages_ = rule_.chunk_pages(pair_pages_);
+    n_chunks_ = (pair_pages_ + chunk_pages_ - 1) / chunk_pages_;
+  }
+  /// Carries a chunk index that ran over into the pair and the sequence.
+  __device__ void settle() {
+    if (index_ == n_chunks_) {
+      index_ = 0;
+      ++pair_;
+    }
+    while (pair_ == view_.tiles * p_.n_kv_heads) {
+      seq_begin_ += weight(view_);
+      pair_ = 0;
+      if (++s_ >= p_.n_seqs) {
+        at_ = end_;
+        return;
+      }
+      enter();
+    }
+    at_ = seq_begin_ + static_cast<int64_t>(pair_) * pair_pages_ + index_ * chunk_pages_;
+  }
+
+  const AttentionParams& p_;
+  const SplitRule& rule_;
+  int64_t at_, end_, seq_begin_ = 0;  // in pages of all pairs
+  int s_ = 0, pair_ = 0, index_ = 0, pair_pages_ = 0, chunk_pages_ = 1, n_chunks_ = 1;
+  SeqView view_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,203 @@
+// Times attention of few rows on a GPU: bytes of K and V a second, and what verifying rows costs
+// beside decoding one. Not a test; run it by hand.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "base/convert.h"
+#include "base/rng.h"
+#include "kernels/cuda_table.h"
+#include "tensor/cuda.h"
+
+using namespace tandem;
+
+namespace {
+
+constexpr double kReadLimit = 4.52e12;  // bytes/s, measured
+constexpr int kLayers = 16;             // calls of a graph, each on pages of its own
+
+struct Memory {
+  void* at;
+  explicit Memory(size_t bytes) : at(cuda::allocate(0, std::max<size_t>(bytes, 16))) {}
+  Memory(const Memory&) = delete;
+  ~Memory() { cuda::free_memory(at); }
+};
+
+struct Setting {
+  std::string name;
+  std::vector<int> lengths;
+  int rows = 1;
+  bool tree = false;
+  int heads = 32, kv_heads = 8, d = 128;
+};
+
+/// Device memory full of random bf16 in [-1, 1).
+void fill_random(cuda::Queue& queue, void* to, size_t bytes) {
+  std::vector<bf16> block(std::min<size_t>(bytes, 8 << 20) / 2);
+  PhiloxStream stream(7, 1);
+  for (bf16& x : block) x = to_bf16(static_cast<float>(2 * stream.uniform() - 1));
+  for (size_t done = 0; done < bytes; done += block.size() * 2)
+    queue.copy_in(static_cast<char*>(to) + done, block.data(),
+                  std::min(block.size() * 2, bytes - done));
+  queue.wait();
+}
+
+template <class T>
+void put(cuda::Queue& queue, const Memory& to, const std::vector<T>& from) {
+  queue.copy_in(to.at, from.data(), from.size() * sizeof(T));
+  queue.wait();
+}
+
+/// Median seconds of a call. Its calls lie in one graph, as a decode step's do.
+double time_call(cuda::Queue& queue, const Setting& s) {
+  const int n_seqs = static_cast<int>(s.lengths.size()), rows = n_seqs * s.rows;
+  const int longest = *std::max_element(s.lengths.begin(), s.lengths.end());
+  const int max_pages = (longest + 63) / 64;
+  size_t pages = 0;
+  for (const int n : s.lengths) pages += static_cast<size_t>((n + 63) / 64);
+  const size_t page_bytes = static_cast<size_t>(s.kv_heads) * 64 * static_cast<size_t>(s.d) * 2;
+  // Copies until the working set is far larger than L2.
+  const size_t copies =
+      std::clamp<size_t>((size_t{1} << 30) / (pages * page_bytes * 2) + 1, 1, kLayers);
+  const size_t n_q = static_cast<size_t>(rows * s.heads * s.d);
+  Memory k(pages * copies * page_bytes), v(pages * copies * page_bytes), q(n_q * 2), out(n_q * 2),
+      lse(static_cast<size_t>(rows * s.heads) * 4), begin(static_cast<size_t>(n_seqs + 1) * 4),
+      base(static_cast<size_t>(n_seqs) * 4), pos(static_cast<size_t>(rows) * 4),
+      mask(static_cast<size_t>(rows) * 8),
+      tables(copies * static_cast<size_t>(n_seqs * max_pages) * 4);
+  fill_random(queue, k.at, pages * copies * page_bytes);
+  fill_random(queue, v.at, pages * copies * page_bytes);
+  fill_random(queue, q.at, n_q * 2);
+  std::vector<int32_t> order(pages * copies),
+      table(copies * static_cast<size_t>(n_seqs * max_pages), -1);
+  std::iota(order.begin(), order.end(), 0);
+  PhiloxStream stream(1, 1);
+  for (size_t i = order.size(); i > 1; --i)
+    std::swap(order[i - 1], order[stream.below(static_cast<uint32_t>(i))]);
+  size_t next = 0;
+  for (size_t c = 0; c < copies; ++c)
+    for (int i = 0; i < n_seqs; ++i)
+      for (int page = 0; page * 64 < s.lengths[static_cast<size_t>(i)]; ++page)
+        table[(c * static_cast<size_t>(n_seqs) + static_cast<size_t>(i)) *
+                  static_cast<size_t>(max_pages) +
+              static_cast<size_t>(page)] = order[next++];
+  std::vector<int32_t> begins, bases, positions;
+  std::vector<uint64_t> masks;
+  for (int i = 0; i <= n_seqs; ++i) begins.push_back(i * s.rows);
+  for (const int n : s.lengths) bases.push_back(n - s.rows);
+  for (int i = 0; i < rows; ++i) {  // a binary tree
+    const int row = i % s.rows, parent = (row - 1) / 2;
+    const size_t first = static_cast<size_t>(i - row);
+    positions.push_back(row == 0 ? bases[static_cast<size_t>(i / s.rows)]
+                                 : positions[first + static_cast<size_t>(parent)] + 1);
+    masks.push_back((row == 0 ? 0 : masks[first + static_cast<size_t>(parent)]) | uint64_t{1}
+                                                                                      << row);
+  }
+  put(queue, tables, table);
+  put(queue, begin, begins);
+  put(queue, base, bases);
+  put(queue, pos, positions);
+  put(queue, mask, masks);
+  const CudaTable& ops = cuda_table();
+  const AttentionFewRowsBounds bounds{n_seqs, s.rows, longest, s.heads, s.kv_heads, s.d};
+  const Memory workspace(ops.attention_few_rows_workspace_bytes(bounds)),
+      counters(ops.attention_few_rows_counter_bytes(bounds));
+  AttentionParams p{};
+  p.out = out.at;
+  p.lse = static_cast<float*>(lse.at);
+  p.q = q.at;
+  p.k_pool = k.at;
+  p.v_pool = v.at;
+  p.row_begin = static_cast<const int32_t*>(begin.at);
+  p.base = static_cast<const int32_t*>(base.at);
+  p.pos = static_cast<const int32_t*>(pos.at);
+  p.tree_mask = s.tree ? static_cast<const uint64_t*>(mask.at) : nullptr;
+  p.dtype = p.out_dtype = DType::bf16;
+  p.n_seqs = n_seqs;
+  p.max_pages = max_pages;
+  p.n_heads = s.heads;
+  p.n_kv_heads = s.kv_heads;
+  p.head_dim = s.d;
+  p.mask_words = 1;
+  p.scale = 1.0f / std::sqrt(static_cast<float>(s.d));
+  const cuda::Graph graph(queue, [&] {
+    for (size_t i = 0; i < kLayers; ++i) {
+      p.page_table = static_cast<const int32_t*>(tables.at) +
+                     i % copies * static_cast<size_t>(n_seqs * max_pages);
+      ops.attention_few_rows(p, {s.rows, longest, counters.at, workspace.at}, queue.stream());
+      cuda::launched("attention_few_rows", queue.stream());
+    }
+  });
+  std::vector<double> seconds;
+  cuda::Event start(true), stop(true);
+  for (int i = 0; i < 23; ++i) {
+    start.record(queue);
+    graph.launch(queue);
+    stop.record(queue);
+    stop.wait();
+    if (i >= 3) seconds.push_back(static_cast<double>(stop.ms_since(start)) * 1e-3 / kLayers);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+/// Name that a case must hold to run; empty: all.
+std::string wanted;
+
+double report(cuda::Queue& queue, const Setting& s) {
+  if (s.name.find(wanted) == std::string::npos) return 0;
+  const double seconds = time_call(queue, s);
+  double tokens = 0;
+  for (const int n : s.lengths) tokens += n;
+  const double bytes = tokens * s.kv_heads * s.d * 4;
+  fmt::print(
+      R"({{"case":"{}","heads":"{}/{}","d":{},"rows":{},"us":{:.2f},"tb_s":{:.3f},"of_limit":{:.3f}}})"
+      "\n",
+      s.name, s.heads, s.kv_heads, s.d, s.rows, seconds * 1e6, bytes / seconds * 1e-12,
+      bytes / seconds / kReadLimit);
+  std::fflush(stdout);
+  return seconds;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) wanted = argv[1];
+  if (cuda::device_count() == 0) {
+    fmt::print(stderr, "no GPU: {}\n", cuda::why_none());
+    return 77;
+  }
+  cuda::Queue queue(0);
+  const auto same = [](int n, int length) {
+    return std::vector<int>(static_cast<size_t>(n), length);
+  };
+  report(queue, {"B1 1K", same(1, 1024)});
+  report(queue, {"B1 4K", same(1, 4096)});
+  report(queue, {"B1 32K", same(1, 32768)});
+  report(queue, {"B1 96K", same(1, 98304)});
+  const double decode = report(queue, {"B32 8K", same(32, 8192)});
+  report(queue, {"B128 4K", same(128, 4096)});
+  report(queue, {"B8 4K", same(8, 4096)});
+  std::vector<int> ragged;
+  for (int i = 0; i < 32; ++i) ragged.push_back(i % 8 == 0 ? 40000 - 300 * i : 200 + 177 * i);
+  report(queue, {"B32 ragged", ragged});
+  report(queue, {"B2 32K + 2K", {32768, 2048}});
+  const double verify = report(queue, {"B32 8K tree", same(32, 8192), 5, true});
+  if (decode > 0 && verify > 0)
+    fmt::print(R"({{"case":"5 rows of a tree beside 1 row, B32 8K","ratio":{:.3f}}})"
+               "\n",
+               verify / decode);
+  report(queue, {"B32 8K tree", same(32, 8192), 16, true});
+  report(queue, {"B1 32K tree", same(1, 32768), 5, true});
+  report(queue, {"B1 32K tree", same(1, 32768), 64, true});
+  report(queue, {"B1 32K", same(1, 32768), 1, false, 32, 32, 128});
+  report(queue, {"B32 8K", same(32, 8192), 1, false, 32, 32, 128});
+  report(queue, {"B1 32K", same(1, 32768), 1, false, 32, 8, 64});
+  report(queue, {"B32 8K", same(32, 8192), 1, false, 32, 8, 64});
+  report(queue, {"B128 4K", same(128, 4096), 1, false, 32, 8, 64});
+  report(queue, {"B32 8K tree", same(32, 8192), 5, true, 32, 8, 64});
+  return 0;
+}
