@@ -91,7 +91,8 @@ void launch_mma(const FewRowsCall& call, cudaStream_t stream) {
   const MmaMemory memory = mma_memory<Shape>(call.rule);
   const auto kernel = few_rows_mma<kDim, kQueryTiles>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.total_bytes);
-  kernel<<<multiprocessors(), Shape::kThreads, memory.total_bytes, stream>>>(call, memory, k, v);
+  cuda::launch_overlapping(kernel, static_cast<unsigned>(multiprocessors()), Shape::kThreads,
+                           static_cast<size_t>(memory.total_bytes), stream, call, memory, k, v);
 }
 
 template <int kDim>

@@ -1,29 +1,32 @@
 #pragma once
-// Attention of few rows in bf16 with head_dim 64 or 128. One warp brings pages of K and V into a
-// ring in shared memory; the others multiply. A working warp takes 16 queries and a part of the
-// keys of every page, so that all warps go through the pages in step and meet only when a chunk
-// ends.
+// Attention of few rows in bf16 with head_dim 64 or 128. One warp brings K and V into a ring in
+// shared memory, in units of 16 KiB; the others multiply. A working warp takes 16 queries and every
+// kParts-th unit: large enough to keep one warp busy without waiting on its own results, and warps
+// meet only when a chunk ends.
 #include <algorithm>
 
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 namespace tandem {
 
 template <int kDim, int kQueryTiles>
 struct MmaShape {
   static constexpr int kQueries = 16 * kQueryTiles;
-  static constexpr int kParts = kQueryTiles == 4 ? 2 : 4;  // of the keys of a page
+  static constexpr int kParts = kQueryTiles == 4 ? 2 : 4;  // warps that take turns on the units
   static constexpr int kWarps = kQueryTiles * kParts;
   static constexpr int kWorkers = kWarps * cuda::kWarp;
   static constexpr int kThreads = kWorkers + cuda::kWarp;
-  static constexpr int kKeys = kPageTokens / kParts;    // of a warp
-  static constexpr int kHalfBytes = kPageTokens * 128;  // 64 columns of a page: 128-byte rows
-  static constexpr int kHalves = kDim / 64;
-  static constexpr int kPageBytes = kHalves * kHalfBytes;  // of K, and of V
+  static constexpr int kKeys = 64 * 64 / kDim;        // of a unit
+  static constexpr int kUnits = kPageTokens / kKeys;  // of a page
+  static constexpr int kHalves = kDim / 64;           // columns come by 64: rows of 128 bytes
+  static constexpr int kHalfBytes = kKeys * 128;
+  static constexpr int kUnitBytes = kHalves * kHalfBytes;  // of K, and of V
   static constexpr int kPitch = kDim + 8;  // floats: eight rows then fall into different banks
-  static constexpr int kMaxStages = 13;
+  // A stage belongs to one part, which thus sees all its phases: stages are a multiple of parts.
+  static constexpr int kMaxStages = 12;
 };
 
 constexpr unsigned kRingAlign = 1024;
@@ -42,8 +45,9 @@ MmaMemory mma_memory(const SplitRule& rule) {
   MmaMemory m{};
   m.o_bytes = rule.queries * a_query * static_cast<int>(sizeof(float));
   const int rest = m.o_bytes + rule.queries * Shape::kParts * static_cast<int>(sizeof(float2));
-  m.stages = std::min((kLimit - rest) / (2 * Shape::kPageBytes), Shape::kMaxStages);
-  m.total_bytes = m.stages * 2 * Shape::kPageBytes + rest + static_cast<int>(kRingAlign);
+  m.stages = std::min((kLimit - rest) / (2 * Shape::kUnitBytes), Shape::kMaxStages);
+  m.stages = m.stages / Shape::kParts * Shape::kParts;
+  m.total_bytes = m.stages * 2 * Shape::kUnitBytes + rest + static_cast<int>(kRingAlign);
   return m;
 }
 
@@ -59,15 +63,12 @@ class Worker {
       : p_(p),
         lane_(threadIdx.x % cuda::kWarp),
         tile_(warp % kQueryTiles),
-        part_(warp / kQueryTiles),
         to_log2_(p.scale * 1.44269504088896341f) {
-    // Rows of 128 bytes: the piece of 16 bytes that a lane loads lies at its number ^ (row % 8).
+    // Rows of 128 bytes: piece i of 16 bytes lies at i ^ (row % 8). A lane's row is the same modulo
+    // 8 in all its loads, so further pieces are reached by xor into its address.
     const int in_tile = lane_ % 8, which = lane_ / 8;
-    k_row_ = part_ * Shape::kKeys + which / 2 * 8 + in_tile;
-    k_piece_ = which % 2;
-    v_row_ = part_ * Shape::kKeys + which % 2 * 8 + in_tile;
-    v_piece_ = which / 2;
-    swizzle_ = in_tile;
+    k_offset_ = (which / 2 * 8 + in_tile) * 128 + ((which % 2) ^ in_tile) * 16;
+    v_offset_ = (which % 2 * 8 + in_tile) * 128 + ((which / 2) ^ in_tile) * 16;
   }
 
   /// Loads the queries of a pair; rows behind the last one are zero.
@@ -99,19 +100,18 @@ class Worker {
       for (int e = 0; e < 4; ++e) o_[i][e] = 0;
   }
 
-  /// One page in shared memory; kMasked: some row may not see some of its keys, which start at
-  /// `first`.
+  /// One unit in shared memory, whose keys start at slot `first`; kMasked: some row may not see
+  /// some.
   template <bool kMasked>
-  __device__ void page(uint32_t k_page, uint32_t v_page, const SeqView& v, int first) {
+  __device__ void unit(uint32_t k_unit, uint32_t v_unit, const SeqView& v, int first) {
     if (!live_) return;
     float s[kKeyTiles][4];
-    scores(s, k_page);
+    scores(s, k_unit);
     if constexpr (kMasked) {
-      // The bits of this lane's first key and of those eight further on each.
-      const int shift = part_ * Shape::kKeys + lane_ % 4 * 2;
-      const uint64_t see0 = visible_slots(p_, v, row_[0], first) >> shift;
+      const int page = first / kPageTokens * kPageTokens, shift = first - page + lane_ % 4 * 2;
+      const uint64_t see0 = visible_slots(p_, v, row_[0], page) >> shift;
       const uint64_t see1 =
-          row_[1] == row_[0] ? see0 : visible_slots(p_, v, row_[1], first) >> shift;
+          row_[1] == row_[0] ? see0 : visible_slots(p_, v, row_[1], page) >> shift;
 #pragma unroll
       for (int i = 0; i < kKeyTiles; ++i)
 #pragma unroll
@@ -119,11 +119,11 @@ class Worker {
           if ((((e < 2 ? see0 : see1) >> (i * 8 + e % 2)) & 1) == 0) s[i][e] = -INFINITY;
     }
     exponentials(s);
-    values<kMasked>(s, v_page, v.base + v.n_rows - first - part_ * Shape::kKeys);
+    values<kMasked>(s, v_unit, v.base + v.n_rows - first);
   }
 
   /// Leaves the state in shared memory.
-  __device__ void put(const PartStates& to, int n_queries) {
+  __device__ void put(const PartStates& to, int part, int n_queries) {
     if (!live_) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -132,7 +132,7 @@ class Worker {
       l += __shfl_xor_sync(cuda::kAllLanes, l, 1);
       l += __shfl_xor_sync(cuda::kAllLanes, l, 2);
       if (query >= n_queries) continue;
-      const int at = part_ * to.queries + query;
+      const int at = part * to.queries + query;
       if (t == 0) to.ml[at] = {m_[half] * to_log2_, l};
       float* o = to.o + at * to.pitch + t * 2;
 #pragma unroll
@@ -142,41 +142,21 @@ class Worker {
   }
 
  private:
-  __device__ uint32_t k_address(uint32_t page, int step, int pair) const {
-    const int piece = step % 4 * 2 + k_piece_;
-    return page + step / 4 * Shape::kHalfBytes + (k_row_ + pair * 16) * 128 +
-           ((piece ^ swizzle_) * 16);
-  }
-  __device__ uint32_t v_address(uint32_t page, int step, int dims) const {
-    const int piece = dims % 4 * 2 + v_piece_;
-    return page + dims / 4 * Shape::kHalfBytes + (v_row_ + step * 16) * 128 +
-           ((piece ^ swizzle_) * 16);
-  }
-
-  __device__ void scores(float (&s)[kKeyTiles][4], uint32_t k_page) const {
-    // With few keys, odd steps have sums of their own: half as long a chain of dependent products.
-    constexpr bool kTwoSums = kKeyTiles == 2;
-    float odd[kKeyTiles][4];
+  __device__ void scores(float (&s)[kKeyTiles][4], uint32_t k_unit) const {
 #pragma unroll
     for (int i = 0; i < kKeyTiles; ++i)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[i][e] = odd[i][e] = 0;
+      for (int e = 0; e < 4; ++e) s[i][e] = 0;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
 #pragma unroll
       for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
         uint32_t k[4];
-        cuda::load_tiles(k, k_address(k_page, step, pair));
-        auto& to = !kTwoSums || step % 2 == 0 ? s : odd;
-        cuda::mma_bf16(to[pair * 2], q_[step], k[0], k[1]);
-        cuda::mma_bf16(to[pair * 2 + 1], q_[step], k[2], k[3]);
+        cuda::load_tiles(k, ((k_unit + k_offset_) ^ (step % 4 * 32)) +
+                                step / 4 * Shape::kHalfBytes + pair * 2048);
+        cuda::mma_bf16(s[pair * 2], q_[step], k[0], k[1]);
+        cuda::mma_bf16(s[pair * 2 + 1], q_[step], k[2], k[3]);
       }
-    if constexpr (kTwoSums) {
-#pragma unroll
-      for (int i = 0; i < kKeyTiles; ++i)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) s[i][e] += odd[i][e];
-    }
   }
 
   /// Scores become 2^(score - m), after m, l and o have moved to the new maximum.
@@ -213,10 +193,10 @@ class Worker {
       }
   }
 
-  /// Adds the values, weighted. Rows of the page from `written` on were never written and may hold
+  /// Adds the values, weighted. Rows of the unit from `written` on were never written and may hold
   /// NaN, which a weight of zero would not remove.
   template <bool kMasked>
-  __device__ void values(const float (&s)[kKeyTiles][4], uint32_t v_page, int written) {
+  __device__ void values(const float (&s)[kKeyTiles][4], uint32_t v_unit, int written) {
 #pragma unroll
     for (int step = 0; step < Shape::kKeys / 16; ++step) {
       const uint32_t p[4] = {cuda::pack_bf16(s[step * 2][0], s[step * 2][1]),
@@ -234,7 +214,8 @@ class Worker {
 #pragma unroll
       for (int dims = 0; dims < kDim / 16; ++dims) {
         uint32_t v[4];
-        cuda::load_tiles_transposed(v, v_address(v_page, step, dims));
+        cuda::load_tiles_transposed(v, ((v_unit + v_offset_) ^ (dims % 4 * 32)) +
+                                           dims / 4 * Shape::kHalfBytes + step * 2048);
         if constexpr (kMasked) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
@@ -246,11 +227,11 @@ class Worker {
   }
 
   const AttentionParams& p_;
-  int lane_, tile_, part_;
-  float to_log2_;  // from products to exponents of 2
-  int k_row_, k_piece_, v_row_, v_piece_, swizzle_;
-  bool live_ = false;  // whether any of the warp's queries exists
-  int row_[2];         // of the queries lane / 4 and 8 further
+  int lane_, tile_;
+  float to_log2_;                 // from products to exponents of 2
+  uint32_t k_offset_, v_offset_;  // of a lane's first load in a unit
+  bool live_ = false;             // whether any of the warp's queries exists
+  int row_[2];                    // of the queries lane / 4 and 8 further
   uint32_t q_[kSteps][4];
   float m_[2], l_[2], o_[kDimTiles][4];
 };
@@ -258,8 +239,9 @@ class Worker {
 /// Position in the ring.
 struct RingPlace {
   int stage = 0, parity = 0;
-  __device__ void next(int stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
+  __device__ void next(int stages, int step = 1) {
+    stage += step;
+    if (stage >= stages) stage -= stages, parity ^= 1;
   }
 };
 
@@ -280,7 +262,7 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < memory.stages; ++i) {
       full[i].init(1);
-      empty[i].init(Shape::kWarps);
+      empty[i].init(kQueryTiles);
     }
     cuda::publish_barriers();
     cuda::prefetch_map(&k_map);
@@ -295,6 +277,7 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
     // Tiles of one pair come one after the other: only with one tile are pages read once.
     const uint64_t policy =
         rule.max_tiles == 1 ? cuda::read_once_policy() : cuda::read_again_policy();
+    cuda::wait_for_previous();
     for (ChunkWalk walk(p, rule); walk.valid(); walk.next()) {
       const Chunk k = walk.chunk();
       const SeenPages pages = walk.seq().pages;
@@ -303,30 +286,33 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
         const int mine = i + lane < k.end ? table[pages.page(i + lane)] : 0;
         for (int j = 0; j < min(cuda::kWarp, k.end - i); ++j) {
           const int page = __shfl_sync(cuda::kAllLanes, mine, j);
-          if (lane == 0) {
-            // A released page becomes zeros: the box lies outside the tensor.
-            const int row =
-                page < 0 ? -kPageTokens : (page * p.n_kv_heads + k.kv_head) * kPageTokens;
-            unsigned char* to = shared + at.stage * 2 * Shape::kPageBytes;
-            empty[at.stage].wait(at.parity ^ 1);
-            full[at.stage].arrive_expecting(2 * Shape::kPageBytes);
+          // A released page becomes zeros: its rows lie outside the tensor.
+          const int row = page < 0 ? -kPageTokens : (page * p.n_kv_heads + k.kv_head) * kPageTokens;
 #pragma unroll
-            for (int half = 0; half < Shape::kHalves; ++half) {
-              cuda::copy_box(to + half * Shape::kHalfBytes, &k_map, half * 64, row, full[at.stage],
-                             policy);
-              cuda::copy_box(to + Shape::kPageBytes + half * Shape::kHalfBytes, &v_map, half * 64,
-                             row, full[at.stage], policy);
+          for (int unit = 0; unit < Shape::kUnits; ++unit) {
+            if (lane == 0) {
+              unsigned char* to = shared + at.stage * 2 * Shape::kUnitBytes;
+              empty[at.stage].wait(at.parity ^ 1);
+              full[at.stage].arrive_expecting(2 * Shape::kUnitBytes);
+#pragma unroll
+              for (int half = 0; half < Shape::kHalves; ++half) {
+                cuda::copy_box(to + half * Shape::kHalfBytes, &k_map, half * 64,
+                               row + unit * Shape::kKeys, full[at.stage], policy);
+                cuda::copy_box(to + Shape::kUnitBytes + half * Shape::kHalfBytes, &v_map, half * 64,
+                               row + unit * Shape::kKeys, full[at.stage], policy);
+              }
             }
+            at.next(memory.stages);
           }
-          at.next(memory.stages);
         }
       }
     }
+    cuda::release_next();
     return;
   }
   mma_detail::Worker<kDim, kQueryTiles> worker(p, warp);
-  const int group = p.n_heads / p.n_kv_heads;
-  float* const o = reinterpret_cast<float*>(shared + memory.stages * 2 * Shape::kPageBytes);
+  const int group = p.n_heads / p.n_kv_heads, own_part = warp / kQueryTiles;
+  float* const o = reinterpret_cast<float*>(shared + memory.stages * 2 * Shape::kUnitBytes);
   const PartStates parts{
       o,
       reinterpret_cast<float2*>(reinterpret_cast<unsigned char*>(o) + memory.o_bytes),
@@ -334,7 +320,9 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
       Shape::kParts,
       rule.queries,
       Shape::kPitch};
-  int seq = -1, kv_head = 0, tile = 0, n_queries = 0;
+  at.stage = own_part;
+  int seq = -1, kv_head = 0, tile = 0, n_queries = 0, units_before = 0;
+  cuda::wait_for_previous();
   for (ChunkWalk walk(p, rule); walk.valid(); walk.next()) {
     const Chunk k = walk.chunk();
     const SeqView& v = walk.seq();
@@ -346,20 +334,26 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
     }
     worker.begin();
     const int row_begin = first_query / group, row_last = (first_query + n_queries - 1) / group;
-    for (int i = k.begin; i < k.end; ++i) {
-      const int first = v.pages.page(i) * kPageTokens;
-      const uint32_t k_page = ring + at.stage * 2 * Shape::kPageBytes;
-      const bool all = all_visible(p, v, row_begin, row_last, first);
+    // Units go round the warps without regard to chunks, states are kept by the unit's place in its
+    // chunk.
+    const int n_units = (k.end - k.begin) * Shape::kUnits;
+    const int part = (own_part - units_before) & (Shape::kParts - 1);
+    units_before += n_units;
+    for (int i = part; i < n_units; i += Shape::kParts) {
+      const int first = v.pages.page(k.begin + i / Shape::kUnits) * kPageTokens +
+                        i % Shape::kUnits * Shape::kKeys;
+      const uint32_t k_unit = ring + at.stage * 2 * Shape::kUnitBytes;
+      const bool all = all_visible(p, v, row_begin, row_last, first, Shape::kKeys);
       full[at.stage].wait(at.parity);
       if (all)
-        worker.template page<false>(k_page, k_page + Shape::kPageBytes, v, first);
+        worker.template unit<false>(k_unit, k_unit + Shape::kUnitBytes, v, first);
       else
-        worker.template page<true>(k_page, k_page + Shape::kPageBytes, v, first);
+        worker.template unit<true>(k_unit, k_unit + Shape::kUnitBytes, v, first);
       __syncwarp();
       if (lane == 0) empty[at.stage].arrive();
-      at.next(memory.stages);
+      at.next(memory.stages, Shape::kParts);
     }
-    worker.put(parts, n_queries);
+    worker.put(parts, part, n_queries);
     finish_chunk<Shape::kWorkers, 4>(call, v, k, n_queries, parts, static_cast<int>(threadIdx.x));
   }
 }

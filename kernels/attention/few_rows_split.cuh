@@ -48,13 +48,23 @@ struct Chunk {
   int begin, end;  // into the sequence's SeenPages
 };
 
-__device__ inline SeqView view_sequence(const AttentionParams& p, const SplitRule& rule, int s) {
+/// What device memory says of a sequence.
+struct SeqNumbers {
+  int first_row, end_row, base, own_lo;
+};
+
+__device__ inline SeqNumbers read_sequence(const AttentionParams& p, int s) {
+  return {p.row_begin[s], p.row_begin[s + 1], p.base[s],
+          p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s]};
+}
+
+__device__ inline SeqView view_sequence(const AttentionParams& p, const SplitRule& rule,
+                                        const SeqNumbers& x) {
   SeqView v;
-  v.first_row = p.row_begin[s];
-  v.n_rows = p.row_begin[s + 1] - v.first_row;
-  v.base = p.base[s];
-  const int own_lo = p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s];
-  v.key_lo = max(max(p.key_lo, own_lo), 0);
+  v.first_row = x.first_row;
+  v.n_rows = x.end_row - x.first_row;
+  v.base = x.base;
+  v.key_lo = max(max(p.key_lo, x.own_lo), 0);
   const int group = p.n_heads / p.n_kv_heads;
   v.tiles = (v.n_rows * group + rule.tile_queries - 1) / rule.tile_queries;
   // Slots [key_lo, head) are sinks, [begin, end) the rest. The rows of a tree lie at any position.
@@ -80,14 +90,15 @@ __device__ inline SeqView view_sequence(const AttentionParams& p, const SplitRul
 class ChunkWalk {
  public:
   __device__ ChunkWalk(const AttentionParams& p, const SplitRule& rule) : p_(p), rule_(rule) {
-    int64_t own = 0;
-    for (int s = lane(); s < p.n_seqs; s += cuda::kWarp) own += weight(s);
-    const int64_t total = warp_total(own);
-    const int64_t blocks = gridDim.x;
+    // The first sequences, one a lane, stay in registers: most batches are no larger.
+    const SeqNumbers first = read_sequence(p, min(lane(), p.n_seqs - 1));
+    const int64_t first_weight = lane() < p.n_seqs ? weight(view_sequence(p, rule, first)) : 0;
+    int64_t own = first_weight;
+    for (int s = lane() + cuda::kWarp; s < p.n_seqs; s += cuda::kWarp) own += weight_of(s);
+    const int64_t total = warp_total(own), blocks = gridDim.x;
     at_ = total * blockIdx.x / blocks;
     end_ = total * (blockIdx.x + 1) / blocks;
-    if (at_ >= end_) return;
-    seek();
+    if (at_ < end_) seek(first, first_weight);
   }
 
   __device__ bool valid() const { return at_ < end_; }
@@ -119,16 +130,16 @@ class ChunkWalk {
   __device__ int64_t weight(const SeqView& v) const {
     return static_cast<int64_t>(v.tiles) * p_.n_kv_heads * max(v.pages.count(), 1);
   }
-  __device__ int64_t weight(int s) const {
-    return s < p_.n_seqs ? weight(view_sequence(p_, rule_, s)) : 0;
+  __device__ int64_t weight_of(int s) const {
+    return s < p_.n_seqs ? weight(view_sequence(p_, rule_, read_sequence(p_, s))) : 0;
   }
 
   /// Finds the sequence in which this block's share begins, and the first chunk at or behind that
   /// point.
-  __device__ void seek() {
+  __device__ void seek(const SeqNumbers& numbers, int64_t first_weight) {
     int64_t before = 0;
     for (int first = 0;; first += cuda::kWarp) {
-      const int64_t own = weight(first + lane());
+      const int64_t own = first == 0 ? first_weight : weight_of(first + lane());
       int64_t sum = own;
       for (int step = 1; step < cuda::kWarp; step *= 2) {
         const int64_t lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
@@ -139,18 +150,21 @@ class ChunkWalk {
         const int found = __ffs(static_cast<int>(reached)) - 1;
         s_ = first + found;
         seq_begin_ = before + __shfl_sync(cuda::kAllLanes, sum - own, found);
+        const auto from = [&](int x) { return __shfl_sync(cuda::kAllLanes, x, found); };
+        const SeqNumbers kept{from(numbers.first_row), from(numbers.end_row), from(numbers.base),
+                              from(numbers.own_lo)};
+        enter(first == 0 ? kept : read_sequence(p_, s_));
         break;
       }
       before += __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 1);
     }
-    enter();
     const int64_t offset = at_ - seq_begin_;
     pair_ = static_cast<int>(offset / pair_pages_);
     index_ = (static_cast<int>(offset % pair_pages_) + chunk_pages_ - 1) / chunk_pages_;
     settle();
   }
-  __device__ void enter() {
-    view_ = view_sequence(p_, rule_, s_);
+  __device__ void enter(const SeqNumbers& numbers) {
+    view_ = view_sequence(p_, rule_, numbers);
     pair_pages_ = max(view_.pages.count(), 1);
     chunk_pages_ = rule_.chunk_pages(pair_pages_);
     n_chunks_ = (pair_pages_ + chunk_pages_ - 1) / chunk_pages_;
@@ -168,7 +182,7 @@ class ChunkWalk {
         at_ = end_;
         return;
       }
-      enter();
+      enter(read_sequence(p_, s_));
     }
     at_ = seq_begin_ + static_cast<int64_t>(pair_) * pair_pages_ + index_ * chunk_pages_;
   }

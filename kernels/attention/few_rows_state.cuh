@@ -153,10 +153,10 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
       if (c == 0) call.chunk_ml[slot + q] = {m, l};
     }
   }
-  if (k.n_chunks > 1) __threadfence();
   sync_workers<kThreads>();
   if (k.n_chunks == 1) return;
   if (thread == 0) {
+    __threadfence();  // for the whole block, which the barrier has put before it
     is_last = atomicAdd(&call.counters[pair], 1u) == static_cast<unsigned>(k.n_chunks) - 1;
     if (is_last) call.counters[pair] = 0;  // for the next call
     __threadfence();

@@ -46,9 +46,9 @@ __device__ inline uint64_t visible_slots(const AttentionParams& p, const SeqView
 /// Whether rows [row_begin, row_last] certainly see every key of the page that starts at slot
 /// `first`.
 __device__ inline bool all_visible(const AttentionParams& p, const SeqView& v, int row_begin,
-                                   int row_last, int first) {
+                                   int row_last, int first, int n_keys) {
   const bool tree = p.tree_mask != nullptr;
-  const int last = first + kPageTokens - 1;
+  const int last = first + n_keys - 1;
   if (first < v.key_lo || last >= p.key_hi) return false;
   if (last >= (tree ? v.base : v.base + row_begin + 1)) return false;
   if (p.window == 0 || last < p.sinks) return true;
