@@ -86,8 +86,8 @@ void launch_mma(const FewRowsCall& call, cudaStream_t stream) {
   // No call can tell how many pages a pool has: the map is as tall as 32-bit coordinates allow, and
   // only pages of the table are read.
   constexpr int64_t kRows = int64_t{1} << 31;
-  const CUtensorMap k = cuda::swizzled_map(call.params.k_pool, kRows, kDim, kPageTokens),
-                    v = cuda::swizzled_map(call.params.v_pool, kRows, kDim, kPageTokens);
+  const CUtensorMap k = cuda::swizzled_map(call.params.k_pool, kRows, kDim, Shape::kKeys),
+                    v = cuda::swizzled_map(call.params.v_pool, kRows, kDim, Shape::kKeys);
   const MmaMemory memory = mma_memory<Shape>(call.rule);
   const auto kernel = few_rows_mma<kDim, kQueryTiles>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.total_bytes);
@@ -109,7 +109,7 @@ void launch_mma(const FewRowsCall& call, cudaStream_t stream) {
 
 template <class T>
 void launch_plain(const FewRowsCall& call, cudaStream_t stream) {
-  const int bytes = plain_shared_bytes(call.rule, call.params.head_dim);
+  const int bytes = plain_shared_bytes(call.params.head_dim);
   cudaFuncSetAttribute(few_rows_plain<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   few_rows_plain<T><<<multiprocessors(), kPlainThreads, bytes, stream>>>(call);
 }

@@ -39,11 +39,10 @@ struct MmaMemory {
 /// As many stages as fit beside the rest.
 template <class Shape>
 MmaMemory mma_memory(const SplitRule& rule) {
-  // 227 KiB of a block less the barriers and their like.
-  constexpr int kLimit = 227 * 1024 - 1024 - static_cast<int>(kRingAlign);
-  const int a_query = std::max(Shape::kParts * Shape::kPitch, rule.max_chunks);
+  // 227 KiB of a block less what it has besides: barriers, and the weights of a join.
+  constexpr int kLimit = 227 * 1024 - 6 * 1024 - static_cast<int>(kRingAlign);
   MmaMemory m{};
-  m.o_bytes = rule.queries * a_query * static_cast<int>(sizeof(float));
+  m.o_bytes = rule.queries * Shape::kParts * Shape::kPitch * static_cast<int>(sizeof(float));
   const int rest = m.o_bytes + rule.queries * Shape::kParts * static_cast<int>(sizeof(float2));
   m.stages = std::min((kLimit - rest) / (2 * Shape::kUnitBytes), Shape::kMaxStages);
   m.stages = m.stages / Shape::kParts * Shape::kParts;
@@ -108,15 +107,19 @@ class Worker {
     float s[kKeyTiles][4];
     scores(s, k_unit);
     if constexpr (kMasked) {
-      const int page = first / kPageTokens * kPageTokens, shift = first - page + lane_ % 4 * 2;
-      const uint64_t see0 = visible_slots(p_, v, row_[0], page) >> shift;
-      const uint64_t see1 =
-          row_[1] == row_[0] ? see0 : visible_slots(p_, v, row_[1], page) >> shift;
+      // Of four lanes with the same two rows, even ones work out the first row's keys, odd ones the
+      // second's.
+      const int page = first / kPageTokens * kPageTokens;
+      const uint64_t mine = visible_slots(p_, v, lane_ % 2 == 0 ? row_[0] : row_[1], page);
+      const uint64_t other = __shfl_xor_sync(cuda::kAllLanes, mine, 1);
+      const int shift = first - page + lane_ % 4 * 2;
+      const uint64_t see[2] = {(lane_ % 2 == 0 ? mine : other) >> shift,
+                               (lane_ % 2 == 0 ? other : mine) >> shift};
 #pragma unroll
       for (int i = 0; i < kKeyTiles; ++i)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          if ((((e < 2 ? see0 : see1) >> (i * 8 + e % 2)) & 1) == 0) s[i][e] = -INFINITY;
+          if (((see[e / 2] >> (i * 8 + e % 2)) & 1) == 0) s[i][e] = -INFINITY;
     }
     exponentials(s);
     values<kMasked>(s, v_unit, v.base + v.n_rows - first);
@@ -236,13 +239,133 @@ class Worker {
   float m_[2], l_[2], o_[kDimTiles][4];
 };
 
-/// Position in the ring.
+/// Position in a ring.
 struct RingPlace {
   int stage = 0, parity = 0;
   __device__ void next(int stages, int step = 1) {
     stage += step;
     if (stage >= stages) stage -= stages, parity ^= 1;
   }
+};
+
+/// A chunk as the loading warp describes it to the others: they keep nothing of the division
+/// themselves.
+struct Item {
+  SeqView v;
+  Chunk k;
+  int n_queries;
+  bool other_queries;  // than the item before
+  bool end;            // nothing comes any more
+};
+
+/// What the warps of a block share besides the ring itself.
+template <class Shape>
+struct Mailbox {
+  static constexpr int kItems = 8;
+  cuda::SharedBarrier full[Shape::kMaxStages], empty[Shape::kMaxStages];
+  cuda::SharedBarrier item_full[kItems], item_empty[kItems];
+  int first[Shape::kMaxStages];  // slot of a unit's first key, ~slot if all rows see all its keys
+  Item items[kItems];
+};
+
+/// The loading warp: walks through the block's chunks, describes each and brings its units.
+template <class Shape>
+class Loader {
+ public:
+  __device__ Loader(const FewRowsCall& call, Mailbox<Shape>& mail, unsigned char* ring, int stages,
+                    const CUtensorMap& k_map, const CUtensorMap& v_map)
+      : call_(call),
+        p_(call.params),
+        mail_(mail),
+        ring_(ring),
+        stages_(stages),
+        lane_(static_cast<int>(threadIdx.x) % cuda::kWarp),
+        k_map_(k_map),
+        v_map_(v_map),
+        // Tiles of one pair come one after the other: only with one tile are pages read once.
+        policy_(call.rule.max_tiles == 1 ? cuda::read_once_policy() : cuda::read_again_policy()) {}
+
+  __device__ void run() {
+    for (ChunkWalk walk(p_, call_.rule); walk.valid(); walk.next()) {
+      const Chunk k = walk.chunk();
+      describe(walk.seq(), k);
+      load(walk.seq(), k);
+    }
+    wait_for_item();
+    if (lane_ == 0) {
+      mail_.items[item_.stage].end = true;
+      mail_.item_full[item_.stage].arrive();
+    }
+  }
+
+ private:
+  __device__ void wait_for_item() { mail_.item_empty[item_.stage].wait(item_.parity ^ 1); }
+
+  __device__ void describe(const SeqView& v, const Chunk& k) {
+    const int group = p_.n_heads / p_.n_kv_heads, first_query = k.tile * Shape::kQueries;
+    const int n_queries = min(v.n_rows * group - first_query, Shape::kQueries);
+    row_begin_ = first_query / group;
+    row_last_ = (first_query + n_queries - 1) / group;
+    wait_for_item();
+    if (lane_ == 0) {
+      mail_.items[item_.stage] = {
+          .v = v,
+          .k = k,
+          .n_queries = n_queries,
+          .other_queries = k.seq != seq_ || k.kv_head != kv_head_ || k.tile != tile_,
+          .end = false};
+      mail_.item_full[item_.stage].arrive();
+    }
+    seq_ = k.seq, kv_head_ = k.kv_head, tile_ = k.tile;
+    item_.next(Mailbox<Shape>::kItems);
+  }
+
+  __device__ void load(const SeqView& v, const Chunk& k) {
+    const int32_t* table = p_.page_table + static_cast<int64_t>(k.seq) * p_.max_pages;
+    for (int i = k.begin; i < k.end; i += cuda::kWarp) {
+      const int mine = i + lane_ < k.end ? table[v.pages.page(i + lane_)] : 0;
+      const int n = min(cuda::kWarp, k.end - i);
+#pragma unroll 1
+      for (int j = 0; j < n; ++j) {
+        const int page = __shfl_sync(cuda::kAllLanes, mine, j);
+        // A released page becomes zeros: its rows lie outside the tensor.
+        const int row = page < 0 ? -kPageTokens : (page * p_.n_kv_heads + k.kv_head) * kPageTokens;
+#pragma unroll 1
+        for (int unit = 0; unit < Shape::kUnits; ++unit) {
+          if (lane_ == 0)
+            bring(v, row + unit * Shape::kKeys,
+                  v.pages.page(i + j) * kPageTokens + unit * Shape::kKeys);
+          at_.next(stages_);
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+  __device__ void bring(const SeqView& v, int row, int first) {
+    const bool all = all_visible(p_, v, row_begin_, row_last_, first, Shape::kKeys);
+    cuda::SharedBarrier& full = mail_.full[at_.stage];
+    unsigned char* to = ring_ + at_.stage * 2 * Shape::kUnitBytes;
+    mail_.empty[at_.stage].wait(at_.parity ^ 1);
+    mail_.first[at_.stage] = all ? ~first : first;
+    full.arrive_expecting(2 * Shape::kUnitBytes);
+#pragma unroll
+    for (int half = 0; half < Shape::kHalves; ++half) {
+      cuda::copy_box(to + half * Shape::kHalfBytes, &k_map_, half * 64, row, full, policy_);
+      cuda::copy_box(to + Shape::kUnitBytes + half * Shape::kHalfBytes, &v_map_, half * 64, row,
+                     full, policy_);
+    }
+  }
+
+  const FewRowsCall& call_;
+  const AttentionParams& p_;
+  Mailbox<Shape>& mail_;
+  unsigned char* ring_;
+  int stages_, lane_;
+  const CUtensorMap &k_map_, &v_map_;
+  uint64_t policy_;
+  int seq_ = -1, kv_head_ = 0, tile_ = 0, row_begin_ = 0, row_last_ = 0;
+  RingPlace at_, item_;
 };
 
 }  // namespace mma_detail
@@ -254,107 +377,71 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
                  const __grid_constant__ CUtensorMap k_map,
                  const __grid_constant__ CUtensorMap v_map) {
   using Shape = MmaShape<kDim, kQueryTiles>;
+  using mma_detail::RingPlace;
   extern __shared__ unsigned char unaligned[];
-  __shared__ cuda::SharedBarrier full[Shape::kMaxStages], empty[Shape::kMaxStages];
-  const AttentionParams& p = call.params;
-  const SplitRule& rule = call.rule;
+  __shared__ mma_detail::Mailbox<Shape> mail;
   const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp, lane = threadIdx.x % cuda::kWarp;
   if (threadIdx.x == 0) {
     for (int i = 0; i < memory.stages; ++i) {
-      full[i].init(1);
-      empty[i].init(kQueryTiles);
+      mail.full[i].init(1);
+      mail.empty[i].init(kQueryTiles);
+    }
+    for (int i = 0; i < mail.kItems; ++i) {
+      mail.item_full[i].init(1);
+      mail.item_empty[i].init(Shape::kWarps);
     }
     cuda::publish_barriers();
     cuda::prefetch_map(&k_map);
     cuda::prefetch_map(&v_map);
   }
   __syncthreads();
-  mma_detail::RingPlace at;
-  // The swizzle is a function of addresses: pages begin at multiples of its period.
-  unsigned char* const shared = unaligned + (-cuda::shared_address(unaligned) & (kRingAlign - 1));
-  const uint32_t ring = cuda::shared_address(shared);
+  // The swizzle is a function of addresses: units begin at multiples of its period.
+  unsigned char* const ring = unaligned + (-cuda::shared_address(unaligned) & (kRingAlign - 1));
+  cuda::wait_for_previous();
   if (warp == Shape::kWarps) {
-    // Tiles of one pair come one after the other: only with one tile are pages read once.
-    const uint64_t policy =
-        rule.max_tiles == 1 ? cuda::read_once_policy() : cuda::read_again_policy();
-    cuda::wait_for_previous();
-    for (ChunkWalk walk(p, rule); walk.valid(); walk.next()) {
-      const Chunk k = walk.chunk();
-      const SeenPages pages = walk.seq().pages;
-      const int32_t* table = p.page_table + static_cast<int64_t>(k.seq) * p.max_pages;
-      for (int i = k.begin; i < k.end; i += cuda::kWarp) {
-        const int mine = i + lane < k.end ? table[pages.page(i + lane)] : 0;
-        for (int j = 0; j < min(cuda::kWarp, k.end - i); ++j) {
-          const int page = __shfl_sync(cuda::kAllLanes, mine, j);
-          // A released page becomes zeros: its rows lie outside the tensor.
-          const int row = page < 0 ? -kPageTokens : (page * p.n_kv_heads + k.kv_head) * kPageTokens;
-#pragma unroll
-          for (int unit = 0; unit < Shape::kUnits; ++unit) {
-            if (lane == 0) {
-              unsigned char* to = shared + at.stage * 2 * Shape::kUnitBytes;
-              empty[at.stage].wait(at.parity ^ 1);
-              full[at.stage].arrive_expecting(2 * Shape::kUnitBytes);
-#pragma unroll
-              for (int half = 0; half < Shape::kHalves; ++half) {
-                cuda::copy_box(to + half * Shape::kHalfBytes, &k_map, half * 64,
-                               row + unit * Shape::kKeys, full[at.stage], policy);
-                cuda::copy_box(to + Shape::kUnitBytes + half * Shape::kHalfBytes, &v_map, half * 64,
-                               row + unit * Shape::kKeys, full[at.stage], policy);
-              }
-            }
-            at.next(memory.stages);
-          }
-        }
-      }
-    }
+    mma_detail::Loader<Shape>(call, mail, ring, memory.stages, k_map, v_map).run();
     cuda::release_next();
     return;
   }
-  mma_detail::Worker<kDim, kQueryTiles> worker(p, warp);
-  const int group = p.n_heads / p.n_kv_heads, own_part = warp / kQueryTiles;
-  float* const o = reinterpret_cast<float*>(shared + memory.stages * 2 * Shape::kUnitBytes);
+  mma_detail::Worker<kDim, kQueryTiles> worker(call.params, warp);
+  const uint32_t first_unit = cuda::shared_address(ring);
+  float* const o = reinterpret_cast<float*>(ring + memory.stages * 2 * Shape::kUnitBytes);
   const PartStates parts{
-      o,
-      reinterpret_cast<float2*>(reinterpret_cast<unsigned char*>(o) + memory.o_bytes),
-      o,
-      Shape::kParts,
-      rule.queries,
-      Shape::kPitch};
-  at.stage = own_part;
-  int seq = -1, kv_head = 0, tile = 0, n_queries = 0, units_before = 0;
-  cuda::wait_for_previous();
-  for (ChunkWalk walk(p, rule); walk.valid(); walk.next()) {
-    const Chunk k = walk.chunk();
-    const SeqView& v = walk.seq();
-    const int first_query = k.tile * Shape::kQueries;
-    if (k.seq != seq || k.kv_head != kv_head || k.tile != tile) {
-      seq = k.seq, kv_head = k.kv_head, tile = k.tile;
-      n_queries = min(v.n_rows * group - first_query, Shape::kQueries);
-      worker.load_queries(v, k, first_query, n_queries);
-    }
+      o, reinterpret_cast<float2*>(reinterpret_cast<unsigned char*>(o) + memory.o_bytes),
+      Shape::kParts, call.rule.queries, Shape::kPitch};
+  const int own_part = warp / kQueryTiles;
+  RingPlace at{own_part}, item_at;
+  int units_before = 0;
+  for (;; item_at.next(mail.kItems)) {
+    mail.item_full[item_at.stage].wait(item_at.parity);
+    const mma_detail::Item& item = mail.items[item_at.stage];
+    if (item.end) return;
+    if (item.other_queries)
+      worker.load_queries(item.v, item.k, item.k.tile * Shape::kQueries, item.n_queries);
     worker.begin();
-    const int row_begin = first_query / group, row_last = (first_query + n_queries - 1) / group;
     // Units go round the warps without regard to chunks, states are kept by the unit's place in its
     // chunk.
-    const int n_units = (k.end - k.begin) * Shape::kUnits;
+    const int n_units = (item.k.end - item.k.begin) * Shape::kUnits;
     const int part = (own_part - units_before) & (Shape::kParts - 1);
     units_before += n_units;
+#pragma unroll 1
     for (int i = part; i < n_units; i += Shape::kParts) {
-      const int first = v.pages.page(k.begin + i / Shape::kUnits) * kPageTokens +
-                        i % Shape::kUnits * Shape::kKeys;
-      const uint32_t k_unit = ring + at.stage * 2 * Shape::kUnitBytes;
-      const bool all = all_visible(p, v, row_begin, row_last, first, Shape::kKeys);
-      full[at.stage].wait(at.parity);
-      if (all)
-        worker.template unit<false>(k_unit, k_unit + Shape::kUnitBytes, v, first);
+      const uint32_t k_unit = first_unit + at.stage * 2 * Shape::kUnitBytes;
+      mail.full[at.stage].wait(at.parity);
+      const int first = mail.first[at.stage];
+      if (first < 0)
+        worker.template unit<false>(k_unit, k_unit + Shape::kUnitBytes, item.v, ~first);
       else
-        worker.template unit<true>(k_unit, k_unit + Shape::kUnitBytes, v, first);
+        worker.template unit<true>(k_unit, k_unit + Shape::kUnitBytes, item.v, first);
       __syncwarp();
-      if (lane == 0) empty[at.stage].arrive();
+      if (lane == 0) mail.empty[at.stage].arrive();
       at.next(memory.stages, Shape::kParts);
     }
-    worker.put(parts, part, n_queries);
-    finish_chunk<Shape::kWorkers, 4>(call, v, k, n_queries, parts, static_cast<int>(threadIdx.x));
+    worker.put(parts, part, item.n_queries);
+    finish_chunk<Shape::kWorkers, kDim / cuda::kWarp>(call, item.v, item.k, item.n_queries, parts,
+                                                      static_cast<int>(threadIdx.x));
+    __syncwarp();
+    if (lane == 0) mail.item_empty[item_at.stage].arrive();
   }
 }
 

@@ -7,11 +7,9 @@ namespace tandem {
 
 constexpr int kPlainThreads = 256, kPlainQueries = 16, kPlainMostDim = 256;
 
-/// Floats of shared memory: q and o of a tile, and per query the larger of scores and scales of
-/// chunks.
-inline int plain_shared_bytes(const SplitRule& rule, int d) {
-  return (2 * kPlainQueries * d + kPlainQueries * std::max(kPageTokens, rule.max_chunks)) *
-         static_cast<int>(sizeof(float));
+/// Shared memory: q and o of a tile, and its scores of a page.
+inline int plain_shared_bytes(int d) {
+  return (2 * kPlainQueries * d + kPlainQueries * kPageTokens) * static_cast<int>(sizeof(float));
 }
 
 template <class T>
@@ -29,7 +27,7 @@ __global__ void __launch_bounds__(kPlainThreads)
             thread = static_cast<int>(threadIdx.x);
   const int warp = thread / cuda::kWarp, lane = thread % cuda::kWarp;
   float *q = plain_shared, *o = q + kPlainQueries * d, *score = o + kPlainQueries * d;
-  const PartStates parts{o, ml, score, 1, kPlainQueries, d};
+  const PartStates parts{o, ml, 1, kPlainQueries, d};
   const float to_log2 = p.scale * 1.44269504088896341f;
   for (ChunkWalk walk(p, rule); walk.valid(); walk.next()) {
     const Chunk k = walk.chunk();

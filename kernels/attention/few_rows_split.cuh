@@ -92,12 +92,16 @@ class ChunkWalk {
   __device__ ChunkWalk(const AttentionParams& p, const SplitRule& rule) : p_(p), rule_(rule) {
     // The first sequences, one a lane, stay in registers: most batches are no larger.
     const SeqNumbers first = read_sequence(p, min(lane(), p.n_seqs - 1));
+    if (p.n_seqs == 1) {  // no sums over lanes: their time shows in a short sequence's
+      enter(first);
+      share(weight(view_));
+      if (at_ < end_) begin();
+      return;
+    }
     const int64_t first_weight = lane() < p.n_seqs ? weight(view_sequence(p, rule, first)) : 0;
     int64_t own = first_weight;
     for (int s = lane() + cuda::kWarp; s < p.n_seqs; s += cuda::kWarp) own += weight_of(s);
-    const int64_t total = warp_total(own), blocks = gridDim.x;
-    at_ = total * blockIdx.x / blocks;
-    end_ = total * (blockIdx.x + 1) / blocks;
+    share(warp_total(own));
     if (at_ < end_) seek(first, first_weight);
   }
 
@@ -125,6 +129,18 @@ class ChunkWalk {
       x += __shfl_xor_sync(cuda::kAllLanes, x, step);
     return x;
   }
+  /// This block's share of `total` pages.
+  __device__ void share(int64_t total) {
+    if (total <= INT_MAX / 1024 && gridDim.x < 1024) {  // division of 64 bits is long
+      const auto pages = static_cast<unsigned>(total);
+      at_ = pages * blockIdx.x / gridDim.x;
+      end_ = pages * (blockIdx.x + 1) / gridDim.x;
+    } else {
+      at_ = total * blockIdx.x / gridDim.x;
+      end_ = total * (blockIdx.x + 1) / gridDim.x;
+    }
+  }
+
   /// Pages of all pairs of a sequence. One that sees nothing counts as a page: its rows are written
   /// too.
   __device__ int64_t weight(const SeqView& v) const {
@@ -158,9 +174,14 @@ class ChunkWalk {
       }
       before += __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 1);
     }
-    const int64_t offset = at_ - seq_begin_;
-    pair_ = static_cast<int>(offset / pair_pages_);
-    index_ = (static_cast<int>(offset % pair_pages_) + chunk_pages_ - 1) / chunk_pages_;
+    begin();
+  }
+  /// The first chunk at or behind this block's first page, in the sequence entered. Pages of one
+  /// sequence's pairs are fewer than 2^31.
+  __device__ void begin() {
+    const int offset = static_cast<int>(at_ - seq_begin_);
+    pair_ = offset / pair_pages_;
+    index_ = (offset % pair_pages_ + chunk_pages_ - 1) / chunk_pages_;
     settle();
   }
   __device__ void enter(const SeqNumbers& numbers) {

@@ -22,13 +22,12 @@ struct FewRowsCall {
 
 /// States of the parts of a block, in shared memory.
 struct PartStates {
-  float* o;      // [parts][queries][pitch]
-  float2* ml;    // [parts][queries]
-  float* scale;  // [queries][rule.max_chunks], for the join of chunks; may lie over o
+  float* o;    // [parts][queries][pitch]
+  float2* ml;  // [parts][queries]
   int parts, queries, pitch;
 };
 
-constexpr int kMostChunks = 256;  // of a pair
+constexpr int kMostChunks = 128;  // of a pair
 constexpr int kWorkBarrier = 1;   // of the threads that compute; 0 is __syncthreads
 
 template <int kThreads>
@@ -36,18 +35,40 @@ __device__ inline void sync_workers() {
   asm volatile("bar.sync %0, %1;" ::"n"(kWorkBarrier), "n"(kThreads) : "memory");
 }
 
+/// A load past L1, which may hold an older call's value.
+template <class T>
+__device__ inline T load_uncached(const void* from) {
+  if constexpr (sizeof(T) == 16) {
+    const float4 x = __ldcg(static_cast<const float4*>(from));
+    return reinterpret_cast<const T&>(x);
+  } else if constexpr (sizeof(T) == 8) {
+    const float2 x = __ldcg(static_cast<const float2*>(from));
+    return reinterpret_cast<const T&>(x);
+  } else {
+    const float x = __ldcg(static_cast<const float*>(from));
+    return reinterpret_cast<const T&>(x);
+  }
+}
+
 /// 2^(m - most), for states without keys (-inf) too.
 __device__ inline float state_weight(float m, float most) {
   return m == -INFINITY ? 0.0f : cuda::exp2_fast(m - most);
 }
 
-/// Writes one query's elements [c, c + kEach) and, with the first of them, its lse.
+/// Whose queries a pair holds.
+struct PairQueries {
+  int first_row;  // of the sequence
+  int kv_head;
+  int first, n;  // row x head of the group
+};
+
+/// Writes elements [c, c + kEach) of the pair's query q and, with the first of them, its lse.
 template <int kEach>
-__device__ void write_out(const AttentionParams& p, const SeqView& v, int kv_head, int query, int c,
+__device__ void write_out(const AttentionParams& p, const PairQueries& who, int q, int c,
                           const float (&o)[kEach], float m, float l) {
-  const int group = p.n_heads / p.n_kv_heads;
-  const int64_t at = static_cast<int64_t>(v.first_row + query / group) * p.n_heads +
-                     kv_head * group + query % group;
+  const int group = p.n_heads / p.n_kv_heads, query = who.first + q;
+  const int64_t at = static_cast<int64_t>(who.first_row + query / group) * p.n_heads +
+                     who.kv_head * group + query % group;
   const float share = l > 0 ? 1.0f / l : 0.0f;
   const int64_t first = at * p.head_dim + c;
   if (p.out_dtype == DType::f32) {
@@ -67,51 +88,67 @@ __device__ void write_out(const AttentionParams& p, const SeqView& v, int kv_hea
   if (c == 0 && p.lse != nullptr) p.lse[at] = l > 0 ? (m + log2f(l)) * kLn2 : -INFINITY;
 }
 
-/// Joins the states of all chunks of a pair in their order and writes the result.
+/// Joins the states of all chunks of a pair in their order and writes the result: one warp a query.
 template <int kThreads, int kEach>
-__device__ void join_chunks(const FewRowsCall& call, const SeqView& v, const Chunk& k, int64_t pair,
-                            int n_queries, const PartStates& parts, int thread) {
-  const SplitRule& rule = call.rule;
-  const int d = call.params.head_dim, lane = thread % cuda::kWarp;
-  const float2* ml = call.chunk_ml + pair * rule.max_chunks * rule.queries;
-  for (int q = thread / cuda::kWarp; q < n_queries; q += kThreads / cuda::kWarp) {
-    float m = -INFINITY, l = 0;
-    for (int i = lane; i < k.n_chunks; i += cuda::kWarp)
-      m = fmaxf(m, __ldcg(&ml[i * rule.queries + q]).x);
-    m = cuda::warp_max(m);
-    for (int i = lane; i < k.n_chunks; i += cuda::kWarp) {
-      const float2 state = __ldcg(&ml[i * rule.queries + q]);
-      const float w = state_weight(state.x, m);
-      parts.scale[q * rule.max_chunks + i] = w;
-      l += w * state.y;
-    }
-    l = cuda::warp_sum(l);
-    if (lane == 0) parts.ml[q] = {m, l};
-  }
-  sync_workers<kThreads>();
+__device__ __noinline__ void join_chunks(const FewRowsCall& call, PairQueries who, int64_t pair,
+                                         int n, int thread) {
+  constexpr int kWarps = kThreads / cuda::kWarp;
+  constexpr int kAhead =
+      kWarps == 4 ? 16 : 8;  // loads under way, the first before their weights are known
+  __shared__ float weights[kWarps][kMostChunks];
   struct alignas(kEach * 4) Piece {
     float at[kEach];
   };
-  const int pieces = d / kEach;
-  for (int e = thread; e < n_queries * pieces; e += kThreads) {
-    const int q = e / pieces, c = e % pieces * kEach;
-    const float* from = call.chunk_o + (pair * rule.max_chunks * rule.queries + q) * d + c;
-    const int64_t step = static_cast<int64_t>(rule.queries) * d;
-    float o[kEach] = {};
-#pragma unroll 8
-    for (int i = 0; i < k.n_chunks; ++i) {
-      Piece piece;
-      if constexpr (kEach == 4)
-        *reinterpret_cast<float4*>(&piece) =
-            __ldcg(reinterpret_cast<const float4*>(from + i * step));
-      else
-        piece.at[0] = __ldcg(from + i * step);
-      const float w = parts.scale[q * rule.max_chunks + i];
+  const SplitRule& rule = call.rule;
+  const int d = call.params.head_dim, lane = thread % cuda::kWarp;
+  const int64_t step = static_cast<int64_t>(rule.queries) * d;
+  float* const weight = weights[thread / cuda::kWarp];
+  for (int q = thread / cuda::kWarp; q < who.n; q += kWarps) {
+    const float2* ml = call.chunk_ml + pair * rule.max_chunks * rule.queries + q;
+    const float* from = call.chunk_o + (pair * rule.max_chunks * rule.queries + q) * d;
+    float m = -INFINITY, l = 0;
+    for (int first = 0; first < d; first += cuda::kWarp * kEach) {
+      const int c = min(first + lane * kEach, d - kEach);
+      Piece piece[kAhead];
+      const auto load = [&](int begin) {
 #pragma unroll
-      for (int x = 0; x < kEach; ++x) o[x] = fmaf(w, piece.at[x], o[x]);
+        for (int i = 0; i < kAhead; ++i)
+          if (begin + i < n) piece[i] = load_uncached<Piece>(from + (begin + i) * step + c);
+      };
+      load(0);
+      if (first == 0) {
+        constexpr int kTurns = kMostChunks / cuda::kWarp;
+        float2 state[kTurns];
+#pragma unroll
+        for (int j = 0; j < kTurns; ++j) {
+          const int i = j * cuda::kWarp + lane;
+          state[j] = {-INFINITY, 0};
+          if (i < n) state[j] = load_uncached<float2>(ml + static_cast<int64_t>(i) * rule.queries);
+          m = fmaxf(m, state[j].x);
+        }
+        m = cuda::warp_max(m);
+        __syncwarp();  // of the query before
+#pragma unroll
+        for (int j = 0; j < kTurns; ++j) {
+          const float w = state_weight(state[j].x, m);
+          weight[j * cuda::kWarp + lane] = w;
+          l = fmaf(w, state[j].y, l);
+        }
+        l = cuda::warp_sum(l);
+        __syncwarp();
+      }
+      float o[kEach] = {};
+#pragma unroll 1
+      for (int begin = 0; begin < n; begin += kAhead) {
+        if (begin > 0) load(begin);
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i)
+          if (begin + i < n)
+#pragma unroll
+            for (int x = 0; x < kEach; ++x) o[x] = fmaf(weight[begin + i], piece[i].at[x], o[x]);
+      }
+      if (first + lane * kEach < d) write_out(call.params, who, q, c, o, m, l);
     }
-    const float2 total = parts.ml[q];
-    write_out(call.params, v, k.kv_head, k.tile * rule.tile_queries + q, c, o, total.x, total.y);
   }
 }
 
@@ -129,6 +166,7 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
   const int d = call.params.head_dim, pieces = d / kEach;
   const int64_t pair =
       (static_cast<int64_t>(k.seq) * call.params.n_kv_heads + k.kv_head) * rule.max_tiles + k.tile;
+  const PairQueries who{v.first_row, k.kv_head, k.tile * rule.tile_queries, n_queries};
   const int64_t slot = (pair * rule.max_chunks + k.index) * rule.queries;
   sync_workers<kThreads>();
   for (int e = thread; e < n_queries * pieces; e += kThreads) {
@@ -145,7 +183,7 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
       for (int x = 0; x < kEach; ++x) o[x] = fmaf(w, piece.at[x], o[x]);
     }
     if (k.n_chunks == 1) {
-      write_out(call.params, v, k.kv_head, k.tile * rule.tile_queries + q, c, o, m, l);
+      write_out(call.params, who, q, c, o, m, l);
     } else {
       Piece piece;
       for (int x = 0; x < kEach; ++x) piece.at[x] = o[x];
@@ -163,8 +201,7 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
   }
   sync_workers<kThreads>();
   if (!is_last) return;
-  join_chunks<kThreads, kEach>(call, v, k, pair, n_queries, parts, thread);
-  sync_workers<kThreads>();
+  join_chunks<kThreads, kEach>(call, who, pair, k.n_chunks, thread);
 }
 
 }  // namespace tandem
