@@ -46,6 +46,8 @@ struct SeqView {
 struct Chunk {
   int seq, tile, kv_head, index, n_chunks;
   int begin, end;  // into the sequence's SeenPages
+  int run;  // chunks of this pair that the block has done, if it goes on to another pair; otherwise
+            // 0
 };
 
 /// What device memory says of a sequence.
@@ -108,14 +110,16 @@ class ChunkWalk {
   __device__ bool valid() const { return at_ < end_; }
   __device__ const SeqView& seq() const { return view_; }
   __device__ Chunk chunk() const {
-    const int n_pages = view_.pages.count(), begin = index_ * chunk_pages_;
-    return {s_,
-            pair_ % view_.tiles,
-            pair_ / view_.tiles,
-            index_,
-            n_chunks_,
-            begin,
-            min(begin + chunk_pages_, n_pages)};
+    const int n_pages = view_.pages.count(), from = index_ * chunk_pages_;
+    const bool goes_on = index_ + 1 < n_chunks_ && at_ + chunk_pages_ < end_;
+    return {.seq = s_,
+            .tile = pair_ % view_.tiles,
+            .kv_head = pair_ / view_.tiles,
+            .index = index_,
+            .n_chunks = n_chunks_,
+            .begin = from,
+            .end = min(from + chunk_pages_, n_pages),
+            .run = goes_on ? 0 : index_ - run_begin_ + 1};
   }
   __device__ void next() {
     ++index_;
@@ -181,7 +185,7 @@ class ChunkWalk {
   __device__ void begin() {
     const int offset = static_cast<int>(at_ - seq_begin_);
     pair_ = offset / pair_pages_;
-    index_ = (offset % pair_pages_ + chunk_pages_ - 1) / chunk_pages_;
+    index_ = run_begin_ = (offset % pair_pages_ + chunk_pages_ - 1) / chunk_pages_;
     settle();
   }
   __device__ void enter(const SeqNumbers& numbers) {
@@ -193,7 +197,7 @@ class ChunkWalk {
   /// Carries a chunk index that ran over into the pair and the sequence.
   __device__ void settle() {
     if (index_ == n_chunks_) {
-      index_ = 0;
+      index_ = run_begin_ = 0;
       ++pair_;
     }
     while (pair_ == view_.tiles * p_.n_kv_heads) {
@@ -211,7 +215,8 @@ class ChunkWalk {
   const AttentionParams& p_;
   const SplitRule& rule_;
   int64_t at_, end_, seq_begin_ = 0;  // in pages of all pairs
-  int s_ = 0, pair_ = 0, index_ = 0, pair_pages_ = 0, chunk_pages_ = 1, n_chunks_ = 1;
+  int s_ = 0, pair_ = 0, index_ = 0, run_begin_ = 0, pair_pages_ = 0, chunk_pages_ = 1,
+      n_chunks_ = 1;
   SeqView view_;
 };
 

@@ -50,6 +50,17 @@ __device__ inline T load_uncached(const void* from) {
   }
 }
 
+/// Adds to a counter in device memory; what this thread knows to be written is so for whoever sees
+/// the sum.
+__device__ inline unsigned add_synchronising(unsigned* to, unsigned n) {
+  unsigned before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(to), "r"(n)
+               : "memory");
+  return before;
+}
+
 /// 2^(m - most), for states without keys (-inf) too.
 __device__ inline float state_weight(float m, float most) {
   return m == -INFINITY ? 0.0f : cuda::exp2_fast(m - most);
@@ -153,8 +164,8 @@ __device__ __noinline__ void join_chunks(const FewRowsCall& call, PairQueries wh
 }
 
 /// Joins the parts of a block, which all working threads have left in shared memory. The state
-/// becomes the result, or a chunk's; the block that leaves a pair's last chunk joins them.
-/// Afterwards the shared memory is free again.
+/// becomes the result, or a chunk's. Blocks count their chunks of a pair when they leave it; the
+/// last joins all. Afterwards the shared memory is free again.
 template <int kThreads, int kEach>
 __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Chunk& k,
                              int n_queries, const PartStates& parts, int thread) {
@@ -192,12 +203,12 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
     }
   }
   sync_workers<kThreads>();
-  if (k.n_chunks == 1) return;
+  if (k.n_chunks == 1 || k.run == 0) return;
   if (thread == 0) {
-    __threadfence();  // for the whole block, which the barrier has put before it
-    is_last = atomicAdd(&call.counters[pair], 1u) == static_cast<unsigned>(k.n_chunks) - 1;
+    // The barrier has put the whole block's writes before this, and puts its reads behind it.
+    const unsigned before = add_synchronising(&call.counters[pair], static_cast<unsigned>(k.run));
+    is_last = before + static_cast<unsigned>(k.run) == static_cast<unsigned>(k.n_chunks);
     if (is_last) call.counters[pair] = 0;  // for the next call
-    __threadfence();
   }
   sync_workers<kThreads>();
   if (!is_last) return;

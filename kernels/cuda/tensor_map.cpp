@@ -74,7 +74,7 @@ CUtensorMap swizzled_map(const void* matrix, int64_t rows, int columns, int box_
   const CUresult code =
       encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(matrix), size,
                      pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS)
     throw Error::make(ErrorKind::device, "cuda", "cannot describe a matrix of {} x {} (code {})",
                       rows, columns, static_cast<int>(code));

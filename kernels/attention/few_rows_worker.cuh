@@ -1,0 +1,216 @@
+#pragma once
+// A working warp of few_rows_mma.cuh: 16 queries, and keys and values of units in shared memory.
+#include "kernels/attention/few_rows_state.cuh"
+#include "kernels/attention/visibility.cuh"
+#include "kernels/cuda/mma_bf16.cuh"
+
+namespace tandem {
+
+template <int kDim, int kQueryTiles>
+struct MmaShape {
+  static constexpr int kQueries = 16 * kQueryTiles;
+  static constexpr int kParts = kQueryTiles == 4 ? 2 : 4;  // warps that take turns on the units
+  static constexpr int kWarps = kQueryTiles * kParts;
+  static constexpr int kWorkers = kWarps * cuda::kWarp;
+  static constexpr int kThreads = kWorkers + cuda::kWarp;
+  static constexpr int kKeys = 64 * 64 / kDim;        // of a unit
+  static constexpr int kUnits = kPageTokens / kKeys;  // of a page
+  static constexpr int kHalves = kDim / 64;           // columns come by 64: rows of 128 bytes
+  static constexpr int kHalfBytes = kKeys * 128;
+  static constexpr int kUnitBytes = kHalves * kHalfBytes;  // of K, and of V
+  static constexpr int kPitch = kDim + 8;  // floats: eight rows then fall into different banks
+  // A stage belongs to one part, which thus sees all its phases: stages are a multiple of parts.
+  static constexpr int kMaxStages = 12;
+};
+
+namespace mma_detail {
+
+template <int kDim, int kQueryTiles>
+class Worker {
+  using Shape = MmaShape<kDim, kQueryTiles>;
+  static constexpr int kKeyTiles = Shape::kKeys / 8, kDimTiles = kDim / 8, kSteps = kDim / 16;
+
+ public:
+  __device__ Worker(const AttentionParams& p, int warp)
+      : p_(p),
+        lane_(threadIdx.x % cuda::kWarp),
+        tile_(warp % kQueryTiles),
+        to_log2_(p.scale * 1.44269504088896341f) {
+    // Rows of 128 bytes: piece i of 16 bytes lies at i ^ (row % 8). A lane's row is the same modulo
+    // 8 in all its loads, so further pieces are reached by xor into its address.
+    const int in_tile = lane_ % 8, which = lane_ / 8;
+    k_offset_ = (which / 2 * 8 + in_tile) * 128 + ((which % 2) ^ in_tile) * 16;
+    v_offset_ = (which % 2 * 8 + in_tile) * 128 + ((which / 2) ^ in_tile) * 16;
+  }
+
+  /// Loads the queries of a pair; rows behind the last one are zero.
+  __device__ void load_queries(const SeqView& v, const Chunk& k, int first_query, int n_queries) {
+    const int group = p_.n_heads / p_.n_kv_heads, t = lane_ % 4;
+    live_ = tile_ * 16 < n_queries;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_tile = tile_ * 16 + half * 8 + lane_ / 4, query = first_query + in_tile;
+      row_[half] = min(query / group, v.n_rows - 1);
+      const int64_t at = static_cast<int64_t>(v.first_row + row_[half]) * p_.n_heads +
+                         k.kv_head * group + query % group;
+      const uint32_t* q =
+          reinterpret_cast<const uint32_t*>(static_cast<const __nv_bfloat16*>(p_.q) + at * kDim);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        q_[step][half] = in_tile < n_queries ? q[step * 8 + t] : 0;
+        q_[step][half + 2] = in_tile < n_queries ? q[step * 8 + t + 4] : 0;
+      }
+    }
+  }
+
+  __device__ void begin() {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) m_[half] = -INFINITY, l_[half] = 0;
+#pragma unroll
+    for (int i = 0; i < kDimTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o_[i][e] = 0;
+  }
+
+  /// One unit in shared memory, whose keys start at slot `first`; kMasked: some row may not see
+  /// some.
+  template <bool kMasked>
+  __device__ void unit(uint32_t k_unit, uint32_t v_unit, const SeqView& v, int first) {
+    if (!live_) return;
+    float s[kKeyTiles][4];
+    scores(s, k_unit);
+    if constexpr (kMasked) {
+      // Of four lanes with the same two rows, even ones work out the first row's keys, odd ones the
+      // second's.
+      const int page = first / kPageTokens * kPageTokens;
+      const uint64_t mine = visible_slots(p_, v, lane_ % 2 == 0 ? row_[0] : row_[1], page);
+      const uint64_t other = __shfl_xor_sync(cuda::kAllLanes, mine, 1);
+      const int shift = first - page + lane_ % 4 * 2;
+      const uint64_t see[2] = {(lane_ % 2 == 0 ? mine : other) >> shift,
+                               (lane_ % 2 == 0 ? other : mine) >> shift};
+#pragma unroll
+      for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (((see[e / 2] >> (i * 8 + e % 2)) & 1) == 0) s[i][e] = -INFINITY;
+    }
+    exponentials(s);
+    values<kMasked>(s, v_unit, v.base + v.n_rows - first);
+  }
+
+  /// Leaves the state in shared memory.
+  __device__ void put(const PartStates& to, int part, int n_queries) {
+    if (!live_) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = tile_ * 16 + half * 8 + lane_ / 4, t = lane_ % 4;
+      float l = l_[half];
+      l += __shfl_xor_sync(cuda::kAllLanes, l, 1);
+      l += __shfl_xor_sync(cuda::kAllLanes, l, 2);
+      if (query >= n_queries) continue;
+      const int at = part * to.queries + query;
+      if (t == 0) to.ml[at] = {m_[half] * to_log2_, l};
+      float* o = to.o + at * to.pitch + t * 2;
+#pragma unroll
+      for (int i = 0; i < kDimTiles; ++i)
+        *reinterpret_cast<float2*>(o + i * 8) = {o_[i][half * 2], o_[i][half * 2 + 1]};
+    }
+  }
+
+ private:
+  __device__ void scores(float (&s)[kKeyTiles][4], uint32_t k_unit) const {
+#pragma unroll
+    for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[i][e] = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
+        uint32_t k[4];
+        cuda::load_tiles(k, ((k_unit + k_offset_) ^ (step % 4 * 32)) +
+                                step / 4 * Shape::kHalfBytes + pair * 2048);
+        cuda::mma_bf16(s[pair * 2], q_[step], k[0], k[1]);
+        cuda::mma_bf16(s[pair * 2 + 1], q_[step], k[2], k[3]);
+      }
+  }
+
+  /// Scores become 2^(score - m), after m, l and o have moved to the new maximum.
+  __device__ void exponentials(float (&s)[kKeyTiles][4]) {
+    float most[2] = {m_[0], m_[1]};
+#pragma unroll
+    for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) most[e / 2] = fmaxf(most[e / 2], s[i][e]);
+    float base[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      most[half] = fmaxf(most[half], __shfl_xor_sync(cuda::kAllLanes, most[half], 1));
+      most[half] = fmaxf(most[half], __shfl_xor_sync(cuda::kAllLanes, most[half], 2));
+      base[half] = most[half] == -INFINITY ? 0.0f : most[half] * to_log2_;
+    }
+    if (__any_sync(cuda::kAllLanes, most[0] > m_[0] || most[1] > m_[1])) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float shrink = cuda::exp2_fast(fmaf(m_[half], to_log2_, -base[half]));
+        l_[half] *= shrink;
+#pragma unroll
+        for (int i = 0; i < kDimTiles; ++i)
+          o_[i][half * 2] *= shrink, o_[i][half * 2 + 1] *= shrink;
+        m_[half] = most[half];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kKeyTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        s[i][e] = cuda::exp2_fast(fmaf(s[i][e], to_log2_, -base[e / 2]));
+        l_[e / 2] += s[i][e];
+      }
+  }
+
+  /// Adds the values, weighted. Rows of the unit from `written` on were never written and may hold
+  /// NaN, which a weight of zero would not remove.
+  template <bool kMasked>
+  __device__ void values(const float (&s)[kKeyTiles][4], uint32_t v_unit, int written) {
+#pragma unroll
+    for (int step = 0; step < Shape::kKeys / 16; ++step) {
+      const uint32_t p[4] = {cuda::pack_bf16(s[step * 2][0], s[step * 2][1]),
+                             cuda::pack_bf16(s[step * 2][2], s[step * 2][3]),
+                             cuda::pack_bf16(s[step * 2 + 1][0], s[step * 2 + 1][1]),
+                             cuda::pack_bf16(s[step * 2 + 1][2], s[step * 2 + 1][3])};
+      uint32_t keep[2];
+      if constexpr (kMasked) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int key = step * 16 + i * 8 + lane_ % 4 * 2;
+          keep[i] = key + 1 < written ? 0xffffffffu : (key < written ? 0x0000ffffu : 0u);
+        }
+      }
+#pragma unroll
+      for (int dims = 0; dims < kDim / 16; ++dims) {
+        uint32_t v[4];
+        cuda::load_tiles_transposed(v, ((v_unit + v_offset_) ^ (dims % 4 * 32)) +
+                                           dims / 4 * Shape::kHalfBytes + step * 2048);
+        if constexpr (kMasked) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
+        }
+        cuda::mma_bf16(o_[dims * 2], p, v[0], v[1]);
+        cuda::mma_bf16(o_[dims * 2 + 1], p, v[2], v[3]);
+      }
+    }
+  }
+
+  const AttentionParams& p_;
+  int lane_, tile_;
+  float to_log2_;                 // from products to exponents of 2
+  uint32_t k_offset_, v_offset_;  // of a lane's first load in a unit
+  bool live_ = false;             // whether any of the warp's queries exists
+  int row_[2];                    // of the queries lane / 4 and 8 further
+  uint32_t q_[kSteps][4];
+  float m_[2], l_[2], o_[kDimTiles][4];
+};
+
+}  // namespace mma_detail
+}  // namespace tandem
