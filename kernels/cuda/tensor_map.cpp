@@ -19,23 +19,6 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encode() {
     throw Error(ErrorKind::device, "cuda",
                 "the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12.0");
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
-                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/// The driver's function, found through the runtime so that nothing links against the driver.
-EncodeTiled encode_tiled() {
-  static const EncodeTiled found = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
-                                         &result) != cudaSuccess ||
-        result != cudaDriverEntryPointSuccess)
-      throw Error(ErrorKind::device, "cuda", "the driver has no tensor maps (needs CUDA 12)");
-    return reinterpret_cast<EncodeTiled>(entry);
-  }();
-  return found;
 }
 
 }  // namespace
@@ -64,21 +47,6 @@ CUtensorMap swizzled_map(const void* matrix, int64_t rows, int columns, int box_
                                   .size = {width, static_cast<uint64_t>(rows)},
                                   .stride_bytes = {0, width * 2},
                                   .box = {64, static_cast<uint32_t>(box_rows)}});
-}
-
-CUtensorMap swizzled_map(const void* matrix, int64_t rows, int columns, int box_rows) {
-  CUtensorMap map;
-  const cuuint64_t size[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t pitch[] = {static_cast<cuuint64_t>(columns) * 2};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)}, step[] = {1, 1};
-  const CUresult code =
-      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(matrix), size,
-                     pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (code != CUDA_SUCCESS)
-    throw Error::make(ErrorKind::device, "cuda", "cannot describe a matrix of {} x {} (code {})",
-                      rows, columns, static_cast<int>(code));
-  return map;
 }
 
 }  // namespace tandem::cuda

@@ -22,10 +22,6 @@ struct TensorShape {
 CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape);
 
 /// The same of a dense matrix [rows, columns] for boxes of box_rows rows.
-/// A map of a bf16 matrix [rows, columns] in device memory (16-byte aligned) for boxes of 64
-/// columns and box_rows rows, which land as rows of 128 bytes whose 16-byte pieces are swizzled:
-/// piece c of row r lies at c ^ (r % 8). `rows` may exceed what is there: only boxes that are asked
-/// for are read. errors   kind device: the driver refuses
 CUtensorMap swizzled_map(const void* matrix, int64_t rows, int columns, int box_rows);
 
 }  // namespace tandem::cuda

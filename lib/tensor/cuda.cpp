@@ -78,8 +78,6 @@ void* allocate(int device, size_t bytes) {
   check(cudaMemset(p, 0, bytes), "cannot clear device memory");
   // Queues do not wait for the default stream: what they write must not be cleared afterwards.
   check(cudaStreamSynchronize(nullptr), "cannot clear device memory");
-  // The queues do not wait for the stream that clears: what they write must not be cleared later.
-  check(cudaStreamSynchronize(cudaStreamLegacy), "cannot clear device memory");
   return p;
 }
 
