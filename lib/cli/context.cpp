@@ -94,13 +94,6 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
     const int n = threads->value->json().get<int>();
     set_threads(n > 0 ? n : usable_cores());
   }
-  if (const auto* device = recipe::find_field(fields, "run.device");
-      device != nullptr && device->value->json().get<std::string>().starts_with("cuda")) {
-    const recipe::Node* node = tree.find_path("run.device");
-    throw Error(ErrorKind::device, node != nullptr ? node->origin.text() : "run.device",
-                "this build of tandem has no CUDA")
-        .hint("use --device cpu, or build with a CUDA compiler");
-  }
   if (!dry_run() && !is_set("check")) check_outputs(fields);
 }
 

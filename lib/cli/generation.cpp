@@ -37,9 +37,10 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
   if (source.empty() && recipe_.model.state.empty() && !cx.dry_run())
     throw usage_error("prompt", "nothing to continue")
         .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
+  device_ = choose_device(recipe_.run, recipe_.cache);
   files_ = decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
   if (!recipe_.model.state.empty())
-    saved_ = decode::open_state(recipe_.model.state, files_, ops::weight_dtype(compute()));
+    saved_ = decode::open_state(recipe_.model.state, files_, ops::weight_dtype(compute(), device_));
   if (!source.empty())
     prompts_ = decode::read_prompts(source, files_, saved_.has_value());
   else if (saved_)
@@ -48,7 +49,7 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
     throw usage_error("output.state", "the prompts share no beginning that could be saved")
         .hint("save the state of one prompt, or of a document with --questions");
   spec_ = engine_spec();
-  if (ops::weight_dtype(compute()) != compute()) cx.note(compute_note(compute()));
+  if (ops::weight_dtype(compute(), device_) != compute()) cx.note(compute_note(compute()));
 }
 
 DType Generation::compute() const {
@@ -81,6 +82,7 @@ decode::EngineSpec Generation::engine_spec() const {
   const bool prefix = shared > 0 || !recipe_.output.state.empty();
   decode::EngineSpec spec;
   spec.compute = compute();
+  spec.device = device_;
   const int64_t rows = prompts_.sequences.empty() ? context : std::max<int64_t>(1, fresh);
   spec.prefill_chunk = static_cast<int>(std::min<int64_t>(recipe_.run.prefill_chunk, rows));
   spec.max_seqs = batch + (prefix ? 1 : 0);
@@ -115,7 +117,7 @@ decode::GenerateSpec Generation::generate_spec() const {
 
 void Generation::print_plan() {
   const MemoryPlan plan = decode::Engine::plan(files_, spec_);
-  const size_t limit = host_limit(recipe_.run.host_memory_limit);
+  const MemoryLimits limits = memory_limits(recipe_.run, device_);
   int64_t tokens = 0;
   double pairs = 0;
   const auto add = [&](size_t before, size_t n) {
@@ -133,7 +135,7 @@ void Generation::print_plan() {
   const PlanView view{.files = files_,
                       .spec = spec_,
                       .plan = plan,
-                      .limit_bytes = limit,
+                      .limits = limits,
                       .prompt_tokens = tokens,
                       .prompt_pairs = pairs,
                       .context_tokens = spec_.max_tokens,
@@ -141,7 +143,7 @@ void Generation::print_plan() {
                       .recipe_sha256 = point_.record.value("sha256", "")};
   cx_.out.write(plan_text(view, bench::known_ceilings(max_threads())));
   cx_.out.flush();  // the plan first, then what is wrong with it
-  plan.check_fits({}, limit);
+  limits.check(plan);
 }
 
 void Generation::read(decode::Engine& engine, int slot, std::span<const int32_t> tokens,
@@ -204,7 +206,7 @@ void Generation::run() {
   const MemoryPlan plan = decode::Engine::plan(files_, spec_);
   const decode::GenerateSpec how = generate_spec();
   const auto loaded = load_engine(cx_, std::move(files_), spec_, plan,
-                                  host_limit(recipe_.run.host_memory_limit));
+                                  memory_limits(recipe_.run, device_));
   decode::Engine& engine = *loaded;
   const double load_s = load_.seconds();
   GenerateOutput output(cx_, recipe_.output.path, prompts_.labels, engine);

@@ -81,6 +81,7 @@ class Generation {
   decode::ModelFiles files_;
   std::optional<decode::SavedState> saved_;
   decode::PromptSet prompts_;
+  Device device_;
   decode::EngineSpec spec_;
 };
 

@@ -6,20 +6,21 @@
 
 namespace tandem::cli {
 
-void admit_plan(Context& cx, const MemoryPlan& plan, size_t limit_bytes) {
-  cx.verbose(memory_line(plan, limit_bytes));
+void admit_plan(Context& cx, const MemoryPlan& plan, const MemoryLimits& limits) {
+  cx.verbose(memory_lines(plan, limits));
   for (const PlanItem& item : plan.items())
-    cx.debug(fmt::format("  {:>10}  {}{}", format_bytes(item.bytes), item.name,
+    cx.debug(fmt::format("  {:>10}  {}{}{}", format_bytes(item.bytes), item.name,
+                         item.device.kind == Device::Kind::cpu ? "" : ", " + item.device.name(),
                          item.lifetime == Lifetime::load ? " (until loaded)" : ""));
-  plan.check_fits({}, limit_bytes);
+  limits.check(plan);
 }
 
 std::unique_ptr<decode::Engine> load_engine(Context& cx, decode::ModelFiles files,
                                             decode::EngineSpec spec, const MemoryPlan& plan,
-                                            size_t limit_bytes) {
-  admit_plan(cx, plan, limit_bytes);
+                                            const MemoryLimits& limits) {
+  admit_plan(cx, plan, limits);
   spec.interrupted = [] { return interrupted() != 0; };
-  LoadProgress progress(cx, plan);
+  LoadProgress progress(cx, plan, spec.device);
   return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress));
 }
 

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cli/context.h"
+#include "cli/device.h"
 #include "decode/engine.h"
 
 namespace tandem::cli {
@@ -12,17 +13,17 @@ namespace tandem::cli {
 /// errors   kind memory (the plan exceeds the limit), input, interrupted
 std::unique_ptr<decode::Engine> load_engine(Context& cx, decode::ModelFiles files,
                                             decode::EngineSpec spec, const MemoryPlan& plan,
-                                            size_t limit_bytes);
+                                            const MemoryLimits& limits);
 
 /// Checks that a plan fits and tells it at -v and -vv.
 /// errors   kind memory
-void admit_plan(Context& cx, const MemoryPlan& plan, size_t limit_bytes);
+void admit_plan(Context& cx, const MemoryPlan& plan, const MemoryLimits& limits);
 
 /// The progress line of loading; called with the share of the weights that is loaded.
 class LoadProgress {
  public:
-  LoadProgress(Context& cx, const MemoryPlan& plan)
-      : bytes_(static_cast<double>(plan.group_bytes("weights", {}))),
+  LoadProgress(Context& cx, const MemoryPlan& plan, Device device)
+      : bytes_(static_cast<double>(plan.group_bytes("weights", device))),
         line_(cx.terminal, "load", bytes_, "B") {}
   void operator()(double share) { line_.update(share * bytes_); }
 

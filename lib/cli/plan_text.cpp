@@ -5,6 +5,7 @@
 #include "base/parallel.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
+#include "tensor/cuda.h"
 
 namespace tandem::cli {
 namespace {
@@ -17,7 +18,7 @@ struct Cost {
 Cost cost_of(const PlanView& v) {
   const model::ModelConfig& c = v.files.config;
   const auto n = static_cast<double>(v.prompt_tokens);
-  const DType dtype = ops::weight_dtype(v.spec.compute);
+  const DType dtype = ops::weight_dtype(v.spec.compute, v.spec.device);
   Cost cost;
   const double matrices = static_cast<double>(model::n_params(c)) -
                           (c.tied_embeddings ? 0.0 : double(c.vocab_size) * c.dim);
@@ -44,7 +45,7 @@ std::string time_line(const PlanView& v, const std::optional<bench::Ceilings>& c
                        "tokens (rates unknown until a run has measured this machine)\n",
                        v.prompt_tokens, cost.prefill_flops * 1e-12,
                        format_bytes(static_cast<size_t>(bytes)), v.context_tokens);
-  const bool bf16 = ops::weight_dtype(v.spec.compute) == DType::bf16;
+  const bool bf16 = ops::weight_dtype(v.spec.compute, v.spec.device) == DType::bf16;
   const double gemm = bf16 ? ceilings->gemm_bf16_gflops : ceilings->gemm_f32_gflops;
   return fmt::format("time     prefill of {} tokens at least {}   decode at least {}/step at {} tokens "
                      "(bound: host memory, {:.1f} GB/s measured)\n",
@@ -55,32 +56,37 @@ std::string time_line(const PlanView& v, const std::optional<bench::Ceilings>& c
 
 }  // namespace
 
-std::string memory_line(const MemoryPlan& plan, size_t limit_bytes) {
-  std::string groups;
-  for (const std::string& group : plan.groups())
-    if (const size_t bytes = plan.group_bytes(group, {}); bytes > 0)
-      groups += fmt::format("{} {}  ", group, format_bytes(bytes));
-  const size_t peak = plan.peak({});
-  return fmt::format("memory   cpu  {}peak {}  {}", groups, format_bytes(peak),
-                     peak <= limit_bytes ? "fits" : "does not fit");
+std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
+  const auto line = [&](Device device, size_t limit_bytes) {
+    std::string groups;
+    for (const std::string& group : plan.groups())
+      if (const size_t bytes = plan.group_bytes(group, device); bytes > 0)
+        groups += fmt::format("{} {}  ", group, format_bytes(bytes));
+    const size_t peak = plan.peak(device);
+    return fmt::format("memory   {}  {}peak {}  {}", device.name(), groups, format_bytes(peak),
+                       peak <= limit_bytes ? "fits" : "does not fit");
+  };
+  std::string text = line({}, limits.host);
+  if (limits.gpu.kind == Device::Kind::cuda) text += '\n' + line(limits.gpu, limits.gpu_bytes);
+  return text;
 }
 
 std::string plan_text(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
   const model::ModelConfig& c = v.files.config;
-  const DType dtype = ops::weight_dtype(v.spec.compute);
+  const bool on_gpu = v.spec.device.kind == Device::Kind::cuda;
+  const DType dtype = ops::weight_dtype(v.spec.compute, v.spec.device);
   std::string text = fmt::format(
       "model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
       model::arch_name(c.arch), static_cast<double>(model::n_params(c)), dtype_name(dtype),
       c.max_context);
-  text += fmt::format("device   cpu  {} threads, {}  {} available\n", max_threads(),
-                      isa_name(isa_in_use()), format_bytes(v.limit_bytes));
-  text += memory_line(v.plan, v.limit_bytes) + '\n' + time_line(v, ceilings);
+  if (on_gpu)
+    text += fmt::format("device   {}  {}  {} available\n", v.spec.device.name(),
+                        cuda::device_info(v.spec.device.index).name, format_bytes(v.limits.gpu_bytes));
+  text += fmt::format("{}   cpu  {} threads, {}  {} available\n", on_gpu ? "host  " : "device",
+                      max_threads(), isa_name(isa_in_use()), format_bytes(v.limits.host));
+  text += memory_lines(v.plan, v.limits) + '\n' + time_line(v, on_gpu ? std::nullopt : ceilings);
   if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
   return text;
-}
-
-size_t host_limit(const std::optional<recipe::ByteSize>& limit) {
-  return limit ? static_cast<size_t>(limit->value) : available_host_bytes() + resident_bytes();
 }
 
 std::string compute_note(DType asked) {

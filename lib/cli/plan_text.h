@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bench/hardware.h"
+#include "cli/device.h"
 #include "decode/engine.h"
 
 namespace tandem::cli {
@@ -14,7 +15,7 @@ struct PlanView {
   const decode::ModelFiles& files;
   const decode::EngineSpec& spec;
   const MemoryPlan& plan;
-  size_t limit_bytes = 0;     // what the plan must fit into
+  const MemoryLimits& limits; // what the plan must fit into
   int64_t prompt_tokens = 0;  // that are read, what sequences share once
   double prompt_pairs = 0;    // of these and the tokens that each sees
   int context_tokens = 0;     // of one sequence at its end
@@ -23,11 +24,8 @@ struct PlanView {
 };
 std::string plan_text(const PlanView& view, const std::optional<bench::Ceilings>& ceilings);
 
-/// Its line about memory.
-std::string memory_line(const MemoryPlan& plan, size_t limit_bytes);
-
-/// Memory that a run may use: the recipe's limit, or what is available now.
-size_t host_limit(const std::optional<recipe::ByteSize>& limit);
+/// Its lines about memory, one a device.
+std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits);
 
 /// Says once when the CPU cannot compute in the number type asked for.
 std::string compute_note(DType asked);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "decode/gpu_draws.h"
 
 namespace tandem::decode {
 namespace {
@@ -14,27 +15,33 @@ int max_rows(const EngineSpec& s) {
 }
 
 model::Llama::Options model_options(const EngineSpec& s) {
-  return {.dtype = ops::weight_dtype(s.compute), .max_rows = max_rows(s),
+  return {.dtype = ops::weight_dtype(s.compute, s.device), .max_rows = max_rows(s),
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs), .max_position = s.max_tokens,
-          .max_tokens = s.total_tokens - s.restored_tokens, .interrupted = s.interrupted};
+          .max_tokens = s.total_tokens - s.restored_tokens, .interrupted = s.interrupted,
+          .device = s.device};
+}
+
+SamplerBounds sampler_bounds(const EngineSpec& s, const model::ModelConfig& c) {
+  return {.max_seqs = s.max_seqs, .max_tokens = s.max_tokens, .vocab = c.vocab_size};
 }
 
 kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
-  return {.geometry = model::geometry_of(c, ops::weight_dtype(s.compute)), .max_seqs = s.max_seqs,
+  return {.geometry = model::geometry_of(c, ops::weight_dtype(s.compute, s.device)), .max_seqs = s.max_seqs,
           .max_prompts = s.max_prompts, .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens, .max_rows = max_rows(s),
           .max_extend_rows = s.max_extend_rows,
-          .policies = s.caches};
+          .policies = s.caches, .device = s.device};
 }
 
 }  // namespace
 
 MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
-  ops::warm_up_linear(ops::weight_dtype(spec.compute));
+  if (spec.device.kind == Device::Kind::cpu) ops::warm_up_linear(ops::weight_dtype(spec.compute));
   MemoryPlan plan;
   plan.add("process/program and tokenizer", resident_bytes());
   model::Llama::plan(files.config, model_options(spec), *files.source, plan);
   kv::Cache::plan(cache_spec(spec, files.config), plan);
+  Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
   return plan;
 }
 
@@ -42,9 +49,18 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
                const std::function<void(double share)>& on_load)
     : spec_(spec),
       files_(std::move(files)),
+      queue_(spec.device.kind == Device::Kind::cuda
+                 ? std::make_unique<cuda::Queue>(spec.device.index)
+                 : nullptr),
+      exec_{queue_.get()},
       arena_(plan(files_, spec_)),
-      model_(files_.config, model_options(spec_), std::move(files_.source), arena_, on_load),
-      cache_(cache_spec(spec_, files_.config), arena_, model_.rope()) {}
+      model_(files_.config, model_options(spec_), std::move(files_.source), arena_, on_load, exec_),
+      cache_(cache_spec(spec_, files_.config), arena_, model_.rope(), exec_),
+      sampler_(sampler_bounds(spec_, files_.config), arena_, exec_) {
+  if (!exec_.on_gpu()) return;
+  for (const int64_t rows : ops::linear_row_counts(model_.options().max_rows)) model_.prepare(rows);
+  queue_->wait();
+}
 
 kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences) {
   std::vector<kv::SeqRows> rows;
@@ -102,9 +118,42 @@ Tensor Engine::extend(std::span<const SeqTokens> sequences) {
 }
 
 void Engine::decode(std::span<const DrawSeq> sequences) {
+  if (exec_.on_gpu()) return decode_on_gpu(sequences);
   std::vector<SeqTokens> rows;
   for (const DrawSeq& s : sequences) rows.push_back({s.slot, s.tokens.last(1)});
   sampler_.draw(sequences, extend(rows));
+}
+
+void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
+  const int n = static_cast<int>(sequences.size());
+  if (!(graph_spec_ == sampler_.spec())) {
+    queue_->wait();  // for graphs that may still run
+    decode_graphs_.clear();
+    graph_spec_ = sampler_.spec();
+  }
+  std::vector<kv::SeqRows> rows;
+  for (const DrawSeq& s : sequences) rows.push_back({s.slot, 1, true});
+  const kv::Step step = cache_.begin(kv::Phase::extend, rows);
+  GpuDraws& draws = *sampler_.gpu();
+  draws.prepare(sequences);
+  std::unique_ptr<cuda::Graph>& graph = decode_graphs_[n];
+  if (!graph)
+    graph = std::make_unique<cuda::Graph>(*queue_, [&] {
+      model_.forward_ids(draws.load_ids(n), step, cache_);
+      draws.launch(n, model_.all_logits());
+    });
+  graph->launch(*queue_);
+  draws.finish(n);
+  cache_.commit(step);
+}
+
+Tensor Engine::on_host(const Tensor& t) {
+  if (!exec_.on_gpu() || t.device() != exec_.device()) return t;
+  TANDEM_CHECK(t.dtype() == DType::f32 && t.rank() == 2, "a tensor of {}", dtype_name(t.dtype()));
+  host_.resize(static_cast<size_t>(t.elements()));
+  queue_->copy_out(host_.data(), t.raw(), t.bytes());
+  queue_->wait();
+  return {host_.data(), DType::f32, {t.rows(), t.row_size()}};
 }
 
 void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -25,6 +26,7 @@ struct EngineSpec {
   int64_t restored_tokens = 0; // of these, what a saved state brings and no forward runs again
   int max_extend_rows = 0;     // rows of one extend call, all sequences; 0 = as many as a prefill's
   int max_logit_rows = 1;      // rows whose logits are alive at once, at least max_seqs
+  Device device = {};
   std::vector<recipe::Cache> caches;  // the policies that share the store
   Interrupted interrupted = {};       // polled while weights load, and within every forward
 };
@@ -72,6 +74,9 @@ class Engine {
   void forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
                    const std::function<void(int first_row, const Tensor& logits)>& visit);
 
+  /// A tensor's values on the host, valid until the next call; waits for a GPU's work so far.
+  Tensor on_host(const Tensor& t);
+
   /// Bytes of weights that every step reads; kv::Cache::usage counts keys and values.
   size_t weight_bytes() const { return model_.weights().bytes(); }
 
@@ -86,14 +91,20 @@ class Engine {
 
  private:
   kv::Step run(kv::Phase phase, std::span<const SeqTokens> sequences);
+  void decode_on_gpu(std::span<const DrawSeq> sequences);
 
   EngineSpec spec_;
   ModelFiles files_;
+  std::unique_ptr<cuda::Queue> queue_;  // on a GPU; goes last
+  Exec exec_;
   Arena arena_;
   model::Llama model_;
   kv::Cache cache_;
   Sampler sampler_;
   std::vector<int32_t> tokens_;  // of the step in flight
+  std::map<int, std::unique_ptr<cuda::Graph>> decode_graphs_;  // by number of sequences, for the
+  SamplerSpec graph_spec_;                                     // sampler's settings at the time
+  std::vector<float> host_;      // copy of a GPU's tensor
 };
 
 }  // namespace tandem::decode

@@ -17,6 +17,7 @@ struct SamplerSpec {
   ops::SampleRule rule;
   int64_t seed = 0;
   int top_logprobs = 0;  // alternatives reported with each token
+  bool operator==(const SamplerSpec&) const = default;
 };
 
 /// A sequence that gets a token.

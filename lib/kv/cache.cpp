@@ -208,7 +208,12 @@ Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tr
     add_rows(step, rows[b], trees.empty() ? nullptr : &trees[b]);
   }
   TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows, planned for {}", step.n_rows, spec_.max_rows);
-  if (device_step_) arrays_ = device_step_->send(step);
+  if (device_step_) {
+    arrays_ = device_step_->send(step);
+    // Here, not in attend: a recorded graph repeats the work of attend alone.
+    for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
+      count_dense(layer, step);
+  }
   return step;
 }
 
@@ -270,7 +275,7 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
   else plan.add({.window = spec_.geometry.window(layer)});
   attend_parts(layer, step, plan, out, q);
   if (plan.selector != nullptr) count_fixed(step, plan);
-  else if (step.phase == Phase::extend) count_dense(layer, step);
+  else if (step.phase == Phase::extend && !device_step_) count_dense(layer, step);
 }
 
 void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,

@@ -1,13 +1,15 @@
 #include "model/llama.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "ops/elementwise.h"
+#include "ops/loading.h"
 
 namespace tandem::model {
 namespace {
+
+constexpr const char* kIdsName = "activations/ids";
 
 /// Bytes of the two groups of activations that share memory, per row.
 size_t attention_row_bytes(const ModelConfig& c, DType dtype) {
@@ -30,16 +32,20 @@ void Llama::plan(const ModelConfig& c, const Options& o, const WeightSource& sou
                  MemoryPlan& plan) {
   const auto rows = static_cast<size_t>(o.max_rows), head = static_cast<size_t>(o.max_logit_rows);
   const auto dim = static_cast<size_t>(c.dim), vocab = static_cast<size_t>(c.vocab_size);
-  Weights::plan(c, o.dtype, source, plan);
-  plan.add("weights/embedding rows read through the mapping", source.embed_bytes(o.max_tokens));
-  ops::RopeTable::plan(o.max_position, c.head_dim, plan);
-  plan.add("activations/residual", rows * dim * sizeof(float));
-  plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype));
-  plan.add("activations/block", block_bytes(c, o));
-  plan.add("activations/head_rows", head * dim * sizeof(float));
-  plan.add("activations/head_in", head * dim * dtype_bytes(o.dtype));
-  plan.add("activations/logits", head * vocab * sizeof(float));
-  plan.add("workspace/linear", Weights::workspace_bytes(c, o.dtype, o.max_rows, o.max_logit_rows));
+  const bool on_gpu = o.device.kind == Device::Kind::cuda;
+  Weights::plan(c, o.dtype, source, plan, o.device);
+  if (!on_gpu)
+    plan.add("weights/embedding rows read through the mapping", source.embed_bytes(o.max_tokens));
+  ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device);
+  plan.add("activations/residual", rows * dim * sizeof(float), o.device);
+  plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype), o.device);
+  plan.add("activations/block", block_bytes(c, o), o.device);
+  plan.add("activations/head_rows", head * dim * sizeof(float), o.device);
+  plan.add("activations/head_in", head * dim * dtype_bytes(o.dtype), o.device);
+  plan.add("activations/logits", head * vocab * sizeof(float), o.device);
+  if (on_gpu) plan.add(kIdsName, rows * sizeof(int32_t), o.device);
+  plan.add("workspace/linear",
+           Weights::workspace_bytes(c, o.dtype, o.max_rows, o.max_logit_rows, o.device), o.device);
 }
 
 kv::Geometry geometry_of(const ModelConfig& c, DType dtype) {
@@ -49,12 +55,13 @@ kv::Geometry geometry_of(const ModelConfig& c, DType dtype) {
 }
 
 Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSource> source,
-             Arena& arena, const std::function<void(double share)>& on_load)
+             Arena& arena, const std::function<void(double share)>& on_load, const Exec& exec)
     : config_(c),
       options_(o),
       source_(std::move(source)),
-      weights_(Weights::load(c, o.dtype, *source_, arena, {o.interrupted, on_load})),
-      rope_(c.rope, o.max_position, c.head_dim, arena),
+      weights_(Weights::load(c, o.dtype, *source_, arena, {o.interrupted, on_load}, o.device)),
+      rope_(c.rope, o.max_position, c.head_dim, arena, exec),
+      exec_(exec),
       residual_(static_cast<float*>(arena.take("activations/residual"))),
       normed_(arena.take("activations/normed")),
       block_(static_cast<char*>(arena.take("activations/block"))),
@@ -62,73 +69,149 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       head_rows_(static_cast<float*>(arena.take("activations/head_rows"))),
       logits_(static_cast<float*>(arena.take("activations/logits"))),
       workspace_(static_cast<std::byte*>(arena.take("workspace/linear")),
-                 arena.plan().find("workspace/linear")->bytes) {}
+                 arena.plan().find("workspace/linear")->bytes) {
+  if (exec.on_gpu()) ids_ = static_cast<int32_t*>(arena.take(kIdsName));
+}
 
 void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache) {
+  TANDEM_CHECK(static_cast<int>(tokens.size()) == step.n_rows && step.n_rows <= options_.max_rows,
+               "{} tokens, {} rows, at most {}", tokens.size(), step.n_rows, options_.max_rows);
+  if (exec_.on_gpu()) {
+    if (!tokens.empty()) exec_.queue->copy_in(ids_, tokens.data(), tokens.size_bytes());
+    return forward_ids(ids_, step, cache);
+  }
   n_rows_ = step.n_rows;
-  TANDEM_CHECK(static_cast<int64_t>(tokens.size()) == n_rows_ && n_rows_ <= options_.max_rows,
-               "{} tokens, {} rows, at most {}", tokens.size(), n_rows_, options_.max_rows);
   if (n_rows_ == 0) return;
   source_->embed(tokens, residual_);
+  run_layers(step, cache);
+}
+
+void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache) {
+  n_rows_ = step.n_rows;
+  if (n_rows_ == 0) return;
+  const ops::PackedWeights& table = weights_.embedding();
+  ops::embed_ids({residual_, DType::f32, {n_rows_, config_.dim}, options_.device},
+                 {table.device_rows(), table.dtype(), {config_.vocab_size, config_.dim}, options_.device},
+                 ids, exec_.stream());
+  run_layers(step, cache);
+}
+
+void Llama::run_layers(const kv::Step& step, kv::Cache& cache) {
   for (int layer = 0; layer < config_.n_layers; ++layer) {
     attention_block(layer, step, cache);
     ffn_block(layer);
   }
 }
 
+void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w) {
+  const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
+  const auto eps = static_cast<float>(config_.rms_eps);
+  if (ops::can_fuse(w, n_rows_))
+    return ops::linear_fused(y, x, {.norm_weight = norm, .norm_eps = eps}, w, ops::Accumulate::no,
+                             workspace_, exec_.stream());
+  const Tensor normed = act(normed_, n_rows_, config_.dim);
+  ops::rms_norm(normed, x, norm, eps, exec_.stream());
+  ops::linear(y, normed, w, ops::Accumulate::no, workspace_, exec_.stream());
+}
+
 void Llama::attention_block(int layer, const kv::Step& step, kv::Cache& cache) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const int64_t q_dim = config_.q_dim(), qkv_dim = q_dim + 2 * int64_t{config_.kv_dim()};
   const size_t bytes = dtype_bytes(options_.dtype);
-  const Tensor x(residual_, DType::f32, {n_rows_, config_.dim});
-  const Tensor normed = act(normed_, n_rows_, config_.dim);
+  const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const Tensor qkv = act(block_, n_rows_, qkv_dim);
   char* q_at = block_ + qkv.bytes();
   char* out_at = q_at + static_cast<size_t>(n_rows_ * q_dim) * bytes;
-  const Tensor q(q_at, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim});
-  const Tensor out(out_at, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim});
+  const auto heads = [&](char* at) {
+    return Tensor(at, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim}, options_.device);
+  };
+  const Tensor q = heads(q_at), out = heads(out_at);
 
   poll(options_.interrupted);
-  ops::rms_norm(normed, x, w.attn_norm, static_cast<float>(config_.rms_eps));
-  ops::linear(qkv, normed, w.qkv, ops::Accumulate::no, workspace_);
-  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, step.arrays());
+  normed_linear(qkv, w.attn_norm, w.qkv);
+  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, cache.arrays(step), exec_.stream());
   poll(options_.interrupted);
   cache.attend(layer, step, out, q);
   poll(options_.interrupted);
-  ops::linear(x, act(out_at, n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_);
+  ops::linear(x, act(out_at, n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_, exec_.stream());
 }
 
 void Llama::ffn_block(int layer) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const Tensor x(residual_, DType::f32, {n_rows_, config_.dim});
-  const Tensor normed = act(normed_, n_rows_, config_.dim);
+  const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const Tensor gate_up = act(block_, n_rows_, 2 * int64_t{config_.ffn_dim});
   const Tensor ffn = act(block_ + gate_up.bytes(), n_rows_, config_.ffn_dim);
 
   poll(options_.interrupted);
-  ops::rms_norm(normed, x, w.ffn_norm, static_cast<float>(config_.rms_eps));
-  ops::linear(gate_up, normed, w.gate_up, ops::Accumulate::no, workspace_);
-  poll(options_.interrupted);
-  ops::silu_mul(ffn, gate_up);
-  ops::linear(x, ffn, w.w_down, ops::Accumulate::yes, workspace_);
+  if (ops::can_fuse(w.gate_up, n_rows_)) {
+    ops::linear_fused(ffn, x,
+                      {.norm_weight = w.ffn_norm, .norm_eps = static_cast<float>(config_.rms_eps),
+                       .swiglu = true},
+                      w.gate_up, ops::Accumulate::no, workspace_, exec_.stream());
+  } else {
+    normed_linear(gate_up, w.ffn_norm, w.gate_up);
+    poll(options_.interrupted);
+    ops::silu_mul(ffn, gate_up, exec_.stream());
+  }
+  ops::linear(x, ffn, w.w_down, ops::Accumulate::yes, workspace_, exec_.stream());
 }
 
 Tensor Llama::logits(std::span<const int32_t> rows) {
   const auto n = static_cast<int64_t>(rows.size());
   TANDEM_CHECK(n <= options_.max_logit_rows, "{} logit rows, at most {}", n,
                options_.max_logit_rows);
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t row = rows[static_cast<size_t>(i)];
+  for (const int32_t row : rows)
     TANDEM_CHECK(row >= 0 && row < n_rows_, "logits of row {} of {}", row, n_rows_);
-    std::memcpy(head_rows_ + i * config_.dim, residual_ + row * config_.dim,
-                static_cast<size_t>(config_.dim) * sizeof(float));
-  }
-  const Tensor normed = act(head_in_, n, config_.dim);
-  const Tensor out(logits_, DType::f32, {n, config_.vocab_size});
-  ops::rms_norm(normed, {head_rows_, DType::f32, {n, config_.dim}}, weights_.out_norm,
-                static_cast<float>(config_.rms_eps));
-  ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_);
+  const Tensor picked(head_rows_, DType::f32, {n, config_.dim}, options_.device);
+  const Tensor all(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
+  if (exec_.on_gpu()) exec_.queue->copy_in(ids_, rows.data(), rows.size_bytes());
+  ops::gather_rows(picked, all, exec_.on_gpu() ? ids_ : rows.data(), exec_.stream());
+  return head(picked);
+}
+
+Tensor Llama::head(const Tensor& rows) {
+  TANDEM_CHECK(rows.rows() <= options_.max_logit_rows, "{} logit rows, at most {}", rows.rows(),
+               options_.max_logit_rows);
+  const Tensor normed = act(head_in_, rows.rows(), config_.dim);
+  const Tensor out(logits_, DType::f32, {rows.rows(), config_.vocab_size}, options_.device);
+  ops::rms_norm(normed, rows, weights_.out_norm, static_cast<float>(config_.rms_eps), exec_.stream());
+  ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_, exec_.stream());
   return out;
+}
+
+void Llama::prepare(int64_t rows) {
+  if (!exec_.on_gpu()) return;
+  // Random numbers: products of zeros run at other clocks.
+  const Tensor normed = act(normed_, rows, config_.dim);
+  ops::fill_random_on_device(normed.raw(), options_.dtype, 0, 0, 0, normed.elements(), 1.0f,
+                             exec_.stream());
+  ops::fill_random_on_device(block_, options_.dtype, 0, 1, 0,
+                             static_cast<int64_t>(block_bytes(config_, options_) /
+                                                  dtype_bytes(options_.dtype)),
+                             1.0f, exec_.stream());
+  const auto alike = [&](ops::PackedWeights LayerWeights::*w) {
+    std::vector<const ops::PackedWeights*> all;
+    for (const LayerWeights& l : weights_.layers) all.push_back(&(l.*w));
+    return all;
+  };
+  const auto prepare_one = [&](const Tensor& y, const Tensor& x,
+                               std::span<const ops::PackedWeights* const> weights,
+                               ops::Accumulate accumulate) {
+    poll(options_.interrupted);
+    ops::prepare_linear(y, x, weights, accumulate, workspace_, exec_.stream());
+  };
+  const Tensor x(residual_, DType::f32, {rows, config_.dim}, options_.device);
+  const int64_t qkv_dim = config_.q_dim() + 2 * int64_t{config_.kv_dim()};
+  const Tensor gate_up = act(block_, rows, 2 * int64_t{config_.ffn_dim});
+  prepare_one(act(block_, rows, qkv_dim), normed, alike(&LayerWeights::qkv), ops::Accumulate::no);
+  prepare_one(x, act(block_, rows, config_.q_dim()), alike(&LayerWeights::wo), ops::Accumulate::yes);
+  prepare_one(gate_up, normed, alike(&LayerWeights::gate_up), ops::Accumulate::no);
+  prepare_one(x, act(block_ + gate_up.bytes(), rows, config_.ffn_dim), alike(&LayerWeights::w_down),
+              ops::Accumulate::yes);
+  if (rows > options_.max_logit_rows) return;
+  const ops::PackedWeights* const lm_head[] = {&weights_.lm_head};
+  prepare_one({logits_, DType::f32, {rows, config_.vocab_size}, options_.device},
+              act(head_in_, rows, config_.dim), lm_head, ops::Accumulate::no);
 }
 
 }  // namespace tandem::model

@@ -26,22 +26,32 @@ class Llama {
     int max_position = 0;       // RoPE positions
     int64_t max_tokens = 0;     // tokens whose embedding rows may be looked up in the whole run
     Interrupted interrupted = {};  // polled before every product and attention
+    Device device = {};
   };
 
   static void plan(const ModelConfig& config, const Options& options, const WeightSource& source,
                    MemoryPlan& plan);
+  /// exec     the device of the options
   Llama(const ModelConfig& config, const Options& options, std::unique_ptr<WeightSource> source,
-        Arena& arena, const std::function<void(double share)>& on_load = {});
+        Arena& arena, const std::function<void(double share)>& on_load = {}, const Exec& exec = {});
 
   /// Runs all layers over the rows of a step; their K and V go into the cache.
   /// shapes   tokens [step.n_rows], each in [0, vocab_size)
   /// errors   kind interrupted: the step must not be committed. The caller has begun it and will
   ///          commit it
   void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache);
+  /// The same on a GPU for ids in its memory, as work on the queue alone: graphs may record it.
+  /// shapes   ids [step.n_rows]; an id out of range gives NaN
+  void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache);
 
   /// Logits of some rows of the last forward.
   /// shapes   rows [n], n <= max_logit_rows; result [n, vocab_size] f32, valid until the next call
   Tensor logits(std::span<const int32_t> rows);
+  /// Logits of all rows of the last forward, at most max_logit_rows; graphs may record it.
+  Tensor all_logits() { return head({residual_, DType::f32, {n_rows_, config_.dim}, options_.device}); }
+  /// Chooses on a GPU how products of so many rows run (ops::prepare_linear); nothing on the CPU. Not
+  /// between a forward and its logits.
+  void prepare(int64_t rows);
 
   const ModelConfig& config() const { return config_; }
   const Options& options() const { return options_; }
@@ -49,16 +59,24 @@ class Llama {
   const ops::RopeTable& rope() const { return rope_; }
 
  private:
+  void run_layers(const kv::Step& step, kv::Cache& cache);
   void attention_block(int layer, const kv::Step& step, kv::Cache& cache);
   void ffn_block(int layer);
-  Tensor act(void* p, int64_t rows, int64_t cols) const { return {p, options_.dtype, {rows, cols}}; }
+  /// y = norm(x) W^T, in one pass where that pays.
+  void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
+  Tensor head(const Tensor& rows);
+  Tensor act(void* p, int64_t rows, int64_t cols) const {
+    return {p, options_.dtype, {rows, cols}, options_.device};
+  }
 
   ModelConfig config_;
   Options options_;
   std::unique_ptr<WeightSource> source_;
   Weights weights_;
   ops::RopeTable rope_;
+  Exec exec_;
   int64_t n_rows_ = 0;          // of the last forward
+  int32_t* ids_ = nullptr;      // [max_rows] on a GPU: tokens of a forward, or rows of logits
   float* residual_;             // [max_rows, dim]
   void* normed_;                // [max_rows, dim] act
   char* block_;                 // qkv, q, attention output; or gate_up, ffn: never alive together

@@ -1,5 +1,7 @@
 #include "ops/elementwise.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/parallel.h"
 #include "kernels/cpu_table.h"
@@ -67,6 +69,31 @@ void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const 
   if (!on_gpu(q)) return run_rows(cpu_table().rope_kv, p, qkv.row_size());
   cuda_table().rope_kv(p, stream);
   cuda::launched("rope_kv", stream);
+}
+
+void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream) {
+  TANDEM_CHECK(on_gpu(out) && out.row_size() == table.row_size(), "embedding of width {}",
+               table.row_size());
+  cuda_table().embed({.out = out.as<float>(), .table = table.raw(), .ids = ids,
+                      .n_rows = as_int(out.rows()), .dim = as_int(out.row_size()),
+                      .from = table.dtype(), .vocab = as_int(table.rows())},
+                     stream);
+  cuda::launched("embed", stream);
+}
+
+void gather_rows(const Tensor& out, const Tensor& in, const int32_t* rows, Stream stream) {
+  TANDEM_CHECK(out.row_size() == in.row_size(), "rows of {} from rows of {}", out.row_size(),
+               in.row_size());
+  const int64_t dim = in.row_size();
+  if (on_gpu(out)) {
+    cuda_table().gather_rows({.out = out.as<float>(), .in = in.as<float>(), .rows = rows,
+                              .n_rows = as_int(out.rows()), .n_in = as_int(in.rows()),
+                              .dim = as_int(dim)},
+                             stream);
+    return cuda::launched("gather_rows", stream);
+  }
+  for (int64_t i = 0; i < out.rows(); ++i)
+    std::copy_n(in.as<float>() + rows[i] * dim, dim, out.as<float>() + i * dim);
 }
 
 void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,

@@ -22,6 +22,14 @@ void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream = {});
 void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
              const RopeTable& rope, const StepArrays& step, Stream stream = {});
 
+/// Embeds tokens on a GPU: out[r] = table[ids[r]] in f32; NaN for an id outside the table.
+/// shapes   out [rows, dim] f32; table [V, dim]; ids [rows]
+void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream);
+
+/// out[i] = in[rows[i]].
+/// shapes   out [n, dim] f32; in [m, dim] f32; rows [n], each in [0, m)
+void gather_rows(const Tensor& out, const Tensor& in, const int32_t* rows, Stream stream = {});
+
 /// Turns rotated queries of positions beyond max_pos back to max_pos; the others keep theirs.
 /// shapes   out, q [rows, Hq, d] act; pos [rows]
 void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,

@@ -31,6 +31,7 @@ struct SampleRule {
   double min_p = 0.0;
   float repetition_penalty = 1.0f;
 
+  bool operator==(const SampleRule&) const = default;
   bool needs_seen() const { return repetition_penalty != 1.0f; }
 };
 
