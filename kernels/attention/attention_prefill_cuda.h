@@ -6,7 +6,7 @@ namespace tandem {
 /// What the host knows of a call whose lengths lie in device memory: upper bounds that size the
 /// grid.
 struct AttentionRows {
-  int n_rows;          // of the batch, exactly row_begin[n_seqs]
+  int n_rows;          // of the batch, at least row_begin[n_seqs]; q has room for as many
   int max_rows_a_seq;  // of one sequence
   int max_tokens;      // of one sequence, new rows included
 };

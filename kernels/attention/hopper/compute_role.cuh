@@ -4,7 +4,8 @@
 
 namespace tandem::hopper {
 
-inline constexpr int kGroupBarrier = 1;  // named barrier of group g: this + g
+// Named barriers: the turn of group g, and group g alone.
+inline constexpr int kTurnBarrier = 1, kGroupBarrier = 8;
 
 /// scores = Q K^T, put under way. The first step does not read the old scores.
 template <int kDim>
@@ -50,59 +51,71 @@ __device__ inline void release(cuda::Barrier& empty) {
   if (threadIdx.x % cuda::kWarp == 0) empty.arrive();
 }
 
-/// All tiles of the block for group `group`. The scores of a tile of keys are started together with
-/// the values of the tile before, so that its softmax runs beside those products; the groups drift
-/// apart by themselves, so that one's softmax fills the other's gaps. (Measured on an H200: groups
-/// that take turns in starting are no faster, and starting the scores of the next tile before the
-/// sums are rescaled is 7 % slower.)
+/// All tiles of the block for group `group`. The scores of a tile are started together with the
+/// values of the tile before, so that the softmax of one runs beside the products of the other; and
+/// the groups take turns in starting, so that one's softmax runs beside the other's products.
+/// Measured on an H200 at d 128: without turns chunks of prefill are up to 6 % slower; starting the
+/// next tile's scores before the sums are rescaled is 7 % slower; fetching the next tile's queries
+/// while one is worked on gains nothing.
 template <int kDim, class Out>
 __device__ void compute_tiles(TileMemory<kDim>& m, const AttentionParams& p, const Packing& pack,
                               int group) {
   using Shape = TileShape<kDim>;
+  constexpr int kBoth = 2 * cuda::kWarpgroup;
   constexpr float kLog2E = 1.4426950408889634f;
+  const int own_turn = kTurnBarrier + group;
+  const int next_turn = kTurnBarrier + (group + 1) % Shape::kGroups;
+  if (group == Shape::kGroups - 1) cuda::named_arrive(kTurnBarrier, kBoth);  // group 0 begins
+
+  const int rows_a_tile = Shape::kQueries >> pack.shift;
   const int lane = static_cast<int>(threadIdx.x % cuda::kWarp);
   const int warp = static_cast<int>(threadIdx.x % cuda::kWarpgroup / cuda::kWarp);
   const int query = 16 * warp + lane / 4;  // in the group
   const float scale = p.scale * kLog2E;
 
-  Ring<Shape::kQueryStages> q_ring;
+  TileWalk walk(pack, m.tiles_before, p.n_seqs, rows_a_tile);
   Ring<Shape::kStages> k_ring, v_ring;
-  for (;; q_ring.step()) {
-    m.q_full[q_ring.stage].wait(q_ring.parity);
-    const Work& work = m.work[q_ring.stage];
-    const KeyTiles keys = work.keys;
-    if (keys.count == kNoMoreWork) return;
+  unsigned q_parity = 0;
+  Tile tile;
+  while (walk.next(tile)) {
+    const Sequence s = sequence_of(p, tile.seq);
+    const KeyTiles keys(p, s, tile.row, rows_a_tile);
+    const RowsSeen seen(p, s, tile.row + (64 * group >> pack.shift), query, pack.shift);
     float o[kDim / 2];
 #pragma unroll
     for (float& x : o) x = 0;
     RowState state;
     if (keys.count > 0) {
-      const RowsSeen seen(p, work.s, work.tile.row + (64 * group >> pack.shift), query, pack.shift);
-      const auto& q = m.q[q_ring.stage][group];
       float scores[64], rescale[2];
       uint32_t probabilities[32];
+      m.q_full[group].wait(q_parity);
+      q_parity ^= 1;
       m.k_full[k_ring.stage].wait(k_ring.parity);
       cuda::wgmma_begin();
-      start_scores<kDim>(scores, q, m.k[k_ring.stage]);
+      start_scores<kDim>(scores, m.q[group], m.k[k_ring.stage]);
       cuda::wgmma_wait<0>();
       cuda::wgmma_done(scores);
       release(m.k_empty[k_ring.stage]);
+      if (keys.count == 1) release(m.q_empty[group]);
       k_ring.step();
       hide_keys(scores, seen, keys[0] * kKeys);
       state.step(scores, scale, rescale);
       pack_probabilities(probabilities, scores);
       m.v_full[v_ring.stage].wait(v_ring.parity);
       // Only the last tile of a sequence has such slots, and it is the first of its tiles here.
-      if (const int written = work.s.base + work.s.n_rows - keys[0] * kKeys; written < kKeys)
+      if (const int written = s.base + s.n_rows - keys[0] * kKeys; written < kKeys)
         clear_unwritten<kDim>(m.v[v_ring.stage], written, group);
       for (int i = 1; i < keys.count; ++i) {
         m.k_full[k_ring.stage].wait(k_ring.parity);
+        cuda::named_sync(own_turn, kBoth);
         cuda::wgmma_begin();
-        start_scores<kDim>(scores, q, m.k[k_ring.stage]);
+        start_scores<kDim>(scores, m.q[group], m.k[k_ring.stage]);
         start_values<kDim>(o, probabilities, m.v[v_ring.stage]);
+        cuda::named_arrive(next_turn, kBoth);
         cuda::wgmma_wait<1>();
         cuda::wgmma_done(scores);
         release(m.k_empty[k_ring.stage]);
+        if (i + 1 == keys.count) release(m.q_empty[group]);
         k_ring.step();
         hide_keys(scores, seen, keys[i] * kKeys);
         state.step(scores, scale, rescale);
@@ -127,9 +140,7 @@ __device__ void compute_tiles(TileMemory<kDim>& m, const AttentionParams& p, con
       release(m.v_empty[v_ring.stage]);
       v_ring.step();
     }
-    store_tile<kDim, Out>(p, work, pack.shift, 64 * group + query, o, state);
-    __syncwarp();  // all lanes have read `work`
-    release(m.q_empty[q_ring.stage]);
+    store_tile<kDim, Out>(p, s, tile, pack.shift, 64 * group + query, o, state);
   }
 }
 

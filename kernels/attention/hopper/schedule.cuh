@@ -81,32 +81,25 @@ class TileWalk {
 /// then those of the sinks before it.
 struct KeyTiles {
   int count, last, in_window, last_sink;
+
+  __device__ KeyTiles(const AttentionParams& p, const Sequence& s, int row, int rows) {
+    const int key_lo = max(s.key_lo, 0);
+    const int x_first = s.base + row, x_last = s.base + min(row + rows, s.n_rows) - 1;
+    const int end = min(p.key_hi, x_last + 1);
+    const int begin = p.window > 0 ? max(key_lo, x_first - p.window + 1) : key_lo;
+    const int first = begin / kKeys;
+    last = (end - 1) / kKeys;
+    in_window = begin < end ? last - first + 1 : 0;
+    const int sinks_end = p.window > 0 ? min(p.sinks, end) : 0;
+    const int first_sink = key_lo / kKeys;
+    last_sink = (sinks_end - 1) / kKeys;
+    if (in_window > 0) last_sink = min(last_sink, first - 1);
+    const int sink_tiles = key_lo < sinks_end ? max(0, last_sink - first_sink + 1) : 0;
+    count = in_window + sink_tiles;
+  }
   __device__ int operator[](int i) const {
     return i < in_window ? last - i : last_sink - (i - in_window);
   }
 };
-
-__device__ inline KeyTiles key_tiles(const AttentionParams& p, const Sequence& s, int row,
-                                     int rows) {
-  const int key_lo = max(s.key_lo, 0);
-  const int x_first = s.base + row, x_last = s.base + min(row + rows, s.n_rows) - 1;
-  const int end = min(p.key_hi, x_last + 1);
-  const int begin = p.window > 0 ? max(key_lo, x_first - p.window + 1) : key_lo;
-  const int last = (end - 1) / kKeys;
-  const int in_window = begin < end ? last - begin / kKeys + 1 : 0;
-  const int sinks_end = p.window > 0 ? min(p.sinks, end) : 0;
-  int last_sink = (sinks_end - 1) / kKeys;
-  if (in_window > 0) last_sink = min(last_sink, begin / kKeys - 1);
-  const int sinks = key_lo < sinks_end ? max(0, last_sink - key_lo / kKeys + 1) : 0;
-  return {in_window + sinks, last, in_window, last_sink};
-}
-
-/// What the copying thread tells the computing groups about the tile whose queries it copies.
-struct Work {
-  Sequence s;
-  Tile tile;
-  KeyTiles keys;  // count 0: no key is seen; kNoMoreWork: the block is done
-};
-inline constexpr int kNoMoreWork = -1;
 
 }  // namespace tandem::hopper

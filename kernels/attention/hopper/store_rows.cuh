@@ -50,10 +50,8 @@ __device__ void store_row(__nv_bfloat16* row, const float (&o)[kDim / 2], int h,
 
 /// Writes a tile's 64 queries of one group. `query` is the thread's first, in the tile.
 template <int kDim, class Out>
-__device__ void store_tile(const AttentionParams& p, const Work& work, int shift, int query,
-                           const float (&o)[kDim / 2], RowState& state) {
-  const Sequence& s = work.s;
-  const Tile& tile = work.tile;
+__device__ void store_tile(const AttentionParams& p, const Sequence& s, const Tile& tile, int shift,
+                           int query, const float (&o)[kDim / 2], RowState& state) {
   state.finish();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

@@ -22,22 +22,20 @@ struct TileShape {
   static constexpr int kQueries = 64 * kGroups;
   static constexpr int kColumns = kDim / 64;           // blocks of 64 columns, 128 bytes wide
   static constexpr int kStages = kDim == 128 ? 2 : 4;  // tiles of K, and of V, in flight
-  static constexpr int kQueryStages = 2;  // the next tile's queries are there when one ends
   static constexpr int kTileBytes = kKeys * kDim * 2;
-  static constexpr int kQueryBytes = kQueries * kDim * 2;
+  static constexpr int kQueryBytes = 64 * kDim * 2;  // of one group
 };
 
 /// Tiles are [block of 64 columns][row][64], each row of 128 bytes swizzled.
 template <int kDim>
 struct alignas(1024) TileMemory {
   using Shape = TileShape<kDim>;
-  __nv_bfloat16 q[Shape::kQueryStages][Shape::kGroups][Shape::kColumns][64 * 64];
+  __nv_bfloat16 q[Shape::kGroups][Shape::kColumns][64 * 64];
   __nv_bfloat16 k[Shape::kStages][Shape::kColumns][kKeys * 64];
   __nv_bfloat16 v[Shape::kStages][Shape::kColumns][kKeys * 64];
-  cuda::Barrier q_full[Shape::kQueryStages], q_empty[Shape::kQueryStages];
+  cuda::Barrier q_full[Shape::kGroups], q_empty[Shape::kGroups];
   cuda::Barrier k_full[Shape::kStages], k_empty[Shape::kStages];
   cuda::Barrier v_full[Shape::kStages], v_empty[Shape::kStages];
-  Work work[Shape::kQueryStages];
   int tiles_before[kMaxSeqs + 1];
 
   __device__ static TileMemory& at(unsigned char* memory) {
@@ -46,9 +44,9 @@ struct alignas(1024) TileMemory {
   }
   __device__ void init_barriers() {
     constexpr unsigned kWarps = 4;  // of a group; one thread of each frees what it has read
-    for (int s = 0; s < Shape::kQueryStages; ++s) {
-      q_full[s].init(1);
-      q_empty[s].init(kWarps * Shape::kGroups);
+    for (int g = 0; g < Shape::kGroups; ++g) {
+      q_full[g].init(1);
+      q_empty[g].init(kWarps);
     }
     for (int s = 0; s < Shape::kStages; ++s) {
       k_full[s].init(1);
