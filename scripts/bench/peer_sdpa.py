@@ -30,7 +30,7 @@ def time_setting(backend, base, rows, d, heads, kv_heads, grouped):
     q = torch.rand(1, heads, rows, d, device="cuda").mul(2).sub(1).bfloat16()
     k = torch.rand(1, kv_heads, n, d, device="cuda").mul(2).sub(1).bfloat16()
     v = torch.rand(1, kv_heads, n, d, device="cuda").mul(2).sub(1).bfloat16()
-    if not grouped:  # the same keys for every head of a group, without a copy
+    if not grouped:  # a backend without groups gets a copy of the keys for every head
         expand = lambda x: x[:, :, None].expand(1, kv_heads, heads // kv_heads, n, d).reshape(1, heads, n, d)
         k, v = expand(k), expand(v)
     how = {"attn_mask": causal_lower_right(rows, n)} if base else {"is_causal": True}
