@@ -30,6 +30,7 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
     spec.total_tokens += int64_t{c.batch} * kv::kPageTokens;
   }
   spec.caches = {c.cache};
+  spec.device = c.device;
   spec.interrupted = interrupted;
   return spec;
 }
@@ -66,14 +67,15 @@ MeasureRules ModelCase::rules() const {
 }
 
 ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const recipe::Cache& cache,
-                     recipe::Compute compute, const model::ModelConfig& config) {
+                     recipe::Compute compute, const model::ModelConfig& config, Device device) {
   const int context = model::context_of(
       run, config, bench.has(ModelPhase::decode) ? bench.new_tokens.value : 0);
   if (run.batch > kMaxBatch)
     throw recipe_error("run.batch", "{} sequences, at most {} are supported", run.batch, kMaxBatch);
   ModelCase c{.bench = bench, .cache = cache};
   c.compute = compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
-  c.dtype = ops::weight_dtype(c.compute);
+  c.dtype = ops::weight_dtype(c.compute, device);
+  c.device = device;
   c.batch = std::max(1, run.batch);
   c.context = context;
   c.chunk = static_cast<int>(run.prefill_chunk);
@@ -117,8 +119,8 @@ void EngineBench::read_prompts() {
   for (size_t b = 0; b < prompts_.size(); ++b)
     sequences.push_back(
         {prompts_[b], std::span(tokens_[b]).first(static_cast<size_t>(case_.context)), true});
-  engine_.prefill(sequences, [](std::span<const size_t>, const Tensor& logits) {
-    (void)ops::logit_stats(logits);  // refuses logits without meaning
+  engine_.prefill(sequences, [&](std::span<const size_t>, const Tensor& logits) {
+    (void)ops::logit_stats(engine_.on_host(logits));  // refuses logits without meaning
   });
   prompts_read_ = true;
 }
@@ -146,7 +148,18 @@ void EngineBench::fork_prompts() {
   }
 }
 
+/// A step as generation runs it, one ahead of the tokens that the host has seen: while steps follow each
+/// other, the time between two of them is that of a step.
+void EngineBench::decode_on_gpu(int length) {
+  std::vector<decode::DrawSeq> sequences;
+  for (size_t b = 0; b < forks_.size(); ++b)
+    sequences.push_back({.seq = static_cast<int>(b), .slot = forks_[b], .position = length, .tokens = {}});
+  engine_.decode(sequences);
+  if (engine_.sampler().in_flight() >= engine_.sampler().depth()) (void)engine_.sampler().collect();
+}
+
 PhaseResult EngineBench::decode() {
+  engine_.sampler().start({});
   if (case_.bench.random_kv || !prompts_read_) restart();
   if (case_.bench.random_kv)
     for (size_t b = 0; b < prompts_.size(); ++b)
@@ -169,9 +182,14 @@ PhaseResult EngineBench::decode() {
     keys_sum += ++length;
     ++n_steps;
   };
-  Tensor logits;
-  r.samples = measure([&] { logits = engine_.extend(step); }, case_.rules(), begin);
-  (void)ops::logit_stats(logits);
+  if (case_.device.kind == Device::Kind::cuda) {
+    r.samples = measure([&] { decode_on_gpu(length); }, case_.rules(), begin);
+    while (engine_.sampler().in_flight() > 0) (void)engine_.sampler().collect();
+  } else {
+    Tensor logits;
+    r.samples = measure([&] { logits = engine_.extend(step); }, case_.rules(), begin);
+    (void)ops::logit_stats(logits);
+  }
 
   const model::ModelConfig& config = engine_.config();
   const int length_mean = static_cast<int>(std::lround(keys_sum / n_steps));

@@ -50,7 +50,8 @@ struct ModelCase {
   ModelBench bench;
   recipe::Cache cache;
   DType compute = DType::bf16;  // asked for
-  DType dtype = DType::bf16;    // of weights, activations and KV on this CPU
+  DType dtype = DType::bf16;    // of weights, activations and KV on the device
+  Device device = {};
   int batch = 1;
   int context = 0;  // prompt tokens of a sequence
   int chunk = 2048;
@@ -63,7 +64,7 @@ struct ModelCase {
 
 /// errors   kind recipe: sizes beyond the model's
 ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const recipe::Cache& cache,
-                     recipe::Compute compute, const model::ModelConfig& config);
+                     recipe::Compute compute, const model::ModelConfig& config, Device device = {});
 
 /// Every byte of a phase. Prefill and decode share one engine and so one plan.
 MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelFiles& files);
@@ -103,6 +104,7 @@ class EngineBench {
   void read_prompts();
   void restart();
   void fork_prompts();
+  void decode_on_gpu(int length);
 
   ModelCase case_;
   decode::Engine engine_;

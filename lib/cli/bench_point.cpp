@@ -14,7 +14,8 @@ decode::ModelFiles open_model(const BenchRecipe& r) {
 }
 
 bench::ModelCase case_of(const BenchRecipe& r, const model::ModelConfig& config) {
-  return bench::model_case(r.bench, r.run, r.cache, r.model.compute, config);
+  return bench::model_case(r.bench, r.run, r.cache, r.model.compute, config,
+                           choose_device(r.run, r.cache));
 }
 
 void use_threads(const recipe::Run& run) {
@@ -40,12 +41,12 @@ void BenchPoint::run(ModelPhase phase) {
   if (!whole) engine_.reset();
   if (!whole || !engine_) {
     plan_ = bench::phase_plan(phase, c, files);
-    admit_plan(cx_, plan_, host_limit(point_.recipe.run.host_memory_limit));
+    admit_plan(cx_, plan_, memory_limits(point_.recipe.run, c.device));
   }
   const auto is_interrupted = [] { return interrupted() != 0; };
   if (whole && !engine_) {
     const Stopwatch watch;
-    LoadProgress progress(cx_, plan_);
+    LoadProgress progress(cx_, plan_, c.device);
     engine_ = std::make_unique<bench::EngineBench>(std::move(files), c, is_interrupted,
                                                    std::ref(progress));
     load_ms_ = 1e3 * watch.seconds();

@@ -39,7 +39,9 @@ int Benchmark::print_plan() {
   for (const Point<BenchRecipe>& point : points_) {
     const BenchRecipe& r = point.recipe;
     use_threads(r.run);
-    const size_t limit = host_limit(r.run.host_memory_limit);
+    const Device device = choose_device(r.run, r.cache);
+    const MemoryLimits limits = memory_limits(r.run, device);
+    const size_t limit = device.kind == Device::Kind::cuda ? limits.gpu_bytes : limits.host;
     const decode::ModelFiles files = open_model(r);
     for (const ModelPhase phase : r.bench.phases) {
       std::vector<std::string> row = {point.id,
@@ -51,10 +53,10 @@ int Benchmark::print_plan() {
                                       "",
                                       format_bytes(limit)};
       try {
-        const size_t peak = bench::phase_plan(phase, case_of(r, files.config), files).peak({});
-        row[6] = format_bytes(peak);
-        row.push_back(peak <= limit ? "fits" : "does not fit");
-        if (peak > limit) status = exit_status(ErrorKind::memory);
+        const MemoryPlan plan = bench::phase_plan(phase, case_of(r, files.config), files);
+        row[6] = format_bytes(plan.peak(device));
+        row.push_back(limits.fits(plan) ? "fits" : "does not fit");
+        if (!limits.fits(plan)) status = exit_status(ErrorKind::memory);
       } catch (const Error& e) {
         row.push_back(e.what());
         if (status == 0) status = exit_status(e.kind());

@@ -26,6 +26,14 @@ std::filesystem::path demo_text() {
       .hint("name a text with --data");
 }
 
+/// The device for all policies: a GPU only where each has code for it.
+Device device_of(const recipe::Run& run, const std::vector<eval::NamedPolicy>& policies) {
+  Device device;
+  for (const eval::NamedPolicy& p : policies)
+    if (device = choose_device(run, p.cache); device.kind == Device::Kind::cpu) break;
+  return device;
+}
+
 }  // namespace
 
 Evaluation::Evaluation(Context& cx, const Point<EvalRecipe>& point)
@@ -33,13 +41,14 @@ Evaluation::Evaluation(Context& cx, const Point<EvalRecipe>& point)
       point_(point),
       recipe_(point.recipe),
       policies_(recipe_.eval.all_policies()),
+      device_(device_of(recipe_.run, policies_)),
       config_(open_model().config) {
   for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
   check_context();
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
         .hint("name the log of the earlier run with -o");
-  if (ops::weight_dtype(compute()) != compute()) cx.note(compute_note(compute()));
+  if (ops::weight_dtype(compute(), device_) != compute()) cx.note(compute_note(compute()));
 }
 
 decode::ModelFiles Evaluation::open_model() const {
@@ -83,20 +92,20 @@ std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files,
                                                  size_t buffer_bytes) {
   MemoryPlan plan = decode::Engine::plan(files, spec);
   plan.add("workspace/compared logits", buffer_bytes);
-  const size_t limit = host_limit(recipe_.run.host_memory_limit);
+  const MemoryLimits limits = memory_limits(recipe_.run, device_);
   if (cx_.dry_run()) {
     const PlanView view{.files = files,
                         .spec = spec,
                         .plan = plan,
-                        .limit_bytes = limit,
+                        .limits = limits,
                         .prompt_tokens = spec.max_tokens,
                         .prompt_pairs = 0.5 * spec.max_tokens * spec.max_tokens,
                         .context_tokens = spec.max_tokens,
                         .recipe_sha256 = point_.record.value("sha256", "")};
     cx_.out.write(plan_text(view, bench::known_ceilings(max_threads())));
   }
-  if (!cx_.dry_run()) return load_engine(cx_, std::move(files), spec, plan, limit);
-  plan.check_fits({}, limit);
+  if (!cx_.dry_run()) return load_engine(cx_, std::move(files), spec, plan, limits);
+  limits.check(plan);
   return nullptr;
 }
 
@@ -112,17 +121,22 @@ void Evaluation::run() {
 
 decode::EngineSpec Evaluation::question_spec(int group) const {
   const auto longest = std::ranges::max(recipe_.eval.lengths, {}, &recipe::TokenCount::value);
-  return eval::case_engine_spec(policies_, compute(), static_cast<int>(recipe_.run.prefill_chunk),
-                                static_cast<int>(longest), group);
+  decode::EngineSpec spec =
+      eval::case_engine_spec(policies_, compute(), static_cast<int>(recipe_.run.prefill_chunk),
+                             static_cast<int>(longest), group);
+  spec.device = device_;
+  return spec;
 }
 
 /// Cases at once: what was asked for, or a row in every decode step for each core, within most of the
 /// memory.
 int Evaluation::group_size(const decode::ModelFiles& files) const {
   if (recipe_.run.batch > 0) return recipe_.run.batch;
-  const size_t room = host_limit(recipe_.run.host_memory_limit) / 4 * 3;
+  MemoryLimits room = memory_limits(recipe_.run, device_);
+  room.host -= room.host / 4;
+  room.gpu_bytes -= room.gpu_bytes / 4;
   int group = std::min(recipe_.eval.cases, std::clamp(max_threads(), kFewCases, kManyCases));
-  while (group > 1 && decode::Engine::plan(files, question_spec(group)).peak({}) > room) --group;
+  while (group > 1 && !room.fits(decode::Engine::plan(files, question_spec(group)))) --group;
   return group;
 }
 
@@ -172,8 +186,9 @@ void Evaluation::run_text() {
   const auto windows = eval::load_windows(path.empty() ? demo_text() : path, files, text_context());
   const size_t buffer_bytes = eval::text_buffer_bytes(config_);
   const auto longest = static_cast<int>(std::ranges::max(windows, {}, &eval::Ids::size).size());
-  const auto engine =
-      load(std::move(files), eval::text_engine_spec(policies_, compute(), longest), buffer_bytes);
+  decode::EngineSpec spec = eval::text_engine_spec(policies_, compute(), longest);
+  spec.device = device_;
+  const auto engine = load(std::move(files), spec, buffer_bytes);
   if (!engine) return;
   size_t total = 0;
   for (const eval::Ids& window : windows) total += window.size();

@@ -74,6 +74,7 @@ class Evaluation {
   const Point<EvalRecipe>& point_;
   const EvalRecipe& recipe_;
   std::vector<eval::NamedPolicy> policies_;  // full attention first
+  Device device_;
   std::vector<std::string> names_;
   model::ModelConfig config_;
   eval::CaseLog log_;

@@ -114,7 +114,7 @@ Tensor Engine::extend(std::span<const SeqTokens> sequences) {
   std::vector<int32_t> last_rows;
   for (int b = 0; b < step.n_seqs; ++b)
     last_rows.push_back(step.row_begin[static_cast<size_t>(b) + 1] - 1);
-  return model_.logits(last_rows);
+  return on_host(model_.logits(last_rows));
 }
 
 void Engine::decode(std::span<const DrawSeq> sequences) {
@@ -164,7 +164,7 @@ void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
     rows.clear();
     for (int r = begin; r < std::min(step.n_rows, begin + model_.options().max_logit_rows); ++r)
       rows.push_back(r);
-    visit(begin, model_.logits(rows));
+    visit(begin, on_host(model_.logits(rows)));
   }
 }
 

@@ -54,8 +54,8 @@ class Engine {
 
   /// Called between forwards with the tokens done so far; returning false stops the work.
   using Progress = std::function<bool(int64_t done)>;
-  /// Called when the logits of the last rows of some sequences are ready: [which, vocab], valid until
-  /// the next forward.
+  /// Called when the logits of the last rows of some sequences are ready: [which, vocab] on the engine's
+  /// device, valid until the next forward.
   using OnLogits = std::function<void(std::span<const size_t> which, const Tensor& logits)>;
 
   /// Prefills sequences in chunks, several short ones to a forward, densely and exactly.
@@ -63,7 +63,7 @@ class Engine {
   void prefill(std::span<const SeqTokens> sequences, const OnLogits& on_logits,
                const Progress& progress = {});
   /// One forward under the sequences' policy; all rows are committed.
-  /// shapes   result: rows of the last token of each sequence, [sequences, vocab], until the next call
+  /// shapes   result: rows of the last token of each sequence, [sequences, vocab] on the host, until the next call
   Tensor extend(std::span<const SeqTokens> sequences);
   /// Puts a decode step in flight: the token last drawn for each sequence goes through the model, and
   /// the sampler draws the next.

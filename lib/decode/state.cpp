@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 
 #include "base/check.h"
@@ -37,6 +38,14 @@ void save_state(const std::filesystem::path& path, const Engine& engine, int slo
   TANDEM_CHECK(static_cast<int>(tokens.size()) == cache.length(slot), "{} tokens, {} in the cache",
                tokens.size(), cache.length(slot));
   const kv::Geometry& g = cache.geometry();
+  const Exec& exec = cache.store().exec();
+  std::deque<std::vector<std::byte>> copies;  // of pages in a GPU's memory
+  const auto on_host = [&](std::span<std::byte> page) {
+    if (!exec.on_gpu()) return page;
+    std::vector<std::byte>& copy = copies.emplace_back(page.size());
+    exec.queue->copy_out(copy.data(), page.data(), page.size());
+    return std::span(copy);
+  };
   std::vector<io::TensorView> tensors;
   tensors.push_back({kTokens, DType::i32, {static_cast<int64_t>(tokens.size())},
                      std::as_bytes(tokens)});
@@ -47,8 +56,9 @@ void save_state(const std::filesystem::path& path, const Engine& engine, int slo
       for (const char which : {'k', 'v'})
         tensors.push_back({page_name(which, layer, page), g.dtype,
                            {g.n_kv_heads, kv::kPageTokens, g.head_dim},
-                           page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id)});
+                           on_host(page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id))});
   }
+  if (exec.on_gpu()) exec.queue->wait();
   io::write_safetensors(path, tensors,
                         {{"format", kFormat},
                          {"model", engine.files().name},
@@ -130,7 +140,10 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
       for (const char which : {'k', 'v'}) {
         const io::TensorView t = state.file.tensor(page_name(which, layer, page));
         const auto to = page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id);
-        std::memcpy(to.data(), t.bytes.data(), to.size());
+        if (store.exec().on_gpu())
+          store.exec().queue->copy_in(to.data(), t.bytes.data(), to.size());
+        else
+          std::memcpy(to.data(), t.bytes.data(), to.size());
         state.file.drop_pages(t);
       }
   }

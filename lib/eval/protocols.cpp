@@ -172,7 +172,7 @@ struct Group {
       texts.push_back({bases[i], cases[i].*text, ends_prompt});
     Ids next(cases.size());
     engine.prefill(texts, [&](std::span<const size_t> which, const Tensor& logits) {
-      const std::vector<int32_t> best = ops::logit_stats(logits).argmax;
+      const std::vector<int32_t> best = ops::logit_stats(engine.on_host(logits)).argmax;
       for (size_t i = 0; i < which.size(); ++i) next[which[i]] = best[i];
     });
     return next;

@@ -15,8 +15,13 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
     for (uint32_t half = 0; half < 2; ++half)
       for (int i = 0; i < n_pages; ++i) {
         const Tensor page = pools[half].slice(store.page(slot, i), 1);
-        ops::fill_random(page.raw(), page.dtype(), seed, 2 * static_cast<uint32_t>(layer) + half,
-                         i * page.elements(), page.elements(), 1.0f);
+        const uint32_t id = 2 * static_cast<uint32_t>(layer) + half;
+        if (page.device().kind == Device::Kind::cuda)
+          ops::fill_random_on_device(page.raw(), page.dtype(), seed, id, i * page.elements(),
+                                     page.elements(), 1.0f, store.exec().stream());
+        else
+          ops::fill_random(page.raw(), page.dtype(), seed, id, i * page.elements(), page.elements(),
+                           1.0f);
       }
   }
   store.set_length(slot, n);

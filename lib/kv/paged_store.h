@@ -36,6 +36,7 @@ class PagedStore {
   PagedStore(const Spec& spec, Arena& arena, const Exec& exec = {});
 
   const Spec& spec() const { return spec_; }
+  const Exec& exec() const { return exec_; }
   /// Pools of one layer, [n_pages, n_kv_heads, 64, head_dim].
   Tensor k(int layer) const { return pool(k_, layer); }
   Tensor v(int layer) const { return pool(v_, layer); }
