@@ -27,6 +27,9 @@ const CudaTable& cuda_table() {
       .attention_few_rows_workspace_bytes = attention_few_rows_workspace_bytes,
       .attention_few_rows_counter_bytes = attention_few_rows_counter_bytes,
       .merge_states = merge_states_cuda,
+      .logit_stats = logit_stats_cuda,
+      .top_n = top_n_cuda,
+      .sample = sample_cuda,
   };
   return table;
 }

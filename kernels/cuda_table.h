@@ -9,6 +9,7 @@
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page_cuda.h"
 #include "kernels/rope/rope.h"
+#include "kernels/sample/sample_cuda.h"
 
 namespace tandem {
 
@@ -31,6 +32,9 @@ struct CudaTable {
   size_t (*attention_few_rows_workspace_bytes)(const AttentionFewRowsBounds&);
   size_t (*attention_few_rows_counter_bytes)(const AttentionFewRowsBounds&);
   void (*merge_states)(const MergeStatesParams&, int n_rows, Stream);
+  void (*logit_stats)(const LogitStatsParams&, Stream);
+  void (*top_n)(const TopNParams&, Stream);
+  void (*sample)(const SampleCudaParams&, Stream);
 };
 
 /// errors   kind device in a build without CUDA

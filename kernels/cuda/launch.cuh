@@ -19,21 +19,18 @@ __device__ inline void wait_for_previous() {
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes, int cluster,
             Stream stream, const Args&... args) {
-  cudaLaunchAttribute attributes[3];
+  cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  // Otherwise blocks crowd on few multiprocessors while others have nothing to do.
-  attributes[2].id = cudaLaunchAttributeClusterSchedulingPolicyPreference;
-  attributes[2].val.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream.handle);
   config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 3 : 1;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   (void)cudaLaunchKernelEx(&config, kernel, Params(args)...);  // errors: see cuda::launched
 }
 

@@ -8,7 +8,7 @@ namespace {
 // Floats as unsigned integers of the same order. -0 counts as +0.
 constexpr uint32_t kKeyMinusInf = 0x007fffffu, kKeyPlusInf = 0xff800000u;
 
-inline uint32_t order_key(float x) {
+constexpr uint32_t order_key(float x) {
   const uint32_t u = __builtin_bit_cast(uint32_t, x + 0.0f);
   return u ^ (static_cast<uint32_t>(static_cast<int32_t>(u) >> 31) | 0x80000000u);
 }
@@ -17,7 +17,7 @@ inline uint32_t order_key(float x) {
 struct Cut {
   uint32_t key;
   int last;
-  bool keeps(uint32_t k, int i) const { return k > key || (k == key && i <= last); }
+  constexpr bool keeps(uint32_t k, int i) const { return k > key || (k == key && i <= last); }
 };
 
 /// The smallest prefix, in the order (key descending, index ascending), whose measures sum to at

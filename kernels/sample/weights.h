@@ -1,6 +1,6 @@
 #pragma once
-// Integer softmax weights, for the bodies of this folder. Compiled with -ffp-contract=off and
-// written without fma: each operation rounds once, so every ISA gives the same bits.
+// Integer softmax weights, for the bodies and CUDA kernels of this folder. Compiled without contraction
+// and written without fma: each operation rounds once, so every ISA and GPU gives the same bits.
 #include "kernels/sample/sample.h"
 
 namespace tandem {
@@ -8,7 +8,7 @@ namespace {
 
 /// floor(2^40 e^x) for x <= 0, with e^x to 2e-7 relative; exactly 2^40 at 0, and 0 from -28 down,
 /// where 2^40 e^x is below 1.
-inline uint64_t weight_of(float x) {
+constexpr uint64_t weight_of(float x) {
   constexpr float kRounder = 0x1.8p23f;  // adding it leaves an integer in the low mantissa bits
   x = x > -28.0f ? x : -28.0f;
   const float shifted = x * 1.44269504f + kRounder;

@@ -1,0 +1,61 @@
+#include "kernels/cuda/number.cuh"
+#include "kernels/sample/row_cut.cuh"
+#include "kernels/sample/row_launch.cuh"
+#include "kernels/sample/sample_cuda.h"
+
+namespace tandem {
+namespace {
+
+/// The kept tokens of a row in no order, gathered in the first block.
+struct TopShared {
+  cuda::CutShared cut;
+  int n;
+  cuda::Best entry[kMaxTopNCuda];
+};
+
+__global__ void __launch_bounds__(cuda::kRowThreads)
+    top_n_rows(const TopNParams p, const cuda::RowSplit split) {
+  extern __shared__ float4 dynamic[];
+  __shared__ cuda::RowShared shared;
+  __shared__ TopShared top;
+  cuda::wait_for_previous();
+  if (threadIdx.x == 0) top.n = 0;  // others see it after load
+  cuda::RowCluster row(split, reinterpret_cast<float*>(dynamic), shared);
+  const int64_t r = blockIdx.x / static_cast<unsigned>(split.parts);
+  const cuda::Best best = row.load(p.logits + r * split.vocab);
+  const bool is_valid = best.is_valid();
+  if (is_valid) {
+    constexpr float kSpread = 32;  // holds the top of a trained model's logits
+    cuda::RowCut cut(row, top.cut, best.logit(), kSpread);
+    cut.narrow([&](uint64_t) { return static_cast<uint64_t>(p.n); },
+               [](float) -> uint64_t { return 1; });
+    TopShared* first = row.of_block(&top, 0);
+    row.each([&](int i) {
+      if (cut.keeps(i))
+        first->entry[atomicAdd(&first->n, 1)] = {order_key(row.logit(i)), row.first() + i};
+    });
+  }
+  row.sync();
+  const int i = static_cast<int>(threadIdx.x);
+  if (row.rank() != 0 || i >= p.n) return;
+  int place = i;
+  if (is_valid) {
+    place = 0;
+    for (int j = 0; j < p.n; ++j) place += top.entry[j].comes_before(top.entry[i]);
+  }
+  const int64_t at = r * p.n + place;
+  const int32_t id = top.entry[i].id;
+  p.ids[at] = is_valid ? id : kInvalidToken;
+  p.logprobs[at] = is_valid ? p.logits[r * split.vocab + id] - p.lse[r] : cuda::quiet_nan();
+}
+
+}  // namespace
+
+void top_n_cuda(const TopNParams& p, Stream stream) {
+  cuda::check_top_n(p.n, p.vocab);
+  if (p.n_rows == 0) return;
+  const cuda::RowSplit split = cuda::split_row(p.vocab, p.n_rows);
+  cuda::launch_rows(top_n_rows, p.n_rows, split, split.part_bytes(), stream, p);
+}
+
+}  // namespace tandem
