@@ -144,12 +144,6 @@ Ceilings measure_ceilings(int threads, const Interrupted& interrupted) {
   return c;
 }
 
-std::filesystem::path default_cache_dir() {
-  if (const char* dir = std::getenv("TANDEM_CACHE_DIR"); dir && *dir) return dir;
-  const char* home = std::getenv("HOME");
-  return std::filesystem::path(home && *home ? home : "/tmp") / ".cache" / "tandem";
-}
-
 std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path& cache_dir) {
   const io::Json cache = read_cache(cache_file(cache_dir));
   const auto it = cache.find(cache_key(threads));

@@ -5,6 +5,7 @@
 
 #include "base/cpu_features.h"
 #include "base/interrupt.h"
+#include "io/cache_dir.h"
 
 namespace tandem::bench {
 
@@ -32,18 +33,15 @@ struct Ceilings {
 /// errors   kind interrupted
 Ceilings measure_ceilings(int threads, const Interrupted& interrupted = {});
 
-/// TANDEM_CACHE_DIR, else ~/.cache/tandem.
-std::filesystem::path default_cache_dir();
-
 /// What cached_ceilings has kept; never measures.
 std::optional<Ceilings> known_ceilings(
-    int threads, const std::filesystem::path& cache_dir = default_cache_dir());
+    int threads, const std::filesystem::path& cache_dir = io::default_cache_dir());
 
 /// The same, once per boot, thread count and ISA: kept in `cache_dir`. A folder that cannot be read
 /// or written only costs the measurement.
 /// seen_gbps  a rate that a run has read from memory at: a kept value below it was taken on a busy
 ///            machine and is measured again
 Ceilings cached_ceilings(int threads, double seen_gbps = 0,
-                         const std::filesystem::path& cache_dir = default_cache_dir());
+                         const std::filesystem::path& cache_dir = io::default_cache_dir());
 
 }  // namespace tandem::bench
