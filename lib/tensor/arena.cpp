@@ -7,6 +7,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "tensor/cuda.h"
+
 namespace tandem {
 
 namespace {
@@ -25,28 +27,41 @@ size_t proc_kib(const char* file, const std::string& key) {
 }  // namespace
 
 Arena::~Arena() {
-  for (const auto& [name, block] : taken_) ::munmap(block.data, block.bytes);
+  for (const auto& [name, block] : taken_) release(block);
+}
+
+void* Arena::allocate(const PlanItem& item) {
+  if (item.device.kind == Device::Kind::cuda) return cuda::allocate(item.device.index, item.bytes);
+  // Anonymous memory straight from the system: zeroed, page aligned, and given back at once.
+  void* p = ::mmap(nullptr, item.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED)
+    throw Error::make(ErrorKind::memory, item.device.name(), "cannot allocate {} for {}: {}",
+                      format_bytes(item.bytes), item.name, std::strerror(errno))
+        .hint("lower run.context or run.batch, or choose a smaller model");
+  if (item.bytes >= kHugePage) ::madvise(p, item.bytes, MADV_HUGEPAGE);
+  return p;
+}
+
+void Arena::release(const Block& block) noexcept {
+  if (block.device.kind == Device::Kind::cuda)
+    cuda::free_memory(block.data);
+  else
+    ::munmap(block.data, block.bytes);
 }
 
 void* Arena::take(const std::string& name) {
   const PlanItem* item = plan_.find(name);
   TANDEM_CHECK(item != nullptr, "buffer '{}' was not planned", name);
   TANDEM_CHECK(!taken_.contains(name), "buffer '{}' taken twice", name);
-  // Anonymous memory straight from the system: zeroed, page aligned, and given back at once.
-  void* p = ::mmap(nullptr, item->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED)
-    throw Error::make(ErrorKind::memory, item->device.name(), "cannot allocate {} for {}: {}",
-                      format_bytes(item->bytes), name, std::strerror(errno))
-        .hint("lower run.context or run.batch, or choose a smaller model");
-  if (item->bytes >= kHugePage) ::madvise(p, item->bytes, MADV_HUGEPAGE);
-  taken_[name] = {p, item->bytes};
+  void* p = allocate(*item);
+  taken_[name] = {p, item->bytes, item->device};
   return p;
 }
 
 void Arena::give_back(const std::string& name) {
   const auto it = taken_.find(name);
   TANDEM_CHECK(it != taken_.end(), "buffer '{}' given back but not taken", name);
-  ::munmap(it->second.data, it->second.bytes);
+  release(it->second);
   taken_.erase(it);
 }
 

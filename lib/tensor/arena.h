@@ -16,8 +16,9 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Zero-filled memory, aligned to 4096 bytes; huge pages are asked for from 2 MiB on.
-  /// errors   kind memory when the system refuses
+  /// Zero-filled memory of the planned device. On the host aligned to 4096 bytes, and huge pages
+  /// are asked for from 2 MiB on; on a GPU aligned to 256. errors   kind memory when the system
+  /// refuses; kind device without that GPU
   void* take(const std::string& name);
   /// Gives one buffer back (of lifetime load).
   void give_back(const std::string& name);
@@ -28,7 +29,11 @@ class Arena {
   struct Block {
     void* data;
     size_t bytes;
+    Device device;
   };
+  static void* allocate(const PlanItem& item);
+  static void release(const Block& block) noexcept;
+
   MemoryPlan plan_;
   std::map<std::string, Block> taken_;
 };

@@ -83,6 +83,14 @@ void* allocate(int device, size_t bytes) {
 
 void free_memory(void* p) noexcept { (void)cudaFree(p); }
 
+void use_device(int device) { check(cudaSetDevice(device), "cannot use the GPU"); }
+
+PinnedRange::PinnedRange(void* data, size_t bytes) : data_(data) {
+  check(cudaHostRegister(data, bytes, cudaHostRegisterDefault), "cannot pin host memory");
+}
+
+PinnedRange::~PinnedRange() { (void)cudaHostUnregister(data_); }
+
 PinnedBuffer::PinnedBuffer(size_t bytes) : bytes_(bytes) {
   void* p = nullptr;
   if (bytes > 0) check(cudaMallocHost(&p, bytes), "cannot allocate pinned host memory");
@@ -114,7 +122,11 @@ void Queue::copy_within(void* to, const void* from, size_t bytes) {
         "copy within the GPU");
 }
 
-void Queue::wait() { check(cudaStreamSynchronize(as_stream(stream())), "work on the GPU failed"); }
+void Queue::wait() { cuda::wait(stream()); }
+
+void wait(Stream stream) {
+  check(cudaStreamSynchronize(as_stream(stream)), "work on the GPU failed");
+}
 
 Event::Event(bool timing) {
   cudaEvent_t e = nullptr;

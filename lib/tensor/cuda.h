@@ -32,6 +32,10 @@ DeviceInfo device_info(int index);
 void* allocate(int device, size_t bytes);
 void free_memory(void* p) noexcept;
 
+/// Makes a GPU the one that this thread's calls of CUDA libraries and kernels mean.
+/// errors   kind device
+void use_device(int device);
+
 /// Host memory that copies to and from a GPU at full speed and without a stall.
 class PinnedBuffer {
  public:
@@ -45,6 +49,19 @@ class PinnedBuffer {
  private:
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+};
+
+/// Makes host memory that is already there pinned for as long as this lives.
+class PinnedRange {
+ public:
+  /// errors   kind device
+  PinnedRange(void* data, size_t bytes);
+  ~PinnedRange();
+  PinnedRange(const PinnedRange&) = delete;
+  PinnedRange& operator=(const PinnedRange&) = delete;
+
+ private:
+  void* data_;
 };
 
 /// A stream of one GPU and the events on it.
@@ -88,6 +105,9 @@ class Event {
  private:
   void* handle_ = nullptr;
 };
+
+/// Waits for all work on a stream, as Queue::wait.
+void wait(Stream stream);
 
 /// A recorded sequence of operations that one call repeats.
 class Graph {

@@ -16,6 +16,10 @@ std::string why_none() { return "this build of tandem has no CUDA"; }
 DeviceInfo device_info(int) { fail(); }
 void* allocate(int, size_t) { fail(); }
 void free_memory(void*) noexcept {}
+void use_device(int) { fail(); }
+PinnedRange::PinnedRange(void* data, size_t) : data_(data) { fail(); }
+PinnedRange::~PinnedRange() = default;
+void wait(Stream) { fail(); }
 PinnedBuffer::PinnedBuffer(size_t) { fail(); }
 PinnedBuffer::~PinnedBuffer() = default;
 Queue::Queue(int device) : device_(device) { fail(); }

@@ -62,8 +62,10 @@ void MemoryPlan::check_fits(Device device, size_t limit_bytes) const {
       parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", group, format_bytes(bytes));
   throw Error::make(ErrorKind::memory, device.name(), "needs {} ({}), {} available",
                     format_bytes(needed), parts, format_bytes(limit_bytes))
-      .hint("lower run.context or run.batch, choose a smaller model or cache.kind: streaming, or "
-            "raise run.host_memory_limit");
+      .hint(std::string(
+                "lower run.context or run.batch, choose a smaller model or cache.kind: streaming, "
+                "or raise run.") +
+            (device.kind == Device::Kind::cpu ? "host_memory_limit" : "gpu_memory_limit"));
 }
 
 std::string format_bytes(size_t bytes) {

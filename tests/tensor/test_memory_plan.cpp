@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tensor/arena.h"
+#include "tensor/cuda.h"
 
 using namespace tandem;
 
@@ -33,6 +34,37 @@ TEST_SUITE("tensor/memory_plan") {
       CHECK(std::string(e.what()) ==
             "cpu: needs 4.00 GiB (weights 3.00 GiB, kv 1.00 GiB), 2.00 GiB available");
       CHECK(!e.hint_text().empty());
+    }
+  }
+
+  TEST_CASE("what a GPU lacks is told apart from what the host lacks") {
+    constexpr Device kGpu{Device::Kind::cuda, 1};
+    MemoryPlan plan;
+    plan.add("weights/a", size_t{3} << 30, kGpu);
+    plan.add("kv/pages", size_t{1} << 30);
+    plan.check_fits({}, size_t{1} << 30);
+    try {
+      plan.check_fits(kGpu, size_t{2} << 30);
+      FAIL("not thrown");
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::memory);
+      CHECK(std::string(e.what()) ==
+            "cuda:1: needs 3.00 GiB (weights 3.00 GiB), 2.00 GiB available");
+      CHECK(e.hint_text().find("run.gpu_memory_limit") != std::string::npos);
+      CHECK(e.hint_text().find("host") == std::string::npos);
+    }
+  }
+
+  TEST_CASE("an arena takes planned GPU memory from a GPU, never from the host") {
+    if (cuda::device_count() > 0) return;  // tests/gpu takes some there
+    MemoryPlan plan;
+    plan.add("weights/a", 4096, {Device::Kind::cuda, 0});
+    Arena arena(plan);
+    try {
+      arena.take("weights/a");
+      FAIL("not thrown");
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::device);
     }
   }
 
