@@ -5,6 +5,7 @@
 #include "kernels/embed/fill_random_cuda.h"
 #include "kernels/ffn/silu_mul_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
+#include "kernels/linear/skinny_linear_cuda.h"
 #include "kernels/norm/rms_norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 
@@ -30,6 +31,7 @@ const CudaTable& cuda_table() {
       .logit_stats = logit_stats_cuda,
       .top_n = top_n_cuda,
       .sample = sample_cuda,
+      .skinny_linear = skinny_linear_cuda,
   };
   return table;
 }

@@ -6,6 +6,8 @@
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/embed/fill_random.h"
+#include "kernels/linear/skinny_linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page_cuda.h"
 #include "kernels/rope/rope.h"
@@ -35,6 +37,10 @@ struct CudaTable {
   void (*logit_stats)(const LogitStatsParams&, Stream);
   void (*top_n)(const TopNParams&, Stream);
   void (*sample)(const SampleCudaParams&, Stream);
+  /// Null where a build has none: synthetic weights then come from the host.
+  void (*fill_random)(const FillRandomParams&, Stream) = nullptr;
+  void (*rms_norm)(const RmsNormParams&, Stream);
+  void (*skinny_linear)(const SkinnyLinearParams&, Stream);
 };
 
 /// errors   kind device in a build without CUDA

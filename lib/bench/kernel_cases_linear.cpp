@@ -28,13 +28,14 @@ std::shared_ptr<Layer> make_layer(const ops::PackedWeights::Spec& spec, uint32_t
   ops::PackedWeights::plan(spec, plan);
   auto layer = std::make_shared<Layer>();
   layer->arena = std::make_unique<Arena>(plan);
-  std::vector<std::byte> staging(ops::PackedWeights::staging_bytes(spec));
+  std::vector<std::byte> memory(ops::PackedWeights::staging_bytes(spec));
+  ops::Staging staging({}, memory.data(), memory.size());
   layer->packed.load(
       spec, *layer->arena,
       [&](int64_t begin, int64_t end, void* to) {
         ops::fill_random(to, spec.dtype, 0, id, begin * spec.in, (end - begin) * spec.in, 1.0f);
       },
-      {}, staging.data());
+      {}, staging);
   return layer;
 }
 
@@ -76,7 +77,7 @@ PreparedCase prepare_linear(int rows, int out, int in, DType dtype, int copies) 
   const auto turn = std::make_shared<size_t>(0);
   PreparedCase prepared;
   prepared.run = [=] {
-    ops::linear(y, x, layers[*turn]->packed, ops::Accumulate::no, *workspace);
+    ops::linear(y, x, layers[*turn]->packed, ops::Accumulate::no, *workspace, {});
     *turn = (*turn + 1) % layers.size();
   };
   prepared.mismatch = [=] {

@@ -40,7 +40,8 @@ struct Product {
         y(taken(arena, y_name(p), output_of(p, c), c.chunk, p.out)),
         accumulate(p.adds ? ops::Accumulate::yes : ops::Accumulate::no) {
     const auto spec = spec_of(p, c.dtype);
-    void* staging = arena.take("staging/" + std::string(p.name));
+    const std::string name = "staging/" + std::string(p.name);
+    ops::Staging staging({}, arena.take(name), arena.plan().find(name)->bytes);
     weights.load(
         spec, arena,
         [&](int64_t begin, int64_t end, void* to) {
@@ -48,7 +49,7 @@ struct Product {
                            kWeightDeviation);
         },
         {}, staging);
-    arena.give_back("staging/" + std::string(p.name));
+    arena.give_back(name);
     ops::fill_random(x.raw(), c.dtype, c.seed, id + 100, 0, x.elements(), 1.0f);
   }
 };
@@ -100,7 +101,7 @@ PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
   }
   const auto ours = [&] {
     poll(interrupted);
-    for (const Product& p : products) ops::linear(p.y, p.x, p.weights, p.accumulate, workspace);
+    for (const Product& p : products) ops::linear(p.y, p.x, p.weights, p.accumulate, workspace, {});
   };
   const auto theirs = [&] {
     for (const OneDnnGemm& gemm : alone) gemm.run();

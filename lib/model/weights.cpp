@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "model/weight_table.h"
+#include "tensor/cuda.h"
 
 namespace tandem::model {
 namespace {
@@ -25,7 +26,7 @@ struct Product {
 
 enum class ProductKind : uint8_t { qkv, wo, gate_up, w_down, lm_head };
 
-Product product(const ModelConfig& c, DType dtype, ProductKind kind, int layer) {
+Product product(const ModelConfig& c, DType dtype, Device device, ProductKind kind, int layer) {
   Product p;
   p.layer = layer;
   const std::string prefix = "weights/layers." + std::to_string(layer) + ".";
@@ -55,6 +56,7 @@ Product product(const ModelConfig& c, DType dtype, ProductKind kind, int layer) 
       break;
     }
   }
+  p.spec.device = device;
   return p;
 }
 
@@ -70,18 +72,18 @@ PackedWeights& slot_of(LayerWeights& w, ProductKind kind) {
   }
 }
 
-/// Rows [begin, end) of the stacked matrix, part by part.
-void stacked_rows(const Product& p, const WeightSource& source, int64_t begin, int64_t end,
-                  char* out) {
+/// Rows [begin, end) of the stacked matrix, part by part: write(part, its rows, where they go)
+/// until one is false.
+bool stacked_rows(const Product& p, int64_t begin, int64_t end, void* out, const auto& write) {
   const size_t row_bytes = static_cast<size_t>(p.spec.in) * dtype_bytes(p.spec.dtype);
   int64_t first = 0;
   for (const Product::Part& part : p.parts) {
     const int64_t lo = std::max(begin, first), hi = std::min(end, first + part.rows);
-    if (lo < hi)
-      source.rows(part.weight, p.layer, lo - first, hi - first, p.spec.dtype,
-                  out + static_cast<size_t>(lo - begin) * row_bytes);
+    char* to = static_cast<char*>(out) + static_cast<size_t>(lo - begin) * row_bytes;
+    if (lo < hi && !write(part.weight, lo - first, hi - first, to)) return false;
     first += part.rows;
   }
+  return true;
 }
 
 /// Polls for an interruption and tells how far loading has come.
@@ -102,7 +104,7 @@ class LoadWatch {
 };
 
 PackedWeights load_product(const Product& p, const WeightSource& source, Arena& arena,
-                           void* staging, LoadWatch& watch) {
+                           ops::Staging& staging, LoadWatch& watch) {
   std::vector<float> bias;
   if (p.spec.bias)
     for (const Product::Part& part : p.parts) {
@@ -110,12 +112,22 @@ PackedWeights load_product(const Product& p, const WeightSource& source, Arena& 
       bias.insert(bias.end(), values.begin(), values.end());
     }
   PackedWeights packed;
-  packed.load(p.spec, arena,
-              [&](int64_t begin, int64_t end, void* out) {
-                watch.add((end - begin) * p.spec.in);
-                stacked_rows(p, source, begin, end, static_cast<char*>(out));
-              },
-              bias, staging);
+  const auto rows = [&](int64_t begin, int64_t end, void* out) {
+    watch.add((end - begin) * p.spec.in);
+    stacked_rows(p, begin, end, out, [&](Weight weight, int64_t lo, int64_t hi, void* to) {
+      source.rows(weight, p.layer, lo, hi, p.spec.dtype, to);
+      return true;
+    });
+  };
+  const auto device_rows = [&](int64_t begin, int64_t end, void* device, Stream stream) {
+    const bool written =
+        stacked_rows(p, begin, end, device, [&](Weight weight, int64_t lo, int64_t hi, void* to) {
+          return source.rows_on_device(weight, p.layer, lo, hi, p.spec.dtype, to, stream);
+        });
+    if (written) watch.add((end - begin) * p.spec.in);
+    return written;
+  };
+  packed.load(p.spec, arena, rows, bias, staging, device_rows);
   for (const Product::Part& part : p.parts) source.done(part.weight, p.layer);
   return packed;
 }
@@ -123,20 +135,46 @@ PackedWeights load_product(const Product& p, const WeightSource& source, Arena& 
 int64_t matrix_elements(const ModelConfig& c, DType dtype) {
   int64_t layer = 0;
   for (const ProductKind kind : kLayerProducts) {
-    const PackedWeights::Spec spec = product(c, dtype, kind, 0).spec;
+    const PackedWeights::Spec spec = product(c, dtype, {}, kind, 0).spec;
     layer += spec.out * spec.in;
   }
   return c.n_layers * layer + int64_t{c.vocab_size} * c.dim;
 }
 
-size_t norm_bytes(const ModelConfig& c) {
-  return (2 * static_cast<size_t>(c.n_layers) + 1) * static_cast<size_t>(c.dim) * sizeof(float);
+size_t norm_elements(const ModelConfig& c) {
+  return (2 * static_cast<size_t>(c.n_layers) + 1) * static_cast<size_t>(c.dim);
+}
+
+/// Norm weights of all layers, attention's and then the FFN's, and the last norm's.
+std::vector<float> all_norms(const ModelConfig& c, const WeightSource& source) {
+  std::vector<float> all;
+  const auto append = [&](Weight weight, int layer) {
+    const std::vector<float> values = source.vector(weight, layer);
+    TANDEM_CHECK(values.size() == static_cast<size_t>(c.dim), "{} norm weights", values.size());
+    all.insert(all.end(), values.begin(), values.end());
+  };
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    append(Weight::attn_norm, layer);
+    append(Weight::ffn_norm, layer);
+  }
+  append(Weight::out_norm, 0);
+  return all;
+}
+
+void copy_to(Device device, float* to, std::span<const float> from) {
+  if (device.kind == Device::Kind::cpu) {
+    std::memcpy(to, from.data(), from.size_bytes());
+    return;
+  }
+  cuda::Queue queue(device.index);
+  queue.copy_in(to, from.data(), from.size_bytes());
+  queue.wait();
 }
 
 }  // namespace
 
 void Weights::plan(const ModelConfig& config, DType dtype, const WeightSource& source,
-                   MemoryPlan& plan) {
+                   MemoryPlan& plan, Device device) {
   size_t staging = 0, mapped = 0;
   const auto add = [&](const Product& p) {
     PackedWeights::plan(p.spec, plan);
@@ -146,46 +184,48 @@ void Weights::plan(const ModelConfig& config, DType dtype, const WeightSource& s
     mapped = std::max(mapped, parts);
   };
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const ProductKind kind : kLayerProducts) add(product(config, dtype, kind, layer));
-  add(product(config, dtype, ProductKind::lm_head, 0));
-  plan.add("weights/norms", norm_bytes(config));
+    for (const ProductKind kind : kLayerProducts) add(product(config, dtype, device, kind, layer));
+  add(product(config, dtype, device, ProductKind::lm_head, 0));
+  plan.add("weights/norms", norm_elements(config) * sizeof(float), device);
   plan.add("load/staging", staging, {}, Lifetime::load);
   plan.add("load/mapped source", mapped, {}, Lifetime::load);
 }
 
 Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource& source,
-                      Arena& arena, const LoadEvents& events) {
+                      Arena& arena, const LoadEvents& events, Device device) {
   Weights w;
   float* norms = static_cast<float*>(arena.take("weights/norms"));
-  const auto take_norm = [&](Weight weight, int layer) {
-    const std::vector<float> values = source.vector(weight, layer);
-    TANDEM_CHECK(values.size() == static_cast<size_t>(config.dim), "{} norm weights", values.size());
-    std::memcpy(norms, values.data(), values.size() * sizeof(float));
-    return std::exchange(norms, norms + values.size());
-  };
-  void* staging = arena.take("load/staging");
-  LoadWatch watch(events, matrix_elements(config, dtype));
-  for (int layer = 0; layer < config.n_layers; ++layer) {
-    LayerWeights& l = w.layers.emplace_back();
-    l.attn_norm = take_norm(Weight::attn_norm, layer);
-    l.ffn_norm = take_norm(Weight::ffn_norm, layer);
-    for (const ProductKind kind : kLayerProducts)
-      slot_of(l, kind) = load_product(product(config, dtype, kind, layer), source, arena, staging, watch);
+  copy_to(device, norms, all_norms(config, source));
+  const auto next_norm = [&] { return std::exchange(norms, norms + config.dim); };
+  {
+    ops::Staging staging(device, arena.take("load/staging"),
+                         arena.plan().find("load/staging")->bytes);
+    LoadWatch watch(events, matrix_elements(config, dtype));
+    const auto load = [&](ProductKind kind, int layer) {
+      return load_product(product(config, dtype, device, kind, layer), source, arena, staging,
+                          watch);
+    };
+    for (int layer = 0; layer < config.n_layers; ++layer) {
+      LayerWeights& l = w.layers.emplace_back();
+      l.attn_norm = next_norm();
+      l.ffn_norm = next_norm();
+      for (const ProductKind kind : kLayerProducts) slot_of(l, kind) = load(kind, layer);
+    }
+    w.out_norm = next_norm();
+    w.lm_head = load(ProductKind::lm_head, 0);
+    staging.wait();
   }
-  w.out_norm = take_norm(Weight::out_norm, 0);
-  w.lm_head =
-      load_product(product(config, dtype, ProductKind::lm_head, 0), source, arena, staging, watch);
   arena.give_back("load/staging");
   return w;
 }
 
 size_t Weights::workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
-                                int64_t head_rows) {
+                                int64_t head_rows, Device device) {
   size_t bytes = PackedWeights::workspace_bytes(
-      product(config, dtype, ProductKind::lm_head, 0).spec, head_rows);
+      product(config, dtype, device, ProductKind::lm_head, 0).spec, head_rows);
   for (const ProductKind kind : kLayerProducts)
-    bytes = std::max(bytes, PackedWeights::workspace_bytes(product(config, dtype, kind, 0).spec,
-                                                           max_rows));
+    bytes = std::max(bytes, PackedWeights::workspace_bytes(
+                                product(config, dtype, device, kind, 0).spec, max_rows));
   return bytes;
 }
 

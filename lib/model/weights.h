@@ -22,6 +22,12 @@ class WeightSource {
   /// Writes rows [begin, end) of a matrix in `dtype` (f32 or bf16).
   virtual void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
                     void* out) const = 0;
+  /// The same as work on the stream, to the memory of its GPU; false, and nothing done, where
+  /// values come only from the host.
+  virtual bool rows_on_device(Weight /*weight*/, int /*layer*/, int64_t /*begin*/, int64_t /*end*/,
+                              DType /*dtype*/, void* /*device*/, Stream /*stream*/) const {
+    return false;
+  }
   /// A whole vector in f32 (norms, biases).
   virtual std::vector<float> vector(Weight weight, int layer) const = 0;
   /// Embedding rows of `ids` (each in [0, vocab)) into out [ids, dim].
@@ -48,7 +54,7 @@ struct LayerWeights {
   ops::PackedWeights wo;       // [dim, n_heads head_dim]
   ops::PackedWeights gate_up;  // [2 ffn_dim, dim]
   ops::PackedWeights w_down;   // [dim, ffn_dim]
-  const float* attn_norm = nullptr;  // [dim]
+  const float* attn_norm = nullptr;  // [dim], on the weights' device like all of these
   const float* ffn_norm = nullptr;   // [dim]
 };
 
@@ -64,13 +70,13 @@ struct Weights {
   ops::PackedWeights lm_head;       // [vocab, dim]; tied heads pack the embedding
 
   static void plan(const ModelConfig& config, DType dtype, const WeightSource& source,
-                   MemoryPlan& plan);
-  /// errors   kind input, interrupted
+                   MemoryPlan& plan, Device device = {});
+  /// errors   kind input, interrupted; device
   static Weights load(const ModelConfig& config, DType dtype, const WeightSource& source,
-                      Arena& arena, const LoadEvents& events = {});
+                      Arena& arena, const LoadEvents& events = {}, Device device = {});
   /// Scratch for any of the products on at most `max_rows` rows (`head_rows` for the head).
   static size_t workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
-                                int64_t head_rows);
+                                int64_t head_rows, Device device = {});
   /// Bytes of weights that one decode step reads.
   size_t bytes() const;
 };

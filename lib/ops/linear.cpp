@@ -12,214 +12,118 @@
 #include "base/check.h"
 #include "base/cpu_features.h"
 #include "base/parallel.h"
+#include "base/check.h"
+#include "base/cpu_features.h"
+#include "ops/linear_device.h"
 
 namespace tandem::ops {
 namespace {
 
-using dnnl::matmul;
-using dnnl::memory;
+bool on_gpu(Device d) { return d.kind == Device::Kind::cuda; }
 
-// Row count whose preferred weight layout is used for every row count.
-constexpr int64_t kLayoutRows = 512;
-// Weight rows that one packing step stages, at most, unless a block of the layout is larger.
-constexpr int64_t kPackRows = 256;
-// Rows of a padded block where the library's result would depend on the number of rows.
-constexpr int64_t kFixedRows = 16;
-// Ragged prefills ask for many row counts; primitives are small but not free.
-constexpr size_t kMaxPrimitives = 256;
+/// Kernels of up to this many rows are chosen for each number of rows.
+constexpr int64_t kExactRows = 16;
 
-dnnl::engine& engine() {
-  static dnnl::engine e(dnnl::engine::kind::cpu, 0);
-  return e;
-}
-
-dnnl::stream& stream() {
-  static dnnl::stream s(engine());
-  return s;
-}
-
-memory::data_type onednn_type(DType t) {
-  return t == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-}
-
-memory::desc row_major(int64_t rows, int64_t cols, DType t) {
-  return {{rows, cols}, onednn_type(t), memory::format_tag::ab};
-}
-
-matmul::primitive_desc describe(const PackedWeights::Spec& spec, const memory::desc& weights,
-                                int64_t rows, DType out, bool accumulate) {
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (accumulate) {
-    dnnl::post_ops ops;
-    ops.append_sum(1.0f);
-    attr.set_post_ops(ops);
-  }
-  const memory::desc x = row_major(rows, spec.in, spec.dtype), y = row_major(rows, spec.out, out);
-  if (!spec.bias) return {matmul::desc(x, weights, y), attr, engine()};
-  return {matmul::desc(x, weights, row_major(1, spec.out, DType::f32), y), attr, engine()};
-}
-
-memory::desc packed_layout(const PackedWeights::Spec& spec) {
-  const memory::desc any({spec.in, spec.out}, onednn_type(spec.dtype), memory::format_tag::any);
-  return describe(spec, any, kLayoutRows, DType::f32, false).weights_desc();
-}
-
-/// Rows of the [out, in] matrix that one packing step takes. Parts of a packed layout begin on its
-/// blocks of the output dimension, whose size (16 to 64) the library chooses by shape and threads.
-int64_t rows_a_step(const memory::desc& layout) {
-  const dnnl_blocking_desc_t& blocks = layout.data.format_desc.blocking;
-  int64_t block = 1;
-  for (int i = 0; i < blocks.inner_nblks; ++i)
-    if (blocks.inner_idxs[i] == 1) block *= blocks.inner_blks[i];
-  return std::max(block, kPackRows / block * block);
-}
-
-/// True when the implementation gives each row the same bits for every row count.
-bool row_invariant(const matmul::primitive_desc& pd) {
-  return std::string_view(pd.impl_info_str()).starts_with("brg:avx512_core");
+void check_operands(const Tensor& y, const Tensor& x, const PackedWeights::Spec& spec,
+                    bool accumulate) {
+  TANDEM_CHECK(x.dtype() == spec.dtype && x.row_size() == spec.in, "{}: input {} [{}, {}]",
+               spec.name, dtype_name(x.dtype()), x.rows(), x.row_size());
+  TANDEM_CHECK(y.rows() == x.rows() && y.row_size() == spec.out, "{}: output [{}, {}]", spec.name,
+               y.rows(), y.row_size());
+  TANDEM_CHECK(y.dtype() == DType::f32 || y.dtype() == DType::bf16, "{}: output {}", spec.name,
+               dtype_name(y.dtype()));
+  TANDEM_CHECK(!accumulate || y.dtype() == DType::f32, "{}: accumulation needs f32", spec.name);
 }
 
 }  // namespace
 
-struct PackedWeights::State {
-  struct Primitive {
-    matmul::primitive_desc desc;
-    matmul run;
-  };
-  using Key = std::tuple<int64_t, DType, bool>;  // rows, output dtype, accumulate
+void PackedWeights::plan(const Spec& spec, MemoryPlan& plan) {
+  on_gpu(spec.device) ? linear_cuda::plan(spec, plan) : linear_cpu::plan(spec, plan);
+}
 
-  Spec spec;
-  memory::desc layout;
-  memory weights;
-  memory bias;
-  bool fixed_rows = false;
-  std::map<Key, Primitive> primitives;
+size_t PackedWeights::staging_bytes(const Spec& spec) {
+  return on_gpu(spec.device) ? linear_cuda::staging_bytes(spec) : linear_cpu::staging_bytes(spec);
+}
 
-  const Primitive& primitive(int64_t rows, DType out, bool accumulate) {
-    const Key key{rows, out, accumulate};
-    if (const auto it = primitives.find(key); it != primitives.end()) return it->second;
-    if (primitives.size() >= kMaxPrimitives) primitives.clear();
-    matmul::primitive_desc pd = describe(spec, layout, rows, out, accumulate);
-    return primitives.emplace(key, Primitive{pd, matmul(pd)}).first->second;
-  }
-};
+size_t PackedWeights::workspace_bytes(const Spec& spec, int64_t max_rows) {
+  return on_gpu(spec.device) ? linear_cuda::workspace_bytes(spec, max_rows)
+                             : linear_cpu::workspace_bytes(spec, max_rows);
+}
 
-PackedWeights::PackedWeights() = default;
-PackedWeights::~PackedWeights() = default;
-PackedWeights::PackedWeights(PackedWeights&&) noexcept = default;
-PackedWeights& PackedWeights::operator=(PackedWeights&&) noexcept = default;
+void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
+                         std::span<const float> bias, Staging& staging,
+                         const DeviceRowSource& device_rows) {
+  TANDEM_CHECK(bias.size() == (spec.bias ? static_cast<size_t>(spec.out) : 0), "{} biases",
+               bias.size());
+  TANDEM_CHECK(on_gpu(spec.device) == (staging.ring() != nullptr), "{}: staging of another device",
+               spec.name);
+  state_ = std::make_shared<State>(State{.spec = spec, .cpu = nullptr, .cuda = nullptr});
+  if (on_gpu(spec.device))
+    state_->cuda = linear_cuda::load(spec, arena, rows, bias, *staging.ring(), device_rows);
+  else
+    state_->cpu = linear_cpu::load(spec, arena, rows, bias, staging.memory());
+}
 
 int64_t PackedWeights::out() const { return state_->spec.out; }
 int64_t PackedWeights::in() const { return state_->spec.in; }
 DType PackedWeights::dtype() const { return state_->spec.dtype; }
-size_t PackedWeights::bytes() const { return state_->layout.get_size(); }
+Device PackedWeights::device() const { return state_->spec.device; }
 
-void PackedWeights::plan(const Spec& spec, MemoryPlan& plan) {
-  plan.add(spec.name, packed_layout(spec).get_size());
-  if (spec.bias) plan.add(spec.name + ".bias", static_cast<size_t>(spec.out) * sizeof(float));
+size_t PackedWeights::bytes() const {
+  if (state_->cpu) return linear_cpu::bytes(*state_->cpu);
+  return static_cast<size_t>(out() * in()) * dtype_bytes(dtype());
 }
 
-size_t PackedWeights::staging_bytes(const Spec& spec) {
-  const int64_t rows = std::min(rows_a_step(packed_layout(spec)), spec.out);
-  return static_cast<size_t>(rows * spec.in) * dtype_bytes(spec.dtype);
+Staging::Staging(Device device, void* memory, size_t bytes)
+    : memory_(memory),
+      ring_(on_gpu(device) ? linear_cuda::make_ring(device, memory, bytes) : nullptr) {}
+
+Staging::~Staging() = default;
+
+void Staging::wait() {
+  if (ring_) linear_cuda::wait(*ring_);
 }
-
-void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
-                         std::span<const float> bias, void* staging) {
-  state_ = std::make_unique<State>();
-  State& s = *state_;
-  s.spec = spec;
-  s.layout = packed_layout(spec);
-  s.weights = memory(s.layout, engine(), arena.take(spec.name));
-  if (spec.bias) {
-    TANDEM_CHECK(bias.size() == static_cast<size_t>(spec.out), "{} biases", bias.size());
-    void* p = arena.take(spec.name + ".bias");
-    std::memcpy(p, bias.data(), bias.size_bytes());
-    s.bias = memory(row_major(1, spec.out, DType::f32), engine(), p);
-  }
-  s.fixed_rows = spec.dtype == DType::f32 &&
-                 !row_invariant(describe(spec, s.layout, kFixedRows, DType::f32, false));
-
-  const int64_t step = rows_a_step(s.layout);
-  for (int64_t begin = 0; begin < spec.out; begin += step) {
-    const int64_t n = std::min(step, spec.out - begin);
-    rows(begin, begin + n, staging);
-    const memory::desc from({spec.in, n}, onednn_type(spec.dtype), memory::format_tag::ba);
-    const memory::desc to = s.layout.submemory_desc({spec.in, n}, {0, begin});
-    memory source(from, engine(), staging);
-    memory target(to, engine(), s.weights.get_data_handle());
-    dnnl::reorder(source, target).execute(stream(), source, target);
-    stream().wait();
-  }
-}
-
-size_t PackedWeights::workspace_bytes(const Spec& spec, int64_t max_rows) {
-  const memory::desc layout = packed_layout(spec);
-  size_t bytes = 0;
-  // The scratchpad's size is not monotonic in the row count: ask at the powers of two below.
-  for (int64_t rows = max_rows; rows > 0; rows /= 2)
-    for (const bool accumulate : {false, true})
-      bytes = std::max(bytes, describe(spec, layout, rows, DType::f32, accumulate)
-                                  .scratchpad_desc()
-                                  .get_size());
-  const auto fixed = static_cast<size_t>(kFixedRows * (spec.in + spec.out)) * sizeof(float);
-  return bytes + fixed;
-}
-
-namespace {
-
-void run_rows(const Tensor& y, const Tensor& x, PackedWeights::State& s, bool accumulate,
-              std::span<std::byte> workspace) {
-  const auto& p = s.primitive(x.rows(), y.dtype(), accumulate);
-  memory source(p.desc.src_desc(), engine(), x.raw());
-  memory target(p.desc.dst_desc(), engine(), y.raw());
-  const memory::desc scratch_desc = p.desc.scratchpad_desc();
-  // Rare row counts may ask for more than the plan's sample of them: a few KiB, taken for the call.
-  memory scratch = scratch_desc.get_size() <= workspace.size()
-                       ? memory(scratch_desc, engine(), workspace.data())
-                       : memory(scratch_desc, engine());
-  std::unordered_map<int, memory> args{{DNNL_ARG_SRC, source},
-                                       {DNNL_ARG_WEIGHTS, s.weights},
-                                       {DNNL_ARG_DST, target},
-                                       {DNNL_ARG_SCRATCHPAD, scratch}};
-  if (s.spec.bias) args.emplace(DNNL_ARG_BIAS, s.bias);
-  p.run.execute(stream(), args);
-  stream().wait();
-}
-
-}  // namespace
 
 void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate accumulate,
-            std::span<std::byte> workspace) {
+            std::span<std::byte> workspace, Stream stream) {
   PackedWeights::State& s = w.state();
   const bool add = accumulate == Accumulate::yes;
-  TANDEM_CHECK(x.dtype() == s.spec.dtype && x.row_size() == s.spec.in, "{}: input {} [{}, {}]",
-               s.spec.name, dtype_name(x.dtype()), x.rows(), x.row_size());
-  TANDEM_CHECK(y.rows() == x.rows() && y.row_size() == s.spec.out, "{}: output [{}, {}]",
-               s.spec.name, y.rows(), y.row_size());
-  TANDEM_CHECK(!add || y.dtype() == DType::f32, "{}: accumulation needs f32", s.spec.name);
+  check_operands(y, x, s.spec, add);
   if (x.rows() == 0) return;
-  if (!s.fixed_rows) return run_rows(y, x, s, add, workspace);
+  if (s.cuda)
+    linear_cuda::run(y, x, *s.cuda, add, workspace, stream);
+  else
+    linear_cpu::run(y, x, *s.cpu, add, workspace);
+}
 
-  // f32 without row-invariant kernels: every call sees 16 rows, the last block padded with zeros.
-  float* pad_x = reinterpret_cast<float*>(workspace.data());
-  float* pad_y = pad_x + kFixedRows * s.spec.in;
-  const size_t used = static_cast<size_t>(kFixedRows * (s.spec.in + s.spec.out)) * sizeof(float);
-  for (int64_t begin = 0; begin < x.rows(); begin += kFixedRows) {
-    const int64_t n = std::min(kFixedRows, x.rows() - begin);
-    if (n == kFixedRows) {
-      run_rows(y.slice(begin, n), x.slice(begin, n), s, add, workspace.subspan(used));
-      continue;
-    }
-    const Tensor px(pad_x, DType::f32, {kFixedRows, s.spec.in});
-    const Tensor py(pad_y, DType::f32, {kFixedRows, s.spec.out});
-    std::memset(pad_x, 0, used);
-    std::memcpy(pad_x, x.slice(begin, n).raw(), x.slice(begin, n).bytes());
-    if (add) std::memcpy(pad_y, y.slice(begin, n).raw(), y.slice(begin, n).bytes());
-    run_rows(py, px, s, add, workspace.subspan(used));
-    std::memcpy(y.slice(begin, n).raw(), pad_y, y.slice(begin, n).bytes());
+bool can_fuse(const PackedWeights& w, int64_t rows) {
+  return w.state().cuda && linear_cuda::can_fuse(*w.state().cuda, rows);
+}
+
+void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
+                  const PackedWeights& w, Accumulate accumulate, std::span<std::byte> workspace,
+                  Stream stream) {
+  const PackedWeights::Spec& s = w.state().spec;
+  const bool add = accumulate == Accumulate::yes;
+  TANDEM_CHECK(can_fuse(w, x.rows()), "{}: {} rows cannot be fused", s.name, x.rows());
+  TANDEM_CHECK(x.dtype() == (fusion.norm_weight ? DType::f32 : s.dtype) && x.row_size() == s.in,
+               "{}: input {} [{}, {}]", s.name, dtype_name(x.dtype()), x.rows(), x.row_size());
+  TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * (fusion.swiglu ? 2 : 1) == s.out,
+               "{}: output [{}, {}]", s.name, y.rows(), y.row_size());
+  TANDEM_CHECK(!add || (y.dtype() == DType::f32 && !fusion.swiglu), "{}: accumulation needs f32",
+               s.name);
+  linear_cuda::run_fused(y, x, fusion, *w.state().cuda, add, workspace, stream);
+}
+
+void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
+                    Accumulate accumulate, std::span<std::byte> workspace, Stream stream) {
+  const bool add = accumulate == Accumulate::yes;
+  std::vector<CudaLinear*> weights;
+  for (const PackedWeights* w : alike) {
+    check_operands(y, x, w->state().spec, add);
+    if (w->state().cuda) weights.push_back(w->state().cuda.get());
   }
+  if (!weights.empty() && x.rows() > 0) linear_cuda::prepare(y, x, weights, add, workspace, stream);
 }
 
 bool warm_up_linear(DType dtype) {
@@ -242,10 +146,19 @@ bool warm_up_linear(DType dtype) {
   std::byte* workspace = static_cast<std::byte*>(arena.take("workspace"));
   linear(y, x, weights, Accumulate::no, {workspace, plan.find("workspace")->bytes});
   return true;
+std::vector<int64_t> linear_row_counts(int64_t max_rows) {
+  std::vector<int64_t> counts;
+  for (int64_t rows = 1; rows < max_rows; rows < kExactRows ? ++rows : rows *= 2)
+    counts.push_back(rows);
+  if (max_rows > 0) counts.push_back(max_rows);
+  return counts;
 }
 
-DType weight_dtype(DType compute) {
-  return compute == DType::bf16 && isa_in_use() < Isa::avx512_bf16 ? DType::f32 : compute;
+void forget_linear_choices() { linear_cuda::forget_choices(); }
+
+DType weight_dtype(DType compute, Device device) {
+  const bool native = on_gpu(device) || isa_in_use() >= Isa::avx512_bf16;
+  return compute == DType::bf16 && !native ? DType::f32 : compute;
 }
 
 }  // namespace tandem::ops

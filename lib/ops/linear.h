@@ -4,15 +4,19 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
 namespace tandem::ops {
 
-/// A dense layer's weights in oneDNN's packed layout, its bias, and the primitives made for the row
-/// counts seen so far. One layout serves every row count (measured: choosing it for 512 rows costs
-/// nothing at 1 row, and repacking would hold the weights twice).
+class Staging;
+
+/// A dense layer's weights where its products run, and its bias. On the CPU they are in oneDNN's
+/// packed layout, one for every row count (measured: choosing it for 512 rows costs nothing at 1
+/// row, and repacking would hold the weights twice), with the primitives made for the row counts
+/// seen so far; on a GPU they stay row-major.
 class PackedWeights {
  public:
   struct Spec {
@@ -21,57 +25,128 @@ class PackedWeights {
     int64_t in = 0;    // K
     bool bias = false;
     DType dtype = DType::bf16;  // of weights and inputs; f32 or bf16
+    Device device = {};
   };
   /// Writes rows [begin, end) of the [out, in] matrix, in the spec's dtype, to `staging`.
   using RowSource = std::function<void(int64_t begin, int64_t end, void* staging)>;
+  /// The same by work on the stream, to the GPU's memory; false: it cannot, and has done nothing.
+  using DeviceRowSource = std::function<bool(int64_t begin, int64_t end, void* device, Stream)>;
 
-  PackedWeights();
-  ~PackedWeights();
-  PackedWeights(PackedWeights&&) noexcept;
-  PackedWeights& operator=(PackedWeights&&) noexcept;
+  PackedWeights() = default;
+  PackedWeights(PackedWeights&&) noexcept = default;
+  PackedWeights& operator=(PackedWeights&&) noexcept = default;
 
   static void plan(const Spec& spec, MemoryPlan& plan);
-  /// Bytes of staging that `load` needs.
+  /// Bytes of host memory that a Staging for these weights needs.
   static size_t staging_bytes(const Spec& spec);
-  /// Takes the planned memory and fills it a few rows at a time; `bias` [out] f32, or empty. Layouts
-  /// depend on the number of threads: it must be that of the plan.
+  /// Takes the planned memory and fills it some rows at a time; `bias` [out] f32, or empty. On the
+  /// CPU layouts depend on the number of threads: it must be that of the plan. On a GPU the weights
+  /// have arrived after staging.wait(); where `device_rows` can, it writes them and `rows` is not
+  /// called.
   void load(const Spec& spec, Arena& arena, const RowSource& rows, std::span<const float> bias,
-            void* staging);
+            Staging& staging, const DeviceRowSource& device_rows = {});
 
   int64_t out() const;
   int64_t in() const;
   DType dtype() const;
+  Device device() const;
   /// Bytes read when a forward touches the whole matrix once.
   size_t bytes() const;
-  /// Scratch that `linear` needs for at most `max_rows` rows.
+  /// Scratch that `linear` needs for at most `max_rows` rows, on the weights' device.
   static size_t workspace_bytes(const Spec& spec, int64_t max_rows);
 
   struct State;
   State& state() const { return *state_; }
 
  private:
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
+};
+
+/// Host memory through which rows pass on their way into weights. For a GPU it is a ring of pinned
+/// buffers: rows are written to one while others are being copied, also across the borders of
+/// matrices.
+class Staging {
+ public:
+  /// `memory` must outlive this.
+  /// errors   kind device
+  Staging(Device device, void* memory, size_t bytes);
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  void* memory() const { return memory_; }
+  /// All weights loaded so far have arrived.
+  /// errors   kind device
+  void wait();
+
+  struct Ring;
+  /// Null on the CPU.
+  Ring* ring() const { return ring_.get(); }
+
+ private:
+  void* memory_;
+  std::shared_ptr<Ring> ring_;
 };
 
 enum class Accumulate : bool { no, yes };
 
 /// y = x W^T + b, or y += x W^T + b.
 /// shapes   x [rows, in] in the weights' dtype; y [rows, out] bf16 or f32, f32 if accumulating
-/// numerics f32 accumulation. With f32 weights each row's result is bit-identical whatever the
-///          number of rows (oneDNN's AVX-512 kernels have that property; elsewhere rows go through in
-///          fixed blocks of 16)
-/// cost     reads the packed weights once per 2048 rows or so
+/// numerics f32 accumulation. On the CPU with f32 weights each row's result is bit-identical
+/// whatever
+///          the number of rows (oneDNN's AVX-512 kernels have that property; elsewhere rows go
+///          through in fixed blocks of 16). On a GPU f32 products are true f32, a row's result
+///          depends on the number of rows but on no other row, and with y bf16 the bias may be
+///          rounded to bf16 first
+/// cost     reads the packed weights once per 2048 rows or so; on a GPU up to 16 rows exactly once
 /// errors   none (shapes are checked by TANDEM_CHECK); `workspace` per workspace_bytes
+/// stream   the GPU's; {} on the CPU. The product may start to read the weights before the work
+/// ahead
+///          of it on the stream has ended: that work must not write them
 void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate accumulate,
-            std::span<std::byte> workspace);
+            std::span<std::byte> workspace, Stream stream);
+
+/// What a product of few rows on a GPU can do beside, for the price of no further pass.
+struct LinearFusion {
+  const float* norm_weight = nullptr;  // [in]: x is f32, and its rms_norm is multiplied
+  float norm_eps = 0;
+  bool swiglu = false;  // y [rows, out / 2] = silu(first half of the outputs) * second half
+};
+
+/// Whether linear_fused has a kernel for products of `rows` rows with these weights.
+bool can_fuse(const PackedWeights& w, int64_t rows);
+
+/// linear with a fusion; only where can_fuse. Nothing is rounded between the fused operations but
+/// the normalised input, to bf16. Runs in the layout that prepare_linear has chosen for the bare
+/// product. shapes   as linear, but for what the fusion says; swiglu does not accumulate
+void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
+                  const PackedWeights& w, Accumulate accumulate, std::span<std::byte> workspace,
+                  Stream stream);
+
+/// Chooses on a GPU how products of x.rows() rows with weights like these run: as kept in the cache
+/// folder (io::default_cache_dir), else by measuring on these operands, and keeps the choice, so
+/// that later runs do the same and give the same bits. Up to 16 rows a choice is for that very
+/// number, beyond for all up to the next power of two. Without it `linear` takes what is best as a
+/// rule. Not while a graph is recorded; y is overwritten. Does nothing on the CPU. alike    weights
+/// of one shape, dtype and device, in turn: together larger than the GPU's cache, so
+///          that none is found there
+/// cost     where nothing is kept, some milliseconds up to half a second
+void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
+                    Accumulate accumulate, std::span<std::byte> workspace, Stream stream);
+
+/// Row counts to prepare so that each up to `max_rows` has its choice.
+std::vector<int64_t> linear_row_counts(int64_t max_rows);
+
+/// Forgets the choices held in memory; the kept ones are read again when next needed.
+void forget_linear_choices();
 
 /// Runs one small product, so that the library's code and threads are in memory, where a plan made
 /// afterwards counts them with the program. Only the first call for a dtype and a number of threads
 /// does, and returns true.
 bool warm_up_linear(DType dtype);
 
-/// dtype that weights get on this CPU for a wanted compute dtype: bf16 needs AVX512-BF16, since
-/// oneDNN refuses or unpacks bf16 elsewhere.
-DType weight_dtype(DType compute);
+/// dtype that weights get for a wanted compute dtype: on a CPU bf16 needs AVX512-BF16, since oneDNN
+/// refuses or unpacks bf16 elsewhere.
+DType weight_dtype(DType compute, Device device = {});
 
 }  // namespace tandem::ops

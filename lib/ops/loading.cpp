@@ -2,9 +2,11 @@
 
 #include "base/parallel.h"
 #include "kernels/cpu_table.h"
+#include "kernels/cuda_table.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
+#include "tensor/cuda.h"
 
 namespace tandem::ops {
 namespace {
@@ -36,6 +38,22 @@ void fill_random(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t fi
                            .stddev = stddev, .to = to};
   parallel_ranges(blocks_of(n, kFillBlock), kGrainBlocks,
                   [&](int begin, int end) { cpu_table().fill_random(p, Range{begin, end}); });
+}
+
+bool fill_random_on_device(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first,
+                           int64_t n, float stddev, Stream stream) {
+  const auto kernel = cuda_table().fill_random;
+  if (kernel == nullptr) return false;
+  kernel({.out = out,
+          .seed = seed,
+          .tensor = tensor,
+          .first = first,
+          .count = n,
+          .stddev = stddev,
+          .to = to},
+         stream);
+  cuda::launched("fill_random", stream);
+  return true;
 }
 
 }  // namespace tandem::ops

@@ -42,15 +42,21 @@ struct Layer {
     MemoryPlan plan;
     ops::PackedWeights::plan(spec, plan);
     arena = std::make_unique<Arena>(plan);
-    std::vector<std::byte> staging(ops::PackedWeights::staging_bytes(spec));
-    packed.load(spec, *arena, [&](int64_t begin, int64_t end, void* to) {
-      set_threads(threads);  // for the packing itself
-      for (int64_t i = begin * in; i < end * in; ++i) {
-        const float x = w[static_cast<size_t>(i)];
-        if (bf) static_cast<bf16*>(to)[i - begin * in] = to_bf16(x);
-        else static_cast<float*>(to)[i - begin * in] = x;
-      }
-    }, b, staging.data());
+    std::vector<std::byte> memory(ops::PackedWeights::staging_bytes(spec));
+    ops::Staging staging({}, memory.data(), memory.size());
+    packed.load(
+        spec, *arena,
+        [&](int64_t begin, int64_t end, void* to) {
+          set_threads(threads);  // for the packing itself
+          for (int64_t i = begin * in; i < end * in; ++i) {
+            const float x = w[static_cast<size_t>(i)];
+            if (bf)
+              static_cast<bf16*>(to)[i - begin * in] = to_bf16(x);
+            else
+              static_cast<float*>(to)[i - begin * in] = x;
+          }
+        },
+        b, staging);
   }
 
   std::vector<float> run(const std::vector<float>& x, int64_t rows, const std::vector<float>* add) {
@@ -64,7 +70,7 @@ struct Layer {
       xt = Tensor(xb.data(), DType::bf16, {rows, spec.in});
     }
     ops::linear(Tensor(y.data(), DType::f32, {rows, spec.out}), xt, packed,
-                add ? ops::Accumulate::yes : ops::Accumulate::no, workspace);
+                add ? ops::Accumulate::yes : ops::Accumulate::no, workspace, {});
     return y;
   }
 };

@@ -1,0 +1,118 @@
+#include "ops/linear_choices.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "base/convert.h"
+#include "io/atomic_file.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace tandem::ops {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{16} << 20;
+
+std::string in_words(const LinearProduct& p) {
+  return fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}", dtype_name(p.dtype),
+                     rows_bucket(p.rows), p.out, p.in, dtype_name(p.y_type), p.bias, p.accumulate);
+}
+
+std::string to_hex(const LinearChoice::Algorithm& a) {
+  std::string text;
+  for (const uint64_t word : a) text += fmt::format("{:016x}", word);
+  return text;
+}
+
+std::optional<LinearChoice::Algorithm> from_hex(const std::string& text) {
+  constexpr size_t kDigits = 16;
+  LinearChoice::Algorithm a{};
+  if (text.size() != kDigits * a.size()) return std::nullopt;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const char *begin = text.data() + i * kDigits, *end = begin + kDigits;
+    const auto [at, error] = std::from_chars(begin, end, a[i], 16);
+    if (error != std::errc{} || at != end) return std::nullopt;
+  }
+  return a;
+}
+
+io::Json to_json(const LinearChoice& c) {
+  io::Json j = {{"microseconds", c.microseconds}};
+  if (c.skinny)
+    j["skinny"] = c.stages;
+  else
+    j["cublaslt"] = to_hex(c.algorithm);
+  return j;
+}
+
+std::optional<LinearChoice> from_json(const io::Json& j) {
+  LinearChoice c;
+  const auto time = j.find("microseconds"), ours = j.find("skinny"), theirs = j.find("cublaslt");
+  if (time != j.end() && time->is_number()) c.microseconds = time->get<double>();
+  if (ours != j.end()) {
+    if (!ours->is_number_integer() || *ours < 0 || *ours > 64) return std::nullopt;
+    c.skinny = true;
+    c.stages = ours->get<int>();
+    return c;
+  }
+  if (theirs == j.end() || !theirs->is_string()) return std::nullopt;
+  const auto algorithm = from_hex(theirs->get<std::string>());
+  if (!algorithm) return std::nullopt;
+  c.algorithm = *algorithm;
+  return c;
+}
+
+/// {machine: {product: choice}}; an empty object when absent or broken.
+io::Json read(const std::filesystem::path& file) {
+  try {
+    io::Json j = io::parse_json(io::read_file(file, kMaxFileBytes), file.string());
+    if (j.is_object()) return j;
+  } catch (const std::exception&) {
+    // What cannot be used is measured again.
+  }
+  return io::Json::object();
+}
+
+}  // namespace
+
+int64_t rows_bucket(int64_t rows) {
+  if (rows <= kSkinnyRows) return rows;
+  int64_t bucket = kSkinnyRows;
+  while (bucket < rows) bucket *= 2;
+  return bucket;
+}
+
+LinearChoices::LinearChoices(std::filesystem::path file, std::string machine)
+    : file_(std::move(file)), machine_(std::move(machine)) {
+  const io::Json all = read(file_);
+  const auto mine = all.find(machine_);
+  if (mine == all.end() || !mine->is_object()) return;
+  for (const auto& [product, entry] : mine->items())
+    if (entry.is_object())
+      if (const auto choice = from_json(entry)) choices_[product] = *choice;
+}
+
+std::optional<LinearChoice> LinearChoices::find(const LinearProduct& product) const {
+  const auto it = choices_.find(in_words(product));
+  if (it == choices_.end()) return std::nullopt;
+  return it->second;
+}
+
+void LinearChoices::keep(const LinearProduct& product, const LinearChoice& choice) {
+  const std::string key = in_words(product);
+  choices_[key] = choice;
+  io::Json all = read(file_);
+  if (!all[machine_].is_object()) all[machine_] = io::Json::object();
+  all[machine_][key] = to_json(choice);
+  try {
+    std::filesystem::create_directories(file_.parent_path());
+    io::AtomicFile out(file_);
+    out.write(all.dump(1) + "\n");
+    out.commit();
+  } catch (const std::exception&) {
+    // A folder that cannot be written: measured again next time.
+  }
+}
+
+}  // namespace tandem::ops

@@ -1,0 +1,54 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "kernels/linear/skinny_linear.h"
+
+namespace tandem::ops {
+
+/// A product whose kernel is chosen by measurement.
+struct LinearProduct {
+  int64_t rows = 0, out = 0, in = 0;
+  DType dtype = DType::bf16;  // of weights and inputs
+  DType y_type = DType::f32;
+  bool bias = false;
+  bool accumulate = false;
+};
+
+/// How such a product runs.
+struct LinearChoice {
+  using Algorithm = std::array<uint64_t, 8>;  // cuBLASLt's opaque record
+
+  bool skinny = false;       // our kernel for few rows; else cuBLASLt
+  int stages = 0;            // of ours
+  Algorithm algorithm = {};  // of cuBLASLt
+  double microseconds = 0;   // as measured, for people
+};
+
+/// The number of rows that stands for `rows` among choices: itself up to 16, else the next power of
+/// two.
+int64_t rows_bucket(int64_t rows);
+
+/// Choices for one machine: in memory, and in a file that it shares with other machines and
+/// processes. A file or an entry that cannot be read counts as absent, one that cannot be written
+/// costs only measuring again.
+class LinearChoices {
+ public:
+  /// `machine`: all that choices depend on beside the product: GPU and library with their versions.
+  LinearChoices(std::filesystem::path file, std::string machine);
+
+  std::optional<LinearChoice> find(const LinearProduct& product) const;
+  /// Replaces the file as a whole, with what others have added to it meanwhile.
+  void keep(const LinearProduct& product, const LinearChoice& choice);
+
+ private:
+  std::filesystem::path file_;
+  std::string machine_;
+  std::map<std::string, LinearChoice> choices_;  // by the product in words
+};
+
+}  // namespace tandem::ops

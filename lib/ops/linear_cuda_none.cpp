@@ -1,0 +1,41 @@
+// A build without CUDA: no GPU is ever found, so no weights are there.
+#include "base/error.h"
+#include "ops/linear_device.h"
+#include "tensor/cuda.h"
+
+namespace tandem::ops {
+
+struct Staging::Ring {};
+
+namespace linear_cuda {
+namespace {
+
+[[noreturn]] void fail() { throw Error(ErrorKind::device, "cuda", cuda::why_none()); }
+
+}  // namespace
+
+void plan(const PackedWeights::Spec&, MemoryPlan&) { fail(); }
+size_t staging_bytes(const PackedWeights::Spec&) { fail(); }
+size_t workspace_bytes(const PackedWeights::Spec&, int64_t) { fail(); }
+std::shared_ptr<Staging::Ring> make_ring(Device, void*, size_t) { fail(); }
+void wait(Staging::Ring&) { fail(); }
+std::shared_ptr<CudaLinear> load(const PackedWeights::Spec&, Arena&,
+                                 const PackedWeights::RowSource&, std::span<const float>,
+                                 Staging::Ring&, const PackedWeights::DeviceRowSource&) {
+  fail();
+}
+void run(const Tensor&, const Tensor&, CudaLinear&, bool, std::span<std::byte>, Stream) { fail(); }
+void prepare(const Tensor&, const Tensor&, std::span<CudaLinear* const>, bool, std::span<std::byte>,
+             Stream) {
+  fail();
+}
+bool can_fuse(const CudaLinear&, int64_t) { return false; }
+void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool,
+               std::span<std::byte>, Stream) {
+  fail();
+}
+void forget_choices() {}
+
+}  // namespace linear_cuda
+
+}  // namespace tandem::ops

@@ -1,0 +1,54 @@
+#pragma once
+// The two places where dense layers run; linear.cpp chooses between them by the weights' device.
+// Shapes and dtypes have been checked there.
+#include "ops/linear.h"
+
+namespace tandem::ops {
+
+struct CpuLinear;
+struct CudaLinear;
+
+/// One of the two is set.
+struct PackedWeights::State {
+  Spec spec;
+  std::shared_ptr<CpuLinear> cpu;
+  std::shared_ptr<CudaLinear> cuda;
+};
+
+namespace linear_cpu {
+
+void plan(const PackedWeights::Spec& spec, MemoryPlan& plan);
+size_t staging_bytes(const PackedWeights::Spec& spec);
+size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);
+std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
+                                const PackedWeights::RowSource& rows, std::span<const float> bias,
+                                void* staging);
+size_t bytes(const CpuLinear& w);
+void run(const Tensor& y, const Tensor& x, CpuLinear& w, bool accumulate,
+         std::span<std::byte> workspace);
+
+}  // namespace linear_cpu
+
+namespace linear_cuda {
+
+void plan(const PackedWeights::Spec& spec, MemoryPlan& plan);
+size_t staging_bytes(const PackedWeights::Spec& spec);
+size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);
+std::shared_ptr<Staging::Ring> make_ring(Device device, void* memory, size_t bytes);
+void wait(Staging::Ring& ring);
+std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, Arena& arena,
+                                 const PackedWeights::RowSource& rows, std::span<const float> bias,
+                                 Staging::Ring& ring,
+                                 const PackedWeights::DeviceRowSource& device_rows);
+void run(const Tensor& y, const Tensor& x, CudaLinear& w, bool accumulate,
+         std::span<std::byte> workspace, Stream stream);
+bool can_fuse(const CudaLinear& w, int64_t rows);
+void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
+               bool accumulate, std::span<std::byte> workspace, Stream stream);
+void prepare(const Tensor& y, const Tensor& x, std::span<CudaLinear* const> alike, bool accumulate,
+             std::span<std::byte> workspace, Stream stream);
+void forget_choices();
+
+}  // namespace linear_cuda
+
+}  // namespace tandem::ops

@@ -1,0 +1,140 @@
+#include "gpu/device_buffer.h"
+#include "model/weights.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+constexpr Device kGpu{Device::Kind::cuda, 0};
+
+const model::ModelConfig kConfig{.name = "small",
+                                 .dim = 64,
+                                 .n_layers = 2,
+                                 .n_heads = 4,
+                                 .n_kv_heads = 2,
+                                 .head_dim = 16,
+                                 .ffn_dim = 96,
+                                 .vocab_size = 200,
+                                 .rope = {},
+                                 .qkv_bias = true,
+                                 .bos_id = {},
+                                 .eos_ids = {}};
+
+/// A source of numbers that name their matrix, layer, row and column; on the GPU, if asked to.
+class CountingSource final : public model::WeightSource {
+ public:
+  explicit CountingSource(bool on_device) : on_device_(on_device) {}
+
+  static float value(model::Weight weight, int layer, int64_t row, int64_t col) {
+    return static_cast<float>(static_cast<int>(weight) * 8 + layer * 4 + row % 4) +
+           static_cast<float>(col) / 128;
+  }
+  void rows(model::Weight weight, int layer, int64_t begin, int64_t end, DType,
+            void* out) const override {
+    auto* to = static_cast<float*>(out);
+    const int64_t cols = weight == model::Weight::w_down ? kConfig.ffn_dim : kConfig.dim;
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t c = 0; c < cols; ++c) *to++ = value(weight, layer, r, c);
+    asked_host += 1;
+  }
+  bool rows_on_device(model::Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+                      void* device, Stream) const override {
+    if (!on_device_) return false;
+    const int64_t cols = weight == model::Weight::w_down ? kConfig.ffn_dim : kConfig.dim;
+    std::vector<float> host(static_cast<size_t>((end - begin) * cols));
+    rows(weight, layer, begin, end, dtype, host.data());
+    asked_host -= 1;
+    queue().copy_in(device, host.data(), host.size() * sizeof(float));
+    queue().wait();
+    return true;
+  }
+  std::vector<float> vector(model::Weight weight, int layer) const override {
+    const bool norm = weight == model::Weight::attn_norm || weight == model::Weight::ffn_norm ||
+                      weight == model::Weight::out_norm;
+    const int64_t n =
+        norm ? kConfig.dim : (weight == model::Weight::bq ? kConfig.q_dim() : kConfig.kv_dim());
+    std::vector<float> v;
+    for (int64_t i = 0; i < n; ++i) v.push_back(value(weight, layer, i, 0));
+    return v;
+  }
+  void embed(std::span<const int32_t>, float*) const override {}
+  size_t embed_bytes(int64_t) const override { return 0; }
+  size_t mapped_bytes(model::Weight) const override { return 0; }
+
+  mutable int asked_host = 0;
+
+ private:
+  bool on_device_;
+};
+
+std::vector<float> on_host(const float* device, int64_t n) {
+  std::vector<float> host(static_cast<size_t>(n));
+  queue().copy_out(host.data(), device, host.size() * sizeof(float));
+  queue().wait();
+  return host;
+}
+
+/// Column `col` of the weights, and the bias added.
+std::vector<float> column(const ops::PackedWeights& w, int64_t col) {
+  std::vector<float> x(static_cast<size_t>(w.in()), 0.0f);
+  x[static_cast<size_t>(col)] = 1;
+  const DeviceBuffer dx(x), dy(static_cast<size_t>(w.out()) * sizeof(float));
+  const size_t bytes =
+      ops::PackedWeights::workspace_bytes({"", w.out(), w.in(), false, DType::f32, kGpu}, 1);
+  const DeviceBuffer scratch(bytes);
+  ops::linear({dy.raw(), DType::f32, {1, w.out()}, kGpu}, {dx.raw(), DType::f32, {1, w.in()}, kGpu},
+              w, ops::Accumulate::no, {scratch.as<std::byte>(), bytes}, queue().stream());
+  return dy.vector<float>();
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/model/weights") {
+  TEST_CASE(
+      "every matrix, bias and norm of a model arrives, from the host or from a GPU's source") {
+    using model::Weight;
+    for (const bool on_device : {false, true}) {
+      CAPTURE(on_device);
+      const CountingSource source(on_device);
+      MemoryPlan plan;
+      model::Weights::plan(kConfig, DType::f32, source, plan, kGpu);
+      CHECK(plan.group_bytes("weights", {}) == 0);
+      Arena arena(plan);
+      const model::Weights w = model::Weights::load(kConfig, DType::f32, source, arena, {}, kGpu);
+      CHECK((source.asked_host > 0) == !on_device);
+      for (int layer = 0; layer < 2; ++layer) {
+        const model::LayerWeights& l = w.layers[static_cast<size_t>(layer)];
+        CHECK(on_host(l.attn_norm, 64) == source.vector(Weight::attn_norm, layer));
+        CHECK(on_host(l.ffn_norm, 64) == source.vector(Weight::ffn_norm, layer));
+        for (const int64_t col : {0, 5, 63}) {
+          std::vector<float> qkv, gate_up, wo, down;
+          const auto append = [&](std::vector<float>& to, Weight weight, int64_t rows,
+                                  Weight bias) {
+            const bool with_bias = bias != weight;
+            const auto b = with_bias ? source.vector(bias, layer) : std::vector<float>{};
+            for (int64_t r = 0; r < rows; ++r)
+              to.push_back(CountingSource::value(weight, layer, r, col) +
+                           (with_bias ? b[static_cast<size_t>(r)] : 0.0f));
+          };
+          append(qkv, Weight::wq, 64, Weight::bq);
+          append(qkv, Weight::wk, 32, Weight::bk);
+          append(qkv, Weight::wv, 32, Weight::bv);
+          append(wo, Weight::wo, 64, Weight::wo);
+          append(gate_up, Weight::w_gate, 96, Weight::w_gate);
+          append(gate_up, Weight::w_up, 96, Weight::w_up);
+          append(down, Weight::w_down, 64, Weight::w_down);
+          CHECK(column(l.qkv, col) == qkv);
+          CHECK(column(l.wo, col) == wo);
+          CHECK(column(l.gate_up, col) == gate_up);
+          CHECK(column(l.w_down, col) == down);
+        }
+      }
+      CHECK(on_host(w.out_norm, 64) == source.vector(Weight::out_norm, 0));
+      std::vector<float> head;
+      for (int64_t r = 0; r < 200; ++r)
+        head.push_back(CountingSource::value(Weight::lm_head, 0, r, 7));
+      CHECK(column(w.lm_head, 7) == head);
+    }
+  }
+}

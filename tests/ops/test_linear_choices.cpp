@@ -1,0 +1,141 @@
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <string>
+
+#include "ops/linear.h"
+#include "ops/linear_choices.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using namespace tandem::ops;
+
+namespace {
+
+const LinearProduct kOneRow{.rows = 1, .out = 64, .in = 32};
+const LinearProduct kManyRows{.rows = 100, .out = 64, .in = 32, .accumulate = true};
+
+LinearChoice skinny_choice() { return {.skinny = true, .stages = 4, .microseconds = 7.5}; }
+LinearChoice library_choice() {
+  return {.algorithm = {1, ~uint64_t{0}, 0, 0x123456789abcdef0, 4, 5, 6, 7}, .microseconds = 9};
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+TEST_SUITE("ops/linear_choices") {
+  TEST_CASE("row counts are themselves up to 16, then share powers of two") {
+    for (int64_t rows = 1; rows <= 16; ++rows) CHECK(rows_bucket(rows) == rows);
+    CHECK(rows_bucket(17) == 32);
+    CHECK(rows_bucket(32) == 32);
+    CHECK(rows_bucket(33) == 64);
+    CHECK(rows_bucket(4097) == 8192);
+  }
+
+  TEST_CASE("the row counts to prepare cover every bucket up to the most") {
+    CHECK(linear_row_counts(0).empty());
+    CHECK(linear_row_counts(3) == std::vector<int64_t>{1, 2, 3});
+    for (const int64_t most : {1, 5, 16, 17, 32, 33, 100, 2048, 3000}) {
+      const std::vector<int64_t> counts = linear_row_counts(most);
+      CHECK(counts.back() == most);
+      for (int64_t rows = 1; rows <= most; ++rows) {
+        bool covered = false;
+        for (const int64_t c : counts) covered |= rows_bucket(c) == rows_bucket(rows);
+        CHECK(covered);
+      }
+    }
+  }
+
+  TEST_CASE("what is kept is found again, also by another reader of the file") {
+    const test::TemporaryFolder folder;
+    const auto file = folder.path() / "new" / "linear.json";
+    LinearChoices choices(file, "GPU 1");
+    CHECK(!choices.find(kOneRow));
+    choices.keep(kOneRow, skinny_choice());
+    choices.keep(kManyRows, library_choice());
+    for (const LinearChoices& c : {choices, LinearChoices(file, "GPU 1")}) {
+      const auto one = c.find(kOneRow), many = c.find(kManyRows);
+      REQUIRE(one);
+      REQUIRE(many);
+      CHECK(one->skinny);
+      CHECK(one->stages == 4);
+      CHECK(one->microseconds == 7.5);
+      CHECK(!many->skinny);
+      CHECK(many->algorithm == library_choice().algorithm);
+    }
+  }
+
+  TEST_CASE("a product differs by every one of its properties, a row count by its bucket") {
+    const test::TemporaryFolder folder;
+    LinearChoices choices(folder.path() / "linear.json", "GPU");
+    choices.keep(kManyRows, library_choice());
+    const auto found = [&](auto change) {
+      LinearProduct p = kManyRows;
+      change(p);
+      return choices.find(p).has_value();
+    };
+    CHECK(found([](LinearProduct& p) { p.rows = 128; }));
+    CHECK(found([](LinearProduct& p) { p.rows = 65; }));
+    CHECK(!found([](LinearProduct& p) { p.rows = 64; }));
+    CHECK(!found([](LinearProduct& p) { p.out = 65; }));
+    CHECK(!found([](LinearProduct& p) { p.in = 33; }));
+    CHECK(!found([](LinearProduct& p) { p.dtype = DType::f32; }));
+    CHECK(!found([](LinearProduct& p) { p.y_type = DType::bf16; }));
+    CHECK(!found([](LinearProduct& p) { p.bias = true; }));
+    CHECK(!found([](LinearProduct& p) { p.accumulate = false; }));
+  }
+
+  TEST_CASE("other machines' choices stay in the file and are not taken") {
+    const test::TemporaryFolder folder;
+    const auto file = folder.path() / "linear.json";
+    LinearChoices(file, "GPU 1").keep(kOneRow, skinny_choice());
+    LinearChoices other(file, "GPU 2");
+    CHECK(!other.find(kOneRow));
+    other.keep(kOneRow, library_choice());
+    CHECK(LinearChoices(file, "GPU 1").find(kOneRow)->skinny);
+    CHECK(!LinearChoices(file, "GPU 2").find(kOneRow)->skinny);
+  }
+
+  TEST_CASE("a broken file is no file, and is replaced") {
+    const test::TemporaryFolder folder;
+    const auto file = folder.path() / "linear.json";
+    for (const char* text : {"", "{\"GPU", "[1, 2]", "{\"GPU\": 3}", "{\"GPU\": {\"x\": 1}}"}) {
+      CAPTURE(text);
+      folder.write("linear.json", text);
+      LinearChoices choices(file, "GPU");
+      CHECK(!choices.find(kOneRow));
+      choices.keep(kOneRow, skinny_choice());
+      CHECK(LinearChoices(file, "GPU").find(kOneRow));
+    }
+  }
+
+  TEST_CASE("a broken entry counts as absent, its neighbours stay") {
+    const test::TemporaryFolder folder;
+    const auto file = folder.path() / "linear.json";
+    LinearChoices choices(file, "GPU");
+    choices.keep(kOneRow, skinny_choice());
+    choices.keep(kManyRows, library_choice());
+    const std::string whole = text_of(file);
+    const std::string key = "ffffffffffffffff";
+    REQUIRE(whole.find(key) != std::string::npos);
+    for (const char* instead : {"fffffffffffffff", "ffffffffffffffgf", "fffffffffffffffff"}) {
+      std::string text = whole;
+      folder.write("linear.json", text.replace(text.find(key), key.size(), instead));
+      LinearChoices read(file, "GPU");
+      CHECK(!read.find(kManyRows));
+      CHECK(read.find(kOneRow));
+    }
+  }
+
+  TEST_CASE("a folder that cannot be written costs nothing but the memory of it") {
+    const test::TemporaryFolder folder;
+    folder.write("file", "");
+    LinearChoices choices(folder.path() / "file" / "linear.json", "GPU");
+    choices.keep(kOneRow, skinny_choice());
+    CHECK(choices.find(kOneRow));
+  }
+}
