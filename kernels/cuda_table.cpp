@@ -4,7 +4,6 @@
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/embed/fill_random_cuda.h"
 #include "kernels/ffn/silu_mul_cuda.h"
-#include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/linear/skinny_linear_cuda.h"
 #include "kernels/norm/rms_norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
@@ -13,25 +12,27 @@ namespace tandem {
 
 const CudaTable& cuda_table() {
   static constexpr CudaTable table{
-      .attention_many_rows = attention_many_rows_cuda,
       .rms_norm = rms_norm_cuda,
       .silu_mul = silu_mul_cuda,
       .rope_kv = rope_kv_cuda,
       .rotate_q = rotate_q_cuda,
-      .convert = convert_cuda,
-      .fill_random = fill_random_cuda,
-      .embed = embed_cuda,
-      .gather_rows = gather_rows_cuda,
-      .copy_page = copy_page_cuda,
-      .move_tokens = move_tokens_cuda,
+      .skinny_linear = skinny_linear_cuda,
       .attention_few_rows = attention_few_rows_cuda,
       .attention_few_rows_workspace_bytes = attention_few_rows_workspace_bytes,
       .attention_few_rows_counter_bytes = attention_few_rows_counter_bytes,
+      .attention_many_rows = attention_many_rows_cuda,
       .merge_states = merge_states_cuda,
+      .copy_page = copy_page_cuda,
+      .move_tokens = move_tokens_cuda,
+      .embed = embed_cuda,
+      .gather_rows = gather_rows_cuda,
+      .convert = convert_cuda,
+      .fill_random = fill_random_cuda,
       .logit_stats = logit_stats_cuda,
       .top_n = top_n_cuda,
       .sample = sample_cuda,
-      .skinny_linear = skinny_linear_cuda,
+      .load_slot_ids = load_slot_ids_cuda,
+      .store_slot_ids = store_slot_ids_cuda,
   };
   return table;
 }

@@ -1,17 +1,17 @@
 #pragma once
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
 #include "kernels/embed/gather_rows.h"
 #include "kernels/ffn/silu_mul.h"
-#include "kernels/attention/attention_prefill_cuda.h"
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/embed/fill_random.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page_cuda.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample_cuda.h"
+#include "kernels/sample/slot_ids_cuda.h"
 
 namespace tandem {
 
@@ -19,28 +19,27 @@ namespace tandem {
 /// those of the CPU with pointers into device memory; a call puts its work on the stream and
 /// returns.
 struct CudaTable {
-  void (*attention_many_rows)(const AttentionParams&, const AttentionRows&, Stream);
   void (*rms_norm)(const RmsNormParams&, Stream);
   void (*silu_mul)(const SiluMulParams&, Stream);
   void (*rope_kv)(const RopeKvParams&, Stream);
   void (*rotate_q)(const RotateQParams&, Stream);
-  void (*convert)(const ConvertParams&, Stream);
-  void (*fill_random)(const FillRandomParams&, Stream);
-  void (*embed)(const EmbedParams&, Stream);
-  void (*gather_rows)(const GatherRowsParams&, Stream);
-  void (*copy_page)(const CopyPageParams&, Stream);
-  void (*move_tokens)(const MoveTokensParams&, Stream);
+  void (*skinny_linear)(const SkinnyLinearParams&, Stream);
   void (*attention_few_rows)(const AttentionParams&, const AttentionLaunch&, Stream);
   size_t (*attention_few_rows_workspace_bytes)(const AttentionFewRowsBounds&);
   size_t (*attention_few_rows_counter_bytes)(const AttentionFewRowsBounds&);
+  void (*attention_many_rows)(const AttentionParams&, const AttentionRows&, Stream);
   void (*merge_states)(const MergeStatesParams&, int n_rows, Stream);
+  void (*copy_page)(const CopyPageParams&, Stream);
+  void (*move_tokens)(const MoveTokensParams&, Stream);
+  void (*embed)(const EmbedParams&, Stream);
+  void (*gather_rows)(const GatherRowsParams&, Stream);
+  void (*convert)(const ConvertParams&, Stream);
+  void (*fill_random)(const FillRandomParams&, Stream);
   void (*logit_stats)(const LogitStatsParams&, Stream);
   void (*top_n)(const TopNParams&, Stream);
   void (*sample)(const SampleCudaParams&, Stream);
-  /// Null where a build has none: synthetic weights then come from the host.
-  void (*fill_random)(const FillRandomParams&, Stream) = nullptr;
-  void (*rms_norm)(const RmsNormParams&, Stream);
-  void (*skinny_linear)(const SkinnyLinearParams&, Stream);
+  void (*load_slot_ids)(const SlotIdsParams&, Stream);
+  void (*store_slot_ids)(const SlotIdsParams&, Stream);
 };
 
 /// errors   kind device in a build without CUDA

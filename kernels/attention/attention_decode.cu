@@ -92,8 +92,8 @@ void launch_mma(const FewRowsCall& call, cudaStream_t stream) {
   const MmaMemory memory = mma_memory<Shape>(call.rule);
   const auto kernel = few_rows_mma<kDim, kQueryTiles>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.total_bytes);
-  cuda::launch_overlapping(kernel, static_cast<unsigned>(multiprocessors()), Shape::kThreads,
-                           static_cast<size_t>(memory.total_bytes), stream, call, memory, k, v);
+  cuda::launch(kernel, static_cast<unsigned>(multiprocessors()), Shape::kThreads,
+               static_cast<size_t>(memory.total_bytes), 1, Stream{stream}, call, memory, k, v);
 }
 
 template <int kDim>

@@ -7,7 +7,7 @@
 
 #include "kernels/attention/few_rows_loader.cuh"
 #include "kernels/attention/few_rows_worker.cuh"
-#include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace tandem {
 

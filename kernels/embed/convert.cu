@@ -11,7 +11,7 @@ constexpr int kEach = 8;  // elements a thread: 16 bytes of a two-byte type
 /// The elements behind the last whole vector, or all of them if not kPacked, are done one by one.
 template <class To, class From, bool kPacked>
 __global__ void __launch_bounds__(kThreads) convert_elements(const ConvertParams p) {
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const int64_t begin = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
   To* out = static_cast<To*>(p.out) + begin;
   const From* in = static_cast<const From*>(p.in) + begin;

@@ -10,7 +10,7 @@ constexpr int kThreads = 128;
 /// One row a block in x; the threads of the blocks in y share its elements, kEach a thread.
 template <class From, int kEach>
 __global__ void __launch_bounds__(kThreads) embed_rows(const EmbedParams p) {
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const int n = p.dim / kEach, i = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x;
   if (i >= n) return;
   const int64_t r = blockIdx.x, id = p.ids[r];

@@ -14,7 +14,7 @@ constexpr int kLanes = 16;  // Philox blocks of a group
 /// A thread draws one Philox block: elements l, l + 16, .. l + 112 of a group of 128.
 template <class T>
 __global__ void __launch_bounds__(kThreads) fill_blocks(const FillRandomParams p, float step) {
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const uint64_t block = static_cast<uint64_t>(p.first / kFillGroup) * kLanes +
                          uint64_t{blockIdx.x} * kThreads + threadIdx.x;
   const auto words = draw4(p.seed, static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),

@@ -25,7 +25,7 @@ __device__ float silu(float gate) {
 template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads) silu_mul_rows(const SiluMulParams p) {
   using V = cuda::Vector<T, kEach>;
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const int n = p.ffn_dim / kEach, i = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
   for (int64_t r = blockIdx.y; r < p.n_rows; r += gridDim.y) {

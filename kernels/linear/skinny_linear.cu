@@ -119,7 +119,7 @@ struct Loader {
         tile += gridDim.x;
         // Blocks of the next kernel come when this one's end. Before the last tile they could not
         // have, and their launch takes a while.
-        if (tile + static_cast<int>(gridDim.x) >= tiles) cuda::let_next_start();
+        if (tile + static_cast<int>(gridDim.x) >= tiles) cuda::release_next();
       }
     }
     commit_copies();
@@ -370,8 +370,10 @@ bool skinny_linear_fits(int rows, int in, int stages) {
 void skinny_linear_cuda(const SkinnyLinearParams& p, Stream stream) {
   if (p.rows == 0) return;
   const auto kernel = p.rows > 8 ? kernel_of<2>(p.stages) : kernel_of<1>(p.stages);
-  (void)cuda::launch_overlapped(kernel, std::min(tiles_of(p), multiprocessors()), kThreads,
-                                shared_bytes(p.rows, p.in, p.stages), stream, p);
+  const int bytes = shared_bytes(p.rows, p.in, p.stages);
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const auto blocks = static_cast<unsigned>(std::min(tiles_of(p), multiprocessors()));
+  cuda::launch(kernel, blocks, kThreads, static_cast<size_t>(bytes), 1, stream, p);
 }
 
 }  // namespace tandem

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_rows(const RmsNormParams p)
   // A hint, so it may come before the wait. The weights lie far: a whole model was read since.
   for (int i = first; blockIdx.x == 0 && i < n; i += kThreads)
     asm("prefetch.global.L2 [%0];" ::"l"(weight + i));
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const In* x = reinterpret_cast<const In*>(p.x) + static_cast<int64_t>(blockIdx.x) * n;
   Out* out = static_cast<Out*>(p.out) + static_cast<int64_t>(blockIdx.x) * n;
   In kept[kKept], scale[kKept];

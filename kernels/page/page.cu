@@ -29,7 +29,7 @@ constexpr int kInFlight = 4;
 
 template <int kBytes>
 __global__ void __launch_bounds__(kThreads) copy_page(const CopyPageParams p) {
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   char* pool = pool_of(p.pools, blockIdx.y);
   const int64_t n = page_bytes(p.pools) / kBytes;
   const auto* in = reinterpret_cast<const Chunk<kBytes>*>(pool + p.from * page_bytes(p.pools));
@@ -50,7 +50,7 @@ constexpr int kMoves = 8;
 /// One chunk of a row a thread, for all moves.
 template <int kBytes>
 __global__ void __launch_bounds__(kThreads) move_tokens(const MoveTokensParams p) {
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const int each_row = p.pools.row_bytes / kBytes;
   const int item = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x;
   if (item >= p.pools.n_kv_heads * each_row) return;

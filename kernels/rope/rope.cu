@@ -37,7 +37,7 @@ struct Pair {
 /// One row a block in x; the threads of the blocks in y share its heads.
 template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads) rope_kv_rows(const RopeKvParams p) {
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const int half = p.head_dim / 2, each_head = half / kEach;
   const int n_heads = p.n_heads + 2 * p.n_kv_heads;
   const int item = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) rope_kv_rows(const RopeKvParams p) {
 
 template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads) rotate_q_rows(const RotateQParams p) {
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const int half = p.head_dim / 2, each_head = half / kEach;
   const int item = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x;
   if (item >= p.n_heads * each_head) return;

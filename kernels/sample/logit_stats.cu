@@ -9,7 +9,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads)
     logit_stats_rows(const LogitStatsParams p, const cuda::RowSplit split) {
   extern __shared__ float4 dynamic[];
   __shared__ cuda::RowShared shared;
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   cuda::RowCluster row(split, reinterpret_cast<float*>(dynamic), shared);
   const int64_t r = blockIdx.x / static_cast<unsigned>(split.parts);
   const cuda::Best best = row.load(p.logits + r * split.vocab);

@@ -125,7 +125,7 @@ __device__ int draw_cut(const SampleParams& p, const Temper& temper, uint64_t le
 __global__ void __launch_bounds__(cuda::kRowThreads, 4)
     sample_best(const SampleCudaParams p, const cuda::RowSplit split) {
   __shared__ cuda::RowShared shared;
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   RowCluster row(split, nullptr, shared);
   const int64_t r = blockIdx.x / static_cast<unsigned>(split.parts);
   const Best best = row.load<false>(p.sample.logits + r * p.sample.vocab);
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, kCuts ? 2 : 3)
   extern __shared__ float4 dynamic[];
   __shared__ cuda::RowShared shared;
   const SampleParams& s = p.sample;
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   float* logits = reinterpret_cast<float*>(dynamic);
   RowCluster row(split, logits, shared);
   const int64_t r = blockIdx.x / static_cast<unsigned>(split.parts);

@@ -8,7 +8,7 @@ constexpr int kThreads = 128;
 
 template <bool kStore>
 __global__ void slot_ids(const SlotIdsParams p) {
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= p.n) return;
   if (kStore)

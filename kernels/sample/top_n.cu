@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads)
   extern __shared__ float4 dynamic[];
   __shared__ cuda::RowShared shared;
   __shared__ TopShared top;
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   if (threadIdx.x == 0) top.n = 0;  // others see it after load
   cuda::RowCluster row(split, reinterpret_cast<float*>(dynamic), shared);
   const int64_t r = blockIdx.x / static_cast<unsigned>(split.parts);

@@ -134,14 +134,6 @@ void Llama::attention_block(int layer, const kv::Step& step, kv::Cache& cache) {
   cache.attend(layer, step, out, q);
   poll(options_.interrupted);
   ops::linear(x, act(out_at, n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_, exec_.stream());
-  ops::rms_norm(normed, x, w.attn_norm, static_cast<float>(config_.rms_eps));
-  ops::linear(qkv, normed, w.qkv, ops::Accumulate::no, workspace_, {});
-  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, step.pos, step.row_page,
-               step.row_in_page);
-  poll(options_.interrupted);
-  cache.attend(layer, step, out, q);
-  poll(options_.interrupted);
-  ops::linear(x, act(out_at, n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_, {});
 }
 
 void Llama::ffn_block(int layer) {
@@ -162,11 +154,6 @@ void Llama::ffn_block(int layer) {
     ops::silu_mul(ffn, gate_up, exec_.stream());
   }
   ops::linear(x, ffn, w.w_down, ops::Accumulate::yes, workspace_, exec_.stream());
-  ops::rms_norm(normed, x, w.ffn_norm, static_cast<float>(config_.rms_eps));
-  ops::linear(gate_up, normed, w.gate_up, ops::Accumulate::no, workspace_, {});
-  poll(options_.interrupted);
-  ops::silu_mul(ffn, gate_up);
-  ops::linear(x, ffn, w.w_down, ops::Accumulate::yes, workspace_, {});
 }
 
 Tensor Llama::logits(std::span<const int32_t> rows) {
@@ -189,14 +176,6 @@ Tensor Llama::head(const Tensor& rows) {
   const Tensor out(logits_, DType::f32, {rows.rows(), config_.vocab_size}, options_.device);
   ops::rms_norm(normed, rows, weights_.out_norm, static_cast<float>(config_.rms_eps), exec_.stream());
   ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_, exec_.stream());
-    std::memcpy(head_rows_ + i * config_.dim, residual_ + row * config_.dim,
-                static_cast<size_t>(config_.dim) * sizeof(float));
-  }
-  const Tensor normed = act(head_in_, n, config_.dim);
-  const Tensor out(logits_, DType::f32, {n, config_.vocab_size});
-  ops::rms_norm(normed, {head_rows_, DType::f32, {n, config_.dim}}, weights_.out_norm,
-                static_cast<float>(config_.rms_eps));
-  ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_, {});
   return out;
 }
 

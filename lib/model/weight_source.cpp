@@ -75,8 +75,9 @@ class SyntheticSource final : public WeightSource {
   bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
                       void* device, Stream stream) const override {
     const int64_t cols = matrix_cols(weight, config_);
-    return ops::fill_random_on_device(device, dtype, seed_, tensor_id(weight, layer), begin * cols,
-                                      (end - begin) * cols, stddev(weight), stream);
+    ops::fill_random_on_device(device, dtype, seed_, tensor_id(weight, layer), begin * cols,
+                               (end - begin) * cols, stddev(weight), stream);
+    return true;
   }
 
   std::vector<float> vector(Weight weight, int /*layer*/) const override {

@@ -24,7 +24,7 @@ struct Product {
   int layer = 0;
 };
 
-enum class ProductKind : uint8_t { qkv, wo, gate_up, w_down, lm_head };
+enum class ProductKind : uint8_t { qkv, wo, gate_up, w_down, lm_head, embedding };
 
 Product product(const ModelConfig& c, DType dtype, Device device, ProductKind kind, int layer) {
   Product p;
@@ -49,6 +49,10 @@ Product product(const ModelConfig& c, DType dtype, Device device, ProductKind ki
       p.spec = {prefix + "w_down", c.dim, c.ffn_dim, c.mlp_bias, dtype};
       p.parts = {{Weight::w_down, Weight::b_down, c.dim}};
       break;
+    case ProductKind::embedding:  // never multiplied, but loaded like the others
+      p.spec = {"weights/embedding", c.vocab_size, c.dim, false, dtype};
+      p.parts = {{Weight::tok_emb, Weight::tok_emb, c.vocab_size}};
+      break;
     case ProductKind::lm_head: {
       const Weight head = c.tied_embeddings ? Weight::tok_emb : Weight::lm_head;
       p.spec = {"weights/lm_head", c.vocab_size, c.dim, false, dtype};
@@ -58,6 +62,11 @@ Product product(const ModelConfig& c, DType dtype, Device device, ProductKind ki
   }
   p.spec.device = device;
   return p;
+}
+
+/// On a GPU embedding rows come from its memory: those of the head where they are tied.
+bool has_own_embedding(const ModelConfig& c, Device device) {
+  return device.kind == Device::Kind::cuda && !c.tied_embeddings;
 }
 
 constexpr std::array kLayerProducts = {ProductKind::qkv, ProductKind::wo, ProductKind::gate_up,
@@ -186,6 +195,7 @@ void Weights::plan(const ModelConfig& config, DType dtype, const WeightSource& s
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (const ProductKind kind : kLayerProducts) add(product(config, dtype, device, kind, layer));
   add(product(config, dtype, device, ProductKind::lm_head, 0));
+  if (has_own_embedding(config, device)) add(product(config, dtype, device, ProductKind::embedding, 0));
   plan.add("weights/norms", norm_elements(config) * sizeof(float), device);
   plan.add("load/staging", staging, {}, Lifetime::load);
   plan.add("load/mapped source", mapped, {}, Lifetime::load);
@@ -213,6 +223,7 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
     }
     w.out_norm = next_norm();
     w.lm_head = load(ProductKind::lm_head, 0);
+    if (has_own_embedding(config, device)) w.own_embedding = load(ProductKind::embedding, 0);
     staging.wait();
   }
   arena.give_back("load/staging");

@@ -68,6 +68,12 @@ struct Weights {
   std::vector<LayerWeights> layers;
   const float* out_norm = nullptr;  // [dim]
   ops::PackedWeights lm_head;       // [vocab, dim]; tied heads pack the embedding
+  ops::PackedWeights own_embedding; // [vocab, dim], on a GPU where heads are not tied
+
+  /// Rows of the embedding on a GPU.
+  const ops::PackedWeights& embedding() const {
+    return own_embedding.empty() ? lm_head : own_embedding;
+  }
 
   static void plan(const ModelConfig& config, DType dtype, const WeightSource& source,
                    MemoryPlan& plan, Device device = {});

@@ -1,17 +1,5 @@
 #include "ops/linear.h"
 
-#include <algorithm>
-#include <cstring>
-#include <map>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <set>
-#include <string_view>
-#include <tuple>
-#include <utility>
-
-#include "base/check.h"
-#include "base/cpu_features.h"
-#include "base/parallel.h"
 #include "base/check.h"
 #include "base/cpu_features.h"
 #include "ops/linear_device.h"
@@ -64,6 +52,9 @@ void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
     state_->cpu = linear_cpu::load(spec, arena, rows, bias, staging.memory());
 }
 
+void* PackedWeights::device_rows() const {
+  return state_->cuda ? linear_cuda::rows(*state_->cuda) : nullptr;
+}
 int64_t PackedWeights::out() const { return state_->spec.out; }
 int64_t PackedWeights::in() const { return state_->spec.in; }
 DType PackedWeights::dtype() const { return state_->spec.dtype; }
@@ -126,26 +117,6 @@ void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeig
   if (!weights.empty() && x.rows() > 0) linear_cuda::prepare(y, x, weights, add, workspace, stream);
 }
 
-bool warm_up_linear(DType dtype) {
-  static std::set<std::pair<DType, int>> done;
-  if (!done.insert({dtype, max_threads()}).second) return false;
-  constexpr int64_t kSize = 64;
-  const PackedWeights::Spec spec{.name = "weights/warm_up", .out = kSize, .in = kSize, .dtype = dtype};
-  const size_t operand = static_cast<size_t>(kSize * kSize) * sizeof(float);
-  MemoryPlan plan;
-  PackedWeights::plan(spec, plan);
-  plan.add("staging", PackedWeights::staging_bytes(spec));
-  plan.add("x", operand);
-  plan.add("y", operand);
-  plan.add("workspace", PackedWeights::workspace_bytes(spec, kSize));
-  Arena arena(plan);
-  PackedWeights weights;
-  weights.load(spec, arena, [](int64_t, int64_t, void*) {}, {}, arena.take("staging"));
-  const Tensor x(arena.take("x"), dtype, {kSize, kSize});
-  const Tensor y(arena.take("y"), DType::f32, {kSize, kSize});
-  std::byte* workspace = static_cast<std::byte*>(arena.take("workspace"));
-  linear(y, x, weights, Accumulate::no, {workspace, plan.find("workspace")->bytes});
-  return true;
 std::vector<int64_t> linear_row_counts(int64_t max_rows) {
   std::vector<int64_t> counts;
   for (int64_t rows = 1; rows < max_rows; rows < kExactRows ? ++rows : rows *= 2)

@@ -46,6 +46,9 @@ class PackedWeights {
   void load(const Spec& spec, Arena& arena, const RowSource& rows, std::span<const float> bias,
             Staging& staging, const DeviceRowSource& device_rows = {});
 
+  bool empty() const { return state_ == nullptr; }
+  /// On a GPU the rows as they were given, [out, in]; null on the CPU.
+  void* device_rows() const;
   int64_t out() const;
   int64_t in() const;
   DType dtype() const;

@@ -320,6 +320,8 @@ void run(const Tensor& y, const Tensor& x, CudaLinear& w, bool accumulate,
   run_choice(choose(w, p), p, y, x, w, workspace, stream);
 }
 
+void* rows(const CudaLinear& w) { return w.weights; }
+
 bool can_fuse(const CudaLinear& w, int64_t rows) {
   const LinearProduct p{
       .rows = rows, .out = w.spec.out, .in = w.spec.in, .dtype = w.spec.dtype, .bias = w.spec.bias};

@@ -42,6 +42,7 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, Arena& arena,
                                  const PackedWeights::DeviceRowSource& device_rows);
 void run(const Tensor& y, const Tensor& x, CudaLinear& w, bool accumulate,
          std::span<std::byte> workspace, Stream stream);
+void* rows(const CudaLinear& w);
 bool can_fuse(const CudaLinear& w, int64_t rows);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, std::span<std::byte> workspace, Stream stream);

@@ -40,20 +40,12 @@ void fill_random(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t fi
                   [&](int begin, int end) { cpu_table().fill_random(p, Range{begin, end}); });
 }
 
-bool fill_random_on_device(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first,
+void fill_random_on_device(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first,
                            int64_t n, float stddev, Stream stream) {
-  const auto kernel = cuda_table().fill_random;
-  if (kernel == nullptr) return false;
-  kernel({.out = out,
-          .seed = seed,
-          .tensor = tensor,
-          .first = first,
-          .count = n,
-          .stddev = stddev,
-          .to = to},
-         stream);
+  cuda_table().fill_random({.out = out, .seed = seed, .tensor = tensor, .first = first, .count = n,
+                            .stddev = stddev, .to = to},
+                           stream);
   cuda::launched("fill_random", stream);
-  return true;
 }
 
 }  // namespace tandem::ops

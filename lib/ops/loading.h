@@ -16,9 +16,8 @@ void embed(float* out, const void* table, DType from, std::span<const int32_t> i
 void fill_random(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first, int64_t n,
                  float stddev);
 
-/// The same into a GPU's memory, as work on the stream; false, and nothing done, where this build
-/// has no kernel for it.
-bool fill_random_on_device(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first,
+/// The same into a GPU's memory, as work on the stream.
+void fill_random_on_device(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first,
                            int64_t n, float stddev, Stream stream);
 
 }  // namespace tandem::ops
