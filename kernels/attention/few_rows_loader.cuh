@@ -54,10 +54,30 @@ class Loader {
         policy_(call.rule.max_tiles == 1 ? cuda::read_once_policy() : cuda::read_again_policy()) {}
 
   __device__ void run() {
-    for (ChunkWalk walk(p_, call_.rule); walk.valid(); walk.next()) {
-      const Chunk k = walk.chunk();
-      describe(walk.seq(), k);
-      load(walk.seq(), k);
+    ChunkWalk walk(p_, call_.rule);
+    bool more = walk.valid();
+    SeqView v{};
+    Chunk k{};
+    int pages = 0;
+    if (more) {
+      v = walk.seq(), k = walk.chunk();
+      pages = page_of(v, k, k.begin);
+    }
+    while (more) {
+      describe(v, k);
+      // The next chunk's pages are looked up while this one's units come: the ring must not run
+      // dry.
+      walk.next();
+      more = walk.valid();
+      SeqView next_v{};
+      Chunk next_k{};
+      int next_pages = 0;
+      if (more) {
+        next_v = walk.seq(), next_k = walk.chunk();
+        next_pages = page_of(next_v, next_k, next_k.begin);
+      }
+      load(v, k, pages);
+      v = next_v, k = next_k, pages = next_pages;
     }
     wait_for_item();
     if (lane_ == 0) {
@@ -88,10 +108,17 @@ class Loader {
     item_.next(Mailbox<Shape>::kItems);
   }
 
-  __device__ void load(const SeqView& v, const Chunk& k) {
-    const int32_t* table = p_.page_table + static_cast<int64_t>(k.seq) * p_.max_pages;
+  /// This lane's page of the 32 from the chunk's page `first` on.
+  __device__ int page_of(const SeqView& v, const Chunk& k, int first) const {
+    const int i = first + lane_;
+    return i < k.end ? p_.page_table[static_cast<int64_t>(k.seq) * p_.max_pages + v.pages.page(i)]
+                     : 0;
+  }
+
+  /// Brings a chunk; `mine` is page_of its first page.
+  __device__ void load(const SeqView& v, const Chunk& k, int mine) {
     for (int i = k.begin; i < k.end; i += cuda::kWarp) {
-      const int mine = i + lane_ < k.end ? table[v.pages.page(i + lane_)] : 0;
+      const int ahead = page_of(v, k, i + cuda::kWarp);
       const int n = min(cuda::kWarp, k.end - i);
 #pragma unroll 1
       for (int j = 0; j < n; ++j) {
@@ -107,6 +134,7 @@ class Loader {
         }
       }
       __syncwarp();
+      mine = ahead;
     }
   }
 
