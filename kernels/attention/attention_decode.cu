@@ -42,9 +42,9 @@ SplitRule split_rule(const Problem& x) {
   // and chunks must be small beside a multiprocessor's share for the shares to come out even.
   const int share = std::max(multiprocessors() / (x.n_kv_heads * r.max_tiles), 1);
   r.target_chunks = std::min(x.n_seqs == 1 ? share : 4 * share, kMostChunks);
-  // 1 MiB of K and V, beside which a few KiB of partial results and the join of warps are little;
+  // 2 MiB of K and V, beside which a few KiB of partial results and the join of warps are little;
   // less where shares are small.
-  r.min_chunk_pages = std::max(std::min(2 * x.n_seqs, 32) * 128 / x.head_dim, 1);
+  r.min_chunk_pages = std::max(std::min(2 * x.n_seqs, 64) * 128 / x.head_dim, 1);
   r.max_chunks =
       std::min(r.target_chunks, divide_up(divide_up(x.max_tokens, kPageTokens), r.min_chunk_pages));
   r.max_chunks = std::max(r.max_chunks, 1);

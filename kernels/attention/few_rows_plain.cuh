@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(kPlainThreads)
                     base = m == -INFINITY ? 0.0f : m;
         const float pa = exp2f(a - base), pb = exp2f(b - base), sum = cuda::warp_sum(pa + pb);
         s[lane] = pa, s[lane + cuda::kWarp] = pb;
+        __syncwarp();
         if (lane == 0) {
           shrink[at] = exp2f(before - base);
           ml[at] = {m, ml[at].y * shrink[at] + sum};
