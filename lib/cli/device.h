@@ -12,7 +12,7 @@ Device choose_device(const recipe::Run& run, const recipe::Cache& cache);
 /// Memory that a run may use on the CPU and on its GPU: the recipe's limits, or what is free now.
 struct MemoryLimits {
   size_t host = 0;
-  Device gpu;  // the CPU where the run has none
+  Device gpu = {};  // the CPU where the run has none
   size_t gpu_bytes = 0;
 
   /// errors   kind memory, as MemoryPlan::check_fits

@@ -4,10 +4,12 @@
 #include <cstring>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <set>
 #include <string_view>
 #include <tuple>
 
 #include "base/check.h"
+#include "base/parallel.h"
 #include "ops/linear_device.h"
 
 namespace tandem::ops {
@@ -207,7 +209,9 @@ void run(const Tensor& y, const Tensor& x, CpuLinear& s, bool accumulate,
 
 }  // namespace linear_cpu
 
-void warm_up_linear(DType dtype) {
+bool warm_up_linear(DType dtype) {
+  static std::set<std::pair<DType, int>> done;
+  if (!done.insert({dtype, max_threads()}).second) return false;
   constexpr int64_t kSize = 64;
   const PackedWeights::Spec spec{
       .name = "weights/warm_up", .out = kSize, .in = kSize, .dtype = dtype};
@@ -227,6 +231,7 @@ void warm_up_linear(DType dtype) {
   const Tensor y(arena.take("y"), DType::f32, {kSize, kSize});
   std::byte* workspace = static_cast<std::byte*>(arena.take("workspace"));
   linear(y, x, weights, Accumulate::no, {workspace, plan.find("workspace")->bytes}, {});
+  return true;
 }
 
 }  // namespace tandem::ops

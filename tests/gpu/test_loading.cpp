@@ -273,7 +273,8 @@ TEST_SUITE("gpu/kernels/page") {
         const int source = i == 0 ? 120 : 121 + 2 * i, target = 120 + i;
         from.push_back(token(source));
         to.push_back(token(target));
-        pools.store.move_token(slot, source, target);
+        const kv::PagedStore::Move move{slot, source, target};
+        pools.store.move_tokens({&move, 1});
       }
       from.push_back(-1);
       to.push_back(token(5));
