@@ -31,6 +31,7 @@ struct Setup {
   int max_tokens = 512;
   std::vector<recipe::Cache> caches = {{}};
   int64_t total_tokens = 0;  // 0 = all sequences at full length
+  Device device = {};
 };
 
 inline decode::EngineSpec engine_spec(const Setup& s) {
@@ -40,6 +41,7 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens > 0 ? s.total_tokens : int64_t{s.max_tokens} * s.max_seqs,
           .max_logit_rows = 128,
+          .device = s.device,
           .caches = s.caches};
 }
 
@@ -81,7 +83,7 @@ inline Row prefill(decode::Engine& engine, int slot, std::span<const int32_t> id
     const size_t n = std::min(chunk, ids.size() - begin);
     const decode::SeqTokens part[] = {{slot, ids.subspan(begin, n), begin + n == ids.size()}};
     engine.prefill(part, [&](std::span<const size_t>, const Tensor& logits) {
-      last = row_of(logits, 0);
+      last = row_of(engine.on_host(logits), 0);
     });
   }
   return last;
@@ -128,21 +130,34 @@ inline double max_difference(const Row& a, const Row& b) {
   return worst;
 }
 
+/// From a GPU's memory where there is a queue.
+inline void copy_bytes(cuda::Queue* queue, void* to, const void* from, size_t n) {
+  if (queue == nullptr) {
+    std::memcpy(to, from, n);
+    return;
+  }
+  queue->copy_out(to, from, n);
+  queue->wait();
+}
+
 /// K and V of the committed tokens of a sequence that are alive, in order.
 inline std::string committed_bytes(const kv::Cache& cache, int slot) {
   std::string bytes;
   const kv::Geometry& g = cache.geometry();
   const size_t row = static_cast<size_t>(g.head_dim) * dtype_bytes(g.dtype);
+  cuda::Queue* queue = cache.store().exec().queue;
   for (const auto& [begin, end] : cache.live_ranges(slot))
     for (int token = begin; token < end; ++token)
       for (int layer = 0; layer < g.n_layers; ++layer)
         for (const Tensor& pool : {cache.k(layer), cache.v(layer)}) {
           const Tensor page = pool.slice(cache.store().page(slot, token / kv::kPageTokens), 1);
-          for (int head = 0; head < g.n_kv_heads; ++head)
-            bytes.append(
+          for (int head = 0; head < g.n_kv_heads; ++head) {
+            const char* at =
                 static_cast<const char*>(page.raw()) +
-                    static_cast<size_t>(head * kv::kPageTokens + token % kv::kPageTokens) * row,
-                row);
+                static_cast<size_t>(head * kv::kPageTokens + token % kv::kPageTokens) * row;
+            bytes.resize(bytes.size() + row);
+            copy_bytes(queue, bytes.data() + bytes.size() - row, at, row);
+          }
         }
   return bytes;
 }

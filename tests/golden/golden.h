@@ -29,7 +29,8 @@ inline nlohmann::json read_json(const std::filesystem::path& path) {
 
 inline std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder, tandem::DType compute,
                                            int max_tokens, int max_seqs = 1, int chunk = 512,
-                                           tandem::recipe::Cache cache = {}) {
+                                           tandem::recipe::Cache cache = {},
+                                           tandem::Device device = {}) {
   EngineSpec spec;
   spec.compute = compute;
   spec.prefill_chunk = chunk;
@@ -38,6 +39,7 @@ inline std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder, 
   spec.total_tokens = int64_t{max_tokens} * max_seqs;
   spec.max_logit_rows = 64;
   spec.caches = {cache};
+  spec.device = device;
   return std::make_unique<Engine>(tandem::decode::open_model(folder.string(), 0), spec);
 }
 
@@ -81,7 +83,7 @@ inline Ids greedy(Engine& engine, const Ids& prompt, size_t n) {
   Ids out;
   const tandem::decode::SeqTokens part[] = {{slot, prompt, true}};
   engine.prefill(part, [&](std::span<const size_t>, const tandem::Tensor& logits) {
-    out.push_back(tandem::ops::logit_stats(logits).argmax[0]);
+    out.push_back(tandem::ops::logit_stats(engine.on_host(logits)).argmax[0]);
   });
   while (out.size() < n) {
     const tandem::decode::SeqTokens step[] = {{slot, std::span(out).last(1), true}};

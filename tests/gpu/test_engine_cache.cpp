@@ -1,0 +1,168 @@
+#include "decode/precision_runs.h"
+#include "gpu/engine_pair.h"
+#include "kv/tree_runs.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using decode::Engine;
+using decode::Request;
+
+namespace {
+
+struct Case {
+  std::filesystem::path model;
+  recipe::Cache cache;
+};
+
+/// Chains and cuts; models of several head sizes, one of them with a window of its own.
+std::vector<Case> cases() {
+  return {{tiny_model("tiny-16m"), {}},
+          {tiny_model("tiny-16m"), streaming(4, 64)},
+          {tiny_model("tiny-16m"), streaming(4, 40, true)},
+          {small_model("llama-3.1"), streaming(0, 1)},
+          {small_model("llama-3.1"), streaming(70, 3, true)},
+          {small_model("mistral-window"), {}},
+          {small_model("mistral-window"), streaming(4, 16)},
+          {small_model("mistral-window"), streaming(4, 64, true)},
+          {small_model("llama-odd"), streaming(4, 16, true)},
+          {small_model("qwen2-tied"), streaming(4, 16)}};
+}
+
+/// Greedy ids and the logits that gave them, after a text in the cache.
+std::vector<Row> follow(Engine& engine, int slot, const Ids& after) {
+  std::vector<Row> rows = extend_each(engine, slot, std::span(after).first(20));
+  for (const auto& [begin, n] : {std::pair<size_t, size_t>{20, 7}, {27, 40}, {67, 1}})
+    rows.push_back(extend(engine, slot, std::span(after).subspan(begin, n)));
+  return rows;
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/decode/cache") {
+  TEST_CASE("f32: cut texts and windows: prompts and steps equal the CPU's") {
+    double worst = 0;
+    for (const Case& c : cases())
+      for (const int length : {1, 64, 200, 300}) {
+        CAPTURE(c.model.string());
+        CAPTURE(static_cast<int>(c.cache.recent));
+        CAPTURE(length);
+        static std::map<std::string, EnginePair> pairs;
+        EnginePair& on = pairs[c.model.string() + std::to_string(static_cast<int>(c.cache.recent)) +
+                               std::to_string(c.cache.reposition)];
+        if (!on.cpu) on = make_pair_of(c.model, {.chunk = 128, .caches = {c.cache}});
+        const Ids ids = random_ids(*on.cpu, length, 1), after = random_ids(*on.cpu, 68, 2);
+        std::vector<Row> rows[2];
+        std::vector<std::pair<int, int>> live[2];
+        for (Engine* engine : {on.cpu.get(), on.gpu.get()}) {
+          const int i = engine == on.gpu.get() ? 1 : 0, slot = engine->cache().create();
+          rows[i] = {prefill(*engine, slot, ids)};
+          for (Row& row : follow(*engine, slot, after)) rows[i].push_back(std::move(row));
+          // More of the prompt after a cut, through the policy.
+          rows[i].push_back(prefill(*engine, slot, std::span(ids).first(1)));
+          live[i] = engine->cache().live_ranges(slot);
+          engine->cache().release(slot);
+        }
+        const double difference = max_difference(rows[1], rows[0]);
+        CHECK(difference <= kF32Tolerance);
+        CHECK(live[1] == live[0]);
+        worst = worse(worst, difference);
+      }
+    MESSAGE("largest |GPU - CPU| " << worst);
+  }
+
+  TEST_CASE("f32: prompts that share a document: texts equal the CPU's") {
+    for (const recipe::Cache& cache : {recipe::Cache{}, streaming(4, 128)}) {
+      const EnginePair on =
+          make_pair_of(tiny_model("tiny-16m"), {.max_seqs = 6, .caches = {cache}});
+      const Ids text = real_text(330);
+      const Ids document = part_of(text, 0, 290);
+      std::vector<Ids> texts[2];
+      for (Engine* engine : {on.cpu.get(), on.gpu.get()}) {
+        kv::Cache& kv = engine->cache();
+        const int slot = kv.create(), pages = kv.store().free_pages();
+        const decode::SeqTokens open_end[] = {{slot, document, false}};
+        engine->prefill(open_end, {});
+        const std::string bytes = committed_bytes(kv, slot);
+        std::vector<Request> questions;
+        for (const size_t n : {0u, 1u, 7u, 20u, 40u}) {
+          questions.push_back(request(part_of(text, 290, n)));
+          questions.back().prefix_slot = slot;
+          questions.back().prefix = document;
+        }
+        decode::GenerateSpec spec;
+        spec.max_tokens = 40;
+        texts[engine == on.gpu.get() ? 1 : 0] = generate(*engine, questions, spec).ids;
+        CHECK(committed_bytes(kv, slot) == bytes);
+        CHECK(kv.store().free_pages() == pages - 5);  // the document's own
+      }
+      CHECK(texts[1] == texts[0]);
+      CHECK(texts[1][0] != texts[1][4]);
+    }
+  }
+
+  TEST_CASE("f32: a truncated text goes on as the CPU's does, and as if the rest had never been") {
+    const EnginePair on = make_pair_of(tiny_model("tiny-2m"));
+    const Ids ids = random_ids(*on.cpu, 150, 3), after = random_ids(*on.cpu, 68, 4);
+    for (const int n : {1, 63, 64, 65, 128, 149}) {
+      CAPTURE(n);
+      std::vector<Row> rows[3];
+      for (int i = 0; i < 3; ++i) {
+        Engine& engine = i == 0 ? *on.cpu : *on.gpu;
+        const int slot = engine.cache().create();
+        prefill(engine, slot, std::span(ids).first(static_cast<size_t>(i == 2 ? n : 150)));
+        if (i < 2) {
+          extend_each(engine, slot, std::span(after).first(5));
+          engine.cache().truncate(slot, n);
+        }
+        rows[i] = follow(engine, slot, after);
+        engine.cache().release(slot);
+      }
+      CHECK(max_difference(rows[1], rows[0]) <= kF32Tolerance);
+      CHECK(max_difference(rows[2], rows[1]) <= kF32Tolerance);
+    }
+  }
+
+  TEST_CASE("f32: rows of trees equal the CPU's, and their committed paths go on alike") {
+    double worst = 0;
+    for (const Case& c : cases())
+      for (const int length : {60, 200}) {
+        CAPTURE(c.model.string());
+        CAPTURE(length);
+        const EnginePair on = make_pair_of(c.model, {.chunk = 256, .caches = {c.cache}});
+        const Ids ids = random_ids(*on.cpu, length, 25), after = random_ids(*on.cpu, 68, 26);
+        const TokenTree left = small_tree(*on.cpu), right = random_tree(*on.cpu, 90);
+        const std::vector<int> paths[] = {left.path(9), right.path(89)};
+        const int kept[] = {4, static_cast<int>(paths[1].size())};  // not to the end, and all
+        std::vector<Row> rows[2];
+        for (Engine* engine : {on.cpu.get(), on.gpu.get()}) {
+          std::vector<Row>& logits = rows[engine == on.gpu.get() ? 1 : 0];
+          kv::Cache& cache = engine->cache();
+          const int a = cache.create(), b = cache.create();
+          prefill(*engine, a, ids);
+          prefill(*engine, b, std::span(ids).first(30));
+          cache.commit(verify(*engine, a, left, b, right, logits), kept, paths);
+          REQUIRE(logits.size() == 100);
+          for (const int slot : {a, b})
+            for (Row& row : follow(*engine, slot, after)) logits.push_back(std::move(row));
+        }
+        const double difference = max_difference(rows[1], rows[0]);
+        CHECK(difference <= kF32Tolerance);
+        worst = worse(worst, difference);
+      }
+    MESSAGE("largest |GPU - CPU| " << worst);
+  }
+
+  TEST_CASE("f32: a small tree in few rows equals the CPU's") {
+    const EnginePair on = make_pair_of(tiny_model("tiny-16m"));
+    const Ids ids = random_ids(*on.cpu, 250, 27);
+    const TokenTree tree = small_tree(*on.cpu);
+    std::vector<Row> rows[2];
+    for (Engine* engine : {on.cpu.get(), on.gpu.get()}) {
+      const int a = engine->cache().create(), b = engine->cache().create();
+      prefill(*engine, a, ids);
+      prefill(*engine, b, std::span(ids).first(64));
+      verify(*engine, a, tree, b, tree, rows[engine == on.gpu.get() ? 1 : 0]);
+    }
+    CHECK(max_difference(rows[1], rows[0]) <= kF32Tolerance);
+  }
+}
