@@ -136,7 +136,7 @@ void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
   const kv::Step step = cache_.begin(kv::Phase::extend, rows);
   GpuDraws& draws = *sampler_.gpu();
   draws.prepare(sequences);
-  std::unique_ptr<cuda::Graph>& graph = decode_graphs_[n];
+  std::unique_ptr<cuda::Graph>& graph = decode_graphs_[{step.policy, n}];
   if (!graph)
     graph = std::make_unique<cuda::Graph>(*queue_, [&] {
       model_.forward_ids(draws.load_ids(n), step, cache_);

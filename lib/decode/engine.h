@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "decode/model_files.h"
@@ -102,8 +103,9 @@ class Engine {
   kv::Cache cache_;
   Sampler sampler_;
   std::vector<int32_t> tokens_;  // of the step in flight
-  std::map<int, std::unique_ptr<cuda::Graph>> decode_graphs_;  // by number of sequences, for the
-  SamplerSpec graph_spec_;                                     // sampler's settings at the time
+  // By policy and number of sequences, for the sampler's settings at the time.
+  std::map<std::pair<int, int>, std::unique_ptr<cuda::Graph>> decode_graphs_;
+  SamplerSpec graph_spec_;
   std::vector<float> host_;      // copy of a GPU's tensor
 };
 
