@@ -119,6 +119,7 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
   if (r.keys)
     record.group("attention") = {{"selected_keys_frac", r.keys->selected},
                                  {"fixed_keys_frac", r.keys->fixed}};
+  if (!r.host.ms.empty()) record.set_timing("host_work", r.host);
   if (!r.baseline) return;
   record.set_timing("baseline_step", r.baseline->b);
   // Our speed as a share of the library's: the inverse of the ratio of times.
