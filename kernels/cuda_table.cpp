@@ -31,6 +31,7 @@ const CudaTable& cuda_table() {
       .logit_stats = logit_stats_cuda,
       .top_n = top_n_cuda,
       .sample = sample_cuda,
+      .read_probe = read_probe_cuda,
       .load_slot_ids = load_slot_ids_cuda,
       .store_slot_ids = store_slot_ids_cuda,
   };

@@ -9,6 +9,7 @@
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page_cuda.h"
+#include "kernels/probe/read_probe_cuda.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/slot_ids_cuda.h"
@@ -38,6 +39,7 @@ struct CudaTable {
   void (*logit_stats)(const LogitStatsParams&, Stream);
   void (*top_n)(const TopNParams&, Stream);
   void (*sample)(const SampleCudaParams&, Stream);
+  void (*read_probe)(const void* data, size_t bytes, uint32_t* sink, Stream);
   void (*load_slot_ids)(const SlotIdsParams&, Stream);
   void (*store_slot_ids)(const SlotIdsParams&, Stream);
 };

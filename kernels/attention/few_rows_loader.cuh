@@ -2,7 +2,7 @@
 // The loading warp of few_rows_mma.cuh, and what it tells the working warps.
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
-#include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/tma.cuh"
 
 namespace tandem {
 namespace mma_detail {
@@ -30,8 +30,8 @@ struct Item {
 template <class Shape>
 struct Mailbox {
   static constexpr int kItems = 8;
-  cuda::SharedBarrier full[Shape::kMaxStages], empty[Shape::kMaxStages];
-  cuda::SharedBarrier item_full[kItems], item_empty[kItems];
+  cuda::Barrier full[Shape::kMaxStages], empty[Shape::kMaxStages];
+  cuda::Barrier item_full[kItems], item_empty[kItems];
   int first[Shape::kMaxStages];  // slot of a unit's first key, ~slot if all rows see all its keys
   Item items[kItems];
 };
@@ -140,16 +140,16 @@ class Loader {
 
   __device__ void bring(const SeqView& v, int row, int first) {
     const bool all = all_visible(p_, v, row_begin_, row_last_, first, Shape::kKeys);
-    cuda::SharedBarrier& full = mail_.full[at_.stage];
+    cuda::Barrier& full = mail_.full[at_.stage];
     unsigned char* to = ring_ + at_.stage * 2 * Shape::kUnitBytes;
     mail_.empty[at_.stage].wait(at_.parity ^ 1);
     mail_.first[at_.stage] = all ? ~first : first;
     full.arrive_expecting(2 * Shape::kUnitBytes);
 #pragma unroll
     for (int half = 0; half < Shape::kHalves; ++half) {
-      cuda::copy_box(to + half * Shape::kHalfBytes, &k_map_, half * 64, row, full, policy_);
-      cuda::copy_box(to + Shape::kUnitBytes + half * Shape::kHalfBytes, &v_map_, half * 64, row,
-                     full, policy_);
+      cuda::tma_load(to + half * Shape::kHalfBytes, k_map_, full, half * 64, row, policy_);
+      cuda::tma_load(to + Shape::kUnitBytes + half * Shape::kHalfBytes, v_map_, full, half * 64, row,
+                     policy_);
     }
   }
 

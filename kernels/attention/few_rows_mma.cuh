@@ -52,9 +52,9 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
       mail.item_full[i].init(1);
       mail.item_empty[i].init(Shape::kWarps);
     }
-    cuda::publish_barriers();
-    cuda::prefetch_map(&k_map);
-    cuda::prefetch_map(&v_map);
+    cuda::init_fence();
+    cuda::tma_prefetch_map(k_map);
+    cuda::tma_prefetch_map(v_map);
   }
   __syncthreads();
   // The swizzle is a function of addresses: units begin at multiples of its period.

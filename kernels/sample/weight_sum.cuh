@@ -3,9 +3,9 @@
 
 namespace tandem::cuda {
 
-/// Adds up weight_of(x), at most 4095 of them. The same steps up to e^r; its product with 2^n is
-/// then cut after 20 and after 40 binary places by additions that round towards zero, which the GPU
-/// does four times as fast as conversions to 64-bit integers.
+/// Adds up weight_of(x), at most 4095 of them: the same steps up to e^r; its product with 2^n is
+/// then cut after 20 and after 40 binary places by additions that round towards zero, which spares
+/// conversions to 64-bit integers. All floats from -31 to 0 were compared: the same weights.
 class WeightSum {
  public:
   __device__ void add(float x) {

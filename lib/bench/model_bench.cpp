@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "bench/layer_bench.h"
 #include "bench/model_work.h"
@@ -150,11 +151,13 @@ void EngineBench::fork_prompts() {
 
 /// A step as generation runs it, one ahead of the tokens that the host has seen: while steps follow each
 /// other, the time between two of them is that of a step.
-void EngineBench::decode_on_gpu(int length) {
+void EngineBench::decode_on_gpu(int length, Samples& host) {
+  const Stopwatch watch;
   std::vector<decode::DrawSeq> sequences;
   for (size_t b = 0; b < forks_.size(); ++b)
     sequences.push_back({.seq = static_cast<int>(b), .slot = forks_[b], .position = length, .tokens = {}});
   engine_.decode(sequences);
+  host.ms.push_back(1e3 * watch.seconds());
   if (engine_.sampler().in_flight() >= engine_.sampler().depth()) (void)engine_.sampler().collect();
 }
 
@@ -183,7 +186,7 @@ PhaseResult EngineBench::decode() {
     ++n_steps;
   };
   if (case_.device.kind == Device::Kind::cuda) {
-    r.samples = measure([&] { decode_on_gpu(length); }, case_.rules(), begin);
+    r.samples = measure([&] { decode_on_gpu(length, r.host); }, case_.rules(), begin);
     while (engine_.sampler().in_flight() > 0) (void)engine_.sampler().collect();
   } else {
     Tensor logits;

@@ -83,6 +83,7 @@ struct PhaseResult {
   double linear_share = 0;  // of work.flops that dense layers do; 0 = not told
   std::optional<Comparison> baseline = {};  // a: ours, b: oneDNN alone
   std::optional<KeyShares> keys = {};       // of decode under a policy that chooses keys
+  Samples host = {};  // of decode on a GPU: what the CPU does for a step, waiting left out
 };
 
 /// Prefill and decode of a whole model, on one engine.
@@ -104,7 +105,7 @@ class EngineBench {
   void read_prompts();
   void restart();
   void fork_prompts();
-  void decode_on_gpu(int length);
+  void decode_on_gpu(int length, Samples& host);
 
   ModelCase case_;
   decode::Engine engine_;

@@ -1,6 +1,7 @@
 #include "bench/model_report.h"
 
 #include "model/weight_table.h"
+#include "tensor/cuda.h"
 
 namespace tandem::bench {
 namespace {
@@ -25,7 +26,8 @@ const char* timing_name(ModelPhase phase) {
 }
 
 Json workload(const ModelCase& c, ModelPhase phase) {
-  Json w = {{"phase", phase_name(phase)}, {"seed", c.seed}};
+  Json w = {{"phase", phase_name(phase)}, {"seed", c.seed}, {"device", c.device.name()}};
+  if (c.device.kind == Device::Kind::cuda) w["gpu"] = cuda::device_info(c.device.index).name;
   if (phase == ModelPhase::linear) {
     w["rows"] = c.chunk;
     return w;
@@ -117,6 +119,7 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
   if (r.keys)
     record.group("attention") = {{"selected_keys_frac", r.keys->selected},
                                  {"fixed_keys_frac", r.keys->fixed}};
+  if (!r.host.ms.empty()) record.set_timing("host_work", r.host);
   if (!r.baseline) return;
   record.set_timing("baseline_step", r.baseline->b);
   // Our speed as a share of the library's: the inverse of the ratio of times.
@@ -127,11 +130,15 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
                               {"pairs", r.baseline->pairs()}};
 }
 
-void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes) {
-  for (const std::string& group : plan.groups())
-    record.set_memory("cpu", group, plan.group_bytes(group, {}));
-  record.set_memory("cpu", "planned_peak", plan.peak({}));
+void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes, Device device) {
+  const auto add = [&](Device d, const std::string& name) {
+    for (const std::string& group : plan.groups())
+      record.set_memory(name, group, plan.group_bytes(group, d));
+    record.set_memory(name, "planned_peak", plan.peak(d));
+  };
+  add({}, "cpu");
   record.set_memory("cpu", "peak", peak_bytes);
+  if (device.kind == Device::Kind::cuda) add(device, device.name());
 }
 
 io::Table model_table() {

@@ -22,7 +22,7 @@ std::string method_name(const recipe::Cache& cache);
 void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
                 const PhaseResult& result, const Ceilings& ceilings);
 /// memory.cpu: the plan's groups and its peak, and the peak that the system counted (0 = unknown).
-void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes);
+void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes, Device device = {});
 
 /// A table with the columns of model_row and failed_row.
 io::Table model_table();

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/parallel.h"
+#include "bench/gpu_hardware.h"
 #include "cli/load_engine.h"
 #include "cli/plan_text.h"
 
@@ -27,7 +28,9 @@ BenchPoint::BenchPoint(Context& cx, const Point<BenchRecipe>& point, BenchResult
     : cx_(cx), point_(point), results_(results), decode_times_(decode_times) {
   use_threads(point.recipe.run);
   const Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
-  ceilings_ = bench::cached_ceilings(max_threads());
+  const Device device = choose_device(point.recipe.run, point.recipe.cache);
+  ceilings_ = device.kind == Device::Kind::cuda ? bench::measure_gpu_ceilings(device)
+                                                : bench::cached_ceilings(max_threads());
   peak_is_own_ = reset_peak_resident();
 }
 
@@ -67,7 +70,7 @@ void BenchPoint::report(const bench::ModelCase& c, const bench::ModelIdentity& i
   bench::add_result(record, c, identity, result, ceilings_);
   if (engine_) record.set_timing("load", {.ms = {load_ms_}});
   const size_t peak = peak_resident_bytes();
-  bench::add_memory(record, plan_, peak);
+  bench::add_memory(record, plan_, peak, c.device);
   if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
   results_.add(record, bench::model_row(c, identity, result, ceilings_, peak));
   peak_is_own_ = reset_peak_resident();

@@ -4,9 +4,10 @@
 
 #include "base/cpu_features.h"
 #include "base/parallel.h"
-#include "bench/hardware.h"
+#include "bench/gpu_hardware.h"
 #include "io/jsonl.h"
 #include "tensor/arena.h"
+#include "tensor/cuda.h"
 
 namespace tandem::cli {
 
@@ -90,18 +91,25 @@ void GenerateOutput::show_finished() {
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed) const {
   const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory of its own
   Json j = {{"event", "summary"}, {"model", engine_.files().name},
-            {"device", "cpu"}, {"threads", max_threads()},
+            {"device", engine_.spec().device.name()}, {"threads", max_threads()},
             {"isa", isa_name(isa_in_use())}, {"seed", seed}, {"load_s", load_s},
             {"prompt_tokens", r.prompt_tokens}, {"prefill_s", r.prefill_s},
             {"new_tokens", r.new_tokens}, {"decode_s", r.decode_s}, {"decode_steps", r.decode_steps},
             {"peak_bytes", peak}, {"planned_peak_bytes", engine_.memory_plan().peak({})}};
+  const Device device = engine_.spec().device;
+  const bool on_gpu = device.kind == Device::Kind::cuda;
+  if (on_gpu) {
+    j["gpu"] = cuda::device_info(device.index).name;
+    j["planned_gpu_bytes"] = engine_.memory_plan().peak(device);
+  }
   if (r.prefill_s > 0) j["prefill_tok_s"] = double(r.prompt_tokens) / r.prefill_s;
   if (r.decode_steps > 0) {
     constexpr double kBeyondCaches = 512e6;  // bytes a step that no last-level cache holds
     const double gbps = r.bytes_read / r.decode_s * 1e-9;
     const bool from_memory = r.bytes_read / double(r.decode_steps) > kBeyondCaches;
     const bench::Ceilings ceilings =
-        bench::cached_ceilings(max_threads(), from_memory ? gbps : 0.0);
+        on_gpu ? bench::measure_gpu_ceilings(device)
+               : bench::cached_ceilings(max_threads(), from_memory ? gbps : 0.0);
     j["decode_tok_s"] = double(r.tokens_decoded) / r.decode_s;
     j["bytes_per_token"] = r.bytes_read / double(r.tokens_decoded);
     j["read_gbps"] = gbps;
@@ -126,9 +134,11 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
   cx_.out.flush();
   if (cx_.terminal.verbosity() < 0) return;
   std::string text =
-      fmt::format("device   cpu  {} threads, {}  seed {}\nload     {:.2f} s\n"
-                  "prefill  {} tokens in {:.2f} s",
-                  max_threads(), isa_name(isa_in_use()), seed, load_s, r.prompt_tokens, r.prefill_s);
+      fmt::format("device   {}  {}  seed {}\nload     {:.2f} s\nprefill  {} tokens in {:.2f} s",
+                  j["device"].get<std::string>(),
+                  j.contains("gpu") ? j["gpu"].get<std::string>()
+                                    : fmt::format("{} threads, {}", max_threads(), isa_name(isa_in_use())),
+                  seed, load_s, r.prompt_tokens, r.prefill_s);
   if (j.contains("prefill_tok_s")) text += fmt::format("  {:.0f} tok/s", j["prefill_tok_s"].get<double>());
   if (r.decode_steps > 0)
     text += fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s, "
@@ -146,6 +156,8 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
                         100 * j["attention"]["fixed_keys_frac"].get<double>());
   text += fmt::format("\nmemory   peak {}, planned {}", format_bytes(j["peak_bytes"].get<size_t>()),
                       format_bytes(j["planned_peak_bytes"].get<size_t>()));
+  if (j.contains("planned_gpu_bytes"))
+    text += fmt::format(" on the host, {} on the GPU", format_bytes(j["planned_gpu_bytes"].get<size_t>()));
   cx_.note(text);
 }
 

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <map>
+#include <span>
 
 #include "base/check.h"
 #include "io/quote.h"
@@ -93,7 +93,7 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     throw input_error(where, "tensor 'tokens' must be a non-empty list of I32, found {}",
                       io::shape_text(tokens.shape));
   SavedState state{std::move(file), std::vector<int32_t>(static_cast<size_t>(tokens.shape[0]))};
-  std::memcpy(state.tokens.data(), tokens.bytes.data(), tokens.bytes.size());
+  state.file.read(tokens, 0, std::as_writable_bytes(std::span(state.tokens)));
   for (const int32_t id : state.tokens)
     if (id < 0 || id >= files.config.vocab_size)
       throw input_error(state.file.where(), "token id {} is outside the vocabulary of {}", id,
@@ -130,6 +130,7 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
   kv::PagedStore& store = cache.store();
   const int n = static_cast<int>(state.tokens.size());
   store.reserve(slot, n);
+  std::vector<std::byte> staging;  // of a page on its way to a GPU
   for (int page = 0; page < pages_of(state.tokens.size()); ++page) {
     if (state.file.find(page_name('k', 0, page)) == nullptr) {
       store.drop(slot, page * kv::kPageTokens, (page + 1) * kv::kPageTokens);
@@ -140,11 +141,13 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
       for (const char which : {'k', 'v'}) {
         const io::TensorView t = state.file.tensor(page_name(which, layer, page));
         const auto to = page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id);
-        if (store.exec().on_gpu())
-          store.exec().queue->copy_in(to.data(), t.bytes.data(), to.size());
-        else
-          std::memcpy(to.data(), t.bytes.data(), to.size());
-        state.file.drop_pages(t);
+        if (store.exec().on_gpu()) {
+          staging.resize(to.size());
+          state.file.read(t, 0, staging);
+          store.exec().queue->copy_in(to.data(), staging.data(), staging.size());
+        } else {
+          state.file.read(t, 0, to);
+        }
       }
   }
   store.set_length(slot, n);

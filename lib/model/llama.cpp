@@ -34,8 +34,6 @@ void Llama::plan(const ModelConfig& c, const Options& o, const WeightSource& sou
   const auto dim = static_cast<size_t>(c.dim), vocab = static_cast<size_t>(c.vocab_size);
   const bool on_gpu = o.device.kind == Device::Kind::cuda;
   Weights::plan(c, o.dtype, source, plan, o.device);
-  if (!on_gpu)
-    plan.add("weights/embedding rows read through the mapping", source.embed_bytes(o.max_tokens));
   ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device);
   plan.add("activations/residual", rows * dim * sizeof(float), o.device);
   plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype), o.device);

@@ -137,7 +137,7 @@ PackedWeights load_product(const Product& p, const WeightSource& source, Arena& 
     return written;
   };
   packed.load(p.spec, arena, rows, bias, staging, device_rows);
-  for (const Product::Part& part : p.parts) source.done(part.weight, p.layer);
+  source.done();
   return packed;
 }
 
