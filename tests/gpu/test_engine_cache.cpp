@@ -14,7 +14,7 @@ struct Case {
   recipe::Cache cache;
 };
 
-/// Chains and cuts; models of several head sizes, one of them with a window of its own.
+/// Whole texts and cut ones; models of several head sizes, one of them with a window of its own.
 std::vector<Case> cases() {
   return {{tiny_model("tiny-16m"), {}},
           {tiny_model("tiny-16m"), streaming(4, 64)},
@@ -28,7 +28,7 @@ std::vector<Case> cases() {
           {small_model("qwen2-tied"), streaming(4, 16)}};
 }
 
-/// Greedy ids and the logits that gave them, after a text in the cache.
+/// Logits of steps of one row, of few and of many, after a text in the cache.
 std::vector<Row> follow(Engine& engine, int slot, const Ids& after) {
   std::vector<Row> rows = extend_each(engine, slot, std::span(after).first(20));
   for (const auto& [begin, n] : {std::pair<size_t, size_t>{20, 7}, {27, 40}, {67, 1}})
@@ -152,17 +152,27 @@ TEST_SUITE("gpu/decode/cache") {
     MESSAGE("largest |GPU - CPU| " << worst);
   }
 
-  TEST_CASE("f32: a small tree in few rows equals the CPU's") {
-    const EnginePair on = make_pair_of(tiny_model("tiny-16m"));
-    const Ids ids = random_ids(*on.cpu, 250, 27);
-    const TokenTree tree = small_tree(*on.cpu);
-    std::vector<Row> rows[2];
-    for (Engine* engine : {on.cpu.get(), on.gpu.get()}) {
-      const int a = engine->cache().create(), b = engine->cache().create();
-      prefill(*engine, a, ids);
-      prefill(*engine, b, std::span(ids).first(64));
-      verify(*engine, a, tree, b, tree, rows[engine == on.gpu.get() ? 1 : 0]);
+  TEST_CASE("a tree of few rows equals the CPU's in f32, and is near it in bf16") {
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      const auto cpu = make_engine(tiny_model("tiny-16m"));
+      const auto gpu = make_engine(tiny_model("tiny-16m"), {.compute = compute, .device = kGpu});
+      const Ids ids = real_text(250);
+      const TokenTree tree = small_tree(*cpu);
+      std::vector<Row> rows[2], p[2];
+      for (Engine* engine : {cpu.get(), gpu.get()}) {
+        const int i = engine == gpu.get() ? 1 : 0;
+        const int a = engine->cache().create(), b = engine->cache().create();
+        prefill(*engine, a, ids);
+        prefill(*engine, b, std::span(ids).first(64));
+        verify(*engine, a, tree, b, tree, rows[i]);
+        for (Row& row : rows[i])
+          p[i].push_back(
+              log_softmax({row.data(), DType::f32, {1, static_cast<int64_t>(row.size())}})[0]);
+      }
+      if (compute == DType::f32) CHECK(max_difference(rows[1], rows[0]) <= kF32Tolerance);
+      const Divergence kl = divergence(p[0], p[1]);
+      MESSAGE(std::string(dtype_name(compute)) << ": mean KL " << kl.mean);
+      CHECK(kl.mean <= kMeanKl);
     }
-    CHECK(max_difference(rows[1], rows[0]) <= kF32Tolerance);
   }
 }

@@ -109,6 +109,23 @@ TEST_SUITE("gpu/decode/logits") {
       }
     }
   }
+
+  TEST_CASE("bf16: mean KL divergence of decode steps over cut texts") {
+    const Ids text = real_text(1024);
+    for (const recipe::Cache& cache : {streaming(4, 40), streaming(4, 40, true)}) {
+      CAPTURE(static_cast<bool>(cache.reposition));
+      Setup setup{.caches = {cache}};
+      const auto cpu = make_engine(tiny_model("tiny-16m"), setup);
+      setup.compute = DType::bf16;
+      setup.device = kGpu;
+      const auto gpu = make_engine(tiny_model("tiny-16m"), setup);
+      const Divergence kl =
+          divergence(decode_steps(*cpu, text, 4, 130), decode_steps(*gpu, text, 4, 130));
+      MESSAGE("mean KL " << kl.mean << ", largest " << kl.largest);
+      CHECK(kl.mean <= kMeanKl);
+      CHECK(kl.mean > 0);
+    }
+  }
 }
 
 TEST_SUITE("gpu/decode/golden") {
