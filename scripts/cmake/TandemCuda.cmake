@@ -38,3 +38,8 @@ target_compile_options(tandem_kernels_cuda PRIVATE
 # Host-side sources among them (descriptors) throw Error, whose text is formatted by fmt.
 target_compile_options(tandem_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-std=c++20 -Wall -Wextra>)
 target_link_libraries(tandem_kernels_cuda PUBLIC CUDA::cudart_static fmt::fmt)
+
+# Host code that includes CUDA's headers: its own object library, so that the sources of tandem_core
+# compile alike with and without CUDA and a build folder may change from one to the other.
+add_library(tandem_cuda OBJECT)
+target_link_libraries(tandem_cuda PUBLIC CUDA::cudart_static CUDA::cublasLt fmt::fmt)
