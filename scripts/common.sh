@@ -17,14 +17,17 @@ n_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
-# Both scripts configure alike, so that neither compiles again what the other has compiled. Warnings
-# are errors with Debian 12's compiler, on which the code is known to be clean.
+has_nvcc() { command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
+
+# configure [CMAKE_ARGUMENT...]: all scripts configure alike, so that none compiles again what another
+# has compiled; with and without CUDA the C++ objects are the same. Warnings are errors with
+# Debian 12's compiler, on which the code is known to be clean.
 configure() {
   local werror=OFF
   [ "$(g++ -dumpversion | cut -d. -f1)" != 12 ] || werror=ON
   mkdir -p build
   say "configuring build/ (log: build/configure.log)"
-  if ! cmake --preset cpu-release -DTANDEM_WERROR=$werror > build/configure.log 2>&1; then
+  if ! cmake --preset cpu-release -DTANDEM_WERROR=$werror "$@" > build/configure.log 2>&1; then
     cat build/configure.log >&2
     return 1
   fi
