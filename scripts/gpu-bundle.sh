@@ -26,6 +26,7 @@ for argument in "$@"; do
 done
 
 folder=build-bundle
+commit=$(git describe --always --dirty --abbrev=12 --exclude '*')
 stage=$folder/stage/tandem-gpu
 say "configuring $folder/ (log: $folder/configure.log)"
 mkdir -p $folder
@@ -79,7 +80,6 @@ if is_newer "$(newest_symbol GLIBCXX)" 3.4.33; then
   done
 fi
 
-commit=$(git describe --always --dirty --abbrev=12 --exclude '*')
 echo "$commit" > "$stage/COMMIT"
 mkdir -p "$(dirname "$archive")"
 say "packing"

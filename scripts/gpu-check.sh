@@ -80,6 +80,8 @@ note "gpu      $(nvidia-smi --query-gpu=name,driver_version,memory.total,memory.
   paste -sd ';')"
 note "host     $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release)"
 
+child=
+trap '[ -z "$child" ] || kill "$child" 2> /dev/null; note "interrupted"; exit 130' INT TERM
 # step NAME LIMIT COMMAND...: runs it for LIMIT seconds at most, output to OUT/NAME.log. Leaves its exit
 # status in $status and how long it took in $seconds.
 step() {
@@ -87,7 +89,9 @@ step() {
   shift 2
   start=$(date +%s%N)
   status=0
-  timeout --kill-after=5 "$limit" "$@" > "$out/$name.log" 2>&1 || status=$?
+  timeout --kill-after=5 "$limit" "$@" > "$out/$name.log" 2>&1 &
+  child=$!
+  wait $child || status=$?
   seconds=$(awk -v ns=$(($(date +%s%N) - start)) 'BEGIN { printf "%.1f", ns / 1e9 }')
   case $status in 124 | 137) echo "stopped after $limit s" >> "$out/$name.log" ;; esac
 }
