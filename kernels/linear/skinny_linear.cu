@@ -64,10 +64,12 @@ __device__ void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, u
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// One use of an mbarrier: it opens when `bytes` have arrived.
-__device__ void open_when_arrived(unsigned barrier, int bytes) {
+// An mbarrier used once: it opens when the bytes that one thread has announced have arrived.
+__device__ void init_barrier(unsigned barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ void announce(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
@@ -140,9 +142,10 @@ struct Input {
     const int pad = padded(in) - in;
     for (int i = threadIdx.x; i < rows * pad; i += kThreads)
       x[i / pad * pitch + in + i % pad] = __float2bfloat16_rn(0.0f);
-    if (const int s = threadIdx.x; s < steps())
-      open_when_arrived(barriers + s * 8, rows * step_columns(s) * 2);
+    const int s = threadIdx.x;
+    if (s < steps()) init_barrier(barriers + s * 8);
     __syncthreads();
+    if (s < steps()) announce(barriers + s * 8, rows * step_columns(s) * 2);
   }
   __device__ void load(const SkinnyLinearParams& p) const {
     const auto to = static_cast<unsigned>(__cvta_generic_to_shared(x));

@@ -96,16 +96,14 @@ enum class Accumulate : bool { no, yes };
 /// y = x W^T + b, or y += x W^T + b.
 /// shapes   x [rows, in] in the weights' dtype; y [rows, out] bf16 or f32, f32 if accumulating
 /// numerics f32 accumulation. On the CPU with f32 weights each row's result is bit-identical
-/// whatever
-///          the number of rows (oneDNN's AVX-512 kernels have that property; elsewhere rows go
-///          through in fixed blocks of 16). On a GPU f32 products are true f32, a row's result
-///          depends on the number of rows but on no other row, and with y bf16 the bias may be
-///          rounded to bf16 first
+///          whatever the number of rows (oneDNN's AVX-512 kernels have that property; elsewhere
+///          rows go through in fixed blocks of 16). On a GPU f32 products are true f32, a row's
+///          result depends on the number of rows but on no other row, and with y bf16 the bias may
+///          be rounded to bf16 first
 /// cost     reads the packed weights once per 2048 rows or so; on a GPU up to 16 rows exactly once
 /// errors   none (shapes are checked by TANDEM_CHECK); `workspace` per workspace_bytes
 /// stream   the GPU's; {} on the CPU. The product may start to read the weights before the work
-/// ahead
-///          of it on the stream has ended: that work must not write them
+///          ahead of it on the stream has ended: that work must not write them
 void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate accumulate,
             std::span<std::byte> workspace, Stream stream);
 
@@ -120,8 +118,10 @@ struct LinearFusion {
 bool can_fuse(const PackedWeights& w, int64_t rows);
 
 /// linear with a fusion; only where can_fuse. Nothing is rounded between the fused operations but
-/// the normalised input, to bf16. Runs in the layout that prepare_linear has chosen for the bare
-/// product. shapes   as linear, but for what the fusion says; swiglu does not accumulate
+/// the normalised input, to bf16. Runs as prepare_linear has chosen for the bare product, if that
+/// was our kernel.
+/// shapes   as linear, but for what the fusion says; swiglu does not accumulate
+/// stream   as linear; nor may the work ahead write norm_weight
 void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
                   const PackedWeights& w, Accumulate accumulate, std::span<std::byte> workspace,
                   Stream stream);
@@ -130,9 +130,9 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
 /// folder (io::default_cache_dir), else by measuring on these operands, and keeps the choice, so
 /// that later runs do the same and give the same bits. Up to 16 rows a choice is for that very
 /// number, beyond for all up to the next power of two. Without it `linear` takes what is best as a
-/// rule. Not while a graph is recorded; y is overwritten. Does nothing on the CPU. alike    weights
-/// of one shape, dtype and device, in turn: together larger than the GPU's cache, so
-///          that none is found there
+/// rule. Not while a graph is recorded; y is overwritten. Does nothing on the CPU.
+/// alike    weights of one shape, dtype and device, in turn: together larger than the GPU's cache,
+///          so that none is found there
 /// cost     where nothing is kept, some milliseconds up to half a second
 void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
                     Accumulate accumulate, std::span<std::byte> workspace, Stream stream);

@@ -252,6 +252,10 @@ TEST_SUITE("gpu/ops/linear") {
               CAPTURE(bias);
               CAPTURE(rows);
               const Layer layer(out, in, DType::bf16, bias);
+              if (in == 14336 && rows >= 8) {  // x alone is larger than shared memory
+                CHECK(!ops::can_fuse(layer.packed, rows));
+                continue;
+              }
               REQUIRE(ops::can_fuse(layer.packed, rows));
               ActBuffer x = random_values(norm ? DType::f32 : DType::bf16, rows * in, 3);
               ActBuffer weight = random_values(DType::f32, in, 6);
