@@ -111,6 +111,10 @@ bool run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point,
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
     const auto points = cx.load_points<KernelBenchRecipe>();
+    for (const auto& point : points)
+      if (point.recipe.run.device.starts_with("cuda"))
+        throw Error(ErrorKind::device, "run.device", "kernel-bench measures the kernels of the CPU")
+            .hint("use --device cpu; bench_gpu_attention and its kin of the GPU bundle measure a GPU's");
     if (cx.dry_run()) return print_plan(cx, points);
     cli::BenchResults results(cx, points.front().recipe.output.path, bench::kernel_table());
     bool correct = true;

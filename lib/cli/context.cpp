@@ -6,6 +6,7 @@
 #include "cli/main_wrapper.h"
 #include "cli/search_path.h"
 #include "recipe/load.h"
+#include "tensor/cuda.h"
 
 namespace tandem::cli {
 namespace {
@@ -93,6 +94,13 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
   if (const auto* threads = recipe::find_field(fields, "run.threads")) {
     const int n = threads->value->json().get<int>();
     set_threads(n > 0 ? n : usable_cores());
+  }
+  if (const auto* device = recipe::find_field(fields, "run.device");
+      device != nullptr && device->value->json().get<std::string>().starts_with("cuda") &&
+      cuda::device_count() == 0) {
+    const recipe::Node* node = tree.find_path("run.device");
+    throw Error(ErrorKind::device, node != nullptr ? node->origin.text() : "run.device", cuda::why_none())
+        .hint(cuda::built_in() ? "use --device cpu" : "use --device cpu, or build with a CUDA compiler");
   }
   if (!dry_run() && !is_set("check")) check_outputs(fields);
 }

@@ -1,8 +1,9 @@
 #include "cli/device.h"
 
+#include <algorithm>
 #include <charconv>
 
-#include "base/error.h"
+#include "base/check.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 
@@ -33,9 +34,7 @@ Device choose_device(const recipe::Run& run, const recipe::Cache& cache) {
     if (n == 0 || !has_gpu_code(cache.kind)) return {};
     return {Device::Kind::cuda, 0};
   }
-  if (n == 0)
-    throw Error(ErrorKind::device, "run.device", wanted + ": " + cuda::why_none())
-        .hint(cuda::built_in() ? "use --device cpu" : "use --device cpu, or build with a CUDA compiler");
+  TANDEM_CHECK(n > 0, "{} without a GPU", wanted);  // Context::begin refuses that
   if (wanted.find(',') != std::string::npos)
     throw Error(ErrorKind::device, "run.device", wanted + ": a run uses one GPU so far")
         .hint("name one, such as cuda:0");

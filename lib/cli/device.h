@@ -6,7 +6,7 @@ namespace tandem::cli {
 
 /// The device that run.device names; auto = the first GPU where there is one and the cache's kind has GPU
 /// code, else the CPU.
-/// errors   kind device: no such GPU, or no GPU at all and why
+/// errors   kind device: no such GPU
 Device choose_device(const recipe::Run& run, const recipe::Cache& cache);
 
 /// Memory that a run may use on the CPU and on its GPU: the recipe's limits, or what is free now.

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "cli/probe.h"
+#include "tensor/cuda.h"
 
 using namespace tandem::testing;
 
@@ -16,7 +17,7 @@ struct Case {
 
 TEST_SUITE("cli/errors") {
   TEST_CASE("each class has its status and text, and prints no result") {
-    const std::vector<Case> cases = {
+    std::vector<Case> cases = {
         {{"--treads", "3"}, 2, "--treads: unknown flag\n  hint: did you mean '--threads'?\n"},
         {{"--xyzzy=3"}, 2, "--xyzzy: unknown flag\n  hint: --help lists all flags\n"},
         {{"--thread", "3"}, 2, "--thread: unknown flag\n  hint: did you mean '--threads'?\n"},
@@ -54,16 +55,17 @@ TEST_SUITE("cli/errors") {
          5,
          "not enough memory\n"
          "  hint: --dry-run shows what is needed; lower run.context or run.batch\n"},
-        {{"--device", "cuda:0"},
-         6,
-         "--device: this build of tandem has no CUDA\n"
-         "  hint: use --device cpu, or build with a CUDA compiler\n"},
         {{"--fail", "numeric"}, 7, "layer 3: non-finite value\n"},
         {{"--fail", "bug"},
          1,
          "internal: list index out of range\n"
          "  hint: this is a bug: please report it with the output of cli-probe --version -v\n"},
     };
+    if (tandem::cuda::device_count() == 0)
+      cases.push_back({{"--device", "cuda:0"},
+                       6,
+                       "--device: " + tandem::cuda::why_none() + "\n  hint: use --device cpu" +
+                           (tandem::cuda::built_in() ? "\n" : ", or build with a CUDA compiler\n")});
     for (const Case& test : cases) {
       const Outcome run = probe_model(test.arguments);
       CHECK(run.status == test.status);

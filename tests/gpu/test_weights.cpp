@@ -59,7 +59,6 @@ class CountingSource final : public model::WeightSource {
     return v;
   }
   void embed(std::span<const int32_t>, float*) const override {}
-  size_t embed_bytes(int64_t) const override { return 0; }
   size_t mapped_bytes(model::Weight) const override { return 0; }
 
   mutable int asked_host = 0;
