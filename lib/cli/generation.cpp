@@ -90,8 +90,6 @@ decode::EngineSpec Generation::engine_spec() const {
   const bool short_forks =
       longest - static_cast<int64_t>(prefix_tokens()) <= kv::TokenIndex::kMaxForkTokens;
   spec.max_prompts = !prefix ? batch : indexes_prefix() && short_forks ? 1 : 0;
-  // A state's last token runs again when nothing follows it.
-  spec.restored_tokens = std::max<int64_t>(0, static_cast<int64_t>(n_saved()) - 1);
   spec.caches = {recipe_.cache};
   return spec;
 }

@@ -16,7 +16,7 @@ int max_rows(const EngineSpec& s) {
 model::Llama::Options model_options(const EngineSpec& s) {
   return {.dtype = ops::weight_dtype(s.compute), .max_rows = max_rows(s),
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs), .max_position = s.max_tokens,
-          .max_tokens = s.total_tokens - s.restored_tokens, .interrupted = s.interrupted};
+          .interrupted = s.interrupted};
 }
 
 kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {

@@ -22,7 +22,6 @@ struct EngineSpec {
   int max_prompts = 0;         // of them, all but forks that add little (kv/cache.h); 0 = all
   int max_tokens = 0;          // of one sequence
   int64_t total_tokens = 0;    // over all sequences, shared prefixes counted once
-  int64_t restored_tokens = 0; // of these, what a saved state brings and no forward runs again
   int max_extend_rows = 0;     // rows of one extend call, all sequences; 0 = as many as a prefill's
   int max_logit_rows = 1;      // rows whose logits are alive at once, at least max_seqs
   std::vector<recipe::Cache> caches;  // the policies that share the store

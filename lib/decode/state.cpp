@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
+#include <span>
 
 #include "base/check.h"
 #include "io/quote.h"
@@ -83,7 +83,7 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
     throw input_error(where, "tensor 'tokens' must be a non-empty list of I32, found {}",
                       io::shape_text(tokens.shape));
   SavedState state{std::move(file), std::vector<int32_t>(static_cast<size_t>(tokens.shape[0]))};
-  std::memcpy(state.tokens.data(), tokens.bytes.data(), tokens.bytes.size());
+  state.file.read(tokens, 0, std::as_writable_bytes(std::span(state.tokens)));
   for (const int32_t id : state.tokens)
     if (id < 0 || id >= files.config.vocab_size)
       throw input_error(state.file.where(), "token id {} is outside the vocabulary of {}", id,
@@ -130,8 +130,7 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
       for (const char which : {'k', 'v'}) {
         const io::TensorView t = state.file.tensor(page_name(which, layer, page));
         const auto to = page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id);
-        std::memcpy(to.data(), t.bytes.data(), to.size());
-        state.file.drop_pages(t);
+        state.file.read(t, 0, to);
       }
   }
   store.set_length(slot, n);

@@ -5,11 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace tandem::io {
@@ -58,8 +58,8 @@ std::string read_file(const std::filesystem::path& path, size_t limit_bytes) {
   }
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor file = open_for_reading(path);
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string()) {
+  Descriptor file = open_for_reading(path);
   struct stat info{};
   if (::fstat(file.fd, &info) != 0 || !S_ISREG(info.st_mode))
     throw input_error(path.string(), "is not a regular file");
@@ -68,29 +68,48 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (p == MAP_FAILED) throw input_error(path.string(), "cannot map: {}", std::strerror(errno));
   data_ = static_cast<const std::byte*>(p);
+  fd_ = std::exchange(file.fd, -1);
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  const Descriptor closes{fd_};
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
 }
 
-void MappedFile::drop_pages(std::span<const std::byte> range) const {
+void MappedFile::drop_pages() const {
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
+void MappedFile::read(std::span<const std::byte> range, void* out) const {
   if (range.empty()) return;
-  // A fault also maps cached neighbours, those before it included, but none beyond its page table,
-  // which spans 2 MiB: without them here, much of a file read in small steps would stay.
-  constexpr uintptr_t kPageTable = uintptr_t{2} << 20;
-  const auto at = reinterpret_cast<uintptr_t>(range.data()), end = at + range.size();
-  const auto begin = std::max(reinterpret_cast<uintptr_t>(data_), at & ~(kPageTable - 1));
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  TANDEM_CHECK(range.data() >= data_ && range.data() + range.size() <= data_ + size_,
+               "{} bytes that are not all within {}", range.size(), path_);
+  size_t done = 0;
+  while (done < range.size()) {
+    const ssize_t n = ::pread(fd_, static_cast<char*>(out) + done, range.size() - done,
+                              static_cast<off_t>(range.data() - data_ + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw input_error(path_, "cannot read: {}", std::strerror(errno));
+    if (n == 0)
+      throw input_error(path_, "has become shorter: byte {} of {} is missing",
+                        range.data() - data_ + done, size_)
+          .hint("leave the file as it is while a run uses it");
+    done += static_cast<size_t>(n);
+  }
 }
 
 }  // namespace tandem::io

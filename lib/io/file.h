@@ -11,7 +11,7 @@ namespace tandem::io {
 /// errors   kind input: missing, unreadable, a folder, larger than `limit_bytes`
 std::string read_file(const std::filesystem::path& path, size_t limit_bytes = size_t{1} << 30);
 
-/// Read-only memory mapping of a file.
+/// Read-only memory mapping of a file, which stays open.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -22,11 +22,16 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  /// Gives the physical pages of a range back, and of up to 2 MiB before it; the mapping stays valid
-  /// and reads again on demand.
-  void drop_pages(std::span<const std::byte> range) const;
+  /// Gives all physical pages back: a fault also maps cached neighbours of its page, on both sides,
+  /// which no caller could name. The mapping stays valid and reads again on demand.
+  void drop_pages() const;
+  /// Copies a range of bytes() from the file into `out`, by no fault of the mapping.
+  /// errors   kind input: the file has become shorter, or cannot be read
+  void read(std::span<const std::byte> range, void* out) const;
 
  private:
+  std::string path_;
+  int fd_ = -1;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };

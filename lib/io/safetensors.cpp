@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "io/json.h"
 #include "io/quote.h"
@@ -164,6 +165,7 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
   auto file = std::make_shared<const MappedFile>(path);
   Safetensors result = parse(file->bytes(), path.string());
   result.file_ = std::move(file);
+  result.drop_pages();  // of the header
   return result;
 }
 
@@ -215,8 +217,18 @@ TensorView Safetensors::tensor(const TensorEntry& entry) const {
           data_.subspan(entry.begin, entry.end - entry.begin)};
 }
 
-void Safetensors::drop_pages(const TensorView& tensor) const {
-  if (file_) file_->drop_pages(tensor.bytes);
+void Safetensors::drop_pages() const {
+  if (file_) file_->drop_pages();
+}
+
+void Safetensors::read(const TensorView& tensor, size_t begin, std::span<std::byte> out) const {
+  TANDEM_CHECK(begin <= tensor.bytes.size() && out.size() <= tensor.bytes.size() - begin,
+               "bytes {} to {} of a tensor of {}", begin, begin + out.size(), tensor.bytes.size());
+  const std::span<const std::byte> range = tensor.bytes.subspan(begin, out.size());
+  if (file_)
+    file_->read(range, out.data());
+  else
+    std::ranges::copy(range, out.begin());
 }
 
 }  // namespace tandem::io

@@ -56,8 +56,11 @@ class Safetensors {
   TensorView tensor(const TensorEntry& entry) const;
 
   size_t data_bytes() const { return data_.size(); }
-  /// Gives the physical pages of a tensor of this file back; does nothing after parse().
-  void drop_pages(const TensorView& tensor) const;
+  /// Gives the physical pages of this file back; does nothing after parse().
+  void drop_pages() const;
+  /// Copies bytes of a tensor of this file, from byte `begin` of it on, by no fault of the mapping.
+  /// errors  kind input: the file has become shorter, or cannot be read
+  void read(const TensorView& tensor, size_t begin, std::span<std::byte> out) const;
 
  private:
   std::string where_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "io/json.h"
 #include "io/quote.h"
@@ -164,9 +165,14 @@ io::TensorView Checkpoint::weight(Weight weight, int layer) const {
   return tensor(checkpoint_name(weight, layer));
 }
 
-void Checkpoint::drop_pages(const io::TensorView& tensor) const {
+void Checkpoint::drop_pages() const {
+  for (const io::Safetensors& shard : shards_) shard.drop_pages();
+}
+
+void Checkpoint::read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const {
   const auto it = shard_of_.find(tensor.name);
-  if (it != shard_of_.end()) shards_[it->second].drop_pages(tensor);
+  TANDEM_CHECK(it != shard_of_.end(), "tensor '{}' is not of {}", tensor.name, where_);
+  shards_[it->second].read(tensor, begin, out);
 }
 
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {

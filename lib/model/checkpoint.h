@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,8 +33,11 @@ class Checkpoint {
   /// errors   kind input: no such tensor; any other dtype
   io::TensorView tensor(std::string_view name) const;
   io::TensorView weight(Weight weight, int layer = 0) const;
-  /// Gives the physical pages of a tensor back once it has been packed.
-  void drop_pages(const io::TensorView& tensor) const;
+  /// Gives the physical pages of all files back.
+  void drop_pages() const;
+  /// Copies bytes of a tensor, from byte `begin` of it on, by no fault of the mapping.
+  /// errors  kind input: a file that has become shorter, or cannot be read
+  void read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const;
 
   const std::vector<io::Safetensors>& shards() const { return shards_; }
 

@@ -31,7 +31,6 @@ void Llama::plan(const ModelConfig& c, const Options& o, const WeightSource& sou
   const auto rows = static_cast<size_t>(o.max_rows), head = static_cast<size_t>(o.max_logit_rows);
   const auto dim = static_cast<size_t>(c.dim), vocab = static_cast<size_t>(c.vocab_size);
   Weights::plan(c, o.dtype, source, plan);
-  plan.add("weights/embedding rows read through the mapping", source.embed_bytes(o.max_tokens));
   ops::RopeTable::plan(o.max_position, c.head_dim, plan);
   plan.add("activations/residual", rows * dim * sizeof(float));
   plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype));

@@ -24,7 +24,6 @@ class Llama {
     int max_rows = 2048;        // rows of one forward
     int max_logit_rows = 64;    // rows of one logits call
     int max_position = 0;       // RoPE positions
-    int64_t max_tokens = 0;     // tokens whose embedding rows may be looked up in the whole run
     Interrupted interrupted = {};  // polled before every product and attention
   };
 
@@ -36,7 +35,7 @@ class Llama {
   /// Runs all layers over the rows of a step; their K and V go into the cache.
   /// shapes   tokens [step.n_rows], each in [0, vocab_size)
   /// errors   kind interrupted: the step must not be committed. The caller has begun it and will
-  ///          commit it
+  ///          commit it; kind input: embedding rows that can no longer be read
   void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache);
 
   /// Logits of some rows of the last forward.

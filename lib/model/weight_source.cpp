@@ -1,6 +1,6 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 #include "model/weights.h"
@@ -9,7 +9,9 @@
 namespace tandem::model {
 namespace {
 
-constexpr size_t kOsPage = 4096;
+/// Embedding rows are read in pieces of this size: small beside any plan, and still in L2 when they
+/// are widened.
+constexpr size_t kReadBytes = size_t{64} << 10;
 
 int64_t matrix_cols(Weight weight, const ModelConfig& config) {
   return weight_shape(weight, config).back();
@@ -39,21 +41,25 @@ class CheckpointSource final : public WeightSource {
   }
 
   void embed(std::span<const int32_t> ids, float* out) const override {
-    ops::embed(out, embedding_.bytes.data(), embedding_.dtype, ids, config_.dim);
-  }
-
-  size_t embed_bytes(int64_t tokens) const override {
-    // Each looked-up row keeps the pages it lies in; neighbours may share them, so this is a bound.
-    const size_t row = static_cast<size_t>(config_.dim) * dtype_bytes(embedding_.dtype);
-    const size_t touched = static_cast<size_t>(tokens) * (row / kOsPage + 1) * kOsPage;
-    return std::min(touched, embedding_.bytes.size());
+    const auto dim = static_cast<size_t>(config_.dim);
+    const size_t row_bytes = dim * dtype_bytes(embedding_.dtype);
+    const size_t most = std::min(ids.size(), std::max<size_t>(1, kReadBytes / row_bytes));
+    std::vector<std::byte> rows(most * row_bytes);
+    std::vector<int32_t> order(most);
+    std::iota(order.begin(), order.end(), 0);
+    for (size_t first = 0; first < ids.size(); first += most) {
+      const size_t n = std::min(most, ids.size() - first);
+      for (size_t r = 0; r < n; ++r)
+        checkpoint_.read(embedding_, static_cast<size_t>(ids[first + r]) * row_bytes,
+                         std::span(rows).subspan(r * row_bytes, row_bytes));
+      ops::embed(out + first * dim, rows.data(), embedding_.dtype, std::span(order).first(n),
+                 config_.dim);
+    }
   }
 
   size_t mapped_bytes(Weight weight) const override { return checkpoint_.weight(weight).bytes.size(); }
 
-  void done(Weight weight, int layer) const override {
-    checkpoint_.drop_pages(checkpoint_.weight(weight, layer));
-  }
+  void done() const override { checkpoint_.drop_pages(); }
 
  private:
   ModelConfig config_;
@@ -86,7 +92,6 @@ class SyntheticSource final : public WeightSource {
                        stddev(Weight::tok_emb));
   }
 
-  size_t embed_bytes(int64_t) const override { return 0; }
   size_t mapped_bytes(Weight) const override { return 0; }
 
  private:

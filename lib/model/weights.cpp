@@ -116,7 +116,7 @@ PackedWeights load_product(const Product& p, const WeightSource& source, Arena& 
                 stacked_rows(p, source, begin, end, static_cast<char*>(out));
               },
               bias, staging);
-  for (const Product::Part& part : p.parts) source.done(part.weight, p.layer);
+  source.done();
   return packed;
 }
 

@@ -25,16 +25,16 @@ class WeightSource {
   /// A whole vector in f32 (norms, biases).
   virtual std::vector<float> vector(Weight weight, int layer) const = 0;
   /// Embedding rows of `ids` (each in [0, vocab)) into out [ids, dim].
+  /// errors   kind input: the file of the embedding has changed or cannot be read
   virtual void embed(std::span<const int32_t> ids, float* out) const = 0;
-  /// Resident bytes that looking up at most `tokens` embedding rows may cost.
-  virtual size_t embed_bytes(int64_t tokens) const = 0;
-  /// Resident bytes that reading one matrix costs until `done`.
+  /// Resident bytes that reading one matrix costs until `done()`.
   virtual size_t mapped_bytes(Weight weight) const = 0;
-  /// The matrix has been packed; its source will not be read in bulk again.
-  virtual void done(Weight /*weight*/, int /*layer*/) const {}
+  /// What has been read so far has been packed.
+  virtual void done() const {}
 };
 
-/// Reads a checkpoint folder through its mapping; the embedding table is never copied.
+/// Reads the matrices of a checkpoint folder through its mapping, and embedding rows from its
+/// files whenever a forward needs them: neither a copy of the table stays nor a page of it.
 /// errors   kind input from check_checkpoint
 std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint);
 /// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for wo and w_down,

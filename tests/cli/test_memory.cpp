@@ -67,6 +67,7 @@ TEST_SUITE("cli/memory") {
         {"-r", "pig/hybrid-tiny-16m", "-n", "16", "-f", kDocument, "-p", "What was seen?"},
         {"-r", "pig/lsh-tiny-16m", "-n", "16", "-f", kDocument, "-p", "What was seen?"},
         {"-r", "pig/lsh-tiny-16m", "-n", "16", "-f", kDocument, "--questions", kQuestions},
+        {"-r", "pig/streaming-tiny-16m", "-n", "16", "-f", kDocument, "--questions", kQuestions},
         // Blocks of 4,096 tokens: the document fills three.
         {"-m", "tiny-16m", "-s", "cache.kind=quest", "-n", "16", "-f", kDocument, "--questions",
          kQuestions}};

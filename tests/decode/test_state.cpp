@@ -3,6 +3,7 @@
 #include "decode/state.h"
 #include "error_text.h"
 #include "generate_runs.h"
+#include "resident_file.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
@@ -122,6 +123,24 @@ TEST_SUITE("decode/state") {
     CHECK(extend(*engine, slot, std::span(ids).first(1)).size() == 384);
     cache.release(slot);
     for (int i = 0; i < 3; ++i) cache.create();  // no place was lost either
+  }
+
+  TEST_CASE("a state file that has become shorter since it was opened is an error of input") {
+    const TemporaryFolder folder;
+    const auto engine = make_engine(small_model("llama-3.1"));
+    const Ids ids = random_ids(*engine, 300, 7);
+    const int saved = engine->cache().create();
+    prefill(*engine, saved, ids);
+    decode::save_state(folder / "state", *engine, saved, ids);
+    const decode::SavedState state = reopen(folder / "state", *engine);
+    CHECK(resident_bytes_of(folder / "state") == 0);
+    const size_t size = std::filesystem::file_size(folder / "state");
+    std::filesystem::resize_file(folder / "state", 0);
+    const int pages = engine->cache().store().free_pages();
+    const std::string text = input_error_text([&] { decode::restore_state(state, *engine, 0); });
+    CHECK(text.starts_with((folder / "state").string() + ": has become shorter: byte "));
+    CHECK(text.ends_with(" of " + std::to_string(size) + " is missing"));
+    CHECK(engine->cache().store().free_pages() == pages);
   }
 
   TEST_CASE("a state larger than the cache is an error of kind memory, and costs nothing") {

@@ -4,6 +4,7 @@
 
 #include "error_text.h"
 #include "io/safetensors.h"
+#include "resident_file.h"
 #include "safetensors_text.h"
 #include "temporary_folder.h"
 
@@ -167,9 +168,55 @@ TEST_SUITE("io/safetensors") {
     const Safetensors copy = file;  // shares the mapping
     const io::TensorView a = copy.tensor("a");
     CHECK(std::memcmp(a.bytes.data(), data.data(), data.size()) == 0);
-    file.drop_pages(a);
+    file.drop_pages();
     CHECK(std::memcmp(a.bytes.data(), data.data(), data.size()) == 0);
     CHECK(test::input_error_text([&] { Safetensors::open(folder / "none"); }) ==
           (folder / "none").string() + ": cannot open: No such file or directory");
+  }
+
+  TEST_CASE("reading copies bytes and makes none of the mapping resident") {
+    const test::TemporaryFolder folder;
+    std::string data(1 << 20, 0);
+    for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 31 + i / 256);
+    const std::string image = safetensors_image(
+        R"({"a":{"dtype":"U8","shape":[1048576],"data_offsets":[0,1048576]}})", data);
+    const auto path = folder.write("m.safetensors", image);
+    const Safetensors file = Safetensors::open(path), in_memory = parse(image);
+    CHECK(test::resident_bytes_of(path) == 0);
+    const std::string expected = data.substr(70'001, 300'000);
+    for (const Safetensors& f : {file, in_memory}) {
+      std::string out(300'000, 0);
+      f.read(f.tensor("a"), 70'001, std::as_writable_bytes(std::span(out)));
+      CHECK(out == expected);
+      f.read(f.tensor("a"), 1 << 20, {});  // nothing, at the end
+    }
+    CHECK(test::resident_bytes_of(path) == 0);
+    const auto bytes = file.tensor("a").bytes;
+    CHECK(std::memcmp(bytes.data() + 70'001, expected.data(), expected.size()) == 0);
+    CHECK(test::resident_bytes_of(path) >= 300'000);
+    file.drop_pages();
+    CHECK(test::resident_bytes_of(path) == 0);
+  }
+
+  TEST_CASE("reading a file that has become shorter or cannot be read") {
+    const test::TemporaryFolder folder;
+    const auto path = folder.write("f", std::string(10'000, 'f'));
+    io::MappedFile opened(path), file;
+    file = std::move(opened);
+    std::string out(6'000, 0);
+    const auto read = [&](size_t begin, size_t n, char* to) {
+      return test::input_error_text([&] { file.read(file.bytes().subspan(begin, n), to); });
+    };
+    // Memory that cannot be written is the one failure that a test can bring about.
+    CHECK(read(0, 1, nullptr) == path.string() + ": cannot read: Bad address");
+    std::filesystem::resize_file(path, 5'000);
+    CHECK(read(0, 5'000, out.data()) == "nothing thrown");
+    CHECK(out == std::string(5'000, 'f') + std::string(1'000, 0));
+    CHECK(read(4'000, 2'000, out.data()) ==
+          path.string() + ": has become shorter: byte 5000 of 10000 is missing");
+    CHECK(read(9'999, 1, out.data()) ==
+          path.string() + ": has become shorter: byte 9999 of 10000 is missing");
+    CHECK(test::hint_text([&] { file.read(file.bytes().last(1), out.data()); }) ==
+          "leave the file as it is while a run uses it");
   }
 }

@@ -1,0 +1,114 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "error_text.h"
+#include "model/weights.h"
+#include "ops/loading.h"
+#include "resident_file.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using namespace tandem::model;
+
+namespace {
+
+ModelConfig config_of(int dim, int vocab) {
+  ModelConfig c;
+  c.dim = dim;
+  c.n_layers = 1;
+  c.n_heads = 2;
+  c.n_kv_heads = 1;
+  c.head_dim = 4;
+  c.ffn_dim = 2;
+  c.vocab_size = vocab;
+  c.max_context = 16;
+  c.tied_embeddings = true;
+  return c;
+}
+
+/// Writes a checkpoint whose tensors all begin with the same bytes, none of which is part of a NaN.
+std::filesystem::path write_checkpoint(const test::TemporaryFolder& folder, const ModelConfig& c,
+                                       DType dtype) {
+  std::vector<std::byte> bytes(
+      static_cast<size_t>(int64_t{c.dim} * std::max(c.vocab_size, c.q_dim())) * dtype_bytes(dtype));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>((i * 2654435761u >> 26) & 0x3F);
+  std::vector<io::TensorView> views;
+  const auto add = [&](Weight weight) {
+    const io::Shape shape = weight_shape(weight, c);
+    const int64_t n = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+    views.push_back({checkpoint_name(weight), dtype, shape,
+                     std::span(bytes).first(static_cast<size_t>(n) * dtype_bytes(dtype))});
+  };
+  for (const Weight w : global_weights(c)) add(w);
+  for (const Weight w : layer_weights(c)) add(w);
+  const std::filesystem::path path = folder / "model.safetensors";
+  io::write_safetensors(path, views);
+  return path;
+}
+
+}  // namespace
+
+TEST_SUITE("model/weight_source") {
+  TEST_CASE("embedding rows are those of the table, and leave none of it resident") {
+    struct Case {
+      int dim, vocab;
+      DType dtype;
+    };
+    // Rows of 14 B to 80 KB: many, few and one to a piece of the file.
+    for (const Case& s : {Case{7, 5000, DType::bf16}, Case{7, 5000, DType::f16},
+                          Case{333, 300, DType::f32}, Case{20000, 5, DType::f32}}) {
+      CAPTURE(s.dim);
+      const test::TemporaryFolder folder;
+      const ModelConfig c = config_of(s.dim, s.vocab);
+      const auto path = write_checkpoint(folder, c, s.dtype);
+      const auto source = checkpoint_source(c, Checkpoint::open(folder.path()));
+      for (const size_t n : {size_t{0}, size_t{1}, size_t{3}, size_t{197}, size_t{9973}}) {
+        if (static_cast<int64_t>(n) * s.dim > 4'000'000) continue;
+        CAPTURE(n);
+        std::vector<int32_t> ids(n);
+        for (size_t i = 0; i < n; ++i)
+          ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(s.vocab));
+        if (n > 1) ids[1] = s.vocab - 1;
+        const size_t size = n * static_cast<size_t>(s.dim);
+        std::vector<float> got(size, -1), want(size);
+        source->embed(ids, got.data());
+        CHECK(test::resident_bytes_of(path) == 0);
+        const Checkpoint checkpoint = Checkpoint::open(folder.path());
+        const io::TensorView table = checkpoint.weight(Weight::tok_emb);
+        ops::embed(want.data(), table.bytes.data(), table.dtype, ids, s.dim);
+        CHECK(std::memcmp(got.data(), want.data(), size * sizeof(float)) == 0);
+      }
+    }
+  }
+
+  TEST_CASE("an embedding whose file has become shorter is an error of input, not a crash") {
+    const test::TemporaryFolder folder;
+    const ModelConfig c = config_of(333, 300);
+    const auto path = write_checkpoint(folder, c, DType::f32);
+    const auto source = checkpoint_source(c, Checkpoint::open(folder.path()));
+    const size_t size = std::filesystem::file_size(path);
+    std::filesystem::resize_file(path, 0);
+    std::vector<float> out(333);
+    const std::string text =
+        test::input_error_text([&] { source->embed(std::vector<int32_t>{0}, out.data()); });
+    CHECK(text.starts_with(path.string() + ": has become shorter: byte "));
+    CHECK(text.ends_with(" of " + std::to_string(size) + " is missing"));
+  }
+
+  TEST_CASE("what was read of matrices and vectors is given back") {
+    const test::TemporaryFolder folder;
+    const ModelConfig c = config_of(333, 300);
+    const auto path = write_checkpoint(folder, c, DType::f32);
+    const auto source = checkpoint_source(c, Checkpoint::open(folder.path()));
+    CHECK(test::resident_bytes_of(path) == 0);
+    std::vector<float> rows(333);
+    source->rows(Weight::tok_emb, 0, 10, 11, DType::f32, rows.data());
+    CHECK(source->vector(Weight::out_norm, 0).size() == 333);
+    CHECK(test::resident_bytes_of(path) > 0);
+    source->done();
+    CHECK(test::resident_bytes_of(path) == 0);
+  }
+}
