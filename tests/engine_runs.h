@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "decode/engine.h"
+#include "source_dir.h"
 #include "worst.h"
 
 /// Short runs of small models, for tests that compare one way of computing with another.
@@ -18,10 +19,10 @@ using Ids = std::vector<int32_t>;
 using Row = std::vector<float>;
 
 inline std::filesystem::path small_model(const std::string& name) {
-  return std::filesystem::path(TANDEM_SOURCE_DIR) / "tests/data/models" / name;
+  return source_dir() / "tests/data/models" / name;
 }
 inline std::filesystem::path tiny_model(const std::string& name) {
-  return std::filesystem::path(TANDEM_SOURCE_DIR) / "recipes/models" / name;
+  return source_dir() / "recipes/models" / name;
 }
 
 struct Setup {

@@ -17,8 +17,8 @@ inline constexpr double kMeanKl = 2e-3;
 /// The first `n` tokens of prose that the tiny models were trained on.
 inline Ids real_text(int n) {
   const decode::ModelFiles files = decode::open_model(tiny_model("tiny-2m").string(), 0);
-  Ids ids = files.tokenizer->encode(io::read_file(std::filesystem::path(TANDEM_SOURCE_DIR) /
-                                                  "recipes/demo/lighthouse-logbook.txt"));
+  Ids ids =
+      files.tokenizer->encode(io::read_file(source_dir() / "recipes/demo/lighthouse-logbook.txt"));
   REQUIRE(ids.size() >= static_cast<size_t>(n));
   ids.resize(static_cast<size_t>(n));
   return ids;

@@ -8,6 +8,7 @@
 #include "decode/engine.h"
 #include "io/file.h"
 #include "ops/sampling.h"
+#include "source_dir.h"
 
 /// Helpers of the comparisons with Hugging Face transformers.
 namespace golden {
@@ -16,7 +17,7 @@ using tandem::decode::Engine;
 using tandem::decode::EngineSpec;
 using Ids = std::vector<int32_t>;
 
-inline std::filesystem::path source_dir() { return TANDEM_SOURCE_DIR; }
+using tandem::test::source_dir;
 /// The folder beside the checkout that may hold further data; empty when absent.
 inline std::filesystem::path shared_dir() {
   const std::filesystem::path p = source_dir().parent_path() / "shared";
