@@ -1,6 +1,7 @@
 #include "bench/gpu_hardware.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "kernels/cuda_table.h"
@@ -34,9 +35,10 @@ float best_ms(cuda::Queue& queue, const Work& work) {
 }
 
 double read_gbps(cuda::Queue& queue) {
-  constexpr size_t kMost = size_t{2} << 30;
+  constexpr size_t kMost = size_t{2} << 30, kLeast = size_t{256} << 20;  // several times the L2
   const size_t bytes =
       std::min(kMost, cuda::device_info(queue.device()).free_bytes / 4) / 4096 * 4096;
+  if (bytes < kLeast) return 0;
   const DeviceMemory data(cuda::allocate(queue.device(), bytes + 4096));
   ops::fill_random_on_device(data.get(), DType::bf16, 0, 0, 0, static_cast<int64_t>(bytes / 2), 1.0f,
                              queue.stream());
@@ -85,12 +87,19 @@ double gemm_gflops(cuda::Queue& queue) {
 
 }  // namespace
 
-Ceilings measure_gpu_ceilings(Device device) {
+double measure_gpu_read_gbps(Device device) {
+  cuda::Queue queue(device.index);
+  return read_gbps(queue);
+}
+
+const Ceilings& gpu_ceilings(Device device) {
+  static std::map<int, Ceilings> known;
+  if (const auto it = known.find(device.index); it != known.end()) return it->second;
   cuda::Queue queue(device.index);
   Ceilings c;
   c.mem_read_gbps = read_gbps(queue);
   c.gemm_bf16_gflops = gemm_gflops(queue);
-  return c;
+  return known.emplace(device.index, c).first->second;
 }
 
 }  // namespace tandem::bench

@@ -4,10 +4,15 @@
 
 namespace tandem::bench {
 
-/// Rates that a GPU reaches, as measure_ceilings for the CPU: streaming read of its memory, and bf16
-/// products of 8192 x 8192 x 8192 through the library that the engine uses. About half a second and
-/// 2 GiB of its memory (less where less is free), given back at once.
+/// Rate of streaming reads of a GPU's memory, GB/s: some milliseconds, and at most 2 GiB or a quarter of
+/// what is free, given back at once; 0 where that is too little to tell.
+/// errors   kind device
+double measure_gpu_read_gbps(Device device);
+
+/// Rates that a GPU reaches, as measure_ceilings for the CPU: that of reads, and of bf16 products of
+/// 8192 x 8192 x 8192 through the library that the engine uses. Measured once a process, before an engine
+/// fills the GPU: it takes 0.5 GiB more.
 /// errors   kind device, memory
-Ceilings measure_gpu_ceilings(Device device);
+const Ceilings& gpu_ceilings(Device device);
 
 }  // namespace tandem::bench

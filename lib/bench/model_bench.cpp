@@ -73,6 +73,11 @@ ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const reci
       run, config, bench.has(ModelPhase::decode) ? bench.new_tokens.value : 0);
   if (run.batch > kMaxBatch)
     throw recipe_error("run.batch", "{} sequences, at most {} are supported", run.batch, kMaxBatch);
+  if (device.kind == Device::Kind::cuda &&
+      (bench.has(ModelPhase::linear) || bench.has(ModelPhase::attention)))
+    throw recipe_error("bench.phases", "linear and attention are measured on the CPU alone, not on {}",
+                       device.name())
+        .hint("use --device cpu, or the phases prefill and decode");
   ModelCase c{.bench = bench, .cache = cache};
   c.compute = compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
   c.dtype = ops::weight_dtype(c.compute, device);

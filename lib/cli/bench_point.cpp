@@ -29,7 +29,7 @@ BenchPoint::BenchPoint(Context& cx, const Point<BenchRecipe>& point, BenchResult
   use_threads(point.recipe.run);
   const Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
   const Device device = choose_device(point.recipe.run, point.recipe.cache);
-  ceilings_ = device.kind == Device::Kind::cuda ? bench::measure_gpu_ceilings(device)
+  ceilings_ = device.kind == Device::Kind::cuda ? bench::gpu_ceilings(device)
                                                 : bench::cached_ceilings(max_threads());
   peak_is_own_ = reset_peak_resident();
 }

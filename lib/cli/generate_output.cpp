@@ -107,14 +107,16 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     constexpr double kBeyondCaches = 512e6;  // bytes a step that no last-level cache holds
     const double gbps = r.bytes_read / r.decode_s * 1e-9;
     const bool from_memory = r.bytes_read / double(r.decode_steps) > kBeyondCaches;
-    const bench::Ceilings ceilings =
-        on_gpu ? bench::measure_gpu_ceilings(device)
-               : bench::cached_ceilings(max_threads(), from_memory ? gbps : 0.0);
+    const double ceiling =
+        on_gpu ? bench::measure_gpu_read_gbps(device)
+               : bench::cached_ceilings(max_threads(), from_memory ? gbps : 0.0).mem_read_gbps;
     j["decode_tok_s"] = double(r.tokens_decoded) / r.decode_s;
     j["bytes_per_token"] = r.bytes_read / double(r.tokens_decoded);
     j["read_gbps"] = gbps;
-    j["mem_read_gbps"] = ceilings.mem_read_gbps;
-    j["frac_of_mem_read"] = gbps / ceilings.mem_read_gbps;
+    if (ceiling > 0) {  // 0: a GPU too full to measure
+      j["mem_read_gbps"] = ceiling;
+      j["frac_of_mem_read"] = gbps / ceiling;
+    }
   }
   if (const kv::KeyUsage& usage = engine_.cache().usage(0); usage.visible > 0)
     j["attention"] = {{"policy", engine_.cache().policy(0).name()},
@@ -141,12 +143,13 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
                   seed, load_s, r.prompt_tokens, r.prefill_s);
   if (j.contains("prefill_tok_s")) text += fmt::format("  {:.0f} tok/s", j["prefill_tok_s"].get<double>());
   if (r.decode_steps > 0)
-    text += fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s, "
-                        "{:.0f} % of the {:.1f} GB/s that memory gives{}",
+    text += fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s",
                         r.tokens_decoded, r.decode_s, j["decode_tok_s"].get<double>(),
                         format_bytes(static_cast<size_t>(j["bytes_per_token"].get<double>())),
-                        j["read_gbps"].get<double>(), 100 * j["frac_of_mem_read"].get<double>(),
-                        j["mem_read_gbps"].get<double>(),
+                        j["read_gbps"].get<double>());
+  if (j.contains("frac_of_mem_read"))
+    text += fmt::format(", {:.0f} % of the {:.1f} GB/s that memory gives{}",
+                        100 * j["frac_of_mem_read"].get<double>(), j["mem_read_gbps"].get<double>(),
                         j["frac_of_mem_read"].get<double>() > 1 ? " (weights in cache)" : "");
   if (j.contains("attention"))
     text += fmt::format("\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "

@@ -44,6 +44,24 @@ PhaseResult decode_of(const std::string& model, const ModelBench& bench, const r
 
 }  // namespace
 
+TEST_SUITE("bench/model_case") {
+  TEST_CASE("parts of a model are not measured on the CPU under the name of a GPU") {
+    const model::ModelConfig config = model::synthetic_config("llama-3.2-1b");
+    const Device gpu{Device::Kind::cuda, 0};
+    for (const ModelPhase phase : {ModelPhase::linear, ModelPhase::attention}) {
+      const auto make = [&](Device device) {
+        return model_case(quick({phase}), run_of(64), {}, recipe::Compute::bf16, config, device);
+      };
+      CHECK_NOTHROW(make({}));
+      CHECK_THROWS_WITH_AS(
+          make(gpu),
+          "bench.phases: linear and attention are measured on the CPU alone, not on cuda:0", Error);
+    }
+    CHECK(model_case(quick({ModelPhase::decode}), run_of(64), {}, recipe::Compute::bf16, config, gpu)
+              .device == gpu);
+  }
+}
+
 TEST_SUITE("bench/model_work") {
   TEST_CASE("operations of the Llama 3.2 1B shape") {
     const model::ModelConfig c = model::synthetic_config("llama-3.2-1b");
