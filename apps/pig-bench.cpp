@@ -18,7 +18,7 @@ const cli::ToolInfo kInfo{
          "pig-bench -m synthetic:llama-3.2-1b --phase linear --sweep run.prefill_chunk=512,2048"},
     .flags = {{.names = "--phase",
                .value = "NAME",
-               .text = "prefill, decode, linear or attention; repeatable",
+               .text = "prefill, decode, linear, attention or load; repeatable",
                .key = "bench.phases"}},
     .schema = recipe::schema_of<cli::BenchRecipe>,
     .formats = {"text", "md", "csv", "jsonl"},

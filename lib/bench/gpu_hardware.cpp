@@ -50,6 +50,14 @@ double read_gbps(cuda::Queue& queue) {
   return static_cast<double>(bytes) / ms * 1e-6;
 }
 
+double copy_in_gbps(cuda::Queue& queue) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  const cuda::PinnedBuffer host(kBytes);
+  const DeviceMemory data(cuda::allocate(queue.device(), kBytes));
+  const float ms = best_ms(queue, [&] { queue.copy_in(data.get(), host.data(), kBytes); });
+  return static_cast<double>(kBytes) / ms * 1e-6;
+}
+
 double gemm_gflops(cuda::Queue& queue) {
   constexpr int64_t kSize = 8192;
   const Device device{Device::Kind::cuda, queue.device()};
@@ -98,6 +106,7 @@ const Ceilings& gpu_ceilings(Device device) {
   cuda::Queue queue(device.index);
   Ceilings c;
   c.mem_read_gbps = read_gbps(queue);
+  c.copy_in_gbps = copy_in_gbps(queue);
   c.gemm_bf16_gflops = gemm_gflops(queue);
   return known.emplace(device.index, c).first->second;
 }

@@ -23,6 +23,7 @@ struct Ceilings {
   int threads = 0;
   Isa isa = Isa::scalar;
   double mem_read_gbps = 0;     // streaming read of memory far beyond the caches
+  double copy_in_gbps = 0;      // from pinned host memory to a GPU; 0 for CPUs
   double f32_gflops = 0;        // multiply-adds in registers
   double gemm_f32_gflops = 0;   // oneDNN, packed weights, 512 rows
   double gemm_bf16_gflops = 0;  // the same; 0 without AVX512-BF16

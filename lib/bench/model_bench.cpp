@@ -212,4 +212,16 @@ PhaseResult EngineBench::decode() {
   return r;
 }
 
+PhaseResult bench_load(const std::function<decode::ModelFiles()>& open, const ModelCase& c,
+                       const Interrupted& interrupted,
+                       const std::function<void(double share)>& on_load) {
+  PhaseResult r{.phase = ModelPhase::load};
+  std::optional<decode::Engine> engine;
+  r.samples = measure(
+      [&] { engine.emplace(open(), engine_spec(c, interrupted), on_load); }, c.rules(),
+      [&] { engine.reset(); });
+  r.work.bytes = static_cast<double>(engine->memory_plan().group_bytes("weights", c.device));
+  return r;
+}
+
 }  // namespace tandem::bench

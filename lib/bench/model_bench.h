@@ -17,9 +17,10 @@ enum class ModelPhase : uint8_t {
   decode,     // one token of every sequence a step, logits included, sampling not
   linear,     // the four products of a layer, beside oneDNN alone on the same shapes
   attention,  // prefill attention of one layer and one sequence
+  load,       // opening a model and bringing its weights to the device, file in the page cache
 };
-constexpr std::array<std::string_view, 4> enum_names(ModelPhase) {
-  return {"prefill", "decode", "linear", "attention"};
+constexpr std::array<std::string_view, 5> enum_names(ModelPhase) {
+  return {"prefill", "decode", "linear", "attention", "load"};
 }
 std::string_view phase_name(ModelPhase phase);
 
@@ -114,6 +115,13 @@ class EngineBench {
   bool prompts_read_ = false;
 };
 
+/// Loads an engine again and again; all memory that the last one took is given back in between, untimed.
+/// The runs for warming up bring a file into the page cache. Of synthetic models: making the weights.
+/// on_load  told the share of the weights that the run in progress has loaded
+/// errors   as EngineBench
+PhaseResult bench_load(const std::function<decode::ModelFiles()>& open, const ModelCase& c,
+                       const Interrupted& interrupted,
+                       const std::function<void(double share)>& on_load = {});
 /// errors   kind interrupted
 PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
                          const Interrupted& interrupted);

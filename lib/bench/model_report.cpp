@@ -20,8 +20,15 @@ bool is_whole_model(ModelPhase phase) {
   return phase == ModelPhase::prefill || phase == ModelPhase::decode;
 }
 
+/// What limits a phase: loading to a GPU the rate of copies to it.
+Ceilings ceilings_of(ModelPhase phase, Ceilings c) {
+  if (phase == ModelPhase::load && c.copy_in_gbps > 0) c.mem_read_gbps = c.copy_in_gbps;
+  return c;
+}
+
 const char* timing_name(ModelPhase phase) {
   if (phase == ModelPhase::prefill) return "prefill";
+  if (phase == ModelPhase::load) return "load";
   return phase == ModelPhase::decode ? "decode_step" : "step";
 }
 
@@ -32,6 +39,7 @@ Json workload(const ModelCase& c, ModelPhase phase) {
     w["rows"] = c.chunk;
     return w;
   }
+  if (phase == ModelPhase::load) return w;
   w["batch"] = is_whole_model(phase) ? c.batch : 1;
   w["prompt_tokens"] = c.context;
   if (phase != ModelPhase::decode) {
@@ -47,6 +55,7 @@ Json workload(const ModelCase& c, ModelPhase phase) {
 
 /// Prefill attention is dense under every policy.
 std::string method_cell(const ModelCase& c, ModelPhase phase) {
+  if (phase == ModelPhase::load) return "";
   if (phase == ModelPhase::linear) return fmt::format("{} rows", c.chunk);
   return phase == ModelPhase::attention ? "dense" : method_name(c.cache);
 }
@@ -55,8 +64,10 @@ std::string percent(double share) {
   return share > 0 ? fmt::format("{:.{}f}", 100 * share, share < 0.1 ? 1 : 0) : "";
 }
 
-std::string note(const ModelCase& c, const PhaseResult& r) {
+std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceilings) {
   std::string text;
+  if (r.phase == ModelPhase::load && ceilings.copy_in_gbps > 0)
+    return fmt::format("limit: {:.1f} GB/s from pinned host memory", ceilings.copy_in_gbps);
   if (r.keys)
     text = fmt::format("reads {} % + {} % of the keys", percent(r.keys->selected),
                        percent(r.keys->fixed));
@@ -114,7 +125,7 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
     record.group("throughput") = {{"decode_tok_s", speed_of(r, s).mean},
                                   {"decode_tok_s_user", speed_of(r, s).mean / c.batch},
                                   {"scope", "model_only"}};
-  record.set_roofline(r.work, roofline(r.work, s.p50, ceilings, c.dtype));
+  record.set_roofline(r.work, roofline(r.work, s.p50, ceilings_of(r.phase, ceilings), c.dtype));
   if (r.linear_share > 0) record.group("roofline")["linear_flops_frac"] = r.linear_share;
   if (r.keys)
     record.group("attention") = {{"selected_keys_frac", r.keys->selected},
@@ -163,11 +174,12 @@ std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& mode
                                    const PhaseResult& r, const Ceilings& ceilings,
                                    size_t peak_bytes) {
   const Summary s = summarize(r.samples.ms);
-  const Roofline roof = roofline(r.work, s.p50, ceilings, c.dtype);
+  const Roofline roof = roofline(r.work, s.p50, ceilings_of(r.phase, ceilings), c.dtype);
   const Speed speed = speed_of(r, s);
-  const bool linear = r.phase == ModelPhase::linear, moves = r.work.bytes > 0;
+  const bool sized = r.phase != ModelPhase::linear && r.phase != ModelPhase::load;
+  const bool moves = r.work.bytes > 0, computes = r.work.flops > 0;
   return {model.name,
-          linear ? "" : fmt::format("{}", c.context),
+          sized ? fmt::format("{}", c.context) : "",
           is_whole_model(r.phase) ? fmt::format("{}", c.batch) : "",
           method_cell(c, r.phase),
           std::string(phase_name(r.phase)),
@@ -176,10 +188,10 @@ std::vector<std::string> model_row(const ModelCase& c, const ModelIdentity& mode
           fmt::format("{:.4g}", s.p99),
           moves ? fmt::format("{:.1f}", roof.achieved_gbps) : "",
           moves ? percent(roof.frac_of_copy) : "",
-          fmt::format("{:.1f}", roof.achieved_gflops),
-          percent(roof.frac_of_matmul),
+          computes ? fmt::format("{:.1f}", roof.achieved_gflops) : "",
+          computes ? percent(roof.frac_of_matmul) : "",
           peak_bytes > 0 ? fmt::format("{:.2f}", static_cast<double>(peak_bytes) * 0x1p-30) : "",
-          note(c, r)};
+          note(c, r, ceilings)};
 }
 
 std::vector<std::string> failed_row(const std::string& model, const recipe::Run& run,

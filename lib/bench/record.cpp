@@ -44,6 +44,7 @@ Json describe_host(const Ceilings* ceilings) {
                {"numa_nodes", info.numa_nodes},
                {"mem_bytes", info.mem_bytes}};
   if (ceilings && ceilings->mem_read_gbps > 0) host["mem_read_gbps"] = ceilings->mem_read_gbps;
+  if (ceilings && ceilings->copy_in_gbps > 0) host["copy_in_gbps"] = ceilings->copy_in_gbps;
   return host;
 }
 

@@ -56,6 +56,11 @@ void BenchPoint::run(ModelPhase phase) {
   }
   if (phase == ModelPhase::prefill) report(c, identity, engine_->prefill());
   if (phase == ModelPhase::decode) report(c, identity, engine_->decode());
+  if (phase == ModelPhase::load) {
+    LoadProgress progress(cx_, plan_, c.device);
+    report(c, identity, bench::bench_load([&] { return open_model(point_.recipe); }, c,
+                                          is_interrupted, std::ref(progress)));
+  }
   if (phase == ModelPhase::linear)
     report(c, identity, bench::bench_linear(c, config, is_interrupted));
   if (phase == ModelPhase::attention)

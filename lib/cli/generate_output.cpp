@@ -49,6 +49,7 @@ void GenerateOutput::on_prefill(int64_t done, int64_t total) {
 
 void GenerateOutput::on_token(const decode::TokenEvent& e) {
   progress_.reset();
+  if (!first_token_s_) first_token_s_ = clock_.seconds();
   if (jsonl_) {
     Json j = {{"event", "token"}, {"seq", e.seq}, {"id", e.id}, {"text", e.text},
               {"logprob", e.logprob}, {"t_ms", clock_.seconds() * 1e3}};
@@ -102,6 +103,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     j["gpu"] = cuda::device_info(device.index).name;
     j["planned_gpu_bytes"] = engine_.memory_plan().peak(device);
   }
+  if (first_token_s_) j["first_token_s"] = load_s + *first_token_s_;
   if (r.prefill_s > 0) j["prefill_tok_s"] = double(r.prompt_tokens) / r.prefill_s;
   if (r.decode_steps > 0) {
     constexpr double kBeyondCaches = 512e6;  // bytes a step that no last-level cache holds

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ class GenerateOutput {
   bool jsonl_;
   bool several_ = false;
   Stopwatch clock_;
+  std::optional<double> first_token_s_;  // of clock_
   std::unique_ptr<Progress> progress_;
   std::map<int, std::string> texts_;  // of sequences not shown yet
   std::map<int, decode::Finish> finished_;

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Times Hugging Face transformers on the CPU on the shape that pig-bench times: random weights, one
-sequence, greedy decode with its KV cache. Prints one JSON line a measurement.
+"""Times Hugging Face transformers on the shape that pig-bench times: random weights, greedy decode with
+its KV cache. Prints one JSON line a measurement.
 
     peer_transformers.py --shape llama-3.2-1b --threads 2 --prefill 512 2048 --context 512
+    peer_transformers.py --device cuda --shape llama-3.1-8b --prefill 4096 32768 --context 1024 --static
+    peer_transformers.py --device cuda --shape llama-3.1-8b --save FOLDER --prefill --context
+    peer_transformers.py --device cuda --load FOLDER --prefill 1024
 
-Needs torch and transformers. The weights are random, so only time is compared.
+Needs torch and transformers. The weights are random, so only time is compared. --save writes a checkpoint
+that pig-bench and pig-generate load, too.
 """
 import argparse
 import json
@@ -12,6 +16,10 @@ import statistics
 import time
 
 SHAPES = {
+    "llama-3.1-8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+                         num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+                         vocab_size=128256, tie_word_embeddings=False, rope_theta=500000.0,
+                         max_position_embeddings=131072),
     "llama-3.2-1b": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
                          num_attention_heads=32, num_key_value_heads=8, head_dim=64,
                          vocab_size=128256, tie_word_embeddings=True, rope_theta=500000.0,
@@ -25,9 +33,15 @@ SHAPES = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--shape", choices=SHAPES, default="llama-3.2-1b")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--load", metavar="FOLDER", help="times loading this checkpoint, and goes on with it")
+    parser.add_argument("--save", metavar="FOLDER", help="writes the model there")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
     parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048])
-    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--context", type=int, nargs="*", default=[512])
+    parser.add_argument("--batch", type=int, default=1, help="of decode")
+    parser.add_argument("--static", action="store_true",
+                        help="decode also with a static cache and torch.compile")
     parser.add_argument("--decode-steps", type=int, default=16)
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
@@ -37,37 +51,71 @@ def main():
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(**SHAPES[args.shape])
-    torch.set_default_dtype(torch.bfloat16)
-    model = transformers.LlamaForCausalLM(config).eval()
+    name = args.load or args.shape
 
-    def report(phase, tokens, seconds):
+    def seconds_of(work):
+        start = time.perf_counter()
+        result = work()
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start, result
+
+    def report(phase, tokens, seconds, **more):
         print(json.dumps({
             "peer": "transformers " + transformers.__version__, "torch": torch.__version__,
-            "shape": args.shape, "dtype": "bf16", "threads": args.threads, "phase": phase,
-            "tokens": tokens, "seconds_median": statistics.median(seconds),
-            "seconds_min": min(seconds), "runs": len(seconds)}), flush=True)
+            "shape": name, "dtype": "bf16", "device": args.device, "threads": args.threads,
+            "phase": phase, "tokens": tokens, "seconds_median": statistics.median(seconds),
+            "seconds_min": min(seconds), "runs": len(seconds), **more}), flush=True)
+
+    if args.load:
+        if args.device == "cuda":
+            torch.cuda.init()
+
+        def load():
+            return transformers.LlamaForCausalLM.from_pretrained(
+                args.load, dtype=torch.bfloat16, device_map=args.device).eval()
+        load()  # the files come into the page cache
+        elapsed, model = seconds_of(load)
+        report("load", 0, [elapsed])
+    else:
+        torch.set_default_dtype(torch.bfloat16)
+        with torch.device(args.device):
+            model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPES[args.shape])).eval()
+        torch.set_default_dtype(torch.float32)
+    if args.save:
+        model.save_pretrained(args.save)
+
+    def random_ids(rows, n):
+        return torch.randint(0, model.config.vocab_size, (rows, n), device=args.device)
+
+    def decode(context, cache=None, forward=model, more={}):
+        """Steps after a prefill of `context` tokens; the first ones warm up."""
+        kwargs = {} if cache is None else {"past_key_values": cache}
+        out = model(random_ids(args.batch, context), use_cache=True, logits_to_keep=1, **kwargs)
+        cache, token, seconds = out.past_key_values, out.logits[:, -1:].argmax(-1), []
+        for step in range(args.decode_steps + 3):
+            position = torch.tensor([context + step], device=args.device)
+            elapsed, out = seconds_of(lambda: forward(
+                token, past_key_values=cache, use_cache=True,
+                position_ids=position.expand(args.batch, 1)))
+            token = out.logits[:, -1:].argmax(-1).clone()
+            if step >= 3:
+                seconds.append(elapsed)
+        report("decode_step", context, seconds, batch=args.batch, **more)
 
     with torch.inference_mode():
         for n in args.prefill:
-            ids = torch.randint(0, config.vocab_size, (1, n))
-            model(ids, logits_to_keep=1)
-            seconds = []
-            for _ in range(args.runs):
-                start = time.perf_counter()
-                model(ids, logits_to_keep=1)
-                seconds.append(time.perf_counter() - start)
-            report("prefill", n, seconds)
-        ids = torch.randint(0, config.vocab_size, (1, args.context))
-        out = model(ids, use_cache=True, logits_to_keep=1)
-        cache, token, seconds = out.past_key_values, out.logits[:, -1:].argmax(-1), []
-        for step in range(args.decode_steps + 3):
-            start = time.perf_counter()
-            out = model(token, past_key_values=cache, use_cache=True)
-            token = out.logits[:, -1:].argmax(-1)
-            if step >= 3:
-                seconds.append(time.perf_counter() - start)
-        report("decode_step", args.context, seconds)
+            ids = random_ids(1, n)
+            run = lambda: model(ids, logits_to_keep=1, use_cache=True)
+            first = seconds_of(run)[0]
+            report("prefill", n, [seconds_of(run)[0] for _ in range(args.runs)], first_s=first)
+        for n in args.context:
+            decode(n, more={"cache": "dynamic"})
+        if args.static:
+            compiled = torch.compile(model, mode="reduce-overhead", fullgraph=True)
+            for n in args.context:
+                cache = transformers.StaticCache(config=model.config, max_cache_len=n + args.decode_steps + 3)
+                decode(n, cache, compiled, {"cache": "static, compiled"})
 
 
 if __name__ == "__main__":

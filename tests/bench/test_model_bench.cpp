@@ -174,10 +174,30 @@ TEST_SUITE("bench/model_bench") {
           attention_flops(files.config, prefill_pairs(150, files.config.window(0))));
   }
 
+  TEST_CASE("loading: every run opens the folder and packs all weights again") {
+    const ModelBench bench = quick({ModelPhase::load});
+    const decode::ModelFiles files = open("llama-3.1");
+    const ModelCase c = case_of(files, bench, run_of(20));
+    int opened = 0;
+    std::vector<double> shares;
+    const PhaseResult r = bench_load(
+        [&] {
+          ++opened;
+          return open("llama-3.1");
+        },
+        c, {}, [&](double share) { shares.push_back(share); });
+    CHECK(r.samples.ms.size() == 3);
+    CHECK(opened == 3 + r.samples.warmup);
+    CHECK(std::count(shares.begin(), shares.end(), 1.0) == opened);
+    CHECK(r.work.bytes ==
+          static_cast<double>(phase_plan(ModelPhase::load, c, files).group_bytes("weights", {})));
+    CHECK(r.work.bytes > 0);
+  }
+
   TEST_CASE("an interruption ends every phase") {
     const auto stop = [] { return true; };
     for (const ModelPhase phase : {ModelPhase::prefill, ModelPhase::decode, ModelPhase::linear,
-                                   ModelPhase::attention}) {
+                                   ModelPhase::attention, ModelPhase::load}) {
       CAPTURE(phase_name(phase));
       decode::ModelFiles files = open("llama-3.1");
       const model::ModelConfig config = files.config;
@@ -185,6 +205,7 @@ TEST_SUITE("bench/model_bench") {
       try {
         if (phase == ModelPhase::linear) bench_linear(c, config, stop);
         if (phase == ModelPhase::attention) bench_attention(c, config, stop);
+        if (phase == ModelPhase::load) bench_load([] { return open("llama-3.1"); }, c, stop);
         EngineBench engine(std::move(files), c, stop);
         if (phase == ModelPhase::prefill) engine.prefill();
         if (phase == ModelPhase::decode) engine.decode();
@@ -246,6 +267,27 @@ TEST_SUITE("bench/model_report") {
           "model,context,batch,method,phase,tok/s +- sd,ms p50,ms p99,GB/s,% of read,GFLOP/s,"
           "% of GEMM,peak GiB,note\n"
           "llama-3.1,100,4,streaming 4+64,decode,400 +- 40,10,10.98,10.0,50,40.0,40,1.50,random KV\n");
+  }
+
+  TEST_CASE("loading to a GPU is compared with copies to it, elsewhere with reads") {
+    const decode::ModelFiles files = open("llama-3.1");
+    const ModelCase c = case_of(files, quick({ModelPhase::load}), run_of(100));
+    const PhaseResult r{
+        .phase = ModelPhase::load, .samples = {.ms = {10, 10}}, .work = {.bytes = 1e8}};
+    const auto frac_of = [&](const Ceilings& ceilings) {
+      Record record("pig-bench");
+      add_result(record, c, identify(files, c.dtype), r, ceilings);
+      return record.json()["roofline"]["frac_of_copy"].get<double>();
+    };
+    CHECK(frac_of({.mem_read_gbps = 20}) == doctest::Approx(0.5));
+    CHECK(frac_of({.mem_read_gbps = 4000, .copy_in_gbps = 40}) == doctest::Approx(0.25));
+    const auto row = model_row(c, identify(files, c.dtype), r,
+                               {.mem_read_gbps = 4000, .copy_in_gbps = 40}, 0);
+    CHECK(row[4] == "load");
+    CHECK(row[8] == "10.0");
+    CHECK(row[9] == "25");
+    CHECK(row[10].empty());
+    CHECK(row[13] == "limit: 40.0 GB/s from pinned host memory");
   }
 
   TEST_CASE("the share of oneDNN's speed is the inverse of the ratio of times") {

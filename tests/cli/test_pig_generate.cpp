@@ -87,6 +87,10 @@ TEST_SUITE("cli/pig_generate") {
     CHECK(summary["seed"] == 7);
     CHECK(summary["prompt_tokens"] == all[0]["tokens"]);
     CHECK(summary["new_tokens"] == 8);
+    const double load_s = summary["load_s"].get<double>();
+    CHECK(load_s > 0);
+    CHECK(summary["first_token_s"].get<double>() ==
+          doctest::Approx(load_s + all[1]["t_ms"].get<double>() * 1e-3).epsilon(0.05));
   }
 
   TEST_CASE("--stop ends a text before the words that it names") {
