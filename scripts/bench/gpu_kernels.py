@@ -1,36 +1,29 @@
 #!/usr/bin/env python3
-"""Says where a step of pig-bench goes on a GPU, kernel by kernel, by Nsight Compute's counters.
+"""Says where a step of pig-bench goes on a GPU, kernel by kernel.
 
     gpu_kernels.py --phase decode --batch 32 --context 8192
     gpu_kernels.py --phase prefill --context 4096 --format md
 
-Counters are slow, so the 8B shape runs with few layers (--layers) and what they take is multiplied to the
-model's 32. Kernels are timed one at a time: alone, the ones that overlap in a real step seem longer, and
-gaps between them do not show. Prints one JSON line a kernel, or a table.
+The 8B shape runs as it does without being watched; a library that the driver loads into it notes when each
+kernel begins and ends (tests/gpu/trace_kernels.cpp). What a kernel `adds` is the time from the end of the
+last one to its own end: gaps count, what overlaps counts once, and the sum is the step. Of several steps
+the medians. Prints one JSON line a kind of kernel, or a table.
 """
 import argparse
-import collections
-import csv
-import io
 import json
 import os
 import pathlib
 import re
-import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 
-FULL_LAYERS = 32
-SHAPE = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=4096,
-             intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
-             vocab_size=128256, tie_word_embeddings=False, rms_norm_eps=1e-5, rope_theta=5e5,
-             max_position_embeddings=131072, bos_token_id=128000, eos_token_id=128001, hidden_act="silu")
-TIME, READ, WRITTEN, TENSOR = (
-    "gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum",
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed")
-UNITS = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1, "us": 1, "msecond": 1e3, "ms": 1e3,
-         "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "%": 1}
+LAYERS, DIM, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = 32, 4096, 32, 8, 128, 14336, 128256
+PRODUCTS = {"qkv": ((HEADS + 2 * KV_HEADS) * HEAD_DIM, DIM), "wo": (DIM, HEADS * HEAD_DIM),
+            "gate_up": (2 * FFN, DIM), "w_down": (DIM, FFN), "lm_head": (VOCAB, DIM)}
+LINEAR = re.compile(r"linear|nvjet|gemm|cutlass|xmma", re.IGNORECASE)
+ATTENTION = re.compile(r"few_rows|prefill", re.IGNORECASE)
 
 
 def fail(text):
@@ -38,48 +31,72 @@ def fail(text):
 
 
 def short_name(name):
-    """A kernel's name without namespaces and types; of a library's kernel what tells its tile."""
-    name = re.sub(r"\([^()]*\)$", "", re.sub(r"^void ", "", name))
+    """A kernel's name without namespaces, types and arguments."""
     name = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
-    base = re.split(r"[<(]", name)[0].split("::")[-1]
-    return base[:60]
+    name = re.split(r"[<(]", re.sub(r"^void ", "", name))[0]
+    return name.split("::")[-1][:48]
 
 
-def profile(args, folder):
-    """Rows of ncu's CSV, a dict of metrics a kernel, in order of launch."""
-    shape = pathlib.Path(folder, "config.json")
-    shape.write_text(json.dumps({**SHAPE, "num_hidden_layers": args.layers}))
-    command = [args.pig_bench, "--device", "cuda", "-m", f"synthetic:{shape}", "--phase", args.phase,
+def trace(args, folder):
+    """(begin, end, name) of every kernel, in us, by their ends."""
+    bench = pathlib.Path(args.pig_bench).resolve()
+    library = bench.parent / "libtrace_gpu_kernels.so"
+    if not library.exists():
+        fail(f"{library} is not there: build tandem_gpu_checks with CUDA's CUPTI")
+    command = [str(bench), "--device", "cuda", "-m", "synthetic:llama-3.1-8b", "--phase", args.phase,
                "-s", f"run.batch={args.batch}", "-s", f"run.context={args.context}",
-               "-s", "bench.min_runs=1", "-s", "bench.min_time=0s", "-s", "bench.new_tokens=4",
-               "--no-progress", "-q"]
+               "-s", f"bench.min_runs={args.steps}", "-s", "bench.min_time=0s", "--no-progress", "-q"]
     if args.phase == "decode":
         command += ["-s", "bench.random_kv=true"]
     env = {**os.environ, "TANDEM_CACHE_DIR": os.environ.get("TANDEM_CACHE_DIR", folder)}
-    # Once without counters: it measures which products are the fastest, and keeps that.
+    out = pathlib.Path(folder, "trace.tsv")
+    # Once unwatched: it measures which products are the fastest, and keeps that.
     subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL)
-    ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
-    run = subprocess.run(
-        [ncu, "--clock-control", "none", "--graph-profiling", "node", "--csv", "--page", "raw",
-         "--print-units", "base", "--metrics", ",".join([TIME, READ, WRITTEN, TENSOR]), *command],
-        env=env, capture_output=True, text=True)
-    lines = run.stdout.splitlines()
-    begin = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if run.returncode != 0 or begin is None:
-        fail(f"ncu gave no counters (exit status {run.returncode}):\n" + "\n".join(lines[-15:]) + run.stderr[-2000:])
-    rows = list(csv.DictReader(io.StringIO("\n".join(lines[begin:]))))
-    units, rows = rows[0], rows[1:]
-    return [{"name": short_name(row["Kernel Name"]),
-             **{m: float(row[m].replace(",", "")) * UNITS[units[m]]
-                for m in (TIME, READ, WRITTEN, TENSOR)}} for row in rows]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL,
+                   env={**env, "CUDA_INJECTION64_PATH": str(library), "TANDEM_KERNEL_TRACE": str(out)})
+    kernels = []
+    for line in out.read_text().splitlines():
+        begin, end, name = line.split("\t")
+        kernels.append((int(begin) * 1e-3, int(end) * 1e-3, short_name(name)))
+    return sorted(kernels, key=lambda k: k[1])
 
 
-def last_step(kernels):
-    """A step begins where embedding rows are read."""
-    starts = [i for i, k in enumerate(kernels) if k["name"].startswith("embed")]
-    if not starts:
-        fail("no kernel of a step among " + ", ".join(sorted({k["name"] for k in kernels})))
-    return kernels[starts[-1]:]
+def steps_of(kernels):
+    """The run of equal steps that the trace ends with: each the shortest run that the last one repeats."""
+    names = [k[2] for k in kernels]
+    n = next((n for n in range(LAYERS, len(names) // 2) if names[-n:] == names[-2 * n:-n]), None)
+    if n is None:
+        fail(f"no two equal steps at the end of {len(names)} kernels")
+    steps, at = [], len(kernels)
+    while at - n > 0 and names[at - n:at] == names[-n:]:
+        steps.append((kernels[at - n - 1][1], kernels[at - n:at]))
+        at -= n
+    return steps
+
+
+def label(names):
+    """A kernel's part in the model, by its place among the products of its layer."""
+    products = [i for i, name in enumerate(names) if LINEAR.search(name) and "split" not in name.lower()]
+    per_pass = 4 * LAYERS
+    labels = {}
+    for order, i in enumerate(products):
+        last = order == len(products) - 1
+        labels[i] = "lm_head" if last else list(PRODUCTS)[order % per_pass % 4]
+    return [labels.get(i, "") for i in range(len(names))]
+
+
+def work_of(row, args, rows):
+    """Bytes that a kernel must read, and operations, by what it computes."""
+    if row["part"]:
+        out, width = PRODUCTS[row["part"]]
+        n = args.batch if row["part"] == "lm_head" or args.phase == "decode" else rows
+        return 2 * out * width, 2 * out * width * n
+    if ATTENTION.search(row["kernel"]):
+        if args.phase == "decode":
+            return args.batch * args.context * KV_HEADS * HEAD_DIM * 4, 0
+        pairs = args.context * args.context / 2 / (args.context / rows)
+        return 0, 4 * HEADS * HEAD_DIM * pairs * args.batch
+    return 0, 0
 
 
 def main():
@@ -87,41 +104,57 @@ def main():
     parser.add_argument("--phase", choices=["decode", "prefill"], default="decode")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--context", type=int, default=1024)
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--chunk", type=int, default=2048, help="rows of a prefill's forward: run.prefill_chunk")
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--pig-bench", default="build/bin/pig-bench")
     parser.add_argument("--read-tbps", type=float, default=4.52, help="what reads reach, for shares of it")
+    parser.add_argument("--tflops", type=float, default=790, help="what bf16 products reach, for shares of it")
     parser.add_argument("--format", choices=["jsonl", "md"], default="jsonl")
     args = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as folder:
-        kernels = last_step(profile(args, folder))
-    groups = collections.OrderedDict()
-    for k in kernels:
-        # One kernel serves products of several shapes: told apart by what they read, in steps of 20 %.
-        size = round(len(f"{int(k[READ]):b}")) if k[READ] > 4e6 else 0
-        groups.setdefault((k["name"], size), []).append(k)
-    rows, total = [], 0.0
-    for (name, _), group in groups.items():
-        in_layers = len(group) % args.layers == 0
-        calls = len(group) // args.layers * FULL_LAYERS if in_layers else len(group)
-        mean = {m: sum(k[m] for k in group) / len(group) for m in (TIME, READ, WRITTEN, TENSOR)}
-        total += mean[TIME] * calls
-        rows.append({"phase": args.phase, "batch": args.batch, "context": args.context, "kernel": name,
-                     "calls": calls, "us": round(mean[TIME], 2),
-                     "mbytes": round((mean[READ] + mean[WRITTEN]) * 1e-6, 2),
-                     "tbps": round((mean[READ] + mean[WRITTEN]) / mean[TIME] * 1e-6, 2),
-                     "tensor_pct": round(mean[TENSOR], 1), "layers_run": args.layers})
-    for row in rows:
-        row["share"] = round(row["us"] * row["calls"] / total, 4)
+        steps = steps_of(trace(args, folder))
+    names = [name for _, _, name in steps[0][1]]
+    parts = label(names)
+    groups = {}
+    for i, (name, part) in enumerate(zip(names, parts)):
+        adds, alone = [], []
+        for before, step in steps:
+            begin, end, _ = step[i]
+            previous = step[i - 1][1] if i > 0 else before
+            # The first kernel of a step: what the host did in between is not its own.
+            adds.append(end - (previous if i > 0 else max(previous, begin)))
+            alone.append(end - begin)
+        g = groups.setdefault((name, part), {"kernel": name, "part": part, "calls": 0, "adds": 0.0, "runs": 0.0})
+        g["calls"] += 1
+        g["adds"] += statistics.median(adds)
+        g["runs"] += statistics.median(alone)
+    total = sum(g["adds"] for g in groups.values())
+    rows = min(args.chunk, args.context)
+    records = []
+    for g in sorted(groups.values(), key=lambda g: -g["adds"]):
+        n_bytes, flops = work_of(g, args, rows)
+        us = g["adds"] / g["calls"]
+        record = {"phase": args.phase, "batch": args.batch, "context": args.context, "kernel": g["kernel"],
+                  "part": g["part"], "calls": g["calls"], "adds_us": round(us, 2),
+                  "runs_us": round(g["runs"] / g["calls"], 2), "share": round(g["adds"] / total, 4),
+                  "step_us": round(total, 1), "steps": len(steps)}
+        if n_bytes and args.phase == "decode":
+            record |= {"tbps": round(n_bytes / us * 1e-6, 2), "of_reads": round(n_bytes / us * 1e-6 / args.read_tbps, 3)}
+        if flops and args.phase == "prefill":
+            record |= {"tflops": round(flops / us * 1e-6, 1), "of_products": round(flops / us * 1e-6 / args.tflops, 3)}
+        records.append(record)
     if args.format == "jsonl":
-        for row in rows:
-            print(json.dumps(row))
+        for record in records:
+            print(json.dumps(record))
         return
-    print(f"{args.phase}, {args.batch} x {args.context}: {total * 1e-3:.2f} ms in kernels timed alone\n")
-    print("| kernel | calls | us each | share | TB/s | of reads | tensor pipes busy |\n|---|---|---|---|---|---|---|")
-    for row in sorted(rows, key=lambda r: -r["share"]):
-        print(f"| {row['kernel']} | {row['calls']} | {row['us']} | {100 * row['share']:.1f} % | {row['tbps']} "
-              f"| {100 * row['tbps'] / args.read_tbps:.0f} % | {row['tensor_pct']} % |")
+    print(f"{args.phase}, {args.batch} x {args.context}: {total * 1e-3:.2f} ms, median of {len(steps)}\n")
+    print("| kernel | calls | adds, us each | runs, us each | share | of the ceiling |\n|---|---|---|---|---|---|")
+    for r in records:
+        of = r.get("of_reads", r.get("of_products"))
+        rate = f"{r['tbps']} TB/s, " if "tbps" in r else f"{r['tflops']} TFLOP/s, " if "tflops" in r else ""
+        print(f"| {r['kernel']} {r['part']} | {r['calls']} | {r['adds_us']} | {r['runs_us']} "
+              f"| {100 * r['share']:.1f} % | {rate + f'{100 * of:.0f} %' if of else ''} |")
 
 
 if __name__ == "__main__":
