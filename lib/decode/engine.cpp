@@ -38,7 +38,7 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   if (spec.device.kind == Device::Kind::cpu) ops::warm_up_linear(ops::weight_dtype(spec.compute));
   MemoryPlan plan;
   plan.add("process/program and tokenizer", resident_bytes());
-  model::Llama::plan(files.config, model_options(spec), *files.source, plan);
+  model::Llama::plan(files.config, model_options(spec), plan);
   kv::Cache::plan(cache_spec(spec, files.config), plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
   return plan;

@@ -165,10 +165,6 @@ io::TensorView Checkpoint::weight(Weight weight, int layer) const {
   return tensor(checkpoint_name(weight, layer));
 }
 
-void Checkpoint::drop_pages() const {
-  for (const io::Safetensors& shard : shards_) shard.drop_pages();
-}
-
 void Checkpoint::read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const {
   const auto it = shard_of_.find(tensor.name);
   TANDEM_CHECK(it != shard_of_.end(), "tensor '{}' is not of {}", tensor.name, where_);

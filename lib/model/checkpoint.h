@@ -33,8 +33,6 @@ class Checkpoint {
   /// errors   kind input: no such tensor; any other dtype
   io::TensorView tensor(std::string_view name) const;
   io::TensorView weight(Weight weight, int layer = 0) const;
-  /// Gives the physical pages of all files back.
-  void drop_pages() const;
   /// Copies bytes of a tensor, from byte `begin` of it on, by no fault of the mapping.
   /// errors  kind input: a file that has become shorter, or cannot be read
   void read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const;

@@ -28,12 +28,11 @@ size_t block_bytes(const ModelConfig& c, const Llama::Options& o) {
 
 }  // namespace
 
-void Llama::plan(const ModelConfig& c, const Options& o, const WeightSource& source,
-                 MemoryPlan& plan) {
+void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
   const auto rows = static_cast<size_t>(o.max_rows), head = static_cast<size_t>(o.max_logit_rows);
   const auto dim = static_cast<size_t>(c.dim), vocab = static_cast<size_t>(c.vocab_size);
   const bool on_gpu = o.device.kind == Device::Kind::cuda;
-  Weights::plan(c, o.dtype, source, plan, o.device);
+  Weights::plan(c, o.dtype, plan, o.device);
   ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device);
   plan.add("activations/residual", rows * dim * sizeof(float), o.device);
   plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype), o.device);

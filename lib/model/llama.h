@@ -28,8 +28,7 @@ class Llama {
     Device device = {};
   };
 
-  static void plan(const ModelConfig& config, const Options& options, const WeightSource& source,
-                   MemoryPlan& plan);
+  static void plan(const ModelConfig& config, const Options& options, MemoryPlan& plan);
   /// exec     the device of the options
   Llama(const ModelConfig& config, const Options& options, std::unique_ptr<WeightSource> source,
         Arena& arena, const std::function<void(double share)>& on_load = {}, const Exec& exec = {});

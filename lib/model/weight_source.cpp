@@ -1,17 +1,22 @@
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <mutex>
 #include <numeric>
 
 #include "base/check.h"
+#include "base/parallel.h"
 #include "model/weights.h"
 #include "ops/loading.h"
 
 namespace tandem::model {
 namespace {
 
-/// Embedding rows are read in pieces of this size: small beside any plan, and still in L2 when they
-/// are widened.
+/// What has to be converted is read in pieces of this size: small beside any plan, and still in L2 when
+/// its numbers are.
 constexpr size_t kReadBytes = size_t{64} << 10;
+/// A thread reads no less at a time: a call of the system costs little beside it.
+constexpr size_t kLeastRead = size_t{256} << 10;
 
 int64_t matrix_cols(Weight weight, const ModelConfig& config) {
   return weight_shape(weight, config).back();
@@ -29,14 +34,27 @@ class CheckpointSource final : public WeightSource {
             void* out) const override {
     const io::TensorView t = checkpoint_.weight(weight, layer);
     const int64_t cols = t.shape.back();
-    const std::byte* from = t.bytes.data() + static_cast<size_t>(begin * cols) * dtype_bytes(t.dtype);
-    ops::convert(out, dtype, from, t.dtype, (end - begin) * cols);
+    const auto piece = static_cast<int64_t>(kLeastRead / dtype_bytes(t.dtype));
+    const int64_t first = begin * cols, n = (end - begin) * cols;
+    std::mutex mutex;
+    std::exception_ptr failure;
+    parallel_ranges(static_cast<int>((n + piece - 1) / piece), 1, [&](int from, int to) {
+      try {
+        const int64_t lo = from * piece, hi = std::min(n, to * piece);
+        numbers(t, first + lo, hi - lo, dtype,
+                static_cast<std::byte*>(out) + static_cast<size_t>(lo) * dtype_bytes(dtype));
+      } catch (...) {
+        const std::scoped_lock lock(mutex);
+        failure = std::current_exception();
+      }
+    });
+    if (failure) std::rethrow_exception(failure);
   }
 
   std::vector<float> vector(Weight weight, int layer) const override {
     const io::TensorView t = checkpoint_.weight(weight, layer);
     std::vector<float> values(static_cast<size_t>(t.shape.front()));
-    ops::convert(values.data(), DType::f32, t.bytes.data(), t.dtype, t.shape.front());
+    numbers(t, 0, t.shape.front(), DType::f32, values.data());
     return values;
   }
 
@@ -57,11 +75,23 @@ class CheckpointSource final : public WeightSource {
     }
   }
 
-  size_t mapped_bytes(Weight weight) const override { return checkpoint_.weight(weight).bytes.size(); }
-
-  void done() const override { checkpoint_.drop_pages(); }
-
  private:
+  /// Numbers [first, first + n) of a tensor as `dtype`. Read, not copied from the mapping: that would be
+  /// slower by its page faults, keep pages resident, and crash where the file has become shorter.
+  void numbers(const io::TensorView& t, int64_t first, int64_t n, DType dtype, void* out) const {
+    const size_t size = dtype_bytes(t.dtype);
+    auto* to = static_cast<std::byte*>(out);
+    const auto begin = static_cast<size_t>(first) * size, bytes = static_cast<size_t>(n) * size;
+    if (t.dtype == dtype) return checkpoint_.read(t, begin, std::span(to, bytes));
+    std::vector<std::byte> piece(std::min(bytes, kReadBytes));
+    for (size_t done = 0; done < bytes; done += piece.size()) {
+      const auto part = std::span(piece).first(std::min(piece.size(), bytes - done));
+      checkpoint_.read(t, begin + done, part);
+      ops::convert(to + done / size * dtype_bytes(dtype), dtype, part.data(), t.dtype,
+                   static_cast<int64_t>(part.size() / size));
+    }
+  }
+
   ModelConfig config_;
   Checkpoint checkpoint_;
   io::TensorView embedding_;
@@ -99,8 +129,6 @@ class SyntheticSource final : public WeightSource {
                        tensor_id(Weight::tok_emb, 0), int64_t{ids[i]} * config_.dim, config_.dim,
                        stddev(Weight::tok_emb));
   }
-
-  size_t mapped_bytes(Weight) const override { return 0; }
 
  private:
   static uint32_t tensor_id(Weight weight, int layer) {

@@ -137,7 +137,6 @@ PackedWeights load_product(const Product& p, const WeightSource& source, Arena& 
     return written;
   };
   packed.load(p.spec, arena, rows, bias, staging, device_rows);
-  source.done();
   return packed;
 }
 
@@ -182,15 +181,11 @@ void copy_to(Device device, float* to, std::span<const float> from) {
 
 }  // namespace
 
-void Weights::plan(const ModelConfig& config, DType dtype, const WeightSource& source,
-                   MemoryPlan& plan, Device device) {
-  size_t staging = 0, mapped = 0;
+void Weights::plan(const ModelConfig& config, DType dtype, MemoryPlan& plan, Device device) {
+  size_t staging = 0;
   const auto add = [&](const Product& p) {
     PackedWeights::plan(p.spec, plan);
     staging = std::max(staging, PackedWeights::staging_bytes(p.spec));
-    size_t parts = 0;
-    for (const Product::Part& part : p.parts) parts += source.mapped_bytes(part.weight);
-    mapped = std::max(mapped, parts);
   };
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (const ProductKind kind : kLayerProducts) add(product(config, dtype, device, kind, layer));
@@ -198,7 +193,6 @@ void Weights::plan(const ModelConfig& config, DType dtype, const WeightSource& s
   if (has_own_embedding(config, device)) add(product(config, dtype, device, ProductKind::embedding, 0));
   plan.add("weights/norms", norm_elements(config) * sizeof(float), device);
   plan.add("load/staging", staging, {}, Lifetime::load);
-  plan.add("load/mapped source", mapped, {}, Lifetime::load);
 }
 
 Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource& source,

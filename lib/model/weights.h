@@ -31,16 +31,12 @@ class WeightSource {
   /// A whole vector in f32 (norms, biases).
   virtual std::vector<float> vector(Weight weight, int layer) const = 0;
   /// Embedding rows of `ids` (each in [0, vocab)) into out [ids, dim].
-  /// errors   kind input: the file of the embedding has changed or cannot be read
   virtual void embed(std::span<const int32_t> ids, float* out) const = 0;
-  /// Resident bytes that reading one matrix costs until `done()`.
-  virtual size_t mapped_bytes(Weight weight) const = 0;
-  /// What has been read so far has been packed.
-  virtual void done() const {}
 };
 
-/// Reads the matrices of a checkpoint folder through its mapping, and embedding rows from its
-/// files whenever a forward needs them: neither a copy of the table stays nor a page of it.
+/// Reads the matrices of a checkpoint folder once, and embedding rows whenever a forward needs them: of
+/// the files no copy stays, nor a page of their mapping. What is read may throw kind input: a file that
+/// has changed or cannot be read.
 /// errors   kind input from check_checkpoint
 std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint);
 /// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for wo and w_down,
@@ -75,8 +71,7 @@ struct Weights {
     return own_embedding.empty() ? lm_head : own_embedding;
   }
 
-  static void plan(const ModelConfig& config, DType dtype, const WeightSource& source,
-                   MemoryPlan& plan, Device device = {});
+  static void plan(const ModelConfig& config, DType dtype, MemoryPlan& plan, Device device = {});
   /// errors   kind input, interrupted; device
   static Weights load(const ModelConfig& config, DType dtype, const WeightSource& source,
                       Arena& arena, const LoadEvents& events = {}, Device device = {});

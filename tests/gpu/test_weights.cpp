@@ -59,7 +59,6 @@ class CountingSource final : public model::WeightSource {
     return v;
   }
   void embed(std::span<const int32_t>, float*) const override {}
-  size_t mapped_bytes(model::Weight) const override { return 0; }
 
   mutable int asked_host = 0;
 
@@ -97,7 +96,7 @@ TEST_SUITE("gpu/model/weights") {
       CAPTURE(on_device);
       const CountingSource source(on_device);
       MemoryPlan plan;
-      model::Weights::plan(kConfig, DType::f32, source, plan, kGpu);
+      model::Weights::plan(kConfig, DType::f32, plan, kGpu);
       CHECK(plan.group_bytes("weights", {}) == 0);
       Arena arena(plan);
       const model::Weights w = model::Weights::load(kConfig, DType::f32, source, arena, {}, kGpu);

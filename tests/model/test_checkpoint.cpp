@@ -95,7 +95,6 @@ TEST_SUITE("model/checkpoint") {
       const io::TensorView wq = checkpoint.weight(Weight::wq, 1);
       CHECK(wq.dtype == DType::bf16);
       CHECK(wq.shape == io::Shape{config.q_dim(), config.dim});
-      checkpoint.drop_pages();
     }
   }
 

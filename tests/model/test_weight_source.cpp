@@ -98,17 +98,40 @@ TEST_SUITE("model/weight_source") {
     CHECK(text.ends_with(" of " + std::to_string(size) + " is missing"));
   }
 
-  TEST_CASE("what was read of matrices and vectors is given back") {
+  TEST_CASE("matrices and vectors are those of the file in any type, and leave none of it resident") {
+    // Rows of 10 B and of 80 KB; 2.4 MB in all are read by several threads.
+    for (const auto& [dim, vocab] : {std::pair{5, 3000}, std::pair{20000, 30}})
+      for (const DType stored : {DType::bf16, DType::f16, DType::f32})
+        for (const DType wanted : {DType::bf16, DType::f32}) {
+          CAPTURE(dim);
+          const test::TemporaryFolder folder;
+          const ModelConfig c = config_of(dim, vocab);
+          const auto path = write_checkpoint(folder, c, stored);
+          const auto source = checkpoint_source(c, Checkpoint::open(folder.path()));
+          const int64_t begin = 1, end = vocab - 1;
+          const size_t size = static_cast<size_t>((end - begin) * dim) * dtype_bytes(wanted);
+          std::vector<std::byte> got(size), want(size);
+          source->rows(Weight::tok_emb, 0, begin, end, wanted, got.data());
+          CHECK(source->vector(Weight::out_norm, 0).size() == static_cast<size_t>(dim));
+          CHECK(test::resident_bytes_of(path) == 0);
+          const Checkpoint checkpoint = Checkpoint::open(folder.path());
+          const io::TensorView table = checkpoint.weight(Weight::tok_emb);
+          ops::convert(want.data(), wanted,
+                       table.bytes.data() + static_cast<size_t>(begin * dim) * dtype_bytes(stored),
+                       stored, (end - begin) * dim);
+          CHECK(std::memcmp(got.data(), want.data(), size) == 0);
+        }
+  }
+
+  TEST_CASE("weights whose file has become shorter are an error of input, not a crash") {
     const test::TemporaryFolder folder;
     const ModelConfig c = config_of(333, 300);
     const auto path = write_checkpoint(folder, c, DType::f32);
     const auto source = checkpoint_source(c, Checkpoint::open(folder.path()));
-    CHECK(test::resident_bytes_of(path) == 0);
-    std::vector<float> rows(333);
-    source->rows(Weight::tok_emb, 0, 10, 11, DType::f32, rows.data());
-    CHECK(source->vector(Weight::out_norm, 0).size() == 333);
-    CHECK(test::resident_bytes_of(path) > 0);
-    source->done();
-    CHECK(test::resident_bytes_of(path) == 0);
+    std::filesystem::resize_file(path, 100);
+    std::vector<float> out(333 * 300);
+    for (const DType dtype : {DType::f32, DType::bf16})
+      CHECK(test::input_error_text([&] { source->rows(Weight::tok_emb, 0, 0, 300, dtype, out.data()); })
+                .starts_with(path.string() + ": has become shorter: byte "));
   }
 }
