@@ -32,9 +32,8 @@ def fail(text):
 
 def short_name(name):
     """A kernel's name without namespaces, types and arguments."""
-    name = name.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
-    name = re.split(r"[<(]", re.sub(r"^void ", "", name))[0]
-    return name.split("::")[-1][:48]
+    name = name.replace("(anonymous namespace)::", "")
+    return re.split(r"[<(]", re.sub(r"^void ", "", name))[0].split("::")[-1]
 
 
 def trace(args, folder):
@@ -76,7 +75,7 @@ def steps_of(kernels):
 
 def label(names):
     """A kernel's part in the model, by its place among the products of its layer."""
-    products = [i for i, name in enumerate(names) if LINEAR.search(name) and "split" not in name.lower()]
+    products = [i for i, name in enumerate(names) if LINEAR.search(name) and "splitKreduce" not in name]
     per_pass = 4 * LAYERS
     labels = {}
     for order, i in enumerate(products):

@@ -12,6 +12,7 @@ that pig-bench and pig-generate load, too.
 """
 import argparse
 import json
+import pathlib
 import statistics
 import time
 
@@ -51,7 +52,7 @@ def main():
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    name = args.load or args.shape
+    name = pathlib.Path(args.load).name if args.load else args.shape
 
     def seconds_of(work):
         start = time.perf_counter()

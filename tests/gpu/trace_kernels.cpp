@@ -6,6 +6,8 @@
 // A line a kernel, in order of completion: begin and end in ns, name. scripts/bench/gpu_kernels.py reads it.
 #include <cupti.h>
 
+#include <cxxabi.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +21,14 @@ constexpr size_t kBufferBytes = size_t{8} << 20, kAlignment = 8;
 std::FILE* out = nullptr;
 std::mutex mutex;
 
+void write(const Kernel& k) {
+  int status = 0;
+  char* name = abi::__cxa_demangle(k.name, nullptr, nullptr, &status);
+  std::fprintf(out, "%llu\t%llu\t%s\n", static_cast<unsigned long long>(k.start),
+               static_cast<unsigned long long>(k.end), name != nullptr ? name : k.name);
+  std::free(name);
+}
+
 void CUPTIAPI give_buffer(uint8_t** buffer, size_t* bytes, size_t* max_records) {
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(kAlignment, kBufferBytes));
   *bytes = *buffer != nullptr ? kBufferBytes : 0;
@@ -29,10 +39,8 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
   const std::scoped_lock lock(mutex);
   CUpti_Activity* record = nullptr;
   while (cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
-    if (record->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) continue;
-    const auto* k = reinterpret_cast<const Kernel*>(record);
-    std::fprintf(out, "%llu\t%llu\t%s\n", static_cast<unsigned long long>(k->start),
-                 static_cast<unsigned long long>(k->end), k->name);
+    if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)
+      write(*reinterpret_cast<const Kernel*>(record));
   }
   std::free(buffer);
 }
