@@ -30,23 +30,25 @@ struct Active {
 
 class Generator {
  public:
-  Generator(Engine& engine, std::span<const Request> requests, const GenerateSpec& spec,
-            const GenerateEvents& events)
-      : engine_(engine), requests_(requests), spec_(spec), events_(events) {}
+  Generator(Engine& engine, Decoder& decoder, std::span<const Request> requests,
+            const GenerateSpec& spec, const GenerateEvents& events)
+      : engine_(engine), decoder_(decoder), requests_(requests), spec_(spec), events_(events) {}
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
   /// After an interruption or an error, sequences go back to the cache as they do at their end.
   ~Generator() {
-    for (const Active& a : active_) engine_.cache().release(a.slot);
+    for (const Active& a : active_) release(a);
   }
 
   GenerateReport run(int max_active) {
-    engine_.sampler().start(spec_.sampler);
+    const double bytes_before = decoder_.bytes_read();
+    decoder_.start(spec_.sampler);
     while (next_ < requests_.size() || !active_.empty()) {
       if (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active) admit(max_active);
       if (!active_.empty()) step();
       retire();
     }
+    report_.bytes_read = decoder_.bytes_read() - bytes_before;
     return report_;
   }
 
@@ -65,8 +67,10 @@ class Generator {
   /// Whether a further token may be drawn, as far as known.
   bool wants_token(const Active& a) const;
   void accept(Active& a, Drawn drawn);
+  void release(const Active& a);
 
   Engine& engine_;
+  Decoder& decoder_;
   std::span<const Request> requests_;
   const GenerateSpec& spec_;
   const GenerateEvents& events_;
@@ -118,9 +122,9 @@ void Generator::admit(int max_active) {
           who.push_back(&fresh[i]);
           seqs.push_back(fresh[i].draw_seq());
         }
-        engine_.sampler().draw(seqs, logits);
+        decoder_.draw(seqs, logits);
         fly(who);
-        if (engine_.sampler().in_flight() >= engine_.sampler().depth()) collect();
+        if (decoder_.in_flight() >= decoder_.depth()) collect();
       },
       [&](int64_t done) {
         if (events_.on_prefill) events_.on_prefill(done, total);
@@ -134,8 +138,8 @@ void Generator::admit(int max_active) {
 void Generator::step() {
   poll(events_.interrupted);
   const Stopwatch watch;
-  const bool launched = engine_.sampler().in_flight() < engine_.sampler().depth() && launch();
-  if (!launched || engine_.sampler().in_flight() >= engine_.sampler().depth()) collect();
+  const bool launched = decoder_.in_flight() < decoder_.depth() && launch();
+  if (!launched || decoder_.in_flight() >= decoder_.depth()) collect();
   report_.decode_s += watch.seconds();
 }
 
@@ -154,12 +158,8 @@ bool Generator::launch() {
       seqs.push_back(a.draw_seq());
     }
   if (who.empty()) return false;
-  const double kv_before = engine_.cache().usage(spec_.policy).bytes();
-  engine_.decode(seqs);
+  decoder_.step(seqs);
   fly(who);
-  report_.bytes_read += static_cast<double>(engine_.weight_bytes()) +
-                        engine_.cache().usage(spec_.policy).bytes() - kv_before;
-  report_.tokens_decoded += static_cast<int64_t>(who.size());
   ++report_.decode_steps;
   return true;
 }
@@ -173,7 +173,7 @@ void Generator::fly(std::span<Active* const> who) {
 }
 
 void Generator::collect() {
-  std::vector<Drawn> drawn = engine_.sampler().collect();
+  std::vector<std::vector<Drawn>> drawn = decoder_.collect();
   const std::vector<int> seqs = std::move(flying_.front());
   flying_.pop_front();
   for (size_t i = 0; i < seqs.size(); ++i) {
@@ -182,12 +182,14 @@ void Generator::collect() {
                                 [&](const Active& x) { return x.seq == seqs[i]; });
     if (a == active_.end() || a->finish) continue;
     --a->in_flight;
-    accept(*a, std::move(drawn[i]));
+    for (Drawn& d : drawn[i])
+      if (!a->finish) accept(*a, std::move(d));
   }
 }
 
 void Generator::accept(Active& a, Drawn drawn) {
   const int32_t id = drawn.id;
+  if (a.generated() > 0) ++report_.tokens_decoded;
   a.tokens.push_back(id);
   ++report_.new_tokens;
   const bool ends = std::find(spec_.stop_ids.begin(), spec_.stop_ids.end(), id) != spec_.stop_ids.end();
@@ -202,6 +204,11 @@ void Generator::accept(Active& a, Drawn drawn) {
   else if (spec_.max_context > 0 && length >= spec_.max_context) a.finish = Finish::context;
 }
 
+void Generator::release(const Active& a) {
+  decoder_.forget(a.slot);
+  engine_.cache().release(a.slot);
+}
+
 void Generator::retire() {
   for (size_t i = 0; i < active_.size();) {
     if (!active_[i].finish) {
@@ -210,7 +217,7 @@ void Generator::retire() {
     }
     Active a = std::move(active_[i]);
     active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
-    engine_.cache().release(a.slot);
+    release(a);
     std::string rest;
     if (a.streamer && !a.stops.matched()) {
       rest = a.stops.push(a.streamer->flush());
@@ -234,6 +241,11 @@ const char* finish_name(Finish finish) {
 
 GenerateReport generate(Engine& engine, std::span<const Request> requests, const GenerateSpec& spec,
                         const GenerateEvents& events) {
+  return generate(engine, *plain_decoder(engine, spec.policy), requests, spec, events);
+}
+
+GenerateReport generate(Engine& engine, Decoder& decoder, std::span<const Request> requests,
+                        const GenerateSpec& spec, const GenerateEvents& events) {
   int prefixes = 0;
   std::vector<int> slots;
   for (const Request& r : requests)
@@ -243,7 +255,7 @@ GenerateReport generate(Engine& engine, std::span<const Request> requests, const
     }
   const int max_active = engine.spec().max_seqs - prefixes;
   TANDEM_CHECK(max_active > 0 || requests.empty(), "no sequences left beside {} prefixes", prefixes);
-  return Generator(engine, requests, spec, events).run(max_active);
+  return Generator(engine, decoder, requests, spec, events).run(max_active);
 }
 
 }  // namespace tandem::decode

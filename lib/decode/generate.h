@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "decode/engine.h"
+#include "decode/decoder.h"
 
 namespace tandem::decode {
 
@@ -52,13 +52,16 @@ struct GenerateReport {
   double prefill_s = 0;
   double decode_s = 0;
   double bytes_read = 0;      // of weights, keys and values, in all decode steps
-  int64_t tokens_decoded = 0; // drawn in decode steps (the first of each sequence comes from prefill)
+  int64_t tokens_decoded = 0; // by decode steps (the first of each sequence comes from prefill)
 };
 
 /// Generates all requests, at most engine.spec().max_seqs at a time less the prefixes alive; a
 /// sequence that ends makes room for the next. Draws are named by (seed, sequence index, position),
 /// so the text of a sequence does not depend on its neighbours.
 /// errors   kind interrupted, numeric, memory
+/// decoder  how tokens are found; without one, the engine alone draws one token a step
+GenerateReport generate(Engine& engine, Decoder& decoder, std::span<const Request> requests,
+                        const GenerateSpec& spec, const GenerateEvents& events);
 GenerateReport generate(Engine& engine, std::span<const Request> requests, const GenerateSpec& spec,
                         const GenerateEvents& events);
 
