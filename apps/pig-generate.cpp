@@ -1,4 +1,5 @@
 // pig-generate: reads prompts or a document and writes text, one or many sequences at once.
+#include "cli/generate_flags.h"
 #include "cli/generation.h"
 #include "cli/main_wrapper.h"
 
@@ -17,32 +18,7 @@ const cli::ToolInfo kInfo{
                  "cat recipes/demo/lighthouse-logbook.txt | pig-generate -r pig/tiny-16m -f - "
                  "--format jsonl",
                  "pig-generate -r pig/llama3-8b-96k -m synthetic:llama-3.1-8b --dry-run"},
-    .flags = {{.names = "-p,--prompt",
-               .value = "TEXT",
-               .text = "the prompt; follows the document of -f"},
-              {.names = "-f,--file",
-               .value = "FILE",
-               .text = "a document to read first, - = standard input"},
-              {.names = "--prompt-ids",
-               .value = "FILE",
-               .text = "JSON array of token ids, used as it is"},
-              {.names = "--questions",
-               .value = "FILE",
-               .text = "one question a line about the document, which is read once"},
-              {.names = "--prompts",
-               .value = "FILE",
-               .text = "JSONL batch: {\"prompt\"}, {\"ids\"} or {\"messages\"}"},
-              {.names = "--chat",
-               .value = "",
-               .text = "write the prompt in the model's chat template"},
-              {.names = "-n,--max-tokens",
-               .value = "N",
-               .text = "new tokens of a sequence, at most",
-               .key = "sampling.max_tokens"},
-              {.names = "--stop",
-               .value = "TEXT",
-               .text = "text that ends a sequence; repeatable",
-               .key = "sampling.stop"}},
+    .flags = cli::prompt_flags(),
     .schema = recipe::schema_of<cli::GenerateRecipe>,
     .formats = {"text", "jsonl"}};
 

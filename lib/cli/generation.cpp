@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "cli/generate_flags.h"
 #include "cli/load_engine.h"
 #include "cli/plan_text.h"
 #include "kv/policies/token_index.h"
@@ -10,26 +11,6 @@
 #include "ops/linear.h"
 
 namespace tandem::cli {
-namespace {
-
-decode::PromptSource prompt_source(const Context& cx) {
-  decode::PromptSource s;
-  s.text = cx.value("prompt");
-  const auto path = [&](const char* flag) {
-    const auto v = cx.value(flag);
-    return v ? std::optional<std::filesystem::path>(*v) : std::nullopt;
-  };
-  s.document = path("file");
-  s.ids = path("prompt-ids");
-  s.questions = path("questions");
-  s.prompts = path("prompts");
-  s.chat = cx.is_set("chat");
-  for (const auto& p : {s.document, s.ids, s.questions, s.prompts})
-    if (p == "-") require_piped_stdin();
-  return s;
-}
-
-}  // namespace
 
 Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
     : cx_(cx), point_(point), recipe_(point.recipe) {
@@ -37,10 +18,11 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
   if (source.empty() && recipe_.model.state.empty() && !cx.dry_run())
     throw usage_error("prompt", "nothing to continue")
         .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
+  const DType compute = compute_type(recipe_.model);
   device_ = choose_device(recipe_.run, recipe_.cache);
   files_ = decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
   if (!recipe_.model.state.empty())
-    saved_ = decode::open_state(recipe_.model.state, files_, ops::weight_dtype(compute(), device_));
+    saved_ = decode::open_state(recipe_.model.state, files_, ops::weight_dtype(compute, device_));
   if (!source.empty())
     prompts_ = decode::read_prompts(source, files_, saved_.has_value());
   else if (saved_)
@@ -49,11 +31,7 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
     throw usage_error("output.state", "the prompts share no beginning that could be saved")
         .hint("save the state of one prompt, or of a document with --questions");
   spec_ = engine_spec();
-  if (ops::weight_dtype(compute(), device_) != compute()) cx.note(compute_note(compute()));
-}
-
-DType Generation::compute() const {
-  return recipe_.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+  if (ops::weight_dtype(compute, device_) != compute) cx.note(compute_note(compute));
 }
 
 decode::EngineSpec Generation::engine_spec() const {
@@ -81,7 +59,7 @@ decode::EngineSpec Generation::engine_spec() const {
   for (int i = 0; i < batch; ++i) own += lengths[static_cast<size_t>(i)] - shared;
   const bool prefix = shared > 0 || !recipe_.output.state.empty();
   decode::EngineSpec spec;
-  spec.compute = compute();
+  spec.compute = compute_type(recipe_.model);
   spec.device = device_;
   const int64_t rows = prompts_.sequences.empty() ? context : std::max<int64_t>(1, fresh);
   spec.prefill_chunk = static_cast<int>(std::min<int64_t>(recipe_.run.prefill_chunk, rows));
@@ -94,23 +72,6 @@ decode::EngineSpec Generation::engine_spec() const {
   spec.max_prompts = !prefix ? batch : indexes_prefix() && short_forks ? 1 : 0;
   spec.caches = {recipe_.cache};
   return spec;
-}
-
-decode::GenerateSpec Generation::generate_spec() const {
-  decode::GenerateSpec g;
-  const recipe::Sampling& s = recipe_.sampling;
-  g.sampler.rule = {.temperature = static_cast<float>(s.temperature),
-            .top_k = s.top_k,
-            .top_p = s.top_p,
-            .min_p = s.min_p,
-            .repetition_penalty = static_cast<float>(s.repetition_penalty)};
-  g.sampler.seed = recipe_.run.seed;
-  g.max_tokens = s.max_tokens;
-  g.max_context = spec_.max_tokens;
-  g.stop_ids.assign(files_.config.eos_ids.begin(), files_.config.eos_ids.end());
-  g.stops = s.stop;
-  g.sampler.top_logprobs = recipe_.output.top_logprobs;
-  return g;
 }
 
 void Generation::print_plan() {
@@ -202,7 +163,9 @@ void Generation::read_all(decode::Engine& engine, std::span<const decode::Reques
 
 void Generation::run() {
   const MemoryPlan plan = decode::Engine::plan(files_, spec_);
-  const decode::GenerateSpec how = generate_spec();
+  const decode::GenerateSpec how =
+      generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs, files_.config,
+                    spec_.max_tokens);
   const auto loaded = load_engine(cx_, std::move(files_), spec_, plan,
                                   memory_limits(recipe_.run, device_));
   decode::Engine& engine = *loaded;

@@ -57,7 +57,6 @@ class Generation {
   };
 
   decode::EngineSpec engine_spec() const;
-  decode::GenerateSpec generate_spec() const;
   /// Tokens that are read before any sequence starts.
   std::span<const int32_t> fresh_prefix() const;
   /// Those of a saved state included.
@@ -72,7 +71,6 @@ class Generation {
   void read_all(decode::Engine& engine, std::span<const decode::Request> requests,
                 decode::GenerateReport& report);
   size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
-  DType compute() const;
 
   Context& cx_;
   const Point<GenerateRecipe>& point_;

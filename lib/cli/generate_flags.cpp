@@ -1,0 +1,70 @@
+#include "cli/generate_flags.h"
+
+#include "cli/generate_output.h"
+
+namespace tandem::cli {
+
+std::vector<Flag> prompt_flags() {
+  return {{.names = "-p,--prompt",
+           .value = "TEXT",
+           .text = "the prompt; follows the document of -f"},
+          {.names = "-f,--file",
+           .value = "FILE",
+           .text = "a document to read first, - = standard input"},
+          {.names = "--prompt-ids",
+           .value = "FILE",
+           .text = "JSON array of token ids, used as it is"},
+          {.names = "--questions",
+           .value = "FILE",
+           .text = "one question a line about the document"},
+          {.names = "--prompts",
+           .value = "FILE",
+           .text = "JSONL batch: {\"prompt\"}, {\"ids\"} or {\"messages\"}"},
+          {.names = "--chat",
+           .value = "",
+           .text = "write the prompt in the model's chat template"},
+          {.names = "-n,--max-tokens",
+           .value = "N",
+           .text = "new tokens of a sequence, at most",
+           .key = "sampling.max_tokens"},
+          {.names = "--stop",
+           .value = "TEXT",
+           .text = "text that ends a sequence; repeatable",
+           .key = "sampling.stop"}};
+}
+
+decode::PromptSource prompt_source(const Context& cx) {
+  decode::PromptSource s;
+  s.text = cx.value("prompt");
+  const auto path = [&](const char* flag) {
+    const auto v = cx.value(flag);
+    return v ? std::optional<std::filesystem::path>(*v) : std::nullopt;
+  };
+  s.document = path("file");
+  s.ids = path("prompt-ids");
+  s.questions = path("questions");
+  s.prompts = path("prompts");
+  s.chat = cx.is_set("chat");
+  for (const auto& p : {s.document, s.ids, s.questions, s.prompts})
+    if (p == "-") require_piped_stdin();
+  return s;
+}
+
+decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int top_logprobs,
+                                   const model::ModelConfig& config, int max_context) {
+  decode::GenerateSpec g;
+  g.sampler.rule = {.temperature = static_cast<float>(s.temperature),
+                    .top_k = s.top_k,
+                    .top_p = s.top_p,
+                    .min_p = s.min_p,
+                    .repetition_penalty = static_cast<float>(s.repetition_penalty)};
+  g.sampler.seed = seed;
+  g.sampler.top_logprobs = top_logprobs;
+  g.max_tokens = s.max_tokens;
+  g.max_context = max_context;
+  g.stop_ids.assign(config.eos_ids.begin(), config.eos_ids.end());
+  g.stops = s.stop;
+  return g;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,27 @@
+#pragma once
+#include <vector>
+
+#include "cli/context.h"
+#include "decode/generate.h"
+#include "decode/prompts.h"
+#include "recipe/sections.h"
+
+// What all tools that generate text share: flags for prompts, and how tokens are drawn.
+namespace tandem::cli {
+
+/// --prompt, --file, --prompt-ids, --prompts, --chat, --max-tokens, --stop, with --questions after the
+/// second.
+std::vector<Flag> prompt_flags();
+
+/// What those flags name. errors  kind usage: standard input is a terminal
+decode::PromptSource prompt_source(const Context& cx);
+
+/// max_context  tokens of a sequence, prompt included
+decode::GenerateSpec generate_spec(const recipe::Sampling& sampling, int64_t seed, int top_logprobs,
+                                   const model::ModelConfig& config, int max_context);
+
+inline DType compute_type(const recipe::Model& model) {
+  return model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+}
+
+}  // namespace tandem::cli
