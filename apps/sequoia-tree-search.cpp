@@ -1,0 +1,42 @@
+// sequoia-tree-search: the trees of draft tokens that yield most, and the size that pays on a
+// machine.
+#include "cli/main_wrapper.h"
+#include "cli/tree_search.h"
+
+namespace {
+
+using namespace tandem;
+
+const cli::ToolInfo kInfo{
+    .name = "sequoia-tree-search",
+    .purpose =
+        "Find the trees of draft tokens that yield most, and the size that pays on a machine",
+    .kind = "tree-search",
+    .examples =
+        {"sequoia-tree-search -r sequoia/trees-reference",
+         "sequoia-tree-search -r sequoia/trees-reference -s tree.sizes=[64] -o tree.json --svg "
+         "tree.svg",
+         "sequoia-tree-search -r sequoia/choice-contexts --format md",
+         "sequoia-tree-search --accept accept.json -s tree.sizes=[8,64] -s tree.max_levels=6 "
+         "--json"},
+    .flags =
+        {{.names = "--accept", .value = "FILE", .text = "acceptance vector", .key = "accept.path"},
+         {.names = "--timing", .value = "FILE", .text = "timing table", .key = "timing.path"},
+         {.names = "--svg", .value = "FILE", .text = "draw the tree", .key = "output.svg"},
+         {.names = "--dot", .value = "FILE", .text = "the tree for Graphviz", .key = "output.dot"}},
+    .schema = recipe::schema_of<cli::TreeSearchRecipe>,
+    .formats = {"text", "json", "md", "csv"}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
+    const auto recipe = cx.load<cli::TreeSearchRecipe>();
+    cli::TreeSearch search(cx, recipe);
+    if (cx.dry_run())
+      search.print_plan();
+    else
+      search.run();
+    return 0;
+  });
+}
