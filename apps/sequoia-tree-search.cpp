@@ -25,18 +25,13 @@ const cli::ToolInfo kInfo{
          {.names = "--svg", .value = "FILE", .text = "draw the tree", .key = "output.svg"},
          {.names = "--dot", .value = "FILE", .text = "the tree for Graphviz", .key = "output.dot"}},
     .schema = recipe::schema_of<cli::TreeSearchRecipe>,
-    .formats = {"text", "json", "md", "csv"}};
+    .formats = {"text", "json", "md", "csv", "jsonl"},
+    .sweeps = true};
 
 }  // namespace
 
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto recipe = cx.load<cli::TreeSearchRecipe>();
-    cli::TreeSearch search(cx, recipe);
-    if (cx.dry_run())
-      search.print_plan();
-    else
-      search.run();
-    return 0;
+    return cli::search_trees(cx, cx.load_points<cli::TreeSearchRecipe>());
   });
 }

@@ -1,52 +1,15 @@
 #include "cli/tree_search.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <set>
 
 #include "base/clock.h"
-#include "cli/bench_results.h"
 #include "spec/tree_drawing.h"
 #include "spec/tree_file.h"
 #include "tensor/memory_plan.h"
 
 namespace tandem::cli {
 namespace {
-
-using io::Align;
-using Json = nlohmann::ordered_json;
-
-/// A number with the digits that mean something: sums of products of doubles keep fifteen.
-Json number(double x) { return std::stod(fmt::format("{:.15g}", x)); }
-
-std::string_view name_of(spec::TreeAlgorithm algorithm) {
-  return enum_names(algorithm)[static_cast<size_t>(algorithm)];
-}
-
-std::string joined(const std::vector<int>& list) { return fmt::format("{}", fmt::join(list, " ")); }
-
-Json priced_json(const spec::PricedTree& tree, double plain_ms) {
-  return {{"size", tree.size},
-          {"levels", tree.levels},
-          {"expected_tokens", number(tree.expected)},
-          {"ms_per_token", number(tree.cost.ms_per_token)},
-          {"speedup", number(plain_ms / tree.cost.ms_per_token)}};
-}
-
-std::vector<std::string> priced_row(const std::string& name, const spec::PricedTree& tree,
-                                    double plain_ms) {
-  double draft_ms = 0;
-  for (const double ms : tree.cost.draft_ms) draft_ms += ms;
-  return {name,
-          fmt::format("{}", tree.size),
-          fmt::format("{}", tree.levels),
-          fmt::format("{:.4f}", tree.expected),
-          fmt::format("{:.3f}", tree.cost.target_ms),
-          fmt::format("{:.3f}", draft_ms),
-          fmt::format("{:.4f}", tree.cost.ms_per_token),
-          fmt::format("{:.3f}", plain_ms / tree.cost.ms_per_token)};
-}
 
 /// The sizes of trees that every bucket has been measured at or beyond.
 std::vector<int> measured_sizes(const std::vector<spec::TimeBucket>& buckets) {
@@ -94,8 +57,7 @@ void TreeSearchRecipe::check(recipe::Problems& p) const {
   if (tree.sizes.empty() && !timing.given())
     p.field("tree.sizes",
             "tree.sizes: expected sizes such as [64, 128], or a timing table to choose by");
-  const bool writes = !output.path.empty() || !output.svg.empty() || !output.dot.empty();
-  if (writes && tree.sizes.size() != 1 && !timing.given())
+  if (output.any() && tree.sizes.size() != 1 && !timing.given())
     p.field("tree.sizes",
             "tree.sizes: a file holds one tree, found {} sizes and no timing table to choose "
             "by",
@@ -104,15 +66,16 @@ void TreeSearchRecipe::check(recipe::Problems& p) const {
     p.field("timing.skip_deepest", "timing.skip_deepest: there is no timing table");
 }
 
-TreeSearch::TreeSearch(Context& cx, const TreeSearchRecipe& recipe)
+TreeSearch::TreeSearch(Context& cx, const Point<TreeSearchRecipe>& point)
     : cx_(cx),
-      recipe_(recipe),
-      acceptance_(spec::read_acceptance(recipe.accept.path, recipe.accept.layout)),
-      timing_(recipe.timing.table()),
-      sizes_(recipe.tree.sizes) {
-  if (recipe.tree.max_branch) acceptance_ = acceptance_.first_children(*recipe.tree.max_branch);
-  const int context = static_cast<int>(recipe.timing.context.value);
-  if (context > 0 && recipe.timing.given())
+      point_(point),
+      recipe_(point.recipe),
+      acceptance_(spec::read_acceptance(recipe_.accept.path, recipe_.accept.layout)),
+      timing_(recipe_.timing.table()),
+      sizes_(recipe_.tree.sizes) {
+  if (recipe_.tree.max_branch) acceptance_ = acceptance_.first_children(*recipe_.tree.max_branch);
+  const int context = static_cast<int>(recipe_.timing.context.value);
+  if (context > 0 && recipe_.timing.given())
     buckets_ = {timing_.bucket(context, "timing.context")};
   else
     buckets_ = timing_.buckets;
@@ -122,22 +85,24 @@ TreeSearch::TreeSearch(Context& cx, const TreeSearchRecipe& recipe)
       throw recipe_error("tree.sizes", "{} nodes, but the times of the target end at {} tokens",
                          max_size(), b.target.tokens.back())
           .hint("ask for smaller trees, or measure more");
-  max_levels_ = std::min(recipe.tree.max_levels.value_or(max_size()), max_size());
-  if (buckets_.size() > 1 && !recipe.output.path.empty())
-    throw recipe_error("output.path",
-                       "a file holds one tree, found {} contexts in the timing table",
+  max_levels_ = std::min(recipe_.tree.max_levels.value_or(max_size()), max_size());
+  if (buckets_.size() > 1 && recipe_.output.any())
+    throw recipe_error("output", "a file holds one tree, found {} contexts in the timing table",
                        buckets_.size())
         .hint("name the length of text with -s timing.context=N");
   if (cx.dry_run()) return;
-  for (const auto& path : {recipe.output.svg, recipe.output.dot})
+  for (const auto& path : {recipe_.output.svg, recipe_.output.dot})
     if (!path.empty()) check_new_file(path, cx.file_mode());
 }
 
 int TreeSearch::max_size() const { return std::ranges::max(sizes_); }
 
+size_t TreeSearch::max_branch() const {
+  return std::ranges::max(acceptance_.rows, {}, &std::vector<double>::size).size();
+}
+
 void TreeSearch::print_plan() {
-  size_t branch = 0;
-  for (const auto& row : acceptance_.rows) branch = std::max(branch, row.size());
+  const size_t branch = max_branch();
   const auto n = static_cast<size_t>(max_size());
   cx_.out.write(fmt::format(
       "vector   {} entries, {} depth rows, method {}, from {}\n"
@@ -152,14 +117,18 @@ void TreeSearch::print_plan() {
                               buckets_.size(), buckets_.front().target.tokens.back()));
 }
 
+spec::TreeTable TreeSearch::table_of(int min_levels) const {
+  return {acceptance_,
+          {.max_size = max_size(), .min_levels = min_levels, .max_levels = max_levels_},
+          recipe_.tree.algorithm,
+          [] { return interrupted() != 0; }};
+}
+
 void TreeSearch::run() {
+  if (cx_.format() == "jsonl") return print_record();
   const Stopwatch clock;
   // Every bound of levels is asked for only if one of them is to be chosen.
-  table_.emplace(acceptance_,
-                 spec::TreeBounds{.max_size = max_size(),
-                                  .min_levels = buckets_.empty() ? max_levels_ : 1,
-                                  .max_levels = max_levels_},
-                 recipe_.tree.algorithm, [] { return interrupted() != 0; });
+  table_.emplace(table_of(buckets_.empty() ? max_levels_ : 1));
   for (const int size : sizes_) {
     Found& found = found_.emplace_back();
     found.size = size;
@@ -167,7 +136,8 @@ void TreeSearch::run() {
     if (found.expected) found.tree = table_->tree(size, max_levels_);
   }
   cx_.verbose(fmt::format("{} sizes, up to {} levels, by {}: {:.1f} ms", max_size(),
-                          table_->levels(), name_of(table_->algorithm()), 1000 * clock.seconds()));
+                          table_->levels(), recipe::yaml_text(table_->algorithm()),
+                          1000 * clock.seconds()));
   std::vector<int> rising(sizes_);
   std::ranges::sort(rising);
   rising.erase(std::unique(rising.begin(), rising.end()), rising.end());
@@ -215,7 +185,7 @@ spec::TreeFile TreeSearch::tree_to_write() const {
 
 void TreeSearch::write_files() {
   const TreeOutput& output = recipe_.output;
-  if (output.path.empty() && output.svg.empty() && output.dot.empty()) return;
+  if (!output.any()) return;
   const spec::TreeFile tree = tree_to_write();
   const auto write = [&](const std::filesystem::path& path, const std::string& text) {
     if (path.empty()) return;
@@ -226,73 +196,6 @@ void TreeSearch::write_files() {
   write(output.path, spec::tree_json(tree));
   write(output.svg, spec::tree_svg(tree.tree, acceptance_));
   write(output.dot, spec::tree_dot(tree.tree, acceptance_));
-}
-
-void TreeSearch::print_json() {
-  Json trees = Json::array();
-  for (const Found& f : found_)
-    trees.push_back({{"size", f.size},
-                     {"expected_tokens", f.expected ? number(*f.expected) : Json()},
-                     {"levels", f.tree ? Json(f.tree->levels()) : Json()},
-                     {"widths", f.tree ? Json(f.tree->widths()) : Json()},
-                     {"algorithm", name_of(table_->algorithm())}});
-  Json result = {{"trees", std::move(trees)}};
-  for (const Chosen& c : chosen_) {
-    const spec::TreeChoice& choice = c.choice;
-    Json best = priced_json(choice.best, choice.plain_ms);
-    best["widths"] = c.tree.widths();
-    Json item = {
-        {"context", c.context > 0 ? Json(c.context) : Json()},
-        {"best", std::move(best)},
-        {"runner_up", choice.runner_up ? priced_json(*choice.runner_up, choice.plain_ms) : Json()},
-        {"chain", choice.chain ? priced_json(*choice.chain, choice.plain_ms) : Json()},
-        {"no_speculation", {{"ms_per_token", number(choice.plain_ms)}}},
-        {"speculate", choice.speedup() > 1}};
-    for (const spec::Sensitivity& s : choice.sensitivity)
-      item["sensitivity"].push_back(
-          {{"change", s.change}, {"size", s.size}, {"levels", s.levels}, {"loss", number(s.loss)}});
-    result["choices"].push_back(std::move(item));
-  }
-  cx_.out.line(result.dump());
-}
-
-void TreeSearch::print_tables() {
-  const io::TableFormat format = table_format(cx_.format());
-  io::Table trees({{"size"},
-                   {"tokens a round"},
-                   {"levels"},
-                   {"algorithm", Align::left},
-                   {"nodes of each level", Align::left}});
-  for (const Found& f : found_)
-    trees.add_row(
-        {fmt::format("{}", f.size), f.expected ? fmt::format("{:.6f}", *f.expected) : "none",
-         f.tree ? fmt::format("{}", f.tree->levels()) : "",
-         std::string(name_of(table_->algorithm())), f.tree ? joined(f.tree->widths()) : ""});
-  cx_.out.write(trees.render(format));
-  for (const Chosen& c : chosen_) {
-    const spec::TreeChoice& choice = c.choice;
-    io::Table priced(
-        {{c.context > 0 ? fmt::format("at {} tokens", c.context) : "choice", Align::left},
-         {"size"},
-         {"levels"},
-         {"tokens a round"},
-         {"target ms"},
-         {"draft ms"},
-         {"ms/token"},
-         {"speedup"}});
-    priced.add_row(priced_row("best", choice.best, choice.plain_ms));
-    if (choice.runner_up)
-      priced.add_row(priced_row("runner-up", *choice.runner_up, choice.plain_ms));
-    if (choice.chain) priced.add_row(priced_row("best chain", *choice.chain, choice.plain_ms));
-    priced.add_row({"no speculation", "1", "1", "1.0000", fmt::format("{:.3f}", choice.plain_ms),
-                    "", fmt::format("{:.4f}", choice.plain_ms), "1.000"});
-    io::Table changes(
-        {{"if the times were", Align::left}, {"size"}, {"levels"}, {"loss of keeping the best"}});
-    for (const spec::Sensitivity& s : choice.sensitivity)
-      changes.add_row({s.change, fmt::format("{}", s.size), fmt::format("{}", s.levels),
-                       fmt::format("{:.2f} %", 100 * s.loss)});
-    cx_.out.write("\n" + priced.render(format) + "\n" + changes.render(format));
-  }
 }
 
 }  // namespace tandem::cli

@@ -83,6 +83,7 @@ struct TreeOutput {
     v("svg", svg, "a drawing of that tree; empty = none");
     v("dot", dot, "that tree for Graphviz; empty = none");
   }
+  bool any() const { return !path.empty() || !svg.empty() || !dot.empty(); }
 };
 
 struct TreeSearchRecipe {
@@ -106,7 +107,7 @@ class TreeSearch {
  public:
   /// errors   kind input: the acceptance vector or the timing table; kind recipe: sizes beyond the
   ///          measured ones; kind usage: an output file that exists
-  TreeSearch(Context& cx, const TreeSearchRecipe& recipe);
+  TreeSearch(Context& cx, const Point<TreeSearchRecipe>& point);
 
   /// --dry-run: what would be searched, and its memory.
   void print_plan();
@@ -125,12 +126,18 @@ class TreeSearch {
   };
 
   int max_size() const;
+  /// Children of a node at most.
+  size_t max_branch() const;
   spec::TreeFile tree_to_write() const;
   void write_files();
   void print_json();
   void print_tables();
+  /// The search timed: the table for every bound of levels and the tree of the greatest size.
+  void print_record();
+  spec::TreeTable table_of(int min_levels) const;
 
   Context& cx_;
+  const Point<TreeSearchRecipe>& point_;
   const TreeSearchRecipe& recipe_;
   spec::AcceptanceVector acceptance_;      // cut to max_branch
   spec::TimingTable timing_;               // empty without one
@@ -141,5 +148,10 @@ class TreeSearch {
   std::vector<Found> found_;
   std::vector<Chosen> chosen_;
 };
+
+/// Runs the points of a sweep, or prints their plans. A point that fails does not end a sweep: it
+/// is told on standard error and recorded. The exit status: 0, 8 if only some points failed, else
+/// that of the last error.
+int search_trees(Context& cx, const std::vector<Point<TreeSearchRecipe>>& points);
 
 }  // namespace tandem::cli

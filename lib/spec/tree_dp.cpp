@@ -7,8 +7,8 @@ namespace tandem::spec {
 namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
-// Plain loops over tiles, which the compiler turns into vectors of any width: with the search of m cut
-// short, kernels of wider instruction sets would save a millisecond of a handful.
+// Plain loops over tiles, which the compiler turns into vectors of any width: with the search of m
+// cut short, kernels of wider instruction sets would save a millisecond of a handful.
 constexpr int kTile = 16;   // sizes that are worked on together
 constexpr int kBlock = 16;  // subtree sizes between two looks at whether more can help
 

@@ -209,13 +209,36 @@ TEST_SUITE("cli/sequoia-tree-search") {
     CHECK(timing.err.find("begins at 2 tokens, expected 1") != std::string::npos);
   }
 
+  TEST_CASE("a sweep, timed") {
+    const Outcome run = tree_search({"-r", "sequoia/trees-reference", "-s", "tree.sizes=[100]",
+                                     "--sweep", "tree.max_levels=2,4", "--format", "jsonl"});
+    CHECK(run.status == 0);
+    std::istringstream lines(run.out);
+    for (const int levels : {2, 4}) {
+      std::string line;
+      REQUIRE(std::getline(lines, line));
+      const Json record = Json::parse(line);
+      CHECK(record["schema"] == "tandem.result/1");
+      CHECK(record["workload"]["max_levels"] == levels);
+      CHECK(record["timing"]["optimizer"]["p50"] > 0);
+      CHECK(record.contains("spec") == (levels == 4));  // 33 nodes at most on 2 levels
+    }
+    const TemporaryFolder folder;
+    const Outcome partial =
+        tree_search({"-r", "sequoia/trees-reference", "-s", "tree.sizes=[100]", "--sweep",
+                     "tree.max_levels=2,4", "-o", (folder / "tree.json").string()});
+    CHECK(partial.status == 8);
+    CHECK(partial.err.find("there is no tree of 100 nodes on 2 levels") != std::string::npos);
+    CHECK(folder.n_files() == 1);
+  }
+
   TEST_CASE("the plan, the recipes, the formats") {
     const Outcome plan = tree_search({"-r", "sequoia/trees-reference", "--dry-run"});
     CHECK(plan.status == 0);
     CHECK(plan.out.find("9 sizes up to 1024 nodes, up to 32 levels, up to 32 children") !=
           std::string::npos);
-    for (const char* name :
-         {"trees-reference", "trees-llama3-70b-8b", "choice-reference", "choice-contexts"}) {
+    for (const char* name : {"trees-reference", "trees-llama3-70b-8b", "choice-reference",
+                             "choice-contexts", "bench-trees"}) {
       const std::string recipe = std::string("sequoia/") + name;
       const Outcome check = tree_search({"-r", recipe, "--check"});
       CHECK(check.status == 0);

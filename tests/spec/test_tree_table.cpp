@@ -69,6 +69,29 @@ test::Rows random_rows(uint32_t seed, size_t n_rows, size_t length) {
   return rows;
 }
 
+/// F(n, levels) by the recurrence as it is written down, every m tried; -inf where there is no
+/// tree.
+std::vector<double> textbook(const AcceptanceVector& v, int max_size, int levels) {
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const auto size = static_cast<size_t>(max_size) + 1;
+  std::vector<double> below(size, kNone);
+  below[1] = 1;
+  for (int depth = levels - 2; depth >= 0; --depth) {
+    std::vector<double> with_b(size, kNone), best(size, kNone);
+    with_b[1] = best[1] = 1;
+    for (const double p : v.row(depth)) {
+      std::vector<double> next(size, kNone);
+      for (size_t n = 2; n < size; ++n)
+        for (size_t m = 1; m < n; ++m)
+          if (below[m] > kNone) next[n] = std::max(next[n], with_b[n - m] + p * below[m]);
+      with_b = next;
+      for (size_t n = 2; n < size; ++n) best[n] = std::max(best[n], next[n]);
+    }
+    below = best;
+  }
+  return below;
+}
+
 }  // namespace
 
 TEST_SUITE("spec/tree table") {
@@ -100,6 +123,26 @@ TEST_SUITE("spec/tree table") {
     Enumeration count{three, 99};
     count.run(5);
     CHECK(count.n_trees == 13);
+  }
+
+  TEST_CASE("the search that is cut short finds what the whole search finds") {
+    for (uint32_t seed = 0; seed < 24; ++seed) {
+      const auto rows = random_rows(100 + seed, seed % 3 == 2 ? 4 : 1, 1 + seed);
+      const AcceptanceVector v = vector_of(rows);
+      const TreeTable table(v, {150, 1, 9}, TreeAlgorithm::dp);
+      for (const int levels : {2, 3, 6, 9}) {
+        const auto expected = textbook(v, 150, levels);
+        for (int n = 1; n <= 150; ++n) {
+          CAPTURE(seed);
+          CAPTURE(levels);
+          CAPTURE(n);
+          const double want = expected[static_cast<size_t>(n)];
+          const auto found = table.expected(n, levels);
+          REQUIRE(found.has_value() == (want > 0));
+          if (found) CHECK(std::abs(*found - want) <= 1e-14 * want);
+        }
+      }
+    }
   }
 
   TEST_CASE(
