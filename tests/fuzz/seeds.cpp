@@ -80,6 +80,28 @@ Seeds jsonl() {
       "[1, [2, {\"a\": true}], \"\\u00e9\\ud83d\\ude00\"]\r\n\"\"\n"};
 }
 
+Seeds acceptance() {
+  return {
+      R"({"format": "acceptance-vector/1", "method": "sequoia", "p": [0.6, 0.25, 0]})",
+      R"({"format": "acceptance-vector/1", "method": "topk-greedy", "rows": [[0.5, 0.1], [0.25]]})"};
+}
+
+Seeds timing() {
+  return {
+      R"({"format": "sequoia-timing/1", "overhead_ms": 0.5, "buckets": [{"context": 64, "target":)"
+      R"( {"tokens": [1, 8], "ms": [5, 6.5]}, "draft": {"tokens": [1], "ms": [0.25]}}]})"};
+}
+
+Seeds tree_file() {
+  return {
+      R"({"format": "sequoia-tree/1", "size": 4, "levels": 3, "widths": [1, 2, 1], "branch_counts":)"
+      R"( [2, 1, 0, 0], "parents": [-1, 0, 0, 1], "child_positions": [0, 1, 2, 1], "expected_tokens": 2.2,)"
+      R"( "algorithm": "dp", "vector": {"file": "a.json", "method": "sequoia", "sha256": "ab"}, "cost":)"
+      R"( {"t_ms": 9, "draft_ms_per_level": [1, 2], "overhead_ms": 0, "x_ms_per_token": 5.5}})",
+      R"({"roots": [[0], [1]], "branches": [[1], [0]], "Successors": [[1], []], "mask": [[1, 0], [1, 1]],)"
+      R"( "depth": [0, 1], "size": 2})"};
+}
+
 Seeds prompts() {
   return {"[1, 2, 7]", "{\"ids\": [1, 2]}\n\n{\"ids\": [7]}\n",
           "{\"prompt\": \"The lamp was lit.\"}\n",
@@ -200,6 +222,9 @@ const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"chat_template", chat_template},
     {"prompts", prompts},
     {"sentencepiece", sentencepiece},
+    {"acceptance", acceptance},
+    {"timing", timing},
+    {"tree_file", tree_file},
 };
 
 }  // namespace

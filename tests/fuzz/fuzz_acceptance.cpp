@@ -1,0 +1,11 @@
+#include "spec/acceptance.h"
+#include "target.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace tandem;
+  return fuzz::run(ErrorKind::input, [&] {
+    const spec::AcceptanceVector v = spec::parse_acceptance(fuzz::as_text(data, size), "fuzz");
+    for (const auto& row : v.rows)
+      if (row.empty()) throw std::logic_error("a row without entries");
+  });
+}
