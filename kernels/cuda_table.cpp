@@ -24,6 +24,7 @@ const CudaTable& cuda_table() {
       .merge_states = merge_states_cuda,
       .copy_page = copy_page_cuda,
       .move_tokens = move_tokens_cuda,
+      .set_pages = set_pages_cuda,
       .embed = embed_cuda,
       .gather_rows = gather_rows_cuda,
       .convert = convert_cuda,

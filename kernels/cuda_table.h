@@ -32,6 +32,7 @@ struct CudaTable {
   void (*merge_states)(const MergeStatesParams&, int n_rows, Stream);
   void (*copy_page)(const CopyPageParams&, Stream);
   void (*move_tokens)(const MoveTokensParams&, Stream);
+  void (*set_pages)(const SetPagesParams&, Stream);
   void (*embed)(const EmbedParams&, Stream);
   void (*gather_rows)(const GatherRowsParams&, Stream);
   void (*convert)(const ConvertParams&, Stream);

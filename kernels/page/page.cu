@@ -79,6 +79,12 @@ __global__ void __launch_bounds__(kThreads) move_tokens(const MoveTokensParams p
   }
 }
 
+__global__ void __launch_bounds__(kThreads) set_pages(const SetPagesParams p) {
+  cuda::start_after_previous();
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (i < p.n_changes) p.table[p.changes[i].cell] = p.changes[i].page;
+}
+
 unsigned planes(const PagePools& pools) { return static_cast<unsigned>(2 * pools.n_layers); }
 
 }  // namespace
@@ -98,6 +104,11 @@ void move_tokens_cuda(const MoveTokensParams& p, Stream stream) {
   const int chunks = p.pools.n_kv_heads * (p.pools.row_bytes / (wide ? kWide : kNarrow));
   cuda::launch(wide ? move_tokens<kWide> : move_tokens<kNarrow>,
                dim3(cuda::blocks_for(chunks, kThreads), planes(p.pools)), kThreads, stream, p);
+}
+
+void set_pages_cuda(const SetPagesParams& p, Stream stream) {
+  if (p.n_changes == 0) return;
+  cuda::launch(set_pages, cuda::blocks_for(p.n_changes, kThreads), kThreads, stream, p);
 }
 
 }  // namespace tandem

@@ -1,6 +1,6 @@
 #pragma once
-// Copies within paged KV pools on a GPU. K and V are each [n_layers, n_pages, n_kv_heads, 64, d], a
-// page id stands for the same tokens in all layers.
+// Copies within paged KV pools on a GPU, and their page tables. K and V are each [n_layers,
+// n_pages, n_kv_heads, 64, d], a page id stands for the same tokens in all layers.
 #include "base/types.h"
 
 namespace tandem {
@@ -38,5 +38,20 @@ struct MoveTokensParams {
 /// cost     reads and writes 2 n_moves n_layers n_kv_heads row_bytes
 /// errors   none (preconditions checked by the caller)
 void move_tokens_cuda(const MoveTokensParams&, Stream);
+
+/// A cell of a page table and the page that it gets.
+struct PageChange {
+  int32_t cell, page;
+};
+
+struct SetPagesParams {
+  int32_t* table;
+  const PageChange* changes;  // [n_changes] in device memory, no cell twice; 4-byte aligned
+  int n_changes;
+};
+
+/// table[changes[i].cell] = changes[i].page.
+/// errors   none (preconditions checked by the caller)
+void set_pages_cuda(const SetPagesParams&, Stream);
 
 }  // namespace tandem

@@ -59,6 +59,8 @@ ops::AttentionBounds attention_bounds(const Cache::Spec& s) {
           .n_heads = g.n_heads, .n_kv_heads = g.n_kv_heads, .head_dim = g.head_dim};
 }
 
+constexpr const char* kTables = "workspace/page tables";
+
 DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
   return {.max_seqs = s.max_seqs, .max_rows = s.max_rows, .max_pages = store_spec(s).max_pages};
 }
@@ -83,6 +85,7 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   const Geometry& g = spec.geometry;
   const Device device = spec.device;
   PagedStore::plan(store_spec(spec), plan);
+  plan.add(kTables, PageTables::bytes(spec.max_seqs, store_spec(spec).max_pages));
   plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)), device);
   if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);
   Needs needs;
@@ -107,6 +110,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
     : spec_(spec),
       exec_(exec),
       store_(store_spec(spec), arena, exec),
+      tables_(static_cast<int32_t*>(arena.take(kTables)), spec.max_seqs, store_.spec().max_pages),
       rope_(rope),
       policy_of_(static_cast<size_t>(spec.max_seqs)),
       workspace_(arena.take("workspace/attention")),
@@ -161,6 +165,7 @@ void Cache::truncate(int slot, int n) {
 }
 
 int Cache::missing_token(int slot, int n) const {
+  if (store_.pages_given_back(slot) == 0) return -1;
   const Policy& policy = policy_of(slot);
   const auto first_missing = [&](int begin, int end) {
     for (int page = begin / kPageTokens; page * kPageTokens < end; ++page)
@@ -188,11 +193,7 @@ Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tr
   Step step;
   step.phase = phase;
   step.row_begin.push_back(0);
-  for (const SeqRows& r : rows) {
-    store_.reserve(r.slot, store_.length(r.slot) + r.n_rows);
-    step.max_pages =
-        std::max(step.max_pages, static_cast<int>(store_.pages(r.slot).size()));
-  }
+  for (const SeqRows& r : rows) store_.reserve(r.slot, store_.length(r.slot) + r.n_rows);
   // Text that its policy has already cut can only be continued through the policy.
   const auto n_cut = static_cast<size_t>(
       std::count_if(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); }));
@@ -208,8 +209,9 @@ Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tr
     add_rows(step, rows[b], trees.empty() ? nullptr : &trees[b]);
   }
   TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows, planned for {}", step.n_rows, spec_.max_rows);
+  tables_.lay_out(store_, step.slot);
   if (device_step_) {
-    arrays_ = device_step_->send(step);
+    arrays_ = device_step_->send(step, tables_);
     // Here, not in attend: a recorded graph repeats the work of attend alone.
     for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
       count_dense(layer, step);
@@ -217,7 +219,16 @@ Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tr
   return step;
 }
 
+ops::StepArrays Cache::arrays(const Step& step) const {
+  if (device_step_) return arrays_;
+  ops::StepArrays a = step.arrays();
+  a.max_pages = tables_.max_pages();
+  a.page_table = tables_.cells();
+  return a;
+}
+
 bool Cache::is_cut(int slot) const {
+  if (store_.pages_given_back(slot) == 0) return false;
   const Geometry& g = spec_.geometry;
   const bool all_slide = g.sliding_window > 0 && g.sliding_window_from == 0;
   const int needed = all_slide ? g.sliding_window : store_.length(slot);
@@ -241,9 +252,6 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
   step.n_rows += rows.n_rows;
   step.row_begin.push_back(step.n_rows);
   ++step.n_seqs;
-  const std::vector<int32_t>& pages = store_.pages(rows.slot);
-  step.page_table.insert(step.page_table.end(), pages.begin(), pages.end());
-  step.page_table.resize(static_cast<size_t>(step.n_seqs) * static_cast<size_t>(step.max_pages), -1);
   if (tree != nullptr) add_tree(step, first, *tree);
 }
 

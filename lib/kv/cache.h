@@ -56,7 +56,7 @@ class Cache {
   /// errors   kind memory when pages run out
   Step begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees = {});
   /// The step's arrays on the cache's device; valid until the next step begins.
-  ops::StepArrays arrays(const Step& step) const { return device_step_ ? arrays_ : step.arrays(); }
+  ops::StepArrays arrays(const Step& step) const;
   /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
   /// shapes   out, q [R, n_heads, head_dim]
   void attend(int layer, const Step& step, const Tensor& out, const Tensor& q);
@@ -94,6 +94,7 @@ class Cache {
   Spec spec_;
   Exec exec_;
   PagedStore store_;
+  PageTables tables_;
   const ops::RopeTable& rope_;
   std::vector<std::unique_ptr<Policy>> policies_;
   std::vector<int> policy_of_;  // by slot

@@ -89,7 +89,7 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
   const size_t first = static_cast<size_t>(t.row) * static_cast<size_t>(geometry_.n_heads) +
                        static_cast<size_t>(t.first_head);
   const auto b = static_cast<size_t>(t.b);
-  const int32_t* pages = t.step.page_table.data() + b * static_cast<size_t>(t.step.max_pages);
+  const int32_t* pages = t.store.pages(t.step.slot[b]).data();
   const KeyQuery query{.layer = t.layer,
                        .slot = t.step.slot[b],
                        .position = t.step.pos[static_cast<size_t>(t.row)],

@@ -66,7 +66,8 @@ const PagedStore::Slot& PagedStore::at(int slot) const {
 int PagedStore::acquire() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].used) continue;
-    slots_[i] = {true, 0, {}};
+    slots_[i].used = true;
+    touch(slots_[i]);
     return static_cast<int>(i);
   }
   throw Error::make(ErrorKind::memory, "kv cache", "all {} sequences are in use", spec_.max_slots)
@@ -80,13 +81,10 @@ void PagedStore::release(int slot) {
 
 int PagedStore::fork(int slot) {
   const int copy = acquire();
-  Slot& to = at(copy);
-  const Slot& from = at(slot);
-  to.length = from.length;
-  to.pages.assign(from.pages.begin(),
-                  from.pages.begin() + (from.length + kPageTokens - 1) / kPageTokens);
-  for (const int32_t page : to.pages)
+  at(copy) = at(slot);
+  for (const int32_t page : at(copy).pages)
     if (page >= 0) ++refs_[static_cast<size_t>(page)];
+  truncate(copy, at(copy).length);  // what is tentative is not shared
   return copy;
 }
 
@@ -130,9 +128,13 @@ void PagedStore::reserve(int slot, int n) {
       copy_page(page, own);
       unref(page);
       page = own;
+      touch(s);
     }
   }
-  while (static_cast<int>(s.pages.size()) < needed) s.pages.push_back(allocate());
+  while (static_cast<int>(s.pages.size()) < needed) {
+    s.pages.push_back(allocate());
+    touch(s);
+  }
 }
 
 void PagedStore::truncate(int slot, int n) {
@@ -140,20 +142,31 @@ void PagedStore::truncate(int slot, int n) {
   TANDEM_CHECK(n >= 0 && n <= s.length, "truncation of {} tokens to {}", s.length, n);
   const auto keep = static_cast<size_t>((n + kPageTokens - 1) / kPageTokens);
   while (s.pages.size() > keep) {
+    if (s.pages.back() < 0) --s.n_given_back;
     unref(s.pages.back());
     s.pages.pop_back();
   }
+  s.gone_end = std::min(s.gone_end, static_cast<int>(keep));
   s.length = n;
+  touch(s);
 }
 
 void PagedStore::drop(int slot, int begin, int end) {
   Slot& s = at(slot);
   const int first = (begin + kPageTokens - 1) / kPageTokens;
   const int last = std::min(end / kPageTokens, static_cast<int>(s.pages.size()));
-  for (int i = first; i < last; ++i) {
-    unref(s.pages[static_cast<size_t>(i)]);
-    s.pages[static_cast<size_t>(i)] = -1;
+  if (first >= last) return;
+  const bool goes_on = s.gone_begin <= first && first <= s.gone_end;
+  for (int i = goes_on ? s.gone_end : first; i < last; ++i) {
+    int32_t& page = s.pages[static_cast<size_t>(i)];
+    if (page < 0) continue;
+    unref(page);
+    page = -1;
+    ++s.n_given_back;
+    touch(s);
   }
+  if (!goes_on) s.gone_begin = first;
+  s.gone_end = goes_on ? std::max(s.gone_end, last) : last;
 }
 
 int32_t PagedStore::page(int slot, int page_index) const {

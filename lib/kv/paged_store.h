@@ -60,6 +60,10 @@ class PagedStore {
   /// Page of a token's position, -1 when given back or not allocated.
   int32_t page(int slot, int page_index) const;
   const std::vector<int32_t>& pages(int slot) const { return at(slot).pages; }
+  /// Changes whenever pages(slot) does; no two tables ever have the same, and none has 0.
+  uint64_t table_version(int slot) const { return at(slot).version; }
+  /// Entries of pages(slot) that are -1.
+  int pages_given_back(int slot) const { return at(slot).n_given_back; }
   int free_pages() const { return static_cast<int>(free_.size()); }
 
   /// A token of a sequence that goes to the place of an earlier one.
@@ -75,10 +79,14 @@ class PagedStore {
     bool used = false;
     int length = 0;
     std::vector<int32_t> pages;
+    uint64_t version = 0;
+    int n_given_back = 0;
+    int gone_begin = 0, gone_end = 0;  // given back, all of them: drop begins behind
   };
 
   Slot& at(int slot);
   const Slot& at(int slot) const;
+  void touch(Slot& slot) { slot.version = ++last_version_; }
   int32_t allocate();
   void unref(int32_t page);
   Tensor pool(char* base, int layer) const;
@@ -98,6 +106,7 @@ class PagedStore {
   std::vector<int32_t> refs_;
   std::vector<int32_t> free_;
   std::vector<Slot> slots_;
+  uint64_t last_version_ = 0;
 };
 
 }  // namespace tandem::kv

@@ -7,13 +7,11 @@ namespace tandem::kv {
 ops::StepArrays Step::arrays() const {
   ops::StepArrays a{.n_seqs = n_seqs,
                     .n_rows = n_rows,
-                    .max_pages = max_pages,
                     .mask_words = mask_words,
                     .slot = slot.data(),
                     .row_begin = row_begin.data(),
                     .base = base.data(),
                     .pos = pos.data(),
-                    .page_table = page_table.data(),
                     .row_page = row_page.data(),
                     .row_in_page = row_in_page.data(),
                     .tree_mask = tree_mask.empty() ? nullptr : tree_mask.data()};

@@ -34,25 +34,24 @@ enum class Phase : uint8_t {
 /// One forward pass over a ragged batch, as attention sees it. See README.md beside this file.
 struct Step {
   Phase phase = Phase::extend;
-  int policy = 0;           // whose select runs in phase extend
-  int n_seqs = 0;           // B
-  int n_rows = 0;           // R
-  int max_pages = 0;        // columns of page_table
-  std::vector<int32_t> slot;            // [B]
-  std::vector<int32_t> row_begin;       // [B + 1]
-  std::vector<int32_t> base;            // [B] committed tokens before the step
-  std::vector<uint8_t> last_chunk;      // [B] a prompt ends with this step
-  std::vector<int32_t> pos;             // [R] RoPE position
-  std::vector<int32_t> page_table;      // [B, max_pages], -1 = no page
-  std::vector<int32_t> row_page;        // [R] page that takes the row's K and V
-  std::vector<int32_t> row_in_page;     // [R] token slot inside it
-  int mask_words = 0;                   // 0 for chains
-  std::vector<uint64_t> tree_mask;      // [R, mask_words]
+  int policy = 0;                    // whose select runs in phase extend
+  int n_seqs = 0;                    // B
+  int n_rows = 0;                    // R
+  std::vector<int32_t> slot;         // [B]
+  std::vector<int32_t> row_begin;    // [B + 1]
+  std::vector<int32_t> base;         // [B] committed tokens before the step
+  std::vector<uint8_t> last_chunk;   // [B] a prompt ends with this step
+  std::vector<int32_t> pos;          // [R] RoPE position
+  std::vector<int32_t> row_page;     // [R] page that takes the row's K and V
+  std::vector<int32_t> row_in_page;  // [R] token slot inside it
+  int mask_words = 0;                // 0 for chains
+  std::vector<uint64_t> tree_mask;   // [R, mask_words]
 
   int rows_of(int b) const {
     return row_begin[static_cast<size_t>(b) + 1] - row_begin[static_cast<size_t>(b)];
   }
   /// The arrays above, for kernels on the CPU; valid while the step is neither changed nor moved.
+  /// Page tables are the cache's.
   ops::StepArrays arrays() const;
 };
 

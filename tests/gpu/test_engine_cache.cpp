@@ -122,6 +122,48 @@ TEST_SUITE("gpu/decode/cache") {
     }
   }
 
+  TEST_CASE(
+      "page tables there equal the store's, whatever sequences join, leave, fork or roll back") {
+    const auto engine = make_engine(tiny_model("tiny-2m"), {.max_seqs = 5, .device = kGpu});
+    kv::Cache& cache = engine->cache();
+    cuda::Queue& queue = *cache.store().exec().queue;
+    PhiloxStream draw(5);
+    const auto below = [&](size_t n) {
+      return static_cast<int>(draw.below(static_cast<uint32_t>(n)));
+    };
+    std::vector<int> slots;
+    for (int i = 0; i < 200; ++i) {
+      CAPTURE(i);
+      const int what = below(4);
+      if (slots.empty() || (what == 0 && slots.size() < 5))
+        slots.push_back(what == 0 && !slots.empty() ? cache.fork(slots[0], 0) : cache.create());
+      else if (what == 1)
+        cache.truncate(slots.back(), below(static_cast<size_t>(cache.length(slots.back())) + 1));
+      else if (what == 2) {
+        cache.release(slots.front());
+        slots.erase(slots.begin());
+      }
+      std::vector<kv::SeqRows> rows;
+      for (const int slot : slots)
+        rows.push_back(
+            {slot, below(static_cast<size_t>(std::min(40, 513 - cache.length(slot)))), false});
+      if (rows.empty()) continue;
+      const kv::Step step = cache.begin(kv::Phase::extend, rows);
+      const ops::StepArrays arrays = cache.arrays(step);
+      std::vector<int32_t> table(rows.size() * static_cast<size_t>(arrays.max_pages)), want;
+      queue.copy_out(table.data(), arrays.page_table, table.size() * sizeof(int32_t));
+      queue.wait();
+      for (const int slot : slots)
+        for (int page = 0; page < arrays.max_pages; ++page)
+          want.push_back(cache.store().page(slot, page));
+      REQUIRE(table == want);
+      std::vector<int> kept;
+      for (int b = 0; b < step.n_seqs; ++b)
+        kept.push_back(below(static_cast<size_t>(step.rows_of(b)) + 1));
+      cache.commit(step, kept);
+    }
+  }
+
   TEST_CASE("f32: rows of trees equal the CPU's, and their committed paths go on alike") {
     double worst = 0;
     for (const Case& c : cases())

@@ -256,6 +256,25 @@ TEST_SUITE("gpu/kernels/page") {
     }
   }
 
+  TEST_CASE("set_pages writes the cells that it is told, and no other") {
+    for (const int n : {1, 255, 256, 1000}) {
+      CAPTURE(n);
+      std::vector<int32_t> table(2001, -1);
+      const DeviceBuffer device_table(table);
+      std::vector<PageChange> changes;
+      for (int i = 0; i < n; ++i) changes.push_back({2 * i + 1, 7 * i});
+      for (const PageChange& c : changes) table[static_cast<size_t>(c.cell)] = c.page;
+      const DeviceBuffer device_changes(changes);
+      const SetPagesParams p{.table = device_table.as<int32_t>(),
+                             .changes = device_changes.as<PageChange>(),
+                             .n_changes = n};
+      const cuda::Graph graph(queue(), [&] { cuda_table().set_pages(p, queue().stream()); });
+      CHECK(graph.nodes() == 1);
+      graph.launch(queue());
+      CHECK(device_table.vector<int32_t>() == table);
+    }
+  }
+
   TEST_CASE("move_tokens moves what the store moves, one token after another") {
     for (const auto& spec : kSpecs) {
       CAPTURE(spec.head_dim);

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/page/page_cuda.h"
+#include "kv/paged_store.h"
+
+namespace tandem::kv {
+
+/// The page tables of a step's sequences as kernels read them: a row for each place in the batch.
+/// They stay from step to step, so laying one out costs what has changed since, and a copy of them
+/// elsewhere follows by the changes alone.
+class PageTables {
+ public:
+  static size_t bytes(int max_seqs, int max_pages) {
+    return static_cast<size_t>(max_seqs) * static_cast<size_t>(max_pages) * sizeof(int32_t);
+  }
+  /// cells    [max_seqs, max_pages], of the caller; all become -1
+  PageTables(int32_t* cells, int max_seqs, int max_pages);
+
+  /// Makes row b the table of slots[b]; rows beyond stay as they are.
+  /// cost     for rows whose table is another than it was, their length
+  void lay_out(const PagedStore& store, std::span<const int32_t> slots);
+
+  /// [max_seqs, max_pages]; -1 = no page.
+  const int32_t* cells() const { return cells_; }
+  int max_pages() const { return max_pages_; }
+  /// Cells that the last lay_out has written, each once.
+  std::span<const PageChange> changes() const { return changes_; }
+
+ private:
+  struct Row {
+    uint64_t version = 0;  // of the store's table that it holds
+    size_t length = 0;     // cells beyond are -1
+  };
+  void update(int32_t* cells, Row& row, const std::vector<int32_t>& pages);
+
+  int32_t* cells_;
+  int max_pages_;
+  std::vector<Row> rows_;
+  std::vector<PageChange> changes_;
+};
+
+}  // namespace tandem::kv
