@@ -69,6 +69,7 @@ double gemm_gflops(cuda::Queue& queue) {
   plan.add("staging", ops::PackedWeights::staging_bytes(spec), {}, Lifetime::load);
   for (const char* name : {"x", "y"}) plan.add(name, operand, device);
   plan.add("workspace", ops::PackedWeights::workspace_bytes(spec, kSize), device);
+  if (plan.peak(device) > cuda::device_info(device.index).free_bytes) return 0;
   Arena arena(plan);
   ops::PackedWeights weights;
   {

@@ -20,6 +20,10 @@ int gpu_index(std::string_view device) {
   return index;
 }
 
+// Of a card's memory, at most what the driver and this process' own context take: not free, and
+// nobody else's.
+constexpr size_t kOwnContext = size_t{1} << 30;
+
 bool has_gpu_code(recipe::CacheKind kind) {
   return kind == recipe::CacheKind::full || kind == recipe::CacheKind::streaming;
 }
@@ -51,7 +55,9 @@ MemoryLimits memory_limits(const recipe::Run& run, Device device) {
                                                     : available_host_bytes() + resident_bytes()};
   if (device.kind != Device::Kind::cuda) return limits;
   limits.gpu = device;
-  limits.gpu_bytes = cuda::device_info(device.index).free_bytes;
+  const cuda::DeviceInfo info = cuda::device_info(device.index);
+  limits.gpu_free = limits.gpu_bytes = info.free_bytes;
+  limits.gpu_total = info.total_bytes;
   // A limit makes the card look smaller, never larger.
   if (run.gpu_memory_limit)
     limits.gpu_bytes = std::min(limits.gpu_bytes, static_cast<size_t>(run.gpu_memory_limit->value));
@@ -60,7 +66,18 @@ MemoryLimits memory_limits(const recipe::Run& run, Device device) {
 
 void MemoryLimits::check(const MemoryPlan& plan) const {
   plan.check_fits({}, host);
-  if (gpu.kind == Device::Kind::cuda) plan.check_fits(gpu, gpu_bytes);
+  if (gpu.kind != Device::Kind::cuda) return;
+  const size_t needed = plan.peak(gpu);
+  const bool others_hold_it =
+      gpu_bytes == gpu_free && needed > gpu_free && needed + kOwnContext <= gpu_total;
+  if (!others_hold_it) return plan.check_fits(gpu, gpu_bytes);
+  throw Error::make(ErrorKind::memory, gpu.name(),
+                    "needs {} ({}), {} of {} are free: other processes hold the rest",
+                    format_bytes(needed), plan.parts(gpu), format_bytes(gpu_free),
+                    format_bytes(gpu_total))
+      .hint(
+          "wait for them (nvidia-smi lists them), use another GPU with --device cuda:N, or lower "
+          "run.context or run.batch");
 }
 
 bool MemoryLimits::fits(const MemoryPlan& plan) const {

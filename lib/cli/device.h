@@ -14,8 +14,10 @@ struct MemoryLimits {
   size_t host = 0;
   Device gpu = {};  // the CPU where the run has none
   size_t gpu_bytes = 0;
+  size_t gpu_free = 0, gpu_total = 0;  // of the card, without a limit
 
-  /// errors   kind memory, as MemoryPlan::check_fits
+  /// errors   kind memory, as MemoryPlan::check_fits, or that other processes hold what the plan
+  /// needs
   void check(const MemoryPlan& plan) const;
   bool fits(const MemoryPlan& plan) const;
 };

@@ -15,9 +15,11 @@ namespace tandem::ops::cublaslt {
 namespace {
 
 void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw Error::make(ErrorKind::device, "cuBLASLt", "{}: {}", what,
-                      cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return;
+  const bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
+  throw Error::make(memory ? ErrorKind::memory : ErrorKind::device, "cuBLASLt", "{}: {}", what,
+                    cublasLtGetStatusString(status));
 }
 
 /// One a GPU for the whole process: they hold no workspace and may be used by several threads.

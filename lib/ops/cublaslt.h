@@ -4,7 +4,7 @@
 
 #include "ops/linear_choices.h"
 
-// What dense layers use of cuBLASLt. Errors: kind device, with the library's words.
+// What dense layers use of cuBLASLt. Errors: kind device, or memory, with the library's words.
 namespace tandem::ops::cublaslt {
 
 /// Of the library that this process has loaded.

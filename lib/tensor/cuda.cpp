@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/error.h"
+#include "tensor/cuda_error.h"
 #include "tensor/memory_plan.h"
 
 namespace tandem::cuda {
@@ -17,10 +17,7 @@ cudaStream_t as_stream(Stream s) { return static_cast<cudaStream_t>(s.handle); }
 
 [[noreturn]] void fail(cudaError_t code, const std::string& what) {
   (void)cudaGetLastError();  // clears what is not sticky
-  throw Error::make(ErrorKind::device, "cuda", "{}: {} ({}); last operation: {}", what,
-                    cudaGetErrorString(code), cudaGetErrorName(code), last_operation)
-      .hint("run again with TANDEM_CUDA_SYNC=1 to learn which operation failed; nvidia-smi tells whether "
-            "another process holds the GPU");
+  throw error_of(code, what, last_operation);
 }
 
 void check(cudaError_t code, const char* what) {
@@ -58,23 +55,29 @@ std::string why_none() {
 DeviceInfo device_info(int index) {
   cudaDeviceProp prop;
   check(cudaGetDeviceProperties(&prop, index), "cannot query the GPU");
-  check(cudaSetDevice(index), "cannot use the GPU");
+  use_device(index);
   DeviceInfo info{.name = prop.name, .multiprocessors = prop.multiProcessorCount};
   check(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "cannot query the GPU's memory");
   return info;
 }
 
 void* allocate(int device, size_t bytes) {
-  check(cudaSetDevice(device), "cannot use the GPU");
+  use_device(device);
   void* p = nullptr;
-  if (cudaMalloc(&p, bytes) != cudaSuccess) {
+  const cudaError_t code = cudaMalloc(&p, bytes);
+  if (code == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    size_t free_bytes = 0, total = 0;
-    (void)cudaMemGetInfo(&free_bytes, &total);
-    throw Error::make(ErrorKind::memory, "cuda:" + std::to_string(device),
-                      "cannot allocate {}, {} are free", format_bytes(bytes), format_bytes(free_bytes))
-        .hint("lower run.context or run.batch, or see with nvidia-smi who holds the GPU's memory");
+    size_t free_bytes = 0, total_bytes = 0;
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "cannot query the GPU's memory");
+    throw Error::make(ErrorKind::memory, Device{Device::Kind::cuda, device}.name(),
+                      "cannot allocate {}: {} of {} are free", format_bytes(bytes),
+                      format_bytes(free_bytes), format_bytes(total_bytes))
+        .hint(
+            "if the plan fitted, another process has taken memory since (nvidia-smi lists them): "
+            "wait for "
+            "it, use another GPU with --device cuda:N, or lower run.context or run.batch");
   }
+  check(code, "cannot allocate device memory");
   check(cudaMemset(p, 0, bytes), "cannot clear device memory");
   // Queues do not wait for the default stream: what they write must not be cleared afterwards.
   check(cudaStreamSynchronize(nullptr), "cannot clear device memory");
@@ -83,7 +86,11 @@ void* allocate(int device, size_t bytes) {
 
 void free_memory(void* p) noexcept { (void)cudaFree(p); }
 
-void use_device(int device) { check(cudaSetDevice(device), "cannot use the GPU"); }
+void use_device(int device) {
+  // The first time this makes a context, which a GPU that others hold refuses.
+  if (const cudaError_t code = cudaSetDevice(device); code != cudaSuccess) [[unlikely]]
+    fail(code, "cannot use " + Device{Device::Kind::cuda, device}.name());
+}
 
 PinnedRange::PinnedRange(void* data, size_t bytes) : data_(data) {
   check(cudaHostRegister(data, bytes, cudaHostRegisterDefault), "cannot pin host memory");
@@ -100,7 +107,7 @@ PinnedBuffer::PinnedBuffer(size_t bytes) : bytes_(bytes) {
 PinnedBuffer::~PinnedBuffer() { (void)cudaFreeHost(data_); }
 
 Queue::Queue(int device) : device_(device) {
-  check(cudaSetDevice(device), "cannot use the GPU");
+  use_device(device);
   cudaStream_t s = nullptr;
   check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cannot create a stream");
   handle_ = s;

@@ -24,16 +24,18 @@ struct DeviceInfo {
   int multiprocessors = 0;
   size_t total_bytes = 0, free_bytes = 0;
 };
-/// errors   kind device: no such GPU, or it does not answer
+/// errors   kind device: no such GPU, it does not answer, or another process has it to itself; kind
+/// memory:
+///          others leave no room even to ask
 DeviceInfo device_info(int index);
 
 /// Device memory, zero-filled.
-/// errors   kind memory when the GPU has no room (names free bytes), kind device
+/// errors   kind memory when the GPU has no room (names free and all bytes), kind device
 void* allocate(int device, size_t bytes);
 void free_memory(void* p) noexcept;
 
 /// Makes a GPU the one that this thread's calls of CUDA libraries and kernels mean.
-/// errors   kind device
+/// errors   kind device, memory as device_info
 void use_device(int device);
 
 /// Host memory that copies to and from a GPU at full speed and without a stall.
@@ -67,7 +69,7 @@ class PinnedRange {
 /// A stream of one GPU and the events on it.
 class Queue {
  public:
-  /// errors   kind device
+  /// errors   kind device, memory as device_info
   explicit Queue(int device);
   ~Queue();
   Queue(const Queue&) = delete;

@@ -53,15 +53,19 @@ std::vector<std::string> MemoryPlan::groups() const {
   return names;
 }
 
+std::string MemoryPlan::parts(Device device) const {
+  std::string text;
+  for (const std::string& group : groups())
+    if (const size_t bytes = group_bytes(group, device); bytes > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", group, format_bytes(bytes));
+  return text;
+}
+
 void MemoryPlan::check_fits(Device device, size_t limit_bytes) const {
   const size_t needed = peak(device);
   if (needed <= limit_bytes) return;
-  std::string parts;
-  for (const std::string& group : groups())
-    if (const size_t bytes = group_bytes(group, device); bytes > 0)
-      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", group, format_bytes(bytes));
   throw Error::make(ErrorKind::memory, device.name(), "needs {} ({}), {} available",
-                    format_bytes(needed), parts, format_bytes(limit_bytes))
+                    format_bytes(needed), parts(device), format_bytes(limit_bytes))
       .hint(std::string(
                 "lower run.context or run.batch, choose a smaller model or cache.kind: streaming, "
                 "or raise run.") +

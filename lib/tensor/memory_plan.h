@@ -38,6 +38,9 @@ class MemoryPlan {
   /// Names of groups, in order of first appearance.
   std::vector<std::string> groups() const;
 
+  /// What a device holds, by group: `weights 14.96 GiB, kv 12.00 GiB`.
+  std::string parts(Device device) const;
+
   /// errors   kind memory when the peak exceeds `limit_bytes`: lists the groups and what to lower
   void check_fits(Device device, size_t limit_bytes) const;
 

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "cli/device.h"
 #include "gpu/engine_pair.h"
@@ -66,6 +67,34 @@ TEST_SUITE("gpu/decode/errors") {
   TEST_CASE("a plan beyond the card is an error of kind memory") {
     const MemoryPlan plan = Engine::plan(files(), gpu_spec(int64_t{1} << 32));
     CHECK(error_of([&] { cli::memory_limits({}, kGpu).check(plan); }).kind() == ErrorKind::memory);
+  }
+
+  TEST_CASE("memory that others hold is missed before anything is allocated, or when it is") {
+    const decode::EngineSpec spec = gpu_spec(int64_t{1} << 18);
+    const MemoryPlan plan = Engine::plan(files(), spec);
+    const size_t needed = plan.peak(kGpu), before = cuda::device_info(0).free_bytes;
+    {
+      const std::unique_ptr<void, void (*)(void*)> held(cuda::allocate(0, before - needed / 2),
+                                                        [](void* p) { cuda::free_memory(p); });
+      const cli::MemoryLimits limits = cli::memory_limits({}, kGpu);
+      CHECK_FALSE(limits.fits(plan));
+      const Error planned = error_of([&] { limits.check(plan); });
+      CHECK(planned.kind() == ErrorKind::memory);
+      CHECK(planned.where() == "cuda:0");
+      CHECK(planned.message() ==
+            fmt::format("needs {} ({}), {} of {} are free: other processes hold the rest",
+                        format_bytes(needed), plan.parts(kGpu), format_bytes(limits.gpu_free),
+                        format_bytes(limits.gpu_total)));
+      CHECK(planned.hint_text().find("nvidia-smi") != std::string::npos);
+
+      const Error found = error_of([&] { Engine(files(), spec); });
+      CHECK(found.kind() == ErrorKind::memory);
+      CHECK(found.message().starts_with("cannot allocate "));
+      CHECK(found.message().ends_with(format_bytes(limits.gpu_total) + " are free"));
+    }
+    cli::memory_limits({}, kGpu).check(plan);
+    CHECK(cuda::device_info(0).free_bytes == before);
+    Engine(files(), spec);
   }
 
   TEST_CASE("an engine takes no more of the card than its plan says") {

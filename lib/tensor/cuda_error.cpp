@@ -1,0 +1,36 @@
+#include "tensor/cuda_error.h"
+
+#include <cuda_runtime.h>
+
+namespace tandem::cuda {
+
+Error error_of(int code, const std::string& what, const char* last) {
+  const auto error = static_cast<cudaError_t>(code);
+  switch (error) {
+    // At the first use of a GPU: a context is what another process may deny this one.
+    case cudaErrorDevicesUnavailable:
+      return Error::
+          make(ErrorKind::device, "cuda",
+               "{}: another process has the GPU to itself, or its compute mode is prohibited ({})",
+               what, cudaGetErrorName(error))
+              .hint(
+                  "nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi the processes: wait for "
+                  "them, or use "
+                  "another GPU with --device cuda:N, or --device cpu");
+    case cudaErrorMemoryAllocation:
+      return Error::make(ErrorKind::memory, "cuda", "{}: out of memory ({}); last operation: {}",
+                         what, cudaGetErrorName(error), last)
+          .hint(
+              "nvidia-smi shows which processes hold the GPU's memory: wait for them, use another "
+              "GPU "
+              "with --device cuda:N, or lower run.context or run.batch");
+    default:
+      return Error::make(ErrorKind::device, "cuda", "{}: {} ({}); last operation: {}", what,
+                         cudaGetErrorString(error), cudaGetErrorName(error), last)
+          .hint(
+              "run again with TANDEM_CUDA_SYNC=1 to learn which operation failed; nvidia-smi tells "
+              "whether another process holds the GPU");
+  }
+}
+
+}  // namespace tandem::cuda
