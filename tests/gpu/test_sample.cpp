@@ -309,6 +309,22 @@ TEST_SUITE("gpu/kernels/sample") {
       }
   }
 
+  // Few enough for compute-sanitizer, which takes its time over every access to shared memory.
+  TEST_CASE("every way to draw, from two rows of some blocks each") {
+    PhiloxStream stream(10);
+    for (const int vocab : {4097, 9000}) {
+      const Rows rows(2, vocab, 4);
+      CHECK(stats_on_gpu(rows).argmax == stats_on_cpu(rows).argmax);
+      for (const Settings& s :
+           {Settings{.temperature = 0}, Settings{.temperature = 0.7f},
+            Settings{.top_k = 50, .top_p = 0.9},
+            Settings{.temperature = 0.8f, .top_p = 0.8, .min_p = 0.02, .penalty = 1.3f}}) {
+        const Draw draw(s, rows, stream);
+        CHECK(draw_on_gpu(rows, draw).tokens == draw_on_cpu(rows, draw));
+      }
+    }
+  }
+
   TEST_CASE("any temperature: the division rounds as the CPU's") {
     PhiloxStream stream(5);
     const Rows rows(5, 32000, 6);
