@@ -55,19 +55,17 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
       arena_(plan(files_, spec_)),
       model_(files_.config, model_options(spec_), std::move(files_.source), arena_, on_load, exec_),
       cache_(cache_spec(spec_, files_.config), arena_, model_.rope(), exec_),
-      sampler_(sampler_bounds(spec_, files_.config), arena_, exec_) {
-  if (!exec_.on_gpu()) return;
-  for (const int64_t rows : ops::linear_row_counts(model_.options().max_rows)) model_.prepare(rows);
-  queue_->wait();
-}
+      sampler_(sampler_bounds(spec_, files_.config), arena_, exec_) {}
 
-kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences) {
+kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences, int64_t logit_rows) {
   std::vector<kv::SeqRows> rows;
   tokens_.clear();
   for (const SeqTokens& s : sequences) {
     rows.push_back({s.slot, static_cast<int>(s.tokens.size()), s.ends_prompt});
     tokens_.insert(tokens_.end(), s.tokens.begin(), s.tokens.end());
   }
+  model_.prepare(static_cast<int64_t>(tokens_.size()));
+  model_.prepare_logits(logit_rows);
   kv::Step step = cache_.begin(phase, rows);
   model_.forward(tokens_, step, cache_);
   cache_.commit(step);
@@ -99,7 +97,7 @@ void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_lo
       finished.push_back(next++);
       if (n > 0) last_rows.push_back(static_cast<int32_t>(rows) - 1);
     }
-    run(kv::Phase::prefill, chunk);
+    run(kv::Phase::prefill, chunk, on_logits ? static_cast<int64_t>(last_rows.size()) : 0);
     done += static_cast<int64_t>(rows);
     TANDEM_CHECK(last_rows.size() == finished.size(), "a sequence without tokens was prefilled");
     if (on_logits && !finished.empty()) on_logits(finished, model_.logits(last_rows));
@@ -109,7 +107,7 @@ void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_lo
 }
 
 Tensor Engine::extend(std::span<const SeqTokens> sequences) {
-  const kv::Step step = run(kv::Phase::extend, sequences);
+  const kv::Step step = run(kv::Phase::extend, sequences, static_cast<int64_t>(sequences.size()));
   std::vector<int32_t> last_rows;
   for (int b = 0; b < step.n_seqs; ++b)
     last_rows.push_back(step.row_begin[static_cast<size_t>(b) + 1] - 1);
@@ -130,6 +128,8 @@ void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
     decode_graphs_.clear();
     graph_spec_ = sampler_.spec();
   }
+  model_.prepare(n);
+  model_.prepare_logits(n);
   std::vector<kv::SeqRows> rows;
   for (const DrawSeq& s : sequences) rows.push_back({s.slot, 1, true});
   const kv::Step step = cache_.begin(kv::Phase::extend, rows);
@@ -157,12 +157,15 @@ Tensor Engine::on_host(const Tensor& t) {
 
 void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
                          const std::function<void(int, const Tensor&)>& visit) {
-  const kv::Step step = run(phase, sequences);
+  const int most = model_.options().max_logit_rows;
+  size_t n = 0;
+  for (const SeqTokens& s : sequences) n += s.tokens.size();
+  model_.prepare_logits(static_cast<int64_t>(n) % most);  // the last piece
+  const kv::Step step = run(phase, sequences, std::min(static_cast<int64_t>(n), int64_t{most}));
   std::vector<int32_t> rows;
   for (int begin = 0; begin < step.n_rows; begin += static_cast<int>(rows.size())) {
     rows.clear();
-    for (int r = begin; r < std::min(step.n_rows, begin + model_.options().max_logit_rows); ++r)
-      rows.push_back(r);
+    for (int r = begin; r < std::min(step.n_rows, begin + most); ++r) rows.push_back(r);
     visit(begin, on_host(model_.logits(rows)));
   }
 }

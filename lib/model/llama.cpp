@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "ops/elementwise.h"
+#include "ops/linear_choices.h"
 #include "ops/loading.h"
 
 namespace tandem::model {
@@ -176,28 +177,29 @@ Tensor Llama::head(const Tensor& rows) {
   return out;
 }
 
-void Llama::prepare(int64_t rows) {
-  if (!exec_.on_gpu()) return;
-  // Random numbers: products of zeros run at other clocks.
-  const Tensor normed = act(normed_, rows, config_.dim);
-  ops::fill_random_on_device(normed.raw(), options_.dtype, 0, 0, 0, normed.elements(), 1.0f,
-                             exec_.stream());
-  ops::fill_random_on_device(block_, options_.dtype, 0, 1, 0,
-                             static_cast<int64_t>(block_bytes(config_, options_) /
-                                                  dtype_bytes(options_.dtype)),
-                             1.0f, exec_.stream());
+void Llama::fill_random(const Tensor& t) {
+  ops::fill_random_on_device(t.raw(), t.dtype(), 0, 0, 0, t.elements(), 1.0f, exec_.stream());
+}
+
+void Llama::prepare_one(const Tensor& y, const Tensor& x,
+                        std::span<const ops::PackedWeights* const> alike,
+                        ops::Accumulate accumulate) {
+  poll(options_.interrupted);
+  fill_random(x);
+  ops::prepare_linear(y, x, alike, accumulate, workspace_, exec_.stream());
+}
+
+void Llama::prepare(int64_t wanted) {
+  // As many as a choice is for.
+  const int64_t rows = std::min<int64_t>(ops::rows_bucket(wanted), options_.max_rows);
+  if (!exec_.on_gpu() || rows == 0 || prepared_.contains(rows)) return;
   const auto alike = [&](ops::PackedWeights LayerWeights::*w) {
     std::vector<const ops::PackedWeights*> all;
     for (const LayerWeights& l : weights_.layers) all.push_back(&(l.*w));
     return all;
   };
-  const auto prepare_one = [&](const Tensor& y, const Tensor& x,
-                               std::span<const ops::PackedWeights* const> weights,
-                               ops::Accumulate accumulate) {
-    poll(options_.interrupted);
-    ops::prepare_linear(y, x, weights, accumulate, workspace_, exec_.stream());
-  };
   const Tensor x(residual_, DType::f32, {rows, config_.dim}, options_.device);
+  const Tensor normed = act(normed_, rows, config_.dim);
   const int64_t qkv_dim = config_.q_dim() + 2 * int64_t{config_.kv_dim()};
   const Tensor gate_up = act(block_, rows, 2 * int64_t{config_.ffn_dim});
   prepare_one(act(block_, rows, qkv_dim), normed, alike(&LayerWeights::qkv), ops::Accumulate::no);
@@ -205,10 +207,16 @@ void Llama::prepare(int64_t rows) {
   prepare_one(gate_up, normed, alike(&LayerWeights::gate_up), ops::Accumulate::no);
   prepare_one(x, act(block_ + gate_up.bytes(), rows, config_.ffn_dim), alike(&LayerWeights::w_down),
               ops::Accumulate::yes);
-  if (rows > options_.max_logit_rows) return;
+  prepared_.insert(rows);
+}
+
+void Llama::prepare_logits(int64_t wanted) {
+  const int64_t rows = std::min<int64_t>(ops::rows_bucket(wanted), options_.max_logit_rows);
+  if (!exec_.on_gpu() || rows == 0 || prepared_logits_.contains(rows)) return;
   const ops::PackedWeights* const lm_head[] = {&weights_.lm_head};
   prepare_one({logits_, DType::f32, {rows, config_.vocab_size}, options_.device},
               act(head_in_, rows, config_.dim), lm_head, ops::Accumulate::no);
+  prepared_logits_.insert(rows);
 }
 
 }  // namespace tandem::model

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 
 #include "kv/cache.h"
@@ -47,9 +48,11 @@ class Llama {
   Tensor logits(std::span<const int32_t> rows);
   /// Logits of all rows of the last forward, at most max_logit_rows; graphs may record it.
   Tensor all_logits() { return head({residual_, DType::f32, {n_rows_, config_.dim}, options_.device}); }
-  /// Chooses on a GPU how products of so many rows run (ops::prepare_linear); nothing on the CPU. Not
-  /// between a forward and its logits.
+  /// Chooses on a GPU how the products of a forward, or of logits, of so many rows run
+  /// (ops::prepare_linear), the first time that they come; nothing on the CPU. Not between a
+  /// forward and its logits.
   void prepare(int64_t rows);
+  void prepare_logits(int64_t rows);
 
   const ModelConfig& config() const { return config_; }
   const Options& options() const { return options_; }
@@ -63,6 +66,10 @@ class Llama {
   /// y = norm(x) W^T, in one pass where that pays.
   void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
   Tensor head(const Tensor& rows);
+  /// Random numbers: products of zeros run at other clocks.
+  void fill_random(const Tensor& t);
+  void prepare_one(const Tensor& y, const Tensor& x,
+                   std::span<const ops::PackedWeights* const> alike, ops::Accumulate accumulate);
   Tensor act(void* p, int64_t rows, int64_t cols) const {
     return {p, options_.dtype, {rows, cols}, options_.device};
   }
@@ -82,6 +89,7 @@ class Llama {
   float* head_rows_;            // [max_logit_rows, dim]
   float* logits_;               // [max_logit_rows, vocab]
   std::span<std::byte> workspace_;
+  std::set<int64_t> prepared_, prepared_logits_;  // numbers of rows
 };
 
 }  // namespace tandem::model

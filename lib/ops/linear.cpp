@@ -117,14 +117,6 @@ void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeig
   if (!weights.empty() && x.rows() > 0) linear_cuda::prepare(y, x, weights, add, workspace, stream);
 }
 
-std::vector<int64_t> linear_row_counts(int64_t max_rows) {
-  std::vector<int64_t> counts;
-  for (int64_t rows = 1; rows < max_rows; rows < kExactRows ? ++rows : rows *= 2)
-    counts.push_back(rows);
-  if (max_rows > 0) counts.push_back(max_rows);
-  return counts;
-}
-
 void forget_linear_choices() { linear_cuda::forget_choices(); }
 
 DType weight_dtype(DType compute, Device device) {

@@ -137,9 +137,6 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
 void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
                     Accumulate accumulate, std::span<std::byte> workspace, Stream stream);
 
-/// Row counts to prepare so that each up to `max_rows` has its choice.
-std::vector<int64_t> linear_row_counts(int64_t max_rows);
-
 /// Forgets the choices held in memory; the kept ones are read again when next needed.
 void forget_linear_choices();
 

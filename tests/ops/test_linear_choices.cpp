@@ -36,20 +36,6 @@ TEST_SUITE("ops/linear_choices") {
     CHECK(rows_bucket(4097) == 8192);
   }
 
-  TEST_CASE("the row counts to prepare cover every bucket up to the most") {
-    CHECK(linear_row_counts(0).empty());
-    CHECK(linear_row_counts(3) == std::vector<int64_t>{1, 2, 3});
-    for (const int64_t most : {1, 5, 16, 17, 32, 33, 100, 2048, 3000}) {
-      const std::vector<int64_t> counts = linear_row_counts(most);
-      CHECK(counts.back() == most);
-      for (int64_t rows = 1; rows <= most; ++rows) {
-        bool covered = false;
-        for (const int64_t c : counts) covered |= rows_bucket(c) == rows_bucket(rows);
-        CHECK(covered);
-      }
-    }
-  }
-
   TEST_CASE("what is kept is found again, also by another reader of the file") {
     const test::TemporaryFolder folder;
     const auto file = folder.path() / "new" / "linear.json";

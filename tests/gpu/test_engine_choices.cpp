@@ -1,0 +1,79 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "gpu/engine_pair.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+/// Choices of products begin anew in a folder of their own.
+class OwnChoices {
+ public:
+  OwnChoices() {
+    if (const char* folder = std::getenv(kName)) before_ = folder;
+    setenv(kName, folder_.path().c_str(), 1);
+    ops::forget_linear_choices();
+  }
+  ~OwnChoices() {
+    if (before_)
+      setenv(kName, before_->c_str(), 1);
+    else
+      unsetenv(kName);
+    ops::forget_linear_choices();
+  }
+  std::string text() const {
+    std::ifstream file(folder_.path() / "linear.json");
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  /// Numbers of rows that products were measured for.
+  std::set<int> rows() const {
+    std::set<int> rows;
+    const std::string all = text();
+    const std::regex pattern("rows=([0-9]+)");
+    for (std::sregex_iterator i(all.begin(), all.end(), pattern), end; i != end; ++i)
+      rows.insert(std::stoi((*i)[1]));
+    return rows;
+  }
+
+ private:
+  static constexpr const char* kName = "TANDEM_CACHE_DIR";
+  TemporaryFolder folder_;
+  std::optional<std::string> before_;
+};
+
+}  // namespace
+
+TEST_SUITE("gpu/decode/choices") {
+  TEST_CASE("products are measured for the numbers of rows that come, before they are first used") {
+    const OwnChoices choices;
+    std::vector<Row> logits[2];
+    std::string kept;
+    for (std::vector<Row>& rows : logits) {
+      const auto engine = make_engine(tiny_model("tiny-16m"),
+                                      {.compute = DType::bf16, .max_seqs = 12, .device = kGpu});
+      if (kept.empty()) CHECK(choices.rows().empty());
+      const Ids ids = random_ids(*engine, 20, 1), after = random_ids(*engine, 3, 2);
+      const int slot = engine->cache().create();
+      rows = {prefill(*engine, slot, ids)};
+      if (kept.empty()) CHECK(choices.rows() == std::set<int>{1, 32});
+      for (Row& row : extend_each(*engine, slot, after)) rows.push_back(std::move(row));
+      rows.push_back(extend(*engine, slot, after));
+      CHECK(choices.rows() == std::set<int>{1, 3, 32});
+      decode::GenerateSpec spec;
+      spec.max_tokens = 4;
+      generate(*engine, {request(ids), request(ids)}, spec);
+      CHECK(choices.rows() == std::set<int>{1, 2, 3, 32, 64});
+      if (kept.empty()) kept = choices.text();
+      CHECK(choices.text() == kept);
+      ops::forget_linear_choices();
+    }
+    CHECK(same(logits[0], logits[1]));  // what was measured first served the first run too
+  }
+}
