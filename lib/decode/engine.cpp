@@ -35,7 +35,8 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
 }  // namespace
 
 MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
-  if (spec.device.kind == Device::Kind::cpu) ops::warm_up_linear(ops::weight_dtype(spec.compute));
+  // The program's own line below counts what that loads: on a GPU the driver and cuBLASLt.
+  ops::warm_up_linear(ops::weight_dtype(spec.compute, spec.device), spec.device);
   MemoryPlan plan;
   plan.add("process/program and tokenizer", resident_bytes());
   model::Llama::plan(files.config, model_options(spec), plan);

@@ -119,6 +119,10 @@ void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeig
 
 void forget_linear_choices() { linear_cuda::forget_choices(); }
 
+bool warm_up_linear(DType dtype, Device device) {
+  return on_gpu(device) ? linear_cuda::warm_up(dtype, device.index) : linear_cpu::warm_up(dtype);
+}
+
 DType weight_dtype(DType compute, Device device) {
   const bool native = on_gpu(device) || isa_in_use() >= Isa::avx512_bf16;
   return compute == DType::bf16 && !native ? DType::f32 : compute;

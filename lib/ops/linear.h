@@ -140,10 +140,12 @@ void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeig
 /// Forgets the choices held in memory; the kept ones are read again when next needed.
 void forget_linear_choices();
 
-/// Runs one small product, so that the library's code and threads are in memory, where a plan made
-/// afterwards counts them with the program. Only the first call for a dtype and a number of threads
+/// Brings a library's code and threads into memory, where a plan made afterwards counts them with
+/// the program: on the CPU by one small product, on a GPU by its driver and a question to cuBLASLt,
+/// which takes no memory there. Only the first call for a dtype and a number of threads, or a GPU,
 /// does, and returns true.
-bool warm_up_linear(DType dtype);
+/// errors   kind device, memory as cuda::device_info
+bool warm_up_linear(DType dtype, Device device = {});
 
 /// dtype that weights get for a wanted compute dtype: on a CPU bf16 needs AVX512-BF16, since oneDNN
 /// refuses or unpacks bf16 elsewhere.

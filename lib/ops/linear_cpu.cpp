@@ -207,9 +207,7 @@ void run(const Tensor& y, const Tensor& x, CpuLinear& s, bool accumulate,
   }
 }
 
-}  // namespace linear_cpu
-
-bool warm_up_linear(DType dtype) {
+bool warm_up(DType dtype) {
   static std::set<std::pair<DType, int>> done;
   if (!done.insert({dtype, max_threads()}).second) return false;
   constexpr int64_t kSize = 64;
@@ -233,5 +231,7 @@ bool warm_up_linear(DType dtype) {
   linear(y, x, weights, Accumulate::no, {workspace, plan.find("workspace")->bytes}, {});
   return true;
 }
+
+}  // namespace linear_cpu
 
 }  // namespace tandem::ops

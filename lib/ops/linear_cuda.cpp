@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
 
 #include "base/check.h"
@@ -368,6 +369,14 @@ void forget_choices() {
   Choices& all = choices();
   const std::scoped_lock lock(all.mutex);
   all.forget();
+}
+
+bool warm_up(DType dtype, int device) {
+  static std::set<std::pair<DType, int>> done;
+  if (done.contains({dtype, device})) return false;
+  (void)library_candidates({.rows = 64, .out = 64, .in = 64, .dtype = dtype}, device, 1);
+  done.insert({dtype, device});
+  return true;
 }
 
 }  // namespace linear_cuda

@@ -36,6 +36,7 @@ void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, b
   fail();
 }
 void forget_choices() {}
+bool warm_up(DType, int) { fail(); }
 
 }  // namespace linear_cuda
 

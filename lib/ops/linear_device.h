@@ -26,6 +26,7 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
 size_t bytes(const CpuLinear& w);
 void run(const Tensor& y, const Tensor& x, CpuLinear& w, bool accumulate,
          std::span<std::byte> workspace);
+bool warm_up(DType dtype);
 
 }  // namespace linear_cpu
 
@@ -49,6 +50,7 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
 void prepare(const Tensor& y, const Tensor& x, std::span<CudaLinear* const> alike, bool accumulate,
              std::span<std::byte> workspace, Stream stream);
 void forget_choices();
+bool warm_up(DType dtype, int device);
 
 }  // namespace linear_cuda
 
