@@ -79,8 +79,9 @@ __global__ void __launch_bounds__(kThreads) move_tokens(const MoveTokensParams p
   }
 }
 
+// Releases nothing early: kernels that begin ahead of the one before them may read page tables.
 __global__ void __launch_bounds__(kThreads) set_pages(const SetPagesParams p) {
-  cuda::start_after_previous();
+  cuda::wait_for_previous();
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i < p.n_changes) p.table[p.changes[i].cell] = p.changes[i].page;
 }
