@@ -1,5 +1,5 @@
 #pragma once
-// An attention case in device memory, run by the kernel of few rows.
+// An attention case in device memory, run by the kernels of few rows and of many.
 #include <algorithm>
 
 #include "gpu/device_buffer.h"
@@ -89,6 +89,12 @@ class AttentionOnDevice {
     return wide;
   }
   std::vector<float> lse() const { return lse_.vector<float>(); }
+  /// By a kernel of many rows.
+  void run_many(void (*kernel)(const AttentionParams&, const AttentionRows&,
+                               Stream) = cuda_table().attention_many_rows) const {
+    kernel(params_, {n_rows_, max_rows_, max_tokens_}, queue().stream());
+    cuda::launched("attention_many_rows", queue().stream());
+  }
 
  private:
   struct Ints {
@@ -110,5 +116,44 @@ class AttentionOnDevice {
   DeviceBuffer q_, k_, v_, table_, begins_, bases_, pos_, mask_, out_, lse_;
   int max_rows_, max_tokens_;
 };
+
+/// Keys of the longest sequence.
+inline int keys_of(const AttentionSpec& s) {
+  int n = 0;
+  for (const SeqShape& q : s.seqs) n = std::max(n, q.base + q.rows);
+  return n;
+}
+
+/// Compares with attention_ref, whose parameters may differ from the case's.
+inline void compare(const AttentionOnDevice& got, AttentionCase& want,
+                    const AttentionParams& reference) {
+  const AttentionSpec& spec = want.spec();
+  const Tolerance tol = tolerance(spec, keys_of(spec));
+  const size_t heads = static_cast<size_t>(spec.group * spec.kv_heads),
+               d = static_cast<size_t>(spec.d);
+  const std::vector<float> out = got.out(), lse = got.lse();
+  for (int row : rows_to_check(spec)) {
+    attention_ref(reference, {row, row + 1});
+    for (size_t at = static_cast<size_t>(row) * heads; at < (static_cast<size_t>(row) + 1) * heads;
+         ++at) {
+      const float a = lse[at], b = want.lse()[at];
+      INFO(spec.text(), " row ", row, " head ", at % heads, " lse ", a, " expected ", b);
+      REQUIRE((a == b || std::abs(a - b) <= tol.lse));  // equal: both -inf
+      double worst = 0;
+      size_t where = 0;
+      for (size_t c = 0; c < d; ++c) {
+        const double error = std::abs(double{out[at * d + c]} - want.out(at * d + c));
+        if (error <= worst) continue;
+        worst = error;  // a NaN stays
+        where = c;
+        if (std::isnan(error)) break;
+      }
+      INFO("column ", where, " is ", out[at * d + where], " expected ", want.out(at * d + where));
+      REQUIRE(worst <= tol.out);
+    }
+  }
+  for (size_t i = 0; i < out.size(); ++i)  // rows outside the sample were written too
+    if (!(std::abs(out[i]) <= 1.0f)) FAIL(spec.text(), " value ", i, " is ", out[i]);
+}
 
 }  // namespace tandem::test

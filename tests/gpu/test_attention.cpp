@@ -11,39 +11,6 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-/// Compares with attention_ref, whose parameters may differ from the case's.
-void compare(const AttentionOnDevice& got, AttentionCase& want, const AttentionParams& reference) {
-  const AttentionSpec& spec = want.spec();
-  int n_keys = 0;
-  for (const SeqShape& q : spec.seqs) n_keys = std::max(n_keys, q.base + q.rows);
-  const Tolerance tol = tolerance(spec, n_keys);
-  const size_t heads = static_cast<size_t>(spec.group * spec.kv_heads),
-               d = static_cast<size_t>(spec.d);
-  const std::vector<float> out = got.out(), lse = got.lse();
-  for (int row : rows_to_check(spec)) {
-    attention_ref(reference, {row, row + 1});
-    for (size_t at = static_cast<size_t>(row) * heads; at < (static_cast<size_t>(row) + 1) * heads;
-         ++at) {
-      const float a = lse[at], b = want.lse()[at];
-      INFO(spec.text(), " row ", row, " head ", at % heads, " lse ", a, " expected ", b);
-      REQUIRE((b == -kInf ? a == -kInf : std::abs(a - b) <= tol.lse));
-      double worst = 0;
-      size_t where = 0;
-      for (size_t c = 0; c < d; ++c) {
-        const double error = std::abs(double{out[at * d + c]} - want.out(at * d + c));
-        if (error <= worst) continue;
-        worst = error;  // a NaN stays
-        where = c;
-        if (std::isnan(error)) break;
-      }
-      INFO("column ", where, " is ", out[at * d + where], " expected ", want.out(at * d + where));
-      REQUIRE(worst <= tol.out);
-    }
-  }
-  for (size_t i = 0; i < out.size(); ++i)  // rows outside the sample were written too
-    if (!(std::abs(out[i]) <= 1.0f)) FAIL(spec.text(), " value ", i, " is ", out[i]);
-}
-
 void check_against_reference(const AttentionSpec& spec) {
   AttentionCase c(spec);
   const AttentionOnDevice device(c);

@@ -3,8 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "gpu/device_buffer.h"
-#include "kernels/attention_case.h"
+#include "gpu/attention_on_device.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -13,123 +12,20 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-using Launcher = void (*)(const AttentionParams&, const AttentionRows&, Stream);
-
-/// Copies of a case's arrays on the GPU, and calls over them.
-class PrefillOnDevice {
- public:
-  explicit PrefillOnDevice(AttentionCase& c)
-      : host_(c.params()),
-        rows_(static_cast<size_t>(c.n_rows())),
-        q_(host_.q, rows_ * c.row_values() * dtype_bytes(host_.dtype)),
-        k_(host_.k_pool, pool_bytes()),
-        v_(host_.v_pool, pool_bytes()),
-        table_(host_.page_table, seqs() * static_cast<size_t>(host_.max_pages) * 4),
-        begins_(host_.row_begin, (seqs() + 1) * 4),
-        bases_(host_.base, seqs() * 4),
-        pos_(host_.pos, host_.pos == nullptr ? 0 : rows_ * 4),
-        mask_(host_.tree_mask,
-              host_.tree_mask == nullptr ? 0 : rows_ * static_cast<size_t>(host_.mask_words) * 8),
-        out_(rows_ * c.row_values() * dtype_bytes(host_.out_dtype)),
-        lse_(rows_ * static_cast<size_t>(host_.n_heads) * 4),
-        params(host_) {
-    bounds = {c.n_rows(), 0, 0};
-    for (size_t s = 0; s < seqs(); ++s) {
-      const int n = host_.row_begin[s + 1] - host_.row_begin[s];
-      bounds.max_rows_a_seq = std::max(bounds.max_rows_a_seq, n);
-      bounds.max_tokens = std::max(bounds.max_tokens, host_.base[s] + n);
-    }
-    params.q = q_.raw();
-    params.k_pool = k_.raw();
-    params.v_pool = v_.raw();
-    params.page_table = table_.as<int32_t>();
-    params.row_begin = begins_.as<int32_t>();
-    params.base = bases_.as<int32_t>();
-    if (host_.pos != nullptr) params.pos = pos_.as<int32_t>();
-    if (host_.tree_mask != nullptr) params.tree_mask = mask_.as<uint64_t>();
-    params.out = out_.raw();
-    params.lse = lse_.as<float>();
-  }
-
-  void run(Launcher launch = cuda_table().attention_many_rows) const {
-    launch(params, bounds, queue().stream());
-    cuda::launched("attention_many_rows", queue().stream());
-  }
-  void set_base(const std::vector<int32_t>& base) const {
-    queue().copy_in(bases_.raw(), base.data(), base.size() * 4);
-  }
-  std::vector<unsigned char> out_bytes() const { return out_.vector<unsigned char>(); }
-  std::vector<float> lse() const { return lse_.vector<float>(); }
-  std::vector<float> out() const {
-    if (host_.out_dtype == DType::f32) return out_.vector<float>();
-    std::vector<float> wide;
-    for (const bf16 x : out_.vector<bf16>()) wide.push_back(to_float(x));
-    return wide;
-  }
-
- private:
-  size_t seqs() const { return static_cast<size_t>(host_.n_seqs); }
-  size_t pool_bytes() const {
-    return seqs() * static_cast<size_t>(host_.max_pages) * static_cast<size_t>(host_.n_kv_heads) *
-           kPageTokens * static_cast<size_t>(host_.head_dim) * dtype_bytes(host_.dtype);
-  }
-
-  AttentionParams host_;
-  size_t rows_;
-  DeviceBuffer q_, k_, v_, table_, begins_, bases_, pos_, mask_, out_, lse_;
-
- public:
-  AttentionParams params;  // over device memory
-  AttentionRows bounds;
-};
-
-int keys_of(const AttentionSpec& s) {
-  int n = 0;
-  for (const SeqShape& q : s.seqs) n = std::max(n, q.base + q.rows);
-  return n;
-}
-
-/// Compares sampled rows with attention_ref, whose parameters may differ from the case's.
-void compare(const PrefillOnDevice& got, AttentionCase& want, const AttentionParams& reference) {
-  const AttentionSpec& spec = want.spec();
-  const Tolerance tol = tolerance(spec, keys_of(spec));
-  const size_t heads = static_cast<size_t>(spec.group * spec.kv_heads),
-               d = static_cast<size_t>(spec.d);
-  const std::vector<float> out = got.out(), lse = got.lse();
-  for (const int row : rows_to_check(spec)) {
-    attention_ref(reference, {row, row + 1});
-    for (size_t at = static_cast<size_t>(row) * heads; at < (static_cast<size_t>(row) + 1) * heads;
-         ++at) {
-      const float a = lse[at], b = want.lse()[at];
-      INFO(spec.text(), " row ", row, " head ", at % heads, " lse ", a, " expected ", b);
-      REQUIRE((b == -kInf ? a == -kInf : std::abs(a - b) <= tol.lse));
-      for (size_t c = 0; c < d; ++c) {
-        const bool close = std::abs(double{out[at * d + c]} - want.out(at * d + c)) <= tol.out;
-        if (close) continue;
-        INFO("column ", c, " is ", out[at * d + c], " expected ", want.out(at * d + c));
-        REQUIRE(close);
-      }
-    }
-  }
-  for (size_t i = 0; i < out.size(); ++i)  // rows outside the sample were written too
-    if (!(std::abs(out[i]) <= 1.0f)) FAIL(spec.text(), " value ", i, " is ", out[i]);
-}
-
 void check_against_reference(const AttentionSpec& spec) {
   AttentionCase c(spec);
-  const PrefillOnDevice device(c);
-  device.run();
+  const AttentionOnDevice device(c);
+  device.run_many();
   compare(device, c, c.params());
 }
 
 /// Every element of the Hopper body beside the portable one's, which the reference has checked.
 void check_against_portable(const AttentionSpec& spec, int max_tokens) {
   AttentionCase c(spec);
-  PrefillOnDevice device(c);
-  device.bounds.max_tokens = std::max(device.bounds.max_tokens, max_tokens);
-  device.run(attention_many_rows_portable_cuda);
+  const AttentionOnDevice device(c, 0, max_tokens);
+  device.run_many(attention_many_rows_portable_cuda);
   const std::vector<float> want = device.out(), want_lse = device.lse();
-  device.run();
+  device.run_many();
   const std::vector<float> got = device.out(), got_lse = device.lse();
   const Tolerance tol = tolerance(spec, keys_of(spec));
   double worst = 0, worst_lse = 0;
@@ -232,8 +128,8 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
         check_against_reference(s);
         s.key_lo = 5000;  // nobody sees anything
         AttentionCase c(s);
-        const PrefillOnDevice device(c);
-        device.run();
+        const AttentionOnDevice device(c);
+        device.run_many();
         const std::vector<float> lse = device.lse(), out = device.out();
         CHECK(std::all_of(lse.begin(), lse.end(), [](float x) { return x == -kInf; }));
         CHECK(std::all_of(out.begin(), out.end(), [](float x) { return x == 0.0f; }));
@@ -245,17 +141,17 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
       AttentionSpec s{.d = d, .group = 2, .kv_heads = 2, .dtype = DType::bf16};
       s.seqs = {{900, 40}, {70, 1}, {300, 4}};
       AttentionCase c(s);
-      PrefillOnDevice device(c);
+      AttentionOnDevice device(c);
       const std::vector<int32_t> key_lo = {130, 0, 302};
       const DeviceBuffer own(key_lo);
-      device.params.seq_key_lo = own.as<int32_t>();
-      device.run();
+      device.params().seq_key_lo = own.as<int32_t>();
+      device.run_many();
       AttentionParams reference = c.params();
       reference.seq_key_lo = key_lo.data();
       compare(device, c, reference);
       const auto with_lse = device.out_bytes();
-      device.params.lse = nullptr;
-      device.run();
+      device.params().lse = nullptr;
+      device.run_many();
       CHECK(device.out_bytes() == with_lse);
     }
   }
@@ -266,12 +162,12 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
       s.out_dtype = DType::bf16;
       s.seqs = {{1500, 300}, {0, 1111}};
       AttentionCase c(s);
-      const PrefillOnDevice device(c);
-      device.run();
+      const AttentionOnDevice device(c);
+      device.run_many();
       const auto first = device.out_bytes();
       const auto first_lse = device.lse();
       for (int i = 0; i < 20; ++i) {
-        device.run();
+        device.run_many();
         REQUIRE(device.out_bytes() == first);
         REQUIRE(device.lse() == first_lse);
       }
@@ -289,15 +185,15 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
             s.sinks = 3;
             s.seqs = {{0, 700}};
             AttentionCase whole(s);
-            const PrefillOnDevice all(whole);
-            all.run();
+            const AttentionOnDevice all(whole);
+            all.run_many();
             const auto want = all.out_bytes();
             const size_t row_bytes = whole.row_values() * dtype_bytes(dtype);
             for (const SeqShape chunk : {SeqShape{0, 129}, {129, 1}, {130, 70}, {200, 500}}) {
               s.seqs = {chunk, {10, 100}};
               AttentionCase part(s);
-              const PrefillOnDevice device(part);
-              device.run();
+              const AttentionOnDevice device(part);
+              device.run_many();
               const auto got = device.out_bytes();
               CAPTURE(s.text());
               const auto n = static_cast<ptrdiff_t>(static_cast<size_t>(chunk.rows) * row_bytes);
@@ -312,8 +208,8 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
       AttentionSpec s{.d = d, .group = 4, .kv_heads = 2, .dtype = DType::bf16};
       s.seqs = {{1400, 90}, {700, 40}};
       AttentionCase c(s);
-      const PrefillOnDevice device(c);
-      const cuda::Graph graph(queue(), [&] { device.run(); });
+      AttentionOnDevice device(c);
+      const cuda::Graph graph(queue(), [&] { device.run_many(); });
       for (const std::vector<int32_t>& base :
            {std::vector<int32_t>{0, 0}, {1, 63}, {511, 1}, {1400, 700}}) {
         device.set_base(base);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "gpu/device_buffer.h"
+#include "kernels/elementwise_case.h"
 #include "kernels/rope_case.h"
 
 using namespace tandem;
@@ -8,10 +9,7 @@ using namespace tandem::test;
 
 namespace {
 
-constexpr DType kActs[] = {DType::f32, DType::bf16};
 constexpr int kWidths[] = {1, 2, 7, 15, 16, 17, 64, 65, 127, 192, 1009, 4096};
-// Below this the quick exponential's reciprocal may lose bits, and the CPU's store flushes to zero.
-constexpr double kTiny = 0x1p-126;
 
 void launched(const char* operation) { cuda::launched(operation, queue().stream()); }
 
@@ -25,35 +23,17 @@ TEST_SUITE("gpu/kernels/rms_norm") {
           CAPTURE(dtype_name(act));
           CAPTURE(dim);
           CAPTURE(offset);
-          constexpr int kRows = 3;
-          const auto n = static_cast<size_t>(kRows * dim);
-          PhiloxStream stream(1, static_cast<uint32_t>(dim));
-          Buffer<float> x(n, offset), weight(static_cast<size_t>(dim), offset);
-          fill(x, stream, 3.0f);
-          fill(weight, stream, 2.0f);
-          ActBuffer got(act, n, offset), want(act, n);
-          RmsNormParams p{.out = want.data(),
-                          .x = x.data(),
-                          .weight = weight.data(),
-                          .n_rows = kRows,
-                          .dim = dim,
-                          .eps = 1e-5f,
-                          .act = act};
-          rms_norm_ref(p, {0, kRows});
-          const DeviceBuffer out = on_device(got), device_x = on_device(x),
-                             device_weight = on_device(weight);
+          RmsNormCase c(act, dim, offset);
+          ActBuffer got(act, c.want.size(), offset);
+          RmsNormParams p = c.params(got);
+          const DeviceBuffer out = on_device(got), x = on_device(c.x), weight = on_device(c.weight);
           p.out = out.raw();
-          p.x = device_x.as<float>();
-          p.weight = device_weight.as<float>();
+          p.x = x.as<float>();
+          p.weight = weight.as<float>();
           cuda_table().rms_norm(p, queue().stream());
           launched("rms_norm");
           read_back(out, got);
-          // As on the CPU: a sum in at least four chains, the root halves its error, four more
-          // operations.
-          const double relative = spacing(act) + (dim / 16.0 + 4) * spacing(DType::f32);
-          REQUIRE_CLOSE(got, want, ([&](size_t i) {
-                          return relative * std::abs(double{want.get(i)}) + kTiny;
-                        }));
+          c.require_close(got);
         }
   }
 
@@ -102,28 +82,16 @@ TEST_SUITE("gpu/kernels/silu_mul") {
           CAPTURE(dtype_name(act));
           CAPTURE(width);
           CAPTURE(offset);
-          constexpr int kRows = 2;
-          const auto n = static_cast<size_t>(kRows * width);
-          PhiloxStream stream(3, static_cast<uint32_t>(width));
-          ActBuffer gate_up(act, 2 * n, offset), got(act, n, offset), want(act, n);
-          fill(gate_up, stream, 20.0f);
-          SiluMulParams p{.out = want.data(),
-                          .gate_up = gate_up.data(),
-                          .n_rows = kRows,
-                          .ffn_dim = width,
-                          .act = act};
-          silu_mul_ref(p, {0, kRows});
-          const DeviceBuffer out = on_device(got), device_gate_up = on_device(gate_up);
+          SiluMulCase c(act, width, offset);
+          ActBuffer got(act, c.want.size(), offset);
+          SiluMulParams p = c.params(got);
+          const DeviceBuffer out = on_device(got), gate_up = on_device(c.gate_up);
           p.out = out.raw();
-          p.gate_up = device_gate_up.raw();
+          p.gate_up = gate_up.raw();
           cuda_table().silu_mul(p, queue().stream());
           launched("silu_mul");
           read_back(out, got);
-          // As on the CPU: exp is within one spacing, its argument exact; sum, quotient, product.
-          const double relative = spacing(act) + 4 * spacing(DType::f32);
-          REQUIRE_CLOSE(got, want, ([&](size_t i) {
-                          return relative * std::abs(double{want.get(i)}) + kTiny;
-                        }));
+          c.require_close(got);
         }
   }
 
@@ -152,11 +120,9 @@ TEST_SUITE("gpu/kernels/silu_mul") {
       CHECK(got.get(1) == 0.0f);
       CHECK(got.get(5) == 0.0f);
       CHECK(got.get(8) == 400.0f);
-      const double relative = spacing(act) + 4 * spacing(DType::f32);
       for (size_t i = 2; i < kN; ++i) {
         CAPTURE(gates[i]);
-        CHECK(std::abs(double{got.get(i)} - want.get(i)) <=
-              relative * std::abs(double{want.get(i)}) + kTiny);
+        CHECK(std::abs(double{got.get(i)} - want.get(i)) <= silu_tolerance(act, want.get(i)));
       }
     }
   }

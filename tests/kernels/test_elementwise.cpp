@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/elementwise_case.h"
 #include "kernels/rope_case.h"
 #include "kernels/variants.h"
 
@@ -9,10 +10,7 @@ using namespace tandem::test;
 
 namespace {
 
-constexpr DType kActs[] = {DType::f32, DType::bf16};
 constexpr int kWidths[] = {1, 2, 7, 15, 16, 17, 31, 63, 64, 65, 127, 1009, 4096};
-// Below this a bf16 store may flush to zero, where the instruction does so.
-constexpr double kTiny = 0x1p-126;
 
 }  // namespace
 
@@ -26,24 +24,10 @@ TEST_SUITE("kernels/rms_norm") {
             CAPTURE(dtype_name(act));
             CAPTURE(dim);
             CAPTURE(offset);
-            constexpr int kRows = 3;
-            const auto n = static_cast<size_t>(kRows * dim);
-            PhiloxStream stream(1, static_cast<uint32_t>(dim));
-            Buffer<float> x(n, offset), weight(static_cast<size_t>(dim), offset);
-            fill(x, stream, 3.0f);
-            fill(weight, stream, 2.0f);
-            ActBuffer got(act, n, offset), want(act, n);
-            RmsNormParams p{.out = got.data(), .x = x.data(), .weight = weight.data(),
-                            .n_rows = kRows, .dim = dim, .eps = 1e-5f, .act = act};
-            cpu_table(isa).rms_norm(p, {0, kRows});
-            p.out = want.data();
-            rms_norm_ref(p, {0, kRows});
-            // A sum in at least four chains has dim/4 half-spacings of error, the root halves it;
-            // four more operations follow, and the result is rounded to act.
-            const double relative = spacing(act) + (dim / 16.0 + 4) * spacing(DType::f32);
-            REQUIRE_CLOSE(got, want, ([&](size_t i) {
-                            return relative * std::abs(double{want.get(i)}) + kTiny;
-                          }));
+            RmsNormCase c(act, dim, offset);
+            ActBuffer got(act, c.want.size(), offset);
+            cpu_table(isa).rms_norm(c.params(got), {0, c.kRows});
+            c.require_close(got);
           }
   }
 
@@ -75,21 +59,10 @@ TEST_SUITE("kernels/silu_mul") {
             CAPTURE(dtype_name(act));
             CAPTURE(width);
             CAPTURE(offset);
-            constexpr int kRows = 2;
-            const auto n = static_cast<size_t>(kRows * width);
-            PhiloxStream stream(3, static_cast<uint32_t>(width));
-            ActBuffer gate_up(act, 2 * n, offset), got(act, n, offset), want(act, n);
-            fill(gate_up, stream, 20.0f);
-            SiluMulParams p{.out = got.data(), .gate_up = gate_up.data(), .n_rows = kRows,
-                            .ffn_dim = width, .act = act};
-            cpu_table(isa).silu_mul(p, {0, kRows});
-            p.out = want.data();
-            silu_mul_ref(p, {0, kRows});
-            // exp is within 1.2e-7 (one spacing), its argument exact; sum, quotient, product.
-            const double relative = spacing(act) + 4 * spacing(DType::f32);
-            REQUIRE_CLOSE(got, want, ([&](size_t i) {
-                            return relative * std::abs(double{want.get(i)}) + kTiny;
-                          }));
+            SiluMulCase c(act, width, offset);
+            ActBuffer got(act, c.want.size(), offset);
+            cpu_table(isa).silu_mul(c.params(got), {0, c.kRows});
+            c.require_close(got);
           }
   }
 
