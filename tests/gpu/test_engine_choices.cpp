@@ -65,7 +65,7 @@ TEST_SUITE("gpu/decode/choices") {
       if (kept.empty()) CHECK(choices.rows() == std::set<int>{1, 32});
       for (Row& row : extend_each(*engine, slot, after)) rows.push_back(std::move(row));
       rows.push_back(extend(*engine, slot, after));
-      CHECK(choices.rows() == std::set<int>{1, 3, 32});
+      if (kept.empty()) CHECK(choices.rows() == std::set<int>{1, 3, 32});
       decode::GenerateSpec spec;
       spec.max_tokens = 4;
       generate(*engine, {request(ids), request(ids)}, spec);
