@@ -113,7 +113,8 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
       tables_(static_cast<int32_t*>(arena.take(kTables)), spec.max_seqs, store_.spec().max_pages),
       rope_(rope),
       policy_of_(static_cast<size_t>(spec.max_seqs)),
-      workspace_(arena.take("workspace/attention")),
+      workspace_(ops::attention_workspace(spec.device, attention_bounds(spec),
+                                          arena.take("workspace/attention"))),
       usage_(spec.policies.size()) {
   Needs needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {

@@ -6,6 +6,7 @@
 #include "kv/device_step.h"
 #include "kv/list_attention.h"
 #include "kv/policy.h"
+#include "ops/attention.h"
 #include "ops/rope_table.h"
 
 namespace tandem::kv {
@@ -98,7 +99,7 @@ class Cache {
   const ops::RopeTable& rope_;
   std::vector<std::unique_ptr<Policy>> policies_;
   std::vector<int> policy_of_;  // by slot
-  void* workspace_;
+  ops::AttentionWorkspace workspace_;
   // When a policy's plans have several sources:
   float* partial_o_ = nullptr;    // [sources, max_rows, n_heads, head_dim]
   float* partial_lse_ = nullptr;  // [sources, max_rows, n_heads]

@@ -24,22 +24,22 @@ AttentionFewRowsBounds few_rows_bounds(const AttentionBounds& b) {
           .head_dim = b.head_dim};
 }
 
-/// The counters come first, then the workspace proper.
-constexpr size_t kAlign = 256;
-size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+/// Bytes of the counters, which come first in the workspace.
+size_t counter_bytes(const AttentionBounds& b) {
+  constexpr size_t kAlign = 256;
+  return (cuda_table().attention_few_rows_counter_bytes(few_rows_bounds(b)) + kAlign - 1) / kAlign * kAlign;
+}
 
-void attention_on_gpu(const AttentionParams& p, const StepArrays& step, void* workspace, Stream stream) {
-  const int max_tokens = step.max_pages * kPageTokens;
-  if (few_rows(step)) {
-    const size_t counters = aligned(cuda_table().attention_few_rows_counter_bytes(few_rows_bounds(
-        {.max_seqs = p.n_seqs, .max_rows = kFewRows, .max_tokens = max_tokens, .n_heads = p.n_heads,
-         .n_kv_heads = p.n_kv_heads, .head_dim = p.head_dim})));
-    cuda_table().attention_few_rows(p, {.max_rows_a_seq = step.max_rows_a_seq, .max_tokens = max_tokens,
-                                        .counters = workspace,
-                                        .workspace = static_cast<std::byte*>(workspace) + counters},
+void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a, const AttentionWorkspace& workspace,
+                      Stream stream) {
+  const int max_tokens = a.step.max_pages * kPageTokens, max_rows = a.step.max_rows_a_seq;
+  if (few_rows(a.step)) {
+    cuda_table().attention_few_rows(p, {.max_rows_a_seq = max_rows, .max_tokens = max_tokens,
+                                        .counters = workspace.counters,
+                                        .workspace = workspace.memory},
                                     stream);
   } else {
-    cuda_table().attention_many_rows(p, {.n_rows = step.n_rows, .max_rows_a_seq = step.max_rows_a_seq,
+    cuda_table().attention_many_rows(p, {.n_rows = a.step.n_rows, .max_rows_a_seq = max_rows,
                                          .max_tokens = max_tokens},
                                      stream);
   }
@@ -50,15 +50,19 @@ void attention_on_gpu(const AttentionParams& p, const StepArrays& step, void* wo
 
 size_t attention_workspace_bytes(Device device, const AttentionBounds& b) {
   if (device.kind == Device::Kind::cuda)
-    return aligned(cuda_table().attention_few_rows_counter_bytes(few_rows_bounds(b))) +
-           cuda_table().attention_few_rows_workspace_bytes(few_rows_bounds(b));
+    return counter_bytes(b) + cuda_table().attention_few_rows_workspace_bytes(few_rows_bounds(b));
   return attention_cpu_workspace_bytes({.max_seqs = b.max_seqs, .max_rows = b.max_rows,
                                         .max_tokens = b.max_tokens, .n_heads = b.n_heads,
                                         .n_kv_heads = b.n_kv_heads, .head_dim = b.head_dim,
                                         .threads = max_threads()});
 }
 
-void attention(const AttentionArgs& a, void* workspace, Stream stream) {
+AttentionWorkspace attention_workspace(Device device, const AttentionBounds& b, void* memory) {
+  if (device.kind != Device::Kind::cuda) return {.memory = memory};
+  return {.counters = memory, .memory = static_cast<std::byte*>(memory) + counter_bytes(b)};
+}
+
+void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stream stream) {
   TANDEM_CHECK(a.k.size(2) == kPageTokens && a.k.size(3) == a.q.size(2) &&
                    a.q.size(1) % a.k.size(1) == 0,
                "attention of {} heads on {} of [{}, {}]", a.q.size(1), a.k.size(1), a.k.size(2),
@@ -89,8 +93,8 @@ void attention(const AttentionArgs& a, void* workspace, Stream stream) {
   p.sinks = a.sinks;
   p.window = a.window;
   p.scale = a.scale;
-  if (a.q.device().kind == Device::Kind::cuda) return attention_on_gpu(p, a.step, workspace, stream);
-  attention_cpu(p, workspace);
+  if (a.q.device().kind == Device::Kind::cuda) return attention_on_gpu(p, a, workspace, stream);
+  attention_cpu(p, workspace.memory);
 }
 
 void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream) {

@@ -25,14 +25,22 @@ struct AttentionBounds {
   int n_heads = 0, n_kv_heads = 0, head_dim = 0;
 };
 
-/// Bytes of workspace, zero before its first use, for any call within these bounds.
+/// Bytes of workspace for any call within these bounds.
 size_t attention_workspace_bytes(Device device, const AttentionBounds& bounds);
+
+/// A run's workspace, in memory that is zero before its first use. The counters keep their zeros from
+/// call to call; where they lie follows from the bounds, not from the call.
+struct AttentionWorkspace {
+  void* counters = nullptr;  // on a GPU
+  void* memory = nullptr;
+};
+AttentionWorkspace attention_workspace(Device device, const AttentionBounds& bounds, void* memory);
 
 /// numerics on the CPU f32 results of a row are bit-identical for any batching, chunking and thread
 ///          count. On a GPU a row's bits depend on its own sequence and, where few rows meet many keys,
 ///          on the number of sequences of the step
 /// errors   none (shapes are checked by TANDEM_CHECK); device
-void attention(const AttentionArgs& args, void* workspace, Stream stream = {});
+void attention(const AttentionArgs& args, const AttentionWorkspace& workspace, Stream stream = {});
 
 /// Merges `n` <= 4 partial results of disjoint key sets.
 /// shapes   out [R, Hq, d]; o [n, R, Hq, d] f32; lse [n, R, Hq] natural log

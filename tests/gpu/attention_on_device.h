@@ -66,6 +66,7 @@ class AttentionOnDevice {
   }
 
   AttentionParams& params() { return params_; }
+  const AttentionParams& params() const { return params_; }
   int max_rows() const { return max_rows_; }
   int max_tokens() const { return max_tokens_; }
   AttentionFewRowsBounds bounds() const {

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "gpu/attention_on_device.h"
+#include "ops/attention.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -186,6 +187,46 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
         compare(device, c, reference);
       }
     }
+  }
+
+  TEST_CASE("a workspace serves steps of few sequences and of many in turn") {
+    const auto spec = [](std::vector<SeqShape> seqs) {
+      return AttentionSpec{
+          .d = 128, .group = 4, .kv_heads = 4, .seqs = std::move(seqs), .dtype = DType::bf16};
+    };
+    std::vector<SeqShape> seqs(23, {150, 2});
+    seqs.push_back({3400, 2});  // its counters lie last
+    AttentionCase one(spec({{2047, 1}})), many(spec(seqs));
+    const Device gpu{Device::Kind::cuda, 0};
+    const ops::AttentionBounds bounds{24, 48, 3456, 16, 4, 128};
+    const DeviceBuffer memory(
+        std::vector<unsigned char>(ops::attention_workspace_bytes(gpu, bounds)));
+    const auto workspace = ops::attention_workspace(gpu, bounds, memory.raw());
+    for (int turn = 0; turn < 2; ++turn)
+      for (AttentionCase* c : {&one, &many}) {
+        const AttentionOnDevice device(*c);
+        const AttentionParams& p = device.params();
+        const int64_t rows = c->n_rows(), pages = int64_t{p.n_seqs} * p.max_pages;
+        const auto at = [&](const void* x) { return const_cast<void*>(x); };
+        const ops::StepArrays step{.device = gpu,
+                                   .n_seqs = p.n_seqs,
+                                   .n_rows = c->n_rows(),
+                                   .max_rows_a_seq = device.max_rows(),
+                                   .max_pages = p.max_pages,
+                                   .row_begin = p.row_begin,
+                                   .base = p.base,
+                                   .page_table = p.page_table};
+        const ops::AttentionArgs args{.out = Tensor(p.out, p.out_dtype, {rows, 16, 128}, gpu),
+                                      .lse = p.lse,
+                                      .q = Tensor(at(p.q), p.dtype, {rows, 16, 128}, gpu),
+                                      .k = Tensor(at(p.k_pool), p.dtype, {pages, 4, 64, 128}, gpu),
+                                      .v = Tensor(at(p.v_pool), p.dtype, {pages, 4, 64, 128}, gpu),
+                                      .step = step,
+                                      .key_hi = p.key_hi,
+                                      .scale = p.scale};
+        ops::attention(args, workspace, queue().stream());
+        compare(device, *c, c->params());
+      }
   }
 
   TEST_CASE("memory for bounds serves every call within them") {
