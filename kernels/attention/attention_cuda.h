@@ -7,7 +7,11 @@ namespace tandem {
 /// parameters' n_seqs alone; everything else is read from device memory when the kernel runs.
 struct AttentionLaunch {
   int max_rows_a_seq;
-  int max_tokens;   // of one sequence, new rows included
+  int max_tokens;  // of one sequence, new rows included
+  // All that the call reads but q, the new rows' K and V, pos and tree_mask was written ahead of
+  // the last call on the stream (the layer before): reading may begin before the kernels in between
+  // end.
+  bool keys_settled = false;
   void* counters;   // zero before the first call; every call leaves them zero
   void* workspace;  // 256-byte aligned; holds nothing between calls
 };

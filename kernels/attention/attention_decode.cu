@@ -33,21 +33,25 @@ struct Problem {
 
 SplitRule split_rule(const Problem& x) {
   SplitRule r{};
-  const int queries = std::max(x.max_rows, 1) * (x.n_heads / x.n_kv_heads);
+  r.group = x.n_heads / x.n_kv_heads;
+  const int queries = std::max(x.max_rows, 1) * r.group;
   const auto fits = [&](int n) { return queries <= n; };
   r.tile_queries = x.plain ? kPlainQueries : (fits(16) ? 16 : fits(32) ? 32 : 64);
   r.queries = std::min(queries, r.tile_queries);
   r.max_tiles = divide_up(queries, r.tile_queries);
-  // One sequence alone: a chunk a multiprocessor. Of several the longest may be most of the work,
-  // and chunks must be small beside a multiprocessor's share for the shares to come out even.
-  const int share = std::max(multiprocessors() / (x.n_kv_heads * r.max_tiles), 1);
-  r.target_chunks = std::min(x.n_seqs == 1 ? share : 4 * share, kMostChunks);
-  // 2 MiB of K and V, beside which a few KiB of partial results and the join of warps are little;
-  // less where shares are small.
-  r.min_chunk_pages = std::max(std::min(2 * x.n_seqs, 64) * 128 / x.head_dim, 1);
-  r.max_chunks =
-      std::min(r.target_chunks, divide_up(divide_up(x.max_tokens, kPageTokens), r.min_chunk_pages));
-  r.max_chunks = std::max(r.max_chunks, 1);
+  // One sequence alone: a large chunk a multiprocessor, and the more in small ones. Of several the
+  // longest may be most of the work, and large chunks are of 2 MiB of K and V, beside which a few
+  // KiB of partial results are little. Small ones, 256 KiB, take as long to bring as some joins of
+  // the warps' states: of many queries, whose joins are long and whose products bound the time, a
+  // pair gets few or none (measured: an eighth, 1.11 times the time of one row, a 16th, 1.08).
+  const bool alone = x.n_seqs == 1;
+  const int share = multiprocessors() / (x.n_seqs * x.n_kv_heads * r.max_tiles);
+  r.even_chunks = std::clamp(alone ? share : 2 * share, 1, kMostChunks - kSmallParts);
+  r.small_pages = std::max(8 * 128 / x.head_dim, 1);
+  r.full_pages = alone ? INT_MAX : 8 * r.small_pages;
+  r.small_16ths = r.tile_queries > 32 ? 0 : r.tile_queries > 16 ? 1 : alone ? 4 : 2;
+  r.max_chunks = std::clamp(divide_up(x.max_tokens, kPageTokens), 1,
+                            std::max(r.even_chunks, kLargeParts) + kSmallParts);
   return r;
 }
 
@@ -65,12 +69,12 @@ size_t o_bytes(const Problem& x, const SplitRule& r) {
   return states(x, r) * static_cast<size_t>(x.head_dim) * sizeof(float);
 }
 
-/// The largest value of `bytes` over all calls within the bounds. It grows with tokens and, for
-/// more than one, with sequences; rows change the tiles.
+/// The largest value of `bytes` over all calls within the bounds. It grows with tokens; sequences
+/// and rows change the division.
 template <class Bytes>
 size_t most(const AttentionFewRowsBounds& b, Bytes bytes) {
   size_t result = 0;
-  for (const int n_seqs : {1, std::max(b.max_seqs, 1)})
+  for (int n_seqs = 1; n_seqs <= std::max(b.max_seqs, 1); ++n_seqs)
     for (int rows = 1; rows <= std::max(b.max_rows_a_seq, 1); ++rows)
       for (const bool plain : {false, true}) {
         const Problem x{n_seqs, b.n_heads, b.n_kv_heads, b.head_dim, rows, b.max_tokens, plain};
@@ -118,7 +122,7 @@ void launch_plain(const FewRowsCall& call, cudaStream_t stream) {
 }  // namespace
 
 size_t attention_few_rows_counter_bytes(const AttentionFewRowsBounds& b) {
-  return most(b, pairs) * sizeof(unsigned);
+  return (1 + most(b, pairs)) * sizeof(unsigned);
 }
 
 size_t attention_few_rows_workspace_bytes(const AttentionFewRowsBounds& b) {
@@ -136,7 +140,9 @@ void attention_few_rows_cuda(const AttentionParams& p, const AttentionLaunch& la
   const SplitRule rule = split_rule(x);
   const FewRowsCall call{.params = p,
                          .rule = rule,
-                         .counters = static_cast<unsigned*>(launch.counters),
+                         .keys_settled = launch.keys_settled,
+                         .taken = static_cast<unsigned*>(launch.counters),
+                         .done = static_cast<unsigned*>(launch.counters) + 1,
                          .chunk_ml = static_cast<float2*>(launch.workspace),
                          .chunk_o = reinterpret_cast<float*>(static_cast<char*>(launch.workspace) +
                                                              ml_bytes(x, rule))};

@@ -2,6 +2,7 @@
 // The loading warp of few_rows_mma.cuh, and what it tells the working warps.
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tma.cuh"
 
 namespace tandem {
@@ -36,7 +37,7 @@ struct Mailbox {
   Item items[kItems];
 };
 
-/// The loading warp: walks through the block's chunks, describes each and brings its units.
+/// The loading warp: takes chunks, describes each and brings its units.
 template <class Shape>
 class Loader {
  public:
@@ -50,35 +51,24 @@ class Loader {
         lane_(static_cast<int>(threadIdx.x) % cuda::kWarp),
         k_map_(k_map),
         v_map_(v_map),
-        // Tiles of one pair come one after the other: only with one tile are pages read once.
+        // Tiles of one KV head read the same pages: only with one tile are they read once.
         policy_(call.rule.max_tiles == 1 ? cuda::read_once_policy() : cuda::read_again_policy()) {}
 
   __device__ void run() {
-    ChunkWalk walk(p_, call_.rule);
-    bool more = walk.valid();
-    SeqView v{};
-    Chunk k{};
-    int pages = 0;
-    if (more) {
-      v = walk.seq(), k = walk.chunk();
-      pages = page_of(v, k, k.begin);
+    // Until the wait this block may be ahead of any kernel since the last attention of the stream.
+    // Keys of committed tokens are older than that: the first ring of them need not wait.
+    if (!call_.keys_settled) cuda::wait_for_previous();
+    ChunkList chunks(p_, call_.rule);
+    int number = static_cast<int>(blockIdx.x), ahead = stages_;
+    while (chunks.find(number, v_, k_)) {
+      begin();
+      number = static_cast<int>(gridDim.x + load(committed_units(ahead)));
+      ahead = 0;
     }
-    while (more) {
-      describe(v, k);
-      // The next chunk's pages are looked up while this one's units come: the ring must not run
-      // dry.
-      walk.next();
-      more = walk.valid();
-      SeqView next_v{};
-      Chunk next_k{};
-      int next_pages = 0;
-      if (more) {
-        next_v = walk.seq(), next_k = walk.chunk();
-        next_pages = page_of(next_v, next_k, next_k.begin);
-      }
-      load(v, k, pages);
-      v = next_v, k = next_k, pages = next_pages;
-    }
+    settle();
+    // Every chunk was followed by one attempt to take another: was this the last of all?
+    const int last = static_cast<int>(gridDim.x) + chunks.count() - 1;
+    if (lane_ == 0 && number == last) *call_.taken = 0;
     wait_for_item();
     if (lane_ == 0) {
       mail_.items[item_.stage].end = true;
@@ -87,59 +77,83 @@ class Loader {
   }
 
  private:
+  /// Waits for earlier kernels, the first time. The next one's blocks then come where there is
+  /// room: not before, since what it may read ahead of its own wait has to be older than this call.
+  __device__ static void settle() {
+    cuda::wait_for_previous();
+    cuda::release_next();
+  }
   __device__ void wait_for_item() { mail_.item_empty[item_.stage].wait(item_.parity ^ 1); }
 
-  __device__ void describe(const SeqView& v, const Chunk& k) {
-    const int group = p_.n_heads / p_.n_kv_heads, first_query = k.tile * Shape::kQueries;
-    const int n_queries = min(v.n_rows * group - first_query, Shape::kQueries);
+  /// Describes the chunk found, while its first pages are looked up.
+  __device__ void begin() {
+    next_pages_ = page_of(k_.begin);
+    const int group = call_.rule.group, first_query = k_.tile * Shape::kQueries;
+    const int n_queries = min(v_.n_rows * group - first_query, Shape::kQueries);
     row_begin_ = first_query / group;
     row_last_ = (first_query + n_queries - 1) / group;
     wait_for_item();
     if (lane_ == 0) {
       mail_.items[item_.stage] = {
-          .v = v,
-          .k = k,
+          .v = v_,
+          .k = k_,
           .n_queries = n_queries,
-          .other_queries = k.seq != seq_ || k.kv_head != kv_head_ || k.tile != tile_,
+          .other_queries = k_.seq != seq_ || k_.kv_head != kv_head_ || k_.tile != tile_,
           .end = false};
       mail_.item_full[item_.stage].arrive();
     }
-    seq_ = k.seq, kv_head_ = k.kv_head, tile_ = k.tile;
+    seq_ = k_.seq, kv_head_ = k_.kv_head, tile_ = k_.tile;
     item_.next(Mailbox<Shape>::kItems);
   }
 
-  /// This lane's page of the 32 from the chunk's page `first` on.
-  __device__ int page_of(const SeqView& v, const Chunk& k, int first) const {
+  __device__ int n_units() const { return (k_.end - k_.begin) * Shape::kUnits; }
+  /// Slot of the first key of a unit of the chunk.
+  __device__ int slot_of(int unit) const {
+    return v_.pages.page(k_.begin + unit / Shape::kUnits) * kPageTokens +
+           unit % Shape::kUnits * Shape::kKeys;
+  }
+  /// How many units at the chunk's beginning hold keys of committed tokens alone, up to `most`.
+  __device__ int committed_units(int most) const {
+    int n = 0;
+    while (n < min(most, n_units()) && slot_of(n) + Shape::kKeys <= v_.base) ++n;
+    return n;
+  }
+
+  /// This lane's page of the 32 from the sequence's page `first` on.
+  __device__ int page_of(int first) const {
     const int i = first + lane_;
-    return i < k.end ? p_.page_table[static_cast<int64_t>(k.seq) * p_.max_pages + v.pages.page(i)]
-                     : 0;
+    return i < k_.end
+               ? p_.page_table[static_cast<int64_t>(k_.seq) * p_.max_pages + v_.pages.page(i)]
+               : 0;
   }
 
-  /// Brings a chunk; `mine` is page_of its first page.
-  __device__ void load(const SeqView& v, const Chunk& k, int mine) {
-    for (int i = k.begin; i < k.end; i += cuda::kWarp) {
-      const int ahead = page_of(v, k, i + cuda::kWarp);
-      const int n = min(cuda::kWarp, k.end - i);
+  /// Brings the chunk's units, the first `ahead` of them without waiting for earlier kernels. Takes
+  /// the next chunk meanwhile: its number less the grid's blocks.
+  __device__ unsigned load(int ahead) {
+    unsigned taken = 0;
 #pragma unroll 1
-      for (int j = 0; j < n; ++j) {
-        const int page = __shfl_sync(cuda::kAllLanes, mine, j);
-        // A released page becomes zeros: its rows lie outside the tensor.
-        const int row = page < 0 ? -kPageTokens : (page * p_.n_kv_heads + k.kv_head) * kPageTokens;
-#pragma unroll 1
-        for (int unit = 0; unit < Shape::kUnits; ++unit) {
-          if (lane_ == 0)
-            bring(v, row + unit * Shape::kKeys,
-                  v.pages.page(i + j) * kPageTokens + unit * Shape::kKeys);
-          at_.next(stages_);
-        }
+    for (int unit = 0;; ++unit) {
+      if (unit == ahead) {
+        settle();
+        if (lane_ == 0) taken = atomicAdd(call_.taken, 1);
       }
-      __syncwarp();
-      mine = ahead;
+      if (unit == n_units()) break;
+      const int i = unit / Shape::kUnits;
+      if (unit % (Shape::kUnits * cuda::kWarp) == 0) {
+        pages_ = next_pages_;
+        next_pages_ = page_of(k_.begin + i + cuda::kWarp);
+      }
+      const int page = __shfl_sync(cuda::kAllLanes, pages_, i % cuda::kWarp);
+      // A released page becomes zeros: its rows lie outside the tensor.
+      const int row = page < 0 ? -kPageTokens : (page * p_.n_kv_heads + k_.kv_head) * kPageTokens;
+      if (lane_ == 0) bring(row + unit % Shape::kUnits * Shape::kKeys, slot_of(unit));
+      at_.next(stages_);
     }
+    return __shfl_sync(cuda::kAllLanes, taken, 0);
   }
 
-  __device__ void bring(const SeqView& v, int row, int first) {
-    const bool all = all_visible(p_, v, row_begin_, row_last_, first, Shape::kKeys);
+  __device__ void bring(int row, int first) {
+    const bool all = all_visible(p_, v_, row_begin_, row_last_, first, Shape::kKeys);
     cuda::Barrier& full = mail_.full[at_.stage];
     unsigned char* to = ring_ + at_.stage * 2 * Shape::kUnitBytes;
     mail_.empty[at_.stage].wait(at_.parity ^ 1);
@@ -148,8 +162,8 @@ class Loader {
 #pragma unroll
     for (int half = 0; half < Shape::kHalves; ++half) {
       cuda::tma_load(to + half * Shape::kHalfBytes, k_map_, full, half * 64, row, policy_);
-      cuda::tma_load(to + Shape::kUnitBytes + half * Shape::kHalfBytes, v_map_, full, half * 64, row,
-                     policy_);
+      cuda::tma_load(to + Shape::kUnitBytes + half * Shape::kHalfBytes, v_map_, full, half * 64,
+                     row, policy_);
     }
   }
 
@@ -160,6 +174,9 @@ class Loader {
   int stages_, lane_;
   const CUtensorMap &k_map_, &v_map_;
   uint64_t policy_;
+  SeqView v_;
+  Chunk k_;
+  int pages_ = 0, next_pages_ = 0;  // this lane's of 32 pages of the chunk, and of the next 32
   int seq_ = -1, kv_head_ = 0, tile_ = 0, row_begin_ = 0, row_last_ = 0;
   RingPlace at_, item_;
 };

@@ -32,7 +32,8 @@ MmaMemory mma_memory(const SplitRule& rule) {
   return m;
 }
 
-/// One block: chunks that begin in its share of the pages. The grid is one block a multiprocessor.
+/// One block: the chunk of its own number, then what it can get. The grid is one block a
+/// multiprocessor.
 template <int kDim, int kQueryTiles>
 __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
     few_rows_mma(const __grid_constant__ FewRowsCall call, const __grid_constant__ MmaMemory memory,
@@ -59,12 +60,11 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
   __syncthreads();
   // The swizzle is a function of addresses: units begin at multiples of its period.
   unsigned char* const ring = unaligned + (-cuda::shared_address(unaligned) & (kRingAlign - 1));
-  cuda::wait_for_previous();
   if (warp == Shape::kWarps) {
     mma_detail::Loader<Shape>(call, mail, ring, memory.stages, k_map, v_map).run();
-    cuda::release_next();
     return;
   }
+  cuda::wait_for_previous();
   mma_detail::Worker<kDim, kQueryTiles> worker(call.params, warp);
   const uint32_t first_unit = cuda::shared_address(ring);
   float* const o = reinterpret_cast<float*>(ring + memory.stages * 2 * Shape::kUnitBytes);
@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
     const mma_detail::Item& item = mail.items[item_at.stage];
     if (item.end) return;
     if (item.other_queries)
-      worker.load_queries(item.v, item.k, item.k.tile * Shape::kQueries, item.n_queries);
+      worker.load_queries(item.v, item.k, call.rule.group, item.k.tile * Shape::kQueries,
+                          item.n_queries);
     worker.begin();
     // Units go round the warps without regard to chunks, states are kept by the unit's place in its
     // chunk.

@@ -23,15 +23,16 @@ __global__ void __launch_bounds__(kPlainThreads)
   __shared__ uint64_t sees[kPlainQueries];
   const AttentionParams& p = call.params;
   const SplitRule& rule = call.rule;
-  const int d = p.head_dim, group = p.n_heads / p.n_kv_heads,
-            thread = static_cast<int>(threadIdx.x);
+  const int d = p.head_dim, group = rule.group, thread = static_cast<int>(threadIdx.x);
   const int warp = thread / cuda::kWarp, lane = thread % cuda::kWarp;
   float *q = plain_shared, *o = q + kPlainQueries * d, *score = o + kPlainQueries * d;
   const PartStates parts{o, ml, 1, kPlainQueries, d};
   const float to_log2 = p.scale * 1.44269504088896341f;
-  for (ChunkWalk walk(p, rule); walk.valid(); walk.next()) {
-    const Chunk k = walk.chunk();
-    const SeqView& v = walk.seq();
+  ChunkList chunks(p, rule);
+  SeqView v;
+  Chunk k;
+  for (int number = static_cast<int>(blockIdx.x); chunks.find(number, v, k);
+       number += static_cast<int>(gridDim.x)) {
     const int first_query = k.tile * kPlainQueries;
     const int n_queries = min(v.n_rows * group - first_query, kPlainQueries);
     for (int e = thread; e < kPlainQueries * d; e += kPlainThreads) {

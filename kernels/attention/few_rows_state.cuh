@@ -14,10 +14,11 @@ namespace tandem {
 struct FewRowsCall {
   AttentionParams params;
   SplitRule rule;
-  unsigned*
-      counters;  // [n_seqs, Hkv, max_tiles] chunks of a pair that are done; all zero between calls
-  float2* chunk_ml;  // [n_seqs, Hkv, max_tiles, max_chunks, rule.queries] m and l
-  float* chunk_o;    // [..., rule.queries, d]
+  bool keys_settled;  // as in AttentionLaunch
+  unsigned* taken;    // [1] chunks that blocks took beyond their first; zero between calls
+  unsigned* done;     // [n_seqs, Hkv, max_tiles] chunks of a pair that are done; likewise
+  float2* chunk_ml;   // [n_seqs, Hkv, max_tiles, max_chunks, rule.queries] m and l
+  float* chunk_o;     // [..., rule.queries, d]
 };
 
 /// States of the parts of a block, in shared memory.
@@ -27,8 +28,7 @@ struct PartStates {
   int parts, queries, pitch;
 };
 
-constexpr int kMostChunks = 128;  // of a pair
-constexpr int kWorkBarrier = 1;   // of the threads that compute; 0 is __syncthreads
+constexpr int kWorkBarrier = 1;  // of the threads that compute; 0 is __syncthreads
 
 template <int kThreads>
 __device__ inline void sync_workers() {
@@ -73,26 +73,33 @@ struct PairQueries {
   int first, n;  // row x head of the group
 };
 
+/// head_dim, by pieces of which threads work: a piece a lane, or of one element for any number.
+template <int kEach>
+__device__ int head_dim_of(const FewRowsCall& call) {
+  return kEach > 1 ? kEach * cuda::kWarp : call.params.head_dim;
+}
+
 /// Writes elements [c, c + kEach) of the pair's query q and, with the first of them, its lse.
 template <int kEach>
-__device__ void write_out(const AttentionParams& p, const PairQueries& who, int q, int c,
+__device__ void write_out(const FewRowsCall& call, const PairQueries& who, int q, int c,
                           const float (&o)[kEach], float m, float l) {
-  const int group = p.n_heads / p.n_kv_heads, query = who.first + q;
+  const AttentionParams& p = call.params;
+  const int group = call.rule.group, query = who.first + q;
   const int64_t at = static_cast<int64_t>(who.first_row + query / group) * p.n_heads +
                      who.kv_head * group + query % group;
-  const float share = l > 0 ? 1.0f / l : 0.0f;
-  const int64_t first = at * p.head_dim + c;
+  const float share = l > 0 ? __fdividef(1.0f, l) : 0.0f;  // 2 ulp
+  const int64_t first = at * head_dim_of<kEach>(call) + c;
   if (p.out_dtype == DType::f32) {
     struct alignas(kEach * 4) Out {
       float at[kEach];
     } out;
-    for (int e = 0; e < kEach; ++e) out.at[e] = l > 0 ? o[e] * share : 0.0f;
+    for (int e = 0; e < kEach; ++e) out.at[e] = o[e] * share;
     *reinterpret_cast<Out*>(static_cast<float*>(p.out) + first) = out;
   } else {
     struct alignas(kEach * 2) Out {
       __nv_bfloat16 at[kEach];
     } out;
-    for (int e = 0; e < kEach; ++e) out.at[e] = __float2bfloat16_rn(l > 0 ? o[e] * share : 0.0f);
+    for (int e = 0; e < kEach; ++e) out.at[e] = __float2bfloat16_rn(o[e] * share);
     *reinterpret_cast<Out*>(static_cast<__nv_bfloat16*>(p.out) + first) = out;
   }
   constexpr float kLn2 = 0.693147180559945309f;
@@ -100,72 +107,70 @@ __device__ void write_out(const AttentionParams& p, const PairQueries& who, int 
 }
 
 /// Joins the states of all chunks of a pair in their order and writes the result: one warp a query.
+/// Inline, for else the call's parameters would be read from memory, which takes longer than all of
+/// this.
 template <int kThreads, int kEach>
-__device__ __noinline__ void join_chunks(const FewRowsCall& call, PairQueries who, int64_t pair,
-                                         int n, int thread) {
+__device__ __forceinline__ void join_chunks(const FewRowsCall& call, const PairQueries& who,
+                                            int64_t pair, int n, int thread) {
   constexpr int kWarps = kThreads / cuda::kWarp;
-  constexpr int kAhead =
-      kWarps == 4 ? 16 : 8;  // loads under way, the first before their weights are known
-  __shared__ float weights[kWarps][kMostChunks];
+  constexpr int kAhead = 16;  // loads under way, the first before their weights are known
+  __shared__ float weights[kWarps][kMostChunks];  // m first
   struct alignas(kEach * 4) Piece {
     float at[kEach];
   };
   const SplitRule& rule = call.rule;
-  const int d = call.params.head_dim, lane = thread % cuda::kWarp;
-  const int64_t step = static_cast<int64_t>(rule.queries) * d;
+  const int d = head_dim_of<kEach>(call), lane = thread % cuda::kWarp;
+  const int step = rule.queries * d;
+  const int padded = (n + kAhead - 1) / kAhead * kAhead;
   float* const weight = weights[thread / cuda::kWarp];
+#pragma unroll 1
   for (int q = thread / cuda::kWarp; q < who.n; q += kWarps) {
     const float2* ml = call.chunk_ml + pair * rule.max_chunks * rule.queries + q;
     const float* from = call.chunk_o + (pair * rule.max_chunks * rule.queries + q) * d;
     float m = -INFINITY, l = 0;
-    for (int first = 0; first < d; first += cuda::kWarp * kEach) {
-      const int c = min(first + lane * kEach, d - kEach);
-      Piece piece[kAhead];
-      const auto load = [&](int begin) {
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i)
-          if (begin + i < n) piece[i] = load_uncached<Piece>(from + (begin + i) * step + c);
-      };
-      load(0);
-      if (first == 0) {
-        constexpr int kTurns = kMostChunks / cuda::kWarp;
-        float2 state[kTurns];
-#pragma unroll
-        for (int j = 0; j < kTurns; ++j) {
-          const int i = j * cuda::kWarp + lane;
-          state[j] = {-INFINITY, 0};
-          if (i < n) state[j] = load_uncached<float2>(ml + static_cast<int64_t>(i) * rule.queries);
-          m = fmaxf(m, state[j].x);
-        }
-        m = cuda::warp_max(m);
-        __syncwarp();  // of the query before
-#pragma unroll
-        for (int j = 0; j < kTurns; ++j) {
-          const float w = state_weight(state[j].x, m);
-          weight[j * cuda::kWarp + lane] = w;
-          l = fmaf(w, state[j].y, l);
-        }
-        l = cuda::warp_sum(l);
-        __syncwarp();
-      }
+#pragma unroll 1
+    for (int c = lane * kEach; c - lane * kEach < d; c += cuda::kWarp * kEach) {
       float o[kEach] = {};
 #pragma unroll 1
       for (int begin = 0; begin < n; begin += kAhead) {
-        if (begin > 0) load(begin);
+        Piece piece[kAhead];
+        const float* next = from + begin * step + min(c, d - kEach);
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          piece[i] = load_uncached<Piece>(next);
+          if (begin + i + 1 < n) next += step;  // behind the last chunk weights are zero
+        }
+        if (c == lane * kEach && begin == 0) {
+          __syncwarp();           // of the query before
+          float own = -INFINITY;  // the lane's m, to which its l belongs
+#pragma unroll 1
+          for (int i = lane; i < padded; i += cuda::kWarp) {
+            float2 state{-INFINITY, 0};
+            if (i < n) state = load_uncached<float2>(ml + i * rule.queries);
+            m = fmaxf(own, state.x);
+            l = fmaf(l, state_weight(own, m), state.y * state_weight(state.x, m));
+            own = m;
+            weight[i] = state.x;
+          }
+          m = cuda::warp_max(own);
+          l = cuda::warp_sum(l * state_weight(own, m));
+#pragma unroll 1
+          for (int i = lane; i < padded; i += cuda::kWarp) weight[i] = state_weight(weight[i], m);
+          __syncwarp();
+        }
 #pragma unroll
         for (int i = 0; i < kAhead; ++i)
-          if (begin + i < n)
 #pragma unroll
-            for (int x = 0; x < kEach; ++x) o[x] = fmaf(weight[begin + i], piece[i].at[x], o[x]);
+          for (int x = 0; x < kEach; ++x) o[x] = fmaf(weight[begin + i], piece[i].at[x], o[x]);
       }
-      if (first + lane * kEach < d) write_out(call.params, who, q, c, o, m, l);
+      if (c < d) write_out(call, who, q, c, o, m, l);
     }
   }
 }
 
 /// Joins the parts of a block, which all working threads have left in shared memory. The state
-/// becomes the result, or a chunk's. Blocks count their chunks of a pair when they leave it; the
-/// last joins all. Afterwards the shared memory is free again.
+/// becomes the result, or a chunk's; whoever brings a pair's last chunk joins all. Afterwards the
+/// shared memory is free again.
 template <int kThreads, int kEach>
 __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Chunk& k,
                              int n_queries, const PartStates& parts, int thread) {
@@ -174,7 +179,7 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
     float at[kEach];
   };
   const SplitRule& rule = call.rule;
-  const int d = call.params.head_dim, pieces = d / kEach;
+  const int d = head_dim_of<kEach>(call), pieces = d / kEach;
   const int64_t pair =
       (static_cast<int64_t>(k.seq) * call.params.n_kv_heads + k.kv_head) * rule.max_tiles + k.tile;
   const PairQueries who{v.first_row, k.kv_head, k.tile * rule.tile_queries, n_queries};
@@ -194,7 +199,7 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
       for (int x = 0; x < kEach; ++x) o[x] = fmaf(w, piece.at[x], o[x]);
     }
     if (k.n_chunks == 1) {
-      write_out(call.params, who, q, c, o, m, l);
+      write_out(call, who, q, c, o, m, l);
     } else {
       Piece piece;
       for (int x = 0; x < kEach; ++x) piece.at[x] = o[x];
@@ -203,12 +208,11 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
     }
   }
   sync_workers<kThreads>();
-  if (k.n_chunks == 1 || k.run == 0) return;
+  if (k.n_chunks == 1) return;
   if (thread == 0) {
     // The barrier has put the whole block's writes before this, and puts its reads behind it.
-    const unsigned before = add_synchronising(&call.counters[pair], static_cast<unsigned>(k.run));
-    is_last = before + static_cast<unsigned>(k.run) == static_cast<unsigned>(k.n_chunks);
-    if (is_last) call.counters[pair] = 0;  // for the next call
+    is_last = add_synchronising(&call.done[pair], 1) + 1 == static_cast<unsigned>(k.n_chunks);
+    if (is_last) call.done[pair] = 0;  // for the next call
   }
   sync_workers<kThreads>();
   if (!is_last) return;

@@ -44,8 +44,9 @@ class Worker {
   }
 
   /// Loads the queries of a pair; rows behind the last one are zero.
-  __device__ void load_queries(const SeqView& v, const Chunk& k, int first_query, int n_queries) {
-    const int group = p_.n_heads / p_.n_kv_heads, t = lane_ % 4;
+  __device__ void load_queries(const SeqView& v, const Chunk& k, int group, int first_query,
+                               int n_queries) {
+    const int t = lane_ % 4;
     live_ = tile_ * 16 < n_queries;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -291,7 +291,11 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
                          const Tensor& q) {
   ops::AttentionArgs args{.out = out, .q = q, .k = store_.k(layer), .v = store_.v(layer),
                           .step = arrays(step),
-                          .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim))};
+                          .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim)),
+                          // The layer ahead read the same arrays, and between two layers only the
+                          // rows of the step are written: pages are copied and tokens moved between
+                          // steps.
+                          .keys_settled = layer > 0};
   const auto set_source = [&](const KeyRange& source) {
     args.key_lo = source.key_lo;
     args.key_hi = source.key_hi;

@@ -35,7 +35,7 @@ void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a, const At
   const int max_tokens = a.step.max_pages * kPageTokens, max_rows = a.step.max_rows_a_seq;
   if (few_rows(a.step)) {
     cuda_table().attention_few_rows(p, {.max_rows_a_seq = max_rows, .max_tokens = max_tokens,
-                                        .counters = workspace.counters,
+                                        .keys_settled = a.keys_settled, .counters = workspace.counters,
                                         .workspace = workspace.memory},
                                     stream);
   } else {

@@ -18,8 +18,8 @@ class FewRowsMemory {
     const auto counts = counters_.vector<unsigned char>();
     CHECK(std::all_of(counts.begin(), counts.end(), [](unsigned char c) { return c == 0; }));
   }
-  AttentionLaunch launch(int max_rows_a_seq, int max_tokens) const {
-    return {max_rows_a_seq, max_tokens, counters_.raw(), workspace_.raw()};
+  AttentionLaunch launch(int max_rows_a_seq, int max_tokens, bool keys_settled) const {
+    return {max_rows_a_seq, max_tokens, keys_settled, counters_.raw(), workspace_.raw()};
   }
 
  private:
@@ -67,6 +67,8 @@ class AttentionOnDevice {
 
   AttentionParams& params() { return params_; }
   const AttentionParams& params() const { return params_; }
+  /// The case's own parameters, over host memory.
+  const AttentionParams& host() const { return host_; }
   int max_rows() const { return max_rows_; }
   int max_tokens() const { return max_tokens_; }
   AttentionFewRowsBounds bounds() const {
@@ -76,8 +78,8 @@ class AttentionOnDevice {
   void set_base(const std::vector<int32_t>& base) {
     queue().copy_in(bases_.raw(), base.data(), base.size() * 4);
   }
-  void run(const FewRowsMemory& memory) const {
-    cuda_table().attention_few_rows(params_, memory.launch(max_rows_, max_tokens_),
+  void run(const FewRowsMemory& memory, bool keys_settled = false) const {
+    cuda_table().attention_few_rows(params_, memory.launch(max_rows_, max_tokens_, keys_settled),
                                     queue().stream());
     cuda::launched("attention_few_rows", queue().stream());
   }

@@ -1,5 +1,6 @@
-// Times attention of few rows on a GPU: bytes of K and V a second, and what verifying rows costs
-// beside decoding one. Not a test; run it by hand.
+// Times attention of few rows on a GPU: bytes of K and V a second, what verifying rows costs beside
+// decoding one, and what attention adds to layers whose other kernels run before and after it. Not
+// a test; run it by hand.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <numeric>
 #include <vector>
 
-#include "base/convert.h"
 #include "base/rng.h"
 #include "kernels/cuda_table.h"
 #include "tensor/cuda.h"
@@ -34,15 +34,11 @@ struct Setting {
   int heads = 32, kv_heads = 8, d = 128;
 };
 
-/// Device memory full of random bf16 in [-1, 1).
-void fill_random(cuda::Queue& queue, void* to, size_t bytes) {
-  std::vector<bf16> block(std::min<size_t>(bytes, 8 << 20) / 2);
-  PhiloxStream stream(7, 1);
-  for (bf16& x : block) x = to_bf16(static_cast<float>(2 * stream.uniform() - 1));
-  for (size_t done = 0; done < bytes; done += block.size() * 2)
-    queue.copy_in(static_cast<char*>(to) + done, block.data(),
-                  std::min(block.size() * 2, bytes - done));
-  queue.wait();
+/// Fills device memory with random numbers.
+void fill_random(cuda::Queue& queue, void* to, size_t bytes, DType type = DType::bf16) {
+  cuda_table().fill_random(
+      {to, 7, 1, 0, static_cast<int64_t>(bytes / dtype_bytes(type)), 0.5f, type}, queue.stream());
+  cuda::launched("fill_random", queue.stream());
 }
 
 template <class T>
@@ -51,17 +47,120 @@ void put(cuda::Queue& queue, const Memory& to, const std::vector<T>& from) {
   queue.wait();
 }
 
-/// Median seconds of a call. Its calls lie in one graph, as a decode step's do.
-double time_call(cuda::Queue& queue, const Setting& s) {
+/// Median seconds of a graph of kLayers times what `layer` puts on the queue.
+template <class Layer>
+double time_graph(cuda::Queue& queue, const Layer& layer) {
+  const cuda::Graph graph(queue, [&] {
+    for (size_t i = 0; i < kLayers; ++i) layer(i);
+  });
+  std::vector<double> seconds;
+  cuda::Event start(true), stop(true);
+  for (int i = 0; i < 23; ++i) {
+    start.record(queue);
+    graph.launch(queue);
+    stop.record(queue);
+    stop.wait();
+    if (i >= 3) seconds.push_back(static_cast<double>(stop.ms_since(start)) * 1e-3 / kLayers);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+/// What a layer runs around attention: product of q, k and v, rotation, output product. The
+/// products take at most 8 rows; their time is that of their weights.
+class Around {
+ public:
+  Around(cuda::Queue& queue, const AttentionParams& p, int rows, const std::vector<int32_t>& pages,
+         const std::vector<int32_t>& in_page, const std::vector<int32_t>& pos)
+      : queue_(queue),
+        rows_(rows),
+        dim_(p.n_heads * p.head_dim),
+        qkv_width_((p.n_heads + 2 * p.n_kv_heads) * p.head_dim),
+        hidden_(floats(rows * dim_)),
+        qkv_(floats(rows * qkv_width_)),
+        norm_(floats(dim_)),
+        n_angles_((*std::max_element(pos.begin(), pos.end()) + 1) * p.head_dim / 2),
+        angles_(floats(n_angles_)),
+        weights_(kSets * weight_bytes()),
+        pages_(pages.size() * 4),
+        in_page_(pages.size() * 4),
+        pos_(pages.size() * 4) {
+    fill_random(queue, hidden_.at, floats(rows * dim_), DType::f32);
+    fill_random(queue, norm_.at, floats(dim_), DType::f32);
+    fill_random(queue, angles_.at, floats(n_angles_), DType::f32);
+    fill_random(queue, weights_.at, kSets * weight_bytes());
+    fill_random(queue, qkv_.at, floats(rows * qkv_width_));
+    put(queue, pages_, pages);
+    put(queue, in_page_, in_page);
+    put(queue, pos_, pos);
+  }
+
+  void before(size_t layer, const AttentionParams& p) const {
+    linear(qkv_.at, hidden_.at, weight(layer), static_cast<const float*>(norm_.at), qkv_width_,
+           DType::bf16);
+    const auto ints = [](const Memory& m) { return static_cast<const int32_t*>(m.at); };
+    const auto* angles = static_cast<const float*>(angles_.at);
+    cuda_table().rope_kv(
+        {const_cast<void*>(p.q), const_cast<void*>(p.k_pool), const_cast<void*>(p.v_pool), qkv_.at,
+         angles, angles, ints(pos_), ints(pages_), ints(in_page_), rows_, p.n_heads, p.n_kv_heads,
+         p.head_dim, DType::bf16},
+        queue_.stream());
+    cuda::launched("rope_kv", queue_.stream());
+  }
+  void after(size_t layer, const AttentionParams& p) const {
+    linear(hidden_.at, p.out, weight(layer) + int64_t{dim_} * qkv_width_, nullptr, dim_,
+           DType::f32);
+  }
+
+ private:
+  static constexpr size_t kSets = 4;  // of weights, more than L2 holds
+
+  static size_t floats(int n) { return static_cast<size_t>(n) * 4; }
+  size_t weight_bytes() const {
+    return static_cast<size_t>(dim_) * static_cast<size_t>(qkv_width_ + dim_) * 2;
+  }
+  const bf16* weight(size_t layer) const {
+    return reinterpret_cast<const bf16*>(static_cast<const char*>(weights_.at) +
+                                         layer % kSets * weight_bytes());
+  }
+  void linear(void* y, const void* x, const bf16* w, const float* norm, int out,
+              DType y_type) const {
+    SkinnyLinearParams p{};
+    p.y = y;
+    p.x = x;
+    p.w = w;
+    p.norm_weight = norm;
+    p.norm_eps = 1e-5f;
+    p.rows = std::min(rows_, 8);
+    p.out = out;
+    p.in = dim_;
+    p.y_type = y_type;
+    p.accumulate = y_type == DType::f32;
+    p.stages = 4;
+    cuda_table().skinny_linear(p, queue_.stream());
+    cuda::launched("skinny_linear", queue_.stream());
+  }
+
+  cuda::Queue& queue_;
+  int rows_, dim_, qkv_width_;
+  Memory hidden_, qkv_, norm_;
+  int n_angles_;
+  Memory angles_, weights_, pages_, in_page_, pos_;
+};
+
+/// Seconds that a call takes: in a graph of calls alone, or, `around`, what it adds to a graph of
+/// layers without it.
+double time_call(cuda::Queue& queue, const Setting& s, bool around) {
   const int n_seqs = static_cast<int>(s.lengths.size()), rows = n_seqs * s.rows;
   const int longest = *std::max_element(s.lengths.begin(), s.lengths.end());
   const int max_pages = (longest + 63) / 64;
   size_t pages = 0;
   for (const int n : s.lengths) pages += static_cast<size_t>((n + 63) / 64);
   const size_t page_bytes = static_cast<size_t>(s.kv_heads) * 64 * static_cast<size_t>(s.d) * 2;
-  // Copies until the working set is far larger than L2.
+  // Copies until the working set is far larger than L2; around others, as in a model, all layers'.
   const size_t copies =
-      std::clamp<size_t>((size_t{1} << 30) / (pages * page_bytes * 2) + 1, 1, kLayers);
+      around ? kLayers
+             : std::clamp<size_t>((size_t{1} << 30) / (pages * page_bytes * 2) + 1, 1, kLayers);
   const size_t n_q = static_cast<size_t>(rows * s.heads * s.d);
   Memory k(pages * copies * page_bytes), v(pages * copies * page_bytes), q(n_q * 2), out(n_q * 2),
       lse(static_cast<size_t>(rows * s.heads) * 4), begin(static_cast<size_t>(n_seqs + 1) * 4),
@@ -123,41 +222,46 @@ double time_call(cuda::Queue& queue, const Setting& s) {
   p.head_dim = s.d;
   p.mask_words = 1;
   p.scale = 1.0f / std::sqrt(static_cast<float>(s.d));
-  const cuda::Graph graph(queue, [&] {
-    for (size_t i = 0; i < kLayers; ++i) {
-      p.page_table = static_cast<const int32_t*>(tables.at) +
-                     i % copies * static_cast<size_t>(n_seqs * max_pages);
-      ops.attention_few_rows(p, {s.rows, longest, counters.at, workspace.at}, queue.stream());
-      cuda::launched("attention_few_rows", queue.stream());
-    }
-  });
-  std::vector<double> seconds;
-  cuda::Event start(true), stop(true);
-  for (int i = 0; i < 23; ++i) {
-    start.record(queue);
-    graph.launch(queue);
-    stop.record(queue);
-    stop.wait();
-    if (i >= 3) seconds.push_back(static_cast<double>(stop.ms_since(start)) * 1e-3 / kLayers);
+  const auto attention = [&](size_t i) {
+    p.page_table = static_cast<const int32_t*>(tables.at) +
+                   i % copies * static_cast<size_t>(n_seqs * max_pages);
+    ops.attention_few_rows(p, {s.rows, longest, i > 0, counters.at, workspace.at}, queue.stream());
+    cuda::launched("attention_few_rows", queue.stream());
+  };
+  if (!around) return time_graph(queue, attention);
+  std::vector<int32_t> row_page, in_page;
+  for (int i = 0; i < rows; ++i) {
+    const size_t seq = static_cast<size_t>(i / s.rows);
+    const int slot = bases[seq] + i % s.rows;
+    row_page.push_back(
+        table[seq * static_cast<size_t>(max_pages) + static_cast<size_t>(slot / 64)]);
+    in_page.push_back(slot % 64);
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  const Around others(queue, p, rows, row_page, in_page, positions);
+  const auto layer = [&](bool whole) {
+    return time_graph(queue, [&](size_t i) {
+      others.before(i, p);
+      if (whole) attention(i);
+      others.after(i, p);
+    });
+  };
+  return layer(true) - layer(false);
 }
 
 /// Name that a case must hold to run; empty: all.
 std::string wanted;
 
-double report(cuda::Queue& queue, const Setting& s) {
+double report(cuda::Queue& queue, const Setting& s, bool around = false) {
   if (s.name.find(wanted) == std::string::npos) return 0;
-  const double seconds = time_call(queue, s);
+  const double seconds = time_call(queue, s, around);
   double tokens = 0;
   for (const int n : s.lengths) tokens += n;
   const double bytes = tokens * s.kv_heads * s.d * 4;
   fmt::print(
-      R"({{"case":"{}","heads":"{}/{}","d":{},"rows":{},"us":{:.2f},"tb_s":{:.3f},"of_limit":{:.3f}}})"
+      R"({{"case":"{}","in":"{}","heads":"{}/{}","d":{},"rows":{},"us":{:.2f},"tb_s":{:.3f},"of_limit":{:.3f}}})"
       "\n",
-      s.name, s.heads, s.kv_heads, s.d, s.rows, seconds * 1e6, bytes / seconds * 1e-12,
-      bytes / seconds / kReadLimit);
+      s.name, around ? "layers" : "calls", s.heads, s.kv_heads, s.d, s.rows, seconds * 1e6,
+      bytes / seconds * 1e-12, bytes / seconds / kReadLimit);
   std::fflush(stdout);
   return seconds;
 }
@@ -174,6 +278,13 @@ int main(int argc, char** argv) {
   const auto same = [](int n, int length) {
     return std::vector<int>(static_cast<size_t>(n), length);
   };
+  for (const Setting& s : {Setting{"B1 1K", same(1, 1024)},
+                           {"B1 8K", same(1, 8192)},
+                           {"B1 96K", same(1, 98304)},
+                           {"B8 4K", same(8, 4096)},
+                           {"B32 8K", same(32, 8192)},
+                           {"B32 8K tree", same(32, 8192), 5, true}})
+    report(queue, s, true);
   report(queue, {"B1 1K", same(1, 1024)});
   report(queue, {"B1 4K", same(1, 4096)});
   report(queue, {"B1 32K", same(1, 32768)});

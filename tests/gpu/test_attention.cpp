@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/convert.h"
 #include "gpu/attention_on_device.h"
 #include "ops/attention.h"
 
@@ -42,6 +43,57 @@ void check_grid(DType dtype, int stride) {
       }
 }
 
+/// The kernel ahead of attention in a layer: it writes q and the new rows' K and V of a case, here
+/// as the case has them, or NaN.
+class RowWriter {
+ public:
+  RowWriter(const AttentionOnDevice& device, AttentionCase& c) : device_(device) {
+    const AttentionParams& p = device.host();
+    const size_t q_values = c.row_values(), d = static_cast<size_t>(p.head_dim),
+                 kv_heads = static_cast<size_t>(p.n_kv_heads);
+    std::vector<bf16> qkv;
+    std::vector<int32_t> pages, in_page;
+    for (int s = 0; s < p.n_seqs; ++s)
+      for (int row = p.row_begin[s]; row < p.row_begin[s + 1]; ++row) {
+        const int slot = p.base[s] + row - p.row_begin[s];
+        pages.push_back(p.page_table[s * p.max_pages + slot / kPageTokens]);
+        in_page.push_back(slot % kPageTokens);
+        const bf16* q = static_cast<const bf16*>(p.q) + static_cast<size_t>(row) * q_values;
+        qkv.insert(qkv.end(), q, q + q_values);
+        for (const void* pool : {p.k_pool, p.v_pool})
+          for (size_t h = 0; h < kv_heads; ++h) {
+            const size_t at = (static_cast<size_t>(pages.back()) * kv_heads + h) * kPageTokens +
+                              static_cast<size_t>(in_page.back());
+            const bf16* from = static_cast<const bf16*>(pool) + at * d;
+            qkv.insert(qkv.end(), from, from + d);
+          }
+      }
+    n_rows_ = static_cast<int>(pages.size());
+    values_.emplace_back(qkv);
+    values_.emplace_back(std::vector<bf16>(qkv.size(), to_bf16(std::nanf(""))));
+    ints_.emplace_back(pages);
+    ints_.emplace_back(in_page);
+    ints_.emplace_back(std::vector<int32_t>(pages.size(), 0));
+    angles_.emplace_back(std::vector<float>(d / 2, 1.0f));  // no rotation
+    angles_.emplace_back(std::vector<float>(d / 2, 0.0f));
+  }
+  void run(bool nan) const {
+    const AttentionParams& p = device_.params();
+    cuda_table().rope_kv(
+        {const_cast<void*>(p.q), const_cast<void*>(p.k_pool), const_cast<void*>(p.v_pool),
+         values_[nan].raw(), angles_[0].as<float>(), angles_[1].as<float>(), ints_[2].as<int32_t>(),
+         ints_[0].as<int32_t>(), ints_[1].as<int32_t>(), n_rows_, p.n_heads, p.n_kv_heads,
+         p.head_dim, DType::bf16},
+        queue().stream());
+    cuda::launched("rope_kv", queue().stream());
+  }
+
+ private:
+  const AttentionOnDevice& device_;
+  std::vector<DeviceBuffer> values_, ints_, angles_;
+  int n_rows_ = 0;
+};
+
 const std::vector<SeqShape> kRagged = {{0, 40},   {1023, 1}, {0, 0},  {0, 1},    {64, 3},
                                        {2100, 5}, {300, 0},  {63, 8}, {1500, 1}, {0, 0}};
 
@@ -73,6 +125,20 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
         s.seqs.push_back({4 * kPageTokens + off, 3});
         check_against_reference(s);
       }
+  }
+
+  TEST_CASE("long sequences in large and small chunks, in batches of a warp's lanes and of more") {
+    for (const int d : {128, 64})
+      for (const bool tree : {false, true})
+        for (const int n_seqs : {18, 40}) {
+          AttentionSpec s{.d = d, .group = 2, .kv_heads = 8, .dtype = DType::bf16};
+          s.tree = tree;
+          for (int i = 0; i < n_seqs; ++i) {
+            const int long_base = (d == 128 ? 1087 : 2304) + i * 29, rows = i % 3 == 0 ? 3 : 1;
+            s.seqs.push_back({i % 6 == 1 ? long_base : i % 5, rows});
+          }
+          check_against_reference(s);
+        }
   }
 
   TEST_CASE("more queries of a group than a tile takes, and more sequences than a warp") {
@@ -153,7 +219,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
       const auto first = device.out_bytes();
       const auto first_lse = device.lse();
       for (int i = 0; i < 20; ++i) {
-        device.run(memory);
+        device.run(memory, i % 2 == 0);
         REQUIRE(device.out_bytes() == first);
         REQUIRE(device.lse() == first_lse);
       }
@@ -168,6 +234,32 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
                          first.begin() + static_cast<ptrdiff_t>(2 * row_bytes)));
       }
     }
+  }
+
+  TEST_CASE("settled keys are read ahead of the kernel that writes the new ones, those after it") {
+    const std::vector<std::vector<SeqShape>> batches = {
+        {{31, 1}},  {{32, 1}},  {{63, 2}},   {{64, 1}},   {{0, 1}},
+        {{100, 5}}, {{999, 1}}, {{6000, 1}}, {{9000, 5}}, {{700, 3}, {2500, 3}, {64, 3}}};
+    for (const int d : {64, 128})
+      for (const bool tree : {false, true})
+        for (const auto& seqs : batches) {
+          AttentionSpec s{.d = d, .group = 4, .kv_heads = 2, .seqs = seqs, .dtype = DType::bf16};
+          s.tree = tree;
+          AttentionCase c(s);
+          const AttentionOnDevice device(c);
+          const RowWriter writer(device, c);
+          const FewRowsMemory memory(device.bounds());
+          const cuda::Graph layers(queue(), [&] {
+            for (int i = 0; i < 4; ++i) {
+              writer.run(true);
+              device.run(memory, i > 0);
+              writer.run(false);
+              device.run(memory, true);
+            }
+          });
+          layers.launch(queue());
+          compare(device, c, c.params());
+        }
   }
 
   TEST_CASE("one graph serves growing lengths") {
@@ -252,99 +344,5 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
         CHECK(bytes() >= before);
         before = bytes();
       }
-  }
-}
-
-TEST_SUITE("gpu/kernels/merge_states") {
-  TEST_CASE("agrees with the CPU for any number of parts, types and empty parts") {
-    for (const DType part_type : {DType::f32, DType::bf16})
-      for (const DType out_type : {DType::f32, DType::bf16})
-        for (const int n_parts : {1, 2, 3, 33, kMaxMergeParts})
-          for (const int d : {2, 80, 128}) {
-            constexpr int kRowCount = 5, kHeads = 3;
-            const auto n = static_cast<size_t>(kRowCount * kHeads),
-                       values = n * static_cast<size_t>(d);
-            PhiloxStream stream(static_cast<uint64_t>(n_parts), static_cast<uint32_t>(d));
-            std::vector<ActBuffer> o;
-            std::vector<Buffer<float>> lse;
-            std::vector<DeviceBuffer> device_o, device_lse;
-            std::vector<const void*> host_o_at, o_at;
-            std::vector<const float*> host_lse_at, lse_at;
-            for (int i = 0; i < n_parts; ++i) {
-              fill(o.emplace_back(part_type, values), stream, 1.0f);
-              fill(lse.emplace_back(n), stream, 6.0f);
-              for (size_t at = 0; at < n; ++at)  // one row is empty in all parts
-                if (at == 4 || stream.uniform() < 0.2) {
-                  lse.back()[at] = -kInf;
-                  for (size_t c = 0; c < static_cast<size_t>(d); ++c)
-                    o.back().set(at * static_cast<size_t>(d) + c, std::nanf(""));
-                }
-            }
-            for (int i = 0; i < n_parts; ++i) {
-              const auto at = static_cast<size_t>(i);
-              device_o.push_back(on_device(o[at]));
-              device_lse.push_back(on_device(lse[at]));
-              host_o_at.push_back(o[at].data());
-              host_lse_at.push_back(lse[at].data());
-              o_at.push_back(device_o.back().raw());
-              lse_at.push_back(device_lse.back().as<float>());
-            }
-            ActBuffer want(out_type, values), got(out_type, values);
-            ActBuffer want_lse(DType::f32, n), got_lse(DType::f32, n);
-            MergeStatesParams p{want.data(),
-                                want_lse.f32.data(),
-                                host_o_at.data(),
-                                host_lse_at.data(),
-                                part_type,
-                                out_type,
-                                n_parts,
-                                kHeads,
-                                d};
-            merge_states(p, {0, kRowCount});
-            const DeviceBuffer out(values * dtype_bytes(out_type)), out_lse(n * 4);
-            p.out = out.raw();
-            p.lse = out_lse.as<float>();
-            p.o = o_at.data();
-            p.part_lse = lse_at.data();
-            cuda_table().merge_states(p, kRowCount, queue().stream());
-            cuda::launched("merge_states", queue().stream());
-            read_back(out, got);
-            read_back(out_lse, got_lse);
-            CAPTURE(n_parts);
-            CAPTURE(d);
-            // Weights of sum 1 and values of at most 1, one rounding a part, and that of out.
-            const double tolerance = spacing(out_type) + n_parts * spacing(DType::f32);
-            REQUIRE_CLOSE(got, want, ([&](size_t) { return tolerance; }));
-            for (size_t at = 0; at < n; ++at) {
-              const bool same =
-                  want_lse.get(at) == got_lse.get(at) ||
-                  std::abs(want_lse.get(at) - got_lse.get(at)) <= 16 * spacing(DType::f32);
-              REQUIRE(same);
-            }
-          }
-  }
-
-  TEST_CASE("out may lie over a part") {
-    AttentionSpec s{.d = 80, .group = 3, .kv_heads = 2, .seqs = {{300, 6}}, .seed = 9};
-    AttentionCase whole(s);
-    whole.run_ref({0, 6});
-    const auto part = [&](int lo, int hi) {
-      AttentionSpec half = s;
-      half.key_lo = lo, half.key_hi = hi;
-      AttentionCase c(half);
-      c.run_ref({0, 6});
-      return std::pair{DeviceBuffer(c.out_bytes()), DeviceBuffer(c.lse())};
-    };
-    const auto a = part(0, 120), b = part(120, INT_MAX);
-    const void* o[] = {a.first.raw(), b.first.raw()};
-    const float* lse[] = {a.second.as<float>(), b.second.as<float>()};
-    cuda_table().merge_states(
-        {b.first.raw(), b.second.as<float>(), o, lse, DType::f32, DType::f32, 2, 6, 80}, 6,
-        queue().stream());
-    cuda::launched("merge_states", queue().stream());
-    const auto out = b.first.vector<float>(), out_lse = b.second.vector<float>();
-    for (size_t i = 0; i < out.size(); ++i) REQUIRE(std::abs(out[i] - whole.out(i)) <= 4 * 0x1p-23);
-    for (size_t i = 0; i < out_lse.size(); ++i)
-      REQUIRE(std::abs(out_lse[i] - whole.lse()[i]) <= 16 * 0x1p-23);
   }
 }
