@@ -25,7 +25,7 @@ __device__ __noinline__ float divide(float x, float y) { return __fdiv_rn(x, y);
 class Temper {
  public:
   __device__ Temper(const SampleParams& p, const Rule& rule)
-      : temperature_(p.temperature),
+      : temperature_(p.rule.temperature),
         inverse_(rule.inverse_temperature),
         quick_(rule.quick_division) {}
 
@@ -45,7 +45,7 @@ class Temper {
 };
 
 __host__ __device__ bool penalizes(const SampleParams& p) {
-  return p.seen != nullptr && p.repetition_penalty != 1.0f;
+  return p.seen != nullptr && p.rule.repetition_penalty != 1.0f;
 }
 
 /// Penalises the seen tokens of this block's part, each once however often it was seen.
@@ -61,7 +61,7 @@ __device__ void penalize(const SampleParams& p, int64_t r, const RowCluster& row
     const uint32_t bit = 1u << (i % 32);
     if ((atomicOr(&marks[i / 32], bit) & bit) != 0) continue;
     const float x = row.logit(i);
-    row.logit(i) = x < 0 ? x * p.repetition_penalty : divide(x, p.repetition_penalty);
+    row.logit(i) = x < 0 ? x * p.rule.repetition_penalty : divide(x, p.rule.repetition_penalty);
   }
   __syncthreads();
 }
@@ -95,17 +95,17 @@ __device__ int draw_any(const SampleParams& p, const Temper& temper, int64_t r, 
 /// Draws by the weights of what top-k, top-p and min-p leave; the token in one warp, else -1.
 __device__ int draw_cut(const SampleParams& p, const Temper& temper, uint64_t least_weight,
                         int64_t r, RowCluster& row, cuda::CutShared& shared, float max) {
-  const float spread = 28.5f * p.temperature;  // a little more than has weights
+  const float spread = 28.5f * p.rule.temperature;  // a little more than has weights
   cuda::RowCut cut(row, shared, max, spread);
   const auto weight = [&](float x) { return weight_of(temper(x - max)); };
   // A loop, so that the code of the cut is there once.
 #pragma unroll 1
   for (const bool by_weight : {false, true}) {
-    if (by_weight ? p.top_p >= 1.0 : p.top_k <= 0 || p.top_k >= p.vocab) continue;
+    if (by_weight ? p.rule.top_p >= 1.0 : p.rule.top_k <= 0 || p.rule.top_k >= p.vocab) continue;
     cut.narrow(
         [&](uint64_t total) -> uint64_t {
-          if (!by_weight) return static_cast<uint64_t>(p.top_k);
-          const double share = ceil(p.top_p * static_cast<double>(total));
+          if (!by_weight) return static_cast<uint64_t>(p.rule.top_k);
+          const double share = ceil(p.rule.top_p * static_cast<double>(total));
           return share > 1.0 ? static_cast<uint64_t>(share) : 1;
         },
         [&](float x) -> uint64_t { return by_weight ? weight(x) : max - x < spread; });
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, kCuts ? 2 : 3)
     row.each([&](int i) { mine.consider(row.logit(i), row.first() + i); });
     best = row.best(mine);
   }
-  if (!best.is_valid() || s.temperature == 0.0f) {
+  if (!best.is_valid() || s.rule.temperature == 0.0f) {
     if (row.rank() == 0 && threadIdx.x == 0)
       write(p, r, best.is_valid() ? best.id : kInvalidToken, lse);
   } else {
@@ -172,13 +172,13 @@ __global__ void __launch_bounds__(cuda::kRowThreads, kCuts ? 2 : 3)
 }
 
 Rule rule_of(const SampleParams& p) {
-  const float t = p.temperature;
+  const float t = p.rule.temperature;
   return {.inverse_temperature = t > 0 ? 1.0f / t : 0.0f,
           // So far from the ends of the exponent's range no step of the division loses bits.
           .quick_division = t >= 0x1p-60f && t <= 0x1p60f,
-          .least_weight =
-              p.min_p > 0 ? static_cast<uint64_t>(std::ceil((p.min_p < 1 ? p.min_p : 1.0) * 0x1p40))
-                          : 0};
+          .least_weight = p.rule.min_p > 0 ? static_cast<uint64_t>(std::ceil(
+                                                 (p.rule.min_p < 1 ? p.rule.min_p : 1.0) * 0x1p40))
+                                           : 0};
 }
 
 }  // namespace
@@ -187,10 +187,11 @@ void sample_cuda(const SampleCudaParams& p, Stream stream) {
   const SampleParams& s = p.sample;
   if (s.n_rows == 0) return;
   const cuda::RowSplit split = cuda::split_row(s.vocab, s.n_rows);
-  if (s.temperature == 0.0f && !penalizes(s) && p.logprobs == nullptr && p.lse == nullptr)
+  if (s.rule.temperature == 0.0f && !penalizes(s) && p.logprobs == nullptr && p.lse == nullptr)
     return cuda::launch_rows(sample_best, s.n_rows, split, 0, stream, p);
   const size_t marks = penalizes(s) ? static_cast<size_t>(split.part_size() / 8) : 0;
-  const bool cuts = (s.top_k > 0 && s.top_k < s.vocab) || s.top_p < 1.0 || s.min_p > 0;
+  const bool cuts =
+      (s.rule.top_k > 0 && s.rule.top_k < s.vocab) || s.rule.top_p < 1.0 || s.rule.min_p > 0;
   const size_t bytes = split.part_bytes() + marks;
   if (cuts)
     cuda::launch_rows(sample_rows<true>, s.n_rows, split, bytes, stream, p, rule_of(s));

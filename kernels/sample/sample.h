@@ -48,6 +48,15 @@ struct TopNParams {
 using TopNFn = void(const TopNParams&, Range rows);
 TopNFn top_n_ref, top_n_scalar, top_n_avx2, top_n_avx512;
 
+/// Which tokens may be drawn, and with which weights.
+struct KeepRule {
+  float repetition_penalty;  // > 0; 1 = off: seen logits above 0 are divided, others multiplied
+  float temperature;         // >= 0; 0 = argmax
+  int top_k;                 // keep the k largest; 0 = off; ties: the lower id is kept
+  double top_p;              // keep the smallest set of at least this probability; >= 1 = off
+  double min_p;  // keep tokens of at least this share of the largest probability; 0 = off
+};
+
 struct SampleParams {
   int32_t* tokens;            // [n_rows], kInvalidToken for a meaningless row
   const float* logits;        // [n_rows, V]
@@ -55,11 +64,7 @@ struct SampleParams {
   const int32_t* seen;        // ids to penalise, repeats allowed; may be null without penalty
   const int32_t* seen_begin;  // [n_rows + 1], row r has seen[seen_begin[r] .. seen_begin[r + 1])
   int n_rows, vocab;
-  float repetition_penalty;  // > 0; 1 = off: seen logits above 0 are divided, others multiplied
-  float temperature;         // >= 0; 0 = argmax
-  int top_k;                 // keep the k largest; 0 = off; ties: the lower id is kept
-  double top_p;              // keep the smallest set of at least this probability; >= 1 = off
-  double min_p;     // keep tokens of at least this share of the largest probability; 0 = off
+  KeepRule rule;
   void* workspace;  // sample_workspace_bytes(V), 64-byte aligned, one per concurrent call
 };
 

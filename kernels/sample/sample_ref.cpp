@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/sample/kept_ref.h"
 #include "kernels/sample/workspace.h"
 
 namespace tandem {
@@ -38,48 +39,59 @@ double log_sum_exp(const std::vector<double>& x, double max) {
 }
 
 int sample_row(const SampleParams& p, int row) {
-  std::vector<double> x = read_row(p.logits, row, p.vocab);
-  if (!is_meaningful(x)) return kInvalidToken;
-  if (p.seen != nullptr) {
-    const std::vector<double> original = x;
-    for (int i = p.seen_begin[row]; i < p.seen_begin[row + 1]; ++i) {
-      const auto id = static_cast<size_t>(p.seen[i]);
-      x[id] = static_cast<float>(original[id] < 0 ? original[id] * p.repetition_penalty
-                                                  : original[id] / p.repetition_penalty);
-    }
-  }
-  std::vector<int> kept = ranking(x);
-  if (p.temperature == 0) return kept[0];
-  const double max = x[static_cast<size_t>(kept[0])];
-  const auto weight = [&](int id) {
-    return std::exp((x[static_cast<size_t>(id)] - max) / p.temperature);
-  };
-  const auto sum = [&] {
-    return std::accumulate(kept.begin(), kept.end(), 0.0,
-                           [&](double s, int id) { return s + weight(id); });
-  };
-  if (p.top_k > 0 && p.top_k < p.vocab) kept.resize(static_cast<size_t>(p.top_k));
-  if (p.top_p < 1) {
-    const double wanted = p.top_p * sum();
-    double mass = 0;
-    size_t n = 0;
-    while (n < kept.size() && (n == 0 || mass < wanted)) mass += weight(kept[n++]);
-    kept.resize(n);
-  }
-  if (p.min_p > 0) {
-    const double least = std::min(1.0, p.min_p);
-    kept.erase(std::remove_if(kept.begin(), kept.end(), [&](int id) { return weight(id) < least; }),
-               kept.end());
-  }
-  std::sort(kept.begin(), kept.end());
-  const double wanted = p.uniform[row] * sum();
+  const bool has_seen = p.seen != nullptr;
+  const int32_t* seen = has_seen ? p.seen + p.seen_begin[row] : nullptr;
+  const std::vector<double> weight =
+      kept_weights_ref(p.rule, p.logits + static_cast<int64_t>(row) * p.vocab, p.vocab,
+                       {seen, has_seen ? p.seen + p.seen_begin[row + 1] : nullptr});
+  if (weight.empty()) return kInvalidToken;
+  if (p.rule.temperature == 0)
+    return static_cast<int>(std::max_element(weight.begin(), weight.end()) - weight.begin());
+  const double wanted = p.uniform[row] * std::accumulate(weight.begin(), weight.end(), 0.0);
   double mass = 0;
-  for (const int id : kept)
-    if ((mass += weight(id)) > wanted) return id;
-  return kept.back();
+  int last = 0;
+  for (int id = 0; id < p.vocab; ++id) {
+    if (weight[static_cast<size_t>(id)] == 0) continue;
+    if ((mass += weight[static_cast<size_t>(id)]) > wanted) return id;
+    last = id;
+  }
+  return last;
 }
 
 }  // namespace
+
+std::vector<double> kept_weights_ref(const KeepRule& rule, const float* row, int vocab,
+                                     const std::vector<int32_t>& seen) {
+  std::vector<double> x(row, row + vocab);
+  if (!is_meaningful(x)) return {};
+  const std::vector<double> original = x;
+  for (const int32_t token : seen) {
+    const auto id = static_cast<size_t>(token);
+    x[id] = static_cast<float>(original[id] < 0 ? original[id] * rule.repetition_penalty
+                                                : original[id] / rule.repetition_penalty);
+  }
+  std::vector<int> kept = ranking(x);
+  const double max = x[static_cast<size_t>(kept[0])];
+  if (rule.temperature == 0) kept.resize(1);
+  const auto weight = [&](int id) {
+    const double below = x[static_cast<size_t>(id)] - max;
+    return below == 0 ? 1.0 : std::exp(below / rule.temperature);
+  };
+  if (rule.top_k > 0 && rule.top_k < vocab)
+    kept.resize(std::min(kept.size(), static_cast<size_t>(rule.top_k)));
+  if (rule.top_p < 1) {
+    const double sum = std::accumulate(kept.begin(), kept.end(), 0.0,
+                                       [&](double s, int id) { return s + weight(id); });
+    double mass = 0;
+    size_t n = 0;
+    while (n < kept.size() && (n == 0 || mass < rule.top_p * sum)) mass += weight(kept[n++]);
+    kept.resize(n);
+  }
+  std::vector<double> weights(x.size());
+  for (const int id : kept)
+    if (weight(id) >= std::min(1.0, rule.min_p)) weights[static_cast<size_t>(id)] = weight(id);
+  return weights;
+}
 
 size_t sample_workspace_bytes(int vocab) { return lay_out(nullptr, vocab).bytes; }
 

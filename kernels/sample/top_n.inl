@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "kernels/sample/heap_sort.h"
 #include "kernels/sample/select.h"
 
 namespace tandem {
@@ -12,27 +13,6 @@ struct Entry {
 
 /// Whether a comes after b: the smaller logit, or at equal logits the higher id.
 inline bool is_after(Entry a, Entry b) { return a.key != b.key ? a.key < b.key : a.id > b.id; }
-
-inline void sift_down(Entry* heap, int root, int n) {
-  for (int child; (child = 2 * root + 1) < n; root = child) {
-    if (child + 1 < n && is_after(heap[child + 1], heap[child])) ++child;
-    if (!is_after(heap[child], heap[root])) return;
-    const Entry moved = heap[root];
-    heap[root] = heap[child];
-    heap[child] = moved;
-  }
-}
-
-/// Heapsort, best first: no allocation, no recursion, n log n for any n.
-inline void sort(Entry* entries, int n) {
-  for (int i = n / 2 - 1; i >= 0; --i) sift_down(entries, i, n);
-  for (int left = n - 1; left > 0; --left) {
-    const Entry last = entries[0];
-    entries[0] = entries[left];
-    entries[left] = last;
-    sift_down(entries, 0, left);
-  }
-}
 
 }  // namespace
 
@@ -47,7 +27,7 @@ void TANDEM_ISA_FN(top_n)(const TopNParams& p, Range rows) {
     if (is_valid) {
       const int n = keep_top(x, p.vocab, p.n, w);
       for (int i = 0; i < n; ++i) entries[i] = {order_key(w.top[i]), w.id[i]};
-      sort(entries, n);
+      heap_sort(entries, n);
     }
     for (int i = 0; i < p.n; ++i) {
       ids[i] = is_valid ? entries[i].id : kInvalidToken;

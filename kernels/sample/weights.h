@@ -6,9 +6,8 @@
 namespace tandem {
 namespace {
 
-/// floor(2^40 e^x) for x <= 0, with e^x to 2e-7 relative; exactly 2^40 at 0, and 0 from -28 down,
-/// where 2^40 e^x is below 1.
-constexpr uint64_t weight_of(float x) {
+/// 2^40 e^x for x <= 0, to 2e-7 relative; exactly 2^40 at 0, and below 1 from -28 down.
+constexpr float scaled_exp(float x) {
   constexpr float kRounder = 0x1.8p23f;  // adding it leaves an integer in the low mantissa bits
   x = x > -28.0f ? x : -28.0f;
   const float shifted = x * 1.44269504f + kRounder;
@@ -25,7 +24,12 @@ constexpr uint64_t weight_of(float x) {
   p = p + 1.0f;
   const int32_t exponent = static_cast<int32_t>(n) + kWeightBits;
   const float scale = __builtin_bit_cast(float, (exponent + 127) << 23);
-  return static_cast<uint64_t>(static_cast<int64_t>(p * scale));
+  return p * scale;
+}
+
+/// floor(2^40 e^x) for x <= 0.
+constexpr uint64_t weight_of(float x) {
+  return static_cast<uint64_t>(static_cast<int64_t>(scaled_exp(x)));
 }
 
 /// Weights of exp((x - max) / temperature); returns their sum.

@@ -94,11 +94,11 @@ PreparedCase prepare_sample(int vocab, const Rule& rule) {
         .seen_begin = nullptr,
         .n_rows = 1,
         .vocab = vocab,
-        .repetition_penalty = 1,
-        .temperature = rule.temperature,
-        .top_k = rule.top_k,
-        .top_p = rule.top_p,
-        .min_p = rule.min_p,
+        .rule = {.repetition_penalty = 1,
+                 .temperature = rule.temperature,
+                 .top_k = rule.top_k,
+                 .top_p = rule.top_p,
+                 .min_p = rule.min_p},
         .workspace = workspace.raw()},
        {0, 1});
   };

@@ -123,9 +123,7 @@ void GpuDraws::launch(int n, const Tensor& logits) {
                   .seen_begin = rule.needs_seen()
                                     ? reinterpret_cast<const int32_t*>(in_ + in.seen_begin)
                                     : nullptr,
-                  .n_rows = n, .vocab = vocab, .repetition_penalty = rule.repetition_penalty,
-                  .temperature = rule.temperature, .top_k = rule.top_k, .top_p = rule.top_p,
-                  .min_p = rule.min_p, .workspace = nullptr},
+                  .n_rows = n, .vocab = vocab, .rule = rule.kept(), .workspace = nullptr},
        .next_ids = nullptr, .logprobs = reinterpret_cast<float*>(out_ + out.logprobs), .lse = lse},
       exec_.stream());
   cuda::launched("sample", exec_.stream());

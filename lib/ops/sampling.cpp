@@ -1,36 +1,15 @@
 #include "ops/sampling.h"
 
-#include <memory>
-#include <new>
-
 #include "base/check.h"
-#include "base/parallel.h"
 #include "kernels/cpu_table.h"
-#include "kernels/sample/sample.h"
+#include "ops/row_workspace.h"
 
 namespace tandem::ops {
 namespace {
 
-constexpr std::align_val_t kAlign{64};
-
-struct AlignedDelete {
-  void operator()(std::byte* p) const { ::operator delete[](p, kAlign); }
-};
-using Workspace = std::unique_ptr<std::byte[], AlignedDelete>;
-
-Workspace sample_workspace(int vocab) {
-  return Workspace(static_cast<std::byte*>(::operator new[](sample_workspace_bytes(vocab), kAlign)));
-}
-
-/// Rows are independent; each concurrent piece owns a workspace.
 template <class Params>
-void run_with_workspace(void (*kernel)(const Params&, Range), const Params& params) {
-  parallel_ranges(params.n_rows, 1, [&](int begin, int end) {
-    Params mine = params;
-    const Workspace workspace = sample_workspace(params.vocab);
-    mine.workspace = workspace.get();
-    kernel(mine, Range{begin, end});
-  });
+void run_rows(void (*kernel)(const Params&, Range), const Params& p) {
+  run_with_workspace(kernel, p, p.n_rows, sample_workspace_bytes(p.vocab));
 }
 
 int rows_of(const Tensor& logits) { return static_cast<int>(logits.rows()); }
@@ -65,7 +44,7 @@ TopN top_n(const Tensor& logits, const LogitStats& stats, int n) {
                      .logits = logits.as<float>(), .lse = stats.lse.data(),
                      .n_rows = rows_of(logits), .vocab = vocab_of(logits), .n = n,
                      .workspace = nullptr};
-  run_with_workspace(cpu_table().top_n, p);
+  run_rows(cpu_table().top_n, p);
   return top;
 }
 
@@ -84,10 +63,8 @@ std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
                        .uniform = uniform.data(), .seen = all_seen.data(),
                        .seen_begin = rule.needs_seen() ? seen_begin.data() : nullptr,
                        .n_rows = rows_of(logits), .vocab = vocab_of(logits),
-                       .repetition_penalty = rule.repetition_penalty,
-                       .temperature = rule.temperature, .top_k = rule.top_k, .top_p = rule.top_p,
-                       .min_p = rule.min_p, .workspace = nullptr};
-  run_with_workspace(cpu_table().sample, p);
+                       .rule = rule.kept(), .workspace = nullptr};
+  run_rows(cpu_table().sample, p);
   check_valid(tokens);
   return tokens;
 }

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/sample/sample.h"
 #include "tensor/tensor.h"
 
 namespace tandem::ops {
@@ -33,6 +34,8 @@ struct SampleRule {
 
   bool operator==(const SampleRule&) const = default;
   bool needs_seen() const { return repetition_penalty != 1.0f; }
+  /// The same for kernels.
+  KeepRule kept() const { return {repetition_penalty, temperature, top_k, top_p, min_p}; }
 };
 
 /// errors   kind numeric when a token is that of a row with NaN, +inf or no finite logit

@@ -84,11 +84,7 @@ struct Draw {
             .seen_begin = seen_begin.data(),
             .n_rows = rows.n,
             .vocab = rows.vocab,
-            .repetition_penalty = settings.penalty,
-            .temperature = settings.temperature,
-            .top_k = settings.top_k,
-            .top_p = settings.top_p,
-            .min_p = settings.min_p,
+            .rule = keep_rule(settings),
             .workspace = nullptr};
   }
 };

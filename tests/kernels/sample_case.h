@@ -12,11 +12,15 @@ namespace tandem::test {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-/// The CPU's workspace of top_n and sample: exactly the promised bytes, 64-byte aligned.
+/// Memory of a workspace: exactly the promised bytes, 64-byte aligned.
+inline std::unique_ptr<void, void (*)(void*)> aligned_bytes(size_t bytes) {
+  return {std::aligned_alloc(64, (bytes + 63) / 64 * 64), std::free};
+}
+
+/// The CPU's workspace of top_n and sample.
 class WorkspaceBytes {
  public:
-  explicit WorkspaceBytes(int vocab)
-      : data_(std::aligned_alloc(64, (sample_workspace_bytes(vocab) + 63) / 64 * 64), std::free) {}
+  explicit WorkspaceBytes(int vocab) : data_(aligned_bytes(sample_workspace_bytes(vocab))) {}
   void* get() const { return data_.get(); }
 
  private:
@@ -62,6 +66,14 @@ struct Settings {
   double top_p = 1, min_p = 0;
   float penalty = 1;
 };
+
+inline KeepRule keep_rule(const Settings& s) {
+  return {.repetition_penalty = s.penalty,
+          .temperature = s.temperature,
+          .top_k = s.top_k,
+          .top_p = s.top_p,
+          .min_p = s.min_p};
+}
 
 inline const Settings kSettings[] = {
     {},

@@ -17,8 +17,7 @@ int draw(SampleFnRef* fn, const std::vector<float>& logits, const Settings& s, d
   const int32_t seen_begin[2] = {0, static_cast<int32_t>(seen.size())};
   int32_t token = -2;
   fn({.tokens = &token, .logits = logits.data(), .uniform = &uniform, .seen = seen.data(),
-      .seen_begin = seen_begin, .n_rows = 1, .vocab = vocab, .repetition_penalty = s.penalty,
-      .temperature = s.temperature, .top_k = s.top_k, .top_p = s.top_p, .min_p = s.min_p,
+      .seen_begin = seen_begin, .n_rows = 1, .vocab = vocab, .rule = keep_rule(s),
       .workspace = workspace.get()}, {0, 1});
   return token;
 }
@@ -242,8 +241,10 @@ TEST_SUITE("kernels/sample") {
     std::vector<int32_t> all(kRows), one(kRows);
     SampleParams p{.tokens = all.data(), .logits = x.data(), .uniform = uniform.data(),
                    .seen = seen.data(), .seen_begin = begin.data(), .n_rows = kRows,
-                   .vocab = kVocab, .repetition_penalty = 1.2f, .temperature = 0.9f, .top_k = 40,
-                   .top_p = 0.95, .min_p = 0.01, .workspace = workspace.get()};
+                   .vocab = kVocab,
+                   .rule = {.repetition_penalty = 1.2f, .temperature = 0.9f, .top_k = 40,
+                            .top_p = 0.95, .min_p = 0.01},
+                   .workspace = workspace.get()};
     cpu_table().sample(p, {0, kRows});
     p.tokens = one.data();
     for (int r = kRows - 1; r >= 0; --r) cpu_table().sample(p, {r, r + 1});

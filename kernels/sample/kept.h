@@ -1,0 +1,107 @@
+#pragma once
+// Which tokens of a row may be drawn, with exact integer weights, for the bodies of sampling and of
+// verification.
+#include <math.h>
+
+#include "kernels/sample/select.h"
+#include "kernels/sample/weights.h"
+
+namespace tandem {
+namespace {
+
+/// Copies the row with seen tokens penalised; `x` is the row as it was, so that a repeated id is
+/// penalised once.
+inline void penalize(float* copy, const float* x, const int32_t* seen, int n, float penalty) {
+  for (int i = 0; i < n; ++i) {
+    const float logit = x[seen[i]];
+    copy[seen[i]] = logit < 0 ? logit * penalty : logit / penalty;
+  }
+}
+
+/// Tokens still in play, in ascending order of id, with their weights in w.weight.
+struct Candidates {
+  const float* logit;
+  const int32_t* id;  // null: id[i] = i
+  int n;              // 0: the row has no meaning
+  uint64_t total;     // of the weights
+
+  int token(int i) const { return id != nullptr ? id[i] : i; }
+};
+
+/// Sets the weights that `keeps` refuses to 0.
+template <class Keeps>
+inline void drop(Candidates& c, uint64_t* weight, Keeps keeps) {
+  c.total = 0;
+  for (int i = 0; i < c.n; ++i) {
+    weight[i] = keeps(i) ? weight[i] : 0;
+    c.total += weight[i];
+  }
+}
+
+/// Narrows a whole row to its kLikely largest if these hold `wanted` already, which they nearly
+/// always do; the exact cut is then sought among few.
+inline void narrow(Candidates& c, uint64_t wanted, const Workspace& w) {
+  constexpr int kLikely = 256;
+  if (c.id != nullptr || c.n <= kLikely) return;
+  const int n = keep_top(c.logit, c.n, kLikely, w);
+  uint64_t sum = 0;
+  for (int i = 0; i < n; ++i) sum += w.weight[w.id[i]];
+  if (sum < wanted) return;
+  for (int i = 0; i < n; ++i) w.weight[i] = w.weight[w.id[i]];  // ids ascend: id[i] >= i
+  c = {w.top, w.id, n, sum};
+}
+
+/// Drops what top-p and min-p leave out.
+inline void truncate(const KeepRule& rule, Candidates& c, const Workspace& w) {
+  if (rule.top_p < 1.0) {
+    const double share = ceil(rule.top_p * static_cast<double>(c.total));
+    const uint64_t wanted = share > 1.0 ? static_cast<uint64_t>(share) : 1;
+    narrow(c, wanted, w);
+    const auto key = [&](int i) { return order_key(c.logit[i]); };
+    const Cut cut = find_cut(
+        c.n, wanted, key, [&](int i) { return w.weight[i]; }, w.histogram);
+    drop(c, w.weight, [&](int i) { return cut.keeps(key(i), i); });
+  }
+  if (rule.min_p > 0.0) {
+    const auto least = static_cast<uint64_t>(ceil((rule.min_p < 1.0 ? rule.min_p : 1.0) * 0x1p40));
+    drop(c, w.weight, [&](int i) { return w.weight[i] >= least; });
+  }
+}
+
+/// What the rule keeps of a row whose seen tokens are penalised already. At temperature 0 that is
+/// the best token alone.
+inline Candidates keep(const KeepRule& rule, const float* x, int vocab, const Workspace& w) {
+  const Extremes extremes = scan(x, vocab, w.block_max);
+  if (!extremes.is_valid) return {x, nullptr, 0, 0};
+  const int best = first_with_key(x, extremes.max, w.block_max);
+  if (rule.temperature == 0.0f) {
+    w.id[0] = best;
+    w.weight[0] = uint64_t{1} << kWeightBits;
+    return {x + best, w.id, 1, w.weight[0]};
+  }
+  Candidates c{x, nullptr, vocab, 0};
+  if (rule.top_k > 0 && rule.top_k < vocab) c = {w.top, w.id, keep_top(x, vocab, rule.top_k, w), 0};
+  // The order of logits is the order of tempered logits, so top-k may come first and stay exact.
+  c.total = fill_weights(w.weight, c.logit, c.n, x[best], rule.temperature);
+  truncate(rule, c, w);
+  return c;
+}
+
+/// First index whose cumulative weight exceeds uniform * total, in exact arithmetic.
+inline int draw(const uint64_t* weight, int n, uint64_t total, double uniform) {
+  const auto u53 = static_cast<uint64_t>(uniform * 0x1p53);
+  const auto wanted = static_cast<uint64_t>((static_cast<unsigned __int128>(u53) * total) >> 53);
+  uint64_t below = 0;
+  int i = 0;
+  for (; i + kScanBlock <= n; i += kScanBlock) {
+    uint64_t block = 0;
+    for (int j = 0; j < kScanBlock; ++j) block += weight[i + j];
+    if (below + block > wanted) break;
+    below += block;
+  }
+  while ((below += weight[i]) <= wanted) ++i;
+  return i;
+}
+
+}  // namespace
+}  // namespace tandem
