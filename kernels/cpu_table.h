@@ -14,6 +14,7 @@
 #include "kernels/sample/sample.h"
 #include "kernels/signature/sample_tail.h"
 #include "kernels/signature/signature.h"
+#include "kernels/tree/draw_children.h"
 
 namespace tandem {
 
@@ -31,6 +32,7 @@ struct CpuTable {
   LogitStatsFn* logit_stats;
   TopNFn* top_n;
   SampleFn* sample;
+  DrawChildrenFn* draw_children;
   SignProjectFn* sign_project;
   HashProbeFn* hash_probe;
   AttendListFn* attend_list;

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/embed/number_bytes.h"
-#include "kernels/embed/philox_lanes.h"
+#include "kernels/simd/philox_lanes.h"
 
 namespace tandem {
 namespace {

@@ -38,7 +38,7 @@ inline Workspace lay_out(void* base, int vocab) {
   w.top = static_cast<float*>(take(v * sizeof(float)));
   w.id = static_cast<int32_t*>(take(v * sizeof(int32_t)));
   w.block_max = static_cast<uint32_t*>(take(v / kScanBlock * sizeof(uint32_t)));
-  w.bytes = at;
+  w.bytes = (at + 63) / 64 * 64;  // what follows is aligned as the whole
   return w;
 }
 

@@ -26,7 +26,8 @@ enum class DrawPurpose : uint32_t {
   residual = 2,
   data = 3,
   weights = 4,
-  keys = 5,  // that sparse attention samples
+  keys = 5,      // that sparse attention samples
+  children = 6,  // of a node of a tree of draft tokens
 };
 
 /// Four uniform words for one (seed, sequence, position, purpose); `node` tells tree nodes apart.

@@ -1,5 +1,5 @@
 #pragma once
-// Philox4x32-10 (base/rng.h) for many counters at once, for fill_random.inl. Intrinsics, because
+// Philox4x32-10 (base/rng.h) for many counters at once, for bodies (*.inl). Intrinsics, because
 // GCC turns the 32 x 32 -> 64 bit products of a plain loop into 64-bit multiplications, which cost
 // four times as much.
 #include <immintrin.h>

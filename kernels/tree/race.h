@@ -1,0 +1,45 @@
+#pragma once
+// The random numbers of draw_children, for its bodies. Compiled without contraction: each operation
+// rounds once, so every ISA and GPU gives the same bits.
+#include "kernels/simd/philox_lanes.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint32_t kPurposeChildren = 6;      // DrawPurpose::children of base/rng.h
+constexpr int kRaceBlock = 4 * kPhiloxLanes;  // tokens whose numbers are made together
+
+/// Names of a node's numbers. Token x has word x % 64 / 16 of the block x / 64 * 16 + x % 16, and
+/// as later bits the same word of the block with kMoreBits set. The purpose is in the high byte of
+/// the last word, where draw4 of base/rng.h has a node: no counter of one is ever one of the other.
+struct RaceNames {
+  uint64_t seed;
+  uint32_t sequence, position, node;
+};
+constexpr uint32_t kMoreBits = 1u << 31;
+
+inline void race_words(PhiloxWords& out, const RaceNames& names, uint32_t first_block) {
+  philox_lanes(out, names.seed, first_block, names.sequence, names.position,
+               kPurposeChildren << 24 | names.node);
+}
+
+/// Standard exponential of 32 leading and 20 later random bits: -log(1 - v) with v the number in
+/// (0, 1) that these are the binary digits of. It is never below v; small v keep all their digits.
+inline double exponential_of(uint32_t leading, uint32_t later) {
+  const double v =
+      (static_cast<double>(leading) * 0x1p20 + static_cast<double>(later >> 12) + 0.5) * 0x1p-52;
+  const double u = 1.0 - v;
+  // u = m 2^e with m in [sqrt(1/2), sqrt(2)); then log m = 2 atanh((m - 1) / (m + 1)).
+  const auto bits = __builtin_bit_cast(uint64_t, u);
+  const uint64_t shifted = bits - 0x3fe6a09e667f3bcdu;  // bits of sqrt(1/2)
+  const int64_t exponent = static_cast<int64_t>(shifted) >> 52;
+  const double m = __builtin_bit_cast(double, bits - (static_cast<uint64_t>(exponent) << 52));
+  const double s = exponent == 0 ? v / (2.0 - v) : (1.0 - m) / (1.0 + m);
+  const double s2 = s * s;
+  double p = 1.0 / 21;  // atanh's series: |s| <= 0.172, so the first term left out is below 1e-17
+  for (int k = 19; k > 0; k -= 2) p = p * s2 + 1.0 / k;
+  return 2.0 * s * p - static_cast<double>(exponent) * 0.69314718055994531;
+}
+
+}  // namespace
+}  // namespace tandem
