@@ -15,6 +15,7 @@
 #include "kernels/signature/sample_tail.h"
 #include "kernels/signature/signature.h"
 #include "kernels/tree/draw_children.h"
+#include "kernels/tree/verify_trees.h"
 
 namespace tandem {
 
@@ -33,6 +34,8 @@ struct CpuTable {
   TopNFn* top_n;
   SampleFn* sample;
   DrawChildrenFn* draw_children;
+  VerifyTreesFn* verify_trees;
+  AcceptChancesFn* accept_chances;
   SignProjectFn* sign_project;
   HashProbeFn* hash_probe;
   AttendListFn* attend_list;

@@ -1,0 +1,151 @@
+#include "kernels/tree_case.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+TreeCase random_trees(Nature nature, int vocab, int n_seqs, float draft_temperature, uint32_t seed) {
+  PhiloxStream stream(seed);
+  TreeCase c{.vocab = vocab};
+  for (int b = 0; b < n_seqs; ++b) add_tree(c, stream, nature, draft_temperature);
+  return c;
+}
+
+/// The token that `sample` draws from a row.
+int sample_row(const TreeCase& c, size_t node, const KeepRule& rule,
+               const std::vector<int32_t>& seen) {
+  const auto workspace = aligned_bytes(sample_workspace_bytes(c.vocab));
+  const int32_t seen_begin[2] = {0, static_cast<int32_t>(seen.size())};
+  int32_t token = -2;
+  cpu_table().sample({.tokens = &token,
+                      .logits = c.target.data() + static_cast<size_t>(c.target_row[node]) *
+                                                      static_cast<size_t>(c.vocab),
+                      .uniform = &c.uniform[node], .seen = seen.data(), .seen_begin = seen_begin,
+                      .n_rows = 1, .vocab = c.vocab, .rule = rule,
+                      .workspace = workspace.get()}, {0, 1});
+  return token;
+}
+
+}  // namespace
+
+TEST_SUITE("kernels/verify_trees") {
+  TEST_CASE("equal to the reference, and on every ISA bit for bit") {
+    int n_accepted = 0, n_trees = 0;
+    for (const Nature nature : kNatures)
+      for (const int vocab : {2, 7, 65, 1009})
+        for (const Settings& s : kSettings)
+          for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match}) {
+            const Settings draft{.temperature = 0.8f, .penalty = 1};
+            const TreeCase c = random_trees(nature, vocab, 3, draft.temperature, 21);
+            const TreeResult want = verify(verify_trees_ref, c, keep_rule(s), keep_rule(draft), by);
+            const TreeResult scalar = verify(cpu_table(Isa::scalar).verify_trees, c, keep_rule(s),
+                                             keep_rule(draft), by);
+            CAPTURE(static_cast<int>(nature));
+            CAPTURE(vocab);
+            CAPTURE(&s - kSettings);
+            CAPTURE(static_cast<int>(by));
+            REQUIRE(scalar.path == want.path);
+            REQUIRE(scalar.bonus == want.bonus);
+            for (size_t b = 0; b < want.logprobs.size(); ++b)
+              for (size_t i = 0; i < want.logprobs[b].size(); ++i) {
+                const double logprob = want.logprobs[b][i];
+                // As logit_stats; the logit minus lse rounds twice more at up to 200.
+                REQUIRE(std::abs(scalar.logprobs[b][i] - logprob) <= 2e-6 + 0x1p-16);
+              }
+            for (const Isa isa : usable_isas()) {
+              CAPTURE(isa_name(isa));
+              REQUIRE(verify(cpu_table(isa).verify_trees, c, keep_rule(s), keep_rule(draft), by) ==
+                      scalar);
+            }
+            n_trees += c.n_seqs();
+            for (const auto& path : want.path) n_accepted += static_cast<int>(path.size());
+          }
+    CHECK(n_accepted > n_trees / 2);  // the walks went somewhere
+  }
+
+  TEST_CASE("by match, and at temperature 0 by either, every token is plain sampling's") {
+    for (const Settings& s : kSettings)
+      for (const AcceptBy by : {AcceptBy::match, AcceptBy::residual}) {
+        if (by == AcceptBy::residual && s.temperature > 0) continue;
+        CAPTURE(&s - kSettings);
+        const TreeCase c = random_trees(Nature::normal, 40, 20, 0.7f, 5);
+        const TreeResult got = verify(cpu_table().verify_trees, c, keep_rule(s), keep_rule({}), by);
+        for (int b = 0; b < c.n_seqs(); ++b) {
+          const auto begin = static_cast<size_t>(c.node_begin[static_cast<size_t>(b)]);
+          std::vector<int32_t> seen(c.seen.begin() + 5 * b, c.seen.begin() + 5 * b + 5);
+          std::vector<int32_t> visited = {0};
+          const auto& path = got.path[static_cast<size_t>(b)];
+          visited.insert(visited.end(), path.begin(), path.end());
+          for (size_t i = 0; i < visited.size(); ++i) {
+            const size_t node = begin + static_cast<size_t>(visited[i]);
+            const int token = sample_row(c, node, keep_rule(s), seen);
+            const bool is_last = i + 1 == visited.size();
+            REQUIRE(token == (is_last ? got.bonus[static_cast<size_t>(b)]
+                                      : c.tokens[begin + static_cast<size_t>(visited[i + 1])]));
+            const auto* children = &c.tokens[begin] + c.first_child[node];
+            const auto* end = children + c.n_children[node];
+            REQUIRE((std::find(children, end, token) != end) == !is_last);
+            seen.push_back(token);
+          }
+        }
+      }
+  }
+
+  TEST_CASE("a lone root draws what plain sampling draws, by either") {
+    for (const Settings& s : kSettings)
+      for (const AcceptBy by : {AcceptBy::match, AcceptBy::residual}) {
+        TreeCase c = random_trees(Nature::normal, 100, 1, 1.0f, 6);
+        c.node_begin = {0, 1};
+        c.n_children[0] = 0;
+        const TreeResult r = verify(cpu_table().verify_trees, c, keep_rule(s), keep_rule({}), by);
+        CHECK(r.path[0].empty());
+        CHECK(r.bonus[0] == sample_row(c, 0, keep_rule(s), c.seen));
+      }
+  }
+
+  TEST_CASE("sequences are independent of how they are divided among calls") {
+    const TreeCase all = random_trees(Nature::flat, 300, 8, 1.0f, 9);
+    const KeepRule rule = keep_rule({.temperature = 0.9f, .top_p = 0.95, .penalty = 1.2f});
+    const TreeResult want =
+        verify(cpu_table().verify_trees, all, rule, keep_rule({}), AcceptBy::residual);
+    for (size_t b = 0; b < 8; ++b) {
+      TreeCase one = all;
+      one.node_begin = {all.node_begin[b], all.node_begin[b + 1]};
+      one.seen_begin = {all.seen_begin[b], all.seen_begin[b + 1]};
+      const TreeResult got =
+          verify(cpu_table().verify_trees, one, rule, keep_rule({}), AcceptBy::residual);
+      CHECK(got.path[0] == want.path[b]);
+      CHECK(got.bonus[0] == want.bonus[b]);
+      CHECK(got.logprobs[0] == want.logprobs[b]);
+    }
+  }
+
+  TEST_CASE("only rows that are read matter; a row without meaning ends the walk") {
+    const KeepRule rule = keep_rule({});
+    TreeCase c = random_trees(Nature::flat, 3, 1, 1.0f, 30);  // three children hold all of V = 3
+    REQUIRE(c.n_children[0] == 3);
+    const TreeResult want = verify(cpu_table().verify_trees, c, rule, rule, AcceptBy::residual);
+    REQUIRE(want.path[0].size() >= 1);
+    const auto v = static_cast<size_t>(c.vocab);
+    std::vector<bool> is_visited(c.tokens.size());
+    is_visited[0] = true;
+    for (const int32_t node : want.path[0]) is_visited[static_cast<size_t>(node)] = true;
+    TreeCase others = c;
+    for (size_t node = 0; node < c.tokens.size(); ++node)
+      if (!is_visited[node]) others.target[node * v] = others.draft[node * v] = kNan;
+    CHECK(verify(cpu_table().verify_trees, others, rule, rule, AcceptBy::residual) == want);
+    for (std::vector<float>* rows : {&c.target, &c.draft}) {
+      TreeCase bad = c;
+      (rows == &c.target ? bad.target : bad.draft)[1] = kNan;
+      const TreeResult got = verify(cpu_table().verify_trees, bad, rule, rule, AcceptBy::residual);
+      CHECK(got.bonus[0] == kInvalidToken);
+      CHECK(got.path[0].empty());
+    }
+    TreeCase deeper = c;
+    deeper.target[static_cast<size_t>(want.path[0][0]) * v] = kInf;
+    const TreeResult got = verify(cpu_table().verify_trees, deeper, rule, rule, AcceptBy::residual);
+    CHECK(got.bonus[0] == kInvalidToken);
+    CHECK(got.path[0] == std::vector<int32_t>{want.path[0][0]});
+  }
+}
