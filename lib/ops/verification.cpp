@@ -1,0 +1,215 @@
+#include "ops/verification.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "kernels/cpu_table.h"
+#include "ops/row_workspace.h"
+
+namespace tandem::ops {
+namespace {
+
+int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
+
+double uniform_of(const RoundName& r, int position, DrawPurpose purpose, int node) {
+  const auto words = draw4(static_cast<uint64_t>(r.seed), static_cast<uint32_t>(r.sequence),
+                           static_cast<uint32_t>(position), purpose, static_cast<uint32_t>(node));
+  return uniform53(words[0], words[1]);
+}
+
+void append(std::vector<int32_t>& to, std::span<const int32_t> from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+void check_rule(const VerifyRule& rule) {
+  TANDEM_CHECK(rule.accept_by == AcceptBy::match || rule.draft.temperature > 0 ||
+                   rule.target.temperature == 0,
+               "children of temperature 0 are not drawn: verify them by match");
+}
+
+/// Trees of all sequences one after the other, as the kernel reads them.
+struct TreeArrays {
+  std::vector<int32_t> node_begin{0}, tokens, first_child, n_children, target_row, draft_row, seen,
+      seen_begin{0};
+  std::vector<double> coin, uniform;
+
+  void add(const DraftTree& t, bool by_residual) {
+    append(tokens, t.tokens);
+    append(first_child, t.first_child);
+    append(n_children, t.n_children);
+    append(target_row, t.target_row);
+    append(draft_row, t.draft_row);
+    append(seen, t.seen);
+    node_begin.push_back(static_cast<int32_t>(tokens.size()));
+    seen_begin.push_back(static_cast<int32_t>(seen.size()));
+    const int at = t.round.position;
+    for (int node = 0; node < static_cast<int>(t.tokens.size()); ++node) {
+      // What remains of a law that rejections have shaped is drawn with a number of its own. Else
+      // the number is plain sampling's at the token's position, so that both give the same text.
+      const auto i = static_cast<size_t>(node);
+      const bool is_rest = by_residual && t.n_children[i] > 0;
+      uniform.push_back(is_rest ? uniform_of(t.round, at, DrawPurpose::residual, node)
+                                : uniform_of(t.round, at + t.depth[i], DrawPurpose::sample, 0));
+      if (by_residual) coin.push_back(uniform_of(t.round, at, DrawPurpose::accept, node));
+    }
+  }
+};
+
+void check_tree(const DraftTree& t, const VerifyRule& rule, int64_t target_rows, int64_t draft_rows,
+                int vocab) {
+  const size_t n = t.tokens.size();
+  TANDEM_CHECK(n > 0, "a tree without its root");
+  TANDEM_CHECK(t.depth.size() == n && t.first_child.size() == n && t.n_children.size() == n &&
+                   t.target_row.size() == n,
+               "arrays of {}, {}, {} and {} entries for {} nodes", t.depth.size(),
+               t.first_child.size(), t.n_children.size(), t.target_row.size(), n);
+  const bool by_residual = rule.accept_by == AcceptBy::residual;
+  TANDEM_CHECK(t.draft_row.size() == (by_residual ? n : 0), "{} draft rows for {} nodes",
+               t.draft_row.size(), n);
+  for (size_t i = 0; i < n; ++i) {
+    const int b = t.n_children[i];
+    TANDEM_CHECK(b >= 0 && b <= vocab, "node {} has {} children of {} tokens", i, b, vocab);
+    TANDEM_CHECK(
+        b == 0 ||
+            (t.first_child[i] > static_cast<int>(i) && t.first_child[i] + b <= static_cast<int>(n)),
+        "children {} to {} of node {} of {}", t.first_child[i], t.first_child[i] + b - 1, i, n);
+    TANDEM_CHECK(i == 0 || (t.tokens[i] >= 0 && t.tokens[i] < vocab), "token {} of {}", t.tokens[i],
+                 vocab);
+    TANDEM_CHECK(t.target_row[i] >= 0 && t.target_row[i] < target_rows, "target row {} of {}",
+                 t.target_row[i], target_rows);
+    TANDEM_CHECK(!by_residual || b == 0 || (t.draft_row[i] >= 0 && t.draft_row[i] < draft_rows),
+                 "draft row {} of {}", t.draft_row[i], draft_rows);
+  }
+}
+
+}  // namespace
+
+std::vector<int32_t> draw_children(const Tensor& logits, float temperature,
+                                   std::span<const ParentNode> parents) {
+  const auto n = static_cast<size_t>(logits.rows());
+  const int vocab = vocab_of(logits);
+  TANDEM_CHECK(parents.size() == n, "{} parents for {} rows", parents.size(), n);
+  std::vector<int32_t> child_begin{0}, sequence, position, node;
+  for (const ParentNode& p : parents) {
+    TANDEM_CHECK(p.n_children >= 0 && p.n_children <= vocab, "{} children of {} tokens",
+                 p.n_children, vocab);
+    TANDEM_CHECK(p.node >= 0 && p.node < 1 << 24, "node {}", p.node);
+    TANDEM_CHECK(p.round.seed == parents[0].round.seed, "seeds {} and {} in one batch",
+                 p.round.seed, parents[0].round.seed);
+    child_begin.push_back(child_begin.back() + p.n_children);
+    sequence.push_back(p.round.sequence);
+    position.push_back(p.round.position);
+    node.push_back(p.node);
+  }
+  std::vector<int32_t> tokens(static_cast<size_t>(child_begin.back()));
+  const DrawChildrenParams p{.tokens = tokens.data(),
+                             .logits = logits.as<float>(),
+                             .child_begin = child_begin.data(),
+                             .sequence = sequence.data(),
+                             .position = position.data(),
+                             .node = node.data(),
+                             .seed = n > 0 ? static_cast<uint64_t>(parents[0].round.seed) : 0,
+                             .n_rows = static_cast<int>(n),
+                             .vocab = vocab,
+                             .temperature = temperature,
+                             .workspace = nullptr};
+  run_with_workspace(cpu_table().draw_children, p, p.n_rows, draw_children_workspace_bytes(vocab));
+  check_valid(tokens);
+  return tokens;
+}
+
+std::vector<Verified> verify_trees(const Tensor& target_logits, const Tensor& draft_logits,
+                                   const VerifyRule& rule, std::span<const DraftTree> trees) {
+  const bool by_residual = rule.accept_by == AcceptBy::residual;
+  const int vocab = vocab_of(target_logits);
+  check_rule(rule);
+  TANDEM_CHECK(!by_residual || draft_logits.empty() || vocab_of(draft_logits) == vocab,
+               "vocabularies of {} and {}", vocab, vocab_of(draft_logits));
+  TreeArrays in;
+  for (const DraftTree& t : trees) {
+    check_tree(t, rule, target_logits.rows(), draft_logits.rows(), vocab);
+    in.add(t, by_residual);
+  }
+  const size_t n_nodes = in.tokens.size(), n_seqs = trees.size();
+  std::vector<int32_t> path(n_nodes), n_accepted(n_seqs), bonus(n_seqs), n_rounded(n_seqs);
+  std::vector<float> logprobs(rule.wants_logprobs ? n_nodes : 0);
+  const VerifyTreesParams p{.path = path.data(),
+                            .n_accepted = n_accepted.data(),
+                            .bonus = bonus.data(),
+                            .logprobs = rule.wants_logprobs ? logprobs.data() : nullptr,
+                            .n_rounded = n_rounded.data(),
+                            .node_begin = in.node_begin.data(),
+                            .tokens = in.tokens.data(),
+                            .first_child = in.first_child.data(),
+                            .n_children = in.n_children.data(),
+                            .target_row = in.target_row.data(),
+                            .draft_row = by_residual ? in.draft_row.data() : nullptr,
+                            .target_logits = target_logits.as<float>(),
+                            .draft_logits = by_residual ? draft_logits.as<float>() : nullptr,
+                            .seen = in.seen.data(),
+                            .seen_begin = in.seen_begin.data(),
+                            .coin = by_residual ? in.coin.data() : nullptr,
+                            .uniform = in.uniform.data(),
+                            .n_seqs = static_cast<int>(n_seqs),
+                            .vocab = vocab,
+                            .target = rule.target.kept(),
+                            .draft = rule.draft.kept(),
+                            .accept_by = rule.accept_by,
+                            .workspace = nullptr};
+  run_with_workspace(cpu_table().verify_trees, p, p.n_seqs, verify_workspace_bytes(vocab));
+  check_valid(bonus);
+  std::vector<Verified> verified(n_seqs);
+  for (size_t b = 0; b < n_seqs; ++b) {
+    const auto begin = path.begin() + in.node_begin[b];
+    verified[b] = {.path = {begin, begin + n_accepted[b]},
+                   .bonus = bonus[b],
+                   .logprobs = {},
+                   .n_rounded = n_rounded[b]};
+    const auto first = logprobs.begin() + (rule.wants_logprobs ? in.node_begin[b] : 0);
+    if (rule.wants_logprobs) verified[b].logprobs.assign(first, first + n_accepted[b] + 1);
+  }
+  return verified;
+}
+
+std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& draft_logits,
+                                   const VerifyRule& rule, std::span<const int32_t> children,
+                                   int n_children, std::span<const std::span<const int32_t>> seen) {
+  const auto n = static_cast<size_t>(target_logits.rows());
+  const auto width = static_cast<size_t>(n_children);
+  const bool by_residual = rule.accept_by == AcceptBy::residual;
+  const int vocab = vocab_of(target_logits);
+  check_rule(rule);
+  TANDEM_CHECK(n_children <= vocab, "{} children of {} tokens", n_children, vocab);
+  TANDEM_CHECK(children.size() == n * width, "{} children for {} rows", children.size(), n);
+  TANDEM_CHECK(!by_residual ||
+                   (draft_logits.rows() == target_logits.rows() && vocab_of(draft_logits) == vocab),
+               "draft logits [{}, {}]", draft_logits.rows(), vocab_of(draft_logits));
+  TANDEM_CHECK(!rule.target.needs_seen() || seen.size() == n, "{} histories", seen.size());
+  std::vector<int32_t> child_begin{0}, all_seen, seen_begin{0};
+  for (size_t r = 0; r < n; ++r) {
+    child_begin.push_back(child_begin.back() + n_children);
+    if (rule.target.needs_seen()) append(all_seen, seen[r]);
+    seen_begin.push_back(static_cast<int32_t>(all_seen.size()));
+  }
+  std::vector<double> chances(n * width);
+  const AcceptChancesParams p{.chances = chances.data(),
+                              .child_begin = child_begin.data(),
+                              .children = children.data(),
+                              .target_logits = target_logits.as<float>(),
+                              .draft_logits = by_residual ? draft_logits.as<float>() : nullptr,
+                              .seen = all_seen.data(),
+                              .seen_begin = seen_begin.data(),
+                              .n_rows = static_cast<int>(n),
+                              .vocab = vocab,
+                              .target = rule.target.kept(),
+                              .draft = rule.draft.kept(),
+                              .accept_by = rule.accept_by,
+                              .workspace = nullptr};
+  run_with_workspace(cpu_table().accept_chances, p, p.n_rows, verify_workspace_bytes(vocab));
+  for (size_t r = 0; r < n && width > 0; ++r)
+    if (chances[r * width] != chances[r * width]) check_valid(std::vector{kInvalidToken});
+  return chances;
+}
+
+}  // namespace tandem::ops
