@@ -37,7 +37,7 @@ const cli::ToolInfo kInfo{
     .flags = {{.names = "--family",
                .value = "NAME",
                .text = "embed, norm, linear, rope, attention, silu, sample, loading, lsh, "
-                       "signature, attend; repeatable",
+                       "signature, attend, tree; repeatable",
                .key = "bench.families"}},
     .schema = recipe::schema_of<KernelBenchRecipe>,
     .formats = {"text", "md", "csv", "jsonl"},

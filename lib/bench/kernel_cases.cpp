@@ -27,7 +27,7 @@ constexpr std::array kFamilies = {
     Family{"attention", attention_cases}, Family{"silu", silu_cases},
     Family{"sample", sample_cases},       Family{"loading", loading_cases},
     Family{"lsh", lsh_cases},             Family{"signature", signature_cases},
-    Family{"attend", attend_cases},
+    Family{"attend", attend_cases},       Family{"tree", tree_cases},
 };
 
 }  // namespace

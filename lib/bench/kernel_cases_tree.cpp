@@ -1,0 +1,147 @@
+// Children of tree nodes and verification, at one node: what a level of drafting and a step of the
+// walk cost.
+#include <algorithm>
+#include <vector>
+
+#include "bench/kernel_data.h"
+#include "kernels/cpu_table.h"
+
+namespace tandem::bench {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+/// Rows like a language model's (kernel_cases_sample.cpp); `tilt` moves the leaders, as between
+/// models.
+OwnedTensor make_rows(int n_rows, int vocab, float tilt) {
+  OwnedTensor logits = OwnedTensor::random(DType::f32, {n_rows, vocab}, 0, 2.5f);
+  constexpr int kLeaders = 64;
+  for (int64_t r = 0; r < n_rows; ++r)
+    for (int i = 0; i < kLeaders; ++i)
+      logits.as<float>()[r * vocab + int64_t{i} * 7919 % vocab] +=
+          16.0f - (i % 2 == 0 ? 0.15f : tilt) * static_cast<float>(i);
+  return logits;
+}
+
+OwnedTensor bytes_of(size_t n) { return {DType::u8, {static_cast<int64_t>(n)}}; }
+
+PreparedCase prepare_draw(int n_rows, int vocab, int n_children, float temperature) {
+  const OwnedTensor logits = make_rows(n_rows, vocab, 0.15f),
+                    workspace = bytes_of(draw_children_workspace_bytes(vocab));
+  Ids child_begin, names;
+  for (int r = 0; r <= n_rows; ++r) child_begin.push_back(r * n_children);
+  for (int r = 0; r < n_rows; ++r) names.push_back(r);
+  const auto tokens = std::make_shared<Ids>(static_cast<size_t>(n_rows * n_children));
+  const auto draw = [=](DrawChildrenFn* fn, Ids& to) {
+    fn({.tokens = to.data(),
+        .logits = logits.as<float>(),
+        .child_begin = child_begin.data(),
+        .sequence = names.data(),
+        .position = names.data(),
+        .node = names.data(),
+        .seed = 1,
+        .n_rows = n_rows,
+        .vocab = vocab,
+        .temperature = temperature,
+        .workspace = workspace.raw()},
+       {0, n_rows});
+  };
+  return {.run = [=] { draw(cpu_table().draw_children, *tokens); },
+          .mismatch = [=]() -> std::string {
+            Ids want(tokens->size());
+            draw(draw_children_ref, want);
+            return *tokens == want ? "" : "other children than the reference";
+          }};
+}
+
+/// A root and its children, all of which the coins reject.
+PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
+  const int n = n_children + 1;
+  const OwnedTensor target_logits = make_rows(1, vocab, 0.15f),
+                    draft_logits = make_rows(1, vocab, 0.3f),
+                    workspace = bytes_of(verify_workspace_bytes(vocab));
+  Ids tokens(static_cast<size_t>(n)), first(tokens), children(tokens), rows(tokens);
+  for (int i = 1; i < n; ++i) tokens[static_cast<size_t>(i)] = 2 * (i - 1) * 7919 % vocab;
+  first[0] = 1;
+  children[0] = n_children;
+  const std::vector<double> coin(static_cast<size_t>(n), 1 - 0x1p-53),
+      uniform(static_cast<size_t>(n), 0.7);
+  struct Result {
+    int32_t n_accepted = -1, bonus = -2, n_rounded = 0;
+    Ids path;
+    std::vector<float> logprobs;
+  };
+  const auto got = std::make_shared<Result>();
+  const auto verify = [=](VerifyTreesFn* fn, Result& r) {
+    r.path.resize(static_cast<size_t>(n));
+    r.logprobs.resize(static_cast<size_t>(n));
+    const int32_t node_begin[2] = {0, n};
+    fn({.path = r.path.data(),
+        .n_accepted = &r.n_accepted,
+        .bonus = &r.bonus,
+        .logprobs = r.logprobs.data(),
+        .n_rounded = &r.n_rounded,
+        .node_begin = node_begin,
+        .tokens = tokens.data(),
+        .first_child = first.data(),
+        .n_children = children.data(),
+        .target_row = rows.data(),
+        .draft_row = rows.data(),
+        .target_logits = target_logits.as<float>(),
+        .draft_logits = draft_logits.as<float>(),
+        .seen = nullptr,
+        .seen_begin = nullptr,
+        .coin = coin.data(),
+        .uniform = uniform.data(),
+        .n_seqs = 1,
+        .vocab = vocab,
+        .target = target,
+        .draft = {.repetition_penalty = 1, .temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0},
+        .accept_by = AcceptBy::residual,
+        .workspace = workspace.raw()},
+       {0, 1});
+  };
+  return {.run = [=] { verify(cpu_table().verify_trees, *got); },
+          .mismatch = [=]() -> std::string {
+            Result want;
+            verify(verify_trees_ref, want);
+            if (got->n_accepted == want.n_accepted && got->bonus == want.bonus) return {};
+            return fmt::format("{} accepted, then token {}; the reference gives {}, {}",
+                               got->n_accepted, got->bonus, want.n_accepted, want.bonus);
+          }};
+}
+
+KernelCase make_case(std::string name, int n_rows, int vocab, int rows_read, size_t workspace,
+                     std::function<PreparedCase()> prepare) {
+  return {
+      .family = "tree",
+      .name = std::move(name),
+      .shape = fmt::format("{} x {}", n_rows, vocab),
+      .dtype = DType::f32,
+      .work = {.bytes = 4.0 * rows_read * vocab},
+      .memory_bytes = workspace + 4 * static_cast<size_t>(rows_read) * static_cast<size_t>(vocab),
+      .prepare = std::move(prepare)};
+}
+
+}  // namespace
+
+KernelCases tree_cases(const KernelShapes& s) {
+  const int vocab = s.vocab, n_children = std::min(8, vocab);
+  KernelCases cases;
+  for (const int rows : {1, 16})
+    for (const float temperature : {0.0f, 1.0f})
+      cases.push_back(
+          make_case(fmt::format("draw_children {}, temperature {}", n_children, temperature), rows,
+                    vocab, rows, draw_children_workspace_bytes(vocab),
+                    [=] { return prepare_draw(rows, vocab, n_children, temperature); }));
+  const KeepRule all{.repetition_penalty = 1, .temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+  KeepRule top_p = all;
+  top_p.top_p = 0.9;
+  for (const auto& [name, rule] : {std::pair{"all", all}, std::pair{"top-p 0.9", top_p}})
+    cases.push_back(make_case(fmt::format("verify {} children, {}", n_children, name), 2, vocab, 2,
+                              verify_workspace_bytes(vocab),
+                              [=] { return prepare_verify(vocab, n_children, rule); }));
+  return cases;
+}
+
+}  // namespace tandem::bench
