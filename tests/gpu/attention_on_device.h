@@ -155,8 +155,9 @@ inline void compare(const AttentionOnDevice& got, AttentionCase& want,
       REQUIRE(worst <= tol.out);
     }
   }
-  for (size_t i = 0; i < out.size(); ++i)  // rows outside the sample were written too
-    if (!(std::abs(out[i]) <= 1.0f)) FAIL(spec.text(), " value ", i, " is ", out[i]);
+  // Rows outside the sample were written too: means of values in [-1, 1], but for rounding.
+  for (size_t i = 0; i < out.size(); ++i)
+    if (!(std::abs(out[i]) <= 1.0 + tol.out)) FAIL(spec.text(), " value ", i, " is ", out[i]);
 }
 
 }  // namespace tandem::test
