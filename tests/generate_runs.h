@@ -15,8 +15,9 @@ struct Generated {
   decode::GenerateReport report;
 };
 
+/// decoder  null: the engine alone
 inline Generated generate(decode::Engine& engine, const std::vector<decode::Request>& requests,
-                          const decode::GenerateSpec& spec) {
+                          const decode::GenerateSpec& spec, decode::Decoder* decoder = nullptr) {
   Generated g;
   g.ids.resize(requests.size());
   g.text.resize(requests.size());
@@ -33,7 +34,8 @@ inline Generated generate(decode::Engine& engine, const std::vector<decode::Requ
     g.text[static_cast<size_t>(seq)] += rest;
     g.finish[static_cast<size_t>(seq)] = finish;
   };
-  g.report = decode::generate(engine, requests, spec, events);
+  g.report = decoder != nullptr ? decode::generate(engine, *decoder, requests, spec, events)
+                                : decode::generate(engine, requests, spec, events);
   return g;
 }
 

@@ -1,0 +1,46 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "decode/sampler.h"
+#include "kernels/tree/verify_trees.h"
+#include "spec/token_tree.h"
+
+namespace tandem::spec {
+
+/// A tree of tokens proposed for one sequence.
+struct Proposal {
+  const TokenTree* tree = nullptr;  // valid until the next proposal
+  std::vector<int32_t> tokens;      // [size] by node; node 0 is the sequence's last token
+  /// [size] row of draft_logits() that a node's children were drawn from, -1 for leaves; empty by match.
+  std::vector<int32_t> draft_row;
+};
+
+/// Proposes what may follow a text. Sequences are told apart by the slots of the target's cache.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  /// residual: children are drawn as ops::draw_children does; match: in any way that does not look at the
+  /// random numbers of the round.
+  virtual AcceptBy accept_by() const = 0;
+  /// Of the last proposals, on the host: [rows, vocab] f32; empty by match.
+  virtual Tensor draft_logits() const = 0;
+  /// Nodes of a proposal, at most; what the target's forward is sized by.
+  virtual int max_nodes() const = 0;
+  /// Levels below the root, at most.
+  virtual int max_depth() const = 0;
+
+  virtual void start(const decode::SamplerSpec& spec) = 0;
+  /// A round begins: seqs[i].tokens are all tokens, the last of them the root.
+  /// shapes   result: one for each sequence, valid until the next call
+  virtual std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) = 0;
+  /// How the round ended, for each of its sequences: the accepted nodes in order, the root left out.
+  virtual void accept(std::span<const std::vector<int>> paths) = 0;
+  /// The sequence of this slot has ended.
+  virtual void forget(int slot) = 0;
+  /// Weights, keys and values read so far.
+  virtual double bytes_read() const = 0;
+};
+
+}  // namespace tandem::spec

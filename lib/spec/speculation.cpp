@@ -1,0 +1,119 @@
+#include "spec/speculation.h"
+
+#include <numeric>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "ops/verification.h"
+
+namespace tandem::spec {
+
+using decode::DrawSeq;
+using decode::Drawn;
+
+Speculation::Speculation(decode::Engine& target, Drafter& drafter,
+                         std::function<void(const RoundEvent&)> on_round)
+    : target_(target), drafter_(drafter), on_round_(std::move(on_round)) {
+  stats_.accepted_hist.resize(static_cast<size_t>(drafter.max_depth()) + 1);
+}
+
+void Speculation::start(const decode::SamplerSpec& spec) {
+  if (spec.top_logprobs > 0)
+    throw recipe_error("output.top_logprobs", "is {}, but speculation reports no alternatives",
+                       spec.top_logprobs)
+        .hint("leave it 0, or take pig-generate");
+  sampler_ = spec;
+  target_.sampler().start(spec);
+  drafter_.start(spec);
+  results_.clear();
+}
+
+void Speculation::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
+  target_.sampler().draw(seqs, logits);
+  auto& all = results_.emplace_back();
+  for (Drawn& drawn : target_.sampler().collect()) all.emplace_back().push_back(std::move(drawn));
+}
+
+void Speculation::step(std::span<const DrawSeq> seqs) {
+  Stopwatch watch;
+  const std::span<const Proposal> proposals = drafter_.propose(seqs);
+  stats_.draft_s += watch.seconds();
+  watch.restart();
+
+  kv::Cache& cache = target_.cache();
+  const double before = cache.usage(0).bytes();
+  std::vector<kv::SeqRows> rows;
+  std::vector<kv::Tree> trees;
+  std::vector<int32_t> tokens, logit_rows;
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    const TokenTree& tree = *proposals[b].tree;
+    rows.push_back({seqs[b].slot, tree.size(), false});
+    trees.push_back({tree.parent});
+    tokens.insert(tokens.end(), proposals[b].tokens.begin(), proposals[b].tokens.end());
+  }
+  const kv::Step step = cache.begin(kv::Phase::extend, rows, trees);
+  target_.model().forward(tokens, step, cache);
+  for (int r = 0; r < step.n_rows; ++r) logit_rows.push_back(r);
+  const Tensor logits = target_.on_host(target_.model().logits(logit_rows));
+  bytes_read_ += static_cast<double>(target_.weight_bytes()) + cache.usage(0).bytes() - before;
+  stats_.target_s += watch.seconds();
+  watch.restart();
+
+  std::vector<ops::DraftTree> drafts;
+  std::vector<std::vector<int32_t>> target_rows;
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    const Proposal& p = proposals[b];
+    std::vector<int32_t>& of_nodes = target_rows.emplace_back(p.tokens.size());
+    std::iota(of_nodes.begin(), of_nodes.end(), step.row_begin[b]);
+    drafts.push_back({.round = {sampler_.seed, seqs[b].seq, seqs[b].position},
+                      .tokens = p.tokens,
+                      .depth = p.tree->depth,
+                      .first_child = p.tree->first_child,
+                      .n_children = p.tree->n_children,
+                      .target_row = of_nodes,
+                      .draft_row = p.draft_row,
+                      .seen = seqs[b].tokens});
+  }
+  ops::VerifyRule rule{.target = sampler_.rule, .draft = {}, .accept_by = drafter_.accept_by()};
+  rule.draft.temperature = sampler_.rule.temperature;
+  const std::vector<ops::Verified> verdicts =
+      ops::verify_trees(logits, drafter_.draft_logits(), rule, drafts);
+
+  auto& all = results_.emplace_back();
+  std::vector<std::vector<int>> paths, kept_rows;
+  std::vector<int> kept;
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    const Proposal& p = proposals[b];
+    const ops::Verified& verdict = verdicts[b];
+    auto& drawn = all.emplace_back();
+    for (size_t i = 0; i <= verdict.path.size(); ++i) {
+      const bool is_bonus = i == verdict.path.size();
+      drawn.push_back({.id = is_bonus ? verdict.bonus : p.tokens[static_cast<size_t>(verdict.path[i])],
+                       .logprob = verdict.logprobs[i],
+                       .top = {}});
+    }
+    paths.emplace_back(verdict.path.begin(), verdict.path.end());
+    std::vector<int>& rows_kept = kept_rows.emplace_back(1, 0);  // the root's keys stay in any case
+    rows_kept.insert(rows_kept.end(), paths.back().begin(), paths.back().end());
+    kept.push_back(static_cast<int>(rows_kept.size()));
+    const auto accepted = static_cast<int>(verdict.path.size());
+    ++stats_.rounds;
+    stats_.drafted += p.tree->size() - 1;
+    stats_.accepted += accepted;
+    stats_.emitted += accepted + 1;
+    ++stats_.accepted_hist[static_cast<size_t>(accepted)];
+    if (on_round_) on_round_({seqs[b].seq, p.tree->size() - 1, accepted});
+  }
+  cache.commit(step, kept, kept_rows);
+  drafter_.accept(paths);
+  stats_.verify_s += watch.seconds();
+}
+
+std::vector<std::vector<Drawn>> Speculation::collect() {
+  TANDEM_CHECK(!results_.empty(), "nothing is in flight");
+  auto oldest = std::move(results_.front());
+  results_.pop_front();
+  return oldest;
+}
+
+}  // namespace tandem::spec

@@ -1,0 +1,152 @@
+#include <doctest/doctest.h>
+
+#include "error_text.h"
+#include "generate_runs.h"
+#include "spec/model_drafter.h"
+#include "spec/speculation.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using namespace tandem::spec;
+using decode::Engine;
+
+namespace {
+
+const char* const kPrompts[] = {"The keeper of the lighthouse", "Wind from the north, and",
+                                "On the third day the lamp was lit before the fog came in.", "Log",
+                                "Once upon a time there was a", "It is not true that"};
+
+/// Numbers of children, breadth first.
+TokenTree tree_of(const std::vector<int>& n_children) { return tree_of_children(n_children, "test"); }
+TokenTree chain(int nodes) {
+  std::vector<int> n_children(static_cast<size_t>(nodes), 1);
+  n_children.back() = 0;
+  return tree_of(n_children);
+}
+const std::vector<int> kBushy = {3, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0};
+
+/// Plain text and that of speculation, by the same engines and requests.
+struct Pair {
+  std::unique_ptr<Engine> target = make_engine(tiny_model("tiny-16m"));
+  std::unique_ptr<Engine> draft;
+
+  explicit Pair(const std::string& drafts = "tiny-2m") : draft(make_engine(tiny_model(drafts))) {}
+
+  std::vector<decode::Request> requests(size_t n) const {
+    std::vector<decode::Request> all;
+    for (size_t i = 0; i < n; ++i)
+      all.push_back(request(target->tokenizer()->encode(kPrompts[i])));
+    return all;
+  }
+};
+
+decode::GenerateSpec rules(int max_tokens, float temperature = 0, int64_t seed = 0) {
+  decode::GenerateSpec spec;
+  spec.max_tokens = max_tokens;
+  spec.sampler.rule.temperature = temperature;
+  spec.sampler.seed = seed;
+  return spec;
+}
+
+}  // namespace
+
+TEST_SUITE("spec/speculation") {
+  TEST_CASE("greedy text is that of the target alone, for any tree and batch") {
+    const Pair pair;
+    const auto requests = pair.requests(6);  // four at a time, the others as room comes
+    const Generated plain = test::generate(*pair.target, requests, rules(40));
+    const int pages = pair.target->cache().store().free_pages();
+    const int draft_pages = pair.draft->cache().store().free_pages();
+    for (const TokenTree& tree : {chain(1), chain(2), chain(5), tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
+      CAPTURE(tree.size());
+      CAPTURE(tree.levels());
+      ModelDrafter drafter(*pair.draft, tree);
+      Speculation speculation(*pair.target, drafter);
+      const Generated g = test::generate(*pair.target, requests, rules(40), &speculation);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        CAPTURE(i);
+        CHECK(g.ids[i] == plain.ids[i]);
+        CHECK(g.text[i] == plain.text[i]);
+        for (size_t t = 0; t < g.events[i].size(); ++t)
+          CHECK(g.events[i][t].logprob == doctest::Approx(plain.events[i][t].logprob).epsilon(1e-4));
+      }
+      const RoundStats& s = speculation.stats();
+      CHECK(s.drafted == s.rounds * (tree.size() - 1));
+      CHECK(s.emitted == s.accepted + s.rounds);
+      CHECK(s.emitted >= 6 * 39);  // the first token comes from the prompt; the last rounds may overshoot
+      int64_t sum = 0;
+      for (const int64_t n : s.accepted_hist) sum += n;
+      CHECK(sum == s.rounds);
+      if (tree.size() > 1) CHECK(s.accepted > 0);
+      CHECK(pair.target->cache().store().free_pages() == pages);
+      CHECK(pair.draft->cache().store().free_pages() == draft_pages);
+    }
+  }
+
+  TEST_CASE("a draft that is the target itself is always accepted, at any temperature") {
+    const Pair pair("tiny-16m");
+    for (const float temperature : {0.0f, 0.6f, 1.0f}) {
+      CAPTURE(temperature);
+      ModelDrafter drafter(*pair.draft, chain(4));
+      Speculation speculation(*pair.target, drafter);
+      (void)test::generate(*pair.target, pair.requests(3), rules(32, temperature, 5), &speculation);
+      const RoundStats& s = speculation.stats();
+      // Rows of one forward differ by rounding from rows of another: R and D part by that much.
+      CHECK(s.accepted >= s.drafted - 2);
+    }
+  }
+
+  TEST_CASE("a lone root draws what plain sampling draws, whatever the batch mates") {
+    const Pair pair;
+    const auto requests = pair.requests(3);
+    ModelDrafter drafter(*pair.draft, chain(1));
+    Speculation speculation(*pair.target, drafter);
+    decode::GenerateSpec spec = rules(24, 0.8f, 11);
+    spec.sampler.rule.top_p = 0.9;
+    const Generated plain = test::generate(*pair.target, requests, spec);
+    const Generated g = test::generate(*pair.target, requests, spec, &speculation);
+    CHECK(g.ids == plain.ids);
+  }
+
+  TEST_CASE("sampled text is the same on every run and for other batch mates") {
+    const Pair pair;
+    const auto requests = pair.requests(3);
+    ModelDrafter drafter(*pair.draft, tree_of(kBushy));
+    Speculation speculation(*pair.target, drafter);
+    const auto text = [&](size_t n) {
+      const std::vector<decode::Request> some(requests.begin(), requests.begin() + static_cast<long>(n));
+      return test::generate(*pair.target, some, rules(24, 0.7f, 3), &speculation).ids;
+    };
+    const auto three = text(3);
+    CHECK(text(3) == three);
+    CHECK(text(1)[0] == three[0]);
+  }
+
+  TEST_CASE("text ends at a stop inside an accepted path, and at the length asked for") {
+    const Pair pair("tiny-16m");
+    const auto requests = pair.requests(2);
+    const Generated plain = test::generate(*pair.target, requests, rules(20));
+    ModelDrafter drafter(*pair.draft, chain(8));
+    Speculation speculation(*pair.target, drafter);
+    for (const size_t at : {size_t{2}, size_t{9}, size_t{15}}) {
+      decode::GenerateSpec spec = rules(20);
+      spec.stop_ids = {plain.ids[0][at]};
+      const Generated want = test::generate(*pair.target, requests, spec);
+      const Generated got = test::generate(*pair.target, requests, spec, &speculation);
+      CHECK(got.ids == want.ids);
+      CHECK(got.finish == want.finish);
+    }
+    CHECK(test::generate(*pair.target, requests, rules(7), &speculation).ids ==
+          test::generate(*pair.target, requests, rules(7)).ids);
+  }
+
+  TEST_CASE("alternatives of tokens are refused") {
+    const Pair pair;
+    ModelDrafter drafter(*pair.draft, chain(2));
+    Speculation speculation(*pair.target, drafter);
+    decode::GenerateSpec spec = rules(4);
+    spec.sampler.top_logprobs = 3;
+    CHECK_THROWS_WITH_AS(test::generate(*pair.target, pair.requests(1), spec, &speculation),
+                         "output.top_logprobs: is 3, but speculation reports no alternatives", Error);
+  }
+}
