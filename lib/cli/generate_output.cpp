@@ -19,11 +19,13 @@ void require_piped_stdin() {
 }
 
 GenerateOutput::GenerateOutput(Context& cx, const std::filesystem::path& path,
-                               std::vector<std::string> labels, const decode::Engine& engine)
+                               std::vector<std::string> labels, const decode::Engine& engine,
+                               const MemoryPlan& plan)
     : cx_(cx),
       result_(path, cx.file_mode(), cx.out),
       labels_(std::move(labels)),
       engine_(engine),
+      plan_(plan),
       jsonl_(cx.format() == "jsonl") {}
 
 decode::GenerateEvents GenerateOutput::events() {
@@ -89,19 +91,25 @@ void GenerateOutput::show_finished() {
   }
 }
 
-Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed) const {
+void GenerateOutput::on_round(const spec::RoundEvent& e) {
+  if (jsonl_)
+    event({{"event", "round"}, {"seq", e.seq}, {"drafted", e.drafted}, {"accepted", e.accepted}});
+}
+
+Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
+                             const spec::RoundStats* rounds) const {
   const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory of its own
   Json j = {{"event", "summary"}, {"model", engine_.files().name},
             {"device", engine_.spec().device.name()}, {"threads", max_threads()},
             {"isa", isa_name(isa_in_use())}, {"seed", seed}, {"load_s", load_s},
             {"prompt_tokens", r.prompt_tokens}, {"prefill_s", r.prefill_s},
             {"new_tokens", r.new_tokens}, {"decode_s", r.decode_s}, {"decode_steps", r.decode_steps},
-            {"peak_bytes", peak}, {"planned_peak_bytes", engine_.memory_plan().peak({})}};
+            {"peak_bytes", peak}, {"planned_peak_bytes", plan_.peak({})}};
   const Device device = engine_.spec().device;
   const bool on_gpu = device.kind == Device::Kind::cuda;
   if (on_gpu) {
     j["gpu"] = cuda::device_info(device.index).name;
-    j["planned_gpu_bytes"] = engine_.memory_plan().peak(device);
+    j["planned_gpu_bytes"] = plan_.peak(device);
   }
   if (first_token_s_) j["first_token_s"] = load_s + *first_token_s_;
   if (r.prefill_s > 0) j["prefill_tok_s"] = double(r.prompt_tokens) / r.prefill_s;
@@ -124,15 +132,25 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     j["attention"] = {{"policy", engine_.cache().policy(0).name()},
                       {"selected_keys_frac", usage.selected_share()},
                       {"fixed_keys_frac", usage.fixed_share()}};
+  if (rounds != nullptr && rounds->rounds > 0)
+    j["spec"] = {{"rounds", rounds->rounds},
+                 {"drafted", rounds->drafted},
+                 {"accepted", rounds->accepted},
+                 {"accepted_hist", rounds->accepted_hist},
+                 {"mean_tokens_per_round", rounds->tokens_per_round()},
+                 {"draft_s", rounds->draft_s},
+                 {"target_s", rounds->target_s},
+                 {"verify_s", rounds->verify_s}};
   Json& sequences = j["sequences"] = Json::array();
   for (const auto& [seq, finish] : finished_)
     sequences.push_back({{"seq", seq}, {"finish", decode::finish_name(finish)}});
   return j;
 }
 
-void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int64_t seed) {
+void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int64_t seed,
+                            const spec::RoundStats* rounds) {
   progress_.reset();
-  const Json j = summary(r, load_s, seed);
+  const Json j = summary(r, load_s, seed, rounds);
   if (jsonl_) event(j);
   result_.commit();
   cx_.out.flush();
@@ -153,6 +171,10 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
     text += fmt::format(", {:.0f} % of the {:.1f} GB/s that memory gives{}",
                         100 * j["frac_of_mem_read"].get<double>(), j["mem_read_gbps"].get<double>(),
                         j["frac_of_mem_read"].get<double>() > 1 ? " (weights in cache)" : "");
+  if (j.contains("spec"))
+    text += fmt::format("\nrounds   {}, {:.2f} tokens each; drafting {:.2f} s, target {:.2f} s, verifying {:.2f} s",
+                        rounds->rounds, rounds->tokens_per_round(), rounds->draft_s, rounds->target_s,
+                        rounds->verify_s);
   if (j.contains("attention"))
     text += fmt::format("\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "
                         "sinks, recent and new tokens",

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "cli/context.h"
 #include "decode/generate.h"
+#include "spec/speculation.h"
 
 namespace tandem::cli {
 
@@ -21,12 +22,17 @@ void require_piped_stdin();
 class GenerateOutput {
  public:
   /// labels  one per sequence, shown above its text; may be empty
+  /// engine  of the model whose text it is
+  /// plan    of the whole run
   GenerateOutput(Context& cx, const std::filesystem::path& path, std::vector<std::string> labels,
-                 const decode::Engine& engine);
+                 const decode::Engine& engine, const MemoryPlan& plan);
 
   decode::GenerateEvents events();
+  void on_round(const spec::RoundEvent& event);
   /// Closes the text, writes the summary, gives the result file its name.
-  void finish(const decode::GenerateReport& report, double load_s, int64_t seed);
+  /// rounds  of speculation; null without it
+  void finish(const decode::GenerateReport& report, double load_s, int64_t seed,
+              const spec::RoundStats* rounds = nullptr);
 
  private:
   void on_token(const decode::TokenEvent& event);
@@ -35,12 +41,13 @@ class GenerateOutput {
   void show_finished();
   void event(const nlohmann::ordered_json& value);
   nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s,
-                                 int64_t seed) const;
+                                 int64_t seed, const spec::RoundStats* rounds) const;
 
   Context& cx_;
   ResultFile result_;
   std::vector<std::string> labels_;
   const decode::Engine& engine_;
+  const MemoryPlan& plan_;
   bool jsonl_;
   bool several_ = false;
   Stopwatch clock_;

@@ -1,0 +1,35 @@
+// sequoia-generate: writes text of a model several tokens at a time, with a small model that proposes trees.
+#include "cli/generate_flags.h"
+#include "cli/main_wrapper.h"
+#include "cli/speculative_generation.h"
+
+namespace {
+
+using namespace tandem;
+
+const cli::ToolInfo kInfo{
+    .name = "sequoia-generate",
+    .purpose = "Generate text of a model faster, with trees of tokens that a small model proposes",
+    .kind = "generate",
+    .examples = {"sequoia-generate -r sequoia/tiny-16m -p \"Once upon a time\" -n 40",
+                 "sequoia-generate -r sequoia/tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"
+                 "    -s sampling.temperature=0.6 --format jsonl",
+                 "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=tree.json -p \"The lamp\"",
+                 "sequoia-generate -r sequoia/tiny-16m --dry-run"},
+    .flags = cli::prompt_flags(),
+    .schema = recipe::schema_of<cli::SequoiaRecipe>,
+    .formats = {"text", "jsonl"}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
+    const auto point = cx.load_point<cli::SequoiaRecipe>();
+    cli::SpeculativeGeneration generation(cx, point);
+    if (cx.dry_run())
+      generation.print_plan();
+    else
+      generation.run();
+    return 0;
+  });
+}

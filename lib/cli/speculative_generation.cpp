@@ -1,0 +1,162 @@
+#include "cli/speculative_generation.h"
+
+#include <algorithm>
+
+#include "base/parallel.h"
+#include "cli/generate_flags.h"
+#include "cli/generate_output.h"
+#include "cli/load_engine.h"
+#include "cli/plan_text.h"
+#include "model/context.h"
+#include "ops/linear.h"
+#include "spec/speculation.h"
+#include "spec/tree_file.h"
+
+namespace tandem::cli {
+namespace {
+
+constexpr int kMaxAutoBatch = 32;
+
+/// Both models must mean the same by every id: a draft of another vocabulary would only ever be rejected.
+void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFiles& draft) {
+  const int n = target.config.vocab_size;
+  if (draft.config.vocab_size != n)
+    throw input_error("draft.path", "{} has {} tokens, {} has {}", draft.name,
+                      draft.config.vocab_size, target.name, n)
+        .hint("take a draft model that was trained with the tokenizer of the target");
+  if (!target.tokenizer || !draft.tokenizer) return;
+  for (int32_t id = 0; id < n; ++id)
+    if (target.tokenizer->token_bytes(id) != draft.tokenizer->token_bytes(id))
+      throw input_error("draft.path", "token {} of {} is another one than that of {}", id,
+                        draft.name, target.name)
+          .hint("take a draft model that was trained with the tokenizer of the target");
+}
+
+/// Room in an engine beyond the texts themselves.
+struct Extra {
+  int rows = 0, logit_rows = 0, tokens = 0;
+};
+
+}  // namespace
+
+void SequoiaRecipe::check(recipe::Problems& p) const {
+  if (!output.state.empty())
+    p.field("output.state", "output.state: states are saved by pig-generate");
+  if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
+}
+
+SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRecipe>& point)
+    : cx_(cx), recipe_(point.recipe) {
+  const decode::PromptSource source = prompt_source(cx);
+  if (source.empty() && !cx.dry_run())
+    throw usage_error("prompt", "nothing to continue")
+        .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
+  const auto seed = static_cast<uint64_t>(recipe_.run.seed);
+  device_ = choose_device(recipe_.run, {});
+  tree_ = spec::read_tree(recipe_.tree.path).tree;
+  target_files_ = decode::open_model(recipe_.model.path.value, seed);
+  draft_files_ = decode::open_model(recipe_.draft.path.value, seed);
+  check_vocabularies(target_files_, draft_files_);
+  if (tree_.size() > kv::kMaxTreeRows)
+    throw input_error(recipe_.tree.path.string(), "has {} nodes, at most {} are supported",
+                      tree_.size(), kv::kMaxTreeRows);
+  if (!source.empty()) prompts_ = decode::read_prompts(source, target_files_, false);
+  size_engines();
+  const DType compute = compute_type(recipe_.model);
+  if (ops::weight_dtype(compute, device_) != compute) cx.note(compute_note(compute));
+}
+
+void SpeculativeGeneration::size_engines() {
+  const int64_t context = std::min(model::context_of(recipe_.run, target_files_.config),
+                                   model::context_of(recipe_.run, draft_files_.config));
+  std::vector<int64_t> lengths;
+  for (const auto& ids : prompts_.sequences) {
+    const auto n = static_cast<int64_t>(ids.size());
+    if (n > context)
+      throw input_error("prompt", "has {} tokens, the context of both models holds {}", n, context)
+          .hint("shorten the prompt, raise run.context, or use models with a longer context");
+    lengths.push_back(std::min(context, n + recipe_.sampling.max_tokens));
+  }
+  if (lengths.empty()) lengths = {context};
+  std::sort(lengths.rbegin(), lengths.rend());
+  const int wanted = recipe_.run.batch > 0 ? recipe_.run.batch : kMaxAutoBatch;
+  const int batch = std::min(wanted, static_cast<int>(lengths.size()));
+  int64_t total = 0;
+  for (int i = 0; i < batch; ++i) total += lengths[static_cast<size_t>(i)];
+
+  const auto engine = [&](const Extra& extra) {
+    decode::EngineSpec spec;
+    spec.compute = compute_type(recipe_.model);
+    spec.device = device_;
+    spec.max_seqs = spec.max_prompts = batch;
+    spec.max_extend_rows = extra.rows;
+    spec.max_logit_rows = extra.logit_rows;
+    spec.max_tokens = static_cast<int>(lengths.front()) + extra.tokens;
+    spec.total_tokens = total + int64_t{batch} * extra.tokens;
+    spec.prefill_chunk = std::max(static_cast<int>(std::min<int64_t>(recipe_.run.prefill_chunk, total)),
+                                  extra.rows);
+    spec.caches = {recipe::Cache{}};
+    return spec;
+  };
+  const int nodes = tree_.size();
+  target_ = engine({.rows = batch * nodes, .logit_rows = batch * nodes, .tokens = nodes});
+  const auto needs = spec::ModelDrafter::needs(tree_, batch);
+  draft_ = engine({.rows = needs.rows, .logit_rows = needs.logit_rows, .tokens = needs.tokens});
+}
+
+MemoryPlan SpeculativeGeneration::plan() const {
+  MemoryPlan both = decode::Engine::plan(target_files_, target_);
+  const MemoryPlan draft = decode::Engine::plan(draft_files_, draft_);
+  for (const PlanItem& item : draft.items())
+    if (!item.name.starts_with("process/"))
+      both.add("draft " + item.name, item.bytes, item.device, item.lifetime);
+  // Logits on the host: those that children were drawn from, and copies of a GPU's.
+  const auto row = static_cast<size_t>(target_files_.config.vocab_size) * sizeof(float);
+  const auto internal = std::count_if(tree_.n_children.begin(), tree_.n_children.end(),
+                                      [](int n) { return n > 0; });
+  both.add("speculation/draft logits",
+           static_cast<size_t>(internal) * static_cast<size_t>(target_.max_seqs) * row);
+  if (device_.kind == Device::Kind::cuda)
+    both.add("speculation/logits from the GPU",
+             static_cast<size_t>(target_.max_logit_rows + draft_.max_logit_rows) * row);
+  return both;
+}
+
+void SpeculativeGeneration::print_plan() {
+  const MemoryPlan both = plan();
+  const MemoryLimits limits = memory_limits(recipe_.run, device_);
+  cx_.out.write(fmt::format("model    {}\ndraft    {}\ntree     {} nodes on {} levels\n{}\n",
+                            target_files_.name, draft_files_.name, tree_.size(), tree_.levels(),
+                            memory_lines(both, limits)));
+  cx_.out.flush();  // the plan first, then what is wrong with it
+  limits.check(both);
+}
+
+void SpeculativeGeneration::run() {
+  const decode::GenerateSpec how =
+      generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs,
+                    target_files_.config, target_.max_tokens - tree_.size());
+  const MemoryPlan both = plan();
+  admit_plan(cx_, both, memory_limits(recipe_.run, device_));
+  const auto load = [&](decode::ModelFiles files, decode::EngineSpec spec) {
+    spec.interrupted = [] { return interrupted() != 0; };
+    const MemoryPlan plan = decode::Engine::plan(files, spec);
+    LoadProgress progress(cx_, plan, spec.device);
+    return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress));
+  };
+  const auto target = load(std::move(target_files_), target_);
+  const auto draft = load(std::move(draft_files_), draft_);
+  const double load_s = load_.seconds();
+  GenerateOutput output(cx_, recipe_.output.path, prompts_.labels, *target, both);
+  spec::ModelDrafter drafter(*draft, tree_);
+  spec::Speculation speculation(*target, drafter,
+                                [&](const spec::RoundEvent& e) { output.on_round(e); });
+  std::vector<decode::Request> requests;
+  for (const auto& ids : prompts_.sequences)
+    requests.push_back({.prefix_slot = -1, .prefix = {}, .tokens = ids});
+  const decode::GenerateReport report =
+      decode::generate(*target, speculation, requests, how, output.events());
+  output.finish(report, load_s, recipe_.run.seed, &speculation.stats());
+}
+
+}  // namespace tandem::cli
