@@ -1,5 +1,5 @@
 #pragma once
-#include "decode/generate_runs.h"
+#include "generate_runs.h"
 
 /// One engine on the CPU and one like it on the first GPU.
 namespace tandem::test {

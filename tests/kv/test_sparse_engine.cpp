@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "decode/generate_runs.h"
+#include "generate_runs.h"
 #include "decode/state.h"
 #include "policy_rig.h"
 #include "temporary_folder.h"

@@ -1,5 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cmath>
+#include <map>
+
 #include "error_text.h"
 #include "generate_runs.h"
 #include "spec/model_drafter.h"
@@ -94,6 +98,45 @@ TEST_SUITE("spec/speculation") {
       // Rows of one forward differ by rounding from rows of another: R and D part by that much.
       CHECK(s.accepted >= s.drafted - 2);
     }
+  }
+
+  TEST_CASE("sampled texts follow the target's law, over the borders of rounds") {
+    // The target may draw three tokens at a time, the draft, the same model, all 320: laws that differ, and
+    // few enough texts to count.
+    const auto target = make_engine(small_model("llama-2"));
+    const auto draft = make_engine(small_model("llama-2"));
+    const std::vector<decode::Request> one = {request({5, 17, 100, 3})};
+    ModelDrafter drafter(*draft, tree_of({6, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0}));
+    Speculation speculation(*target, drafter);
+    constexpr int kTexts = 2000, kTokens = 4;
+    std::map<Ids, std::array<int, 2>> counts;
+    for (int i = 0; i < kTexts; ++i)
+      for (const bool speculates : {false, true}) {
+        decode::GenerateSpec spec = rules(kTokens, 1.0f, speculates ? i : kTexts + i);
+        spec.sampler.rule.top_k = 3;
+        const Ids ids =
+            test::generate(*target, one, spec, speculates ? &speculation : nullptr).ids[0];
+        ++counts[ids][speculates ? 1 : 0];
+      }
+    const RoundStats& s = speculation.stats();
+    MESSAGE("accepted " << s.accepted << " in " << s.rounds << " rounds, " << counts.size() << " texts");
+    CHECK(s.accepted > s.rounds / 4);
+    CHECK(s.accepted < 2 * s.rounds);
+    // Two samples of one law: chi-square over the texts seen often enough, the others as one.
+    double chi = 0, n_cells = 0;
+    std::array<int, 2> rare{};
+    const auto add = [&](const std::array<int, 2>& c) {
+      chi += std::pow(c[0] - c[1], 2) / (c[0] + c[1]);
+      ++n_cells;
+    };
+    for (const auto& [ids, c] : counts) {
+      if (c[0] + c[1] >= 20) add(c);
+      else rare = {rare[0] + c[0], rare[1] + c[1]};
+    }
+    if (rare[0] + rare[1] > 0) add(rare);
+    CAPTURE(n_cells);
+    CHECK(n_cells > 20);
+    CHECK(chi < n_cells - 1 + 4 * std::sqrt(2 * (n_cells - 1)));
   }
 
   TEST_CASE("a lone root draws what plain sampling draws, whatever the batch mates") {
