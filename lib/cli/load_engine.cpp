@@ -19,9 +19,24 @@ std::unique_ptr<decode::Engine> load_engine(Context& cx, decode::ModelFiles file
                                             decode::EngineSpec spec, const MemoryPlan& plan,
                                             const MemoryLimits& limits) {
   admit_plan(cx, plan, limits);
+  return load_admitted(cx, std::move(files), std::move(spec), plan);
+}
+
+std::unique_ptr<decode::Engine> load_admitted(Context& cx, decode::ModelFiles files,
+                                              decode::EngineSpec spec, const MemoryPlan& plan) {
   spec.interrupted = [] { return interrupted() != 0; };
   LoadProgress progress(cx, plan, spec.device);
   return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress));
+}
+
+MemoryPlan pair_plan(const decode::ModelFiles& target, const decode::EngineSpec& target_spec,
+                     const decode::ModelFiles& draft, const decode::EngineSpec& draft_spec) {
+  MemoryPlan both = decode::Engine::plan(target, target_spec);
+  const MemoryPlan other = decode::Engine::plan(draft, draft_spec);
+  for (const PlanItem& item : other.items())
+    if (!item.name.starts_with("process/"))
+      both.add("draft " + item.name, item.bytes, item.device, item.lifetime);
+  return both;
 }
 
 }  // namespace tandem::cli

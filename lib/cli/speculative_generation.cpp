@@ -9,6 +9,7 @@
 #include "cli/plan_text.h"
 #include "model/context.h"
 #include "ops/linear.h"
+#include "spec/pair.h"
 #include "spec/speculation.h"
 #include "spec/tree_file.h"
 
@@ -16,21 +17,6 @@ namespace tandem::cli {
 namespace {
 
 constexpr int kMaxAutoBatch = 32;
-
-/// Both models must mean the same by every id: a draft of another vocabulary would only ever be rejected.
-void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFiles& draft) {
-  const int n = target.config.vocab_size;
-  if (draft.config.vocab_size != n)
-    throw input_error("draft.path", "{} has {} tokens, {} has {}", draft.name,
-                      draft.config.vocab_size, target.name, n)
-        .hint("take a draft model that was trained with the tokenizer of the target");
-  if (!target.tokenizer || !draft.tokenizer) return;
-  for (int32_t id = 0; id < n; ++id)
-    if (target.tokenizer->token_bytes(id) != draft.tokenizer->token_bytes(id))
-      throw input_error("draft.path", "token {} of {} is another one than that of {}", id,
-                        draft.name, target.name)
-          .hint("take a draft model that was trained with the tokenizer of the target");
-}
 
 /// Room in an engine beyond the texts themselves.
 struct Extra {
@@ -56,7 +42,7 @@ SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRec
   tree_ = spec::read_tree(recipe_.tree.path).tree;
   target_files_ = decode::open_model(recipe_.model.path.value, seed);
   draft_files_ = decode::open_model(recipe_.draft.path.value, seed);
-  check_vocabularies(target_files_, draft_files_);
+  spec::check_vocabularies(target_files_, draft_files_);
   if (tree_.size() > kv::kMaxTreeRows)
     throw input_error(recipe_.tree.path.string(), "has {} nodes, at most {} are supported",
                       tree_.size(), kv::kMaxTreeRows);
@@ -105,11 +91,7 @@ void SpeculativeGeneration::size_engines() {
 }
 
 MemoryPlan SpeculativeGeneration::plan() const {
-  MemoryPlan both = decode::Engine::plan(target_files_, target_);
-  const MemoryPlan draft = decode::Engine::plan(draft_files_, draft_);
-  for (const PlanItem& item : draft.items())
-    if (!item.name.starts_with("process/"))
-      both.add("draft " + item.name, item.bytes, item.device, item.lifetime);
+  MemoryPlan both = pair_plan(target_files_, target_, draft_files_, draft_);
   // Logits on the host: those that children were drawn from, and copies of a GPU's.
   const auto row = static_cast<size_t>(target_files_.config.vocab_size) * sizeof(float);
   const auto internal = std::count_if(tree_.n_children.begin(), tree_.n_children.end(),
@@ -138,14 +120,8 @@ void SpeculativeGeneration::run() {
                     target_files_.config, target_.max_tokens - tree_.size());
   const MemoryPlan both = plan();
   admit_plan(cx_, both, memory_limits(recipe_.run, device_));
-  const auto load = [&](decode::ModelFiles files, decode::EngineSpec spec) {
-    spec.interrupted = [] { return interrupted() != 0; };
-    const MemoryPlan plan = decode::Engine::plan(files, spec);
-    LoadProgress progress(cx_, plan, spec.device);
-    return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress));
-  };
-  const auto target = load(std::move(target_files_), target_);
-  const auto draft = load(std::move(draft_files_), draft_);
+  const auto target = load_admitted(cx_, std::move(target_files_), target_, both);
+  const auto draft = load_admitted(cx_, std::move(draft_files_), draft_, both);
   const double load_s = load_.seconds();
   GenerateOutput output(cx_, recipe_.output.path, prompts_.labels, *target, both);
   spec::ModelDrafter drafter(*draft, tree_);

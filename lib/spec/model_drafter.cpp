@@ -99,7 +99,7 @@ void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level) 
 }
 
 std::span<const Proposal> ModelDrafter::propose(std::span<const decode::DrawSeq> seqs) {
-  catch_up(seqs);
+  if (tree_.levels() > 1) catch_up(seqs);  // a lone root asks nothing of the draft
   const int64_t n_rows = static_cast<int64_t>(seqs.size()) * n_internal_;
   logits_.resize(static_cast<size_t>(n_rows) * static_cast<size_t>(draft_.config().vocab_size));
   logits_view_ = {logits_.data(), DType::f32, {n_rows, draft_.config().vocab_size}};

@@ -1,0 +1,89 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "generate_runs.h"
+#include "spec/acceptance_meter.h"
+#include "spec/model_drafter.h"
+#include "spec/speculation.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using namespace tandem::spec;
+
+namespace {
+
+ops::VerifyRule rule_of(float temperature, AcceptBy by) {
+  ops::VerifyRule rule;
+  rule.target.temperature = rule.draft.temperature = temperature;
+  rule.accept_by = by;
+  return rule;
+}
+
+}  // namespace
+
+TEST_SUITE("spec/acceptance_meter") {
+  TEST_CASE("a draft that is the target: the first child is always accepted") {
+    const auto target = make_engine(tiny_model("tiny-2m")), draft = make_engine(tiny_model("tiny-2m"));
+    const Ids text = random_ids(*target, 60, 1);
+    AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::residual), 4);
+    meter.add(0, 7, text, 20);
+    CHECK(meter.samples() == 40);
+    CHECK(meter.mean(0) == doctest::Approx(1).epsilon(1e-4));
+    CHECK(meter.mean(1) < 1e-4);
+  }
+
+  TEST_CASE("greedy: shares of positions at which the target's token is the draft's k-th") {
+    const auto target = make_engine(tiny_model("tiny-16m")), draft = make_engine(tiny_model("tiny-2m"));
+    const Ids text = target->tokenizer()->encode("The keeper of the lighthouse lit the lamp at dusk.");
+    constexpr int kFirst = 3, kWidth = 5;
+    AcceptanceMeter meter(*target, *draft, rule_of(0, AcceptBy::match), kWidth);
+    meter.add(0, 0, text, kFirst);
+    std::vector<int> hits(kWidth);
+    const int t = target->cache().create(), d = draft->cache().create();
+    for (size_t i = 0; i + 1 < text.size(); ++i) {
+      const Row p = extend(*target, t, std::span(text).subspan(i, 1));
+      const Row q = extend(*draft, d, std::span(text).subspan(i, 1));
+      if (i + 1 < size_t{kFirst}) continue;
+      std::vector<int32_t> order(q.size());
+      for (size_t x = 0; x < order.size(); ++x) order[x] = static_cast<int32_t>(x);
+      std::partial_sort(order.begin(), order.begin() + kWidth, order.end(), [&](int32_t a, int32_t b) {
+        return q[static_cast<size_t>(a)] > q[static_cast<size_t>(b)];
+      });
+      for (int k = 0; k < kWidth; ++k) hits[static_cast<size_t>(k)] += order[static_cast<size_t>(k)] == argmax(p);
+    }
+    const auto n = static_cast<double>(text.size() - kFirst);
+    CHECK(meter.samples() == static_cast<int64_t>(text.size()) - kFirst);
+    for (int k = 0; k < kWidth; ++k) {
+      const double share = hits[static_cast<size_t>(k)] / n;
+      CHECK(meter.mean(k) == doctest::Approx(share));
+      CHECK(meter.standard_error(k) == doctest::Approx(std::sqrt(share * (1 - share) / (n - 1))));
+    }
+  }
+
+  TEST_CASE("the tokens that rounds give are those that the vector predicts") {
+    const auto target = make_engine(tiny_model("tiny-16m")), draft = make_engine(tiny_model("tiny-2m"));
+    const std::vector<decode::Request> requests = {
+        request(target->tokenizer()->encode("On the third day the lamp was lit before the fog came in."))};
+    decode::GenerateSpec spec;
+    spec.max_tokens = 400;
+    spec.sampler.rule.temperature = 0.8f;
+    const TokenTree tree = tree_of_children(std::vector<int>{4, 2, 0, 0, 0, 0, 0}, "test");
+    ModelDrafter drafter(*draft, tree);
+    Speculation speculation(*target, drafter);
+    const Generated g = test::generate(*target, requests, spec, &speculation);
+    Ids text = requests[0].tokens;
+    const int first = static_cast<int>(text.size());
+    text.insert(text.end(), g.ids[0].begin(), g.ids[0].end());
+    AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::residual), 4);
+    meter.add(0, 1, text, first);
+    AcceptanceVector vector;
+    vector.rows.emplace_back();
+    for (int k = 0; k < 4; ++k) vector.rows[0].push_back(meter.mean(k));
+    const double predicted = expected_tokens(tree, vector), measured = speculation.stats().tokens_per_round();
+    MESSAGE("predicted " << predicted << ", measured " << measured);
+    // Some 200 rounds of a standard deviation below 1.
+    CHECK(std::abs(predicted - measured) < 0.25);
+  }
+}
