@@ -1,0 +1,34 @@
+// sequoia-acceptance: measures how often a target accepts the tokens of a draft, by place among siblings.
+#include "cli/acceptance_measurement.h"
+#include "cli/generate_flags.h"
+#include "cli/main_wrapper.h"
+
+namespace {
+
+using namespace tandem;
+
+const cli::ToolInfo kInfo{
+    .name = "sequoia-acceptance",
+    .purpose = "Measure how often a model accepts the first, second, ... token that a small one proposes",
+    .kind = "acceptance",
+    .examples = {"sequoia-acceptance -r sequoia/acceptance-tiny-16m -o accept.json",
+                 "sequoia-acceptance -m tiny-16m -s draft.path=tiny-2m -f recipes/demo/lighthouse-logbook.txt \\\n"
+                 "    -s sampling.temperature=0.6 -n 500",
+                 "sequoia-tree-search --accept accept.json -s tree.sizes=[8,16] -o tree.json"},
+    .flags = cli::prompt_flags(),
+    .schema = recipe::schema_of<cli::AcceptanceRecipe>,
+    .formats = {"json"}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
+    const auto point = cx.load_point<cli::AcceptanceRecipe>();
+    cli::AcceptanceMeasurement measurement(cx, point);
+    if (cx.dry_run())
+      measurement.print_plan();
+    else
+      measurement.run();
+    return 0;
+  });
+}
