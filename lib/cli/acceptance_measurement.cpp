@@ -66,7 +66,7 @@ AcceptanceMeasurement::AcceptanceMeasurement(Context& cx, const Point<Acceptance
     const auto n = static_cast<int64_t>(ids.size());
     if (n + 2 > context)
       throw input_error("prompt", "has {} tokens, the context of both models holds {}", n, context)
-          .hint("shorten the prompt, raise run.context, or use models with a longer context");
+          .hint("shorten the prompt, or use models with a longer context");
     longest = std::max(longest, std::min(context, n + recipe_.sampling.max_tokens));
   }
   for (decode::EngineSpec* spec : {&target_, &draft_}) {

@@ -9,8 +9,7 @@
 // What all tools that generate text share: flags for prompts, and how tokens are drawn.
 namespace tandem::cli {
 
-/// --prompt, --file, --prompt-ids, --prompts, --chat, --max-tokens, --stop, with --questions after the
-/// second.
+/// --prompt, --file, --prompt-ids, --questions, --prompts, --chat, --max-tokens, --stop.
 std::vector<Flag> prompt_flags();
 
 /// What those flags name. errors  kind usage: standard input is a terminal

@@ -133,7 +133,9 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
                       {"selected_keys_frac", usage.selected_share()},
                       {"fixed_keys_frac", usage.fixed_share()}};
   if (rounds != nullptr && rounds->rounds > 0)
-    j["spec"] = {{"rounds", rounds->rounds},
+    j["spec"] = {{"draft", rounds->drafter},
+                 {"nodes", rounds->nodes},
+                 {"rounds", rounds->rounds},
                  {"drafted", rounds->drafted},
                  {"accepted", rounds->accepted},
                  {"accepted_hist", rounds->accepted_hist},

@@ -28,6 +28,10 @@ struct Extra {
 void SequoiaRecipe::check(recipe::Problems& p) const {
   if (!output.state.empty())
     p.field("output.state", "output.state: states are saved by pig-generate");
+  if (output.top_logprobs > 0)
+    p.field("output.top_logprobs", "output.top_logprobs: speculation reports no alternatives");
+  if (sampling.max_tokens == 0)
+    p.field("sampling.max_tokens", "sampling.max_tokens: nothing to speculate on; pig-generate reads prompts alone");
   if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
 }
 
@@ -60,7 +64,9 @@ void SpeculativeGeneration::size_engines() {
     const auto n = static_cast<int64_t>(ids.size());
     if (n > context)
       throw input_error("prompt", "has {} tokens, the context of both models holds {}", n, context)
-          .hint("shorten the prompt, raise run.context, or use models with a longer context");
+          .hint(n > std::min(target_files_.config.max_context, draft_files_.config.max_context)
+                    ? "shorten the prompt, or use models with a longer context"
+                    : "raise run.context, or leave it out");
     lengths.push_back(std::min(context, n + recipe_.sampling.max_tokens));
   }
   if (lengths.empty()) lengths = {context};

@@ -1,8 +1,6 @@
 #pragma once
-#include <array>
 #include <filesystem>
 #include <memory>
-#include <string_view>
 
 #include "base/clock.h"
 #include "cli/context.h"

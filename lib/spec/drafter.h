@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "decode/sampler.h"
@@ -26,12 +27,16 @@ class Drafter {
   virtual AcceptBy accept_by() const = 0;
   /// Of the last proposals, on the host: [rows, vocab] f32; empty by match.
   virtual Tensor draft_logits() const = 0;
-  /// Nodes of a proposal, at most; what the target's forward is sized by.
+  /// What records call it.
+  virtual std::string name() const = 0;
+  /// Nodes of a proposal, at most, the root counts.
   virtual int max_nodes() const = 0;
   /// Levels below the root, at most.
   virtual int max_depth() const = 0;
 
   virtual void start(const decode::SamplerSpec& spec) = 0;
+  /// Takes in texts ahead of their first round, where it would cost much there.
+  virtual void read(std::span<const decode::DrawSeq> seqs) = 0;
   /// A round begins: seqs[i].tokens are all tokens, the last of them the root.
   /// shapes   result: one for each sequence, valid until the next call
   virtual std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) = 0;

@@ -30,7 +30,8 @@ std::span<const int32_t> ModelDrafter::unread(const decode::DrawSeq& seq) const 
   return seq.tokens.subspan(static_cast<size_t>(draft_.cache().length(slot_of(seq))));
 }
 
-void ModelDrafter::catch_up(std::span<const decode::DrawSeq> seqs) {
+void ModelDrafter::read(std::span<const decode::DrawSeq> seqs) {
+  if (tree_.levels() == 1) return;  // a lone root asks nothing of the draft
   std::vector<decode::SeqTokens> texts;
   for (const decode::DrawSeq& s : seqs) {
     if (!slots_.contains(s.slot)) slots_[s.slot] = draft_.cache().create();
@@ -62,6 +63,11 @@ void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level) {
     trees.push_back({parents[b]});
   }
   kv::Cache& cache = draft_.cache();
+  const auto n_parents = std::count_if(
+      row_.begin() + tree_.level_begin[static_cast<size_t>(level)], row_.begin() + nodes,
+      [](int32_t row) { return row >= 0; });
+  draft_.model().prepare(static_cast<int64_t>(tokens.size()));
+  draft_.model().prepare_logits(static_cast<int64_t>(seqs.size()) * n_parents);
   const double before = cache.usage(0).bytes();
   step_ = cache.begin(kv::Phase::extend, rows, trees);
   draft_.model().forward(tokens, step_, cache);
@@ -99,7 +105,7 @@ void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level) 
 }
 
 std::span<const Proposal> ModelDrafter::propose(std::span<const decode::DrawSeq> seqs) {
-  if (tree_.levels() > 1) catch_up(seqs);  // a lone root asks nothing of the draft
+  read(seqs);
   const int64_t n_rows = static_cast<int64_t>(seqs.size()) * n_internal_;
   logits_.resize(static_cast<size_t>(n_rows) * static_cast<size_t>(draft_.config().vocab_size));
   logits_view_ = {logits_.data(), DType::f32, {n_rows, draft_.config().vocab_size}};

@@ -27,17 +27,17 @@ class ModelDrafter final : public Drafter {
 
   AcceptBy accept_by() const override { return AcceptBy::residual; }
   Tensor draft_logits() const override { return logits_view_; }
+  std::string name() const override { return draft_.files().name; }
   int max_nodes() const override { return tree_.size(); }
   int max_depth() const override { return tree_.levels() - 1; }
   void start(const decode::SamplerSpec& spec) override { sampler_ = spec; }
+  void read(std::span<const decode::DrawSeq> seqs) override;
   std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) override;
   void accept(std::span<const std::vector<int>> paths) override;
   void forget(int slot) override;
   double bytes_read() const override { return bytes_read_; }
 
  private:
-  /// Reads the text that the draft has not seen, all but the last tokens.
-  void catch_up(std::span<const decode::DrawSeq> seqs);
   /// A forward over what the draft's cache lacks of each text and over the nodes above `level`.
   void run_level(std::span<const decode::DrawSeq> seqs, int level);
   void draw_level(std::span<const decode::DrawSeq> seqs, int level);

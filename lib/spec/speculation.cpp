@@ -14,6 +14,8 @@ using decode::Drawn;
 Speculation::Speculation(decode::Engine& target, Drafter& drafter,
                          std::function<void(const RoundEvent&)> on_round)
     : target_(target), drafter_(drafter), on_round_(std::move(on_round)) {
+  stats_.drafter = drafter.name();
+  stats_.nodes = drafter.max_nodes();
   stats_.accepted_hist.resize(static_cast<size_t>(drafter.max_depth()) + 1);
 }
 
@@ -32,6 +34,7 @@ void Speculation::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
   target_.sampler().draw(seqs, logits);
   auto& all = results_.emplace_back();
   for (Drawn& drawn : target_.sampler().collect()) all.emplace_back().push_back(std::move(drawn));
+  drafter_.read(seqs);
 }
 
 void Speculation::step(std::span<const DrawSeq> seqs) {
@@ -51,6 +54,8 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
     trees.push_back({tree.parent});
     tokens.insert(tokens.end(), proposals[b].tokens.begin(), proposals[b].tokens.end());
   }
+  target_.model().prepare(static_cast<int64_t>(tokens.size()));
+  target_.model().prepare_logits(static_cast<int64_t>(tokens.size()));
   const kv::Step step = cache.begin(kv::Phase::extend, rows, trees);
   target_.model().forward(tokens, step, cache);
   for (int r = 0; r < step.n_rows; ++r) logit_rows.push_back(r);

@@ -2,6 +2,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "decode/decoder.h"
@@ -11,10 +12,12 @@ namespace tandem::spec {
 
 /// What rounds have done so far, over all sequences.
 struct RoundStats {
+  std::string drafter;   // its name
+  int nodes = 0;         // of a tree, the root counts
   int64_t rounds = 0;    // a sequence's, not a batch's
   int64_t drafted = 0;   // nodes, roots left out
   int64_t accepted = 0;  // of them
-  int64_t emitted = 0;   // tokens: accepted and one more a round
+  int64_t emitted = 0;   // tokens: accepted and one more a round, those behind a text's end included
   std::vector<int64_t> accepted_hist;  // rounds by number of accepted nodes
   double draft_s = 0, target_s = 0, verify_s = 0;
 
@@ -36,8 +39,8 @@ struct RoundEvent {
 ///          and the child equal to it accepted
 class Speculation final : public decode::Decoder {
  public:
-  /// target   an engine with room for max_nodes() rows of every sequence, logits of all of them, and as
-  ///          many tokens beyond each text
+  /// target   an engine with room for a tree's rows of every sequence, logits of all of them, and as many
+  ///          tokens beyond each text
   Speculation(decode::Engine& target, Drafter& drafter,
               std::function<void(const RoundEvent&)> on_round = {});
 

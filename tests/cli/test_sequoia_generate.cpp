@@ -77,7 +77,7 @@ TEST_SUITE("cli/sequoia-generate") {
       std::string says;
     };
     const std::string no_tree = folder.write("tree.json", R"({"format": "sequoia-tree/1"})").string();
-    const std::vector<std::string> prompt = {"-p", "a", "-n", "2"};
+    const std::vector<std::string> prompt = {"-p", "a"};
     for (const Case& c : {
              Case{{}, 2, "nothing to continue"},
              Case{{"-s", "draft.path=synthetic:llama-68m"}, 4,
@@ -85,6 +85,7 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{{"-s", "tree.path=" + no_tree}, 4, "tree.json"},
              Case{{"-s", "tree.path=missing.json"}, 4, "missing.json"},
              Case{{"-s", "output.top_logprobs=2"}, 3, "speculation reports no alternatives"},
+             Case{{"-s", "sampling.max_tokens=0"}, 3, "nothing to speculate on"},
              Case{{"-s", "output.state=s"}, 3, "states are saved by pig-generate"},
          }) {
       CAPTURE(c.says);
