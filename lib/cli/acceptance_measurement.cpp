@@ -35,6 +35,7 @@ std::string method_of(const ops::VerifyRule& rule) {
 }  // namespace
 
 void AcceptanceRecipe::check(recipe::Problems& p) const {
+  draft.require(p);
   if (!output.state.empty())
     p.field("output.state", "output.state: states are saved by pig-generate");
   if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");

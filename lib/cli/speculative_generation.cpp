@@ -9,6 +9,8 @@
 #include "cli/plan_text.h"
 #include "model/context.h"
 #include "ops/linear.h"
+#include "spec/lookup_drafter.h"
+#include "spec/model_drafter.h"
 #include "spec/pair.h"
 #include "spec/speculation.h"
 #include "spec/tree_file.h"
@@ -26,6 +28,11 @@ struct Extra {
 }  // namespace
 
 void SequoiaRecipe::check(recipe::Problems& p) const {
+  if (spec.draft == DraftKind::model) {
+    draft.require(p);
+    if (tree.path.empty())
+      p.field("tree.path", "tree.path: name a tree; sequoia-tree-search writes them");
+  }
   if (!output.state.empty())
     p.field("output.state", "output.state: states are saved by pig-generate");
   if (output.top_logprobs > 0)
@@ -43,10 +50,14 @@ SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRec
         .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   device_ = choose_device(recipe_.run, {});
-  tree_ = spec::read_tree(recipe_.tree.path).tree;
   target_files_ = decode::open_model(recipe_.model.path.value, seed);
-  draft_files_ = decode::open_model(recipe_.draft.path.value, seed);
-  spec::check_vocabularies(target_files_, draft_files_);
+  if (recipe_.spec.draft == DraftKind::model) {
+    tree_ = spec::read_tree(recipe_.tree.path).tree;
+    draft_files_ = decode::open_model(recipe_.draft.path.value, seed);
+    spec::check_vocabularies(target_files_, *draft_files_);
+  } else {
+    tree_ = spec::chain_tree(recipe_.spec.gamma + 1);
+  }
   if (tree_.size() > kv::kMaxTreeRows)
     throw input_error(recipe_.tree.path.string(), "has {} nodes, at most {} are supported",
                       tree_.size(), kv::kMaxTreeRows);
@@ -57,14 +68,17 @@ SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRec
 }
 
 void SpeculativeGeneration::size_engines() {
-  const int64_t context = std::min(model::context_of(recipe_.run, target_files_.config),
-                                   model::context_of(recipe_.run, draft_files_.config));
+  const model::ModelConfig& shorter =
+      draft_files_ && draft_files_->config.max_context < target_files_.config.max_context
+          ? draft_files_->config
+          : target_files_.config;
+  const int64_t context = model::context_of(recipe_.run, shorter);
   std::vector<int64_t> lengths;
   for (const auto& ids : prompts_.sequences) {
     const auto n = static_cast<int64_t>(ids.size());
     if (n > context)
-      throw input_error("prompt", "has {} tokens, the context of both models holds {}", n, context)
-          .hint(n > std::min(target_files_.config.max_context, draft_files_.config.max_context)
+      throw input_error("prompt", "has {} tokens, the context holds {}", n, context)
+          .hint(n > shorter.max_context
                     ? "shorten the prompt, or use models with a longer context"
                     : "raise run.context, or leave it out");
     lengths.push_back(std::min(context, n + recipe_.sampling.max_tokens));
@@ -92,12 +106,14 @@ void SpeculativeGeneration::size_engines() {
   };
   const int nodes = tree_.size();
   target_ = engine({.rows = batch * nodes, .logit_rows = batch * nodes, .tokens = nodes});
+  if (!draft_files_) return;
   const auto needs = spec::ModelDrafter::needs(tree_, batch);
   draft_ = engine({.rows = needs.rows, .logit_rows = needs.logit_rows, .tokens = needs.tokens});
 }
 
 MemoryPlan SpeculativeGeneration::plan() const {
-  MemoryPlan both = pair_plan(target_files_, target_, draft_files_, draft_);
+  if (!draft_files_) return decode::Engine::plan(target_files_, target_);
+  MemoryPlan both = pair_plan(target_files_, target_, *draft_files_, draft_);
   // Logits on the host: those that children were drawn from, and copies of a GPU's.
   const auto row = static_cast<size_t>(target_files_.config.vocab_size) * sizeof(float);
   const auto internal = std::count_if(tree_.n_children.begin(), tree_.n_children.end(),
@@ -114,7 +130,8 @@ void SpeculativeGeneration::print_plan() {
   const MemoryPlan both = plan();
   const MemoryLimits limits = memory_limits(recipe_.run, device_);
   cx_.out.write(fmt::format("model    {}\ndraft    {}\ntree     {} nodes on {} levels\n{}\n",
-                            target_files_.name, draft_files_.name, tree_.size(), tree_.levels(),
+                            target_files_.name, draft_files_ ? draft_files_->name : "ngram",
+                            tree_.size(), tree_.levels(),
                             memory_lines(both, limits)));
   cx_.out.flush();  // the plan first, then what is wrong with it
   limits.check(both);
@@ -127,11 +144,17 @@ void SpeculativeGeneration::run() {
   const MemoryPlan both = plan();
   admit_plan(cx_, both, memory_limits(recipe_.run, device_));
   const auto target = load_admitted(cx_, std::move(target_files_), target_, both);
-  const auto draft = load_admitted(cx_, std::move(draft_files_), draft_, both);
+  std::unique_ptr<decode::Engine> draft;
+  std::unique_ptr<spec::Drafter> drafter;
+  if (draft_files_) {
+    draft = load_admitted(cx_, std::move(*draft_files_), draft_, both);
+    drafter = std::make_unique<spec::ModelDrafter>(*draft, tree_);
+  } else {
+    drafter = std::make_unique<spec::LookupDrafter>(recipe_.spec.ngram, recipe_.spec.gamma);
+  }
   const double load_s = load_.seconds();
   GenerateOutput output(cx_, recipe_.output.path, prompts_.labels, *target, both);
-  spec::ModelDrafter drafter(*draft, tree_);
-  spec::Speculation speculation(*target, drafter,
+  spec::Speculation speculation(*target, *drafter,
                                 [&](const spec::RoundEvent& e) { output.on_round(e); });
   std::vector<decode::Request> requests;
   for (const auto& ids : prompts_.sequences)

@@ -1,6 +1,8 @@
 #pragma once
+#include <array>
 #include <filesystem>
-#include <memory>
+#include <optional>
+#include <string_view>
 
 #include "base/clock.h"
 #include "cli/context.h"
@@ -8,7 +10,6 @@
 #include "decode/generate.h"
 #include "decode/prompts.h"
 #include "recipe/sections.h"
-#include "spec/model_drafter.h"
 #include "spec/token_tree.h"
 
 namespace tandem::cli {
@@ -19,8 +20,29 @@ struct DraftSection {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, recipe::required_input(),
+    v("path", path, recipe::optional_input(),
       "model that proposes tokens, with the vocabulary of model.path");
+  }
+  /// For tools and settings that need one.
+  void require(recipe::Problems& p) const {
+    if (path.value.empty()) p.field("draft.path", "draft.path: name the model that proposes tokens");
+  }
+};
+
+/// What proposes tokens.
+enum class DraftKind : uint8_t { model, ngram };
+constexpr std::array<std::string_view, 2> enum_names(DraftKind) { return {"model", "ngram"}; }
+
+/// Section `spec`.
+struct SpecSection {
+  DraftKind draft = DraftKind::model;
+  int gamma = 8, ngram = 3;
+
+  template <class V>
+  void fields(V& v) {
+    v("draft", draft, "model: draft.path grows tree.path; ngram: what followed the last words before");
+    v("gamma", gamma, recipe::between(1, 256).unit("tokens"), "of an ngram's proposal, at most");
+    v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
   }
 };
 
@@ -30,13 +52,14 @@ struct DraftTreeSection {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, recipe::required_input(),
+    v("path", path, recipe::optional_input(),
       "tree of draft tokens (sequoia-tree/1, or a map as JSON)");
   }
 };
 
 struct SequoiaRecipe {
   recipe::Model model;
+  SpecSection spec;
   DraftSection draft;
   DraftTreeSection tree;
   recipe::Run run;
@@ -46,6 +69,7 @@ struct SequoiaRecipe {
   template <class V>
   void fields(V& v) {
     v("model", model, "the model whose text it is");
+    v("spec", spec, "what proposes tokens");
     v("draft", draft, "the model that proposes");
     v("tree", tree, "the shape of the proposals");
     v("run", run, "device, threads, seed, sizes");
@@ -75,7 +99,8 @@ class SpeculativeGeneration {
   const SequoiaRecipe& recipe_;
   Stopwatch load_;
   Device device_;
-  decode::ModelFiles target_files_, draft_files_;
+  decode::ModelFiles target_files_;
+  std::optional<decode::ModelFiles> draft_files_;
   decode::PromptSet prompts_;
   spec::TokenTree tree_;
   decode::EngineSpec target_, draft_;

@@ -64,6 +64,12 @@ TokenTree tree_of_parents(std::span<const int> parents) {
   return tree_of_children(n_children, "tree");
 }
 
+TokenTree chain_tree(int nodes) {
+  std::vector<int> n_children(static_cast<size_t>(nodes), 1);
+  n_children.back() = 0;
+  return tree_of_children(n_children, "chain");
+}
+
 std::vector<uint64_t> ancestor_bits(const TokenTree& tree) {
   const size_t size = tree.parent.size(), words = (size + 63) / 64;
   std::vector<uint64_t> bits(size * words);

@@ -58,6 +58,20 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(summary["peak_bytes"].get<double>() <= 1.05 * summary["planned_peak_bytes"].get<double>());
   }
 
+  TEST_CASE("ngram needs no second model") {
+    const std::vector<std::string> flags = {"-m", "tiny-16m", "-p", "tick tock tick tock tick", "-n",
+                                            "24", "--device", "cpu", "-s", "model.compute=f32"};
+    std::vector<std::string> with = flags;
+    with.insert(with.end(), {"-s", "spec.draft=ngram"});
+    const Outcome run = run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = with});
+    CHECK(run.status == 0);
+    CHECK(run.out == run_process(TANDEM_PIG_GENERATE, {.arguments = flags}).out);
+    const Outcome without = run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = flags});
+    CHECK(without.status == 3);
+    CHECK(without.err.find("draft.path: name the model that proposes tokens") != std::string::npos);
+    CHECK(without.err.find("tree.path: name a tree") != std::string::npos);
+  }
+
   TEST_CASE("--dry-run tells the memory of both models") {
     const Outcome run = sequoia_generate({"--dry-run", "-s", "run.context=256"});
     CHECK(run.status == 0);

@@ -6,6 +6,7 @@
 
 #include "error_text.h"
 #include "generate_runs.h"
+#include "spec/lookup_drafter.h"
 #include "spec/model_drafter.h"
 #include "spec/speculation.h"
 
@@ -22,11 +23,6 @@ const char* const kPrompts[] = {"The keeper of the lighthouse", "Wind from the n
 
 /// Numbers of children, breadth first.
 TokenTree tree_of(const std::vector<int>& n_children) { return tree_of_children(n_children, "test"); }
-TokenTree chain(int nodes) {
-  std::vector<int> n_children(static_cast<size_t>(nodes), 1);
-  n_children.back() = 0;
-  return tree_of(n_children);
-}
 const std::vector<int> kBushy = {3, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0};
 
 /// Plain text and that of speculation, by the same engines and requests.
@@ -61,7 +57,7 @@ TEST_SUITE("spec/speculation") {
     const Generated plain = test::generate(*pair.target, requests, rules(40));
     const int pages = pair.target->cache().store().free_pages();
     const int draft_pages = pair.draft->cache().store().free_pages();
-    for (const TokenTree& tree : {chain(1), chain(2), chain(5), tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
+    for (const TokenTree& tree : {chain_tree(1), chain_tree(2), chain_tree(5), tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
       CAPTURE(tree.size());
       CAPTURE(tree.levels());
       ModelDrafter drafter(*pair.draft, tree);
@@ -91,7 +87,7 @@ TEST_SUITE("spec/speculation") {
     const Pair pair("tiny-16m");
     for (const float temperature : {0.0f, 0.6f, 1.0f}) {
       CAPTURE(temperature);
-      ModelDrafter drafter(*pair.draft, chain(4));
+      ModelDrafter drafter(*pair.draft, chain_tree(4));
       Speculation speculation(*pair.target, drafter);
       (void)test::generate(*pair.target, pair.requests(3), rules(32, temperature, 5), &speculation);
       const RoundStats& s = speculation.stats();
@@ -142,7 +138,7 @@ TEST_SUITE("spec/speculation") {
   TEST_CASE("a lone root draws what plain sampling draws, whatever the batch mates") {
     const Pair pair;
     const auto requests = pair.requests(3);
-    ModelDrafter drafter(*pair.draft, chain(1));
+    ModelDrafter drafter(*pair.draft, chain_tree(1));
     Speculation speculation(*pair.target, drafter);
     decode::GenerateSpec spec = rules(24, 0.8f, 11);
     spec.sampler.rule.top_p = 0.9;
@@ -169,7 +165,7 @@ TEST_SUITE("spec/speculation") {
     const Pair pair("tiny-16m");
     const auto requests = pair.requests(2);
     const Generated plain = test::generate(*pair.target, requests, rules(20));
-    ModelDrafter drafter(*pair.draft, chain(8));
+    ModelDrafter drafter(*pair.draft, chain_tree(8));
     Speculation speculation(*pair.target, drafter);
     for (const size_t at : {size_t{2}, size_t{9}, size_t{15}}) {
       decode::GenerateSpec spec = rules(20);
@@ -183,9 +179,44 @@ TEST_SUITE("spec/speculation") {
           test::generate(*pair.target, requests, rules(7)).ids);
   }
 
+  TEST_CASE("look-up proposes what followed the longest, latest agreement") {
+    LookupDrafter drafter(3, 4);
+    const auto proposed = [&](const Ids& text) {
+      const decode::DrawSeq seq[] = {{.seq = 0, .slot = 0, .position = static_cast<int>(text.size()), .tokens = text}};
+      const Proposal& p = drafter.propose(seq)[0];
+      CHECK(p.tokens[0] == text.back());
+      CHECK(p.tree->size() == static_cast<int>(p.tokens.size()));
+      CHECK(p.tree->levels() == p.tree->size());
+      return Ids(p.tokens.begin() + 1, p.tokens.end());
+    };
+    CHECK(proposed({7}).empty());
+    CHECK(proposed({1, 2, 3, 4}).empty());
+    CHECK(proposed({1, 2, 3, 1}) == Ids{2, 3, 1});
+    CHECK(proposed({5, 5}) == Ids{5});
+    // Two agree at place 1 with 9 behind them, one agrees later with 8 behind it.
+    CHECK(proposed({1, 2, 9, 2, 8, 1, 2}) == Ids{9, 2, 8, 1});
+    // The latest of equals; at most four.
+    CHECK(proposed({1, 6, 1, 7, 3, 3, 3, 3, 1}) == Ids{7, 3, 3, 3});
+  }
+
+  TEST_CASE("look-up: any text is the one of plain sampling, token by token") {
+    const Pair pair;
+    const auto requests = pair.requests(4);
+    LookupDrafter drafter(3, 6);
+    Speculation speculation(*pair.target, drafter);
+    for (const float temperature : {0.0f, 0.7f}) {
+      CAPTURE(temperature);
+      const Generated plain = test::generate(*pair.target, requests, rules(60, temperature, 9));
+      const Generated g = test::generate(*pair.target, requests, rules(60, temperature, 9), &speculation);
+      CHECK(g.ids == plain.ids);
+    }
+    CHECK(speculation.stats().accepted > 0);
+    CHECK(speculation.stats().drafted < speculation.stats().rounds * 6);
+  }
+
   TEST_CASE("alternatives of tokens are refused") {
     const Pair pair;
-    ModelDrafter drafter(*pair.draft, chain(2));
+    ModelDrafter drafter(*pair.draft, chain_tree(2));
     Speculation speculation(*pair.target, drafter);
     decode::GenerateSpec spec = rules(4);
     spec.sampler.top_logprobs = 3;

@@ -1,0 +1,35 @@
+#pragma once
+#include <vector>
+
+#include "spec/drafter.h"
+
+namespace tandem::spec {
+
+/// Proposes what followed the last tokens where they stood before in the text: a chain, found without a
+/// model. Good where texts quote themselves.
+/// source   prompt look-up decoding (Saxena, 2023)
+class LookupDrafter final : public Drafter {
+ public:
+  /// longest  tokens that must agree, at most; the longest agreement is taken, of several the latest
+  /// length   tokens of a proposal, at most; none where nothing agrees
+  LookupDrafter(int longest, int length);
+
+  AcceptBy accept_by() const override { return AcceptBy::match; }
+  Tensor draft_logits() const override { return {}; }
+  std::string name() const override { return "ngram"; }
+  int max_nodes() const override { return static_cast<int>(chains_.size()); }
+  int max_depth() const override { return max_nodes() - 1; }
+  void start(const decode::SamplerSpec& /*spec*/) override {}
+  void read(std::span<const decode::DrawSeq> /*seqs*/) override {}
+  std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) override;
+  void accept(std::span<const std::vector<int>> /*paths*/) override {}
+  void forget(int /*slot*/) override {}
+  double bytes_read() const override { return 0; }
+
+ private:
+  int longest_;
+  std::vector<TokenTree> chains_;  // by nodes below the root
+  std::vector<Proposal> proposals_;
+};
+
+}  // namespace tandem::spec
