@@ -20,11 +20,6 @@ namespace {
 
 constexpr int kMaxAutoBatch = 32;
 
-/// Room in an engine beyond the texts themselves.
-struct Extra {
-  int rows = 0, logit_rows = 0, tokens = 0;
-};
-
 }  // namespace
 
 void SequoiaRecipe::check(recipe::Problems& p) const {
@@ -90,7 +85,7 @@ void SpeculativeGeneration::size_engines() {
   int64_t total = 0;
   for (int i = 0; i < batch; ++i) total += lengths[static_cast<size_t>(i)];
 
-  const auto engine = [&](const Extra& extra) {
+  const auto engine = [&](const spec::ModelDrafter::Needs& extra) {
     decode::EngineSpec spec;
     spec.compute = compute_type(recipe_.model);
     spec.device = device_;
@@ -107,8 +102,7 @@ void SpeculativeGeneration::size_engines() {
   const int nodes = tree_.size();
   target_ = engine({.rows = batch * nodes, .logit_rows = batch * nodes, .tokens = nodes});
   if (!draft_files_) return;
-  const auto needs = spec::ModelDrafter::needs(tree_, batch);
-  draft_ = engine({.rows = needs.rows, .logit_rows = needs.logit_rows, .tokens = needs.tokens});
+  draft_ = engine(spec::ModelDrafter::needs(tree_, batch));
 }
 
 MemoryPlan SpeculativeGeneration::plan() const {

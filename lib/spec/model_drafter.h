@@ -14,12 +14,13 @@ namespace tandem::spec {
 /// an earlier one; the deepest level needs none: its keys are computed when it has been accepted.
 class ModelDrafter final : public Drafter {
  public:
-  /// Of the draft's engine: what drafts of `tree` for `batch` sequences need beyond the text itself.
+  /// Room in an engine beyond the texts themselves.
   struct Needs {
     int rows = 0;        // of one forward
     int logit_rows = 0;  // alive at once
     int tokens = 0;      // beyond a sequence's text
   };
+  /// Of the draft's engine, for trees of `batch` sequences.
   static Needs needs(const TokenTree& tree, int batch);
 
   /// draft    an engine with room for `needs`; its vocabulary is the target's
