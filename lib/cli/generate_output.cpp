@@ -19,19 +19,19 @@ void require_piped_stdin() {
 }
 
 GenerateOutput::GenerateOutput(Context& cx, const std::filesystem::path& path,
-                               std::vector<std::string> labels, const decode::Engine& engine,
+                               const decode::PromptSet& prompts, const decode::Engine& engine,
                                const MemoryPlan& plan)
     : cx_(cx),
       result_(path, cx.file_mode(), cx.out),
-      labels_(std::move(labels)),
+      labels_(prompts.labels),
       engine_(engine),
       plan_(plan),
-      jsonl_(cx.format() == "jsonl") {}
+      jsonl_(cx.format() == "jsonl"),
+      several_(prompts.sequences.size() > 1) {}
 
 decode::GenerateEvents GenerateOutput::events() {
   return {.on_prompt =
               [this](int seq, int64_t n) {
-                several_ = several_ || seq > 0 || labels_.size() > 1;
                 if (jsonl_) event({{"event", "prompt"}, {"seq", seq}, {"tokens", n}});
               },
           .on_token = [this](const decode::TokenEvent& e) { on_token(e); },

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "cli/context.h"
 #include "decode/generate.h"
+#include "decode/prompts.h"
 #include "spec/speculation.h"
 
 namespace tandem::cli {
@@ -21,10 +22,10 @@ void require_piped_stdin();
 /// as JSON events. Ends with a summary on stderr, and as an event.
 class GenerateOutput {
  public:
-  /// labels  one per sequence, shown above its text; may be empty
+  /// prompts with their labels, shown above the texts where there are several
   /// engine  of the model whose text it is
   /// plan    of the whole run
-  GenerateOutput(Context& cx, const std::filesystem::path& path, std::vector<std::string> labels,
+  GenerateOutput(Context& cx, const std::filesystem::path& path, const decode::PromptSet& prompts,
                  const decode::Engine& engine, const MemoryPlan& plan);
 
   decode::GenerateEvents events();
@@ -49,7 +50,7 @@ class GenerateOutput {
   const decode::Engine& engine_;
   const MemoryPlan& plan_;
   bool jsonl_;
-  bool several_ = false;
+  bool several_;
   Stopwatch clock_;
   std::optional<double> first_token_s_;  // of clock_
   std::unique_ptr<Progress> progress_;

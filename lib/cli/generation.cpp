@@ -170,7 +170,7 @@ void Generation::run() {
                                   memory_limits(recipe_.run, device_));
   decode::Engine& engine = *loaded;
   const double load_s = load_.seconds();
-  GenerateOutput output(cx_, recipe_.output.path, prompts_.labels, engine, plan);
+  GenerateOutput output(cx_, recipe_.output.path, prompts_, engine, plan);
 
   decode::GenerateReport before;  // of what is read here
   const Prefix prefix = read_prefix(engine, before);

@@ -147,7 +147,7 @@ void SpeculativeGeneration::run() {
     drafter = std::make_unique<spec::LookupDrafter>(recipe_.spec.ngram, recipe_.spec.gamma);
   }
   const double load_s = load_.seconds();
-  GenerateOutput output(cx_, recipe_.output.path, prompts_.labels, *target, both);
+  GenerateOutput output(cx_, recipe_.output.path, prompts_, *target, both);
   spec::Speculation speculation(*target, *drafter,
                                 [&](const spec::RoundEvent& e) { output.on_round(e); });
   std::vector<decode::Request> requests;

@@ -137,6 +137,9 @@ TEST_SUITE("cli/pig_generate") {
         pig_generate({"-p", "Hello", "--chat", "-n", "5", "-s", "model.compute=f32"}).out;
     CHECK(run.out.starts_with("[0]\n" + first + "\n[1]\n"));
     CHECK(run.out.ends_with("\n[2]\n" + last + "\n"));
+    std::vector<std::string> one_by_one = batch;
+    one_by_one.insert(one_by_one.end(), {"-s", "run.batch=1"});
+    CHECK(pig_generate(one_by_one).out == run.out);
   }
 
   TEST_CASE("lines of --prompts that are wrong are named, fit for a terminal") {
