@@ -31,11 +31,11 @@ size_t attention_few_rows_counter_bytes(const AttentionFewRowsBounds&);
 /// pointers into device memory. In a tree, no row's position lies before its sequence's base.
 /// layout   16-byte aligned q, out and pools with head_dim 64 or 128 and bf16 take the fast kernel
 /// numerics bf16: as attention.h, p rounded to bf16. The keys of a sequence are divided by rules
-/// that know
-///          its own length and the shape of the launch alone, and merged in their order: the same
-///          bits on every run and whatever the other sequences hold
+///          that know its own length and the shape of the launch alone, and merged in their order:
+///          the same bits on every run and whatever the other sequences hold
 /// cost     reads the pages that some row may see once for every 64 queries (row x head of a KV
-/// group) errors   kind device: the driver refuses to describe the pools
+///          group)
+/// errors   kind device: the driver refuses to describe the pools
 void attention_few_rows_cuda(const AttentionParams&, const AttentionLaunch&, Stream);
 
 /// Most parts that merge_states_cuda takes.

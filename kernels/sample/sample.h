@@ -72,7 +72,8 @@ struct SampleParams {
 /// in ascending order whose cumulative weight exceeds uniform * (sum of the kept weights). top-p
 /// renormalises over what top-k left, as Hugging Face's warpers do; at least one token stays.
 /// numerics sets and draw are exact in the integer weights above; equal on every ISA and thread
-/// count cost     reads n_rows * V * 4 bytes once from memory; up to five passes over cached V
+///          count
+/// cost     reads n_rows * V * 4 bytes once from memory; up to five passes over cached V
 /// errors   none (preconditions checked by ops)
 using SampleFn = void(const SampleParams&, Range rows);
 SampleFn sample_ref, sample_scalar, sample_avx2, sample_avx512;

@@ -36,9 +36,7 @@ std::string method_of(const ops::VerifyRule& rule) {
 
 void AcceptanceRecipe::check(recipe::Problems& p) const {
   draft.require(p);
-  if (!output.state.empty())
-    p.field("output.state", "output.state: states are saved by pig-generate");
-  if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
+  refuse_states(model, output, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs", "output.top_logprobs: a vector lists no tokens");
   if (sampling.max_tokens < 2)
@@ -48,9 +46,6 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
 AcceptanceMeasurement::AcceptanceMeasurement(Context& cx, const Point<AcceptanceRecipe>& point)
     : cx_(cx), recipe_(point.recipe) {
   const decode::PromptSource source = prompt_source(cx);
-  if (source.empty() && !cx.dry_run())
-    throw usage_error("prompt", "there is nothing that the target could continue")
-        .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   device_ = choose_device(recipe_.run, {});
   target_files_ = decode::open_model(recipe_.model.path.value, seed);

@@ -5,9 +5,7 @@
 #include "cli/context.h"
 #include "cli/device.h"
 #include "cli/speculative_generation.h"
-#include "decode/generate.h"
 #include "decode/prompts.h"
-#include "kernels/tree/verify_trees.h"
 #include "recipe/sections.h"
 
 namespace tandem::cli {

@@ -1,5 +1,7 @@
 #include "cli/generate_flags.h"
 
+#include <algorithm>
+
 #include "cli/generate_output.h"
 
 namespace tandem::cli {
@@ -33,7 +35,7 @@ std::vector<Flag> prompt_flags() {
            .key = "sampling.stop"}};
 }
 
-decode::PromptSource prompt_source(const Context& cx) {
+decode::PromptSource prompt_source(const Context& cx, bool has_other_text) {
   decode::PromptSource s;
   s.text = cx.value("prompt");
   const auto path = [&](const char* flag) {
@@ -47,7 +49,21 @@ decode::PromptSource prompt_source(const Context& cx) {
   s.chat = cx.is_set("chat");
   for (const auto& p : {s.document, s.ids, s.questions, s.prompts})
     if (p == "-") require_piped_stdin();
+  if (s.empty() && !has_other_text && !cx.dry_run())
+    throw usage_error("prompt", "nothing to continue")
+        .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
   return s;
+}
+
+int batch_size(const recipe::Run& run, size_t n) {
+  constexpr int kMaxAutoBatch = 32;
+  return std::min(run.batch > 0 ? run.batch : kMaxAutoBatch, static_cast<int>(n));
+}
+
+void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p) {
+  if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
+  if (!output.state.empty())
+    p.field("output.state", "output.state: states are saved by pig-generate");
 }
 
 decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int top_logprobs,

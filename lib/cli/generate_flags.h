@@ -12,8 +12,16 @@ namespace tandem::cli {
 /// --prompt, --file, --prompt-ids, --questions, --prompts, --chat, --max-tokens, --stop.
 std::vector<Flag> prompt_flags();
 
-/// What those flags name. errors  kind usage: standard input is a terminal
-decode::PromptSource prompt_source(const Context& cx);
+/// What those flags name.
+/// has_other_text  nothing need be named, since a saved state is continued; nor does --dry-run need it
+/// errors   kind usage: no prompt; standard input is a terminal
+decode::PromptSource prompt_source(const Context& cx, bool has_other_text = false);
+
+/// Sequences that run together, of `n` asked for.
+int batch_size(const recipe::Run& run, size_t n);
+
+/// For tools that neither continue nor save a state.
+void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p);
 
 /// max_context  tokens of a sequence, prompt included
 decode::GenerateSpec generate_spec(const recipe::Sampling& sampling, int64_t seed, int top_logprobs,

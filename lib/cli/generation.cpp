@@ -14,10 +14,7 @@ namespace tandem::cli {
 
 Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
     : cx_(cx), point_(point), recipe_(point.recipe) {
-  const decode::PromptSource source = prompt_source(cx);
-  if (source.empty() && recipe_.model.state.empty() && !cx.dry_run())
-    throw usage_error("prompt", "nothing to continue")
-        .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
+  const decode::PromptSource source = prompt_source(cx, !recipe_.model.state.empty());
   const DType compute = compute_type(recipe_.model);
   device_ = choose_device(recipe_.run, recipe_.cache);
   files_ = decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
@@ -35,7 +32,6 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
 }
 
 decode::EngineSpec Generation::engine_spec() const {
-  constexpr int kMaxAutoBatch = 32;
   const int64_t context = model::context_of(recipe_.run, files_.config);
   int64_t longest = 0, own = 0;
   auto fresh = static_cast<int64_t>(prompts_.shared);  // prompt tokens that are not in a state
@@ -53,8 +49,7 @@ decode::EngineSpec Generation::engine_spec() const {
   }
   if (lengths.empty()) lengths = {longest = context};
   const auto shared = static_cast<int64_t>(n_saved() + prompts_.shared);
-  const int wanted = recipe_.run.batch > 0 ? recipe_.run.batch : kMaxAutoBatch;
-  const int batch = std::min(wanted, static_cast<int>(lengths.size()));
+  const int batch = batch_size(recipe_.run, lengths.size());
   std::sort(lengths.rbegin(), lengths.rend());
   for (int i = 0; i < batch; ++i) own += lengths[static_cast<size_t>(i)] - shared;
   const bool prefix = shared > 0 || !recipe_.output.state.empty();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/parallel.h"
 #include "cli/generate_flags.h"
 #include "cli/generate_output.h"
 #include "cli/load_engine.h"
@@ -16,11 +15,6 @@
 #include "spec/tree_file.h"
 
 namespace tandem::cli {
-namespace {
-
-constexpr int kMaxAutoBatch = 32;
-
-}  // namespace
 
 void SequoiaRecipe::check(recipe::Problems& p) const {
   if (spec.draft == DraftKind::model) {
@@ -28,21 +22,16 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     if (tree.path.empty())
       p.field("tree.path", "tree.path: name a tree; sequoia-tree-search writes them");
   }
-  if (!output.state.empty())
-    p.field("output.state", "output.state: states are saved by pig-generate");
+  refuse_states(model, output, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs", "output.top_logprobs: speculation reports no alternatives");
   if (sampling.max_tokens == 0)
     p.field("sampling.max_tokens", "sampling.max_tokens: nothing to speculate on; pig-generate reads prompts alone");
-  if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
 }
 
 SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRecipe>& point)
     : cx_(cx), recipe_(point.recipe) {
   const decode::PromptSource source = prompt_source(cx);
-  if (source.empty() && !cx.dry_run())
-    throw usage_error("prompt", "nothing to continue")
-        .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   device_ = choose_device(recipe_.run, {});
   target_files_ = decode::open_model(recipe_.model.path.value, seed);
@@ -80,8 +69,7 @@ void SpeculativeGeneration::size_engines() {
   }
   if (lengths.empty()) lengths = {context};
   std::sort(lengths.rbegin(), lengths.rend());
-  const int wanted = recipe_.run.batch > 0 ? recipe_.run.batch : kMaxAutoBatch;
-  const int batch = std::min(wanted, static_cast<int>(lengths.size()));
+  const int batch = batch_size(recipe_.run, lengths.size());
   int64_t total = 0;
   for (int i = 0; i < batch; ++i) total += lengths[static_cast<size_t>(i)];
 

@@ -24,9 +24,8 @@ struct DeviceInfo {
   int multiprocessors = 0;
   size_t total_bytes = 0, free_bytes = 0;
 };
-/// errors   kind device: no such GPU, it does not answer, or another process has it to itself; kind
-/// memory:
-///          others leave no room even to ask
+/// errors   kind device: no such GPU, it does not answer, or another process has it to itself;
+///          kind memory: others leave no room even to ask
 DeviceInfo device_info(int index);
 
 /// Device memory, zero-filled.

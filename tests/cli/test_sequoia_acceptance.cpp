@@ -67,7 +67,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
       std::string says;
     };
     for (const Case& c :
-         {Case{{}, 2, "nothing that the target could continue"},
+         {Case{{}, 2, "nothing to continue"},
           Case{{"-p", "a", "-n", "1"}, 3, "the target must write 2 tokens at least"},
           Case{{"-p", "a", "-s", "accept.width=0"}, 3, "accept.width"},
           Case{{"-p", "a", "-s", "draft.path=synthetic:llama-68m"}, 4, "has 32000 tokens"}}) {
