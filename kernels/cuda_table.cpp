@@ -25,6 +25,7 @@ const CudaTable& cuda_table() {
       .copy_page = copy_page_cuda,
       .move_tokens = move_tokens_cuda,
       .set_pages = set_pages_cuda,
+      .path_moves = path_moves_cuda,
       .embed = embed_cuda,
       .gather_rows = gather_rows_cuda,
       .convert = convert_cuda,

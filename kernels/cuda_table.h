@@ -33,6 +33,7 @@ struct CudaTable {
   void (*copy_page)(const CopyPageParams&, Stream);
   void (*move_tokens)(const MoveTokensParams&, Stream);
   void (*set_pages)(const SetPagesParams&, Stream);
+  void (*path_moves)(const PathMovesParams&, Stream);
   void (*embed)(const EmbedParams&, Stream);
   void (*gather_rows)(const GatherRowsParams&, Stream);
   void (*convert)(const ConvertParams&, Stream);

@@ -79,6 +79,28 @@ __global__ void __launch_bounds__(kThreads) move_tokens(const MoveTokensParams p
   }
 }
 
+__global__ void __launch_bounds__(kThreads) path_moves(const PathMovesParams p) {
+  cuda::start_after_previous();
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (i >= p.n_seqs * p.max_moves) return;
+  const int seq = i / p.max_moves, step = i % p.max_moves;
+  int32_t from = -1, to = -1;
+  if (step < p.n_accepted[seq]) {
+    const int node = p.path[int64_t{seq} * p.n_nodes + step];
+    const auto place = [&](int behind_root) {
+      const int token = p.position[seq] - 1 + behind_root;
+      return p.page_table[int64_t{seq} * p.max_pages + token / kPoolPageTokens] * kPoolPageTokens +
+             token % kPoolPageTokens;
+    };
+    if (node < p.n_nodes_held && node != step + 1) {
+      from = place(node);
+      to = place(step + 1);
+    }
+  }
+  p.from_token[i] = from;
+  p.to_token[i] = to;
+}
+
 // Releases nothing early: kernels that begin ahead of the one before them may read page tables.
 __global__ void __launch_bounds__(kThreads) set_pages(const SetPagesParams p) {
   cuda::wait_for_previous();
@@ -105,6 +127,11 @@ void move_tokens_cuda(const MoveTokensParams& p, Stream stream) {
   const int chunks = p.pools.n_kv_heads * (p.pools.row_bytes / (wide ? kWide : kNarrow));
   cuda::launch(wide ? move_tokens<kWide> : move_tokens<kNarrow>,
                dim3(cuda::blocks_for(chunks, kThreads), planes(p.pools)), kThreads, stream, p);
+}
+
+void path_moves_cuda(const PathMovesParams& p, Stream stream) {
+  if (p.n_seqs * p.max_moves == 0) return;
+  cuda::launch(path_moves, cuda::blocks_for(p.n_seqs * p.max_moves, kThreads), kThreads, stream, p);
 }
 
 void set_pages_cuda(const SetPagesParams& p, Stream stream) {

@@ -46,12 +46,12 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
 }
 
 Engine::Engine(ModelFiles files, const EngineSpec& spec,
-               const std::function<void(double share)>& on_load)
+               const std::function<void(double share)>& on_load, std::shared_ptr<cuda::Queue> queue)
     : spec_(spec),
       files_(std::move(files)),
-      queue_(spec.device.kind == Device::Kind::cuda
-                 ? std::make_unique<cuda::Queue>(spec.device.index)
-                 : nullptr),
+      queue_(queue == nullptr && spec.device.kind == Device::Kind::cuda
+                 ? std::make_shared<cuda::Queue>(spec.device.index)
+                 : std::move(queue)),
       exec_{queue_.get()},
       arena_(plan(files_, spec_)),
       model_(files_.config, model_options(spec_), std::move(files_.source), arena_, on_load, exec_),

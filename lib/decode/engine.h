@@ -46,9 +46,12 @@ class Engine {
   /// Every byte of the run. Items named "process/..." are what the program itself holds already.
   static MemoryPlan plan(const ModelFiles& files, const EngineSpec& spec);
 
-  /// Loads the weights, telling the share done. errors  kind memory, input, interrupted
+  /// Loads the weights, telling the share done.
+  /// queue    on a GPU, of another engine whose work and this one's go in one order; null: an own one
+  /// errors   kind memory, input, interrupted
   Engine(ModelFiles files, const EngineSpec& spec,
-         const std::function<void(double share)>& on_load = {});
+         const std::function<void(double share)>& on_load = {},
+         std::shared_ptr<cuda::Queue> queue = nullptr);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -80,6 +83,9 @@ class Engine {
   /// Bytes of weights that every step reads; kv::Cache::usage counts keys and values.
   size_t weight_bytes() const { return model_.weights().bytes(); }
 
+  /// Null on the CPU.
+  const std::shared_ptr<cuda::Queue>& queue() const { return queue_; }
+
   const model::ModelConfig& config() const { return files_.config; }
   const text::Tokenizer* tokenizer() const { return files_.tokenizer.get(); }
   const ModelFiles& files() const { return files_; }
@@ -96,7 +102,7 @@ class Engine {
 
   EngineSpec spec_;
   ModelFiles files_;
-  std::unique_ptr<cuda::Queue> queue_;  // on a GPU; goes last
+  std::shared_ptr<cuda::Queue> queue_;  // on a GPU; goes last
   Exec exec_;
   Arena arena_;
   model::Llama model_;

@@ -156,22 +156,27 @@ void Llama::ffn_block(int layer) {
 
 Tensor Llama::logits(std::span<const int32_t> rows) {
   const auto n = static_cast<int64_t>(rows.size());
-  TANDEM_CHECK(n <= options_.max_logit_rows, "{} logit rows, at most {}", n,
-               options_.max_logit_rows);
+  TANDEM_CHECK(n <= options_.max_logit_rows, "{} logit rows, at most {}", n, options_.max_logit_rows);
   for (const int32_t row : rows)
     TANDEM_CHECK(row >= 0 && row < n_rows_, "logits of row {} of {}", row, n_rows_);
-  const Tensor picked(head_rows_, DType::f32, {n, config_.dim}, options_.device);
-  const Tensor all(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   if (exec_.on_gpu()) exec_.queue->copy_in(ids_, rows.data(), rows.size_bytes());
-  ops::gather_rows(picked, all, exec_.on_gpu() ? ids_ : rows.data(), exec_.stream());
-  return head(picked);
+  return logits_at(0, exec_.on_gpu() ? ids_ : rows.data(), n);
 }
 
-Tensor Llama::head(const Tensor& rows) {
-  TANDEM_CHECK(rows.rows() <= options_.max_logit_rows, "{} logit rows, at most {}", rows.rows(),
-               options_.max_logit_rows);
+Tensor Llama::logits_at(int64_t first, const int32_t* rows, int64_t n) {
+  TANDEM_CHECK(n <= options_.max_logit_rows, "{} logit rows, at most {}", n, options_.max_logit_rows);
+  const Tensor picked(head_rows_, DType::f32, {n, config_.dim}, options_.device);
+  const Tensor all(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
+  ops::gather_rows(picked, all, rows, exec_.stream());
+  return head(picked, first);
+}
+
+Tensor Llama::head(const Tensor& rows, int64_t first) {
+  TANDEM_CHECK(first + rows.rows() <= options_.max_logit_rows, "logit rows {} to {}, at most {}", first,
+               first + rows.rows(), options_.max_logit_rows);
   const Tensor normed = act(head_in_, rows.rows(), config_.dim);
-  const Tensor out(logits_, DType::f32, {rows.rows(), config_.vocab_size}, options_.device);
+  const Tensor out(logits_ + first * config_.vocab_size, DType::f32,
+                   {rows.rows(), config_.vocab_size}, options_.device);
   ops::rms_norm(normed, rows, weights_.out_norm, static_cast<float>(config_.rms_eps), exec_.stream());
   ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_, exec_.stream());
   return out;

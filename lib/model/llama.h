@@ -47,7 +47,17 @@ class Llama {
   /// shapes   rows [n], n <= max_logit_rows; result [n, vocab_size] f32, valid until the next call
   Tensor logits(std::span<const int32_t> rows);
   /// Logits of all rows of the last forward, at most max_logit_rows; graphs may record it.
-  Tensor all_logits() { return head({residual_, DType::f32, {n_rows_, config_.dim}, options_.device}); }
+  Tensor all_logits() {
+    return head({residual_, DType::f32, {n_rows_, config_.dim}, options_.device}, 0);
+  }
+  /// Logits of some rows of the last forward as rows first, first + 1, ... of logit_rows(), so that those
+  /// of several forwards stay; graphs may record it.
+  /// shapes   rows [n] in the device's memory, first + n <= max_logit_rows; result [n, vocab_size] f32
+  Tensor logits_at(int64_t first, const int32_t* rows, int64_t n);
+  /// Logits that are alive at once, [max_logit_rows, vocab_size] f32.
+  Tensor logit_rows() const {
+    return {logits_, DType::f32, {options_.max_logit_rows, config_.vocab_size}, options_.device};
+  }
   /// Chooses on a GPU how the products of a forward, or of logits, of so many rows run
   /// (ops::prepare_linear), the first time that they come; nothing on the CPU. Not between a
   /// forward and its logits.
@@ -65,7 +75,8 @@ class Llama {
   void ffn_block(int layer);
   /// y = norm(x) W^T, in one pass where that pays.
   void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
-  Tensor head(const Tensor& rows);
+  /// Logits of the rows, as rows first, first + 1, ... of logit_rows().
+  Tensor head(const Tensor& rows, int64_t first);
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
   void prepare_one(const Tensor& y, const Tensor& x,
