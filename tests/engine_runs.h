@@ -31,8 +31,10 @@ struct Setup {
   int max_seqs = 4;
   int max_tokens = 512;
   std::vector<recipe::Cache> caches = {{}};
+  int logit_rows = 128;
   int64_t total_tokens = 0;  // 0 = all sequences at full length
   Device device = {};
+  std::shared_ptr<cuda::Queue> queue = nullptr;  // of another engine on the GPU
 };
 
 inline decode::EngineSpec engine_spec(const Setup& s) {
@@ -41,14 +43,15 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
           .max_seqs = s.max_seqs,
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens > 0 ? s.total_tokens : int64_t{s.max_tokens} * s.max_seqs,
-          .max_logit_rows = 128,
+          .max_logit_rows = s.logit_rows,
           .device = s.device,
           .caches = s.caches};
 }
 
 inline std::unique_ptr<decode::Engine> make_engine(const std::filesystem::path& folder,
                                                    const Setup& s = {}) {
-  return std::make_unique<decode::Engine>(decode::open_model(folder.string(), 0), engine_spec(s));
+  return std::make_unique<decode::Engine>(decode::open_model(folder.string(), 0), engine_spec(s),
+                                          nullptr, s.queue);
 }
 
 inline recipe::Cache streaming(int sinks, int recent, bool reposition = false) {

@@ -196,6 +196,20 @@ void PagedStore::move_tokens(std::span<const Move> moves) {
   cuda::launched("move_tokens", exec_.stream());
 }
 
+void PagedStore::move_paths(const AcceptedPaths& p, const int32_t* page_table) {
+  const int n_moves = p.n_seqs * p.max_depth;
+  TANDEM_CHECK(n_moves <= spec_.max_moves, "{} moves, planned for {}", n_moves, spec_.max_moves);
+  cuda_table().path_moves({.from_token = moves_, .to_token = moves_ + n_moves, .path = p.path,
+                           .n_accepted = p.n_accepted, .position = p.position,
+                           .page_table = page_table, .n_seqs = p.n_seqs, .n_nodes = p.n_nodes,
+                           .max_pages = spec_.max_pages, .max_moves = p.max_depth,
+                           .n_nodes_held = p.n_nodes_held},
+                          exec_.stream());
+  cuda::launched("path_moves", exec_.stream());
+  cuda_table().move_tokens({pools(), moves_, moves_ + n_moves, n_moves}, exec_.stream());
+  cuda::launched("move_tokens", exec_.stream());
+}
+
 void PagedStore::move_token(const Move& m) {
   if (m.from == m.to) return;
   const size_t row = static_cast<size_t>(spec_.head_dim) * dtype_bytes(spec_.dtype);

@@ -74,6 +74,19 @@ class PagedStore {
   /// move reads what one before it has written.
   void move_tokens(std::span<const Move> moves);
 
+  /// Paths of token trees as verification on a GPU leaves them, in its memory.
+  struct AcceptedPaths {
+    const int32_t* path;        // [n_seqs, n_nodes] nodes in order, the root left out
+    const int32_t* n_accepted;  // [n_seqs]
+    const int32_t* position;    // [n_seqs] tokens of the text, the root the last of them
+    int n_seqs, n_nodes;
+    int n_nodes_held;           // nodes from this one on have no K and V
+    int max_depth;              // no path is longer
+  };
+  /// On a GPU, the moves that close the gaps of paths, as work that a graph may record.
+  /// page_table  of the sequences, [n_seqs, spec().max_pages] in device memory
+  void move_paths(const AcceptedPaths& paths, const int32_t* page_table);
+
  private:
   struct Slot {
     bool used = false;

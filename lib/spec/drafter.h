@@ -35,13 +35,17 @@ class Drafter {
   virtual int max_depth() const = 0;
 
   virtual void start(const decode::SamplerSpec& spec) = 0;
+  /// All texts from now on begin with these tokens, which are read once.
+  virtual void share(std::span<const int32_t> prefix) = 0;
+  /// As share, of tokens that this slot of the draft's cache holds already; it stays the caller's.
+  virtual void continue_from(int draft_slot) = 0;
   /// Takes in texts ahead of their first round, where it would cost much there.
   virtual void read(std::span<const decode::DrawSeq> seqs) = 0;
   /// A round begins: seqs[i].tokens are all tokens, the last of them the root.
   /// shapes   result: one for each sequence, valid until the next call
   virtual std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) = 0;
   /// How the round ended, for each of its sequences: the accepted nodes in order, the root left out.
-  virtual void accept(std::span<const std::vector<int>> paths) = 0;
+  virtual void accept(std::span<const std::span<const int32_t>> paths) = 0;
   /// The sequence of this slot has ended.
   virtual void forget(int slot) = 0;
   /// Weights, keys and values read so far.

@@ -15,6 +15,13 @@ std::span<const int32_t> after_match(std::span<const int32_t> text, size_t n) {
 
 }  // namespace
 
+std::span<const int32_t> look_up(std::span<const int32_t> text, int longest, int length) {
+  std::span<const int32_t> next;
+  const size_t most = std::min(static_cast<size_t>(longest), text.size() - 1);
+  for (size_t n = most; n > 0 && next.empty(); --n) next = after_match(text, n);
+  return next.first(std::min(next.size(), static_cast<size_t>(length)));
+}
+
 LookupDrafter::LookupDrafter(int longest, int length) : longest_(longest) {
   for (int n = 0; n <= length; ++n) chains_.push_back(chain_tree(n + 1));
 }
@@ -22,10 +29,7 @@ LookupDrafter::LookupDrafter(int longest, int length) : longest_(longest) {
 std::span<const Proposal> LookupDrafter::propose(std::span<const decode::DrawSeq> seqs) {
   proposals_.clear();
   for (const decode::DrawSeq& s : seqs) {
-    std::span<const int32_t> next;
-    const size_t most = std::min(static_cast<size_t>(longest_), s.tokens.size() - 1);
-    for (size_t n = most; n > 0 && next.empty(); --n) next = after_match(s.tokens, n);
-    next = next.first(std::min(next.size(), static_cast<size_t>(max_depth())));
+    const std::span<const int32_t> next = look_up(s.tokens, longest_, max_depth());
     Proposal& p = proposals_.emplace_back();
     p.tree = &chains_[next.size()];
     p.tokens.push_back(s.tokens.back());

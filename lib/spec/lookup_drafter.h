@@ -5,6 +5,10 @@
 
 namespace tandem::spec {
 
+/// What followed the last tokens of a text where they stood before, `length` tokens at most: of the longest
+/// run of at most `longest` tokens that agrees, the latest place. Empty where nothing agrees.
+std::span<const int32_t> look_up(std::span<const int32_t> text, int longest, int length);
+
 /// Proposes what followed the last tokens where they stood before in the text: a chain, found without a
 /// model. Good where texts quote themselves.
 /// source   prompt look-up decoding (Saxena, 2023)
@@ -20,9 +24,11 @@ class LookupDrafter final : public Drafter {
   int max_nodes() const override { return static_cast<int>(chains_.size()); }
   int max_depth() const override { return max_nodes() - 1; }
   void start(const decode::SamplerSpec& /*spec*/) override {}
+  void share(std::span<const int32_t> /*prefix*/) override {}
+  void continue_from(int /*draft_slot*/) override {}
   void read(std::span<const decode::DrawSeq> /*seqs*/) override {}
   std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) override;
-  void accept(std::span<const std::vector<int>> /*paths*/) override {}
+  void accept(std::span<const std::span<const int32_t>> /*paths*/) override {}
   void forget(int /*slot*/) override {}
   double bytes_read() const override { return 0; }
 

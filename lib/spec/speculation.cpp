@@ -5,28 +5,25 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "ops/verification.h"
+#include "spec/simulated_acceptance.h"
 
 namespace tandem::spec {
 
 using decode::DrawSeq;
 using decode::Drawn;
 
-Speculation::Speculation(decode::Engine& target, Drafter& drafter,
-                         std::function<void(const RoundEvent&)> on_round)
-    : target_(target), drafter_(drafter), on_round_(std::move(on_round)) {
-  stats_.drafter = drafter.name();
-  stats_.nodes = drafter.max_nodes();
-  stats_.accepted_hist.resize(static_cast<size_t>(drafter.max_depth()) + 1);
-}
+Speculation::Speculation(decode::Engine& target, std::unique_ptr<Drafter> drafter,
+                         RoundOptions options)
+    : target_(target),
+      drafter_(std::move(drafter)),
+      options_(std::move(options)),
+      stats_(drafter_->name(), drafter_->max_nodes(), drafter_->max_depth()) {}
 
 void Speculation::start(const decode::SamplerSpec& spec) {
-  if (spec.top_logprobs > 0)
-    throw recipe_error("output.top_logprobs", "is {}, but speculation reports no alternatives",
-                       spec.top_logprobs)
-        .hint("leave it 0, or take pig-generate");
+  check_sampler(spec);
   sampler_ = spec;
   target_.sampler().start(spec);
-  drafter_.start(spec);
+  drafter_->start(spec);
   results_.clear();
 }
 
@@ -34,12 +31,12 @@ void Speculation::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
   target_.sampler().draw(seqs, logits);
   auto& all = results_.emplace_back();
   for (Drawn& drawn : target_.sampler().collect()) all.emplace_back().push_back(std::move(drawn));
-  drafter_.read(seqs);
+  drafter_->read(seqs);
 }
 
 void Speculation::step(std::span<const DrawSeq> seqs) {
   Stopwatch watch;
-  const std::span<const Proposal> proposals = drafter_.propose(seqs);
+  const std::span<const Proposal> proposals = drafter_->propose(seqs);
   stats_.draft_s += watch.seconds();
   watch.restart();
 
@@ -79,13 +76,18 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
                       .draft_row = p.draft_row,
                       .seen = seqs[b].tokens});
   }
-  ops::VerifyRule rule{.target = sampler_.rule, .draft = {}, .accept_by = drafter_.accept_by()};
-  rule.draft.temperature = sampler_.rule.temperature;
-  const std::vector<ops::Verified> verdicts =
-      ops::verify_trees(logits, drafter_.draft_logits(), rule, drafts);
+  const ops::VerifyRule rule = rule_of(sampler_.rule, drafter_->accept_by());
+  std::vector<ops::Verified> verdicts =
+      ops::verify_trees(logits, drafter_->draft_logits(), rule, drafts);
+  for (size_t b = 0; options_.simulate && b < seqs.size(); ++b) {
+    const std::vector<int> path = simulated_path(*proposals[b].tree, *options_.simulate, drafts[b].round);
+    verdicts[b].path.assign(path.begin(), path.end());
+    verdicts[b].logprobs.assign(path.size() + 1, 0.0f);
+  }
 
   auto& all = results_.emplace_back();
-  std::vector<std::vector<int>> paths, kept_rows;
+  std::vector<std::span<const int32_t>> paths;
+  std::vector<std::vector<int>> kept_rows;
   std::vector<int> kept;
   for (size_t b = 0; b < seqs.size(); ++b) {
     const Proposal& p = proposals[b];
@@ -97,20 +99,16 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
                        .logprob = verdict.logprobs[i],
                        .top = {}});
     }
-    paths.emplace_back(verdict.path.begin(), verdict.path.end());
+    paths.emplace_back(verdict.path);
     std::vector<int>& rows_kept = kept_rows.emplace_back(1, 0);  // the root's keys stay in any case
-    rows_kept.insert(rows_kept.end(), paths.back().begin(), paths.back().end());
+    rows_kept.insert(rows_kept.end(), verdict.path.begin(), verdict.path.end());
     kept.push_back(static_cast<int>(rows_kept.size()));
-    const auto accepted = static_cast<int>(verdict.path.size());
-    ++stats_.rounds;
-    stats_.drafted += p.tree->size() - 1;
-    stats_.accepted += accepted;
-    stats_.emitted += accepted + 1;
-    ++stats_.accepted_hist[static_cast<size_t>(accepted)];
-    if (on_round_) on_round_({seqs[b].seq, p.tree->size() - 1, accepted});
+    const RoundEvent round{seqs[b].seq, p.tree->size() - 1, static_cast<int>(verdict.path.size())};
+    stats_.add(round);
+    if (options_.on_round) options_.on_round(round);
   }
   cache.commit(step, kept, kept_rows);
-  drafter_.accept(paths);
+  drafter_->accept(paths);
   stats_.verify_s += watch.seconds();
 }
 

@@ -6,49 +6,13 @@
 
 #include "error_text.h"
 #include "generate_runs.h"
+#include "rounds_testing.h"
 #include "spec/lookup_drafter.h"
-#include "spec/model_drafter.h"
-#include "spec/speculation.h"
 
 using namespace tandem;
 using namespace tandem::test;
 using namespace tandem::spec;
 using decode::Engine;
-
-namespace {
-
-const char* const kPrompts[] = {"The keeper of the lighthouse", "Wind from the north, and",
-                                "On the third day the lamp was lit before the fog came in.", "Log",
-                                "Once upon a time there was a", "It is not true that"};
-
-/// Numbers of children, breadth first.
-TokenTree tree_of(const std::vector<int>& n_children) { return tree_of_children(n_children, "test"); }
-const std::vector<int> kBushy = {3, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0};
-
-/// Plain text and that of speculation, by the same engines and requests.
-struct Pair {
-  std::unique_ptr<Engine> target = make_engine(tiny_model("tiny-16m"));
-  std::unique_ptr<Engine> draft;
-
-  explicit Pair(const std::string& drafts = "tiny-2m") : draft(make_engine(tiny_model(drafts))) {}
-
-  std::vector<decode::Request> requests(size_t n) const {
-    std::vector<decode::Request> all;
-    for (size_t i = 0; i < n; ++i)
-      all.push_back(request(target->tokenizer()->encode(kPrompts[i])));
-    return all;
-  }
-};
-
-decode::GenerateSpec rules(int max_tokens, float temperature = 0, int64_t seed = 0) {
-  decode::GenerateSpec spec;
-  spec.max_tokens = max_tokens;
-  spec.sampler.rule.temperature = temperature;
-  spec.sampler.seed = seed;
-  return spec;
-}
-
-}  // namespace
 
 TEST_SUITE("spec/speculation") {
   TEST_CASE("greedy text is that of the target alone, for any tree and batch") {
@@ -60,9 +24,8 @@ TEST_SUITE("spec/speculation") {
     for (const TokenTree& tree : {chain_tree(1), chain_tree(2), chain_tree(5), tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
       CAPTURE(tree.size());
       CAPTURE(tree.levels());
-      ModelDrafter drafter(*pair.draft, tree);
-      Speculation speculation(*pair.target, drafter);
-      const Generated g = test::generate(*pair.target, requests, rules(40), &speculation);
+      const auto rounds = model_rounds(*pair.target, *pair.draft, tree);
+      const Generated g = test::generate(*pair.target, requests, rules(40), rounds.get());
       for (size_t i = 0; i < requests.size(); ++i) {
         CAPTURE(i);
         CHECK(g.ids[i] == plain.ids[i]);
@@ -70,7 +33,7 @@ TEST_SUITE("spec/speculation") {
         for (size_t t = 0; t < g.events[i].size(); ++t)
           CHECK(g.events[i][t].logprob == doctest::Approx(plain.events[i][t].logprob).epsilon(1e-4));
       }
-      const RoundStats& s = speculation.stats();
+      const RoundStats& s = rounds->stats();
       CHECK(s.drafted == s.rounds * (tree.size() - 1));
       CHECK(s.emitted == s.accepted + s.rounds);
       CHECK(s.emitted >= 6 * 39);  // the first token comes from the prompt; the last rounds may overshoot
@@ -87,10 +50,9 @@ TEST_SUITE("spec/speculation") {
     const Pair pair("tiny-16m");
     for (const float temperature : {0.0f, 0.6f, 1.0f}) {
       CAPTURE(temperature);
-      ModelDrafter drafter(*pair.draft, chain_tree(4));
-      Speculation speculation(*pair.target, drafter);
-      (void)test::generate(*pair.target, pair.requests(3), rules(32, temperature, 5), &speculation);
-      const RoundStats& s = speculation.stats();
+      const auto rounds = model_rounds(*pair.target, *pair.draft, chain_tree(4));
+      (void)test::generate(*pair.target, pair.requests(3), rules(32, temperature, 5), rounds.get());
+      const RoundStats& s = rounds->stats();
       // Rows of one forward differ by rounding from rows of another: R and D part by that much.
       CHECK(s.accepted >= s.drafted - 2);
     }
@@ -102,8 +64,7 @@ TEST_SUITE("spec/speculation") {
     const auto target = make_engine(small_model("llama-2"));
     const auto draft = make_engine(small_model("llama-2"));
     const std::vector<decode::Request> one = {request({5, 17, 100, 3})};
-    ModelDrafter drafter(*draft, tree_of({6, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0}));
-    Speculation speculation(*target, drafter);
+    const auto rounds = model_rounds(*target, *draft, tree_of({6, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0}));
     constexpr int kTexts = 2000, kTokens = 4;
     std::map<Ids, std::array<int, 2>> counts;
     for (int i = 0; i < kTexts; ++i)
@@ -111,10 +72,10 @@ TEST_SUITE("spec/speculation") {
         decode::GenerateSpec spec = rules(kTokens, 1.0f, speculates ? i : kTexts + i);
         spec.sampler.rule.top_k = 3;
         const Ids ids =
-            test::generate(*target, one, spec, speculates ? &speculation : nullptr).ids[0];
+            test::generate(*target, one, spec, speculates ? rounds.get() : nullptr).ids[0];
         ++counts[ids][speculates ? 1 : 0];
       }
-    const RoundStats& s = speculation.stats();
+    const RoundStats& s = rounds->stats();
     MESSAGE("accepted " << s.accepted << " in " << s.rounds << " rounds, " << counts.size() << " texts");
     CHECK(s.accepted > s.rounds / 4);
     CHECK(s.accepted < 2 * s.rounds);
@@ -138,23 +99,21 @@ TEST_SUITE("spec/speculation") {
   TEST_CASE("a lone root draws what plain sampling draws, whatever the batch mates") {
     const Pair pair;
     const auto requests = pair.requests(3);
-    ModelDrafter drafter(*pair.draft, chain_tree(1));
-    Speculation speculation(*pair.target, drafter);
+    const auto rounds = model_rounds(*pair.target, *pair.draft, chain_tree(1));
     decode::GenerateSpec spec = rules(24, 0.8f, 11);
     spec.sampler.rule.top_p = 0.9;
     const Generated plain = test::generate(*pair.target, requests, spec);
-    const Generated g = test::generate(*pair.target, requests, spec, &speculation);
+    const Generated g = test::generate(*pair.target, requests, spec, rounds.get());
     CHECK(g.ids == plain.ids);
   }
 
   TEST_CASE("sampled text is the same on every run and for other batch mates") {
     const Pair pair;
     const auto requests = pair.requests(3);
-    ModelDrafter drafter(*pair.draft, tree_of(kBushy));
-    Speculation speculation(*pair.target, drafter);
+    const auto rounds = model_rounds(*pair.target, *pair.draft, tree_of(kBushy));
     const auto text = [&](size_t n) {
       const std::vector<decode::Request> some(requests.begin(), requests.begin() + static_cast<long>(n));
-      return test::generate(*pair.target, some, rules(24, 0.7f, 3), &speculation).ids;
+      return test::generate(*pair.target, some, rules(24, 0.7f, 3), rounds.get()).ids;
     };
     const auto three = text(3);
     CHECK(text(3) == three);
@@ -165,17 +124,16 @@ TEST_SUITE("spec/speculation") {
     const Pair pair("tiny-16m");
     const auto requests = pair.requests(2);
     const Generated plain = test::generate(*pair.target, requests, rules(20));
-    ModelDrafter drafter(*pair.draft, chain_tree(8));
-    Speculation speculation(*pair.target, drafter);
+    const auto rounds = model_rounds(*pair.target, *pair.draft, chain_tree(8));
     for (const size_t at : {size_t{2}, size_t{9}, size_t{15}}) {
       decode::GenerateSpec spec = rules(20);
       spec.stop_ids = {plain.ids[0][at]};
       const Generated want = test::generate(*pair.target, requests, spec);
-      const Generated got = test::generate(*pair.target, requests, spec, &speculation);
+      const Generated got = test::generate(*pair.target, requests, spec, rounds.get());
       CHECK(got.ids == want.ids);
       CHECK(got.finish == want.finish);
     }
-    CHECK(test::generate(*pair.target, requests, rules(7), &speculation).ids ==
+    CHECK(test::generate(*pair.target, requests, rules(7), rounds.get()).ids ==
           test::generate(*pair.target, requests, rules(7)).ids);
   }
 
@@ -202,25 +160,23 @@ TEST_SUITE("spec/speculation") {
   TEST_CASE("look-up: any text is the one of plain sampling, token by token") {
     const Pair pair;
     const auto requests = pair.requests(4);
-    LookupDrafter drafter(3, 6);
-    Speculation speculation(*pair.target, drafter);
+    const auto rounds = lookup_rounds(*pair.target, 3, 6);
     for (const float temperature : {0.0f, 0.7f}) {
       CAPTURE(temperature);
       const Generated plain = test::generate(*pair.target, requests, rules(60, temperature, 9));
-      const Generated g = test::generate(*pair.target, requests, rules(60, temperature, 9), &speculation);
+      const Generated g = test::generate(*pair.target, requests, rules(60, temperature, 9), rounds.get());
       CHECK(g.ids == plain.ids);
     }
-    CHECK(speculation.stats().accepted > 0);
-    CHECK(speculation.stats().drafted < speculation.stats().rounds * 6);
+    CHECK(rounds->stats().accepted > 0);
+    CHECK(rounds->stats().drafted < rounds->stats().rounds * 6);
   }
 
   TEST_CASE("alternatives of tokens are refused") {
     const Pair pair;
-    ModelDrafter drafter(*pair.draft, chain_tree(2));
-    Speculation speculation(*pair.target, drafter);
+    const auto rounds = model_rounds(*pair.target, *pair.draft, chain_tree(2));
     decode::GenerateSpec spec = rules(4);
     spec.sampler.top_logprobs = 3;
-    CHECK_THROWS_WITH_AS(test::generate(*pair.target, pair.requests(1), spec, &speculation),
+    CHECK_THROWS_WITH_AS(test::generate(*pair.target, pair.requests(1), spec, rounds.get()),
                          "output.top_logprobs: is 3, but speculation reports no alternatives", Error);
   }
 }

@@ -1,0 +1,158 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "engine_pair.h"
+#include "error_text.h"
+#include "rounds_testing.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using namespace tandem::spec;
+
+namespace {
+
+/// More nodes than a mask word has bits, on 8 levels.
+TokenTree tree_of_80() {
+  std::vector<int> n_children = {7, 4, 3, 2, 1, 1, 1, 1};
+  for (int node = 8; node < 80; ++node) n_children.push_back(node < 8 + 59 ? 1 : 0);
+  return tree_of(n_children);
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/rounds") {
+  TEST_CASE("greedy text is that of the target alone, for any tree and batch") {
+    const Pair pair("tiny-2m", kGpu);
+    const auto requests = pair.requests(6);  // four at a time, the others as room comes
+    const Generated plain = test::generate(*pair.target, requests, rules(40));
+    const int pages = pair.target->cache().store().free_pages();
+    const int draft_pages = pair.draft->cache().store().free_pages();
+    for (const TokenTree& tree :
+         {chain_tree(1), chain_tree(2), chain_tree(5), tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
+      CAPTURE(tree.size());
+      CAPTURE(tree.levels());
+      const auto rounds = model_rounds(*pair.target, *pair.draft, tree);
+      const Generated g = test::generate(*pair.target, requests, rules(40), rounds.get());
+      for (size_t i = 0; i < requests.size(); ++i) {
+        CAPTURE(i);
+        CHECK(g.ids[i] == plain.ids[i]);
+        CHECK(g.text[i] == plain.text[i]);
+        for (size_t t = 0; t < g.events[i].size(); ++t)
+          CHECK(g.events[i][t].logprob == doctest::Approx(plain.events[i][t].logprob).epsilon(1e-3));
+      }
+      const RoundStats& s = rounds->stats();
+      CHECK(s.drafted == s.rounds * (tree.size() - 1));
+      CHECK(s.emitted == s.accepted + s.rounds);
+      if (tree.size() > 1) CHECK(s.accepted > 0);
+      CHECK(s.target_s > 0);
+      CHECK(pair.target->cache().store().free_pages() == pages);
+      CHECK(pair.draft->cache().store().free_pages() == draft_pages);
+    }
+  }
+
+  TEST_CASE("rounds are those of the CPU: drafts, paths and tokens of sampled text") {
+    // In f32 the devices' logits differ by rounding alone, which seldom changes a draw: texts agree for
+    // a while, and nearly always to the end.
+    const Pair cpu("tiny-2m"), gpu("tiny-2m", kGpu);
+    int same = 0, n = 0;
+    for (const float temperature : {0.0f, 0.6f, 1.0f})
+      for (const bool penalty : {false, true}) {
+        decode::GenerateSpec spec = rules(48, temperature, 7);
+        if (penalty) spec.sampler.rule.repetition_penalty = 1.2f;
+        if (!penalty) spec.sampler.rule.top_p = 0.9;
+        const auto text = [&](const Pair& pair) {
+          const auto rounds = model_rounds(*pair.target, *pair.draft, tree_of(kBushy));
+          Generated g = test::generate(*pair.target, pair.requests(4), spec, rounds.get());
+          return std::pair(g.ids, rounds->stats().accepted_hist);
+        };
+        const auto [want, want_hist] = text(cpu);
+        const auto [got, got_hist] = text(gpu);
+        for (size_t i = 0; i < want.size(); ++i, ++n) {
+          same += got[i] == want[i] ? 1 : 0;
+          CHECK(Ids(got[i].begin(), got[i].begin() + 4) == Ids(want[i].begin(), want[i].begin() + 4));
+        }
+      }
+    MESSAGE(same << " of " << n << " texts are equal to the end");
+    CHECK(same >= n - 3);
+  }
+
+  TEST_CASE("a draft that is the target itself is always accepted, at any temperature") {
+    const Pair pair("tiny-16m", kGpu);
+    for (const float temperature : {0.0f, 0.6f, 1.0f}) {
+      CAPTURE(temperature);
+      const auto rounds = model_rounds(*pair.target, *pair.draft, chain_tree(4));
+      (void)test::generate(*pair.target, pair.requests(3), rules(32, temperature, 5), rounds.get());
+      const RoundStats& s = rounds->stats();
+      CHECK(s.accepted >= s.drafted - 4);
+    }
+  }
+
+  TEST_CASE("a tree wider than a mask word, over the ends of pages, one sequence and four") {
+    Setup setup;
+    setup.logit_rows = 4 * 80;
+    const Pair pair("tiny-2m", kGpu, setup);
+    const TokenTree tree = tree_of_80();
+    for (const size_t n : {size_t{1}, size_t{4}}) {
+      CAPTURE(n);
+      const auto requests = pair.requests(n);
+      const Generated plain = test::generate(*pair.target, requests, rules(150));
+      const auto rounds = model_rounds(*pair.target, *pair.draft, tree);
+      const Generated g = test::generate(*pair.target, requests, rules(150), rounds.get());
+      CHECK(g.ids == plain.ids);
+      CHECK(rounds->stats().tokens_per_round() > 2);
+    }
+  }
+
+  TEST_CASE("look-up: any text is the one of plain sampling, token by token") {
+    const Pair pair("tiny-2m", kGpu);
+    const auto requests = pair.requests(4);
+    for (const float temperature : {0.0f, 0.7f}) {
+      CAPTURE(temperature);
+      const auto rounds = lookup_rounds(*pair.target, 3, 6);
+      const Generated plain = test::generate(*pair.target, requests, rules(60, temperature, 9));
+      const Generated g = test::generate(*pair.target, requests, rules(60, temperature, 9), rounds.get());
+      CHECK(g.ids == plain.ids);
+      CHECK(rounds->stats().accepted > 0);
+    }
+  }
+
+  TEST_CASE("text after a shared beginning, and stops inside an accepted path") {
+    const Pair pair("tiny-16m", kGpu);
+    const Ids prefix = pair.target->tokenizer()->encode(kPrompts[2]);
+    const int slot = pair.target->cache().create();
+    const decode::SeqTokens text[] = {{slot, prefix, true}};
+    pair.target->prefill(text, {});
+    const std::vector<decode::Request> requests = {
+        {.prefix_slot = slot, .prefix = prefix, .tokens = {}},
+        {.prefix_slot = slot, .prefix = prefix, .tokens = {17, 40}}};
+    const Generated plain = test::generate(*pair.target, requests, rules(20));
+    const auto rounds = model_rounds(*pair.target, *pair.draft, chain_tree(8));
+    rounds->share(prefix);
+    CHECK(test::generate(*pair.target, requests, rules(20), rounds.get()).ids == plain.ids);
+    for (const size_t at : {size_t{2}, size_t{9}, size_t{15}}) {
+      decode::GenerateSpec spec = rules(20);
+      spec.stop_ids = {plain.ids[0][at]};
+      const Generated want = test::generate(*pair.target, requests, spec);
+      const Generated got = test::generate(*pair.target, requests, spec, rounds.get());
+      CHECK(got.ids == want.ids);
+      CHECK(got.finish == want.finish);
+    }
+    pair.target->cache().release(slot);
+  }
+
+  TEST_CASE("simulated acceptance follows its vector") {
+    const Pair pair("tiny-2m", kGpu);
+    AcceptanceVector vector;
+    vector.rows = {{0.6, 0.2}};
+    const TokenTree tree = tree_of({2, 2, 1, 1, 0, 0, 0});
+    const auto rounds = model_rounds(*pair.target, *pair.draft, tree, {.on_round = {}, .simulate = vector});
+    for (int seed = 0; seed < 6; ++seed)
+      (void)test::generate(*pair.target, pair.requests(4), rules(100, 0, seed), rounds.get());
+    const RoundStats& s = rounds->stats();
+    // At most 3 accepted a round, so its deviation is below 1.5.
+    CHECK(s.rounds > 500);
+    CHECK(std::abs(s.tokens_per_round() - expected_tokens(tree, vector)) <
+          4 * 1.5 / std::sqrt(static_cast<double>(s.rounds)));
+  }
+}
