@@ -327,13 +327,23 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
 }
 
 void Cache::count_dense(int layer, const Step& step) {
-  const Geometry& g = spec_.geometry;
   const Policy& p = policy(step.policy);
-  double keys = 0;
   // What a selector's policy says of a layer is an estimate; without a selection it reads all.
-  for (const int32_t pos : step.pos)
-    keys += p.selector() != nullptr ? g.visible(layer, pos + 1) : p.keys_read(layer, pos + 1);
-  usage_[static_cast<size_t>(step.policy)].dense_bytes += g.token_bytes() * keys;
+  const auto keys_read = [&](int length) {
+    return p.selector() != nullptr ? spec_.geometry.visible(layer, length)
+                                   : p.keys_read(layer, length);
+  };
+  double keys = 0;
+  if (step.is_tree()) {
+    // Its rows share what they read: the text, as the first of them sees it, and the nodes.
+    for (int b = 0; b < step.n_seqs; ++b)
+      if (step.rows_of(b) > 0)
+        keys += keys_read(step.base[static_cast<size_t>(b)] + 1) - 1 + step.tentative_of(b) +
+                step.rows_of(b);
+  } else {
+    for (const int32_t pos : step.pos) keys += keys_read(pos + 1);
+  }
+  usage_[static_cast<size_t>(step.policy)].dense_bytes += spec_.geometry.token_bytes() * keys;
 }
 
 /// Adds what the rows read beside their lists: the ranges of the plan.

@@ -127,6 +127,27 @@ TEST_SUITE("kv/tree") {
     }
   }
 
+  TEST_CASE("a tree's rows read the text once, and its levels what they continue") {
+    const auto engine = make_engine(small_model("llama-3.1"), {.caches = {{}}});
+    kv::Cache& cache = engine->cache();
+    const int a = cache.create(), b = cache.create();
+    prefill(*engine, a, random_ids(*engine, 100, 31));
+    prefill(*engine, b, random_ids(*engine, 30, 32));
+    const LevelTree left = by_levels(small_tree(*engine)),
+                    right = by_levels(random_tree(*engine, 90));
+    const double key = cache.geometry().token_bytes() * cache.geometry().n_layers;
+    std::vector<Row> logits;
+    double before = cache.usage(0).bytes();
+    verify(*engine, a, left, b, right, logits);
+    CHECK(cache.usage(0).bytes() - before == key * (100 + 10 + 30 + 90));
+    before = cache.usage(0).bytes();
+    verify_levels(*engine, a, left, b, right, logits);
+    double keys = 0;
+    for (size_t l = 0; l + 1 < left.level_ends.size(); ++l)
+      keys += 100 + left.level_ends[l] + 30 + right.level_ends[l];
+    CHECK(cache.usage(0).bytes() - before == key * (keys + 100 + 10 + 30 + 90));
+  }
+
   TEST_CASE("f32: a tree without branches is a chain, bit for bit") {
     const auto engine = make_engine(small_model("llama-3.1"));
     const Ids ids = random_ids(*engine, 120, 27);
