@@ -42,37 +42,43 @@ void ModelDrafter::read(std::span<const decode::DrawSeq> seqs) {
   if (!texts.empty()) draft_.prefill(texts, {});
 }
 
-void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level) {
-  const int nodes = tree_.level_begin[static_cast<size_t>(level) + 1];
+void ModelDrafter::begin_levels(std::span<const decode::DrawSeq> seqs) {
+  const int nodes = tree_.level_begin[static_cast<size_t>(tree_.levels()) - 1];
   std::vector<kv::SeqRows> rows;
-  std::vector<std::vector<int>> parents(seqs.size());
+  std::vector<std::vector<int>> parents(seqs.size()), level_ends(seqs.size());
   std::vector<kv::Tree> trees;
-  std::vector<int32_t> tokens;
   chains_.clear();
   for (size_t b = 0; b < seqs.size(); ++b) {
-    const std::span<const int32_t> text = unread(seqs[b]);
-    const int chain = static_cast<int>(text.size());
+    const int chain = static_cast<int>(unread(seqs[b]).size());
     chains_.push_back(chain);
-    tokens.insert(tokens.end(), text.begin(), text.end());
     for (int i = 0; i < chain; ++i) parents[b].push_back(i - 1);
-    for (int node = 1; node < nodes; ++node) {
+    for (int node = 1; node < nodes; ++node)
       parents[b].push_back(chain - 1 + tree_.parent[static_cast<size_t>(node)]);
-      tokens.push_back(proposals_[b].tokens[static_cast<size_t>(node)]);
-    }
+    for (int level = 1; level < tree_.levels(); ++level)
+      level_ends[b].push_back(chain - 1 + tree_.level_begin[static_cast<size_t>(level)]);
     rows.push_back({slot_of(seqs[b]), chain - 1 + nodes, false});
     trees.push_back({parents[b]});
   }
-  kv::Cache& cache = draft_.cache();
-  const auto n_parents = std::count_if(
-      row_.begin() + tree_.level_begin[static_cast<size_t>(level)], row_.begin() + nodes,
-      [](int32_t row) { return row >= 0; });
+  steps_ = draft_.cache().begin_levels(rows, trees, level_ends);
+}
+
+void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level) {
+  const int begin = tree_.level_begin[static_cast<size_t>(level)];
+  const int end = tree_.level_begin[static_cast<size_t>(level) + 1];
+  std::vector<int32_t> tokens;
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    const std::vector<int32_t>& nodes = proposals_[b].tokens;
+    const std::span<const int32_t> text = unread(seqs[b]);
+    if (level == 0)
+      tokens.insert(tokens.end(), text.begin(), text.end());
+    else
+      tokens.insert(tokens.end(), nodes.begin() + begin, nodes.begin() + end);
+  }
+  const auto n_parents =
+      std::count_if(row_.begin() + begin, row_.begin() + end, [](int32_t row) { return row >= 0; });
   draft_.model().prepare(static_cast<int64_t>(tokens.size()));
   draft_.model().prepare_logits(static_cast<int64_t>(seqs.size()) * n_parents);
-  const double before = cache.usage(0).bytes();
-  step_ = cache.begin(kv::Phase::extend, rows, trees);
-  draft_.model().forward(tokens, step_, cache);
-  levels_run_ = level + 1;
-  bytes_read_ += static_cast<double>(draft_.weight_bytes()) + cache.usage(0).bytes() - before;
+  draft_.model().forward(tokens, steps_[static_cast<size_t>(level)], draft_.cache());
 }
 
 void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level) {
@@ -81,10 +87,12 @@ void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level) 
   const auto vocab = static_cast<size_t>(draft_.config().vocab_size);
   std::vector<int32_t> rows;
   std::vector<ops::ParentNode> parents;
+  const kv::Step& step = steps_[static_cast<size_t>(level)];
   for (size_t b = 0; b < seqs.size(); ++b)
     for (int node = begin; node < end; ++node) {
       if (row_[static_cast<size_t>(node)] < 0) continue;
-      rows.push_back(step_.row_begin[b] + chains_[b] - 1 + node);
+      // The nodes are a sequence's last rows: the root has text before it.
+      rows.push_back(step.row_begin[b + 1] - end + node);
       parents.push_back({.round = {sampler_.seed, seqs[b].seq, seqs[b].position},
                          .node = node,
                          .n_children = tree_.n_children[static_cast<size_t>(node)]});
@@ -117,16 +125,22 @@ std::span<const Proposal> ModelDrafter::propose(std::span<const decode::DrawSeq>
     for (int32_t& row : p.draft_row)
       if (row >= 0) row += static_cast<int32_t>(b) * n_internal_;
   }
-  for (int level = 0; level + 1 < tree_.levels(); ++level) {
+  const int n_levels = tree_.levels() - 1;
+  if (n_levels == 0) return proposals_;
+  const double before = draft_.cache().usage(0).bytes();
+  begin_levels(seqs);
+  for (int level = 0; level < n_levels; ++level) {
     run_level(seqs, level);
     draw_level(seqs, level);
   }
+  bytes_read_ += n_levels * static_cast<double>(draft_.weight_bytes()) +
+                 draft_.cache().usage(0).bytes() - before;
   return proposals_;
 }
 
 void ModelDrafter::accept(std::span<const std::vector<int>> paths) {
   if (tree_.levels() == 1) return;  // nothing was run: the next text is read as it comes
-  const int nodes_run = tree_.level_begin[static_cast<size_t>(levels_run_)];
+  const int nodes_run = tree_.level_begin[static_cast<size_t>(tree_.levels()) - 1];
   std::vector<int> kept;
   std::vector<std::vector<int>> rows;
   for (size_t b = 0; b < paths.size(); ++b) {
@@ -136,7 +150,7 @@ void ModelDrafter::accept(std::span<const std::vector<int>> paths) {
       if (node < nodes_run) path.push_back(chains_[b] - 1 + node);
     kept.push_back(static_cast<int>(path.size()));
   }
-  draft_.cache().commit(step_, kept, rows);
+  draft_.cache().commit(steps_.back(), kept, rows);
 }
 
 void ModelDrafter::forget(int slot) {

@@ -9,14 +9,14 @@
 namespace tandem::spec {
 
 /// A small model that grows a tree of fixed shape level by level, the children of every node drawn
-/// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best tokens).
-/// A forward of a level takes the levels above once more, since rows of a step see no tentative rows of
-/// an earlier one; the deepest level needs none: its keys are computed when it has been accepted.
+/// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best
+/// tokens). Each level is a forward over its own nodes, which see the levels above in the cache;
+/// the deepest needs none: its keys are computed when it has been accepted.
 class ModelDrafter final : public Drafter {
  public:
   /// Room in an engine beyond the texts themselves.
   struct Needs {
-    int rows = 0;        // of one forward
+    int rows = 0;        // of the forwards of a round together
     int logit_rows = 0;  // alive at once
     int tokens = 0;      // beyond a sequence's text
   };
@@ -39,11 +39,14 @@ class ModelDrafter final : public Drafter {
   double bytes_read() const override { return bytes_read_; }
 
  private:
-  /// A forward over what the draft's cache lacks of each text and over the nodes above `level`.
+  /// Lays out the round's forwards: the first takes what the draft's cache lacks of each text, the
+  /// others the nodes of a level.
+  void begin_levels(std::span<const decode::DrawSeq> seqs);
   void run_level(std::span<const decode::DrawSeq> seqs, int level);
   void draw_level(std::span<const decode::DrawSeq> seqs, int level);
   int slot_of(const decode::DrawSeq& seq) const { return slots_.at(seq.slot); }
-  /// Tokens that the next forward takes of the text itself: the root, and what was accepted without keys.
+  /// Tokens that the first forward takes of the text itself: the root, and what was accepted
+  /// without keys.
   std::span<const int32_t> unread(const decode::DrawSeq& seq) const;
 
   decode::Engine& draft_;
@@ -55,9 +58,8 @@ class ModelDrafter final : public Drafter {
   int n_internal_ = 0;
   std::vector<float> logits_;  // [sequences * n_internal_, vocab]
   Tensor logits_view_;
-  kv::Step step_;              // the last forward, not committed yet
-  std::vector<int> chains_;    // by sequence: rows of step_ before those of the nodes below the root
-  int levels_run_ = 0;         // levels whose nodes step_ holds
+  std::vector<kv::Step> steps_;  // by level, not committed yet
+  std::vector<int> chains_;      // by sequence: rows of the first step, the root's last
   double bytes_read_ = 0;
 };
 
