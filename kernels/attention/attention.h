@@ -18,10 +18,15 @@ inline constexpr int kSplitTokens = 1024;
 /// One attention call: rows (new tokens) of a ragged batch against paged keys and values of one
 /// layer.
 ///
-/// Row i of sequence s has its own K and V at slot base[s] + i of that sequence. Slot t lies in
-/// page page_table[s][t / 64], row t % 64. The position of a key is its slot, or for rows of
-/// a tree pos[row]. Row i, at position x, sees a key at position y if all of these hold:
-///   - the key is committed (slot < base), or a row jj <= i, or in a tree bit jj of the row's mask;
+/// Behind the base[s] committed tokens of sequence s lie tentative[s] rows that earlier steps wrote
+/// and that nobody has committed yet, then the rows of this step: row i has its own K and V at slot
+/// base[s] + tentative[s] + i of that sequence. Slot t lies in page page_table[s][t / 64], row
+/// t % 64. In a tree, the slots from base on hold its nodes, and a row's mask is the path to it:
+/// bit j is the node at slot base + j, ancestors come before descendants, the last bit is the row
+/// itself. The position of a key is its slot, or for a node of a tree base plus the bits of the
+/// mask before its own. Row i, at position x, sees a key at position y if all of these hold:
+///   - the key is committed (slot < base), or in a tree a bit of the row's mask, or in a chain
+///     tentative or of a row jj <= i;
 ///   - key_lo <= y < key_hi, and seq_key_lo[s] <= y where given;
 ///   - window == 0, or y < sinks, or x - y < window.
 struct AttentionParams {
@@ -32,14 +37,15 @@ struct AttentionParams {
   const void* v_pool;         // [n_pages, Hkv, 64, d]
   const int32_t* page_table;  // [n_seqs, max_pages]; -1: released, no row may see into it
   const int32_t* row_begin;   // [n_seqs + 1]
-  const int32_t* base;        // [n_seqs] committed tokens before this step
-  const int32_t* pos;         // [n_rows] positions; read with tree_mask only, a chain has base + i
-  const uint64_t* tree_mask;  // [n_rows, mask_words] bit jj: row jj of the sequence; null: chain
+  const int32_t* base;        // [n_seqs] committed tokens
+  const int32_t* pos;  // [n_rows] positions; read with tree_mask only, a chain's are its slots
+  const uint64_t* tree_mask;  // [n_rows, mask_words] paths; null: chain
   DType dtype;                // f32 or bf16
   DType out_dtype;            // f32, or dtype
   int n_seqs, max_pages, n_heads, n_kv_heads, head_dim, mask_words;
   int key_lo = 0, key_hi = INT_MAX;
   const int32_t* seq_key_lo = nullptr;  // [n_seqs]
+  const int32_t* tentative = nullptr;   // [n_seqs] uncommitted rows of earlier steps; null: none
   int sinks = 0, window = 0;
   float scale;  // > 0, usually 1/sqrt(d)
 };

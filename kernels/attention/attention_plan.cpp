@@ -45,7 +45,7 @@ struct SplitRange {
   int begin, end;
 };
 SplitRange visible_splits(const AttentionParams& p, const Sequence& s, int row, int row_last) {
-  const int n_slots = s.base + (p.tree_mask != nullptr ? s.n_rows : row_last + 1);
+  const int n_slots = p.tree_mask != nullptr ? s.end : s.base + row_last + 1;
   int page = 0, end = (n_slots + kPageTokens - 1) / kPageTokens;
   while (page < end && page_seen(p, s, row, row_last, page) == Seen::none) ++page;
   while (end > page && page_seen(p, s, row, row_last, end - 1) == Seen::none) --end;
@@ -113,10 +113,9 @@ AttentionPlan attention_plan(const AttentionParams& p, const AttentionKernel& ke
                              void* workspace) {
   // The call is its own bound; the workspace was made for one at least as wide.
   int tokens = 0;
-  for (int s = 0; s < p.n_seqs; ++s)
-    tokens = std::max(tokens, p.base[s] + p.row_begin[s + 1] - p.row_begin[s]);
-  const Divided divided({p.n_seqs, p.row_begin[p.n_seqs], tokens, p.n_heads, p.n_kv_heads,
-                         p.head_dim, threads});
+  for (int s = 0; s < p.n_seqs; ++s) tokens = std::max(tokens, sequence_of(p, s).end);
+  const Divided divided(
+      {p.n_seqs, p.row_begin[p.n_seqs], tokens, p.n_heads, p.n_kv_heads, p.head_dim, threads});
   char* at = static_cast<char*>(workspace) +
              static_cast<size_t>(threads) * attention_scratch_bytes(p.head_dim);
   AttentionPlan plan{};

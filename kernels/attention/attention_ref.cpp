@@ -22,18 +22,25 @@ void put(void* p, DType dtype, size_t i, double x) {
     static_cast<bf16*>(p)[i] = to_bf16(static_cast<float>(x));
 }
 
+/// Slot of a sequence's row 0.
+int first_slot(const AttentionParams& p, int s) {
+  return p.base[s] + (p.tentative == nullptr ? 0 : p.tentative[s]);
+}
+
 /// The visibility rule of AttentionParams for one row and one slot, word for word.
 bool visible(const AttentionParams& p, int s, int i, int key_slot) {
-  const int first = p.row_begin[s], base = p.base[s], jj = key_slot - base;
-  int x = base + i, y = key_slot;
+  const int row = p.row_begin[s] + i, base = p.base[s];
+  int x = first_slot(p, s) + i, y = key_slot;
   if (p.tree_mask != nullptr) {
-    x = p.pos[first + i];
-    if (jj >= 0) {
-      const uint64_t* mask = p.tree_mask + static_cast<size_t>(first + i) * p.mask_words;
-      if (((mask[jj / 64] >> (jj % 64)) & 1) == 0) return false;
-      y = p.pos[first + jj];
+    x = p.pos[row];
+    if (key_slot >= base) {
+      const uint64_t* mask = p.tree_mask + static_cast<size_t>(row) * p.mask_words;
+      const auto bit = [&](int j) { return static_cast<int>((mask[j / 64] >> (j % 64)) & 1); };
+      if (bit(key_slot - base) == 0) return false;
+      y = base;
+      for (int j = 0; j < key_slot - base; ++j) y += bit(j);
     }
-  } else if (jj > i) {
+  } else if (key_slot > x) {
     return false;
   }
   if (p.seq_key_lo != nullptr && y < p.seq_key_lo[s]) return false;
@@ -44,7 +51,7 @@ void attend(const AttentionParams& p, int s, int i, int head, std::vector<double
   const auto d = static_cast<size_t>(p.head_dim);
   const int kv_head = head / (p.n_heads / p.n_kv_heads);
   const int row = p.row_begin[s] + i;
-  const int n_slots = p.base[s] + p.row_begin[s + 1] - p.row_begin[s];
+  const int n_slots = first_slot(p, s) + p.row_begin[s + 1] - p.row_begin[s];
   const size_t at = static_cast<size_t>(row) * p.n_heads + head;
   const int32_t* pages = p.page_table + static_cast<size_t>(s) * p.max_pages;
 

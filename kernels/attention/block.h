@@ -79,7 +79,7 @@ inline Block make_block(const AttentionParams& p, const AttentionTask& t, void* 
   b.n_queries = t.n_queries;
   b.n_vectors = (t.n_queries + kW - 1) / kW;
   b.d = p.head_dim;
-  const int written = (b.seq.base + b.seq.n_rows + kPageTokens - 1) / kPageTokens;
+  const int written = (b.seq.end + kPageTokens - 1) / kPageTokens;
   b.page_limit = written < t.split_end * kSplitPages ? written : t.split_end * kSplitPages;
   return b;
 }

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kPlainThreads)
       if (page < 0) continue;
       const int64_t from =
           (static_cast<int64_t>(page) * p.n_kv_heads + k.kv_head) * kPageTokens * d;
-      const int written = min(v.base + v.n_rows - first, kPageTokens);
+      const int written = min(v.end - first, kPageTokens);
       if (thread < n_queries)
         sees[thread] = visible_slots(p, v, (first_query + thread) / group, first);
       __syncthreads();

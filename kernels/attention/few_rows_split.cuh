@@ -62,7 +62,7 @@ struct SeenPages {
 
 /// One sequence as the kernels see it.
 struct SeqView {
-  int first_row, n_rows, base, key_lo, tiles;
+  int first_row, n_rows, base, end, key_lo, tiles;  // base and end as in Sequence
   SeenPages pages;
 };
 
@@ -74,11 +74,12 @@ struct Chunk {
 
 /// What device memory says of a sequence.
 struct SeqNumbers {
-  int first_row, end_row, base, own_lo;
+  int first_row, end_row, base, tentative, own_lo;
 };
 
 __device__ inline SeqNumbers read_sequence(const AttentionParams& p, int s) {
   return {p.row_begin[s], p.row_begin[s + 1], p.base[s],
+          p.tentative == nullptr ? 0 : p.tentative[s],
           p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s]};
 }
 
@@ -87,13 +88,13 @@ __device__ inline SeqView view_sequence(const AttentionParams& p, const SplitRul
   SeqView v;
   v.first_row = x.first_row;
   v.n_rows = x.end_row - x.first_row;
-  v.base = x.base;
+  const bool tree = p.tree_mask != nullptr;
+  v.base = tree ? x.base : x.base + x.tentative;
+  v.end = x.base + x.tentative + v.n_rows;
   v.key_lo = max(max(p.key_lo, x.own_lo), 0);
   v.tiles = (v.n_rows * rule.group + rule.tile_queries - 1) / rule.tile_queries;
   // Slots [key_lo, head) are sinks, [begin, end) the rest. The rows of a tree lie at any position.
-  const int n_slots = v.base + v.n_rows;
-  const bool tree = p.tree_mask != nullptr;
-  const int end = tree ? n_slots : min(n_slots, p.key_hi);
+  const int end = tree ? v.end : min(v.end, p.key_hi);
   int head = v.key_lo, begin = v.key_lo;
   if (p.window > 0) {
     head = min(p.sinks, min(end, p.key_hi));
@@ -133,7 +134,7 @@ class ChunkList {
     const auto from = [&](int x) { return __shfl_sync(cuda::kAllLanes, x, found); };
     v = view_sequence(p_, rule_,
                       {from(numbers_.first_row), from(numbers_.end_row), from(numbers_.base),
-                       from(numbers_.own_lo)});
+                       from(numbers_.tentative), from(numbers_.own_lo)});
     const PairChunks c = rule_.divide(max(v.pages.count(), 1));
     const int n = small_ ? c.n_small : c.n_large, pages = small_ ? c.small_pages : c.large_pages;
     const int own = number - before_ - from(sum_) + v.tiles * p_.n_kv_heads * n;

@@ -96,7 +96,7 @@ class Worker {
           if (((see[e / 2] >> (i * 8 + e % 2)) & 1) == 0) s[i][e] = -INFINITY;
     }
     exponentials(s);
-    values<kMasked>(s, v_unit, v.base + v.n_rows - first);
+    values<kMasked>(s, v_unit, v.end - first);
   }
 
   /// Leaves the state in shared memory.

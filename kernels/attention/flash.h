@@ -107,7 +107,7 @@ void attend_step(Block& b, int page_begin, int page_end) {
     if (!classify(b, page, n_pages, seen[n_pages])) continue;
     b.next_k[n_pages] = page_of<T>(b, p.k_pool, page + Engine::kStepPages);
     b.next_v[n_pages] = page_of<T>(b, p.v_pool, page + Engine::kStepPages);
-    const int written = b.seq.base + b.seq.n_rows - page * kPageTokens;
+    const int written = b.seq.end - page * kPageTokens;
     Engine::begin_page(b, n_pages++, page_of<T>(b, p.k_pool, page), page_of<T>(b, p.v_pool, page),
                        written < kPageTokens ? written : kPageTokens);
   }

@@ -28,11 +28,9 @@ struct QueryTile {
     return static_cast<int64_t>(s.first_row + row(i)) * p.n_heads + head;
   }
   /// Pages that may be seen: all before the last row's key.
-  __device__ int n_pages() const { return (s.base + s.n_rows + kPageTokens - 1) / kPageTokens; }
+  __device__ int n_pages() const { return (s.end + kPageTokens - 1) / kPageTokens; }
   /// Slots of a page that are written; what lies behind them may be NaN.
-  __device__ int written(int page) const {
-    return min(kPageTokens, s.base + s.n_rows - page * kPageTokens);
-  }
+  __device__ int written(int page) const { return min(kPageTokens, s.end - page * kPageTokens); }
   /// First element of a page's keys or values of this KV head.
   __device__ int64_t page_at(const AttentionParams& p, int page) const {
     return (static_cast<int64_t>(s.pages[page]) * p.n_kv_heads + kv_head) * kPageTokens *

@@ -10,25 +10,25 @@ __device__ inline uint64_t slot_bits(int first, int begin, int end) {
   return lo >= hi ? 0 : (~uint64_t{0} >> (kPageTokens - (hi - lo))) << lo;
 }
 
-/// Bits of a tree's new rows that `row` sees, at the slots of the page that starts at `first`.
+/// Bits of a tree's nodes that `row` sees, at the slots of the page that starts at `first`.
 __device__ inline uint64_t tree_bits(const AttentionParams& p, const SeqView& v, int row, int x,
                                      int first) {
-  const int jj_begin = max(first - v.base, 0), jj_end = min(first + kPageTokens - v.base, v.n_rows);
-  if (jj_begin >= jj_end) return 0;
+  const int j_begin = max(first - v.base, 0), j_end = min(first + kPageTokens, v.end) - v.base;
+  if (j_begin >= j_end) return 0;
   const uint64_t* mask = p.tree_mask + static_cast<int64_t>(v.first_row + row) * p.mask_words;
-  // Rows from jj_begin on, then moved to their slots.
-  const int word = jj_begin / 64, shift = jj_begin % 64;
+  // Nodes from j_begin on, then moved to their slots.
+  const int word = j_begin / 64, shift = j_begin % 64;
   uint64_t bits = mask[word] >> shift;
   if (shift != 0 && word + 1 < p.mask_words) bits |= mask[word + 1] << (64 - shift);
-  if (jj_end - jj_begin < 64) bits &= (uint64_t{1} << (jj_end - jj_begin)) - 1;
-  if (p.window > 0 || v.key_lo > 0 || p.key_hi != INT_MAX)
-    for (uint64_t left = bits; left != 0; left &= left - 1) {
-      const int jj = __ffsll(static_cast<long long>(left)) - 1;
-      const int y = p.pos[v.first_row + jj_begin + jj];
+  if (j_end - j_begin < 64) bits &= (uint64_t{1} << (j_end - j_begin)) - 1;
+  if (p.window > 0 || v.key_lo > 0 || p.key_hi != INT_MAX) {
+    int y = v.base + __popcll(mask[word] & ((uint64_t{1} << shift) - 1));
+    for (int w = 0; w < word; ++w) y += __popcll(mask[w]);
+    for (uint64_t left = bits; left != 0; left &= left - 1, ++y)
       if (y < v.key_lo || y >= p.key_hi || (p.window > 0 && y >= p.sinks && x - y >= p.window))
-        bits &= ~(uint64_t{1} << jj);
-    }
-  return bits << (v.base + jj_begin - first);
+        bits &= ~(left & -left);
+  }
+  return bits << (v.base + j_begin - first);
 }
 
 /// Keys of the page that starts at slot `first` which row `row` of the sequence sees.

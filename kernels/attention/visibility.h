@@ -10,14 +10,23 @@ namespace {
 /// One sequence of the call.
 struct Sequence {
   const int32_t* pages;
-  int first_row, n_rows, base;
+  int first_row, n_rows;
+  int base;    // of the slots before it positions alone decide: the committed ones, and of a chain
+               // the tentative ones; a chain's row 0 has this slot
+  int end;     // slots from here on were never written
   int key_lo;  // the stricter of the call's and the sequence's
 };
 
 constexpr Sequence sequence_of(const AttentionParams& p, int s) {
   const int own = p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s];
-  return {p.page_table + static_cast<size_t>(s) * static_cast<size_t>(p.max_pages), p.row_begin[s],
-          p.row_begin[s + 1] - p.row_begin[s], p.base[s], own > p.key_lo ? own : p.key_lo};
+  const int n_rows = p.row_begin[s + 1] - p.row_begin[s];
+  const int first = p.base[s] + (p.tentative == nullptr ? 0 : p.tentative[s]);
+  return {.pages = p.page_table + static_cast<size_t>(s) * static_cast<size_t>(p.max_pages),
+          .first_row = p.row_begin[s],
+          .n_rows = n_rows,
+          .base = p.tree_mask != nullptr ? p.base[s] : first,
+          .end = first + n_rows,
+          .key_lo = own > p.key_lo ? own : p.key_lo};
 }
 
 constexpr int position(const AttentionParams& p, const Sequence& s, int row) {
@@ -32,6 +41,12 @@ constexpr uint64_t bits_between(int page_begin, int begin, int end) {
   return (~uint64_t{0} >> (kPageTokens - (hi - lo))) << lo;
 }
 
+constexpr int count_bits(uint64_t bits) {
+  int n = 0;
+  for (; bits != 0; bits &= bits - 1) ++n;
+  return n;
+}
+
 /// Keys of page `page` that row `row` of the sequence sees: bit t = slot 64 * page + t.
 constexpr uint64_t visible_keys(const AttentionParams& p, const Sequence& s, int row, int page) {
   const int first = page * kPageTokens, x = position(p, s, row);
@@ -43,14 +58,17 @@ constexpr uint64_t visible_keys(const AttentionParams& p, const Sequence& s, int
   if (!tree) return bits;
   const uint64_t* mask =
       p.tree_mask + static_cast<size_t>(s.first_row + row) * static_cast<size_t>(p.mask_words);
-  const int jj_begin = first > s.base ? first - s.base : 0;
-  const int jj_last = first + kPageTokens - s.base;
-  for (int jj = jj_begin; jj < (jj_last < s.n_rows ? jj_last : s.n_rows); ++jj) {
-    if (((mask[jj / 64] >> (jj % 64)) & 1u) == 0) continue;
-    const int y = p.pos[s.first_row + jj];
-    if (y < s.key_lo || y >= p.key_hi) continue;
-    if (p.window == 0 || y < p.sinks || x - y < p.window)
-      bits |= uint64_t{1} << (s.base + jj - first);
+  const int begin = first > s.base ? first : s.base;
+  const int node_end = first + kPageTokens < s.end ? first + kPageTokens : s.end;
+  int y = s.base;
+  for (int j = 0; j < begin - s.base; j += 64)
+    y += count_bits(mask[j / 64] & bits_between(j, 0, begin - s.base));
+  for (int slot = begin; slot < node_end; ++slot) {
+    const int j = slot - s.base;
+    if (((mask[j / 64] >> (j % 64)) & 1u) == 0) continue;
+    if (y >= s.key_lo && y < p.key_hi && (p.window == 0 || y < p.sinks || x - y < p.window))
+      bits |= uint64_t{1} << (slot - first);
+    ++y;
   }
   return bits;
 }

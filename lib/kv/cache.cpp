@@ -190,6 +190,19 @@ std::vector<std::pair<int, int>> Cache::live_ranges(int slot) const {
 }
 
 Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees) {
+  Step step = lay_out(phase, rows, trees);
+  send({&step, 1});
+  return step;
+}
+
+std::vector<Step> Cache::begin_levels(std::span<const SeqRows> rows, std::span<const Tree> trees,
+                                      std::span<const std::vector<int>> level_ends) {
+  std::vector<Step> levels = split_levels(lay_out(Phase::extend, rows, trees), level_ends);
+  send(levels);
+  return levels;
+}
+
+Step Cache::lay_out(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees) {
   TANDEM_CHECK(trees.empty() || trees.size() == rows.size(), "{} trees", trees.size());
   Step step;
   step.phase = phase;
@@ -211,17 +224,20 @@ Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tr
   }
   TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows, planned for {}", step.n_rows, spec_.max_rows);
   tables_.lay_out(store_, step.slot);
-  if (device_step_) {
-    arrays_ = device_step_->send(step, tables_);
-    // Here, not in attend: a recorded graph repeats the work of attend alone.
-    for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
-      count_dense(layer, step);
-  }
   return step;
 }
 
+void Cache::send(std::span<const Step> steps) {
+  if (!device_step_) return;
+  arrays_ = device_step_->send(steps, tables_);
+  // Here, not in attend: a recorded graph repeats the work of attend alone.
+  for (const Step& step : steps)
+    for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
+      count_dense(layer, step);
+}
+
 ops::StepArrays Cache::arrays(const Step& step) const {
-  if (device_step_) return arrays_;
+  if (device_step_) return arrays_[static_cast<size_t>(step.level)];
   ops::StepArrays a = step.arrays();
   a.max_pages = tables_.max_pages();
   a.page_table = tables_.cells();
@@ -254,27 +270,6 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
   step.row_begin.push_back(step.n_rows);
   ++step.n_seqs;
   if (tree != nullptr) add_tree(step, first, *tree);
-}
-
-void Cache::add_tree(Step& step, int first_row, const Tree& tree) const {
-  const auto words = static_cast<size_t>(step.mask_words);
-  const int n = step.n_rows - first_row;
-  TANDEM_CHECK(static_cast<int>(tree.parent.size()) == n, "{} tree nodes for {} rows",
-               tree.parent.size(), n);
-  step.tree_mask.resize(static_cast<size_t>(step.n_rows) * words);
-  const int base = step.base.back();
-  for (int i = 0; i < n; ++i) {
-    const int parent = tree.parent[static_cast<size_t>(i)];
-    TANDEM_CHECK(parent >= -1 && parent < i, "tree node {} has parent {}", i, parent);
-    uint64_t* mask = &step.tree_mask[static_cast<size_t>(first_row + i) * words];
-    int32_t& pos = step.pos[static_cast<size_t>(first_row + i)];
-    pos = base;
-    if (parent >= 0) {
-      pos = step.pos[static_cast<size_t>(first_row + parent)] + 1;
-      std::copy_n(&step.tree_mask[static_cast<size_t>(first_row + parent) * words], words, mask);
-    }
-    mask[i / 64] |= uint64_t{1} << (i % 64);
-  }
 }
 
 void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor& q) {
@@ -332,13 +327,23 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
 }
 
 void Cache::count_dense(int layer, const Step& step) {
-  const Geometry& g = spec_.geometry;
   const Policy& p = policy(step.policy);
-  double keys = 0;
   // What a selector's policy says of a layer is an estimate; without a selection it reads all.
-  for (const int32_t pos : step.pos)
-    keys += p.selector() != nullptr ? g.visible(layer, pos + 1) : p.keys_read(layer, pos + 1);
-  usage_[static_cast<size_t>(step.policy)].dense_bytes += g.token_bytes() * keys;
+  const auto keys_read = [&](int length) {
+    return p.selector() != nullptr ? spec_.geometry.visible(layer, length)
+                                   : p.keys_read(layer, length);
+  };
+  double keys = 0;
+  if (step.is_tree()) {
+    // Its rows share what they read: the text, as the first of them sees it, and the nodes.
+    for (int b = 0; b < step.n_seqs; ++b)
+      if (step.rows_of(b) > 0)
+        keys += keys_read(step.base[static_cast<size_t>(b)] + 1) - 1 + step.tentative_of(b) +
+                step.rows_of(b);
+  } else {
+    for (const int32_t pos : step.pos) keys += keys_read(pos + 1);
+  }
+  usage_[static_cast<size_t>(step.policy)].dense_bytes += spec_.geometry.token_bytes() * keys;
 }
 
 /// Adds what the rows read beside their lists: the ranges of the plan.
@@ -373,8 +378,8 @@ void Cache::commit(const Step& step, std::span<const int> kept,
   for (int b = 0; b < step.n_seqs; ++b) {
     const auto i = static_cast<size_t>(b);
     const int slot = step.slot[i], base = step.base[i];
-    TANDEM_CHECK(kept[i] >= 0 && kept[i] <= step.rows_of(b), "kept {} of {} rows", kept[i],
-                 step.rows_of(b));
+    const int n_rows = step.tentative_of(b) + step.rows_of(b);
+    TANDEM_CHECK(kept[i] >= 0 && kept[i] <= n_rows, "kept {} of {} rows", kept[i], n_rows);
     if (!paths.empty())
       for (int to = 0; to < kept[i]; ++to)
         if (const int from = paths[i][static_cast<size_t>(to)]; from != to)

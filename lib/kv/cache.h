@@ -22,8 +22,8 @@ class Cache {
     int max_prompts = 0;
     int max_tokens = 0;     // of one sequence, tentative rows included
     int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
-    int max_rows = 0;       // rows of one step
-    int max_extend_rows = 0;  // of one that policies serve; 0 = max_rows
+    int max_rows = 0;          // rows of one step, or of all levels of one tree
+    int max_extend_rows = 0;   // of one that policies serve; 0 = max_rows
     std::vector<recipe::Cache> policies;
     Device device = {};
   };
@@ -56,16 +56,31 @@ class Cache {
   /// shapes   trees: empty, or one per sequence
   /// errors   kind memory when pages run out
   Step begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees = {});
-  /// The step's arrays on the cache's device; valid until the next step begins.
+  /// Lays out a tree a sequence that goes through the model level by level, one step each, in which
+  /// rows see their ancestors in the levels before. On a GPU one copy brings all of them. Only the
+  /// last step that has run is committed, if any: `kept` and `paths` then count the rows of all
+  /// levels.
+  /// shapes   level_ends[b] [levels] rows of sequence b's tree up to and with a level: the same
+  ///          number of levels for all, and rows of every sequence in each
+  std::vector<Step> begin_levels(std::span<const SeqRows> rows, std::span<const Tree> trees,
+                                 std::span<const std::vector<int>> level_ends);
+  /// The step's arrays on the cache's device; valid until others are laid out.
   ops::StepArrays arrays(const Step& step) const;
   /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
   /// shapes   out, q [R, n_heads, head_dim]
   void attend(int layer, const Step& step, const Tensor& out, const Tensor& q);
   /// Keeps the first `kept[b]` rows of each sequence, or for trees the rows of `paths[b]` in order.
+  /// Rows count from the first behind the committed text: those of the levels before are among
+  /// them.
   void commit(const Step& step, std::span<const int> kept,
               std::span<const std::vector<int>> paths = {});
   /// Keeps all rows.
   void commit(const Step& step);
+  /// On a GPU, where accepted paths are known there before the host knows them: moves their keys behind
+  /// their roots, as work that a graph may record. A commit without paths follows.
+  void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
+    store_.move_paths(paths, arrays(step).page_table);
+  }
 
   Tensor k(int layer) const { return store_.k(layer); }
   Tensor v(int layer) const { return store_.v(layer); }
@@ -89,8 +104,9 @@ class Cache {
                     const Tensor& q);
   void count_fixed(const Step& step, const AttendPlan& plan);
   void count_dense(int layer, const Step& step);
+  Step lay_out(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees);
+  void send(std::span<const Step> steps);
   void add_rows(Step& step, const SeqRows& rows, const Tree* tree);
-  void add_tree(Step& step, int first_row, const Tree& tree) const;
 
   Spec spec_;
   Exec exec_;
@@ -107,7 +123,7 @@ class Cache {
   std::unique_ptr<ListAttention> lists_;  // when a policy has a selector
   std::vector<KeyUsage> usage_;           // by policy
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
-  ops::StepArrays arrays_;                // there, of the step in flight
+  std::vector<ops::StepArrays> arrays_;      // there, of the steps in flight
 };
 
 }  // namespace tandem::kv

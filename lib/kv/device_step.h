@@ -1,6 +1,8 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "kv/page_tables.h"
 #include "kv/step.h"
@@ -9,20 +11,20 @@
 
 namespace tandem::kv {
 
-/// The arrays of the step in flight in a GPU's memory, and the page tables, which stay there. Where
-/// they lie depends on the numbers of sequences, rows and mask words alone, so a recorded graph
-/// finds those of every later step of its shape.
+/// The arrays of the steps in flight in a GPU's memory, and the page tables, which stay there.
+/// Where they lie depends on the steps' numbers of sequences, rows and mask words alone, so a
+/// recorded graph finds those of all later steps of its shapes.
 class DeviceStep {
  public:
   struct Bounds {
-    int max_seqs = 0, max_rows = 0, max_pages = 0;
+    int max_seqs = 0, max_rows = 0, max_pages = 0;  // rows of all levels together
   };
   static void plan(const Bounds& bounds, Device device, MemoryPlan& plan);
   DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec);
 
-  /// Sends a step's arrays and what laying out its page tables has changed, in the queue's order;
-  /// every change must be sent.
-  ops::StepArrays send(const Step& step, const PageTables& tables);
+  /// Sends the arrays of a step, or of a tree's levels, side by side, and what laying out the page
+  /// tables has changed, in the queue's order; every change must be sent.
+  std::vector<ops::StepArrays> send(std::span<const Step> steps, const PageTables& tables);
 
  private:
   // Steps whose arrays may be on their way: the host runs at most a few ahead of the GPU.

@@ -44,7 +44,9 @@ struct KeyUsage {
   double fixed = 0;          // sinks, recent and generated tokens
   double index_bytes = 0;    // of the policies' own data
   double key_bytes = 0;      // of keys and values, every query head's selection for itself
-  double dense_bytes = 0;    // of keys and values in the layers without a selection
+  /// Of keys and values in the layers without a selection: what each row of a chain reads, but what a
+  /// tree reads only once, for its rows look at the same text together.
+  double dense_bytes = 0;
 
   /// Share of the visible keys that a query head attended to beyond the fixed ones.
   double selected_share() const { return visible > 0 ? selected / visible : 0; }

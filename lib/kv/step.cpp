@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace tandem::kv {
 
 ops::StepArrays Step::arrays() const {
@@ -11,12 +13,76 @@ ops::StepArrays Step::arrays() const {
                     .slot = slot.data(),
                     .row_begin = row_begin.data(),
                     .base = base.data(),
+                    .tentative = tentative.empty() ? nullptr : tentative.data(),
                     .pos = pos.data(),
                     .row_page = row_page.data(),
                     .row_in_page = row_in_page.data(),
                     .tree_mask = tree_mask.empty() ? nullptr : tree_mask.data()};
   for (int b = 0; b < n_seqs; ++b) a.max_rows_a_seq = std::max(a.max_rows_a_seq, rows_of(b));
   return a;
+}
+
+void add_tree(Step& step, int first_row, const Tree& tree) {
+  const auto words = static_cast<size_t>(step.mask_words);
+  const int n = step.n_rows - first_row;
+  TANDEM_CHECK(static_cast<int>(tree.parent.size()) == n, "{} tree nodes for {} rows",
+               tree.parent.size(), n);
+  step.tree_mask.resize(static_cast<size_t>(step.n_rows) * words);
+  const int base = step.base.back();
+  for (int i = 0; i < n; ++i) {
+    const int parent = tree.parent[static_cast<size_t>(i)];
+    TANDEM_CHECK(parent >= -1 && parent < i, "tree node {} has parent {}", i, parent);
+    uint64_t* mask = &step.tree_mask[static_cast<size_t>(first_row + i) * words];
+    int32_t& pos = step.pos[static_cast<size_t>(first_row + i)];
+    pos = base;
+    if (parent >= 0) {
+      pos = step.pos[static_cast<size_t>(first_row + parent)] + 1;
+      std::copy_n(&step.tree_mask[static_cast<size_t>(first_row + parent) * words], words, mask);
+    }
+    mask[i / 64] |= uint64_t{1} << (i % 64);
+  }
+}
+
+std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<int>> level_ends) {
+  TANDEM_CHECK(level_ends.size() == static_cast<size_t>(whole.n_seqs) && whole.n_seqs > 0,
+               "levels of {} sequences for {}", level_ends.size(), whole.n_seqs);
+  std::vector<Step> levels(level_ends[0].size());
+  const auto words = static_cast<size_t>(whole.mask_words);
+  const auto append = [](auto& to, const auto& from, size_t begin, size_t end) {
+    to.insert(to.end(), from.begin() + static_cast<ptrdiff_t>(begin),
+              from.begin() + static_cast<ptrdiff_t>(end));
+  };
+  for (size_t l = 0; l < levels.size(); ++l) {
+    Step& level = levels[l];
+    level.phase = whole.phase;
+    level.policy = whole.policy;
+    level.level = static_cast<int>(l);
+    level.n_seqs = whole.n_seqs;
+    level.slot = whole.slot;
+    level.base = whole.base;
+    level.last_chunk = whole.last_chunk;
+    level.mask_words = whole.mask_words;
+    level.row_begin = {0};
+    for (size_t b = 0; b < level_ends.size(); ++b) {
+      const std::vector<int>& ends = level_ends[b];
+      TANDEM_CHECK(
+          ends.size() == levels.size() && ends.back() == whole.rows_of(static_cast<int>(b)),
+          "{} levels of {} rows", ends.size(), whole.rows_of(static_cast<int>(b)));
+      const int before = l == 0 ? 0 : ends[l - 1];
+      TANDEM_CHECK(ends[l] > before, "level {} ends at row {}, the one before at {}", l, ends[l],
+                   before);
+      if (l > 0) level.tentative.push_back(before);
+      const auto begin = static_cast<size_t>(whole.row_begin[b] + before),
+                 end = static_cast<size_t>(whole.row_begin[b] + ends[l]);
+      append(level.pos, whole.pos, begin, end);
+      append(level.row_page, whole.row_page, begin, end);
+      append(level.row_in_page, whole.row_in_page, begin, end);
+      append(level.tree_mask, whole.tree_mask, begin * words, end * words);
+      level.n_rows += ends[l] - before;
+      level.row_begin.push_back(level.n_rows);
+    }
+  }
+  return levels;
 }
 
 }  // namespace tandem::kv

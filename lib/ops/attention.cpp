@@ -77,6 +77,7 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
   p.page_table = a.step.page_table;
   p.row_begin = a.step.row_begin;
   p.base = a.step.base;
+  p.tentative = a.step.tentative;
   p.pos = a.step.pos;
   p.tree_mask = a.step.tree_mask;
   p.dtype = a.q.dtype();

@@ -17,6 +17,7 @@ struct StepArrays {
   const int32_t* slot = nullptr;         // [B] sequence of the cache
   const int32_t* row_begin = nullptr;    // [B + 1]
   const int32_t* base = nullptr;         // [B] committed tokens before the step
+  const int32_t* tentative = nullptr;    // [B] rows of earlier steps behind base; null: none
   const int32_t* pos = nullptr;          // [R] RoPE positions
   const int32_t* page_table = nullptr;   // [B, max_pages]
   const int32_t* row_page = nullptr;     // [R] page that takes the row's K and V

@@ -40,6 +40,7 @@ class AttentionOnDevice {
         table_(bytes_of(host_.page_table, seqs() * static_cast<size_t>(host_.max_pages) * 4)),
         begins_(row_begin_.memory),
         bases_(base_.memory),
+        tentative_(bytes_of(host_.tentative, host_.tentative == nullptr ? 0 : seqs() * 4)),
         pos_(bytes_of(host_.pos, host_.pos == nullptr ? 0 : rows() * 4)),
         mask_(
             bytes_of(host_.tree_mask, host_.tree_mask == nullptr ? 0 : rows() * mask_words() * 8)),
@@ -50,7 +51,7 @@ class AttentionOnDevice {
     for (size_t s = 0; s < seqs(); ++s) {
       const int n = row_begin_.memory[s + 1] - row_begin_.memory[s];
       max_rows_ = std::max(max_rows_, n);
-      max_tokens_ = std::max(max_tokens_, base_.memory[s] + n);
+      max_tokens_ = std::max(max_tokens_, c.spec().seqs[s].keys());
     }
     params_ = host_;
     params_.q = q_.raw();
@@ -59,6 +60,7 @@ class AttentionOnDevice {
     params_.page_table = table_.as<int32_t>();
     params_.row_begin = begins_.as<int32_t>();
     params_.base = bases_.as<int32_t>();
+    params_.tentative = host_.tentative == nullptr ? nullptr : tentative_.as<int32_t>();
     params_.pos = host_.pos == nullptr ? nullptr : pos_.as<int32_t>();
     params_.tree_mask = host_.tree_mask == nullptr ? nullptr : mask_.as<uint64_t>();
     params_.out = out_.raw();
@@ -116,14 +118,14 @@ class AttentionOnDevice {
   AttentionParams host_, params_{};
   int n_rows_;
   Ints row_begin_, base_;
-  DeviceBuffer q_, k_, v_, table_, begins_, bases_, pos_, mask_, out_, lse_;
+  DeviceBuffer q_, k_, v_, table_, begins_, bases_, tentative_, pos_, mask_, out_, lse_;
   int max_rows_, max_tokens_;
 };
 
 /// Keys of the longest sequence.
 inline int keys_of(const AttentionSpec& s) {
   int n = 0;
-  for (const SeqShape& q : s.seqs) n = std::max(n, q.base + q.rows);
+  for (const SeqShape& q : s.seqs) n = std::max(n, q.keys());
   return n;
 }
 

@@ -55,7 +55,8 @@ class RowWriter {
     std::vector<int32_t> pages, in_page;
     for (int s = 0; s < p.n_seqs; ++s)
       for (int row = p.row_begin[s]; row < p.row_begin[s + 1]; ++row) {
-        const int slot = p.base[s] + row - p.row_begin[s];
+        const int slot =
+            p.base[s] + (p.tentative == nullptr ? 0 : p.tentative[s]) + row - p.row_begin[s];
         pages.push_back(p.page_table[s * p.max_pages + slot / kPageTokens]);
         in_page.push_back(slot % kPageTokens);
         const bf16* q = static_cast<const bf16*>(p.q) + static_cast<size_t>(row) * q_values;
@@ -112,6 +113,22 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
             AttentionSpec s{
                 .d = d, .group = group, .kv_heads = 2, .seqs = kRagged, .dtype = dtype, .seed = 5};
             apply_mask(s, mask);
+            check_against_reference(s);
+          }
+  }
+
+  TEST_CASE("rows behind tentative ones, in trees and chains, beside sequences without any") {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const int d : {64, 128, 80})
+        for (const int group : {1, 4})
+          for (int mask = 0; mask < kMasks; ++mask) {
+            if (d == 80 && mask % 2 == 0) continue;
+            AttentionSpec s{
+                .d = d, .group = group, .kv_heads = 2, .seqs = kRagged, .dtype = dtype, .seed = 7};
+            add_tentative(s, {1, 40, 0, 70, 7, 200, 130});
+            apply_mask(s, mask);
+            check_against_reference(s);
+            s.seqs = {{3000, 9, 33}};
             check_against_reference(s);
           }
   }
@@ -238,8 +255,13 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
 
   TEST_CASE("settled keys are read ahead of the kernel that writes the new ones, those after it") {
     const std::vector<std::vector<SeqShape>> batches = {
-        {{31, 1}},  {{32, 1}},  {{63, 2}},   {{64, 1}},   {{0, 1}},
-        {{100, 5}}, {{999, 1}}, {{6000, 1}}, {{9000, 5}}, {{700, 3}, {2500, 3}, {64, 3}}};
+        {{31, 1}},       {{32, 1}},
+        {{63, 2}},       {{64, 1}},
+        {{0, 1}},        {{100, 5}},
+        {{999, 1}},      {{6000, 1}},
+        {{9000, 5}},     {{700, 3}, {2500, 3}, {64, 3}},
+        {{100, 5, 7}},   {{60, 2, 70}},
+        {{9000, 5, 30}}, {{700, 3, 1}, {2500, 3, 90}, {64, 3}}};
     for (const int d : {64, 128})
       for (const bool tree : {false, true})
         for (const auto& seqs : batches) {

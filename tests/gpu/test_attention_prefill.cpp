@@ -112,6 +112,18 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
           }
   }
 
+  TEST_CASE("rows behind tentative ones, in trees and chains, beside sequences without any") {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const int d : {64, 128})
+        for (int mask = 0; mask < kMasks; ++mask) {
+          AttentionSpec s{.d = d, .group = 3, .kv_heads = 2, .dtype = dtype, .seed = 7};
+          s.seqs = {{0, 70}, {1023, 1}, {0, 0}, {64, 30}, {900, 17}, {63, 66}, {130, 140}};
+          add_tentative(s, {1, 40, 0, 70, 7, 200, 130});
+          apply_mask(s, mask);
+          check_against_reference(s);
+        }
+  }
+
   TEST_CASE("more sequences than one launch takes") {
     AttentionSpec s{.d = 64, .group = 2, .kv_heads = 1, .dtype = DType::bf16};
     for (int i = 0; i < 1100; ++i) s.seqs.push_back({i % 7, i % 3});

@@ -1,4 +1,5 @@
 #include "decode/precision_runs.h"
+#include "gpu/device_buffer.h"
 #include "gpu/engine_pair.h"
 #include "kv/tree_runs.h"
 
@@ -167,12 +168,14 @@ TEST_SUITE("gpu/decode/cache") {
   TEST_CASE("f32: rows of trees equal the CPU's, and their committed paths go on alike") {
     double worst = 0;
     for (const Case& c : cases())
-      for (const int length : {60, 200}) {
+      for (const auto& [length, by_level] : {std::pair{60, false}, {200, false}, {60, true}}) {
         CAPTURE(c.model.string());
         CAPTURE(length);
+        CAPTURE(by_level);
         const EnginePair on = make_pair_of(c.model, {.chunk = 256, .caches = {c.cache}});
         const Ids ids = random_ids(*on.cpu, length, 25), after = random_ids(*on.cpu, 68, 26);
-        const TokenTree left = small_tree(*on.cpu), right = random_tree(*on.cpu, 90);
+        const LevelTree left = by_levels(small_tree(*on.cpu)),
+                        right = by_levels(random_tree(*on.cpu, 90));
         const std::vector<int> paths[] = {left.path(9), right.path(89)};
         const int kept[] = {4, static_cast<int>(paths[1].size())};  // not to the end, and all
         std::vector<Row> rows[2];
@@ -182,7 +185,9 @@ TEST_SUITE("gpu/decode/cache") {
           const int a = cache.create(), b = cache.create();
           prefill(*engine, a, ids);
           prefill(*engine, b, std::span(ids).first(30));
-          cache.commit(verify(*engine, a, left, b, right, logits), kept, paths);
+          const kv::Step step = by_level ? verify_levels(*engine, a, left, b, right, logits)
+                                         : verify(*engine, a, left, b, right, logits);
+          cache.commit(step, kept, paths);
           REQUIRE(logits.size() == 100);
           for (const int slot : {a, b})
             for (Row& row : follow(*engine, slot, after)) logits.push_back(std::move(row));
@@ -194,19 +199,66 @@ TEST_SUITE("gpu/decode/cache") {
     MESSAGE("largest |GPU - CPU| " << worst);
   }
 
+  TEST_CASE("one graph holds the forwards of all levels, whatever texts come later") {
+    const auto engine = make_engine(tiny_model("tiny-16m"), {.device = kGpu});
+    kv::Cache& cache = engine->cache();
+    const LevelTree tree = by_levels(small_tree(*engine));
+    const int nodes = tree.level_ends.back();
+    const kv::Tree trees[] = {{tree.parent}, {tree.parent}};
+    const std::vector<int> level_ends[] = {tree.level_ends, tree.level_ends};
+    Ids by_step;
+    for (size_t l = 0, begin = 0; l < tree.level_ends.size(); ++l) {
+      const auto end = static_cast<size_t>(tree.level_ends[l]);
+      for (int b = 0; b < 2; ++b)
+        by_step.insert(by_step.end(), &tree.tokens[begin], &tree.tokens[end - 1] + 1);
+      begin = end;
+    }
+    const DeviceBuffer ids(by_step);
+    std::unique_ptr<cuda::Graph> graph;
+    Tensor logits;
+    for (const int length : {60, 200, 125}) {
+      const int a = cache.create(), b = cache.create();
+      prefill(*engine, a, random_ids(*engine, length, 33));
+      prefill(*engine, b, random_ids(*engine, 260 - length, 34));
+      std::vector<Row> want;
+      verify_levels(*engine, a, tree, b, tree, want);
+      const kv::SeqRows rows[] = {{a, nodes, true}, {b, nodes, true}};
+      const std::vector<kv::Step> steps = cache.begin_levels(rows, trees, level_ends);
+      if (!graph)
+        graph = std::make_unique<cuda::Graph>(*cache.store().exec().queue, [&] {
+          const int32_t* next = ids.as<int32_t>();
+          for (const kv::Step& step : steps) {
+            engine->model().forward_ids(next, step, cache);
+            next += step.n_rows;
+          }
+          logits = engine->model().all_logits();
+        });
+      graph->launch(*cache.store().exec().queue);
+      const Tensor host = engine->on_host(logits);
+      REQUIRE(host.rows() == 2);  // one node of each tree in the last level
+      for (const int i : {0, 1})
+        CHECK(same(row_of(host, i), want[static_cast<size_t>(nodes * (i + 1) - 1)]));
+      cache.release(a);
+      cache.release(b);
+    }
+  }
+
   TEST_CASE("a tree of few rows equals the CPU's in f32, and is near it in bf16") {
     for (const DType compute : {DType::f32, DType::bf16}) {
       const auto cpu = make_engine(tiny_model("tiny-16m"));
       const auto gpu = make_engine(tiny_model("tiny-16m"), {.compute = compute, .device = kGpu});
       const Ids ids = real_text(250);
-      const TokenTree tree = small_tree(*cpu);
+      const LevelTree tree = by_levels(small_tree(*cpu));
       std::vector<Row> rows[2], p[2];
       for (Engine* engine : {cpu.get(), gpu.get()}) {
         const int i = engine == gpu.get() ? 1 : 0;
         const int a = engine->cache().create(), b = engine->cache().create();
         prefill(*engine, a, ids);
         prefill(*engine, b, std::span(ids).first(64));
-        verify(*engine, a, tree, b, tree, rows[i]);
+        std::vector<Row> whole;
+        verify(*engine, a, tree, b, tree, whole);
+        verify_levels(*engine, a, tree, b, tree, rows[i]);
+        if (compute == DType::f32) CHECK(max_difference(rows[i], whole) <= kF32Tolerance);
         for (Row& row : rows[i])
           p[i].push_back(
               log_softmax({row.data(), DType::f32, {1, static_cast<int64_t>(row.size())}})[0]);

@@ -34,7 +34,7 @@ std::string AttentionSpec::text() const {
   std::string s =
       fmt::format("d {} G {} Hkv {} window {} sinks {} keys [{}, {}) {} seed {} seqs", d, group,
                   kv_heads, window, sinks, key_lo, key_hi, tree ? "tree" : "chain", seed);
-  for (const SeqShape& q : seqs) s += fmt::format(" {}+{}", q.base, q.rows);
+  for (const SeqShape& q : seqs) s += fmt::format(" {}+{}+{}", q.base, q.tentative, q.rows);
   return s;
 }
 
@@ -42,9 +42,10 @@ AttentionCase::AttentionCase(const AttentionSpec& spec) : spec_(spec) {
   row_begin_ = {0};
   for (const SeqShape& s : spec.seqs) {
     base_.push_back(s.base);
+    tentative_.push_back(s.tentative);
     row_begin_.push_back(row_begin_.back() + s.rows);
-    max_pages_ = std::max(max_pages_, (s.base + s.rows + kPageTokens - 1) / kPageTokens);
-    mask_words_ = std::max(mask_words_, (s.rows + 63) / 64);
+    max_pages_ = std::max(max_pages_, (s.keys() + kPageTokens - 1) / kPageTokens);
+    mask_words_ = std::max(mask_words_, (s.tentative + s.rows + 63) / 64);
   }
   if (spec.tree) grow_trees();
   place_pages();
@@ -53,29 +54,30 @@ AttentionCase::AttentionCase(const AttentionSpec& spec) : spec_(spec) {
 
 void AttentionCase::grow_trees() {
   PhiloxStream rng(spec_.seed, 3);
-  pos_.resize(static_cast<size_t>(n_rows()));
-  mask_.assign(static_cast<size_t>(n_rows() * mask_words_), 0);
-  for (size_t s = 0; s < spec_.seqs.size(); ++s)
-    for (int i = 0; i < spec_.seqs[s].rows; ++i) {
-      const auto row = static_cast<size_t>(row_begin_[s] + i),
-                 words = static_cast<size_t>(mask_words_);
-      pos_[row] = base_[s];
-      if (i > 0) {  // hangs under a random earlier row and sees what that one sees
-        const size_t parent =
-            static_cast<size_t>(row_begin_[s]) + rng.below(static_cast<uint32_t>(i));
-        pos_[row] = pos_[parent] + 1;
-        std::copy_n(&mask_[parent * words], words, &mask_[row * words]);
+  const auto words = static_cast<size_t>(mask_words_);
+  for (const SeqShape& shape : spec_.seqs) {
+    const auto n = static_cast<size_t>(shape.tentative + shape.rows);
+    std::vector<int32_t> pos(n, shape.base);
+    std::vector<uint64_t> mask(n * words);
+    for (size_t node = 0; node < n; ++node) {
+      if (node > 0) {  // hangs under a random earlier node and sees what that one sees
+        const size_t parent = rng.below(static_cast<uint32_t>(node));
+        pos[node] = pos[parent] + 1;
+        std::copy_n(&mask[parent * words], words, &mask[node * words]);
       }
-      mask_[row * words + static_cast<size_t>(i / 64)] |= uint64_t{1} << (i % 64);
+      mask[node * words + node / 64] |= uint64_t{1} << (node % 64);
     }
+    pos_.insert(pos_.end(), pos.begin() + shape.tentative, pos.end());
+    mask_.insert(mask_.end(), mask.begin() + shape.tentative * mask_words_, mask.end());
+  }
 }
 
 bool AttentionCase::seen_by_any(int seq, int key_slot) const {
   const auto s = static_cast<size_t>(seq);
   if (spec_.tree && key_slot >= base_[s]) return true;
   if (key_slot < spec_.key_lo || key_slot >= spec_.key_hi) return false;
-  const int oldest =
-      std::max(base_[s], key_slot);  // the first row's position, or the key's own row
+  // The first row's position, or the key's own row; in a tree at least the text's end.
+  const int oldest = std::max(base_[s] + (spec_.tree ? 0 : tentative_[s]), key_slot);
   return spec_.window == 0 || key_slot < spec_.sinks || oldest - key_slot < spec_.window;
 }
 
@@ -89,10 +91,10 @@ void AttentionCase::place_pages() {
   table_.assign(n_pages_, -1);
   for (int s = 0; s < static_cast<int>(spec_.seqs.size()); ++s) {
     const SeqShape& shape = spec_.seqs[static_cast<size_t>(s)];
-    for (int page = 0; page * kPageTokens < shape.base + shape.rows; ++page) {
+    for (int page = 0; page * kPageTokens < shape.keys(); ++page) {
       bool kept = false;
       for (int t = page * kPageTokens; t < (page + 1) * kPageTokens; ++t)
-        kept |= t < shape.base + shape.rows && seen_by_any(s, t);
+        kept |= t < shape.keys() && seen_by_any(s, t);
       const auto at = static_cast<size_t>(s * max_pages_ + page);
       if (kept) table_[at] = order[at];
     }
@@ -115,7 +117,7 @@ void AttentionCase::fill_pools() {
   // One stream a (sequence, slot): the same token has the same keys whatever the split into steps.
   for (int s = 0; s < static_cast<int>(spec_.seqs.size()); ++s) {
     const SeqShape& shape = spec_.seqs[static_cast<size_t>(s)];
-    for (int t = 0; t < shape.base + shape.rows; ++t) {
+    for (int t = 0; t < shape.keys(); ++t) {
       const int32_t page = table_[static_cast<size_t>(s * max_pages_ + t / kPageTokens)];
       if (page < 0) continue;
       const bool seen = seen_by_any(s, t);
@@ -132,7 +134,8 @@ void AttentionCase::fill_pools() {
         }
     }
     for (int i = 0; i < shape.rows; ++i) {
-      PhiloxStream rng(spec_.seed, static_cast<uint32_t>(50000000 + s * 100000 + shape.base + i));
+      PhiloxStream rng(
+          spec_.seed, static_cast<uint32_t>(50000000 + s * 100000 + shape.keys() - shape.rows + i));
       const size_t row = static_cast<size_t>(row_begin_[static_cast<size_t>(s)] + i) * row_values();
       for (size_t c = 0; c < row_values(); ++c) put(q_, spec_.dtype, row + c, uniform(rng, 2.0f));
     }
@@ -149,6 +152,8 @@ AttentionParams AttentionCase::params() {
   p.page_table = table_.data();
   p.row_begin = row_begin_.data();
   p.base = base_.data();
+  if (std::any_of(tentative_.begin(), tentative_.end(), [](int32_t n) { return n > 0; }))
+    p.tentative = tentative_.data();
   p.pos = spec_.tree ? pos_.data() : nullptr;
   p.tree_mask = spec_.tree ? mask_.data() : nullptr;
   p.dtype = spec_.dtype;
@@ -202,6 +207,12 @@ std::set<int> rows_to_check(const AttentionSpec& s) {
   return rows;
 }
 
+void add_tentative(AttentionSpec& s, const std::vector<int>& counts) {
+  size_t n = 0;
+  for (SeqShape& q : s.seqs)
+    if (q.rows > 0) q.tentative = counts[n++ % counts.size()];
+}
+
 void apply_mask(AttentionSpec& s, int kind) {
   switch (kind) {
     case 1:
@@ -230,7 +241,8 @@ void apply_mask(AttentionSpec& s, int kind) {
 void run_attention(const AttentionKernel& kernel, const AttentionParams& p, int threads) {
   int tokens = 0;
   for (int s = 0; s < p.n_seqs; ++s)
-    tokens = std::max(tokens, p.base[s] + p.row_begin[s + 1] - p.row_begin[s]);
+    tokens = std::max(tokens, p.base[s] + (p.tentative == nullptr ? 0 : p.tentative[s]) +
+                                  p.row_begin[s + 1] - p.row_begin[s]);
   const AttentionBounds bounds{
       p.n_seqs, p.row_begin[p.n_seqs], tokens, p.n_heads, p.n_kv_heads, p.head_dim, threads};
   const size_t bytes = (attention_workspace_bytes(bounds) + 63) / 64 * 64;

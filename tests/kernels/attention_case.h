@@ -11,6 +11,9 @@ namespace tandem::test {
 
 struct SeqShape {
   int base, rows;
+  int tentative = 0;  // of the rows between
+
+  int keys() const { return base + tentative + rows; }
 };
 
 /// One attention problem, described by numbers only.
@@ -57,7 +60,7 @@ class AttentionCase {
   size_t n_pages_ = 0;
   std::vector<unsigned char> q_, k_, v_, out_;
   std::vector<float> lse_;
-  std::vector<int32_t> table_, row_begin_, base_, pos_;
+  std::vector<int32_t> table_, row_begin_, base_, tentative_, pos_;
   std::vector<uint64_t> mask_;
 };
 
@@ -71,6 +74,8 @@ struct Tolerance {
 Tolerance tolerance(const AttentionSpec& s, int n_keys);
 /// Rows whose reference is computed: the ends of the batch and of every sequence, and some between.
 std::set<int> rows_to_check(const AttentionSpec& s);
+/// Gives sequences that have rows so many tentative ones before them, in turn.
+void add_tentative(AttentionSpec& s, const std::vector<int>& counts);
 /// Masks by number, 0 to 6: none, window and sinks, tree, window, a range of keys, a tree with
 /// both, and a window of the row itself.
 inline constexpr int kMasks = 7;

@@ -20,7 +20,7 @@ void check_against_reference(const AttentionSpec& spec, const AttentionVariant& 
   AttentionCase got(spec), want(spec);
   got.run(*variant.kernel, threads);
   int n_keys = 0;
-  for (const SeqShape& q : spec.seqs) n_keys = std::max(n_keys, q.base + q.rows);
+  for (const SeqShape& q : spec.seqs) n_keys = std::max(n_keys, q.keys());
   const Tolerance tol = tolerance(spec, n_keys);
   const size_t heads = static_cast<size_t>(spec.group * spec.kv_heads),
                d = static_cast<size_t>(spec.d);
@@ -95,6 +95,18 @@ TEST_SUITE("kernels/attention") {
         for (int mask = 0; mask < 7; ++mask) {
           AttentionSpec s{.d = 64, .group = 3, .kv_heads = 2, .dtype = dtype, .seed = 5};
           s.seqs = {{0, 70}, {1023, 1}, {0, 0}, {0, 1}, {64, 3}, {2100, 5}, {300, 0}, {63, 66}};
+          apply_mask(s, mask);
+          check_against_reference(s, variant, 2);
+        }
+  }
+
+  TEST_CASE("rows behind tentative ones, in trees and chains, beside sequences without any") {
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (const AttentionVariant& variant : attention_variants(dtype))
+        for (int mask = 0; mask < kMasks; ++mask) {
+          AttentionSpec s{.d = 64, .group = 3, .kv_heads = 2, .dtype = dtype, .seed = 7};
+          s.seqs = {{0, 20}, {1000, 1}, {0, 0}, {0, 1}, {64, 3}, {2040, 5}, {40, 66}, {63, 9}};
+          add_tentative(s, {1, 40, 0, 70, 7, 200, 130});
           apply_mask(s, mask);
           check_against_reference(s, variant, 2);
         }

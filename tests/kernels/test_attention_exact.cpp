@@ -9,9 +9,9 @@
 using namespace tandem;
 using namespace tandem::test;
 
-// What the model relies on: chunked prefill, ragged batches, any number of threads and rollback
-// give the plain run's bits. It holds for bf16 as well, because lanes never mix and splits lie at
-// absolute slots.
+// What the model relies on: chunked prefill, trees by levels, ragged batches, any number of threads
+// and rollback give the plain run's bits. It holds for bf16 as well, because lanes never mix and
+// splits lie at absolute slots.
 
 namespace {
 
@@ -29,19 +29,26 @@ Result run_whole(AttentionCase& c, const AttentionKernel& kernel, int threads) {
   return {c.out_bytes(), c.lse()};
 }
 
-/// The rows of a one-sequence case in chunks: rows before a chunk count as committed.
+/// The rows of a one-sequence case in chunks: rows before a chunk count as committed, or tentative.
 Result run_chunked(AttentionCase& c, const AttentionKernel& kernel, const std::vector<int>& chunks,
-                   int threads) {
+                   int threads, bool tentative = false) {
   const AttentionParams whole = c.params();
   const size_t row_bytes = c.row_values() * dtype_bytes(whole.dtype),
                out_bytes = c.row_values() * dtype_bytes(whole.out_dtype);
   for (int done = 0, i = 0; done < c.n_rows(); ++i) {
     const int n = std::min(chunks[static_cast<size_t>(i) % chunks.size()], c.n_rows() - done);
-    const int32_t row_begin[2] = {0, n}, base[1] = {whole.base[0] + done};
+    const int32_t row_begin[2] = {0, n}, before[1] = {done}, base[1] = {whole.base[0] + done};
     AttentionParams p = whole;
     p.row_begin = row_begin;
-    p.base = base;
     const auto at = static_cast<size_t>(done);
+    if (tentative)
+      p.tentative = before;
+    else
+      p.base = base;
+    if (p.tree_mask != nullptr) {
+      p.tree_mask += at * static_cast<size_t>(p.mask_words);
+      p.pos += at;
+    }
     p.q = static_cast<const char*>(whole.q) + at * row_bytes;
     p.out = static_cast<char*>(whole.out) + at * out_bytes;
     p.lse = whole.lse + at * static_cast<size_t>(whole.n_heads);
@@ -80,6 +87,18 @@ TEST_SUITE("kernels/attention bits") {
       const Result whole = run_whole(a, kernel, 1);
       for (const auto& chunks : std::vector<std::vector<int>>{{1}, {7}, {64}, {1, 33, 17, 2}})
         CHECK(run_chunked(b, kernel, chunks, 2) == whole);
+    });
+  }
+
+  TEST_CASE("rows behind tentative ones have the bits of one call, in chains and trees") {
+    for_all([](AttentionSpec s, const AttentionKernel& kernel) {
+      for (const bool tree : {false, true}) {
+        s.tree = tree;
+        AttentionCase a(s), b(s);
+        const Result whole = run_whole(a, kernel, 1);
+        for (const auto& chunks : std::vector<std::vector<int>>{{1}, {7}, {64}, {1, 33, 17, 2}})
+          CHECK(run_chunked(b, kernel, chunks, 2, true) == whole);
+      }
     });
   }
 

@@ -93,6 +93,61 @@ TEST_SUITE("kv/tree") {
     }
   }
 
+  TEST_CASE("f32: levels one by one give the bits of the whole tree in one step, kept rows too") {
+    for (const Case& c : kCases) {
+      CAPTURE(c.model);
+      CAPTURE(c.length);
+      const auto engine = make_engine(small_model(c.model), {.caches = {c.cache}});
+      kv::Cache& cache = engine->cache();
+      const Ids ids = random_ids(*engine, c.length, 29), after = random_ids(*engine, 4, 30);
+      const LevelTree left = by_levels(small_tree(*engine)),
+                      right = by_levels(random_tree(*engine, 90));
+      std::vector<Row> want, got, next;
+      for (const bool levels : {false, true}) {
+        const int a = cache.create(), b = cache.create();
+        prefill(*engine, a, ids);
+        prefill(*engine, b, std::span(ids).first(30));
+        std::vector<Row>& logits = levels ? got : want;
+        const kv::Step step = levels ? verify_levels(*engine, a, left, b, right, logits)
+                                     : verify(*engine, a, left, b, right, logits);
+        CHECK(step.level == (levels ? static_cast<int>(left.level_ends.size()) - 1 : 0));
+        const std::vector<int> paths[] = {left.path(9), right.path(89)};
+        const int kept[] = {static_cast<int>(paths[0].size()), static_cast<int>(paths[1].size())};
+        cache.commit(step, kept, paths);
+        CHECK(cache.length(a) == c.length + kept[0]);
+        for (const int slot : {a, b}) {
+          for (Row& row : extend_each(*engine, slot, after)) next.push_back(std::move(row));
+          cache.release(slot);
+        }
+      }
+      REQUIRE(want.size() == 100);
+      CHECK(same(got, want));
+      const auto half = next.begin() + static_cast<ptrdiff_t>(next.size() / 2);
+      CHECK(same(std::vector<Row>(next.begin(), half), std::vector<Row>(half, next.end())));
+    }
+  }
+
+  TEST_CASE("a tree's rows read the text once, and its levels what they continue") {
+    const auto engine = make_engine(small_model("llama-3.1"), {.caches = {{}}});
+    kv::Cache& cache = engine->cache();
+    const int a = cache.create(), b = cache.create();
+    prefill(*engine, a, random_ids(*engine, 100, 31));
+    prefill(*engine, b, random_ids(*engine, 30, 32));
+    const LevelTree left = by_levels(small_tree(*engine)),
+                    right = by_levels(random_tree(*engine, 90));
+    const double key = cache.geometry().token_bytes() * cache.geometry().n_layers;
+    std::vector<Row> logits;
+    double before = cache.usage(0).bytes();
+    verify(*engine, a, left, b, right, logits);
+    CHECK(cache.usage(0).bytes() - before == key * (100 + 10 + 30 + 90));
+    before = cache.usage(0).bytes();
+    verify_levels(*engine, a, left, b, right, logits);
+    double keys = 0;
+    for (size_t l = 0; l + 1 < left.level_ends.size(); ++l)
+      keys += 100 + left.level_ends[l] + 30 + right.level_ends[l];
+    CHECK(cache.usage(0).bytes() - before == key * (keys + 100 + 10 + 30 + 90));
+  }
+
   TEST_CASE("f32: a tree without branches is a chain, bit for bit") {
     const auto engine = make_engine(small_model("llama-3.1"));
     const Ids ids = random_ids(*engine, 120, 27);

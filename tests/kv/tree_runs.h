@@ -52,4 +52,60 @@ inline kv::Step verify(decode::Engine& engine, int slot_a, const TokenTree& a, i
   return step;
 }
 
+/// The nodes level by level, parents of a level in their order: as it goes through begin_levels.
+struct LevelTree : TokenTree {
+  std::vector<int> level_ends;
+};
+
+inline LevelTree by_levels(const TokenTree& t) {
+  const auto n = t.parent.size();
+  std::vector<int> depth(n), order, place(n);
+  for (size_t i = 0; i < n; ++i)
+    depth[i] = t.parent[i] < 0 ? 0 : depth[static_cast<size_t>(t.parent[i])] + 1;
+  LevelTree sorted;
+  for (int level = 0; order.size() < n; ++level) {
+    for (size_t i = 0; i < n; ++i)
+      if (depth[i] == level) order.push_back(static_cast<int>(i));
+    sorted.level_ends.push_back(static_cast<int>(order.size()));
+  }
+  for (size_t i = 0; i < n; ++i) place[static_cast<size_t>(order[i])] = static_cast<int>(i);
+  for (const int i : order) {
+    const int parent = t.parent[static_cast<size_t>(i)];
+    sorted.parent.push_back(parent < 0 ? -1 : place[static_cast<size_t>(parent)]);
+    sorted.tokens.push_back(t.tokens[static_cast<size_t>(i)]);
+  }
+  return sorted;
+}
+
+/// As verify, a forward a level. The trees have as many levels as the lower one, whose last takes
+/// all that is left.
+inline kv::Step verify_levels(decode::Engine& engine, int slot_a, LevelTree a, int slot_b,
+                              LevelTree b, std::vector<Row>& logits) {
+  const size_t n_levels = std::min(a.level_ends.size(), b.level_ends.size());
+  for (LevelTree* t : {&a, &b}) {
+    t->level_ends.resize(n_levels);
+    t->level_ends.back() = static_cast<int>(t->tokens.size());
+  }
+  const kv::SeqRows rows[] = {{slot_a, a.level_ends.back(), true},
+                              {slot_b, b.level_ends.back(), true}};
+  const kv::Tree trees[] = {{a.parent}, {b.parent}};
+  const std::vector<int> level_ends[] = {a.level_ends, b.level_ends};
+  const std::vector<kv::Step> steps = engine.cache().begin_levels(rows, trees, level_ends);
+  std::vector<Row> of_a, of_b;
+  for (const kv::Step& step : steps) {
+    Ids tokens;
+    for (const auto& [tree, s] : {std::pair{&a, 0}, {&b, 1}}) {
+      const auto first = tree->tokens.begin() + step.tentative_of(s);
+      tokens.insert(tokens.end(), first, first + step.rows_of(s));
+    }
+    engine.model().forward(tokens, step, engine.cache());
+    for (int32_t r = 0; r < step.n_rows; ++r)
+      (r < step.row_begin[1] ? of_a : of_b)
+          .push_back(row_of(engine.on_host(engine.model().logits(std::span(&r, 1))), 0));
+  }
+  logits = std::move(of_a);
+  logits.insert(logits.end(), of_b.begin(), of_b.end());
+  return steps.back();
+}
+
 }  // namespace tandem::test

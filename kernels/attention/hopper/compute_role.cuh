@@ -103,7 +103,7 @@ __device__ void compute_tiles(TileMemory<kDim>& m, const AttentionParams& p, con
       pack_probabilities(probabilities, scores);
       m.v_full[v_ring.stage].wait(v_ring.parity);
       // Only the last tile of a sequence has such slots, and it is the first of its tiles here.
-      if (const int written = s.base + s.n_rows - keys[0] * kKeys; written < kKeys)
+      if (const int written = s.end - keys[0] * kKeys; written < kKeys)
         clear_unwritten<kDim>(m.v[v_ring.stage], written, group);
       for (int i = 1; i < keys.count; ++i) {
         m.k_full[k_ring.stage].wait(k_ring.parity);
