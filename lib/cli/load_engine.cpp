@@ -23,20 +23,11 @@ std::unique_ptr<decode::Engine> load_engine(Context& cx, decode::ModelFiles file
 }
 
 std::unique_ptr<decode::Engine> load_admitted(Context& cx, decode::ModelFiles files,
-                                              decode::EngineSpec spec, const MemoryPlan& plan) {
+                                              decode::EngineSpec spec, const MemoryPlan& plan,
+                                              std::shared_ptr<cuda::Queue> queue) {
   spec.interrupted = [] { return interrupted() != 0; };
   LoadProgress progress(cx, plan, spec.device);
-  return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress));
-}
-
-MemoryPlan pair_plan(const decode::ModelFiles& target, const decode::EngineSpec& target_spec,
-                     const decode::ModelFiles& draft, const decode::EngineSpec& draft_spec) {
-  MemoryPlan both = decode::Engine::plan(target, target_spec);
-  const MemoryPlan other = decode::Engine::plan(draft, draft_spec);
-  for (const PlanItem& item : other.items())
-    if (!item.name.starts_with("process/"))
-      both.add("draft " + item.name, item.bytes, item.device, item.lifetime);
-  return both;
+  return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress), std::move(queue));
 }
 
 }  // namespace tandem::cli

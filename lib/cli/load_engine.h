@@ -20,13 +20,11 @@ std::unique_ptr<decode::Engine> load_engine(Context& cx, decode::ModelFiles file
 void admit_plan(Context& cx, const MemoryPlan& plan, const MemoryLimits& limits);
 
 /// As load_engine, for a run whose plan has been admitted: one of several engines.
+/// queue    of another engine, to work in one order with it on a GPU
 /// errors   kind memory, input, interrupted
 std::unique_ptr<decode::Engine> load_admitted(Context& cx, decode::ModelFiles files,
-                                              decode::EngineSpec spec, const MemoryPlan& plan);
-
-/// Everything that a target and its draft hold together; the draft's items are named "draft ...".
-MemoryPlan pair_plan(const decode::ModelFiles& target, const decode::EngineSpec& target_spec,
-                     const decode::ModelFiles& draft, const decode::EngineSpec& draft_spec);
+                                              decode::EngineSpec spec, const MemoryPlan& plan,
+                                              std::shared_ptr<cuda::Queue> queue = nullptr);
 
 /// The progress line of loading; called with the share of the weights that is loaded.
 class LoadProgress {

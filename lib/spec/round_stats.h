@@ -27,8 +27,8 @@ struct RoundStats {
   double draft_s = 0, target_s = 0, verify_s = 0;
   double host_s = 0;  // on a GPU, what the CPU does for rounds, mostly while no round is in flight
 
-  RoundStats(std::string drafter, int max_nodes, int max_depth)
-      : drafter(std::move(drafter)), nodes(max_nodes), accepted_hist(static_cast<size_t>(max_depth) + 1) {}
+  RoundStats(std::string name, int max_nodes, int max_depth)
+      : drafter(std::move(name)), nodes(max_nodes), accepted_hist(static_cast<size_t>(max_depth) + 1) {}
   void add(const RoundEvent& round);
   double tokens_per_round() const {
     return rounds > 0 ? static_cast<double>(emitted) / static_cast<double>(rounds) : 0;

@@ -17,6 +17,8 @@ class Rounds : public decode::Decoder {
   virtual void share(std::span<const int32_t> prefix) = 0;
   /// As share, of tokens that this slot of the draft's cache holds already; it stays the caller's.
   virtual void continue_from(int draft_slot) = 0;
+  /// residual: the law of a text is the target's; match: the very text is plain sampling's.
+  virtual AcceptBy accept_by() const = 0;
   virtual const RoundStats& stats() const = 0;
 };
 

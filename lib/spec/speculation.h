@@ -30,6 +30,7 @@ class Speculation final : public Rounds {
   double bytes_read() const override { return bytes_read_ + drafter_->bytes_read(); }
   void share(std::span<const int32_t> prefix) override { drafter_->share(prefix); }
   void continue_from(int draft_slot) override { drafter_->continue_from(draft_slot); }
+  AcceptBy accept_by() const override { return drafter_->accept_by(); }
   const RoundStats& stats() const override { return stats_; }
 
  private:
