@@ -34,6 +34,7 @@ struct Setup {
   int logit_rows = 128;
   int64_t total_tokens = 0;  // 0 = all sequences at full length
   Device device = {};
+  int n_streamed = 0;  // layers in host memory
   std::shared_ptr<cuda::Queue> queue = nullptr;  // of another engine on the GPU
 };
 
@@ -45,6 +46,7 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
           .total_tokens = s.total_tokens > 0 ? s.total_tokens : int64_t{s.max_tokens} * s.max_seqs,
           .max_logit_rows = s.logit_rows,
           .device = s.device,
+          .n_streamed = s.n_streamed,
           .caches = s.caches};
 }
 

@@ -61,6 +61,7 @@ AcceptanceMeasurement::AcceptanceMeasurement(Context& cx, const Point<Acceptance
   prompts_.shared = 0;  // texts come one after the other
   const spec::RoundNeeds needs{.rows = 1, .logit_rows = spec::AcceptanceMeter::kRowsAtOnce};
   pair_.size(room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, 1, 2), needs, needs);
+  pair_.stream_layers([&] { return plan(); });
 }
 
 MemoryPlan AcceptanceMeasurement::plan() const {

@@ -66,6 +66,14 @@ void ModelPair::size(const TextRoom& texts, const spec::RoundNeeds& target,
   if (draft_) draft_spec_ = engine(draft);
 }
 
+void ModelPair::stream_layers(const std::function<MemoryPlan()>& plan) {
+  target_spec_.n_streamed = layers_to_stream(model_.offload, target_.config,
+                                             memory_limits(run_, device_), [&](int n) {
+                                               target_spec_.n_streamed = n;
+                                               return plan();
+                                             });
+}
+
 MemoryPlan ModelPair::plan() const {
   MemoryPlan both = decode::Engine::plan(target_, target_spec_);
   if (!draft_) return both;

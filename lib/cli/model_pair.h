@@ -84,6 +84,10 @@ class ModelPair {
   /// What each engine needs beyond the texts themselves.
   void size(const TextRoom& texts, const spec::RoundNeeds& target,
             const spec::RoundNeeds& draft = {});
+  /// Keeps layers of the target in host memory, as model.offload says.
+  /// plan     of the whole run, as this pair stands
+  /// errors   as layers_to_stream
+  void stream_layers(const std::function<MemoryPlan()>& plan);
   const decode::EngineSpec& target_spec() const { return target_spec_; }
   const decode::EngineSpec& draft_spec() const { return draft_spec_; }
 

@@ -51,6 +51,7 @@ spec::TokenTree largest_tree(const SequoiaRecipe& recipe, int batch) {
 void size_for(ModelPair& pair, const TextRoom& texts, const spec::TokenTree& tree) {
   pair.size(texts, spec::target_needs(tree, texts.sequences()),
             spec::draft_needs(tree, texts.sequences(), pair.device()));
+  pair.stream_layers([&] { return speculation_plan(pair, tree); });
 }
 
 MemoryPlan speculation_plan(const ModelPair& pair, const spec::TokenTree& tree) {

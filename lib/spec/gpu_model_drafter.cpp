@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda_table.h"
+#include "ops/verification.h"
 
 namespace tandem::spec {
 namespace {
@@ -134,13 +135,12 @@ void GpuModelDrafter::draft(int n_seqs, DeviceTrees& trees) {
     draft_.model().forward_ids(l == 0 ? unread_ : ids_, (*steps_)[l], draft_.cache());
     const int n_rows = n_seqs * level.parents;
     const Tensor logits = draft_.model().logits_at(level.first_logits, level.row, n_rows);
-    cuda_table().draw_children({.tokens = at.tokens, .logits = logits.as<float>(), .parents = level.parent,
+    ops::draw_children({.tokens = at.tokens, .logits = logits.as<float>(), .parents = level.parent,
                                 .sequence = at.sequence, .position = at.position,
                                 .seed = static_cast<uint64_t>(sampler_.seed), .n_rows = n_rows,
                                 .vocab = static_cast<int>(logits.row_size()),
                                 .temperature = sampler_.rule.temperature},
-                               exec_.stream());
-    cuda::launched("draw_children", exec_.stream());
+                       exec_.stream());
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "kernels/cuda_table.h"
 #include "spec/simulated_acceptance.h"
 
 namespace tandem::spec {
@@ -102,10 +101,15 @@ void GpuSpeculation::step(std::span<const DrawSeq> seqs) {
   marks_[0]->record(*exec_.queue);
   run(graphs.draft, [&] { drafter_->draft(n, trees_); });
   marks_[1]->record(*exec_.queue);
-  run(graphs.target, [&] {
+  const auto score = [&] {
     target_.model().forward_ids(trees_.on_gpu().tokens, step_, cache);
     (void)target_.model().all_logits();
-  });
+  };
+  // A graph ends with all its work, copies of weights for the next round too: those go on meanwhile.
+  if (target_.spec().n_streamed > 0)
+    score();
+  else
+    run(graphs.target, score);
   marks_[2]->record(*exec_.queue);
   run(graphs.verify, [&] { verify(n, step_, target_.model().logit_rows()); });
   trees_.fetch();
@@ -122,7 +126,7 @@ void GpuSpeculation::verify(int n_seqs, const kv::Step& step, const Tensor& logi
   const ops::VerifyRule rule = rule_of(sampler_.rule, drafter_->accept_by());
   const Tensor draft_logits = drafter_->draft_logits();
   const bool by_residual = rule.accept_by == AcceptBy::residual;
-  cuda_table().verify_trees(
+  ops::verify_trees(
       {.trees = {.path = at.path, .n_accepted = at.n_accepted, .bonus = at.bonus, .logprobs = at.logprobs,
                  .n_rounded = at.n_rounded, .node_begin = shape.node_begin, .tokens = at.tokens,
                  .first_child = shape.first_child, .n_children = shape.n_children,
@@ -135,7 +139,6 @@ void GpuSpeculation::verify(int n_seqs, const kv::Step& step, const Tensor& logi
                  .draft = rule.draft.kept(), .accept_by = rule.accept_by, .workspace = nullptr},
        .sequence = at.sequence, .position = at.position, .seed = static_cast<uint64_t>(sampler_.seed)},
       exec_.stream());
-  cuda::launched("verify_trees", exec_.stream());
   cuda::Queue& queue = *exec_.queue;
   if (options_.simulate) {
     const auto bytes = static_cast<size_t>(n_seqs) * sizeof(int32_t);
