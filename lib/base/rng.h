@@ -42,6 +42,13 @@ constexpr double uniform53(uint32_t hi, uint32_t lo) {
   return static_cast<double>(((uint64_t{hi} << 32) | lo) >> 11) * 0x1.0p-53;
 }
 
+/// The number in [0, 1) of a name.
+constexpr double draw_uniform(uint64_t seed, uint32_t sequence, uint32_t position,
+                              DrawPurpose purpose, uint32_t node = 0) {
+  const auto words = draw4(seed, sequence, position, purpose, node);
+  return uniform53(words[0], words[1]);
+}
+
 /// Sequential stream over one counter space, for data generators and tests.
 class PhiloxStream {
  public:

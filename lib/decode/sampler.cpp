@@ -7,9 +7,8 @@
 namespace tandem::decode {
 
 double draw_uniform(int64_t seed, const DrawSeq& s) {
-  const auto words = draw4(static_cast<uint64_t>(seed), static_cast<uint32_t>(s.seq),
-                           static_cast<uint32_t>(s.position), DrawPurpose::sample);
-  return uniform53(words[0], words[1]);
+  return tandem::draw_uniform(static_cast<uint64_t>(seed), static_cast<uint32_t>(s.seq),
+                              static_cast<uint32_t>(s.position), DrawPurpose::sample);
 }
 
 void Sampler::plan(const SamplerBounds& bounds, Device device, MemoryPlan& plan) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/rng.h"
 #include "kernels/cpu_table.h"
+#include "kernels/tree/round_numbers.h"
 #include "ops/row_workspace.h"
 
 namespace tandem::ops {
@@ -12,10 +12,9 @@ namespace {
 
 int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
 
-double uniform_of(const RoundName& r, int position, DrawPurpose purpose, int node) {
-  const auto words = draw4(static_cast<uint64_t>(r.seed), static_cast<uint32_t>(r.sequence),
-                           static_cast<uint32_t>(position), purpose, static_cast<uint32_t>(node));
-  return uniform53(words[0], words[1]);
+RoundNames names_of(const RoundName& r) {
+  return {static_cast<uint64_t>(r.seed), static_cast<uint32_t>(r.sequence),
+          static_cast<uint32_t>(r.position)};
 }
 
 void append(std::vector<int32_t>& to, std::span<const int32_t> from) {
@@ -43,15 +42,12 @@ struct TreeArrays {
     append(seen, t.seen);
     node_begin.push_back(static_cast<int32_t>(tokens.size()));
     seen_begin.push_back(static_cast<int32_t>(seen.size()));
-    const int at = t.round.position;
+    const RoundNames names = names_of(t.round);
     for (int node = 0; node < static_cast<int>(t.tokens.size()); ++node) {
-      // What remains of a law that rejections have shaped is drawn with a number of its own. Else
-      // the number is plain sampling's at the token's position, so that both give the same text.
       const auto i = static_cast<size_t>(node);
       const bool is_rest = by_residual && t.n_children[i] > 0;
-      uniform.push_back(is_rest ? uniform_of(t.round, at, DrawPurpose::residual, node)
-                                : uniform_of(t.round, at + t.depth[i], DrawPurpose::sample, 0));
-      if (by_residual) coin.push_back(uniform_of(t.round, at, DrawPurpose::accept, node));
+      uniform.push_back(uniform_after(names, node, t.depth[i], is_rest));
+      if (by_residual) coin.push_back(coin_of(names, node));
     }
   }
 };
