@@ -89,8 +89,7 @@ inline Candidates keep(const KeepRule& rule, const float* x, int vocab, const Wo
 
 /// First index whose cumulative weight exceeds uniform * total, in exact arithmetic.
 inline int draw(const uint64_t* weight, int n, uint64_t total, double uniform) {
-  const auto u53 = static_cast<uint64_t>(uniform * 0x1p53);
-  const auto wanted = static_cast<uint64_t>((static_cast<unsigned __int128>(u53) * total) >> 53);
+  const uint64_t wanted = weight_before(uniform, total);
   uint64_t below = 0;
   int i = 0;
   for (; i + kScanBlock <= n; i += kScanBlock) {

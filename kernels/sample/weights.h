@@ -32,6 +32,13 @@ constexpr uint64_t weight_of(float x) {
   return static_cast<uint64_t>(static_cast<int64_t>(scaled_exp(x)));
 }
 
+/// A uniform draw from a law of whole weights takes the first token at which their sum exceeds this:
+/// uniform * total in exact arithmetic.
+constexpr uint64_t weight_before(double uniform, uint64_t total) {
+  const auto u53 = static_cast<uint64_t>(uniform * 0x1p53);
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(u53) * total) >> 53);
+}
+
 /// Weights of exp((x - max) / temperature); returns their sum.
 inline uint64_t fill_weights(uint64_t* weight, const float* x, int n, float max,
                              float temperature) {

@@ -3,11 +3,19 @@
 #include "kernels/sample/heap_sort.h"
 #include "kernels/sample/select.h"
 #include "kernels/sample/weights.h"
+#include "kernels/simd/philox_lanes.h"
 #include "kernels/tree/children_workspace.h"
 #include "kernels/tree/race.h"
 
 namespace tandem {
 namespace {
+
+constexpr int kRaceBlock = 4 * kPhiloxLanes;  // tokens whose numbers are made together
+
+inline void race_words(PhiloxWords& out, const RaceNames& names, uint32_t first_block) {
+  philox_lanes(out, names.seed, first_block, names.sequence, names.position,
+               kPurposeChildren << 24 | names.node);
+}
 
 inline bool is_after(Contender a, Contender b) {
   return a.key != b.key ? a.key > b.key : a.id > b.id;

@@ -10,6 +10,12 @@
 namespace tandem {
 namespace {
 
+/// The total times 2^shift has 62 bits; it has 63 already in the one case of 2^22 equal weights.
+constexpr int shift_of(uint64_t total) {
+  const int zeros = __builtin_clzll(total);
+  return zeros > 2 ? zeros - 2 : 0;
+}
+
 /// The law of the next token given the rejections so far: the target's at first, then what was
 /// left.
 struct Residual {
@@ -19,11 +25,7 @@ struct Residual {
   int n;
   uint64_t total;  // of the weights, > 0
 
-  /// The total times 2^shift has 62 bits; it has 63 already in the one case of 2^22 equal weights.
-  int shift() const {
-    const int zeros = __builtin_clzll(total);
-    return zeros > 2 ? zeros - 2 : 0;
-  }
+  int shift() const { return shift_of(total); }
   uint64_t scaled_total() const { return total << shift(); }
 };
 
@@ -36,18 +38,24 @@ struct Proposal {
 
 /// A proposal's probabilities in units of which `total` make 1.
 struct Shares {
-  const Proposal& proposal;
   double factor;
   uint64_t each;  // of tokens not tried, where the law is uniform
 
-  Shares(const Proposal& p, uint64_t total)
-      : proposal(p),
-        factor(p.left > 0 ? static_cast<double>(total) / static_cast<double>(p.left) : 0.0),
-        each(p.left > 0 ? 0 : total / static_cast<uint64_t>(p.n_untried)) {}
-  uint64_t of(int token) const {
-    return each + static_cast<uint64_t>(static_cast<int64_t>(proposal.weight[token] * factor));
+  constexpr Shares(uint64_t left, int n_untried, uint64_t total)
+      : factor(left > 0 ? static_cast<double>(total) / static_cast<double>(left) : 0.0),
+        each(left > 0 ? 0 : total / static_cast<uint64_t>(n_untried)) {}
+  /// Of a token that the proposal gives `weight`.
+  constexpr uint64_t of(double weight) const {
+    return each + static_cast<uint64_t>(static_cast<int64_t>(weight * factor));
   }
 };
+
+inline Shares shares_of(const Proposal& p, uint64_t total) { return {p.left, p.n_untried, total}; }
+
+/// What a weight exceeds a share by.
+constexpr uint64_t excess(uint64_t weight, uint64_t share) {
+  return weight > share ? weight - share : 0;
+}
 
 inline uint64_t weight_at(const Residual& r, int token) {
   if (r.id == nullptr) return r.weight[token];
@@ -61,13 +69,12 @@ inline uint64_t weight_at(const Residual& r, int token) {
 
 /// Fills r.next with what exceeds the shares, scaled; returns its sum. Tokens tried before have
 /// weight 0 here already, so their shares do not matter.
-inline uint64_t subtract(const Residual& r, const Shares& shares) {
+inline uint64_t subtract(const Residual& r, const Proposal& p, const Shares& shares) {
   const int shift = r.shift();
   uint64_t sum = 0;
   const auto pass = [&](auto token) {
     for (int i = 0; i < r.n; ++i) {
-      const uint64_t w = r.weight[i] << shift, share = shares.of(token(i));
-      r.next[i] = w > share ? w - share : 0;
+      r.next[i] = excess(r.weight[i] << shift, shares.of(p.weight[token(i)]));
       sum += r.next[i];
     }
   };
@@ -81,7 +88,7 @@ inline uint64_t subtract(const Residual& r, const Shares& shares) {
 /// Whether the remainder is within rounding of nothing: a rejection then has probability 0, or as
 /// good. Shares are good to 2^-52 and cut to whole units, V of them: 2^-40 of the total for V up to
 /// 2^22.
-inline bool is_nothing(uint64_t remainder, uint64_t scaled_total) {
+constexpr bool is_nothing(uint64_t remainder, uint64_t scaled_total) {
   return remainder <= scaled_total >> 40;
 }
 
@@ -99,7 +106,7 @@ inline void remove(Proposal& p, int token) {
 }
 
 /// coin < weight / share, for a coin of 53 bits.
-inline bool accepts(double coin, uint64_t weight, uint64_t share) {
+constexpr bool accepts(double coin, uint64_t weight, uint64_t share) {
   using Wide = unsigned __int128;
   return static_cast<Wide>(static_cast<uint64_t>(coin * 0x1p53)) * share < static_cast<Wide>(weight)
                                                                                << 53;
@@ -112,10 +119,10 @@ inline int try_children(Residual& r, Proposal& p, const int32_t* children, int n
                         const double* coin, int32_t* n_rounded) {
   for (int i = 0; i < n_children; ++i) {
     const int token = children[i];
-    const Shares shares(p, r.scaled_total());
+    const Shares shares = shares_of(p, r.scaled_total());
     const uint64_t weight = weight_at(r, token) << r.shift();
-    if (accepts(coin[i], weight, shares.of(token))) return i;
-    const uint64_t remainder = subtract(r, shares);
+    if (accepts(coin[i], weight, shares.of(p.weight[token]))) return i;
+    const uint64_t remainder = subtract(r, p, shares);
     const bool rounded = is_nothing(remainder, r.scaled_total());
     if (rounded && weight > 0) {
       ++*n_rounded;
@@ -136,11 +143,11 @@ inline void residual_chances(double* chance, Residual& r, Proposal& p, const int
   for (int i = 0; i < n_children; ++i) {
     chance[i] = 0;
     if (reach == 0) continue;
-    const Shares shares(p, r.scaled_total());
+    const Shares shares = shares_of(p, r.scaled_total());
     const auto total = static_cast<double>(r.scaled_total());
     const double weight = static_cast<double>(weight_at(r, children[i]) << r.shift());
-    const auto share = static_cast<double>(shares.of(children[i]));
-    const uint64_t remainder = subtract(r, shares);
+    const auto share = static_cast<double>(shares.of(p.weight[children[i]]));
+    const uint64_t remainder = subtract(r, p, shares);
     chance[i] = reach * (1.0 - static_cast<double>(remainder) / total);
     reach *= weight < share ? 1.0 - weight / share : 0.0;
     if (is_nothing(remainder, r.scaled_total())) {

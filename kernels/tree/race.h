@@ -1,13 +1,12 @@
 #pragma once
-// The random numbers of draw_children, for its bodies. Compiled without contraction: each operation
+// The random numbers of draw_children, for its bodies and CUDA kernel. Compiled without contraction: each operation
 // rounds once, so every ISA and GPU gives the same bits.
-#include "kernels/simd/philox_lanes.h"
+#include <stdint.h>
 
 namespace tandem {
 namespace {
 
 constexpr uint32_t kPurposeChildren = 6;      // DrawPurpose::children of base/rng.h
-constexpr int kRaceBlock = 4 * kPhiloxLanes;  // tokens whose numbers are made together
 
 /// Names of a node's numbers. Token x has word x % 64 / 16 of the block x / 64 * 16 + x % 16, and
 /// as later bits the same word of the block with kMoreBits set. The purpose is in the high byte of
@@ -18,14 +17,9 @@ struct RaceNames {
 };
 constexpr uint32_t kMoreBits = 1u << 31;
 
-inline void race_words(PhiloxWords& out, const RaceNames& names, uint32_t first_block) {
-  philox_lanes(out, names.seed, first_block, names.sequence, names.position,
-               kPurposeChildren << 24 | names.node);
-}
-
 /// Standard exponential of 32 leading and 20 later random bits: -log(1 - v) with v the number in
 /// (0, 1) that these are the binary digits of. It is never below v; small v keep all their digits.
-inline double exponential_of(uint32_t leading, uint32_t later) {
+constexpr double exponential_of(uint32_t leading, uint32_t later) {
   const double v =
       (static_cast<double>(leading) * 0x1p20 + static_cast<double>(later >> 12) + 0.5) * 0x1p-52;
   const double u = 1.0 - v;
