@@ -13,6 +13,7 @@
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/slot_ids_cuda.h"
+#include "kernels/tree/draw_children_cuda.h"
 
 namespace tandem {
 
@@ -44,6 +45,7 @@ struct CudaTable {
   void (*read_probe)(const void* data, size_t bytes, uint32_t* sink, Stream);
   void (*load_slot_ids)(const SlotIdsParams&, Stream);
   void (*store_slot_ids)(const SlotIdsParams&, Stream);
+  void (*draw_children)(const DrawChildrenCudaParams&, Stream);
 };
 
 /// errors   kind device in a build without CUDA
