@@ -14,6 +14,7 @@
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/slot_ids_cuda.h"
 #include "kernels/tree/draw_children_cuda.h"
+#include "kernels/tree/verify_trees_cuda.h"
 
 namespace tandem {
 
@@ -46,6 +47,7 @@ struct CudaTable {
   void (*load_slot_ids)(const SlotIdsParams&, Stream);
   void (*store_slot_ids)(const SlotIdsParams&, Stream);
   void (*draw_children)(const DrawChildrenCudaParams&, Stream);
+  void (*verify_trees)(const VerifyTreesCudaParams&, Stream);
 };
 
 /// errors   kind device in a build without CUDA
