@@ -36,6 +36,8 @@ const CudaTable& cuda_table() {
       .read_probe = read_probe_cuda,
       .load_slot_ids = load_slot_ids_cuda,
       .store_slot_ids = store_slot_ids_cuda,
+      .draw_children = draw_children_cuda,
+      .verify_trees = verify_trees_cuda,
   };
   return table;
 }

@@ -13,6 +13,8 @@
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/slot_ids_cuda.h"
+#include "kernels/tree/draw_children_cuda.h"
+#include "kernels/tree/verify_trees_cuda.h"
 
 namespace tandem {
 
@@ -44,6 +46,8 @@ struct CudaTable {
   void (*read_probe)(const void* data, size_t bytes, uint32_t* sink, Stream);
   void (*load_slot_ids)(const SlotIdsParams&, Stream);
   void (*store_slot_ids)(const SlotIdsParams&, Stream);
+  void (*draw_children)(const DrawChildrenCudaParams&, Stream);
+  void (*verify_trees)(const VerifyTreesCudaParams&, Stream);
 };
 
 /// errors   kind device in a build without CUDA

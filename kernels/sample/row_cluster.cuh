@@ -48,12 +48,19 @@ __device__ inline uint64_t inclusive_sum(uint64_t x) {
   return x;
 }
 
-/// What the blocks of a cluster tell each other.
+/// Sum over a warp, in all lanes.
+__device__ inline uint64_t sum_of_warp(uint64_t x) {
+  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+
+/// What the blocks of a cluster tell each other: up to kWords numbers at once.
 struct RowShared {
-  uint64_t of_warp[kRowWarps];
+  static constexpr int kWords = 3;
+  uint64_t of_warp[kWords][kRowWarps];
   // Read by all blocks of the cluster. Two take turns: when one is written again, all blocks have
   // met at the other's barrier, and have read it before.
-  uint64_t of_block[2];
+  uint64_t of_block[2][kWords];
 };
 
 class RowCluster {
@@ -76,6 +83,10 @@ class RowCluster {
   __device__ int first() const { return first_; }
   __device__ int size() const { return size_; }
   __device__ float& logit(int i) const { return logit_[i]; }
+  /// Makes logit() that of another row, of the same size.
+  __device__ void use(float* logit) { logit_ = logit; }
+  /// The block that has a token.
+  __device__ int owner(int32_t id) const { return id / (kRowThreads * run_); }
   __device__ void sync() { cluster_.sync(); }
   template <class T>
   __device__ T* of_block(T* shared, int rank) const {
@@ -96,6 +107,13 @@ class RowCluster {
   /// has nothing to return.
   template <bool kKeep = true>
   __device__ Best load(const float* row) {
+    return best(read<kKeep>(row, logit_));
+  }
+
+  /// Reads this block's part of a row into `to`, laid out as logit(); the best of what this thread
+  /// has read.
+  template <bool kKeep = true>
+  __device__ Best read(const float* row, float* to) const {
     const float* in = row + first_;
     Best mine{0, 0};
     int done = 0;
@@ -114,7 +132,7 @@ class RowCluster {
         for (int u = 0; u < kInFlight; ++u) {
           const int at = i + u * kStride;
           if (at >= packed) continue;
-          if constexpr (kKeep) *reinterpret_cast<float4*>(logit_ + at) = v[u];
+          if constexpr (kKeep) *reinterpret_cast<float4*>(to + at) = v[u];
           mine.consider(v[u].x, first_ + at);
           mine.consider(v[u].y, first_ + at + 1);
           mine.consider(v[u].z, first_ + at + 2);
@@ -123,30 +141,63 @@ class RowCluster {
       }
     }
     for (int i = done + static_cast<int>(threadIdx.x); i < size_; i += kRowThreads) {
-      if constexpr (kKeep) logit_[i] = in[i];
+      if constexpr (kKeep) to[i] = in[i];
       mine.consider(in[i], first_ + i);
     }
-    return best(mine);
+    return mine;
   }
 
   /// The best of what the threads of all blocks found. Whatever they wrote to shared memory before,
   /// all blocks see after.
   __device__ Best best(Best mine) {
-    mine = mine.of_warp();
-    if (lane() == 0) shared_.of_warp[warp()] = pack(mine);
-    __syncthreads();
-    if (warp() == 0) {
-      const Best block = unpack(lane() < kRowWarps ? shared_.of_warp[lane()] : 0).of_warp();
-      if (lane() == 0) mine_of_block() = pack(block);
+    Best only[1] = {mine};
+    bests(only);
+    return only[0];
+  }
+  template <int kN>
+  __device__ void bests(Best (&mine)[kN]) {
+    uint64_t x[kN];
+    for (int k = 0; k < kN; ++k) x[k] = pack(mine[k]);
+    combine(x, [](uint64_t b) { return pack(unpack(b).of_warp()); });
+    for (int k = 0; k < kN; ++k) mine[k] = unpack(x[k]);
+  }
+
+  /// Replaces each number by its sum over all threads of all blocks.
+  template <int kN>
+  __device__ void totals(uint64_t (&mine)[kN]) {
+    combine(mine, sum_of_warp);
+  }
+
+  /// Replaces each number by what of_warp, a reduction over the lanes of a warp of which 0 is the
+  /// neutral element, makes of those of all threads of all blocks.
+  template <int kN, class OfWarp>
+  __device__ void combine(uint64_t (&x)[kN], OfWarp&& of_warp) {
+    static_assert(kN <= RowShared::kWords);
+#pragma unroll
+    for (int k = 0; k < kN; ++k) {
+      x[k] = of_warp(x[k]);
+      if (lane() == 0) shared_.of_warp[k][warp()] = x[k];
     }
-    return unpack(exchange()).of_warp();
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kN; ++k) {
+      if (warp() != k) continue;
+      const uint64_t block = of_warp(lane() < kRowWarps ? shared_.of_warp[k][lane()] : 0);
+      if (lane() == 0) shared_.of_block[turn_][k] = block;
+    }
+    cluster_.sync();
+#pragma unroll
+    for (int k = 0; k < kN; ++k) x[k] = of_warp(theirs(k));
+    turn_ ^= 1;
   }
 
   /// The sum over all threads of all blocks, and over those before this one.
   __device__ RowSum sum(uint64_t mine) {
     const RowSum block = sum_in_block(mine);
-    if (threadIdx.x == 0) mine_of_block() = block.total;
-    const uint64_t blocks = inclusive_sum(exchange());
+    if (threadIdx.x == 0) shared_.of_block[turn_][0] = block.total;
+    cluster_.sync();
+    const uint64_t blocks = inclusive_sum(theirs(0));
+    turn_ ^= 1;
     const uint64_t before = __shfl_sync(kAllLanes, blocks, rank_ > 0 ? rank_ - 1 : 0);
     return {(rank_ > 0 ? before : 0) + block.before, __shfl_sync(kAllLanes, blocks, kWarp - 1)};
   }
@@ -155,9 +206,9 @@ class RowCluster {
   /// between this and the next sum or best.
   __device__ RowSum sum_in_block(uint64_t mine) {
     const uint64_t to_here = inclusive_sum(mine);
-    if (lane() == kWarp - 1) shared_.of_warp[warp()] = to_here;
+    if (lane() == kWarp - 1) shared_.of_warp[0][warp()] = to_here;
     __syncthreads();
-    const uint64_t warps = inclusive_sum(lane() < kRowWarps ? shared_.of_warp[lane()] : 0);
+    const uint64_t warps = inclusive_sum(lane() < kRowWarps ? shared_.of_warp[0][lane()] : 0);
     const uint64_t before = __shfl_sync(kAllLanes, warps, warp() > 0 ? warp() - 1 : 0);
     return {(warp() > 0 ? before : 0) + to_here - mine,
             __shfl_sync(kAllLanes, warps, kRowWarps - 1)};
@@ -193,13 +244,9 @@ class RowCluster {
   __device__ static Best unpack(uint64_t x) {
     return {static_cast<uint32_t>(x >> 32), static_cast<int32_t>(x)};
   }
-  __device__ uint64_t& mine_of_block() { return shared_.of_block[turn_]; }
-  /// What block `lane` wrote to mine_of_block(); 0 in the lanes beyond the last block.
-  __device__ uint64_t exchange() {
-    cluster_.sync();
-    const uint64_t theirs = lane() < parts_ ? *of_block(&shared_.of_block[turn_], lane()) : 0;
-    turn_ ^= 1;
-    return theirs;
+  /// What block `lane` wrote as its word k; 0 in the lanes beyond the last block.
+  __device__ uint64_t theirs(int k) const {
+    return lane() < parts_ ? *of_block(&shared_.of_block[turn_][k], lane()) : 0;
   }
 
   cooperative_groups::cluster_group cluster_;

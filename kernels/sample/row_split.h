@@ -5,6 +5,8 @@
 namespace tandem::cuda {
 
 inline constexpr int kRowThreads = 512;
+/// A block's part of rows: 198 KiB of 227, the rest for what kernels declare and for marks.
+inline constexpr int kMostPartWords = 3 * 33 * kRowThreads;
 
 /// Part b of the cluster has the ids from b * kRowThreads * run on, thread t of it the `run` ids
 /// from t * run on. An odd run keeps the threads of a warp in different banks of shared memory.
@@ -15,8 +17,9 @@ struct RowSplit {
 };
 
 /// Results do not depend on the split, since all sums are of integers.
-/// errors   kind internal outside 1 <= vocab <= kMaxVocabCuda
-RowSplit split_row(int vocab, int n_rows);
+/// words    floats of shared memory that a token takes
+/// errors   kind internal outside 1 <= vocab <= kMaxVocabCuda, or if 16 blocks have no room
+RowSplit split_row(int vocab, int n_rows, int words = 1);
 
 /// errors   kind internal outside 1 <= n <= kMaxTopNCuda, and for n > vocab
 void check_top_n(int n, int vocab);

@@ -4,8 +4,10 @@
 
 #include "base/check.h"
 #include "kernels/cpu_table.h"
+#include "kernels/cuda_table.h"
 #include "kernels/tree/round_numbers.h"
 #include "ops/row_workspace.h"
+#include "tensor/cuda.h"
 
 namespace tandem::ops {
 namespace {
@@ -206,6 +208,20 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
   for (size_t r = 0; r < n && width > 0; ++r)
     if (chances[r * width] != chances[r * width]) check_valid(std::vector{kInvalidToken});
   return chances;
+}
+
+void draw_children(const DrawChildrenCudaParams& p, Stream stream) {
+  cuda_table().draw_children(p, stream);
+  cuda::launched("draw_children", stream);
+}
+
+void verify_trees(const VerifyTreesCudaParams& p, Stream stream) {
+  const VerifyTreesParams& t = p.trees;
+  check_rule({.target = {.temperature = t.target.temperature},
+              .draft = {.temperature = t.draft.temperature},
+              .accept_by = t.accept_by});
+  cuda_table().verify_trees(p, stream);
+  cuda::launched("verify_trees", stream);
 }
 
 }  // namespace tandem::ops

@@ -3,7 +3,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/tree/verify_trees.h"
+#include "kernels/tree/draw_children_cuda.h"
+#include "kernels/tree/verify_trees_cuda.h"
 #include "ops/sampling.h"
 
 namespace tandem::ops {
@@ -71,5 +72,12 @@ std::vector<Verified> verify_trees(const Tensor& target_logits, const Tensor& dr
 std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& draft_logits,
                                    const VerifyRule& rule, std::span<const int32_t> children,
                                    int n_children, std::span<const std::span<const int32_t>> seen);
+
+/// The same on a GPU, where all arrays lie and the tokens and paths stay: the host need not wait
+/// between draft, verification and commit, and a meaningless row shows as kInvalidToken among the
+/// tokens or as the bonus.
+/// errors   kind device in a build without CUDA, kind internal for a vocabulary beyond its limits
+void draw_children(const DrawChildrenCudaParams& params, Stream stream);
+void verify_trees(const VerifyTreesCudaParams& params, Stream stream);
 
 }  // namespace tandem::ops

@@ -1,0 +1,227 @@
+#include "gpu/device_buffer.h"
+#include "kernels/sample_case.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+constexpr uint64_t kSeed = uint64_t{1} << 40 | 77;
+
+/// A level of the trees of some sequences: rows of logits and how many children each has.
+struct Level {
+  int vocab;
+  std::vector<float> logits = {};
+  std::vector<ParentRow> parents = {};
+  std::vector<int32_t> sequence = {9, 0, 70000}, position = {5, 100000, 1};
+  int32_t n_tokens = 3;  // the children of a row follow those of the row before, with a gap
+
+  void add(const std::vector<float>& row, int n_children) {
+    logits.insert(logits.end(), row.begin(), row.end());
+    const auto r = static_cast<int32_t>(parents.size());
+    parents.push_back({r % 3, r * 7919 % (1 << 24), n_tokens, std::min(n_children, vocab)});
+    n_tokens += parents.back().n_children + 1;
+  }
+};
+
+using Tokens = std::vector<int32_t>;
+
+Tokens draw_on_cpu(const Level& level, float temperature) {
+  Tokens tokens(static_cast<size_t>(level.n_tokens), -2), drawn, begin = {0}, sequence, position,
+                                                                 node;
+  for (const ParentRow& p : level.parents) {
+    begin.push_back(begin.back() + p.n_children);
+    sequence.push_back(level.sequence[static_cast<size_t>(p.seq)]);
+    position.push_back(level.position[static_cast<size_t>(p.seq)]);
+    node.push_back(p.node);
+  }
+  drawn.resize(static_cast<size_t>(begin.back()));
+  const auto workspace = aligned_bytes(draw_children_workspace_bytes(level.vocab));
+  cpu_table().draw_children({.tokens = drawn.data(),
+                             .logits = level.logits.data(),
+                             .child_begin = begin.data(),
+                             .sequence = sequence.data(),
+                             .position = position.data(),
+                             .node = node.data(),
+                             .seed = kSeed,
+                             .n_rows = static_cast<int>(node.size()),
+                             .vocab = level.vocab,
+                             .temperature = temperature,
+                             .workspace = workspace.get()},
+                            {0, static_cast<int>(node.size())});
+  for (size_t r = 0; r < node.size(); ++r)
+    std::copy(drawn.begin() + begin[r], drawn.begin() + begin[r + 1],
+              tokens.begin() + level.parents[r].first_child);
+  return tokens;
+}
+
+/// The level in device memory. Tokens that no row writes stay -2.
+class OnGpu {
+ public:
+  OnGpu(const Level& level, float temperature, size_t shift = 0)
+      : logits_(level.logits, shift),
+        parents_(level.parents),
+        sequence_(level.sequence),
+        position_(level.position),
+        tokens_(Tokens(static_cast<size_t>(level.n_tokens), -2)),
+        params_{.tokens = tokens_.as<int32_t>(),
+                .logits = logits_.as<float>(),
+                .parents = parents_.as<ParentRow>(),
+                .sequence = sequence_.as<int32_t>(),
+                .position = position_.as<int32_t>(),
+                .seed = kSeed,
+                .n_rows = static_cast<int>(level.parents.size()),
+                .vocab = level.vocab,
+                .temperature = temperature} {}
+
+  void launch() const {
+    cuda_table().draw_children(params_, queue().stream());
+    cuda::launched("draw_children", queue().stream());
+  }
+  void set_position(const std::vector<int32_t>& position) const {
+    queue().copy_in(position_.raw(), position.data(), position_.bytes());
+    queue().wait();
+  }
+  Tokens tokens() const { return tokens_.vector<int32_t>(); }
+
+ private:
+  DeviceBuffer logits_, parents_, sequence_, position_, tokens_;
+  DrawChildrenCudaParams params_;
+};
+
+Tokens draw_on_gpu(const Level& level, float temperature, size_t shift = 0) {
+  const OnGpu gpu(level, temperature, shift);
+  gpu.launch();
+  return gpu.tokens();
+}
+
+constexpr float kTemperatures[] = {0.0f, 0.1f, 0.6f, 1.0f, 2.0f};
+
+}  // namespace
+
+TEST_SUITE("gpu/kernels/draw_children") {
+  TEST_CASE("the tokens that the CPU draws") {
+    for (const Nature nature : kNatures)
+      for (const int vocab : {1, 5, 63, 64, 65, 1009, 4096, 4097, 9000, 32000, 128256, 151936})
+        for (const int n_rows : {2, 9, 18}) {
+          if (n_rows == 18 && vocab > 100000) continue;
+          Level level{.vocab = vocab};
+          PhiloxStream stream(8);
+          std::vector<std::vector<float>> rows;
+          for (int r = 0; r < std::min(n_rows, vocab > 10000 ? 2 : 9); ++r)
+            rows.push_back(random_logits(nature, vocab, stream.next()));
+          constexpr int kWanted[] = {16, 1, 32, 5, 0, 33, 128, 300, 1009};
+          for (int r = 0; r < n_rows; ++r)
+            level.add(rows[static_cast<size_t>(r) % rows.size()],
+                      kWanted[(r + (n_rows == 2 ? vocab : 0)) % 9]);
+          for (const float temperature : kTemperatures) {
+            CAPTURE(static_cast<int>(nature));
+            CAPTURE(vocab);
+            CAPTURE(n_rows);
+            CAPTURE(temperature);
+            REQUIRE(draw_on_gpu(level, temperature, n_rows == 9 ? 4 : 0) ==
+                    draw_on_cpu(level, temperature));
+          }
+        }
+  }
+
+  TEST_CASE("many rows") {
+    Level level{.vocab = 1009};
+    for (uint32_t r = 0; r < 5000; ++r)
+      level.add(random_logits(kNatures[r % 5], level.vocab, r), static_cast<int>(r % 20));
+    for (const float temperature : kTemperatures)
+      REQUIRE(draw_on_gpu(level, temperature) == draw_on_cpu(level, temperature));
+  }
+
+  TEST_CASE("the rarest leading bits: many draws of few tokens") {
+    Level level{.vocab = 64};
+    const std::vector<float> flat(64, 0.5f);
+    for (int r = 0; r < 60000; ++r) level.add(flat, 8);
+    REQUIRE(draw_on_gpu(level, 1) == draw_on_cpu(level, 1));
+  }
+
+  TEST_CASE("rows with fewer tokens of weight than children, or with these in few threads") {
+    constexpr int kVocab = 40000;
+    for (const int n_finite : {1, 3, 15, 40}) {
+      Level level{.vocab = kVocab};
+      // Apart, side by side, and a thread's.
+      for (const int step : {997, 1, 2048}) {
+        std::vector<float> masked(kVocab, -kInf), low(kVocab, -1000.0f);
+        for (int i = 0; i < n_finite; ++i)
+          masked[static_cast<size_t>((i * step + 3) % kVocab)] =
+              low[static_cast<size_t>((i * step + 3) % kVocab)] = static_cast<float>(i % 4);
+        level.add(masked, 16);
+        level.add(low, 40);
+      }
+      for (const float temperature : kTemperatures) {
+        CAPTURE(n_finite);
+        CAPTURE(temperature);
+        REQUIRE(draw_on_gpu(level, temperature) == draw_on_cpu(level, temperature));
+      }
+    }
+  }
+
+  TEST_CASE("a heavy cluster of ids") {
+    Level level{.vocab = 151936};
+    std::vector<float> row(static_cast<size_t>(level.vocab));
+    PhiloxStream stream(3);
+    for (size_t i = 0; i < row.size(); ++i)
+      row[i] = random_float(stream, 1.0f) + (i < 3000 ? 12.0f : 0.0f);
+    for (const int wanted : {16, 64, 256, 512}) level.add(row, wanted);
+    for (const float temperature : kTemperatures)
+      REQUIRE(draw_on_gpu(level, temperature) == draw_on_cpu(level, temperature));
+  }
+
+  TEST_CASE("a meaningless row gives no children, and its neighbours theirs") {
+    for (const float bad : {kNan, kInf, -kNan})
+      for (const int vocab : {100, 20000})
+        for (const float temperature : kTemperatures) {
+          Level level{.vocab = vocab};
+          std::vector<float> row(static_cast<size_t>(vocab), 0.5f);
+          level.add(row, 3);
+          row[row.size() / 2] = bad;
+          level.add(row, 3);
+          level.add(std::vector<float>(row.size(), -kInf), 20);
+          const Tokens got = draw_on_gpu(level, temperature);
+          REQUIRE(got == draw_on_cpu(level, temperature));
+          CHECK(got[static_cast<size_t>(level.parents[1].first_child)] == kInvalidToken);
+          CHECK(got[static_cast<size_t>(level.parents[2].first_child)] == kInvalidToken);
+        }
+  }
+
+  TEST_CASE("a recorded launch follows the positions in device memory") {
+    Level level{.vocab = 32000};
+    for (uint32_t r = 0; r < 6; ++r) level.add(random_logits(Nature::normal, level.vocab, r), 12);
+    const OnGpu gpu(level, 0.6f);
+    const cuda::Graph graph(queue(), [&] { gpu.launch(); });
+    Tokens last;
+    for (int round = 0; round < 4; ++round) {
+      for (int32_t& at : level.position) at += 1 + round;
+      gpu.set_position(level.position);
+      graph.launch(queue());
+      const Tokens got = gpu.tokens();
+      REQUIRE(got == draw_on_cpu(level, 0.6f));
+      CHECK(got != last);
+      last = got;
+    }
+  }
+
+  // Few enough for compute-sanitizer.
+  TEST_CASE("children from few blocks") {
+    Level level{.vocab = 4500};
+    level.add(random_logits(Nature::normal, level.vocab, 1), 16);
+    level.add(random_logits(Nature::masked, level.vocab, 2), 40);
+    std::vector<float> one(4500, -kInf);
+    one[4499] = 0;
+    level.add(one, 3);
+    for (const float temperature : {0.0f, 0.6f})
+      CHECK(draw_on_gpu(level, temperature) == draw_on_cpu(level, temperature));
+  }
+
+  TEST_CASE("too large a vocabulary is refused") {
+    DrawChildrenCudaParams p{};
+    p.n_rows = 1;
+    p.vocab = kMaxVocabCuda + 1;
+    CHECK_THROWS(cuda_table().draw_children(p, queue().stream()));
+  }
+}

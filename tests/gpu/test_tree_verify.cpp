@@ -1,0 +1,393 @@
+
+#include "gpu/device_buffer.h"
+#include "kernels/sample_case.h"
+#include "kernels/tree/round_numbers.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+constexpr uint64_t kSeed = 1234567890123;
+
+/// Trees of several sequences that share rows of logits, since long ones take a while to make.
+struct Trees {
+  int vocab;
+  std::vector<float> target = {}, draft = {};  // [rows, vocab], a draft not far from the target
+  std::vector<int32_t> node_begin = {0}, tokens = {}, first_child = {}, n_children = {},
+                       target_row = {}, draft_row = {}, depth = {}, seen = {}, seen_begin = {0},
+                       sequence = {}, position = {};
+
+  int n_seqs() const { return static_cast<int>(sequence.size()); }
+
+  void add_rows(Nature nature, int n, PhiloxStream& stream) {
+    for (int r = 0; r < n; ++r) {
+      std::vector<float> row = random_logits(nature, vocab, stream.next());
+      target.insert(target.end(), row.begin(), row.end());
+      for (float& x : row) x += random_float(stream, 1.5f);
+      draft.insert(draft.end(), row.begin(), row.end());
+    }
+  }
+
+  /// A tree of at most `limit` nodes with at most `branch` children a node, drawn from the draft.
+  void add(int limit, int branch, float draft_temperature, PhiloxStream& stream) {
+    const auto begin = static_cast<size_t>(node_begin.back());
+    const auto n_rows = static_cast<uint32_t>(draft.size() / static_cast<size_t>(vocab));
+    std::vector<int32_t> level = {0};
+    tokens.push_back(0);
+    const auto workspace = aligned_bytes(draw_children_workspace_bytes(vocab));
+    for (size_t node = 0; node < level.size(); ++node) {
+      const auto row = static_cast<int32_t>(stream.below(n_rows));
+      const int known = static_cast<int>(level.size());
+      const int most = std::min({branch, vocab, limit - known});
+      const int n =
+          node == 0 ? most : static_cast<int>(stream.below(static_cast<uint32_t>(most) + 1));
+      const std::vector<int32_t> child_begin = {0, n}, name = {static_cast<int32_t>(node)};
+      tokens.resize(begin + static_cast<size_t>(known + n));
+      cpu_table().draw_children({.tokens = tokens.data() + begin + known,
+                                 .logits = draft.data() + int64_t{row} * vocab,
+                                 .child_begin = child_begin.data(),
+                                 .sequence = name.data(),
+                                 .position = name.data(),
+                                 .node = name.data(),
+                                 .seed = stream.next(),
+                                 .n_rows = 1,
+                                 .vocab = vocab,
+                                 .temperature = draft_temperature,
+                                 .workspace = workspace.get()},
+                                {0, 1});
+      first_child.push_back(n > 0 ? known : -1);
+      n_children.push_back(n);
+      target_row.push_back(row);
+      draft_row.push_back(n > 0 ? row : -1);
+      depth.push_back(level[node]);
+      level.resize(level.size() + static_cast<size_t>(n), level[node] + 1);
+    }
+    node_begin.push_back(static_cast<int32_t>(tokens.size()));
+    const uint32_t n_seen = stream.below(30);
+    for (uint32_t i = 0; i < n_seen; ++i)
+      seen.push_back(static_cast<int32_t>(stream.below(static_cast<uint32_t>(vocab))));
+    seen_begin.push_back(static_cast<int32_t>(seen.size()));
+    sequence.push_back(static_cast<int32_t>(stream.below(1000)));
+    position.push_back(static_cast<int32_t>(stream.below(100000)));
+  }
+
+  VerifyTreesParams params(const KeepRule& target_rule, const KeepRule& draft_rule,
+                           AcceptBy by) const {
+    VerifyTreesParams p{};
+    p.n_seqs = n_seqs();
+    p.vocab = vocab;
+    p.target = target_rule;
+    p.draft = draft_rule;
+    p.accept_by = by;
+    return p;
+  }
+};
+
+/// Results with what a sequence does not use left as it was.
+struct Verdicts {
+  std::vector<int32_t> path, n_accepted, bonus, n_rounded;
+  std::vector<float> logprobs;
+
+  explicit Verdicts(const Trees& t)
+      : path(t.tokens.size(), -7),
+        n_accepted(t.sequence.size()),
+        bonus(t.sequence.size()),
+        n_rounded(t.sequence.size()),
+        logprobs(t.tokens.size(), -7) {}
+};
+
+Verdicts verify_on_cpu(const Trees& t, VerifyTreesParams p) {
+  Verdicts v(t);
+  std::vector<double> coin, uniform;
+  for (size_t b = 0; b < t.sequence.size(); ++b) {
+    const RoundNames names{kSeed, static_cast<uint32_t>(t.sequence[b]),
+                           static_cast<uint32_t>(t.position[b])};
+    for (int at = t.node_begin[b]; at < t.node_begin[b + 1]; ++at) {
+      const int node = at - t.node_begin[b];
+      const bool is_rest =
+          p.accept_by == AcceptBy::residual && t.n_children[static_cast<size_t>(at)] > 0;
+      coin.push_back(coin_of(names, node));
+      uniform.push_back(uniform_after(names, node, t.depth[static_cast<size_t>(at)], is_rest));
+    }
+  }
+  const auto workspace = aligned_bytes(verify_workspace_bytes(t.vocab));
+  p.path = v.path.data();
+  p.n_accepted = v.n_accepted.data();
+  p.bonus = v.bonus.data();
+  p.logprobs = v.logprobs.data();
+  p.n_rounded = v.n_rounded.data();
+  p.node_begin = t.node_begin.data();
+  p.tokens = t.tokens.data();
+  p.first_child = t.first_child.data();
+  p.n_children = t.n_children.data();
+  p.target_row = t.target_row.data();
+  p.draft_row = t.draft_row.data();
+  p.target_logits = t.target.data();
+  p.draft_logits = t.draft.data();
+  p.seen = t.seen.data();
+  p.seen_begin = t.seen_begin.data();
+  p.coin = coin.data();
+  p.uniform = uniform.data();
+  p.workspace = workspace.get();
+  cpu_table().verify_trees(p, {0, p.n_seqs});
+  return v;
+}
+
+class OnGpu {
+ public:
+  OnGpu(const Trees& t, const VerifyTreesParams& rules, bool wants_logprobs = true)
+      : empty_(t),
+        node_begin_(t.node_begin),
+        tokens_(t.tokens),
+        first_child_(t.first_child),
+        n_children_(t.n_children),
+        target_row_(t.target_row),
+        draft_row_(t.draft_row),
+        target_(t.target),
+        draft_(t.draft),
+        seen_(t.seen),
+        seen_begin_(t.seen_begin),
+        sequence_(t.sequence),
+        position_(t.position),
+        path_(empty_.path),
+        n_accepted_(t.sequence.size() * 4),
+        bonus_(t.sequence.size() * 4),
+        n_rounded_(t.sequence.size() * 4),
+        logprobs_(empty_.logprobs),
+        params_{.trees = rules,
+                .sequence = sequence_.as<int32_t>(),
+                .position = position_.as<int32_t>(),
+                .seed = kSeed} {
+    VerifyTreesParams& p = params_.trees;
+    p.path = path_.as<int32_t>();
+    p.n_accepted = n_accepted_.as<int32_t>();
+    p.bonus = bonus_.as<int32_t>();
+    p.logprobs = wants_logprobs ? logprobs_.as<float>() : nullptr;
+    p.n_rounded = n_rounded_.as<int32_t>();
+    p.node_begin = node_begin_.as<int32_t>();
+    p.tokens = tokens_.as<int32_t>();
+    p.first_child = first_child_.as<int32_t>();
+    p.n_children = n_children_.as<int32_t>();
+    p.target_row = target_row_.as<int32_t>();
+    p.target_logits = target_.as<float>();
+    if (rules.accept_by == AcceptBy::residual) {
+      p.draft_row = draft_row_.as<int32_t>();
+      p.draft_logits = draft_.as<float>();
+    }
+    p.seen = seen_.as<int32_t>();
+    p.seen_begin = seen_begin_.as<int32_t>();
+  }
+
+  void launch() const {
+    cuda_table().verify_trees(params_, queue().stream());
+    cuda::launched("verify_trees", queue().stream());
+  }
+  void set_position(const std::vector<int32_t>& position) const {
+    queue().copy_in(position_.raw(), position.data(), position_.bytes());
+    queue().copy_in(path_.raw(), empty_.path.data(), path_.bytes());
+    queue().copy_in(logprobs_.raw(), empty_.logprobs.data(), logprobs_.bytes());
+    queue().wait();
+  }
+  Verdicts verdicts() const {
+    Verdicts v = empty_;
+    v.path = path_.vector<int32_t>();
+    v.n_accepted = n_accepted_.vector<int32_t>();
+    v.bonus = bonus_.vector<int32_t>();
+    v.n_rounded = n_rounded_.vector<int32_t>();
+    v.logprobs = logprobs_.vector<float>();
+    return v;
+  }
+
+ private:
+  Verdicts empty_;
+  DeviceBuffer node_begin_, tokens_, first_child_, n_children_, target_row_, draft_row_, target_,
+      draft_, seen_, seen_begin_, sequence_, position_, path_, n_accepted_, bonus_, n_rounded_,
+      logprobs_;
+  VerifyTreesCudaParams params_;
+};
+
+void require_same(const Verdicts& got, const Verdicts& want) {
+  REQUIRE(got.n_accepted == want.n_accepted);
+  REQUIRE(got.path == want.path);
+  REQUIRE(got.bonus == want.bonus);
+  REQUIRE(got.n_rounded == want.n_rounded);
+  // The same sums of integers; the two logarithms may differ by a spacing of f64, so that lse,
+  // below 1024 here, rounds to a neighbour.
+  for (size_t i = 0; i < want.logprobs.size(); ++i)
+    REQUIRE(std::abs(got.logprobs[i] - want.logprobs[i]) <= 0x1p-13f);
+}
+
+int n_accepted_in(const Verdicts& v) {
+  int n = 0;
+  for (const int32_t x : v.n_accepted) n += x;
+  return n;
+}
+
+Verdicts check_trees(const Trees& t, const VerifyTreesParams& p) {
+  const OnGpu gpu(t, p);
+  gpu.launch();
+  const Verdicts want = verify_on_cpu(t, p);
+  require_same(gpu.verdicts(), want);
+  return want;
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/kernels/verify_trees") {
+  TEST_CASE("paths, bonus tokens and counts are the CPU's") {
+    int n_accepted = 0, n_trees = 0;
+    for (const Nature nature : kNatures)
+      for (const int vocab : {5, 65, 1009, 4097, 32000, 151936}) {
+        PhiloxStream stream(static_cast<uint32_t>(vocab));
+        Trees t{.vocab = vocab};
+        t.add_rows(nature, vocab < 10000 ? 20 : 4, stream);
+        const int n_seqs = vocab < 10000 ? 9 : 4;
+        for (int b = 0; b < n_seqs; ++b)
+          t.add(b == 1 ? 1 : 8 * (b + 1), b % 2 ? 3 : 7, 0.8f, stream);
+        for (const Settings& s : kSettings)
+          for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match}) {
+            CAPTURE(static_cast<int>(nature));
+            CAPTURE(vocab);
+            CAPTURE(&s - kSettings);
+            CAPTURE(static_cast<int>(by));
+            const Settings draft{.temperature = 0.8f, .penalty = &s == kSettings + 9 ? 1.2f : 1.0f};
+            n_accepted +=
+                n_accepted_in(check_trees(t, t.params(keep_rule(s), keep_rule(draft), by)));
+            n_trees += n_seqs;
+          }
+      }
+    CHECK(n_accepted > n_trees / 2);  // the walks went somewhere
+  }
+
+  TEST_CASE("one and two sequences, where clusters are larger") {
+    for (const int vocab : {32000, 128256})
+      for (const int n_seqs : {1, 2}) {
+        PhiloxStream stream(4);
+        Trees t{.vocab = vocab};
+        t.add_rows(Nature::normal, 4, stream);
+        for (int b = 0; b < n_seqs; ++b) t.add(64, 6, 0.6f, stream);
+        for (const float temperature : {0.0f, 0.1f, 0.6f, 1.0f, 2.0f})
+          for (const double top_p : {1.0, 0.9})
+            for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match}) {
+              CAPTURE(vocab);
+              CAPTURE(temperature);
+              for (int round = 0; round < 5; ++round) {
+                for (int32_t& at : t.position) ++at;
+                check_trees(t, t.params(keep_rule({.temperature = temperature, .top_p = top_p}),
+                                        keep_rule({.temperature = 0.6f}), by));
+              }
+            }
+      }
+  }
+
+  TEST_CASE("large trees, wide nodes and many sequences") {
+    PhiloxStream stream(5);
+    Trees t{.vocab = 1009};
+    t.add_rows(Nature::normal, 30, stream);
+    for (int b = 0; b < 60; ++b) t.add(512, b % 2 ? 64 : 2, 1.0f, stream);
+    for (const float temperature : {0.0f, 0.6f, 1.0f})
+      for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match})
+        check_trees(t, t.params(keep_rule({.temperature = temperature}), keep_rule({}), by));
+  }
+
+  TEST_CASE("rejections by all tokens, and proposals that run out") {
+    // Temperatures so far apart that the proposal has few tokens of weight, and the target others.
+    for (const int vocab : {5, 40, 5000}) {
+      PhiloxStream stream(6);
+      Trees t{.vocab = vocab};
+      t.add_rows(Nature::steep, 12, stream);
+      for (float& x : t.draft) x *= stream.below(2) ? 1.0f : -1.0f;
+      for (int b = 0; b < 40; ++b) t.add(60, 40, 0.1f, stream);
+      for (const float temperature : {0.1f, 1.0f, 50.0f})
+        for (const float draft_temperature : {0.1f, 2.0f}) {
+          CAPTURE(vocab);
+          CAPTURE(temperature);
+          check_trees(t,
+                      t.params(keep_rule({.temperature = temperature}),
+                               keep_rule({.temperature = draft_temperature}), AcceptBy::residual));
+        }
+    }
+  }
+
+  TEST_CASE("a draft equal to the target: rejections by rounding alone") {
+    PhiloxStream stream(7);
+    Trees t{.vocab = 300};
+    t.add_rows(Nature::flat, 8, stream);
+    t.draft = t.target;
+    for (int b = 0; b < 200; ++b) t.add(40, 4, 1.0f, stream);
+    const Verdicts v = check_trees(t, t.params(keep_rule({}), keep_rule({}), AcceptBy::residual));
+    CHECK(n_accepted_in(v) > 200);
+  }
+
+  TEST_CASE("cuts of the draft's law too") {
+    PhiloxStream stream(8);
+    Trees t{.vocab = 9000};
+    t.add_rows(Nature::normal, 6, stream);
+    for (int b = 0; b < 6; ++b) t.add(30, 5, 1.0f, stream);
+    check_trees(t, t.params(keep_rule({.top_k = 400}), keep_rule({.top_k = 300, .top_p = 0.97}),
+                            AcceptBy::residual));
+  }
+
+  TEST_CASE("a row without meaning ends the walk") {
+    PhiloxStream stream(9);
+    Trees t{.vocab = 5000};
+    t.add_rows(Nature::flat, 2, stream);
+    for (int b = 0; b < 30; ++b) t.add(20, 5, 1.0f, stream);
+    const auto last = t.target.size() - 1;
+    for (std::vector<float>* rows : {&t.target, &t.draft})
+      for (const float bad : {kNan, kInf}) {
+        const float good = (*rows)[last];
+        (*rows)[last] = bad;
+        for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match}) {
+          const Verdicts v = check_trees(t, t.params(keep_rule({}), keep_rule({}), by));
+          const auto n = std::count(v.bonus.begin(), v.bonus.end(), kInvalidToken);
+          CHECK((n > 0) == (by == AcceptBy::residual || rows == &t.target));
+        }
+        (*rows)[last] = good;
+      }
+  }
+
+  TEST_CASE("a recorded launch follows the positions in device memory") {
+    PhiloxStream stream(10);
+    Trees t{.vocab = 32000};
+    t.add_rows(Nature::flat, 4, stream);
+    for (int b = 0; b < 5; ++b) t.add(40, 8, 1.0f, stream);
+    const VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), AcceptBy::residual);
+    const OnGpu gpu(t, p, false);
+    const cuda::Graph graph(queue(), [&] { gpu.launch(); });
+    for (int round = 0; round < 5; ++round) {
+      for (int32_t& at : t.position) at += 1 + round;
+      gpu.set_position(t.position);
+      graph.launch(queue());
+      Verdicts want = verify_on_cpu(t, p);
+      want.logprobs.assign(want.logprobs.size(), -7);  // not wanted
+      require_same(gpu.verdicts(), want);
+    }
+  }
+
+  // Few enough for compute-sanitizer.
+  TEST_CASE("walks from few blocks") {
+    PhiloxStream stream(11);
+    Trees t{.vocab = 4500};
+    t.add_rows(Nature::normal, 3, stream);
+    for (int b = 0; b < 3; ++b) t.add(12, 4, 1.0f, stream);
+    for (const Settings& s :
+         {Settings{.temperature = 0}, Settings{},
+          Settings{.temperature = 0.8f, .top_k = 50, .top_p = 0.9, .penalty = 1.3f}})
+      for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match})
+        check_trees(t, t.params(keep_rule(s), keep_rule({}), by));
+  }
+
+  TEST_CASE("too large a vocabulary is refused") {
+    Trees t{.vocab = kMaxVerifyVocabCuda + 1};
+    t.sequence = {0};
+    const auto verify = [&](AcceptBy by) {
+      cuda_table().verify_trees({t.params(keep_rule({}), keep_rule({}), by), nullptr, nullptr, 0},
+                                queue().stream());
+    };
+    CHECK_THROWS(verify(AcceptBy::residual));
+    t.vocab = 400000;
+    CHECK_THROWS(verify(AcceptBy::match));
+  }
+}
