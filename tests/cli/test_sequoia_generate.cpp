@@ -169,7 +169,7 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(run.out.find("tree     8 nodes on") != std::string::npos);
     CHECK(run.out.find("draft weights") != std::string::npos);
     const Outcome small = sequoia_generate(
-        {"--dry-run", "-s", "run.context=256", "-s", "run.host_memory_limit=64MiB"});
+        {"--dry-run", "-s", "run.context=256", "-s", "run.host_memory_limit=32MiB"});
     CHECK(small.status == 5);
     CHECK(small.out.find("does not fit") != std::string::npos);
   }

@@ -82,7 +82,7 @@ struct Pair {
   std::unique_ptr<decode::Engine> target =
       make_engine(tiny_model("tiny-16m"), {.max_seqs = 33, .max_tokens = 128});
   std::unique_ptr<decode::Engine> draft =
-      make_engine(tiny_model("tiny-2m"), {.max_seqs = 33, .max_tokens = 128});
+      make_engine(tiny_model("tiny-2m"), {.max_seqs = 34, .max_tokens = 128});
   Ids prompt = target->tokenizer()->encode("The keeper of the lighthouse");
   int slot = target->cache().create();
 
