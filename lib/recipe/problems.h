@@ -28,7 +28,11 @@ class Problems {
   /// For check() of a struct: a rule about the field `key` of that struct is broken.
   template <class... Args>
   void field(std::string_view key, fmt::format_string<Args...> text, Args&&... args) {
-    add(Error(ErrorKind::recipe, place(key), fmt::format(text, std::forward<Args>(args)...)));
+    const std::string where = place(key);
+    std::string what = fmt::format(text, std::forward<Args>(args)...);
+    // A text names the key, for places that are lines of a file.
+    if (what.starts_with(where + ": ")) what.erase(0, where.size() + 2);
+    add(Error(ErrorKind::recipe, where, std::move(what)));
   }
 
   /// Position of a field of the current section; its dotted key if it was never written.

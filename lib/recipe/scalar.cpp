@@ -102,6 +102,11 @@ std::string read_scalar(const Node& node, fs::path& out) {
   return {};
 }
 
+std::string read_scalar(const Node& node, AutoPath& out) {
+  out = {.path = {}, .automatic = node.kind == Node::Kind::scalar && node.scalar == "auto"};
+  return out.automatic ? std::string() : read_scalar(node, out.path);
+}
+
 std::string read_scalar(const Node& node, ModelName& out) {
   constexpr std::string_view kSynthetic = "synthetic:";
   if (node.kind != Node::Kind::scalar) return mismatch("a model folder or name", node);

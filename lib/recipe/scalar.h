@@ -19,6 +19,13 @@ struct ModelName {
   operator const std::string&() const { return value; }
 };
 
+/// A file, or the word `auto`: what it would hold is found here and now.
+struct AutoPath {
+  std::filesystem::path path;  // empty where it is not named
+  bool automatic = false;
+  bool empty() const { return path.empty() && !automatic; }
+};
+
 /// Folders in which bare model names are looked up, first match wins. Set once by the command line.
 std::vector<std::filesystem::path>& model_search_folders();
 
@@ -36,6 +43,7 @@ std::string read_scalar(const Node& node, double& out);
 std::string read_scalar(const Node& node, std::string& out);
 std::string read_scalar(const Node& node, std::filesystem::path& out);
 std::string read_scalar(const Node& node, ModelName& out);
+std::string read_scalar(const Node& node, AutoPath& out);
 std::string read_scalar(const Node& node, ByteSize& out);
 std::string read_scalar(const Node& node, TokenCount& out);
 std::string read_scalar(const Node& node, Fraction& out);
@@ -51,6 +59,9 @@ inline std::string yaml_text(const std::filesystem::path& value) {
   return yaml_text(value.string());
 }
 inline std::string yaml_text(const ModelName& value) { return yaml_text(value.value); }
+inline std::string yaml_text(const AutoPath& value) {
+  return value.automatic ? "auto" : yaml_text(value.path);
+}
 inline std::string yaml_text(ByteSize value) { return units_text(value); }
 inline std::string yaml_text(TokenCount value) { return units_text(value); }
 inline std::string yaml_text(Fraction value) { return units_text(value); }
@@ -64,6 +75,7 @@ inline std::string type_name(double) { return "number"; }
 inline std::string type_name(const std::string&) { return "text"; }
 inline std::string type_name(const std::filesystem::path&) { return "path"; }
 inline std::string type_name(const ModelName&) { return "model"; }
+inline std::string type_name(const AutoPath&) { return "path|auto"; }
 inline std::string type_name(ByteSize) { return "bytes"; }
 inline std::string type_name(TokenCount) { return "count"; }
 inline std::string type_name(Fraction) { return "fraction"; }
@@ -77,6 +89,7 @@ inline nlohmann::json json_of(double v) { return v; }
 inline nlohmann::json json_of(const std::string& v) { return v; }
 inline nlohmann::json json_of(const std::filesystem::path& v) { return v.string(); }
 inline nlohmann::json json_of(const ModelName& v) { return v.value; }
+inline nlohmann::json json_of(const AutoPath& v) { return v.automatic ? "auto" : v.path.string(); }
 inline nlohmann::json json_of(ByteSize v) { return v.value; }
 inline nlohmann::json json_of(TokenCount v) { return v.value; }
 inline nlohmann::json json_of(Fraction v) { return v.value; }

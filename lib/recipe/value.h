@@ -112,6 +112,8 @@ class ValueOf final : public Value {
   std::optional<std::filesystem::path> path() const override {
     if constexpr (std::is_same_v<T, std::filesystem::path>)
       return field_.empty() ? std::nullopt : std::optional(field_);
+    else if constexpr (std::is_same_v<T, AutoPath>)
+      return field_.path.empty() ? std::nullopt : std::optional(field_.path);
     else if constexpr (std::is_same_v<T, ModelName>)
       return field_.value.empty() ? std::nullopt
                                   : std::optional(std::filesystem::path(field_.value));
