@@ -35,6 +35,8 @@ class Drafter {
   virtual int max_depth() const = 0;
 
   virtual void start(const decode::SamplerSpec& spec) = 0;
+  /// All texts from now on begin with these tokens, which are read once.
+  virtual void share(std::span<const int32_t> prefix) = 0;
   /// Takes in texts ahead of their first round, where it would cost much there.
   virtual void read(std::span<const decode::DrawSeq> seqs) = 0;
   /// A round begins: seqs[i].tokens are all tokens, the last of them the root.

@@ -20,6 +20,7 @@ class LookupDrafter final : public Drafter {
   int max_nodes() const override { return static_cast<int>(chains_.size()); }
   int max_depth() const override { return max_nodes() - 1; }
   void start(const decode::SamplerSpec& /*spec*/) override {}
+  void share(std::span<const int32_t> /*prefix*/) override {}
   void read(std::span<const decode::DrawSeq> /*seqs*/) override {}
   std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) override;
   void accept(std::span<const std::vector<int>> /*paths*/) override {}

@@ -26,6 +26,24 @@ ModelDrafter::ModelDrafter(decode::Engine& draft, TokenTree tree)
   for (const int n : tree_.n_children) row_.push_back(n > 0 ? n_internal_++ : -1);
 }
 
+ModelDrafter::~ModelDrafter() {
+  if (owns_prefix_) draft_.cache().release(prefix_slot_);
+}
+
+void ModelDrafter::share(std::span<const int32_t> prefix) {
+  if (tree_.levels() == 1) return;
+  continue_from(draft_.cache().create());
+  owns_prefix_ = true;
+  const decode::SeqTokens text[] = {{prefix_slot_, prefix, false}};
+  draft_.prefill(text, {});
+}
+
+void ModelDrafter::continue_from(int slot) {
+  if (owns_prefix_) draft_.cache().release(prefix_slot_);
+  owns_prefix_ = false;
+  prefix_slot_ = slot;
+}
+
 std::span<const int32_t> ModelDrafter::unread(const decode::DrawSeq& seq) const {
   return seq.tokens.subspan(static_cast<size_t>(draft_.cache().length(slot_of(seq))));
 }
@@ -34,7 +52,9 @@ void ModelDrafter::read(std::span<const decode::DrawSeq> seqs) {
   if (tree_.levels() == 1) return;  // a lone root asks nothing of the draft
   std::vector<decode::SeqTokens> texts;
   for (const decode::DrawSeq& s : seqs) {
-    if (!slots_.contains(s.slot)) slots_[s.slot] = draft_.cache().create();
+    if (!slots_.contains(s.slot))
+      slots_[s.slot] =
+          prefix_slot_ >= 0 ? draft_.cache().fork(prefix_slot_, 0) : draft_.cache().create();
     const std::span<const int32_t> lacking = unread(s);
     if (lacking.size() > size_t{kMaxUnread})
       texts.push_back({slot_of(s), lacking.first(lacking.size() - 1), true});

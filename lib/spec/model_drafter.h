@@ -25,6 +25,7 @@ class ModelDrafter final : public Drafter {
 
   /// draft    an engine with room for `needs`; its vocabulary is the target's
   ModelDrafter(decode::Engine& draft, TokenTree tree);
+  ~ModelDrafter() override;
 
   AcceptBy accept_by() const override { return AcceptBy::residual; }
   Tensor draft_logits() const override { return logits_view_; }
@@ -32,6 +33,9 @@ class ModelDrafter final : public Drafter {
   int max_nodes() const override { return tree_.size(); }
   int max_depth() const override { return tree_.levels() - 1; }
   void start(const decode::SamplerSpec& spec) override { sampler_ = spec; }
+  void share(std::span<const int32_t> prefix) override;
+  /// As share, of tokens that this slot of the draft's cache holds; it stays the caller's.
+  void continue_from(int slot);
   void read(std::span<const decode::DrawSeq> seqs) override;
   std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) override;
   void accept(std::span<const std::vector<int>> paths) override;
@@ -50,6 +54,8 @@ class ModelDrafter final : public Drafter {
   TokenTree tree_;
   decode::SamplerSpec sampler_;
   std::map<int, int> slots_;  // target's -> draft's
+  int prefix_slot_ = -1;      // of what all texts begin with
+  bool owns_prefix_ = false;
   std::vector<Proposal> proposals_;
   std::vector<int32_t> row_;   // of a node among the internal ones, -1 = a leaf
   int n_internal_ = 0;

@@ -100,6 +100,7 @@ TimingTable parse_timing(std::string_view text, const std::string& where) {
     throw input_error(where, "expected format '{}', found {}", kFormat, io::quote(format));
   TimingTable table;
   table.overhead_ms = io::find_double(json, "overhead_ms", where).value_or(0);
+  table.skip_deepest = io::find_bool(json, "skip_deepest", where).value_or(false);
   for (const io::Json& item : io::get_array(json, "buckets", where)) {
     const std::string name = fmt::format("buckets[{}]", table.buckets.size());
     if (!item.is_object())
@@ -112,6 +113,23 @@ TimingTable parse_timing(std::string_view text, const std::string& where) {
   }
   check_timing(table, where);
   return table;
+}
+
+std::string timing_json(const TimingTable& table, const nlohmann::ordered_json& about) {
+  using Json = nlohmann::ordered_json;
+  Json json = {{"format", kFormat}};
+  json.update(about);
+  json["overhead_ms"] = table.overhead_ms;
+  json["skip_deepest"] = table.skip_deepest;
+  const auto curve = [](const TimeCurve& c) { return Json{{"tokens", c.tokens}, {"ms", c.ms}}; };
+  for (const TimeBucket& b : table.buckets) {
+    Json item = Json::object();
+    if (b.context > 0) item["context"] = b.context;
+    item["target"] = curve(b.target);
+    item["draft"] = curve(b.draft);
+    json["buckets"].push_back(std::move(item));
+  }
+  return json.dump(1) + "\n";
 }
 
 TimingTable read_timing(const std::filesystem::path& path) {

@@ -108,6 +108,12 @@ TimeCurve scaled(TimeCurve curve, double factor, double fixed) {
 
 }  // namespace
 
+PricedTree price_tree(const TokenTree& tree, const AcceptanceVector& acceptance,
+                      const TimeBucket& times, double overhead_ms, bool skip_deepest) {
+  return Prices(times, overhead_ms, skip_deepest)
+      .price(tree.widths(), expected_tokens(tree, acceptance));
+}
+
 TreeChoice choose_tree(const TreeTable& table, const AcceptanceVector& acceptance,
                        std::span<const int> sizes, int max_levels, const TimeBucket& times,
                        double overhead_ms, bool skip_deepest) {

@@ -19,6 +19,11 @@ struct PricedTree {
   TreeCost cost;
 };
 
+/// What rounds with a tree cost.
+/// overhead_ms  of a round
+PricedTree price_tree(const TokenTree& tree, const AcceptanceVector& acceptance,
+                      const TimeBucket& times, double overhead_ms, bool skip_deepest);
+
 /// How the choice answers to an error in the times.
 struct Sensitivity {
   std::string change;        // "draft x 1.25"

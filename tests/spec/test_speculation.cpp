@@ -135,6 +135,33 @@ TEST_SUITE("spec/speculation") {
     CHECK(chi < n_cells - 1 + 4 * std::sqrt(2 * (n_cells - 1)));
   }
 
+  TEST_CASE("texts that share a beginning: read once by both models, the same text") {
+    const Pair pair;
+    const Ids document = pair.target->tokenizer()->encode(
+        "The lamp was lit at dusk. The keeper wrote down the wind and the ships that passed.");
+    const Ids first = pair.target->tokenizer()->encode(" Then"), second = pair.target->tokenizer()->encode(" A ship");
+    std::vector<decode::Request> whole, forks;
+    const int pages = pair.draft->cache().store().free_pages();
+    const int slot = pair.target->cache().create();
+    const decode::SeqTokens text[] = {{slot, document, false}};
+    pair.target->prefill(text, {});
+    for (const Ids& end : {first, second}) {
+      Ids ids = document;
+      ids.insert(ids.end(), end.begin(), end.end());
+      whole.push_back(request(ids));
+      forks.push_back({.prefix_slot = slot, .prefix = document, .tokens = end});
+    }
+    {
+      ModelDrafter drafter(*pair.draft, tree_of(kBushy));
+      drafter.share(document);
+      Speculation speculation(*pair.target, drafter);
+      const Generated g = test::generate(*pair.target, forks, rules(24), &speculation);
+      CHECK(g.ids == test::generate(*pair.target, whole, rules(24)).ids);
+      CHECK(speculation.stats().accepted > 0);
+    }
+    CHECK(pair.draft->cache().store().free_pages() == pages);
+  }
+
   TEST_CASE("a lone root draws what plain sampling draws, whatever the batch mates") {
     const Pair pair;
     const auto requests = pair.requests(3);

@@ -160,4 +160,34 @@ TEST_SUITE("spec/timing") {
     CHECK(input_error_text([] { parse_timing("[]", "t.json"); }) ==
           "t.json: expected an object of format 'sequoia-timing/1', found an array of 0 items");
   }
+
+  TEST_CASE("a timing table is read as it was written") {
+    TimingTable table;
+    table.overhead_ms = 0.125;
+    table.skip_deepest = true;
+    table.buckets = {
+        {.context = 512, .target = {{1, 2, 64}, {3.5, 3.75, 9}}, .draft = {{1, 8}, {0.5, 0.625}}},
+        {.context = 4096, .target = {{1, 4}, {4, 5}}, .draft = {{1}, {1}}}};
+    const std::string text = timing_json(table, {{"device", "a machine"}});
+    CHECK(text.find("\"device\": \"a machine\"") != std::string::npos);
+    const TimingTable again = parse_timing(text, "t.json");
+    CHECK(again.overhead_ms == table.overhead_ms);
+    CHECK(again.skip_deepest);
+    REQUIRE(again.buckets.size() == 2);
+    CHECK(again.buckets[1].context == 4096);
+    CHECK(again.buckets[0].target.tokens == table.buckets[0].target.tokens);
+    CHECK(again.buckets[0].draft.ms == table.buckets[0].draft.ms);
+  }
+
+  TEST_CASE("the price of a given tree is that of the choice which finds it") {
+    const AcceptanceVector v = vector_of({{0.7, 0.15, 0.05}});
+    const TimeBucket times = bucket_of({{1, 8, 16}, {10, 10.5, 12}}, {{1, 4}, {0.5, 0.75}});
+    const TreeTable table = table_of(v, 12, 6);
+    const Ints sizes = {4, 8, 12};
+    const TreeChoice choice = choose_tree(table, v, sizes, 6, times, 0.3, true);
+    const PricedTree same =
+        price_tree(table.tree(choice.best.size, choice.best.levels), v, times, 0.3, true);
+    CHECK(same.cost.ms_per_token == doctest::Approx(choice.best.cost.ms_per_token).epsilon(1e-12));
+    CHECK(same.levels == choice.best.levels);
+  }
 }
