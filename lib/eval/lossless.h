@@ -1,0 +1,75 @@
+#pragma once
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "decode/generate.h"
+#include "eval/chi_square.h"
+
+// Whether texts made by speculation are those of the target alone.
+namespace tandem::eval {
+
+using Ids = std::vector<int32_t>;
+
+/// A place where the greedy text of speculation takes another token than the target alone takes
+/// after the same tokens.
+struct GreedyDifference {
+  int text = 0, position = 0;  // tokens of the text before it, the prompt left out
+  int32_t expected = 0;        // the target's best token when it reads them again
+  int32_t found = 0;
+  double gap = 0;  // natural log units: by how much `found` is below `expected` then
+};
+
+struct GreedyCheck {
+  int texts = 0, texts_equal = 0;
+  int64_t tokens = 0;  // of speculation
+  double max_gap = 0;  // of all tokens of texts that differ
+  std::vector<GreedyDifference> differences;
+};
+
+/// Called with the texts done so far; returning false interrupts.
+using TextProgress = std::function<bool(int64_t done)>;
+
+/// Greedy texts of both. Where two differ, the target reads the text of speculation again token by
+/// token, and each token that is not the best there is told with its gap: rounding may decide
+/// between tokens of nearly equal logits, and forwards of other shapes round otherwise. target with
+/// room for a text of every prompt at a time, or for several how      temperature 0 errors   kind
+/// interrupted, numeric source   Sequoia's reference compares nothing; a re-scored reference stands
+/// in for byte equality
+GreedyCheck check_greedy(decode::Engine& target, decode::Decoder& speculation,
+                         std::span<const Ids> prompts, const decode::GenerateSpec& how,
+                         const TextProgress& progress = {});
+
+/// One comparison of outcomes: tokens `first` .. `first + n - 1` of a text, from 0.
+struct LawTest {
+  int first = 0, n = 1;
+  TwoSampleTest test;
+};
+
+struct LawCheck {
+  int64_t texts = 0;  // of each of both
+  std::vector<LawTest> tests;
+  double worst_p() const;
+};
+
+/// Sampled texts of both that go on from one prompt, with seeds that have nothing to do with each
+/// other: the laws of every token and of every two neighbours are compared, which sees random
+/// numbers that rounds share as well. The first token of a text comes from the prompt, without
+/// speculation, and is only compared as a neighbour. prompt   tokens that `prefix_slot` of the
+/// target's cache holds how      max_tokens of each text, and the seed of one of both; the other
+/// takes the next
+LawCheck check_law(decode::Engine& target, decode::Decoder& speculation,
+                   std::span<const int32_t> prompt, int prefix_slot, int texts,
+                   const decode::GenerateSpec& how, const TextProgress& progress = {});
+
+/// Texts of both with the same seed: by match, speculation must give the very tokens of plain
+/// sampling.
+/// result   texts that are equal
+int count_equal(decode::Engine& target, decode::Decoder& speculation, std::span<const Ids> prompts,
+                const decode::GenerateSpec& how, const TextProgress& progress = {});
+
+/// Different prompts for both checks: beginnings of generated prose, 8 to 47 tokens long; random
+/// ids for a model without tokenizer.
+std::vector<Ids> varied_prompts(const decode::ModelFiles& files, int n, uint64_t seed);
+
+}  // namespace tandem::eval

@@ -1,0 +1,178 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "eval/lossless.h"
+#include "generate_runs.h"
+#include "spec/lookup_drafter.h"
+#include "spec/model_drafter.h"
+#include "spec/speculation.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using namespace tandem::eval;
+using decode::DrawSeq;
+using test::Ids;
+
+namespace {
+
+/// Children of the root that are the draft's best tokens, called drawn: what the residual rule must
+/// not be fed.
+class DeterministicDrafter final : public spec::Drafter {
+ public:
+  explicit DeterministicDrafter(spec::ModelDrafter& inner) : inner_(inner) {}
+
+  AcceptBy accept_by() const override { return AcceptBy::residual; }
+  Tensor draft_logits() const override { return inner_.draft_logits(); }
+  std::string name() const override { return "deterministic"; }
+  int max_nodes() const override { return inner_.max_nodes(); }
+  int max_depth() const override { return inner_.max_depth(); }
+  void start(const decode::SamplerSpec& spec) override { inner_.start(spec); }
+  void share(std::span<const int32_t> prefix) override { inner_.share(prefix); }
+  void read(std::span<const DrawSeq> seqs) override { inner_.read(seqs); }
+  std::span<const spec::Proposal> propose(std::span<const DrawSeq> seqs) override {
+    const auto drawn = inner_.propose(seqs);
+    proposals_.assign(drawn.begin(), drawn.end());
+    for (spec::Proposal& p : proposals_) {
+      const Row row = row_of(draft_logits(), p.draft_row[0]);
+      Ids best(row.size());
+      std::iota(best.begin(), best.end(), 0);
+      std::ranges::partial_sort(best, best.begin() + p.tree->n_children[0], std::greater<>(),
+                                [&](int32_t id) { return row[static_cast<size_t>(id)]; });
+      std::copy_n(best.begin(), p.tree->n_children[0], p.tokens.begin() + 1);
+    }
+    return proposals_;
+  }
+  void accept(std::span<const std::vector<int>> paths) override { inner_.accept(paths); }
+  void forget(int slot) override { inner_.forget(slot); }
+  double bytes_read() const override { return inner_.bytes_read(); }
+
+ private:
+  spec::ModelDrafter& inner_;
+  std::vector<spec::Proposal> proposals_;
+};
+
+/// Plain decoding that now and then gives the next id instead.
+class SlippingDecoder final : public decode::Decoder {
+ public:
+  explicit SlippingDecoder(decode::Engine& engine) : inner_(decode::plain_decoder(engine, 0)) {}
+  void start(const decode::SamplerSpec& spec) override { inner_->start(spec); }
+  int depth() const override { return 1; }
+  int in_flight() const override { return inner_->in_flight(); }
+  void draw(std::span<const DrawSeq> seqs, const Tensor& logits) override {
+    inner_->draw(seqs, logits);
+  }
+  void step(std::span<const DrawSeq> seqs) override { inner_->step(seqs); }
+  std::vector<std::vector<decode::Drawn>> collect() override {
+    auto drawn = inner_->collect();
+    if (++n_ == 7) ++drawn[0][0].id;
+    return drawn;
+  }
+  void forget(int slot) override { inner_->forget(slot); }
+  double bytes_read() const override { return inner_->bytes_read(); }
+
+ private:
+  std::unique_ptr<decode::Decoder> inner_;
+  int n_ = 0;
+};
+
+/// A target, a draft, and a prompt that both laws go on from.
+struct Pair {
+  std::unique_ptr<decode::Engine> target =
+      make_engine(tiny_model("tiny-16m"), {.max_seqs = 33, .max_tokens = 128});
+  std::unique_ptr<decode::Engine> draft =
+      make_engine(tiny_model("tiny-2m"), {.max_seqs = 34, .max_tokens = 128});
+  Ids prompt = target->tokenizer()->encode("The keeper of the lighthouse");
+  int slot = target->cache().create();
+
+  Pair() {
+    const decode::SeqTokens whole[] = {{slot, prompt, false}};
+    target->prefill(whole, {});
+  }
+
+  LawCheck law(spec::Drafter& drafter, int texts, float temperature) {
+    drafter.share(prompt);
+    spec::Speculation speculation(*target, drafter);
+    decode::GenerateSpec how;
+    how.max_tokens = 3;
+    how.sampler.rule.temperature = temperature;
+    return check_law(*target, speculation, prompt, slot, texts, how);
+  }
+};
+
+spec::TokenTree star() { return spec::tree_of_children(std::vector<int>{3, 0, 0, 0}, "test"); }
+
+}  // namespace
+
+TEST_SUITE("eval/lossless") {
+  TEST_CASE(
+      "sampled texts: drawn children pass, deterministic ones by the residual rule are found out") {
+    Pair pair;
+    spec::ModelDrafter drawn(*pair.draft, star());
+    const LawCheck right = pair.law(drawn, 1500, 1.0f);
+    CHECK(right.texts == 1500);
+    CHECK(right.tests.size() == 4);  // tokens 2 and 3, pairs (1, 2) and (2, 3)
+    CAPTURE(right.worst_p());
+    CHECK(right.worst_p() > 1e-4);
+    spec::ModelDrafter inner(*pair.draft, star());
+    DeterministicDrafter best(inner);
+    const LawCheck wrong = pair.law(best, 1500, 1.0f);
+    CAPTURE(wrong.worst_p());
+    CHECK(wrong.worst_p() < 1e-9);
+  }
+
+  TEST_CASE("greedy texts: speculation's are equal, a slip is found with its gap") {
+    Pair pair;
+    const std::vector<Ids> prompts = varied_prompts(pair.target->files(), 5, 0);
+    decode::GenerateSpec how;
+    how.max_tokens = 20;
+    spec::ModelDrafter drafter(*pair.draft, star());
+    spec::Speculation speculation(*pair.target, drafter);
+    const GreedyCheck right = check_greedy(*pair.target, speculation, prompts, how);
+    CHECK(right.texts == 5);
+    CHECK(right.texts_equal == 5);
+    CHECK(right.tokens == 100);
+    CHECK(right.max_gap == 0);
+
+    const int pages = pair.target->cache().store().free_pages();
+    SlippingDecoder slips(*pair.target);
+    const GreedyCheck wrong = check_greedy(*pair.target, slips, prompts, how);
+    CHECK(wrong.texts_equal == 4);
+    REQUIRE(!wrong.differences.empty());
+    const GreedyDifference& d = wrong.differences.front();
+    CHECK(d.found == d.expected + 1);
+    CHECK(d.gap > 0.5);
+    CHECK(wrong.max_gap >= d.gap);
+    CHECK(pair.target->cache().store().free_pages() == pages);
+  }
+
+  TEST_CASE("by match, sampled texts are the very texts of the target") {
+    Pair pair;
+    const std::vector<Ids> prompts = varied_prompts(pair.target->files(), 4, 1);
+    decode::GenerateSpec how;
+    how.max_tokens = 24;
+    how.sampler.rule.temperature = 0.7f;
+    spec::LookupDrafter ngram(2, 4);
+    spec::Speculation by_match(*pair.target, ngram);
+    CHECK(count_equal(*pair.target, by_match, prompts, how) == 4);
+    spec::ModelDrafter drafter(*pair.draft, star());
+    spec::Speculation by_residual(*pair.target, drafter);
+    CHECK(count_equal(*pair.target, by_residual, prompts, how) < 4);
+  }
+
+  TEST_CASE("built-in prompts differ, and are the same on every call") {
+    Pair pair;
+    const std::vector<Ids> prompts = varied_prompts(pair.target->files(), 60, 3);
+    CHECK(prompts == varied_prompts(pair.target->files(), 60, 3));
+    std::vector<Ids> sorted = prompts;
+    std::ranges::sort(sorted);
+    CHECK(std::ranges::adjacent_find(sorted) == sorted.end());
+    for (const Ids& ids : prompts) {
+      CHECK(ids.size() >= 8);
+      CHECK(ids.size() <= 47);
+    }
+    const auto nameless = decode::open_model("synthetic:llama-68m", 0);
+    CHECK(varied_prompts(nameless, 3, 0)[2].size() == 10);
+  }
+}
