@@ -1,6 +1,7 @@
 // sequoia-tree-search: the trees of draft tokens that yield most, and the size that pays on a
 // machine.
 #include "cli/main_wrapper.h"
+#include "cli/timing_measurement.h"
 #include "cli/tree_search.h"
 
 namespace {
@@ -17,10 +18,15 @@ const cli::ToolInfo kInfo{
          "sequoia-tree-search -r sequoia/trees-reference -s tree.sizes=[64] -o tree.json --svg "
          "tree.svg",
          "sequoia-tree-search -r sequoia/choice-contexts --format md",
+         "sequoia-tree-search --measure -m tiny-16m -s draft.path=tiny-2m -o timing.json",
          "sequoia-tree-search --accept accept.json -s tree.sizes=[8,64] -s tree.max_levels=6 "
          "--json"},
     .flags =
-        {{.names = "--accept", .value = "FILE", .text = "acceptance vector", .key = "accept.path"},
+        {{.names = "--measure",
+          .value = "",
+          .text = "time rounds of -m with draft.path here, write the timing table",
+          .key = "timing.measure"},
+         {.names = "--accept", .value = "FILE", .text = "acceptance vector", .key = "accept.path"},
          {.names = "--timing", .value = "FILE", .text = "timing table", .key = "timing.path"},
          {.names = "--svg", .value = "FILE", .text = "draw the tree", .key = "output.svg"},
          {.names = "--dot", .value = "FILE", .text = "the tree for Graphviz", .key = "output.dot"}},
@@ -32,6 +38,9 @@ const cli::ToolInfo kInfo{
 
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    return cli::search_trees(cx, cx.load_points<cli::TreeSearchRecipe>());
+    const auto points = cx.load_points<cli::TreeSearchRecipe>();
+    if (!points.front().recipe.timing.measure) return cli::search_trees(cx, points);
+    cli::measure_timing(cx, points.front().recipe);
+    return 0;
   });
 }

@@ -3,13 +3,10 @@
 #include <algorithm>
 
 #include "cli/generate_flags.h"
-#include "cli/load_engine.h"
 #include "cli/output.h"
-#include "cli/plan_text.h"
-#include "model/context.h"
-#include "ops/linear.h"
+#include "cli/shared_prefix.h"
 #include "spec/acceptance_meter.h"
-#include "spec/pair.h"
+#include "spec/depth_meter.h"
 
 namespace tandem::cli {
 namespace {
@@ -32,6 +29,16 @@ std::string method_of(const ops::VerifyRule& rule) {
   return rule.target.temperature > 0 ? "topk-sample" : "topk-greedy";
 }
 
+/// Runs `generate` behind a progress line.
+void write_texts(Context& cx, decode::GenerateEvents& events, size_t n,
+                 const std::function<void()>& generate) {
+  Progress progress(cx.terminal, "texts", static_cast<double>(n), "");
+  double done = 0;
+  events.interrupted = [] { return interrupted() != 0; };
+  events.on_finish = [&](int, decode::Finish, const std::string&) { progress.update(++done); };
+  generate();
+}
+
 }  // namespace
 
 void AcceptanceRecipe::check(recipe::Problems& p) const {
@@ -44,111 +51,108 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
 }
 
 AcceptanceMeasurement::AcceptanceMeasurement(Context& cx, const Point<AcceptanceRecipe>& point)
-    : cx_(cx), recipe_(point.recipe) {
+    : cx_(cx), recipe_(point.recipe), pair_(recipe_.model, recipe_.run, recipe_.draft.path.value) {
   const decode::PromptSource source = prompt_source(cx);
-  const auto seed = static_cast<uint64_t>(recipe_.run.seed);
-  device_ = choose_device(recipe_.run, {});
-  target_files_ = decode::open_model(recipe_.model.path.value, seed);
-  draft_files_ = decode::open_model(recipe_.draft.path.value, seed);
-  spec::check_vocabularies(target_files_, draft_files_);
-  if (recipe_.accept.width > target_files_.config.vocab_size)
+  const int vocab = pair_.target().config.vocab_size;
+  if (recipe_.accept.width > vocab)
     throw recipe_error("accept.width", "is {}, the vocabulary has {} tokens", recipe_.accept.width,
-                       target_files_.config.vocab_size);
-  if (!source.empty()) prompts_ = decode::read_prompts(source, target_files_, false);
-  const int64_t context = std::min(model::context_of(recipe_.run, target_files_.config),
-                                   model::context_of(recipe_.run, draft_files_.config));
-  int64_t longest = prompts_.sequences.empty() ? context : 0;
-  for (const auto& ids : prompts_.sequences) {
-    const auto n = static_cast<int64_t>(ids.size());
-    if (n + 2 > context)
-      throw input_error("prompt", "has {} tokens, the context of both models holds {}", n, context)
-          .hint("shorten the prompt, or use models with a longer context");
-    longest = std::max(longest, std::min(context, n + recipe_.sampling.max_tokens));
-  }
-  for (decode::EngineSpec* spec : {&target_, &draft_}) {
-    spec->compute = compute_type(recipe_.model);
-    spec->device = device_;
-    spec->prefill_chunk = static_cast<int>(std::min<int64_t>(recipe_.run.prefill_chunk, longest));
-    spec->max_seqs = 1;
-    spec->max_tokens = static_cast<int>(longest);
-    spec->total_tokens = longest;
-    spec->max_logit_rows = spec::AcceptanceMeter::kRowsAtOnce;
-    spec->caches = {recipe::Cache{}};
-  }
+                       vocab);
+  if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
+  prompts_.shared = 0;  // texts come one after the other
+  const spec::ModelDrafter::Needs needs{.rows = 1,
+                                        .logit_rows = spec::AcceptanceMeter::kRowsAtOnce};
+  pair_.size(room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, 1, 2), needs, needs);
 }
 
 MemoryPlan AcceptanceMeasurement::plan() const {
-  MemoryPlan both = pair_plan(target_files_, target_, draft_files_, draft_);
+  MemoryPlan both = pair_.plan();
   both.add("speculation/logits of both models",
            size_t{2} * spec::AcceptanceMeter::kRowsAtOnce *
-               static_cast<size_t>(target_files_.config.vocab_size) * sizeof(float));
+               static_cast<size_t>(pair_.target().config.vocab_size) * sizeof(float));
   return both;
 }
 
-void AcceptanceMeasurement::print_plan() {
-  const MemoryPlan both = plan();
-  const MemoryLimits limits = memory_limits(recipe_.run, device_);
-  cx_.out.write(fmt::format("model    {}\ndraft    {}\n{}\n", target_files_.name, draft_files_.name,
-                            memory_lines(both, limits)));
-  cx_.out.flush();  // the plan first, then what is wrong with it
-  limits.check(both);
-}
+void AcceptanceMeasurement::print_plan() { pair_.print_plan(cx_, plan()); }
 
-void AcceptanceMeasurement::run() {
-  const decode::GenerateSpec how = generate_spec(recipe_.sampling, recipe_.run.seed, 0,
-                                                 target_files_.config, target_.max_tokens);
-  const MemoryPlan both = plan();
-  admit_plan(cx_, both, memory_limits(recipe_.run, device_));
-  ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
-  const auto target = load_admitted(cx_, std::move(target_files_), target_, both);
-  const auto draft = load_admitted(cx_, std::move(draft_files_), draft_, both);
-  const ops::VerifyRule rule = verify_rule(recipe_, how.sampler.rule);
-  spec::AcceptanceMeter meter(*target, *draft, rule, recipe_.accept.width);
+spec::ChanceSums AcceptanceMeasurement::measure_positions(const ModelPair::Engines& engines,
+                                                          const ops::VerifyRule& rule,
+                                                          const decode::GenerateSpec& how) {
+  spec::AcceptanceMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width);
   std::vector<std::vector<int32_t>> texts = prompts_.sequences;
-  std::vector<decode::Request> requests;
-  for (const auto& ids : prompts_.sequences)
-    requests.push_back({.prefix_slot = -1, .prefix = {}, .tokens = ids});
-  {
-    Progress progress(cx_.terminal, "texts", static_cast<double>(texts.size()), "");
-    decode::GenerateEvents events;
-    events.interrupted = [] { return interrupted() != 0; };
-    events.on_token = [&](const decode::TokenEvent& e) {
-      texts[static_cast<size_t>(e.seq)].push_back(e.id);
-    };
-    double done = 0;
-    events.on_finish = [&](int, decode::Finish, const std::string&) { progress.update(++done); };
-    decode::generate(*target, requests, how, events);
-  }
+  decode::GenerateEvents events;
+  events.on_token = [&](const decode::TokenEvent& e) {
+    texts[static_cast<size_t>(e.seq)].push_back(e.id);
+  };
+  write_texts(cx_, events, texts.size(), [&] {
+    decode::generate(*engines.target, requests_after({}, prompts_, 0), how, events);
+  });
   Progress progress(cx_.terminal, "measure", static_cast<double>(texts.size()), "texts");
   for (size_t i = 0; i < texts.size(); ++i) {
     meter.add(static_cast<int>(i), recipe_.run.seed, texts[i],
               static_cast<int>(prompts_.sequences[i].size()));
     progress.update(static_cast<double>(i + 1));
   }
+  return meter.sums();
+}
 
-  std::vector<double> p, error;
-  double all = 0;
-  for (int k = 0; k < meter.width(); ++k) {
-    p.push_back(meter.mean(k));
-    error.push_back(meter.standard_error(k));
-    all += p.back();
+std::vector<spec::ChanceSums> AcceptanceMeasurement::measure_depths(
+    const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+    const decode::GenerateSpec& how) {
+  spec::DepthMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width,
+                         recipe_.accept.depths);
+  decode::GenerateEvents events;
+  write_texts(cx_, events, prompts_.sequences.size(), [&] {
+    decode::generate(*engines.target, meter, requests_after({}, prompts_, 0), how, events);
+  });
+  std::vector<spec::ChanceSums> rows = meter.rows();
+  while (rows.size() > 1 && rows.back().samples() == 0) rows.pop_back();  // no node was that deep
+  return rows;
+}
+
+void AcceptanceMeasurement::run() {
+  const decode::GenerateSpec how = generate_spec(
+      recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, pair_.target_spec().max_tokens);
+  ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
+  const ModelPair::Engines engines = pair_.load(cx_, plan());
+  const ops::VerifyRule rule = verify_rule(recipe_, how.sampler.rule);
+  const std::vector<spec::ChanceSums> rows =
+      recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
+                                : std::vector{measure_positions(engines, rule, how)};
+
+  Json p = Json::array(), error = Json::array(), residual = Json::array(), samples = Json::array();
+  for (const spec::ChanceSums& row : rows) {
+    std::vector<double> means, errors;
+    double all = 0;
+    for (int k = 0; k < row.width(); ++k) {
+      means.push_back(row.mean(k));
+      errors.push_back(row.standard_error(k));
+      all += means.back();
+    }
+    cx_.note(
+        fmt::format("{}{} positions; the first child is accepted in {:.1f} % (+- {:.1f}), one of "
+                    "{} in {:.1f} %",
+                    rows.size() > 1 ? fmt::format("depth {}: ", p.size()) : "", row.samples(),
+                    100 * means[0], 100 * errors[0], row.width(), 100 * all));
+    p.push_back(means);
+    error.push_back(errors);
+    residual.push_back(std::max(0.0, 1 - all));
+    samples.push_back(row.samples());
   }
+  const auto one_or_all = [](const Json& list) { return list.size() == 1 ? list[0] : list; };
   const Json vector = {{"format", "acceptance-vector/1"},
                        {"method", method_of(rule)},
-                       {"p", p},
-                       {"residual", std::max(0.0, 1 - all)},
-                       {"stderr", error},
-                       {"samples", meter.samples()},
-                       {"target", target->files().name},
-                       {"draft", draft->files().name},
+                       {rows.size() == 1 ? "p" : "rows", one_or_all(p)},
+                       {"residual", one_or_all(residual)},
+                       {"stderr", one_or_all(error)},
+                       {"samples", one_or_all(samples)},
+                       {"target", engines.target->files().name},
+                       {"draft", engines.draft->files().name},
                        {"temperature", recipe_.sampling.temperature},
                        {"top_p", recipe_.sampling.top_p},
                        {"seed", recipe_.run.seed}};
   result.write(vector.dump() + "\n");
   result.commit();
   cx_.out.flush();
-  cx_.note(fmt::format("{} positions; the first child is accepted in {:.1f} % (+- {:.1f}), one of {} in {:.1f} %",
-                       meter.samples(), 100 * p[0], 100 * error[0], meter.width(), 100 * all));
 }
 
 }  // namespace tandem::cli

@@ -2,11 +2,10 @@
 #include <array>
 #include <string_view>
 
-#include "cli/context.h"
-#include "cli/device.h"
-#include "cli/speculative_generation.h"
-#include "decode/prompts.h"
-#include "recipe/sections.h"
+#include "cli/model_pair.h"
+#include "decode/generate.h"
+#include "ops/verification.h"
+#include "spec/chance_sums.h"
 
 namespace tandem::cli {
 
@@ -16,39 +15,34 @@ constexpr std::array<std::string_view, 2> enum_names(AcceptRule) { return {"sequ
 
 /// Section `accept` of the tool that measures.
 struct AcceptanceSection {
-  int width = 32;
+  int width = 32, depths = 1;
   AcceptRule rule = AcceptRule::sequoia;
 
   template <class V>
   void fields(V& v) {
     v("width", width, recipe::between(1, 1024), "children of a node whose chances are measured");
+    v("depths", depths, recipe::between(1, 64),
+      "rows by accepted tokens before the node, the last for all deeper ones; 1 = one for all "
+      "nodes");
     v("rule", rule,
-      "sequoia: children drawn, kept by residuals; topk: the draft's best, kept if the target draws them");
+      "sequoia: children drawn, kept by residuals; topk: the draft's best, kept if the target "
+      "draws them");
   }
 };
 
-struct AcceptanceRecipe {
-  recipe::Model model;
-  DraftSection draft;
+struct AcceptanceRecipe : PairRecipe {
   AcceptanceSection accept;
-  recipe::Run run;
-  recipe::Sampling sampling;
-  recipe::Output output;
 
   template <class V>
   void fields(V& v) {
-    v("model", model, "the model whose text it is");
-    v("draft", draft, "the model that proposes");
+    PairRecipe::fields(v);
     v("accept", accept, "what is measured");
-    v("run", run, "device, threads, seed, sizes");
-    v("sampling", sampling, "how the target draws its text, and how much of it");
-    v("output", output, "where the vector goes");
   }
   void check(recipe::Problems& p) const;
 };
 
-/// A run of sequoia-acceptance: the target writes text, and at each of its positions the chances of the
-/// draft's children are added up.
+/// A run of sequoia-acceptance: the target writes text, and at each of its positions the chances of
+/// the draft's children are added up.
 class AcceptanceMeasurement {
  public:
   /// errors   as SpeculativeGeneration
@@ -61,13 +55,18 @@ class AcceptanceMeasurement {
 
  private:
   MemoryPlan plan() const;
+  /// Of texts that the target writes, read again by both models.
+  spec::ChanceSums measure_positions(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+                                     const decode::GenerateSpec& how);
+  /// Of texts written a node at a time, by depth.
+  std::vector<spec::ChanceSums> measure_depths(const ModelPair::Engines& engines,
+                                               const ops::VerifyRule& rule,
+                                               const decode::GenerateSpec& how);
 
   Context& cx_;
   const AcceptanceRecipe& recipe_;
-  Device device_;
-  decode::ModelFiles target_files_, draft_files_;
+  ModelPair pair_;
   decode::PromptSet prompts_;
-  decode::EngineSpec target_, draft_;
 };
 
 }  // namespace tandem::cli

@@ -97,7 +97,7 @@ void GenerateOutput::on_round(const spec::RoundEvent& e) {
 }
 
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
-                             const spec::RoundStats* rounds) const {
+                             const SpeculationReport& speculation) const {
   const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory of its own
   Json j = {{"event", "summary"}, {"model", engine_.files().name},
             {"device", engine_.spec().device.name()}, {"threads", max_threads()},
@@ -132,7 +132,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     j["attention"] = {{"policy", engine_.cache().policy(0).name()},
                       {"selected_keys_frac", usage.selected_share()},
                       {"fixed_keys_frac", usage.fixed_share()}};
-  if (rounds != nullptr && rounds->rounds > 0)
+  if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     j["spec"] = {{"draft", rounds->drafter},
                  {"nodes", rounds->nodes},
                  {"rounds", rounds->rounds},
@@ -143,6 +143,8 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
                  {"draft_s", rounds->draft_s},
                  {"target_s", rounds->target_s},
                  {"verify_s", rounds->verify_s}};
+  if (speculation.declined) j["spec"]["declined"] = true;
+  if (!speculation.predicted.is_null()) j["spec"]["predicted"] = speculation.predicted;
   Json& sequences = j["sequences"] = Json::array();
   for (const auto& [seq, finish] : finished_)
     sequences.push_back({{"seq", seq}, {"finish", decode::finish_name(finish)}});
@@ -150,9 +152,9 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
 }
 
 void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int64_t seed,
-                            const spec::RoundStats* rounds) {
+                            const SpeculationReport& speculation) {
   progress_.reset();
-  const Json j = summary(r, load_s, seed, rounds);
+  const Json j = summary(r, load_s, seed, speculation);
   if (jsonl_) event(j);
   result_.commit();
   cx_.out.flush();
@@ -173,7 +175,7 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
     text += fmt::format(", {:.0f} % of the {:.1f} GB/s that memory gives{}",
                         100 * j["frac_of_mem_read"].get<double>(), j["mem_read_gbps"].get<double>(),
                         j["frac_of_mem_read"].get<double>() > 1 ? " (weights in cache)" : "");
-  if (j.contains("spec"))
+  if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     text += fmt::format("\nrounds   {}, {:.2f} tokens each; drafting {:.2f} s, target {:.2f} s, verifying {:.2f} s",
                         rounds->rounds, rounds->tokens_per_round(), rounds->draft_s, rounds->target_s,
                         rounds->verify_s);

@@ -15,6 +15,13 @@
 
 namespace tandem::cli {
 
+/// What a summary tells of speculation.
+struct SpeculationReport {
+  const spec::RoundStats* rounds = nullptr;  // null where there was none
+  nlohmann::ordered_json predicted = {};     // what a plan expected; null without one
+  bool declined = false;                     // for the plan said that it would lose
+};
+
 /// Help and status 2 when a file "-" would read a terminal.
 void require_piped_stdin();
 
@@ -31,9 +38,8 @@ class GenerateOutput {
   decode::GenerateEvents events();
   void on_round(const spec::RoundEvent& event);
   /// Closes the text, writes the summary, gives the result file its name.
-  /// rounds  of speculation; null without it
   void finish(const decode::GenerateReport& report, double load_s, int64_t seed,
-              const spec::RoundStats* rounds = nullptr);
+              const SpeculationReport& speculation = {});
 
  private:
   void on_token(const decode::TokenEvent& event);
@@ -42,7 +48,7 @@ class GenerateOutput {
   void show_finished();
   void event(const nlohmann::ordered_json& value);
   nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s,
-                                 int64_t seed, const spec::RoundStats* rounds) const;
+                                 int64_t seed, const SpeculationReport& speculation) const;
 
   Context& cx_;
   ResultFile result_;

@@ -100,17 +100,6 @@ void Generation::print_plan() {
   limits.check(plan);
 }
 
-void Generation::read(decode::Engine& engine, int slot, std::span<const int32_t> tokens,
-                      decode::GenerateReport& report) {
-  Progress progress(cx_.terminal, "prefill", static_cast<double>(tokens.size()), "tok");
-  const decode::SeqTokens part[] = {{slot, tokens, false}};
-  engine.prefill(part, {}, [&](int64_t done) {
-    progress.update(static_cast<double>(done));
-    return interrupted() == 0;
-  });
-  report.prompt_tokens += static_cast<int64_t>(tokens.size());
-}
-
 std::span<const int32_t> Generation::fresh_prefix() const {
   if (prompts_.sequences.empty()) return {};
   const std::span<const int32_t> first = prompts_.sequences[0];
@@ -126,14 +115,14 @@ bool Generation::indexes_prefix() const {
   return recipe_.sampling.max_tokens > 0 && prefix_tokens() >= shortest;
 }
 
-Generation::Prefix Generation::read_prefix(decode::Engine& engine, decode::GenerateReport& report) {
-  Prefix p;
+SharedPrefix Generation::read_prefix(decode::Engine& engine, decode::GenerateReport& report) {
+  SharedPrefix p;
   const std::span<const int32_t> fresh = fresh_prefix();
   if (!saved_ && fresh.empty()) return p;
   const Stopwatch watch;
   p.slot = saved_ ? decode::restore_state(*saved_, engine, 0) : engine.cache().create();
   if (saved_) p.tokens = saved_->tokens;
-  if (!fresh.empty()) read(engine, p.slot, fresh, report);
+  if (!fresh.empty()) read_tokens(cx_, engine, p.slot, fresh, report);
   // No end of a prompt, where a window would move on: only an index.
   if (indexes_prefix()) engine.cache().adopt_prompt(p.slot);
   p.tokens.insert(p.tokens.end(), fresh.begin(), fresh.end());
@@ -150,7 +139,7 @@ void Generation::read_all(decode::Engine& engine, std::span<const decode::Reques
     if (r.tokens.empty()) continue;
     const int slot =
         r.prefix_slot >= 0 ? engine.cache().fork(r.prefix_slot, 0) : engine.cache().create();
-    read(engine, slot, r.tokens, report);
+    read_tokens(cx_, engine, slot, r.tokens, report);
     engine.cache().release(slot);
   }
   report.prefill_s += watch.seconds();
@@ -168,13 +157,9 @@ void Generation::run() {
   GenerateOutput output(cx_, recipe_.output.path, prompts_, engine, plan);
 
   decode::GenerateReport before;  // of what is read here
-  const Prefix prefix = read_prefix(engine, before);
-  const size_t skip = prefix.tokens.size() - n_saved();
-  std::vector<decode::Request> requests;
-  for (const auto& ids : prompts_.sequences)
-    requests.push_back({.prefix_slot = prefix.slot,
-                        .prefix = prefix.tokens,
-                        .tokens = {ids.begin() + static_cast<long>(skip), ids.end()}});
+  const SharedPrefix prefix = read_prefix(engine, before);
+  std::vector<decode::Request> requests =
+      requests_after(prefix, prompts_, prefix.tokens.size() - n_saved());
   if (recipe_.sampling.max_tokens == 0) {
     read_all(engine, requests, before);
     requests.clear();

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "cli/context.h"
 #include "cli/generate_output.h"
+#include "cli/shared_prefix.h"
 #include "decode/generate.h"
 #include "decode/prompts.h"
 #include "decode/state.h"
@@ -50,12 +51,6 @@ class Generation {
   void run();
 
  private:
-  /// What all sequences share: a saved state, then the common start of the prompts.
-  struct Prefix {
-    int slot = -1;  // -1 = nothing is shared
-    std::vector<int32_t> tokens;
-  };
-
   decode::EngineSpec engine_spec() const;
   /// Tokens that are read before any sequence starts.
   std::span<const int32_t> fresh_prefix() const;
@@ -63,10 +58,8 @@ class Generation {
   size_t prefix_tokens() const { return n_saved() + fresh_prefix().size(); }
   /// Whether policies index the prefix once, for all sequences that follow it.
   bool indexes_prefix() const;
-  Prefix read_prefix(decode::Engine& engine, decode::GenerateReport& report);
-  /// Prefills tokens whose logits nobody asks for.
-  void read(decode::Engine& engine, int slot, std::span<const int32_t> tokens,
-            decode::GenerateReport& report);
+  /// A saved state, then the common start of the prompts.
+  SharedPrefix read_prefix(decode::Engine& engine, decode::GenerateReport& report);
   /// Reads prompts that nothing shall follow.
   void read_all(decode::Engine& engine, std::span<const decode::Request> requests,
                 decode::GenerateReport& report);

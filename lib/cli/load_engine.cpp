@@ -29,14 +29,4 @@ std::unique_ptr<decode::Engine> load_admitted(Context& cx, decode::ModelFiles fi
   return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress));
 }
 
-MemoryPlan pair_plan(const decode::ModelFiles& target, const decode::EngineSpec& target_spec,
-                     const decode::ModelFiles& draft, const decode::EngineSpec& draft_spec) {
-  MemoryPlan both = decode::Engine::plan(target, target_spec);
-  const MemoryPlan other = decode::Engine::plan(draft, draft_spec);
-  for (const PlanItem& item : other.items())
-    if (!item.name.starts_with("process/"))
-      both.add("draft " + item.name, item.bytes, item.device, item.lifetime);
-  return both;
-}
-
 }  // namespace tandem::cli

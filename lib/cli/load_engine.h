@@ -24,10 +24,6 @@ void admit_plan(Context& cx, const MemoryPlan& plan, const MemoryLimits& limits)
 std::unique_ptr<decode::Engine> load_admitted(Context& cx, decode::ModelFiles files,
                                               decode::EngineSpec spec, const MemoryPlan& plan);
 
-/// Everything that a target and its draft hold together; the draft's items are named "draft ...".
-MemoryPlan pair_plan(const decode::ModelFiles& target, const decode::EngineSpec& target_spec,
-                     const decode::ModelFiles& draft, const decode::EngineSpec& draft_spec);
-
 /// The progress line of loading; called with the share of the weights that is loaded.
 class LoadProgress {
  public:

@@ -50,10 +50,21 @@ spec::TimingTable TimingSection::table() const {
     table = spec::read_timing(path);
   }
   table.overhead_ms = overhead_ms.value_or(table.overhead_ms);
+  table.skip_deepest = table.skip_deepest || skip_deepest;
   return table;
 }
 
 void TreeSearchRecipe::check(recipe::Problems& p) const {
+  if (timing.measure) {
+    if (model.path.value.empty()) p.field("model.path", "model.path: name the model to time");
+    draft.require(p);
+    if (timing.given())
+      p.field("timing.measure", "timing.measure: the times are given, expected either");
+    return;
+  }
+  if (accept.path.empty())
+    p.field("accept.path",
+            "accept.path: name an acceptance vector; sequoia-acceptance measures them");
   if (tree.sizes.empty() && !timing.given())
     p.field("tree.sizes",
             "tree.sizes: expected sizes such as [64, 128], or a timing table to choose by");
@@ -145,7 +156,7 @@ void TreeSearch::run() {
     Chosen& chosen = chosen_.emplace_back();
     chosen.context = bucket.context;
     chosen.choice = spec::choose_tree(*table_, acceptance_, rising, max_levels_, bucket,
-                                      timing_.overhead_ms, recipe_.timing.skip_deepest);
+                                      timing_.overhead_ms, timing_.skip_deepest);
     const spec::PricedTree& best = chosen.choice.best;
     chosen.tree = table_->tree(best.size, best.levels);
     if (chosen.choice.speedup() <= 1)

@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "cli/context.h"
+#include "cli/model_pair.h"
 #include "spec/tree_choice.h"
 
 namespace tandem::cli {
@@ -15,7 +15,7 @@ struct AcceptSection {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, recipe::required_input(),
+    v("path", path, recipe::optional_input(),
       "acceptance vector (acceptance-vector/1), or a bare array");
     v("layout", layout,
       "of a bare array: padded begins with 0, residual ends with no child's share");
@@ -49,6 +49,8 @@ struct TimingSection {
   std::vector<double> target_ms, draft_ms;
   std::optional<double> overhead_ms;
   bool skip_deepest = false;
+  bool measure = false;
+  std::vector<recipe::TokenCount> contexts = {{1024}};
 
   template <class V>
   void fields(V& v) {
@@ -64,7 +66,10 @@ struct TimingSection {
     v("draft_ms", draft_ms, at_least(0),
       "time of a draft forward of each width, one for all widths");
     v("overhead_ms", overhead_ms, at_least(0), "the rest of a round; null = the file's, or 0");
-    v("skip_deepest", skip_deepest, "the engine leaves out the draft call on the deepest level");
+    v("skip_deepest", skip_deepest,
+      "the engine leaves out the draft call on the deepest level; also if the file says so");
+    v("measure", measure, "time rounds of model.path with draft.path instead of searching");
+    v("contexts", contexts, at_least(1).unit("tokens"), "lengths of text to time them at");
   }
   void check(recipe::Problems& p) const;
   bool given() const { return !path.empty() || !sizes.empty(); }
@@ -79,17 +84,34 @@ struct TreeOutput {
   template <class V>
   void fields(V& v) {
     v("path", path,
-      "the tree (sequoia-tree/1): the chosen one, or that of the only size; empty = none");
+      "the tree (sequoia-tree/1): the chosen one, or that of the only size; the timing table where "
+      "one is measured; empty = none");
     v("svg", svg, "a drawing of that tree; empty = none");
     v("dot", dot, "that tree for Graphviz; empty = none");
   }
   bool any() const { return !path.empty() || !svg.empty() || !dot.empty(); }
 };
 
+/// Section `model` of a tool that only times one.
+struct TimedModel {
+  recipe::ModelName path;
+  recipe::Compute compute = recipe::Compute::bf16;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, recipe::optional_input(), "with timing.measure: the model whose text it is");
+    v("compute", compute, "number type of weights and activations");
+  }
+};
+
 struct TreeSearchRecipe {
   AcceptSection accept;
   TreeSection tree;
   TimingSection timing;
+  TimedModel model;
+  DraftSection draft;
+  recipe::Run run;
+  recipe::Sampling sampling;
   TreeOutput output;
 
   template <class V>
@@ -97,6 +119,10 @@ struct TreeSearchRecipe {
     v("accept", accept, "acceptance by child position");
     v("tree", tree, "sizes and bounds of trees");
     v("timing", timing, "times of the target and the draft, to choose a size by");
+    v("model", model, "the model that is timed");
+    v("draft", draft, "the model that proposes, timed with it");
+    v("run", run, "device, threads, seed, sizes of what is timed");
+    v("sampling", sampling, "how the timed rounds draw tokens");
     v("output", output, "where the tree goes");
   }
   void check(recipe::Problems& p) const;

@@ -24,7 +24,7 @@ struct TwoSampleTest {
 using OutcomeCounts = std::map<std::vector<int32_t>, std::array<int64_t, 2>>;
 
 /// Outcomes seen fewer than 20 times in both samples together are pooled into 16 cells by a hash of
-/// the outcome, so that a law that is wrong in its rare outcomes shows as well; cells that are
+/// the outcome, so that a law that is wrong in some dozens of rare outcomes shows as well; cells that are
 /// still rare go into one.
 TwoSampleTest compare_samples(const OutcomeCounts& counts);
 

@@ -1,7 +1,6 @@
 #include "spec/acceptance_meter.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 
@@ -41,8 +40,7 @@ AcceptanceMeter::AcceptanceMeter(decode::Engine& target, decode::Engine& draft,
       draft_(draft),
       rule_(rule),
       width_(width),
-      sum_(static_cast<size_t>(width)),
-      sum_of_squares_(static_cast<size_t>(width)) {
+      sums_(width) {
   TANDEM_CHECK(width > 0 && width <= target.config().vocab_size, "{} children", width);
 }
 
@@ -85,23 +83,9 @@ void AcceptanceMeter::add_rows(int seq, int64_t seed, std::span<const int32_t> t
       ops::draw_children(draft, by_match ? 0.0f : rule_.draft.temperature, parents);
   const std::vector<double> chances = ops::accept_chances(target, by_match ? Tensor{} : draft, rule_,
                                                           children, width_, seen);
-  for (size_t i = 0; i < chances.size(); ++i) {
-    sum_[i % static_cast<size_t>(width_)] += chances[i];
-    sum_of_squares_[i % static_cast<size_t>(width_)] += chances[i] * chances[i];
-  }
-  samples_ += n_rows;
-}
-
-double AcceptanceMeter::mean(int k) const {
-  return samples_ > 0 ? sum_[static_cast<size_t>(k)] / static_cast<double>(samples_) : 0;
-}
-
-double AcceptanceMeter::standard_error(int k) const {
-  if (samples_ < 2) return 0;
-  const auto n = static_cast<double>(samples_);
-  const double variance =
-      (sum_of_squares_[static_cast<size_t>(k)] / n - mean(k) * mean(k)) * n / (n - 1);
-  return std::sqrt(std::max(0.0, variance) / n);
+  const auto width = static_cast<size_t>(width_);
+  for (size_t r = 0; r < static_cast<size_t>(n_rows); ++r)
+    sums_.add(std::span(chances).subspan(r * width, width));
 }
 
 }  // namespace tandem::spec

@@ -4,6 +4,7 @@
 
 #include "decode/engine.h"
 #include "ops/verification.h"
+#include "spec/chance_sums.h"
 
 namespace tandem::spec {
 
@@ -27,11 +28,7 @@ class AcceptanceMeter {
   /// errors   kind interrupted, numeric
   void add(int seq, int64_t seed, std::span<const int32_t> text, int first);
 
-  int64_t samples() const { return samples_; }
-  /// Probability that child k, from 0, is the one accepted, and its standard error.
-  double mean(int k) const;
-  double standard_error(int k) const;
-  int width() const { return width_; }
+  const ChanceSums& sums() const { return sums_; }
 
  private:
   void add_rows(int seq, int64_t seed, std::span<const int32_t> text, int first_row, int n_rows);
@@ -41,8 +38,7 @@ class AcceptanceMeter {
   ops::VerifyRule rule_;
   int width_;
   std::vector<float> target_logits_, draft_logits_;  // [rows of a chunk, vocab]
-  std::vector<double> sum_, sum_of_squares_;         // [width]
-  int64_t samples_ = 0;
+  ChanceSums sums_;
 };
 
 }  // namespace tandem::spec

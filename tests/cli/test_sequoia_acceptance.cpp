@@ -50,6 +50,30 @@ TEST_SUITE("cli/sequoia-acceptance") {
     CHECK(tree.status == 0);
   }
 
+  TEST_CASE("rows by depth, which the tree search reads") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "accept.json").string();
+    const Outcome run = acceptance({"-p", "Once upon a time", "-n", "80", "-s", "accept.width=3", "-s",
+                                    "accept.depths=3", "-o", path});
+    CHECK(run.status == 0);
+    CHECK(run.err.find("depth 0: ") != std::string::npos);
+    const Json v = Json::parse(tandem::io::read_file(path));
+    CHECK_FALSE(v.contains("p"));
+    REQUIRE(v["rows"].size() >= 2);
+    CHECK(v["rows"].size() <= 3);
+    CHECK(v["samples"].size() == v["rows"].size());
+    int64_t nodes = 0;
+    for (size_t d = 0; d < v["rows"].size(); ++d) {
+      CHECK(v["rows"][d].size() == 3);
+      CHECK(v["stderr"][d].size() == 3);
+      nodes += v["samples"][d].get<int64_t>();
+    }
+    CHECK(nodes == 79);
+    const Outcome tree = run_process(TANDEM_SEQUOIA_TREE_SEARCH,
+                                     {.arguments = {"--accept", path, "-s", "tree.sizes=[4]"}});
+    CHECK(tree.status == 0);
+  }
+
   TEST_CASE("each rule of verification has its own name") {
     for (const auto& [flags, method] :
          {std::pair{std::vector<std::string>{"-s", "sampling.temperature=0"}, "topk-greedy"},

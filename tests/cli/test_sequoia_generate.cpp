@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/probe.h"
+#include "source_dir.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -72,13 +74,102 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(without.err.find("tree.path: name a tree") != std::string::npos);
   }
 
+  TEST_CASE("tree.path auto: the tree that the times speak for; none where they speak against it") {
+    const TemporaryFolder folder;
+    const std::string accept =
+        folder.write("accept.json",
+                     R"({"format": "acceptance-vector/1", "method": "topk-greedy", "p": [0.6, 0.1]})")
+            .string();
+    const auto timing = [&](const std::string& name, const std::string& draft_ms) {
+      return folder
+          .write(name, R"({"format": "sequoia-timing/1", "skip_deepest": true, "buckets": [{"context": 4096,
+                   "target": {"tokens": [1, 64], "ms": [10, 11]}, "draft": {"tokens": [1], "ms": [)" +
+                           draft_ms + "]}}]}")
+          .string();
+    };
+    const std::vector<std::string> text = {"-p", "Once upon a time", "-n", "24", "-s", "model.compute=f32"};
+    const auto run = [&](std::vector<std::string> more) {
+      more.insert(more.end(), text.begin(), text.end());
+      more.insert(more.end(), {"-s", "tree.accept=" + accept});
+      return sequoia_generate(more);
+    };
+    const std::string plain = sequoia_generate(text).out;
+    const std::string cheap = timing("cheap.json", "0.1"), dear = timing("dear.json", "20");
+    const Outcome pays = run({"-s", "tree.path=auto", "-s", "tree.timing=" + cheap, "-s", "tree.max_levels=4"});
+    CHECK(pays.status == 0);
+    CHECK(pays.out == plain);
+    CHECK(pays.err.find("on 4 levels") != std::string::npos);
+    const Json chosen =
+        lines(run({"-s", "tree.path=auto", "-s", "tree.timing=" + cheap, "--format", "jsonl"}).out).back();
+    CHECK(chosen["spec"]["predicted"]["speedup"].get<double>() > 1);
+    CHECK(chosen["spec"]["nodes"] == chosen["spec"]["predicted"]["nodes"]);
+
+    for (const char* tree : {"auto", "recipes/sequoia/tree-8.json"}) {
+      CAPTURE(tree);
+      const std::string path = std::string(tree) == "auto" ? tree : (tandem::test::source_dir() / tree).string();
+      const std::vector<std::string> flags = {"-s", "tree.path=" + path, "-s", "tree.timing=" + dear,
+                                              "--format", "jsonl"};
+      const Outcome declined = run(flags);
+      CHECK(declined.err.find("speculation would lose here") != std::string::npos);
+      const std::vector<Json> events = lines(declined.out);
+      CHECK(events.back()["spec"]["declined"] == true);
+      CHECK(events.back()["spec"]["predicted"]["speedup"].get<double>() < 1);
+      CHECK_FALSE(events.back()["spec"].contains("rounds"));
+      std::vector<std::string> forced = flags;
+      forced.insert(forced.end(), {"-s", "spec.force=true"});
+      CHECK(lines(run(forced).out).back()["spec"]["rounds"].get<int>() > 0);
+    }
+    const Outcome no_vector = sequoia_generate({"-p", "a", "-s", "tree.path=auto"});
+    CHECK(no_vector.status == 3);
+    CHECK(no_vector.err.find("tree.accept: name the vector") != std::string::npos);
+  }
+
+  TEST_CASE("times are measured once, and kept for these models and this machine") {
+    const TemporaryFolder folder, cache;
+    const std::string accept =
+        folder.write("accept.json",
+                     R"({"format": "acceptance-vector/1", "method": "topk-greedy", "p": [0.6, 0.1]})")
+            .string();
+    const Launch launch{.arguments = {"-r", "sequoia/tiny-16m", "--device", "cpu", "-p", "Once upon a time",
+                                      "-n", "12", "-s", "tree.path=auto", "-s", "tree.accept=" + accept,
+                                      "-s", "tree.max_nodes=8", "-s", "spec.force=true"},
+                        .variables = {{"TANDEM_CACHE_DIR", cache.path().string()}}};
+    const Outcome first = run_process(TANDEM_SEQUOIA_GENERATE, launch);
+    CHECK(first.status == 0);
+    CHECK(first.err.find("timed rounds in") != std::string::npos);
+    const Outcome second = run_process(TANDEM_SEQUOIA_GENERATE, launch);
+    CHECK(second.err.find("timed rounds in") == std::string::npos);
+    CHECK(second.out == first.out);
+  }
+
+  TEST_CASE("a shared document is read once") {
+    const TemporaryFolder folder;
+    const std::string document =
+        folder.write("log.txt", "The lamp was lit at dusk. The keeper wrote down wind and ships.").string();
+    const std::string questions = folder.write("questions.txt", "Who wrote?\nWhen was the lamp lit?\n").string();
+    const std::vector<std::string> flags = {"-f", document, "--questions", questions, "-n", "16",
+                                            "-s", "model.compute=f32", "--format", "jsonl"};
+    std::vector<std::string> plain_flags = {"-m", "tiny-16m", "--device", "cpu"};
+    plain_flags.insert(plain_flags.end(), flags.begin(), flags.end());
+    const auto events = lines(sequoia_generate(flags).out);
+    const auto plain = lines(run_process(TANDEM_PIG_GENERATE, {.arguments = plain_flags}).out);
+    const auto ids = [](const std::vector<Json>& all) {
+      std::map<int, std::vector<int>> by_text;
+      for (const Json& e : all)
+        if (e["event"] == "token") by_text[e["seq"]].push_back(e["id"]);
+      return by_text;
+    };
+    CHECK(ids(events) == ids(plain));
+    CHECK(events.back()["prompt_tokens"] == plain.back()["prompt_tokens"]);
+  }
+
   TEST_CASE("--dry-run tells the memory of both models") {
     const Outcome run = sequoia_generate({"--dry-run", "-s", "run.context=256"});
     CHECK(run.status == 0);
     CHECK(run.out.find("tree     8 nodes on") != std::string::npos);
     CHECK(run.out.find("draft weights") != std::string::npos);
     const Outcome small = sequoia_generate(
-        {"--dry-run", "-s", "run.context=256", "-s", "run.host_memory_limit=64MiB"});
+        {"--dry-run", "-s", "run.context=256", "-s", "run.host_memory_limit=32MiB"});
     CHECK(small.status == 5);
     CHECK(small.out.find("does not fit") != std::string::npos);
   }

@@ -253,4 +253,53 @@ TEST_SUITE("cli/sequoia-tree-search") {
     CHECK(tree_search({"-r", "sequoia/trees-reference", "--format", "csv"})
               .out.starts_with("size,tokens a round,"));
   }
+
+  TEST_CASE("--measure writes a timing table that a search reads") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "timing.json").string();
+    const std::vector<std::string> flags = {"--measure",
+                                            "-m",
+                                            "tiny-16m",
+                                            "--device",
+                                            "cpu",
+                                            "-s",
+                                            "draft.path=tiny-2m",
+                                            "-s",
+                                            "tree.sizes=[12]",
+                                            "-s",
+                                            "timing.contexts=[48,96]"};
+    std::vector<std::string> to_file = flags;
+    to_file.insert(to_file.end(), {"-o", path});
+    const Outcome run = tree_search(to_file);
+    CHECK(run.status == 0);
+    CHECK(run.out.empty());
+    const Json t = Json::parse(tandem::io::read_file(path));
+    CHECK(t["format"] == "sequoia-timing/1");
+    CHECK(t["target"] == "tiny-16m");
+    CHECK(t["skip_deepest"] == true);
+    CHECK(t["buckets"].size() == 2);
+    CHECK(t["buckets"][1]["context"] == 96);
+    CHECK(t["buckets"][0]["target"]["tokens"] == Json({1, 2, 3, 4, 6, 8, 12}));
+    const Outcome search =
+        with_vector(vector_file("[0.5, 0.25]"), {"--timing", path, "-s", "timing.context=96"});
+    CHECK(search.status == 0);
+    CHECK(search.out.find("no speculation") != std::string::npos);
+
+    std::vector<std::string> plan = flags;
+    plan.push_back("--dry-run");
+    CHECK(tree_search(plan).out.find(
+              "trees of 1, 2, 3, 4, 6, 8, 12 nodes, contexts of 48, 96 tokens") !=
+          std::string::npos);
+    const Outcome alone = tree_search({"--measure"});
+    CHECK(alone.status == 3);
+    CHECK(alone.err.find("model.path: name the model to time") != std::string::npos);
+    CHECK(alone.err.find("draft.path: name the model that proposes") != std::string::npos);
+  }
+
+  TEST_CASE("a problem names its key once") {
+    const Outcome run = with_vector(vector_file("[0.5]"), {});
+    CHECK(run.status == 3);
+    CHECK(run.err.find("tree.sizes: expected sizes such as") != std::string::npos);
+    CHECK(run.err.find("tree.sizes: tree.sizes:") == std::string::npos);
+  }
 }

@@ -5,6 +5,7 @@
 
 #include "generate_runs.h"
 #include "spec/acceptance_meter.h"
+#include "spec/depth_meter.h"
 #include "spec/model_drafter.h"
 #include "spec/speculation.h"
 
@@ -29,9 +30,9 @@ TEST_SUITE("spec/acceptance_meter") {
     const Ids text = random_ids(*target, 60, 1);
     AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::residual), 4);
     meter.add(0, 7, text, 20);
-    CHECK(meter.samples() == 40);
-    CHECK(meter.mean(0) == doctest::Approx(1).epsilon(1e-4));
-    CHECK(meter.mean(1) < 1e-4);
+    CHECK(meter.sums().samples() == 40);
+    CHECK(meter.sums().mean(0) == doctest::Approx(1).epsilon(1e-4));
+    CHECK(meter.sums().mean(1) < 1e-4);
   }
 
   TEST_CASE("greedy: shares of positions at which the target's token is the draft's k-th") {
@@ -54,11 +55,11 @@ TEST_SUITE("spec/acceptance_meter") {
       for (int k = 0; k < kWidth; ++k) hits[static_cast<size_t>(k)] += order[static_cast<size_t>(k)] == argmax(p);
     }
     const auto n = static_cast<double>(text.size() - kFirst);
-    CHECK(meter.samples() == static_cast<int64_t>(text.size()) - kFirst);
+    CHECK(meter.sums().samples() == static_cast<int64_t>(text.size()) - kFirst);
     for (int k = 0; k < kWidth; ++k) {
       const double share = hits[static_cast<size_t>(k)] / n;
-      CHECK(meter.mean(k) == doctest::Approx(share));
-      CHECK(meter.standard_error(k) == doctest::Approx(std::sqrt(share * (1 - share) / (n - 1))));
+      CHECK(meter.sums().mean(k) == doctest::Approx(share));
+      CHECK(meter.sums().standard_error(k) == doctest::Approx(std::sqrt(share * (1 - share) / (n - 1))));
     }
   }
 
@@ -80,10 +81,43 @@ TEST_SUITE("spec/acceptance_meter") {
     meter.add(0, 1, text, first);
     AcceptanceVector vector;
     vector.rows.emplace_back();
-    for (int k = 0; k < 4; ++k) vector.rows[0].push_back(meter.mean(k));
+    for (int k = 0; k < 4; ++k) vector.rows[0].push_back(meter.sums().mean(k));
     const double predicted = expected_tokens(tree, vector), measured = speculation.stats().tokens_per_round();
     MESSAGE("predicted " << predicted << ", measured " << measured);
     // Some 200 rounds of a standard deviation below 1.
     CHECK(std::abs(predicted - measured) < 0.25);
+  }
+
+  TEST_CASE("by depth: rows of a text that is written node by node, still the target's own when greedy") {
+    const auto target = make_engine(tiny_model("tiny-16m")), draft = make_engine(tiny_model("tiny-2m"));
+    std::vector<decode::Request> requests;
+    for (const char* prompt : {"Once upon a time", "The keeper of the lighthouse"})
+      requests.push_back(request(target->tokenizer()->encode(prompt)));
+    decode::GenerateSpec spec;
+    spec.max_tokens = 60;
+    DepthMeter greedy(*target, *draft, rule_of(0, AcceptBy::match), 3, 4);
+    const int pages = draft->cache().store().free_pages();
+    CHECK(test::generate(*target, requests, spec, &greedy).ids ==
+          test::generate(*target, requests, spec).ids);
+    CHECK(draft->cache().store().free_pages() == pages);
+    int64_t nodes = 0;
+    for (const ChanceSums& row : greedy.rows()) nodes += row.samples();
+    CHECK(nodes == 2 * 59);  // the first token of each comes from the prompt
+    // A node lies one deeper where a child was accepted: rows 1 and later hold as many nodes as hits,
+    // but for those at the ends of the texts.
+    double hits = 0;
+    for (const ChanceSums& row : greedy.rows())
+      for (int k = 0; k < row.width(); ++k) hits += row.mean(k) * static_cast<double>(row.samples());
+    const auto deeper = static_cast<double>(nodes - greedy.rows()[0].samples());
+    CHECK(hits >= deeper - 0.01);
+    CHECK(hits <= deeper + 2.01);
+
+    spec.sampler.rule.temperature = 0.8f;
+    const auto same = make_engine(tiny_model("tiny-16m"));
+    DepthMeter self(*target, *same, rule_of(0.8f, AcceptBy::residual), 2, 3);
+    (void)test::generate(*target, requests, spec, &self);
+    CHECK(self.rows()[0].samples() <= 4);
+    CHECK(self.rows()[2].samples() >= 2 * 59 - 6);
+    CHECK(self.rows()[2].mean(0) == doctest::Approx(1).epsilon(1e-3));
   }
 }

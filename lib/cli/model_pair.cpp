@@ -1,0 +1,97 @@
+#include "cli/model_pair.h"
+
+#include <algorithm>
+
+#include "cli/generate_flags.h"
+#include "cli/load_engine.h"
+#include "cli/plan_text.h"
+#include "model/context.h"
+#include "ops/linear.h"
+#include "spec/pair.h"
+
+namespace tandem::cli {
+
+TextRoom room_for(const decode::PromptSet& prompts, int64_t context, int max_tokens, int batch,
+                  int least_new) {
+  const auto shared = static_cast<int64_t>(prompts.shared);
+  std::vector<int64_t> lengths;
+  for (const auto& ids : prompts.sequences) {
+    const auto n = static_cast<int64_t>(ids.size());
+    if (n + least_new > context)
+      throw input_error("prompt", "has {} tokens, the context holds {}", n, context)
+          .hint("shorten the prompt, raise run.context, or use models with a longer context");
+    lengths.push_back(std::min(context, n + max_tokens));
+  }
+  if (lengths.empty()) lengths = {context};
+  std::sort(lengths.rbegin(), lengths.rend());
+  TextRoom room{.batch = std::min(batch, static_cast<int>(lengths.size())),
+                .prefix = shared > 0,
+                .longest = lengths.front(),
+                .total = shared};
+  for (int i = 0; i < room.batch; ++i) room.total += lengths[static_cast<size_t>(i)] - shared;
+  return room;
+}
+
+ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft)
+    : model_(model), run_(run), device_(choose_device(run, {})) {
+  const auto seed = static_cast<uint64_t>(run.seed);
+  target_ = decode::open_model(model.path.value, seed);
+  if (draft.empty()) return;
+  draft_ = decode::open_model(draft, seed);
+  spec::check_vocabularies(target_, *draft_);
+}
+
+int64_t ModelPair::context() const {
+  const bool draft_is_shorter = draft_ && draft_->config.max_context < target_.config.max_context;
+  return model::context_of(run_, draft_is_shorter ? draft_->config : target_.config);
+}
+
+void ModelPair::size(const TextRoom& texts, const spec::ModelDrafter::Needs& target,
+                     const spec::ModelDrafter::Needs& draft) {
+  const auto engine = [&](const spec::ModelDrafter::Needs& extra) {
+    decode::EngineSpec spec;
+    spec.compute = compute_type(model_);
+    spec.device = device_;
+    spec.max_seqs = spec.max_prompts = texts.sequences();
+    spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);
+    spec.max_logit_rows = extra.logit_rows;
+    spec.max_tokens = static_cast<int>(texts.longest) + extra.tokens;
+    spec.total_tokens = texts.total + int64_t{texts.sequences()} * extra.tokens;
+    spec.prefill_chunk =
+        std::max(static_cast<int>(std::min<int64_t>(run_.prefill_chunk, texts.total)), extra.rows);
+    spec.caches = {recipe::Cache{}};
+    return spec;
+  };
+  target_spec_ = engine(target);
+  if (draft_) draft_spec_ = engine(draft);
+}
+
+MemoryPlan ModelPair::plan() const {
+  MemoryPlan both = decode::Engine::plan(target_, target_spec_);
+  if (!draft_) return both;
+  const MemoryPlan other = decode::Engine::plan(*draft_, draft_spec_);
+  for (const PlanItem& item : other.items())
+    if (!item.name.starts_with("process/"))
+      both.add("draft " + item.name, item.bytes, item.device, item.lifetime);
+  return both;
+}
+
+void ModelPair::print_plan(Context& cx, const MemoryPlan& plan, const std::string& lines) const {
+  const MemoryLimits limits = memory_limits(run_, device_);
+  cx.out.write(fmt::format("model    {}\ndraft    {}\n{}{}\n", target_.name,
+                           draft_ ? draft_->name : "ngram", lines, memory_lines(plan, limits)));
+  cx.out.flush();  // the plan first, then what is wrong with it
+  limits.check(plan);
+}
+
+ModelPair::Engines ModelPair::load(Context& cx, const MemoryPlan& plan) {
+  const DType compute = compute_type(model_);
+  if (ops::weight_dtype(compute, device_) != compute) cx.note(compute_note(compute));
+  admit_plan(cx, plan, memory_limits(run_, device_));
+  Engines engines;
+  engines.target = load_admitted(cx, std::move(target_), target_spec_, plan);
+  if (draft_) engines.draft = load_admitted(cx, std::move(*draft_), draft_spec_, plan);
+  return engines;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,113 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "cli/context.h"
+#include "cli/device.h"
+#include "decode/engine.h"
+#include "decode/prompts.h"
+#include "recipe/sections.h"
+#include "spec/model_drafter.h"
+
+// What all tools share that run a model together with a small one.
+namespace tandem::cli {
+
+/// Section `draft`: the small model.
+struct DraftSection {
+  recipe::ModelName path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, recipe::optional_input(),
+      "model that proposes tokens, with the vocabulary of model.path");
+  }
+  /// For tools and settings that need one.
+  void require(recipe::Problems& p) const {
+    if (path.value.empty())
+      p.field("draft.path", "draft.path: name the model that proposes tokens");
+  }
+};
+
+/// The sections of such a tool; it adds its own.
+struct PairRecipe {
+  recipe::Model model;
+  DraftSection draft;
+  recipe::Run run;
+  recipe::Sampling sampling;
+  recipe::Output output;
+
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model whose text it is");
+    v("draft", draft, "the model that proposes");
+    v("run", run, "device, threads, seed, sizes");
+    v("sampling", sampling, "how tokens are drawn and when text ends");
+    v("output", output, "where results go");
+  }
+};
+
+/// The texts that a run holds at once.
+struct TextRoom {
+  int batch = 1;
+  bool prefix = false;  // one sequence more, which holds what all begin with
+  int64_t longest = 0;  // tokens of one text
+  int64_t total = 0;    // of all, what they begin with counted once
+
+  int sequences() const { return batch + (prefix ? 1 : 0); }
+};
+
+/// Room for prompts with so many new tokens each, `batch` at a time; for texts of `context` tokens
+/// without a prompt.
+/// context    tokens that a text may have
+/// least_new  tokens that must fit behind every prompt
+/// errors     kind input: a prompt beyond the context
+TextRoom room_for(const decode::PromptSet& prompts, int64_t context, int max_tokens, int batch,
+                  int least_new = 0);
+
+/// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
+class ModelPair {
+ public:
+  /// draft    empty: the target is alone
+  /// errors   kind input: a model, vocabularies that differ; kind device
+  ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft);
+
+  Device device() const { return device_; }
+  /// Of the target, until it is loaded.
+  const decode::ModelFiles& target() const { return target_; }
+  bool has_draft() const { return draft_.has_value(); }
+  const std::string& draft_name() const { return draft_->name; }
+  /// Tokens that a text of both may have.  errors  kind recipe: run.context beyond the models'
+  int64_t context() const;
+
+  /// What each engine needs beyond the texts themselves.
+  void size(const TextRoom& texts, const spec::ModelDrafter::Needs& target,
+            const spec::ModelDrafter::Needs& draft = {});
+  const decode::EngineSpec& target_spec() const { return target_spec_; }
+  const decode::EngineSpec& draft_spec() const { return draft_spec_; }
+
+  /// Of both engines; the draft's items are named "draft ...".
+  MemoryPlan plan() const;
+  /// For --dry-run: the models, further lines of the tool, the memory by device.
+  /// errors   kind memory, after the plan is out: it does not fit
+  void print_plan(Context& cx, const MemoryPlan& plan, const std::string& lines = {}) const;
+
+  struct Engines {
+    std::unique_ptr<decode::Engine> target, draft;  // draft null without one
+  };
+  /// Loads both, once.
+  /// plan     everything that the run will hold
+  /// errors   kind memory, input, interrupted
+  Engines load(Context& cx, const MemoryPlan& plan);
+
+ private:
+  const recipe::Model& model_;
+  const recipe::Run& run_;
+  Device device_;
+  decode::ModelFiles target_;
+  std::optional<decode::ModelFiles> draft_;
+  decode::EngineSpec target_spec_, draft_spec_;
+};
+
+}  // namespace tandem::cli
