@@ -1,0 +1,34 @@
+// spec-check: whether speculation writes what the target alone would write, on this machine.
+#include "cli/generate_flags.h"
+#include "cli/main_wrapper.h"
+#include "cli/spec_check.h"
+
+namespace {
+
+using namespace tandem;
+
+const cli::ToolInfo kInfo{
+    .name = "spec-check",
+    .purpose =
+        "Check that speculation writes what the model alone would write: greedy texts and laws",
+    .kind = "generate",
+    .examples =
+        {"spec-check -r sequoia/tiny-16m -s model.compute=f32",
+         "spec-check -r sequoia/tiny-16m -s eval.temperatures=[0.8] -s sampling.top_p=0.9 --json",
+         "spec-check -m tiny-16m -s spec.draft=ngram -f recipes/demo/lighthouse-logbook.txt -n 64",
+         "spec-check -r sequoia/tiny-16m --dry-run"},
+    .flags = cli::prompt_flags(),
+    .schema = recipe::schema_of<cli::SpecCheckRecipe>,
+    .formats = {"text", "json", "jsonl"}};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
+    const auto point = cx.load_point<cli::SpecCheckRecipe>();
+    cli::SpecCheck check(cx, point);
+    if (!cx.dry_run()) return check.run();
+    check.print_plan();
+    return 0;
+  });
+}

@@ -1,0 +1,233 @@
+#include "cli/spec_check.h"
+
+#include "bench/record.h"
+#include "cli/bench_results.h"
+#include "cli/generate_flags.h"
+#include "io/jsonl.h"
+#include "ops/linear.h"
+
+namespace tandem::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+eval::TextProgress shown(Progress& line) {
+  return [&line](int64_t done) {
+    line.update(static_cast<double>(done));
+    return interrupted() == 0;
+  };
+}
+
+}  // namespace
+
+std::vector<double> LosslessSection::temperatures_of(const recipe::Sampling& sampling) const {
+  if (!temperatures.empty()) return temperatures;
+  if (sampling.temperature > 0) return {sampling.temperature};
+  return {0.6, 1.0};
+}
+
+void SpecCheckRecipe::check(recipe::Problems& p) const {
+  SequoiaRecipe::check(p);
+  if (tree.path.automatic)
+    p.field("tree.path", "tree.path: name the tree to check; auto is chosen by sequoia-generate");
+}
+
+SpecCheck::SpecCheck(Context& cx, const Point<SpecCheckRecipe>& point)
+    : cx_(cx),
+      point_(point),
+      recipe_(point.recipe),
+      pair_(recipe_.model, recipe_.run, draft_path(recipe_)),
+      target_name_(pair_.target().name),
+      config_(pair_.target().config),
+      exact_(ops::weight_dtype(compute_type(recipe_.model), pair_.device()) == DType::f32) {
+  const decode::PromptSource source = prompt_source(cx, true);
+  if (source.empty())
+    prompts_.sequences = eval::varied_prompts(pair_.target(), recipe_.eval.n_prompts,
+                                              static_cast<uint64_t>(recipe_.run.seed));
+  else
+    prompts_ = decode::read_prompts(source, pair_.target(), false);
+  prompts_.shared = 0;  // every text is read whole
+  const int batch = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
+  tree_ = largest_tree(recipe_, batch);
+  TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch,
+                           recipe_.eval.text_tokens);
+  // Sampled texts fork from the first prompt.
+  const auto first = static_cast<int64_t>(prompts_.sequences.front().size());
+  room.batch = batch;
+  room.prefix = true;
+  room.longest = std::max(room.longest, first + recipe_.eval.text_tokens);
+  room.total = std::max(room.total, first + int64_t{batch} * recipe_.eval.text_tokens);
+  size_for(pair_, room, tree_);
+}
+
+void SpecCheck::print_plan() {
+  pair_.print_plan(
+      cx_, speculation_plan(pair_, tree_),
+      fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
+                  "temperatures\n",
+                  tree_.size(), tree_.levels(), prompts_.sequences.size(), recipe_.eval.texts,
+                  recipe_.eval.temperatures_of(recipe_.sampling).size()));
+}
+
+decode::GenerateSpec SpecCheck::how(double temperature, int max_tokens) const {
+  recipe::Sampling sampling = recipe_.sampling;
+  sampling.temperature = temperature;
+  sampling.max_tokens = max_tokens;
+  return generate_spec(sampling, recipe_.run.seed, 0, config_,
+                       pair_.target_spec().max_tokens - tree_.size());
+}
+
+void SpecCheck::check_greedy(decode::Engine& target, spec::Speculation& speculation) {
+  const auto n = static_cast<int64_t>(prompts_.sequences.size());
+  Progress line(cx_.terminal, "greedy", static_cast<double>(2 * n), "texts");
+  const eval::GreedyCheck c = eval::check_greedy(target, speculation, prompts_.sequences,
+                                                 how(0, recipe_.sampling.max_tokens), shown(line));
+  differences_ = c.differences;
+  const double gap = exact_ ? 0 : recipe_.eval.gap;
+  verdicts_.push_back({.check = "greedy texts are the target's",
+                       .texts = n,
+                       .found = fmt::format("{} of {} texts equal, {} tokens, largest gap {:.3g}",
+                                            c.texts_equal, c.texts, c.tokens, c.max_gap),
+                       .limit = exact_ ? "all equal" : fmt::format("gap <= {:.3g}", gap),
+                       .passed = exact_ ? c.texts_equal == c.texts : c.max_gap <= gap,
+                       .details = {{"texts_equal", c.texts_equal},
+                                   {"tokens", c.tokens},
+                                   {"differences", c.differences.size()},
+                                   {"max_gap", c.max_gap},
+                                   {"gap_allowed", gap},
+                                   {"max_tokens", recipe_.sampling.max_tokens}}});
+}
+
+void SpecCheck::check_sampled(decode::Engine& target, spec::Speculation& speculation,
+                              spec::Drafter& drafter) {
+  const LosslessSection& e = recipe_.eval;
+  const std::vector<double> temperatures = e.temperatures_of(recipe_.sampling);
+  const eval::Ids& prompt = prompts_.sequences.front();
+  if (drafter.accept_by() == AcceptBy::match)
+    for (const double t : temperatures) {
+      const auto n = static_cast<int64_t>(prompts_.sequences.size());
+      Progress line(cx_.terminal, "match", static_cast<double>(2 * n), "texts");
+      const int equal = eval::count_equal(target, speculation, prompts_.sequences,
+                                          how(t, recipe_.sampling.max_tokens), shown(line));
+      verdicts_.push_back({.check = "sampled texts are the target's",
+                           .temperature = t,
+                           .texts = n,
+                           .found = fmt::format("{} of {} texts equal", equal, n),
+                           .limit = exact_ ? "all equal" : "none below f32",
+                           .passed = !exact_ || equal == n,
+                           .details = {{"texts_equal", equal}}});
+    }
+  const int slot = target.cache().create();
+  const decode::SeqTokens begin[] = {{slot, prompt, false}};
+  target.prefill(begin, {});
+  drafter.share(prompt);
+  for (const double t : temperatures) {
+    Progress line(cx_.terminal, "sample", 2.0 * e.texts, "texts");
+    const eval::LawCheck law = eval::check_law(target, speculation, prompt, slot, e.texts,
+                                               how(t, e.text_tokens), shown(line));
+    // Bonferroni: the chances of all tests add up to at most eval.significance.
+    const double least =
+        e.significance / static_cast<double>(law.tests.size() * temperatures.size());
+    for (const eval::LawTest& l : law.tests)
+      verdicts_.push_back(
+          {.check = l.n == 1 ? fmt::format("law of token {}", l.first + 1)
+                             : fmt::format("law of tokens {} and {}", l.first + 1, l.first + 2),
+           .temperature = t,
+           .texts = law.texts,
+           .found = fmt::format("chi-square {:.1f} in {} cells, p = {:.3g}", l.test.chi_square,
+                                l.test.cells, l.test.p),
+           .limit = fmt::format("p >= {:.2g}", least),
+           .passed = l.test.p >= least,
+           .details = {{"cells", l.test.cells},
+                       {"chi_square", l.test.chi_square},
+                       {"p", l.test.p},
+                       {"p_allowed", least}}});
+  }
+  target.cache().release(slot);
+}
+
+int SpecCheck::run() {
+  const MemoryPlan plan = speculation_plan(pair_, tree_);
+  const ModelPair::Engines engines = pair_.load(cx_, plan);
+  decode::Engine& target = *engines.target;
+  const auto drafter = make_drafter(recipe_.spec, engines.draft.get(), tree_);
+  spec::Speculation speculation(target, *drafter);
+  check_greedy(target, speculation);
+  check_sampled(target, speculation, *drafter);
+  const spec::RoundStats& rounds = speculation.stats();
+  cx_.note(fmt::format("{} rounds, {} of {} drafted tokens accepted", rounds.rounds,
+                       rounds.accepted, rounds.drafted));
+  if (rounds.accepted == 0)
+    cx_.warn("no drafted token was accepted: what was checked is little more than plain sampling");
+  write(drafter->name());
+  const bool passed = std::ranges::all_of(verdicts_, &Verdict::passed);
+  return passed ? 0 : exit_status(ErrorKind::numeric);
+}
+
+std::string SpecCheck::text() const {
+  using io::Align;
+  io::Table table({{"check", Align::left},
+                   {"temperature"},
+                   {"texts"},
+                   {"found", Align::left},
+                   {"limit", Align::left},
+                   {"verdict", Align::left}});
+  for (const Verdict& v : verdicts_)
+    table.add_row({v.check, fmt::format("{:g}", v.temperature), fmt::format("{}", v.texts), v.found,
+                   v.limit, v.passed ? "pass" : "FAIL"});
+  std::string text = table.render(io::TableFormat::text);
+  if (differences_.empty()) return text;
+  io::Table places({{"text"}, {"position"}, {"best token"}, {"found"}, {"gap"}});
+  for (const eval::GreedyDifference& d : differences_)
+    places.add_row({fmt::format("{}", d.text), fmt::format("{}", d.position),
+                    fmt::format("{}", d.expected), fmt::format("{}", d.found),
+                    fmt::format("{:.4g}", d.gap)});
+  return text + "\n" + places.render(io::TableFormat::text);
+}
+
+Json SpecCheck::json(const std::string& drafter) const {
+  Json checks = Json::array(), places = Json::array();
+  for (const Verdict& v : verdicts_) {
+    Json item = {{"check", v.check},
+                 {"temperature", v.temperature},
+                 {"texts", v.texts},
+                 {"passed", v.passed}};
+    item.update(v.details);
+    checks.push_back(std::move(item));
+  }
+  for (const eval::GreedyDifference& d : differences_)
+    places.push_back({{"text", d.text},
+                      {"position", d.position},
+                      {"best", d.expected},
+                      {"found", d.found},
+                      {"gap", d.gap}});
+  return {{"lossless", std::ranges::all_of(verdicts_, &Verdict::passed)},
+          {"target", target_name_},
+          {"drafter", drafter},
+          {"nodes", tree_.size()},
+          {"device", pair_.device().name()},
+          {"compute", exact_ ? "f32" : "bf16"},
+          {"checks", std::move(checks)},
+          {"differences", std::move(places)}};
+}
+
+void SpecCheck::write(const std::string& drafter) {
+  ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
+  if (cx_.format() == "text") {
+    result.write(text());
+  } else if (cx_.format() == "json") {
+    result.write(json(drafter).dump() + "\n");
+  } else {
+    bench::Record record(cx_.info.name);
+    record.group("recipe") = point_.record;
+    record.group("workload") = {{"n_prompts", prompts_.sequences.size()},
+                                {"new_tokens", recipe_.sampling.max_tokens},
+                                {"seed", recipe_.run.seed}};
+    record.group("quality") = json(drafter);
+    result.write(record.line());
+  }
+  result.commit();
+  cx_.out.flush();
+}
+
+}  // namespace tandem::cli

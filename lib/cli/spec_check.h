@@ -1,0 +1,91 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/proposals.h"
+#include "eval/lossless.h"
+#include "spec/speculation.h"
+
+namespace tandem::cli {
+
+/// Section `eval` of spec-check.
+struct LosslessSection {
+  int n_prompts = 50, texts = 2000, text_tokens = 4;
+  std::vector<double> temperatures;
+  double significance = 1e-4;
+  double gap =
+      0.25;  // logits of large models reach 16 to 32, where numbers in bf16 lie 0.125 apart
+
+  template <class V>
+  void fields(V& v) {
+    using recipe::between;
+    v("n_prompts", n_prompts, between(1, 100000), "built-in prompts, where none is given");
+    v("temperatures", temperatures, recipe::above(0),
+      "of sampled texts; empty = sampling.temperature, or 0.6 and 1 where that is 0");
+    v("texts", texts, between(100, 10000000), "sampled texts of each of both");
+    v("text_tokens", text_tokens, between(2, 64).unit("tokens"), "of a sampled text");
+    v("significance", significance, recipe::above(0).up_to(0.1),
+      "chance that a lossless run fails the tests of sampled texts, all together");
+    v("gap", gap, recipe::at_least(0),
+      "logits that close may swap places by rounding; nothing may in f32");
+  }
+  std::vector<double> temperatures_of(const recipe::Sampling& sampling) const;
+};
+
+/// What sequoia-generate reads, and how it is checked.
+struct SpecCheckRecipe : SequoiaRecipe {
+  LosslessSection eval;
+
+  template <class V>
+  void fields(V& v) {
+    SequoiaRecipe::fields(v);
+    v("eval", eval, "what is compared");
+  }
+  void check(recipe::Problems& p) const;
+};
+
+/// A run of spec-check: texts of the target alone beside those of speculation, by the same engines.
+class SpecCheck {
+ public:
+  /// errors   as SpeculativeGeneration; prompts are built in where none is named
+  SpecCheck(Context& cx, const Point<SpecCheckRecipe>& point);
+
+  /// Plan for --dry-run. errors  kind memory, after the plan is out: it does not fit
+  void print_plan();
+  /// The exit status: 0 if all checks pass, else 7.
+  int run();
+
+ private:
+  /// One line of the result.
+  struct Verdict {
+    std::string check;
+    double temperature = 0;
+    int64_t texts = 0;
+    std::string found, limit;
+    bool passed = false;
+    nlohmann::ordered_json details;
+  };
+
+  decode::GenerateSpec how(double temperature, int max_tokens) const;
+  void check_greedy(decode::Engine& target, spec::Speculation& speculation);
+  void check_sampled(decode::Engine& target, spec::Speculation& speculation,
+                     spec::Drafter& drafter);
+  void write(const std::string& drafter);
+  std::string text() const;
+  nlohmann::ordered_json json(const std::string& drafter) const;
+
+  Context& cx_;
+  const Point<SpecCheckRecipe>& point_;
+  const SpecCheckRecipe& recipe_;
+  ModelPair pair_;
+  spec::TokenTree tree_;
+  decode::PromptSet prompts_;
+  std::string target_name_;
+  model::ModelConfig config_;
+  bool exact_;  // in f32, where rounding decides nothing
+  std::vector<Verdict> verdicts_;
+  std::vector<eval::GreedyDifference> differences_;
+};
+
+}  // namespace tandem::cli

@@ -1,0 +1,73 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+Outcome spec_check(std::vector<std::string> arguments) {
+  const std::vector<std::string> few = {
+      "--device", "cpu", "-s", "eval.n_prompts=4", "-s", "eval.texts=300",
+      "-n",       "16",  "-s", "model.compute=f32"};
+  arguments.insert(arguments.begin(), few.begin(), few.end());
+  return run_process(TANDEM_SPEC_CHECK, {.arguments = std::move(arguments)});
+}
+
+}  // namespace
+
+TEST_SUITE("cli/spec-check") {
+  TEST_CASE("a tree of drawn children is lossless: greedy texts and laws") {
+    const Outcome run = spec_check({"-r", "sequoia/tiny-16m"});
+    CHECK(run.status == 0);
+    CHECK(run.out.find("greedy texts are the target's") != std::string::npos);
+    CHECK(run.out.find("4 of 4 texts equal, 64 tokens") != std::string::npos);
+    CHECK(run.out.find("law of tokens 3 and 4") != std::string::npos);
+    CHECK(run.out.find("FAIL") == std::string::npos);
+    CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
+  }
+
+  TEST_CASE("as JSON, at the recipe's own temperature") {
+    const Outcome run = spec_check({"-r", "sequoia/tiny-16m", "-s", "sampling.temperature=0.7",
+                                    "-s", "sampling.top_p=0.9", "--json"});
+    CHECK(run.status == 0);
+    const Json j = Json::parse(run.out);
+    CHECK(j["lossless"] == true);
+    CHECK(j["compute"] == "f32");
+    CHECK(j["drafter"] == "tiny-2m");
+    CHECK(j["differences"].empty());
+    // Greedy, tokens 2 to 4, and three pairs of neighbours.
+    CHECK(j["checks"].size() == 7);
+    CHECK(j["checks"][0]["texts_equal"] == 4);
+    for (size_t i = 1; i < 7; ++i) {
+      CHECK(j["checks"][i]["temperature"].get<double>() == 0.7);
+      CHECK(j["checks"][i]["p"].get<double>() >= j["checks"][i]["p_allowed"].get<double>());
+    }
+    const Json record =
+        Json::parse(spec_check({"-r", "sequoia/tiny-16m", "--format", "jsonl"}).out);
+    CHECK(record["schema"] == "tandem.result/1");
+    CHECK(record["quality"]["lossless"] == true);
+  }
+
+  TEST_CASE("ngram: sampled texts are compared token by token too") {
+    const Outcome run = spec_check(
+        {"-m", "tiny-16m", "-s", "spec.draft=ngram", "-p", "tick tock tick tock tick", "--json"});
+    CHECK(run.status == 0);
+    const Json j = Json::parse(run.out);
+    CHECK(j["checks"][1]["check"] == "sampled texts are the target's");
+    CHECK(j["checks"][1]["texts_equal"] == 1);
+  }
+
+  TEST_CASE("plans and what cannot be checked") {
+    const Outcome plan = spec_check({"-r", "sequoia/tiny-16m", "--dry-run"});
+    CHECK(plan.status == 0);
+    CHECK(plan.out.find("texts    4 greedy, 300 sampled at each of 2 temperatures") !=
+          std::string::npos);
+    const Outcome automatic = spec_check({"-r", "sequoia/tiny-16m", "-s", "tree.path=auto"});
+    CHECK(automatic.status == 3);
+    CHECK(automatic.err.find("name the tree to check") != std::string::npos);
+  }
+}
