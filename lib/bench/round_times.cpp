@@ -73,7 +73,7 @@ class TimedText {
   }
 
   Round round(const spec::TokenTree& tree) {
-    spec::ModelDrafter drafter(draft_, tree);
+    spec::ModelDrafter drafter(draft_, tree, target_.config().vocab_size);
     drafter.continue_from(draft_slot_);
     std::vector<double> draft, target, rest;
     Stopwatch watch;

@@ -70,9 +70,12 @@ MemoryPlan speculation_plan(const ModelPair& pair, const spec::TokenTree& tree) 
   return plan;
 }
 
-std::unique_ptr<spec::Drafter> make_drafter(const SpecSection& spec, decode::Engine* draft,
+std::unique_ptr<spec::Drafter> make_drafter(const SpecSection& spec,
+                                            const ModelPair::Engines& engines,
                                             const spec::TokenTree& tree) {
-  if (draft != nullptr) return std::make_unique<spec::ModelDrafter>(*draft, tree);
+  if (engines.draft)
+    return std::make_unique<spec::ModelDrafter>(*engines.draft, tree,
+                                                engines.target->config().vocab_size);
   return std::make_unique<spec::LookupDrafter>(spec.ngram, spec.gamma);
 }
 

@@ -90,8 +90,9 @@ void size_for(ModelPair& pair, const TextRoom& texts, const spec::TokenTree& tre
 /// Everything that rounds with this tree hold, both engines included.
 MemoryPlan speculation_plan(const ModelPair& pair, const spec::TokenTree& tree);
 
-/// draft    null where no model proposes
-std::unique_ptr<spec::Drafter> make_drafter(const SpecSection& spec, decode::Engine* draft,
+/// What proposes to the target; with a draft, trees of this shape.
+std::unique_ptr<spec::Drafter> make_drafter(const SpecSection& spec,
+                                            const ModelPair::Engines& engines,
                                             const spec::TokenTree& tree);
 
 }  // namespace tandem::cli

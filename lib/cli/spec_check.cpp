@@ -150,7 +150,7 @@ int SpecCheck::run() {
   const MemoryPlan plan = speculation_plan(pair_, tree_);
   const ModelPair::Engines engines = pair_.load(cx_, plan);
   decode::Engine& target = *engines.target;
-  const auto drafter = make_drafter(recipe_.spec, engines.draft.get(), tree_);
+  const auto drafter = make_drafter(recipe_.spec, engines, tree_);
   spec::Speculation speculation(target, *drafter);
   check_greedy(target, speculation);
   check_sampled(target, speculation, *drafter);

@@ -71,7 +71,7 @@ void SpeculativeGeneration::run() {
   if (declines) {
     plain = decode::plain_decoder(target, 0);
   } else {
-    drafter = make_drafter(recipe_.spec, engines.draft.get(), plan.tree);
+    drafter = make_drafter(recipe_.spec, engines, plan.tree);
     rounds = std::make_unique<spec::Speculation>(
         target, *drafter, [&](const spec::RoundEvent& e) { output.on_round(e); });
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/verification.h"
+#include "spec/pair.h"
 
 namespace tandem::spec {
 namespace {
@@ -21,8 +22,10 @@ ModelDrafter::Needs ModelDrafter::needs(const TokenTree& tree, int batch) {
           .tokens = run - 1 + kMaxUnread};
 }
 
-ModelDrafter::ModelDrafter(decode::Engine& draft, TokenTree tree)
-    : draft_(draft), tree_(std::move(tree)) {
+ModelDrafter::ModelDrafter(decode::Engine& draft, TokenTree tree, int vocab)
+    : draft_(draft),
+      tree_(std::move(tree)),
+      vocab_(vocab > 0 ? vocab : draft.config().vocab_size) {
   for (const int n : tree_.n_children) row_.push_back(n > 0 ? n_internal_++ : -1);
 }
 
@@ -34,7 +37,8 @@ void ModelDrafter::share(std::span<const int32_t> prefix) {
   if (tree_.levels() == 1) return;
   continue_from(draft_.cache().create());
   owns_prefix_ = true;
-  const decode::SeqTokens text[] = {{prefix_slot_, prefix, false}};
+  const std::vector<int32_t> known = known_ids(prefix, draft_.config().vocab_size);
+  const decode::SeqTokens text[] = {{prefix_slot_, known, false}};
   draft_.prefill(text, {});
 }
 
@@ -51,13 +55,16 @@ std::span<const int32_t> ModelDrafter::unread(const decode::DrawSeq& seq) const 
 void ModelDrafter::read(std::span<const decode::DrawSeq> seqs) {
   if (tree_.levels() == 1) return;  // a lone root asks nothing of the draft
   std::vector<decode::SeqTokens> texts;
+  std::vector<std::vector<int32_t>> known;
+  known.reserve(seqs.size());
   for (const decode::DrawSeq& s : seqs) {
     if (!slots_.contains(s.slot))
       slots_[s.slot] =
           prefix_slot_ >= 0 ? draft_.cache().fork(prefix_slot_, 0) : draft_.cache().create();
     const std::span<const int32_t> lacking = unread(s);
-    if (lacking.size() > size_t{kMaxUnread})
-      texts.push_back({slot_of(s), lacking.first(lacking.size() - 1), true});
+    if (lacking.size() <= size_t{kMaxUnread}) continue;
+    known.push_back(known_ids(lacking.first(lacking.size() - 1), draft_.config().vocab_size));
+    texts.push_back({slot_of(s), known.back(), true});
   }
   if (!texts.empty()) draft_.prefill(texts, {});
 }
@@ -90,7 +97,7 @@ void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level) {
   draft_.model().prepare_logits(static_cast<int64_t>(seqs.size()) * n_parents);
   const double before = cache.usage(0).bytes();
   step_ = cache.begin(kv::Phase::extend, rows, trees);
-  draft_.model().forward(tokens, step_, cache);
+  draft_.model().forward(known_ids(tokens, draft_.config().vocab_size), step_, cache);
   levels_run_ = level + 1;
   bytes_read_ += static_cast<double>(draft_.weight_bytes()) + cache.usage(0).bytes() - before;
 }
@@ -98,7 +105,7 @@ void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level) {
 void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level) {
   const int begin = tree_.level_begin[static_cast<size_t>(level)];
   const int end = tree_.level_begin[static_cast<size_t>(level) + 1];
-  const auto vocab = static_cast<size_t>(draft_.config().vocab_size);
+  const auto vocab = static_cast<size_t>(vocab_);
   std::vector<int32_t> rows;
   std::vector<ops::ParentNode> parents;
   for (size_t b = 0; b < seqs.size(); ++b)
@@ -109,7 +116,8 @@ void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level) 
                          .node = node,
                          .n_children = tree_.n_children[static_cast<size_t>(node)]});
     }
-  const Tensor logits = draft_.on_host(draft_.model().logits(rows));
+  const Tensor logits =
+      in_vocabulary(draft_.on_host(draft_.model().logits(rows)), vocab_, level_logits_);
   const std::vector<int32_t> children =
       ops::draw_children(logits, sampler_.rule.temperature, parents);
   size_t r = 0, next = 0;
@@ -127,8 +135,8 @@ void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level) 
 std::span<const Proposal> ModelDrafter::propose(std::span<const decode::DrawSeq> seqs) {
   read(seqs);
   const int64_t n_rows = static_cast<int64_t>(seqs.size()) * n_internal_;
-  logits_.resize(static_cast<size_t>(n_rows) * static_cast<size_t>(draft_.config().vocab_size));
-  logits_view_ = {logits_.data(), DType::f32, {n_rows, draft_.config().vocab_size}};
+  logits_.resize(static_cast<size_t>(n_rows) * static_cast<size_t>(vocab_));
+  logits_view_ = {logits_.data(), DType::f32, {n_rows, vocab_}};
   proposals_.assign(seqs.size(), {.tree = &tree_, .tokens = {}, .draft_row = row_});
   for (size_t b = 0; b < seqs.size(); ++b) {
     Proposal& p = proposals_[b];

@@ -23,8 +23,9 @@ class ModelDrafter final : public Drafter {
   /// Of the draft's engine, for trees of `batch` sequences.
   static Needs needs(const TokenTree& tree, int batch);
 
-  /// draft    an engine with room for `needs`; its vocabulary is the target's
-  ModelDrafter(decode::Engine& draft, TokenTree tree);
+  /// draft    an engine with room for `needs`
+  /// vocab    of the target, where the draft's has more or less padding; 0 = the draft's
+  ModelDrafter(decode::Engine& draft, TokenTree tree, int vocab = 0);
   ~ModelDrafter() override;
 
   AcceptBy accept_by() const override { return AcceptBy::residual; }
@@ -52,6 +53,7 @@ class ModelDrafter final : public Drafter {
 
   decode::Engine& draft_;
   TokenTree tree_;
+  int vocab_;
   decode::SamplerSpec sampler_;
   std::map<int, int> slots_;  // target's -> draft's
   int prefix_slot_ = -1;      // of what all texts begin with
@@ -60,6 +62,7 @@ class ModelDrafter final : public Drafter {
   std::vector<int32_t> row_;   // of a node among the internal ones, -1 = a leaf
   int n_internal_ = 0;
   std::vector<float> logits_;  // [sequences * n_internal_, vocab]
+  std::vector<float> level_logits_;  // of a level, if the vocabularies differ
   Tensor logits_view_;
   kv::Step step_;              // the last forward, not committed yet
   std::vector<int> chains_;    // by sequence: rows of step_ before those of the nodes below the root
