@@ -1,10 +1,13 @@
 #include "tensor/cuda.h"
 
 #include <cuda_runtime.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/parallel.h"
 #include "tensor/cuda_error.h"
 #include "tensor/memory_plan.h"
 
@@ -23,6 +26,18 @@ cudaStream_t as_stream(Stream s) { return static_cast<cudaStream_t>(s.handle); }
 void check(cudaError_t code, const char* what) {
   if (code != cudaSuccess) [[unlikely]]
     fail(code, what);
+}
+
+/// Gives memory its pages, on all threads: the driver would ask for one after the other, at 2 GB/s.
+/// A system that does not know the call leaves it to the driver.
+void populate(void* data, size_t bytes) {
+  constexpr size_t kPiece = size_t{16} << 20;
+  auto* const begin = static_cast<std::byte*>(data);
+  parallel_ranges(static_cast<int>((bytes + kPiece - 1) / kPiece), 1, [&](int from, int to) {
+    const size_t lo = static_cast<size_t>(from) * kPiece;
+    const size_t hi = std::min(bytes, static_cast<size_t>(to) * kPiece);
+    (void)::madvise(begin + lo, hi - lo, MADV_POPULATE_WRITE);
+  });
 }
 
 bool waits_after_each() {
@@ -93,6 +108,7 @@ void use_device(int device) {
 }
 
 PinnedRange::PinnedRange(void* data, size_t bytes) : data_(data) {
+  populate(data, bytes);
   check(cudaHostRegister(data, bytes, cudaHostRegisterDefault), "cannot pin host memory");
 }
 
@@ -127,6 +143,11 @@ void Queue::copy_out(void* host, const void* device, size_t bytes) {
 void Queue::copy_within(void* to, const void* from, size_t bytes) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, as_stream(stream())),
         "copy within the GPU");
+}
+
+void Queue::follow(const Event& event) {
+  check(cudaStreamWaitEvent(as_stream(stream()), static_cast<cudaEvent_t>(event.handle_), 0),
+        "cannot wait for an event");
 }
 
 void Queue::wait() { cuda::wait(stream()); }

@@ -55,6 +55,7 @@ class PinnedBuffer {
 /// Makes host memory that is already there pinned for as long as this lives.
 class PinnedRange {
  public:
+  /// data     page aligned
   /// errors   kind device
   PinnedRange(void* data, size_t bytes);
   ~PinnedRange();
@@ -64,6 +65,8 @@ class PinnedRange {
  private:
   void* data_;
 };
+
+class Event;
 
 /// A stream of one GPU and the events on it.
 class Queue {
@@ -80,6 +83,9 @@ class Queue {
   void copy_in(void* device, const void* host, size_t bytes);
   void copy_out(void* host, const void* device, size_t bytes);
   void copy_within(void* to, const void* from, size_t bytes);
+  /// Work that is put on the queue from now on starts after what the event was last recorded
+  /// behind; the host does not wait.
+  void follow(const Event& event);
   /// Waits for all work so far.
   /// errors   kind device: an operation failed; names the last one
   void wait();
@@ -89,7 +95,8 @@ class Queue {
   void* handle_ = nullptr;
 };
 
-/// A point in a queue that the host can wait for.
+/// A point in a queue that the host and other queues can wait for. Before it is recorded, all has
+/// happened.
 class Event {
  public:
   /// timing   may be used with ms_since
@@ -104,6 +111,7 @@ class Event {
   float ms_since(const Event& start) const;
 
  private:
+  friend class Queue;
   void* handle_ = nullptr;
 };
 
