@@ -23,10 +23,21 @@ void check_operands(const Tensor& y, const Tensor& x, const PackedWeights::Spec&
   TANDEM_CHECK(!accumulate || y.dtype() == DType::f32, "{}: accumulation needs f32", spec.name);
 }
 
+void check_source(const PackedWeights::Spec& spec, std::span<const float> bias,
+                  const Staging& staging) {
+  TANDEM_CHECK(bias.size() == (spec.bias ? static_cast<size_t>(spec.out) : 0), "{} biases",
+               bias.size());
+  TANDEM_CHECK(on_gpu(spec.device) == (staging.ring() != nullptr), "{}: staging of another device",
+               spec.name);
+}
+
 }  // namespace
 
 void PackedWeights::plan(const Spec& spec, MemoryPlan& plan) {
-  on_gpu(spec.device) ? linear_cuda::plan(spec, plan) : linear_cpu::plan(spec, plan);
+  if (on_gpu(spec.device))
+    plan.add(spec.name, device_bytes(spec), spec.device);
+  else
+    linear_cpu::plan(spec, plan);
 }
 
 size_t PackedWeights::staging_bytes(const Spec& spec) {
@@ -41,16 +52,24 @@ size_t PackedWeights::workspace_bytes(const Spec& spec, int64_t max_rows) {
 void PackedWeights::load(const Spec& spec, Arena& arena, const RowSource& rows,
                          std::span<const float> bias, Staging& staging,
                          const DeviceRowSource& device_rows) {
-  TANDEM_CHECK(bias.size() == (spec.bias ? static_cast<size_t>(spec.out) : 0), "{} biases",
-               bias.size());
-  TANDEM_CHECK(on_gpu(spec.device) == (staging.ring() != nullptr), "{}: staging of another device",
-               spec.name);
-  state_ = std::make_shared<State>(State{.spec = spec, .cpu = nullptr, .cuda = nullptr});
   if (on_gpu(spec.device))
-    state_->cuda = linear_cuda::load(spec, arena, rows, bias, *staging.ring(), device_rows);
-  else
-    state_->cpu = linear_cpu::load(spec, arena, rows, bias, staging.memory());
+    return load(spec, arena.take(spec.name), rows, bias, staging, device_rows);
+  check_source(spec, bias, staging);
+  state_ = std::make_shared<State>(State{.spec = spec, .cpu = nullptr, .cuda = nullptr});
+  state_->cpu = linear_cpu::load(spec, arena, rows, bias, staging.memory());
 }
+
+void PackedWeights::load(const Spec& spec, void* memory, const RowSource& rows,
+                         std::span<const float> bias, Staging& staging,
+                         const DeviceRowSource& device_rows) {
+  TANDEM_CHECK(on_gpu(spec.device), "{}: memory of a GPU for weights of the CPU", spec.name);
+  check_source(spec, bias, staging);
+  state_ = std::make_shared<State>(State{.spec = spec, .cpu = nullptr, .cuda = nullptr});
+  state_->cuda = linear_cuda::load(spec, static_cast<std::byte*>(memory), rows, bias,
+                                   *staging.ring(), device_rows);
+}
+
+size_t PackedWeights::device_bytes(const Spec& spec) { return linear_cuda::bytes(spec); }
 
 void* PackedWeights::device_rows() const {
   return state_->cuda ? linear_cuda::rows(*state_->cuda) : nullptr;

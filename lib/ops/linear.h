@@ -46,6 +46,14 @@ class PackedWeights {
   void load(const Spec& spec, Arena& arena, const RowSource& rows, std::span<const float> bias,
             Staging& staging, const DeviceRowSource& device_rows = {});
 
+  /// The same on a GPU, into memory that another owns: device_bytes(spec), aligned to 256. The
+  /// bytes there are all that the weights are: copied to other such memory, they are the same
+  /// weights.
+  void load(const Spec& spec, void* memory, const RowSource& rows, std::span<const float> bias,
+            Staging& staging, const DeviceRowSource& device_rows = {});
+  /// Bytes of a GPU's memory for the matrix and the bias, a multiple of 256.
+  static size_t device_bytes(const Spec& spec);
+
   bool empty() const { return state_ == nullptr; }
   /// On a GPU the rows as they were given, [out, in]; null on the CPU.
   void* device_rows() const;

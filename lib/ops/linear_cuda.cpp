@@ -265,9 +265,7 @@ const LinearChoice& choose(CudaLinear& w, const LinearProduct& p) {
 
 namespace linear_cuda {
 
-void plan(const PackedWeights::Spec& spec, MemoryPlan& plan) {
-  plan.add(spec.name, Places(spec).end, spec.device);
-}
+size_t bytes(const PackedWeights::Spec& spec) { return Places(spec).end; }
 
 size_t staging_bytes(const PackedWeights::Spec& spec) {
   const size_t row = static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
@@ -283,14 +281,14 @@ std::shared_ptr<Staging::Ring> make_ring(Device device, void* memory, size_t byt
 
 void wait(Staging::Ring& ring) { ring.queue.wait(); }
 
-std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, Arena& arena,
+std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* memory,
                                  const PackedWeights::RowSource& rows, std::span<const float> bias,
                                  Staging::Ring& ring,
                                  const PackedWeights::DeviceRowSource& device_rows) {
   const Places at(spec);
   auto w = std::make_shared<CudaLinear>();
   w->spec = spec;
-  w->weights = static_cast<std::byte*>(arena.take(spec.name));
+  w->weights = memory;
   if (spec.bias) {
     w->bias = reinterpret_cast<float*>(w->weights + at.bias);
     w->rounded_bias = reinterpret_cast<bf16*>(w->weights + at.rounded_bias);

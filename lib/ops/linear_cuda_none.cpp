@@ -14,12 +14,12 @@ namespace {
 
 }  // namespace
 
-void plan(const PackedWeights::Spec&, MemoryPlan&) { fail(); }
+size_t bytes(const PackedWeights::Spec&) { fail(); }
 size_t staging_bytes(const PackedWeights::Spec&) { fail(); }
 size_t workspace_bytes(const PackedWeights::Spec&, int64_t) { fail(); }
 std::shared_ptr<Staging::Ring> make_ring(Device, void*, size_t) { fail(); }
 void wait(Staging::Ring&) { fail(); }
-std::shared_ptr<CudaLinear> load(const PackedWeights::Spec&, Arena&,
+std::shared_ptr<CudaLinear> load(const PackedWeights::Spec&, std::byte*,
                                  const PackedWeights::RowSource&, std::span<const float>,
                                  Staging::Ring&, const PackedWeights::DeviceRowSource&) {
   fail();

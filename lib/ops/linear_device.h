@@ -32,12 +32,12 @@ bool warm_up(DType dtype);
 
 namespace linear_cuda {
 
-void plan(const PackedWeights::Spec& spec, MemoryPlan& plan);
+size_t bytes(const PackedWeights::Spec& spec);
 size_t staging_bytes(const PackedWeights::Spec& spec);
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);
 std::shared_ptr<Staging::Ring> make_ring(Device device, void* memory, size_t bytes);
 void wait(Staging::Ring& ring);
-std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, Arena& arena,
+std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* memory,
                                  const PackedWeights::RowSource& rows, std::span<const float> bias,
                                  Staging::Ring& ring,
                                  const PackedWeights::DeviceRowSource& device_rows);
