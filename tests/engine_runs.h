@@ -33,6 +33,7 @@ struct Setup {
   std::vector<recipe::Cache> caches = {{}};
   int64_t total_tokens = 0;  // 0 = all sequences at full length
   Device device = {};
+  int n_streamed = 0;  // layers in host memory
 };
 
 inline decode::EngineSpec engine_spec(const Setup& s) {
@@ -43,6 +44,7 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
           .total_tokens = s.total_tokens > 0 ? s.total_tokens : int64_t{s.max_tokens} * s.max_seqs,
           .max_logit_rows = 128,
           .device = s.device,
+          .n_streamed = s.n_streamed,
           .caches = s.caches};
 }
 

@@ -15,9 +15,13 @@ int max_rows(const EngineSpec& s) {
 }
 
 model::Llama::Options model_options(const EngineSpec& s) {
-  return {.dtype = ops::weight_dtype(s.compute, s.device), .max_rows = max_rows(s),
-          .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs), .max_position = s.max_tokens,
-          .interrupted = s.interrupted, .device = s.device};
+  return {.dtype = ops::weight_dtype(s.compute, s.device),
+          .max_rows = max_rows(s),
+          .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs),
+          .max_position = s.max_tokens,
+          .interrupted = s.interrupted,
+          .device = s.device,
+          .n_streamed = s.n_streamed};
 }
 
 SamplerBounds sampler_bounds(const EngineSpec& s, const model::ModelConfig& c) {
@@ -136,13 +140,19 @@ void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
   const kv::Step step = cache_.begin(kv::Phase::extend, rows);
   GpuDraws& draws = *sampler_.gpu();
   draws.prepare(sequences);
-  std::unique_ptr<cuda::Graph>& graph = decode_graphs_[{step.policy, n}];
-  if (!graph)
-    graph = std::make_unique<cuda::Graph>(*queue_, [&] {
-      model_.forward_ids(draws.load_ids(n), step, cache_);
-      draws.launch(n, model_.all_logits());
-    });
-  graph->launch(*queue_);
+  const auto work = [&] {
+    model_.forward_ids(draws.load_ids(n), step, cache_);
+    draws.launch(n, model_.all_logits());
+  };
+  if (spec_.n_streamed > 0) {
+    // A graph ends with all its work, copies for the next step too. Launching kernels one by one
+    // costs nothing beside those copies.
+    work();
+  } else {
+    std::unique_ptr<cuda::Graph>& graph = decode_graphs_[{step.policy, n}];
+    if (!graph) graph = std::make_unique<cuda::Graph>(*queue_, work);
+    graph->launch(*queue_);
+  }
   draws.finish(n);
   cache_.commit(step);
 }

@@ -27,6 +27,7 @@ struct EngineSpec {
   int max_extend_rows = 0;     // rows of one extend call, all sequences; 0 = as many as a prefill's
   int max_logit_rows = 1;      // rows whose logits are alive at once, at least max_seqs
   Device device = {};
+  int n_streamed = 0;  // layers whose weights stay in pinned host memory; on a GPU alone
   std::vector<recipe::Cache> caches;  // the policies that share the store
   Interrupted interrupted = {};       // polled while weights load, and within every forward
 };
@@ -82,6 +83,15 @@ class Engine {
 
   /// Bytes of weights that every step reads; kv::Cache::usage counts keys and values.
   size_t weight_bytes() const { return model_.weights().bytes(); }
+  /// Of them, those that every forward brings from host memory.
+  size_t streamed_bytes() const {
+    return model_.weights().stream ? model_.weights().stream->bytes() : 0;
+  }
+  /// Waits until no copies of weights run ahead.
+  /// errors   kind device
+  void settle() const {
+    if (model_.weights().stream) model_.weights().stream->wait();
+  }
 
   /// Null on the CPU.
   const std::shared_ptr<cuda::Queue>& queue() const { return queue_; }

@@ -33,7 +33,7 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
   const auto rows = static_cast<size_t>(o.max_rows), head = static_cast<size_t>(o.max_logit_rows);
   const auto dim = static_cast<size_t>(c.dim), vocab = static_cast<size_t>(c.vocab_size);
   const bool on_gpu = o.device.kind == Device::Kind::cuda;
-  Weights::plan(c, o.dtype, plan, o.device);
+  Weights::plan(c, o.dtype, plan, o.places());
   ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device);
   plan.add("activations/residual", rows * dim * sizeof(float), o.device);
   plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype), o.device);
@@ -57,7 +57,7 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
     : config_(c),
       options_(o),
       source_(std::move(source)),
-      weights_(Weights::load(c, o.dtype, *source_, arena, {o.interrupted, on_load}, o.device)),
+      weights_(Weights::load(c, o.dtype, *source_, arena, {o.interrupted, on_load}, o.places())),
       rope_(c.rope, o.max_position, c.head_dim, arena, exec),
       exec_(exec),
       residual_(static_cast<float*>(arena.take("activations/residual"))),
@@ -95,9 +95,15 @@ void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cac
 }
 
 void Llama::run_layers(const kv::Step& step, kv::Cache& cache) {
+  LayerStream* stream = weights_.stream.get();
+  if (stream != nullptr) stream->begin_forward(*exec_.queue);
   for (int layer = 0; layer < config_.n_layers; ++layer) {
-    attention_block(layer, step, cache);
-    ffn_block(layer);
+    const bool streamed = stream != nullptr && stream->holds(layer);
+    const LayerWeights& w =
+        streamed ? stream->acquire(*exec_.queue) : weights_.layers[static_cast<size_t>(layer)];
+    attention_block(layer, w, step, cache);
+    ffn_block(w);
+    if (streamed) stream->release(*exec_.queue);
   }
 }
 
@@ -112,8 +118,8 @@ void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedW
   ops::linear(y, normed, w, ops::Accumulate::no, workspace_, exec_.stream());
 }
 
-void Llama::attention_block(int layer, const kv::Step& step, kv::Cache& cache) {
-  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& step,
+                            kv::Cache& cache) {
   const int64_t q_dim = config_.q_dim(), qkv_dim = q_dim + 2 * int64_t{config_.kv_dim()};
   const size_t bytes = dtype_bytes(options_.dtype);
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
@@ -134,8 +140,7 @@ void Llama::attention_block(int layer, const kv::Step& step, kv::Cache& cache) {
   ops::linear(x, act(out_at, n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_, exec_.stream());
 }
 
-void Llama::ffn_block(int layer) {
-  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+void Llama::ffn_block(const LayerWeights& w) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const Tensor gate_up = act(block_, n_rows_, 2 * int64_t{config_.ffn_dim});
   const Tensor ffn = act(block_ + gate_up.bytes(), n_rows_, config_.ffn_dim);
@@ -200,9 +205,10 @@ void Llama::prepare(int64_t wanted) {
   if (!exec_.on_gpu() || rows == 0 || prepared_.contains(rows)) return;
   const auto alike = [&](ops::PackedWeights LayerWeights::*w) {
     std::vector<const ops::PackedWeights*> all;
-    for (const LayerWeights& l : weights_.layers) all.push_back(&(l.*w));
+    for (const LayerWeights* l : weights_.on_device()) all.push_back(&(l->*w));
     return all;
   };
+  if (weights_.stream) weights_.stream->settle(*exec_.queue);
   const Tensor x(residual_, DType::f32, {rows, config_.dim}, options_.device);
   const Tensor normed = act(normed_, rows, config_.dim);
   const int64_t qkv_dim = config_.q_dim() + 2 * int64_t{config_.kv_dim()};

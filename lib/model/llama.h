@@ -27,6 +27,9 @@ class Llama {
     int max_position = 0;       // RoPE positions
     Interrupted interrupted = {};  // polled before every product and attention
     Device device = {};
+    int n_streamed = 0;  // layers in host memory, of a run on a GPU
+
+    WeightPlaces places() const { return {device, n_streamed}; }
   };
 
   static void plan(const ModelConfig& config, const Options& options, MemoryPlan& plan);
@@ -71,8 +74,8 @@ class Llama {
 
  private:
   void run_layers(const kv::Step& step, kv::Cache& cache);
-  void attention_block(int layer, const kv::Step& step, kv::Cache& cache);
-  void ffn_block(int layer);
+  void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache);
+  void ffn_block(const LayerWeights& w);
   /// y = norm(x) W^T, in one pass where that pays.
   void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
   /// Logits of the rows, as rows first, first + 1, ... of logit_rows().

@@ -43,7 +43,8 @@ Product product(const ModelConfig& c, DType dtype, Device device, ProductKind ki
       break;
     case ProductKind::gate_up:
       p.spec = {prefix + "gate_up", 2 * int64_t{c.ffn_dim}, c.dim, c.mlp_bias, dtype};
-      p.parts = {{Weight::w_gate, Weight::b_gate, c.ffn_dim}, {Weight::w_up, Weight::b_up, c.ffn_dim}};
+      p.parts = {{Weight::w_gate, Weight::b_gate, c.ffn_dim},
+                 {Weight::w_up, Weight::b_up, c.ffn_dim}};
       break;
     case ProductKind::w_down:
       p.spec = {prefix + "w_down", c.dim, c.ffn_dim, c.mlp_bias, dtype};
@@ -74,10 +75,14 @@ constexpr std::array kLayerProducts = {ProductKind::qkv, ProductKind::wo, Produc
 
 PackedWeights& slot_of(LayerWeights& w, ProductKind kind) {
   switch (kind) {
-    case ProductKind::qkv: return w.qkv;
-    case ProductKind::wo: return w.wo;
-    case ProductKind::gate_up: return w.gate_up;
-    default: return w.w_down;
+    case ProductKind::qkv:
+      return w.qkv;
+    case ProductKind::wo:
+      return w.wo;
+    case ProductKind::gate_up:
+      return w.gate_up;
+    default:
+      return w.w_down;
   }
 }
 
@@ -112,7 +117,8 @@ class LoadWatch {
   int64_t elements_, done_ = 0;
 };
 
-PackedWeights load_product(const Product& p, const WeightSource& source, Arena& arena,
+/// memory   of a GPU, or the arena to take it from
+PackedWeights load_product(const Product& p, const WeightSource& source, auto&& memory,
                            ops::Staging& staging, LoadWatch& watch) {
   std::vector<float> bias;
   if (p.spec.bias)
@@ -136,7 +142,7 @@ PackedWeights load_product(const Product& p, const WeightSource& source, Arena& 
     if (written) watch.add((end - begin) * p.spec.in);
     return written;
   };
-  packed.load(p.spec, arena, rows, bias, staging, device_rows);
+  packed.load(p.spec, memory, rows, bias, staging, device_rows);
   return packed;
 }
 
@@ -147,6 +153,14 @@ int64_t matrix_elements(const ModelConfig& c, DType dtype) {
     layer += spec.out * spec.in;
   }
   return c.n_layers * layer + int64_t{c.vocab_size} * c.dim;
+}
+
+/// Bytes of a GPU's memory for the matrices of a layer and their biases.
+size_t block_bytes(const ModelConfig& c, DType dtype, Device device) {
+  size_t bytes = 0;
+  for (const ProductKind kind : kLayerProducts)
+    bytes += PackedWeights::device_bytes(product(c, dtype, device, kind, 0).spec);
+  return bytes;
 }
 
 size_t norm_elements(const ModelConfig& c) {
@@ -181,23 +195,35 @@ void copy_to(Device device, float* to, std::span<const float> from) {
 
 }  // namespace
 
-void Weights::plan(const ModelConfig& config, DType dtype, MemoryPlan& plan, Device device) {
+void Weights::plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
+                   const WeightPlaces& places) {
+  const Device device = places.device;
   size_t staging = 0;
-  const auto add = [&](const Product& p) {
-    PackedWeights::plan(p.spec, plan);
+  const auto add = [&](const Product& p, bool resident = true) {
+    if (resident) PackedWeights::plan(p.spec, plan);
     staging = std::max(staging, PackedWeights::staging_bytes(p.spec));
   };
+  const std::vector<int> streamed = streamed_layers(config.n_layers, places.n_streamed);
   for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const ProductKind kind : kLayerProducts) add(product(config, dtype, device, kind, layer));
+    for (const ProductKind kind : kLayerProducts)
+      add(product(config, dtype, device, kind, layer),
+          !std::ranges::binary_search(streamed, layer));
+  if (!streamed.empty())
+    LayerStream::plan(streamed, block_bytes(config, dtype, device), device, plan);
   add(product(config, dtype, device, ProductKind::lm_head, 0));
-  if (has_own_embedding(config, device)) add(product(config, dtype, device, ProductKind::embedding, 0));
+  if (has_own_embedding(config, device))
+    add(product(config, dtype, device, ProductKind::embedding, 0));
   plan.add("weights/norms", norm_elements(config) * sizeof(float), device);
   plan.add("load/staging", staging, {}, Lifetime::load);
 }
 
 Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource& source,
-                      Arena& arena, const LoadEvents& events, Device device) {
+                      Arena& arena, const LoadEvents& events, const WeightPlaces& places) {
+  const Device device = places.device;
   Weights w;
+  if (places.n_streamed > 0)
+    w.stream = std::make_unique<LayerStream>(streamed_layers(config.n_layers, places.n_streamed),
+                                             block_bytes(config, dtype, device), device, arena);
   float* norms = static_cast<float*>(arena.take("weights/norms"));
   copy_to(device, norms, all_norms(config, source));
   const auto next_norm = [&] { return std::exchange(norms, norms + config.dim); };
@@ -209,11 +235,24 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
       return load_product(product(config, dtype, device, kind, layer), source, arena, staging,
                           watch);
     };
+    const auto load_layer = [&](std::byte* memory, int layer) {
+      LayerWeights l;
+      for (const ProductKind kind : kLayerProducts) {
+        const Product p = product(config, dtype, device, kind, layer);
+        slot_of(l, kind) = load_product(p, source, memory, staging, watch);
+        memory += PackedWeights::device_bytes(p.spec);
+      }
+      staging.wait();
+      return l;
+    };
     for (int layer = 0; layer < config.n_layers; ++layer) {
       LayerWeights& l = w.layers.emplace_back();
       l.attn_norm = next_norm();
       l.ffn_norm = next_norm();
-      for (const ProductKind kind : kLayerProducts) slot_of(l, kind) = load(kind, layer);
+      if (w.stream && w.stream->holds(layer))
+        w.stream->load(l, [&](std::byte* memory) { return load_layer(memory, layer); });
+      else
+        for (const ProductKind kind : kLayerProducts) slot_of(l, kind) = load(kind, layer);
     }
     w.out_norm = next_norm();
     w.lm_head = load(ProductKind::lm_head, 0);
@@ -221,6 +260,7 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
     staging.wait();
   }
   arena.give_back("load/staging");
+  if (w.stream) w.stream->start();
   return w;
 }
 
@@ -236,9 +276,19 @@ size_t Weights::workspace_bytes(const ModelConfig& config, DType dtype, int64_t 
 
 size_t Weights::bytes() const {
   size_t sum = lm_head.bytes();
-  for (const LayerWeights& l : layers)
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerWeights& l = layers[i].qkv.empty() ? stream->in_buffer(0) : layers[i];
     sum += l.qkv.bytes() + l.wo.bytes() + l.gate_up.bytes() + l.w_down.bytes();
+  }
   return sum;
+}
+
+std::vector<const LayerWeights*> Weights::on_device() const {
+  std::vector<const LayerWeights*> all;
+  for (const LayerWeights& l : layers)
+    if (!l.qkv.empty()) all.push_back(&l);
+  for (int i = 0; stream && i < stream->n_buffers(); ++i) all.push_back(&stream->in_buffer(i));
+  return all;
 }
 
 }  // namespace tandem::model

@@ -9,6 +9,8 @@
 #include "base/interrupt.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/layer_stream.h"
+#include "model/layer_weights.h"
 #include "model/weight_table.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
@@ -43,38 +45,38 @@ std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Check
 /// as GPT-2 does, so that activations stay of one size at any depth); norms are 1, biases 0.
 std::unique_ptr<WeightSource> synthetic_source(const ModelConfig& config, uint64_t seed);
 
-/// Packed weights of one layer. qkv stacks wq, wk, wv; gate_up stacks w_gate and w_up: one product
-/// each instead of three and two.
-struct LayerWeights {
-  ops::PackedWeights qkv;      // [(n_heads + 2 n_kv_heads) head_dim, dim]
-  ops::PackedWeights wo;       // [dim, n_heads head_dim]
-  ops::PackedWeights gate_up;  // [2 ffn_dim, dim]
-  ops::PackedWeights w_down;   // [dim, ffn_dim]
-  const float* attn_norm = nullptr;  // [dim], on the weights' device like all of these
-  const float* ffn_norm = nullptr;   // [dim]
-};
-
 /// What loading asks and tells every few hundred rows of a matrix.
 struct LoadEvents {
   Interrupted interrupted = {};
   std::function<void(double share)> progress = {};  // of all bytes, 0 to 1
 };
 
+/// Where weights live.
+struct WeightPlaces {
+  Device device = {};
+  int n_streamed = 0;  // layers that a GPU's run keeps in pinned host memory (LayerStream)
+};
+
 struct Weights {
-  std::vector<LayerWeights> layers;
-  const float* out_norm = nullptr;  // [dim]
-  ops::PackedWeights lm_head;       // [vocab, dim]; tied heads pack the embedding
-  ops::PackedWeights own_embedding; // [vocab, dim], on a GPU where heads are not tied
+  std::vector<LayerWeights> layers;     // of a streamed one nothing is here
+  std::unique_ptr<LayerStream> stream;  // null: all layers are resident
+  const float* out_norm = nullptr;      // [dim]
+  ops::PackedWeights lm_head;           // [vocab, dim]; tied heads pack the embedding
+  ops::PackedWeights own_embedding;     // [vocab, dim], on a GPU where heads are not tied
 
   /// Rows of the embedding on a GPU.
   const ops::PackedWeights& embedding() const {
     return own_embedding.empty() ? lm_head : own_embedding;
   }
 
-  static void plan(const ModelConfig& config, DType dtype, MemoryPlan& plan, Device device = {});
+  /// The layers whose matrices are in GPU memory of their own, or pass through that of the ring.
+  std::vector<const LayerWeights*> on_device() const;
+
+  static void plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
+                   const WeightPlaces& places = {});
   /// errors   kind input, interrupted; device
   static Weights load(const ModelConfig& config, DType dtype, const WeightSource& source,
-                      Arena& arena, const LoadEvents& events = {}, Device device = {});
+                      Arena& arena, const LoadEvents& events = {}, const WeightPlaces& places = {});
   /// Scratch for any of the products on at most `max_rows` rows (`head_rows` for the head).
   static size_t workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
                                 int64_t head_rows, Device device = {});

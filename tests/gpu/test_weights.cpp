@@ -92,17 +92,22 @@ TEST_SUITE("gpu/model/weights") {
   TEST_CASE(
       "every matrix, bias and norm of a model arrives, from the host or from a GPU's source") {
     using model::Weight;
-    for (const bool on_device : {false, true}) {
+    for (const auto& [on_device, n_streamed] :
+         {std::pair{false, 0}, {true, 0}, {false, 1}, {true, 1}, {false, 2}, {true, 2}}) {
       CAPTURE(on_device);
+      CAPTURE(n_streamed);
       const CountingSource source(on_device);
+      const model::WeightPlaces places{kGpu, n_streamed};
       MemoryPlan plan;
-      model::Weights::plan(kConfig, DType::f32, plan, kGpu);
-      CHECK(plan.group_bytes("weights", {}) == 0);
+      model::Weights::plan(kConfig, DType::f32, plan, places);
+      CHECK((plan.group_bytes("weights", {}) > 0) == (n_streamed > 0));
       Arena arena(plan);
-      const model::Weights w = model::Weights::load(kConfig, DType::f32, source, arena, {}, kGpu);
+      const model::Weights w = model::Weights::load(kConfig, DType::f32, source, arena, {}, places);
       CHECK((source.asked_host > 0) == !on_device);
       for (int layer = 0; layer < 2; ++layer) {
-        const model::LayerWeights& l = w.layers[static_cast<size_t>(layer)];
+        const bool streamed = w.stream && w.stream->holds(layer);
+        const model::LayerWeights& l =
+            streamed ? w.stream->acquire(queue()) : w.layers[static_cast<size_t>(layer)];
         CHECK(on_host(l.attn_norm, 64) == source.vector(Weight::attn_norm, layer));
         CHECK(on_host(l.ffn_norm, 64) == source.vector(Weight::ffn_norm, layer));
         for (const int64_t col : {0, 5, 63}) {
@@ -127,6 +132,7 @@ TEST_SUITE("gpu/model/weights") {
           CHECK(column(l.gate_up, col) == gate_up);
           CHECK(column(l.w_down, col) == down);
         }
+        if (streamed) w.stream->release(queue());
       }
       CHECK(on_host(w.out_norm, 64) == source.vector(Weight::out_norm, 0));
       std::vector<float> head;
