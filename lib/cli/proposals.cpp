@@ -29,8 +29,9 @@ int most_nodes(const DraftTreeSection& tree, int batch) {
   return std::max(2, tree.max_nodes / batch);
 }
 
-spec::TokenTree roomiest_tree(int nodes) {
-  if (nodes < 3) return spec::chain_tree(nodes);
+spec::TokenTree roomiest_tree(int nodes, Device device) {
+  // A GPU keeps the logits of all nodes with children, the CPU those of a level.
+  if (nodes < 3 || device.kind == Device::Kind::cuda) return spec::chain_tree(nodes);
   // All nodes but the root and one leaf, which the level above is run for.
   std::vector<int> n_children(static_cast<size_t>(nodes), 0);
   n_children[0] = nodes - 2;
@@ -38,9 +39,9 @@ spec::TokenTree roomiest_tree(int nodes) {
   return spec::tree_of_children(n_children, "the largest tree");
 }
 
-spec::TokenTree largest_tree(const SequoiaRecipe& recipe, int batch) {
+spec::TokenTree largest_tree(const SequoiaRecipe& recipe, int batch, Device device) {
   if (recipe.spec.draft == DraftKind::ngram) return spec::chain_tree(recipe.spec.gamma + 1);
-  if (recipe.tree.path.automatic) return roomiest_tree(most_nodes(recipe.tree, batch));
+  if (recipe.tree.path.automatic) return roomiest_tree(most_nodes(recipe.tree, batch), device);
   spec::TokenTree tree = spec::read_tree(recipe.tree.path.path).tree;
   if (tree.size() > kv::kMaxTreeRows)
     throw input_error(recipe.tree.path.path.string(), "has {} nodes, at most {} are supported",

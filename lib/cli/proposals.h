@@ -74,11 +74,10 @@ inline std::string draft_path(const SequoiaRecipe& recipe) {
 /// The tree that is proposed, or where it is still to be chosen one that needs as much room as any.
 /// batch    sequences of a step
 /// errors   kind input: no such tree, or one of more nodes than a step may have
-spec::TokenTree largest_tree(const SequoiaRecipe& recipe, int batch);
+spec::TokenTree largest_tree(const SequoiaRecipe& recipe, int batch, Device device);
 
-/// A tree that needs as much room as any of its size: as wide as can be on a level that the draft
-/// runs.
-spec::TokenTree roomiest_tree(int nodes);
+/// A tree that needs as much room as any of its size.
+spec::TokenTree roomiest_tree(int nodes, Device device);
 
 /// Nodes of a tree that is chosen here, at most.
 int most_nodes(const DraftTreeSection& tree, int batch);

@@ -48,7 +48,7 @@ SpecCheck::SpecCheck(Context& cx, const Point<SpecCheckRecipe>& point)
     prompts_ = decode::read_prompts(source, pair_.target(), false);
   prompts_.shared = 0;  // every text is read whole
   const int batch = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
-  tree_ = largest_tree(recipe_, batch);
+  tree_ = largest_tree(recipe_, batch, pair_.device());
   TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch,
                            recipe_.eval.text_tokens);
   // Sampled texts fork from the first prompt.

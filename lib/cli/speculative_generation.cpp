@@ -11,7 +11,7 @@ SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRec
   const decode::PromptSource source = prompt_source(cx);
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
-  tree_ = largest_tree(recipe_, batch_);
+  tree_ = largest_tree(recipe_, batch_, pair_.device());
   TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch_);
   longest_ = room.longest;
   if (measures()) {  // on forks of a text as long as these

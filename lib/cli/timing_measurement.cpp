@@ -34,7 +34,7 @@ void measure_timing(Context& cx, const TreeSearchRecipe& recipe) {
                       .prefix = true,
                       .longest = longest + kTimingTokens,
                       .total = longest + int64_t{spec.batch + 1} * kTimingTokens};
-  const spec::TokenTree tree = roomiest_tree(spec.largest_tree);
+  const spec::TokenTree tree = roomiest_tree(spec.largest_tree, pair.device());
   size_for(pair, room, tree);
   spec.sampler =
       generate_spec(recipe.sampling, recipe.run.seed, 0, pair.target().config, 0).sampler;

@@ -1,0 +1,33 @@
+// sequoia-bench: rounds of trees beside plain decoding, measured beside predicted.
+#include "cli/main_wrapper.h"
+#include "cli/round_benchmark.h"
+
+namespace {
+
+using namespace tandem;
+
+const cli::ToolInfo kInfo{
+    .name = "sequoia-bench",
+    .purpose = "Measure rounds of speculation over sizes and levels of trees, beside plain decoding",
+    .kind = "bench",
+    .examples =
+        {"sequoia-bench -r sequoia/bench-tiny-16m",
+         "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda -o out.jsonl",
+         "sequoia-bench -r sequoia/bench-tiny-16m -s tree.sizes=[8,16] -s tree.levels=[3,5] --format md",
+         "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda --dry-run"},
+    .flags = {},
+    .schema = recipe::schema_of<cli::RoundBenchRecipe>,
+    .formats = {"text", "md", "csv", "jsonl"},
+    .appends = true};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
+    const auto point = cx.load_point<cli::RoundBenchRecipe>();
+    cli::RoundBenchmark benchmark(cx, point);
+    if (!cx.dry_run()) return benchmark.run();
+    benchmark.print_plan();
+    return 0;
+  });
+}

@@ -1,0 +1,116 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "cli/bench_results.h"
+#include "cli/model_pair.h"
+#include "cli/tree_search.h"
+#include "decode/generate.h"
+#include "spec/tree_table.h"
+
+namespace tandem::cli {
+
+/// Section `tree` of sequoia-bench: a grid, of each of whose points the best tree is measured.
+struct TreeGrid {
+  std::vector<int> sizes = {128}, levels = {10};
+  std::optional<int> max_branch;
+
+  template <class V>
+  void fields(V& v) {
+    v("sizes", sizes, recipe::between(2, kv::kMaxTreeRows).unit("nodes"), "the root counts");
+    v("levels", levels, recipe::at_least(2), "at most, the root's counts");
+    v("max_branch", max_branch, recipe::at_least(1),
+      "children of a node; null = the vector's length");
+  }
+};
+
+/// Section `bench`: what is measured, and how long.
+struct RoundBenchSection {
+  int new_tokens = 128, texts = 3;
+  bool simulate = true, predict = true;
+
+  template <class V>
+  void fields(V& v) {
+    v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"), "of a text");
+    v("texts", texts, recipe::between(1, 10000), "measured texts of a point, and one before them");
+    v("simulate", simulate, "draw accepted paths from the vector, for models whose own acceptance says nothing");
+    v("predict", predict, "time forwards too, and price every tree by them");
+  }
+};
+
+struct RecordOutput {
+  std::filesystem::path path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, "records, one JSON line each; empty or - = none");
+  }
+};
+
+struct RoundBenchRecipe {
+  recipe::Model model;
+  DraftSection draft;
+  AcceptSection accept;
+  TreeGrid tree;
+  RoundBenchSection bench;
+  recipe::Run run;
+  recipe::Sampling sampling;
+  RecordOutput output;
+
+  RoundBenchRecipe() {
+    run.context = {128};
+    run.batch = 1;
+  }
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model whose text it is");
+    v("draft", draft, "the model that proposes");
+    v("accept", accept, "the acceptance vector that trees are the best for");
+    v("tree", tree, "sizes and levels of trees");
+    v("bench", bench, "what is measured, and how long");
+    v("run", run, "device, threads, seed; context: tokens of the prompts");
+    v("sampling", sampling, "how tokens are drawn");
+    v("output", output, "where records go");
+  }
+  void check(recipe::Problems& p) const;
+};
+
+/// A run of sequoia-bench: rounds of every tree of a grid beside plain decoding by the same engine, on
+/// prompts of random tokens.
+class RoundBenchmark {
+ public:
+  /// errors   kind input: models, vector; kind recipe: sizes beyond the models'
+  RoundBenchmark(Context& cx, const Point<RoundBenchRecipe>& point);
+
+  /// Plan for --dry-run. errors  kind memory, after the plan is out: it does not fit
+  void print_plan();
+  /// The exit status is BenchResults::finish's.
+  int run();
+
+ private:
+  /// Times of all texts of one way to decode.
+  struct Measured {
+    std::vector<double> step_ms;  // mean of a text's steps or rounds
+    double tokens = 0, seconds = 0;
+    double ms_per_token() const { return 1e3 * seconds / tokens; }
+  };
+  struct Priced;
+
+  MemoryPlan plan() const;
+  Measured measure(decode::Engine& target, decode::Decoder* decoder);
+  void run_tree(const ModelPair::Engines& engines, int size, int levels, const Measured& plain,
+                const spec::TimingTable* times, BenchResults& results);
+
+  Context& cx_;
+  const Point<RoundBenchRecipe>& point_;
+  const RoundBenchRecipe& recipe_;
+  spec::AcceptanceVector acceptance_;
+  ModelPair pair_;
+  int context_ = 0;
+  spec::TokenTree largest_;  // that room is made for
+  spec::TreeTable trees_;
+  std::vector<decode::Request> requests_;
+};
+
+}  // namespace tandem::cli
