@@ -39,6 +39,11 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const s
   if (draft.empty()) return;
   draft_ = decode::open_model(draft, seed);
   spec::check_vocabularies(target_, *draft_);
+  const int ours = target_.config.vocab_size, other = draft_->config.vocab_size;
+  if (device_.kind == Device::Kind::cuda && ours != other)
+    throw Error::make(ErrorKind::device, "draft.path",
+                      "{} rows of logits, {} of the model: such pairs speculate on the CPU only", other, ours)
+        .hint("use --device cpu, or a draft whose vocabulary is padded to {}", ours);
 }
 
 int64_t ModelPair::context() const {

@@ -21,7 +21,7 @@ struct DraftSection {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(),
-      "model that proposes tokens, with the vocabulary of model.path");
+      "model that proposes tokens, with the tokenizer of model.path");
   }
   /// For tools and settings that need one.
   void require(recipe::Problems& p) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "spec/pair.h"
 
 namespace tandem::spec {
 namespace {
@@ -50,7 +51,8 @@ void AcceptanceMeter::add(int seq, int64_t seed, std::span<const int32_t> text, 
   const std::span<const int32_t> prompt = text.first(static_cast<size_t>(first) - 1);
   if (!prompt.empty()) {
     const decode::SeqTokens to_target[] = {{target.slot, prompt, false}};
-    const decode::SeqTokens to_draft[] = {{draft.slot, prompt, false}};
+    const std::vector<int32_t> known = known_ids(prompt, draft_.config().vocab_size);
+    const decode::SeqTokens to_draft[] = {{draft.slot, known, false}};
     target_.prefill(to_target, {});
     draft_.prefill(to_draft, {});
   }
@@ -61,7 +63,7 @@ void AcceptanceMeter::add(int seq, int64_t seed, std::span<const int32_t> text, 
     const int n = std::min(chunk, end - row);
     const auto rows = text.subspan(static_cast<size_t>(row), static_cast<size_t>(n));
     read(target_, target.slot, rows, target_logits_);
-    read(draft_, draft.slot, rows, draft_logits_);
+    read(draft_, draft.slot, known_ids(rows, draft_.config().vocab_size), draft_logits_);
     add_rows(seq, seed, text, row, n);
   }
 }
@@ -70,7 +72,9 @@ void AcceptanceMeter::add_rows(int seq, int64_t seed, std::span<const int32_t> t
                                int n_rows) {
   const int64_t vocab = target_.config().vocab_size;
   const Tensor target(target_logits_.data(), DType::f32, {n_rows, vocab});
-  const Tensor draft(draft_logits_.data(), DType::f32, {n_rows, vocab});
+  const Tensor draft =
+      in_vocabulary({draft_logits_.data(), DType::f32, {n_rows, draft_.config().vocab_size}},
+                    static_cast<int>(vocab), wide_logits_);
   std::vector<ops::ParentNode> parents;
   std::vector<std::span<const int32_t>> seen;
   for (int r = 0; r < n_rows; ++r) {

@@ -38,6 +38,7 @@ class AcceptanceMeter {
   ops::VerifyRule rule_;
   int width_;
   std::vector<float> target_logits_, draft_logits_;  // [rows of a chunk, vocab]
+  std::vector<float> wide_logits_;  // the draft's, if the vocabularies differ
   ChanceSums sums_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spec/pair.h"
+
 namespace tandem::spec {
 
 using decode::DrawSeq;
@@ -26,10 +28,13 @@ void DepthMeter::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
   for (decode::Drawn& drawn : target_.sampler().collect())
     all.emplace_back().push_back(std::move(drawn));
   std::vector<decode::SeqTokens> prompts;
+  std::vector<std::vector<int32_t>> known;
+  known.reserve(seqs.size());
   for (const DrawSeq& s : seqs) {
     Text& text = texts_[s.slot];
     text = {.draft_slot = draft_.cache().create(), .depth = 0};
-    prompts.push_back({text.draft_slot, s.tokens, false});
+    known.push_back(known_ids(s.tokens, draft_.config().vocab_size));
+    prompts.push_back({text.draft_slot, known.back(), false});
   }
   draft_.prefill(prompts, {});
 }
@@ -38,14 +43,19 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   std::vector<decode::SeqTokens> to_target, to_draft;
   std::vector<ops::ParentNode> parents;
   std::vector<std::span<const int32_t>> seen;
+  std::vector<std::vector<int32_t>> known;
+  known.reserve(seqs.size());
   for (const DrawSeq& s : seqs) {
     to_target.push_back({s.slot, s.tokens.last(1)});
-    to_draft.push_back({texts_.at(s.slot).draft_slot, s.tokens.last(1)});
+    known.push_back(known_ids(s.tokens.last(1), draft_.config().vocab_size));
+    to_draft.push_back({texts_.at(s.slot).draft_slot, known.back()});
     parents.push_back(
         {.round = {sampler_.seed, s.seq, s.position}, .node = 0, .n_children = width_});
     seen.push_back(s.tokens);
   }
-  const Tensor target = target_.extend(to_target), draft = draft_.extend(to_draft);
+  const Tensor target = target_.extend(to_target);
+  const Tensor draft =
+      in_vocabulary(draft_.extend(to_draft), target_.config().vocab_size, wide_logits_);
   const bool by_match = rule_.accept_by == AcceptBy::match;
   const Tensor proposal = by_match ? Tensor{} : draft;
   const std::vector<int32_t> children =

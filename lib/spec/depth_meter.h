@@ -44,6 +44,7 @@ class DepthMeter final : public decode::Decoder {
   decode::SamplerSpec sampler_;
   std::map<int, Text> texts_;  // by the target's slot
   std::vector<ChanceSums> rows_;
+  std::vector<float> wide_logits_;  // the draft's, if the vocabularies differ
   std::vector<std::vector<std::vector<decode::Drawn>>> results_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "spec/pair.h"
+
 namespace tandem::spec {
 
 DraftTexts::DraftTexts(decode::Engine& draft, const TokenTree& tree)
@@ -14,7 +16,8 @@ DraftTexts::~DraftTexts() {
 void DraftTexts::share(std::span<const int32_t> prefix) {
   continue_from(draft_.cache().create());
   owns_prefix_ = true;
-  const decode::SeqTokens text[] = {{prefix_slot_, prefix, false}};
+  const std::vector<int32_t> known = known_ids(prefix, draft_.config().vocab_size);
+  const decode::SeqTokens text[] = {{prefix_slot_, known, false}};
   draft_.prefill(text, {});
 }
 
@@ -30,13 +33,16 @@ std::span<const int32_t> DraftTexts::unread(const decode::DrawSeq& seq) const {
 
 void DraftTexts::read(std::span<const decode::DrawSeq> seqs) {
   std::vector<decode::SeqTokens> texts;
+  std::vector<std::vector<int32_t>> known;
+  known.reserve(seqs.size());
   kv::Cache& cache = draft_.cache();
   for (const decode::DrawSeq& s : seqs) {
     if (!slots_.contains(s.slot))
       slots_[s.slot] = prefix_slot_ >= 0 ? cache.fork(prefix_slot_, 0) : cache.create();
     const std::span<const int32_t> lacking = unread(s);
-    if (lacking.size() > size_t{kMaxUnread})
-      texts.push_back({slot_of(s), lacking.first(lacking.size() - 1), true});
+    if (lacking.size() <= size_t{kMaxUnread}) continue;
+    known.push_back(known_ids(lacking.first(lacking.size() - 1), draft_.config().vocab_size));
+    texts.push_back({slot_of(s), known.back(), true});
   }
   if (!texts.empty()) draft_.prefill(texts, {});
 }

@@ -3,11 +3,15 @@
 #include <algorithm>
 
 #include "ops/verification.h"
+#include "spec/pair.h"
 
 namespace tandem::spec {
 
-ModelDrafter::ModelDrafter(decode::Engine& draft, TokenTree tree)
-    : draft_(draft), tree_(std::move(tree)), texts_(draft, tree_) {
+ModelDrafter::ModelDrafter(decode::Engine& draft, TokenTree tree, int vocab)
+    : draft_(draft),
+      tree_(std::move(tree)),
+      vocab_(vocab > 0 ? vocab : draft.config().vocab_size),
+      texts_(draft, tree_) {
   for (const int n : tree_.n_children) row_.push_back(n > 0 ? n_internal_++ : -1);
 }
 
@@ -31,13 +35,13 @@ void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level, c
     else
       tokens.insert(tokens.end(), nodes.begin() + begin, nodes.begin() + end);
   }
-  draft_.model().forward(tokens, step, draft_.cache());
+  draft_.model().forward(known_ids(tokens, draft_.config().vocab_size), step, draft_.cache());
 }
 
 void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level, const kv::Step& step) {
   const int begin = tree_.level_begin[static_cast<size_t>(level)];
   const int end = tree_.level_begin[static_cast<size_t>(level) + 1];
-  const auto vocab = static_cast<size_t>(draft_.config().vocab_size);
+  const auto vocab = static_cast<size_t>(vocab_);
   std::vector<int32_t> rows;
   std::vector<ops::ParentNode> parents;
   for (size_t b = 0; b < seqs.size(); ++b)
@@ -49,7 +53,7 @@ void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level, 
                          .node = node,
                          .n_children = tree_.n_children[static_cast<size_t>(node)]});
     }
-  const Tensor logits = draft_.model().logits(rows);
+  const Tensor logits = in_vocabulary(draft_.model().logits(rows), vocab_, level_logits_);
   const std::vector<int32_t> children =
       ops::draw_children(logits, sampler_.rule.temperature, parents);
   size_t r = 0, next = 0;
@@ -66,8 +70,8 @@ void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level, 
 
 std::span<const Proposal> ModelDrafter::propose(std::span<const decode::DrawSeq> seqs) {
   const int64_t n_rows = static_cast<int64_t>(seqs.size()) * n_internal_;
-  logits_.resize(static_cast<size_t>(n_rows) * static_cast<size_t>(draft_.config().vocab_size));
-  logits_view_ = {logits_.data(), DType::f32, {n_rows, draft_.config().vocab_size}};
+  logits_.resize(static_cast<size_t>(n_rows) * static_cast<size_t>(vocab_));
+  logits_view_ = {logits_.data(), DType::f32, {n_rows, vocab_}};
   proposals_.assign(seqs.size(), {.tree = &tree_, .tokens = {}, .draft_row = row_});
   for (size_t b = 0; b < seqs.size(); ++b) {
     Proposal& p = proposals_[b];

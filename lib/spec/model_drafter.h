@@ -10,8 +10,9 @@ namespace tandem::spec {
 /// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best tokens).
 class ModelDrafter final : public Drafter {
  public:
-  /// draft    an engine on the CPU with room for draft_needs; its vocabulary is the target's
-  ModelDrafter(decode::Engine& draft, TokenTree tree);
+  /// draft    an engine on the CPU with room for draft_needs
+  /// vocab    of the target, where the draft's has more or less padding; 0 = the draft's
+  ModelDrafter(decode::Engine& draft, TokenTree tree, int vocab = 0);
 
   AcceptBy accept_by() const override { return AcceptBy::residual; }
   Tensor draft_logits() const override { return logits_view_; }
@@ -35,12 +36,14 @@ class ModelDrafter final : public Drafter {
 
   decode::Engine& draft_;
   TokenTree tree_;
+  int vocab_;
   DraftTexts texts_;
   decode::SamplerSpec sampler_;
   std::vector<Proposal> proposals_;
   std::vector<int32_t> row_;   // of a node among the internal ones, -1 = a leaf
   int n_internal_ = 0;
   std::vector<float> logits_;  // [sequences * n_internal_, vocab]
+  std::vector<float> level_logits_;  // of a level, if the vocabularies differ
   Tensor logits_view_;
   double bytes_read_ = 0;
 };

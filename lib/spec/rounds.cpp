@@ -31,7 +31,8 @@ std::unique_ptr<Arena> arena_for(const TokenTree& tree, const decode::Engine& ta
 std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft, const TokenTree& tree,
                                      RoundOptions options) {
   if (!on_gpu(target.spec()))
-    return std::make_unique<Speculation>(target, std::make_unique<ModelDrafter>(draft, tree),
+    return std::make_unique<Speculation>(target, std::make_unique<ModelDrafter>(
+                                                     draft, tree, target.config().vocab_size),
                                          std::move(options));
   TANDEM_CHECK(draft.queue() == target.queue(), "the engines work on queues of their own");
   TANDEM_CHECK(draft.spec().max_seqs >= target.spec().max_seqs, "{} sequences of the draft, {} of the target",

@@ -30,7 +30,7 @@ struct RoundOptions {
 };
 
 /// A small model grows a tree (Sequoia). On a GPU both engines work on one queue.
-/// target, draft  with room for `model_needs` and of one vocabulary
+/// target, draft  with room for target_needs and draft_needs; on a GPU of vocabularies of one size
 std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft, const TokenTree& tree,
                                      RoundOptions options = {});
 /// What followed the last tokens before is proposed again (LookupDrafter), `length` tokens at most.
