@@ -44,6 +44,7 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
           .max_seqs = s.max_seqs,
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens > 0 ? s.total_tokens : int64_t{s.max_tokens} * s.max_seqs,
+          .max_tree_rows = s.logit_rows,
           .max_logit_rows = s.logit_rows,
           .device = s.device,
           .n_streamed = s.n_streamed,

@@ -20,6 +20,7 @@ struct AttentionLaunch {
 struct AttentionFewRowsBounds {
   int max_seqs, max_rows_a_seq, max_tokens;
   int n_heads, n_kv_heads, head_dim;
+  int max_product = 0;  // or of more rows a sequence, if they times the sequences are not more
 };
 
 /// Bytes of workspace and of counters for any call within the bounds on the current device. They do

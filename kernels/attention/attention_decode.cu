@@ -74,12 +74,14 @@ size_t o_bytes(const Problem& x, const SplitRule& r) {
 template <class Bytes>
 size_t most(const AttentionFewRowsBounds& b, Bytes bytes) {
   size_t result = 0;
-  for (int n_seqs = 1; n_seqs <= std::max(b.max_seqs, 1); ++n_seqs)
-    for (int rows = 1; rows <= std::max(b.max_rows_a_seq, 1); ++rows)
+  for (int n_seqs = 1; n_seqs <= std::max(b.max_seqs, 1); ++n_seqs) {
+    const int most_rows = std::max({b.max_rows_a_seq, b.max_product / n_seqs, 1});
+    for (int rows = 1; rows <= most_rows; ++rows)
       for (const bool plain : {false, true}) {
         const Problem x{n_seqs, b.n_heads, b.n_kv_heads, b.head_dim, rows, b.max_tokens, plain};
         result = std::max(result, bytes(x, split_rule(x)));
       }
+  }
   return result;
 }
 

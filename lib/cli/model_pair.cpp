@@ -43,7 +43,7 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const s
   if (device_.kind == Device::Kind::cuda && ours != other)
     throw Error::make(ErrorKind::device, "draft.path",
                       "{} rows of logits, {} of the model: such pairs speculate on the CPU only", other, ours)
-        .hint("use --device cpu, or a draft whose vocabulary is padded to {}", ours);
+        .hint(fmt::format("use --device cpu, or a draft whose vocabulary is padded to {}", ours));
 }
 
 int64_t ModelPair::context() const {
@@ -59,6 +59,7 @@ void ModelPair::size(const TextRoom& texts, const spec::RoundNeeds& target,
     spec.device = device_;
     spec.max_seqs = spec.max_prompts = texts.sequences();
     spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);
+    spec.max_tree_rows = extra.rows;
     spec.max_logit_rows = extra.logit_rows;
     spec.max_tokens = static_cast<int>(texts.longest) + extra.tokens;
     spec.total_tokens = texts.total + int64_t{texts.sequences()} * extra.tokens;

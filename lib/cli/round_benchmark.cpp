@@ -87,7 +87,8 @@ void RoundBenchmark::print_plan() {
                                             recipe_.tree.sizes.size(), recipe_.tree.levels.size()));
 }
 
-RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, decode::Decoder* decoder) {
+RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, decode::Decoder* decoder,
+                                                 const std::function<void()>& on_warm) {
   Measured m;
   decode::GenerateSpec how = generate_spec(recipe_.sampling, recipe_.run.seed, 0, target.config(),
                                            target.spec().max_tokens);
@@ -101,7 +102,10 @@ RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, decode:
     const decode::GenerateReport r = decoder != nullptr
                                          ? decode::generate(target, *decoder, requests_, how, events)
                                          : decode::generate(target, requests_, how, events);
-    if (text < 0) continue;  // graphs are recorded, products chosen
+    if (text < 0) {  // graphs are recorded, products chosen
+      if (on_warm) on_warm();
+      continue;
+    }
     m.step_ms.push_back(1e3 * r.decode_s / static_cast<double>(r.decode_steps));
     m.seconds += r.decode_s;
     m.tokens += static_cast<double>(r.tokens_decoded);
@@ -121,10 +125,10 @@ void RoundBenchmark::run_tree(const ModelPair::Engines& engines, int size, int l
   if (recipe_.bench.simulate) simulated = acceptance_;
   const auto rounds =
       spec::model_rounds(*engines.target, *engines.draft, tree, {.on_round = {}, .simulate = simulated});
-  const Measured m = measure(*engines.target, rounds.get());
-  const spec::RoundStats& s = rounds->stats();
+  spec::RoundStats before = rounds->stats();
+  const Measured m = measure(*engines.target, rounds.get(), [&] { before = rounds->stats(); });
+  const spec::RoundStats s = rounds->stats().since(before);
   const double batch = recipe_.run.batch;
-  // Stats are of the unmeasured text too.
   const double n_rounds = static_cast<double>(s.rounds) / batch;
   const double round_ms = bench::median(m.step_ms), expected = spec::expected_tokens(tree, acceptance_);
   const double ms_per_token = round_ms / (batch * expected), plain_ms = bench::median(plain.step_ms) / batch;

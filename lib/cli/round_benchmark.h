@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -95,10 +96,11 @@ class RoundBenchmark {
     double tokens = 0, seconds = 0;
     double ms_per_token() const { return 1e3 * seconds / tokens; }
   };
-  struct Priced;
 
   MemoryPlan plan() const;
-  Measured measure(decode::Engine& target, decode::Decoder* decoder);
+  /// on_warm  called before the first measured text
+  Measured measure(decode::Engine& target, decode::Decoder* decoder,
+                   const std::function<void()>& on_warm = {});
   void run_tree(const ModelPair::Engines& engines, int size, int levels, const Measured& plain,
                 const spec::TimingTable* times, BenchResults& results);
 

@@ -32,7 +32,7 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
   return {.geometry = model::geometry_of(c, ops::weight_dtype(s.compute, s.device)), .max_seqs = s.max_seqs,
           .max_prompts = s.max_prompts, .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens, .max_rows = max_rows(s),
-          .max_extend_rows = s.max_extend_rows,
+          .max_extend_rows = s.max_extend_rows, .max_tree_rows = s.max_tree_rows,
           .policies = s.caches, .device = s.device};
 }
 

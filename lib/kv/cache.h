@@ -24,6 +24,7 @@ class Cache {
     int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
     int max_rows = 0;          // rows of one step, or of all levels of one tree
     int max_extend_rows = 0;   // of one that policies serve; 0 = max_rows
+    int max_tree_rows = 0;     // of steps with trees that attention is to be fast for
     std::vector<recipe::Cache> policies;
     Device device = {};
   };

@@ -110,7 +110,7 @@ void Llama::run_layers(const kv::Step& step, kv::Cache& cache) {
 void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const auto eps = static_cast<float>(config_.rms_eps);
-  if (ops::can_fuse(w, n_rows_))
+  if (ops::fusion_pays(w, n_rows_))
     return ops::linear_fused(y, x, {.norm_weight = norm, .norm_eps = eps}, w, ops::Accumulate::no,
                              workspace_, exec_.stream());
   const Tensor normed = act(normed_, n_rows_, config_.dim);
@@ -146,7 +146,7 @@ void Llama::ffn_block(const LayerWeights& w) {
   const Tensor ffn = act(block_ + gate_up.bytes(), n_rows_, config_.ffn_dim);
 
   poll(options_.interrupted);
-  if (ops::can_fuse(w.gate_up, n_rows_)) {
+  if (ops::fusion_pays(w.gate_up, n_rows_)) {
     ops::linear_fused(ffn, x,
                       {.norm_weight = w.ffn_norm, .norm_eps = static_cast<float>(config_.rms_eps),
                        .swiglu = true},

@@ -25,7 +25,8 @@ struct AttentionArgs {
 /// What bounds the calls of a run.
 struct AttentionBounds {
   int max_seqs = 0, max_rows = 0;
-  int max_tokens = 0;  // of one sequence
+  int max_tree_rows = 0;  // of steps with trees, all sequences; more are served too, but slower
+  int max_tokens = 0;     // of one sequence
   int n_heads = 0, n_kv_heads = 0, head_dim = 0;
 };
 
@@ -37,6 +38,7 @@ size_t attention_workspace_bytes(Device device, const AttentionBounds& bounds);
 struct AttentionWorkspace {
   void* counters = nullptr;  // on a GPU
   void* memory = nullptr;
+  int tree_rows = 0;  // on a GPU: steps of trees up to which keys, not rows, are divided
 };
 AttentionWorkspace attention_workspace(Device device, const AttentionBounds& bounds, void* memory);
 

@@ -110,6 +110,10 @@ bool can_fuse(const PackedWeights& w, int64_t rows) {
   return w.state().cuda && linear_cuda::can_fuse(*w.state().cuda, rows);
 }
 
+bool fusion_pays(const PackedWeights& w, int64_t rows) {
+  return w.state().cuda && linear_cuda::fusion_pays(*w.state().cuda, rows);
+}
+
 void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
                   const PackedWeights& w, Accumulate accumulate, std::span<std::byte> workspace,
                   Stream stream) {

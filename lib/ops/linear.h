@@ -124,6 +124,8 @@ struct LinearFusion {
 
 /// Whether linear_fused has a kernel for products of `rows` rows with these weights.
 bool can_fuse(const PackedWeights& w, int64_t rows);
+/// Whether that is also the faster way, by what prepare_linear has measured.
+bool fusion_pays(const PackedWeights& w, int64_t rows);
 
 /// linear with a fusion; only where can_fuse. Nothing is rounded between the fused operations but
 /// the normalised input, to bf16. Runs as prepare_linear has chosen for the bare product, if that

@@ -167,9 +167,21 @@ bool usable(const LinearChoice& c, const LinearProduct& p, int device) {
   return c.skinny ? fits(p, c.stages) : cublaslt::can_run(device, p, c.algorithm, kWorkspaceBytes);
 }
 
-/// What is best as a rule, on an H200 with the layers of an 8B model; costs no work on the GPU.
+/// Of an operation fused with what comes before or after it; its outputs are activations.
+LinearProduct fused_product(const CudaLinear& w, int64_t rows) {
+  return {.rows = rows,
+          .out = w.spec.out,
+          .in = w.spec.in,
+          .dtype = w.spec.dtype,
+          .y_type = w.spec.dtype,
+          .bias = w.spec.bias};
+}
+
+// Rows up to which our kernel is the best as a rule, on an H200 with the layers of an 8B model.
+constexpr int64_t kOursUpTo = 8;
+
+/// What is best as a rule; costs no work on the GPU.
 LinearChoice default_choice(const LinearProduct& p, int device) {
-  constexpr int64_t kOursUpTo = 8;  // rows
   const auto ours = skinny_candidates(p);
   if (!ours.empty() && p.rows <= kOursUpTo) return ours.front();
   const auto theirs = library_candidates(p, device, 1);
@@ -324,9 +336,12 @@ void run(const Tensor& y, const Tensor& x, CudaLinear& w, bool accumulate,
 void* rows(const CudaLinear& w) { return w.weights; }
 
 bool can_fuse(const CudaLinear& w, int64_t rows) {
-  const LinearProduct p{
-      .rows = rows, .out = w.spec.out, .in = w.spec.in, .dtype = w.spec.dtype, .bias = w.spec.bias};
-  return rows > 0 && rows <= kSkinnyRows && !skinny_candidates(p).empty();
+  return rows > 0 && rows <= kSkinnyRows && !skinny_candidates(fused_product(w, rows)).empty();
+}
+
+bool fusion_pays(CudaLinear& w, int64_t rows) {
+  // The more rows, the less an operation of its own costs beside the product.
+  return can_fuse(w, rows) && (rows <= kOursUpTo || choose(w, fused_product(w, rows)).skinny);
 }
 
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,

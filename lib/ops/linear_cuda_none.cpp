@@ -31,6 +31,7 @@ void prepare(const Tensor&, const Tensor&, std::span<CudaLinear* const>, bool, s
 }
 void* rows(const CudaLinear&) { return nullptr; }
 bool can_fuse(const CudaLinear&, int64_t) { return false; }
+bool fusion_pays(CudaLinear&, int64_t) { return false; }
 void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool,
                std::span<std::byte>, Stream) {
   fail();

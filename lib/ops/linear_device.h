@@ -45,6 +45,7 @@ void run(const Tensor& y, const Tensor& x, CudaLinear& w, bool accumulate,
          std::span<std::byte> workspace, Stream stream);
 void* rows(const CudaLinear& w);
 bool can_fuse(const CudaLinear& w, int64_t rows);
+bool fusion_pays(CudaLinear& w, int64_t rows);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, std::span<std::byte> workspace, Stream stream);
 void prepare(const Tensor& y, const Tensor& x, std::span<CudaLinear* const> alike, bool accumulate,

@@ -77,22 +77,9 @@ void GpuSpeculation::fill_inputs(std::span<const DrawSeq> seqs) {
 void GpuSpeculation::step(std::span<const DrawSeq> seqs) {
   TANDEM_CHECK(!is_flying_, "a round is in flight");
   const Stopwatch watch;
-  const int n = static_cast<int>(seqs.size()), nodes = trees_.tree().size();
-  kv::Cache& cache = target_.cache();
-  std::vector<kv::SeqRows> rows;
-  std::vector<kv::Tree> shapes;
-  for (const DrawSeq& s : seqs) {
-    rows.push_back({s.slot, nodes, false});
-    shapes.push_back({trees_.tree().parent});
-  }
-  target_.model().prepare(int64_t{n} * nodes);
-  target_.model().prepare_logits(int64_t{n} * nodes);
+  const int n = static_cast<int>(seqs.size());
   const int work = drafter_->prepare(seqs, trees_);
   fill_inputs(seqs);
-  const double before = cache.usage(0).bytes();
-  step_ = cache.begin(kv::Phase::extend, rows, shapes);
-  bytes_read_ += static_cast<double>(target_.weight_bytes()) + cache.usage(0).bytes() - before;
-
   Graphs& graphs = graphs_[{n, work}];
   const auto run = [&](std::unique_ptr<cuda::Graph>& graph, const std::function<void()>& record) {
     if (!graph) graph = std::make_unique<cuda::Graph>(*exec_.queue, record);
@@ -101,8 +88,10 @@ void GpuSpeculation::step(std::span<const DrawSeq> seqs) {
   marks_[0]->record(*exec_.queue);
   run(graphs.draft, [&] { drafter_->draft(n, trees_); });
   marks_[1]->record(*exec_.queue);
+  // The GPU drafts meanwhile.
+  lay_out_target(seqs);
   const auto score = [&] {
-    target_.model().forward_ids(trees_.on_gpu().tokens, step_, cache);
+    target_.model().forward_ids(trees_.on_gpu().tokens, step_, target_.cache());
     (void)target_.model().all_logits();
   };
   // A graph ends with all its work, copies of weights for the next round too: those go on meanwhile.
@@ -112,11 +101,28 @@ void GpuSpeculation::step(std::span<const DrawSeq> seqs) {
     run(graphs.target, score);
   marks_[2]->record(*exec_.queue);
   run(graphs.verify, [&] { verify(n, step_, target_.model().logit_rows()); });
-  trees_.fetch();
   marks_[3]->record(*exec_.queue);
+  trees_.fetch();
   seqs_.assign(seqs.begin(), seqs.end());
   is_flying_ = true;
   stats_.host_s += watch.seconds();
+}
+
+void GpuSpeculation::lay_out_target(std::span<const DrawSeq> seqs) {
+  const int nodes = trees_.tree().size();
+  const int64_t n_rows = static_cast<int64_t>(seqs.size()) * nodes;
+  std::vector<kv::SeqRows> rows;
+  std::vector<kv::Tree> shapes;
+  for (const DrawSeq& s : seqs) {
+    rows.push_back({s.slot, nodes, false});
+    shapes.push_back({trees_.tree().parent});
+  }
+  target_.model().prepare(n_rows);
+  target_.model().prepare_logits(n_rows);
+  kv::Cache& cache = target_.cache();
+  const double before = cache.usage(0).bytes();
+  step_ = cache.begin(kv::Phase::extend, rows, shapes);
+  bytes_read_ += static_cast<double>(target_.weight_bytes()) + cache.usage(0).bytes() - before;
 }
 
 void GpuSpeculation::verify(int n_seqs, const kv::Step& step, const Tensor& logits) {

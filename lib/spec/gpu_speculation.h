@@ -43,6 +43,7 @@ class GpuSpeculation final : public Rounds {
   };
 
   void fill_inputs(std::span<const decode::DrawSeq> seqs);
+  void lay_out_target(std::span<const decode::DrawSeq> seqs);
   /// Walks the trees and moves the keys of what is accepted; may be recorded in a graph.
   void verify(int n_seqs, const kv::Step& step, const Tensor& logits);
 

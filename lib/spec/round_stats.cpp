@@ -12,6 +12,20 @@ void RoundStats::add(const RoundEvent& round) {
   ++accepted_hist[static_cast<size_t>(round.accepted)];
 }
 
+RoundStats RoundStats::since(const RoundStats& earlier) const {
+  RoundStats s = *this;
+  s.rounds -= earlier.rounds;
+  s.drafted -= earlier.drafted;
+  s.accepted -= earlier.accepted;
+  s.emitted -= earlier.emitted;
+  for (size_t i = 0; i < s.accepted_hist.size(); ++i) s.accepted_hist[i] -= earlier.accepted_hist[i];
+  s.draft_s -= earlier.draft_s;
+  s.target_s -= earlier.target_s;
+  s.verify_s -= earlier.verify_s;
+  s.host_s -= earlier.host_s;
+  return s;
+}
+
 void check_sampler(const decode::SamplerSpec& spec) {
   if (spec.top_logprobs > 0)
     throw recipe_error("output.top_logprobs", "is {}, but speculation reports no alternatives",

@@ -30,6 +30,8 @@ struct RoundStats {
   RoundStats(std::string name, int max_nodes, int max_depth)
       : drafter(std::move(name)), nodes(max_nodes), accepted_hist(static_cast<size_t>(max_depth) + 1) {}
   void add(const RoundEvent& round);
+  /// What came after `earlier`, of the same rounds.
+  RoundStats since(const RoundStats& earlier) const;
   double tokens_per_round() const {
     return rounds > 0 ? static_cast<double>(emitted) / static_cast<double>(rounds) : 0;
   }

@@ -158,6 +158,20 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
         }
   }
 
+  TEST_CASE("trees of hundreds of nodes, beside small ones") {
+    for (const DType dtype : {DType::bf16, DType::f32})
+      for (const int group : {1, 4}) {
+        AttentionSpec s{.d = 128, .group = group, .kv_heads = 1, .dtype = dtype};
+        s.tree = true;
+        for (const std::vector<SeqShape>& seqs : {std::vector<SeqShape>{{300, 128}},
+                                                  {{130, 200}, {64, 1}, {0, 65}},
+                                                  {{1100, 200}}}) {
+          s.seqs = seqs;
+          check_against_reference(s);
+        }
+      }
+  }
+
   TEST_CASE("more queries of a group than a tile takes, and more sequences than a warp") {
     AttentionSpec s{
         .d = 128, .group = 71, .kv_heads = 1, .seqs = {{700, 3}, {5, 1}}, .dtype = DType::bf16};
@@ -344,9 +358,11 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
   }
 
   TEST_CASE("memory for bounds serves every call within them") {
-    const AttentionFewRowsBounds bounds{3, 9, 3000, 8, 2, 64};
+    const AttentionFewRowsBounds bounds{3, 9, 3000, 8, 2, 64, 90};
     const FewRowsMemory memory(bounds);
     for (const std::vector<SeqShape>& seqs : {std::vector<SeqShape>{{2990, 9}},
+                                              {{2900, 90}},
+                                              {{2970, 30}, {1, 1}, {2500, 30}},
                                               {{10, 9}, {2500, 1}, {0, 4}},
                                               {{2999, 1}, {2999, 1}, {2999, 1}},
                                               {{5, 1}}})
@@ -360,7 +376,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
     AttentionFewRowsBounds more = bounds;
     const auto bytes = [&] { return cuda_table().attention_few_rows_workspace_bytes(more); };
     size_t before = bytes();
-    for (int* bound : {&more.max_seqs, &more.max_rows_a_seq, &more.max_tokens})
+    for (int* bound : {&more.max_seqs, &more.max_rows_a_seq, &more.max_tokens, &more.max_product})
       for (int i = 0; i < 5; ++i) {
         *bound *= 2;
         CHECK(bytes() >= before);

@@ -7,9 +7,8 @@
 #include "eval/lossless.h"
 #include "generate_runs.h"
 #include "io/file.h"
-#include "spec/model_drafter.h"
 #include "spec/pair.h"
-#include "spec/speculation.h"
+#include "spec/rounds.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
@@ -72,16 +71,15 @@ TEST_SUITE("spec/pair") {
       CAPTURE(draft_vocab);
       const TemporaryFolder folder;
       const auto draft = random_model(folder, draft_vocab);
-      ModelDrafter drafter(*draft, tree, vocab);
-      Speculation speculation(*target, drafter);
+      const auto rounds = model_rounds(*target, *draft, tree);
       decode::GenerateSpec how;
       how.max_tokens = 20;
       const std::vector<eval::Ids> prompts = {prompt, {9, 9}, {vocab - 2, 1, 2}};
-      CHECK(eval::check_greedy(*target, speculation, prompts, how).texts_equal == 3);
-      drafter.share(prompt);
+      CHECK(eval::check_greedy(*target, *rounds, prompts, how).texts_equal == 3);
+      rounds->share(prompt);
       how.max_tokens = 3;
       how.sampler.rule = {.temperature = 1.0f, .top_k = 12};
-      const eval::LawCheck law = eval::check_law(*target, speculation, prompt, slot, 1500, how);
+      const eval::LawCheck law = eval::check_law(*target, *rounds, prompt, slot, 1500, how);
       CAPTURE(law.worst_p());
       CHECK(law.worst_p() > 1e-4);
     }
