@@ -21,6 +21,10 @@ struct RowSplit {
 /// errors   kind internal outside 1 <= vocab <= kMaxVocabCuda, or if 16 blocks have no room
 RowSplit split_row(int vocab, int n_rows, int words = 1);
 
+/// The same for kernels that work with any number of parts and any run: as many parts as still let the
+/// clusters of all rows run at once, a multiprocessor a block.
+RowSplit split_rows_at_once(int vocab, int n_rows);
+
 /// errors   kind internal outside 1 <= n <= kMaxTopNCuda, and for n > vocab
 void check_top_n(int n, int vocab);
 

@@ -113,13 +113,13 @@ __global__ void __launch_bounds__(cuda::kRowThreads, 2)
   RowCluster row(split, reinterpret_cast<float*>(dynamic), shared);
   const int64_t r = blockIdx.x / static_cast<unsigned>(split.parts);
   const ParentRow parent = p.parents[r];
-  if (parent.n_children == 0) return;
   int32_t* tokens = p.tokens + parent.first_child;
   const float* logits = p.logits + r * split.vocab;
   const RaceNames names{p.seed, static_cast<uint32_t>(p.sequence[parent.seq]),
                         static_cast<uint32_t>(p.position[parent.seq]),
                         static_cast<uint32_t>(parent.node)};
   const cuda::Best best = row.load(logits);
+  if (parent.n_children == 0) return row.sync();
   const auto draw = [&](const auto& runners) {
     cuda::Leaders leaders(row, leading, runners);
     leaders.write(tokens, parent.n_children, runners.fill(row));
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, 2)
 
 void draw_children_cuda(const DrawChildrenCudaParams& p, Stream stream) {
   if (p.n_rows == 0) return;
-  const cuda::RowSplit split = cuda::split_row(p.vocab, p.n_rows);
+  const cuda::RowSplit split = cuda::split_rows_at_once(p.vocab, p.n_rows);
   const auto kernel = p.temperature > 0.0f ? draw_rows<true> : draw_rows<false>;
   cuda::launch_rows(kernel, p.n_rows, split, split.part_bytes(), stream, p,
                     cuda::Temper(p.temperature));

@@ -12,7 +12,7 @@ struct LeadersShared {
   static constexpr int kFew = 1024;
 
   float least[kRowThreads];  // order of any runner of a thread, or of a few threads
-  // Runners that may be among the wanted ones, in the first block.
+  // Runners of this block that may be among the wanted ones; in the first block then those of all.
   int n_few;
   int32_t id[kFew];
   uint64_t key[kFew];
@@ -30,17 +30,19 @@ class Leaders {
   /// runners, infinity without any.
   __device__ void write(int32_t* ids, int wanted, float least) {
     const float bar = bound(wanted, least);
-    LeadersShared* first = row_.of_block(&shared_, 0);
     for (int i = static_cast<int>(threadIdx.x); i < row_.size(); i += kRowThreads) {
       if (!(row_.logit(i) <= bar)) continue;
-      const int at = atomicAdd(&first->n_few, 1);
-      if (at < LeadersShared::kFew) first->id[at] = row_.first() + i;
+      const int at = atomicAdd(&shared_.n_few, 1);
+      if (at < LeadersShared::kFew) shared_.id[at] = row_.first() + i;
     }
     row_.sync();
-    if (first->n_few > LeadersShared::kFew)
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int theirs = lane < row_.parts() ? row_.of_block(&shared_, lane)->n_few : 0;
+    const int n = __reduce_add_sync(kAllLanes, theirs);
+    if (n > LeadersShared::kFew)
       write_one_by_one(ids, wanted);
     else if (row_.rank() == 0)
-      write_of_few(ids, wanted);
+      write_of_few(ids, wanted, n, theirs);
   }
 
  private:
@@ -50,7 +52,7 @@ class Leaders {
   /// second where they are spread.
   __device__ float bound(int wanted, float least) {
     // Groups of threads: fewer to compare with each other, while most of them hold at most one.
-    const int size = wanted <= 32 ? 4 : 1, n = kRowThreads / size;
+    const int size = wanted <= 32 ? 8 : wanted <= 128 ? 2 : 1, n = kRowThreads / size;
     const int thread = static_cast<int>(threadIdx.x), group = thread / size;
     for (int step = 1; step < size; step *= 2)
       least = fminf(least, __shfl_xor_sync(kAllLanes, least, step));
@@ -82,11 +84,21 @@ class Leaders {
     return key < other || (key == other && id < other_id);
   }
 
-  /// All that may be wanted are compared with each other.
-  __device__ void write_of_few(int32_t* ids, int wanted) {
-    const int n = shared_.n_few;
-    for (int i = static_cast<int>(threadIdx.x); i < n; i += kRowThreads)
+  /// All that may be wanted, n of them and `theirs` in block `lane`, are compared with each other.
+  __device__ void write_of_few(int32_t* ids, int wanted, int n, int theirs) {
+    for (int begin = 0; begin < n; begin += kRowThreads) {
+      const int i = begin + static_cast<int>(threadIdx.x);
+      int block = 0, at = i;  // the first block's own stay where they are
+      for (int b = 0; b < row_.parts(); ++b) {
+        const int here = __shfl_sync(kAllLanes, theirs, b);
+        if (block != b || at < here) continue;
+        at -= here;
+        ++block;
+      }
+      if (i >= n) continue;
+      if (block > 0) shared_.id[i] = row_.of_block(&shared_, block)->id[at];
       shared_.key[i] = runners_.key(shared_.id[i]);
+    }
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < n; i += kRowThreads) {
       const uint64_t key = shared_.key[i];
