@@ -28,6 +28,7 @@ struct SplitRule {
   int queries;       // most queries of a tile that occur
   int max_tiles;     // of a sequence
   int even_chunks;   // of a pair at least, lest multiprocessors have none
+  int least_pages;   // of one of these: joining states takes time too
   int full_pages;    // of a large chunk, unless there are too many
   int small_pages;   // below which a chunk costs more than it gives
   int small_16ths;   // of a pair's pages that go into small chunks, if it has enough
@@ -38,11 +39,13 @@ struct SplitRule {
     const int in_large = n_pages - (sixteenths < small_pages ? 0 : sixteenths);
     int n_large = (in_large - 1) / full_pages + 1;
     n_large = n_large < kLargeParts ? n_large : kLargeParts;
-    n_large = n_large > even_chunks ? n_large : even_chunks;
+    const int most_even = n_pages / least_pages;
+    const int even = even_chunks < most_even ? even_chunks : most_even;
+    n_large = n_large > even ? n_large : even;
     const int large = in_large / n_large;
     if (in_large == n_pages || large < 2 * small_pages) {
-      const int even = (n_pages + n_large - 1) / n_large;
-      return {(n_pages + even - 1) / even, even, 0, 1};
+      const int each = (n_pages + n_large - 1) / n_large;
+      return {(n_pages + each - 1) / each, each, 0, 1};
     }
     const int rest = n_pages - n_large * large, part = (rest + kSmallParts - 1) / kSmallParts;
     const int small = part > small_pages ? part : small_pages;

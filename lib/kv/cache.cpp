@@ -159,10 +159,21 @@ void Cache::adopt_prompt(int slot) {
 }
 
 void Cache::truncate(int slot, int n) {
+  uncommit(slot, n);
+  store_.truncate(slot, n);
+}
+
+void Cache::uncommit(int slot, int n) {
+  // Within one page, which is unshared when it is written; pages behind it might be those of a fork.
+  const int length = store_.length(slot);
+  const bool in_page = n % kPageTokens != 0 && n / kPageTokens == (length - 1) / kPageTokens;
   if (const int token = missing_token(slot, n); token >= 0)
     throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back", n,
                       policy_of(slot).name(), token);
-  store_.truncate(slot, n);
+  if (in_page)
+    store_.set_length(slot, n);
+  else
+    store_.truncate(slot, n);
   for (const auto& p : policies_) p->on_truncate(slot, n, store_);
 }
 

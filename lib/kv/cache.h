@@ -46,6 +46,10 @@ class Cache {
   /// errors   kind input when `n` would need keys that the policy gave back
   void truncate(int slot, int n);
 
+  /// Takes the last tokens of `slot` back from its committed ones, down to `n`, to be run again at once:
+  /// as truncate, but the pages stay where no other sequence can have them.
+  void uncommit(int slot, int n);
+
   /// Tells the policies that the committed tokens of `slot` are a prompt whose K and V are in the
   /// store, though no prefill ended there (restored or random ones, or a beginning that forks
   /// share).

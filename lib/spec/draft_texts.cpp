@@ -55,7 +55,7 @@ const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> 
   unread_.clear();
   for (size_t b = 0; b < seqs.size(); ++b) {
     const int slot = slot_of(seqs[b]), length = static_cast<int>(seqs[b].tokens.size());
-    if (length - cache.length(slot) < at_least) cache.truncate(slot, std::max(0, length - at_least));
+    if (length - cache.length(slot) < at_least) cache.uncommit(slot, std::max(0, length - at_least));
     const int chain = static_cast<int>(unread(seqs[b]).size());
     unread_.push_back(chain);
     for (int i = 0; i < chain; ++i) parents[b].push_back(i - 1);
