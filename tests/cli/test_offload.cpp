@@ -62,6 +62,7 @@ TEST_SUITE("cli/offload") {
                              TANDEM_SEQUOIA_GENERATE, TANDEM_SEQUOIA_ACCEPTANCE}) {
       CAPTURE(tool);
       const std::string name = tool;
+      // What the others need to get as far.
       const bool pairs = name.find("sequoia") != std::string::npos;
       Launch launch;
       launch.arguments = {"-m",       "tiny-2m", "--device", "cpu", "-s", "model.offload=auto",
@@ -69,6 +70,8 @@ TEST_SUITE("cli/offload") {
       if (pairs) launch.arguments.insert(launch.arguments.end(), {"-s", "draft.path=tiny-2m"});
       if (name.find("sequoia-generate") != std::string::npos)
         launch.arguments.insert(launch.arguments.end(), {"-s", "spec.draft=ngram"});
+      if (name.find("pig-eval") != std::string::npos)
+        launch.arguments.insert(launch.arguments.end(), {"-s", "eval.tasks=[perplexity]"});
       const Outcome run = run_process(tool, launch);
       CHECK(run.status == 3);
       const std::string text =
