@@ -52,6 +52,7 @@ double read_gbps(cuda::Queue& queue) {
 
 double copy_in_gbps(cuda::Queue& queue) {
   constexpr size_t kBytes = size_t{64} << 20;
+  if (cuda::device_info(queue.device()).free_bytes < 2 * kBytes) return 0;
   const cuda::PinnedBuffer host(kBytes);
   const DeviceMemory data(cuda::allocate(queue.device(), kBytes));
   const float ms = best_ms(queue, [&] { queue.copy_in(data.get(), host.data(), kBytes); });
@@ -99,6 +100,11 @@ double gemm_gflops(cuda::Queue& queue) {
 double measure_gpu_read_gbps(Device device) {
   cuda::Queue queue(device.index);
   return read_gbps(queue);
+}
+
+double measure_gpu_copy_in_gbps(Device device) {
+  cuda::Queue queue(device.index);
+  return copy_in_gbps(queue);
 }
 
 const Ceilings& gpu_ceilings(Device device) {

@@ -32,6 +32,7 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   }
   spec.caches = {c.cache};
   spec.device = c.device;
+  spec.n_streamed = c.n_streamed;
   spec.interrupted = interrupted;
   return spec;
 }
@@ -125,9 +126,13 @@ void EngineBench::read_prompts() {
   for (size_t b = 0; b < prompts_.size(); ++b)
     sequences.push_back(
         {prompts_[b], std::span(tokens_[b]).first(static_cast<size_t>(case_.context)), true});
-  engine_.prefill(sequences, [&](std::span<const size_t>, const Tensor& logits) {
-    (void)ops::logit_stats(engine_.on_host(logits));  // refuses logits without meaning
-  });
+  n_forwards_ = 0;
+  engine_.prefill(
+      sequences,
+      [&](std::span<const size_t>, const Tensor& logits) {
+        (void)ops::logit_stats(engine_.on_host(logits));  // refuses logits without meaning
+      },
+      [&](int64_t) { return ++n_forwards_ > 0; });
   prompts_read_ = true;
 }
 
@@ -139,6 +144,7 @@ PhaseResult EngineBench::prefill() {
   const double attention = attention_flops(config, prefill_pairs(config, case_.context));
   r.tokens = static_cast<double>(case_.batch) * case_.context;
   r.work.flops = case_.batch * (linear + attention);
+  r.work.host_bytes = static_cast<double>(engine_.streamed_bytes()) * n_forwards_;
   r.linear_share = linear / (linear + attention);
   return r;
 }
@@ -207,8 +213,11 @@ PhaseResult EngineBench::decode() {
     pairs += engine_.cache().policy(0).keys_read(layer, length_mean);
   if (usage.visible > 0) r.keys = KeyShares{usage.selected_share(), usage.fixed_share()};
   r.tokens = case_.batch;
-  r.work.bytes = static_cast<double>(engine_.weight_bytes()) + (usage.bytes() - kv_before) / n_steps;
-  r.work.flops = case_.batch * (layer_flops(config) + head_flops(config) + attention_flops(config, pairs));
+  r.work.bytes =
+      static_cast<double>(engine_.weight_bytes()) + (usage.bytes() - kv_before) / n_steps;
+  r.work.host_bytes = static_cast<double>(engine_.streamed_bytes());
+  r.work.flops =
+      case_.batch * (layer_flops(config) + head_flops(config) + attention_flops(config, pairs));
   return r;
 }
 
@@ -217,10 +226,9 @@ PhaseResult bench_load(const std::function<decode::ModelFiles()>& open, const Mo
                        const std::function<void(double share)>& on_load) {
   PhaseResult r{.phase = ModelPhase::load};
   std::optional<decode::Engine> engine;
-  r.samples = measure(
-      [&] { engine.emplace(open(), engine_spec(c, interrupted), on_load); }, c.rules(),
-      [&] { engine.reset(); });
-  r.work.bytes = static_cast<double>(engine->memory_plan().group_bytes("weights", c.device));
+  r.samples = measure([&] { engine.emplace(open(), engine_spec(c, interrupted), on_load); },
+                      c.rules(), [&] { engine.reset(); });
+  r.work.bytes = static_cast<double>(engine->memory_plan().group_bytes("weights"));
   return r;
 }
 

@@ -57,6 +57,7 @@ struct ModelCase {
   int context = 0;  // prompt tokens of a sequence
   int chunk = 2048;
   uint64_t seed = 0;
+  int n_streamed = 0;  // layers in host memory
 
   /// Tokens of a sequence at its longest.
   int max_tokens() const;
@@ -113,6 +114,7 @@ class EngineBench {
   std::vector<std::vector<int32_t>> tokens_;  // [batch, max_tokens]
   std::vector<int> prompts_, forks_;          // slots, empty until made
   bool prompts_read_ = false;
+  int n_forwards_ = 0;  // that reading the prompts took
 };
 
 /// Loads an engine again and again; all memory that the last one took is given back in between, untimed.

@@ -40,6 +40,7 @@ Json workload(const ModelCase& c, ModelPhase phase) {
     return w;
   }
   if (phase == ModelPhase::load) return w;
+  if (c.n_streamed > 0) w["layers_streamed"] = c.n_streamed;
   w["batch"] = is_whole_model(phase) ? c.batch : 1;
   w["prompt_tokens"] = c.context;
   if (phase != ModelPhase::decode) {
@@ -73,6 +74,12 @@ std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceili
                        percent(r.keys->fixed));
   if (r.phase == ModelPhase::decode && c.bench.random_kv)
     text += text.empty() ? "random KV" : ", random KV";
+  if (r.work.host_bytes > 0) {
+    const Roofline roof = roofline(r.work, summarize(r.samples.ms).p50, ceilings, c.dtype);
+    text += fmt::format("{}{} layers streamed: {:.1f} GB/s, {} % of {:.1f}",
+                        text.empty() ? "" : ", ", c.n_streamed, roof.copy_in_gbps,
+                        percent(roof.frac_of_copy_in), ceilings.copy_in_gbps);
+  }
   if (!r.baseline) return text;
   return fmt::format("{:.1f} % of oneDNN alone ({:.1f} to {:.1f})", 100 / r.baseline->ratio,
                      100 / r.baseline->ci95.high, 100 / r.baseline->ci95.low);

@@ -132,8 +132,14 @@ void Record::set_roofline(const Work& work, const Roofline& r) {
     g["achieved_tflops"] = r.achieved_gflops * 1e-3;
     if (r.frac_of_matmul > 0) g["frac_of_matmul"] = r.frac_of_matmul;
   }
-  if (r.frac_of_copy > 0 || r.frac_of_matmul > 0)
-    g["bound"] = r.bound == Bound::memory ? "memory" : "compute";
+  if (work.host_bytes > 0) {
+    g["host_bytes_per_step"] = work.host_bytes;
+    g["achieved_copy_in_gbps"] = r.copy_in_gbps;
+    if (r.frac_of_copy_in > 0) g["frac_of_copy_in"] = r.frac_of_copy_in;
+  }
+  constexpr std::array kBounds = {"memory", "compute", "host"};
+  if (r.frac_of_copy > 0 || r.frac_of_matmul > 0 || r.frac_of_copy_in > 0)
+    g["bound"] = kBounds[static_cast<size_t>(r.bound)];
 }
 
 void Record::set_memory(const std::string& device, const std::string& part, size_t bytes) {

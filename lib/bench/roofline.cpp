@@ -14,7 +14,10 @@ Roofline roofline(const Work& work, double ms, const Ceilings& c, DType dtype) {
   r.achieved_gflops = work.flops / ms * 1e-6;
   if (c.mem_read_gbps > 0) r.frac_of_copy = r.achieved_gbps / c.mem_read_gbps;
   if (compute > 0) r.frac_of_matmul = r.achieved_gflops / compute;
+  r.copy_in_gbps = work.host_bytes / ms * 1e-6;
+  if (c.copy_in_gbps > 0) r.frac_of_copy_in = r.copy_in_gbps / c.copy_in_gbps;
   r.bound = r.frac_of_matmul > r.frac_of_copy ? Bound::compute : Bound::memory;
+  if (r.frac_of_copy_in > std::max(r.frac_of_copy, r.frac_of_matmul)) r.bound = Bound::host;
   return r;
 }
 

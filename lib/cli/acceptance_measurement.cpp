@@ -75,6 +75,11 @@ AcceptanceMeasurement::AcceptanceMeasurement(Context& cx, const Point<Acceptance
     spec->max_logit_rows = spec::AcceptanceMeter::kRowsAtOnce;
     spec->caches = {recipe::Cache{}};
   }
+  target_.n_streamed = layers_to_stream(recipe_.model.offload, target_files_.config,
+                                        memory_limits(recipe_.run, device_), [&](int n) {
+                                          target_.n_streamed = n;
+                                          return plan();
+                                        });
 }
 
 MemoryPlan AcceptanceMeasurement::plan() const {

@@ -19,6 +19,15 @@ bench::ModelCase case_of(const BenchRecipe& r, const model::ModelConfig& config)
                            choose_device(r.run, r.cache));
 }
 
+int layers_to_stream(ModelPhase phase, const BenchRecipe& r, bench::ModelCase c,
+                     const decode::ModelFiles& files) {
+  return layers_to_stream(r.model.offload, files.config, memory_limits(r.run, c.device),
+                          [&](int n) {
+                            c.n_streamed = n;
+                            return bench::phase_plan(phase, c, files);
+                          });
+}
+
 void use_threads(const recipe::Run& run) {
   set_threads(run.threads > 0 ? run.threads : usable_cores());
 }
@@ -37,19 +46,21 @@ BenchPoint::BenchPoint(Context& cx, const Point<BenchRecipe>& point, BenchResult
 void BenchPoint::run(ModelPhase phase) {
   decode::ModelFiles files = open_model(point_.recipe);
   const model::ModelConfig config = files.config;
-  const bench::ModelCase c = case_of(point_.recipe, config);
+  bench::ModelCase c = case_of(point_.recipe, config);
   if (c.dtype != c.compute) cx_.note(compute_note(c.compute));
   const bench::ModelIdentity identity = bench::identify(files, c.dtype);
   const bool whole = phase == ModelPhase::prefill || phase == ModelPhase::decode;
   if (!whole) engine_.reset();
   if (!whole || !engine_) {
+    n_streamed_ = c.n_streamed = layers_to_stream(phase, point_.recipe, c, files);
     plan_ = bench::phase_plan(phase, c, files);
     admit_plan(cx_, plan_, memory_limits(point_.recipe.run, c.device));
   }
+  c.n_streamed = n_streamed_;  // of the engine, which may have been there before
   const auto is_interrupted = [] { return interrupted() != 0; };
   if (whole && !engine_) {
     const Stopwatch watch;
-    LoadProgress progress(cx_, plan_, c.device);
+    LoadProgress progress(cx_, plan_);
     engine_ = std::make_unique<bench::EngineBench>(std::move(files), c, is_interrupted,
                                                    std::ref(progress));
     load_ms_ = 1e3 * watch.seconds();
@@ -57,9 +68,10 @@ void BenchPoint::run(ModelPhase phase) {
   if (phase == ModelPhase::prefill) report(c, identity, engine_->prefill());
   if (phase == ModelPhase::decode) report(c, identity, engine_->decode());
   if (phase == ModelPhase::load) {
-    LoadProgress progress(cx_, plan_, c.device);
-    report(c, identity, bench::bench_load([&] { return open_model(point_.recipe); }, c,
-                                          is_interrupted, std::ref(progress)));
+    LoadProgress progress(cx_, plan_);
+    report(c, identity,
+           bench::bench_load([&] { return open_model(point_.recipe); }, c, is_interrupted,
+                             std::ref(progress)));
   }
   if (phase == ModelPhase::linear)
     report(c, identity, bench::bench_linear(c, config, is_interrupted));

@@ -30,6 +30,7 @@ class BenchPoint {
   bench::Ceilings ceilings_;
   MemoryPlan plan_;
   std::unique_ptr<bench::EngineBench> engine_;
+  int n_streamed_ = 0;  // layers that the engine keeps in host memory
   double load_ms_ = 0;
   bool peak_is_own_ = false;  // the system counts the peak of memory anew for every phase
 };
@@ -38,6 +39,10 @@ class BenchPoint {
 decode::ModelFiles open_model(const BenchRecipe& recipe);
 /// errors   kind recipe: sizes beyond the model's
 bench::ModelCase case_of(const BenchRecipe& recipe, const model::ModelConfig& config);
+/// Layers that a phase of this case keeps in host memory, as model.offload says.
+/// errors   kind recipe
+int layers_to_stream(bench::ModelPhase phase, const BenchRecipe& recipe, bench::ModelCase c,
+                     const decode::ModelFiles& files);
 /// run.threads, or all usable cores.
 void use_threads(const recipe::Run& run);
 

@@ -53,9 +53,14 @@ int Benchmark::print_plan() {
                                       "",
                                       format_bytes(limit)};
       try {
-        const MemoryPlan plan = bench::phase_plan(phase, case_of(r, files.config), files);
+        bench::ModelCase c = case_of(r, files.config);
+        c.n_streamed = layers_to_stream(phase, r, c, files);
+        const MemoryPlan plan = bench::phase_plan(phase, c, files);
         row[6] = format_bytes(plan.peak(device));
         row.push_back(limits.fits(plan) ? "fits" : "does not fit");
+        if (c.n_streamed > 0)
+          row.back() +=
+              fmt::format(", {} of {} layers in host memory", c.n_streamed, files.config.n_layers);
         if (!limits.fits(plan)) status = exit_status(ErrorKind::memory);
       } catch (const Error& e) {
         row.push_back(e.what());

@@ -45,6 +45,7 @@ Evaluation::Evaluation(Context& cx, const Point<EvalRecipe>& point)
       config_(open_model().config) {
   for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
   check_context();
+  check_offload(recipe_.model.offload, config_, device_);
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
         .hint("name the log of the earlier run with -o");
@@ -87,12 +88,17 @@ void Evaluation::open_log() {
 }
 
 /// Engine within the memory that may be used; with --dry-run prints the plan and returns null.
-std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files,
-                                                 const decode::EngineSpec& spec,
+std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files, decode::EngineSpec spec,
                                                  size_t buffer_bytes) {
-  MemoryPlan plan = decode::Engine::plan(files, spec);
-  plan.add("workspace/compared logits", buffer_bytes);
+  const auto plan_of = [&](int n_streamed) {
+    spec.n_streamed = n_streamed;
+    MemoryPlan all = decode::Engine::plan(files, spec);
+    all.add("workspace/compared logits", buffer_bytes);
+    return all;
+  };
   const MemoryLimits limits = memory_limits(recipe_.run, device_);
+  const MemoryPlan plan =
+      plan_of(layers_to_stream(recipe_.model.offload, files.config, limits, plan_of));
   if (cx_.dry_run()) {
     const PlanView view{.files = files,
                         .spec = spec,
@@ -136,7 +142,14 @@ int Evaluation::group_size(const decode::ModelFiles& files) const {
   room.host -= room.host / 4;
   room.gpu_bytes -= room.gpu_bytes / 4;
   int group = std::min(recipe_.eval.cases, std::clamp(max_threads(), kFewCases, kManyCases));
-  while (group > 1 && !room.fits(decode::Engine::plan(files, question_spec(group)))) --group;
+  const auto fits = [&](int cases) {
+    decode::EngineSpec spec = question_spec(cases);
+    // More cases at once pay for the copies that more layers need.
+    const recipe::Offload& offload = recipe_.model.offload;
+    spec.n_streamed = offload.automatic() ? files.config.n_layers : offload.layers;
+    return room.fits(decode::Engine::plan(files, spec));
+  };
+  while (group > 1 && !fits(group)) --group;
   return group;
 }
 

@@ -61,7 +61,7 @@ class Evaluation {
   int text_context() const;
   DType compute() const;
   decode::ModelFiles open_model() const;
-  std::unique_ptr<decode::Engine> load(decode::ModelFiles files, const decode::EngineSpec& spec,
+  std::unique_ptr<decode::Engine> load(decode::ModelFiles files, decode::EngineSpec spec,
                                        size_t buffer_bytes);
   decode::EngineSpec question_spec(int group) const;
   int group_size(const decode::ModelFiles& files) const;

@@ -128,6 +128,18 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
       j["frac_of_mem_read"] = gbps / ceiling;
     }
   }
+  if (const size_t bytes = engine_.streamed_bytes(); bytes > 0) {
+    Json& o = j["offload"] = {{"layers", engine_.spec().n_streamed},
+                              {"of", engine_.config().n_layers},
+                              {"bytes_per_step", bytes}};
+    engine_.settle();
+    const double ceiling = bench::measure_gpu_copy_in_gbps(device);
+    if (ceiling > 0) o["copy_in_gbps"] = ceiling;
+    if (r.decode_steps > 0) {
+      o["gbps"] = double(bytes) * double(r.decode_steps) / r.decode_s * 1e-9;
+      if (ceiling > 0) o["frac_of_copy_in"] = o["gbps"].get<double>() / ceiling;
+    }
+  }
   if (const kv::KeyUsage& usage = engine_.cache().usage(0); usage.visible > 0)
     j["attention"] = {{"policy", engine_.cache().policy(0).name()},
                       {"selected_keys_frac", usage.selected_share()},
@@ -173,6 +185,17 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
     text += fmt::format(", {:.0f} % of the {:.1f} GB/s that memory gives{}",
                         100 * j["frac_of_mem_read"].get<double>(), j["mem_read_gbps"].get<double>(),
                         j["frac_of_mem_read"].get<double>() > 1 ? " (weights in cache)" : "");
+  if (j.contains("offload")) {
+    const Json& o = j["offload"];
+    text += fmt::format("\noffload  {} of {} layers, {} copied to the GPU a step",
+                        o["layers"].get<int>(), o["of"].get<int>(),
+                        format_bytes(o["bytes_per_step"].get<size_t>()));
+    if (o.contains("gbps")) text += fmt::format(", {:.1f} GB/s", o["gbps"].get<double>());
+    if (o.contains("frac_of_copy_in"))
+      text +=
+          fmt::format(", {:.0f} % of the {:.1f} GB/s of the link",
+                      100 * o["frac_of_copy_in"].get<double>(), o["copy_in_gbps"].get<double>());
+  }
   if (j.contains("spec"))
     text += fmt::format("\nrounds   {}, {:.2f} tokens each; drafting {:.2f} s, target {:.2f} s, verifying {:.2f} s",
                         rounds->rounds, rounds->tokens_per_round(), rounds->draft_s, rounds->target_s,

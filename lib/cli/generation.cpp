@@ -28,6 +28,11 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
     throw usage_error("output.state", "the prompts share no beginning that could be saved")
         .hint("save the state of one prompt, or of a document with --questions");
   spec_ = engine_spec();
+  spec_.n_streamed = layers_to_stream(recipe_.model.offload, files_.config,
+                                      memory_limits(recipe_.run, device_), [&](int n) {
+                                        spec_.n_streamed = n;
+                                        return decode::Engine::plan(files_, spec_);
+                                      });
   if (ops::weight_dtype(compute, device_) != compute) cx.note(compute_note(compute));
 }
 

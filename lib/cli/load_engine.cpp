@@ -6,6 +6,40 @@
 
 namespace tandem::cli {
 
+namespace {
+
+/// Of free memory that auto leaves alone: a plan counts bytes, but a GPU gives whole pages of 2
+/// MiB, and code is loaded when it first runs. A limit that the recipe sets means the plan and
+/// nothing else.
+constexpr size_t kReserve = size_t{512} << 20;
+
+}  // namespace
+
+void check_offload(const recipe::Offload& offload, const model::ModelConfig& config,
+                   Device device) {
+  if (!offload.any()) return;
+  if (device.kind != Device::Kind::cuda)
+    throw recipe_error("model.offload",
+                       "is {}, but the run is on the CPU, whose weights are all in host memory",
+                       recipe::yaml_text(offload))
+        .hint("leave it none, or choose a GPU with --device cuda");
+  if (offload.layers > config.n_layers)
+    throw recipe_error("model.offload", "is {} layers, the model has {}", offload.layers,
+                       config.n_layers)
+        .hint("auto keeps on the GPU what fits");
+}
+
+int layers_to_stream(const recipe::Offload& offload, const model::ModelConfig& config,
+                     const MemoryLimits& limits,
+                     const std::function<MemoryPlan(int n_streamed)>& plan_of) {
+  check_offload(offload, config, limits.gpu);
+  if (!offload.automatic()) return offload.layers;
+  const size_t reserve = limits.gpu_bytes == limits.gpu_free ? kReserve : 0;
+  int n = 0;
+  while (n < config.n_layers && plan_of(n).peak(limits.gpu) + reserve > limits.gpu_bytes) ++n;
+  return n;
+}
+
 void admit_plan(Context& cx, const MemoryPlan& plan, const MemoryLimits& limits) {
   cx.verbose(memory_lines(plan, limits));
   for (const PlanItem& item : plan.items())
@@ -25,7 +59,7 @@ std::unique_ptr<decode::Engine> load_engine(Context& cx, decode::ModelFiles file
 std::unique_ptr<decode::Engine> load_admitted(Context& cx, decode::ModelFiles files,
                                               decode::EngineSpec spec, const MemoryPlan& plan) {
   spec.interrupted = [] { return interrupted() != 0; };
-  LoadProgress progress(cx, plan, spec.device);
+  LoadProgress progress(cx, plan);
   return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress));
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 
 #include "cli/context.h"
@@ -24,6 +25,18 @@ void admit_plan(Context& cx, const MemoryPlan& plan, const MemoryLimits& limits)
 std::unique_ptr<decode::Engine> load_admitted(Context& cx, decode::ModelFiles files,
                                               decode::EngineSpec spec, const MemoryPlan& plan);
 
+/// Refuses a model.offload that a run cannot follow.
+/// errors   kind recipe: layers in host memory asked for on the CPU, or more than there are
+void check_offload(const recipe::Offload& offload, const model::ModelConfig& config, Device device);
+
+/// How many layers a run keeps in host memory, as model.offload says. auto: the fewest with which
+/// it fits on the GPU, all where it never does.
+/// plan_of  the whole run with so many
+/// errors   as check_offload
+int layers_to_stream(const recipe::Offload& offload, const model::ModelConfig& config,
+                     const MemoryLimits& limits,
+                     const std::function<MemoryPlan(int n_streamed)>& plan_of);
+
 /// Everything that a target and its draft hold together; the draft's items are named "draft ...".
 MemoryPlan pair_plan(const decode::ModelFiles& target, const decode::EngineSpec& target_spec,
                      const decode::ModelFiles& draft, const decode::EngineSpec& draft_spec);
@@ -31,8 +44,8 @@ MemoryPlan pair_plan(const decode::ModelFiles& target, const decode::EngineSpec&
 /// The progress line of loading; called with the share of the weights that is loaded.
 class LoadProgress {
  public:
-  LoadProgress(Context& cx, const MemoryPlan& plan, Device device)
-      : bytes_(static_cast<double>(plan.group_bytes("weights", device))),
+  LoadProgress(Context& cx, const MemoryPlan& plan)
+      : bytes_(static_cast<double>(plan.group_bytes("weights"))),
         line_(cx.terminal, "load", bytes_, "B") {}
   void operator()(double share) { line_.update(share * bytes_); }
 

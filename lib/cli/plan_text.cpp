@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/parallel.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
@@ -67,7 +69,14 @@ std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
                        peak <= limit_bytes ? "fits" : "does not fit");
   };
   std::string text = line({}, limits.host);
-  if (limits.gpu.kind == Device::Kind::cuda) text += '\n' + line(limits.gpu, limits.gpu_bytes);
+  if (limits.gpu.kind != Device::Kind::cuda) return text;
+  text += '\n' + line(limits.gpu, limits.gpu_bytes);
+  const auto streamed = std::ranges::count_if(plan.items(), [](const PlanItem& item) {
+    return item.device == Device{} && item.name.starts_with("weights/");
+  });
+  if (streamed > 0)
+    text += fmt::format("\noffload  {} layers in host memory, {} copied to {} in every forward",
+                        streamed, format_bytes(plan.group_bytes("weights", {})), limits.gpu.name());
   return text;
 }
 

@@ -24,7 +24,8 @@ struct PlanView {
 };
 std::string plan_text(const PlanView& view, const std::optional<bench::Ceilings>& ceilings);
 
-/// Its lines about memory, one a device.
+/// Its lines about memory: one a device, and one about layers that a GPU's run keeps in host
+/// memory.
 std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits);
 
 /// Says once when the CPU cannot compute in the number type asked for.

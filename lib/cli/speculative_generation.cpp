@@ -47,6 +47,11 @@ SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRec
                       tree_.size(), kv::kMaxTreeRows);
   if (!source.empty()) prompts_ = decode::read_prompts(source, target_files_, false);
   size_engines();
+  target_.n_streamed = layers_to_stream(recipe_.model.offload, target_files_.config,
+                                        memory_limits(recipe_.run, device_), [&](int n) {
+                                          target_.n_streamed = n;
+                                          return plan();
+                                        });
   const DType compute = compute_type(recipe_.model);
   if (ops::weight_dtype(compute, device_) != compute) cx.note(compute_note(compute));
 }

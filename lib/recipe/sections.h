@@ -9,6 +9,7 @@
 
 #include "recipe/cache_section.h"
 #include "recipe/fields.h"
+#include "recipe/offload.h"
 
 // The sections that tools share, spelled the same everywhere. A tool's recipe struct holds those
 // that it reads; any other section in a recipe is an error.
@@ -20,6 +21,7 @@ constexpr std::array<std::string_view, 2> enum_names(Compute) { return {"bf16", 
 struct Model {
   ModelName path;
   Compute compute = Compute::bf16;
+  Offload offload;
   std::filesystem::path state;
 
   template <class V>
@@ -27,6 +29,9 @@ struct Model {
     v("path", path, required_input(),
       "Hugging Face model folder, name of a known model, or synthetic:NAME");
     v("compute", compute, "number type of weights and activations");
+    v("offload", offload,
+      "layers whose weights a GPU's run copies from host memory in every forward; auto = what does "
+      "not fit");
     v("state", state, optional_input(), "saved prefill state to continue from; empty = none");
   }
 };

@@ -44,6 +44,13 @@ size_t MemoryPlan::group_bytes(const std::string& group, Device device) const {
   return sum;
 }
 
+size_t MemoryPlan::group_bytes(const std::string& group) const {
+  size_t sum = 0;
+  for (const PlanItem& item : items_)
+    if (group_of(item.name) == group) sum += item.bytes;
+  return sum;
+}
+
 std::vector<std::string> MemoryPlan::groups() const {
   std::vector<std::string> names;
   for (const PlanItem& item : items_)

@@ -35,6 +35,8 @@ class MemoryPlan {
   size_t peak(Device device) const;
   /// Sum over items whose name begins with `group` + "/".
   size_t group_bytes(const std::string& group, Device device) const;
+  /// The same over all devices.
+  size_t group_bytes(const std::string& group) const;
   /// Names of groups, in order of first appearance.
   std::vector<std::string> groups() const;
 

@@ -94,7 +94,16 @@ TEST_SUITE("bench/roofline") {
     const Roofline gemm = roofline({.bytes = 1e6, .flops = 4e8}, 1.0, c, DType::bf16);
     CHECK(gemm.frac_of_matmul == doctest::Approx(0.5));
     CHECK(gemm.bound == Bound::compute);
-    CHECK(roofline({.bytes = 0, .flops = 1e8}, 1.0, c, DType::f32).frac_of_matmul == doctest::Approx(0.5));
+    CHECK(roofline({.bytes = 0, .flops = 1e8}, 1.0, c, DType::f32).frac_of_matmul ==
+          doctest::Approx(0.5));
+
+    const Ceilings gpu{.mem_read_gbps = 4000, .copy_in_gbps = 50, .gemm_bf16_gflops = 8e5};
+    const Roofline streamed =
+        roofline({.bytes = 2e9, .flops = 1e9, .host_bytes = 1e9}, 25.0, gpu, DType::bf16);
+    CHECK(streamed.copy_in_gbps == doctest::Approx(40));
+    CHECK(streamed.frac_of_copy_in == doctest::Approx(0.8));
+    CHECK(streamed.frac_of_copy == doctest::Approx(0.02));
+    CHECK(streamed.bound == Bound::host);
   }
 
   TEST_CASE("ceilings are measured once and then read back, until a run has seen more") {

@@ -66,6 +66,14 @@ TEST_SUITE("bench/record") {
     CHECK(r.json().at("roofline").at("frac_of_copy") == doctest::Approx(0.5));
     CHECK(r.json().at("roofline").at("achieved_tflops") == doctest::Approx(0.01));
     CHECK(r.json().at("roofline").at("bound") == "memory");
+    CHECK_FALSE(r.json().at("roofline").contains("host_bytes_per_step"));
+    const Ceilings gpu{.mem_read_gbps = 4000, .copy_in_gbps = 50};
+    const Work streamed{.bytes = 2e9, .host_bytes = 1e9};
+    r.set_roofline(streamed, roofline(streamed, 25.0, gpu, DType::bf16));
+    CHECK(r.json().at("roofline").at("host_bytes_per_step") == 1e9);
+    CHECK(r.json().at("roofline").at("achieved_copy_in_gbps") == doctest::Approx(40));
+    CHECK(r.json().at("roofline").at("frac_of_copy_in") == doctest::Approx(0.8));
+    CHECK(r.json().at("roofline").at("bound") == "host");
 
     r.set_memory("cpu", "kv", 4096);
     r.set_memory("cpu", "tables", 0);  // unknown is absent

@@ -37,6 +37,25 @@ lengths: [4096, 4Ki]
     CHECK(s.lengths[1] == 4096);
   }
 
+  TEST_CASE("layers in host memory: none, auto or a number") {
+    const auto offload = [](const std::string& text) {
+      return read("model: {path: m, offload: " + text + "}\n").model.offload;
+    };
+    CHECK(offload("none").layers == 0);
+    CHECK(offload("0").layers == 0);
+    CHECK(offload("27").layers == 27);
+    CHECK(offload("auto").automatic());
+    for (const char* text : {"none", "27", "auto"}) CHECK(yaml_text(offload(text)) == text);
+    CHECK(json_of(offload("27")) == 27);
+    CHECK(json_of(offload("auto")) == "auto");
+    for (const char* bad : {"-1", "all", "1.5", "true", "\"auto\""}) {
+      CAPTURE(bad);
+      CHECK(message([&] {
+              offload(bad);
+            }).find("expected none, auto or a number of layers, found") != std::string::npos);
+    }
+  }
+
   TEST_CASE("null means the default") {
     const Sample s = read("model: {path: m, compute: null}\nrun: null\ninner: ~\n");
     CHECK(s.model.compute == Compute::bf16);

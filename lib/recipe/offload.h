@@ -1,0 +1,24 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "recipe/node.h"
+
+namespace tandem::recipe {
+
+/// Layers whose weights stay in host memory: `none`, a number, or `auto` for as many as do not fit
+/// on the GPU.
+struct Offload {
+  static constexpr int kAuto = -1;
+  int layers = 0;
+
+  bool automatic() const { return layers == kAuto; }
+  bool any() const { return layers != 0; }
+};
+
+std::string read_scalar(const Node& node, Offload& out);
+std::string yaml_text(Offload value);
+nlohmann::json json_of(Offload value);
+inline std::string type_name(Offload) { return "none|auto|int"; }
+
+}  // namespace tandem::recipe

@@ -1,0 +1,82 @@
+#include <doctest/doctest.h>
+
+#include "cli/load_engine.h"
+#include "cli/probe.h"
+
+using namespace tandem;
+using namespace tandem::testing;
+
+namespace {
+
+constexpr Device kGpu{Device::Kind::cuda, 0};
+constexpr size_t kGiB = size_t{1} << 30;
+
+/// Ten layers of a GiB and 3 GiB beside them; two buffers, once there is something to stream.
+MemoryPlan plan_of(int n_streamed) {
+  MemoryPlan plan;
+  plan.add("kv/pages", 3 * kGiB, kGpu);
+  plan.add("weights/resident", static_cast<size_t>(10 - n_streamed) * kGiB, kGpu);
+  plan.add("weights/pinned", static_cast<size_t>(n_streamed) * kGiB);
+  plan.add("ring/buffers", static_cast<size_t>(std::min(n_streamed, 2)) * kGiB, kGpu);
+  return plan;
+}
+
+int chosen(recipe::Offload offload, size_t limit, size_t free_bytes) {
+  model::ModelConfig config;
+  config.n_layers = 10;
+  const cli::MemoryLimits limits{.host = 100 * kGiB,
+                                 .gpu = kGpu,
+                                 .gpu_bytes = limit,
+                                 .gpu_free = free_bytes,
+                                 .gpu_total = free_bytes};
+  return cli::layers_to_stream(offload, config, limits, plan_of);
+}
+
+constexpr recipe::Offload kAuto{recipe::Offload::kAuto};
+
+}  // namespace
+
+TEST_SUITE("cli/offload") {
+  TEST_CASE("auto streams the fewest layers with which the plan fits") {
+    CHECK(chosen(kAuto, 13 * kGiB, 100 * kGiB) == 0);
+    CHECK(chosen(kAuto, 13 * kGiB - 1, 100 * kGiB) == 3);  // two of them only pay for the ring
+    CHECK(chosen(kAuto, 12 * kGiB, 100 * kGiB) == 3);
+    CHECK(chosen(kAuto, 11 * kGiB, 100 * kGiB) == 4);
+    CHECK(chosen(kAuto, 5 * kGiB, 100 * kGiB) == 10);
+    CHECK(chosen(kAuto, 1 * kGiB, 100 * kGiB) == 10);  // the plan's check then says what is missing
+    // Of memory that is merely free, some is left.
+    CHECK(chosen(kAuto, 13 * kGiB, 13 * kGiB) == 3);
+    CHECK(chosen(kAuto, 14 * kGiB, 14 * kGiB) == 0);
+  }
+
+  TEST_CASE("a number is taken as it is, up to that of the layers") {
+    CHECK(chosen({0}, kGiB, kGiB) == 0);
+    CHECK(chosen({7}, 100 * kGiB, 100 * kGiB) == 7);
+    CHECK(chosen({10}, kGiB, kGiB) == 10);
+    CHECK_THROWS_WITH_AS(chosen({11}, kGiB, kGiB), "model.offload: is 11 layers, the model has 10",
+                         Error);
+  }
+
+  TEST_CASE("on the CPU it is an error of every tool that runs models") {
+    for (const char* tool : {TANDEM_PIG_GENERATE, TANDEM_PIG_EVAL, TANDEM_PIG_BENCH,
+                             TANDEM_SEQUOIA_GENERATE, TANDEM_SEQUOIA_ACCEPTANCE}) {
+      CAPTURE(tool);
+      const std::string name = tool;
+      // What the others need to get as far.
+      const bool pairs = name.find("sequoia") != std::string::npos;
+      Launch launch;
+      launch.arguments = {"-m",       "tiny-2m", "--device", "cpu", "-s", "model.offload=auto",
+                          "--dry-run"};
+      if (pairs) launch.arguments.insert(launch.arguments.end(), {"-s", "draft.path=tiny-2m"});
+      if (name.find("sequoia-generate") != std::string::npos)
+        launch.arguments.insert(launch.arguments.end(), {"-s", "spec.draft=ngram"});
+      if (name.find("pig-eval") != std::string::npos)
+        launch.arguments.insert(launch.arguments.end(), {"-s", "eval.tasks=[perplexity]"});
+      const Outcome run = run_process(tool, launch);
+      CHECK(run.status == 3);
+      const std::string text =
+          "is auto, but the run is on the CPU, whose weights are all in host memory";
+      CHECK((run.err + run.out).find(text) != std::string::npos);
+    }
+  }
+}
