@@ -48,6 +48,30 @@ TEST_SUITE("kv/rollback") {
         }
   }
 
+  TEST_CASE("tokens taken back run again, and a page that a fork shares is left alone") {
+    const auto engine = make_engine(small_model("llama-3.1"));
+    kv::Cache& cache = engine->cache();
+    for (const int length : {64, 65, 66, 100, 129}) {
+      CAPTURE(length);
+      const Ids ids = random_ids(*engine, length, 4), other = random_ids(*engine, 2, 5),
+                after = random_ids(*engine, 5, 6);
+      Ids changed(ids.begin(), ids.end() - 2);
+      changed.insert(changed.end(), other.begin(), other.end());
+      const int parent = cache.create(), plain = cache.create();
+      prefill(*engine, parent, ids);
+      prefill(*engine, plain, changed);
+      const std::string bytes = committed_bytes(cache, parent);
+      const int slot = cache.fork(parent, 0);
+      cache.uncommit(slot, length - 2);
+      CHECK(cache.length(slot) == length - 2);
+      (void)extend_each(*engine, slot, other);
+      CHECK(committed_bytes(cache, slot) == committed_bytes(cache, plain));
+      CHECK(committed_bytes(cache, parent) == bytes);
+      CHECK(same(extend_each(*engine, slot, after), extend_each(*engine, plain, after)));
+      for (const int used : {slot, plain, parent}) cache.release(used);
+    }
+  }
+
   TEST_CASE("f32: the kept beginning of a step equals a step of just those rows") {
     const auto engine = make_engine(small_model("llama-3.1"), {.caches = {streaming(4, 32)}});
     kv::Cache& cache = engine->cache();
