@@ -81,7 +81,8 @@ class SpecCheck {
   decode::PromptSet prompts_;
   std::string target_name_;
   model::ModelConfig config_;
-  bool exact_;  // in f32, where rounding decides nothing
+  bool exact_;         // in f32, where greedy texts do not turn on rounding
+  bool rows_are_pure_;  // in f32 on the CPU, where a row's bits do not depend on the rows beside it
   std::vector<Verdict> verdicts_;
   std::vector<eval::GreedyDifference> differences_;
 };

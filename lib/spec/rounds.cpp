@@ -73,7 +73,8 @@ void plan_rounds(const TokenTree& tree, const decode::EngineSpec& target, const 
     GpuSpeculation::plan(tree, target, plan);
     if (has_draft) GpuModelDrafter::plan(tree, target.max_seqs, target.device, plan);
   } else if (has_draft) {
-    plan.add("speculation/draft logits", n_internal(tree) * static_cast<size_t>(target.max_seqs) *
+    // At most: where the tree is still to be chosen, this one stands for all of its size.
+    plan.add("speculation/draft logits", static_cast<size_t>(tree.size() * target.max_seqs) *
                                              static_cast<size_t>(config.vocab_size) * sizeof(float));
   }
 }

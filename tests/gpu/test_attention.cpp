@@ -326,7 +326,8 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
     seqs.push_back({3400, 2});  // its counters lie last
     AttentionCase one(spec({{2047, 1}})), many(spec(seqs));
     const Device gpu{Device::Kind::cuda, 0};
-    const ops::AttentionBounds bounds{24, 48, 3456, 16, 4, 128};
+    const ops::AttentionBounds bounds{.max_seqs = 24, .max_rows = 48, .max_tokens = 3456,
+                                      .n_heads = 16, .n_kv_heads = 4, .head_dim = 128};
     const DeviceBuffer memory(
         std::vector<unsigned char>(ops::attention_workspace_bytes(gpu, bounds)));
     const auto workspace = ops::attention_workspace(gpu, bounds, memory.raw());
