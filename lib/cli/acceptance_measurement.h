@@ -22,7 +22,7 @@ struct AcceptanceSection {
   void fields(V& v) {
     v("width", width, recipe::between(1, 1024), "children of a node whose chances are measured");
     v("depths", depths, recipe::between(1, 64),
-      "rows by accepted tokens before the node, the last for all deeper ones; 1 = one for all "
+      "rows by accepted tokens before the node, of rounds that end behind the last; 1 = one for all "
       "nodes");
     v("rule", rule,
       "sequoia: children drawn, kept by residuals; topk: the draft's best, kept if the target "

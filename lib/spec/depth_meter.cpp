@@ -92,9 +92,9 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   auto& all = results_.emplace_back();
   for (size_t b = 0; b < seqs.size(); ++b) {
     Text& text = texts_.at(seqs[b].slot);
-    rows_[std::min(text.depth, rows_.size() - 1)].add(std::span(chances).subspan(b * width, width));
+    rows_[text.depth].add(std::span(chances).subspan(b * width, width));
     const bool accepted = !verdicts[b].path.empty();
-    text.depth = accepted ? text.depth + 1 : 0;
+    text.depth = accepted && text.depth + 1 < rows_.size() ? text.depth + 1 : 0;
     const int32_t id =
         accepted ? tokens[b][static_cast<size_t>(verdicts[b].path[0])] : verdicts[b].bonus;
     all.emplace_back().push_back({.id = id, .logprob = 0, .top = {}});

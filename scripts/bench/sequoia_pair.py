@@ -4,7 +4,7 @@
     sequoia_pair.py --bin build/bin --prompts prompts.jsonl
     sequoia_pair.py --bin build/bin --prompts prompts.jsonl --device cuda --format md
 
-At each temperature: measure the pair's acceptance, one vector for all depths and rows by depth; search the best
+At each temperature: measure the pair's acceptance, one vector for all depths, and for every tree rows by depth; search the best
 tree of so many nodes; then generate with it, with a chain, with k chains side by side, and with look-up, all of as
 many nodes, and without speculation. Tokens a round are measured and predicted. Prints one JSON line a
 way to generate, or a table.
@@ -50,6 +50,13 @@ def write_tree(path, branch_counts, levels):
                                 "branch_counts": branch_counts}))
 
 
+def levels(branch_counts):
+    depth = [0]
+    for node, n in enumerate(branch_counts):
+        depth += [depth[node] + 1] * n
+    return depth[-1] + 1
+
+
 def expected(branch_counts, accept):
     """Tokens a round of a tree: the sum over nodes of the chance to reach them."""
     document = json.loads(pathlib.Path(accept).read_text())
@@ -73,7 +80,7 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0, 0.6, 1])
     parser.add_argument("--nodes", type=int, default=17, help="of every tree; 1 + a square")
-    parser.add_argument("--depths", type=int, default=8, help="rows of the acceptance by depth")
+    parser.add_argument("--batch", type=int, default=1, help="texts that are written together")
     parser.add_argument("--tokens", type=int, default=128, help="of a text")
     parser.add_argument("--format", choices=["jsonl", "md"], default="jsonl")
     args = parser.parse_args()
@@ -90,14 +97,12 @@ def main():
         write_tree(folder / "chain.json", chain, args.nodes)
         write_tree(folder / "k.json", side_by_side, k + 1)
         for t in args.temperatures:
-            text = ["-m", args.model, "--prompts", args.prompts, "-n", args.tokens, "-s", f"sampling.temperature={t}"]
+            text = ["-m", args.model, "--prompts", args.prompts, "-n", args.tokens, "-s", f"sampling.temperature={t}",
+                    "-s", f"run.batch={args.batch}"]
             pair = [*text, "-s", f"draft.path={args.draft}"]
-            vectors = {}
-            for name, depths in (("all", 1), ("depth", args.depths)):
-                vectors[name] = folder / f"{name}.json"
-                run(args, "sequoia-acceptance", *pair, "-s", f"accept.depths={depths}", "-o", vectors[name],
-                    "--overwrite")
-            search(args, vectors["all"], folder / "best.json")
+            vector = folder / "all.json"
+            run(args, "sequoia-acceptance", *pair, "-o", vector, "--overwrite")
+            search(args, vector, folder / "best.json")
             best = json.loads((folder / "best.json").read_text())["branch_counts"]
             plain = summary(run(args, "pig-generate", *text, "--format", "jsonl"))["decode_tok_s"]
             ways = [(f"best tree, {args.nodes} nodes", best, ["-s", f"tree.path={folder / 'best.json'}"]),
@@ -105,18 +110,22 @@ def main():
                     (f"{k} chains of {k}", side_by_side, ["-s", f"tree.path={folder / 'k.json'}"])]
             records = [{"way": "plain", "tok_s": plain}]
             for way, counts, flags in ways:
+                by_depth = folder / "depth.json"  # for trees as wide and as deep as this one
+                run(args, "sequoia-acceptance", *pair, "-s", f"accept.depths={levels(counts) - 1}", "-s",
+                    f"accept.width={max(counts)}", "-o", by_depth, "--overwrite")
                 s = summary(run(args, "sequoia-generate", *pair, *flags, "--format", "jsonl"))
                 records.append({"way": way, "tok_s": s["decode_tok_s"],
                                 "tokens_per_round": s["spec"]["mean_tokens_per_round"],
-                                "predicted": expected(counts, vectors["all"]),
-                                "predicted_by_depth": expected(counts, vectors["depth"])})
+                                "predicted": expected(counts, vector),
+                                "predicted_by_depth": expected(counts, by_depth)})
             s = summary(run(args, "sequoia-generate", *text, "-s", "spec.draft=ngram", "-s",
                             f"spec.gamma={args.nodes - 1}", "--format", "jsonl"))
             records.append({"way": f"look-up of {args.nodes - 1}", "tok_s": s["decode_tok_s"],
                             "tokens_per_round": s["spec"]["mean_tokens_per_round"]})
             for r in records:
                 r = {"model": args.model, "draft": args.draft, "device": s["device"], "temperature": t,
-                     "prompts": pathlib.Path(args.prompts).name, "new_tokens": args.tokens, **r,
+                     "prompts": pathlib.Path(args.prompts).name, "batch": args.batch,
+                     "new_tokens": args.tokens, **r,
                      "speedup": r["tok_s"] / plain}
                 if args.format == "jsonl":
                     print(json.dumps(r), flush=True)
