@@ -8,13 +8,14 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "sequoia-bench",
-    .purpose = "Measure rounds of speculation over sizes and levels of trees, beside plain decoding",
+    .purpose =
+        "Measure rounds of speculation over sizes and levels of trees, beside plain decoding",
     .kind = "bench",
-    .examples =
-        {"sequoia-bench -r sequoia/bench-tiny-16m",
-         "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda -o out.jsonl",
-         "sequoia-bench -r sequoia/bench-tiny-16m -s tree.sizes=[8,16] -s tree.levels=[3,5] --format md",
-         "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda --dry-run"},
+    .examples = {"sequoia-bench -r sequoia/bench-tiny-16m",
+                 "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda -o out.jsonl",
+                 "sequoia-bench -r sequoia/bench-tiny-16m -s tree.sizes=[8,16] -s "
+                 "tree.levels=[3,5] --format md",
+                 "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda --dry-run"},
     .flags = {},
     .schema = recipe::schema_of<cli::RoundBenchRecipe>,
     .formats = {"text", "md", "csv", "jsonl"},

@@ -6,12 +6,17 @@
 /// Pairs of small models that speculate, on either device.
 namespace tandem::test {
 
-inline const char* const kPrompts[] = {"The keeper of the lighthouse", "Wind from the north, and",
-                                "On the third day the lamp was lit before the fog came in.", "Log",
-                                "Once upon a time there was a", "It is not true that"};
+inline const char* const kPrompts[] = {"The keeper of the lighthouse",
+                                       "Wind from the north, and",
+                                       "On the third day the lamp was lit before the fog came in.",
+                                       "Log",
+                                       "Once upon a time there was a",
+                                       "It is not true that"};
 
 /// Numbers of children, breadth first.
-inline spec::TokenTree tree_of(const std::vector<int>& n_children) { return spec::tree_of_children(n_children, "test"); }
+inline spec::TokenTree tree_of(const std::vector<int>& n_children) {
+  return spec::tree_of_children(n_children, "test");
+}
 inline const std::vector<int> kBushy = {3, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0};
 
 /// Plain text and that of speculation, by the same engines and requests.
@@ -27,8 +32,7 @@ struct Pair {
 
   std::vector<decode::Request> requests(size_t n) const {
     std::vector<decode::Request> all;
-    for (size_t i = 0; i < n; ++i)
-      all.push_back(request(target->tokenizer()->encode(kPrompts[i])));
+    for (size_t i = 0; i < n; ++i) all.push_back(request(target->tokenizer()->encode(kPrompts[i])));
     return all;
   }
 };

@@ -34,7 +34,8 @@ io::Table rounds_table() {
 
 spec::TreeTable table_for(const RoundBenchRecipe& r, const spec::AcceptanceVector& acceptance) {
   const auto [fewest, most] = std::ranges::minmax(r.tree.levels);
-  return {acceptance, {.max_size = std::ranges::max(r.tree.sizes), .min_levels = fewest, .max_levels = most}};
+  return {acceptance,
+          {.max_size = std::ranges::max(r.tree.sizes), .min_levels = fewest, .max_levels = most}};
 }
 
 spec::AcceptanceVector read_vector(const RoundBenchRecipe& r) {
@@ -66,25 +67,28 @@ RoundBenchmark::RoundBenchmark(Context& cx, const Point<RoundBenchRecipe>& point
                        recipe_.bench.new_tokens, pair_.target().config.max_context);
   for (const int size : recipe_.tree.sizes)
     if (size * batch > kv::kMaxTreeRows)
-      throw recipe_error("tree.sizes", "{} nodes for each of {} sequences, a step takes {} rows", size, batch,
-                         kv::kMaxTreeRows);
+      throw recipe_error("tree.sizes", "{} nodes for each of {} sequences, a step takes {} rows",
+                         size, batch, kv::kMaxTreeRows);
   largest_ = roomiest_tree(std::ranges::max(recipe_.tree.sizes), pair_.device());
   const int room = std::max(longest, context_ + kTimingTokens);
-  size_for(pair_, {.batch = batch, .prefix = true, .longest = room, .total = int64_t{batch + 1} * room},
+  size_for(pair_,
+           {.batch = batch, .prefix = true, .longest = room, .total = int64_t{batch + 1} * room},
            largest_);
   PhiloxStream rng(static_cast<uint64_t>(recipe_.run.seed));
   const auto vocab = static_cast<uint32_t>(pair_.target().config.vocab_size);
   for (int b = 0; b < batch; ++b) {
     decode::Request& request = requests_.emplace_back();
-    for (int i = 0; i < context_; ++i) request.tokens.push_back(static_cast<int32_t>(rng.below(vocab)));
+    for (int i = 0; i < context_; ++i)
+      request.tokens.push_back(static_cast<int32_t>(rng.below(vocab)));
   }
 }
 
 MemoryPlan RoundBenchmark::plan() const { return speculation_plan(pair_, largest_); }
 
 void RoundBenchmark::print_plan() {
-  pair_.print_plan(cx_, plan(), fmt::format("trees    {} sizes, {} bounds of levels\n",
-                                            recipe_.tree.sizes.size(), recipe_.tree.levels.size()));
+  pair_.print_plan(cx_, plan(),
+                   fmt::format("trees    {} sizes, {} bounds of levels\n",
+                               recipe_.tree.sizes.size(), recipe_.tree.levels.size()));
 }
 
 RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, decode::Decoder* decoder,
@@ -99,9 +103,9 @@ RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, decode:
   events.interrupted = [] { return interrupted() != 0; };
   for (int text = -1; text < recipe_.bench.texts; ++text) {
     how.sampler.seed = recipe_.run.seed + std::max(text, 0);
-    const decode::GenerateReport r = decoder != nullptr
-                                         ? decode::generate(target, *decoder, requests_, how, events)
-                                         : decode::generate(target, requests_, how, events);
+    const decode::GenerateReport r =
+        decoder != nullptr ? decode::generate(target, *decoder, requests_, how, events)
+                           : decode::generate(target, requests_, how, events);
     if (text < 0) {  // graphs are recorded, products chosen
       if (on_warm) on_warm();
       continue;
@@ -117,47 +121,65 @@ void RoundBenchmark::run_tree(const ModelPair::Engines& engines, int size, int l
                               const Measured& plain, const spec::TimingTable* times,
                               BenchResults& results) {
   if (!trees_.expected(size, levels)) {
-    cx_.note(fmt::format("no tree of {} nodes has at most {} levels under this vector", size, levels));
+    cx_.note(
+        fmt::format("no tree of {} nodes has at most {} levels under this vector", size, levels));
     return;
   }
   const spec::TokenTree tree = trees_.tree(size, levels);
   std::optional<spec::AcceptanceVector> simulated;
   if (recipe_.bench.simulate) simulated = acceptance_;
-  const auto rounds =
-      spec::model_rounds(*engines.target, *engines.draft, tree, {.on_round = {}, .simulate = simulated});
+  const auto rounds = spec::model_rounds(*engines.target, *engines.draft, tree,
+                                         {.on_round = {}, .simulate = simulated});
   spec::RoundStats before = rounds->stats();
   const Measured m = measure(*engines.target, rounds.get(), [&] { before = rounds->stats(); });
   const spec::RoundStats s = rounds->stats().since(before);
   const double batch = recipe_.run.batch;
   const double n_rounds = static_cast<double>(s.rounds) / batch;
-  const double round_ms = bench::median(m.step_ms), expected = spec::expected_tokens(tree, acceptance_);
-  const double ms_per_token = round_ms / (batch * expected), plain_ms = bench::median(plain.step_ms) / batch;
+  const double round_ms = bench::median(m.step_ms),
+               expected = spec::expected_tokens(tree, acceptance_);
+  const double ms_per_token = round_ms / (batch * expected),
+               plain_ms = bench::median(plain.step_ms) / batch;
   const double draft_ms = 1e3 * s.draft_s / n_rounds, target_ms = 1e3 * s.target_s / n_rounds,
                verify_ms = 1e3 * s.verify_s / n_rounds, host_us = 1e6 * s.host_s / n_rounds;
 
   bench::Record record(cx_.info.name);
   record.group("point") = point_.id;
   record.group("recipe") = point_.record;
-  record.group("model") = {{"name", engines.target->files().name}, {"draft", engines.draft->files().name},
+  record.group("model") = {{"name", engines.target->files().name},
+                           {"draft", engines.draft->files().name},
                            {"dtype", dtype_name(engines.target->model().options().dtype)}};
   Json& workload = record.group("workload");
-  workload = {{"phase", "rounds"}, {"device", pair_.device().name()}, {"batch", recipe_.run.batch},
-              {"prompt_tokens", context_}, {"new_tokens", recipe_.bench.new_tokens},
-              {"prompt", "random tokens"}, {"texts", recipe_.bench.texts},
+  workload = {{"phase", "rounds"},
+              {"device", pair_.device().name()},
+              {"batch", recipe_.run.batch},
+              {"prompt_tokens", context_},
+              {"new_tokens", recipe_.bench.new_tokens},
+              {"prompt", "random tokens"},
+              {"texts", recipe_.bench.texts},
               {"temperature", recipe_.sampling.temperature}};
-  if (engines.target->spec().n_streamed > 0) workload["layers_streamed"] = engines.target->spec().n_streamed;
+  if (engines.target->spec().n_streamed > 0)
+    workload["layers_streamed"] = engines.target->spec().n_streamed;
   if (pair_.device().kind == Device::Kind::cuda)
     workload["gpu"] = cuda::device_info(pair_.device().index).name;
-  workload["tree"] = {{"size", tree.size()}, {"levels", tree.levels()}, {"max_levels", levels},
-                      {"widths", tree.widths()}, {"expected_tokens", expected}};
-  workload["vector"] = {{"file", acceptance_.file}, {"sha256", acceptance_.sha256}, {"method", acceptance_.method}};
+  workload["tree"] = {{"size", tree.size()},
+                      {"levels", tree.levels()},
+                      {"max_levels", levels},
+                      {"widths", tree.widths()},
+                      {"expected_tokens", expected}};
+  workload["vector"] = {
+      {"file", acceptance_.file}, {"sha256", acceptance_.sha256}, {"method", acceptance_.method}};
   workload["simulated_acceptance"] = recipe_.bench.simulate;
   record.set_timing("round", {.ms = m.step_ms});
   record.set_timing("plain_step", {.ms = plain.step_ms});
   Json& result = record.group("spec");
-  result = {{"rounds", s.rounds}, {"tokens_per_round", s.tokens_per_round()}, {"draft_ms", draft_ms},
-            {"target_ms", target_ms}, {"verify_ms", verify_ms}, {"round_ms", round_ms},
-            {"ms_per_token", ms_per_token}, {"plain_ms_per_token", plain_ms},
+  result = {{"rounds", s.rounds},
+            {"tokens_per_round", s.tokens_per_round()},
+            {"draft_ms", draft_ms},
+            {"target_ms", target_ms},
+            {"verify_ms", verify_ms},
+            {"round_ms", round_ms},
+            {"ms_per_token", ms_per_token},
+            {"plain_ms_per_token", plain_ms},
             {"speedup", plain_ms / ms_per_token}};
   if (s.host_s > 0) result["host_us"] = host_us;
   std::string predicted, error;
@@ -179,12 +201,14 @@ void RoundBenchmark::run_tree(const ModelPair::Engines& engines, int size, int l
   }
   if (recipe_.bench.simulate)
     record.warn("accepted paths are simulated: drawn from the vector, whatever verification said");
-  results.add(record,
-              {std::to_string(tree.size()), std::to_string(tree.levels()), fmt::format("{:.2f}", s.tokens_per_round()),
-               fmt::format("{:.2f}", expected), fmt::format("{:.3f}", draft_ms), fmt::format("{:.3f}", target_ms),
-               fmt::format("{:.3f}", verify_ms), s.host_s > 0 ? fmt::format("{:.0f}", host_us) : "",
-               fmt::format("{:.3f}", round_ms), predicted, error, fmt::format("{:.3f}", ms_per_token),
-               fmt::format("{:.3f}", plain_ms), fmt::format("{:.2f}", plain_ms / ms_per_token)});
+  results.add(
+      record,
+      {std::to_string(tree.size()), std::to_string(tree.levels()),
+       fmt::format("{:.2f}", s.tokens_per_round()), fmt::format("{:.2f}", expected),
+       fmt::format("{:.3f}", draft_ms), fmt::format("{:.3f}", target_ms),
+       fmt::format("{:.3f}", verify_ms), s.host_s > 0 ? fmt::format("{:.0f}", host_us) : "",
+       fmt::format("{:.3f}", round_ms), predicted, error, fmt::format("{:.3f}", ms_per_token),
+       fmt::format("{:.3f}", plain_ms), fmt::format("{:.2f}", plain_ms / ms_per_token)});
 }
 
 int RoundBenchmark::run() {
@@ -197,11 +221,13 @@ int RoundBenchmark::run() {
     spec.contexts = {context_ + recipe_.bench.new_tokens / 2};
     spec.largest_tree = std::ranges::max(recipe_.tree.sizes);
     spec.batch = recipe_.run.batch;
-    spec.sampler = generate_spec(recipe_.sampling, recipe_.run.seed, 0, engines.target->config(), 0).sampler;
+    spec.sampler =
+        generate_spec(recipe_.sampling, recipe_.run.seed, 0, engines.target->config(), 0).sampler;
     times = measured_times(cx_, engines, spec).first;
   }
   Progress progress(cx_.terminal, "bench",
-                    static_cast<double>(recipe_.tree.sizes.size() * recipe_.tree.levels.size()), "trees");
+                    static_cast<double>(recipe_.tree.sizes.size() * recipe_.tree.levels.size()),
+                    "trees");
   double done = 0;
   for (const int size : recipe_.tree.sizes)
     for (const int levels : recipe_.tree.levels) {

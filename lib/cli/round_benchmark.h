@@ -35,7 +35,8 @@ struct RoundBenchSection {
   void fields(V& v) {
     v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"), "of a text");
     v("texts", texts, recipe::between(1, 10000), "measured texts of a point, and one before them");
-    v("simulate", simulate, "draw accepted paths from the vector, for models whose own acceptance says nothing");
+    v("simulate", simulate,
+      "draw accepted paths from the vector, for models whose own acceptance says nothing");
     v("predict", predict, "time forwards too, and price every tree by them");
   }
 };
@@ -77,8 +78,8 @@ struct RoundBenchRecipe {
   void check(recipe::Problems& p) const;
 };
 
-/// A run of sequoia-bench: rounds of every tree of a grid beside plain decoding by the same engine, on
-/// prompts of random tokens.
+/// A run of sequoia-bench: rounds of every tree of a grid beside plain decoding by the same engine,
+/// on prompts of random tokens.
 class RoundBenchmark {
  public:
   /// errors   kind input: models, vector; kind recipe: sizes beyond the models'

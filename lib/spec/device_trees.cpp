@@ -8,16 +8,18 @@ namespace {
 constexpr const char* kArrays = "speculation/round";
 constexpr const char* kShape = "speculation/tree";
 
-/// Bytes of the arrays, which lie one behind the other from `base` on, if that is not null; all elements
-/// have 4 bytes.
-size_t place(DeviceTrees::Arrays& a, void* base, const TokenTree& tree, const DeviceTrees::Bounds& b) {
+/// Bytes of the arrays, which lie one behind the other from `base` on, if that is not null; all
+/// elements have 4 bytes.
+size_t place(DeviceTrees::Arrays& a, void* base, const TokenTree& tree,
+             const DeviceTrees::Bounds& b) {
   size_t taken = 0;
   const auto take = [&](size_t n) {
     int32_t* at = base == nullptr ? nullptr : static_cast<int32_t*>(base) + taken;
     taken += n;
     return at;
   };
-  const auto seqs = static_cast<size_t>(b.max_seqs), nodes = seqs * static_cast<size_t>(tree.size());
+  const auto seqs = static_cast<size_t>(b.max_seqs),
+             nodes = seqs * static_cast<size_t>(tree.size());
   a.seen = take(seqs * static_cast<size_t>(b.max_tokens));
   a.seen_begin = take(seqs + 1);
   a.sequence = take(seqs);
@@ -49,14 +51,16 @@ size_t bytes_between(const void* begin, const void* end) {
 
 }  // namespace
 
-void DeviceTrees::plan(const TokenTree& tree, const Bounds& bounds, Device device, MemoryPlan& plan) {
+void DeviceTrees::plan(const TokenTree& tree, const Bounds& bounds, Device device,
+                       MemoryPlan& plan) {
   const size_t bytes = array_bytes(tree, bounds);
   plan.add(kArrays, bytes, device);
   plan.add("speculation/staging", bytes);
   plan.add(kShape, shape_bytes(tree, bounds), device);
 }
 
-DeviceTrees::DeviceTrees(const TokenTree& tree, const Bounds& bounds, Arena& arena, const Exec& exec)
+DeviceTrees::DeviceTrees(const TokenTree& tree, const Bounds& bounds, Arena& arena,
+                         const Exec& exec)
     : tree_(tree),
       exec_(exec),
       pinned_(std::make_unique<cuda::PinnedBuffer>(array_bytes(tree, bounds))),
@@ -72,12 +76,16 @@ DeviceTrees::DeviceTrees(const TokenTree& tree, const Bounds& bounds, Arena& are
   auto* at = static_cast<int32_t*>(arena.take(kShape));
   exec_.queue->copy_in(at, shape.data(), shape.size() * sizeof(int32_t));
   exec_.queue->wait();
-  shape_ = {.first_child = at, .n_children = at + n_all, .row = at + 2 * n_all, .node_begin = at + 3 * n_all};
+  shape_ = {.first_child = at,
+            .n_children = at + n_all,
+            .row = at + 2 * n_all,
+            .node_begin = at + 3 * n_all};
 }
 
 void DeviceTrees::send(int n_seen) {
   if (n_seen > 0)
-    exec_.queue->copy_in(on_gpu_.seen, on_host_.seen, static_cast<size_t>(n_seen) * sizeof(int32_t));
+    exec_.queue->copy_in(on_gpu_.seen, on_host_.seen,
+                         static_cast<size_t>(n_seen) * sizeof(int32_t));
   exec_.queue->copy_in(on_gpu_.seen_begin, on_host_.seen_begin,
                        bytes_between(on_host_.seen_begin, on_host_.path));
 }

@@ -8,9 +8,10 @@
 
 namespace tandem::spec {
 
-/// Trees of one shape, one for each sequence of a batch, in a GPU's memory: what a round sends there,
-/// the tokens that it proposes, and what verification says of them. Arrays keep their places, for graphs.
-/// layout   [seqs, ...] with seqs the sequences of the round; nodes as in TokenTree
+/// Trees of one shape, one for each sequence of a batch, in a GPU's memory: what a round sends
+/// there, the tokens that it proposes, and what verification says of them. Arrays keep their
+/// places, for graphs. layout   [seqs, ...] with seqs the sequences of the round; nodes as in
+/// TokenTree
 class DeviceTrees {
  public:
   struct Bounds {
@@ -26,7 +27,7 @@ class DeviceTrees {
     int32_t* forced_n;    // [seqs] simulated acceptance: length of the path
     int32_t* forced;      // [seqs, nodes] and its nodes
     // Roots, or all nodes, are the host's:
-    int32_t* tokens;      // [seqs, nodes]
+    int32_t* tokens;  // [seqs, nodes]
     // The GPU's:
     int32_t* path;        // [seqs, nodes] accepted nodes in order, the root left out
     int32_t* n_accepted;  // [seqs]
@@ -38,8 +39,8 @@ class DeviceTrees {
   struct Shape {
     const int32_t* first_child;  // [max_seqs, nodes]
     const int32_t* n_children;   // [max_seqs, nodes]
-    const int32_t* row;          // [max_seqs, nodes] place among all nodes, row of the target's logits
-    const int32_t* node_begin;   // [max_seqs + 1] first of these places
+    const int32_t* row;  // [max_seqs, nodes] place among all nodes, row of the target's logits
+    const int32_t* node_begin;  // [max_seqs + 1] first of these places
   };
 
   static void plan(const TokenTree& tree, const Bounds& bounds, Device device, MemoryPlan& plan);
@@ -52,8 +53,12 @@ class DeviceTrees {
 
   /// The accepted paths, for the moves of their keys; nodes from n_nodes_held on have none.
   kv::PagedStore::AcceptedPaths paths(int n_seqs, int n_nodes_held) const {
-    return {.path = on_gpu_.path, .n_accepted = on_gpu_.n_accepted, .position = on_gpu_.position,
-            .n_seqs = n_seqs, .n_nodes = tree_.size(), .n_nodes_held = n_nodes_held,
+    return {.path = on_gpu_.path,
+            .n_accepted = on_gpu_.n_accepted,
+            .position = on_gpu_.position,
+            .n_seqs = n_seqs,
+            .n_nodes = tree_.size(),
+            .n_nodes_held = n_nodes_held,
             .max_depth = tree_.levels() - 1};
   }
 

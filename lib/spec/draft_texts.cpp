@@ -7,7 +7,9 @@
 namespace tandem::spec {
 
 DraftTexts::DraftTexts(decode::Engine& draft, const TokenTree& tree)
-    : draft_(draft), tree_(tree), nodes_run_(tree.level_begin[static_cast<size_t>(tree.levels()) - 1]) {}
+    : draft_(draft),
+      tree_(tree),
+      nodes_run_(tree.level_begin[static_cast<size_t>(tree.levels()) - 1]) {}
 
 DraftTexts::~DraftTexts() {
   if (owns_prefix_) draft_.cache().release(prefix_slot_);
@@ -47,7 +49,8 @@ void DraftTexts::read(std::span<const decode::DrawSeq> seqs) {
   if (!texts.empty()) draft_.prefill(texts, {});
 }
 
-const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> seqs, int at_least) {
+const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> seqs,
+                                               int at_least) {
   kv::Cache& cache = draft_.cache();
   std::vector<kv::SeqRows> rows;
   std::vector<std::vector<int>> parents(seqs.size()), level_ends(seqs.size());
@@ -55,7 +58,8 @@ const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> 
   unread_.clear();
   for (size_t b = 0; b < seqs.size(); ++b) {
     const int slot = slot_of(seqs[b]), length = static_cast<int>(seqs[b].tokens.size());
-    if (length - cache.length(slot) < at_least) cache.uncommit(slot, std::max(0, length - at_least));
+    if (length - cache.length(slot) < at_least)
+      cache.uncommit(slot, std::max(0, length - at_least));
     const int chain = static_cast<int>(unread(seqs[b]).size());
     unread_.push_back(chain);
     for (int i = 0; i < chain; ++i) parents[b].push_back(i - 1);
@@ -68,8 +72,9 @@ const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> 
   }
   const double before = cache.usage(0).bytes();
   steps_ = cache.begin_levels(rows, trees, level_ends);
-  bytes_of_round_ = static_cast<double>(steps_.size()) * static_cast<double>(draft_.weight_bytes()) +
-                    cache.usage(0).bytes() - before;
+  bytes_of_round_ =
+      static_cast<double>(steps_.size()) * static_cast<double>(draft_.weight_bytes()) +
+      cache.usage(0).bytes() - before;
   return steps_;
 }
 

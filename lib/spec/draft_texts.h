@@ -9,13 +9,13 @@
 
 namespace tandem::spec {
 
-/// The texts of a run in a draft's cache, and the forwards of a round over trees of fixed shape behind
-/// them: each level of the tree is one over its own nodes, which see the levels above in the cache. The
-/// deepest level needs none: its keys are computed when it has been accepted.
+/// The texts of a run in a draft's cache, and the forwards of a round over trees of fixed shape
+/// behind them: each level of the tree is one over its own nodes, which see the levels above in the
+/// cache. The deepest level needs none: its keys are computed when it has been accepted.
 class DraftTexts {
  public:
-  /// What the cache may lack of a text when a round begins: the token drawn last, and an accepted leaf
-  /// before it.
+  /// What the cache may lack of a text when a round begins: the token drawn last, and an accepted
+  /// leaf before it.
   static constexpr int kMaxUnread = 2;
 
   DraftTexts(decode::Engine& draft, const TokenTree& tree);
@@ -30,15 +30,15 @@ class DraftTexts {
   /// Takes in texts but for their last tokens, where more than kMaxUnread are lacking.
   void read(std::span<const decode::DrawSeq> seqs);
 
-  /// Lays out a round's forwards. The first takes the unread tokens of the texts, the root the last of
-  /// them, the others a level's nodes, of every sequence as many.
+  /// Lays out a round's forwards. The first takes the unread tokens of the texts, the root the last
+  /// of them, the others a level's nodes, of every sequence as many.
   /// at_least  so many tokens of each text count as unread, if it has them: known ones are read again
   const std::vector<kv::Step>& begin(std::span<const decode::DrawSeq> seqs, int at_least = 1);
   /// Tokens that the first forward takes, in the round that has begun.
   std::span<const int32_t> unread(const decode::DrawSeq& seq) const;
   /// Weights, keys and values that the forwards of that round read.
   double bytes_of_round() const { return bytes_of_round_; }
-  /// The last node that has keys is the one before.
+  /// Nodes from this one on have no keys: they are drawn, not run.
   int nodes_run() const { return nodes_run_; }
 
   /// Ends the round: keeps the accepted nodes that were run.

@@ -4,9 +4,9 @@
 
 namespace tandem::spec {
 
-/// LookupDrafter for a target on a GPU: chains of one length, found by the host. Where the text has less to
-/// offer the chain ends in copies of its root, which verification by match accepts where they happen to
-/// be right.
+/// LookupDrafter for a target on a GPU: chains of one length, found by the host. Where the text has
+/// less to offer the chain ends in copies of its root, which verification by match accepts where
+/// they happen to be right.
 class GpuLookupDrafter final : public GpuDrafter {
  public:
   /// As LookupDrafter's.

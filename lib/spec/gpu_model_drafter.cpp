@@ -44,7 +44,8 @@ GpuModelDrafter::GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, i
     : draft_(draft), tree_(tree), texts_(draft, tree_), exec_{draft.queue().get()} {
   const Counts n(tree);
   const auto seqs = static_cast<size_t>(max_seqs);
-  staging_ = std::make_unique<cuda::PinnedBuffer>(seqs * (DraftTexts::kMaxUnread + 1) * sizeof(int32_t));
+  staging_ =
+      std::make_unique<cuda::PinnedBuffer>(seqs * (DraftTexts::kMaxUnread + 1) * sizeof(int32_t));
   draft_row_ = static_cast<int32_t*>(arena.take(kIndices));
   unread_ = draft_row_ + seqs * n.nodes;
   root_row_ = unread_ + seqs * DraftTexts::kMaxUnread;
@@ -53,10 +54,12 @@ GpuModelDrafter::GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, i
   std::vector<int32_t> indices;  // of the levels
   std::vector<ParentRow> parents;
   const int32_t* next_index = ids_ + seqs * n.widest;
-  const auto* next_parent = n.internal > 0 ? static_cast<const ParentRow*>(arena.take(kParents)) : nullptr;
+  const auto* next_parent =
+      n.internal > 0 ? static_cast<const ParentRow*>(arena.take(kParents)) : nullptr;
   int first_logits = 0;
   for (int l = 0; l + 1 < tree.levels(); ++l) {
-    const int begin = tree.level_begin[static_cast<size_t>(l)], end = tree.level_begin[static_cast<size_t>(l) + 1];
+    const int begin = tree.level_begin[static_cast<size_t>(l)],
+              end = tree.level_begin[static_cast<size_t>(l) + 1];
     Level& level = levels_.emplace_back();
     level.nodes = end - begin;
     level.first_logits = first_logits;
@@ -68,7 +71,9 @@ GpuModelDrafter::GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, i
         if (tree.n_children[i] == 0) continue;
         row.push_back(b * level.nodes + node - begin);
         draft_row[static_cast<size_t>(b) * n.nodes + i] = first_logits++;
-        parents.push_back({.seq = b, .node = node, .first_child = b * tree.size() + tree.first_child[i],
+        parents.push_back({.seq = b,
+                           .node = node,
+                           .first_child = b * tree.size() + tree.first_child[i],
                            .n_children = tree.n_children[i]});
       }
     level.parents = static_cast<int>(row.size() / seqs);
@@ -129,17 +134,22 @@ void GpuModelDrafter::draft(int n_seqs, DeviceTrees& trees) {
     const Level& level = levels_[l];
     if (l > 0) {
       cuda_table().load_slot_ids(
-          {.last = at.tokens, .slot = level.token, .ids = ids_, .n = n_seqs * level.nodes}, exec_.stream());
+          {.last = at.tokens, .slot = level.token, .ids = ids_, .n = n_seqs * level.nodes},
+          exec_.stream());
       cuda::launched("load_slot_ids", exec_.stream());
     }
     draft_.model().forward_ids(l == 0 ? unread_ : ids_, (*steps_)[l], draft_.cache());
     const int n_rows = n_seqs * level.parents;
     const Tensor logits = draft_.model().logits_at(level.first_logits, level.row, n_rows);
-    ops::draw_children({.tokens = at.tokens, .logits = logits.as<float>(), .parents = level.parent,
-                                .sequence = at.sequence, .position = at.position,
-                                .seed = static_cast<uint64_t>(sampler_.seed), .n_rows = n_rows,
-                                .vocab = static_cast<int>(logits.row_size()),
-                                .temperature = sampler_.rule.temperature},
+    ops::draw_children({.tokens = at.tokens,
+                        .logits = logits.as<float>(),
+                        .parents = level.parent,
+                        .sequence = at.sequence,
+                        .position = at.position,
+                        .seed = static_cast<uint64_t>(sampler_.seed),
+                        .n_rows = n_rows,
+                        .vocab = static_cast<int>(logits.row_size()),
+                        .temperature = sampler_.rule.temperature},
                        exec_.stream());
   }
 }

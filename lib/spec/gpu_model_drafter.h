@@ -8,13 +8,14 @@
 
 namespace tandem::spec {
 
-/// ModelDrafter on a GPU: the forwards of all levels and the draws between them, as work that a graph
-/// records.
+/// ModelDrafter on a GPU: the forwards of all levels and the draws between them, as work that a
+/// graph records.
 class GpuModelDrafter final : public GpuDrafter {
  public:
   /// Device memory beyond the engine's.
   static void plan(const TokenTree& tree, int max_seqs, Device device, MemoryPlan& plan);
-  /// draft    an engine on the target's queue with room for draft_needs; its vocabulary is the target's
+  /// draft    an engine on the target's queue with room for draft_needs; its vocabulary is the
+  /// target's
   GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, int max_seqs, Arena& arena);
 
   const TokenTree& tree() const override { return tree_; }
@@ -34,14 +35,14 @@ class GpuModelDrafter final : public GpuDrafter {
   double bytes_read() const override { return bytes_read_; }
 
  private:
-  /// A level whose nodes have children. Its rows stand sequence after sequence, so a batch uses the first
-  /// of what is here for as many sequences as there may be.
+  /// A level whose nodes have children. Its rows stand sequence after sequence, so a batch uses the
+  /// first of what is here for as many sequences as there may be.
   struct Level {
-    int nodes = 0, parents = 0;            // of one sequence
-    int first_logits = 0;                  // row of the draft's logits where the level's begin
-    const int32_t* token = nullptr;        // [max_seqs * nodes] where in the trees' tokens a row's stands
-    const int32_t* row = nullptr;          // [max_seqs * parents] rows of the forward that have children
-    const ParentRow* parent = nullptr;     // [max_seqs * parents] and these nodes
+    int nodes = 0, parents = 0;      // of one sequence
+    int first_logits = 0;            // row of the draft's logits where the level's begin
+    const int32_t* token = nullptr;  // [max_seqs * nodes] where in the trees' tokens a row's stands
+    const int32_t* row = nullptr;    // [max_seqs * parents] rows of the forward that have children
+    const ParentRow* parent = nullptr;  // [max_seqs * parents] and these nodes
   };
   bool is_lone_root() const { return tree_.levels() == 1; }
 
@@ -52,11 +53,11 @@ class GpuModelDrafter final : public GpuDrafter {
   decode::SamplerSpec sampler_;
   std::vector<Level> levels_;
   const std::vector<kv::Step>* steps_ = nullptr;  // of the round
-  int32_t* draft_row_;  // [max_seqs, nodes]
-  int32_t* ids_;        // [max_seqs * widest level] tokens of a forward
+  int32_t* draft_row_;                            // [max_seqs, nodes]
+  int32_t* ids_;                                  // [max_seqs * widest level] tokens of a forward
   // The first level's, sent every round:
-  int32_t* unread_;     // [max_seqs * kMaxUnread] what it takes of the texts
-  int32_t* root_row_;   // [max_seqs] its rows of the roots
+  int32_t* unread_;    // [max_seqs * kMaxUnread] what it takes of the texts
+  int32_t* root_row_;  // [max_seqs] its rows of the roots
   std::unique_ptr<cuda::PinnedBuffer> staging_;
   double bytes_read_ = 0;
 };

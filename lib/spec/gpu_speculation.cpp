@@ -9,8 +9,8 @@
 namespace tandem::spec {
 namespace {
 
-using decode::DrawSeq;
 using decode::Drawn;
+using decode::DrawSeq;
 
 DeviceTrees::Bounds bounds_of(const decode::EngineSpec& target) {
   return {.max_seqs = target.max_seqs, .max_tokens = target.max_tokens};
@@ -18,7 +18,8 @@ DeviceTrees::Bounds bounds_of(const decode::EngineSpec& target) {
 
 }  // namespace
 
-void GpuSpeculation::plan(const TokenTree& tree, const decode::EngineSpec& target, MemoryPlan& plan) {
+void GpuSpeculation::plan(const TokenTree& tree, const decode::EngineSpec& target,
+                          MemoryPlan& plan) {
   DeviceTrees::plan(tree, bounds_of(target), target.device, plan);
 }
 
@@ -46,7 +47,8 @@ void GpuSpeculation::start(const decode::SamplerSpec& spec) {
 
 void GpuSpeculation::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
   target_.sampler().draw(seqs, logits);
-  for (Drawn& drawn : target_.sampler().collect()) first_.emplace_back().push_back(std::move(drawn));
+  for (Drawn& drawn : target_.sampler().collect())
+    first_.emplace_back().push_back(std::move(drawn));
   drafter_->read(seqs);
 }
 
@@ -94,7 +96,8 @@ void GpuSpeculation::step(std::span<const DrawSeq> seqs) {
     target_.model().forward_ids(trees_.on_gpu().tokens, step_, target_.cache());
     (void)target_.model().all_logits();
   };
-  // A graph ends with all its work, copies of weights for the next round too: those go on meanwhile.
+  // A graph ends with all its work, copies of weights for the next round too: those go on
+  // meanwhile.
   if (target_.spec().n_streamed > 0)
     score();
   else
@@ -132,19 +135,33 @@ void GpuSpeculation::verify(int n_seqs, const kv::Step& step, const Tensor& logi
   const ops::VerifyRule rule = rule_of(sampler_.rule, drafter_->accept_by());
   const Tensor draft_logits = drafter_->draft_logits();
   const bool by_residual = rule.accept_by == AcceptBy::residual;
-  ops::verify_trees(
-      {.trees = {.path = at.path, .n_accepted = at.n_accepted, .bonus = at.bonus, .logprobs = at.logprobs,
-                 .n_rounded = at.n_rounded, .node_begin = shape.node_begin, .tokens = at.tokens,
-                 .first_child = shape.first_child, .n_children = shape.n_children,
-                 .target_row = shape.row, .draft_row = by_residual ? drafter_->draft_rows() : nullptr,
-                 .target_logits = logits.as<float>(),
-                 .draft_logits = by_residual ? draft_logits.as<float>() : nullptr,
-                 .seen = rule.target.needs_seen() ? at.seen : nullptr, .seen_begin = at.seen_begin,
-                 .coin = nullptr, .uniform = nullptr, .n_seqs = n_seqs,
-                 .vocab = static_cast<int>(logits.row_size()), .target = rule.target.kept(),
-                 .draft = rule.draft.kept(), .accept_by = rule.accept_by, .workspace = nullptr},
-       .sequence = at.sequence, .position = at.position, .seed = static_cast<uint64_t>(sampler_.seed)},
-      exec_.stream());
+  ops::verify_trees({.trees = {.path = at.path,
+                               .n_accepted = at.n_accepted,
+                               .bonus = at.bonus,
+                               .logprobs = at.logprobs,
+                               .n_rounded = at.n_rounded,
+                               .node_begin = shape.node_begin,
+                               .tokens = at.tokens,
+                               .first_child = shape.first_child,
+                               .n_children = shape.n_children,
+                               .target_row = shape.row,
+                               .draft_row = by_residual ? drafter_->draft_rows() : nullptr,
+                               .target_logits = logits.as<float>(),
+                               .draft_logits = by_residual ? draft_logits.as<float>() : nullptr,
+                               .seen = rule.target.needs_seen() ? at.seen : nullptr,
+                               .seen_begin = at.seen_begin,
+                               .coin = nullptr,
+                               .uniform = nullptr,
+                               .n_seqs = n_seqs,
+                               .vocab = static_cast<int>(logits.row_size()),
+                               .target = rule.target.kept(),
+                               .draft = rule.draft.kept(),
+                               .accept_by = rule.accept_by,
+                               .workspace = nullptr},
+                     .sequence = at.sequence,
+                     .position = at.position,
+                     .seed = static_cast<uint64_t>(sampler_.seed)},
+                    exec_.stream());
   cuda::Queue& queue = *exec_.queue;
   if (options_.simulate) {
     const auto bytes = static_cast<size_t>(n_seqs) * sizeof(int32_t);
@@ -172,7 +189,9 @@ std::vector<std::vector<Drawn>> GpuSpeculation::collect() {
     const int32_t* path = got.path + b * nodes;
     const float* logprobs = got.logprobs + b * nodes;
     for (size_t i = 0; i < n; ++i)
-      all[b].push_back({.id = got.tokens[b * nodes + static_cast<size_t>(path[i])], .logprob = logprobs[i], .top = {}});
+      all[b].push_back({.id = got.tokens[b * nodes + static_cast<size_t>(path[i])],
+                        .logprob = logprobs[i],
+                        .top = {}});
     all[b].push_back({.id = got.bonus[b], .logprob = logprobs[n], .top = {}});
     paths.emplace_back(path, n);
     kept.push_back(static_cast<int>(n) + 1);

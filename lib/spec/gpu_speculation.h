@@ -10,9 +10,9 @@
 
 namespace tandem::spec {
 
-/// Speculation on a GPU: drafting, the target's forward, and verification with the moves of accepted keys
-/// are recorded as graphs, one each, that a round launches one after the other; the host only lays rounds
-/// out and reads which tokens they gave.
+/// Speculation on a GPU: drafting, the target's forward, and verification with the moves of
+/// accepted keys are recorded as graphs, one each, that a round launches one after the other; the
+/// host only lays rounds out and reads which tokens they gave.
 /// source   as Speculation
 class GpuSpeculation final : public Rounds {
  public:

@@ -23,7 +23,8 @@ void ModelDrafter::read(std::span<const decode::DrawSeq> seqs) {
   if (!is_lone_root()) texts_.read(seqs);
 }
 
-void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level, const kv::Step& step) {
+void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level,
+                             const kv::Step& step) {
   const int begin = tree_.level_begin[static_cast<size_t>(level)];
   const int end = tree_.level_begin[static_cast<size_t>(level) + 1];
   std::vector<int32_t> tokens;
@@ -38,7 +39,8 @@ void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level, c
   draft_.model().forward(known_ids(tokens, draft_.config().vocab_size), step, draft_.cache());
 }
 
-void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level, const kv::Step& step) {
+void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level,
+                              const kv::Step& step) {
   const int begin = tree_.level_begin[static_cast<size_t>(level)];
   const int end = tree_.level_begin[static_cast<size_t>(level) + 1];
   const auto vocab = static_cast<size_t>(vocab_);
@@ -61,7 +63,8 @@ void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level, 
     for (int node = begin; node < end; ++node) {
       const int32_t row = proposals_[b].draft_row[static_cast<size_t>(node)];
       if (row < 0) continue;
-      std::copy_n(logits.as<float>() + r++ * vocab, vocab, &logits_[static_cast<size_t>(row) * vocab]);
+      std::copy_n(logits.as<float>() + r++ * vocab, vocab,
+                  &logits_[static_cast<size_t>(row) * vocab]);
       const auto first = static_cast<size_t>(tree_.first_child[static_cast<size_t>(node)]);
       for (int c = 0; c < tree_.n_children[static_cast<size_t>(node)]; ++c)
         proposals_[b].tokens[first + static_cast<size_t>(c)] = children[next++];

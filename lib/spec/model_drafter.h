@@ -7,7 +7,8 @@
 namespace tandem::spec {
 
 /// A small model that grows a tree of fixed shape level by level, the children of every node drawn
-/// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best tokens).
+/// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best
+/// tokens).
 class ModelDrafter final : public Drafter {
  public:
   /// draft    an engine on the CPU with room for draft_needs
@@ -40,9 +41,9 @@ class ModelDrafter final : public Drafter {
   DraftTexts texts_;
   decode::SamplerSpec sampler_;
   std::vector<Proposal> proposals_;
-  std::vector<int32_t> row_;   // of a node among the internal ones, -1 = a leaf
+  std::vector<int32_t> row_;  // of a node among the internal ones, -1 = a leaf
   int n_internal_ = 0;
-  std::vector<float> logits_;  // [sequences * n_internal_, vocab]
+  std::vector<float> logits_;        // [sequences * n_internal_, vocab]
   std::vector<float> level_logits_;  // of a level, if the vocabularies differ
   Tensor logits_view_;
   double bytes_read_ = 0;

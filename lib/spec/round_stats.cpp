@@ -18,7 +18,8 @@ RoundStats RoundStats::since(const RoundStats& earlier) const {
   s.drafted -= earlier.drafted;
   s.accepted -= earlier.accepted;
   s.emitted -= earlier.emitted;
-  for (size_t i = 0; i < s.accepted_hist.size(); ++i) s.accepted_hist[i] -= earlier.accepted_hist[i];
+  for (size_t i = 0; i < s.accepted_hist.size(); ++i)
+    s.accepted_hist[i] -= earlier.accepted_hist[i];
   s.draft_s -= earlier.draft_s;
   s.target_s -= earlier.target_s;
   s.verify_s -= earlier.verify_s;

@@ -22,13 +22,15 @@ struct RoundStats {
   int64_t rounds = 0;    // a sequence's, not a batch's
   int64_t drafted = 0;   // nodes, roots left out
   int64_t accepted = 0;  // of them
-  int64_t emitted = 0;   // tokens: accepted and one more a round, those behind a text's end included
+  int64_t emitted = 0;  // tokens: accepted and one more a round, those behind a text's end included
   std::vector<int64_t> accepted_hist;  // rounds by number of accepted nodes
   double draft_s = 0, target_s = 0, verify_s = 0;
   double host_s = 0;  // on a GPU, what the CPU does for rounds, mostly while no round is in flight
 
   RoundStats(std::string name, int max_nodes, int max_depth)
-      : drafter(std::move(name)), nodes(max_nodes), accepted_hist(static_cast<size_t>(max_depth) + 1) {}
+      : drafter(std::move(name)),
+        nodes(max_nodes),
+        accepted_hist(static_cast<size_t>(max_depth) + 1) {}
   void add(const RoundEvent& round);
   /// What came after `earlier`, of the same rounds.
   RoundStats since(const RoundStats& earlier) const;

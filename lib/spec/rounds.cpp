@@ -20,7 +20,8 @@ size_t n_internal(const TokenTree& tree) {
       std::count_if(tree.n_children.begin(), tree.n_children.end(), [](int n) { return n > 0; }));
 }
 
-std::unique_ptr<Arena> arena_for(const TokenTree& tree, const decode::Engine& target, bool has_draft) {
+std::unique_ptr<Arena> arena_for(const TokenTree& tree, const decode::Engine& target,
+                                 bool has_draft) {
   MemoryPlan plan;
   plan_rounds(tree, target.spec(), target.config(), has_draft, plan);
   return std::make_unique<Arena>(std::move(plan));
@@ -28,21 +29,24 @@ std::unique_ptr<Arena> arena_for(const TokenTree& tree, const decode::Engine& ta
 
 }  // namespace
 
-std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft, const TokenTree& tree,
-                                     RoundOptions options) {
+std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft,
+                                     const TokenTree& tree, RoundOptions options) {
   if (!on_gpu(target.spec()))
-    return std::make_unique<Speculation>(target, std::make_unique<ModelDrafter>(
-                                                     draft, tree, target.config().vocab_size),
-                                         std::move(options));
+    return std::make_unique<Speculation>(
+        target, std::make_unique<ModelDrafter>(draft, tree, target.config().vocab_size),
+        std::move(options));
   TANDEM_CHECK(draft.queue() == target.queue(), "the engines work on queues of their own");
-  TANDEM_CHECK(draft.spec().max_seqs >= target.spec().max_seqs, "{} sequences of the draft, {} of the target",
-               draft.spec().max_seqs, target.spec().max_seqs);
+  TANDEM_CHECK(draft.spec().max_seqs >= target.spec().max_seqs,
+               "{} sequences of the draft, {} of the target", draft.spec().max_seqs,
+               target.spec().max_seqs);
   auto arena = arena_for(tree, target, true);
   auto drafter = std::make_unique<GpuModelDrafter>(draft, tree, target.spec().max_seqs, *arena);
-  return std::make_unique<GpuSpeculation>(target, std::move(arena), std::move(drafter), std::move(options));
+  return std::make_unique<GpuSpeculation>(target, std::move(arena), std::move(drafter),
+                                          std::move(options));
 }
 
-std::unique_ptr<Rounds> lookup_rounds(decode::Engine& target, int longest, int length, RoundOptions options) {
+std::unique_ptr<Rounds> lookup_rounds(decode::Engine& target, int longest, int length,
+                                      RoundOptions options) {
   if (!on_gpu(target.spec()))
     return std::make_unique<Speculation>(target, std::make_unique<LookupDrafter>(longest, length),
                                          std::move(options));
@@ -61,21 +65,24 @@ RoundNeeds draft_needs(const TokenTree& tree, int batch, Device device) {
   const std::vector<int> widths = tree.widths();
   const int run = tree.levels() > 1 ? tree.size() - widths.back() : 1;
   const int widest = tree.levels() > 1 ? *std::max_element(widths.begin(), widths.end() - 1) : 1;
-  // The CPU keeps logits of earlier levels elsewhere; on a GPU all that children were drawn from stay.
+  // The CPU keeps logits of earlier levels elsewhere; on a GPU all that children were drawn from
+  // stay.
   const int kept = device.kind == Device::Kind::cuda ? static_cast<int>(n_internal(tree)) : widest;
-  return {.rows = batch * (run - 1 + DraftTexts::kMaxUnread), .logit_rows = batch * std::max(kept, 1),
+  return {.rows = batch * (run - 1 + DraftTexts::kMaxUnread),
+          .logit_rows = batch * std::max(kept, 1),
           .tokens = run - 1 + DraftTexts::kMaxUnread};
 }
 
-void plan_rounds(const TokenTree& tree, const decode::EngineSpec& target, const model::ModelConfig& config,
-                 bool has_draft, MemoryPlan& plan) {
+void plan_rounds(const TokenTree& tree, const decode::EngineSpec& target,
+                 const model::ModelConfig& config, bool has_draft, MemoryPlan& plan) {
   if (on_gpu(target)) {
     GpuSpeculation::plan(tree, target, plan);
     if (has_draft) GpuModelDrafter::plan(tree, target.max_seqs, target.device, plan);
   } else if (has_draft) {
     // At most: where the tree is still to be chosen, this one stands for all of its size.
     plan.add("speculation/draft logits", static_cast<size_t>(tree.size() * target.max_seqs) *
-                                             static_cast<size_t>(config.vocab_size) * sizeof(float));
+                                             static_cast<size_t>(config.vocab_size) *
+                                             sizeof(float));
   }
 }
 

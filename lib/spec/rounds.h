@@ -9,8 +9,8 @@
 
 namespace tandem::spec {
 
-/// Decoding by rounds: something proposes tokens, the target scores all of them in one forward and keeps
-/// those that it might have said itself.
+/// Decoding by rounds: something proposes tokens, the target scores all of them in one forward and
+/// keeps those that it might have said itself.
 class Rounds : public decode::Decoder {
  public:
   /// All texts from now on begin with these tokens: what proposes reads them once.
@@ -24,15 +24,15 @@ class Rounds : public decode::Decoder {
 
 struct RoundOptions {
   std::function<void(const RoundEvent&)> on_round = {};
-  /// Accepted paths are drawn from it after verification: such texts follow no law, and whoever shows
-  /// figures of them must say so.
+  /// Accepted paths are drawn from it after verification: such texts follow no law, and whoever
+  /// shows figures of them must say so.
   std::optional<AcceptanceVector> simulate = {};
 };
 
 /// A small model grows a tree (Sequoia). On a GPU both engines work on one queue.
 /// target, draft  with room for target_needs and draft_needs; on a GPU of vocabularies of one size
-std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft, const TokenTree& tree,
-                                     RoundOptions options = {});
+std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft,
+                                     const TokenTree& tree, RoundOptions options = {});
 /// What followed the last tokens before is proposed again (LookupDrafter), `length` tokens at most.
 std::unique_ptr<Rounds> lookup_rounds(decode::Engine& target, int longest, int length,
                                       RoundOptions options = {});
@@ -48,7 +48,7 @@ RoundNeeds draft_needs(const TokenTree& tree, int batch, Device device);
 
 /// Adds what rounds hold beside the engines.
 /// draft    null where no model proposes
-void plan_rounds(const TokenTree& tree, const decode::EngineSpec& target, const model::ModelConfig& config,
-                 bool has_draft, MemoryPlan& plan);
+void plan_rounds(const TokenTree& tree, const decode::EngineSpec& target,
+                 const model::ModelConfig& config, bool has_draft, MemoryPlan& plan);
 
 }  // namespace tandem::spec

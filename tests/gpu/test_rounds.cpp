@@ -39,7 +39,8 @@ TEST_SUITE("gpu/rounds") {
         CHECK(g.ids[i] == plain.ids[i]);
         CHECK(g.text[i] == plain.text[i]);
         for (size_t t = 0; t < g.events[i].size(); ++t)
-          CHECK(g.events[i][t].logprob == doctest::Approx(plain.events[i][t].logprob).epsilon(1e-3));
+          CHECK(g.events[i][t].logprob ==
+                doctest::Approx(plain.events[i][t].logprob).epsilon(1e-3));
       }
       const RoundStats& s = rounds->stats();
       CHECK(s.drafted == s.rounds * (tree.size() - 1));
@@ -52,8 +53,8 @@ TEST_SUITE("gpu/rounds") {
   }
 
   TEST_CASE("rounds are those of the CPU: drafts, paths and tokens of sampled text") {
-    // In f32 the devices' logits differ by rounding alone, which seldom changes a draw: texts agree for
-    // a while, and nearly always to the end.
+    // In f32 the devices' logits differ by rounding alone, which seldom changes a draw: texts agree
+    // for a while, and nearly always to the end.
     const Pair cpu("tiny-2m"), gpu("tiny-2m", kGpu);
     int same = 0, n = 0;
     for (const float temperature : {0.0f, 0.6f, 1.0f})
@@ -70,7 +71,8 @@ TEST_SUITE("gpu/rounds") {
         const auto [got, got_hist] = text(gpu);
         for (size_t i = 0; i < want.size(); ++i, ++n) {
           same += got[i] == want[i] ? 1 : 0;
-          CHECK(Ids(got[i].begin(), got[i].begin() + 4) == Ids(want[i].begin(), want[i].begin() + 4));
+          CHECK(Ids(got[i].begin(), got[i].begin() + 4) ==
+                Ids(want[i].begin(), want[i].begin() + 4));
         }
       }
     MESSAGE(same << " of " << n << " texts are equal to the end");
@@ -111,7 +113,8 @@ TEST_SUITE("gpu/rounds") {
       CAPTURE(temperature);
       const auto rounds = lookup_rounds(*pair.target, 3, 6);
       const Generated plain = test::generate(*pair.target, requests, rules(60, temperature, 9));
-      const Generated g = test::generate(*pair.target, requests, rules(60, temperature, 9), rounds.get());
+      const Generated g =
+          test::generate(*pair.target, requests, rules(60, temperature, 9), rounds.get());
       CHECK(g.ids == plain.ids);
       CHECK(rounds->stats().accepted > 0);
     }
@@ -146,7 +149,8 @@ TEST_SUITE("gpu/rounds") {
     AcceptanceVector vector;
     vector.rows = {{0.6, 0.2}};
     const TokenTree tree = tree_of({2, 2, 1, 1, 0, 0, 0});
-    const auto rounds = model_rounds(*pair.target, *pair.draft, tree, {.on_round = {}, .simulate = vector});
+    const auto rounds =
+        model_rounds(*pair.target, *pair.draft, tree, {.on_round = {}, .simulate = vector});
     for (int seed = 0; seed < 6; ++seed)
       (void)test::generate(*pair.target, pair.requests(4), rules(100, 0, seed), rounds.get());
     const RoundStats& s = rounds->stats();
