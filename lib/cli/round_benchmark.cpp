@@ -70,7 +70,7 @@ RoundBenchmark::RoundBenchmark(Context& cx, const Point<RoundBenchRecipe>& point
       throw recipe_error("tree.sizes", "{} nodes for each of {} sequences, a step takes {} rows",
                          size, batch, kv::kMaxTreeRows);
   largest_ = roomiest_tree(std::ranges::max(recipe_.tree.sizes), pair_.device());
-  const int room = std::max(longest, context_ + kTimingTokens);
+  const int room = std::max(longest, timed_context() + kTimingTokens);
   size_for(pair_,
            {.batch = batch, .prefix = true, .longest = room, .total = int64_t{batch + 1} * room},
            largest_);
@@ -91,8 +91,7 @@ void RoundBenchmark::print_plan() {
                                recipe_.tree.sizes.size(), recipe_.tree.levels.size()));
 }
 
-RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, decode::Decoder* decoder,
-                                                 const std::function<void()>& on_warm) {
+RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, spec::Rounds* rounds) {
   Measured m;
   decode::GenerateSpec how = generate_spec(recipe_.sampling, recipe_.run.seed, 0, target.config(),
                                            target.spec().max_tokens);
@@ -101,18 +100,29 @@ RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, decode:
   how.stops.clear();
   decode::GenerateEvents events;
   events.interrupted = [] { return interrupted() != 0; };
-  for (int text = -1; text < recipe_.bench.texts; ++text) {
-    how.sampler.seed = recipe_.run.seed + std::max(text, 0);
-    const decode::GenerateReport r =
-        decoder != nullptr ? decode::generate(target, *decoder, requests_, how, events)
-                           : decode::generate(target, requests_, how, events);
-    if (text < 0) {  // graphs are recorded, products chosen
-      if (on_warm) on_warm();
-      continue;
-    }
-    m.step_ms.push_back(1e3 * r.decode_s / static_cast<double>(r.decode_steps));
+  const auto text = [&] {
+    return rounds != nullptr ? decode::generate(target, *rounds, requests_, how, events)
+                             : decode::generate(target, requests_, how, events);
+  };
+  for (int i = 0; i < recipe_.bench.texts; ++i) {
+    how.sampler.seed = recipe_.run.seed + i;
+    (void)text();  // graphs are recorded for this seed, products chosen
+    const spec::RoundStats before =
+        rounds != nullptr ? rounds->stats() : spec::RoundStats("", 1, 0);
+    const decode::GenerateReport r = text();
+    const auto steps = static_cast<double>(r.decode_steps);
+    m.step_ms.push_back(1e3 * r.decode_s / steps);
+    m.steps += steps;
     m.seconds += r.decode_s;
     m.tokens += static_cast<double>(r.tokens_decoded);
+    if (rounds == nullptr) continue;
+    const spec::RoundStats s = rounds->stats().since(before);
+    m.rounds += static_cast<double>(s.rounds);
+    m.emitted += static_cast<double>(s.emitted);
+    m.draft_s += s.draft_s;
+    m.target_s += s.target_s;
+    m.verify_s += s.verify_s;
+    m.host_s += s.host_s;
   }
   return m;
 }
@@ -130,17 +140,16 @@ void RoundBenchmark::run_tree(const ModelPair::Engines& engines, int size, int l
   if (recipe_.bench.simulate) simulated = acceptance_;
   const auto rounds = spec::model_rounds(*engines.target, *engines.draft, tree,
                                          {.on_round = {}, .simulate = simulated});
-  spec::RoundStats before = rounds->stats();
-  const Measured m = measure(*engines.target, rounds.get(), [&] { before = rounds->stats(); });
-  const spec::RoundStats s = rounds->stats().since(before);
-  const double batch = recipe_.run.batch;
-  const double n_rounds = static_cast<double>(s.rounds) / batch;
+  const Measured m = measure(*engines.target, rounds.get());
   const double round_ms = bench::median(m.step_ms),
                expected = spec::expected_tokens(tree, acceptance_);
-  const double ms_per_token = round_ms / (batch * expected),
-               plain_ms = bench::median(plain.step_ms) / batch;
-  const double draft_ms = 1e3 * s.draft_s / n_rounds, target_ms = 1e3 * s.target_s / n_rounds,
-               verify_ms = 1e3 * s.verify_s / n_rounds, host_us = 1e6 * s.host_s / n_rounds;
+  // Simulated paths scatter about what the vector makes of the tree; own ones are what they are.
+  const double per_round = m.emitted / m.rounds;
+  const double ms_per_token =
+      1e3 * m.seconds / (m.rounds * (recipe_.bench.simulate ? expected : per_round));
+  const double plain_ms = 1e3 * plain.seconds / plain.tokens;
+  const double draft_ms = 1e3 * m.draft_s / m.steps, target_ms = 1e3 * m.target_s / m.steps,
+               verify_ms = 1e3 * m.verify_s / m.steps, host_us = 1e6 * m.host_s / m.steps;
 
   bench::Record record(cx_.info.name);
   record.group("point") = point_.id;
@@ -172,8 +181,8 @@ void RoundBenchmark::run_tree(const ModelPair::Engines& engines, int size, int l
   record.set_timing("round", {.ms = m.step_ms});
   record.set_timing("plain_step", {.ms = plain.step_ms});
   Json& result = record.group("spec");
-  result = {{"rounds", s.rounds},
-            {"tokens_per_round", s.tokens_per_round()},
+  result = {{"rounds", m.rounds},
+            {"tokens_per_round", per_round},
             {"draft_ms", draft_ms},
             {"target_ms", target_ms},
             {"verify_ms", verify_ms},
@@ -181,7 +190,7 @@ void RoundBenchmark::run_tree(const ModelPair::Engines& engines, int size, int l
             {"ms_per_token", ms_per_token},
             {"plain_ms_per_token", plain_ms},
             {"speedup", plain_ms / ms_per_token}};
-  if (s.host_s > 0) result["host_us"] = host_us;
+  if (m.host_s > 0) result["host_us"] = host_us;
   std::string predicted, error;
   if (times != nullptr) {
     const spec::PricedTree priced = spec::price_tree(tree, acceptance_, times->buckets.back(),
@@ -203,12 +212,12 @@ void RoundBenchmark::run_tree(const ModelPair::Engines& engines, int size, int l
     record.warn("accepted paths are simulated: drawn from the vector, whatever verification said");
   results.add(
       record,
-      {std::to_string(tree.size()), std::to_string(tree.levels()),
-       fmt::format("{:.2f}", s.tokens_per_round()), fmt::format("{:.2f}", expected),
-       fmt::format("{:.3f}", draft_ms), fmt::format("{:.3f}", target_ms),
-       fmt::format("{:.3f}", verify_ms), s.host_s > 0 ? fmt::format("{:.0f}", host_us) : "",
-       fmt::format("{:.3f}", round_ms), predicted, error, fmt::format("{:.3f}", ms_per_token),
-       fmt::format("{:.3f}", plain_ms), fmt::format("{:.2f}", plain_ms / ms_per_token)});
+      {std::to_string(tree.size()), std::to_string(tree.levels()), fmt::format("{:.2f}", per_round),
+       fmt::format("{:.2f}", expected), fmt::format("{:.3f}", draft_ms),
+       fmt::format("{:.3f}", target_ms), fmt::format("{:.3f}", verify_ms),
+       m.host_s > 0 ? fmt::format("{:.0f}", host_us) : "", fmt::format("{:.3f}", round_ms),
+       predicted, error, fmt::format("{:.3f}", ms_per_token), fmt::format("{:.3f}", plain_ms),
+       fmt::format("{:.2f}", plain_ms / ms_per_token)});
 }
 
 int RoundBenchmark::run() {
@@ -218,7 +227,7 @@ int RoundBenchmark::run() {
   std::optional<spec::TimingTable> times;
   if (recipe_.bench.predict) {
     bench::RoundTimesSpec spec;
-    spec.contexts = {context_ + recipe_.bench.new_tokens / 2};
+    spec.contexts = {timed_context()};
     spec.largest_tree = std::ranges::max(recipe_.tree.sizes);
     spec.batch = recipe_.run.batch;
     spec.sampler =

@@ -1,6 +1,5 @@
 #pragma once
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -34,7 +33,7 @@ struct RoundBenchSection {
   template <class V>
   void fields(V& v) {
     v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"), "of a text");
-    v("texts", texts, recipe::between(1, 10000), "measured texts of a point, and one before them");
+    v("texts", texts, recipe::between(1, 10000), "of a point, each written twice, measured once");
     v("simulate", simulate,
       "draw accepted paths from the vector, for models whose own acceptance says nothing");
     v("predict", predict, "time forwards too, and price every tree by them");
@@ -91,17 +90,19 @@ class RoundBenchmark {
   int run();
 
  private:
-  /// Times of all texts of one way to decode.
+  /// Sums over all texts of one way to decode, and of their rounds where it has some.
   struct Measured {
     std::vector<double> step_ms;  // mean of a text's steps or rounds
-    double tokens = 0, seconds = 0;
-    double ms_per_token() const { return 1e3 * seconds / tokens; }
+    double seconds = 0, steps = 0, tokens = 0;
+    double rounds = 0, emitted = 0;  // of sequences
+    double draft_s = 0, target_s = 0, verify_s = 0, host_s = 0;
   };
 
   MemoryPlan plan() const;
-  /// on_warm  called before the first measured text
-  Measured measure(decode::Engine& target, decode::Decoder* decoder,
-                   const std::function<void()>& on_warm = {});
+  /// Length of text that forwards are timed at: halfway through the new tokens.
+  int timed_context() const { return context_ + recipe_.bench.new_tokens / 2; }
+  /// rounds   null: plain decoding
+  Measured measure(decode::Engine& target, spec::Rounds* rounds);
   void run_tree(const ModelPair::Engines& engines, int size, int levels, const Measured& plain,
                 const spec::TimingTable* times, BenchResults& results);
 

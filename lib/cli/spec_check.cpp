@@ -48,16 +48,16 @@ SpecCheck::SpecCheck(Context& cx, const Point<SpecCheckRecipe>& point)
   else
     prompts_ = decode::read_prompts(source, pair_.target(), false);
   prompts_.shared = 0;  // every text is read whole
-  const int batch = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
-  tree_ = largest_tree(recipe_, batch, pair_.device());
-  TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch,
+  batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
+  tree_ = largest_tree(recipe_, batch_, pair_.device());
+  TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch_,
                            recipe_.eval.text_tokens);
   // Sampled texts fork from the first prompt.
   const auto first = static_cast<int64_t>(prompts_.sequences.front().size());
-  room.batch = batch;
+  room.batch = batch_;
   room.prefix = true;
   room.longest = std::max(room.longest, first + recipe_.eval.text_tokens);
-  room.total = std::max(room.total, first + int64_t{batch} * recipe_.eval.text_tokens);
+  room.total = std::max(room.total, first + int64_t{batch_} * recipe_.eval.text_tokens);
   size_for(pair_, room, tree_);
 }
 
@@ -74,8 +74,10 @@ decode::GenerateSpec SpecCheck::how(double temperature, int max_tokens) const {
   recipe::Sampling sampling = recipe_.sampling;
   sampling.temperature = temperature;
   sampling.max_tokens = max_tokens;
-  return generate_spec(sampling, recipe_.run.seed, 0, config_,
-                       pair_.target_spec().max_tokens - tree_.size());
+  decode::GenerateSpec spec = generate_spec(sampling, recipe_.run.seed, 0, config_,
+                                            pair_.target_spec().max_tokens - tree_.size());
+  spec.max_active = batch_;
+  return spec;
 }
 
 void SpecCheck::check_greedy(decode::Engine& target, spec::Rounds& speculation) {

@@ -81,6 +81,7 @@ class SpecCheck {
   decode::PromptSet prompts_;
   std::string target_name_;
   model::ModelConfig config_;
+  int batch_ = 1;
   bool exact_;         // in f32, where greedy texts do not turn on rounding
   bool rows_are_pure_;  // in f32 on the CPU, where a row's bits do not depend on the rows beside it
   std::vector<Verdict> verdicts_;

@@ -46,9 +46,10 @@ SharedPrefix SpeculativeGeneration::read_prefix(decode::Engine& target, spec::Ro
 }
 
 void SpeculativeGeneration::run() {
-  const decode::GenerateSpec how =
+  decode::GenerateSpec how =
       generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs,
                     pair_.target().config, static_cast<int>(longest_));
+  how.max_active = batch_;  // timing rounds took room for one more
   const MemoryPlan memory = speculation_plan(pair_, tree_);
   const ModelPair::Engines engines = pair_.load(cx_, memory);
   decode::Engine& target = *engines.target;

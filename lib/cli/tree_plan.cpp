@@ -23,6 +23,7 @@ Json described(const ModelPair::Engines& engines, const bench::RoundTimesSpec& s
   const decode::Engine& target = *engines.target;
   const Device device = target.spec().device;
   const bool on_gpu = device.kind == Device::Kind::cuda;
+  const ops::SampleRule& rule = spec.sampler.rule;
   return {
       {"target", target.files().name},
       {"draft", engines.draft->files().name},
@@ -31,8 +32,13 @@ Json described(const ModelPair::Engines& engines, const bench::RoundTimesSpec& s
       {"isa", isa_name(isa_in_use())},
       {"compute", dtype_name(ops::weight_dtype(target.spec().compute, device))},
       {"weight_bytes", {target.weight_bytes(), engines.draft->weight_bytes()}},
+      {"layers_streamed", target.spec().n_streamed},
       {"batch", spec.batch},
-      {"temperature", spec.sampler.rule.temperature}};
+      {"temperature", rule.temperature},
+      {"top_k", rule.top_k},
+      {"top_p", rule.top_p},
+      {"min_p", rule.min_p},
+      {"repetition_penalty", rule.repetition_penalty}};
 }
 
 /// Where the times of this description are kept.

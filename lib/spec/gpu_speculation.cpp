@@ -190,9 +190,10 @@ std::vector<std::vector<Drawn>> GpuSpeculation::collect() {
     const float* logprobs = got.logprobs + b * nodes;
     for (size_t i = 0; i < n; ++i)
       all[b].push_back({.id = got.tokens[b * nodes + static_cast<size_t>(path[i])],
-                        .logprob = logprobs[i],
+                        .logprob = options_.simulate ? 0.0f : logprobs[i],
                         .top = {}});
-    all[b].push_back({.id = got.bonus[b], .logprob = logprobs[n], .top = {}});
+    all[b].push_back(
+        {.id = got.bonus[b], .logprob = options_.simulate ? 0.0f : logprobs[n], .top = {}});
     paths.emplace_back(path, n);
     kept.push_back(static_cast<int>(n) + 1);
     const RoundEvent round{seqs_[b].seq, static_cast<int>(nodes) - 1, static_cast<int>(n)};

@@ -12,7 +12,8 @@ namespace tandem::spec {
 
 /// Speculation on a GPU: drafting, the target's forward, and verification with the moves of
 /// accepted keys are recorded as graphs, one each, that a round launches one after the other; the
-/// host only lays rounds out and reads which tokens they gave.
+/// host only lays rounds out and reads which tokens they gave. A target whose layers are streamed runs
+/// without a graph.
 /// source   as Speculation
 class GpuSpeculation final : public Rounds {
  public:

@@ -47,7 +47,7 @@ RoundNeeds target_needs(const TokenTree& tree, int batch);
 RoundNeeds draft_needs(const TokenTree& tree, int batch, Device device);
 
 /// Adds what rounds hold beside the engines.
-/// draft    null where no model proposes
+/// has_draft  whether a model proposes
 void plan_rounds(const TokenTree& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan);
 
