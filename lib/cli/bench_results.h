@@ -12,6 +12,16 @@
 
 namespace tandem::cli {
 
+/// Section `output` of a benchmark.
+struct BenchOutput {
+  std::filesystem::path path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, "records, one JSON line each; empty or - = none");
+  }
+};
+
 /// Records and the table of a sweep, as its points come in. With an output file, records are added
 /// to it at once, so that a killed run can resume, and the table goes to standard output; without
 /// one, --format says which of the two does.

@@ -9,16 +9,6 @@
 
 namespace tandem::cli {
 
-/// Section `output` of pig-bench.
-struct BenchOutput {
-  std::filesystem::path path;
-
-  template <class V>
-  void fields(V& v) {
-    v("path", path, "records, one JSON line each; what --resume continues; empty or - = none");
-  }
-};
-
 struct BenchRecipe {
   recipe::Model model;
   recipe::Run run;

@@ -1,6 +1,7 @@
 #include "cli/round_benchmark.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/rng.h"
 #include "bench/gpu_hardware.h"
@@ -48,9 +49,9 @@ spec::AcceptanceVector read_vector(const RoundBenchRecipe& r) {
 void RoundBenchRecipe::check(recipe::Problems& p) const {
   draft.require(p);
   if (accept.path.empty()) p.field("accept.path", "accept.path: name an acceptance vector");
-  if (tree.sizes.empty()) p.field("tree.sizes", "name a size at least");
-  if (tree.levels.empty()) p.field("tree.levels", "name a number of levels at least");
-  if (!model.state.empty()) p.field("model.state", "sequoia-bench continues no saved state");
+  if (tree.sizes.empty()) p.field("tree.sizes", "tree.sizes: name one at least");
+  if (tree.levels.empty()) p.field("tree.levels", "tree.levels: name one at least");
+  if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
 }
 
 RoundBenchmark::RoundBenchmark(Context& cx, const Point<RoundBenchRecipe>& point)
@@ -107,16 +108,16 @@ RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, spec::R
   for (int i = 0; i < recipe_.bench.texts; ++i) {
     how.sampler.seed = recipe_.run.seed + i;
     (void)text();  // graphs are recorded for this seed, products chosen
-    const spec::RoundStats before =
-        rounds != nullptr ? rounds->stats() : spec::RoundStats("", 1, 0);
+    std::optional<spec::RoundStats> before;
+    if (rounds != nullptr) before = rounds->stats();
     const decode::GenerateReport r = text();
     const auto steps = static_cast<double>(r.decode_steps);
     m.step_ms.push_back(1e3 * r.decode_s / steps);
     m.steps += steps;
     m.seconds += r.decode_s;
     m.tokens += static_cast<double>(r.tokens_decoded);
-    if (rounds == nullptr) continue;
-    const spec::RoundStats s = rounds->stats().since(before);
+    if (!before) continue;
+    const spec::RoundStats s = rounds->stats().since(*before);
     m.rounds += static_cast<double>(s.rounds);
     m.emitted += static_cast<double>(s.emitted);
     m.draft_s += s.draft_s;
@@ -127,30 +128,71 @@ RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, spec::R
   return m;
 }
 
-void RoundBenchmark::run_tree(const ModelPair::Engines& engines, int size, int levels,
-                              const Measured& plain, const spec::TimingTable* times,
-                              BenchResults& results) {
-  if (!trees_.expected(size, levels)) {
-    cx_.note(
-        fmt::format("no tree of {} nodes has at most {} levels under this vector", size, levels));
-    return;
-  }
-  const spec::TokenTree tree = trees_.tree(size, levels);
-  std::optional<spec::AcceptanceVector> simulated;
-  if (recipe_.bench.simulate) simulated = acceptance_;
-  const auto rounds = spec::model_rounds(*engines.target, *engines.draft, tree,
-                                         {.on_round = {}, .simulate = simulated});
-  const Measured m = measure(*engines.target, rounds.get());
-  const double round_ms = bench::median(m.step_ms),
-               expected = spec::expected_tokens(tree, acceptance_);
-  // Simulated paths scatter about what the vector makes of the tree; own ones are what they are.
-  const double per_round = m.emitted / m.rounds;
-  const double ms_per_token =
-      1e3 * m.seconds / (m.rounds * (recipe_.bench.simulate ? expected : per_round));
-  const double plain_ms = 1e3 * plain.seconds / plain.tokens;
-  const double draft_ms = 1e3 * m.draft_s / m.steps, target_ms = 1e3 * m.target_s / m.steps,
-               verify_ms = 1e3 * m.verify_s / m.steps, host_us = 1e6 * m.host_s / m.steps;
+struct RoundBenchmark::Figures {
+  const spec::TokenTree& tree;
+  Measured measured;
+  double expected;   // tokens a round, by the vector
+  double per_round;  // as they were
+  double draft_ms, target_ms, verify_ms, host_us, round_ms, ms_per_token, plain_ms;
+  std::optional<double> predicted_ms;
 
+  double speedup() const { return plain_ms / ms_per_token; }
+  std::vector<std::string> row() const {
+    const auto ms = [](double x) { return fmt::format("{:.3f}", x); };
+    return {std::to_string(tree.size()),
+            std::to_string(tree.levels()),
+            fmt::format("{:.2f}", per_round),
+            fmt::format("{:.2f}", expected),
+            ms(draft_ms),
+            ms(target_ms),
+            ms(verify_ms),
+            host_us > 0 ? fmt::format("{:.0f}", host_us) : "",
+            ms(round_ms),
+            predicted_ms ? ms(*predicted_ms) : "",
+            predicted_ms ? fmt::format("{:+.1f} %", 100 * (*predicted_ms / round_ms - 1)) : "",
+            ms(ms_per_token),
+            ms(plain_ms),
+            fmt::format("{:.2f}", speedup())};
+  }
+};
+
+RoundBenchmark::Figures RoundBenchmark::figures_of(const ModelPair::Engines& engines,
+                                                   const spec::TokenTree& tree,
+                                                   const Beside& beside) {
+  const bool simulated = recipe_.bench.simulate;
+  const auto rounds = spec::model_rounds(
+      *engines.target, *engines.draft, tree,
+      {.on_round = {}, .simulate = simulated ? std::optional(acceptance_) : std::nullopt});
+  const Measured m = measure(*engines.target, rounds.get());
+  const double expected = spec::expected_tokens(tree, acceptance_),
+               per_round = m.emitted / m.rounds;
+  const Measured& plain = beside.plain;
+  Figures f{.tree = tree,
+            .measured = m,
+            .expected = expected,
+            .per_round = per_round,
+            .draft_ms = 1e3 * m.draft_s / m.steps,
+            .target_ms = 1e3 * m.target_s / m.steps,
+            .verify_ms = 1e3 * m.verify_s / m.steps,
+            .host_us = 1e6 * m.host_s / m.steps,
+            .round_ms = bench::median(m.step_ms),
+            // Simulated paths scatter about what the vector makes of the tree; own ones are what
+            // they are.
+            .ms_per_token = 1e3 * m.seconds / (m.rounds * (simulated ? expected : per_round)),
+            .plain_ms = 1e3 * plain.seconds / plain.tokens,
+            .predicted_ms = {}};
+  if (beside.times) {
+    const spec::PricedTree priced =
+        spec::price_tree(tree, acceptance_, beside.times->buckets.back(), beside.times->overhead_ms,
+                         beside.times->skip_deepest);
+    f.predicted_ms = priced.cost.ms_per_token * priced.expected;
+  }
+  return f;
+}
+
+bench::Record RoundBenchmark::record_of(const ModelPair::Engines& engines, const Figures& f,
+                                        const Beside& beside) const {
+  const decode::EngineSpec& target = engines.target->spec();
   bench::Record record(cx_.info.name);
   record.group("point") = point_.id;
   record.group("recipe") = point_.record;
@@ -159,90 +201,90 @@ void RoundBenchmark::run_tree(const ModelPair::Engines& engines, int size, int l
                            {"dtype", dtype_name(engines.target->model().options().dtype)}};
   Json& workload = record.group("workload");
   workload = {{"phase", "rounds"},
-              {"device", pair_.device().name()},
+              {"device", target.device.name()},
               {"batch", recipe_.run.batch},
               {"prompt_tokens", context_},
               {"new_tokens", recipe_.bench.new_tokens},
               {"prompt", "random tokens"},
               {"texts", recipe_.bench.texts},
               {"temperature", recipe_.sampling.temperature}};
-  if (engines.target->spec().n_streamed > 0)
-    workload["layers_streamed"] = engines.target->spec().n_streamed;
-  if (pair_.device().kind == Device::Kind::cuda)
-    workload["gpu"] = cuda::device_info(pair_.device().index).name;
-  workload["tree"] = {{"size", tree.size()},
-                      {"levels", tree.levels()},
-                      {"max_levels", levels},
-                      {"widths", tree.widths()},
-                      {"expected_tokens", expected}};
+  if (target.n_streamed > 0) workload["layers_streamed"] = target.n_streamed;
+  if (target.device.kind == Device::Kind::cuda)
+    workload["gpu"] = cuda::device_info(target.device.index).name;
+  workload["tree"] = {{"size", f.tree.size()},
+                      {"levels", f.tree.levels()},
+                      {"widths", f.tree.widths()},
+                      {"expected_tokens", f.expected}};
   workload["vector"] = {
       {"file", acceptance_.file}, {"sha256", acceptance_.sha256}, {"method", acceptance_.method}};
   workload["simulated_acceptance"] = recipe_.bench.simulate;
-  record.set_timing("round", {.ms = m.step_ms});
-  record.set_timing("plain_step", {.ms = plain.step_ms});
+  record.set_timing("round", {.ms = f.measured.step_ms});
+  record.set_timing("plain_step", {.ms = beside.plain.step_ms});
   Json& result = record.group("spec");
-  result = {{"rounds", m.rounds},
-            {"tokens_per_round", per_round},
-            {"draft_ms", draft_ms},
-            {"target_ms", target_ms},
-            {"verify_ms", verify_ms},
-            {"round_ms", round_ms},
-            {"ms_per_token", ms_per_token},
-            {"plain_ms_per_token", plain_ms},
-            {"speedup", plain_ms / ms_per_token}};
-  if (m.host_s > 0) result["host_us"] = host_us;
-  std::string predicted, error;
-  if (times != nullptr) {
-    const spec::PricedTree priced = spec::price_tree(tree, acceptance_, times->buckets.back(),
-                                                     times->overhead_ms, times->skip_deepest);
-    const double ms = priced.cost.ms_per_token * priced.expected;
-    result["predicted_round_ms"] = ms;
-    result["predicted_over_measured"] = ms / round_ms;
-    predicted = fmt::format("{:.3f}", ms);
-    error = fmt::format("{:+.1f} %", 100 * (ms / round_ms - 1));
+  result = {{"rounds", f.measured.rounds},    {"tokens_per_round", f.per_round},
+            {"draft_ms", f.draft_ms},         {"target_ms", f.target_ms},
+            {"verify_ms", f.verify_ms},       {"round_ms", f.round_ms},
+            {"ms_per_token", f.ms_per_token}, {"plain_ms_per_token", f.plain_ms},
+            {"speedup", f.speedup()}};
+  if (f.host_us > 0) result["host_us"] = f.host_us;
+  if (f.predicted_ms) {
+    result["predicted_round_ms"] = *f.predicted_ms;
+    result["predicted_over_measured"] = *f.predicted_ms / f.round_ms;
   }
-  if (engines.target->spec().n_streamed > 0) {
-    const double bytes = static_cast<double>(engines.target->streamed_bytes());
-    result["streamed_gbps"] = bytes / round_ms * 1e-6;
-    const bench::Ceilings limits = bench::gpu_ceilings(pair_.device());
-    result["copy_in_gbps"] = limits.copy_in_gbps;
-    result["frac_of_copy_in"] = bytes / round_ms * 1e-6 / limits.copy_in_gbps;
+  if (target.n_streamed > 0) {
+    const double gbps = static_cast<double>(engines.target->streamed_bytes()) / f.round_ms * 1e-6;
+    result["streamed_gbps"] = gbps;
+    result["copy_in_gbps"] = beside.limits.copy_in_gbps;
+    result["frac_of_copy_in"] = gbps / beside.limits.copy_in_gbps;
   }
   if (recipe_.bench.simulate)
     record.warn("accepted paths are simulated: drawn from the vector, whatever verification said");
-  results.add(
-      record,
-      {std::to_string(tree.size()), std::to_string(tree.levels()), fmt::format("{:.2f}", per_round),
-       fmt::format("{:.2f}", expected), fmt::format("{:.3f}", draft_ms),
-       fmt::format("{:.3f}", target_ms), fmt::format("{:.3f}", verify_ms),
-       m.host_s > 0 ? fmt::format("{:.0f}", host_us) : "", fmt::format("{:.3f}", round_ms),
-       predicted, error, fmt::format("{:.3f}", ms_per_token), fmt::format("{:.3f}", plain_ms),
-       fmt::format("{:.2f}", plain_ms / ms_per_token)});
+  return record;
+}
+
+RoundBenchmark::Beside RoundBenchmark::measure_beside(const ModelPair::Engines& engines) {
+  Beside beside;
+  beside.plain = measure(*engines.target, nullptr);
+  if (!recipe_.bench.predict) return beside;
+  bench::RoundTimesSpec spec;
+  spec.contexts = {timed_context()};
+  spec.largest_tree = std::ranges::max(recipe_.tree.sizes);
+  spec.batch = recipe_.run.batch;
+  spec.sampler =
+      generate_spec(recipe_.sampling, recipe_.run.seed, 0, engines.target->config(), 0).sampler;
+  beside.times = measured_times(cx_, engines, spec).first;
+  return beside;
 }
 
 int RoundBenchmark::run() {
   BenchResults results(cx_, recipe_.output.path, rounds_table());
+  bench::Ceilings limits;  // of the link while it is idle: streamed layers keep it busy
+  if (pair_.target_spec().n_streamed > 0) limits = bench::gpu_ceilings(pair_.device());
   const ModelPair::Engines engines = pair_.load(cx_, plan());
-  const Measured plain = measure(*engines.target, nullptr);
-  std::optional<spec::TimingTable> times;
-  if (recipe_.bench.predict) {
-    bench::RoundTimesSpec spec;
-    spec.contexts = {timed_context()};
-    spec.largest_tree = std::ranges::max(recipe_.tree.sizes);
-    spec.batch = recipe_.run.batch;
-    spec.sampler =
-        generate_spec(recipe_.sampling, recipe_.run.seed, 0, engines.target->config(), 0).sampler;
-    times = measured_times(cx_, engines, spec).first;
-  }
+  Beside beside = measure_beside(engines);
+  beside.limits = limits;
   Progress progress(cx_.terminal, "bench",
                     static_cast<double>(recipe_.tree.sizes.size() * recipe_.tree.levels.size()),
                     "trees");
   double done = 0;
-  for (const int size : recipe_.tree.sizes)
-    for (const int levels : recipe_.tree.levels) {
-      progress.update(done++);
-      run_tree(engines, size, levels, plain, times ? &*times : nullptr, results);
-    }
+  std::set<std::vector<int>> shapes;
+  try {
+    for (const int size : recipe_.tree.sizes)
+      for (const int levels : recipe_.tree.levels) {
+        progress.update(done++);
+        if (!trees_.expected(size, levels)) {
+          cx_.note(fmt::format("no tree of {} nodes has at most {} levels under this vector", size,
+                               levels));
+          continue;
+        }
+        const spec::TokenTree tree = trees_.tree(size, levels);
+        if (!shapes.insert(tree.n_children).second) continue;  // more levels are of no use to it
+        const Figures f = figures_of(engines, tree, beside);
+        results.add(record_of(engines, f, beside), f.row());
+      }
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::interrupted) throw;  // what was measured until then stays
+  }
   if (recipe_.bench.simulate)
     cx_.note("accepted paths were simulated: drawn from the vector, whatever verification said");
   return results.finish();

@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "bench/roofline.h"
 #include "cli/bench_results.h"
 #include "cli/model_pair.h"
 #include "cli/tree_search.h"
@@ -40,15 +41,6 @@ struct RoundBenchSection {
   }
 };
 
-struct RecordOutput {
-  std::filesystem::path path;
-
-  template <class V>
-  void fields(V& v) {
-    v("path", path, "records, one JSON line each; empty or - = none");
-  }
-};
-
 struct RoundBenchRecipe {
   recipe::Model model;
   DraftSection draft;
@@ -57,7 +49,7 @@ struct RoundBenchRecipe {
   RoundBenchSection bench;
   recipe::Run run;
   recipe::Sampling sampling;
-  RecordOutput output;
+  BenchOutput output;
 
   RoundBenchRecipe() {
     run.context = {128};
@@ -103,8 +95,20 @@ class RoundBenchmark {
   int timed_context() const { return context_ + recipe_.bench.new_tokens / 2; }
   /// rounds   null: plain decoding
   Measured measure(decode::Engine& target, spec::Rounds* rounds);
-  void run_tree(const ModelPair::Engines& engines, int size, int levels, const Measured& plain,
-                const spec::TimingTable* times, BenchResults& results);
+  /// What all trees are compared with.
+  struct Beside {
+    Measured plain;
+    std::optional<spec::TimingTable> times;
+    bench::Ceilings limits;  // where layers are streamed
+  };
+  /// A tree of the grid and what it cost.
+  struct Figures;
+
+  Beside measure_beside(const ModelPair::Engines& engines);
+  Figures figures_of(const ModelPair::Engines& engines, const spec::TokenTree& tree,
+                     const Beside& beside);
+  bench::Record record_of(const ModelPair::Engines& engines, const Figures& f,
+                          const Beside& beside) const;
 
   Context& cx_;
   const Point<RoundBenchRecipe>& point_;

@@ -73,12 +73,13 @@ spec::TimingTable kept_times(Context& cx, const ModelPair::Engines& engines,
   }
   const Stopwatch watch;
   const auto [table, about] = measured_times(cx, engines, spec);
-  cx.note(fmt::format("timed rounds in {:.1f} s, kept as {}", watch.seconds(), file.string()));
+  cx.note(fmt::format("timed rounds in {:.1f} s", watch.seconds()));
   try {
     std::filesystem::create_directories(file.parent_path());
     io::AtomicFile out(file);
     out.write(spec::timing_json(table, about));
     out.commit();
+    cx.verbose(fmt::format("kept as {}", file.string()));
   } catch (const std::exception&) {
     // Read-only home: measured again next time.
   }

@@ -7,8 +7,8 @@ namespace tandem::model {
 /// Which layers of a model live in host memory when `n_streamed` of them do, in rising order. They
 /// are spread evenly: a resident layer that computes longer than others take to copy then fills the
 /// buffers for those behind it, and none waits for a whole run of copies. The first is among them,
-/// since what follows a forward (logits, draws, a draft) is when its copy costs nothing. shapes
-/// n_streamed in [0, n_layers]
+/// since what follows a forward (logits, draws, a draft) is when its copy costs nothing.
+/// shapes   n_streamed in [0, n_layers]
 std::vector<int> streamed_layers(int n_layers, int n_streamed);
 
 /// How many layers' worth of GPU memory they pass through. Two keep the link busy: one is being

@@ -16,7 +16,8 @@ namespace {
 // Rows of a sequence up to which a GPU divides the keys among its processors; above, rows do.
 constexpr int kFewRows = 16;
 // The same for steps of trees, whose rows are few beside the text that all of them read: so many in all
-// sequences. For a tree of 128 nodes and 300 keys of 32 heads, dividing rows took 77 us instead of 10.
+// sequences. Of sequoia/bench-llama-2-7b-68m, the target's forward of 128 nodes took 7.2 ms with rows divided, 5.1 with
+// keys.
 constexpr int kFewTreeRows = 512;
 
 int tree_rows(const AttentionBounds& b) { return std::min(b.max_tree_rows, kFewTreeRows); }

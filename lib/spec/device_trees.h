@@ -10,8 +10,9 @@ namespace tandem::spec {
 
 /// Trees of one shape, one for each sequence of a batch, in a GPU's memory: what a round sends
 /// there, the tokens that it proposes, and what verification says of them. Arrays keep their
-/// places, for graphs. layout   [seqs, ...] with seqs the sequences of the round; nodes as in
-/// TokenTree
+/// places, for graphs.
+/// layout   [seqs, ...] with seqs the sequences of the round; nodes as in
+///          TokenTree
 class DeviceTrees {
  public:
   struct Bounds {

@@ -16,6 +16,7 @@ DraftTexts::~DraftTexts() {
 }
 
 void DraftTexts::share(std::span<const int32_t> prefix) {
+  if (is_lone_root()) return;
   continue_from(draft_.cache().create());
   owns_prefix_ = true;
   const std::vector<int32_t> known = known_ids(prefix, draft_.config().vocab_size);
@@ -34,6 +35,7 @@ std::span<const int32_t> DraftTexts::unread(const decode::DrawSeq& seq) const {
 }
 
 void DraftTexts::read(std::span<const decode::DrawSeq> seqs) {
+  if (is_lone_root()) return;
   std::vector<decode::SeqTokens> texts;
   std::vector<std::vector<int32_t>> known;
   known.reserve(seqs.size());
@@ -79,6 +81,7 @@ const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> 
 }
 
 void DraftTexts::accept(std::span<const std::span<const int32_t>> paths, bool moved) {
+  if (is_lone_root()) return;
   std::vector<int> kept;
   std::vector<std::vector<int>> rows;
   for (size_t b = 0; b < paths.size(); ++b) {

@@ -23,6 +23,8 @@ class DraftTexts {
   DraftTexts(const DraftTexts&) = delete;
   DraftTexts& operator=(const DraftTexts&) = delete;
 
+  /// Nothing is asked of the draft: no text is read, and no round begun.
+  bool is_lone_root() const { return nodes_run_ == 0; }
   /// All texts from now on begin with these tokens, which are read once.
   void share(std::span<const int32_t> prefix);
   /// As share, of tokens that this slot of the draft's cache holds; it stays the caller's.

@@ -98,16 +98,8 @@ GpuModelDrafter::GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, i
   exec_.queue->wait();
 }
 
-void GpuModelDrafter::share(std::span<const int32_t> prefix) {
-  if (!is_lone_root()) texts_.share(prefix);
-}
-
-void GpuModelDrafter::read(std::span<const decode::DrawSeq> seqs) {
-  if (!is_lone_root()) texts_.read(seqs);
-}
-
 int GpuModelDrafter::prepare(std::span<const decode::DrawSeq> seqs, DeviceTrees& /*trees*/) {
-  if (is_lone_root()) return 0;
+  if (texts_.is_lone_root()) return 0;
   texts_.read(seqs);
   // So many from every text, whatever was accepted, that one recording serves nearly all rounds.
   steps_ = &texts_.begin(seqs, DraftTexts::kMaxUnread);
@@ -155,12 +147,8 @@ void GpuModelDrafter::draft(int n_seqs, DeviceTrees& trees) {
 }
 
 void GpuModelDrafter::keep(int n_seqs, DeviceTrees& trees) {
-  if (is_lone_root()) return;
+  if (texts_.is_lone_root()) return;
   draft_.cache().move_paths(steps_->back(), trees.paths(n_seqs, texts_.nodes_run()));
-}
-
-void GpuModelDrafter::accept(std::span<const std::span<const int32_t>> paths) {
-  if (!is_lone_root()) texts_.accept(paths, true);
 }
 
 }  // namespace tandem::spec

@@ -22,15 +22,17 @@ class GpuModelDrafter final : public GpuDrafter {
   AcceptBy accept_by() const override { return AcceptBy::residual; }
   std::string name() const override { return draft_.files().name; }
   void start(const decode::SamplerSpec& spec) override { sampler_ = spec; }
-  void share(std::span<const int32_t> prefix) override;
+  void share(std::span<const int32_t> prefix) override { texts_.share(prefix); }
   void continue_from(int draft_slot) override { texts_.continue_from(draft_slot); }
-  void read(std::span<const decode::DrawSeq> seqs) override;
+  void read(std::span<const decode::DrawSeq> seqs) override { texts_.read(seqs); }
   int prepare(std::span<const decode::DrawSeq> seqs, DeviceTrees& trees) override;
   void draft(int n_seqs, DeviceTrees& trees) override;
   Tensor draft_logits() const override { return draft_.model().logit_rows(); }
   const int32_t* draft_rows() const override { return draft_row_; }
   void keep(int n_seqs, DeviceTrees& trees) override;
-  void accept(std::span<const std::span<const int32_t>> paths) override;
+  void accept(std::span<const std::span<const int32_t>> paths) override {
+    texts_.accept(paths, true);
+  }
   void forget(int slot) override { texts_.forget(slot); }
   double bytes_read() const override { return bytes_read_; }
 
@@ -44,7 +46,6 @@ class GpuModelDrafter final : public GpuDrafter {
     const int32_t* row = nullptr;    // [max_seqs * parents] rows of the forward that have children
     const ParentRow* parent = nullptr;  // [max_seqs * parents] and these nodes
   };
-  bool is_lone_root() const { return tree_.levels() == 1; }
 
   decode::Engine& draft_;
   TokenTree tree_;

@@ -25,31 +25,17 @@ void GpuSpeculation::plan(const TokenTree& tree, const decode::EngineSpec& targe
 
 GpuSpeculation::GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> arena,
                                std::unique_ptr<GpuDrafter> drafter, RoundOptions options)
-    : target_(target),
+    : DraftedRounds(target, std::move(drafter), std::move(options)),
       arena_(std::move(arena)),
-      drafter_(std::move(drafter)),
       exec_{target.queue().get()},
-      trees_(drafter_->tree(), bounds_of(target.spec()), *arena_, exec_),
-      options_(std::move(options)),
-      stats_(drafter_->name(), drafter_->tree().size(), drafter_->tree().levels() - 1) {
+      trees_(drafter_->tree(), bounds_of(target.spec()), *arena_, exec_) {
   for (auto& mark : marks_) mark = std::make_unique<cuda::Event>(true);
 }
 
 void GpuSpeculation::start(const decode::SamplerSpec& spec) {
-  check_sampler(spec);
   if (!(sampler_ == spec)) graphs_.clear();
-  sampler_ = spec;
-  target_.sampler().start(spec);
-  drafter_->start(spec);
-  first_.clear();
   is_flying_ = false;
-}
-
-void GpuSpeculation::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
-  target_.sampler().draw(seqs, logits);
-  for (Drawn& drawn : target_.sampler().collect())
-    first_.emplace_back().push_back(std::move(drawn));
-  drafter_->read(seqs);
+  DraftedRounds::start(spec);
 }
 
 void GpuSpeculation::fill_inputs(std::span<const DrawSeq> seqs) {
@@ -173,40 +159,40 @@ void GpuSpeculation::verify(int n_seqs, const kv::Step& step, const Tensor& logi
 }
 
 std::vector<std::vector<Drawn>> GpuSpeculation::collect() {
-  if (!first_.empty()) return std::exchange(first_, {});
-  TANDEM_CHECK(is_flying_, "nothing is in flight");
+  if (is_flying_) finish_round();
+  return DraftedRounds::collect();
+}
+
+void GpuSpeculation::finish_round() {
   is_flying_ = false;
   trees_.wait();
   const Stopwatch watch;
+  stats_.draft_s += 1e-3 * marks_[1]->ms_since(*marks_[0]);
+  stats_.target_s += 1e-3 * marks_[2]->ms_since(*marks_[1]);
+  stats_.verify_s += 1e-3 * marks_[3]->ms_since(*marks_[2]);
   const DeviceTrees::Arrays& got = trees_.on_host();
   const auto nodes = static_cast<size_t>(trees_.tree().size());
   ops::check_valid({got.bonus, seqs_.size()});
-  std::vector<std::vector<Drawn>> all(seqs_.size());
   std::vector<std::span<const int32_t>> paths;
   std::vector<int> kept;
   for (size_t b = 0; b < seqs_.size(); ++b) {
     const auto n = static_cast<size_t>(got.n_accepted[b]);
     const int32_t* path = got.path + b * nodes;
     const float* logprobs = got.logprobs + b * nodes;
+    std::vector<Drawn>& drawn = ready_.emplace_back();
     for (size_t i = 0; i < n; ++i)
-      all[b].push_back({.id = got.tokens[b * nodes + static_cast<size_t>(path[i])],
-                        .logprob = options_.simulate ? 0.0f : logprobs[i],
-                        .top = {}});
-    all[b].push_back(
+      drawn.push_back({.id = got.tokens[b * nodes + static_cast<size_t>(path[i])],
+                       .logprob = options_.simulate ? 0.0f : logprobs[i],
+                       .top = {}});
+    drawn.push_back(
         {.id = got.bonus[b], .logprob = options_.simulate ? 0.0f : logprobs[n], .top = {}});
     paths.emplace_back(path, n);
     kept.push_back(static_cast<int>(n) + 1);
-    const RoundEvent round{seqs_[b].seq, static_cast<int>(nodes) - 1, static_cast<int>(n)};
-    stats_.add(round);
-    if (options_.on_round) options_.on_round(round);
+    count({seqs_[b].seq, static_cast<int>(nodes) - 1, static_cast<int>(n)});
   }
   target_.cache().commit(step_, kept);
   drafter_->accept(paths);
   stats_.host_s += watch.seconds();
-  stats_.draft_s += 1e-3 * marks_[1]->ms_since(*marks_[0]);
-  stats_.target_s += 1e-3 * marks_[2]->ms_since(*marks_[1]);
-  stats_.verify_s += 1e-3 * marks_[3]->ms_since(*marks_[2]);
-  return all;
 }
 
 }  // namespace tandem::spec

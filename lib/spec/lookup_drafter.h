@@ -12,7 +12,7 @@ std::span<const int32_t> look_up(std::span<const int32_t> text, int longest, int
 /// Proposes what followed the last tokens where they stood before in the text: a chain, found without a
 /// model. Good where texts quote themselves.
 /// source   prompt look-up decoding (Saxena, 2023)
-class LookupDrafter final : public Drafter {
+class LookupDrafter final : public HostDrafter {
  public:
   /// longest  tokens that must agree, at most; the longest agreement is taken, of several the latest
   /// length   tokens of a proposal, at most; none where nothing agrees
@@ -23,14 +23,7 @@ class LookupDrafter final : public Drafter {
   std::string name() const override { return "ngram"; }
   int max_nodes() const override { return static_cast<int>(chains_.size()); }
   int max_depth() const override { return max_nodes() - 1; }
-  void start(const decode::SamplerSpec& /*spec*/) override {}
-  void share(std::span<const int32_t> /*prefix*/) override {}
-  void continue_from(int /*draft_slot*/) override {}
-  void read(std::span<const decode::DrawSeq> /*seqs*/) override {}
   std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) override;
-  void accept(std::span<const std::span<const int32_t>> /*paths*/) override {}
-  void forget(int /*slot*/) override {}
-  double bytes_read() const override { return 0; }
 
  private:
   int longest_;

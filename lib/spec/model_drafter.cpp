@@ -15,14 +15,6 @@ ModelDrafter::ModelDrafter(decode::Engine& draft, TokenTree tree, int vocab)
   for (const int n : tree_.n_children) row_.push_back(n > 0 ? n_internal_++ : -1);
 }
 
-void ModelDrafter::share(std::span<const int32_t> prefix) {
-  if (!is_lone_root()) texts_.share(prefix);
-}
-
-void ModelDrafter::read(std::span<const decode::DrawSeq> seqs) {
-  if (!is_lone_root()) texts_.read(seqs);
-}
-
 void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level,
                              const kv::Step& step) {
   const int begin = tree_.level_begin[static_cast<size_t>(level)];
@@ -83,7 +75,7 @@ std::span<const Proposal> ModelDrafter::propose(std::span<const decode::DrawSeq>
     for (int32_t& row : p.draft_row)
       if (row >= 0) row += static_cast<int32_t>(b) * n_internal_;
   }
-  if (is_lone_root()) return proposals_;
+  if (texts_.is_lone_root()) return proposals_;
   texts_.read(seqs);
   const std::vector<kv::Step>& steps = texts_.begin(seqs);
   for (int level = 0; level + 1 < tree_.levels(); ++level) {
@@ -92,10 +84,6 @@ std::span<const Proposal> ModelDrafter::propose(std::span<const decode::DrawSeq>
   }
   bytes_read_ += texts_.bytes_of_round();
   return proposals_;
-}
-
-void ModelDrafter::accept(std::span<const std::span<const int32_t>> paths) {
-  if (!is_lone_root()) texts_.accept(paths, false);
 }
 
 }  // namespace tandem::spec

@@ -9,7 +9,7 @@ namespace tandem::spec {
 /// A small model that grows a tree of fixed shape level by level, the children of every node drawn
 /// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best
 /// tokens).
-class ModelDrafter final : public Drafter {
+class ModelDrafter final : public HostDrafter {
  public:
   /// draft    an engine on the CPU with room for draft_needs
   /// vocab    of the target, where the draft's has more or less padding; 0 = the draft's
@@ -21,17 +21,17 @@ class ModelDrafter final : public Drafter {
   int max_nodes() const override { return tree_.size(); }
   int max_depth() const override { return tree_.levels() - 1; }
   void start(const decode::SamplerSpec& spec) override { sampler_ = spec; }
-  void share(std::span<const int32_t> prefix) override;
+  void share(std::span<const int32_t> prefix) override { texts_.share(prefix); }
   void continue_from(int draft_slot) override { texts_.continue_from(draft_slot); }
-  void read(std::span<const decode::DrawSeq> seqs) override;
+  void read(std::span<const decode::DrawSeq> seqs) override { texts_.read(seqs); }
   std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) override;
-  void accept(std::span<const std::span<const int32_t>> paths) override;
+  void accept(std::span<const std::span<const int32_t>> paths) override {
+    texts_.accept(paths, false);
+  }
   void forget(int slot) override { texts_.forget(slot); }
   double bytes_read() const override { return bytes_read_; }
 
  private:
-  /// A lone root asks nothing of the draft.
-  bool is_lone_root() const { return tree_.levels() == 1; }
   void run_level(std::span<const decode::DrawSeq> seqs, int level, const kv::Step& step);
   void draw_level(std::span<const decode::DrawSeq> seqs, int level, const kv::Step& step);
 

@@ -25,7 +25,7 @@ struct RoundStats {
   int64_t emitted = 0;  // tokens: accepted and one more a round, those behind a text's end included
   std::vector<int64_t> accepted_hist;  // rounds by number of accepted nodes
   double draft_s = 0, target_s = 0, verify_s = 0;
-  double host_s = 0;  // on a GPU, what the CPU does for rounds, mostly while no round is in flight
+  double host_s = 0;  // on a GPU, what the CPU does for rounds
 
   RoundStats(std::string name, int max_nodes, int max_depth)
       : drafter(std::move(name)),

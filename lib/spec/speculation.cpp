@@ -2,7 +2,6 @@
 
 #include <numeric>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "ops/verification.h"
 #include "spec/simulated_acceptance.h"
@@ -10,29 +9,6 @@
 namespace tandem::spec {
 
 using decode::DrawSeq;
-using decode::Drawn;
-
-Speculation::Speculation(decode::Engine& target, std::unique_ptr<Drafter> drafter,
-                         RoundOptions options)
-    : target_(target),
-      drafter_(std::move(drafter)),
-      options_(std::move(options)),
-      stats_(drafter_->name(), drafter_->max_nodes(), drafter_->max_depth()) {}
-
-void Speculation::start(const decode::SamplerSpec& spec) {
-  check_sampler(spec);
-  sampler_ = spec;
-  target_.sampler().start(spec);
-  drafter_->start(spec);
-  results_.clear();
-}
-
-void Speculation::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
-  target_.sampler().draw(seqs, logits);
-  auto& all = results_.emplace_back();
-  for (Drawn& drawn : target_.sampler().collect()) all.emplace_back().push_back(std::move(drawn));
-  drafter_->read(seqs);
-}
 
 void Speculation::step(std::span<const DrawSeq> seqs) {
   Stopwatch watch;
@@ -51,12 +27,10 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
     trees.push_back({tree.parent});
     tokens.insert(tokens.end(), proposals[b].tokens.begin(), proposals[b].tokens.end());
   }
-  target_.model().prepare(static_cast<int64_t>(tokens.size()));
-  target_.model().prepare_logits(static_cast<int64_t>(tokens.size()));
   const kv::Step step = cache.begin(kv::Phase::extend, rows, trees);
   target_.model().forward(tokens, step, cache);
   for (int r = 0; r < step.n_rows; ++r) logit_rows.push_back(r);
-  const Tensor logits = target_.on_host(target_.model().logits(logit_rows));
+  const Tensor logits = target_.model().logits(logit_rows);
   bytes_read_ += static_cast<double>(target_.weight_bytes()) + cache.usage(0).bytes() - before;
   stats_.target_s += watch.seconds();
   watch.restart();
@@ -85,14 +59,13 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
     verdicts[b].logprobs.assign(path.size() + 1, 0.0f);
   }
 
-  auto& all = results_.emplace_back();
   std::vector<std::span<const int32_t>> paths;
   std::vector<std::vector<int>> kept_rows;
   std::vector<int> kept;
   for (size_t b = 0; b < seqs.size(); ++b) {
     const Proposal& p = proposals[b];
     const ops::Verified& verdict = verdicts[b];
-    auto& drawn = all.emplace_back();
+    auto& drawn = ready_.emplace_back();
     for (size_t i = 0; i <= verdict.path.size(); ++i) {
       const bool is_bonus = i == verdict.path.size();
       drawn.push_back({.id = is_bonus ? verdict.bonus : p.tokens[static_cast<size_t>(verdict.path[i])],
@@ -103,20 +76,11 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
     std::vector<int>& rows_kept = kept_rows.emplace_back(1, 0);  // the root's keys stay in any case
     rows_kept.insert(rows_kept.end(), verdict.path.begin(), verdict.path.end());
     kept.push_back(static_cast<int>(rows_kept.size()));
-    const RoundEvent round{seqs[b].seq, p.tree->size() - 1, static_cast<int>(verdict.path.size())};
-    stats_.add(round);
-    if (options_.on_round) options_.on_round(round);
+    count({seqs[b].seq, p.tree->size() - 1, static_cast<int>(verdict.path.size())});
   }
   cache.commit(step, kept, kept_rows);
   drafter_->accept(paths);
   stats_.verify_s += watch.seconds();
-}
-
-std::vector<std::vector<Drawn>> Speculation::collect() {
-  TANDEM_CHECK(!results_.empty(), "nothing is in flight");
-  auto oldest = std::move(results_.front());
-  results_.pop_front();
-  return oldest;
 }
 
 }  // namespace tandem::spec

@@ -40,8 +40,8 @@ struct TimingTable {
 /// Reads a sequoia-timing/1: {"format": "sequoia-timing/1", "overhead_ms": 0.1, "buckets":
 /// [{"context": 1024, "target": {"tokens": [1, 2, 4], "ms": [24.2, 24.3, 24.4]}, "draft":
 /// {"tokens": [1, 8], "ms": [0.5, 0.6]}}]}. `overhead_ms`, `skip_deepest` (true or false) and
-/// `context` may be left out, other members (device, models, bytes) are not needed. errors   kind
-/// input at `where`: not such a file; no bucket; counts that do not rise from at
+/// `context` may be left out, other members (device, models, bytes) are not needed.
+/// errors   kind input at `where`: not such a file; no bucket; counts that do not rise from at
 ///          least 1, a target that does not begin at 1; times below 0 or above 1e9, or not one
 ///          for each count
 TimingTable parse_timing(std::string_view text, const std::string& where);

@@ -18,7 +18,7 @@ namespace {
 
 /// Children of the root that are the draft's best tokens, called drawn: what the residual rule must
 /// not be fed.
-class DeterministicDrafter final : public spec::Drafter {
+class DeterministicDrafter final : public spec::HostDrafter {
  public:
   DeterministicDrafter(decode::Engine& draft, spec::TokenTree tree) : inner_(draft, std::move(tree)) {}
 
@@ -91,7 +91,7 @@ struct Pair {
     target->prefill(whole, {});
   }
 
-  LawCheck law(std::unique_ptr<spec::Drafter> drafter, int texts, float temperature) {
+  LawCheck law(std::unique_ptr<spec::HostDrafter> drafter, int texts, float temperature) {
     spec::Speculation speculation(*target, std::move(drafter));
     speculation.share(prompt);
     decode::GenerateSpec how;

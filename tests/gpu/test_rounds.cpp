@@ -23,33 +23,7 @@ TokenTree tree_of_80() {
 
 TEST_SUITE("gpu/rounds") {
   TEST_CASE("greedy text is that of the target alone, for any tree and batch") {
-    const Pair pair("tiny-2m", kGpu);
-    const auto requests = pair.requests(6);  // four at a time, the others as room comes
-    const Generated plain = test::generate(*pair.target, requests, rules(40));
-    const int pages = pair.target->cache().store().free_pages();
-    const int draft_pages = pair.draft->cache().store().free_pages();
-    for (const TokenTree& tree :
-         {chain_tree(1), chain_tree(2), chain_tree(5), tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
-      CAPTURE(tree.size());
-      CAPTURE(tree.levels());
-      const auto rounds = model_rounds(*pair.target, *pair.draft, tree);
-      const Generated g = test::generate(*pair.target, requests, rules(40), rounds.get());
-      for (size_t i = 0; i < requests.size(); ++i) {
-        CAPTURE(i);
-        CHECK(g.ids[i] == plain.ids[i]);
-        CHECK(g.text[i] == plain.text[i]);
-        for (size_t t = 0; t < g.events[i].size(); ++t)
-          CHECK(g.events[i][t].logprob ==
-                doctest::Approx(plain.events[i][t].logprob).epsilon(1e-3));
-      }
-      const RoundStats& s = rounds->stats();
-      CHECK(s.drafted == s.rounds * (tree.size() - 1));
-      CHECK(s.emitted == s.accepted + s.rounds);
-      if (tree.size() > 1) CHECK(s.accepted > 0);
-      CHECK(s.target_s > 0);
-      CHECK(pair.target->cache().store().free_pages() == pages);
-      CHECK(pair.draft->cache().store().free_pages() == draft_pages);
-    }
+    check_greedy_texts(Pair("tiny-2m", kGpu), 1e-3);
   }
 
   TEST_CASE("rounds are those of the CPU: drafts, paths and tokens of sampled text") {
@@ -80,14 +54,7 @@ TEST_SUITE("gpu/rounds") {
   }
 
   TEST_CASE("a draft that is the target itself is always accepted, at any temperature") {
-    const Pair pair("tiny-16m", kGpu);
-    for (const float temperature : {0.0f, 0.6f, 1.0f}) {
-      CAPTURE(temperature);
-      const auto rounds = model_rounds(*pair.target, *pair.draft, chain_tree(4));
-      (void)test::generate(*pair.target, pair.requests(3), rules(32, temperature, 5), rounds.get());
-      const RoundStats& s = rounds->stats();
-      CHECK(s.accepted >= s.drafted - 4);
-    }
+    check_own_draft(Pair("tiny-16m", kGpu), 4);
   }
 
   TEST_CASE("a tree wider than a mask word, over the ends of pages, one sequence and four") {
@@ -107,17 +74,7 @@ TEST_SUITE("gpu/rounds") {
   }
 
   TEST_CASE("look-up: any text is the one of plain sampling, token by token") {
-    const Pair pair("tiny-2m", kGpu);
-    const auto requests = pair.requests(4);
-    for (const float temperature : {0.0f, 0.7f}) {
-      CAPTURE(temperature);
-      const auto rounds = lookup_rounds(*pair.target, 3, 6);
-      const Generated plain = test::generate(*pair.target, requests, rules(60, temperature, 9));
-      const Generated g =
-          test::generate(*pair.target, requests, rules(60, temperature, 9), rounds.get());
-      CHECK(g.ids == plain.ids);
-      CHECK(rounds->stats().accepted > 0);
-    }
+    check_look_up(Pair("tiny-2m", kGpu));
   }
 
   TEST_CASE("text after a shared beginning, and stops inside an accepted path") {
@@ -133,14 +90,7 @@ TEST_SUITE("gpu/rounds") {
     const auto rounds = model_rounds(*pair.target, *pair.draft, chain_tree(8));
     rounds->share(prefix);
     CHECK(test::generate(*pair.target, requests, rules(20), rounds.get()).ids == plain.ids);
-    for (const size_t at : {size_t{2}, size_t{9}, size_t{15}}) {
-      decode::GenerateSpec spec = rules(20);
-      spec.stop_ids = {plain.ids[0][at]};
-      const Generated want = test::generate(*pair.target, requests, spec);
-      const Generated got = test::generate(*pair.target, requests, spec, rounds.get());
-      CHECK(got.ids == want.ids);
-      CHECK(got.finish == want.finish);
-    }
+    check_stops(pair, *rounds, requests, plain);
     pair.target->cache().release(slot);
   }
 
