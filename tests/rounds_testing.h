@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include "generate_runs.h"
-#include "spec/rounds.h"
-#include "spec/token_tree.h"
+#include "spec/round/rounds.h"
+#include "spec/tree/token_tree.h"
 
 /// Pairs of small models that speculate, on either device.
 namespace tandem::test {

@@ -6,7 +6,7 @@
 #include "base/rng.h"
 #include "bench/stats.h"
 #include "decode/generate.h"
-#include "spec/rounds.h"
+#include "spec/round/rounds.h"
 
 namespace tandem::bench {
 namespace {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "decode/engine.h"
-#include "spec/timing.h"
+#include "spec/tree/timing.h"
 
 namespace tandem::bench {
 

@@ -5,8 +5,8 @@
 #include "cli/generate_flags.h"
 #include "cli/output.h"
 #include "cli/shared_prefix.h"
-#include "spec/acceptance_meter.h"
-#include "spec/depth_meter.h"
+#include "spec/measure/acceptance_meter.h"
+#include "spec/measure/depth_meter.h"
 
 namespace tandem::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include "cli/model_pair.h"
 #include "decode/generate.h"
 #include "ops/verification.h"
-#include "spec/chance_sums.h"
+#include "spec/measure/chance_sums.h"
 
 namespace tandem::cli {
 

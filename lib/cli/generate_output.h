@@ -11,7 +11,7 @@
 #include "cli/context.h"
 #include "decode/generate.h"
 #include "decode/prompts.h"
-#include "spec/speculation.h"
+#include "spec/round/speculation.h"
 
 namespace tandem::cli {
 

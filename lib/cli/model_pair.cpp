@@ -7,7 +7,7 @@
 #include "cli/plan_text.h"
 #include "model/context.h"
 #include "ops/linear.h"
-#include "spec/pair.h"
+#include "spec/draft/pair.h"
 
 namespace tandem::cli {
 

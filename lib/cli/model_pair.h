@@ -9,7 +9,7 @@
 #include "decode/engine.h"
 #include "decode/prompts.h"
 #include "recipe/sections.h"
-#include "spec/rounds.h"
+#include "spec/round/rounds.h"
 
 // What all tools share that run a model together with a small one.
 namespace tandem::cli {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cli/generate_flags.h"
-#include "spec/tree_file.h"
+#include "spec/tree/tree_file.h"
 
 namespace tandem::cli {
 

@@ -8,7 +8,7 @@
 #include "cli/model_pair.h"
 #include "cli/tree_search.h"
 #include "decode/generate.h"
-#include "spec/tree_table.h"
+#include "spec/tree/tree_table.h"
 
 namespace tandem::cli {
 

@@ -4,7 +4,7 @@
 
 #include "bench/round_times.h"
 #include "cli/proposals.h"
-#include "spec/tree_choice.h"
+#include "spec/tree/tree_choice.h"
 
 namespace tandem::cli {
 

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "base/clock.h"
-#include "spec/tree_drawing.h"
-#include "spec/tree_file.h"
+#include "spec/tree/tree_drawing.h"
+#include "spec/tree/tree_file.h"
 #include "tensor/memory_plan.h"
 
 namespace tandem::cli {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cli/model_pair.h"
-#include "spec/tree_choice.h"
+#include "spec/tree/tree_choice.h"
 
 namespace tandem::cli {
 

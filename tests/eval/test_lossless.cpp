@@ -5,8 +5,8 @@
 
 #include "eval/lossless.h"
 #include "generate_runs.h"
-#include "spec/model_drafter.h"
-#include "spec/speculation.h"
+#include "spec/draft/model_drafter.h"
+#include "spec/round/speculation.h"
 
 using namespace tandem;
 using namespace tandem::test;

@@ -1,4 +1,4 @@
-#include "spec/acceptance.h"
+#include "spec/tree/acceptance.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

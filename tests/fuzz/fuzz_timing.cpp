@@ -1,4 +1,4 @@
-#include "spec/timing.h"
+#include "spec/tree/timing.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

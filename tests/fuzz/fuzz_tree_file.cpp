@@ -1,4 +1,4 @@
-#include "spec/tree_file.h"
+#include "spec/tree/tree_file.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "gpu/engine_pair.h"
-#include "spec/rounds.h"
+#include "spec/round/rounds.h"
 
 using namespace tandem;
 using namespace tandem::test;

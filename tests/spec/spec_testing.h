@@ -7,7 +7,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "source_dir.h"
-#include "spec/acceptance.h"
+#include "spec/tree/acceptance.h"
 
 namespace tandem::test {
 

@@ -2,7 +2,7 @@
 
 #include "base/sha256.h"
 #include "error_text.h"
-#include "spec/acceptance.h"
+#include "spec/tree/acceptance.h"
 #include "spec_testing.h"
 #include "temporary_folder.h"
 

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "generate_runs.h"
-#include "spec/acceptance_meter.h"
-#include "spec/depth_meter.h"
-#include "spec/rounds.h"
+#include "spec/measure/acceptance_meter.h"
+#include "spec/measure/depth_meter.h"
+#include "spec/round/rounds.h"
 
 using namespace tandem;
 using namespace tandem::test;

@@ -7,8 +7,8 @@
 #include "eval/lossless.h"
 #include "generate_runs.h"
 #include "io/file.h"
-#include "spec/pair.h"
-#include "spec/rounds.h"
+#include "spec/draft/pair.h"
+#include "spec/round/rounds.h"
 #include "temporary_folder.h"
 
 using namespace tandem;

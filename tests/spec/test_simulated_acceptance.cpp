@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "spec/simulated_acceptance.h"
+#include "spec/round/simulated_acceptance.h"
 
 using namespace tandem;
 using namespace tandem::spec;

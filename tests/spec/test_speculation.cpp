@@ -7,7 +7,7 @@
 #include "error_text.h"
 #include "generate_runs.h"
 #include "rounds_testing.h"
-#include "spec/lookup_drafter.h"
+#include "spec/draft/lookup_drafter.h"
 
 using namespace tandem;
 using namespace tandem::test;

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "error_text.h"
-#include "spec/token_tree.h"
+#include "spec/tree/token_tree.h"
 #include "spec_testing.h"
 
 using namespace tandem;

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "error_text.h"
-#include "spec/tree_choice.h"
+#include "spec/tree/tree_choice.h"
 #include "spec_testing.h"
 #include "temporary_folder.h"
 

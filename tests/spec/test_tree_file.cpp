@@ -3,8 +3,8 @@
 #include <sstream>
 
 #include "error_text.h"
-#include "spec/tree_drawing.h"
-#include "spec/tree_file.h"
+#include "spec/tree/tree_drawing.h"
+#include "spec/tree/tree_file.h"
 #include "spec_testing.h"
 #include "temporary_folder.h"
 

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "spec/tree_table.h"
+#include "spec/tree/tree_table.h"
 #include "spec_testing.h"
 
 using namespace tandem;

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "spec/tree_table.h"
+#include "spec/tree/tree_table.h"
 #include "spec_testing.h"
 
 using namespace tandem;

@@ -1,0 +1,45 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "decode/engine.h"
+#include "ops/verification.h"
+#include "spec/measure/chance_sums.h"
+
+namespace tandem::spec {
+
+/// Estimates the acceptance vector of a pair of models: at every position of a text the draft's children
+/// are drawn once, and of each the exact probability that it is the one accepted is added up, over the
+/// coins and over what the child itself is. Far fewer positions are needed than by counting.
+/// source   Rao-Blackwell's theorem on Sequoia's section 4.1; unbiased on texts that the target wrote
+class AcceptanceMeter {
+ public:
+  /// Rows of logits of each model that it keeps.
+  static constexpr int kRowsAtOnce = 64;
+
+  /// rule     of verification; by match children are the draft's best tokens, by residual they are drawn
+  ///          at rule.draft's temperature
+  /// width    children of a node, at most the vocabulary
+  AcceptanceMeter(decode::Engine& target, decode::Engine& draft, const ops::VerifyRule& rule,
+                  int width);
+
+  /// Adds the positions whose next tokens are text[first], text[first + 1], ...
+  /// seq      names the random numbers of this text
+  /// errors   kind interrupted, numeric
+  void add(int seq, int64_t seed, std::span<const int32_t> text, int first);
+
+  const ChanceSums& sums() const { return sums_; }
+
+ private:
+  void add_rows(int seq, int64_t seed, std::span<const int32_t> text, int first_row, int n_rows);
+
+  decode::Engine& target_;
+  decode::Engine& draft_;
+  ops::VerifyRule rule_;
+  int width_;
+  std::vector<float> target_logits_, draft_logits_;  // [rows of a chunk, vocab]
+  std::vector<float> wide_logits_;  // the draft's, if the vocabularies differ
+  ChanceSums sums_;
+};
+
+}  // namespace tandem::spec
