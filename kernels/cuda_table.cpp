@@ -5,6 +5,7 @@
 #include "kernels/embed/fill_random_cuda.h"
 #include "kernels/ffn/silu_mul_cuda.h"
 #include "kernels/linear/skinny_linear_cuda.h"
+#include "kernels/linear/tiled_linear_cuda.h"
 #include "kernels/norm/rms_norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 
@@ -17,6 +18,7 @@ const CudaTable& cuda_table() {
       .rope_kv = rope_kv_cuda,
       .rotate_q = rotate_q_cuda,
       .skinny_linear = skinny_linear_cuda,
+      .tiled_linear = tiled_linear_cuda,
       .attention_few_rows = attention_few_rows_cuda,
       .attention_few_rows_workspace_bytes = attention_few_rows_workspace_bytes,
       .attention_few_rows_counter_bytes = attention_few_rows_counter_bytes,

@@ -7,6 +7,7 @@
 #include "kernels/embed/gather_rows.h"
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/linear/skinny_linear.h"
+#include "kernels/linear/tiled_linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page_cuda.h"
 #include "kernels/probe/read_probe_cuda.h"
@@ -27,6 +28,7 @@ struct CudaTable {
   void (*rope_kv)(const RopeKvParams&, Stream);
   void (*rotate_q)(const RotateQParams&, Stream);
   void (*skinny_linear)(const SkinnyLinearParams&, Stream);
+  void (*tiled_linear)(const TiledLinearParams&, Stream);
   void (*attention_few_rows)(const AttentionParams&, const AttentionLaunch&, Stream);
   size_t (*attention_few_rows_workspace_bytes)(const AttentionFewRowsBounds&);
   size_t (*attention_few_rows_counter_bytes)(const AttentionFewRowsBounds&);

@@ -57,6 +57,60 @@ __device__ inline void wgmma_done(uint32_t (&a)[kCount]) {
       "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
 
 // clang-format off
+/// D[64, 16] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
+__device__ inline void wgmma_ss(float (&d)[8], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7"
+      "}, %8, %9, p, 1, 1, 0, 0;\n}"
+      : TANDEM_EIGHT(d, 0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
+/// D[64, 32] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
+__device__ inline void wgmma_ss(float (&d)[16], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, "
+      "%8, %9, %10, %11, %12, %13, %14, %15"
+      "}, %16, %17, p, 1, 1, 0, 0;\n}"
+      : TANDEM_EIGHT(d, 0), TANDEM_EIGHT(d, 8)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
+/// D[64, 64] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
+__device__ inline void wgmma_ss(float (&d)[32], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, "
+      "%8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, "
+      "%24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, p, 1, 1, 0, 0;\n}"
+      : TANDEM_EIGHT(d, 0), TANDEM_EIGHT(d, 8), TANDEM_EIGHT(d, 16), TANDEM_EIGHT(d, 24)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
+/// D[64, 96] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
+__device__ inline void wgmma_ss(float (&d)[48], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, "
+      "%8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, "
+      "%24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, "
+      "%40, %41, %42, %43, %44, %45, %46, %47"
+      "}, %48, %49, p, 1, 1, 0, 0;\n}"
+      : TANDEM_EIGHT(d, 0), TANDEM_EIGHT(d, 8), TANDEM_EIGHT(d, 16), TANDEM_EIGHT(d, 24),
+        TANDEM_EIGHT(d, 32), TANDEM_EIGHT(d, 40)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
+
 /// D[64, 128] (+)= A B with B given as [N, K]; `add` false: the old D is not read.
 __device__ inline void wgmma_ss(float (&d)[64], uint64_t a, uint64_t b, bool add) {
   asm volatile(

@@ -110,9 +110,9 @@ void Llama::run_layers(const kv::Step& step, kv::Cache& cache) {
 void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const auto eps = static_cast<float>(config_.rms_eps);
-  if (ops::fusion_pays(w, n_rows_))
-    return ops::linear_fused(y, x, {.norm_weight = norm, .norm_eps = eps}, w, ops::Accumulate::no,
-                             workspace_, exec_.stream());
+  const ops::LinearFusion fusion{.norm_weight = norm, .norm_eps = eps};
+  if (ops::fusion_pays(w, n_rows_, fusion))
+    return ops::linear_fused(y, x, fusion, w, ops::Accumulate::no, exec_.stream());
   const Tensor normed = act(normed_, n_rows_, config_.dim);
   ops::rms_norm(normed, x, norm, eps, exec_.stream());
   ops::linear(y, normed, w, ops::Accumulate::no, workspace_, exec_.stream());
@@ -146,16 +146,16 @@ void Llama::ffn_block(const LayerWeights& w) {
   const Tensor ffn = act(block_ + gate_up.bytes(), n_rows_, config_.ffn_dim);
 
   poll(options_.interrupted);
-  if (ops::fusion_pays(w.gate_up, n_rows_)) {
-    ops::linear_fused(ffn, x,
-                      {.norm_weight = w.ffn_norm, .norm_eps = static_cast<float>(config_.rms_eps),
-                       .swiglu = true},
-                      w.gate_up, ops::Accumulate::no, workspace_, exec_.stream());
+  const auto eps = static_cast<float>(config_.rms_eps);
+  const ops::LinearFusion fusion{.norm_weight = w.ffn_norm, .norm_eps = eps, .swiglu = true};
+  if (ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
+    ops::linear_fused(ffn, x, fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
   } else {
-    normed_linear(gate_up, w.ffn_norm, w.gate_up);
-    poll(options_.interrupted);
-    ops::silu_mul(ffn, gate_up, exec_.stream());
+    const Tensor normed = act(normed_, n_rows_, config_.dim);
+    ops::rms_norm(normed, x, w.ffn_norm, eps, exec_.stream());
+    ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
   }
+  poll(options_.interrupted);
   ops::linear(x, ffn, w.w_down, ops::Accumulate::yes, workspace_, exec_.stream());
 }
 
@@ -215,9 +215,12 @@ void Llama::prepare(int64_t wanted) {
   const Tensor gate_up = act(block_, rows, 2 * int64_t{config_.ffn_dim});
   prepare_one(act(block_, rows, qkv_dim), normed, alike(&LayerWeights::qkv), ops::Accumulate::no);
   prepare_one(x, act(block_, rows, config_.q_dim()), alike(&LayerWeights::wo), ops::Accumulate::yes);
-  prepare_one(gate_up, normed, alike(&LayerWeights::gate_up), ops::Accumulate::no);
-  prepare_one(x, act(block_ + gate_up.bytes(), rows, config_.ffn_dim), alike(&LayerWeights::w_down),
-              ops::Accumulate::yes);
+  const Tensor ffn = act(block_ + gate_up.bytes(), rows, config_.ffn_dim);
+  poll(options_.interrupted);
+  fill_random(normed);
+  ops::prepare_swiglu(ffn, gate_up, normed, alike(&LayerWeights::gate_up), workspace_,
+                      exec_.stream());
+  prepare_one(x, ffn, alike(&LayerWeights::w_down), ops::Accumulate::yes);
   prepared_.insert(rows);
 }
 

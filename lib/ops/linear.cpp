@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "base/cpu_features.h"
+#include "ops/elementwise.h"
 #include "ops/linear_device.h"
 
 namespace tandem::ops {
@@ -23,12 +24,27 @@ void check_operands(const Tensor& y, const Tensor& x, const PackedWeights::Spec&
   TANDEM_CHECK(!accumulate || y.dtype() == DType::f32, "{}: accumulation needs f32", spec.name);
 }
 
+void check_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
+                  const PackedWeights::Spec& spec) {
+  check_operands(gate_up, x, spec, false);
+  TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * 2 == spec.out && y.dtype() == gate_up.dtype(),
+               "{}: gated output {} [{}, {}]", spec.name, dtype_name(y.dtype()), y.rows(),
+               y.row_size());
+}
+
 void check_source(const PackedWeights::Spec& spec, std::span<const float> bias,
                   const Staging& staging) {
   TANDEM_CHECK(bias.size() == (spec.bias ? static_cast<size_t>(spec.out) : 0), "{} biases",
                bias.size());
   TANDEM_CHECK(on_gpu(spec.device) == (staging.ring() != nullptr), "{}: staging of another device",
                spec.name);
+}
+
+std::vector<CudaLinear*> on_device(std::span<const PackedWeights* const> all) {
+  std::vector<CudaLinear*> found;
+  for (const PackedWeights* w : all)
+    if (w->state().cuda) found.push_back(w->state().cuda.get());
+  return found;
 }
 
 }  // namespace
@@ -101,22 +117,34 @@ void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate
   check_operands(y, x, s.spec, add);
   if (x.rows() == 0) return;
   if (s.cuda)
-    linear_cuda::run(y, x, *s.cuda, add, workspace, stream);
+    linear_cuda::run({.y = y, .x = x, .gate_up = {}, .workspace = workspace}, *s.cuda, add, false,
+                     stream);
   else
     linear_cpu::run(y, x, *s.cpu, add, workspace);
+}
+
+void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, const PackedWeights& w,
+                   std::span<std::byte> workspace, Stream stream) {
+  PackedWeights::State& s = w.state();
+  check_swiglu(y, gate_up, x, s.spec);
+  if (x.rows() == 0) return;
+  if (s.cuda)
+    return linear_cuda::run({.y = y, .x = x, .gate_up = gate_up, .workspace = workspace}, *s.cuda,
+                            false, true, stream);
+  linear_cpu::run(gate_up, x, *s.cpu, false, workspace);
+  silu_mul(y, gate_up, stream);
 }
 
 bool can_fuse(const PackedWeights& w, int64_t rows) {
   return w.state().cuda && linear_cuda::can_fuse(*w.state().cuda, rows);
 }
 
-bool fusion_pays(const PackedWeights& w, int64_t rows) {
-  return w.state().cuda && linear_cuda::fusion_pays(*w.state().cuda, rows);
+bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) {
+  return w.state().cuda && linear_cuda::fusion_pays(*w.state().cuda, rows, fusion.swiglu);
 }
 
 void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
-                  const PackedWeights& w, Accumulate accumulate, std::span<std::byte> workspace,
-                  Stream stream) {
+                  const PackedWeights& w, Accumulate accumulate, Stream stream) {
   const PackedWeights::Spec& s = w.state().spec;
   const bool add = accumulate == Accumulate::yes;
   TANDEM_CHECK(can_fuse(w, x.rows()), "{}: {} rows cannot be fused", s.name, x.rows());
@@ -126,18 +154,27 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
                "{}: output [{}, {}]", s.name, y.rows(), y.row_size());
   TANDEM_CHECK(!add || (y.dtype() == DType::f32 && !fusion.swiglu), "{}: accumulation needs f32",
                s.name);
-  linear_cuda::run_fused(y, x, fusion, *w.state().cuda, add, workspace, stream);
+  linear_cuda::run_fused(y, x, fusion, *w.state().cuda, add, stream);
 }
 
 void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
                     Accumulate accumulate, std::span<std::byte> workspace, Stream stream) {
   const bool add = accumulate == Accumulate::yes;
-  std::vector<CudaLinear*> weights;
-  for (const PackedWeights* w : alike) {
-    check_operands(y, x, w->state().spec, add);
-    if (w->state().cuda) weights.push_back(w->state().cuda.get());
-  }
-  if (!weights.empty() && x.rows() > 0) linear_cuda::prepare(y, x, weights, add, workspace, stream);
+  for (const PackedWeights* w : alike) check_operands(y, x, w->state().spec, add);
+  const std::vector<CudaLinear*> weights = on_device(alike);
+  if (!weights.empty() && x.rows() > 0)
+    linear_cuda::prepare({.y = y, .x = x, .gate_up = {}, .workspace = workspace}, weights, add,
+                         false, stream);
+}
+
+void prepare_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
+                    std::span<const PackedWeights* const> alike, std::span<std::byte> workspace,
+                    Stream stream) {
+  for (const PackedWeights* w : alike) check_swiglu(y, gate_up, x, w->state().spec);
+  const std::vector<CudaLinear*> weights = on_device(alike);
+  if (!weights.empty() && x.rows() > 0)
+    linear_cuda::prepare({.y = y, .x = x, .gate_up = gate_up, .workspace = workspace}, weights,
+                         false, true, stream);
 }
 
 void forget_linear_choices() { linear_cuda::forget_choices(); }

@@ -115,6 +115,14 @@ enum class Accumulate : bool { no, yes };
 void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate accumulate,
             std::span<std::byte> workspace, Stream stream);
 
+/// y = silu(g) * u, where x W^T + b = [g | u]: the first and the second half of the outputs.
+/// shapes   x as in linear; gate_up [rows, out] and y [rows, out / 2] of one dtype; gate_up is
+///          scratch
+/// numerics as linear and silu_mul after it, but that a kernel of a GPU which does both at once
+///          rounds nothing between
+void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, const PackedWeights& w,
+                   std::span<std::byte> workspace, Stream stream);
+
 /// What a product of few rows on a GPU can do beside, for the price of no further pass.
 struct LinearFusion {
   const float* norm_weight = nullptr;  // [in]: x is f32, and its rms_norm is multiplied
@@ -124,17 +132,16 @@ struct LinearFusion {
 
 /// Whether linear_fused has a kernel for products of `rows` rows with these weights.
 bool can_fuse(const PackedWeights& w, int64_t rows);
-/// Whether that is also the faster way, by what prepare_linear has measured.
-bool fusion_pays(const PackedWeights& w, int64_t rows);
+/// Whether that is also the faster way, by what prepare_linear or prepare_swiglu has measured.
+bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusion);
 
 /// linear with a fusion; only where can_fuse. Nothing is rounded between the fused operations but
-/// the normalised input, to bf16. Runs as prepare_linear has chosen for the bare product, if that
-/// was our kernel.
+/// the normalised input, to bf16. Runs as was chosen for the product without the norm, if that was
+/// this kernel.
 /// shapes   as linear, but for what the fusion says; swiglu does not accumulate
 /// stream   as linear; nor may the work ahead write norm_weight
 void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
-                  const PackedWeights& w, Accumulate accumulate, std::span<std::byte> workspace,
-                  Stream stream);
+                  const PackedWeights& w, Accumulate accumulate, Stream stream);
 
 /// Chooses on a GPU how products of x.rows() rows with weights like these run: as kept in the cache
 /// folder (io::default_cache_dir), else by measuring on these operands, and keeps the choice, so
@@ -146,6 +153,10 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
 /// cost     where nothing is kept, some milliseconds up to half a second
 void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
                     Accumulate accumulate, std::span<std::byte> workspace, Stream stream);
+/// The same for linear_swiglu.
+void prepare_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
+                    std::span<const PackedWeights* const> alike, std::span<std::byte> workspace,
+                    Stream stream);
 
 /// Forgets the choices held in memory; the kept ones are read again when next needed.
 void forget_linear_choices();

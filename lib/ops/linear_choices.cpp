@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/convert.h"
@@ -15,8 +16,9 @@ namespace {
 constexpr size_t kMaxFileBytes = size_t{16} << 20;
 
 std::string in_words(const LinearProduct& p) {
-  return fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}", dtype_name(p.dtype),
-                     rows_bucket(p.rows), p.out, p.in, dtype_name(p.y_type), p.bias, p.accumulate);
+  return fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}{}", dtype_name(p.dtype),
+                     rows_bucket(p.rows), p.out, p.in, dtype_name(p.y_type), p.bias, p.accumulate,
+                     p.swiglu ? " swiglu" : "");
 }
 
 std::string to_hex(const LinearChoice::Algorithm& a) {
@@ -39,24 +41,48 @@ std::optional<LinearChoice::Algorithm> from_hex(const std::string& text) {
 
 io::Json to_json(const LinearChoice& c) {
   io::Json j = {{"microseconds", c.microseconds}};
-  if (c.skinny)
-    j["skinny"] = c.stages;
-  else
-    j["cublaslt"] = to_hex(c.algorithm);
+  switch (c.kernel) {
+    case LinearChoice::Kernel::skinny:
+      j["skinny"] = c.stages;
+      break;
+    case LinearChoice::Kernel::tiled:
+      j["tiled"] = {c.tiling.groups, c.tiling.parts, c.tiling.halves, c.tiling.blocks};
+      break;
+    case LinearChoice::Kernel::library:
+      j["cublaslt"] = to_hex(c.algorithm);
+  }
   return j;
+}
+
+bool is_small(const io::Json& j) {
+  constexpr int kMost = 64;
+  return j.is_number_integer() && j >= 0 && j <= kMost;
+}
+
+std::optional<LinearTiling> tiling_of(const io::Json& j) {
+  if (!j.is_array() || j.size() != 4 || !std::ranges::all_of(j, is_small)) return std::nullopt;
+  return LinearTiling{.groups = j[0], .parts = j[1], .halves = j[2], .blocks = j[3]};
 }
 
 std::optional<LinearChoice> from_json(const io::Json& j) {
   LinearChoice c;
-  const auto time = j.find("microseconds"), ours = j.find("skinny"), theirs = j.find("cublaslt");
-  if (time != j.end() && time->is_number()) c.microseconds = time->get<double>();
-  if (ours != j.end()) {
-    if (!ours->is_number_integer() || *ours < 0 || *ours > 64) return std::nullopt;
-    c.skinny = true;
-    c.stages = ours->get<int>();
+  const auto end = j.end(), time = j.find("microseconds"), skinny = j.find("skinny"),
+             tiled = j.find("tiled"), theirs = j.find("cublaslt");
+  if (time != end && time->is_number()) c.microseconds = time->get<double>();
+  if (skinny != end) {
+    if (!is_small(*skinny)) return std::nullopt;
+    c.kernel = LinearChoice::Kernel::skinny;
+    c.stages = skinny->get<int>();
     return c;
   }
-  if (theirs == j.end() || !theirs->is_string()) return std::nullopt;
+  if (tiled != end) {
+    const auto tiling = tiling_of(*tiled);
+    if (!tiling) return std::nullopt;
+    c.kernel = LinearChoice::Kernel::tiled;
+    c.tiling = *tiling;
+    return c;
+  }
+  if (theirs == end || !theirs->is_string()) return std::nullopt;
   const auto algorithm = from_hex(theirs->get<std::string>());
   if (!algorithm) return std::nullopt;
   c.algorithm = *algorithm;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/linear/skinny_linear.h"
+#include "kernels/linear/tiled_linear.h"
 
 namespace tandem::ops {
 
@@ -17,15 +18,19 @@ struct LinearProduct {
   DType y_type = DType::f32;
   bool bias = false;
   bool accumulate = false;
+  bool swiglu = false;  // y is silu(first half of the outputs) * second half
 };
 
 /// How such a product runs.
 struct LinearChoice {
   using Algorithm = std::array<uint64_t, 8>;  // cuBLASLt's opaque record
 
-  bool skinny = false;       // our kernel for few rows; else cuBLASLt
-  int stages = 0;            // of ours
-  Algorithm algorithm = {};  // of cuBLASLt
+  enum class Kernel : uint8_t { library, skinny, tiled };  // cuBLASLt, or one of ours
+
+  Kernel kernel = Kernel::library;
+  Algorithm algorithm = {};  // of the library
+  int stages = 0;            // of skinny_linear
+  LinearTiling tiling = {};  // of tiled_linear
   double microseconds = 0;   // as measured, for people
 };
 

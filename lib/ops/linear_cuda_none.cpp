@@ -24,16 +24,12 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec&, std::byte*,
                                  Staging::Ring&, const PackedWeights::DeviceRowSource&) {
   fail();
 }
-void run(const Tensor&, const Tensor&, CudaLinear&, bool, std::span<std::byte>, Stream) { fail(); }
-void prepare(const Tensor&, const Tensor&, std::span<CudaLinear* const>, bool, std::span<std::byte>,
-             Stream) {
-  fail();
-}
+void run(const Operands&, CudaLinear&, bool, bool, Stream) { fail(); }
+void prepare(const Operands&, std::span<CudaLinear* const>, bool, bool, Stream) { fail(); }
 void* rows(const CudaLinear&) { return nullptr; }
 bool can_fuse(const CudaLinear&, int64_t) { return false; }
-bool fusion_pays(CudaLinear&, int64_t) { return false; }
-void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool,
-               std::span<std::byte>, Stream) {
+bool fusion_pays(CudaLinear&, int64_t, bool) { return false; }
+void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool, Stream) {
   fail();
 }
 void forget_choices() {}

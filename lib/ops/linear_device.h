@@ -32,6 +32,13 @@ bool warm_up(DType dtype);
 
 namespace linear_cuda {
 
+/// In device memory.
+struct Operands {
+  Tensor y, x;
+  Tensor gate_up;  // of swiglu: scratch [rows, out] in y's dtype
+  std::span<std::byte> workspace;
+};
+
 size_t bytes(const PackedWeights::Spec& spec);
 size_t staging_bytes(const PackedWeights::Spec& spec);
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);
@@ -41,15 +48,14 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
                                  const PackedWeights::RowSource& rows, std::span<const float> bias,
                                  Staging::Ring& ring,
                                  const PackedWeights::DeviceRowSource& device_rows);
-void run(const Tensor& y, const Tensor& x, CudaLinear& w, bool accumulate,
-         std::span<std::byte> workspace, Stream stream);
+void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream stream);
 void* rows(const CudaLinear& w);
 bool can_fuse(const CudaLinear& w, int64_t rows);
-bool fusion_pays(CudaLinear& w, int64_t rows);
+bool fusion_pays(CudaLinear& w, int64_t rows, bool swiglu);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
-               bool accumulate, std::span<std::byte> workspace, Stream stream);
-void prepare(const Tensor& y, const Tensor& x, std::span<CudaLinear* const> alike, bool accumulate,
-             std::span<std::byte> workspace, Stream stream);
+               bool accumulate, Stream stream);
+void prepare(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
+             Stream stream);
 void forget_choices();
 bool warm_up(DType dtype, int device);
 

@@ -276,7 +276,7 @@ TEST_SUITE("gpu/ops/linear") {
               const DeviceBuffer dy(static_cast<size_t>(rows * width) * sizeof(float));
               ops::linear_fused(tensor(dy, DType::f32, rows, width), tensor(dx, x.type, rows, in),
                                 {norm ? dw.as<float>() : nullptr, 1e-5f, swiglu}, layer.packed,
-                                ops::Accumulate::no, workspace(), queue().stream());
+                                ops::Accumulate::no, queue().stream());
               ActBuffer got(DType::f32, static_cast<size_t>(rows * width)), want = got;
               read_back(dy, got);
               std::vector<double> bound(got.size());

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <string>
 
+#include "io/json.h"
 #include "ops/linear.h"
 #include "ops/linear_choices.h"
 #include "temporary_folder.h"
@@ -13,9 +14,17 @@ using namespace tandem::ops;
 namespace {
 
 const LinearProduct kOneRow{.rows = 1, .out = 64, .in = 32};
+const LinearProduct kGated{.rows = 20, .out = 64, .in = 32, .swiglu = true};
 const LinearProduct kManyRows{.rows = 100, .out = 64, .in = 32, .accumulate = true};
 
-LinearChoice skinny_choice() { return {.skinny = true, .stages = 4, .microseconds = 7.5}; }
+using Kernel = LinearChoice::Kernel;
+
+LinearChoice skinny_choice() {
+  return {.kernel = Kernel::skinny, .stages = 4, .microseconds = 7.5};
+}
+LinearChoice tiled_choice() {
+  return {.kernel = Kernel::tiled, .tiling = {3, 2, 1, 3}, .microseconds = 8};
+}
 LinearChoice library_choice() {
   return {.algorithm = {1, ~uint64_t{0}, 0, 0x123456789abcdef0, 4, 5, 6, 7}, .microseconds = 9};
 }
@@ -43,15 +52,20 @@ TEST_SUITE("ops/linear_choices") {
     CHECK(!choices.find(kOneRow));
     choices.keep(kOneRow, skinny_choice());
     choices.keep(kManyRows, library_choice());
+    choices.keep(kGated, tiled_choice());
     for (const LinearChoices& c : {choices, LinearChoices(file, "GPU 1")}) {
       const auto one = c.find(kOneRow), many = c.find(kManyRows);
       REQUIRE(one);
       REQUIRE(many);
-      CHECK(one->skinny);
+      CHECK(one->kernel == Kernel::skinny);
       CHECK(one->stages == 4);
       CHECK(one->microseconds == 7.5);
-      CHECK(!many->skinny);
+      CHECK(many->kernel == Kernel::library);
       CHECK(many->algorithm == library_choice().algorithm);
+      const auto gated = c.find(kGated);
+      REQUIRE(gated);
+      CHECK(gated->kernel == Kernel::tiled);
+      CHECK(gated->tiling == tiled_choice().tiling);
     }
   }
 
@@ -73,6 +87,7 @@ TEST_SUITE("ops/linear_choices") {
     CHECK(!found([](LinearProduct& p) { p.y_type = DType::bf16; }));
     CHECK(!found([](LinearProduct& p) { p.bias = true; }));
     CHECK(!found([](LinearProduct& p) { p.accumulate = false; }));
+    CHECK(!found([](LinearProduct& p) { p.swiglu = true; }));
   }
 
   TEST_CASE("other machines' choices stay in the file and are not taken") {
@@ -82,8 +97,8 @@ TEST_SUITE("ops/linear_choices") {
     LinearChoices other(file, "GPU 2");
     CHECK(!other.find(kOneRow));
     other.keep(kOneRow, library_choice());
-    CHECK(LinearChoices(file, "GPU 1").find(kOneRow)->skinny);
-    CHECK(!LinearChoices(file, "GPU 2").find(kOneRow)->skinny);
+    CHECK(LinearChoices(file, "GPU 1").find(kOneRow)->kernel == Kernel::skinny);
+    CHECK(LinearChoices(file, "GPU 2").find(kOneRow)->kernel == Kernel::library);
   }
 
   TEST_CASE("a broken file is no file, and is replaced") {
@@ -114,6 +129,20 @@ TEST_SUITE("ops/linear_choices") {
       LinearChoices read(file, "GPU");
       CHECK(!read.find(kManyRows));
       CHECK(read.find(kOneRow));
+    }
+  }
+
+  TEST_CASE("a tiling of another form than four small numbers counts as absent") {
+    const test::TemporaryFolder folder;
+    const auto file = folder.path() / "linear.json";
+    LinearChoices(file, "GPU").keep(kGated, tiled_choice());
+    io::Json all = io::parse_json(text_of(file), "file");
+    for (const char* instead : {"[3, 2, 1]", "[3, 2, 1, 3, 1]", "[3, 2, 1, -3]", "[3, 2, 1, 3.5]",
+                                "[3, 2, 1, \"3\"]", "[3, 2, 1, 1000]", "7", "{}"}) {
+      CAPTURE(instead);
+      all["GPU"].begin().value()["tiled"] = io::parse_json(instead, "test");
+      folder.write("linear.json", all.dump());
+      CHECK(!LinearChoices(file, "GPU").find(kGated));
     }
   }
 

@@ -1,0 +1,32 @@
+#pragma once
+// Contract of tiled_linear, a dense layer on some tens of rows. No STL.
+#include "base/types.h"
+
+namespace tandem {
+
+/// Rows of x at most.
+inline constexpr int kTiledRows = 128;
+
+/// How the weights are divided among blocks. Only `parts` changes results, by rounding.
+struct LinearTiling {
+  int groups = 1;  // a block's tile is of 64 weight rows for each: 1 to 4
+  int parts = 1;   // blocks that share the columns of a tile, and add up their sums
+  int halves = 1;  // 2: blocks that share the rows of x, and fetch a tile together
+  int blocks = 1;  // that a multiprocessor has room for: one can begin while another ends
+
+  bool operator==(const LinearTiling&) const = default;
+};
+
+struct TiledLinearParams {
+  void* y = nullptr;            // [rows, out] of y_type; with swiglu [rows, out / 2]
+  const bf16* x = nullptr;      // [rows, in], 16-byte aligned like w, y and bias
+  const bf16* w = nullptr;      // [out, in]
+  const float* bias = nullptr;  // [out], or null
+  int rows = 0, out = 0, in = 0;
+  DType y_type = DType::f32;  // or bf16
+  bool accumulate = false;    // y += instead of y =; f32
+  bool swiglu = false;        // the first half of the outputs are gates, the second what they gate
+  LinearTiling tiling = {};
+};
+
+}  // namespace tandem

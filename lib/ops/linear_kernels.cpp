@@ -1,0 +1,218 @@
+#include "ops/linear_kernels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "kernels/cuda_table.h"
+#include "kernels/linear/skinny_linear_cuda.h"
+#include "kernels/linear/tiled_linear_cuda.h"
+#include "ops/cublaslt.h"
+#include "ops/elementwise.h"
+
+namespace tandem::ops::linear_cuda {
+namespace {
+
+constexpr int kLibraryCandidates = 12, kTiledCandidates = 12;
+// To be raised when a kernel changes so that other choices may be the fastest.
+constexpr int kSkinnyRevision = 1, kTiledRevision = 1;
+
+bool skinny_fits(const LinearProduct& p, int stages) {
+  return p.dtype == DType::bf16 && p.rows <= kSkinnyRows &&
+         skinny_linear_fits(static_cast<int>(p.rows), static_cast<int>(p.in), stages);
+}
+
+TiledLinearParams tiled_params(const LinearProduct& p, const LinearTiling& tiling) {
+  return {.rows = static_cast<int>(p.rows),
+          .out = static_cast<int>(p.out),
+          .in = static_cast<int>(p.in),
+          .y_type = p.y_type,
+          .accumulate = p.accumulate,
+          .swiglu = p.swiglu,
+          .tiling = tiling};
+}
+
+bool tiled_fits(const LinearProduct& p, const LinearTiling& tiling) {
+  return p.dtype == DType::bf16 && p.rows <= kTiledRows &&
+         tiled_linear_fits(tiled_params(p, tiling));
+}
+
+/// How well a tiling suits a device, as measured on an H200: what counts is that all
+/// multiprocessors read until the end; large clusters are slower to start.
+double suitability(const LinearProduct& p, const LinearTiling& t, int multiprocessors) {
+  constexpr double kPerBlockOfCluster = 0.03;
+  const int cluster = t.parts * t.halves;
+  const int64_t tile = int64_t{64} * t.groups;
+  const int64_t blocks = (p.out + tile - 1) / tile * cluster;
+  const int64_t room = int64_t{multiprocessors} * t.blocks;
+  const int64_t turns = (blocks + room - 1) / room;
+  // Parts of a tile have little to do; in a second turn they would wait for each other.
+  if (turns > 1 && cluster > 1) return 0;
+  return static_cast<double>(blocks) / static_cast<double>(turns * room) -
+         kPerBlockOfCluster * cluster;
+}
+
+std::vector<LinearChoice> tiled_candidates(const LinearProduct& p, int device) {
+  const int multiprocessors = cuda::device_info(device).multiprocessors;
+  std::vector<std::pair<double, LinearTiling>> found;
+  for (const int groups : {1, 2, 3, 4})
+    for (const int parts : {1, 2, 3, 4, 6, 8})
+      for (const int halves : {1, 2})
+        for (const int blocks : {1, 2, 3}) {
+          const LinearTiling t{groups, parts, halves, blocks};
+          if (halves == 2 && p.rows <= kSkinnyRows) continue;
+          if (tiled_fits(p, t)) found.emplace_back(suitability(p, t, multiprocessors), t);
+        }
+  std::ranges::stable_sort(found, std::greater{}, [](const auto& f) { return f.first; });
+  std::vector<LinearChoice> best;
+  for (const auto& [suits, tiling] : found)
+    if (best.size() < kTiledCandidates)
+      best.push_back({.kernel = LinearChoice::Kernel::tiled, .tiling = tiling});
+  return best;
+}
+
+std::vector<LinearChoice> library_candidates(const LinearProduct& p, int device, int most) {
+  std::vector<LinearChoice> found;
+  for (const auto& a : cublaslt::candidates(device, p, kWorkspaceBytes, most))
+    found.push_back({.algorithm = a});
+  return found;
+}
+
+void run_tiled(const LinearChoice& c, const LinearProduct& p, const Operands& at,
+               const CudaLinear& w, Stream stream) {
+  TiledLinearParams params = tiled_params(p, c.tiling);
+  params.y = at.y.raw();
+  params.x = at.x.as<bf16>();
+  params.w = reinterpret_cast<const bf16*>(w.weights);
+  params.bias = w.bias;
+  cuda_table().tiled_linear(params, stream);
+}
+
+void run_library(const LinearChoice& c, const LinearProduct& p, const Operands& at,
+                 const CudaLinear& w, Stream stream) {
+  const Tensor& y = p.swiglu ? at.gate_up : at.y;
+  const void* bias = p.y_type == DType::bf16 ? static_cast<const void*>(w.rounded_bias) : w.bias;
+  cublaslt::run(w.spec.device.index, p, c.algorithm,
+                {.y = y.raw(),
+                 .x = at.x.raw(),
+                 .w = w.weights,
+                 .bias = bias,
+                 .workspace = at.workspace.data(),
+                 .workspace_bytes = kWorkspaceBytes},
+                stream);
+  cuda::launched("linear", stream);
+  if (p.swiglu) silu_mul(at.y, at.gate_up, stream);
+}
+
+}  // namespace
+
+std::string kernel_versions() {
+  return fmt::format("cuBLASLt {}, skinny_linear {}, tiled_linear {}", cublaslt::version(),
+                     kSkinnyRevision, kTiledRevision);
+}
+
+std::vector<LinearChoice> skinny_candidates(const LinearProduct& p) {
+  std::vector<LinearChoice> found;
+  for (const int stages : {8, 6, 5, 4, 3})
+    if (found.size() < 2 && skinny_fits(p, stages))
+      found.push_back({.kernel = LinearChoice::Kernel::skinny, .stages = stages});
+  return found;
+}
+
+std::vector<LinearChoice> candidates(const LinearProduct& p, int device) {
+  std::vector<LinearChoice> all = skinny_candidates(p);
+  if (p.rows > kSkinnyUpTo) std::ranges::copy(tiled_candidates(p, device), std::back_inserter(all));
+  std::ranges::copy(library_candidates(p, device, kLibraryCandidates), std::back_inserter(all));
+  return all;
+}
+
+LinearChoice default_choice(const LinearProduct& p, int device) {
+  const auto ours = skinny_candidates(p);
+  if (!ours.empty() && p.rows <= kSkinnyUpTo) return ours.front();
+  const auto theirs = library_candidates(p, device, 1);
+  if (theirs.empty())
+    throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
+                      "cuBLASLt {} has no product of {} rows, [{}, {}] {}", cublaslt::version(),
+                      p.rows, p.out, p.in, dtype_name(p.dtype));
+  return theirs.front();
+}
+
+bool usable(const LinearChoice& c, const LinearProduct& p, int device) {
+  switch (c.kernel) {
+    case LinearChoice::Kernel::skinny:
+      return skinny_fits(p, c.stages);
+    case LinearChoice::Kernel::tiled:
+      return tiled_fits(p, c.tiling);
+    case LinearChoice::Kernel::library:
+      break;
+  }
+  return cublaslt::can_run(device, p, c.algorithm, kWorkspaceBytes);
+}
+
+void run_skinny(int stages, const LinearProduct& p, const Operands& at, const CudaLinear& w,
+                const LinearFusion& fusion, Stream stream) {
+  cuda_table().skinny_linear({.y = at.y.raw(),
+                              .x = at.x.raw(),
+                              .w = reinterpret_cast<const bf16*>(w.weights),
+                              .bias = w.bias,
+                              .norm_weight = fusion.norm_weight,
+                              .norm_eps = fusion.norm_eps,
+                              .rows = static_cast<int>(p.rows),
+                              .out = static_cast<int>(p.out),
+                              .in = static_cast<int>(p.in),
+                              .y_type = p.y_type,
+                              .accumulate = p.accumulate,
+                              .swiglu = p.swiglu,
+                              .stages = stages},
+                             stream);
+  cuda::launched("skinny_linear", stream);
+}
+
+void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& at,
+                const CudaLinear& w, Stream stream) {
+  const bool ours = c.kernel != LinearChoice::Kernel::library;
+  TANDEM_CHECK(!ours || reinterpret_cast<uintptr_t>(at.x.raw()) % 16 == 0, "{}: unaligned input",
+               w.spec.name);
+  switch (c.kernel) {
+    case LinearChoice::Kernel::skinny:
+      return run_skinny(c.stages, p, at, w, {}, stream);
+    case LinearChoice::Kernel::tiled:
+      run_tiled(c, p, at, w, stream);
+      return cuda::launched("tiled_linear", stream);
+    case LinearChoice::Kernel::library:
+      return run_library(c, p, at, w, stream);
+  }
+}
+
+double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at,
+               std::span<CudaLinear* const> alike, cuda::Queue& queue) {
+  // Enough products for half a millisecond at the rates of an H200; the median of five.
+  constexpr double kSpan = 500, kBytesPerMicrosecond = 4e6, kFlopsPerMicrosecond = 6e8,
+                   kOverhead = 2;
+  constexpr int kRepeats = 5;
+  const double weights = static_cast<double>(p.out * p.in);
+  const double expected =
+      kOverhead +
+      std::max(weights * static_cast<double>(dtype_bytes(p.dtype)) / kBytesPerMicrosecond,
+               2 * weights * static_cast<double>(p.rows) / kFlopsPerMicrosecond);
+  const int n = static_cast<int>(std::clamp(kSpan / expected, 2.0, 32.0));
+  const cuda::Graph graph(queue, [&] {
+    for (int i = 0; i < n; ++i)
+      run_choice(c, p, at, *alike[static_cast<size_t>(i) % alike.size()], queue.stream());
+  });
+  cuda::Event begin(true), end(true);
+  std::array<float, kRepeats + 1> ms{};
+  for (float& t : ms) {
+    begin.record(queue);
+    graph.launch(queue);
+    end.record(queue);
+    end.wait();
+    t = end.ms_since(begin);
+  }
+  std::sort(ms.begin() + 1, ms.end());  // the first one warms up
+  return double{ms[1 + kRepeats / 2]} * 1e3 / n;
+}
+
+}  // namespace tandem::ops::linear_cuda

@@ -1,0 +1,57 @@
+#pragma once
+// The kernels that a dense layer on a GPU may run on: cuBLASLt's and ours.
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ops/linear_choices.h"
+#include "ops/linear_device.h"
+#include "tensor/cuda.h"
+
+namespace tandem::ops {
+
+struct CudaLinear {
+  using Key = std::tuple<int64_t, DType, bool, bool>;  // rows, output dtype, accumulate, swiglu
+
+  PackedWeights::Spec spec;
+  std::byte* weights = nullptr;  // [out, in]
+  float* bias = nullptr;         // [out], or null
+  bf16* rounded_bias = nullptr;  // [out], or null
+  std::map<Key, LinearChoice> memo;
+  uint64_t memo_of = 0;  // the generation of choices that `memo` is from
+};
+
+namespace linear_cuda {
+
+/// What cuBLASLt's own guide gives Hopper GPUs.
+inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+/// Rows up to which skinny_linear is the best as a rule, on an H200 with the layers of an 8B model.
+inline constexpr int64_t kSkinnyUpTo = 8;
+
+/// All that decides which choice is the fastest, beside the GPU.
+std::string kernel_versions();
+
+/// skinny_linear with the two numbers of loads in flight that can be the fastest: the most that fit.
+std::vector<LinearChoice> skinny_candidates(const LinearProduct& p);
+/// All that may be the fastest.
+std::vector<LinearChoice> candidates(const LinearProduct& p, int device);
+/// What is best as a rule; costs no work on the GPU.
+/// errors   kind device where nothing can run it
+LinearChoice default_choice(const LinearProduct& p, int device);
+/// Whether a choice, perhaps from a file, can run the product.
+bool usable(const LinearChoice& c, const LinearProduct& p, int device);
+
+void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& at,
+                const CudaLinear& w, Stream stream);
+/// With p.swiglu that is fused; with fusion.norm_weight x is f32, and normalised first.
+void run_skinny(int stages, const LinearProduct& p, const Operands& at, const CudaLinear& w,
+                const LinearFusion& fusion, Stream stream);
+/// Microseconds of one product among many, each with the next of the weights.
+double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at,
+               std::span<CudaLinear* const> alike, cuda::Queue& queue);
+
+}  // namespace linear_cuda
+
+}  // namespace tandem::ops
