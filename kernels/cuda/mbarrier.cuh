@@ -23,15 +23,6 @@ struct alignas(8) Barrier {
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  /// Arrives at the barrier in the same place of another block of the cluster.
-  __device__ void arrive_at(unsigned rank) {
-    asm volatile(
-        "{\n.reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(this)),
-        "r"(rank)
-        : "memory");
-  }
   /// Arrives and makes the phase wait for this many bytes of copies too.
   __device__ void arrive_expecting(unsigned bytes) {
     asm volatile(

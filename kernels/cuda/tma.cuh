@@ -44,17 +44,6 @@ __device__ inline void tma_load(void* to, const CUtensorMap& map, Barrier& done,
       : "memory");
 }
 
-/// The same to one place in the shared memory of several blocks of a cluster, bit r of `blocks` being
-/// block r; in each of them the barrier in the place of `done` counts.
-__device__ inline void tma_load_to_all(void* to, const CUtensorMap& map, Barrier& done, int x, int y,
-                                       uint16_t blocks, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::"
-      "cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(x), "r"(y), "r"(shared_address(&done)), "h"(blocks), "l"(policy)
-      : "memory");
-}
-
 __device__ inline void tma_load(void* to, const CUtensorMap& map, Barrier& done, int x, int y,
                                 int z) {
   asm volatile(

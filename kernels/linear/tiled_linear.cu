@@ -13,10 +13,7 @@ constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;
 constexpr int kSmThreads = 2048;
 
 /// Rows that a block multiplies.
-int rows_of_block(const TiledLinearParams& p) {
-  const int rows = (p.rows + p.tiling.halves - 1) / p.tiling.halves;
-  return rows <= 16 ? 16 : (rows + 31) / 32 * 32;
-}
+int padded(int rows) { return rows <= 16 ? 16 : (rows + 31) / 32 * 32; }
 
 struct Shared {
   int stages, bytes;
@@ -34,15 +31,15 @@ Shared shared_of(int groups, int rows, int blocks) {
 template <int kGroups, int kRows>
 void launch(const TiledLinearParams& p, Stream stream) {
   using Shape = tiled::Tile<kGroups, kRows>;
-  const CUtensorMap w = cuda::swizzled_map(p.w, p.out, p.in, Shape::kOut / 2);
+  const CUtensorMap w =
+      cuda::swizzled_map(p.w, p.out, p.in, p.swiglu ? Shape::kOut / 2 : Shape::kOut);
   const CUtensorMap x = cuda::swizzled_map(p.x, p.rows, p.in, kRows);
   const auto kernel = tiled::tiled_linear<kGroups, kRows>;
   const Shared shared = shared_of(kGroups, kRows, p.tiling.blocks);
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared.bytes);
   const int tiles = (p.out + Shape::kOut - 1) / Shape::kOut;
-  const int cluster = p.tiling.parts * p.tiling.halves;
-  cuda::launch(kernel, static_cast<unsigned>(tiles * cluster), Shape::kThreads + cuda::kWarp,
-               static_cast<size_t>(shared.bytes), cluster, stream, w, x, p, shared.stages);
+  cuda::launch(kernel, static_cast<unsigned>(tiles * p.tiling.parts), Shape::kThreads + cuda::kWarp,
+               static_cast<size_t>(shared.bytes), p.tiling.parts, stream, w, x, p, shared.stages);
 }
 
 template <int kRows>
@@ -73,17 +70,18 @@ bool tiled_linear_fits(const TiledLinearParams& p) {
   if (p.rows < 1 || p.rows > kTiledRows || p.in <= 0 || p.in % 8 != 0 || p.out <= 0 ||
       p.out % 8 != 0)
     return false;
-  if (t.groups < 1 || t.groups > 4 || t.parts < 1 || t.halves < 1 || t.halves > 2 ||
-      t.parts * t.halves > kMaxCluster || t.parts > (p.in + tiled::kChunk - 1) / tiled::kChunk || t.blocks < 1)
+  const int chunks = (p.in + tiled::kChunk - 1) / tiled::kChunk;
+  if (t.groups < 1 || t.groups > 4 || t.blocks < 1 || t.parts < 1 ||
+      t.parts > std::min(chunks, kMaxCluster))
     return false;
-  const Shared shared = shared_of(t.groups, rows_of_block(p), t.blocks);
+  const Shared shared = shared_of(t.groups, padded(p.rows), t.blocks);
   return shared.stages >= 2 && (shared.bytes + kReservedBytes) * t.blocks <= kSmBytes &&
          (t.groups * cuda::kWarpgroup + cuda::kWarp) * t.blocks <= kSmThreads && is_hopper();
 }
 
 void tiled_linear_cuda(const TiledLinearParams& p, Stream stream) {
   if (p.rows == 0) return;
-  switch (rows_of_block(p)) {
+  switch (padded(p.rows)) {
     case 16:
       return launch<16>(p, stream);
     case 32:

@@ -1,8 +1,8 @@
 #pragma once
 // One warp copies tiles of W, and of x, through a ring in shared memory; groups of four warps
 // multiply them, 64 weight rows each: W is wgmma's left operand, x its right one, so that few rows
-// of x waste nothing. Where there are fewer tiles than multiprocessors, a cluster of blocks shares a
-// tile's columns and adds up the sums through each other's shared memory.
+// of x waste nothing. Where there are fewer tiles than multiprocessors, a cluster of blocks shares
+// a tile's columns and adds up the sums through each other's shared memory.
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/launch.cuh"
@@ -24,8 +24,8 @@ struct Tile {
   static constexpr int kThreads = kGroups * cuda::kWarpgroup;  // that multiply
   static constexpr int kWeightBytes = kOut * kChunk * 2, kInputBytes = kRows * kChunk * 2;
   static constexpr int kStageBytes = kWeightBytes + kInputBytes;
-  // Sums lie as [kRows, kPitch]: lanes of a warp that hold four rows and eight outputs then write to
-  // 32 different banks.
+  // Sums lie as [kRows, kPitch]: lanes of a warp that hold four rows and eight outputs then write
+  // to 32 different banks.
   static constexpr int kPitch = kOut + 4;
   static constexpr int kSumBytes = kRows * kPitch * 4;
 };
@@ -55,54 +55,43 @@ struct Turn {
 
 /// What a block has to do.
 struct Part {
-  int tile;
-  int begin, end;       // chunks of columns
-  int half;             // of the rows of x
-  unsigned first_rank;  // in the cluster, of the blocks with which it shares them
+  int tile, number;  // of the parts of that tile
+  int begin, end;    // chunks of columns
 
   __device__ Part(const TiledLinearParams& p, int block) {
-    const int parts = p.tiling.parts, halves = p.tiling.halves;
-    const int chunks = (p.in + kChunk - 1) / kChunk, part = block / halves % parts;
-    tile = block / halves / parts;
-    begin = chunks * part / parts;
-    end = chunks * (part + 1) / parts;
-    half = block % halves;
-    first_rank = static_cast<unsigned>(part * halves);
+    const int parts = p.tiling.parts, chunks = (p.in + kChunk - 1) / kChunk;
+    tile = block / parts;
+    number = block % parts;
+    begin = chunks * number / parts;
+    end = chunks * (number + 1) / parts;
   }
 };
 
-/// A tile of W comes in two boxes: with swiglu gates, and what they gate. A block of two halves
-/// fetches one for both.
 template <class Shape>
 __device__ void copy_weights(unsigned char* stage, const CUtensorMap& map, cuda::Barrier& full,
-                             const TiledLinearParams& p, const Part& part, int chunk,
-                             uint64_t policy) {
+                             const TiledLinearParams& p, int tile, int chunk, uint64_t policy) {
   full.arrive_expecting(Shape::kStageBytes);
-  constexpr int kBox = Shape::kOut / 2;
-  for (int box = 0; box < 2; ++box) {
-    if (p.tiling.halves == 2 && box != part.half) continue;
-    unsigned char* to = stage + box * Shape::kWeightBytes / 2;
-    const int row = p.swiglu ? box * (p.out / 2) + part.tile * kBox : (2 * part.tile + box) * kBox;
-    if (p.tiling.halves == 1)
-      cuda::tma_load(to, map, full, chunk * kChunk, row, policy);
-    else
-      cuda::tma_load_to_all(to, map, full, chunk * kChunk, row,
-                            static_cast<uint16_t>(3u << part.first_rank), policy);
-  }
+  if (!p.swiglu)
+    return cuda::tma_load(stage, map, full, chunk * kChunk, tile * Shape::kOut, policy);
+  // Gates and what they gate, one behind the other.
+  constexpr int kHalf = Shape::kOut / 2;
+  for (int half = 0; half < 2; ++half)
+    cuda::tma_load(stage + half * Shape::kWeightBytes / 2, map, full, chunk * kChunk,
+                   half * (p.out / 2) + tile * kHalf, policy);
 }
 
 /// The copying thread.
-template <class Shape, int kRows>
+template <class Shape>
 __device__ void copy(const Ring& ring, const TiledLinearParams& p, const Part& part,
                      const CUtensorMap& w_map, const CUtensorMap& x_map) {
   const uint64_t policy = cuda::read_once_policy();
   const auto weights = [&](int stage, int chunk) {
-    copy_weights<Shape>(ring.memory + stage * Shape::kStageBytes, w_map,
-                        ring.barriers->full[stage], p, part, chunk, policy);
+    copy_weights<Shape>(ring.memory + stage * Shape::kStageBytes, w_map, ring.barriers->full[stage],
+                        p, part.tile, chunk, policy);
   };
   const auto input = [&](int stage, int chunk) {
     cuda::tma_load(ring.memory + stage * Shape::kStageBytes + Shape::kWeightBytes, x_map,
-                   ring.barriers->full[stage], chunk * kChunk, part.half * kRows);
+                   ring.barriers->full[stage], chunk * kChunk, 0);
   };
   const int first = min(part.end - part.begin, ring.stages);
   for (int i = 0; i < first; ++i) weights(i, part.begin + i);
@@ -117,19 +106,9 @@ __device__ void copy(const Ring& ring, const TiledLinearParams& p, const Part& p
   cuda::release_next();
 }
 
-/// A warp has read a stage: tells those who will fill it.
-__device__ inline void release(cuda::Barrier& empty, const Part& part, int halves) {
-  const unsigned lane = threadIdx.x % cuda::kWarp;
-  if (halves == 1) {
-    if (lane == 0) empty.arrive();
-  } else if (lane < 2) {
-    empty.arrive_at(part.first_rank + lane);
-  }
-}
-
 /// What the multiplying groups do: this block's part of the sums, as [kRows, kPitch] in the ring.
 template <class Shape, int kRows>
-__device__ void multiply(const Ring& ring, const Part& part, int halves) {
+__device__ void multiply(const Ring& ring, const Part& part) {
   float acc[kRows / 2];
   const int group = static_cast<int>(threadIdx.x) / cuda::kWarpgroup;
   const int lane = threadIdx.x % cuda::kWarp;
@@ -146,7 +125,7 @@ __device__ void multiply(const Ring& ring, const Part& part, int halves) {
       cuda::wgmma_ss(acc, w + 2 * step, x + 2 * step, chunk - part.begin + step > 0);
     cuda::wgmma_commit();
     cuda::wgmma_wait<1>();
-    if (chunk > part.begin) release(ring.barriers->empty[last], part, halves);
+    if (chunk > part.begin && lane == 0) ring.barriers->empty[last].arrive();
     last = turn.stage;
     turn.advance(ring.stages);
   }
@@ -169,22 +148,21 @@ __device__ inline void add(float4& to, const float4& v) {
 __device__ inline float gated(float gate, float up) { return gate / (1.0f + __expf(-gate)) * up; }
 
 /// Four neighbouring sums of this block, with those of the others that have parts of its tile.
-__device__ inline float4 total(const float* mine, const LinearTiling& t, const Part& part) {
-  if (t.parts == 1) return *reinterpret_cast<const float4*>(mine);
+__device__ inline float4 total(const float* mine, int parts) {
+  if (parts == 1) return *reinterpret_cast<const float4*>(mine);
   const auto cluster = cooperative_groups::this_cluster();
   float4 sum{0, 0, 0, 0};
-  for (int q = 0; q < t.parts; ++q)
-    add(sum, *reinterpret_cast<const float4*>(
-                 cluster.map_shared_rank(mine, static_cast<unsigned>(q * t.halves + part.half))));
+  for (int q = 0; q < parts; ++q)
+    add(sum,
+        *reinterpret_cast<const float4*>(cluster.map_shared_rank(mine, static_cast<unsigned>(q))));
   return sum;
 }
 
 /// Writes those rows of y that fall to this block among the parts of its tile.
-template <class Shape, int kRows>
+template <class Shape>
 __device__ void store(const float* sums, const TiledLinearParams& p, const Part& part) {
   constexpr int kEach = 4;  // outputs of a thread
-  const int parts = p.tiling.parts, mine = static_cast<int>(part.first_rank) / p.tiling.halves;
-  const int first_row = part.half * kRows, n_rows = min(p.rows - first_row, kRows);
+  const int parts = p.tiling.parts;
   const int width = p.swiglu ? p.out / 2 : p.out;
   const int tile_width = p.swiglu ? Shape::kOut / 2 : Shape::kOut;
   const int threads_a_row = tile_width / kEach, thread = static_cast<int>(threadIdx.x);
@@ -194,17 +172,17 @@ __device__ void store(const float* sums, const TiledLinearParams& p, const Part&
     return p.bias == nullptr ? float4{0, 0, 0, 0} : *reinterpret_cast<const float4*>(p.bias + at);
   };
   const float4 b = bias(o), b_up = p.swiglu ? bias(width + o) : float4{0, 0, 0, 0};
-  for (int row = thread / threads_a_row * parts + mine; row < n_rows;
+  for (int row = thread / threads_a_row * parts + part.number; row < p.rows;
        row += Shape::kThreads / threads_a_row * parts) {
     const float* at_row = sums + row * Shape::kPitch + column;
-    float4 v = total(at_row, p.tiling, part);
+    float4 v = total(at_row, parts);
     add(v, b);
     if (p.swiglu) {
-      float4 up = total(at_row + tile_width, p.tiling, part);
+      float4 up = total(at_row + tile_width, parts);
       add(up, b_up);
       v = {gated(v.x, up.x), gated(v.y, up.y), gated(v.z, up.z), gated(v.w, up.w)};
     }
-    const int64_t at = static_cast<int64_t>(first_row + row) * width + o;
+    const int64_t at = static_cast<int64_t>(row) * width + o;
     if (p.y_type == DType::bf16) {
       *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.y) + at) = {
           cuda::pack_bf16(v.x, v.y), cuda::pack_bf16(v.z, v.w)};
@@ -227,34 +205,32 @@ __global__ void __launch_bounds__(kGroups* cuda::kWarpgroup + cuda::kWarp, 1)
                   .barriers = reinterpret_cast<Barriers*>(shared),
                   .stages = stages};
   const Part part(p, static_cast<int>(blockIdx.x));
-  const auto cluster = cooperative_groups::this_cluster();
-  const auto sync = [&] {
-    if (p.tiling.parts * p.tiling.halves > 1)
-      cluster.sync();
-    else
-      __syncthreads();
-  };
   const bool copies = threadIdx.x / cuda::kWarp == kGroups * 4;
   if (copies && threadIdx.x % cuda::kWarp == 0) {
     cuda::tma_prefetch_map(w_map);
     cuda::tma_prefetch_map(x_map);
     for (int s = 0; s < stages; ++s) {
       ring.barriers->full[s].init(1);
-      ring.barriers->empty[s].init(static_cast<unsigned>(kGroups * 4 * p.tiling.halves));
+      ring.barriers->empty[s].init(kGroups * 4);
     }
     cuda::init_fence();
   }
-  sync();
+  __syncthreads();
   if (copies) {
-    if (threadIdx.x % cuda::kWarp == 0) copy<Shape, kRows>(ring, p, part, w_map, x_map);
+    if (threadIdx.x % cuda::kWarp == 0) copy<Shape>(ring, p, part, w_map, x_map);
     __syncwarp();
   } else {
-    multiply<Shape, kRows>(ring, part, p.tiling.halves);
+    multiply<Shape, kRows>(ring, part);
     cuda::wait_for_previous();  // y, too, is another's until then
   }
-  sync();
-  if (!copies) store<Shape, kRows>(reinterpret_cast<const float*>(ring.memory), p, part);
-  if (p.tiling.parts > 1) cluster.sync();  // others still read what this block holds
+  // Sums of parts are read by each other's blocks: then nobody leaves before all are done.
+  const auto cluster = cooperative_groups::this_cluster();
+  if (p.tiling.parts > 1)
+    cluster.sync();
+  else
+    __syncthreads();
+  if (!copies) store<Shape>(reinterpret_cast<const float*>(ring.memory), p, part);
+  if (p.tiling.parts > 1) cluster.sync();
 }
 
 }  // namespace tandem::tiled

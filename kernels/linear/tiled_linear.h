@@ -11,8 +11,7 @@ inline constexpr int kTiledRows = 128;
 struct LinearTiling {
   int groups = 1;  // a block's tile is of 64 weight rows for each: 1 to 4
   int parts = 1;   // blocks that share the columns of a tile, and add up their sums
-  int halves = 1;  // 2: blocks that share the rows of x, and fetch a tile together
-  int blocks = 1;  // that a multiprocessor has room for: one can begin while another ends
+  int blocks = 1;  // that a multiprocessor has room for
 
   bool operator==(const LinearTiling&) const = default;
 };

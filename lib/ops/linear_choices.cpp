@@ -46,7 +46,7 @@ io::Json to_json(const LinearChoice& c) {
       j["skinny"] = c.stages;
       break;
     case LinearChoice::Kernel::tiled:
-      j["tiled"] = {c.tiling.groups, c.tiling.parts, c.tiling.halves, c.tiling.blocks};
+      j["tiled"] = {c.tiling.groups, c.tiling.parts, c.tiling.blocks};
       break;
     case LinearChoice::Kernel::library:
       j["cublaslt"] = to_hex(c.algorithm);
@@ -60,8 +60,8 @@ bool is_small(const io::Json& j) {
 }
 
 std::optional<LinearTiling> tiling_of(const io::Json& j) {
-  if (!j.is_array() || j.size() != 4 || !std::ranges::all_of(j, is_small)) return std::nullopt;
-  return LinearTiling{.groups = j[0], .parts = j[1], .halves = j[2], .blocks = j[3]};
+  if (!j.is_array() || j.size() != 3 || !std::ranges::all_of(j, is_small)) return std::nullopt;
+  return LinearTiling{.groups = j[0], .parts = j[1], .blocks = j[2]};
 }
 
 std::optional<LinearChoice> from_json(const io::Json& j) {

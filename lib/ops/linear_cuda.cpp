@@ -216,8 +216,8 @@ bool can_fuse(const CudaLinear& w, int64_t rows) {
 bool fusion_pays(CudaLinear& w, int64_t rows, bool swiglu) {
   // The more rows, the less an operation of its own costs beside the product.
   return can_fuse(w, rows) &&
-         (rows <= kSkinnyUpTo || choose(w, fused_product(w, rows, swiglu)).kernel ==
-                                     LinearChoice::Kernel::skinny);
+         (rows <= kSkinnyUpTo ||
+          choose(w, fused_product(w, rows, swiglu)).kernel == LinearChoice::Kernel::skinny);
 }
 
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,

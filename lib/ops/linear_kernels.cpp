@@ -15,7 +15,7 @@
 namespace tandem::ops::linear_cuda {
 namespace {
 
-constexpr int kLibraryCandidates = 12, kTiledCandidates = 12;
+constexpr int kLibraryCandidates = 12, kTiledCandidates = 10;
 // To be raised when a kernel changes so that other choices may be the fastest.
 constexpr int kSkinnyRevision = 1, kTiledRevision = 1;
 
@@ -42,16 +42,14 @@ bool tiled_fits(const LinearProduct& p, const LinearTiling& tiling) {
 /// How well a tiling suits a device, as measured on an H200: what counts is that all
 /// multiprocessors read until the end; large clusters are slower to start.
 double suitability(const LinearProduct& p, const LinearTiling& t, int multiprocessors) {
-  constexpr double kPerBlockOfCluster = 0.03;
-  const int cluster = t.parts * t.halves;
+  constexpr double kPerPart = 0.03;
   const int64_t tile = int64_t{64} * t.groups;
-  const int64_t blocks = (p.out + tile - 1) / tile * cluster;
+  const int64_t blocks = (p.out + tile - 1) / tile * t.parts;
   const int64_t room = int64_t{multiprocessors} * t.blocks;
   const int64_t turns = (blocks + room - 1) / room;
   // Parts of a tile have little to do; in a second turn they would wait for each other.
-  if (turns > 1 && cluster > 1) return 0;
-  return static_cast<double>(blocks) / static_cast<double>(turns * room) -
-         kPerBlockOfCluster * cluster;
+  if (turns > 1 && t.parts > 1) return 0;
+  return static_cast<double>(blocks) / static_cast<double>(turns * room) - kPerPart * t.parts;
 }
 
 std::vector<LinearChoice> tiled_candidates(const LinearProduct& p, int device) {
@@ -59,12 +57,9 @@ std::vector<LinearChoice> tiled_candidates(const LinearProduct& p, int device) {
   std::vector<std::pair<double, LinearTiling>> found;
   for (const int groups : {1, 2, 3, 4})
     for (const int parts : {1, 2, 3, 4, 6, 8})
-      for (const int halves : {1, 2})
-        for (const int blocks : {1, 2, 3}) {
-          const LinearTiling t{groups, parts, halves, blocks};
-          if (halves == 2 && p.rows <= kSkinnyRows) continue;
-          if (tiled_fits(p, t)) found.emplace_back(suitability(p, t, multiprocessors), t);
-        }
+      for (const int blocks : {1, 2, 3})
+        if (const LinearTiling t{groups, parts, blocks}; tiled_fits(p, t))
+          found.emplace_back(suitability(p, t, multiprocessors), t);
   std::ranges::stable_sort(found, std::greater{}, [](const auto& f) { return f.first; });
   std::vector<LinearChoice> best;
   for (const auto& [suits, tiling] : found)

@@ -33,7 +33,8 @@ inline constexpr int64_t kSkinnyUpTo = 8;
 /// All that decides which choice is the fastest, beside the GPU.
 std::string kernel_versions();
 
-/// skinny_linear with the two numbers of loads in flight that can be the fastest: the most that fit.
+/// skinny_linear with the two numbers of loads in flight that can be the fastest: the most that
+/// fit.
 std::vector<LinearChoice> skinny_candidates(const LinearProduct& p);
 /// All that may be the fastest.
 std::vector<LinearChoice> candidates(const LinearProduct& p, int device);
