@@ -5,9 +5,9 @@
 #include "base/check.h"
 #include "spec/draft/gpu_lookup_drafter.h"
 #include "spec/draft/gpu_model_drafter.h"
-#include "spec/round/gpu_speculation.h"
 #include "spec/draft/lookup_drafter.h"
 #include "spec/draft/model_drafter.h"
+#include "spec/round/gpu_speculation.h"
 #include "spec/round/speculation.h"
 
 namespace tandem::spec {
