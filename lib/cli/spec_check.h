@@ -27,7 +27,7 @@ struct LosslessSection {
       "sampled texts of each of both at a temperature, shared among the prompts, 40 each at least: of "
       "more prompts the first");
     v("text_tokens", text_tokens, between(2, 64).unit("tokens"), "of a sampled text");
-    v("significance", significance, recipe::above(0).up_to(0.1),
+    v("significance", significance, recipe::above(0).up_to(1),
       "chance that a lossless run fails the tests of sampled texts, all together, at most");
     v("gap", gap, recipe::at_least(0),
       "logits that close may swap places by rounding; nothing may in f32");

@@ -52,6 +52,20 @@ TEST_SUITE("cli/spec-check") {
     CHECK(record["quality"]["lossless"] == true);
   }
 
+  TEST_CASE("a check that fails: exit status 7, the verdict in the table, the result written") {
+    // The laws are equal, so p is even between 0 and 1: where it must be above a half in each of two
+    // tests, three runs of four fail.
+    Outcome run;
+    for (int seed = 0; seed < 20 && run.status == 0; ++seed)
+      run = spec_check({"-r", "sequoia/tiny-16m", "-s", "eval.significance=1", "-s",
+                        "eval.temperatures=[1]", "-s", "eval.text_tokens=2", "-s",
+                        "run.seed=" + std::to_string(seed)});
+    CHECK(run.status == 7);
+    CHECK(run.out.find("p >= 0.5") != std::string::npos);
+    CHECK(run.out.find("FAIL") != std::string::npos);
+    CHECK(run.err.find("error") == std::string::npos);  // a result, not a mishap
+  }
+
   TEST_CASE("laws are compared behind all prompts that leave 40 texts each") {
     const auto prompts_of = [](const std::vector<std::string>& flags) {
       std::vector<std::string> all = {"-r", "sequoia/tiny-16m", "--json"};
