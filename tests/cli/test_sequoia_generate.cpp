@@ -174,6 +174,38 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(small.out.find("does not fit") != std::string::npos);
   }
 
+  TEST_CASE("the installed recipes load, print as they are read, and have a plan") {
+    for (const std::string name : {"sequoia/tiny-16m", "sequoia/llama3-70b-offload"}) {
+      CAPTURE(name);
+      const auto run = [&](std::vector<std::string> flags) {
+        flags.insert(flags.begin(), {"-r", name});
+        return run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = std::move(flags)});
+      };
+      const Outcome printed = run({"--print-recipe"});
+      CHECK(printed.status == 0);
+      CHECK(run_process(TANDEM_SEQUOIA_GENERATE,
+                        {.arguments = {"-r", "-", "--print-recipe"}, .input = printed.out})
+                .status == 0);
+      // Layers in host memory are a matter of GPUs.
+      const std::vector<std::string> plan = {"--dry-run", "--device", "cpu", "-s", "model.offload=none", "-s"};
+      auto roomy = plan, narrow = plan;
+      roomy.push_back("run.host_memory_limit=200GiB");
+      narrow.push_back("run.host_memory_limit=64MiB");
+      const Outcome fits = run(roomy);
+      CHECK(fits.status == 0);
+      CHECK(fits.out.find("  fits\n") != std::string::npos);
+      CHECK(fits.seconds < 2);
+      const Outcome small = run(narrow);  // the plan first, then what it lacks
+      CHECK(small.status == 5);
+      CHECK(small.out.find("draft weights") != std::string::npos);
+      CHECK(small.out.find("does not fit") != std::string::npos);
+    }
+    const Outcome on_cpu = run_process(TANDEM_SEQUOIA_GENERATE,
+                                       {.arguments = {"-r", "sequoia/llama3-70b-offload", "--dry-run", "--device", "cpu"}});
+    CHECK(on_cpu.status == 3);
+    CHECK(on_cpu.err.find("choose a GPU with --device cuda") != std::string::npos);
+  }
+
   TEST_CASE("what does not go together") {
     const TemporaryFolder folder;
     struct Case {
