@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include "source_dir.h"
 
 using namespace tandem::testing;
+namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 namespace {
@@ -108,8 +110,9 @@ TEST_SUITE("cli/sequoia-generate") {
       CAPTURE(tree);
       const std::string path = std::string(tree) == "auto" ? tree : (tandem::test::source_dir() / tree).string();
       const std::vector<std::string> flags = {"-s", "tree.path=" + path, "-s", "tree.timing=" + dear,
-                                              "--format", "jsonl"};
+                                              "--format", "jsonl", "-v"};
       const Outcome declined = run(flags);
+      CHECK(declined.err.find("draft weights") == std::string::npos);  // not loaded at all
       CHECK(declined.err.find("speculation would lose here") != std::string::npos);
       const std::vector<Json> events = lines(declined.out);
       CHECK(events.back()["spec"]["declined"] == true);
@@ -117,7 +120,9 @@ TEST_SUITE("cli/sequoia-generate") {
       CHECK_FALSE(events.back()["spec"].contains("rounds"));
       std::vector<std::string> forced = flags;
       forced.insert(forced.end(), {"-s", "spec.force=true"});
-      CHECK(lines(run(forced).out).back()["spec"]["rounds"].get<int>() > 0);
+      const Outcome insists = run(forced);
+      CHECK(insists.err.find("draft weights") != std::string::npos);
+      CHECK(lines(insists.out).back()["spec"]["rounds"].get<int>() > 0);
     }
     const Outcome no_vector = sequoia_generate({"-p", "a", "-s", "tree.path=auto"});
     CHECK(no_vector.status == 3);
@@ -140,6 +145,24 @@ TEST_SUITE("cli/sequoia-generate") {
     const Outcome second = run_process(TANDEM_SEQUOIA_GENERATE, launch);
     CHECK(second.err.find("timed rounds in") == std::string::npos);
     CHECK(second.out == first.out);
+
+    // Kept times that speak against it: only the target is loaded.
+    fs::path kept;
+    for (const auto& entry : fs::directory_iterator(cache.path()))
+      if (entry.path().filename().string().starts_with("tree-times-")) kept = entry.path();
+    REQUIRE(!kept.empty());
+    Json times = Json::parse(file_text(kept));
+    CHECK(times["draft"] == "tiny-2m");
+    for (Json& ms : times["buckets"][0]["draft"]["ms"]) ms = 1000;
+    std::ofstream(kept) << times.dump();
+    Launch slow = launch;
+    slow.arguments.back() = "spec.force=false";
+    slow.arguments.push_back("-v");
+    const Outcome declined = run_process(TANDEM_SEQUOIA_GENERATE, slow);
+    CHECK(declined.status == 0);
+    CHECK(declined.err.find("times of rounds from") != std::string::npos);
+    CHECK(declined.err.find("speculation would lose here") != std::string::npos);
+    CHECK(declined.err.find("draft weights") == std::string::npos);
   }
 
   TEST_CASE("a shared document is read once") {
