@@ -142,9 +142,9 @@ std::vector<spec::ChanceSums> AcceptanceMeasurement::measure_depths(
   return visited(meter.rows());
 }
 
-std::vector<spec::ChanceSums> AcceptanceMeasurement::measure_tree(
-    const ModelPair::Engines& engines, const ops::VerifyRule& rule,
-    const decode::GenerateSpec& how) {
+std::vector<spec::ChanceSums> AcceptanceMeasurement::measure_tree(const ModelPair::Engines& engines,
+                                                                  const ops::VerifyRule& rule,
+                                                                  const decode::GenerateSpec& how) {
   std::vector<std::vector<int32_t>> texts = prompts_.sequences;
   std::vector<std::vector<int>> accepted(texts.size());
   const auto rounds = spec::model_rounds(
@@ -205,18 +205,19 @@ void AcceptanceMeasurement::run() {
   }
   const auto one_or_all = [](const Json& list) { return list.size() == 1 ? list[0] : list; };
   Json vector = {{"format", "acceptance-vector/1"},
-                       {"method", method_of(rule)},
-                       {rows.size() == 1 ? "p" : "rows", one_or_all(p)},
-                       {"residual", one_or_all(residual)},
-                       {"stderr", one_or_all(error)},
-                       {"samples", one_or_all(samples)},
-                       {"target", engines.target->files().name},
-                       {"draft", engines.draft->files().name},
-                       {"temperature", recipe_.sampling.temperature},
-                       {"top_p", recipe_.sampling.top_p},
-                       {"seed", recipe_.run.seed}};
+                 {"method", method_of(rule)},
+                 {rows.size() == 1 ? "p" : "rows", one_or_all(p)},
+                 {"residual", one_or_all(residual)},
+                 {"stderr", one_or_all(error)},
+                 {"samples", one_or_all(samples)},
+                 {"target", engines.target->files().name},
+                 {"draft", engines.draft->files().name},
+                 {"temperature", recipe_.sampling.temperature},
+                 {"top_p", recipe_.sampling.top_p},
+                 {"seed", recipe_.run.seed}};
   if (tree_) {
-    const spec::AcceptanceVector measured{.rows = p, .method = method_of(rule), .file = {}, .sha256 = {}};
+    const spec::AcceptanceVector measured{
+        .rows = p, .method = method_of(rule), .file = {}, .sha256 = {}};
     const double predicted = spec::expected_tokens(*tree_, measured);
     cx_.note(fmt::format("the tree gave {:.3f} tokens a round, {:.3f} by these rows",
                          tokens_per_round_, predicted));

@@ -76,8 +76,7 @@ void SpecCheck::print_plan() {
       fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
                   "temperatures, behind {} prompts\n",
                   tree_.size(), tree_.levels(), prompts_.sequences.size(), recipe_.eval.texts,
-                  recipe_.eval.temperatures_of(recipe_.sampling).size(),
-                  sampled_prompts().size()));
+                  recipe_.eval.temperatures_of(recipe_.sampling).size(), sampled_prompts().size()));
 }
 
 std::span<const eval::Ids> SpecCheck::sampled_prompts() const {

@@ -23,9 +23,9 @@ struct LosslessSection {
     v("n_prompts", n_prompts, between(1, 100000), "built-in prompts, where none is given");
     v("temperatures", temperatures, recipe::above(0),
       "of sampled texts; empty = sampling.temperature, or 0.6 and 1 where that is 0");
-    v("texts", texts, between(100, 10000000), 
-      "sampled texts of each of both at a temperature, shared among the prompts, 40 each at least: of "
-      "more prompts the first");
+    v("texts", texts, between(100, 10000000),
+      "sampled texts of each of both at a temperature, shared among the prompts, 40 each at "
+      "least: of more prompts the first");
     v("text_tokens", text_tokens, between(2, 64).unit("tokens"), "of a sampled text");
     v("significance", significance, recipe::above(0).up_to(1),
       "chance that a lossless run fails the tests of sampled texts, all together, at most");

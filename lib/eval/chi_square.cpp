@@ -67,7 +67,8 @@ TwoSampleTest compare_samples(const OutcomeCounts& counts) {
   for (const auto& [outcome, c] : counts)
     if (c[0] + c[1] < kCommon) n_rare += c[0] + c[1];
   // So few that one rarely stays rare.
-  const auto n_pools = static_cast<size_t>(std::clamp<int64_t>(n_rare / (2 * kCommon), 1, kMostPools));
+  const auto n_pools =
+      static_cast<size_t>(std::clamp<int64_t>(n_rare / (2 * kCommon), 1, kMostPools));
   std::vector<std::array<int64_t, 2>> pools(n_pools + 1);  // the last takes pools that are rare
   TwoSampleTest test;
   const auto add = [&](const std::array<int64_t, 2>& c) {

@@ -109,8 +109,8 @@ TEST_SUITE("cli/sequoia-generate") {
     for (const char* tree : {"auto", "recipes/sequoia/tree-8.json"}) {
       CAPTURE(tree);
       const std::string path = std::string(tree) == "auto" ? tree : (tandem::test::source_dir() / tree).string();
-      const std::vector<std::string> flags = {"-s", "tree.path=" + path, "-s", "tree.timing=" + dear,
-                                              "--format", "jsonl", "-v"};
+      const std::vector<std::string> flags = {
+          "-s", "tree.path=" + path, "-s", "tree.timing=" + dear, "--format", "jsonl", "-v"};
       const Outcome declined = run(flags);
       CHECK(declined.err.find("draft weights") == std::string::npos);  // not loaded at all
       CHECK(declined.err.find("speculation would lose here") != std::string::npos);
@@ -210,7 +210,8 @@ TEST_SUITE("cli/sequoia-generate") {
                         {.arguments = {"-r", "-", "--print-recipe"}, .input = printed.out})
                 .status == 0);
       // Layers in host memory are a matter of GPUs.
-      const std::vector<std::string> plan = {"--dry-run", "--device", "cpu", "-s", "model.offload=none", "-s"};
+      const std::vector<std::string> plan = {"--dry-run", "--device",           "cpu",
+                                             "-s",        "model.offload=none", "-s"};
       auto roomy = plan, narrow = plan;
       roomy.push_back("run.host_memory_limit=200GiB");
       narrow.push_back("run.host_memory_limit=64MiB");
@@ -223,8 +224,9 @@ TEST_SUITE("cli/sequoia-generate") {
       CHECK(small.out.find("draft weights") != std::string::npos);
       CHECK(small.out.find("does not fit") != std::string::npos);
     }
-    const Outcome on_cpu = run_process(TANDEM_SEQUOIA_GENERATE,
-                                       {.arguments = {"-r", "sequoia/llama3-70b-offload", "--dry-run", "--device", "cpu"}});
+    const Outcome on_cpu = run_process(
+        TANDEM_SEQUOIA_GENERATE,
+        {.arguments = {"-r", "sequoia/llama3-70b-offload", "--dry-run", "--device", "cpu"}});
     CHECK(on_cpu.status == 3);
     CHECK(on_cpu.err.find("choose a GPU with --device cuda") != std::string::npos);
   }

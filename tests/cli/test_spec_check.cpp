@@ -93,7 +93,8 @@ TEST_SUITE("cli/spec-check") {
   TEST_CASE("plans and what cannot be checked") {
     const Outcome plan = spec_check({"-r", "sequoia/tiny-16m", "--dry-run"});
     CHECK(plan.status == 0);
-    CHECK(plan.out.find("texts    4 greedy, 300 sampled at each of 2 temperatures, behind 4 prompts") !=
+    CHECK(plan.out.find(
+              "texts    4 greedy, 300 sampled at each of 2 temperatures, behind 4 prompts") !=
           std::string::npos);
     const Outcome automatic = spec_check({"-r", "sequoia/tiny-16m", "-s", "tree.path=auto"});
     CHECK(automatic.status == 3);

@@ -88,7 +88,8 @@ TEST_SUITE("spec/acceptance_meter") {
   }
 
   TEST_CASE("of a tree: every node that rounds came by, found again in their texts") {
-    const auto target = make_engine(tiny_model("tiny-16m")), draft = make_engine(tiny_model("tiny-2m"));
+    const auto target = make_engine(tiny_model("tiny-16m")),
+               draft = make_engine(tiny_model("tiny-2m"));
     const TokenTree tree =
         tree_of_children(std::vector<int>{3, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0}, "test");
     const Ids prompt = target->tokenizer()->encode("The keeper of the lighthouse");
@@ -99,9 +100,9 @@ TEST_SUITE("spec/acceptance_meter") {
       spec.sampler.rule.temperature = temperature;
       spec.sampler.seed = 5;
       std::vector<int> accepted;
-      const auto rounds = model_rounds(*target, *draft, tree, {.on_round = [&](const RoundEvent& e) {
-        accepted.push_back(e.accepted);
-      }});
+      const auto rounds =
+          model_rounds(*target, *draft, tree,
+                       {.on_round = [&](const RoundEvent& e) { accepted.push_back(e.accepted); }});
       Ids text = prompt;
       const Ids written = test::generate(*target, {request(prompt)}, spec, rounds.get()).ids[0];
       text.insert(text.end(), written.begin(), written.end());

@@ -80,8 +80,10 @@ TEST_SUITE("spec/sparse-rounds") {
       const std::string says = "cache.kind: is " + recipe::yaml_text(kind) +
                                ", which cannot read the trees of rounds, in tiny-2m";
       const auto tree = spec::chain_tree(3);
-      CHECK_THROWS_WITH_AS((void)spec::model_rounds(*sparse_one, *dense, tree), says.c_str(), Error);
-      CHECK_THROWS_WITH_AS((void)spec::model_rounds(*dense, *sparse_one, tree), says.c_str(), Error);
+      CHECK_THROWS_WITH_AS((void)spec::model_rounds(*sparse_one, *dense, tree), says.c_str(),
+                           Error);
+      CHECK_THROWS_WITH_AS((void)spec::model_rounds(*dense, *sparse_one, tree), says.c_str(),
+                           Error);
       CHECK_THROWS_WITH_AS((void)spec::lookup_rounds(*sparse_one, 3, 6), says.c_str(), Error);
     }
   }

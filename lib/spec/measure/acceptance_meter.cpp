@@ -22,8 +22,8 @@ void AcceptanceMeter::add(int seq, int64_t seed, std::span<const int32_t> text, 
     const bool by_match = rule_.accept_by == AcceptBy::match;
     const std::vector<int32_t> children =
         ops::draw_children(draft, by_match ? 0.0f : rule_.draft.temperature, parents);
-    const std::vector<double> chances = ops::accept_chances(
-        target, by_match ? Tensor{} : draft, rule_, children, width_, seen);
+    const std::vector<double> chances =
+        ops::accept_chances(target, by_match ? Tensor{} : draft, rule_, children, width_, seen);
     const auto width = static_cast<size_t>(width_);
     for (size_t r = 0; r < parents.size(); ++r)
       sums_.add(std::span(chances).subspan(r * width, width));

@@ -29,7 +29,8 @@ Tensor read_rows(decode::Engine& engine, int slot, std::span<const int32_t> toke
   logits.resize(tokens.size() * vocab);
   const decode::SeqTokens rows[] = {{slot, tokens, false}};
   engine.forward_all(kv::Phase::prefill, rows, [&](int first_row, const Tensor& piece) {
-    std::copy_n(piece.as<float>(), piece.elements(), &logits[static_cast<size_t>(first_row) * vocab]);
+    std::copy_n(piece.as<float>(), piece.elements(),
+                &logits[static_cast<size_t>(first_row) * vocab]);
   });
   return {logits.data(),
           DType::f32,
@@ -53,8 +54,8 @@ void PairLogits::read(std::span<const int32_t> text, int first_row, const Visit&
       {kRowsAtOnce, target_.model().options().max_rows, draft_.model().options().max_rows});
   const int end = static_cast<int>(text.size()) - 1;
   for (int row = first_row; row < end; row += chunk) {
-    const auto rows = text.subspan(static_cast<size_t>(row),
-                                   static_cast<size_t>(std::min(chunk, end - row)));
+    const auto rows =
+        text.subspan(static_cast<size_t>(row), static_cast<size_t>(std::min(chunk, end - row)));
     const Tensor of_target = read_rows(target_, target.slot, rows, target_logits_);
     const Tensor of_draft =
         read_rows(draft_, draft.slot, known_ids(rows, draft_vocab), draft_logits_);

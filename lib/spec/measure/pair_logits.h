@@ -27,7 +27,7 @@ class PairLogits {
   decode::Engine& target_;
   decode::Engine& draft_;
   std::vector<float> target_logits_, draft_logits_;  // [rows, vocab of each]
-  std::vector<float> wide_logits_;  // the draft's, if the vocabularies differ
+  std::vector<float> wide_logits_;                   // the draft's, if the vocabularies differ
 };
 
 }  // namespace tandem::spec

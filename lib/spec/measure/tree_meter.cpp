@@ -54,11 +54,12 @@ void TreeMeter::add(int seq, int64_t seed, std::span<const int32_t> text, int fi
         const auto end = drawn.begin() + tree_.n_children[i];
         const auto found = std::find(drawn.begin(), end, text[static_cast<size_t>(row) + 1]);
         lost_ += found == end ? 1 : 0;
-        walk.node = found == end ? -1 : tree_.first_child[i] + static_cast<int>(found - drawn.begin());
+        walk.node =
+            found == end ? -1 : tree_.first_child[i] + static_cast<int>(found - drawn.begin());
       }
     }
-    const std::vector<double> chances = ops::accept_chances(
-        target, by_match ? Tensor{} : draft, rule_, children, width_, seen);
+    const std::vector<double> chances =
+        ops::accept_chances(target, by_match ? Tensor{} : draft, rule_, children, width_, seen);
     for (size_t r = 0; r < depths.size(); ++r)
       if (depths[r] >= 0)
         rows_[static_cast<size_t>(depths[r])].add(std::span(chances).subspan(r * width, width));
