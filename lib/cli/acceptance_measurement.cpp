@@ -7,6 +7,8 @@
 #include "cli/shared_prefix.h"
 #include "spec/measure/acceptance_meter.h"
 #include "spec/measure/depth_meter.h"
+#include "spec/measure/tree_meter.h"
+#include "spec/tree/tree_file.h"
 
 namespace tandem::cli {
 namespace {
@@ -29,6 +31,26 @@ std::string method_of(const ops::VerifyRule& rule) {
   return rule.target.temperature > 0 ? "topk-sample" : "topk-greedy";
 }
 
+/// The tree whose rounds are asked about.
+/// errors   kind input: no such tree, or none below its root; kind recipe: accept.width
+std::optional<spec::TokenTree> read_accept_tree(const AcceptanceSection& accept) {
+  if (accept.tree.empty()) return {};
+  spec::TokenTree tree = spec::read_tree(accept.tree).tree;
+  if (tree.size() < 2 || tree.size() > kv::kMaxTreeRows)
+    throw input_error(accept.tree.string(), "has {} nodes, expected 2 to {}", tree.size(),
+                      kv::kMaxTreeRows);
+  if (const int most = std::ranges::max(tree.n_children); most > accept.width)
+    throw recipe_error("accept.width", "is {}, but a node of {} has {} children", accept.width,
+                       accept.tree.string(), most);
+  return tree;
+}
+
+/// Without the last ones, of depths that no text came to.
+std::vector<spec::ChanceSums> visited(std::vector<spec::ChanceSums> rows) {
+  while (rows.size() > 1 && rows.back().samples() == 0) rows.pop_back();
+  return rows;
+}
+
 /// Runs `generate` behind a progress line.
 void write_texts(Context& cx, decode::GenerateEvents& events, size_t n,
                  const std::function<void()>& generate) {
@@ -48,6 +70,10 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
     p.field("output.top_logprobs", "output.top_logprobs: a vector lists no tokens");
   if (sampling.max_tokens < 2)
     p.field("sampling.max_tokens", "sampling.max_tokens: the target must write 2 tokens at least");
+  if (!accept.tree.empty() && accept.depths > 1)
+    p.field("accept.depths", "accept.depths: a tree has its own; leave one of both out");
+  if (!accept.tree.empty() && accept.rule == AcceptRule::topk && sampling.temperature > 0)
+    p.field("accept.rule", "accept.rule: rounds of a tree draw its children; leave topk out");
 }
 
 AcceptanceMeasurement::AcceptanceMeasurement(Context& cx, const Point<AcceptanceRecipe>& point)
@@ -59,16 +85,25 @@ AcceptanceMeasurement::AcceptanceMeasurement(Context& cx, const Point<Acceptance
                        vocab);
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   prompts_.shared = 0;  // texts come one after the other
-  const spec::RoundNeeds needs{.rows = 1, .logit_rows = spec::AcceptanceMeter::kRowsAtOnce};
-  pair_.size(room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, 1, 2), needs, needs);
+  tree_ = read_accept_tree(recipe_.accept);
+  const spec::RoundNeeds reading{.rows = 1, .logit_rows = spec::PairLogits::kRowsAtOnce};
+  const auto with_reading = [&](const spec::RoundNeeds& rounds) {
+    return spec::RoundNeeds{.rows = rounds.rows,
+                            .logit_rows = std::max(rounds.logit_rows, reading.logit_rows),
+                            .tokens = rounds.tokens};
+  };
+  pair_.size(room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, 1, 2),
+             tree_ ? with_reading(spec::target_needs(*tree_, 1)) : reading,
+             tree_ ? with_reading(spec::draft_needs(*tree_, 1, pair_.device())) : reading);
   pair_.stream_layers([&] { return plan(); });
 }
 
 MemoryPlan AcceptanceMeasurement::plan() const {
   MemoryPlan both = pair_.plan();
   both.add("speculation/logits of both models",
-           size_t{2} * spec::AcceptanceMeter::kRowsAtOnce *
+           size_t{2} * spec::PairLogits::kRowsAtOnce *
                static_cast<size_t>(pair_.target().config.vocab_size) * sizeof(float));
+  if (tree_) spec::plan_rounds(*tree_, pair_.target_spec(), pair_.target().config, true, both);
   return both;
 }
 
@@ -104,9 +139,35 @@ std::vector<spec::ChanceSums> AcceptanceMeasurement::measure_depths(
   write_texts(cx_, events, prompts_.sequences.size(), [&] {
     decode::generate(*engines.target, meter, requests_after({}, prompts_, 0), how, events);
   });
-  std::vector<spec::ChanceSums> rows = meter.rows();
-  while (rows.size() > 1 && rows.back().samples() == 0) rows.pop_back();  // no node was that deep
-  return rows;
+  return visited(meter.rows());
+}
+
+std::vector<spec::ChanceSums> AcceptanceMeasurement::measure_tree(const ModelPair::Engines& engines,
+                                                                  const ops::VerifyRule& rule,
+                                                                  const decode::GenerateSpec& how) {
+  std::vector<std::vector<int32_t>> texts = prompts_.sequences;
+  std::vector<std::vector<int>> accepted(texts.size());
+  const auto rounds = spec::model_rounds(
+      *engines.target, *engines.draft, *tree_, {.on_round = [&](const spec::RoundEvent& e) {
+        accepted[static_cast<size_t>(e.seq)].push_back(e.accepted);
+      }});
+  decode::GenerateEvents events;
+  events.on_token = [&](const decode::TokenEvent& e) {
+    texts[static_cast<size_t>(e.seq)].push_back(e.id);
+  };
+  write_texts(cx_, events, texts.size(), [&] {
+    decode::generate(*engines.target, *rounds, requests_after({}, prompts_, 0), how, events);
+  });
+  tokens_per_round_ = rounds->stats().tokens_per_round();
+  spec::TreeMeter meter(*engines.target, *engines.draft, rule, *tree_, recipe_.accept.width);
+  Progress progress(cx_.terminal, "measure", static_cast<double>(texts.size()), "texts");
+  for (size_t i = 0; i < texts.size(); ++i) {
+    meter.add(static_cast<int>(i), recipe_.run.seed, texts[i],
+              static_cast<int>(prompts_.sequences[i].size()), accepted[i]);
+    progress.update(static_cast<double>(i + 1));
+  }
+  cx_.verbose(fmt::format("{} accepted tokens not found again", meter.lost()));
+  return visited(meter.rows());
 }
 
 void AcceptanceMeasurement::run() {
@@ -116,8 +177,9 @@ void AcceptanceMeasurement::run() {
   const ModelPair::Engines engines = pair_.load(cx_, plan());
   const ops::VerifyRule rule = verify_rule(recipe_, how.sampler.rule);
   const std::vector<spec::ChanceSums> rows =
-      recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
-                                : std::vector{measure_positions(engines, rule, how)};
+      tree_                       ? measure_tree(engines, rule, how)
+      : recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
+                                  : std::vector{measure_positions(engines, rule, how)};
 
   Json p = Json::array(), error = Json::array(), residual = Json::array(), samples = Json::array();
   for (const spec::ChanceSums& row : rows) {
@@ -133,23 +195,37 @@ void AcceptanceMeasurement::run() {
                     "{} in {:.1f} %",
                     rows.size() > 1 ? fmt::format("depth {}: ", p.size()) : "", row.samples(),
                     100 * means[0], 100 * errors[0], row.width(), 100 * all));
+    // Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
+    if (all > 1)
+      for (double& mean : means) mean /= all;
     p.push_back(means);
     error.push_back(errors);
     residual.push_back(std::max(0.0, 1 - all));
     samples.push_back(row.samples());
   }
   const auto one_or_all = [](const Json& list) { return list.size() == 1 ? list[0] : list; };
-  const Json vector = {{"format", "acceptance-vector/1"},
-                       {"method", method_of(rule)},
-                       {rows.size() == 1 ? "p" : "rows", one_or_all(p)},
-                       {"residual", one_or_all(residual)},
-                       {"stderr", one_or_all(error)},
-                       {"samples", one_or_all(samples)},
-                       {"target", engines.target->files().name},
-                       {"draft", engines.draft->files().name},
-                       {"temperature", recipe_.sampling.temperature},
-                       {"top_p", recipe_.sampling.top_p},
-                       {"seed", recipe_.run.seed}};
+  Json vector = {{"format", "acceptance-vector/1"},
+                 {"method", method_of(rule)},
+                 {rows.size() == 1 ? "p" : "rows", one_or_all(p)},
+                 {"residual", one_or_all(residual)},
+                 {"stderr", one_or_all(error)},
+                 {"samples", one_or_all(samples)},
+                 {"target", engines.target->files().name},
+                 {"draft", engines.draft->files().name},
+                 {"temperature", recipe_.sampling.temperature},
+                 {"top_p", recipe_.sampling.top_p},
+                 {"seed", recipe_.run.seed}};
+  if (tree_) {
+    const spec::AcceptanceVector measured{
+        .rows = p, .method = method_of(rule), .file = {}, .sha256 = {}};
+    const double predicted = spec::expected_tokens(*tree_, measured);
+    cx_.note(fmt::format("the tree gave {:.3f} tokens a round, {:.3f} by these rows",
+                         tokens_per_round_, predicted));
+    vector["tree"] = {{"nodes", tree_->size()},
+                      {"levels", tree_->levels()},
+                      {"tokens_per_round", tokens_per_round_},
+                      {"expected_tokens", predicted}};
+  }
   result.write(vector.dump() + "\n");
   result.commit();
   cx_.out.flush();

@@ -1,11 +1,14 @@
 #pragma once
 #include <array>
+#include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "cli/model_pair.h"
 #include "decode/generate.h"
 #include "ops/verification.h"
 #include "spec/measure/chance_sums.h"
+#include "spec/tree/token_tree.h"
 
 namespace tandem::cli {
 
@@ -16,6 +19,7 @@ constexpr std::array<std::string_view, 2> enum_names(AcceptRule) { return {"sequ
 /// Section `accept` of the tool that measures.
 struct AcceptanceSection {
   int width = 32, depths = 1;
+  std::filesystem::path tree;
   AcceptRule rule = AcceptRule::sequoia;
 
   template <class V>
@@ -24,6 +28,8 @@ struct AcceptanceSection {
     v("depths", depths, recipe::between(1, 64),
       "rows by accepted tokens before the node, of rounds that end behind the last; 1 = one for all "
       "nodes");
+    v("tree", tree, recipe::optional_input(),
+      "rows by depth as rounds of this very tree find them; empty = of no certain tree");
     v("rule", rule,
       "sequoia: children drawn, kept by residuals; topk: the draft's best, kept if the target "
       "draws them");
@@ -62,10 +68,16 @@ class AcceptanceMeasurement {
   std::vector<spec::ChanceSums> measure_depths(const ModelPair::Engines& engines,
                                                const ops::VerifyRule& rule,
                                                const decode::GenerateSpec& how);
+  /// Of texts written by rounds of accept.tree, by depth.
+  std::vector<spec::ChanceSums> measure_tree(const ModelPair::Engines& engines,
+                                             const ops::VerifyRule& rule,
+                                             const decode::GenerateSpec& how);
 
   Context& cx_;
   const AcceptanceRecipe& recipe_;
   ModelPair pair_;
+  std::optional<spec::TokenTree> tree_;
+  double tokens_per_round_ = 0;  // of it, as counted
   decode::PromptSet prompts_;
 };
 

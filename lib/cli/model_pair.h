@@ -77,7 +77,9 @@ class ModelPair {
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
   bool has_draft() const { return draft_.has_value(); }
-  const std::string& draft_name() const { return draft_->name; }
+  const decode::ModelFiles& draft() const { return *draft_; }
+  /// The target alone is loaded; to be sized anew.
+  void leave_draft() { draft_.reset(); }
   /// Tokens that a text of both may have.  errors  kind recipe: run.context beyond the models'
   int64_t context() const;
 

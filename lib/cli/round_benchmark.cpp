@@ -252,7 +252,7 @@ RoundBenchmark::Beside RoundBenchmark::measure_beside(const ModelPair::Engines& 
   spec.batch = recipe_.run.batch;
   spec.sampler =
       generate_spec(recipe_.sampling, recipe_.run.seed, 0, engines.target->config(), 0).sampler;
-  beside.times = measured_times(cx_, engines, spec).first;
+  beside.times = measure_times(cx_, engines, spec);
   return beside;
 }
 

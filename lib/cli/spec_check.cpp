@@ -11,6 +11,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Behind one prompt: with fewer, hardly an outcome is common enough to be compared.
+constexpr size_t kLeastTexts = 40;
+
 eval::TextProgress shown(Progress& line) {
   return [&line](int64_t done) {
     line.update(static_cast<double>(done));
@@ -24,6 +27,10 @@ std::vector<double> LosslessSection::temperatures_of(const recipe::Sampling& sam
   if (!temperatures.empty()) return temperatures;
   if (sampling.temperature > 0) return {sampling.temperature};
   return {0.6, 1.0};
+}
+
+size_t LosslessSection::prompts_sampled(size_t n_given) const {
+  return std::clamp<size_t>(static_cast<size_t>(texts) / kLeastTexts, 1, n_given);
 }
 
 void SpecCheckRecipe::check(recipe::Problems& p) const {
@@ -52,12 +59,14 @@ SpecCheck::SpecCheck(Context& cx, const Point<SpecCheckRecipe>& point)
   tree_ = largest_tree(recipe_, batch_, pair_.device());
   TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch_,
                            recipe_.eval.text_tokens);
-  // Sampled texts fork from the first prompt.
-  const auto first = static_cast<int64_t>(prompts_.sequences.front().size());
+  // Sampled texts fork from one prompt at a time.
+  int64_t longest = 0;
+  for (const eval::Ids& prompt : sampled_prompts())
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   room.batch = batch_;
   room.prefix = true;
-  room.longest = std::max(room.longest, first + recipe_.eval.text_tokens);
-  room.total = std::max(room.total, first + int64_t{batch_} * recipe_.eval.text_tokens);
+  room.longest = std::max(room.longest, longest + recipe_.eval.text_tokens);
+  room.total = std::max(room.total, longest + int64_t{batch_} * recipe_.eval.text_tokens);
   size_for(pair_, room, tree_);
 }
 
@@ -65,9 +74,14 @@ void SpecCheck::print_plan() {
   pair_.print_plan(
       cx_, speculation_plan(pair_, tree_),
       fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
-                  "temperatures\n",
+                  "temperatures, behind {} prompts\n",
                   tree_.size(), tree_.levels(), prompts_.sequences.size(), recipe_.eval.texts,
-                  recipe_.eval.temperatures_of(recipe_.sampling).size()));
+                  recipe_.eval.temperatures_of(recipe_.sampling).size(), sampled_prompts().size()));
+}
+
+std::span<const eval::Ids> SpecCheck::sampled_prompts() const {
+  const std::span<const eval::Ids> all = prompts_.sequences;
+  return all.first(recipe_.eval.prompts_sampled(all.size()));
 }
 
 decode::GenerateSpec SpecCheck::how(double temperature, int max_tokens) const {
@@ -101,51 +115,67 @@ void SpecCheck::check_greedy(decode::Engine& target, spec::Rounds& speculation) 
                                    {"max_tokens", recipe_.sampling.max_tokens}}});
 }
 
-void SpecCheck::check_sampled(decode::Engine& target, spec::Rounds& speculation) {
+void SpecCheck::check_matched(decode::Engine& target, spec::Rounds& speculation) {
+  for (const double t : recipe_.eval.temperatures_of(recipe_.sampling)) {
+    const auto n = static_cast<int64_t>(prompts_.sequences.size());
+    Progress line(cx_.terminal, "match", static_cast<double>(2 * n), "texts");
+    const int equal = eval::count_equal(target, speculation, prompts_.sequences,
+                                        how(t, recipe_.sampling.max_tokens), shown(line));
+    verdicts_.push_back({.check = "sampled texts are the target's",
+                         .temperature = t,
+                         .texts = n,
+                         .found = fmt::format("{} of {} texts equal", equal, n),
+                         .limit = rows_are_pure_ ? "all equal" : "none: rows round differently",
+                         .passed = !rows_are_pure_ || equal == n,
+                         .details = {{"texts_equal", equal}}});
+  }
+}
+
+void SpecCheck::check_laws(decode::Engine& target, spec::Rounds& speculation) {
   const LosslessSection& e = recipe_.eval;
   const std::vector<double> temperatures = e.temperatures_of(recipe_.sampling);
-  const eval::Ids& prompt = prompts_.sequences.front();
-  if (speculation.accept_by() == AcceptBy::match)
-    for (const double t : temperatures) {
-      const auto n = static_cast<int64_t>(prompts_.sequences.size());
-      Progress line(cx_.terminal, "match", static_cast<double>(2 * n), "texts");
-      const int equal = eval::count_equal(target, speculation, prompts_.sequences,
-                                          how(t, recipe_.sampling.max_tokens), shown(line));
-      verdicts_.push_back({.check = "sampled texts are the target's",
-                           .temperature = t,
-                           .texts = n,
-                           .found = fmt::format("{} of {} texts equal", equal, n),
-                           .limit = rows_are_pure_ ? "all equal" : "none: rows round differently",
-                           .passed = !rows_are_pure_ || equal == n,
-                           .details = {{"texts_equal", equal}}});
+  const std::span<const eval::Ids> prompts = sampled_prompts();
+  const int texts = e.texts / static_cast<int>(prompts.size());
+  std::vector<eval::LawCheck> laws(temperatures.size());
+  Progress line(cx_.terminal, "sample",
+                static_cast<double>(2 * prompts.size() * laws.size()) * texts, "texts");
+  int64_t before = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const int slot = target.cache().create();
+    const decode::SeqTokens begin[] = {{slot, prompts[i], false}};
+    target.prefill(begin, {});
+    speculation.share(prompts[i]);
+    for (size_t t = 0; t < laws.size(); ++t, before += 2 * texts) {
+      decode::GenerateSpec of_prompt = how(temperatures[t], e.text_tokens);
+      of_prompt.sampler.seed += 2 * static_cast<int64_t>(i);  // a check takes two seeds
+      laws[t].add(eval::check_law(target, speculation, prompts[i], slot, texts, of_prompt,
+                                  [&](int64_t done) { return shown(line)(before + done); }));
     }
-  const int slot = target.cache().create();
-  const decode::SeqTokens begin[] = {{slot, prompt, false}};
-  target.prefill(begin, {});
-  speculation.share(prompt);
-  for (const double t : temperatures) {
-    Progress line(cx_.terminal, "sample", 2.0 * e.texts, "texts");
-    const eval::LawCheck law = eval::check_law(target, speculation, prompt, slot, e.texts,
-                                               how(t, e.text_tokens), shown(line));
-    // Bonferroni: the chances of all tests add up to at most eval.significance.
-    const double least =
-        e.significance / static_cast<double>(law.tests.size() * temperatures.size());
-    for (const eval::LawTest& l : law.tests)
-      verdicts_.push_back(
-          {.check = l.n == 1 ? fmt::format("law of token {}", l.first + 1)
-                             : fmt::format("law of tokens {} and {}", l.first + 1, l.first + 2),
-           .temperature = t,
-           .texts = law.texts,
-           .found = fmt::format("chi-square {:.1f} in {} cells, p = {:.3g}", l.test.chi_square,
-                                l.test.cells, l.test.p),
-           .limit = fmt::format("p >= {:.2g}", least),
-           .passed = l.test.p >= least,
-           .details = {{"cells", l.test.cells},
-                       {"chi_square", l.test.chi_square},
-                       {"p", l.test.p},
-                       {"p_allowed", least}}});
+    target.cache().release(slot);
   }
-  target.cache().release(slot);
+  for (size_t t = 0; t < laws.size(); ++t) add_laws(laws[t], temperatures[t], temperatures.size());
+}
+
+void SpecCheck::add_laws(const eval::LawCheck& law, double temperature, size_t n_temperatures) {
+  // Bonferroni: the chances of all tests add up to at most eval.significance.
+  const double least =
+      recipe_.eval.significance / static_cast<double>(law.tests.size() * n_temperatures);
+  for (const eval::LawTest& l : law.tests)
+    verdicts_.push_back(
+        {.check = l.n == 1 ? fmt::format("law of token {}", l.first + 1)
+                           : fmt::format("law of tokens {} and {}", l.first + 1, l.first + 2),
+         .temperature = temperature,
+         .texts = law.texts,
+         .found = fmt::format("chi-square {:.1f} of {} degrees, {} prompts, p = {:.3g}",
+                              l.test.chi_square, l.test.degrees, law.prompts, l.test.p),
+         .limit = fmt::format("p >= {:.2g}", least),
+         .passed = l.test.p >= least,
+         .details = {{"prompts", law.prompts},
+                     {"cells", l.test.cells},
+                     {"degrees", l.test.degrees},
+                     {"chi_square", l.test.chi_square},
+                     {"p", l.test.p},
+                     {"p_allowed", least}}});
 }
 
 int SpecCheck::run() {
@@ -154,7 +184,8 @@ int SpecCheck::run() {
   decode::Engine& target = *engines.target;
   const auto speculation = make_rounds(recipe_.spec, engines, tree_);
   check_greedy(target, *speculation);
-  check_sampled(target, *speculation);
+  if (speculation->accept_by() == AcceptBy::match) check_matched(target, *speculation);
+  check_laws(target, *speculation);
   const spec::RoundStats& rounds = speculation->stats();
   cx_.note(fmt::format("{} rounds, {} of {} drafted tokens accepted", rounds.rounds,
                        rounds.accepted, rounds.drafted));

@@ -1,5 +1,6 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@ struct LosslessSection {
   int n_prompts = 50, texts = 2000, text_tokens = 4;
   std::vector<double> temperatures;
   double significance = 1e-4;
-  double gap =
-      0.25;  // logits of large models reach 16 to 32, where numbers in bf16 lie 0.125 apart
+  // Logits of large models reach 16 to 32, where numbers in bf16 lie 0.125 apart.
+  double gap = 0.25;
 
   template <class V>
   void fields(V& v) {
@@ -22,14 +23,18 @@ struct LosslessSection {
     v("n_prompts", n_prompts, between(1, 100000), "built-in prompts, where none is given");
     v("temperatures", temperatures, recipe::above(0),
       "of sampled texts; empty = sampling.temperature, or 0.6 and 1 where that is 0");
-    v("texts", texts, between(100, 10000000), "sampled texts of each of both");
+    v("texts", texts, between(100, 10000000),
+      "sampled texts of each of both at a temperature, shared among the prompts, 40 each at "
+      "least: of more prompts the first");
     v("text_tokens", text_tokens, between(2, 64).unit("tokens"), "of a sampled text");
-    v("significance", significance, recipe::above(0).up_to(0.1),
-      "chance that a lossless run fails the tests of sampled texts, all together");
+    v("significance", significance, recipe::above(0).up_to(1),
+      "chance that a lossless run fails the tests of sampled texts, all together, at most");
     v("gap", gap, recipe::at_least(0),
       "logits that close may swap places by rounding; nothing may in f32");
   }
   std::vector<double> temperatures_of(const recipe::Sampling& sampling) const;
+  /// How many of so many prompts sampled texts go on from.
+  size_t prompts_sampled(size_t n_given) const;
 };
 
 /// What sequoia-generate reads, and how it is checked.
@@ -66,9 +71,15 @@ class SpecCheck {
     nlohmann::ordered_json details;
   };
 
+  /// Those that sampled texts go on from.
+  std::span<const eval::Ids> sampled_prompts() const;
   decode::GenerateSpec how(double temperature, int max_tokens) const;
   void check_greedy(decode::Engine& target, spec::Rounds& speculation);
-  void check_sampled(decode::Engine& target, spec::Rounds& speculation);
+  /// By match: texts of one seed.
+  void check_matched(decode::Engine& target, spec::Rounds& speculation);
+  /// Of texts behind each prompt, all prompts in one test.
+  void check_laws(decode::Engine& target, spec::Rounds& speculation);
+  void add_laws(const eval::LawCheck& law, double temperature, size_t n_temperatures);
   void write(const std::string& drafter);
   std::string text() const;
   nlohmann::ordered_json json(const std::string& drafter) const;

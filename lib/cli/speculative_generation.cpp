@@ -2,7 +2,6 @@
 
 #include "cli/generate_flags.h"
 #include "cli/generate_output.h"
-#include "cli/tree_plan.h"
 
 namespace tandem::cli {
 
@@ -12,8 +11,8 @@ SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRec
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   tree_ = largest_tree(recipe_, batch_, pair_.device());
-  TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch_);
-  longest_ = room.longest;
+  room_ = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch_);
+  TextRoom room = room_;
   if (measures()) {  // on forks of a text as long as these
     room.prefix = true;
     room.longest += kTimingTokens;
@@ -45,21 +44,47 @@ SharedPrefix SpeculativeGeneration::read_prefix(decode::Engine& target, spec::Ro
   return prefix;
 }
 
+ModelPair::Engines SpeculativeGeneration::load(const decode::SamplerSpec& sampler, TreePlan& plan,
+                                               MemoryPlan& memory) {
+  plan.tree = tree_;
+  memory = speculation_plan(pair_, tree_);
+  if (!chooses()) return pair_.load(cx_, memory);
+  const DraftTreeSection& section = recipe_.tree;
+  const int context = static_cast<int>(room_.longest);
+  const bench::RoundTimesSpec timed = timed_rounds(section, sampler, batch_, context);
+  const KeptTimes kept(pair_, timed);
+  const std::optional<spec::TimingTable> known =
+      section.timing.empty() ? kept.read(cx_) : spec::read_timing(section.timing);
+  if (known) {
+    plan = plan_tree(cx_, section, tree_, *known, timed, context);
+    if (declines(plan)) {
+      pair_.leave_draft();
+      size_for(pair_, room_, spec::chain_tree(1));
+      memory = pair_.plan();
+    }
+    return pair_.load(cx_, memory);
+  }
+  ModelPair::Engines engines = pair_.load(cx_, memory);
+  const Stopwatch watch;
+  const spec::TimingTable times = measure_times(cx_, engines, timed);
+  cx_.note(fmt::format("timed rounds in {:.1f} s", watch.seconds()));
+  kept.write(cx_, times);
+  plan = plan_tree(cx_, section, tree_, times, timed, context);
+  return engines;
+}
+
 void SpeculativeGeneration::run() {
   decode::GenerateSpec how =
       generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs,
-                    pair_.target().config, static_cast<int>(longest_));
+                    pair_.target().config, static_cast<int>(room_.longest));
   how.max_active = batch_;  // timing rounds took room for one more
-  const MemoryPlan memory = speculation_plan(pair_, tree_);
-  const ModelPair::Engines engines = pair_.load(cx_, memory);
-  decode::Engine& target = *engines.target;
   TreePlan plan;
-  plan.tree = tree_;
-  if (engines.draft)
-    plan = plan_tree(cx_, recipe_, tree_, engines, how.sampler, batch_, static_cast<int>(longest_));
-  const bool declines = !plan.pays() && !recipe_.spec.force;
+  MemoryPlan memory;
+  const ModelPair::Engines engines = load(how.sampler, plan, memory);
+  decode::Engine& target = *engines.target;
+  const bool declined = declines(plan);
   const double load_s = load_.seconds();
-  if (declines)
+  if (declined)
     cx_.note(
         fmt::format("speculation would lose here: {:.3f} ms a token predicted, {:.3f} ms without; "
                     "the text is generated plainly (spec.force=true speculates)",
@@ -67,13 +92,13 @@ void SpeculativeGeneration::run() {
   GenerateOutput output(cx_, recipe_.output.path, prompts_, target, memory);
   std::unique_ptr<spec::Rounds> rounds;
   std::unique_ptr<decode::Decoder> plain;
-  if (declines) {
+  if (declined) {
     plain = decode::plain_decoder(target, 0);
   } else {
     rounds = make_rounds(recipe_.spec, engines, plan.tree,
                          {.on_round = [&](const spec::RoundEvent& e) { output.on_round(e); }});
   }
-  decode::Decoder& decoder = declines ? *plain : *rounds;
+  decode::Decoder& decoder = declined ? *plain : *rounds;
   decode::GenerateReport before;  // of what all texts begin with
   const SharedPrefix prefix = read_prefix(target, rounds.get(), before);
   decode::GenerateReport report = decode::generate(
@@ -81,9 +106,9 @@ void SpeculativeGeneration::run() {
   report.prefill_s += before.prefill_s;
   report.prompt_tokens += before.prompt_tokens;
   output.finish(report, load_s, recipe_.run.seed,
-                {.rounds = declines ? nullptr : &rounds->stats(),
+                {.rounds = declined ? nullptr : &rounds->stats(),
                  .predicted = plan.json(),
-                 .declined = declines});
+                 .declined = declined});
 }
 
 }  // namespace tandem::cli

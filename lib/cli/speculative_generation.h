@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "cli/proposals.h"
 #include "cli/shared_prefix.h"
+#include "cli/tree_plan.h"
 
 namespace tandem::cli {
 
@@ -21,9 +22,13 @@ class SpeculativeGeneration {
 
  private:
   /// Whether rounds are timed before the first text.
-  bool measures() const {
-    return pair_.has_draft() && !recipe_.tree.accept.empty() && recipe_.tree.timing.empty();
-  }
+  bool measures() const { return chooses() && recipe_.tree.timing.empty(); }
+  /// Whether times tell how to speculate, if at all.
+  bool chooses() const { return pair_.has_draft() && !recipe_.tree.accept.empty(); }
+  bool declines(const TreePlan& plan) const { return !plan.pays() && !recipe_.spec.force; }
+  /// Loads the models, the draft only if its trees pay as far as times are known, and settles how
+  /// to speculate.
+  ModelPair::Engines load(const decode::SamplerSpec& sampler, TreePlan& plan, MemoryPlan& memory);
   /// What all prompts begin with, read by both models.
   SharedPrefix read_prefix(decode::Engine& target, spec::Rounds* rounds,
                            decode::GenerateReport& report);
@@ -34,7 +39,7 @@ class SpeculativeGeneration {
   ModelPair pair_;
   decode::PromptSet prompts_;
   int batch_;
-  int64_t longest_;       // tokens of a text
+  TextRoom room_;         // of the texts
   spec::TokenTree tree_;  // that room is made for
 };
 

@@ -45,9 +45,9 @@ void measure_timing(Context& cx, const TreeSearchRecipe& recipe) {
                                        fmt::join(bench::timed_sizes(spec.largest_tree), ", "),
                                        fmt::join(spec.contexts, ", ")));
   ResultFile file(recipe.output.path, cx.file_mode(), cx.out);
+  const nlohmann::ordered_json about = times_context(pair, spec);
   const ModelPair::Engines engines = pair.load(cx, plan);
-  const auto [table, about] = measured_times(cx, engines, spec);
-  file.write(spec::timing_json(table, about));
+  file.write(spec::timing_json(measure_times(cx, engines, spec), about));
   file.commit();
   cx.out.flush();
 }

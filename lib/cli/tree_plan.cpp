@@ -15,24 +15,42 @@
 #include "tensor/cuda.h"
 
 namespace tandem::cli {
-namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json described(const ModelPair::Engines& engines, const bench::RoundTimesSpec& spec) {
-  const decode::Engine& target = *engines.target;
-  const Device device = target.spec().device;
+bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
+                                   int batch, int context) {
+  bench::RoundTimesSpec timed;
+  // A power of two, so that texts of other lengths find the times kept.
+  timed.contexts = {static_cast<int>(std::bit_floor(static_cast<unsigned>(context)))};
+  timed.largest_tree = most_nodes(tree, batch);
+  timed.batch = batch;
+  timed.sampler = sampler;
+  return timed;
+}
+
+spec::TimingTable measure_times(Context& cx, const ModelPair::Engines& engines,
+                                const bench::RoundTimesSpec& spec) {
+  Progress progress(cx.terminal, "time rounds", 1, "");
+  return bench::measure_rounds(*engines.target, *engines.draft, spec, [&](double share) {
+    progress.update(share);
+    return interrupted() == 0;
+  });
+}
+
+Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
+  const Device device = pair.device();
   const bool on_gpu = device.kind == Device::Kind::cuda;
   const ops::SampleRule& rule = spec.sampler.rule;
   return {
-      {"target", target.files().name},
-      {"draft", engines.draft->files().name},
+      {"target", pair.target().name},
+      {"draft", pair.draft().name},
+      {"fingerprints", {pair.target().fingerprint, pair.draft().fingerprint}},
       {"device", on_gpu ? cuda::device_info(device.index).name : bench::read_host_info().cpu_model},
       {"threads", max_threads()},
       {"isa", isa_name(isa_in_use())},
-      {"compute", dtype_name(ops::weight_dtype(target.spec().compute, device))},
-      {"weight_bytes", {target.weight_bytes(), engines.draft->weight_bytes()}},
-      {"layers_streamed", target.spec().n_streamed},
+      {"compute", dtype_name(ops::weight_dtype(pair.target_spec().compute, device))},
+      {"layers_streamed", pair.target_spec().n_streamed},
       {"batch", spec.batch},
       {"temperature", rule.temperature},
       {"top_k", rule.top_k},
@@ -41,49 +59,31 @@ Json described(const ModelPair::Engines& engines, const bench::RoundTimesSpec& s
       {"repetition_penalty", rule.repetition_penalty}};
 }
 
-/// Where the times of this description are kept.
-std::filesystem::path kept_file(const ModelPair::Engines& engines,
-                                const bench::RoundTimesSpec& spec, Json about) {
-  about["fingerprints"] = {engines.target->files().fingerprint, engines.draft->files().fingerprint};
-  about["contexts"] = spec.contexts;
-  about["largest_tree"] = spec.largest_tree;
-  return io::default_cache_dir() /
-         fmt::format("tree-times-{}.json", sha256_hex(about.dump()).substr(0, 16));
+KeptTimes::KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec)
+    : about_(times_context(pair, spec)) {
+  Json key = about_;
+  key["contexts"] = spec.contexts;
+  key["largest_tree"] = spec.largest_tree;
+  file_ = io::default_cache_dir() /
+          fmt::format("tree-times-{}.json", sha256_hex(key.dump()).substr(0, 16));
 }
 
-}  // namespace
-
-std::pair<spec::TimingTable, Json> measured_times(Context& cx, const ModelPair::Engines& engines,
-                                                  const bench::RoundTimesSpec& spec) {
-  Progress progress(cx.terminal, "time rounds", 1, "");
-  spec::TimingTable table =
-      bench::measure_rounds(*engines.target, *engines.draft, spec, [&](double share) {
-        progress.update(share);
-        return interrupted() == 0;
-      });
-  return {std::move(table), described(engines, spec)};
+std::optional<spec::TimingTable> KeptTimes::read(Context& cx) const {
+  if (!std::filesystem::exists(file_)) return {};
+  cx.verbose(fmt::format("times of rounds from {}", file_.string()));
+  return spec::read_timing(file_);
 }
 
-spec::TimingTable kept_times(Context& cx, const ModelPair::Engines& engines,
-                             const bench::RoundTimesSpec& spec) {
-  const std::filesystem::path file = kept_file(engines, spec, described(engines, spec));
-  if (std::filesystem::exists(file)) {
-    cx.verbose(fmt::format("times of rounds from {}", file.string()));
-    return spec::read_timing(file);
-  }
-  const Stopwatch watch;
-  const auto [table, about] = measured_times(cx, engines, spec);
-  cx.note(fmt::format("timed rounds in {:.1f} s", watch.seconds()));
+void KeptTimes::write(Context& cx, const spec::TimingTable& table) const {
   try {
-    std::filesystem::create_directories(file.parent_path());
-    io::AtomicFile out(file);
-    out.write(spec::timing_json(table, about));
+    std::filesystem::create_directories(file_.parent_path());
+    io::AtomicFile out(file_);
+    out.write(spec::timing_json(table, about_));
     out.commit();
-    cx.verbose(fmt::format("kept as {}", file.string()));
+    cx.verbose(fmt::format("kept as {}", file_.string()));
   } catch (const std::exception&) {
     // Read-only home: measured again next time.
   }
-  return table;
 }
 
 Json TreePlan::json() const {
@@ -96,26 +96,16 @@ Json TreePlan::json() const {
           {"speedup", plain_ms / predicted->cost.ms_per_token}};
 }
 
-TreePlan plan_tree(Context& cx, const SequoiaRecipe& recipe, const spec::TokenTree& given,
-                   const ModelPair::Engines& engines, const decode::SamplerSpec& sampler, int batch,
+TreePlan plan_tree(Context& cx, const DraftTreeSection& section, const spec::TokenTree& given,
+                   const spec::TimingTable& times, const bench::RoundTimesSpec& timed,
                    int context) {
   TreePlan plan;
   plan.tree = given;
-  const DraftTreeSection& section = recipe.tree;
-  if (section.accept.empty()) return plan;
   const spec::AcceptanceVector vector = spec::read_acceptance(section.accept);
-  const char* method = sampler.rule.temperature > 0 ? "sequoia" : "topk-greedy";
+  const char* method = timed.sampler.rule.temperature > 0 ? "sequoia" : "topk-greedy";
   if (vector.method != method)
     cx.warn(fmt::format("{}: measured for '{}', these rounds verify by '{}'",
                         section.accept.string(), vector.method, method));
-  bench::RoundTimesSpec timed;
-  // A power of two, so that texts of other lengths find the times kept.
-  timed.contexts = {static_cast<int>(std::bit_floor(static_cast<unsigned>(context)))};
-  timed.largest_tree = most_nodes(section, batch);
-  timed.batch = batch;
-  timed.sampler = sampler;
-  const spec::TimingTable times =
-      section.timing.empty() ? kept_times(cx, engines, timed) : spec::read_timing(section.timing);
   const spec::TimeBucket& bucket =
       section.timing.empty() ? times.buckets.front() : times.bucket(context, "tree.timing");
   plan.plain_ms = bucket.target.at(1);

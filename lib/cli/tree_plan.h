@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -8,17 +9,34 @@
 
 namespace tandem::cli {
 
-/// The times of a pair's rounds on this machine: measured once for these models, number types,
-/// threads, device, sampling and sizes, and kept in the cache folder.
-spec::TimingTable kept_times(Context& cx, const ModelPair::Engines& engines,
-                             const bench::RoundTimesSpec& spec);
+/// Rounds whose times tell which tree pays for texts of so many tokens.
+bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
+                                   int batch, int context);
 
 /// Measures them now, behind a progress line.
-/// result   and what was measured, for timing_json
-std::pair<spec::TimingTable, nlohmann::ordered_json> measured_times(
-    Context& cx, const ModelPair::Engines& engines, const bench::RoundTimesSpec& spec);
+spec::TimingTable measure_times(Context& cx, const ModelPair::Engines& engines,
+                                const bench::RoundTimesSpec& spec);
 
-/// Tokens that kept_times needs beyond the longest text.
+/// What times of a pair that is not loaded yet depend on, for timing_json.
+nlohmann::ordered_json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec);
+
+/// Times of a pair's rounds on this machine, kept in the cache folder: measured once for these
+/// models, number types, threads, device, sampling and sizes.
+class KeptTimes {
+ public:
+  /// pair     not loaded yet
+  KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec);
+  /// errors   kind input: the file is damaged
+  std::optional<spec::TimingTable> read(Context& cx) const;
+  /// Where the folder cannot be written they are measured again next time.
+  void write(Context& cx, const spec::TimingTable& table) const;
+
+ private:
+  nlohmann::ordered_json about_;
+  std::filesystem::path file_;
+};
+
+/// Tokens that measure_times needs beyond the longest text.
 inline constexpr int kTimingTokens = bench::kTimedTokens;
 
 /// How a run speculates.
@@ -34,10 +52,10 @@ struct TreePlan {
 };
 
 /// Chooses the tree for this machine, or asks whether the given one pays.
+/// times    of `timed`, or tree.timing's
 /// context  tokens of the texts
 /// errors   kind input, recipe: vector or timing table
-TreePlan plan_tree(Context& cx, const SequoiaRecipe& recipe, const spec::TokenTree& given,
-                   const ModelPair::Engines& engines, const decode::SamplerSpec& sampler, int batch,
-                   int context);
+TreePlan plan_tree(Context& cx, const DraftTreeSection& section, const spec::TokenTree& given,
+                   const spec::TimingTable& times, const bench::RoundTimesSpec& timed, int context);
 
 }  // namespace tandem::cli

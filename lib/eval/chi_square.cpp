@@ -1,5 +1,6 @@
 #include "eval/chi_square.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -37,25 +38,38 @@ double gamma_upper(double a, double x) {
 
 // Each sample then expects 10: the usual bound for Pearson's approximation is 5.
 constexpr int64_t kCommon = 20;
-constexpr uint32_t kPools = 16;
+constexpr int64_t kMostPools = 16;
 
-uint32_t pool_of(const std::vector<int32_t>& outcome) {
+uint32_t hash_of(const std::vector<int32_t>& outcome) {
   uint32_t hash = 0;
   for (const int32_t id : outcome)
     hash = draw4(hash, static_cast<uint32_t>(id), 0, DrawPurpose::data)[0];
-  return hash % kPools;
+  return hash;
 }
 
 }  // namespace
 
 double chi_square_tail(double x, int degrees) {
-  if (x <= 0) return 1;
+  if (x <= 0 || degrees == 0) return 1;
   const double a = degrees / 2.0;
   return x / 2 < a + 1 ? 1 - gamma_lower(a, x / 2) : gamma_upper(a, x / 2);
 }
 
+void TwoSampleTest::add(const TwoSampleTest& other) {
+  cells += other.cells;
+  degrees += other.degrees;
+  chi_square += other.chi_square;
+  p = chi_square_tail(chi_square, degrees);
+}
+
 TwoSampleTest compare_samples(const OutcomeCounts& counts) {
-  std::array<std::array<int64_t, 2>, kPools + 1> pools{};  // the last takes pools that are rare
+  int64_t n_rare = 0;
+  for (const auto& [outcome, c] : counts)
+    if (c[0] + c[1] < kCommon) n_rare += c[0] + c[1];
+  // So few that one rarely stays rare.
+  const auto n_pools =
+      static_cast<size_t>(std::clamp<int64_t>(n_rare / (2 * kCommon), 1, kMostPools));
+  std::vector<std::array<int64_t, 2>> pools(n_pools + 1);  // the last takes pools that are rare
   TwoSampleTest test;
   const auto add = [&](const std::array<int64_t, 2>& c) {
     const auto [a, b] = c;
@@ -71,16 +85,17 @@ TwoSampleTest compare_samples(const OutcomeCounts& counts) {
     if (c[0] + c[1] >= kCommon)
       add(c);
     else
-      pour(pools[pool_of(outcome)], c);
+      pour(pools[hash_of(outcome) % n_pools], c);
   }
-  for (uint32_t i = 0; i < kPools; ++i) {
+  for (size_t i = 0; i < n_pools; ++i) {
     if (pools[i][0] + pools[i][1] >= kCommon)
       add(pools[i]);
     else
-      pour(pools[kPools], pools[i]);
+      pour(pools[n_pools], pools[i]);
   }
-  add(pools[kPools]);
-  if (test.cells > 1) test.p = chi_square_tail(test.chi_square, test.degrees());
+  add(pools[n_pools]);
+  test.degrees = std::max(0, test.cells - 1);
+  test.p = chi_square_tail(test.chi_square, test.degrees);
   return test;
 }
 

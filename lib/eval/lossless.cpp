@@ -92,6 +92,16 @@ GreedyCheck check_greedy(decode::Engine& target, decode::Decoder& speculation,
   return check;
 }
 
+void LawCheck::add(const LawCheck& other) {
+  texts += other.texts;
+  prompts += other.prompts;
+  if (tests.empty()) {
+    tests = other.tests;
+    return;
+  }
+  for (size_t i = 0; i < tests.size(); ++i) tests[i].test.add(other.tests[i].test);
+}
+
 double LawCheck::worst_p() const {
   double p = 1;
   for (const LawTest& t : tests) p = std::min(p, t.test.p);
@@ -109,6 +119,7 @@ LawCheck check_law(decode::Engine& target, decode::Decoder& speculation,
       texts_of(target, &speculation, requests, other, progress, texts)};
   LawCheck check;
   check.texts = texts;
+  check.prompts = 1;
   for (int n = 1; n <= 2; ++n)
     for (int first = n == 1 ? 1 : 0; first + n <= how.max_tokens; ++first) {
       OutcomeCounts counts;

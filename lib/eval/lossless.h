@@ -32,10 +32,11 @@ using TextProgress = std::function<bool(int64_t done)>;
 
 /// Greedy texts of both. Where two differ, the target reads the text of speculation again token by
 /// token, and each token that is not the best there is told with its gap: rounding may decide
-/// between tokens of nearly equal logits, and forwards of other shapes round otherwise. target with
-/// room for a text of every prompt at a time, or for several how      temperature 0 errors   kind
-/// interrupted, numeric source   Sequoia's reference compares nothing; a re-scored reference stands
-/// in for byte equality
+/// between tokens of nearly equal logits, and forwards of other shapes round otherwise.
+/// target   with room for a text of every prompt at a time, or for several
+/// how      temperature 0
+/// errors   kind interrupted, numeric
+/// source   Sequoia's reference compares nothing; a re-scored reference stands in for byte equality
 GreedyCheck check_greedy(decode::Engine& target, decode::Decoder& speculation,
                          std::span<const Ids> prompts, const decode::GenerateSpec& how,
                          const TextProgress& progress = {});
@@ -48,16 +49,21 @@ struct LawTest {
 
 struct LawCheck {
   int64_t texts = 0;  // of each of both
+  int prompts = 0;
   std::vector<LawTest> tests;
+
+  /// Takes in the check of texts of the same length behind another prompt. Outcomes are compared
+  /// prompt by prompt: a text that follows the law of another prompt is found out too.
+  void add(const LawCheck& other);
   double worst_p() const;
 };
 
 /// Sampled texts of both that go on from one prompt, with seeds that have nothing to do with each
 /// other: the laws of every token and of every two neighbours are compared, which sees random
 /// numbers that rounds share as well. The first token of a text comes from the prompt, without
-/// speculation, and is only compared as a neighbour. prompt   tokens that `prefix_slot` of the
-/// target's cache holds how      max_tokens of each text, and the seed of one of both; the other
-/// takes the next
+/// speculation, and is only compared as a neighbour.
+/// prompt   tokens that `prefix_slot` of the target's cache holds
+/// how      max_tokens of each text, and the seed of one of both; the other takes the next
 LawCheck check_law(decode::Engine& target, decode::Decoder& speculation,
                    std::span<const int32_t> prompt, int prefix_slot, int texts,
                    const decode::GenerateSpec& how, const TextProgress& progress = {});

@@ -4,7 +4,7 @@
     sequoia_pair.py --bin build/bin --prompts prompts.jsonl
     sequoia_pair.py --bin build/bin --prompts prompts.jsonl --device cuda --format md
 
-At each temperature: measure the pair's acceptance, one vector for all depths, and for every tree rows by depth; search the best
+At each temperature: measure the pair's acceptance, one vector for all depths, and for every tree its own rows by depth; search the best
 tree of so many nodes; then generate with it, with a chain, with k chains side by side, and with look-up, all of as
 many nodes, and without speculation. Tokens a round are measured and predicted. Prints one JSON line a
 way to generate, or a table.
@@ -48,13 +48,6 @@ def search(args, accept, out):
 def write_tree(path, branch_counts, levels):
     path.write_text(json.dumps({"format": "sequoia-tree/1", "size": len(branch_counts), "levels": levels,
                                 "branch_counts": branch_counts}))
-
-
-def levels(branch_counts):
-    depth = [0]
-    for node, n in enumerate(branch_counts):
-        depth += [depth[node] + 1] * n
-    return depth[-1] + 1
 
 
 def expected(branch_counts, accept):
@@ -105,15 +98,15 @@ def main():
             search(args, vector, folder / "best.json")
             best = json.loads((folder / "best.json").read_text())["branch_counts"]
             plain = summary(run(args, "pig-generate", *text, "--format", "jsonl"))["decode_tok_s"]
-            ways = [(f"best tree, {args.nodes} nodes", best, ["-s", f"tree.path={folder / 'best.json'}"]),
-                    (f"chain of {args.nodes - 1}", chain, ["-s", f"tree.path={folder / 'chain.json'}"]),
-                    (f"{k} chains of {k}", side_by_side, ["-s", f"tree.path={folder / 'k.json'}"])]
+            ways = [(f"best tree, {args.nodes} nodes", best, folder / "best.json"),
+                    (f"chain of {args.nodes - 1}", chain, folder / "chain.json"),
+                    (f"{k} chains of {k}", side_by_side, folder / "k.json")]
             records = [{"way": "plain", "tok_s": plain}]
-            for way, counts, flags in ways:
-                by_depth = folder / "depth.json"  # for trees as wide and as deep as this one
-                run(args, "sequoia-acceptance", *pair, "-s", f"accept.depths={levels(counts) - 1}", "-s",
-                    f"accept.width={max(counts)}", "-o", by_depth, "--overwrite")
-                s = summary(run(args, "sequoia-generate", *pair, *flags, "--format", "jsonl"))
+            for way, counts, tree in ways:
+                by_depth = folder / "depth.json"  # as rounds of this very tree find them
+                run(args, "sequoia-acceptance", *pair, "-s", f"accept.tree={tree}",
+                    "-s", f"accept.width={max(counts)}", "-o", by_depth, "--overwrite")
+                s = summary(run(args, "sequoia-generate", *pair, "-s", f"tree.path={tree}", "--format", "jsonl"))
                 records.append({"way": way, "tok_s": s["decode_tok_s"],
                                 "tokens_per_round": s["spec"]["mean_tokens_per_round"],
                                 "predicted": expected(counts, vector),

@@ -4,6 +4,7 @@
 
 #include "cli/probe.h"
 #include "io/file.h"
+#include "source_dir.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -74,6 +75,50 @@ TEST_SUITE("cli/sequoia-acceptance") {
     CHECK(tree.status == 0);
   }
 
+  TEST_CASE("of a tree: its rounds' tokens, and rows that predict them within 5 %") {
+    const TemporaryFolder folder;
+    const std::string accept = (folder / "accept.json").string();
+    const std::string prompts = (folder / "prompts.jsonl").string();
+    const std::string log =
+        file_text(tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt");
+    std::ofstream list(prompts);
+    for (size_t i = 0; i < 12; ++i)
+      list << Json{{"prompt", log.substr(1000 * i, 200)}}.dump() << "\n";
+    list.close();
+    // Uneven: what follows a first child goes deep, what follows the others ends soon.
+    const std::string shapes[] = {"[6,2,1,1,0,0,0,2,0,1,0,1,0,1,1,0,0]",
+                                  "[6,1,1,1,1,1,1,1,1,1,1,1,1,0,0,0,0,0,0]"};
+    for (const std::string& counts : shapes) {
+      CAPTURE(counts);
+      const Json shape = Json::parse(counts);
+      const std::string tree = (folder / "tree.json").string();
+      std::ofstream(tree) << Json{{"format", "sequoia-tree/1"}, {"branch_counts", shape}}.dump();
+      const std::vector<std::string> texts = {"--prompts", prompts, "-n", "60",
+                                              "-t",        "1",     "-s", "model.compute=f32"};
+      std::vector<std::string> flags = texts;
+      flags.insert(flags.end(), {"-s", "accept.tree=" + tree, "-s", "accept.width=6", "-v", "-o",
+                                 accept, "--overwrite"});
+      const Outcome run = acceptance(flags);
+      CHECK(run.status == 0);
+      CHECK(run.err.find("0 accepted tokens not found again") != std::string::npos);
+      const Json v = Json::parse(tandem::io::read_file(accept));
+      CHECK(v["tree"]["nodes"] == shape.size());
+      const double measured = v["tree"]["tokens_per_round"],
+                   predicted = v["tree"]["expected_tokens"];
+      CAPTURE(measured);
+      CHECK(predicted == doctest::Approx(measured).epsilon(0.05));
+
+      // The very rounds of the tool that generates.
+      flags = {"-r", "sequoia/tiny-16m",         "--device", "cpu",
+               "-s", "sampling.temperature=0.6", "-s",       "run.batch=1",
+               "-s", "tree.path=" + tree,        "--format", "jsonl"};
+      flags.insert(flags.end(), texts.begin(), texts.end());
+      const std::string out = run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = flags}).out;
+      const Json summary = Json::parse(out.substr(out.rfind('\n', out.size() - 2) + 1));
+      CHECK(summary["spec"]["mean_tokens_per_round"].get<double>() == doctest::Approx(measured));
+    }
+  }
+
   TEST_CASE("each rule of verification has its own name") {
     for (const auto& [flags, method] :
          {std::pair{std::vector<std::string>{"-s", "sampling.temperature=0"}, "topk-greedy"},
@@ -90,10 +135,20 @@ TEST_SUITE("cli/sequoia-acceptance") {
       int status;
       std::string says;
     };
+    const std::string tree = (tandem::test::source_dir() / "recipes/sequoia/tree-8.json").string();
     for (const Case& c :
          {Case{{}, 2, "nothing to continue"},
           Case{{"-p", "a", "-n", "1"}, 3, "the target must write 2 tokens at least"},
           Case{{"-p", "a", "-s", "accept.width=0"}, 3, "accept.width"},
+          Case{{"-p", "a", "-s", "accept.tree=" + tree, "-s", "accept.width=1"},
+               3,
+               "accept.width: is 1, but a node of"},
+          Case{{"-p", "a", "-s", "accept.tree=" + tree, "-s", "accept.depths=2"},
+               3,
+               "accept.depths: a tree has its own"},
+          Case{{"-p", "a", "-s", "accept.tree=" + tree, "-s", "accept.rule=topk"},
+               3,
+               "rounds of a tree draw its children"},
           Case{{"-p", "a", "-s", "draft.path=synthetic:llama-68m"}, 4, "has 32000 tokens"}}) {
       CAPTURE(c.says);
       const Outcome run = acceptance(c.flags);

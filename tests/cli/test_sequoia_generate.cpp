@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include "source_dir.h"
 
 using namespace tandem::testing;
+namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 namespace {
@@ -107,9 +109,10 @@ TEST_SUITE("cli/sequoia-generate") {
     for (const char* tree : {"auto", "recipes/sequoia/tree-8.json"}) {
       CAPTURE(tree);
       const std::string path = std::string(tree) == "auto" ? tree : (tandem::test::source_dir() / tree).string();
-      const std::vector<std::string> flags = {"-s", "tree.path=" + path, "-s", "tree.timing=" + dear,
-                                              "--format", "jsonl"};
+      const std::vector<std::string> flags = {
+          "-s", "tree.path=" + path, "-s", "tree.timing=" + dear, "--format", "jsonl", "-v"};
       const Outcome declined = run(flags);
+      CHECK(declined.err.find("draft weights") == std::string::npos);  // not loaded at all
       CHECK(declined.err.find("speculation would lose here") != std::string::npos);
       const std::vector<Json> events = lines(declined.out);
       CHECK(events.back()["spec"]["declined"] == true);
@@ -117,7 +120,9 @@ TEST_SUITE("cli/sequoia-generate") {
       CHECK_FALSE(events.back()["spec"].contains("rounds"));
       std::vector<std::string> forced = flags;
       forced.insert(forced.end(), {"-s", "spec.force=true"});
-      CHECK(lines(run(forced).out).back()["spec"]["rounds"].get<int>() > 0);
+      const Outcome insists = run(forced);
+      CHECK(insists.err.find("draft weights") != std::string::npos);
+      CHECK(lines(insists.out).back()["spec"]["rounds"].get<int>() > 0);
     }
     const Outcome no_vector = sequoia_generate({"-p", "a", "-s", "tree.path=auto"});
     CHECK(no_vector.status == 3);
@@ -140,6 +145,24 @@ TEST_SUITE("cli/sequoia-generate") {
     const Outcome second = run_process(TANDEM_SEQUOIA_GENERATE, launch);
     CHECK(second.err.find("timed rounds in") == std::string::npos);
     CHECK(second.out == first.out);
+
+    // Kept times that speak against it: only the target is loaded.
+    fs::path kept;
+    for (const auto& entry : fs::directory_iterator(cache.path()))
+      if (entry.path().filename().string().starts_with("tree-times-")) kept = entry.path();
+    REQUIRE(!kept.empty());
+    Json times = Json::parse(file_text(kept));
+    CHECK(times["draft"] == "tiny-2m");
+    for (Json& ms : times["buckets"][0]["draft"]["ms"]) ms = 1000;
+    std::ofstream(kept) << times.dump();
+    Launch slow = launch;
+    slow.arguments.back() = "spec.force=false";
+    slow.arguments.push_back("-v");
+    const Outcome declined = run_process(TANDEM_SEQUOIA_GENERATE, slow);
+    CHECK(declined.status == 0);
+    CHECK(declined.err.find("times of rounds from") != std::string::npos);
+    CHECK(declined.err.find("speculation would lose here") != std::string::npos);
+    CHECK(declined.err.find("draft weights") == std::string::npos);
   }
 
   TEST_CASE("a shared document is read once") {
@@ -172,6 +195,40 @@ TEST_SUITE("cli/sequoia-generate") {
         {"--dry-run", "-s", "run.context=256", "-s", "run.host_memory_limit=32MiB"});
     CHECK(small.status == 5);
     CHECK(small.out.find("does not fit") != std::string::npos);
+  }
+
+  TEST_CASE("the installed recipes load, print as they are read, and have a plan") {
+    for (const std::string name : {"sequoia/tiny-16m", "sequoia/llama3-70b-offload"}) {
+      CAPTURE(name);
+      const auto run = [&](std::vector<std::string> flags) {
+        flags.insert(flags.begin(), {"-r", name});
+        return run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = std::move(flags)});
+      };
+      const Outcome printed = run({"--print-recipe"});
+      CHECK(printed.status == 0);
+      CHECK(run_process(TANDEM_SEQUOIA_GENERATE,
+                        {.arguments = {"-r", "-", "--print-recipe"}, .input = printed.out})
+                .status == 0);
+      // Layers in host memory are a matter of GPUs.
+      const std::vector<std::string> plan = {"--dry-run", "--device",           "cpu",
+                                             "-s",        "model.offload=none", "-s"};
+      auto roomy = plan, narrow = plan;
+      roomy.push_back("run.host_memory_limit=200GiB");
+      narrow.push_back("run.host_memory_limit=64MiB");
+      const Outcome fits = run(roomy);
+      CHECK(fits.status == 0);
+      CHECK(fits.out.find("  fits\n") != std::string::npos);
+      CHECK(fits.seconds < 2);
+      const Outcome small = run(narrow);  // the plan first, then what it lacks
+      CHECK(small.status == 5);
+      CHECK(small.out.find("draft weights") != std::string::npos);
+      CHECK(small.out.find("does not fit") != std::string::npos);
+    }
+    const Outcome on_cpu = run_process(
+        TANDEM_SEQUOIA_GENERATE,
+        {.arguments = {"-r", "sequoia/llama3-70b-offload", "--dry-run", "--device", "cpu"}});
+    CHECK(on_cpu.status == 3);
+    CHECK(on_cpu.err.find("choose a GPU with --device cuda") != std::string::npos);
   }
 
   TEST_CASE("what does not go together") {

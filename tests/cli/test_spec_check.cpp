@@ -52,6 +52,35 @@ TEST_SUITE("cli/spec-check") {
     CHECK(record["quality"]["lossless"] == true);
   }
 
+  TEST_CASE("a check that fails: exit status 7, the verdict in the table, the result written") {
+    // The laws are equal, so p is even between 0 and 1: where it must be above a half in each of two
+    // tests, three runs of four fail.
+    Outcome run;
+    for (int seed = 0; seed < 20 && run.status == 0; ++seed)
+      run = spec_check({"-r", "sequoia/tiny-16m", "-s", "eval.significance=1", "-s",
+                        "eval.temperatures=[1]", "-s", "eval.text_tokens=2", "-s",
+                        "run.seed=" + std::to_string(seed)});
+    CHECK(run.status == 7);
+    CHECK(run.out.find("p >= 0.5") != std::string::npos);
+    CHECK(run.out.find("FAIL") != std::string::npos);
+    CHECK(run.err.find("error") == std::string::npos);  // a result, not a mishap
+  }
+
+  TEST_CASE("laws are compared behind all prompts that leave 40 texts each") {
+    const auto prompts_of = [](const std::vector<std::string>& flags) {
+      std::vector<std::string> all = {"-r", "sequoia/tiny-16m", "--json"};
+      all.insert(all.end(), flags.begin(), flags.end());
+      const Outcome run = spec_check(all);
+      CHECK(run.status == 0);
+      const Json check = Json::parse(run.out)["checks"].back();
+      CHECK(check["degrees"].get<int>() <= check["cells"].get<int>() - check["prompts"].get<int>());
+      return std::pair(check["prompts"].get<int>(), check["texts"].get<int>());
+    };
+    CHECK(prompts_of({}) == std::pair(4, 300));
+    CHECK(prompts_of({"-s", "eval.n_prompts=9"}) == std::pair(7, 294));
+    CHECK(prompts_of({"-p", "The keeper"}) == std::pair(1, 300));
+  }
+
   TEST_CASE("ngram: sampled texts are compared token by token too") {
     const Outcome run = spec_check(
         {"-m", "tiny-16m", "-s", "spec.draft=ngram", "-p", "tick tock tick tock tick", "--json"});
@@ -64,7 +93,8 @@ TEST_SUITE("cli/spec-check") {
   TEST_CASE("plans and what cannot be checked") {
     const Outcome plan = spec_check({"-r", "sequoia/tiny-16m", "--dry-run"});
     CHECK(plan.status == 0);
-    CHECK(plan.out.find("texts    4 greedy, 300 sampled at each of 2 temperatures") !=
+    CHECK(plan.out.find(
+              "texts    4 greedy, 300 sampled at each of 2 temperatures, behind 4 prompts") !=
           std::string::npos);
     const Outcome automatic = spec_check({"-r", "sequoia/tiny-16m", "-s", "tree.path=auto"});
     CHECK(automatic.status == 3);

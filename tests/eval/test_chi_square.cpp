@@ -71,8 +71,40 @@ TEST_SUITE("eval/chi-square") {
     CHECK(found > 10);
   }
 
+  TEST_CASE("tests of samples apart add up: one law passes, laws that changed places do not") {
+    const auto low = [](double u) { return static_cast<int>(u * u * 4); };
+    const auto high = [](double u) { return 3 - static_cast<int>(u * u * 4); };
+    // Forty small samples, by turns of either law.
+    const auto added = [&](uint64_t seed, bool exchanged) {
+      TwoSampleTest sum;
+      for (uint64_t i = 0; i < 40; ++i) {
+        const uint64_t stream = 1000 * seed + i;
+        if (i % 2 == 0)
+          sum.add(compare_samples(exchanged ? samples(50, stream, low, high)
+                                            : samples(50, stream, low, low)));
+        else
+          sum.add(compare_samples(exchanged ? samples(50, stream, high, low)
+                                            : samples(50, stream, high, high)));
+      }
+      return sum;
+    };
+    int below = 0;
+    for (uint64_t seed = 0; seed < 200; ++seed) {
+      const TwoSampleTest t = added(seed, false);
+      CHECK(t.degrees == t.cells - 40);
+      if (t.p < 0.1) ++below;
+    }
+    // 20 expected, standard deviation 4.2.
+    CHECK(below > 5);
+    CHECK(below < 38);
+    CHECK(added(0, true).p < 1e-12);
+  }
+
   TEST_CASE("nothing to compare") {
     CHECK(compare_samples({}).p == 1);
     CHECK(compare_samples({{{3}, {50, 50}}}).p == 1);
+    TwoSampleTest none;
+    none.add(compare_samples({}));
+    CHECK(none.p == 1);
   }
 }

@@ -93,11 +93,34 @@ struct Pair {
 
   LawCheck law(std::unique_ptr<spec::HostDrafter> drafter, int texts, float temperature) {
     spec::Speculation speculation(*target, std::move(drafter));
-    speculation.share(prompt);
+    return law(speculation, prompt, texts, temperature, 0);
+  }
+
+  /// Behind each of so many prompts.
+  LawCheck laws(std::unique_ptr<spec::HostDrafter> drafter, int prompts, int texts) {
+    spec::Speculation speculation(*target, std::move(drafter));
+    LawCheck sum;
+    int64_t seed = 0;
+    for (const Ids& ids : varied_prompts(target->files(), prompts, 5)) {
+      target->cache().release(slot);
+      slot = target->cache().create();
+      const decode::SeqTokens whole[] = {{slot, ids, false}};
+      target->prefill(whole, {});
+      sum.add(law(speculation, ids, texts, 1.0f, seed));
+      seed += 2;
+    }
+    return sum;
+  }
+
+ private:
+  LawCheck law(spec::Speculation& speculation, const Ids& ids, int texts, float temperature,
+               int64_t seed) {
+    speculation.share(ids);
     decode::GenerateSpec how;
     how.max_tokens = 3;
     how.sampler.rule.temperature = temperature;
-    return check_law(*target, speculation, prompt, slot, texts, how);
+    how.sampler.seed = seed;
+    return check_law(*target, speculation, ids, slot, texts, how);
   }
 };
 
@@ -119,6 +142,21 @@ TEST_SUITE("eval/lossless") {
         pair.law(std::make_unique<DeterministicDrafter>(*pair.draft, star()), 1500, 1.0f);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-9);
+  }
+
+  TEST_CASE("sampled texts behind many prompts, few behind each") {
+    Pair pair;
+    const LawCheck right =
+        pair.laws(std::make_unique<spec::ModelDrafter>(*pair.draft, star()), 25, 40);
+    CHECK(right.texts == 1000);
+    CHECK(right.prompts == 25);
+    CHECK(right.tests.size() == 4);
+    CAPTURE(right.worst_p());
+    CHECK(right.worst_p() > 1e-4);
+    const LawCheck wrong =
+        pair.laws(std::make_unique<DeterministicDrafter>(*pair.draft, star()), 25, 40);
+    CAPTURE(wrong.worst_p());
+    CHECK(wrong.worst_p() < 1e-6);
   }
 
   TEST_CASE("greedy texts: speculation's are equal, a slip is found with its gap") {

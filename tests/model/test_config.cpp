@@ -300,12 +300,13 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(n_params(synthetic_config("llama-2-7b")) == 6738415616);
     CHECK(n_params(synthetic_config("llama-2-13b")) == 13015864320);
     CHECK(n_params(synthetic_config("llama-3.1-8b")) == 8030261248);
+    CHECK(n_params(synthetic_config("llama-3.1-70b")) == 70553706496);
     CHECK(n_params(synthetic_config("llama-3.2-1b")) == 1235814400);
     CHECK(n_params(synthetic_config("llama-68m")) == 68030208);
     const ModelConfig c = synthetic_config("llama-3.2-1b");
     CHECK(c.head_dim == 64);
     CHECK(c.rope.scaling == RopeScaling{RopeScalingKind::llama3, 32.0, 1.0, 4.0, 8192});
-    CHECK(synthetic_names().size() == 5);
+    CHECK(synthetic_names().size() == 6);
   }
 
   TEST_CASE("a config.json or its folder serves as well") {
@@ -327,9 +328,8 @@ TEST_SUITE("model/synthetic_config") {
   TEST_CASE("an unknown name lists the known ones") {
     CHECK(input_error_text([] { synthetic_config("llama-9b"); }) ==
           "synthetic:llama-9b: 'llama-9b' is neither a known shape nor a file");
-    CHECK(
-        test::hint_text([] { synthetic_config("llama-9b"); }) ==
-        "known shapes: llama-2-7b, llama-2-13b, llama-3.1-8b, llama-3.2-1b, llama-68m; or give the "
-        "path of a config.json");
+    CHECK(test::hint_text([] { synthetic_config("llama-9b"); }) ==
+          "known shapes: llama-2-7b, llama-2-13b, llama-3.1-8b, llama-3.1-70b, llama-3.2-1b, "
+          "llama-68m; or give the path of a config.json");
   }
 }

@@ -6,6 +6,7 @@
 #include "generate_runs.h"
 #include "spec/measure/acceptance_meter.h"
 #include "spec/measure/depth_meter.h"
+#include "spec/measure/tree_meter.h"
 #include "spec/round/rounds.h"
 
 using namespace tandem;
@@ -84,6 +85,51 @@ TEST_SUITE("spec/acceptance_meter") {
     MESSAGE("predicted " << predicted << ", measured " << measured);
     // Some 200 rounds of a standard deviation below 1.
     CHECK(std::abs(predicted - measured) < 0.25);
+  }
+
+  TEST_CASE("of a tree: every node that rounds came by, found again in their texts") {
+    const auto target = make_engine(tiny_model("tiny-16m")),
+               draft = make_engine(tiny_model("tiny-2m"));
+    const TokenTree tree =
+        tree_of_children(std::vector<int>{3, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0}, "test");
+    const Ids prompt = target->tokenizer()->encode("The keeper of the lighthouse");
+    decode::GenerateSpec spec;
+    spec.max_tokens = 300;
+    for (const float temperature : {0.0f, 0.8f}) {
+      CAPTURE(temperature);
+      spec.sampler.rule.temperature = temperature;
+      spec.sampler.seed = 5;
+      std::vector<int> accepted;
+      const auto rounds =
+          model_rounds(*target, *draft, tree,
+                       {.on_round = [&](const RoundEvent& e) { accepted.push_back(e.accepted); }});
+      Ids text = prompt;
+      const Ids written = test::generate(*target, {request(prompt)}, spec, rounds.get()).ids[0];
+      text.insert(text.end(), written.begin(), written.end());
+      const auto rule =
+          rule_of(temperature, temperature > 0 ? AcceptBy::residual : AcceptBy::match);
+      TreeMeter meter(*target, *draft, rule, tree, 4);
+      const int pages = target->cache().store().free_pages();
+      meter.add(0, spec.sampler.seed, text, static_cast<int>(prompt.size()), accepted);
+      CHECK(target->cache().store().free_pages() == pages);
+      CHECK(meter.lost() == 0);
+      REQUIRE(meter.rows().size() == static_cast<size_t>(tree.levels() - 1));
+      // All roots but one that the text may have ended ahead of.
+      const auto n_rounds = static_cast<int64_t>(accepted.size());
+      CHECK(meter.rows()[0].samples() >= n_rounds - 1);
+      CHECK(meter.rows()[0].samples() <= n_rounds);
+      AcceptanceVector vector;
+      for (const ChanceSums& row : meter.rows()) {
+        vector.rows.emplace_back();
+        for (int k = 0; k < 4; ++k) vector.rows.back().push_back(row.mean(k));
+      }
+      // Greedy chances are hits, and level by level no more than those can be found.
+      const double predicted = expected_tokens(tree, vector);
+      CHECK(predicted == doctest::Approx(rounds->stats().tokens_per_round()).epsilon(0.1));
+    }
+    TreeMeter none(*target, *draft, rule_of(0, AcceptBy::match), tree, 4);
+    none.add(0, 0, prompt, static_cast<int>(prompt.size()) - 1, {});  // ended with its first token
+    CHECK(none.rows()[0].samples() == 0);
   }
 
   TEST_CASE("by depth: rows of a text that is written node by node, still the target's own when greedy") {

@@ -1,10 +1,9 @@
 #pragma once
 #include <span>
-#include <vector>
 
-#include "decode/engine.h"
 #include "ops/verification.h"
 #include "spec/measure/chance_sums.h"
+#include "spec/measure/pair_logits.h"
 
 namespace tandem::spec {
 
@@ -14,9 +13,6 @@ namespace tandem::spec {
 /// source   Rao-Blackwell's theorem on Sequoia's section 4.1; unbiased on texts that the target wrote
 class AcceptanceMeter {
  public:
-  /// Rows of logits of each model that it keeps.
-  static constexpr int kRowsAtOnce = 64;
-
   /// rule     of verification; by match children are the draft's best tokens, by residual they are drawn
   ///          at rule.draft's temperature
   /// width    children of a node, at most the vocabulary
@@ -31,14 +27,9 @@ class AcceptanceMeter {
   const ChanceSums& sums() const { return sums_; }
 
  private:
-  void add_rows(int seq, int64_t seed, std::span<const int32_t> text, int first_row, int n_rows);
-
-  decode::Engine& target_;
-  decode::Engine& draft_;
+  PairLogits logits_;
   ops::VerifyRule rule_;
   int width_;
-  std::vector<float> target_logits_, draft_logits_;  // [rows of a chunk, vocab]
-  std::vector<float> wide_logits_;  // the draft's, if the vocabularies differ
   ChanceSums sums_;
 };
 

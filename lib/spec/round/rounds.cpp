@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/error.h"
+#include "recipe/scalar.h"
 #include "spec/draft/gpu_lookup_drafter.h"
 #include "spec/draft/gpu_model_drafter.h"
-#include "spec/round/gpu_speculation.h"
 #include "spec/draft/lookup_drafter.h"
 #include "spec/draft/model_drafter.h"
+#include "spec/round/gpu_speculation.h"
 #include "spec/round/speculation.h"
 
 namespace tandem::spec {
@@ -18,6 +20,15 @@ bool on_gpu(const decode::EngineSpec& spec) { return spec.device.kind == Device:
 size_t n_internal(const TokenTree& tree) {
   return static_cast<size_t>(
       std::count_if(tree.n_children.begin(), tree.n_children.end(), [](int n) { return n > 0; }));
+}
+
+/// Policies that score every key do so for rows of chains alone.
+void check_reads_trees(const decode::Engine& engine) {
+  for (const recipe::Cache& cache : engine.spec().caches)
+    if (cache.kind == recipe::CacheKind::topk || cache.kind == recipe::CacheKind::oracle_sampling)
+      throw recipe_error("cache.kind", "is {}, which cannot read the trees of rounds, in {}",
+                         recipe::yaml_text(cache.kind), engine.files().name)
+          .hint("choose full, streaming, quest, lsh or hybrid, or generate without speculation");
 }
 
 std::unique_ptr<Arena> arena_for(const TokenTree& tree, const decode::Engine& target,
@@ -31,6 +42,8 @@ std::unique_ptr<Arena> arena_for(const TokenTree& tree, const decode::Engine& ta
 
 std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft,
                                      const TokenTree& tree, RoundOptions options) {
+  check_reads_trees(target);
+  check_reads_trees(draft);
   if (!on_gpu(target.spec()))
     return std::make_unique<Speculation>(
         target, std::make_unique<ModelDrafter>(draft, tree, target.config().vocab_size),
@@ -47,6 +60,7 @@ std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& dra
 
 std::unique_ptr<Rounds> lookup_rounds(decode::Engine& target, int longest, int length,
                                       RoundOptions options) {
+  check_reads_trees(target);
   if (!on_gpu(target.spec()))
     return std::make_unique<Speculation>(target, std::make_unique<LookupDrafter>(longest, length),
                                          std::move(options));

@@ -30,10 +30,13 @@ struct RoundOptions {
 };
 
 /// A small model grows a tree (Sequoia). On a GPU both engines work on one queue.
+/// Either engine may read its text under a policy: greedy text is then that of the target under its own.
 /// target, draft  with room for target_needs and draft_needs; on a GPU of vocabularies of one size
+/// errors         kind recipe: a policy without trees (topk, oracle_sampling)
 std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft,
                                      const TokenTree& tree, RoundOptions options = {});
 /// What followed the last tokens before is proposed again (LookupDrafter), `length` tokens at most.
+/// errors   as model_rounds
 std::unique_ptr<Rounds> lookup_rounds(decode::Engine& target, int longest, int length,
                                       RoundOptions options = {});
 

@@ -1,6 +1,6 @@
 #pragma once
-#include "spec/round/drafted_rounds.h"
 #include "spec/draft/drafter.h"
+#include "spec/round/drafted_rounds.h"
 
 namespace tandem::spec {
 
