@@ -29,7 +29,6 @@ const CudaTable& cuda_table() {
       .set_pages = set_pages_cuda,
       .path_moves = path_moves_cuda,
       .embed = embed_cuda,
-      .gather_rows = gather_rows_cuda,
       .convert = convert_cuda,
       .fill_random = fill_random_cuda,
       .logit_stats = logit_stats_cuda,

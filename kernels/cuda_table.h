@@ -4,7 +4,6 @@
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
-#include "kernels/embed/gather_rows.h"
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
@@ -39,7 +38,6 @@ struct CudaTable {
   void (*set_pages)(const SetPagesParams&, Stream);
   void (*path_moves)(const PathMovesParams&, Stream);
   void (*embed)(const EmbedParams&, Stream);
-  void (*gather_rows)(const GatherRowsParams&, Stream);
   void (*convert)(const ConvertParams&, Stream);
   void (*fill_random)(const FillRandomParams&, Stream);
   void (*logit_stats)(const LogitStatsParams&, Stream);

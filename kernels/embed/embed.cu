@@ -40,15 +40,4 @@ void embed_cuda(const EmbedParams& p, Stream stream) {
   });
 }
 
-void gather_rows_cuda(const GatherRowsParams& p, Stream stream) {
-  embed_cuda({.out = p.out,
-              .table = p.in,
-              .ids = p.rows,
-              .n_rows = p.n_rows,
-              .dim = p.dim,
-              .from = DType::f32,
-              .vocab = p.n_in},
-             stream);
-}
-
 }  // namespace tandem

@@ -18,8 +18,16 @@ __global__ void __launch_bounds__(kThreads) rms_norm_rows(const RmsNormParams p)
   for (int i = first; blockIdx.x == 0 && i < n; i += kThreads)
     asm("prefetch.global.L2 [%0];" ::"l"(weight + i));
   cuda::start_after_previous();
-  const In* x = reinterpret_cast<const In*>(p.x) + static_cast<int64_t>(blockIdx.x) * n;
   Out* out = static_cast<Out*>(p.out) + static_cast<int64_t>(blockIdx.x) * n;
+  const int row = p.rows == nullptr ? static_cast<int>(blockIdx.x) : p.rows[blockIdx.x];
+  if (p.rows != nullptr && (row < 0 || row >= p.n_x)) {
+    Out nothing;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) nothing.at[e] = cuda::from_float<T>(cuda::quiet_nan());
+    for (int i = first; i < n; i += kThreads) out[i] = nothing;
+    return;
+  }
+  const In* x = reinterpret_cast<const In*>(p.x) + static_cast<int64_t>(row) * n;
   In kept[kKept], scale[kKept];
 #pragma unroll
   for (int k = 0; k < kKept; ++k)

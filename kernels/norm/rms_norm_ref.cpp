@@ -7,7 +7,7 @@ namespace tandem {
 
 void rms_norm_ref(const RmsNormParams& p, Range rows) {
   for (int r = rows.begin; r < rows.end; ++r) {
-    const float* x = p.x + static_cast<int64_t>(r) * p.dim;
+    const float* x = p.row(r);
     double sum = 0;
     for (int i = 0; i < p.dim; ++i) sum += double{x[i]} * x[i];
     const double inverse = 1.0 / std::sqrt(sum / p.dim + p.eps);

@@ -38,7 +38,6 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
   plan.add("activations/residual", rows * dim * sizeof(float), o.device);
   plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype), o.device);
   plan.add("activations/block", block_bytes(c, o), o.device);
-  plan.add("activations/head_rows", head * dim * sizeof(float), o.device);
   plan.add("activations/head_in", head * dim * dtype_bytes(o.dtype), o.device);
   plan.add("activations/logits", head * vocab * sizeof(float), o.device);
   if (on_gpu) plan.add(kIdsName, rows * sizeof(int32_t), o.device);
@@ -64,7 +63,6 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       normed_(arena.take("activations/normed")),
       block_(static_cast<char*>(arena.take("activations/block"))),
       head_in_(arena.take("activations/head_in")),
-      head_rows_(static_cast<float*>(arena.take("activations/head_rows"))),
       logits_(static_cast<float*>(arena.take("activations/logits"))),
       workspace_(static_cast<std::byte*>(arena.take("workspace/linear")),
                  arena.plan().find("workspace/linear")->bytes) {
@@ -169,20 +167,14 @@ Tensor Llama::logits(std::span<const int32_t> rows) {
 }
 
 Tensor Llama::logits_at(int64_t first, const int32_t* rows, int64_t n) {
-  TANDEM_CHECK(n <= options_.max_logit_rows, "{} logit rows, at most {}", n, options_.max_logit_rows);
-  const Tensor picked(head_rows_, DType::f32, {n, config_.dim}, options_.device);
+  TANDEM_CHECK(first + n <= options_.max_logit_rows, "logit rows {} to {}, at most {}", first,
+               first + n, options_.max_logit_rows);
   const Tensor all(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
-  ops::gather_rows(picked, all, rows, exec_.stream());
-  return head(picked, first);
-}
-
-Tensor Llama::head(const Tensor& rows, int64_t first) {
-  TANDEM_CHECK(first + rows.rows() <= options_.max_logit_rows, "logit rows {} to {}, at most {}", first,
-               first + rows.rows(), options_.max_logit_rows);
-  const Tensor normed = act(head_in_, rows.rows(), config_.dim);
-  const Tensor out(logits_ + first * config_.vocab_size, DType::f32,
-                   {rows.rows(), config_.vocab_size}, options_.device);
-  ops::rms_norm(normed, rows, weights_.out_norm, static_cast<float>(config_.rms_eps), exec_.stream());
+  const Tensor normed = act(head_in_, n, config_.dim);
+  const Tensor out(logits_ + first * config_.vocab_size, DType::f32, {n, config_.vocab_size},
+                   options_.device);
+  ops::rms_norm_of(normed, all, rows, weights_.out_norm, static_cast<float>(config_.rms_eps),
+                   exec_.stream());
   ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_, exec_.stream());
   return out;
 }

@@ -51,7 +51,7 @@ class Llama {
   Tensor logits(std::span<const int32_t> rows);
   /// Logits of all rows of the last forward, at most max_logit_rows; graphs may record it.
   Tensor all_logits() {
-    return head({residual_, DType::f32, {n_rows_, config_.dim}, options_.device}, 0);
+    return logits_at(0, nullptr, n_rows_);
   }
   /// Logits of some rows of the last forward as rows first, first + 1, ... of logit_rows(), so that those
   /// of several forwards stay; graphs may record it.
@@ -78,8 +78,6 @@ class Llama {
   void ffn_block(const LayerWeights& w);
   /// y = norm(x) W^T, in one pass where that pays.
   void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
-  /// Logits of the rows, as rows first, first + 1, ... of logit_rows().
-  Tensor head(const Tensor& rows, int64_t first);
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
   void prepare_one(const Tensor& y, const Tensor& x,
@@ -100,7 +98,6 @@ class Llama {
   void* normed_;                // [max_rows, dim] act
   char* block_;                 // qkv, q, attention output; or gate_up, ffn: never alive together
   void* head_in_;               // [max_logit_rows, dim] act
-  float* head_rows_;            // [max_logit_rows, dim]
   float* logits_;               // [max_logit_rows, vocab]
   std::span<std::byte> workspace_;
   std::set<int64_t> prepared_, prepared_logits_;  // numbers of rows

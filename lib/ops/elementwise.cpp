@@ -31,11 +31,17 @@ int as_int(int64_t n) { return static_cast<int>(n); }
 }  // namespace
 
 void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, Stream stream) {
-  TANDEM_CHECK(x.dtype() == DType::f32 && out.rows() == x.rows() && out.row_size() == x.row_size(),
-               "rms_norm of [{}, {}]", x.rows(), x.row_size());
+  TANDEM_CHECK(out.rows() == x.rows(), "rms_norm of {} rows, to {}", x.rows(), out.rows());
+  rms_norm_of(out, x, nullptr, weight, eps, stream);
+}
+
+void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const float* weight,
+                 float eps, Stream stream) {
+  TANDEM_CHECK(x.dtype() == DType::f32 && out.row_size() == x.row_size(), "rms_norm of [{}, {}]",
+               x.rows(), x.row_size());
   const RmsNormParams p{.out = out.raw(), .x = x.as<float>(), .weight = weight,
-                        .n_rows = as_int(x.rows()), .dim = as_int(x.row_size()), .eps = eps,
-                        .act = out.dtype()};
+                        .n_rows = as_int(out.rows()), .dim = as_int(x.row_size()), .eps = eps,
+                        .act = out.dtype(), .rows = rows, .n_x = as_int(x.rows())};
   if (!on_gpu(x)) return run_rows(cpu_table().rms_norm, p, x.row_size());
   cuda_table().rms_norm(p, stream);
   cuda::launched("rms_norm", stream);
@@ -79,21 +85,6 @@ void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Strea
                       .from = table.dtype(), .vocab = as_int(table.rows())},
                      stream);
   cuda::launched("embed", stream);
-}
-
-void gather_rows(const Tensor& out, const Tensor& in, const int32_t* rows, Stream stream) {
-  TANDEM_CHECK(out.row_size() == in.row_size(), "rows of {} from rows of {}", out.row_size(),
-               in.row_size());
-  const int64_t dim = in.row_size();
-  if (on_gpu(out)) {
-    cuda_table().gather_rows({.out = out.as<float>(), .in = in.as<float>(), .rows = rows,
-                              .n_rows = as_int(out.rows()), .n_in = as_int(in.rows()),
-                              .dim = as_int(dim)},
-                             stream);
-    return cuda::launched("gather_rows", stream);
-  }
-  for (int64_t i = 0; i < out.rows(); ++i)
-    std::copy_n(in.as<float>() + rows[i] * dim, dim, out.as<float>() + i * dim);
 }
 
 void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,

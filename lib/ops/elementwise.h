@@ -11,6 +11,10 @@ namespace tandem::ops {
 /// shapes   out [rows, dim] act; x [rows, dim] f32; weight [dim] f32
 void rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps,
               Stream stream = {});
+/// The same of some rows of x: out[r] is of x[rows[r]]; on a GPU NaN where x has no such row.
+/// shapes   as rms_norm, but rows [rows of out], each within x
+void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const float* weight,
+                 float eps, Stream stream = {});
 
 /// out = silu(gate) * up.
 /// shapes   out [rows, F] act; gate_up [rows, 2 F] act
@@ -25,10 +29,6 @@ void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const 
 /// Embeds tokens on a GPU: out[r] = table[ids[r]] in f32; NaN for an id outside the table.
 /// shapes   out [rows, dim] f32; table [V, dim]; ids [rows]
 void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream);
-
-/// out[i] = in[rows[i]].
-/// shapes   out [n, dim] f32; in [m, dim] f32; rows [n], each in [0, m)
-void gather_rows(const Tensor& out, const Tensor& in, const int32_t* rows, Stream stream = {});
 
 /// Turns rotated queries of positions beyond max_pos back to max_pos; the others keep theirs.
 /// shapes   out, q [rows, Hq, d] act; pos [rows]

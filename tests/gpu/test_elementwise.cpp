@@ -72,6 +72,39 @@ TEST_SUITE("gpu/kernels/rms_norm") {
     cuda_table().rms_norm(p, queue().stream());
     CHECK(device_x.vector<float>() == rows);
   }
+
+  TEST_CASE("of some rows it gives what it gives of all, and NaN of rows that are not there") {
+    for (const DType act : kActs)
+      for (const int dim : {6, 64, 4096}) {
+        CAPTURE(dtype_name(act));
+        CAPTURE(dim);
+        RmsNormCase c(act, dim, 0);
+        const std::vector<int32_t> rows = {c.kRows - 1, 0, 0, c.kRows, -1};
+        ActBuffer all(act, c.want.size()), some(act, rows.size() * static_cast<size_t>(dim));
+        const DeviceBuffer x = on_device(c.x), weight = on_device(c.weight), device_rows(rows),
+                           out_all = on_device(all), out_some = on_device(some);
+        RmsNormParams p = c.params(all);
+        p.x = x.as<float>();
+        p.weight = weight.as<float>();
+        p.out = out_all.raw();
+        cuda_table().rms_norm(p, queue().stream());
+        p.out = out_some.raw();
+        p.n_rows = static_cast<int>(rows.size());
+        p.rows = device_rows.as<int32_t>();
+        p.n_x = c.kRows;
+        cuda_table().rms_norm(p, queue().stream());
+        read_back(out_all, all);
+        read_back(out_some, some);
+        for (size_t r = 0; r < rows.size(); ++r)
+          for (int i = 0; i < dim; ++i) {
+            const float got = some.get(r * static_cast<size_t>(dim) + static_cast<size_t>(i));
+            if (rows[r] < 0 || rows[r] >= c.kRows)
+              REQUIRE(std::isnan(got));
+            else
+              REQUIRE(got == all.get(static_cast<size_t>(rows[r] * dim + i)));
+          }
+      }
+  }
 }
 
 TEST_SUITE("gpu/kernels/silu_mul") {
@@ -313,13 +346,16 @@ TEST_SUITE("gpu/kernels/order") {
                                .act = DType::f32},
                               queue().stream());
         done();
-        cuda_table().gather_rows({.out = last.as<float>(),
-                                  .in = gated.as<float>(),
-                                  .rows = rows.as<int32_t>(),
-                                  .n_rows = 1,
-                                  .n_in = kRows,
-                                  .dim = kDim / 2},
-                                 queue().stream());
+        cuda_table().rms_norm({.out = last.raw(),
+                               .x = gated.as<float>(),
+                               .weight = device_weight.as<float>(),
+                               .n_rows = 1,
+                               .dim = kDim / 2,
+                               .eps = 1e-5f,
+                               .act = DType::f32,
+                               .rows = rows.as<int32_t>(),
+                               .n_x = kRows},
+                              queue().stream());
         done();
       }
     };

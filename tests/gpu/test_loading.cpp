@@ -97,37 +97,6 @@ TEST_SUITE("gpu/kernels/embed") {
   }
 }
 
-TEST_SUITE("gpu/kernels/gather_rows") {
-  TEST_CASE("copies the rows in their order") {
-    for (const int dim : {1, 6, 64, 4096}) {
-      CAPTURE(dim);
-      constexpr int kIn = 9;
-      Buffer<float> in(static_cast<size_t>(kIn * dim));
-      PhiloxStream stream(1);
-      fill(in, stream, 5.0f);
-      const std::vector<int32_t> rows = {8, 0, 3, 3, 9, -1};
-      const DeviceBuffer device_in = on_device(in), device_rows(rows),
-                         out(rows.size() * static_cast<size_t>(dim) * sizeof(float));
-      const GatherRowsParams p{.out = out.as<float>(),
-                               .in = device_in.as<float>(),
-                               .rows = device_rows.as<int32_t>(),
-                               .n_rows = 6,
-                               .n_in = kIn,
-                               .dim = dim};
-      require_same_in_graph(out, [&] { cuda_table().gather_rows(p, queue().stream()); });
-      const auto got = out.vector<float>();
-      for (size_t r = 0; r < rows.size(); ++r)
-        for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
-          const float x = got[r * static_cast<size_t>(dim) + i];
-          if (rows[r] < 0 || rows[r] >= kIn)
-            REQUIRE(std::isnan(x));
-          else
-            REQUIRE(x == in[static_cast<size_t>(rows[r] * dim) + i]);
-        }
-    }
-  }
-}
-
 TEST_SUITE("gpu/kernels/fill_random") {
   TEST_CASE("the reference's bits, wherever a piece begins and ends") {
     for (const DType to : {DType::f32, DType::bf16})
