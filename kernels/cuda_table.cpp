@@ -28,6 +28,8 @@ const CudaTable& cuda_table() {
       .move_tokens = move_tokens_cuda,
       .set_pages = set_pages_cuda,
       .path_moves = path_moves_cuda,
+      .host_copy = host_copy_cuda,
+      .read_clock = read_clock_cuda,
       .embed = embed_cuda,
       .convert = convert_cuda,
       .fill_random = fill_random_cuda,

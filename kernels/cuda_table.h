@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
+#include "kernels/copy/host_copy_cuda.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
@@ -37,6 +38,8 @@ struct CudaTable {
   void (*move_tokens)(const MoveTokensParams&, Stream);
   void (*set_pages)(const SetPagesParams&, Stream);
   void (*path_moves)(const PathMovesParams&, Stream);
+  void (*host_copy)(const HostCopyParams&, Stream);
+  void (*read_clock)(uint64_t* ns, Stream);
   void (*embed)(const EmbedParams&, Stream);
   void (*convert)(const ConvertParams&, Stream);
   void (*fill_random)(const FillRandomParams&, Stream);

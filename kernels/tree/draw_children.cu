@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, 2)
   const ParentRow parent = p.parents[r];
   int32_t* tokens = p.tokens + parent.first_child;
   const float* logits = p.logits + r * split.vocab;
-  const RaceNames names{p.seed, static_cast<uint32_t>(p.sequence[parent.seq]),
+  const RaceNames names{*p.seed, static_cast<uint32_t>(p.sequence[parent.seq]),
                         static_cast<uint32_t>(p.position[parent.seq]),
                         static_cast<uint32_t>(parent.node)};
   const cuda::Best best = row.load(logits);

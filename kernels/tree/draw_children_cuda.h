@@ -12,14 +12,15 @@ struct ParentRow {
   int32_t n_children;  // at most V
 };
 
-/// Pointers into device memory. A recorded launch may be repeated with other positions.
+/// Pointers into device memory. A recorded launch may be repeated with other positions
+/// and another seed.
 struct DrawChildrenCudaParams {
   int32_t* tokens;           // kInvalidToken for children of a meaningless row
   const float* logits;       // [n_rows, V]
   const ParentRow* parents;  // [n_rows], 16-byte aligned
   const int32_t* sequence;   // [B], names the random numbers, with node, seed and
   const int32_t* position;   // [B] tokens committed when the round begins, its root included
-  uint64_t seed;
+  const uint64_t* seed;      // [1]
   int n_rows, vocab;
   float temperature;  // >= 0
 };

@@ -47,7 +47,7 @@ class Walk {
                   const Parts& parts, cuda::ResidualShared& residual, cuda::CutShared* cut)
       : p_(p.trees),
         rules_(rules),
-        names_{p.seed, static_cast<uint32_t>(p.sequence[b]), static_cast<uint32_t>(p.position[b])},
+        names_{*p.seed, static_cast<uint32_t>(p.sequence[b]), static_cast<uint32_t>(p.position[b])},
         b_(b),
         begin_(p_.node_begin[b]),
         row_(row),

@@ -7,12 +7,13 @@ namespace tandem {
 /// token in shared memory.
 inline constexpr int kMaxVerifyVocabCuda = 16 * 512 * 33;
 
-/// Pointers into device memory. A recorded launch may be repeated with other positions.
+/// Pointers into device memory. A recorded launch may be repeated with other positions
+/// and another seed.
 struct VerifyTreesCudaParams {
   VerifyTreesParams trees;  // coin, uniform and workspace are not used: the numbers are made here
   const int32_t* sequence;  // [B], names the random numbers, with nodes, seed and
   const int32_t* position;  // [B] tokens committed when the round begins, the root included
-  uint64_t seed;
+  const uint64_t* seed;     // [1]
 };
 
 /// verify_trees on a GPU: the contract of verify_trees.h with the numbers of round_numbers.h, and

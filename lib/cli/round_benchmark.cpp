@@ -105,9 +105,10 @@ RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, spec::R
     return rounds != nullptr ? decode::generate(target, *rounds, requests_, how, events)
                              : decode::generate(target, requests_, how, events);
   };
+  how.sampler.seed = recipe_.run.seed;
+  (void)text();  // graphs are recorded, products chosen
   for (int i = 0; i < recipe_.bench.texts; ++i) {
     how.sampler.seed = recipe_.run.seed + i;
-    (void)text();  // graphs are recorded for this seed, products chosen
     std::optional<spec::RoundStats> before;
     if (rounds != nullptr) before = rounds->stats();
     const decode::GenerateReport r = text();

@@ -34,7 +34,7 @@ struct RoundBenchSection {
   template <class V>
   void fields(V& v) {
     v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"), "of a text");
-    v("texts", texts, recipe::between(1, 10000), "of a point, each written twice, measured once");
+    v("texts", texts, recipe::between(1, 10000), "of a point, after one that is not measured");
     v("simulate", simulate,
       "draw accepted paths from the vector, for models whose own acceptance says nothing");
     v("predict", predict, "time forwards too, and price every tree by them");

@@ -120,7 +120,7 @@ class Engine {
   kv::Cache cache_;
   Sampler sampler_;
   std::vector<int32_t> tokens_;  // of the step in flight
-  // By policy and number of sequences, for the sampler's settings at the time.
+  // By policy and number of sequences, for the sampler's settings at the time but for the seed.
   std::map<std::pair<int, int>, std::unique_ptr<cuda::Graph>> decode_graphs_;
   SamplerSpec graph_spec_;
   std::vector<float> host_;      // copy of a GPU's tensor

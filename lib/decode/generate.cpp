@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -45,7 +46,12 @@ class Generator {
     decoder_.start(spec_.sampler);
     while (next_ < requests_.size() || !active_.empty()) {
       if (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active) admit(max_active);
-      if (!active_.empty()) step();
+      try {
+        if (!active_.empty()) step();
+      } catch (...) {
+        tell();  // what an interrupted run has drawn belongs to it
+        throw;
+      }
       retire();
     }
     report_.bytes_read = decoder_.bytes_read() - bytes_before;
@@ -67,6 +73,8 @@ class Generator {
   /// Whether a further token may be drawn, as far as known.
   bool wants_token(const Active& a) const;
   void accept(Active& a, Drawn drawn);
+  /// Reports the tokens that were accepted, with their text.
+  void tell();
   void release(const Active& a);
 
   Engine& engine_;
@@ -76,6 +84,12 @@ class Generator {
   const GenerateEvents& events_;
   std::vector<Active> active_;
   std::deque<std::vector<int>> flying_;  // draws in flight, oldest first: their sequences
+  struct Untold {
+    int seq;
+    Drawn drawn;
+    bool is_text;  // not a stop id
+  };
+  std::vector<Untold> untold_;  // accepted, oldest first
   size_t next_ = 0;
   GenerateReport report_;
 };
@@ -124,7 +138,9 @@ void Generator::admit(int max_active) {
         }
         decoder_.draw(seqs, logits);
         fly(who);
-        if (decoder_.in_flight() >= decoder_.depth()) collect();
+        if (decoder_.in_flight() < decoder_.depth()) return;
+        collect();
+        tell();  // not after other prompts
       },
       [&](int64_t done) {
         if (events_.on_prefill) events_.on_prefill(done, total);
@@ -139,6 +155,7 @@ void Generator::step() {
   poll(events_.interrupted);
   const Stopwatch watch;
   const bool launched = decoder_.in_flight() < decoder_.depth() && launch();
+  tell();  // a GPU is at work meanwhile
   if (!launched || decoder_.in_flight() >= decoder_.depth()) collect();
   report_.decode_s += watch.seconds();
 }
@@ -185,6 +202,8 @@ void Generator::collect() {
     for (Drawn& d : drawn[i])
       if (!a->finish) accept(*a, std::move(d));
   }
+  if (std::any_of(active_.begin(), active_.end(), [](const Active& a) { return !!a.finish; }))
+    tell();
 }
 
 void Generator::accept(Active& a, Drawn drawn) {
@@ -193,15 +212,25 @@ void Generator::accept(Active& a, Drawn drawn) {
   a.tokens.push_back(id);
   ++report_.new_tokens;
   const bool ends = std::find(spec_.stop_ids.begin(), spec_.stop_ids.end(), id) != spec_.stop_ids.end();
-  std::string text;
-  if (a.streamer && !ends) text = a.stops.push(a.streamer->push(id));
-  if (events_.on_token)
-    events_.on_token({a.seq, id, std::move(text), drawn.logprob, std::move(drawn.top)});
+  untold_.push_back({a.seq, std::move(drawn), !ends});
+  if (!spec_.stops.empty()) tell();  // the text says whether it goes on
   const int64_t length = static_cast<int64_t>(a.tokens.size());
   if (ends) a.finish = Finish::stop_id;
   else if (a.stops.matched()) a.finish = Finish::stop_string;
   else if (static_cast<int>(a.generated()) >= spec_.max_tokens) a.finish = Finish::length;
   else if (spec_.max_context > 0 && length >= spec_.max_context) a.finish = Finish::context;
+}
+
+void Generator::tell() {
+  for (Untold& u : std::exchange(untold_, {})) {
+    const auto a = std::find_if(active_.begin(), active_.end(),
+                                [&](const Active& x) { return x.seq == u.seq; });
+    std::string text;
+    if (a->streamer && u.is_text) text = a->stops.push(a->streamer->push(u.drawn.id));
+    if (events_.on_token)
+      events_.on_token(
+          {u.seq, u.drawn.id, std::move(text), u.drawn.logprob, std::move(u.drawn.top)});
+  }
 }
 
 void Generator::release(const Active& a) {

@@ -18,6 +18,12 @@ struct SamplerSpec {
   int64_t seed = 0;
   int top_logprobs = 0;  // alternatives reported with each token
   bool operator==(const SamplerSpec&) const = default;
+  /// Whether all but the seed is the same: it goes to a GPU with every draw, the rest is recorded
+  /// in graphs.
+  bool differs_in_seed_alone(SamplerSpec other) const {
+    other.seed = seed;
+    return *this == other;
+  }
 };
 
 /// A sequence that gets a token.

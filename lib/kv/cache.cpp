@@ -201,17 +201,37 @@ std::vector<std::pair<int, int>> Cache::live_ranges(int slot) const {
   return ranges;
 }
 
-Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees) {
+Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees,
+                  Outbox* outbox) {
   Step step = lay_out(phase, rows, trees);
-  send({&step, 1});
+  send({&step, 1}, outbox);
   return step;
 }
 
 std::vector<Step> Cache::begin_levels(std::span<const SeqRows> rows, std::span<const Tree> trees,
-                                      std::span<const std::vector<int>> level_ends) {
+                                      std::span<const std::vector<int>> level_ends,
+                                      Outbox* outbox) {
   std::vector<Step> levels = split_levels(lay_out(Phase::extend, rows, trees), level_ends);
-  send(levels);
+  send(levels, outbox);
   return levels;
+}
+
+void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, Outbox* outbox) {
+  const Step& last = steps.back();
+  TANDEM_CHECK(last.phase == Phase::extend && static_cast<int>(slots.size()) == last.n_seqs,
+               "{} sequences for a step of {}", slots.size(), last.n_seqs);
+  for (size_t b = 0; b < slots.size(); ++b) {
+    TANDEM_CHECK(policy_of_[static_cast<size_t>(slots[b])] == last.policy,
+                 "a step runs one policy");
+    const int n_rows = last.tentative_of(static_cast<int>(b)) + last.rows_of(static_cast<int>(b));
+    store_.reserve(slots[b], store_.length(slots[b]) + n_rows);
+  }
+  for (Step& step : steps)
+    for (size_t b = 0; b < slots.size(); ++b)
+      move_rows(step, static_cast<int>(b), slots[b], store_.length(slots[b]),
+                store_.pages(slots[b]));
+  tables_.lay_out(store_, last.slot);
+  send(steps, outbox);
 }
 
 Step Cache::lay_out(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees) {
@@ -239,9 +259,9 @@ Step Cache::lay_out(Phase phase, std::span<const SeqRows> rows, std::span<const 
   return step;
 }
 
-void Cache::send(std::span<const Step> steps) {
+void Cache::send(std::span<const Step> steps, Outbox* outbox) {
   if (!device_step_) return;
-  arrays_ = device_step_->send(steps, tables_);
+  device_step_->send(steps, tables_, outbox, arrays_);
   // Here, not in attend: a recorded graph repeats the work of attend alone.
   for (const Step& step : steps)
     for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)

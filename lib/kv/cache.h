@@ -59,8 +59,10 @@ class Cache {
   /// which a policy has cut runs as `extend`: the dense keys no longer exist. All sequences of a
   /// prefill are cut, or none is, or neighbours would decide which keys a prompt sees.
   /// shapes   trees: empty, or one per sequence
+  /// outbox   on a GPU, where the step's arrays go, for the caller to send; null: they are sent
   /// errors   kind memory when pages run out
-  Step begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees = {});
+  Step begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees = {},
+             Outbox* outbox = nullptr);
   /// Lays out a tree a sequence that goes through the model level by level, one step each, in which
   /// rows see their ancestors in the levels before. On a GPU one copy brings all of them. Only the
   /// last step that has run is committed, if any: `kept` and `paths` then count the rows of all
@@ -68,7 +70,14 @@ class Cache {
   /// shapes   level_ends[b] [levels] rows of sequence b's tree up to and with a level: the same
   ///          number of levels for all, and rows of every sequence in each
   std::vector<Step> begin_levels(std::span<const SeqRows> rows, std::span<const Tree> trees,
-                                 std::span<const std::vector<int>> level_ends);
+                                 std::span<const std::vector<int>> level_ends,
+                                 Outbox* outbox = nullptr);
+  /// Lays out an extend step, or a tree's levels, again: as many rows of trees of the same shapes,
+  /// behind what is committed by now. Costs the rows' positions and places alone.
+  /// slots    [n_seqs] the sequences, under the policy of the steps
+  /// outbox   as begin's
+  /// errors   kind memory when pages run out: the steps are as they were
+  void begin_again(std::span<Step> steps, std::span<const int32_t> slots, Outbox* outbox = nullptr);
   /// The step's arrays on the cache's device; valid until others are laid out.
   ops::StepArrays arrays(const Step& step) const;
   /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
@@ -110,7 +119,7 @@ class Cache {
   void count_fixed(const Step& step, const AttendPlan& plan);
   void count_dense(int layer, const Step& step);
   Step lay_out(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees);
-  void send(std::span<const Step> steps);
+  void send(std::span<const Step> steps, Outbox* outbox);
   void add_rows(Step& step, const SeqRows& rows, const Tree* tree);
 
   Spec spec_;

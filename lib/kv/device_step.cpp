@@ -42,20 +42,22 @@ struct Offsets {
         row_in_page(l.add<int32_t>(rows)) {}
 };
 
-/// Bytes for trees of as many rows as steps may hold, and other pages for all sequences. In every
-/// level each sequence has a row: the levels' entries a sequence are at most as many as rows, and
-/// so are the levels, each with an entry of row_begin beyond those and a gap before its masks.
-size_t most_bytes(const DeviceStep::Bounds& b) {
-  const auto rows = static_cast<size_t>(b.max_rows), seqs = static_cast<size_t>(b.max_seqs);
+size_t bytes_of(const Step& step) {
   Layout l;
-  (void)Offsets(l, std::max(seqs, rows), rows, (std::min<size_t>(rows, kMaxTreeRows) + 63) / 64);
-  l.add<uint64_t>(rows);
-  l.add<PageChange>(seqs * static_cast<size_t>(b.max_pages));
+  (void)Offsets(l, static_cast<size_t>(step.n_seqs), static_cast<size_t>(step.n_rows),
+                static_cast<size_t>(step.mask_words));
   return l.bytes();
 }
 
+/// Bytes of as many rows as steps may hold, and other pages for all sequences.
+size_t most_bytes(const DeviceStep::Bounds& b) {
+  return DeviceStep::outbox_bytes(b.max_seqs, b.max_rows) +
+         Outbox::aligned(static_cast<size_t>(b.max_seqs) * static_cast<size_t>(b.max_pages) *
+                         sizeof(PageChange));
+}
+
 /// Writes a step's arrays to their places.
-void place(std::byte* to, const Offsets& at, const Step& step) {
+void write(std::byte* to, const Offsets& at, const Step& step) {
   const auto copy = [&](size_t offset, const auto& from) {
     std::memcpy(to + offset, from.data(), from.size() * sizeof(from[0]));
   };
@@ -89,6 +91,16 @@ ops::StepArrays arrays_at(const std::byte* memory, const Offsets& at, const Step
 
 }  // namespace
 
+size_t DeviceStep::outbox_bytes(int max_seqs, int max_rows) {
+  const auto rows = static_cast<size_t>(max_rows), seqs = static_cast<size_t>(max_seqs);
+  Layout l;
+  // In every level each sequence has a row: the levels' entries a sequence are at most as many as
+  // rows, and so are the levels, each with an entry of row_begin beyond those and a gap behind it.
+  (void)Offsets(l, std::max(seqs, rows), rows, (std::min<size_t>(rows, kMaxTreeRows) + 63) / 64);
+  return Outbox::aligned(l.bytes() +
+                         std::max<size_t>(rows, 1) * (sizeof(int32_t) + Outbox::kAlignment));
+}
+
 void DeviceStep::plan(const Bounds& bounds, Device device, MemoryPlan& plan) {
   plan.add(kName, most_bytes(bounds), device);
   plan.add(std::string(kName) + " staging", kRing * most_bytes(bounds));
@@ -96,13 +108,12 @@ void DeviceStep::plan(const Bounds& bounds, Device device, MemoryPlan& plan) {
 }
 
 DeviceStep::DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec)
-    : bounds_(bounds),
-      exec_(exec),
-      device_(static_cast<std::byte*>(arena.take(kName))),
-      page_table_(static_cast<int32_t*>(arena.take(kTables))) {
+    : bounds_(bounds), exec_(exec), page_table_(static_cast<int32_t*>(arena.take(kTables))) {
+  auto* const device = static_cast<std::byte*>(arena.take(kName));
   for (Slot& s : ring_) {
     s.host = std::make_unique<cuda::PinnedBuffer>(most_bytes(bounds));
     s.sent = std::make_unique<cuda::Event>();
+    s.outbox = Outbox(s.host->data(), device, s.host->size());
   }
   // No page anywhere, as PageTables begins.
   const size_t bytes = PageTables::bytes(bounds.max_seqs, bounds.max_pages);
@@ -111,40 +122,46 @@ DeviceStep::DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec)
   ring_[0].sent->record(*exec_.queue);
 }
 
-std::vector<ops::StepArrays> DeviceStep::send(std::span<const Step> steps,
-                                              const PageTables& tables) {
-  const std::span<const PageChange> changes = tables.changes();
-  Layout layout;
-  std::vector<Offsets> places;
-  for (const Step& s : steps)
-    places.emplace_back(layout, static_cast<size_t>(s.n_seqs), static_cast<size_t>(s.n_rows),
-                        static_cast<size_t>(s.mask_words));
-  const size_t changes_at = layout.add<PageChange>(changes.size());
-  TANDEM_CHECK(layout.bytes() <= most_bytes(bounds_), "{} bytes of steps, planned for {}",
-               layout.bytes(), most_bytes(bounds_));
+DeviceStep::Slot& DeviceStep::next_slot() {
   Slot& slot = ring_[turn_];
   turn_ = (turn_ + 1) % kRing;
   slot.sent->wait();  // of kRing turns ago
-  std::byte* host = slot.host->data();
-  for (size_t i = 0; i < steps.size(); ++i) place(host, places[i], steps[i]);
-  std::memcpy(host + changes_at, changes.data(), changes.size_bytes());
-  exec_.queue->copy_in(device_, host, layout.bytes());
-  slot.sent->record(*exec_.queue);
-  if (!changes.empty()) {
-    cuda_table().set_pages({.table = page_table_,
-                            .changes = reinterpret_cast<const PageChange*>(device_ + changes_at),
-                            .n_changes = static_cast<int>(changes.size())},
-                           exec_.stream());
-    cuda::launched("set_pages", exec_.stream());
-  }
-  std::vector<ops::StepArrays> arrays;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    ops::StepArrays& a = arrays.emplace_back(arrays_at(device_, places[i], steps[i]));
-    a.device = exec_.device();
-    a.max_pages = bounds_.max_pages;
-    a.page_table = page_table_;
-  }
-  return arrays;
+  slot.outbox.clear();
+  return slot;
+}
+
+ops::StepArrays DeviceStep::place(const Step& step, Outbox& outbox) const {
+  const Outbox::Part part = outbox.take(bytes_of(step));
+  Layout layout;
+  const Offsets at(layout, static_cast<size_t>(step.n_seqs), static_cast<size_t>(step.n_rows),
+                   static_cast<size_t>(step.mask_words));
+  write(part.host, at, step);
+  ops::StepArrays a = arrays_at(part.device, at, step);
+  a.device = exec_.device();
+  a.max_pages = bounds_.max_pages;
+  a.page_table = page_table_;
+  return a;
+}
+
+void DeviceStep::send(std::span<const Step> steps, const PageTables& tables, Outbox* outbox,
+                      std::vector<ops::StepArrays>& arrays) {
+  const std::span<const PageChange> changes = tables.changes();
+  Slot* const slot = outbox == nullptr || !changes.empty() ? &next_slot() : nullptr;
+  arrays.clear();
+  for (const Step& step : steps)
+    arrays.push_back(place(step, outbox != nullptr ? *outbox : slot->outbox));
+  if (slot == nullptr) return;
+  const Outbox::Part part = slot->outbox.take(changes.size_bytes());
+  std::memcpy(part.host, changes.data(), changes.size_bytes());
+  const Outbox::Part all = slot->outbox.all();
+  exec_.queue->copy_in(all.device, all.host, slot->outbox.taken());
+  slot->sent->record(*exec_.queue);
+  if (changes.empty()) return;
+  cuda_table().set_pages({.table = page_table_,
+                          .changes = reinterpret_cast<const PageChange*>(part.device),
+                          .n_changes = static_cast<int>(changes.size())},
+                         exec_.stream());
+  cuda::launched("set_pages", exec_.stream());
 }
 
 }  // namespace tandem::kv

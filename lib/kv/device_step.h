@@ -8,6 +8,7 @@
 #include "kv/step.h"
 #include "tensor/arena.h"
 #include "tensor/exec.h"
+#include "tensor/outbox.h"
 
 namespace tandem::kv {
 
@@ -22,9 +23,14 @@ class DeviceStep {
   static void plan(const Bounds& bounds, Device device, MemoryPlan& plan);
   DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec);
 
+  /// Bytes of an outbox for steps of so many rows, all levels together.
+  static size_t outbox_bytes(int max_seqs, int max_rows);
   /// Sends the arrays of a step, or of a tree's levels, side by side, and what laying out the page
   /// tables has changed, in the queue's order; every change must be sent.
-  std::vector<ops::StepArrays> send(std::span<const Step> steps, const PageTables& tables);
+  /// outbox   where the arrays go, for the caller to send; null: at once
+  /// arrays   result: one for each step
+  void send(std::span<const Step> steps, const PageTables& tables, Outbox* outbox,
+            std::vector<ops::StepArrays>& arrays);
 
  private:
   // Steps whose arrays may be on their way: the host runs at most a few ahead of the GPU.
@@ -32,11 +38,14 @@ class DeviceStep {
   struct Slot {
     std::unique_ptr<cuda::PinnedBuffer> host;
     std::unique_ptr<cuda::Event> sent;
+    Outbox outbox;
   };
+
+  ops::StepArrays place(const Step& step, Outbox& outbox) const;
+  Slot& next_slot();
 
   Bounds bounds_;
   Exec exec_;
-  std::byte* device_;
   int32_t* page_table_;  // [max_seqs, max_pages]
   std::array<Slot, kRing> ring_;
   size_t turn_ = 0;

@@ -43,6 +43,20 @@ void add_tree(Step& step, int first_row, const Tree& tree) {
   }
 }
 
+void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages) {
+  const auto i = static_cast<size_t>(b);
+  const int32_t shift = base - step.base[i];
+  step.slot[i] = slot;
+  step.base[i] = base;
+  int token = base + step.tentative_of(b);
+  for (auto r = static_cast<size_t>(step.row_begin[i]);
+       r < static_cast<size_t>(step.row_begin[i + 1]); ++r, ++token) {
+    step.pos[r] += shift;
+    step.row_page[r] = pages[static_cast<size_t>(token / kPageTokens)];
+    step.row_in_page[r] = token % kPageTokens;
+  }
+}
+
 std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<int>> level_ends) {
   TANDEM_CHECK(level_ends.size() == static_cast<size_t>(whole.n_seqs) && whole.n_seqs > 0,
                "levels of {} sequences for {}", level_ends.size(), whole.n_seqs);

@@ -64,6 +64,10 @@ struct Step {
 /// Makes a tree of the last sequence's rows, which begin at `first_row`: their positions and masks.
 void add_tree(Step& step, int first_row, const Tree& tree);
 
+/// Makes the rows of the step's sequence b those of another place: behind `base` committed tokens
+/// of `slot`, whose tokens are in `pages`.
+void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages);
+
 /// Divides a step's rows: level l has those of each sequence from `level_ends[b][l - 1]` (or 0) to
 /// `level_ends[b][l]`.
 std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<int>> level_ends);

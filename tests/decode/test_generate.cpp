@@ -165,6 +165,7 @@ TEST_SUITE("decode/generate") {
     GenerateSpec spec;
     spec.max_tokens = 20;
     const Generated plain = generate(*engine, two, spec);
+    size_t before = 0;
     for (int polls = 0; polls < 12; ++polls) {
       CAPTURE(polls);
       std::vector<Ids> ids(2);
@@ -182,7 +183,11 @@ TEST_SUITE("decode/generate") {
       }
       for (size_t i = 0; i < 2; ++i)
         CHECK(std::equal(ids[i].begin(), ids[i].end(), plain.ids[i].begin()));
-      if (ids[1].size() > 1) CHECK(ids[0].size() == ids[1].size());
+      if (ids[1].size() > 1) {
+        CHECK(ids[0].size() == ids[1].size());
+        CHECK(ids[1].size() == before + 1);  // every step that ended is told
+      }
+      before = ids[1].size();
       CHECK(engine->cache().store().free_pages() == pages);
     }
     CHECK(generate(*engine, two, spec).ids == plain.ids);

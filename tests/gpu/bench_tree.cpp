@@ -88,7 +88,7 @@ const Rows& rows_of(int n, int vocab) {
 void time_children(cuda::Queue& queue, int n_rows, int vocab, int n_children, float temperature) {
   const Rows& rows = rows_of(16, vocab);
   const Memory logits(static_cast<size_t>(n_rows) * static_cast<size_t>(vocab) * 4),
-      parents(static_cast<size_t>(n_rows) * sizeof(ParentRow)), names(8),
+      parents(static_cast<size_t>(n_rows) * sizeof(ParentRow)), names(8), seed(8),
       tokens(static_cast<size_t>(n_rows * n_children) * 4);
   std::vector<ParentRow> parent;
   for (int r = 0; r < n_rows; ++r) {
@@ -99,12 +99,13 @@ void time_children(cuda::Queue& queue, int n_rows, int vocab, int n_children, fl
   }
   put(queue, parents, parent);
   put(queue, names, std::vector<int32_t>{3, 100});
+  put(queue, seed, std::vector<uint64_t>{kSeed});
   const DrawChildrenCudaParams p{.tokens = tokens.as<int32_t>(),
                                  .logits = logits.as<float>(),
                                  .parents = parents.as<ParentRow>(),
                                  .sequence = names.as<int32_t>(),
                                  .position = names.as<int32_t>() + 1,
-                                 .seed = kSeed,
+                                 .seed = seed.as<uint64_t>(),
                                  .n_rows = n_rows,
                                  .vocab = vocab,
                                  .temperature = temperature};
@@ -190,7 +191,8 @@ class Trees {
     t.n_accepted = take(sequence);
     t.bonus = take(sequence);
     t.n_rounded = take(sequence);
-    p_.seed = kSeed;
+    put(queue_, seed_, std::vector<uint64_t>{kSeed});
+    p_.seed = seed_.as<uint64_t>();
     find_positions();
   }
 
@@ -205,7 +207,7 @@ class Trees {
              .parents = parents_.as<ParentRow>() + b * nodes_ + begin,
              .sequence = p_.sequence,
              .position = p_.position,
-             .seed = kSeed,
+             .seed = p_.seed,
              .n_rows = end - begin,
              .vocab = vocab_,
              .temperature = p_.trees.draft.temperature},
@@ -281,7 +283,7 @@ class Trees {
   cuda::Queue& queue_;
   Shape shape_;
   int n_, nodes_, vocab_;
-  Memory target_, draft_, ints_, parents_;
+  Memory target_, draft_, ints_, parents_, seed_{sizeof(uint64_t)};
   size_t taken_ = 0;
   VerifyTreesCudaParams p_{};
   int32_t *tokens_ = nullptr, *position_ = nullptr;

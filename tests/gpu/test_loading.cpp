@@ -191,6 +191,48 @@ constexpr kv::PagedStore::Spec kSpecs[] = {
 
 }  // namespace
 
+TEST_SUITE("gpu/kernels/copy") {
+  TEST_CASE("host_copy brings what the host wrote last, and takes it back") {
+    for (const size_t bytes : {size_t{16}, size_t{48}, size_t{4096}, size_t{300'000}}) {
+      CAPTURE(bytes);
+      const cuda::PinnedBuffer there(bytes), back(bytes + 16);
+      const DeviceBuffer device(bytes);
+      const cuda::Graph graph(queue(), [&] {
+        cuda_table().host_copy({device.raw(), there.data(), bytes}, queue().stream());
+        cuda_table().host_copy({back.data(), device.raw(), bytes}, queue().stream());
+      });
+      CHECK(graph.nodes() == 2);
+      for (int turn = 1; turn < 4; ++turn) {
+        std::fill_n(back.data(), bytes + 16, std::byte{0xee});
+        for (size_t i = 0; i < bytes; ++i)
+          there.data()[i] = static_cast<std::byte>(i * 7 + i / 256 + static_cast<size_t>(turn));
+        graph.launch(queue());
+        queue().wait();
+        REQUIRE(std::equal(there.data(), there.data() + bytes, back.data()));
+        REQUIRE(std::all_of(back.data() + bytes, back.data() + bytes + 16,
+                            [](std::byte b) { return b == std::byte{0xee}; }));
+      }
+    }
+  }
+
+  TEST_CASE("read_clock tells nanoseconds between two moments of a queue") {
+    const DeviceBuffer clock(2 * sizeof(uint64_t)), work(size_t{64} << 20);
+    cuda::Event begun(true), ended(true);
+    cuda_table().read_clock(clock.as<uint64_t>(), queue().stream());  // loads the kernel
+    queue().wait();
+    begun.record(queue());
+    cuda_table().read_clock(clock.as<uint64_t>(), queue().stream());
+    for (int i = 0; i < 40; ++i)
+      queue().copy_within(work.raw(), work.as<char>() + work.bytes() / 2, work.bytes() / 2);
+    cuda_table().read_clock(clock.as<uint64_t>() + 1, queue().stream());
+    ended.record(queue());
+    const std::vector<uint64_t> ns = clock.vector<uint64_t>();
+    const double ms = 1e-6 * static_cast<double>(ns[1] - ns[0]);
+    CHECK(ms > 0.3);  // 2.5 GB read and written
+    CHECK(std::abs(ms - ended.ms_since(begun)) < 0.05);
+  }
+}
+
 TEST_SUITE("gpu/kernels/page") {
   TEST_CASE("copy_page copies what the store copies when a fork writes") {
     for (const auto& spec : kSpecs) {

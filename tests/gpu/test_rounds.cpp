@@ -53,6 +53,26 @@ TEST_SUITE("gpu/rounds") {
     CHECK(same >= n - 3);
   }
 
+  TEST_CASE("another seed writes its own text with the graphs of the first") {
+    const Pair pair("tiny-2m", kGpu);
+    const auto rounds = [&] { return model_rounds(*pair.target, *pair.draft, tree_of(kBushy)); };
+    const auto text = [&](Rounds& by, int64_t seed) {
+      return test::generate(*pair.target, pair.requests(4), rules(30, 1.0f, seed), &by).ids;
+    };
+    const auto one = rounds();
+    const auto first = text(*one, 1), second = text(*one, int64_t{1} << 40 | 2);
+    CHECK(first != second);
+    CHECK(second == text(*rounds(), int64_t{1} << 40 | 2));
+    CHECK(first == text(*one, 1));
+    // Plain decoding shares its graphs alike.
+    const auto plain = [&](decode::Engine& engine, int64_t seed) {
+      return test::generate(engine, pair.requests(4), rules(30, 1.0f, seed)).ids;
+    };
+    const Pair other("tiny-2m", kGpu);
+    CHECK(plain(*pair.target, 1) != plain(*pair.target, 2));
+    CHECK(plain(*pair.target, 2) == plain(*other.target, 2));
+  }
+
   TEST_CASE("a draft that is the target itself is always accepted, at any temperature") {
     check_own_draft(Pair("tiny-16m", kGpu), 4);
   }

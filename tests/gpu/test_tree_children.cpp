@@ -63,13 +63,14 @@ class OnGpu {
         parents_(level.parents),
         sequence_(level.sequence),
         position_(level.position),
+        seed_(std::vector<uint64_t>{kSeed}),
         tokens_(Tokens(static_cast<size_t>(level.n_tokens), -2)),
         params_{.tokens = tokens_.as<int32_t>(),
                 .logits = logits_.as<float>(),
                 .parents = parents_.as<ParentRow>(),
                 .sequence = sequence_.as<int32_t>(),
                 .position = position_.as<int32_t>(),
-                .seed = kSeed,
+                .seed = seed_.as<uint64_t>(),
                 .n_rows = static_cast<int>(level.parents.size()),
                 .vocab = level.vocab,
                 .temperature = temperature} {}
@@ -85,7 +86,7 @@ class OnGpu {
   Tokens tokens() const { return tokens_.vector<int32_t>(); }
 
  private:
-  DeviceBuffer logits_, parents_, sequence_, position_, tokens_;
+  DeviceBuffer logits_, parents_, sequence_, position_, seed_, tokens_;
   DrawChildrenCudaParams params_;
 };
 

@@ -150,6 +150,7 @@ class OnGpu {
         seen_begin_(t.seen_begin),
         sequence_(t.sequence),
         position_(t.position),
+        seed_(std::vector<uint64_t>{kSeed}),
         path_(empty_.path),
         n_accepted_(t.sequence.size() * 4),
         bonus_(t.sequence.size() * 4),
@@ -158,7 +159,7 @@ class OnGpu {
         params_{.trees = rules,
                 .sequence = sequence_.as<int32_t>(),
                 .position = position_.as<int32_t>(),
-                .seed = kSeed} {
+                .seed = seed_.as<uint64_t>()} {
     VerifyTreesParams& p = params_.trees;
     p.path = path_.as<int32_t>();
     p.n_accepted = n_accepted_.as<int32_t>();
@@ -202,8 +203,8 @@ class OnGpu {
  private:
   Verdicts empty_;
   DeviceBuffer node_begin_, tokens_, first_child_, n_children_, target_row_, draft_row_, target_,
-      draft_, seen_, seen_begin_, sequence_, position_, path_, n_accepted_, bonus_, n_rounded_,
-      logprobs_;
+      draft_, seen_, seen_begin_, sequence_, position_, seed_, path_, n_accepted_, bonus_,
+      n_rounded_, logprobs_;
   VerifyTreesCudaParams params_;
 };
 

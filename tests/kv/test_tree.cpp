@@ -127,6 +127,56 @@ TEST_SUITE("kv/tree") {
     }
   }
 
+  TEST_CASE("steps laid out again are those of a new layout, for other texts and lengths") {
+    const auto engine = make_engine(small_model("llama-3.1"), {.caches = {{}}});
+    kv::Cache& cache = engine->cache();
+    const LevelTree left = by_levels(small_tree(*engine)),
+                    right = by_levels(random_tree(*engine, 90));
+    const size_t n_levels = std::min(left.level_ends.size(), right.level_ends.size());
+    std::vector<int> level_ends[] = {left.level_ends, right.level_ends};
+    for (std::vector<int>& ends : level_ends) {
+      ends[n_levels - 1] = ends.back();
+      ends.resize(n_levels);
+    }
+    const kv::Tree trees[] = {{left.parent}, {right.parent}};
+    const auto rows_of = [&](int a, int b) {
+      return std::array<kv::SeqRows, 2>{
+          {{a, level_ends[0].back(), false}, {b, level_ends[1].back(), false}}};
+    };
+    const auto require_same = [&](const kv::Step& got, const kv::Step& want) {
+      REQUIRE(got.slot == want.slot);
+      REQUIRE(got.row_begin == want.row_begin);
+      REQUIRE(got.base == want.base);
+      REQUIRE(got.tentative == want.tentative);
+      REQUIRE(got.pos == want.pos);
+      REQUIRE(got.row_page == want.row_page);
+      REQUIRE(got.row_in_page == want.row_in_page);
+      REQUIRE(got.tree_mask == want.tree_mask);
+    };
+    const int first = cache.create(), second = cache.create();
+    std::vector<kv::Step> levels = cache.begin_levels(rows_of(first, second), trees, level_ends);
+    kv::Step whole = cache.begin(kv::Phase::extend, rows_of(first, second), trees);
+    // Texts that grow, over the ends of pages, and change places.
+    for (const auto& [n_first, n_second] : {std::pair{30, 1}, {60, 3}, {2, 200}, {70, 0}}) {
+      if (n_first > 0) prefill(*engine, first, random_ids(*engine, n_first, 41));
+      if (n_second > 0) prefill(*engine, second, random_ids(*engine, n_second, 42));
+      for (const auto& [a, b] : {std::pair{first, second}, {second, first}}) {
+        const int32_t slots[] = {a, b};
+        cache.begin_again(levels, slots);
+        const std::vector<kv::Step> want = cache.begin_levels(rows_of(a, b), trees, level_ends);
+        for (size_t l = 0; l < n_levels; ++l) require_same(levels[l], want[l]);
+        cache.begin_again({&whole, 1}, slots);
+        require_same(whole, cache.begin(kv::Phase::extend, rows_of(a, b), trees));
+        // The page table is the one of the sequences.
+        const ops::StepArrays arrays = cache.arrays(whole);
+        for (int i = 0; i < 2; ++i)
+          for (int page = 0; page < arrays.max_pages; ++page)
+            REQUIRE(arrays.page_table[i * arrays.max_pages + page] ==
+                    cache.store().page(slots[i], page));
+      }
+    }
+  }
+
   TEST_CASE("a tree's rows read the text once, and its levels what they continue") {
     const auto engine = make_engine(small_model("llama-3.1"), {.caches = {{}}});
     kv::Cache& cache = engine->cache();

@@ -51,48 +51,67 @@ void DraftTexts::read(std::span<const decode::DrawSeq> seqs) {
   if (!texts.empty()) draft_.prefill(texts, {});
 }
 
-const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> seqs,
-                                               int at_least) {
+const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> seqs, int at_least,
+                                               Outbox* outbox) {
   kv::Cache& cache = draft_.cache();
-  std::vector<kv::SeqRows> rows;
-  std::vector<std::vector<int>> parents(seqs.size()), level_ends(seqs.size());
-  std::vector<kv::Tree> trees;
-  unread_.clear();
+  bool is_as_before = !steps_.empty() && unread_.size() == seqs.size();
+  round_slots_.resize(seqs.size());
+  unread_.resize(seqs.size());
   for (size_t b = 0; b < seqs.size(); ++b) {
     const int slot = slot_of(seqs[b]), length = static_cast<int>(seqs[b].tokens.size());
     if (length - cache.length(slot) < at_least)
       cache.uncommit(slot, std::max(0, length - at_least));
-    const int chain = static_cast<int>(unread(seqs[b]).size());
-    unread_.push_back(chain);
-    for (int i = 0; i < chain; ++i) parents[b].push_back(i - 1);
-    for (int node = 1; node < nodes_run_; ++node)
-      parents[b].push_back(chain - 1 + tree_.parent[static_cast<size_t>(node)]);
-    for (int level = 1; level < tree_.levels(); ++level)
-      level_ends[b].push_back(chain - 1 + tree_.level_begin[static_cast<size_t>(level)]);
-    rows.push_back({slot, chain - 1 + nodes_run_, false});
-    trees.push_back({parents[b]});
+    const int chain = length - cache.length(slot);
+    is_as_before = is_as_before && unread_[b] == chain;
+    round_slots_[b] = slot;
+    unread_[b] = chain;
   }
   const double before = cache.usage(0).bytes();
-  steps_ = cache.begin_levels(rows, trees, level_ends);
+  if (is_as_before) {
+    cache.begin_again(steps_, round_slots_, outbox);
+  } else {
+    steps_.clear();
+    steps_ = lay_out(outbox);
+  }
   bytes_of_round_ =
       static_cast<double>(steps_.size()) * static_cast<double>(draft_.weight_bytes()) +
       cache.usage(0).bytes() - before;
   return steps_;
 }
 
+std::vector<kv::Step> DraftTexts::lay_out(Outbox* outbox) {
+  const size_t n = unread_.size();
+  std::vector<kv::SeqRows> rows;
+  std::vector<std::vector<int>> parents(n), level_ends(n);
+  std::vector<kv::Tree> trees;
+  for (size_t b = 0; b < n; ++b) {
+    const int chain = unread_[b];
+    for (int i = 0; i < chain; ++i) parents[b].push_back(i - 1);
+    for (int node = 1; node < nodes_run_; ++node)
+      parents[b].push_back(chain - 1 + tree_.parent[static_cast<size_t>(node)]);
+    for (int level = 1; level < tree_.levels(); ++level)
+      level_ends[b].push_back(chain - 1 + tree_.level_begin[static_cast<size_t>(level)]);
+    rows.push_back({round_slots_[b], chain - 1 + nodes_run_, false});
+    trees.push_back({parents[b]});
+  }
+  return draft_.cache().begin_levels(rows, trees, level_ends, outbox);
+}
+
 void DraftTexts::accept(std::span<const std::span<const int32_t>> paths, bool moved) {
   if (is_lone_root()) return;
-  std::vector<int> kept;
   std::vector<std::vector<int>> rows;
+  kept_.clear();
   for (size_t b = 0; b < paths.size(); ++b) {
+    // Nodes of a path ascend: those that were run come first.
+    const auto n_run = static_cast<size_t>(
+        std::lower_bound(paths[b].begin(), paths[b].end(), nodes_run_) - paths[b].begin());
+    kept_.push_back(unread_[b] + static_cast<int>(n_run));
+    if (moved) continue;
     std::vector<int>& path = rows.emplace_back();
     for (int i = 0; i < unread_[b]; ++i) path.push_back(i);
-    for (const int node : paths[b])
-      if (node < nodes_run_) path.push_back(unread_[b] - 1 + node);
-    kept.push_back(static_cast<int>(path.size()));
+    for (const int node : paths[b].first(n_run)) path.push_back(unread_[b] - 1 + node);
   }
-  if (moved) rows.clear();
-  draft_.cache().commit(steps_.back(), kept, rows);
+  draft_.cache().commit(steps_.back(), kept_, rows);
 }
 
 void DraftTexts::forget(int slot) {

@@ -34,8 +34,10 @@ class DraftTexts {
 
   /// Lays out a round's forwards. The first takes the unread tokens of the texts, the root the last
   /// of them, the others a level's nodes, of every sequence as many.
-  /// at_least  so many tokens of each text count as unread, if it has them: known ones are read again
-  const std::vector<kv::Step>& begin(std::span<const decode::DrawSeq> seqs, int at_least = 1);
+  /// at_least  so many tokens of each text count as unread, if it has them: known ones are read
+  /// again outbox    kv::Cache::begin's
+  const std::vector<kv::Step>& begin(std::span<const decode::DrawSeq> seqs, int at_least = 1,
+                                     Outbox* outbox = nullptr);
   /// Tokens that the first forward takes, in the round that has begun.
   std::span<const int32_t> unread(const decode::DrawSeq& seq) const;
   /// Weights, keys and values that the forwards of that round read.
@@ -51,6 +53,7 @@ class DraftTexts {
 
  private:
   int slot_of(const decode::DrawSeq& seq) const { return slots_.at(seq.slot); }
+  std::vector<kv::Step> lay_out(Outbox* outbox);
 
   decode::Engine& draft_;
   const TokenTree& tree_;
@@ -58,8 +61,10 @@ class DraftTexts {
   std::map<int, int> slots_;  // target's -> draft's
   int prefix_slot_ = -1;
   bool owns_prefix_ = false;
-  std::vector<kv::Step> steps_;  // of the round
-  std::vector<int> unread_;      // by sequence
+  // Of the round; the next one's too, if it has as many sequences and unread tokens:
+  std::vector<kv::Step> steps_;
+  std::vector<int32_t> round_slots_;  // the draft's, by sequence
+  std::vector<int> unread_, kept_;    // by sequence
   double bytes_of_round_ = 0;
 };
 

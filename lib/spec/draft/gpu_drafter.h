@@ -15,9 +15,12 @@ class GpuDrafter : public Drafter {
   int max_depth() const final { return tree().levels() - 1; }
 
   /// A round begins: seqs[i].tokens are all tokens, the last of them the root. What is proposed on
-  /// the host goes to trees.on_host().tokens, where the roots are already.
+  /// the host goes to trees.on_host().tokens, whose roots are the caller's, and what else the work
+  /// needs to the trees' outbox.
   /// returns  a name of the work to come: rounds of equal names repeat the same recorded work
   virtual int prepare(std::span<const decode::DrawSeq> seqs, DeviceTrees& trees) = 0;
+  /// Bytes of the outbox that it asks for.
+  virtual size_t outbox_bytes() const { return 0; }
   /// Fills trees.on_gpu().tokens below the roots, where the host did not; may be recorded in a
   /// graph.
   virtual void draft(int /*n_seqs*/, DeviceTrees& /*trees*/) {}

@@ -23,10 +23,8 @@ struct Counts {
       widest = std::max(widest, static_cast<size_t>(widths[level]));
     }
   }
-  /// draft_row, ids, unread, root_row; then of the levels token and row.
-  size_t ints() const {
-    return nodes + widest + DraftTexts::kMaxUnread + 1 + below_root + internal;
-  }
+  /// draft_row, ids; then of the levels token and row.
+  size_t ints() const { return nodes + widest + below_root + internal; }
 };
 
 }  // namespace
@@ -36,20 +34,25 @@ void GpuModelDrafter::plan(const TokenTree& tree, int max_seqs, Device device, M
   const auto seqs = static_cast<size_t>(max_seqs);
   if (n.internal > 0) plan.add(kParents, seqs * n.internal * sizeof(ParentRow), device);
   plan.add(kIndices, seqs * n.ints() * sizeof(int32_t), device);
-  plan.add("speculation/draft staging", seqs * (DraftTexts::kMaxUnread + 1) * sizeof(int32_t));
+}
+
+size_t GpuModelDrafter::outbox_bytes(const TokenTree& tree, int max_seqs) {
+  return kv::DeviceStep::outbox_bytes(max_seqs, max_seqs * (tree.size() + DraftTexts::kMaxUnread)) +
+         Outbox::aligned(static_cast<size_t>(max_seqs) * (DraftTexts::kMaxUnread + 1) *
+                         sizeof(int32_t));
 }
 
 GpuModelDrafter::GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, int max_seqs,
                                  Arena& arena)
-    : draft_(draft), tree_(tree), texts_(draft, tree_), exec_{draft.queue().get()} {
+    : draft_(draft),
+      tree_(tree),
+      max_seqs_(max_seqs),
+      texts_(draft, tree_),
+      exec_{draft.queue().get()} {
   const Counts n(tree);
   const auto seqs = static_cast<size_t>(max_seqs);
-  staging_ =
-      std::make_unique<cuda::PinnedBuffer>(seqs * (DraftTexts::kMaxUnread + 1) * sizeof(int32_t));
   draft_row_ = static_cast<int32_t*>(arena.take(kIndices));
-  unread_ = draft_row_ + seqs * n.nodes;
-  root_row_ = unread_ + seqs * DraftTexts::kMaxUnread;
-  ids_ = root_row_ + seqs;
+  ids_ = draft_row_ + seqs * n.nodes;
   std::vector<int32_t> draft_row(seqs * n.nodes, -1);
   std::vector<int32_t> indices;  // of the levels
   std::vector<ParentRow> parents;
@@ -79,13 +82,11 @@ GpuModelDrafter::GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, i
     level.parents = static_cast<int>(row.size() / seqs);
     level.parent = next_parent;
     next_parent += row.size();
-    if (l > 0) {
-      level.token = next_index;
-      indices.insert(indices.end(), token.begin(), token.end());
-      next_index += token.size();
-    }
-    level.row = l > 0 ? next_index : root_row_;
     if (l == 0) continue;
+    level.token = next_index;
+    indices.insert(indices.end(), token.begin(), token.end());
+    next_index += token.size();
+    level.row = next_index;
     indices.insert(indices.end(), row.begin(), row.end());
     next_index += row.size();
   }
@@ -98,19 +99,23 @@ GpuModelDrafter::GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, i
   exec_.queue->wait();
 }
 
-int GpuModelDrafter::prepare(std::span<const decode::DrawSeq> seqs, DeviceTrees& /*trees*/) {
+int GpuModelDrafter::prepare(std::span<const decode::DrawSeq> seqs, DeviceTrees& trees) {
   if (texts_.is_lone_root()) return 0;
   texts_.read(seqs);
   // So many from every text, whatever was accepted, that one recording serves nearly all rounds.
-  steps_ = &texts_.begin(seqs, DraftTexts::kMaxUnread);
-  auto* unread = reinterpret_cast<int32_t*>(staging_->data());
-  int32_t* root_row = unread + (root_row_ - unread_);
-  int n_unread = 0;
+  steps_ = &texts_.begin(seqs, DraftTexts::kMaxUnread, &trees.outbox());
+  const int n_unread = steps_->front().n_rows;
+  const Outbox::Part part =
+      trees.outbox().take((static_cast<size_t>(n_unread) + seqs.size()) * sizeof(int32_t));
+  unread_ = reinterpret_cast<const int32_t*>(part.device);
+  root_row_ = unread_ + n_unread;
+  auto* const unread = reinterpret_cast<int32_t*>(part.host);
+  int32_t* const root_row = unread + n_unread;
+  int read = 0;
   for (size_t b = 0; b < seqs.size(); ++b) {
-    for (const int32_t id : texts_.unread(seqs[b])) unread[n_unread++] = id;
-    root_row[b] = n_unread - 1;
+    for (const int32_t id : texts_.unread(seqs[b])) unread[read++] = id;
+    root_row[b] = read - 1;
   }
-  exec_.queue->copy_in(unread_, unread, staging_->size());
   const auto n = static_cast<int64_t>(seqs.size());
   for (size_t l = 0; l < levels_.size(); ++l) {
     draft_.model().prepare(l == 0 ? n_unread : n * levels_[l].nodes);
@@ -132,13 +137,14 @@ void GpuModelDrafter::draft(int n_seqs, DeviceTrees& trees) {
     }
     draft_.model().forward_ids(l == 0 ? unread_ : ids_, (*steps_)[l], draft_.cache());
     const int n_rows = n_seqs * level.parents;
-    const Tensor logits = draft_.model().logits_at(level.first_logits, level.row, n_rows);
+    const Tensor logits =
+        draft_.model().logits_at(level.first_logits, l == 0 ? root_row_ : level.row, n_rows);
     ops::draw_children({.tokens = at.tokens,
                         .logits = logits.as<float>(),
                         .parents = level.parent,
                         .sequence = at.sequence,
                         .position = at.position,
-                        .seed = static_cast<uint64_t>(sampler_.seed),
+                        .seed = at.seed,
                         .n_rows = n_rows,
                         .vocab = static_cast<int>(logits.row_size()),
                         .temperature = sampler_.rule.temperature},

@@ -14,6 +14,7 @@ class GpuModelDrafter final : public GpuDrafter {
  public:
   /// Device memory beyond the engine's.
   static void plan(const TokenTree& tree, int max_seqs, Device device, MemoryPlan& plan);
+  static size_t outbox_bytes(const TokenTree& tree, int max_seqs);
   /// draft    an engine on the target's queue with room for draft_needs; its vocabulary is the
   /// target's
   GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, int max_seqs, Arena& arena);
@@ -25,6 +26,7 @@ class GpuModelDrafter final : public GpuDrafter {
   void share(std::span<const int32_t> prefix) override { texts_.share(prefix); }
   void continue_from(int draft_slot) override { texts_.continue_from(draft_slot); }
   void read(std::span<const decode::DrawSeq> seqs) override { texts_.read(seqs); }
+  size_t outbox_bytes() const override { return outbox_bytes(tree_, max_seqs_); }
   int prepare(std::span<const decode::DrawSeq> seqs, DeviceTrees& trees) override;
   void draft(int n_seqs, DeviceTrees& trees) override;
   Tensor draft_logits() const override { return draft_.model().logit_rows(); }
@@ -43,12 +45,14 @@ class GpuModelDrafter final : public GpuDrafter {
     int nodes = 0, parents = 0;      // of one sequence
     int first_logits = 0;            // row of the draft's logits where the level's begin
     const int32_t* token = nullptr;  // [max_seqs * nodes] where in the trees' tokens a row's stands
-    const int32_t* row = nullptr;    // [max_seqs * parents] rows of the forward that have children
+    // [max_seqs * parents] rows of the forward that have children; the first level's are sent
+    const int32_t* row = nullptr;
     const ParentRow* parent = nullptr;  // [max_seqs * parents] and these nodes
   };
 
   decode::Engine& draft_;
   TokenTree tree_;
+  int max_seqs_;
   DraftTexts texts_;
   Exec exec_;
   decode::SamplerSpec sampler_;
@@ -56,10 +60,9 @@ class GpuModelDrafter final : public GpuDrafter {
   const std::vector<kv::Step>* steps_ = nullptr;  // of the round
   int32_t* draft_row_;                            // [max_seqs, nodes]
   int32_t* ids_;                                  // [max_seqs * widest level] tokens of a forward
-  // The first level's, sent every round:
-  int32_t* unread_;    // [max_seqs * kMaxUnread] what it takes of the texts
-  int32_t* root_row_;  // [max_seqs] its rows of the roots
-  std::unique_ptr<cuda::PinnedBuffer> staging_;
+  // The first level's, of the round:
+  const int32_t* unread_ = nullptr;    // [n_unread] what it takes of the texts
+  const int32_t* root_row_ = nullptr;  // [seqs] its rows of the roots
   double bytes_read_ = 0;
 };
 

@@ -12,15 +12,19 @@ namespace {
 using decode::Drawn;
 using decode::DrawSeq;
 
-DeviceTrees::Bounds bounds_of(const decode::EngineSpec& target) {
-  return {.max_seqs = target.max_seqs, .max_tokens = target.max_tokens};
+DeviceTrees::Bounds bounds_of(const TokenTree& tree, const decode::EngineSpec& target,
+                              size_t drafter_bytes) {
+  return {.max_seqs = target.max_seqs,
+          .max_tokens = target.max_tokens,
+          .outbox_bytes = drafter_bytes + kv::DeviceStep::outbox_bytes(
+                                              target.max_seqs, target.max_seqs * tree.size())};
 }
 
 }  // namespace
 
 void GpuSpeculation::plan(const TokenTree& tree, const decode::EngineSpec& target,
-                          MemoryPlan& plan) {
-  DeviceTrees::plan(tree, bounds_of(target), target.device, plan);
+                          size_t drafter_bytes, MemoryPlan& plan) {
+  DeviceTrees::plan(tree, bounds_of(tree, target, drafter_bytes), target.device, plan);
 }
 
 GpuSpeculation::GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> arena,
@@ -28,13 +32,13 @@ GpuSpeculation::GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> ar
     : DraftedRounds(target, std::move(drafter), std::move(options)),
       arena_(std::move(arena)),
       exec_{target.queue().get()},
-      trees_(drafter_->tree(), bounds_of(target.spec()), *arena_, exec_) {
-  for (auto& mark : marks_) mark = std::make_unique<cuda::Event>(true);
-}
+      trees_(drafter_->tree(), bounds_of(drafter_->tree(), target.spec(), drafter_->outbox_bytes()),
+             *arena_, exec_) {}
 
 void GpuSpeculation::start(const decode::SamplerSpec& spec) {
-  if (!(sampler_ == spec)) graphs_.clear();
+  if (is_flying_) exec_.queue->wait();  // a round whose run was interrupted
   is_flying_ = false;
+  if (!sampler_.differs_in_seed_alone(spec)) graphs_.clear();
   DraftedRounds::start(spec);
 }
 
@@ -42,6 +46,7 @@ void GpuSpeculation::fill_inputs(std::span<const DrawSeq> seqs) {
   const DeviceTrees::Arrays& in = trees_.on_host();
   const auto nodes = static_cast<size_t>(trees_.tree().size());
   int n_seen = 0;
+  *in.seed = static_cast<uint64_t>(sampler_.seed);
   in.seen_begin[0] = 0;
   for (size_t b = 0; b < seqs.size(); ++b) {
     const DrawSeq& s = seqs[b];
@@ -59,62 +64,80 @@ void GpuSpeculation::fill_inputs(std::span<const DrawSeq> seqs) {
     in.forced_n[b] = static_cast<int32_t>(path.size());
     std::copy(path.begin(), path.end(), in.forced + b * nodes);
   }
-  trees_.send(n_seen);
+  trees_.send_seen(n_seen);
 }
 
 void GpuSpeculation::step(std::span<const DrawSeq> seqs) {
   TANDEM_CHECK(!is_flying_, "a round is in flight");
   const Stopwatch watch;
   const int n = static_cast<int>(seqs.size());
+  trees_.outbox().clear();
   const int work = drafter_->prepare(seqs, trees_);
+  lay_out_target(seqs);
   fill_inputs(seqs);
-  Graphs& graphs = graphs_[{n, work}];
+  launch(n, graphs_[{n, work}]);
+  is_flying_ = true;
+  seqs_.clear();
+  for (const DrawSeq& s : seqs) seqs_.push_back(s.seq);
+  stats_.host_s += watch.seconds();
+}
+
+void GpuSpeculation::launch(int n_seqs, Graphs& graphs) {
   const auto run = [&](std::unique_ptr<cuda::Graph>& graph, const std::function<void()>& record) {
     if (!graph) graph = std::make_unique<cuda::Graph>(*exec_.queue, record);
     graph->launch(*exec_.queue);
   };
-  marks_[0]->record(*exec_.queue);
-  run(graphs.draft, [&] { drafter_->draft(n, trees_); });
-  marks_[1]->record(*exec_.queue);
-  // The GPU drafts meanwhile.
-  lay_out_target(seqs);
+  const auto draft = [&] {
+    trees_.send();
+    trees_.mark(DeviceTrees::begun);
+    drafter_->draft(n_seqs, trees_);
+    trees_.mark(DeviceTrees::drafted);
+  };
   const auto score = [&] {
     target_.model().forward_ids(trees_.on_gpu().tokens, step_, target_.cache());
     (void)target_.model().all_logits();
   };
+  const auto finish = [&] {
+    trees_.mark(DeviceTrees::scored);
+    verify(n_seqs);
+    trees_.mark(DeviceTrees::verified);
+    trees_.fetch();
+  };
+  if (target_.spec().n_streamed == 0)
+    return run(graphs.round, [&] {
+      draft();
+      score();
+      finish();
+    });
   // A graph ends with all its work, copies of weights for the next round too: those go on
   // meanwhile.
-  if (target_.spec().n_streamed > 0)
-    score();
-  else
-    run(graphs.target, score);
-  marks_[2]->record(*exec_.queue);
-  run(graphs.verify, [&] { verify(n, step_, target_.model().logit_rows()); });
-  marks_[3]->record(*exec_.queue);
-  trees_.fetch();
-  seqs_.assign(seqs.begin(), seqs.end());
-  is_flying_ = true;
-  stats_.host_s += watch.seconds();
+  run(graphs.before, draft);
+  score();
+  run(graphs.after, finish);
 }
 
 void GpuSpeculation::lay_out_target(std::span<const DrawSeq> seqs) {
   const int nodes = trees_.tree().size();
   const int64_t n_rows = static_cast<int64_t>(seqs.size()) * nodes;
-  std::vector<kv::SeqRows> rows;
-  std::vector<kv::Tree> shapes;
-  for (const DrawSeq& s : seqs) {
-    rows.push_back({s.slot, nodes, false});
-    shapes.push_back({trees_.tree().parent});
-  }
+  slots_.clear();
+  for (const DrawSeq& s : seqs) slots_.push_back(s.slot);
   target_.model().prepare(n_rows);
   target_.model().prepare_logits(n_rows);
   kv::Cache& cache = target_.cache();
   const double before = cache.usage(0).bytes();
-  step_ = cache.begin(kv::Phase::extend, rows, shapes);
+  if (step_.n_seqs == static_cast<int>(seqs.size())) {
+    cache.begin_again({&step_, 1}, slots_, &trees_.outbox());
+  } else {
+    std::vector<kv::SeqRows> rows;
+    for (const int slot : slots_) rows.push_back({slot, nodes, false});
+    const std::vector<kv::Tree> shapes(seqs.size(), {trees_.tree().parent});
+    step_ = cache.begin(kv::Phase::extend, rows, shapes, &trees_.outbox());
+  }
   bytes_read_ += static_cast<double>(target_.weight_bytes()) + cache.usage(0).bytes() - before;
 }
 
-void GpuSpeculation::verify(int n_seqs, const kv::Step& step, const Tensor& logits) {
+void GpuSpeculation::verify(int n_seqs) {
+  const Tensor logits = target_.model().logit_rows();
   const DeviceTrees::Arrays& at = trees_.on_gpu();
   const DeviceTrees::Shape& shape = trees_.shape();
   const int nodes = trees_.tree().size();
@@ -146,15 +169,10 @@ void GpuSpeculation::verify(int n_seqs, const kv::Step& step, const Tensor& logi
                                .workspace = nullptr},
                      .sequence = at.sequence,
                      .position = at.position,
-                     .seed = static_cast<uint64_t>(sampler_.seed)},
+                     .seed = at.seed},
                     exec_.stream());
-  cuda::Queue& queue = *exec_.queue;
-  if (options_.simulate) {
-    const auto bytes = static_cast<size_t>(n_seqs) * sizeof(int32_t);
-    queue.copy_within(at.path, at.forced, bytes * static_cast<size_t>(nodes));
-    queue.copy_within(at.n_accepted, at.forced_n, bytes);
-  }
-  target_.cache().move_paths(step, trees_.paths(n_seqs, nodes));
+  if (options_.simulate) trees_.accept_forced();
+  target_.cache().move_paths(step_, trees_.paths(n_seqs, nodes));
   drafter_->keep(n_seqs, trees_);
 }
 
@@ -165,33 +183,36 @@ std::vector<std::vector<Drawn>> GpuSpeculation::collect() {
 
 void GpuSpeculation::finish_round() {
   is_flying_ = false;
-  trees_.wait();
+  exec_.queue->wait();
   const Stopwatch watch;
-  stats_.draft_s += 1e-3 * marks_[1]->ms_since(*marks_[0]);
-  stats_.target_s += 1e-3 * marks_[2]->ms_since(*marks_[1]);
-  stats_.verify_s += 1e-3 * marks_[3]->ms_since(*marks_[2]);
   const DeviceTrees::Arrays& got = trees_.on_host();
   const auto nodes = static_cast<size_t>(trees_.tree().size());
+  const auto seconds = [&](DeviceTrees::Moment from, DeviceTrees::Moment to) {
+    return 1e-9 * static_cast<double>(got.clock[to] - got.clock[from]);
+  };
+  stats_.draft_s += seconds(DeviceTrees::begun, DeviceTrees::drafted);
+  stats_.target_s += seconds(DeviceTrees::drafted, DeviceTrees::scored);
+  stats_.verify_s += seconds(DeviceTrees::scored, DeviceTrees::verified);
   ops::check_valid({got.bonus, seqs_.size()});
-  std::vector<std::span<const int32_t>> paths;
-  std::vector<int> kept;
+  paths_.clear();
+  kept_.clear();
   for (size_t b = 0; b < seqs_.size(); ++b) {
     const auto n = static_cast<size_t>(got.n_accepted[b]);
     const int32_t* path = got.path + b * nodes;
     const float* logprobs = got.logprobs + b * nodes;
     std::vector<Drawn>& drawn = ready_.emplace_back();
-    for (size_t i = 0; i < n; ++i)
-      drawn.push_back({.id = got.tokens[b * nodes + static_cast<size_t>(path[i])],
-                       .logprob = options_.simulate ? 0.0f : logprobs[i],
-                       .top = {}});
-    drawn.push_back(
-        {.id = got.bonus[b], .logprob = options_.simulate ? 0.0f : logprobs[n], .top = {}});
-    paths.emplace_back(path, n);
-    kept.push_back(static_cast<int>(n) + 1);
-    count({seqs_[b].seq, static_cast<int>(nodes) - 1, static_cast<int>(n)});
+    drawn.reserve(n + 1);
+    for (size_t i = 0; i <= n; ++i)
+      drawn.push_back(
+          {.id = i == n ? got.bonus[b] : got.tokens[b * nodes + static_cast<size_t>(path[i])],
+           .logprob = options_.simulate ? 0.0f : logprobs[i],
+           .top = {}});
+    paths_.emplace_back(path, n);
+    kept_.push_back(static_cast<int>(n) + 1);
+    count({seqs_[b], static_cast<int>(nodes) - 1, static_cast<int>(n)});
   }
-  target_.cache().commit(step_, kept);
-  drafter_->accept(paths);
+  target_.cache().commit(step_, kept_);
+  drafter_->accept(paths_);
   stats_.host_s += watch.seconds();
 }
 

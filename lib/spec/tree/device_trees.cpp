@@ -1,6 +1,9 @@
 #include "spec/tree/device_trees.h"
 
+#include <type_traits>
 #include <vector>
+
+#include "kernels/cuda_table.h"
 
 namespace tandem::spec {
 namespace {
@@ -8,31 +11,33 @@ namespace {
 constexpr const char* kArrays = "speculation/round";
 constexpr const char* kShape = "speculation/tree";
 
-/// Bytes of the arrays, which lie one behind the other from `base` on, if that is not null; all
-/// elements have 4 bytes.
-size_t place(DeviceTrees::Arrays& a, void* base, const TokenTree& tree,
+/// Bytes of the arrays, which lie one behind the other from `base` on, if that is not null, each
+/// where it may be copied from. In front of all is room for the outbox.
+size_t place(DeviceTrees::Arrays& a, std::byte* base, const TokenTree& tree,
              const DeviceTrees::Bounds& b) {
-  size_t taken = 0;
-  const auto take = [&](size_t n) {
-    int32_t* at = base == nullptr ? nullptr : static_cast<int32_t*>(base) + taken;
-    taken += n;
-    return at;
+  size_t taken = b.outbox_bytes;
+  const auto take = [&](auto*& array, size_t n) {
+    using T = std::remove_pointer_t<std::remove_reference_t<decltype(array)>>;
+    array = base == nullptr ? nullptr : reinterpret_cast<T*>(base + taken);
+    taken += Outbox::aligned(n * sizeof(T));
   };
   const auto seqs = static_cast<size_t>(b.max_seqs),
              nodes = seqs * static_cast<size_t>(tree.size());
-  a.seen = take(seqs * static_cast<size_t>(b.max_tokens));
-  a.seen_begin = take(seqs + 1);
-  a.sequence = take(seqs);
-  a.position = take(seqs);
-  a.forced_n = take(seqs);
-  a.forced = take(nodes);
-  a.tokens = take(nodes);
-  a.path = take(nodes);
-  a.n_accepted = take(seqs);
-  a.bonus = take(seqs);
-  a.logprobs = reinterpret_cast<float*>(take(nodes));
-  a.n_rounded = take(seqs);
-  return taken * sizeof(int32_t);
+  take(a.seed, 1);
+  take(a.seen_begin, seqs + 1);
+  take(a.sequence, seqs);
+  take(a.position, seqs);
+  take(a.forced, nodes);
+  take(a.forced_n, seqs);
+  take(a.tokens, nodes);
+  take(a.path, nodes);
+  take(a.n_accepted, seqs);
+  take(a.bonus, seqs);
+  take(a.logprobs, nodes);
+  take(a.n_rounded, seqs);
+  take(a.clock, DeviceTrees::n_moments);
+  take(a.seen, seqs * static_cast<size_t>(b.max_tokens));
+  return taken;
 }
 
 size_t array_bytes(const TokenTree& tree, const DeviceTrees::Bounds& b) {
@@ -63,10 +68,11 @@ DeviceTrees::DeviceTrees(const TokenTree& tree, const Bounds& bounds, Arena& are
                          const Exec& exec)
     : tree_(tree),
       exec_(exec),
-      pinned_(std::make_unique<cuda::PinnedBuffer>(array_bytes(tree, bounds))),
-      fetched_(std::make_unique<cuda::Event>()) {
-  place(on_gpu_, arena.take(kArrays), tree, bounds);
+      pinned_(std::make_unique<cuda::PinnedBuffer>(array_bytes(tree, bounds))) {
+  auto* const device = static_cast<std::byte*>(arena.take(kArrays));
+  place(on_gpu_, device, tree, bounds);
   place(on_host_, pinned_->data(), tree, bounds);
+  outbox_ = Outbox(pinned_->data(), device, bounds.outbox_bytes);
   const int n_all = bounds.max_seqs * tree.size();
   std::vector<int32_t> shape;
   for (const std::vector<int>* of : {&tree.first_child, &tree.n_children})
@@ -82,18 +88,34 @@ DeviceTrees::DeviceTrees(const TokenTree& tree, const Bounds& bounds, Arena& are
             .node_begin = at + 3 * n_all};
 }
 
-void DeviceTrees::send(int n_seen) {
+void DeviceTrees::send_seen(int n_seen) {
   if (n_seen > 0)
     exec_.queue->copy_in(on_gpu_.seen, on_host_.seen,
                          static_cast<size_t>(n_seen) * sizeof(int32_t));
-  exec_.queue->copy_in(on_gpu_.seen_begin, on_host_.seen_begin,
-                       bytes_between(on_host_.seen_begin, on_host_.path));
+}
+
+void DeviceTrees::send() {
+  const Outbox::Part begin = outbox_.all();
+  copy(begin.device, begin.host, bytes_between(begin.host, on_host_.path));
 }
 
 void DeviceTrees::fetch() {
-  exec_.queue->copy_out(on_host_.tokens, on_gpu_.tokens,
-                        bytes_between(on_host_.tokens, pinned_->data() + pinned_->size()));
-  fetched_->record(*exec_.queue);
+  copy(on_host_.tokens, on_gpu_.tokens, bytes_between(on_host_.tokens, on_host_.seen));
+}
+
+void DeviceTrees::accept_forced() {
+  // Paths and their lengths lie in the same order.
+  copy(on_gpu_.path, on_gpu_.forced, bytes_between(on_gpu_.forced, on_gpu_.tokens));
+}
+
+void DeviceTrees::mark(Moment moment) {
+  cuda_table().read_clock(on_gpu_.clock + moment, exec_.stream());
+  cuda::launched("read_clock", exec_.stream());
+}
+
+void DeviceTrees::copy(void* to, const void* from, size_t bytes) {
+  cuda_table().host_copy({.to = to, .from = from, .bytes = bytes}, exec_.stream());
+  cuda::launched("host_copy", exec_.stream());
 }
 
 }  // namespace tandem::spec

@@ -5,12 +5,13 @@
 #include "spec/tree/token_tree.h"
 #include "tensor/arena.h"
 #include "tensor/exec.h"
+#include "tensor/outbox.h"
 
 namespace tandem::spec {
 
 /// Trees of one shape, one for each sequence of a batch, in a GPU's memory: what a round sends
 /// there, the tokens that it proposes, and what verification says of them. Arrays keep their
-/// places, for graphs.
+/// places, for graphs; one copy brings all that the host has to say, another all results.
 /// layout   [seqs, ...] with seqs the sequences of the round; nodes as in
 ///          TokenTree
 class DeviceTrees {
@@ -18,15 +19,18 @@ class DeviceTrees {
   struct Bounds {
     int max_seqs = 0;
     int max_tokens = 0;  // of one sequence, for rules that ask for a text's tokens
+    size_t outbox_bytes = 0;  // of what the round's forwards send along
   };
+  /// Moments of a round.
+  enum Moment { begun, drafted, scored, verified, n_moments };
   struct Arrays {
     // The host's:
-    int32_t* seen;        // [max_seqs * max_tokens] the texts, for penalties
+    uint64_t* seed;       // [1]
     int32_t* seen_begin;  // [seqs + 1]
     int32_t* sequence;    // [seqs] names random numbers, with the next
     int32_t* position;    // [seqs] tokens of the text, the root the last of them
-    int32_t* forced_n;    // [seqs] simulated acceptance: length of the path
-    int32_t* forced;      // [seqs, nodes] and its nodes
+    int32_t* forced;      // [seqs, nodes] simulated acceptance: nodes of the path
+    int32_t* forced_n;    // [seqs] and their number
     // Roots, or all nodes, are the host's:
     int32_t* tokens;  // [seqs, nodes]
     // The GPU's:
@@ -35,6 +39,9 @@ class DeviceTrees {
     int32_t* bonus;       // [seqs] the token after the path
     float* logprobs;      // [seqs, nodes] of the path's tokens and the bonus, natural log
     int32_t* n_rounded;   // [seqs]
+    uint64_t* clock;      // [n_moments] ns
+    // The host's, where a rule asks for it:
+    int32_t* seen;  // [max_seqs * max_tokens] the texts, for penalties
   };
   /// The tree's arrays, alike for every sequence.
   struct Shape {
@@ -63,17 +70,29 @@ class DeviceTrees {
             .max_depth = tree_.levels() - 1};
   }
 
-  /// Sends what is the host's, `n_seen` tokens of the texts with it. The round before must be over.
-  void send(int n_seen);
-  /// Asks for tokens and what is the GPU's; they are on the host once wait returns.
+  /// What goes along with the host's arrays. To be cleared when a round begins, which must not be
+  /// before the last is over.
+  Outbox& outbox() { return outbox_; }
+  /// Sends so many tokens of the texts.
+  void send_seen(int n_seen);
+  /// Brings what is the host's but `seen`, and the outbox; may be recorded in a graph, for rounds
+  /// whose outboxes hold as much.
+  void send();
+  /// Brings tokens and what is the GPU's to the host; may be recorded in a graph.
   void fetch();
-  void wait() const { fetched_->wait(); }
+  /// Puts the forced paths in the place of those that verification found; may be recorded in a
+  /// graph.
+  void accept_forced();
+  /// Writes the time when the work so far is done; may be recorded in a graph.
+  void mark(Moment moment);
 
  private:
+  void copy(void* to, const void* from, size_t bytes);
+
   TokenTree tree_;
   Exec exec_;
   std::unique_ptr<cuda::PinnedBuffer> pinned_;
-  std::unique_ptr<cuda::Event> fetched_;
+  Outbox outbox_;
   Shape shape_;
   Arrays on_gpu_, on_host_;
 };

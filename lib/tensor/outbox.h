@@ -1,0 +1,44 @@
+#pragma once
+#include <cstddef>
+
+#include "base/check.h"
+
+namespace tandem {
+
+/// What the host sends to a GPU in one copy: parts side by side in a buffer of its own, pinned, and
+/// in one there. They are taken from the end to the front, so that a caller's own data may lie
+/// behind them in both and go along. Requests of equal sizes get equal places, for graphs.
+class Outbox {
+ public:
+  static constexpr size_t kAlignment = 16;
+  static constexpr size_t aligned(size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  struct Part {
+    std::byte *host, *device;
+  };
+
+  Outbox() = default;
+  /// bytes    of each buffer, a multiple of kAlignment, as their addresses are
+  Outbox(std::byte* host, std::byte* device, size_t bytes)
+      : host_(host), device_(device), bytes_(bytes) {}
+
+  Part take(size_t bytes) {
+    taken_ += aligned(bytes);
+    TANDEM_CHECK(taken_ <= bytes_, "{} bytes to send, planned for {}", taken_, bytes_);
+    return all();
+  }
+  /// Begins anew; what was sent before must have arrived.
+  void clear() { taken_ = 0; }
+  /// Bytes of all parts.
+  size_t taken() const { return taken_; }
+  /// Where they begin.
+  Part all() const { return {host_ + (bytes_ - taken_), device_ + (bytes_ - taken_)}; }
+
+ private:
+  std::byte *host_ = nullptr, *device_ = nullptr;
+  size_t bytes_ = 0, taken_ = 0;
+};
+
+}  // namespace tandem
