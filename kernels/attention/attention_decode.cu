@@ -36,7 +36,13 @@ SplitRule split_rule(const Problem& x) {
   r.group = x.n_heads / x.n_kv_heads;
   const int queries = std::max(x.max_rows, 1) * r.group;
   const auto fits = [&](int n) { return queries <= n; };
-  r.tile_queries = x.plain ? kPlainQueries : (fits(16) ? 16 : fits(32) ? 32 : 64);
+  // Wide tiles read keys once for more queries; of short texts that is nothing beside how long a
+  // warp has to work on its queries, so that multiprocessors without any are better given some
+  // (sequoia/bench-llama-2-7b-68m, 128 nodes: 11 us a layer for 13).
+  constexpr int kShort = 1024;
+  const bool spread = x.max_tokens <= kShort &&
+                      x.n_seqs * x.n_kv_heads * divide_up(queries, 32) <= multiprocessors();
+  r.tile_queries = x.plain ? kPlainQueries : fits(16) ? 16 : fits(32) || spread ? 32 : 64;
   r.queries = std::min(queries, r.tile_queries);
   r.max_tiles = divide_up(queries, r.tile_queries);
   // One sequence alone: a large chunk a multiprocessor, and the more in small ones. Of several the
@@ -47,9 +53,10 @@ SplitRule split_rule(const Problem& x) {
   const bool alone = x.n_seqs == 1;
   const int share = multiprocessors() / (x.n_seqs * x.n_kv_heads * r.max_tiles);
   r.even_chunks = std::clamp(alone ? share : 2 * share, 1, kMostChunks - kSmallParts);
-  // Of sequoia/bench-llama-2-7b-68m, the target's forward of 128 nodes on 5 pages took 5.1 ms in
-  // two pieces, 4.9 in one.
-  r.least_pages = r.tile_queries > 32 ? 4 : 1;
+  // On the 5 pages of that benchmark the target's forward of 128 nodes took 5.1 ms in two pieces, 4.9
+  // in one, a step of plain decoding 3.47 ms in pieces of a page, 3.41 in one.
+  r.least_pages = fits(32) ? 1 : 4;
+  r.whole_pages = 6;
   r.small_pages = std::max(8 * 128 / x.head_dim, 1);
   r.full_pages = alone ? INT_MAX : 8 * r.small_pages;
   r.small_16ths = r.tile_queries > 32 ? 0 : r.tile_queries > 16 ? 1 : alone ? 4 : 2;
