@@ -48,7 +48,8 @@ inline decode::GenerateSpec rules(int max_tokens, float temperature = 0, int64_t
 }
 
 /// Greedy text is that of the target alone, for any tree, batches and ends of texts; nothing stays
-/// behind. tolerance  of log probabilities, relative
+/// behind.
+/// tolerance  of log probabilities, relative
 inline void check_greedy_texts(const Pair& pair, double tolerance) {
   const auto requests = pair.requests(6);  // four at a time, the others as room comes
   const Generated plain = generate(*pair.target, requests, rules(40));

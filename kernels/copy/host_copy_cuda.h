@@ -13,8 +13,9 @@ struct HostCopyParams {
 
 /// A small copy between device memory and pinned host memory, by loads and stores of a kernel: for
 /// a few kilobytes at an end of a graph, a copy engine would take longer to start and to be waited
-/// for than the bytes to cross the link. cost     microseconds of latency; beyond 100 KB a copy of
-/// the runtime is faster errors   none (preconditions checked by the caller)
+/// for than the bytes to cross the link.
+/// cost     microseconds of latency; beyond 100 KB a copy of the runtime is faster
+/// errors   none (preconditions checked by the caller)
 void host_copy_cuda(const HostCopyParams&, Stream);
 
 /// Writes the GPU's clock when all earlier work of the stream is done.

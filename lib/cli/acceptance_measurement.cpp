@@ -107,7 +107,12 @@ MemoryPlan AcceptanceMeasurement::plan() const {
   return both;
 }
 
-void AcceptanceMeasurement::print_plan() { pair_.print_plan(cx_, plan()); }
+void AcceptanceMeasurement::print_plan() {
+  pair_.print_plan(cx_, plan(),
+                   tree_ ? fmt::format("tree     {} nodes on {} levels: rounds of it write the texts\n",
+                                       tree_->size(), tree_->levels())
+                         : "");
+}
 
 spec::ChanceSums AcceptanceMeasurement::measure_positions(const ModelPair::Engines& engines,
                                                           const ops::VerifyRule& rule,
@@ -166,7 +171,7 @@ std::vector<spec::ChanceSums> AcceptanceMeasurement::measure_tree(const ModelPai
               static_cast<int>(prompts_.sequences[i].size()), accepted[i]);
     progress.update(static_cast<double>(i + 1));
   }
-  cx_.verbose(fmt::format("{} accepted tokens not found again", meter.lost()));
+  lost_ = meter.lost();
   return visited(meter.rows());
 }
 
@@ -197,7 +202,7 @@ void AcceptanceMeasurement::run() {
                     100 * means[0], 100 * errors[0], row.width(), 100 * all));
     // Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
     if (all > 1)
-      for (double& mean : means) mean /= all;
+      for (size_t k = 0; k < means.size(); ++k) means[k] /= all, errors[k] /= all;
     p.push_back(means);
     error.push_back(errors);
     residual.push_back(std::max(0.0, 1 - all));
@@ -224,7 +229,12 @@ void AcceptanceMeasurement::run() {
     vector["tree"] = {{"nodes", tree_->size()},
                       {"levels", tree_->levels()},
                       {"tokens_per_round", tokens_per_round_},
-                      {"expected_tokens", predicted}};
+                      {"expected_tokens", predicted},
+                      {"tokens_lost", lost_}};
+    if (lost_ > 0)
+      cx_.note(fmt::format("{} accepted tokens were not drawn again here, where sums of another "
+                           "order round otherwise; nodes behind them are not counted",
+                           lost_));
   }
   result.write(vector.dump() + "\n");
   result.commit();

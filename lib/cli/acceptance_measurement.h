@@ -78,6 +78,7 @@ class AcceptanceMeasurement {
   ModelPair pair_;
   std::optional<spec::TokenTree> tree_;
   double tokens_per_round_ = 0;  // of it, as counted
+  int64_t lost_ = 0;  // accepted tokens that TreeMeter did not find again
   decode::PromptSet prompts_;
 };
 

@@ -105,8 +105,13 @@ RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, spec::R
     return rounds != nullptr ? decode::generate(target, *rounds, requests_, how, events)
                              : decode::generate(target, requests_, how, events);
   };
-  how.sampler.seed = recipe_.run.seed;
-  (void)text();  // graphs are recorded, products chosen
+  // Graphs are recorded and products chosen beforehand, for as many texts at once as are left; of
+  // several, other seeds' end at other rounds.
+  const int warm_ups = recipe_.run.batch > 1 ? recipe_.bench.texts : 1;
+  for (int i = 0; i < warm_ups; ++i) {
+    how.sampler.seed = recipe_.run.seed + i;
+    (void)text();
+  }
   for (int i = 0; i < recipe_.bench.texts; ++i) {
     how.sampler.seed = recipe_.run.seed + i;
     std::optional<spec::RoundStats> before;

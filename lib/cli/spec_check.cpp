@@ -71,12 +71,15 @@ SpecCheck::SpecCheck(Context& cx, const Point<SpecCheckRecipe>& point)
 }
 
 void SpecCheck::print_plan() {
+  const size_t behind = sampled_prompts().size();
+  // As many behind each prompt.
+  const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / behind * behind;
   pair_.print_plan(
       cx_, speculation_plan(pair_, tree_),
       fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
                   "temperatures, behind {} prompts\n",
-                  tree_.size(), tree_.levels(), prompts_.sequences.size(), recipe_.eval.texts,
-                  recipe_.eval.temperatures_of(recipe_.sampling).size(), sampled_prompts().size()));
+                  tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled,
+                  recipe_.eval.temperatures_of(recipe_.sampling).size(), behind));
 }
 
 std::span<const eval::Ids> SpecCheck::sampled_prompts() const {

@@ -154,9 +154,11 @@ void Generator::admit(int max_active) {
 void Generator::step() {
   poll(events_.interrupted);
   const Stopwatch watch;
+  const bool on_gpu = engine_.spec().device.kind == Device::Kind::cuda;
   const bool launched = decoder_.in_flight() < decoder_.depth() && launch();
-  tell();  // a GPU is at work meanwhile
+  if (on_gpu) tell();  // of the step before, while this one runs
   if (!launched || decoder_.in_flight() >= decoder_.depth()) collect();
+  if (!on_gpu) tell();
   report_.decode_s += watch.seconds();
 }
 

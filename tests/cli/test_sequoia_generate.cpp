@@ -44,9 +44,15 @@ TEST_SUITE("cli/sequoia-generate") {
     json_flags.insert(json_flags.end(), {"--format", "jsonl"});
     const std::vector<Json> events = lines(sequoia_generate(json_flags).out);
     int64_t rounds = 0, drafted = 0, accepted = 0, tokens = 0;
+    int64_t promised = 1;  // by the prompt and the rounds so far
     for (const Json& e : events) {
-      if (e["event"] == "token") ++tokens;
+      if (e["event"] == "token") {
+        ++tokens;
+        CHECK(tokens <= promised);
+      }
       if (e["event"] != "round") continue;
+      CHECK(tokens == promised);  // those of the round before come first
+      promised += e["accepted"].get<int64_t>() + 1;
       ++rounds;
       drafted += e["drafted"].get<int64_t>();
       accepted += e["accepted"].get<int64_t>();

@@ -118,6 +118,38 @@ TEST_SUITE("ops/linear") {
     }
   }
 
+  TEST_CASE("linear_swiglu gives silu of the first half of the outputs times the second") {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      if (ops::weight_dtype(dtype) != dtype) continue;
+      CAPTURE(dtype_name(dtype));
+      constexpr int64_t kRows = 5, kOut = 64, kIn = 48;
+      Layer layer(kOut, kIn, dtype, true);
+      const std::vector<float> x = random_values(kRows * kIn, 3, true);
+      const std::vector<float> both = layer.run(x, kRows, nullptr);
+      std::vector<bf16> xb;
+      for (const float v : x) xb.push_back(to_bf16(v));
+      std::vector<float> scratch(kRows * kOut), y(kRows * kOut / 2);  // room for either dtype
+      std::vector<std::byte> workspace(ops::PackedWeights::workspace_bytes(layer.spec, kRows));
+      void* in = dtype == DType::bf16 ? static_cast<void*>(xb.data())
+                                      : const_cast<float*>(x.data());
+      ops::linear_swiglu(Tensor(y.data(), dtype, {kRows, kOut / 2}),
+                         Tensor(scratch.data(), dtype, {kRows, kOut}),
+                         Tensor(in, dtype, {kRows, kIn}), layer.packed, workspace, {});
+      // Products, then the result, are rounded to bf16 there.
+      const double tolerance = dtype == DType::bf16 ? 0x1p-5 : 1e-5;
+      for (int64_t r = 0; r < kRows; ++r)
+        for (int64_t o = 0; o < kOut / 2; ++o) {
+          const double gate = both[static_cast<size_t>(r * kOut + o)],
+                       up = both[static_cast<size_t>(r * kOut + kOut / 2 + o)];
+          const auto at = static_cast<size_t>(r * kOut / 2 + o);
+          const double got = dtype == DType::bf16 ? to_float(reinterpret_cast<bf16*>(y.data())[at])
+                                                  : y[at];
+          CHECK(std::abs(got - gate / (1 + std::exp(-gate)) * up) <=
+                tolerance * (0.1 + std::abs(gate * up)));
+        }
+    }
+  }
+
   TEST_CASE("packs whatever blocks the library chooses for a number of threads") {
     // The layout is chosen when it is planned; nothing here runs on more threads than before.
     const int threads = max_threads();

@@ -54,7 +54,8 @@ void DraftTexts::read(std::span<const decode::DrawSeq> seqs) {
 const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> seqs, int at_least,
                                                Outbox* outbox) {
   kv::Cache& cache = draft_.cache();
-  bool is_as_before = !steps_.empty() && unread_.size() == seqs.size();
+  std::vector<kv::Step> earlier = std::exchange(steps_, {});  // gone, should this fail
+  bool is_as_before = !earlier.empty() && unread_.size() == seqs.size();
   round_slots_.resize(seqs.size());
   unread_.resize(seqs.size());
   for (size_t b = 0; b < seqs.size(); ++b) {
@@ -68,9 +69,9 @@ const std::vector<kv::Step>& DraftTexts::begin(std::span<const decode::DrawSeq> 
   }
   const double before = cache.usage(0).bytes();
   if (is_as_before) {
-    cache.begin_again(steps_, round_slots_, outbox);
+    cache.begin_again(earlier, round_slots_, outbox);
+    steps_ = std::move(earlier);
   } else {
-    steps_.clear();
     steps_ = lay_out(outbox);
   }
   bytes_of_round_ =

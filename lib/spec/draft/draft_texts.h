@@ -34,8 +34,9 @@ class DraftTexts {
 
   /// Lays out a round's forwards. The first takes the unread tokens of the texts, the root the last
   /// of them, the others a level's nodes, of every sequence as many.
-  /// at_least  so many tokens of each text count as unread, if it has them: known ones are read
-  /// again outbox    kv::Cache::begin's
+  /// at_least  so many tokens of each text count as unread, if it has them: known ones are
+  ///           read again
+  /// outbox    kv::Cache::begin's
   const std::vector<kv::Step>& begin(std::span<const decode::DrawSeq> seqs, int at_least = 1,
                                      Outbox* outbox = nullptr);
   /// Tokens that the first forward takes, in the round that has begun.

@@ -1,8 +1,8 @@
 #pragma once
 #include <span>
 
-#include "spec/tree/device_trees.h"
 #include "spec/draft/drafter.h"
+#include "spec/tree/device_trees.h"
 
 namespace tandem::spec {
 

@@ -36,10 +36,20 @@ GpuSpeculation::GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> ar
              *arena_, exec_) {}
 
 void GpuSpeculation::start(const decode::SamplerSpec& spec) {
-  if (is_flying_) exec_.queue->wait();  // a round whose run was interrupted
-  is_flying_ = false;
+  abandon();  // a round whose run was interrupted
   if (!sampler_.differs_in_seed_alone(spec)) graphs_.clear();
   DraftedRounds::start(spec);
+}
+
+GpuSpeculation::~GpuSpeculation() { abandon(); }
+
+void GpuSpeculation::abandon() noexcept {
+  if (!std::exchange(is_flying_, false)) return;
+  try {
+    exec_.queue->wait();
+  } catch (const Error&) {
+    // The memory that the round works on may go all the same: the GPU has stopped.
+  }
 }
 
 void GpuSpeculation::fill_inputs(std::span<const DrawSeq> seqs) {
@@ -75,8 +85,8 @@ void GpuSpeculation::step(std::span<const DrawSeq> seqs) {
   const int work = drafter_->prepare(seqs, trees_);
   lay_out_target(seqs);
   fill_inputs(seqs);
+  is_flying_ = true;  // in part, if launching fails
   launch(n, graphs_[{n, work}]);
-  is_flying_ = true;
   seqs_.clear();
   for (const DrawSeq& s : seqs) seqs_.push_back(s.seq);
   stats_.host_s += watch.seconds();

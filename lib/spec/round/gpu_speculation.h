@@ -4,15 +4,16 @@
 #include <utility>
 #include <vector>
 
-#include "spec/round/drafted_rounds.h"
 #include "spec/draft/gpu_drafter.h"
+#include "spec/round/drafted_rounds.h"
 
 namespace tandem::spec {
 
 /// Speculation on a GPU: one graph brings what the host has laid out, drafts, runs the target,
 /// verifies, moves the keys of what is accepted and takes the tokens back. The GPU idles from its
 /// end to the launch of the next, so the host does little there. A target whose layers are streamed
-/// runs without a graph, between two. source   as Speculation
+/// runs without a graph, between two.
+/// source   as Speculation
 class GpuSpeculation final : public DraftedRounds<GpuDrafter> {
  public:
   /// What stands beside engines and drafter.
@@ -23,6 +24,7 @@ class GpuSpeculation final : public DraftedRounds<GpuDrafter> {
   /// arena    holds what was planned here and for the drafter
   GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> arena,
                  std::unique_ptr<GpuDrafter> drafter, RoundOptions options = {});
+  ~GpuSpeculation() override;
 
   void start(const decode::SamplerSpec& spec) override;
   int in_flight() const override { return is_flying_ ? 1 : DraftedRounds::in_flight(); }
@@ -36,6 +38,8 @@ class GpuSpeculation final : public DraftedRounds<GpuDrafter> {
         after;  // in place of it, around a streamed target's layers
   };
 
+  /// Waits for a round that nobody will collect; whoever needs the GPU next hears of its errors.
+  void abandon() noexcept;
   void finish_round();
   void fill_inputs(std::span<const decode::DrawSeq> seqs);
   void lay_out_target(std::span<const decode::DrawSeq> seqs);

@@ -6,8 +6,8 @@ namespace tandem::spec {
 
 /// Rounds on the CPU: a drafter proposes a tree, the target scores all its nodes in one forward, a
 /// path is kept by a rule that leaves the law of the text as it is, and one more token is drawn
-/// where the path ends. source   Sequoia, algorithm 2 for drawn children; for deterministic ones a
-/// token of the target is
+/// where the path ends.
+/// source   Sequoia, algorithm 2 for drawn children; for deterministic ones a token of the target is
 ///          drawn and the child equal to it accepted
 class Speculation final : public DraftedRounds<HostDrafter> {
  public:
