@@ -24,7 +24,7 @@ Shared shared_of(int groups, int rows, int blocks) {
   const int room = kSmBytes / blocks - kReservedBytes - cuda::kSwizzleAtom;
   const int stage = (groups * 64 + rows) * tiled::kChunk * 2;
   const int stages = std::min(room / stage, tiled::kMaxStages);
-  const int sums = rows * (groups * 64 + 4) * 4;
+  const int sums = rows * (groups * 64 + 4) * 4;  // as Tile::kPitch
   return {stages, cuda::kSwizzleAtom + std::max(stages * stage, sums)};
 }
 

@@ -3,6 +3,10 @@
 // multiply them, 64 weight rows each: W is wgmma's left operand, x its right one, so that few rows
 // of x waste nothing. Where there are fewer tiles than multiprocessors, a cluster of blocks shares
 // a tile's columns and adds up the sums through each other's shared memory.
+//
+// Tried on an H200 and not faster: blocks that share the copies of x, or the rows of x and the copies
+// of W; stretches of equal length over all tiles, with the sums of divided ones in global memory;
+// every tile beginning at another column; weights brought into L2 by the kernel before.
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/launch.cuh"
@@ -27,7 +31,6 @@ struct Tile {
   // Sums lie as [kRows, kPitch]: lanes of a warp that hold four rows and eight outputs then write
   // to 32 different banks.
   static constexpr int kPitch = kOut + 4;
-  static constexpr int kSumBytes = kRows * kPitch * 4;
 };
 
 struct Barriers {
