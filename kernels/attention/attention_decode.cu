@@ -37,8 +37,8 @@ SplitRule split_rule(const Problem& x) {
   const int queries = std::max(x.max_rows, 1) * r.group;
   const auto fits = [&](int n) { return queries <= n; };
   // Wide tiles read keys once for more queries; of short texts that is nothing beside how long a
-  // warp has to work on its queries, so that multiprocessors without any are better given some
-  // (sequoia/bench-llama-2-7b-68m, 128 nodes: 11 us a layer for 13).
+  // warp has to work on its queries, so that multiprocessors without any are better given some; the
+  // trees of 128 nodes of sequoia/bench-llama-2-7b-68m show it.
   constexpr int kShort = 1024;
   const bool spread = x.max_tokens <= kShort &&
                       x.n_seqs * x.n_kv_heads * divide_up(queries, 32) <= multiprocessors();
@@ -53,10 +53,9 @@ SplitRule split_rule(const Problem& x) {
   const bool alone = x.n_seqs == 1;
   const int share = multiprocessors() / (x.n_seqs * x.n_kv_heads * r.max_tiles);
   r.even_chunks = std::clamp(alone ? share : 2 * share, 1, kMostChunks - kSmallParts);
-  // On the 5 pages of that benchmark the target's forward of 128 nodes took 5.1 ms in two pieces, 4.9
-  // in one, a step of plain decoding 3.47 ms in pieces of a page, 3.41 in one.
+  // There, on 3 to 5 pages, both those forwards and plain steps are faster undivided: see also
+  // kWholePages.
   r.least_pages = fits(32) ? 1 : 4;
-  r.whole_pages = 6;
   r.small_pages = std::max(8 * 128 / x.head_dim, 1);
   r.full_pages = alone ? INT_MAX : 8 * r.small_pages;
   r.small_16ths = r.tile_queries > 32 ? 0 : r.tile_queries > 16 ? 1 : alone ? 4 : 2;

@@ -14,6 +14,7 @@ namespace tandem {
 
 constexpr int kMostChunks = 128;                   // of a pair
 constexpr int kLargeParts = 16, kSmallParts = 16;  // chunks of a kind beyond which they grow longer
+constexpr int kWholePages = 6;                     // of a pair that is not divided at all
 
 /// A pair's chunks: first the large ones, then the small ones; the last may be shorter.
 struct PairChunks {
@@ -29,7 +30,6 @@ struct SplitRule {
   int max_tiles;     // of a sequence
   int even_chunks;   // of a pair at least, lest multiprocessors have none
   int least_pages;   // of one of these: joining states takes time too
-  int whole_pages;   // up to which a pair is not divided at all
   int full_pages;    // of a large chunk, unless there are too many
   int small_pages;   // below which a chunk costs more than it gives
   int small_16ths;   // of a pair's pages that go into small chunks, if it has enough
@@ -40,7 +40,7 @@ struct SplitRule {
     const int in_large = n_pages - (sixteenths < small_pages ? 0 : sixteenths);
     int n_large = (in_large - 1) / full_pages + 1;
     n_large = n_large < kLargeParts ? n_large : kLargeParts;
-    const int most_even = n_pages <= whole_pages ? 1 : n_pages / least_pages;
+    const int most_even = n_pages <= kWholePages ? 1 : n_pages / least_pages;
     const int even = even_chunks < most_even ? even_chunks : most_even;
     n_large = n_large > even ? n_large : even;
     const int large = in_large / n_large;

@@ -128,7 +128,7 @@ void Engine::decode(std::span<const DrawSeq> sequences) {
 
 void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
   const int n = static_cast<int>(sequences.size());
-  if (!graph_spec_.differs_in_seed_alone(sampler_.spec())) {
+  if (!graph_spec_.is_equal_but_for_seed(sampler_.spec())) {
     queue_->wait();  // for graphs that may still run
     decode_graphs_.clear();
     graph_spec_ = sampler_.spec();

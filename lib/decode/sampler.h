@@ -20,7 +20,7 @@ struct SamplerSpec {
   bool operator==(const SamplerSpec&) const = default;
   /// Whether all but the seed is the same: it goes to a GPU with every draw, the rest is recorded
   /// in graphs.
-  bool differs_in_seed_alone(SamplerSpec other) const {
+  bool is_equal_but_for_seed(SamplerSpec other) const {
     other.seed = seed;
     return *this == other;
   }

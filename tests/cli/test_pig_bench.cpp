@@ -19,13 +19,6 @@ Outcome pig_bench(std::vector<std::string> arguments, Launch launch = {}) {
   return run_process(TANDEM_PIG_BENCH, launch);
 }
 
-std::vector<Json> records(const std::string& text) {
-  std::vector<Json> all;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line));
-  return all;
-}
-
 }  // namespace
 
 TEST_SUITE("cli/pig_bench") {
@@ -33,7 +26,7 @@ TEST_SUITE("cli/pig_bench") {
     const Outcome run = pig_bench({"-m", "tiny-2m", "--format", "jsonl", "-s", "run.context=100",
                                    "--sweep", "run.batch=1,3", "--sweep", "cache.kind=full,streaming"});
     CHECK(run.status == 0);
-    const auto all = records(run.out);
+    const auto all = json_lines(run.out);
     REQUIRE(all.size() == 8);
     for (size_t i = 0; i < all.size(); ++i) {
       const Json& r = all[i];
@@ -58,7 +51,7 @@ TEST_SUITE("cli/pig_bench") {
     CHECK(run.status == 0);
     CHECK(run.out.find("| model ") == 0);
     CHECK(run.out.find("random KV") != std::string::npos);
-    const auto all = records(file_text(path));
+    const auto all = json_lines(file_text(path));
     REQUIRE(all.size() == 1);
     CHECK(all[0]["workload"]["kv"] == "random");
   }
@@ -67,7 +60,7 @@ TEST_SUITE("cli/pig_bench") {
     const Outcome run = pig_bench({"-m", "tiny-2m", "--phase", "decode", "--format", "jsonl", "--sweep",
                                    "run.context=1Mi,64"});
     CHECK(run.status == 8);
-    const auto all = records(run.out);
+    const auto all = json_lines(run.out);
     REQUIRE(all.size() == 2);
     CHECK(all[0]["status"] == "failed");
     CHECK(all[0]["error"]["kind"] == "recipe");
@@ -95,7 +88,7 @@ TEST_SUITE("cli/pig_bench") {
     const Outcome run = pig_bench(second);
     CHECK(run.status == 0);
     CHECK(file_text(path).find(before) == 0);
-    const auto all = records(file_text(path));
+    const auto all = json_lines(file_text(path));
     REQUIRE(all.size() == 3);
     CHECK(all[2]["workload"]["batch"] == 3);
     CHECK(pig_bench({"-m", "tiny-2m", "--resume"}).status == 2);

@@ -23,13 +23,6 @@ Outcome pig_generate(std::vector<std::string> arguments, Launch launch = {}) {
   return run_process(TANDEM_PIG_GENERATE, launch);
 }
 
-std::vector<Json> events(const std::string& text) {
-  std::vector<Json> all;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line));
-  return all;
-}
-
 /// Text of one sequence, from its token and finish events.
 std::string text_of(const std::vector<Json>& all, int seq) {
   std::string text;
@@ -68,7 +61,7 @@ TEST_SUITE("cli/pig_generate") {
     const Outcome run = pig_generate({"-p", "Once upon a time", "-n", "8", "--seed", "7",
                                       "--format", "jsonl", "-s", "output.top_logprobs=2"});
     REQUIRE(run.status == 0);
-    const auto all = events(run.out);
+    const auto all = json_lines(run.out);
     REQUIRE(all.size() == 1 + 8 + 1 + 1);
     CHECK(all[0]["event"] == "prompt");
     for (size_t i = 1; i <= 8; ++i) {
@@ -229,14 +222,14 @@ TEST_SUITE("cli/pig_generate") {
   TEST_CASE("-n 0 reads every prompt and says so") {
     const TemporaryFolder folder;
     const Outcome one = pig_generate({"--format", "jsonl", "-p", "Once upon a time", "-n", "0"});
-    const auto all = events(one.out);
+    const auto all = json_lines(one.out);
     REQUIRE(all.size() == 1);
     CHECK(all[0]["prompt_tokens"] > 3);
     CHECK(all[0]["new_tokens"] == 0);
     const std::string batch =
         folder.write("p.jsonl", "{\"ids\": [1, 2, 3]}\n{\"ids\": [2]}\n").string();
     const Outcome two = pig_generate({"--format", "jsonl", "--prompts", batch, "-n", "0"});
-    CHECK(events(two.out).back()["prompt_tokens"] == 4);
+    CHECK(json_lines(two.out).back()["prompt_tokens"] == 4);
   }
 
   TEST_CASE("no sequence outgrows the model or run.context") {
@@ -251,7 +244,7 @@ TEST_SUITE("cli/pig_generate") {
                 "prompt: has 40 tokens, the context holds 39\n  hint: raise run.context");
     const Outcome full = pig_generate(
         {"--prompt-ids", longer, "-s", "run.context=44", "-n", "100", "--format", "jsonl"});
-    const auto all = events(full.out);
+    const auto all = json_lines(full.out);
     CHECK(all[all.size() - 2]["reason"] == "context");
     CHECK(all.back()["new_tokens"] == 4);
   }

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "cli/probe.h"
 
@@ -18,13 +17,6 @@ Outcome sequoia_bench(std::vector<std::string> arguments) {
   return run_process(TANDEM_SEQUOIA_BENCH, {.arguments = std::move(arguments)});
 }
 
-std::vector<Json> records(const std::string& text) {
-  std::vector<Json> all;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
-  return all;
-}
-
 }  // namespace
 
 TEST_SUITE("cli/sequoia-bench") {
@@ -32,7 +24,7 @@ TEST_SUITE("cli/sequoia-bench") {
     const Outcome run =
         sequoia_bench({"-s", "tree.sizes=[4,8]", "-s", "tree.levels=[3]", "--format", "jsonl"});
     CHECK(run.status == 0);
-    const std::vector<Json> all = records(run.out);
+    const std::vector<Json> all = json_lines(run.out);
     REQUIRE(all.size() == 2);
     for (const Json& r : all) {
       CHECK(r["tool"] == "sequoia-bench");
@@ -53,7 +45,7 @@ TEST_SUITE("cli/sequoia-bench") {
         sequoia_bench({"-s", "tree.sizes=[4]", "-s", "tree.levels=[3]", "-s", "bench.simulate=true",
                        "-s", "bench.predict=false", "--format", "jsonl"});
     CHECK(run.status == 0);
-    const Json r = records(run.out).at(0);
+    const Json r = json_lines(run.out).at(0);
     CHECK(r["workload"]["simulated_acceptance"] == true);
     CHECK(r["workload"]["vector"]["file"].get<std::string>().find("accept-reference.json") !=
           std::string::npos);
@@ -67,7 +59,7 @@ TEST_SUITE("cli/sequoia-bench") {
         sequoia_bench({"-s", "tree.sizes=[4,64]", "-s", "tree.levels=[3]", "-s",
                        "tree.max_branch=2", "-s", "bench.predict=false", "--format", "jsonl"});
     CHECK(run.status == 0);
-    CHECK(records(run.out).size() == 1);
+    CHECK(json_lines(run.out).size() == 1);
     CHECK(run.err.find("no tree of 64 nodes has at most 3 levels") != std::string::npos);
   }
 

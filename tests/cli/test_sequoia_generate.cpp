@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "cli/probe.h"
 #include "source_dir.h"
@@ -17,13 +16,6 @@ namespace {
 Outcome sequoia_generate(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"-r", "sequoia/tiny-16m", "--device", "cpu"});
   return run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = std::move(arguments)});
-}
-
-std::vector<Json> lines(const std::string& text) {
-  std::vector<Json> all;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
-  return all;
 }
 
 }  // namespace
@@ -42,7 +34,7 @@ TEST_SUITE("cli/sequoia-generate") {
 
     std::vector<std::string> json_flags = flags;
     json_flags.insert(json_flags.end(), {"--format", "jsonl"});
-    const std::vector<Json> events = lines(sequoia_generate(json_flags).out);
+    const std::vector<Json> events = json_lines(sequoia_generate(json_flags).out);
     int64_t rounds = 0, drafted = 0, accepted = 0, tokens = 0;
     int64_t promised = 1;  // by the prompt and the rounds so far
     for (const Json& e : events) {
@@ -108,7 +100,7 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(pays.out == plain);
     CHECK(pays.err.find("on 4 levels") != std::string::npos);
     const Json chosen =
-        lines(run({"-s", "tree.path=auto", "-s", "tree.timing=" + cheap, "--format", "jsonl"}).out).back();
+        json_lines(run({"-s", "tree.path=auto", "-s", "tree.timing=" + cheap, "--format", "jsonl"}).out).back();
     CHECK(chosen["spec"]["predicted"]["speedup"].get<double>() > 1);
     CHECK(chosen["spec"]["nodes"] == chosen["spec"]["predicted"]["nodes"]);
 
@@ -120,7 +112,7 @@ TEST_SUITE("cli/sequoia-generate") {
       const Outcome declined = run(flags);
       CHECK(declined.err.find("draft weights") == std::string::npos);  // not loaded at all
       CHECK(declined.err.find("speculation would lose here") != std::string::npos);
-      const std::vector<Json> events = lines(declined.out);
+      const std::vector<Json> events = json_lines(declined.out);
       CHECK(events.back()["spec"]["declined"] == true);
       CHECK(events.back()["spec"]["predicted"]["speedup"].get<double>() < 1);
       CHECK_FALSE(events.back()["spec"].contains("rounds"));
@@ -128,7 +120,7 @@ TEST_SUITE("cli/sequoia-generate") {
       forced.insert(forced.end(), {"-s", "spec.force=true"});
       const Outcome insists = run(forced);
       CHECK(insists.err.find("draft weights") != std::string::npos);
-      CHECK(lines(insists.out).back()["spec"]["rounds"].get<int>() > 0);
+      CHECK(json_lines(insists.out).back()["spec"]["rounds"].get<int>() > 0);
     }
     const Outcome no_vector = sequoia_generate({"-p", "a", "-s", "tree.path=auto"});
     CHECK(no_vector.status == 3);
@@ -180,8 +172,8 @@ TEST_SUITE("cli/sequoia-generate") {
                                             "-s", "model.compute=f32", "--format", "jsonl"};
     std::vector<std::string> plain_flags = {"-m", "tiny-16m", "--device", "cpu"};
     plain_flags.insert(plain_flags.end(), flags.begin(), flags.end());
-    const auto events = lines(sequoia_generate(flags).out);
-    const auto plain = lines(run_process(TANDEM_PIG_GENERATE, {.arguments = plain_flags}).out);
+    const auto events = json_lines(sequoia_generate(flags).out);
+    const auto plain = json_lines(run_process(TANDEM_PIG_GENERATE, {.arguments = plain_flags}).out);
     const auto ids = [](const std::vector<Json>& all) {
       std::map<int, std::vector<int>> by_text;
       for (const Json& e : all)

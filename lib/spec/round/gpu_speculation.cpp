@@ -37,7 +37,7 @@ GpuSpeculation::GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> ar
 
 void GpuSpeculation::start(const decode::SamplerSpec& spec) {
   abandon();  // a round whose run was interrupted
-  if (!sampler_.differs_in_seed_alone(spec)) graphs_.clear();
+  if (!sampler_.is_equal_but_for_seed(spec)) graphs_.clear();
   DraftedRounds::start(spec);
 }
 
