@@ -195,14 +195,16 @@ void AcceptanceMeasurement::run() {
       errors.push_back(row.standard_error(k));
       all += means.back();
     }
+    // Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
+    if (all > 1) {
+      for (size_t k = 0; k < means.size(); ++k) means[k] /= all, errors[k] /= all;
+      all = 1;
+    }
     cx_.note(
         fmt::format("{}{} positions; the first child is accepted in {:.1f} % (+- {:.1f}), one of "
                     "{} in {:.1f} %",
                     rows.size() > 1 ? fmt::format("depth {}: ", p.size()) : "", row.samples(),
                     100 * means[0], 100 * errors[0], row.width(), 100 * all));
-    // Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
-    if (all > 1)
-      for (size_t k = 0; k < means.size(); ++k) means[k] /= all, errors[k] /= all;
     p.push_back(means);
     error.push_back(errors);
     residual.push_back(std::max(0.0, 1 - all));
