@@ -1,2 +1,3 @@
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include <doctest/doctest.h>
+#include "run_tests.h"
+
+int main(int argc, char** argv) { return tandem::test::run_tests(argc, argv); }

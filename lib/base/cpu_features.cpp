@@ -50,19 +50,27 @@ Isa isa_in_use() { return current(); }
 
 const char* isa_name(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
 
-void lower_isa(const std::string& name) {
+void lower_isa(Isa isa) {
+  current() = isa;
+  // oneDNN reads this once, before its first primitive.
+  constexpr std::array kOneDnn = {"SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "DEFAULT"};
+  setenv("ONEDNN_MAX_CPU_ISA", kOneDnn[static_cast<size_t>(isa)], 1);
+}
+
+void lower_isa_by_environment() {
+  const char* name = std::getenv("TANDEM_ISA");
+  if (name != nullptr && *name != '\0') lower_isa(isa_by_name(name, isa_detected()));
+}
+
+Isa isa_by_name(const std::string& name, Isa best) {
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (name != kNames[i]) continue;
-    const auto wanted = static_cast<Isa>(i);
-    if (wanted > isa_detected())
+    const auto isa = static_cast<Isa>(i);
+    if (isa > best)
       throw Error::make(ErrorKind::device, "TANDEM_ISA", "'{}' asked for, this CPU ({}) has {}",
-                        name, cpu_model_name(), isa_name(isa_detected()))
+                        name, cpu_model_name(), isa_name(best))
           .hint("unset TANDEM_ISA or lower it");
-    current() = wanted;
-    // oneDNN reads this once, before its first primitive.
-    constexpr std::array kOneDnn = {"SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "DEFAULT"};
-    setenv("ONEDNN_MAX_CPU_ISA", kOneDnn[i], 1);
-    return;
+    return isa;
   }
   throw usage_error("TANDEM_ISA", "unknown instruction set '{}'", name)
       .hint("one of: scalar, avx2, avx512, avx512_bf16, amx");

@@ -1,7 +1,6 @@
 #include "cli/main_wrapper.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <new>
 
 #include "base/clock.h"
@@ -55,8 +54,7 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
     return exit_status(ErrorKind::usage);
   }
   Options options = parse_options(info, arguments);
-  const char* isa = std::getenv("TANDEM_ISA");
-  if (isa != nullptr && *isa != '\0') lower_isa(isa);
+  lower_isa_by_environment();
   set_threads(usable_cores());
   if (options.is_set("version")) {
     out.write(version_text(info, options.verbosity > 0));

@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 
+#include "base/cpu_features.h"
 #include "cli/probe.h"
 #include "tensor/cuda.h"
 
+using namespace tandem;
 using namespace tandem::testing;
 
 namespace {
@@ -104,5 +106,31 @@ TEST_SUITE("cli/errors") {
           "cli-probe: error: TANDEM_ISA: unknown instruction set 'sse9'\n"
           "  hint: one of: scalar, avx2, avx512, avx512_bf16, amx\n");
     CHECK(probe_model({}, {.variables = {{"TANDEM_LOG", "loud"}}}).status == 2);
+  }
+
+  TEST_CASE("test programs check TANDEM_ISA as the tools do") {
+    const Outcome isa = run_process(
+        "/proc/self/exe", {.arguments = {"--no-run"}, .variables = {{"TANDEM_ISA", "sse9"}}});
+    CHECK(isa.status == 2);
+    CHECK(isa.err ==
+          "exe: error: TANDEM_ISA: unknown instruction set 'sse9'\n"
+          "  hint: one of: scalar, avx2, avx512, avx512_bf16, amx\n");
+    CHECK(run_process("/proc/self/exe",
+                      {.arguments = {"--no-run"}, .variables = {{"TANDEM_ISA", "scalar"}}})
+              .status == 0);
+  }
+
+  TEST_CASE("a TANDEM_ISA that this CPU lacks, in tools and test programs") {
+    if (isa_detected() == Isa::amx) return;  // there is none; test_base asks a lesser CPU for more
+    const Launch more = {.arguments = {"--no-run"}, .variables = {{"TANDEM_ISA", "amx"}}};
+    const std::string text = fmt::format(
+        "error: TANDEM_ISA: 'amx' asked for, this CPU ({}) has {}\n"
+        "  hint: unset TANDEM_ISA or lower it\n",
+        cpu_model_name(), isa_name(isa_detected()));
+    const Outcome tool = probe_model({}, more), program = run_process("/proc/self/exe", more);
+    CHECK(tool.status == 6);
+    CHECK(tool.err == "cli-probe: " + text);
+    CHECK(program.status == 6);
+    CHECK(program.err == "exe: " + text);
   }
 }

@@ -7,6 +7,9 @@
 #include <exception>
 #include <fstream>
 
+#include "base/cpu_features.h"
+#include "base/error.h"
+#include "cli/terminal.h"
 #include "mutator.h"
 #include "seeds.h"
 #include "target.h"
@@ -64,6 +67,12 @@ bool drive(const Target& target) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  try {
+    tandem::lower_isa_by_environment();
+  } catch (const tandem::Error& e) {
+    tandem::cli::Terminal("test_fuzz").error(e);
+    return tandem::exit_status(e.kind());
+  }
   for (const Target& target : kTargets)
     if (argc == 2 && std::strcmp(argv[1], target.name) == 0) return drive(target) ? 0 : 1;
   std::fprintf(stderr, "usage: test_fuzz TARGET; targets:\n");

@@ -1,15 +1,9 @@
 // Main of the GPU tests: without a GPU they are skipped, which ctest shows (exit status 77).
-#define DOCTEST_CONFIG_IMPLEMENT
-#include <doctest/doctest.h>
-
-#include <cstdio>
-
+#include "run_tests.h"
 #include "tensor/cuda.h"
 
 int main(int argc, char** argv) {
-  if (tandem::cuda::device_count() == 0) {
-    std::fprintf(stderr, "skipped: %s\n", tandem::cuda::why_none().c_str());
-    return 77;
-  }
-  return doctest::Context(argc, argv).run();
+  return tandem::test::run_tests(argc, argv, [] {
+    return tandem::cuda::device_count() == 0 ? tandem::cuda::why_none() : std::string();
+  });
 }
