@@ -9,6 +9,7 @@
 //   even load_n(p, n) store_n(p, v, n)    the first n lanes, 0 <= n <= kLanes; the rest reads as 0
 //   and
 //                                    no byte past them is touched
+//   load_even_odd(p, e, o)           2 * kLanes bf16: those at even places to e, at odd ones to o
 //   a+b a-b a*b a/b  fma(a,b,c)      fma = a*b + c (one rounding, two on scalar); fnma = c - a*b
 //   max min sqrt abs                 max(a, b) and min(a, b) return b where either is NaN
 //   lt(a,b) first_lanes(n) mask_of_bits(u) bits_of(m)  a & b  a | b     masks; bit i = lane i

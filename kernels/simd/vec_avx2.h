@@ -36,6 +36,11 @@ TANDEM_INLINE Vec load(const bf16* p) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
 }
+TANDEM_INLINE void load_even_odd(const bf16* p, Vec& even, Vec& odd) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  even = {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16))};
+  odd = {_mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000)))};
+}
 TANDEM_INLINE void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
 TANDEM_INLINE void store(bf16* p, Vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), round_bf16(a.v));

@@ -41,6 +41,11 @@ TANDEM_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 TANDEM_INLINE Vec load(const bf16* p) {
   return {widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+TANDEM_INLINE void load_even_odd(const bf16* p, Vec& even, Vec& odd) {
+  const __m512i pairs = _mm512_loadu_si512(p);
+  even = {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))};
+  odd = {_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)))};
+}
 TANDEM_INLINE Vec load_n(const float* p, int n) {
   return {_mm512_maskz_loadu_ps(first_lanes(n).v, p)};
 }

@@ -20,6 +20,10 @@ TANDEM_INLINE Vec load(const float* p) { return {*p}; }
 TANDEM_INLINE Vec load(const bf16* p) {
   return {__builtin_bit_cast(float, static_cast<uint32_t>(p->bits) << 16)};
 }
+TANDEM_INLINE void load_even_odd(const bf16* p, Vec& even, Vec& odd) {
+  even = load(p);
+  odd = load(p + 1);
+}
 TANDEM_INLINE void store(float* p, Vec a) { *p = a.v; }
 TANDEM_INLINE void store(bf16* p, Vec a) {
   const uint32_t u = __builtin_bit_cast(uint32_t, a.v);

@@ -10,6 +10,7 @@ struct SimdProbe {
   float *add_all, *max_all;                   // [1]: over x
   tandem::bf16* rounded;                      // [n] of x
   float* widened;                             // [n] of rounded
+  float *even, *odd;                          // [n / 2] of rounded, whole pairs of vectors alone
 };
 #define TANDEM_SIMD_PROBE(isa) void simd_probe_##isa(const SimdProbe&);
 TANDEM_SIMD_PROBE(scalar)

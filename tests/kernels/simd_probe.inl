@@ -21,6 +21,12 @@ void TANDEM_ISA_FN(simd_probe)(const SimdProbe& p) {
     sum = sum + x;
     top = max(top, select(simd::first_lanes(left), x, top));
   }
+  for (int i = 0; i + 2 * Vec::kLanes <= p.n; i += 2 * Vec::kLanes) {
+    Vec even, odd;
+    simd::load_even_odd(p.rounded + i, even, odd);
+    simd::store(p.even + i / 2, even);
+    simd::store(p.odd + i / 2, odd);
+  }
   *p.add_all = simd::reduce_add(sum);
   *p.max_all = simd::reduce_max(top);
 }

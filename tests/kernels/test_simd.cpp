@@ -27,6 +27,8 @@ std::vector<std::pair<Isa, Probe>> probes() {
   return all;
 }
 
+size_t lanes(Isa isa) { return isa == Isa::scalar ? 1 : isa == Isa::avx2 ? 8 : 16; }
+
 constexpr float kPoison = -77.0f;
 
 struct Out {
@@ -37,8 +39,10 @@ struct Out {
         max(exp),
         select_lt(exp),
         widened(exp),
+        even(exp),
+        odd(exp),
         rounded(n + 1, bf16{0x4242}) {}
-  std::vector<float> exp, exp2, fma, max, select_lt, widened;
+  std::vector<float> exp, exp2, fma, max, select_lt, widened, even, odd;
   std::vector<bf16> rounded;
   float add_all = kPoison, max_all = kPoison;
 };
@@ -49,7 +53,7 @@ Out run(Probe probe, const std::vector<float>& x, const std::vector<float>& y,
   Out o(x.size());
   probe({x.data(), y.data(), z.data(), static_cast<int>(x.size()), o.exp.data(), o.exp2.data(),
          o.fma.data(), o.max.data(), o.select_lt.data(), &o.add_all, &o.max_all, o.rounded.data(),
-         o.widened.data()});
+         o.widened.data(), o.even.data(), o.odd.data()});
   return o;
 }
 
@@ -72,6 +76,7 @@ TEST_SUITE("kernels/simd") {
                    z = random_values(n, 3.0f, 3);
         const Out o = run(probe, x, y, z);
         double sum = 0;
+        size_t pairs = 0;
         float top = -std::numeric_limits<float>::infinity();
         for (size_t i = 0; i < n; ++i) {
           CHECK(std::abs(o.fma[i] - std::fma(x[i], y[i], z[i])) <=
@@ -83,12 +88,18 @@ TEST_SUITE("kernels/simd") {
           sum += x[i];
           top = std::max(top, x[i]);
         }
+        for (size_t i = 0; i < n / 2 && o.even[i] != kPoison; ++i) {
+          CHECK(o.even[i] == o.widened[2 * i]);
+          CHECK(o.odd[i] == o.widened[2 * i + 1]);
+          ++pairs;
+        }
         // n additions of partial sums below 3n.
         CHECK(std::abs(o.add_all - sum) <= 3.0 * static_cast<double>(n * n) * 0x1p-24);
         CHECK(o.max_all == top);
         for (float guard : {o.exp[n], o.exp2[n], o.fma[n], o.max[n], o.select_lt[n], o.widened[n]})
           CHECK(guard == kPoison);
         CHECK(o.rounded[n].bits == 0x4242);
+        CHECK(2 * pairs == n / (2 * lanes(isa)) * (2 * lanes(isa)));
       }
   }
 
