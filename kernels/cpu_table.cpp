@@ -45,6 +45,7 @@ CpuTable make_table(Isa isa) {
   t.attention_bf16 =
       pick(isa, {&attention_bf16_scalar, &attention_bf16_avx2, &attention_bf16_avx512,
                  &attention_bf16_avx512_bf16, &attention_bf16_amx});
+  t.packed_linear = pick(isa, {&packed_linear_scalar, &packed_linear_avx2, &packed_linear_avx512});
   return t;
 }
 

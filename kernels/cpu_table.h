@@ -6,6 +6,7 @@
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/gather/attend_list.h"
+#include "kernels/linear/packed_linear.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/norm/rms_norm.h"
@@ -47,6 +48,7 @@ struct CpuTable {
   FmaProbeFn* fma_probe;
   const AttentionKernel* attention_f32;
   const AttentionKernel* attention_bf16;
+  const PackedLinearKernel* packed_linear;
 };
 
 /// Table of one ISA; `isa` must not exceed isa_detected().

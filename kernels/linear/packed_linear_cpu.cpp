@@ -1,0 +1,103 @@
+#include "kernels/linear/packed_linear_cpu.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+namespace tandem {
+namespace {
+
+// Rows that are packed together take at most this much: every panel reads them again, from the
+// last-level cache. At least kLeastRows, or the weights would come from memory too often.
+constexpr int64_t kPackedBytes = int64_t{4} << 20;
+constexpr int64_t kLeastRows = 96;
+// Below this many multiply-adds waking the other threads costs more than they save.
+constexpr int64_t kAloneWork = 1 << 16;
+// Panels of a task of few rows.
+constexpr int kFewPanels = 4;
+// Tasks a thread, at least, where rows can be divided: dynamic scheduling then evens out.
+constexpr int kTasksPerThread = 4;
+
+constexpr int64_t kFloat = sizeof(float);
+
+int64_t divided(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+/// Vectors of 16 lanes are the widest.
+int64_t padded(int64_t in) { return divided(in, 16) * 16; }
+
+/// Most rows that are packed together.
+int64_t rows_at_once(int64_t in) {
+  return std::max(kLeastRows, kPackedBytes / (padded(in) * kFloat));
+}
+
+/// Floats of one thread's scratch, a multiple of 16.
+int64_t scratch_floats(const PackedLinearKernel& kernel, int64_t rows, int64_t in, DType type) {
+  const int64_t widened = type == DType::bf16 ? std::min<int64_t>(in, kLinearBlock) : 0;
+  const int64_t sums = in > kLinearBlock ? rows : kernel.sliver_rows;
+  return padded((widened + sums) * kernel.panel_outputs);
+}
+
+/// How the panels and slivers of one call are handed out.
+struct Tasks {
+  int panels, parts, n_panels, n_slivers;
+  int panels_each;
+
+  Tasks(const PackedLinearKernel& kernel, const PackedLinearParams& p, const PackedRows& rows,
+        int threads)
+      : n_panels(static_cast<int>(divided(p.out, kernel.panel_outputs))),
+        n_slivers(rows.n_slivers),
+        panels_each(rows.n_slivers == 1 ? kFewPanels : 1) {
+    panels = static_cast<int>(divided(n_panels, panels_each));
+    parts = std::clamp(static_cast<int>(divided(kTasksPerThread * threads, panels)), 1, n_slivers);
+  }
+  int count() const { return panels * parts; }
+  Range panels_of(int task) const {
+    const int first = task / parts * panels_each;
+    return {first, std::min(first + panels_each, n_panels)};
+  }
+  Range slivers_of(int task) const {
+    const int64_t part = task % parts;
+    return {static_cast<int>(part * n_slivers / parts),
+            static_cast<int>((part + 1) * n_slivers / parts)};
+  }
+};
+
+}  // namespace
+
+size_t packed_weights_bytes(const PackedLinearKernel& kernel, int64_t out, int64_t in, DType type) {
+  const int64_t panels = divided(out, kernel.panel_outputs);
+  return static_cast<size_t>(panels * kernel.panel_outputs * in) *
+         (type == DType::bf16 ? sizeof(bf16) : sizeof(float));
+}
+
+size_t packed_linear_workspace_bytes(const PackedLinearKernel& kernel, int64_t rows, int64_t in,
+                                     DType type, int threads) {
+  rows = std::min(rows, rows_at_once(in));
+  const int64_t floats = rows * padded(in) + threads * scratch_floats(kernel, rows, in, type);
+  return static_cast<size_t>(floats * kFloat);
+}
+
+void packed_linear_with(const PackedLinearKernel& kernel, const PackedLinearParams& p,
+                        void* workspace, int threads) {
+  const auto passes = static_cast<int>(divided(p.rows, rows_at_once(p.in)));
+  const int64_t rows_most = divided(p.rows, passes);
+  const int64_t scratch_each = scratch_floats(kernel, rows_most, p.in, p.type);
+  float* packed = static_cast<float*>(workspace);
+  float* scratch = packed + rows_most * padded(p.in);
+  const bool alone = threads == 1 || int64_t{p.rows} * p.out * p.in < kAloneWork;
+#pragma omp parallel num_threads(threads) if (!alone)
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto begin = static_cast<int>(int64_t{p.rows} * pass / passes);
+    const auto n = static_cast<int>(int64_t{p.rows} * (pass + 1) / passes) - begin;
+    const PackedRows rows{packed, begin, n, static_cast<int>(divided(n, kernel.sliver_rows))};
+    const Tasks tasks(kernel, p, rows, threads);
+#pragma omp for schedule(static)
+    for (int i = 0; i < rows.n_slivers; ++i) kernel.pack_rows(p, rows, {i, i + 1});
+    float* mine = scratch + omp_get_thread_num() * scratch_each;
+#pragma omp for schedule(dynamic, 1)
+    for (int i = 0; i < tasks.count(); ++i)
+      kernel.run(p, rows, tasks.panels_of(i), tasks.slivers_of(i), mine);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,19 @@
+#pragma once
+#include "kernels/linear/packed_linear.h"
+
+namespace tandem {
+
+/// Bytes of a matrix [out, in] in panels.
+size_t packed_weights_bytes(const PackedLinearKernel&, int64_t out, int64_t in, DType type);
+
+/// Bytes of workspace for products of up to `rows` rows on up to `threads` threads. It does not
+/// shrink when either grows.
+size_t packed_linear_workspace_bytes(const PackedLinearKernel&, int64_t rows, int64_t in,
+                                     DType type, int threads);
+
+/// A whole product on the thread pool.
+/// units    `workspace` as packed_linear_workspace_bytes has it, aligned to 64 bytes to be fast
+void packed_linear_with(const PackedLinearKernel&, const PackedLinearParams&, void* workspace,
+                        int threads);
+
+}  // namespace tandem
