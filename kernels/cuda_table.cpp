@@ -20,8 +20,6 @@ const CudaTable& cuda_table() {
       .skinny_linear = skinny_linear_cuda,
       .tiled_linear = tiled_linear_cuda,
       .attention_few_rows = attention_few_rows_cuda,
-      .attention_few_rows_workspace_bytes = attention_few_rows_workspace_bytes,
-      .attention_few_rows_counter_bytes = attention_few_rows_counter_bytes,
       .attention_many_rows = attention_many_rows_cuda,
       .merge_states = merge_states_cuda,
       .copy_page = copy_page_cuda,

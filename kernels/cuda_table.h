@@ -30,8 +30,6 @@ struct CudaTable {
   void (*skinny_linear)(const SkinnyLinearParams&, Stream);
   void (*tiled_linear)(const TiledLinearParams&, Stream);
   void (*attention_few_rows)(const AttentionParams&, const AttentionLaunch&, Stream);
-  size_t (*attention_few_rows_workspace_bytes)(const AttentionFewRowsBounds&);
-  size_t (*attention_few_rows_counter_bytes)(const AttentionFewRowsBounds&);
   void (*attention_many_rows)(const AttentionParams&, const AttentionRows&, Stream);
   void (*merge_states)(const MergeStatesParams&, int n_rows, Stream);
   void (*copy_page)(const CopyPageParams&, Stream);

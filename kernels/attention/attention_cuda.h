@@ -16,18 +16,6 @@ struct AttentionLaunch {
   void* workspace;  // 256-byte aligned; holds nothing between calls
 };
 
-/// What bounds the calls that share counters and workspace.
-struct AttentionFewRowsBounds {
-  int max_seqs, max_rows_a_seq, max_tokens;
-  int n_heads, n_kv_heads, head_dim;
-  int max_product = 0;  // or of more rows a sequence, if they times the sequences are not more
-};
-
-/// Bytes of workspace and of counters for any call within the bounds on the current device. They do
-/// not shrink when a bound grows.
-size_t attention_few_rows_workspace_bytes(const AttentionFewRowsBounds&);
-size_t attention_few_rows_counter_bytes(const AttentionFewRowsBounds&);
-
 /// Attention of few rows a sequence (decode, verify) on a GPU: the contract of attention.h with
 /// pointers into device memory. In a tree, no row's position lies before its sequence's base.
 /// layout   16-byte aligned q, out and pools with head_dim 64 or 128 and bf16 take the fast kernel

@@ -5,7 +5,7 @@
 
 namespace tandem {
 
-constexpr int kPlainThreads = 256, kPlainQueries = 16, kPlainMostDim = 256;
+constexpr int kPlainThreads = 256, kPlainMostDim = 256;
 
 /// Shared memory: q and o of a tile, and its scores of a page.
 inline int plain_shared_bytes(int d) {

@@ -8,51 +8,10 @@
 // small: multiprocessors get unequal shares of the memory's bandwidth, and small chunks at the end
 // even that out.
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/few_rows_plan.h"
 #include "kernels/cuda/reduce.cuh"
 
 namespace tandem {
-
-constexpr int kMostChunks = 128;                   // of a pair
-constexpr int kLargeParts = 16, kSmallParts = 16;  // chunks of a kind beyond which they grow longer
-constexpr int kWholePages = 6;                     // of a pair that is not divided at all
-
-/// A pair's chunks: first the large ones, then the small ones; the last may be shorter.
-struct PairChunks {
-  int n_large, large_pages, n_small, small_pages;
-  __host__ __device__ int count() const { return n_large + n_small; }
-};
-
-/// The part of the division that is fixed when a call is launched.
-struct SplitRule {
-  int group;         // heads of a KV head
-  int tile_queries;  // queries of a tile
-  int queries;       // most queries of a tile that occur
-  int max_tiles;     // of a sequence
-  int even_chunks;   // of a pair at least, lest multiprocessors have none
-  int least_pages;   // of one of these: joining states takes time too
-  int full_pages;    // of a large chunk, unless there are too many
-  int small_pages;   // below which a chunk costs more than it gives
-  int small_16ths;   // of a pair's pages that go into small chunks, if it has enough
-  int max_chunks;    // of any pair
-
-  __host__ __device__ PairChunks divide(int n_pages) const {
-    const int sixteenths = n_pages * small_16ths / 16;
-    const int in_large = n_pages - (sixteenths < small_pages ? 0 : sixteenths);
-    int n_large = (in_large - 1) / full_pages + 1;
-    n_large = n_large < kLargeParts ? n_large : kLargeParts;
-    const int most_even = n_pages <= kWholePages ? 1 : n_pages / least_pages;
-    const int even = even_chunks < most_even ? even_chunks : most_even;
-    n_large = n_large > even ? n_large : even;
-    const int large = in_large / n_large;
-    if (in_large == n_pages || large < 2 * small_pages) {
-      const int each = (n_pages + n_large - 1) / n_large;
-      return {(n_pages + each - 1) / each, each, 0, 1};
-    }
-    const int rest = n_pages - n_large * large, part = (rest + kSmallParts - 1) / kSmallParts;
-    const int small = part > small_pages ? part : small_pages;
-    return {n_large, large, (rest + small - 1) / small, small};
-  }
-};
 
 /// Pages that rows of a sequence may see: [first[0], first[0] + n[0]) and [first[1], ...) in this
 /// order.

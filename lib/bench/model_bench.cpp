@@ -32,6 +32,7 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   }
   spec.caches = {c.cache};
   spec.device = c.device;
+  spec.plan_for = c.plan_for;
   spec.n_streamed = c.n_streamed;
   spec.interrupted = interrupted;
   return spec;

@@ -53,6 +53,7 @@ struct ModelCase {
   DType compute = DType::bf16;  // asked for
   DType dtype = DType::bf16;    // of weights, activations and KV on the device
   Device device = {};
+  std::optional<GpuCard> plan_for = {};  // as EngineSpec::plan_for
   int batch = 1;
   int context = 0;  // prompt tokens of a sequence
   int chunk = 2048;

@@ -77,7 +77,9 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
 }
 
 AcceptanceMeasurement::AcceptanceMeasurement(Context& cx, const Point<AcceptanceRecipe>& point)
-    : cx_(cx), recipe_(point.recipe), pair_(recipe_.model, recipe_.run, recipe_.draft.path.value) {
+    : cx_(cx),
+      recipe_(point.recipe),
+      pair_(recipe_.model, recipe_.run, recipe_.draft.path.value, cx.dry_run()) {
   const decode::PromptSource source = prompt_source(cx);
   const int vocab = pair_.target().config.vocab_size;
   if (recipe_.accept.width > vocab)
@@ -108,10 +110,12 @@ MemoryPlan AcceptanceMeasurement::plan() const {
 }
 
 void AcceptanceMeasurement::print_plan() {
-  pair_.print_plan(cx_, plan(),
-                   tree_ ? fmt::format("tree     {} nodes on {} levels: rounds of it write the texts\n",
-                                       tree_->size(), tree_->levels())
-                         : "");
+  pair_.print_plan(
+      cx_, plan(),
+      tree_ ? fmt::format("tree     {} nodes on {} levels: rounds of it write the texts\n",
+                          tree_->size(), tree_->levels())
+            : "",
+      tree_ ? Json{{"tree", tree_facts(*tree_)}} : Json::object());
 }
 
 spec::ChanceSums AcceptanceMeasurement::measure_positions(const ModelPair::Engines& engines,

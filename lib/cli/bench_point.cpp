@@ -14,15 +14,18 @@ decode::ModelFiles open_model(const BenchRecipe& r) {
   return decode::open_model(r.model.path.value, static_cast<uint64_t>(r.run.seed));
 }
 
-bench::ModelCase case_of(const BenchRecipe& r, const model::ModelConfig& config) {
-  return bench::model_case(r.bench, r.run, r.cache, r.model.compute, config,
-                           choose_device(r.run, r.cache));
+bench::ModelCase case_of(const BenchRecipe& r, const model::ModelConfig& config,
+                         const Placement& place) {
+  bench::ModelCase c =
+      bench::model_case(r.bench, r.run, r.cache, r.model.compute, config, place.device);
+  c.plan_for = place.plan_for;
+  return c;
 }
 
 int layers_to_stream(ModelPhase phase, const BenchRecipe& r, bench::ModelCase c,
                      const decode::ModelFiles& files) {
-  return layers_to_stream(r.model.offload, files.config, memory_limits(r.run, c.device),
-                          [&](int n) {
+  return layers_to_stream(r.model.offload, files.config,
+                          memory_limits(r.run, {c.device, c.plan_for}), [&](int n) {
                             c.n_streamed = n;
                             return bench::phase_plan(phase, c, files);
                           });
@@ -46,7 +49,8 @@ BenchPoint::BenchPoint(Context& cx, const Point<BenchRecipe>& point, BenchResult
 void BenchPoint::run(ModelPhase phase) {
   decode::ModelFiles files = open_model(point_.recipe);
   const model::ModelConfig config = files.config;
-  bench::ModelCase c = case_of(point_.recipe, config);
+  bench::ModelCase c =
+      case_of(point_.recipe, config, {choose_device(point_.recipe.run, point_.recipe.cache)});
   if (c.dtype != c.compute) cx_.note(compute_note(c.compute));
   const bench::ModelIdentity identity = bench::identify(files, c.dtype);
   const bool whole = phase == ModelPhase::prefill || phase == ModelPhase::decode;
@@ -54,7 +58,7 @@ void BenchPoint::run(ModelPhase phase) {
   if (!whole || !engine_) {
     n_streamed_ = c.n_streamed = layers_to_stream(phase, point_.recipe, c, files);
     plan_ = bench::phase_plan(phase, c, files);
-    admit_plan(cx_, plan_, memory_limits(point_.recipe.run, c.device));
+    admit_plan(cx_, plan_, memory_limits(point_.recipe.run, {c.device}));
   }
   c.n_streamed = n_streamed_;  // of the engine, which may have been there before
   const auto is_interrupted = [] { return interrupted() != 0; };

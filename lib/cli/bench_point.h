@@ -5,6 +5,7 @@
 #include "bench/hardware.h"
 #include "bench/model_report.h"
 #include "cli/benchmark.h"
+#include "cli/device.h"
 
 namespace tandem::cli {
 
@@ -38,7 +39,8 @@ class BenchPoint {
 /// Its model.  errors  kind input: no such model
 decode::ModelFiles open_model(const BenchRecipe& recipe);
 /// errors   kind recipe: sizes beyond the model's
-bench::ModelCase case_of(const BenchRecipe& recipe, const model::ModelConfig& config);
+bench::ModelCase case_of(const BenchRecipe& recipe, const model::ModelConfig& config,
+                         const Placement& place);
 /// Layers that a phase of this case keeps in host memory, as model.offload says.
 /// errors   kind recipe
 int layers_to_stream(bench::ModelPhase phase, const BenchRecipe& recipe, bench::ModelCase c,

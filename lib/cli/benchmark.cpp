@@ -32,44 +32,53 @@ int Benchmark::print_plan() {
                    {"batch"},
                    {"method", io::Align::left},
                    {"phase", io::Align::left},
+                   {"device", io::Align::left},
                    {"planned peak"},
                    {"available"},
                    {"verdict", io::Align::left}});
   int status = 0;
   for (const Point<BenchRecipe>& point : points_) {
-    const BenchRecipe& r = point.recipe;
-    use_threads(r.run);
-    const Device device = choose_device(r.run, r.cache);
-    const MemoryLimits limits = memory_limits(r.run, device);
-    const size_t limit = device.kind == Device::Kind::cuda ? limits.gpu_bytes : limits.host;
-    const decode::ModelFiles files = open_model(r);
-    for (const ModelPhase phase : r.bench.phases) {
-      std::vector<std::string> row = {point.id,
-                                      files.name,
-                                      std::to_string(r.run.context.value),
-                                      std::to_string(r.run.batch),
-                                      bench::method_name(r.cache),
-                                      std::string(bench::phase_name(phase)),
-                                      "",
-                                      format_bytes(limit)};
-      try {
-        bench::ModelCase c = case_of(r, files.config);
-        c.n_streamed = layers_to_stream(phase, r, c, files);
-        const MemoryPlan plan = bench::phase_plan(phase, c, files);
-        row[6] = format_bytes(plan.peak(device));
-        row.push_back(limits.fits(plan) ? "fits" : "does not fit");
-        if (c.n_streamed > 0)
-          row.back() +=
-              fmt::format(", {} of {} layers in host memory", c.n_streamed, files.config.n_layers);
-        if (!limits.fits(plan)) status = exit_status(ErrorKind::memory);
-      } catch (const Error& e) {
-        row.push_back(e.what());
-        if (status == 0) status = exit_status(e.kind());
-      }
-      table.add_row(std::move(row));
+    use_threads(point.recipe.run);
+    for (const ModelPhase phase : point.recipe.bench.phases) {
+      const int failed = plan_phase(point, phase, table);
+      if (status == 0 || failed == exit_status(ErrorKind::memory)) status = failed;
     }
   }
-  cx_.out.write(table.render(table_format(cx_.format())));
+  if (!cx_.plans_as_json()) cx_.out.write(table.render(table_format(cx_.format())));
+  return status;
+}
+
+int Benchmark::plan_phase(const Point<BenchRecipe>& point, ModelPhase phase, io::Table& table) {
+  const BenchRecipe& r = point.recipe;
+  const Placement place = choose_placement(r.run, r.cache, r.model.offload, /*dry_run=*/true);
+  const MemoryLimits limits = memory_limits(r.run, place);
+  const decode::ModelFiles files = open_model(r);
+  const std::string method = bench::method_name(r.cache), name(bench::phase_name(phase));
+  nlohmann::ordered_json j = {{"event", "plan"},      {"point", point.id},
+                              {"model", files.name},  {"context_tokens", r.run.context.value},
+                              {"batch", r.run.batch}, {"method", method},
+                              {"phase", name}};
+  std::string peak, verdict;
+  int status = 0;
+  try {
+    bench::ModelCase c = case_of(r, files.config, place);
+    c.n_streamed = layers_to_stream(phase, r, c, files);
+    const MemoryPlan plan = bench::phase_plan(phase, c, files);
+    peak = format_bytes(plan.peak(place.device));
+    verdict = limits.fits(plan) ? "fits" : "does not fit";
+    if (c.n_streamed > 0)
+      verdict +=
+          fmt::format(", {} of {} layers in host memory", c.n_streamed, files.config.n_layers);
+    if (!limits.fits(plan)) status = exit_status(ErrorKind::memory);
+    j.update(memory_json(plan, limits));
+  } catch (const Error& e) {
+    j["error"] = verdict = e.what();
+    status = exit_status(e.kind());
+  }
+  if (cx_.plans_as_json()) cx_.out.write(j.dump() + "\n");
+  table.add_row({point.id, files.name, std::to_string(r.run.context.value),
+                 std::to_string(r.run.batch), method, name, planned_device(limits), peak,
+                 format_bytes(limits.on_gpu() ? limits.gpu_bytes : limits.host), verdict});
   return status;
 }
 

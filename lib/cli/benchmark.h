@@ -47,6 +47,8 @@ class Benchmark {
   int run();
 
  private:
+  /// Adds a row or prints a line.  returns the exit status that the phase asks for
+  int plan_phase(const Point<BenchRecipe>& point, bench::ModelPhase phase, io::Table& table);
   void run_point(const Point<BenchRecipe>& point, BenchResults& results, Progress& progress);
 
   Context& cx_;

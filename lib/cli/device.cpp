@@ -28,12 +28,24 @@ bool has_gpu_code(recipe::CacheKind kind) {
   return kind == recipe::CacheKind::full || kind == recipe::CacheKind::streaming;
 }
 
-}  // namespace
+bool asks_for_gpu(const recipe::Run& run, const recipe::Offload& offload) {
+  return run.device.starts_with(kCuda) || run.gpu_memory_limit || offload.any();
+}
 
-Device choose_device(const recipe::Run& run, const recipe::Cache& cache) {
+/// The GPU of a plan that is not for one of this machine; its memory is what the recipe leaves it,
+/// where the recipe says that alone.
+GpuCard card_of(const recipe::Run& run) {
+  constexpr size_t kUsual = size_t{80} << 30;
+  if (run.plan_for) return *find_gpu_card(run.plan_for->value);
+  return any_gpu_card(run.gpu_memory_limit
+                          ? static_cast<size_t>(run.gpu_memory_limit->value) + kOwnContext
+                          : kUsual);
+}
+
+/// The device that run.device names on a machine of `n` GPUs.
+Device choose_of(const recipe::Run& run, const recipe::Cache& cache, int n) {
   const std::string& wanted = run.device;
   if (wanted == "cpu") return {};
-  const int n = cuda::device_count();
   if (wanted == "auto") {
     if (n == 0 || !has_gpu_code(cache.kind)) return {};
     return {Device::Kind::cuda, 0};
@@ -50,26 +62,53 @@ Device choose_device(const recipe::Run& run, const recipe::Cache& cache) {
   return {Device::Kind::cuda, index};
 }
 
-MemoryLimits memory_limits(const recipe::Run& run, Device device) {
-  MemoryLimits limits{.host = run.host_memory_limit ? static_cast<size_t>(run.host_memory_limit->value)
-                                                    : available_host_bytes() + resident_bytes()};
-  if (device.kind != Device::Kind::cuda) return limits;
-  limits.gpu = device;
-  const cuda::DeviceInfo info = cuda::device_info(device.index);
-  limits.gpu_free = limits.gpu_bytes = info.free_bytes;
-  limits.gpu_total = info.total_bytes;
+}  // namespace
+
+Device choose_device(const recipe::Run& run, const recipe::Cache& cache) {
+  return choose_of(run, cache, cuda::device_count());
+}
+
+Placement choose_placement(const recipe::Run& run, const recipe::Cache& cache,
+                           const recipe::Offload& offload, bool dry_run) {
+  const bool elsewhere =
+      dry_run && (run.plan_for || (asks_for_gpu(run, offload) && cuda::device_count() == 0));
+  if (!elsewhere) return {choose_device(run, cache)};
+  // Some machine: of as many GPUs as it takes.
+  Placement p{choose_of(run, cache, gpu_index(run.device) + 1)};
+  if (p.device.kind == Device::Kind::cuda) p.plan_for = card_of(run);
+  return p;
+}
+
+MemoryLimits memory_limits(const recipe::Run& run, const Placement& place) {
+  MemoryLimits limits{.plan_for = place.plan_for};
+  limits.host = run.host_memory_limit ? static_cast<size_t>(run.host_memory_limit->value)
+                : place.plan_for      ? MemoryLimits::kUnknown
+                                      : available_host_bytes() + resident_bytes();
+  if (place.device.kind != Device::Kind::cuda) return limits;
+  limits.gpu = place.device;
+  if (place.plan_for) {
+    limits.gpu_total = place.plan_for->memory_bytes;
+    limits.gpu_free = limits.gpu_total - kOwnContext;
+  } else {
+    const cuda::DeviceInfo info = cuda::device_info(place.device.index);
+    limits.gpu_free = info.free_bytes;
+    limits.gpu_total = info.total_bytes;
+  }
+  limits.gpu_bytes = limits.gpu_free;
   // A limit makes the card look smaller, never larger.
-  if (run.gpu_memory_limit)
-    limits.gpu_bytes = std::min(limits.gpu_bytes, static_cast<size_t>(run.gpu_memory_limit->value));
+  if (run.gpu_memory_limit && static_cast<size_t>(run.gpu_memory_limit->value) <= limits.gpu_free) {
+    limits.gpu_bytes = static_cast<size_t>(run.gpu_memory_limit->value);
+    limits.gpu_limited = true;
+  }
   return limits;
 }
 
 void MemoryLimits::check(const MemoryPlan& plan) const {
   plan.check_fits({}, host);
-  if (gpu.kind != Device::Kind::cuda) return;
+  if (!on_gpu()) return;
   const size_t needed = plan.peak(gpu);
   const bool others_hold_it =
-      gpu_bytes == gpu_free && needed > gpu_free && needed + kOwnContext <= gpu_total;
+      !gpu_limited && needed > gpu_free && needed + kOwnContext <= gpu_total;
   if (!others_hold_it) return plan.check_fits(gpu, gpu_bytes);
   throw Error::make(ErrorKind::memory, gpu.name(),
                     "needs {} ({}), {} of {} are free: other processes hold the rest",
@@ -81,7 +120,7 @@ void MemoryLimits::check(const MemoryPlan& plan) const {
 }
 
 bool MemoryLimits::fits(const MemoryPlan& plan) const {
-  return plan.peak({}) <= host && (gpu.kind != Device::Kind::cuda || plan.peak(gpu) <= gpu_bytes);
+  return plan.peak({}) <= host && (!on_gpu() || plan.peak(gpu) <= gpu_bytes);
 }
 
 }  // namespace tandem::cli

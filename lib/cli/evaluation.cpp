@@ -26,12 +26,15 @@ std::filesystem::path demo_text() {
       .hint("name a text with --data");
 }
 
-/// The device for all policies: a GPU only where each has code for it.
-Device device_of(const recipe::Run& run, const std::vector<eval::NamedPolicy>& policies) {
-  Device device;
-  for (const eval::NamedPolicy& p : policies)
-    if (device = choose_device(run, p.cache); device.kind == Device::Kind::cpu) break;
-  return device;
+/// Where all policies run: on a GPU only if each has code for it.
+Placement place_of(const EvalRecipe& recipe, const std::vector<eval::NamedPolicy>& policies,
+                   bool dry_run) {
+  Placement found;
+  for (const eval::NamedPolicy& p : policies) {
+    found = choose_placement(recipe.run, p.cache, recipe.model.offload, dry_run);
+    if (found.device.kind == Device::Kind::cpu) break;
+  }
+  return found;
 }
 
 }  // namespace
@@ -41,15 +44,15 @@ Evaluation::Evaluation(Context& cx, const Point<EvalRecipe>& point)
       point_(point),
       recipe_(point.recipe),
       policies_(recipe_.eval.all_policies()),
-      device_(device_of(recipe_.run, policies_)),
+      place_(place_of(recipe_, policies_, cx.dry_run())),
       config_(open_model().config) {
   for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
   check_context();
-  check_offload(recipe_.model.offload, config_, device_);
+  check_offload(recipe_.model.offload, config_, place_.device);
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
         .hint("name the log of the earlier run with -o");
-  if (ops::weight_dtype(compute(), device_) != compute()) cx.note(compute_note(compute()));
+  if (ops::weight_dtype(compute(), place_.device) != compute()) cx.note(compute_note(compute()));
 }
 
 decode::ModelFiles Evaluation::open_model() const {
@@ -96,7 +99,7 @@ std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files, decod
     all.add("workspace/compared logits", buffer_bytes);
     return all;
   };
-  const MemoryLimits limits = memory_limits(recipe_.run, device_);
+  const MemoryLimits limits = memory_limits(recipe_.run, place_);
   const MemoryPlan plan =
       plan_of(layers_to_stream(recipe_.model.offload, files.config, limits, plan_of));
   if (cx_.dry_run()) {
@@ -108,7 +111,9 @@ std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files, decod
                         .prompt_pairs = 0.5 * spec.max_tokens * spec.max_tokens,
                         .context_tokens = spec.max_tokens,
                         .recipe_sha256 = point_.record.value("sha256", "")};
-    cx_.out.write(plan_text(view, bench::known_ceilings(max_threads())));
+    const auto ceilings = bench::known_ceilings(max_threads());
+    cx_.out.write(cx_.plans_as_json() ? plan_json(view, ceilings).dump() + "\n"
+                                      : plan_text(view, ceilings));
   }
   if (!cx_.dry_run()) return load_engine(cx_, std::move(files), spec, plan, limits);
   limits.check(plan);
@@ -130,7 +135,8 @@ decode::EngineSpec Evaluation::question_spec(int group) const {
   decode::EngineSpec spec =
       eval::case_engine_spec(policies_, compute(), static_cast<int>(recipe_.run.prefill_chunk),
                              static_cast<int>(longest), group);
-  spec.device = device_;
+  spec.device = place_.device;
+  spec.plan_for = place_.plan_for;
   return spec;
 }
 
@@ -138,7 +144,7 @@ decode::EngineSpec Evaluation::question_spec(int group) const {
 /// memory.
 int Evaluation::group_size(const decode::ModelFiles& files) const {
   if (recipe_.run.batch > 0) return recipe_.run.batch;
-  MemoryLimits room = memory_limits(recipe_.run, device_);
+  MemoryLimits room = memory_limits(recipe_.run, place_);
   room.host -= room.host / 4;
   room.gpu_bytes -= room.gpu_bytes / 4;
   int group = std::min(recipe_.eval.cases, std::clamp(max_threads(), kFewCases, kManyCases));
@@ -200,7 +206,8 @@ void Evaluation::run_text() {
   const size_t buffer_bytes = eval::text_buffer_bytes(config_);
   const auto longest = static_cast<int>(std::ranges::max(windows, {}, &eval::Ids::size).size());
   decode::EngineSpec spec = eval::text_engine_spec(policies_, compute(), longest);
-  spec.device = device_;
+  spec.device = place_.device;
+  spec.plan_for = place_.plan_for;
   const auto engine = load(std::move(files), spec, buffer_bytes);
   if (!engine) return;
   size_t total = 0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/context.h"
+#include "cli/device.h"
 #include "eval/report.h"
 #include "model/config.h"
 
@@ -74,7 +75,7 @@ class Evaluation {
   const Point<EvalRecipe>& point_;
   const EvalRecipe& recipe_;
   std::vector<eval::NamedPolicy> policies_;  // full attention first
-  Device device_;
+  Placement place_;
   std::vector<std::string> names_;
   model::ModelConfig config_;
   eval::CaseLog log_;

@@ -16,10 +16,11 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
     : cx_(cx), point_(point), recipe_(point.recipe) {
   const decode::PromptSource source = prompt_source(cx, !recipe_.model.state.empty());
   const DType compute = compute_type(recipe_.model);
-  device_ = choose_device(recipe_.run, recipe_.cache);
+  place_ = choose_placement(recipe_.run, recipe_.cache, recipe_.model.offload, cx.dry_run());
+  const Device device = place_.device;
   files_ = decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
   if (!recipe_.model.state.empty())
-    saved_ = decode::open_state(recipe_.model.state, files_, ops::weight_dtype(compute, device_));
+    saved_ = decode::open_state(recipe_.model.state, files_, ops::weight_dtype(compute, device));
   if (!source.empty())
     prompts_ = decode::read_prompts(source, files_, saved_.has_value());
   else if (saved_)
@@ -29,11 +30,11 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
         .hint("save the state of one prompt, or of a document with --questions");
   spec_ = engine_spec();
   spec_.n_streamed = layers_to_stream(recipe_.model.offload, files_.config,
-                                      memory_limits(recipe_.run, device_), [&](int n) {
+                                      memory_limits(recipe_.run, place_), [&](int n) {
                                         spec_.n_streamed = n;
                                         return decode::Engine::plan(files_, spec_);
                                       });
-  if (ops::weight_dtype(compute, device_) != compute) cx.note(compute_note(compute));
+  if (ops::weight_dtype(compute, device) != compute) cx.note(compute_note(compute));
 }
 
 decode::EngineSpec Generation::engine_spec() const {
@@ -60,7 +61,8 @@ decode::EngineSpec Generation::engine_spec() const {
   const bool prefix = shared > 0 || !recipe_.output.state.empty();
   decode::EngineSpec spec;
   spec.compute = compute_type(recipe_.model);
-  spec.device = device_;
+  spec.device = place_.device;
+  spec.plan_for = place_.plan_for;
   const int64_t rows = prompts_.sequences.empty() ? context : std::max<int64_t>(1, fresh);
   spec.prefill_chunk = static_cast<int>(std::min<int64_t>(recipe_.run.prefill_chunk, rows));
   spec.max_seqs = batch + (prefix ? 1 : 0);
@@ -76,7 +78,7 @@ decode::EngineSpec Generation::engine_spec() const {
 
 void Generation::print_plan() {
   const MemoryPlan plan = decode::Engine::plan(files_, spec_);
-  const MemoryLimits limits = memory_limits(recipe_.run, device_);
+  const MemoryLimits limits = memory_limits(recipe_.run, place_);
   int64_t tokens = 0;
   double pairs = 0;
   const auto add = [&](size_t before, size_t n) {
@@ -100,7 +102,9 @@ void Generation::print_plan() {
                       .context_tokens = spec_.max_tokens,
                       .sequences = std::max(1, static_cast<int>(prompts_.sequences.size())),
                       .recipe_sha256 = point_.record.value("sha256", "")};
-  cx_.out.write(plan_text(view, bench::known_ceilings(max_threads())));
+  const auto ceilings = bench::known_ceilings(max_threads());
+  cx_.out.write(cx_.plans_as_json() ? plan_json(view, ceilings).dump() + "\n"
+                                    : plan_text(view, ceilings));
   cx_.out.flush();  // the plan first, then what is wrong with it
   limits.check(plan);
 }
@@ -155,8 +159,8 @@ void Generation::run() {
   const decode::GenerateSpec how =
       generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs, files_.config,
                     spec_.max_tokens);
-  const auto loaded = load_engine(cx_, std::move(files_), spec_, plan,
-                                  memory_limits(recipe_.run, device_));
+  const auto loaded =
+      load_engine(cx_, std::move(files_), spec_, plan, memory_limits(recipe_.run, place_));
   decode::Engine& engine = *loaded;
   const double load_s = load_.seconds();
   GenerateOutput output(cx_, recipe_.output.path, prompts_, engine, plan);

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "cli/context.h"
+#include "cli/device.h"
 #include "cli/generate_output.h"
 #include "cli/shared_prefix.h"
 #include "decode/generate.h"
@@ -72,7 +73,7 @@ class Generation {
   decode::ModelFiles files_;
   std::optional<decode::SavedState> saved_;
   decode::PromptSet prompts_;
-  Device device_;
+  Placement place_;
   decode::EngineSpec spec_;
 };
 

@@ -34,7 +34,7 @@ int layers_to_stream(const recipe::Offload& offload, const model::ModelConfig& c
                      const std::function<MemoryPlan(int n_streamed)>& plan_of) {
   check_offload(offload, config, limits.gpu);
   if (!offload.automatic()) return offload.layers;
-  const size_t reserve = limits.gpu_bytes == limits.gpu_free ? kReserve : 0;
+  const size_t reserve = limits.gpu_limited ? 0 : kReserve;
   int n = 0;
   while (n < config.n_layers && plan_of(n).peak(limits.gpu) + reserve > limits.gpu_bytes) ++n;
   return n;

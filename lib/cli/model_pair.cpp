@@ -32,15 +32,20 @@ TextRoom room_for(const decode::PromptSet& prompts, int64_t context, int max_tok
   return room;
 }
 
-ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft)
-    : model_(model), run_(run), device_(choose_device(run, {})) {
+nlohmann::ordered_json tree_facts(const spec::TokenTree& tree) {
+  return {{"nodes", tree.size()}, {"levels", tree.levels()}};
+}
+
+ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft,
+                     bool dry_run)
+    : model_(model), run_(run), place_(choose_placement(run, {}, model.offload, dry_run)) {
   const auto seed = static_cast<uint64_t>(run.seed);
   target_ = decode::open_model(model.path.value, seed);
   if (draft.empty()) return;
   draft_ = decode::open_model(draft, seed);
   spec::check_vocabularies(target_, *draft_);
   const int ours = target_.config.vocab_size, other = draft_->config.vocab_size;
-  if (device_.kind == Device::Kind::cuda && ours != other)
+  if (device().kind == Device::Kind::cuda && ours != other)
     throw Error::make(ErrorKind::device, "draft.path",
                       "{} rows of logits, {} of the model: such pairs speculate on the CPU only", other, ours)
         .hint(fmt::format("use --device cpu, or a draft whose vocabulary is padded to {}", ours));
@@ -56,7 +61,8 @@ void ModelPair::size(const TextRoom& texts, const spec::RoundNeeds& target,
   const auto engine = [&](const spec::RoundNeeds& extra) {
     decode::EngineSpec spec;
     spec.compute = compute_type(model_);
-    spec.device = device_;
+    spec.device = place_.device;
+    spec.plan_for = place_.plan_for;
     spec.max_seqs = spec.max_prompts = texts.sequences();
     spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);
     spec.max_tree_rows = extra.rows;
@@ -73,11 +79,11 @@ void ModelPair::size(const TextRoom& texts, const spec::RoundNeeds& target,
 }
 
 void ModelPair::stream_layers(const std::function<MemoryPlan()>& plan) {
-  target_spec_.n_streamed = layers_to_stream(model_.offload, target_.config,
-                                             memory_limits(run_, device_), [&](int n) {
-                                               target_spec_.n_streamed = n;
-                                               return plan();
-                                             });
+  target_spec_.n_streamed =
+      layers_to_stream(model_.offload, target_.config, memory_limits(run_, place_), [&](int n) {
+        target_spec_.n_streamed = n;
+        return plan();
+      });
 }
 
 MemoryPlan ModelPair::plan() const {
@@ -90,18 +96,27 @@ MemoryPlan ModelPair::plan() const {
   return both;
 }
 
-void ModelPair::print_plan(Context& cx, const MemoryPlan& plan, const std::string& lines) const {
-  const MemoryLimits limits = memory_limits(run_, device_);
-  cx.out.write(fmt::format("model    {}\ndraft    {}\n{}{}\n", target_.name,
-                           draft_ ? draft_->name : "ngram", lines, memory_lines(plan, limits)));
+void ModelPair::print_plan(Context& cx, const MemoryPlan& plan, const std::string& lines,
+                           const nlohmann::ordered_json& facts) const {
+  const MemoryLimits limits = memory_limits(run_, place_);
+  const std::string draft = draft_ ? draft_->name : "ngram";
+  if (cx.plans_as_json()) {
+    nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
+    j.update(facts);
+    j.update(memory_json(plan, limits));
+    cx.out.write(j.dump() + "\n");
+  } else {
+    cx.out.write(fmt::format("model    {}\ndraft    {}\n{}{}{}\n", target_.name, draft,
+                             gpu_line(limits), lines, memory_lines(plan, limits)));
+  }
   cx.out.flush();  // the plan first, then what is wrong with it
   limits.check(plan);
 }
 
 ModelPair::Engines ModelPair::load(Context& cx, const MemoryPlan& plan) {
   const DType compute = compute_type(model_);
-  if (ops::weight_dtype(compute, device_) != compute) cx.note(compute_note(compute));
-  admit_plan(cx, plan, memory_limits(run_, device_));
+  if (ops::weight_dtype(compute, device()) != compute) cx.note(compute_note(compute));
+  admit_plan(cx, plan, memory_limits(run_, place_));
   Engines engines;
   engines.target = load_admitted(cx, std::move(target_), target_spec_, plan);
   if (draft_)

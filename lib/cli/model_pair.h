@@ -66,14 +66,19 @@ struct TextRoom {
 TextRoom room_for(const decode::PromptSet& prompts, int64_t context, int max_tokens, int batch,
                   int least_new = 0);
 
+/// What plans tell of a tree, as JSON.
+nlohmann::ordered_json tree_facts(const spec::TokenTree& tree);
+
 /// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
 class ModelPair {
  public:
   /// draft    empty: the target is alone
+  /// dry_run  it is planned, perhaps for a GPU that is not here
   /// errors   kind input: a model, vocabularies that differ; kind device
-  ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft);
+  ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft,
+            bool dry_run);
 
-  Device device() const { return device_; }
+  Device device() const { return place_.device; }
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
   bool has_draft() const { return draft_.has_value(); }
@@ -95,9 +100,12 @@ class ModelPair {
 
   /// Of both engines; the draft's items are named "draft ...".
   MemoryPlan plan() const;
-  /// For --dry-run: the models, further lines of the tool, the memory by device.
+  /// For --dry-run: the models, what else the tool tells, the memory by device.
+  /// lines    of the tool, for people
+  /// facts    the same for --format json
   /// errors   kind memory, after the plan is out: it does not fit
-  void print_plan(Context& cx, const MemoryPlan& plan, const std::string& lines = {}) const;
+  void print_plan(Context& cx, const MemoryPlan& plan, const std::string& lines,
+                  const nlohmann::ordered_json& facts) const;
 
   struct Engines {
     std::unique_ptr<decode::Engine> target, draft;  // draft null without one
@@ -110,7 +118,7 @@ class ModelPair {
  private:
   const recipe::Model& model_;
   const recipe::Run& run_;
-  Device device_;
+  Placement place_;
   decode::ModelFiles target_;
   std::optional<decode::ModelFiles> draft_;
   decode::EngineSpec target_spec_, draft_spec_;

@@ -10,6 +10,9 @@
 #include "tensor/cuda.h"
 
 namespace tandem::cli {
+
+using Json = nlohmann::ordered_json;
+
 namespace {
 
 /// Bytes that a decode step reads at the end of the context, and multiply-adds of the prefill.
@@ -38,25 +41,96 @@ std::string duration(double seconds) {
   return seconds < 1.0 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.1f} s", seconds);
 }
 
-/// Floors of time, or the work alone while this machine's rates are unknown.
-std::string time_line(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
-  const Cost cost = cost_of(v);
+/// Bytes of layers in host memory, which every forward copies to the GPU, and how many layers.
+struct Streamed {
+  std::ptrdiff_t layers = 0;
+  size_t bytes = 0;
+};
+Streamed streamed_by(const MemoryPlan& plan, const MemoryLimits& limits) {
+  if (!limits.on_gpu()) return {};
+  const auto layers = std::ranges::count_if(plan.items(), [](const PlanItem& item) {
+    return item.device == Device{} && item.name.starts_with("weights/");
+  });
+  return {layers, layers > 0 ? plan.group_bytes("weights", {}) : 0};
+}
+
+double copy_seconds(size_t bytes, const GpuCard& card) {
+  return static_cast<double>(bytes) / (card.link_gbps * 1e9);
+}
+
+/// Times that no run can beat.
+struct Floors {
+  double prefill_s = 0, decode_s = 0;
+  std::string bound;  // of decoding
+};
+
+/// None while the rates are unknown.
+std::optional<Floors> floors(const PlanView& v, const Cost& cost,
+                             const std::optional<bench::Ceilings>& ceilings) {
   const double bytes = cost.weight_bytes + cost.kv_bytes;
-  if (!ceilings)
-    return fmt::format("time     prefill of {} tokens {:.3g} TFLOP   decode reads {} a step at {} "
-                       "tokens (rates unknown until a run has measured this machine)\n",
-                       v.prompt_tokens, cost.prefill_flops * 1e-12,
-                       format_bytes(static_cast<size_t>(bytes)), v.context_tokens);
+  if (const auto& card = v.limits.plan_for; card && card->read_gbps > 0) {
+    Floors f{.prefill_s = cost.prefill_flops / (card->bf16_tflops * 1e12),
+             .decode_s = bytes / (card->read_gbps * 1e9),
+             .bound = fmt::format("GPU memory, {:g} GB/s by the data sheet", card->read_gbps)};
+    const double copy_s = copy_seconds(streamed_by(v.plan, v.limits).bytes, *card);
+    if (copy_s <= f.decode_s) return f;
+    f.decode_s = copy_s;
+    f.bound = fmt::format("the link to host memory, {:g} GB/s", card->link_gbps);
+    return f;
+  }
+  if (!ceilings) return {};
   const bool bf16 = ops::weight_dtype(v.spec.compute, v.spec.device) == DType::bf16;
   const double gemm = bf16 ? ceilings->gemm_bf16_gflops : ceilings->gemm_f32_gflops;
-  return fmt::format("time     prefill of {} tokens at least {}   decode at least {}/step at {} tokens "
-                     "(bound: host memory, {:.1f} GB/s measured)\n",
-                     v.prompt_tokens, duration(cost.prefill_flops / (gemm * 1e9)),
-                     duration(bytes / (ceilings->mem_read_gbps * 1e9)), v.context_tokens,
-                     ceilings->mem_read_gbps);
+  return Floors{.prefill_s = cost.prefill_flops / (gemm * 1e9),
+                .decode_s = bytes / (ceilings->mem_read_gbps * 1e9),
+                .bound = fmt::format("host memory, {:.1f} GB/s measured", ceilings->mem_read_gbps)};
+}
+
+/// Floors of time, or the work alone while the rates are unknown.
+std::string time_line(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
+  const Cost cost = cost_of(v);
+  if (const auto f = floors(v, cost, ceilings))
+    return fmt::format(
+        "time     prefill of {} tokens at least {}   decode at least {}/step at {} "
+        "tokens (bound: {})\n",
+        v.prompt_tokens, duration(f->prefill_s), duration(f->decode_s), v.context_tokens, f->bound);
+  return fmt::format(
+      "time     prefill of {} tokens {:.3g} TFLOP   decode reads {} a step at {} "
+      "tokens (rates unknown until {})\n",
+      v.prompt_tokens, cost.prefill_flops * 1e-12,
+      format_bytes(static_cast<size_t>(cost.weight_bytes + cost.kv_bytes)), v.context_tokens,
+      v.limits.plan_for ? "run.plan_for names a card" : "a run has measured this machine");
+}
+
+std::string gpu_name(const MemoryLimits& limits) {
+  return limits.plan_for ? std::string(limits.plan_for->title)
+                         : cuda::device_info(limits.gpu.index).name;
+}
+
+/// The verdict on a device's memory.
+std::string verdict(size_t peak, size_t limit_bytes) {
+  if (limit_bytes != MemoryLimits::kUnknown) return peak <= limit_bytes ? "fits" : "does not fit";
+  const size_t here = available_host_bytes() + resident_bytes();
+  return peak <= here ? "fits here too" : fmt::format("more than the {} here", format_bytes(here));
 }
 
 }  // namespace
+
+std::string gpu_line(const MemoryLimits& limits) {
+  if (!limits.on_gpu()) return {};
+  std::string text = fmt::format("device   {}  {}  {} available", limits.gpu.name(),
+                                 gpu_name(limits), format_bytes(limits.gpu_bytes));
+  if (const auto& card = limits.plan_for)
+    text += fmt::format("; planned for, not this machine's (run.plan_for{})",
+                        card->name.empty() ? " names a card" : fmt::format(": {}", card->name));
+  return text + '\n';
+}
+
+std::string planned_device(const MemoryLimits& limits) {
+  if (!limits.plan_for) return limits.gpu.name();
+  const std::string_view name = limits.plan_for->name;
+  return fmt::format("{}, not this machine's", name.empty() ? limits.plan_for->title : name);
+}
 
 std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
   const auto line = [&](Device device, size_t limit_bytes) {
@@ -66,17 +140,18 @@ std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
         groups += fmt::format("{} {}  ", group, format_bytes(bytes));
     const size_t peak = plan.peak(device);
     return fmt::format("memory   {}  {}peak {}  {}", device.name(), groups, format_bytes(peak),
-                       peak <= limit_bytes ? "fits" : "does not fit");
+                       verdict(peak, limit_bytes));
   };
   std::string text = line({}, limits.host);
-  if (limits.gpu.kind != Device::Kind::cuda) return text;
+  if (!limits.on_gpu()) return text;
   text += '\n' + line(limits.gpu, limits.gpu_bytes);
-  const auto streamed = std::ranges::count_if(plan.items(), [](const PlanItem& item) {
-    return item.device == Device{} && item.name.starts_with("weights/");
-  });
-  if (streamed > 0)
-    text += fmt::format("\noffload  {} layers in host memory, {} copied to {} in every forward",
-                        streamed, format_bytes(plan.group_bytes("weights", {})), limits.gpu.name());
+  const Streamed streamed = streamed_by(plan, limits);
+  if (streamed.layers == 0) return text;
+  text += fmt::format("\noffload  {} layers in host memory, {} copied to {} in every forward",
+                      streamed.layers, format_bytes(streamed.bytes), limits.gpu.name());
+  if (const auto& card = limits.plan_for; card && card->link_gbps > 0)
+    text += fmt::format(", at least {} at {:g} GB/s", duration(copy_seconds(streamed.bytes, *card)),
+                        card->link_gbps);
   return text;
 }
 
@@ -88,14 +163,63 @@ std::string plan_text(const PlanView& v, const std::optional<bench::Ceilings>& c
       "model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
       model::arch_name(c.arch), static_cast<double>(model::n_params(c)), dtype_name(dtype),
       c.max_context);
-  if (on_gpu)
-    text += fmt::format("device   {}  {}  {} available\n", v.spec.device.name(),
-                        cuda::device_info(v.spec.device.index).name, format_bytes(v.limits.gpu_bytes));
-  text += fmt::format("{}   cpu  {} threads, {}  {} available\n", on_gpu ? "host  " : "device",
-                      max_threads(), isa_name(isa_in_use()), format_bytes(v.limits.host));
+  text += gpu_line(v.limits);
+  // Another machine's host is not this one.
+  if (v.limits.host != MemoryLimits::kUnknown)
+    text += fmt::format("{}   cpu  {} threads, {}  {} available\n", on_gpu ? "host  " : "device",
+                        max_threads(), isa_name(isa_in_use()), format_bytes(v.limits.host));
   text += memory_lines(v.plan, v.limits) + '\n' + time_line(v, on_gpu ? std::nullopt : ceilings);
   if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
   return text;
+}
+
+Json memory_json(const MemoryPlan& plan, const MemoryLimits& limits) {
+  Json j;
+  if (limits.on_gpu()) {
+    const auto& card = limits.plan_for;
+    Json& gpu = j["gpu"];
+    gpu = {{"device", limits.gpu.name()}, {"name", gpu_name(limits)}, {"this_machine", !card}};
+    if (card && !card->name.empty())
+      gpu.update(
+          {{"plan_for", card->name},
+           {"capability", fmt::format("{}.{}", card->capability / 10, card->capability % 10)},
+           {"multiprocessors", card->multiprocessors},
+           {"block_shared_bytes", card->block_shared_bytes},
+           {"read_gbps", card->read_gbps},
+           {"bf16_tflops", card->bf16_tflops},
+           {"link_gbps", card->link_gbps}});
+  }
+  const auto add = [&](Device device, size_t limit_bytes) {
+    Json& memory = j["memory"][device.name()];
+    for (const std::string& group : plan.groups())
+      if (const size_t bytes = plan.group_bytes(group, device); bytes > 0) memory[group] = bytes;
+    memory["planned_peak"] = plan.peak(device);
+    if (limit_bytes != MemoryLimits::kUnknown) memory["available"] = limit_bytes;
+  };
+  add({}, limits.host);
+  if (limits.on_gpu()) add(limits.gpu, limits.gpu_bytes);
+  if (const Streamed s = streamed_by(plan, limits); s.layers > 0) j["layers_streamed"] = s.layers;
+  j["fits"] = limits.fits(plan);
+  return j;
+}
+
+Json plan_json(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
+  const bool on_gpu = v.spec.device.kind == Device::Kind::cuda;
+  Json j = {{"event", "plan"},
+            {"model", v.files.name},
+            {"dtype", dtype_name(ops::weight_dtype(v.spec.compute, v.spec.device))},
+            {"prompt_tokens", v.prompt_tokens},
+            {"context_tokens", v.context_tokens}};
+  j.update(memory_json(v.plan, v.limits));
+  const Cost cost = cost_of(v);
+  j["prefill_tflop"] = cost.prefill_flops * 1e-12;
+  j["decode_step_bytes"] = static_cast<size_t>(cost.weight_bytes + cost.kv_bytes);
+  if (const auto f = floors(v, cost, on_gpu ? std::nullopt : ceilings))
+    j.update({{"prefill_ms_at_least", 1e3 * f->prefill_s},
+              {"decode_ms_at_least", 1e3 * f->decode_s},
+              {"bound", f->bound}});
+  if (!v.recipe_sha256.empty()) j["recipe_sha256"] = v.recipe_sha256;
+  return j;
 }
 
 std::string compute_note(DType asked) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
@@ -10,7 +11,8 @@
 namespace tandem::cli {
 
 /// What --dry-run prints of a generation: model, device, memory by group, predicted times. Figures
-/// of time are floors: work over this machine's measured ceilings, where a run has measured them.
+/// of time are floors: work over this machine's measured ceilings, where a run has measured them,
+/// or over the rates of the card that is planned for.
 struct PlanView {
   const decode::ModelFiles& files;
   const decode::EngineSpec& spec;
@@ -23,10 +25,22 @@ struct PlanView {
   std::string recipe_sha256;
 };
 std::string plan_text(const PlanView& view, const std::optional<bench::Ceilings>& ceilings);
+/// The same as one JSON object.
+nlohmann::ordered_json plan_json(const PlanView& view,
+                                 const std::optional<bench::Ceilings>& ceilings);
+
+/// Its line about the GPU, empty for a run on the CPU; says where the GPU is not this machine's.
+std::string gpu_line(const MemoryLimits& limits);
+
+/// The device in a few words: `cpu`, `cuda:0`, `rtx-4090, not this machine's`.
+std::string planned_device(const MemoryLimits& limits);
 
 /// Its lines about memory: one a device, and one about layers that a GPU's run keeps in host
 /// memory.
 std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits);
+
+/// What these lines and gpu_line say: `gpu`, `memory` by device, `layers_streamed`, `fits`.
+nlohmann::ordered_json memory_json(const MemoryPlan& plan, const MemoryLimits& limits);
 
 /// Says once when the CPU cannot compute in the number type asked for.
 std::string compute_note(DType asked);

@@ -59,7 +59,7 @@ RoundBenchmark::RoundBenchmark(Context& cx, const Point<RoundBenchRecipe>& point
       point_(point),
       recipe_(point.recipe),
       acceptance_(read_vector(recipe_)),
-      pair_(recipe_.model, recipe_.run, recipe_.draft.path.value),
+      pair_(recipe_.model, recipe_.run, recipe_.draft.path.value, cx.dry_run()),
       context_(static_cast<int>(recipe_.run.context.value)),
       trees_(table_for(recipe_, acceptance_)) {
   const int batch = recipe_.run.batch, longest = context_ + recipe_.bench.new_tokens;
@@ -89,7 +89,8 @@ MemoryPlan RoundBenchmark::plan() const { return speculation_plan(pair_, largest
 void RoundBenchmark::print_plan() {
   pair_.print_plan(cx_, plan(),
                    fmt::format("trees    {} sizes, {} bounds of levels\n",
-                               recipe_.tree.sizes.size(), recipe_.tree.levels.size()));
+                               recipe_.tree.sizes.size(), recipe_.tree.levels.size()),
+                   {{"trees", {{"sizes", recipe_.tree.sizes}, {"levels", recipe_.tree.levels}}}});
 }
 
 RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, spec::Rounds* rounds) {

@@ -43,7 +43,7 @@ SpecCheck::SpecCheck(Context& cx, const Point<SpecCheckRecipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, draft_path(recipe_)),
+      pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
       exact_(ops::weight_dtype(compute_type(recipe_.model), pair_.device()) == DType::f32),
@@ -79,7 +79,13 @@ void SpecCheck::print_plan() {
       fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
                   "temperatures, behind {} prompts\n",
                   tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled,
-                  recipe_.eval.temperatures_of(recipe_.sampling).size(), behind));
+                  recipe_.eval.temperatures_of(recipe_.sampling).size(), behind),
+      {{"tree", tree_facts(tree_)},
+       {"texts",
+        {{"greedy", prompts_.sequences.size()},
+         {"sampled", n_sampled},
+         {"temperatures", recipe_.eval.temperatures_of(recipe_.sampling)},
+         {"prompts", behind}}}});
 }
 
 std::span<const eval::Ids> SpecCheck::sampled_prompts() const {

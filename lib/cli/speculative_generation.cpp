@@ -6,7 +6,9 @@
 namespace tandem::cli {
 
 SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRecipe>& point)
-    : cx_(cx), recipe_(point.recipe), pair_(recipe_.model, recipe_.run, draft_path(recipe_)) {
+    : cx_(cx),
+      recipe_(point.recipe),
+      pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()) {
   const decode::PromptSource source = prompt_source(cx);
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
@@ -27,7 +29,9 @@ void SpeculativeGeneration::print_plan() {
       cx_, speculation_plan(pair_, tree_),
       chosen ? fmt::format("tree     chosen when the models are loaded, up to {} nodes\n",
                            tree_.size())
-             : fmt::format("tree     {} nodes on {} levels\n", tree_.size(), tree_.levels()));
+             : fmt::format("tree     {} nodes on {} levels\n", tree_.size(), tree_.levels()),
+      {{"tree",
+        chosen ? nlohmann::ordered_json{{"most_nodes", tree_.size()}} : tree_facts(tree_)}});
 }
 
 SharedPrefix SpeculativeGeneration::read_prefix(decode::Engine& target, spec::Rounds* rounds,

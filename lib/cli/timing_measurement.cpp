@@ -14,7 +14,7 @@ void measure_timing(Context& cx, const TreeSearchRecipe& recipe) {
   recipe::Model model;
   model.path = recipe.model.path;
   model.compute = recipe.model.compute;
-  ModelPair pair(model, recipe.run, recipe.draft.path.value);
+  ModelPair pair(model, recipe.run, recipe.draft.path.value, cx.dry_run());
   bench::RoundTimesSpec spec;
   constexpr int kLargest = 128;
   spec.largest_tree = recipe.tree.sizes.empty() ? kLargest : std::ranges::max(recipe.tree.sizes);
@@ -39,11 +39,13 @@ void measure_timing(Context& cx, const TreeSearchRecipe& recipe) {
   spec.sampler =
       generate_spec(recipe.sampling, recipe.run.seed, 0, pair.target().config, 0).sampler;
   const MemoryPlan plan = speculation_plan(pair, tree);
-  if (cx.dry_run())
+  if (cx.dry_run()) {
+    const std::vector<int> sizes = bench::timed_sizes(spec.largest_tree);
     return pair.print_plan(cx, plan,
                            fmt::format("timed    trees of {} nodes, contexts of {} tokens\n",
-                                       fmt::join(bench::timed_sizes(spec.largest_tree), ", "),
-                                       fmt::join(spec.contexts, ", ")));
+                                       fmt::join(sizes, ", "), fmt::join(spec.contexts, ", ")),
+                           {{"timed", {{"sizes", sizes}, {"contexts", spec.contexts}}}});
+  }
   ResultFile file(recipe.output.path, cx.file_mode(), cx.out);
   const nlohmann::ordered_json about = times_context(pair, spec);
   const ModelPair::Engines engines = pair.load(cx, plan);

@@ -28,19 +28,33 @@ SamplerBounds sampler_bounds(const EngineSpec& s, const model::ModelConfig& c) {
   return {.max_seqs = s.max_seqs, .max_tokens = s.max_tokens, .vocab = c.vocab_size};
 }
 
+/// Of the GPU that the engine runs on or is planned for.
+int multiprocessors(const EngineSpec& s) {
+  if (s.device.kind != Device::Kind::cuda) return 0;
+  return s.plan_for ? s.plan_for->multiprocessors : cuda::multiprocessors(s.device.index);
+}
+
 kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
-  return {.geometry = model::geometry_of(c, ops::weight_dtype(s.compute, s.device)), .max_seqs = s.max_seqs,
-          .max_prompts = s.max_prompts, .max_tokens = s.max_tokens,
-          .total_tokens = s.total_tokens, .max_rows = max_rows(s),
-          .max_extend_rows = s.max_extend_rows, .max_tree_rows = s.max_tree_rows,
-          .policies = s.caches, .device = s.device};
+  return {.geometry = model::geometry_of(c, ops::weight_dtype(s.compute, s.device)),
+          .max_seqs = s.max_seqs,
+          .max_prompts = s.max_prompts,
+          .max_tokens = s.max_tokens,
+          .total_tokens = s.total_tokens,
+          .max_rows = max_rows(s),
+          .max_extend_rows = s.max_extend_rows,
+          .max_tree_rows = s.max_tree_rows,
+          .policies = s.caches,
+          .device = s.device,
+          .multiprocessors = multiprocessors(s)};
 }
 
 }  // namespace
 
 MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
-  // The program's own line below counts what that loads: on a GPU the driver and cuBLASLt.
-  ops::warm_up_linear(ops::weight_dtype(spec.compute, spec.device), spec.device);
+  // The program's own line below counts what that loads: on a GPU the driver and cuBLASLt, of
+  // which a plan for one that is not here knows nothing.
+  if (!spec.plan_for)
+    ops::warm_up_linear(ops::weight_dtype(spec.compute, spec.device), spec.device);
   MemoryPlan plan;
   plan.add("process/program and tokenizer", resident_bytes());
   model::Llama::plan(files.config, model_options(spec), plan);
@@ -60,7 +74,9 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
       arena_(plan(files_, spec_)),
       model_(files_.config, model_options(spec_), std::move(files_.source), arena_, on_load, exec_),
       cache_(cache_spec(spec_, files_.config), arena_, model_.rope(), exec_),
-      sampler_(sampler_bounds(spec_, files_.config), arena_, exec_) {}
+      sampler_(sampler_bounds(spec_, files_.config), arena_, exec_) {
+  TANDEM_CHECK(!spec_.plan_for, "an engine on a GPU that is only planned for");
+}
 
 kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences, int64_t logit_rows) {
   std::vector<kv::SeqRows> rows;

@@ -3,10 +3,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/gpu_cards.h"
 #include "decode/model_files.h"
 #include "decode/sampler.h"
 #include "kv/cache.h"
@@ -28,6 +30,7 @@ struct EngineSpec {
   int max_tree_rows = 0;       // rows of a step with trees, all sequences, that is to be fast
   int max_logit_rows = 1;      // rows whose logits are alive at once, at least max_seqs
   Device device = {};
+  std::optional<GpuCard> plan_for = {};  // of a plan alone: its GPU, where that is not `device`
   int n_streamed = 0;  // layers whose weights stay in pinned host memory; on a GPU alone
   std::vector<recipe::Cache> caches;  // the policies that share the store
   Interrupted interrupted = {};       // polled while weights load, and within every forward

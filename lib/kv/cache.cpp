@@ -55,9 +55,14 @@ std::string prefix_of(const Cache::Spec& s, size_t i) {
 
 ops::AttentionBounds attention_bounds(const Cache::Spec& s) {
   const Geometry& g = s.geometry;
-  return {.max_seqs = s.max_seqs, .max_rows = s.max_rows, .max_tree_rows = s.max_tree_rows,
+  return {.max_seqs = s.max_seqs,
+          .max_rows = s.max_rows,
+          .max_tree_rows = s.max_tree_rows,
           .max_tokens = s.max_tokens,
-          .n_heads = g.n_heads, .n_kv_heads = g.n_kv_heads, .head_dim = g.head_dim};
+          .n_heads = g.n_heads,
+          .n_kv_heads = g.n_kv_heads,
+          .head_dim = g.head_dim,
+          .multiprocessors = s.multiprocessors};
 }
 
 constexpr const char* kTables = "workspace/page tables";

@@ -27,6 +27,7 @@ class Cache {
     int max_tree_rows = 0;     // of steps with trees that attention is to be fast for
     std::vector<recipe::Cache> policies;
     Device device = {};
+    int multiprocessors = 0;  // of the GPU, on one
   };
   /// errors   kind recipe, kind device (a policy that has no GPU code)
   static void plan(const Spec& spec, MemoryPlan& plan);

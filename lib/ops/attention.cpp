@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/attention/few_rows_plan.h"
 #include "kernels/cuda_table.h"
 #include "tensor/cuda.h"
 
@@ -28,15 +29,20 @@ bool few_rows(const StepArrays& step, const AttentionWorkspace& w) {
 }
 
 AttentionFewRowsBounds few_rows_bounds(const AttentionBounds& b) {
-  return {.max_seqs = b.max_seqs, .max_rows_a_seq = std::min(b.max_rows, kFewRows),
-          .max_tokens = b.max_tokens, .n_heads = b.n_heads, .n_kv_heads = b.n_kv_heads,
-          .head_dim = b.head_dim, .max_product = tree_rows(b)};
+  return {.max_seqs = b.max_seqs,
+          .max_rows_a_seq = std::min(b.max_rows, kFewRows),
+          .max_tokens = b.max_tokens,
+          .n_heads = b.n_heads,
+          .n_kv_heads = b.n_kv_heads,
+          .head_dim = b.head_dim,
+          .multiprocessors = b.multiprocessors,
+          .max_product = tree_rows(b)};
 }
 
 /// Bytes of the counters, which come first in the workspace.
 size_t counter_bytes(const AttentionBounds& b) {
   constexpr size_t kAlign = 256;
-  return (cuda_table().attention_few_rows_counter_bytes(few_rows_bounds(b)) + kAlign - 1) / kAlign * kAlign;
+  return (attention_few_rows_counter_bytes(few_rows_bounds(b)) + kAlign - 1) / kAlign * kAlign;
 }
 
 void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a, const AttentionWorkspace& workspace,
@@ -59,7 +65,7 @@ void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a, const At
 
 size_t attention_workspace_bytes(Device device, const AttentionBounds& b) {
   if (device.kind == Device::Kind::cuda)
-    return counter_bytes(b) + cuda_table().attention_few_rows_workspace_bytes(few_rows_bounds(b));
+    return counter_bytes(b) + attention_few_rows_workspace_bytes(few_rows_bounds(b));
   return attention_cpu_workspace_bytes({.max_seqs = b.max_seqs, .max_rows = b.max_rows,
                                         .max_tokens = b.max_tokens, .n_heads = b.n_heads,
                                         .n_kv_heads = b.n_kv_heads, .head_dim = b.head_dim,

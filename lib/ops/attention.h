@@ -28,6 +28,7 @@ struct AttentionBounds {
   int max_tree_rows = 0;  // of steps with trees, all sequences; more are served too, but slower
   int max_tokens = 0;     // of one sequence
   int n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  int multiprocessors = 0;  // of the GPU, where one runs them
 };
 
 /// Bytes of workspace for any call within these bounds.

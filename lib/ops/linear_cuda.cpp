@@ -15,27 +15,8 @@
 namespace tandem::ops {
 namespace {
 
-// Of a staging buffer: far beyond what a copy costs to start (some 10 us, 0.5 MiB at PCIe speed).
-constexpr size_t kSlotBytes = size_t{32} << 20;
-// One is filled while another is copied; the third takes up what varies.
-constexpr size_t kSlots = 3;
-constexpr size_t kAlignment = 256;
 // Choices kept beside weights; ragged prefills ask for many row counts.
 constexpr size_t kMaxMemo = 256;
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-/// Where the parts of a layer's device memory begin.
-struct Places {
-  size_t bias, rounded_bias, end;
-
-  explicit Places(const PackedWeights::Spec& s) {
-    const auto out = static_cast<size_t>(s.out);
-    bias = aligned(out * static_cast<size_t>(s.in) * dtype_bytes(s.dtype));
-    rounded_bias = bias + (s.bias ? aligned(out * sizeof(float)) : 0);
-    end = rounded_bias + (s.bias ? aligned(out * sizeof(bf16)) : 0);
-  }
-};
 
 }  // namespace
 
@@ -54,8 +35,9 @@ struct Staging::Ring {
   size_t next = 0;
 
   Ring(int device, std::byte* memory, size_t bytes)
-      : pinned(memory, bytes), queue(device), slot_bytes(bytes / kSlots) {
-    for (size_t i = 0; i < kSlots; ++i) slots.emplace_back(memory + i * slot_bytes);
+      : pinned(memory, bytes), queue(device), slot_bytes(bytes / linear_cuda::kStagingSlots) {
+    for (size_t i = 0; i < linear_cuda::kStagingSlots; ++i)
+      slots.emplace_back(memory + i * slot_bytes);
   }
   ~Ring() {
     try {
@@ -69,7 +51,7 @@ struct Staging::Ring {
 
   /// The next buffer, once its last copy has ended.
   Slot& free_slot() {
-    Slot& s = slots[std::exchange(next, (next + 1) % kSlots)];
+    Slot& s = slots[std::exchange(next, (next + 1) % linear_cuda::kStagingSlots)];
     if (s.used) s.copied.wait();
     return s;
   }
@@ -150,16 +132,6 @@ const LinearChoice& choose(CudaLinear& w, const LinearProduct& p) {
 }  // namespace
 
 namespace linear_cuda {
-
-size_t bytes(const PackedWeights::Spec& spec) { return Places(spec).end; }
-
-size_t staging_bytes(const PackedWeights::Spec& spec) {
-  const size_t row = static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
-  const size_t all = static_cast<size_t>(spec.out) * row;
-  return kSlots * aligned(std::max(row, std::min(all, kSlotBytes)));
-}
-
-size_t workspace_bytes(const PackedWeights::Spec&, int64_t) { return kWorkspaceBytes; }
 
 std::shared_ptr<Staging::Ring> make_ring(Device device, void* memory, size_t bytes) {
   return std::make_shared<Staging::Ring>(device.index, static_cast<std::byte*>(memory), bytes);

@@ -14,9 +14,6 @@ namespace {
 
 }  // namespace
 
-size_t bytes(const PackedWeights::Spec&) { fail(); }
-size_t staging_bytes(const PackedWeights::Spec&) { fail(); }
-size_t workspace_bytes(const PackedWeights::Spec&, int64_t) { fail(); }
 std::shared_ptr<Staging::Ring> make_ring(Device, void*, size_t) { fail(); }
 void wait(Staging::Ring&) { fail(); }
 std::shared_ptr<CudaLinear> load(const PackedWeights::Spec&, std::byte*,

@@ -39,9 +39,22 @@ struct Operands {
   std::span<std::byte> workspace;
 };
 
+/// Where the parts of a layer's device memory begin.
+struct Places {
+  size_t bias, rounded_bias, end;
+  explicit Places(const PackedWeights::Spec& spec);
+};
+/// Buffers of the ring that weights are staged in: one is filled while another is copied; the third
+/// takes up what varies.
+inline constexpr size_t kStagingSlots = 3;
+/// What cuBLASLt's own guide gives Hopper GPUs.
+inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+// Of these three, builds without CUDA have the same code: a plan needs no GPU.
 size_t bytes(const PackedWeights::Spec& spec);
 size_t staging_bytes(const PackedWeights::Spec& spec);
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows);
+
 std::shared_ptr<Staging::Ring> make_ring(Device device, void* memory, size_t bytes);
 void wait(Staging::Ring& ring);
 std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* memory,

@@ -25,8 +25,6 @@ struct CudaLinear {
 
 namespace linear_cuda {
 
-/// What cuBLASLt's own guide gives Hopper GPUs.
-inline constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 /// Rows up to which skinny_linear is the best as a rule, on an H200 with the layers of an 8B model.
 inline constexpr int64_t kSkinnyUpTo = 8;
 

@@ -89,6 +89,7 @@ std::string recipe_hash(const Field& root) {
   if (canonical.contains("run")) {
     canonical["run"].erase("threads");
     canonical["run"].erase("device");
+    canonical["run"].erase("plan_for");
   }
   return sha256_hex(canonical.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }

@@ -23,6 +23,14 @@ bool is_cuda_list(std::string_view device) {
 
 }  // namespace
 
+std::string_view Run::plan_for_text() {
+  static const std::string text =
+      "GPU that --dry-run plans for, whatever this machine has: " + gpu_names() +
+      "; null = this machine's, or where a GPU is asked for and there is none, one of "
+      "gpu_memory_limit or of 80 GiB";
+  return text;
+}
+
 void Run::check(Problems& p) const {
   if (device != "auto" && device != "cpu" && !is_cuda_list(device))
     p.field("device", "run.device: expected auto, cpu, cuda or cuda:N[,M..], found '{}'", device);

@@ -9,6 +9,7 @@
 
 #include "recipe/cache_section.h"
 #include "recipe/fields.h"
+#include "recipe/gpu_name.h"
 #include "recipe/offload.h"
 
 // The sections that tools share, spelled the same everywhere. A tool's recipe struct holds those
@@ -44,6 +45,7 @@ struct Run {
   TokenCount prefill_chunk{2048};
   int batch = 0;
   std::optional<ByteSize> host_memory_limit, gpu_memory_limit;
+  std::optional<GpuName> plan_for;
 
   template <class V>
   void fields(V& v) {
@@ -60,8 +62,12 @@ struct Run {
       "refuse plans beyond it; null = free memory");
     v("gpu_memory_limit", gpu_memory_limit, at_least(0),
       "refuse plans beyond it; null = free memory");
+    v("plan_for", plan_for, plan_for_text());
   }
   void check(Problems& p) const;
+
+ private:
+  static std::string_view plan_for_text();
 };
 
 struct Sampling {

@@ -76,6 +76,12 @@ DeviceInfo device_info(int index) {
   return info;
 }
 
+int multiprocessors(int index) {
+  int n = 0;
+  check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, index), "cannot query the GPU");
+  return n;
+}
+
 void* allocate(int device, size_t bytes) {
   use_device(device);
   void* p = nullptr;

@@ -27,6 +27,9 @@ struct DeviceInfo {
 /// errors   kind device: no such GPU, it does not answer, or another process has it to itself;
 ///          kind memory: others leave no room even to ask
 DeviceInfo device_info(int index);
+/// Of a GPU, asked without making a context on it.
+/// errors   kind device
+int multiprocessors(int index);
 
 /// Device memory, zero-filled.
 /// errors   kind memory when the GPU has no room (names free and all bytes), kind device

@@ -14,6 +14,7 @@ int device_count() { return 0; }
 std::string why_none() { return "this build of tandem has no CUDA"; }
 
 DeviceInfo device_info(int) { fail(); }
+int multiprocessors(int) { fail(); }
 void* allocate(int, size_t) { fail(); }
 void free_memory(void*) noexcept {}
 void use_device(int) { fail(); }

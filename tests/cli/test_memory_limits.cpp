@@ -53,7 +53,8 @@ TEST_SUITE("cli/memory_limits") {
                                    .gpu = kGpu,
                                    .gpu_bytes = 2 * kGiB,
                                    .gpu_free = 3 * kGiB,
-                                   .gpu_total = 80 * kGiB};
+                                   .gpu_total = 80 * kGiB,
+                                   .gpu_limited = true};
     CHECK(refusal(limits, plan_of(16 * kGiB)) ==
           "cuda:0: needs 16.00 GiB (weights 15.00 GiB, kv 1.00 GiB), 2.00 GiB available");
   }

@@ -28,7 +28,8 @@ int chosen(recipe::Offload offload, size_t limit, size_t free_bytes) {
                                  .gpu = kGpu,
                                  .gpu_bytes = limit,
                                  .gpu_free = free_bytes,
-                                 .gpu_total = free_bytes};
+                                 .gpu_total = free_bytes,
+                                 .gpu_limited = limit < free_bytes};
   return cli::layers_to_stream(offload, config, limits, plan_of);
 }
 

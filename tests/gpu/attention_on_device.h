@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/device_buffer.h"
+#include "kernels/attention/few_rows_plan.h"
 #include "kernels/attention_case.h"
 
 namespace tandem::test {
@@ -12,8 +13,8 @@ namespace tandem::test {
 class FewRowsMemory {
  public:
   explicit FewRowsMemory(const AttentionFewRowsBounds& b)
-      : workspace_(cuda_table().attention_few_rows_workspace_bytes(b)),
-        counters_(std::vector<unsigned char>(cuda_table().attention_few_rows_counter_bytes(b))) {}
+      : workspace_(attention_few_rows_workspace_bytes(b)),
+        counters_(std::vector<unsigned char>(attention_few_rows_counter_bytes(b))) {}
   ~FewRowsMemory() {
     const auto counts = counters_.vector<unsigned char>();
     CHECK(std::all_of(counts.begin(), counts.end(), [](unsigned char c) { return c == 0; }));
@@ -74,7 +75,13 @@ class AttentionOnDevice {
   int max_rows() const { return max_rows_; }
   int max_tokens() const { return max_tokens_; }
   AttentionFewRowsBounds bounds() const {
-    return {host_.n_seqs, max_rows_, max_tokens_, host_.n_heads, host_.n_kv_heads, host_.head_dim};
+    return {host_.n_seqs,
+            max_rows_,
+            max_tokens_,
+            host_.n_heads,
+            host_.n_kv_heads,
+            host_.head_dim,
+            cuda::multiprocessors(0)};
   }
   /// Other committed tokens from now on.
   void set_base(const std::vector<int32_t>& base) {

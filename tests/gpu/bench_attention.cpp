@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "kernels/attention/few_rows_plan.h"
 #include "kernels/cuda_table.h"
 #include "tensor/cuda.h"
 
@@ -201,9 +202,10 @@ double time_call(cuda::Queue& queue, const Setting& s, bool around) {
   put(queue, pos, positions);
   put(queue, mask, masks);
   const CudaTable& ops = cuda_table();
-  const AttentionFewRowsBounds bounds{n_seqs, s.rows, longest, s.heads, s.kv_heads, s.d};
-  const Memory workspace(ops.attention_few_rows_workspace_bytes(bounds)),
-      counters(ops.attention_few_rows_counter_bytes(bounds));
+  const AttentionFewRowsBounds bounds{
+      n_seqs, s.rows, longest, s.heads, s.kv_heads, s.d, cuda::multiprocessors(0)};
+  const Memory workspace(attention_few_rows_workspace_bytes(bounds)),
+      counters(attention_few_rows_counter_bytes(bounds));
   AttentionParams p{};
   p.out = out.at;
   p.lse = static_cast<float*>(lse.at);

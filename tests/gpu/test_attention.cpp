@@ -327,7 +327,8 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
     AttentionCase one(spec({{2047, 1}})), many(spec(seqs));
     const Device gpu{Device::Kind::cuda, 0};
     const ops::AttentionBounds bounds{.max_seqs = 24, .max_rows = 48, .max_tokens = 3456,
-                                      .n_heads = 16, .n_kv_heads = 4, .head_dim = 128};
+                                      .n_heads = 16, .n_kv_heads = 4, .head_dim = 128,
+                                      .multiprocessors = cuda::multiprocessors(0)};
     const DeviceBuffer memory(
         std::vector<unsigned char>(ops::attention_workspace_bytes(gpu, bounds)));
     const auto workspace = ops::attention_workspace(gpu, bounds, memory.raw());
@@ -359,7 +360,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
   }
 
   TEST_CASE("memory for bounds serves every call within them") {
-    const AttentionFewRowsBounds bounds{3, 9, 3000, 8, 2, 64, 90};
+    const AttentionFewRowsBounds bounds{3, 9, 3000, 8, 2, 64, cuda::multiprocessors(0), 90};
     const FewRowsMemory memory(bounds);
     for (const std::vector<SeqShape>& seqs : {std::vector<SeqShape>{{2990, 9}},
                                               {{2900, 90}},
@@ -375,7 +376,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
         compare(device, c, c.params());
       }
     AttentionFewRowsBounds more = bounds;
-    const auto bytes = [&] { return cuda_table().attention_few_rows_workspace_bytes(more); };
+    const auto bytes = [&] { return attention_few_rows_workspace_bytes(more); };
     size_t before = bytes();
     for (int* bound : {&more.max_seqs, &more.max_rows_a_seq, &more.max_tokens, &more.max_product})
       for (int i = 0; i < 5; ++i) {

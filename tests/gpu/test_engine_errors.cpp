@@ -50,7 +50,7 @@ TEST_SUITE("gpu/decode/errors") {
     run.gpu_memory_limit = recipe::ByteSize{1 << 20};
     const size_t before = cuda::device_info(0).free_bytes;
     const MemoryPlan plan = Engine::plan(files(), gpu_spec());
-    const cli::MemoryLimits limits = cli::memory_limits(run, kGpu);
+    const cli::MemoryLimits limits = cli::memory_limits(run, {kGpu});
     CHECK(limits.gpu_bytes == size_t{1} << 20);
     CHECK_FALSE(limits.fits(plan));
     const Error e = error_of([&] { limits.check(plan); });
@@ -60,13 +60,14 @@ TEST_SUITE("gpu/decode/errors") {
 
     // A generous limit is no more than the card has.
     run.gpu_memory_limit = recipe::ByteSize{int64_t{1} << 50};
-    CHECK(cli::memory_limits(run, kGpu).gpu_bytes <= before);
-    CHECK(cli::memory_limits(run, kGpu).fits(plan));
+    CHECK(cli::memory_limits(run, {kGpu}).gpu_bytes <= before);
+    CHECK(cli::memory_limits(run, {kGpu}).fits(plan));
   }
 
   TEST_CASE("a plan beyond the card is an error of kind memory") {
     const MemoryPlan plan = Engine::plan(files(), gpu_spec(int64_t{1} << 32));
-    CHECK(error_of([&] { cli::memory_limits({}, kGpu).check(plan); }).kind() == ErrorKind::memory);
+    CHECK(error_of([&] { cli::memory_limits({}, {kGpu}).check(plan); }).kind() ==
+          ErrorKind::memory);
   }
 
   TEST_CASE("memory that others hold is missed before anything is allocated, or when it is") {
@@ -76,7 +77,7 @@ TEST_SUITE("gpu/decode/errors") {
     {
       const std::unique_ptr<void, void (*)(void*)> held(cuda::allocate(0, before - needed / 2),
                                                         [](void* p) { cuda::free_memory(p); });
-      const cli::MemoryLimits limits = cli::memory_limits({}, kGpu);
+      const cli::MemoryLimits limits = cli::memory_limits({}, {kGpu});
       CHECK_FALSE(limits.fits(plan));
       const Error planned = error_of([&] { limits.check(plan); });
       CHECK(planned.kind() == ErrorKind::memory);
@@ -92,7 +93,7 @@ TEST_SUITE("gpu/decode/errors") {
       CHECK(found.message().starts_with("cannot allocate "));
       CHECK(found.message().ends_with(format_bytes(limits.gpu_total) + " are free"));
     }
-    cli::memory_limits({}, kGpu).check(plan);
+    cli::memory_limits({}, {kGpu}).check(plan);
     CHECK(cuda::device_info(0).free_bytes == before);
     Engine(files(), spec);
   }

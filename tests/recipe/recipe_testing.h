@@ -25,6 +25,7 @@ struct TestRun {
   TokenCount context{0};
   int batch = 1;
   std::optional<ByteSize> host_limit, gpu_limit;
+  std::optional<GpuName> plan_for;
 
   template <class V>
   void fields(V& v) {
@@ -35,6 +36,7 @@ struct TestRun {
     v("batch", batch, at_least(1).unit("sequences"), "sequences that run together");
     v("host_limit", host_limit, at_least(0), "a limit");
     v("gpu_limit", gpu_limit, at_least(0), "a limit");
+    v("plan_for", plan_for, "a GPU");
   }
 };
 

@@ -56,6 +56,28 @@ lengths: [4096, 4Ki]
     }
   }
 
+  TEST_CASE("a GPU to plan for is one of the table, or the error tells the nearest") {
+    const auto gpu = [](const std::string& text) {
+      GpuName name;
+      const std::string problem = read_scalar(literal_node(text, "--set #1"), name);
+      CHECK(name.value == (problem.empty() ? text : ""));
+      return problem;
+    };
+    CHECK(gpu("h200") == "");
+    CHECK(gpu("rtx-4090") == "");
+    const std::string none = "no GPU of the table is called ";
+    CHECK(gpu("rtx-409") == none + "'rtx-409'; did you mean 'rtx-4090'?");
+    CHECK(gpu("a100") == none + "'a100'; did you mean 'a100-80' or 'a100-40'?");
+    CHECK(gpu("tpu") == none + "'tpu'");
+    CHECK(gpu("H200") == none + "'H200'; did you mean 'h200'?");
+    CHECK(failure("run: {plan_for: [h100]}").find("expected the name of a GPU, found a list") !=
+          std::string::npos);
+    CHECK(yaml_text(GpuName{"l20"}) == "l20");
+    CHECK(json_of(GpuName{"l20"}) == "l20");
+    CHECK(schema_text(schema_of<Run>()).find("plans for, whatever this machine has: " + gpu_names()) !=
+          std::string::npos);
+  }
+
   TEST_CASE("null means the default") {
     const Sample s = read("model: {path: m, compute: null}\nrun: null\ninner: ~\n");
     CHECK(s.model.compute == Compute::bf16);

@@ -1,0 +1,77 @@
+#pragma once
+// How attention of few rows on a GPU divides its work, as far as the host settles it: by the shape
+// of a call and the number of multiprocessors. Arithmetic alone, compiled in every build, so that a
+// memory plan needs no GPU.
+#include <stddef.h>
+
+namespace tandem {
+
+inline constexpr int kMostChunks = 128;                   // of a pair
+inline constexpr int kLargeParts = 16, kSmallParts = 16;  // of a kind: beyond, chunks grow longer
+inline constexpr int kWholePages = 6;                     // of a pair that is not divided at all
+inline constexpr int kPlainQueries = 16;  // of a tile of the kernel for any head_dim
+
+/// A pair's chunks: first the large ones, then the small ones; the last may be shorter.
+struct PairChunks {
+  int n_large, large_pages, n_small, small_pages;
+  constexpr int count() const { return n_large + n_small; }
+};
+
+/// The part of the division that is fixed when a call is launched.
+struct SplitRule {
+  int group;         // heads of a KV head
+  int tile_queries;  // queries of a tile
+  int queries;       // most queries of a tile that occur
+  int max_tiles;     // of a sequence
+  int even_chunks;   // of a pair at least, so that no multiprocessor is left without one
+  int least_pages;   // of one of these: joining states takes time too
+  int full_pages;    // of a large chunk, unless there are too many
+  int small_pages;   // below which a chunk costs more than it gives
+  int small_16ths;   // of a pair's pages that go into small chunks, if it has enough
+  int max_chunks;    // of any pair
+
+  constexpr PairChunks divide(int n_pages) const {
+    const int sixteenths = n_pages * small_16ths / 16;
+    const int in_large = n_pages - (sixteenths < small_pages ? 0 : sixteenths);
+    int n_large = (in_large - 1) / full_pages + 1;
+    n_large = n_large < kLargeParts ? n_large : kLargeParts;
+    const int most_even = n_pages <= kWholePages ? 1 : n_pages / least_pages;
+    const int even = even_chunks < most_even ? even_chunks : most_even;
+    n_large = n_large > even ? n_large : even;
+    const int large = in_large / n_large;
+    if (in_large == n_pages || large < 2 * small_pages) {
+      const int each = (n_pages + n_large - 1) / n_large;
+      return {(n_pages + each - 1) / each, each, 0, 1};
+    }
+    const int rest = n_pages - n_large * large, part = (rest + kSmallParts - 1) / kSmallParts;
+    const int small = part > small_pages ? part : small_pages;
+    return {n_large, large, (rest + small - 1) / small, small};
+  }
+};
+
+/// What decides a division, for calls and for bounds alike.
+struct FewRowsShape {
+  int n_seqs, n_heads, n_kv_heads, head_dim;
+  int max_rows;    // of one sequence
+  int max_tokens;  // of one sequence, new rows included
+  bool plain;      // by the kernel for any head_dim and f32
+  int multiprocessors;
+};
+SplitRule split_rule(const FewRowsShape&);
+/// Bytes of the (m, l) of all chunks, which come first in the workspace; their o follow.
+size_t few_rows_ml_bytes(const FewRowsShape&, const SplitRule&);
+
+/// What bounds the calls that share counters and workspace.
+struct AttentionFewRowsBounds {
+  int max_seqs, max_rows_a_seq, max_tokens;
+  int n_heads, n_kv_heads, head_dim;
+  int multiprocessors;  // of the GPU that runs them
+  int max_product = 0;  // or of more rows a sequence, if they times the sequences are not more
+};
+
+/// Bytes of workspace and of counters for any call within the bounds. They do not shrink when a
+/// bound on sequences, rows or tokens grows.
+size_t attention_few_rows_workspace_bytes(const AttentionFewRowsBounds&);
+size_t attention_few_rows_counter_bytes(const AttentionFewRowsBounds&);
+
+}  // namespace tandem

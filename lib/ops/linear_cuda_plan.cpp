@@ -1,0 +1,35 @@
+// The memory of dense layers on a GPU: arithmetic alone, compiled in every build, so that a plan
+// needs no GPU.
+#include <algorithm>
+
+#include "ops/linear_device.h"
+
+namespace tandem::ops::linear_cuda {
+namespace {
+
+// Of a staging buffer: far beyond what a copy costs to start (some 10 us, 0.5 MiB at PCIe speed).
+constexpr size_t kSlotBytes = size_t{32} << 20;
+constexpr size_t kAlignment = 256;
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+Places::Places(const PackedWeights::Spec& s) {
+  const auto out = static_cast<size_t>(s.out);
+  bias = aligned(out * static_cast<size_t>(s.in) * dtype_bytes(s.dtype));
+  rounded_bias = bias + (s.bias ? aligned(out * sizeof(float)) : 0);
+  end = rounded_bias + (s.bias ? aligned(out * sizeof(bf16)) : 0);
+}
+
+size_t bytes(const PackedWeights::Spec& spec) { return Places(spec).end; }
+
+size_t staging_bytes(const PackedWeights::Spec& spec) {
+  const size_t row = static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
+  const size_t all = static_cast<size_t>(spec.out) * row;
+  return kStagingSlots * aligned(std::max(row, std::min(all, kSlotBytes)));
+}
+
+size_t workspace_bytes(const PackedWeights::Spec&, int64_t) { return kWorkspaceBytes; }
+
+}  // namespace tandem::ops::linear_cuda

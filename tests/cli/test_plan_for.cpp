@@ -1,0 +1,228 @@
+// Plans for GPUs that are not there. CUDA_VISIBLE_DEVICES hides those that are: the same text on
+// every machine and in every build.
+#include <doctest/doctest.h>
+
+#include "base/gpu_cards.h"
+#include "cli/probe.h"
+
+using namespace tandem;
+using namespace tandem::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr size_t kGiB = size_t{1} << 30;
+
+Outcome run_without_gpu(const std::string& tool, std::vector<std::string> arguments) {
+  Launch launch{.arguments = std::move(arguments)};
+  launch.variables["CUDA_VISIBLE_DEVICES"] = "";
+  return run_process(tool, launch);
+}
+
+/// pig-generate's plan of a model on an otherwise default recipe.
+Outcome plan(std::vector<std::string> arguments,
+             const std::string& model = "synthetic:llama-3.1-8b") {
+  arguments.insert(arguments.begin(), {"-m", model, "--dry-run", "-s", "run.context=8192"});
+  return run_without_gpu(TANDEM_PIG_GENERATE, std::move(arguments));
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_SUITE("cli/plan_for") {
+  TEST_CASE("the recipe of a 70B model on 22 GiB of a GPU is planned where there is no GPU") {
+    const Outcome run =
+        run_without_gpu(TANDEM_SEQUOIA_GENERATE, {"-r", "sequoia/llama3-70b-offload", "--dry-run"});
+    CHECK(run.status == 0);
+    CHECK(run.err == "");
+    CHECK(has(run.out,
+              "\ndevice   cuda:0  any GPU  22.00 GiB available; planned for, not this "
+              "machine's (run.plan_for names a card)\n"));
+    CHECK(has(run.out, "\nmemory   cuda:0  weights "));
+    CHECK(has(run.out, "  fits\n"));
+    CHECK(has(run.out, " layers in host memory, "));
+    CHECK(has(run.out, " copied to cuda:0 in every forward\n"));
+    // With the link's rate it tells the time of a forward, too.
+    const Outcome named = run_without_gpu(
+        TANDEM_SEQUOIA_GENERATE,
+        {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s", "run.plan_for=rtx-4090"});
+    CHECK(named.status == 0);
+    CHECK(has(named.out,
+              "\ndevice   cuda:0  NVIDIA GeForce RTX 4090  22.00 GiB available; planned for, "
+              "not this machine's (run.plan_for: rtx-4090)\n"));
+    CHECK(has(named.out, " s at 31.5 GB/s\n"));
+  }
+
+  TEST_CASE("without --dry-run a GPU that is not there is the error it was") {
+    const Outcome run = run_without_gpu(
+        TANDEM_PIG_GENERATE,
+        {"-m", "tiny-2m", "-p", "a", "--device", "cuda", "-s", "run.plan_for=h200"});
+    CHECK(run.status == 6);
+    CHECK(run.out == "");
+    const Outcome offload = run_without_gpu(
+        TANDEM_PIG_GENERATE,
+        {"-m", "tiny-2m", "-p", "a", "-s", "model.offload=auto", "-s", "run.plan_for=h200"});
+    CHECK(offload.status == 3);
+    CHECK(has(offload.err, "choose a GPU with --device cuda"));
+    // A recipe may name its card and still run here.
+    const Outcome here = run_without_gpu(
+        TANDEM_PIG_GENERATE, {"-m", "tiny-2m", "-p", "a", "-n", "2", "-s", "run.plan_for=h200"});
+    CHECK(here.status == 0);
+    CHECK(here.out != "");
+  }
+
+  TEST_CASE("what asks for a GPU, and what does not") {
+    const std::string planned = "planned for, not this machine's";
+    for (const std::vector<std::string>& flags : {std::vector<std::string>{"--device", "cuda"},
+                                                  {"--device", "cuda:1"},
+                                                  {"-s", "model.offload=auto"},
+                                                  {"-s", "run.gpu_memory_limit=40GiB"},
+                                                  {"-s", "run.plan_for=h100"}}) {
+      CAPTURE(flags.back());
+      const Outcome run = plan(flags);
+      CHECK(run.status == 0);
+      CHECK(has(run.out, planned));
+      CHECK(has(run.out, "memory   cuda:"));
+    }
+    CHECK(has(plan({"--device", "cuda:1"}).out, "device   cuda:1  any GPU  79.00 GiB available"));
+    for (const std::vector<std::string>& flags :
+         {std::vector<std::string>{},
+          {"--device", "cpu", "-s", "run.plan_for=h100"},
+          {"--device", "cpu", "-s", "run.gpu_memory_limit=40GiB"},
+          // auto takes no GPU for a kind that has no code there, as on a machine with one.
+          {"-s", "cache.kind=lsh", "-s", "run.plan_for=h100"}}) {
+      const Outcome run = plan(flags, "tiny-2m");
+      CHECK(run.status == 0);
+      CHECK_FALSE(has(run.out, planned));
+      CHECK_FALSE(has(run.out, "cuda:"));
+    }
+    const Outcome lsh = plan({"--device", "cuda", "-s", "cache.kind=lsh"}, "tiny-2m");
+    CHECK(lsh.status == 6);
+    CHECK(has(lsh.err, "lsh attention runs on the CPU only"));
+    const Outcome two = plan({"--device", "cuda:0,1"}, "tiny-2m");
+    CHECK(two.status == 6);
+    CHECK(has(two.err, "a run uses one GPU so far"));
+  }
+
+  TEST_CASE("a card's memory, a limit below it, and one above") {
+    const auto available = [](std::vector<std::string> flags) {
+      flags.insert(flags.end(), {"--format", "jsonl"});
+      const Outcome run = plan(std::move(flags), "tiny-2m");
+      CHECK(run.status == 0);
+      return Json::parse(run.out)["memory"]["cuda:0"]["available"].get<size_t>();
+    };
+    for (const GpuCard& card : gpu_cards()) {
+      const std::string name = "run.plan_for=" + std::string(card.name);
+      // The driver and the program's own context take up to a GiB.
+      CHECK(available({"-s", name}) == card.memory_bytes - kGiB);
+      CHECK(available({"-s", name, "-s", "run.gpu_memory_limit=8GiB"}) == 8 * kGiB);
+      CHECK(available({"-s", name, "-s", "run.gpu_memory_limit=8TiB"}) == card.memory_bytes - kGiB);
+    }
+    CHECK(available({"--device", "cuda"}) == 79 * kGiB);
+    CHECK(available({"-s", "run.gpu_memory_limit=300GiB"}) == 300 * kGiB);
+  }
+
+  TEST_CASE("a plan that the card has no room for") {
+    const Outcome run = plan({"-s", "run.plan_for=rtx-4080"});
+    CHECK(run.status == 5);
+    CHECK(has(run.out, "  does not fit\n"));
+    CHECK(has(run.err, "pig-generate: error: cuda:0: needs "));
+    CHECK(has(run.err, " (weights 14.96 GiB, "));
+    CHECK(has(run.err, "), 14.50 GiB available\n  hint: lower run.context or run.batch"));
+    CHECK(plan({"-s", "run.plan_for=rtx-4090"}).status == 0);
+    CHECK(plan({"-s", "run.plan_for=rtx-4080", "-s", "model.offload=auto"}).status == 0);
+    // The host is another machine's, of which the recipe may tell.
+    const Outcome host = plan({"-s", "run.plan_for=rtx-4090", "-s", "run.host_memory_limit=1MiB"});
+    CHECK(host.status == 5);
+    CHECK(has(host.err, "error: cpu: needs "));
+  }
+
+  TEST_CASE("a card that is not in the table") {
+    const Outcome run = plan({"-s", "run.plan_for=a100"});
+    CHECK(run.status == 3);
+    CHECK(has(run.err,
+              "--set #2: run.plan_for: no GPU of the table is called 'a100'; did you mean "
+              "'a100-80' or 'a100-40'?\n"));
+    CHECK(has(run.err, "b200, h200, h100, h100-pcie, a100-80, "));  // all of them, in the hint
+    CHECK(has(plan({"-s", "run.plan_for=rtx-490"}).err, "did you mean 'rtx-4090'?"));
+    const Outcome help = run_without_gpu(TANDEM_PIG_GENERATE, {"--help-recipe=run"});
+    CHECK(help.status == 0);
+    CHECK(has(help.out, "run.plan_for"));
+    for (const GpuCard& card : gpu_cards()) CHECK(has(help.out, std::string(card.name)));
+  }
+
+  TEST_CASE("times come from the card's rates") {
+    // 15 GB of weights at 1008 GB/s; the KV cache of 8192 tokens is 1 GiB.
+    const Json j = Json::parse(plan({"-s", "run.plan_for=rtx-4090", "--format", "jsonl"}).out);
+    const double bytes = j["decode_step_bytes"].get<double>();
+    CHECK(bytes == doctest::Approx(15.0e9 + 1.07e9).epsilon(0.02));
+    CHECK(j["decode_ms_at_least"].get<double>() == doctest::Approx(bytes / 1008e6));
+    CHECK(j["prefill_ms_at_least"].get<double>() ==
+          doctest::Approx(j["prefill_tflop"].get<double>() / 165.2 * 1e3));
+    CHECK(j["bound"] == "GPU memory, 1008 GB/s by the data sheet");
+    const Json streamed = Json::parse(
+        plan({"-s", "run.plan_for=rtx-4080", "-s", "model.offload=20", "--format", "jsonl"}).out);
+    CHECK(streamed["layers_streamed"] == 20);
+    CHECK(streamed["decode_ms_at_least"].get<double>() ==
+          doctest::Approx(streamed["memory"]["cpu"]["weights"].get<double>() / 31.5e6));
+    const Json any = Json::parse(plan({"--device", "cuda", "--format", "jsonl"}).out);
+    CHECK_FALSE(any.contains("decode_ms_at_least"));
+    CHECK(has(plan({"--device", "cuda"}).out, "(rates unknown until run.plan_for names a card)"));
+  }
+
+  TEST_CASE("every tool that plans a run on a GPU plans it without one, as text and as JSON") {
+    const std::vector<std::string> pair = {"-m", "tiny-16m", "-s", "draft.path=tiny-2m"};
+    const auto with = [](std::vector<std::string> flags, const std::vector<std::string>& more) {
+      flags.insert(flags.end(), more.begin(), more.end());
+      return flags;
+    };
+    const struct {
+      std::string tool;
+      std::vector<std::string> flags;
+    } cases[] = {
+        {TANDEM_PIG_GENERATE, {"-m", "tiny-2m"}},
+        {TANDEM_PIG_EVAL, {"-m", "tiny-2m", "--task", "perplexity"}},
+        {TANDEM_PIG_BENCH, {"-m", "tiny-2m"}},
+        {TANDEM_SEQUOIA_GENERATE, {"-r", "sequoia/tiny-16m"}},
+        {TANDEM_SEQUOIA_ACCEPTANCE, {"-r", "sequoia/acceptance-tiny-16m"}},
+        {TANDEM_SEQUOIA_BENCH, {"-r", "sequoia/bench-tiny-16m"}},
+        {TANDEM_SPEC_CHECK, {"-r", "sequoia/tiny-16m"}},
+        {TANDEM_SEQUOIA_TREE_SEARCH, with(pair, {"--measure"})},
+    };
+    for (const auto& c : cases) {
+      CAPTURE(c.tool);
+      const std::vector<std::string> dry =
+          with(c.flags, {"--dry-run", "--device", "cuda", "-s", "run.plan_for=l20"});
+      const Outcome text = run_without_gpu(c.tool, dry);
+      CHECK(text.status == 0);
+      CHECK(has(text.out, "not this machine's"));
+      CHECK(has(text.out, "l20"));
+      const std::string form = has(c.tool, "acceptance") ? "json" : "jsonl";
+      const Outcome lines = run_without_gpu(c.tool, with(dry, {"--format", form}));
+      CHECK(lines.status == 0);
+      REQUIRE(json_lines(lines.out).size() >= 1);
+      for (const Json& j : json_lines(lines.out)) {
+        CHECK(j["event"] == "plan");
+        CHECK(j["gpu"]["plan_for"] == "l20");
+        CHECK(j["gpu"]["name"] == "NVIDIA L20");
+        CHECK(j["gpu"]["this_machine"] == false);
+        CHECK(j["memory"]["cuda:0"]["planned_peak"] > 0);
+        CHECK(j["fits"] == true);
+      }
+    }
+  }
+
+  TEST_CASE("a sweep over cards tells of each whether the run fits") {
+    const Outcome run = run_without_gpu(
+        TANDEM_PIG_BENCH, {"-m", "synthetic:llama-3.1-8b", "--dry-run", "--phase", "decode",
+                           "--sweep", "run.plan_for=rtx-4080,rtx-4090", "--format", "csv"});
+    CHECK(run.status == 5);
+    CHECK(has(run.out, "\"rtx-4080, not this machine's\""));
+    CHECK(has(run.out, "\"rtx-4090, not this machine's\""));
+    CHECK(has(run.out, ",14.50 GiB,does not fit\n"));
+    CHECK(has(run.out, ",22.50 GiB,fits\n"));
+  }
+}
