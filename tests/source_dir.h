@@ -1,14 +1,15 @@
 #pragma once
-#include <cstdlib>
 #include <filesystem>
+#include <string>
 
 namespace tandem::test {
 
 /// The checkout whose data tests read: where this was compiled, or TANDEM_SOURCE_DIR of the
 /// environment on another machine.
-inline std::filesystem::path source_dir() {
-  const char* elsewhere = std::getenv("TANDEM_SOURCE_DIR");
-  return elsewhere != nullptr ? elsewhere : TANDEM_SOURCE_DIR;
-}
+std::filesystem::path source_dir();
+/// The build folder that the tests and the tools lie in.
+std::filesystem::path build_dir();
+/// Path of a built program, such as "pig-generate".
+inline std::string program(const std::string& name) { return build_dir() / "bin" / name; }
 
 }  // namespace tandem::test

@@ -7,16 +7,18 @@
 #include <vector>
 
 #include "cli/process.h"
+#include "source_dir.h"
 #include "temporary_folder.h"
 
 namespace tandem::testing {
 
+using test::program;
 using test::TemporaryFolder;
 
 /// Runs the test tool with a model from the source tree's recipes.
 inline Outcome probe(std::vector<std::string> arguments, Launch launch = {}) {
   launch.arguments = std::move(arguments);
-  return run_process(TANDEM_CLI_PROBE, launch);
+  return run_process(program("cli_probe"), launch);
 }
 
 inline Outcome probe_model(std::vector<std::string> arguments, const Launch& launch = {}) {

@@ -54,16 +54,15 @@ TEST_SUITE("cli/command_line") {
   }
 
   TEST_CASE("the files of the tools' examples are there") {
-    for (const char* tool :
-         {TANDEM_KERNEL_BENCH, TANDEM_PIG_BENCH, TANDEM_PIG_EVAL, TANDEM_PIG_GENERATE}) {
-      const std::string help = run_process(tool, {.arguments = {"--help"}}).out;
+    for (const char* tool : {"kernel-bench", "pig-bench", "pig-eval", "pig-generate"}) {
+      const std::string help = run_process(program(tool), {.arguments = {"--help"}}).out;
       const size_t begin = help.find("examples:\n"), end = help.find("\n\n", begin);
       REQUIRE(end != std::string::npos);
       std::istringstream words(help.substr(begin, end - begin));
       std::string before;
       for (std::string word; words >> word; before = word) {
         const bool is_input = word.find('.') != std::string::npos && before != "-o" && before != ">";
-        const std::filesystem::path path = std::filesystem::path(TANDEM_SOURCE_DIR) / word;
+        const std::filesystem::path path = tandem::test::source_dir() / word;
         if (!is_input || !(word.ends_with(".txt") || word.find(".json") != std::string::npos))
           continue;
         CHECK_MESSAGE(std::filesystem::exists(path), word);

@@ -15,7 +15,7 @@ TEST_SUITE("cli/interrupt") {
                         "run.host_memory_limit=64GiB"};
     launch.signal = SIGINT;
     launch.signal_after = "memory   cpu";  // what -v tells before the weights are made
-    const Outcome run = run_process(TANDEM_PIG_GENERATE, launch);
+    const Outcome run = run_process(program("pig-generate"), launch);
     CHECK(run.status == 130);
     CHECK(run.seconds < 2);
     CHECK(run.err.find("pig-generate: error: interrupted\n") != std::string::npos);

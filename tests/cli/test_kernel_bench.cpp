@@ -13,7 +13,7 @@ namespace {
 Outcome kernel_bench(std::vector<std::string> arguments) {
   arguments.insert(arguments.end(), {"-t", "1", "--family", "norm", "-s", "bench.rows=[64]", "-s",
                                      "bench.dim=256", "-s", "bench.min_time=10ms"});
-  return run_process(TANDEM_KERNEL_BENCH, {.arguments = std::move(arguments)});
+  return run_process(program("kernel-bench"), {.arguments = std::move(arguments)});
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ TEST_SUITE("cli/kernel-bench") {
   TEST_CASE("an interruption within a case ends the run at once and leaves no file behind") {
     const TemporaryFolder folder;
     const Outcome run =
-        run_shell("timeout --preserve-status -s INT 3 " TANDEM_KERNEL_BENCH
+        run_shell("timeout --preserve-status -s INT 3 " + program("kernel-bench") +
                   " --family norm -t 1 -s bench.rows=[16384] -s bench.min_time=5min -o " +
                   (folder / "out.jsonl").string());
     CHECK(run.status == 130);

@@ -12,7 +12,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-const std::string kDemo = std::string(TANDEM_SOURCE_DIR) + "/recipes/demo/";
+const std::string kDemo = tandem::test::source_dir() / "recipes/demo/";
 const std::string kDocument = kDemo + "lighthouse-logbook.txt",
                   kQuestions = kDemo + "questions.txt";
 
@@ -21,8 +21,8 @@ Outcome pig_generate(std::vector<std::string> arguments, bool dry_run) {
   if (dry_run) arguments.push_back("--dry-run");
   Launch launch;
   launch.arguments = std::move(arguments);
-  launch.variables["TANDEM_CACHE_DIR"] = std::string(TANDEM_BINARY_DIR) + "/test_cache";
-  return run_process(TANDEM_PIG_GENERATE, launch);
+  launch.variables["TANDEM_CACHE_DIR"] = tandem::test::build_dir() / "test_cache";
+  return run_process(program("pig-generate"), launch);
 }
 
 /// "... peak 113.4 MiB ..." of a plan, in bytes.
@@ -130,7 +130,7 @@ TEST_SUITE("cli/memory") {
     launch.arguments = {"-m", "synthetic:llama-3.1-8b", "--dry-run", "-s",
                         "run.host_memory_limit=64GiB"};
     launch.variables["TANDEM_CACHE_DIR"] = cache.path().string();
-    const Outcome dry = run_process(TANDEM_PIG_GENERATE, launch);
+    const Outcome dry = run_process(program("pig-generate"), launch);
     CHECK(dry.status == 0);
     CHECK(dry.out.find("rates unknown until a run has measured this machine") != std::string::npos);
     CHECK(dry.out.find("GB/s") == std::string::npos);

@@ -15,8 +15,8 @@ Outcome pig_bench(std::vector<std::string> arguments, Launch launch = {}) {
   arguments.insert(arguments.begin(), {"-s", "bench.min_runs=2", "-s", "bench.min_time=0s", "-s",
                                        "bench.new_tokens=4"});
   launch.arguments = std::move(arguments);
-  launch.variables["TANDEM_CACHE_DIR"] = std::string(TANDEM_BINARY_DIR) + "/test_cache";
-  return run_process(TANDEM_PIG_BENCH, launch);
+  launch.variables["TANDEM_CACHE_DIR"] = tandem::test::build_dir() / "test_cache";
+  return run_process(program("pig-bench"), launch);
 }
 
 }  // namespace
@@ -122,7 +122,7 @@ TEST_SUITE("cli/pig_bench") {
   TEST_CASE("an interruption ends a long measurement at the next step") {
     // Steps of several milliseconds: samples are capped by number, and a small model would be done
     // before the signal comes.
-    const Outcome run = run_shell("timeout --preserve-status -s INT 3 " TANDEM_PIG_BENCH
+    const Outcome run = run_shell("timeout --preserve-status -s INT 3 " + program("pig-bench") +
                                   " -m tiny-16m -s run.context=4096 -s run.batch=16"
                                   " -s bench.random_kv=true -s bench.min_time=5min --phase decode");
     CHECK(run.status == 130);
@@ -133,9 +133,10 @@ TEST_SUITE("cli/pig_bench") {
   TEST_CASE("an interruption before the first record leaves no file behind") {
     const TemporaryFolder folder;
     const std::string path = (folder / "out.jsonl").string();
-    const std::string command = "timeout --preserve-status -s INT 2 " TANDEM_PIG_BENCH
-                                " -m tiny-16m -s run.context=4096 -s run.batch=16"
-                                " -s bench.random_kv=true -s bench.min_time=5min --phase decode -o ";
+    const std::string command =
+        "timeout --preserve-status -s INT 2 " + program("pig-bench") +
+        " -m tiny-16m -s run.context=4096 -s run.batch=16"
+        " -s bench.random_kv=true -s bench.min_time=5min --phase decode -o ";
     CHECK(run_shell(command + path).status == 130);
     CHECK(folder.n_files() == 0);
     CHECK(run_shell(command + path).status == 130);  // not refused either

@@ -19,8 +19,8 @@ Outcome pig_generate(std::vector<std::string> arguments, Launch launch = {}) {
   if (!named) arguments.insert(arguments.begin(), {"-m", "tiny-2m"});
   arguments.insert(arguments.begin(), {"-t", "1"});
   launch.arguments = std::move(arguments);
-  launch.variables["TANDEM_CACHE_DIR"] = std::string(TANDEM_BINARY_DIR) + "/test_cache";
-  return run_process(TANDEM_PIG_GENERATE, launch);
+  launch.variables["TANDEM_CACHE_DIR"] = tandem::test::build_dir() / "test_cache";
+  return run_process(program("pig-generate"), launch);
 }
 
 /// Text of one sequence, from its token and finish events.
@@ -273,7 +273,7 @@ TEST_SUITE("cli/pig_generate") {
 
   TEST_CASE("a reader that leaves ends it quietly") {
     const Outcome run =
-        run_shell(TANDEM_PIG_GENERATE
+        run_shell(program("pig-generate") +
                   " -q -t 1 -m tiny-2m -p Log -n 2000 --format jsonl | head -1 | wc -l; "
                   "echo ${PIPESTATUS[0]}");
     CHECK(run.out == "1\n141\n");
@@ -285,10 +285,9 @@ TEST_SUITE("cli/pig_generate") {
     std::string lines;
     for (int i = 0; i < 32; ++i) lines += "{\"ids\": [5, " + std::to_string(i) + "]}\n";
     const std::string batch = folder.write("p.jsonl", lines).string();
-    const Outcome run =
-        run_shell("timeout --foreground --preserve-status -s INT 0.5 " TANDEM_PIG_GENERATE
-                  " -t 1 -m tiny-16m -n 16000 --prompts " +
-                  batch + " -o " + (folder / "out").string());
+    const Outcome run = run_shell(
+        "timeout --foreground --preserve-status -s INT 0.5 " + program("pig-generate") +
+        " -t 1 -m tiny-16m -n 16000 --prompts " + batch + " -o " + (folder / "out").string());
     CHECK(run.status == 130);
     CHECK(contains(run.err, "interrupted, finishing step"));
     CHECK(run.seconds < 3);
@@ -297,8 +296,7 @@ TEST_SUITE("cli/pig_generate") {
 
   TEST_CASE("the installed recipes load, print as they are read, and fit a plan") {
     int n_recipes = 0;
-    for (const auto& entry :
-         fs::directory_iterator(std::string(TANDEM_SOURCE_DIR) + "/recipes/pig")) {
+    for (const auto& entry : fs::directory_iterator(tandem::test::source_dir() / "recipes/pig")) {
       if (!contains(file_text(entry.path()), "\nkind: generate\n")) continue;
       const std::string name = "pig/" + entry.path().stem().string();
       CAPTURE(name);

@@ -13,7 +13,7 @@ namespace {
 
 Outcome acceptance(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"-r", "sequoia/acceptance-tiny-16m", "--device", "cpu"});
-  return run_process(TANDEM_SEQUOIA_ACCEPTANCE, {.arguments = std::move(arguments)});
+  return run_process(program("sequoia-acceptance"), {.arguments = std::move(arguments)});
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
     to_file.insert(to_file.end(), {"-o", path});
     CHECK(acceptance(to_file).out.empty());
     CHECK(tandem::io::read_file(path) == run.out);
-    const Outcome tree = run_process(TANDEM_SEQUOIA_TREE_SEARCH,
+    const Outcome tree = run_process(program("sequoia-tree-search"),
                                      {.arguments = {"--accept", path, "-s", "tree.sizes=[4]"}});
     CHECK(tree.status == 0);
   }
@@ -70,7 +70,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
       nodes += v["samples"][d].get<int64_t>();
     }
     CHECK(nodes == 79);
-    const Outcome tree = run_process(TANDEM_SEQUOIA_TREE_SEARCH,
+    const Outcome tree = run_process(program("sequoia-tree-search"),
                                      {.arguments = {"--accept", path, "-s", "tree.sizes=[4]"}});
     CHECK(tree.status == 0);
   }
@@ -113,7 +113,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
                "-s", "sampling.temperature=0.6", "-s",       "run.batch=1",
                "-s", "tree.path=" + tree,        "--format", "jsonl"};
       flags.insert(flags.end(), texts.begin(), texts.end());
-      const std::string out = run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = flags}).out;
+      const std::string out = run_process(program("sequoia-generate"), {.arguments = flags}).out;
       const Json summary = Json::parse(out.substr(out.rfind('\n', out.size() - 2) + 1));
       CHECK(summary["spec"]["mean_tokens_per_round"].get<double>() == doctest::Approx(measured));
     }

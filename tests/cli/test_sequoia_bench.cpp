@@ -14,7 +14,7 @@ Outcome sequoia_bench(std::vector<std::string> arguments) {
       "--device", "cpu",           "-r", "sequoia/bench-tiny-16m", "-s", "bench.new_tokens=12",
       "-s",       "bench.texts=1", "-s", "run.context=8"};
   arguments.insert(arguments.begin(), few.begin(), few.end());
-  return run_process(TANDEM_SEQUOIA_BENCH, {.arguments = std::move(arguments)});
+  return run_process(program("sequoia-bench"), {.arguments = std::move(arguments)});
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 Outcome sequoia_generate(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"-r", "sequoia/tiny-16m", "--device", "cpu"});
-  return run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = std::move(arguments)});
+  return run_process(program("sequoia-generate"), {.arguments = std::move(arguments)});
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ TEST_SUITE("cli/sequoia-generate") {
                                             "model.compute=f32"};
     std::vector<std::string> plain_flags = {"-m", "tiny-16m", "--device", "cpu"};
     plain_flags.insert(plain_flags.end(), flags.begin(), flags.end());
-    const Outcome plain = run_process(TANDEM_PIG_GENERATE, {.arguments = plain_flags});
+    const Outcome plain = run_process(program("pig-generate"), {.arguments = plain_flags});
     const Outcome run = sequoia_generate(flags);
     CHECK(run.status == 0);
     CHECK(run.out == plain.out);
@@ -65,10 +65,10 @@ TEST_SUITE("cli/sequoia-generate") {
                                             "24", "--device", "cpu", "-s", "model.compute=f32"};
     std::vector<std::string> with = flags;
     with.insert(with.end(), {"-s", "spec.draft=ngram"});
-    const Outcome run = run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = with});
+    const Outcome run = run_process(program("sequoia-generate"), {.arguments = with});
     CHECK(run.status == 0);
-    CHECK(run.out == run_process(TANDEM_PIG_GENERATE, {.arguments = flags}).out);
-    const Outcome without = run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = flags});
+    CHECK(run.out == run_process(program("pig-generate"), {.arguments = flags}).out);
+    const Outcome without = run_process(program("sequoia-generate"), {.arguments = flags});
     CHECK(without.status == 3);
     CHECK(without.err.find("draft.path: name the model that proposes tokens") != std::string::npos);
     CHECK(without.err.find("tree.path: name a tree") != std::string::npos);
@@ -137,10 +137,10 @@ TEST_SUITE("cli/sequoia-generate") {
                                       "-n", "12", "-s", "tree.path=auto", "-s", "tree.accept=" + accept,
                                       "-s", "tree.max_nodes=8", "-s", "spec.force=true"},
                         .variables = {{"TANDEM_CACHE_DIR", cache.path().string()}}};
-    const Outcome first = run_process(TANDEM_SEQUOIA_GENERATE, launch);
+    const Outcome first = run_process(program("sequoia-generate"), launch);
     CHECK(first.status == 0);
     CHECK(first.err.find("timed rounds in") != std::string::npos);
-    const Outcome second = run_process(TANDEM_SEQUOIA_GENERATE, launch);
+    const Outcome second = run_process(program("sequoia-generate"), launch);
     CHECK(second.err.find("timed rounds in") == std::string::npos);
     CHECK(second.out == first.out);
 
@@ -156,7 +156,7 @@ TEST_SUITE("cli/sequoia-generate") {
     Launch slow = launch;
     slow.arguments.back() = "spec.force=false";
     slow.arguments.push_back("-v");
-    const Outcome declined = run_process(TANDEM_SEQUOIA_GENERATE, slow);
+    const Outcome declined = run_process(program("sequoia-generate"), slow);
     CHECK(declined.status == 0);
     CHECK(declined.err.find("times of rounds from") != std::string::npos);
     CHECK(declined.err.find("speculation would lose here") != std::string::npos);
@@ -173,7 +173,8 @@ TEST_SUITE("cli/sequoia-generate") {
     std::vector<std::string> plain_flags = {"-m", "tiny-16m", "--device", "cpu"};
     plain_flags.insert(plain_flags.end(), flags.begin(), flags.end());
     const auto events = json_lines(sequoia_generate(flags).out);
-    const auto plain = json_lines(run_process(TANDEM_PIG_GENERATE, {.arguments = plain_flags}).out);
+    const auto plain =
+        json_lines(run_process(program("pig-generate"), {.arguments = plain_flags}).out);
     const auto ids = [](const std::vector<Json>& all) {
       std::map<int, std::vector<int>> by_text;
       for (const Json& e : all)
@@ -200,11 +201,11 @@ TEST_SUITE("cli/sequoia-generate") {
       CAPTURE(name);
       const auto run = [&](std::vector<std::string> flags) {
         flags.insert(flags.begin(), {"-r", name});
-        return run_process(TANDEM_SEQUOIA_GENERATE, {.arguments = std::move(flags)});
+        return run_process(program("sequoia-generate"), {.arguments = std::move(flags)});
       };
       const Outcome printed = run({"--print-recipe"});
       CHECK(printed.status == 0);
-      CHECK(run_process(TANDEM_SEQUOIA_GENERATE,
+      CHECK(run_process(program("sequoia-generate"),
                         {.arguments = {"-r", "-", "--print-recipe"}, .input = printed.out})
                 .status == 0);
       // Layers in host memory are a matter of GPUs.
@@ -223,7 +224,7 @@ TEST_SUITE("cli/sequoia-generate") {
       CHECK(small.out.find("does not fit") != std::string::npos);
     }
     const Outcome on_cpu = run_process(
-        TANDEM_SEQUOIA_GENERATE,
+        program("sequoia-generate"),
         {.arguments = {"-r", "sequoia/llama3-70b-offload", "--dry-run", "--device", "cpu"}});
     CHECK(on_cpu.status == 3);
     CHECK(on_cpu.err.find("choose a GPU with --device cuda") != std::string::npos);

@@ -12,7 +12,7 @@ using Json = nlohmann::json;
 namespace {
 
 Outcome tree_search(std::vector<std::string> arguments) {
-  return run_process(TANDEM_SEQUOIA_TREE_SEARCH, {.arguments = std::move(arguments)});
+  return run_process(program("sequoia-tree-search"), {.arguments = std::move(arguments)});
 }
 
 /// Trees for an acceptance vector kept in a file of this text.
@@ -244,7 +244,7 @@ TEST_SUITE("cli/sequoia-tree-search") {
       CHECK(check.status == 0);
       CHECK(check.out + check.err == "");
       const Outcome printed = tree_search({"-r", recipe, "--print-recipe"});
-      const Outcome again = run_process(TANDEM_SEQUOIA_TREE_SEARCH,
+      const Outcome again = run_process(program("sequoia-tree-search"),
                                         {.arguments = {"-r", "-", "--json"}, .input = printed.out});
       CHECK(again.out == tree_search({"-r", recipe, "--json"}).out);
     }

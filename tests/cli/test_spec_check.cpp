@@ -14,7 +14,7 @@ Outcome spec_check(std::vector<std::string> arguments) {
       "--device", "cpu", "-s", "eval.n_prompts=4", "-s", "eval.texts=300",
       "-n",       "16",  "-s", "model.compute=f32"};
   arguments.insert(arguments.begin(), few.begin(), few.end());
-  return run_process(TANDEM_SPEC_CHECK, {.arguments = std::move(arguments)});
+  return run_process(program("spec-check"), {.arguments = std::move(arguments)});
 }
 
 }  // namespace

@@ -10,8 +10,8 @@ namespace fs = std::filesystem;
 
 TEST_SUITE("cli/streams") {
   TEST_CASE("a reader that leaves ends the tool quietly") {
-    const Outcome run = run_shell(std::string(TANDEM_CLI_PROBE) +
-                                  " -m tiny-2m -n 200000 | head -1; echo ${PIPESTATUS[0]}");
+    const Outcome run =
+        run_shell(program("cli_probe") + " -m tiny-2m -n 200000 | head -1; echo ${PIPESTATUS[0]}");
     CHECK(run.out == "line 0 seed 0 stop []\n141\n");
     CHECK(run.err.empty());
   }
@@ -85,7 +85,7 @@ TEST_SUITE("cli/streams") {
           std::string::npos);
     // A terminal of its own, by script(1) where it is installed.
     if (run_shell("command -v script").status != 0) return;
-    const std::string call = std::string(TANDEM_CLI_PROBE) + " -m tiny-2m --fail numeric";
+    const std::string call = program("cli_probe") + " -m tiny-2m --fail numeric";
     const auto on_terminal = [&](const std::string& settings) {
       return run_shell("script -qec 'env " + settings + " " + call + "' /dev/null").out;
     };

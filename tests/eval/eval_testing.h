@@ -7,6 +7,7 @@
 #include "decode/engine.h"
 #include "eval/protocols.h"
 #include "eval/tasks.h"
+#include "source_dir.h"
 
 /// Helpers of the tests of eval: the small models of the repository.
 namespace eval_testing {
@@ -14,7 +15,8 @@ namespace eval_testing {
 using tandem::decode::Engine;
 using tandem::eval::Ids;
 
-inline std::filesystem::path source_dir() { return TANDEM_SOURCE_DIR; }
+using tandem::test::program;
+using tandem::test::source_dir;
 inline std::string model_path(const std::string& name) {
   return (source_dir() / "recipes/models" / name).string();
 }

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// This machine's limits are measured once for all tests.
-const std::string kCacheDir = TANDEM_BINARY_DIR "/test_cache";
+const std::string kCacheDir = tandem::test::build_dir() / "test_cache";
 
 /// Runs pig-eval with tiny-2m.
 Outcome run(const std::vector<std::string>& more) {
@@ -24,7 +24,7 @@ Outcome run(const std::vector<std::string>& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
   tandem::testing::Launch launch{.arguments = arguments};
   launch.variables["TANDEM_CACHE_DIR"] = kCacheDir;
-  return tandem::testing::run_process(TANDEM_PIG_EVAL, launch);
+  return tandem::testing::run_process(program("pig-eval"), launch);
 }
 
 std::vector<std::string> with(std::vector<std::string> a, const std::vector<std::string>& b) {
@@ -167,10 +167,9 @@ TEST_SUITE("eval/tool") {
   TEST_CASE("an interruption keeps the cases judged so far") {
     const LogPath log;
     const std::string command =
-        "TANDEM_CACHE_DIR=" + kCacheDir +
-        " timeout --foreground --preserve-status -s INT 3 " TANDEM_PIG_EVAL " -m " +
-        model_path("tiny-2m") + " --task needle1 -s eval.lengths=[200] -s eval.cases=100000 -o " +
-        log.path.string();
+        "TANDEM_CACHE_DIR=" + kCacheDir + " timeout --foreground --preserve-status -s INT 3 " +
+        program("pig-eval") + " -m " + model_path("tiny-2m") +
+        " --task needle1 -s eval.lengths=[200] -s eval.cases=100000 -o " + log.path.string();
     const Outcome o = tandem::testing::run_shell(command);
     CHECK(o.status == 130);
     CHECK(o.out.find("needle1") != std::string::npos);  // the table of what is there

@@ -2,12 +2,13 @@
 // has a tokenizer and a chat template.
 #include "decode/prompts.h"
 #include "io/jsonl.h"
+#include "source_dir.h"
 #include "target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tandem;
   static const decode::ModelFiles model =
-      decode::open_model(TANDEM_SOURCE_DIR "/recipes/models/tiny-2m", 0);
+      decode::open_model(test::source_dir() / "recipes/models/tiny-2m", 0);
   const std::string_view text = fuzz::as_text(data, size);
   return fuzz::run(ErrorKind::input, [&] {
     if (text.starts_with("["))

@@ -10,6 +10,7 @@
 #include "io/safetensors.h"
 #include "kv/paged_store.h"
 #include "sentencepiece_bytes.h"
+#include "source_dir.h"
 #include "state_model.h"
 #include "temporary_folder.h"
 #include "text/tokenizer_config.h"
@@ -20,7 +21,7 @@ namespace {
 using io::Json;
 using Seeds = std::vector<std::string>;
 
-const std::filesystem::path kModels = TANDEM_SOURCE_DIR "/recipes/models";
+const std::filesystem::path kModels = test::source_dir() / "recipes/models";
 
 /// The first tensors of a model under their own names, each extent cut to two.
 Seeds safetensors() {

@@ -6,6 +6,7 @@
 #include "io/json.h"
 #include "model/checkpoint.h"
 #include "mutator.h"
+#include "source_dir.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
@@ -88,7 +89,7 @@ TEST_SUITE("model/weight_table") {
 TEST_SUITE("model/checkpoint") {
   TEST_CASE("the embedded models hold what their configurations need") {
     for (const char* name : {"tiny-16m", "tiny-2m"}) {
-      const auto folder = std::filesystem::path(TANDEM_SOURCE_DIR "/recipes/models") / name;
+      const auto folder = test::source_dir() / "recipes/models" / name;
       const Checkpoint checkpoint = Checkpoint::open(folder);
       const ModelConfig config = load_config(folder);
       CHECK_NOTHROW(check_checkpoint(config, checkpoint));
@@ -224,7 +225,7 @@ TEST_SUITE("model/checkpoint") {
 TEST_SUITE("model/mutation") {
   TEST_CASE("damaged config.json and index.json raise input errors and nothing else") {
     const std::string config =
-        io::read_file(TANDEM_SOURCE_DIR "/recipes/models/tiny-16m/config.json");
+        io::read_file(test::source_dir() / "recipes/models/tiny-16m/config.json");
     const std::string qwen =
         R"({"architectures":["Qwen2ForCausalLM"],"hidden_size":64,"num_hidden_layers":4,)"
         R"("num_attention_heads":8,"num_key_value_heads":2,"intermediate_size":172,"vocab_size":512,)"

@@ -5,6 +5,7 @@
 #include "model/config.h"
 #include "model/context.h"
 #include "model/weight_table.h"
+#include "source_dir.h"
 #include "temporary_folder.h"
 
 using namespace tandem;
@@ -263,7 +264,7 @@ TEST_SUITE("model/config") {
   }
 
   TEST_CASE("the embedded models") {
-    const std::filesystem::path models = TANDEM_SOURCE_DIR "/recipes/models";
+    const std::filesystem::path models = test::source_dir() / "recipes/models";
     const ModelConfig big = load_config(models / "tiny-16m");
     CHECK(big.name == "tiny-16m");
     CHECK(big.dim == 384);
@@ -282,7 +283,7 @@ TEST_SUITE("model/config") {
   }
 
   TEST_CASE("a shared model of another maker") {
-    const std::filesystem::path model = TANDEM_SOURCE_DIR "/../shared/models/stories260K/hf";
+    const std::filesystem::path model = test::source_dir() / "../shared/models/stories260K/hf";
     if (!std::filesystem::exists(model)) {
       MESSAGE("skipped: ../shared is not there");
       return;
@@ -310,7 +311,7 @@ TEST_SUITE("model/synthetic_config") {
   }
 
   TEST_CASE("a config.json or its folder serves as well") {
-    const std::string folder = TANDEM_SOURCE_DIR "/recipes/models/tiny-2m";
+    const std::string folder = test::source_dir() / "recipes/models/tiny-2m";
     CHECK(synthetic_config(folder).dim == 192);
     CHECK(synthetic_config(folder + "/config.json").dim == 192);
   }
@@ -319,8 +320,10 @@ TEST_SUITE("model/synthetic_config") {
     recipe::Run run;
     run.context = {262144};
     CHECK(context_of(run, synthetic_config("llama-3.2-1b"), 16) == 262144);
-    CHECK(context_of(run, synthetic_config(TANDEM_SOURCE_DIR "/recipes/models/tiny-2m")) == 262144);
-    CHECK_THROWS_AS(context_of(run, load_config(TANDEM_SOURCE_DIR "/recipes/models/tiny-2m")), Error);
+    CHECK(context_of(run, synthetic_config(test::source_dir() / "recipes/models/tiny-2m")) ==
+          262144);
+    CHECK_THROWS_AS(context_of(run, load_config(test::source_dir() / "recipes/models/tiny-2m")),
+                    Error);
     run.context = {0};
     CHECK(context_of(run, synthetic_config("llama-3.2-1b"), 16) == 131072 - 16);
   }

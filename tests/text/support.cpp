@@ -5,10 +5,13 @@
 
 #include <fstream>
 
+#include "source_dir.h"
 #include "text/byte_level.h"
 #include "text/tokenizer_config.h"
 
 namespace tandem::text::test {
+
+std::string source_path(const std::string& below) { return tandem::test::source_dir() / below; }
 
 TemporaryFolder::TemporaryFolder() {
   std::string name = (std::filesystem::temp_directory_path() / "tandem-text-XXXXXX").string();

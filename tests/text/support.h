@@ -17,7 +17,8 @@ namespace tandem::text::test {
 
 using nlohmann::json;
 
-inline std::string source_path(const std::string& below) { return TANDEM_SOURCE_DIR "/" + below; }
+/// Path of a file of the checkout.
+std::string source_path(const std::string& below);
 
 /// A folder that goes when its owner does.
 class TemporaryFolder {
