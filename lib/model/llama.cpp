@@ -131,7 +131,8 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
 
   poll(options_.interrupted);
   normed_linear(qkv, w.attn_norm, w.qkv);
-  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, cache.arrays(step), exec_.stream());
+  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, cache.arrays(step), {},
+               exec_.stream());
   poll(options_.interrupted);
   cache.attend(layer, step, out, q);
   poll(options_.interrupted);
