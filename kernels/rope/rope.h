@@ -19,14 +19,19 @@ struct RopeKvParams {
   const int32_t* slot_in_page;                // [n_rows], 0 .. 63
   int n_rows, n_heads, n_kv_heads, head_dim;  // Hq, Hkv, d (even)
   DType act;                                  // bf16 or f32
+  // Every q head and every k head is normalised before it is rotated; null: heads stay as they are.
+  const float* q_norm = nullptr;  // [d], null exactly where k_norm is
+  const float* k_norm = nullptr;  // [d]
+  float norm_eps = 0;             // added to the mean square of a head
 };
 
 /// Splits the fused projection: rotates q and k by the row's position and writes k and v into the
 /// KV pages. Half-split rotation as in the Llama checkpoints of Hugging Face: element i turns with
-/// element i + d/2.
+/// element i + d/2. With norms x / sqrt(mean(x^2) + norm_eps) * norm, over a head, is rotated in
+/// place of a head x of q or k.
 /// layout   act pointers contiguous; outputs alias nothing; no two rows of a call share a slot
-/// numerics f32, one rounding to act; |out - ref| <= eps_act |ref| + 2 eps_f32 (|x1| + |x2|); v is
-/// copied
+/// numerics f32, one rounding to act; |out - ref| <= eps_act |ref| + 2 eps_f32 (|x1| + |x2|), with
+/// norms (6 + d/16) eps_f32 and x normalised; v is copied. A row's result is the same in any call
 /// cost     reads and writes n_rows (Hq + 2 Hkv) d act
 /// errors   none (preconditions checked by ops)
 using RopeKvFn = void(const RopeKvParams&, Range rows);

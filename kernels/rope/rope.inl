@@ -8,27 +8,61 @@ namespace {
 
 using namespace simd;
 
+/// Elements as they are.
+struct Plain {
+  TANDEM_INLINE Vec at(Vec x, int) const { return x; }
+  TANDEM_INLINE Vec at(Vec x, int, int) const { return x; }
+};
+
+/// Elements of a normalised head: times the inverse of its root mean square and the norm's weight.
+struct Normed {
+  Vec inverse;
+  const float* norm;
+
+  TANDEM_INLINE Vec at(Vec x, int i) const { return x * inverse * load(norm + i); }
+  TANDEM_INLINE Vec at(Vec x, int i, int n) const { return x * inverse * load_n(norm + i, n); }
+};
+
+/// Two chains hide the latency of the addition; a head has few vectors.
+template <class T>
+TANDEM_INLINE Normed normed(const T* head, const float* norm, float eps, int d) {
+  Vec even = zero(), odd = zero();
+  int i = 0;
+  for (; i + 2 * Vec::kLanes <= d; i += 2 * Vec::kLanes) {
+    const Vec a = load(head + i), b = load(head + i + Vec::kLanes);
+    even = fma(a, a, even);
+    odd = fma(b, b, odd);
+  }
+  for (; i < d; i += Vec::kLanes) {
+    const Vec a = load_n(head + i, d - i < Vec::kLanes ? d - i : Vec::kLanes);
+    even = fma(a, a, even);
+  }
+  const float mean = reduce_add(even + odd) / static_cast<float>(d);
+  return {set1(1.0f / __builtin_sqrtf(mean + eps)), norm};
+}
+
 /// Turns the pairs (i, i + half) of one head. Both of a pair are read before either is written, so
 /// out may be in.
-template <bool kBackwards, class T>
+template <bool kBackwards, class T, class Elements>
 TANDEM_INLINE void rotate_head(T* out, const T* in, const float* cosine, const float* sine,
-                               int half) {
+                               int half, const Elements& of) {
   int i = 0;
   for (; i + Vec::kLanes <= half; i += Vec::kLanes) {
-    const Vec a = load(in + i), b = load(in + half + i), c = load(cosine + i);
-    const Vec s = kBackwards ? zero() - load(sine + i) : load(sine + i);
+    const Vec a = of.at(load(in + i), i), b = of.at(load(in + half + i), half + i);
+    const Vec c = load(cosine + i), s = kBackwards ? zero() - load(sine + i) : load(sine + i);
     store(out + i, fnma(b, s, a * c));
     store(out + half + i, fma(a, s, b * c));
   }
   if (const int n = half - i; n > 0) {
-    const Vec a = load_n(in + i, n), b = load_n(in + half + i, n), c = load_n(cosine + i, n);
+    const Vec a = of.at(load_n(in + i, n), i, n), b = of.at(load_n(in + half + i, n), half + i, n);
+    const Vec c = load_n(cosine + i, n);
     const Vec s = kBackwards ? zero() - load_n(sine + i, n) : load_n(sine + i, n);
     store_n(out + i, fnma(b, s, a * c), n);
     store_n(out + half + i, fma(a, s, b * c), n);
   }
 }
 
-template <class T>
+template <bool kNormed, class T>
 void rope_rows(const RopeKvParams& p, Range rows) {
   const int half = p.head_dim / 2;
   const int64_t d = p.head_dim, hq = p.n_heads, hkv = p.n_kv_heads;
@@ -37,10 +71,16 @@ void rope_rows(const RopeKvParams& p, Range rows) {
     const float* s = p.sin_table + static_cast<int64_t>(p.pos[r]) * half;
     const T* in = static_cast<const T*>(p.qkv) + r * (hq + 2 * hkv) * d;
     T* q = static_cast<T*>(p.q) + r * hq * d;
-    for (int64_t h = 0; h < hq; ++h) rotate_head<false>(q + h * d, in + h * d, c, s, half);
+    const auto turn = [&](T* out, const T* head, [[maybe_unused]] const float* norm) {
+      if constexpr (kNormed)
+        rotate_head<false>(out, head, c, s, half, normed(head, norm, p.norm_eps, p.head_dim));
+      else
+        rotate_head<false>(out, head, c, s, half, Plain{});
+    };
+    for (int64_t h = 0; h < hq; ++h) turn(q + h * d, in + h * d, p.q_norm);
     int64_t slot = (p.slot_page[r] * hkv * kRopePageTokens + p.slot_in_page[r]) * d;
     for (int64_t h = 0; h < hkv; ++h, slot += kRopePageTokens * d) {
-      rotate_head<false>(static_cast<T*>(p.k_pool) + slot, in + (hq + h) * d, c, s, half);
+      turn(static_cast<T*>(p.k_pool) + slot, in + (hq + h) * d, p.k_norm);
       memcpy(static_cast<T*>(p.v_pool) + slot, in + (hq + hkv + h) * d,
              static_cast<size_t>(d) * sizeof(T));
     }
@@ -55,17 +95,25 @@ void rotate_rows(const RotateQParams& p, Range rows) {
     const int64_t at = p.pos[r] > p.max_pos ? (p.pos[r] - p.max_pos) * int64_t{half} : 0;
     for (int64_t h = r * p.n_heads; h < (r + 1) * p.n_heads; ++h)
       rotate_head<true>(static_cast<T*>(p.out) + h * d, static_cast<const T*>(p.q) + h * d,
-                        p.cos_table + at, p.sin_table + at, half);
+                        p.cos_table + at, p.sin_table + at, half, Plain{});
   }
+}
+
+template <class T>
+void rope_rows_of(const RopeKvParams& p, Range rows) {
+  if (p.q_norm != nullptr)
+    rope_rows<true, T>(p, rows);
+  else
+    rope_rows<false, T>(p, rows);
 }
 
 }  // namespace
 
 void TANDEM_ISA_FN(rope_kv)(const RopeKvParams& p, Range rows) {
   if (p.act == DType::bf16)
-    rope_rows<bf16>(p, rows);
+    rope_rows_of<bf16>(p, rows);
   else
-    rope_rows<float>(p, rows);
+    rope_rows_of<float>(p, rows);
 }
 
 void TANDEM_ISA_FN(rotate_q)(const RotateQParams& p, Range rows) {

@@ -4,7 +4,8 @@
 namespace tandem {
 
 /// rope_kv on a GPU: the contract of rope.h with pointers into device memory. Rows of a negative
-/// slot_page, which pad a captured batch, get their q and leave the pools alone.
+/// slot_page, which pad a captured batch, get their q and leave the pools alone. With norms for
+/// d <= 256, as attention on a GPU has it.
 void rope_kv_cuda(const RopeKvParams&, Stream);
 
 /// rotate_q on a GPU: the contract of rope.h with pointers into device memory.

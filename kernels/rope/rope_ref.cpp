@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstring>
 
 #include "base/convert.h"
@@ -14,14 +15,32 @@ T from_double(double x) {
     return static_cast<float>(x);
 }
 
+/// What a head is multiplied with; 1 where there is no norm.
+struct Scale {
+  double inverse = 1;  // of the root of its mean square
+  const float* norm = nullptr;
+
+  double at(int i) const { return norm == nullptr ? 1.0 : inverse * norm[i]; }
+};
+
+template <class T>
+Scale scale_of(const T* head, const float* norm, double eps, int d) {
+  if (norm == nullptr) return {};
+  double sum = 0;
+  for (int i = 0; i < d; ++i) sum += double{to_float(head[i])} * to_float(head[i]);
+  return {1 / std::sqrt(sum / d + eps), norm};
+}
+
 /// Turns one head; `turn` is -1 for the opposite direction.
 template <class T>
-void rotate_head(T* out, const T* in, const float* cosine, const float* sine, double turn, int d) {
+void rotate_head(T* out, const T* in, const float* cosine, const float* sine, double turn, int d,
+                 const Scale& scale = {}) {
   for (int i = 0; i < d / 2; ++i) {
-    const double a = to_float(in[i]), b = to_float(in[i + d / 2]);
+    const int j = i + d / 2;
+    const double a = to_float(in[i]) * scale.at(i), b = to_float(in[j]) * scale.at(j);
     const double c = cosine[i], s = turn * sine[i];
     out[i] = from_double<T>(a * c - b * s);
-    out[i + d / 2] = from_double<T>(b * c + a * s);
+    out[j] = from_double<T>(b * c + a * s);
   }
 }
 
@@ -33,10 +52,13 @@ void rope_kv(const RopeKvParams& p, Range rows) {
     const float* s = p.sin_table + p.pos[r] * (d / 2);
     const T* in = static_cast<const T*>(p.qkv) + r * (hq + 2 * hkv) * d;
     for (int64_t h = 0; h < hq; ++h)
-      rotate_head(static_cast<T*>(p.q) + (r * hq + h) * d, in + h * d, c, s, 1, p.head_dim);
+      rotate_head(static_cast<T*>(p.q) + (r * hq + h) * d, in + h * d, c, s, 1, p.head_dim,
+                  scale_of(in + h * d, p.q_norm, p.norm_eps, p.head_dim));
     for (int64_t h = 0; h < hkv; ++h) {
       const int64_t slot = ((p.slot_page[r] * hkv + h) * kRopePageTokens + p.slot_in_page[r]) * d;
-      rotate_head(static_cast<T*>(p.k_pool) + slot, in + (hq + h) * d, c, s, 1, p.head_dim);
+      const T* k = in + (hq + h) * d;
+      rotate_head(static_cast<T*>(p.k_pool) + slot, k, c, s, 1, p.head_dim,
+                  scale_of(k, p.k_norm, p.norm_eps, p.head_dim));
       std::memcpy(static_cast<T*>(p.v_pool) + slot, in + (hq + hkv + h) * d,
                   static_cast<size_t>(d) * sizeof(T));
     }

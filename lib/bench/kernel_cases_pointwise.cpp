@@ -85,11 +85,15 @@ PreparedCase prepare_silu(int n_rows, int width, DType act) {
               }};
 }
 
-PreparedCase prepare_rope(const KernelShapes& s, int n_rows) {
+/// normed   with norms of heads
+PreparedCase prepare_rope(const KernelShapes& s, int n_rows, bool normed) {
   const DType act = s.act();
   const int d = s.head_dim, hq = s.n_heads, hkv = s.n_kv_heads;
   const int pages = (n_rows + kRopePageTokens - 1) / kRopePageTokens;
   const auto qkv = OwnedTensor::random(act, {n_rows, (hq + 2 * hkv) * d}, 0);
+  const auto norm = OwnedTensor::random(DType::f32, {d}, 2);
+  const ops::HeadNorms norms{normed ? norm.as<float>() : nullptr,
+                             normed ? norm.as<float>() : nullptr, 1e-6f};
   const OwnedTensor q(act, {n_rows, hq, d}), q0(act, {n_rows, hq, d});
   const OwnedTensor k(act, {pages, hkv, kRopePageTokens, d}),
       v(act, {pages, hkv, kRopePageTokens, d});
@@ -113,7 +117,8 @@ PreparedCase prepare_rope(const KernelShapes& s, int n_rows) {
                              {.n_rows = n_rows,
                               .pos = pos.data(),
                               .row_page = page.data(),
-                              .row_in_page = slot.data()});
+                              .row_in_page = slot.data()},
+                             norms);
               },
           .mismatch =
               [=, keep = arena] {
@@ -130,10 +135,15 @@ PreparedCase prepare_rope(const KernelShapes& s, int n_rows) {
                              .n_heads = hq,
                              .n_kv_heads = hkv,
                              .head_dim = d,
-                             .act = act},
+                             .act = act,
+                             .q_norm = norms.q,
+                             .k_norm = norms.k,
+                             .norm_eps = norms.eps},
                             {0, n_rows});
-                const double absolute =
-                    2 * spacing(DType::f32) * 2 * std::sqrt(3.0);  // |x| <= sqrt 3
+                // |x| <= sqrt 3; normalised, times a weight, |x| <= 3 over a root mean square of 1,
+                // which two heads' worth of numbers keep above 1/2.
+                const double absolute = normed ? (6 + d / 16.0) * spacing(DType::f32) * 2 * 6
+                                               : 2 * spacing(DType::f32) * 2 * std::sqrt(3.0);
                 std::string text = find_mismatch(q, q0, spacing(act), absolute);
                 if (text.empty()) text = find_mismatch(k, k0, spacing(act), absolute);
                 return text.empty() ? find_mismatch(v, v0, 0, 0) : text;
@@ -183,13 +193,14 @@ KernelCases rope_cases(const KernelShapes& s) {
   KernelCases cases;
   const double width = (s.n_heads + 2.0 * s.n_kv_heads) * s.head_dim;
   const auto act_bytes = static_cast<double>(dtype_bytes(s.act()));
-  for (const int64_t rows : s.rows) {
-    const int n = static_cast<int>(rows);
-    cases.push_back(row_case("rope", "rope_kv", n,
-                             fmt::format("({} + 2 x {}) x {}", s.n_heads, s.n_kv_heads, s.head_dim),
-                             s.act(), 2 * width * act_bytes, 0,
-                             [=] { return prepare_rope(s, n); }));
-  }
+  for (const bool normed : {false, true})
+    for (const int64_t rows : s.rows) {
+      const int n = static_cast<int>(rows);
+      cases.push_back(
+          row_case("rope", normed ? "rope_kv, heads normalised" : "rope_kv", n,
+                   fmt::format("({} + 2 x {}) x {}", s.n_heads, s.n_kv_heads, s.head_dim), s.act(),
+                   2 * width * act_bytes, 0, [=] { return prepare_rope(s, n, normed); }));
+    }
   return cases;
 }
 

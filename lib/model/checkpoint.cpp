@@ -60,16 +60,18 @@ std::string problem_of(Weight weight, int layer, const ModelConfig& config,
   return "";
 }
 
-/// Biases of our layers that the configuration says are not there.
-std::vector<std::string> unexpected_biases(const ModelConfig& config,
-                                           const Checkpoint& checkpoint) {
+/// Biases and norms of heads that the configuration says are not there.
+std::vector<std::string> unexpected_weights(const ModelConfig& config,
+                                            const Checkpoint& checkpoint) {
   std::vector<std::string> found;
-  for (const Weight bias : {Weight::bq, Weight::bk, Weight::bv, Weight::bo, Weight::b_gate,
-                            Weight::b_up, Weight::b_down}) {
-    if (has_weight(bias, config)) continue;
+  for (const Weight weight : {Weight::bq, Weight::bk, Weight::bv, Weight::bo, Weight::b_gate,
+                              Weight::b_up, Weight::b_down, Weight::q_norm, Weight::k_norm}) {
+    if (has_weight(weight, config)) continue;
+    const bool norm = weight == Weight::q_norm || weight == Weight::k_norm;
     for (int layer = 0; layer < config.n_layers; ++layer)
-      if (const std::string name = checkpoint_name(bias, layer); checkpoint.contains(name))
-        found.push_back(name + ": a bias that config.json does not announce");
+      if (const std::string name = checkpoint_name(weight, layer); checkpoint.contains(name))
+        found.push_back(fmt::format("{}: a {} that config.json does not announce", name,
+                                    norm ? "norm of heads" : "bias"));
   }
   return found;
 }
@@ -185,8 +187,8 @@ void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint) {
   for (const Weight weight : global_weights(config)) check(weight, 0);
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (const Weight weight : layer_weights(config)) check(weight, layer);
-  for (std::string& bias : unexpected_biases(config, checkpoint))
-    problems.push_back(std::move(bias));
+  for (std::string& problem : unexpected_weights(config, checkpoint))
+    problems.push_back(std::move(problem));
   if (problems.empty()) return;
   throw input_error(checkpoint.where(), "{} tensor{} not as config.json needs {}:{}",
                     problems.size(), problems.size() == 1 ? " is" : "s are",

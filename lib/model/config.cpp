@@ -22,6 +22,8 @@ constexpr int64_t kMaxHeads = 1 << 14;
 constexpr int64_t kMaxLayers = 1 << 12;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+// What transformers takes where the config.json of a Qwen3 gives none, whatever its sizes.
+constexpr int kQwen3HeadDim = 128;
 
 struct ArchInfo {
   Arch arch;
@@ -33,7 +35,15 @@ constexpr std::array kArchs = {
     ArchInfo{Arch::llama, "LlamaForCausalLM", "llama"},
     ArchInfo{Arch::mistral, "MistralForCausalLM", "mistral"},
     ArchInfo{Arch::qwen2, "Qwen2ForCausalLM", "qwen2"},
+    ArchInfo{Arch::qwen3, "Qwen3ForCausalLM", "qwen3"},
 };
+
+/// By the name of an architecture or its model_type: Qwen3MoeForCausalLM, qwen2_moe, mixtral.
+bool is_mixture(std::string_view name) {
+  for (const char* part : {"Moe", "_moe", "Mixtral", "mixtral"})
+    if (name.find(part) != std::string_view::npos) return true;
+  return false;
+}
 
 Arch parse_arch(const Json& j, const std::string& where) {
   const Json* names = io::find_array(j, "architectures", where);
@@ -45,10 +55,11 @@ Arch parse_arch(const Json& j, const std::string& where) {
         .hint("give the config.json of a model folder");
   for (const ArchInfo& info : kArchs)
     if (found == (by_name ? info.name : info.model_type)) return info.arch;
-  throw input_error(where, "architecture {} is not supported", io::quote(found))
+  throw input_error(where, "architecture {} {} not supported", io::quote(found),
+                    is_mixture(found) ? "is a mixture of experts (MoE), which is" : "is")
       .hint(
           "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, "
-          "Qwen2ForCausalLM (Qwen2, Qwen2.5)");
+          "Qwen2ForCausalLM (Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
 }
 
 /// Features that would change the result and that the forward does not have.
@@ -71,6 +82,26 @@ int get_size(const Json& j, const char* key, const std::string& where, int64_t m
   return static_cast<int>(io::get_int(j, key, where, 1, max));
 }
 
+/// Of the configuration the architecture, dim and n_heads are known.
+int parse_head_dim(const Json& j, const std::string& where, const ModelConfig& c) {
+  const int64_t most = kMaxDim / c.n_heads;
+  const auto given = io::find_int(j, "head_dim", where, 2, most);
+  const bool is_default = !given && c.arch == Arch::qwen3;
+  if (is_default && kQwen3HeadDim > most)
+    throw input_error(where, "there is no 'head_dim', and 'num_attention_heads' {} of {} exceed {}",
+                      c.n_heads, kQwen3HeadDim, kMaxDim);
+  if (!given && !is_default && c.dim % c.n_heads != 0)
+    throw input_error(where,
+                      "'hidden_size' {} is not a multiple of 'num_attention_heads' {} and "
+                      "there is no 'head_dim'",
+                      c.dim, c.n_heads);
+  const int head_dim =
+      static_cast<int>(given.value_or(is_default ? kQwen3HeadDim : c.dim / c.n_heads));
+  if (head_dim % 2 != 0)
+    throw input_error(where, "head dimension {} is odd; rotary embedding turns pairs", head_dim);
+  return head_dim;
+}
+
 void parse_sizes(const Json& j, const std::string& where, ModelConfig& c) {
   c.dim = get_size(j, "hidden_size", where, kMaxDim);
   c.n_layers = get_size(j, "num_hidden_layers", where, kMaxLayers);
@@ -85,15 +116,7 @@ void parse_sizes(const Json& j, const std::string& where, ModelConfig& c) {
                       "'num_attention_heads' {} is not a multiple of 'num_key_value_heads' {}",
                       c.n_heads, c.n_kv_heads);
 
-  const auto head_dim = io::find_int(j, "head_dim", where, 2, kMaxDim / c.n_heads);
-  if (!head_dim && c.dim % c.n_heads != 0)
-    throw input_error(where,
-                      "'hidden_size' {} is not a multiple of 'num_attention_heads' {} and "
-                      "there is no 'head_dim'",
-                      c.dim, c.n_heads);
-  c.head_dim = static_cast<int>(head_dim.value_or(c.dim / c.n_heads));
-  if (c.head_dim % 2 != 0)
-    throw input_error(where, "head dimension {} is odd; rotary embedding turns pairs", c.head_dim);
+  c.head_dim = parse_head_dim(j, where, c);
 
   c.rms_eps = io::find_double(j, "rms_norm_eps", where).value_or(1e-6);
   if (c.rms_eps < 0.0 || c.rms_eps > 1.0)
@@ -107,6 +130,9 @@ void parse_biases(const Json& j, const std::string& where, ModelConfig& c) {
     case Arch::llama:
       c.qkv_bias = c.o_bias = io::find_bool(j, "attention_bias", where).value_or(false);
       c.mlp_bias = io::find_bool(j, "mlp_bias", where).value_or(false);
+      break;
+    case Arch::qwen3:
+      c.qkv_bias = c.o_bias = io::find_bool(j, "attention_bias", where).value_or(false);
       break;
     case Arch::mistral:
       break;
@@ -143,9 +169,9 @@ void parse_layer_types(const Json& types, const std::string& where, ModelConfig&
 
 void parse_window(const Json& j, const std::string& where, ModelConfig& c) {
   if (c.arch == Arch::llama) return;  // has none, whatever the file says
-  const bool is_qwen = c.arch == Arch::qwen2;
+  const bool is_qwen = c.arch == Arch::qwen2 || c.arch == Arch::qwen3;
   if (is_qwen && !io::find_bool(j, "use_sliding_window", where).value_or(false)) return;
-  // An absent key means 4096 to transformers in both architectures, null means none.
+  // An absent key means 4096 to transformers in all of them, null means none.
   c.sliding_window =
       static_cast<int>(j.contains("sliding_window")
                            ? io::find_int(j, "sliding_window", where, 1, kMaxContext).value_or(0)
@@ -203,6 +229,7 @@ ModelConfig parse_config(std::string_view text, const std::string& where) {
   refuse_unsupported(j, where);
   parse_sizes(j, where, c);
   parse_biases(j, where, c);
+  c.qk_norm = c.arch == Arch::qwen3;
   parse_window(j, where, c);
   c.rope = parse_rope(j, where);
   const std::vector<int> bos = parse_ids(j, "bos_token_id", where, c.vocab_size);

@@ -12,7 +12,7 @@
 namespace tandem::model {
 
 /// The supported members of the Llama family; all run through one forward.
-enum class Arch : uint8_t { llama, mistral, qwen2 };
+enum class Arch : uint8_t { llama, mistral, qwen2, qwen3 };
 
 /// As Hugging Face spells it: "LlamaForCausalLM".
 const char* arch_name(Arch arch);
@@ -41,12 +41,13 @@ struct ModelConfig {
   int max_context = 0;  // tokens
   bool trained = true;  // false: random weights, for which no context is too long
   // A token attends to the last `sliding_window` positions, its own included; 0 = to all. Only
-  // layers from `sliding_window_from` on slide (Qwen2's max_window_layers; 0 for Mistral).
+  // layers from `sliding_window_from` on slide (max_window_layers of Qwen; 0 for Mistral).
   int sliding_window = 0;
   int sliding_window_from = 0;
   bool qkv_bias = false;  // bq, bk, bv
   bool o_bias = false;    // bo
   bool mlp_bias = false;  // b_gate, b_up, b_down
+  bool qk_norm = false;   // q_norm, k_norm: each head of q and k is normalised before it is rotated
   bool tied_embeddings = false;
   std::optional<int> bos_id;
   std::vector<int> eos_ids;  // end-of-text ids; generation stops at any

@@ -40,7 +40,7 @@ LayerStream::~LayerStream() {
 
 bool LayerStream::holds(int layer) const { return std::ranges::binary_search(layers_, layer); }
 
-void LayerStream::load(const LayerWeights& norms,
+void LayerStream::load(const LayerNorms& norms,
                        const std::function<LayerWeights(std::byte* memory)>& fill) {
   const size_t i = blocks_.size();
   TANDEM_CHECK(i < layers_.size(), "{} layers loaded already", i);
@@ -77,8 +77,7 @@ void LayerStream::begin_forward(cuda::Queue& compute) {
 const LayerWeights& LayerStream::acquire(cuda::Queue& compute) {
   Buffer& buffer = buffers_[static_cast<size_t>(ring_.buffer())];
   const Block& block = blocks_[static_cast<size_t>(ring_.layer())];
-  buffer.weights.attn_norm = block.attn_norm;
-  buffer.weights.ffn_norm = block.ffn_norm;
+  buffer.weights.norms = block.norms;
   compute.follow(buffer.copied);
   return buffer.weights;
 }

@@ -34,9 +34,9 @@ class LayerStream {
 
   /// Loads the next layer: `fill` brings its matrices into GPU memory of block_bytes, and has
   /// waited for that when it returns them; a pinned block becomes a copy of those bytes.
-  /// norms    its norms, which stay on the GPU
+  /// norms    of that layer, which stay on the GPU
   /// errors   kind memory, device, and those of `fill`
-  void load(const LayerWeights& norms, const std::function<LayerWeights(std::byte* memory)>& fill);
+  void load(const LayerNorms& norms, const std::function<LayerWeights(std::byte* memory)>& fill);
   /// All layers are loaded: the first copies begin.
   void start();
 
@@ -66,10 +66,9 @@ class LayerStream {
   struct Block {
     std::byte* host;
     cuda::PinnedRange pinned;
-    const float* attn_norm;  // on the GPU, not in the block
-    const float* ffn_norm;
-    Block(std::byte* data, size_t bytes, const LayerWeights& norms)
-        : host(data), pinned(data, bytes), attn_norm(norms.attn_norm), ffn_norm(norms.ffn_norm) {}
+    LayerNorms norms;  // on the GPU, not in the block
+    Block(std::byte* data, size_t bytes, const LayerNorms& layer_norms)
+        : host(data), pinned(data, bytes), norms(layer_norms) {}
   };
   struct Buffer {
     std::byte* data;

@@ -130,8 +130,10 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
   const Tensor q = heads(q_at), out = heads(out_at);
 
   poll(options_.interrupted);
-  normed_linear(qkv, w.attn_norm, w.qkv);
-  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, cache.arrays(step), exec_.stream());
+  normed_linear(qkv, w.norms.attn, w.qkv);
+  const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
+  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, cache.arrays(step), heads_normed,
+               exec_.stream());
   poll(options_.interrupted);
   cache.attend(layer, step, out, q);
   poll(options_.interrupted);
@@ -145,12 +147,12 @@ void Llama::ffn_block(const LayerWeights& w) {
 
   poll(options_.interrupted);
   const auto eps = static_cast<float>(config_.rms_eps);
-  const ops::LinearFusion fusion{.norm_weight = w.ffn_norm, .norm_eps = eps, .swiglu = true};
+  const ops::LinearFusion fusion{.norm_weight = w.norms.ffn, .norm_eps = eps, .swiglu = true};
   if (ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
     ops::linear_fused(ffn, x, fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
   } else {
     const Tensor normed = act(normed_, n_rows_, config_.dim);
-    ops::rms_norm(normed, x, w.ffn_norm, eps, exec_.stream());
+    ops::rms_norm(normed, x, w.norms.ffn, eps, exec_.stream());
     ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
   }
   poll(options_.interrupted);

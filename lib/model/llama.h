@@ -16,8 +16,8 @@ namespace tandem::model {
 /// What the cache needs to know of a model whose activations have `dtype`.
 kv::Geometry geometry_of(const ModelConfig& config, DType dtype);
 
-/// A Llama-family decoder: Llama 2/3/3.1/3.2, Mistral, Qwen2. Knows nothing of tokens' texts, and of
-/// attention only that the cache answers it.
+/// A Llama-family decoder: Llama 2/3/3.1/3.2, Mistral, Qwen2, Qwen3. Knows nothing of tokens'
+/// texts, and of attention only that the cache answers it.
 class Llama {
  public:
   struct Options {

@@ -10,34 +10,50 @@ namespace {
 
 struct NamedShape {
   const char* name;
-  int dim, n_layers, n_heads, n_kv_heads, ffn_dim, vocab_size, max_context;
+  int dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_context;
   double rms_eps, rope_theta, llama3_factor;  // factor 0 = no RoPE scaling
   bool tied;
   int bos_id, eos_id;
+  Arch arch = Arch::llama;
 };
+
+/// What the sizes of Qwen3 have in common.
+constexpr NamedShape qwen3(const char* name, int dim, int n_layers, int n_heads, int ffn_dim,
+                           bool tied) {
+  return {name,  dim,  n_layers, n_heads, 8,    128,    ffn_dim, 151936,
+          40960, 1e-6, 1e6,      0,       tied, 151643, 151645,  Arch::qwen3};
+}
 
 // The published shapes, from the models' own config.json files.
 constexpr std::array kShapes = {
-    // name           dim   L   Hq  Hkv ffn    vocab   context eps   theta  scale tied   bos     eos
-    NamedShape{"llama-2-7b", 4096, 32, 32, 32, 11008, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
-    NamedShape{"llama-2-13b", 5120, 40, 40, 40, 13824, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
-    NamedShape{"llama-3.1-8b", 4096, 32, 32, 8, 14336, 128256, 131072, 1e-5, 5e5, 8, false, 128000,
-               128001},
-    NamedShape{"llama-3.1-70b", 8192, 80, 64, 8, 28672, 128256, 131072, 1e-5, 5e5, 8, false, 128000,
-               128001},
-    NamedShape{"llama-3.2-1b", 2048, 16, 32, 8, 8192, 128256, 131072, 1e-5, 5e5, 32, true, 128000,
-               128001},
-    NamedShape{"llama-68m", 768, 2, 12, 12, 3072, 32000, 2048, 1e-6, 1e4, 0, false, 0, 2},
+    // name, dim, L, Hq, Hkv, d, ffn, vocab, context, eps, theta, scale, tied, bos, eos
+    NamedShape{"llama-2-7b", 4096, 32, 32, 32, 128, 11008, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
+    NamedShape{"llama-2-13b", 5120, 40, 40, 40, 128, 13824, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
+    NamedShape{"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 131072, 1e-5, 5e5, 8, false,
+               128000, 128001},
+    NamedShape{"llama-3.1-70b", 8192, 80, 64, 8, 128, 28672, 128256, 131072, 1e-5, 5e5, 8, false,
+               128000, 128001},
+    NamedShape{"llama-3.2-1b", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 1e-5, 5e5, 32, true,
+               128000, 128001},
+    NamedShape{"llama-68m", 768, 2, 12, 12, 64, 3072, 32000, 2048, 1e-6, 1e4, 0, false, 0, 2},
+    qwen3("qwen3-0.6b", 1024, 28, 16, 3072, true),
+    qwen3("qwen3-1.7b", 2048, 28, 16, 6144, true),
+    qwen3("qwen3-4b", 2560, 36, 32, 9728, true),
+    qwen3("qwen3-8b", 4096, 36, 32, 12288, false),
+    qwen3("qwen3-14b", 5120, 40, 40, 17408, false),
+    qwen3("qwen3-32b", 5120, 64, 64, 25600, false),
 };
 
 ModelConfig expand(const NamedShape& shape) {
   ModelConfig c;
   c.name = shape.name;
+  c.arch = shape.arch;
+  c.qk_norm = shape.arch == Arch::qwen3;
   c.dim = shape.dim;
   c.n_layers = shape.n_layers;
   c.n_heads = shape.n_heads;
   c.n_kv_heads = shape.n_kv_heads;
-  c.head_dim = shape.dim / shape.n_heads;
+  c.head_dim = shape.head_dim;
   c.ffn_dim = shape.ffn_dim;
   c.vocab_size = shape.vocab_size;
   c.max_context = shape.max_context;

@@ -118,7 +118,8 @@ class SyntheticSource final : public WeightSource {
 
   std::vector<float> vector(Weight weight, int /*layer*/) const override {
     const bool norm = weight == Weight::attn_norm || weight == Weight::ffn_norm ||
-                      weight == Weight::out_norm;
+                      weight == Weight::out_norm || weight == Weight::q_norm ||
+                      weight == Weight::k_norm;
     return std::vector<float>(static_cast<size_t>(weight_shape(weight, config_).front()),
                               norm ? 1.0f : 0.0f);
   }
@@ -133,7 +134,7 @@ class SyntheticSource final : public WeightSource {
  private:
   static uint32_t tensor_id(Weight weight, int layer) {
     constexpr uint32_t kKinds = 32;
-    static_assert(static_cast<uint32_t>(Weight::lm_head) < kKinds);
+    static_assert(static_cast<uint32_t>(Weight::k_norm) < kKinds);
     return static_cast<uint32_t>(layer) * kKinds + static_cast<uint32_t>(weight);
   }
 

@@ -34,6 +34,8 @@ constexpr std::array kWeights = {
     WeightInfo{Weight::b_down, "mlp.down_proj.bias", true},
     WeightInfo{Weight::out_norm, "model.norm.weight", false},
     WeightInfo{Weight::lm_head, "lm_head.weight", false},
+    WeightInfo{Weight::q_norm, "self_attn.q_norm.weight", true},
+    WeightInfo{Weight::k_norm, "self_attn.k_norm.weight", true},
 };
 
 constexpr bool in_enum_order() {
@@ -92,6 +94,9 @@ io::Shape weight_shape(Weight weight, const ModelConfig& c) {
     case Weight::b_gate:
     case Weight::b_up:
       return {c.ffn_dim};
+    case Weight::q_norm:
+    case Weight::k_norm:
+      return {c.head_dim};
   }
   return {};
 }
@@ -110,6 +115,9 @@ bool has_weight(Weight weight, const ModelConfig& config) {
       return config.mlp_bias;
     case Weight::lm_head:
       return !config.tied_embeddings;
+    case Weight::q_norm:
+    case Weight::k_norm:
+      return config.qk_norm;
     default:
       return true;
   }

@@ -30,6 +30,8 @@ enum class Weight : uint8_t {
   b_down,
   out_norm,
   lm_head,
+  q_norm,  // last, since the numbers of a synthetic weight follow from its place here
+  k_norm,
 };
 
 bool is_per_layer(Weight weight);
@@ -39,10 +41,11 @@ bool is_per_layer(Weight weight);
 std::string checkpoint_name(Weight weight, int layer = 0);
 
 /// Row-major, output features first: wq [Hq*d, D], w_down [D, F], tok_emb and lm_head [V, D], norms
-/// and biases one-dimensional.
+/// and biases one-dimensional: q_norm and k_norm [d], one for all heads.
 io::Shape weight_shape(Weight weight, const ModelConfig& config);
 
-/// Whether a model of this configuration has the weight: biases by flag, lm_head unless tied.
+/// Whether a model of this configuration has the weight: biases and norms of heads by
+/// flag, lm_head unless tied.
 bool has_weight(Weight weight, const ModelConfig& config);
 
 /// The weights of the model outside its layers, and those of each layer, in table order.

@@ -164,23 +164,35 @@ size_t block_bytes(const ModelConfig& c, DType dtype, Device device) {
 }
 
 size_t norm_elements(const ModelConfig& c) {
-  return (2 * static_cast<size_t>(c.n_layers) + 1) * static_cast<size_t>(c.dim);
+  const int64_t of_heads = c.qk_norm ? 2 * int64_t{c.head_dim} : 0;
+  return static_cast<size_t>(c.n_layers * (2 * int64_t{c.dim} + of_heads) + c.dim);
 }
 
-/// Norm weights of all layers, attention's and then the FFN's, and the last norm's.
+/// Norm weights of all layers in the order of next_norms, and the last norm's.
 std::vector<float> all_norms(const ModelConfig& c, const WeightSource& source) {
   std::vector<float> all;
   const auto append = [&](Weight weight, int layer) {
     const std::vector<float> values = source.vector(weight, layer);
-    TANDEM_CHECK(values.size() == static_cast<size_t>(c.dim), "{} norm weights", values.size());
+    const auto expected = static_cast<size_t>(weight_shape(weight, c).front());
+    TANDEM_CHECK(values.size() == expected, "{} norm weights of {}", values.size(), expected);
     all.insert(all.end(), values.begin(), values.end());
   };
-  for (int layer = 0; layer < c.n_layers; ++layer) {
-    append(Weight::attn_norm, layer);
-    append(Weight::ffn_norm, layer);
-  }
+  for (int layer = 0; layer < c.n_layers; ++layer)
+    for (const Weight norm : {Weight::attn_norm, Weight::ffn_norm, Weight::q_norm, Weight::k_norm})
+      if (has_weight(norm, c)) append(norm, layer);
   append(Weight::out_norm, 0);
   return all;
+}
+
+/// The norms of the next layer; `at` goes on behind them.
+LayerNorms next_norms(const ModelConfig& c, const float*& at) {
+  const auto take = [&](int n) { return std::exchange(at, at + n); };
+  LayerNorms norms{.attn = take(c.dim), .ffn = take(c.dim)};
+  if (c.qk_norm) {
+    norms.q = take(c.head_dim);
+    norms.k = take(c.head_dim);
+  }
+  return norms;
 }
 
 void copy_to(Device device, float* to, std::span<const float> from) {
@@ -224,9 +236,9 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
   if (places.n_streamed > 0)
     w.stream = std::make_unique<LayerStream>(streamed_layers(config.n_layers, places.n_streamed),
                                              block_bytes(config, dtype, device), device, arena);
-  float* norms = static_cast<float*>(arena.take("weights/norms"));
-  copy_to(device, norms, all_norms(config, source));
-  const auto next_norm = [&] { return std::exchange(norms, norms + config.dim); };
+  float* const all = static_cast<float*>(arena.take("weights/norms"));
+  copy_to(device, all, all_norms(config, source));
+  const float* norms = all;
   {
     ops::Staging staging(device, arena.take("load/staging"),
                          arena.plan().find("load/staging")->bytes);
@@ -247,14 +259,13 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
     };
     for (int layer = 0; layer < config.n_layers; ++layer) {
       LayerWeights& l = w.layers.emplace_back();
-      l.attn_norm = next_norm();
-      l.ffn_norm = next_norm();
+      l.norms = next_norms(config, norms);
       if (w.stream && w.stream->holds(layer))
-        w.stream->load(l, [&](std::byte* memory) { return load_layer(memory, layer); });
+        w.stream->load(l.norms, [&](std::byte* memory) { return load_layer(memory, layer); });
       else
         for (const ProductKind kind : kLayerProducts) slot_of(l, kind) = load(kind, layer);
     }
-    w.out_norm = next_norm();
+    w.out_norm = norms;
     w.lm_head = load(ProductKind::lm_head, 0);
     if (has_own_embedding(config, device)) w.own_embedding = load(ProductKind::embedding, 0);
     staging.wait();

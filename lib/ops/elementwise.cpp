@@ -59,7 +59,8 @@ void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream) {
 }
 
 void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
-             const RopeTable& rope, const StepArrays& step, Stream stream) {
+             const RopeTable& rope, const StepArrays& step, const HeadNorms& norms,
+             Stream stream) {
   const int64_t d = q.size(2), n_kv = k_pool.size(1);
   TANDEM_CHECK(qkv.row_size() == (q.size(1) + 2 * n_kv) * d && k_pool.size(3) == d &&
                    k_pool.size(2) == kRopePageTokens,
@@ -67,11 +68,13 @@ void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const 
   TANDEM_CHECK(q.dtype() == qkv.dtype() && k_pool.dtype() == qkv.dtype() &&
                    v_pool.dtype() == qkv.dtype(),
                "rope_kv mixes dtypes");
+  TANDEM_CHECK((norms.q == nullptr) == (norms.k == nullptr), "rope_kv with one norm of two");
   const RopeKvParams p{.q = q.raw(), .k_pool = k_pool.raw(), .v_pool = v_pool.raw(),
                        .qkv = qkv.raw(), .cos_table = rope.cos(), .sin_table = rope.sin(),
                        .pos = step.pos, .slot_page = step.row_page, .slot_in_page = step.row_in_page,
                        .n_rows = as_int(qkv.rows()), .n_heads = as_int(q.size(1)),
-                       .n_kv_heads = as_int(n_kv), .head_dim = as_int(d), .act = qkv.dtype()};
+                       .n_kv_heads = as_int(n_kv), .head_dim = as_int(d), .act = qkv.dtype(),
+                       .q_norm = norms.q, .k_norm = norms.k, .norm_eps = norms.eps};
   if (!on_gpu(q)) return run_rows(cpu_table().rope_kv, p, qkv.row_size());
   cuda_table().rope_kv(p, stream);
   cuda::launched("rope_kv", stream);

@@ -20,11 +20,20 @@ void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const 
 /// shapes   out [rows, F] act; gate_up [rows, 2 F] act
 void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream = {});
 
-/// Rotates q and k by the rows' positions; writes k and v into their pages.
+/// Norms of the heads of q and k, both or none.
+struct HeadNorms {
+  const float* q = nullptr;  // [d] f32
+  const float* k = nullptr;  // [d] f32
+  float eps = 0;
+};
+
+/// Normalises the heads of q and k where there are norms, rotates them by the rows' positions, and
+/// writes k and v into their pages.
 /// shapes   q [rows, Hq, d]; k_pool, v_pool [pages, Hkv, 64, d]; qkv [rows, (Hq + 2 Hkv) d]; all act;
 ///          of the step pos, row_page, row_in_page [rows]
 void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
-             const RopeTable& rope, const StepArrays& step, Stream stream = {});
+             const RopeTable& rope, const StepArrays& step, const HeadNorms& norms = {},
+             Stream stream = {});
 
 /// Embeds tokens on a GPU: out[r] = table[ids[r]] in f32; NaN for an id outside the table.
 /// shapes   out [rows, dim] f32; table [V, dim]; ids [rows]

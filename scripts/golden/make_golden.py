@@ -2,7 +2,7 @@
 """Writes tests/data/models and tests/data/golden from an independent implementation.
 
     python3 -m venv VENV && VENV/bin/pip install -r scripts/golden/requirements.txt
-    VENV/bin/python scripts/golden/make_golden.py
+    VENV/bin/python scripts/golden/make_golden.py [--only SMALL_MODEL...]
 
 Needed only to change the golden data: tests read what is committed and never run Python.
 """
@@ -46,8 +46,8 @@ def manifest(data, seed):
     def entry(path):
         return {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
-    made = sorted(p for folder in ("golden", "models") for p in (data / folder).rglob("*")
-                  if p.is_file() and p.name not in ("README.md", "manifest.json"))
+    made = sorted(p for folder in ("golden/small", "golden/tiny", "models")
+                  for p in (data / folder).rglob("*") if p.is_file())
     read = sorted(p for folder in ("demo", *(f"models/{m}" for m in tiny_models.MODELS))
                   for p in (ROOT / "recipes" / folder).iterdir() if p.is_file())
     files = {str(p.relative_to(data)): entry(p) for p in made}
@@ -70,14 +70,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=ROOT / "tests" / "data", help="output folder")
     parser.add_argument("--seed", type=int, default=20, help="of the random weights and ids")
+    parser.add_argument("--only", nargs="+", metavar="SMALL_MODEL", choices=small_models.MODELS,
+                        help="write these alone and leave all else as it is: on another processor the "
+                             "last digits of all floats would change")
     args = parser.parse_args()
-    for old in (args.data / "models", args.data / "golden" / "small", args.data / "golden" / "tiny"):
+    models, golden, recipes = args.data / "models", args.data / "golden", ROOT / "recipes"
+    olds = [models / name for name in args.only] if args.only else [
+        models, golden / "small", golden / "tiny"]
+    for old in olds:
         shutil.rmtree(old, ignore_errors=True)
-    for name, content in small_models.build(args.data / "models", args.seed).items():
-        write_json(args.data / "golden" / "small" / name, content)
-    recipes = ROOT / "recipes"
-    for name, content in tiny_models.build(recipes / "models", recipes / "demo").items():
-        write_json(args.data / "golden" / "tiny" / name, content)
+    names = args.only or small_models.MODELS
+    for name, content in small_models.build(models, args.seed, names).items():
+        write_json(golden / "small" / name, content)
+    if not args.only:
+        for name, content in tiny_models.build(recipes / "models", recipes / "demo").items():
+            write_json(golden / "tiny" / name, content)
     path = args.data / "golden" / "manifest.json"
     path.write_text(json.dumps(manifest(args.data, args.seed), indent=1) + "\n")
     print(f"{path}: {len(json.loads(path.read_text())['files'])} files", file=sys.stderr)

@@ -11,9 +11,9 @@ import forward
 LENGTHS = [1, 5, 40, 150]
 N_GREEDY = 24
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-LLAMA, MISTRAL, QWEN2 = (
+LLAMA, MISTRAL, QWEN2, QWEN3 = (
     {"architectures": [a + "ForCausalLM"], "model_type": a.lower(), "hidden_act": "silu"}
-    for a in ("Llama", "Mistral", "Qwen2"))
+    for a in ("Llama", "Mistral", "Qwen2", "Qwen3"))
 # Its bands meet the wavelengths of a small head within 150 tokens: kept, blended and stretched.
 LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                   "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
@@ -64,6 +64,18 @@ MODELS = {
         "rms_norm_eps": 1e-6, "use_sliding_window": False, "sliding_window": None,
         "tie_word_embeddings": False, "dtype": "bfloat16",
         "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}),
+    "qwen3-tied": ("bf16", 1, QWEN3 | shape(48, 3, 6, 2, 96, 512, 16) | {
+        "rms_norm_eps": 1e-6, "rope_theta": 1000000, "rope_scaling": None, "attention_bias": False,
+        "sliding_window": None, "use_sliding_window": False, "max_window_layers": 3,
+        "tie_word_embeddings": True, "torch_dtype": "bfloat16"}),
+    "qwen3-untied-sharded": ("bf16", 2, QWEN3 | shape(64, 2, 2, 1, 96, 384) | {
+        "rms_norm_eps": 1e-6, "use_sliding_window": False, "sliding_window": None,
+        "tie_word_embeddings": False, "dtype": "bfloat16",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0}}),
+    "qwen3-odd": ("f16", 1, QWEN3 | shape(40, 3, 5, 1, 68, 257, 10) | {
+        "rms_norm_eps": 1e-5, "attention_bias": True, "sliding_window": 32,
+        "use_sliding_window": True, "max_window_layers": 1, "tie_word_embeddings": False,
+        "dtype": "float16", "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
 }
 
 
@@ -74,7 +86,9 @@ def weights(config, seed):
     dim, ffn, vocab = (config[k] for k in ("hidden_size", "intermediate_size", "vocab_size"))
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads", heads)
-    head_dim = config.get("head_dim", dim // heads)
+    qwen3 = config["model_type"] == "qwen3"
+    head_dim = config.get("head_dim", 128 if qwen3 else dim // heads)
+    has_bias = config["model_type"] == "qwen2" or config.get("attention_bias", False)
 
     def matrix(rows, columns, gain):
         return rng.standard_normal((rows, columns)) * gain / columns ** 0.5
@@ -91,9 +105,13 @@ def weights(config, seed):
         out[layer + "post_attention_layernorm.weight"] = norm()
         for name, rows, gain in (("q", heads, 1.5), ("k", kv_heads, 1.5), ("v", kv_heads, 1.0)):
             out[attn + name + "_proj.weight"] = matrix(rows * head_dim, dim, gain)
-            if config["model_type"] == "qwen2":
+            if has_bias:
                 out[attn + name + "_proj.bias"] = rng.standard_normal(rows * head_dim) * 0.5
+            if qwen3 and name != "v":
+                out[attn + name + "_norm.weight"] = rng.uniform(1.0, 2.0, head_dim)
         out[attn + "o_proj.weight"] = matrix(dim, heads * head_dim, 1.0)
+        if qwen3 and has_bias:
+            out[attn + "o_proj.bias"] = rng.standard_normal(dim) * 0.5
         out[mlp + "gate_proj.weight"] = matrix(ffn, dim, 1.5)
         out[mlp + "up_proj.weight"] = matrix(ffn, dim, 1.0)
         out[mlp + "down_proj.weight"] = matrix(dim, ffn, 1.0)
@@ -140,10 +158,12 @@ def golden(folder, vocab, seed):
     return cases
 
 
-def build(folder, seed):
-    """Writes the model folders; returns {file name: content} of their golden cases."""
+def build(folder, seed, names):
+    """Writes folders of the models; returns {file name: content} of their golden cases."""
     files = {}
     for i, (name, (dtype, n_shards, config)) in enumerate(MODELS.items()):
+        if name not in names:
+            continue
         save(folder / name, config, weights(config, [seed, i, 0]), dtype, n_shards)
         files[f"{name}.json"] = golden(folder / name, config["vocab_size"], [seed, i, 1])
     return files

@@ -21,6 +21,7 @@ const Case kCases[] = {{"llama-3.1", {}},
                        {"llama-3.1", streaming(4, 16)},
                        {"llama-3.1", streaming(4, 40, true)},
                        {"qwen2-tied", streaming(0, 1)},
+                       {"qwen3-tied", {}},
                        {"mistral-window", {}}};
 
 decode::SavedState reopen(const std::filesystem::path& path, const Engine& engine) {

@@ -24,7 +24,7 @@ inline std::vector<std::string> small_models() {
 
 inline void check_small_models(tandem::Device device) {
   const auto names = small_models();
-  CHECK(names.size() >= 9);
+  CHECK(names.size() >= 12);
   for (const std::string& name : names) {
     CAPTURE(name);
     const auto engine = make_engine(source_dir() / "tests/data/models" / name, tandem::DType::f32,

@@ -186,13 +186,15 @@ namespace {
 
 /// A RopeCase in device memory.
 struct DeviceRope {
-  DeviceBuffer qkv, cosine, sine, pos, page, in_page, q, k, v;
+  DeviceBuffer qkv, cosine, sine, q_norm, k_norm, pos, page, in_page, q, k, v;
   RopeKvParams p;
 
   DeviceRope(RopeCase& c, ActBuffer& host_q, ActBuffer& host_k, ActBuffer& host_v)
       : qkv(on_device(c.qkv)),
         cosine(on_device(c.cosine)),
         sine(on_device(c.sine)),
+        q_norm(on_device(c.q_norm)),
+        k_norm(on_device(c.k_norm)),
         pos(c.pos),
         page(c.page),
         in_page(c.in_page),
@@ -209,39 +211,80 @@ struct DeviceRope {
     p.pos = pos.as<int32_t>();
     p.slot_page = page.as<int32_t>();
     p.slot_in_page = in_page.as<int32_t>();
+    if (!c.normed) return;
+    p.q_norm = q_norm.as<float>();
+    p.k_norm = k_norm.as<float>();
   }
 };
+
+void check_rope_kv(bool normed) {
+  for (const DType act : kActs)
+    for (const int d : {2, 6, 16, 34, 48, 64, 80, 128, 256})
+      for (const size_t offset : {0u, 1u}) {
+        CAPTURE(dtype_name(act));
+        CAPTURE(d);
+        CAPTURE(offset);
+        RopeCase c(act, 4, 6, 2, d, offset);
+        c.normed = normed;
+        const auto tolerance = [&](ActBuffer& want, size_t i) {
+          return normed ? normed_rope_tolerance(act, want, i, d) : rope_tolerance(act, want.get(i));
+        };
+        const auto n_q = static_cast<size_t>(c.n_rows * c.hq * d);
+        ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset),
+            v(act, c.pool_size(), offset);
+        ActBuffer q0(act, n_q), k0(act, c.pool_size()), v0(act, c.pool_size());
+        for (size_t i = 0; i < c.pool_size(); ++i)
+          for (ActBuffer* pool : {&k, &k0, &v, &v0}) pool->set(i, -9.0f);
+        rope_kv_ref(c.params(q0, k0, v0), {0, c.n_rows});
+        const DeviceRope device(c, q, k, v);
+        cuda_table().rope_kv(device.p, queue().stream());
+        launched("rope_kv");
+        read_back(device.q, q);
+        read_back(device.k, k);
+        read_back(device.v, v);
+        REQUIRE_CLOSE(q, q0, ([&](size_t i) { return tolerance(q0, i); }));
+        REQUIRE_CLOSE(k, k0, ([&](size_t i) {
+                        return k0.get(i) == -9.0f ? 0.0 : tolerance(k0, i);
+                      }));
+        REQUIRE_CLOSE(v, v0, ([](size_t) { return 0.0; }));
+      }
+}
 
 }  // namespace
 
 TEST_SUITE("gpu/kernels/rope") {
   TEST_CASE("rope_kv agrees with the reference and writes its own slots alone") {
+    check_rope_kv(false);
+  }
+
+  TEST_CASE("rope_kv with norms of heads agrees with the reference") { check_rope_kv(true); }
+
+  TEST_CASE("a row with norms of heads has the same bits alone and among others") {
     for (const DType act : kActs)
-      for (const int d : {2, 6, 16, 34, 48, 64, 80, 128, 256})
-        for (const size_t offset : {0u, 1u}) {
-          CAPTURE(dtype_name(act));
-          CAPTURE(d);
-          CAPTURE(offset);
-          RopeCase c(act, 4, 6, 2, d, offset);
-          const auto n_q = static_cast<size_t>(c.n_rows * c.hq * d);
-          ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset),
-              v(act, c.pool_size(), offset);
-          ActBuffer q0(act, n_q), k0(act, c.pool_size()), v0(act, c.pool_size());
-          for (size_t i = 0; i < c.pool_size(); ++i)
-            for (ActBuffer* pool : {&k, &k0, &v, &v0}) pool->set(i, -9.0f);
-          rope_kv_ref(c.params(q0, k0, v0), {0, c.n_rows});
-          const DeviceRope device(c, q, k, v);
-          cuda_table().rope_kv(device.p, queue().stream());
-          launched("rope_kv");
-          read_back(device.q, q);
-          read_back(device.k, k);
-          read_back(device.v, v);
-          REQUIRE_CLOSE(q, q0, ([&](size_t i) { return rope_tolerance(act, q0.get(i)); }));
-          REQUIRE_CLOSE(k, k0, ([&](size_t i) {
-                          return k0.get(i) == -9.0f ? 0.0 : rope_tolerance(act, k0.get(i));
-                        }));
-          REQUIRE_CLOSE(v, v0, ([](size_t) { return 0.0; }));
+      for (const int d : {34, 64, 80, 128}) {
+        CAPTURE(dtype_name(act));
+        CAPTURE(d);
+        RopeCase c(act, 7, 5, 2, d, 0);
+        c.normed = true;
+        const auto n_q = static_cast<size_t>(c.hq * d);
+        ActBuffer q(act, 7 * n_q), k(act, c.pool_size()), v(act, c.pool_size());
+        const DeviceRope all(c, q, k, v);
+        DeviceRope one(c, q, k, v);
+        cuda_table().rope_kv(all.p, queue().stream());
+        one.p.n_rows = 1;
+        const size_t bytes = act == DType::bf16 ? 2 : 4;
+        for (int r = 0; r < 7; ++r) {
+          one.p.q = one.q.as<std::byte>() + static_cast<size_t>(r) * n_q * bytes;
+          one.p.qkv = one.qkv.as<std::byte>() + static_cast<size_t>(r * (c.hq + 2 * c.hkv) * d) * bytes;
+          one.p.pos = one.pos.as<int32_t>() + r;
+          one.p.slot_page = one.page.as<int32_t>() + r;
+          one.p.slot_in_page = one.in_page.as<int32_t>() + r;
+          cuda_table().rope_kv(one.p, queue().stream());
         }
+        CHECK(one.q.vector<unsigned char>() == all.q.vector<unsigned char>());
+        CHECK(one.k.vector<unsigned char>() == all.k.vector<unsigned char>());
+        CHECK(one.v.vector<unsigned char>() == all.v.vector<unsigned char>());
+      }
   }
 
   TEST_CASE("a row without a page leaves the pools alone") {
@@ -301,12 +344,16 @@ TEST_SUITE("gpu/kernels/rope") {
   }
 
   TEST_CASE("the same bits in a graph") {
-    RopeCase c(DType::bf16, 5, 32, 8, 128, 0);
-    ActBuffer q(c.act, static_cast<size_t>(5 * 32 * 128)), k(c.act, c.pool_size()),
-        v(c.act, c.pool_size());
-    const DeviceRope device(c, q, k, v);
-    for (const DeviceBuffer* out : {&device.q, &device.k, &device.v})
-      require_same_in_graph(*out, [&] { cuda_table().rope_kv(device.p, queue().stream()); });
+    for (const bool normed : {false, true}) {
+      CAPTURE(normed);
+      RopeCase c(DType::bf16, 5, 32, 8, 128, 0);
+      c.normed = normed;
+      ActBuffer q(c.act, static_cast<size_t>(5 * 32 * 128)), k(c.act, c.pool_size()),
+          v(c.act, c.pool_size());
+      const DeviceRope device(c, q, k, v);
+      for (const DeviceBuffer* out : {&device.q, &device.k, &device.v})
+        require_same_in_graph(*out, [&] { cuda_table().rope_kv(device.p, queue().stream()); });
+    }
   }
 }
 

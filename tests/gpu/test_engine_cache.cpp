@@ -26,7 +26,10 @@ std::vector<Case> cases() {
           {small_model("mistral-window"), streaming(4, 16)},
           {small_model("mistral-window"), streaming(4, 64, true)},
           {small_model("llama-odd"), streaming(4, 16, true)},
-          {small_model("qwen2-tied"), streaming(4, 16)}};
+          {small_model("qwen2-tied"), streaming(4, 16)},
+          {small_model("qwen3-tied"), {}},
+          {small_model("qwen3-tied"), streaming(4, 64, true)},
+          {small_model("qwen3-odd"), streaming(4, 16)}};
 }
 
 /// Logits of steps of one row, of few and of many, after a text in the cache.

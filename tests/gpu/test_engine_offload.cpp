@@ -83,6 +83,24 @@ TEST_SUITE("gpu/decode/offload") {
     }
   }
 
+  // Norms stay on the GPU while matrices pass through the ring; those of synthetic models are all 1.
+  TEST_CASE("a streamed layer of Qwen3 has its own norms, of heads too") {
+    for (const DType compute : {DType::f32, DType::bf16})
+      for (const std::string model : {"qwen3-tied", "qwen3-odd"}) {
+        CAPTURE(model);
+        Setup setup{.compute = compute, .chunk = 150, .device = kGpu};
+        const auto resident = make_engine(small_model(model), setup);
+        const std::vector<Row> logits = logits_of_steps(*resident, 6);
+        for (const int n : {1, 2, 3}) {
+          CAPTURE(n);
+          setup.n_streamed = n;
+          const auto engine = make_engine(small_model(model), setup);
+          CHECK(engine->streamed_bytes() > 0);
+          for (int again = 0; again < 3; ++again) CHECK(same(logits_of_steps(*engine, 6), logits));
+        }
+      }
+  }
+
   // Copies take some seventy times what kernels of few rows do here, in the small model far less: a
   // buffer used too early or filled too soon shows in one of them.
   TEST_CASE("the same with layers that take long to copy") {

@@ -18,6 +18,7 @@ const model::ModelConfig kConfig{.name = "small",
                                  .vocab_size = 200,
                                  .rope = {},
                                  .qkv_bias = true,
+                                 .qk_norm = true,
                                  .bos_id = {},
                                  .eos_ids = {}};
 
@@ -50,10 +51,7 @@ class CountingSource final : public model::WeightSource {
     return true;
   }
   std::vector<float> vector(model::Weight weight, int layer) const override {
-    const bool norm = weight == model::Weight::attn_norm || weight == model::Weight::ffn_norm ||
-                      weight == model::Weight::out_norm;
-    const int64_t n =
-        norm ? kConfig.dim : (weight == model::Weight::bq ? kConfig.q_dim() : kConfig.kv_dim());
+    const int64_t n = model::weight_shape(weight, kConfig).front();
     std::vector<float> v;
     for (int64_t i = 0; i < n; ++i) v.push_back(value(weight, layer, i, 0));
     return v;
@@ -108,8 +106,10 @@ TEST_SUITE("gpu/model/weights") {
         const bool streamed = w.stream && w.stream->holds(layer);
         const model::LayerWeights& l =
             streamed ? w.stream->acquire(queue()) : w.layers[static_cast<size_t>(layer)];
-        CHECK(on_host(l.attn_norm, 64) == source.vector(Weight::attn_norm, layer));
-        CHECK(on_host(l.ffn_norm, 64) == source.vector(Weight::ffn_norm, layer));
+        CHECK(on_host(l.norms.attn, 64) == source.vector(Weight::attn_norm, layer));
+        CHECK(on_host(l.norms.ffn, 64) == source.vector(Weight::ffn_norm, layer));
+        CHECK(on_host(l.norms.q, 16) == source.vector(Weight::q_norm, layer));
+        CHECK(on_host(l.norms.k, 16) == source.vector(Weight::k_norm, layer));
         for (const int64_t col : {0, 5, 63}) {
           std::vector<float> qkv, gate_up, wo, down;
           const auto append = [&](std::vector<float>& to, Weight weight, int64_t rows,

@@ -4,14 +4,17 @@
 
 namespace tandem::test {
 
-/// A fused projection of n_rows tokens, tables of 50 positions, and pages in shuffled order.
+/// A fused projection of n_rows tokens, tables of 50 positions, pages in shuffled order, and norms of
+/// heads, which the parameters have if `normed` is set.
 struct RopeCase {
   static constexpr int kPages = 5, kPositions = 50;
+  static constexpr float kNormEps = 0.01f;  // of a size that shows where it is left out
   int n_rows, hq, hkv, d;
   DType act;
   ActBuffer qkv;
-  Buffer<float> cosine, sine;
+  Buffer<float> cosine, sine, q_norm, k_norm;
   std::vector<int32_t> pos, page, in_page;
+  bool normed = false;
 
   RopeCase(DType t, int rows, int heads, int kv_heads, int dim, size_t offset)
       : n_rows(rows),
@@ -21,7 +24,9 @@ struct RopeCase {
         act(t),
         qkv(t, static_cast<size_t>(rows * (heads + 2 * kv_heads) * dim), offset),
         cosine(static_cast<size_t>(kPositions * dim / 2), offset),
-        sine(static_cast<size_t>(kPositions * dim / 2), offset) {
+        sine(static_cast<size_t>(kPositions * dim / 2), offset),
+        q_norm(static_cast<size_t>(dim), offset),
+        k_norm(static_cast<size_t>(dim), offset) {
     PhiloxStream stream(4, static_cast<uint32_t>(dim));
     fill(qkv, stream, 2.0f);
     for (size_t i = 0; i < cosine.size(); ++i) {
@@ -29,6 +34,8 @@ struct RopeCase {
       cosine[i] = static_cast<float>(std::cos(angle));
       sine[i] = static_cast<float>(std::sin(angle));
     }
+    fill(q_norm, stream, 2.0f);
+    fill(k_norm, stream, 2.0f);
     for (int r = 0; r < rows; ++r) {
       pos.push_back((7 * r + 3) % kPositions);
       page.push_back((3 * r + 1) % kPages);
@@ -50,13 +57,26 @@ struct RopeCase {
             .n_heads = hq,
             .n_kv_heads = hkv,
             .head_dim = d,
-            .act = act};
+            .act = act,
+            .q_norm = normed ? q_norm.data() : nullptr,
+            .k_norm = normed ? k_norm.data() : nullptr,
+            .norm_eps = normed ? kNormEps : 0.0f};
   }
 };
 
 /// Two products of factors within 1, one difference: 2 spacings of the larger input.
 inline double rope_tolerance(DType act, float want) {
   return spacing(act) * std::abs(double{want}) + 2 * spacing(DType::f32) * 4.0;
+}
+
+/// Element i of heads of width d that were normalised first: that adds the roundings of a sum of d
+/// squares and four more to both of a pair, whose sum of magnitudes is at most sqrt 2 times the
+/// length that turning keeps.
+inline double normed_rope_tolerance(DType act, ActBuffer& want, size_t i, int d) {
+  const auto width = static_cast<size_t>(d), half = width / 2;
+  const double x = want.get(i), y = want.get(i % width < half ? i + half : i - half);
+  return spacing(act) * std::abs(x) +
+         (6 + d / 16.0) * spacing(DType::f32) * std::sqrt(2.0) * std::hypot(x, y);
 }
 
 }  // namespace tandem::test

@@ -103,6 +103,74 @@ TEST_SUITE("kernels/rope") {
           }
   }
 
+  TEST_CASE("with norms of heads every variant of rope_kv agrees with the reference") {
+    for (const Isa isa : usable_isas())
+      for (const DType act : kActs)
+        for (const int d : {2, 6, 16, 34, 48, 64, 80, 128, 256})
+          for (const size_t offset : {0u, 1u, 3u}) {
+            CAPTURE(isa_name(isa));
+            CAPTURE(dtype_name(act));
+            CAPTURE(d);
+            CAPTURE(offset);
+            RopeCase c(act, 4, 6, 2, d, offset);
+            c.normed = true;
+            const auto n_q = static_cast<size_t>(c.n_rows * c.hq * d);
+            ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset), v(act, c.pool_size(), offset);
+            ActBuffer q0(act, n_q), k0(act, c.pool_size()), v0(act, c.pool_size());
+            cpu_table(isa).rope_kv(c.params(q, k, v), {0, c.n_rows});
+            rope_kv_ref(c.params(q0, k0, v0), {0, c.n_rows});
+            REQUIRE_CLOSE(q, q0, ([&](size_t i) { return normed_rope_tolerance(act, q0, i, d); }));
+            REQUIRE_CLOSE(k, k0, ([&](size_t i) { return normed_rope_tolerance(act, k0, i, d); }));
+            REQUIRE_CLOSE(v, v0, ([](size_t) { return 0.0; }));
+          }
+  }
+
+  TEST_CASE("a head is divided by its root mean square, weighed and then turned; zeros stay") {
+    for (const Isa isa : usable_isas()) {
+      CAPTURE(isa_name(isa));
+      RopeCase c(DType::f32, 1, 2, 1, 8, 0);
+      c.normed = true;
+      for (size_t i = 0; i < c.qkv.size(); ++i) c.qkv.set(i, i < 8 ? 0.0f : i < 16 ? 3.0f : -5.0f);
+      for (int i = 0; i < 4; ++i) {  // turns by 90 degrees: the halves change places, one its sign
+        c.cosine[static_cast<size_t>(c.pos[0] * 4 + i)] = 0.0f;
+        c.sine[static_cast<size_t>(c.pos[0] * 4 + i)] = 1.0f;
+      }
+      ActBuffer q(DType::f32, 16), k(DType::f32, c.pool_size()), v(DType::f32, c.pool_size());
+      cpu_table(isa).rope_kv(c.params(q, k, v), {0, 1});
+      const size_t slot = static_cast<size_t>((c.page[0] * kRopePageTokens + c.in_page[0]) * 8);
+      for (size_t i = 0; i < 8; ++i) {
+        const size_t partner = (i + 4) % 8;
+        const double sign = i < 4 ? -1 : 1;
+        CHECK(q.get(i) == 0.0f);
+        CHECK(double{q.get(8 + i)} ==
+              doctest::Approx(sign * 3 / std::sqrt(9.01) * double{c.q_norm[partner]}).epsilon(1e-6));
+        CHECK(double{k.get(slot + i)} ==
+              doctest::Approx(-sign * 5 / std::sqrt(25.01) * double{c.k_norm[partner]})
+                  .epsilon(1e-6));
+        CHECK(v.get(slot + i) == -5.0f);
+      }
+    }
+  }
+
+  TEST_CASE("a row with norms of heads has the same bits alone and among others") {
+    for (const Isa isa : usable_isas())
+      for (const DType act : kActs)
+        for (const int d : {34, 64, 80, 128}) {
+          CAPTURE(isa_name(isa));
+          CAPTURE(dtype_name(act));
+          CAPTURE(d);
+          RopeCase c(act, 7, 5, 2, d, 0);
+          c.normed = true;
+          const auto n_q = static_cast<size_t>(c.n_rows * c.hq * d);
+          ActBuffer q(act, n_q), k(act, c.pool_size()), v(act, c.pool_size());
+          ActBuffer q1(act, n_q), k1(act, c.pool_size()), v1(act, c.pool_size());
+          cpu_table(isa).rope_kv(c.params(q, k, v), {0, 7});
+          for (int r = 6; r >= 0; --r) cpu_table(isa).rope_kv(c.params(q1, k1, v1), {r, r + 1});
+          REQUIRE_CLOSE(q, q1, ([](size_t) { return 0.0; }));
+          REQUIRE_CLOSE(k, k1, ([](size_t) { return 0.0; }));
+        }
+  }
+
   TEST_CASE("the pages hold the row's own k and v and nothing else changes") {
     RopeCase c(DType::f32, 1, 2, 3, 8, 0);
     ActBuffer q(DType::f32, 16), k(DType::f32, c.pool_size()), v(DType::f32, c.pool_size());

@@ -11,7 +11,8 @@ namespace {
 
 const std::string kModels[] = {"llama-2",        "llama-3.1",  "llama-3.2-tied",
                                "llama-linear",   "llama-odd",  "mistral-plain",
-                               "mistral-window", "qwen2-tied", "qwen2-untied-sharded"};
+                               "mistral-window", "qwen2-tied", "qwen2-untied-sharded",
+                               "qwen3-tied",     "qwen3-odd",  "qwen3-untied-sharded"};
 
 }  // namespace
 
@@ -40,7 +41,7 @@ TEST_SUITE("kv/invariance") {
   }
 
   TEST_CASE("f32: sequences of a ragged batch, joining and leaving, equal each alone") {
-    for (const std::string name : {"llama-3.1", "mistral-window", "qwen2-untied-sharded"}) {
+    for (const std::string name : {"llama-3.1", "mistral-window", "qwen2-untied-sharded", "qwen3-odd"}) {
       CAPTURE(name);
       const auto engine = make_engine(small_model(name), {.chunk = 96});
       struct Seq {

@@ -48,7 +48,7 @@ std::vector<Named> everything() {
 
 TEST_SUITE("kv/sparse_engine") {
   TEST_CASE("f32: a budget of everything gives the logits of full attention") {
-    for (const std::string model : {"llama-3.1", "llama-odd", "qwen2-tied"}) {
+    for (const std::string model : {"llama-3.1", "llama-odd", "qwen2-tied", "qwen3-tied"}) {
       CAPTURE(model);
       const auto full = make_engine(small_model(model), {.max_seqs = 1});
       const Ids prompt = random_ids(*full, 300, 1), after = random_ids(*full, 4, 2);

@@ -9,7 +9,7 @@ using decode::SeqTokens;
 
 TEST_SUITE("kv/streaming") {
   TEST_CASE("f32: while sinks + recent cover the text, streaming is full attention bit for bit") {
-    for (const std::string name : {"llama-3.1", "mistral-window", "qwen2-tied"}) {
+    for (const std::string name : {"llama-3.1", "mistral-window", "qwen2-tied", "qwen3-tied"}) {
       CAPTURE(name);
       // Sinks stay in sight beyond a model's own window: there only a cache without them is full.
       const int sinks = name == "mistral-window" ? 0 : 10;
@@ -36,7 +36,7 @@ TEST_SUITE("kv/streaming") {
   }
 
   TEST_CASE("f32: rows of an extend step see what they would see one at a time") {
-    for (const std::string name : {"llama-3.1", "mistral-window"})
+    for (const std::string name : {"llama-3.1", "mistral-window", "qwen3-tied"})
       for (const recipe::Cache& c : {streaming(4, 64), streaming(0, 1), streaming(70, 3),
                                      streaming(4, 64, true), streaming(1, 1, true)}) {
         CAPTURE(name);

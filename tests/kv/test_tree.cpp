@@ -22,7 +22,9 @@ const Case kCases[] = {{"llama-3.1", {}, 100},
                        {"llama-odd", {}, 130},
                        {"mistral-window", {}, 100},
                        {"qwen2-tied", streaming(4, 16), 200},
-                       {"llama-3.1", streaming(4, 16, true), 200}};
+                       {"llama-3.1", streaming(4, 16, true), 200},
+                       {"qwen3-tied", {}, 100},
+                       {"qwen3-tied", streaming(4, 16, true), 200}};
 
 }  // namespace
 

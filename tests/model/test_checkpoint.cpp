@@ -83,6 +83,11 @@ TEST_SUITE("model/weight_table") {
     CHECK(global_weights(c).size() == 2);
     CHECK(n_params(c) ==
           10 * 8 + 8 + 2 * (2 * 8 + 2 * 64 + 2 * 32 + 3 * 48 + 8 + 4 + 4 + 8 + 6 + 6 + 8));
+    CHECK(checkpoint_name(Weight::q_norm, 1) == "model.layers.1.self_attn.q_norm.weight");
+    CHECK(checkpoint_name(Weight::k_norm, 1) == "model.layers.1.self_attn.k_norm.weight");
+    CHECK(weight_shape(Weight::k_norm, c) == io::Shape{4});
+    c.qk_norm = true;
+    CHECK(layer_weights(c).size() == 18);
   }
 }
 
@@ -119,6 +124,30 @@ TEST_SUITE("model/checkpoint") {
           "  lm_head.weight: missing, expected shape [10,8]\n"
           "  model.layers.1.mlp.up_proj.weight: expected shape [6,8], found [8,6]\n"
           "  model.layers.0.self_attn.k_proj.bias: a bias that config.json does not announce");
+  }
+
+  TEST_CASE("norms of heads: missing, of another width, and where none belong") {
+    ModelConfig c = small_config();
+    c.qk_norm = true;
+    Tensors t(c);
+    CHECK(t.check_error(c) == "nothing thrown");
+    t.shapes.erase("model.layers.0.self_attn.q_norm.weight");
+    t.shapes["model.layers.1.self_attn.k_norm.weight"] = {8};  // one norm over all heads
+    CHECK(t.check_error(c) ==
+          "2 tensors are not as config.json needs them:\n"
+          "  model.layers.0.self_attn.q_norm.weight: missing, expected shape [4]\n"
+          "  model.layers.1.self_attn.k_norm.weight: expected shape [4], found [8]");
+    const Tensors normed(c);
+    CHECK(normed.check_error(small_config()) ==
+          "4 tensors are not as config.json needs them:\n"
+          "  model.layers.0.self_attn.q_norm.weight: a norm of heads that config.json does not "
+          "announce\n"
+          "  model.layers.1.self_attn.q_norm.weight: a norm of heads that config.json does not "
+          "announce\n"
+          "  model.layers.0.self_attn.k_norm.weight: a norm of heads that config.json does not "
+          "announce\n"
+          "  model.layers.1.self_attn.k_norm.weight: a norm of heads that config.json does not "
+          "announce");
   }
 
   TEST_CASE("a long list of problems is cut") {

@@ -173,15 +173,61 @@ TEST_SUITE("model/config") {
           "'linear_attention'");
   }
 
+  TEST_CASE("Qwen3: norms of heads, biases by a flag, and a window as Qwen2 has it") {
+    const Json base = with(minimal("Qwen3ForCausalLM"), {{"num_key_value_heads", 2},
+                                                         {"head_dim", 16},
+                                                         {"sliding_window", 32},
+                                                         {"use_sliding_window", false},
+                                                         {"max_window_layers", 3}});
+    const ModelConfig c = parse(base);
+    CHECK(c.arch == Arch::qwen3);
+    CHECK(c.qk_norm);
+    CHECK(c.head_dim == 16);
+    CHECK_FALSE((c.qkv_bias || c.o_bias || c.mlp_bias));
+    CHECK(c.window(3) == 0);
+    const ModelConfig biased =
+        parse(with(base, {{"attention_bias", true}, {"use_sliding_window", true}}));
+    CHECK((biased.qkv_bias && biased.o_bias));
+    CHECK_FALSE(biased.mlp_bias);
+    CHECK(biased.window(2) == 0);
+    CHECK(biased.window(3) == 32);
+    CHECK_FALSE(parse(minimal()).qk_norm);
+    CHECK_FALSE(parse(minimal("Qwen2ForCausalLM")).qk_norm);
+    CHECK(error_of(with(base, {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}})) ==
+          "config.json: rope_scaling: RoPE type 'yarn' is not supported");
+    Json by_type = base;
+    by_type.erase("architectures");
+    CHECK(parse(with(by_type, {{"model_type", "qwen3"}})).qk_norm);
+  }
+
+  TEST_CASE("Qwen3 without head_dim has heads of 128, whatever hidden_size is") {
+    Json j = minimal("Qwen3ForCausalLM");
+    CHECK(parse(j).head_dim == 128);
+    CHECK(parse(j).q_dim() == 8 * 128);
+    CHECK(parse(with(j, {{"head_dim", nullptr}, {"hidden_size", 60}})).head_dim == 128);
+    CHECK(error_of(with(j, {{"num_attention_heads", 16384}})) ==
+          "config.json: there is no 'head_dim', and 'num_attention_heads' 16384 of 128 exceed "
+          "1048576");
+    CHECK(error_of(with(j, {{"head_dim", 7}})) ==
+          "config.json: head dimension 7 is odd; rotary embedding turns pairs");
+  }
+
   TEST_CASE("other models and features are refused by name") {
-    for (const char* name : {"Qwen3ForCausalLM", "Gemma2ForCausalLM", "Phi3ForCausalLM",
-                             "MixtralForCausalLM", "LlamaForSequenceClassification"})
+    for (const char* name : {"Qwen3NextForCausalLM", "Gemma2ForCausalLM", "Phi3ForCausalLM",
+                             "LlamaForSequenceClassification"})
       CHECK(error_of(minimal(name)) ==
             std::string("config.json: architecture '") + name + "' is not supported");
+    for (const char* name : {"Qwen3MoeForCausalLM", "Qwen2MoeForCausalLM", "MixtralForCausalLM"})
+      CHECK(error_of(minimal(name)) ==
+            std::string("config.json: architecture '") + name +
+                "' is a mixture of experts (MoE), which is not supported");
     CHECK(
         test::hint_text([] { parse(minimal("GPT2LMHeadModel")); }) ==
         "supported: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM "
-        "(Qwen2, Qwen2.5)");
+        "(Qwen2, Qwen2.5), Qwen3ForCausalLM (the dense models of Qwen3)");
+    CHECK(error_of({{"model_type", "qwen3_moe"}}) ==
+          "config.json: architecture 'qwen3_moe' is a mixture of experts (MoE), which is not "
+          "supported");
     CHECK(error_of({{"model_type", "gpt2"}}) ==
           "config.json: architecture 'gpt2' is not supported");
     CHECK(error_of(Json::object()) ==
@@ -307,7 +353,20 @@ TEST_SUITE("model/synthetic_config") {
     const ModelConfig c = synthetic_config("llama-3.2-1b");
     CHECK(c.head_dim == 64);
     CHECK(c.rope.scaling == RopeScaling{RopeScalingKind::llama3, 32.0, 1.0, 4.0, 8192});
-    CHECK(synthetic_names().size() == 6);
+    CHECK(n_params(synthetic_config("qwen3-0.6b")) == 596049920);
+    CHECK(n_params(synthetic_config("qwen3-1.7b")) == 1720574976);
+    CHECK(n_params(synthetic_config("qwen3-4b")) == 4022468096);
+    CHECK(n_params(synthetic_config("qwen3-8b")) == 8190735360);
+    CHECK(n_params(synthetic_config("qwen3-14b")) == 14768307200);
+    CHECK(n_params(synthetic_config("qwen3-32b")) == 32762123264);
+    const ModelConfig q = synthetic_config("qwen3-8b");
+    CHECK(q.arch == Arch::qwen3);
+    CHECK(q.qk_norm);
+    CHECK(q.head_dim == 128);
+    CHECK(q.rope.theta == 1e6);
+    CHECK_FALSE(q.tied_embeddings);
+    CHECK(synthetic_config("qwen3-4b").tied_embeddings);
+    CHECK(synthetic_names().size() == 12);
   }
 
   TEST_CASE("a config.json or its folder serves as well") {
@@ -333,6 +392,7 @@ TEST_SUITE("model/synthetic_config") {
           "synthetic:llama-9b: 'llama-9b' is neither a known shape nor a file");
     CHECK(test::hint_text([] { synthetic_config("llama-9b"); }) ==
           "known shapes: llama-2-7b, llama-2-13b, llama-3.1-8b, llama-3.1-70b, llama-3.2-1b, "
-          "llama-68m; or give the path of a config.json");
+          "llama-68m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b; or give the "
+          "path of a config.json");
   }
 }

@@ -19,6 +19,20 @@ TEST_SUITE("spec/speculation") {
     check_greedy_texts(Pair(), 1e-4);
   }
 
+  TEST_CASE("greedy text of Qwen3 is that of the target alone, with any draft of its vocabulary") {
+    const auto target = make_engine(small_model("qwen3-tied"));
+    std::vector<decode::Request> requests;
+    for (const int n : {3, 40, 70}) requests.push_back(request(random_ids(*target, n, 7)));
+    const Generated plain = test::generate(*target, requests, rules(40));
+    for (const std::string name : {"qwen3-tied", "qwen2-tied"}) {
+      CAPTURE(name);
+      const auto draft = make_engine(small_model(name));
+      const auto rounds = model_rounds(*target, *draft, tree_of(kBushy));
+      CHECK(test::generate(*target, requests, rules(40), rounds.get()).ids == plain.ids);
+      CHECK((rounds->stats().accepted > rounds->stats().rounds) == (name == "qwen3-tied"));
+    }
+  }
+
   TEST_CASE("a draft that is the target itself is always accepted, at any temperature") {
     check_own_draft(Pair("tiny-16m"), 2);
   }
