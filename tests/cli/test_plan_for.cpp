@@ -23,7 +23,7 @@ Outcome run_without_gpu(const std::string& tool, std::vector<std::string> argume
 Outcome plan(std::vector<std::string> arguments,
              const std::string& model = "synthetic:llama-3.1-8b") {
   arguments.insert(arguments.begin(), {"-m", model, "--dry-run", "-s", "run.context=8192"});
-  return run_without_gpu(TANDEM_PIG_GENERATE, std::move(arguments));
+  return run_without_gpu(program("pig-generate"), std::move(arguments));
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -34,8 +34,8 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST_SUITE("cli/plan_for") {
   TEST_CASE("the recipe of a 70B model on 22 GiB of a GPU is planned where there is no GPU") {
-    const Outcome run =
-        run_without_gpu(TANDEM_SEQUOIA_GENERATE, {"-r", "sequoia/llama3-70b-offload", "--dry-run"});
+    const Outcome run = run_without_gpu(program("sequoia-generate"),
+                                        {"-r", "sequoia/llama3-70b-offload", "--dry-run"});
     CHECK(run.status == 0);
     CHECK(run.err == "");
     CHECK(has(run.out,
@@ -47,7 +47,7 @@ TEST_SUITE("cli/plan_for") {
     CHECK(has(run.out, " copied to cuda:0 in every forward\n"));
     // With the link's rate it tells the time of a forward, too.
     const Outcome named = run_without_gpu(
-        TANDEM_SEQUOIA_GENERATE,
+        program("sequoia-generate"),
         {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s", "run.plan_for=rtx-4090"});
     CHECK(named.status == 0);
     CHECK(has(named.out,
@@ -58,18 +58,18 @@ TEST_SUITE("cli/plan_for") {
 
   TEST_CASE("without --dry-run a GPU that is not there is the error it was") {
     const Outcome run = run_without_gpu(
-        TANDEM_PIG_GENERATE,
+        program("pig-generate"),
         {"-m", "tiny-2m", "-p", "a", "--device", "cuda", "-s", "run.plan_for=h200"});
     CHECK(run.status == 6);
     CHECK(run.out == "");
     const Outcome offload = run_without_gpu(
-        TANDEM_PIG_GENERATE,
+        program("pig-generate"),
         {"-m", "tiny-2m", "-p", "a", "-s", "model.offload=auto", "-s", "run.plan_for=h200"});
     CHECK(offload.status == 3);
     CHECK(has(offload.err, "choose a GPU with --device cuda"));
     // A recipe may name its card and still run here.
-    const Outcome here = run_without_gpu(
-        TANDEM_PIG_GENERATE, {"-m", "tiny-2m", "-p", "a", "-n", "2", "-s", "run.plan_for=h200"});
+    const Outcome here = run_without_gpu(program("pig-generate"), {"-m", "tiny-2m", "-p", "a", "-n",
+                                                                   "2", "-s", "run.plan_for=h200"});
     CHECK(here.status == 0);
     CHECK(here.out != "");
   }
@@ -148,7 +148,7 @@ TEST_SUITE("cli/plan_for") {
               "'a100-80' or 'a100-40'?\n"));
     CHECK(has(run.err, "b200, h200, h100, h100-pcie, a100-80, "));  // all of them, in the hint
     CHECK(has(plan({"-s", "run.plan_for=rtx-490"}).err, "did you mean 'rtx-4090'?"));
-    const Outcome help = run_without_gpu(TANDEM_PIG_GENERATE, {"--help-recipe=run"});
+    const Outcome help = run_without_gpu(program("pig-generate"), {"--help-recipe=run"});
     CHECK(help.status == 0);
     CHECK(has(help.out, "run.plan_for"));
     for (const GpuCard& card : gpu_cards()) CHECK(has(help.out, std::string(card.name)));
@@ -183,14 +183,14 @@ TEST_SUITE("cli/plan_for") {
       std::string tool;
       std::vector<std::string> flags;
     } cases[] = {
-        {TANDEM_PIG_GENERATE, {"-m", "tiny-2m"}},
-        {TANDEM_PIG_EVAL, {"-m", "tiny-2m", "--task", "perplexity"}},
-        {TANDEM_PIG_BENCH, {"-m", "tiny-2m"}},
-        {TANDEM_SEQUOIA_GENERATE, {"-r", "sequoia/tiny-16m"}},
-        {TANDEM_SEQUOIA_ACCEPTANCE, {"-r", "sequoia/acceptance-tiny-16m"}},
-        {TANDEM_SEQUOIA_BENCH, {"-r", "sequoia/bench-tiny-16m"}},
-        {TANDEM_SPEC_CHECK, {"-r", "sequoia/tiny-16m"}},
-        {TANDEM_SEQUOIA_TREE_SEARCH, with(pair, {"--measure"})},
+        {program("pig-generate"), {"-m", "tiny-2m"}},
+        {program("pig-eval"), {"-m", "tiny-2m", "--task", "perplexity"}},
+        {program("pig-bench"), {"-m", "tiny-2m"}},
+        {program("sequoia-generate"), {"-r", "sequoia/tiny-16m"}},
+        {program("sequoia-acceptance"), {"-r", "sequoia/acceptance-tiny-16m"}},
+        {program("sequoia-bench"), {"-r", "sequoia/bench-tiny-16m"}},
+        {program("spec-check"), {"-r", "sequoia/tiny-16m"}},
+        {program("sequoia-tree-search"), with(pair, {"--measure"})},
     };
     for (const auto& c : cases) {
       CAPTURE(c.tool);
@@ -217,8 +217,8 @@ TEST_SUITE("cli/plan_for") {
 
   TEST_CASE("a sweep over cards tells of each whether the run fits") {
     const Outcome run = run_without_gpu(
-        TANDEM_PIG_BENCH, {"-m", "synthetic:llama-3.1-8b", "--dry-run", "--phase", "decode",
-                           "--sweep", "run.plan_for=rtx-4080,rtx-4090", "--format", "csv"});
+        program("pig-bench"), {"-m", "synthetic:llama-3.1-8b", "--dry-run", "--phase", "decode",
+                               "--sweep", "run.plan_for=rtx-4080,rtx-4090", "--format", "csv"});
     CHECK(run.status == 5);
     CHECK(has(run.out, "\"rtx-4080, not this machine's\""));
     CHECK(has(run.out, "\"rtx-4090, not this machine's\""));
