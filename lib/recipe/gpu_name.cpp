@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cctype>
+
 #include "base/gpu_cards.h"
 #include "recipe/problems.h"
 
@@ -16,7 +18,8 @@ std::vector<std::string_view> names() {
 }
 
 /// What may have been meant: all cards of the model that a word names in part, else the nearest.
-std::string meant(const std::string& word) {
+std::string meant(std::string word) {
+  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   std::vector<std::string> of_model;
   for (const std::string_view name : names())
     if (word.size() > 1 && name.starts_with(word)) of_model.push_back(fmt::format("'{}'", name));
