@@ -13,6 +13,6 @@ void run_bf16(const AttentionParams& p, const AttentionPlan& plan, Range tasks, 
 
 }  // namespace
 
-const AttentionKernel attention_bf16_amx = {run_bf16, merge_tasks, kMaxQueries};
+const AttentionKernel attention_bf16_amx = {run_bf16, merge_tasks<0>, kMaxQueries};
 
 }  // namespace tandem

@@ -16,12 +16,17 @@ using simd::Vec;
 constexpr int kW = Vec::kLanes;
 constexpr int kSplitPages = kSplitTokens / kPageTokens;
 constexpr float kEmpty = -__builtin_inff();
+constexpr float kLog2E = 1.44269504f;  // softmax is in base 2
 
 struct Block {
   const AttentionParams* params;
   Sequence seq;
   Scratch scratch;
-  int kv_head, query_begin, n_queries, n_vectors;
+  int kv_head, query_begin, n_queries;
+  // State vectors. Of many queries, a vector's lanes are queries, and its part of o is [d][kW]; of
+  // few queries, each has a vector whose lanes are alike, and its part of o is [d].
+  int n_vectors;
+  bool few;
   int d;
   const void* k_page[kMaxStepPages];  // pages of the current step, as begin_page found or made them
   const void* v_page[kMaxStepPages];
@@ -30,6 +35,9 @@ struct Block {
   // because memory would otherwise stand still.
   const void *next_k[kMaxStepPages], *next_v[kMaxStepPages];
   int page_limit;  // end of the task's pages: what lies beyond is not worth fetching
+  /// Floats of a vector's part of o in use, and from one part to the next.
+  int o_width() const { return few ? (d + kW - 1) / kW * kW : d * kW; }
+  int o_stride() const { return padded_dim(d) * (few ? 1 : kW); }
   int group_size() const { return params->n_heads / params->n_kv_heads; }
   /// Lanes past the last query repeat it, so that they never change what a vector must do.
   int query(int lane) const { return query_begin + (lane < n_queries ? lane : n_queries - 1); }
@@ -53,6 +61,12 @@ TANDEM_INLINE const T* page_of(const Block& b, const void* pool, int page) {
              static_cast<size_t>(kPageTokens * b.d);
 }
 
+/// Slots of a page that were written.
+TANDEM_INLINE int valid_keys(const Block& b, int page) {
+  const int written = b.seq.end - page * kPageTokens;
+  return written < kPageTokens ? written : kPageTokens;
+}
+
 /// Asks for bytes [begin, end) of `page` to be brought into L2; null asks for nothing.
 TANDEM_INLINE void fetch(const void* page, int begin, int end) {
   if (page == nullptr) return;
@@ -69,7 +83,7 @@ struct Ahead {
   }
 };
 
-inline Block make_block(const AttentionParams& p, const AttentionTask& t, void* scratch) {
+inline Block make_block(const AttentionParams& p, const AttentionTask& t, void* scratch, bool few) {
   Block b{};
   b.params = &p;
   b.seq = sequence_of(p, t.seq);
@@ -77,7 +91,8 @@ inline Block make_block(const AttentionParams& p, const AttentionTask& t, void* 
   b.kv_head = t.kv_head;
   b.query_begin = t.query_begin;
   b.n_queries = t.n_queries;
-  b.n_vectors = (t.n_queries + kW - 1) / kW;
+  b.few = few;
+  b.n_vectors = few ? t.n_queries : (t.n_queries + kW - 1) / kW;
   b.d = p.head_dim;
   const int written = (b.seq.end + kPageTokens - 1) / kPageTokens;
   b.page_limit = written < t.split_end * kSplitPages ? written : t.split_end * kSplitPages;

@@ -87,6 +87,8 @@ struct EngineAmx {
   static constexpr int kStepPages = kMaxStepPages, kGroup = 2;
 
   static TANDEM_INLINE Vec exp2_score(Vec x) { return fast_exp2(x); }
+  static constexpr bool kScaledQueries = false, kFew = false;
+  static void step(Block& b, int page, int end) { attend_step<EngineAmx>(b, page, end); }
   static void load_queries(Block& b) { load_query_pairs(b); }
 
   static void begin_page(Block& b, int index, const bf16* k, const bf16* v, int n_valid) {
@@ -140,10 +142,10 @@ struct EngineAmx {
     if (first == 0 && j == 0)
       for (int i = 0; i < n_keys / kPageTokens; ++i) {
         fetch_part(b, i, 40, 8, 0, 1);
-        pair_probabilities(b, j, i * kPageTokens, (i + 1) * kPageTokens);
+        pair_probabilities<kMaxStepKeys>(b, j, i * kPageTokens, (i + 1) * kPageTokens);
       }
     else
-      pair_probabilities(b, j, 0, n_keys);
+      pair_probabilities<kMaxStepKeys>(b, j, 0, n_keys);
   }
 
   static void rescale(float* o, const float* alpha, int d) {

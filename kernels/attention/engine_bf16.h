@@ -84,9 +84,10 @@ inline void load_query_pairs(Block& b) {
 }
 
 /// Probabilities of keys [begin, end) of vector j of the group as pairs of keys: [key / 2][kW].
+template <int kStepKeys>
 TANDEM_INLINE void pair_probabilities(const Block& b, int j, int begin, int end) {
-  const float* s = b.scratch.s + j * kMaxStepKeys * kW;
-  float* p = b.scratch.p + j * kMaxStepKeys / 2 * kW;
+  const float* s = b.scratch.s + j * kStepKeys * kW;
+  float* p = b.scratch.p + j * kStepKeys / 2 * kW;
   // cvtne2 leaves the even key's 16 values below the odd key's: interleave them.
   const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
                                        23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -117,6 +118,8 @@ struct EngineBf16 {
   static constexpr int kStepPages = 1, kGroup = 4;
 
   static TANDEM_INLINE Vec exp2_score(Vec x) { return fast_exp2(x); }
+  static constexpr bool kScaledQueries = false, kFew = false;
+  static void step(Block& b, int page, int end) { attend_step<EngineBf16>(b, page, end); }
   static void load_queries(Block& b) { load_query_pairs(b); }
 
   static void begin_page(Block& b, int index, const bf16* k, const bf16* v, int n_valid) {
@@ -133,15 +136,14 @@ struct EngineBf16 {
   }
 
   static void probabilities(const Block& b, int, int j, int n_keys) {
-    pair_probabilities(b, j, 0, n_keys);
+    pair_probabilities<kPageTokens>(b, j, 0, n_keys);
   }
 
   static void accumulate(const Block& b, int first, int n, const int* pages, int) {
     const int stride = padded_dim(b.d) * kW;
     multiply_bf16(n, b.scratch.o + first * stride, stride,
                   reinterpret_cast<const int32_t*>(b.scratch.v), 1, b.d, b.d, b.scratch.p,
-                  kMaxStepKeys / 2 * kW, (b.n_valid[pages[0]] + 1) / 2,
-                  b.scratch.alpha + first * kW,
+                  kPageTokens / 2 * kW, (b.n_valid[pages[0]] + 1) / 2, b.scratch.alpha + first * kW,
                   {first == 0 ? b.next_v[pages[0]] : nullptr, kPageTokens * int{sizeof(bf16)}});
   }
 };

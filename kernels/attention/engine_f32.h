@@ -1,69 +1,44 @@
 #pragma once
-// The multiplies in f32 on Vec. bf16 pages are converted once per block of queries.
+// The multiplies in f32 on Vec. Pages of bf16 are widened once per block of queries.
 #include "kernels/attention/flash.h"
+#include "kernels/attention/tile_f32.h"
 
 namespace tandem {
 namespace {
 
-/// Rows of `a` (element (i, k) at a[i * ai + k * ak], broadcast) times vectors of `b`
-/// ([vector][k][kW], bv floats between vectors) into c ([vector][i][kW], cv between vectors).
-/// Starts from zero, or from c * alpha. One chain of FMAs over k per lane and element, whatever NV
-/// and NI.
-template <int NV, int NI>
-TANDEM_INLINE void tile_f32(float* c, int cv, const float* a, int ai, int ak, const float* b,
-                            int bv, int n_k, const float* alpha) {
-  Vec sum[NV][NI];
-#pragma GCC unroll 16
-  for (int v = 0; v < NV; ++v)
-#pragma GCC unroll 16
-    for (int i = 0; i < NI; ++i)
-      sum[v][i] = alpha == nullptr ? simd::zero()
-                                   : simd::load(c + v * cv + i * kW) * simd::load(alpha + v * kW);
-  for (int k = 0; k < n_k; ++k) {
-    Vec bk[NV];
-#pragma GCC unroll 16
-    for (int v = 0; v < NV; ++v) bk[v] = simd::load(b + v * bv + k * kW);
-#pragma GCC unroll 16
-    for (int i = 0; i < NI; ++i) {
-      const Vec ak_i = simd::set1(a[i * ai + k * ak]);
-#pragma GCC unroll 16
-      for (int v = 0; v < NV; ++v) sum[v][i] = fma(ak_i, bk[v], sum[v][i]);
-    }
-  }
-#pragma GCC unroll 16
-  for (int v = 0; v < NV; ++v)
-#pragma GCC unroll 16
-    for (int i = 0; i < NI; ++i) simd::store(c + v * cv + i * kW, sum[v][i]);
-}
+// Vectors of queries that go through a page together, and rows of a tile for fewer. With 16
+// registers, 3 vectors and 4 rows are 12 chains of FMAs, enough to hide their latency, and leave
+// one register for each operand; with 32, 4 vectors load less a chain. A block of queries holds
+// whole groups, and enough of them that widening a page of bf16 costs some percent of their
+// products.
+#if defined(TANDEM_ISA_avx2) || defined(TANDEM_ISA_scalar)
+constexpr int kGroupVectors = 3, kQueryBlock = 96;
+constexpr int tile_rows(int nv) { return nv == 1 ? 8 : nv == 2 ? 6 : 4; }
+#else
+constexpr int kGroupVectors = 4, kQueryBlock = 128;
+constexpr int tile_rows(int nv) { return nv == 4 ? 4 : 8; }
+#endif
 
 template <int NV>
-void multiply_f32(float* c, int cv, const float* a, int ai, int ak, int n_i, const float* b, int bv,
-                  int n_k, const float* alpha, Ahead ahead) {
-  constexpr int kRows =
-      NV == 1 ? 8 : 4;  // enough chains to hide the FMA's latency, within 16 registers
+void multiply_f32(const Product<float>& p, int n_i, Ahead ahead) {
+  constexpr int kRows = tile_rows(NV);
   int i = 0;
   for (; i + kRows <= n_i; i += kRows) {
     ahead.fetch_rows(i, kRows);
-    tile_f32<NV, kRows>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+    multiply_tile<NV, kRows>(p, 0, i);
   }
-  for (; i < n_i; ++i) tile_f32<NV, 1>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+  for (; i + 4 <= n_i; i += 4) {
+    ahead.fetch_rows(i, 4);
+    multiply_tile<NV, 4>(p, 0, i);
+  }
+  for (; i < n_i; ++i) multiply_tile<NV, 1>(p, 0, i);
 }
 
-// Chains per broadcast: four vectors where there are 32 registers, two with 16.
-#if defined(TANDEM_ISA_avx2) || defined(TANDEM_ISA_scalar)
-constexpr int kGroupVectors = 2;
-#else
-constexpr int kGroupVectors = 4;
-#endif
-
-inline void multiply_f32(int nv, float* c, int cv, const float* a, int ai, int ak, int n_i,
-                         const float* b, int bv, int n_k, const float* alpha, Ahead ahead) {
-  if (nv == 1) return multiply_f32<1>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
-  if (nv == 2) return multiply_f32<2>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
-  if constexpr (kGroupVectors > 2) {
-    if (nv == 3) return multiply_f32<3>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
-    multiply_f32<4>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
-  }
+inline void multiply_f32(int nv, const Product<float>& p, int n_i, Ahead ahead) {
+  if (nv == 1) return multiply_f32<1>(p, n_i, ahead);
+  if (nv == 2) return multiply_f32<2>(p, n_i, ahead);
+  if (nv == 3) return multiply_f32<3>(p, n_i, ahead);
+  if constexpr (kGroupVectors > 3) multiply_f32<4>(p, n_i, ahead);
 }
 
 inline void widen(float* to, const bf16* from, int n) {
@@ -77,13 +52,18 @@ struct EngineF32 {
   using Element = T;
   static constexpr int kStepPages = 1, kGroup = kGroupVectors;
 
-  static TANDEM_INLINE Vec exp2_score(Vec x) { return exp2(x); }
+  static TANDEM_INLINE Vec exp2_score(Vec x) { return exp2_nonpositive(x); }
+  static constexpr bool kFew = false;
+  static void step(Block& b, int page, int end) { attend_step<EngineF32>(b, page, end); }
+  // Queries are scaled, so that scores are exponents of 2 as they are.
+  static constexpr bool kScaledQueries = true;
 
   static void load_queries(Block& b) {
+    const float scale = b.params->scale * kLog2E;
     for (int lane = 0; lane < b.n_vectors * kW; ++lane) {
       const T* q = static_cast<const T*>(b.params->q) + b.head_at(lane) * static_cast<size_t>(b.d);
       float* to = b.scratch.q + lane / kW * padded_dim(b.d) * kW + lane % kW;
-      for (int c = 0; c < b.d; ++c) to[c * kW] = simd::to_f32(q[c]);
+      for (int c = 0; c < b.d; ++c) to[c * kW] = simd::to_f32(q[c]) * scale;
     }
   }
 
@@ -100,19 +80,25 @@ struct EngineF32 {
 
   static void scores(const Block& b, int first, int n, int index, float* s, int sv) {
     const int stride = padded_dim(b.d) * kW;
-    multiply_f32(n, s, sv, static_cast<const float*>(b.k_page[index]), b.d, 1, b.n_valid[index],
-                 b.scratch.q + first * stride, stride, b.d, nullptr,
-                 {first == 0 ? b.next_k[index] : nullptr, b.d * int{sizeof(T)}});
+    multiply_f32(n,
+                 {.c = {s, sv, kW},
+                  .a = {static_cast<const float*>(b.k_page[index]), b.d, 1},
+                  .b = {b.scratch.q + first * stride, stride, kW},
+                  .n_k = b.d},
+                 b.n_valid[index], {first == 0 ? b.next_k[index] : nullptr, b.d * int{sizeof(T)}});
   }
 
   static void probabilities(const Block&, int, int, int) {}
 
   static void accumulate(const Block& b, int first, int n, const int* pages, int) {
     const int stride = padded_dim(b.d) * kW;
-    multiply_f32(n, b.scratch.o + first * stride, stride,
-                 static_cast<const float*>(b.v_page[pages[0]]), 1, b.d, b.d, b.scratch.s,
-                 kMaxStepKeys * kW, b.n_valid[pages[0]], b.scratch.alpha + first * kW,
-                 {first == 0 ? b.next_v[pages[0]] : nullptr, kPageTokens * int{sizeof(T)}});
+    multiply_f32(n,
+                 {.c = {b.scratch.o + first * stride, stride, kW},
+                  .a = {static_cast<const float*>(b.v_page[pages[0]]), 1, b.d},
+                  .b = {b.scratch.s, kStepPages * kPageTokens * kW, kW},
+                  .n_k = b.n_valid[pages[0]],
+                  .alpha = {b.scratch.alpha + first * kW, kW, 0}},
+                 b.d, {first == 0 ? b.next_v[pages[0]] : nullptr, kPageTokens * int{sizeof(T)}});
   }
 };
 

@@ -9,18 +9,22 @@
 //   P = exp2(S * c - m)
 //   O[c, q] += sum_key V[key, c] P[key, q]
 //
-// A key that a lane does not see adds an exact zero there (p = 0, maximum unchanged, alpha = 1).
-// Hence a row's bits do not depend on its company. Zeros may differ in sign on the way; the last
-// addition of +0 removes that.
+// Sums over keys are kW chains each (l) or one (O), and a dot product is one chain over its
+// channels, whatever the tiles. A key that a lane does not see adds an exact zero there (p = 0,
+// maximum unchanged, alpha = 1). Hence a row's bits do not depend on its company. Zeros may differ
+// in sign on the way; the last addition of +0 removes that.
 //
 // An Engine supplies the multiplies for the dtype Element, kGroup vectors at a time, in steps of
 // kStepPages:
 //
+// - kFew: whether each query has a vector of its own; false here.
 // - load_queries(b): once a task.
+// - step(b, page_begin, page_end): attend_step.
 // - begin_page(b, index, k, v, n_valid): page `index` of the step; slots from n_valid on are
 //   unwritten and may hold anything.
 // - scores(b, first, n, index, s, sv): S of n vectors from `first` into s [vector][64][kW], sv
 //   floats from vector to vector.
+// - kScaledQueries: whether queries hold the factor c, and scores are exponents of 2 as they are.
 // - exp2_score(x), probabilities(b, first, j, n_keys): P of vector j of the group, in the form that
 //   accumulate reads.
 // - accumulate(b, first, n, pages, n_pages): O = O * alpha + V^T P.
@@ -79,20 +83,30 @@ TANDEM_INLINE Vec mask_and_max(float* s, const StepPage* pages, int n_pages) {
 template <class Engine>
 TANDEM_INLINE void softmax_step(const Block& b, int v, float* s, const StepPage* pages,
                                 int n_pages) {
-  const Vec c = simd::set1(b.params->scale * 1.44269504f);  // softmax in base 2
+  const Vec c = simd::set1(b.params->scale * kLog2E);
   float *pm = b.scratch.m + v * kW, *pl = b.scratch.l + v * kW;
-  const Vec m_old = simd::load(pm), m = max(m_old, mask_and_max(s, pages, n_pages) * c);
-  const Vec shift = finite_or_zero(m), alpha = exp2(m_old - shift), minus = simd::zero() - shift;
-  Vec sum[4] = {simd::zero(), simd::zero(), simd::zero(), simd::zero()};
-  for (int k = 0; k < n_pages * kPageTokens; k += 4)
-    for (int j = 0; j < 4; ++j) {
+  const Vec top = mask_and_max(s, pages, n_pages);
+  const Vec m_old = simd::load(pm), m = max(m_old, Engine::kScaledQueries ? top : top * c);
+  const Vec shift = finite_or_zero(m), alpha = exp2_nonpositive(m_old - shift),
+            minus = simd::zero() - shift;
+  Vec sum[kW];
+#pragma GCC unroll 16
+  for (int j = 0; j < kW; ++j) sum[j] = simd::zero();
+  for (int k = 0; k < n_pages * kPageTokens; k += kW)
+#pragma GCC unroll 16
+    for (int j = 0; j < kW; ++j) {
       float* at = s + (k + j) * kW;
-      const Vec p = Engine::exp2_score(fma(simd::load(at), c, minus));
+      const Vec x = simd::load(at);
+      const Vec p = Engine::exp2_score(Engine::kScaledQueries ? x - shift : fma(x, c, minus));
       sum[j] = sum[j] + p;
       simd::store(at, p);
     }
+#pragma GCC unroll 16
+  for (int half = kW / 2; half > 0; half /= 2)
+#pragma GCC unroll 16
+    for (int j = 0; j < half; ++j) sum[j] = sum[j] + sum[j + half];
   simd::store(pm, m);
-  simd::store(pl, fma(simd::load(pl), alpha, (sum[0] + sum[1]) + (sum[2] + sum[3])));
+  simd::store(pl, fma(simd::load(pl), alpha, sum[0]));
   simd::store(b.scratch.alpha + v * kW, alpha);
 }
 
@@ -107,9 +121,8 @@ void attend_step(Block& b, int page_begin, int page_end) {
     if (!classify(b, page, n_pages, seen[n_pages])) continue;
     b.next_k[n_pages] = page_of<T>(b, p.k_pool, page + Engine::kStepPages);
     b.next_v[n_pages] = page_of<T>(b, p.v_pool, page + Engine::kStepPages);
-    const int written = b.seq.end - page * kPageTokens;
     Engine::begin_page(b, n_pages++, page_of<T>(b, p.k_pool, page), page_of<T>(b, p.v_pool, page),
-                       written < kPageTokens ? written : kPageTokens);
+                       valid_keys(b, page));
   }
   for (int first = 0; first < b.n_vectors; first += Engine::kGroup) {
     const int n = b.n_vectors - first < Engine::kGroup ? b.n_vectors - first : Engine::kGroup;
@@ -125,7 +138,7 @@ void attend_step(Block& b, int page_begin, int page_end) {
       index[n_seen++] = i;
     }
     if (n_seen == 0) continue;
-    constexpr int kVector = kMaxStepKeys * kW;
+    constexpr int kVector = Engine::kStepPages * kPageTokens * kW;
     for (int i = 0; i < n_seen; ++i)
       Engine::scores(b, first, n, index[i], b.scratch.s + i * kPageTokens * kW, kVector);
     for (int j = 0; j < n; ++j) {
@@ -139,22 +152,21 @@ void attend_step(Block& b, int page_begin, int page_end) {
 /// The state of one split, from nothing.
 template <class Engine>
 void attend_split(Block& b, int split) {
-  const int lanes = b.n_vectors * kW;
-  for (int i = 0; i < lanes; i += kW) {
+  for (int i = 0; i < b.n_vectors * kW; i += kW) {
     simd::store(b.scratch.m + i, simd::set1(kEmpty));
     simd::store(b.scratch.l + i, simd::zero());
   }
-  memset(b.scratch.o, 0, sizeof(float) * static_cast<size_t>(lanes * padded_dim(b.d)));
+  memset(b.scratch.o, 0, sizeof(float) * static_cast<size_t>(b.n_vectors * b.o_stride()));
   const int end =
       b.page_limit < (split + 1) * kSplitPages ? b.page_limit : (split + 1) * kSplitPages;
   for (int page = split * kSplitPages; page < end; page += Engine::kStepPages)
-    attend_step<Engine>(b, page, page + Engine::kStepPages < end ? page + Engine::kStepPages : end);
+    Engine::step(b, page, page + Engine::kStepPages < end ? page + Engine::kStepPages : end);
 }
 
 template <class Engine>
 void run_task(const AttentionParams& p, const AttentionPlan& plan, const AttentionTask& t,
               void* scratch) {
-  Block b = make_block(p, t, scratch);
+  Block b = make_block(p, t, scratch, Engine::kFew);
   Engine::load_queries(b);
   if (t.partial < 0) clear_run(b);
   for (int split = t.split_begin; split < t.split_end; ++split) {
@@ -162,20 +174,22 @@ void run_task(const AttentionParams& p, const AttentionPlan& plan, const Attenti
     if (t.partial >= 0)
       store_partial(b, partial_at(b, plan, t, split - t.split_begin));
     else
-      merge_state(b, b.scratch.m, b.scratch.l, b.scratch.o, padded_dim(b.d) * kW);
+      merge_state(b);
   }
   if (t.partial < 0) finish(b);
 }
 
-inline void merge_tasks(const AttentionParams& p, const AttentionPlan& plan, Range merges,
-                        void* scratch) {
+/// Merges what tasks wrote: those of at most kFew queries a vector for each, others vectors of
+/// them.
+template <int kFew>
+void merge_tasks(const AttentionParams& p, const AttentionPlan& plan, Range merges, void* scratch) {
   for (int i = merges.begin; i < merges.end; ++i) {
     const AttentionTask& t = plan.merges[i];
-    Block b = make_block(p, t, scratch);
+    Block b = make_block(p, t, scratch, t.n_queries <= kFew);
     clear_run(b);
     for (int split = t.split_begin; split < t.split_end; ++split) {
-      const Partial from = partial_at(b, plan, t, split - t.split_begin);
-      merge_state(b, from.m, from.l, from.o, b.d * kW);
+      load_partial(b, partial_at(b, plan, t, split - t.split_begin));
+      merge_state(b);
     }
     finish(b);
   }

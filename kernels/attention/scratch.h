@@ -10,6 +10,11 @@ constexpr int kMaxQueries = 128;  // queries of a task
 constexpr int kMaxStepPages = 4;  // pages of one online-softmax step
 constexpr int kMaxStepKeys = kMaxStepPages * kPageTokens;
 constexpr int kMaxGroupLanes = 64;  // queries that go through a step together
+// Queries of a task up to which each has vectors of its own (few_queries.h): with 13 to 16, whole
+// vectors of queries are as fast with 8 lanes, and faster with 16.
+constexpr int kMaxFewQueries = 12;
+constexpr int kMaxStateLanes = kMaxFewQueries * 16;  // of m and l
+static_assert(kMaxStateLanes >= kMaxQueries);
 
 /// Rows that bf16 matrix units need: head_dim up to whole tiles of 32.
 constexpr int padded_dim(int head_dim) { return (head_dim + 31) / 32 * 32; }
@@ -20,9 +25,9 @@ struct Scratch {
   float* p;              // [group lanes, step keys] probabilities as pairs of bf16
   float* o;              // [queries, padded d] of the current split, transposed
   float* o_run;          // [queries, padded d] of the splits so far
-  float *m, *l;          // [queries] maximum (times scale * log2 e) and sum of the current split
-  float *m_run, *l_run;  // [queries] of the splits so far
-  float* alpha;          // [queries] factor of o in this step
+  float *m, *l;          // [lanes] maximum (times scale * log2 e) and sum of the current split
+  float *m_run, *l_run;  // [lanes] of the splits so far
+  float* alpha;          // [lanes] factor of o in this step
   float *k, *v;          // copies of the step's pages in the form the multiply wants
   uint32_t* masks;       // [step pages, vectors, 64] lanes that see a key
 };
@@ -43,11 +48,11 @@ inline size_t lay_out(Scratch& scratch, char* base, int head_dim) {
   take(scratch.p, kMaxGroupLanes * kMaxStepKeys / 2);
   take(scratch.o, kMaxQueries * d);
   take(scratch.o_run, kMaxQueries * d);
-  take(scratch.m, kMaxQueries);
-  take(scratch.l, kMaxQueries);
-  take(scratch.m_run, kMaxQueries);
-  take(scratch.l_run, kMaxQueries);
-  take(scratch.alpha, kMaxQueries);
+  take(scratch.m, kMaxStateLanes);
+  take(scratch.l, kMaxStateLanes);
+  take(scratch.m_run, kMaxStateLanes);
+  take(scratch.l_run, kMaxStateLanes);
+  take(scratch.alpha, kMaxStateLanes);
   // f32 copies of one page, or bf16 copies of a step of four: the latter is larger.
   take(scratch.k, kMaxStepKeys * d / 2);
   take(scratch.v, kMaxStepKeys * d / 2);

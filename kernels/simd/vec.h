@@ -16,6 +16,13 @@
 //   select(m, a, b)                  a where m is set, else b
 //   reduce_add(v) reduce_max(v)      a fixed tree, so the result depends on the lanes alone
 //   exp(v) exp2(v)                   relative error <= 1.5e-7; -inf gives 0, overflow inf, NaN NaN
+//   exp2_nonpositive(v)              the same for v <= 0 in half the instructions; results below
+//                                    2^-126 may be 0, and from 2^-127.5 down they are
+//   not on scalar:
+//   load_fours(p, stride)            four floats each from rows 0, 4, ... of a matrix of kLanes
+//   rows transpose_fours(r[4])            of load_fours from rows 0 to 3: r[c] is column c of the
+//   kLanes rows split_pairs(p, e, o)             lanes that hold two bf16 each: the first of each
+//   to e, the second to o
 //
 // Subnormals: a bf16 store flushes them to zero on avx512_bf16 and amx (the instruction does), and
 // keeps them elsewhere.
@@ -73,6 +80,24 @@ TANDEM_INLINE Vec exp2(Vec x) {
   x = min(set1(129.0f), max(set1(-151.0f), x));
   const Vec n = round(x);
   return scale2(exp_poly((x - n) * set1(0.693147181f)), n);
+}
+
+/// 2^x for x <= 0.
+TANDEM_INLINE Vec exp2_nonpositive(Vec x) {
+  // The sum's unit is 1: adding rounds x to an integer n, and n + 127, the bits of 2^n, are its low
+  // bits.
+  const Vec unit = set1(0x1.8p23f + 127.0f);
+  x = max(set1(-127.0f), x);  // 2^-127 is 0 in these bits
+  const Vec n = x + unit, f = x - (n - unit);
+  // exp_poly's coefficients times powers of ln 2.
+  Vec p = set1(1.55946778e-4f);
+  p = fma(p, f, set1(1.34066434e-3f));
+  p = fma(p, f, set1(9.61769279e-3f));
+  p = fma(p, f, set1(5.55031039e-2f));
+  p = fma(p, f, set1(2.40226522e-1f));
+  p = fma(p, f, set1(6.93147182e-1f));
+  p = fma(p, f, set1(1.0f));
+  return p * low_bits_as_exponent(n);
 }
 
 }  // namespace

@@ -36,10 +36,13 @@ TANDEM_INLINE Vec load(const bf16* p) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
 }
+TANDEM_INLINE void split_pairs(Vec pairs, Vec& even, Vec& odd) {
+  const __m256i bits = _mm256_castps_si256(pairs.v);
+  even = {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
+  odd = {_mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-0x10000)))};
+}
 TANDEM_INLINE void load_even_odd(const bf16* p, Vec& even, Vec& odd) {
-  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  even = {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16))};
-  odd = {_mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000)))};
+  split_pairs({_mm256_loadu_ps(reinterpret_cast<const float*>(p))}, even, odd);
 }
 TANDEM_INLINE void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
 TANDEM_INLINE void store(bf16* p, Vec a) {
@@ -106,6 +109,26 @@ TANDEM_INLINE Vec scale2(Vec p, Vec n) {
   const __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
   const __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
   return {_mm256_mul_ps(_mm256_mul_ps(p.v, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b))};
+}
+
+/// The number whose exponent field, and nothing else, is the low 8 bits of a's mantissa.
+TANDEM_INLINE Vec low_bits_as_exponent(Vec a) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.v), 23))};
+}
+
+TANDEM_INLINE Vec load_fours(const float* p, int stride) {
+  return {_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)),
+                               _mm_loadu_ps(p + 4 * stride), 1)};
+}
+TANDEM_INLINE void transpose_fours(Vec (&r)[4]) {
+  const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[0].v, r[1].v));
+  const __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(r[0].v, r[1].v));
+  const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(r[2].v, r[3].v));
+  const __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(r[2].v, r[3].v));
+  r[0].v = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+  r[1].v = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+  r[2].v = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+  r[3].v = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
 }
 
 }  // namespace

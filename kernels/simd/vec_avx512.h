@@ -41,10 +41,13 @@ TANDEM_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 TANDEM_INLINE Vec load(const bf16* p) {
   return {widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+TANDEM_INLINE void split_pairs(Vec pairs, Vec& even, Vec& odd) {
+  const __m512i bits = _mm512_castps_si512(pairs.v);
+  even = {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16))};
+  odd = {_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-0x10000)))};
+}
 TANDEM_INLINE void load_even_odd(const bf16* p, Vec& even, Vec& odd) {
-  const __m512i pairs = _mm512_loadu_si512(p);
-  even = {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))};
-  odd = {_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-0x10000)))};
+  split_pairs({_mm512_loadu_ps(reinterpret_cast<const float*>(p))}, even, odd);
 }
 TANDEM_INLINE Vec load_n(const float* p, int n) {
   return {_mm512_maskz_loadu_ps(first_lanes(n).v, p)};
@@ -89,6 +92,28 @@ TANDEM_INLINE float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
 
 /// p * 2^n for integral n; subnormal results and inf come out.
 TANDEM_INLINE Vec scale2(Vec p, Vec n) { return {_mm512_scalef_ps(p.v, n.v)}; }
+
+/// The number whose exponent field, and nothing else, is the low 8 bits of a's mantissa.
+TANDEM_INLINE Vec low_bits_as_exponent(Vec a) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 23))};
+}
+
+TANDEM_INLINE Vec load_fours(const float* p, int stride) {
+  __m512 r = _mm512_castps128_ps512(_mm_loadu_ps(p));
+  r = _mm512_insertf32x4(r, _mm_loadu_ps(p + 4 * stride), 1);
+  r = _mm512_insertf32x4(r, _mm_loadu_ps(p + 8 * stride), 2);
+  return {_mm512_insertf32x4(r, _mm_loadu_ps(p + 12 * stride), 3)};
+}
+TANDEM_INLINE void transpose_fours(Vec (&r)[4]) {
+  const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(r[0].v, r[1].v));
+  const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(r[0].v, r[1].v));
+  const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(r[2].v, r[3].v));
+  const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(r[2].v, r[3].v));
+  r[0].v = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+  r[1].v = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+  r[2].v = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+  r[3].v = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+}
 
 }  // namespace
 }  // namespace tandem::simd

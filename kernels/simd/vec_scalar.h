@@ -72,5 +72,10 @@ TANDEM_INLINE Vec scale2(Vec p, Vec n) {
   return {p.v * power(half) * power(whole - half)};
 }
 
+/// The number whose exponent field, and nothing else, is the low 8 bits of a's mantissa.
+TANDEM_INLINE Vec low_bits_as_exponent(Vec a) {
+  return {__builtin_bit_cast(float, __builtin_bit_cast(uint32_t, a.v) << 23)};
+}
+
 }  // namespace
 }  // namespace tandem::simd

@@ -7,6 +7,8 @@ struct SimdProbe {
   const float *x, *y, *z;  // [n]
   int n;
   float *exp, *exp2, *fma, *max, *select_lt;  // [n]: of x, of x, x*y+z, max(x,y), x<y ? z : x
+  float* exp2_nonpositive;                    // [n]: of -|x|
+  float* columns;  // where n >= 64 and lanes are 8 or 16: x as that many rows of 4, by columns
   float *add_all, *max_all;                   // [1]: over x
   tandem::bf16* rounded;                      // [n] of x
   float* widened;                             // [n] of rounded

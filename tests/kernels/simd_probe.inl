@@ -12,6 +12,7 @@ void TANDEM_ISA_FN(simd_probe)(const SimdProbe& p) {
               z = simd::load_n(p.z + i, left);
     simd::store_n(p.exp + i, exp(x), left);
     simd::store_n(p.exp2 + i, exp2(x), left);
+    simd::store_n(p.exp2_nonpositive + i, exp2_nonpositive(simd::zero() - abs(x)), left);
     simd::store_n(p.fma + i, fma(x, y, z), left);
     simd::store_n(p.max + i, max(x, y), left);
     const simd::Mask below = simd::mask_of_bits(simd::bits_of(lt(x, y)));
@@ -27,6 +28,14 @@ void TANDEM_ISA_FN(simd_probe)(const SimdProbe& p) {
     simd::store(p.even + i / 2, even);
     simd::store(p.odd + i / 2, odd);
   }
+#ifndef TANDEM_ISA_scalar
+  if (p.n >= 64) {
+    Vec r[4];
+    for (int i = 0; i < 4; ++i) r[i] = simd::load_fours(p.x + 4 * i, 4);
+    transpose_fours(r);
+    for (int i = 0; i < 4; ++i) simd::store(p.columns + i * Vec::kLanes, r[i]);
+  }
+#endif
   *p.add_all = simd::reduce_add(sum);
   *p.max_all = simd::reduce_max(top);
 }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "attention_case.h"
@@ -102,6 +103,26 @@ TEST_SUITE("kernels/attention bits") {
     });
   }
 
+  TEST_CASE("calls of few and of many queries give the same bits, around every tile and block") {
+    // Each query is a row. 12 is the most of few_queries.h; 8, 16, 24, 32 and 64 fill vectors and
+    // groups of them, 96 and 128 blocks.
+    const std::vector<int> sizes = {1,  2,  3,  4,  5,  6,  7,  8,  9,  11, 12, 13, 15,  16,
+                                    17, 23, 24, 25, 31, 33, 48, 63, 65, 95, 96, 97, 127, 129};
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (const AttentionVariant& v : attention_variants(dtype))
+        for (int d : {3, 34, 72, 80}) {
+          AttentionSpec s{.d = d, .seqs = {{50, 130}}, .dtype = dtype, .out_dtype = DType::f32};
+          if (d == 72) s.window = 60, s.sinks = 3;
+          if (d == 80) s.tree = true;
+          AttentionCase a(s), b(s);
+          const Result whole = run_whole(a, *v.kernel, 1);
+          for (int size : sizes) {
+            INFO(dtype_name(dtype), " ", isa_name(v.isa), " ", s.text(), " in calls of ", size);
+            CHECK(run_chunked(b, *v.kernel, {size}, 1, s.tree) == whole);
+          }
+        }
+  }
+
   TEST_CASE("any number of threads gives the same bits") {
     for_all([](const AttentionSpec& s, const AttentionKernel& kernel) {
       AttentionCase a(s);
@@ -111,20 +132,23 @@ TEST_SUITE("kernels/attention bits") {
   }
 
   TEST_CASE("a decode step divided among many threads gives the bits of one") {
+    // Partial states of few queries and of many (rows times group), of even and odd head_dims.
     for (DType dtype : {DType::f32, DType::bf16})
-      for (const AttentionVariant& v : attention_variants(dtype)) {
-        AttentionSpec s{.d = 128, .group = 4, .kv_heads = 2, .seqs = {{9000, 1}}, .dtype = dtype};
-        s.out_dtype = DType::f32;
-        AttentionCase a(s);
-        const Result one = run_whole(a, *v.kernel, 1);
-        for (int threads : {4, 16}) {
-          const AttentionParams p = a.params();
-          std::vector<char> workspace(attention_workspace_bytes({1, 1, 9001, 8, 2, 128, threads}));
-          CHECK(attention_plan(p, *v.kernel, threads, workspace.data()).n_merges ==
-                2);  // it was divided
-          CHECK(run_whole(a, *v.kernel, threads) == one);
+      for (const AttentionVariant& v : attention_variants(dtype))
+        for (const auto& [d, group, rows] : {std::array{128, 4, 1}, {5, 4, 3}, {5, 7, 2}}) {
+          AttentionSpec s{.d = d, .group = group, .kv_heads = 2, .seqs = {{9000, rows}}};
+          s.dtype = dtype, s.out_dtype = DType::f32;
+          AttentionCase a(s);
+          const Result one = run_whole(a, *v.kernel, 1);
+          for (int threads : {4, 16}) {
+            const AttentionParams p = a.params();
+            std::vector<char> workspace(attention_workspace_bytes(
+                {1, rows, 9000 + rows, p.n_heads, p.n_kv_heads, d, threads}));
+            CHECK(attention_plan(p, *v.kernel, threads, workspace.data()).n_merges ==
+                  2);  // it was divided
+            CHECK(run_whole(a, *v.kernel, threads) == one);
+          }
         }
-      }
   }
 
   TEST_CASE("batch mates leave no trace") {

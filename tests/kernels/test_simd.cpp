@@ -35,6 +35,8 @@ struct Out {
   explicit Out(size_t n)
       : exp(n + 1, kPoison),
         exp2(exp),
+        exp2_nonpositive(exp),
+        columns(exp),
         fma(exp),
         max(exp),
         select_lt(exp),
@@ -42,7 +44,7 @@ struct Out {
         even(exp),
         odd(exp),
         rounded(n + 1, bf16{0x4242}) {}
-  std::vector<float> exp, exp2, fma, max, select_lt, widened, even, odd;
+  std::vector<float> exp, exp2, exp2_nonpositive, columns, even, odd, fma, max, select_lt, widened;
   std::vector<bf16> rounded;
   float add_all = kPoison, max_all = kPoison;
 };
@@ -52,8 +54,9 @@ Out run(Probe probe, const std::vector<float>& x, const std::vector<float>& y,
         const std::vector<float>& z) {
   Out o(x.size());
   probe({x.data(), y.data(), z.data(), static_cast<int>(x.size()), o.exp.data(), o.exp2.data(),
-         o.fma.data(), o.max.data(), o.select_lt.data(), &o.add_all, &o.max_all, o.rounded.data(),
-         o.widened.data(), o.even.data(), o.odd.data()});
+         o.fma.data(), o.max.data(), o.select_lt.data(), o.exp2_nonpositive.data(),
+         o.columns.data(), &o.add_all, &o.max_all, o.rounded.data(), o.widened.data(),
+         o.even.data(), o.odd.data()});
   return o;
 }
 
@@ -96,11 +99,23 @@ TEST_SUITE("kernels/simd") {
         // n additions of partial sums below 3n.
         CHECK(std::abs(o.add_all - sum) <= 3.0 * static_cast<double>(n * n) * 0x1p-24);
         CHECK(o.max_all == top);
-        for (float guard : {o.exp[n], o.exp2[n], o.fma[n], o.max[n], o.select_lt[n], o.widened[n]})
+        for (float guard : {o.exp[n], o.exp2[n], o.exp2_nonpositive[n], o.fma[n], o.max[n],
+                            o.select_lt[n], o.widened[n]})
           CHECK(guard == kPoison);
         CHECK(o.rounded[n].bits == 0x4242);
         CHECK(2 * pairs == n / (2 * lanes(isa)) * (2 * lanes(isa)));
       }
+  }
+
+  TEST_CASE("rows become columns") {
+    const auto x = random_values(64, 3.0f, 4);
+    for (const auto& [isa, probe] : probes()) {
+      if (isa == Isa::scalar) continue;  // has one row
+      CAPTURE(isa_name(isa));
+      const Out o = run(probe, x, x, x);
+      for (size_t row = 0; row < lanes(isa); ++row)
+        for (size_t c = 0; c < 4; ++c) CHECK(o.columns[c * lanes(isa) + row] == x[4 * row + c]);
+    }
   }
 
   TEST_CASE("exp and exp2 stay within 1.5e-7 relative over the range of normal results") {
@@ -108,16 +123,20 @@ TEST_SUITE("kernels/simd") {
     for (float v = -87.0f; v < 88.5f; v += 0.00371f) x.push_back(v);
     for (const auto& [isa, probe] : probes()) {
       const Out o = run(probe, x, x, x);
-      double worst = 0, worst2 = 0;
+      double worst = 0, worst2 = 0, worst_nonpositive = 0;
       for (size_t i = 0; i < x.size(); ++i) {
         const double e = std::exp(static_cast<double>(x[i])),
                      e2 = std::exp2(static_cast<double>(x[i]));
         worst = test::worse(worst, std::abs(o.exp[i] - e) / e);
         worst2 = test::worse(worst2, std::abs(o.exp2[i] - e2) / e2);
+        const double below = std::exp2(-std::abs(static_cast<double>(x[i])));
+        worst_nonpositive =
+            test::worse(worst_nonpositive, std::abs(o.exp2_nonpositive[i] - below) / below);
       }
       CAPTURE(isa_name(isa));
       CHECK(worst <= 1.5e-7);
       CHECK(worst2 <= 1.5e-7);
+      CHECK(worst_nonpositive <= 1.5e-7);
     }
   }
 
@@ -138,6 +157,28 @@ TEST_SUITE("kernels/simd") {
       }
       CHECK(std::abs(o.exp[7] - std::exp(-95.0)) <= 2 * 0x1p-149);  // subnormal: its unit
       CHECK(std::abs(o.exp[8] / std::exp(double{x[8]}) - 1) <= 1.5e-7);
+    }
+  }
+
+  TEST_CASE("exp2_nonpositive at the edges: 0, the last normal result, what is 0 from there, NaN") {
+    const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+    const std::vector<float> x = {0.0f,   -0.0f,  inf,    nan,    126.0f, 126.4f, 126.6f,
+                                  127.4f, 127.6f, 128.0f, 149.0f, 1e30f,  1.0f,   0.5f};
+    for (const auto& [isa, probe] : probes()) {
+      CAPTURE(isa_name(isa));
+      const std::vector<float> got = run(probe, x, x, x).exp2_nonpositive;
+      CHECK(got[0] == 1.0f);
+      CHECK(got[1] == 1.0f);
+      CHECK(got[2] == 0.0f);
+      CHECK(std::isnan(got[3]));
+      CHECK(got[4] == 0x1p-126f);
+      for (size_t i = 5; i < 8; ++i) {  // subnormal, or 0
+        CHECK(got[i] >= 0.0f);
+        CHECK(got[i] <= 0x1p-126f);
+      }
+      for (size_t i = 8; i < 12; ++i) CHECK(got[i] == 0.0f);
+      CHECK(got[12] == 0.5f);
+      CHECK(std::abs(got[13] / std::sqrt(0.5) - 1) <= 1.5e-7);
     }
   }
 
