@@ -8,7 +8,6 @@
 #include "cli/plan_text.h"
 #include "kv/policies/token_index.h"
 #include "model/context.h"
-#include "ops/linear.h"
 
 namespace tandem::cli {
 
@@ -19,7 +18,7 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
   device_ = choose_device(recipe_.run, recipe_.cache);
   files_ = decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
   if (!recipe_.model.state.empty())
-    saved_ = decode::open_state(recipe_.model.state, files_, ops::weight_dtype(compute, device_));
+    saved_ = decode::open_state(recipe_.model.state, files_, compute);
   if (!source.empty())
     prompts_ = decode::read_prompts(source, files_, saved_.has_value());
   else if (saved_)
@@ -33,7 +32,6 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
                                         spec_.n_streamed = n;
                                         return decode::Engine::plan(files_, spec_);
                                       });
-  if (ops::weight_dtype(compute, device_) != compute) cx.note(compute_note(compute));
 }
 
 decode::EngineSpec Generation::engine_spec() const {

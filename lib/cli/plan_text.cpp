@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/parallel.h"
-#include "ops/linear.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 
@@ -20,7 +19,7 @@ struct Cost {
 Cost cost_of(const PlanView& v) {
   const model::ModelConfig& c = v.files.config;
   const auto n = static_cast<double>(v.prompt_tokens);
-  const DType dtype = ops::weight_dtype(v.spec.compute, v.spec.device);
+  const DType dtype = v.spec.compute;
   Cost cost;
   const double matrices = static_cast<double>(model::n_params(c)) -
                           (c.tied_embeddings ? 0.0 : double(c.vocab_size) * c.dim);
@@ -47,8 +46,7 @@ std::string time_line(const PlanView& v, const std::optional<bench::Ceilings>& c
                        "tokens (rates unknown until a run has measured this machine)\n",
                        v.prompt_tokens, cost.prefill_flops * 1e-12,
                        format_bytes(static_cast<size_t>(bytes)), v.context_tokens);
-  const bool bf16 = ops::weight_dtype(v.spec.compute, v.spec.device) == DType::bf16;
-  const double gemm = bf16 ? ceilings->gemm_bf16_gflops : ceilings->gemm_f32_gflops;
+  const double gemm = ceilings->gemm_gflops(v.spec.compute);
   return fmt::format("time     prefill of {} tokens at least {}   decode at least {}/step at {} tokens "
                      "(bound: host memory, {:.1f} GB/s measured)\n",
                      v.prompt_tokens, duration(cost.prefill_flops / (gemm * 1e9)),
@@ -83,7 +81,7 @@ std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
 std::string plan_text(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
   const model::ModelConfig& c = v.files.config;
   const bool on_gpu = v.spec.device.kind == Device::Kind::cuda;
-  const DType dtype = ops::weight_dtype(v.spec.compute, v.spec.device);
+  const DType dtype = v.spec.compute;
   std::string text = fmt::format(
       "model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
       model::arch_name(c.arch), static_cast<double>(model::n_params(c)), dtype_name(dtype),
@@ -96,12 +94,6 @@ std::string plan_text(const PlanView& v, const std::optional<bench::Ceilings>& c
   text += memory_lines(v.plan, v.limits) + '\n' + time_line(v, on_gpu ? std::nullopt : ceilings);
   if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
   return text;
-}
-
-std::string compute_note(DType asked) {
-  return fmt::format("{} asked for; this CPU ({}) has no AVX512-BF16, so weights, activations and "
-                     "cache are f32: twice the memory, results at least as exact",
-                     dtype_name(asked), isa_name(isa_in_use()));
 }
 
 }  // namespace tandem::cli

@@ -28,7 +28,4 @@ std::string plan_text(const PlanView& view, const std::optional<bench::Ceilings>
 /// memory.
 std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits);
 
-/// Says once when the CPU cannot compute in the number type asked for.
-std::string compute_note(DType asked);
-
 }  // namespace tandem::cli
