@@ -102,7 +102,7 @@ double measure_fma(int threads, const Interrupted& interrupted) {
 }
 
 double measure_gemm(DType dtype, const Interrupted& interrupted) {
-  if (!OneDnnGemm::supports(dtype)) return 0;
+  if (OneDnnGemm::arithmetic(dtype) != dtype) return 0;
   const OneDnnGemm gemm(512, 4096, 4096, dtype);  // compute-bound, like a prefill chunk
   gemm.run();
   return gemm.flops() / best_seconds(5, interrupted, [&] { gemm.run(); }) * 1e-9;

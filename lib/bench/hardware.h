@@ -5,6 +5,7 @@
 
 #include "base/cpu_features.h"
 #include "base/interrupt.h"
+#include "base/types.h"
 #include "io/cache_dir.h"
 
 namespace tandem::bench {
@@ -27,6 +28,11 @@ struct Ceilings {
   double f32_gflops = 0;        // multiply-adds in registers
   double gemm_f32_gflops = 0;   // oneDNN, packed weights, 512 rows
   double gemm_bf16_gflops = 0;  // the same; 0 without AVX512-BF16
+
+  /// oneDNN's rate for operands of a type; where it does not multiply bf16, arithmetic is in f32.
+  double gemm_gflops(DType dtype) const {
+    return dtype == DType::bf16 && gemm_bf16_gflops > 0 ? gemm_bf16_gflops : gemm_f32_gflops;
+  }
 };
 
 /// Measures now, with the ISA in use: about a second, and some 150 MiB (8 MiB more a thread beyond

@@ -10,7 +10,6 @@
 
 #include "base/convert.h"
 #include "bench/kernel_data.h"
-#include "ops/linear.h"
 #include "ops/loading.h"
 
 namespace tandem::bench {
@@ -44,7 +43,7 @@ void KernelShapes::check(recipe::Problems& p) const {
 }
 
 DType KernelShapes::act() const {
-  return ops::weight_dtype(compute == recipe::Compute::bf16 ? DType::bf16 : DType::f32);
+  return compute == recipe::Compute::bf16 ? DType::bf16 : DType::f32;
 }
 
 std::vector<std::string_view> kernel_families() {

@@ -37,7 +37,7 @@ struct KernelShapes {
   }
   void check(recipe::Problems& p) const;
 
-  /// Type of activations and weights on this CPU for the wanted compute type.
+  /// Type of activations and weights.
   DType act() const;
 };
 

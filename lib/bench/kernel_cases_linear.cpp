@@ -85,7 +85,7 @@ PreparedCase prepare_linear(int rows, int out, int in, DType dtype, int copies) 
     return check_layer(y, x, spec, static_cast<uint32_t>(last));
   };
   if (rows >= kComputeBoundRows) {
-    const auto alone = std::make_shared<OneDnnGemm>(rows, out, in, dtype);
+    const auto alone = std::make_shared<OneDnnGemm>(rows, out, in, OneDnnGemm::arithmetic(dtype));
     prepared.baseline = [=] { alone->run(); };
   }
   return prepared;
@@ -109,6 +109,9 @@ KernelCases linear_cases(const KernelShapes& s) {
       const auto weights =
           static_cast<size_t>(shape.out) * static_cast<size_t>(shape.in) * dtype_bytes(dtype);
       const int copies = rows < kComputeBoundRows ? rotating_copies(weights) : 1;
+      // oneDNN's weights, twice while they are packed.
+      const size_t alone = weights / dtype_bytes(dtype) * 2 *
+                           dtype_bytes(OneDnnGemm::arithmetic(dtype)) * size_t{copies == 1};
       const double moved = static_cast<double>(rows) * (shape.in + shape.out) *
                            static_cast<double>(dtype_bytes(dtype));
       cases.push_back(
@@ -118,9 +121,10 @@ KernelCases linear_cases(const KernelShapes& s) {
            .dtype = dtype,
            .work = {.bytes = static_cast<double>(weights) + moved,
                     .flops = 2.0 * rows * shape.in * shape.out},
-           .memory_bytes = weights * static_cast<size_t>(copies + (copies == 1 ? 2 : 0)) +
-                           static_cast<size_t>(moved),
+           .memory_bytes =
+               weights * static_cast<size_t>(copies) + alone + static_cast<size_t>(moved),
            .rotates = copies > 1,
+           .baseline_name = OneDnnGemm::name(dtype),
            .prepare = [=] { return prepare_linear(rows, shape.out, shape.in, dtype, copies); }});
     }
   return cases;

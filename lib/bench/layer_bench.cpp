@@ -79,7 +79,7 @@ MemoryPlan linear_plan(const ModelCase& c, const model::ModelConfig& config) {
     plan.add(y_name(p), rows * out * dtype_bytes(output_of(p, c)));
     workspace = std::max(workspace, ops::PackedWeights::workspace_bytes(spec, c.chunk));
     // oneDNN's own weights, twice while they are packed, and its input and output.
-    alone += (rows * (in + out) + 2 * in * out) * dtype_bytes(c.dtype);
+    alone += (rows * (in + out) + 2 * in * out) * dtype_bytes(OneDnnGemm::arithmetic(c.dtype));
   }
   plan.add("workspace/linear", workspace);
   plan.add("baseline/oneDNN alone", alone);
@@ -96,7 +96,7 @@ PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
   PhaseResult r{.phase = ModelPhase::linear};
   for (const ProductShape& p : layer_products(config)) {
     products.emplace_back(p, static_cast<uint32_t>(products.size()), c, arena);
-    alone.emplace_back(c.chunk, p.out, p.in, c.dtype);
+    alone.emplace_back(c.chunk, p.out, p.in, OneDnnGemm::arithmetic(c.dtype));
     r.work.flops += alone.back().flops();
   }
   const auto ours = [&] {

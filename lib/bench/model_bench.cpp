@@ -19,7 +19,7 @@ constexpr int kMaxBatch = 1 << 16;
 /// Beside the prompts lives one fork of each: it owns its new tokens, whole pages of them.
 decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupted = {}) {
   decode::EngineSpec spec;
-  spec.compute = c.compute;
+  spec.compute = c.dtype;
   spec.prefill_chunk = c.chunk;
   spec.max_seqs = spec.max_prompts = c.batch;
   spec.max_extend_rows = c.batch;
@@ -81,8 +81,7 @@ ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const reci
                        device.name())
         .hint("use --device cpu, or the phases prefill and decode");
   ModelCase c{.bench = bench, .cache = cache};
-  c.compute = compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
-  c.dtype = ops::weight_dtype(c.compute, device);
+  c.dtype = compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
   c.device = device;
   c.batch = std::max(1, run.batch);
   c.context = context;

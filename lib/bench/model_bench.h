@@ -50,8 +50,7 @@ struct ModelBench {
 struct ModelCase {
   ModelBench bench;
   recipe::Cache cache;
-  DType compute = DType::bf16;  // asked for
-  DType dtype = DType::bf16;    // of weights, activations and KV on the device
+  DType dtype = DType::bf16;  // of weights, activations and KV
   Device device = {};
   std::optional<GpuCard> plan_for = {};  // as EngineSpec::plan_for
   int batch = 1;

@@ -1,5 +1,6 @@
 #include "bench/model_report.h"
 
+#include "bench/onednn_gemm.h"
 #include "model/weight_table.h"
 #include "tensor/cuda.h"
 
@@ -81,8 +82,8 @@ std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceili
                         percent(roof.frac_of_copy_in), ceilings.copy_in_gbps);
   }
   if (!r.baseline) return text;
-  return fmt::format("{:.1f} % of oneDNN alone ({:.1f} to {:.1f})", 100 / r.baseline->ratio,
-                     100 / r.baseline->ci95.high, 100 / r.baseline->ci95.low);
+  return fmt::format("{:.1f} % of {} ({:.1f} to {:.1f})", 100 / r.baseline->ratio,
+                     OneDnnGemm::name(c.dtype), 100 / r.baseline->ci95.high, 100 / r.baseline->ci95.low);
 }
 
 }  // namespace
@@ -141,7 +142,7 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
   if (!r.baseline) return;
   record.set_timing("baseline_step", r.baseline->b);
   // Our speed as a share of the library's: the inverse of the ratio of times.
-  record.group("baseline") = {{"name", "oneDNN alone"},
+  record.group("baseline") = {{"name", OneDnnGemm::name(c.dtype)},
                               {"ratio", 1 / r.baseline->ratio},
                               {"ci95_low", 1 / r.baseline->ci95.high},
                               {"ci95_high", 1 / r.baseline->ci95.low},

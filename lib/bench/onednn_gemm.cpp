@@ -37,7 +37,7 @@ struct OneDnnGemm::State {
 
 OneDnnGemm::OneDnnGemm(int64_t rows, int64_t out, int64_t in, DType dtype)
     : state_(std::make_unique<State>()) {
-  TANDEM_CHECK(supports(dtype), "oneDNN GEMM in {}", dtype_name(dtype));
+  TANDEM_CHECK(arithmetic(dtype) == dtype, "oneDNN GEMM in {}", dtype_name(dtype));
   State& s = *state_;
   s.flops = 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
   const auto type = dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -68,8 +68,12 @@ void OneDnnGemm::run() const {
 
 double OneDnnGemm::flops() const { return state_->flops; }
 
-bool OneDnnGemm::supports(DType dtype) {
-  return dtype == DType::f32 || (dtype == DType::bf16 && isa_in_use() >= Isa::avx512_bf16);
+DType OneDnnGemm::arithmetic(DType dtype) {
+  return dtype == DType::bf16 && isa_in_use() >= Isa::avx512_bf16 ? DType::bf16 : DType::f32;
+}
+
+const char* OneDnnGemm::name(DType dtype) {
+  return arithmetic(dtype) == dtype ? "oneDNN alone" : "oneDNN alone in f32";
 }
 
 }  // namespace tandem::bench

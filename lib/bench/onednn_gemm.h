@@ -17,8 +17,11 @@ class OneDnnGemm {
 
   void run() const;
   double flops() const;
-  /// bf16 needs AVX512-BF16: below it oneDNN refuses or converts, which would be no ceiling.
-  static bool supports(DType dtype);
+  /// The type to measure layers of a dtype against: bf16 needs AVX512-BF16, below it oneDNN refuses
+  /// or converts, and such layers compute in f32.
+  static DType arithmetic(DType dtype);
+  /// What a measurement of layers of a dtype says it was compared with.
+  static const char* name(DType dtype);
 
  private:
   struct State;

@@ -5,10 +5,8 @@
 namespace tandem::bench {
 
 Roofline roofline(const Work& work, double ms, const Ceilings& c, DType dtype) {
-  const double gemm =
-      dtype == DType::bf16 && c.gemm_bf16_gflops > 0 ? c.gemm_bf16_gflops : c.gemm_f32_gflops;
   // A library that is slower than plain multiply-adds is no ceiling.
-  const double compute = std::max(gemm, c.f32_gflops);
+  const double compute = std::max(c.gemm_gflops(dtype), c.f32_gflops);
   Roofline r;
   r.achieved_gbps = work.bytes / ms * 1e-6;
   r.achieved_gflops = work.flops / ms * 1e-6;

@@ -4,7 +4,6 @@
 #include "base/parallel.h"
 #include "bench/gpu_hardware.h"
 #include "cli/load_engine.h"
-#include "cli/plan_text.h"
 
 namespace tandem::cli {
 
@@ -51,7 +50,6 @@ void BenchPoint::run(ModelPhase phase) {
   const model::ModelConfig config = files.config;
   bench::ModelCase c =
       case_of(point_.recipe, config, {choose_device(point_.recipe.run, point_.recipe.cache)});
-  if (c.dtype != c.compute) cx_.note(compute_note(c.compute));
   const bench::ModelIdentity identity = bench::identify(files, c.dtype);
   const bool whole = phase == ModelPhase::prefill || phase == ModelPhase::decode;
   if (!whole) engine_.reset();

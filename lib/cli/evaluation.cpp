@@ -10,7 +10,6 @@
 #include "cli/plan_text.h"
 #include "cli/search_path.h"
 #include "model/context.h"
-#include "ops/linear.h"
 
 namespace tandem::cli {
 namespace {
@@ -52,7 +51,6 @@ Evaluation::Evaluation(Context& cx, const Point<EvalRecipe>& point)
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
         .hint("name the log of the earlier run with -o");
-  if (ops::weight_dtype(compute(), place_.device) != compute()) cx.note(compute_note(compute()));
 }
 
 decode::ModelFiles Evaluation::open_model() const {

@@ -8,19 +8,16 @@
 #include "cli/plan_text.h"
 #include "kv/policies/token_index.h"
 #include "model/context.h"
-#include "ops/linear.h"
 
 namespace tandem::cli {
 
 Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
     : cx_(cx), point_(point), recipe_(point.recipe) {
   const decode::PromptSource source = prompt_source(cx, !recipe_.model.state.empty());
-  const DType compute = compute_type(recipe_.model);
   place_ = choose_placement(recipe_.run, recipe_.cache, recipe_.model.offload, cx.dry_run());
-  const Device device = place_.device;
   files_ = decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
   if (!recipe_.model.state.empty())
-    saved_ = decode::open_state(recipe_.model.state, files_, ops::weight_dtype(compute, device));
+    saved_ = decode::open_state(recipe_.model.state, files_, compute_type(recipe_.model));
   if (!source.empty())
     prompts_ = decode::read_prompts(source, files_, saved_.has_value());
   else if (saved_)
@@ -34,7 +31,6 @@ Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
                                         spec_.n_streamed = n;
                                         return decode::Engine::plan(files_, spec_);
                                       });
-  if (ops::weight_dtype(compute, device) != compute) cx.note(compute_note(compute));
 }
 
 decode::EngineSpec Generation::engine_spec() const {

@@ -6,7 +6,6 @@
 #include "cli/load_engine.h"
 #include "cli/plan_text.h"
 #include "model/context.h"
-#include "ops/linear.h"
 #include "spec/draft/pair.h"
 
 namespace tandem::cli {
@@ -114,8 +113,6 @@ void ModelPair::print_plan(Context& cx, const MemoryPlan& plan, const std::strin
 }
 
 ModelPair::Engines ModelPair::load(Context& cx, const MemoryPlan& plan) {
-  const DType compute = compute_type(model_);
-  if (ops::weight_dtype(compute, device()) != compute) cx.note(compute_note(compute));
   admit_plan(cx, plan, memory_limits(run_, place_));
   Engines engines;
   engines.target = load_admitted(cx, std::move(target_), target_spec_, plan);

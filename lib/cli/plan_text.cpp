@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/parallel.h"
-#include "ops/linear.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 
@@ -23,7 +22,7 @@ struct Cost {
 Cost cost_of(const PlanView& v) {
   const model::ModelConfig& c = v.files.config;
   const auto n = static_cast<double>(v.prompt_tokens);
-  const DType dtype = ops::weight_dtype(v.spec.compute, v.spec.device);
+  const DType dtype = v.spec.compute;
   Cost cost;
   const double matrices = static_cast<double>(model::n_params(c)) -
                           (c.tied_embeddings ? 0.0 : double(c.vocab_size) * c.dim);
@@ -79,8 +78,7 @@ std::optional<Floors> floors(const PlanView& v, const Cost& cost,
     return f;
   }
   if (!ceilings) return {};
-  const bool bf16 = ops::weight_dtype(v.spec.compute, v.spec.device) == DType::bf16;
-  const double gemm = bf16 ? ceilings->gemm_bf16_gflops : ceilings->gemm_f32_gflops;
+  const double gemm = ceilings->gemm_gflops(v.spec.compute);
   return Floors{.prefill_s = cost.prefill_flops / (gemm * 1e9),
                 .decode_s = bytes / (ceilings->mem_read_gbps * 1e9),
                 .bound = fmt::format("host memory, {:.1f} GB/s measured", ceilings->mem_read_gbps)};
@@ -158,7 +156,7 @@ std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
 std::string plan_text(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
   const model::ModelConfig& c = v.files.config;
   const bool on_gpu = v.spec.device.kind == Device::Kind::cuda;
-  const DType dtype = ops::weight_dtype(v.spec.compute, v.spec.device);
+  const DType dtype = v.spec.compute;
   std::string text = fmt::format(
       "model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
       model::arch_name(c.arch), static_cast<double>(model::n_params(c)), dtype_name(dtype),
@@ -207,7 +205,7 @@ Json plan_json(const PlanView& v, const std::optional<bench::Ceilings>& ceilings
   const bool on_gpu = v.spec.device.kind == Device::Kind::cuda;
   Json j = {{"event", "plan"},
             {"model", v.files.name},
-            {"dtype", dtype_name(ops::weight_dtype(v.spec.compute, v.spec.device))},
+            {"dtype", dtype_name(v.spec.compute)},
             {"prompt_tokens", v.prompt_tokens},
             {"context_tokens", v.context_tokens}};
   j.update(memory_json(v.plan, v.limits));
@@ -220,12 +218,6 @@ Json plan_json(const PlanView& v, const std::optional<bench::Ceilings>& ceilings
               {"bound", f->bound}});
   if (!v.recipe_sha256.empty()) j["recipe_sha256"] = v.recipe_sha256;
   return j;
-}
-
-std::string compute_note(DType asked) {
-  return fmt::format("{} asked for; this CPU ({}) has no AVX512-BF16, so weights, activations and "
-                     "cache are f32: twice the memory, results at least as exact",
-                     dtype_name(asked), isa_name(isa_in_use()));
 }
 
 }  // namespace tandem::cli

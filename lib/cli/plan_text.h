@@ -42,7 +42,4 @@ std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits);
 /// What these lines and gpu_line say: `gpu`, `memory` by device, `layers_streamed`, `fits`.
 nlohmann::ordered_json memory_json(const MemoryPlan& plan, const MemoryLimits& limits);
 
-/// Says once when the CPU cannot compute in the number type asked for.
-std::string compute_note(DType asked);
-
 }  // namespace tandem::cli

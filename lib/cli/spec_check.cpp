@@ -4,7 +4,6 @@
 #include "cli/bench_results.h"
 #include "cli/generate_flags.h"
 #include "io/jsonl.h"
-#include "ops/linear.h"
 
 namespace tandem::cli {
 namespace {
@@ -46,7 +45,7 @@ SpecCheck::SpecCheck(Context& cx, const Point<SpecCheckRecipe>& point)
       pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
-      exact_(ops::weight_dtype(compute_type(recipe_.model), pair_.device()) == DType::f32),
+      exact_(compute_type(recipe_.model) == DType::f32),
       rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu) {
   const decode::PromptSource source = prompt_source(cx, true);
   if (source.empty())

@@ -11,7 +11,6 @@
 #include "bench/hardware.h"
 #include "io/atomic_file.h"
 #include "io/cache_dir.h"
-#include "ops/linear.h"
 #include "tensor/cuda.h"
 
 namespace tandem::cli {
@@ -49,7 +48,7 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
       {"device", on_gpu ? cuda::device_info(device.index).name : bench::read_host_info().cpu_model},
       {"threads", max_threads()},
       {"isa", isa_name(isa_in_use())},
-      {"compute", dtype_name(ops::weight_dtype(pair.target_spec().compute, device))},
+      {"compute", dtype_name(pair.target_spec().compute)},
       {"layers_streamed", pair.target_spec().n_streamed},
       {"batch", spec.batch},
       {"temperature", rule.temperature},

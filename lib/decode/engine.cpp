@@ -15,7 +15,7 @@ int max_rows(const EngineSpec& s) {
 }
 
 model::Llama::Options model_options(const EngineSpec& s) {
-  return {.dtype = ops::weight_dtype(s.compute, s.device),
+  return {.dtype = s.compute,
           .max_rows = max_rows(s),
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs),
           .max_position = s.max_tokens,
@@ -35,7 +35,7 @@ int multiprocessors(const EngineSpec& s) {
 }
 
 kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
-  return {.geometry = model::geometry_of(c, ops::weight_dtype(s.compute, s.device)),
+  return {.geometry = model::geometry_of(c, s.compute),
           .max_seqs = s.max_seqs,
           .max_prompts = s.max_prompts,
           .max_tokens = s.max_tokens,
@@ -53,8 +53,7 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
 MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   // The program's own line below counts what that loads: on a GPU the driver and cuBLASLt, of
   // which a plan for one that is not here knows nothing.
-  if (!spec.plan_for)
-    ops::warm_up_linear(ops::weight_dtype(spec.compute, spec.device), spec.device);
+  if (!spec.plan_for) ops::warm_up_linear(spec.compute, spec.device);
   MemoryPlan plan;
   plan.add("process/program and tokenizer", resident_bytes());
   model::Llama::plan(files.config, model_options(spec), plan);

@@ -1,7 +1,6 @@
 #include "ops/linear.h"
 
 #include "base/check.h"
-#include "base/cpu_features.h"
 #include "ops/elementwise.h"
 #include "ops/linear_device.h"
 
@@ -181,11 +180,6 @@ void forget_linear_choices() { linear_cuda::forget_choices(); }
 
 bool warm_up_linear(DType dtype, Device device) {
   return on_gpu(device) ? linear_cuda::warm_up(dtype, device.index) : linear_cpu::warm_up(dtype);
-}
-
-DType weight_dtype(DType compute, Device device) {
-  const bool native = on_gpu(device) || isa_in_use() >= Isa::avx512_bf16;
-  return compute == DType::bf16 && !native ? DType::f32 : compute;
 }
 
 }  // namespace tandem::ops

@@ -13,10 +13,11 @@ namespace tandem::ops {
 
 class Staging;
 
-/// A dense layer's weights where its products run, and its bias. On the CPU they are in oneDNN's
-/// packed layout, one for every row count (measured: choosing it for 512 rows costs nothing at 1
-/// row, and repacking would hold the weights twice), with the primitives made for the row counts
-/// seen so far; on a GPU they stay row-major.
+/// A dense layer's weights where its products run, and its bias. On the CPU they are packed, one
+/// layout for every row count: in panels for our own product in f32, to which bf16 weights are
+/// widened as they are read, or where the CPU multiplies bf16 in oneDNN's layout for it (measured:
+/// choosing it for 512 rows costs nothing at 1 row, and repacking would hold the weights twice),
+/// with the primitives made for the row counts seen so far. On a GPU they stay row-major.
 class PackedWeights {
  public:
   struct Spec {
@@ -103,12 +104,12 @@ enum class Accumulate : bool { no, yes };
 
 /// y = x W^T + b, or y += x W^T + b.
 /// shapes   x [rows, in] in the weights' dtype; y [rows, out] bf16 or f32, f32 if accumulating
-/// numerics f32 accumulation. On the CPU with f32 weights each row's result is bit-identical
-///          whatever the number of rows (oneDNN's AVX-512 kernels have that property; elsewhere
-///          rows go through in fixed blocks of 16). On a GPU f32 products are true f32, a row's
-///          result depends on the number of rows but on no other row, and with y bf16 the bias may
-///          be rounded to bf16 first
-/// cost     reads the packed weights once per 2048 rows or so; on a GPU up to 16 rows exactly once
+/// numerics f32 accumulation. On the CPU, but for bf16 weights where it multiplies bf16, each row's
+///          result is bit-identical whatever the other rows, their number and the threads. On a GPU
+///          f32 products are true f32, a row's result depends on the number of rows but on no other
+///          row, and with y bf16 the bias may be rounded to bf16 first
+/// cost     reads the packed weights from memory once per 1 MiB numbers of x, 96 rows at least (on
+///          a CPU that multiplies bf16 per 2048 rows or so); on a GPU up to 16 rows exactly once
 /// errors   none (shapes are checked by TANDEM_CHECK); `workspace` per workspace_bytes
 /// stream   the GPU's; {} on the CPU. The product may start to read the weights before the work
 ///          ahead of it on the stream has ended: that work must not write them
@@ -167,9 +168,5 @@ void forget_linear_choices();
 /// does, and returns true.
 /// errors   kind device, memory as cuda::device_info
 bool warm_up_linear(DType dtype, Device device = {});
-
-/// dtype that weights get for a wanted compute dtype: on a CPU bf16 needs AVX512-BF16, since oneDNN
-/// refuses or unpacks bf16 elsewhere.
-DType weight_dtype(DType compute, Device device = {});
 
 }  // namespace tandem::ops
