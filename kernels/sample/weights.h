@@ -29,7 +29,16 @@ constexpr float scaled_exp(float x) {
 
 /// floor(2^40 e^x) for x <= 0.
 constexpr uint64_t weight_of(float x) {
-  return static_cast<uint64_t>(static_cast<int64_t>(scaled_exp(x)));
+  const float weight = scaled_exp(x);
+#ifdef TANDEM_ISA_avx2
+  // Vectors have no conversion to 64 bits there. Both halves are exact: a power of two divides the
+  // weight, and the rest keeps its low bits.
+  const auto high = static_cast<int32_t>(weight * 0x1p-20f);
+  const auto low = static_cast<int32_t>(weight - static_cast<float>(high) * 0x1p20f);
+  return (static_cast<uint64_t>(high) << 20) + static_cast<uint64_t>(low);
+#else
+  return static_cast<uint64_t>(static_cast<int64_t>(weight));
+#endif
 }
 
 /// A uniform draw from a law of whole weights takes the first token at which their sum exceeds this:

@@ -44,7 +44,7 @@ struct Out {
         even(exp),
         odd(exp),
         rounded(n + 1, bf16{0x4242}) {}
-  std::vector<float> exp, exp2, exp2_nonpositive, columns, even, odd, fma, max, select_lt, widened;
+  std::vector<float> exp, exp2, exp2_nonpositive, columns, fma, max, select_lt, widened, even, odd;
   std::vector<bf16> rounded;
   float add_all = kPoison, max_all = kPoison;
 };
