@@ -1,6 +1,7 @@
 // Plans for GPUs that are not there. CUDA_VISIBLE_DEVICES hides those that are: the same text on
 // every machine and in every build.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "base/gpu_cards.h"
 #include "cli/probe.h"
@@ -213,6 +214,42 @@ TEST_SUITE("cli/plan_for") {
         CHECK(j["fits"] == true);
       }
     }
+  }
+
+  TEST_CASE("the plans that an H200 recorded are those for one that is not here") {
+    int compared = 0;
+    for (const Json& record :
+         json_lines(file_text(test::source_dir() / "tests/records/gpu-h200.jsonl"))) {
+      if (record["tool"] != "pig-bench" || !record["memory"].contains("cuda:0")) continue;
+      const Json &recipe = record["recipe"]["effective"], &was = record["memory"]["cuda:0"];
+      std::vector<std::string> flags = {
+          "--dry-run",
+          "--format",
+          "jsonl",
+          "-s",
+          "run.plan_for=h200",
+          "-m",
+          std::filesystem::path(recipe["model"]["path"].get<std::string>()).filename().string()};
+      for (const auto& [section, key] :
+           std::initializer_list<std::pair<const char*, const char*>>{{"run", "batch"},
+                                                                      {"run", "context"},
+                                                                      {"run", "prefill_chunk"},
+                                                                      {"bench", "phases"},
+                                                                      {"bench", "new_tokens"},
+                                                                      {"bench", "random_kv"}})
+        flags.insert(flags.end(),
+                     {"-s", fmt::format("{}.{}={}", section, key, recipe[section][key].dump())});
+      CAPTURE(record["recipe"]["overrides"].dump());
+      const Outcome run = run_without_gpu(program("pig-bench"), flags);
+      REQUIRE(run.status == 0);
+      const Json now = json_lines(run.out).at(0)["memory"]["cuda:0"];
+      for (const char* group : {"weights", "kv", "sampling"}) CHECK(now[group] == was[group]);
+      // Buffers of steps have changed by some KiB since.
+      CHECK(now["planned_peak"].get<double>() ==
+            doctest::Approx(was["planned_peak"].get<double>()).epsilon(0.002));
+      ++compared;
+    }
+    CHECK(compared >= 6);
   }
 
   TEST_CASE("a sweep over cards tells of each whether the run fits") {
