@@ -66,12 +66,14 @@ Outcome run_process(const std::string& program, const Launch& launch) {
   std::array<pollfd, 2> streams = {pollfd{out.end[0], POLLIN, 0}, pollfd{err.end[0], POLLIN, 0}};
   int left_to_send = launch.signal != 0 ? launch.signal_count : 0;
   while (streams[0].fd >= 0 || streams[1].fd >= 0) {
-    ::poll(streams.data(), streams.size(), -1);
+    const bool asks = left_to_send > 0 && launch.signal_when;
+    ::poll(streams.data(), streams.size(), asks ? 10 : -1);
     for (size_t i = 0; i < streams.size(); ++i)
       if (streams[i].fd >= 0 && streams[i].revents != 0 &&
           !drain(streams[i].fd, i == 0 ? outcome.out : outcome.err))
         streams[i].fd = -1;
-    while (left_to_send > 0 && outcome.err.find(launch.signal_after) != std::string::npos) {
+    while (left_to_send > 0 && outcome.err.find(launch.signal_after) != std::string::npos &&
+           (!launch.signal_when || launch.signal_when())) {
       ::kill(child, launch.signal);
       clock.restart();
       // A second signal of the same number is lost while the first is pending.

@@ -17,9 +17,10 @@ struct Launch {
   std::string input = {};                             // standard input
   std::map<std::string, std::string> variables = {};  // added to the environment
   std::string stdout_path = {};                       // instead of capturing
-  int signal = 0;                                     // sent when `signal_after` shows up on stderr
+  int signal = 0;  // sent when `signal_after` has shown up on stderr and `signal_when` holds
   int signal_count = 1;
   std::string signal_after = {};
+  std::function<bool()> signal_when = {};
 };
 
 /// Runs a program to its end and captures what it wrote.

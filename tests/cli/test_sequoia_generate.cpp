@@ -212,7 +212,7 @@ TEST_SUITE("cli/sequoia-generate") {
       const std::vector<std::string> plan = {"--dry-run", "--device",           "cpu",
                                              "-s",        "model.offload=none", "-s"};
       auto roomy = plan, narrow = plan;
-      roomy.push_back("run.host_memory_limit=200GiB");
+      roomy.push_back("run.host_memory_limit=400GiB");  // 70B in any type
       narrow.push_back("run.host_memory_limit=64MiB");
       const Outcome fits = run(roomy);
       CHECK(fits.status == 0);

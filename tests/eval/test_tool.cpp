@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -19,10 +20,10 @@ namespace {
 const std::string kCacheDir = tandem::test::build_dir() / "test_cache";
 
 /// Runs pig-eval with tiny-2m.
-Outcome run(const std::vector<std::string>& more) {
+Outcome run(const std::vector<std::string>& more, tandem::testing::Launch launch = {}) {
   std::vector<std::string> arguments = {"-m", model_path("tiny-2m"), "--no-progress"};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  tandem::testing::Launch launch{.arguments = arguments};
+  launch.arguments = arguments;
   launch.variables["TANDEM_CACHE_DIR"] = kCacheDir;
   return tandem::testing::run_process(program("pig-eval"), launch);
 }
@@ -49,7 +50,8 @@ struct LogPath {
 TEST_SUITE("eval/tool") {
   TEST_CASE("it prints a table and logs a line for each case") {
     const LogPath log;
-    const Outcome o = run(with(kShort, {"-o", log.path.string(), "--format", "md"}));
+    const Outcome o =
+        run(with(kShort, {"-s", "model.compute=f32", "-o", log.path.string(), "--format", "md"}));
     CHECK(o.status == 0);
     CHECK(o.err == "");
     CHECK(count(o.out, "300 tokens, ") == 2);  // a table a protocol
@@ -132,10 +134,11 @@ TEST_SUITE("eval/tool") {
   TEST_CASE("perplexity plans for its text, not for the model's whole context") {
     const tandem::test::TemporaryFolder folder;
     const auto ids = folder.write("ids.json", "[5, 6, 7, 8, 9]");
-    const Outcome o = run({"-m", "synthetic:llama-3.1-8b", "--task", "perplexity", "--data",
-                           ids.string(), "--dry-run", "-s", "run.host_memory_limit=64GiB"});
+    const Outcome o =
+        run({"-m", "synthetic:llama-3.1-8b", "--task", "perplexity", "--data", ids.string(),
+             "--dry-run", "-s", "run.host_memory_limit=64GiB", "-s", "model.compute=f32"});
     CHECK(o.status == 0);
-    CHECK(o.out.find("kv 8.0 MiB") != std::string::npos);  // one page of 64 tokens, 128 KiB each
+    CHECK(o.out.find("kv 16.0 MiB") != std::string::npos);  // one page of 64 tokens, 256 KiB each
   }
 
   TEST_CASE("errors name the remedy") {
@@ -166,11 +169,12 @@ TEST_SUITE("eval/tool") {
 
   TEST_CASE("an interruption keeps the cases judged so far") {
     const LogPath log;
-    const std::string command =
-        "TANDEM_CACHE_DIR=" + kCacheDir + " timeout --foreground --preserve-status -s INT 3 " +
-        program("pig-eval") + " -m " + model_path("tiny-2m") +
-        " --task needle1 -s eval.lengths=[200] -s eval.cases=100000 -o " + log.path.string();
-    const Outcome o = tandem::testing::run_shell(command);
+    tandem::testing::Launch launch;
+    launch.signal = SIGINT;
+    launch.signal_when = [&] { return fs::exists(log.path) && count(log.text(), "\n") > 1; };
+    const Outcome o = run({"--task", "needle1", "-s", "eval.lengths=[200]", "-s",
+                           "eval.cases=100000", "-o", log.path.string()},
+                          launch);
     CHECK(o.status == 130);
     CHECK(o.out.find("needle1") != std::string::npos);  // the table of what is there
     CHECK(count(log.text(), "\n") > 1);

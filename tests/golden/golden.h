@@ -44,43 +44,51 @@ inline std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder, 
   return std::make_unique<Engine>(tandem::decode::open_model(folder.string(), 0), spec);
 }
 
-/// Logits of all positions in `want` (rising), and the mean NLL of tokens 1.., from one prefill.
-struct Scored {
-  std::vector<std::vector<float>> logits;
-  double mean_nll = 0;
-};
-
-inline Scored score(Engine& engine, const Ids& ids, const std::vector<int>& want, int chunk = 512) {
-  Scored result;
-  const int slot = engine.cache().create();
-  double nll = 0;
-  size_t next_want = 0;
-  for (size_t begin = 0; begin < ids.size(); begin += static_cast<size_t>(chunk)) {
-    const size_t n = std::min(ids.size() - begin, static_cast<size_t>(chunk));
+/// Reads `ids` into a sequence from token `begin` on, telling every row's logits [vocab] and their
+/// log-sum-exp.
+template <class Visit>
+void read(Engine& engine, int slot, const Ids& ids, size_t begin, size_t chunk,
+          const Visit& visit) {
+  for (; begin < ids.size(); begin += chunk) {
+    const size_t n = std::min(ids.size() - begin, chunk);
     const tandem::decode::SeqTokens part[] = {
         {slot, std::span(ids).subspan(begin, n), begin + n == ids.size()}};
     engine.forward_all(tandem::kv::Phase::prefill, part, [&](int first, const tandem::Tensor& logits) {
       const tandem::ops::LogitStats stats = tandem::ops::logit_stats(logits);
-      for (int64_t r = 0; r < logits.rows(); ++r) {
-        const size_t position = begin + static_cast<size_t>(first) + static_cast<size_t>(r);
-        const float* row = logits.slice(r, 1).as<float>();
-        if (position + 1 < ids.size())
-          nll += double{stats.lse[static_cast<size_t>(r)]} - double{row[ids[position + 1]]};
-        if (next_want < want.size() && position == static_cast<size_t>(want[next_want])) {
-          result.logits.emplace_back(row, row + logits.row_size());
-          ++next_want;
-        }
-      }
+      for (int64_t r = 0; r < logits.rows(); ++r)
+        visit(begin + static_cast<size_t>(first + r),
+              std::span(logits.slice(r, 1).as<float>(), static_cast<size_t>(logits.row_size())),
+              stats.lse[static_cast<size_t>(r)]);
     });
   }
-  engine.cache().release(slot);
-  result.mean_nll = ids.size() > 1 ? nll / static_cast<double>(ids.size() - 1) : 0.0;
+}
+
+/// Logits of all positions in `want` (rising), and the mean NLL of tokens 1.. before each of `ends`
+/// (rising).
+struct Scored {
+  std::vector<std::vector<float>> logits;
+  std::vector<double> mean_nll;
+};
+
+/// From one prefill into an empty sequence.
+inline Scored score(Engine& engine, int slot, const Ids& ids, const std::vector<int>& want,
+                    const std::vector<int>& ends, size_t chunk = 512) {
+  Scored result;
+  double nll = 0;
+  read(engine, slot, ids, 0, chunk, [&](size_t position, std::span<const float> row, float lse) {
+    const size_t n = result.logits.size(), n_ends = result.mean_nll.size();
+    if (n < want.size() && position == static_cast<size_t>(want[n]))
+      result.logits.emplace_back(row.begin(), row.end());
+    if (n_ends < ends.size() && position + 1 == static_cast<size_t>(ends[n_ends]))
+      result.mean_nll.push_back(position > 0 ? nll / static_cast<double>(position) : 0.0);
+    if (position + 1 < ids.size())
+      nll += double{lse} - double{row[static_cast<size_t>(ids[position + 1])]};
+  });
   return result;
 }
 
-/// Greedy continuation: prefill, then one token at a time through the cache.
-inline Ids greedy(Engine& engine, const Ids& prompt, size_t n) {
-  const int slot = engine.cache().create();
+/// Greedy continuation of a sequence by `prompt` and one token at a time through the cache.
+inline Ids greedy(Engine& engine, int slot, std::span<const int32_t> prompt, size_t n) {
   Ids out;
   const tandem::decode::SeqTokens part[] = {{slot, prompt, true}};
   engine.prefill(part, [&](std::span<const size_t>, const tandem::Tensor& logits) {
@@ -90,8 +98,16 @@ inline Ids greedy(Engine& engine, const Ids& prompt, size_t n) {
     const tandem::decode::SeqTokens step[] = {{slot, std::span(out).last(1), true}};
     out.push_back(tandem::ops::logit_stats(engine.extend(step)).argmax[0]);
   }
-  engine.cache().release(slot);
   return out;
+}
+
+/// What `body(slot)` returns for an empty sequence.
+template <class Body>
+auto in_new_sequence(Engine& engine, const Body& body) {
+  const int slot = engine.cache().create();
+  auto result = body(slot);
+  engine.cache().release(slot);
+  return result;
 }
 
 /// First step where the two differ although the golden gap exceeds `tie`; -1 = none. Steps after a

@@ -133,9 +133,11 @@ TEST_SUITE("gpu/decode/golden") {
     golden::check_small_models(kGpu);
   }
   TEST_CASE("f32: logits and NLL of the tiny models equal transformers' at every length") {
-    golden::check_tiny_logits(kGpu);
+    golden::check_tiny_logits(golden::Texts::shorter, kGpu);
+    golden::check_tiny_logits(golden::Texts::longer, kGpu);
   }
   TEST_CASE("f32: greedy text of the tiny models equals transformers'") {
-    golden::check_tiny_greedy(kGpu);
+    golden::check_tiny_greedy(golden::Texts::shorter, kGpu);
+    golden::check_tiny_greedy(golden::Texts::longer, kGpu);
   }
 }

@@ -130,14 +130,14 @@ TEST_SUITE("kv/magicpig") {
       const LshHead head(
           data.k, 128, 0, 4096, query.center,
           magicpig_projections(9000, 128, static_cast<size_t>(g.shape.bits * g.shape.tables)),
-          g.shape, isa_detected());
+          g.shape, isa_in_use());
       const Ids s = head.sample(query.q);
       // A projection next to 0 may change its sign in f32, and a key with it.
       CHECK(std::abs(static_cast<int>(s.size()) - g.n) <= 1);
       CHECK(std::abs(sum_of(s) - g.sum) <= 4096);
       const KeySegment dynamic[] = {sampled(s, head)};
       const HeadState o = query.attend(
-          isa_detected(), dynamic, kv::log_u_table(g.shape.bits, g.shape.tables, 2, 0, kIntervals));
+          isa_in_use(), dynamic, kv::log_u_table(g.shape.bits, g.shape.tables, 2, 0, kIntervals));
       CHECK(o.lse == doctest::Approx(g.lse).epsilon(1e-5));
       CHECK(relative_error(o.o, exact.o) == doctest::Approx(g.error).epsilon(1e-3));
     }
@@ -164,10 +164,10 @@ TEST_SUITE("kv/magicpig") {
     std::vector<Mean> numerator(16);
     for (uint64_t r = 0; r < kDraws; ++r) {
       const LshHead head(data.k, 16, 0, 64, query.center, magicpig_projections(500000 + r, 16, 40),
-                         {4, 10}, isa_detected());
+                         {4, 10}, isa_in_use());
       const Ids s = head.sample(query.q);
       const KeySegment dynamic[] = {sampled(s, head)};
-      const HeadState o = query.attend(isa_detected(), dynamic, log_u);
+      const HeadState o = query.attend(isa_in_use(), dynamic, log_u);
       const double share = std::exp(o.lse - exact.lse);  // 0 for an empty sample
       ratio.add(share);
       size.add(static_cast<double>(s.size()));
@@ -196,12 +196,12 @@ TEST_SUITE("kv/magicpig") {
         CAPTURE(floor);
         const LshHead head(data.k, 16, 4, 244, query.center,
                            magicpig_projections(9100, 16, static_cast<size_t>(tables)), {1, tables},
-                           isa_detected());
+                           isa_in_use());
         const Ids s = head.sample(query.q);
         CHECK(s == range(4, 244));
         const KeySegment dynamic[] = {sampled(s, head)};
         const HeadState o =
-            query.attend(isa_detected(), dynamic, kv::log_u_table(1, tables, 2, floor, kIntervals));
+            query.attend(isa_in_use(), dynamic, kv::log_u_table(1, tables, 2, floor, kIntervals));
         CHECK(relative_error(o.o, exact.o) <= 1e-5);
         // The floor tilts the result towards the static part by its own size.
         CHECK(std::abs(o.lse - (exact.lse - std::log1p(floor))) <= 1e-5);
@@ -222,7 +222,7 @@ TEST_SUITE("kv/magicpig") {
       CHECK(shifted.lse == doctest::Approx(raw.lse - query.shift).epsilon(1e-12));
       for (size_t c = 0; c < 16; ++c)
         CHECK(std::abs(shifted.o[c] - raw.o[c]) <= 1e-12 * std::abs(raw.o[c]) + 1e-13);
-      const HeadState o = query.attend(isa_detected(), keys);
+      const HeadState o = query.attend(isa_in_use(), keys);
       CHECK(relative_error(o.o, raw.o) <= 1e-5);
       CHECK(std::abs(o.lse - shifted.lse) <= 1e-5);
     }
@@ -235,7 +235,7 @@ TEST_SUITE("kv/magicpig") {
     const auto part = [&](int begin, int end) {
       const Ids ids = range(begin, end);
       const KeySegment keys[] = {plain(ids)};
-      return query.attend(isa_detected(), keys);
+      return query.attend(isa_in_use(), keys);
     };
     const HeadState a = part(0, 4), b = part(4, 244), c = part(244, 256), none = part(9, 9);
     CHECK(none.lse == -std::numeric_limits<double>::infinity());
@@ -259,7 +259,7 @@ TEST_SUITE("kv/magicpig") {
     round(data.v);
     const Query query(data, data.mean_key(0, 4096));
     const LshHead head(data.k, 128, 0, 4096, query.center, magicpig_projections(9000, 128, 600),
-                       {8, 75}, isa_detected());
+                       {8, 75}, isa_in_use());
     const Ids s = head.sample(query.q);
     REQUIRE(s.size() > 300);
     Doubles want(128, 0.0);
