@@ -14,7 +14,7 @@ namespace tandem::cli {
 
 Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
     : cx_(cx), point_(point), recipe_(point.recipe) {
-  const decode::PromptSource source = prompt_source(cx, !recipe_.model.state.empty());
+  const decode::PromptSource source = prompt_source(cx, recipe_.chat, !recipe_.model.state.empty());
   const DType compute = compute_type(recipe_.model);
   place_ = choose_placement(recipe_.run, recipe_.cache, recipe_.model.offload, cx.dry_run());
   const Device device = place_.device;
