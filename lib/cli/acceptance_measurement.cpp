@@ -80,7 +80,7 @@ AcceptanceMeasurement::AcceptanceMeasurement(Context& cx, const Point<Acceptance
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, recipe_.draft.path.value, cx.dry_run()) {
-  const decode::PromptSource source = prompt_source(cx);
+  const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   const int vocab = pair_.target().config.vocab_size;
   if (recipe_.accept.width > vocab)
     throw recipe_error("accept.width", "is {}, the vocabulary has {} tokens", recipe_.accept.width,

@@ -35,7 +35,8 @@ std::vector<Flag> prompt_flags() {
            .key = "sampling.stop"}};
 }
 
-decode::PromptSource prompt_source(const Context& cx, bool has_other_text) {
+decode::PromptSource prompt_source(const Context& cx, const recipe::Chat& chat,
+                                   bool has_other_text) {
   decode::PromptSource s;
   s.text = cx.value("prompt");
   const auto path = [&](const char* flag) {
@@ -47,6 +48,10 @@ decode::PromptSource prompt_source(const Context& cx, bool has_other_text) {
   s.questions = path("questions");
   s.prompts = path("prompts");
   s.chat = cx.is_set("chat");
+  s.thinking = chat.thinking;
+  if (s.thinking && !s.chat && !s.prompts)
+    throw recipe_error("chat.thinking", "no prompt is written in the chat template")
+        .hint("add --chat, or give {\"messages\"} with --prompts");
   for (const auto& p : {s.document, s.ids, s.questions, s.prompts})
     if (p == "-") require_piped_stdin();
   if (s.empty() && !has_other_text && !cx.dry_run())

@@ -14,8 +14,9 @@ std::vector<Flag> prompt_flags();
 
 /// What those flags name.
 /// has_other_text  nothing need be named, since a saved state is continued; nor does --dry-run need it
-/// errors   kind usage: no prompt; standard input is a terminal
-decode::PromptSource prompt_source(const Context& cx, bool has_other_text = false);
+/// errors   kind usage: no prompt; standard input is a terminal; kind recipe: chat.thinking without chats
+decode::PromptSource prompt_source(const Context& cx, const recipe::Chat& chat,
+                                   bool has_other_text = false);
 
 /// Sequences that run together, of `n` asked for.
 int batch_size(const recipe::Run& run, size_t n);

@@ -13,7 +13,7 @@ namespace tandem::cli {
 
 Generation::Generation(Context& cx, const Point<GenerateRecipe>& point)
     : cx_(cx), point_(point), recipe_(point.recipe) {
-  const decode::PromptSource source = prompt_source(cx, !recipe_.model.state.empty());
+  const decode::PromptSource source = prompt_source(cx, recipe_.chat, !recipe_.model.state.empty());
   place_ = choose_placement(recipe_.run, recipe_.cache, recipe_.model.offload, cx.dry_run());
   files_ = decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
   if (!recipe_.model.state.empty())

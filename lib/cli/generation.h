@@ -19,6 +19,7 @@ struct GenerateRecipe {
   recipe::Model model;
   recipe::Run run;
   recipe::Sampling sampling;
+  recipe::Chat chat;
   recipe::Cache cache;
   recipe::Output output;
 
@@ -27,6 +28,7 @@ struct GenerateRecipe {
     v("model", model, "the model");
     v("run", run, "device, threads, seed, sizes");
     v("sampling", sampling, "how tokens are drawn and when text ends");
+    v("chat", chat, "how prompts are written in the chat template");
     v("cache", cache, "what attention reads");
     v("output", output, "where results go");
   }

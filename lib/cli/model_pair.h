@@ -36,6 +36,7 @@ struct PairRecipe {
   DraftSection draft;
   recipe::Run run;
   recipe::Sampling sampling;
+  recipe::Chat chat;
   recipe::Output output;
 
   template <class V>
@@ -44,6 +45,7 @@ struct PairRecipe {
     v("draft", draft, "the model that proposes");
     v("run", run, "device, threads, seed, sizes");
     v("sampling", sampling, "how tokens are drawn and when text ends");
+    v("chat", chat, "how prompts are written in the chat template");
     v("output", output, "where results go");
   }
 };

@@ -47,7 +47,7 @@ SpecCheck::SpecCheck(Context& cx, const Point<SpecCheckRecipe>& point)
       config_(pair_.target().config),
       exact_(compute_type(recipe_.model) == DType::f32),
       rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu) {
-  const decode::PromptSource source = prompt_source(cx, true);
+  const decode::PromptSource source = prompt_source(cx, recipe_.chat, true);
   if (source.empty())
     prompts_.sequences = eval::varied_prompts(pair_.target(), recipe_.eval.n_prompts,
                                               static_cast<uint64_t>(recipe_.run.seed));

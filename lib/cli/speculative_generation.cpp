@@ -9,7 +9,7 @@ SpeculativeGeneration::SpeculativeGeneration(Context& cx, const Point<SequoiaRec
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()) {
-  const decode::PromptSource source = prompt_source(cx);
+  const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   tree_ = largest_tree(recipe_, batch_, pair_.device());

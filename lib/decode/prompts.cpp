@@ -29,15 +29,17 @@ Ids encode(const ModelFiles& files, std::string_view text, bool continues, const
 }
 
 Ids encode_messages(const ModelFiles& files, std::span<const text::ChatMessage> messages,
-                    const std::string& where) {
+                    const std::string& where, std::optional<bool> thinking) {
   const text::Tokenizer& tokenizer = tokenizer_of(files);
   const text::ChatTemplate chat = text::load_chat_template(files.folder, tokenizer);
-  return text::encode_chat(tokenizer, chat.render(messages, {.where = where}));
+  return text::encode_chat(tokenizer,
+                           chat.render(messages, {.thinking = thinking, .where = where}));
 }
 
-Ids encode_user_turn(const ModelFiles& files, const std::string& content) {
+Ids encode_user_turn(const ModelFiles& files, const std::string& content,
+                     std::optional<bool> thinking) {
   const text::ChatMessage messages[] = {{"user", content}};
-  return encode_messages(files, messages, "--chat");
+  return encode_messages(files, messages, "--chat", thinking);
 }
 
 void require_text(std::string_view text, const std::string& where) {
@@ -100,6 +102,14 @@ void check_keys(const io::Json& line, const std::string& where) {
                     keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, " and ")));
 }
 
+/// Templates write them in ways of their own, which are not followed.
+void refuse_tools(const io::Json& message, const std::string& where) {
+  for (const char* key : {"tool_calls", "function_call", "tool_call_id"})
+    if (const auto it = message.find(key); it != message.end() && !it->is_null())
+      throw input_error(where, "key '{}' of a message: calls of tools are not supported", key)
+          .hint("write the whole prompt yourself, as {\"prompt\": \"...\"}");
+}
+
 PromptSet read_questions(const PromptSource& source, const ModelFiles& files, bool continues) {
   if (!source.document && !continues)
     throw usage_error("--questions", "needs a document to ask about")
@@ -109,10 +119,10 @@ PromptSet read_questions(const PromptSource& source, const ModelFiles& files, bo
   PromptSet set;
   set.labels = lines_of(io::read_file(*source.questions));
   for (const std::string& q : set.labels)
-    set.sequences.push_back(source.chat
-                                ? encode_user_turn(files, document + "\n\n" + q)
-                                : encode(files, document + "\n\nQuestion: " + q + "\nAnswer:",
-                                         continues, where));
+    set.sequences.push_back(
+        source.chat
+            ? encode_user_turn(files, document + "\n\n" + q, source.thinking)
+            : encode(files, document + "\n\nQuestion: " + q + "\nAnswer:", continues, where));
   if (set.sequences.empty()) throw input_error(source.questions->string(), "holds no questions");
   set.shared = common_prefix(set.sequences);
   return set;
@@ -122,7 +132,7 @@ PromptSet read_lines(const PromptSource& source, const ModelFiles& files) {
   PromptSet set;
   io::for_each_jsonl(io::read_file(*source.prompts), source.prompts->string(),
                      [&](const io::Json& line, const std::string& where) {
-                       set.sequences.push_back(parse_prompt(line, files, where));
+                       set.sequences.push_back(parse_prompt(line, files, where, source.thinking));
                      });
   if (set.sequences.empty()) throw input_error(source.prompts->string(), "holds no prompts");
   return set;
@@ -137,7 +147,7 @@ PromptSet read_text(const PromptSource& source, const ModelFiles& files, bool co
   if (source.text) text += *source.text;
   require_text(text, where);
   PromptSet set;
-  set.sequences.push_back(source.chat ? encode_user_turn(files, text)
+  set.sequences.push_back(source.chat ? encode_user_turn(files, text, source.thinking)
                                       : encode(files, text, continues, where));
   return set;
 }
@@ -166,7 +176,7 @@ std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::stri
 }
 
 std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
-                                  const std::string& where) {
+                                  const std::string& where, std::optional<bool> thinking) {
   check_keys(line, where);
   if (const io::Json* ids = io::find_array(line, "ids", where))
     return ids_of(*ids, files.config.vocab_size, where);
@@ -177,9 +187,11 @@ std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
   std::vector<text::ChatMessage> chat;
   for (const io::Json& m : io::get_array(line, "messages", where)) {
     if (!m.is_object()) throw input_error(where, "expected a message, found {}", io::describe(m));
-    chat.push_back({io::get_string(m, "role", where), io::get_string(m, "content", where)});
+    refuse_tools(m, where);
+    chat.push_back({io::get_string(m, "role", where), io::get_string(m, "content", where),
+                    io::find_string(m, "reasoning_content", where)});
   }
-  return encode_messages(files, chat, where);
+  return encode_messages(files, chat, where, thinking);
 }
 
 }  // namespace tandem::decode

@@ -20,6 +20,7 @@ struct PromptSource {
   std::optional<std::filesystem::path> questions;    // --questions: one a line, about the document
   std::optional<std::filesystem::path> prompts;      // --prompts: JSONL
   bool chat = false;
+  std::optional<bool> thinking;  // of chats; unset: as the template has it
 
   bool empty() const { return !text && !document && !ids && !questions && !prompts; }
 };
@@ -33,10 +34,12 @@ struct PromptSet {
 /// Reads and encodes all prompts. Questions are written as "\n\nQuestion: Q\nAnswer:" after the
 /// document, or with `chat` as a user turn that ends with the question; each is encoded whole, so
 /// that sharing the document never changes a token.
-/// Lines of a JSONL file: {"prompt": "text"}, {"ids": [1, 2]} or {"messages": [{"role", "content"}]}.
+/// Lines of a JSONL file: {"prompt": "text"}, {"ids": [1, 2]} or {"messages": [{"role", "content"}]},
+/// where a message of an assistant may have a key "reasoning_content" too.
 /// continues  the prompts go on after a saved state: no BOS, no chat template
 /// errors   kind usage: sources that do not go together; kind input: missing, empty or malformed
-///          prompts, ids outside the vocabulary, text for a model without tokenizer
+///          prompts, ids outside the vocabulary, text for a model without tokenizer; kind recipe: a
+///          chat template that has not what `thinking` asks for
 PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues);
 
 /// A JSON array of token ids in [0, vocab).  errors  kind input at `where`
@@ -44,6 +47,6 @@ std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::stri
 
 /// The prompt of one line of a JSONL prompts file.
 std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
-                                  const std::string& where);
+                                  const std::string& where, std::optional<bool> thinking = {});
 
 }  // namespace tandem::decode

@@ -93,6 +93,17 @@ struct Sampling {
   }
 };
 
+/// Prompts that are written in the model's chat template.
+struct Chat {
+  std::optional<bool> thinking;
+
+  template <class V>
+  void fields(V& v) {
+    v("thinking", thinking,
+      "whether the model reasons before it answers; null = as its chat template has it");
+  }
+};
+
 struct Output {
   std::filesystem::path path;
   std::filesystem::path state;

@@ -41,10 +41,68 @@ void read_llama_3(ChatTemplate& form, std::string_view jinja, const std::string&
   form.today = (*today)[1];
 }
 
+/// A template without what may be written in several ways: no white space outside literals, single
+/// quotes, line breaks as escapes, and no marks that trim white space around a tag.
+std::string canonical(std::string_view jinja) {
+  std::string out;
+  char quote = 0;  // of the literal that is being read
+  for (size_t i = 0; i < jinja.size(); ++i) {
+    const char c = jinja[i];
+    if (quote == 0) {
+      const bool trims = c == '-' && (out.ends_with("{%") || out.ends_with("{{") ||
+                                      jinja.substr(i + 1).starts_with("%}") ||
+                                      jinja.substr(i + 1).starts_with("}}"));
+      if (trims || c == ' ' || c == '\n' || c == '\t' || c == '\r') continue;
+      if (c == '\'' || c == '"') quote = c;
+      out += quote != 0 ? '\'' : c;
+    } else if (c == '\\' && i + 1 < jinja.size()) {
+      out += c;
+      out += jinja[++i];
+    } else if (c == quote) {
+      quote = 0;
+      out += '\'';
+    } else if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+constexpr const char* kEmptyThought = "<think>\n\n</think>\n\n";
+
+/// Reasoning as Qwen3 writes it: all that decides the text must be there as it is known. The ends
+/// are those of Qwen3, of its models that always think, and of those that never do.
+Thinking read_thinking(std::string_view jinja, const std::string& where) {
+  const std::string text = canonical(jinja);
+  const auto throw_unless = [&](bool known) {
+    if (!known)
+      throw input_error(where, "a chatml template that rewrites reasoning in an unknown way")
+          .hint(kRemedy);
+  };
+  for (const char* part :
+       {R"(not(message.content.startswith('<tool_response>')and)"
+        R"(message.content.endswith('</tool_response>')))",
+        R"(ns.last_query_index=index)", R"(loop.index0>ns.last_query_index)",
+        R"(loop.lastor(notloop.lastandreasoning_content))",
+        R"(.split('</think>')[-1].lstrip('\n'))",
+        R"(.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n'))",
+        R"(+'\n<think>\n'+reasoning_content.strip('\n')+'\n</think>\n\n'+content.lstrip('\n'))"})
+    throw_unless(has(text, part));
+  const std::string begin = R"({%ifadd_generation_prompt%}{{'<|im_start|>assistant\n)";
+  if (text.ends_with(begin + R"('}}{%ifenable_thinkingisdefinedandenable_thinkingisfalse%})"
+                             R"({{'<think>\n\n</think>\n\n'}}{%endif%}{%endif%})"))
+    return {.on = "", .off = kEmptyThought};
+  throw_unless(!has(text, "enable_thinking"));
+  if (text.ends_with(begin + R"(<think>\n'}}{%endif%})")) return {.on = "<think>\n", .off = {}};
+  throw_unless(text.ends_with(begin + R"(<think>\n\n</think>\n\n'}}{%endif%})"));
+  return {.on = {}, .off = kEmptyThought};
+}
+
 void read_chatml(ChatTemplate& form, std::string_view jinja, const std::string& where) {
   if (has(jinja, "<think>") || has(jinja, "reasoning_content"))
-    throw input_error(where, "a chatml template that rewrites reasoning is not supported")
-        .hint(kRemedy);
+    form.thinking = read_thinking(jinja, where);
   form.begins_with_bos = has(jinja, "bos_token");
   const auto system =
       capture(R"re(<\|im_start\|>system(?:\\n|\n)((?:[^'"{}<\\]|\\.)+)<\|im_end\|>)re", jinja);

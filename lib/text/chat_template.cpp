@@ -1,5 +1,7 @@
 #include "text/chat_template.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "io/quote.h"
 #include "text/tokenizer.h"
@@ -77,6 +79,71 @@ std::string render_llama_3(const ChatTemplate& form, std::span<const ChatMessage
   return text;
 }
 
+/// The text between two places, or to its ends; as Python's split and strip do it.
+std::string_view after_last(std::string_view text, std::string_view mark) {
+  const size_t at = text.rfind(mark);
+  return at == text.npos ? text : text.substr(at + mark.size());
+}
+std::string_view without_leading_breaks(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
+}
+std::string_view without_trailing_breaks(std::string_view text) {
+  return text.substr(0, text.find_last_not_of('\n') + 1);  // npos + 1 is 0
+}
+
+/// An assistant's message with its reasoning taken out of the content.
+ChatMessage split_reasoning(const ChatMessage& message) {
+  constexpr std::string_view kClose = "</think>";
+  const std::string_view content = message.content;
+  const size_t close = content.find(kClose);
+  if (message.reasoning || close == content.npos) return message;
+  const std::string_view thought = without_trailing_breaks(content.substr(0, close));
+  return {.role = message.role,
+          .content = std::string(without_leading_breaks(after_last(content, kClose))),
+          .reasoning = std::string(without_leading_breaks(after_last(thought, "<think>")))};
+}
+
+/// Index of the last question: a user's message that is no answer of a tool. Where there is none,
+/// the last message counts.
+size_t last_question(std::span<const ChatMessage> messages) {
+  for (size_t i = messages.size(); i-- > 0;)
+    if (const ChatMessage& m = messages[i];
+        m.role == "user" &&
+        !(m.content.starts_with("<tool_response>") && m.content.ends_with("</tool_response>")))
+      return i;
+  return messages.size() - 1;
+}
+
+/// What an assistant's turn says: reasoning of answers to earlier questions is left out.
+std::string answer_of(std::span<const ChatMessage> messages, size_t i) {
+  const ChatMessage answer = split_reasoning(messages[i]);
+  const std::string_view thought = answer.reasoning ? *answer.reasoning : std::string_view();
+  const bool shows = i + 1 == messages.size() || !thought.empty();
+  if (i <= last_question(messages) || !shows) return answer.content;
+  return fmt::format("<think>\n{}\n</think>\n\n{}",
+                     without_leading_breaks(without_trailing_breaks(thought)),
+                     without_leading_breaks(answer.content));
+}
+
+/// What follows the opening of the assistant's turn in a prompt.
+std::string_view opening_thought(const ChatTemplate& form, const ChatOptions& options) {
+  if (!form.thinking) return {};
+  const Thinking& t = *form.thinking;
+  return options.thinking.value_or(t.on.has_value()) ? *t.on : *t.off;
+}
+
+void check_thinking(const ChatTemplate& form, const ChatOptions& options) {
+  if (!options.thinking) return;
+  const auto refuse = [](const char* what) {
+    throw recipe_error("chat.thinking", "{}", what).hint("leave chat.thinking out");
+  };
+  if (!form.thinking) refuse("the model's chat template knows no thinking");
+  if (*options.thinking && !form.thinking->on)
+    refuse("the model's chat template has no place for thinking: expected false, found true");
+  if (!*options.thinking && !form.thinking->off)
+    refuse("the model always thinks: expected true, found false");
+}
+
 std::string render_chatml(const ChatTemplate& form, std::span<const ChatMessage> messages,
                           const ChatOptions& options) {
   const auto turn = [](std::string_view role, std::string_view content) {
@@ -85,8 +152,13 @@ std::string render_chatml(const ChatTemplate& form, std::span<const ChatMessage>
   std::string text = form.begins_with_bos ? form.bos : "";
   if (form.default_system && messages.front().role != "system")
     text += turn("system", *form.default_system);
-  for (const ChatMessage& message : messages) text += turn(message.role, content_of(form, message));
-  if (options.add_generation_prompt || form.always_prompts) text += "<|im_start|>assistant\n";
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const bool reasons = form.thinking && messages[i].role == "assistant";
+    text +=
+        turn(messages[i].role, reasons ? answer_of(messages, i) : content_of(form, messages[i]));
+  }
+  if (options.add_generation_prompt || form.always_prompts)
+    text.append("<|im_start|>assistant\n").append(opening_thought(form, options));
   return text;
 }
 
@@ -117,6 +189,7 @@ std::string render_mistral(const ChatTemplate& form, std::span<const ChatMessage
 RenderedChat ChatTemplate::render(std::span<const ChatMessage> messages,
                                   const ChatOptions& options) const {
   check_messages(messages, options.where);
+  check_thinking(*this, options);
   std::string text;
   switch (family) {
     case ChatFamily::llama_2:

@@ -14,12 +14,14 @@ class Tokenizer;
 struct ChatMessage {
   std::string role;  // system, user or assistant
   std::string content;
+  std::optional<std::string> reasoning = {};  // of an assistant, where it is not part of content
 };
 
 struct ChatOptions {
   bool add_generation_prompt = true;  // end with the opening of the assistant's turn
   std::string date{};          // llama-3.1 and later: "Today Date"; empty: the template's own
-  std::string where = "chat";  // the messages, as errors name them
+  std::optional<bool> thinking{};  // unset: as the template has it by itself
+  std::string where = "chat";      // the messages, as errors name them
 };
 
 struct RenderedChat {
@@ -28,6 +30,13 @@ struct RenderedChat {
 };
 
 enum class ChatFamily : uint8_t { llama_2, llama_3, chatml, mistral };
+
+/// How a chatml template treats reasoning: that of answers before the last question is left out, later
+/// one stands between <think> and </think> before the answer.
+struct Thinking {
+  // What follows the opening of the assistant's turn in a prompt; absent: there is no such way.
+  std::optional<std::string> on, off;
+};
 
 /// How a chat is written as one text. No Jinja engine: four families are known, and what varies
 /// within a family is read from the literals of the checkpoint's own template.
@@ -38,6 +47,7 @@ struct ChatTemplate {
   bool trims_content = false;                 // white space around each message goes
   bool always_prompts = false;                // opens the assistant's turn even when not asked to
   std::optional<std::string> default_system;  // chatml: used when the chat has no system message
+  std::optional<Thinking> thinking;           // chatml: Qwen3
   std::string knowledge_date, today;          // llama-3.1 and later; empty for none
   std::string user_open, user_close, assistant_open, assistant_close;  // mistral
   enum class System : uint8_t {
@@ -50,12 +60,14 @@ struct ChatTemplate {
   /// asks for the clock (llama-3.2), its fixed fallback date is used instead unless `date` is
   /// given, so that equal inputs give equal tokens.
   /// errors   kind input at options.where: no message, an unknown role, roles out of turn, a system
-  ///          message where the template has none
+  ///          message where the template has none; kind recipe at chat.thinking: what options.thinking
+  ///          asks for is not to be had from the template
   RenderedChat render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 };
 
 /// Recognises a Jinja template; `where` names its file.
-/// errors   kind input: none of the four families (named in the message), or an unknown variant
+/// errors   kind input: none of the four families (named in the message), or an unknown variant, be it
+///          of their reasoning
 ChatTemplate recognise_chat_template(std::string_view jinja, const Tokenizer& tokenizer,
                                      const std::string& where);
 /// Template of a model folder: chat_template.jinja or tokenizer_config.json.

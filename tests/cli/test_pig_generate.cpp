@@ -153,6 +153,21 @@ TEST_SUITE("cli/pig_generate") {
     check("{\"messages\": [{\"role\": \"\\u001b]0;x\\u0007\", \"content\": \"\"}]}",
           "unknown role '?]0;x?', expected system, user or assistant\n");
     check("{\"messages\": []}", "there is no message\n");
+    check("{\"messages\": [{\"role\": \"user\", \"content\": \"\", \"tool_calls\": [1]}]}",
+          "key 'tool_calls' of a message: calls of tools are not supported\n");
+    check(
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": 1}]}",
+        "key 'reasoning_content': expected a string, found the number 1\n");
+  }
+
+  TEST_CASE("chat.thinking asks for a chat, and for a template that knows thinking") {
+    check_error({"-p", "Hi", "-s", "chat.thinking=false"}, 3,
+                "chat.thinking: no prompt is written in the chat template\n"
+                "  hint: add --chat, or give {\"messages\"} with --prompts\n");
+    for (const std::string thinking : {"false", "true"})
+      check_error({"-p", "Hi", "--chat", "-s", "chat.thinking=" + thinking}, 3,
+                  "chat.thinking: the model's chat template knows no thinking\n"
+                  "  hint: leave chat.thinking out\n");
   }
 
   TEST_CASE("a saved state continues with the same text") {
