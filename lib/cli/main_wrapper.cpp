@@ -8,6 +8,7 @@
 #include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "cli/help.h"
+#include "tensor/gpu_isa.h"
 
 namespace tandem::cli {
 namespace {
@@ -57,6 +58,8 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
   Options options = parse_options(info, arguments);
   const char* isa = std::getenv("TANDEM_ISA");
   if (isa != nullptr && *isa != '\0') lower_isa(isa);
+  const char* gpu_isa = std::getenv("TANDEM_GPU_ISA");
+  if (gpu_isa != nullptr && *gpu_isa != '\0') cuda::force_gpu_isa(gpu_isa);
   set_threads(usable_cores());
   if (options.is_set("version")) {
     out.write(version_text(info, options.verbosity > 0));
