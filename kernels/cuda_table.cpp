@@ -4,43 +4,58 @@
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/embed/fill_random_cuda.h"
 #include "kernels/ffn/silu_mul_cuda.h"
-#include "kernels/linear/skinny_linear_cuda.h"
 #include "kernels/linear/tiled_linear_cuda.h"
 #include "kernels/norm/rms_norm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 
 namespace tandem {
+namespace {
 
-const CudaTable& cuda_table() {
-  static constexpr CudaTable table{
-      .rms_norm = rms_norm_cuda,
-      .silu_mul = silu_mul_cuda,
-      .rope_kv = rope_kv_cuda,
-      .rotate_q = rotate_q_cuda,
-      .skinny_linear = skinny_linear_cuda,
-      .tiled_linear = tiled_linear_cuda,
-      .attention_few_rows = attention_few_rows_cuda,
-      .attention_many_rows = attention_many_rows_cuda,
-      .merge_states = merge_states_cuda,
-      .copy_page = copy_page_cuda,
-      .move_tokens = move_tokens_cuda,
-      .set_pages = set_pages_cuda,
-      .path_moves = path_moves_cuda,
-      .host_copy = host_copy_cuda,
-      .read_clock = read_clock_cuda,
-      .embed = embed_cuda,
-      .convert = convert_cuda,
-      .fill_random = fill_random_cuda,
-      .logit_stats = logit_stats_cuda,
-      .top_n = top_n_cuda,
-      .sample = sample_cuda,
-      .read_probe = read_probe_cuda,
-      .load_slot_ids = load_slot_ids_cuda,
-      .store_slot_ids = store_slot_ids_cuda,
-      .draw_children = draw_children_cuda,
-      .verify_trees = verify_trees_cuda,
-  };
-  return table;
-}
+// Bodies that a build without machine code for sm_90a leaves out.
+#ifdef TANDEM_HAS_HOPPER
+#define TANDEM_HOPPER(body) hopper::body
+#else
+#define TANDEM_HOPPER(body) nullptr
+#endif
+
+constexpr cuda::ByLibrary kCublasLt{"cuBLASLt"};
+
+bool never_fits(const TiledLinearParams&) { return false; }
+
+// {portable body, Hopper's}. One name alone is a body for both: compiled for Hopper it takes part
+// in programmatic launches (launch.cuh), and nothing else would make it faster there.
+constexpr CudaTable kTable{
+    .rms_norm = {rms_norm_cuda},
+    .silu_mul = {silu_mul_cuda},
+    .rope_kv = {rope_kv_cuda},
+    .rotate_q = {rotate_q_cuda},
+    .skinny_linear = {portable::skinny_linear_cuda, TANDEM_HOPPER(skinny_linear_cuda)},
+    .skinny_linear_fits = {portable::skinny_linear_fits, TANDEM_HOPPER(skinny_linear_fits)},
+    .tiled_linear = {kCublasLt, TANDEM_HOPPER(tiled_linear_cuda)},
+    .tiled_linear_fits = {never_fits, TANDEM_HOPPER(tiled_linear_fits)},
+    .attention_few_rows = {attention_few_rows_cuda},
+    .attention_many_rows = {attention_many_rows_cuda},
+    .merge_states = {merge_states_cuda},
+    .copy_page = {copy_page_cuda},
+    .move_tokens = {move_tokens_cuda},
+    .set_pages = {set_pages_cuda},
+    .path_moves = {path_moves_cuda},
+    .host_copy = {host_copy_cuda},
+    .read_clock = {read_clock_cuda},
+    .embed = {embed_cuda},
+    .convert = {convert_cuda},
+    .fill_random = {fill_random_cuda},
+    .top_n = {portable::top_n_cuda, TANDEM_HOPPER(top_n_cuda)},
+    .sample = {portable::sample_cuda, TANDEM_HOPPER(sample_cuda)},
+    .read_probe = {read_probe_cuda},
+    .load_slot_ids = {load_slot_ids_cuda},
+    .store_slot_ids = {store_slot_ids_cuda},
+    .draw_children = {portable::draw_children_cuda, TANDEM_HOPPER(draw_children_cuda)},
+    .verify_trees = {portable::verify_trees_cuda, TANDEM_HOPPER(verify_trees_cuda)},
+};
+
+}  // namespace
+
+const CudaTable& cuda_table() { return kTable; }
 
 }  // namespace tandem

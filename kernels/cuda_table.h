@@ -2,11 +2,12 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/copy/host_copy_cuda.h"
+#include "kernels/cuda/bodies.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
-#include "kernels/linear/skinny_linear.h"
+#include "kernels/linear/skinny_linear_cuda.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page_cuda.h"
@@ -19,36 +20,69 @@
 
 namespace tandem {
 
-/// The CUDA launcher of every operation, as CpuTable holds the CPU variants. The parameters are
-/// those of the CPU with pointers into device memory; a call puts its work on the stream and
-/// returns.
+/// The CUDA bodies of every operation, as CpuTable holds the CPU variants: its portable one and
+/// Hopper's where there is one. The parameters are those of the CPU with pointers into device
+/// memory; a call puts its work on the stream and returns.
 struct CudaTable {
-  void (*rms_norm)(const RmsNormParams&, Stream);
-  void (*silu_mul)(const SiluMulParams&, Stream);
-  void (*rope_kv)(const RopeKvParams&, Stream);
-  void (*rotate_q)(const RotateQParams&, Stream);
-  void (*skinny_linear)(const SkinnyLinearParams&, Stream);
-  void (*tiled_linear)(const TiledLinearParams&, Stream);
-  void (*attention_few_rows)(const AttentionParams&, const AttentionLaunch&, Stream);
-  void (*attention_many_rows)(const AttentionParams&, const AttentionRows&, Stream);
-  void (*merge_states)(const MergeStatesParams&, int n_rows, Stream);
-  void (*copy_page)(const CopyPageParams&, Stream);
-  void (*move_tokens)(const MoveTokensParams&, Stream);
-  void (*set_pages)(const SetPagesParams&, Stream);
-  void (*path_moves)(const PathMovesParams&, Stream);
-  void (*host_copy)(const HostCopyParams&, Stream);
-  void (*read_clock)(uint64_t* ns, Stream);
-  void (*embed)(const EmbedParams&, Stream);
-  void (*convert)(const ConvertParams&, Stream);
-  void (*fill_random)(const FillRandomParams&, Stream);
-  void (*logit_stats)(const LogitStatsParams&, Stream);
-  void (*top_n)(const TopNParams&, Stream);
-  void (*sample)(const SampleCudaParams&, Stream);
-  void (*read_probe)(const void* data, size_t bytes, uint32_t* sink, Stream);
-  void (*load_slot_ids)(const SlotIdsParams&, Stream);
-  void (*store_slot_ids)(const SlotIdsParams&, Stream);
-  void (*draw_children)(const DrawChildrenCudaParams&, Stream);
-  void (*verify_trees)(const VerifyTreesCudaParams&, Stream);
+  cuda::Bodies<void(const RmsNormParams&, Stream)> rms_norm;
+  cuda::Bodies<void(const SiluMulParams&, Stream)> silu_mul;
+  cuda::Bodies<void(const RopeKvParams&, Stream)> rope_kv;
+  cuda::Bodies<void(const RotateQParams&, Stream)> rotate_q;
+  cuda::Bodies<void(const SkinnyLinearParams&, Stream)> skinny_linear;
+  cuda::Bodies<bool(const SkinnyLinearShape&)> skinny_linear_fits;
+  cuda::Bodies<void(const TiledLinearParams&, Stream)> tiled_linear;
+  cuda::Bodies<bool(const TiledLinearParams&)> tiled_linear_fits;
+  cuda::Bodies<void(const AttentionParams&, const AttentionLaunch&, Stream)> attention_few_rows;
+  cuda::Bodies<void(const AttentionParams&, const AttentionRows&, Stream)> attention_many_rows;
+  cuda::Bodies<void(const MergeStatesParams&, int, Stream)> merge_states;
+  cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
+  cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
+  cuda::Bodies<void(const SetPagesParams&, Stream)> set_pages;
+  cuda::Bodies<void(const PathMovesParams&, Stream)> path_moves;
+  cuda::Bodies<void(const HostCopyParams&, Stream)> host_copy;
+  cuda::Bodies<void(uint64_t* ns, Stream)> read_clock;
+  cuda::Bodies<void(const EmbedParams&, Stream)> embed;
+  cuda::Bodies<void(const ConvertParams&, Stream)> convert;
+  cuda::Bodies<void(const FillRandomParams&, Stream)> fill_random;
+  cuda::Bodies<void(const TopNParams&, Stream)> top_n;
+  cuda::Bodies<void(const SampleCudaParams&, Stream)> sample;
+  cuda::Bodies<void(const void* data, size_t bytes, uint32_t* sink, Stream)> read_probe;
+  cuda::Bodies<void(const SlotIdsParams&, Stream)> load_slot_ids;
+  cuda::Bodies<void(const SlotIdsParams&, Stream)> store_slot_ids;
+  cuda::Bodies<void(const DrawChildrenCudaParams&, Stream)> draw_children;
+  cuda::Bodies<void(const VerifyTreesCudaParams&, Stream)> verify_trees;
+
+  /// Calls f(name, bodies) for every operation.
+  template <class F>
+  void each(F&& f) const {
+    f("rms_norm", rms_norm);
+    f("silu_mul", silu_mul);
+    f("rope_kv", rope_kv);
+    f("rotate_q", rotate_q);
+    f("skinny_linear", skinny_linear);
+    f("skinny_linear_fits", skinny_linear_fits);
+    f("tiled_linear", tiled_linear);
+    f("tiled_linear_fits", tiled_linear_fits);
+    f("attention_few_rows", attention_few_rows);
+    f("attention_many_rows", attention_many_rows);
+    f("merge_states", merge_states);
+    f("copy_page", copy_page);
+    f("move_tokens", move_tokens);
+    f("set_pages", set_pages);
+    f("path_moves", path_moves);
+    f("host_copy", host_copy);
+    f("read_clock", read_clock);
+    f("embed", embed);
+    f("convert", convert);
+    f("fill_random", fill_random);
+    f("top_n", top_n);
+    f("sample", sample);
+    f("read_probe", read_probe);
+    f("load_slot_ids", load_slot_ids);
+    f("store_slot_ids", store_slot_ids);
+    f("draw_children", draw_children);
+    f("verify_trees", verify_trees);
+  }
 };
 
 /// errors   kind device in a build without CUDA

@@ -1,19 +1,27 @@
 #pragma once
-// Launches that overlap the start of a kernel with the end of the one before it on the stream.
+// Launches. On Hopper the start of a kernel overlaps with the end of the one before it on the
+// stream (programmatic launches), elsewhere it follows that end: then the waits below are nothing.
 #include <cuda_runtime.h>
 
 #include "base/types.h"
+#include "kernels/cuda/gpu.h"
 
 namespace tandem::cuda {
 
 /// Waits until all earlier kernels of the stream are done and what they wrote can be read. Before it a
 /// kernel may read only what no kernel on the stream writes, such as weights.
-__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 /// Blocks of the next kernel may start wherever there is room, once all blocks of this one have said so
 /// or are gone; what this one writes they see after a wait_for_previous of their own.
 __device__ inline void release_next() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 /// First statement of small kernels: the next one is set up while this one waits and works.
@@ -22,12 +30,13 @@ __device__ inline void start_after_previous() {
   wait_for_previous();
 }
 
-/// Puts a kernel on the stream; `cluster` blocks along x share a cluster. Without one of
-/// the waits above in it, the kernel could run before its inputs are written. More than 48 KiB of shared
-/// memory need cudaFuncSetAttribute first.
+/// Puts a kernel on the stream; `cluster` blocks along x share a cluster, 1 but on Hopper. Without
+/// one of the waits above in it, the kernel could run before its inputs are written. More than 48
+/// KiB of shared memory need cudaFuncSetAttribute first.
 template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_bytes, int cluster,
             Stream stream, const Args&... args) {
+  const bool hopper = gpu().isa == GpuIsa::hopper;
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -39,7 +48,7 @@ void launch(void (*kernel)(Params...), dim3 grid, int threads, size_t shared_byt
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream.handle);
   config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
+  config.numAttrs = !hopper ? 0 : cluster > 1 ? 2 : 1;
   (void)cudaLaunchKernelEx(&config, kernel, Params(args)...);  // errors: see cuda::launched
 }
 

@@ -1,10 +1,10 @@
 #pragma once
-// A KeepRule at work on the row of a cluster: what kept.h keeps, with the same weights.
+// A KeepRule at work on the row of a group: what kept.h keeps, with the same weights.
 #include <cmath>
 
 #include "kernels/sample/row_cut.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::inline TANDEM_GPU_BODY {
 
 /// Out of line: where it is used, speed is not wanted and its code would be in the way.
 __device__ __noinline__ inline float divide(float x, float y) { return __fdiv_rn(x, y); }
@@ -52,15 +52,10 @@ struct RowRule {
                                     : 0) {}
 };
 
-/// Bytes of shared memory for the marks of penalize.
-inline size_t mark_bytes(const RowSplit& split) {
-  return static_cast<size_t>(split.part_size() / 8);
-}
-
 /// Penalises tokens of this block's part, each once however often it comes: id_of(s) for s below n.
+/// marks    room for mark_bytes
 template <class IdOf>
-__device__ void penalize(const RowCluster& row, float penalty, uint32_t* marks, int n,
-                         IdOf&& id_of) {
+__device__ void penalize(const RowGroup& row, float penalty, uint32_t* marks, int n, IdOf&& id_of) {
   for (int w = static_cast<int>(threadIdx.x); w * 32 < row.size(); w += kRowThreads) marks[w] = 0;
   __syncthreads();
 #pragma unroll 1
@@ -79,8 +74,7 @@ __device__ void penalize(const RowCluster& row, float penalty, uint32_t* marks, 
 class CutWeights {
  public:
   /// vocab    of the whole row
-  __device__ CutWeights(const RowRule& rule, int vocab, RowCluster& row, CutShared& shared,
-                        float max)
+  __device__ CutWeights(const RowRule& rule, int vocab, RowGroup& row, CutShared& shared, float max)
       : rule_(rule),
         row_(row),
         max_(max),
@@ -110,9 +104,9 @@ class CutWeights {
   __device__ uint64_t weight(float x) const { return weight_of(rule_.temper(x - max_)); }
 
   const RowRule& rule_;
-  RowCluster& row_;
+  RowGroup& row_;
   float max_, spread_;
   RowCut cut_;
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::inline TANDEM_GPU_BODY

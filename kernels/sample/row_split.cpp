@@ -1,41 +1,102 @@
 #include "kernels/sample/row_split.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/sample/sample_cuda.h"
 
 namespace tandem::cuda {
+namespace {
 
-RowSplit split_row(int vocab, int n_rows, int words) {
-  constexpr int kPartTokens = 4096;  // enough to outweigh what the blocks tell each other
-  constexpr int kFewRows = 2;        // clusters of 16 blocks find few places on a GPU
-  constexpr int kMostParts = 16;
-  TANDEM_CHECK(vocab >= 1 && vocab <= kMaxVocabCuda, "a vocabulary of {}", vocab);
-  const int most = n_rows <= kFewRows ? kMostParts : 8;
+constexpr int kPartTokens = 4096;  // enough to outweigh what the blocks tell each other
+constexpr int kFewRows = 2;        // clusters of 16 blocks find few places on a GPU
+constexpr int kMostClusterParts = 16, kMostParts = 32;
+// Of a cluster's block: 198 KiB of 227, the rest for what kernels declare and for marks.
+constexpr int kMostPartWords = 3 * 33 * kRowThreads;
+
+int usual_parts(int n_rows) { return n_rows <= kFewRows ? 16 : 8; }
+
+RowSplit in_parts(int vocab, int parts) {
+  const int run = (vocab + parts * kRowThreads - 1) / (parts * kRowThreads);
+  return {.vocab = vocab, .parts = parts, .run = run | 1};
+}
+
+RowSplit split_for_cluster(int vocab, int n_rows, int words) {
   int parts = 1;
-  while (parts < most && parts * kPartTokens < vocab) parts *= 2;
+  while (parts < usual_parts(n_rows) && parts * kPartTokens < vocab) parts *= 2;
   for (;; parts *= 2) {
-    const int run = (vocab + parts * kRowThreads - 1) / (parts * kRowThreads);
-    const RowSplit split{vocab, parts, run | 1};
+    const RowSplit split = in_parts(vocab, parts);
     if (split.part_size() * words <= kMostPartWords) return split;
-    TANDEM_CHECK(parts < kMostParts, "a vocabulary of {} with {} words a token", vocab, words);
+    TANDEM_CHECK(parts < kMostClusterParts, "a vocabulary of {} with {} words a token", vocab,
+                 words);
   }
 }
 
-RowSplit split_rows_at_once(int vocab, int n_rows) {
+/// More parts than fill the GPU only where a block has no room for fewer.
+RowSplit split_for_meeting(const Gpu& gpu, int vocab, int n_rows, int words) {
+  const int most = std::min(gpu.multiprocessors, kMostParts);
+  const auto may_double = [&](int parts) { return 2 * parts <= most; };
+  int parts = 1;
+  while (may_double(parts) && parts < usual_parts(n_rows) && parts * kPartTokens < vocab &&
+         parts * n_rows < gpu.multiprocessors)
+    parts *= 2;
+  const size_t room = row_room(gpu);
+  while (may_double(parts) &&
+         in_parts(vocab, parts).part_bytes() * static_cast<size_t>(words) > room)
+    parts *= 2;
+  return in_parts(vocab, parts);
+}
+
+}  // namespace
+
+size_t row_room(const Gpu& gpu) {
+  return static_cast<size_t>(gpu.block_shared_bytes) - kMostToldBytes - 1024;
+}
+
+RowSplit split_row(const Gpu& gpu, int vocab, int n_rows, int words) {
+  TANDEM_CHECK(vocab >= 1 && vocab <= kMaxVocabCuda, "a vocabulary of {}", vocab);
+  TANDEM_CHECK(n_rows <= kMostRows, "{} rows of logits", n_rows);
+  return gpu.isa == GpuIsa::hopper ? split_for_cluster(vocab, n_rows, words)
+                                   : split_for_meeting(gpu, vocab, n_rows, words);
+}
+
+RowSplit split_rows_at_once(const Gpu& gpu, int vocab, int n_rows) {
   // Clusters that an H200 finds places for; none reaches across its groups of some 16
   // multiprocessors. 16 rows of 32,000 tokens take twice as long in 8 parts as in 6.
   struct Places {
     int parts, clusters;
   };
   constexpr Places kPlaces[] = {{16, 7}, {8, 15}, {6, 17}, {5, 22}, {4, 30}, {3, 39}, {2, 66}};
-  const RowSplit usual = split_row(vocab, n_rows);
+  const RowSplit usual = split_row(gpu, vocab, n_rows);
+  if (gpu.isa != GpuIsa::hopper) return usual;
   for (const Places& p : kPlaces) {
-    const RowSplit split{vocab, p.parts,
-                         (vocab + p.parts * kRowThreads - 1) / (p.parts * kRowThreads)};
+    const RowSplit split{.vocab = vocab,
+                         .parts = p.parts,
+                         .run = (vocab + p.parts * kRowThreads - 1) / (p.parts * kRowThreads)};
     if (p.parts <= usual.parts && p.clusters >= n_rows && split.part_size() <= kMostPartWords)
       return split;
   }
   return usual;
+}
+
+void place_row(RowSplit& split, const Gpu& gpu, size_t data_bytes, void* memory) {
+  split.memory = memory;
+  split.data_bytes = static_cast<int64_t>(data_bytes);
+  split.in_memory = data_bytes > row_room(gpu);
+  TANDEM_CHECK(memory != nullptr || (split.parts == 1 && !split.in_memory),
+               "rows of {} logits without a workspace", split.vocab);
+}
+
+size_t row_memory_bytes(const Gpu& gpu, int vocab, int max_rows, int words) {
+  if (gpu.isa == GpuIsa::hopper) return 0;
+  size_t most = 0;
+  for (int n = 1; n <= std::min(max_rows, kMostRows); ++n) {
+    const RowSplit split = split_row(gpu, vocab, n, words);
+    const size_t data = split.part_bytes() * static_cast<size_t>(words) + mark_bytes(split);
+    const auto blocks = static_cast<size_t>(n) * static_cast<size_t>(split.parts);
+    most = std::max(most, blocks * (kMostToldBytes + (data > row_room(gpu) ? data : 0)));
+  }
+  return kRowCounterBytes + most;
 }
 
 void check_top_n(int n, int vocab) {

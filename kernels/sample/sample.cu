@@ -3,11 +3,11 @@
 #include "kernels/sample/row_stats.cuh"
 #include "kernels/sample/sample_cuda.h"
 
-namespace tandem {
+namespace tandem::TANDEM_GPU_BODY {
 namespace {
 
 using cuda::Best;
-using cuda::RowCluster;
+using cuda::RowGroup;
 using cuda::RowRule;
 
 __host__ __device__ bool penalizes(const SampleParams& p) {
@@ -24,8 +24,8 @@ __device__ void write(const SampleCudaParams& p, int64_t r, int32_t token, float
 }
 
 /// Draws by the weights of all tokens; the token in one warp, else -1.
-__device__ int draw_any(const SampleParams& p, const cuda::Temper& temper, int64_t r,
-                        RowCluster& row, float max) {
+__device__ int draw_any(const SampleParams& p, const cuda::Temper& temper, int64_t r, RowGroup& row,
+                        float max) {
   cuda::WeightSum mine;
   row.each<4>([&](int i) { mine.add(temper(row.logit(i) - max)); });
   return row.find_first(
@@ -34,7 +34,7 @@ __device__ int draw_any(const SampleParams& p, const cuda::Temper& temper, int64
 }
 
 /// Draws by the weights of what top-k, top-p and min-p leave; the token in one warp, else -1.
-__device__ int draw_cut(const SampleParams& p, const RowRule& rule, int64_t r, RowCluster& row,
+__device__ int draw_cut(const SampleParams& p, const RowRule& rule, int64_t r, RowGroup& row,
                         cuda::CutShared& shared, float max) {
   const cuda::CutWeights weight(rule, p.vocab, row, shared, max);
   uint64_t mine = 0;
@@ -48,25 +48,37 @@ __global__ void __launch_bounds__(cuda::kRowThreads, 4)
     sample_best(const SampleCudaParams p, const cuda::RowSplit split) {
   __shared__ cuda::RowShared shared;
   cuda::start_after_previous();
-  RowCluster row(split, nullptr, shared);
-  const int64_t r = blockIdx.x / static_cast<unsigned>(split.parts);
+  const cuda::RowLink link(split, shared);
+  RowGroup row(split, link, nullptr, shared);
+  const int64_t r = link.row();
   const Best best = row.load<false>(p.sample.logits + r * p.sample.vocab);
   if (row.rank() == 0 && threadIdx.x == 0)
     write(p, r, best.is_valid() ? best.id : kInvalidToken, 0);
   row.sync();  // others may still read this block's best
 }
 
+template <bool kCuts>
+struct Shared {
+  cuda::RowShared row;
+};
+template <>
+struct Shared<true> {
+  cuda::RowShared row;
+  cuda::CutShared cut;
+};
+
 /// kCuts: whether top-k, top-p or min-p is on.
 template <bool kCuts>
-__global__ void __launch_bounds__(cuda::kRowThreads, kCuts ? 2 : 3)
+__global__ void __launch_bounds__(cuda::kRowThreads, kCuts ? cuda::kBlocksASm : 3)
     sample_rows(const SampleCudaParams p, const RowRule rule, const cuda::RowSplit split) {
   extern __shared__ float4 dynamic[];
-  __shared__ cuda::RowShared shared;
+  __shared__ Shared<kCuts> shared;
   const SampleParams& s = p.sample;
   cuda::start_after_previous();
-  float* logits = reinterpret_cast<float*>(dynamic);
-  RowCluster row(split, logits, shared);
-  const int64_t r = blockIdx.x / static_cast<unsigned>(split.parts);
+  const cuda::RowLink link(split, shared);
+  float* const logits = link.data(reinterpret_cast<float*>(dynamic));
+  RowGroup row(split, link, logits, shared.row);
+  const int64_t r = link.row();
   Best best = row.load(s.logits + r * s.vocab);
   float lse = 0;
   if (p.logprobs != nullptr || p.lse != nullptr) lse = cuda::log_sum_exp(row, best);
@@ -85,8 +97,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, kCuts ? 2 : 3)
   } else {
     int token;
     if constexpr (kCuts) {
-      __shared__ cuda::CutShared cut;
-      token = draw_cut(s, rule, r, row, cut, best.logit());
+      token = draw_cut(s, rule, r, row, shared.cut, best.logit());
     } else {
       token = draw_any(s, rule.temper, r, row, best.logit());
     }
@@ -100,12 +111,12 @@ __global__ void __launch_bounds__(cuda::kRowThreads, kCuts ? 2 : 3)
 void sample_cuda(const SampleCudaParams& p, Stream stream) {
   const SampleParams& s = p.sample;
   if (s.n_rows == 0) return;
-  const cuda::RowSplit split = cuda::split_row(s.vocab, s.n_rows);
+  const cuda::RowSplit split = cuda::split_row(cuda::gpu(), s.vocab, s.n_rows);
   if (s.rule.temperature == 0.0f && !penalizes(s) && p.logprobs == nullptr && p.lse == nullptr)
-    return cuda::launch_rows(sample_best, s.n_rows, split, 0, stream, p);
+    return cuda::launch_rows(sample_best, s.n_rows, split, 0, s.workspace, stream, p);
   const size_t bytes = split.part_bytes() + (penalizes(s) ? cuda::mark_bytes(split) : 0);
   const auto kernel = cuda::has_cuts(s.rule, s.vocab) ? sample_rows<true> : sample_rows<false>;
-  cuda::launch_rows(kernel, s.n_rows, split, bytes, stream, p, RowRule(s.rule));
+  cuda::launch_rows(kernel, s.n_rows, split, bytes, s.workspace, stream, p, RowRule(s.rule));
 }
 
-}  // namespace tandem
+}  // namespace tandem::TANDEM_GPU_BODY

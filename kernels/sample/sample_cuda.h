@@ -8,26 +8,28 @@ inline constexpr int kMaxVocabCuda = 8 * 512 * 95;
 /// The largest n of top_n_cuda.
 inline constexpr int kMaxTopNCuda = 64;
 
-/// logit_stats on a GPU: the contract of sample.h with pointers into device memory.
-/// errors   kind internal above kMaxVocabCuda
-void logit_stats_cuda(const LogitStatsParams&, Stream);
-
-/// top_n on a GPU: the contract of sample.h with pointers into device memory; no workspace.
-/// errors   kind internal above kMaxVocabCuda and kMaxTopNCuda
-void top_n_cuda(const TopNParams&, Stream);
-
 struct SampleCudaParams {
-  SampleParams sample;  // pointers into device memory; workspace is not used
+  SampleParams sample;  // pointers into device memory; workspace as below
   int32_t* next_ids;  // [n_rows], the tokens once more, where the next step reads its ids; or null
   float* logprobs;    // [n_rows], of the tokens in the row as given, natural log; or null
   float* lse;         // [n_rows], log sum exp of the row as given, natural log; or null
 };
 
-/// sample on a GPU: the contract of sample.h, and the very tokens that the CPU draws. Of a
-/// meaningless row, logprobs and lse are NaN.
-/// layout   rows contiguous; those that are multiples of 16 bytes are read faster
-/// cost     reads n_rows * V * 4 bytes once; the rest happens in shared memory
-/// errors   kind internal above kMaxVocabCuda
+// top_n and sample on a GPU: the contracts of sample.h with pointers into device memory, and the
+// very tokens that the CPU draws. Of a meaningless row, logprobs and lse are NaN. The workspace is
+// of row_memory_bytes(V, n_rows, 1) of row_split.h, for this stream; null where that is 0. layout
+// rows contiguous; those that are multiples of 16 bytes are read faster cost     reads n_rows * V *
+// 4 bytes once; the rest happens in shared memory errors   kind internal above kMaxVocabCuda and
+// kMaxTopNCuda
+
+namespace portable {
+void top_n_cuda(const TopNParams&, Stream);
 void sample_cuda(const SampleCudaParams&, Stream);
+}  // namespace portable
+
+namespace hopper {
+void top_n_cuda(const TopNParams&, Stream);
+void sample_cuda(const SampleCudaParams&, Stream);
+}  // namespace hopper
 
 }  // namespace tandem

@@ -6,10 +6,10 @@
 #include "kernels/tree/leaders.cuh"
 #include "kernels/tree/race.h"
 
-namespace tandem {
+namespace tandem::TANDEM_GPU_BODY {
 namespace {
 
-using cuda::RowCluster;
+using cuda::RowGroup;
 
 __device__ float infinity() { return __int_as_float(0x7f800000); }
 
@@ -22,7 +22,7 @@ class Race {
       : logits_(logits), max_(max), temper_(temper), names_(names) {}
 
   /// Fills the orders of a row; the smallest of this thread's.
-  __device__ float fill(const RowCluster& row) const {
+  __device__ float fill(const RowGroup& row) const {
     float least = infinity();
     const int n_blocks = (row.size() + 63) / 64 * 16;
     for (int b = static_cast<int>(threadIdx.x); b < n_blocks; b += cuda::kRowThreads) {
@@ -86,7 +86,7 @@ class Ranking {
  public:
   __device__ explicit Ranking(const float* logits) : logits_(logits) {}
 
-  __device__ float fill(const RowCluster& row) const {
+  __device__ float fill(const RowGroup& row) const {
     float least = infinity();
     for (int i = static_cast<int>(threadIdx.x); i < row.size(); i += cuda::kRowThreads) {
       row.logit(i) = -row.logit(i);
@@ -101,17 +101,22 @@ class Ranking {
   const float* logits_;
 };
 
-/// A cluster a row.
+struct Shared {
+  cuda::RowShared row;
+  cuda::LeadersShared leading;
+};
+
+/// A group of blocks a row.
 template <bool kRace>
-__global__ void __launch_bounds__(cuda::kRowThreads, 2)
+__global__ void __launch_bounds__(cuda::kRowThreads, cuda::kBlocksASm)
     draw_rows(const DrawChildrenCudaParams p, const cuda::Temper temper,
               const cuda::RowSplit split) {
   extern __shared__ float4 dynamic[];
-  __shared__ cuda::RowShared shared;
-  __shared__ cuda::LeadersShared leading;
+  __shared__ Shared shared;
   cuda::start_after_previous();
-  RowCluster row(split, reinterpret_cast<float*>(dynamic), shared);
-  const int64_t r = blockIdx.x / static_cast<unsigned>(split.parts);
+  const cuda::RowLink link(split, shared);
+  RowGroup row(split, link, link.data(reinterpret_cast<float*>(dynamic)), shared.row);
+  const int64_t r = link.row();
   const ParentRow parent = p.parents[r];
   int32_t* tokens = p.tokens + parent.first_child;
   const float* logits = p.logits + r * split.vocab;
@@ -121,7 +126,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, 2)
   const cuda::Best best = row.load(logits);
   if (parent.n_children == 0) return row.sync();
   const auto draw = [&](const auto& runners) {
-    cuda::Leaders leaders(row, leading, runners);
+    cuda::Leaders leaders(row, shared.leading, runners);
     leaders.write(tokens, parent.n_children, runners.fill(row));
   };
   if (!best.is_valid()) {
@@ -140,10 +145,10 @@ __global__ void __launch_bounds__(cuda::kRowThreads, 2)
 
 void draw_children_cuda(const DrawChildrenCudaParams& p, Stream stream) {
   if (p.n_rows == 0) return;
-  const cuda::RowSplit split = cuda::split_rows_at_once(p.vocab, p.n_rows);
+  const cuda::RowSplit split = cuda::split_rows_at_once(cuda::gpu(), p.vocab, p.n_rows);
   const auto kernel = p.temperature > 0.0f ? draw_rows<true> : draw_rows<false>;
-  cuda::launch_rows(kernel, p.n_rows, split, split.part_bytes(), stream, p,
+  cuda::launch_rows(kernel, p.n_rows, split, split.part_bytes(), p.workspace, stream, p,
                     cuda::Temper(p.temperature));
 }
 
-}  // namespace tandem
+}  // namespace tandem::TANDEM_GPU_BODY

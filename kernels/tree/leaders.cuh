@@ -1,29 +1,32 @@
 #pragma once
-// The runners of a row with the smallest keys, in order, found by the blocks of a cluster. A runner
+// The runners of a row with the smallest keys, in order, found by the blocks of a group. A runner
 // has an order in f32 that nearly tells the keys apart, kept in place of its logit, and an exact
 // key that costs more to make. Runners brings
 //   uint64_t key(id)         the exact key; of equal ones the lower id comes first
 //   float latest(order)      the largest order that a runner of no larger key can have
-#include "kernels/sample/row_cluster.cuh"
+#include "kernels/sample/row_group.cuh"
 
-namespace tandem::cuda {
+namespace tandem::cuda::inline TANDEM_GPU_BODY {
 
-struct LeadersShared {
+struct alignas(16) LeadersShared {
   static constexpr int kFew = 1024;
 
   float least[kRowThreads];  // order of any runner of a thread, or of a few threads
-  // Runners of this block that may be among the wanted ones; in the first block then those of all.
-  int n_few;
-  int32_t id[kFew];
+  // Runners of this block that may be among the wanted ones, told; in the first block then those of
+  // all.
+  struct Few {
+    int n;
+    int32_t id[kFew];
+  } few;
   uint64_t key[kFew];
 };
 
 template <class Runners>
 class Leaders {
  public:
-  __device__ Leaders(RowCluster& row, LeadersShared& shared, const Runners& runners)
+  __device__ Leaders(RowGroup& row, LeadersShared& shared, const Runners& runners)
       : row_(row), shared_(shared), runners_(runners) {
-    if (threadIdx.x == 0) shared.n_few = 0;  // others see it after bound()
+    if (threadIdx.x == 0) shared.few.n = 0;  // others see it after bound()
   }
 
   /// Writes the ids of the `wanted` smallest keys. least: the smallest order of this thread's
@@ -32,12 +35,13 @@ class Leaders {
     const float bar = bound(wanted, least);
     for (int i = static_cast<int>(threadIdx.x); i < row_.size(); i += kRowThreads) {
       if (!(row_.logit(i) <= bar)) continue;
-      const int at = atomicAdd(&shared_.n_few, 1);
-      if (at < LeadersShared::kFew) shared_.id[at] = row_.first() + i;
+      const int at = atomicAdd(&shared_.few.n, 1);
+      if (at < LeadersShared::kFew) shared_.few.id[at] = row_.first() + i;
     }
+    row_.publish(shared_.few);
     row_.sync();
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int theirs = lane < row_.parts() ? row_.of_block(&shared_, lane)->n_few : 0;
+    const int theirs = lane < row_.parts() ? row_.peer(&shared_.few, lane)->n : 0;
     const int n = __reduce_add_sync(kAllLanes, theirs);
     if (n > LeadersShared::kFew)
       write_one_by_one(ids, wanted);
@@ -96,16 +100,17 @@ class Leaders {
         ++block;
       }
       if (i >= n) continue;
-      if (block > 0) shared_.id[i] = row_.of_block(&shared_, block)->id[at];
-      shared_.key[i] = runners_.key(shared_.id[i]);
+      if (block > 0) shared_.few.id[i] = row_.peer(&shared_.few, block)->id[at];
+      shared_.key[i] = runners_.key(shared_.few.id[i]);
     }
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < n; i += kRowThreads) {
       const uint64_t key = shared_.key[i];
-      const int32_t id = shared_.id[i];
+      const int32_t id = shared_.few.id[i];
       int before = 0;
 #pragma unroll 4
-      for (int j = 0; j < n; ++j) before += comes_before(shared_.key[j], shared_.id[j], key, id);
+      for (int j = 0; j < n; ++j)
+        before += comes_before(shared_.key[j], shared_.few.id[j], key, id);
       if (before < wanted) ids[before] = id;
     }
   }
@@ -146,9 +151,9 @@ class Leaders {
     }
   }
 
-  RowCluster& row_;
+  RowGroup& row_;
   LeadersShared& shared_;
   const Runners& runners_;
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::inline TANDEM_GPU_BODY

@@ -1,10 +1,10 @@
 #pragma once
-// The law of the next token at a node in the shared memory of a cluster: node_step.h with a token's
-// weights in the thread that has it.
-#include "kernels/sample/row_cluster.cuh"
+// The law of the next token at a node in the memory of a group of blocks: node_step.h with a
+// token's weights in the thread that has it.
+#include "kernels/sample/row_group.cuh"
 #include "kernels/tree/node_step.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::inline TANDEM_GPU_BODY {
 
 /// A token's weights in the residual and in the proposal.
 struct TokenWeights {
@@ -12,15 +12,15 @@ struct TokenWeights {
   float proposal;  // whole, and a float holds it: it was one
 };
 
-/// What is told of the child to be tried next. Two take turns, as RowShared's words.
-struct ResidualShared {
+/// Told of the child to be tried next. Two take turns, as RowShared's words.
+struct alignas(16) ResidualShared {
   TokenWeights child[2];
 };
 
 class RowResidual {
  public:
   /// low, high, proposal: room for a part each. Weights come first with set(i), then start().
-  __device__ RowResidual(RowCluster& row, ResidualShared& shared, float* low, float* high,
+  __device__ RowResidual(RowGroup& row, ResidualShared& shared, float* low, float* high,
                          float* proposal)
       : row_(row), shared_(shared), low_(low), high_(high), proposal_(proposal) {}
 
@@ -37,7 +37,7 @@ class RowResidual {
     removed_ = -1;
   }
   /// Between set() and start(): of a thread that meets the token of the first child.
-  __device__ void tell(TokenWeights w) { shared_.child[turn_] = w; }
+  __device__ void tell(TokenWeights w) { *row_.own(&shared_.child[turn_]) = w; }
 
   /// As try_children of node_step.h. coin_of(i) gives the number that child i is tried with.
   template <class CoinOf>
@@ -108,12 +108,12 @@ class RowResidual {
   }
   /// What the block that has a token told of it, once all blocks have met.
   __device__ TokenWeights told(int32_t token) {
-    const TokenWeights w = *row_.of_block(&shared_.child[turn_], row_.owner(token));
+    const TokenWeights w = *row_.peer(&shared_.child[turn_], row_.owner(token));
     turn_ ^= 1;
     return w;
   }
 
-  RowCluster& row_;
+  RowGroup& row_;
   ResidualShared& shared_;
   float *low_, *high_, *proposal_;
   uint64_t total_ = 0, left_ = 0;
@@ -124,4 +124,4 @@ class RowResidual {
   int turn_ = 0;
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::inline TANDEM_GPU_BODY

@@ -6,11 +6,11 @@
 #include "kernels/tree/round_numbers.h"
 #include "kernels/tree/verify_trees_cuda.h"
 
-namespace tandem {
+namespace tandem::TANDEM_GPU_BODY {
 namespace {
 
 using cuda::Best;
-using cuda::RowCluster;
+using cuda::RowGroup;
 using cuda::RowRule;
 
 struct Rules {
@@ -38,12 +38,12 @@ struct Verdict {
   int32_t token;
 };
 
-/// A cluster's walk through the tree of its sequence. All threads of all blocks take every step
+/// A group's walk through the tree of its sequence. All threads of all blocks take every step
 /// together, and know what it gave.
 template <bool kResidual, bool kCuts>
 class Walk {
  public:
-  __device__ Walk(const VerifyTreesCudaParams& p, const Rules& rules, int b, RowCluster& row,
+  __device__ Walk(const VerifyTreesCudaParams& p, const Rules& rules, int b, RowGroup& row,
                   const Parts& parts, cuda::ResidualShared& residual, cuda::CutShared* cut)
       : p_(p.trees),
         rules_(rules),
@@ -173,7 +173,7 @@ class Walk {
     row_.use(parts_.target);
   }
 
-  /// What one warp of the cluster has, the others -1.
+  /// What one warp of the group has, the others -1.
   __device__ int32_t shared_by_all(int32_t token) {
     return static_cast<int32_t>(row_.best({static_cast<uint32_t>(token + 1), 0}).key) - 1;
   }
@@ -192,7 +192,7 @@ class Walk {
   const Rules& rules_;
   RoundNames names_;
   int b_, begin_;
-  RowCluster& row_;
+  RowGroup& row_;
   Parts parts_;
   cuda::CutShared* cut_;
   cuda::RowResidual residual_;
@@ -201,23 +201,32 @@ class Walk {
   int n_rounded_ = 0;
 };
 
-/// A cluster a sequence.
+template <bool kCuts>
+struct Shared {
+  cuda::RowShared row;
+  cuda::ResidualShared residual;
+  __device__ cuda::CutShared* cut() { return nullptr; }
+};
+template <>
+struct Shared<true> {
+  cuda::RowShared row;
+  cuda::ResidualShared residual;
+  cuda::CutShared cuts;
+  __device__ cuda::CutShared* cut() { return &cuts; }
+};
+
+/// A group of blocks a sequence.
 template <bool kResidual, bool kCuts>
-__global__ void __launch_bounds__(cuda::kRowThreads, 2)
+__global__ void __launch_bounds__(cuda::kRowThreads, cuda::kBlocksASm)
     walk_trees(const VerifyTreesCudaParams p, const Rules rules, const cuda::RowSplit split) {
   extern __shared__ float4 dynamic[];
-  __shared__ cuda::RowShared shared;
-  __shared__ cuda::ResidualShared residual;
+  __shared__ Shared<kCuts> shared;
   cuda::start_after_previous();
-  const Parts parts(reinterpret_cast<float*>(dynamic), cuda::kRowThreads * split.run, kResidual);
-  RowCluster row(split, parts.target, shared);
-  cuda::CutShared* cut = nullptr;
-  if constexpr (kCuts) {
-    __shared__ cuda::CutShared cut_shared;
-    cut = &cut_shared;
-  }
-  const int b = static_cast<int>(blockIdx.x / static_cast<unsigned>(split.parts));
-  Walk<kResidual, kCuts>(p, rules, b, row, parts, residual, cut).run();
+  const cuda::RowLink link(split, shared);
+  const Parts parts(link.data(reinterpret_cast<float*>(dynamic)), cuda::kRowThreads * split.run,
+                    kResidual);
+  RowGroup row(split, link, parts.target, shared.row);
+  Walk<kResidual, kCuts>(p, rules, link.row(), row, parts, shared.residual, shared.cut()).run();
   row.sync();  // others may still read this block's shared memory
 }
 
@@ -231,14 +240,14 @@ void verify_trees_cuda(const VerifyTreesCudaParams& p, Stream stream) {
       cuda::has_cuts(t.target, t.vocab) || (by_residual && cuda::has_cuts(t.draft, t.vocab));
   const bool marks = penalizes(t.target) || (by_residual && penalizes(t.draft));
   const int words = by_residual ? 3 : 1;
-  const cuda::RowSplit split = cuda::split_row(t.vocab, t.n_seqs, words);
+  const cuda::RowSplit split = cuda::split_row(cuda::gpu(), t.vocab, t.n_seqs, words);
   const size_t bytes =
       split.part_bytes() * static_cast<size_t>(words) + (marks ? cuda::mark_bytes(split) : 0);
   const auto kernel = by_residual ? cuts ? walk_trees<true, true> : walk_trees<true, false>
                       : cuts ? walk_trees<false, true>
                                   : walk_trees<false, false>;
-  cuda::launch_rows(kernel, t.n_seqs, split, bytes, stream, p,
+  cuda::launch_rows(kernel, t.n_seqs, split, bytes, t.workspace, stream, p,
                     Rules{RowRule(t.target), RowRule(t.draft)});
 }
 
-}  // namespace tandem
+}  // namespace tandem::TANDEM_GPU_BODY

@@ -2,6 +2,7 @@
 
 #include "model/weight_table.h"
 #include "tensor/cuda.h"
+#include "tensor/gpu_isa.h"
 
 namespace tandem::bench {
 namespace {
@@ -34,7 +35,10 @@ const char* timing_name(ModelPhase phase) {
 
 Json workload(const ModelCase& c, ModelPhase phase) {
   Json w = {{"phase", phase_name(phase)}, {"seed", c.seed}, {"device", c.device.name()}};
-  if (c.device.kind == Device::Kind::cuda) w["gpu"] = cuda::device_info(c.device.index).name;
+  if (c.device.kind == Device::Kind::cuda) {
+    w["gpu"] = cuda::device_info(c.device.index).name;
+    w["gpu_isa"] = cuda::gpu_isa_name(cuda::gpu_of(c.device.index).isa);
+  }
   if (phase == ModelPhase::linear) {
     w["rows"] = c.chunk;
     return w;

@@ -27,8 +27,9 @@ const char* kind_name(ErrorKind kind) {
 /// The variables that may influence where things are found or how they run (never a result).
 Json environment() {
   Json env = Json::object();
-  for (const char* name : {"TANDEM_CACHE_DIR", "TANDEM_RECIPE_PATH", "TANDEM_MODEL_DIR",
-                           "TANDEM_LOG", "TANDEM_ISA", "NO_COLOR", "TERM", "CUDA_VISIBLE_DEVICES"})
+  for (const char* name :
+       {"TANDEM_CACHE_DIR", "TANDEM_RECIPE_PATH", "TANDEM_MODEL_DIR", "TANDEM_LOG", "TANDEM_ISA",
+        "TANDEM_GPU_ISA", "NO_COLOR", "TERM", "CUDA_VISIBLE_DEVICES"})
     if (const char* value = std::getenv(name)) env[name] = value;
   return env;
 }

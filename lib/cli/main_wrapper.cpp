@@ -7,6 +7,7 @@
 #include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "cli/help.h"
+#include "tensor/gpu_isa.h"
 
 namespace tandem::cli {
 namespace {
@@ -55,6 +56,7 @@ int run(const ToolInfo& info, const std::vector<std::string>& arguments, Termina
   }
   Options options = parse_options(info, arguments);
   lower_isa_by_environment();
+  cuda::force_gpu_isa_by_environment();
   set_threads(usable_cores());
   if (options.is_set("version")) {
     out.write(version_text(info, options.verbosity > 0));

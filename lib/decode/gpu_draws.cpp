@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "kernels/cuda_table.h"
+#include "kernels/sample/row_split.h"
 
 namespace tandem::decode {
 namespace {
@@ -13,6 +14,12 @@ namespace {
 constexpr const char* kIn = "sampling/inputs";
 constexpr const char* kOut = "sampling/results";
 constexpr const char* kLast = "sampling/last tokens";
+constexpr const char* kRows = "sampling/rows";
+
+/// Of the kernels that work on rows of logits.
+size_t row_bytes(const SamplerBounds& b) {
+  return cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs, 1);
+}
 
 /// What a draw reads. Where it lies depends on the bounds alone, for graphs.
 struct Inputs {
@@ -49,6 +56,7 @@ void GpuDraws::plan(const SamplerBounds& b, Device device, MemoryPlan& plan) {
   plan.add(kIn, Inputs(b).bytes, device);
   plan.add(kOut, Results(b).bytes, device);
   plan.add(kLast, static_cast<size_t>(b.max_seqs) * sizeof(int32_t), device);
+  if (const size_t bytes = row_bytes(b); bytes > 0) plan.add(kRows, bytes, device);
   plan.add("sampling/staging", kRing * (Inputs(b).bytes + Results(b).bytes));
 }
 
@@ -57,7 +65,8 @@ GpuDraws::GpuDraws(const SamplerBounds& bounds, Arena& arena, const Exec& exec)
       exec_(exec),
       in_(static_cast<std::byte*>(arena.take(kIn))),
       out_(static_cast<std::byte*>(arena.take(kOut))),
-      last_(static_cast<int32_t*>(arena.take(kLast))) {
+      last_(static_cast<int32_t*>(arena.take(kLast))),
+      rows_(row_bytes(bounds) > 0 ? arena.take(kRows) : nullptr) {
   for (Turn& t : ring_) {
     t.in = std::make_unique<cuda::PinnedBuffer>(Inputs(bounds).bytes);
     t.out = std::make_unique<cuda::PinnedBuffer>(Results(bounds).bytes);
@@ -117,21 +126,31 @@ void GpuDraws::launch(int n, const Tensor& logits) {
   auto* tokens = reinterpret_cast<int32_t*>(out_ + out.tokens);
   auto* lse = reinterpret_cast<float*>(out_ + out.lse);
   cuda_table().sample(
-      {.sample = {.tokens = tokens, .logits = logits.as<float>(),
+      {.sample = {.tokens = tokens,
+                  .logits = logits.as<float>(),
                   .uniform = reinterpret_cast<const double*>(in_ + in.uniform),
                   .seen = reinterpret_cast<const int32_t*>(in_ + in.seen),
                   .seen_begin = rule.needs_seen()
                                     ? reinterpret_cast<const int32_t*>(in_ + in.seen_begin)
                                     : nullptr,
-                  .n_rows = n, .vocab = vocab, .rule = rule.kept(), .workspace = nullptr},
-       .next_ids = nullptr, .logprobs = reinterpret_cast<float*>(out_ + out.logprobs), .lse = lse},
+                  .n_rows = n,
+                  .vocab = vocab,
+                  .rule = rule.kept(),
+                  .workspace = rows_},
+       .next_ids = nullptr,
+       .logprobs = reinterpret_cast<float*>(out_ + out.logprobs),
+       .lse = lse},
       exec_.stream());
   cuda::launched("sample", exec_.stream());
   if (spec_.top_logprobs > 0) {
     cuda_table().top_n({.ids = reinterpret_cast<int32_t*>(out_ + out.top_ids),
                         .logprobs = reinterpret_cast<float*>(out_ + out.top_logprobs),
-                        .logits = logits.as<float>(), .lse = lse, .n_rows = n, .vocab = vocab,
-                        .n = std::min(spec_.top_logprobs, vocab), .workspace = nullptr},
+                        .logits = logits.as<float>(),
+                        .lse = lse,
+                        .n_rows = n,
+                        .vocab = vocab,
+                        .n = std::min(spec_.top_logprobs, vocab),
+                        .workspace = rows_},
                        exec_.stream());
     cuda::launched("top_n", exec_.stream());
   }

@@ -47,6 +47,7 @@ class GpuDraws {
   SamplerSpec spec_;
   std::byte *in_, *out_;
   int32_t* last_;  // [max_seqs] by slot
+  void* rows_;     // workspace of draws, or null
   std::array<Turn, kRing> ring_;
   size_t next_in_ = 0, next_out_ = 0;
   std::deque<Flying> flying_;

@@ -135,19 +135,21 @@ void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, cons
   silu_mul(y, gate_up, stream);
 }
 
-bool can_fuse(const PackedWeights& w, int64_t rows) {
-  return w.state().cuda && linear_cuda::can_fuse(*w.state().cuda, rows);
+bool can_fuse(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) {
+  return w.state().cuda &&
+         linear_cuda::can_fuse(*w.state().cuda, rows, fusion.norm_weight != nullptr);
 }
 
 bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusion) {
-  return w.state().cuda && linear_cuda::fusion_pays(*w.state().cuda, rows, fusion.swiglu);
+  return w.state().cuda && linear_cuda::fusion_pays(*w.state().cuda, rows,
+                                                    fusion.norm_weight != nullptr, fusion.swiglu);
 }
 
 void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
                   const PackedWeights& w, Accumulate accumulate, Stream stream) {
   const PackedWeights::Spec& s = w.state().spec;
   const bool add = accumulate == Accumulate::yes;
-  TANDEM_CHECK(can_fuse(w, x.rows()), "{}: {} rows cannot be fused", s.name, x.rows());
+  TANDEM_CHECK(can_fuse(w, x.rows(), fusion), "{}: {} rows cannot be fused", s.name, x.rows());
   TANDEM_CHECK(x.dtype() == (fusion.norm_weight ? DType::f32 : s.dtype) && x.row_size() == s.in,
                "{}: input {} [{}, {}]", s.name, dtype_name(x.dtype()), x.rows(), x.row_size());
   TANDEM_CHECK(y.rows() == x.rows() && y.row_size() * (fusion.swiglu ? 2 : 1) == s.out,

@@ -131,7 +131,7 @@ struct LinearFusion {
 };
 
 /// Whether linear_fused has a kernel for products of `rows` rows with these weights.
-bool can_fuse(const PackedWeights& w, int64_t rows);
+bool can_fuse(const PackedWeights& w, int64_t rows, const LinearFusion& fusion);
 /// Whether that is also the faster way, by what prepare_linear or prepare_swiglu has measured.
 bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusion);
 

@@ -11,6 +11,7 @@
 #include "ops/cublaslt.h"
 #include "ops/linear_device.h"
 #include "ops/linear_kernels.h"
+#include "tensor/gpu_isa.h"
 
 namespace tandem::ops {
 namespace {
@@ -70,9 +71,10 @@ class Choices {
   LinearChoices& of(int device) {
     auto& c = by_device_[device];
     if (!c)
-      c = std::make_unique<LinearChoices>(
-          io::default_cache_dir() / "linear.json",
-          fmt::format("{}, {}", cuda::device_info(device).name, linear_cuda::kernel_versions()));
+      c = std::make_unique<LinearChoices>(io::default_cache_dir() / "linear.json",
+                                          fmt::format("{}, {}, {}", cuda::device_info(device).name,
+                                                      cuda::gpu_isa_name(cuda::gpu_of(device).isa),
+                                                      linear_cuda::kernel_versions()));
     return *c;
   }
   void forget() {
@@ -180,14 +182,14 @@ void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream
 
 void* rows(const CudaLinear& w) { return w.weights; }
 
-bool can_fuse(const CudaLinear& w, int64_t rows) {
+bool can_fuse(const CudaLinear& w, int64_t rows, bool norm) {
   return rows > 0 && rows <= kSkinnyRows &&
-         !skinny_candidates(fused_product(w, rows, false)).empty();
+         !skinny_candidates(fused_product(w, rows, false), norm).empty();
 }
 
-bool fusion_pays(CudaLinear& w, int64_t rows, bool swiglu) {
+bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu) {
   // The more rows, the less an operation of its own costs beside the product.
-  return can_fuse(w, rows) &&
+  return can_fuse(w, rows, norm) &&
          (rows <= kSkinnyUpTo ||
           choose(w, fused_product(w, rows, swiglu)).kernel == LinearChoice::Kernel::skinny);
 }
@@ -198,7 +200,7 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
   const LinearChoice& chosen = choose(w, p);
   const int stages = chosen.kernel == LinearChoice::Kernel::skinny
                          ? chosen.stages
-                         : skinny_candidates(p).front().stages;
+                         : skinny_candidates(p, fusion.norm_weight != nullptr).front().stages;
   run_skinny(stages, p, {.y = y, .x = x, .gate_up = {}, .workspace = {}}, w, fusion, stream);
 }
 

@@ -7,8 +7,6 @@
 
 #include "base/check.h"
 #include "kernels/cuda_table.h"
-#include "kernels/linear/skinny_linear_cuda.h"
-#include "kernels/linear/tiled_linear_cuda.h"
 #include "ops/cublaslt.h"
 #include "ops/elementwise.h"
 
@@ -19,9 +17,10 @@ constexpr int kLibraryCandidates = 12, kTiledCandidates = 10;
 // To be raised when a kernel changes so that other choices may be the fastest.
 constexpr int kSkinnyRevision = 1, kTiledRevision = 1;
 
-bool skinny_fits(const LinearProduct& p, int stages) {
+bool skinny_fits(const LinearProduct& p, int stages, bool norm = false) {
   return p.dtype == DType::bf16 && p.rows <= kSkinnyRows &&
-         skinny_linear_fits(static_cast<int>(p.rows), static_cast<int>(p.in), stages);
+         cuda_table().skinny_linear_fits(
+             {static_cast<int>(p.rows), static_cast<int>(p.in), stages, norm});
 }
 
 TiledLinearParams tiled_params(const LinearProduct& p, const LinearTiling& tiling) {
@@ -36,7 +35,7 @@ TiledLinearParams tiled_params(const LinearProduct& p, const LinearTiling& tilin
 
 bool tiled_fits(const LinearProduct& p, const LinearTiling& tiling) {
   return p.dtype == DType::bf16 && p.rows <= kTiledRows &&
-         tiled_linear_fits(tiled_params(p, tiling));
+         cuda_table().tiled_linear_fits(tiled_params(p, tiling));
 }
 
 /// How well a tiling suits a device, as measured on an H200: what counts is that all
@@ -108,10 +107,10 @@ std::string kernel_versions() {
                      kSkinnyRevision, kTiledRevision);
 }
 
-std::vector<LinearChoice> skinny_candidates(const LinearProduct& p) {
+std::vector<LinearChoice> skinny_candidates(const LinearProduct& p, bool norm) {
   std::vector<LinearChoice> found;
   for (const int stages : {8, 6, 5, 4, 3})
-    if (found.size() < 2 && skinny_fits(p, stages))
+    if (found.size() < 2 && skinny_fits(p, stages, norm))
       found.push_back({.kernel = LinearChoice::Kernel::skinny, .stages = stages});
   return found;
 }

@@ -32,8 +32,8 @@ inline constexpr int64_t kSkinnyUpTo = 8;
 std::string kernel_versions();
 
 /// skinny_linear with the two numbers of loads in flight that can be the fastest: the most that
-/// fit.
-std::vector<LinearChoice> skinny_candidates(const LinearProduct& p);
+/// fit. With `norm` x is normalised first.
+std::vector<LinearChoice> skinny_candidates(const LinearProduct& p, bool norm = false);
 /// All that may be the fastest.
 std::vector<LinearChoice> candidates(const LinearProduct& p, int device);
 /// What is best as a rule; costs no work on the GPU.

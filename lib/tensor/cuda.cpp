@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
+#include <sstream>
 
 #include "base/parallel.h"
 #include "tensor/cuda_error.h"
@@ -48,9 +51,28 @@ bool waits_after_each() {
   return on;
 }
 
+/// 0 where there is none.
+int driver_version() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
 }  // namespace
 
 bool built_in() { return true; }
+
+GpuCode built_code() {
+  GpuCode code{.machine = {}, .ptx = "80", .toolkit = CUDART_VERSION};
+  std::istringstream archs(TANDEM_CUDA_ARCHS);
+  for (std::string arch; std::getline(archs, arch, ',');) code.machine.push_back(arch);
+  return code;
+}
+
+GpuFacts facts_of(int index) {
+  cudaDeviceProp prop;
+  check(cudaGetDeviceProperties(&prop, index), "cannot query the GPU");
+  return {.name = prop.name, .major = prop.major, .minor = prop.minor, .driver = driver_version()};
+}
 
 int device_count() {
   int n = 0;
@@ -63,6 +85,8 @@ std::string why_none() {
   int n = 0;
   const cudaError_t code = cudaGetDeviceCount(&n);
   (void)cudaGetLastError();
+  if (code == cudaErrorInsufficientDriver)
+    return why_driver_unfit(CUDART_VERSION, driver_version());
   if (code != cudaSuccess) return cudaGetErrorString(code);
   return n == 0 ? "no GPU is visible to this process" : "";
 }
@@ -80,6 +104,23 @@ int multiprocessors(int index) {
   int n = 0;
   check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, index), "cannot query the GPU");
   return n;
+}
+
+void use_gpu_isa(GpuIsa isa) {
+  constexpr int kHopper = 9;  // compute capability
+  bool found = isa == GpuIsa::portable;
+  for (int i = 0; i < device_count() && !found; ++i) {
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i),
+          "cannot query the GPU");
+    found = major == kHopper;
+  }
+  if (!found)
+    throw Error::make(
+        ErrorKind::device, "TANDEM_GPU_ISA", "'hopper' asked for: {}",
+        device_count() == 0 ? why_none() : "no GPU of this machine is of compute capability 9.0")
+        .hint("unset TANDEM_GPU_ISA");
+  set_gpu_isa(isa);
 }
 
 void* allocate(int device, size_t bytes) {
@@ -109,8 +150,16 @@ void free_memory(void* p) noexcept { (void)cudaFree(p); }
 
 void use_device(int device) {
   // The first time this makes a context, which a GPU that others hold refuses.
+  static std::mutex mutex;
+  static std::set<int> known;  // to run our code
+  const std::scoped_lock lock(mutex);
+  if (!known.contains(device))
+    if (auto error = why_unfit(built_code(), facts_of(device))) throw *std::move(error);
   if (const cudaError_t code = cudaSetDevice(device); code != cudaSuccess) [[unlikely]]
     fail(code, "cannot use " + Device{Device::Kind::cuda, device}.name());
+  if (known.contains(device)) return;
+  (void)gpu_of(device);  // while no graph is recorded
+  known.insert(device);
 }
 
 PinnedRange::PinnedRange(void* data, size_t bytes) : data_(data) {

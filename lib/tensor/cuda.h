@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/types.h"
+#include "kernels/cuda/gpu.h"
+#include "tensor/gpu_code.h"
 #include "tensor/tensor.h"
 
 // What the library needs of the CUDA runtime, in a build with CUDA and in one without: there, no GPU is
@@ -19,6 +21,11 @@ int device_count();
 /// Why device_count() is 0, for people; empty otherwise.
 std::string why_none();
 
+/// The device code of this build; empty without CUDA.
+GpuCode built_code();
+/// What a GPU is, and its driver. errors   kind device: no such GPU
+GpuFacts facts_of(int index);
+
 struct DeviceInfo {
   std::string name;
   int multiprocessors = 0;
@@ -31,13 +38,17 @@ DeviceInfo device_info(int index);
 /// errors   kind device
 int multiprocessors(int index);
 
+/// Which bodies kernels run from now on, on every GPU: see force_gpu_isa.
+/// errors   kind device: hopper, and no GPU is one
+void use_gpu_isa(GpuIsa isa);
+
 /// Device memory, zero-filled.
 /// errors   kind memory when the GPU has no room (names free and all bytes), kind device
 void* allocate(int device, size_t bytes);
 void free_memory(void* p) noexcept;
 
 /// Makes a GPU the one that this thread's calls of CUDA libraries and kernels mean.
-/// errors   kind device, memory as device_info
+/// errors   kind device, memory as device_info; kind device where it cannot run this build's code
 void use_device(int device);
 
 /// Host memory that copies to and from a GPU at full speed and without a stall.

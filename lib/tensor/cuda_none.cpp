@@ -13,8 +13,15 @@ bool built_in() { return false; }
 int device_count() { return 0; }
 std::string why_none() { return "this build of tandem has no CUDA"; }
 
+GpuCode built_code() { return {}; }
+GpuFacts facts_of(int) { fail(); }
 DeviceInfo device_info(int) { fail(); }
 int multiprocessors(int) { fail(); }
+void use_gpu_isa(GpuIsa isa) {
+  if (isa == GpuIsa::portable) return;  // no GPU, no body
+  throw Error(ErrorKind::device, "TANDEM_GPU_ISA", "'hopper' asked for: " + why_none())
+      .hint("unset TANDEM_GPU_ISA");
+}
 void* allocate(int, size_t) { fail(); }
 void free_memory(void*) noexcept {}
 void use_device(int) { fail(); }

@@ -44,7 +44,8 @@ function(tandem_library_settings)
       $<BUILD_INTERFACE:CLI11::CLI11>)
   if(TANDEM_HAS_CUDA)
     target_link_libraries(tandem_cuda PRIVATE OpenMP::OpenMP_CXX)
-    target_sources(tandem_core PRIVATE $<TARGET_OBJECTS:tandem_cuda> $<TARGET_OBJECTS:tandem_kernels_cuda>)
+    target_sources(tandem_core PRIVATE $<TARGET_OBJECTS:tandem_cuda> $<TARGET_OBJECTS:tandem_kernels_cuda>
+      $<TARGET_OBJECTS:tandem_kernels_portable> $<TARGET_OBJECTS:tandem_kernels_hopper>)
     target_link_libraries(tandem_core PRIVATE $<LINK_ONLY:CUDA::cudart_static> $<LINK_ONLY:CUDA::cublasLt>)
   endif()
   # No export macro: a shared build then compiles the same objects as a static one.

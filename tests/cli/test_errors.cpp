@@ -99,6 +99,21 @@ TEST_SUITE("cli/errors") {
     CHECK(probe({"-r", "no/such"}).status == 3);
   }
 
+  TEST_CASE("TANDEM_GPU_ISA is checked, and may be forced to portable anywhere") {
+    const Outcome isa = probe_model({}, {.variables = {{"TANDEM_GPU_ISA", "volta"}}});
+    CHECK(isa.status == 2);
+    CHECK(isa.err ==
+          "cli-probe: error: TANDEM_GPU_ISA: unknown instruction set 'volta'\n"
+          "  hint: one of: portable, hopper\n");
+    CHECK(probe_model({}, {.variables = {{"TANDEM_GPU_ISA", "portable"}}}).status == 0);
+    // Whatever GPU the machine has, this process sees none.
+    const Outcome none = probe_model(
+        {}, {.variables = {{"TANDEM_GPU_ISA", "hopper"}, {"CUDA_VISIBLE_DEVICES", ""}}});
+    CHECK(none.status == 6);
+    CHECK(none.err.find("cli-probe: error: TANDEM_GPU_ISA: 'hopper' asked for: ") == 0);
+    CHECK(none.err.find("  hint: unset TANDEM_GPU_ISA\n") != std::string::npos);
+  }
+
   TEST_CASE("TANDEM_ISA and TANDEM_LOG are checked") {
     const Outcome isa = probe_model({}, {.variables = {{"TANDEM_ISA", "sse9"}}});
     CHECK(isa.status == 2);

@@ -103,7 +103,8 @@ class AttentionOnDevice {
   std::vector<float> lse() const { return lse_.vector<float>(); }
   /// By a kernel of many rows.
   void run_many(void (*kernel)(const AttentionParams&, const AttentionRows&,
-                               Stream) = cuda_table().attention_many_rows) const {
+                               Stream) = nullptr) const {
+    if (kernel == nullptr) kernel = cuda_table().attention_many_rows.body(cuda::gpu().isa);
     kernel(params_, {n_rows_, max_rows_, max_tokens_}, queue().stream());
     cuda::launched("attention_many_rows", queue().stream());
   }

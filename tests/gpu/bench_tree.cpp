@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "kernels/cuda_table.h"
+#include "kernels/sample/row_split.h"
 #include "tensor/cuda.h"
 
 using namespace tandem;
@@ -38,6 +39,15 @@ std::vector<T> get(cuda::Queue& queue, const Memory& from, size_t n) {
   queue.copy_out(host.data(), from.at, n * sizeof(T));
   queue.wait();
   return host;
+}
+
+/// Workspace of kernels on rows of logits, which all calls share; null where they need none.
+void* row_workspace(int vocab, int max_rows, int words) {
+  static void* memory = nullptr;  // a smaller one before it may still be in use, and stays
+  static size_t bytes = 0;
+  const size_t needed = cuda::row_memory_bytes(cuda::gpu(), vocab, max_rows, words);
+  if (needed > bytes) memory = cuda::allocate(0, bytes = needed);
+  return memory;
 }
 
 /// Median seconds of a call in a graph of calls.
@@ -108,7 +118,8 @@ void time_children(cuda::Queue& queue, int n_rows, int vocab, int n_children, fl
                                  .seed = seed.as<uint64_t>(),
                                  .n_rows = n_rows,
                                  .vocab = vocab,
-                                 .temperature = temperature};
+                                 .temperature = temperature,
+                                 .workspace = row_workspace(vocab, n_rows, 1)};
   const double seconds = time_call(queue, [&] { cuda_table().draw_children(p, queue.stream()); });
   fmt::print(
       R"({{"op":"draw_children","rows":{},"vocab":{},"children":{},"temperature":{},"us":{:.2f}}})"
@@ -183,6 +194,7 @@ class Trees {
     t.target_row = t.draft_row = take(row);
     t.target_logits = target_.as<float>();
     t.draft_logits = draft_.as<float>();
+    t.workspace = row_workspace(vocab, std::max(n_, nodes_), 3);
     p_.sequence = take(sequence);
     p_.position = position_ = take(std::vector<int32_t>(sequence.size(), 1));
     tokens_ = take(row);
@@ -210,7 +222,8 @@ class Trees {
              .seed = p_.seed,
              .n_rows = end - begin,
              .vocab = vocab_,
-             .temperature = p_.trees.draft.temperature},
+             .temperature = p_.trees.draft.temperature,
+             .workspace = p_.trees.workspace},
             queue_.stream());
     }
   }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/cuda_table.h"
+#include "kernels/sample/row_split.h"
 #include "kernels/variants.h"
 #include "tensor/cuda.h"
 
@@ -77,6 +78,16 @@ class DeviceBuffer {
   char* memory_;
   char* data_;
 };
+
+/// Workspace for kernels that work on rows of logits, or null where they need none. Its counters go
+/// from one launch to the next, as in a run.
+inline void* row_workspace(int vocab, int max_rows, int words) {
+  static void* memory = nullptr;  // a smaller one before it may still be in use, and stays
+  static size_t bytes = 0;
+  const size_t needed = cuda::row_memory_bytes(cuda::gpu(), vocab, max_rows, words);
+  if (needed > bytes) memory = cuda::allocate(0, bytes = needed);
+  return memory;
+}
 
 /// A copy as many elements beyond a suitable address as the host's.
 inline DeviceBuffer on_device(ActBuffer& b) {

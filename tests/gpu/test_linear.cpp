@@ -252,11 +252,13 @@ TEST_SUITE("gpu/ops/linear") {
               CAPTURE(bias);
               CAPTURE(rows);
               const Layer layer(out, in, DType::bf16, bias);
-              if (in == 14336 && rows >= 8) {  // x alone is larger than shared memory
-                CHECK(!ops::can_fuse(layer.packed, rows));
+              const float marker =
+                  0;  // in place of norm weights, where only their being there counts
+              if (!ops::can_fuse(layer.packed, rows, {norm ? &marker : nullptr, 1e-5f, swiglu})) {
+                // x alone is larger than the shared memory of a block.
+                CHECK(rows * in * 2 > cuda::gpu().block_shared_bytes - 64 * 1024);
                 continue;
               }
-              REQUIRE(ops::can_fuse(layer.packed, rows));
               ActBuffer x = random_values(norm ? DType::f32 : DType::bf16, rows * in, 3);
               ActBuffer weight = random_values(DType::f32, in, 6);
               ActBuffer normed = x;

@@ -30,30 +30,44 @@ struct Stats {
   std::vector<float> max, lse;
   explicit Stats(int n)
       : argmax(static_cast<size_t>(n)), max(static_cast<size_t>(n)), lse(static_cast<size_t>(n)) {}
-  LogitStatsParams params(const Rows& rows) {
-    return {argmax.data(), max.data(), lse.data(), rows.logits.data(), rows.n, rows.vocab};
-  }
 };
 
 Stats stats_on_cpu(const Rows& rows) {
   Stats s(rows.n);
-  cpu_table().logit_stats(s.params(rows), {0, rows.n});
+  cpu_table().logit_stats(
+      {s.argmax.data(), s.max.data(), s.lse.data(), rows.logits.data(), rows.n, rows.vocab},
+      {0, rows.n});
   return s;
 }
 
+/// As a draw of the best gives them; max from its logprob.
 Stats stats_on_gpu(const Rows& rows, size_t shift = 0) {
   const auto n = static_cast<size_t>(rows.n);
-  const DeviceBuffer logits(rows.logits, shift), argmax(n * 4), max(n * 4), lse(n * 4);
-  const LogitStatsParams p{argmax.as<int32_t>(), max.as<float>(), lse.as<float>(),
-                           logits.as<float>(),   rows.n,          rows.vocab};
-  const auto work = [&] { cuda_table().logit_stats(p, queue().stream()); };
+  const DeviceBuffer logits(rows.logits, shift), argmax(n * 4), logprobs(n * 4), lse(n * 4);
+  SampleCudaParams p{};
+  p.sample.tokens = argmax.as<int32_t>();
+  p.sample.logits = logits.as<float>();
+  p.sample.n_rows = rows.n;
+  p.sample.vocab = rows.vocab;
+  p.sample.rule = keep_rule({.temperature = 0});
+  p.sample.workspace = row_workspace(rows.vocab, rows.n, 1);
+  p.logprobs = logprobs.as<float>();
+  p.lse = lse.as<float>();
+  const auto work = [&] { cuda_table().sample(p, queue().stream()); };
   require_same_in_graph(lse, work);
   require_same_in_graph(argmax, work);
-  cuda::launched("logit_stats", queue().stream());
+  cuda::launched("sample", queue().stream());
   Stats s(rows.n);
   s.argmax = argmax.vector<int32_t>();
-  s.max = max.vector<float>();
   s.lse = lse.vector<float>();
+  const std::vector<float> logprob = logprobs.vector<float>();
+  for (size_t r = 0; r < n; ++r) {
+    const int32_t best = s.argmax[r];
+    const auto at = r * static_cast<size_t>(rows.vocab) + static_cast<size_t>(std::max(best, 0));
+    s.max[r] = best < 0 ? kNan : rows.logits[at];
+    REQUIRE(std::isnan(logprob[r]) == (best < 0));
+    if (best >= 0) REQUIRE(logprob[r] == rows.logits[at] - s.lse[r]);
+  }
   return s;
 }
 
@@ -117,6 +131,7 @@ Drawn draw_on_gpu(const Rows& rows, const Draw& draw, bool in_graph = false) {
   p.sample.uniform = uniform.as<double>();
   p.sample.seen = seen.as<int32_t>();
   p.sample.seen_begin = seen_begin.as<int32_t>();
+  p.sample.workspace = row_workspace(rows.vocab, rows.n, 1);
   const auto work = [&] { cuda_table().sample(p, queue().stream()); };
   if (in_graph)
     for (const DeviceBuffer* out : {&tokens, &next_ids, &logprobs, &lse})
@@ -137,7 +152,7 @@ Drawn draw_on_gpu(const Rows& rows, const Draw& draw, bool in_graph = false) {
 
 }  // namespace
 
-TEST_SUITE("gpu/kernels/logit_stats") {
+TEST_SUITE("gpu/kernels/sample, the best") {
   TEST_CASE("argmax and max are the CPU's, lse within a rounding of it") {
     for (const int vocab : kVocabs)
       for (const int n : {1, 5, 20})
@@ -201,10 +216,11 @@ TEST_SUITE("gpu/kernels/logit_stats") {
   }
 
   TEST_CASE("too large a vocabulary is refused") {
-    float x = 0;
-    int32_t id = 0;
-    CHECK_THROWS(
-        cuda_table().logit_stats({&id, &x, &x, &x, 1, kMaxVocabCuda + 1}, queue().stream()));
+    SampleCudaParams p{};
+    p.sample.n_rows = 1;
+    p.sample.vocab = kMaxVocabCuda + 1;
+    p.sample.rule = keep_rule({.temperature = 0});
+    CHECK_THROWS(cuda_table().sample(p, queue().stream()));
   }
 
   TEST_CASE("the largest vocabulary fits") {
@@ -246,7 +262,7 @@ TEST_SUITE("gpu/kernels/top_n") {
                            rows.n,
                            vocab,
                            n,
-                           nullptr};
+                           row_workspace(vocab, rows.n, 1)};
         const auto work = [&] { cuda_table().top_n(p, queue().stream()); };
         require_same_in_graph(logprobs, work);
         require_same_in_graph(ids, work);
@@ -268,7 +284,7 @@ TEST_SUITE("gpu/kernels/top_n") {
                  1,
                  20000,
                  3,
-                 nullptr};
+                 row_workspace(20000, 1, 1)};
     cuda_table().top_n(p, queue().stream());
     CHECK(ids.vector<int32_t>() == std::vector<int32_t>(3, kInvalidToken));
     for (const float logprob : logprobs.vector<float>()) CHECK(std::isnan(logprob));

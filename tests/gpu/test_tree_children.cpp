@@ -65,15 +65,17 @@ class OnGpu {
         position_(level.position),
         seed_(std::vector<uint64_t>{kSeed}),
         tokens_(Tokens(static_cast<size_t>(level.n_tokens), -2)),
-        params_{.tokens = tokens_.as<int32_t>(),
-                .logits = logits_.as<float>(),
-                .parents = parents_.as<ParentRow>(),
-                .sequence = sequence_.as<int32_t>(),
-                .position = position_.as<int32_t>(),
-                .seed = seed_.as<uint64_t>(),
-                .n_rows = static_cast<int>(level.parents.size()),
-                .vocab = level.vocab,
-                .temperature = temperature} {}
+        params_{
+            .tokens = tokens_.as<int32_t>(),
+            .logits = logits_.as<float>(),
+            .parents = parents_.as<ParentRow>(),
+            .sequence = sequence_.as<int32_t>(),
+            .position = position_.as<int32_t>(),
+            .seed = seed_.as<uint64_t>(),
+            .n_rows = static_cast<int>(level.parents.size()),
+            .vocab = level.vocab,
+            .temperature = temperature,
+            .workspace = row_workspace(level.vocab, static_cast<int>(level.parents.size()), 1)} {}
 
   void launch() const {
     cuda_table().draw_children(params_, queue().stream());

@@ -178,6 +178,7 @@ class OnGpu {
     }
     p.seen = seen_.as<int32_t>();
     p.seen_begin = seen_begin_.as<int32_t>();
+    p.workspace = row_workspace(p.vocab, p.n_seqs, 3);
   }
 
   void launch() const {
@@ -387,7 +388,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
       cuda_table().verify_trees({t.params(keep_rule({}), keep_rule({}), by), nullptr, nullptr, 0},
                                 queue().stream());
     };
-    CHECK_THROWS(verify(AcceptBy::residual));
+    if (cuda::gpu().isa == cuda::GpuIsa::hopper) CHECK_THROWS(verify(AcceptBy::residual));
     t.vocab = 400000;
     CHECK_THROWS(verify(AcceptBy::match));
   }

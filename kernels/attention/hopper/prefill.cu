@@ -4,17 +4,11 @@
 #include <bit>
 
 #include "kernels/attention/hopper/prefill.cuh"
+#include "kernels/cuda/gpu.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace tandem::hopper {
 namespace {
-
-int device_attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  (void)cudaGetDevice(&device);
-  (void)cudaDeviceGetAttribute(&value, which, device);
-  return value;
-}
 
 Packing packing(const AttentionParams& p, const AttentionRows& rows) {
   const auto group = static_cast<unsigned>(p.n_heads / p.n_kv_heads);
@@ -59,8 +53,7 @@ void launch(const AttentionParams& p, const AttentionRows& rows, cudaStream_t st
   const int64_t most =
       std::min<int64_t>(most_a_seq * p.n_seqs, rows.n_rows / rows_a_tile + p.n_seqs) *
       pack.head_blocks;
-  const auto blocks = static_cast<unsigned>(
-      std::min<int64_t>(most, device_attribute(cudaDevAttrMultiProcessorCount)));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(most, cuda::gpu().multiprocessors));
   kernel<<<blocks, Shape::kThreads, kBytes, stream>>>(maps, p, pack);
 }
 
@@ -70,7 +63,7 @@ bool prefill_supported(const AttentionParams& p) {
   const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
   return p.dtype == DType::bf16 && (p.head_dim == 64 || p.head_dim == 128) &&
          p.tree_mask == nullptr && aligned(p.q) && aligned(p.k_pool) && aligned(p.v_pool) &&
-         aligned(p.out) && device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+         aligned(p.out) && cuda::gpu().isa == cuda::GpuIsa::hopper;
 }
 
 void prefill(const AttentionParams& all, const AttentionRows& rows, Stream stream) {

@@ -147,7 +147,8 @@ void GpuModelDrafter::draft(int n_seqs, DeviceTrees& trees) {
                         .seed = at.seed,
                         .n_rows = n_rows,
                         .vocab = static_cast<int>(logits.row_size()),
-                        .temperature = sampler_.rule.temperature},
+                        .temperature = sampler_.rule.temperature,
+                        .workspace = trees.row_workspace()},
                        exec_.stream());
   }
 }

@@ -13,18 +13,20 @@ using decode::Drawn;
 using decode::DrawSeq;
 
 DeviceTrees::Bounds bounds_of(const TokenTree& tree, const decode::EngineSpec& target,
-                              size_t drafter_bytes) {
+                              size_t drafter_bytes, int vocab) {
   return {.max_seqs = target.max_seqs,
           .max_tokens = target.max_tokens,
           .outbox_bytes = drafter_bytes + kv::DeviceStep::outbox_bytes(
-                                              target.max_seqs, target.max_seqs * tree.size())};
+                                              target.max_seqs, target.max_seqs * tree.size()),
+          .vocab = vocab,
+          .gpu = decode::gpu_of(target)};
 }
 
 }  // namespace
 
 void GpuSpeculation::plan(const TokenTree& tree, const decode::EngineSpec& target,
-                          size_t drafter_bytes, MemoryPlan& plan) {
-  DeviceTrees::plan(tree, bounds_of(tree, target, drafter_bytes), target.device, plan);
+                          size_t drafter_bytes, int vocab, MemoryPlan& plan) {
+  DeviceTrees::plan(tree, bounds_of(tree, target, drafter_bytes, vocab), target.device, plan);
 }
 
 GpuSpeculation::GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> arena,
@@ -32,7 +34,9 @@ GpuSpeculation::GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> ar
     : DraftedRounds(target, std::move(drafter), std::move(options)),
       arena_(std::move(arena)),
       exec_{target.queue().get()},
-      trees_(drafter_->tree(), bounds_of(drafter_->tree(), target.spec(), drafter_->outbox_bytes()),
+      trees_(drafter_->tree(),
+             bounds_of(drafter_->tree(), target.spec(), drafter_->outbox_bytes(),
+                       static_cast<int>(target.model().logit_rows().row_size())),
              *arena_, exec_) {}
 
 void GpuSpeculation::start(const decode::SamplerSpec& spec) {
@@ -176,7 +180,7 @@ void GpuSpeculation::verify(int n_seqs) {
                                .target = rule.target.kept(),
                                .draft = rule.draft.kept(),
                                .accept_by = rule.accept_by,
-                               .workspace = nullptr},
+                               .workspace = trees_.row_workspace()},
                      .sequence = at.sequence,
                      .position = at.position,
                      .seed = at.seed},

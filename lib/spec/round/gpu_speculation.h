@@ -19,7 +19,7 @@ class GpuSpeculation final : public DraftedRounds<GpuDrafter> {
   /// What stands beside engines and drafter.
   /// drafter_bytes  the drafter's GpuDrafter::outbox_bytes
   static void plan(const TokenTree& tree, const decode::EngineSpec& target, size_t drafter_bytes,
-                   MemoryPlan& plan);
+                   int vocab, MemoryPlan& plan);
   /// target   an engine with room for target_needs
   /// arena    holds what was planned here and for the drafter
   GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> arena,

@@ -90,8 +90,9 @@ RoundNeeds draft_needs(const TokenTree& tree, int batch, Device device) {
 void plan_rounds(const TokenTree& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan) {
   if (on_gpu(target)) {
-    GpuSpeculation::plan(
-        tree, target, has_draft ? GpuModelDrafter::outbox_bytes(tree, target.max_seqs) : 0, plan);
+    GpuSpeculation::plan(tree, target,
+                         has_draft ? GpuModelDrafter::outbox_bytes(tree, target.max_seqs) : 0,
+                         config.vocab_size, plan);
     if (has_draft) GpuModelDrafter::plan(tree, target.max_seqs, target.device, plan);
   } else if (has_draft) {
     // At most: where the tree is still to be chosen, this one stands for all of its size.

@@ -1,15 +1,18 @@
 #include "spec/tree/device_trees.h"
 
+#include <algorithm>
 #include <type_traits>
 #include <vector>
 
 #include "kernels/cuda_table.h"
+#include "kernels/sample/row_split.h"
 
 namespace tandem::spec {
 namespace {
 
 constexpr const char* kArrays = "speculation/round";
 constexpr const char* kShape = "speculation/tree";
+constexpr const char* kRows = "speculation/rows";
 
 /// Bytes of the arrays, which lie one behind the other from `base` on, if that is not null, each
 /// where it may be copied from. In front of all is room for the outbox.
@@ -50,6 +53,15 @@ size_t shape_bytes(const TokenTree& tree, const DeviceTrees::Bounds& b) {
   return (3 * seqs * static_cast<size_t>(tree.size()) + seqs + 1) * sizeof(int32_t);
 }
 
+/// Of the kernels that work on rows of logits: all sequences' parents of one level draw children,
+/// the sequences are verified.
+size_t row_bytes(const TokenTree& tree, const DeviceTrees::Bounds& b) {
+  const std::vector<int> widths = tree.widths();
+  const int widest = *std::ranges::max_element(widths);
+  return std::max(cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs * widest, 1),
+                  cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs, 3));
+}
+
 size_t bytes_between(const void* begin, const void* end) {
   return static_cast<size_t>(static_cast<const char*>(end) - static_cast<const char*>(begin));
 }
@@ -62,13 +74,15 @@ void DeviceTrees::plan(const TokenTree& tree, const Bounds& bounds, Device devic
   plan.add(kArrays, bytes, device);
   plan.add("speculation/staging", bytes);
   plan.add(kShape, shape_bytes(tree, bounds), device);
+  if (const size_t rows = row_bytes(tree, bounds); rows > 0) plan.add(kRows, rows, device);
 }
 
 DeviceTrees::DeviceTrees(const TokenTree& tree, const Bounds& bounds, Arena& arena,
                          const Exec& exec)
     : tree_(tree),
       exec_(exec),
-      pinned_(std::make_unique<cuda::PinnedBuffer>(array_bytes(tree, bounds))) {
+      pinned_(std::make_unique<cuda::PinnedBuffer>(array_bytes(tree, bounds))),
+      rows_(row_bytes(tree, bounds) > 0 ? arena.take(kRows) : nullptr) {
   auto* const device = static_cast<std::byte*>(arena.take(kArrays));
   place(on_gpu_, device, tree, bounds);
   place(on_host_, pinned_->data(), tree, bounds);

@@ -20,6 +20,8 @@ class DeviceTrees {
     int max_seqs = 0;
     int max_tokens = 0;  // of one sequence, for rules that ask for a text's tokens
     size_t outbox_bytes = 0;  // of what the round's forwards send along
+    int vocab = 0;
+    cuda::Gpu gpu = {};
   };
   /// Moments of a round.
   enum Moment { begun, drafted, scored, verified, n_moments };
@@ -58,6 +60,8 @@ class DeviceTrees {
   const Shape& shape() const { return shape_; }
   const Arrays& on_gpu() const { return on_gpu_; }
   const Arrays& on_host() const { return on_host_; }
+  /// Workspace of the kernels that draw and verify a round's trees, or null.
+  void* row_workspace() const { return rows_; }
 
   /// The accepted paths, for the moves of their keys; nodes from n_nodes_held on have none.
   kv::PagedStore::AcceptedPaths paths(int n_seqs, int n_nodes_held) const {
@@ -95,6 +99,7 @@ class DeviceTrees {
   Outbox outbox_;
   Shape shape_;
   Arrays on_gpu_, on_host_;
+  void* rows_;
 };
 
 }  // namespace tandem::spec

@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "kernels/cuda/tensor_map.h"
-#include "kernels/linear/tiled_linear.cuh"
+#include "kernels/linear/hopper/tiled_linear.cuh"
 #include "kernels/linear/tiled_linear_cuda.h"
 
-namespace tandem {
+namespace tandem::hopper {
 namespace {
 
 constexpr int kMaxCluster = 8;
@@ -56,13 +56,6 @@ void launch(const TiledLinearParams& p, Stream stream) {
   }
 }
 
-bool is_hopper() {
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major == 9;
-}
-
 }  // namespace
 
 bool tiled_linear_fits(const TiledLinearParams& p) {
@@ -76,7 +69,7 @@ bool tiled_linear_fits(const TiledLinearParams& p) {
     return false;
   const Shared shared = shared_of(t.groups, padded(p.rows), t.blocks);
   return shared.stages >= 2 && (shared.bytes + kReservedBytes) * t.blocks <= kSmBytes &&
-         (t.groups * cuda::kWarpgroup + cuda::kWarp) * t.blocks <= kSmThreads && is_hopper();
+         (t.groups * cuda::kWarpgroup + cuda::kWarp) * t.blocks <= kSmThreads;
 }
 
 void tiled_linear_cuda(const TiledLinearParams& p, Stream stream) {
@@ -95,4 +88,4 @@ void tiled_linear_cuda(const TiledLinearParams& p, Stream stream) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::hopper

@@ -4,9 +4,9 @@
 // of x waste nothing. Where there are fewer tiles than multiprocessors, a cluster of blocks shares
 // a tile's columns and adds up the sums through each other's shared memory.
 //
-// Tried on an H200 and not faster: blocks that share the copies of x, or the rows of x and the copies
-// of W; stretches of equal length over all tiles, with the sums of divided ones in global memory;
-// every tile beginning at another column; weights brought into L2 by the kernel before.
+// Tried on an H200 and not faster: blocks that share the copies of x, or the rows of x and the
+// copies of W; stretches of equal length over all tiles, with the sums of divided ones in global
+// memory; every tile beginning at another column; weights brought into L2 by the kernel before.
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/launch.cuh"

@@ -1,15 +1,19 @@
 #pragma once
-// One row of logits in the shared memory of a cluster of blocks, and what the blocks work out about
-// it together. Needs clusters: compute capability 9.0.
-#include <cooperative_groups.h>
-
+// One row of logits in the shared memory of a group of blocks, and what the blocks work out about
+// it together. Compiled once for each body: TANDEM_GPU_BODY is `hopper` or `portable`, and the link
+// by which the blocks of a group reach each other is of that name.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
+#ifdef TANDEM_HOPPER_BODY
+#include "kernels/sample/hopper/row_link.cuh"
+#else
+#include "kernels/sample/row_link.cuh"
+#endif
 #include "kernels/sample/row_split.h"
 #include "kernels/sample/select.h"
 #include "kernels/sample/weights.h"
 
-namespace tandem::cuda {
+namespace tandem::cuda::inline TANDEM_GPU_BODY {
 
 inline constexpr int kRowWarps = kRowThreads / kWarp;
 
@@ -54,24 +58,25 @@ __device__ inline uint64_t sum_of_warp(uint64_t x) {
   return x;
 }
 
-/// What the blocks of a cluster tell each other: up to kWords numbers at once.
-struct RowShared {
+/// What the blocks of a group tell each other: up to kWords numbers at once.
+struct alignas(16) RowShared {
   static constexpr int kWords = 3;
   uint64_t of_warp[kWords][kRowWarps];
-  // Read by all blocks of the cluster. Two take turns: when one is written again, all blocks have
-  // met at the other's barrier, and have read it before.
+  // Told. Two take turns: when one is written again, all blocks have met at the other's barrier,
+  // and have read it before.
   uint64_t of_block[2][kWords];
 };
 
-class RowCluster {
+class RowGroup {
  public:
-  /// logit: room for part_size() floats in shared memory, 16-byte aligned.
-  __device__ RowCluster(const RowSplit& split, float* logit, RowShared& shared)
-      : cluster_(cooperative_groups::this_cluster()),
+  /// shared: within what the link was made with. logit: room for part_size() floats, 16-byte
+  /// aligned.
+  __device__ RowGroup(const RowSplit& split, const RowLink& link, float* logit, RowShared& shared)
+      : link_(link),
         shared_(shared),
         logit_(logit),
         run_(split.run),
-        rank_(static_cast<int>(cluster_.block_rank())),
+        rank_(link.rank()),
         parts_(split.parts),
         first_(rank_ * kRowThreads * split.run) {
     const int left = split.vocab - first_, mine = kRowThreads * split.run;
@@ -87,10 +92,19 @@ class RowCluster {
   __device__ void use(float* logit) { logit_ = logit; }
   /// The block that has a token.
   __device__ int owner(int32_t id) const { return id / (kRowThreads * run_); }
-  __device__ void sync() { cluster_.sync(); }
+  /// As of the link.
+  __device__ void sync() { link_.sync(); }
   template <class T>
-  __device__ T* of_block(T* shared, int rank) const {
-    return cluster_.map_shared_rank(shared, static_cast<unsigned>(rank));
+  __device__ T* own(T* shared) const {
+    return link_.own(shared);
+  }
+  template <class T>
+  __device__ T* peer(T* shared, int rank) const {
+    return link_.peer(shared, rank);
+  }
+  template <class T>
+  __device__ void publish(T& shared) {
+    link_.publish(shared);
   }
 
   /// Calls f(i) for this thread's part of 0 .. size(), in ascending order; kUnroll calls side by
@@ -183,9 +197,9 @@ class RowCluster {
     for (int k = 0; k < kN; ++k) {
       if (warp() != k) continue;
       const uint64_t block = of_warp(lane() < kRowWarps ? shared_.of_warp[k][lane()] : 0);
-      if (lane() == 0) shared_.of_block[turn_][k] = block;
+      if (lane() == 0) *own(&shared_.of_block[turn_][k]) = block;
     }
-    cluster_.sync();
+    sync();
 #pragma unroll
     for (int k = 0; k < kN; ++k) x[k] = of_warp(theirs(k));
     turn_ ^= 1;
@@ -194,8 +208,8 @@ class RowCluster {
   /// The sum over all threads of all blocks, and over those before this one.
   __device__ RowSum sum(uint64_t mine) {
     const RowSum block = sum_in_block(mine);
-    if (threadIdx.x == 0) shared_.of_block[turn_][0] = block.total;
-    cluster_.sync();
+    if (threadIdx.x == 0) *own(&shared_.of_block[turn_][0]) = block.total;
+    sync();
     const uint64_t blocks = inclusive_sum(theirs(0));
     turn_ ^= 1;
     const uint64_t before = __shfl_sync(kAllLanes, blocks, rank_ > 0 ? rank_ - 1 : 0);
@@ -215,7 +229,7 @@ class RowCluster {
   }
 
   /// The first id, in ascending order, at which the sum of measure(i) exceeds wanted(total): in all
-  /// lanes of one warp of the cluster; -1 in all others. `mine` is the sum over this thread's part.
+  /// lanes of one warp of the group; -1 in all others. `mine` is the sum over this thread's part.
   template <class Measure, class Wanted>
   __device__ int find_first(uint64_t mine, Measure&& measure, Wanted&& wanted) {
     const RowSum s = sum(mine);
@@ -246,14 +260,14 @@ class RowCluster {
   }
   /// What block `lane` wrote as its word k; 0 in the lanes beyond the last block.
   __device__ uint64_t theirs(int k) const {
-    return lane() < parts_ ? *of_block(&shared_.of_block[turn_][k], lane()) : 0;
+    return lane() < parts_ ? *peer(&shared_.of_block[turn_][k], lane()) : 0;
   }
 
-  cooperative_groups::cluster_group cluster_;
+  RowLink link_;
   RowShared& shared_;
   float* logit_;
   int run_, rank_, parts_, first_, size_;
   int turn_ = 0;
 };
 
-}  // namespace tandem::cuda
+}  // namespace tandem::cuda::inline TANDEM_GPU_BODY
