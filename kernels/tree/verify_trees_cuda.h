@@ -17,12 +17,11 @@ struct VerifyTreesCudaParams {
   const uint64_t* seed;     // [1]
 };
 
-// verify_trees on a GPU: the contract of verify_trees.h with the numbers of round_numbers.h, and
-// the very path, bonus and n_rounded of the CPU; logprobs as sample_cuda. layout   rows contiguous;
-// those that are multiples of 16 bytes are read faster cost     a group of blocks a sequence reads
-// the rows of the nodes it visits once errors   kind internal above kMaxVocabCuda, on Hopper by
-// residual above kMaxVerifyVocabCuda
-
+/// verify_trees on a GPU: the contract of verify_trees.h with the numbers of round_numbers.h, and
+/// the very path, bonus and n_rounded of the CPU; logprobs as sample_cuda.
+/// layout   rows contiguous; those that are multiples of 16 bytes are read faster
+/// cost     a group of blocks a sequence reads the rows of the nodes it visits once
+/// errors   kind internal above kMaxVocabCuda, on Hopper by residual above kMaxVerifyVocabCuda
 namespace portable {
 void verify_trees_cuda(const VerifyTreesCudaParams&, Stream);
 }
