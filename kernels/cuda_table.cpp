@@ -45,7 +45,6 @@ constexpr CudaTable kTable{
     .embed = {embed_cuda},
     .convert = {convert_cuda},
     .fill_random = {fill_random_cuda},
-    .row_workspace_bytes = {portable::row_workspace_bytes, TANDEM_HOPPER(row_workspace_bytes)},
     .top_n = {portable::top_n_cuda, TANDEM_HOPPER(top_n_cuda)},
     .sample = {portable::sample_cuda, TANDEM_HOPPER(sample_cuda)},
     .read_probe = {read_probe_cuda},

@@ -44,7 +44,6 @@ struct CudaTable {
   cuda::Bodies<void(const EmbedParams&, Stream)> embed;
   cuda::Bodies<void(const ConvertParams&, Stream)> convert;
   cuda::Bodies<void(const FillRandomParams&, Stream)> fill_random;
-  cuda::Bodies<size_t(int, int, int)> row_workspace_bytes;
   cuda::Bodies<void(const TopNParams&, Stream)> top_n;
   cuda::Bodies<void(const SampleCudaParams&, Stream)> sample;
   cuda::Bodies<void(const void* data, size_t bytes, uint32_t* sink, Stream)> read_probe;
@@ -76,7 +75,6 @@ struct CudaTable {
     f("embed", embed);
     f("convert", convert);
     f("fill_random", fill_random);
-    f("row_workspace_bytes", row_workspace_bytes);
     f("top_n", top_n);
     f("sample", sample);
     f("read_probe", read_probe);

@@ -14,9 +14,10 @@ namespace tandem::test {
 
 constexpr int kSkipped = 77;  // ctest's SKIP_RETURN_CODE
 
-/// Body of main() of a test program: runs its tests at the ISAs that TANDEM_ISA, which must be set
-/// before oneDNN's first use, and TANDEM_GPU_ISA name, or says why they are skipped if `why_skipped` gives a reason.
-/// Returns the exit status; a mistake in one of them has the tools' text and status.
+/// Body of main() of a test program: runs its tests at the ISA that TANDEM_ISA names, which must be
+/// set before oneDNN's first use, and with the kernels that TANDEM_GPU_ISA names, or says why they
+/// are skipped if `why_skipped` gives a reason. Returns the exit status; a mistake in either has
+/// the tools' text and status.
 inline int run_tests(int argc, char** argv, std::string (*why_skipped)() = nullptr) {
   try {
     lower_isa_by_environment();

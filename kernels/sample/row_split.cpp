@@ -88,6 +88,7 @@ void place_row(RowSplit& split, const Gpu& gpu, size_t data_bytes, void* memory)
 }
 
 size_t row_memory_bytes(const Gpu& gpu, int vocab, int max_rows, int words) {
+  if (gpu.isa == GpuIsa::hopper) return 0;
   size_t most = 0;
   for (int n = 1; n <= std::min(max_rows, kMostRows); ++n) {
     const RowSplit split = split_row(gpu, vocab, n, words);

@@ -15,23 +15,18 @@ struct SampleCudaParams {
   float* lse;         // [n_rows], log sum exp of the row as given, natural log; or null
 };
 
-// top_n and sample on a GPU: the contracts of sample.h with pointers into device memory, and the
-// very tokens that the CPU draws. Of a meaningless row, logprobs and lse are NaN. The workspace is
-// of row_workspace_bytes(V, n_rows, 1), for this stream; null where that is 0. layout   rows
-// contiguous; those that are multiples of 16 bytes are read faster cost     reads n_rows * V * 4
-// bytes once; the rest happens in shared memory errors   kind internal above kMaxVocabCuda and
-// kMaxTopNCuda
-
+/// top_n and sample on a GPU: the contracts of sample.h with pointers into device memory, and the
+/// very tokens that the CPU draws. Of a meaningless row, logprobs and lse are NaN. The workspace is
+/// of row_memory_bytes(V, n_rows, 1) of row_split.h, for this stream; null where that is 0.
+/// layout   rows contiguous; those that are multiples of 16 bytes are read faster
+/// cost     reads n_rows * V * 4 bytes once; the rest happens in shared memory
+/// errors   kind internal above kMaxVocabCuda and kMaxTopNCuda
 namespace portable {
-/// Bytes of a workspace for this and the kernels of kernels/tree: for up to max_rows rows of words
-/// floats a token, and the work of one stream. It must be zero before its first use. On Hopper 0.
-size_t row_workspace_bytes(int vocab, int max_rows, int words);
 void top_n_cuda(const TopNParams&, Stream);
 void sample_cuda(const SampleCudaParams&, Stream);
 }  // namespace portable
 
 namespace hopper {
-size_t row_workspace_bytes(int vocab, int max_rows, int words);
 void top_n_cuda(const TopNParams&, Stream);
 void sample_cuda(const SampleCudaParams&, Stream);
 }  // namespace hopper

@@ -56,15 +56,6 @@ __global__ void __launch_bounds__(cuda::kRowThreads)
 
 }  // namespace
 
-size_t row_workspace_bytes(int vocab, int max_rows, int words) {
-#ifdef TANDEM_HOPPER_BODY
-  (void)vocab, (void)max_rows, (void)words;
-  return 0;
-#else
-  return cuda::row_memory_bytes(cuda::gpu(), vocab, max_rows, words);
-#endif
-}
-
 void top_n_cuda(const TopNParams& p, Stream stream) {
   cuda::check_top_n(p.n, p.vocab);
   if (p.n_rows == 0) return;

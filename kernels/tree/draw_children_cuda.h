@@ -23,15 +23,14 @@ struct DrawChildrenCudaParams {
   const uint64_t* seed;      // [1]
   int n_rows, vocab;
   float temperature;  // >= 0
-  void* workspace;    // row_workspace_bytes(V, n_rows, 1), for this stream; null where that is 0
+  void* workspace;    // row_memory_bytes(V, n_rows, 1), for this stream; null where that is 0
 };
 
-// draw_children on a GPU: the contract of draw_children.h, and the very tokens that the CPU draws.
-// layout   rows contiguous; those that are multiples of 16 bytes are read faster
-// cost     reads n_rows * V * 4 bytes once; the rest happens in shared memory. Hundreds of children
-//          of a row, and rows whose weights gather in few threads' tokens, are drawn one by one
-// errors   kind internal above kMaxVocabCuda
-
+/// draw_children on a GPU: the contract of draw_children.h, and the very tokens that the CPU draws.
+/// layout   rows contiguous; those that are multiples of 16 bytes are read faster
+/// cost     reads n_rows * V * 4 bytes once; the rest happens in shared memory. Hundreds of a row's
+///          children, and rows whose weights gather in few threads' tokens, are drawn one by one
+/// errors   kind internal above kMaxVocabCuda
 namespace portable {
 void draw_children_cuda(const DrawChildrenCudaParams&, Stream);
 }

@@ -25,7 +25,8 @@ model::Llama::Options model_options(const EngineSpec& s) {
 }
 
 SamplerBounds sampler_bounds(const EngineSpec& s, const model::ModelConfig& c) {
-  return {.max_seqs = s.max_seqs, .max_tokens = s.max_tokens, .vocab = c.vocab_size};
+  return {
+      .max_seqs = s.max_seqs, .max_tokens = s.max_tokens, .vocab = c.vocab_size, .gpu = gpu_of(s)};
 }
 
 /// Of the GPU that the engine runs on or is planned for.
@@ -49,6 +50,15 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
 }
 
 }  // namespace
+
+cuda::Gpu gpu_of(const EngineSpec& s) {
+  if (s.device.kind != Device::Kind::cuda) return {};
+  if (!s.plan_for) return cuda::gpu_of(s.device.index);
+  constexpr int kHopper = 90;
+  return {.isa = s.plan_for->capability == kHopper ? cuda::GpuIsa::hopper : cuda::GpuIsa::portable,
+          .multiprocessors = s.plan_for->multiprocessors,
+          .block_shared_bytes = s.plan_for->block_shared_bytes};
+}
 
 MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   // The program's own line below counts what that loads: on a GPU the driver and cuBLASLt, of

@@ -36,6 +36,10 @@ struct EngineSpec {
   Interrupted interrupted = {};       // polled while weights load, and within every forward
 };
 
+/// The GPU that the engine runs on or is planned for, as kernels see it; of no meaning on the CPU.
+/// errors   kind device: it does not answer
+cuda::Gpu gpu_of(const EngineSpec& spec);
+
 /// New tokens of one sequence.
 struct SeqTokens {
   int slot = 0;

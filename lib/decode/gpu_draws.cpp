@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "kernels/cuda_table.h"
+#include "kernels/sample/row_split.h"
 
 namespace tandem::decode {
 namespace {
@@ -17,7 +18,7 @@ constexpr const char* kRows = "sampling/rows";
 
 /// Of the kernels that work on rows of logits.
 size_t row_bytes(const SamplerBounds& b) {
-  return cuda_table().row_workspace_bytes(b.vocab, b.max_seqs, 1);
+  return cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs, 1);
 }
 
 /// What a draw reads. Where it lies depends on the bounds alone, for graphs.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/gpu.h"
 #include "ops/sampling.h"
 #include "tensor/arena.h"
 #include "tensor/exec.h"
@@ -46,6 +47,7 @@ double draw_uniform(int64_t seed, const DrawSeq& seq);
 /// What bounds a run's draws.
 struct SamplerBounds {
   int max_seqs = 0, max_tokens = 0, vocab = 0;
+  cuda::Gpu gpu = {};  // where one draws
 };
 
 class GpuDraws;

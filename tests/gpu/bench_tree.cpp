@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "kernels/cuda_table.h"
+#include "kernels/sample/row_split.h"
 #include "tensor/cuda.h"
 
 using namespace tandem;
@@ -44,7 +45,7 @@ std::vector<T> get(cuda::Queue& queue, const Memory& from, size_t n) {
 void* row_workspace(int vocab, int max_rows, int words) {
   static void* memory = nullptr;  // a smaller one before it may still be in use, and stays
   static size_t bytes = 0;
-  const size_t needed = cuda_table().row_workspace_bytes(vocab, max_rows, words);
+  const size_t needed = cuda::row_memory_bytes(cuda::gpu(), vocab, max_rows, words);
   if (needed > bytes) memory = cuda::allocate(0, bytes = needed);
   return memory;
 }

@@ -18,7 +18,8 @@ DeviceTrees::Bounds bounds_of(const TokenTree& tree, const decode::EngineSpec& t
           .max_tokens = target.max_tokens,
           .outbox_bytes = drafter_bytes + kv::DeviceStep::outbox_bytes(
                                               target.max_seqs, target.max_seqs * tree.size()),
-          .vocab = vocab};
+          .vocab = vocab,
+          .gpu = decode::gpu_of(target)};
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda_table.h"
+#include "kernels/sample/row_split.h"
 
 namespace tandem::spec {
 namespace {
@@ -57,8 +58,8 @@ size_t shape_bytes(const TokenTree& tree, const DeviceTrees::Bounds& b) {
 size_t row_bytes(const TokenTree& tree, const DeviceTrees::Bounds& b) {
   const std::vector<int> widths = tree.widths();
   const int widest = *std::ranges::max_element(widths);
-  return std::max(cuda_table().row_workspace_bytes(b.vocab, b.max_seqs * widest, 1),
-                  cuda_table().row_workspace_bytes(b.vocab, b.max_seqs, 3));
+  return std::max(cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs * widest, 1),
+                  cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs, 3));
 }
 
 size_t bytes_between(const void* begin, const void* end) {

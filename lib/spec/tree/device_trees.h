@@ -21,6 +21,7 @@ class DeviceTrees {
     int max_tokens = 0;  // of one sequence, for rules that ask for a text's tokens
     size_t outbox_bytes = 0;  // of what the round's forwards send along
     int vocab = 0;
+    cuda::Gpu gpu = {};
   };
   /// Moments of a round.
   enum Moment { begun, drafted, scored, verified, n_moments };
