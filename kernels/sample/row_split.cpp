@@ -55,9 +55,10 @@ size_t row_room(const Gpu& gpu) {
 
 RowSplit split_row(const Gpu& gpu, int vocab, int n_rows, int words) {
   TANDEM_CHECK(vocab >= 1 && vocab <= kMaxVocabCuda, "a vocabulary of {}", vocab);
-  TANDEM_CHECK(n_rows <= kMostRows, "{} rows of logits", n_rows);
-  return gpu.isa == GpuIsa::hopper ? split_for_cluster(vocab, n_rows, words)
-                                   : split_for_meeting(gpu, vocab, n_rows, words);
+  if (gpu.isa == GpuIsa::hopper) return split_for_cluster(vocab, n_rows, words);
+  TANDEM_CHECK(n_rows <= kMostRows, "{} rows of logits, whose blocks meet in memory for {}", n_rows,
+               kMostRows);
+  return split_for_meeting(gpu, vocab, n_rows, words);
 }
 
 RowSplit split_rows_at_once(const Gpu& gpu, int vocab, int n_rows) {
