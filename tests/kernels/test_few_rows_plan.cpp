@@ -83,7 +83,7 @@ TEST_SUITE("kernels/few_rows_plan") {
   TEST_CASE("one long sequence is divided among the multiprocessors that a card has") {
     const auto bytes = [](const char* name) {
       return attention_few_rows_workspace_bytes(
-          {1, 1, 98304, 32, 8, 128, find_gpu_card(name)->multiprocessors});
+          {1, 1, 98304, 16, 4, 128, find_gpu_card(name)->multiprocessors});
     };
     CHECK(bytes("l4") < bytes("h200"));
     CHECK(bytes("h200") < bytes("rtx-5090"));
