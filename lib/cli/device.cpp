@@ -48,7 +48,8 @@ Device choose_of(const recipe::Run& run, const recipe::Cache& cache, int n) {
   if (wanted == "cpu") return {};
   if (wanted == "auto") {
     if (n == 0 || !has_gpu_code(cache.kind)) return {};
-    if (cuda::why_unfit(cuda::built_code(), cuda::facts_of(0))) return {};
+    // A plan for a GPU that is not here asks nothing of one.
+    if (cuda::device_count() > 0 && cuda::why_unfit(cuda::built_code(), cuda::facts_of(0))) return {};
     return {Device::Kind::cuda, 0};
   }
   TANDEM_CHECK(n > 0, "{} without a GPU", wanted);  // Context::begin refuses that
