@@ -11,4 +11,4 @@ cuda=AUTO
 configure -DTANDEM_CUDA=$cuda
 build all
 say "testing"
-ctest --test-dir build --output-on-failure "$@"
+ctest --test-dir build --output-on-failure -j "$(n_jobs)" "$@"

@@ -135,6 +135,20 @@ TEST_SUITE("cli/errors") {
               .status == 0);
   }
 
+  TEST_CASE("--lower-to of test programs: a level below the one in use, or a reason to skip") {
+    const auto run = [](const std::string& in_use, const std::string& name) {
+      return run_process("/proc/self/exe", {.arguments = {"--no-run", "--lower-to=" + name},
+                                            .variables = {{"TANDEM_ISA", in_use}}});
+    };
+    CHECK(run("avx2", "scalar").status == 0);
+    const Outcome own = run("avx2", "avx2"), above = run("avx2", "avx512");
+    CHECK(own.status == 77);
+    CHECK(own.err == "skipped: avx2 is this run's own level, at which every test runs anyway\n");
+    CHECK(above.status == 77);
+    CHECK(above.err == "skipped: avx512 is above this run's own level, avx2\n");
+    CHECK(run("avx2", "sse9").status == 2);
+  }
+
   TEST_CASE("a TANDEM_ISA that this CPU lacks, in tools and test programs") {
     if (isa_detected() == Isa::amx) return;  // there is none; test_base asks a lesser CPU for more
     const Launch more = {.arguments = {"--no-run"}, .variables = {{"TANDEM_ISA", "amx"}}};
