@@ -156,9 +156,12 @@ std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path&
                   .gemm_bf16_gflops = it->value("gemm_bf16_gflops", 0.0)};
 }
 
-Ceilings cached_ceilings(int threads, double seen_gbps, const std::filesystem::path& cache_dir) {
+Ceilings cached_ceilings(int threads, const SeenRates& seen,
+                         const std::filesystem::path& cache_dir) {
   const auto known = known_ceilings(threads, cache_dir);
-  if (known && known->mem_read_gbps > 0 && known->mem_read_gbps >= seen_gbps) return *known;
+  if (known && known->mem_read_gbps > 0 && known->mem_read_gbps >= seen.read_gbps &&
+      std::max({known->f32_gflops, known->gemm_f32_gflops, known->gemm_bf16_gflops}) >= seen.gflops)
+    return *known;
   const Ceilings c = measure_ceilings(threads);
   const std::filesystem::path file = cache_file(cache_dir);
   io::Json cache = read_cache(file);

@@ -35,6 +35,12 @@ struct Ceilings {
   }
 };
 
+/// Rates of a run; 0: not known, or not from memory.
+struct SeenRates {
+  double read_gbps = 0;
+  double gflops = 0;
+};
+
 /// Measures now, with the ISA in use: about a second, and some 150 MiB (8 MiB more a thread beyond
 /// eight).
 /// errors   kind interrupted
@@ -46,9 +52,10 @@ std::optional<Ceilings> known_ceilings(
 
 /// The same, once per boot, thread count and ISA: kept in `cache_dir`. A folder that cannot be read
 /// or written only costs the measurement.
-/// seen_gbps  a rate that a run has read from memory at: a kept value below it was taken on a busy
-///            machine and is measured again
-Ceilings cached_ceilings(int threads, double seen_gbps = 0,
+/// seen   what a run has reached: kept values below it were taken on a busy machine and are
+/// measured
+///        again
+Ceilings cached_ceilings(int threads, const SeenRates& seen = {},
                          const std::filesystem::path& cache_dir = io::default_cache_dir());
 
 }  // namespace tandem::bench

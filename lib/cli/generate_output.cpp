@@ -119,7 +119,8 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     const bool from_memory = r.bytes_read / double(r.decode_steps) > kBeyondCaches;
     const double ceiling =
         on_gpu ? bench::measure_gpu_read_gbps(device)
-               : bench::cached_ceilings(max_threads(), from_memory ? gbps : 0.0).mem_read_gbps;
+               : bench::cached_ceilings(max_threads(), {.read_gbps = from_memory ? gbps : 0.0})
+                     .mem_read_gbps;
     j["decode_tok_s"] = double(r.tokens_decoded) / r.decode_s;
     j["bytes_per_token"] = r.bytes_read / double(r.tokens_decoded);
     j["read_gbps"] = gbps;
