@@ -127,7 +127,7 @@ TEST_SUITE("cli/pig_bench") {
                                   " -s bench.random_kv=true -s bench.min_time=5min --phase decode");
     CHECK(run.status == 130);
     CHECK(run.err.find("interrupted, finishing step") != std::string::npos);
-    CHECK(run.seconds < 5);
+    CHECK(run.seconds < 20);  // of five minutes; others may keep the machine busy
   }
 
   TEST_CASE("an interruption before the first record leaves no file behind") {
