@@ -6,6 +6,7 @@
 #include "bench/kernel_bench.h"
 #include "cli/bench_results.h"
 #include "cli/main_wrapper.h"
+#include "recipe/fields_of.h"
 #include "tensor/memory_plan.h"
 
 namespace {
@@ -89,7 +90,7 @@ bool run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point,
     const bench::KernelCase& c = cases[i];
     const auto named = [&](bench::Record record) {
       record.group("point") = point.id;
-      record.group("recipe") = point.record;
+      record.group("recipe") = *point.record;
       return record;
     };
     try {

@@ -1,10 +1,12 @@
 #include "cli/acceptance_measurement.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "cli/generate_flags.h"
 #include "cli/output.h"
 #include "cli/shared_prefix.h"
+#include "recipe/fields_of.h"
 #include "spec/measure/acceptance_meter.h"
 #include "spec/measure/depth_meter.h"
 #include "spec/measure/tree_meter.h"
@@ -248,3 +250,5 @@ void AcceptanceMeasurement::run() {
 }
 
 }  // namespace tandem::cli
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::cli::AcceptanceRecipe&);

@@ -88,7 +88,7 @@ void BenchPoint::report(const bench::ModelCase& c, const bench::ModelIdentity& i
         max_threads(), {.gflops = result.work.flops / bench::median(result.samples.ms) * 1e-6});
   bench::Record record(cx_.info.name, &ceilings_);
   record.group("point") = point_.id;
-  record.group("recipe") = point_.record;
+  record.group("recipe") = *point_.record;
   bench::add_result(record, c, identity, result, ceilings_);
   if (engine_) record.set_timing("load", {.ms = {load_ms_}});
   const size_t peak = peak_resident_bytes();

@@ -1,6 +1,8 @@
 #include "cli/bench_results.h"
 
+#include "bench/record.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/jsonl.h"
 
 namespace tandem::cli {

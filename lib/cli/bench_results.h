@@ -6,9 +6,12 @@
 #include <tuple>
 #include <vector>
 
-#include "bench/record.h"
 #include "cli/context.h"
 #include "io/table.h"
+
+namespace tandem::bench {
+class Record;
+}
 
 namespace tandem::cli {
 

@@ -6,6 +6,8 @@
 #include "bench/model_report.h"
 #include "cli/bench_point.h"
 #include "cli/plan_text.h"
+#include "recipe/fields_of.h"
+#include "recipe/value_of.h"
 
 namespace tandem::cli {
 namespace {
@@ -16,7 +18,7 @@ void add_failure(const Context& cx, BenchResults& results, const Point<BenchReci
                  ModelPhase phase, const Error& error) {
   bench::Record record(cx.info.name);
   record.group("point") = point.id;
-  record.group("recipe") = point.record;
+  record.group("recipe") = *point.record;
   record.group("workload")["phase"] = bench::phase_name(phase);
   const BenchRecipe& r = point.recipe;
   results.add_failure(
@@ -118,3 +120,8 @@ void Benchmark::run_point(const Point<BenchRecipe>& point, BenchResults& results
 }
 
 }  // namespace tandem::cli
+
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::vector<tandem::bench::ModelPhase>&);
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::cli::BenchRecipe&);

@@ -1,6 +1,10 @@
 #include "cli/context.h"
 
+#include <fmt/format.h>
+
 #include <unistd.h>
+
+#include <nlohmann/json.hpp>
 
 #include "base/parallel.h"
 #include "cli/main_wrapper.h"
@@ -76,6 +80,16 @@ void Context::build_tree(bool sweeps_allowed) {
   if (!sweeps_allowed && !axes_.empty())
     throw recipe_error("sweep", "{} runs one point, not a sweep", info.name)
         .hint("remove the sweep section, or use a tool that sweeps");
+}
+
+void Context::read_point(recipe::Field fields, PointName& point, bool first) {
+  const recipe::Node tree = tree_at(point.set);
+  recipe::read_fields(fields, tree);
+  if (first) begin(fields, tree);
+  recipe::check_inputs(fields, tree);
+  point.record = std::make_shared<const nlohmann::json>(record(fields));
+  point.sha256 = (*point.record)["sha256"].get<std::string>();
+  point.id = point.sha256.substr(0, 12);
 }
 
 recipe::Node Context::tree_at(const recipe::SweepPoint& set) const {

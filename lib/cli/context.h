@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,13 +16,18 @@
 
 namespace tandem::cli {
 
-/// One point of a sweep: its recipe and what names it in records.
+/// What names a point of a sweep in records.
+struct PointName {
+  std::string sha256;                            // of the recipe
+  std::string id;                                // its first 12 hex digits
+  recipe::SweepPoint set;                        // the swept keys and their values
+  std::shared_ptr<const nlohmann::json> record;  // group `recipe` of a result record
+};
+
+/// One point of a sweep: its recipe and its name.
 template <class T>
-struct Point {
+struct Point : PointName {
   T recipe;
-  std::string id;          // first 12 hex digits of the recipe's hash
-  recipe::SweepPoint set;  // the swept keys and their values
-  nlohmann::json record;   // group `recipe` of a result record
 };
 
 /// What main_wrapper hands to a tool.
@@ -80,19 +86,15 @@ class Context {
     for (recipe::SweepPoint& set : recipe::sweep_points(axes_)) {
       Point<T>& point = points.emplace_back();
       point.set = std::move(set);
-      recipe::Field fields = recipe::fields_of(point.recipe);
-      const recipe::Node tree = tree_at(point.set);
-      recipe::read_fields(fields, tree);
-      if (points.size() == 1) begin(fields, tree);
-      recipe::check_inputs(fields, tree);
-      point.record = record(fields);
-      point.id = point.record["sha256"].template get<std::string>().substr(0, 12);
+      read_point(recipe::fields_of(point.recipe), point, points.size() == 1);
     }
     finish_loading();
     return points;
   }
 
   void build_tree(bool sweeps_allowed);
+  /// Fills the fields of a point's recipe, and its name.
+  void read_point(recipe::Field fields, PointName& point, bool first);
   recipe::Node tree_at(const recipe::SweepPoint& set) const;
   /// --print-recipe, thread count, device and output files, from the first point.
   void begin(const recipe::Field& fields, const recipe::Node& tree);

@@ -10,6 +10,7 @@
 #include "cli/plan_text.h"
 #include "cli/search_path.h"
 #include "model/context.h"
+#include "recipe/fields_of.h"
 
 namespace tandem::cli {
 namespace {
@@ -77,12 +78,12 @@ void Evaluation::open_log() {
   const auto& path = recipe_.output.path;
   if (path.empty()) return;
   if (cx_.resume() && std::filesystem::exists(path)) {
-    log_ = eval::read_log(path, point_.record, names_);
+    log_ = eval::read_log(path, *point_.record, names_);
     std::filesystem::resize_file(path, log_.whole_bytes);
     cx_.note(fmt::format("resuming after {} cases", log_.cases.size()));
   } else {
     ResultFile fresh(path, cx_.resume() ? FileMode::create : cx_.file_mode(), cx_.out);
-    fresh.write(eval::header_line(point_.record));
+    fresh.write(eval::header_line(*point_.record));
     fresh.commit();
   }
   file_ = std::make_unique<ResultFile>(path, FileMode::append, cx_.out);
@@ -108,9 +109,9 @@ std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files, decod
                         .prompt_tokens = spec.max_tokens,
                         .prompt_pairs = 0.5 * spec.max_tokens * spec.max_tokens,
                         .context_tokens = spec.max_tokens,
-                        .recipe_sha256 = point_.record.value("sha256", "")};
+                        .recipe_sha256 = point_.sha256};
     const auto ceilings = bench::known_ceilings(max_threads());
-    cx_.out.write(cx_.plans_as_json() ? plan_json(view, ceilings).dump() + "\n"
+    cx_.out.write(cx_.plans_as_json() ? plan_json(view, ceilings) + "\n"
                                       : plan_text(view, ceilings));
   }
   if (!cx_.dry_run()) return load_engine(cx_, std::move(files), spec, plan, limits);
@@ -237,7 +238,7 @@ void Evaluation::print_records(const std::vector<eval::ScoreRow>& rows) {
   }
   for (const io::Json& group : groups) {
     bench::Record record(cx_.info.name);
-    record.group("recipe") = point_.record;
+    record.group("recipe") = *point_.record;
     record.group("quality") = group;
     if (interrupted() != 0) record.group("status") = "partial";
     cx_.out.write(record.line());
@@ -252,3 +253,5 @@ void Evaluation::print_tables(const std::vector<eval::ScoreRow>& rows) {
 }
 
 }  // namespace tandem::cli
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::cli::EvalRecipe&);

@@ -1,5 +1,7 @@
 #include "cli/generate_output.h"
 
+#include <nlohmann/json.hpp>
+
 #include <unistd.h>
 
 #include "base/cpu_features.h"
@@ -157,7 +159,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
                  {"target_s", rounds->target_s},
                  {"verify_s", rounds->verify_s}};
   if (speculation.declined) j["spec"]["declined"] = true;
-  if (!speculation.predicted.is_null()) j["spec"]["predicted"] = speculation.predicted;
+  if (speculation.predicted != nullptr) j["spec"]["predicted"] = *speculation.predicted;
   Json& sequences = j["sequences"] = Json::array();
   for (const auto& [seq, finish] : finished_)
     sequences.push_back({{"seq", seq}, {"finish", decode::finish_name(finish)}});

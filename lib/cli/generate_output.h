@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,9 +17,9 @@ namespace tandem::cli {
 
 /// What a summary tells of speculation.
 struct SpeculationReport {
-  const spec::RoundStats* rounds = nullptr;  // null where there was none
-  nlohmann::ordered_json predicted = {};     // what a plan expected; null without one
-  bool declined = false;                     // for the plan said that it would lose
+  const spec::RoundStats* rounds = nullptr;           // null where there was none
+  const nlohmann::ordered_json* predicted = nullptr;  // what a plan expected; null without one
+  bool declined = false;                              // for the plan said that it would lose
 };
 
 /// Help and status 2 when a file "-" would read a terminal.

@@ -8,6 +8,7 @@
 #include "cli/plan_text.h"
 #include "kv/policies/token_index.h"
 #include "model/context.h"
+#include "recipe/fields_of.h"
 
 namespace tandem::cli {
 
@@ -97,10 +98,9 @@ void Generation::print_plan() {
                       .prompt_pairs = pairs,
                       .context_tokens = spec_.max_tokens,
                       .sequences = std::max(1, static_cast<int>(prompts_.sequences.size())),
-                      .recipe_sha256 = point_.record.value("sha256", "")};
+                      .recipe_sha256 = point_.sha256};
   const auto ceilings = bench::known_ceilings(max_threads());
-  cx_.out.write(cx_.plans_as_json() ? plan_json(view, ceilings).dump() + "\n"
-                                    : plan_text(view, ceilings));
+  cx_.out.write(cx_.plans_as_json() ? plan_json(view, ceilings) + "\n" : plan_text(view, ceilings));
   cx_.out.flush();  // the plan first, then what is wrong with it
   limits.check(plan);
 }
@@ -176,3 +176,5 @@ void Generation::run() {
 }
 
 }  // namespace tandem::cli
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::cli::GenerateRecipe&);

@@ -1,6 +1,7 @@
 #include "cli/model_pair.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "cli/generate_flags.h"
 #include "cli/load_engine.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/parallel.h"
 #include "tensor/arena.h"
@@ -201,7 +202,7 @@ Json memory_json(const MemoryPlan& plan, const MemoryLimits& limits) {
   return j;
 }
 
-Json plan_json(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
+std::string plan_json(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
   const bool on_gpu = v.spec.device.kind == Device::Kind::cuda;
   Json j = {{"event", "plan"},
             {"model", v.files.name},
@@ -217,7 +218,7 @@ Json plan_json(const PlanView& v, const std::optional<bench::Ceilings>& ceilings
               {"decode_ms_at_least", 1e3 * f->decode_s},
               {"bound", f->bound}});
   if (!v.recipe_sha256.empty()) j["recipe_sha256"] = v.recipe_sha256;
-  return j;
+  return j.dump();
 }
 
 }  // namespace tandem::cli

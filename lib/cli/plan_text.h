@@ -1,6 +1,6 @@
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -25,9 +25,8 @@ struct PlanView {
   std::string recipe_sha256;
 };
 std::string plan_text(const PlanView& view, const std::optional<bench::Ceilings>& ceilings);
-/// The same as one JSON object.
-nlohmann::ordered_json plan_json(const PlanView& view,
-                                 const std::optional<bench::Ceilings>& ceilings);
+/// The same as one JSON object, on one line.
+std::string plan_json(const PlanView& view, const std::optional<bench::Ceilings>& ceilings);
 
 /// Its line about the GPU, empty for a run on the CPU; says where the GPU is not this machine's.
 std::string gpu_line(const MemoryLimits& limits);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/generate_flags.h"
+#include "recipe/fields_of.h"
 #include "spec/tree/tree_file.h"
 
 namespace tandem::cli {
@@ -69,3 +70,5 @@ std::unique_ptr<spec::Rounds> make_rounds(const SpecSection& spec, const ModelPa
 }
 
 }  // namespace tandem::cli
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::cli::SequoiaRecipe&);

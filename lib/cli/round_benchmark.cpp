@@ -1,6 +1,7 @@
 #include "cli/round_benchmark.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/rng.h"
@@ -10,6 +11,7 @@
 #include "cli/generate_flags.h"
 #include "cli/proposals.h"
 #include "cli/tree_plan.h"
+#include "recipe/fields_of.h"
 
 namespace tandem::cli {
 namespace {
@@ -202,7 +204,7 @@ bench::Record RoundBenchmark::record_of(const ModelPair::Engines& engines, const
   const decode::EngineSpec& target = engines.target->spec();
   bench::Record record(cx_.info.name);
   record.group("point") = point_.id;
-  record.group("recipe") = point_.record;
+  record.group("recipe") = *point_.record;
   record.group("model") = {{"name", engines.target->files().name},
                            {"draft", engines.draft->files().name},
                            {"dtype", dtype_name(engines.target->model().options().dtype)}};
@@ -298,3 +300,5 @@ int RoundBenchmark::run() {
 }
 
 }  // namespace tandem::cli
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::cli::RoundBenchRecipe&);

@@ -4,6 +4,7 @@
 #include "cli/bench_results.h"
 #include "cli/generate_flags.h"
 #include "io/jsonl.h"
+#include "recipe/fields_of.h"
 
 namespace tandem::cli {
 namespace {
@@ -259,7 +260,7 @@ void SpecCheck::write(const std::string& drafter) {
     result.write(json(drafter).dump() + "\n");
   } else {
     bench::Record record(cx_.info.name);
-    record.group("recipe") = point_.record;
+    record.group("recipe") = *point_.record;
     record.group("workload") = {{"n_prompts", prompts_.sequences.size()},
                                 {"new_tokens", recipe_.sampling.max_tokens},
                                 {"seed", recipe_.run.seed}};
@@ -271,3 +272,5 @@ void SpecCheck::write(const std::string& drafter) {
 }
 
 }  // namespace tandem::cli
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::cli::SpecCheckRecipe&);

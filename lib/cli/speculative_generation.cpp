@@ -1,5 +1,7 @@
 #include "cli/speculative_generation.h"
 
+#include <nlohmann/json.hpp>
+
 #include "cli/generate_flags.h"
 #include "cli/generate_output.h"
 
@@ -109,9 +111,10 @@ void SpeculativeGeneration::run() {
       target, decoder, requests_after(prefix, prompts_, prompts_.shared), how, output.events());
   report.prefill_s += before.prefill_s;
   report.prompt_tokens += before.prompt_tokens;
+  const nlohmann::ordered_json predicted = plan.json();
   output.finish(report, load_s, recipe_.run.seed,
                 {.rounds = declined ? nullptr : &rounds->stats(),
-                 .predicted = plan.json(),
+                 .predicted = predicted.is_null() ? nullptr : &predicted,
                  .declined = declined});
 }
 

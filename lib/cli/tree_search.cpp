@@ -4,6 +4,8 @@
 #include <set>
 
 #include "base/clock.h"
+#include "recipe/fields_of.h"
+#include "recipe/value_of.h"
 #include "spec/tree/tree_drawing.h"
 #include "spec/tree/tree_file.h"
 #include "tensor/memory_plan.h"
@@ -210,3 +212,8 @@ void TreeSearch::write_files() {
 }
 
 }  // namespace tandem::cli
+
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::optional<tandem::spec::VectorLayout>&);
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::cli::TreeSearchRecipe&);

@@ -44,7 +44,7 @@ std::vector<std::string> priced_row(const std::string& name, const spec::PricedT
 bench::Record record_of(const Context& cx, const Point<TreeSearchRecipe>& point) {
   bench::Record record(cx.info.name);
   record.group("point") = point.id;
-  record.group("recipe") = point.record;
+  record.group("recipe") = *point.record;
   return record;
 }
 

@@ -1,8 +1,11 @@
 #include "decode/prompts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "io/file.h"
+#include "io/json.h"
 #include "io/jsonl.h"
 #include "io/quote.h"
 #include "recipe/problems.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "decode/model_files.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 
 namespace tandem::decode {
 

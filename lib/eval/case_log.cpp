@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/jsonl.h"
 
 namespace tandem::eval {

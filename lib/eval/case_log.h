@@ -7,7 +7,7 @@
 
 #include "eval/perplexity.h"
 #include "eval/protocols.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 
 namespace tandem::eval {
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "io/json.h"
+
 namespace tandem::eval {
 namespace {
 

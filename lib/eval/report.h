@@ -6,7 +6,7 @@
 
 #include "eval/case_log.h"
 #include "eval/paired.h"
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "io/table.h"
 
 namespace tandem::eval {

@@ -1,7 +1,13 @@
 #include "eval/settings.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
+
+#include "recipe/fields_of.h"
+#include "recipe/value_of.h"
 
 namespace tandem::eval {
 namespace {
@@ -105,3 +111,10 @@ std::vector<NamedPolicy> Settings::all_policies() const {
 }
 
 }  // namespace tandem::eval
+
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::vector<tandem::eval::NamedPolicy>&);
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::vector<tandem::eval::Protocol>&);
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::vector<tandem::eval::Score>&);

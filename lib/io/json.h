@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace tandem::io {
+#include "io/json_fwd.h"
 
-using Json = nlohmann::json;
+namespace tandem::io {
 
 struct JsonOptions {
   int max_depth = 128;                // nesting; later recursive walks then fit any stack

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "io/json.h"
+
 namespace tandem::io {
 
 std::string jsonl_line(const Json& value) {

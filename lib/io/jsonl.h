@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/json.h"
+#include "io/json_fwd.h"
 
 namespace tandem::io {
 

@@ -1,6 +1,7 @@
 #include "model/config_rope.h"
 
 #include "base/error.h"
+#include "io/json.h"
 #include "io/quote.h"
 
 namespace tandem::model {

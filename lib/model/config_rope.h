@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "io/json.h"
+#include "io/json_fwd.h"
 #include "model/config.h"
 
 namespace tandem::model {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/sha256.h"
 #include "recipe/fields.h"

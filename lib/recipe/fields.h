@@ -1,7 +1,7 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,46 +53,11 @@ struct Field {
   bool is_section() const { return value == nullptr; }
 };
 
+/// The fields of a recipe struct as one nameless section; it refers to `object`. Declared here and
+/// defined in recipe/fields_of.h, so that a struct is walked in one unit: its own source says
+/// `template Field fields_of(GenerateRecipe&);`.
 template <class T>
-concept HasCheck = requires(const T& t, Problems& p) {
-  t.check(p);
-};
-
-/// The visitor behind all others: turns `fields()` of a struct into a list that reading, dumping,
-/// hashing and documenting walk.
-class FieldLister {
- public:
-  template <class T>
-  void operator()(std::string_view name, T& field, std::string_view text) {
-    (*this)(name, field, Limits{}, text);
-  }
-  template <class T>
-  void operator()(std::string_view name, T& field, const Limits& limits, std::string_view text) {
-    Field entry{.name = name, .text = text, .limits = limits};
-    if constexpr (requires(FieldLister & v) { field.fields(v); }) {
-      FieldLister inner;
-      field.fields(inner);
-      entry.fields = std::move(inner.list);
-      if constexpr (HasCheck<T>) entry.check = [&field](Problems& p) { field.check(p); };
-    } else {
-      entry.value = std::make_unique<ValueOf<T>>(field);
-    }
-    list.push_back(std::move(entry));
-  }
-
-  std::vector<Field> list;
-};
-
-/// The fields of a recipe struct as one nameless section; it refers to `object`.
-template <class T>
-Field fields_of(T& object) {
-  Field root;
-  FieldLister lister;
-  object.fields(lister);
-  root.fields = std::move(lister.list);
-  if constexpr (HasCheck<T>) root.check = [&object](Problems& p) { object.check(p); };
-  return root;
-}
+Field fields_of(T& object);
 
 /// The fields of a recipe type with their defaults, for help.
 template <class T>

@@ -1,5 +1,5 @@
 #pragma once
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "recipe/node.h"
@@ -14,7 +14,7 @@ struct GpuName {
 /// Where there is none of this name, tells those that may have been meant.
 std::string read_scalar(const Node& node, GpuName& out);
 inline std::string yaml_text(const GpuName& value) { return value.value; }
-inline nlohmann::json json_of(const GpuName& value) { return value.value; }
+nlohmann::json json_of(const GpuName& value);
 inline std::string type_name(const GpuName&) { return "gpu"; }
 
 /// All names, for the field's text: `b200, h200, ...`.

@@ -22,9 +22,4 @@ std::string yaml_text(Offload value) {
   return value.any() ? std::to_string(value.layers) : "none";
 }
 
-nlohmann::json json_of(Offload value) {
-  if (!value.any() || value.automatic()) return yaml_text(value);
-  return value.layers;
-}
-
 }  // namespace tandem::recipe

@@ -1,7 +1,9 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "io/quote.h"
-#include "recipe/fields.h"
+#include "recipe/fields_of.h"
 
 namespace tandem::recipe {
 namespace {
@@ -111,6 +113,19 @@ void check_inputs_of(const Field& section, const std::string& name, const Node& 
 }
 
 }  // namespace
+
+void FieldLister::add(std::string_view name, Field section, const Limits& limits,
+                      std::string_view text) {
+  section.name = name;
+  section.text = text;
+  section.limits = limits;
+  list.push_back(std::move(section));
+}
+
+void FieldLister::add(std::string_view name, std::unique_ptr<Value> value, const Limits& limits,
+                      std::string_view text) {
+  list.push_back({.name = name, .text = text, .limits = limits, .value = std::move(value)});
+}
 
 std::string Limits::text() const {
   if (min && max && min_excluded) return fmt::format("{} < x <= {}", *min, *max);

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "recipe/problems.h"
 
@@ -160,5 +161,21 @@ std::string yaml_text(const std::string& value) {
     plain = plain && value != word;
   return plain ? value : nlohmann::json(value).dump();
 }
+
+nlohmann::json json_of(bool value) { return value; }
+nlohmann::json json_of(int value) { return value; }
+nlohmann::json json_of(int64_t value) { return value; }
+nlohmann::json json_of(uint64_t value) { return value; }
+nlohmann::json json_of(double value) { return value; }
+nlohmann::json json_of(const std::string& value) { return value; }
+nlohmann::json json_of(const fs::path& value) { return value.string(); }
+nlohmann::json json_of(const ModelName& value) { return value.value; }
+nlohmann::json json_of(const AutoPath& value) {
+  return value.automatic ? "auto" : value.path.string();
+}
+nlohmann::json json_of(ByteSize value) { return value.value; }
+nlohmann::json json_of(TokenCount value) { return value.value; }
+nlohmann::json json_of(Fraction value) { return value.value; }
+nlohmann::json json_of(Duration value) { return value.seconds; }
 
 }  // namespace tandem::recipe

@@ -2,7 +2,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -81,19 +81,19 @@ inline std::string type_name(TokenCount) { return "count"; }
 inline std::string type_name(Fraction) { return "fraction"; }
 inline std::string type_name(Duration) { return "time"; }
 
-inline nlohmann::json json_of(bool v) { return v; }
-inline nlohmann::json json_of(int v) { return v; }
-inline nlohmann::json json_of(int64_t v) { return v; }
-inline nlohmann::json json_of(uint64_t v) { return v; }
-inline nlohmann::json json_of(double v) { return v; }
-inline nlohmann::json json_of(const std::string& v) { return v; }
-inline nlohmann::json json_of(const std::filesystem::path& v) { return v.string(); }
-inline nlohmann::json json_of(const ModelName& v) { return v.value; }
-inline nlohmann::json json_of(const AutoPath& v) { return v.automatic ? "auto" : v.path.string(); }
-inline nlohmann::json json_of(ByteSize v) { return v.value; }
-inline nlohmann::json json_of(TokenCount v) { return v.value; }
-inline nlohmann::json json_of(Fraction v) { return v.value; }
-inline nlohmann::json json_of(Duration v) { return v.seconds; }
+nlohmann::json json_of(bool value);
+nlohmann::json json_of(int value);
+nlohmann::json json_of(int64_t value);
+nlohmann::json json_of(uint64_t value);
+nlohmann::json json_of(double value);
+nlohmann::json json_of(const std::string& value);
+nlohmann::json json_of(const std::filesystem::path& value);
+nlohmann::json json_of(const ModelName& value);
+nlohmann::json json_of(const AutoPath& value);
+nlohmann::json json_of(ByteSize value);
+nlohmann::json json_of(TokenCount value);
+nlohmann::json json_of(Fraction value);
+nlohmann::json json_of(Duration value);
 
 /// Enums are read and written by name: beside `enum class Kind { a, b };` stands
 /// `constexpr std::array<std::string_view, 2> enum_names(Kind) { return {"a", "b"}; }`.
@@ -116,10 +116,6 @@ std::string type_name(T value) {
   std::string text;
   for (std::string_view name : enum_names(value)) text.append(text.empty() ? "" : "|").append(name);
   return text;
-}
-template <Enum T>
-nlohmann::json json_of(T value) {
-  return yaml_text(value);
 }
 
 }  // namespace tandem::recipe

@@ -1,5 +1,7 @@
 #include "recipe/sections.h"
 
+#include "recipe/fields_of.h"
+
 namespace tandem::recipe {
 namespace {
 
@@ -53,5 +55,12 @@ void Hybrid::check(Problems& p) const {
   if (tail != HybridTail::none && tail != HybridTail::lsh && sample <= 0)
     p.field("sample", "cache.hybrid.sample: tail {} needs a share above 0", yaml_text(tail));
 }
+
+template Field fields_of(Model&);
+template Field fields_of(Run&);
+template Field fields_of(Sampling&);
+template Field fields_of(Cache&);
+template Field fields_of(Output&);
+template Field fields_of(Data&);
 
 }  // namespace tandem::recipe

@@ -127,4 +127,12 @@ struct Data {
   }
 };
 
+// Listed in sections.cpp.
+extern template Field fields_of(Model&);
+extern template Field fields_of(Run&);
+extern template Field fields_of(Sampling&);
+extern template Field fields_of(Cache&);
+extern template Field fields_of(Output&);
+extern template Field fields_of(Data&);
+
 }  // namespace tandem::recipe

@@ -1,6 +1,7 @@
 #include "recipe/sweep.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"

@@ -1,10 +1,11 @@
 #pragma once
+#include <array>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "recipe/scalar.h"
@@ -26,113 +27,20 @@ class Value {
   virtual std::optional<std::filesystem::path> path() const { return std::nullopt; }
 };
 
+/// Access to a field of type T: a scalar, an optional scalar (default: unset) or a list of scalars.
+/// Declared here and defined in recipe/value_of.h, so that units that list fields need neither its
+/// templates nor JSON; a type's own source says `template std::unique_ptr<Value> value_of(T&);`.
 template <class T>
-struct IsOptional : std::false_type {};
-template <class T>
-struct IsOptional<std::optional<T>> : std::true_type {};
-template <class T>
-struct IsVector : std::false_type {};
-template <class T>
-struct IsVector<std::vector<T>> : std::true_type {};
+std::unique_ptr<Value> value_of(T& field);
 
-/// A field of type T: a scalar, an optional scalar (default: unset) or a list of scalars.
-template <class T>
-class ValueOf final : public Value {
- public:
-  explicit ValueOf(T& field) : field_(field) {}
+/// An enum, by its names.
+std::unique_ptr<Value> enum_value(uint8_t& field, std::span<const std::string_view> names);
 
-  std::string type() const override {
-    if constexpr (IsOptional<T>::value)
-      return type_name(typename T::value_type{});
-    else if constexpr (IsVector<T>::value)
-      return "list of " + type_name(typename T::value_type{});
-    else
-      return type_name(field_);
-  }
-
-  std::string read(const Node& node) override {
-    if constexpr (IsOptional<T>::value) {
-      typename T::value_type value{};
-      std::string problem = read_scalar(node, value);
-      if (problem.empty()) field_ = std::move(value);
-      return problem;
-    } else if constexpr (IsVector<T>::value) {
-      if (node.kind != Node::Kind::list)
-        return "expected a " + type() + " such as [a, b], found " + node.described();
-      T values;
-      for (const Node& item : node.items) {
-        typename T::value_type value{};
-        if (std::string problem = read_scalar(item, value); !problem.empty()) return problem;
-        values.push_back(std::move(value));
-      }
-      field_ = std::move(values);
-      return {};
-    } else {
-      return read_scalar(node, field_);
-    }
-  }
-
-  std::string yaml() const override {
-    if constexpr (IsOptional<T>::value) {
-      return field_ ? yaml_text(*field_) : "null";
-    } else if constexpr (IsVector<T>::value) {
-      std::string text = "[";
-      for (const auto& item : field_)
-        text.append(text.size() > 1 ? ", " : "").append(yaml_text(item));
-      return text + "]";
-    } else {
-      return yaml_text(field_);
-    }
-  }
-
-  nlohmann::json json() const override {
-    if constexpr (IsOptional<T>::value) {
-      return field_ ? json_of(*field_) : nlohmann::json{};
-    } else if constexpr (IsVector<T>::value) {
-      auto list = nlohmann::json::array();
-      for (const auto& item : field_) list.push_back(json_of(item));
-      return list;
-    } else {
-      return json_of(field_);
-    }
-  }
-
-  std::vector<double> numbers() const override {
-    std::vector<double> list;
-    if constexpr (IsOptional<T>::value) {
-      if (field_) append_number(list, *field_);
-    } else if constexpr (IsVector<T>::value) {
-      for (const auto& item : field_) append_number(list, item);
-    } else {
-      append_number(list, field_);
-    }
-    return list;
-  }
-
-  std::optional<std::filesystem::path> path() const override {
-    if constexpr (std::is_same_v<T, std::filesystem::path>)
-      return field_.empty() ? std::nullopt : std::optional(field_);
-    else if constexpr (std::is_same_v<T, AutoPath>)
-      return field_.path.empty() ? std::nullopt : std::optional(field_.path);
-    else if constexpr (std::is_same_v<T, ModelName>)
-      return field_.value.empty() ? std::nullopt
-                                  : std::optional(std::filesystem::path(field_.value));
-    else
-      return std::nullopt;
-  }
-
- private:
-  template <class N>
-  static void append_number(std::vector<double>& list, const N& value) {
-    if constexpr (std::is_arithmetic_v<N> && !std::is_same_v<N, bool>)
-      list.push_back(static_cast<double>(value));
-    else if constexpr (std::is_same_v<N, ByteSize> || std::is_same_v<N, TokenCount>)
-      list.push_back(static_cast<double>(value.value));
-    else if constexpr (std::is_same_v<N, Fraction> || std::is_same_v<N, Duration>)
-      list.push_back(static_cast<double>(value));
-  }
-
-  T& field_;
-};
+template <Enum T>
+std::unique_ptr<Value> value_of(T& field) {
+  static_assert(sizeof(T) == 1, "enums of recipes are of uint8_t");
+  static constexpr auto kNames = enum_names(T{});
+  return enum_value(reinterpret_cast<uint8_t&>(field), kNames);
+}
 
 }  // namespace tandem::recipe

@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "io/json.h"
 #include "text/chat_template.h"
 #include "text/regex.h"
 #include "text/tokenizer.h"

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/quote.h"
 
 namespace tandem::text {

@@ -1,4 +1,6 @@
 // A small tool with every feature of main_wrapper, for the command-line tests.
+#include <fmt/format.h>
+
 #include <array>
 #include <chrono>
 #include <new>
@@ -7,6 +9,7 @@
 
 #include "base/check.h"
 #include "cli/main_wrapper.h"
+#include "recipe/fields_of.h"
 #include "recipe/sections.h"
 
 namespace {

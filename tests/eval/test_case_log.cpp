@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "eval/case_log.h"
 #include "eval/report.h"
+#include "io/json.h"
 #include "temporary_folder.h"
 
 using namespace tandem::eval;

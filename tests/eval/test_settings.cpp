@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "eval/settings.h"
+#include "recipe/fields_of.h"
 #include "recipe/load.h"
 
 using namespace tandem;

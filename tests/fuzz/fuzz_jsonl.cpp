@@ -1,3 +1,4 @@
+#include "io/json.h"
 #include "io/jsonl.h"
 #include "target.h"
 

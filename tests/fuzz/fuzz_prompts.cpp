@@ -1,6 +1,7 @@
 // Prompt ids (a JSON array) and lines of a JSONL batch, as pig-generate reads them for a model that
 // has a tokenizer and a chat template.
 #include "decode/prompts.h"
+#include "io/json.h"
 #include "io/jsonl.h"
 #include "source_dir.h"
 #include "target.h"

@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "recipe/fields.h"
+#include "recipe/fields_of.h"
 #include "recipe/load.h"
 #include "recipe/sections.h"
+#include "recipe/value_of.h"
 #include "temporary_folder.h"
 
 namespace tandem::recipe {

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/sha256.h"
 #include "recipe_testing.h"
 
