@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include <utility>
+
 namespace tandem {
 
 int exit_status(ErrorKind kind) {
@@ -14,6 +16,32 @@ int exit_status(ErrorKind kind) {
     case ErrorKind::internal: return 1;
   }
   return 1;
+}
+
+Error::Error(ErrorKind kind, std::string where, std::string message)
+    : kind_(kind), where_(std::move(where)), message_(std::move(message)) {
+  render();
+}
+
+Error::Error(const Error& other) = default;
+Error::Error(Error&& other) noexcept = default;
+Error& Error::operator=(const Error& other) = default;
+Error& Error::operator=(Error&& other) noexcept = default;
+Error::~Error() = default;
+
+Error Error::formatted(ErrorKind kind, std::string where, fmt::string_view text,
+                       fmt::format_args args) {
+  return {kind, std::move(where), fmt::vformat(text, args)};
+}
+
+Error Error::hint(std::string text) && {
+  hint_ = std::move(text);
+  return std::move(*this);
+}
+
+void Error::add_context(std::string text) {
+  context_.push_back(std::move(text));
+  render();
 }
 
 void Error::render() {

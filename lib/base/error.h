@@ -1,5 +1,5 @@
 #pragma once
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdint>
 #include <exception>
@@ -27,28 +27,27 @@ int exit_status(ErrorKind kind);
 /// the remedy and a chain of contexts that callers add on the way up.
 class Error : public std::exception {
  public:
-  Error(ErrorKind kind, std::string where, std::string message)
-      : kind_(kind), where_(std::move(where)), message_(std::move(message)) {
-    render();
-  }
+  Error(ErrorKind kind, std::string where, std::string message);
+  // Defined in one unit, not in each that throws.
+  Error(const Error& other);
+  Error(Error&& other) noexcept;
+  Error& operator=(const Error& other);
+  Error& operator=(Error&& other) noexcept;
+  ~Error() override;
 
   /// `throw Error::make(ErrorKind::input, path, "tensor '{}' is missing", name).hint("...")`
   template <class... Args>
   static Error make(ErrorKind kind, std::string where, fmt::format_string<Args...> text,
                     Args&&... args) {
-    return Error(kind, std::move(where), fmt::format(text, std::forward<Args>(args)...));
+    return formatted(kind, std::move(where), text, fmt::make_format_args(args...));
   }
+  static Error formatted(ErrorKind kind, std::string where, fmt::string_view text,
+                         fmt::format_args args);
 
-  Error hint(std::string text) && {
-    hint_ = std::move(text);
-    return std::move(*this);
-  }
+  Error hint(std::string text) &&;
 
   /// Adds an outer context such as "while loading layer 12".
-  void add_context(std::string text) {
-    context_.push_back(std::move(text));
-    render();
-  }
+  void add_context(std::string text);
 
   ErrorKind kind() const { return kind_; }
   const std::string& where() const { return where_; }
@@ -68,17 +67,18 @@ class Error : public std::exception {
 
 template <class... Args>
 Error input_error(std::string where, fmt::format_string<Args...> text, Args&&... args) {
-  return Error(ErrorKind::input, std::move(where), fmt::format(text, std::forward<Args>(args)...));
+  return Error::formatted(ErrorKind::input, std::move(where), text, fmt::make_format_args(args...));
 }
 
 template <class... Args>
 Error recipe_error(std::string where, fmt::format_string<Args...> text, Args&&... args) {
-  return Error(ErrorKind::recipe, std::move(where), fmt::format(text, std::forward<Args>(args)...));
+  return Error::formatted(ErrorKind::recipe, std::move(where), text,
+                          fmt::make_format_args(args...));
 }
 
 template <class... Args>
 Error usage_error(std::string where, fmt::format_string<Args...> text, Args&&... args) {
-  return Error(ErrorKind::usage, std::move(where), fmt::format(text, std::forward<Args>(args)...));
+  return Error::formatted(ErrorKind::usage, std::move(where), text, fmt::make_format_args(args...));
 }
 
 }  // namespace tandem

@@ -1,5 +1,7 @@
 #include "cli/main_wrapper.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <new>
 

@@ -1,6 +1,4 @@
 #pragma once
-#include <fmt/format.h>
-
 #include <string>
 #include <string_view>
 #include <vector>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace tandem::recipe {
 namespace {
@@ -40,6 +41,14 @@ InvalidRecipe::InvalidRecipe(std::vector<Error> problems)
 
 void Problems::add(Error problem) {
   if (problems_.size() < kMaxProblems) problems_.push_back(std::move(problem));
+}
+
+void Problems::add_formatted(std::string_view key, fmt::string_view text, fmt::format_args args) {
+  const std::string where = place(key);
+  std::string what = fmt::vformat(text, args);
+  // A text names the key, for places that are lines of a file.
+  if (what.starts_with(where + ": ")) what.erase(0, where.size() + 2);
+  add(Error(ErrorKind::recipe, where, std::move(what)));
 }
 
 std::string Problems::place(std::string_view key) const {

@@ -28,12 +28,9 @@ class Problems {
   /// For check() of a struct: a rule about the field `key` of that struct is broken.
   template <class... Args>
   void field(std::string_view key, fmt::format_string<Args...> text, Args&&... args) {
-    const std::string where = place(key);
-    std::string what = fmt::format(text, std::forward<Args>(args)...);
-    // A text names the key, for places that are lines of a file.
-    if (what.starts_with(where + ": ")) what.erase(0, where.size() + 2);
-    add(Error(ErrorKind::recipe, where, std::move(what)));
+    add_formatted(key, text, fmt::make_format_args(args...));
   }
+  void add_formatted(std::string_view key, fmt::string_view text, fmt::format_args args);
 
   /// Position of a field of the current section; its dotted key if it was never written.
   std::string place(std::string_view key) const;

@@ -1,5 +1,7 @@
 #include "tensor/gpu_code.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 
