@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 set(tandem_include ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
 set(tandem_package ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
 
-install(TARGETS tandem_core EXPORT tandemTargets
+install(TARGETS tandem EXPORT tandemTargets
   RUNTIME COMPONENT Runtime
   LIBRARY COMPONENT Runtime
   ARCHIVE COMPONENT Devel
