@@ -33,16 +33,25 @@ configure() {
   fi
 }
 
-# build TARGET...: compiler messages in full, progress as one line every tenth part.
+# build TARGET...: compiler messages in full. Progress is a line now and then: what is being compiled, and
+# how long the rest takes if it goes on at the rate so far.
 build() {
   local n
   n=$(n_jobs)
   say "building with $n jobs: $*"
-  NINJA_STATUS='[%p] ' cmake --build build -j "$n" --target "$@" | awk '
-    /^\[ *[0-9]+%\]/ {
-      part = int(substr($0, 2, 3) / 10)
-      if (part != last) { print "   " 10 * part " %"; fflush() }
-      last = part
+  NINJA_STATUS='[%f %t %e] ' cmake --build build -j "$n" --target "$@" | awk -v every=20 '
+    function minutes(s) { return s < 90 ? sprintf("%d s", s) : sprintf("%.0f min", s / 60) }
+    /^\[[0-9]+ [0-9]+ [0-9.]+\] / {
+      done = substr($1, 2) + 0; total = $2 + 0; s = $3 + 0
+      if (s >= last + every && done < total) {
+        what = $NF
+        sub(/CMakeFiles\/([^\/]*\.dir\/)?/, "", what)  # lib/kv/cache.cpp.o
+        sub(/\/[^\/]*$/, "", what)
+        printf "   %d of %d steps in %s, about %s left; now %s\n", done, total, minutes(s),
+               minutes(s / done * (total - done)), what
+        fflush()
+        last = s
+      }
       next
     }
     { print; fflush() }'

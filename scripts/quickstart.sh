@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# From a fresh clone to an answer: installs what is missing, builds the tools, and lets the embedded
-# model tiny-16m read a long document and answer a question about it.
+# From a fresh clone to an answer: installs what is missing, builds pig-generate, lets the embedded model
+# tiny-16m read a long document and answer a question about it, then builds the other tools.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
 scripts/install-deps.sh
 configure
-build tandem_apps
+build pig-generate
 
 document=recipes/demo/lighthouse-logbook.txt
 question='What is the special magic value for amber-anchor?'
@@ -23,6 +23,8 @@ else
   say "full attention answers differently: $full"
   exit 1
 fi
+say "now the other tools"
+build tandem_apps
 cat << TXT
 
 == done. The tools are in build/bin; the same again, with full attention and a question of your own:
