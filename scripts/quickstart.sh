@@ -6,6 +6,7 @@ set -euo pipefail
 
 scripts/install-deps.sh
 configure
+say "pig-generate first, some two minutes on two cores; what a compiler cache knows takes none"
 build pig-generate
 
 document=recipes/demo/lighthouse-logbook.txt
@@ -23,7 +24,7 @@ else
   say "full attention answers differently: $full"
   exit 1
 fi
-say "now the other tools"
+say "now the other tools, about as long again"
 build tandem_apps
 cat << TXT
 
