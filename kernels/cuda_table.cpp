@@ -33,9 +33,10 @@ constexpr CudaTable kTable{
     .skinny_linear_fits = {portable::skinny_linear_fits, TANDEM_HOPPER(skinny_linear_fits)},
     .tiled_linear = {kCublasLt, TANDEM_HOPPER(tiled_linear_cuda)},
     .tiled_linear_fits = {never_fits, TANDEM_HOPPER(tiled_linear_fits)},
-    // Built for sm_90a alone so far (kernels/attention/CMakeLists.txt).
-    .attention_few_rows = {attention_few_rows_cuda},
-    .attention_many_rows = {attention_many_rows_cuda},
+    .attention_few_rows = {portable::attention_few_rows_cuda,
+                           TANDEM_HOPPER(attention_few_rows_cuda)},
+    .attention_many_rows = {portable::attention_many_rows_cuda,
+                            TANDEM_HOPPER(attention_many_rows_cuda)},
     .merge_states = {merge_states_cuda},
     .copy_page = {copy_page_cuda},
     .move_tokens = {move_tokens_cuda},

@@ -16,6 +16,7 @@ struct AttentionLaunch {
   void* workspace;  // 256-byte aligned; holds nothing between calls
 };
 
+namespace portable {
 /// Attention of few rows a sequence (decode, verify) on a GPU: the contract of attention.h with
 /// pointers into device memory. In a tree, no row's position lies before its sequence's base.
 /// layout   16-byte aligned q, out and pools with head_dim 64 or 128 and bf16 take the fast kernel
@@ -24,8 +25,13 @@ struct AttentionLaunch {
 ///          the same bits on every run and whatever the other sequences hold
 /// cost     reads the pages that some row may see once for every 64 queries (row x head of a KV
 ///          group)
+void attention_few_rows_cuda(const AttentionParams&, const AttentionLaunch&, Stream);
+}  // namespace portable
+namespace hopper {
+/// The same by Hopper's copy engine, with the same bits.
 /// errors   kind device: the driver refuses to describe the pools
 void attention_few_rows_cuda(const AttentionParams&, const AttentionLaunch&, Stream);
+}  // namespace hopper
 
 /// Most parts that merge_states_cuda takes.
 inline constexpr int kMaxMergeParts = 64;

@@ -1,64 +1,25 @@
 #include <cuda_runtime.h>
 
-#include "kernels/attention/few_rows_mma.cuh"
+#include "kernels/attention/few_rows_bodies.cuh"
 #include "kernels/attention/few_rows_plain.cuh"
-#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/gpu.h"
 
 namespace tandem {
 namespace {
 
-int multiprocessors() {
-  static const int n = [] {
-    int device = 0, count = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-        count < 1)
-      return 1;
-    return count;
-  }();
-  return n;
-}
-
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
-template <int kDim, int kQueryTiles>
-void launch_mma(const FewRowsCall& call, cudaStream_t stream) {
-  using Shape = MmaShape<kDim, kQueryTiles>;
-  // No call can tell how many pages a pool has: the map is as tall as 32-bit coordinates allow, and
-  // only pages of the table are read.
-  constexpr int64_t kRows = int64_t{1} << 31;
-  const CUtensorMap k = cuda::swizzled_map(call.params.k_pool, kRows, kDim, Shape::kKeys),
-                    v = cuda::swizzled_map(call.params.v_pool, kRows, kDim, Shape::kKeys);
-  const MmaMemory memory = mma_memory<Shape>(call.rule);
-  const auto kernel = few_rows_mma<kDim, kQueryTiles>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.total_bytes);
-  cuda::launch(kernel, static_cast<unsigned>(multiprocessors()), Shape::kThreads,
-               static_cast<size_t>(memory.total_bytes), 1, Stream{stream}, call, memory, k, v);
-}
-
-template <int kDim>
-void launch_mma(const FewRowsCall& call, cudaStream_t stream) {
-  switch (call.rule.tile_queries) {
-    case 16:
-      return launch_mma<kDim, 1>(call, stream);
-    case 32:
-      return launch_mma<kDim, 2>(call, stream);
-    default:
-      return launch_mma<kDim, 4>(call, stream);
-  }
-}
 
 template <class T>
 void launch_plain(const FewRowsCall& call, cudaStream_t stream) {
   const int bytes = plain_shared_bytes(call.params.head_dim);
   cudaFuncSetAttribute(few_rows_plain<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  few_rows_plain<T><<<multiprocessors(), kPlainThreads, bytes, stream>>>(call);
+  few_rows_plain<T><<<cuda::gpu().multiprocessors, kPlainThreads, bytes, stream>>>(call);
 }
 
 }  // namespace
 
-void attention_few_rows_cuda(const AttentionParams& p, const AttentionLaunch& launch,
-                             Stream stream) {
+void attention_few_rows(const AttentionParams& p, const AttentionLaunch& launch, Stream stream,
+                        FewRowsMma mma) {
   if (p.n_seqs == 0) return;
   const bool plain = p.dtype != DType::bf16 || (p.head_dim != 64 && p.head_dim != 128) ||
                      !aligned(p.q) || !aligned(p.out) || !aligned(p.k_pool) || !aligned(p.v_pool);
@@ -69,7 +30,7 @@ void attention_few_rows_cuda(const AttentionParams& p, const AttentionLaunch& la
                        .max_rows = launch.max_rows_a_seq,
                        .max_tokens = launch.max_tokens,
                        .plain = plain,
-                       .multiprocessors = multiprocessors()};
+                       .multiprocessors = cuda::gpu().multiprocessors};
   const SplitRule rule = split_rule(x);
   const FewRowsCall call{.params = p,
                          .rule = rule,
@@ -83,7 +44,7 @@ void attention_few_rows_cuda(const AttentionParams& p, const AttentionLaunch& la
   if (plain)
     p.dtype == DType::bf16 ? launch_plain<__nv_bfloat16>(call, on) : launch_plain<float>(call, on);
   else
-    p.head_dim == 64 ? launch_mma<64>(call, on) : launch_mma<128>(call, on);
+    mma(call, on);
 }
 
 }  // namespace tandem

@@ -1,9 +1,15 @@
 #pragma once
-// The loading warp of few_rows_mma.cuh, and what it tells the working warps.
+// The loading warp of few_rows_mma.cuh, and what it tells the working warps. How it copies is the
+// body's: a class Copies<Shape> with
+//   Source                 what the kernel gets of the host for it
+//   kArrivals              of a unit at the barrier that says it is there
+//   bool working(lane)     whether this lane takes part
+//   void start(full, unit, row)  starts copying a unit of K and V from row `row` of the pools on,
+//                          zeros if it is negative, and the arrivals that end it
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/tma.cuh"
+#include "kernels/cuda/mbarrier.cuh"
 
 namespace tandem {
 namespace mma_detail {
@@ -38,21 +44,18 @@ struct Mailbox {
 };
 
 /// The loading warp: takes chunks, describes each and brings its units.
-template <class Shape>
+template <class Shape, class Copies>
 class Loader {
  public:
   __device__ Loader(const FewRowsCall& call, Mailbox<Shape>& mail, unsigned char* ring, int stages,
-                    const CUtensorMap& k_map, const CUtensorMap& v_map)
+                    const Copies& copies)
       : call_(call),
         p_(call.params),
         mail_(mail),
         ring_(ring),
         stages_(stages),
         lane_(static_cast<int>(threadIdx.x) % cuda::kWarp),
-        k_map_(k_map),
-        v_map_(v_map),
-        // Tiles of one KV head read the same pages: only with one tile are they read once.
-        policy_(call.rule.max_tiles == 1 ? cuda::read_once_policy() : cuda::read_again_policy()) {}
+        copies_(copies) {}
 
   __device__ void run() {
     // Until the wait this block may be ahead of any kernel since the last attention of the stream.
@@ -144,9 +147,9 @@ class Loader {
         next_pages_ = page_of(k_.begin + i + cuda::kWarp);
       }
       const int page = __shfl_sync(cuda::kAllLanes, pages_, i % cuda::kWarp);
-      // A released page becomes zeros: its rows lie outside the tensor.
+      // A released page becomes zeros.
       const int row = page < 0 ? -kPageTokens : (page * p_.n_kv_heads + k_.kv_head) * kPageTokens;
-      if (lane_ == 0) bring(row + unit % Shape::kUnits * Shape::kKeys, slot_of(unit));
+      if (copies_.working(lane_)) bring(row + unit % Shape::kUnits * Shape::kKeys, slot_of(unit));
       at_.next(stages_);
     }
     return __shfl_sync(cuda::kAllLanes, taken, 0);
@@ -154,17 +157,9 @@ class Loader {
 
   __device__ void bring(int row, int first) {
     const bool all = all_visible(p_, v_, row_begin_, row_last_, first, Shape::kKeys);
-    cuda::Barrier& full = mail_.full[at_.stage];
-    unsigned char* to = ring_ + at_.stage * 2 * Shape::kUnitBytes;
     mail_.empty[at_.stage].wait(at_.parity ^ 1);
-    mail_.first[at_.stage] = all ? ~first : first;
-    full.arrive_expecting(2 * Shape::kUnitBytes);
-#pragma unroll
-    for (int half = 0; half < Shape::kHalves; ++half) {
-      cuda::tma_load(to + half * Shape::kHalfBytes, k_map_, full, half * 64, row, policy_);
-      cuda::tma_load(to + Shape::kUnitBytes + half * Shape::kHalfBytes, v_map_, full, half * 64,
-                     row, policy_);
-    }
+    if (lane_ == 0) mail_.first[at_.stage] = all ? ~first : first;
+    copies_.start(mail_.full[at_.stage], ring_ + at_.stage * 2 * Shape::kUnitBytes, row);
   }
 
   const FewRowsCall& call_;
@@ -172,8 +167,7 @@ class Loader {
   Mailbox<Shape>& mail_;
   unsigned char* ring_;
   int stages_, lane_;
-  const CUtensorMap &k_map_, &v_map_;
-  uint64_t policy_;
+  Copies copies_;
   SeqView v_;
   Chunk k_;
   int pages_ = 0, next_pages_ = 0;  // this lane's of 32 pages of the chunk, and of the next 32

@@ -1,13 +1,13 @@
 #pragma once
 // Attention of few rows in bf16 with head_dim 64 or 128. One warp brings K and V into a ring in
-// shared memory, in units of 16 KiB; the others multiply. A working warp takes 16 queries and every
-// kParts-th unit: large enough to keep one warp busy without waiting on its own results, and warps
-// meet only when a chunk ends.
+// shared memory, in units of 16 KiB, by the copies of the body that includes this; the others
+// multiply. A working warp takes 16 queries and every kParts-th unit: large enough to keep one warp
+// busy without waiting on its own results, and warps meet only when a chunk ends.
 #include <algorithm>
 
 #include "kernels/attention/few_rows_loader.cuh"
 #include "kernels/attention/few_rows_worker.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/gpu.h"
 
 namespace tandem {
 
@@ -15,83 +15,92 @@ constexpr unsigned kRingAlign = 1024;
 
 /// How a block's shared memory is laid out: the ring, then parts' o, then their m and l.
 struct MmaMemory {
-  int stages, o_bytes, total_bytes;
+  int stages;
+  int columns, pitch;  // of the parts' o, that a block joins at a time
+  int o_bytes, total_bytes;
 };
 
-/// As many stages as fit beside the rest.
+/// As many stages as fit into a block's shared memory beside the rest. Parts' states are joined in
+/// slices where the whole would leave too few.
 template <class Shape>
 MmaMemory mma_memory(const SplitRule& rule) {
-  // 227 KiB of a block less what it has besides: barriers, and the weights of a join.
-  constexpr int kLimit = 227 * 1024 - 6 * 1024 - static_cast<int>(kRingAlign);
-  MmaMemory m{};
-  m.o_bytes = rule.queries * Shape::kParts * Shape::kPitch * static_cast<int>(sizeof(float));
-  const int rest = m.o_bytes + rule.queries * Shape::kParts * static_cast<int>(sizeof(float2));
-  m.stages = std::min((kLimit - rest) / (2 * Shape::kUnitBytes), Shape::kMaxStages);
-  m.stages = m.stages / Shape::kParts * Shape::kParts;
-  m.total_bytes = m.stages * 2 * Shape::kUnitBytes + rest + static_cast<int>(kRingAlign);
-  return m;
+  constexpr int kEnough = 4;  // stages, and more than that of any shape are in 99 KiB
+  // What a block has besides: barriers, and the weights of a join.
+  const int limit = cuda::gpu().block_shared_bytes - 6 * 1024 - static_cast<int>(kRingAlign);
+  for (int columns = Shape::kDim;; columns /= 2) {
+    MmaMemory m{};
+    m.columns = columns;
+    m.pitch = columns + 8;  // rows of a tile then fall into different banks
+    const int states = rule.queries * Shape::kParts;
+    m.o_bytes = states * m.pitch * static_cast<int>(sizeof(float));
+    const int rest = m.o_bytes + states * static_cast<int>(sizeof(float2));
+    m.stages = std::min((limit - rest) / (2 * Shape::kUnitBytes), Shape::kMaxStages);
+    m.stages = m.stages / Shape::kParts * Shape::kParts;
+    m.total_bytes = m.stages * 2 * Shape::kUnitBytes + rest + static_cast<int>(kRingAlign);
+    if (m.stages >= kEnough || columns == kLeastColumns) return m;
+  }
 }
 
 /// One block: the chunk of its own number, then what it can get. The grid is one block a
 /// multiprocessor.
-template <int kDim, int kQueryTiles>
-__global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
+template <class Shape, class Copies>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
     few_rows_mma(const __grid_constant__ FewRowsCall call, const __grid_constant__ MmaMemory memory,
-                 const __grid_constant__ CUtensorMap k_map,
-                 const __grid_constant__ CUtensorMap v_map) {
-  using Shape = MmaShape<kDim, kQueryTiles>;
+                 const __grid_constant__ typename Copies::Source source) {
   using mma_detail::RingPlace;
   extern __shared__ unsigned char unaligned[];
   __shared__ mma_detail::Mailbox<Shape> mail;
-  const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp, lane = threadIdx.x % cuda::kWarp;
+  const int lane = threadIdx.x % cuda::kWarp;
+  // Uniform in a warp, and the compiler knows it.
+  const int warp = __shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x) / cuda::kWarp, 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < memory.stages; ++i) {
-      mail.full[i].init(1);
-      mail.empty[i].init(kQueryTiles);
+      mail.full[i].init(Copies::kArrivals);
+      mail.empty[i].init(Shape::kQueryTiles);
     }
     for (int i = 0; i < mail.kItems; ++i) {
       mail.item_full[i].init(1);
       mail.item_empty[i].init(Shape::kWarps);
     }
-    cuda::init_fence();
-    cuda::tma_prefetch_map(k_map);
-    cuda::tma_prefetch_map(v_map);
+    Copies::prepare(source);
   }
   __syncthreads();
   // The swizzle is a function of addresses: units begin at multiples of its period.
   unsigned char* const ring = unaligned + (-cuda::shared_address(unaligned) & (kRingAlign - 1));
   if (warp == Shape::kWarps) {
-    mma_detail::Loader<Shape>(call, mail, ring, memory.stages, k_map, v_map).run();
+    mma_detail::Loader<Shape, Copies>(call, mail, ring, memory.stages, Copies(call, source)).run();
     return;
   }
   cuda::wait_for_previous();
-  mma_detail::Worker<kDim, kQueryTiles> worker(call.params, warp);
+  mma_detail::Worker<Shape> worker(call.params, warp);
   const uint32_t first_unit = cuda::shared_address(ring);
   float* const o = reinterpret_cast<float*>(ring + memory.stages * 2 * Shape::kUnitBytes);
   const PartStates parts{
-      o, reinterpret_cast<float2*>(reinterpret_cast<unsigned char*>(o) + memory.o_bytes),
-      Shape::kParts, call.rule.queries, Shape::kPitch};
-  const int own_part = warp / kQueryTiles;
-  RingPlace at{own_part}, item_at;
-  int units_before = 0;
-  for (;; item_at.next(mail.kItems)) {
-    mail.item_full[item_at.stage].wait(item_at.parity);
-    const mma_detail::Item& item = mail.items[item_at.stage];
+      o,
+      reinterpret_cast<float2*>(reinterpret_cast<unsigned char*>(o) + memory.o_bytes),
+      Shape::kParts,
+      call.rule.queries,
+      memory.columns,
+      memory.pitch};
+  // Units go round the warps without regard to chunks, states are kept by the unit's place in its
+  // chunk: `part` is the place of this warp's next unit.
+  int part = warp / Shape::kQueryTiles;
+  RingPlace at{part};
+  for (unsigned n = 0;; ++n) {
+    mail.item_full[n % mail.kItems].wait(n / mail.kItems % 2);
+    const mma_detail::Item& item = mail.items[n % mail.kItems];
     if (item.end) return;
     if (item.other_queries)
       worker.load_queries(item.v, item.k, call.rule.group, item.k.tile * Shape::kQueries,
                           item.n_queries);
     worker.begin();
-    // Units go round the warps without regard to chunks, states are kept by the unit's place in its
-    // chunk.
     const int n_units = (item.k.end - item.k.begin) * Shape::kUnits;
-    const int part = (own_part - units_before) & (Shape::kParts - 1);
-    units_before += n_units;
+    int next = part;
 #pragma unroll 1
-    for (int i = part; i < n_units; i += Shape::kParts) {
+    for (; next < n_units; next += Shape::kParts) {
       const uint32_t k_unit = first_unit + at.stage * 2 * Shape::kUnitBytes;
       mail.full[at.stage].wait(at.parity);
-      const int first = mail.first[at.stage];
+      const int first = __shfl_sync(cuda::kAllLanes, mail.first[at.stage], 0);
       if (first < 0)
         worker.template unit<false>(k_unit, k_unit + Shape::kUnitBytes, item.v, ~first);
       else
@@ -100,11 +109,25 @@ __global__ void __launch_bounds__(MmaShape<kDim, kQueryTiles>::kThreads, 1)
       if (lane == 0) mail.empty[at.stage].arrive();
       at.next(memory.stages, Shape::kParts);
     }
-    worker.put(parts, part, item.n_queries);
-    finish_chunk<Shape::kWorkers, kDim / cuda::kWarp>(call, item.v, item.k, item.n_queries, parts,
-                                                      static_cast<int>(threadIdx.x));
+    finish_chunk<Shape::kWorkers, Shape::kDim / cuda::kWarp>(
+        call, item.v, item.k, item.n_queries, parts, static_cast<int>(threadIdx.x),
+        [&](int first) { worker.put(parts, part, item.n_queries, first); });
+    part = next - n_units;
     __syncwarp();
-    if (lane == 0) mail.item_empty[item_at.stage].arrive();
+    if (lane == 0) mail.item_empty[n % mail.kItems].arrive();
+  }
+}
+
+/// Calls f with a null pointer to the MmaShape of a call.
+template <int kDim, class F>
+void with_mma_shape(int tile_queries, const F& f) {
+  switch (tile_queries) {
+    case 16:
+      return f(static_cast<MmaShape<kDim, 1>*>(nullptr));
+    case 32:
+      return f(static_cast<MmaShape<kDim, 2>*>(nullptr));
+    default:
+      return f(static_cast<MmaShape<kDim, 4>*>(nullptr));
   }
 }
 

@@ -5,7 +5,7 @@
 
 namespace tandem {
 
-constexpr int kPlainThreads = 256, kPlainMostDim = 256;
+constexpr int kPlainThreads = 256;
 
 /// Shared memory: q and o of a tile, and its scores of a page.
 inline int plain_shared_bytes(int d) {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   const int d = p.head_dim, group = rule.group, thread = static_cast<int>(threadIdx.x);
   const int warp = thread / cuda::kWarp, lane = thread % cuda::kWarp;
   float *q = plain_shared, *o = q + kPlainQueries * d, *score = o + kPlainQueries * d;
-  const PartStates parts{o, ml, 1, kPlainQueries, d};
+  const PartStates parts{o, ml, 1, kPlainQueries, d, d};
   const float to_log2 = p.scale * 1.44269504088896341f;
   ChunkList chunks(p, rule);
   SeqView v;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kPlainThreads)
       }
       __syncthreads();
     }
-    finish_chunk<kPlainThreads, 1>(call, v, k, n_queries, parts, thread);
+    finish_chunk<kPlainThreads, 1>(call, v, k, n_queries, parts, thread, [](int) {});
     __syncthreads();
   }
 }

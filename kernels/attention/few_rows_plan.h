@@ -6,6 +6,7 @@
 
 namespace tandem {
 
+inline constexpr int kMostHeadDim = 256;                  // of attention on a GPU
 inline constexpr int kMostChunks = 128;                   // of a pair
 inline constexpr int kLargeParts = 16, kSmallParts = 16;  // of a kind: beyond, chunks grow longer
 inline constexpr int kWholePages = 6;                     // of a pair that is not divided at all

@@ -21,11 +21,13 @@ struct FewRowsCall {
   float* chunk_o;     // [..., rule.queries, d]
 };
 
-/// States of the parts of a block, in shared memory.
+constexpr int kLeastColumns = 32;  // of a slice
+
+/// States of the parts of a block, in shared memory: of o a slice at a time.
 struct PartStates {
   float* o;    // [parts][queries][pitch]
   float2* ml;  // [parts][queries]
-  int parts, queries, pitch;
+  int parts, queries, columns, pitch;
 };
 
 constexpr int kWorkBarrier = 1;  // of the threads that compute; 0 is __syncthreads
@@ -168,46 +170,50 @@ __device__ __forceinline__ void join_chunks(const FewRowsCall& call, const PairQ
   }
 }
 
-/// Joins the parts of a block, which all working threads have left in shared memory. The state
-/// becomes the result, or a chunk's; whoever brings a pair's last chunk joins all. Afterwards the
-/// shared memory is free again.
-template <int kThreads, int kEach>
+/// Joins the parts of a block, of which put(first) leaves the slice of the columns from `first` on
+/// in shared memory. The state becomes the result, or a chunk's; whoever brings a pair's last chunk
+/// joins all. Afterwards the shared memory is free again.
+template <int kThreads, int kEach, class Put>
 __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Chunk& k,
-                             int n_queries, const PartStates& parts, int thread) {
+                             int n_queries, const PartStates& parts, int thread, const Put& put) {
   __shared__ bool is_last;
   struct alignas(kEach * 4) Piece {
     float at[kEach];
   };
   const SplitRule& rule = call.rule;
-  const int d = head_dim_of<kEach>(call), pieces = d / kEach;
+  const int d = head_dim_of<kEach>(call), pieces = parts.columns / kEach;
   const int64_t pair =
       (static_cast<int64_t>(k.seq) * call.params.n_kv_heads + k.kv_head) * rule.max_tiles + k.tile;
   const PairQueries who{v.first_row, k.kv_head, k.tile * rule.tile_queries, n_queries};
   const int64_t slot = (pair * rule.max_chunks + k.index) * rule.queries;
-  sync_workers<kThreads>();
-  for (int e = thread; e < n_queries * pieces; e += kThreads) {
-    const int q = e / pieces, c = e % pieces * kEach;
-    float m = -INFINITY, l = 0, o[kEach] = {};
-    for (int i = 0; i < parts.parts; ++i) m = fmaxf(m, parts.ml[i * parts.queries + q].x);
-    for (int i = 0; i < parts.parts; ++i) {
-      const float2 state = parts.ml[i * parts.queries + q];
-      const float w = state_weight(state.x, m);
-      const Piece piece =
-          *reinterpret_cast<const Piece*>(parts.o + (i * parts.queries + q) * parts.pitch + c);
-      l = fmaf(w, state.y, l);
+#pragma unroll 1
+  for (int first = 0; first < d; first += parts.columns) {
+    put(first);
+    sync_workers<kThreads>();
+    for (int e = thread; e < n_queries * pieces; e += kThreads) {
+      const int q = e / pieces, in_slice = e % pieces * kEach, c = first + in_slice;
+      float m = -INFINITY, l = 0, o[kEach] = {};
+      for (int i = 0; i < parts.parts; ++i) m = fmaxf(m, parts.ml[i * parts.queries + q].x);
+      for (int i = 0; i < parts.parts; ++i) {
+        const float2 state = parts.ml[i * parts.queries + q];
+        const float w = state_weight(state.x, m);
+        const Piece piece = *reinterpret_cast<const Piece*>(
+            parts.o + (i * parts.queries + q) * parts.pitch + in_slice);
+        l = fmaf(w, state.y, l);
 #pragma unroll
-      for (int x = 0; x < kEach; ++x) o[x] = fmaf(w, piece.at[x], o[x]);
+        for (int x = 0; x < kEach; ++x) o[x] = fmaf(w, piece.at[x], o[x]);
+      }
+      if (k.n_chunks == 1) {
+        write_out(call, who, q, c, o, m, l);
+      } else {
+        Piece piece;
+        for (int x = 0; x < kEach; ++x) piece.at[x] = o[x];
+        *reinterpret_cast<Piece*>(call.chunk_o + (slot + q) * d + c) = piece;
+        if (c == 0) call.chunk_ml[slot + q] = {m, l};
+      }
     }
-    if (k.n_chunks == 1) {
-      write_out(call, who, q, c, o, m, l);
-    } else {
-      Piece piece;
-      for (int x = 0; x < kEach; ++x) piece.at[x] = o[x];
-      *reinterpret_cast<Piece*>(call.chunk_o + (slot + q) * d + c) = piece;
-      if (c == 0) call.chunk_ml[slot + q] = {m, l};
-    }
+    sync_workers<kThreads>();
   }
-  sync_workers<kThreads>();
   if (k.n_chunks == 1) return;
   if (thread == 0) {
     // The barrier has put the whole block's writes before this, and puts its reads behind it.

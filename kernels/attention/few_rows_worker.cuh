@@ -6,8 +6,9 @@
 
 namespace tandem {
 
-template <int kDim, int kQueryTiles>
+template <int kDim_, int kQueryTiles_>
 struct MmaShape {
+  static constexpr int kDim = kDim_, kQueryTiles = kQueryTiles_;
   static constexpr int kQueries = 16 * kQueryTiles;
   static constexpr int kParts = kQueryTiles == 4 ? 2 : 4;  // warps that take turns on the units
   static constexpr int kWarps = kQueryTiles * kParts;
@@ -18,16 +19,15 @@ struct MmaShape {
   static constexpr int kHalves = kDim / 64;           // columns come by 64: rows of 128 bytes
   static constexpr int kHalfBytes = kKeys * 128;
   static constexpr int kUnitBytes = kHalves * kHalfBytes;  // of K, and of V
-  static constexpr int kPitch = kDim + 8;  // floats: eight rows then fall into different banks
   // A stage belongs to one part, which thus sees all its phases: stages are a multiple of parts.
   static constexpr int kMaxStages = 12;
 };
 
 namespace mma_detail {
 
-template <int kDim, int kQueryTiles>
+template <class Shape>
 class Worker {
-  using Shape = MmaShape<kDim, kQueryTiles>;
+  static constexpr int kDim = Shape::kDim, kQueryTiles = Shape::kQueryTiles;
   static constexpr int kKeyTiles = Shape::kKeys / 8, kDimTiles = kDim / 8, kSteps = kDim / 16;
 
  public:
@@ -35,19 +35,13 @@ class Worker {
       : p_(p),
         lane_(threadIdx.x % cuda::kWarp),
         tile_(warp % kQueryTiles),
-        to_log2_(p.scale * 1.44269504088896341f) {
-    // Rows of 128 bytes: piece i of 16 bytes lies at i ^ (row % 8). A lane's row is the same modulo
-    // 8 in all its loads, so further pieces are reached by xor into its address.
-    const int in_tile = lane_ % 8, which = lane_ / 8;
-    k_offset_ = (which / 2 * 8 + in_tile) * 128 + ((which % 2) ^ in_tile) * 16;
-    v_offset_ = (which % 2 * 8 + in_tile) * 128 + ((which / 2) ^ in_tile) * 16;
-  }
+        to_log2_(p.scale * 1.44269504088896341f) {}
 
   /// Loads the queries of a pair; rows behind the last one are zero.
   __device__ void load_queries(const SeqView& v, const Chunk& k, int group, int first_query,
                                int n_queries) {
     const int t = lane_ % 4;
-    live_ = tile_ * 16 < n_queries;
+    live_ = __any_sync(cuda::kAllLanes, tile_ * 16 < n_queries);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int in_tile = tile_ * 16 + half * 8 + lane_ / 4, query = first_query + in_tile;
@@ -78,8 +72,7 @@ class Worker {
   template <bool kMasked>
   __device__ void unit(uint32_t k_unit, uint32_t v_unit, const SeqView& v, int first) {
     if (!live_) return;
-    float s[kKeyTiles][4];
-    scores(s, k_unit);
+    uint64_t see[2];
     if constexpr (kMasked) {
       // Of four lanes with the same two rows, even ones work out the first row's keys, odd ones the
       // second's.
@@ -87,8 +80,12 @@ class Worker {
       const uint64_t mine = visible_slots(p_, v, lane_ % 2 == 0 ? row_[0] : row_[1], page);
       const uint64_t other = __shfl_xor_sync(cuda::kAllLanes, mine, 1);
       const int shift = first - page + lane_ % 4 * 2;
-      const uint64_t see[2] = {(lane_ % 2 == 0 ? mine : other) >> shift,
-                               (lane_ % 2 == 0 ? other : mine) >> shift};
+      see[0] = (lane_ % 2 == 0 ? mine : other) >> shift;
+      see[1] = (lane_ % 2 == 0 ? other : mine) >> shift;
+    }
+    float s[kKeyTiles][4];
+    scores(s, k_unit);
+    if constexpr (kMasked) {
 #pragma unroll
       for (int i = 0; i < kKeyTiles; ++i)
 #pragma unroll
@@ -99,8 +96,8 @@ class Worker {
     values<kMasked>(s, v_unit, v.end - first);
   }
 
-  /// Leaves the state in shared memory.
-  __device__ void put(const PartStates& to, int part, int n_queries) {
+  /// Leaves the state in shared memory, of its sums a slice: those of the columns from `first` on.
+  __device__ void put(const PartStates& to, int part, int n_queries, int first) {
     if (!live_) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -113,13 +110,28 @@ class Worker {
       if (t == 0) to.ml[at] = {m_[half] * to_log2_, l};
       float* o = to.o + at * to.pitch + t * 2;
 #pragma unroll
-      for (int i = 0; i < kDimTiles; ++i)
-        *reinterpret_cast<float2*>(o + i * 8) = {o_[i][half * 2], o_[i][half * 2 + 1]};
+      for (int c = 0; c < kDim; c += kLeastColumns) {
+        if (c < first || c >= first + to.columns) continue;
+#pragma unroll
+        for (int i = 0; i < kLeastColumns; i += 8) {
+          const float(&from)[4] = o_[(c + i) / 8];
+          *reinterpret_cast<float2*>(o + c - first + i) = {from[half * 2], from[half * 2 + 1]};
+        }
+      }
     }
   }
 
  private:
+  /// Where a lane's first load lies in a unit. Rows of 128 bytes: piece i of 16 bytes lies at i ^
+  /// (row % 8). A lane's row is the same modulo 8 in all its loads, so further pieces are reached
+  /// by xor into its address.
+  __device__ static uint32_t lane_place(unsigned row, unsigned piece) {
+    return row * 128 + (piece ^ row % 8) * 16;
+  }
+
   __device__ void scores(float (&s)[kKeyTiles][4], uint32_t k_unit) const {
+    const unsigned lane = threadIdx.x % cuda::kWarp;
+    k_unit += lane_place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int i = 0; i < kKeyTiles; ++i)
 #pragma unroll
@@ -129,8 +141,8 @@ class Worker {
 #pragma unroll
       for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
         uint32_t k[4];
-        cuda::load_tiles(k, ((k_unit + k_offset_) ^ (step % 4 * 32)) +
-                                step / 4 * Shape::kHalfBytes + pair * 2048);
+        cuda::load_tiles(k,
+                         (k_unit ^ (step % 4 * 32)) + step / 4 * Shape::kHalfBytes + pair * 2048);
         cuda::mma_bf16(s[pair * 2], q_[step], k[0], k[1]);
         cuda::mma_bf16(s[pair * 2 + 1], q_[step], k[2], k[3]);
       }
@@ -174,6 +186,8 @@ class Worker {
   /// NaN, which a weight of zero would not remove.
   template <bool kMasked>
   __device__ void values(const float (&s)[kKeyTiles][4], uint32_t v_unit, int written) {
+    const unsigned lane = threadIdx.x % cuda::kWarp;
+    v_unit += lane_place(lane % 16, lane / 16);
 #pragma unroll
     for (int step = 0; step < Shape::kKeys / 16; ++step) {
       const uint32_t p[4] = {cuda::pack_bf16(s[step * 2][0], s[step * 2][1]),
@@ -191,8 +205,8 @@ class Worker {
 #pragma unroll
       for (int dims = 0; dims < kDim / 16; ++dims) {
         uint32_t v[4];
-        cuda::load_tiles_transposed(v, ((v_unit + v_offset_) ^ (dims % 4 * 32)) +
-                                           dims / 4 * Shape::kHalfBytes + step * 2048);
+        cuda::load_tiles_transposed(
+            v, (v_unit ^ (dims % 4 * 32)) + dims / 4 * Shape::kHalfBytes + step * 2048);
         if constexpr (kMasked) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
@@ -206,7 +220,6 @@ class Worker {
   const AttentionParams& p_;
   int lane_, tile_;
   float to_log2_;                 // from products to exponents of 2
-  uint32_t k_offset_, v_offset_;  // of a lane's first load in a unit
   bool live_ = false;             // whether any of the warp's queries exists
   int row_[2];                    // of the queries lane / 4 and 8 further
   uint32_t q_[kSteps][4];

@@ -5,27 +5,26 @@
 namespace tandem::portable {
 namespace {
 
-constexpr int kThreads = 256, kQueries = 16, kMaxDim = 256;
+constexpr int kThreads = 256, kQueries = 16;
 constexpr int kGroups =
     kThreads / kPageTokens;  // of queries, for scores: a thread has a key of each
 constexpr int kEach = kQueries / kGroups;
 
+/// A page's keys and then its values lie in the same place, so that d = 256 fits into 99 KiB.
 struct Memory {
-  float *q, *keys, *values, *p;  // [16, d], [64, d + 1], [64, d], [16, 64]
-  float *max, *sum, *rescale;    // [16]
-  uint64_t* seen;                // [16]
+  float *q, *page, *p;         // [16, d], [64, d + 1] keys or [64, d] values, [16, 64]
+  float *max, *sum, *rescale;  // [16]
+  uint64_t* seen;              // [16]
 
   // One column more a key: threads that read one column of 64 keys then use different banks.
   static __host__ __device__ size_t floats(int d) {
-    return static_cast<size_t>(kQueries * d + kPageTokens * (2 * d + 1) +
-                               kQueries * (kPageTokens + 3));
+    return static_cast<size_t>(kQueries * d + kPageTokens * (d + 1) + kQueries * (kPageTokens + 3));
   }
   static size_t bytes(int d) { return kQueries * sizeof(uint64_t) + floats(d) * sizeof(float); }
   __device__ Memory(unsigned char* memory, int d)
       : q(reinterpret_cast<float*>(memory + kQueries * sizeof(uint64_t))),
-        keys(q + kQueries * d),
-        values(keys + kPageTokens * (d + 1)),
-        p(values + kPageTokens * d),
+        page(q + kQueries * d),
+        p(page + kPageTokens * (d + 1)),
         max(p + kQueries * kPageTokens),
         sum(max + kQueries),
         rescale(sum + kQueries),
@@ -37,7 +36,7 @@ __device__ void scores(const Memory& m, int d, float scale) {
   const int group = static_cast<int>(threadIdx.x) / kPageTokens;
   float dot[kEach] = {};
   for (int c = 0; c < d; ++c) {
-    const float k = m.keys[key * (d + 1) + c];
+    const float k = m.page[key * (d + 1) + c];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) dot[i] = fmaf(m.q[(group * kEach + i) * d + c], k, dot[i]);
   }
@@ -69,9 +68,10 @@ __device__ void softmax(const Memory& m) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) prefill_f32_kernel(const AttentionParams p) {
+__global__ void __launch_bounds__(kThreads)
+    prefill_f32_kernel(const __grid_constant__ AttentionParams p, const TileOrder order) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const QueryTile tile(p, kQueries);
+  const QueryTile tile(p, order, kQueries);
   if (tile.empty()) return;
   const int d = p.head_dim;
   const Memory m(memory, d);
@@ -88,19 +88,28 @@ __global__ void __launch_bounds__(kThreads) prefill_f32_kernel(const AttentionPa
   const int column = static_cast<int>(threadIdx.x) % width;
   const int first = static_cast<int>(threadIdx.x) / width, step = kThreads / width;
   float o[kQueries] = {};
-  for (int page = 0; page < tile.n_pages(); ++page) {
-    __syncthreads();
-    if (!tile.look(p, page, kQueries, m.seen)) continue;
-    const float* keys = static_cast<const float*>(p.k_pool) + tile.page_at(p, page);
-    const float* values = static_cast<const float*>(p.v_pool) + tile.page_at(p, page);
+  const VisiblePages pages(p, tile.s, tile.row_first, tile.row_last);
+  for (int n = 0; n < pages.count; ++n) {
+    const int page = pages[n];
+    if (tile.s.pages[page] < 0) continue;  // released
+    const int64_t from =
+        (static_cast<int64_t>(tile.s.pages[page]) * p.n_kv_heads + tile.kv_head) * kPageTokens * d;
+    const float* keys = static_cast<const float*>(p.k_pool) + from;
+    const float* values = static_cast<const float*>(p.v_pool) + from;
     const int written = tile.written(page) * d;
-    for (int i = threadIdx.x; i < kPageTokens * d; i += kThreads) {
-      m.keys[i / d * (d + 1) + i % d] = i < written ? keys[i] : 0.0f;
-      m.values[i] = i < written ? values[i] : 0.0f;
-    }
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < kQueries)
+      m.seen[threadIdx.x] =
+          static_cast<int>(threadIdx.x) < tile.n
+              ? visible_slots(p, tile.s, tile.row(threadIdx.x), page * kPageTokens)
+              : 0;
+    for (int i = threadIdx.x; i < kPageTokens * d; i += kThreads)
+      m.page[i / d * (d + 1) + i % d] = i < written ? keys[i] : 0.0f;
     __syncthreads();
     scores(m, d, p.scale);
     __syncthreads();
+    for (int i = threadIdx.x; i < kPageTokens * d; i += kThreads)
+      m.page[i] = i < written ? values[i] : 0.0f;
     softmax(m);
     __syncthreads();
     if (column >= d) continue;
@@ -110,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) prefill_f32_kernel(const AttentionPa
       if (query >= kQueries) break;
       float sum = o[i] * m.rescale[query];
       for (int key = 0; key < kPageTokens; ++key)
-        sum = fmaf(m.p[query * kPageTokens + key], m.values[key * d + column], sum);
+        sum = fmaf(m.p[query * kPageTokens + key], m.page[key * d + column], sum);
       o[i] = sum;
     }
   }
@@ -132,11 +141,12 @@ __global__ void __launch_bounds__(kThreads) prefill_f32_kernel(const AttentionPa
 }  // namespace
 
 void prefill_f32(const AttentionParams& p, const AttentionRows& rows, cudaStream_t stream) {
-  static_assert(kMaxDim <= kThreads, "a column is a thread's");
+  static_assert(kMostHeadDim <= kThreads, "a column is a thread's");
   const size_t bytes = Memory::bytes(p.head_dim);
+  const TileOrder order = tile_order(p, rows, kQueries);
   (void)cudaFuncSetAttribute(prefill_f32_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
-  prefill_f32_kernel<<<grid_of(p, rows, kQueries), kThreads, bytes, stream>>>(p);
+  prefill_f32_kernel<<<grid_of(p, order), kThreads, bytes, stream>>>(p, order);
 }
 
 }  // namespace tandem::portable

@@ -11,8 +11,8 @@ __device__ inline uint64_t slot_bits(int first, int begin, int end) {
 }
 
 /// Bits of a tree's nodes that `row` sees, at the slots of the page that starts at `first`.
-__device__ inline uint64_t tree_bits(const AttentionParams& p, const SeqView& v, int row, int x,
-                                     int first) {
+template <class View>
+__device__ uint64_t tree_bits(const AttentionParams& p, const View& v, int row, int x, int first) {
   const int j_begin = max(first - v.base, 0), j_end = min(first + kPageTokens, v.end) - v.base;
   if (j_begin >= j_end) return 0;
   const uint64_t* mask = p.tree_mask + static_cast<int64_t>(v.first_row + row) * p.mask_words;
@@ -23,7 +23,9 @@ __device__ inline uint64_t tree_bits(const AttentionParams& p, const SeqView& v,
   if (j_end - j_begin < 64) bits &= (uint64_t{1} << (j_end - j_begin)) - 1;
   if (p.window > 0 || v.key_lo > 0 || p.key_hi != INT_MAX) {
     int y = v.base + __popcll(mask[word] & ((uint64_t{1} << shift) - 1));
+#pragma unroll 1  // rare, and registers are short
     for (int w = 0; w < word; ++w) y += __popcll(mask[w]);
+#pragma unroll 1
     for (uint64_t left = bits; left != 0; left &= left - 1, ++y)
       if (y < v.key_lo || y >= p.key_hi || (p.window > 0 && y >= p.sinks && x - y >= p.window))
         bits &= ~(left & -left);
@@ -32,8 +34,8 @@ __device__ inline uint64_t tree_bits(const AttentionParams& p, const SeqView& v,
 }
 
 /// Keys of the page that starts at slot `first` which row `row` of the sequence sees.
-__device__ inline uint64_t visible_slots(const AttentionParams& p, const SeqView& v, int row,
-                                         int first) {
+template <class View>
+__device__ uint64_t visible_slots(const AttentionParams& p, const View& v, int row, int first) {
   const bool tree = p.tree_mask != nullptr;
   const int x = tree ? p.pos[v.first_row + row] : v.base + row;
   const int end = tree ? v.base : v.base + row + 1;

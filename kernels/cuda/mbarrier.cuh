@@ -1,6 +1,6 @@
 #pragma once
-// Hopper's barriers in shared memory (mbarrier), which count arriving threads and arriving bytes,
-// and the named barriers between some warps of a block.
+// Barriers in shared memory (mbarrier), which count arriving threads, asynchronous copies and, on
+// Hopper, bytes of the copy engine; and the named barriers between some warps of a block.
 #include <stdint.h>
 
 namespace tandem::cuda {
@@ -23,7 +23,12 @@ struct alignas(8) Barrier {
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  /// Arrives and makes the phase wait for this many bytes of copies too.
+  /// Arrives once all copies that this thread has started so far (cp_async.cuh) are done.
+  __device__ void arrive_after_copies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(this))
+                 : "memory");
+  }
+  /// Arrives and makes the phase wait for this many bytes of the copy engine, too.
   __device__ void arrive_expecting(unsigned bytes) {
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)),
@@ -37,7 +42,11 @@ struct alignas(8) Barrier {
         "{\n"
         ".reg .pred done;\n"
         "AGAIN:\n"
+#if __CUDA_ARCH__ >= 900
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#else
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+#endif
         "@done bra OVER;\n"
         "bra AGAIN;\n"
         "OVER:\n"

@@ -36,15 +36,15 @@ struct Pieces {
 __device__ void wait_copies(int pending) {
   switch (pending) {
     case 1:
-      return skinny::wait_copies<1>();
+      return cuda::copies_wait<1>();
     case 2:
-      return skinny::wait_copies<2>();
+      return cuda::copies_wait<2>();
     case 3:
-      return skinny::wait_copies<3>();
+      return cuda::copies_wait<3>();
     case 4:
-      return skinny::wait_copies<4>();
+      return cuda::copies_wait<4>();
     default:
-      return skinny::wait_copies<kMostStages - 1>();
+      return cuda::copies_wait<kMostStages - 1>();
   }
 }
 

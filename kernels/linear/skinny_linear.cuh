@@ -7,6 +7,7 @@
 // long as both sides agree: lane t of a row takes 8 neighbouring columns where the instruction's
 // layout names two pairs, so that all loads are of 16 bytes. It is the same in all bodies, and so
 // are the bits.
+#include "kernels/cuda/cp_async.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -38,17 +39,6 @@ __host__ __device__ constexpr int tiles_of(const SkinnyLinearParams& p) {
 __host__ __device__ constexpr int part_floats(int rows) { return kTileRows * rows; }
 __host__ __device__ constexpr int parts_bytes(int rows) {
   return 2 * kWarps * part_floats(rows) * 4;
-}
-
-__device__ inline void copy_async(unsigned to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(bytes)
-               : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 __device__ inline void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
@@ -83,10 +73,9 @@ struct Loader {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int k = (step * kWarps + warp) * kChunk + h * 32 + t * 8;
-        const int bytes = k < p.in ? 16 : 0;  // zeros behind the last column
         const int at = min(k, p.in - 8);
-        copy_async(slot + h * 1024, low + at, bytes);
-        copy_async(slot + h * 1024 + 512, high + at, bytes);
+        cuda::copy_async<16>(slot + h * 1024, low + at, k < p.in);  // zeros behind the last column
+        cuda::copy_async<16>(slot + h * 1024 + 512, high + at, k < p.in);
       }
       if (++step == steps) {
         step = 0;
@@ -96,7 +85,7 @@ struct Loader {
         if (tile + static_cast<int>(gridDim.x) >= tiles) cuda::release_next();
       }
     }
-    commit_copies();
+    cuda::copies_commit();
   }
 };
 

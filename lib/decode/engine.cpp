@@ -29,12 +29,6 @@ SamplerBounds sampler_bounds(const EngineSpec& s, const model::ModelConfig& c) {
       .max_seqs = s.max_seqs, .max_tokens = s.max_tokens, .vocab = c.vocab_size, .gpu = gpu_of(s)};
 }
 
-/// Of the GPU that the engine runs on or is planned for.
-int multiprocessors(const EngineSpec& s) {
-  if (s.device.kind != Device::Kind::cuda) return 0;
-  return s.plan_for ? s.plan_for->multiprocessors : cuda::multiprocessors(s.device.index);
-}
-
 kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
   return {.geometry = model::geometry_of(c, s.compute),
           .max_seqs = s.max_seqs,
@@ -46,7 +40,7 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
           .max_tree_rows = s.max_tree_rows,
           .policies = s.caches,
           .device = s.device,
-          .multiprocessors = multiprocessors(s)};
+          .multiprocessors = gpu_of(s).multiprocessors};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/parallel.h"
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/few_rows_plan.h"
@@ -39,6 +40,14 @@ AttentionFewRowsBounds few_rows_bounds(const AttentionBounds& b) {
           .max_product = tree_rows(b)};
 }
 
+void check_head_dim(int head_dim) {
+  if (head_dim > kMostHeadDim || head_dim % 2 != 0)
+    throw Error::make(ErrorKind::device, "head_dim",
+                      "attention on a GPU takes even ones up to {}, this model has {}",
+                      kMostHeadDim, head_dim)
+        .hint("run the model with --device cpu");
+}
+
 /// Bytes of the counters, which come first in the workspace.
 size_t counter_bytes(const AttentionBounds& b) {
   constexpr size_t kAlign = 256;
@@ -64,8 +73,10 @@ void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a, const At
 }  // namespace
 
 size_t attention_workspace_bytes(Device device, const AttentionBounds& b) {
-  if (device.kind == Device::Kind::cuda)
+  if (device.kind == Device::Kind::cuda) {
+    check_head_dim(b.head_dim);
     return counter_bytes(b) + attention_few_rows_workspace_bytes(few_rows_bounds(b));
+  }
   return attention_cpu_workspace_bytes({.max_seqs = b.max_seqs, .max_rows = b.max_rows,
                                         .max_tokens = b.max_tokens, .n_heads = b.n_heads,
                                         .n_kv_heads = b.n_kv_heads, .head_dim = b.head_dim,

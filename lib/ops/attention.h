@@ -32,6 +32,7 @@ struct AttentionBounds {
 };
 
 /// Bytes of workspace for any call within these bounds.
+/// errors   kind device: attention on a GPU does not take head_dim
 size_t attention_workspace_bytes(Device device, const AttentionBounds& bounds);
 
 /// A run's workspace, in memory that is zero before its first use. The counters keep their zeros from

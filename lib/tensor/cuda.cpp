@@ -100,12 +100,6 @@ DeviceInfo device_info(int index) {
   return info;
 }
 
-int multiprocessors(int index) {
-  int n = 0;
-  check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, index), "cannot query the GPU");
-  return n;
-}
-
 void use_gpu_isa(GpuIsa isa) {
   constexpr int kHopper = 9;  // compute capability
   bool found = isa == GpuIsa::portable;

@@ -34,9 +34,6 @@ struct DeviceInfo {
 /// errors   kind device: no such GPU, it does not answer, or another process has it to itself;
 ///          kind memory: others leave no room even to ask
 DeviceInfo device_info(int index);
-/// Of a GPU, asked without making a context on it.
-/// errors   kind device
-int multiprocessors(int index);
 
 /// Which bodies kernels run from now on, on every GPU: see force_gpu_isa.
 /// errors   kind device: hopper, and no GPU is one

@@ -16,7 +16,6 @@ std::string why_none() { return "this build of tandem has no CUDA"; }
 GpuCode built_code() { return {}; }
 GpuFacts facts_of(int) { fail(); }
 DeviceInfo device_info(int) { fail(); }
-int multiprocessors(int) { fail(); }
 void use_gpu_isa(GpuIsa isa) {
   if (isa == GpuIsa::portable) return;  // no GPU, no body
   throw Error(ErrorKind::device, "TANDEM_GPU_ISA", "'hopper' asked for: " + why_none())

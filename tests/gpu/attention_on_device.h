@@ -81,15 +81,18 @@ class AttentionOnDevice {
             host_.n_heads,
             host_.n_kv_heads,
             host_.head_dim,
-            cuda::multiprocessors(0)};
+            cuda::gpu().multiprocessors};
   }
   /// Other committed tokens from now on.
   void set_base(const std::vector<int32_t>& base) {
     queue().copy_in(bases_.raw(), base.data(), base.size() * 4);
   }
   void run(const FewRowsMemory& memory, bool keys_settled = false) const {
-    cuda_table().attention_few_rows(params_, memory.launch(max_rows_, max_tokens_, keys_settled),
-                                    queue().stream());
+    run(memory, keys_settled, cuda::gpu().isa);
+  }
+  void run(const FewRowsMemory& memory, bool keys_settled, cuda::GpuIsa isa) const {
+    cuda_table().attention_few_rows.body(isa)(
+        params_, memory.launch(max_rows_, max_tokens_, keys_settled), queue().stream());
     cuda::launched("attention_few_rows", queue().stream());
   }
   void run() const { run(FewRowsMemory(bounds())); }
@@ -101,11 +104,10 @@ class AttentionOnDevice {
     return wide;
   }
   std::vector<float> lse() const { return lse_.vector<float>(); }
-  /// By a kernel of many rows.
-  void run_many(void (*kernel)(const AttentionParams&, const AttentionRows&,
-                               Stream) = nullptr) const {
-    if (kernel == nullptr) kernel = cuda_table().attention_many_rows.body(cuda::gpu().isa);
-    kernel(params_, {n_rows_, max_rows_, max_tokens_}, queue().stream());
+  /// By a body of many rows.
+  void run_many(cuda::GpuIsa isa) const {
+    cuda_table().attention_many_rows.body(isa)(params_, {n_rows_, max_rows_, max_tokens_},
+                                               queue().stream());
     cuda::launched("attention_many_rows", queue().stream());
   }
 
@@ -129,6 +131,14 @@ class AttentionOnDevice {
   DeviceBuffer q_, k_, v_, table_, begins_, bases_, tentative_, pos_, mask_, out_, lse_;
   int max_rows_, max_tokens_;
 };
+
+/// The bodies of attention of many rows that this GPU runs: the portable one, and Hopper's there.
+inline std::vector<cuda::GpuIsa> many_rows_bodies() {
+  std::vector<cuda::GpuIsa> bodies = {cuda::GpuIsa::portable};
+  if (cuda::gpu().isa == cuda::GpuIsa::hopper && cuda_table().attention_many_rows.has_hoppers())
+    bodies.push_back(cuda::GpuIsa::hopper);
+  return bodies;
+}
 
 /// Keys of the longest sequence.
 inline int keys_of(const AttentionSpec& s) {

@@ -12,6 +12,7 @@
 #include "kernels/attention/few_rows_plan.h"
 #include "kernels/cuda_table.h"
 #include "tensor/cuda.h"
+#include "tensor/gpu_isa.h"
 
 using namespace tandem;
 
@@ -203,7 +204,7 @@ double time_call(cuda::Queue& queue, const Setting& s, bool around) {
   put(queue, mask, masks);
   const CudaTable& ops = cuda_table();
   const AttentionFewRowsBounds bounds{
-      n_seqs, s.rows, longest, s.heads, s.kv_heads, s.d, cuda::multiprocessors(0)};
+      n_seqs, s.rows, longest, s.heads, s.kv_heads, s.d, cuda::gpu().multiprocessors};
   const Memory workspace(attention_few_rows_workspace_bytes(bounds)),
       counters(attention_few_rows_counter_bytes(bounds));
   AttentionParams p{};
@@ -276,6 +277,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "no GPU: {}\n", cuda::why_none());
     return 77;
   }
+  cuda::force_gpu_isa_by_environment();
   cuda::Queue queue(0);
   const auto same = [](int n, int length) {
     return std::vector<int>(static_cast<size_t>(n), length);

@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "kernels/cuda_table.h"
 #include "tensor/cuda.h"
+#include "tensor/gpu_isa.h"
 
 using namespace tandem;
 
@@ -135,6 +136,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "skipped: {}\n", cuda::why_none());
     return 77;
   }
+  cuda::force_gpu_isa_by_environment();
   cuda::Queue queue(0);
   for (const Setting& s : kSettings)
     if (argc == 1 || std::find(argv + 1, argv + argc, s.name) != argv + argc)

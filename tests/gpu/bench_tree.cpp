@@ -8,6 +8,7 @@
 #include "kernels/cuda_table.h"
 #include "kernels/sample/row_split.h"
 #include "tensor/cuda.h"
+#include "tensor/gpu_isa.h"
 
 using namespace tandem;
 
@@ -336,6 +337,7 @@ int main() {
     fmt::print(stderr, "no GPU: {}\n", cuda::why_none());
     return 77;
   }
+  cuda::force_gpu_isa_by_environment();
   cuda::Queue queue(0);
   for (const int vocab : {32000, 128256})
     for (const float temperature : {0.6f, 0.0f})

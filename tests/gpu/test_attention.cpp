@@ -267,6 +267,28 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
     }
   }
 
+  TEST_CASE("Hopper's body and the portable one give the same bits") {
+    if (cuda::gpu().isa != cuda::GpuIsa::hopper) return;  // the reference has checked the other
+    for (const int d : {64, 128})
+      for (const int rows : {1, 5, 30})
+        for (const bool tree : {false, true}) {
+          AttentionSpec s{.d = d, .group = 4, .kv_heads = 2, .dtype = DType::bf16};
+          s.out_dtype = DType::bf16;
+          s.seqs = {{3000, rows}, {0, rows}, {700, 1}};
+          s.tree = tree;
+          AttentionCase c(s);
+          const AttentionOnDevice device(c);
+          const FewRowsMemory memory(device.bounds());
+          device.run(memory, false, cuda::GpuIsa::hopper);
+          const auto want = device.out_bytes();
+          const auto want_lse = device.lse();
+          device.run(memory, false, cuda::GpuIsa::portable);
+          CAPTURE(s.text());
+          CHECK(device.out_bytes() == want);
+          CHECK(device.lse() == want_lse);
+        }
+  }
+
   TEST_CASE("settled keys are read ahead of the kernel that writes the new ones, those after it") {
     const std::vector<std::vector<SeqShape>> batches = {
         {{31, 1}},       {{32, 1}},
@@ -326,9 +348,13 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
     seqs.push_back({3400, 2});  // its counters lie last
     AttentionCase one(spec({{2047, 1}})), many(spec(seqs));
     const Device gpu{Device::Kind::cuda, 0};
-    const ops::AttentionBounds bounds{.max_seqs = 24, .max_rows = 48, .max_tokens = 3456,
-                                      .n_heads = 16, .n_kv_heads = 4, .head_dim = 128,
-                                      .multiprocessors = cuda::multiprocessors(0)};
+    const ops::AttentionBounds bounds{.max_seqs = 24,
+                                      .max_rows = 48,
+                                      .max_tokens = 3456,
+                                      .n_heads = 16,
+                                      .n_kv_heads = 4,
+                                      .head_dim = 128,
+                                      .multiprocessors = cuda::gpu().multiprocessors};
     const DeviceBuffer memory(
         std::vector<unsigned char>(ops::attention_workspace_bytes(gpu, bounds)));
     const auto workspace = ops::attention_workspace(gpu, bounds, memory.raw());
@@ -360,7 +386,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
   }
 
   TEST_CASE("memory for bounds serves every call within them") {
-    const AttentionFewRowsBounds bounds{3, 9, 3000, 8, 2, 64, cuda::multiprocessors(0), 90};
+    const AttentionFewRowsBounds bounds{3, 9, 3000, 8, 2, 64, cuda::gpu().multiprocessors, 90};
     const FewRowsMemory memory(bounds);
     for (const std::vector<SeqShape>& seqs : {std::vector<SeqShape>{{2990, 9}},
                                               {{2900, 90}},

@@ -7,6 +7,7 @@
 
 using namespace tandem;
 using namespace tandem::test;
+using cuda::GpuIsa;
 
 namespace {
 
@@ -15,17 +16,21 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 void check_against_reference(const AttentionSpec& spec) {
   AttentionCase c(spec);
   const AttentionOnDevice device(c);
-  device.run_many();
-  compare(device, c, c.params());
+  for (const GpuIsa body : many_rows_bodies()) {
+    CAPTURE(static_cast<int>(body));
+    device.run_many(body);
+    compare(device, c, c.params());
+  }
 }
 
-/// Every element of the Hopper body beside the portable one's, which the reference has checked.
-void check_against_portable(const AttentionSpec& spec, int max_tokens) {
+/// Every element of one body against the other's, or where there is one, against those of the same
+/// rows with their tiles in another order; the reference has checked a sample.
+void check_against_each_other(const AttentionSpec& spec, int max_tokens) {
   AttentionCase c(spec);
-  const AttentionOnDevice device(c, 0, max_tokens);
-  device.run_many(attention_many_rows_portable_cuda);
-  const std::vector<float> want = device.out(), want_lse = device.lse();
-  device.run_many();
+  const AttentionOnDevice device(c, 0, max_tokens), plain(c);
+  plain.run_many(GpuIsa::portable);
+  const std::vector<float> want = plain.out(), want_lse = plain.lse();
+  device.run_many(many_rows_bodies().back());
   const std::vector<float> got = device.out(), got_lse = device.lse();
   const Tolerance tol = tolerance(spec, keys_of(spec));
   double worst = 0, worst_lse = 0;
@@ -45,7 +50,7 @@ void check_against_portable(const AttentionSpec& spec, int max_tokens) {
 constexpr std::array kBases = {0, 1, 63, 64, 127, 128, 500, 1000, 2100};
 constexpr std::array kRows = {1, 5, 31, 32, 33, 64, 65, 127, 128, 129, 300};
 
-/// Chains on the Hopper body.
+/// Chains, which each body has a fast path for.
 void check_fast_grid(int d) {
   uint32_t n = 0;
   for (const int group : {1, 2, 4, 8, 3, 16})
@@ -94,7 +99,7 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
           s.out_dtype = DType::bf16;
           s.seqs = {{130, 2500}, {0, 700}, {1000, 1}, {64, 1029}};
           if (kind == 1) s.window = 700, s.sinks = 150;
-          check_against_portable(s, max_tokens);
+          check_against_each_other(s, max_tokens);
         }
   }
 
@@ -141,10 +146,12 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
         s.key_lo = 5000;  // nobody sees anything
         AttentionCase c(s);
         const AttentionOnDevice device(c);
-        device.run_many();
-        const std::vector<float> lse = device.lse(), out = device.out();
-        CHECK(std::all_of(lse.begin(), lse.end(), [](float x) { return x == -kInf; }));
-        CHECK(std::all_of(out.begin(), out.end(), [](float x) { return x == 0.0f; }));
+        for (const GpuIsa body : many_rows_bodies()) {
+          device.run_many(body);
+          const std::vector<float> lse = device.lse(), out = device.out();
+          CHECK(std::all_of(lse.begin(), lse.end(), [](float x) { return x == -kInf; }));
+          CHECK(std::all_of(out.begin(), out.end(), [](float x) { return x == 0.0f; }));
+        }
       }
   }
 
@@ -157,14 +164,18 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
       const std::vector<int32_t> key_lo = {130, 0, 302};
       const DeviceBuffer own(key_lo);
       device.params().seq_key_lo = own.as<int32_t>();
-      device.run_many();
       AttentionParams reference = c.params();
       reference.seq_key_lo = key_lo.data();
-      compare(device, c, reference);
-      const auto with_lse = device.out_bytes();
-      device.params().lse = nullptr;
-      device.run_many();
-      CHECK(device.out_bytes() == with_lse);
+      for (const GpuIsa body : many_rows_bodies()) {
+        float* const lse = device.params().lse;
+        device.run_many(body);
+        compare(device, c, reference);
+        const auto with_lse = device.out_bytes();
+        device.params().lse = nullptr;
+        device.run_many(body);
+        CHECK(device.out_bytes() == with_lse);
+        device.params().lse = lse;
+      }
     }
   }
 
@@ -175,13 +186,15 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
       s.seqs = {{1500, 300}, {0, 1111}};
       AttentionCase c(s);
       const AttentionOnDevice device(c);
-      device.run_many();
-      const auto first = device.out_bytes();
-      const auto first_lse = device.lse();
-      for (int i = 0; i < 20; ++i) {
-        device.run_many();
-        REQUIRE(device.out_bytes() == first);
-        REQUIRE(device.lse() == first_lse);
+      for (const GpuIsa body : many_rows_bodies()) {
+        device.run_many(body);
+        const auto first = device.out_bytes();
+        const auto first_lse = device.lse();
+        for (int i = 0; i < 20; ++i) {
+          device.run_many(body);
+          REQUIRE(device.out_bytes() == first);
+          REQUIRE(device.lse() == first_lse);
+        }
       }
     }
   }
@@ -198,19 +211,21 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
             s.seqs = {{0, 700}};
             AttentionCase whole(s);
             const AttentionOnDevice all(whole);
-            all.run_many();
-            const auto want = all.out_bytes();
             const size_t row_bytes = whole.row_values() * dtype_bytes(dtype);
             for (const SeqShape chunk : {SeqShape{0, 129}, {129, 1}, {130, 70}, {200, 500}}) {
               s.seqs = {chunk, {10, 100}};
               AttentionCase part(s);
               const AttentionOnDevice device(part);
-              device.run_many();
-              const auto got = device.out_bytes();
-              CAPTURE(s.text());
-              const auto n = static_cast<ptrdiff_t>(static_cast<size_t>(chunk.rows) * row_bytes);
-              const auto at = static_cast<ptrdiff_t>(static_cast<size_t>(chunk.base) * row_bytes);
-              CHECK(std::equal(got.begin(), got.begin() + n, want.begin() + at));
+              for (const GpuIsa body : many_rows_bodies()) {
+                all.run_many(body);
+                const auto want = all.out_bytes();
+                device.run_many(body);
+                const auto got = device.out_bytes();
+                CAPTURE(s.text());
+                const auto n = static_cast<ptrdiff_t>(static_cast<size_t>(chunk.rows) * row_bytes);
+                const auto at = static_cast<ptrdiff_t>(static_cast<size_t>(chunk.base) * row_bytes);
+                CHECK(std::equal(got.begin(), got.begin() + n, want.begin() + at));
+              }
             }
           }
   }
@@ -221,14 +236,16 @@ TEST_SUITE("gpu/kernels/attention_many_rows") {
       s.seqs = {{1400, 90}, {700, 40}};
       AttentionCase c(s);
       AttentionOnDevice device(c);
-      const cuda::Graph graph(queue(), [&] { device.run_many(); });
-      for (const std::vector<int32_t>& base :
-           {std::vector<int32_t>{0, 0}, {1, 63}, {511, 1}, {1400, 700}}) {
-        device.set_base(base);
-        graph.launch(queue());
-        AttentionParams reference = c.params();
-        reference.base = base.data();
-        compare(device, c, reference);
+      for (const GpuIsa body : many_rows_bodies()) {
+        const cuda::Graph graph(queue(), [&] { device.run_many(body); });
+        for (const std::vector<int32_t>& base :
+             {std::vector<int32_t>{0, 0}, {1, 63}, {511, 1}, {1400, 700}}) {
+          device.set_base(base);
+          graph.launch(queue());
+          AttentionParams reference = c.params();
+          reference.base = base.data();
+          compare(device, c, reference);
+        }
       }
     }
   }

@@ -1,8 +1,7 @@
-#include "kernels/attention/hopper/prefill.h"
-
 #include <algorithm>
 #include <bit>
 
+#include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/attention/hopper/prefill.cuh"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/tensor_map.h"
@@ -57,16 +56,20 @@ void launch(const AttentionParams& p, const AttentionRows& rows, cudaStream_t st
   kernel<<<blocks, Shape::kThreads, kBytes, stream>>>(maps, p, pack);
 }
 
-}  // namespace
-
-bool prefill_supported(const AttentionParams& p) {
+/// Whether this body takes the call: rows that the copy engine can read.
+bool supported(const AttentionParams& p) {
   const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
   return p.dtype == DType::bf16 && (p.head_dim == 64 || p.head_dim == 128) &&
          p.tree_mask == nullptr && aligned(p.q) && aligned(p.k_pool) && aligned(p.v_pool) &&
-         aligned(p.out) && cuda::gpu().isa == cuda::GpuIsa::hopper;
+         aligned(p.out);
 }
 
-void prefill(const AttentionParams& all, const AttentionRows& rows, Stream stream) {
+}  // namespace
+
+void attention_many_rows_cuda(const AttentionParams& all, const AttentionRows& rows,
+                              Stream stream) {
+  if (rows.n_rows == 0) return;
+  if (!supported(all)) return portable::attention_many_rows_cuda(all, rows, stream);
   for (int first = 0; first < all.n_seqs; first += kMaxSeqs) {
     AttentionParams p = all;
     p.n_seqs = std::min(all.n_seqs - first, kMaxSeqs);
@@ -74,6 +77,7 @@ void prefill(const AttentionParams& all, const AttentionRows& rows, Stream strea
     p.row_begin += first;
     p.base += first;
     if (p.seq_key_lo != nullptr) p.seq_key_lo += first;
+    if (p.tentative != nullptr) p.tentative += first;
     const auto on = static_cast<cudaStream_t>(stream.handle);
     const bool half = p.out_dtype == DType::bf16;
     if (p.head_dim == 128)

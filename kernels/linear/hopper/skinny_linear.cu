@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_linear(const SkinnyLinearP
     if (warp == turn) finish.begin(tile);
     for (int s = 0; s < steps; ++s) {
       if (!arrived) wait_open(input.barriers + s * 8);
-      skinny::wait_copies<kStages - 1>();
+      cuda::copies_wait<kStages - 1>();
       const unsigned char* slot = ring + stage * kStageBytes + lane_at;
       const bf16x* x = input.x + s * kStep + warp * kChunk + t * 8;
 #pragma unroll
