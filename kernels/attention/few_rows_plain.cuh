@@ -13,7 +13,7 @@ inline int plain_shared_bytes(int d) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kPlainThreads)
+__global__ void __launch_bounds__(kPlainThreads, 2)
     few_rows_plain(const __grid_constant__ FewRowsCall call) {
   constexpr int kWarps = kPlainThreads / cuda::kWarp,
                 kEach = kPlainQueries * kPageTokens / kPlainThreads;
