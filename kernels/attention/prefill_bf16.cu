@@ -137,7 +137,8 @@ struct WarpState {
       for (int j = 0; j < kKeyTiles; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) s[t][j][e] = 0;
-#pragma unroll
+    constexpr int kUnroll = S::kRowTiles > 2 ? 2 : S::kWidth / 16;  // all of them spill on sm_120
+#pragma unroll kUnroll
     for (int k = 0; k < S::kWidth / 16; ++k) {
       uint32_t a[S::kRowTiles][4];
 #pragma unroll

@@ -94,6 +94,7 @@ endfunction()
 # A library of the objects of others.
 function(tandem_archive target)
   tandem_link(${target})
+  target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib>
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>)
