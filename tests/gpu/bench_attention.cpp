@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "bench/gpu_hardware.h"
 #include "kernels/attention/few_rows_plan.h"
+#include "kernels/cuda/gpu.h"
 #include "kernels/cuda_table.h"
 #include "tensor/cuda.h"
 #include "tensor/gpu_isa.h"
@@ -18,8 +20,8 @@ using namespace tandem;
 
 namespace {
 
-constexpr double kReadLimit = 4.52e12;  // bytes/s, measured
-constexpr int kLayers = 16;             // calls of a graph, each on pages of its own
+double read_limit = 0;       // bytes/s, measured
+constexpr int kLayers = 16;  // calls of a graph, each on pages of its own
 
 struct Memory {
   void* at;
@@ -264,7 +266,7 @@ double report(cuda::Queue& queue, const Setting& s, bool around = false) {
       R"({{"case":"{}","in":"{}","heads":"{}/{}","d":{},"rows":{},"us":{:.2f},"tb_s":{:.3f},"of_limit":{:.3f}}})"
       "\n",
       s.name, around ? "layers" : "calls", s.heads, s.kv_heads, s.d, s.rows, seconds * 1e6,
-      bytes / seconds * 1e-12, bytes / seconds / kReadLimit);
+      bytes / seconds * 1e-12, bytes / seconds / read_limit);
   std::fflush(stdout);
   return seconds;
 }
@@ -278,6 +280,10 @@ int main(int argc, char** argv) {
     return 77;
   }
   cuda::force_gpu_isa_by_environment();
+  read_limit = bench::measure_gpu_read_gbps({Device::Kind::cuda, 0}) * 1e9;
+  fmt::print(R"({{"gpu":"{}","kernels":"{}","read_tb_s":{:.3f}}})"
+             "\n",
+             cuda::device_info(0).name, cuda::gpu_isa_name(cuda::gpu().isa), read_limit * 1e-12);
   cuda::Queue queue(0);
   const auto same = [](int n, int length) {
     return std::vector<int>(static_cast<size_t>(n), length);
