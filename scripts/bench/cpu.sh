@@ -24,9 +24,9 @@ bench() {
 }
 llama=synthetic:llama-3.2-1b
 bench pig-bench -m $llama --phase decode -s bench.random_kv=true --sweep run.context=512,2048
-bench pig-bench -m $llama --phase linear --sweep run.prefill_chunk=512,2048
-bench pig-bench -m $llama --phase prefill --sweep run.context=512,2048
-bench pig-bench -m tiny-16m --phase prefill --sweep run.context=10774,16000
+bench pig-bench -m $llama --phase linear -s bench.min_runs=4 --sweep run.prefill_chunk=512,2048
+bench pig-bench -m $llama --phase prefill -s bench.min_runs=4 --sweep run.context=512,2048
+bench pig-bench -m tiny-16m --phase prefill -s bench.min_runs=4 --sweep run.context=10774,16000
 bench pig-bench -m tiny-16m --phase attention -s run.context=16000
 attention=(--family attention -s bench.context=16000 -s bench.min_time=2s)
 bench kernel-bench "${attention[@]}" -s bench.n_heads=6 -s bench.n_kv_heads=2 --sweep bench.compute=bf16,f32
