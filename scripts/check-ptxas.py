@@ -70,6 +70,9 @@ def main():
     parser.add_argument("--archs", default=",".join(ARCHS), help="default: %(default)s")
     parser.add_argument("--only", default="", help="sources whose path holds this")
     flags = parser.parse_args()
+    if not (flags.build / "compile_commands.json").exists():
+        print(f"{flags.build}: not a configured build folder\n  hint: cmake --preset cuda-release", file=sys.stderr)
+        return 2
     archs = flags.archs.split(",")
     root, failed, seen = Path(__file__).resolve().parent.parent, 0, 0
     for source, directory, words in sources(flags.build):

@@ -33,13 +33,14 @@ configure() {
   fi
 }
 
-# build TARGET...: compiler messages in full. Progress is a line now and then: what is being compiled, and
-# how long the rest takes if it goes on at the rate so far.
+# build TARGET...: compiler messages in full. Progress is a line now and then: what has just been compiled,
+# and how long the rest takes if it goes on at the rate so far.
 build() {
-  local n
+  local n awk=(awk)
+  case $(awk -W version 2>&1 < /dev/null) in mawk*) awk+=(-W interactive) ;; esac  # else it waits for 4 KiB
   n=$(n_jobs)
   say "building with $n jobs: $*"
-  NINJA_STATUS='[%f %t %e] ' cmake --build build -j "$n" --target "$@" | awk -v every=20 '
+  NINJA_STATUS='[%f %t %e] ' cmake --build build -j "$n" --target "$@" | "${awk[@]}" -v every=20 '
     function minutes(s) { return s < 90 ? sprintf("%d s", s) : sprintf("%.0f min", s / 60) }
     /^\[[0-9]+ [0-9]+ [0-9.]+\] / {
       done = substr($1, 2) + 0; total = $2 + 0; s = $3 + 0
@@ -47,7 +48,7 @@ build() {
         what = $NF
         sub(/CMakeFiles\/([^\/]*\.dir\/)?/, "", what)  # lib/kv/cache.cpp.o
         sub(/\/[^\/]*$/, "", what)
-        printf "   %d of %d steps in %s, about %s left; now %s\n", done, total, minutes(s),
+        printf "   %d of %d steps in %s, about %s left; last %s\n", done, total, minutes(s),
                minutes(s / done * (total - done)), what
         fflush()
         last = s

@@ -53,8 +53,7 @@ std::optional<Ceilings> known_ceilings(
 /// The same, once per boot, thread count and ISA: kept in `cache_dir`. A folder that cannot be read
 /// or written only costs the measurement.
 /// seen   what a run has reached: kept values below it were taken on a busy machine and are
-/// measured
-///        again
+///        measured again
 Ceilings cached_ceilings(int threads, const SeenRates& seen = {},
                          const std::filesystem::path& cache_dir = io::default_cache_dir());
 

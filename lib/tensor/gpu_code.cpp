@@ -32,8 +32,11 @@ std::string capability_text(const GpuFacts& gpu) {
 
 /// How to get machine code for a GPU.
 std::string rebuild_hint(const GpuFacts& gpu) {
-  return fmt::format("build with cmake -DTANDEM_CUDA_ARCHS={}{}{}", gpu.major, gpu.minor,
-                     gpu.major == 9 ? "a" : "");
+  // The newest of its generation that TANDEM_CUDA_ARCHS takes: 8.7 runs code for 8.6.
+  int arch = gpu.major * 10;
+  for (const int known : {86, 89})
+    if (known / 10 == gpu.major && known % 10 <= gpu.minor) arch = known;
+  return fmt::format("build with cmake -DTANDEM_CUDA_ARCHS={}{}", arch, gpu.major == 9 ? "a" : "");
 }
 
 }  // namespace

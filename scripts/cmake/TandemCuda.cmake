@@ -40,12 +40,14 @@ message(STATUS "CUDA: ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 # tandem_kernels_portable those of the same operations for all other GPUs, which Hopper runs only where it is
 # made to, from the PTX.
 set(TANDEM_HAS_HOPPER OFF)
+set(TANDEM_CUDA_KERNELS tandem_kernels_cuda tandem_kernels_portable)
 if("90a" IN_LIST TANDEM_CUDA_ARCHS)
   set(TANDEM_HAS_HOPPER ON)
+  list(APPEND TANDEM_CUDA_KERNELS tandem_kernels_hopper)
 endif()
-foreach(library tandem_kernels_cuda tandem_kernels_portable tandem_kernels_hopper)
+foreach(library ${TANDEM_CUDA_KERNELS})
   add_library(${library} OBJECT)
-  set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS ON)
   target_include_directories(${library} PUBLIC ${CMAKE_SOURCE_DIR}/lib ${CMAKE_SOURCE_DIR})
   target_compile_options(${library} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -lineinfo --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wshadow
@@ -54,11 +56,13 @@ foreach(library tandem_kernels_cuda tandem_kernels_portable tandem_kernels_hoppe
   target_compile_options(${library} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-std=c++20 -Wall -Wextra>)
   target_link_libraries(${library} PUBLIC CUDA::cudart_static fmt::fmt)
 endforeach()
-set_target_properties(tandem_kernels_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
 set(portable_archs ${CMAKE_CUDA_ARCHITECTURES})
 list(REMOVE_ITEM portable_archs 90a-real)
 set_target_properties(tandem_kernels_portable PROPERTIES CUDA_ARCHITECTURES "${portable_archs}")
-target_compile_definitions(tandem_kernels_hopper PRIVATE TANDEM_GPU_BODY=hopper TANDEM_HOPPER_BODY)
+if(TANDEM_HAS_HOPPER)
+  set_target_properties(tandem_kernels_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
+  target_compile_definitions(tandem_kernels_hopper PRIVATE TANDEM_GPU_BODY=hopper TANDEM_HOPPER_BODY)
+endif()
 target_compile_definitions(tandem_kernels_portable PRIVATE TANDEM_GPU_BODY=portable)
 
 # Host code that includes CUDA's headers: its own object library, so that the sources of tandem_core
