@@ -43,8 +43,15 @@ __device__ int draw_cut(const SampleParams& p, const RowRule& rule, int64_t r, R
                         [&](uint64_t total) { return weight_before(p.uniform[r], total); });
 }
 
+#ifdef TANDEM_HOPPER_BODY
+constexpr int kBestBlocks = 4;
+#else
+constexpr int kBestBlocks = 3;
+static_assert(kBestBlocks * cuda::kRowThreads <= 1536, "threads of a multiprocessor of sm_86, 89, 120");
+#endif
+
 /// Rows whose largest logit is all that is wanted: they are read and not kept.
-__global__ void __launch_bounds__(cuda::kRowThreads, 4)
+__global__ void __launch_bounds__(cuda::kRowThreads, kBestBlocks)
     sample_best(const SampleCudaParams p, const cuda::RowSplit split) {
   __shared__ cuda::RowShared shared;
   cuda::start_after_previous();
