@@ -1,5 +1,5 @@
 #pragma once
-// The law of the next token at a node in the memory of a group of blocks: node_step.h with a
+// The distribution of the next token at a node in the memory of a group of blocks: node_step.h with a
 // token's weights in the thread that has it.
 #include "kernels/sample/row_group.cuh"
 #include "kernels/tree/node_step.h"
