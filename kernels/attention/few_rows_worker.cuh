@@ -33,18 +33,17 @@ class Worker {
  public:
   __device__ Worker(const AttentionParams& p, int warp)
       : p_(p),
-        lane_(threadIdx.x % cuda::kWarp),
         tile_(warp % kQueryTiles),
         to_log2_(p.scale * 1.44269504088896341f) {}
 
   /// Loads the queries of a pair; rows behind the last one are zero.
   __device__ void load_queries(const SeqView& v, const Chunk& k, int group, int first_query,
                                int n_queries) {
-    const int t = lane_ % 4;
+    const int t = lane_of() % 4;
     live_ = __any_sync(cuda::kAllLanes, tile_ * 16 < n_queries);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int in_tile = tile_ * 16 + half * 8 + lane_ / 4, query = first_query + in_tile;
+      const int in_tile = tile_ * 16 + half * 8 + lane_of() / 4, query = first_query + in_tile;
       row_[half] = min(query / group, v.n_rows - 1);
       const int64_t at = static_cast<int64_t>(v.first_row + row_[half]) * p_.n_heads +
                          k.kv_head * group + query % group;
@@ -77,11 +76,11 @@ class Worker {
       // Of four lanes with the same two rows, even ones work out the first row's keys, odd ones the
       // second's.
       const int page = first / kPageTokens * kPageTokens;
-      const uint64_t mine = visible_slots(p_, v, lane_ % 2 == 0 ? row_[0] : row_[1], page);
+      const uint64_t mine = visible_slots(p_, v, lane_of() % 2 == 0 ? row_[0] : row_[1], page);
       const uint64_t other = __shfl_xor_sync(cuda::kAllLanes, mine, 1);
-      const int shift = first - page + lane_ % 4 * 2;
-      see[0] = (lane_ % 2 == 0 ? mine : other) >> shift;
-      see[1] = (lane_ % 2 == 0 ? other : mine) >> shift;
+      const int shift = first - page + lane_of() % 4 * 2;
+      see[0] = (lane_of() % 2 == 0 ? mine : other) >> shift;
+      see[1] = (lane_of() % 2 == 0 ? other : mine) >> shift;
     }
     float s[kKeyTiles][4];
     scores(s, k_unit);
@@ -101,7 +100,7 @@ class Worker {
     if (!live_) return;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int query = tile_ * 16 + half * 8 + lane_ / 4, t = lane_ % 4;
+      const int query = tile_ * 16 + half * 8 + lane_of() / 4, t = lane_of() % 4;
       float l = l_[half];
       l += __shfl_xor_sync(cuda::kAllLanes, l, 1);
       l += __shfl_xor_sync(cuda::kAllLanes, l, 2);
@@ -122,6 +121,8 @@ class Worker {
   }
 
  private:
+  __device__ static int lane_of() { return static_cast<int>(threadIdx.x % cuda::kWarp); }
+
   /// Where a lane's first load lies in a unit. Rows of 128 bytes: piece i of 16 bytes lies at i ^
   /// (row % 8). A lane's row is the same modulo 8 in all its loads, so further pieces are reached
   /// by xor into its address.
@@ -130,7 +131,7 @@ class Worker {
   }
 
   __device__ void scores(float (&s)[kKeyTiles][4], uint32_t k_unit) const {
-    const unsigned lane = threadIdx.x % cuda::kWarp;
+    const unsigned lane = lane_of();
     k_unit += lane_place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int i = 0; i < kKeyTiles; ++i)
@@ -186,7 +187,7 @@ class Worker {
   /// NaN, which a weight of zero would not remove.
   template <bool kMasked>
   __device__ void values(const float (&s)[kKeyTiles][4], uint32_t v_unit, int written) {
-    const unsigned lane = threadIdx.x % cuda::kWarp;
+    const unsigned lane = lane_of();
     v_unit += lane_place(lane % 16, lane / 16);
 #pragma unroll
     for (int step = 0; step < Shape::kKeys / 16; ++step) {
@@ -198,7 +199,7 @@ class Worker {
       if constexpr (kMasked) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int key = step * 16 + i * 8 + lane_ % 4 * 2;
+          const int key = step * 16 + i * 8 + lane_of() % 4 * 2;
           keep[i] = key + 1 < written ? 0xffffffffu : (key < written ? 0x0000ffffu : 0u);
         }
       }
@@ -218,7 +219,7 @@ class Worker {
   }
 
   const AttentionParams& p_;
-  int lane_, tile_;
+  int tile_;
   float to_log2_;                 // from products to exponents of 2
   bool live_ = false;             // whether any of the warp's queries exists
   int row_[2];                    // of the queries lane / 4 and 8 further
