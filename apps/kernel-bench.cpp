@@ -4,10 +4,10 @@
 
 #include "base/parallel.h"
 #include "bench/kernel_bench.h"
-#include "cli/bench_results.h"
 #include "cli/main_wrapper.h"
 #include "recipe/fields_of.h"
 #include "tensor/memory_plan.h"
+#include "tools/bench_results.h"
 
 namespace {
 
@@ -63,7 +63,7 @@ int print_plan(cli::Context& cx, const std::vector<cli::Point<KernelBenchRecipe>
   for (const auto& point : points)
     for (const bench::KernelCase& c : chosen_cases(point.recipe.bench))
       table.add_row({c.name, c.shape, format_bytes(c.memory_bytes)});
-  cx.out.write(table.render(cli::table_format(cx.format())));
+  cx.out.write(table.render(tools::table_format(cx.format())));
   return 0;
 }
 
@@ -76,7 +76,7 @@ bench::Ceilings measure_machine(cli::Context& cx) {
 
 /// All cases of one point; false if a kernel differs from its reference.
 bool run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point,
-               cli::BenchResults& results) {
+               tools::BenchResults& results) {
   const KernelBenchRecipe& recipe = point.recipe;
   set_threads(recipe.run.threads > 0 ? recipe.run.threads : usable_cores());
   const bench::Ceilings ceilings = measure_machine(cx);
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
         throw Error(ErrorKind::device, "run.device", "kernel-bench measures the kernels of the CPU")
             .hint("use --device cpu; bench_gpu_attention and its kin of the GPU bundle measure a GPU's");
     if (cx.dry_run()) return print_plan(cx, points);
-    cli::BenchResults results(cx, points.front().recipe.output.path, bench::kernel_table());
+    tools::BenchResults results(cx, points.front().recipe.output.path, bench::kernel_table());
     bool correct = true;
     for (const auto& point : points) correct = run_point(cx, point, results) && correct;
     const int status = results.finish();

@@ -1,6 +1,6 @@
 // pig-bench: prefill and decode speed of a model over cache policy, batch and context.
-#include "cli/benchmark.h"
 #include "cli/main_wrapper.h"
+#include "tools/benchmark.h"
 
 namespace {
 
@@ -20,7 +20,7 @@ const cli::ToolInfo kInfo{
                .value = "NAME",
                .text = "prefill, decode, linear, attention or load; repeatable",
                .key = "bench.phases"}},
-    .schema = recipe::schema_of<cli::BenchRecipe>,
+    .schema = recipe::schema_of<tools::BenchRecipe>,
     .formats = {"text", "md", "csv", "jsonl"},
     .sweeps = true,
     .appends = true,
@@ -30,8 +30,8 @@ const cli::ToolInfo kInfo{
 
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto points = cx.load_points<cli::BenchRecipe>();
-    cli::Benchmark benchmark(cx, points);
+    const auto points = cx.load_points<tools::BenchRecipe>();
+    tools::Benchmark benchmark(cx, points);
     return cx.dry_run() ? benchmark.print_plan() : benchmark.run();
   });
 }

@@ -1,6 +1,6 @@
 // pig-eval: judges cache policies against full attention, by long-context questions and perplexity.
-#include "cli/evaluation.h"
 #include "cli/main_wrapper.h"
+#include "tools/evaluation.h"
 
 namespace {
 
@@ -28,7 +28,7 @@ const cli::ToolInfo kInfo{
                .value = "FILE",
                .text = "text of the perplexity task",
                .key = "data.path"}},
-    .schema = recipe::schema_of<cli::EvalRecipe>,
+    .schema = recipe::schema_of<tools::EvalRecipe>,
     .formats = {"text", "md", "jsonl"},
     .resumes = true};
 
@@ -36,8 +36,8 @@ const cli::ToolInfo kInfo{
 
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<cli::EvalRecipe>();
-    cli::Evaluation evaluation(cx, point);
+    const auto point = cx.load_point<tools::EvalRecipe>();
+    tools::Evaluation evaluation(cx, point);
     if (!cx.dry_run()) evaluation.open_log();
     evaluation.run();
     if (!cx.dry_run()) evaluation.print();

@@ -1,7 +1,7 @@
 // pig-generate: reads prompts or a document and writes text, one or many sequences at once.
-#include "cli/generate_flags.h"
-#include "cli/generation.h"
 #include "cli/main_wrapper.h"
+#include "tools/generate_flags.h"
+#include "tools/generation.h"
 
 namespace {
 
@@ -18,16 +18,16 @@ const cli::ToolInfo kInfo{
                  "cat recipes/demo/lighthouse-logbook.txt | pig-generate -r pig/tiny-16m -f - "
                  "--format jsonl",
                  "pig-generate -r pig/llama3-8b-96k -m synthetic:llama-3.1-8b --dry-run"},
-    .flags = cli::prompt_flags(),
-    .schema = recipe::schema_of<cli::GenerateRecipe>,
+    .flags = tools::prompt_flags(),
+    .schema = recipe::schema_of<tools::GenerateRecipe>,
     .formats = {"text", "jsonl"}};
 
 }  // namespace
 
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<cli::GenerateRecipe>();
-    cli::Generation generation(cx, point);
+    const auto point = cx.load_point<tools::GenerateRecipe>();
+    tools::Generation generation(cx, point);
     if (cx.dry_run())
       generation.print_plan();
     else

@@ -1,7 +1,7 @@
 // sequoia-acceptance: measures how often a target accepts the tokens of a draft, by place among siblings.
-#include "cli/acceptance_measurement.h"
-#include "cli/generate_flags.h"
 #include "cli/main_wrapper.h"
+#include "tools/acceptance_measurement.h"
+#include "tools/generate_flags.h"
 
 namespace {
 
@@ -15,16 +15,16 @@ const cli::ToolInfo kInfo{
                  "sequoia-acceptance -m tiny-16m -s draft.path=tiny-2m -f recipes/demo/lighthouse-logbook.txt \\\n"
                  "    -s sampling.temperature=0.6 -n 500",
                  "sequoia-tree-search --accept accept.json -s tree.sizes=[8,16] -o tree.json"},
-    .flags = cli::prompt_flags(),
-    .schema = recipe::schema_of<cli::AcceptanceRecipe>,
+    .flags = tools::prompt_flags(),
+    .schema = recipe::schema_of<tools::AcceptanceRecipe>,
     .formats = {"json"}};
 
 }  // namespace
 
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<cli::AcceptanceRecipe>();
-    cli::AcceptanceMeasurement measurement(cx, point);
+    const auto point = cx.load_point<tools::AcceptanceRecipe>();
+    tools::AcceptanceMeasurement measurement(cx, point);
     if (cx.dry_run())
       measurement.print_plan();
     else

@@ -1,7 +1,7 @@
 // sequoia-generate: writes text of a model several tokens at a time, with a small model that proposes trees.
-#include "cli/generate_flags.h"
 #include "cli/main_wrapper.h"
-#include "cli/speculative_generation.h"
+#include "tools/generate_flags.h"
+#include "tools/speculative_generation.h"
 
 namespace {
 
@@ -16,16 +16,16 @@ const cli::ToolInfo kInfo{
                  "    -s sampling.temperature=0.6 --format jsonl",
                  "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=tree.json -p \"The lamp\"",
                  "sequoia-generate -r sequoia/tiny-16m --dry-run"},
-    .flags = cli::prompt_flags(),
-    .schema = recipe::schema_of<cli::SequoiaRecipe>,
+    .flags = tools::prompt_flags(),
+    .schema = recipe::schema_of<tools::SequoiaRecipe>,
     .formats = {"text", "jsonl"}};
 
 }  // namespace
 
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<cli::SequoiaRecipe>();
-    cli::SpeculativeGeneration generation(cx, point);
+    const auto point = cx.load_point<tools::SequoiaRecipe>();
+    tools::SpeculativeGeneration generation(cx, point);
     if (cx.dry_run())
       generation.print_plan();
     else

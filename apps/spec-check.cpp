@@ -1,7 +1,7 @@
 // spec-check: whether speculation writes what the target alone would write, on this machine.
-#include "cli/generate_flags.h"
 #include "cli/main_wrapper.h"
-#include "cli/spec_check.h"
+#include "tools/generate_flags.h"
+#include "tools/spec_check.h"
 
 namespace {
 
@@ -17,16 +17,16 @@ const cli::ToolInfo kInfo{
          "spec-check -r sequoia/tiny-16m -s eval.temperatures=[0.8] -s sampling.top_p=0.9 --json",
          "spec-check -m tiny-16m -s spec.draft=ngram -f recipes/demo/lighthouse-logbook.txt -n 64",
          "spec-check -r sequoia/tiny-16m --dry-run"},
-    .flags = cli::prompt_flags(),
-    .schema = recipe::schema_of<cli::SpecCheckRecipe>,
+    .flags = tools::prompt_flags(),
+    .schema = recipe::schema_of<tools::SpecCheckRecipe>,
     .formats = {"text", "json", "jsonl"}};
 
 }  // namespace
 
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<cli::SpecCheckRecipe>();
-    cli::SpecCheck check(cx, point);
+    const auto point = cx.load_point<tools::SpecCheckRecipe>();
+    tools::SpecCheck check(cx, point);
     if (!cx.dry_run()) return check.run();
     check.print_plan();
     return 0;

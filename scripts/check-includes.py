@@ -16,9 +16,10 @@ RANK = {
     "kv": 4, "sparse": 4,
     "model": 5,
     "decode": 6,
-    "spec": 7, "train": 7,
+    "speculate": 7, "train": 7,
     "eval": 8, "bench": 8,
     "cli": 9,
+    "tools": 10,
 }
 HARD_LIMIT = {".cpp": 800, ".cu": 800, ".inl": 800, ".h": 400, ".cuh": 400}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')

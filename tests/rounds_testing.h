@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include "generate_runs.h"
-#include "spec/round/rounds.h"
-#include "spec/tree/token_tree.h"
+#include "speculate/round/rounds.h"
+#include "speculate/tree/token_tree.h"
 
 /// Pairs of small models that speculate, on either device.
 namespace tandem::test {
@@ -16,8 +16,8 @@ inline const char* const kPrompts[] = {"The keeper of the lighthouse",
                                        "It is not true that"};
 
 /// Numbers of children, breadth first.
-inline spec::TokenTree tree_of(const std::vector<int>& n_children) {
-  return spec::tree_of_children(n_children, "test");
+inline speculate::TokenTree tree_of(const std::vector<int>& n_children) {
+  return speculate::tree_of_children(n_children, "test");
 }
 inline const std::vector<int> kBushy = {3, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0};
 
@@ -55,11 +55,11 @@ inline void check_greedy_texts(const Pair& pair, double tolerance) {
   const Generated plain = generate(*pair.target, requests, rules(40));
   const int pages = pair.target->cache().store().free_pages();
   const int draft_pages = pair.draft->cache().store().free_pages();
-  for (const spec::TokenTree& tree : {spec::chain_tree(1), spec::chain_tree(2), spec::chain_tree(5),
+  for (const speculate::TokenTree& tree : {speculate::chain_tree(1), speculate::chain_tree(2), speculate::chain_tree(5),
                                       tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
     CAPTURE(tree.size());
     CAPTURE(tree.levels());
-    const auto rounds = spec::model_rounds(*pair.target, *pair.draft, tree);
+    const auto rounds = speculate::model_rounds(*pair.target, *pair.draft, tree);
     const Generated g = generate(*pair.target, requests, rules(40), rounds.get());
     for (size_t i = 0; i < requests.size(); ++i) {
       CAPTURE(i);
@@ -69,7 +69,7 @@ inline void check_greedy_texts(const Pair& pair, double tolerance) {
         CHECK(g.events[i][t].logprob ==
               doctest::Approx(plain.events[i][t].logprob).epsilon(tolerance));
     }
-    const spec::RoundStats& s = rounds->stats();
+    const speculate::RoundStats& s = rounds->stats();
     CHECK(s.drafted == s.rounds * (tree.size() - 1));
     CHECK(s.emitted == s.accepted + s.rounds);
     CHECK(s.emitted >= 6 * 39);  // the first comes from the prompt; the last rounds may overshoot
@@ -88,7 +88,7 @@ inline void check_greedy_texts(const Pair& pair, double tolerance) {
 inline void check_own_draft(const Pair& pair, int rejected) {
   for (const float temperature : {0.0f, 0.6f, 1.0f}) {
     CAPTURE(temperature);
-    const auto rounds = spec::model_rounds(*pair.target, *pair.draft, spec::chain_tree(4));
+    const auto rounds = speculate::model_rounds(*pair.target, *pair.draft, speculate::chain_tree(4));
     (void)generate(*pair.target, pair.requests(3), rules(32, temperature, 5), rounds.get());
     CHECK(rounds->stats().accepted >= rounds->stats().drafted - rejected);
   }
@@ -96,7 +96,7 @@ inline void check_own_draft(const Pair& pair, int rejected) {
 
 /// Text ends at a stop inside an accepted path as it does without rounds.
 /// plain    of these requests, 20 tokens
-inline void check_stops(const Pair& pair, spec::Rounds& rounds,
+inline void check_stops(const Pair& pair, speculate::Rounds& rounds,
                         const std::vector<decode::Request>& requests, const Generated& plain) {
   for (const size_t at : {size_t{2}, size_t{9}, size_t{15}}) {
     decode::GenerateSpec spec = rules(20);
@@ -109,8 +109,8 @@ inline void check_stops(const Pair& pair, spec::Rounds& rounds,
 }
 
 /// Look-up: any text is the one of plain sampling, token by token.
-inline spec::RoundStats check_look_up(const Pair& pair) {
-  const auto rounds = spec::lookup_rounds(*pair.target, 3, 6);
+inline speculate::RoundStats check_look_up(const Pair& pair) {
+  const auto rounds = speculate::lookup_rounds(*pair.target, 3, 6);
   for (const float temperature : {0.0f, 0.7f}) {
     CAPTURE(temperature);
     const auto how = rules(60, temperature, 9);

@@ -6,7 +6,7 @@
 #include "base/rng.h"
 #include "bench/stats.h"
 #include "decode/generate.h"
-#include "spec/round/rounds.h"
+#include "speculate/round/rounds.h"
 
 namespace tandem::bench {
 namespace {
@@ -16,11 +16,11 @@ constexpr size_t kWarmup = 2;
 
 /// A root with so many children, each with one child of its own where there are two levels below
 /// it.
-spec::TokenTree broom(int children, int levels_below) {
+speculate::TokenTree broom(int children, int levels_below) {
   std::vector<int> n_children = {children};
   n_children.insert(n_children.end(), static_cast<size_t>(children), levels_below - 1);
   if (levels_below == 2) n_children.insert(n_children.end(), static_cast<size_t>(children), 0);
-  return spec::tree_of_children(n_children, "a timed tree");
+  return speculate::tree_of_children(n_children, "a timed tree");
 }
 
 double settled_median(std::vector<double> ms) {
@@ -71,13 +71,13 @@ class TimedText {
     return settled_median(std::move(ms));
   }
 
-  Round round(const spec::TokenTree& tree) {
+  Round round(const speculate::TokenTree& tree) {
     std::vector<double> draft, target, rest;
     Stopwatch watch;
     double drafted = 0, scored = 0;
     int sequences = 0;
-    const spec::RoundStats* stats = nullptr;
-    const auto rounds = spec::model_rounds(target_, draft_, tree, {.on_round = [&](const spec::RoundEvent&) {
+    const speculate::RoundStats* stats = nullptr;
+    const auto rounds = speculate::model_rounds(target_, draft_, tree, {.on_round = [&](const speculate::RoundEvent&) {
       if (++sequences % spec_.batch != 0) return;  // all sequences of a step, as long as all go on
       draft.push_back(1e3 * (stats->draft_s - drafted));
       target.push_back(1e3 * (stats->target_s - scored));
@@ -122,10 +122,10 @@ std::vector<int> timed_sizes(int largest_tree) {
   return sizes;
 }
 
-spec::TimingTable measure_rounds(decode::Engine& target, decode::Engine& draft,
+speculate::TimingTable measure_rounds(decode::Engine& target, decode::Engine& draft,
                                  const RoundTimesSpec& spec,
                                  const std::function<bool(double share)>& on_progress) {
-  spec::TimingTable table;
+  speculate::TimingTable table;
   table.skip_deepest = true;  // drafts run no level that it draws no children from
   const std::vector<int> sizes = timed_sizes(spec.largest_tree);
   std::vector<double> overheads;
@@ -137,7 +137,7 @@ spec::TimingTable measure_rounds(decode::Engine& target, decode::Engine& draft,
   };
   for (const int context : spec.contexts) {
     TimedText text(target, draft, spec, context);
-    spec::TimeBucket& bucket = table.buckets.emplace_back();
+    speculate::TimeBucket& bucket = table.buckets.emplace_back();
     bucket.context = context;
     bucket.target = {{1}, {text.plain_ms()}};
     tick();

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "decode/engine.h"
-#include "spec/tree/timing.h"
+#include "speculate/tree/timing.h"
 
 namespace tandem::bench {
 
@@ -28,7 +28,7 @@ inline constexpr int kTimedTokens = 32;
 ///                 more, and for rounds with any tree of largest_tree nodes
 /// on_progress     called with the share done; returning false interrupts
 /// errors          kind interrupted, memory, numeric
-spec::TimingTable measure_rounds(decode::Engine& target, decode::Engine& draft,
+speculate::TimingTable measure_rounds(decode::Engine& target, decode::Engine& draft,
                                  const RoundTimesSpec& spec,
                                  const std::function<bool(double share)>& on_progress = {});
 

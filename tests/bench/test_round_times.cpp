@@ -28,16 +28,16 @@ TEST_SUITE("bench/round_times") {
     spec.largest_tree = 12;
     spec.batch = 2;
     double share = 0;
-    const spec::TimingTable table = measure_rounds(*target, *draft, spec, [&](double done) {
+    const speculate::TimingTable table = measure_rounds(*target, *draft, spec, [&](double done) {
       CHECK(done > share);
       share = done;
       return true;
     });
     CHECK(share == doctest::Approx(1));
-    spec::check_timing(table, "measured");
+    speculate::check_timing(table, "measured");
     CHECK(table.skip_deepest);
     REQUIRE(table.buckets.size() == 2);
-    for (const spec::TimeBucket& b : table.buckets) {
+    for (const speculate::TimeBucket& b : table.buckets) {
       CHECK(b.target.tokens == timed_sizes(12));
       CHECK(b.draft.tokens == std::vector<int>{1, 2, 3, 5});  // brooms of up to 12 nodes
       CHECK(*std::ranges::min_element(b.target.ms) > 0);

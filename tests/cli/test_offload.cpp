@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "cli/load_engine.h"
 #include "cli/probe.h"
+#include "tools/load_engine.h"
 
 using namespace tandem;
 using namespace tandem::testing;
@@ -30,7 +30,7 @@ int chosen(recipe::Offload offload, size_t limit, size_t free_bytes) {
                                  .gpu_free = free_bytes,
                                  .gpu_total = free_bytes,
                                  .gpu_limited = limit < free_bytes};
-  return cli::layers_to_stream(offload, config, limits, plan_of);
+  return tools::layers_to_stream(offload, config, limits, plan_of);
 }
 
 constexpr recipe::Offload kAuto{recipe::Offload::kAuto};

@@ -5,8 +5,8 @@
 
 #include "eval/lossless.h"
 #include "generate_runs.h"
-#include "spec/draft/model_drafter.h"
-#include "spec/round/speculation.h"
+#include "speculate/draft/model_drafter.h"
+#include "speculate/round/speculation.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -18,9 +18,9 @@ namespace {
 
 /// Children of the root that are the draft's best tokens, called drawn: what the residual rule must
 /// not be fed.
-class DeterministicDrafter final : public spec::HostDrafter {
+class DeterministicDrafter final : public speculate::HostDrafter {
  public:
-  DeterministicDrafter(decode::Engine& draft, spec::TokenTree tree) : inner_(draft, std::move(tree)) {}
+  DeterministicDrafter(decode::Engine& draft, speculate::TokenTree tree) : inner_(draft, std::move(tree)) {}
 
   AcceptBy accept_by() const override { return AcceptBy::residual; }
   Tensor draft_logits() const override { return inner_.draft_logits(); }
@@ -31,10 +31,10 @@ class DeterministicDrafter final : public spec::HostDrafter {
   void share(std::span<const int32_t> prefix) override { inner_.share(prefix); }
   void continue_from(int slot) override { inner_.continue_from(slot); }
   void read(std::span<const DrawSeq> seqs) override { inner_.read(seqs); }
-  std::span<const spec::Proposal> propose(std::span<const DrawSeq> seqs) override {
+  std::span<const speculate::Proposal> propose(std::span<const DrawSeq> seqs) override {
     const auto drawn = inner_.propose(seqs);
     proposals_.assign(drawn.begin(), drawn.end());
-    for (spec::Proposal& p : proposals_) {
+    for (speculate::Proposal& p : proposals_) {
       const Row row = row_of(draft_logits(), p.draft_row[0]);
       Ids best(row.size());
       std::iota(best.begin(), best.end(), 0);
@@ -49,8 +49,8 @@ class DeterministicDrafter final : public spec::HostDrafter {
   double bytes_read() const override { return inner_.bytes_read(); }
 
  private:
-  spec::ModelDrafter inner_;
-  std::vector<spec::Proposal> proposals_;
+  speculate::ModelDrafter inner_;
+  std::vector<speculate::Proposal> proposals_;
 };
 
 /// Plain decoding that now and then gives the next id instead.
@@ -91,14 +91,14 @@ struct Pair {
     target->prefill(whole, {});
   }
 
-  LawCheck law(std::unique_ptr<spec::HostDrafter> drafter, int texts, float temperature) {
-    spec::Speculation speculation(*target, std::move(drafter));
+  LawCheck law(std::unique_ptr<speculate::HostDrafter> drafter, int texts, float temperature) {
+    speculate::Speculation speculation(*target, std::move(drafter));
     return law(speculation, prompt, texts, temperature, 0);
   }
 
   /// Behind each of so many prompts.
-  LawCheck laws(std::unique_ptr<spec::HostDrafter> drafter, int prompts, int texts) {
-    spec::Speculation speculation(*target, std::move(drafter));
+  LawCheck laws(std::unique_ptr<speculate::HostDrafter> drafter, int prompts, int texts) {
+    speculate::Speculation speculation(*target, std::move(drafter));
     LawCheck sum;
     int64_t seed = 0;
     for (const Ids& ids : varied_prompts(target->files(), prompts, 5)) {
@@ -113,7 +113,7 @@ struct Pair {
   }
 
  private:
-  LawCheck law(spec::Speculation& speculation, const Ids& ids, int texts, float temperature,
+  LawCheck law(speculate::Speculation& speculation, const Ids& ids, int texts, float temperature,
                int64_t seed) {
     speculation.share(ids);
     decode::GenerateSpec how;
@@ -124,7 +124,7 @@ struct Pair {
   }
 };
 
-spec::TokenTree star() { return spec::tree_of_children(std::vector<int>{3, 0, 0, 0}, "test"); }
+speculate::TokenTree star() { return speculate::tree_of_children(std::vector<int>{3, 0, 0, 0}, "test"); }
 
 }  // namespace
 
@@ -133,7 +133,7 @@ TEST_SUITE("eval/lossless") {
       "sampled texts: drawn children pass, deterministic ones by the residual rule are found out") {
     Pair pair;
     const LawCheck right =
-        pair.law(std::make_unique<spec::ModelDrafter>(*pair.draft, star()), 1500, 1.0f);
+        pair.law(std::make_unique<speculate::ModelDrafter>(*pair.draft, star()), 1500, 1.0f);
     CHECK(right.texts == 1500);
     CHECK(right.tests.size() == 4);  // tokens 2 and 3, pairs (1, 2) and (2, 3)
     CAPTURE(right.worst_p());
@@ -147,7 +147,7 @@ TEST_SUITE("eval/lossless") {
   TEST_CASE("sampled texts behind many prompts, few behind each") {
     Pair pair;
     const LawCheck right =
-        pair.laws(std::make_unique<spec::ModelDrafter>(*pair.draft, star()), 25, 40);
+        pair.laws(std::make_unique<speculate::ModelDrafter>(*pair.draft, star()), 25, 40);
     CHECK(right.texts == 1000);
     CHECK(right.prompts == 25);
     CHECK(right.tests.size() == 4);
@@ -164,7 +164,7 @@ TEST_SUITE("eval/lossless") {
     const std::vector<Ids> prompts = varied_prompts(pair.target->files(), 5, 0);
     decode::GenerateSpec how;
     how.max_tokens = 20;
-    const auto rounds = spec::model_rounds(*pair.target, *pair.draft, star());
+    const auto rounds = speculate::model_rounds(*pair.target, *pair.draft, star());
     const GreedyCheck right = check_greedy(*pair.target, *rounds, prompts, how);
     CHECK(right.texts == 5);
     CHECK(right.texts_equal == 5);
@@ -189,9 +189,9 @@ TEST_SUITE("eval/lossless") {
     decode::GenerateSpec how;
     how.max_tokens = 24;
     how.sampler.rule.temperature = 0.7f;
-    const auto by_match = spec::lookup_rounds(*pair.target, 2, 4);
+    const auto by_match = speculate::lookup_rounds(*pair.target, 2, 4);
     CHECK(count_equal(*pair.target, *by_match, prompts, how) == 4);
-    const auto by_residual = spec::model_rounds(*pair.target, *pair.draft, star());
+    const auto by_residual = speculate::model_rounds(*pair.target, *pair.draft, star());
     CHECK(count_equal(*pair.target, *by_residual, prompts, how) < 4);
   }
 

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "gpu/engine_pair.h"
-#include "spec/round/rounds.h"
+#include "speculate/round/rounds.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -122,13 +122,13 @@ TEST_SUITE("gpu/decode/offload") {
 
   TEST_CASE("speculation with a target that is streamed writes the same text") {
     const std::vector<int> n_children = {3, 2, 1, 0, 2, 0, 1, 0, 1, 0, 0};
-    const spec::TokenTree tree = spec::tree_of_children(n_children, "test");
+    const speculate::TokenTree tree = speculate::tree_of_children(n_children, "test");
     const auto text_of = [&](int n_streamed) {
       const auto target =
           make_engine(shape_of("tiny-16m"), {.device = kGpu, .n_streamed = n_streamed});
       const auto draft =
           make_engine(shape_of("tiny-2m"), {.device = kGpu, .queue = target->queue()});
-      const auto rounds = spec::model_rounds(*target, *draft, tree);
+      const auto rounds = speculate::model_rounds(*target, *draft, tree);
       decode::GenerateSpec how = sampled(40);
       how.sampler.top_logprobs = 0;
       return generate(*target, four_requests(*target), how, rounds.get());

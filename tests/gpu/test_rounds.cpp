@@ -8,7 +8,7 @@
 
 using namespace tandem;
 using namespace tandem::test;
-using namespace tandem::spec;
+using namespace tandem::speculate;
 
 namespace {
 

@@ -1,0 +1,69 @@
+#include "speculate/measure/tree_meter.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::speculate {
+namespace {
+
+/// Where a text stands in its rounds.
+struct Walk {
+  std::span<const int> accepted;  // of rounds to come, the one it is in first
+  int root;                       // row of the round's root
+  int node = 0;                   // -1 until the round ends: not known
+};
+
+}  // namespace
+
+TreeMeter::TreeMeter(decode::Engine& target, decode::Engine& draft, const ops::VerifyRule& rule,
+                     TokenTree tree, int width)
+    : logits_(target, draft),
+      rule_(rule),
+      tree_(std::move(tree)),
+      width_(width),
+      rows_(static_cast<size_t>(tree_.levels() - 1), ChanceSums(width)) {
+  TANDEM_CHECK(std::ranges::max(tree_.n_children) <= width, "{} children", width);
+}
+
+void TreeMeter::add(int seq, int64_t seed, std::span<const int32_t> text, int first,
+                    std::span<const int> accepted) {
+  if (text.size() < static_cast<size_t>(first) + 2) return;  // no round began
+  Walk walk{.accepted = accepted, .root = first};
+  const bool by_match = rule_.accept_by == AcceptBy::match;
+  const auto width = static_cast<size_t>(width_);
+  logits_.read(text, first, [&](int first_row, const Tensor& target, const Tensor& draft) {
+    std::vector<int32_t> children, depths;
+    std::vector<std::span<const int32_t>> seen;
+    for (int64_t r = 0; r < target.rows(); ++r) {
+      const int row = first_row + static_cast<int>(r), node = std::max(0, walk.node);
+      const ops::ParentNode parent = {
+          .round = {seed, seq, walk.root + 1}, .node = node, .n_children = width_};
+      const std::vector<int32_t> drawn = ops::draw_children(
+          draft.slice(r, 1), by_match ? 0.0f : rule_.draft.temperature, {&parent, 1});
+      children.insert(children.end(), drawn.begin(), drawn.end());
+      seen.push_back(text.first(static_cast<size_t>(row) + 1));
+      const auto i = static_cast<size_t>(node);
+      const bool counts = walk.node >= 0 && tree_.n_children[i] > 0;
+      depths.push_back(counts ? tree_.depth[i] : -1);
+
+      TANDEM_CHECK(!walk.accepted.empty(), "a text of more tokens than its rounds gave");
+      if (row - walk.root == walk.accepted.front()) {  // its next token is the round's last
+        walk = {.accepted = walk.accepted.subspan(1), .root = row + 1};
+      } else if (walk.node >= 0) {
+        const auto end = drawn.begin() + tree_.n_children[i];
+        const auto found = std::find(drawn.begin(), end, text[static_cast<size_t>(row) + 1]);
+        lost_ += found == end ? 1 : 0;
+        walk.node =
+            found == end ? -1 : tree_.first_child[i] + static_cast<int>(found - drawn.begin());
+      }
+    }
+    const std::vector<double> chances =
+        ops::accept_chances(target, by_match ? Tensor{} : draft, rule_, children, width_, seen);
+    for (size_t r = 0; r < depths.size(); ++r)
+      if (depths[r] >= 0)
+        rows_[static_cast<size_t>(depths[r])].add(std::span(chances).subspan(r * width, width));
+  });
+}
+
+}  // namespace tandem::speculate

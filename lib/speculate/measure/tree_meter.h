@@ -1,0 +1,47 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "ops/verification.h"
+#include "speculate/measure/chance_sums.h"
+#include "speculate/measure/pair_logits.h"
+#include "speculate/tree/token_tree.h"
+
+namespace tandem::speculate {
+
+/// Acceptance by depth in rounds of one tree. It reads texts that such rounds wrote, finds again
+/// which node each token was, and adds the exact chances of the children of each node that a round
+/// came by to the row of its depth. Which positions of a text come to be roots, and which come to be
+/// deep, depends on the tree: where all but first children end soon, a root follows many a rejection
+/// that was none for a wider tree, and deep nodes lie in passages that are easy to guess. Leaves are
+/// left out, for a tree gains at nodes with children alone. Such rows predict the tokens of this
+/// tree, and of trees like it.
+class TreeMeter {
+ public:
+  /// rule     that the rounds verify by; by match at temperature 0 alone
+  /// width    children of a node whose chances are measured, at least as many as any has
+  TreeMeter(decode::Engine& target, decode::Engine& draft, const ops::VerifyRule& rule,
+            TokenTree tree, int width);
+
+  /// Adds a text whose tokens from text[first] on rounds wrote, the first of them from the prompt.
+  /// seq, seed  of the generation: children are drawn again by their numbers
+  /// accepted   nodes of each round in turn; the last may have gone beyond the text's end
+  /// errors     kind interrupted, numeric
+  void add(int seq, int64_t seed, std::span<const int32_t> text, int first,
+           std::span<const int> accepted);
+
+  /// One for each depth of the tree that has children.
+  const std::vector<ChanceSums>& rows() const { return rows_; }
+  /// Accepted tokens that the children, drawn again from logits of other forwards, did not hold.
+  int64_t lost() const { return lost_; }
+
+ private:
+  PairLogits logits_;
+  ops::VerifyRule rule_;
+  TokenTree tree_;
+  int width_;
+  std::vector<ChanceSums> rows_;
+  int64_t lost_ = 0;
+};
+
+}  // namespace tandem::speculate

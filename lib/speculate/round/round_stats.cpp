@@ -1,0 +1,43 @@
+#include "speculate/round/round_stats.h"
+
+#include "base/error.h"
+
+namespace tandem::speculate {
+
+void RoundStats::add(const RoundEvent& round) {
+  ++rounds;
+  drafted += round.drafted;
+  accepted += round.accepted;
+  emitted += round.accepted + 1;
+  ++accepted_hist[static_cast<size_t>(round.accepted)];
+}
+
+RoundStats RoundStats::since(const RoundStats& earlier) const {
+  RoundStats s = *this;
+  s.rounds -= earlier.rounds;
+  s.drafted -= earlier.drafted;
+  s.accepted -= earlier.accepted;
+  s.emitted -= earlier.emitted;
+  for (size_t i = 0; i < s.accepted_hist.size(); ++i)
+    s.accepted_hist[i] -= earlier.accepted_hist[i];
+  s.draft_s -= earlier.draft_s;
+  s.target_s -= earlier.target_s;
+  s.verify_s -= earlier.verify_s;
+  s.host_s -= earlier.host_s;
+  return s;
+}
+
+void check_sampler(const decode::SamplerSpec& spec) {
+  if (spec.top_logprobs > 0)
+    throw recipe_error("output.top_logprobs", "is {}, but speculation reports no alternatives",
+                       spec.top_logprobs)
+        .hint("leave it 0, or take pig-generate");
+}
+
+ops::VerifyRule rule_of(const ops::SampleRule& target, AcceptBy accept_by) {
+  ops::VerifyRule rule{.target = target, .draft = {}, .accept_by = accept_by};
+  rule.draft.temperature = target.temperature;
+  return rule;
+}
+
+}  // namespace tandem::speculate

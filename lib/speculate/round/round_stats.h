@@ -1,0 +1,47 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "decode/sampler.h"
+#include "kernels/tree/verify_trees.h"
+#include "ops/verification.h"
+
+namespace tandem::speculate {
+
+/// One round of one sequence.
+struct RoundEvent {
+  int seq = 0;
+  int drafted = 0, accepted = 0;
+};
+
+/// What rounds have done so far, over all sequences.
+struct RoundStats {
+  std::string drafter;   // its name
+  int nodes = 0;         // of a tree, the root counts
+  int64_t rounds = 0;    // a sequence's, not a batch's
+  int64_t drafted = 0;   // nodes, roots left out
+  int64_t accepted = 0;  // of them
+  int64_t emitted = 0;  // tokens: accepted and one more a round, those behind a text's end included
+  std::vector<int64_t> accepted_hist;  // rounds by number of accepted nodes
+  double draft_s = 0, target_s = 0, verify_s = 0;
+  double host_s = 0;  // on a GPU, what the CPU does for rounds
+
+  RoundStats(std::string name, int max_nodes, int max_depth)
+      : drafter(std::move(name)),
+        nodes(max_nodes),
+        accepted_hist(static_cast<size_t>(max_depth) + 1) {}
+  void add(const RoundEvent& round);
+  /// What came after `earlier`, of the same rounds.
+  RoundStats since(const RoundStats& earlier) const;
+  double tokens_per_round() const {
+    return rounds > 0 ? static_cast<double>(emitted) / static_cast<double>(rounds) : 0;
+  }
+};
+
+/// errors   kind recipe: settings that speculation has not
+void check_sampler(const decode::SamplerSpec& spec);
+/// The rule of a round whose children are drawn at the text's temperature.
+ops::VerifyRule rule_of(const ops::SampleRule& target, AcceptBy accept_by);
+
+}  // namespace tandem::speculate

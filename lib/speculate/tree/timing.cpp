@@ -1,0 +1,139 @@
+#include "speculate/tree/timing.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/quote.h"
+
+namespace tandem::speculate {
+namespace {
+
+constexpr const char* kFormat = "sequoia-timing/1";
+constexpr size_t kMostBytes = size_t{16} << 20;
+constexpr int kMostTokens = 1 << 28;
+constexpr double kMostMs = 1e9;  // eleven days; sums and continuations stay finite
+
+void check_curve(const TimeCurve& curve, const std::string& name, const std::string& where) {
+  if (curve.tokens.empty() || curve.tokens.size() != curve.ms.size())
+    throw input_error(where, "{}: {} token counts and {} times, expected as many, and at least one",
+                      name, curve.tokens.size(), curve.ms.size());
+  for (size_t i = 0; i < curve.tokens.size(); ++i) {
+    if (curve.tokens[i] <= (i == 0 ? 0 : curve.tokens[i - 1]))
+      throw input_error(where, "{}: token count {} after {}, expected them to rise from at least 1",
+                        name, curve.tokens[i], i == 0 ? 0 : curve.tokens[i - 1]);
+    if (!(curve.ms[i] >= 0 && curve.ms[i] <= kMostMs))
+      throw input_error(where, "{}: {} ms for {} tokens, expected a time from 0 to 1e9", name,
+                        curve.ms[i], curve.tokens[i]);
+  }
+}
+
+TimeCurve curve_of(const io::Json& json, const std::string& name, const std::string& where) {
+  TimeCurve curve;
+  for (const io::Json& n : io::get_array(json, "tokens", where))
+    curve.tokens.push_back(
+        static_cast<int>(io::as_int(n, name + ".tokens", where, 1, kMostTokens)));
+  for (const io::Json& ms : io::get_array(json, "ms", where)) {
+    if (!ms.is_number())
+      throw input_error(where, "{}.ms: expected milliseconds, found {}", name, io::describe(ms));
+    curve.ms.push_back(ms.get<double>());
+  }
+  return curve;
+}
+
+}  // namespace
+
+double TimeCurve::at(int n) const {
+  if (tokens.size() == 1 || n <= tokens.front()) return ms.front();
+  const bool beyond = n > tokens.back();
+  const auto i =
+      static_cast<size_t>(std::ranges::lower_bound(tokens, n) - tokens.begin()) - (beyond ? 1 : 0);
+  const double slope = (ms[i] - ms[i - 1]) / (tokens[i] - tokens[i - 1]);
+  if (beyond) return ms[i] + std::max(0.0, slope) * (n - tokens[i]);
+  return ms[i - 1] + slope * (n - tokens[i - 1]);
+}
+
+double TimeCurve::smallest() const { return std::ranges::min(ms); }
+
+const TimeBucket& TimingTable::bucket(int context, const std::string& where) const {
+  if (context == 0 && buckets.size() == 1) return buckets.front();
+  const auto found =
+      std::ranges::find_if(buckets, [&](const TimeBucket& b) { return b.context >= context; });
+  std::vector<int> contexts;
+  for (const TimeBucket& b : buckets) contexts.push_back(b.context);
+  if (context == 0 || found == buckets.end())
+    throw recipe_error(where, "expected a context of up to {} tokens, found {}", contexts.back(),
+                       context == 0 ? "none" : fmt::format("{}", context))
+        .hint(fmt::format("the timing table has times for contexts of {} tokens",
+                          fmt::join(contexts, ", ")));
+  return *found;
+}
+
+void check_timing(const TimingTable& table, const std::string& where) {
+  if (table.buckets.empty()) throw input_error(where, "expected at least one bucket, found none");
+  if (!(table.overhead_ms >= 0 && table.overhead_ms <= kMostMs))
+    throw input_error(where, "overhead_ms is {}, expected a time from 0 to 1e9", table.overhead_ms);
+  for (size_t i = 0; i < table.buckets.size(); ++i) {
+    const TimeBucket& b = table.buckets[i];
+    check_curve(b.target, fmt::format("buckets[{}].target", i), where);
+    check_curve(b.draft, fmt::format("buckets[{}].draft", i), where);
+    if (b.target.tokens.front() != 1)
+      throw input_error(where, "buckets[{}].target begins at {} tokens, expected 1", i,
+                        b.target.tokens.front())
+          .hint("the time of one token is what speculation is compared with");
+    if (i > 0 && b.context <= table.buckets[i - 1].context)
+      throw input_error(where, "buckets[{}].context is {} after {}, expected contexts to rise", i,
+                        b.context, table.buckets[i - 1].context);
+  }
+}
+
+TimingTable parse_timing(std::string_view text, const std::string& where) {
+  const io::Json json = io::parse_json(text, where);
+  if (!json.is_object())
+    throw input_error(where, "expected an object of format '{}', found {}", kFormat,
+                      io::describe(json));
+  const std::string& format = io::get_string(json, "format", where);
+  if (format != kFormat)
+    throw input_error(where, "expected format '{}', found {}", kFormat, io::quote(format));
+  TimingTable table;
+  table.overhead_ms = io::find_double(json, "overhead_ms", where).value_or(0);
+  table.skip_deepest = io::find_bool(json, "skip_deepest", where).value_or(false);
+  for (const io::Json& item : io::get_array(json, "buckets", where)) {
+    const std::string name = fmt::format("buckets[{}]", table.buckets.size());
+    if (!item.is_object())
+      throw input_error(where, "{}: expected an object, found {}", name, io::describe(item));
+    table.buckets.push_back(
+        {.context =
+             static_cast<int>(io::find_int(item, "context", where, 0, kMostTokens).value_or(0)),
+         .target = curve_of(io::get_object(item, "target", where), name + ".target", where),
+         .draft = curve_of(io::get_object(item, "draft", where), name + ".draft", where)});
+  }
+  check_timing(table, where);
+  return table;
+}
+
+std::string timing_json(const TimingTable& table, const nlohmann::ordered_json& about) {
+  using Json = nlohmann::ordered_json;
+  Json json = {{"format", kFormat}};
+  json.update(about);
+  json["overhead_ms"] = table.overhead_ms;
+  json["skip_deepest"] = table.skip_deepest;
+  const auto curve = [](const TimeCurve& c) { return Json{{"tokens", c.tokens}, {"ms", c.ms}}; };
+  for (const TimeBucket& b : table.buckets) {
+    Json item = Json::object();
+    if (b.context > 0) item["context"] = b.context;
+    item["target"] = curve(b.target);
+    item["draft"] = curve(b.draft);
+    json["buckets"].push_back(std::move(item));
+  }
+  return json.dump(1) + "\n";
+}
+
+TimingTable read_timing(const std::filesystem::path& path) {
+  return parse_timing(io::read_file(path, kMostBytes), path.string());
+}
+
+}  // namespace tandem::speculate

@@ -1,0 +1,56 @@
+#pragma once
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem::speculate {
+
+/// Time of a forward over n tokens, measured at some n.
+struct TimeCurve {
+  std::vector<int> tokens;  // rising, not empty
+  std::vector<double> ms;
+
+  /// Between two measured points the line through them, beyond the last one its continuation where
+  /// that rises, before the first one its value. A curve of one point is that value everywhere.
+  double at(int n) const;
+  /// No at(n) is below it.
+  double smallest() const;
+};
+
+/// What a round costs at one length of the text.
+struct TimeBucket {
+  int context = 0;   // tokens in the caches; 0 = not recorded
+  TimeCurve target;  // one forward over the n nodes of a tree; begins at 1
+  TimeCurve draft;   // one forward over the nodes of a level
+};
+
+/// What the choice of a tree needs to know about a machine. A measurement fills it.
+struct TimingTable {
+  std::vector<TimeBucket> buckets;  // by rising context
+  double overhead_ms = 0;           // sampling, verification and compaction of a round
+  bool skip_deepest = false;        // the engine leaves out the draft call on the deepest level
+
+  /// The bucket for texts of up to `context` tokens; the only one for 0.
+  /// errors   kind recipe at `where`: several buckets and no context, or a context beyond them all
+  const TimeBucket& bucket(int context, const std::string& where) const;
+};
+
+/// Reads a sequoia-timing/1: {"format": "sequoia-timing/1", "overhead_ms": 0.1, "buckets":
+/// [{"context": 1024, "target": {"tokens": [1, 2, 4], "ms": [24.2, 24.3, 24.4]}, "draft":
+/// {"tokens": [1, 8], "ms": [0.5, 0.6]}}]}. `overhead_ms`, `skip_deepest` (true or false) and
+/// `context` may be left out, other members (device, models, bytes) are not needed.
+/// errors   kind input at `where`: not such a file; no bucket; counts that do not rise from at
+///          least 1, a target that does not begin at 1; times below 0 or above 1e9, or not one
+///          for each count
+TimingTable parse_timing(std::string_view text, const std::string& where);
+TimingTable read_timing(const std::filesystem::path& path);
+
+/// The table in that form. about: further members, which say what was measured.
+std::string timing_json(const TimingTable& table, const nlohmann::ordered_json& about);
+
+/// The same checks for a table made elsewhere.
+void check_timing(const TimingTable& table, const std::string& where);
+
+}  // namespace tandem::speculate

@@ -1,0 +1,276 @@
+#include "tools/spec_check.h"
+
+#include "bench/record.h"
+#include "io/jsonl.h"
+#include "recipe/fields_of.h"
+#include "tools/bench_results.h"
+#include "tools/generate_flags.h"
+
+namespace tandem::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Behind one prompt: with fewer, hardly an outcome is common enough to be compared.
+constexpr size_t kLeastTexts = 40;
+
+eval::TextProgress shown(cli::Progress& line) {
+  return [&line](int64_t done) {
+    line.update(static_cast<double>(done));
+    return cli::interrupted() == 0;
+  };
+}
+
+}  // namespace
+
+std::vector<double> LosslessSection::temperatures_of(const recipe::Sampling& sampling) const {
+  if (!temperatures.empty()) return temperatures;
+  if (sampling.temperature > 0) return {sampling.temperature};
+  return {0.6, 1.0};
+}
+
+size_t LosslessSection::prompts_sampled(size_t n_given) const {
+  return std::clamp<size_t>(static_cast<size_t>(texts) / kLeastTexts, 1, n_given);
+}
+
+void SpecCheckRecipe::check(recipe::Problems& p) const {
+  SequoiaRecipe::check(p);
+  if (tree.path.automatic)
+    p.field("tree.path", "tree.path: name the tree to check; auto is chosen by sequoia-generate");
+}
+
+SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point)
+    : cx_(cx),
+      point_(point),
+      recipe_(point.recipe),
+      pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()),
+      target_name_(pair_.target().name),
+      config_(pair_.target().config),
+      exact_(compute_type(recipe_.model) == DType::f32),
+      rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu) {
+  const decode::PromptSource source = prompt_source(cx, recipe_.chat, true);
+  if (source.empty())
+    prompts_.sequences = eval::varied_prompts(pair_.target(), recipe_.eval.n_prompts,
+                                              static_cast<uint64_t>(recipe_.run.seed));
+  else
+    prompts_ = decode::read_prompts(source, pair_.target(), false);
+  prompts_.shared = 0;  // every text is read whole
+  batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
+  tree_ = largest_tree(recipe_, batch_, pair_.device());
+  TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch_,
+                           recipe_.eval.text_tokens);
+  // Sampled texts fork from one prompt at a time.
+  int64_t longest = 0;
+  for (const eval::Ids& prompt : sampled_prompts())
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  room.batch = batch_;
+  room.prefix = true;
+  room.longest = std::max(room.longest, longest + recipe_.eval.text_tokens);
+  room.total = std::max(room.total, longest + int64_t{batch_} * recipe_.eval.text_tokens);
+  size_for(pair_, room, tree_);
+}
+
+void SpecCheck::print_plan() {
+  const size_t behind = sampled_prompts().size();
+  // As many behind each prompt.
+  const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / behind * behind;
+  pair_.print_plan(
+      cx_, speculation_plan(pair_, tree_),
+      fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
+                  "temperatures, behind {} prompts\n",
+                  tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled,
+                  recipe_.eval.temperatures_of(recipe_.sampling).size(), behind),
+      {{"tree", tree_facts(tree_)},
+       {"texts",
+        {{"greedy", prompts_.sequences.size()},
+         {"sampled", n_sampled},
+         {"temperatures", recipe_.eval.temperatures_of(recipe_.sampling)},
+         {"prompts", behind}}}});
+}
+
+std::span<const eval::Ids> SpecCheck::sampled_prompts() const {
+  const std::span<const eval::Ids> all = prompts_.sequences;
+  return all.first(recipe_.eval.prompts_sampled(all.size()));
+}
+
+decode::GenerateSpec SpecCheck::how(double temperature, int max_tokens) const {
+  recipe::Sampling sampling = recipe_.sampling;
+  sampling.temperature = temperature;
+  sampling.max_tokens = max_tokens;
+  decode::GenerateSpec spec = generate_spec(sampling, recipe_.run.seed, 0, config_,
+                                            pair_.target_spec().max_tokens - tree_.size());
+  spec.max_active = batch_;
+  return spec;
+}
+
+void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculation) {
+  const auto n = static_cast<int64_t>(prompts_.sequences.size());
+  cli::Progress line(cx_.terminal, "greedy", static_cast<double>(2 * n), "texts");
+  const eval::GreedyCheck c = eval::check_greedy(target, speculation, prompts_.sequences,
+                                                 how(0, recipe_.sampling.max_tokens), shown(line));
+  differences_ = c.differences;
+  const double gap = exact_ ? 0 : recipe_.eval.gap;
+  verdicts_.push_back({.check = "greedy texts are the target's",
+                       .texts = n,
+                       .found = fmt::format("{} of {} texts equal, {} tokens, largest gap {:.3g}",
+                                            c.texts_equal, c.texts, c.tokens, c.max_gap),
+                       .limit = exact_ ? "all equal" : fmt::format("gap <= {:.3g}", gap),
+                       .passed = exact_ ? c.texts_equal == c.texts : c.max_gap <= gap,
+                       .details = {{"texts_equal", c.texts_equal},
+                                   {"tokens", c.tokens},
+                                   {"differences", c.differences.size()},
+                                   {"max_gap", c.max_gap},
+                                   {"gap_allowed", gap},
+                                   {"max_tokens", recipe_.sampling.max_tokens}}});
+}
+
+void SpecCheck::check_matched(decode::Engine& target, speculate::Rounds& speculation) {
+  for (const double t : recipe_.eval.temperatures_of(recipe_.sampling)) {
+    const auto n = static_cast<int64_t>(prompts_.sequences.size());
+    cli::Progress line(cx_.terminal, "match", static_cast<double>(2 * n), "texts");
+    const int equal = eval::count_equal(target, speculation, prompts_.sequences,
+                                        how(t, recipe_.sampling.max_tokens), shown(line));
+    verdicts_.push_back({.check = "sampled texts are the target's",
+                         .temperature = t,
+                         .texts = n,
+                         .found = fmt::format("{} of {} texts equal", equal, n),
+                         .limit = rows_are_pure_ ? "all equal" : "none: rows round differently",
+                         .passed = !rows_are_pure_ || equal == n,
+                         .details = {{"texts_equal", equal}}});
+  }
+}
+
+void SpecCheck::check_laws(decode::Engine& target, speculate::Rounds& speculation) {
+  const LosslessSection& e = recipe_.eval;
+  const std::vector<double> temperatures = e.temperatures_of(recipe_.sampling);
+  const std::span<const eval::Ids> prompts = sampled_prompts();
+  const int texts = e.texts / static_cast<int>(prompts.size());
+  std::vector<eval::LawCheck> laws(temperatures.size());
+  cli::Progress line(cx_.terminal, "sample",
+                static_cast<double>(2 * prompts.size() * laws.size()) * texts, "texts");
+  int64_t before = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const int slot = target.cache().create();
+    const decode::SeqTokens begin[] = {{slot, prompts[i], false}};
+    target.prefill(begin, {});
+    speculation.share(prompts[i]);
+    for (size_t t = 0; t < laws.size(); ++t, before += 2 * texts) {
+      decode::GenerateSpec of_prompt = how(temperatures[t], e.text_tokens);
+      of_prompt.sampler.seed += 2 * static_cast<int64_t>(i);  // a check takes two seeds
+      laws[t].add(eval::check_law(target, speculation, prompts[i], slot, texts, of_prompt,
+                                  [&](int64_t done) { return shown(line)(before + done); }));
+    }
+    target.cache().release(slot);
+  }
+  for (size_t t = 0; t < laws.size(); ++t) add_laws(laws[t], temperatures[t], temperatures.size());
+}
+
+void SpecCheck::add_laws(const eval::LawCheck& law, double temperature, size_t n_temperatures) {
+  // Bonferroni: the chances of all tests add up to at most eval.significance.
+  const double least =
+      recipe_.eval.significance / static_cast<double>(law.tests.size() * n_temperatures);
+  for (const eval::LawTest& l : law.tests)
+    verdicts_.push_back(
+        {.check = l.n == 1 ? fmt::format("law of token {}", l.first + 1)
+                           : fmt::format("law of tokens {} and {}", l.first + 1, l.first + 2),
+         .temperature = temperature,
+         .texts = law.texts,
+         .found = fmt::format("chi-square {:.1f} of {} degrees, {} prompts, p = {:.3g}",
+                              l.test.chi_square, l.test.degrees, law.prompts, l.test.p),
+         .limit = fmt::format("p >= {:.2g}", least),
+         .passed = l.test.p >= least,
+         .details = {{"prompts", law.prompts},
+                     {"cells", l.test.cells},
+                     {"degrees", l.test.degrees},
+                     {"chi_square", l.test.chi_square},
+                     {"p", l.test.p},
+                     {"p_allowed", least}}});
+}
+
+int SpecCheck::run() {
+  const MemoryPlan plan = speculation_plan(pair_, tree_);
+  const ModelPair::Engines engines = pair_.load(cx_, plan);
+  decode::Engine& target = *engines.target;
+  const auto speculation = make_rounds(recipe_.spec, engines, tree_);
+  check_greedy(target, *speculation);
+  if (speculation->accept_by() == AcceptBy::match) check_matched(target, *speculation);
+  check_laws(target, *speculation);
+  const speculate::RoundStats& rounds = speculation->stats();
+  cx_.note(fmt::format("{} rounds, {} of {} drafted tokens accepted", rounds.rounds,
+                       rounds.accepted, rounds.drafted));
+  if (rounds.accepted == 0)
+    cx_.warn("no drafted token was accepted: what was checked is little more than plain sampling");
+  write(rounds.drafter);
+  const bool passed = std::ranges::all_of(verdicts_, &Verdict::passed);
+  return passed ? 0 : exit_status(ErrorKind::numeric);
+}
+
+std::string SpecCheck::text() const {
+  using io::Align;
+  io::Table table({{"check", Align::left},
+                   {"temperature"},
+                   {"texts"},
+                   {"found", Align::left},
+                   {"limit", Align::left},
+                   {"verdict", Align::left}});
+  for (const Verdict& v : verdicts_)
+    table.add_row({v.check, fmt::format("{:g}", v.temperature), fmt::format("{}", v.texts), v.found,
+                   v.limit, v.passed ? "pass" : "FAIL"});
+  std::string text = table.render(io::TableFormat::text);
+  if (differences_.empty()) return text;
+  io::Table places({{"text"}, {"position"}, {"best token"}, {"found"}, {"gap"}});
+  for (const eval::GreedyDifference& d : differences_)
+    places.add_row({fmt::format("{}", d.text), fmt::format("{}", d.position),
+                    fmt::format("{}", d.expected), fmt::format("{}", d.found),
+                    fmt::format("{:.4g}", d.gap)});
+  return text + "\n" + places.render(io::TableFormat::text);
+}
+
+Json SpecCheck::json(const std::string& drafter) const {
+  Json checks = Json::array(), places = Json::array();
+  for (const Verdict& v : verdicts_) {
+    Json item = {{"check", v.check},
+                 {"temperature", v.temperature},
+                 {"texts", v.texts},
+                 {"passed", v.passed}};
+    item.update(v.details);
+    checks.push_back(std::move(item));
+  }
+  for (const eval::GreedyDifference& d : differences_)
+    places.push_back({{"text", d.text},
+                      {"position", d.position},
+                      {"best", d.expected},
+                      {"found", d.found},
+                      {"gap", d.gap}});
+  return {{"lossless", std::ranges::all_of(verdicts_, &Verdict::passed)},
+          {"target", target_name_},
+          {"drafter", drafter},
+          {"nodes", tree_.size()},
+          {"device", pair_.device().name()},
+          {"compute", exact_ ? "f32" : "bf16"},
+          {"checks", std::move(checks)},
+          {"differences", std::move(places)}};
+}
+
+void SpecCheck::write(const std::string& drafter) {
+  cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
+  if (cx_.format() == "text") {
+    result.write(text());
+  } else if (cx_.format() == "json") {
+    result.write(json(drafter).dump() + "\n");
+  } else {
+    bench::Record record(cx_.info.name);
+    record.group("recipe") = *point_.record;
+    record.group("workload") = {{"n_prompts", prompts_.sequences.size()},
+                                {"new_tokens", recipe_.sampling.max_tokens},
+                                {"seed", recipe_.run.seed}};
+    record.group("quality") = json(drafter);
+    result.write(record.line());
+  }
+  result.commit();
+  cx_.out.flush();
+}
+
+}  // namespace tandem::tools
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::SpecCheckRecipe&);

@@ -1,0 +1,102 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "eval/lossless.h"
+#include "tools/proposals.h"
+
+namespace tandem::tools {
+
+/// Section `eval` of spec-check.
+struct LosslessSection {
+  int n_prompts = 50, texts = 2000, text_tokens = 4;
+  std::vector<double> temperatures;
+  double significance = 1e-4;
+  // Logits of large models reach 16 to 32, where numbers in bf16 lie 0.125 apart.
+  double gap = 0.25;
+
+  template <class V>
+  void fields(V& v) {
+    using recipe::between;
+    v("n_prompts", n_prompts, between(1, 100000), "built-in prompts, where none is given");
+    v("temperatures", temperatures, recipe::above(0),
+      "of sampled texts; empty = sampling.temperature, or 0.6 and 1 where that is 0");
+    v("texts", texts, between(100, 10000000),
+      "sampled texts of each of both at a temperature, shared among the prompts, 40 each at "
+      "least: of more prompts the first");
+    v("text_tokens", text_tokens, between(2, 64).unit("tokens"), "of a sampled text");
+    v("significance", significance, recipe::above(0).up_to(1),
+      "chance that a lossless run fails the tests of sampled texts, all together, at most");
+    v("gap", gap, recipe::at_least(0),
+      "logits that close may swap places by rounding; nothing may in f32");
+  }
+  std::vector<double> temperatures_of(const recipe::Sampling& sampling) const;
+  /// How many of so many prompts sampled texts go on from.
+  size_t prompts_sampled(size_t n_given) const;
+};
+
+/// What sequoia-generate reads, and how it is checked.
+struct SpecCheckRecipe : SequoiaRecipe {
+  LosslessSection eval;
+
+  template <class V>
+  void fields(V& v) {
+    SequoiaRecipe::fields(v);
+    v("eval", eval, "what is compared");
+  }
+  void check(recipe::Problems& p) const;
+};
+
+/// A run of spec-check: texts of the target alone beside those of speculation, by the same engines.
+class SpecCheck {
+ public:
+  /// errors   as SpeculativeGeneration; prompts are built in where none is named
+  SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point);
+
+  /// Plan for --dry-run. errors  kind memory, after the plan is out: it does not fit
+  void print_plan();
+  /// The exit status: 0 if all checks pass, else 7.
+  int run();
+
+ private:
+  /// One line of the result.
+  struct Verdict {
+    std::string check;
+    double temperature = 0;
+    int64_t texts = 0;
+    std::string found, limit;
+    bool passed = false;
+    nlohmann::ordered_json details;
+  };
+
+  /// Those that sampled texts go on from.
+  std::span<const eval::Ids> sampled_prompts() const;
+  decode::GenerateSpec how(double temperature, int max_tokens) const;
+  void check_greedy(decode::Engine& target, speculate::Rounds& speculation);
+  /// By match: texts of one seed.
+  void check_matched(decode::Engine& target, speculate::Rounds& speculation);
+  /// Of texts behind each prompt, all prompts in one test.
+  void check_laws(decode::Engine& target, speculate::Rounds& speculation);
+  void add_laws(const eval::LawCheck& law, double temperature, size_t n_temperatures);
+  void write(const std::string& drafter);
+  std::string text() const;
+  nlohmann::ordered_json json(const std::string& drafter) const;
+
+  cli::Context& cx_;
+  const cli::Point<SpecCheckRecipe>& point_;
+  const SpecCheckRecipe& recipe_;
+  ModelPair pair_;
+  speculate::TokenTree tree_;
+  decode::PromptSet prompts_;
+  std::string target_name_;
+  model::ModelConfig config_;
+  int batch_ = 1;
+  bool exact_;         // in f32, where greedy texts do not turn on rounding
+  bool rows_are_pure_;  // in f32 on the CPU, where a row's bits do not depend on the rows beside it
+  std::vector<Verdict> verdicts_;
+  std::vector<eval::GreedyDifference> differences_;
+};
+
+}  // namespace tandem::tools
