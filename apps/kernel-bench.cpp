@@ -115,7 +115,9 @@ int main(int argc, char** argv) {
     for (const auto& point : points)
       if (point.recipe.run.device.starts_with("cuda"))
         throw Error(ErrorKind::device, "run.device", "kernel-bench measures the kernels of the CPU")
-            .hint("use --device cpu; bench_gpu_attention and its kin of the GPU bundle measure a GPU's");
+            .hint(
+                "use --device cpu; bench_gpu_attention and its kin of the GPU bundle measure a "
+                "GPU's");
     if (cx.dry_run()) return print_plan(cx, points);
     tools::BenchResults results(cx, points.front().recipe.output.path, bench::kernel_table());
     bool correct = true;

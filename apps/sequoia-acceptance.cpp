@@ -1,4 +1,5 @@
-// sequoia-acceptance: measures how often a target accepts the tokens of a draft, by place among siblings.
+// sequoia-acceptance: measures how often a target accepts the tokens of a draft, by place among
+// siblings.
 #include "cli/main_wrapper.h"
 #include "tools/acceptance_measurement.h"
 #include "tools/generate_flags.h"
@@ -9,10 +10,12 @@ using namespace tandem;
 
 const cli::ToolInfo kInfo{
     .name = "sequoia-acceptance",
-    .purpose = "Measure how often a model accepts the first, second, ... token that a small one proposes",
+    .purpose =
+        "Measure how often a model accepts the first, second, ... token that a small one proposes",
     .kind = "acceptance",
     .examples = {"sequoia-acceptance -r sequoia/acceptance-tiny-16m -o accept.json",
-                 "sequoia-acceptance -m tiny-16m -s draft.path=tiny-2m -f recipes/demo/lighthouse-logbook.txt \\\n"
+                 "sequoia-acceptance -m tiny-16m -s draft.path=tiny-2m -f "
+                 "recipes/demo/lighthouse-logbook.txt \\\n"
                  "    -s sampling.temperature=0.6 -n 500",
                  "sequoia-tree-search --accept accept.json -s tree.sizes=[8,16] -o tree.json"},
     .flags = tools::prompt_flags(),

@@ -1,4 +1,5 @@
-// sequoia-generate: writes text of a model several tokens at a time, with a small model that proposes trees.
+// sequoia-generate: writes text of a model several tokens at a time, with a small model that
+// proposes trees.
 #include "cli/main_wrapper.h"
 #include "tools/generate_flags.h"
 #include "tools/speculative_generation.h"
@@ -14,7 +15,8 @@ const cli::ToolInfo kInfo{
     .examples = {"sequoia-generate -r sequoia/tiny-16m -p \"Once upon a time\" -n 40",
                  "sequoia-generate -r sequoia/tiny-16m -f recipes/demo/lighthouse-logbook.txt \\\n"
                  "    -s sampling.temperature=0.6 --format jsonl",
-                 "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=tree.json -p \"The lamp\"",
+                 "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=tree.json -p "
+                 "\"The lamp\"",
                  "sequoia-generate -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
     .schema = recipe::schema_of<tools::SequoiaRecipe>,

@@ -34,7 +34,7 @@ struct Setup {
   int logit_rows = 128;
   int64_t total_tokens = 0;  // 0 = all sequences at full length
   Device device = {};
-  int n_streamed = 0;  // layers in host memory
+  int n_streamed = 0;                            // layers in host memory
   std::shared_ptr<cuda::Queue> queue = nullptr;  // of another engine on the GPU
 };
 

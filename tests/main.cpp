@@ -3,6 +3,7 @@
 #include "run_tests.h"
 
 int main(int argc, char** argv) {
-  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // tools that tests start take the CPU, as where there is no GPU
+  setenv("CUDA_VISIBLE_DEVICES", "",
+         1);  // tools that tests start take the CPU, as where there is no GPU
   return tandem::test::run_tests(argc, argv);
 }

@@ -55,8 +55,9 @@ inline void check_greedy_texts(const Pair& pair, double tolerance) {
   const Generated plain = generate(*pair.target, requests, rules(40));
   const int pages = pair.target->cache().store().free_pages();
   const int draft_pages = pair.draft->cache().store().free_pages();
-  for (const speculate::TokenTree& tree : {speculate::chain_tree(1), speculate::chain_tree(2), speculate::chain_tree(5),
-                                      tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
+  for (const speculate::TokenTree& tree :
+       {speculate::chain_tree(1), speculate::chain_tree(2), speculate::chain_tree(5),
+        tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
     CAPTURE(tree.size());
     CAPTURE(tree.levels());
     const auto rounds = speculate::model_rounds(*pair.target, *pair.draft, tree);
@@ -88,7 +89,8 @@ inline void check_greedy_texts(const Pair& pair, double tolerance) {
 inline void check_own_draft(const Pair& pair, int rejected) {
   for (const float temperature : {0.0f, 0.6f, 1.0f}) {
     CAPTURE(temperature);
-    const auto rounds = speculate::model_rounds(*pair.target, *pair.draft, speculate::chain_tree(4));
+    const auto rounds =
+        speculate::model_rounds(*pair.target, *pair.draft, speculate::chain_tree(4));
     (void)generate(*pair.target, pair.requests(3), rules(32, temperature, 5), rounds.get());
     CHECK(rounds->stats().accepted >= rounds->stats().drafted - rejected);
   }

@@ -89,8 +89,8 @@ struct AttentionBounds {
   int threads;
 };
 
-/// Bytes of workspace that any call within the bounds needs, on any ISA and for either dtype. It does
-/// not shrink when a bound grows.
+/// Bytes of workspace that any call within the bounds needs, on any ISA and for either dtype. It
+/// does not shrink when a bound grows.
 size_t attention_workspace_bytes(const AttentionBounds&);
 /// Bytes of one thread's scratch.
 size_t attention_scratch_bytes(int head_dim);

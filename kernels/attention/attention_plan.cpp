@@ -32,12 +32,13 @@ size_t state_floats(int head_dim) {
 struct Divided {
   size_t blocks, splits;
 
-  /// A divided block has more than 1 / (kTasksPerThread * threads) of all splits, so there are fewer
-  /// than kTasksPerThread * threads of them.
+  /// A divided block has more than 1 / (kTasksPerThread * threads) of all splits, so there are
+  /// fewer than kTasksPerThread * threads of them.
   explicit Divided(const AttentionBounds& b)
       : blocks(std::min(max_blocks(b), static_cast<size_t>(kTasksPerThread * b.threads - 1))),
-        splits(std::min(blocks * static_cast<size_t>((b.max_tokens + kSplitTokens - 1) / kSplitTokens),
-                        kMaxPartialFloats / state_floats(b.head_dim))) {}
+        splits(
+            std::min(blocks * static_cast<size_t>((b.max_tokens + kSplitTokens - 1) / kSplitTokens),
+                     kMaxPartialFloats / state_floats(b.head_dim))) {}
 };
 
 /// Splits [begin, end) that hold every key the rows [row, row_last] may see.
@@ -86,8 +87,8 @@ struct Planner {
       plan.merges[plan.n_merges++] = {s, h, query, n, range.begin, range.end, first};
       for (int at = range.begin; at < range.end; at += static_cast<int>(splits_a_task)) {
         const int end = std::min<int>(at + static_cast<int>(splits_a_task), range.end);
-        plan.tasks[plan.n_tasks++] = {s, h, query, n, at, end,
-                                      first + (at - range.begin) * static_cast<int64_t>(state)};
+        plan.tasks[plan.n_tasks++] = {
+            s, h, query, n, at, end, first + (at - range.begin) * static_cast<int64_t>(state)};
       }
       floats += needed;
     }

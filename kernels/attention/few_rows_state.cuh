@@ -171,8 +171,8 @@ __device__ __forceinline__ void join_chunks(const FewRowsCall& call, const PairQ
 }
 
 /// Joins the parts of a block, of which put(first) leaves the slice of the columns from `first` on
-/// in shared memory. The state becomes the result, or a chunk's; the block that brings a pair's last
-/// chunk joins all. Afterwards the shared memory is free again.
+/// in shared memory. The state becomes the result, or a chunk's; the block that brings a pair's
+/// last chunk joins all. Afterwards the shared memory is free again.
 template <int kThreads, int kEach, class Put>
 __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Chunk& k,
                              int n_queries, const PartStates& parts, int thread, const Put& put) {

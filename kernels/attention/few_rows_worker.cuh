@@ -32,9 +32,7 @@ class Worker {
 
  public:
   __device__ Worker(const AttentionParams& p, int warp)
-      : p_(p),
-        tile_(warp % kQueryTiles),
-        to_log2_(p.scale * 1.44269504088896341f) {}
+      : p_(p), tile_(warp % kQueryTiles), to_log2_(p.scale * 1.44269504088896341f) {}
 
   /// Loads the queries of a pair; rows behind the last one are zero.
   __device__ void load_queries(const SeqView& v, const Chunk& k, int group, int first_query,
@@ -220,9 +218,9 @@ class Worker {
 
   const AttentionParams& p_;
   int tile_;
-  float to_log2_;                 // from products to exponents of 2
-  bool live_ = false;             // whether any of the warp's queries exists
-  int row_[2];                    // of the queries lane / 4 and 8 further
+  float to_log2_;      // from products to exponents of 2
+  bool live_ = false;  // whether any of the warp's queries exists
+  int row_[2];         // of the queries lane / 4 and 8 further
   uint32_t q_[kSteps][4];
   float m_[2], l_[2], o_[kDimTiles][4];
 };

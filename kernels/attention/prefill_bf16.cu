@@ -87,8 +87,8 @@ struct BlockView {
   bool aligned;                            // rows of q and of the pools, to 16 bytes
   bool full;                               // that, and d is kWidth
 
-  /// Where in the pools the i-th page lies; -1 where there is none. The second condition follows from
-  /// the first; without it ptxas spills on sm_80, 86, 89 and 100.
+  /// Where in the pools the i-th page lies; -1 where there is none. The second condition follows
+  /// from the first; without it ptxas spills on sm_80, 86, 89 and 100.
   __device__ int page(int i) const {
     const int page = keys[i];
     return i < keys.count && page * kPageTokens < tile.s.end ? __ldg(tile.s.pages + page) : -1;

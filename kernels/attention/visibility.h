@@ -78,7 +78,7 @@ enum class Seen : uint8_t { none, some, all };
 /// What the rows [row_begin, row_last] see of a page, without asking each: `some` may stand for
 /// either of the others, which are certain.
 constexpr Seen page_seen(const AttentionParams& p, const Sequence& s, int row_begin, int row_last,
-                      int page) {
+                         int page) {
   const int first = page * kPageTokens, last = first + kPageTokens - 1;
   if (p.tree_mask != nullptr && (p.window > 0 || last >= s.base)) return Seen::some;
   if (last < s.key_lo || first >= p.key_hi) return Seen::none;

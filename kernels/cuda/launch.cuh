@@ -8,16 +8,16 @@
 
 namespace tandem::cuda {
 
-/// Waits until all earlier kernels of the stream are done and what they wrote can be read. Before it a
-/// kernel may read only what no kernel on the stream writes, such as weights.
+/// Waits until all earlier kernels of the stream are done and what they wrote can be read. Before
+/// it a kernel may read only what no kernel on the stream writes, such as weights.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// Blocks of the next kernel may start wherever there is room, once all blocks of this one have said so
-/// or are gone; what this one writes they see after a wait_for_previous of their own.
+/// Blocks of the next kernel may start wherever there is room, once all blocks of this one have
+/// said so or are gone; what this one writes they see after a wait_for_previous of their own.
 __device__ inline void release_next() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

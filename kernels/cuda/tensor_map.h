@@ -17,7 +17,8 @@ struct TensorShape {
 
 /// Descriptor whose boxes land in shared memory with the 128-byte swizzle: 16-byte chunk c of row r
 /// (of 128 bytes) lies at chunk c ^ (r % 8), as wgmma reads it. No memory is read, so the tensor
-/// may be declared larger than it is if the kernel asks for no such box. errors   kind device: the
+/// may be declared larger than it is if the kernel asks for no such box.
+/// errors   kind device: the
 /// driver is too old, or refuses the shape
 CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape);
 

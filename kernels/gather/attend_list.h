@@ -15,19 +15,20 @@ struct KeySegment {
 };
 
 struct AttendListParams {
-  float* o;             // [d] out
-  float* lse;           // [1] out: natural log, scale and weights included; -inf if no key
-  const void* q;        // [d] of dtype
-  const void* k_pool;   // [n_pages, n_kv_heads, 64, d] of dtype
-  const void* v_pool;   // [n_pages, n_kv_heads, 64, d]
-  const int32_t* pages; // page table of the sequence: token t lies in pages[t / 64], row t % 64
+  float* o;              // [d] out
+  float* lse;            // [1] out: natural log, scale and weights included; -inf if no key
+  const void* q;         // [d] of dtype
+  const void* k_pool;    // [n_pages, n_kv_heads, 64, d] of dtype
+  const void* v_pool;    // [n_pages, n_kv_heads, 64, d]
+  const int32_t* pages;  // page table of the sequence: token t lies in pages[t / 64], row t % 64
   const KeySegment* segments;
   int n_segments;
   int n_kv_heads, kv_head, d;
   DType dtype;  // f32 or bf16
   float scale;  // > 0, usually 1/sqrt(d)
   // LSH weight of a segment with norms: minus log_u(c) at the cosine of query and centred key,
-  // c = (q.k - q_center) / (q_norm * norm), clamped to [-1, 1], and 0 where the norms' product is 0.
+  // c = (q.k - q_center) / (q_norm * norm), clamped to [-1, 1], and 0 where the norms' product is
+  // 0.
   const float* log_u;  // [log_u_intervals + 1], at c = -1 + 2 i / intervals, linear between
   int log_u_intervals;
   float q_norm, q_center;  // |q|, q.center

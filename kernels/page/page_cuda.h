@@ -44,17 +44,17 @@ struct PathMovesParams {
   int32_t* from_token;
   int32_t* to_token;
   // In device memory:
-  const int32_t* path;        // [n_seqs, n_nodes] nodes of a token tree, from a child of the root on
+  const int32_t* path;  // [n_seqs, n_nodes] nodes of a token tree, from a child of the root on
   const int32_t* n_accepted;  // [n_seqs] of them
   const int32_t* position;    // [n_seqs] tokens of the text, the tree's root the last of them
   const int32_t* page_table;  // [n_seqs, max_pages]
   int n_seqs, n_nodes, max_pages;
-  int max_moves;      // at least the longest path
-  int n_nodes_held;   // nodes from this one on have no K and V, and stay where they are
+  int max_moves;     // at least the longest path
+  int n_nodes_held;  // nodes from this one on have no K and V, and stay where they are
 };
 
-/// What to move so that the K and V of a path follow its root without gaps. Node i of a sequence has
-/// them i tokens behind the root; on a path, nodes ascend.
+/// What to move so that the K and V of a path follow its root without gaps. Node i of a sequence
+/// has them i tokens behind the root; on a path, nodes ascend.
 /// errors   none (preconditions checked by the caller)
 void path_moves_cuda(const PathMovesParams&, Stream);
 

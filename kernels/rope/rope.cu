@@ -30,7 +30,8 @@ struct Pair {
     return sum;
   }
   /// By the angles whose cosines and sines begin at `cosine` and `sine`; `turn` is 1, or -1 for the
-  /// opposite direction. What is turned is `of` (an element, its place in the vector, whether of b).
+  /// opposite direction. What is turned is `of` (an element, its place in the vector, whether of
+  /// b).
   template <class Of>
   __device__ void rotate(const float* cosine, const float* sine, float turn, int i, Of&& of) {
     using F = cuda::Vector<float, kEach>;
@@ -92,7 +93,8 @@ __global__ void __launch_bounds__(kThreads) rope_kv_rows(const RopeKvParams p) {
   if (kNormed && !is_v) {
     using F = cuda::Vector<float, kEach>;
     const float* norm = (head < p.n_heads ? p.q_norm : p.k_norm) + i;
-    const F low = *reinterpret_cast<const F*>(norm), high = *reinterpret_cast<const F*>(norm + half);
+    const F low = *reinterpret_cast<const F*>(norm),
+            high = *reinterpret_cast<const F*>(norm + half);
     pair.rotate(cosine, sine, 1.0f, i, [&](float x, int e, bool of_b) {
       return x * inverse * (of_b ? high.at[e] : low.at[e]);
     });

@@ -50,8 +50,8 @@ RowSplit split_rows_at_once(const Gpu& gpu, int vocab, int n_rows);
 void place_row(RowSplit& split, const Gpu& gpu, size_t data_bytes, void* memory);
 
 /// Device memory that launches of up to max_rows rows need, 0 on Hopper. It must be zero before its
-/// first use; they leave its counters at zero. For the work of one stream. Arithmetic alone, so that
-/// a memory plan needs no GPU.
+/// first use; they leave its counters at zero. For the work of one stream. Arithmetic alone, so
+/// that a memory plan needs no GPU.
 size_t row_memory_bytes(const Gpu& gpu, int vocab, int max_rows, int words);
 
 /// errors   kind internal outside 1 <= n <= kMaxTopNCuda, and for n > vocab

@@ -47,7 +47,8 @@ __device__ int draw_cut(const SampleParams& p, const RowRule& rule, int64_t r, R
 constexpr int kBestBlocks = 4;
 #else
 constexpr int kBestBlocks = 3;
-static_assert(kBestBlocks * cuda::kRowThreads <= 1536, "threads of a multiprocessor of sm_86, 89, 120");
+static_assert(kBestBlocks * cuda::kRowThreads <= 1536,
+              "threads of a multiprocessor of sm_86, 89, 120");
 #endif
 
 /// Rows whose largest logit is all that is wanted: they are read and not kept.

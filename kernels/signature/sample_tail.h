@@ -8,8 +8,8 @@ struct DrawExponentialsParams {
   float* draws;  // [n] out
   uint32_t key;  // another key, other draws
 };
-/// Standard exponential variates for ids [begin, end), at draws[id]: -log of a uniform number that is
-/// a function of key and id alone.
+/// Standard exponential variates for ids [begin, end), at draws[id]: -log of a uniform number that
+/// is a function of key and id alone.
 /// numerics good to 2e-5; at most 15.95, the logarithm of the 23 bits that are drawn
 using DrawExponentialsFn = void(const DrawExponentialsParams&, Range ids);
 DrawExponentialsFn draw_exponentials_ref, draw_exponentials_scalar, draw_exponentials_avx2,
@@ -26,9 +26,9 @@ struct SampleTailParams {
   float wanted;         // expected number of keys, > 0
 };
 /// Poisson sampling: key i is taken if draws[i] >= -log u_i, hence with probability u_i =
-/// min(1, exp(gain * score_i) / scale). The scale is chosen from at most 1,024 of the scores so that about
-/// `wanted` keys are taken; whatever it is, weights 1 / u_i make sums over the sample unbiased.
-/// Returns how many.
+/// min(1, exp(gain * score_i) / scale). The scale is chosen from at most 1,024 of the scores so
+/// that about `wanted` keys are taken; whatever it is, weights 1 / u_i make sums over the sample
+/// unbiased. Returns how many.
 /// cost     one pass over scores and draws, in vectors
 using SampleTailFn = int(const SampleTailParams&);
 SampleTailFn sample_tail_ref, sample_tail_scalar, sample_tail_avx2, sample_tail_avx512;

@@ -36,7 +36,8 @@ int sample_tail_ref(const SampleTailParams& p) {
   double log_scale = *std::max_element(weights.begin(), weights.end());
   for (int round = 0; round < 8; ++round) {
     double sum = 0, capped = 0;
-    for (const double w : weights) (w > log_scale ? capped : sum) += w > log_scale ? 1 : std::exp(w - log_scale);
+    for (const double w : weights)
+      (w > log_scale ? capped : sum) += w > log_scale ? 1 : std::exp(w - log_scale);
     const double rest = p.wanted - each * capped;
     if (rest <= 0 || sum <= 0) break;
     const double change = std::log(each * sum / rest);

@@ -1,9 +1,9 @@
 #pragma once
 // Key signatures and ranking by them: contract. No STL: included by sources with per-ISA flags.
 //
-// A signature is `words` 32-bit words of sign bits of the centred key (lsh/sign_project.h). Words of
-// 16 keys are interleaved: word w of key i lies at [i / 16][w][i % 16], so that one vector holds the
-// same word of 16 keys.
+// A signature is `words` 32-bit words of sign bits of the centred key (lsh/sign_project.h). Words
+// of 16 keys are interleaved: word w of key i lies at [i / 16][w][i % 16], so that one vector holds
+// the same word of 16 keys.
 #include "base/types.h"
 
 namespace tandem {
@@ -31,7 +31,7 @@ struct SimilarityCurve {
 SimilarityCurve similarity_curve(int bits);
 
 struct SignatureScanParams {
-  float* scores;               // [n_queries, score_stride] out
+  float* scores;  // [n_queries, score_stride] out
   int64_t score_stride;
   const uint32_t* signatures;  // as above
   const bf16* norms;           // [n_keys] |k - center|
@@ -39,8 +39,8 @@ struct SignatureScanParams {
   int words, n_queries, n_keys;
   SimilarityCurve similarity;
 };
-/// score = similarity(x) * norm, x = number of equal bits - 16 * words, for keys [begin, end), begin
-/// a multiple of 16; scores up to the next multiple of 16 may be written.
+/// score = similarity(x) * norm, x = number of equal bits - 16 * words, for keys [begin, end),
+/// begin a multiple of 16; scores up to the next multiple of 16 may be written.
 /// numerics (x * (norm * scale)) * ((y + p) * y + q), y = x * x, each operation rounded to f32: the
 ///          same bits from every variant
 /// cost     reads 4 * words + 2 bytes a key, once for all queries

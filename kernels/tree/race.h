@@ -1,12 +1,12 @@
 #pragma once
-// The random numbers of draw_children, for its bodies and CUDA kernel. Compiled without contraction: each operation
-// rounds once, so every ISA and GPU gives the same bits.
+// The random numbers of draw_children, for its bodies and CUDA kernel. Compiled without
+// contraction: each operation rounds once, so every ISA and GPU gives the same bits.
 #include <stdint.h>
 
 namespace tandem {
 namespace {
 
-constexpr uint32_t kPurposeChildren = 6;      // DrawPurpose::children of base/rng.h
+constexpr uint32_t kPurposeChildren = 6;  // DrawPurpose::children of base/rng.h
 
 /// Names of a node's numbers. Token x has word x % 64 / 16 of the block x / 64 * 16 + x % 16, and
 /// as later bits the same word of the block with kMoreBits set. The purpose is in the high byte of

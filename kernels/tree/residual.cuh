@@ -1,6 +1,6 @@
 #pragma once
-// The distribution of the next token at a node in the memory of a group of blocks: node_step.h with a
-// token's weights in the thread that has it.
+// The distribution of the next token at a node in the memory of a group of blocks: node_step.h with
+// a token's weights in the thread that has it.
 #include "kernels/sample/row_group.cuh"
 #include "kernels/tree/node_step.h"
 

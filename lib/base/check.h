@@ -9,11 +9,10 @@ namespace tandem::detail {
 }  // namespace tandem::detail
 
 /// For bugs only: throws an Error of kind internal that names the condition, the file and the line.
-#define TANDEM_CHECK(condition, ...)                                           \
-  do {                                                                         \
-    if (!(condition)) [[unlikely]]                                             \
-      ::tandem::detail::check_failed(#condition, __FILE__, __LINE__,           \
-                                     ::fmt::format(__VA_ARGS__));              \
+#define TANDEM_CHECK(condition, ...)                                                              \
+  do {                                                                                            \
+    if (!(condition)) [[unlikely]]                                                                \
+      ::tandem::detail::check_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__)); \
   } while (false)
 
 /// The same in hot paths: absent from release builds.

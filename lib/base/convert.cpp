@@ -19,7 +19,8 @@ f16 to_f16(float x) {
   const auto sign = static_cast<uint16_t>((u >> 16) & 0x8000u);
   const uint32_t magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return {static_cast<uint16_t>(sign | 0x7e00u)};
-  if (magnitude >= 0x477ff000u) return {static_cast<uint16_t>(sign | 0x7c00u)};  // rounds past 65504
+  if (magnitude >= 0x477ff000u)
+    return {static_cast<uint16_t>(sign | 0x7c00u)};  // rounds past 65504
   if (magnitude < 0x38800000u) {
     // Subnormal: units of 2^-24; nearbyint rounds ties to even in the default mode.
     const float scaled = std::nearbyint(std::ldexp(std::bit_cast<float>(magnitude), 24));

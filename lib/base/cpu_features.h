@@ -15,10 +15,12 @@ Isa isa_in_use();
 /// kernel runs.
 void lower_isa(Isa isa);
 /// Lowers the ISA to the one that the variable TANDEM_ISA names; unset or empty means
-/// isa_detected(). errors   as isa_by_name
+/// isa_detected().
+/// errors   as isa_by_name
 void lower_isa_by_environment();
 /// The ISA that TANDEM_ISA names ("scalar", "avx2", "avx512", "avx512_bf16", "amx"), on a CPU that
-/// has `best`. errors   kind usage for an unknown name; kind device for one above `best`
+/// has `best`.
+/// errors   kind usage for an unknown name; kind device for one above `best`
 Isa isa_by_name(const std::string& name, Isa best);
 const char* isa_name(Isa isa);
 /// Model name of the CPU as /proc/cpuinfo gives it.

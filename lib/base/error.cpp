@@ -6,14 +6,22 @@ namespace tandem {
 
 int exit_status(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::usage: return 2;
-    case ErrorKind::recipe: return 3;
-    case ErrorKind::input: return 4;
-    case ErrorKind::memory: return 5;
-    case ErrorKind::device: return 6;
-    case ErrorKind::numeric: return 7;
-    case ErrorKind::interrupted: return 130;
-    case ErrorKind::internal: return 1;
+    case ErrorKind::usage:
+      return 2;
+    case ErrorKind::recipe:
+      return 3;
+    case ErrorKind::input:
+      return 4;
+    case ErrorKind::memory:
+      return 5;
+    case ErrorKind::device:
+      return 6;
+    case ErrorKind::numeric:
+      return 7;
+    case ErrorKind::interrupted:
+      return 130;
+    case ErrorKind::internal:
+      return 1;
   }
   return 1;
 }

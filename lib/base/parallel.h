@@ -9,7 +9,8 @@ int max_threads();
 /// Physical cores this process may use: affinity and cgroup quota respected, SMT siblings left out.
 int usable_cores();
 
-/// Runs `body(i)` for i in [0, n) on the pool, items handed out one at a time. `body` must not throw.
+/// Runs `body(i)` for i in [0, n) on the pool, items handed out one at a time. `body` must not
+/// throw.
 template <class Body>
 void parallel_for(int n, const Body& body) {
 #pragma omp parallel for schedule(dynamic, 1) if (n > 1)

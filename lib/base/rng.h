@@ -4,8 +4,8 @@
 
 namespace tandem {
 
-/// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel Random Numbers: As Easy as
-/// 1, 2, 3" (SC11): a pure function of key and counter, so any draw can be recomputed anywhere.
+/// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel Random Numbers: As Easy
+/// as 1, 2, 3" (SC11): a pure function of key and counter, so any draw can be recomputed anywhere.
 constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
                                              std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {

@@ -14,9 +14,10 @@ struct DecodeTime {
   double ms = 0;
 };
 
-/// For each model, batch and method other than full: one sentence that says from which context on it
-/// was faster than full attention at the same batch. Between the two contexts around the crossing the
-/// difference is taken as a straight line. Methods without a context in common with full are left out.
+/// For each model, batch and method other than full: one sentence that says from which context on
+/// it was faster than full attention at the same batch. Between the two contexts around the
+/// crossing the difference is taken as a straight line. Methods without a context in common with
+/// full are left out.
 std::vector<std::string> break_even(std::span<const DecodeTime> times);
 
 }  // namespace tandem::bench

@@ -40,8 +40,8 @@ double read_gbps(cuda::Queue& queue) {
       std::min(kMost, cuda::device_info(queue.device()).free_bytes / 4) / 4096 * 4096;
   if (bytes < kLeast) return 0;
   const DeviceMemory data(cuda::allocate(queue.device(), bytes + 4096));
-  ops::fill_random_on_device(data.get(), DType::bf16, 0, 0, 0, static_cast<int64_t>(bytes / 2), 1.0f,
-                             queue.stream());
+  ops::fill_random_on_device(data.get(), DType::bf16, 0, 0, 0, static_cast<int64_t>(bytes / 2),
+                             1.0f, queue.stream());
   auto* sink = reinterpret_cast<uint32_t*>(static_cast<std::byte*>(data.get()) + bytes);
   const float ms = best_ms(queue, [&] {
     cuda_table().read_probe(data.get(), bytes, sink, queue.stream());
@@ -62,8 +62,8 @@ double copy_in_gbps(cuda::Queue& queue) {
 double gemm_gflops(cuda::Queue& queue) {
   constexpr int64_t kSize = 8192;
   const Device device{Device::Kind::cuda, queue.device()};
-  const ops::PackedWeights::Spec spec{.name = "weights/probe", .out = kSize, .in = kSize,
-                                      .dtype = DType::bf16, .device = device};
+  const ops::PackedWeights::Spec spec{
+      .name = "weights/probe", .out = kSize, .in = kSize, .dtype = DType::bf16, .device = device};
   const size_t operand = static_cast<size_t>(kSize * kSize) * sizeof(bf16);
   MemoryPlan plan;
   ops::PackedWeights::plan(spec, plan);

@@ -80,11 +80,11 @@ double measure_read(int threads, const Interrupted& interrupted) {
   for (int pass = 0; pass < 10; ++pass) {
     on_each_thread([&](const char* part) { flush_lines(part, bytes); });
     seconds = std::min(seconds, best_seconds(1, interrupted, [&] {
-      on_each_thread([&](const char* part) {
-        uint64_t sum = 0;
-        cpu_table().read_probe({.sum = &sum, .data = part}, {0, blocks});
-      });
-    }));
+                         on_each_thread([&](const char* part) {
+                           uint64_t sum = 0;
+                           cpu_table().read_probe({.sum = &sum, .data = part}, {0, blocks});
+                         });
+                       }));
   }
   return static_cast<double>(bytes) * threads / seconds * 1e-9;
 }
@@ -166,9 +166,9 @@ Ceilings cached_ceilings(int threads, const SeenRates& seen,
   const std::filesystem::path file = cache_file(cache_dir);
   io::Json cache = read_cache(file);
   cache[cache_key(threads)] = {{"mem_read_gbps", c.mem_read_gbps},
-                {"f32_gflops", c.f32_gflops},
-                {"gemm_f32_gflops", c.gemm_f32_gflops},
-                {"gemm_bf16_gflops", c.gemm_bf16_gflops}};
+                               {"f32_gflops", c.f32_gflops},
+                               {"gemm_f32_gflops", c.gemm_f32_gflops},
+                               {"gemm_bf16_gflops", c.gemm_bf16_gflops}};
   try {
     std::filesystem::create_directories(cache_dir);
     io::AtomicFile out(file);

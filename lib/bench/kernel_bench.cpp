@@ -82,22 +82,22 @@ std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r) 
   const Summary s = summarize(r.samples.ms);
   const bool computes = c.work.flops > 0;
   const double read = r.roofline.frac_of_copy;
-  return {c.name,
-          c.shape,
-          dtype_name(c.dtype),
-          fmt::format("{:.4g}", s.p50),
-          fmt::format("{:.1f}", 100 * s.stddev / s.mean),
-          fmt::format("{:.1f}", r.roofline.achieved_gbps),
-          read <= 1 ? percent(read) : "",
-          computes ? fmt::format("{:.0f}", r.roofline.achieved_gflops) : "",
-          computes ? percent(r.roofline.frac_of_matmul) : "",
-          r.baseline
-              ? fmt::format("{} % of {}", percent(1 / r.baseline->ratio), c.baseline_name)
-              : ""};
+  return {
+      c.name,
+      c.shape,
+      dtype_name(c.dtype),
+      fmt::format("{:.4g}", s.p50),
+      fmt::format("{:.1f}", 100 * s.stddev / s.mean),
+      fmt::format("{:.1f}", r.roofline.achieved_gbps),
+      read <= 1 ? percent(read) : "",
+      computes ? fmt::format("{:.0f}", r.roofline.achieved_gflops) : "",
+      computes ? percent(r.roofline.frac_of_matmul) : "",
+      r.baseline ? fmt::format("{} % of {}", percent(1 / r.baseline->ratio), c.baseline_name) : ""};
 }
 
 std::vector<std::string> failed_kernel_row(const KernelCase& c) {
-  return {c.name, c.shape, dtype_name(c.dtype), "", "", "", "", "", "", "differs from its reference"};
+  return {c.name, c.shape, dtype_name(c.dtype),         "", "", "", "",
+          "",     "",      "differs from its reference"};
 }
 
 std::string describe(const Ceilings& c) {

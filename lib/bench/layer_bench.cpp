@@ -58,8 +58,12 @@ struct Product {
 kv::Cache::Spec cache_spec(const ModelCase& c, const model::ModelConfig& config) {
   kv::Geometry g = model::geometry_of(config, c.dtype);
   g.n_layers = 1;
-  return {.geometry = g, .max_seqs = 1, .max_tokens = c.context, .total_tokens = c.context,
-          .max_rows = std::min(c.chunk, c.context), .policies = {{}}};
+  return {.geometry = g,
+          .max_seqs = 1,
+          .max_tokens = c.context,
+          .total_tokens = c.context,
+          .max_rows = std::min(c.chunk, c.context),
+          .policies = {{}}};
 }
 
 }  // namespace
@@ -90,7 +94,8 @@ PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
                          const Interrupted& interrupted) {
   Arena arena(linear_plan(c, config));
   const size_t workspace_bytes = arena.plan().find("workspace/linear")->bytes;
-  const std::span workspace(static_cast<std::byte*>(arena.take("workspace/linear")), workspace_bytes);
+  const std::span workspace(static_cast<std::byte*>(arena.take("workspace/linear")),
+                            workspace_bytes);
   std::vector<Product> products;
   std::vector<OneDnnGemm> alone;
   PhaseResult r{.phase = ModelPhase::linear};

@@ -55,7 +55,8 @@ void ModelBench::check(recipe::Problems& p) const {
         phases.begin() + static_cast<long>(i))
       p.field("phases", "bench.phases: '{}' is listed twice", phase_name(phases[i]));
   if (random_kv && !has(ModelPhase::decode))
-    p.field("random_kv", "bench.random_kv: only decode reads the cache, and it is not among the phases");
+    p.field("random_kv",
+            "bench.random_kv: only decode reads the cache, and it is not among the phases");
 }
 
 int ModelCase::max_tokens() const {
@@ -71,13 +72,14 @@ MeasureRules ModelCase::rules() const {
 
 ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const recipe::Cache& cache,
                      recipe::Compute compute, const model::ModelConfig& config, Device device) {
-  const int context = model::context_of(
-      run, config, bench.has(ModelPhase::decode) ? bench.new_tokens.value : 0);
+  const int context =
+      model::context_of(run, config, bench.has(ModelPhase::decode) ? bench.new_tokens.value : 0);
   if (run.batch > kMaxBatch)
     throw recipe_error("run.batch", "{} sequences, at most {} are supported", run.batch, kMaxBatch);
   if (device.kind == Device::Kind::cuda &&
       (bench.has(ModelPhase::linear) || bench.has(ModelPhase::attention)))
-    throw recipe_error("bench.phases", "linear and attention are measured on the CPU alone, not on {}",
+    throw recipe_error("bench.phases",
+                       "linear and attention are measured on the CPU alone, not on {}",
                        device.name())
         .hint("use --device cpu, or the phases prefill and decode");
   ModelCase c{.bench = bench, .cache = cache};
@@ -92,9 +94,12 @@ ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const reci
 
 MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelFiles& files) {
   switch (phase) {
-    case ModelPhase::linear: return linear_plan(c, files.config);
-    case ModelPhase::attention: return attention_plan(c, files.config);
-    default: return decode::Engine::plan(files, engine_spec(c));
+    case ModelPhase::linear:
+      return linear_plan(c, files.config);
+    case ModelPhase::attention:
+      return attention_plan(c, files.config);
+    default:
+      return decode::Engine::plan(files, engine_spec(c));
   }
 }
 
@@ -160,13 +165,14 @@ void EngineBench::fork_prompts() {
   }
 }
 
-/// A step as generation runs it, one ahead of the tokens that the host has seen: while steps follow each
-/// other, the time between two of them is that of a step.
+/// A step as generation runs it, one ahead of the tokens that the host has seen: while steps follow
+/// each other, the time between two of them is that of a step.
 void EngineBench::decode_on_gpu(int length, Samples& host) {
   const Stopwatch watch;
   std::vector<decode::DrawSeq> sequences;
   for (size_t b = 0; b < forks_.size(); ++b)
-    sequences.push_back({.seq = static_cast<int>(b), .slot = forks_[b], .position = length, .tokens = {}});
+    sequences.push_back(
+        {.seq = static_cast<int>(b), .slot = forks_[b], .position = length, .tokens = {}});
   engine_.decode(sequences);
   host.ms.push_back(1e3 * watch.seconds());
   if (engine_.sampler().in_flight() >= engine_.sampler().depth()) (void)engine_.sampler().collect();

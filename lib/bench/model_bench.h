@@ -80,9 +80,9 @@ struct KeyShares {
 struct PhaseResult {
   ModelPhase phase = ModelPhase::prefill;
   Samples samples = {};
-  double tokens = 0;        // of one run; 0 for parts of a model
-  Work work = {};           // of one run
-  double linear_share = 0;  // of work.flops that dense layers do; 0 = not told
+  double tokens = 0;                        // of one run; 0 for parts of a model
+  Work work = {};                           // of one run
+  double linear_share = 0;                  // of work.flops that dense layers do; 0 = not told
   std::optional<Comparison> baseline = {};  // a: ours, b: oneDNN alone
   std::optional<KeyShares> keys = {};       // of decode under a policy that chooses keys
   Samples host = {};  // of decode on a GPU: what the CPU does for a step, waiting left out
@@ -91,7 +91,8 @@ struct PhaseResult {
 /// Prefill and decode of a whole model, on one engine.
 class EngineBench {
  public:
-  /// Loads the weights, telling the share done. errors  kind memory, input, interrupted
+  /// Loads the weights, telling the share done.
+  /// errors   kind memory, input, interrupted
   EngineBench(decode::ModelFiles files, const ModelCase& c, const Interrupted& interrupted,
               const std::function<void(double share)>& on_load = {});
 
@@ -117,8 +118,9 @@ class EngineBench {
   int n_forwards_ = 0;  // that reading the prompts took
 };
 
-/// Loads an engine again and again; all memory that the last one took is given back in between, untimed.
-/// The runs for warming up bring a file into the page cache. Of synthetic models: making the weights.
+/// Loads an engine again and again; all memory that the last one took is given back in between,
+/// untimed. The runs for warming up bring a file into the page cache. Of synthetic models: making
+/// the weights.
 /// on_load  told the share of the weights that the run in progress has loaded
 /// errors   as EngineBench
 PhaseResult bench_load(const std::function<decode::ModelFiles()>& open, const ModelCase& c,

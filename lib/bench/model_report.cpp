@@ -87,7 +87,8 @@ std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceili
   }
   if (!r.baseline) return text;
   return fmt::format("{:.1f} % of {} ({:.1f} to {:.1f})", 100 / r.baseline->ratio,
-                     OneDnnGemm::name(c.dtype), 100 / r.baseline->ci95.high, 100 / r.baseline->ci95.low);
+                     OneDnnGemm::name(c.dtype), 100 / r.baseline->ci95.high,
+                     100 / r.baseline->ci95.low);
 }
 
 }  // namespace
@@ -109,15 +110,18 @@ std::string method_name(const recipe::Cache& cache) {
   const recipe::Lsh& lsh = cache.lsh;
   const recipe::Hybrid& hybrid = cache.hybrid;
   switch (cache.kind) {
-    case CacheKind::full: return name;
+    case CacheKind::full:
+      return name;
     case CacheKind::streaming:
       return name + fmt::format(" {}+{}{}", cache.sinks.value, cache.recent.value,
                                 cache.reposition ? " repositioned" : "");
     case CacheKind::topk:
-    case CacheKind::oracle_sampling: return name + " " + recipe::yaml_text(cache.topk.ratio);
+    case CacheKind::oracle_sampling:
+      return name + " " + recipe::yaml_text(cache.topk.ratio);
     case CacheKind::quest:
       return name + fmt::format(" {} {}", cache.quest.page, recipe::yaml_text(cache.quest.ratio));
-    case CacheKind::lsh: return name + fmt::format(" {}x{} {}", lsh.bits, lsh.tables, lsh.min_hits);
+    case CacheKind::lsh:
+      return name + fmt::format(" {}x{} {}", lsh.bits, lsh.tables, lsh.min_hits);
     case CacheKind::hybrid:
       return name + fmt::format(" {} {}+{} {}", hybrid.bits, recipe::yaml_text(hybrid.exact),
                                 recipe::yaml_text(hybrid.sample), recipe::yaml_text(hybrid.tail));

@@ -77,15 +77,17 @@ class TimedText {
     double drafted = 0, scored = 0;
     int sequences = 0;
     const speculate::RoundStats* stats = nullptr;
-    const auto rounds = speculate::model_rounds(target_, draft_, tree, {.on_round = [&](const speculate::RoundEvent&) {
-      if (++sequences % spec_.batch != 0) return;  // all sequences of a step, as long as all go on
-      draft.push_back(1e3 * (stats->draft_s - drafted));
-      target.push_back(1e3 * (stats->target_s - scored));
-      rest.push_back(1e3 * watch.seconds() - draft.back() - target.back());
-      drafted = stats->draft_s;
-      scored = stats->target_s;
-      watch.restart();
-    }});
+    const auto rounds = speculate::model_rounds(
+        target_, draft_, tree, {.on_round = [&](const speculate::RoundEvent&) {
+          if (++sequences % spec_.batch != 0)
+            return;  // all sequences of a step, as long as all go on
+          draft.push_back(1e3 * (stats->draft_s - drafted));
+          target.push_back(1e3 * (stats->target_s - scored));
+          rest.push_back(1e3 * watch.seconds() - draft.back() - target.back());
+          drafted = stats->draft_s;
+          scored = stats->target_s;
+          watch.restart();
+        }});
     rounds->continue_from(draft_slot_);
     stats = &rounds->stats();
     decode::generate(target_, *rounds, requests_, how_, {});
@@ -123,8 +125,8 @@ std::vector<int> timed_sizes(int largest_tree) {
 }
 
 speculate::TimingTable measure_rounds(decode::Engine& target, decode::Engine& draft,
-                                 const RoundTimesSpec& spec,
-                                 const std::function<bool(double share)>& on_progress) {
+                                      const RoundTimesSpec& spec,
+                                      const std::function<bool(double share)>& on_progress) {
   speculate::TimingTable table;
   table.skip_deepest = true;  // drafts run no level that it draws no children from
   const std::vector<int> sizes = timed_sizes(spec.largest_tree);

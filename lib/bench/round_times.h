@@ -23,13 +23,13 @@ inline constexpr int kTimedTokens = 32;
 
 /// Times of rounds as the engines run them, on texts that are read once a context and forked for
 /// every size: the target over trees of n nodes (n = 1: a plain decode step), the draft over a
-/// level of w nodes, and what a round costs beside both. Medians. target, draft   with room for 1 +
-/// batch sequences of contexts.back() + kTimedTokens tokens, a tree
-///                 more, and for rounds with any tree of largest_tree nodes
+/// level of w nodes, and the rest of a round. Reports medians.
+/// target, draft   with room for 1 + batch sequences of contexts.back() + kTimedTokens tokens, a
+///                 tree more, and for rounds with any tree of largest_tree nodes
 /// on_progress     called with the share done; returning false interrupts
 /// errors          kind interrupted, memory, numeric
 speculate::TimingTable measure_rounds(decode::Engine& target, decode::Engine& draft,
-                                 const RoundTimesSpec& spec,
-                                 const std::function<bool(double share)>& on_progress = {});
+                                      const RoundTimesSpec& spec,
+                                      const std::function<bool(double share)>& on_progress = {});
 
 }  // namespace tandem::bench

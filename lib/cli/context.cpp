@@ -113,8 +113,10 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
       device != nullptr && device->value->json().get<std::string>().starts_with("cuda") &&
       cuda::device_count() == 0 && !dry_run()) {
     const recipe::Node* node = tree.find_path("run.device");
-    throw Error(ErrorKind::device, node != nullptr ? node->origin.text() : "run.device", cuda::why_none())
-        .hint(cuda::built_in() ? "use --device cpu" : "use --device cpu, or build with a CUDA compiler");
+    throw Error(ErrorKind::device, node != nullptr ? node->origin.text() : "run.device",
+                cuda::why_none())
+        .hint(cuda::built_in() ? "use --device cpu"
+                               : "use --device cpu, or build with a CUDA compiler");
   }
   if (!dry_run() && !is_set("check")) check_outputs(fields);
 }

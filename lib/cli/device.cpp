@@ -49,7 +49,8 @@ Device choose_of(const recipe::Run& run, const recipe::Cache& cache, int n) {
   if (wanted == "auto") {
     if (n == 0 || !has_gpu_code(cache.kind)) return {};
     // A plan for a GPU that is not here asks nothing of one.
-    if (cuda::device_count() > 0 && cuda::why_unfit(cuda::built_code(), cuda::facts_of(0))) return {};
+    if (cuda::device_count() > 0 && cuda::why_unfit(cuda::built_code(), cuda::facts_of(0)))
+      return {};
     return {Device::Kind::cuda, 0};
   }
   TANDEM_CHECK(n > 0, "{} without a GPU", wanted);  // Context::begin refuses that
@@ -58,8 +59,8 @@ Device choose_of(const recipe::Run& run, const recipe::Cache& cache, int n) {
         .hint("name one, such as cuda:0");
   const int index = gpu_index(wanted);
   if (index >= n)
-    throw Error::make(ErrorKind::device, "run.device", "{}: there {} {} GPU{} here, cuda:0{}", wanted,
-                      n == 1 ? "is" : "are", n, n == 1 ? "" : "s",
+    throw Error::make(ErrorKind::device, "run.device", "{}: there {} {} GPU{} here, cuda:0{}",
+                      wanted, n == 1 ? "is" : "are", n, n == 1 ? "" : "s",
                       n == 1 ? "" : fmt::format(" to cuda:{}", n - 1));
   return {Device::Kind::cuda, index};
 }

@@ -8,8 +8,8 @@
 
 namespace tandem::cli {
 
-/// The device that run.device names; auto = the first GPU where there is one and the cache's kind has GPU
-/// code, else the CPU.
+/// The device that run.device names; auto = the first GPU where there is one and the cache's kind
+/// has GPU code, else the CPU.
 /// errors   kind device: no such GPU
 Device choose_device(const recipe::Run& run, const recipe::Cache& cache);
 

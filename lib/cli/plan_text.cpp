@@ -158,10 +158,10 @@ std::string plan_text(const PlanView& v, const std::optional<bench::Ceilings>& c
   const model::ModelConfig& c = v.files.config;
   const bool on_gpu = v.spec.device.kind == Device::Kind::cuda;
   const DType dtype = v.spec.compute;
-  std::string text = fmt::format(
-      "model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
-      model::arch_name(c.arch), static_cast<double>(model::n_params(c)), dtype_name(dtype),
-      c.max_context);
+  std::string text =
+      fmt::format("model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
+                  model::arch_name(c.arch), static_cast<double>(model::n_params(c)),
+                  dtype_name(dtype), c.max_context);
   text += gpu_line(v.limits);
   // Another machine's host is not this one.
   if (v.limits.host != MemoryLimits::kUnknown)

@@ -17,10 +17,10 @@ struct PlanView {
   const decode::ModelFiles& files;
   const decode::EngineSpec& spec;
   const MemoryPlan& plan;
-  const MemoryLimits& limits; // what the plan must fit into
-  int64_t prompt_tokens = 0;  // that are read, what sequences share once
-  double prompt_pairs = 0;    // of these and the tokens that each sees
-  int context_tokens = 0;     // of one sequence at its end
+  const MemoryLimits& limits;  // what the plan must fit into
+  int64_t prompt_tokens = 0;   // that are read, what sequences share once
+  double prompt_pairs = 0;     // of these and the tokens that each sees
+  int context_tokens = 0;      // of one sequence at its end
   int sequences = 1;
   std::string recipe_sha256;
 };

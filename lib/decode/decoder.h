@@ -7,9 +7,9 @@
 
 namespace tandem::decode {
 
-/// How sequences get their next tokens: one a step, or several where something proposes them and the
-/// model only checks. Draws and steps give their results in their order; `depth` of them may be in flight,
-/// the later ones without knowledge of what the earlier ones gave.
+/// How sequences get their next tokens: one a step, or several where something proposes them and
+/// the model only checks. Draws and steps give their results in their order; `depth` of them may be
+/// in flight, the later ones without knowledge of what the earlier ones gave.
 class Decoder {
  public:
   virtual ~Decoder() = default;
@@ -18,12 +18,13 @@ class Decoder {
   virtual void start(const SamplerSpec& spec) = 0;
   virtual int depth() const = 0;
   virtual int in_flight() const = 0;
-  /// The first tokens, from the logits of the prompts' ends. shapes  logits [seqs, vocab]
+  /// The first tokens, from the logits of the prompts' ends.
+  /// shapes   logits [seqs, vocab]
   virtual void draw(std::span<const DrawSeq> seqs, const Tensor& logits) = 0;
   /// Puts a step in flight: the last token drawn for each sequence goes through the model.
   virtual void step(std::span<const DrawSeq> seqs) = 0;
-  /// What the oldest draw or step gave, for each of its sequences at least one token. Some of them may be
-  /// more than the sequence has room for.
+  /// What the oldest draw or step gave, for each of its sequences at least one token. Some of them
+  /// may be more than the sequence has room for.
   virtual std::vector<std::vector<Drawn>> collect() = 0;
   /// The sequence of this slot has ended.
   virtual void forget(int slot) = 0;

@@ -21,14 +21,14 @@ namespace tandem::decode {
 /// What a run will need; everything else follows from it and the model.
 struct EngineSpec {
   DType compute = DType::bf16;
-  int prefill_chunk = 2048;    // rows of one prefill forward
-  int max_seqs = 1;            // sequences alive at once
-  int max_prompts = 0;         // of them, all but forks that add little (kv/cache.h); 0 = all
-  int max_tokens = 0;          // of one sequence
-  int64_t total_tokens = 0;    // over all sequences, shared prefixes counted once
-  int max_extend_rows = 0;     // rows of one extend call, all sequences; 0 = as many as a prefill's
-  int max_tree_rows = 0;       // rows of a step with trees, all sequences, that is to be fast
-  int max_logit_rows = 1;      // rows whose logits are alive at once, at least max_seqs
+  int prefill_chunk = 2048;  // rows of one prefill forward
+  int max_seqs = 1;          // sequences alive at once
+  int max_prompts = 0;       // of them, all but forks that add little (kv/cache.h); 0 = all
+  int max_tokens = 0;        // of one sequence
+  int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
+  int max_extend_rows = 0;   // rows of one extend call, all sequences; 0 = as many as a prefill's
+  int max_tree_rows = 0;     // rows of a step with trees, all sequences, that is to be fast
+  int max_logit_rows = 1;    // rows whose logits are alive at once, at least max_seqs
   Device device = {};
   std::optional<GpuCard> plan_for = {};  // of a plan alone: its GPU, where that is not `device`
   int n_streamed = 0;  // layers whose weights stay in pinned host memory; on a GPU alone
@@ -66,8 +66,8 @@ class Engine {
 
   /// Called between forwards with the tokens done so far; returning false stops the work.
   using Progress = std::function<bool(int64_t done)>;
-  /// Called when the logits of the last rows of some sequences are ready: [which, vocab] on the engine's
-  /// device, valid until the next forward.
+  /// Called when the logits of the last rows of some sequences are ready: [which, vocab] on the
+  /// engine's device, valid until the next forward.
   using OnLogits = std::function<void(std::span<const size_t> which, const Tensor& logits)>;
 
   /// Prefills sequences in chunks, several short ones to a forward, densely and exactly.
@@ -77,8 +77,8 @@ class Engine {
   /// One forward under the sequences' policy; all rows are committed.
   /// shapes   result: rows of the last token of each sequence, [sequences, vocab] on the host, until the next call
   Tensor extend(std::span<const SeqTokens> sequences);
-  /// Puts a decode step in flight: the token last drawn for each sequence goes through the model, and
-  /// the sampler draws the next.
+  /// Puts a decode step in flight: the token last drawn for each sequence goes through the model,
+  /// and the sampler draws the next.
   void decode(std::span<const DrawSeq> sequences);
   Sampler& sampler() { return sampler_; }
   /// One forward whose every row's logits are wanted, in pieces of at most max_logit_rows:
@@ -130,7 +130,7 @@ class Engine {
   // By policy and number of sequences, for the sampler's settings at the time but for the seed.
   std::map<std::pair<int, int>, std::unique_ptr<cuda::Graph>> decode_graphs_;
   SamplerSpec graph_spec_;
-  std::vector<float> host_;      // copy of a GPU's tensor
+  std::vector<float> host_;  // copy of a GPU's tensor
 };
 
 }  // namespace tandem::decode

@@ -19,7 +19,7 @@ struct Active {
   int slot = 0;
   std::vector<int32_t> tokens;  // prompt and generated, as far as known
   size_t prompt = 0;
-  int in_flight = 0;            // tokens that are being drawn
+  int in_flight = 0;  // tokens that are being drawn
   std::optional<text::Streamer> streamer;
   StopMatcher stops;
   std::optional<Finish> finish;
@@ -45,7 +45,8 @@ class Generator {
     const double bytes_before = decoder_.bytes_read();
     decoder_.start(spec_.sampler);
     while (next_ < requests_.size() || !active_.empty()) {
-      if (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active) admit(max_active);
+      if (next_ < requests_.size() && static_cast<int>(active_.size()) < max_active)
+        admit(max_active);
       try {
         if (!active_.empty()) step();
       } catch (...) {
@@ -64,7 +65,8 @@ class Generator {
   void start(const Request& request);
   /// Collects the oldest draw in flight once no other may be put beside it.
   void step();
-  /// Puts a decode step in flight for all sequences that may get another token; false if there is none.
+  /// Puts a decode step in flight for all sequences that may get another token; false if there is
+  /// none.
   bool launch();
   void collect();
   void retire();
@@ -97,8 +99,14 @@ class Generator {
 void Generator::start(const Request& r) {
   const int slot = r.prefix_slot >= 0 ? engine_.cache().fork(r.prefix_slot, spec_.policy)
                                       : engine_.cache().create(spec_.policy);
-  active_.push_back({.seq = static_cast<int>(next_), .slot = slot, .tokens = {}, .prompt = 0,
-                     .in_flight = 0, .streamer = {}, .stops = StopMatcher(spec_.stops), .finish = {}});
+  active_.push_back({.seq = static_cast<int>(next_),
+                     .slot = slot,
+                     .tokens = {},
+                     .prompt = 0,
+                     .in_flight = 0,
+                     .streamer = {},
+                     .stops = StopMatcher(spec_.stops),
+                     .finish = {}});
   Active& a = active_.back();
   a.tokens.assign(r.prefix.begin(), r.prefix.end());
   a.tokens.insert(a.tokens.end(), r.tokens.begin(), r.tokens.end());
@@ -213,14 +221,19 @@ void Generator::accept(Active& a, Drawn drawn) {
   if (a.generated() > 0) ++report_.tokens_decoded;
   a.tokens.push_back(id);
   ++report_.new_tokens;
-  const bool ends = std::find(spec_.stop_ids.begin(), spec_.stop_ids.end(), id) != spec_.stop_ids.end();
+  const bool ends =
+      std::find(spec_.stop_ids.begin(), spec_.stop_ids.end(), id) != spec_.stop_ids.end();
   untold_.push_back({a.seq, std::move(drawn), !ends});
   if (!spec_.stops.empty()) tell();  // the text says whether it goes on
   const int64_t length = static_cast<int64_t>(a.tokens.size());
-  if (ends) a.finish = Finish::stop_id;
-  else if (a.stops.matched()) a.finish = Finish::stop_string;
-  else if (static_cast<int>(a.generated()) >= spec_.max_tokens) a.finish = Finish::length;
-  else if (spec_.max_context > 0 && length >= spec_.max_context) a.finish = Finish::context;
+  if (ends)
+    a.finish = Finish::stop_id;
+  else if (a.stops.matched())
+    a.finish = Finish::stop_string;
+  else if (static_cast<int>(a.generated()) >= spec_.max_tokens)
+    a.finish = Finish::length;
+  else if (spec_.max_context > 0 && length >= spec_.max_context)
+    a.finish = Finish::context;
 }
 
 void Generator::tell() {
@@ -262,10 +275,14 @@ void Generator::retire() {
 
 const char* finish_name(Finish finish) {
   switch (finish) {
-    case Finish::length: return "length";
-    case Finish::stop_id: return "stop_id";
-    case Finish::stop_string: return "stop_string";
-    case Finish::context: return "context";
+    case Finish::length:
+      return "length";
+    case Finish::stop_id:
+      return "stop_id";
+    case Finish::stop_string:
+      return "stop_string";
+    case Finish::context:
+      return "context";
   }
   return "?";
 }
@@ -286,7 +303,8 @@ GenerateReport generate(Engine& engine, Decoder& decoder, std::span<const Reques
     }
   const int room = engine.spec().max_seqs - prefixes;
   const int max_active = spec.max_active > 0 ? std::min(spec.max_active, room) : room;
-  TANDEM_CHECK(max_active > 0 || requests.empty(), "no sequences left beside {} prefixes", prefixes);
+  TANDEM_CHECK(max_active > 0 || requests.empty(), "no sequences left beside {} prefixes",
+               prefixes);
   return Generator(engine, decoder, requests, spec, events).run(max_active);
 }
 

@@ -19,19 +19,19 @@ struct Request {
 
 struct GenerateSpec {
   SamplerSpec sampler;
-  int max_tokens = 0;                  // new tokens of each sequence
-  int max_active = 0;                  // sequences at a time, 0 = as many as there is room for
-  int max_context = 0;                 // prompt and new tokens together, 0 = no limit of its own
-  std::vector<int32_t> stop_ids;       // end-of-text ids
-  std::vector<std::string> stops;      // stop strings
+  int max_tokens = 0;              // new tokens of each sequence
+  int max_active = 0;              // sequences at a time, 0 = as many as there is room for
+  int max_context = 0;             // prompt and new tokens together, 0 = no limit of its own
+  std::vector<int32_t> stop_ids;   // end-of-text ids
+  std::vector<std::string> stops;  // stop strings
   int policy = 0;
 };
 
 struct TokenEvent {
   int seq = 0;
   int32_t id = 0;
-  std::string text;     // what may be shown now; held-back text comes with a later token
-  float logprob = 0;    // natural log of the untempered softmax
+  std::string text;   // what may be shown now; held-back text comes with a later token
+  float logprob = 0;  // natural log of the untempered softmax
   std::vector<std::pair<int32_t, float>> top;
 };
 
@@ -52,8 +52,8 @@ struct GenerateReport {
   int64_t decode_steps = 0;
   double prefill_s = 0;
   double decode_s = 0;
-  double bytes_read = 0;      // of weights, keys and values, in all decode steps
-  int64_t tokens_decoded = 0; // by decode steps (the first of each sequence comes from prefill)
+  double bytes_read = 0;       // of weights, keys and values, in all decode steps
+  int64_t tokens_decoded = 0;  // by decode steps (the first of each sequence comes from prefill)
 };
 
 /// Generates all requests, at most engine.spec().max_seqs at a time less the prefixes alive; a

@@ -37,8 +37,8 @@ void add_shape(Fingerprint& f, const model::ModelConfig& c) {
                     s.low_freq_factor, s.high_freq_factor, s.original_context));
 }
 
-/// A few bytes from the middle of every tensor tell two fine-tunes of one shape apart without reading
-/// it all.
+/// A few bytes from the middle of every tensor tell two fine-tunes of one shape apart without
+/// reading it all.
 void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
   constexpr size_t kSample = 256;
   for (const std::string& name : checkpoint.names()) {
@@ -74,8 +74,9 @@ ModelFiles open_model(const std::string& path, uint64_t seed) {
     m.folder = path;
     if (!std::filesystem::exists(m.folder))
       throw input_error(path, "no such model folder")
-          .hint("give a Hugging Face model folder, a name under recipes/models such as tiny-16m, or "
-                "synthetic:llama-3.2-1b");
+          .hint(
+              "give a Hugging Face model folder, a name under recipes/models such as tiny-16m, or "
+              "synthetic:llama-3.2-1b");
     m.name = m.folder.lexically_normal().filename().string();
     m.config = model::load_config(m.folder);
     if (has_tokenizer(m.folder)) m.tokenizer = text::load_tokenizer(m.folder);

@@ -22,8 +22,8 @@ struct ModelFiles {
   bool synthetic() const { return folder.empty(); }
 };
 
-/// Opens a model folder, or "synthetic:NAME" with NAME a built-in shape or the path of a config.json.
-/// Weights are checked against the configuration by their headers only.
+/// Opens a model folder, or "synthetic:NAME" with NAME a built-in shape or the path of a
+/// config.json. Weights are checked against the configuration by their headers only.
 /// errors   kind input: anything missing, malformed or unsupported
 ModelFiles open_model(const std::string& path, uint64_t seed);
 

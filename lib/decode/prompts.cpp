@@ -22,7 +22,8 @@ const text::Tokenizer& tokenizer_of(const ModelFiles& files) {
       .hint("give token ids with --prompt-ids, or {\"ids\": [...]} lines with --prompts");
 }
 
-Ids encode(const ModelFiles& files, std::string_view text, bool continues, const std::string& where) {
+Ids encode(const ModelFiles& files, std::string_view text, bool continues,
+           const std::string& where) {
   try {
     return tokenizer_of(files).encode(text, {.add_bos = !continues});
   } catch (Error& e) {
@@ -47,7 +48,8 @@ Ids encode_user_turn(const ModelFiles& files, const std::string& content,
 
 void require_text(std::string_view text, const std::string& where) {
   if (text.empty())
-    throw input_error(where, "the prompt is empty").hint("give some text, or ids with --prompt-ids");
+    throw input_error(where, "the prompt is empty")
+        .hint("give some text, or ids with --prompt-ids");
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

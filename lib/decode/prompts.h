@@ -14,11 +14,11 @@ namespace tandem::decode {
 
 /// Where a tool's prompts come from, as its user said it. Paths may be "-".
 struct PromptSource {
-  std::optional<std::string> text;                   // -p
-  std::optional<std::filesystem::path> document;     // -f: comes before the text or the questions
-  std::optional<std::filesystem::path> ids;          // --prompt-ids: a JSON array, used as it is
-  std::optional<std::filesystem::path> questions;    // --questions: one a line, about the document
-  std::optional<std::filesystem::path> prompts;      // --prompts: JSONL
+  std::optional<std::string> text;                 // -p
+  std::optional<std::filesystem::path> document;   // -f: comes before the text or the questions
+  std::optional<std::filesystem::path> ids;        // --prompt-ids: a JSON array, used as it is
+  std::optional<std::filesystem::path> questions;  // --questions: one a line, about the document
+  std::optional<std::filesystem::path> prompts;    // --prompts: JSONL
   bool chat = false;
   std::optional<bool> thinking;  // of chats; unset: as the template has it
 
@@ -34,15 +34,16 @@ struct PromptSet {
 /// Reads and encodes all prompts. Questions are written as "\n\nQuestion: Q\nAnswer:" after the
 /// document, or with `chat` as a user turn that ends with the question; each is encoded whole, so
 /// that sharing the document never changes a token.
-/// Lines of a JSONL file: {"prompt": "text"}, {"ids": [1, 2]} or {"messages": [{"role", "content"}]},
-/// where a message of an assistant may have a key "reasoning_content" too.
+/// Lines of a JSONL file: {"prompt": "text"}, {"ids": [1, 2]} or {"messages": [{"role",
+/// "content"}]}, where a message of an assistant may have a key "reasoning_content" too.
 /// continues  the prompts go on after a saved state: no BOS, no chat template
 /// errors   kind usage: sources that do not go together; kind input: missing, empty or malformed
 ///          prompts, ids outside the vocabulary, text for a model without tokenizer; kind recipe: a
 ///          chat template that has not what `thinking` asks for
 PromptSet read_prompts(const PromptSource& source, const ModelFiles& files, bool continues);
 
-/// A JSON array of token ids in [0, vocab).  errors  kind input at `where`
+/// A JSON array of token ids in [0, vocab).
+/// errors   kind input at `where`
 std::vector<int32_t> parse_ids(std::string_view json, int vocab, const std::string& where);
 
 /// The prompt of one line of a JSONL prompts file.

@@ -52,9 +52,9 @@ struct SamplerBounds {
 
 class GpuDraws;
 
-/// Draws tokens. Draws are named by (seed, sequence, position), so that the text of a sequence does not
-/// depend on its neighbours. Results come in the order of the draws; `depth` draws may be in flight,
-/// the later ones without knowledge of what the earlier ones gave.
+/// Draws tokens. Draws are named by (seed, sequence, position), so that the text of a sequence does
+/// not depend on its neighbours. Results come in the order of the draws; `depth` draws may be in
+/// flight, the later ones without knowledge of what the earlier ones gave.
 class Sampler {
  public:
   static void plan(const SamplerBounds& bounds, Device device, MemoryPlan& plan);

@@ -47,16 +47,18 @@ void save_state(const std::filesystem::path& path, const Engine& engine, int slo
     return std::span(copy);
   };
   std::vector<io::TensorView> tensors;
-  tensors.push_back({kTokens, DType::i32, {static_cast<int64_t>(tokens.size())},
-                     std::as_bytes(tokens)});
+  tensors.push_back(
+      {kTokens, DType::i32, {static_cast<int64_t>(tokens.size())}, std::as_bytes(tokens)});
   for (int page = 0; page < pages_of(tokens.size()); ++page) {
     const int32_t id = cache.store().page(slot, page);
     if (id < 0) continue;
     for (int layer = 0; layer < g.n_layers; ++layer)
       for (const char which : {'k', 'v'})
-        tensors.push_back({page_name(which, layer, page), g.dtype,
-                           {g.n_kv_heads, kv::kPageTokens, g.head_dim},
-                           on_host(page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id))});
+        tensors.push_back(
+            {page_name(which, layer, page),
+             g.dtype,
+             {g.n_kv_heads, kv::kPageTokens, g.head_dim},
+             on_host(page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id))});
   }
   if (exec.on_gpu()) exec.queue->wait();
   io::write_safetensors(path, tensors,

@@ -28,8 +28,8 @@ SavedState open_state(const std::filesystem::path& path, const ModelFiles& files
 /// The same checks on bytes; `where` names them in messages.
 SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtype);
 
-/// A new sequence that holds the state. Later text equals that of the run that saved it, bit for bit
-/// in f32.
+/// A new sequence that holds the state. Later text equals that of the run that saved it, bit for
+/// bit in f32.
 /// errors   kind input: the policy needs tokens that the one that saved gave back; kind memory
 int restore_state(const SavedState& state, Engine& engine, int policy);
 

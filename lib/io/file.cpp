@@ -27,7 +27,7 @@ Descriptor open_for_reading(const std::filesystem::path& path) {
   if (path == "-") return {STDIN_FILENO};
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw input_error(path.string(), "cannot open: {}", std::strerror(errno));
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
     ::close(fd);
     throw input_error(path.string(), "is a folder, expected a file");
@@ -60,7 +60,7 @@ std::string read_file(const std::filesystem::path& path, size_t limit_bytes) {
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string()) {
   Descriptor file = open_for_reading(path);
-  struct stat info{};
+  struct stat info {};
   if (::fstat(file.fd, &info) != 0 || !S_ISREG(info.st_mode))
     throw input_error(path.string(), "is not a regular file");
   size_ = static_cast<size_t>(info.st_size);

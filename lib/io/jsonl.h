@@ -12,7 +12,8 @@ namespace tandem::io {
 std::string jsonl_line(const Json& value);
 
 /// Calls `take(value, where)` for every line that is not blank; `where` is "path:line". A UTF-8
-/// byte order mark and CRLF line ends are accepted. errors   kind input at `where:line:column`
+/// byte order mark and CRLF line ends are accepted.
+/// errors   kind input at `where:line:column`
 void for_each_jsonl(std::string_view text, const std::string& where,
                     const std::function<void(const Json& value, const std::string& where)>& take);
 

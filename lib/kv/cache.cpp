@@ -17,9 +17,14 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
     return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens);
   };
   // Every sequence may end in a page of its own and may own a copy of the page where it forked.
-  return {.n_layers = g.n_layers, .n_kv_heads = g.n_kv_heads, .head_dim = g.head_dim,
-          .dtype = g.dtype, .n_pages = pages(s.total_tokens) + (s.max_seqs > 1 ? 2 * s.max_seqs : 0),
-          .max_slots = s.max_seqs, .max_pages = pages(s.max_tokens), .max_moves = s.max_rows,
+  return {.n_layers = g.n_layers,
+          .n_kv_heads = g.n_kv_heads,
+          .head_dim = g.head_dim,
+          .dtype = g.dtype,
+          .n_pages = pages(s.total_tokens) + (s.max_seqs > 1 ? 2 * s.max_seqs : 0),
+          .max_slots = s.max_seqs,
+          .max_pages = pages(s.max_tokens),
+          .max_moves = s.max_rows,
           .device = s.device};
 }
 
@@ -43,8 +48,11 @@ size_t q_elements(const Cache::Spec& s) {
 }
 
 Bounds bounds_of(const Cache::Spec& s) {
-  return {.geometry = s.geometry, .max_seqs = s.max_seqs, .max_prompts = s.max_prompts,
-          .max_tokens = s.max_tokens, .total_tokens = s.total_tokens};
+  return {.geometry = s.geometry,
+          .max_seqs = s.max_seqs,
+          .max_prompts = s.max_prompts,
+          .max_tokens = s.max_tokens,
+          .total_tokens = s.total_tokens};
 }
 
 /// Names the buffers of the i-th policy of a run.
@@ -92,7 +100,8 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   const Device device = spec.device;
   PagedStore::plan(store_spec(spec), plan);
   plan.add(kTables, PageTables::bytes(spec.max_seqs, store_spec(spec).max_pages));
-  plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)), device);
+  plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),
+           device);
   if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);
   Needs needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
@@ -108,8 +117,10 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   if (!needs.partials()) return;
   plan.add("workspace/partial_o", needs.sources * q_elements(spec) * sizeof(float), device);
   plan.add("workspace/partial_lse",
-           needs.sources * q_elements(spec) / static_cast<size_t>(g.head_dim) * sizeof(float), device);
-  if (turns_q(spec)) plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype), device);
+           needs.sources * q_elements(spec) / static_cast<size_t>(g.head_dim) * sizeof(float),
+           device);
+  if (turns_q(spec))
+    plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype), device);
 }
 
 Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const Exec& exec)
@@ -169,12 +180,13 @@ void Cache::truncate(int slot, int n) {
 }
 
 void Cache::uncommit(int slot, int n) {
-  // Within one page, which is unshared when it is written; pages behind it might be those of a fork.
+  // Within one page, which is unshared when it is written; pages behind it might be those of a
+  // fork.
   const int length = store_.length(slot);
   const bool in_page = n % kPageTokens != 0 && n / kPageTokens == (length - 1) / kPageTokens;
   if (const int token = missing_token(slot, n); token >= 0)
-    throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back", n,
-                      policy_of(slot).name(), token);
+    throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back",
+                      n, policy_of(slot).name(), token);
   if (in_page)
     store_.set_length(slot, n);
   else
@@ -200,8 +212,10 @@ std::vector<std::pair<int, int>> Cache::live_ranges(int slot) const {
   for (int begin = 0; begin < length; begin += kPageTokens) {
     if (store_.page(slot, begin / kPageTokens) < 0) continue;
     const int end = std::min(begin + kPageTokens, length);
-    if (!ranges.empty() && ranges.back().second == begin) ranges.back().second = end;
-    else ranges.emplace_back(begin, end);
+    if (!ranges.empty() && ranges.back().second == begin)
+      ranges.back().second = end;
+    else
+      ranges.emplace_back(begin, end);
   }
   return ranges;
 }
@@ -259,7 +273,8 @@ Step Cache::lay_out(Phase phase, std::span<const SeqRows> rows, std::span<const 
                  "a step runs one policy");
     add_rows(step, rows[b], trees.empty() ? nullptr : &trees[b]);
   }
-  TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows, planned for {}", step.n_rows, spec_.max_rows);
+  TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows, planned for {}", step.n_rows,
+               spec_.max_rows);
   tables_.lay_out(store_, step.slot);
   return step;
 }
@@ -312,16 +327,23 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
 void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor& q) {
   AttendPlan plan;
   Policy& policy = *policies_[static_cast<size_t>(step.policy)];
-  if (step.phase == Phase::extend) policy.select(layer, step, q, plan);
-  else plan.add({.window = spec_.geometry.window(layer)});
+  if (step.phase == Phase::extend)
+    policy.select(layer, step, q, plan);
+  else
+    plan.add({.window = spec_.geometry.window(layer)});
   attend_parts(layer, step, plan, out, q);
-  if (plan.selector != nullptr) count_fixed(step, plan);
-  else if (step.phase == Phase::extend && !device_step_) count_dense(layer, step);
+  if (plan.selector != nullptr)
+    count_fixed(step, plan);
+  else if (step.phase == Phase::extend && !device_step_)
+    count_dense(layer, step);
 }
 
 void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
                          const Tensor& q) {
-  ops::AttentionArgs args{.out = out, .q = q, .k = store_.k(layer), .v = store_.v(layer),
+  ops::AttentionArgs args{.out = out,
+                          .q = q,
+                          .k = store_.k(layer),
+                          .v = store_.v(layer),
                           .step = arrays(step),
                           .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim)),
                           // The layer ahead read the same arrays, and between two layers only the
@@ -340,8 +362,8 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
     return ops::attention(args, workspace_, exec_.stream());
   }
   const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
-  TANDEM_CHECK(rows <= static_cast<int64_t>(partial_rows(spec_)), "{} rows in parts, planned for {}",
-               rows, partial_rows(spec_));
+  TANDEM_CHECK(rows <= static_cast<int64_t>(partial_rows(spec_)),
+               "{} rows in parts, planned for {}", rows, partial_rows(spec_));
   for (int i = 0; i < plan.n; ++i) {
     const KeyRange& source = plan.sources[static_cast<size_t>(i)];
     set_source(source);
@@ -388,8 +410,8 @@ void Cache::count_fixed(const Step& step, const AttendPlan& plan) {
   KeyUsage& usage = usage_[static_cast<size_t>(step.policy)];
   const Geometry& g = spec_.geometry;
   for (int b = 0; b < step.n_seqs; ++b)
-    for (int r = step.row_begin[static_cast<size_t>(b)]; r < step.row_begin[static_cast<size_t>(b) + 1];
-         ++r) {
+    for (int r = step.row_begin[static_cast<size_t>(b)];
+         r < step.row_begin[static_cast<size_t>(b) + 1]; ++r) {
       const int visible = step.pos[static_cast<size_t>(r)] + 1;
       int fixed = 0;
       for (int i = 0; i < plan.n; ++i) {
@@ -426,7 +448,8 @@ void Cache::commit(const Step& step, std::span<const int> kept,
   store_.move_tokens(moves);
   if (step.phase == Phase::prefill)
     for (int b = 0; b < step.n_seqs; ++b)
-      if (step.last_chunk[static_cast<size_t>(b)] != 0) adopt_prompt(step.slot[static_cast<size_t>(b)]);
+      if (step.last_chunk[static_cast<size_t>(b)] != 0)
+        adopt_prompt(step.slot[static_cast<size_t>(b)]);
   policies_[static_cast<size_t>(step.policy)]->commit(step, kept, store_);
 }
 

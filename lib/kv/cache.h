@@ -16,11 +16,11 @@ class Cache {
  public:
   struct Spec {
     Geometry geometry;
-    int max_seqs = 1;       // sequences alive at once
+    int max_seqs = 1;  // sequences alive at once
     /// Of them, those with text of their own: not the forks that add at most
     /// TokenIndex::kMaxForkTokens to a prompt, which need no room in a policy's index. 0 = all.
     int max_prompts = 0;
-    int max_tokens = 0;     // of one sequence, tentative rows included
+    int max_tokens = 0;        // of one sequence, tentative rows included
     int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
     int max_rows = 0;          // rows of one step, or of all levels of one tree
     int max_extend_rows = 0;   // of one that policies serve; 0 = max_rows
@@ -47,8 +47,8 @@ class Cache {
   /// errors   kind input when `n` would need keys that the policy gave back
   void truncate(int slot, int n);
 
-  /// Takes the last tokens of `slot` back from its committed ones, down to `n`, to be run again at once:
-  /// as truncate, but the pages stay where no other sequence can have them.
+  /// Takes the last tokens of `slot` back from its committed ones, down to `n`, to be run again at
+  /// once: as truncate, but the pages stay where no other sequence can have them.
   void uncommit(int slot, int n);
 
   /// Tells the policies that the committed tokens of `slot` are a prompt whose K and V are in the
@@ -91,8 +91,8 @@ class Cache {
               std::span<const std::vector<int>> paths = {});
   /// Keeps all rows.
   void commit(const Step& step);
-  /// On a GPU, where accepted paths are known there before the host knows them: moves their keys behind
-  /// their roots, as work that a graph may record. A commit without paths follows.
+  /// On a GPU, where accepted paths are known there before the host knows them: moves their keys
+  /// behind their roots, as work that a graph may record. A commit without paths follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
     store_.move_paths(paths, arrays(step).page_table);
   }
@@ -109,7 +109,8 @@ class Cache {
 
   /// Whether keys that dense attention would read were given back.
   bool is_cut(int slot) const;
-  /// First token that a row at position `n` <= length would read although it was given back; -1 = none.
+  /// First token that a row at position `n` <= length would read although it was given back; -1 =
+  /// none.
   int missing_token(int slot, int n) const;
   /// Which tokens of a sequence still have K and V, as [begin, end) ranges.
   std::vector<std::pair<int, int>> live_ranges(int slot) const;
@@ -132,11 +133,11 @@ class Cache {
   std::vector<int> policy_of_;  // by slot
   ops::AttentionWorkspace workspace_;
   // When a policy's plans have several sources:
-  float* partial_o_ = nullptr;    // [sources, max_rows, n_heads, head_dim]
-  float* partial_lse_ = nullptr;  // [sources, max_rows, n_heads]
-  void* q_shifted_ = nullptr;     // [max_rows, n_heads, head_dim]
-  std::unique_ptr<ListAttention> lists_;  // when a policy has a selector
-  std::vector<KeyUsage> usage_;           // by policy
+  float* partial_o_ = nullptr;               // [sources, max_rows, n_heads, head_dim]
+  float* partial_lse_ = nullptr;             // [sources, max_rows, n_heads]
+  void* q_shifted_ = nullptr;                // [max_rows, n_heads, head_dim]
+  std::unique_ptr<ListAttention> lists_;     // when a policy has a selector
+  std::vector<KeyUsage> usage_;              // by policy
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
   std::vector<ops::StepArrays> arrays_;      // there, of the steps in flight
 };

@@ -13,12 +13,12 @@ namespace tandem::kv {
 struct KeyQuery {
   int layer = 0;
   int slot = 0;
-  int position = 0;              // of the row; it may see tokens 0 .. position
+  int position = 0;  // of the row; it may see tokens 0 .. position
   int kv_head = 0;
-  KeyRows keys;                  // of the sequence under the KV head
-  int first_head = 0;            // of all query heads
+  KeyRows keys;        // of the sequence under the KV head
+  int first_head = 0;  // of all query heads
   int n_heads = 0;
-  const void* q = nullptr;       // [n_heads, head_dim] of the cache's dtype
+  const void* q = nullptr;  // [n_heads, head_dim] of the cache's dtype
 };
 
 /// What one query head reads, in pieces of disjoint keys.
@@ -38,14 +38,14 @@ struct KeyList {
 /// What extend steps have read since the start. Counts are summed over rows, query heads and the
 /// layers where a selector chose.
 struct KeyUsage {
-  double queries = 0;        // rows x sparse layers x query heads
-  double visible = 0;        // keys that full attention would have read
-  double selected = 0;       // keys of the lists
-  double fixed = 0;          // sinks, recent and generated tokens
-  double index_bytes = 0;    // of the policies' own data
-  double key_bytes = 0;      // of keys and values, every query head's selection for itself
-  /// Of keys and values in the layers without a selection: what each row of a chain reads, but what a
-  /// tree reads only once, for its rows look at the same text together.
+  double queries = 0;      // rows x sparse layers x query heads
+  double visible = 0;      // keys that full attention would have read
+  double selected = 0;     // keys of the lists
+  double fixed = 0;        // sinks, recent and generated tokens
+  double index_bytes = 0;  // of the policies' own data
+  double key_bytes = 0;    // of keys and values, every query head's selection for itself
+  /// Of keys and values in the layers without a selection: what each row of a chain reads, but what
+  /// a tree reads only once, for its rows look at the same text together.
   double dense_bytes = 0;
 
   /// Share of the visible keys that a query head attended to beyond the fixed ones.

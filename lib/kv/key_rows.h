@@ -29,9 +29,11 @@ class KeyRows {
   /// Key `t` as f32, [head_dim].
   void read(int t, float* out) const {
     const auto d = static_cast<size_t>(pool_.size(3));
-    const size_t row = (static_cast<size_t>(pages_[t / kPageTokens]) *
-                            static_cast<size_t>(pool_.size(1)) + kv_head_) * kPageTokens +
-                       static_cast<size_t>(t % kPageTokens);
+    const size_t row =
+        (static_cast<size_t>(pages_[t / kPageTokens]) * static_cast<size_t>(pool_.size(1)) +
+         kv_head_) *
+            kPageTokens +
+        static_cast<size_t>(t % kPageTokens);
     read_vector(static_cast<const char*>(pool_.raw()) + row * d * dtype_bytes(pool_.dtype()),
                 pool_.dtype(), {out, d});
   }

@@ -46,8 +46,7 @@ ListAttention::ListAttention(Arena& arena, const Geometry& g, size_t scratch_byt
       scratch_(static_cast<std::byte*>(arena.take(kScratch))),
       lists_(static_cast<size_t>(max_threads())),
       usage_(static_cast<size_t>(max_threads())) {
-  for (std::vector<KeyList>& lists : lists_)
-    lists.resize(static_cast<size_t>(g.group()));
+  for (std::vector<KeyList>& lists : lists_) lists.resize(static_cast<size_t>(g.group()));
 }
 
 void ListAttention::run(const KeySelector& selector, int layer, const Step& step,
@@ -71,8 +70,18 @@ void ListAttention::run(const KeySelector& selector, int layer, const Step& step
     for (int i = 0; i < n_tasks; ++i) {
       const int part = i % parts, kv_head = i / parts % geometry_.n_kv_heads;
       const int row = i / parts / geometry_.n_kv_heads, first = part * n_heads;
-      const Task task{selector, store, step, q, o, lse, layer, seq_of_row[static_cast<size_t>(row)],
-                      row, kv_head, kv_head * group + first, std::min(n_heads, group - first)};
+      const Task task{selector,
+                      store,
+                      step,
+                      q,
+                      o,
+                      lse,
+                      layer,
+                      seq_of_row[static_cast<size_t>(row)],
+                      row,
+                      kv_head,
+                      kv_head * group + first,
+                      std::min(n_heads, group - first)};
       run_task(task, scratch_ + thread * scratch_bytes_, lists_[thread], usage_[thread]);
     }
   }
@@ -108,23 +117,24 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
   const std::span<const float> log_u = t.selector.log_u();
   for (size_t i = 0; i < chosen.size(); ++i) {
     const KeyList& list = chosen[i];
-    cpu_table().attend_list({.o = t.o + (first + i) * width,
-                             .lse = t.lse + first + i,
-                             .q = static_cast<const char*>(query.q) + i * width * bytes,
-                             .k_pool = t.store.k(t.layer).raw(),
-                             .v_pool = t.store.v(t.layer).raw(),
-                             .pages = pages,
-                             .segments = list.segments.data(),
-                             .n_segments = static_cast<int>(list.segments.size()),
-                             .n_kv_heads = geometry_.n_kv_heads,
-                             .kv_head = t.kv_head,
-                             .d = d,
-                             .dtype = geometry_.dtype,
-                             .scale = 1.0f / std::sqrt(static_cast<float>(d)),
-                             .log_u = log_u.data(),
-                             .log_u_intervals = log_u.empty() ? 0 : static_cast<int>(log_u.size()) - 1,
-                             .q_norm = list.q_norm,
-                             .q_center = list.q_center});
+    cpu_table().attend_list(
+        {.o = t.o + (first + i) * width,
+         .lse = t.lse + first + i,
+         .q = static_cast<const char*>(query.q) + i * width * bytes,
+         .k_pool = t.store.k(t.layer).raw(),
+         .v_pool = t.store.v(t.layer).raw(),
+         .pages = pages,
+         .segments = list.segments.data(),
+         .n_segments = static_cast<int>(list.segments.size()),
+         .n_kv_heads = geometry_.n_kv_heads,
+         .kv_head = t.kv_head,
+         .d = d,
+         .dtype = geometry_.dtype,
+         .scale = 1.0f / std::sqrt(static_cast<float>(d)),
+         .log_u = log_u.data(),
+         .log_u_intervals = log_u.empty() ? 0 : static_cast<int>(log_u.size()) - 1,
+         .q_norm = list.q_norm,
+         .q_center = list.q_center});
     const int n = list.n_keys();
     usage.selected += n - list.n_static;
     usage.fixed += list.n_static;

@@ -20,13 +20,14 @@ class ListAttention {
 
  private:
   struct Task;
-  void run_task(const Task& task, std::byte* scratch, std::span<KeyList> lists, KeyUsage& usage) const;
+  void run_task(const Task& task, std::byte* scratch, std::span<KeyList> lists,
+                KeyUsage& usage) const;
 
   Geometry geometry_;
-  size_t scratch_bytes_;                // of one thread
-  std::byte* scratch_;                  // [threads]
+  size_t scratch_bytes_;                     // of one thread
+  std::byte* scratch_;                       // [threads]
   std::vector<std::vector<KeyList>> lists_;  // [threads][group]
-  std::vector<KeyUsage> usage_;         // [threads]
+  std::vector<KeyUsage> usage_;              // [threads]
 };
 
 }  // namespace tandem::kv

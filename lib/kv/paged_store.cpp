@@ -48,7 +48,8 @@ size_t PagedStore::layer_page_bytes() const {
 
 Tensor PagedStore::pool(char* base, int layer) const {
   const size_t layer_bytes = layer_page_bytes() * static_cast<size_t>(spec_.n_pages);
-  return {base + static_cast<size_t>(layer) * layer_bytes, spec_.dtype,
+  return {base + static_cast<size_t>(layer) * layer_bytes,
+          spec_.dtype,
           {spec_.n_pages, spec_.n_kv_heads, kPageTokens, spec_.head_dim},
           spec_.device};
 }
@@ -199,10 +200,16 @@ void PagedStore::move_tokens(std::span<const Move> moves) {
 void PagedStore::move_paths(const AcceptedPaths& p, const int32_t* page_table) {
   const int n_moves = p.n_seqs * p.max_depth;
   TANDEM_CHECK(n_moves <= spec_.max_moves, "{} moves, planned for {}", n_moves, spec_.max_moves);
-  cuda_table().path_moves({.from_token = moves_, .to_token = moves_ + n_moves, .path = p.path,
-                           .n_accepted = p.n_accepted, .position = p.position,
-                           .page_table = page_table, .n_seqs = p.n_seqs, .n_nodes = p.n_nodes,
-                           .max_pages = spec_.max_pages, .max_moves = p.max_depth,
+  cuda_table().path_moves({.from_token = moves_,
+                           .to_token = moves_ + n_moves,
+                           .path = p.path,
+                           .n_accepted = p.n_accepted,
+                           .position = p.position,
+                           .page_table = page_table,
+                           .n_seqs = p.n_seqs,
+                           .n_nodes = p.n_nodes,
+                           .max_pages = spec_.max_pages,
+                           .max_moves = p.max_depth,
                            .n_nodes_held = p.n_nodes_held},
                           exec_.stream());
   cuda::launched("path_moves", exec_.stream());
@@ -230,7 +237,10 @@ void PagedStore::move_token(const Move& m) {
 }
 
 PagePools PagedStore::pools() const {
-  return {.k = k_, .v = v_, .n_layers = spec_.n_layers, .n_pages = spec_.n_pages,
+  return {.k = k_,
+          .v = v_,
+          .n_layers = spec_.n_layers,
+          .n_pages = spec_.n_pages,
           .n_kv_heads = spec_.n_kv_heads,
           .row_bytes = spec_.head_dim * static_cast<int>(dtype_bytes(spec_.dtype))};
 }

@@ -21,10 +21,10 @@ class PagedStore {
     int n_kv_heads = 0;
     int head_dim = 0;
     DType dtype = DType::bf16;
-    int n_pages = 0;        // pool size
-    int max_slots = 0;      // sequences
-    int max_pages = 0;      // pages of one sequence, given-back ones included
-    int max_moves = 0;      // tokens that one call of move_tokens copies, on a GPU
+    int n_pages = 0;    // pool size
+    int max_slots = 0;  // sequences
+    int max_pages = 0;  // pages of one sequence, given-back ones included
+    int max_moves = 0;  // tokens that one call of move_tokens copies, on a GPU
     Device device = {};
 
     /// Bytes of K and V of one page in all layers.
@@ -41,7 +41,8 @@ class PagedStore {
   Tensor k(int layer) const { return pool(k_, layer); }
   Tensor v(int layer) const { return pool(v_, layer); }
 
-  /// A free slot with length 0.  errors  kind memory when all are in use
+  /// A free slot with length 0.
+  /// errors   kind memory when all are in use
   int acquire();
   void release(int slot);
   /// A new slot that shares all pages of `slot`.
@@ -50,7 +51,8 @@ class PagedStore {
   /// Committed tokens.
   int length(int slot) const { return at(slot).length; }
   void set_length(int slot, int n) { at(slot).length = n; }
-  /// Makes [length, n) writable: allocates missing pages and unshares the one that length falls into.
+  /// Makes [length, n) writable: allocates missing pages and unshares the one that length falls
+  /// into.
   /// errors   kind memory when the pool is exhausted
   void reserve(int slot, int n);
   /// Shortens a sequence and gives back the pages past the end.
@@ -70,8 +72,8 @@ class PagedStore {
   struct Move {
     int slot, from, to;
   };
-  /// Copies tokens' K and V of all layers inside their sequences, in order (compaction of tree paths): no
-  /// move reads what one before it has written.
+  /// Copies tokens' K and V of all layers inside their sequences, in order (compaction of tree
+  /// paths): no move reads what one before it has written.
   void move_tokens(std::span<const Move> moves);
 
   /// Paths of token trees as verification on a GPU leaves them, in its memory.
@@ -80,8 +82,8 @@ class PagedStore {
     const int32_t* n_accepted;  // [n_seqs]
     const int32_t* position;    // [n_seqs] tokens of the text, the root the last of them
     int n_seqs, n_nodes;
-    int n_nodes_held;           // nodes from this one on have no K and V
-    int max_depth;              // no path is longer
+    int n_nodes_held;  // nodes from this one on have no K and V
+    int max_depth;     // no path is longer
   };
   /// On a GPU, the moves that close the gaps of paths, as work that a graph may record.
   /// page_table  of the sequences, [n_seqs, spec().max_pages] in device memory

@@ -55,7 +55,8 @@ struct KeyRange {
   int32_t key_hi = std::numeric_limits<int32_t>::max();
   int32_t sinks = 0;
   int32_t window = 0;
-  /// Rows beyond this position query as if they stood at it (kv-methods 1.6 b); -1 = true positions.
+  /// Rows beyond this position query as if they stood at it (kv-methods 1.6 b); -1 = true
+  /// positions.
   int32_t q_position_max = -1;
   /// [B] a lower bound for each sequence, beside key_lo; null = none. Lives as long as the plan.
   const int32_t* seq_key_lo = nullptr;
@@ -80,8 +81,8 @@ class Policy {
   virtual void plan(MemoryPlan&, const std::string& /*prefix*/) const {}
   /// Takes what was planned.
   virtual void allocate(Arena&, const std::string& /*prefix*/) {}
-  /// A prompt ends: K and V of all committed tokens of `slot` are in the store, none was given back.
-  /// May come again for the same slot after more tokens were prefilled.
+  /// A prompt ends: K and V of all committed tokens of `slot` are in the store, none was given
+  /// back. May come again for the same slot after more tokens were prefilled.
   virtual void on_prompt(int /*slot*/, const PagedStore&) {}
   /// Which keys the rows of an extend step see. Reads persistent state, writes none.
   virtual void select(int layer, const Step&, const Tensor& q, AttendPlan&) = 0;
@@ -93,8 +94,8 @@ class Policy {
   virtual void on_truncate(int /*slot*/, int /*n*/, const PagedStore&) {}
   /// How many of the first tokens a row may need.
   virtual int sinks_needed() const { return 0; }
-  /// How many of the newest tokens, its own included, a row may need beyond the sinks; older ones may
-  /// be given back.
+  /// How many of the newest tokens, its own included, a row may need beyond the sinks; older ones
+  /// may be given back.
   virtual int recent_needed() const { return std::numeric_limits<int>::max(); }
   /// Most sources of a plan, the selector included; beyond one, partial results are merged.
   virtual int max_sources() const { return 1; }

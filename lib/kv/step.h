@@ -15,8 +15,8 @@ inline constexpr int kMaxTreeRows = 1024;
 
 /// New rows of one sequence in a step.
 struct SeqRows {
-  int slot = 0;    // sequence of the cache
-  int n_rows = 0;  // may be 0
+  int slot = 0;             // sequence of the cache
+  int n_rows = 0;           // may be 0
   bool last_chunk = false;  // of a prefill: the prompt ends with these rows
 };
 

@@ -7,8 +7,8 @@
 namespace tandem::model {
 
 /// Tokens of a run's longest sequence: run.context, or all that the model was made for. What is
-/// decoded beyond them, `n_decoded` tokens, must be within the model's limit too. A `synthetic:` model
-/// was made for nothing: any run.context will do.
+/// decoded beyond them, `n_decoded` tokens, must be within the model's limit too. A `synthetic:`
+/// model was made for nothing: any run.context will do.
 /// errors   kind recipe: the model was made for fewer
 int context_of(const recipe::Run& run, const ModelConfig& config, int64_t n_decoded = 0);
 

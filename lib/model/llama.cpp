@@ -46,9 +46,13 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
 }
 
 kv::Geometry geometry_of(const ModelConfig& c, DType dtype) {
-  return {.n_layers = c.n_layers, .n_heads = c.n_heads, .n_kv_heads = c.n_kv_heads,
-          .head_dim = c.head_dim, .sliding_window = c.sliding_window,
-          .sliding_window_from = c.sliding_window_from, .dtype = dtype};
+  return {.n_layers = c.n_layers,
+          .n_heads = c.n_heads,
+          .n_kv_heads = c.n_kv_heads,
+          .head_dim = c.head_dim,
+          .sliding_window = c.sliding_window,
+          .sliding_window_from = c.sliding_window_from,
+          .dtype = dtype};
 }
 
 Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSource> source,
@@ -86,9 +90,10 @@ void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cac
   n_rows_ = step.n_rows;
   if (n_rows_ == 0) return;
   const ops::PackedWeights& table = weights_.embedding();
-  ops::embed_ids({residual_, DType::f32, {n_rows_, config_.dim}, options_.device},
-                 {table.device_rows(), table.dtype(), {config_.vocab_size, config_.dim}, options_.device},
-                 ids, exec_.stream());
+  ops::embed_ids(
+      {residual_, DType::f32, {n_rows_, config_.dim}, options_.device},
+      {table.device_rows(), table.dtype(), {config_.vocab_size, config_.dim}, options_.device}, ids,
+      exec_.stream());
   run_layers(step, cache);
 }
 
@@ -125,7 +130,8 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
   char* q_at = block_ + qkv.bytes();
   char* out_at = q_at + static_cast<size_t>(n_rows_ * q_dim) * bytes;
   const auto heads = [&](char* at) {
-    return Tensor(at, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim}, options_.device);
+    return Tensor(at, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim},
+                  options_.device);
   };
   const Tensor q = heads(q_at), out = heads(out_at);
 
@@ -137,7 +143,8 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
   poll(options_.interrupted);
   cache.attend(layer, step, out, q);
   poll(options_.interrupted);
-  ops::linear(x, act(out_at, n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_, exec_.stream());
+  ops::linear(x, act(out_at, n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_,
+              exec_.stream());
 }
 
 void Llama::ffn_block(const LayerWeights& w) {
@@ -161,7 +168,8 @@ void Llama::ffn_block(const LayerWeights& w) {
 
 Tensor Llama::logits(std::span<const int32_t> rows) {
   const auto n = static_cast<int64_t>(rows.size());
-  TANDEM_CHECK(n <= options_.max_logit_rows, "{} logit rows, at most {}", n, options_.max_logit_rows);
+  TANDEM_CHECK(n <= options_.max_logit_rows, "{} logit rows, at most {}", n,
+               options_.max_logit_rows);
   for (const int32_t row : rows)
     TANDEM_CHECK(row >= 0 && row < n_rows_, "logits of row {} of {}", row, n_rows_);
   if (exec_.on_gpu()) exec_.queue->copy_in(ids_, rows.data(), rows.size_bytes());
@@ -208,7 +216,8 @@ void Llama::prepare(int64_t wanted) {
   const int64_t qkv_dim = config_.q_dim() + 2 * int64_t{config_.kv_dim()};
   const Tensor gate_up = act(block_, rows, 2 * int64_t{config_.ffn_dim});
   prepare_one(act(block_, rows, qkv_dim), normed, alike(&LayerWeights::qkv), ops::Accumulate::no);
-  prepare_one(x, act(block_, rows, config_.q_dim()), alike(&LayerWeights::wo), ops::Accumulate::yes);
+  prepare_one(x, act(block_, rows, config_.q_dim()), alike(&LayerWeights::wo),
+              ops::Accumulate::yes);
   const Tensor ffn = act(block_ + gate_up.bytes(), rows, config_.ffn_dim);
   poll(options_.interrupted);
   fill_random(normed);

@@ -21,10 +21,10 @@ kv::Geometry geometry_of(const ModelConfig& config, DType dtype);
 class Llama {
  public:
   struct Options {
-    DType dtype = DType::bf16;  // of weights, activations and KV; the residual stream is f32
-    int max_rows = 2048;        // rows of one forward
-    int max_logit_rows = 64;    // rows of one logits call
-    int max_position = 0;       // RoPE positions
+    DType dtype = DType::bf16;     // of weights, activations and KV; the residual stream is f32
+    int max_rows = 2048;           // rows of one forward
+    int max_logit_rows = 64;       // rows of one logits call
+    int max_position = 0;          // RoPE positions
     Interrupted interrupted = {};  // polled before every product and attention
     Device device = {};
     int n_streamed = 0;  // layers in host memory, of a run on a GPU
@@ -50,11 +50,9 @@ class Llama {
   /// shapes   rows [n], n <= max_logit_rows; result [n, vocab_size] f32, valid until the next call
   Tensor logits(std::span<const int32_t> rows);
   /// Logits of all rows of the last forward, at most max_logit_rows; graphs may record it.
-  Tensor all_logits() {
-    return logits_at(0, nullptr, n_rows_);
-  }
-  /// Logits of some rows of the last forward as rows first, first + 1, ... of logit_rows(), so that those
-  /// of several forwards stay; graphs may record it.
+  Tensor all_logits() { return logits_at(0, nullptr, n_rows_); }
+  /// Logits of some rows of the last forward as rows first, first + 1, ... of logit_rows(), so that
+  /// those of several forwards stay; graphs may record it.
   /// shapes   rows [n] in the device's memory, first + n <= max_logit_rows; result [n, vocab_size] f32
   Tensor logits_at(int64_t first, const int32_t* rows, int64_t n);
   /// Logits that are alive at once, [max_logit_rows, vocab_size] f32.
@@ -92,13 +90,13 @@ class Llama {
   Weights weights_;
   ops::RopeTable rope_;
   Exec exec_;
-  int64_t n_rows_ = 0;          // of the last forward
-  int32_t* ids_ = nullptr;      // [max_rows] on a GPU: tokens of a forward, or rows of logits
-  float* residual_;             // [max_rows, dim]
-  void* normed_;                // [max_rows, dim] act
-  char* block_;                 // qkv, q, attention output; or gate_up, ffn: never alive together
-  void* head_in_;               // [max_logit_rows, dim] act
-  float* logits_;               // [max_logit_rows, vocab]
+  int64_t n_rows_ = 0;      // of the last forward
+  int32_t* ids_ = nullptr;  // [max_rows] on a GPU: tokens of a forward, or rows of logits
+  float* residual_;         // [max_rows, dim]
+  void* normed_;            // [max_rows, dim] act
+  char* block_;             // qkv, q, attention output; or gate_up, ffn: never alive together
+  void* head_in_;           // [max_logit_rows, dim] act
+  float* logits_;           // [max_logit_rows, vocab]
   std::span<std::byte> workspace_;
   std::set<int64_t> prepared_, prepared_logits_;  // numbers of rows
 };

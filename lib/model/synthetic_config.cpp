@@ -86,8 +86,9 @@ ModelConfig synthetic_config(const std::string& name_or_path) {
   const std::filesystem::path path = name_or_path;
   if (std::filesystem::exists(path, ignored)) {
     const bool folder = std::filesystem::is_directory(path, ignored);
-    ModelConfig config =
-        folder ? load_config(path) : parse_config(io::read_file(path, size_t{16} << 20), path.string());
+    ModelConfig config = folder
+                             ? load_config(path)
+                             : parse_config(io::read_file(path, size_t{16} << 20), path.string());
     if (!folder) config.name = name_or_path;
     config.trained = false;
     return config;

@@ -12,8 +12,8 @@
 namespace tandem::model {
 namespace {
 
-/// What has to be converted is read in pieces of this size: small beside any plan, and still in L2 when
-/// its numbers are.
+/// What has to be converted is read in pieces of this size: small beside any plan, and still in L2
+/// when its numbers are.
 constexpr size_t kReadBytes = size_t{64} << 10;
 /// A thread reads no less at a time: a call of the system costs little beside it.
 constexpr size_t kLeastRead = size_t{256} << 10;
@@ -76,8 +76,9 @@ class CheckpointSource final : public WeightSource {
   }
 
  private:
-  /// Numbers [first, first + n) of a tensor as `dtype`. Read, not copied from the mapping: that would be
-  /// slower by its page faults, keep pages resident, and crash where the file has become shorter.
+  /// Numbers [first, first + n) of a tensor as `dtype`. Read, not copied from the mapping: that
+  /// would be slower by its page faults, keep pages resident, and crash where the file has become
+  /// shorter.
   void numbers(const io::TensorView& t, int64_t first, int64_t n, DType dtype, void* out) const {
     const size_t size = dtype_bytes(t.dtype);
     auto* to = static_cast<std::byte*>(out);

@@ -36,9 +36,9 @@ class WeightSource {
   virtual void embed(std::span<const int32_t> ids, float* out) const = 0;
 };
 
-/// Reads the matrices of a checkpoint folder once, and embedding rows whenever a forward needs them: of
-/// the files no copy stays, nor a page of their mapping. What is read may throw kind input: a file that
-/// has changed or cannot be read.
+/// Reads the matrices of a checkpoint folder once, and embedding rows whenever a forward needs
+/// them: of the files no copy stays, nor a page of their mapping. What is read may throw kind
+/// input: a file that has changed or cannot be read.
 /// errors   kind input from check_checkpoint
 std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint);
 /// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for wo and w_down,

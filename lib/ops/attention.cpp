@@ -17,9 +17,9 @@ namespace {
 
 // Rows of a sequence up to which a GPU divides the keys among its processors; above, rows do.
 constexpr int kFewRows = 16;
-// The same for steps of trees, whose rows are few beside the text that all of them read: so many in all
-// sequences. Of sequoia/bench-llama-2-7b-68m, the target's forward of 128 nodes took 7.2 ms with rows divided, 5.1 with
-// keys.
+// The same for steps of trees, whose rows are few beside the text that all of them read: so many in
+// all sequences. Of sequoia/bench-llama-2-7b-68m, the target's forward of 128 nodes took 7.2 ms
+// with rows divided, 5.1 with keys.
 constexpr int kFewTreeRows = 512;
 
 int tree_rows(const AttentionBounds& b) { return std::min(b.max_tree_rows, kFewTreeRows); }
@@ -54,18 +54,20 @@ size_t counter_bytes(const AttentionBounds& b) {
   return (attention_few_rows_counter_bytes(few_rows_bounds(b)) + kAlign - 1) / kAlign * kAlign;
 }
 
-void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a, const AttentionWorkspace& workspace,
-                      Stream stream) {
+void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a,
+                      const AttentionWorkspace& workspace, Stream stream) {
   const int max_tokens = a.step.max_pages * kPageTokens, max_rows = a.step.max_rows_a_seq;
   if (few_rows(a.step, workspace)) {
-    cuda_table().attention_few_rows(p, {.max_rows_a_seq = max_rows, .max_tokens = max_tokens,
-                                        .keys_settled = a.keys_settled, .counters = workspace.counters,
-                                        .workspace = workspace.memory},
+    cuda_table().attention_few_rows(p,
+                                    {.max_rows_a_seq = max_rows,
+                                     .max_tokens = max_tokens,
+                                     .keys_settled = a.keys_settled,
+                                     .counters = workspace.counters,
+                                     .workspace = workspace.memory},
                                     stream);
   } else {
-    cuda_table().attention_many_rows(p, {.n_rows = a.step.n_rows, .max_rows_a_seq = max_rows,
-                                         .max_tokens = max_tokens},
-                                     stream);
+    cuda_table().attention_many_rows(
+        p, {.n_rows = a.step.n_rows, .max_rows_a_seq = max_rows, .max_tokens = max_tokens}, stream);
   }
   cuda::launched("attention", stream);
 }
@@ -77,23 +79,27 @@ size_t attention_workspace_bytes(Device device, const AttentionBounds& b) {
     check_head_dim(b.head_dim);
     return counter_bytes(b) + attention_few_rows_workspace_bytes(few_rows_bounds(b));
   }
-  return attention_cpu_workspace_bytes({.max_seqs = b.max_seqs, .max_rows = b.max_rows,
-                                        .max_tokens = b.max_tokens, .n_heads = b.n_heads,
-                                        .n_kv_heads = b.n_kv_heads, .head_dim = b.head_dim,
+  return attention_cpu_workspace_bytes({.max_seqs = b.max_seqs,
+                                        .max_rows = b.max_rows,
+                                        .max_tokens = b.max_tokens,
+                                        .n_heads = b.n_heads,
+                                        .n_kv_heads = b.n_kv_heads,
+                                        .head_dim = b.head_dim,
                                         .threads = max_threads()});
 }
 
 AttentionWorkspace attention_workspace(Device device, const AttentionBounds& b, void* memory) {
   if (device.kind != Device::Kind::cuda) return {.memory = memory};
-  return {.counters = memory, .memory = static_cast<std::byte*>(memory) + counter_bytes(b),
+  return {.counters = memory,
+          .memory = static_cast<std::byte*>(memory) + counter_bytes(b),
           .tree_rows = tree_rows(b)};
 }
 
 void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stream stream) {
-  TANDEM_CHECK(a.k.size(2) == kPageTokens && a.k.size(3) == a.q.size(2) &&
-                   a.q.size(1) % a.k.size(1) == 0,
-               "attention of {} heads on {} of [{}, {}]", a.q.size(1), a.k.size(1), a.k.size(2),
-               a.k.size(3));
+  TANDEM_CHECK(
+      a.k.size(2) == kPageTokens && a.k.size(3) == a.q.size(2) && a.q.size(1) % a.k.size(1) == 0,
+      "attention of {} heads on {} of [{}, {}]", a.q.size(1), a.k.size(1), a.k.size(2),
+      a.k.size(3));
   TANDEM_CHECK(a.k.dtype() == a.q.dtype() && a.v.dtype() == a.q.dtype(), "attention mixes dtypes");
   AttentionParams p{};
   p.out = a.out.raw();
@@ -134,17 +140,22 @@ void merge_states(const Tensor& out, const float* o, const float* lse, int n, St
     parts[i] = o + static_cast<int64_t>(i) * cells * out.size(2);
     part_lse[i] = lse + static_cast<int64_t>(i) * cells;
   }
-  const MergeStatesParams p{.out = out.raw(), .lse = nullptr, .o = parts.data(),
-                            .part_lse = part_lse.data(), .part_dtype = DType::f32,
-                            .out_dtype = out.dtype(), .n_parts = n,
+  const MergeStatesParams p{.out = out.raw(),
+                            .lse = nullptr,
+                            .o = parts.data(),
+                            .part_lse = part_lse.data(),
+                            .part_dtype = DType::f32,
+                            .out_dtype = out.dtype(),
+                            .n_parts = n,
                             .n_heads = static_cast<int>(out.size(1)),
                             .head_dim = static_cast<int>(out.size(2))};
   if (out.device().kind == Device::Kind::cuda) {
     cuda_table().merge_states(p, static_cast<int>(out.rows()), stream);
     return cuda::launched("merge_states", stream);
   }
-  parallel_ranges(static_cast<int>(out.rows()), 8,
-                  [&](int begin, int end) { tandem::merge_states(p, Range{begin, end}); });
+  parallel_ranges(static_cast<int>(out.rows()), 8, [&](int begin, int end) {
+    tandem::merge_states(p, Range{begin, end});
+  });
 }
 
 }  // namespace tandem::ops

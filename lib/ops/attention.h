@@ -17,8 +17,8 @@ struct AttentionArgs {
   const int32_t* seq_key_lo = nullptr;  // [B]
   float scale = 1.0f;
   // Whether the step's arrays (but pos and tree_mask), seq_key_lo and the keys of tokens before the
-  // step's own were there when this workspace's last call was put on the stream: a GPU then reads them
-  // ahead of the kernels in between.
+  // step's own were there when this workspace's last call was put on the stream: a GPU then reads
+  // them ahead of the kernels in between.
   bool keys_settled = false;
 };
 
@@ -35,8 +35,8 @@ struct AttentionBounds {
 /// errors   kind device: attention on a GPU does not take head_dim
 size_t attention_workspace_bytes(Device device, const AttentionBounds& bounds);
 
-/// A run's workspace, in memory that is zero before its first use. The counters keep their zeros from
-/// call to call; where they lie follows from the bounds, not from the call.
+/// A run's workspace, in memory that is zero before its first use. The counters keep their zeros
+/// from call to call; where they lie follows from the bounds, not from the call.
 struct AttentionWorkspace {
   void* counters = nullptr;  // on a GPU
   void* memory = nullptr;
@@ -45,8 +45,8 @@ struct AttentionWorkspace {
 AttentionWorkspace attention_workspace(Device device, const AttentionBounds& bounds, void* memory);
 
 /// numerics on the CPU f32 results of a row are bit-identical for any batching, chunking and thread
-///          count. On a GPU a row's bits depend on its own sequence and, where few rows meet many keys,
-///          on the number of sequences of the step
+///          count. On a GPU a row's bits depend on its own sequence and, where few rows meet many
+///          keys, on the number of sequences of the step
 /// errors   none (shapes are checked by TANDEM_CHECK); device
 void attention(const AttentionArgs& args, const AttentionWorkspace& workspace, Stream stream = {});
 

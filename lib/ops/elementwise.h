@@ -3,8 +3,8 @@
 #include "ops/step_arrays.h"
 #include "tensor/tensor.h"
 
-/// The operations of a layer beside its products and attention. Tensors of one call are on one device;
-/// on a GPU the work goes to the stream, and other pointers are into that GPU's memory too.
+/// The operations of a layer beside its products and attention. Tensors of one call are on one
+/// device; on a GPU the work goes to the stream, and other pointers are into that GPU's memory too.
 namespace tandem::ops {
 
 /// out = x / sqrt(mean(x^2) + eps) * weight, row by row.
@@ -41,7 +41,7 @@ void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Strea
 
 /// Turns rotated queries of positions beyond max_pos back to max_pos; the others keep theirs.
 /// shapes   out, q [rows, Hq, d] act; pos [rows]
-void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope,
-              const int32_t* pos, int32_t max_pos, Stream stream = {});
+void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope, const int32_t* pos,
+              int32_t max_pos, Stream stream = {});
 
 }  // namespace tandem::ops

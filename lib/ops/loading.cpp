@@ -20,30 +20,46 @@ int blocks_of(int64_t n, int block) { return static_cast<int>((n + block - 1) / 
 
 void convert(void* out, DType to, const void* in, DType from, int64_t n) {
   const ConvertParams p{.out = out, .in = in, .n = n, .from = from, .to = to};
-  parallel_ranges(blocks_of(n, kConvertBlock), kGrainBlocks,
-                  [&](int begin, int end) { cpu_table().convert(p, Range{begin, end}); });
+  parallel_ranges(blocks_of(n, kConvertBlock), kGrainBlocks, [&](int begin, int end) {
+    cpu_table().convert(p, Range{begin, end});
+  });
 }
 
 void embed(float* out, const void* table, DType from, std::span<const int32_t> ids, int64_t dim) {
-  const EmbedParams p{.out = out, .table = table, .ids = ids.data(),
-                      .n_rows = static_cast<int>(ids.size()), .dim = static_cast<int>(dim),
+  const EmbedParams p{.out = out,
+                      .table = table,
+                      .ids = ids.data(),
+                      .n_rows = static_cast<int>(ids.size()),
+                      .dim = static_cast<int>(dim),
                       .from = from};
-  parallel_ranges(p.n_rows, 32,
-                  [&](int begin, int end) { cpu_table().embed(p, Range{begin, end}); });
+  parallel_ranges(p.n_rows, 32, [&](int begin, int end) {
+    cpu_table().embed(p, Range{begin, end});
+  });
 }
 
 void fill_random(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first, int64_t n,
                  float stddev) {
-  const FillRandomParams p{.out = out, .seed = seed, .tensor = tensor, .first = first, .count = n,
-                           .stddev = stddev, .to = to};
-  parallel_ranges(blocks_of(n, kFillBlock), kGrainBlocks,
-                  [&](int begin, int end) { cpu_table().fill_random(p, Range{begin, end}); });
+  const FillRandomParams p{.out = out,
+                           .seed = seed,
+                           .tensor = tensor,
+                           .first = first,
+                           .count = n,
+                           .stddev = stddev,
+                           .to = to};
+  parallel_ranges(blocks_of(n, kFillBlock), kGrainBlocks, [&](int begin, int end) {
+    cpu_table().fill_random(p, Range{begin, end});
+  });
 }
 
 void fill_random_on_device(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first,
                            int64_t n, float stddev, Stream stream) {
-  cuda_table().fill_random({.out = out, .seed = seed, .tensor = tensor, .first = first, .count = n,
-                            .stddev = stddev, .to = to},
+  cuda_table().fill_random({.out = out,
+                            .seed = seed,
+                            .tensor = tensor,
+                            .first = first,
+                            .count = n,
+                            .stddev = stddev,
+                            .to = to},
                            stream);
   cuda::launched("fill_random", stream);
 }

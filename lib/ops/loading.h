@@ -9,7 +9,9 @@ namespace tandem::ops {
 /// Copies n numbers from f16, bf16 or f32 (any alignment) to bf16 or f32, on all threads.
 void convert(void* out, DType to, const void* in, DType from, int64_t n);
 
-/// out[r] = table[ids[r]] in f32. shapes  out [ids, dim]; table [V, dim] of type `from`, any alignment
+/// out[r] = table[ids[r]] in f32.
+/// shapes   out [ids, dim]; table [V, dim] of type `from`, any
+/// alignment
 void embed(float* out, const void* table, DType from, std::span<const int32_t> ids, int64_t dim);
 
 /// Elements [first, first + n) of the seeded random tensor `tensor`; kernels/embed/fill_random.h.

@@ -38,7 +38,8 @@ class RopeTable {
   static void plan(int max_position, int head_dim, MemoryPlan& plan, Device device = {});
   /// Takes the planned memory and fills it, on all threads of the CPU.
   /// exec     the device of the plan
-  RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena, const Exec& exec = {});
+  RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena,
+            const Exec& exec = {});
 
   const float* cos() const { return cos_; }  // [max_position, head_dim / 2]
   const float* sin() const { return sin_; }  // [max_position, head_dim / 2]

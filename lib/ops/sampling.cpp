@@ -27,11 +27,15 @@ void check_valid(std::span<const int32_t> tokens) {
 LogitStats logit_stats(const Tensor& logits) {
   const auto n = static_cast<size_t>(logits.rows());
   LogitStats stats{std::vector<int32_t>(n), std::vector<float>(n), std::vector<float>(n)};
-  const LogitStatsParams p{.argmax = stats.argmax.data(), .max = stats.max.data(),
-                           .lse = stats.lse.data(), .logits = logits.as<float>(),
-                           .n_rows = rows_of(logits), .vocab = vocab_of(logits)};
-  parallel_ranges(p.n_rows, 1,
-                  [&](int begin, int end) { cpu_table().logit_stats(p, Range{begin, end}); });
+  const LogitStatsParams p{.argmax = stats.argmax.data(),
+                           .max = stats.max.data(),
+                           .lse = stats.lse.data(),
+                           .logits = logits.as<float>(),
+                           .n_rows = rows_of(logits),
+                           .vocab = vocab_of(logits)};
+  parallel_ranges(p.n_rows, 1, [&](int begin, int end) {
+    cpu_table().logit_stats(p, Range{begin, end});
+  });
   check_valid(stats.argmax);
   return stats;
 }
@@ -40,9 +44,13 @@ TopN top_n(const Tensor& logits, const LogitStats& stats, int n) {
   n = std::min(n, vocab_of(logits));
   const auto cells = static_cast<size_t>(logits.rows()) * static_cast<size_t>(n);
   TopN top{std::vector<int32_t>(cells), std::vector<float>(cells)};
-  const TopNParams p{.ids = top.ids.data(), .logprobs = top.logprobs.data(),
-                     .logits = logits.as<float>(), .lse = stats.lse.data(),
-                     .n_rows = rows_of(logits), .vocab = vocab_of(logits), .n = n,
+  const TopNParams p{.ids = top.ids.data(),
+                     .logprobs = top.logprobs.data(),
+                     .logits = logits.as<float>(),
+                     .lse = stats.lse.data(),
+                     .n_rows = rows_of(logits),
+                     .vocab = vocab_of(logits),
+                     .n = n,
                      .workspace = nullptr};
   run_rows(cpu_table().top_n, p);
   return top;
@@ -59,11 +67,15 @@ std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
     }
   TANDEM_CHECK(uniform.size() == tokens.size(), "{} uniforms", uniform.size());
   TANDEM_CHECK(!rule.needs_seen() || seen.size() == tokens.size(), "{} histories", seen.size());
-  const SampleParams p{.tokens = tokens.data(), .logits = logits.as<float>(),
-                       .uniform = uniform.data(), .seen = all_seen.data(),
+  const SampleParams p{.tokens = tokens.data(),
+                       .logits = logits.as<float>(),
+                       .uniform = uniform.data(),
+                       .seen = all_seen.data(),
                        .seen_begin = rule.needs_seen() ? seen_begin.data() : nullptr,
-                       .n_rows = rows_of(logits), .vocab = vocab_of(logits),
-                       .rule = rule.kept(), .workspace = nullptr};
+                       .n_rows = rows_of(logits),
+                       .vocab = vocab_of(logits),
+                       .rule = rule.kept(),
+                       .workspace = nullptr};
   run_rows(cpu_table().sample, p);
   check_valid(tokens);
   return tokens;

@@ -9,11 +9,11 @@ namespace tandem::ops {
 /// kernels/attention/attention.h defines how the arrays act together.
 struct StepArrays {
   Device device = {};
-  int n_seqs = 0;          // B
-  int n_rows = 0;          // R
-  int max_rows_a_seq = 0;  // most rows of one sequence
-  int max_pages = 0;       // columns of page_table
-  int mask_words = 0;      // 0 for chains
+  int n_seqs = 0;                        // B
+  int n_rows = 0;                        // R
+  int max_rows_a_seq = 0;                // most rows of one sequence
+  int max_pages = 0;                     // columns of page_table
+  int mask_words = 0;                    // 0 for chains
   const int32_t* slot = nullptr;         // [B] sequence of the cache
   const int32_t* row_begin = nullptr;    // [B + 1]
   const int32_t* base = nullptr;         // [B] committed tokens before the step

@@ -70,7 +70,8 @@ struct Hybrid {
   template <class V>
   void fields(V& v) {
     v("bits", bits, at_least(32).up_to(1024), "sign bits of a key's signature, a multiple of 32");
-    v("exact", exact, between(0, 1), "share of keys that are read for certain, best estimate first");
+    v("exact", exact, between(0, 1),
+      "share of keys that are read for certain, best estimate first");
     v("sample", sample, between(0, 1), "share of keys sampled from the rest");
     v("tail", tail,
       "how the rest is sampled: by estimated weight, uniformly, by hash collisions, not at all");
@@ -99,8 +100,10 @@ struct Cache {
   template <class V>
   void fields(V& v) {
     v("kind", kind, "which keys attention reads");
-    v("sinks", sinks, at_least(0).up_to(kMostTokens).unit("tokens"), "first tokens that are always read");
-    v("recent", recent, at_least(1).up_to(kMostTokens).unit("tokens"), "last tokens that are always read");
+    v("sinks", sinks, at_least(0).up_to(kMostTokens).unit("tokens"),
+      "first tokens that are always read");
+    v("recent", recent, at_least(1).up_to(kMostTokens).unit("tokens"),
+      "last tokens that are always read");
     v("reposition", reposition, "streaming: count positions within the cache, not in the text");
     v("dense_layers", dense_layers, at_least(0),
       "layers that read every key whatever the kind (not for full and streaming)");

@@ -45,8 +45,7 @@ void Lsh::check(Problems& p) const {
 }
 
 void Quest::check(Problems& p) const {
-  if (64 % page != 0)
-    p.field("page", "cache.quest.page: expected a divisor of 64, found {}", page);
+  if (64 % page != 0) p.field("page", "cache.quest.page: expected a divisor of 64, found {}", page);
 }
 
 void Hybrid::check(Problems& p) const {

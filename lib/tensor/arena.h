@@ -17,7 +17,8 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   /// Zero-filled memory of the planned device. On the host aligned to 4096 bytes, and huge pages
-  /// are asked for from 2 MiB on; on a GPU aligned to 256. errors   kind memory when the system
+  /// are asked for from 2 MiB on; on a GPU aligned to 256.
+  /// errors   kind memory when the system
   /// refuses; kind device without that GPU
   void* take(const std::string& name);
   /// Gives one buffer back (of lifetime load).

@@ -181,7 +181,8 @@ Queue::Queue(int device) : device_(device) {
 Queue::~Queue() { (void)cudaStreamDestroy(as_stream(stream())); }
 
 void Queue::copy_in(void* device, const void* host, size_t bytes) {
-  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, as_stream(stream())), "copy to the GPU");
+  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, as_stream(stream())),
+        "copy to the GPU");
 }
 
 void Queue::copy_out(void* host, const void* device, size_t bytes) {

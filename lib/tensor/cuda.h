@@ -9,9 +9,9 @@
 #include "tensor/gpu_code.h"
 #include "tensor/tensor.h"
 
-// What the library needs of the CUDA runtime, in a build with CUDA and in one without: there, no GPU is
-// ever found and every other call fails with kind device. Errors of work on a stream surface in
-// `Queue::wait` or `Ring::wait`, with the name of the last operation put on it.
+// What the library needs of the CUDA runtime, in a build with CUDA and in one without: there, no
+// GPU is ever found and every other call fails with kind device. Errors of work on a stream surface
+// in `Queue::wait` or `Ring::wait`, with the name of the last operation put on it.
 namespace tandem::cuda {
 
 /// Whether this build has CUDA code.
@@ -23,7 +23,8 @@ std::string why_none();
 
 /// The device code of this build; empty without CUDA.
 GpuCode built_code();
-/// What a GPU is, and its driver. errors   kind device: no such GPU
+/// What a GPU is, and its driver.
+/// errors   kind device: no such GPU
 GpuFacts facts_of(int index);
 
 struct DeviceInfo {
@@ -146,8 +147,9 @@ class Graph {
   size_t nodes_ = 0;
 };
 
-/// Remembers `operation` as the last one put on a stream by this thread and throws if its launch was
-/// refused. With TANDEM_CUDA_SYNC=1 it also waits, so that the operation that failed is named exactly.
+/// Remembers `operation` as the last one put on a stream by this thread and throws if its launch
+/// was refused. With TANDEM_CUDA_SYNC=1 it also waits, so that the operation that failed is named
+/// exactly.
 /// errors   kind device
 void launched(const char* operation, Stream stream);
 

@@ -59,8 +59,8 @@ class Tensor {
     TANDEM_DCHECK(begin >= 0 && n >= 0 && begin + n <= rows(), "rows [{}, {}) of {}", begin,
                   begin + n, rows());
     Tensor t = *this;
-    t.data_ = static_cast<char*>(data_) +
-              static_cast<size_t>(begin * row_size()) * dtype_bytes(dtype_);
+    t.data_ =
+        static_cast<char*>(data_) + static_cast<size_t>(begin * row_size()) * dtype_bytes(dtype_);
     t.shape_[0] = n;
     return t;
   }

@@ -34,9 +34,9 @@ size_t leading_space(std::string_view text) {
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& t) { return t.content.empty(); });
   std::ranges::stable_sort(tokens_, {}, &AddedToken::content);
-  const auto repeated = std::unique(
-      tokens_.begin(), tokens_.end(),
-      [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; });
+  const auto repeated =
+      std::unique(tokens_.begin(), tokens_.end(),
+                  [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; });
   tokens_.erase(repeated, tokens_.end());
   for (const AddedToken& token : tokens_)
     starts_token_[static_cast<uint8_t>(token.content[0])] = true;
@@ -52,8 +52,10 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
       return depth < t.content.size() ? static_cast<uint8_t>(t.content[depth]) : -1;
     };
     const int wanted = static_cast<uint8_t>(text[depth]);
-    begin = std::partition_point(begin, end, [&](const AddedToken& t) { return byte_of(t) < wanted; });
-    end = std::partition_point(begin, end, [&](const AddedToken& t) { return byte_of(t) == wanted; });
+    begin =
+        std::partition_point(begin, end, [&](const AddedToken& t) { return byte_of(t) < wanted; });
+    end =
+        std::partition_point(begin, end, [&](const AddedToken& t) { return byte_of(t) == wanted; });
     if (begin != end && begin->content.size() == depth + 1) found = &*begin;
   }
   return found;

@@ -277,10 +277,9 @@ std::vector<Merge> resolve_merges(const BpeSpec& spec, const IdOfPiece& id_of_pi
     const auto id = [&](const std::string& piece) {
       const auto found = id_of_piece.find(piece);
       if (found != id_of_piece.end()) return found->second;
-      throw input_error(where,
-                        "merge {} ({} with {}) needs the piece {}, which the vocabulary lacks",
-                        merges.size(), io::quote(rule.first), io::quote(rule.second),
-                        io::quote(piece))
+      throw input_error(
+          where, "merge {} ({} with {}) needs the piece {}, which the vocabulary lacks",
+          merges.size(), io::quote(rule.first), io::quote(rule.second), io::quote(piece))
           .hint("vocabulary and merges do not belong together; copy both from one checkpoint");
     };
     joined.assign(rule.first).append(rule.second);

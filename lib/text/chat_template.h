@@ -19,7 +19,7 @@ struct ChatMessage {
 
 struct ChatOptions {
   bool add_generation_prompt = true;  // end with the opening of the assistant's turn
-  std::string date{};          // llama-3.1 and later: "Today Date"; empty: the template's own
+  std::string date{};              // llama-3.1 and later: "Today Date"; empty: the template's own
   std::optional<bool> thinking{};  // unset: as the template has it by itself
   std::string where = "chat";      // the messages, as errors name them
 };
@@ -31,8 +31,8 @@ struct RenderedChat {
 
 enum class ChatFamily : uint8_t { llama_2, llama_3, chatml, mistral };
 
-/// How a chatml template treats reasoning: that of answers before the last question is left out, later
-/// one stands between <think> and </think> before the answer.
+/// How a chatml template treats reasoning: that of answers before the last question is left out,
+/// later one stands between <think> and </think> before the answer.
 struct Thinking {
   // What follows the opening of the assistant's turn in a prompt; absent: there is no such way.
   std::optional<std::string> on, off;
@@ -60,8 +60,8 @@ struct ChatTemplate {
   /// asks for the clock (llama-3.2), its fixed fallback date is used instead unless `date` is
   /// given, so that equal inputs give equal tokens.
   /// errors   kind input at options.where: no message, an unknown role, roles out of turn, a system
-  ///          message where the template has none; kind recipe at chat.thinking: what options.thinking
-  ///          asks for is not to be had from the template
+  ///          message where the template has none; kind recipe at chat.thinking: what
+  ///          options.thinking asks for is not to be had from the template
   RenderedChat render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 };
 

@@ -79,8 +79,8 @@ Regex::Regex(std::string_view pattern, const std::string& where) : where_(where)
   code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(exact.data()), exact.size(),
                         PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, nullptr);
   if (code_ == nullptr)
-    throw input_error(where_, "pattern {} does not compile: {} (near its byte {})", io::quote(pattern, 200),
-                      pcre2_message(code), offset);
+    throw input_error(where_, "pattern {} does not compile: {} (near its byte {})",
+                      io::quote(pattern, 200), pcre2_message(code), offset);
   // Without JIT (a kernel that forbids writable code pages) PCRE2 interprets: slower, same matches.
   pcre2_jit_compile(code_, PCRE2_JIT_COMPLETE);
 }

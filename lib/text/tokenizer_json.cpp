@@ -206,7 +206,8 @@ class Reader {
       return for_each_step(step, "processors", depth,
                            [&](const Json& s) { read_post_processor(s, depth + 1); });
     if (type == "ByteLevel") return;  // moves offsets only
-    if (type != "TemplateProcessing") unsupported(fmt::format("the post-processor {}", io::quote(type)));
+    if (type != "TemplateProcessing")
+      unsupported(fmt::format("the post-processor {}", io::quote(type)));
     for (const Json& item : io::get_array(step, "single", where_)) {
       if (io::find_object(item, "Sequence", where_) != nullptr) break;
       const std::string content =

@@ -78,7 +78,8 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
     p.field("accept.rule", "accept.rule: rounds of a tree draw its children; leave topk out");
 }
 
-AcceptanceMeasurement::AcceptanceMeasurement(cli::Context& cx, const cli::Point<AcceptanceRecipe>& point)
+AcceptanceMeasurement::AcceptanceMeasurement(cli::Context& cx,
+                                             const cli::Point<AcceptanceRecipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, recipe_.draft.path.value, cx.dry_run()) {
@@ -93,8 +94,8 @@ AcceptanceMeasurement::AcceptanceMeasurement(cli::Context& cx, const cli::Point<
   const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};
   const auto with_reading = [&](const speculate::RoundNeeds& rounds) {
     return speculate::RoundNeeds{.rows = rounds.rows,
-                            .logit_rows = std::max(rounds.logit_rows, reading.logit_rows),
-                            .tokens = rounds.tokens};
+                                 .logit_rows = std::max(rounds.logit_rows, reading.logit_rows),
+                                 .tokens = rounds.tokens};
   };
   pair_.size(room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, 1, 2),
              tree_ ? with_reading(speculate::target_needs(*tree_, 1)) : reading,
@@ -121,8 +122,8 @@ void AcceptanceMeasurement::print_plan() {
 }
 
 speculate::ChanceSums AcceptanceMeasurement::measure_positions(const ModelPair::Engines& engines,
-                                                          const ops::VerifyRule& rule,
-                                                          const decode::GenerateSpec& how) {
+                                                               const ops::VerifyRule& rule,
+                                                               const decode::GenerateSpec& how) {
   speculate::AcceptanceMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width);
   std::vector<std::vector<int32_t>> texts = prompts_.sequences;
   decode::GenerateEvents events;
@@ -145,7 +146,7 @@ std::vector<speculate::ChanceSums> AcceptanceMeasurement::measure_depths(
     const ModelPair::Engines& engines, const ops::VerifyRule& rule,
     const decode::GenerateSpec& how) {
   speculate::DepthMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width,
-                         recipe_.accept.depths);
+                              recipe_.accept.depths);
   decode::GenerateEvents events;
   write_texts(cx_, events, prompts_.sequences.size(), [&] {
     decode::generate(*engines.target, meter, requests_after({}, prompts_, 0), how, events);
@@ -153,9 +154,9 @@ std::vector<speculate::ChanceSums> AcceptanceMeasurement::measure_depths(
   return visited(meter.rows());
 }
 
-std::vector<speculate::ChanceSums> AcceptanceMeasurement::measure_tree(const ModelPair::Engines& engines,
-                                                                  const ops::VerifyRule& rule,
-                                                                  const decode::GenerateSpec& how) {
+std::vector<speculate::ChanceSums> AcceptanceMeasurement::measure_tree(
+    const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+    const decode::GenerateSpec& how) {
   std::vector<std::vector<int32_t>> texts = prompts_.sequences;
   std::vector<std::vector<int>> accepted(texts.size());
   const auto rounds = speculate::model_rounds(
@@ -240,9 +241,10 @@ void AcceptanceMeasurement::run() {
                       {"expected_tokens", predicted},
                       {"tokens_lost", lost_}};
     if (lost_ > 0)
-      cx_.note(fmt::format("{} accepted tokens were not drawn again here, where sums of another "
-                           "order round otherwise; nodes behind them are not counted",
-                           lost_));
+      cx_.note(
+          fmt::format("{} accepted tokens were not drawn again here, where sums of another "
+                      "order round otherwise; nodes behind them are not counted",
+                      lost_));
   }
   result.write(vector.dump() + "\n");
   result.commit();

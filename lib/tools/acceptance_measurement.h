@@ -26,7 +26,8 @@ struct AcceptanceSection {
   void fields(V& v) {
     v("width", width, recipe::between(1, 1024), "children of a node whose chances are measured");
     v("depths", depths, recipe::between(1, 64),
-      "rows by accepted tokens before the node, of rounds that end behind the last; 1 = one for all "
+      "rows by accepted tokens before the node, of rounds that end behind the last; 1 = one for "
+      "all "
       "nodes");
     v("tree", tree, recipe::optional_input(),
       "rows by depth as rounds of this very tree find them; empty = of no certain tree");
@@ -54,7 +55,8 @@ class AcceptanceMeasurement {
   /// errors   as SpeculativeGeneration
   AcceptanceMeasurement(cli::Context& cx, const cli::Point<AcceptanceRecipe>& point);
 
-  /// Plan for --dry-run. errors  kind memory, after the plan is out: it does not fit
+  /// Plan for --dry-run.
+  /// errors   kind memory, after the plan is out: it does not fit
   void print_plan();
   /// Writes the vector as acceptance-vector/1.
   void run();
@@ -62,23 +64,24 @@ class AcceptanceMeasurement {
  private:
   MemoryPlan plan() const;
   /// Of texts that the target writes, read again by both models.
-  speculate::ChanceSums measure_positions(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
-                                     const decode::GenerateSpec& how);
+  speculate::ChanceSums measure_positions(const ModelPair::Engines& engines,
+                                          const ops::VerifyRule& rule,
+                                          const decode::GenerateSpec& how);
   /// Of texts written a node at a time, by depth.
   std::vector<speculate::ChanceSums> measure_depths(const ModelPair::Engines& engines,
-                                               const ops::VerifyRule& rule,
-                                               const decode::GenerateSpec& how);
+                                                    const ops::VerifyRule& rule,
+                                                    const decode::GenerateSpec& how);
   /// Of texts written by rounds of accept.tree, by depth.
   std::vector<speculate::ChanceSums> measure_tree(const ModelPair::Engines& engines,
-                                             const ops::VerifyRule& rule,
-                                             const decode::GenerateSpec& how);
+                                                  const ops::VerifyRule& rule,
+                                                  const decode::GenerateSpec& how);
 
   cli::Context& cx_;
   const AcceptanceRecipe& recipe_;
   ModelPair pair_;
   std::optional<speculate::TokenTree> tree_;
   double tokens_per_round_ = 0;  // of it, as counted
-  int64_t lost_ = 0;  // accepted tokens that TreeMeter did not find again
+  int64_t lost_ = 0;             // accepted tokens that TreeMeter did not find again
   decode::PromptSet prompts_;
 };
 

@@ -34,8 +34,8 @@ void use_threads(const recipe::Run& run) {
   set_threads(run.threads > 0 ? run.threads : usable_cores());
 }
 
-BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point, BenchResults& results,
-                       std::vector<bench::DecodeTime>& decode_times)
+BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
+                       BenchResults& results, std::vector<bench::DecodeTime>& decode_times)
     : cx_(cx), point_(point), results_(results), decode_times_(decode_times) {
   use_threads(point.recipe.run);
   const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");

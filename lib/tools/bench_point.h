@@ -36,7 +36,8 @@ class BenchPoint {
   bool peak_is_own_ = false;  // the system counts the peak of memory anew for every phase
 };
 
-/// Its model.  errors  kind input: no such model
+/// Its model.
+/// errors   kind input: no such model
 decode::ModelFiles open_model(const BenchRecipe& recipe);
 /// errors   kind recipe: sizes beyond the model's
 bench::ModelCase case_of(const BenchRecipe& recipe, const model::ModelConfig& config,

@@ -15,16 +15,16 @@ std::set<BenchResults::Key> read_results(const std::filesystem::path& path,
   if (!std::filesystem::exists(path)) return done;
   const std::string text = io::read_file(path);
   const size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0: not one whole line
-  io::for_each_jsonl(
-      std::string_view(text).substr(0, whole), path.string(),
-      [&](const io::Json& line, const std::string& where) {
-        if (io::get_string(line, "tool", where) != tool)
-          throw input_error(where, "not a record of {}", tool);
-        if (io::get_string(line, "status", where) != "ok") return;
-        done.emplace(io::get_string(line, "point", where),
-                     io::get_string(io::get_object(line, "workload", where), "phase", where),
-                     io::get_int(io::get_object(line, "host", where), "threads_used", where));
-      });
+  io::for_each_jsonl(std::string_view(text).substr(0, whole), path.string(),
+                     [&](const io::Json& line, const std::string& where) {
+                       if (io::get_string(line, "tool", where) != tool)
+                         throw input_error(where, "not a record of {}", tool);
+                       if (io::get_string(line, "status", where) != "ok") return;
+                       done.emplace(
+                           io::get_string(line, "point", where),
+                           io::get_string(io::get_object(line, "workload", where), "phase", where),
+                           io::get_int(io::get_object(line, "host", where), "threads_used", where));
+                     });
   std::filesystem::resize_file(path, whole);
   return done;
 }
@@ -42,14 +42,16 @@ BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path, 
     if (cx.resume())
       throw usage_error("--resume", "continues a file of records, but output.path is not set")
           .hint("name the file of the earlier run with -o");
-    if (cx.format() == "jsonl") file_ = std::make_unique<cli::ResultFile>(path, cx.file_mode(), cx.out);
+    if (cx.format() == "jsonl")
+      file_ = std::make_unique<cli::ResultFile>(path, cx.file_mode(), cx.out);
     return;
   }
   if (cx.resume()) done_ = read_results(path, cx.info.name);
   path_ = path;
   // Told now rather than after the first measurement; pipes and devices are simply written.
   const bool exists = std::filesystem::exists(path);
-  if (!exists || (std::filesystem::is_regular_file(path) && cx.file_mode() != cli::FileMode::append))
+  if (!exists ||
+      (std::filesystem::is_regular_file(path) && cx.file_mode() != cli::FileMode::append))
     cli::check_new_file(path, cx.file_mode());
 }
 

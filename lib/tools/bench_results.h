@@ -48,7 +48,7 @@ class BenchResults {
   void write(const std::string& line);
 
   cli::Context& cx_;
-  std::filesystem::path path_;        // empty: records go to standard output, or nowhere
+  std::filesystem::path path_;             // empty: records go to standard output, or nowhere
   std::unique_ptr<cli::ResultFile> file_;  // null before the first record of path_
   std::set<Key> done_;
   io::Table table_;

@@ -14,8 +14,8 @@ namespace {
 
 using bench::ModelPhase;
 
-void add_failure(const cli::Context& cx, BenchResults& results, const cli::Point<BenchRecipe>& point,
-                 ModelPhase phase, const Error& error) {
+void add_failure(const cli::Context& cx, BenchResults& results,
+                 const cli::Point<BenchRecipe>& point, ModelPhase phase, const Error& error) {
   bench::Record record(cx.info.name);
   record.group("point") = point.id;
   record.group("recipe") = *point.record;
@@ -50,9 +50,11 @@ int Benchmark::print_plan() {
   return status;
 }
 
-int Benchmark::plan_phase(const cli::Point<BenchRecipe>& point, ModelPhase phase, io::Table& table) {
+int Benchmark::plan_phase(const cli::Point<BenchRecipe>& point, ModelPhase phase,
+                          io::Table& table) {
   const BenchRecipe& r = point.recipe;
-  const cli::Placement place = cli::choose_placement(r.run, r.cache, r.model.offload, /*dry_run=*/true);
+  const cli::Placement place =
+      cli::choose_placement(r.run, r.cache, r.model.offload, /*dry_run=*/true);
   const cli::MemoryLimits limits = cli::memory_limits(r.run, place);
   const decode::ModelFiles files = open_model(r);
   const std::string method = bench::method_name(r.cache), name(bench::phase_name(phase));

@@ -49,7 +49,8 @@ class Benchmark {
  private:
   /// Adds a row or prints a line.  returns the exit status that the phase asks for
   int plan_phase(const cli::Point<BenchRecipe>& point, bench::ModelPhase phase, io::Table& table);
-  void run_point(const cli::Point<BenchRecipe>& point, BenchResults& results, cli::Progress& progress);
+  void run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,
+                 cli::Progress& progress);
 
   cli::Context& cx_;
   const std::vector<cli::Point<BenchRecipe>>& points_;

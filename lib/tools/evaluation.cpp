@@ -28,7 +28,7 @@ std::filesystem::path demo_text() {
 
 /// Where all policies run: on a GPU only if each has code for it.
 cli::Placement place_of(const EvalRecipe& recipe, const std::vector<eval::NamedPolicy>& policies,
-                   bool dry_run) {
+                        bool dry_run) {
   cli::Placement found;
   for (const eval::NamedPolicy& p : policies) {
     found = cli::choose_placement(recipe.run, p.cache, recipe.model.offload, dry_run);
@@ -103,13 +103,13 @@ std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files, decod
       plan_of(layers_to_stream(recipe_.model.offload, files.config, limits, plan_of));
   if (cx_.dry_run()) {
     const cli::PlanView view{.files = files,
-                        .spec = spec,
-                        .plan = plan,
-                        .limits = limits,
-                        .prompt_tokens = spec.max_tokens,
-                        .prompt_pairs = 0.5 * spec.max_tokens * spec.max_tokens,
-                        .context_tokens = spec.max_tokens,
-                        .recipe_sha256 = point_.sha256};
+                             .spec = spec,
+                             .plan = plan,
+                             .limits = limits,
+                             .prompt_tokens = spec.max_tokens,
+                             .prompt_pairs = 0.5 * spec.max_tokens * spec.max_tokens,
+                             .context_tokens = spec.max_tokens,
+                             .recipe_sha256 = point_.sha256};
     const auto ceilings = bench::known_ceilings(max_threads());
     cx_.out.write(cx_.plans_as_json() ? cli::plan_json(view, ceilings) + "\n"
                                       : cli::plan_text(view, ceilings));
@@ -139,8 +139,8 @@ decode::EngineSpec Evaluation::question_spec(int group) const {
   return spec;
 }
 
-/// Cases at once: what was asked for, or a row in every decode step for each core, within most of the
-/// memory.
+/// Cases at once: what was asked for, or a row in every decode step for each core, within most of
+/// the memory.
 int Evaluation::group_size(const decode::ModelFiles& files) const {
   if (recipe_.run.batch > 0) return recipe_.run.batch;
   cli::MemoryLimits room = cli::memory_limits(recipe_.run, place_);

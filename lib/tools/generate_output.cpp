@@ -46,7 +46,8 @@ decode::GenerateEvents GenerateOutput::events() {
 void GenerateOutput::event(const Json& value) { result_.write(io::jsonl_line(value)); }
 
 void GenerateOutput::on_prefill(int64_t done, int64_t total) {
-  if (!progress_) progress_ = std::make_unique<cli::Progress>(cx_.terminal, "prefill", double(total), "tok");
+  if (!progress_)
+    progress_ = std::make_unique<cli::Progress>(cx_.terminal, "prefill", double(total), "tok");
   progress_->update(double(done));
   if (done == total) progress_.reset();
 }
@@ -55,8 +56,8 @@ void GenerateOutput::on_token(const decode::TokenEvent& e) {
   progress_.reset();
   if (!first_token_s_) first_token_s_ = clock_.seconds();
   if (jsonl_) {
-    Json j = {{"event", "token"}, {"seq", e.seq}, {"id", e.id}, {"text", e.text},
-              {"logprob", e.logprob}, {"t_ms", clock_.seconds() * 1e3}};
+    Json j = {{"event", "token"}, {"seq", e.seq},         {"id", e.id},
+              {"text", e.text},   {"logprob", e.logprob}, {"t_ms", clock_.seconds() * 1e3}};
     if (!e.top.empty()) {
       Json& top = j["top"] = Json::array();
       for (const auto& [id, logprob] : e.top) top.push_back(Json::array({id, logprob}));
@@ -74,7 +75,10 @@ void GenerateOutput::on_token(const decode::TokenEvent& e) {
 void GenerateOutput::on_finish(int seq, decode::Finish finish, const std::string& rest) {
   finished_[seq] = finish;
   if (jsonl_) {
-    event({{"event", "finish"}, {"seq", seq}, {"reason", decode::finish_name(finish)}, {"text", rest}});
+    event({{"event", "finish"},
+           {"seq", seq},
+           {"reason", decode::finish_name(finish)},
+           {"text", rest}});
   } else if (several_) {
     texts_[seq] += rest;
     show_finished();
@@ -101,12 +105,20 @@ void GenerateOutput::on_round(const speculate::RoundEvent& e) {
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
                              const SpeculationReport& speculation) const {
   const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory of its own
-  Json j = {{"event", "summary"}, {"model", engine_.files().name},
-            {"device", engine_.spec().device.name()}, {"threads", max_threads()},
-            {"isa", isa_name(isa_in_use())}, {"seed", seed}, {"load_s", load_s},
-            {"prompt_tokens", r.prompt_tokens}, {"prefill_s", r.prefill_s},
-            {"new_tokens", r.new_tokens}, {"decode_s", r.decode_s}, {"decode_steps", r.decode_steps},
-            {"peak_bytes", peak}, {"planned_peak_bytes", plan_.peak({})}};
+  Json j = {{"event", "summary"},
+            {"model", engine_.files().name},
+            {"device", engine_.spec().device.name()},
+            {"threads", max_threads()},
+            {"isa", isa_name(isa_in_use())},
+            {"seed", seed},
+            {"load_s", load_s},
+            {"prompt_tokens", r.prompt_tokens},
+            {"prefill_s", r.prefill_s},
+            {"new_tokens", r.new_tokens},
+            {"decode_s", r.decode_s},
+            {"decode_steps", r.decode_steps},
+            {"peak_bytes", peak},
+            {"planned_peak_bytes", plan_.peak({})}};
   const Device device = engine_.spec().device;
   const bool on_gpu = device.kind == Device::Kind::cuda;
   if (on_gpu) {
@@ -174,18 +186,20 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
   result_.commit();
   cx_.out.flush();
   if (cx_.terminal.verbosity() < 0) return;
-  std::string text =
-      fmt::format("device   {}  {}  seed {}\nload     {:.2f} s\nprefill  {} tokens in {:.2f} s",
-                  j["device"].get<std::string>(),
-                  j.contains("gpu") ? j["gpu"].get<std::string>()
-                                    : fmt::format("{} threads, {}", max_threads(), isa_name(isa_in_use())),
-                  seed, load_s, r.prompt_tokens, r.prefill_s);
-  if (j.contains("prefill_tok_s")) text += fmt::format("  {:.0f} tok/s", j["prefill_tok_s"].get<double>());
+  std::string text = fmt::format(
+      "device   {}  {}  seed {}\nload     {:.2f} s\nprefill  {} tokens in {:.2f} s",
+      j["device"].get<std::string>(),
+      j.contains("gpu") ? j["gpu"].get<std::string>()
+                        : fmt::format("{} threads, {}", max_threads(), isa_name(isa_in_use())),
+      seed, load_s, r.prompt_tokens, r.prefill_s);
+  if (j.contains("prefill_tok_s"))
+    text += fmt::format("  {:.0f} tok/s", j["prefill_tok_s"].get<double>());
   if (r.decode_steps > 0)
-    text += fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s",
-                        r.tokens_decoded, r.decode_s, j["decode_tok_s"].get<double>(),
-                        format_bytes(static_cast<size_t>(j["bytes_per_token"].get<double>())),
-                        j["read_gbps"].get<double>());
+    text +=
+        fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s",
+                    r.tokens_decoded, r.decode_s, j["decode_tok_s"].get<double>(),
+                    format_bytes(static_cast<size_t>(j["bytes_per_token"].get<double>())),
+                    j["read_gbps"].get<double>());
   if (j.contains("frac_of_mem_read"))
     text += fmt::format(", {:.0f} % of the {:.1f} GB/s that memory gives{}",
                         100 * j["frac_of_mem_read"].get<double>(), j["mem_read_gbps"].get<double>(),
@@ -202,19 +216,22 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
                       100 * o["frac_of_copy_in"].get<double>(), o["copy_in_gbps"].get<double>());
   }
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
-    text += fmt::format("\nrounds   {}, {:.2f} tokens each; drafting {:.2f} s, target {:.2f} s, verifying {:.2f} s",
-                        rounds->rounds, rounds->tokens_per_round(), rounds->draft_s, rounds->target_s,
-                        rounds->verify_s);
+    text += fmt::format(
+        "\nrounds   {}, {:.2f} tokens each; drafting {:.2f} s, target {:.2f} s, verifying {:.2f} s",
+        rounds->rounds, rounds->tokens_per_round(), rounds->draft_s, rounds->target_s,
+        rounds->verify_s);
   if (j.contains("attention"))
-    text += fmt::format("\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "
-                        "sinks, recent and new tokens",
-                        j["attention"]["policy"].get<std::string>(),
-                        100 * j["attention"]["selected_keys_frac"].get<double>(),
-                        100 * j["attention"]["fixed_keys_frac"].get<double>());
+    text += fmt::format(
+        "\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "
+        "sinks, recent and new tokens",
+        j["attention"]["policy"].get<std::string>(),
+        100 * j["attention"]["selected_keys_frac"].get<double>(),
+        100 * j["attention"]["fixed_keys_frac"].get<double>());
   text += fmt::format("\nmemory   peak {}, planned {}", format_bytes(j["peak_bytes"].get<size_t>()),
                       format_bytes(j["planned_peak_bytes"].get<size_t>()));
   if (j.contains("planned_gpu_bytes"))
-    text += fmt::format(" on the host, {} on the GPU", format_bytes(j["planned_gpu_bytes"].get<size_t>()));
+    text += fmt::format(" on the host, {} on the GPU",
+                        format_bytes(j["planned_gpu_bytes"].get<size_t>()));
   cx_.note(text);
 }
 

@@ -17,7 +17,7 @@ namespace tandem::tools {
 
 /// What a summary tells of speculation.
 struct SpeculationReport {
-  const speculate::RoundStats* rounds = nullptr;           // null where there was none
+  const speculate::RoundStats* rounds = nullptr;      // null where there was none
   const nlohmann::ordered_json* predicted = nullptr;  // what a plan expected; null without one
   bool declined = false;                              // for the plan said that it would lose
 };
@@ -32,8 +32,9 @@ class GenerateOutput {
   /// prompts with their labels, shown above the texts where there are several
   /// engine  of the model whose text it is
   /// plan    of the whole run
-  GenerateOutput(cli::Context& cx, const std::filesystem::path& path, const decode::PromptSet& prompts,
-                 const decode::Engine& engine, const MemoryPlan& plan);
+  GenerateOutput(cli::Context& cx, const std::filesystem::path& path,
+                 const decode::PromptSet& prompts, const decode::Engine& engine,
+                 const MemoryPlan& plan);
 
   decode::GenerateEvents events();
   void on_round(const speculate::RoundEvent& event);
@@ -47,8 +48,8 @@ class GenerateOutput {
   void on_prefill(int64_t done, int64_t total);
   void show_finished();
   void event(const nlohmann::ordered_json& value);
-  nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s,
-                                 int64_t seed, const SpeculationReport& speculation) const;
+  nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s, int64_t seed,
+                                 const SpeculationReport& speculation) const;
 
   cli::Context& cx_;
   cli::ResultFile result_;

@@ -91,16 +91,17 @@ void Generation::print_plan() {
   for (const auto& ids : prompts_.sequences)
     add(n_saved() + shared, std::max<size_t>(1, ids.size() - shared));
   const cli::PlanView view{.files = files_,
-                      .spec = spec_,
-                      .plan = plan,
-                      .limits = limits,
-                      .prompt_tokens = tokens,
-                      .prompt_pairs = pairs,
-                      .context_tokens = spec_.max_tokens,
-                      .sequences = std::max(1, static_cast<int>(prompts_.sequences.size())),
-                      .recipe_sha256 = point_.sha256};
+                           .spec = spec_,
+                           .plan = plan,
+                           .limits = limits,
+                           .prompt_tokens = tokens,
+                           .prompt_pairs = pairs,
+                           .context_tokens = spec_.max_tokens,
+                           .sequences = std::max(1, static_cast<int>(prompts_.sequences.size())),
+                           .recipe_sha256 = point_.sha256};
   const auto ceilings = bench::known_ceilings(max_threads());
-  cx_.out.write(cx_.plans_as_json() ? cli::plan_json(view, ceilings) + "\n" : cli::plan_text(view, ceilings));
+  cx_.out.write(cx_.plans_as_json() ? cli::plan_json(view, ceilings) + "\n"
+                                    : cli::plan_text(view, ceilings));
   cx_.out.flush();  // the plan first, then what is wrong with it
   limits.check(plan);
 }

@@ -49,7 +49,8 @@ class Generation {
   ///          state; kind recipe: run.context beyond the model's
   Generation(cli::Context& cx, const cli::Point<GenerateRecipe>& point);
 
-  /// Plan for --dry-run.  errors  kind memory, after the plan is out: it does not fit
+  /// Plan for --dry-run.
+  /// errors   kind memory, after the plan is out: it does not fit
   void print_plan();
   void run();
 

@@ -61,7 +61,8 @@ std::unique_ptr<decode::Engine> load_admitted(cli::Context& cx, decode::ModelFil
                                               std::shared_ptr<cuda::Queue> queue) {
   spec.interrupted = [] { return cli::interrupted() != 0; };
   LoadProgress progress(cx, plan);
-  return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress), std::move(queue));
+  return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress),
+                                          std::move(queue));
 }
 
 }  // namespace tandem::tools

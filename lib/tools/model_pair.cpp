@@ -47,7 +47,8 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const s
   const int ours = target_.config.vocab_size, other = draft_->config.vocab_size;
   if (device().kind == Device::Kind::cuda && ours != other)
     throw Error::make(ErrorKind::device, "draft.path",
-                      "{} rows of logits, {} of the model: such pairs speculate on the CPU only", other, ours)
+                      "{} rows of logits, {} of the model: such pairs speculate on the CPU only",
+                      other, ours)
         .hint(fmt::format("use --device cpu, or a draft whose vocabulary is padded to {}", ours));
 }
 
@@ -79,11 +80,11 @@ void ModelPair::size(const TextRoom& texts, const speculate::RoundNeeds& target,
 }
 
 void ModelPair::stream_layers(const std::function<MemoryPlan()>& plan) {
-  target_spec_.n_streamed =
-      layers_to_stream(model_.offload, target_.config, cli::memory_limits(run_, place_), [&](int n) {
-        target_spec_.n_streamed = n;
-        return plan();
-      });
+  target_spec_.n_streamed = layers_to_stream(model_.offload, target_.config,
+                                             cli::memory_limits(run_, place_), [&](int n) {
+                                               target_spec_.n_streamed = n;
+                                               return plan();
+                                             });
 }
 
 MemoryPlan ModelPair::plan() const {
@@ -118,7 +119,8 @@ ModelPair::Engines ModelPair::load(cli::Context& cx, const MemoryPlan& plan) {
   Engines engines;
   engines.target = load_admitted(cx, std::move(target_), target_spec_, plan);
   if (draft_)
-    engines.draft = load_admitted(cx, std::move(*draft_), draft_spec_, plan, engines.target->queue());
+    engines.draft =
+        load_admitted(cx, std::move(*draft_), draft_spec_, plan, engines.target->queue());
   return engines;
 }
 

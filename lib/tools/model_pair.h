@@ -88,7 +88,8 @@ class ModelPair {
   const decode::ModelFiles& draft() const { return *draft_; }
   /// The target alone is loaded; to be sized anew.
   void leave_draft() { draft_.reset(); }
-  /// Tokens that a text of both may have.  errors  kind recipe: run.context beyond the models'
+  /// Tokens that a text of both may have.
+  /// errors   kind recipe: run.context beyond the models'
   int64_t context() const;
 
   /// What each engine needs beyond the texts themselves.

@@ -62,8 +62,10 @@ MemoryPlan speculation_plan(const ModelPair& pair, const speculate::TokenTree& t
   return plan;
 }
 
-std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec, const ModelPair::Engines& engines,
-                                          const speculate::TokenTree& tree, speculate::RoundOptions options) {
+std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec,
+                                               const ModelPair::Engines& engines,
+                                               const speculate::TokenTree& tree,
+                                               speculate::RoundOptions options) {
   if (engines.draft)
     return speculate::model_rounds(*engines.target, *engines.draft, tree, std::move(options));
   return speculate::lookup_rounds(*engines.target, spec.ngram, spec.gamma, std::move(options));

@@ -88,8 +88,11 @@ void size_for(ModelPair& pair, const TextRoom& texts, const speculate::TokenTree
 /// Everything that rounds with this tree hold, both engines included.
 MemoryPlan speculation_plan(const ModelPair& pair, const speculate::TokenTree& tree);
 
-/// Rounds as the recipe wants them: with the draft's trees, or by look-up where no draft was loaded.
-std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec, const ModelPair::Engines& engines,
-                                          const speculate::TokenTree& tree, speculate::RoundOptions options = {});
+/// Rounds as the recipe wants them: with the draft's trees, or by look-up where no draft was
+/// loaded.
+std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec,
+                                               const ModelPair::Engines& engines,
+                                               const speculate::TokenTree& tree,
+                                               speculate::RoundOptions options = {});
 
 }  // namespace tandem::tools

@@ -35,7 +35,8 @@ io::Table rounds_table() {
                     {"speed-up"}});
 }
 
-speculate::TreeTable table_for(const RoundBenchRecipe& r, const speculate::AcceptanceVector& acceptance) {
+speculate::TreeTable table_for(const RoundBenchRecipe& r,
+                               const speculate::AcceptanceVector& acceptance) {
   const auto [fewest, most] = std::ranges::minmax(r.tree.levels);
   return {acceptance,
           {.max_size = std::ranges::max(r.tree.sizes), .min_levels = fewest, .max_levels = most}};
@@ -95,7 +96,8 @@ void RoundBenchmark::print_plan() {
                    {{"trees", {{"sizes", recipe_.tree.sizes}, {"levels", recipe_.tree.levels}}}});
 }
 
-RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target, speculate::Rounds* rounds) {
+RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target,
+                                                 speculate::Rounds* rounds) {
   Measured m;
   decode::GenerateSpec how = generate_spec(recipe_.sampling, recipe_.run.seed, 0, target.config(),
                                            target.spec().max_tokens);
@@ -192,8 +194,8 @@ RoundBenchmark::Figures RoundBenchmark::figures_of(const ModelPair::Engines& eng
             .predicted_ms = {}};
   if (beside.times) {
     const speculate::PricedTree priced =
-        speculate::price_tree(tree, acceptance_, beside.times->buckets.back(), beside.times->overhead_ms,
-                         beside.times->skip_deepest);
+        speculate::price_tree(tree, acceptance_, beside.times->buckets.back(),
+                              beside.times->overhead_ms, beside.times->skip_deepest);
     f.predicted_ms = priced.cost.ms_per_token * priced.expected;
   }
   return f;
@@ -272,9 +274,9 @@ int RoundBenchmark::run() {
   const ModelPair::Engines engines = pair_.load(cx_, plan());
   Beside beside = measure_beside(engines);
   beside.limits = limits;
-  cli::Progress progress(cx_.terminal, "bench",
-                    static_cast<double>(recipe_.tree.sizes.size() * recipe_.tree.levels.size()),
-                    "trees");
+  cli::Progress progress(
+      cx_.terminal, "bench",
+      static_cast<double>(recipe_.tree.sizes.size() * recipe_.tree.levels.size()), "trees");
   double done = 0;
   std::set<std::vector<int>> shapes;
   try {

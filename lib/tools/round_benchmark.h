@@ -76,7 +76,8 @@ class RoundBenchmark {
   /// errors   kind input: models, vector; kind recipe: sizes beyond the models'
   RoundBenchmark(cli::Context& cx, const cli::Point<RoundBenchRecipe>& point);
 
-  /// Plan for --dry-run. errors  kind memory, after the plan is out: it does not fit
+  /// Plan for --dry-run.
+  /// errors   kind memory, after the plan is out: it does not fit
   void print_plan();
   /// The exit status is BenchResults::finish's.
   int run();

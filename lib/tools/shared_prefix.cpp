@@ -2,8 +2,8 @@
 
 namespace tandem::tools {
 
-void read_tokens(cli::Context& cx, decode::Engine& engine, int slot, std::span<const int32_t> tokens,
-                 decode::GenerateReport& report) {
+void read_tokens(cli::Context& cx, decode::Engine& engine, int slot,
+                 std::span<const int32_t> tokens, decode::GenerateReport& report) {
   cli::Progress progress(cx.terminal, "prefill", static_cast<double>(tokens.size()), "tok");
   const decode::SeqTokens part[] = {{slot, tokens, false}};
   engine.prefill(part, {}, [&](int64_t done) {

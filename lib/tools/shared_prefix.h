@@ -16,8 +16,8 @@ struct SharedPrefix {
 
 /// Prefills tokens whose logits nobody asks for, behind a progress line.
 /// report   gets their number
-void read_tokens(cli::Context& cx, decode::Engine& engine, int slot, std::span<const int32_t> tokens,
-                 decode::GenerateReport& report);
+void read_tokens(cli::Context& cx, decode::Engine& engine, int slot,
+                 std::span<const int32_t> tokens, decode::GenerateReport& report);
 
 /// One request a prompt, of what follows the prefix.
 /// skip     tokens of the prefix that the prompts repeat

@@ -147,7 +147,7 @@ void SpecCheck::check_laws(decode::Engine& target, speculate::Rounds& speculatio
   const int texts = e.texts / static_cast<int>(prompts.size());
   std::vector<eval::LawCheck> laws(temperatures.size());
   cli::Progress line(cx_.terminal, "sample",
-                static_cast<double>(2 * prompts.size() * laws.size()) * texts, "texts");
+                     static_cast<double>(2 * prompts.size() * laws.size()) * texts, "texts");
   int64_t before = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const int slot = target.cache().create();

@@ -55,7 +55,8 @@ class SpecCheck {
   /// errors   as SpeculativeGeneration; prompts are built in where none is named
   SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point);
 
-  /// Plan for --dry-run. errors  kind memory, after the plan is out: it does not fit
+  /// Plan for --dry-run.
+  /// errors   kind memory, after the plan is out: it does not fit
   void print_plan();
   /// The exit status: 0 if all checks pass, else 7.
   int run();
@@ -93,7 +94,7 @@ class SpecCheck {
   std::string target_name_;
   model::ModelConfig config_;
   int batch_ = 1;
-  bool exact_;         // in f32, where greedy texts do not turn on rounding
+  bool exact_;          // in f32, where greedy texts do not turn on rounding
   bool rows_are_pure_;  // in f32 on the CPU, where a row's bits do not depend on the rows beside it
   std::vector<Verdict> verdicts_;
   std::vector<eval::GreedyDifference> differences_;

@@ -7,7 +7,8 @@
 
 namespace tandem::tools {
 
-SpeculativeGeneration::SpeculativeGeneration(cli::Context& cx, const cli::Point<SequoiaRecipe>& point)
+SpeculativeGeneration::SpeculativeGeneration(cli::Context& cx,
+                                             const cli::Point<SequoiaRecipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()) {

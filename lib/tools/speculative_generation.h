@@ -16,7 +16,8 @@ class SpeculativeGeneration {
   ///          recipe: run.context beyond the models'
   SpeculativeGeneration(cli::Context& cx, const cli::Point<SequoiaRecipe>& point);
 
-  /// Plan for --dry-run. errors  kind memory, after the plan is out: it does not fit
+  /// Plan for --dry-run.
+  /// errors   kind memory, after the plan is out: it does not fit
   void print_plan();
   void run();
 
@@ -39,7 +40,7 @@ class SpeculativeGeneration {
   ModelPair pair_;
   decode::PromptSet prompts_;
   int batch_;
-  TextRoom room_;         // of the texts
+  TextRoom room_;              // of the texts
   speculate::TokenTree tree_;  // that room is made for
 };
 

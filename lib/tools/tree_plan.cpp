@@ -29,7 +29,7 @@ bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::S
 }
 
 speculate::TimingTable measure_times(cli::Context& cx, const ModelPair::Engines& engines,
-                                const bench::RoundTimesSpec& spec) {
+                                     const bench::RoundTimesSpec& spec) {
   cli::Progress progress(cx.terminal, "time rounds", 1, "");
   return bench::measure_rounds(*engines.target, *engines.draft, spec, [&](double share) {
     progress.update(share);
@@ -95,9 +95,9 @@ Json TreePlan::json() const {
           {"speedup", plain_ms / predicted->cost.ms_per_token}};
 }
 
-TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const speculate::TokenTree& given,
-                   const speculate::TimingTable& times, const bench::RoundTimesSpec& timed,
-                   int context) {
+TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
+                   const speculate::TokenTree& given, const speculate::TimingTable& times,
+                   const bench::RoundTimesSpec& timed, int context) {
   TreePlan plan;
   plan.tree = given;
   const speculate::AcceptanceVector vector = speculate::read_acceptance(section.accept);
@@ -109,7 +109,8 @@ TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const spec
       section.timing.empty() ? times.buckets.front() : times.bucket(context, "tree.timing");
   plan.plain_ms = bucket.target.at(1);
   if (!section.path.automatic) {
-    plan.predicted = speculate::price_tree(given, vector, bucket, times.overhead_ms, times.skip_deepest);
+    plan.predicted =
+        speculate::price_tree(given, vector, bucket, times.overhead_ms, times.skip_deepest);
     return plan;
   }
   const int nodes = timed.largest_tree;
@@ -117,8 +118,8 @@ TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const spec
   const speculate::TreeTable table(vector, {.max_size = nodes, .max_levels = levels});
   std::vector<int> sizes = bench::timed_sizes(nodes);
   sizes.erase(sizes.begin());  // a lone root is no speculation
-  const speculate::TreeChoice choice = speculate::choose_tree(table, vector, sizes, levels, bucket,
-                                                    times.overhead_ms, times.skip_deepest);
+  const speculate::TreeChoice choice = speculate::choose_tree(
+      table, vector, sizes, levels, bucket, times.overhead_ms, times.skip_deepest);
   plan.predicted = choice.best;
   plan.tree = table.tree(choice.best.size, choice.best.levels);
   cx.note(

@@ -15,7 +15,7 @@ bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::S
 
 /// Measures them now, behind a progress line.
 speculate::TimingTable measure_times(cli::Context& cx, const ModelPair::Engines& engines,
-                                const bench::RoundTimesSpec& spec);
+                                     const bench::RoundTimesSpec& spec);
 
 /// What times of a pair that is not loaded yet depend on, for timing_json.
 nlohmann::ordered_json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec);
@@ -55,7 +55,8 @@ struct TreePlan {
 /// times    of `timed`, or tree.timing's
 /// context  tokens of the texts
 /// errors   kind input, recipe: vector or timing table
-TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const speculate::TokenTree& given,
-                   const speculate::TimingTable& times, const bench::RoundTimesSpec& timed, int context);
+TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
+                   const speculate::TokenTree& given, const speculate::TimingTable& times,
+                   const bench::RoundTimesSpec& timed, int context);
 
 }  // namespace tandem::tools

@@ -158,7 +158,7 @@ void TreeSearch::run() {
     Chosen& chosen = chosen_.emplace_back();
     chosen.context = bucket.context;
     chosen.choice = speculate::choose_tree(*table_, acceptance_, rising, max_levels_, bucket,
-                                      timing_.overhead_ms, timing_.skip_deepest);
+                                           timing_.overhead_ms, timing_.skip_deepest);
     const speculate::PricedTree& best = chosen.choice.best;
     chosen.tree = table_->tree(best.size, best.levels);
     if (chosen.choice.speedup() <= 1)

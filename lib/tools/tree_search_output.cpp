@@ -138,8 +138,9 @@ void TreeSearch::print_record() {
       {"vector", std::filesystem::path(acceptance_.file).filename().string()}};
   record.set_timing("optimizer", samples);
   if (tree)
-    record.group("spec") = {{"tree", {{"size", tree->size()}, {"levels", tree->levels()}}},
-                            {"expected_tokens", number(speculate::expected_tokens(*tree, acceptance_))}};
+    record.group("spec") = {
+        {"tree", {{"size", tree->size()}, {"levels", tree->levels()}}},
+        {"expected_tokens", number(speculate::expected_tokens(*tree, acceptance_))}};
   cx_.out.write(record.line());
 }
 

@@ -10,9 +10,9 @@ using namespace tandem;
 TEST_SUITE("base/convert") {
   TEST_CASE("bf16 rounds to nearest, ties to even") {
     CHECK(to_bf16(1.0f).bits == 0x3f80);
-    CHECK(to_bf16(1.0f + 0x1p-8f).bits == 0x3f80);              // tie, even below
-    CHECK(to_bf16(1.0f + 0x1p-7f + 0x1p-8f).bits == 0x3f82);    // tie, even above
-    CHECK(to_bf16(1.0f + 0x1p-8f + 0x1p-20f).bits == 0x3f81);   // just over the tie
+    CHECK(to_bf16(1.0f + 0x1p-8f).bits == 0x3f80);             // tie, even below
+    CHECK(to_bf16(1.0f + 0x1p-7f + 0x1p-8f).bits == 0x3f82);   // tie, even above
+    CHECK(to_bf16(1.0f + 0x1p-8f + 0x1p-20f).bits == 0x3f81);  // just over the tie
     CHECK(to_bf16(-0.0f).bits == 0x8000);
     CHECK(std::isinf(to_float(to_bf16(std::numeric_limits<float>::max()))));
     CHECK(std::isnan(to_float(to_bf16(std::numeric_limits<float>::quiet_NaN()))));

@@ -10,7 +10,8 @@ TEST_SUITE("base/error") {
     CHECK(std::string(e.what()) == "a.json:3:7: expected ',', found '}'");
     CHECK(e.hint_text() == "add a comma");
     e.add_context("while loading the tokenizer");
-    CHECK(std::string(e.what()) == "a.json:3:7: expected ',', found '}' (while loading the tokenizer)");
+    CHECK(std::string(e.what()) ==
+          "a.json:3:7: expected ',', found '}' (while loading the tokenizer)");
     CHECK(exit_status(e.kind()) == 4);
   }
 

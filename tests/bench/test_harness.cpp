@@ -30,7 +30,12 @@ TEST_SUITE("bench/harness") {
   TEST_CASE("at least the asked runs and seconds, warm-up not counted") {
     int calls = 0;
     MeasureRules rules{.max_warmup = 3, .warmup_tolerance = 0, .min_runs = 4, .min_seconds = 0};
-    const Samples few = measure([&] { ++calls; spin_ms(1); }, rules);
+    const Samples few = measure(
+        [&] {
+          ++calls;
+          spin_ms(1);
+        },
+        rules);
     CHECK(few.warmup == 3);
     CHECK(few.ms.size() == 4);
     CHECK(calls == 7);
@@ -49,9 +54,17 @@ TEST_SUITE("bench/harness") {
 
   TEST_CASE("short bodies are repeated, unless each run needs preparation") {
     int calls = 0, prepared = 0;
-    const MeasureRules rules{.max_warmup = 5, .warmup_tolerance = 0, .min_runs = 3,
-                             .min_seconds = 0, .min_sample_ms = 1};
-    const Samples s = measure([&] { ++calls; spin_ms(0.01); }, rules);
+    const MeasureRules rules{.max_warmup = 5,
+                             .warmup_tolerance = 0,
+                             .min_runs = 3,
+                             .min_seconds = 0,
+                             .min_sample_ms = 1};
+    const Samples s = measure(
+        [&] {
+          ++calls;
+          spin_ms(0.01);
+        },
+        rules);
     CHECK(s.runs_per_sample > 1);
     CHECK(calls == 5 + 3 * s.runs_per_sample);
     for (const double ms : s.ms) CHECK(ms >= 0.01);
@@ -65,8 +78,16 @@ TEST_SUITE("bench/harness") {
   TEST_CASE("compared variants alternate and the ratio has its interval") {
     std::string order;
     const MeasureRules rules{.max_warmup = 1, .min_runs = 15, .min_seconds = 0, .min_sample_ms = 0};
-    const Comparison c = compare([&] { order += 'a'; spin_ms(0.6); },
-                                 [&] { order += 'b'; spin_ms(0.3); }, rules);
+    const Comparison c = compare(
+        [&] {
+          order += 'a';
+          spin_ms(0.6);
+        },
+        [&] {
+          order += 'b';
+          spin_ms(0.3);
+        },
+        rules);
     CHECK(order.substr(0, 8) == "abababab");
     CHECK(c.pairs() == 15);
     CHECK(c.ratio > 1.4);  // 2, but other processes may interrupt either
@@ -84,7 +105,10 @@ TEST_SUITE("bench/harness") {
 
 TEST_SUITE("bench/roofline") {
   TEST_CASE("shares of the ceilings and what binds") {
-    const Ceilings c{.threads = 2, .mem_read_gbps = 20, .f32_gflops = 100, .gemm_f32_gflops = 200,
+    const Ceilings c{.threads = 2,
+                     .mem_read_gbps = 20,
+                     .f32_gflops = 100,
+                     .gemm_f32_gflops = 200,
                      .gemm_bf16_gflops = 800};
     const Roofline stream = roofline({.bytes = 1e7, .flops = 1e6}, 1.0, c, DType::f32);
     CHECK(stream.achieved_gbps == doctest::Approx(10));
@@ -146,7 +170,8 @@ TEST_SUITE("bench/kernel") {
     const Ceilings c{.threads = 1, .mem_read_gbps = 20, .f32_gflops = 100};
     KernelCase kernel;
     kernel.work.bytes = 1e7;
-    for (const auto& [ms, cell] : {std::pair<double, std::string>{1.0, "50"}, {0.5, "100"}, {0.4, ""}}) {
+    for (const auto& [ms, cell] :
+         {std::pair<double, std::string>{1.0, "50"}, {0.5, "100"}, {0.4, ""}}) {
       KernelResult r;
       r.samples.ms = {ms, ms};
       r.roofline = roofline(kernel.work, ms, c, DType::f32);

@@ -57,8 +57,9 @@ TEST_SUITE("bench/model_case") {
           make(gpu),
           "bench.phases: linear and attention are measured on the CPU alone, not on cuda:0", Error);
     }
-    CHECK(model_case(quick({ModelPhase::decode}), run_of(64), {}, recipe::Compute::bf16, config, gpu)
-              .device == gpu);
+    CHECK(
+        model_case(quick({ModelPhase::decode}), run_of(64), {}, recipe::Compute::bf16, config, gpu)
+            .device == gpu);
   }
 }
 
@@ -113,7 +114,8 @@ TEST_SUITE("bench/model_bench") {
   TEST_CASE("decode: bytes of weights and of the keys that the policy reads") {
     decode::ModelFiles files = open("llama-3.1");
     const model::ModelConfig config = files.config;
-    // Warm-up and samples together are 6 steps from 100 tokens on, of which rows see 101 to 106 keys.
+    // Warm-up and samples together are 6 steps from 100 tokens on, of which rows see 101 to 106
+    // keys.
     ModelBench bench = quick({ModelPhase::decode}, 6);
     const ModelCase c = case_of(files, bench, run_of(100, 2));
     EngineBench engine(std::move(files), c, {});
@@ -137,8 +139,8 @@ TEST_SUITE("bench/model_bench") {
         bench.min_runs = 80;  // 27 times around, more pages than the pool has
         const PhaseResult full = decode_of("mistral-window", bench, run_of(context, 2));
         CHECK(full.samples.ms.size() == 80);
-        const PhaseResult cut = decode_of("llama-3.1", bench, run_of(context, 3),
-                                          test::streaming(4, 16, reposition));
+        const PhaseResult cut =
+            decode_of("llama-3.1", bench, run_of(context, 3), test::streaming(4, 16, reposition));
         CHECK(cut.samples.ms.size() == 80);
       }
   }
@@ -167,7 +169,8 @@ TEST_SUITE("bench/model_bench") {
     const ModelCase c = case_of(files, bench, run_of(150, 1, 64));
     const PhaseResult linear = bench_linear(c, files.config, {});
     CHECK(linear.baseline->pairs() == 3);
-    CHECK(linear.work.flops == doctest::Approx(64 * layer_flops(files.config) / files.config.n_layers));
+    CHECK(linear.work.flops ==
+          doctest::Approx(64 * layer_flops(files.config) / files.config.n_layers));
     const PhaseResult attention = bench_attention(c, files.config, {});
     CHECK(attention.samples.ms.size() == 3);
     CHECK(attention.work.flops ==
@@ -246,9 +249,12 @@ TEST_SUITE("bench/model_report") {
     bench.random_kv = true;
     const ModelCase c = case_of(files, bench, run_of(100, 4), test::streaming(4, 64));
     const ModelIdentity identity = identify(files, c.dtype);
-    const Ceilings ceilings{.threads = 2, .mem_read_gbps = 20, .f32_gflops = 50, .gemm_f32_gflops = 100};
-    PhaseResult r{.phase = ModelPhase::decode, .samples = {.warmup = 2, .ms = {9, 10, 11}},
-                  .tokens = 4, .work = {.bytes = 1e8, .flops = 4e8}};
+    const Ceilings ceilings{
+        .threads = 2, .mem_read_gbps = 20, .f32_gflops = 50, .gemm_f32_gflops = 100};
+    PhaseResult r{.phase = ModelPhase::decode,
+                  .samples = {.warmup = 2, .ms = {9, 10, 11}},
+                  .tokens = 4,
+                  .work = {.bytes = 1e8, .flops = 4e8}};
     Record record("pig-bench", &ceilings);
     add_result(record, c, identity, r, ceilings);
     const Json& j = record.json();
@@ -266,7 +272,8 @@ TEST_SUITE("bench/model_report") {
     CHECK(table.render(io::TableFormat::csv) ==
           "model,context,batch,method,phase,tok/s +- sd,ms p50,ms p99,GB/s,% of read,GFLOP/s,"
           "% of GEMM,peak GiB,note\n"
-          "llama-3.1,100,4,streaming 4+64,decode,400 +- 40,10,10.98,10.0,50,40.0,40,1.50,random KV\n");
+          "llama-3.1,100,4,streaming 4+64,decode,400 +- 40,10,10.98,10.0,50,40.0,40,1.50,random "
+          "KV\n");
   }
 
   TEST_CASE("loading to a GPU is compared with copies to it, elsewhere with reads") {
@@ -281,8 +288,8 @@ TEST_SUITE("bench/model_report") {
     };
     CHECK(frac_of({.mem_read_gbps = 20}) == doctest::Approx(0.5));
     CHECK(frac_of({.mem_read_gbps = 4000, .copy_in_gbps = 40}) == doctest::Approx(0.25));
-    const auto row = model_row(c, identify(files, c.dtype), r,
-                               {.mem_read_gbps = 4000, .copy_in_gbps = 40}, 0);
+    const auto row =
+        model_row(c, identify(files, c.dtype), r, {.mem_read_gbps = 4000, .copy_in_gbps = 40}, 0);
     CHECK(row[4] == "load");
     CHECK(row[8] == "10.0");
     CHECK(row[9] == "25");

@@ -88,7 +88,8 @@ TEST_SUITE("bench/record") {
   TEST_CASE("a line parses back, even with invalid text in it; many samples are capped") {
     Record r("t");
     r.group("model")["name"] = "bad \xff byte";
-    r.set_timing("step", {.warmup = 0, .runs_per_sample = 1, .ms = std::vector<double>(10500, 1.0)});
+    r.set_timing("step",
+                 {.warmup = 0, .runs_per_sample = 1, .ms = std::vector<double>(10500, 1.0)});
     const std::string line = r.line();
     CHECK(std::count(line.begin(), line.end(), '\n') == 1);
     const Json back = Json::parse(line);

@@ -19,7 +19,7 @@ TEST_SUITE("bench/stats") {
     CHECK(percentile(x, 0) == 10);
     CHECK(percentile(x, 0.5) == 30);
     CHECK(percentile(x, 1) == 50);
-    CHECK(percentile(x, 0.9) == doctest::Approx(46));   // position 3.6
+    CHECK(percentile(x, 0.9) == doctest::Approx(46));  // position 3.6
     CHECK(percentile(x, 0.99) == doctest::Approx(49.6));
     const std::vector<double> one = {7};
     CHECK(percentile(one, 0.3) == 7);

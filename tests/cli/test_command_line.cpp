@@ -61,7 +61,8 @@ TEST_SUITE("cli/command_line") {
       std::istringstream words(help.substr(begin, end - begin));
       std::string before;
       for (std::string word; words >> word; before = word) {
-        const bool is_input = word.find('.') != std::string::npos && before != "-o" && before != ">";
+        const bool is_input =
+            word.find('.') != std::string::npos && before != "-o" && before != ">";
         const std::filesystem::path path = tandem::test::source_dir() / word;
         if (!is_input || !(word.ends_with(".txt") || word.find(".json") != std::string::npos))
           continue;

@@ -64,10 +64,11 @@ TEST_SUITE("cli/errors") {
          "  hint: this is a bug: please report it with the output of cli-probe --version -v\n"},
     };
     if (tandem::cuda::device_count() == 0)
-      cases.push_back({{"--device", "cuda:0"},
-                       6,
-                       "--device: " + tandem::cuda::why_none() + "\n  hint: use --device cpu" +
-                           (tandem::cuda::built_in() ? "\n" : ", or build with a CUDA compiler\n")});
+      cases.push_back(
+          {{"--device", "cuda:0"},
+           6,
+           "--device: " + tandem::cuda::why_none() + "\n  hint: use --device cpu" +
+               (tandem::cuda::built_in() ? "\n" : ", or build with a CUDA compiler\n")});
     for (const Case& test : cases) {
       const Outcome run = probe_model(test.arguments);
       CHECK(run.status == test.status);

@@ -23,8 +23,9 @@ Outcome pig_bench(std::vector<std::string> arguments, Launch launch = {}) {
 
 TEST_SUITE("cli/pig_bench") {
   TEST_CASE("a sweep gives one record a point and phase") {
-    const Outcome run = pig_bench({"-m", "tiny-2m", "--format", "jsonl", "-s", "run.context=100",
-                                   "--sweep", "run.batch=1,3", "--sweep", "cache.kind=full,streaming"});
+    const Outcome run =
+        pig_bench({"-m", "tiny-2m", "--format", "jsonl", "-s", "run.context=100", "--sweep",
+                   "run.batch=1,3", "--sweep", "cache.kind=full,streaming"});
     CHECK(run.status == 0);
     const auto all = json_lines(run.out);
     REQUIRE(all.size() == 8);
@@ -46,8 +47,8 @@ TEST_SUITE("cli/pig_bench") {
   TEST_CASE("records go to the file, the table to standard output") {
     const TemporaryFolder folder;
     const std::string path = (folder / "out.jsonl").string();
-    const Outcome run = pig_bench({"-m", "tiny-2m", "-s", "run.context=64", "--phase", "decode", "-s",
-                                   "bench.random_kv=true", "-o", path, "--format", "md"});
+    const Outcome run = pig_bench({"-m", "tiny-2m", "-s", "run.context=64", "--phase", "decode",
+                                   "-s", "bench.random_kv=true", "-o", path, "--format", "md"});
     CHECK(run.status == 0);
     CHECK(run.out.find("| model ") == 0);
     CHECK(run.out.find("random KV") != std::string::npos);
@@ -57,15 +58,16 @@ TEST_SUITE("cli/pig_bench") {
   }
 
   TEST_CASE("a failing point is recorded and the sweep goes on") {
-    const Outcome run = pig_bench({"-m", "tiny-2m", "--phase", "decode", "--format", "jsonl", "--sweep",
-                                   "run.context=1Mi,64"});
+    const Outcome run = pig_bench({"-m", "tiny-2m", "--phase", "decode", "--format", "jsonl",
+                                   "--sweep", "run.context=1Mi,64"});
     CHECK(run.status == 8);
     const auto all = json_lines(run.out);
     REQUIRE(all.size() == 2);
     CHECK(all[0]["status"] == "failed");
     CHECK(all[0]["error"]["kind"] == "recipe");
     CHECK(all[1]["status"] == "ok");
-    CHECK(run.err.find("run.context: 1048576 tokens and 4 decoded ones, but ") != std::string::npos);
+    CHECK(run.err.find("run.context: 1048576 tokens and 4 decoded ones, but ") !=
+          std::string::npos);
     const Outcome alone = pig_bench({"-m", "tiny-2m", "-s", "run.context=1Mi"});
     CHECK(alone.status == 3);
     CHECK(alone.out.find("failed: run.context") != std::string::npos);
@@ -77,8 +79,8 @@ TEST_SUITE("cli/pig_bench") {
   TEST_CASE("--resume measures what is missing, also after a torn line") {
     const TemporaryFolder folder;
     const std::string path = (folder / "out.jsonl").string();
-    const std::vector<std::string> sweep = {"-m", "tiny-2m", "--phase", "decode", "-s",
-                                            "run.context=32", "-o", path, "--sweep"};
+    const std::vector<std::string> sweep = {
+        "-m", "tiny-2m", "--phase", "decode", "-s", "run.context=32", "-o", path, "--sweep"};
     auto first = sweep, second = sweep;
     first.push_back("run.batch=1,2");
     second.insert(second.end(), {"run.batch=1,2,3", "--resume"});
@@ -93,13 +95,16 @@ TEST_SUITE("cli/pig_bench") {
     CHECK(all[2]["workload"]["batch"] == 3);
     CHECK(pig_bench({"-m", "tiny-2m", "--resume"}).status == 2);
     std::ofstream(folder / "other.jsonl") << "{\"tool\": \"kernel-bench\", \"status\": \"ok\"}\n";
-    CHECK(pig_bench({"-m", "tiny-2m", "-o", (folder / "other.jsonl").string(), "--resume"}).status == 4);
+    CHECK(
+        pig_bench({"-m", "tiny-2m", "-o", (folder / "other.jsonl").string(), "--resume"}).status ==
+        4);
   }
 
   TEST_CASE("--dry-run tells of each point whether it fits") {
-    const Outcome run = pig_bench({"-m", "synthetic:llama-3.2-1b", "--dry-run", "-s",
-                                   "run.host_memory_limit=16GiB", "--sweep", "run.batch=1,1000", "-s",
-                                   "run.context=64Ki", "--phase", "decode", "--phase", "linear"});
+    const Outcome run =
+        pig_bench({"-m", "synthetic:llama-3.2-1b", "--dry-run", "-s", "run.host_memory_limit=16GiB",
+                   "--sweep", "run.batch=1,1000", "-s", "run.context=64Ki", "--phase", "decode",
+                   "--phase", "linear"});
     CHECK(run.status == 5);
     std::istringstream lines(run.out);
     std::vector<std::string> table;
@@ -116,7 +121,8 @@ TEST_SUITE("cli/pig_bench") {
     CHECK(twice.status == 3);
     CHECK(twice.err.find("'decode' is listed twice") != std::string::npos);
     CHECK(pig_bench({"-m", "tiny-2m", "--phase", "decoding"}).status == 3);
-    CHECK(pig_bench({"-m", "tiny-2m", "--phase", "prefill", "-s", "bench.random_kv=true"}).status == 3);
+    CHECK(pig_bench({"-m", "tiny-2m", "--phase", "prefill", "-s", "bench.random_kv=true"}).status ==
+          3);
   }
 
   TEST_CASE("an interruption ends a long measurement at the next step") {

@@ -22,8 +22,8 @@ TEST_SUITE("cli/sequoia-acceptance") {
   TEST_CASE("a vector that the tree search reads, the same on every run") {
     const TemporaryFolder folder;
     const std::string path = (folder / "accept.json").string();
-    const std::vector<std::string> flags = {"-p", "Once upon a time", "-n", "60", "-s",
-                                            "accept.width=4"};
+    const std::vector<std::string> flags = {"-p", "Once upon a time", "-n", "60",
+                                            "-s", "accept.width=4"};
     const Outcome run = acceptance(flags);
     CHECK(run.status == 0);
     const Json v = Json::parse(run.out);
@@ -54,8 +54,8 @@ TEST_SUITE("cli/sequoia-acceptance") {
   TEST_CASE("rows by depth, which the tree search reads") {
     const TemporaryFolder folder;
     const std::string path = (folder / "accept.json").string();
-    const Outcome run = acceptance({"-p", "Once upon a time", "-n", "80", "-s", "accept.width=3", "-s",
-                                    "accept.depths=3", "-o", path});
+    const Outcome run = acceptance({"-p", "Once upon a time", "-n", "80", "-s", "accept.width=3",
+                                    "-s", "accept.depths=3", "-o", path});
     CHECK(run.status == 0);
     CHECK(run.err.find("depth 0: ") != std::string::npos);
     const Json v = Json::parse(tandem::io::read_file(path));

@@ -22,8 +22,8 @@ Outcome sequoia_generate(std::vector<std::string> arguments) {
 
 TEST_SUITE("cli/sequoia-generate") {
   TEST_CASE("greedy text is pig-generate's; rounds and their sum are told") {
-    const std::vector<std::string> flags = {"-p", "Once upon a time", "-n", "30", "-s",
-                                            "model.compute=f32"};
+    const std::vector<std::string> flags = {"-p", "Once upon a time", "-n", "30",
+                                            "-s", "model.compute=f32"};
     std::vector<std::string> plain_flags = {"-m", "tiny-16m", "--device", "cpu"};
     plain_flags.insert(plain_flags.end(), flags.begin(), flags.end());
     const Outcome plain = run_process(program("pig-generate"), {.arguments = plain_flags});
@@ -57,12 +57,14 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(summary["decode_steps"] == rounds);
     CHECK(summary["spec"]["mean_tokens_per_round"].get<double>() ==
           doctest::Approx(1 + double(accepted) / double(rounds)));
-    CHECK(summary["peak_bytes"].get<double>() <= 1.05 * summary["planned_peak_bytes"].get<double>());
+    CHECK(summary["peak_bytes"].get<double>() <=
+          1.05 * summary["planned_peak_bytes"].get<double>());
   }
 
   TEST_CASE("ngram needs no second model") {
-    const std::vector<std::string> flags = {"-m", "tiny-16m", "-p", "tick tock tick tock tick", "-n",
-                                            "24", "--device", "cpu", "-s", "model.compute=f32"};
+    const std::vector<std::string> flags = {
+        "-m",       "tiny-16m", "-p", "tick tock tick tock tick", "-n", "24",
+        "--device", "cpu",      "-s", "model.compute=f32"};
     std::vector<std::string> with = flags;
     with.insert(with.end(), {"-s", "spec.draft=ngram"});
     const Outcome run = run_process(program("sequoia-generate"), {.arguments = with});
@@ -77,17 +79,21 @@ TEST_SUITE("cli/sequoia-generate") {
   TEST_CASE("tree.path auto: the tree that the times speak for; none where they speak against it") {
     const TemporaryFolder folder;
     const std::string accept =
-        folder.write("accept.json",
-                     R"({"format": "acceptance-vector/1", "method": "topk-greedy", "p": [0.6, 0.1]})")
+        folder
+            .write("accept.json",
+                   R"({"format": "acceptance-vector/1", "method": "topk-greedy", "p": [0.6, 0.1]})")
             .string();
     const auto timing = [&](const std::string& name, const std::string& draft_ms) {
       return folder
-          .write(name, R"({"format": "sequoia-timing/1", "skip_deepest": true, "buckets": [{"context": 4096,
+          .write(
+              name,
+              R"({"format": "sequoia-timing/1", "skip_deepest": true, "buckets": [{"context": 4096,
                    "target": {"tokens": [1, 64], "ms": [10, 11]}, "draft": {"tokens": [1], "ms": [)" +
-                           draft_ms + "]}}]}")
+                  draft_ms + "]}}]}")
           .string();
     };
-    const std::vector<std::string> text = {"-p", "Once upon a time", "-n", "24", "-s", "model.compute=f32"};
+    const std::vector<std::string> text = {"-p", "Once upon a time", "-n", "24",
+                                           "-s", "model.compute=f32"};
     const auto run = [&](std::vector<std::string> more) {
       more.insert(more.end(), text.begin(), text.end());
       more.insert(more.end(), {"-s", "tree.accept=" + accept});
@@ -95,18 +101,22 @@ TEST_SUITE("cli/sequoia-generate") {
     };
     const std::string plain = sequoia_generate(text).out;
     const std::string cheap = timing("cheap.json", "0.1"), dear = timing("dear.json", "20");
-    const Outcome pays = run({"-s", "tree.path=auto", "-s", "tree.timing=" + cheap, "-s", "tree.max_levels=4"});
+    const Outcome pays =
+        run({"-s", "tree.path=auto", "-s", "tree.timing=" + cheap, "-s", "tree.max_levels=4"});
     CHECK(pays.status == 0);
     CHECK(pays.out == plain);
     CHECK(pays.err.find("on 4 levels") != std::string::npos);
     const Json chosen =
-        json_lines(run({"-s", "tree.path=auto", "-s", "tree.timing=" + cheap, "--format", "jsonl"}).out).back();
+        json_lines(
+            run({"-s", "tree.path=auto", "-s", "tree.timing=" + cheap, "--format", "jsonl"}).out)
+            .back();
     CHECK(chosen["spec"]["predicted"]["speedup"].get<double>() > 1);
     CHECK(chosen["spec"]["nodes"] == chosen["spec"]["predicted"]["nodes"]);
 
     for (const char* tree : {"auto", "recipes/sequoia/tree-8.json"}) {
       CAPTURE(tree);
-      const std::string path = std::string(tree) == "auto" ? tree : (tandem::test::source_dir() / tree).string();
+      const std::string path =
+          std::string(tree) == "auto" ? tree : (tandem::test::source_dir() / tree).string();
       const std::vector<std::string> flags = {
           "-s", "tree.path=" + path, "-s", "tree.timing=" + dear, "--format", "jsonl", "-v"};
       const Outcome declined = run(flags);
@@ -130,13 +140,15 @@ TEST_SUITE("cli/sequoia-generate") {
   TEST_CASE("times are measured once, and kept for these models and this machine") {
     const TemporaryFolder folder, cache;
     const std::string accept =
-        folder.write("accept.json",
-                     R"({"format": "acceptance-vector/1", "method": "topk-greedy", "p": [0.6, 0.1]})")
+        folder
+            .write("accept.json",
+                   R"({"format": "acceptance-vector/1", "method": "topk-greedy", "p": [0.6, 0.1]})")
             .string();
-    const Launch launch{.arguments = {"-r", "sequoia/tiny-16m", "--device", "cpu", "-p", "Once upon a time",
-                                      "-n", "12", "-s", "tree.path=auto", "-s", "tree.accept=" + accept,
-                                      "-s", "tree.max_nodes=8", "-s", "spec.force=true"},
-                        .variables = {{"TANDEM_CACHE_DIR", cache.path().string()}}};
+    const Launch launch{
+        .arguments = {"-r", "sequoia/tiny-16m", "--device", "cpu", "-p", "Once upon a time", "-n",
+                      "12", "-s", "tree.path=auto", "-s", "tree.accept=" + accept, "-s",
+                      "tree.max_nodes=8", "-s", "spec.force=true"},
+        .variables = {{"TANDEM_CACHE_DIR", cache.path().string()}}};
     const Outcome first = run_process(program("sequoia-generate"), launch);
     CHECK(first.status == 0);
     CHECK(first.err.find("timed rounds in") != std::string::npos);
@@ -166,10 +178,13 @@ TEST_SUITE("cli/sequoia-generate") {
   TEST_CASE("a shared document is read once") {
     const TemporaryFolder folder;
     const std::string document =
-        folder.write("log.txt", "The lamp was lit at dusk. The keeper wrote down wind and ships.").string();
-    const std::string questions = folder.write("questions.txt", "Who wrote?\nWhen was the lamp lit?\n").string();
-    const std::vector<std::string> flags = {"-f", document, "--questions", questions, "-n", "16",
-                                            "-s", "model.compute=f32", "--format", "jsonl"};
+        folder.write("log.txt", "The lamp was lit at dusk. The keeper wrote down wind and ships.")
+            .string();
+    const std::string questions =
+        folder.write("questions.txt", "Who wrote?\nWhen was the lamp lit?\n").string();
+    const std::vector<std::string> flags = {
+        "-f", document, "--questions",       questions,  "-n",
+        "16", "-s",     "model.compute=f32", "--format", "jsonl"};
     std::vector<std::string> plain_flags = {"-m", "tiny-16m", "--device", "cpu"};
     plain_flags.insert(plain_flags.end(), flags.begin(), flags.end());
     const auto events = json_lines(sequoia_generate(flags).out);
@@ -237,11 +252,13 @@ TEST_SUITE("cli/sequoia-generate") {
       int status;
       std::string says;
     };
-    const std::string no_tree = folder.write("tree.json", R"({"format": "sequoia-tree/1"})").string();
+    const std::string no_tree =
+        folder.write("tree.json", R"({"format": "sequoia-tree/1"})").string();
     const std::vector<std::string> prompt = {"-p", "a"};
     for (const Case& c : {
              Case{{}, 2, "nothing to continue"},
-             Case{{"-s", "draft.path=synthetic:llama-68m"}, 4,
+             Case{{"-s", "draft.path=synthetic:llama-68m"},
+                  4,
                   "draft.path: synthetic:llama-68m has 32000 tokens, tiny-16m has 8192"},
              Case{{"-s", "tree.path=" + no_tree}, 4, "tree.json"},
              Case{{"-s", "tree.path=missing.json"}, 4, "missing.json"},

@@ -32,7 +32,8 @@ bool is_taken(Arena& arena, const std::string& name) {
 TEST_SUITE("decode/memory") {
   TEST_CASE(
       "an engine takes every planned buffer of a run, and keeps none that only loading needs") {
-    for (const std::string name : {"llama-3.1", "qwen2-untied-sharded", "llama-3.2-tied", "qwen3-untied-sharded"})
+    for (const std::string name :
+         {"llama-3.1", "qwen2-untied-sharded", "llama-3.2-tied", "qwen3-untied-sharded"})
       for (const bool reposition : {false, true}) {
         CAPTURE(name);
         CAPTURE(reposition);

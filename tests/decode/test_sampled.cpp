@@ -69,7 +69,8 @@ TEST_SUITE("decode/sampled") {
     const auto engine = make_engine(small_model("llama-3.1"));
     GenerateSpec spec;
     spec.max_tokens = 60;
-    spec.sampler.rule.repetition_penalty = 1e6f;  // positive logits of seen ids vanish, negative ones sink
+    spec.sampler.rule.repetition_penalty =
+        1e6f;  // positive logits of seen ids vanish, negative ones sink
     const auto three = prompts(*engine);
     const Generated g = generate(*engine, three, spec);
     for (size_t i = 0; i < three.size(); ++i) {

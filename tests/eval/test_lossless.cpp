@@ -20,7 +20,8 @@ namespace {
 /// not be fed.
 class DeterministicDrafter final : public speculate::HostDrafter {
  public:
-  DeterministicDrafter(decode::Engine& draft, speculate::TokenTree tree) : inner_(draft, std::move(tree)) {}
+  DeterministicDrafter(decode::Engine& draft, speculate::TokenTree tree)
+      : inner_(draft, std::move(tree)) {}
 
   AcceptBy accept_by() const override { return AcceptBy::residual; }
   Tensor draft_logits() const override { return inner_.draft_logits(); }
@@ -124,7 +125,9 @@ struct Pair {
   }
 };
 
-speculate::TokenTree star() { return speculate::tree_of_children(std::vector<int>{3, 0, 0, 0}, "test"); }
+speculate::TokenTree star() {
+  return speculate::tree_of_children(std::vector<int>{3, 0, 0, 0}, "test");
+}
 
 }  // namespace
 

@@ -5,16 +5,14 @@
 // The two files in one input: vocab.json, a zero byte, merges.txt.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tandem;
-  return fuzz::run(
-      ErrorKind::input,
-      [&] {
-        const std::string_view both = fuzz::as_text(data, size);
-        const size_t zero = std::min(both.find('\0'), both.size());
-        text::TokenizerConfig config;
-        config.tokenizer_class = "GPT2Tokenizer";
-        const auto tokenizer = text::tokenizer_from_vocab_merges(
-            both.substr(0, zero), both.substr(std::min(zero + 1, both.size())), config, "fuzz");
-        const auto ids = tokenizer->encode("Hello wor1d, h\u00e9!\n");
-        tokenizer->decode(ids);
-      });
+  return fuzz::run(ErrorKind::input, [&] {
+    const std::string_view both = fuzz::as_text(data, size);
+    const size_t zero = std::min(both.find('\0'), both.size());
+    text::TokenizerConfig config;
+    config.tokenizer_class = "GPT2Tokenizer";
+    const auto tokenizer = text::tokenizer_from_vocab_merges(
+        both.substr(0, zero), both.substr(std::min(zero + 1, both.size())), config, "fuzz");
+    const auto ids = tokenizer->encode("Hello wor1d, h\u00e9!\n");
+    tokenizer->decode(ids);
+  });
 }

@@ -28,9 +28,9 @@ inline nlohmann::json read_json(const std::filesystem::path& path) {
   return nlohmann::json::parse(tandem::io::read_file(path));
 }
 
-inline std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder, tandem::DType compute,
-                                           int max_tokens, int max_seqs = 1, int chunk = 512,
-                                           tandem::recipe::Cache cache = {},
+inline std::unique_ptr<Engine> make_engine(const std::filesystem::path& folder,
+                                           tandem::DType compute, int max_tokens, int max_seqs = 1,
+                                           int chunk = 512, tandem::recipe::Cache cache = {},
                                            tandem::Device device = {}) {
   EngineSpec spec;
   spec.compute = compute;
@@ -53,13 +53,14 @@ void read(Engine& engine, int slot, const Ids& ids, size_t begin, size_t chunk,
     const size_t n = std::min(ids.size() - begin, chunk);
     const tandem::decode::SeqTokens part[] = {
         {slot, std::span(ids).subspan(begin, n), begin + n == ids.size()}};
-    engine.forward_all(tandem::kv::Phase::prefill, part, [&](int first, const tandem::Tensor& logits) {
-      const tandem::ops::LogitStats stats = tandem::ops::logit_stats(logits);
-      for (int64_t r = 0; r < logits.rows(); ++r)
-        visit(begin + static_cast<size_t>(first + r),
-              std::span(logits.slice(r, 1).as<float>(), static_cast<size_t>(logits.row_size())),
-              stats.lse[static_cast<size_t>(r)]);
-    });
+    engine.forward_all(
+        tandem::kv::Phase::prefill, part, [&](int first, const tandem::Tensor& logits) {
+          const tandem::ops::LogitStats stats = tandem::ops::logit_stats(logits);
+          for (int64_t r = 0; r < logits.rows(); ++r)
+            visit(begin + static_cast<size_t>(first + r),
+                  std::span(logits.slice(r, 1).as<float>(), static_cast<size_t>(logits.row_size())),
+                  stats.lse[static_cast<size_t>(r)]);
+        });
   }
 }
 
@@ -112,8 +113,8 @@ auto in_new_sequence(Engine& engine, const Body& body) {
 
 /// First step where the two differ although the golden gap exceeds `tie`; -1 = none. Steps after a
 /// difference at a near tie are not compared: the texts have parted.
-inline int first_real_difference(const Ids& ours, const Ids& golden, const std::vector<double>& gaps,
-                                 double tie) {
+inline int first_real_difference(const Ids& ours, const Ids& golden,
+                                 const std::vector<double>& gaps, double tie) {
   for (size_t i = 0; i < golden.size(); ++i)
     if (ours[i] != golden[i]) return gaps[i] > tie ? static_cast<int>(i) : -1;
   return -1;

@@ -163,9 +163,8 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
       for (const int group : {1, 4}) {
         AttentionSpec s{.d = 128, .group = group, .kv_heads = 1, .dtype = dtype};
         s.tree = true;
-        for (const std::vector<SeqShape>& seqs : {std::vector<SeqShape>{{300, 128}},
-                                                  {{130, 200}, {64, 1}, {0, 65}},
-                                                  {{1100, 200}}}) {
+        for (const std::vector<SeqShape>& seqs :
+             {std::vector<SeqShape>{{300, 128}}, {{130, 200}, {64, 1}, {0, 65}}, {{1100, 200}}}) {
           s.seqs = seqs;
           check_against_reference(s);
         }

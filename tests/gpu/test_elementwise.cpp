@@ -230,8 +230,7 @@ void check_rope_kv(bool normed) {
           return normed ? normed_rope_tolerance(act, want, i, d) : rope_tolerance(act, want.get(i));
         };
         const auto n_q = static_cast<size_t>(c.n_rows * c.hq * d);
-        ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset),
-            v(act, c.pool_size(), offset);
+        ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset), v(act, c.pool_size(), offset);
         ActBuffer q0(act, n_q), k0(act, c.pool_size()), v0(act, c.pool_size());
         for (size_t i = 0; i < c.pool_size(); ++i)
           for (ActBuffer* pool : {&k, &k0, &v, &v0}) pool->set(i, -9.0f);
@@ -243,9 +242,8 @@ void check_rope_kv(bool normed) {
         read_back(device.k, k);
         read_back(device.v, v);
         REQUIRE_CLOSE(q, q0, ([&](size_t i) { return tolerance(q0, i); }));
-        REQUIRE_CLOSE(k, k0, ([&](size_t i) {
-                        return k0.get(i) == -9.0f ? 0.0 : tolerance(k0, i);
-                      }));
+        REQUIRE_CLOSE(k, k0,
+                      ([&](size_t i) { return k0.get(i) == -9.0f ? 0.0 : tolerance(k0, i); }));
         REQUIRE_CLOSE(v, v0, ([](size_t) { return 0.0; }));
       }
 }
@@ -275,7 +273,8 @@ TEST_SUITE("gpu/kernels/rope") {
         const size_t bytes = act == DType::bf16 ? 2 : 4;
         for (int r = 0; r < 7; ++r) {
           one.p.q = one.q.as<std::byte>() + static_cast<size_t>(r) * n_q * bytes;
-          one.p.qkv = one.qkv.as<std::byte>() + static_cast<size_t>(r * (c.hq + 2 * c.hkv) * d) * bytes;
+          one.p.qkv =
+              one.qkv.as<std::byte>() + static_cast<size_t>(r * (c.hq + 2 * c.hkv) * d) * bytes;
           one.p.pos = one.pos.as<int32_t>() + r;
           one.p.slot_page = one.page.as<int32_t>() + r;
           one.p.slot_in_page = one.in_page.as<int32_t>() + r;

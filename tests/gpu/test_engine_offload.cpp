@@ -83,7 +83,8 @@ TEST_SUITE("gpu/decode/offload") {
     }
   }
 
-  // Norms stay on the GPU while matrices pass through the ring; those of synthetic models are all 1.
+  // Norms stay on the GPU while matrices pass through the ring; those of synthetic models are
+  // all 1.
   TEST_CASE("a streamed layer of Qwen3 has its own norms, of heads too") {
     for (const DType compute : {DType::f32, DType::bf16})
       for (const std::string model : {"qwen3-tied", "qwen3-odd"}) {

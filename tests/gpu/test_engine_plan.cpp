@@ -36,8 +36,8 @@ TEST_SUITE("gpu/decode/plan") {
 
   TEST_CASE("a plan for the card is that of a run, buffer by buffer") {
     // A card is planned for with the kernels that it runs; a run that is forced to others differs.
-    if (cuda::gpu().isa != (own_card().capability == 90 ? cuda::GpuIsa::hopper
-                                                         : cuda::GpuIsa::portable))
+    if (cuda::gpu().isa !=
+        (own_card().capability == 90 ? cuda::GpuIsa::hopper : cuda::GpuIsa::portable))
       return;
     const decode::ModelFiles files = decode::open_model(tiny_model("tiny-16m").string(), 0);
     for (const int max_tree_rows : {0, 128})

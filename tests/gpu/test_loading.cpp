@@ -276,8 +276,8 @@ TEST_SUITE("gpu/kernels/page") {
   }
 
   TEST_CASE("path_moves closes the gaps of a path, and leaves nodes without keys") {
-    // Two texts of 70 and 127 tokens in pages that are not in order; trees of 9 nodes, the last 2 without
-    // keys. The first keeps nodes 1, 3, 8, the second 2 and 6, over the end of a page.
+    // Two texts of 70 and 127 tokens in pages that are not in order; trees of 9 nodes, the last 2
+    // without keys. The first keeps nodes 1, 3, 8, the second 2 and 6, over the end of a page.
     const std::vector<int32_t> table{4, 2, -1, 7, 0, 5}, position{70, 127}, n_accepted{3, 2};
     std::vector<int32_t> path(18, -1);
     path[0] = 1, path[1] = 3, path[2] = 8, path[9] = 2, path[10] = 6;
@@ -289,9 +289,14 @@ TEST_SUITE("gpu/kernels/page") {
                              .n_accepted = d_accepted.as<int32_t>(),
                              .position = d_position.as<int32_t>(),
                              .page_table = d_table.as<int32_t>(),
-                             .n_seqs = 2, .n_nodes = 9, .max_pages = 3, .max_moves = 4, .n_nodes_held = 7},
+                             .n_seqs = 2,
+                             .n_nodes = 9,
+                             .max_pages = 3,
+                             .max_moves = 4,
+                             .n_nodes_held = 7},
                             queue().stream());
-    // Roots are tokens 69 and 126: node 3 goes from token 72 to 71; 2 from 128 to 127, 6 from 132 to 128.
+    // Roots are tokens 69 and 126: node 3 goes from token 72 to 71; 2 from 128 to 127, 6 from 132
+    // to 128.
     CHECK(from.vector<int32_t>() ==
           std::vector<int32_t>{-1, 2 * 64 + 8, -1, -1, 5 * 64, 5 * 64 + 4, -1, -1});
     CHECK(to.vector<int32_t>() == std::vector<int32_t>{-1, 2 * 64 + 7, -1, -1, 63, 5 * 64, -1, -1});

@@ -1,9 +1,11 @@
-// Writes down when each GPU kernel of a program began and ended, graphs' included, overlapping as in any
-// run. The CUDA driver loads it into a program by itself:
+// Writes down when each GPU kernel of a program began and ended, graphs' included, overlapping as
+// in any run. The CUDA driver loads it into a program by itself:
 //
-//   CUDA_INJECTION64_PATH=libtrace_gpu_kernels.so TANDEM_KERNEL_TRACE=out.tsv pig-bench --device cuda ...
+//   CUDA_INJECTION64_PATH=libtrace_gpu_kernels.so TANDEM_KERNEL_TRACE=out.tsv pig-bench --device
+//   cuda ...
 //
-// A line a kernel, in order of completion: begin and end in ns, name. scripts/bench/gpu_kernels.py reads it.
+// A line a kernel, in order of completion: begin and end in ns, name. scripts/bench/gpu_kernels.py
+// reads it.
 #include <cupti.h>
 
 #include <cxxabi.h>

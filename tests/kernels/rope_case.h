@@ -4,8 +4,8 @@
 
 namespace tandem::test {
 
-/// A fused projection of n_rows tokens, tables of 50 positions, pages in shuffled order, and norms of
-/// heads, which the parameters have if `normed` is set.
+/// A fused projection of n_rows tokens, tables of 50 positions, pages in shuffled order, and norms
+/// of heads, which the parameters have if `normed` is set.
 struct RopeCase {
   static constexpr int kPages = 5, kPositions = 50;
   static constexpr float kNormEps = 0.01f;  // of a size that shows where it is left out

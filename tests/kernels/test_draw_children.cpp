@@ -24,10 +24,17 @@ struct Nodes {
     node.push_back(id);
   }
   DrawChildrenParams params(float temperature) const {
-    return {.tokens = nullptr, .logits = logits.data(), .child_begin = child_begin.data(),
-            .sequence = sequence.data(), .position = position.data(), .node = node.data(),
-            .seed = 77, .n_rows = static_cast<int>(node.size()), .vocab = vocab,
-            .temperature = temperature, .workspace = nullptr};
+    return {.tokens = nullptr,
+            .logits = logits.data(),
+            .child_begin = child_begin.data(),
+            .sequence = sequence.data(),
+            .position = position.data(),
+            .node = node.data(),
+            .seed = 77,
+            .n_rows = static_cast<int>(node.size()),
+            .vocab = vocab,
+            .temperature = temperature,
+            .workspace = nullptr};
   }
 };
 
@@ -82,12 +89,12 @@ TEST_SUITE("kernels/draw_children") {
       double critical;  // chi-square at p = 0.001, cells - 1 degrees of freedom
     };
     const Law laws[] = {
-        {{0.5, 0.3, 0.2}, 1, 20.52},                          // 6 cells
-        {{0.1, 0.45, 0.05, 0.3, 0.1}, 1, 43.82},              // 20
-        {{0.9, 0.05, 0.03, 0.02}, 1, 31.26},                  // 12
-        {{0.3, 0.2, 0.2, 0.15, 0.1, 0.05}, 0.5f, 58.30},      // 30
-        {{0.7, 0.3, 0, 0}, 1, 10.83},                         // 01 10 only: 2 cells
-        {{1, 0, 0, 0, 0}, 1, 16.27},                          // 01 02 03 04
+        {{0.5, 0.3, 0.2}, 1, 20.52},                      // 6 cells
+        {{0.1, 0.45, 0.05, 0.3, 0.1}, 1, 43.82},          // 20
+        {{0.9, 0.05, 0.03, 0.02}, 1, 31.26},              // 12
+        {{0.3, 0.2, 0.2, 0.15, 0.1, 0.05}, 0.5f, 58.30},  // 30
+        {{0.7, 0.3, 0, 0}, 1, 10.83},                     // 01 10 only: 2 cells
+        {{1, 0, 0, 0, 0}, 1, 16.27},                      // 01 02 03 04
     };
     for (const Law& law : laws) {
       CAPTURE(&law - laws);

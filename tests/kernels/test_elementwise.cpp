@@ -37,8 +37,13 @@ TEST_SUITE("kernels/rms_norm") {
     Buffer<float> x(kRows * kDim), weight(kDim), all(kRows * kDim), one(kRows * kDim);
     fill(x, stream, 1.0f);
     fill(weight, stream, 1.0f);
-    RmsNormParams p{.out = all.data(), .x = x.data(), .weight = weight.data(), .n_rows = kRows,
-                    .dim = kDim, .eps = 1e-6f, .act = DType::f32};
+    RmsNormParams p{.out = all.data(),
+                    .x = x.data(),
+                    .weight = weight.data(),
+                    .n_rows = kRows,
+                    .dim = kDim,
+                    .eps = 1e-6f,
+                    .act = DType::f32};
     cpu_table().rms_norm(p, {0, kRows});
     p.out = one.data();
     for (int r = kRows - 1; r >= 0; --r) cpu_table().rms_norm(p, {r, r + 1});
@@ -72,8 +77,12 @@ TEST_SUITE("kernels/silu_mul") {
       Buffer<float> gate_up(6), out(3);
       const float in[6] = {-200.0f, 0.0f, 200.0f, 2.0f, 2.0f, 2.0f};
       std::copy(in, in + 6, gate_up.data());
-      cpu_table(isa).silu_mul({.out = out.data(), .gate_up = gate_up.data(), .n_rows = 1,
-                               .ffn_dim = 3, .act = DType::f32}, {0, 1});
+      cpu_table(isa).silu_mul({.out = out.data(),
+                               .gate_up = gate_up.data(),
+                               .n_rows = 1,
+                               .ffn_dim = 3,
+                               .act = DType::f32},
+                              {0, 1});
       CHECK(out[0] == 0.0f);
       CHECK(out[1] == 0.0f);
       CHECK(out[2] == 400.0f);
@@ -93,7 +102,8 @@ TEST_SUITE("kernels/rope") {
             CAPTURE(offset);
             RopeCase c(act, 4, 6, 2, d, offset);
             const auto n_q = static_cast<size_t>(c.n_rows * c.hq * d);
-            ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset), v(act, c.pool_size(), offset);
+            ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset),
+                v(act, c.pool_size(), offset);
             ActBuffer q0(act, n_q), k0(act, c.pool_size()), v0(act, c.pool_size());
             cpu_table(isa).rope_kv(c.params(q, k, v), {0, c.n_rows});
             rope_kv_ref(c.params(q0, k0, v0), {0, c.n_rows});
@@ -115,7 +125,8 @@ TEST_SUITE("kernels/rope") {
             RopeCase c(act, 4, 6, 2, d, offset);
             c.normed = true;
             const auto n_q = static_cast<size_t>(c.n_rows * c.hq * d);
-            ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset), v(act, c.pool_size(), offset);
+            ActBuffer q(act, n_q, offset), k(act, c.pool_size(), offset),
+                v(act, c.pool_size(), offset);
             ActBuffer q0(act, n_q), k0(act, c.pool_size()), v0(act, c.pool_size());
             cpu_table(isa).rope_kv(c.params(q, k, v), {0, c.n_rows});
             rope_kv_ref(c.params(q0, k0, v0), {0, c.n_rows});
@@ -142,8 +153,9 @@ TEST_SUITE("kernels/rope") {
         const size_t partner = (i + 4) % 8;
         const double sign = i < 4 ? -1 : 1;
         CHECK(q.get(i) == 0.0f);
-        CHECK(double{q.get(8 + i)} ==
-              doctest::Approx(sign * 3 / std::sqrt(9.01) * double{c.q_norm[partner]}).epsilon(1e-6));
+        CHECK(
+            double{q.get(8 + i)} ==
+            doctest::Approx(sign * 3 / std::sqrt(9.01) * double{c.q_norm[partner]}).epsilon(1e-6));
         CHECK(double{k.get(slot + i)} ==
               doctest::Approx(-sign * 5 / std::sqrt(25.01) * double{c.k_norm[partner]})
                   .epsilon(1e-6));
@@ -199,15 +211,23 @@ TEST_SUITE("kernels/rope") {
               c.sine[static_cast<size_t>(t * (d / 2) + i)] = static_cast<float>(std::sin(angle));
             }
           const auto n = static_cast<size_t>(3 * d);
-          ActBuffer at5(act, n), at16(act, n), moved(act, n), k(act, c.pool_size()), v(act, c.pool_size());
+          ActBuffer at5(act, n), at16(act, n), moved(act, n), k(act, c.pool_size()),
+              v(act, c.pool_size());
           c.pos[0] = 16;
           cpu_table(isa).rope_kv(c.params(at16, k, v), {0, 1});
           c.pos[0] = 5;
           cpu_table(isa).rope_kv(c.params(at5, k, v), {0, 1});
           int32_t pos = 16;
-          RotateQParams p{.out = moved.data(), .q = at16.data(), .cos_table = c.cosine.data(),
-                          .sin_table = c.sine.data(), .pos = &pos, .max_pos = 5, .n_rows = 1,
-                          .n_heads = 3, .head_dim = d, .act = act};
+          RotateQParams p{.out = moved.data(),
+                          .q = at16.data(),
+                          .cos_table = c.cosine.data(),
+                          .sin_table = c.sine.data(),
+                          .pos = &pos,
+                          .max_pos = 5,
+                          .n_rows = 1,
+                          .n_heads = 3,
+                          .head_dim = d,
+                          .act = act};
           cpu_table(isa).rotate_q(p, {0, 1});
           // Rounded to act twice instead of once; |q| <= 2 turns into at most 2 sqrt(2).
           const double tolerance = 3 * (spacing(act) + 2 * spacing(DType::f32)) * 2;

@@ -68,13 +68,18 @@ TEST_SUITE("kernels/embed") {
             CAPTURE(dim);
             CAPTURE(offset);
             const size_t vocab = 65536 * 2 / dtype_bytes(from) / static_cast<size_t>(dim);
-            const RawBytes table(half.data(), vocab * static_cast<size_t>(dim) * dtype_bytes(from), offset);
+            const RawBytes table(half.data(), vocab * static_cast<size_t>(dim) * dtype_bytes(from),
+                                 offset);
             const std::vector<int32_t> ids = {static_cast<int32_t>(vocab) - 1, 0,
                                               static_cast<int32_t>(vocab / 2), 0};
             const auto n = ids.size() * static_cast<size_t>(dim);
             Buffer<float> got(n, offset), want(n);
-            EmbedParams p{.out = got.data(), .table = table.data(), .ids = ids.data(), .n_rows = 4,
-                          .dim = dim, .from = from};
+            EmbedParams p{.out = got.data(),
+                          .table = table.data(),
+                          .ids = ids.data(),
+                          .n_rows = 4,
+                          .dim = dim,
+                          .from = from};
             cpu_table(isa).embed(p, {2, 4});
             cpu_table(isa).embed(p, {0, 2});
             p.out = want.data();
@@ -99,8 +104,13 @@ TEST_SUITE("kernels/fill_random") {
           CAPTURE(dtype_name(to));
           CAPTURE(first);
           ActBuffer got(to, kCount, 1), want(to, kCount);
-          FillRandomParams p{.out = got.data(), .seed = 0x123456789abcdefull, .tensor = 42,
-                             .first = first, .count = kCount, .stddev = 0.02f, .to = to};
+          FillRandomParams p{.out = got.data(),
+                             .seed = 0x123456789abcdefull,
+                             .tensor = 42,
+                             .first = first,
+                             .count = kCount,
+                             .stddev = 0.02f,
+                             .to = to};
           cpu_table(isa).fill_random(p, {2, kBlocks});
           cpu_table(isa).fill_random(p, {0, 2});
           p.out = want.data();
@@ -112,14 +122,18 @@ TEST_SUITE("kernels/fill_random") {
   TEST_CASE("a row generated alone is the row of the whole tensor; bf16 is f32 rounded") {
     constexpr int64_t kRow = 333, kRows = 40;
     ActBuffer all(DType::f32, kRow * kRows), half(DType::bf16, kRow * kRows), row(DType::f32, kRow);
-    FillRandomParams p{.out = all.data(), .seed = 5, .tensor = 1, .first = 0,
-                       .count = kRow * kRows, .stddev = 1.0f, .to = DType::f32};
+    FillRandomParams p{.out = all.data(),
+                       .seed = 5,
+                       .tensor = 1,
+                       .first = 0,
+                       .count = kRow * kRows,
+                       .stddev = 1.0f,
+                       .to = DType::f32};
     cpu_table().fill_random(p, {0, 4});
     p.out = half.data();
     p.to = DType::bf16;
     cpu_table().fill_random(p, {0, 4});
-    for (size_t i = 0; i < all.size(); ++i)
-      REQUIRE(half.half[i].bits == to_bf16(all.get(i)).bits);
+    for (size_t i = 0; i < all.size(); ++i) REQUIRE(half.half[i].bits == to_bf16(all.get(i)).bits);
     p.out = row.data();
     p.to = DType::f32;
     p.count = kRow;
@@ -134,8 +148,13 @@ TEST_SUITE("kernels/fill_random") {
   TEST_CASE("mean, deviation and independence of seeds and tensors") {
     constexpr int64_t kCount = 1 << 18;
     ActBuffer a(DType::f32, kCount), b(DType::f32, kCount), c(DType::f32, kCount);
-    FillRandomParams p{.out = a.data(), .seed = 1, .tensor = 0, .first = 0, .count = kCount,
-                       .stddev = 0.5f, .to = DType::f32};
+    FillRandomParams p{.out = a.data(),
+                       .seed = 1,
+                       .tensor = 0,
+                       .first = 0,
+                       .count = kCount,
+                       .stddev = 0.5f,
+                       .to = DType::f32};
     cpu_table().fill_random(p, {0, kCount / kFillBlock});
     p.out = b.data();
     p.tensor = 1;

@@ -156,11 +156,20 @@ Law chances_from_logits(const Law& p, const Law& q, const Tokens& children, Acce
   const std::vector<float> target = logs_of(p), draft = logs_of(q);
   const int32_t child_begin[2] = {0, static_cast<int32_t>(children.size())};
   Law chances(children.size());
-  fn({.chances = chances.data(), .child_begin = child_begin, .children = children.data(),
-      .target_logits = target.data(), .draft_logits = draft.data(), .seen = nullptr,
-      .seen_begin = nullptr, .n_rows = 1, .vocab = vocab,
-      .target = keep_rule({.temperature = temperature}), .draft = keep_rule({}), .accept_by = by,
-      .workspace = workspace.get()}, {0, 1});
+  fn({.chances = chances.data(),
+      .child_begin = child_begin,
+      .children = children.data(),
+      .target_logits = target.data(),
+      .draft_logits = draft.data(),
+      .seen = nullptr,
+      .seen_begin = nullptr,
+      .n_rows = 1,
+      .vocab = vocab,
+      .target = keep_rule({.temperature = temperature}),
+      .draft = keep_rule({}),
+      .accept_by = by,
+      .workspace = workspace.get()},
+     {0, 1});
   return chances;
 }
 

@@ -16,9 +16,16 @@ int draw(SampleFnRef* fn, const std::vector<float>& logits, const Settings& s, d
   const WorkspaceBytes workspace(vocab);
   const int32_t seen_begin[2] = {0, static_cast<int32_t>(seen.size())};
   int32_t token = -2;
-  fn({.tokens = &token, .logits = logits.data(), .uniform = &uniform, .seen = seen.data(),
-      .seen_begin = seen_begin, .n_rows = 1, .vocab = vocab, .rule = keep_rule(s),
-      .workspace = workspace.get()}, {0, 1});
+  fn({.tokens = &token,
+      .logits = logits.data(),
+      .uniform = &uniform,
+      .seen = seen.data(),
+      .seen_begin = seen_begin,
+      .n_rows = 1,
+      .vocab = vocab,
+      .rule = keep_rule(s),
+      .workspace = workspace.get()},
+     {0, 1});
   return token;
 }
 
@@ -98,14 +105,16 @@ TEST_SUITE("kernels/top_n") {
           const auto size = static_cast<size_t>(n);
           std::vector<int32_t> want(size), got(size);
           std::vector<float> want_logprob(size), got_logprob(size);
-          top_n_ref({want.data(), want_logprob.data(), x.data(), &lse, 1, vocab, n, nullptr}, {0, 1});
+          top_n_ref({want.data(), want_logprob.data(), x.data(), &lse, 1, vocab, n, nullptr},
+                    {0, 1});
           for (const Isa isa : usable_isas()) {
             CAPTURE(isa_name(isa));
             CAPTURE(static_cast<int>(nature));
             CAPTURE(vocab);
             CAPTURE(n);
-            cpu_table(isa).top_n({got.data(), got_logprob.data(), x.data(), &lse, 1, vocab, n,
-                                  workspace.get()}, {0, 1});
+            cpu_table(isa).top_n(
+                {got.data(), got_logprob.data(), x.data(), &lse, 1, vocab, n, workspace.get()},
+                {0, 1});
             REQUIRE(got == want);
             REQUIRE(got_logprob == want_logprob);
           }
@@ -164,13 +173,13 @@ TEST_SUITE("kernels/sample") {
     for (const double p : probability) x.push_back(static_cast<float>(std::log(p)));
     using Set = std::set<int>;
     CHECK(support(x, {}) == Set{0, 1, 2, 3, 4, 5});
-    CHECK(support(x, {.top_k = 2}) == Set{1, 2});        // a tie: the lower id
+    CHECK(support(x, {.top_k = 2}) == Set{1, 2});  // a tie: the lower id
     CHECK(support(x, {.top_k = 3}) == Set{1, 2, 4});
     CHECK(support(x, {.top_p = 0.39}) == Set{2});
     CHECK(support(x, {.top_p = 0.41}) == Set{1, 2});
     CHECK(support(x, {.top_p = 0.61}) == Set{1, 2, 4});
     CHECK(support(x, {.top_p = 0.91}) == Set{0, 1, 2, 3, 4});
-    CHECK(support(x, {.top_k = 2, .top_p = 0.66}) == Set{2});     // 0.4 / 0.6 = 0.667
+    CHECK(support(x, {.top_k = 2, .top_p = 0.66}) == Set{2});  // 0.4 / 0.6 = 0.667
     CHECK(support(x, {.top_k = 2, .top_p = 0.67}) == Set{1, 2});
     CHECK(support(x, {.min_p = 0.49}) == Set{1, 2, 4});
     CHECK(support(x, {.min_p = 0.24}) == Set{1, 2, 3, 4});
@@ -197,11 +206,13 @@ TEST_SUITE("kernels/sample") {
     const std::vector<float> x = {1.0f, -0.5f, 2.0f, 0.3f, 0.0f, -1.0f, 1.5f, 0.9f, -3.0f, 0.7f};
     struct Law {
       Settings settings;
-      int n_kept;  // the n_kept largest remain
+      int n_kept;       // the n_kept largest remain
       double critical;  // chi-square, n_kept - 1 degrees of freedom, p = 0.001
     };
-    const Law laws[] = {{{}, 10, 27.88}, {{.temperature = 0.5f}, 10, 27.88},
-                        {{.temperature = 1.4f, .top_k = 4}, 4, 16.27}, {{.min_p = 0.2}, 5, 18.47}};
+    const Law laws[] = {{{}, 10, 27.88},
+                        {{.temperature = 0.5f}, 10, 27.88},
+                        {{.temperature = 1.4f, .top_k = 4}, 4, 16.27},
+                        {{.min_p = 0.2}, 5, 18.47}};
     for (const Law& law : laws) {
       CAPTURE(&law - laws);
       std::vector<size_t> order(x.size());
@@ -239,11 +250,18 @@ TEST_SUITE("kernels/sample") {
     const WorkspaceBytes workspace(kVocab);
     const std::vector<int32_t> seen = {1, 2, 3}, begin = {0, 0, 1, 1, 2, 3, 3};
     std::vector<int32_t> all(kRows), one(kRows);
-    SampleParams p{.tokens = all.data(), .logits = x.data(), .uniform = uniform.data(),
-                   .seen = seen.data(), .seen_begin = begin.data(), .n_rows = kRows,
+    SampleParams p{.tokens = all.data(),
+                   .logits = x.data(),
+                   .uniform = uniform.data(),
+                   .seen = seen.data(),
+                   .seen_begin = begin.data(),
+                   .n_rows = kRows,
                    .vocab = kVocab,
-                   .rule = {.repetition_penalty = 1.2f, .temperature = 0.9f, .top_k = 40,
-                            .top_p = 0.95, .min_p = 0.01},
+                   .rule = {.repetition_penalty = 1.2f,
+                            .temperature = 0.9f,
+                            .top_k = 40,
+                            .top_p = 0.95,
+                            .min_p = 0.01},
                    .workspace = workspace.get()};
     cpu_table().sample(p, {0, kRows});
     p.tokens = one.data();

@@ -35,7 +35,9 @@ struct ScanCase {
   SimilarityCurve similarity;
 
   ScanCase(int words_, int n_, int n_queries_, size_t offset)
-      : words(words_), n(n_), n_queries(n_queries_),
+      : words(words_),
+        n(n_),
+        n_queries(n_queries_),
         signatures(padded(n_) * static_cast<size_t>(words_), offset),
         queries(static_cast<size_t>(n_queries_ * words_), offset),
         norms(static_cast<size_t>(n_), offset) {
@@ -57,9 +59,15 @@ struct ScanCase {
 
   std::vector<float> run(SignatureScanFn* scan, Range keys) {
     std::vector<float> scores(static_cast<size_t>(stride() * n_queries), -77.0f);
-    scan({.scores = scores.data(), .score_stride = stride(), .signatures = signatures.data(),
-          .norms = norms.data(), .queries = queries.data(), .words = words,
-          .n_queries = n_queries, .n_keys = n, .similarity = similarity},
+    scan({.scores = scores.data(),
+          .score_stride = stride(),
+          .signatures = signatures.data(),
+          .norms = norms.data(),
+          .queries = queries.data(),
+          .words = words,
+          .n_queries = n_queries,
+          .n_keys = n,
+          .similarity = similarity},
          keys);
     return scores;
   }
@@ -127,9 +135,14 @@ TEST_SUITE("kernels/signature_scan") {
           signatures[static_cast<size_t>((key / 16 * words + bit / 32) * 16 + key % 16)] |=
               1u << (bit % 32);
       std::vector<float> scores(padded(n));
-      signature_scan_ref({.scores = scores.data(), .score_stride = 0,
-                          .signatures = signatures.data(), .norms = norms.data(),
-                          .queries = query.data(), .words = words, .n_queries = 1, .n_keys = n,
+      signature_scan_ref({.scores = scores.data(),
+                          .score_stride = 0,
+                          .signatures = signatures.data(),
+                          .norms = norms.data(),
+                          .queries = query.data(),
+                          .words = words,
+                          .n_queries = 1,
+                          .n_keys = n,
                           .similarity = similarity_curve(bits)},
                          {0, n});
       for (int equal = 0; equal < n; ++equal) {
@@ -149,8 +162,11 @@ TEST_SUITE("kernels/signature_scan") {
     for (uint64_t& b : bits) b = static_cast<uint64_t>(stream.uniform() * 0x1p53) << 11;
     for (uint64_t& b : bits) b ^= static_cast<uint64_t>(stream.uniform() * 0x1p53);
     std::vector<uint32_t> signatures(64 * kWords, 5u);
-    const SignaturePackParams p{.signatures = signatures.data(), .bits = bits.data(),
-                                .bit_words = kBitWords, .words = kWords, .first = kFirst};
+    const SignaturePackParams p{.signatures = signatures.data(),
+                                .bits = bits.data(),
+                                .bit_words = kBitWords,
+                                .words = kWords,
+                                .first = kFirst};
     signature_pack(p, {0, 20});
     signature_pack(p, {20, kKeys});
     for (int key = 0; key < 64; ++key)
@@ -196,9 +212,9 @@ Scores make_scores(const char* kind, int n) {
   return x;
 }
 
-constexpr const char* kKinds[] = {"random", "constant", "ties",      "ascending", "descending",
-                                  "masked", "zeros",    "wide",      "clustered", "hidden",
-                                  "infinite"};
+constexpr const char* kKinds[] = {"random",     "constant", "ties",    "ascending",
+                                  "descending", "masked",   "zeros",   "wide",
+                                  "clustered",  "hidden",   "infinite"};
 
 struct Selected {
   std::vector<int32_t> ids;
@@ -215,8 +231,13 @@ Selected select(SelectTopFn* fn, const Scores& scores, int m, int first_id) {
   Buffer<int32_t> ids(static_cast<size_t>(m) + 16, 1);
   std::fill(ids.memory.begin(), ids.memory.end(), kUntouched);
   Selected s;
-  const int kept = fn({.ids = ids.data(), .threshold = &s.threshold, .scores = from.data(), .n = n,
-                       .m = m, .first_id = first_id, .scratch = scratch.data()});
+  const int kept = fn({.ids = ids.data(),
+                       .threshold = &s.threshold,
+                       .scores = from.data(),
+                       .n = n,
+                       .m = m,
+                       .first_id = first_id,
+                       .scratch = scratch.data()});
   REQUIRE(kept == std::min(m, n));
   s.ids.assign(ids.data(), ids.data() + kept);
   return s;

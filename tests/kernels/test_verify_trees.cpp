@@ -5,7 +5,8 @@ using namespace tandem::test;
 
 namespace {
 
-TreeCase random_trees(Nature nature, int vocab, int n_seqs, float draft_temperature, uint32_t seed) {
+TreeCase random_trees(Nature nature, int vocab, int n_seqs, float draft_temperature,
+                      uint32_t seed) {
   PhiloxStream stream(seed);
   TreeCase c{.vocab = vocab};
   for (int b = 0; b < n_seqs; ++b) add_tree(c, stream, nature, draft_temperature);
@@ -21,9 +22,14 @@ int sample_row(const TreeCase& c, size_t node, const KeepRule& rule,
   cpu_table().sample({.tokens = &token,
                       .logits = c.target.data() + static_cast<size_t>(c.target_row[node]) *
                                                       static_cast<size_t>(c.vocab),
-                      .uniform = &c.uniform[node], .seen = seen.data(), .seen_begin = seen_begin,
-                      .n_rows = 1, .vocab = c.vocab, .rule = rule,
-                      .workspace = workspace.get()}, {0, 1});
+                      .uniform = &c.uniform[node],
+                      .seen = seen.data(),
+                      .seen_begin = seen_begin,
+                      .n_rows = 1,
+                      .vocab = c.vocab,
+                      .rule = rule,
+                      .workspace = workspace.get()},
+                     {0, 1});
   return token;
 }
 
@@ -39,8 +45,8 @@ TEST_SUITE("kernels/verify_trees") {
             const Settings draft{.temperature = 0.8f, .penalty = 1};
             const TreeCase c = random_trees(nature, vocab, 3, draft.temperature, 21);
             const TreeResult want = verify(verify_trees_ref, c, keep_rule(s), keep_rule(draft), by);
-            const TreeResult scalar = verify(cpu_table(Isa::scalar).verify_trees, c, keep_rule(s),
-                                             keep_rule(draft), by);
+            const TreeResult scalar =
+                verify(cpu_table(Isa::scalar).verify_trees, c, keep_rule(s), keep_rule(draft), by);
             CAPTURE(static_cast<int>(nature));
             CAPTURE(vocab);
             CAPTURE(&s - kSettings);

@@ -23,7 +23,8 @@ inline std::vector<int32_t> random_shape(PhiloxStream& stream, int limit, int vo
   int known = 1;
   while (static_cast<int>(n_children.size()) < known) {
     const int most = std::min({4, vocab, limit - known});
-    const int n = known == 1 ? std::min(most, 3) : static_cast<int>(stream.below(static_cast<uint32_t>(most) + 1));
+    const int n = known == 1 ? std::min(most, 3)
+                             : static_cast<int>(stream.below(static_cast<uint32_t>(most) + 1));
     n_children.push_back(n);
     known += n;
   }
@@ -43,10 +44,19 @@ inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, float dra
     c.target.insert(c.target.end(), row.begin(), row.end());
     for (float& x : row) x += random_float(stream, 1.5f);  // a draft not far from the target
     const std::vector<int32_t> child_begin = {0, shape[static_cast<size_t>(node)]}, name = {node};
-    cpu_table(Isa::scalar).draw_children({.tokens = c.tokens.data() + begin + known,
-        .logits = row.data(), .child_begin = child_begin.data(), .sequence = name.data(),
-        .position = name.data(), .node = name.data(), .seed = stream.next(), .n_rows = 1,
-        .vocab = c.vocab, .temperature = draft_temperature, .workspace = workspace.get()}, {0, 1});
+    cpu_table(Isa::scalar)
+        .draw_children({.tokens = c.tokens.data() + begin + known,
+                        .logits = row.data(),
+                        .child_begin = child_begin.data(),
+                        .sequence = name.data(),
+                        .position = name.data(),
+                        .node = name.data(),
+                        .seed = stream.next(),
+                        .n_rows = 1,
+                        .vocab = c.vocab,
+                        .temperature = draft_temperature,
+                        .workspace = workspace.get()},
+                       {0, 1});
     c.draft.insert(c.draft.end(), row.begin(), row.end());
     c.first_child.push_back(known);
     c.n_children.push_back(child_begin[1]);
@@ -74,20 +84,36 @@ inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& t
   const auto n = static_cast<size_t>(c.n_seqs());
   std::vector<int32_t> path(c.tokens.size()), n_accepted(n);
   std::vector<float> logprobs(c.tokens.size());
-  TreeResult r{.path = {}, .bonus = std::vector<int32_t>(n), .n_rounded = std::vector<int32_t>(n),
+  TreeResult r{.path = {},
+               .bonus = std::vector<int32_t>(n),
+               .n_rounded = std::vector<int32_t>(n),
                .logprobs = {}};
   const auto workspace = aligned_bytes(verify_workspace_bytes(c.vocab));
   const bool by_residual = by == AcceptBy::residual;
-  fn({.path = path.data(), .n_accepted = n_accepted.data(), .bonus = r.bonus.data(),
-      .logprobs = logprobs.data(), .n_rounded = r.n_rounded.data(),
-      .node_begin = c.node_begin.data(), .tokens = c.tokens.data(),
-      .first_child = c.first_child.data(), .n_children = c.n_children.data(),
-      .target_row = c.target_row.data(), .draft_row = by_residual ? c.draft_row.data() : nullptr,
-      .target_logits = c.target.data(), .draft_logits = by_residual ? c.draft.data() : nullptr,
-      .seen = c.seen.data(), .seen_begin = c.seen_begin.data(),
-      .coin = by_residual ? c.coin.data() : nullptr, .uniform = c.uniform.data(),
-      .n_seqs = c.n_seqs(), .vocab = c.vocab, .target = target, .draft = draft, .accept_by = by,
-      .workspace = workspace.get()}, {0, c.n_seqs()});
+  fn({.path = path.data(),
+      .n_accepted = n_accepted.data(),
+      .bonus = r.bonus.data(),
+      .logprobs = logprobs.data(),
+      .n_rounded = r.n_rounded.data(),
+      .node_begin = c.node_begin.data(),
+      .tokens = c.tokens.data(),
+      .first_child = c.first_child.data(),
+      .n_children = c.n_children.data(),
+      .target_row = c.target_row.data(),
+      .draft_row = by_residual ? c.draft_row.data() : nullptr,
+      .target_logits = c.target.data(),
+      .draft_logits = by_residual ? c.draft.data() : nullptr,
+      .seen = c.seen.data(),
+      .seen_begin = c.seen_begin.data(),
+      .coin = by_residual ? c.coin.data() : nullptr,
+      .uniform = c.uniform.data(),
+      .n_seqs = c.n_seqs(),
+      .vocab = c.vocab,
+      .target = target,
+      .draft = draft,
+      .accept_by = by,
+      .workspace = workspace.get()},
+     {0, c.n_seqs()});
   for (size_t b = 0; b < n; ++b) {
     const auto at = c.node_begin[b];
     r.path.emplace_back(path.begin() + at, path.begin() + at + n_accepted[b]);

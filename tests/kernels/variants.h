@@ -80,13 +80,13 @@ int64_t worst_excess(ActBuffer& got, ActBuffer& want, const Tolerance& tolerance
 }  // namespace tandem::test
 
 /// Requires agreement within tolerance(i); prints the worst element and both values.
-#define REQUIRE_CLOSE(got, want, tolerance)                                                  \
-  do {                                                                                       \
-    const int64_t worst_ = ::tandem::test::worst_excess(got, want, tolerance);               \
-    CAPTURE(worst_);                                                                         \
-    if (worst_ >= 0) {                                                                       \
-      CAPTURE((got).get(static_cast<size_t>(worst_)));                                       \
-      CAPTURE((want).get(static_cast<size_t>(worst_)));                                      \
-      REQUIRE(worst_ == -1);                                                                 \
-    }                                                                                        \
+#define REQUIRE_CLOSE(got, want, tolerance)                                    \
+  do {                                                                         \
+    const int64_t worst_ = ::tandem::test::worst_excess(got, want, tolerance); \
+    CAPTURE(worst_);                                                           \
+    if (worst_ >= 0) {                                                         \
+      CAPTURE((got).get(static_cast<size_t>(worst_)));                         \
+      CAPTURE((want).get(static_cast<size_t>(worst_)));                        \
+      REQUIRE(worst_ == -1);                                                   \
+    }                                                                          \
   } while (false)

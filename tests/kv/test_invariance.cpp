@@ -41,7 +41,8 @@ TEST_SUITE("kv/invariance") {
   }
 
   TEST_CASE("f32: sequences of a ragged batch, joining and leaving, equal each alone") {
-    for (const std::string name : {"llama-3.1", "mistral-window", "qwen2-untied-sharded", "qwen3-odd"}) {
+    for (const std::string name :
+         {"llama-3.1", "mistral-window", "qwen2-untied-sharded", "qwen3-odd"}) {
       CAPTURE(name);
       const auto engine = make_engine(small_model(name), {.chunk = 96});
       struct Seq {

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "generate_runs.h"
 #include "decode/state.h"
+#include "generate_runs.h"
 #include "policy_rig.h"
 #include "temporary_folder.h"
 

@@ -98,7 +98,8 @@ TEST_SUITE("model/weight_source") {
     CHECK(text.ends_with(" of " + std::to_string(size) + " is missing"));
   }
 
-  TEST_CASE("matrices and vectors are those of the file in any type, and leave none of it resident") {
+  TEST_CASE(
+      "matrices and vectors are those of the file in any type, and leave none of it resident") {
     // Rows of 10 B and of 80 KB; 2.4 MB in all are read by several threads.
     for (const auto& [dim, vocab] : {std::pair{5, 3000}, std::pair{20000, 30}})
       for (const DType stored : {DType::bf16, DType::f16, DType::f32})
@@ -131,7 +132,8 @@ TEST_SUITE("model/weight_source") {
     std::filesystem::resize_file(path, 100);
     std::vector<float> out(333 * 300);
     for (const DType dtype : {DType::f32, DType::bf16})
-      CHECK(test::input_error_text([&] { source->rows(Weight::tok_emb, 0, 0, 300, dtype, out.data()); })
-                .starts_with(path.string() + ": has become shorter: byte "));
+      CHECK(test::input_error_text([&] {
+              source->rows(Weight::tok_emb, 0, 0, 300, dtype, out.data());
+            }).starts_with(path.string() + ": has become shorter: byte "));
   }
 }

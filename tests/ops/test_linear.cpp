@@ -82,7 +82,8 @@ double max_error(const Layer& l, const std::vector<float>& x, const std::vector<
     for (int64_t o = 0; o < l.spec.out; ++o) {
       double sum = l.spec.bias ? l.b[static_cast<size_t>(o)] : 0.0;
       for (int64_t i = 0; i < l.spec.in; ++i)
-        sum += double(x[static_cast<size_t>(r * l.spec.in + i)]) * l.w[static_cast<size_t>(o * l.spec.in + i)];
+        sum += double(x[static_cast<size_t>(r * l.spec.in + i)]) *
+               l.w[static_cast<size_t>(o * l.spec.in + i)];
       const auto at = static_cast<size_t>(r * l.spec.out + o);
       if (add) sum += (*add)[at];
       worst = test::worse(worst, std::abs(sum - y[at]));
@@ -95,16 +96,24 @@ double max_error(const Layer& l, const std::vector<float>& x, const std::vector<
 TEST_SUITE("ops/linear") {
   TEST_CASE("agrees with a double-precision product over dtypes, shapes, bias and accumulation") {
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      for (const auto& [out, in] : {std::pair<int64_t, int64_t>{640, 384}, {250, 48}, {1, 17},
-                                    {300, 64}, {48, 96}, {513, 33}})
+      for (const auto& [out, in] : {std::pair<int64_t, int64_t>{640, 384},
+                                    {250, 48},
+                                    {1, 17},
+                                    {300, 64},
+                                    {48, 96},
+                                    {513, 33}})
         for (const bool bias : {false, true}) {
           Layer layer(out, in, dtype, bias);
           for (const int64_t rows : {1, 2, 7, 16, 33, 200}) {
             const auto x = random_values(static_cast<size_t>(rows * in), 3, dtype == DType::bf16);
             const auto start = random_values(static_cast<size_t>(rows * out), 4, false);
             // Products of |x|, |w| <= 1 summed in f32: at most `in` roundings of a sum <= in.
-            const double tolerance = 6e-8 * static_cast<double>(in + 2) * std::sqrt(double(in)) + 1e-6;
-            CAPTURE(out); CAPTURE(in); CAPTURE(rows); CAPTURE(bias);
+            const double tolerance =
+                6e-8 * static_cast<double>(in + 2) * std::sqrt(double(in)) + 1e-6;
+            CAPTURE(out);
+            CAPTURE(in);
+            CAPTURE(rows);
+            CAPTURE(bias);
             const auto y = layer.run(x, rows, nullptr);
             CHECK(max_error(layer, x, y, rows, nullptr) <= tolerance);
             const auto z = layer.run(x, rows, &start);
@@ -125,8 +134,8 @@ TEST_SUITE("ops/linear") {
       for (const float v : x) xb.push_back(to_bf16(v));
       std::vector<float> scratch(kRows * kOut), y(kRows * kOut / 2);  // room for either dtype
       std::vector<std::byte> workspace(ops::PackedWeights::workspace_bytes(layer.spec, kRows));
-      void* in = dtype == DType::bf16 ? static_cast<void*>(xb.data())
-                                      : const_cast<float*>(x.data());
+      void* in =
+          dtype == DType::bf16 ? static_cast<void*>(xb.data()) : const_cast<float*>(x.data());
       ops::linear_swiglu(Tensor(y.data(), dtype, {kRows, kOut / 2}),
                          Tensor(scratch.data(), dtype, {kRows, kOut}),
                          Tensor(in, dtype, {kRows, kIn}), layer.packed, workspace, {});
@@ -137,8 +146,8 @@ TEST_SUITE("ops/linear") {
           const double gate = both[static_cast<size_t>(r * kOut + o)],
                        up = both[static_cast<size_t>(r * kOut + kOut / 2 + o)];
           const auto at = static_cast<size_t>(r * kOut / 2 + o);
-          const double got = dtype == DType::bf16 ? to_float(reinterpret_cast<bf16*>(y.data())[at])
-                                                  : y[at];
+          const double got =
+              dtype == DType::bf16 ? to_float(reinterpret_cast<bf16*>(y.data())[at]) : y[at];
           CHECK(std::abs(got - gate / (1 + std::exp(-gate)) * up) <=
                 tolerance * (0.1 + std::abs(gate * up)));
         }
@@ -151,11 +160,14 @@ TEST_SUITE("ops/linear") {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const auto& [out, in] : {std::pair<int64_t, int64_t>{640, 384}, {1024, 192}, {250, 48}})
         for (const int n : {1, 3, 16, 40, 64, 77, 96, 120, 129, 144, 160, 200, 255}) {
-          CAPTURE(out); CAPTURE(in); CAPTURE(n);
+          CAPTURE(out);
+          CAPTURE(in);
+          CAPTURE(n);
           Layer layer(out, in, dtype, false, n);
           CHECK(max_threads() == threads);
           const auto x = random_values(static_cast<size_t>(3 * in), 3, dtype == DType::bf16);
-          const double tolerance = 6e-8 * static_cast<double>(in + 2) * std::sqrt(double(in)) + 1e-6;
+          const double tolerance =
+              6e-8 * static_cast<double>(in + 2) * std::sqrt(double(in)) + 1e-6;
           CHECK(max_error(layer, x, layer.run(x, 3, nullptr), 3, nullptr) <= tolerance);
         }
     }
@@ -187,7 +199,10 @@ TEST_SUITE("ops/linear") {
         for (const int64_t rows : {1, 1, 2, 3, 5, 8, 13, 16, 17, 40, 64, 100, 430}) {
           const std::vector<float> part(x.begin() + begin * in, x.begin() + (begin + rows) * in);
           const auto y = layer.run(part, rows, nullptr);
-          CAPTURE(dtype_name(dtype)); CAPTURE(rows); CAPTURE(out); CAPTURE(in);
+          CAPTURE(dtype_name(dtype));
+          CAPTURE(rows);
+          CAPTURE(out);
+          CAPTURE(in);
           CHECK(std::memcmp(y.data(), all.data() + begin * out, y.size() * sizeof(float)) == 0);
           begin += rows;
         }

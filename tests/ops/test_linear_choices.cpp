@@ -137,8 +137,8 @@ TEST_SUITE("ops/linear_choices") {
     const auto file = folder.path() / "linear.json";
     LinearChoices(file, "GPU").keep(kGated, tiled_choice());
     io::Json all = io::parse_json(text_of(file), "file");
-    for (const char* instead : {"[3, 2]", "[3, 2, 1, 1]", "[3, 2, -1]", "[3, 2, 1.5]", "[3, 2, \"1\"]",
-                                "[3, 2, 1000]", "7", "{}"}) {
+    for (const char* instead : {"[3, 2]", "[3, 2, 1, 1]", "[3, 2, -1]", "[3, 2, 1.5]",
+                                "[3, 2, \"1\"]", "[3, 2, 1000]", "7", "{}"}) {
       CAPTURE(instead);
       all["GPU"].begin().value()["tiled"] = io::parse_json(instead, "test");
       folder.write("linear.json", all.dump());

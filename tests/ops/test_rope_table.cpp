@@ -45,8 +45,10 @@ TEST_SUITE("ops/rope_table") {
 
   TEST_CASE("llama3 scaling keeps short waves, stretches long ones, blends between") {
     const RopeSpec spec{.theta = 500000.0,
-                        .scaling = {.kind = RopeScalingKind::llama3, .factor = 8.0,
-                                    .low_freq_factor = 1.0, .high_freq_factor = 4.0,
+                        .scaling = {.kind = RopeScalingKind::llama3,
+                                    .factor = 8.0,
+                                    .low_freq_factor = 1.0,
+                                    .high_freq_factor = 4.0,
                                     .original_context = 8192}};
     const auto plain = ops::rope_inverse_frequencies({.theta = 500000.0}, 128);
     const auto scaled = ops::rope_inverse_frequencies(spec, 128);

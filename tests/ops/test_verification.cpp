@@ -47,7 +47,8 @@ struct Run {
 class ToyRounds {
  public:
   ToyRounds(const Run& run, int n_seqs)
-      : run_(run), texts(static_cast<size_t>(n_seqs), Text{0}),
+      : run_(run),
+        texts(static_cast<size_t>(n_seqs), Text{0}),
         rows_(texts.size(), std::vector<int32_t>(kChildren.size())) {}
 
   /// Rounds until every text has its tokens.
@@ -69,7 +70,8 @@ class ToyRounds {
 
  private:
   ops::RoundName name(size_t s) const {
-    return {.seed = run_.seed, .sequence = static_cast<int>(s),
+    return {.seed = run_.seed,
+            .sequence = static_cast<int>(s),
             .position = run_.fresh ? static_cast<int>(texts[s].size()) : 1};
   }
   void draft() {
@@ -94,8 +96,12 @@ class ToyRounds {
     std::vector<ops::DraftTree> trees;
     const bool by_residual = run_.rule.accept_by == AcceptBy::residual;
     for (size_t s = 0; s < texts.size(); ++s)  // the row of a node is its token
-      trees.push_back({.round = name(s), .tokens = rows_[s], .depth = kDepth, .first_child = kFirst,
-                       .n_children = kChildren, .target_row = rows_[s],
+      trees.push_back({.round = name(s),
+                       .tokens = rows_[s],
+                       .depth = kDepth,
+                       .first_child = kFirst,
+                       .n_children = kChildren,
+                       .target_row = rows_[s],
                        .draft_row = by_residual ? std::span<const int32_t>(rows_[s])
                                                 : std::span<const int32_t>(),
                        .seen = texts[s]});
@@ -166,9 +172,9 @@ TEST_SUITE("ops/verification") {
                                      {.temperature = 1, .repetition_penalty = 1.5f}};
     for (const ops::SampleRule& rule : rules) {
       CAPTURE(&rule - rules);
-      const Run run{.rule = {.target = rule, .draft = {.temperature = 0.8f},
-                             .accept_by = AcceptBy::residual},
-                    .draw_temperature = 0.8f};
+      const Run run{
+          .rule = {.target = rule, .draft = {.temperature = 0.8f}, .accept_by = AcceptBy::residual},
+          .draw_temperature = 0.8f};
       CHECK(excess(texts_of(run, kTexts), rule) < 1);
     }
     const ops::SampleRule rule{.temperature = 1};
@@ -181,8 +187,8 @@ TEST_SUITE("ops/verification") {
 
   TEST_CASE("this test notices numbers used twice, and children that were not drawn") {
     const ops::SampleRule rule{.temperature = 1};
-    const ops::VerifyRule residual{.target = rule, .draft = {.temperature = 0.8f},
-                                   .accept_by = AcceptBy::residual};
+    const ops::VerifyRule residual{
+        .target = rule, .draft = {.temperature = 0.8f}, .accept_by = AcceptBy::residual};
     CHECK(excess(texts_of({.rule = residual, .draw_temperature = 0.8f, .fresh = false}, kTexts),
                  rule) > 5);
     CHECK(excess(texts_of({.rule = residual, .draw_temperature = 0.0f}, kTexts), rule) > 5);
@@ -213,8 +219,8 @@ TEST_SUITE("ops/verification") {
 
   TEST_CASE("the same on any number of threads; logprobs are those of logit_stats") {
     const ops::SampleRule rule{.temperature = 0.8f, .top_k = 3};
-    const Run run{.rule = {.target = rule, .draft = {.temperature = 1},
-                           .accept_by = AcceptBy::residual}};
+    const Run run{
+        .rule = {.target = rule, .draft = {.temperature = 1}, .accept_by = AcceptBy::residual}};
     const int before = max_threads();
     set_threads(1);
     const std::vector<Text> one = texts_of(run, 501);
@@ -225,9 +231,14 @@ TEST_SUITE("ops/verification") {
 
     std::vector<float> target = table(3, 2);
     const std::vector<int32_t> tokens = {2}, zero = {0}, row = {2};
-    const ops::DraftTree root{.round = {.seed = 1, .sequence = 0, .position = 5}, .tokens = tokens,
-                              .depth = zero, .first_child = zero, .n_children = zero,
-                              .target_row = row, .draft_row = {}, .seen = {}};
+    const ops::DraftTree root{.round = {.seed = 1, .sequence = 0, .position = 5},
+                              .tokens = tokens,
+                              .depth = zero,
+                              .first_child = zero,
+                              .n_children = zero,
+                              .target_row = row,
+                              .draft_row = {},
+                              .seen = {}};
     const ops::VerifyRule match{.target = rule, .draft = {}, .accept_by = AcceptBy::match};
     const auto verified = ops::verify_trees(rows_of(target), {}, match, {&root, 1});
     const auto stats = ops::logit_stats(rows_of(target));
@@ -246,8 +257,8 @@ TEST_SUITE("ops/verification") {
       drafts.insert(drafts.end(), draft.begin(), draft.begin() + kVocab);
       parents.push_back({{.seed = 2, .sequence = r, .position = 1}, 0, kStar});
     }
-    const ops::VerifyRule rule{.target = {.temperature = 1}, .draft = {.temperature = 1},
-                               .accept_by = AcceptBy::residual};
+    const ops::VerifyRule rule{
+        .target = {.temperature = 1}, .draft = {.temperature = 1}, .accept_by = AcceptBy::residual};
     const std::vector<int32_t> children = ops::draw_children(rows_of(drafts), 1, parents);
     const std::vector<double> chances =
         ops::accept_chances(rows_of(targets), rows_of(drafts), rule, children, kStar, {});
@@ -258,9 +269,14 @@ TEST_SUITE("ops/verification") {
       tokens.push_back({0, children[r * kStar], children[r * kStar + 1], children[r * kStar + 2]});
     std::vector<ops::DraftTree> trees;
     for (size_t r = 0; r < kRows; ++r)
-      trees.push_back({.round = parents[r].round, .tokens = tokens[r], .depth = depth,
-                       .first_child = first, .n_children = n_children, .target_row = row,
-                       .draft_row = row, .seen = {}});
+      trees.push_back({.round = parents[r].round,
+                       .tokens = tokens[r],
+                       .depth = depth,
+                       .first_child = first,
+                       .n_children = n_children,
+                       .target_row = row,
+                       .draft_row = row,
+                       .seen = {}});
     const auto verified = ops::verify_trees(rows_of(target), rows_of(draft), rule, trees);
     double total = 0;
     for (int k = 0; k < kStar; ++k) {
@@ -291,14 +307,22 @@ TEST_SUITE("ops/verification") {
       }
       return ErrorKind::internal;
     };
-    CHECK(kind_of([&] { ops::draw_children(rows_of(bad), 1, {&parent, 1}); }) ==
-          ErrorKind::numeric);
+    CHECK(kind_of([&] {
+            ops::draw_children(rows_of(bad), 1, {&parent, 1});
+          }) == ErrorKind::numeric);
     const std::vector<int32_t> zero = {0};
-    const ops::DraftTree root{.round = {}, .tokens = zero, .depth = zero, .first_child = zero,
-                              .n_children = zero, .target_row = zero, .draft_row = {}, .seen = {}};
+    const ops::DraftTree root{.round = {},
+                              .tokens = zero,
+                              .depth = zero,
+                              .first_child = zero,
+                              .n_children = zero,
+                              .target_row = zero,
+                              .draft_row = {},
+                              .seen = {}};
     const ops::VerifyRule rule{.target = {.temperature = 1}, .draft = {}};
-    CHECK(kind_of([&] { ops::verify_trees(rows_of(bad), {}, rule, {&root, 1}); }) ==
-          ErrorKind::numeric);
+    CHECK(kind_of([&] {
+            ops::verify_trees(rows_of(bad), {}, rule, {&root, 1});
+          }) == ErrorKind::numeric);
     CHECK(kind_of([&] { ops::accept_chances(rows_of(bad), {}, rule, zero, 1, {}); }) ==
           ErrorKind::numeric);
   }

@@ -68,7 +68,8 @@ TEST_SUITE("recipe/dump") {
   TEST_CASE("the hash sees what decides the result, and nothing else") {
     const std::string base = hash("model: {path: /a/m}");
     CHECK(base.size() == 64);
-    CHECK(hash("model: {path: /b/c/m}\nrun: {threads: 9, device: cpu, plan_for: l20}\noutput: x") == base);
+    CHECK(hash("model: {path: /b/c/m}\nrun: {threads: 9, device: cpu, plan_for: l20}\noutput: x") ==
+          base);
     CHECK(hash("model: {path: /b/c/m/, compute: bf16}") == base);
     CHECK(hash("model: {path: /a/n}") != base);
     CHECK(hash("model: {path: /a/m}\nrun: {seed: 1}") != base);

@@ -74,8 +74,8 @@ lengths: [4096, 4Ki]
           std::string::npos);
     CHECK(yaml_text(GpuName{"l20"}) == "l20");
     CHECK(json_of(GpuName{"l20"}) == "l20");
-    CHECK(schema_text(schema_of<Run>()).find("plans for, whatever this machine has: " + gpu_names()) !=
-          std::string::npos);
+    CHECK(schema_text(schema_of<Run>())
+              .find("plans for, whatever this machine has: " + gpu_names()) != std::string::npos);
   }
 
   TEST_CASE("null means the default") {

@@ -26,7 +26,8 @@ ops::VerifyRule rule_of(float temperature, AcceptBy by) {
 
 TEST_SUITE("speculate/acceptance_meter") {
   TEST_CASE("a draft that is the target: the first child is always accepted") {
-    const auto target = make_engine(tiny_model("tiny-2m")), draft = make_engine(tiny_model("tiny-2m"));
+    const auto target = make_engine(tiny_model("tiny-2m")),
+               draft = make_engine(tiny_model("tiny-2m"));
     const Ids text = random_ids(*target, 60, 1);
     AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::residual), 4);
     meter.add(0, 7, text, 20);
@@ -36,8 +37,10 @@ TEST_SUITE("speculate/acceptance_meter") {
   }
 
   TEST_CASE("greedy: shares of positions at which the target's token is the draft's k-th") {
-    const auto target = make_engine(tiny_model("tiny-16m")), draft = make_engine(tiny_model("tiny-2m"));
-    const Ids text = target->tokenizer()->encode("The keeper of the lighthouse lit the lamp at dusk.");
+    const auto target = make_engine(tiny_model("tiny-16m")),
+               draft = make_engine(tiny_model("tiny-2m"));
+    const Ids text =
+        target->tokenizer()->encode("The keeper of the lighthouse lit the lamp at dusk.");
     constexpr int kFirst = 3, kWidth = 5;
     AcceptanceMeter meter(*target, *draft, rule_of(0, AcceptBy::match), kWidth);
     meter.add(0, 0, text, kFirst);
@@ -49,24 +52,28 @@ TEST_SUITE("speculate/acceptance_meter") {
       if (i + 1 < size_t{kFirst}) continue;
       std::vector<int32_t> order(q.size());
       for (size_t x = 0; x < order.size(); ++x) order[x] = static_cast<int32_t>(x);
-      std::partial_sort(order.begin(), order.begin() + kWidth, order.end(), [&](int32_t a, int32_t b) {
-        return q[static_cast<size_t>(a)] > q[static_cast<size_t>(b)];
-      });
-      for (int k = 0; k < kWidth; ++k) hits[static_cast<size_t>(k)] += order[static_cast<size_t>(k)] == argmax(p);
+      std::partial_sort(order.begin(), order.begin() + kWidth, order.end(),
+                        [&](int32_t a, int32_t b) {
+                          return q[static_cast<size_t>(a)] > q[static_cast<size_t>(b)];
+                        });
+      for (int k = 0; k < kWidth; ++k)
+        hits[static_cast<size_t>(k)] += order[static_cast<size_t>(k)] == argmax(p);
     }
     const auto n = static_cast<double>(text.size() - kFirst);
     CHECK(meter.sums().samples() == static_cast<int64_t>(text.size()) - kFirst);
     for (int k = 0; k < kWidth; ++k) {
       const double share = hits[static_cast<size_t>(k)] / n;
       CHECK(meter.sums().mean(k) == doctest::Approx(share));
-      CHECK(meter.sums().standard_error(k) == doctest::Approx(std::sqrt(share * (1 - share) / (n - 1))));
+      CHECK(meter.sums().standard_error(k) ==
+            doctest::Approx(std::sqrt(share * (1 - share) / (n - 1))));
     }
   }
 
   TEST_CASE("the tokens that rounds give are those that the vector predicts") {
-    const auto target = make_engine(tiny_model("tiny-16m")), draft = make_engine(tiny_model("tiny-2m"));
-    const std::vector<decode::Request> requests = {
-        request(target->tokenizer()->encode("On the third day the lamp was lit before the fog came in."))};
+    const auto target = make_engine(tiny_model("tiny-16m")),
+               draft = make_engine(tiny_model("tiny-2m"));
+    const std::vector<decode::Request> requests = {request(
+        target->tokenizer()->encode("On the third day the lamp was lit before the fog came in."))};
     decode::GenerateSpec spec;
     spec.max_tokens = 400;
     spec.sampler.rule.temperature = 0.8f;
@@ -81,7 +88,8 @@ TEST_SUITE("speculate/acceptance_meter") {
     AcceptanceVector vector;
     vector.rows.emplace_back();
     for (int k = 0; k < 4; ++k) vector.rows[0].push_back(meter.sums().mean(k));
-    const double predicted = expected_tokens(tree, vector), measured = rounds->stats().tokens_per_round();
+    const double predicted = expected_tokens(tree, vector),
+                 measured = rounds->stats().tokens_per_round();
     MESSAGE("predicted " << predicted << ", measured " << measured);
     // Some 200 rounds of a standard deviation below 1.
     CHECK(std::abs(predicted - measured) < 0.25);
@@ -132,8 +140,10 @@ TEST_SUITE("speculate/acceptance_meter") {
     CHECK(none.rows()[0].samples() == 0);
   }
 
-  TEST_CASE("by depth: rows of a text that is written node by node, still the target's own when greedy") {
-    const auto target = make_engine(tiny_model("tiny-16m")), draft = make_engine(tiny_model("tiny-2m"));
+  TEST_CASE(
+      "by depth: rows of a text that is written node by node, still the target's own when greedy") {
+    const auto target = make_engine(tiny_model("tiny-16m")),
+               draft = make_engine(tiny_model("tiny-2m"));
     std::vector<decode::Request> requests;
     for (const char* prompt : {"Once upon a time", "The keeper of the lighthouse"})
       requests.push_back(request(target->tokenizer()->encode(prompt)));
@@ -147,12 +157,14 @@ TEST_SUITE("speculate/acceptance_meter") {
     int64_t nodes = 0;
     for (const ChanceSums& row : greedy.rows()) nodes += row.samples();
     CHECK(nodes == 2 * 59);  // the first token of each comes from the prompt
-    // A node lies one deeper where a child was accepted: a row holds as many nodes as the row before had
-    // hits, but for those at the ends of the texts. Behind the last row a round begins anew.
+    // A node lies one deeper where a child was accepted: a row holds as many nodes as the row
+    // before had hits, but for those at the ends of the texts. Behind the last row a round begins
+    // anew.
     for (size_t d = 0; d + 1 < greedy.rows().size(); ++d) {
       const ChanceSums& row = greedy.rows()[d];
       double hits = 0;
-      for (int k = 0; k < row.width(); ++k) hits += row.mean(k) * static_cast<double>(row.samples());
+      for (int k = 0; k < row.width(); ++k)
+        hits += row.mean(k) * static_cast<double>(row.samples());
       const auto deeper = static_cast<double>(greedy.rows()[d + 1].samples());
       CHECK(hits >= deeper - 0.01);
       CHECK(hits <= deeper + 2.01);

@@ -38,8 +38,8 @@ TEST_SUITE("speculate/speculation") {
   }
 
   TEST_CASE("sampled texts follow the target's law, over the borders of rounds") {
-    // The target may draw three tokens at a time, the draft, the same model, all 320: laws that differ, and
-    // few enough texts to count.
+    // The target may draw three tokens at a time, the draft, the same model, all 320: laws that
+    // differ, and few enough texts to count.
     const auto target = make_engine(small_model("llama-2"));
     const auto draft = make_engine(small_model("llama-2"));
     const std::vector<decode::Request> one = {request({5, 17, 100, 3})};
@@ -55,7 +55,8 @@ TEST_SUITE("speculate/speculation") {
         ++counts[ids][speculates ? 1 : 0];
       }
     const RoundStats& s = rounds->stats();
-    MESSAGE("accepted " << s.accepted << " in " << s.rounds << " rounds, " << counts.size() << " texts");
+    MESSAGE("accepted " << s.accepted << " in " << s.rounds << " rounds, " << counts.size()
+                        << " texts");
     CHECK(s.accepted > s.rounds / 4);
     CHECK(s.accepted < 2 * s.rounds);
     // Two samples of one law: chi-square over the texts seen often enough, the others as one.
@@ -66,8 +67,10 @@ TEST_SUITE("speculate/speculation") {
       ++n_cells;
     };
     for (const auto& [ids, c] : counts) {
-      if (c[0] + c[1] >= 20) add(c);
-      else rare = {rare[0] + c[0], rare[1] + c[1]};
+      if (c[0] + c[1] >= 20)
+        add(c);
+      else
+        rare = {rare[0] + c[0], rare[1] + c[1]};
     }
     if (rare[0] + rare[1] > 0) add(rare);
     CAPTURE(n_cells);
@@ -79,7 +82,8 @@ TEST_SUITE("speculate/speculation") {
     const Pair pair;
     const Ids document = pair.target->tokenizer()->encode(
         "The lamp was lit at dusk. The keeper wrote down the wind and the ships that passed.");
-    const Ids first = pair.target->tokenizer()->encode(" Then"), second = pair.target->tokenizer()->encode(" A ship");
+    const Ids first = pair.target->tokenizer()->encode(" Then"),
+              second = pair.target->tokenizer()->encode(" A ship");
     std::vector<decode::Request> whole, forks;
     const int pages = pair.draft->cache().store().free_pages();
     const int slot = pair.target->cache().create();
@@ -117,7 +121,8 @@ TEST_SUITE("speculate/speculation") {
     const auto requests = pair.requests(3);
     const auto rounds = model_rounds(*pair.target, *pair.draft, tree_of(kBushy));
     const auto text = [&](size_t n) {
-      const std::vector<decode::Request> some(requests.begin(), requests.begin() + static_cast<long>(n));
+      const std::vector<decode::Request> some(requests.begin(),
+                                              requests.begin() + static_cast<long>(n));
       return test::generate(*pair.target, some, rules(24, 0.7f, 3), rounds.get()).ids;
     };
     const auto three = text(3);
@@ -138,7 +143,8 @@ TEST_SUITE("speculate/speculation") {
   TEST_CASE("look-up proposes what followed the longest, latest agreement") {
     LookupDrafter drafter(3, 4);
     const auto proposed = [&](const Ids& text) {
-      const decode::DrawSeq seq[] = {{.seq = 0, .slot = 0, .position = static_cast<int>(text.size()), .tokens = text}};
+      const decode::DrawSeq seq[] = {
+          {.seq = 0, .slot = 0, .position = static_cast<int>(text.size()), .tokens = text}};
       const Proposal& p = drafter.propose(seq)[0];
       CHECK(p.tokens[0] == text.back());
       CHECK(p.tree->size() == static_cast<int>(p.tokens.size()));
@@ -166,6 +172,7 @@ TEST_SUITE("speculate/speculation") {
     decode::GenerateSpec spec = rules(4);
     spec.sampler.top_logprobs = 3;
     CHECK_THROWS_WITH_AS(test::generate(*pair.target, pair.requests(1), spec, rounds.get()),
-                         "output.top_logprobs: is 3, but speculation reports no alternatives", Error);
+                         "output.top_logprobs: is 3, but speculation reports no alternatives",
+                         Error);
   }
 }

@@ -145,10 +145,15 @@ TEST_SUITE("text/chat_template") {
     CHECK(error_of([] { rendered(kLlama2, {{"system", "x"}}); }).kind() == ErrorKind::input);
     // Roles come from files: what they do to a terminal is not passed on.
     const ChatOptions at{.where = "p.jsonl:3"};
-    CHECK(std::string(error_of([&] { rendered(kChatml, {{"\x1b[2J", "x"}}, at); }).what()) ==
+    CHECK(std::string(error_of([&] {
+                        rendered(kChatml, {{"\x1b[2J", "x"}}, at);
+                      }).what()) ==
           "p.jsonl:3: unknown role '?[2J', expected system, user or assistant");
-    CHECK(std::string(error_of([&] { rendered(kLlama2, {{"assistant", "x"}}, at); }).what())
-              .starts_with("p.jsonl:3: message 1 after the system message has the role 'assistant'"));
+    CHECK(
+        std::string(error_of([&] {
+                      rendered(kLlama2, {{"assistant", "x"}}, at);
+                    }).what())
+            .starts_with("p.jsonl:3: message 1 after the system message has the role 'assistant'"));
   }
 
   TEST_CASE("where the template is found") {

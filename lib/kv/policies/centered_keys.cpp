@@ -32,7 +32,8 @@ void KeyCenters::set(int slot, std::span<const int> layers, int begin, int end,
   const auto d = static_cast<size_t>(geometry_.head_dim);
   parallel_for(static_cast<int>(layers.size()) * heads, [&](int task) {
     const int ordinal = task / heads, head = task % heads;
-    const KeyRows keys(store.k(layers[static_cast<size_t>(ordinal)]), store.pages(slot).data(), head);
+    const KeyRows keys(store.k(layers[static_cast<size_t>(ordinal)]), store.pages(slot).data(),
+                       head);
     std::vector<double> sum(d);
     std::vector<float> key(d);
     for (int t = begin; t < end; ++t) {
@@ -62,8 +63,8 @@ float dot_of(std::span<const float> x, std::span<const float> y) {
 
 float norm_of(std::span<const float> x) { return std::sqrt(dot_of(x, x)); }
 
-void read_centered(const KeyRows& keys, int token, int n, std::span<const float> center, float* rows,
-                   float* norms) {
+void read_centered(const KeyRows& keys, int token, int n, std::span<const float> center,
+                   float* rows, float* norms) {
   const size_t d = center.size();
   for (int i = 0; i < n; ++i) {
     float* row = rows + static_cast<size_t>(i) * d;
@@ -94,7 +95,8 @@ void Projections::fill(float* data, uint64_t seed) const {
 void Projections::orthogonalize(float* data) const {
   const auto dot = [&](int i, int j) {
     double sum = 0;
-    for (int c = 0; c < head_dim_; ++c) sum += double{data[c * stride_ + i]} * data[c * stride_ + j];
+    for (int c = 0; c < head_dim_; ++c)
+      sum += double{data[c * stride_ + i]} * data[c * stride_ + j];
     return sum;
   };
   for (int j = 0; j < columns_; ++j) {

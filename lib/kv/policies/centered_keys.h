@@ -19,7 +19,8 @@ class KeyCenters {
 
   float* at(int slot, int ordinal, int kv_head) const {
     const auto i = (static_cast<size_t>(slot) * static_cast<size_t>(n_sparse_) +
-                    static_cast<size_t>(ordinal)) * static_cast<size_t>(geometry_.n_kv_heads) +
+                    static_cast<size_t>(ordinal)) *
+                       static_cast<size_t>(geometry_.n_kv_heads) +
                    static_cast<size_t>(kv_head);
     return data_ + i * static_cast<size_t>(geometry_.head_dim);
   }
@@ -36,21 +37,22 @@ class KeyCenters {
 };
 
 /// Keys [token, token + n) minus `center`: rows [n, head_dim] and their norms [n].
-void read_centered(const KeyRows& keys, int token, int n, std::span<const float> center, float* rows,
-                   float* norms);
+void read_centered(const KeyRows& keys, int token, int n, std::span<const float> center,
+                   float* rows, float* norms);
 
 float norm_of(std::span<const float> x);
 float dot_of(std::span<const float> x, std::span<const float> y);
 
-/// Seeded Gaussian projections [head_dim, columns], columns rounded up to a multiple of 64 with zeros.
+/// Seeded Gaussian projections [head_dim, columns], columns rounded up to a multiple of 64 with
+/// zeros.
 class Projections {
  public:
   Projections(int head_dim, int columns);
   int64_t stride() const { return stride_; }
   size_t bytes() const;
   void fill(float* data, uint64_t seed) const;
-  /// Makes each run of head_dim columns orthogonal. The share of equal signs stays an unbiased estimate
-  /// of the angle, with a smaller variance (Ji et al. 2012, "Super-Bit LSH").
+  /// Makes each run of head_dim columns orthogonal. The share of equal signs stays an unbiased
+  /// estimate of the angle, with a smaller variance (Ji et al. 2012, "Super-Bit LSH").
   void orthogonalize(float* data) const;
 
  private:

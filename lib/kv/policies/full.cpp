@@ -19,8 +19,7 @@ class Full final : public Policy {
   void commit(const Step& step, std::span<const int>, PagedStore& store) override {
     // A page stands for all layers: it can go only when every layer's window has passed it.
     if (geometry_.sliding_window == 0 || geometry_.sliding_window_from > 0) return;
-    for (const int slot : step.slot)
-      drop_behind_window(store, slot, 0, geometry_.sliding_window);
+    for (const int slot : step.slot) drop_behind_window(store, slot, 0, geometry_.sliding_window);
   }
 
   int recent_needed() const override {
@@ -29,9 +28,7 @@ class Full final : public Policy {
                : geometry_.sliding_window;
   }
 
-  int keys_read(int layer, int length) const override {
-    return geometry_.visible(layer, length);
-  }
+  int keys_read(int layer, int length) const override { return geometry_.visible(layer, length); }
 
  private:
   Geometry geometry_;

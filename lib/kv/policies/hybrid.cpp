@@ -28,9 +28,11 @@ class HybridPolicy final : public SparsePolicy {
       : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kHashBlockTokens),
         spec_(cache.hybrid),
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
-        signatures_(cache.hybrid.bits, kSignatureSeed + seed_, bounds.geometry, index(), n_sparse()),
+        signatures_(cache.hybrid.bits, kSignatureSeed + seed_, bounds.geometry, index(),
+                    n_sparse()),
         centers_(bounds, n_sparse()) {
-    if (spec_.tail == HybridTail::lsh) tables_.emplace(cache.lsh, bounds.geometry, index(), n_sparse());
+    if (spec_.tail == HybridTail::lsh)
+      tables_.emplace(cache.lsh, bounds.geometry, index(), n_sparse());
   }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
@@ -66,13 +68,13 @@ class HybridPolicy final : public SparsePolicy {
     if (tables_) tables_->hash_queries(s.q, query.n_heads, s.bits, s.codes);
     // Once for all heads of a group: they then sample the same keys where they can.
     if (spec_.tail == HybridTail::weighted)
-      cpu_table().draw_exponentials({.draws = s.draws, .key = static_cast<uint32_t>(draw_key(query))},
-                                    {0, n});
+      cpu_table().draw_exponentials(
+          {.draws = s.draws, .key = static_cast<uint32_t>(draw_key(query))}, {0, n});
     const std::span<const float> center(centers_.at(query.slot, ord, query.kv_head), d);
     for (size_t h = 0; h < lists.size(); ++h) {
       KeyList& list = lists[h];
-      const std::span<const float> q(s.q + h * d, d), scores(s.scores + h * score_stride(),
-                                                            static_cast<size_t>(n));
+      const std::span<const float> q(s.q + h * d, d),
+          scores(s.scores + h * score_stride(), static_cast<size_t>(n));
       list.q_norm = norm_of(q);
       list.q_center = dot_of(q, center);
       list.segments.push_back(sinks_segment());
@@ -81,10 +83,13 @@ class HybridPolicy final : public SparsePolicy {
       list.index_bytes = signatures_.bytes_a_key() * n / static_cast<double>(lists.size());
       int32_t* ids = s.ids + h * id_room();
       float threshold = 0;
-      const int exact = cpu_table().select_top({.ids = ids, .threshold = &threshold,
-                                                .scores = scores.data(), .n = n,
+      const int exact = cpu_table().select_top({.ids = ids,
+                                                .threshold = &threshold,
+                                                .scores = scores.data(),
+                                                .n = n,
                                                 .m = static_cast<int>(std::lround(spec_.exact * n)),
-                                                .first_id = index().begin(), .scratch = s.select});
+                                                .first_id = index().begin(),
+                                                .scratch = s.select});
       list.segments.push_back({ids, exact, nullptr, nullptr});
       const std::span<const int32_t> taken(ids, static_cast<size_t>(exact));
       add_tail({query, static_cast<int>(h), scores, exact > 0 ? threshold : INFINITY, taken}, s,
@@ -101,15 +106,17 @@ class HybridPolicy final : public SparsePolicy {
   }
   double expected_keys(int n) const override {
     double share = spec_.exact;
-    if (spec_.tail == HybridTail::lsh) share += tables_->expected_share();
-    else if (spec_.tail != HybridTail::none) share += spec_.sample;
+    if (spec_.tail == HybridTail::lsh)
+      share += tables_->expected_share();
+    else if (spec_.tail != HybridTail::none)
+      share += spec_.sample;
     return n * std::min(1.0, share);
   }
 
  private:
   size_t group() const { return static_cast<size_t>(geometry().group()); }
-  /// Ids of one head: the exact ones, a tail that may hold all tokens before those already taken are
-  /// dropped, and what selections may write past their last.
+  /// Ids of one head: the exact ones, a tail that may hold all tokens before those already taken
+  /// are dropped, and what selections may write past their last.
   size_t id_room() const {
     return static_cast<size_t>(bounds().max_tokens) * (spec_.tail == HybridTail::none ? 1 : 2) + 64;
   }
@@ -133,8 +140,8 @@ class HybridPolicy final : public SparsePolicy {
         : cutter(base),
           q(cutter.take<float>(p.group() * static_cast<size_t>(p.geometry().head_dim))),
           bits(cutter.take<uint64_t>(
-              p.group() * std::max(p.signatures_.bits_words(),
-                                   p.tables_ ? p.tables_->query_bits_words() : 0))),
+              p.group() *
+              std::max(p.signatures_.bits_words(), p.tables_ ? p.tables_->query_bits_words() : 0))),
           signatures(cutter.take<uint32_t>(p.group() * static_cast<size_t>(p.signatures_.words()))),
           codes(cutter.take<uint16_t>(
               p.tables_ ? p.group() * static_cast<size_t>(p.tables_->tables()) : 0)),
@@ -157,9 +164,10 @@ class HybridPolicy final : public SparsePolicy {
 
   /// Random numbers differ between positions, layers and KV heads, and repeat with the seed.
   uint64_t draw_key(const KeyQuery& query) const {
-    const auto words = draw4(seed_, static_cast<uint32_t>(query.position),
-                             static_cast<uint32_t>(query.layer * geometry().n_kv_heads + query.kv_head),
-                             DrawPurpose::keys);
+    const auto words =
+        draw4(seed_, static_cast<uint32_t>(query.position),
+              static_cast<uint32_t>(query.layer * geometry().n_kv_heads + query.kv_head),
+              DrawPurpose::keys);
     return (uint64_t{words[0]} << 32) | words[1];
   }
 
@@ -167,8 +175,8 @@ class HybridPolicy final : public SparsePolicy {
     if (spec_.tail == HybridTail::none) return;
     if (tables_)
       return tables_->add_collisions(rest.query, ordinal(rest.query.layer),
-                                     s.codes + rest.head * tables_->tables(), rest.taken, s.counters,
-                                     ids, list);
+                                     s.codes + rest.head * tables_->tables(), rest.taken,
+                                     s.counters, ids, list);
     const int n = static_cast<int>(rest.scores.size()), first = index().begin();
     const double wanted = spec_.sample * n;
     float* bias = s.bias + static_cast<size_t>(rest.head) * id_room();
@@ -178,8 +186,12 @@ class HybridPolicy final : public SparsePolicy {
       count = sample_uniform(n, first, stratum, draw_key(rest.query), ids, bias);
     } else {
       const double gain = spec_.trust * list.q_norm / std::sqrt(double(geometry().head_dim));
-      count = cpu_table().sample_tail({.ids = ids, .bias = bias, .scores = rest.scores.data(),
-                                       .draws = s.draws, .n = n, .first_id = first,
+      count = cpu_table().sample_tail({.ids = ids,
+                                       .bias = bias,
+                                       .scores = rest.scores.data(),
+                                       .draws = s.draws,
+                                       .n = n,
+                                       .first_id = first,
                                        .threshold = rest.threshold,
                                        .gain = static_cast<float>(gain),
                                        .wanted = static_cast<float>(wanted)});

@@ -19,7 +19,8 @@ constexpr int kLogUIntervals = 1024;  // 8e-6 from the function: better than f32
 // Tables hashed together: their columns fill whole words whatever the bits of a code.
 constexpr int kTableGroup = 64;
 constexpr int kRows = 256;  // keys projected at once
-// Tables whose codes are cut from the bits together: each pass over the bits costs a cache line a key.
+// Tables whose codes are cut from the bits together: each pass over the bits costs a cache line a
+// key.
 constexpr int kCodeTables = 8;
 
 }  // namespace
@@ -38,7 +39,8 @@ struct LshTables::BuildScratch {
         norms(cutter.take<float>(kRows)),
         bits(cutter.take<uint64_t>(static_cast<size_t>(capacity) * static_cast<size_t>(code_bits))),
         codes(cutter.take<uint16_t>(kCodeTables * static_cast<size_t>(capacity))),
-        append(cutter.take<uint32_t>((size_t{1} << code_bits) + 1 + static_cast<size_t>(capacity))) {}
+        append(
+            cutter.take<uint32_t>((size_t{1} << code_bits) + 1 + static_cast<size_t>(capacity))) {}
 };
 
 LshTables::LshTables(const recipe::Lsh& spec, const Geometry& geometry, const TokenIndex& index,
@@ -48,14 +50,14 @@ LshTables::LshTables(const recipe::Lsh& spec, const Geometry& geometry, const To
       index_(index),
       n_sparse_(n_sparse),
       words_(static_cast<size_t>(spec.tables * spec.bits + 63) / 64),
-      projections_(geometry.head_dim, (spec.tables + kTableGroup - 1) / kTableGroup * kTableGroup *
-                                          spec.bits),
+      projections_(geometry.head_dim,
+                   (spec.tables + kTableGroup - 1) / kTableGroup * kTableGroup * spec.bits),
       log_u_(log_u_table(spec.bits, spec.tables, spec.min_hits, spec.u_floor, kLogUIntervals)) {}
 
 size_t LshTables::block_bytes() const {
   const size_t offsets = (size_t{1} << spec_.bits) + 1;
-  return static_cast<size_t>(spec_.tables) *
-         (offsets + static_cast<size_t>(index_.capacity())) * sizeof(uint16_t);
+  return static_cast<size_t>(spec_.tables) * (offsets + static_cast<size_t>(index_.capacity())) *
+         sizeof(uint16_t);
 }
 
 size_t LshTables::scratch_bytes() const {
@@ -63,7 +65,8 @@ size_t LshTables::scratch_bytes() const {
 }
 
 size_t LshTables::cell(int block, int ordinal, int kv_head) const {
-  return (static_cast<size_t>(block) * static_cast<size_t>(n_sparse_) + static_cast<size_t>(ordinal)) *
+  return (static_cast<size_t>(block) * static_cast<size_t>(n_sparse_) +
+          static_cast<size_t>(ordinal)) *
              static_cast<size_t>(geometry_.n_kv_heads) +
          static_cast<size_t>(kv_head);
 }
@@ -86,7 +89,8 @@ void LshTables::allocate(Arena& arena, const std::string& prefix) {
 }
 
 HashBlock LshTables::block(int block, int ordinal, int kv_head, int n_tokens) const {
-  auto* offsets = reinterpret_cast<uint16_t*>(tables_ + cell(block, ordinal, kv_head) * block_bytes());
+  auto* offsets =
+      reinterpret_cast<uint16_t*>(tables_ + cell(block, ordinal, kv_head) * block_bytes());
   const size_t n_offsets = static_cast<size_t>(spec_.tables) * ((size_t{1} << spec_.bits) + 1);
   return {offsets, offsets + n_offsets, index_.capacity(), n_tokens};
 }
@@ -112,8 +116,8 @@ void LshTables::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces
       const int ordinal = i / groups / heads, head = i / groups % heads;
       const int first = i % groups * kTableGroup;
       const Range tables{first, std::min(first + kTableGroup, spec_.tables)};
-      build(slot, piece, layers[static_cast<size_t>(ordinal)], ordinal, head, tables, centers, store,
-            scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes());
+      build(slot, piece, layers[static_cast<size_t>(ordinal)], ordinal, head, tables, centers,
+            store, scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes());
     }
   }
 }
@@ -125,13 +129,15 @@ void LshTables::build(int slot, const TokenIndex::Piece& piece, int layer, int o
   const KeyRows keys(store.k(layer), store.pages(slot).data(), kv_head);
   const auto d = static_cast<size_t>(geometry_.head_dim);
   const std::span<const float> center(centers.at(slot, ordinal, kv_head), d);
-  float* norms = norms_ + cell(piece.block, ordinal, kv_head) * static_cast<size_t>(index_.capacity()) +
+  float* norms = norms_ +
+                 cell(piece.block, ordinal, kv_head) * static_cast<size_t>(index_.capacity()) +
                  piece.offset;
   const int n_bits = (tables.end - tables.begin) * spec_.bits, words = (n_bits + 63) / 64;
   for (int begin = 0; begin < piece.n; begin += kRows) {
     const int n = std::min(kRows, piece.n - begin);
     read_centered(keys, piece.token + begin, n, center, s.rows, s.norms);
-    if (tables.begin == 0) std::memcpy(norms + begin, s.norms, static_cast<size_t>(n) * sizeof(float));
+    if (tables.begin == 0)
+      std::memcpy(norms + begin, s.norms, static_cast<size_t>(n) * sizeof(float));
     cpu_table().sign_project({.bits = s.bits + static_cast<int64_t>(begin) * words,
                               .x = s.rows,
                               .w = w_ + tables.begin * spec_.bits,
@@ -144,23 +150,38 @@ void LshTables::build(int slot, const TokenIndex::Piece& piece, int layer, int o
   for (int t = tables.begin; t < tables.end; t += kCodeTables) {
     // hash_codes counts tables from the first bit of the rows, hash_append from the block's first.
     const int in_group = t - tables.begin, n = std::min(kCodeTables, tables.end - t);
-    hash_codes({.codes = s.codes - int64_t{in_group} * piece.n, .code_stride = piece.n, .bits = s.bits,
-                .words = words, .code_bits = spec_.bits, .n_tokens = piece.n},
+    hash_codes({.codes = s.codes - int64_t{in_group} * piece.n,
+                .code_stride = piece.n,
+                .bits = s.bits,
+                .words = words,
+                .code_bits = spec_.bits,
+                .n_tokens = piece.n},
                {in_group, in_group + n});
-    hash_append({.block = target, .codes = s.codes - int64_t{t} * piece.n, .code_stride = piece.n,
-                 .code_bits = spec_.bits, .n_new = piece.n, .scratch = s.append},
+    hash_append({.block = target,
+                 .codes = s.codes - int64_t{t} * piece.n,
+                 .code_stride = piece.n,
+                 .code_bits = spec_.bits,
+                 .n_new = piece.n,
+                 .scratch = s.append},
                 {t, t + n});
   }
 }
 
 void LshTables::hash_queries(const float* q, int n, uint64_t* bits, uint16_t* codes) const {
-  cpu_table().sign_project({.bits = bits, .x = q, .w = w_, .w_stride = projections_.stride(),
-                            .d = geometry_.head_dim, .n_bits = spec_.tables * spec_.bits},
+  cpu_table().sign_project({.bits = bits,
+                            .x = q,
+                            .w = w_,
+                            .w_stride = projections_.stride(),
+                            .d = geometry_.head_dim,
+                            .n_bits = spec_.tables * spec_.bits},
                            {0, n});
   for (int i = 0; i < n; ++i)
-    hash_codes({.codes = codes + i * spec_.tables, .code_stride = 1,
-                .bits = bits + static_cast<size_t>(i) * words_, .words = static_cast<int64_t>(words_),
-                .code_bits = spec_.bits, .n_tokens = 1},
+    hash_codes({.codes = codes + i * spec_.tables,
+                .code_stride = 1,
+                .bits = bits + static_cast<size_t>(i) * words_,
+                .words = static_cast<int64_t>(words_),
+                .code_bits = spec_.bits,
+                .n_tokens = 1},
                {0, spec_.tables});
 }
 
@@ -197,8 +218,8 @@ const float* LshTables::norms(int slot, int i, int ordinal, int kv_head) const {
          (index_.begin() + i * index_.capacity());
 }
 
-/// Bytes of bucket bounds and ids that a probe of a block reads, expected: two cache lines and a bucket
-/// a table.
+/// Bytes of bucket bounds and ids that a probe of a block reads, expected: two cache lines and a
+/// bucket a table.
 double LshTables::probe_bytes(int n_tokens) const {
   // Buckets are uneven: real and synthetic keys give 1.65 times the even share (magicpig 3.2).
   constexpr double kUnevenness = 1.65;

@@ -9,24 +9,26 @@
 
 namespace tandem::kv {
 
-/// MagicPIG's index: for every sparse layer and KV head, hash tables over the blocks of a TokenIndex,
-/// and the norms of the centred keys. Collisions choose keys; norms give their inclusion
-/// probabilities.
+/// MagicPIG's index: for every sparse layer and KV head, hash tables over the blocks of a
+/// TokenIndex, and the norms of the centred keys. Collisions choose keys; norms give their
+/// inclusion probabilities.
 class LshTables {
  public:
-  LshTables(const recipe::Lsh& spec, const Geometry& geometry, const TokenIndex& index, int n_sparse);
+  LshTables(const recipe::Lsh& spec, const Geometry& geometry, const TokenIndex& index,
+            int n_sparse);
   void plan(MemoryPlan&, const std::string& prefix) const;
   void allocate(Arena&, const std::string& prefix);
 
   /// Hashes the pieces' tokens of a slot into their blocks, in all layers.
-  void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces, std::span<const int> layers,
-                    const KeyCenters& centers, const PagedStore& store);
+  void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
+                    std::span<const int> layers, const KeyCenters& centers,
+                    const PagedStore& store);
 
   /// Codes of queries [n, head_dim] f32: n x tables.
   void hash_queries(const float* q, int n, uint64_t* bits, uint16_t* codes) const;
   size_t query_bits_words() const { return words_; }
-  /// Adds to a list the keys that collide with a query of these codes, but those in `taken` (ascending):
-  /// a segment for each block, weighted by the keys' norms.
+  /// Adds to a list the keys that collide with a query of these codes, but those in `taken`
+  /// (ascending): a segment for each block, weighted by the keys' norms.
   /// ids      room for all tokens + 16; counters  counter_bytes()
   void add_collisions(const KeyQuery& query, int ordinal, const uint16_t* codes,
                       std::span<const int32_t> taken, uint8_t* counters, int32_t* ids,

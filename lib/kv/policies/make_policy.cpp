@@ -11,13 +11,19 @@ void drop_behind_window(PagedStore& store, int slot, int sinks, int window) {
 
 std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bounds) {
   switch (cache.kind) {
-    case recipe::CacheKind::full: return make_full(bounds);
-    case recipe::CacheKind::streaming: return make_streaming(cache, bounds);
+    case recipe::CacheKind::full:
+      return make_full(bounds);
+    case recipe::CacheKind::streaming:
+      return make_streaming(cache, bounds);
     case recipe::CacheKind::topk:
-    case recipe::CacheKind::oracle_sampling: return make_oracle(cache, bounds);
-    case recipe::CacheKind::quest: return make_quest(cache, bounds);
-    case recipe::CacheKind::lsh: return make_lsh(cache, bounds);
-    case recipe::CacheKind::hybrid: return make_hybrid(cache, bounds);
+    case recipe::CacheKind::oracle_sampling:
+      return make_oracle(cache, bounds);
+    case recipe::CacheKind::quest:
+      return make_quest(cache, bounds);
+    case recipe::CacheKind::lsh:
+      return make_lsh(cache, bounds);
+    case recipe::CacheKind::hybrid:
+      return make_hybrid(cache, bounds);
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return nullptr;

@@ -51,19 +51,23 @@ class OraclePolicy final : public Policy, public KeySelector {
     const size_t room = id_room();
     for (size_t h = 0; h < lists.size(); ++h) {
       read_vector(static_cast<const char*>(query.q) + h * d * dtype_bytes(bounds_.geometry.dtype),
-                 bounds_.geometry.dtype, {s.q, d});
+                  bounds_.geometry.dtype, {s.q, d});
       score_all(query, n, {s.q, d}, s);
       int32_t* ids = s.ids + h * room;
       float *bias = s.bias + h * room, threshold = 0;
       KeyList& list = lists[h];
       if (samples_)
-        list.segments.push_back({ids, draw(query, static_cast<int>(h), n, budget, s, ids, bias), bias,
-                                 nullptr});
+        list.segments.push_back(
+            {ids, draw(query, static_cast<int>(h), n, budget, s, ids, bias), bias, nullptr});
       else
         list.segments.push_back({ids,
-                                 cpu_table().select_top({.ids = ids, .threshold = &threshold,
-                                                         .scores = s.scores, .n = n, .m = budget,
-                                                         .first_id = 0, .scratch = s.select}),
+                                 cpu_table().select_top({.ids = ids,
+                                                         .threshold = &threshold,
+                                                         .scores = s.scores,
+                                                         .n = n,
+                                                         .m = budget,
+                                                         .first_id = 0,
+                                                         .scratch = s.select}),
                                  nullptr, nullptr});
       // Every key is scored, once for the heads of a group.
       list.index_bytes = static_cast<double>(n) * static_cast<double>(d) *
@@ -93,9 +97,7 @@ class OraclePolicy final : public Policy, public KeySelector {
 
   /// Ids of one head: all tokens, and what a selection may write past its last.
   size_t id_room() const { return static_cast<size_t>(bounds_.max_tokens) + 16; }
-  size_t group() const {
-    return static_cast<size_t>(bounds_.geometry.group());
-  }
+  size_t group() const { return static_cast<size_t>(bounds_.geometry.group()); }
 
   void score_all(const KeyQuery& query, int n, std::span<const float> q, const Scratch& s) const {
     const float scale = 1.0f / std::sqrt(static_cast<float>(q.size()));
@@ -105,21 +107,20 @@ class OraclePolicy final : public Policy, public KeySelector {
     }
   }
 
-  /// The mean of the values drawn: key i counts with its share of the draws, whatever its score. The
-  /// list's log-sum-exp stays that of all keys.
+  /// The mean of the values drawn: key i counts with its share of the draws, whatever its score.
+  /// The list's log-sum-exp stays that of all keys.
   int draw(const KeyQuery& query, int head, int n, int budget, const Scratch& s, int32_t* ids,
            float* bias) const {
     const float top = *std::max_element(s.scores, s.scores + n);
     double sum = 0;
     for (int t = 0; t < n; ++t) s.cumulative[t] = sum += std::exp(double{s.scores[t]} - top);
-    PhiloxStream random(seed_ ^ (static_cast<uint64_t>(query.position) << 20),
-                        static_cast<uint32_t>(query.layer * bounds_.geometry.n_heads +
-                                              query.first_head + head));
+    PhiloxStream random(
+        seed_ ^ (static_cast<uint64_t>(query.position) << 20),
+        static_cast<uint32_t>(query.layer * bounds_.geometry.n_heads + query.first_head + head));
     for (int i = 0; i < budget; ++i) {
       const double at = random.uniform() * sum;
-      s.drawn[i] = static_cast<int32_t>(
-          std::min<std::ptrdiff_t>(n - 1, std::upper_bound(s.cumulative, s.cumulative + n, at) -
-                                              s.cumulative));
+      s.drawn[i] = static_cast<int32_t>(std::min<std::ptrdiff_t>(
+          n - 1, std::upper_bound(s.cumulative, s.cumulative + n, at) - s.cumulative));
     }
     std::sort(s.drawn, s.drawn + budget);
     const double lse = top + std::log(sum);

@@ -15,8 +15,8 @@ namespace {
 constexpr int kMaxBlock = 4096;  // tokens; summaries need no large blocks
 
 /// Quest (arXiv 2406.10774): pages of tokens with the smallest and largest value of each channel of
-/// their keys; sum_c max(q_c lo_c, q_c hi_c) bounds every score of a page from above. Each query head
-/// reads the pages with the largest bounds, and all recent and generated tokens. No sinks.
+/// their keys; sum_c max(q_c lo_c, q_c hi_c) bounds every score of a page from above. Each query
+/// head reads the pages with the largest bounds, and all recent and generated tokens. No sinks.
 class QuestPolicy final : public SparsePolicy {
  public:
   QuestPolicy(const recipe::Cache& cache, const Bounds& bounds)
@@ -25,8 +25,8 @@ class QuestPolicy final : public SparsePolicy {
         ratio_(cache.quest.ratio) {}
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
-    plan.add(prefix + ".page_bounds", static_cast<size_t>(index().n_blocks()) * block_floats() *
-                                          sizeof(float));
+    plan.add(prefix + ".page_bounds",
+             static_cast<size_t>(index().n_blocks()) * block_floats() * sizeof(float));
   }
   void allocate(Arena& arena, const std::string& prefix) override {
     if (n_sparse() > 0) summaries_ = static_cast<float*>(arena.take(prefix + ".page_bounds"));
@@ -47,8 +47,13 @@ class QuestPolicy final : public SparsePolicy {
                   geometry().dtype, {s.q, d});
       for (int p = 0; p < n_pages; ++p) s.scores[p] = bound(query, p, {s.q, d});
       float threshold = 0;
-      cpu_table().select_top({.ids = s.pages, .threshold = &threshold, .scores = s.scores,
-                              .n = n_pages, .m = n_read, .first_id = 0, .scratch = s.select});
+      cpu_table().select_top({.ids = s.pages,
+                              .threshold = &threshold,
+                              .scores = s.scores,
+                              .n = n_pages,
+                              .m = n_read,
+                              .first_id = 0,
+                              .scratch = s.select});
       int32_t* ids = s.ids + h * static_cast<size_t>(bounds().max_tokens);
       for (int i = 0; i < n_read; ++i)
         std::iota(ids + i * page_, ids + (i + 1) * page_, s.pages[i] * page_);
@@ -70,7 +75,8 @@ class QuestPolicy final : public SparsePolicy {
                     block_floats() * sizeof(float));
       parallel_for(n_sparse() * heads, [&](int task) {
         const int ord = task / heads, head = task % heads;
-        const KeyRows keys(store.k(layers()[static_cast<size_t>(ord)]), store.pages(slot).data(), head);
+        const KeyRows keys(store.k(layers()[static_cast<size_t>(ord)]), store.pages(slot).data(),
+                           head);
         for (int t = 0; t < piece.n; t += page_)
           summarize(keys, piece.token + t, at(piece.block, ord, head, (piece.offset + t) / page_));
       });
@@ -108,7 +114,8 @@ class QuestPolicy final : public SparsePolicy {
     const auto cell = static_cast<size_t>(ord * geometry().n_kv_heads + kv_head);
     const auto pages = static_cast<size_t>(index().capacity() / page_);
     return summaries_ + static_cast<size_t>(block) * block_floats() +
-           (cell * pages + static_cast<size_t>(page)) * 2 * static_cast<size_t>(geometry().head_dim);
+           (cell * pages + static_cast<size_t>(page)) * 2 *
+               static_cast<size_t>(geometry().head_dim);
   }
 
   void summarize(const KeyRows& keys, int token, float* out) const {

@@ -20,7 +20,8 @@ Signatures::Signatures(int bits, uint64_t seed, const Geometry& geometry, const 
       similarity_(similarity_curve(bits)) {}
 
 size_t Signatures::cell(int block, int ordinal, int kv_head) const {
-  return (static_cast<size_t>(block) * static_cast<size_t>(n_sparse_) + static_cast<size_t>(ordinal)) *
+  return (static_cast<size_t>(block) * static_cast<size_t>(n_sparse_) +
+          static_cast<size_t>(ordinal)) *
              static_cast<size_t>(geometry_.n_kv_heads) +
          static_cast<size_t>(kv_head);
 }
@@ -52,14 +53,16 @@ void Signatures::index_tokens(int slot, std::span<const TokenIndex::Piece> piece
   const auto capacity = static_cast<size_t>(index_.capacity());
   for (const TokenIndex::Piece& piece : pieces) {
     if (piece.copy_of >= 0) {
-      const size_t from = cell(piece.copy_of, 0, 0), to = cell(piece.block, 0, 0), n = cell(1, 0, 0);
+      const size_t from = cell(piece.copy_of, 0, 0), to = cell(piece.block, 0, 0),
+                   n = cell(1, 0, 0);
       std::memcpy(signatures_ + to * cell_words(), signatures_ + from * cell_words(),
                   n * cell_words() * sizeof(uint32_t));
       std::memcpy(norms_ + to * capacity, norms_ + from * capacity, n * capacity * sizeof(bf16));
     }
     parallel_for(n_sparse_ * heads, [&](int task) {
       const int ordinal = task / heads, head = task % heads;
-      const KeyRows keys(store.k(layers[static_cast<size_t>(ordinal)]), store.pages(slot).data(), head);
+      const KeyRows keys(store.k(layers[static_cast<size_t>(ordinal)]), store.pages(slot).data(),
+                         head);
       const size_t at = cell(piece.block, ordinal, head);
       sign(piece, keys, {centers.at(slot, ordinal, head), static_cast<size_t>(geometry_.head_dim)},
            signatures_ + at * cell_words(), norms_ + at * capacity);
@@ -77,20 +80,29 @@ void Signatures::sign(const TokenIndex::Piece& piece, const KeyRows& keys,
     read_centered(keys, piece.token + begin, n, center, rows.data(), row_norms.data());
     for (int i = 0; i < n; ++i)
       norms[piece.offset + begin + i] = to_bf16(row_norms[static_cast<size_t>(i)]);
-    cpu_table().sign_project({.bits = bits.data(), .x = rows.data(), .w = w_,
-                              .w_stride = projections_.stride(), .d = geometry_.head_dim,
+    cpu_table().sign_project({.bits = bits.data(),
+                              .x = rows.data(),
+                              .w = w_,
+                              .w_stride = projections_.stride(),
+                              .d = geometry_.head_dim,
                               .n_bits = bits_},
                              {0, n});
-    signature_pack({.signatures = signatures, .bits = bits.data(),
-                    .bit_words = static_cast<int64_t>(bits_words()), .words = words(),
+    signature_pack({.signatures = signatures,
+                    .bits = bits.data(),
+                    .bit_words = static_cast<int64_t>(bits_words()),
+                    .words = words(),
                     .first = piece.offset + begin},
                    {0, n});
   }
 }
 
 void Signatures::sign_queries(const float* q, int n, uint64_t* bits, uint32_t* out) const {
-  cpu_table().sign_project({.bits = bits, .x = q, .w = w_, .w_stride = projections_.stride(),
-                            .d = geometry_.head_dim, .n_bits = bits_},
+  cpu_table().sign_project({.bits = bits,
+                            .x = q,
+                            .w = w_,
+                            .w_stride = projections_.stride(),
+                            .d = geometry_.head_dim,
+                            .n_bits = bits_},
                            {0, n});
   for (int i = 0; i < n; ++i)
     std::memcpy(out + i * words(), bits + static_cast<size_t>(i) * bits_words(),

@@ -10,7 +10,8 @@ namespace tandem::kv {
 /// recent tokens begin that every row reads exactly.
 class SparsePolicy : public Policy, public KeySelector {
  public:
-  SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit, int max_block);
+  SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit,
+               int max_block);
 
   std::string_view name() const override { return name_; }
   void select(int layer, const Step&, const Tensor& q, AttendPlan&) override;
@@ -51,7 +52,8 @@ class SparsePolicy : public Policy, public KeySelector {
   std::vector<int32_t> tail_begin_;  // of the step in hand, [B]
 };
 
-/// Layers that a sparse policy serves: not the dense ones, and not those with a window of their own.
+/// Layers that a sparse policy serves: not the dense ones, and not those with a window of their
+/// own.
 /// errors   kind recipe: a dense layer beyond the model (those of the default list are left out)
 std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& geometry);
 

@@ -22,11 +22,11 @@ class TokenIndex {
     int unit = 1;           // tokens are indexed in multiples of it, a divisor of 64
     int max_block = 32768;  // tokens of a block
   };
-  /// Recent tokens gather until there are this many more than `recent`; then all but `recent` of them
-  /// are indexed at once.
+  /// Recent tokens gather until there are this many more than `recent`; then all but `recent` of
+  /// them are indexed at once.
   static constexpr int kRoll = 1024;
-  /// Tokens that a fork of a prompt may add and still need no block: what waits at the prompt's end may
-  /// be nearly a page already.
+  /// Tokens that a fork of a prompt may add and still need no block: what waits at the prompt's end
+  /// may be nearly a page already.
   static constexpr int kMaxForkTokens = kRoll - kPageTokens;
 
   explicit TokenIndex(const Spec& spec);
@@ -48,9 +48,9 @@ class TokenIndex {
     int token = 0;     // first new token of the sequence
     int n = 0;
   };
-  /// Where the index of a sequence of `length` tokens should end: all but the recent ones at the end
-  /// of a `prompt`. Otherwise, and where a block would have to be copied first, tokens are added kRoll
-  /// or more at a time, so that short forks share every block.
+  /// Where the index of a sequence of `length` tokens should end: all but the recent ones at the
+  /// end of a `prompt`. Otherwise, and where a block would have to be copied first, tokens are
+  /// added kRoll or more at a time, so that short forks share every block.
   int wanted_end(int slot, int length, bool prompt) const;
   /// Extends the index to `end` and says what must be written where.
   std::vector<Piece> extend(int slot, int end);

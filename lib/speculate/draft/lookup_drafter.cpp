@@ -5,7 +5,8 @@
 namespace tandem::speculate {
 namespace {
 
-/// What stands behind the latest earlier place of the text's last `n` tokens; empty where there is none.
+/// What stands behind the latest earlier place of the text's last `n` tokens; empty where there is
+/// none.
 std::span<const int32_t> after_match(std::span<const int32_t> text, size_t n) {
   const auto last = text.last(n);
   for (size_t end = text.size() - 1; end >= n; --end)

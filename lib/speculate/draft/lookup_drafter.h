@@ -5,12 +5,13 @@
 
 namespace tandem::speculate {
 
-/// What followed the last tokens of a text where they stood before, `length` tokens at most: of the longest
-/// run of at most `longest` tokens that agrees, the latest place. Empty where nothing agrees.
+/// What followed the last tokens of a text where they stood before, `length` tokens at most: of the
+/// longest run of at most `longest` tokens that agrees, the latest place. Empty where nothing
+/// agrees.
 std::span<const int32_t> look_up(std::span<const int32_t> text, int longest, int length);
 
-/// Proposes what followed the last tokens where they stood before in the text: a chain, found without a
-/// model. Good where texts quote themselves.
+/// Proposes what followed the last tokens where they stood before in the text: a chain, found
+/// without a model. Good where texts quote themselves.
 /// source   prompt look-up decoding (Saxena, 2023)
 class LookupDrafter final : public HostDrafter {
  public:

@@ -7,9 +7,10 @@
 
 namespace tandem::speculate {
 
-/// Estimates the acceptance vector of a pair of models: at every position of a text the draft's children
-/// are drawn once, and of each the exact probability that it is the one accepted is added up, over the
-/// coins and over what the child itself is. Far fewer positions are needed than by counting.
+/// Estimates the acceptance vector of a pair of models: at every position of a text the draft's
+/// children are drawn once, and of each the exact probability that it is the one accepted is added
+/// up, over the coins and over what the child itself is. Far fewer positions are needed than by
+/// counting.
 /// source   Rao-Blackwell's theorem on Sequoia's section 4.1; unbiased on texts that the target wrote
 class AcceptanceMeter {
  public:

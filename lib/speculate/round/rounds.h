@@ -30,7 +30,8 @@ struct RoundOptions {
 };
 
 /// A small model grows a tree (Sequoia). On a GPU both engines work on one queue.
-/// Either engine may read its text under a policy: greedy text is then that of the target under its own.
+/// Either engine may read its text under a policy: greedy text is then that of the target under its
+/// own.
 /// target, draft  with room for target_needs and draft_needs; on a GPU of vocabularies of one size
 /// errors         kind recipe: a policy without trees (topk, oracle_sampling)
 std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft,

@@ -54,7 +54,8 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
   std::vector<ops::Verified> verdicts =
       ops::verify_trees(logits, drafter_->draft_logits(), rule, drafts);
   for (size_t b = 0; options_.simulate && b < seqs.size(); ++b) {
-    const std::vector<int> path = simulated_path(*proposals[b].tree, *options_.simulate, drafts[b].round);
+    const std::vector<int> path =
+        simulated_path(*proposals[b].tree, *options_.simulate, drafts[b].round);
     verdicts[b].path.assign(path.begin(), path.end());
     verdicts[b].logprobs.assign(path.size() + 1, 0.0f);
   }
@@ -68,9 +69,10 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
     auto& drawn = ready_.emplace_back();
     for (size_t i = 0; i <= verdict.path.size(); ++i) {
       const bool is_bonus = i == verdict.path.size();
-      drawn.push_back({.id = is_bonus ? verdict.bonus : p.tokens[static_cast<size_t>(verdict.path[i])],
-                       .logprob = verdict.logprobs[i],
-                       .top = {}});
+      drawn.push_back(
+          {.id = is_bonus ? verdict.bonus : p.tokens[static_cast<size_t>(verdict.path[i])],
+           .logprob = verdict.logprobs[i],
+           .top = {}});
     }
     paths.emplace_back(verdict.path);
     std::vector<int>& rows_kept = kept_rows.emplace_back(1, 0);  // the root's keys stay in any case

@@ -18,7 +18,7 @@ class DeviceTrees {
  public:
   struct Bounds {
     int max_seqs = 0;
-    int max_tokens = 0;  // of one sequence, for rules that ask for a text's tokens
+    int max_tokens = 0;       // of one sequence, for rules that ask for a text's tokens
     size_t outbox_bytes = 0;  // of what the round's forwards send along
     int vocab = 0;
     cuda::Gpu gpu = {};
