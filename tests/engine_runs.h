@@ -157,11 +157,10 @@ inline std::string committed_bytes(const kv::Cache& cache, int slot) {
     for (int token = begin; token < end; ++token)
       for (int layer = 0; layer < g.n_layers; ++layer)
         for (const Tensor& pool : {cache.k(layer), cache.v(layer)}) {
-          const Tensor page = pool.slice(cache.store().page(slot, token / kv::kPageTokens), 1);
+          const Tensor page = pool.slice(cache.store().page(slot, token / kPageTokens), 1);
           for (int head = 0; head < g.n_kv_heads; ++head) {
-            const char* at =
-                static_cast<const char*>(page.raw()) +
-                static_cast<size_t>(head * kv::kPageTokens + token % kv::kPageTokens) * row;
+            const char* at = static_cast<const char*>(page.raw()) +
+                             static_cast<size_t>(head * kPageTokens + token % kPageTokens) * row;
             bytes.resize(bytes.size() + row);
             copy_bytes(queue, bytes.data() + bytes.size() - row, at, row);
           }

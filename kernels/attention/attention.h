@@ -4,12 +4,11 @@
 #include <limits.h>
 #include <stddef.h>
 
+#include "base/page.h"
 #include "base/types.h"
 
 namespace tandem {
 
-/// Tokens of a KV page. 64 keys are four AMX tiles, and one machine word of visibility bits.
-inline constexpr int kPageTokens = 64;
 /// Keys of a split, at absolute multiples. Softmax states of splits are merged in order whether one
 /// thread ran them or many did, so the division of work never shows in the result. 1024 keys are
 /// 256 KiB and more of K and V: a partial result of a few KiB costs nothing beside them.
@@ -20,11 +19,12 @@ inline constexpr int kSplitTokens = 1024;
 ///
 /// Behind the base[s] committed tokens of sequence s lie tentative[s] rows that earlier steps wrote
 /// and that nobody has committed yet, then the rows of this step: row i has its own K and V at slot
-/// base[s] + tentative[s] + i of that sequence. Slot t lies in page page_table[s][t / 64], row
-/// t % 64. In a tree, the slots from base on hold its nodes, and a row's mask is the path to it:
-/// bit j is the node at slot base + j, ancestors come before descendants, the last bit is the row
-/// itself. The position of a key is its slot, or for a node of a tree base plus the bits of the
-/// mask before its own. Row i, at position x, sees a key at position y if all of these hold:
+/// base[s] + tentative[s] + i of that sequence. Slot t lies in page page_table[table_row][t / 64],
+/// row t % 64, where table_row is slot[s], or s without that array. In a tree, the slots from base
+/// on hold its nodes, and a row's mask is the path to it: bit j is the node at slot base + j,
+/// ancestors come before descendants, the last bit is the row itself. The position of a key is its
+/// slot, or for a node of a tree base plus the bits of the mask before its own. Row i, at position
+/// x, sees a key at position y if all of these hold:
 ///   - the key is committed (slot < base), or in a tree a bit of the row's mask, or in a chain
 ///     tentative or of a row jj <= i;
 ///   - key_lo <= y < key_hi, and seq_key_lo[s] <= y where given;
@@ -35,7 +35,7 @@ struct AttentionParams {
   const void* q;              // [n_rows, Hq, d] of dtype
   const void* k_pool;         // [n_pages, Hkv, 64, d] of dtype
   const void* v_pool;         // [n_pages, Hkv, 64, d]
-  const int32_t* page_table;  // [n_seqs, max_pages]; -1: released, no row may see into it
+  const int32_t* page_table;  // [table rows, max_pages]; -1: released, no row may see into it
   const int32_t* row_begin;   // [n_seqs + 1]
   const int32_t* base;        // [n_seqs] committed tokens
   const int32_t* pos;  // [n_rows] positions; read with tree_mask only, a chain's are its slots
@@ -44,10 +44,17 @@ struct AttentionParams {
   DType out_dtype;            // f32, or dtype
   int n_seqs, max_pages, n_heads, n_kv_heads, head_dim, mask_words;
   int key_lo = 0, key_hi = INT_MAX;
+  const int32_t* slot = nullptr;        // [n_seqs] row of the page table; null: the sequence's own
   const int32_t* seq_key_lo = nullptr;  // [n_seqs]
   const int32_t* tentative = nullptr;   // [n_seqs] uncommitted rows of earlier steps; null: none
   int sinks = 0, window = 0;
   float scale;  // > 0, usually 1/sqrt(d)
+
+  /// The page table of sequence s.
+  constexpr const int32_t* pages_of(int s) const {
+    return page_table +
+           static_cast<size_t>(slot == nullptr ? s : slot[s]) * static_cast<size_t>(max_pages);
+  }
 };
 
 /// Queries (row x head of one KV group, row-major) of one KV head against a run of splits.

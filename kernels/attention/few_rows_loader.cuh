@@ -126,7 +126,7 @@ class Loader {
   __device__ int page_of(int first) const {
     const int i = first + lane_;
     return i < k_.end
-               ? p_.page_table[static_cast<int64_t>(k_.seq) * p_.max_pages + v_.pages.page(i)]
+               ? p_.page_table[static_cast<int64_t>(v_.table_row) * p_.max_pages + v_.pages.page(i)]
                : 0;
   }
 

@@ -55,8 +55,9 @@ struct VisiblePages {
     const bool tree = p.tree_mask != nullptr;  // its rows lie at any position
     const int key_lo = max(s.key_lo, 0);
     const int end = tree ? s.end : min(p.key_hi, s.base + row_last + 1);
-    const bool windowed = p.window > 0 && !tree;
-    const int begin = windowed ? max(key_lo, s.base + row_first - p.window + 1) : key_lo;
+    const bool windowed = p.window > 0;
+    const int x_first = tree ? s.base : s.base + row_first;
+    const int begin = windowed ? max(key_lo, x_first - p.window + 1) : key_lo;
     first = begin / kPageTokens;
     count = begin < end ? (end + kPageTokens - 1) / kPageTokens - first : 0;
     const int sink_end = windowed ? min(p.sinks, end) : 0;
@@ -75,10 +76,10 @@ struct WholePages {
 
   __device__ WholePages(const AttentionParams& p, const Sequence& s, int row_first, int row_last) {
     const bool tree = p.tree_mask != nullptr;
-    const int lo = p.window > 0 ? max(s.key_lo, s.base + row_last - p.window + 1) : s.key_lo;
+    const int x_last = tree ? s.end - 1 : s.base + row_last;
+    const int lo = p.window > 0 ? max(s.key_lo, x_last - p.window + 1) : s.key_lo;
     begin = (max(lo, 0) + kPageTokens - 1) / kPageTokens;
     end = min(p.key_hi, tree ? s.base : s.base + row_first + 1) / kPageTokens;
-    if (tree && p.window > 0) end = 0;
   }
   __device__ bool hold(int page) const { return page >= begin && page < end; }
 };

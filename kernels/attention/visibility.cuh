@@ -54,7 +54,7 @@ __device__ inline bool all_visible(const AttentionParams& p, const SeqView& v, i
   if (first < v.key_lo || last >= p.key_hi) return false;
   if (last >= (tree ? v.base : v.base + row_begin + 1)) return false;
   if (p.window == 0 || last < p.sinks) return true;
-  return !tree && v.base + row_last - first < p.window;
+  return (tree ? v.end - 1 : v.base + row_last) - first < p.window;
 }
 
 }  // namespace tandem

@@ -21,7 +21,7 @@ constexpr Sequence sequence_of(const AttentionParams& p, int s) {
   const int own = p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s];
   const int n_rows = p.row_begin[s + 1] - p.row_begin[s];
   const int first = p.base[s] + (p.tentative == nullptr ? 0 : p.tentative[s]);
-  return {.pages = p.page_table + static_cast<size_t>(s) * static_cast<size_t>(p.max_pages),
+  return {.pages = p.pages_of(s),
           .first_row = p.row_begin[s],
           .n_rows = n_rows,
           .base = p.tree_mask != nullptr ? p.base[s] : first,
@@ -80,14 +80,17 @@ enum class Seen : uint8_t { none, some, all };
 constexpr Seen page_seen(const AttentionParams& p, const Sequence& s, int row_begin, int row_last,
                          int page) {
   const int first = page * kPageTokens, last = first + kPageTokens - 1;
-  if (p.tree_mask != nullptr && (p.window > 0 || last >= s.base)) return Seen::some;
+  const bool tree = p.tree_mask != nullptr;
+  if (tree && last >= s.base) return Seen::some;
   if (last < s.key_lo || first >= p.key_hi) return Seen::none;
-  if (p.tree_mask == nullptr && first > s.base + row_last) return Seen::none;
-  const bool in_range = first >= s.key_lo && last < p.key_hi &&
-                        (p.tree_mask != nullptr || last <= s.base + row_begin);
+  // Positions of the rows: a tree's lie anywhere from its base on.
+  const int x_first = tree ? s.base : s.base + row_begin;
+  const int x_last = tree ? s.end - 1 : s.base + row_last;
+  if (first > x_last) return Seen::none;
+  const bool in_range = first >= s.key_lo && last < p.key_hi && (tree || last <= x_first);
   if (p.window == 0) return in_range ? Seen::all : Seen::some;
-  if (first >= p.sinks && s.base + row_begin - last >= p.window) return Seen::none;
-  const bool in_window = last < p.sinks || s.base + row_last - first < p.window;
+  if (first >= p.sinks && x_first - last >= p.window) return Seen::none;
+  const bool in_window = last < p.sinks || x_last - first < p.window;
   return in_range && in_window ? Seen::all : Seen::some;
 }
 

@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "base/convert.h"
+#include "base/page.h"
 #include "kernels/gather/attend_list.h"
 
 namespace tandem {
 namespace {
 
-constexpr int kPageTokens = 64;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 double element(const void* p, DType dtype, int64_t i) {

@@ -1,12 +1,13 @@
 #pragma once
 // Lists of keys cut into chunks, and the fetch of a chunk's rows. Included by attend_list.inl only.
+#include "base/page.h"
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/key_dots.h"
 
 namespace tandem {
 namespace {
 
-constexpr int kPageTokens = 64, kLine = 64;
+constexpr int kLine = 64;
 /// Keys between two rescalings of the sums; also how far ahead rows are fetched, where 32 to 128
 /// measured the same.
 constexpr int kChunk = 64;

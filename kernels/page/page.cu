@@ -15,7 +15,7 @@ using Chunk = cuda::Vector<unsigned short, kBytes / 2>;
 
 /// Bytes of one page of one layer.
 __host__ __device__ int64_t page_bytes(const PagePools& pools) {
-  return int64_t{pools.n_kv_heads} * kPoolPageTokens * pools.row_bytes;
+  return int64_t{pools.n_kv_heads} * kPageTokens * pools.row_bytes;
 }
 
 /// K's pool of the layer plane / 2 for even planes, V's for odd ones.
@@ -55,11 +55,11 @@ __global__ void __launch_bounds__(kThreads) move_tokens(const MoveTokensParams p
   const int item = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x;
   if (item >= p.pools.n_kv_heads * each_row) return;
   char* column = pool_of(p.pools, blockIdx.y) +
-                 int64_t{item / each_row} * kPoolPageTokens * p.pools.row_bytes +
+                 int64_t{item / each_row} * kPageTokens * p.pools.row_bytes +
                  item % each_row * kBytes;
   const auto at = [&](int32_t token) {
-    return reinterpret_cast<Chunk<kBytes>*>(column + token / kPoolPageTokens * page_bytes(p.pools) +
-                                            int64_t{token % kPoolPageTokens} * p.pools.row_bytes);
+    return reinterpret_cast<Chunk<kBytes>*>(column + token / kPageTokens * page_bytes(p.pools) +
+                                            int64_t{token % kPageTokens} * p.pools.row_bytes);
   };
   for (int begin = 0; begin < p.n_moves; begin += kMoves) {
     Chunk<kBytes> chunk[kMoves];
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(kThreads) path_moves(const PathMovesParams p) 
     const int node = p.path[int64_t{seq} * p.n_nodes + step];
     const auto place = [&](int behind_root) {
       const int token = p.position[seq] - 1 + behind_root;
-      return p.page_table[int64_t{seq} * p.max_pages + token / kPoolPageTokens] * kPoolPageTokens +
-             token % kPoolPageTokens;
+      return p.page_table[int64_t{p.slot[seq]} * p.max_pages + token / kPageTokens] * kPageTokens +
+             token % kPageTokens;
     };
     if (node < p.n_nodes_held && node != step + 1) {
       from = place(node);

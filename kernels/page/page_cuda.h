@@ -1,12 +1,10 @@
 #pragma once
 // Copies within paged KV pools on a GPU, and their page tables. K and V are each [n_layers,
 // n_pages, n_kv_heads, 64, d], a page id stands for the same tokens in all layers.
+#include "base/page.h"
 #include "base/types.h"
 
 namespace tandem {
-
-/// Token slots of one page.
-inline constexpr int kPoolPageTokens = 64;
 
 struct PagePools {
   void* k;
@@ -47,7 +45,8 @@ struct PathMovesParams {
   const int32_t* path;  // [n_seqs, n_nodes] nodes of a token tree, from a child of the root on
   const int32_t* n_accepted;  // [n_seqs] of them
   const int32_t* position;    // [n_seqs] tokens of the text, the tree's root the last of them
-  const int32_t* page_table;  // [n_seqs, max_pages]
+  const int32_t* page_table;  // [slots, max_pages]
+  const int32_t* slot;        // [n_seqs] row of the page table
   int n_seqs, n_nodes, max_pages;
   int max_moves;     // at least the longest path
   int n_nodes_held;  // nodes from this one on have no K and V, and stay where they are

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) rope_kv_rows(const RopeKvParams p) {
     pair.store(static_cast<T*>(p.q) + (r * p.n_heads + head) * d, half, i);
   else if (page >= 0)
     pair.store(static_cast<T*>(is_v ? p.v_pool : p.k_pool) +
-                   ((page * p.n_kv_heads + kv_head) * kRopePageTokens + p.slot_in_page[r]) * d,
+                   ((page * p.n_kv_heads + kv_head) * kPageTokens + p.slot_in_page[r]) * d,
                half, i);
 }
 

@@ -1,11 +1,9 @@
 #pragma once
 // Contracts of rope_kv and rotate_q. No STL: included by sources compiled with per-ISA flags.
+#include "base/page.h"
 #include "base/types.h"
 
 namespace tandem {
-
-/// Token slots of one KV page; a page of one head is [kRopePageTokens, d].
-inline constexpr int kRopePageTokens = 64;
 
 struct RopeKvParams {
   void* q;                   // [n_rows, Hq, d] act

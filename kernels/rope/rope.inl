@@ -78,8 +78,8 @@ void rope_rows(const RopeKvParams& p, Range rows) {
         rotate_head<false>(out, head, c, s, half, Plain{});
     };
     for (int64_t h = 0; h < hq; ++h) turn(q + h * d, in + h * d, p.q_norm);
-    int64_t slot = (p.slot_page[r] * hkv * kRopePageTokens + p.slot_in_page[r]) * d;
-    for (int64_t h = 0; h < hkv; ++h, slot += kRopePageTokens * d) {
+    int64_t slot = (p.slot_page[r] * hkv * kPageTokens + p.slot_in_page[r]) * d;
+    for (int64_t h = 0; h < hkv; ++h, slot += kPageTokens * d) {
       turn(static_cast<T*>(p.k_pool) + slot, in + (hq + h) * d, p.k_norm);
       memcpy(static_cast<T*>(p.v_pool) + slot, in + (hq + hkv + h) * d,
              static_cast<size_t>(d) * sizeof(T));

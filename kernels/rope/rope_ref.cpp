@@ -55,7 +55,7 @@ void rope_kv(const RopeKvParams& p, Range rows) {
       rotate_head(static_cast<T*>(p.q) + (r * hq + h) * d, in + h * d, c, s, 1, p.head_dim,
                   scale_of(in + h * d, p.q_norm, p.norm_eps, p.head_dim));
     for (int64_t h = 0; h < hkv; ++h) {
-      const int64_t slot = ((p.slot_page[r] * hkv + h) * kRopePageTokens + p.slot_in_page[r]) * d;
+      const int64_t slot = ((p.slot_page[r] * hkv + h) * kPageTokens + p.slot_in_page[r]) * d;
       const T* k = in + (hq + h) * d;
       rotate_head(static_cast<T*>(p.k_pool) + slot, k, c, s, 1, p.head_dim,
                   scale_of(k, p.k_norm, p.norm_eps, p.head_dim));

@@ -89,16 +89,14 @@ PreparedCase prepare_silu(int n_rows, int width, DType act) {
 PreparedCase prepare_rope(const KernelShapes& s, int n_rows, bool normed) {
   const DType act = s.act();
   const int d = s.head_dim, hq = s.n_heads, hkv = s.n_kv_heads;
-  const int pages = (n_rows + kRopePageTokens - 1) / kRopePageTokens;
+  const int pages = (n_rows + kPageTokens - 1) / kPageTokens;
   const auto qkv = OwnedTensor::random(act, {n_rows, (hq + 2 * hkv) * d}, 0);
   const auto norm = OwnedTensor::random(DType::f32, {d}, 2);
   const ops::HeadNorms norms{normed ? norm.as<float>() : nullptr,
                              normed ? norm.as<float>() : nullptr, 1e-6f};
   const OwnedTensor q(act, {n_rows, hq, d}), q0(act, {n_rows, hq, d});
-  const OwnedTensor k(act, {pages, hkv, kRopePageTokens, d}),
-      v(act, {pages, hkv, kRopePageTokens, d});
-  const OwnedTensor k0(act, {pages, hkv, kRopePageTokens, d}),
-      v0(act, {pages, hkv, kRopePageTokens, d});
+  const OwnedTensor k(act, {pages, hkv, kPageTokens, d}), v(act, {pages, hkv, kPageTokens, d});
+  const OwnedTensor k0(act, {pages, hkv, kPageTokens, d}), v0(act, {pages, hkv, kPageTokens, d});
   for (const OwnedTensor& pool : {k, v, k0, v0})
     ops::fill_random(pool.raw(), act, 0, 1, 0, pool.view().elements(), 1.0f);
   MemoryPlan plan;
@@ -108,8 +106,8 @@ PreparedCase prepare_rope(const KernelShapes& s, int n_rows, bool normed) {
   std::vector<int32_t> pos(static_cast<size_t>(n_rows)), page = pos, slot = pos;
   std::iota(pos.begin(), pos.end(), 0);
   for (size_t i = 0; i < pos.size(); ++i) {
-    page[i] = pos[i] / kRopePageTokens;
-    slot[i] = pos[i] % kRopePageTokens;
+    page[i] = pos[i] / kPageTokens;
+    slot[i] = pos[i] % kPageTokens;
   }
   return {.run =
               [=, keep = arena] {

@@ -153,7 +153,7 @@ PhaseResult bench_attention(const ModelCase& c, const model::ModelConfig& config
         for (int begin = 0; begin < c.context; begin += spec.max_rows) {
           const int n = std::min(spec.max_rows, c.context - begin);
           const kv::SeqRows rows[] = {{slot, n, begin + n == c.context}};
-          const kv::Step step = cache.begin(kv::Phase::prefill, rows);
+          const kv::Step step = cache.begin({.phase = kv::Phase::prefill, .rows = rows});
           cache.attend(0, step, out.slice(0, n), q.slice(0, n));
           cache.commit(step);
         }

@@ -28,7 +28,7 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   if (c.bench.has(ModelPhase::decode)) {
     spec.max_seqs *= 2;
     if (c.bench.new_tokens.value > kv::TokenIndex::kMaxForkTokens) spec.max_prompts = 0;
-    spec.total_tokens += int64_t{c.batch} * kv::kPageTokens;
+    spec.total_tokens += int64_t{c.batch} * kPageTokens;
   }
   spec.caches = {c.cache};
   spec.device = c.device;

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/check.h"
+#include "kv/policy.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 
@@ -24,10 +25,6 @@ int gpu_index(std::string_view device) {
 // nobody else's.
 constexpr size_t kOwnContext = size_t{1} << 30;
 
-bool has_gpu_code(recipe::CacheKind kind) {
-  return kind == recipe::CacheKind::full || kind == recipe::CacheKind::streaming;
-}
-
 bool asks_for_gpu(const recipe::Run& run, const recipe::Offload& offload) {
   return run.device.starts_with(kCuda) || run.gpu_memory_limit || offload.any();
 }
@@ -47,7 +44,7 @@ Device choose_of(const recipe::Run& run, const recipe::Cache& cache, int n) {
   const std::string& wanted = run.device;
   if (wanted == "cpu") return {};
   if (wanted == "auto") {
-    if (n == 0 || !has_gpu_code(cache.kind)) return {};
+    if (n == 0 || !kv::needs_of(cache).runs_on_gpu) return {};
     // A plan for a GPU that is not here asks nothing of one.
     if (cuda::device_count() > 0 && cuda::why_unfit(cuda::built_code(), cuda::facts_of(0)))
       return {};

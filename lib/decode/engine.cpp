@@ -24,6 +24,9 @@ model::Llama::Options model_options(const EngineSpec& s) {
           .n_streamed = s.n_streamed};
 }
 
+constexpr const char* kLogits = "activations/logits";
+constexpr const char* kLogitRows = "activations/logit rows";
+
 SamplerBounds sampler_bounds(const EngineSpec& s, const model::ModelConfig& c) {
   return {
       .max_seqs = s.max_seqs, .max_tokens = s.max_tokens, .vocab = c.vocab_size, .gpu = gpu_of(s)};
@@ -61,6 +64,11 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
   MemoryPlan plan;
   plan.add("process/program and tokenizer", resident_bytes());
   model::Llama::plan(files.config, model_options(spec), plan);
+  const auto rows = static_cast<size_t>(model_options(spec).max_logit_rows);
+  plan.add(kLogits, rows * static_cast<size_t>(files.config.vocab_size) * sizeof(float),
+           spec.device);
+  if (spec.device.kind == Device::Kind::cuda)
+    plan.add(kLogitRows, rows * sizeof(int32_t), spec.device);
   kv::Cache::plan(cache_spec(spec, files.config), plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
   return plan;
@@ -77,7 +85,10 @@ Engine::Engine(ModelFiles files, const EngineSpec& spec,
       arena_(plan(files_, spec_)),
       model_(files_.config, model_options(spec_), std::move(files_.source), arena_, on_load, exec_),
       cache_(cache_spec(spec_, files_.config), arena_, model_.rope(), exec_),
-      sampler_(sampler_bounds(spec_, files_.config), arena_, exec_) {
+      sampler_(sampler_bounds(spec_, files_.config), arena_, exec_),
+      logits_(arena_.take(kLogits), DType::f32,
+              {model_.options().max_logit_rows, files_.config.vocab_size}, exec_.device()) {
+  if (exec_.on_gpu()) rows_ = static_cast<int32_t*>(arena_.take(kLogitRows));
   TANDEM_CHECK(!spec_.plan_for, "an engine on a GPU that is only planned for");
 }
 
@@ -88,9 +99,8 @@ kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences, int6
     rows.push_back({s.slot, static_cast<int>(s.tokens.size()), s.ends_prompt});
     tokens_.insert(tokens_.end(), s.tokens.begin(), s.tokens.end());
   }
-  model_.prepare(static_cast<int64_t>(tokens_.size()));
-  model_.prepare_logits(logit_rows);
-  kv::Step step = cache_.begin(phase, rows);
+  choose_products(static_cast<int64_t>(tokens_.size()), logit_rows);
+  kv::Step step = cache_.begin({.phase = phase, .rows = rows});
   model_.forward(tokens_, step, cache_);
   cache_.commit(step);
   return step;
@@ -124,7 +134,7 @@ void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_lo
     run(kv::Phase::prefill, chunk, on_logits ? static_cast<int64_t>(last_rows.size()) : 0);
     done += static_cast<int64_t>(rows);
     TANDEM_CHECK(last_rows.size() == finished.size(), "a sequence without tokens was prefilled");
-    if (on_logits && !finished.empty()) on_logits(finished, model_.logits(last_rows));
+    if (on_logits && !finished.empty()) on_logits(finished, logits(last_rows));
     if (progress && !progress(done) && next < sequences.size())
       throw Error(ErrorKind::interrupted, "", "interrupted during prefill");
   }
@@ -135,7 +145,7 @@ Tensor Engine::extend(std::span<const SeqTokens> sequences) {
   std::vector<int32_t> last_rows;
   for (int b = 0; b < step.n_seqs; ++b)
     last_rows.push_back(step.row_begin[static_cast<size_t>(b) + 1] - 1);
-  return on_host(model_.logits(last_rows));
+  return on_host(logits(last_rows));
 }
 
 void Engine::decode(std::span<const DrawSeq> sequences) {
@@ -152,28 +162,43 @@ void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
     decode_graphs_.clear();
     graph_spec_ = sampler_.spec();
   }
-  model_.prepare(n);
-  model_.prepare_logits(n);
+  choose_products(n, n);
   std::vector<kv::SeqRows> rows;
   for (const DrawSeq& s : sequences) rows.push_back({s.slot, 1, true});
-  const kv::Step step = cache_.begin(kv::Phase::extend, rows);
   GpuDraws& draws = *sampler_.gpu();
-  draws.prepare(sequences);
+  const kv::Step step = cache_.begin({.rows = rows, .outbox = &draws.open()});
+  draws.send(sequences);
   const auto work = [&] {
     model_.forward_ids(draws.load_ids(n), step, cache_);
-    draws.launch(n, model_.all_logits());
+    const Tensor logits = logits_.slice(0, n);
+    model_.logits(logits, nullptr);
+    draws.launch(n, logits);
   };
   if (spec_.n_streamed > 0) {
     // A graph ends with all its work, copies for the next step too. Launching kernels one by one
     // costs nothing beside those copies.
     work();
   } else {
-    std::unique_ptr<cuda::Graph>& graph = decode_graphs_[{step.policy, n}];
+    std::unique_ptr<cuda::Graph>& graph = decode_graphs_[{step.reading.keys, n}];
     if (!graph) graph = std::make_unique<cuda::Graph>(*queue_, work);
     graph->launch(*queue_);
   }
   draws.finish(n);
   cache_.commit(step);
+}
+
+Tensor Engine::logits(std::span<const int32_t> rows) {
+  const auto n = static_cast<int64_t>(rows.size());
+  TANDEM_CHECK(n <= logits_.rows(), "{} logit rows, at most {}", n, logits_.rows());
+  const Tensor out = logits_.slice(0, n);
+  if (exec_.on_gpu()) exec_.queue->copy_in(rows_, rows.data(), rows.size_bytes());
+  model_.logits(out, exec_.on_gpu() ? rows_ : rows.data());
+  return out;
+}
+
+void Engine::choose_products(int64_t rows, int64_t logit_rows) {
+  model_.choose_products(rows);
+  model_.choose_logit_products(logit_rows, logits_);
 }
 
 Tensor Engine::on_host(const Tensor& t) {
@@ -190,13 +215,13 @@ void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
   const int most = model_.options().max_logit_rows;
   size_t n = 0;
   for (const SeqTokens& s : sequences) n += s.tokens.size();
-  model_.prepare_logits(static_cast<int64_t>(n) % most);  // the last piece
+  choose_products(0, static_cast<int64_t>(n) % most);  // the last piece
   const kv::Step step = run(phase, sequences, std::min(static_cast<int64_t>(n), int64_t{most}));
   std::vector<int32_t> rows;
   for (int begin = 0; begin < step.n_rows; begin += static_cast<int>(rows.size())) {
     rows.clear();
     for (int r = begin; r < std::min(step.n_rows, begin + most); ++r) rows.push_back(r);
-    visit(begin, on_host(model_.logits(rows)));
+    visit(begin, on_host(logits(rows)));
   }
 }
 

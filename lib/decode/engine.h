@@ -86,6 +86,14 @@ class Engine {
   void forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
                    const std::function<void(int first_row, const Tensor& logits)>& visit);
 
+  /// Room for logits that are alive at once, [max_logit_rows, vocab] f32 on the engine's device:
+  /// who runs the model says which rows of it hold what.
+  Tensor logit_rows() const { return logits_; }
+  /// Logits of some rows of the last forward in the first rows of logit_rows().
+  /// shapes   rows [n]; result [n, vocab], valid until other logits are written there
+  Tensor logits(std::span<const int32_t> rows);
+  /// Chooses the products of a forward and of its logits before either runs (model::Llama).
+  void choose_products(int64_t rows, int64_t logit_rows);
   /// A tensor's values on the host, valid until the next call; waits for a GPU's work so far.
   Tensor on_host(const Tensor& t);
 
@@ -126,6 +134,8 @@ class Engine {
   model::Llama model_;
   kv::Cache cache_;
   Sampler sampler_;
+  Tensor logits_;                // [max_logit_rows, vocab]
+  int32_t* rows_ = nullptr;      // [max_logit_rows] on a GPU: whose logits are asked for
   std::vector<int32_t> tokens_;  // of the step in flight
   // By policy and number of sequences, for the sampler's settings at the time but for the seed.
   std::map<std::pair<int, int>, std::unique_ptr<cuda::Graph>> decode_graphs_;

@@ -1,18 +1,16 @@
 #include "decode/gpu_draws.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "base/rng.h"
 #include "kernels/cuda_table.h"
 #include "kernels/sample/row_split.h"
+#include "kv/device_step.h"
 
 namespace tandem::decode {
 namespace {
 
-constexpr const char* kIn = "sampling/inputs";
-constexpr const char* kOut = "sampling/results";
 constexpr const char* kLast = "sampling/last tokens";
 constexpr const char* kRows = "sampling/rows";
 
@@ -21,21 +19,7 @@ size_t row_bytes(const SamplerBounds& b) {
   return cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs, 1);
 }
 
-/// What a draw reads. Where it lies depends on the bounds alone, for graphs.
-struct Inputs {
-  size_t uniform, slot, seen_begin, seen, bytes;
-
-  explicit Inputs(const SamplerBounds& b) {
-    const auto n = static_cast<size_t>(b.max_seqs);
-    uniform = 0;
-    slot = uniform + n * sizeof(double);
-    seen_begin = slot + n * sizeof(int32_t);
-    seen = seen_begin + (n + 1) * sizeof(int32_t);
-    bytes = seen + n * static_cast<size_t>(b.max_tokens) * sizeof(int32_t);
-  }
-};
-
-/// What it gives.
+/// What a draw gives.
 struct Results {
   size_t tokens, logprobs, lse, top_ids, top_logprobs, bytes;
 
@@ -50,30 +34,47 @@ struct Results {
   }
 };
 
+/// A draw's inputs and the arrays of the decode step that goes with it.
+size_t parcel_bytes(const SamplerBounds& b) {
+  const auto n = static_cast<size_t>(b.max_seqs);
+  return kv::DeviceStep::outbox_bytes(b.max_seqs, b.max_seqs) +
+         Outbox::aligned(n * sizeof(double)) + Outbox::aligned(n * sizeof(int32_t)) +
+         Outbox::aligned((n + 1) * sizeof(int32_t)) +
+         Outbox::aligned(n * static_cast<size_t>(b.max_tokens) * sizeof(int32_t));
+}
+
+Courier::Spec courier_spec(const SamplerBounds& b) {
+  return {.name = "sampling",
+          .in_bytes = parcel_bytes(b),
+          .out_bytes = Results(b).bytes,
+          .turns = 4};  // more than draws in flight and the one being sent
+}
+
+template <class T>
+struct Sent {
+  T* host;
+  const T* device;
+};
+template <class T>
+Sent<T> take(Outbox& outbox, size_t n) {
+  const Outbox::Part part = outbox.take(n * sizeof(T));
+  return {reinterpret_cast<T*>(part.host), reinterpret_cast<const T*>(part.device)};
+}
+
 }  // namespace
 
 void GpuDraws::plan(const SamplerBounds& b, Device device, MemoryPlan& plan) {
-  plan.add(kIn, Inputs(b).bytes, device);
-  plan.add(kOut, Results(b).bytes, device);
+  Courier::plan(courier_spec(b), device, plan);
   plan.add(kLast, static_cast<size_t>(b.max_seqs) * sizeof(int32_t), device);
   if (const size_t bytes = row_bytes(b); bytes > 0) plan.add(kRows, bytes, device);
-  plan.add("sampling/staging", kRing * (Inputs(b).bytes + Results(b).bytes));
 }
 
 GpuDraws::GpuDraws(const SamplerBounds& bounds, Arena& arena, const Exec& exec)
     : bounds_(bounds),
       exec_(exec),
-      in_(static_cast<std::byte*>(arena.take(kIn))),
-      out_(static_cast<std::byte*>(arena.take(kOut))),
+      courier_(courier_spec(bounds), arena, exec),
       last_(static_cast<int32_t*>(arena.take(kLast))),
-      rows_(row_bytes(bounds) > 0 ? arena.take(kRows) : nullptr) {
-  for (Turn& t : ring_) {
-    t.in = std::make_unique<cuda::PinnedBuffer>(Inputs(bounds).bytes);
-    t.out = std::make_unique<cuda::PinnedBuffer>(Results(bounds).bytes);
-    t.sent = std::make_unique<cuda::Event>();
-    t.done = std::make_unique<cuda::Event>();
-  }
-}
+      rows_(row_bytes(bounds) > 0 ? arena.take(kRows) : nullptr) {}
 
 void GpuDraws::start(const SamplerSpec& spec) {
   if (spec.top_logprobs > kMaxTopNCuda)
@@ -84,67 +85,65 @@ void GpuDraws::start(const SamplerSpec& spec) {
   flying_.clear();
 }
 
-void GpuDraws::prepare(std::span<const DrawSeq> seqs) {
-  TANDEM_CHECK(seqs.size() <= static_cast<size_t>(bounds_.max_seqs), "{} sequences", seqs.size());
-  const Inputs at(bounds_);
-  Turn& turn = ring_[next_in_];
-  next_in_ = (next_in_ + 1) % kRing;
-  turn.sent->wait();  // of kRing draws ago
-  std::byte* host = turn.in->data();
-  auto* uniform = reinterpret_cast<double*>(host + at.uniform);
-  auto* slot = reinterpret_cast<int32_t*>(host + at.slot);
-  auto* seen_begin = reinterpret_cast<int32_t*>(host + at.seen_begin);
-  auto* seen = reinterpret_cast<int32_t*>(host + at.seen);
+void GpuDraws::send(std::span<const DrawSeq> seqs) {
+  const size_t n = seqs.size();
+  TANDEM_CHECK(n <= static_cast<size_t>(bounds_.max_seqs), "{} sequences", n);
+  const auto uniform = take<double>(*outbox_, n);
+  const auto slot = take<int32_t>(*outbox_, n);
+  const auto seen_begin = take<int32_t>(*outbox_, n + 1);
+  in_ = {uniform.device, slot.device, seen_begin.device,
+         reinterpret_cast<const int32_t*>(outbox_->device_begin())};
   size_t n_seen = 0;
-  seen_begin[0] = 0;
-  for (size_t i = 0; i < seqs.size(); ++i) {
-    uniform[i] = draw_uniform(spec_.seed, seqs[i]);
-    slot[i] = seqs[i].slot;
+  for (const DrawSeq& s : seqs) n_seen += spec_.rule.needs_seen() ? s.tokens.size() : 0;
+  // Taken last, as their number differs from draw to draw; counted from the parcels' place, which
+  // does not.
+  const auto seen = take<int32_t>(*outbox_, n_seen);
+  size_t at = static_cast<size_t>(seen.device - in_.seen);
+  seen_begin.host[0] = static_cast<int32_t>(at);
+  int32_t* next = seen.host;
+  for (size_t i = 0; i < n; ++i) {
+    uniform.host[i] = draw_uniform(spec_.seed, seqs[i]);
+    slot.host[i] = seqs[i].slot;
     if (spec_.rule.needs_seen()) {
-      std::copy(seqs[i].tokens.begin(), seqs[i].tokens.end(), seen + n_seen);
-      n_seen += seqs[i].tokens.size();
+      next = std::copy(seqs[i].tokens.begin(), seqs[i].tokens.end(), next);
+      at += seqs[i].tokens.size();
     }
-    seen_begin[i + 1] = static_cast<int32_t>(n_seen);
+    seen_begin.host[i + 1] = static_cast<int32_t>(at);
   }
-  exec_.queue->copy_in(in_, host, at.seen + n_seen * sizeof(int32_t));
-  turn.sent->record(*exec_.queue);
+  courier_.send();
 }
 
 const int32_t* GpuDraws::load_ids(int n) {
-  auto* ids = reinterpret_cast<int32_t*>(out_ + Results(bounds_).tokens);
-  const auto* slot = reinterpret_cast<const int32_t*>(in_ + Inputs(bounds_).slot);
-  cuda_table().load_slot_ids({.last = last_, .slot = slot, .ids = ids, .n = n}, exec_.stream());
+  auto* ids = reinterpret_cast<int32_t*>(courier_.results() + Results(bounds_).tokens);
+  cuda_table().load_slot_ids({.last = last_, .slot = in_.slot, .ids = ids, .n = n}, exec_.stream());
   cuda::launched("load_slot_ids", exec_.stream());
   return ids;
 }
 
 void GpuDraws::launch(int n, const Tensor& logits) {
-  const Inputs in(bounds_);
   const Results out(bounds_);
+  std::byte* const results = courier_.results();
   const auto vocab = static_cast<int>(logits.row_size());
   const ops::SampleRule& rule = spec_.rule;
-  auto* tokens = reinterpret_cast<int32_t*>(out_ + out.tokens);
-  auto* lse = reinterpret_cast<float*>(out_ + out.lse);
-  cuda_table().sample(
-      {.sample = {.tokens = tokens,
-                  .logits = logits.as<float>(),
-                  .uniform = reinterpret_cast<const double*>(in_ + in.uniform),
-                  .seen = reinterpret_cast<const int32_t*>(in_ + in.seen),
-                  .seen_begin = rule.needs_seen()
-                                    ? reinterpret_cast<const int32_t*>(in_ + in.seen_begin)
-                                    : nullptr,
-                  .n_rows = n,
-                  .vocab = vocab,
-                  .rule = rule.kept(),
-                  .workspace = rows_},
-       .next_ids = nullptr,
-       .logprobs = reinterpret_cast<float*>(out_ + out.logprobs),
-       .lse = lse},
-      exec_.stream());
+  auto* tokens = reinterpret_cast<int32_t*>(results + out.tokens);
+  auto* lse = reinterpret_cast<float*>(results + out.lse);
+  cuda_table().sample({.sample = {.tokens = tokens,
+                                  .logits = logits.as<float>(),
+                                  .uniform = in_.uniform,
+                                  .seen = in_.seen,
+                                  .seen_begin = rule.needs_seen() ? in_.seen_begin : nullptr,
+                                  .n_rows = n,
+                                  .vocab = vocab,
+                                  .rule = rule.kept(),
+                                  .workspace = rows_},
+                       .next_ids = nullptr,
+                       .logprobs = reinterpret_cast<float*>(results + out.logprobs),
+                       .lse = lse},
+                      exec_.stream());
   cuda::launched("sample", exec_.stream());
   if (spec_.top_logprobs > 0) {
-    cuda_table().top_n({.ids = reinterpret_cast<int32_t*>(out_ + out.top_ids),
-                        .logprobs = reinterpret_cast<float*>(out_ + out.top_logprobs),
+    cuda_table().top_n({.ids = reinterpret_cast<int32_t*>(results + out.top_ids),
+                        .logprobs = reinterpret_cast<float*>(results + out.top_logprobs),
                         .logits = logits.as<float>(),
                         .lse = lse,
                         .n_rows = n,
@@ -154,27 +153,21 @@ void GpuDraws::launch(int n, const Tensor& logits) {
                        exec_.stream());
     cuda::launched("top_n", exec_.stream());
   }
-  const auto* slot = reinterpret_cast<const int32_t*>(in_ + in.slot);
-  cuda_table().store_slot_ids({.last = last_, .slot = slot, .ids = tokens, .n = n}, exec_.stream());
+  cuda_table().store_slot_ids({.last = last_, .slot = in_.slot, .ids = tokens, .n = n},
+                              exec_.stream());
   cuda::launched("store_slot_ids", exec_.stream());
 }
 
 void GpuDraws::finish(int n) {
   const Results at(bounds_);
-  Turn& turn = ring_[next_out_];
-  const size_t bytes = spec_.top_logprobs > 0 ? at.bytes : at.lse;
-  exec_.queue->copy_out(turn.out->data(), out_, bytes);
-  turn.done->record(*exec_.queue);
-  flying_.push_back({next_out_, n});
-  next_out_ = (next_out_ + 1) % kRing;
+  flying_.push_back({courier_.fetch(spec_.top_logprobs > 0 ? at.bytes : at.lse), n});
 }
 
 std::vector<Drawn> GpuDraws::collect() {
   const Flying f = flying_.front();
   flying_.pop_front();
-  ring_[f.turn].done->wait();
   const Results at(bounds_);
-  const std::byte* host = ring_[f.turn].out->data();
+  const std::byte* host = courier_.wait(f.receipt);
   const auto* tokens = reinterpret_cast<const int32_t*>(host + at.tokens);
   const auto* logprobs = reinterpret_cast<const float*>(host + at.logprobs);
   const auto* top_ids = reinterpret_cast<const int32_t*>(host + at.top_ids);

@@ -1,11 +1,8 @@
 #pragma once
-#include <array>
 #include <deque>
-#include <memory>
 
 #include "decode/sampler.h"
-#include "tensor/arena.h"
-#include "tensor/exec.h"
+#include "tensor/courier.h"
 
 namespace tandem::decode {
 
@@ -20,36 +17,39 @@ class GpuDraws {
   int depth() const { return spec_.rule.needs_seen() ? 1 : 2; }
   int in_flight() const { return static_cast<int>(flying_.size()); }
 
-  /// Sends what the draws of these sequences will read.
-  void prepare(std::span<const DrawSeq> seqs);
-  /// Fetches the tokens last drawn for n prepared sequences; may be recorded in a graph.
+  /// Begins a parcel: what is taken from it goes along with the draws' inputs.
+  Outbox& open() { return *(outbox_ = &courier_.open()); }
+  /// Sends the parcel with what the draws of these sequences read.
+  void send(std::span<const DrawSeq> seqs);
+  /// Fetches the tokens last drawn for the n sequences sent; may be recorded in a graph.
   /// shapes   result [n] in device memory
   const int32_t* load_ids(int n);
-  /// Draws for n prepared sequences; may be recorded in a graph.
+  /// Draws for the n sequences sent; may be recorded in a graph.
   void launch(int n, const Tensor& logits);
   /// Copies the results of the launch before out.
   void finish(int n);
   std::vector<Drawn> collect();
 
  private:
-  static constexpr size_t kRing = 4;  // more than draws in flight and the one being prepared
-  struct Turn {
-    std::unique_ptr<cuda::PinnedBuffer> in, out;
-    std::unique_ptr<cuda::Event> sent, done;
-  };
   struct Flying {
-    size_t turn;
-    int n;
+    int receipt, n;
+  };
+  /// What a draw reads, in device memory.
+  struct Inputs {
+    const double* uniform = nullptr;      // [n]
+    const int32_t* slot = nullptr;        // [n]
+    const int32_t* seen_begin = nullptr;  // [n + 1] into seen
+    const int32_t* seen = nullptr;        // the parcels' place, for rules that ask for tokens
   };
 
   SamplerBounds bounds_;
   Exec exec_;
   SamplerSpec spec_;
-  std::byte *in_, *out_;
+  Courier courier_;
+  Outbox* outbox_ = nullptr;  // of the open parcel
+  Inputs in_;
   int32_t* last_;  // [max_seqs] by slot
   void* rows_;     // workspace of draws, or null
-  std::array<Turn, kRing> ring_;
-  size_t next_in_ = 0, next_out_ = 0;
   std::deque<Flying> flying_;
 };
 

@@ -37,7 +37,8 @@ void Sampler::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
                logits.rows(), seqs.size());
   if (gpu_) {
     const int n = static_cast<int>(seqs.size());
-    gpu_->prepare(seqs);
+    gpu_->open();
+    gpu_->send(seqs);
     gpu_->launch(n, logits);
     return gpu_->finish(n);
   }

@@ -26,9 +26,7 @@ std::span<std::byte> page_bytes(const Tensor& pool, int32_t page) {
   return {static_cast<std::byte*>(t.raw()), t.bytes()};
 }
 
-int pages_of(size_t tokens) {
-  return static_cast<int>((tokens + kv::kPageTokens - 1) / kv::kPageTokens);
-}
+int pages_of(size_t tokens) { return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens); }
 
 }  // namespace
 
@@ -57,7 +55,7 @@ void save_state(const std::filesystem::path& path, const Engine& engine, int slo
         tensors.push_back(
             {page_name(which, layer, page),
              g.dtype,
-             {g.n_kv_heads, kv::kPageTokens, g.head_dim},
+             {g.n_kv_heads, kPageTokens, g.head_dim},
              on_host(page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id))});
   }
   if (exec.on_gpu()) exec.queue->wait();
@@ -101,7 +99,7 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
       throw input_error(state.file.where(), "token id {} is outside the vocabulary of {}", id,
                         files.config.vocab_size);
   const model::ModelConfig& c = files.config;
-  const io::Shape page_shape{c.n_kv_heads, kv::kPageTokens, c.head_dim};
+  const io::Shape page_shape{c.n_kv_heads, kPageTokens, c.head_dim};
   const int pages = pages_of(state.tokens.size());
   for (int page = 0; page < pages; ++page) {
     bool present = page == pages - 1;  // policies give back pages, but never the last
@@ -135,7 +133,7 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
   std::vector<std::byte> staging;  // of a page on its way to a GPU
   for (int page = 0; page < pages_of(state.tokens.size()); ++page) {
     if (state.file.find(page_name('k', 0, page)) == nullptr) {
-      store.drop(slot, page * kv::kPageTokens, (page + 1) * kv::kPageTokens);
+      store.drop(slot, page * kPageTokens, (page + 1) * kPageTokens);
       continue;
     }
     const int32_t id = store.page(slot, page);

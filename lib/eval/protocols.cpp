@@ -158,7 +158,7 @@ struct Group {
 
   Group(Engine& e, std::span<const Case> c, const CaseSpec& s)
       : engine(e), cases(c), spec(s), bases(e.cache()), outcomes(c.size()) {
-    for (size_t i = 0; i < c.size(); ++i) bases.add(e.cache().create(0));
+    for (size_t i = 0; i < c.size(); ++i) bases.add(e.cache().create(e.cache().all_readers()));
   }
 
   bool wants(Protocol p) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/convert.h"
@@ -28,11 +29,8 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
           .device = s.device};
 }
 
-/// Repositioned sinks need a turned copy of q.
 bool turns_q(const Cache::Spec& s) {
-  return std::any_of(s.policies.begin(), s.policies.end(), [](const recipe::Cache& c) {
-    return c.kind == recipe::CacheKind::streaming && c.reposition && c.sinks > 0;
-  });
+  return std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).turns_q; });
 }
 
 /// Rows whose partial results are alive at once. A prefill of text that a policy has cut runs as an
@@ -79,17 +77,16 @@ DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
   return {.max_seqs = s.max_seqs, .max_rows = s.max_rows, .max_pages = store_spec(s).max_pages};
 }
 
-/// What the policies of a run need beyond their own buffers.
-struct Needs {
+/// What the policies of a run need together.
+struct RunNeeds {
   size_t sources = 1, scratch_bytes = 0;
 
   /// A single range goes straight to the output.
   bool partials() const { return sources > 1 || scratch_bytes > 0; }
 
-  void add(const Policy& p) {
-    sources = std::max(sources, static_cast<size_t>(p.max_sources()));
-    if (p.selector() != nullptr)
-      scratch_bytes = std::max(scratch_bytes, p.selector()->scratch_bytes());
+  void add(const Needs& n) {
+    sources = std::max(sources, static_cast<size_t>(n.sources));
+    scratch_bytes = std::max(scratch_bytes, n.scratch_bytes);
   }
 };
 
@@ -103,15 +100,15 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),
            device);
   if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);
-  Needs needs;
+  RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     const auto policy = make_policy(spec.policies[i], bounds_of(spec));
-    if (device.kind == Device::Kind::cuda && policy->selector() != nullptr)
+    if (device.kind == Device::Kind::cuda && !policy->needs().runs_on_gpu)
       throw Error::make(ErrorKind::device, "cache.kind", "{} attention runs on the CPU only",
                         policy->name())
           .hint("use --device cpu, or cache.kind full or streaming");
     policy->plan(plan, prefix_of(spec, i));
-    needs.add(*policy);
+    needs.add(policy->needs());
   }
   if (needs.scratch_bytes > 0) ListAttention::plan(plan, g, needs.scratch_bytes);
   if (!needs.partials()) return;
@@ -129,15 +126,15 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
       store_(store_spec(spec), arena, exec),
       tables_(static_cast<int32_t*>(arena.take(kTables)), spec.max_seqs, store_.spec().max_pages),
       rope_(rope),
-      policy_of_(static_cast<size_t>(spec.max_seqs)),
+      readers_(static_cast<size_t>(spec.max_seqs)),
       workspace_(ops::attention_workspace(spec.device, attention_bounds(spec),
                                           arena.take("workspace/attention"))),
       usage_(spec.policies.size()) {
-  Needs needs;
+  RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec)));
     policies_.back()->allocate(arena, prefix_of(spec, i));
-    needs.add(*policies_.back());
+    needs.add(policies_.back()->needs());
   }
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
   if (needs.scratch_bytes > 0)
@@ -148,30 +145,38 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
   if (turns_q(spec)) q_shifted_ = arena.take("workspace/q_shifted");
 }
 
-int Cache::create(int policy) {
+int Cache::create(Readers readers) {
   const int slot = store_.acquire();
-  policy_of_[static_cast<size_t>(slot)] = policy;
+  readers_[static_cast<size_t>(slot)] = readers;
   return slot;
 }
 
-int Cache::fork(int slot, int policy) {
+int Cache::fork(int slot, Readers readers) {
   const int copy = store_.fork(slot);
-  policy_of_[static_cast<size_t>(copy)] = policy;
-  for (const auto& p : policies_) p->on_fork(slot, copy);
-  const int token = missing_token(copy, length(copy));
-  if (token < 0) return copy;
-  release(copy);
-  throw input_error("kv cache", "the {} policy needs token {}, which the {} policy gave back",
-                    policies_[static_cast<size_t>(policy)]->name(), token, policy_of(slot).name());
+  readers_[static_cast<size_t>(copy)] = readers;
+  if (const int token = missing_token(copy, length(copy)); token >= 0) {
+    store_.release(copy);
+    throw input_error("kv cache", "the {} policy needs token {}, which the {} policy gave back",
+                      policy(readers.front()).name(), token, policy_of(slot).name());
+  }
+  for (int i = 0; i < n_policies(); ++i) {
+    if (!readers.has(i)) continue;
+    Policy& p = *policies_[static_cast<size_t>(i)];
+    if (readers_of(slot).has(i))
+      p.on_fork(slot, copy);
+    else if (length(copy) > 0)
+      p.on_prompt(copy, store_);
+  }
+  return copy;
 }
 
 void Cache::release(int slot) {
-  for (const auto& p : policies_) p->on_release(slot);
+  for_readers(slot, [&](Policy& p) { p.on_release(slot); });
   store_.release(slot);
 }
 
 void Cache::adopt_prompt(int slot) {
-  for (const auto& p : policies_) p->on_prompt(slot, store_);
+  for_readers(slot, [&](Policy& p) { p.on_prompt(slot, store_); });
 }
 
 void Cache::truncate(int slot, int n) {
@@ -191,19 +196,19 @@ void Cache::uncommit(int slot, int n) {
     store_.set_length(slot, n);
   else
     store_.truncate(slot, n);
-  for (const auto& p : policies_) p->on_truncate(slot, n, store_);
+  for_readers(slot, [&](Policy& p) { p.on_truncate(slot, n, store_); });
 }
 
 int Cache::missing_token(int slot, int n) const {
   if (store_.pages_given_back(slot) == 0) return -1;
-  const Policy& policy = policy_of(slot);
+  const Retention needed = retention(slot);
   const auto first_missing = [&](int begin, int end) {
     for (int page = begin / kPageTokens; page * kPageTokens < end; ++page)
       if (store_.page(slot, page) < 0) return std::max(begin, page * kPageTokens);
     return -1;
   };
-  const int sink = first_missing(0, std::min(n, policy.sinks_needed()));
-  return sink >= 0 ? sink : first_missing(n - std::min(n, policy.recent_needed() - 1), n);
+  const int sink = first_missing(0, std::min(n, needed.sinks));
+  return sink >= 0 ? sink : first_missing(n - std::min(n, needed.recent - 1), n);
 }
 
 std::vector<std::pair<int, int>> Cache::live_ranges(int slot) const {
@@ -220,18 +225,16 @@ std::vector<std::pair<int, int>> Cache::live_ranges(int slot) const {
   return ranges;
 }
 
-Step Cache::begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees,
-                  Outbox* outbox) {
-  Step step = lay_out(phase, rows, trees);
-  send({&step, 1}, outbox);
+Step Cache::begin(const StepSpec& spec) {
+  Step step = lay_out(spec);
+  publish({&step, 1}, spec.outbox);
   return step;
 }
 
-std::vector<Step> Cache::begin_levels(std::span<const SeqRows> rows, std::span<const Tree> trees,
-                                      std::span<const std::vector<int>> level_ends,
-                                      Outbox* outbox) {
-  std::vector<Step> levels = split_levels(lay_out(Phase::extend, rows, trees), level_ends);
-  send(levels, outbox);
+std::vector<Step> Cache::begin_levels(const StepSpec& spec,
+                                      std::span<const std::vector<int>> level_ends) {
+  std::vector<Step> levels = split_levels(lay_out(spec), level_ends);
+  publish(levels, spec.outbox);
   return levels;
 }
 
@@ -240,8 +243,8 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
   TANDEM_CHECK(last.phase == Phase::extend && static_cast<int>(slots.size()) == last.n_seqs,
                "{} sequences for a step of {}", slots.size(), last.n_seqs);
   for (size_t b = 0; b < slots.size(); ++b) {
-    TANDEM_CHECK(policy_of_[static_cast<size_t>(slots[b])] == last.policy,
-                 "a step runs one policy");
+    TANDEM_CHECK(readers_of(slots[b]).has(last.reading.keys), "slot {} has no reader {}", slots[b],
+                 last.reading.keys);
     const int n_rows = last.tentative_of(static_cast<int>(b)) + last.rows_of(static_cast<int>(b));
     store_.reserve(slots[b], store_.length(slots[b]) + n_rows);
   }
@@ -250,61 +253,91 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
       move_rows(step, static_cast<int>(b), slots[b], store_.length(slots[b]),
                 store_.pages(slots[b]));
   tables_.lay_out(store_, last.slot);
-  send(steps, outbox);
+  publish(steps, outbox);
 }
 
-Step Cache::lay_out(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees) {
-  TANDEM_CHECK(trees.empty() || trees.size() == rows.size(), "{} trees", trees.size());
+Reading Cache::reading_of(const StepSpec& spec) const {
+  if (spec.rows.empty()) return {};
+  const Readers readers = readers_of(spec.rows[0].slot);
+  TANDEM_CHECK(spec.reading || readers.count() == 1 || spec.phase == Phase::prefill,
+               "a step of sequences with {} readers names none", readers.count());
+  const Reading reading = spec.reading.value_or(Reading{.keys = readers.front()});
+  for (const SeqRows& r : spec.rows)
+    TANDEM_CHECK(readers_of(r.slot).has(reading.keys), "slot {} has no reader {}", r.slot,
+                 reading.keys);
+  return reading;
+}
+
+Step Cache::lay_out(const StepSpec& spec) {
+  const std::span<const SeqRows> rows = spec.rows;
+  TANDEM_CHECK(spec.trees.empty() || spec.trees.size() == rows.size(), "{} trees",
+               spec.trees.size());
   Step step;
-  step.phase = phase;
+  step.phase = spec.phase;
+  step.reading = reading_of(spec);
+  step.drafted = !spec.trees.empty();
   step.row_begin.push_back(0);
   for (const SeqRows& r : rows) store_.reserve(r.slot, store_.length(r.slot) + r.n_rows);
-  // Text that its policy has already cut can only be continued through the policy.
+  // Tokens that a policy has already cut can only be continued through the policy.
   const auto n_cut = static_cast<size_t>(
       std::count_if(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); }));
-  TANDEM_CHECK(phase == Phase::extend || n_cut == 0 || n_cut == rows.size(),
+  TANDEM_CHECK(spec.phase == Phase::extend || n_cut == 0 || n_cut == rows.size(),
                "a prefill of {} cut sequences among {}", n_cut, rows.size());
   if (n_cut > 0) step.phase = Phase::extend;
-  if (!trees.empty())
+  if (!std::ranges::all_of(spec.trees, &Tree::is_chain))
     for (const SeqRows& r : rows) step.mask_words = std::max(step.mask_words, (r.n_rows + 63) / 64);
-  if (!rows.empty()) step.policy = policy_of_[static_cast<size_t>(rows[0].slot)];
-  for (size_t b = 0; b < rows.size(); ++b) {
-    TANDEM_CHECK(policy_of_[static_cast<size_t>(rows[b].slot)] == step.policy,
-                 "a step runs one policy");
-    add_rows(step, rows[b], trees.empty() ? nullptr : &trees[b]);
-  }
+  for (size_t b = 0; b < rows.size(); ++b)
+    add_rows(step, rows[b], step.is_tree() ? &spec.trees[b] : nullptr);
   TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows, planned for {}", step.n_rows,
                spec_.max_rows);
   tables_.lay_out(store_, step.slot);
   return step;
 }
 
-void Cache::send(std::span<const Step> steps, Outbox* outbox) {
-  if (!device_step_) return;
-  device_step_->send(steps, tables_, outbox, arrays_);
+void Cache::publish(std::span<Step> steps, Outbox* outbox) {
+  if (!device_step_) {
+    for (Step& step : steps) {
+      step.point_to_host();
+      step.arrays.max_pages = tables_.max_pages();
+      step.arrays.page_table = tables_.cells();
+    }
+    return;
+  }
+  device_step_->send(steps, tables_, outbox);
   // Here, not in attend: a recorded graph repeats the work of attend alone.
   for (const Step& step : steps)
     for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
       count_dense(layer, step);
 }
 
-ops::StepArrays Cache::arrays(const Step& step) const {
-  if (device_step_) return arrays_[static_cast<size_t>(step.level)];
-  ops::StepArrays a = step.arrays();
-  a.max_pages = tables_.max_pages();
-  a.page_table = tables_.cells();
-  return a;
-}
-
 bool Cache::is_cut(int slot) const {
   if (store_.pages_given_back(slot) == 0) return false;
-  const Geometry& g = spec_.geometry;
-  const bool all_slide = g.sliding_window > 0 && g.sliding_window_from == 0;
-  const int needed = all_slide ? g.sliding_window : store_.length(slot);
-  const int oldest = std::max(0, store_.length(slot) - needed + 1);
-  for (int page = oldest / kPageTokens; page * kPageTokens < store_.length(slot); ++page)
+  const int length = store_.length(slot);
+  const int oldest = std::max(0, length - (spec_.geometry.dense_retention().recent - 1));
+  for (int page = oldest / kPageTokens; page * kPageTokens < length; ++page)
     if (store_.page(slot, page) < 0) return true;
   return false;
+}
+
+Retention Cache::retention(int slot) const {
+  Retention all{.sinks = 0, .recent = 0};
+  for (int i = 0; i < n_policies(); ++i)
+    if (readers_of(slot).has(i)) all = all.with(policy(i).retention());
+  return all;
+}
+
+void Cache::evict(const Step& step) {
+  for (int b = 0; b < step.n_seqs; ++b) {
+    const auto i = static_cast<size_t>(b);
+    Retention needed = retention(step.slot[i]);
+    // The rest of a prompt is read densely.
+    if (step.phase == Phase::prefill && step.last_chunk[i] == 0)
+      needed = needed.with(spec_.geometry.dense_retention());
+    // The last token may run again (a saved or shared text that goes on without new tokens), so
+    // its window is the one that counts.
+    const int length = store_.length(step.slot[i]);
+    store_.drop(step.slot[i], needed.sinks, std::max(needed.sinks, length - needed.recent));
+  }
 }
 
 void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
@@ -326,7 +359,7 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
 
 void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor& q) {
   AttendPlan plan;
-  Policy& policy = *policies_[static_cast<size_t>(step.policy)];
+  Policy& policy = *policies_[static_cast<size_t>(step.reading.keys)];
   if (step.phase == Phase::extend)
     policy.select(layer, step, q, plan);
   else
@@ -344,7 +377,7 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
                           .q = q,
                           .k = store_.k(layer),
                           .v = store_.v(layer),
-                          .step = arrays(step),
+                          .step = step.arrays,
                           .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim)),
                           // The layer ahead read the same arrays, and between two layers only the
                           // rows of the step are written: pages are copied and tokens moved between
@@ -379,14 +412,15 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
   int n_parts = plan.n;
   if (plan.selector != nullptr) {
     lists_->run(*plan.selector, layer, step, store_, q, partial_o_ + n_parts * rows * heads * d,
-                partial_lse_ + n_parts * rows * heads, usage_[static_cast<size_t>(step.policy)]);
+                partial_lse_ + n_parts * rows * heads,
+                usage_[static_cast<size_t>(step.reading.keys)]);
     ++n_parts;
   }
   ops::merge_states(out, partial_o_, partial_lse_, n_parts, exec_.stream());
 }
 
 void Cache::count_dense(int layer, const Step& step) {
-  const Policy& p = policy(step.policy);
+  const Policy& p = policy(step.reading.keys);
   // What a selector's policy says of a layer is an estimate; without a selection it reads all.
   const auto keys_read = [&](int length) {
     return p.selector() != nullptr ? spec_.geometry.visible(layer, length)
@@ -402,12 +436,12 @@ void Cache::count_dense(int layer, const Step& step) {
   } else {
     for (const int32_t pos : step.pos) keys += keys_read(pos + 1);
   }
-  usage_[static_cast<size_t>(step.policy)].dense_bytes += spec_.geometry.token_bytes() * keys;
+  usage_[static_cast<size_t>(step.reading.keys)].dense_bytes += spec_.geometry.token_bytes() * keys;
 }
 
 /// Adds what the rows read beside their lists: the ranges of the plan.
 void Cache::count_fixed(const Step& step, const AttendPlan& plan) {
-  KeyUsage& usage = usage_[static_cast<size_t>(step.policy)];
+  KeyUsage& usage = usage_[static_cast<size_t>(step.reading.keys)];
   const Geometry& g = spec_.geometry;
   for (int b = 0; b < step.n_seqs; ++b)
     for (int r = step.row_begin[static_cast<size_t>(b)];
@@ -446,11 +480,18 @@ void Cache::commit(const Step& step, std::span<const int> kept,
     store_.set_length(slot, base + kept[i]);
   }
   store_.move_tokens(moves);
-  if (step.phase == Phase::prefill)
-    for (int b = 0; b < step.n_seqs; ++b)
-      if (step.last_chunk[static_cast<size_t>(b)] != 0)
-        adopt_prompt(step.slot[static_cast<size_t>(b)]);
-  policies_[static_cast<size_t>(step.policy)]->commit(step, kept, store_);
+  if (step.phase == Phase::extend) {
+    for (int i = 0; i < n_policies(); ++i) {
+      std::vector<int32_t> slots;
+      std::ranges::copy_if(step.slot, std::back_inserter(slots),
+                           [&](int slot) { return readers_of(slot).has(i); });
+      if (!slots.empty()) policies_[static_cast<size_t>(i)]->on_commit(slots, store_);
+    }
+  } else {
+    for (size_t b = 0; b < step.slot.size(); ++b)
+      if (step.last_chunk[b] != 0) adopt_prompt(step.slot[b]);
+  }
+  evict(step);
 }
 
 }  // namespace tandem::kv

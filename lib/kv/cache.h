@@ -6,6 +6,7 @@
 #include "kv/device_step.h"
 #include "kv/list_attention.h"
 #include "kv/policy.h"
+#include "kv/readers.h"
 #include "ops/attention.h"
 #include "ops/rope_table.h"
 
@@ -35,14 +36,17 @@ class Cache {
   /// exec     the device of the spec
   Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const Exec& exec = {});
 
-  /// A new, empty sequence under one of the policies.
-  int create(int policy = 0);
-  /// A new sequence that shares the committed tokens of `slot`, under `policy`.
-  /// errors   kind input when it needs tokens that the policy of `slot` gave back; kind memory
-  int fork(int slot, int policy);
+  /// A new, empty sequence and who reads it.
+  int create(Readers readers = {});
+  /// A new sequence that shares the committed tokens of `slot`. A reader that `slot` does not have
+  /// sees them as a prompt.
+  /// errors   kind input when a reader needs tokens that were evicted; kind memory
+  int fork(int slot, Readers readers);
   void release(int slot);
   int length(int slot) const { return store_.length(slot); }
-  const Policy& policy_of(int slot) const { return policy(policy_of_[static_cast<size_t>(slot)]); }
+  Readers readers_of(int slot) const { return readers_[static_cast<size_t>(slot)]; }
+  /// The policy of a sequence with one reader.
+  const Policy& policy_of(int slot) const { return policy(readers_of(slot).front()); }
   /// Drops committed tokens from the end.
   /// errors   kind input when `n` would need keys that the policy gave back
   void truncate(int slot, int n);
@@ -51,36 +55,32 @@ class Cache {
   /// once: as truncate, but the pages stay where no other sequence can have them.
   void uncommit(int slot, int n);
 
-  /// Tells the policies that the committed tokens of `slot` are a prompt whose K and V are in the
+  /// Tells the readers that the committed tokens of `slot` are a prompt whose K and V are in the
   /// store, though no prefill ended there (restored or random ones, or a beginning that forks
   /// share).
   void adopt_prompt(int slot);
 
-  /// Lays out a step: pages for the new rows, positions, page tables. A prefill that continues text
-  /// which a policy has cut runs as `extend`: the dense keys no longer exist. All sequences of a
-  /// prefill are cut, or none is, or neighbours would decide which keys a prompt sees.
-  /// shapes   trees: empty, or one per sequence
-  /// outbox   on a GPU, where the step's arrays go, for the caller to send; null: they are sent
+  /// Lays out a step: pages for the new rows, positions, page tables. It stays valid until its
+  /// sequences change, whatever else is laid out; on a GPU without an outbox at most
+  /// DeviceStep::kWaiting steps may wait to run. A prefill that continues tokens which a policy has
+  /// cut runs as `extend`: the dense keys no longer exist. All sequences of a prefill are cut, or
+  /// none is, or neighbours would decide which keys a prompt sees.
   /// errors   kind memory when pages run out
-  Step begin(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees = {},
-             Outbox* outbox = nullptr);
-  /// Lays out a tree a sequence that goes through the model level by level, one step each, in which
-  /// rows see their ancestors in the levels before. On a GPU one copy brings all of them. Only the
-  /// last step that has run is committed, if any: `kept` and `paths` then count the rows of all
-  /// levels.
+  Step begin(const StepSpec& spec);
+  /// Lays out trees that go through the model level by level, one step each, in which rows see
+  /// their ancestors in the levels before. On a GPU one copy brings all of them. Only the last step
+  /// that has run is committed, if any: `kept` and `paths` then count the rows of all levels.
   /// shapes   level_ends[b] [levels] rows of sequence b's tree up to and with a level: the same
   ///          number of levels for all, and rows of every sequence in each
-  std::vector<Step> begin_levels(std::span<const SeqRows> rows, std::span<const Tree> trees,
-                                 std::span<const std::vector<int>> level_ends,
-                                 Outbox* outbox = nullptr);
+  std::vector<Step> begin_levels(const StepSpec& spec,
+                                 std::span<const std::vector<int>> level_ends);
   /// Lays out an extend step, or a tree's levels, again: as many rows of trees of the same shapes,
-  /// behind what is committed by now. Costs the rows' positions and places alone.
-  /// slots    [n_seqs] the sequences, under the policy of the steps
-  /// outbox   as begin's
+  /// after the tokens committed so far. Recomputes only row positions and page slots; masks and
+  /// depths are reused.
+  /// slots    [n_seqs] the sequences, read as those of the steps
+  /// outbox   as StepSpec's
   /// errors   kind memory when pages run out: the steps are as they were
   void begin_again(std::span<Step> steps, std::span<const int32_t> slots, Outbox* outbox = nullptr);
-  /// The step's arrays on the cache's device; valid until others are laid out.
-  ops::StepArrays arrays(const Step& step) const;
   /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
   /// shapes   out, q [R, n_heads, head_dim]
   void attend(int layer, const Step& step, const Tensor& out, const Tensor& q);
@@ -94,17 +94,20 @@ class Cache {
   /// On a GPU, where accepted paths are known there before the host knows them: moves their keys
   /// behind their roots, as work that a graph may record. A commit without paths follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
-    store_.move_paths(paths, arrays(step).page_table);
+    store_.move_paths(paths, step.arrays);
   }
 
   Tensor k(int layer) const { return store_.k(layer); }
   Tensor v(int layer) const { return store_.v(layer); }
   const Geometry& geometry() const { return spec_.geometry; }
   const Policy& policy(int i) const { return *policies_[static_cast<size_t>(i)]; }
+  int n_policies() const { return static_cast<int>(policies_.size()); }
+  /// All policies, for a sequence that each of them is to read.
+  Readers all_readers() const { return Readers::first(n_policies()); }
   const PagedStore& store() const { return store_; }
   PagedStore& store() { return store_; }
 
-  /// What rows of a policy have read from their selections since the start.
+  /// What rows that read by a policy have read since the start.
   const KeyUsage& usage(int policy) const { return usage_[static_cast<size_t>(policy)]; }
 
   /// Whether keys that dense attention would read were given back.
@@ -116,13 +119,24 @@ class Cache {
   std::vector<std::pair<int, int>> live_ranges(int slot) const;
 
  private:
+  template <class Visit>
+  void for_readers(int slot, const Visit& visit) {
+    for (int i = 0; i < n_policies(); ++i)
+      if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)]);
+  }
   void attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
                     const Tensor& q);
   void count_fixed(const Step& step, const AttendPlan& plan);
   void count_dense(int layer, const Step& step);
-  Step lay_out(Phase phase, std::span<const SeqRows> rows, std::span<const Tree> trees);
-  void send(std::span<const Step> steps, Outbox* outbox);
+  Step lay_out(const StepSpec& spec);
+  /// Gives laid out steps their arrays.
+  void publish(std::span<Step> steps, Outbox* outbox);
   void add_rows(Step& step, const SeqRows& rows, const Tree* tree);
+  /// Which policy a step of these rows reads.
+  Reading reading_of(const StepSpec& spec) const;
+  /// Tokens of a sequence that its readers may need.
+  Retention retention(int slot) const;
+  void evict(const Step& step);
 
   Spec spec_;
   Exec exec_;
@@ -130,7 +144,7 @@ class Cache {
   PageTables tables_;
   const ops::RopeTable& rope_;
   std::vector<std::unique_ptr<Policy>> policies_;
-  std::vector<int> policy_of_;  // by slot
+  std::vector<Readers> readers_;  // by slot
   ops::AttentionWorkspace workspace_;
   // When a policy's plans have several sources:
   float* partial_o_ = nullptr;               // [sources, max_rows, n_heads, head_dim]
@@ -139,7 +153,6 @@ class Cache {
   std::unique_ptr<ListAttention> lists_;     // when a policy has a selector
   std::vector<KeyUsage> usage_;              // by policy
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
-  std::vector<ops::StepArrays> arrays_;      // there, of the steps in flight
 };
 
 }  // namespace tandem::kv

@@ -9,7 +9,6 @@
 namespace tandem::kv {
 namespace {
 
-constexpr const char* kName = "workspace/step";
 constexpr const char* kTables = "kv/page tables";
 
 /// Places arrays one behind the other.
@@ -49,11 +48,14 @@ size_t bytes_of(const Step& step) {
   return l.bytes();
 }
 
-/// Bytes of as many rows as steps may hold, and other pages for all sequences.
-size_t most_bytes(const DeviceStep::Bounds& b) {
-  return DeviceStep::outbox_bytes(b.max_seqs, b.max_rows) +
-         Outbox::aligned(static_cast<size_t>(b.max_seqs) * static_cast<size_t>(b.max_pages) *
-                         sizeof(PageChange));
+Courier::Spec courier_spec(const DeviceStep::Bounds& b) {
+  // As many rows as steps may hold, and other pages for all sequences.
+  return {.name = "workspace/step",
+          .in_bytes = DeviceStep::outbox_bytes(b.max_seqs, b.max_rows) +
+                      Outbox::aligned(static_cast<size_t>(b.max_seqs) *
+                                      static_cast<size_t>(b.max_pages) * sizeof(PageChange)),
+          .turns = DeviceStep::kWaiting,
+          .own_places = true};
 }
 
 /// Writes a step's arrays to their places.
@@ -76,7 +78,7 @@ ops::StepArrays arrays_at(const std::byte* memory, const Offsets& at, const Step
   const auto ints = [&](size_t offset) {
     return reinterpret_cast<const int32_t*>(memory + offset);
   };
-  ops::StepArrays a = step.arrays();
+  ops::StepArrays a = step.arrays;
   a.slot = ints(at.slot);
   a.row_begin = ints(at.row_begin);
   a.base = ints(at.base);
@@ -102,60 +104,43 @@ size_t DeviceStep::outbox_bytes(int max_seqs, int max_rows) {
 }
 
 void DeviceStep::plan(const Bounds& bounds, Device device, MemoryPlan& plan) {
-  plan.add(kName, most_bytes(bounds), device);
-  plan.add(std::string(kName) + " staging", kRing * most_bytes(bounds));
+  Courier::plan(courier_spec(bounds), device, plan);
   plan.add(kTables, PageTables::bytes(bounds.max_seqs, bounds.max_pages), device);
 }
 
 DeviceStep::DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec)
-    : bounds_(bounds), exec_(exec), page_table_(static_cast<int32_t*>(arena.take(kTables))) {
-  auto* const device = static_cast<std::byte*>(arena.take(kName));
-  for (Slot& s : ring_) {
-    s.host = std::make_unique<cuda::PinnedBuffer>(most_bytes(bounds));
-    s.sent = std::make_unique<cuda::Event>();
-    s.outbox = Outbox(s.host->data(), device, s.host->size());
-  }
+    : bounds_(bounds),
+      exec_(exec),
+      courier_(courier_spec(bounds), arena, exec),
+      page_table_(static_cast<int32_t*>(arena.take(kTables))) {
   // No page anywhere, as PageTables begins.
   const size_t bytes = PageTables::bytes(bounds.max_seqs, bounds.max_pages);
-  std::memset(ring_[0].host->data(), 0xff, bytes);
-  exec_.queue->copy_in(page_table_, ring_[0].host->data(), bytes);
-  ring_[0].sent->record(*exec_.queue);
+  const std::vector<int32_t> none(bytes / sizeof(int32_t), -1);
+  exec_.queue->copy_in(page_table_, none.data(), bytes);
+  exec_.queue->wait();
 }
 
-DeviceStep::Slot& DeviceStep::next_slot() {
-  Slot& slot = ring_[turn_];
-  turn_ = (turn_ + 1) % kRing;
-  slot.sent->wait();  // of kRing turns ago
-  slot.outbox.clear();
-  return slot;
-}
-
-ops::StepArrays DeviceStep::place(const Step& step, Outbox& outbox) const {
+void DeviceStep::place(Step& step, Outbox& outbox) const {
   const Outbox::Part part = outbox.take(bytes_of(step));
   Layout layout;
   const Offsets at(layout, static_cast<size_t>(step.n_seqs), static_cast<size_t>(step.n_rows),
                    static_cast<size_t>(step.mask_words));
   write(part.host, at, step);
-  ops::StepArrays a = arrays_at(part.device, at, step);
-  a.device = exec_.device();
-  a.max_pages = bounds_.max_pages;
-  a.page_table = page_table_;
-  return a;
+  step.point_to_host();
+  step.arrays = arrays_at(part.device, at, step);
+  step.arrays.device = exec_.device();
+  step.arrays.max_pages = bounds_.max_pages;
+  step.arrays.page_table = page_table_;
 }
 
-void DeviceStep::send(std::span<const Step> steps, const PageTables& tables, Outbox* outbox,
-                      std::vector<ops::StepArrays>& arrays) {
+void DeviceStep::send(std::span<Step> steps, const PageTables& tables, Outbox* outbox) {
   const std::span<const PageChange> changes = tables.changes();
-  Slot* const slot = outbox == nullptr || !changes.empty() ? &next_slot() : nullptr;
-  arrays.clear();
-  for (const Step& step : steps)
-    arrays.push_back(place(step, outbox != nullptr ? *outbox : slot->outbox));
-  if (slot == nullptr) return;
-  const Outbox::Part part = slot->outbox.take(changes.size_bytes());
+  Outbox* const own = outbox == nullptr || !changes.empty() ? &courier_.open() : nullptr;
+  for (Step& step : steps) place(step, outbox != nullptr ? *outbox : *own);
+  if (own == nullptr) return;
+  const Outbox::Part part = own->take(changes.size_bytes());
   std::memcpy(part.host, changes.data(), changes.size_bytes());
-  const Outbox::Part all = slot->outbox.all();
-  exec_.queue->copy_in(all.device, all.host, slot->outbox.taken());
-  slot->sent->record(*exec_.queue);
+  courier_.send();
   if (changes.empty()) return;
   cuda_table().set_pages({.table = page_table_,
                           .changes = reinterpret_cast<const PageChange*>(part.device),

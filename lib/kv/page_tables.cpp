@@ -12,14 +12,14 @@ PageTables::PageTables(int32_t* cells, int max_seqs, int max_pages)
 }
 
 void PageTables::lay_out(const PagedStore& store, std::span<const int32_t> slots) {
-  TANDEM_CHECK(slots.size() <= rows_.size(), "{} sequences, planned for {}", slots.size(),
-               rows_.size());
   changes_.clear();
-  for (size_t b = 0; b < slots.size(); ++b) {
-    const uint64_t version = store.table_version(slots[b]);
-    if (rows_[b].version == version) continue;
-    update(cells_ + b * static_cast<size_t>(max_pages_), rows_[b], store.pages(slots[b]));
-    rows_[b].version = version;
+  for (const int32_t slot : slots) {
+    const auto i = static_cast<size_t>(slot);
+    TANDEM_CHECK(i < rows_.size(), "slot {} of {}", slot, rows_.size());
+    const uint64_t version = store.table_version(slot);
+    if (rows_[i].version == version) continue;
+    update(cells_ + i * static_cast<size_t>(max_pages_), rows_[i], store.pages(slot));
+    rows_[i].version = version;
   }
 }
 

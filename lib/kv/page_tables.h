@@ -8,9 +8,9 @@
 
 namespace tandem::kv {
 
-/// The page tables of a step's sequences as kernels read them: a row for each place in the batch.
-/// They stay from step to step, so laying one out costs what has changed since, and a copy of them
-/// elsewhere follows by the changes alone.
+/// The page tables of all sequences as kernels read them: a row a slot, so that steps of different
+/// sequences never share one. They stay from step to step: laying one out costs what has changed
+/// since, and a copy of them elsewhere follows by the changes alone.
 class PageTables {
  public:
   static size_t bytes(int max_seqs, int max_pages) {
@@ -19,7 +19,7 @@ class PageTables {
   /// cells    [max_seqs, max_pages], of the caller; all become -1
   PageTables(int32_t* cells, int max_seqs, int max_pages);
 
-  /// Makes row b the table of slots[b]; rows beyond stay as they are.
+  /// Makes the rows of these slots their tables; others stay as they are.
   /// cost     for rows whose table is another than it was, their length
   void lay_out(const PagedStore& store, std::span<const int32_t> slots);
 

@@ -197,7 +197,7 @@ void PagedStore::move_tokens(std::span<const Move> moves) {
   cuda::launched("move_tokens", exec_.stream());
 }
 
-void PagedStore::move_paths(const AcceptedPaths& p, const int32_t* page_table) {
+void PagedStore::move_paths(const AcceptedPaths& p, const ops::StepArrays& step) {
   const int n_moves = p.n_seqs * p.max_depth;
   TANDEM_CHECK(n_moves <= spec_.max_moves, "{} moves, planned for {}", n_moves, spec_.max_moves);
   cuda_table().path_moves({.from_token = moves_,
@@ -205,7 +205,8 @@ void PagedStore::move_paths(const AcceptedPaths& p, const int32_t* page_table) {
                            .path = p.path,
                            .n_accepted = p.n_accepted,
                            .position = p.position,
-                           .page_table = page_table,
+                           .page_table = step.page_table,
+                           .slot = step.slot,
                            .n_seqs = p.n_seqs,
                            .n_nodes = p.n_nodes,
                            .max_pages = spec_.max_pages,

@@ -86,8 +86,8 @@ class PagedStore {
     int max_depth;     // no path is longer
   };
   /// On a GPU, the moves that close the gaps of paths, as work that a graph may record.
-  /// page_table  of the sequences, [n_seqs, spec().max_pages] in device memory
-  void move_paths(const AcceptedPaths& paths, const int32_t* page_table);
+  /// step     of the sequences
+  void move_paths(const AcceptedPaths& paths, const ops::StepArrays& step);
 
  private:
   struct Slot {

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -15,6 +16,17 @@
 
 namespace tandem::kv {
 
+/// The first and the newest tokens of a sequence, a row's own included among the newest.
+struct Retention {
+  int sinks = 0;
+  int recent = std::numeric_limits<int>::max();
+
+  /// What two readers need together.
+  Retention with(const Retention& other) const {
+    return {std::max(sinks, other.sinks), std::max(recent, other.recent)};
+  }
+};
+
 /// What attention needs to know of a model.
 struct Geometry {
   int n_layers = 0;
@@ -26,6 +38,12 @@ struct Geometry {
   DType dtype = DType::bf16;
 
   int window(int layer) const { return layer >= sliding_window_from ? sliding_window : 0; }
+  /// What full attention may need. A page stands for all layers: it can go only when every layer's
+  /// window has passed it.
+  Retention dense_retention() const {
+    if (sliding_window == 0 || sliding_window_from > 0) return {};
+    return {.recent = sliding_window};
+  }
   int group() const { return n_heads / n_kv_heads; }
   /// Bytes of one token's key and value in a layer.
   double token_bytes() const {
@@ -55,7 +73,7 @@ struct KeyRange {
   int32_t key_hi = std::numeric_limits<int32_t>::max();
   int32_t sinks = 0;
   int32_t window = 0;
-  /// Rows beyond this position query as if they stood at it (kv-methods 1.6 b); -1 = true
+  /// Rows beyond this position query as if they stood at it; -1 = true
   /// positions.
   int32_t q_position_max = -1;
   /// [B] a lower bound for each sequence, beside key_lo; null = none. Lives as long as the plan.
@@ -71,6 +89,15 @@ struct AttendPlan {
   void add(const KeyRange& source) { sources[static_cast<size_t>(n++)] = source; }
 };
 
+/// All that a policy asks of the house.
+struct Needs {
+  bool runs_on_gpu = false;
+  bool reads_trees = true;   // selects for rows of trees too
+  bool turns_q = false;      // some sources query at other positions
+  int sources = 1;           // most of a plan, lists included; beyond one, partial results merge
+  size_t scratch_bytes = 0;  // of a selector, a thread
+};
+
 /// What attention reads. Batched: every call serves all sequences of a step. README.md beside this
 /// file gives the contract of each hook.
 class Policy {
@@ -84,29 +111,28 @@ class Policy {
   /// A prompt ends: K and V of all committed tokens of `slot` are in the store, none was given
   /// back. May come again for the same slot after more tokens were prefilled.
   virtual void on_prompt(int /*slot*/, const PagedStore&) {}
-  /// Which keys the rows of an extend step see. Reads persistent state, writes none.
+  /// Which keys the rows of an extend step see. Writes nothing that outlives the step.
   virtual void select(int layer, const Step&, const Tensor& q, AttendPlan&) = 0;
-  /// `kept[b]` rows of each sequence are now part of it; old state may be dropped.
-  virtual void commit(const Step&, std::span<const int> /*kept*/, PagedStore&) {}
+  /// Rows of an extend step have become part of these sequences.
+  virtual void on_commit(std::span<const int32_t> /*slots*/, const PagedStore&) {}
   /// Sequences come and go: `to` becomes a copy of `from`; `slot` ends; `slot` is cut to n tokens.
   virtual void on_fork(int /*from*/, int /*to*/) {}
   virtual void on_release(int /*slot*/) {}
   virtual void on_truncate(int /*slot*/, int /*n*/, const PagedStore&) {}
-  /// How many of the first tokens a row may need.
-  virtual int sinks_needed() const { return 0; }
-  /// How many of the newest tokens, its own included, a row may need beyond the sinks; older ones
-  /// may be given back.
-  virtual int recent_needed() const { return std::numeric_limits<int>::max(); }
-  /// Most sources of a plan, the selector included; beyond one, partial results are merged.
-  virtual int max_sources() const { return 1; }
+  /// Which tokens a row of an extend step may need: the cache evicts others.
+  virtual Retention retention() const { return {}; }
+  virtual Needs needs() const = 0;
   /// Keys that one new token of a sequence of `length` tokens reads in a layer, per KV head; for a
   /// policy that chooses by content an estimate (usage() counts).
   virtual int keys_read(int layer, int length) const = 0;
-  /// The policy's selector, to plan its scratch; null without.
+  /// The policy's selector; null without.
   virtual const KeySelector* selector() const { return nullptr; }
 };
 
 /// errors   kind recipe when the settings do not fit the model
 std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bounds);
+
+/// What a policy of these settings asks, but for its scratch; before there is a model.
+Needs needs_of(const recipe::Cache& cache);
 
 }  // namespace tandem::kv

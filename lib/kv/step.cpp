@@ -6,20 +6,21 @@
 
 namespace tandem::kv {
 
-ops::StepArrays Step::arrays() const {
-  ops::StepArrays a{.n_seqs = n_seqs,
-                    .n_rows = n_rows,
-                    .mask_words = mask_words,
-                    .slot = slot.data(),
-                    .row_begin = row_begin.data(),
-                    .base = base.data(),
-                    .tentative = tentative.empty() ? nullptr : tentative.data(),
-                    .pos = pos.data(),
-                    .row_page = row_page.data(),
-                    .row_in_page = row_in_page.data(),
-                    .tree_mask = tree_mask.empty() ? nullptr : tree_mask.data()};
-  for (int b = 0; b < n_seqs; ++b) a.max_rows_a_seq = std::max(a.max_rows_a_seq, rows_of(b));
-  return a;
+void Step::point_to_host() {
+  arrays = {.n_seqs = n_seqs,
+            .n_rows = n_rows,
+            .mask_words = mask_words,
+            .drafted = drafted,
+            .slot = slot.data(),
+            .row_begin = row_begin.data(),
+            .base = base.data(),
+            .tentative = tentative.empty() ? nullptr : tentative.data(),
+            .pos = pos.data(),
+            .row_page = row_page.data(),
+            .row_in_page = row_in_page.data(),
+            .tree_mask = tree_mask.empty() ? nullptr : tree_mask.data()};
+  for (int b = 0; b < n_seqs; ++b)
+    arrays.max_rows_a_seq = std::max(arrays.max_rows_a_seq, rows_of(b));
 }
 
 void add_tree(Step& step, int first_row, const Tree& tree) {
@@ -69,8 +70,8 @@ std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<in
   for (size_t l = 0; l < levels.size(); ++l) {
     Step& level = levels[l];
     level.phase = whole.phase;
-    level.policy = whole.policy;
-    level.level = static_cast<int>(l);
+    level.reading = whole.reading;
+    level.drafted = whole.drafted;
     level.n_seqs = whole.n_seqs;
     level.slot = whole.slot;
     level.base = whole.base;

@@ -1,17 +1,24 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/page.h"
 #include "ops/step_arrays.h"
+#include "tensor/outbox.h"
 
 namespace tandem::kv {
 
-/// Tokens of one page; kernels are written for it (kernels/attention/attention.h).
-inline constexpr int kPageTokens = 64;
-
 /// Rows of a tree, at most.
 inline constexpr int kMaxTreeRows = 1024;
+
+/// What a forward reads: which policy of the cache selects keys, and which FFN channels.
+struct Reading {
+  int keys = 0;
+  int channels = 0;  // 0 = all; no other reading of channels exists yet
+  bool operator==(const Reading&) const = default;
+};
 
 /// New rows of one sequence in a step.
 struct SeqRows {
@@ -21,23 +28,40 @@ struct SeqRows {
 };
 
 /// Tree of new rows for one sequence: row i hangs under row `parent[i]` < i, or under the committed
-/// text when parent[i] is -1.
+/// tokens when parent[i] is -1.
 struct Tree {
   std::span<const int> parent;  // [n_rows]
+
+  /// Whether every row hangs under the row before it.
+  bool is_chain() const {
+    for (size_t i = 0; i < parent.size(); ++i)
+      if (parent[i] != static_cast<int>(i) - 1) return false;
+    return true;
+  }
 };
 
 enum class Phase : uint8_t {
   prefill,  // dense and exact; policies learn
-  extend,   // the policy selects: decode, verify, sparse questions
+  extend,   // the policy of the reading selects: decode, verify, sparse questions
+};
+
+/// What a forward is asked to be.
+struct StepSpec {
+  Phase phase = Phase::extend;
+  std::span<const SeqRows> rows;
+  std::span<const Tree> trees = {};     // empty, or one a sequence; chains get no masks
+  std::optional<Reading> reading = {};  // none: that of the sequences' only reader
+  Outbox* outbox = nullptr;  // on a GPU, where the step's arrays go, for the caller to send; null:
+                             // the cache sends them
 };
 
 /// One forward pass over a ragged batch, as attention sees it. See README.md beside this file.
 struct Step {
   Phase phase = Phase::extend;
-  int policy = 0;                    // whose select runs in phase extend
-  int level = 0;                     // of a tree that goes through the model level by level
+  Reading reading;
   int n_seqs = 0;                    // B
   int n_rows = 0;                    // R
+  bool drafted = false;              // rows are those of trees or drafted chains
   std::vector<int32_t> slot;         // [B]
   std::vector<int32_t> row_begin;    // [B + 1]
   std::vector<int32_t> base;         // [B] committed tokens before the step
@@ -48,6 +72,16 @@ struct Step {
   std::vector<int32_t> row_in_page;  // [R] token slot inside it
   int mask_words = 0;                // 0 for chains
   std::vector<uint64_t> tree_mask;   // [R, mask_words]
+  /// The arrays above and the page tables where kernels find them: the vectors on the CPU, a GPU's
+  /// memory on one. The cache fills it.
+  ops::StepArrays arrays;
+
+  Step() = default;
+  // The arrays of a copy would be those of the original.
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+  Step(Step&&) = default;
+  Step& operator=(Step&&) = default;
 
   bool is_tree() const { return mask_words > 0; }
   int rows_of(int b) const {
@@ -56,15 +90,14 @@ struct Step {
   int tentative_of(int b) const {
     return tentative.empty() ? 0 : tentative[static_cast<size_t>(b)];
   }
-  /// The arrays above, for kernels on the CPU; valid while the step is neither changed nor moved.
-  /// Page tables are the cache's.
-  ops::StepArrays arrays() const;
+  /// Points `arrays` to the vectors above, all but the page tables.
+  void point_to_host();
 };
 
 /// Makes a tree of the last sequence's rows, which begin at `first_row`: their positions and masks.
 void add_tree(Step& step, int first_row, const Tree& tree);
 
-/// Makes the rows of the step's sequence b those of another place: behind `base` committed tokens
+/// Makes the rows of the step's sequence b those of another place: after `base` committed tokens
 /// of `slot`, whose tokens are in `pages`.
 void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages);
 

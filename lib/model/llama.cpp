@@ -31,7 +31,7 @@ size_t block_bytes(const ModelConfig& c, const Llama::Options& o) {
 
 void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
   const auto rows = static_cast<size_t>(o.max_rows), head = static_cast<size_t>(o.max_logit_rows);
-  const auto dim = static_cast<size_t>(c.dim), vocab = static_cast<size_t>(c.vocab_size);
+  const auto dim = static_cast<size_t>(c.dim);
   const bool on_gpu = o.device.kind == Device::Kind::cuda;
   Weights::plan(c, o.dtype, plan, o.places());
   ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device);
@@ -39,7 +39,6 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
   plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype), o.device);
   plan.add("activations/block", block_bytes(c, o), o.device);
   plan.add("activations/head_in", head * dim * dtype_bytes(o.dtype), o.device);
-  plan.add("activations/logits", head * vocab * sizeof(float), o.device);
   if (on_gpu) plan.add(kIdsName, rows * sizeof(int32_t), o.device);
   plan.add("workspace/linear",
            Weights::workspace_bytes(c, o.dtype, o.max_rows, o.max_logit_rows, o.device), o.device);
@@ -67,7 +66,6 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       normed_(arena.take("activations/normed")),
       block_(static_cast<char*>(arena.take("activations/block"))),
       head_in_(arena.take("activations/head_in")),
-      logits_(static_cast<float*>(arena.take("activations/logits"))),
       workspace_(static_cast<std::byte*>(arena.take("workspace/linear")),
                  arena.plan().find("workspace/linear")->bytes) {
   if (exec.on_gpu()) ids_ = static_cast<int32_t*>(arena.take(kIdsName));
@@ -80,15 +78,17 @@ void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::C
     if (!tokens.empty()) exec_.queue->copy_in(ids_, tokens.data(), tokens.size_bytes());
     return forward_ids(ids_, step, cache);
   }
-  n_rows_ = step.n_rows;
-  if (n_rows_ == 0) return;
-  source_->embed(tokens, residual_);
-  run_layers(step, cache);
+  forward_ids(tokens.data(), step, cache);
 }
 
 void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache) {
+  TANDEM_CHECK(step.reading.channels == 0, "no reading {} of channels", step.reading.channels);
   n_rows_ = step.n_rows;
   if (n_rows_ == 0) return;
+  if (!exec_.on_gpu()) {
+    source_->embed({ids, static_cast<size_t>(n_rows_)}, residual_);
+    return run_layers(step, cache);
+  }
   const ops::PackedWeights& table = weights_.embedding();
   ops::embed_ids(
       {residual_, DType::f32, {n_rows_, config_.dim}, options_.device},
@@ -138,7 +138,7 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
   poll(options_.interrupted);
   normed_linear(qkv, w.norms.attn, w.qkv);
   const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
-  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, cache.arrays(step), heads_normed,
+  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, step.arrays, heads_normed,
                exec_.stream());
   poll(options_.interrupted);
   cache.attend(layer, step, out, q);
@@ -166,45 +166,33 @@ void Llama::ffn_block(const LayerWeights& w) {
   ops::linear(x, ffn, w.w_down, ops::Accumulate::yes, workspace_, exec_.stream());
 }
 
-Tensor Llama::logits(std::span<const int32_t> rows) {
-  const auto n = static_cast<int64_t>(rows.size());
-  TANDEM_CHECK(n <= options_.max_logit_rows, "{} logit rows, at most {}", n,
-               options_.max_logit_rows);
-  for (const int32_t row : rows)
-    TANDEM_CHECK(row >= 0 && row < n_rows_, "logits of row {} of {}", row, n_rows_);
-  if (exec_.on_gpu()) exec_.queue->copy_in(ids_, rows.data(), rows.size_bytes());
-  return logits_at(0, exec_.on_gpu() ? ids_ : rows.data(), n);
-}
-
-Tensor Llama::logits_at(int64_t first, const int32_t* rows, int64_t n) {
-  TANDEM_CHECK(first + n <= options_.max_logit_rows, "logit rows {} to {}, at most {}", first,
-               first + n, options_.max_logit_rows);
+void Llama::logits(const Tensor& out, const int32_t* rows) {
+  const int64_t n = out.rows();
+  TANDEM_CHECK(n <= options_.max_logit_rows && (rows != nullptr || n <= n_rows_),
+               "{} rows of logits of {}, at most {}", n, n_rows_, options_.max_logit_rows);
   const Tensor all(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const Tensor normed = act(head_in_, n, config_.dim);
-  const Tensor out(logits_ + first * config_.vocab_size, DType::f32, {n, config_.vocab_size},
-                   options_.device);
   ops::rms_norm_of(normed, all, rows, weights_.out_norm, static_cast<float>(config_.rms_eps),
                    exec_.stream());
   ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_, exec_.stream());
-  return out;
 }
 
 void Llama::fill_random(const Tensor& t) {
   ops::fill_random_on_device(t.raw(), t.dtype(), 0, 0, 0, t.elements(), 1.0f, exec_.stream());
 }
 
-void Llama::prepare_one(const Tensor& y, const Tensor& x,
-                        std::span<const ops::PackedWeights* const> alike,
-                        ops::Accumulate accumulate) {
+void Llama::choose_one(const Tensor& y, const Tensor& x,
+                       std::span<const ops::PackedWeights* const> alike,
+                       ops::Accumulate accumulate) {
   poll(options_.interrupted);
   fill_random(x);
   ops::prepare_linear(y, x, alike, accumulate, workspace_, exec_.stream());
 }
 
-void Llama::prepare(int64_t wanted) {
+void Llama::choose_products(int64_t wanted) {
   // As many as a choice is for.
   const int64_t rows = std::min<int64_t>(ops::rows_bucket(wanted), options_.max_rows);
-  if (!exec_.on_gpu() || rows == 0 || prepared_.contains(rows)) return;
+  if (!exec_.on_gpu() || rows == 0 || chosen_.contains(rows)) return;
   const auto alike = [&](ops::PackedWeights LayerWeights::*w) {
     std::vector<const ops::PackedWeights*> all;
     for (const LayerWeights* l : weights_.on_device()) all.push_back(&(l->*w));
@@ -215,25 +203,25 @@ void Llama::prepare(int64_t wanted) {
   const Tensor normed = act(normed_, rows, config_.dim);
   const int64_t qkv_dim = config_.q_dim() + 2 * int64_t{config_.kv_dim()};
   const Tensor gate_up = act(block_, rows, 2 * int64_t{config_.ffn_dim});
-  prepare_one(act(block_, rows, qkv_dim), normed, alike(&LayerWeights::qkv), ops::Accumulate::no);
-  prepare_one(x, act(block_, rows, config_.q_dim()), alike(&LayerWeights::wo),
-              ops::Accumulate::yes);
+  choose_one(act(block_, rows, qkv_dim), normed, alike(&LayerWeights::qkv), ops::Accumulate::no);
+  choose_one(x, act(block_, rows, config_.q_dim()), alike(&LayerWeights::wo), ops::Accumulate::yes);
   const Tensor ffn = act(block_ + gate_up.bytes(), rows, config_.ffn_dim);
   poll(options_.interrupted);
   fill_random(normed);
   ops::prepare_swiglu(ffn, gate_up, normed, alike(&LayerWeights::gate_up), workspace_,
                       exec_.stream());
-  prepare_one(x, ffn, alike(&LayerWeights::w_down), ops::Accumulate::yes);
-  prepared_.insert(rows);
+  choose_one(x, ffn, alike(&LayerWeights::w_down), ops::Accumulate::yes);
+  chosen_.insert(rows);
 }
 
-void Llama::prepare_logits(int64_t wanted) {
-  const int64_t rows = std::min<int64_t>(ops::rows_bucket(wanted), options_.max_logit_rows);
-  if (!exec_.on_gpu() || rows == 0 || prepared_logits_.contains(rows)) return;
+void Llama::choose_logit_products(int64_t wanted, const Tensor& scratch) {
+  const int64_t rows =
+      std::min<int64_t>({ops::rows_bucket(wanted), options_.max_logit_rows, scratch.rows()});
+  if (!exec_.on_gpu() || rows == 0 || chosen_logits_.contains(rows)) return;
   const ops::PackedWeights* const lm_head[] = {&weights_.lm_head};
-  prepare_one({logits_, DType::f32, {rows, config_.vocab_size}, options_.device},
-              act(head_in_, rows, config_.dim), lm_head, ops::Accumulate::no);
-  prepared_logits_.insert(rows);
+  choose_one({scratch.raw(), DType::f32, {rows, config_.vocab_size}, options_.device},
+             act(head_in_, rows, config_.dim), lm_head, ops::Accumulate::no);
+  chosen_logits_.insert(rows);
 }
 
 }  // namespace tandem::model

@@ -42,28 +42,21 @@ class Llama {
   /// errors   kind interrupted: the step must not be committed. The caller has begun it and will
   ///          commit it; kind input: embedding rows that can no longer be read
   void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache);
-  /// The same on a GPU for ids in its memory, as work on the queue alone: graphs may record it.
-  /// shapes   ids [step.n_rows]; an id out of range gives NaN
+  /// The same for ids in the memory of the model's device; on a GPU work on the queue alone, which
+  /// graphs may record.
+  /// shapes   ids [step.n_rows]; on a GPU an id out of range gives NaN
   void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache);
 
-  /// Logits of some rows of the last forward.
-  /// shapes   rows [n], n <= max_logit_rows; result [n, vocab_size] f32, valid until the next call
-  Tensor logits(std::span<const int32_t> rows);
-  /// Logits of all rows of the last forward, at most max_logit_rows; graphs may record it.
-  Tensor all_logits() { return logits_at(0, nullptr, n_rows_); }
-  /// Logits of some rows of the last forward as rows first, first + 1, ... of logit_rows(), so that
-  /// those of several forwards stay; graphs may record it.
-  /// shapes   rows [n] in the device's memory, first + n <= max_logit_rows; result [n, vocab_size] f32
-  Tensor logits_at(int64_t first, const int32_t* rows, int64_t n);
-  /// Logits that are alive at once, [max_logit_rows, vocab_size] f32.
-  Tensor logit_rows() const {
-    return {logits_, DType::f32, {options_.max_logit_rows, config_.vocab_size}, options_.device};
-  }
+  /// Writes logits of the last forward; on a GPU graphs may record it.
+  /// shapes   out [n, vocab_size] f32, n <= max_logit_rows; rows [n], both on the model's device;
+  ///          null: the forward's first n rows
+  void logits(const Tensor& out, const int32_t* rows);
   /// Chooses on a GPU how the products of a forward, or of logits, of so many rows run
   /// (ops::prepare_linear), the first time that they come; nothing on the CPU. Not between a
   /// forward and its logits.
-  void prepare(int64_t rows);
-  void prepare_logits(int64_t rows);
+  /// scratch  [>= rows, vocab_size] f32 on the device, overwritten: all the rows that logits may go to
+  void choose_products(int64_t rows);
+  void choose_logit_products(int64_t rows, const Tensor& scratch);
 
   const ModelConfig& config() const { return config_; }
   const Options& options() const { return options_; }
@@ -78,8 +71,8 @@ class Llama {
   void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
-  void prepare_one(const Tensor& y, const Tensor& x,
-                   std::span<const ops::PackedWeights* const> alike, ops::Accumulate accumulate);
+  void choose_one(const Tensor& y, const Tensor& x,
+                  std::span<const ops::PackedWeights* const> alike, ops::Accumulate accumulate);
   Tensor act(void* p, int64_t rows, int64_t cols) const {
     return {p, options_.dtype, {rows, cols}, options_.device};
   }
@@ -98,7 +91,7 @@ class Llama {
   void* head_in_;           // [max_logit_rows, dim] act
   float* logits_;           // [max_logit_rows, vocab]
   std::span<std::byte> workspace_;
-  std::set<int64_t> prepared_, prepared_logits_;  // numbers of rows
+  std::set<int64_t> chosen_, chosen_logits_;  // numbers of rows
 };
 
 }  // namespace tandem::model

@@ -26,7 +26,7 @@ int tree_rows(const AttentionBounds& b) { return std::min(b.max_tree_rows, kFewT
 
 bool few_rows(const StepArrays& step, const AttentionWorkspace& w) {
   return step.max_rows_a_seq <= kFewRows ||
-         (step.mask_words > 0 && step.n_seqs * step.max_rows_a_seq <= w.tree_rows);
+         (step.drafted && step.n_seqs * step.max_rows_a_seq <= w.tree_rows);
 }
 
 AttentionFewRowsBounds few_rows_bounds(const AttentionBounds& b) {
@@ -108,6 +108,7 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
   p.k_pool = a.k.raw();
   p.v_pool = a.v.raw();
   p.page_table = a.step.page_table;
+  p.slot = a.step.slot;
   p.row_begin = a.step.row_begin;
   p.base = a.step.base;
   p.tentative = a.step.tentative;

@@ -72,7 +72,7 @@ void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const 
              const RopeTable& rope, const StepArrays& step, const HeadNorms& norms, Stream stream) {
   const int64_t d = q.size(2), n_kv = k_pool.size(1);
   TANDEM_CHECK(qkv.row_size() == (q.size(1) + 2 * n_kv) * d && k_pool.size(3) == d &&
-                   k_pool.size(2) == kRopePageTokens,
+                   k_pool.size(2) == kPageTokens,
                "rope_kv of [{}, {}]", qkv.rows(), qkv.row_size());
   TANDEM_CHECK(
       q.dtype() == qkv.dtype() && k_pool.dtype() == qkv.dtype() && v_pool.dtype() == qkv.dtype(),

@@ -33,7 +33,9 @@ class Outbox {
   void clear() { taken_ = 0; }
   /// Bytes of all parts.
   size_t taken() const { return taken_; }
-  /// Where they begin.
+  /// Where the device's buffer begins, whatever was taken.
+  std::byte* device_begin() const { return device_; }
+  /// Where the parts begin.
   Part all() const { return {host_ + (bytes_ - taken_), device_ + (bytes_ - taken_)}; }
 
  private:

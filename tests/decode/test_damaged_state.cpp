@@ -20,9 +20,9 @@ namespace {
 struct Parts {
   explicit Parts(int n_tokens) : tokens(static_cast<size_t>(n_tokens), 1) {
     const auto& c = fuzz::state_model().config;
-    for (int p = 0; p * kv::kPageTokens < n_tokens; ++p)
+    for (int p = 0; p * kPageTokens < n_tokens; ++p)
       for (const std::string which : {"k", "v"})
-        pages[which + ".0." + std::to_string(p)] = {c.n_kv_heads, kv::kPageTokens, c.head_dim};
+        pages[which + ".0." + std::to_string(p)] = {c.n_kv_heads, kPageTokens, c.head_dim};
   }
 
   std::string image() const {

@@ -194,7 +194,7 @@ Seeds chat_template() {
 Seeds state() {
   const decode::ModelFiles& files = state_model();
   const std::vector<int32_t> tokens = {1, 2, 3};
-  const io::Shape shape{files.config.n_kv_heads, kv::kPageTokens, files.config.head_dim};
+  const io::Shape shape{files.config.n_kv_heads, kPageTokens, files.config.head_dim};
   const std::vector<float> page(static_cast<size_t>(shape[0] * shape[1] * shape[2]));
   const std::vector<io::TensorView> tensors = {
       {"tokens", DType::i32, {3}, std::as_bytes(std::span(tokens))},

@@ -152,15 +152,18 @@ TEST_SUITE("gpu/decode/cache") {
         rows.push_back(
             {slot, below(static_cast<size_t>(std::min(40, 513 - cache.length(slot)))), false});
       if (rows.empty()) continue;
-      const kv::Step step = cache.begin(kv::Phase::extend, rows);
-      const ops::StepArrays arrays = cache.arrays(step);
-      std::vector<int32_t> table(rows.size() * static_cast<size_t>(arrays.max_pages)), want;
-      queue.copy_out(table.data(), arrays.page_table, table.size() * sizeof(int32_t));
-      queue.wait();
-      for (const int slot : slots)
+      const kv::Step step = cache.begin({.rows = rows});
+      const ops::StepArrays arrays = step.arrays;
+      const auto pages = static_cast<size_t>(arrays.max_pages);
+      for (const int slot : slots) {
+        std::vector<int32_t> table(pages), want;
+        queue.copy_out(table.data(), arrays.page_table + static_cast<size_t>(slot) * pages,
+                       pages * sizeof(int32_t));
+        queue.wait();
         for (int page = 0; page < arrays.max_pages; ++page)
           want.push_back(cache.store().page(slot, page));
-      REQUIRE(table == want);
+        REQUIRE(table == want);
+      }
       std::vector<int> kept;
       for (int b = 0; b < step.n_seqs; ++b)
         kept.push_back(below(static_cast<size_t>(step.rows_of(b)) + 1));
@@ -217,6 +220,12 @@ TEST_SUITE("gpu/decode/cache") {
       begin = end;
     }
     const DeviceBuffer ids(by_step);
+    const Courier::Spec parcels{.name = "parcels",
+                                .in_bytes = kv::DeviceStep::outbox_bytes(2, 2 * nodes)};
+    MemoryPlan plan;
+    Courier::plan(parcels, kGpu, plan);
+    Arena arena(std::move(plan));
+    Courier courier(parcels, arena, cache.store().exec());
     std::unique_ptr<cuda::Graph> graph;
     Tensor logits;
     for (const int length : {60, 200, 125}) {
@@ -226,7 +235,9 @@ TEST_SUITE("gpu/decode/cache") {
       std::vector<Row> want;
       verify_levels(*engine, a, tree, b, tree, want);
       const kv::SeqRows rows[] = {{a, nodes, true}, {b, nodes, true}};
-      const std::vector<kv::Step> steps = cache.begin_levels(rows, trees, level_ends);
+      const std::vector<kv::Step> steps =
+          cache.begin_levels({.rows = rows, .trees = trees, .outbox = &courier.open()}, level_ends);
+      courier.send();
       if (!graph)
         graph = std::make_unique<cuda::Graph>(*cache.store().exec().queue, [&] {
           const int32_t* next = ids.as<int32_t>();
@@ -234,7 +245,8 @@ TEST_SUITE("gpu/decode/cache") {
             engine->model().forward_ids(next, step, cache);
             next += step.n_rows;
           }
-          logits = engine->model().all_logits();
+          logits = engine->logit_rows().slice(0, steps.back().n_rows);
+          engine->model().logits(logits, nullptr);
         });
       graph->launch(*cache.store().exec().queue);
       const Tensor host = engine->on_host(logits);

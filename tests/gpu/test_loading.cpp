@@ -278,10 +278,13 @@ TEST_SUITE("gpu/kernels/page") {
   TEST_CASE("path_moves closes the gaps of a path, and leaves nodes without keys") {
     // Two texts of 70 and 127 tokens in pages that are not in order; trees of 9 nodes, the last 2
     // without keys. The first keeps nodes 1, 3, 8, the second 2 and 6, over the end of a page.
-    const std::vector<int32_t> table{4, 2, -1, 7, 0, 5}, position{70, 127}, n_accepted{3, 2};
+    // Their tables stand in rows 2 and 0.
+    const std::vector<int32_t> table{7, 0, 5, -1, -1, -1, 4, 2, -1}, slot{2, 0}, position{70, 127},
+        n_accepted{3, 2};
     std::vector<int32_t> path(18, -1);
     path[0] = 1, path[1] = 3, path[2] = 8, path[9] = 2, path[10] = 6;
-    const DeviceBuffer d_table(table), d_position(position), d_accepted(n_accepted), d_path(path);
+    const DeviceBuffer d_table(table), d_slot(slot), d_position(position), d_accepted(n_accepted),
+        d_path(path);
     const DeviceBuffer from(8 * sizeof(int32_t)), to(8 * sizeof(int32_t));
     cuda_table().path_moves({.from_token = from.as<int32_t>(),
                              .to_token = to.as<int32_t>(),
@@ -289,6 +292,7 @@ TEST_SUITE("gpu/kernels/page") {
                              .n_accepted = d_accepted.as<int32_t>(),
                              .position = d_position.as<int32_t>(),
                              .page_table = d_table.as<int32_t>(),
+                             .slot = d_slot.as<int32_t>(),
                              .n_seqs = 2,
                              .n_nodes = 9,
                              .max_pages = 3,
@@ -312,8 +316,8 @@ TEST_SUITE("gpu/kernels/page") {
       // Each target was read by an earlier move, one page ends within, and one token stays.
       std::vector<int32_t> from, to;
       const auto token = [&](int position) {
-        return pools.store.page(slot, position / kPoolPageTokens) * kPoolPageTokens +
-               position % kPoolPageTokens;
+        return pools.store.page(slot, position / kPageTokens) * kPageTokens +
+               position % kPageTokens;
       };
       for (int i = 0; i < 19; ++i) {
         const int source = i == 0 ? 120 : 121 + 2 * i, target = 120 + i;

@@ -39,10 +39,10 @@ struct RopeCase {
     for (int r = 0; r < rows; ++r) {
       pos.push_back((7 * r + 3) % kPositions);
       page.push_back((3 * r + 1) % kPages);
-      in_page.push_back((17 * r + 5) % kRopePageTokens);
+      in_page.push_back((17 * r + 5) % kPageTokens);
     }
   }
-  size_t pool_size() const { return static_cast<size_t>(kPages * hkv * kRopePageTokens * d); }
+  size_t pool_size() const { return static_cast<size_t>(kPages * hkv * kPageTokens * d); }
   RopeKvParams params(ActBuffer& q, ActBuffer& k, ActBuffer& v) {
     return {.q = q.data(),
             .k_pool = k.data(),

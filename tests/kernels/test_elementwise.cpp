@@ -148,7 +148,7 @@ TEST_SUITE("kernels/rope") {
       }
       ActBuffer q(DType::f32, 16), k(DType::f32, c.pool_size()), v(DType::f32, c.pool_size());
       cpu_table(isa).rope_kv(c.params(q, k, v), {0, 1});
-      const size_t slot = static_cast<size_t>((c.page[0] * kRopePageTokens + c.in_page[0]) * 8);
+      const size_t slot = static_cast<size_t>((c.page[0] * kPageTokens + c.in_page[0]) * 8);
       for (size_t i = 0; i < 8; ++i) {
         const size_t partner = (i + 4) % 8;
         const double sign = i < 4 ? -1 : 1;

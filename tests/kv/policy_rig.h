@@ -73,7 +73,7 @@ class PolicyRig {
       const auto part = ids.subspan(begin, std::min(chunk, ids.size() - begin));
       const kv::SeqRows rows[] = {
           {slot, static_cast<int>(part.size()), begin + part.size() == ids.size()}};
-      const kv::Step step = cache.begin(kv::Phase::prefill, rows);
+      const kv::Step step = cache.begin({.phase = kv::Phase::prefill, .rows = rows});
       write(step, part);
       cache.commit(step);
     }
@@ -122,7 +122,7 @@ class PolicyRig {
   /// One extend step of one sequence.
   std::vector<Row> extend(int slot, std::span<const int32_t> ids) {
     const kv::SeqRows rows[] = {{slot, static_cast<int>(ids.size())}};
-    const kv::Step step = cache.begin(kv::Phase::extend, rows);
+    const kv::Step step = cache.begin({.rows = rows});
     std::vector<Row> out = attend(step, ids);
     cache.commit(step);
     return out;
@@ -135,7 +135,7 @@ class PolicyRig {
   /// Generated tokens whose attention nobody asks for.
   void append(int slot, std::span<const int32_t> ids) {
     const kv::SeqRows rows[] = {{slot, static_cast<int>(ids.size())}};
-    const kv::Step step = cache.begin(kv::Phase::extend, rows);
+    const kv::Step step = cache.begin({.rows = rows});
     write(step, ids);
     cache.commit(step);
   }
@@ -199,7 +199,7 @@ class PolicyRig {
             data_(part, ids[r], layer, head, values.data());
             const Tensor pool = part == Part::k ? cache.k(layer) : cache.v(layer);
             const size_t row = static_cast<size_t>(
-                (step.row_page[r] * g.n_kv_heads + head) * kv::kPageTokens + step.row_in_page[r]);
+                (step.row_page[r] * g.n_kv_heads + head) * kPageTokens + step.row_in_page[r]);
             for (size_t c = 0; c < values.size(); ++c)
               put(static_cast<std::byte*>(pool.raw()), row * values.size() + c, values[c]);
           }

@@ -7,7 +7,6 @@
 #include "kv/paged_store.h"
 
 using namespace tandem;
-using kv::kPageTokens;
 using kv::PagedStore;
 
 namespace {

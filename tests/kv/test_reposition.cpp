@@ -49,11 +49,11 @@ struct Layer {
   Row step(kv::Phase phase, int slot, int n) {
     const int base = cache.length(slot);
     const kv::SeqRows rows[] = {{slot, n, true}};
-    const kv::Step s = cache.begin(phase, rows);
+    const kv::Step s = cache.begin({.phase = phase, .rows = rows});
     Row q(static_cast<size_t>(n * kHeads * kDim)), out(q.size());
     const Tensor q_rows(q.data(), DType::f32, {n, kHeads, kDim});
     ops::rope_kv(q_rows, cache.k(0), cache.v(0),
-                 Tensor(qkv.data() + base * kQkv, DType::f32, {n, kQkv}), rope, s.arrays());
+                 Tensor(qkv.data() + base * kQkv, DType::f32, {n, kQkv}), rope, s.arrays);
     cache.attend(0, s, Tensor(out.data(), DType::f32, {n, kHeads, kDim}), q_rows);
     cache.commit(s);
     return out;

@@ -11,7 +11,7 @@ namespace {
 /// Runs rows that stay tentative: forward without commit.
 kv::Step run_tentative(Engine& engine, int slot, const Ids& ids) {
   const kv::SeqRows rows[] = {{slot, static_cast<int>(ids.size()), true}};
-  const kv::Step step = engine.cache().begin(kv::Phase::extend, rows);
+  kv::Step step = engine.cache().begin({.rows = rows});
   engine.model().forward(ids, step, engine.cache());
   return step;
 }
@@ -101,7 +101,7 @@ TEST_SUITE("kv/rollback") {
     prefill(*engine, a, ids);
     prefill(*engine, b, std::span(ids).first(40));
     const kv::SeqRows rows[] = {{a, 5, true}, {b, 3, true}};
-    const kv::Step step = cache.begin(kv::Phase::extend, rows);
+    const kv::Step step = cache.begin({.rows = rows});
     engine->model().forward(draft, step, cache);
     const int kept[] = {0, 2};
     cache.commit(step, kept);

@@ -142,13 +142,12 @@ TEST_SUITE("kv/sparse_engine") {
       prefill(*engine, slot, prompt);
       const kv::SeqRows rows[] = {{slot, 7}};
       const kv::Tree trees[] = {{parent}};
-      const kv::Step step = engine->cache().begin(kv::Phase::extend, rows, trees);
+      const kv::Step step = engine->cache().begin({.rows = rows, .trees = trees});
       const kv::KeyUsage before = engine->cache().usage(0);
       engine->model().forward(nodes, step, engine->cache());
       CHECK(engine->cache().usage(0).selected > before.selected);
       std::vector<Row> logits;
-      for (int32_t r = 0; r < 7; ++r)
-        logits.push_back(row_of(engine->model().logits(std::span(&r, 1)), 0));
+      for (int32_t r = 0; r < 7; ++r) logits.push_back(row_of(engine->logits(std::span(&r, 1)), 0));
       for (int node = 0; node < 7; ++node) {
         Ids chain;
         for (int at = node; at >= 0; at = parent[static_cast<size_t>(at)])
@@ -184,5 +183,35 @@ TEST_SUITE("kv/sparse_engine") {
       const int fork = engine->cache().fork(root, static_cast<int>(i));
       CHECK(same(extend_each(*engine, fork, after), want));
     }
+  }
+
+  TEST_CASE("a reader hears of what was committed under another reading, and of truncation") {
+    recipe::Cache quest;
+    quest.kind = recipe::CacheKind::quest;
+    quest.dense_layers = {};
+    quest.sinks = {4};
+    quest.recent = {64};
+    const auto engine =
+        make_engine(small_model("llama-3.1"), {.max_tokens = 2600, .caches = {{}, quest}});
+    kv::Cache& cache = engine->cache();
+    const Ids ids = random_ids(*engine, 2400, 61);
+    const int slot = cache.create({0, 1});
+    prefill(*engine, slot, std::span(ids).first(40));  // too short for an index
+    const auto step = [&](int policy, std::span<const int32_t> tokens) {
+      const kv::SeqRows rows[] = {{slot, static_cast<int>(tokens.size()), true}};
+      const kv::Step s = cache.begin({.rows = rows, .reading = kv::Reading{policy}});
+      engine->model().forward(tokens, s, cache);
+      cache.commit(s);
+    };
+    const auto selected = [&](std::span<const int32_t> tokens) {
+      const double before = cache.usage(1).selected;
+      step(1, tokens);
+      return cache.usage(1).selected - before;
+    };
+    CHECK(selected(std::span(ids).subspan(40, 1)) == 0);
+    for (size_t i = 41; i + 200 <= ids.size(); i += 200) step(0, std::span(ids).subspan(i, 200));
+    CHECK(selected(std::span(ids).last(1)) > 0);
+    cache.truncate(slot, 50);
+    CHECK(selected(std::span(ids).last(1)) == 0);
   }
 }

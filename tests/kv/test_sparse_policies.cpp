@@ -173,7 +173,7 @@ TEST_SUITE("kv/sparse_policies") {
         ids.insert(ids.end(), after.begin(), after.end());
         for (const Row& row : decoded(kind.cache, prompt, after)) want.push_back(row);
       }
-      const kv::Step step = rig.cache.begin(kv::Phase::extend, rows);
+      const kv::Step step = rig.cache.begin({.rows = rows});
       CHECK(same(rig.attend(step, ids), want));
     }
   }

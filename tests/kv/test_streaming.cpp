@@ -94,7 +94,7 @@ TEST_SUITE("kv/streaming") {
       CHECK(pages - cache.store().free_pages() <= 4);
       const auto live = cache.live_ranges(slot);
       REQUIRE(live.size() == 2);
-      CHECK(live[0] == std::pair{0, kv::kPageTokens});
+      CHECK(live[0] == std::pair{0, kPageTokens});
       CHECK(live[1].first <= cache.length(slot) - 100 + 1);
     }
     cache.release(slot);
@@ -168,5 +168,47 @@ TEST_SUITE("kv/streaming") {
     CHECK(same(extend_each(*engine, root, after), whole_rows));
     for (const int slot : {root, cut, whole, alone}) cache.release(slot);
     CHECK(cache.store().free_pages() == pages);
+  }
+
+  TEST_CASE("f32: a sequence of two readers keeps what either needs, and reads as each alone") {
+    const auto engine =
+        make_engine(small_model("llama-3.1"), {.caches = {{}, streaming(4, 16), streaming(2, 90)}});
+    kv::Cache& cache = engine->cache();
+    const Ids ids = random_ids(*engine, 300, 17), after = random_ids(*engine, 12, 18);
+    std::vector<Row> want[3];
+    for (const int policy : {0, 1, 2}) {
+      const int slot = cache.create(policy);
+      prefill(*engine, slot, ids);
+      want[policy] = extend_each(*engine, slot, std::span(after).first(1));
+      cache.release(slot);
+    }
+    for (const kv::Readers& readers : {kv::Readers{0, 1, 2}, kv::Readers{1, 2}}) {
+      const int slot = cache.create(readers);
+      prefill(*engine, slot, ids);
+      for (int policy = 0; policy < 3; ++policy) {
+        if (!readers.has(policy)) continue;
+        CAPTURE(policy);
+        // A draft's rows stay tentative; the next reading writes over them.
+        const kv::SeqRows rows[] = {{slot, 1, true}};
+        const kv::Step step = cache.begin({.rows = rows, .reading = kv::Reading{policy}});
+        engine->model().forward(std::span(after).first(1), step, cache);
+        const int32_t row = 0;
+        CHECK(
+            same(row_of(engine->on_host(engine->logits(std::span(&row, 1))), 0), want[policy][0]));
+      }
+      // All commit by the last reader: pages go that none needs, and no others.
+      for (const int32_t id : after) {
+        const kv::SeqRows rows[] = {{slot, 1, true}};
+        const kv::Step step = cache.begin({.rows = rows, .reading = kv::Reading{1}});
+        engine->model().forward(std::span(&id, 1), step, cache);
+        cache.commit(step);
+      }
+      const auto live = cache.live_ranges(slot);
+      if (readers.has(0))
+        CHECK(live == std::vector<std::pair<int, int>>{{0, 312}});
+      else  // sinks of the one, recent tokens of the other
+        CHECK(live == std::vector<std::pair<int, int>>{{0, 64}, {192, 312}});
+      cache.release(slot);
+    }
   }
 }

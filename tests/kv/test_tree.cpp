@@ -112,7 +112,7 @@ TEST_SUITE("kv/tree") {
         std::vector<Row>& logits = levels ? got : want;
         const kv::Step step = levels ? verify_levels(*engine, a, left, b, right, logits)
                                      : verify(*engine, a, left, b, right, logits);
-        CHECK(step.level == (levels ? static_cast<int>(left.level_ends.size()) - 1 : 0));
+        CHECK(step.tentative.empty() == !levels);
         const std::vector<int> paths[] = {left.path(9), right.path(89)};
         const int kept[] = {static_cast<int>(paths[0].size()), static_cast<int>(paths[1].size())};
         cache.commit(step, kept, paths);
@@ -156,8 +156,9 @@ TEST_SUITE("kv/tree") {
       REQUIRE(got.tree_mask == want.tree_mask);
     };
     const int first = cache.create(), second = cache.create();
-    std::vector<kv::Step> levels = cache.begin_levels(rows_of(first, second), trees, level_ends);
-    kv::Step whole = cache.begin(kv::Phase::extend, rows_of(first, second), trees);
+    std::vector<kv::Step> levels =
+        cache.begin_levels({.rows = rows_of(first, second), .trees = trees}, level_ends);
+    kv::Step whole = cache.begin({.rows = rows_of(first, second), .trees = trees});
     // Texts that grow, over the ends of pages, and change places.
     for (const auto& [n_first, n_second] : {std::pair{30, 1}, {60, 3}, {2, 200}, {70, 0}}) {
       if (n_first > 0) prefill(*engine, first, random_ids(*engine, n_first, 41));
@@ -165,15 +166,16 @@ TEST_SUITE("kv/tree") {
       for (const auto& [a, b] : {std::pair{first, second}, {second, first}}) {
         const int32_t slots[] = {a, b};
         cache.begin_again(levels, slots);
-        const std::vector<kv::Step> want = cache.begin_levels(rows_of(a, b), trees, level_ends);
+        const std::vector<kv::Step> want =
+            cache.begin_levels({.rows = rows_of(a, b), .trees = trees}, level_ends);
         for (size_t l = 0; l < n_levels; ++l) require_same(levels[l], want[l]);
         cache.begin_again({&whole, 1}, slots);
-        require_same(whole, cache.begin(kv::Phase::extend, rows_of(a, b), trees));
+        require_same(whole, cache.begin({.rows = rows_of(a, b), .trees = trees}));
         // The page table is the one of the sequences.
-        const ops::StepArrays arrays = cache.arrays(whole);
+        const ops::StepArrays arrays = whole.arrays;
         for (int i = 0; i < 2; ++i)
           for (int page = 0; page < arrays.max_pages; ++page)
-            REQUIRE(arrays.page_table[i * arrays.max_pages + page] ==
+            REQUIRE(arrays.page_table[slots[i] * arrays.max_pages + page] ==
                     cache.store().page(slots[i], page));
       }
     }
@@ -214,5 +216,57 @@ TEST_SUITE("kv/tree") {
     verify(*engine, slot, chain, other, chain, logits);
     CHECK(same(logits[69], extend(*engine, plain, chain.tokens)));
     CHECK(same(logits[139], logits[69]));
+  }
+
+  TEST_CASE("f32: steps of one cache that are laid out before either runs do not collide") {
+    for (const std::string name : {"llama-3.1", "mistral-window"}) {
+      CAPTURE(name);
+      const auto engine = make_engine(small_model(name));
+      kv::Cache& cache = engine->cache();
+      const TokenTree tree = small_tree(*engine);
+      const Ids text = random_ids(*engine, 150, 51), more = random_ids(*engine, 3, 52);
+      const int a = cache.create(), b = cache.create();
+      prefill(*engine, a, text);
+      prefill(*engine, b, std::span(text).first(70));
+      const int plain_a = cache.fork(a, 0), plain_b = cache.fork(b, 0);
+      const Row want_a = extend(*engine, plain_a, more);
+      std::vector<Row> want_b;
+      cache.release(plain_a);
+      verify(*engine, plain_b, tree, cache.create(), {}, want_b);
+
+      const kv::SeqRows rows_a[] = {{a, static_cast<int>(more.size()), true}};
+      const kv::SeqRows rows_b[] = {{b, static_cast<int>(tree.tokens.size()), true}};
+      const kv::Tree trees[] = {{tree.parent}};
+      const kv::Step first = cache.begin({.rows = rows_a});
+      const kv::Step second = cache.begin({.rows = rows_b, .trees = trees});
+      engine->model().forward(more, first, cache);
+      const int32_t last = first.n_rows - 1;
+      CHECK(same(row_of(engine->on_host(engine->logits(std::span(&last, 1))), 0), want_a));
+      engine->model().forward(tree.tokens, second, cache);
+      for (int32_t r = 0; r < second.n_rows; ++r)
+        CHECK(same(row_of(engine->on_host(engine->logits(std::span(&r, 1))), 0),
+                   want_b[static_cast<size_t>(r)]));
+    }
+  }
+
+  TEST_CASE("a tree without branches has no masks, whole and by levels") {
+    const auto engine = make_engine(small_model("llama-3.1"));
+    kv::Cache& cache = engine->cache();
+    const int slot = cache.create();
+    prefill(*engine, slot, random_ids(*engine, 20, 53));
+    const std::vector<int> chain{-1, 0, 1, 2, 3}, branched{-1, 0, 1, 1, 2};
+    const kv::SeqRows rows[] = {{slot, 5, true}};
+    const kv::Tree chains[] = {{chain}}, trees[] = {{branched}};
+    const std::vector<int> level_ends[] = {{1, 3, 5}};
+    CHECK(cache.begin({.rows = rows, .trees = trees}).is_tree());
+    const kv::Step step = cache.begin({.rows = rows, .trees = chains});
+    CHECK_FALSE(step.is_tree());
+    CHECK(step.arrays.tree_mask == nullptr);
+    CHECK(step.drafted);
+    const std::vector<kv::Step> levels =
+        cache.begin_levels({.rows = rows, .trees = chains}, level_ends);
+    CHECK_FALSE(levels[1].is_tree());
+    CHECK(levels[1].tentative_of(0) == 1);
+    CHECK(levels[2].pos == std::vector<int32_t>{23, 24});
   }
 }

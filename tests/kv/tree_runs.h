@@ -45,10 +45,10 @@ inline kv::Step verify(decode::Engine& engine, int slot_a, const TokenTree& a, i
   const kv::Tree trees[] = {{a.parent}, {b.parent}};
   Ids tokens = a.tokens;
   tokens.insert(tokens.end(), b.tokens.begin(), b.tokens.end());
-  const kv::Step step = engine.cache().begin(kv::Phase::extend, rows, trees);
+  kv::Step step = engine.cache().begin({.rows = rows, .trees = trees});
   engine.model().forward(tokens, step, engine.cache());
   for (int32_t r = 0; r < step.n_rows; ++r)
-    logits.push_back(row_of(engine.on_host(engine.model().logits(std::span(&r, 1))), 0));
+    logits.push_back(row_of(engine.on_host(engine.logits(std::span(&r, 1))), 0));
   return step;
 }
 
@@ -90,7 +90,8 @@ inline kv::Step verify_levels(decode::Engine& engine, int slot_a, LevelTree a, i
                               {slot_b, b.level_ends.back(), true}};
   const kv::Tree trees[] = {{a.parent}, {b.parent}};
   const std::vector<int> level_ends[] = {a.level_ends, b.level_ends};
-  const std::vector<kv::Step> steps = engine.cache().begin_levels(rows, trees, level_ends);
+  std::vector<kv::Step> steps =
+      engine.cache().begin_levels({.rows = rows, .trees = trees}, level_ends);
   std::vector<Row> of_a, of_b;
   for (const kv::Step& step : steps) {
     Ids tokens;
@@ -101,11 +102,11 @@ inline kv::Step verify_levels(decode::Engine& engine, int slot_a, LevelTree a, i
     engine.model().forward(tokens, step, engine.cache());
     for (int32_t r = 0; r < step.n_rows; ++r)
       (r < step.row_begin[1] ? of_a : of_b)
-          .push_back(row_of(engine.on_host(engine.model().logits(std::span(&r, 1))), 0));
+          .push_back(row_of(engine.on_host(engine.logits(std::span(&r, 1))), 0));
   }
   logits = std::move(of_a);
   logits.insert(logits.end(), of_b.begin(), of_b.end());
-  return steps.back();
+  return std::move(steps.back());
 }
 
 }  // namespace tandem::test

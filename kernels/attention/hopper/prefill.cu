@@ -73,7 +73,10 @@ void attention_many_rows_cuda(const AttentionParams& all, const AttentionRows& r
   for (int first = 0; first < all.n_seqs; first += kMaxSeqs) {
     AttentionParams p = all;
     p.n_seqs = std::min(all.n_seqs - first, kMaxSeqs);
-    p.page_table += static_cast<int64_t>(first) * p.max_pages;
+    if (p.slot != nullptr)
+      p.slot += first;
+    else
+      p.page_table += static_cast<int64_t>(first) * p.max_pages;
     p.row_begin += first;
     p.base += first;
     if (p.seq_key_lo != nullptr) p.seq_key_lo += first;

@@ -16,17 +16,8 @@ class Full final : public Policy {
     plan.add({.window = geometry_.window(layer)});
   }
 
-  void commit(const Step& step, std::span<const int>, PagedStore& store) override {
-    // A page stands for all layers: it can go only when every layer's window has passed it.
-    if (geometry_.sliding_window == 0 || geometry_.sliding_window_from > 0) return;
-    for (const int slot : step.slot) drop_behind_window(store, slot, 0, geometry_.sliding_window);
-  }
-
-  int recent_needed() const override {
-    return geometry_.sliding_window == 0 || geometry_.sliding_window_from > 0
-               ? Policy::recent_needed()
-               : geometry_.sliding_window;
-  }
+  Retention retention() const override { return geometry_.dense_retention(); }
+  Needs needs() const override { return {.runs_on_gpu = true}; }
 
   int keys_read(int layer, int length) const override { return geometry_.visible(layer, length); }
 

@@ -1,13 +1,7 @@
-#include <algorithm>
-
 #include "base/check.h"
 #include "kv/policies/policies.h"
 
 namespace tandem::kv {
-
-void drop_behind_window(PagedStore& store, int slot, int sinks, int window) {
-  store.drop(slot, sinks, std::max(sinks, store.length(slot) - window));
-}
 
 std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bounds) {
   switch (cache.kind) {
@@ -27,6 +21,26 @@ std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bo
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return nullptr;
+}
+
+Needs needs_of(const recipe::Cache& cache) {
+  switch (cache.kind) {
+    case recipe::CacheKind::full:
+      return {.runs_on_gpu = true};
+    case recipe::CacheKind::streaming: {
+      const bool turns_q = cache.reposition && cache.sinks > 0;
+      return {.runs_on_gpu = true, .turns_q = turns_q, .sources = turns_q ? 2 : 1};
+    }
+    case recipe::CacheKind::topk:
+    case recipe::CacheKind::oracle_sampling:  // score every key, for rows of chains alone
+      return {.reads_trees = false};
+    case recipe::CacheKind::quest:
+    case recipe::CacheKind::lsh:
+    case recipe::CacheKind::hybrid:
+      return {.sources = 2};
+  }
+  TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
+  return {};
 }
 
 }  // namespace tandem::kv

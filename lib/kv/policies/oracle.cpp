@@ -21,6 +21,7 @@ class OraclePolicy final : public Policy, public KeySelector {
   OraclePolicy(const recipe::Cache& cache, const Bounds& bounds)
       : bounds_(bounds),
         name_(recipe::yaml_text(cache.kind)),
+        needs_(needs_of(cache)),
         ratio_(cache.topk.ratio),
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
         samples_(cache.kind == recipe::CacheKind::oracle_sampling),
@@ -28,6 +29,11 @@ class OraclePolicy final : public Policy, public KeySelector {
 
   std::string_view name() const override { return name_; }
   const KeySelector* selector() const override { return this; }
+  Needs needs() const override {
+    Needs needs = needs_;
+    needs.scratch_bytes = scratch_bytes();
+    return needs;
+  }
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
     if (std::ranges::find(layers_, layer) == layers_.end())
@@ -138,6 +144,7 @@ class OraclePolicy final : public Policy, public KeySelector {
 
   Bounds bounds_;
   std::string name_;
+  Needs needs_;
   double ratio_;
   uint64_t seed_;
   bool samples_;

@@ -13,8 +13,4 @@ std::unique_ptr<Policy> make_quest(const recipe::Cache& cache, const Bounds& bou
 std::unique_ptr<Policy> make_lsh(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_hybrid(const recipe::Cache& cache, const Bounds& bounds);
 
-/// Gives back what no later row can see under a window. The last token may run again (a saved or
-/// shared text that goes on without new tokens), so its window is the one that counts.
-void drop_behind_window(PagedStore& store, int slot, int sinks, int window);
-
 }  // namespace tandem::kv

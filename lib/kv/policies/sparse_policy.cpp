@@ -27,6 +27,7 @@ SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int
                            int max_block)
     : bounds_(bounds),
       name_(recipe::yaml_text(cache.kind)),
+      needs_(needs_of(cache)),
       layers_(sparse_layers(cache, bounds.geometry)),
       ordinal_(static_cast<size_t>(bounds.geometry.n_layers), -1),
       index_({.max_seqs = bounds.max_seqs,
@@ -59,9 +60,14 @@ void SparsePolicy::select(int layer, const Step& step, const Tensor&, AttendPlan
 
 void SparsePolicy::on_prompt(int slot, const PagedStore& store) { grow(slot, true, store); }
 
-void SparsePolicy::commit(const Step& step, std::span<const int>, PagedStore& store) {
-  if (step.phase != Phase::extend) return;
-  for (const int slot : step.slot) grow(slot, false, store);
+void SparsePolicy::on_commit(std::span<const int32_t> slots, const PagedStore& store) {
+  for (const int32_t slot : slots) grow(slot, false, store);
+}
+
+Needs SparsePolicy::needs() const {
+  Needs needs = needs_;
+  needs.scratch_bytes = scratch_bytes();
+  return needs;
 }
 
 void SparsePolicy::on_truncate(int slot, int n, const PagedStore& store) {

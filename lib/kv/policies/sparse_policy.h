@@ -19,13 +19,13 @@ class SparsePolicy : public Policy, public KeySelector {
   void on_release(int slot) override { index_.release(slot); }
   void on_truncate(int slot, int n, const PagedStore&) override;
   void on_prompt(int slot, const PagedStore&) override;
-  void commit(const Step&, std::span<const int> kept, PagedStore&) override;
-  int max_sources() const override { return 2; }
+  void on_commit(std::span<const int32_t> slots, const PagedStore&) override;
+  Needs needs() const override;
   int keys_read(int layer, int length) const override;
   const KeySelector* selector() const override { return this; }
 
  protected:
-  /// Writes the pieces of a slot's index for all layers; `prompt`: the slot had none before.
+  /// Writes the pieces of a slot's index for all layers; `fresh`: the slot had none before.
   virtual void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
                             const PagedStore&) = 0;
   /// Keys that a query head is expected to choose from `n` indexed ones.
@@ -46,6 +46,7 @@ class SparsePolicy : public Policy, public KeySelector {
 
   Bounds bounds_;
   std::string name_;
+  Needs needs_;
   std::vector<int> layers_, ordinal_;
   TokenIndex index_;
   std::vector<int32_t> sink_ids_;

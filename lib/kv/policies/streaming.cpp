@@ -15,7 +15,8 @@ class Streaming final : public Policy {
       : geometry_(g),
         sinks_(static_cast<int>(cache.sinks)),
         recent_(static_cast<int>(cache.recent)),
-        reposition_(cache.reposition) {}
+        reposition_(cache.reposition),
+        needs_(needs_of(cache)) {}
 
   std::string_view name() const override { return "streaming"; }
 
@@ -26,16 +27,8 @@ class Streaming final : public Policy {
     plan.add({.key_lo = sinks_, .window = window});
   }
 
-  void commit(const Step& step, std::span<const int>, PagedStore& store) override {
-    for (int b = 0; b < step.n_seqs; ++b)
-      if (step.phase == Phase::extend || step.last_chunk[static_cast<size_t>(b)] != 0)
-        drop_behind_window(store, step.slot[static_cast<size_t>(b)], sinks_, recent_);
-  }
-
-  int sinks_needed() const override { return sinks_; }
-  int recent_needed() const override { return recent_; }
-
-  int max_sources() const override { return reposition_ && sinks_ > 0 ? 2 : 1; }
+  Retention retention() const override { return {.sinks = sinks_, .recent = recent_}; }
+  Needs needs() const override { return needs_; }
 
   int keys_read(int layer, int length) const override {
     return std::min(length, sinks_ + recent(layer));
@@ -51,6 +44,7 @@ class Streaming final : public Policy {
   Geometry geometry_;
   int sinks_, recent_;
   bool reposition_;
+  Needs needs_;
 };
 
 }  // namespace

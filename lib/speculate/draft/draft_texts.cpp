@@ -95,7 +95,7 @@ std::vector<kv::Step> DraftTexts::lay_out(Outbox* outbox) {
     rows.push_back({round_slots_[b], chain - 1 + nodes_run_, false});
     trees.push_back({parents[b]});
   }
-  return draft_.cache().begin_levels(rows, trees, level_ends, outbox);
+  return draft_.cache().begin_levels({.rows = rows, .trees = trees, .outbox = outbox}, level_ends);
 }
 
 void DraftTexts::accept(std::span<const std::span<const int32_t>> paths, bool moved) {

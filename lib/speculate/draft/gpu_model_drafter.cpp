@@ -118,8 +118,7 @@ int GpuModelDrafter::prepare(std::span<const decode::DrawSeq> seqs, DeviceTrees&
   }
   const auto n = static_cast<int64_t>(seqs.size());
   for (size_t l = 0; l < levels_.size(); ++l) {
-    draft_.model().prepare(l == 0 ? n_unread : n * levels_[l].nodes);
-    draft_.model().prepare_logits(n * levels_[l].parents);
+    draft_.choose_products(l == 0 ? n_unread : n * levels_[l].nodes, n * levels_[l].parents);
   }
   bytes_read_ += texts_.bytes_of_round();
   return n_unread;
@@ -137,8 +136,8 @@ void GpuModelDrafter::draft(int n_seqs, DeviceTrees& trees) {
     }
     draft_.model().forward_ids(l == 0 ? unread_ : ids_, (*steps_)[l], draft_.cache());
     const int n_rows = n_seqs * level.parents;
-    const Tensor logits =
-        draft_.model().logits_at(level.first_logits, l == 0 ? root_row_ : level.row, n_rows);
+    const Tensor logits = draft_.logit_rows().slice(level.first_logits, n_rows);
+    draft_.model().logits(logits, l == 0 ? root_row_ : level.row);
     ops::draw_children({.tokens = at.tokens,
                         .logits = logits.as<float>(),
                         .parents = level.parent,

@@ -29,7 +29,7 @@ class GpuModelDrafter final : public GpuDrafter {
   size_t outbox_bytes() const override { return outbox_bytes(tree_, max_seqs_); }
   int prepare(std::span<const decode::DrawSeq> seqs, DeviceTrees& trees) override;
   void draft(int n_seqs, DeviceTrees& trees) override;
-  Tensor draft_logits() const override { return draft_.model().logit_rows(); }
+  Tensor draft_logits() const override { return draft_.logit_rows(); }
   const int32_t* draft_rows() const override { return draft_row_; }
   void keep(int n_seqs, DeviceTrees& trees) override;
   void accept(std::span<const std::span<const int32_t>> paths) override {

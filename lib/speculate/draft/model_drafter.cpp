@@ -47,7 +47,7 @@ void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level,
                          .node = node,
                          .n_children = tree_.n_children[static_cast<size_t>(node)]});
     }
-  const Tensor logits = in_vocabulary(draft_.model().logits(rows), vocab_, level_logits_);
+  const Tensor logits = in_vocabulary(draft_.logits(rows), vocab_, level_logits_);
   const std::vector<int32_t> children =
       ops::draw_children(logits, sampler_.rule.temperature, parents);
   size_t r = 0, next = 0;

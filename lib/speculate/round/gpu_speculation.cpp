@@ -36,7 +36,7 @@ GpuSpeculation::GpuSpeculation(decode::Engine& target, std::unique_ptr<Arena> ar
       exec_{target.queue().get()},
       trees_(drafter_->tree(),
              bounds_of(drafter_->tree(), target.spec(), drafter_->outbox_bytes(),
-                       static_cast<int>(target.model().logit_rows().row_size())),
+                       static_cast<int>(target.config().vocab_size)),
              *arena_, exec_) {}
 
 void GpuSpeculation::start(const decode::SamplerSpec& spec) {
@@ -109,7 +109,7 @@ void GpuSpeculation::launch(int n_seqs, Graphs& graphs) {
   };
   const auto score = [&] {
     target_.model().forward_ids(trees_.on_gpu().tokens, step_, target_.cache());
-    (void)target_.model().all_logits();
+    target_.model().logits(target_.logit_rows().slice(0, step_.n_rows), nullptr);
   };
   const auto finish = [&] {
     trees_.mark(DeviceTrees::scored);
@@ -135,8 +135,7 @@ void GpuSpeculation::lay_out_target(std::span<const DrawSeq> seqs) {
   const int64_t n_rows = static_cast<int64_t>(seqs.size()) * nodes;
   slots_.clear();
   for (const DrawSeq& s : seqs) slots_.push_back(s.slot);
-  target_.model().prepare(n_rows);
-  target_.model().prepare_logits(n_rows);
+  target_.choose_products(n_rows, n_rows);
   kv::Cache& cache = target_.cache();
   const double before = cache.usage(0).bytes();
   if (step_.n_seqs == static_cast<int>(seqs.size())) {
@@ -145,13 +144,13 @@ void GpuSpeculation::lay_out_target(std::span<const DrawSeq> seqs) {
     std::vector<kv::SeqRows> rows;
     for (const int slot : slots_) rows.push_back({slot, nodes, false});
     const std::vector<kv::Tree> shapes(seqs.size(), {trees_.tree().parent});
-    step_ = cache.begin(kv::Phase::extend, rows, shapes, &trees_.outbox());
+    step_ = cache.begin({.rows = rows, .trees = shapes, .outbox = &trees_.outbox()});
   }
   bytes_read_ += static_cast<double>(target_.weight_bytes()) + cache.usage(0).bytes() - before;
 }
 
 void GpuSpeculation::verify(int n_seqs) {
-  const Tensor logits = target_.model().logit_rows();
+  const Tensor logits = target_.logit_rows();
   const DeviceTrees::Arrays& at = trees_.on_gpu();
   const DeviceTrees::Shape& shape = trees_.shape();
   const int nodes = trees_.tree().size();

@@ -22,10 +22,9 @@ size_t n_internal(const TokenTree& tree) {
       std::count_if(tree.n_children.begin(), tree.n_children.end(), [](int n) { return n > 0; }));
 }
 
-/// Policies that score every key do so for rows of chains alone.
 void check_reads_trees(const decode::Engine& engine) {
   for (const recipe::Cache& cache : engine.spec().caches)
-    if (cache.kind == recipe::CacheKind::topk || cache.kind == recipe::CacheKind::oracle_sampling)
+    if (!kv::needs_of(cache).reads_trees)
       throw recipe_error("cache.kind", "is {}, which cannot read the trees of rounds, in {}",
                          recipe::yaml_text(cache.kind), engine.files().name)
           .hint("choose full, streaming, quest, lsh or hybrid, or generate without speculation");

@@ -27,10 +27,10 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
     trees.push_back({tree.parent});
     tokens.insert(tokens.end(), proposals[b].tokens.begin(), proposals[b].tokens.end());
   }
-  const kv::Step step = cache.begin(kv::Phase::extend, rows, trees);
+  const kv::Step step = cache.begin({.rows = rows, .trees = trees});
   target_.model().forward(tokens, step, cache);
   for (int r = 0; r < step.n_rows; ++r) logit_rows.push_back(r);
-  const Tensor logits = target_.model().logits(logit_rows);
+  const Tensor logits = target_.logits(logit_rows);
   bytes_read_ += static_cast<double>(target_.weight_bytes()) + cache.usage(0).bytes() - before;
   stats_.target_s += watch.seconds();
   watch.restart();
