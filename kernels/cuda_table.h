@@ -15,8 +15,8 @@
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/slot_ids_cuda.h"
-#include "kernels/tree/draw_children_cuda.h"
-#include "kernels/tree/verify_trees_cuda.h"
+#include "kernels/tree/draw_children.h"
+#include "kernels/tree/verify_trees.h"
 
 namespace tandem {
 
@@ -49,8 +49,8 @@ struct CudaTable {
   cuda::Bodies<void(const void* data, size_t bytes, uint32_t* sink, Stream)> read_probe;
   cuda::Bodies<void(const SlotIdsParams&, Stream)> load_slot_ids;
   cuda::Bodies<void(const SlotIdsParams&, Stream)> store_slot_ids;
-  cuda::Bodies<void(const DrawChildrenCudaParams&, Stream)> draw_children;
-  cuda::Bodies<void(const VerifyTreesCudaParams&, Stream)> verify_trees;
+  cuda::Bodies<DrawChildrenCudaFn> draw_children;
+  cuda::Bodies<VerifyTreesCudaFn> verify_trees;
 
   /// Calls f(name, bodies) for every operation.
   template <class F>

@@ -49,13 +49,15 @@ struct AttentionParams {
   const int32_t* tentative = nullptr;   // [n_seqs] uncommitted rows of earlier steps; null: none
   int sinks = 0, window = 0;
   float scale;  // > 0, usually 1/sqrt(d)
-
-  /// The page table of sequence s.
-  constexpr const int32_t* pages_of(int s) const {
-    return page_table +
-           static_cast<size_t>(slot == nullptr ? s : slot[s]) * static_cast<size_t>(max_pages);
-  }
 };
+
+namespace {
+/// The page table of sequence s.
+constexpr const int32_t* pages_of(const AttentionParams& p, int s) {
+  return p.page_table +
+         static_cast<size_t>(p.slot == nullptr ? s : p.slot[s]) * static_cast<size_t>(p.max_pages);
+}
+}  // namespace
 
 /// Queries (row x head of one KV group, row-major) of one KV head against a run of splits.
 struct AttentionTask {

@@ -53,7 +53,7 @@ void attend(const AttentionParams& p, int s, int i, int head, std::vector<double
   const int row = p.row_begin[s] + i;
   const int n_slots = first_slot(p, s) + p.row_begin[s + 1] - p.row_begin[s];
   const size_t at = static_cast<size_t>(row) * p.n_heads + head;
-  const int32_t* pages = p.pages_of(s);
+  const int32_t* pages = pages_of(p, s);
 
   std::vector<double> score(n_slots, -kInf);
   double m = -kInf, l = 0;

@@ -21,7 +21,7 @@ constexpr Sequence sequence_of(const AttentionParams& p, int s) {
   const int own = p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s];
   const int n_rows = p.row_begin[s + 1] - p.row_begin[s];
   const int first = p.base[s] + (p.tentative == nullptr ? 0 : p.tentative[s]);
-  return {.pages = p.pages_of(s),
+  return {.pages = pages_of(p, s),
           .first_row = p.row_begin[s],
           .n_rows = n_rows,
           .base = p.tree_mask != nullptr ? p.base[s] : first,

@@ -1,8 +1,7 @@
-#include "base/rng.h"
 #include "kernels/sample/row_launch.cuh"
 #include "kernels/sample/row_rule.cuh"
 #include "kernels/sample/sample_cuda.h"
-#include "kernels/tree/draw_children_cuda.h"
+#include "kernels/tree/draw_children.h"
 #include "kernels/tree/leaders.cuh"
 #include "kernels/tree/race.h"
 
@@ -27,12 +26,12 @@ class Race {
     const int n_blocks = (row.size() + 63) / 64 * 16;
     for (int b = static_cast<int>(threadIdx.x); b < n_blocks; b += cuda::kRowThreads) {
       const auto block = static_cast<uint32_t>(row.first() / 4 + b);
-      const auto words = words_of(block);
+      const PhiloxBlock words = words_of(block);
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
         const int i = b / 16 * 64 + b % 16 + 16 * w;
         if (i >= row.size()) continue;
-        const float order = order_of(words[w], block, w, row.logit(i));
+        const float order = order_of(words.w[w], block, w, row.logit(i));
         row.logit(i) = order;
         least = fminf(least, order);
       }
@@ -42,7 +41,7 @@ class Race {
   __device__ uint64_t key(int32_t id) const {
     const auto x = static_cast<uint32_t>(id);
     const uint32_t block = x / 64 * 16 + x % 16, w = x % 64 / 16;
-    const double e = exponential_of(words_of(block)[w], words_of(block | kMoreBits)[w]);
+    const double e = exponential_of(words_of(block).w[w], words_of(block | kMoreBits).w[w]);
     const float weight = truncf(scaled(logits_[id]));
     return static_cast<uint64_t>(
         __double_as_longlong(e / (weight > 0.0f ? static_cast<double>(weight) : kRest)));
@@ -53,10 +52,9 @@ class Race {
  private:
   static constexpr double kRest = 0x1p-60;
 
-  __device__ std::array<uint32_t, 4> words_of(uint32_t block) const {
-    return philox4x32(
-        {block, names_.sequence, names_.position, kPurposeChildren << 24 | names_.node},
-        {static_cast<uint32_t>(names_.seed), static_cast<uint32_t>(names_.seed >> 32)});
+  __device__ PhiloxBlock words_of(uint32_t block) const {
+    return philox_block({{block, names_.round.sequence, names_.round.position, last_word(names_)}},
+                        names_.round.seed);
   }
   __device__ float scaled(float logit) const { return scaled_exp(temper_(logit - max_)); }
 
@@ -69,7 +67,7 @@ class Race {
   __device__ float exponential(uint32_t leading, uint32_t block, int w) const {
     constexpr uint32_t kFew = 1024;
     if (leading + kFew < 2 * kFew)
-      return static_cast<float>(exponential_of(leading, words_of(block | kMoreBits)[w]));
+      return static_cast<float>(exponential_of(leading, words_of(block | kMoreBits).w[w]));
     const float v = __uint2float_rn(leading) * 0x1p-32f;
     if (v < 0x1p-4f) return v * (1.0f + v * (0.5f + v * 0.33333333f));
     return -__logf(__uint2float_rn(~leading) * 0x1p-32f);
@@ -109,8 +107,7 @@ struct Shared {
 /// A group of blocks a row.
 template <bool kRace>
 __global__ void __launch_bounds__(cuda::kRowThreads, cuda::kBlocksASm)
-    draw_rows(const DrawChildrenCudaParams p, const cuda::Temper temper,
-              const cuda::RowSplit split) {
+    draw_rows(const DrawChildrenParams p, const cuda::Temper temper, const cuda::RowSplit split) {
   extern __shared__ float4 dynamic[];
   __shared__ Shared shared;
   cuda::start_after_previous();
@@ -120,9 +117,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, cuda::kBlocksASm)
   const ParentRow parent = p.parents[r];
   int32_t* tokens = p.tokens + parent.first_child;
   const float* logits = p.logits + r * split.vocab;
-  const RaceNames names{*p.seed, static_cast<uint32_t>(p.sequence[parent.seq]),
-                        static_cast<uint32_t>(p.position[parent.seq]),
-                        static_cast<uint32_t>(parent.node)};
+  const RaceNames names{names_of(p.numbers, parent.seq), static_cast<uint32_t>(parent.node)};
   const cuda::Best best = row.load(logits);
   if (parent.n_children == 0) return row.sync();
   const auto draw = [&](const auto& runners) {
@@ -143,7 +138,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, cuda::kBlocksASm)
 
 }  // namespace
 
-void draw_children_cuda(const DrawChildrenCudaParams& p, Stream stream) {
+void draw_children_cuda(const DrawChildrenParams& p, Stream stream) {
   if (p.n_rows == 0) return;
   const cuda::RowSplit split = cuda::split_rows_at_once(cuda::gpu(), p.vocab, p.n_rows);
   const auto kernel = p.temperature > 0.0f ? draw_rows<true> : draw_rows<false>;

@@ -1,21 +1,29 @@
 #pragma once
 // Contract of draw_children. No STL: included by sources compiled with per-ISA flags.
 #include "kernels/sample/sample.h"
+#include "kernels/tree/round_numbers.h"
 
 namespace tandem {
 
+/// A tree node whose children are drawn from the row of logits of the same index.
+struct ParentRow {
+  int32_t seq;          // its sequence in the batch
+  int32_t node;         // below 2^16
+  int32_t first_child;  // children are tokens[first_child] .. tokens[first_child + n_children - 1]
+  int32_t n_children;   // at most V
+};
+
+/// Pointers into memory of the device that draws.
 struct DrawChildrenParams {
-  int32_t* tokens;      // [child_begin[n_rows]], kInvalidToken for those of a meaningless row
-  const float* logits;  // [n_rows, V]
-  const int32_t* child_begin;  // [n_rows + 1], children of row r: tokens[child_begin[r] ..
-                               // child_begin[r + 1]), at most V
-  const int32_t* sequence;     // [n_rows], names the random numbers, with the two below
-  const int32_t* position;     // [n_rows] tokens committed when the round begins, its root included
-  const int32_t* node;         // [n_rows] below 2^24
-  uint64_t seed;
+  int32_t* tokens;           // kInvalidToken for children of a meaningless row
+  const float* logits;       // [n_rows, V]
+  const ParentRow* parents;  // [n_rows], 16-byte aligned
+  RoundNumbers numbers;      // by sequence of the batch
   int n_rows, vocab;
   float temperature;  // >= 0
-  void* workspace;    // draw_children_workspace_bytes(V), 64-byte aligned, one per concurrent call
+  void* workspace;    // on the CPU draw_children_workspace_bytes(V), 64-byte aligned, one per
+                      // concurrent call; on a GPU row_memory_bytes(V, n_rows, 1), one per stream,
+                      // null where that is 0
 };
 
 /// Children of tree nodes: tokens drawn without replacement from softmax(logits / temperature), in
@@ -32,5 +40,18 @@ using DrawChildrenFn = void(const DrawChildrenParams&, Range rows);
 DrawChildrenFn draw_children_ref, draw_children_scalar, draw_children_avx2, draw_children_avx512;
 
 size_t draw_children_workspace_bytes(int vocab);
+
+/// The same on a GPU: the very tokens that the CPU draws.
+/// layout   rows contiguous; those that are multiples of 16 bytes are read faster
+/// cost     reads n_rows * V * 4 bytes once; the rest happens in shared memory. Hundreds of a row's
+///          children, and rows whose weights gather in few threads' tokens, are drawn one by one
+/// errors   kind internal above kMaxVocabCuda
+using DrawChildrenCudaFn = void(const DrawChildrenParams&, Stream);
+namespace portable {
+DrawChildrenCudaFn draw_children_cuda;
+}
+namespace hopper {
+DrawChildrenCudaFn draw_children_cuda;
+}
 
 }  // namespace tandem

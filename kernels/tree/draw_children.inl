@@ -13,8 +13,8 @@ namespace {
 constexpr int kRaceBlock = 4 * kPhiloxLanes;  // tokens whose numbers are made together
 
 inline void race_words(PhiloxWords& out, const RaceNames& names, uint32_t first_block) {
-  philox_lanes(out, names.seed, first_block, names.sequence, names.position,
-               kPurposeChildren << 24 | names.node);
+  philox_lanes(out, names.round.seed, first_block, names.round.sequence, names.round.position,
+               last_word(names));
 }
 
 inline bool is_after(Contender a, Contender b) {
@@ -108,16 +108,16 @@ void rank_row(const float* x, int vocab, int wanted, const ChildrenWorkspace& w)
 }
 
 void draw_row(const DrawChildrenParams& p, int r, const ChildrenWorkspace& w) {
-  int32_t* tokens = p.tokens + p.child_begin[r];
-  const int wanted = p.child_begin[r + 1] - p.child_begin[r];
+  const ParentRow& parent = p.parents[r];
+  int32_t* tokens = p.tokens + parent.first_child;
+  const int wanted = parent.n_children;
   if (wanted == 0) return;
   const float* x = p.logits + static_cast<int64_t>(r) * p.vocab;
   const Extremes extremes = scan(x, p.vocab, w.select.block_max);
   if (extremes.is_valid && p.temperature == 0.0f) rank_row(x, p.vocab, wanted, w);
   if (extremes.is_valid && p.temperature > 0.0f) {
     const float max = x[first_with_key(x, extremes.max, w.select.block_max)];
-    const RaceNames names{p.seed, static_cast<uint32_t>(p.sequence[r]),
-                          static_cast<uint32_t>(p.position[r]), static_cast<uint32_t>(p.node[r])};
+    const RaceNames names{names_of(p.numbers, parent.seq), static_cast<uint32_t>(parent.node)};
     race_row({x, p.vocab, max, p.temperature, names}, wanted, w);
   }
   for (int i = 0; i < wanted; ++i)

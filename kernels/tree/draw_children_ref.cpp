@@ -24,11 +24,13 @@ struct Runner {
 double exponential(const DrawChildrenParams& p, int r, int id) {
   const auto x = static_cast<uint32_t>(id);
   const uint32_t block = x / 64 * 16 + x % 16, word = x % 64 / 16;
+  const RoundNames names = names_of(p.numbers, p.parents[r].seq);
   const auto bits = [&](uint32_t first) {
     return uint64_t{philox4x32(
-        {first, static_cast<uint32_t>(p.sequence[r]), static_cast<uint32_t>(p.position[r]),
-         static_cast<uint32_t>(DrawPurpose::children) << 24 | static_cast<uint32_t>(p.node[r])},
-        {static_cast<uint32_t>(p.seed), static_cast<uint32_t>(p.seed >> 32)})[word]};
+        {first, names.sequence, names.position,
+         static_cast<uint32_t>(DrawPurpose::children) << 24 | names.stage << 16 |
+             static_cast<uint32_t>(p.parents[r].node)},
+        {static_cast<uint32_t>(names.seed), static_cast<uint32_t>(names.seed >> 32)})[word]};
   };
   const uint64_t digits = (bits(block) << 32 | bits(block | 1u << 31)) >> 12;
   return -std::log1p(-(static_cast<double>(digits) + 0.5) * 0x1p-52);
@@ -61,9 +63,9 @@ void draw_children_ref(const DrawChildrenParams& p, Range rows) {
         std::none_of(x, x + p.vocab, [](float v) { return std::isnan(v) || v == HUGE_VALF; }) &&
         std::any_of(x, x + p.vocab, [](float v) { return std::isfinite(v); });
     const std::vector<Runner> runners = is_valid ? runners_of(p, r) : std::vector<Runner>{};
-    for (int i = p.child_begin[r]; i < p.child_begin[r + 1]; ++i)
-      p.tokens[i] =
-          is_valid ? runners[static_cast<size_t>(i - p.child_begin[r])].id : kInvalidToken;
+    for (int i = 0; i < p.parents[r].n_children; ++i)
+      p.tokens[p.parents[r].first_child + i] =
+          is_valid ? runners[static_cast<size_t>(i)].id : kInvalidToken;
   }
 }
 

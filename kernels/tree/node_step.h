@@ -113,15 +113,16 @@ constexpr bool accepts(double coin, uint64_t weight, uint64_t share) {
 }
 
 /// Tries the children in the order in which they were drawn; returns which one is accepted, or
-/// n_children, and then the token is to be drawn from `r`. Child i is tried with coin[i].
+/// n_children, and then the token is to be drawn from `r`. Child i is tried with coin(i).
 /// A child rejected by rounding alone, since nothing is left besides, is accepted, and counted.
-inline int try_children(Residual& r, Proposal& p, const int32_t* children, int n_children,
-                        const double* coin, int32_t* n_rounded) {
+template <class Coin>
+int try_children(Residual& r, Proposal& p, const int32_t* children, int n_children,
+                 const Coin& coin, int32_t* n_rounded) {
   for (int i = 0; i < n_children; ++i) {
     const int token = children[i];
     const Shares shares = shares_of(p, r.scaled_total());
     const uint64_t weight = weight_at(r, token) << r.shift();
-    if (accepts(coin[i], weight, shares.of(p.weight[token]))) return i;
+    if (accepts(coin(i), weight, shares.of(p.weight[token]))) return i;
     const uint64_t remainder = subtract(r, p, shares);
     const bool rounded = is_nothing(remainder, r.scaled_total());
     if (rounded && weight > 0) {

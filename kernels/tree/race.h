@@ -3,18 +3,24 @@
 // contraction: each operation rounds once, so every ISA and GPU gives the same bits.
 #include <stdint.h>
 
+#include "kernels/tree/round_numbers.h"
+
 namespace tandem {
 namespace {
 
-constexpr uint32_t kPurposeChildren = 6;  // DrawPurpose::children of base/rng.h
+constexpr auto kPurposeChildren = static_cast<uint32_t>(DrawPurpose::children);
 
-/// Names of a node's numbers. Token x has word x % 64 / 16 of the block x / 64 * 16 + x % 16, and
-/// as later bits the same word of the block with kMoreBits set. The purpose is in the high byte of
-/// the last word, where draw4 of base/rng.h has a node: no counter of one is ever one of the other.
+/// A node whose children race. Token x has word x % 64 / 16 of the block x / 64 * 16 + x % 16, and
+/// as later bits the same word of the block with kMoreBits set. The last word of a counter has the
+/// purpose in its high byte, where round_numbers.h has a node: no counter of one is ever one of
+/// the other.
 struct RaceNames {
-  uint64_t seed;
-  uint32_t sequence, position, node;
+  RoundNames round;
+  uint32_t node;  // below 2^16
 };
+constexpr uint32_t last_word(const RaceNames& r) {
+  return kPurposeChildren << 24 | r.round.stage << 16 | r.node;
+}
 constexpr uint32_t kMoreBits = 1u << 31;
 
 /// Standard exponential of 32 leading and 20 later random bits: -log(1 - v) with v the number in

@@ -1,31 +1,53 @@
 #pragma once
-// Which random number of a round is for what; for host and device code.
-#include "base/rng.h"
+// Which random number of a round is for what; for host and device code. No STL: included by sources
+// compiled with per-ISA flags.
+#include "base/philox.h"
 
 namespace tandem {
 
-/// A round of a sequence and its seed: names of its numbers.
+/// The names of a batch's rounds, in memory of the device that draws: a recorded launch may be
+/// repeated with other positions and another seed.
+struct RoundNumbers {
+  const uint64_t* seed;     // [1]
+  const int32_t* sequence;  // [B]
+  const int32_t* position;  // [B] tokens committed when the round begins, its root included
+  uint32_t stage = 0;       // of rounds within rounds, whose numbers are independent; below 2^8
+};
+
+/// A round of a sequence: names of its numbers.
 struct RoundNames {
   uint64_t seed;
-  uint32_t sequence;
-  uint32_t position;  // tokens committed when the round begins, the tree's root included
+  uint32_t sequence, position, stage;
 };
+
+namespace {
+
+constexpr RoundNames names_of(const RoundNumbers& n, int b) {
+  return {*n.seed, static_cast<uint32_t>(n.sequence[b]), static_cast<uint32_t>(n.position[b]),
+          n.stage};
+}
+
+constexpr double round_number(const RoundNames& r, uint32_t position, DrawPurpose purpose,
+                              uint32_t node) {
+  const PhiloxBlock block = philox_block(
+      {{r.sequence, position, static_cast<uint32_t>(purpose) | r.stage << 8, node}}, r.seed);
+  return uniform_of(block.w[0], block.w[1]);
+}
 
 /// The number that a node itself is tried with.
 constexpr double coin_of(const RoundNames& r, int node) {
-  return draw_uniform(r.seed, r.sequence, r.position, DrawPurpose::accept,
-                      static_cast<uint32_t>(node));
+  return round_number(r, r.position, DrawPurpose::accept, static_cast<uint32_t>(node));
 }
 
-/// The number that the token after a node is drawn with. What remains of a law that rejections have
-/// shaped, `is_rest`, is drawn with a number of its own. Else the number is plain sampling's at the
-/// token's position, so that both give the same text.
+/// The number that the token after a node is drawn with. What remains of a distribution after
+/// rejections, `is_rest`, is drawn with a number of its own. Else the number is plain sampling's at
+/// the token's position, so that at stage 0 both give the same text.
 /// depth    of the node; of the root 0
 constexpr double uniform_after(const RoundNames& r, int node, int depth, bool is_rest) {
-  return is_rest ? draw_uniform(r.seed, r.sequence, r.position, DrawPurpose::residual,
-                                static_cast<uint32_t>(node))
-                 : draw_uniform(r.seed, r.sequence, r.position + static_cast<uint32_t>(depth),
-                                DrawPurpose::sample);
+  return is_rest
+             ? round_number(r, r.position, DrawPurpose::residual, static_cast<uint32_t>(node))
+             : round_number(r, r.position + static_cast<uint32_t>(depth), DrawPurpose::sample, 0);
 }
 
+}  // namespace
 }  // namespace tandem

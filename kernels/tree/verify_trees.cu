@@ -3,8 +3,7 @@
 #include "kernels/sample/row_stats.cuh"
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/tree/residual.cuh"
-#include "kernels/tree/round_numbers.h"
-#include "kernels/tree/verify_trees_cuda.h"
+#include "kernels/tree/verify_trees.h"
 
 namespace tandem::TANDEM_GPU_BODY {
 namespace {
@@ -43,11 +42,11 @@ struct Verdict {
 template <bool kResidual, bool kCuts>
 class Walk {
  public:
-  __device__ Walk(const VerifyTreesCudaParams& p, const Rules& rules, int b, RowGroup& row,
+  __device__ Walk(const VerifyTreesParams& p, const Rules& rules, int b, RowGroup& row,
                   const Parts& parts, cuda::ResidualShared& residual, cuda::CutShared* cut)
-      : p_(p.trees),
+      : p_(p),
         rules_(rules),
-        names_{*p.seed, static_cast<uint32_t>(p.sequence[b]), static_cast<uint32_t>(p.position[b])},
+        names_(names_of(p.numbers, b)),
         b_(b),
         begin_(p_.node_begin[b]),
         row_(row),
@@ -218,7 +217,7 @@ struct Shared<true> {
 /// A group of blocks a sequence.
 template <bool kResidual, bool kCuts>
 __global__ void __launch_bounds__(cuda::kRowThreads, cuda::kBlocksASm)
-    walk_trees(const VerifyTreesCudaParams p, const Rules rules, const cuda::RowSplit split) {
+    walk_trees(const VerifyTreesParams p, const Rules rules, const cuda::RowSplit split) {
   extern __shared__ float4 dynamic[];
   __shared__ Shared<kCuts> shared;
   cuda::start_after_previous();
@@ -232,8 +231,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, cuda::kBlocksASm)
 
 }  // namespace
 
-void verify_trees_cuda(const VerifyTreesCudaParams& p, Stream stream) {
-  const VerifyTreesParams& t = p.trees;
+void verify_trees_cuda(const VerifyTreesParams& t, Stream stream) {
   if (t.n_seqs == 0) return;
   const bool by_residual = t.accept_by == AcceptBy::residual && t.target.temperature > 0.0f;
   const bool cuts =
@@ -246,7 +244,7 @@ void verify_trees_cuda(const VerifyTreesCudaParams& p, Stream stream) {
   const auto kernel = by_residual ? cuts ? walk_trees<true, true> : walk_trees<true, false>
                       : cuts ? walk_trees<false, true>
                                   : walk_trees<false, false>;
-  cuda::launch_rows(kernel, t.n_seqs, split, bytes, t.workspace, stream, p,
+  cuda::launch_rows(kernel, t.n_seqs, split, bytes, t.workspace, stream, t,
                     Rules{RowRule(t.target), RowRule(t.draft)});
 }
 

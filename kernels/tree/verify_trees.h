@@ -2,6 +2,7 @@
 // Contracts of verify_trees and accept_chances. No STL: included by sources compiled with per-ISA
 // flags.
 #include "kernels/sample/sample.h"
+#include "kernels/tree/round_numbers.h"
 
 namespace tandem {
 
@@ -11,6 +12,7 @@ enum class AcceptBy : uint8_t {
   match,     // the target's token is drawn, the child equal to it accepted; any children
 };
 
+/// Pointers into memory of the device that verifies.
 struct VerifyTreesParams {
   // Results. Sequence b has room for its n nodes from node_begin[b] in `path` and `logprobs`.
   int32_t* path;        // [N] accepted nodes from the root's child on
@@ -35,14 +37,13 @@ struct VerifyTreesParams {
   const int32_t* seen;        // may be null without penalties
   const int32_t* seen_begin;  // [B + 1]
 
-  // Numbers in [0, 1), independent of each other and of those the children were drawn with.
-  const double* coin;     // [N], the node itself is tried with it; null by match
-  const double* uniform;  // [N], the token after this node is drawn with it
+  RoundNumbers numbers;  // by sequence
 
   int n_seqs, vocab;
   KeepRule target, draft;
   AcceptBy accept_by;
-  void* workspace;  // verify_workspace_bytes(V), 64-byte aligned, one per concurrent call
+  void* workspace;  // on the CPU verify_workspace_bytes(V), 64-byte aligned, one per concurrent
+                    // call; on a GPU row_memory_bytes(V, n_seqs, 3), one per stream, null where 0
 };
 
 /// Walks each tree from the root along accepted children, and gives one more token: drawn from what
@@ -58,6 +59,22 @@ struct VerifyTreesParams {
 /// source   Sequoia, algorithm 2; matching: SpecInfer's naive sampling
 using VerifyTreesFn = void(const VerifyTreesParams&, Range seqs);
 VerifyTreesFn verify_trees_ref, verify_trees_scalar, verify_trees_avx2, verify_trees_avx512;
+
+/// The largest vocabulary for verification by residuals on Hopper: 16 blocks of a cluster keep
+/// three words a token in shared memory.
+inline constexpr int kMaxVerifyVocabCuda = 16 * 512 * 33;
+
+/// The same on a GPU: the very path, bonus and n_rounded of the CPU; logprobs as sample_cuda.
+/// layout   rows contiguous; those that are multiples of 16 bytes are read faster
+/// cost     a group of blocks a sequence reads the rows of the nodes it visits once
+/// errors   kind internal above kMaxVocabCuda, on Hopper by residual above kMaxVerifyVocabCuda
+using VerifyTreesCudaFn = void(const VerifyTreesParams&, Stream);
+namespace portable {
+VerifyTreesCudaFn verify_trees_cuda;
+}
+namespace hopper {
+VerifyTreesCudaFn verify_trees_cuda;
+}
 
 struct AcceptChancesParams {
   double* chances;             // [child_begin[n_rows]], NaN for a row without meaning

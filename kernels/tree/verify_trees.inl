@@ -23,6 +23,7 @@ class Walk {
       : p_(p),
         b_(b),
         w_(w),
+        names_(names_of(p.numbers, b)),
         begin_(p.node_begin[b]),
         tokens_(p.tokens + begin_),
         path_(p.path + begin_) {
@@ -66,14 +67,16 @@ class Walk {
     }
     const Candidates kept = keep_penalized(p_.target, row, p_.vocab, seen, w_.select);
     if (kept.n == 0) return {0, kInvalidToken};
-    const double uniform = p_.uniform[begin_ + node];
+    const bool is_rest = p_.accept_by == AcceptBy::residual && n_children > 0;
+    const double uniform = uniform_after(names_, node, n_, is_rest);
     if (!by_residual) {
       const int token = kept.token(draw(w_.select.weight, kept.n, kept.total, uniform));
       return {index_of(token, children, n_children), token};
     }
     Residual left = residual_of(kept, w_);
-    const int child = try_children(left, proposal, children, n_children, p_.coin + begin_ + first,
-                                   &p_.n_rounded[b_]);
+    const int child = try_children(
+        left, proposal, children, n_children, [&](int i) { return coin_of(names_, first + i); },
+        &p_.n_rounded[b_]);
     if (child < n_children) return {child, children[child]};
     return {child, kept.token(draw(left.weight, left.n, left.total, uniform))};
   }
@@ -89,6 +92,7 @@ class Walk {
   const VerifyTreesParams& p_;
   const int b_;
   const VerifyWorkspace& w_;
+  const RoundNames names_;
   const int begin_;
   const int32_t* tokens_;
   int32_t* path_;

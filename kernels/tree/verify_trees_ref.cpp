@@ -75,7 +75,9 @@ class RefWalk {
     const int first = p_.first_child[begin_ + node], n = p_.n_children[begin_ + node];
     Law residual = law_of(p_.target, row);
     if (residual.empty()) return kInvalidToken;
-    const double uniform = p_.uniform[begin_ + node];
+    const RoundNames names = names_of(p_.numbers, b_);
+    const bool is_rest = p_.accept_by == AcceptBy::residual && n > 0;
+    const double uniform = uniform_after(names, node, p_.n_accepted[b_], is_rest);
     if (p_.accept_by == AcceptBy::match || p_.target.temperature == 0 || n == 0) {
       const int token = draw_from(residual, uniform);
       for (int i = n - 1; i >= 0; --i)
@@ -89,7 +91,7 @@ class RefWalk {
     for (int i = 0; i < n; ++i) {
       const int token = p_.tokens[begin_ + first + i];
       const auto at = static_cast<size_t>(token);
-      if (p_.coin[begin_ + first + i] * proposal[at] < residual[at]) {
+      if (coin_of(names, first + i) * proposal[at] < residual[at]) {
         child = first + i;
         return token;
       }

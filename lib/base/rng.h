@@ -2,33 +2,17 @@
 #include <array>
 #include <cstdint>
 
+#include "base/philox.h"
+
 namespace tandem {
 
-/// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel Random Numbers: As Easy
-/// as 1, 2, 3" (SC11): a pure function of key and counter, so any draw can be recomputed anywhere.
+/// A block of Philox4x32-10 (base/philox.h).
 constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
                                              std::array<uint32_t, 2> key) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53u} * counter[0];
-    const uint64_t b = uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
-               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
-    key[0] += 0x9E3779B9u;
-    key[1] += 0xBB67AE85u;
-  }
-  return counter;
+  const PhiloxBlock block = philox_block({{counter[0], counter[1], counter[2], counter[3]}},
+                                         uint64_t{key[1]} << 32 | key[0]);
+  return {block.w[0], block.w[1], block.w[2], block.w[3]};
 }
-
-/// What a draw is for; part of the counter, so that no two uses ever share a number.
-enum class DrawPurpose : uint32_t {
-  sample = 0,
-  accept = 1,
-  residual = 2,
-  data = 3,
-  weights = 4,
-  keys = 5,      // that sparse attention samples
-  children = 6,  // of a node of a tree of draft tokens
-};
 
 /// Four uniform words for one (seed, sequence, position, purpose); `node` tells tree nodes apart.
 constexpr std::array<uint32_t, 4> draw4(uint64_t seed, uint32_t sequence, uint32_t position,
@@ -38,9 +22,7 @@ constexpr std::array<uint32_t, 4> draw4(uint64_t seed, uint32_t sequence, uint32
 }
 
 /// Uniform in [0, 1) with 53 bits from two words.
-constexpr double uniform53(uint32_t hi, uint32_t lo) {
-  return static_cast<double>(((uint64_t{hi} << 32) | lo) >> 11) * 0x1.0p-53;
-}
+constexpr double uniform53(uint32_t hi, uint32_t lo) { return uniform_of(hi, lo); }
 
 /// The number in [0, 1) of a name.
 constexpr double draw_uniform(uint64_t seed, uint32_t sequence, uint32_t position,

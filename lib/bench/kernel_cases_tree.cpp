@@ -11,35 +11,39 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-/// Rows like a language model's (kernel_cases_sample.cpp); `tilt` moves the leaders, as between
-/// models.
-OwnedTensor make_rows(int n_rows, int vocab, float tilt) {
+const uint64_t kSeed = 1;
+
+/// The i-th most likely token of a row, of rows that lead from `first` on.
+int64_t leader(int first, int i, int vocab) { return (first + int64_t{i} * 7919) % vocab; }
+
+/// Rows like a language model's (kernel_cases_sample.cpp).
+OwnedTensor make_rows(int n_rows, int vocab, int first_leader) {
   OwnedTensor logits = OwnedTensor::random(DType::f32, {n_rows, vocab}, 0, 2.5f);
   constexpr int kLeaders = 64;
   for (int64_t r = 0; r < n_rows; ++r)
     for (int i = 0; i < kLeaders; ++i)
-      logits.as<float>()[r * vocab + int64_t{i} * 7919 % vocab] +=
-          16.0f - (i % 2 == 0 ? 0.15f : tilt) * static_cast<float>(i);
+      logits.as<float>()[r * vocab + leader(first_leader, i, vocab)] +=
+          16.0f - 0.15f * static_cast<float>(i);
   return logits;
 }
 
 OwnedTensor bytes_of(size_t n) { return {DType::u8, {static_cast<int64_t>(n)}}; }
 
 PreparedCase prepare_draw(int n_rows, int vocab, int n_children, float temperature) {
-  const OwnedTensor logits = make_rows(n_rows, vocab, 0.15f),
+  const OwnedTensor logits = make_rows(n_rows, vocab, 0),
                     workspace = bytes_of(draw_children_workspace_bytes(vocab));
-  Ids child_begin, names;
-  for (int r = 0; r <= n_rows; ++r) child_begin.push_back(r * n_children);
-  for (int r = 0; r < n_rows; ++r) names.push_back(r);
+  Ids names;
+  std::vector<ParentRow> parents;
+  for (int r = 0; r < n_rows; ++r) {
+    names.push_back(r);
+    parents.push_back({r, r, r * n_children, n_children});
+  }
   const auto tokens = std::make_shared<Ids>(static_cast<size_t>(n_rows * n_children));
   const auto draw = [=](DrawChildrenFn* fn, Ids& to) {
     fn({.tokens = to.data(),
         .logits = logits.as<float>(),
-        .child_begin = child_begin.data(),
-        .sequence = names.data(),
-        .position = names.data(),
-        .node = names.data(),
-        .seed = 1,
+        .parents = parents.data(),
+        .numbers = {&kSeed, names.data(), names.data()},
         .n_rows = n_rows,
         .vocab = vocab,
         .temperature = temperature,
@@ -54,18 +58,16 @@ PreparedCase prepare_draw(int n_rows, int vocab, int n_children, float temperatu
           }};
 }
 
-/// A root and its children, all of which the coins reject.
+/// A root and its children, all of which are rejected: they lead in the draft's row alone.
 PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
   const int n = n_children + 1;
-  const OwnedTensor target_logits = make_rows(1, vocab, 0.15f),
-                    draft_logits = make_rows(1, vocab, 0.3f),
+  const OwnedTensor target_logits = make_rows(1, vocab, 0), draft_logits = make_rows(1, vocab, 1),
                     workspace = bytes_of(verify_workspace_bytes(vocab));
   Ids tokens(static_cast<size_t>(n)), first(tokens), children(tokens), rows(tokens);
-  for (int i = 1; i < n; ++i) tokens[static_cast<size_t>(i)] = 2 * (i - 1) * 7919 % vocab;
+  for (int i = 1; i < n; ++i)
+    tokens[static_cast<size_t>(i)] = static_cast<int32_t>(leader(1, i - 1, vocab));
   first[0] = 1;
   children[0] = n_children;
-  const std::vector<double> coin(static_cast<size_t>(n), 1 - 0x1p-53),
-      uniform(static_cast<size_t>(n), 0.7);
   struct Result {
     int32_t n_accepted = -1, bonus = -2, n_rounded = 0;
     Ids path;
@@ -75,7 +77,7 @@ PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
   const auto verify = [=](VerifyTreesFn* fn, Result& r) {
     r.path.resize(static_cast<size_t>(n));
     r.logprobs.resize(static_cast<size_t>(n));
-    const int32_t node_begin[2] = {0, n};
+    const int32_t node_begin[2] = {0, n}, name = 1;
     fn({.path = r.path.data(),
         .n_accepted = &r.n_accepted,
         .bonus = &r.bonus,
@@ -91,8 +93,7 @@ PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
         .draft_logits = draft_logits.as<float>(),
         .seen = nullptr,
         .seen_begin = nullptr,
-        .coin = coin.data(),
-        .uniform = uniform.data(),
+        .numbers = {&kSeed, &name, &name},
         .n_seqs = 1,
         .vocab = vocab,
         .target = target,
@@ -105,6 +106,7 @@ PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
           .mismatch = [=]() -> std::string {
             Result want;
             verify(verify_trees_ref, want);
+            if (got->n_accepted > 0) return "a child was accepted";
             if (got->n_accepted == want.n_accepted && got->bonus == want.bonus) return {};
             return fmt::format("{} accepted, then token {}; the reference gives {}, {}",
                                got->n_accepted, got->bonus, want.n_accepted, want.bonus);

@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "kernels/cpu_table.h"
 #include "kernels/cuda_table.h"
-#include "kernels/tree/round_numbers.h"
 #include "ops/row_workspace.h"
 #include "tensor/cuda.h"
 
@@ -14,10 +13,24 @@ namespace {
 
 int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
 
-RoundNames names_of(const RoundName& r) {
-  return {static_cast<uint64_t>(r.seed), static_cast<uint32_t>(r.sequence),
-          static_cast<uint32_t>(r.position)};
-}
+/// Names of rounds as kernels read them: of one seed and stage.
+struct Names {
+  uint64_t seed = 0;
+  uint32_t stage = 0;
+  std::vector<int32_t> sequence, position;
+
+  void add(const RoundName& r) {
+    const auto own_seed = static_cast<uint64_t>(r.seed);
+    const auto own_stage = static_cast<uint32_t>(r.stage);
+    if (sequence.empty()) seed = own_seed, stage = own_stage;
+    TANDEM_CHECK(seed == own_seed && stage == own_stage && stage < 256,
+                 "seeds {} and {}, stages {} and {} in one batch", seed, own_seed, stage,
+                 own_stage);
+    sequence.push_back(r.sequence);
+    position.push_back(r.position);
+  }
+  RoundNumbers numbers() const { return {&seed, sequence.data(), position.data(), stage}; }
+};
 
 void append(std::vector<int32_t>& to, std::span<const int32_t> from) {
   to.insert(to.end(), from.begin(), from.end());
@@ -33,9 +46,9 @@ void check_rule(const VerifyRule& rule) {
 struct TreeArrays {
   std::vector<int32_t> node_begin{0}, tokens, first_child, n_children, target_row, draft_row, seen,
       seen_begin{0};
-  std::vector<double> coin, uniform;
+  Names names;
 
-  void add(const DraftTree& t, bool by_residual) {
+  void add(const DraftTree& t) {
     append(tokens, t.tokens);
     append(first_child, t.first_child);
     append(n_children, t.n_children);
@@ -44,13 +57,7 @@ struct TreeArrays {
     append(seen, t.seen);
     node_begin.push_back(static_cast<int32_t>(tokens.size()));
     seen_begin.push_back(static_cast<int32_t>(seen.size()));
-    const RoundNames names = names_of(t.round);
-    for (int node = 0; node < static_cast<int>(t.tokens.size()); ++node) {
-      const auto i = static_cast<size_t>(node);
-      const bool is_rest = by_residual && t.n_children[i] > 0;
-      uniform.push_back(uniform_after(names, node, t.depth[i], is_rest));
-      if (by_residual) coin.push_back(coin_of(names, node));
-    }
+    names.add(t.round);
   }
 };
 
@@ -58,10 +65,9 @@ void check_tree(const DraftTree& t, const VerifyRule& rule, int64_t target_rows,
                 int vocab) {
   const size_t n = t.tokens.size();
   TANDEM_CHECK(n > 0, "a tree without its root");
-  TANDEM_CHECK(t.depth.size() == n && t.first_child.size() == n && t.n_children.size() == n &&
-                   t.target_row.size() == n,
-               "arrays of {}, {}, {} and {} entries for {} nodes", t.depth.size(),
-               t.first_child.size(), t.n_children.size(), t.target_row.size(), n);
+  TANDEM_CHECK(t.first_child.size() == n && t.n_children.size() == n && t.target_row.size() == n,
+               "arrays of {}, {} and {} entries for {} nodes", t.first_child.size(),
+               t.n_children.size(), t.target_row.size(), n);
   const bool by_residual = rule.accept_by == AcceptBy::residual;
   TANDEM_CHECK(t.draft_row.size() == (by_residual ? n : 0), "{} draft rows for {} nodes",
                t.draft_row.size(), n);
@@ -88,31 +94,30 @@ std::vector<int32_t> draw_children(const Tensor& logits, float temperature,
   const auto n = static_cast<size_t>(logits.rows());
   const int vocab = vocab_of(logits);
   TANDEM_CHECK(parents.size() == n, "{} parents for {} rows", parents.size(), n);
-  std::vector<int32_t> child_begin{0}, sequence, position, node;
+  Names names;
+  std::vector<ParentRow> rows;
+  int n_tokens = 0;
   for (const ParentNode& p : parents) {
     TANDEM_CHECK(p.n_children >= 0 && p.n_children <= vocab, "{} children of {} tokens",
                  p.n_children, vocab);
-    TANDEM_CHECK(p.node >= 0 && p.node < 1 << 24, "node {}", p.node);
-    TANDEM_CHECK(p.round.seed == parents[0].round.seed, "seeds {} and {} in one batch",
-                 p.round.seed, parents[0].round.seed);
-    child_begin.push_back(child_begin.back() + p.n_children);
-    sequence.push_back(p.round.sequence);
-    position.push_back(p.round.position);
-    node.push_back(p.node);
+    TANDEM_CHECK(p.node >= 0 && p.node < 1 << 16, "node {}", p.node);
+    names.add(p.round);
+    rows.push_back({.seq = static_cast<int32_t>(rows.size()),
+                    .node = p.node,
+                    .first_child = n_tokens,
+                    .n_children = p.n_children});
+    n_tokens += p.n_children;
   }
-  std::vector<int32_t> tokens(static_cast<size_t>(child_begin.back()));
-  const DrawChildrenParams p{.tokens = tokens.data(),
-                             .logits = logits.as<float>(),
-                             .child_begin = child_begin.data(),
-                             .sequence = sequence.data(),
-                             .position = position.data(),
-                             .node = node.data(),
-                             .seed = n > 0 ? static_cast<uint64_t>(parents[0].round.seed) : 0,
-                             .n_rows = static_cast<int>(n),
-                             .vocab = vocab,
-                             .temperature = temperature,
-                             .workspace = nullptr};
-  run_with_workspace(cpu_table().draw_children, p, p.n_rows, draw_children_workspace_bytes(vocab));
+  std::vector<int32_t> tokens(static_cast<size_t>(n_tokens));
+  draw_children({.tokens = tokens.data(),
+                 .logits = logits.as<float>(),
+                 .parents = rows.data(),
+                 .numbers = names.numbers(),
+                 .n_rows = static_cast<int>(n),
+                 .vocab = vocab,
+                 .temperature = temperature,
+                 .workspace = nullptr},
+                Stream{});
   check_valid(tokens);
   return tokens;
 }
@@ -127,35 +132,34 @@ std::vector<Verified> verify_trees(const Tensor& target_logits, const Tensor& dr
   TreeArrays in;
   for (const DraftTree& t : trees) {
     check_tree(t, rule, target_logits.rows(), draft_logits.rows(), vocab);
-    in.add(t, by_residual);
+    in.add(t);
   }
   const size_t n_nodes = in.tokens.size(), n_seqs = trees.size();
   std::vector<int32_t> path(n_nodes), n_accepted(n_seqs), bonus(n_seqs), n_rounded(n_seqs);
   std::vector<float> logprobs(rule.wants_logprobs ? n_nodes : 0);
-  const VerifyTreesParams p{.path = path.data(),
-                            .n_accepted = n_accepted.data(),
-                            .bonus = bonus.data(),
-                            .logprobs = rule.wants_logprobs ? logprobs.data() : nullptr,
-                            .n_rounded = n_rounded.data(),
-                            .node_begin = in.node_begin.data(),
-                            .tokens = in.tokens.data(),
-                            .first_child = in.first_child.data(),
-                            .n_children = in.n_children.data(),
-                            .target_row = in.target_row.data(),
-                            .draft_row = by_residual ? in.draft_row.data() : nullptr,
-                            .target_logits = target_logits.as<float>(),
-                            .draft_logits = by_residual ? draft_logits.as<float>() : nullptr,
-                            .seen = in.seen.data(),
-                            .seen_begin = in.seen_begin.data(),
-                            .coin = by_residual ? in.coin.data() : nullptr,
-                            .uniform = in.uniform.data(),
-                            .n_seqs = static_cast<int>(n_seqs),
-                            .vocab = vocab,
-                            .target = rule.target.kept(),
-                            .draft = rule.draft.kept(),
-                            .accept_by = rule.accept_by,
-                            .workspace = nullptr};
-  run_with_workspace(cpu_table().verify_trees, p, p.n_seqs, verify_workspace_bytes(vocab));
+  verify_trees({.path = path.data(),
+                .n_accepted = n_accepted.data(),
+                .bonus = bonus.data(),
+                .logprobs = rule.wants_logprobs ? logprobs.data() : nullptr,
+                .n_rounded = n_rounded.data(),
+                .node_begin = in.node_begin.data(),
+                .tokens = in.tokens.data(),
+                .first_child = in.first_child.data(),
+                .n_children = in.n_children.data(),
+                .target_row = in.target_row.data(),
+                .draft_row = by_residual ? in.draft_row.data() : nullptr,
+                .target_logits = target_logits.as<float>(),
+                .draft_logits = by_residual ? draft_logits.as<float>() : nullptr,
+                .seen = in.seen.data(),
+                .seen_begin = in.seen_begin.data(),
+                .numbers = in.names.numbers(),
+                .n_seqs = static_cast<int>(n_seqs),
+                .vocab = vocab,
+                .target = rule.target.kept(),
+                .draft = rule.draft.kept(),
+                .accept_by = rule.accept_by,
+                .workspace = nullptr},
+               Stream{});
   check_valid(bonus);
   std::vector<Verified> verified(n_seqs);
   for (size_t b = 0; b < n_seqs; ++b) {
@@ -210,16 +214,21 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
   return chances;
 }
 
-void draw_children(const DrawChildrenCudaParams& p, Stream stream) {
+void draw_children(const DrawChildrenParams& p, Stream stream) {
+  if (stream.handle == nullptr)
+    return run_with_workspace(cpu_table().draw_children, p, p.n_rows,
+                              draw_children_workspace_bytes(p.vocab));
   cuda_table().draw_children(p, stream);
   cuda::launched("draw_children", stream);
 }
 
-void verify_trees(const VerifyTreesCudaParams& p, Stream stream) {
-  const VerifyTreesParams& t = p.trees;
-  check_rule({.target = {.temperature = t.target.temperature},
-              .draft = {.temperature = t.draft.temperature},
-              .accept_by = t.accept_by});
+void verify_trees(const VerifyTreesParams& p, Stream stream) {
+  check_rule({.target = {.temperature = p.target.temperature},
+              .draft = {.temperature = p.draft.temperature},
+              .accept_by = p.accept_by});
+  if (stream.handle == nullptr)
+    return run_with_workspace(cpu_table().verify_trees, p, p.n_seqs,
+                              verify_workspace_bytes(p.vocab));
   cuda_table().verify_trees(p, stream);
   cuda::launched("verify_trees", stream);
 }

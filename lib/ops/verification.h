@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/tree/draw_children_cuda.h"
-#include "kernels/tree/verify_trees_cuda.h"
+#include "kernels/tree/draw_children.h"
+#include "kernels/tree/verify_trees.h"
 #include "ops/sampling.h"
 
 namespace tandem::ops {
@@ -15,17 +15,18 @@ struct RoundName {
   int64_t seed = 0;
   int sequence = 0;
   int position = 0;  // tokens committed, the tree's root included
+  int stage = 0;     // rounds within rounds have stages of their own, below 256
 };
 
 /// A row of draft logits whose tree node gets children.
 struct ParentNode {
   RoundName round;
-  int node = 0;  // of the round's tree, below 2^24
+  int node = 0;  // of the round's tree, below 2^16
   int n_children = 0;
 };
 
 /// Children, row after row, drawn as kernels/tree/draw_children.h defines. Keep the rows of logits
-/// for verify_trees, which makes the law of the children from them again.
+/// for verify_trees, which makes the children's distribution from them again.
 /// shapes   logits [parents, V] f32
 /// errors   kind numeric for a row with NaN, +inf or no finite logit
 std::vector<int32_t> draw_children(const Tensor& logits, float temperature,
@@ -35,7 +36,7 @@ std::vector<int32_t> draw_children(const Tensor& logits, float temperature,
 /// last committed token. kernels/tree/verify_trees.h says which entries are read.
 struct DraftTree {
   RoundName round;
-  std::span<const int32_t> tokens, depth, first_child, n_children;
+  std::span<const int32_t> tokens, first_child, n_children;
   std::span<const int32_t> target_row;  // rows of the target's logits
   std::span<const int32_t> draft_row;   // rows of the draft's logits; empty by match
   std::span<const int32_t> seen;        // committed tokens, for a repetition penalty
@@ -73,11 +74,12 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
                                    const VerifyRule& rule, std::span<const int32_t> children,
                                    int n_children, std::span<const std::span<const int32_t>> seen);
 
-/// The same on a GPU, where all arrays lie and the tokens and paths stay: the host need not wait
-/// between draft, verification and commit, and a meaningless row shows as kInvalidToken among the
-/// tokens or as the bonus.
+/// The same over arrays in the memory of the stream's device; on a GPU the tokens and paths stay
+/// there, the host need not wait between draft, verification and commit, and graphs may record it.
+/// A meaningless row shows as kInvalidToken among the tokens or as the bonus. On the CPU the
+/// workspace is not used.
 /// errors   kind device in a build without CUDA, kind internal for a vocabulary beyond its limits
-void draw_children(const DrawChildrenCudaParams& params, Stream stream);
-void verify_trees(const VerifyTreesCudaParams& params, Stream stream);
+void draw_children(const DrawChildrenParams& params, Stream stream);
+void verify_trees(const VerifyTreesParams& params, Stream stream);
 
 }  // namespace tandem::ops

@@ -5,8 +5,8 @@
 namespace tandem {
 namespace {
 
-std::string parcels(const Courier::Spec& s) { return s.name + " parcels"; }
-std::string results_of(const Courier::Spec& s) { return s.name + " results"; }
+std::string parcels(const Courier::Spec& s) { return s.name + "/parcels"; }
+std::string results_of(const Courier::Spec& s) { return s.name + "/results"; }
 
 size_t places(const Courier::Spec& s) { return s.own_places ? static_cast<size_t>(s.turns) : 1; }
 
@@ -17,7 +17,7 @@ void Courier::plan(const Spec& spec, Device device, MemoryPlan& plan) {
   plan.add(parcels(spec), places(spec) * spec.in_bytes, device);
   if (spec.out_bytes > 0) plan.add(results_of(spec), spec.out_bytes, device);
   if (device.kind == Device::Kind::cuda)
-    plan.add(spec.name + " staging", turns * (spec.in_bytes + spec.out_bytes));
+    plan.add(spec.name + "/staging", turns * (spec.in_bytes + spec.out_bytes));
 }
 
 Courier::Courier(Spec spec, Arena& arena, const Exec& exec)

@@ -243,8 +243,9 @@ TEST_SUITE("cli/plan_for") {
       const Outcome run = run_without_gpu(program("pig-bench"), flags);
       REQUIRE(run.status == 0);
       const Json now = json_lines(run.out).at(0)["memory"]["cuda:0"];
-      for (const char* group : {"weights", "kv", "sampling"}) CHECK(now[group] == was[group]);
-      // Buffers of steps have changed by some KiB since.
+      for (const char* group : {"weights", "kv"}) CHECK(now[group] == was[group]);
+      // Buffers of steps and draws have changed by some KiB since.
+      CHECK(std::abs(now["sampling"].get<double>() - was["sampling"].get<double>()) < 16384);
       CHECK(now["planned_peak"].get<double>() ==
             doctest::Approx(was["planned_peak"].get<double>()).epsilon(0.002));
       ++compared;

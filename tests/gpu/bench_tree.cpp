@@ -111,16 +111,15 @@ void time_children(cuda::Queue& queue, int n_rows, int vocab, int n_children, fl
   put(queue, parents, parent);
   put(queue, names, std::vector<int32_t>{3, 100});
   put(queue, seed, std::vector<uint64_t>{kSeed});
-  const DrawChildrenCudaParams p{.tokens = tokens.as<int32_t>(),
-                                 .logits = logits.as<float>(),
-                                 .parents = parents.as<ParentRow>(),
-                                 .sequence = names.as<int32_t>(),
-                                 .position = names.as<int32_t>() + 1,
-                                 .seed = seed.as<uint64_t>(),
-                                 .n_rows = n_rows,
-                                 .vocab = vocab,
-                                 .temperature = temperature,
-                                 .workspace = row_workspace(vocab, n_rows, 1)};
+  const DrawChildrenParams p{
+      .tokens = tokens.as<int32_t>(),
+      .logits = logits.as<float>(),
+      .parents = parents.as<ParentRow>(),
+      .numbers = {seed.as<uint64_t>(), names.as<int32_t>(), names.as<int32_t>() + 1},
+      .n_rows = n_rows,
+      .vocab = vocab,
+      .temperature = temperature,
+      .workspace = row_workspace(vocab, n_rows, 1)};
   const double seconds = time_call(queue, [&] { cuda_table().draw_children(p, queue.stream()); });
   fmt::print(
       R"({{"op":"draw_children","rows":{},"vocab":{},"children":{},"temperature":{},"us":{:.2f}}})"
@@ -185,8 +184,8 @@ class Trees {
         row.push_back(b * nodes_ + i);
       }
     }
-    p_.trees = rules;
-    VerifyTreesParams& t = p_.trees;
+    p_ = rules;
+    VerifyTreesParams& t = p_;
     t.n_seqs = n_;
     t.vocab = vocab;
     t.node_begin = take(begin);
@@ -196,8 +195,8 @@ class Trees {
     t.target_logits = target_.as<float>();
     t.draft_logits = draft_.as<float>();
     t.workspace = row_workspace(vocab, std::max(n_, nodes_), 3);
-    p_.sequence = take(sequence);
-    p_.position = position_ = take(std::vector<int32_t>(sequence.size(), 1));
+    p_.numbers.sequence = take(sequence);
+    p_.numbers.position = position_ = take(std::vector<int32_t>(sequence.size(), 1));
     tokens_ = take(row);
     t.tokens = tokens_;
     t.path = take(row);
@@ -205,7 +204,7 @@ class Trees {
     t.bonus = take(sequence);
     t.n_rounded = take(sequence);
     put(queue_, seed_, std::vector<uint64_t>{kSeed});
-    p_.seed = seed_.as<uint64_t>();
+    p_.numbers.seed = seed_.as<uint64_t>();
     find_positions();
   }
 
@@ -218,19 +217,17 @@ class Trees {
             {.tokens = tokens_,
              .logits = draft_.as<float>() + b * row_floats() + int64_t{begin} * vocab_,
              .parents = parents_.as<ParentRow>() + b * nodes_ + begin,
-             .sequence = p_.sequence,
-             .position = p_.position,
-             .seed = p_.seed,
+             .numbers = p_.numbers,
              .n_rows = end - begin,
              .vocab = vocab_,
-             .temperature = p_.trees.draft.temperature,
-             .workspace = p_.trees.workspace},
+             .temperature = p_.draft.temperature,
+             .workspace = p_.workspace},
             queue_.stream());
     }
   }
   void verify(float* logprobs = nullptr) const {
-    VerifyTreesCudaParams p = p_;
-    p.trees.logprobs = logprobs;
+    VerifyTreesParams p = p_;
+    p.logprobs = logprobs;
     cuda_table().verify_trees(p, queue_.stream());
   }
   int nodes() const { return nodes_; }
@@ -253,12 +250,12 @@ class Trees {
         parents.push_back({b, i, b * nodes_ + shape_.first_child[static_cast<size_t>(i)],
                            shape_.n_children[static_cast<size_t>(i)]});
     put(queue_, parents_, parents);
-    if (p_.trees.target.temperature == 0.0f) steer();
+    if (p_.target.temperature == 0.0f) steer();
     std::vector<int32_t> position(static_cast<size_t>(n_), 1), accepted(position);
     for (int trial = 0; trial < 400 && n_settled_ < n_; ++trial) {
       draw();
       verify();
-      queue_.copy_out(accepted.data(), p_.trees.n_accepted, accepted.size() * 4);
+      queue_.copy_out(accepted.data(), p_.n_accepted, accepted.size() * 4);
       queue_.wait();
       n_settled_ = 0;
       for (size_t b = 0; b < position.size(); ++b) {
@@ -299,7 +296,7 @@ class Trees {
   int n_, nodes_, vocab_;
   Memory target_, draft_, ints_, parents_, seed_{sizeof(uint64_t)};
   size_t taken_ = 0;
-  VerifyTreesCudaParams p_{};
+  VerifyTreesParams p_{};
   int32_t *tokens_ = nullptr, *position_ = nullptr;
   int n_settled_ = 0;
 };

@@ -11,6 +11,7 @@ constexpr uint64_t kSeed = uint64_t{1} << 40 | 77;
 /// A level of the trees of some sequences: rows of logits and how many children each has.
 struct Level {
   int vocab;
+  uint32_t stage = 0;
   std::vector<float> logits = {};
   std::vector<ParentRow> parents = {};
   std::vector<int32_t> sequence = {9, 0, 70000}, position = {5, 100000, 1};
@@ -19,7 +20,7 @@ struct Level {
   void add(const std::vector<float>& row, int n_children) {
     logits.insert(logits.end(), row.begin(), row.end());
     const auto r = static_cast<int32_t>(parents.size());
-    parents.push_back({r % 3, r * 7919 % (1 << 24), n_tokens, std::min(n_children, vocab)});
+    parents.push_back({r % 3, r * 7919 % (1 << 16), n_tokens, std::min(n_children, vocab)});
     n_tokens += parents.back().n_children + 1;
   }
 };
@@ -27,31 +28,19 @@ struct Level {
 using Tokens = std::vector<int32_t>;
 
 Tokens draw_on_cpu(const Level& level, float temperature) {
-  Tokens tokens(static_cast<size_t>(level.n_tokens), -2), drawn, begin = {0}, sequence, position,
-                                                                 node;
-  for (const ParentRow& p : level.parents) {
-    begin.push_back(begin.back() + p.n_children);
-    sequence.push_back(level.sequence[static_cast<size_t>(p.seq)]);
-    position.push_back(level.position[static_cast<size_t>(p.seq)]);
-    node.push_back(p.node);
-  }
-  drawn.resize(static_cast<size_t>(begin.back()));
+  Tokens tokens(static_cast<size_t>(level.n_tokens), -2);
   const auto workspace = aligned_bytes(draw_children_workspace_bytes(level.vocab));
-  cpu_table().draw_children({.tokens = drawn.data(),
-                             .logits = level.logits.data(),
-                             .child_begin = begin.data(),
-                             .sequence = sequence.data(),
-                             .position = position.data(),
-                             .node = node.data(),
-                             .seed = kSeed,
-                             .n_rows = static_cast<int>(node.size()),
-                             .vocab = level.vocab,
-                             .temperature = temperature,
-                             .workspace = workspace.get()},
-                            {0, static_cast<int>(node.size())});
-  for (size_t r = 0; r < node.size(); ++r)
-    std::copy(drawn.begin() + begin[r], drawn.begin() + begin[r + 1],
-              tokens.begin() + level.parents[r].first_child);
+  const auto n_rows = static_cast<int>(level.parents.size());
+  cpu_table().draw_children(
+      {.tokens = tokens.data(),
+       .logits = level.logits.data(),
+       .parents = level.parents.data(),
+       .numbers = {&kSeed, level.sequence.data(), level.position.data(), level.stage},
+       .n_rows = n_rows,
+       .vocab = level.vocab,
+       .temperature = temperature,
+       .workspace = workspace.get()},
+      {0, n_rows});
   return tokens;
 }
 
@@ -69,9 +58,8 @@ class OnGpu {
             .tokens = tokens_.as<int32_t>(),
             .logits = logits_.as<float>(),
             .parents = parents_.as<ParentRow>(),
-            .sequence = sequence_.as<int32_t>(),
-            .position = position_.as<int32_t>(),
-            .seed = seed_.as<uint64_t>(),
+            .numbers = {seed_.as<uint64_t>(), sequence_.as<int32_t>(), position_.as<int32_t>(),
+                        level.stage},
             .n_rows = static_cast<int>(level.parents.size()),
             .vocab = level.vocab,
             .temperature = temperature,
@@ -89,7 +77,7 @@ class OnGpu {
 
  private:
   DeviceBuffer logits_, parents_, sequence_, position_, seed_, tokens_;
-  DrawChildrenCudaParams params_;
+  DrawChildrenParams params_;
 };
 
 Tokens draw_on_gpu(const Level& level, float temperature, size_t shift = 0) {
@@ -224,9 +212,22 @@ TEST_SUITE("gpu/kernels/draw_children") {
   }
 
   TEST_CASE("too large a vocabulary is refused") {
-    DrawChildrenCudaParams p{};
+    DrawChildrenParams p{};
     p.n_rows = 1;
     p.vocab = kMaxVocabCuda + 1;
     CHECK_THROWS(cuda_table().draw_children(p, queue().stream()));
+  }
+
+  TEST_CASE("stages draw other children, on both devices the same") {
+    std::vector<Tokens> drawn;
+    for (const uint32_t stage : {0u, 1u, 255u}) {
+      Level level{.vocab = 4097, .stage = stage};
+      PhiloxStream stream(12);
+      for (int r = 0; r < 6; ++r) level.add(random_logits(Nature::flat, 4097, stream.next()), 5);
+      drawn.push_back(draw_on_cpu(level, 1.0f));
+      CHECK(draw_on_gpu(level, 1.0f) == drawn.back());
+    }
+    CHECK(drawn[0] != drawn[1]);
+    CHECK(drawn[1] != drawn[2]);
   }
 }

@@ -42,15 +42,14 @@ struct Trees {
       const int most = std::min({branch, vocab, limit - known});
       const int n =
           node == 0 ? most : static_cast<int>(stream.below(static_cast<uint32_t>(most) + 1));
-      const std::vector<int32_t> child_begin = {0, n}, name = {static_cast<int32_t>(node)};
+      const auto name = static_cast<int32_t>(node);
+      const ParentRow parent{0, name, 0, n};
+      const uint64_t seed = stream.next();
       tokens.resize(begin + static_cast<size_t>(known + n));
       cpu_table().draw_children({.tokens = tokens.data() + begin + known,
                                  .logits = draft.data() + int64_t{row} * vocab,
-                                 .child_begin = child_begin.data(),
-                                 .sequence = name.data(),
-                                 .position = name.data(),
-                                 .node = name.data(),
-                                 .seed = stream.next(),
+                                 .parents = &parent,
+                                 .numbers = {&seed, &name, &name},
                                  .n_rows = 1,
                                  .vocab = vocab,
                                  .temperature = draft_temperature,
@@ -99,18 +98,6 @@ struct Verdicts {
 
 Verdicts verify_on_cpu(const Trees& t, VerifyTreesParams p) {
   Verdicts v(t);
-  std::vector<double> coin, uniform;
-  for (size_t b = 0; b < t.sequence.size(); ++b) {
-    const RoundNames names{kSeed, static_cast<uint32_t>(t.sequence[b]),
-                           static_cast<uint32_t>(t.position[b])};
-    for (int at = t.node_begin[b]; at < t.node_begin[b + 1]; ++at) {
-      const int node = at - t.node_begin[b];
-      const bool is_rest =
-          p.accept_by == AcceptBy::residual && t.n_children[static_cast<size_t>(at)] > 0;
-      coin.push_back(coin_of(names, node));
-      uniform.push_back(uniform_after(names, node, t.depth[static_cast<size_t>(at)], is_rest));
-    }
-  }
   const auto workspace = aligned_bytes(verify_workspace_bytes(t.vocab));
   p.path = v.path.data();
   p.n_accepted = v.n_accepted.data();
@@ -127,8 +114,7 @@ Verdicts verify_on_cpu(const Trees& t, VerifyTreesParams p) {
   p.draft_logits = t.draft.data();
   p.seen = t.seen.data();
   p.seen_begin = t.seen_begin.data();
-  p.coin = coin.data();
-  p.uniform = uniform.data();
+  p.numbers = {&kSeed, t.sequence.data(), t.position.data(), p.numbers.stage};
   p.workspace = workspace.get();
   cpu_table().verify_trees(p, {0, p.n_seqs});
   return v;
@@ -156,11 +142,10 @@ class OnGpu {
         bonus_(t.sequence.size() * 4),
         n_rounded_(t.sequence.size() * 4),
         logprobs_(empty_.logprobs),
-        params_{.trees = rules,
-                .sequence = sequence_.as<int32_t>(),
-                .position = position_.as<int32_t>(),
-                .seed = seed_.as<uint64_t>()} {
-    VerifyTreesParams& p = params_.trees;
+        params_(rules) {
+    VerifyTreesParams& p = params_;
+    p.numbers = {seed_.as<uint64_t>(), sequence_.as<int32_t>(), position_.as<int32_t>(),
+                 rules.numbers.stage};
     p.path = path_.as<int32_t>();
     p.n_accepted = n_accepted_.as<int32_t>();
     p.bonus = bonus_.as<int32_t>();
@@ -206,7 +191,7 @@ class OnGpu {
   DeviceBuffer node_begin_, tokens_, first_child_, n_children_, target_row_, draft_row_, target_,
       draft_, seen_, seen_begin_, sequence_, position_, seed_, path_, n_accepted_, bonus_,
       n_rounded_, logprobs_;
-  VerifyTreesCudaParams params_;
+  VerifyTreesParams params_;
 };
 
 void require_same(const Verdicts& got, const Verdicts& want) {
@@ -381,12 +366,27 @@ TEST_SUITE("gpu/kernels/verify_trees") {
         check_trees(t, t.params(keep_rule(s), keep_rule({}), by));
   }
 
+  TEST_CASE("stages decide with other numbers, on both devices the same") {
+    PhiloxStream stream(15);
+    Trees t{.vocab = 4500};
+    t.add_rows(Nature::normal, 3, stream);
+    for (int b = 0; b < 8; ++b) t.add(12, 4, 1.0f, stream);
+    std::vector<std::vector<int32_t>> bonus;
+    for (const uint32_t stage : {0u, 1u, 255u}) {
+      VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), AcceptBy::residual);
+      p.numbers.stage = stage;
+      check_trees(t, p);
+      bonus.push_back(verify_on_cpu(t, p).bonus);
+    }
+    CHECK(bonus[0] != bonus[1]);
+    CHECK(bonus[1] != bonus[2]);
+  }
+
   TEST_CASE("too large a vocabulary is refused") {
     Trees t{.vocab = kMaxVerifyVocabCuda + 1};
     t.sequence = {0};
     const auto verify = [&](AcceptBy by) {
-      cuda_table().verify_trees({t.params(keep_rule({}), keep_rule({}), by), nullptr, nullptr, 0},
-                                queue().stream());
+      cuda_table().verify_trees(t.params(keep_rule({}), keep_rule({}), by), queue().stream());
     };
     if (cuda::gpu().isa == cuda::GpuIsa::hopper) CHECK_THROWS(verify(AcceptBy::residual));
     t.vocab = 400000;

@@ -10,28 +10,30 @@ using namespace tandem::test;
 
 namespace {
 
-/// Rows of logits and how many children each has.
+/// Rows of logits and how many children each has; each of a sequence of its own.
 struct Nodes {
   int vocab;
+  uint32_t stage = 0;
+  uint64_t seed = 77;
   std::vector<float> logits = {};
-  std::vector<int32_t> child_begin = {0}, sequence = {}, position = {}, node = {};
+  std::vector<ParentRow> parents = {};
+  std::vector<int32_t> sequence = {}, position = {};
 
+  int n_tokens() const {
+    return parents.empty() ? 0 : parents.back().first_child + parents.back().n_children;
+  }
   void add(const std::vector<float>& row, int n_children, int seq = 0, int pos = 0, int id = 0) {
     logits.insert(logits.end(), row.begin(), row.end());
-    child_begin.push_back(child_begin.back() + n_children);
+    parents.push_back({static_cast<int32_t>(sequence.size()), id, n_tokens(), n_children});
     sequence.push_back(seq);
     position.push_back(pos);
-    node.push_back(id);
   }
   DrawChildrenParams params(float temperature) const {
     return {.tokens = nullptr,
             .logits = logits.data(),
-            .child_begin = child_begin.data(),
-            .sequence = sequence.data(),
-            .position = position.data(),
-            .node = node.data(),
-            .seed = 77,
-            .n_rows = static_cast<int>(node.size()),
+            .parents = parents.data(),
+            .numbers = {&seed, sequence.data(), position.data(), stage},
+            .n_rows = static_cast<int>(parents.size()),
             .vocab = vocab,
             .temperature = temperature,
             .workspace = nullptr};
@@ -42,7 +44,7 @@ using Tokens = std::vector<int32_t>;
 
 Tokens draw(DrawChildrenFn* fn, const Nodes& nodes, float temperature) {
   const auto workspace = aligned_bytes(draw_children_workspace_bytes(nodes.vocab));
-  Tokens tokens(static_cast<size_t>(nodes.child_begin.back()), -2);
+  Tokens tokens(static_cast<size_t>(nodes.n_tokens()), -2);
   DrawChildrenParams p = nodes.params(temperature);
   p.tokens = tokens.data();
   p.workspace = workspace.get();

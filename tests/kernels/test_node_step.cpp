@@ -35,8 +35,9 @@ class Node {
     proposal = {draft_.data(), left_, static_cast<int>(p.size())};
   }
   int step(const Tokens& children, const std::vector<double>& coins) {
-    return try_children(residual, proposal, children.data(), static_cast<int>(children.size()),
-                        coins.data(), &n_rounded);
+    return try_children(
+        residual, proposal, children.data(), static_cast<int>(children.size()),
+        [&](int i) { return coins[static_cast<size_t>(i)]; }, &n_rounded);
   }
   Law law() const {
     Law law;
@@ -261,9 +262,9 @@ TEST_SUITE("kernels/node_step") {
     Residual r{weight.data(), next.data(), nullptr, 2, 2 * big - 1};
     Proposal p{draft.data(), 2 * big, 2};
     const int32_t child = 0;
-    const double coin = kLastCoin;
     int32_t n_rounded = 0;
-    CHECK(try_children(r, p, &child, 1, &coin, &n_rounded) == 0);
+    CHECK(try_children(
+              r, p, &child, 1, [](int) { return kLastCoin; }, &n_rounded) == 0);
     CHECK(n_rounded == 1);
   }
 

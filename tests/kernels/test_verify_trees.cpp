@@ -15,14 +15,14 @@ TreeCase random_trees(Nature nature, int vocab, int n_seqs, float draft_temperat
 
 /// The token that `sample` draws from a row.
 int sample_row(const TreeCase& c, size_t node, const KeepRule& rule,
-               const std::vector<int32_t>& seen) {
+               const std::vector<int32_t>& seen, double uniform) {
   const auto workspace = aligned_bytes(sample_workspace_bytes(c.vocab));
   const int32_t seen_begin[2] = {0, static_cast<int32_t>(seen.size())};
   int32_t token = -2;
   cpu_table().sample({.tokens = &token,
                       .logits = c.target.data() + static_cast<size_t>(c.target_row[node]) *
                                                       static_cast<size_t>(c.vocab),
-                      .uniform = &c.uniform[node],
+                      .uniform = &uniform,
                       .seen = seen.data(),
                       .seen_begin = seen_begin,
                       .n_rows = 1,
@@ -85,7 +85,10 @@ TEST_SUITE("kernels/verify_trees") {
           visited.insert(visited.end(), path.begin(), path.end());
           for (size_t i = 0; i < visited.size(); ++i) {
             const size_t node = begin + static_cast<size_t>(visited[i]);
-            const int token = sample_row(c, node, keep_rule(s), seen);
+            // A node's own number; those of what rejections leave are never used here.
+            const double uniform =
+                uniform_after(names_of(c.numbers(), b), visited[i], static_cast<int>(i), false);
+            const int token = sample_row(c, node, keep_rule(s), seen, uniform);
             const bool is_last = i + 1 == visited.size();
             REQUIRE(token == (is_last ? got.bonus[static_cast<size_t>(b)]
                                       : c.tokens[begin + static_cast<size_t>(visited[i + 1])]));
@@ -106,7 +109,8 @@ TEST_SUITE("kernels/verify_trees") {
         c.n_children[0] = 0;
         const TreeResult r = verify(cpu_table().verify_trees, c, keep_rule(s), keep_rule({}), by);
         CHECK(r.path[0].empty());
-        CHECK(r.bonus[0] == sample_row(c, 0, keep_rule(s), c.seen));
+        const double uniform = uniform_after(names_of(c.numbers(), 0), 0, 0, false);
+        CHECK(r.bonus[0] == sample_row(c, 0, keep_rule(s), c.seen, uniform));
       }
   }
 
@@ -119,6 +123,8 @@ TEST_SUITE("kernels/verify_trees") {
       TreeCase one = all;
       one.node_begin = {all.node_begin[b], all.node_begin[b + 1]};
       one.seen_begin = {all.seen_begin[b], all.seen_begin[b + 1]};
+      one.sequence = {all.sequence[b]};
+      one.position = {all.position[b]};
       const TreeResult got =
           verify(cpu_table().verify_trees, one, rule, keep_rule({}), AcceptBy::residual);
       CHECK(got.path[0] == want.path[b]);

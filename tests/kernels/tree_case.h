@@ -12,9 +12,11 @@ struct TreeCase {
   std::vector<int32_t> node_begin = {0}, tokens = {}, first_child = {}, n_children = {},
                        target_row = {}, draft_row = {}, seen = {}, seen_begin = {0};
   std::vector<float> target = {}, draft = {};
-  std::vector<double> coin = {}, uniform = {};
+  uint64_t seed = 31;
+  std::vector<int32_t> sequence = {}, position = {};  // names of random numbers
 
   int n_seqs() const { return static_cast<int>(node_begin.size()) - 1; }
+  RoundNumbers numbers() const { return {&seed, sequence.data(), position.data()}; }
 };
 
 /// Numbers of children, breadth first, for a tree of at most `limit` nodes.
@@ -43,15 +45,14 @@ inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, float dra
     std::vector<float> row = random_logits(nature, c.vocab, stream.next());
     c.target.insert(c.target.end(), row.begin(), row.end());
     for (float& x : row) x += random_float(stream, 1.5f);  // a draft not far from the target
-    const std::vector<int32_t> child_begin = {0, shape[static_cast<size_t>(node)]}, name = {node};
+    const int n_below = shape[static_cast<size_t>(node)], name = node;
+    const ParentRow parent{0, node, 0, n_below};
+    const uint64_t seed = stream.next();
     cpu_table(Isa::scalar)
         .draw_children({.tokens = c.tokens.data() + begin + known,
                         .logits = row.data(),
-                        .child_begin = child_begin.data(),
-                        .sequence = name.data(),
-                        .position = name.data(),
-                        .node = name.data(),
-                        .seed = stream.next(),
+                        .parents = &parent,
+                        .numbers = {&seed, &name, &name},
                         .n_rows = 1,
                         .vocab = c.vocab,
                         .temperature = draft_temperature,
@@ -59,17 +60,17 @@ inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, float dra
                        {0, 1});
     c.draft.insert(c.draft.end(), row.begin(), row.end());
     c.first_child.push_back(known);
-    c.n_children.push_back(child_begin[1]);
-    known += child_begin[1];
+    c.n_children.push_back(n_below);
+    known += n_below;
     c.target_row.push_back(row_begin + node);
     c.draft_row.push_back(row_begin + node);
-    c.coin.push_back(stream.uniform());
-    c.uniform.push_back(stream.uniform());
   }
   for (int i = 0; i < 5; ++i)
     c.seen.push_back(static_cast<int32_t>(stream.below(static_cast<uint32_t>(c.vocab))));
   c.seen_begin.push_back(static_cast<int32_t>(c.seen.size()));
   c.node_begin.push_back(row_begin + n);
+  c.sequence.push_back(static_cast<int32_t>(stream.below(1000)));
+  c.position.push_back(static_cast<int32_t>(stream.below(100000)));
 }
 
 struct TreeResult {
@@ -105,8 +106,7 @@ inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& t
       .draft_logits = by_residual ? c.draft.data() : nullptr,
       .seen = c.seen.data(),
       .seen_begin = c.seen_begin.data(),
-      .coin = by_residual ? c.coin.data() : nullptr,
-      .uniform = c.uniform.data(),
+      .numbers = c.numbers(),
       .n_seqs = c.n_seqs(),
       .vocab = c.vocab,
       .target = target,

@@ -33,8 +33,7 @@ Tensor rows_of(std::vector<float>& x) {
 }
 
 /// 0 -> 1 2;  1 -> 3 4;  2 -> 5;  3 -> 6
-const std::vector<int32_t> kChildren = {2, 2, 1, 1, 0, 0, 0}, kFirst = {1, 3, 5, 6, 0, 0, 0},
-                           kDepth = {0, 1, 1, 2, 2, 2, 3};
+const std::vector<int32_t> kChildren = {2, 2, 1, 1, 0, 0, 0}, kFirst = {1, 3, 5, 6, 0, 0, 0};
 constexpr int kLevelBegin[] = {0, 1, 3, 6, 7};
 
 struct Run {
@@ -98,7 +97,6 @@ class ToyRounds {
     for (size_t s = 0; s < texts.size(); ++s)  // the row of a node is its token
       trees.push_back({.round = name(s),
                        .tokens = rows_[s],
-                       .depth = kDepth,
                        .first_child = kFirst,
                        .n_children = kChildren,
                        .target_row = rows_[s],
@@ -195,6 +193,58 @@ TEST_SUITE("ops/verification") {
     CHECK(excess(texts_of({.rule = residual, .draw_temperature = 1.2f}, kTexts), rule) > 5);
   }
 
+  TEST_CASE("a round within a round draws independently: the token follows the outer target") {
+    // The inner round verifies a drafted token against a middle model, the outer one its result
+    // against the target; both begin at one position.
+    const std::vector<float> draft = {0.0f, 1.0f, 2.0f}, middle = {1.0f, 0.0f, 1.2f},
+                             target = {0.5f, 1.0f, -1.0f};
+    constexpr size_t kRounds = 60000, kTokens = 3;
+    const ops::VerifyRule rule{
+        .target = {.temperature = 1}, .draft = {.temperature = 1}, .accept_by = AcceptBy::residual};
+    const std::vector<int32_t> first = {1, 0}, n_children = {1, 0}, row = {0, 0};
+    const auto rows = [](const std::vector<float>& x) {
+      return Tensor(const_cast<float*>(x.data()), DType::f32, {1, int64_t{kTokens}});
+    };
+    // One round over many sequences: the tokens that it gives to the children's.
+    const auto verify = [&](const std::vector<float>& by, const std::vector<float>& from,
+                            const std::vector<std::vector<int32_t>>& tokens, int stage) {
+      std::vector<ops::DraftTree> trees;
+      for (size_t s = 0; s < tokens.size(); ++s)
+        trees.push_back({.round = {5, static_cast<int>(s), 9, stage},
+                         .tokens = tokens[s],
+                         .first_child = first,
+                         .n_children = n_children,
+                         .target_row = row,
+                         .draft_row = row,
+                         .seen = {}});
+      std::vector<std::vector<int32_t>> given;
+      for (const ops::Verified& v : ops::verify_trees(rows(by), rows(from), rule, trees))
+        given.push_back({0, v.path.empty() ? v.bonus : tokens[given.size()][1]});
+      return given;
+    };
+    // Chi-square of the tokens against the target's distribution, 2 degrees of freedom.
+    const auto misfit = [&](int inner_stage) {
+      std::vector<std::vector<int32_t>> tokens;
+      for (size_t s = 0; s < kRounds; ++s) {
+        const ops::ParentNode parent{{5, static_cast<int>(s), 9, inner_stage}, 0, 1};
+        tokens.push_back({0, ops::draw_children(rows(draft), 1, {&parent, 1})[0]});
+      }
+      tokens = verify(middle, draft, tokens, inner_stage);
+      tokens = verify(target, middle, tokens, 0);
+      double sum = 0, chi = 0;
+      for (const float x : target) sum += std::exp(x);
+      for (size_t t = 0; t < kTokens; ++t) {
+        const double want = std::exp(target[t]) / sum * kRounds;
+        double got = 0;
+        for (const auto& of : tokens) got += of[1] == static_cast<int32_t>(t) ? 1 : 0;
+        chi += (got - want) * (got - want) / want;
+      }
+      return chi;
+    };
+    CHECK(misfit(1) < 13.8);  // p = .001
+    CHECK(misfit(0) > 100);   // the numbers of one stage, used twice
+  }
+
   TEST_CASE("by match the text is that of plain sampling, whatever the children") {
     for (const ops::SampleRule& rule :
          {ops::SampleRule{.temperature = 0.9f, .top_p = 0.9, .repetition_penalty = 1.2f},
@@ -233,7 +283,6 @@ TEST_SUITE("ops/verification") {
     const std::vector<int32_t> tokens = {2}, zero = {0}, row = {2};
     const ops::DraftTree root{.round = {.seed = 1, .sequence = 0, .position = 5},
                               .tokens = tokens,
-                              .depth = zero,
                               .first_child = zero,
                               .n_children = zero,
                               .target_row = row,
@@ -263,7 +312,7 @@ TEST_SUITE("ops/verification") {
     const std::vector<double> chances =
         ops::accept_chances(rows_of(targets), rows_of(drafts), rule, children, kStar, {});
     const std::vector<int32_t> first = {1, 0, 0, 0}, n_children = {kStar, 0, 0, 0},
-                               depth = {0, 1, 1, 1}, row = {0, 0, 0, 0};
+                               row = {0, 0, 0, 0};
     std::vector<std::vector<int32_t>> tokens;
     for (size_t r = 0; r < kRows; ++r)
       tokens.push_back({0, children[r * kStar], children[r * kStar + 1], children[r * kStar + 2]});
@@ -271,7 +320,6 @@ TEST_SUITE("ops/verification") {
     for (size_t r = 0; r < kRows; ++r)
       trees.push_back({.round = parents[r].round,
                        .tokens = tokens[r],
-                       .depth = depth,
                        .first_child = first,
                        .n_children = n_children,
                        .target_row = row,
@@ -313,7 +361,6 @@ TEST_SUITE("ops/verification") {
     const std::vector<int32_t> zero = {0};
     const ops::DraftTree root{.round = {},
                               .tokens = zero,
-                              .depth = zero,
                               .first_child = zero,
                               .n_children = zero,
                               .target_row = zero,

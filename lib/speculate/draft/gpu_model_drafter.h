@@ -2,7 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/tree/draw_children_cuda.h"
+#include "kernels/tree/draw_children.h"
 #include "speculate/draft/draft_texts.h"
 #include "speculate/draft/gpu_drafter.h"
 

@@ -66,8 +66,7 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   // A root with these children, whose own logits nobody needs: what is drawn behind an accepted one
   // is left out, and the child itself is the next root.
   const auto nodes = static_cast<size_t>(width_) + 1, width = static_cast<size_t>(width_);
-  std::vector<int32_t> depth(nodes, 1), first_child(nodes, 0), n_children(nodes, 0);
-  depth[0] = 0;
+  std::vector<int32_t> first_child(nodes, 0), n_children(nodes, 0);
   first_child[0] = 1;
   n_children[0] = width_;
   std::vector<std::vector<int32_t>> tokens, target_rows, draft_rows;
@@ -82,7 +81,6 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   for (size_t b = 0; b < seqs.size(); ++b)
     trees.push_back({.round = parents[b].round,
                      .tokens = tokens[b],
-                     .depth = depth,
                      .first_child = first_child,
                      .n_children = n_children,
                      .target_row = target_rows[b],

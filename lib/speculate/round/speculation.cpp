@@ -43,7 +43,6 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
     std::iota(of_nodes.begin(), of_nodes.end(), step.row_begin[b]);
     drafts.push_back({.round = {sampler_.seed, seqs[b].seq, seqs[b].position},
                       .tokens = p.tokens,
-                      .depth = p.tree->depth,
                       .first_child = p.tree->first_child,
                       .n_children = p.tree->n_children,
                       .target_row = of_nodes,
