@@ -7,7 +7,7 @@
 #include "cli/main_wrapper.h"
 #include "recipe/fields_of.h"
 #include "tensor/memory_plan.h"
-#include "tools/bench_results.h"
+#include "tools/results/bench_results.h"
 
 namespace {
 

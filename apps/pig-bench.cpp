@@ -1,6 +1,6 @@
 // pig-bench: prefill and decode speed of a model over cache policy, batch and context.
 #include "cli/main_wrapper.h"
-#include "tools/benchmark.h"
+#include "tools/pig_bench.h"
 
 namespace {
 
@@ -31,7 +31,7 @@ const cli::ToolInfo kInfo{
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
     const auto points = cx.load_points<tools::BenchRecipe>();
-    tools::Benchmark benchmark(cx, points);
+    tools::PigBench benchmark(cx, points);
     return cx.dry_run() ? benchmark.print_plan() : benchmark.run();
   });
 }

@@ -1,6 +1,6 @@
 // pig-eval: judges cache policies against full attention, by long-context questions and perplexity.
 #include "cli/main_wrapper.h"
-#include "tools/evaluation.h"
+#include "tools/pig_eval.h"
 
 namespace {
 
@@ -37,7 +37,7 @@ const cli::ToolInfo kInfo{
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
     const auto point = cx.load_point<tools::EvalRecipe>();
-    tools::Evaluation evaluation(cx, point);
+    tools::PigEval evaluation(cx, point);
     if (!cx.dry_run()) evaluation.open_log();
     evaluation.run();
     if (!cx.dry_run()) evaluation.print();

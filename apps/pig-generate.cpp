@@ -1,7 +1,7 @@
 // pig-generate: reads prompts or a document and writes text, one or many sequences at once.
 #include "cli/main_wrapper.h"
-#include "tools/generate_flags.h"
-#include "tools/generation.h"
+#include "tools/pig_generate.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ const cli::ToolInfo kInfo{
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
     const auto point = cx.load_point<tools::GenerateRecipe>();
-    tools::Generation generation(cx, point);
+    tools::PigGenerate generation(cx, point);
     if (cx.dry_run())
       generation.print_plan();
     else

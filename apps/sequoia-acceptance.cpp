@@ -1,8 +1,8 @@
 // sequoia-acceptance: measures how often a target accepts the tokens of a draft, by place among
 // siblings.
 #include "cli/main_wrapper.h"
-#include "tools/acceptance_measurement.h"
-#include "tools/generate_flags.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/sequoia_acceptance.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ const cli::ToolInfo kInfo{
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
     const auto point = cx.load_point<tools::AcceptanceRecipe>();
-    tools::AcceptanceMeasurement measurement(cx, point);
+    tools::SequoiaAcceptance measurement(cx, point);
     if (cx.dry_run())
       measurement.print_plan();
     else

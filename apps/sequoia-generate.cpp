@@ -1,8 +1,8 @@
 // sequoia-generate: writes text of a model several tokens at a time, with a small model that
 // proposes trees.
 #include "cli/main_wrapper.h"
-#include "tools/generate_flags.h"
-#include "tools/speculative_generation.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/sequoia_generate.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ const cli::ToolInfo kInfo{
 int main(int argc, char** argv) {
   return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
     const auto point = cx.load_point<tools::SequoiaRecipe>();
-    tools::SpeculativeGeneration generation(cx, point);
+    tools::SequoiaGenerate generation(cx, point);
     if (cx.dry_run())
       generation.print_plan();
     else

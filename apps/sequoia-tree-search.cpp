@@ -1,8 +1,8 @@
 // sequoia-tree-search: the trees of draft tokens that yield most, and the size that pays on a
 // machine.
 #include "cli/main_wrapper.h"
-#include "tools/timing_measurement.h"
-#include "tools/tree_search.h"
+#include "tools/sequoia_tree_search.h"
+#include "tools/sequoia_tree_timing.h"
 
 namespace {
 

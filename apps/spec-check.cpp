@@ -1,6 +1,6 @@
 // spec-check: whether speculation writes what the target alone would write, on this machine.
 #include "cli/main_wrapper.h"
-#include "tools/generate_flags.h"
+#include "tools/prompts/prompt_flags.h"
 #include "tools/spec_check.h"
 
 namespace {

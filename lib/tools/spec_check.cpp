@@ -3,8 +3,8 @@
 #include "bench/record.h"
 #include "io/jsonl.h"
 #include "recipe/fields_of.h"
-#include "tools/bench_results.h"
-#include "tools/generate_flags.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/results/bench_results.h"
 
 namespace tandem::tools {
 namespace {

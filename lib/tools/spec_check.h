@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "eval/lossless.h"
-#include "tools/proposals.h"
+#include "tools/speculation/proposals.h"
 
 namespace tandem::tools {
 
@@ -52,7 +52,7 @@ struct SpecCheckRecipe : SequoiaRecipe {
 /// A run of spec-check: texts of the target alone beside those of speculation, by the same engines.
 class SpecCheck {
  public:
-  /// errors   as SpeculativeGeneration; prompts are built in where none is named
+  /// errors   as SequoiaGenerate; prompts are built in where none is named
   SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point);
 
   /// Plan for --dry-run.

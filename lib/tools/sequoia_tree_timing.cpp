@@ -1,13 +1,13 @@
-#include "tools/timing_measurement.h"
+#include "tools/sequoia_tree_timing.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "tools/generate_flags.h"
-#include "tools/proposals.h"
-#include "tools/tree_plan.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/speculation/proposals.h"
+#include "tools/speculation/tree_plan.h"
 
 namespace tandem::tools {
 

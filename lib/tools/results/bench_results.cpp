@@ -1,4 +1,4 @@
-#include "tools/bench_results.h"
+#include "tools/results/bench_results.h"
 
 #include "bench/record.h"
 #include "io/file.h"

@@ -4,8 +4,8 @@
 
 #include "bench/harness.h"
 #include "bench/record.h"
-#include "tools/bench_results.h"
-#include "tools/tree_search.h"
+#include "tools/results/bench_results.h"
+#include "tools/sequoia_tree_search.h"
 
 // What sequoia-tree-search prints, point by point.
 namespace tandem::tools {
@@ -50,7 +50,7 @@ bench::Record record_of(const cli::Context& cx, const cli::Point<TreeSearchRecip
 
 }  // namespace
 
-void TreeSearch::print_json() {
+void SequoiaTreeSearch::print_json() {
   Json trees = Json::array();
   for (const Found& f : found_)
     trees.push_back({{"size", f.size},
@@ -78,7 +78,7 @@ void TreeSearch::print_json() {
   cx_.out.line(result.dump());
 }
 
-void TreeSearch::print_tables() {
+void SequoiaTreeSearch::print_tables() {
   const io::TableFormat format = table_format(cx_.format());
   io::Table trees({{"size"},
                    {"tokens a round"},
@@ -117,7 +117,7 @@ void TreeSearch::print_tables() {
   }
 }
 
-void TreeSearch::print_record() {
+void SequoiaTreeSearch::print_record() {
   std::optional<speculate::TokenTree> tree;
   speculate::TreeAlgorithm algorithm{};
   const bench::MeasureRules rules{.min_seconds = 0.5, .max_runs = 100};
@@ -149,7 +149,7 @@ int search_trees(cli::Context& cx, const std::vector<cli::Point<TreeSearchRecipe
   int failure = 0;
   for (const cli::Point<TreeSearchRecipe>& point : points) {
     try {
-      TreeSearch search(cx, point);
+      SequoiaTreeSearch search(cx, point);
       if (cx.dry_run())
         search.print_plan();
       else

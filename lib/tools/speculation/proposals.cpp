@@ -1,10 +1,10 @@
-#include "tools/proposals.h"
+#include "tools/speculation/proposals.h"
 
 #include <algorithm>
 
 #include "recipe/fields_of.h"
 #include "speculate/tree/tree_file.h"
-#include "tools/generate_flags.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
 

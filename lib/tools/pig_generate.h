@@ -10,8 +10,8 @@
 #include "decode/prompts.h"
 #include "decode/state.h"
 #include "recipe/sections.h"
-#include "tools/generate_output.h"
-#include "tools/shared_prefix.h"
+#include "tools/prompts/shared_prefix.h"
+#include "tools/results/generate_output.h"
 
 namespace tandem::tools {
 
@@ -41,13 +41,13 @@ struct GenerateRecipe {
 
 /// A run of pig-generate, with the tool's own flags: what all sequences share is read once, then
 /// every sequence is generated.
-class Generation {
+class PigGenerate {
  public:
   /// Reads model headers, prompts and state, and sizes the run.
   /// errors   kind usage: no prompt, or flags that do not go together; kind input: model, prompts
   /// or
   ///          state; kind recipe: run.context beyond the model's
-  Generation(cli::Context& cx, const cli::Point<GenerateRecipe>& point);
+  PigGenerate(cli::Context& cx, const cli::Point<GenerateRecipe>& point);
 
   /// Plan for --dry-run.
   /// errors   kind memory, after the plan is out: it does not fit

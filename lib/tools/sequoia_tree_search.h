@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "speculate/tree/tree_choice.h"
-#include "tools/model_pair.h"
+#include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
 
@@ -129,11 +129,11 @@ struct TreeSearchRecipe {
 };
 
 /// A run of sequoia-tree-search: reads what it needs, then prints and writes trees.
-class TreeSearch {
+class SequoiaTreeSearch {
  public:
   /// errors   kind input: the acceptance vector or the timing table; kind recipe: sizes beyond the
   ///          measured ones; kind usage: an output file that exists
-  TreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point);
+  SequoiaTreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point);
 
   /// --dry-run: what would be searched, and its memory.
   void print_plan();

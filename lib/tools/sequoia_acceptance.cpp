@@ -1,4 +1,4 @@
-#include "tools/acceptance_measurement.h"
+#include "tools/sequoia_acceptance.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,8 +9,8 @@
 #include "speculate/measure/depth_meter.h"
 #include "speculate/measure/tree_meter.h"
 #include "speculate/tree/tree_file.h"
-#include "tools/generate_flags.h"
-#include "tools/shared_prefix.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/prompts/shared_prefix.h"
 
 namespace tandem::tools {
 namespace {
@@ -78,8 +78,7 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
     p.field("accept.rule", "accept.rule: rounds of a tree draw its children; leave topk out");
 }
 
-AcceptanceMeasurement::AcceptanceMeasurement(cli::Context& cx,
-                                             const cli::Point<AcceptanceRecipe>& point)
+SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<AcceptanceRecipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, recipe_.draft.path.value, cx.dry_run()) {
@@ -103,7 +102,7 @@ AcceptanceMeasurement::AcceptanceMeasurement(cli::Context& cx,
   pair_.stream_layers([&] { return plan(); });
 }
 
-MemoryPlan AcceptanceMeasurement::plan() const {
+MemoryPlan SequoiaAcceptance::plan() const {
   MemoryPlan both = pair_.plan();
   both.add("speculation/logits of both models",
            size_t{2} * speculate::PairLogits::kRowsAtOnce *
@@ -112,7 +111,7 @@ MemoryPlan AcceptanceMeasurement::plan() const {
   return both;
 }
 
-void AcceptanceMeasurement::print_plan() {
+void SequoiaAcceptance::print_plan() {
   pair_.print_plan(
       cx_, plan(),
       tree_ ? fmt::format("tree     {} nodes on {} levels: rounds of it write the texts\n",
@@ -121,9 +120,9 @@ void AcceptanceMeasurement::print_plan() {
       tree_ ? Json{{"tree", tree_facts(*tree_)}} : Json::object());
 }
 
-speculate::ChanceSums AcceptanceMeasurement::measure_positions(const ModelPair::Engines& engines,
-                                                               const ops::VerifyRule& rule,
-                                                               const decode::GenerateSpec& how) {
+speculate::ChanceSums SequoiaAcceptance::measure_positions(const ModelPair::Engines& engines,
+                                                           const ops::VerifyRule& rule,
+                                                           const decode::GenerateSpec& how) {
   speculate::AcceptanceMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width);
   std::vector<std::vector<int32_t>> texts = prompts_.sequences;
   decode::GenerateEvents events;
@@ -142,7 +141,7 @@ speculate::ChanceSums AcceptanceMeasurement::measure_positions(const ModelPair::
   return meter.sums();
 }
 
-std::vector<speculate::ChanceSums> AcceptanceMeasurement::measure_depths(
+std::vector<speculate::ChanceSums> SequoiaAcceptance::measure_depths(
     const ModelPair::Engines& engines, const ops::VerifyRule& rule,
     const decode::GenerateSpec& how) {
   speculate::DepthMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width,
@@ -154,7 +153,7 @@ std::vector<speculate::ChanceSums> AcceptanceMeasurement::measure_depths(
   return visited(meter.rows());
 }
 
-std::vector<speculate::ChanceSums> AcceptanceMeasurement::measure_tree(
+std::vector<speculate::ChanceSums> SequoiaAcceptance::measure_tree(
     const ModelPair::Engines& engines, const ops::VerifyRule& rule,
     const decode::GenerateSpec& how) {
   std::vector<std::vector<int32_t>> texts = prompts_.sequences;
@@ -182,7 +181,7 @@ std::vector<speculate::ChanceSums> AcceptanceMeasurement::measure_tree(
   return visited(meter.rows());
 }
 
-void AcceptanceMeasurement::run() {
+void SequoiaAcceptance::run() {
   const decode::GenerateSpec how = generate_spec(
       recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, pair_.target_spec().max_tokens);
   cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);

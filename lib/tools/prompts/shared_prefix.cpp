@@ -1,4 +1,4 @@
-#include "tools/shared_prefix.h"
+#include "tools/prompts/shared_prefix.h"
 
 namespace tandem::tools {
 

@@ -1,14 +1,13 @@
-#include "tools/speculative_generation.h"
+#include "tools/sequoia_generate.h"
 
 #include <nlohmann/json.hpp>
 
-#include "tools/generate_flags.h"
-#include "tools/generate_output.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/results/generate_output.h"
 
 namespace tandem::tools {
 
-SpeculativeGeneration::SpeculativeGeneration(cli::Context& cx,
-                                             const cli::Point<SequoiaRecipe>& point)
+SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<SequoiaRecipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()) {
@@ -26,7 +25,7 @@ SpeculativeGeneration::SpeculativeGeneration(cli::Context& cx,
   size_for(pair_, room, tree_);
 }
 
-void SpeculativeGeneration::print_plan() {
+void SequoiaGenerate::print_plan() {
   const bool chosen = pair_.has_draft() && recipe_.tree.path.automatic;
   pair_.print_plan(
       cx_, speculation_plan(pair_, tree_),
@@ -37,8 +36,8 @@ void SpeculativeGeneration::print_plan() {
         chosen ? nlohmann::ordered_json{{"most_nodes", tree_.size()}} : tree_facts(tree_)}});
 }
 
-SharedPrefix SpeculativeGeneration::read_prefix(decode::Engine& target, speculate::Rounds* rounds,
-                                                decode::GenerateReport& report) {
+SharedPrefix SequoiaGenerate::read_prefix(decode::Engine& target, speculate::Rounds* rounds,
+                                          decode::GenerateReport& report) {
   SharedPrefix prefix;
   if (prompts_.shared == 0) return prefix;
   const Stopwatch watch;
@@ -51,8 +50,8 @@ SharedPrefix SpeculativeGeneration::read_prefix(decode::Engine& target, speculat
   return prefix;
 }
 
-ModelPair::Engines SpeculativeGeneration::load(const decode::SamplerSpec& sampler, TreePlan& plan,
-                                               MemoryPlan& memory) {
+ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, TreePlan& plan,
+                                         MemoryPlan& memory) {
   plan.tree = tree_;
   memory = speculation_plan(pair_, tree_);
   if (!chooses()) return pair_.load(cx_, memory);
@@ -80,7 +79,7 @@ ModelPair::Engines SpeculativeGeneration::load(const decode::SamplerSpec& sample
   return engines;
 }
 
-void SpeculativeGeneration::run() {
+void SequoiaGenerate::run() {
   decode::GenerateSpec how =
       generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs,
                     pair_.target().config, static_cast<int>(room_.longest));

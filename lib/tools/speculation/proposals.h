@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "tools/model_pair.h"
+#include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
 

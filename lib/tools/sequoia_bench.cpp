@@ -1,4 +1,4 @@
-#include "tools/round_benchmark.h"
+#include "tools/sequoia_bench.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,9 +9,9 @@
 #include "bench/record.h"
 #include "bench/stats.h"
 #include "recipe/fields_of.h"
-#include "tools/generate_flags.h"
-#include "tools/proposals.h"
-#include "tools/tree_plan.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/speculation/proposals.h"
+#include "tools/speculation/tree_plan.h"
 
 namespace tandem::tools {
 namespace {
@@ -35,21 +35,21 @@ io::Table rounds_table() {
                     {"speed-up"}});
 }
 
-speculate::TreeTable table_for(const RoundBenchRecipe& r,
+speculate::TreeTable table_for(const SequoiaBenchRecipe& r,
                                const speculate::AcceptanceVector& acceptance) {
   const auto [fewest, most] = std::ranges::minmax(r.tree.levels);
   return {acceptance,
           {.max_size = std::ranges::max(r.tree.sizes), .min_levels = fewest, .max_levels = most}};
 }
 
-speculate::AcceptanceVector read_vector(const RoundBenchRecipe& r) {
+speculate::AcceptanceVector read_vector(const SequoiaBenchRecipe& r) {
   speculate::AcceptanceVector vector = speculate::read_acceptance(r.accept.path, r.accept.layout);
   return r.tree.max_branch ? vector.first_children(*r.tree.max_branch) : vector;
 }
 
 }  // namespace
 
-void RoundBenchRecipe::check(recipe::Problems& p) const {
+void SequoiaBenchRecipe::check(recipe::Problems& p) const {
   draft.require(p);
   if (accept.path.empty()) p.field("accept.path", "accept.path: name an acceptance vector");
   if (tree.sizes.empty()) p.field("tree.sizes", "tree.sizes: name one at least");
@@ -57,7 +57,7 @@ void RoundBenchRecipe::check(recipe::Problems& p) const {
   if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
 }
 
-RoundBenchmark::RoundBenchmark(cli::Context& cx, const cli::Point<RoundBenchRecipe>& point)
+SequoiaBench::SequoiaBench(cli::Context& cx, const cli::Point<SequoiaBenchRecipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
@@ -87,17 +87,16 @@ RoundBenchmark::RoundBenchmark(cli::Context& cx, const cli::Point<RoundBenchReci
   }
 }
 
-MemoryPlan RoundBenchmark::plan() const { return speculation_plan(pair_, largest_); }
+MemoryPlan SequoiaBench::plan() const { return speculation_plan(pair_, largest_); }
 
-void RoundBenchmark::print_plan() {
+void SequoiaBench::print_plan() {
   pair_.print_plan(cx_, plan(),
                    fmt::format("trees    {} sizes, {} bounds of levels\n",
                                recipe_.tree.sizes.size(), recipe_.tree.levels.size()),
                    {{"trees", {{"sizes", recipe_.tree.sizes}, {"levels", recipe_.tree.levels}}}});
 }
 
-RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target,
-                                                 speculate::Rounds* rounds) {
+SequoiaBench::Measured SequoiaBench::measure(decode::Engine& target, speculate::Rounds* rounds) {
   Measured m;
   decode::GenerateSpec how = generate_spec(recipe_.sampling, recipe_.run.seed, 0, target.config(),
                                            target.spec().max_tokens);
@@ -139,7 +138,7 @@ RoundBenchmark::Measured RoundBenchmark::measure(decode::Engine& target,
   return m;
 }
 
-struct RoundBenchmark::Figures {
+struct SequoiaBench::Figures {
   const speculate::TokenTree& tree;
   Measured measured;
   double expected;   // tokens a round, by the vector
@@ -167,9 +166,9 @@ struct RoundBenchmark::Figures {
   }
 };
 
-RoundBenchmark::Figures RoundBenchmark::figures_of(const ModelPair::Engines& engines,
-                                                   const speculate::TokenTree& tree,
-                                                   const Beside& beside) {
+SequoiaBench::Figures SequoiaBench::figures_of(const ModelPair::Engines& engines,
+                                               const speculate::TokenTree& tree,
+                                               const Beside& beside) {
   const bool simulated = recipe_.bench.simulate;
   const auto rounds = speculate::model_rounds(
       *engines.target, *engines.draft, tree,
@@ -201,8 +200,8 @@ RoundBenchmark::Figures RoundBenchmark::figures_of(const ModelPair::Engines& eng
   return f;
 }
 
-bench::Record RoundBenchmark::record_of(const ModelPair::Engines& engines, const Figures& f,
-                                        const Beside& beside) const {
+bench::Record SequoiaBench::record_of(const ModelPair::Engines& engines, const Figures& f,
+                                      const Beside& beside) const {
   const decode::EngineSpec& target = engines.target->spec();
   bench::Record record(cx_.info.name);
   record.group("point") = point_.id;
@@ -253,7 +252,7 @@ bench::Record RoundBenchmark::record_of(const ModelPair::Engines& engines, const
   return record;
 }
 
-RoundBenchmark::Beside RoundBenchmark::measure_beside(const ModelPair::Engines& engines) {
+SequoiaBench::Beside SequoiaBench::measure_beside(const ModelPair::Engines& engines) {
   Beside beside;
   beside.plain = measure(*engines.target, nullptr);
   if (!recipe_.bench.predict) return beside;
@@ -267,7 +266,7 @@ RoundBenchmark::Beside RoundBenchmark::measure_beside(const ModelPair::Engines& 
   return beside;
 }
 
-int RoundBenchmark::run() {
+int SequoiaBench::run() {
   BenchResults results(cx_, recipe_.output.path, rounds_table());
   bench::Ceilings limits;  // of the link while it is idle: streamed layers keep it busy
   if (pair_.target_spec().n_streamed > 0) limits = bench::gpu_ceilings(pair_.device());
@@ -303,4 +302,4 @@ int RoundBenchmark::run() {
 
 }  // namespace tandem::tools
 
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::RoundBenchRecipe&);
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::SequoiaBenchRecipe&);

@@ -1,4 +1,4 @@
-#include "tools/benchmark.h"
+#include "tools/pig_bench.h"
 
 #include <new>
 
@@ -7,7 +7,7 @@
 #include "cli/plan_text.h"
 #include "recipe/fields_of.h"
 #include "recipe/value_of.h"
-#include "tools/bench_point.h"
+#include "tools/pig_bench_point.h"
 
 namespace tandem::tools {
 namespace {
@@ -27,7 +27,7 @@ void add_failure(const cli::Context& cx, BenchResults& results,
 
 }  // namespace
 
-int Benchmark::print_plan() {
+int PigBench::print_plan() {
   io::Table table({{"point", io::Align::left},
                    {"model", io::Align::left},
                    {"context"},
@@ -50,8 +50,7 @@ int Benchmark::print_plan() {
   return status;
 }
 
-int Benchmark::plan_phase(const cli::Point<BenchRecipe>& point, ModelPhase phase,
-                          io::Table& table) {
+int PigBench::plan_phase(const cli::Point<BenchRecipe>& point, ModelPhase phase, io::Table& table) {
   const BenchRecipe& r = point.recipe;
   const cli::Placement place =
       cli::choose_placement(r.run, r.cache, r.model.offload, /*dry_run=*/true);
@@ -86,7 +85,7 @@ int Benchmark::plan_phase(const cli::Point<BenchRecipe>& point, ModelPhase phase
   return status;
 }
 
-int Benchmark::run() {
+int PigBench::run() {
   BenchResults results(cx_, points_.front().recipe.output.path, bench::model_table());
   double n_phases = 0;
   for (const cli::Point<BenchRecipe>& point : points_)
@@ -103,8 +102,8 @@ int Benchmark::run() {
   return status;
 }
 
-void Benchmark::run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,
-                          cli::Progress& progress) {
+void PigBench::run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,
+                         cli::Progress& progress) {
   BenchPoint run(cx_, point, results, decode_times_);
   for (const ModelPhase phase : point.recipe.bench.phases) {
     if (cli::interrupted() != 0) return;

@@ -1,4 +1,4 @@
-#include "tools/load_engine.h"
+#include "tools/engines/load_engine.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/generate_output.h"
+#include "tools/results/generate_output.h"
 
 #include <nlohmann/json.hpp>
 

@@ -6,9 +6,9 @@
 #include "bench/roofline.h"
 #include "decode/generate.h"
 #include "speculate/tree/tree_table.h"
-#include "tools/bench_results.h"
-#include "tools/model_pair.h"
-#include "tools/tree_search.h"
+#include "tools/results/bench_results.h"
+#include "tools/sequoia_tree_search.h"
+#include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
 
@@ -27,7 +27,7 @@ struct TreeGrid {
 };
 
 /// Section `bench`: what is measured, and how long.
-struct RoundBenchSection {
+struct SequoiaBenchSection {
   int new_tokens = 128, texts = 3;
   bool simulate = true, predict = true;
 
@@ -41,17 +41,17 @@ struct RoundBenchSection {
   }
 };
 
-struct RoundBenchRecipe {
+struct SequoiaBenchRecipe {
   recipe::Model model;
   DraftSection draft;
   AcceptSection accept;
   TreeGrid tree;
-  RoundBenchSection bench;
+  SequoiaBenchSection bench;
   recipe::Run run;
   recipe::Sampling sampling;
   BenchOutput output;
 
-  RoundBenchRecipe() {
+  SequoiaBenchRecipe() {
     run.context = {128};
     run.batch = 1;
   }
@@ -71,10 +71,10 @@ struct RoundBenchRecipe {
 
 /// A run of sequoia-bench: rounds of every tree of a grid beside plain decoding by the same engine,
 /// on prompts of random tokens.
-class RoundBenchmark {
+class SequoiaBench {
  public:
   /// errors   kind input: models, vector; kind recipe: sizes beyond the models'
-  RoundBenchmark(cli::Context& cx, const cli::Point<RoundBenchRecipe>& point);
+  SequoiaBench(cli::Context& cx, const cli::Point<SequoiaBenchRecipe>& point);
 
   /// Plan for --dry-run.
   /// errors   kind memory, after the plan is out: it does not fit
@@ -112,8 +112,8 @@ class RoundBenchmark {
                           const Beside& beside) const;
 
   cli::Context& cx_;
-  const cli::Point<RoundBenchRecipe>& point_;
-  const RoundBenchRecipe& recipe_;
+  const cli::Point<SequoiaBenchRecipe>& point_;
+  const SequoiaBenchRecipe& recipe_;
   speculate::AcceptanceVector acceptance_;
   ModelPair pair_;
   int context_ = 0;

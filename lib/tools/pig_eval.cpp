@@ -1,4 +1,4 @@
-#include "tools/evaluation.h"
+#include "tools/pig_eval.h"
 
 #include <algorithm>
 #include <set>
@@ -10,7 +10,7 @@
 #include "cli/search_path.h"
 #include "model/context.h"
 #include "recipe/fields_of.h"
-#include "tools/load_engine.h"
+#include "tools/engines/load_engine.h"
 
 namespace tandem::tools {
 namespace {
@@ -39,7 +39,7 @@ cli::Placement place_of(const EvalRecipe& recipe, const std::vector<eval::NamedP
 
 }  // namespace
 
-Evaluation::Evaluation(cli::Context& cx, const cli::Point<EvalRecipe>& point)
+PigEval::PigEval(cli::Context& cx, const cli::Point<EvalRecipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
@@ -54,15 +54,15 @@ Evaluation::Evaluation(cli::Context& cx, const cli::Point<EvalRecipe>& point)
         .hint("name the log of the earlier run with -o");
 }
 
-decode::ModelFiles Evaluation::open_model() const {
+decode::ModelFiles PigEval::open_model() const {
   return decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
 }
 
-DType Evaluation::compute() const {
+DType PigEval::compute() const {
   return recipe_.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
 }
 
-void Evaluation::check_context() const {
+void PigEval::check_context() const {
   const int context = text_context();
   if (recipe_.eval.questions().empty()) return;
   for (const recipe::TokenCount length : recipe_.eval.lengths)
@@ -72,9 +72,9 @@ void Evaluation::check_context() const {
           .hint("lower eval.lengths (prompt and answer together), or choose another model");
 }
 
-int Evaluation::text_context() const { return model::context_of(recipe_.run, config_); }
+int PigEval::text_context() const { return model::context_of(recipe_.run, config_); }
 
-void Evaluation::open_log() {
+void PigEval::open_log() {
   const auto& path = recipe_.output.path;
   if (path.empty()) return;
   if (cx_.resume() && std::filesystem::exists(path)) {
@@ -90,8 +90,8 @@ void Evaluation::open_log() {
 }
 
 /// Engine within the memory that may be used; with --dry-run prints the plan and returns null.
-std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files, decode::EngineSpec spec,
-                                                 size_t buffer_bytes) {
+std::unique_ptr<decode::Engine> PigEval::load(decode::ModelFiles files, decode::EngineSpec spec,
+                                              size_t buffer_bytes) {
   const auto plan_of = [&](int n_streamed) {
     spec.n_streamed = n_streamed;
     MemoryPlan all = decode::Engine::plan(files, spec);
@@ -119,7 +119,7 @@ std::unique_ptr<decode::Engine> Evaluation::load(decode::ModelFiles files, decod
   return nullptr;
 }
 
-void Evaluation::run() {
+void PigEval::run() {
   try {
     run_questions();
     if (recipe_.eval.perplexity() && cli::interrupted() == 0) run_text();
@@ -129,7 +129,7 @@ void Evaluation::run() {
   }
 }
 
-decode::EngineSpec Evaluation::question_spec(int group) const {
+decode::EngineSpec PigEval::question_spec(int group) const {
   const auto longest = std::ranges::max(recipe_.eval.lengths, {}, &recipe::TokenCount::value);
   decode::EngineSpec spec =
       eval::case_engine_spec(policies_, compute(), static_cast<int>(recipe_.run.prefill_chunk),
@@ -141,7 +141,7 @@ decode::EngineSpec Evaluation::question_spec(int group) const {
 
 /// Cases at once: what was asked for, or a row in every decode step for each core, within most of
 /// the memory.
-int Evaluation::group_size(const decode::ModelFiles& files) const {
+int PigEval::group_size(const decode::ModelFiles& files) const {
   if (recipe_.run.batch > 0) return recipe_.run.batch;
   cli::MemoryLimits room = cli::memory_limits(recipe_.run, place_);
   room.host -= room.host / 4;
@@ -158,7 +158,7 @@ int Evaluation::group_size(const decode::ModelFiles& files) const {
   return group;
 }
 
-void Evaluation::run_questions() {
+void PigEval::run_questions() {
   using Key = std::tuple<eval::Task, int64_t, int>;
   const eval::Settings& s = recipe_.eval;
   std::set<Key> done;
@@ -197,7 +197,7 @@ void Evaluation::run_questions() {
   }
 }
 
-void Evaluation::run_text() {
+void PigEval::run_text() {
   if (log_.text) return;
   const auto& path = recipe_.data.path;
   decode::ModelFiles files = open_model();
@@ -221,7 +221,7 @@ void Evaluation::run_text() {
   log_.text = std::move(text);
 }
 
-void Evaluation::print() {
+void PigEval::print() {
   const auto rows = eval::summarize(recipe_.eval, log_.cases);
   if (cx_.format() == "jsonl")
     print_records(rows);
@@ -229,7 +229,7 @@ void Evaluation::print() {
     print_tables(rows);
 }
 
-void Evaluation::print_records(const std::vector<eval::ScoreRow>& rows) {
+void PigEval::print_records(const std::vector<eval::ScoreRow>& rows) {
   std::vector<io::Json> groups;
   for (const eval::ScoreRow& row : rows) groups.push_back(eval::score_json(row, policies_));
   for (size_t i = 0; log_.text && i < log_.text->size(); ++i) {
@@ -245,7 +245,7 @@ void Evaluation::print_records(const std::vector<eval::ScoreRow>& rows) {
   }
 }
 
-void Evaluation::print_tables(const std::vector<eval::ScoreRow>& rows) {
+void PigEval::print_tables(const std::vector<eval::ScoreRow>& rows) {
   const auto format = cx_.format() == "md" ? io::TableFormat::markdown : io::TableFormat::text;
   if (!rows.empty()) cx_.out.write(eval::score_tables(rows, names_, format));
   if (!rows.empty() && log_.text) cx_.out.write("\n");

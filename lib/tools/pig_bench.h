@@ -5,7 +5,7 @@
 #include "bench/break_even.h"
 #include "bench/model_bench.h"
 #include "cli/context.h"
-#include "tools/bench_results.h"
+#include "tools/results/bench_results.h"
 
 namespace tandem::tools {
 
@@ -34,9 +34,9 @@ struct BenchRecipe {
 };
 
 /// A run of pig-bench: the phases of every point of a sweep.
-class Benchmark {
+class PigBench {
  public:
-  Benchmark(cli::Context& cx, const std::vector<cli::Point<BenchRecipe>>& points)
+  PigBench(cli::Context& cx, const std::vector<cli::Point<BenchRecipe>>& points)
       : cx_(cx), points_(points) {}
 
   /// For --dry-run: one line a point and phase, what it needs and whether that fits. The exit

@@ -5,7 +5,7 @@
 #include "bench/hardware.h"
 #include "bench/model_report.h"
 #include "cli/device.h"
-#include "tools/benchmark.h"
+#include "tools/pig_bench.h"
 
 namespace tandem::tools {
 

@@ -1,9 +1,9 @@
-#include "tools/bench_point.h"
+#include "tools/pig_bench_point.h"
 
 #include "base/clock.h"
 #include "base/parallel.h"
 #include "bench/gpu_hardware.h"
-#include "tools/load_engine.h"
+#include "tools/engines/load_engine.h"
 
 namespace tandem::tools {
 

@@ -1,20 +1,20 @@
 #pragma once
 #include "base/clock.h"
-#include "tools/proposals.h"
-#include "tools/shared_prefix.h"
-#include "tools/tree_plan.h"
+#include "tools/prompts/shared_prefix.h"
+#include "tools/speculation/proposals.h"
+#include "tools/speculation/tree_plan.h"
 
 namespace tandem::tools {
 
 /// A run of sequoia-generate: text of one model, several tokens a step with the help of a small
 /// one.
-class SpeculativeGeneration {
+class SequoiaGenerate {
  public:
   /// Reads headers of both models, prompts and tree, and sizes the run.
   /// errors   kind usage: no prompt; kind input: models, prompts, tree, vocabularies that differ;
   /// kind
   ///          recipe: run.context beyond the models'
-  SpeculativeGeneration(cli::Context& cx, const cli::Point<SequoiaRecipe>& point);
+  SequoiaGenerate(cli::Context& cx, const cli::Point<SequoiaRecipe>& point);
 
   /// Plan for --dry-run.
   /// errors   kind memory, after the plan is out: it does not fit

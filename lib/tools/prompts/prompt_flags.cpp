@@ -1,8 +1,8 @@
-#include "tools/generate_flags.h"
+#include "tools/prompts/prompt_flags.h"
 
 #include <algorithm>
 
-#include "tools/generate_output.h"
+#include "tools/results/generate_output.h"
 
 namespace tandem::tools {
 

@@ -8,7 +8,7 @@
 #include "ops/verification.h"
 #include "speculate/measure/chance_sums.h"
 #include "speculate/tree/token_tree.h"
-#include "tools/model_pair.h"
+#include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
 
@@ -50,10 +50,10 @@ struct AcceptanceRecipe : PairRecipe {
 
 /// A run of sequoia-acceptance: the target writes text, and at each of its positions the chances of
 /// the draft's children are added up.
-class AcceptanceMeasurement {
+class SequoiaAcceptance {
  public:
-  /// errors   as SpeculativeGeneration
-  AcceptanceMeasurement(cli::Context& cx, const cli::Point<AcceptanceRecipe>& point);
+  /// errors   as SequoiaGenerate
+  SequoiaAcceptance(cli::Context& cx, const cli::Point<AcceptanceRecipe>& point);
 
   /// Plan for --dry-run.
   /// errors   kind memory, after the plan is out: it does not fit

@@ -44,10 +44,10 @@ struct EvalRecipe {
 };
 
 /// A run of pig-eval: opens the log, judges what it lacks, prints what it holds.
-class Evaluation {
+class PigEval {
  public:
   /// errors   kind input: no such model; kind recipe: lengths beyond its context
-  Evaluation(cli::Context& cx, const cli::Point<EvalRecipe>& point);
+  PigEval(cli::Context& cx, const cli::Point<EvalRecipe>& point);
 
   /// Starts a new log, or takes an old one over after its last whole line (--resume).
   void open_log();

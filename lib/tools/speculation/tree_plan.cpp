@@ -1,4 +1,4 @@
-#include "tools/tree_plan.h"
+#include "tools/speculation/tree_plan.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "tools/generation.h"
+#include "tools/pig_generate.h"
 
 #include <algorithm>
 
@@ -7,12 +7,12 @@
 #include "kv/policies/token_index.h"
 #include "model/context.h"
 #include "recipe/fields_of.h"
-#include "tools/generate_flags.h"
-#include "tools/load_engine.h"
+#include "tools/engines/load_engine.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
 
-Generation::Generation(cli::Context& cx, const cli::Point<GenerateRecipe>& point)
+PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<GenerateRecipe>& point)
     : cx_(cx), point_(point), recipe_(point.recipe) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat, !recipe_.model.state.empty());
   place_ = cli::choose_placement(recipe_.run, recipe_.cache, recipe_.model.offload, cx.dry_run());
@@ -34,7 +34,7 @@ Generation::Generation(cli::Context& cx, const cli::Point<GenerateRecipe>& point
                                       });
 }
 
-decode::EngineSpec Generation::engine_spec() const {
+decode::EngineSpec PigGenerate::engine_spec() const {
   const int64_t context = model::context_of(recipe_.run, files_.config);
   int64_t longest = 0, own = 0;
   auto fresh = static_cast<int64_t>(prompts_.shared);  // prompt tokens that are not in a state
@@ -73,7 +73,7 @@ decode::EngineSpec Generation::engine_spec() const {
   return spec;
 }
 
-void Generation::print_plan() {
+void PigGenerate::print_plan() {
   const MemoryPlan plan = decode::Engine::plan(files_, spec_);
   const cli::MemoryLimits limits = cli::memory_limits(recipe_.run, place_);
   int64_t tokens = 0;
@@ -106,14 +106,14 @@ void Generation::print_plan() {
   limits.check(plan);
 }
 
-std::span<const int32_t> Generation::fresh_prefix() const {
+std::span<const int32_t> PigGenerate::fresh_prefix() const {
   if (prompts_.sequences.empty()) return {};
   const std::span<const int32_t> first = prompts_.sequences[0];
   const bool whole = !recipe_.output.state.empty() && prompts_.sequences.size() == 1;
   return whole ? first : first.first(prompts_.shared);
 }
 
-bool Generation::indexes_prefix() const {
+bool PigGenerate::indexes_prefix() const {
   // An index holds the mean of its keys, for all that follows: not of a few words that prompts
   // happen to begin with. What is shorter costs little to index again.
   const auto shortest = static_cast<size_t>(recipe_.cache.sinks + recipe_.cache.recent) +
@@ -121,7 +121,7 @@ bool Generation::indexes_prefix() const {
   return recipe_.sampling.max_tokens > 0 && prefix_tokens() >= shortest;
 }
 
-SharedPrefix Generation::read_prefix(decode::Engine& engine, decode::GenerateReport& report) {
+SharedPrefix PigGenerate::read_prefix(decode::Engine& engine, decode::GenerateReport& report) {
   SharedPrefix p;
   const std::span<const int32_t> fresh = fresh_prefix();
   if (!saved_ && fresh.empty()) return p;
@@ -138,8 +138,8 @@ SharedPrefix Generation::read_prefix(decode::Engine& engine, decode::GenerateRep
   return p;
 }
 
-void Generation::read_all(decode::Engine& engine, std::span<const decode::Request> requests,
-                          decode::GenerateReport& report) {
+void PigGenerate::read_all(decode::Engine& engine, std::span<const decode::Request> requests,
+                           decode::GenerateReport& report) {
   const Stopwatch watch;
   for (const decode::Request& r : requests) {
     if (r.tokens.empty()) continue;
@@ -151,7 +151,7 @@ void Generation::read_all(decode::Engine& engine, std::span<const decode::Reques
   report.prefill_s += watch.seconds();
 }
 
-void Generation::run() {
+void PigGenerate::run() {
   const MemoryPlan plan = decode::Engine::plan(files_, spec_);
   const decode::GenerateSpec how =
       generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs, files_.config,

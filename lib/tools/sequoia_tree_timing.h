@@ -1,5 +1,5 @@
 #pragma once
-#include "tools/tree_search.h"
+#include "tools/sequoia_tree_search.h"
 
 namespace tandem::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/tree_search.h"
+#include "tools/sequoia_tree_search.h"
 
 #include <algorithm>
 #include <set>
@@ -79,7 +79,7 @@ void TreeSearchRecipe::check(recipe::Problems& p) const {
     p.field("timing.skip_deepest", "timing.skip_deepest: there is no timing table");
 }
 
-TreeSearch::TreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point)
+SequoiaTreeSearch::SequoiaTreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
@@ -108,13 +108,13 @@ TreeSearch::TreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& poi
     if (!path.empty()) cli::check_new_file(path, cx.file_mode());
 }
 
-int TreeSearch::max_size() const { return std::ranges::max(sizes_); }
+int SequoiaTreeSearch::max_size() const { return std::ranges::max(sizes_); }
 
-size_t TreeSearch::max_branch() const {
+size_t SequoiaTreeSearch::max_branch() const {
   return std::ranges::max(acceptance_.rows, {}, &std::vector<double>::size).size();
 }
 
-void TreeSearch::print_plan() {
+void SequoiaTreeSearch::print_plan() {
   const size_t branch = max_branch();
   const auto n = static_cast<size_t>(max_size());
   cx_.out.write(fmt::format(
@@ -130,14 +130,14 @@ void TreeSearch::print_plan() {
                               buckets_.size(), buckets_.front().target.tokens.back()));
 }
 
-speculate::TreeTable TreeSearch::table_of(int min_levels) const {
+speculate::TreeTable SequoiaTreeSearch::table_of(int min_levels) const {
   return {acceptance_,
           {.max_size = max_size(), .min_levels = min_levels, .max_levels = max_levels_},
           recipe_.tree.algorithm,
           [] { return cli::interrupted() != 0; }};
 }
 
-void TreeSearch::run() {
+void SequoiaTreeSearch::run() {
   if (cx_.format() == "jsonl") return print_record();
   const Stopwatch clock;
   // Every bound of levels is asked for only if one of them is to be chosen.
@@ -175,7 +175,7 @@ void TreeSearch::run() {
     print_tables();
 }
 
-speculate::TreeFile TreeSearch::tree_to_write() const {
+speculate::TreeFile SequoiaTreeSearch::tree_to_write() const {
   speculate::TreeFile file;
   file.algorithm = table_->algorithm();
   file.vector_file = std::filesystem::path(acceptance_.file).filename().string();
@@ -196,7 +196,7 @@ speculate::TreeFile TreeSearch::tree_to_write() const {
   return file;
 }
 
-void TreeSearch::write_files() {
+void SequoiaTreeSearch::write_files() {
   const TreeOutput& output = recipe_.output;
   if (!output.any()) return;
   const speculate::TreeFile tree = tree_to_write();

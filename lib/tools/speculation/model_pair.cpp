@@ -1,4 +1,4 @@
-#include "tools/model_pair.h"
+#include "tools/speculation/model_pair.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -6,8 +6,8 @@
 #include "cli/plan_text.h"
 #include "model/context.h"
 #include "speculate/draft/pair.h"
-#include "tools/generate_flags.h"
-#include "tools/load_engine.h"
+#include "tools/engines/load_engine.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
 

@@ -5,7 +5,7 @@
 
 #include "bench/round_times.h"
 #include "speculate/tree/tree_choice.h"
-#include "tools/proposals.h"
+#include "tools/speculation/proposals.h"
 
 namespace tandem::tools {
 
