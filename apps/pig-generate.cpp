@@ -19,19 +19,8 @@ const cli::ToolInfo kInfo{
                  "--format jsonl",
                  "pig-generate -r pig/llama3-8b-96k -m synthetic:llama-3.1-8b --dry-run"},
     .flags = tools::prompt_flags(),
-    .schema = recipe::schema_of<tools::GenerateRecipe>,
     .formats = {"text", "jsonl"}};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<tools::GenerateRecipe>();
-    tools::PigGenerate generation(cx, point);
-    if (cx.dry_run())
-      generation.print_plan();
-    else
-      generation.run();
-    return 0;
-  });
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::PigGenerate>(kInfo, argc, argv); }

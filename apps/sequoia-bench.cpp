@@ -17,18 +17,9 @@ const cli::ToolInfo kInfo{
                  "tree.levels=[3,5] --format md",
                  "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda --dry-run"},
     .flags = {},
-    .schema = recipe::schema_of<tools::SequoiaBenchRecipe>,
     .formats = {"text", "md", "csv", "jsonl"},
     .appends = true};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<tools::SequoiaBenchRecipe>();
-    tools::SequoiaBench benchmark(cx, point);
-    if (!cx.dry_run()) return benchmark.run();
-    benchmark.print_plan();
-    return 0;
-  });
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::SequoiaBench>(kInfo, argc, argv); }

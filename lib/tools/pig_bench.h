@@ -36,10 +36,12 @@ struct BenchRecipe {
 /// A run of pig-bench: the phases of every point of a sweep.
 class PigBench {
  public:
-  PigBench(cli::Context& cx, const std::vector<cli::Point<BenchRecipe>>& points)
+  using Recipe = BenchRecipe;
+
+  PigBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
       : cx_(cx), points_(points) {}
 
-  /// For --dry-run: one line a point and phase, what it needs and whether that fits. The exit
+  /// One line a point and phase, what it needs and whether that fits. The exit
   /// status: 0, else that of the memory that is missing or of the first error.
   int print_plan();
   /// Measures what is missing, then prints the table and the break-even points. A phase that fails
@@ -47,13 +49,11 @@ class PigBench {
   int run();
 
  private:
-  /// Adds a row or prints a line.  returns the exit status that the phase asks for
-  int plan_phase(const cli::Point<BenchRecipe>& point, bench::ModelPhase phase, io::Table& table);
   void run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,
                  cli::Progress& progress);
 
   cli::Context& cx_;
-  const std::vector<cli::Point<BenchRecipe>>& points_;
+  const std::vector<cli::Point<Recipe>>& points_;
   double n_done_ = 0;  // phases, those of earlier runs included
   std::vector<bench::DecodeTime> decode_times_;
 };

@@ -26,40 +26,27 @@ std::filesystem::path demo_text() {
       .hint("name a text with --data");
 }
 
-/// Where all policies run: on a GPU only if each has code for it.
-cli::Placement place_of(const EvalRecipe& recipe, const std::vector<eval::NamedPolicy>& policies,
-                        bool dry_run) {
-  cli::Placement found;
-  for (const eval::NamedPolicy& p : policies) {
-    found = cli::choose_placement(recipe.run, p.cache, recipe.model.offload, dry_run);
-    if (found.device.kind == Device::Kind::cpu) break;
-  }
-  return found;
+std::vector<recipe::Cache> caches_of(const std::vector<eval::NamedPolicy>& policies) {
+  std::vector<recipe::Cache> caches;
+  for (const eval::NamedPolicy& policy : policies) caches.push_back(policy.cache);
+  return caches;
 }
 
 }  // namespace
 
-PigEval::PigEval(cli::Context& cx, const cli::Point<EvalRecipe>& point)
+PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
       policies_(recipe_.eval.all_policies()),
-      place_(place_of(recipe_, policies_, cx.dry_run())),
-      config_(open_model().config) {
+      sizer_(recipe_.model, recipe_.run, caches_of(policies_), cx.dry_run()),
+      config_(sizer_.open_model().config) {
   for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
   check_context();
-  check_offload(recipe_.model.offload, config_, place_.device);
+  check_offload(recipe_.model.offload, config_, sizer_.device());
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
         .hint("name the log of the earlier run with -o");
-}
-
-decode::ModelFiles PigEval::open_model() const {
-  return decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed));
-}
-
-DType PigEval::compute() const {
-  return recipe_.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
 }
 
 void PigEval::check_context() const {
@@ -89,40 +76,45 @@ void PigEval::open_log() {
   file_ = std::make_unique<cli::ResultFile>(path, cli::FileMode::append, cx_.out);
 }
 
-/// Engine within the memory that may be used; with --dry-run prints the plan and returns null.
 std::unique_ptr<decode::Engine> PigEval::load(decode::ModelFiles files, decode::EngineSpec spec,
                                               size_t buffer_bytes) {
-  const auto plan_of = [&](int n_streamed) {
-    spec.n_streamed = n_streamed;
+  const MemoryPlan plan = sizer_.stream_layers(files.config, [&](int n) {
+    spec.n_streamed = n;
     MemoryPlan all = decode::Engine::plan(files, spec);
     all.add("workspace/compared logits", buffer_bytes);
     return all;
-  };
-  const cli::MemoryLimits limits = cli::memory_limits(recipe_.run, place_);
-  const MemoryPlan plan =
-      plan_of(layers_to_stream(recipe_.model.offload, files.config, limits, plan_of));
+  });
   if (cx_.dry_run()) {
-    const cli::PlanView view{.files = files,
-                             .spec = spec,
-                             .plan = plan,
-                             .limits = limits,
-                             .prompt_tokens = spec.max_tokens,
-                             .prompt_pairs = 0.5 * spec.max_tokens * spec.max_tokens,
-                             .context_tokens = spec.max_tokens,
-                             .recipe_sha256 = point_.sha256};
-    const auto ceilings = bench::known_ceilings(max_threads());
-    cx_.out.write(cx_.plans_as_json() ? cli::plan_json(view, ceilings) + "\n"
-                                      : cli::plan_text(view, ceilings));
+    cli::PlanView view{.files = files,
+                       .spec = spec,
+                       .plan = plan,
+                       .limits = sizer_.limits(),
+                       .context_tokens = spec.max_tokens,
+                       .recipe_sha256 = point_.sha256};
+    view.add_reading(0, static_cast<size_t>(spec.max_tokens));
+    cli::print_plan(cx_, view);
+    return nullptr;
   }
-  if (!cx_.dry_run()) return load_engine(cx_, std::move(files), spec, plan, limits);
-  limits.check(plan);
-  return nullptr;
+  admit_plan(cx_, plan, sizer_.limits());
+  return load_engine(cx_, std::move(files), spec, plan);
 }
 
-void PigEval::run() {
+int PigEval::print_plan() {
+  judge();
+  return 0;
+}
+
+int PigEval::run() {
+  open_log();
+  judge();
+  print();
+  return 0;
+}
+
+void PigEval::judge() {
   try {
     run_questions();
-    if (recipe_.eval.perplexity() && cli::interrupted() == 0) run_text();
+    if (recipe_.eval.perplexity() && !cli::is_interrupted()) run_text();
   } catch (const Error& e) {
     // The cases in flight are lost; what was judged before them will be printed.
     if (e.kind() != ErrorKind::interrupted) throw;
@@ -131,19 +123,16 @@ void PigEval::run() {
 
 decode::EngineSpec PigEval::question_spec(int group) const {
   const auto longest = std::ranges::max(recipe_.eval.lengths, {}, &recipe::TokenCount::value);
-  decode::EngineSpec spec =
-      eval::case_engine_spec(policies_, compute(), static_cast<int>(recipe_.run.prefill_chunk),
-                             static_cast<int>(longest), group);
-  spec.device = place_.device;
-  spec.plan_for = place_.plan_for;
-  return spec;
+  return sizer_.placed(eval::case_engine_spec(policies_, sizer_.compute(),
+                                              static_cast<int>(recipe_.run.prefill_chunk),
+                                              static_cast<int>(longest), group));
 }
 
 /// Cases at once: what was asked for, or a row in every decode step for each core, within most of
 /// the memory.
 int PigEval::group_size(const decode::ModelFiles& files) const {
   if (recipe_.run.batch > 0) return recipe_.run.batch;
-  cli::MemoryLimits room = cli::memory_limits(recipe_.run, place_);
+  cli::MemoryLimits room = sizer_.limits();
   room.host -= room.host / 4;
   room.gpu_bytes -= room.gpu_bytes / 4;
   int group = std::min(recipe_.eval.cases, std::clamp(max_threads(), kFewCases, kManyCases));
@@ -170,7 +159,7 @@ void PigEval::run_questions() {
         if (const Key key{task, length.value, i}; !done.contains(key)) missing.push_back(key);
   if (missing.empty()) return;
 
-  decode::ModelFiles files = open_model();
+  decode::ModelFiles files = sizer_.open_model();
   if (files.tokenizer == nullptr)
     throw input_error(files.name, "the model has no tokenizer, which questions need");
   const eval::CaseGenerator generator(*files.tokenizer, s.haystack,
@@ -180,7 +169,7 @@ void PigEval::run_questions() {
   if (!engine) return;
   cli::Progress progress(cx_.terminal, "cases", static_cast<double>(missing.size()), "cases");
   for (size_t begin = 0, end = 0; begin < missing.size(); begin = end) {
-    if (cli::interrupted() != 0) return;
+    if (cli::is_interrupted()) return;
     const auto [task, length, first] = missing[begin];
     std::vector<eval::Case> cases;
     for (; end < missing.size() && end - begin < static_cast<size_t>(group); ++end) {
@@ -200,22 +189,19 @@ void PigEval::run_questions() {
 void PigEval::run_text() {
   if (log_.text) return;
   const auto& path = recipe_.data.path;
-  decode::ModelFiles files = open_model();
+  decode::ModelFiles files = sizer_.open_model();
   const auto windows = eval::load_windows(path.empty() ? demo_text() : path, files, text_context());
   const size_t buffer_bytes = eval::text_buffer_bytes(config_);
   const auto longest = static_cast<int>(std::ranges::max(windows, {}, &eval::Ids::size).size());
-  decode::EngineSpec spec = eval::text_engine_spec(policies_, compute(), longest);
-  spec.device = place_.device;
-  spec.plan_for = place_.plan_for;
-  const auto engine = load(std::move(files), spec, buffer_bytes);
+  const auto engine = load(
+      std::move(files), sizer_.placed(eval::text_engine_spec(policies_, sizer_.compute(), longest)),
+      buffer_bytes);
   if (!engine) return;
   size_t total = 0;
   for (const eval::Ids& window : windows) total += window.size();
   cli::Progress progress(cx_.terminal, "text", static_cast<double>(total), "tok");
-  auto text = eval::measure_text(*engine, windows, [&](int64_t done) {
-    progress.update(static_cast<double>(done));
-    return cli::interrupted() == 0;
-  });
+  auto text = eval::measure_text(
+      *engine, windows, [&](int64_t done) { return progress.go_on(static_cast<double>(done)); });
   if (text.empty()) return;
   if (file_) file_->write(eval::text_line(text, names_));
   log_.text = std::move(text);
@@ -240,7 +226,7 @@ void PigEval::print_records(const std::vector<eval::ScoreRow>& rows) {
     bench::Record record(cx_.info.name);
     record.group("recipe") = *point_.record;
     record.group("quality") = group;
-    if (cli::interrupted() != 0) record.group("status") = "partial";
+    if (cli::is_interrupted()) record.group("status") = "partial";
     cx_.out.write(record.line());
   }
 }

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "cli/context.h"
-#include "cli/device.h"
 #include "eval/report.h"
 #include "model/config.h"
+#include "tools/engines/sizing.h"
 
 namespace tandem::tools {
 
@@ -46,36 +46,41 @@ struct EvalRecipe {
 /// A run of pig-eval: opens the log, judges what it lacks, prints what it holds.
 class PigEval {
  public:
-  /// errors   kind input: no such model; kind recipe: lengths beyond its context
-  PigEval(cli::Context& cx, const cli::Point<EvalRecipe>& point);
+  using Recipe = EvalRecipe;
 
-  /// Starts a new log, or takes an old one over after its last whole line (--resume).
-  void open_log();
-  /// Runs the missing cases, then the missing perplexity; an interruption ends it, and
-  /// drops the cases in flight. With --dry-run prints memory plans instead.
-  void run();
-  /// Tables or records of all that is known.
-  void print();
+  /// errors   kind input: no such model; kind recipe: lengths beyond its context
+  PigEval(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  /// A plan of the questions, then one of the perplexity.
+  /// errors   kind memory, after a plan is out: it does not fit
+  int print_plan();
+  /// An interruption drops the cases in flight and prints what was judged before them.
+  int run();
 
  private:
+  /// Starts a new log, or takes an old one over after its last whole line (--resume).
+  void open_log();
+  /// Runs the missing cases, then the missing perplexity. With --dry-run prints plans instead.
+  void judge();
   void check_context() const;
   int text_context() const;
-  DType compute() const;
-  decode::ModelFiles open_model() const;
+  /// Engine within the memory that may be used; with --dry-run prints the plan and returns null.
   std::unique_ptr<decode::Engine> load(decode::ModelFiles files, decode::EngineSpec spec,
                                        size_t buffer_bytes);
   decode::EngineSpec question_spec(int group) const;
   int group_size(const decode::ModelFiles& files) const;
   void run_questions();
   void run_text();
+  /// Tables or records of all that is known.
+  void print();
   void print_records(const std::vector<eval::ScoreRow>& rows);
   void print_tables(const std::vector<eval::ScoreRow>& rows);
 
   cli::Context& cx_;
-  const cli::Point<EvalRecipe>& point_;
+  const cli::Point<Recipe>& point_;
   const EvalRecipe& recipe_;
   std::vector<eval::NamedPolicy> policies_;  // full attention first
-  cli::Placement place_;
+  EngineSizer sizer_;
   std::vector<std::string> names_;
   model::ModelConfig config_;
   eval::CaseLog log_;

@@ -1,17 +1,13 @@
 #pragma once
 #include <optional>
-#include <span>
-#include <vector>
 
 #include "base/clock.h"
 #include "cli/context.h"
-#include "cli/device.h"
-#include "decode/generate.h"
 #include "decode/prompts.h"
 #include "decode/state.h"
 #include "recipe/sections.h"
-#include "tools/prompts/shared_prefix.h"
-#include "tools/results/generate_output.h"
+#include "tools/engines/sizing.h"
+#include "tools/prompts/generate_prompts.h"
 
 namespace tandem::tools {
 
@@ -43,41 +39,32 @@ struct GenerateRecipe {
 /// every sequence is generated.
 class PigGenerate {
  public:
-  /// Reads model headers, prompts and state, and sizes the run.
-  /// errors   kind usage: no prompt, or flags that do not go together; kind input: model, prompts
-  /// or
-  ///          state; kind recipe: run.context beyond the model's
-  PigGenerate(cli::Context& cx, const cli::Point<GenerateRecipe>& point);
+  using Recipe = GenerateRecipe;
 
-  /// Plan for --dry-run.
-  /// errors   kind memory, after the plan is out: it does not fit
-  void print_plan();
-  void run();
+  /// Reads model headers, prompts and state, and sizes the run.
+  /// errors   kind usage: no prompt, or flags that do not go together; kind input: model, prompts or
+  ///          state; kind recipe: run.context beyond the model's
+  PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  int print_plan();
+  int run();
 
  private:
-  decode::EngineSpec engine_spec() const;
-  /// Tokens that are read before any sequence starts.
-  std::span<const int32_t> fresh_prefix() const;
-  /// Those of a saved state included.
-  size_t prefix_tokens() const { return n_saved() + fresh_prefix().size(); }
-  /// Whether policies index the prefix once, for all sequences that follow it.
-  bool indexes_prefix() const;
-  /// A saved state, then the common start of the prompts.
-  SharedPrefix read_prefix(decode::Engine& engine, decode::GenerateReport& report);
-  /// Reads prompts that nothing shall follow.
-  void read_all(decode::Engine& engine, std::span<const decode::Request> requests,
-                decode::GenerateReport& report);
   size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
+  /// What all sequences begin with.
+  PrefixSource prefix() const;
 
   cli::Context& cx_;
-  const cli::Point<GenerateRecipe>& point_;
+  const cli::Point<Recipe>& point_;
   const GenerateRecipe& recipe_;
   Stopwatch load_;
+  decode::PromptSource source_;
+  EngineSizer sizer_;
   decode::ModelFiles files_;
   std::optional<decode::SavedState> saved_;
   decode::PromptSet prompts_;
-  cli::Placement place_;
   decode::EngineSpec spec_;
+  MemoryPlan plan_;
 };
 
 }  // namespace tandem::tools

@@ -9,8 +9,8 @@
 #include "speculate/measure/depth_meter.h"
 #include "speculate/measure/tree_meter.h"
 #include "speculate/tree/tree_file.h"
+#include "tools/prompts/generate_prompts.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/prompts/shared_prefix.h"
 
 namespace tandem::tools {
 namespace {
@@ -53,16 +53,6 @@ std::vector<speculate::ChanceSums> visited(std::vector<speculate::ChanceSums> ro
   return rows;
 }
 
-/// Runs `generate` behind a progress line.
-void write_texts(cli::Context& cx, decode::GenerateEvents& events, size_t n,
-                 const std::function<void()>& generate) {
-  cli::Progress progress(cx.terminal, "texts", static_cast<double>(n), "");
-  double done = 0;
-  events.interrupted = [] { return cli::interrupted() != 0; };
-  events.on_finish = [&](int, decode::Finish, const std::string&) { progress.update(++done); };
-  generate();
-}
-
 }  // namespace
 
 void AcceptanceRecipe::check(recipe::Problems& p) const {
@@ -78,7 +68,7 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
     p.field("accept.rule", "accept.rule: rounds of a tree draw its children; leave topk out");
 }
 
-SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<AcceptanceRecipe>& point)
+SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, recipe_.draft.path.value, cx.dry_run()) {
@@ -96,101 +86,103 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Acceptan
                                  .logit_rows = std::max(rounds.logit_rows, reading.logit_rows),
                                  .tokens = rounds.tokens};
   };
-  pair_.size(room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, 1, 2),
-             tree_ ? with_reading(speculate::target_needs(*tree_, 1)) : reading,
-             tree_ ? with_reading(speculate::draft_needs(*tree_, 1, pair_.device())) : reading);
-  pair_.stream_layers([&] { return plan(); });
+  const SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
+                                                .max_tokens = recipe_.sampling.max_tokens,
+                                                .least_new = 2,
+                                                .batch = 1});
+  pair_.size(room, tree_ ? with_reading(speculate::target_needs(*tree_, 1)) : reading,
+             tree_ ? with_reading(speculate::draft_needs(*tree_, 1, pair_.device())) : reading,
+             [&](MemoryPlan& plan) {
+               const model::ModelConfig& target = pair_.target().config;
+               plan.add("speculation/logits of both models",
+                        size_t{2} * speculate::PairLogits::kRowsAtOnce *
+                            static_cast<size_t>(target.vocab_size) * sizeof(float));
+               if (tree_) speculate::plan_rounds(*tree_, pair_.target_spec(), target, true, plan);
+             });
 }
 
-MemoryPlan SequoiaAcceptance::plan() const {
-  MemoryPlan both = pair_.plan();
-  both.add("speculation/logits of both models",
-           size_t{2} * speculate::PairLogits::kRowsAtOnce *
-               static_cast<size_t>(pair_.target().config.vocab_size) * sizeof(float));
-  if (tree_) speculate::plan_rounds(*tree_, pair_.target_spec(), pair_.target().config, true, both);
-  return both;
+int SequoiaAcceptance::print_plan() {
+  if (!tree_) return pair_.print_plan(cx_, "", Json::object());
+  return pair_.print_plan(
+      cx_,
+      fmt::format("tree     {} nodes on {} levels: rounds of it write the texts\n", tree_->size(),
+                  tree_->levels()),
+      {{"tree", tree_facts(*tree_)}});
 }
 
-void SequoiaAcceptance::print_plan() {
-  pair_.print_plan(
-      cx_, plan(),
-      tree_ ? fmt::format("tree     {} nodes on {} levels: rounds of it write the texts\n",
-                          tree_->size(), tree_->levels())
-            : "",
-      tree_ ? Json{{"tree", tree_facts(*tree_)}} : Json::object());
-}
-
-speculate::ChanceSums SequoiaAcceptance::measure_positions(const ModelPair::Engines& engines,
-                                                           const ops::VerifyRule& rule,
-                                                           const decode::GenerateSpec& how) {
-  speculate::AcceptanceMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width);
-  std::vector<std::vector<int32_t>> texts = prompts_.sequences;
+SequoiaAcceptance::Texts SequoiaAcceptance::write_texts(decode::Engine& target,
+                                                        decode::Decoder& decoder,
+                                                        const decode::GenerateSpec& how) {
+  Texts texts = prompts_.sequences;
+  cli::Progress progress(cx_.terminal, "texts", static_cast<double>(texts.size()), "");
+  double done = 0;
   decode::GenerateEvents events;
+  events.interrupted = cli::is_interrupted;
   events.on_token = [&](const decode::TokenEvent& e) {
     texts[static_cast<size_t>(e.seq)].push_back(e.id);
   };
-  write_texts(cx_, events, texts.size(), [&] {
-    decode::generate(*engines.target, requests_after({}, prompts_, 0), how, events);
-  });
-  cli::Progress progress(cx_.terminal, "measure", static_cast<double>(texts.size()), "texts");
-  for (size_t i = 0; i < texts.size(); ++i) {
-    meter.add(static_cast<int>(i), recipe_.run.seed, texts[i],
-              static_cast<int>(prompts_.sequences[i].size()));
-    progress.update(static_cast<double>(i + 1));
-  }
-  return meter.sums();
+  events.on_finish = [&](int, decode::Finish, const std::string&) { progress.update(++done); };
+  decode::generate(target, decoder, requests_of(prompts_), how, events);
+  return texts;
 }
 
-std::vector<speculate::ChanceSums> SequoiaAcceptance::measure_depths(
-    const ModelPair::Engines& engines, const ops::VerifyRule& rule,
-    const decode::GenerateSpec& how) {
+void SequoiaAcceptance::for_each_text(const std::function<void(size_t i, int n_prompt)>& read) {
+  const auto& prompts = prompts_.sequences;
+  cli::Progress progress(cx_.terminal, "measure", static_cast<double>(prompts.size()), "texts");
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    read(i, static_cast<int>(prompts[i].size()));
+    progress.update(static_cast<double>(i + 1));
+  }
+}
+
+SequoiaAcceptance::Rows SequoiaAcceptance::measure_positions(const ModelPair::Engines& engines,
+                                                             const ops::VerifyRule& rule,
+                                                             const decode::GenerateSpec& how) {
+  speculate::AcceptanceMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width);
+  const auto plain = decode::plain_decoder(*engines.target, how.policy);
+  const Texts texts = write_texts(*engines.target, *plain, how);
+  for_each_text([&](size_t i, int n_prompt) {
+    meter.add(static_cast<int>(i), recipe_.run.seed, texts[i], n_prompt);
+  });
+  return {meter.sums()};
+}
+
+SequoiaAcceptance::Rows SequoiaAcceptance::measure_depths(const ModelPair::Engines& engines,
+                                                          const ops::VerifyRule& rule,
+                                                          const decode::GenerateSpec& how) {
   speculate::DepthMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width,
                               recipe_.accept.depths);
-  decode::GenerateEvents events;
-  write_texts(cx_, events, prompts_.sequences.size(), [&] {
-    decode::generate(*engines.target, meter, requests_after({}, prompts_, 0), how, events);
-  });
+  write_texts(*engines.target, meter, how);
   return visited(meter.rows());
 }
 
-std::vector<speculate::ChanceSums> SequoiaAcceptance::measure_tree(
-    const ModelPair::Engines& engines, const ops::VerifyRule& rule,
-    const decode::GenerateSpec& how) {
-  std::vector<std::vector<int32_t>> texts = prompts_.sequences;
-  std::vector<std::vector<int>> accepted(texts.size());
+SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(const ModelPair::Engines& engines,
+                                                        const ops::VerifyRule& rule,
+                                                        const decode::GenerateSpec& how) {
+  std::vector<std::vector<int>> accepted(prompts_.sequences.size());
   const auto rounds = speculate::model_rounds(
       *engines.target, *engines.draft, *tree_, {.on_round = [&](const speculate::RoundEvent& e) {
         accepted[static_cast<size_t>(e.seq)].push_back(e.accepted);
       }});
-  decode::GenerateEvents events;
-  events.on_token = [&](const decode::TokenEvent& e) {
-    texts[static_cast<size_t>(e.seq)].push_back(e.id);
-  };
-  write_texts(cx_, events, texts.size(), [&] {
-    decode::generate(*engines.target, *rounds, requests_after({}, prompts_, 0), how, events);
-  });
+  const Texts texts = write_texts(*engines.target, *rounds, how);
   tokens_per_round_ = rounds->stats().tokens_per_round();
   speculate::TreeMeter meter(*engines.target, *engines.draft, rule, *tree_, recipe_.accept.width);
-  cli::Progress progress(cx_.terminal, "measure", static_cast<double>(texts.size()), "texts");
-  for (size_t i = 0; i < texts.size(); ++i) {
-    meter.add(static_cast<int>(i), recipe_.run.seed, texts[i],
-              static_cast<int>(prompts_.sequences[i].size()), accepted[i]);
-    progress.update(static_cast<double>(i + 1));
-  }
+  for_each_text([&](size_t i, int n_prompt) {
+    meter.add(static_cast<int>(i), recipe_.run.seed, texts[i], n_prompt, accepted[i]);
+  });
   lost_ = meter.lost();
   return visited(meter.rows());
 }
 
-void SequoiaAcceptance::run() {
+int SequoiaAcceptance::run() {
   const decode::GenerateSpec how = generate_spec(
       recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, pair_.target_spec().max_tokens);
   cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
-  const ModelPair::Engines engines = pair_.load(cx_, plan());
+  const ModelPair::Engines engines = pair_.load(cx_);
   const ops::VerifyRule rule = verify_rule(recipe_, how.sampler.rule);
-  const std::vector<speculate::ChanceSums> rows =
-      tree_                       ? measure_tree(engines, rule, how)
-      : recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
-                                  : std::vector{measure_positions(engines, rule, how)};
+  const Rows rows = tree_                       ? measure_tree(engines, rule, how)
+                    : recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
+                                                : measure_positions(engines, rule, how);
 
   Json p = Json::array(), error = Json::array(), residual = Json::array(), samples = Json::array();
   for (const speculate::ChanceSums& row : rows) {
@@ -248,6 +240,7 @@ void SequoiaAcceptance::run() {
   result.write(vector.dump() + "\n");
   result.commit();
   cx_.out.flush();
+  return 0;
 }
 
 }  // namespace tandem::tools

@@ -52,29 +52,33 @@ struct AcceptanceRecipe : PairRecipe {
 /// the draft's children are added up.
 class SequoiaAcceptance {
  public:
-  /// errors   as SequoiaGenerate
-  SequoiaAcceptance(cli::Context& cx, const cli::Point<AcceptanceRecipe>& point);
+  using Recipe = AcceptanceRecipe;
 
-  /// Plan for --dry-run.
-  /// errors   kind memory, after the plan is out: it does not fit
-  void print_plan();
+  /// errors   as SequoiaGenerate
+  SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  int print_plan();
   /// Writes the vector as acceptance-vector/1.
-  void run();
+  int run();
 
  private:
-  MemoryPlan plan() const;
+  using Texts = std::vector<std::vector<int32_t>>;
+  using Rows = std::vector<speculate::ChanceSums>;  // by depth; one for all nodes
+
+  /// The prompts and what follows them by `decoder`.
+  Texts write_texts(decode::Engine& target, decode::Decoder& decoder,
+                    const decode::GenerateSpec& how);
+  /// Behind a progress line.
+  void for_each_text(const std::function<void(size_t i, int n_prompt)>& read);
   /// Of texts that the target writes, read again by both models.
-  speculate::ChanceSums measure_positions(const ModelPair::Engines& engines,
-                                          const ops::VerifyRule& rule,
-                                          const decode::GenerateSpec& how);
-  /// Of texts written a node at a time, by depth.
-  std::vector<speculate::ChanceSums> measure_depths(const ModelPair::Engines& engines,
-                                                    const ops::VerifyRule& rule,
-                                                    const decode::GenerateSpec& how);
-  /// Of texts written by rounds of accept.tree, by depth.
-  std::vector<speculate::ChanceSums> measure_tree(const ModelPair::Engines& engines,
-                                                  const ops::VerifyRule& rule,
-                                                  const decode::GenerateSpec& how);
+  Rows measure_positions(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+                         const decode::GenerateSpec& how);
+  /// Of texts written a node at a time.
+  Rows measure_depths(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+                      const decode::GenerateSpec& how);
+  /// Of texts written by rounds of accept.tree.
+  Rows measure_tree(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+                    const decode::GenerateSpec& how);
 
   cli::Context& cx_;
   const AcceptanceRecipe& recipe_;

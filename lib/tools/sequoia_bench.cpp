@@ -57,7 +57,7 @@ void SequoiaBenchRecipe::check(recipe::Problems& p) const {
   if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
 }
 
-SequoiaBench::SequoiaBench(cli::Context& cx, const cli::Point<SequoiaBenchRecipe>& point)
+SequoiaBench::SequoiaBench(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
@@ -87,13 +87,12 @@ SequoiaBench::SequoiaBench(cli::Context& cx, const cli::Point<SequoiaBenchRecipe
   }
 }
 
-MemoryPlan SequoiaBench::plan() const { return speculation_plan(pair_, largest_); }
-
-void SequoiaBench::print_plan() {
-  pair_.print_plan(cx_, plan(),
-                   fmt::format("trees    {} sizes, {} bounds of levels\n",
-                               recipe_.tree.sizes.size(), recipe_.tree.levels.size()),
-                   {{"trees", {{"sizes", recipe_.tree.sizes}, {"levels", recipe_.tree.levels}}}});
+int SequoiaBench::print_plan() {
+  return pair_.print_plan(
+      cx_,
+      fmt::format("trees    {} sizes, {} bounds of levels\n", recipe_.tree.sizes.size(),
+                  recipe_.tree.levels.size()),
+      {{"trees", {{"sizes", recipe_.tree.sizes}, {"levels", recipe_.tree.levels}}}});
 }
 
 SequoiaBench::Measured SequoiaBench::measure(decode::Engine& target, speculate::Rounds* rounds) {
@@ -104,7 +103,7 @@ SequoiaBench::Measured SequoiaBench::measure(decode::Engine& target, speculate::
   how.stop_ids.clear();  // texts of random weights end anywhere
   how.stops.clear();
   decode::GenerateEvents events;
-  events.interrupted = [] { return cli::interrupted() != 0; };
+  events.interrupted = cli::is_interrupted;
   const auto text = [&] {
     return rounds != nullptr ? decode::generate(target, *rounds, requests_, how, events)
                              : decode::generate(target, requests_, how, events);
@@ -203,9 +202,7 @@ SequoiaBench::Figures SequoiaBench::figures_of(const ModelPair::Engines& engines
 bench::Record SequoiaBench::record_of(const ModelPair::Engines& engines, const Figures& f,
                                       const Beside& beside) const {
   const decode::EngineSpec& target = engines.target->spec();
-  bench::Record record(cx_.info.name);
-  record.group("point") = point_.id;
-  record.group("recipe") = *point_.record;
+  bench::Record record = named(bench::Record(cx_.info.name), point_);
   record.group("model") = {{"name", engines.target->files().name},
                            {"draft", engines.draft->files().name},
                            {"dtype", dtype_name(engines.target->model().options().dtype)}};
@@ -270,7 +267,7 @@ int SequoiaBench::run() {
   BenchResults results(cx_, recipe_.output.path, rounds_table());
   bench::Ceilings limits;  // of the link while it is idle: streamed layers keep it busy
   if (pair_.target_spec().n_streamed > 0) limits = bench::gpu_ceilings(pair_.device());
-  const ModelPair::Engines engines = pair_.load(cx_, plan());
+  const ModelPair::Engines engines = pair_.load(cx_);
   Beside beside = measure_beside(engines);
   beside.limits = limits;
   cli::Progress progress(

@@ -73,12 +73,12 @@ struct SequoiaBenchRecipe {
 /// on prompts of random tokens.
 class SequoiaBench {
  public:
-  /// errors   kind input: models, vector; kind recipe: sizes beyond the models'
-  SequoiaBench(cli::Context& cx, const cli::Point<SequoiaBenchRecipe>& point);
+  using Recipe = SequoiaBenchRecipe;
 
-  /// Plan for --dry-run.
-  /// errors   kind memory, after the plan is out: it does not fit
-  void print_plan();
+  /// errors   kind input: models, vector; kind recipe: sizes beyond the models'
+  SequoiaBench(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  int print_plan();
   /// The exit status is BenchResults::finish's.
   int run();
 
@@ -91,7 +91,6 @@ class SequoiaBench {
     double draft_s = 0, target_s = 0, verify_s = 0, host_s = 0;
   };
 
-  MemoryPlan plan() const;
   /// Length of text that forwards are timed at: halfway through the new tokens.
   int timed_context() const { return context_ + recipe_.bench.new_tokens / 2; }
   /// rounds   null: plain decoding
@@ -112,7 +111,7 @@ class SequoiaBench {
                           const Beside& beside) const;
 
   cli::Context& cx_;
-  const cli::Point<SequoiaBenchRecipe>& point_;
+  const cli::Point<Recipe>& point_;
   const SequoiaBenchRecipe& recipe_;
   speculate::AcceptanceVector acceptance_;
   ModelPair pair_;

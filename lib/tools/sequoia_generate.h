@@ -1,7 +1,5 @@
 #pragma once
 #include "base/clock.h"
-#include "tools/prompts/shared_prefix.h"
-#include "tools/speculation/proposals.h"
 #include "tools/speculation/tree_plan.h"
 
 namespace tandem::tools {
@@ -10,16 +8,15 @@ namespace tandem::tools {
 /// one.
 class SequoiaGenerate {
  public:
+  using Recipe = SequoiaRecipe;
+
   /// Reads headers of both models, prompts and tree, and sizes the run.
   /// errors   kind usage: no prompt; kind input: models, prompts, tree, vocabularies that differ;
-  /// kind
-  ///          recipe: run.context beyond the models'
-  SequoiaGenerate(cli::Context& cx, const cli::Point<SequoiaRecipe>& point);
+  ///          kind recipe: run.context beyond the models'
+  SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& point);
 
-  /// Plan for --dry-run.
-  /// errors   kind memory, after the plan is out: it does not fit
-  void print_plan();
-  void run();
+  int print_plan();
+  int run();
 
  private:
   /// Whether rounds are timed before the first text.
@@ -29,10 +26,7 @@ class SequoiaGenerate {
   bool declines(const TreePlan& plan) const { return !plan.pays() && !recipe_.spec.force; }
   /// Loads the models, the draft only if its trees pay as far as times are known, and settles how
   /// to speculate.
-  ModelPair::Engines load(const decode::SamplerSpec& sampler, TreePlan& plan, MemoryPlan& memory);
-  /// What all prompts begin with, read by both models.
-  SharedPrefix read_prefix(decode::Engine& target, speculate::Rounds* rounds,
-                           decode::GenerateReport& report);
+  ModelPair::Engines load(const decode::SamplerSpec& sampler, TreePlan& plan);
 
   cli::Context& cx_;
   const SequoiaRecipe& recipe_;
@@ -40,7 +34,7 @@ class SequoiaGenerate {
   ModelPair pair_;
   decode::PromptSet prompts_;
   int batch_;
-  TextRoom room_;              // of the texts
+  SequenceRoom room_;          // of the texts
   speculate::TokenTree tree_;  // that room is made for
 };
 

@@ -4,11 +4,14 @@
 #include <set>
 
 #include "base/clock.h"
+#include "bench/record.h"
 #include "recipe/fields_of.h"
 #include "recipe/value_of.h"
 #include "speculate/tree/tree_drawing.h"
 #include "speculate/tree/tree_file.h"
 #include "tensor/memory_plan.h"
+#include "tools/results/bench_results.h"
+#include "tools/sequoia_tree_timing.h"
 
 namespace tandem::tools {
 namespace {
@@ -79,7 +82,7 @@ void TreeSearchRecipe::check(recipe::Problems& p) const {
     p.field("timing.skip_deepest", "timing.skip_deepest: there is no timing table");
 }
 
-SequoiaTreeSearch::SequoiaTreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point)
+TreeSearch::TreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
@@ -108,13 +111,13 @@ SequoiaTreeSearch::SequoiaTreeSearch(cli::Context& cx, const cli::Point<TreeSear
     if (!path.empty()) cli::check_new_file(path, cx.file_mode());
 }
 
-int SequoiaTreeSearch::max_size() const { return std::ranges::max(sizes_); }
+int TreeSearch::max_size() const { return std::ranges::max(sizes_); }
 
-size_t SequoiaTreeSearch::max_branch() const {
+size_t TreeSearch::max_branch() const {
   return std::ranges::max(acceptance_.rows, {}, &std::vector<double>::size).size();
 }
 
-void SequoiaTreeSearch::print_plan() {
+void TreeSearch::print_plan() {
   const size_t branch = max_branch();
   const auto n = static_cast<size_t>(max_size());
   cx_.out.write(fmt::format(
@@ -130,14 +133,14 @@ void SequoiaTreeSearch::print_plan() {
                               buckets_.size(), buckets_.front().target.tokens.back()));
 }
 
-speculate::TreeTable SequoiaTreeSearch::table_of(int min_levels) const {
+speculate::TreeTable TreeSearch::table_of(int min_levels) const {
   return {acceptance_,
           {.max_size = max_size(), .min_levels = min_levels, .max_levels = max_levels_},
           recipe_.tree.algorithm,
-          [] { return cli::interrupted() != 0; }};
+          cli::is_interrupted};
 }
 
-void SequoiaTreeSearch::run() {
+void TreeSearch::run() {
   if (cx_.format() == "jsonl") return print_record();
   const Stopwatch clock;
   // Every bound of levels is asked for only if one of them is to be chosen.
@@ -175,7 +178,7 @@ void SequoiaTreeSearch::run() {
     print_tables();
 }
 
-speculate::TreeFile SequoiaTreeSearch::tree_to_write() const {
+speculate::TreeFile TreeSearch::tree_to_write() const {
   speculate::TreeFile file;
   file.algorithm = table_->algorithm();
   file.vector_file = std::filesystem::path(acceptance_.file).filename().string();
@@ -196,7 +199,7 @@ speculate::TreeFile SequoiaTreeSearch::tree_to_write() const {
   return file;
 }
 
-void SequoiaTreeSearch::write_files() {
+void TreeSearch::write_files() {
   const TreeOutput& output = recipe_.output;
   if (!output.any()) return;
   const speculate::TreeFile tree = tree_to_write();
@@ -209,6 +212,31 @@ void SequoiaTreeSearch::write_files() {
   write(output.path, speculate::tree_json(tree));
   write(output.svg, speculate::tree_svg(tree.tree, acceptance_));
   write(output.dot, speculate::tree_dot(tree.tree, acceptance_));
+}
+
+int SequoiaTreeSearch::run() {
+  if (points_.front().recipe.timing.measure) return measure_timing(cx_, points_.front().recipe);
+  size_t n_failed = 0;
+  int failure = 0;
+  for (const cli::Point<TreeSearchRecipe>& point : points_) {
+    try {
+      TreeSearch search(cx_, point);
+      if (cx_.dry_run())
+        search.print_plan();
+      else
+        search.run();
+    } catch (const Error& e) {
+      if (points_.size() == 1 || e.kind() == ErrorKind::interrupted) throw;
+      bench::Record record = named(bench::Record(cx_.info.name), point);
+      record.set_failed(e);
+      if (cx_.format() == "jsonl") cx_.out.write(record.line());
+      cx_.terminal.error(e);
+      failure = exit_status(e.kind());
+      ++n_failed;
+    }
+  }
+  constexpr int kPartial = 8;
+  return n_failed > 0 && n_failed < points_.size() ? kPartial : failure;
 }
 
 }  // namespace tandem::tools

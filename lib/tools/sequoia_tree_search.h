@@ -128,12 +128,12 @@ struct TreeSearchRecipe {
   void check(recipe::Problems& p) const;
 };
 
-/// A run of sequoia-tree-search: reads what it needs, then prints and writes trees.
-class SequoiaTreeSearch {
+/// One point of a sweep: reads what it needs, then prints and writes trees.
+class TreeSearch {
  public:
   /// errors   kind input: the acceptance vector or the timing table; kind recipe: sizes beyond the
   ///          measured ones; kind usage: an output file that exists
-  SequoiaTreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point);
+  TreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point);
 
   /// --dry-run: what would be searched, and its memory.
   void print_plan();
@@ -175,9 +175,23 @@ class SequoiaTreeSearch {
   std::vector<Chosen> chosen_;
 };
 
-/// Runs the points of a sweep, or prints their plans. A point that fails does not end a sweep: it
-/// is told on standard error and recorded. The exit status: 0, 8 if only some points failed, else
-/// that of the last error.
-int search_trees(cli::Context& cx, const std::vector<cli::Point<TreeSearchRecipe>>& points);
+/// A run of sequoia-tree-search: searches at every point of a sweep, or with timing.measure times
+/// rounds.
+class SequoiaTreeSearch {
+ public:
+  using Recipe = TreeSearchRecipe;
+
+  SequoiaTreeSearch(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
+      : cx_(cx), points_(points) {}
+
+  int print_plan() { return run(); }  // each point, or the timing, prints its own
+  /// A point that fails does not end a sweep: it is told on standard error and recorded. The exit
+  /// status: 0, 8 if only some points failed, else that of the last error.
+  int run();
+
+ private:
+  cli::Context& cx_;
+  const std::vector<cli::Point<Recipe>>& points_;
+};
 
 }  // namespace tandem::tools

@@ -41,16 +41,9 @@ std::vector<std::string> priced_row(const std::string& name, const speculate::Pr
           fmt::format("{:.3f}", plain_ms / tree.cost.ms_per_token)};
 }
 
-bench::Record record_of(const cli::Context& cx, const cli::Point<TreeSearchRecipe>& point) {
-  bench::Record record(cx.info.name);
-  record.group("point") = point.id;
-  record.group("recipe") = *point.record;
-  return record;
-}
-
 }  // namespace
 
-void SequoiaTreeSearch::print_json() {
+void TreeSearch::print_json() {
   Json trees = Json::array();
   for (const Found& f : found_)
     trees.push_back({{"size", f.size},
@@ -78,7 +71,7 @@ void SequoiaTreeSearch::print_json() {
   cx_.out.line(result.dump());
 }
 
-void SequoiaTreeSearch::print_tables() {
+void TreeSearch::print_tables() {
   const io::TableFormat format = table_format(cx_.format());
   io::Table trees({{"size"},
                    {"tokens a round"},
@@ -117,7 +110,7 @@ void SequoiaTreeSearch::print_tables() {
   }
 }
 
-void SequoiaTreeSearch::print_record() {
+void TreeSearch::print_record() {
   std::optional<speculate::TokenTree> tree;
   speculate::TreeAlgorithm algorithm{};
   const bench::MeasureRules rules{.min_seconds = 0.5, .max_runs = 100};
@@ -129,7 +122,7 @@ void SequoiaTreeSearch::print_record() {
       },
       rules);
   const size_t branch = max_branch();
-  bench::Record record = record_of(cx_, point_);
+  bench::Record record = named(bench::Record(cx_.info.name), point_);
   record.group("workload") = {
       {"tree_nodes", max_size()},
       {"max_levels", max_levels_},
@@ -142,30 +135,6 @@ void SequoiaTreeSearch::print_record() {
         {"tree", {{"size", tree->size()}, {"levels", tree->levels()}}},
         {"expected_tokens", number(speculate::expected_tokens(*tree, acceptance_))}};
   cx_.out.write(record.line());
-}
-
-int search_trees(cli::Context& cx, const std::vector<cli::Point<TreeSearchRecipe>>& points) {
-  size_t n_failed = 0;
-  int failure = 0;
-  for (const cli::Point<TreeSearchRecipe>& point : points) {
-    try {
-      SequoiaTreeSearch search(cx, point);
-      if (cx.dry_run())
-        search.print_plan();
-      else
-        search.run();
-    } catch (const Error& e) {
-      if (points.size() == 1 || e.kind() == ErrorKind::interrupted) throw;
-      bench::Record record = record_of(cx, point);
-      record.set_failed(e);
-      if (cx.format() == "jsonl") cx.out.write(record.line());
-      cx.terminal.error(e);
-      failure = exit_status(e.kind());
-      ++n_failed;
-    }
-  }
-  constexpr int kPartial = 8;
-  return n_failed > 0 && n_failed < points.size() ? kPartial : failure;
 }
 
 }  // namespace tandem::tools

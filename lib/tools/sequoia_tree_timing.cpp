@@ -11,7 +11,7 @@
 
 namespace tandem::tools {
 
-void measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
+int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
   recipe::Model model;
   model.path = recipe.model.path;
   model.compute = recipe.model.compute;
@@ -31,28 +31,28 @@ void measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
   if (longest > pair.context())
     throw recipe_error("timing.contexts", "is {}, texts of both models have at most {} tokens",
                        longest, pair.context());
-  const TextRoom room{.batch = spec.batch,
-                      .prefix = true,
-                      .longest = longest + kTimingTokens,
-                      .total = longest + int64_t{spec.batch + 1} * kTimingTokens};
+  const SequenceRoom room{.batch = spec.batch,
+                          .prefix = true,
+                          .longest = longest + kTimingTokens,
+                          .total = longest + int64_t{spec.batch + 1} * kTimingTokens};
   const speculate::TokenTree tree = roomiest_tree(spec.largest_tree, pair.device());
   size_for(pair, room, tree);
   spec.sampler =
       generate_spec(recipe.sampling, recipe.run.seed, 0, pair.target().config, 0).sampler;
-  const MemoryPlan plan = speculation_plan(pair, tree);
   if (cx.dry_run()) {
     const std::vector<int> sizes = bench::timed_sizes(spec.largest_tree);
-    return pair.print_plan(cx, plan,
+    return pair.print_plan(cx,
                            fmt::format("timed    trees of {} nodes, contexts of {} tokens\n",
                                        fmt::join(sizes, ", "), fmt::join(spec.contexts, ", ")),
                            {{"timed", {{"sizes", sizes}, {"contexts", spec.contexts}}}});
   }
   cli::ResultFile file(recipe.output.path, cx.file_mode(), cx.out);
   const nlohmann::ordered_json about = times_context(pair, spec);
-  const ModelPair::Engines engines = pair.load(cx, plan);
+  const ModelPair::Engines engines = pair.load(cx);
   file.write(speculate::timing_json(measure_times(cx, engines, spec), about));
   file.commit();
   cx.out.flush();
+  return 0;
 }
 
 }  // namespace tandem::tools

@@ -7,6 +7,6 @@ namespace tandem::tools {
 /// up to the largest of tree.sizes (128 nodes without), and writes a timing table to output.path.
 /// With --dry-run prints the memory plan.
 /// errors   kind input: models; kind recipe: contexts beyond the models'; kind memory, interrupted
-void measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe);
+int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe);
 
 }  // namespace tandem::tools

@@ -15,10 +15,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kLeastTexts = 40;
 
 eval::TextProgress shown(cli::Progress& line) {
-  return [&line](int64_t done) {
-    line.update(static_cast<double>(done));
-    return cli::interrupted() == 0;
-  };
+  return [&line](int64_t done) { return line.go_on(static_cast<double>(done)); };
 }
 
 }  // namespace
@@ -39,14 +36,14 @@ void SpecCheckRecipe::check(recipe::Problems& p) const {
     p.field("tree.path", "tree.path: name the tree to check; auto is chosen by sequoia-generate");
 }
 
-SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point)
+SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
-      exact_(compute_type(recipe_.model) == DType::f32),
+      exact_(pair_.compute() == DType::f32),
       rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat, true);
   if (source.empty())
@@ -57,8 +54,10 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point)
   prompts_.shared = 0;  // every text is read whole
   batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
   tree_ = largest_tree(recipe_, batch_, pair_.device());
-  TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch_,
-                           recipe_.eval.text_tokens);
+  SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
+                                          .max_tokens = recipe_.sampling.max_tokens,
+                                          .least_new = recipe_.eval.text_tokens,
+                                          .batch = batch_});
   // Sampled texts fork from one prompt at a time.
   int64_t longest = 0;
   for (const eval::Ids& prompt : sampled_prompts())
@@ -70,21 +69,22 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point)
   size_for(pair_, room, tree_);
 }
 
-void SpecCheck::print_plan() {
+int SpecCheck::print_plan() {
   const size_t behind = sampled_prompts().size();
   // As many behind each prompt.
   const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / behind * behind;
-  pair_.print_plan(
-      cx_, speculation_plan(pair_, tree_),
+  const std::vector<double> temperatures = recipe_.eval.temperatures_of(recipe_.sampling);
+  return pair_.print_plan(
+      cx_,
       fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
                   "temperatures, behind {} prompts\n",
                   tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled,
-                  recipe_.eval.temperatures_of(recipe_.sampling).size(), behind),
+                  temperatures.size(), behind),
       {{"tree", tree_facts(tree_)},
        {"texts",
         {{"greedy", prompts_.sequences.size()},
          {"sampled", n_sampled},
-         {"temperatures", recipe_.eval.temperatures_of(recipe_.sampling)},
+         {"temperatures", temperatures},
          {"prompts", behind}}}});
 }
 
@@ -188,8 +188,7 @@ void SpecCheck::add_laws(const eval::LawCheck& law, double temperature, size_t n
 }
 
 int SpecCheck::run() {
-  const MemoryPlan plan = speculation_plan(pair_, tree_);
-  const ModelPair::Engines engines = pair_.load(cx_, plan);
+  const ModelPair::Engines engines = pair_.load(cx_);
   decode::Engine& target = *engines.target;
   const auto speculation = make_rounds(recipe_.spec, engines, tree_);
   check_greedy(target, *speculation);

@@ -52,12 +52,12 @@ struct SpecCheckRecipe : SequoiaRecipe {
 /// A run of spec-check: texts of the target alone beside those of speculation, by the same engines.
 class SpecCheck {
  public:
-  /// errors   as SequoiaGenerate; prompts are built in where none is named
-  SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point);
+  using Recipe = SpecCheckRecipe;
 
-  /// Plan for --dry-run.
-  /// errors   kind memory, after the plan is out: it does not fit
-  void print_plan();
+  /// errors   as SequoiaGenerate; prompts are built in where none is named
+  SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  int print_plan();
   /// The exit status: 0 if all checks pass, else 7.
   int run();
 
@@ -86,7 +86,7 @@ class SpecCheck {
   nlohmann::ordered_json json(const std::string& drafter) const;
 
   cli::Context& cx_;
-  const cli::Point<SpecCheckRecipe>& point_;
+  const cli::Point<Recipe>& point_;
   const SpecCheckRecipe& recipe_;
   ModelPair pair_;
   speculate::TokenTree tree_;

@@ -1,10 +1,16 @@
 #include "tools/prompts/prompt_flags.h"
 
-#include <algorithm>
-
-#include "tools/results/generate_output.h"
+#include <unistd.h>
 
 namespace tandem::tools {
+namespace {
+
+void require_piped_stdin() {
+  if (::isatty(STDIN_FILENO) == 1)
+    throw usage_error("-", "standard input is a terminal").hint("pipe a file in, or name one");
+}
+
+}  // namespace
 
 std::vector<cli::Flag> prompt_flags() {
   return {
@@ -51,11 +57,6 @@ decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& c
     throw usage_error("prompt", "nothing to continue")
         .hint("give -p TEXT, -f FILE, --prompt-ids FILE, --questions FILE or --prompts FILE");
   return s;
-}
-
-int batch_size(const recipe::Run& run, size_t n) {
-  constexpr int kMaxAutoBatch = 32;
-  return std::min(run.batch > 0 ? run.batch : kMaxAutoBatch, static_cast<int>(n));
 }
 
 void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p) {

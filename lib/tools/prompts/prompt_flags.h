@@ -18,18 +18,11 @@ std::vector<cli::Flag> prompt_flags();
 decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& chat,
                                    bool has_other_text = false);
 
-/// Sequences that run together, of `n` asked for.
-int batch_size(const recipe::Run& run, size_t n);
-
 /// For tools that neither continue nor save a state.
 void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p);
 
 /// max_context  tokens of a sequence, prompt included
 decode::GenerateSpec generate_spec(const recipe::Sampling& sampling, int64_t seed, int top_logprobs,
                                    const model::ModelConfig& config, int max_context);
-
-inline DType compute_type(const recipe::Model& model) {
-  return model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
-}
 
 }  // namespace tandem::tools

@@ -31,6 +31,12 @@ std::set<BenchResults::Key> read_results(const std::filesystem::path& path,
 
 }  // namespace
 
+bench::Record named(bench::Record record, const cli::PointName& point) {
+  record.group("point") = point.id;
+  record.group("recipe") = *point.record;
+  return record;
+}
+
 io::TableFormat table_format(const std::string& name) {
   if (name == "md") return io::TableFormat::markdown;
   return name == "csv" ? io::TableFormat::csv : io::TableFormat::text;

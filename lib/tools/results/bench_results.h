@@ -55,6 +55,9 @@ class BenchResults {
   int n_ok_ = 0, failure_ = 0;
 };
 
+/// Says which point of a sweep, by which recipe, a record is about.
+bench::Record named(bench::Record record, const cli::PointName& point);
+
 /// The table format that --format names.
 io::TableFormat table_format(const std::string& name);
 

@@ -2,8 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
-
 #include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "bench/gpu_hardware.h"
@@ -14,11 +12,6 @@
 namespace tandem::tools {
 
 using Json = nlohmann::ordered_json;
-
-void require_piped_stdin() {
-  if (::isatty(STDIN_FILENO) == 1)
-    throw usage_error("-", "standard input is a terminal").hint("pipe a file in, or name one");
-}
 
 GenerateOutput::GenerateOutput(cli::Context& cx, const std::filesystem::path& path,
                                const decode::PromptSet& prompts, const decode::Engine& engine,
@@ -40,7 +33,7 @@ decode::GenerateEvents GenerateOutput::events() {
           .on_finish = [this](int seq, decode::Finish f,
                               const std::string& rest) { on_finish(seq, f, rest); },
           .on_prefill = [this](int64_t done, int64_t total) { on_prefill(done, total); },
-          .interrupted = [] { return cli::interrupted() != 0; }};
+          .interrupted = cli::is_interrupted};
 }
 
 void GenerateOutput::event(const Json& value) { result_.write(io::jsonl_line(value)); }
@@ -186,6 +179,10 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
   result_.commit();
   cx_.out.flush();
   if (cx_.terminal.verbosity() < 0) return;
+  const auto number = [](const Json& from, const char* key) { return from[key].get<double>(); };
+  const auto bytes = [](const Json& from, const char* key) {
+    return format_bytes(static_cast<size_t>(from[key].get<double>()));
+  };
   std::string text = fmt::format(
       "device   {}  {}  seed {}\nload     {:.2f} s\nprefill  {} tokens in {:.2f} s",
       j["device"].get<std::string>(),
@@ -193,27 +190,24 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
                         : fmt::format("{} threads, {}", max_threads(), isa_name(isa_in_use())),
       seed, load_s, r.prompt_tokens, r.prefill_s);
   if (j.contains("prefill_tok_s"))
-    text += fmt::format("  {:.0f} tok/s", j["prefill_tok_s"].get<double>());
+    text += fmt::format("  {:.0f} tok/s", number(j, "prefill_tok_s"));
   if (r.decode_steps > 0)
     text +=
         fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s",
-                    r.tokens_decoded, r.decode_s, j["decode_tok_s"].get<double>(),
-                    format_bytes(static_cast<size_t>(j["bytes_per_token"].get<double>())),
-                    j["read_gbps"].get<double>());
+                    r.tokens_decoded, r.decode_s, number(j, "decode_tok_s"),
+                    bytes(j, "bytes_per_token"), number(j, "read_gbps"));
   if (j.contains("frac_of_mem_read"))
     text += fmt::format(", {:.0f} % of the {:.1f} GB/s that memory gives{}",
-                        100 * j["frac_of_mem_read"].get<double>(), j["mem_read_gbps"].get<double>(),
-                        j["frac_of_mem_read"].get<double>() > 1 ? " (weights in cache)" : "");
+                        100 * number(j, "frac_of_mem_read"), number(j, "mem_read_gbps"),
+                        number(j, "frac_of_mem_read") > 1 ? " (weights in cache)" : "");
   if (j.contains("offload")) {
     const Json& o = j["offload"];
     text += fmt::format("\noffload  {} of {} layers, {} copied to the GPU a step",
-                        o["layers"].get<int>(), o["of"].get<int>(),
-                        format_bytes(o["bytes_per_step"].get<size_t>()));
-    if (o.contains("gbps")) text += fmt::format(", {:.1f} GB/s", o["gbps"].get<double>());
+                        o["layers"].get<int>(), o["of"].get<int>(), bytes(o, "bytes_per_step"));
+    if (o.contains("gbps")) text += fmt::format(", {:.1f} GB/s", number(o, "gbps"));
     if (o.contains("frac_of_copy_in"))
-      text +=
-          fmt::format(", {:.0f} % of the {:.1f} GB/s of the link",
-                      100 * o["frac_of_copy_in"].get<double>(), o["copy_in_gbps"].get<double>());
+      text += fmt::format(", {:.0f} % of the {:.1f} GB/s of the link",
+                          100 * number(o, "frac_of_copy_in"), number(o, "copy_in_gbps"));
   }
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     text += fmt::format(
@@ -225,13 +219,12 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
         "\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "
         "sinks, recent and new tokens",
         j["attention"]["policy"].get<std::string>(),
-        100 * j["attention"]["selected_keys_frac"].get<double>(),
-        100 * j["attention"]["fixed_keys_frac"].get<double>());
-  text += fmt::format("\nmemory   peak {}, planned {}", format_bytes(j["peak_bytes"].get<size_t>()),
-                      format_bytes(j["planned_peak_bytes"].get<size_t>()));
+        100 * number(j["attention"], "selected_keys_frac"),
+        100 * number(j["attention"], "fixed_keys_frac"));
+  text += fmt::format("\nmemory   peak {}, planned {}", bytes(j, "peak_bytes"),
+                      bytes(j, "planned_peak_bytes"));
   if (j.contains("planned_gpu_bytes"))
-    text += fmt::format(" on the host, {} on the GPU",
-                        format_bytes(j["planned_gpu_bytes"].get<size_t>()));
+    text += fmt::format(" on the host, {} on the GPU", bytes(j, "planned_gpu_bytes"));
   cx_.note(text);
 }
 

@@ -22,9 +22,6 @@ struct SpeculationReport {
   bool declined = false;                              // for the plan said that it would lose
 };
 
-/// Help and status 2 when a file "-" would read a terminal.
-void require_piped_stdin();
-
 /// Shows what is generated: as text (one sequence streams, several come out whole and in order), or
 /// as JSON events. Ends with a summary on stderr, and as an event.
 class GenerateOutput {

@@ -1,16 +1,12 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "cli/context.h"
-#include "cli/device.h"
-#include "decode/engine.h"
-#include "decode/prompts.h"
-#include "recipe/sections.h"
-#include "speculate/round/rounds.h"
+#include "tools/engines/sizing.h"
 
 // What all tools share that run a model together with a small one.
 namespace tandem::tools {
@@ -51,24 +47,6 @@ struct PairRecipe {
   }
 };
 
-/// The texts that a run holds at once.
-struct TextRoom {
-  int batch = 1;
-  bool prefix = false;  // one sequence more, which holds what all begin with
-  int64_t longest = 0;  // tokens of one text
-  int64_t total = 0;    // of all, what they begin with counted once
-
-  int sequences() const { return batch + (prefix ? 1 : 0); }
-};
-
-/// Room for prompts with so many new tokens each, `batch` at a time; for texts of `context` tokens
-/// without a prompt.
-/// context    tokens that a text may have
-/// least_new  tokens that must fit behind every prompt
-/// errors     kind input: a prompt beyond the context
-TextRoom room_for(const decode::PromptSet& prompts, int64_t context, int max_tokens, int batch,
-                  int least_new = 0);
-
 /// What plans tell of a tree, as JSON.
 nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree);
 
@@ -81,7 +59,9 @@ class ModelPair {
   ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft,
             bool dry_run);
 
-  Device device() const { return place_.device; }
+  Device device() const { return sizer_.device(); }
+  /// Of weights and activations.
+  DType compute() const { return sizer_.compute(); }
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
   bool has_draft() const { return draft_.has_value(); }
@@ -92,40 +72,39 @@ class ModelPair {
   /// errors   kind recipe: run.context beyond the models'
   int64_t context() const;
 
-  /// What each engine needs beyond the texts themselves.
-  void size(const TextRoom& texts, const speculate::RoundNeeds& target,
-            const speculate::RoundNeeds& draft = {});
-  /// Keeps layers of the target in host memory, as model.offload says.
-  /// plan     of the whole run, as this pair stands
-  /// errors   as layers_to_stream
-  void stream_layers(const std::function<MemoryPlan()>& plan);
+  /// Sizes both engines and plans the run; model.offload says which of the target's layers stay in
+  /// host memory.
+  /// target, draft  what each engine needs beyond the sequences themselves
+  /// add            adds to the plan what the run holds besides the engines, which are sized by then
+  /// errors         as layers_to_stream
+  void size(SequenceRoom room, const speculate::RoundNeeds& target,
+            const speculate::RoundNeeds& draft = {},
+            const std::function<void(MemoryPlan&)>& add = {});
   const decode::EngineSpec& target_spec() const { return target_spec_; }
-  const decode::EngineSpec& draft_spec() const { return draft_spec_; }
+  /// Of the whole run; items of the draft's engine are named "draft ...".
+  const MemoryPlan& plan() const { return plan_; }
 
-  /// Of both engines; the draft's items are named "draft ...".
-  MemoryPlan plan() const;
   /// For --dry-run: the models, what else the tool tells, the memory by device.
   /// lines    of the tool, for people
   /// facts    the same for --format json
   /// errors   kind memory, after the plan is out: it does not fit
-  void print_plan(cli::Context& cx, const MemoryPlan& plan, const std::string& lines,
-                  const nlohmann::ordered_json& facts) const;
+  int print_plan(cli::Context& cx, const std::string& lines,
+                 const nlohmann::ordered_json& facts) const;
 
   struct Engines {
     std::unique_ptr<decode::Engine> target, draft;  // draft null without one
   };
   /// Loads both, once.
-  /// plan     everything that the run will hold
   /// errors   kind memory, input, interrupted
-  Engines load(cli::Context& cx, const MemoryPlan& plan);
+  Engines load(cli::Context& cx);
 
  private:
-  const recipe::Model& model_;
   const recipe::Run& run_;
-  cli::Placement place_;
+  EngineSizer sizer_;
   decode::ModelFiles target_;
   std::optional<decode::ModelFiles> draft_;
   decode::EngineSpec target_spec_, draft_spec_;
+  MemoryPlan plan_;
 };
 
 }  // namespace tandem::tools

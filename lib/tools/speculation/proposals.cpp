@@ -50,16 +50,12 @@ speculate::TokenTree largest_tree(const SequoiaRecipe& recipe, int batch, Device
   return tree;
 }
 
-void size_for(ModelPair& pair, const TextRoom& texts, const speculate::TokenTree& tree) {
-  pair.size(texts, speculate::target_needs(tree, texts.sequences()),
-            speculate::draft_needs(tree, texts.sequences(), pair.device()));
-  pair.stream_layers([&] { return speculation_plan(pair, tree); });
-}
-
-MemoryPlan speculation_plan(const ModelPair& pair, const speculate::TokenTree& tree) {
-  MemoryPlan plan = pair.plan();
-  speculate::plan_rounds(tree, pair.target_spec(), pair.target().config, pair.has_draft(), plan);
-  return plan;
+void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TokenTree& tree) {
+  pair.size(room, speculate::target_needs(tree, room.sequences()),
+            speculate::draft_needs(tree, room.sequences(), pair.device()), [&](MemoryPlan& plan) {
+              speculate::plan_rounds(tree, pair.target_spec(), pair.target().config,
+                                     pair.has_draft(), plan);
+            });
 }
 
 std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec,

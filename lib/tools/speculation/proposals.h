@@ -82,11 +82,8 @@ speculate::TokenTree roomiest_tree(int nodes, Device device);
 /// Nodes of a tree that is chosen here, at most.
 int most_nodes(const DraftTreeSection& tree, int batch);
 
-/// Gives both engines room for rounds with this tree.
-void size_for(ModelPair& pair, const TextRoom& texts, const speculate::TokenTree& tree);
-
-/// Everything that rounds with this tree hold, both engines included.
-MemoryPlan speculation_plan(const ModelPair& pair, const speculate::TokenTree& tree);
+/// Gives both engines room for rounds with this tree, and plans them.
+void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TokenTree& tree);
 
 /// Rounds as the recipe wants them: with the draft's trees, or by look-up where no draft was
 /// loaded.

@@ -31,10 +31,8 @@ bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::S
 speculate::TimingTable measure_times(cli::Context& cx, const ModelPair::Engines& engines,
                                      const bench::RoundTimesSpec& spec) {
   cli::Progress progress(cx.terminal, "time rounds", 1, "");
-  return bench::measure_rounds(*engines.target, *engines.draft, spec, [&](double share) {
-    progress.update(share);
-    return cli::interrupted() == 0;
-  });
+  return bench::measure_rounds(*engines.target, *engines.draft, spec,
+                               [&](double share) { return progress.go_on(share); });
 }
 
 Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
