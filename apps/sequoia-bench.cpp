@@ -1,4 +1,4 @@
-// sequoia-bench: rounds of trees beside plain decoding, measured beside predicted.
+// sequoia-bench: rounds of trees against plain decoding, measured against predicted.
 #include "cli/main_wrapper.h"
 #include "tools/sequoia_bench.h"
 

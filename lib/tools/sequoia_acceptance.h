@@ -68,7 +68,7 @@ class SequoiaAcceptance {
   /// The prompts and what follows them by `decoder`.
   Texts write_texts(decode::Engine& target, decode::Decoder& decoder,
                     const decode::GenerateSpec& how);
-  /// Behind a progress line.
+  /// Reads the texts in their order, and shows progress.
   void for_each_text(const std::function<void(size_t i, int n_prompt)>& read);
   /// Of texts that the target writes, read again by both models.
   Rows measure_positions(const ModelPair::Engines& engines, const ops::VerifyRule& rule,

@@ -167,7 +167,7 @@ struct SequoiaBench::Figures {
 
 SequoiaBench::Figures SequoiaBench::figures_of(const ModelPair::Engines& engines,
                                                const speculate::TokenTree& tree,
-                                               const Beside& beside) {
+                                               const Baseline& baseline) {
   const bool simulated = recipe_.bench.simulate;
   const auto rounds = speculate::model_rounds(
       *engines.target, *engines.draft, tree,
@@ -175,7 +175,7 @@ SequoiaBench::Figures SequoiaBench::figures_of(const ModelPair::Engines& engines
   const Measured m = measure(*engines.target, rounds.get());
   const double expected = speculate::expected_tokens(tree, acceptance_),
                per_round = m.emitted / m.rounds;
-  const Measured& plain = beside.plain;
+  const Measured& plain = baseline.plain;
   Figures f{.tree = tree,
             .measured = m,
             .expected = expected,
@@ -190,17 +190,17 @@ SequoiaBench::Figures SequoiaBench::figures_of(const ModelPair::Engines& engines
             .ms_per_token = 1e3 * m.seconds / (m.rounds * (simulated ? expected : per_round)),
             .plain_ms = 1e3 * plain.seconds / plain.tokens,
             .predicted_ms = {}};
-  if (beside.times) {
+  if (baseline.times) {
     const speculate::PricedTree priced =
-        speculate::price_tree(tree, acceptance_, beside.times->buckets.back(),
-                              beside.times->overhead_ms, beside.times->skip_deepest);
+        speculate::price_tree(tree, acceptance_, baseline.times->buckets.back(),
+                              baseline.times->overhead_ms, baseline.times->skip_deepest);
     f.predicted_ms = priced.cost.ms_per_token * priced.expected;
   }
   return f;
 }
 
 bench::Record SequoiaBench::record_of(const ModelPair::Engines& engines, const Figures& f,
-                                      const Beside& beside) const {
+                                      const Baseline& baseline) const {
   const decode::EngineSpec& target = engines.target->spec();
   bench::Record record = named(bench::Record(cx_.info.name), point_);
   record.group("model") = {{"name", engines.target->files().name},
@@ -226,7 +226,7 @@ bench::Record SequoiaBench::record_of(const ModelPair::Engines& engines, const F
       {"file", acceptance_.file}, {"sha256", acceptance_.sha256}, {"method", acceptance_.method}};
   workload["simulated_acceptance"] = recipe_.bench.simulate;
   record.set_timing("round", {.ms = f.measured.step_ms});
-  record.set_timing("plain_step", {.ms = beside.plain.step_ms});
+  record.set_timing("plain_step", {.ms = baseline.plain.step_ms});
   Json& result = record.group("spec");
   result = {{"rounds", f.measured.rounds},    {"tokens_per_round", f.per_round},
             {"draft_ms", f.draft_ms},         {"target_ms", f.target_ms},
@@ -241,26 +241,26 @@ bench::Record SequoiaBench::record_of(const ModelPair::Engines& engines, const F
   if (target.n_streamed > 0) {
     const double gbps = static_cast<double>(engines.target->streamed_bytes()) / f.round_ms * 1e-6;
     result["streamed_gbps"] = gbps;
-    result["copy_in_gbps"] = beside.limits.copy_in_gbps;
-    result["frac_of_copy_in"] = gbps / beside.limits.copy_in_gbps;
+    result["copy_in_gbps"] = baseline.limits.copy_in_gbps;
+    result["frac_of_copy_in"] = gbps / baseline.limits.copy_in_gbps;
   }
   if (recipe_.bench.simulate)
     record.warn("accepted paths are simulated: drawn from the vector, whatever verification said");
   return record;
 }
 
-SequoiaBench::Beside SequoiaBench::measure_beside(const ModelPair::Engines& engines) {
-  Beside beside;
-  beside.plain = measure(*engines.target, nullptr);
-  if (!recipe_.bench.predict) return beside;
+SequoiaBench::Baseline SequoiaBench::measure_baseline(const ModelPair::Engines& engines) {
+  Baseline baseline;
+  baseline.plain = measure(*engines.target, nullptr);
+  if (!recipe_.bench.predict) return baseline;
   bench::RoundTimesSpec spec;
   spec.contexts = {timed_context()};
   spec.largest_tree = std::ranges::max(recipe_.tree.sizes);
   spec.batch = recipe_.run.batch;
   spec.sampler =
       generate_spec(recipe_.sampling, recipe_.run.seed, 0, engines.target->config(), 0).sampler;
-  beside.times = measure_times(cx_, engines, spec);
-  return beside;
+  baseline.times = measure_times(cx_, engines, spec);
+  return baseline;
 }
 
 int SequoiaBench::run() {
@@ -268,8 +268,8 @@ int SequoiaBench::run() {
   bench::Ceilings limits;  // of the link while it is idle: streamed layers keep it busy
   if (pair_.target_spec().n_streamed > 0) limits = bench::gpu_ceilings(pair_.device());
   const ModelPair::Engines engines = pair_.load(cx_);
-  Beside beside = measure_beside(engines);
-  beside.limits = limits;
+  Baseline baseline = measure_baseline(engines);
+  baseline.limits = limits;
   cli::Progress progress(
       cx_.terminal, "bench",
       static_cast<double>(recipe_.tree.sizes.size() * recipe_.tree.levels.size()), "trees");
@@ -286,8 +286,8 @@ int SequoiaBench::run() {
         }
         const speculate::TokenTree tree = trees_.tree(size, levels);
         if (!shapes.insert(tree.n_children).second) continue;  // more levels are of no use to it
-        const Figures f = figures_of(engines, tree, beside);
-        results.add(record_of(engines, f, beside), f.row());
+        const Figures f = figures_of(engines, tree, baseline);
+        results.add(record_of(engines, f, baseline), f.row());
       }
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted) throw;  // what was measured until then stays

@@ -69,8 +69,8 @@ struct SequoiaBenchRecipe {
   void check(recipe::Problems& p) const;
 };
 
-/// A run of sequoia-bench: rounds of every tree of a grid beside plain decoding by the same engine,
-/// on prompts of random tokens.
+/// A run of sequoia-bench: rounds of every tree of a grid against plain decoding by the same
+/// engine, on prompts of random tokens.
 class SequoiaBench {
  public:
   using Recipe = SequoiaBenchRecipe;
@@ -96,7 +96,7 @@ class SequoiaBench {
   /// rounds   null: plain decoding
   Measured measure(decode::Engine& target, speculate::Rounds* rounds);
   /// What all trees are compared with.
-  struct Beside {
+  struct Baseline {
     Measured plain;
     std::optional<speculate::TimingTable> times;
     bench::Ceilings limits;  // where layers are streamed
@@ -104,11 +104,11 @@ class SequoiaBench {
   /// A tree of the grid and what it cost.
   struct Figures;
 
-  Beside measure_beside(const ModelPair::Engines& engines);
+  Baseline measure_baseline(const ModelPair::Engines& engines);
   Figures figures_of(const ModelPair::Engines& engines, const speculate::TokenTree& tree,
-                     const Beside& beside);
+                     const Baseline& baseline);
   bench::Record record_of(const ModelPair::Engines& engines, const Figures& f,
-                          const Beside& beside) const;
+                          const Baseline& baseline) const;
 
   cli::Context& cx_;
   const cli::Point<Recipe>& point_;

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Behind one prompt: with fewer, hardly an outcome is common enough to be compared.
+// After one prompt: with fewer, hardly an outcome is common enough to be compared.
 constexpr size_t kLeastTexts = 40;
 
 eval::TextProgress shown(cli::Progress& line) {
@@ -70,22 +70,22 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
 }
 
 int SpecCheck::print_plan() {
-  const size_t behind = sampled_prompts().size();
-  // As many behind each prompt.
-  const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / behind * behind;
+  const size_t n_prompts = sampled_prompts().size();
+  // The same number after each prompt.
+  const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / n_prompts * n_prompts;
   const std::vector<double> temperatures = recipe_.eval.temperatures_of(recipe_.sampling);
   return pair_.print_plan(
       cx_,
       fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
                   "temperatures, behind {} prompts\n",
                   tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled,
-                  temperatures.size(), behind),
+                  temperatures.size(), n_prompts),
       {{"tree", tree_facts(tree_)},
        {"texts",
         {{"greedy", prompts_.sequences.size()},
          {"sampled", n_sampled},
          {"temperatures", temperatures},
-         {"prompts", behind}}}});
+         {"prompts", n_prompts}}}});
 }
 
 std::span<const eval::Ids> SpecCheck::sampled_prompts() const {
@@ -140,46 +140,48 @@ void SpecCheck::check_matched(decode::Engine& target, speculate::Rounds& specula
   }
 }
 
-void SpecCheck::check_laws(decode::Engine& target, speculate::Rounds& speculation) {
+void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& speculation) {
   const LosslessSection& e = recipe_.eval;
   const std::vector<double> temperatures = e.temperatures_of(recipe_.sampling);
   const std::span<const eval::Ids> prompts = sampled_prompts();
   const int texts = e.texts / static_cast<int>(prompts.size());
-  std::vector<eval::LawCheck> laws(temperatures.size());
+  std::vector<eval::LawCheck> checks(temperatures.size());
   cli::Progress line(cx_.terminal, "sample",
-                     static_cast<double>(2 * prompts.size() * laws.size()) * texts, "texts");
+                     static_cast<double>(2 * prompts.size() * checks.size()) * texts, "texts");
   int64_t before = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const int slot = target.cache().create();
     const decode::SeqTokens begin[] = {{slot, prompts[i], false}};
     target.prefill(begin, {});
     speculation.share(prompts[i]);
-    for (size_t t = 0; t < laws.size(); ++t, before += 2 * texts) {
+    for (size_t t = 0; t < checks.size(); ++t, before += 2 * texts) {
       decode::GenerateSpec of_prompt = how(temperatures[t], e.text_tokens);
       of_prompt.sampler.seed += 2 * static_cast<int64_t>(i);  // a check takes two seeds
-      laws[t].add(eval::check_law(target, speculation, prompts[i], slot, texts, of_prompt,
-                                  [&](int64_t done) { return shown(line)(before + done); }));
+      checks[t].add(eval::check_law(target, speculation, prompts[i], slot, texts, of_prompt,
+                                    [&](int64_t done) { return shown(line)(before + done); }));
     }
     target.cache().release(slot);
   }
-  for (size_t t = 0; t < laws.size(); ++t) add_laws(laws[t], temperatures[t], temperatures.size());
+  for (size_t t = 0; t < checks.size(); ++t)
+    add_distributions(checks[t], temperatures[t], temperatures.size());
 }
 
-void SpecCheck::add_laws(const eval::LawCheck& law, double temperature, size_t n_temperatures) {
+void SpecCheck::add_distributions(const eval::LawCheck& found, double temperature,
+                                  size_t n_temperatures) {
   // Bonferroni: the chances of all tests add up to at most eval.significance.
   const double least =
-      recipe_.eval.significance / static_cast<double>(law.tests.size() * n_temperatures);
-  for (const eval::LawTest& l : law.tests)
+      recipe_.eval.significance / static_cast<double>(found.tests.size() * n_temperatures);
+  for (const eval::LawTest& l : found.tests)
     verdicts_.push_back(
         {.check = l.n == 1 ? fmt::format("law of token {}", l.first + 1)
                            : fmt::format("law of tokens {} and {}", l.first + 1, l.first + 2),
          .temperature = temperature,
-         .texts = law.texts,
+         .texts = found.texts,
          .found = fmt::format("chi-square {:.1f} of {} degrees, {} prompts, p = {:.3g}",
-                              l.test.chi_square, l.test.degrees, law.prompts, l.test.p),
+                              l.test.chi_square, l.test.degrees, found.prompts, l.test.p),
          .limit = fmt::format("p >= {:.2g}", least),
          .passed = l.test.p >= least,
-         .details = {{"prompts", law.prompts},
+         .details = {{"prompts", found.prompts},
                      {"cells", l.test.cells},
                      {"degrees", l.test.degrees},
                      {"chi_square", l.test.chi_square},
@@ -193,7 +195,7 @@ int SpecCheck::run() {
   const auto speculation = make_rounds(recipe_.spec, engines, tree_);
   check_greedy(target, *speculation);
   if (speculation->accept_by() == AcceptBy::match) check_matched(target, *speculation);
-  check_laws(target, *speculation);
+  check_distributions(target, *speculation);
   const speculate::RoundStats& rounds = speculation->stats();
   cx_.note(fmt::format("{} rounds, {} of {} drafted tokens accepted", rounds.rounds,
                        rounds.accepted, rounds.drafted));

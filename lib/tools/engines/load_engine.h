@@ -12,7 +12,7 @@ namespace tandem::tools {
 /// errors   kind memory
 void admit_plan(cli::Context& cx, const MemoryPlan& plan, const cli::MemoryLimits& limits);
 
-/// An engine of a run whose plan has been admitted; it loads behind a progress line, and its
+/// An engine of a run whose plan has been admitted; shows progress while it loads; its
 /// loading and forwards end when a signal asks for it.
 /// plan     of the whole run
 /// queue    of another engine, to work in one order with it on a GPU

@@ -46,7 +46,7 @@ void check_offload(const recipe::Offload& offload, const model::ModelConfig& con
 
 /// How many layers a run keeps in host memory, as model.offload says. auto: the fewest with which
 /// it fits on the GPU, all where it never does.
-/// plan_of  the whole run with so many
+/// plan_of  the whole run with that number
 /// errors   as check_offload
 int layers_to_stream(const recipe::Offload& offload, const model::ModelConfig& config,
                      const cli::MemoryLimits& limits,
@@ -79,7 +79,7 @@ class EngineSizer {
   decode::EngineSpec placed(decode::EngineSpec sizes) const;
 
   /// Keeps layers in host memory, as model.offload says.
-  /// plan_of  the whole run with so many; called last with the number that is chosen
+  /// plan_of  the whole run with that number; called last with the one that is chosen
   /// result   that plan
   /// errors   as check_offload
   MemoryPlan stream_layers(const model::ModelConfig& config,

@@ -11,7 +11,7 @@ struct SharedPrefix {
   std::vector<int32_t> tokens;
 };
 
-/// Prefills tokens whose logits nobody asks for, behind a progress line.
+/// Prefills tokens whose logits nobody asks for, and shows progress.
 /// report   gets their number
 void read_tokens(cli::Context& cx, decode::Engine& engine, int slot,
                  std::span<const int32_t> tokens, decode::GenerateReport& report) {

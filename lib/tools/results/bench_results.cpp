@@ -64,7 +64,7 @@ BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path, 
 void BenchResults::write(const std::string& line) {
   if (file_) return file_->write(line);
   if (path_.empty()) return;
-  // The file appears with its first record: a run that is stopped before leaves nothing behind.
+  // The file appears with its first record: a run that is stopped before leaves no file.
   if (cx_.file_mode() != cli::FileMode::append) {
     cli::ResultFile first(path_, cx_.file_mode(), cx_.out);
     first.write(line);

@@ -85,7 +85,7 @@ int most_nodes(const DraftTreeSection& tree, int batch);
 /// Gives both engines room for rounds with this tree, and plans them.
 void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TokenTree& tree);
 
-/// Rounds as the recipe wants them: with the draft's trees, or by look-up where no draft was
+/// Rounds as the recipe wants them: with the draft's trees, or by prompt lookup where no draft was
 /// loaded.
 std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec,
                                                const ModelPair::Engines& engines,

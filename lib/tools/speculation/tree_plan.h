@@ -9,11 +9,11 @@
 
 namespace tandem::tools {
 
-/// Rounds whose times tell which tree pays for texts of so many tokens.
+/// What to time in order to choose a tree for texts of `context` tokens.
 bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
                                    int batch, int context);
 
-/// Measures them now, behind a progress line.
+/// Measures them now, and shows progress.
 speculate::TimingTable measure_times(cli::Context& cx, const ModelPair::Engines& engines,
                                      const bench::RoundTimesSpec& spec);
 
