@@ -1,6 +1,6 @@
 // pig-bench: prefill and decode speed of a model over cache policy, batch and context.
 #include "cli/main_wrapper.h"
-#include "tools/benchmark.h"
+#include "tools/pig_bench.h"
 
 namespace {
 
@@ -20,7 +20,6 @@ const cli::ToolInfo kInfo{
                .value = "NAME",
                .text = "prefill, decode, linear, attention or load; repeatable",
                .key = "bench.phases"}},
-    .schema = recipe::schema_of<tools::BenchRecipe>,
     .formats = {"text", "md", "csv", "jsonl"},
     .sweeps = true,
     .appends = true,
@@ -28,10 +27,4 @@ const cli::ToolInfo kInfo{
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto points = cx.load_points<tools::BenchRecipe>();
-    tools::Benchmark benchmark(cx, points);
-    return cx.dry_run() ? benchmark.print_plan() : benchmark.run();
-  });
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::PigBench>(kInfo, argc, argv); }

@@ -1,6 +1,6 @@
 // pig-eval: judges cache policies against full attention, by long-context questions and perplexity.
 #include "cli/main_wrapper.h"
-#include "tools/evaluation.h"
+#include "tools/pig_eval.h"
 
 namespace {
 
@@ -28,19 +28,9 @@ const cli::ToolInfo kInfo{
                .value = "FILE",
                .text = "text of the perplexity task",
                .key = "data.path"}},
-    .schema = recipe::schema_of<tools::EvalRecipe>,
     .formats = {"text", "md", "jsonl"},
     .resumes = true};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<tools::EvalRecipe>();
-    tools::Evaluation evaluation(cx, point);
-    if (!cx.dry_run()) evaluation.open_log();
-    evaluation.run();
-    if (!cx.dry_run()) evaluation.print();
-    return 0;
-  });
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::PigEval>(kInfo, argc, argv); }

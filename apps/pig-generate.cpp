@@ -1,7 +1,7 @@
 // pig-generate: reads prompts or a document and writes text, one or many sequences at once.
 #include "cli/main_wrapper.h"
-#include "tools/generate_flags.h"
-#include "tools/generation.h"
+#include "tools/pig_generate.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace {
 
@@ -19,19 +19,8 @@ const cli::ToolInfo kInfo{
                  "--format jsonl",
                  "pig-generate -r pig/llama3-8b-96k -m synthetic:llama-3.1-8b --dry-run"},
     .flags = tools::prompt_flags(),
-    .schema = recipe::schema_of<tools::GenerateRecipe>,
     .formats = {"text", "jsonl"}};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<tools::GenerateRecipe>();
-    tools::Generation generation(cx, point);
-    if (cx.dry_run())
-      generation.print_plan();
-    else
-      generation.run();
-    return 0;
-  });
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::PigGenerate>(kInfo, argc, argv); }

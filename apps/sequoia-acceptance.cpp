@@ -1,8 +1,8 @@
 // sequoia-acceptance: measures how often a target accepts the tokens of a draft, by place among
 // siblings.
 #include "cli/main_wrapper.h"
-#include "tools/acceptance_measurement.h"
-#include "tools/generate_flags.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/sequoia_acceptance.h"
 
 namespace {
 
@@ -19,19 +19,10 @@ const cli::ToolInfo kInfo{
                  "    -s sampling.temperature=0.6 -n 500",
                  "sequoia-tree-search --accept accept.json -s tree.sizes=[8,16] -o tree.json"},
     .flags = tools::prompt_flags(),
-    .schema = recipe::schema_of<tools::AcceptanceRecipe>,
     .formats = {"json"}};
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<tools::AcceptanceRecipe>();
-    tools::AcceptanceMeasurement measurement(cx, point);
-    if (cx.dry_run())
-      measurement.print_plan();
-    else
-      measurement.run();
-    return 0;
-  });
+  return cli::run_tool<tools::SequoiaAcceptance>(kInfo, argc, argv);
 }

@@ -1,6 +1,6 @@
-// sequoia-bench: rounds of trees beside plain decoding, measured beside predicted.
+// sequoia-bench: rounds of trees against plain decoding, measured against predicted.
 #include "cli/main_wrapper.h"
-#include "tools/round_benchmark.h"
+#include "tools/sequoia_bench.h"
 
 namespace {
 
@@ -17,18 +17,9 @@ const cli::ToolInfo kInfo{
                  "tree.levels=[3,5] --format md",
                  "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda --dry-run"},
     .flags = {},
-    .schema = recipe::schema_of<tools::RoundBenchRecipe>,
     .formats = {"text", "md", "csv", "jsonl"},
     .appends = true};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<tools::RoundBenchRecipe>();
-    tools::RoundBenchmark benchmark(cx, point);
-    if (!cx.dry_run()) return benchmark.run();
-    benchmark.print_plan();
-    return 0;
-  });
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::SequoiaBench>(kInfo, argc, argv); }

@@ -1,8 +1,8 @@
 // sequoia-generate: writes text of a model several tokens at a time, with a small model that
 // proposes trees.
 #include "cli/main_wrapper.h"
-#include "tools/generate_flags.h"
-#include "tools/speculative_generation.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/sequoia_generate.h"
 
 namespace {
 
@@ -19,19 +19,8 @@ const cli::ToolInfo kInfo{
                  "\"The lamp\"",
                  "sequoia-generate -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
-    .schema = recipe::schema_of<tools::SequoiaRecipe>,
     .formats = {"text", "jsonl"}};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<tools::SequoiaRecipe>();
-    tools::SpeculativeGeneration generation(cx, point);
-    if (cx.dry_run())
-      generation.print_plan();
-    else
-      generation.run();
-    return 0;
-  });
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::SequoiaGenerate>(kInfo, argc, argv); }

@@ -1,8 +1,7 @@
 // sequoia-tree-search: the trees of draft tokens that yield most, and the size that pays on a
 // machine.
 #include "cli/main_wrapper.h"
-#include "tools/timing_measurement.h"
-#include "tools/tree_search.h"
+#include "tools/sequoia_tree_search.h"
 
 namespace {
 
@@ -30,17 +29,11 @@ const cli::ToolInfo kInfo{
          {.names = "--timing", .value = "FILE", .text = "timing table", .key = "timing.path"},
          {.names = "--svg", .value = "FILE", .text = "draw the tree", .key = "output.svg"},
          {.names = "--dot", .value = "FILE", .text = "the tree for Graphviz", .key = "output.dot"}},
-    .schema = recipe::schema_of<tools::TreeSearchRecipe>,
     .formats = {"text", "json", "md", "csv", "jsonl"},
     .sweeps = true};
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto points = cx.load_points<tools::TreeSearchRecipe>();
-    if (!points.front().recipe.timing.measure) return tools::search_trees(cx, points);
-    tools::measure_timing(cx, points.front().recipe);
-    return 0;
-  });
+  return cli::run_tool<tools::SequoiaTreeSearch>(kInfo, argc, argv);
 }

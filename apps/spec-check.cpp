@@ -1,6 +1,6 @@
 // spec-check: whether speculation writes what the target alone would write, on this machine.
 #include "cli/main_wrapper.h"
-#include "tools/generate_flags.h"
+#include "tools/prompts/prompt_flags.h"
 #include "tools/spec_check.h"
 
 namespace {
@@ -18,17 +18,8 @@ const cli::ToolInfo kInfo{
          "spec-check -m tiny-16m -s spec.draft=ngram -f recipes/demo/lighthouse-logbook.txt -n 64",
          "spec-check -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
-    .schema = recipe::schema_of<tools::SpecCheckRecipe>,
     .formats = {"text", "json", "jsonl"}};
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return cli::main_wrapper(kInfo, argc, argv, [](cli::Context& cx) {
-    const auto point = cx.load_point<tools::SpecCheckRecipe>();
-    tools::SpecCheck check(cx, point);
-    if (!cx.dry_run()) return check.run();
-    check.print_plan();
-    return 0;
-  });
-}
+int main(int argc, char** argv) { return cli::run_tool<tools::SpecCheck>(kInfo, argc, argv); }

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/parallel.h"
+#include "cli/device.h"
 #include "cli/main_wrapper.h"
 #include "cli/search_path.h"
 #include "recipe/load.h"
@@ -51,7 +51,7 @@ FileMode Context::file_mode() const {
   return is_set("overwrite") ? FileMode::overwrite : FileMode::create;
 }
 
-void Context::build_tree(bool sweeps_allowed) {
+void Context::build_tree() {
   recipe::model_search_folders() = model_folders();
   tree_ = {};
   tree_.kind = recipe::Node::Kind::map;
@@ -77,7 +77,7 @@ void Context::build_tree(bool sweeps_allowed) {
   axes_ = recipe::take_sweep(tree_);
   for (size_t i = 0; i < options_.sweeps.size(); ++i)
     recipe::add_sweep(axes_, options_.sweeps[i], fmt::format("--sweep #{}", i + 1));
-  if (!sweeps_allowed && !axes_.empty())
+  if (!info.sweeps && !axes_.empty())
     throw recipe_error("sweep", "{} runs one point, not a sweep", info.name)
         .hint("remove the sweep section, or use a tool that sweeps");
 }
@@ -105,10 +105,8 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
     out.write(recipe::dump_yaml(fields, &tree));
     throw EarlyExit{0};
   }
-  if (const auto* threads = recipe::find_field(fields, "run.threads")) {
-    const int n = threads->value->json().get<int>();
-    set_threads(n > 0 ? n : usable_cores());
-  }
+  if (const auto* threads = recipe::find_field(fields, "run.threads"))
+    use_threads(threads->value->json().get<int>());
   if (const auto* device = recipe::find_field(fields, "run.device");
       device != nullptr && device->value->json().get<std::string>().starts_with("cuda") &&
       cuda::device_count() == 0 && !dry_run()) {

@@ -35,23 +35,21 @@ class Context {
  public:
   Context(const ToolInfo& info, Options options, Terminal& terminal, Output& out);
 
-  /// The effective recipe: files, then --set and flags in their order, strictly checked. Serves
+  /// The effective recipe: files, then --set and flags in their order, strictly checked; one for
+  /// every point of --sweep and the recipe's sweep section, one point without either. Serves
   /// --print-recipe and --check, after which the tool's body does not go on. Sets the thread count.
   /// errors   kind recipe, usage, input (a named file is missing), device (CUDA in a CPU build)
   template <class T>
-  T load() {
-    return load_point<T>().recipe;
-  }
-  /// The same, with what names the recipe in records.
-  template <class T>
-  Point<T> load_point() {
-    std::vector<Point<T>> points = load_points<T>(false);
-    return std::move(points.front());
-  }
-  /// The same for every point of --sweep and the recipe's sweep section; one point without either.
-  template <class T>
   std::vector<Point<T>> load_points() {
-    return load_points<T>(true);
+    build_tree();
+    std::vector<Point<T>> points;
+    for (recipe::SweepPoint& set : recipe::sweep_points(axes_)) {
+      Point<T>& point = points.emplace_back();
+      point.set = std::move(set);
+      read_point(recipe::fields_of(point.recipe), point, points.size() == 1);
+    }
+    finish_loading();
+    return points;
   }
 
   bool is_set(const std::string& flag) const { return options_.is_set(flag); }
@@ -79,20 +77,7 @@ class Context {
   Output& out;         // stdout
 
  private:
-  template <class T>
-  std::vector<Point<T>> load_points(bool sweeps_allowed) {
-    build_tree(sweeps_allowed);
-    std::vector<Point<T>> points;
-    for (recipe::SweepPoint& set : recipe::sweep_points(axes_)) {
-      Point<T>& point = points.emplace_back();
-      point.set = std::move(set);
-      read_point(recipe::fields_of(point.recipe), point, points.size() == 1);
-    }
-    finish_loading();
-    return points;
-  }
-
-  void build_tree(bool sweeps_allowed);
+  void build_tree();
   /// Fills the fields of a point's recipe, and its name.
   void read_point(recipe::Field fields, PointName& point, bool first);
   recipe::Node tree_at(const recipe::SweepPoint& set) const;

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/check.h"
+#include "base/parallel.h"
 #include "kv/policy.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
@@ -122,5 +123,7 @@ void MemoryLimits::check(const MemoryPlan& plan) const {
 bool MemoryLimits::fits(const MemoryPlan& plan) const {
   return plan.peak({}) <= host && (!on_gpu() || plan.peak(gpu) <= gpu_bytes);
 }
+
+void use_threads(int n) { set_threads(n > 0 ? n : usable_cores()); }
 
 }  // namespace tandem::cli

@@ -46,4 +46,7 @@ struct MemoryLimits {
 };
 MemoryLimits memory_limits(const recipe::Run& run, const Placement& place);
 
+/// As many CPU threads as run.threads says; 0 = all usable cores.
+void use_threads(int n);
+
 }  // namespace tandem::cli

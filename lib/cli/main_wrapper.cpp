@@ -14,7 +14,7 @@
 namespace tandem::cli {
 namespace {
 
-/// Help counts wherever it stands, even beside mistakes: whoever asks for it needs it.
+/// Help is served wherever its flag stands, even among mistakes.
 bool asks_for_help(const std::vector<std::string>& arguments) {
   const auto end = std::ranges::find(arguments, "--");
   return std::any_of(arguments.begin(), end,

@@ -1,5 +1,7 @@
 #pragma once
 #include <functional>
+#include <type_traits>
+#include <vector>
 
 #include "cli/context.h"
 
@@ -16,5 +18,24 @@ struct EarlyExit {
 /// message and the exit status of its kind. Returns what main() should.
 int main_wrapper(const ToolInfo& info, int argc, char** argv,
                  const std::function<int(Context&)>& body);
+
+/// main() of a tool. Body::Recipe is what it reads; info.schema follows from that. The constructor,
+/// Body(Context&, const Point<Recipe>&), reads headers and inputs and sizes the run; a tool that
+/// sweeps takes const std::vector<Point<Recipe>>&. int print_plan() serves --dry-run, int run()
+/// does the work; both return the exit status, and a plan that does not fit is an error of kind
+/// memory once it is out.
+template <class Body>
+int run_tool(ToolInfo info, int argc, char** argv) {
+  using Points = std::vector<Point<typename Body::Recipe>>;
+  info.schema = recipe::schema_of<typename Body::Recipe>;
+  return main_wrapper(info, argc, argv, [](Context& cx) {
+    const Points points = cx.load_points<typename Body::Recipe>();
+    const auto go = [&](Body body) { return cx.dry_run() ? body.print_plan() : body.run(); };
+    if constexpr (std::is_constructible_v<Body, Context&, const Points&>)
+      return go(Body(cx, points));
+    else
+      return go(Body(cx, points.front()));
+  });
+}
 
 }  // namespace tandem::cli

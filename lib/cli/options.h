@@ -27,7 +27,7 @@ struct ToolInfo {
   std::string purpose;                  // one line
   std::string kind = {};                // recipe kind that it reads
   std::vector<std::string> examples;    // whole command lines that run as written
-  std::vector<Flag> flags = {};         // its own, at most five beside sugar for recipe keys
+  std::vector<Flag> flags = {};         // its own, at most five besides sugar for recipe keys
   recipe::Field (*schema)() = nullptr;  // recipe::schema_of<T>; null = no recipe
   std::vector<std::string> formats = {"text"};  // accepted by --format, the first is the default
   bool sweeps = false;                          // --sweep

@@ -46,7 +46,7 @@ class ResultFile {
 
   /// `text` ends with a newline; an appended record is written whole or not at all.
   void write(std::string_view text);
-  /// Gives a new file its name. Without it nothing is left behind.
+  /// Gives a new file its name. Without it no file is left.
   void commit();
 
  private:

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/parallel.h"
+#include "bench/hardware.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 
@@ -65,8 +66,7 @@ struct Floors {
 };
 
 /// None while the rates are unknown.
-std::optional<Floors> floors(const PlanView& v, const Cost& cost,
-                             const std::optional<bench::Ceilings>& ceilings) {
+std::optional<Floors> floors(const PlanView& v, const Cost& cost) {
   const double bytes = cost.weight_bytes + cost.kv_bytes;
   if (const auto& card = v.limits.plan_for; card && card->read_gbps > 0) {
     Floors f{.prefill_s = cost.prefill_flops / (card->bf16_tflops * 1e12),
@@ -78,6 +78,8 @@ std::optional<Floors> floors(const PlanView& v, const Cost& cost,
     f.bound = fmt::format("the link to host memory, {:g} GB/s", card->link_gbps);
     return f;
   }
+  if (v.limits.on_gpu()) return {};
+  const auto ceilings = bench::known_ceilings(max_threads());
   if (!ceilings) return {};
   const double gemm = ceilings->gemm_gflops(v.spec.compute);
   return Floors{.prefill_s = cost.prefill_flops / (gemm * 1e9),
@@ -86,9 +88,9 @@ std::optional<Floors> floors(const PlanView& v, const Cost& cost,
 }
 
 /// Floors of time, or the work alone while the rates are unknown.
-std::string time_line(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
+std::string time_line(const PlanView& v) {
   const Cost cost = cost_of(v);
-  if (const auto f = floors(v, cost, ceilings))
+  if (const auto f = floors(v, cost))
     return fmt::format(
         "time     prefill of {} tokens at least {}   decode at least {}/step at {} "
         "tokens (bound: {})\n",
@@ -154,24 +156,6 @@ std::string memory_lines(const MemoryPlan& plan, const MemoryLimits& limits) {
   return text;
 }
 
-std::string plan_text(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
-  const model::ModelConfig& c = v.files.config;
-  const bool on_gpu = v.spec.device.kind == Device::Kind::cuda;
-  const DType dtype = v.spec.compute;
-  std::string text =
-      fmt::format("model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
-                  model::arch_name(c.arch), static_cast<double>(model::n_params(c)),
-                  dtype_name(dtype), c.max_context);
-  text += gpu_line(v.limits);
-  // Another machine's host is not this one.
-  if (v.limits.host != MemoryLimits::kUnknown)
-    text += fmt::format("{}   cpu  {} threads, {}  {} available\n", on_gpu ? "host  " : "device",
-                        max_threads(), isa_name(isa_in_use()), format_bytes(v.limits.host));
-  text += memory_lines(v.plan, v.limits) + '\n' + time_line(v, on_gpu ? std::nullopt : ceilings);
-  if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
-  return text;
-}
-
 Json memory_json(const MemoryPlan& plan, const MemoryLimits& limits) {
   Json j;
   if (limits.on_gpu()) {
@@ -202,8 +186,27 @@ Json memory_json(const MemoryPlan& plan, const MemoryLimits& limits) {
   return j;
 }
 
-std::string plan_json(const PlanView& v, const std::optional<bench::Ceilings>& ceilings) {
-  const bool on_gpu = v.spec.device.kind == Device::Kind::cuda;
+namespace {
+
+std::string plan_text(const PlanView& v) {
+  const model::ModelConfig& c = v.files.config;
+  const DType dtype = v.spec.compute;
+  std::string text =
+      fmt::format("model    {}  {}  {:.3g} params  {} weights  context {} tokens\n", v.files.name,
+                  model::arch_name(c.arch), static_cast<double>(model::n_params(c)),
+                  dtype_name(dtype), c.max_context);
+  text += gpu_line(v.limits);
+  // Another machine's host is not this one.
+  if (v.limits.host != MemoryLimits::kUnknown)
+    text += fmt::format("{}   cpu  {} threads, {}  {} available\n",
+                        v.limits.on_gpu() ? "host  " : "device", max_threads(),
+                        isa_name(isa_in_use()), format_bytes(v.limits.host));
+  text += memory_lines(v.plan, v.limits) + '\n' + time_line(v);
+  if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
+  return text;
+}
+
+Json plan_json(const PlanView& v) {
   Json j = {{"event", "plan"},
             {"model", v.files.name},
             {"dtype", dtype_name(v.spec.compute)},
@@ -213,12 +216,25 @@ std::string plan_json(const PlanView& v, const std::optional<bench::Ceilings>& c
   const Cost cost = cost_of(v);
   j["prefill_tflop"] = cost.prefill_flops * 1e-12;
   j["decode_step_bytes"] = static_cast<size_t>(cost.weight_bytes + cost.kv_bytes);
-  if (const auto f = floors(v, cost, on_gpu ? std::nullopt : ceilings))
+  if (const auto f = floors(v, cost))
     j.update({{"prefill_ms_at_least", 1e3 * f->prefill_s},
               {"decode_ms_at_least", 1e3 * f->decode_s},
               {"bound", f->bound}});
   if (!v.recipe_sha256.empty()) j["recipe_sha256"] = v.recipe_sha256;
-  return j.dump();
+  return j;
+}
+
+}  // namespace
+
+void print_plan(Context& cx, const std::string& text, const Json& json, const MemoryPlan& plan,
+                const MemoryLimits& limits) {
+  cx.out.write(cx.plans_as_json() ? json.dump() + '\n' : text);
+  cx.out.flush();  // the plan first, then what is wrong with it
+  limits.check(plan);
+}
+
+void print_plan(Context& cx, const PlanView& view) {
+  print_plan(cx, plan_text(view), plan_json(view), view.plan, view.limits);
 }
 
 }  // namespace tandem::cli

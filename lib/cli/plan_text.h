@@ -1,32 +1,40 @@
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 
-#include "bench/hardware.h"
+#include "cli/context.h"
 #include "cli/device.h"
 #include "decode/engine.h"
 
 namespace tandem::cli {
 
-/// What --dry-run prints of a generation: model, device, memory by group, predicted times. Figures
+/// What --dry-run prints: `text`, or `json` on one line where --format or --json ask for it.
+/// errors   kind memory, once it is out: the plan does not fit
+void print_plan(Context& cx, const std::string& text, const nlohmann::ordered_json& json,
+                const MemoryPlan& plan, const MemoryLimits& limits);
+
+/// A generation, for print_plan: model, device, memory by group, predicted times. Figures
 /// of time are floors: work over this machine's measured ceilings, where a run has measured them,
 /// or over the rates of the card that is planned for.
 struct PlanView {
   const decode::ModelFiles& files;
   const decode::EngineSpec& spec;
   const MemoryPlan& plan;
-  const MemoryLimits& limits;  // what the plan must fit into
-  int64_t prompt_tokens = 0;   // that are read, what sequences share once
-  double prompt_pairs = 0;     // of these and the tokens that each sees
-  int context_tokens = 0;      // of one sequence at its end
+  MemoryLimits limits;        // what the plan must fit into
+  int64_t prompt_tokens = 0;  // that are read, what sequences share once
+  double prompt_pairs = 0;    // of these and the tokens that each sees
+  int context_tokens = 0;     // of one sequence at its end
   int sequences = 1;
   std::string recipe_sha256;
+
+  /// Prompts have `n` tokens more, after `before` others.
+  void add_reading(size_t before, size_t n) {
+    prompt_tokens += static_cast<int64_t>(n);
+    prompt_pairs += double(n) * (double(before) + double(n) / 2);
+  }
 };
-std::string plan_text(const PlanView& view, const std::optional<bench::Ceilings>& ceilings);
-/// The same as one JSON object, on one line.
-std::string plan_json(const PlanView& view, const std::optional<bench::Ceilings>& ceilings);
+void print_plan(Context& cx, const PlanView& view);
 
 /// Its line about the GPU, empty for a run on the CPU; says where the GPU is not this machine's.
 std::string gpu_line(const MemoryLimits& limits);

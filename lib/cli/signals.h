@@ -8,6 +8,8 @@ void install_signal_handlers();
 
 /// The signal that asked for an end (SIGINT or SIGTERM), or 0. Loops poll it between steps.
 int interrupted();
+/// Whether there was one.
+inline bool is_interrupted() { return interrupted() != 0; }
 
 /// Thrown when the reader of standard output is gone. Not an std::exception: nothing but
 /// main_wrapper should stop it.

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "cli/signals.h"
+
 namespace tandem::cli {
 namespace {
 
@@ -123,6 +125,11 @@ void Progress::update(double done) {
     line += fmt::format("  {} {}/s  ETA {}", short_number(rate), unit_,
                         short_time(std::max(0.0, total_ - done) / rate));
   terminal_.show_progress(line);
+}
+
+bool Progress::go_on(double done) {
+  update(done);
+  return !is_interrupted();
 }
 
 }  // namespace tandem::cli

@@ -59,6 +59,8 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void update(double done);
+  /// update; false once a signal has asked for an end.
+  bool go_on(double done);
 
  private:
   Terminal& terminal_;

@@ -3,22 +3,19 @@
 #include "bench/record.h"
 #include "io/jsonl.h"
 #include "recipe/fields_of.h"
-#include "tools/bench_results.h"
-#include "tools/generate_flags.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/results/bench_results.h"
 
 namespace tandem::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Behind one prompt: with fewer, hardly an outcome is common enough to be compared.
+// After one prompt: with fewer, hardly an outcome is common enough to be compared.
 constexpr size_t kLeastTexts = 40;
 
 eval::TextProgress shown(cli::Progress& line) {
-  return [&line](int64_t done) {
-    line.update(static_cast<double>(done));
-    return cli::interrupted() == 0;
-  };
+  return [&line](int64_t done) { return line.go_on(static_cast<double>(done)); };
 }
 
 }  // namespace
@@ -39,14 +36,14 @@ void SpecCheckRecipe::check(recipe::Problems& p) const {
     p.field("tree.path", "tree.path: name the tree to check; auto is chosen by sequoia-generate");
 }
 
-SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point)
+SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
       pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
-      exact_(compute_type(recipe_.model) == DType::f32),
+      exact_(pair_.compute() == DType::f32),
       rows_are_pure_(exact_ && pair_.device().kind == Device::Kind::cpu) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat, true);
   if (source.empty())
@@ -57,8 +54,10 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point)
   prompts_.shared = 0;  // every text is read whole
   batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
   tree_ = largest_tree(recipe_, batch_, pair_.device());
-  TextRoom room = room_for(prompts_, pair_.context(), recipe_.sampling.max_tokens, batch_,
-                           recipe_.eval.text_tokens);
+  SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
+                                          .max_tokens = recipe_.sampling.max_tokens,
+                                          .least_new = recipe_.eval.text_tokens,
+                                          .batch = batch_});
   // Sampled texts fork from one prompt at a time.
   int64_t longest = 0;
   for (const eval::Ids& prompt : sampled_prompts())
@@ -70,22 +69,23 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point)
   size_for(pair_, room, tree_);
 }
 
-void SpecCheck::print_plan() {
-  const size_t behind = sampled_prompts().size();
-  // As many behind each prompt.
-  const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / behind * behind;
-  pair_.print_plan(
-      cx_, speculation_plan(pair_, tree_),
+int SpecCheck::print_plan() {
+  const size_t n_prompts = sampled_prompts().size();
+  // The same number after each prompt.
+  const size_t n_sampled = static_cast<size_t>(recipe_.eval.texts) / n_prompts * n_prompts;
+  const std::vector<double> temperatures = recipe_.eval.temperatures_of(recipe_.sampling);
+  return pair_.print_plan(
+      cx_,
       fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
                   "temperatures, behind {} prompts\n",
                   tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled,
-                  recipe_.eval.temperatures_of(recipe_.sampling).size(), behind),
+                  temperatures.size(), n_prompts),
       {{"tree", tree_facts(tree_)},
        {"texts",
         {{"greedy", prompts_.sequences.size()},
          {"sampled", n_sampled},
-         {"temperatures", recipe_.eval.temperatures_of(recipe_.sampling)},
-         {"prompts", behind}}}});
+         {"temperatures", temperatures},
+         {"prompts", n_prompts}}}});
 }
 
 std::span<const eval::Ids> SpecCheck::sampled_prompts() const {
@@ -140,46 +140,48 @@ void SpecCheck::check_matched(decode::Engine& target, speculate::Rounds& specula
   }
 }
 
-void SpecCheck::check_laws(decode::Engine& target, speculate::Rounds& speculation) {
+void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& speculation) {
   const LosslessSection& e = recipe_.eval;
   const std::vector<double> temperatures = e.temperatures_of(recipe_.sampling);
   const std::span<const eval::Ids> prompts = sampled_prompts();
   const int texts = e.texts / static_cast<int>(prompts.size());
-  std::vector<eval::LawCheck> laws(temperatures.size());
+  std::vector<eval::LawCheck> checks(temperatures.size());
   cli::Progress line(cx_.terminal, "sample",
-                     static_cast<double>(2 * prompts.size() * laws.size()) * texts, "texts");
+                     static_cast<double>(2 * prompts.size() * checks.size()) * texts, "texts");
   int64_t before = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const int slot = target.cache().create();
     const decode::SeqTokens begin[] = {{slot, prompts[i], false}};
     target.prefill(begin, {});
     speculation.share(prompts[i]);
-    for (size_t t = 0; t < laws.size(); ++t, before += 2 * texts) {
+    for (size_t t = 0; t < checks.size(); ++t, before += 2 * texts) {
       decode::GenerateSpec of_prompt = how(temperatures[t], e.text_tokens);
       of_prompt.sampler.seed += 2 * static_cast<int64_t>(i);  // a check takes two seeds
-      laws[t].add(eval::check_law(target, speculation, prompts[i], slot, texts, of_prompt,
-                                  [&](int64_t done) { return shown(line)(before + done); }));
+      checks[t].add(eval::check_law(target, speculation, prompts[i], slot, texts, of_prompt,
+                                    [&](int64_t done) { return shown(line)(before + done); }));
     }
     target.cache().release(slot);
   }
-  for (size_t t = 0; t < laws.size(); ++t) add_laws(laws[t], temperatures[t], temperatures.size());
+  for (size_t t = 0; t < checks.size(); ++t)
+    add_distributions(checks[t], temperatures[t], temperatures.size());
 }
 
-void SpecCheck::add_laws(const eval::LawCheck& law, double temperature, size_t n_temperatures) {
+void SpecCheck::add_distributions(const eval::LawCheck& found, double temperature,
+                                  size_t n_temperatures) {
   // Bonferroni: the chances of all tests add up to at most eval.significance.
   const double least =
-      recipe_.eval.significance / static_cast<double>(law.tests.size() * n_temperatures);
-  for (const eval::LawTest& l : law.tests)
+      recipe_.eval.significance / static_cast<double>(found.tests.size() * n_temperatures);
+  for (const eval::LawTest& l : found.tests)
     verdicts_.push_back(
         {.check = l.n == 1 ? fmt::format("law of token {}", l.first + 1)
                            : fmt::format("law of tokens {} and {}", l.first + 1, l.first + 2),
          .temperature = temperature,
-         .texts = law.texts,
+         .texts = found.texts,
          .found = fmt::format("chi-square {:.1f} of {} degrees, {} prompts, p = {:.3g}",
-                              l.test.chi_square, l.test.degrees, law.prompts, l.test.p),
+                              l.test.chi_square, l.test.degrees, found.prompts, l.test.p),
          .limit = fmt::format("p >= {:.2g}", least),
          .passed = l.test.p >= least,
-         .details = {{"prompts", law.prompts},
+         .details = {{"prompts", found.prompts},
                      {"cells", l.test.cells},
                      {"degrees", l.test.degrees},
                      {"chi_square", l.test.chi_square},
@@ -188,13 +190,12 @@ void SpecCheck::add_laws(const eval::LawCheck& law, double temperature, size_t n
 }
 
 int SpecCheck::run() {
-  const MemoryPlan plan = speculation_plan(pair_, tree_);
-  const ModelPair::Engines engines = pair_.load(cx_, plan);
+  const ModelPair::Engines engines = pair_.load(cx_);
   decode::Engine& target = *engines.target;
   const auto speculation = make_rounds(recipe_.spec, engines, tree_);
   check_greedy(target, *speculation);
   if (speculation->accept_by() == AcceptBy::match) check_matched(target, *speculation);
-  check_laws(target, *speculation);
+  check_distributions(target, *speculation);
   const speculate::RoundStats& rounds = speculation->stats();
   cx_.note(fmt::format("{} rounds, {} of {} drafted tokens accepted", rounds.rounds,
                        rounds.accepted, rounds.drafted));

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "eval/lossless.h"
-#include "tools/proposals.h"
+#include "tools/speculation/proposals.h"
 
 namespace tandem::tools {
 
@@ -33,7 +33,7 @@ struct LosslessSection {
       "logits that close may swap places by rounding; nothing may in f32");
   }
   std::vector<double> temperatures_of(const recipe::Sampling& sampling) const;
-  /// How many of so many prompts sampled texts go on from.
+  /// How many of `n_given` prompts sampled texts continue.
   size_t prompts_sampled(size_t n_given) const;
 };
 
@@ -49,15 +49,16 @@ struct SpecCheckRecipe : SequoiaRecipe {
   void check(recipe::Problems& p) const;
 };
 
-/// A run of spec-check: texts of the target alone beside those of speculation, by the same engines.
+/// A run of spec-check: texts of the target alone against those of speculation, by the same
+/// engines.
 class SpecCheck {
  public:
-  /// errors   as SpeculativeGeneration; prompts are built in where none is named
-  SpecCheck(cli::Context& cx, const cli::Point<SpecCheckRecipe>& point);
+  using Recipe = SpecCheckRecipe;
 
-  /// Plan for --dry-run.
-  /// errors   kind memory, after the plan is out: it does not fit
-  void print_plan();
+  /// errors   as SequoiaGenerate; prompts are built in where none is named
+  SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  int print_plan();
   /// The exit status: 0 if all checks pass, else 7.
   int run();
 
@@ -78,15 +79,15 @@ class SpecCheck {
   void check_greedy(decode::Engine& target, speculate::Rounds& speculation);
   /// By match: texts of one seed.
   void check_matched(decode::Engine& target, speculate::Rounds& speculation);
-  /// Of texts behind each prompt, all prompts in one test.
-  void check_laws(decode::Engine& target, speculate::Rounds& speculation);
-  void add_laws(const eval::LawCheck& law, double temperature, size_t n_temperatures);
+  /// Sampled texts follow the distribution of the target's; all prompts go into one test.
+  void check_distributions(decode::Engine& target, speculate::Rounds& speculation);
+  void add_distributions(const eval::LawCheck& found, double temperature, size_t n_temperatures);
   void write(const std::string& drafter);
   std::string text() const;
   nlohmann::ordered_json json(const std::string& drafter) const;
 
   cli::Context& cx_;
-  const cli::Point<SpecCheckRecipe>& point_;
+  const cli::Point<Recipe>& point_;
   const SpecCheckRecipe& recipe_;
   ModelPair pair_;
   speculate::TokenTree tree_;
@@ -95,7 +96,7 @@ class SpecCheck {
   model::ModelConfig config_;
   int batch_ = 1;
   bool exact_;          // in f32, where greedy texts do not turn on rounding
-  bool rows_are_pure_;  // in f32 on the CPU, where a row's bits do not depend on the rows beside it
+  bool rows_are_pure_;  // in f32 on the CPU, where a row's bits do not depend on other rows
   std::vector<Verdict> verdicts_;
   std::vector<eval::GreedyDifference> differences_;
 };

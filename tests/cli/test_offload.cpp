@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "cli/probe.h"
-#include "tools/load_engine.h"
+#include "tools/engines/sizing.h"
 
 using namespace tandem;
 using namespace tandem::testing;

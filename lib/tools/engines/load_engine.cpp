@@ -1,0 +1,27 @@
+#include "tools/engines/load_engine.h"
+
+#include <fmt/format.h>
+
+#include "cli/plan_text.h"
+
+namespace tandem::tools {
+
+void admit_plan(cli::Context& cx, const MemoryPlan& plan, const cli::MemoryLimits& limits) {
+  cx.verbose(cli::memory_lines(plan, limits));
+  for (const PlanItem& item : plan.items())
+    cx.debug(fmt::format("  {:>10}  {}{}{}", format_bytes(item.bytes), item.name,
+                         item.device.kind == Device::Kind::cpu ? "" : ", " + item.device.name(),
+                         item.lifetime == Lifetime::load ? " (until loaded)" : ""));
+  limits.check(plan);
+}
+
+std::unique_ptr<decode::Engine> load_engine(cli::Context& cx, decode::ModelFiles files,
+                                            decode::EngineSpec spec, const MemoryPlan& plan,
+                                            std::shared_ptr<cuda::Queue> queue) {
+  spec.interrupted = cli::is_interrupted;
+  LoadProgress progress(cx, plan);
+  return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress),
+                                          std::move(queue));
+}
+
+}  // namespace tandem::tools

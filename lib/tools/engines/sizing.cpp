@@ -1,0 +1,121 @@
+#include "tools/engines/sizing.h"
+
+#include <algorithm>
+
+namespace tandem::tools {
+namespace {
+
+/// Of free memory that auto leaves alone: a plan counts bytes, but a GPU gives whole pages of 2
+/// MiB, and code is loaded when it first runs. A limit that the recipe sets means the plan and
+/// nothing else.
+constexpr size_t kReserve = size_t{512} << 20;
+
+const char* how_to_fit(int64_t n_tokens, int64_t model_context) {
+  if (model_context == 0)
+    return "shorten the prompt, raise run.context, or use models with a longer context";
+  return n_tokens > model_context ? "shorten the prompt, or use a model with a longer context"
+                                  : "raise run.context, or leave it out";
+}
+
+}  // namespace
+
+SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bounds) {
+  const auto common = static_cast<int64_t>(prompts.shared), shared = bounds.saved + common;
+  SequenceRoom room{.prefix = shared > 0, .total = shared, .to_read = common};
+  std::vector<int64_t> lengths;
+  for (const auto& ids : prompts.sequences) {
+    const int64_t n = bounds.saved + static_cast<int64_t>(ids.size());
+    if (n + bounds.least_new > bounds.context)
+      throw input_error("prompt", "has {} tokens, the context holds {}", n, bounds.context)
+          .hint(how_to_fit(n, bounds.model_context));
+    lengths.push_back(std::min(bounds.context, n + bounds.max_tokens));
+    room.to_read += n - shared;
+  }
+  if (lengths.empty()) {
+    lengths = {bounds.context};
+    room.to_read = bounds.context;
+  }
+  room.to_read = std::max<int64_t>(1, room.to_read);  // of nothing new, the last token again
+  std::sort(lengths.rbegin(), lengths.rend());
+  room.batch = std::min(bounds.batch, static_cast<int>(lengths.size()));
+  room.longest = lengths.front();
+  for (int i = 0; i < room.batch; ++i) room.total += lengths[static_cast<size_t>(i)] - shared;
+  return room;
+}
+
+int batch_size(const recipe::Run& run, size_t n) {
+  constexpr int kMaxAutoBatch = 32;
+  return std::min(run.batch > 0 ? run.batch : kMaxAutoBatch, static_cast<int>(n));
+}
+
+void check_offload(const recipe::Offload& offload, const model::ModelConfig& config,
+                   Device device) {
+  if (!offload.any()) return;
+  if (device.kind != Device::Kind::cuda)
+    throw recipe_error("model.offload",
+                       "is {}, but the run is on the CPU, whose weights are all in host memory",
+                       recipe::yaml_text(offload))
+        .hint("leave it none, or choose a GPU with --device cuda");
+  if (offload.layers > config.n_layers)
+    throw recipe_error("model.offload", "is {} layers, the model has {}", offload.layers,
+                       config.n_layers)
+        .hint("auto keeps on the GPU what fits");
+}
+
+int layers_to_stream(const recipe::Offload& offload, const model::ModelConfig& config,
+                     const cli::MemoryLimits& limits,
+                     const std::function<MemoryPlan(int n_streamed)>& plan_of) {
+  check_offload(offload, config, limits.gpu);
+  if (!offload.automatic()) return offload.layers;
+  const size_t reserve = limits.gpu_limited ? 0 : kReserve;
+  int n = 0;
+  while (n < config.n_layers && plan_of(n).peak(limits.gpu) + reserve > limits.gpu_bytes) ++n;
+  return n;
+}
+
+EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
+                         std::vector<recipe::Cache> caches, bool dry_run)
+    : model_(model), run_(run), caches_(std::move(caches)) {
+  for (const recipe::Cache& cache : caches_) {
+    place_ = cli::choose_placement(run, cache, model.offload, dry_run);
+    if (device().kind == Device::Kind::cpu) break;
+  }
+}
+
+DType EngineSizer::compute() const {
+  return model_.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+}
+
+decode::ModelFiles EngineSizer::open_model() const {
+  return decode::open_model(model_.path.value, static_cast<uint64_t>(run_.seed));
+}
+
+decode::EngineSpec EngineSizer::spec(const SequenceRoom& room,
+                                     const speculate::RoundNeeds& extra) const {
+  decode::EngineSpec spec;
+  spec.max_seqs = spec.max_prompts = room.sequences();
+  spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);  // one token of each, at least
+  spec.max_tree_rows = extra.rows;
+  spec.max_logit_rows = std::max(extra.logit_rows, 1);
+  spec.max_tokens = static_cast<int>(room.longest) + extra.tokens;
+  spec.total_tokens = room.total + int64_t{room.sequences()} * extra.tokens;
+  spec.prefill_chunk =
+      std::max(static_cast<int>(std::min<int64_t>(run_.prefill_chunk, room.to_read)), extra.rows);
+  spec.caches = caches_;
+  return placed(std::move(spec));
+}
+
+decode::EngineSpec EngineSizer::placed(decode::EngineSpec sizes) const {
+  sizes.compute = compute();
+  sizes.device = place_.device;
+  sizes.plan_for = place_.plan_for;
+  return sizes;
+}
+
+MemoryPlan EngineSizer::stream_layers(
+    const model::ModelConfig& config,
+    const std::function<MemoryPlan(int n_streamed)>& plan_of) const {
+  return plan_of(layers_to_stream(model_.offload, config, limits(), plan_of));
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,95 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cli/device.h"
+#include "decode/engine.h"
+#include "decode/prompts.h"
+#include "recipe/sections.h"
+#include "speculate/round/rounds.h"
+
+// How every tool sizes its engines: the sequences that they hold, then the engines that hold them.
+namespace tandem::tools {
+
+/// The sequences that a run holds at once.
+struct SequenceRoom {
+  int batch = 1;
+  bool prefix = false;  // one sequence more, which holds what all begin with
+  int64_t longest = 0;  // tokens of one sequence
+  int64_t total = 0;    // of all, what they begin with counted once
+  int64_t to_read = 0;  // of prompts: a prefill needs no more rows
+
+  int sequences() const { return batch + (prefix ? 1 : 0); }
+};
+
+/// What bounds them.
+struct SequenceBounds {
+  int64_t context = 0;        // tokens that a sequence may have
+  int64_t model_context = 0;  // tokens that the model was made for; 0: a run of several models
+  int64_t saved = 0;          // tokens of a state that all sequences continue
+  int max_tokens = 0;         // new tokens of a sequence, at most
+  int least_new = 0;          // new tokens that must fit after every prompt
+  int batch = 1;              // sequences at once, at most
+};
+
+/// Room for these prompts; without any, for sequences of bounds.context tokens.
+/// errors   kind input: a prompt beyond the context
+SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bounds);
+
+/// Sequences that run together, of `n` asked for.
+int batch_size(const recipe::Run& run, size_t n);
+
+/// Refuses a model.offload that a run cannot follow.
+/// errors   kind recipe: layers in host memory asked for on the CPU, or more than there are
+void check_offload(const recipe::Offload& offload, const model::ModelConfig& config, Device device);
+
+/// How many layers a run keeps in host memory, as model.offload says. auto: the fewest with which
+/// it fits on the GPU, all where it never does.
+/// plan_of  the whole run with that number
+/// errors   as check_offload
+int layers_to_stream(const recipe::Offload& offload, const model::ModelConfig& config,
+                     const cli::MemoryLimits& limits,
+                     const std::function<MemoryPlan(int n_streamed)>& plan_of);
+
+/// Sections `model` and `run` of a recipe: where its engines run, and how large they are.
+class EngineSizer {
+ public:
+  /// caches   how the engines read; they run on a GPU only if it can read in all these ways
+  /// dry_run  the run is planned, perhaps for a GPU that is not here
+  /// errors   kind device
+  EngineSizer(const recipe::Model& model, const recipe::Run& run, std::vector<recipe::Cache> caches,
+              bool dry_run);
+
+  Device device() const { return place_.device; }
+  const cli::Placement& place() const { return place_; }
+  /// Of weights and activations.
+  DType compute() const;
+  /// As of now.
+  cli::MemoryLimits limits() const { return cli::memory_limits(run_, place_); }
+
+  /// Headers of model.path.
+  /// errors   kind input
+  decode::ModelFiles open_model() const;
+
+  /// An engine for these sequences.
+  /// extra    what rounds need beyond them
+  decode::EngineSpec spec(const SequenceRoom& room, const speculate::RoundNeeds& extra = {}) const;
+  /// An engine of sizes that something else knows, where this run takes place.
+  decode::EngineSpec placed(decode::EngineSpec sizes) const;
+
+  /// Keeps layers in host memory, as model.offload says.
+  /// plan_of  the whole run with that number; called last with the one that is chosen
+  /// result   that plan
+  /// errors   as check_offload
+  MemoryPlan stream_layers(const model::ModelConfig& config,
+                           const std::function<MemoryPlan(int n_streamed)>& plan_of) const;
+
+ private:
+  const recipe::Model& model_;
+  const recipe::Run& run_;
+  std::vector<recipe::Cache> caches_;
+  cli::Placement place_;
+};
+
+}  // namespace tandem::tools

@@ -1,0 +1,94 @@
+#include "tools/kernel_bench.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/parallel.h"
+#include "cli/device.h"
+#include "recipe/fields_of.h"
+#include "tensor/memory_plan.h"
+#include "tools/results/bench_results.h"
+
+namespace tandem::tools {
+namespace {
+
+bench::KernelCases chosen_cases(const bench::KernelShapes& shapes) {
+  bench::KernelCases all;
+  for (const std::string_view family : bench::kernel_families()) {
+    const auto& wanted = shapes.families;
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), family) == wanted.end())
+      continue;
+    bench::KernelCases cases = bench::kernel_cases(family, shapes);
+    std::move(cases.begin(), cases.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+bench::Ceilings measure_machine(cli::Context& cx) {
+  const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
+  return bench::measure_ceilings(max_threads(), cli::is_interrupted);
+}
+
+/// All cases of one point; false if a kernel differs from its reference.
+bool run_point(cli::Context& cx, const cli::Point<KernelBenchRecipe>& point,
+               BenchResults& results) {
+  const KernelBenchRecipe& recipe = point.recipe;
+  cli::use_threads(recipe.run.threads);
+  const bench::Ceilings ceilings = measure_machine(cx);
+  cx.note(bench::describe(ceilings));
+  // Flushing a cache takes longer than many a kernel: 1000 runs are enough for any quantile.
+  const bench::MeasureRules rules{.min_seconds = recipe.bench.min_time, .max_runs = 1000};
+  const bench::KernelCases cases = chosen_cases(recipe.bench);
+  cli::Progress progress(cx.terminal, "kernels", static_cast<double>(cases.size()), "cases");
+  bool correct = true;
+  for (size_t i = 0; i < cases.size() && !cli::is_interrupted(); ++i) {
+    const bench::KernelCase& c = cases[i];
+    try {
+      const bench::KernelResult result =
+          bench::run_kernel_case(c, rules, ceilings, cli::is_interrupted);
+      results.add(named(bench::kernel_record(c, result, ceilings), point),
+                  bench::kernel_row(c, result));
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::interrupted) break;
+      if (e.kind() != ErrorKind::numeric) throw;
+      correct = false;
+      results.add_failure(named(bench::kernel_record(c, ceilings), point),
+                          bench::failed_kernel_row(c), e);
+    }
+    progress.update(static_cast<double>(i + 1));
+  }
+  return correct;
+}
+
+}  // namespace
+
+KernelBench::KernelBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
+    : cx_(cx), points_(points) {
+  for (const auto& point : points)
+    if (point.recipe.run.device.starts_with("cuda"))
+      throw Error(ErrorKind::device, "run.device", "kernel-bench measures the kernels of the CPU")
+          .hint(
+              "use --device cpu; bench_gpu_attention and its kin of the GPU bundle measure a "
+              "GPU's");
+}
+
+int KernelBench::print_plan() {
+  io::Table table({{"kernel", io::Align::left}, {"shape", io::Align::left}, {"memory"}});
+  for (const auto& point : points_)
+    for (const bench::KernelCase& c : chosen_cases(point.recipe.bench))
+      table.add_row({c.name, c.shape, format_bytes(c.memory_bytes)});
+  cx_.out.write(table.render(table_format(cx_.format())));
+  return 0;
+}
+
+int KernelBench::run() {
+  BenchResults results(cx_, points_.front().recipe.output.path, bench::kernel_table());
+  bool correct = true;
+  for (const auto& point : points_) correct = run_point(cx_, point, results) && correct;
+  const int status = results.finish();
+  return correct ? status : exit_status(ErrorKind::numeric);
+}
+
+}  // namespace tandem::tools
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::KernelBenchRecipe&);

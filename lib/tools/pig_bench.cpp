@@ -1,0 +1,238 @@
+#include "tools/pig_bench.h"
+
+#include <new>
+
+#include "base/clock.h"
+#include "base/parallel.h"
+#include "bench/break_even.h"
+#include "bench/gpu_hardware.h"
+#include "bench/model_report.h"
+#include "cli/plan_text.h"
+#include "recipe/fields_of.h"
+#include "recipe/value_of.h"
+#include "tools/engines/load_engine.h"
+#include "tools/engines/sizing.h"
+
+namespace tandem::tools {
+namespace {
+
+using bench::ModelPhase;
+
+/// A phase of a point, sized.
+struct SizedPhase {
+  bench::ModelCase c;
+  MemoryPlan plan;
+};
+/// errors   kind recipe: sizes beyond the model's; those of layers_to_stream
+SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRecipe& r,
+                      const decode::ModelFiles& files) {
+  SizedPhase sized{.c = bench::model_case(r.bench, r.run, r.cache, r.model.compute, files.config,
+                                          sizer.device()),
+                   .plan = {}};
+  sized.c.plan_for = sizer.place().plan_for;
+  sized.plan = sizer.stream_layers(files.config, [&](int n) {
+    sized.c.n_streamed = n;
+    return bench::phase_plan(phase, sized.c, files);
+  });
+  return sized;
+}
+
+/// The phases of one point of pig-bench, in their order; prefill and decode share an engine.
+class BenchPoint {
+ public:
+  /// Sets the thread count, and measures the machine's limits where they are not known.
+  BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point, BenchResults& results,
+             std::vector<bench::DecodeTime>& decode_times);
+
+  /// Measures a phase and adds its record and row; a decode's time also to `decode_times`.
+  /// errors   kind input (no such model), recipe, memory, numeric, interrupted
+  void run(bench::ModelPhase phase);
+
+ private:
+  void report(const bench::ModelIdentity& identity, const bench::PhaseResult& result);
+
+  cli::Context& cx_;
+  const cli::Point<BenchRecipe>& point_;
+  BenchResults& results_;
+  std::vector<bench::DecodeTime>& decode_times_;
+  EngineSizer sizer_;
+  bench::Ceilings ceilings_;
+  SizedPhase sized_;  // the engine's, where there is one
+  std::unique_ptr<bench::EngineBench> engine_;
+  double load_ms_ = 0;
+  bool peak_is_own_ = false;  // the system counts the peak of memory anew for every phase
+};
+
+BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,
+                       BenchResults& results, std::vector<bench::DecodeTime>& decode_times)
+    : cx_(cx),
+      point_(point),
+      results_(results),
+      decode_times_(decode_times),
+      sizer_(point.recipe.model, point.recipe.run, {point.recipe.cache}, /*dry_run=*/false) {
+  cli::use_threads(point.recipe.run.threads);
+  const cli::Progress progress(cx.terminal, "measuring the limits of this machine", 0, "");
+  ceilings_ = sizer_.device().kind == Device::Kind::cuda ? bench::gpu_ceilings(sizer_.device())
+                                                         : bench::cached_ceilings(max_threads());
+  peak_is_own_ = reset_peak_resident();
+}
+
+void BenchPoint::run(ModelPhase phase) {
+  decode::ModelFiles files = sizer_.open_model();
+  const model::ModelConfig config = files.config;
+  const bool whole = phase == ModelPhase::prefill || phase == ModelPhase::decode;
+  if (!whole) engine_.reset();
+  if (!engine_) {
+    sized_ = size_phase(sizer_, phase, point_.recipe, files);
+    admit_plan(cx_, sized_.plan, sizer_.limits());
+  }
+  const bench::ModelCase& c = sized_.c;
+  const bench::ModelIdentity identity = bench::identify(files, c.dtype);
+  if (whole && !engine_) {
+    const Stopwatch watch;
+    LoadProgress progress(cx_, sized_.plan);
+    engine_ = std::make_unique<bench::EngineBench>(std::move(files), c, cli::is_interrupted,
+                                                   std::ref(progress));
+    load_ms_ = 1e3 * watch.seconds();
+  }
+  if (phase == ModelPhase::prefill) report(identity, engine_->prefill());
+  if (phase == ModelPhase::decode) report(identity, engine_->decode());
+  if (phase == ModelPhase::load) {
+    LoadProgress progress(cx_, sized_.plan);
+    report(identity, bench::bench_load([&] { return sizer_.open_model(); }, c, cli::is_interrupted,
+                                       std::ref(progress)));
+  }
+  if (phase == ModelPhase::linear)
+    report(identity, bench::bench_linear(c, config, cli::is_interrupted));
+  if (phase == ModelPhase::attention)
+    report(identity, bench::bench_attention(c, config, cli::is_interrupted));
+}
+
+void BenchPoint::report(const bench::ModelIdentity& identity, const bench::PhaseResult& result) {
+  const bench::ModelCase& c = sized_.c;
+  if (c.device.kind == Device::Kind::cpu)  // unless they were measured on a busier machine
+    ceilings_ = bench::cached_ceilings(
+        max_threads(), {.gflops = result.work.flops / bench::median(result.samples.ms) * 1e-6});
+  bench::Record record = named(bench::Record(cx_.info.name, &ceilings_), point_);
+  bench::add_result(record, c, identity, result, ceilings_);
+  if (engine_) record.set_timing("load", {.ms = {load_ms_}});
+  const size_t peak = peak_resident_bytes();
+  bench::add_memory(record, sized_.plan, peak, c.device);
+  if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
+  results_.add(record, bench::model_row(c, identity, result, ceilings_, peak));
+  peak_is_own_ = reset_peak_resident();
+  if (result.phase == ModelPhase::decode)
+    decode_times_.push_back({identity.name, c.batch, bench::method_name(c.cache), c.context,
+                             bench::median(result.samples.ms)});
+}
+
+/// Adds a row or prints a line.
+/// result   the exit status that the phase asks for
+int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhase phase,
+               io::Table& table) {
+  const BenchRecipe& r = point.recipe;
+  const EngineSizer sizer(r.model, r.run, {r.cache}, /*dry_run=*/true);
+  const cli::MemoryLimits limits = sizer.limits();
+  const decode::ModelFiles files = sizer.open_model();
+  const std::string method = bench::method_name(r.cache), name(bench::phase_name(phase));
+  nlohmann::ordered_json j = {{"event", "plan"},      {"point", point.id},
+                              {"model", files.name},  {"context_tokens", r.run.context.value},
+                              {"batch", r.run.batch}, {"method", method},
+                              {"phase", name}};
+  std::string peak, verdict;
+  int status = 0;
+  try {
+    const auto [c, plan] = size_phase(sizer, phase, r, files);
+    peak = format_bytes(plan.peak(sizer.device()));
+    verdict = limits.fits(plan) ? "fits" : "does not fit";
+    if (c.n_streamed > 0)
+      verdict +=
+          fmt::format(", {} of {} layers in host memory", c.n_streamed, files.config.n_layers);
+    if (!limits.fits(plan)) status = exit_status(ErrorKind::memory);
+    j.update(cli::memory_json(plan, limits));
+  } catch (const Error& e) {
+    j["error"] = verdict = e.what();
+    status = exit_status(e.kind());
+  }
+  if (cx.plans_as_json()) cx.out.write(j.dump() + "\n");
+  table.add_row({point.id, files.name, std::to_string(r.run.context.value),
+                 std::to_string(r.run.batch), method, name, cli::planned_device(limits), peak,
+                 format_bytes(limits.on_gpu() ? limits.gpu_bytes : limits.host), verdict});
+  return status;
+}
+
+void add_failure(const cli::Context& cx, BenchResults& results,
+                 const cli::Point<BenchRecipe>& point, ModelPhase phase, const Error& error) {
+  bench::Record record = named(bench::Record(cx.info.name), point);
+  record.group("workload")["phase"] = bench::phase_name(phase);
+  const BenchRecipe& r = point.recipe;
+  results.add_failure(
+      record, bench::failed_row(r.model.path.value, r.run, r.cache, phase, error.what()), error);
+}
+
+}  // namespace
+
+int PigBench::print_plan() {
+  io::Table table({{"point", io::Align::left},
+                   {"model", io::Align::left},
+                   {"context"},
+                   {"batch"},
+                   {"method", io::Align::left},
+                   {"phase", io::Align::left},
+                   {"device", io::Align::left},
+                   {"planned peak"},
+                   {"available"},
+                   {"verdict", io::Align::left}});
+  int status = 0;
+  for (const cli::Point<BenchRecipe>& point : points_) {
+    cli::use_threads(point.recipe.run.threads);
+    for (const ModelPhase phase : point.recipe.bench.phases) {
+      const int failed = plan_phase(cx_, point, phase, table);
+      if (status == 0 || failed == exit_status(ErrorKind::memory)) status = failed;
+    }
+  }
+  if (!cx_.plans_as_json()) cx_.out.write(table.render(table_format(cx_.format())));
+  return status;
+}
+
+int PigBench::run() {
+  BenchResults results(cx_, points_.front().recipe.output.path, bench::model_table());
+  double n_phases = 0;
+  for (const cli::Point<BenchRecipe>& point : points_)
+    n_phases += static_cast<double>(point.recipe.bench.phases.size());
+  {
+    cli::Progress progress(cx_.terminal, "bench", n_phases, "phases");
+    for (const cli::Point<BenchRecipe>& point : points_) {
+      if (cli::is_interrupted()) break;
+      run_point(point, results, progress);
+    }
+  }
+  const int status = results.finish();
+  for (const std::string& line : bench::break_even(decode_times_)) cx_.note(line);
+  return status;
+}
+
+void PigBench::run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,
+                         cli::Progress& progress) {
+  BenchPoint run(cx_, point, results, decode_times_);
+  for (const ModelPhase phase : point.recipe.bench.phases) {
+    if (cli::is_interrupted()) return;
+    progress.update(n_done_++);
+    if (results.has({point.id, std::string(bench::phase_name(phase)), max_threads()})) continue;
+    try {
+      run.run(phase);
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::interrupted) return;
+      add_failure(cx_, results, point, phase, e);
+    } catch (const std::bad_alloc&) {
+      add_failure(cx_, results, point, phase, Error(ErrorKind::memory, "", "not enough memory"));
+    }
+  }
+}
+
+}  // namespace tandem::tools
+
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::vector<tandem::bench::ModelPhase>&);
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::BenchRecipe&);

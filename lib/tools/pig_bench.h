@@ -1,0 +1,61 @@
+#pragma once
+#include <filesystem>
+#include <vector>
+
+#include "bench/break_even.h"
+#include "bench/model_bench.h"
+#include "cli/context.h"
+#include "tools/results/bench_results.h"
+
+namespace tandem::tools {
+
+struct BenchRecipe {
+  recipe::Model model;
+  recipe::Run run;
+  recipe::Cache cache;
+  bench::ModelBench bench;
+  BenchOutput output;
+
+  BenchRecipe() {
+    run.context = {1024};
+    run.batch = 1;
+  }
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model");
+    v("run", run, "device, threads, seed, sizes");
+    v("cache", cache, "what attention reads");
+    v("bench", bench, "what is measured, and how long");
+    v("output", output, "where records go");
+  }
+  void check(recipe::Problems& p) const {
+    if (!model.state.empty()) p.field("model.state", "pig-bench continues no saved state");
+  }
+};
+
+/// A run of pig-bench: the phases of every point of a sweep.
+class PigBench {
+ public:
+  using Recipe = BenchRecipe;
+
+  PigBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
+      : cx_(cx), points_(points) {}
+
+  /// One line a point and phase, what it needs and whether that fits. The exit
+  /// status: 0, else that of the memory that is missing or of the first error.
+  int print_plan();
+  /// Measures what is missing, then prints the table and the break-even points. A phase that fails
+  /// is a result too; an interruption ends the run. The exit status is BenchResults::finish's.
+  int run();
+
+ private:
+  void run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,
+                 cli::Progress& progress);
+
+  cli::Context& cx_;
+  const std::vector<cli::Point<Recipe>>& points_;
+  double n_done_ = 0;  // phases, those of earlier runs included
+  std::vector<bench::DecodeTime> decode_times_;
+};
+
+}  // namespace tandem::tools

@@ -1,0 +1,243 @@
+#include "tools/pig_eval.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "base/parallel.h"
+#include "bench/record.h"
+#include "cli/plan_text.h"
+#include "cli/search_path.h"
+#include "model/context.h"
+#include "recipe/fields_of.h"
+#include "tools/engines/load_engine.h"
+
+namespace tandem::tools {
+namespace {
+
+// Cases that run together, by default.
+constexpr int kFewCases = 4, kManyCases = 16;
+
+std::filesystem::path demo_text() {
+  for (const auto& folder : cli::recipe_folders())
+    if (const auto path = folder / "demo/lighthouse-logbook.txt"; std::filesystem::exists(path))
+      return path;
+  throw input_error("data.path", "the built-in text is not installed")
+      .hint("name a text with --data");
+}
+
+std::vector<recipe::Cache> caches_of(const std::vector<eval::NamedPolicy>& policies) {
+  std::vector<recipe::Cache> caches;
+  for (const eval::NamedPolicy& policy : policies) caches.push_back(policy.cache);
+  return caches;
+}
+
+}  // namespace
+
+PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
+    : cx_(cx),
+      point_(point),
+      recipe_(point.recipe),
+      policies_(recipe_.eval.all_policies()),
+      sizer_(recipe_.model, recipe_.run, caches_of(policies_), cx.dry_run()),
+      config_(sizer_.open_model().config) {
+  for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
+  check_context();
+  check_offload(recipe_.model.offload, config_, sizer_.device());
+  if (cx.resume() && recipe_.output.path.empty())
+    throw usage_error("--resume", "continues a log, but output.path is not set")
+        .hint("name the log of the earlier run with -o");
+}
+
+void PigEval::check_context() const {
+  const int context = text_context();
+  if (recipe_.eval.questions().empty()) return;
+  for (const recipe::TokenCount length : recipe_.eval.lengths)
+    if (length > context)
+      throw recipe_error("eval.lengths", "{} tokens, but the context of {} is {}", length.value,
+                         config_.name, context)
+          .hint("lower eval.lengths (prompt and answer together), or choose another model");
+}
+
+int PigEval::text_context() const { return model::context_of(recipe_.run, config_); }
+
+void PigEval::open_log() {
+  const auto& path = recipe_.output.path;
+  if (path.empty()) return;
+  if (cx_.resume() && std::filesystem::exists(path)) {
+    log_ = eval::read_log(path, *point_.record, names_);
+    std::filesystem::resize_file(path, log_.whole_bytes);
+    cx_.note(fmt::format("resuming after {} cases", log_.cases.size()));
+  } else {
+    cli::ResultFile fresh(path, cx_.resume() ? cli::FileMode::create : cx_.file_mode(), cx_.out);
+    fresh.write(eval::header_line(*point_.record));
+    fresh.commit();
+  }
+  file_ = std::make_unique<cli::ResultFile>(path, cli::FileMode::append, cx_.out);
+}
+
+std::unique_ptr<decode::Engine> PigEval::load(decode::ModelFiles files, decode::EngineSpec spec,
+                                              size_t buffer_bytes) {
+  const MemoryPlan plan = sizer_.stream_layers(files.config, [&](int n) {
+    spec.n_streamed = n;
+    MemoryPlan all = decode::Engine::plan(files, spec);
+    all.add("workspace/compared logits", buffer_bytes);
+    return all;
+  });
+  if (cx_.dry_run()) {
+    cli::PlanView view{.files = files,
+                       .spec = spec,
+                       .plan = plan,
+                       .limits = sizer_.limits(),
+                       .context_tokens = spec.max_tokens,
+                       .recipe_sha256 = point_.sha256};
+    view.add_reading(0, static_cast<size_t>(spec.max_tokens));
+    cli::print_plan(cx_, view);
+    return nullptr;
+  }
+  admit_plan(cx_, plan, sizer_.limits());
+  return load_engine(cx_, std::move(files), spec, plan);
+}
+
+int PigEval::print_plan() {
+  judge();
+  return 0;
+}
+
+int PigEval::run() {
+  open_log();
+  judge();
+  print();
+  return 0;
+}
+
+void PigEval::judge() {
+  try {
+    run_questions();
+    if (recipe_.eval.perplexity() && !cli::is_interrupted()) run_text();
+  } catch (const Error& e) {
+    // The cases in flight are lost; what was judged before them will be printed.
+    if (e.kind() != ErrorKind::interrupted) throw;
+  }
+}
+
+decode::EngineSpec PigEval::question_spec(int group) const {
+  const auto longest = std::ranges::max(recipe_.eval.lengths, {}, &recipe::TokenCount::value);
+  return sizer_.placed(eval::case_engine_spec(policies_, sizer_.compute(),
+                                              static_cast<int>(recipe_.run.prefill_chunk),
+                                              static_cast<int>(longest), group));
+}
+
+/// Cases at once: what was asked for, or a row in every decode step for each core, within most of
+/// the memory.
+int PigEval::group_size(const decode::ModelFiles& files) const {
+  if (recipe_.run.batch > 0) return recipe_.run.batch;
+  cli::MemoryLimits room = sizer_.limits();
+  room.host -= room.host / 4;
+  room.gpu_bytes -= room.gpu_bytes / 4;
+  int group = std::min(recipe_.eval.cases, std::clamp(max_threads(), kFewCases, kManyCases));
+  const auto fits = [&](int cases) {
+    decode::EngineSpec spec = question_spec(cases);
+    // More cases at once pay for the copies that more layers need.
+    const recipe::Offload& offload = recipe_.model.offload;
+    spec.n_streamed = offload.automatic() ? files.config.n_layers : offload.layers;
+    return room.fits(decode::Engine::plan(files, spec));
+  };
+  while (group > 1 && !fits(group)) --group;
+  return group;
+}
+
+void PigEval::run_questions() {
+  using Key = std::tuple<eval::Task, int64_t, int>;
+  const eval::Settings& s = recipe_.eval;
+  std::set<Key> done;
+  for (const eval::CaseRecord& r : log_.cases) done.insert({r.task, r.length, r.index});
+  std::vector<Key> missing;
+  for (const recipe::TokenCount length : s.lengths)
+    for (const eval::Task task : s.questions())
+      for (int i = 0; i < s.cases; ++i)
+        if (const Key key{task, length.value, i}; !done.contains(key)) missing.push_back(key);
+  if (missing.empty()) return;
+
+  decode::ModelFiles files = sizer_.open_model();
+  if (files.tokenizer == nullptr)
+    throw input_error(files.name, "the model has no tokenizer, which questions need");
+  const eval::CaseGenerator generator(*files.tokenizer, s.haystack,
+                                      static_cast<uint64_t>(recipe_.run.seed));
+  const int group = group_size(files);
+  const auto engine = load(std::move(files), question_spec(group), 0);
+  if (!engine) return;
+  cli::Progress progress(cx_.terminal, "cases", static_cast<double>(missing.size()), "cases");
+  for (size_t begin = 0, end = 0; begin < missing.size(); begin = end) {
+    if (cli::is_interrupted()) return;
+    const auto [task, length, first] = missing[begin];
+    std::vector<eval::Case> cases;
+    for (; end < missing.size() && end - begin < static_cast<size_t>(group); ++end) {
+      if (std::get<0>(missing[end]) != task || std::get<1>(missing[end]) != length) break;
+      cases.push_back(generator.make(task, static_cast<size_t>(length),
+                                     static_cast<uint32_t>(std::get<2>(missing[end]))));
+    }
+    auto outcomes = eval::run_cases(*engine, cases, {s.protocols, s.scores});
+    for (size_t i = 0; i < cases.size(); ++i) {
+      log_.cases.push_back({task, length, std::get<2>(missing[begin + i]), std::move(outcomes[i])});
+      if (file_) file_->write(eval::case_line(log_.cases.back(), names_));
+    }
+    progress.update(static_cast<double>(end));
+  }
+}
+
+void PigEval::run_text() {
+  if (log_.text) return;
+  const auto& path = recipe_.data.path;
+  decode::ModelFiles files = sizer_.open_model();
+  const auto windows = eval::load_windows(path.empty() ? demo_text() : path, files, text_context());
+  const size_t buffer_bytes = eval::text_buffer_bytes(config_);
+  const auto longest = static_cast<int>(std::ranges::max(windows, {}, &eval::Ids::size).size());
+  const auto engine = load(
+      std::move(files), sizer_.placed(eval::text_engine_spec(policies_, sizer_.compute(), longest)),
+      buffer_bytes);
+  if (!engine) return;
+  size_t total = 0;
+  for (const eval::Ids& window : windows) total += window.size();
+  cli::Progress progress(cx_.terminal, "text", static_cast<double>(total), "tok");
+  auto text = eval::measure_text(
+      *engine, windows, [&](int64_t done) { return progress.go_on(static_cast<double>(done)); });
+  if (text.empty()) return;
+  if (file_) file_->write(eval::text_line(text, names_));
+  log_.text = std::move(text);
+}
+
+void PigEval::print() {
+  const auto rows = eval::summarize(recipe_.eval, log_.cases);
+  if (cx_.format() == "jsonl")
+    print_records(rows);
+  else
+    print_tables(rows);
+}
+
+void PigEval::print_records(const std::vector<eval::ScoreRow>& rows) {
+  std::vector<io::Json> groups;
+  for (const eval::ScoreRow& row : rows) groups.push_back(eval::score_json(row, policies_));
+  for (size_t i = 0; log_.text && i < log_.text->size(); ++i) {
+    groups.push_back(eval::quality_json((*log_.text)[i], i == 0));
+    groups.back().update({{"task", "perplexity"}, {"policy", names_[i]}, {"reference", names_[0]}});
+  }
+  for (const io::Json& group : groups) {
+    bench::Record record(cx_.info.name);
+    record.group("recipe") = *point_.record;
+    record.group("quality") = group;
+    if (cli::is_interrupted()) record.group("status") = "partial";
+    cx_.out.write(record.line());
+  }
+}
+
+void PigEval::print_tables(const std::vector<eval::ScoreRow>& rows) {
+  const auto format = cx_.format() == "md" ? io::TableFormat::markdown : io::TableFormat::text;
+  if (!rows.empty()) cx_.out.write(eval::score_tables(rows, names_, format));
+  if (!rows.empty() && log_.text) cx_.out.write("\n");
+  if (log_.text) cx_.out.write(eval::text_table(*log_.text, names_).render(format));
+}
+
+}  // namespace tandem::tools
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::EvalRecipe&);

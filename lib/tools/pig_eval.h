@@ -1,0 +1,90 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/context.h"
+#include "eval/report.h"
+#include "model/config.h"
+#include "tools/engines/sizing.h"
+
+namespace tandem::tools {
+
+/// Section `output` of pig-eval.
+struct CaseLogFile {
+  std::filesystem::path path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path,
+      "log of judged cases, one JSON line each; what --resume continues; empty = none");
+  }
+};
+
+struct EvalRecipe {
+  recipe::Model model;
+  recipe::Run run;
+  recipe::Data data;
+  eval::Settings eval;
+  CaseLogFile output;
+
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model");
+    v("run", run, "device, threads, seed, sizes");
+    v("data", data, "text of the perplexity task");
+    v("eval", eval, "tasks, protocols and policies");
+    v("output", output, "where cases are logged");
+  }
+  void check(recipe::Problems& p) const {
+    if (!model.state.empty()) p.field("model.state", "pig-eval continues no saved state");
+    if (output.path == "-") p.field("output.path", "output.path: a log of cases is a file, not -");
+  }
+};
+
+/// A run of pig-eval: opens the log, judges what it lacks, prints what it holds.
+class PigEval {
+ public:
+  using Recipe = EvalRecipe;
+
+  /// errors   kind input: no such model; kind recipe: lengths beyond its context
+  PigEval(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  /// A plan of the questions, then one of the perplexity.
+  /// errors   kind memory, after a plan is out: it does not fit
+  int print_plan();
+  /// An interruption drops the cases in flight and prints what was judged before them.
+  int run();
+
+ private:
+  /// Starts a new log, or takes an old one over after its last whole line (--resume).
+  void open_log();
+  /// Runs the missing cases, then the missing perplexity. With --dry-run prints plans instead.
+  void judge();
+  void check_context() const;
+  int text_context() const;
+  /// Engine within the memory that may be used; with --dry-run prints the plan and returns null.
+  std::unique_ptr<decode::Engine> load(decode::ModelFiles files, decode::EngineSpec spec,
+                                       size_t buffer_bytes);
+  decode::EngineSpec question_spec(int group) const;
+  int group_size(const decode::ModelFiles& files) const;
+  void run_questions();
+  void run_text();
+  /// Tables or records of all that is known.
+  void print();
+  void print_records(const std::vector<eval::ScoreRow>& rows);
+  void print_tables(const std::vector<eval::ScoreRow>& rows);
+
+  cli::Context& cx_;
+  const cli::Point<Recipe>& point_;
+  const EvalRecipe& recipe_;
+  std::vector<eval::NamedPolicy> policies_;  // full attention first
+  EngineSizer sizer_;
+  std::vector<std::string> names_;
+  model::ModelConfig config_;
+  eval::CaseLog log_;
+  std::unique_ptr<cli::ResultFile> file_;  // null without output.path
+};
+
+}  // namespace tandem::tools

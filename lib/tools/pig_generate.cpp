@@ -1,0 +1,101 @@
+#include "tools/pig_generate.h"
+
+#include <algorithm>
+
+#include "cli/plan_text.h"
+#include "kv/policies/token_index.h"
+#include "model/context.h"
+#include "recipe/fields_of.h"
+#include "tools/engines/load_engine.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/results/generate_output.h"
+
+namespace tandem::tools {
+
+PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
+    : cx_(cx),
+      point_(point),
+      recipe_(point.recipe),
+      source_(prompt_source(cx, recipe_.chat, !recipe_.model.state.empty())),
+      sizer_(recipe_.model, recipe_.run, {recipe_.cache}, cx.dry_run()),
+      files_(sizer_.open_model()) {
+  if (!recipe_.model.state.empty())
+    saved_ = decode::open_state(recipe_.model.state, files_, sizer_.compute());
+  if (!source_.empty())
+    prompts_ = decode::read_prompts(source_, files_, saved_.has_value());
+  else if (saved_)
+    prompts_.sequences.emplace_back();  // the state itself is the prompt
+  if (!recipe_.output.state.empty() && prompts_.sequences.size() > 1 && prompts_.shared == 0)
+    throw usage_error("output.state", "the prompts share no beginning that could be saved")
+        .hint("save the state of one prompt, or of a document with --questions");
+  SequenceRoom room = room_for(
+      prompts_, {.context = model::context_of(recipe_.run, files_.config),
+                 .model_context = files_.config.max_context,
+                 .saved = static_cast<int64_t>(n_saved()),
+                 .max_tokens = recipe_.sampling.max_tokens,
+                 .batch = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()))});
+  room.prefix = room.prefix || !recipe_.output.state.empty();
+  spec_ = sizer_.spec(room);
+  if (room.prefix) {
+    const PrefixSource begin = prefix();
+    const auto n = static_cast<int64_t>(n_saved() + begin.tokens.size());
+    const bool short_forks = room.longest - n <= kv::TokenIndex::kMaxForkTokens;
+    spec_.max_prompts = begin.index && short_forks ? 1 : 0;
+  }
+  plan_ = sizer_.stream_layers(files_.config, [&](int n) {
+    spec_.n_streamed = n;
+    return decode::Engine::plan(files_, spec_);
+  });
+}
+
+PrefixSource PigGenerate::prefix() const {
+  PrefixSource p{.saved = saved_ ? &*saved_ : nullptr, .save_as = recipe_.output.state};
+  if (!prompts_.sequences.empty()) {
+    const std::span<const int32_t> first = prompts_.sequences[0];
+    const bool whole = !recipe_.output.state.empty() && prompts_.sequences.size() == 1;
+    p.tokens = whole ? first : first.first(prompts_.shared);
+  }
+  // An index holds the mean of its keys, for all that follows: not of a few words that prompts
+  // happen to begin with. What is shorter costs little to index again.
+  const auto shortest = static_cast<size_t>(recipe_.cache.sinks + recipe_.cache.recent) +
+                        size_t{kv::TokenIndex::kRoll};
+  p.index = recipe_.sampling.max_tokens > 0 && n_saved() + p.tokens.size() >= shortest;
+  return p;
+}
+
+int PigGenerate::print_plan() {
+  const auto& prompts = prompts_.sequences;
+  cli::PlanView view{.files = files_,
+                     .spec = spec_,
+                     .plan = plan_,
+                     .limits = sizer_.limits(),
+                     .context_tokens = spec_.max_tokens,
+                     .sequences = std::max(1, static_cast<int>(prompts.size())),
+                     .recipe_sha256 = point_.sha256};
+  const size_t shared = prompts_.shared;
+  view.add_reading(n_saved(), prompts.empty() ? static_cast<size_t>(spec_.max_tokens) : shared);
+  // A sequence that adds nothing reads the last token again.
+  for (const auto& ids : prompts)
+    view.add_reading(n_saved() + shared, std::max<size_t>(1, ids.size() - shared));
+  cli::print_plan(cx_, view);
+  return 0;
+}
+
+int PigGenerate::run() {
+  const decode::GenerateSpec how =
+      generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs, files_.config,
+                    spec_.max_tokens);
+  admit_plan(cx_, plan_, sizer_.limits());
+  const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
+  const double load_s = load_.seconds();
+  GenerateOutput output(cx_, recipe_.output.path, prompts_, *engine, plan_);
+  const auto decoder = decode::plain_decoder(*engine, how.policy);
+  const decode::GenerateReport report =
+      generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how, output.events());
+  output.finish(report, load_s, recipe_.run.seed);
+  return 0;
+}
+
+}  // namespace tandem::tools
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::GenerateRecipe&);

@@ -1,0 +1,70 @@
+#pragma once
+#include <optional>
+
+#include "base/clock.h"
+#include "cli/context.h"
+#include "decode/prompts.h"
+#include "decode/state.h"
+#include "recipe/sections.h"
+#include "tools/engines/sizing.h"
+#include "tools/prompts/generate_prompts.h"
+
+namespace tandem::tools {
+
+struct GenerateRecipe {
+  recipe::Model model;
+  recipe::Run run;
+  recipe::Sampling sampling;
+  recipe::Chat chat;
+  recipe::Cache cache;
+  recipe::Output output;
+
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model");
+    v("run", run, "device, threads, seed, sizes");
+    v("sampling", sampling, "how tokens are drawn and when text ends");
+    v("chat", chat, "how prompts are written in the chat template");
+    v("cache", cache, "what attention reads");
+    v("output", output, "where results go");
+  }
+  void check(recipe::Problems& p) const {
+    if (output.state == "-") p.field("output.state", "output.state: a state is a file, not -");
+    if (!output.state.empty() && output.state == output.path)
+      p.field("output.state", "output.state: output.path names the same file");
+  }
+};
+
+/// A run of pig-generate, with the tool's own flags: what all sequences share is read once, then
+/// every sequence is generated.
+class PigGenerate {
+ public:
+  using Recipe = GenerateRecipe;
+
+  /// Reads model headers, prompts and state, and sizes the run.
+  /// errors   kind usage: no prompt, or flags that do not go together; kind input: model, prompts or
+  ///          state; kind recipe: run.context beyond the model's
+  PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  int print_plan();
+  int run();
+
+ private:
+  size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
+  /// What all sequences begin with.
+  PrefixSource prefix() const;
+
+  cli::Context& cx_;
+  const cli::Point<Recipe>& point_;
+  const GenerateRecipe& recipe_;
+  Stopwatch load_;
+  decode::PromptSource source_;
+  EngineSizer sizer_;
+  decode::ModelFiles files_;
+  std::optional<decode::SavedState> saved_;
+  decode::PromptSet prompts_;
+  decode::EngineSpec spec_;
+  MemoryPlan plan_;
+};
+
+}  // namespace tandem::tools

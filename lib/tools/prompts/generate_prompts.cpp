@@ -1,0 +1,90 @@
+#include "tools/prompts/generate_prompts.h"
+
+#include "base/clock.h"
+
+namespace tandem::tools {
+namespace {
+
+/// The prefix in the cache.
+struct SharedPrefix {
+  int slot = -1;  // -1 = nothing is shared
+  std::vector<int32_t> tokens;
+};
+
+/// Prefills tokens whose logits nobody asks for, and shows progress.
+/// report   gets their number
+void read_tokens(cli::Context& cx, decode::Engine& engine, int slot,
+                 std::span<const int32_t> tokens, decode::GenerateReport& report) {
+  cli::Progress progress(cx.terminal, "prefill", static_cast<double>(tokens.size()), "tok");
+  const decode::SeqTokens part[] = {{slot, tokens, false}};
+  engine.prefill(part, {}, [&](int64_t done) { return progress.go_on(static_cast<double>(done)); });
+  report.prompt_tokens += static_cast<int64_t>(tokens.size());
+}
+
+SharedPrefix read_prefix(cli::Context& cx, decode::Engine& engine, const PrefixSource& source,
+                         decode::GenerateReport& report) {
+  SharedPrefix p;
+  if (source.saved == nullptr && source.tokens.empty()) return p;
+  const Stopwatch watch;
+  p.slot = source.saved != nullptr ? decode::restore_state(*source.saved, engine, 0)
+                                   : engine.cache().create();
+  if (source.saved != nullptr) p.tokens = source.saved->tokens;
+  if (!source.tokens.empty()) read_tokens(cx, engine, p.slot, source.tokens, report);
+  // No end of a prompt, where a window would move on: only an index.
+  if (source.index) engine.cache().adopt_prompt(p.slot);
+  p.tokens.insert(p.tokens.end(), source.tokens.begin(), source.tokens.end());
+  if (source.rounds != nullptr) source.rounds->share(p.tokens);
+  report.prefill_s += watch.seconds();
+  if (!source.save_as.empty()) decode::save_state(source.save_as, engine, p.slot, p.tokens);
+  return p;
+}
+
+/// Reads prompts that nothing shall follow.
+void read_alone(cli::Context& cx, decode::Engine& engine, std::span<const decode::Request> requests,
+                decode::GenerateReport& report) {
+  const Stopwatch watch;
+  for (const decode::Request& r : requests) {
+    if (r.tokens.empty()) continue;
+    const int slot =
+        r.prefix_slot >= 0 ? engine.cache().fork(r.prefix_slot, 0) : engine.cache().create();
+    read_tokens(cx, engine, slot, r.tokens, report);
+    engine.cache().release(slot);
+  }
+  report.prefill_s += watch.seconds();
+}
+
+/// skip     tokens of the prefix that the prompts repeat
+std::vector<decode::Request> requests_after(const SharedPrefix& prefix,
+                                            const decode::PromptSet& prompts, size_t skip) {
+  std::vector<decode::Request> requests;
+  for (const auto& ids : prompts.sequences)
+    requests.push_back({.prefix_slot = prefix.slot,
+                        .prefix = prefix.tokens,
+                        .tokens = {ids.begin() + static_cast<long>(skip), ids.end()}});
+  return requests;
+}
+
+}  // namespace
+
+std::vector<decode::Request> requests_of(const decode::PromptSet& prompts) {
+  return requests_after({}, prompts, 0);
+}
+
+decode::GenerateReport generate_prompts(cli::Context& cx, decode::Engine& engine,
+                                        decode::Decoder& decoder, const decode::PromptSet& prompts,
+                                        const PrefixSource& source, const decode::GenerateSpec& how,
+                                        const decode::GenerateEvents& events) {
+  decode::GenerateReport before;  // of what is read here
+  const SharedPrefix prefix = read_prefix(cx, engine, source, before);
+  std::vector<decode::Request> requests = requests_after(prefix, prompts, source.tokens.size());
+  if (how.max_tokens == 0) {
+    read_alone(cx, engine, requests, before);
+    requests.clear();
+  }
+  decode::GenerateReport report = decode::generate(engine, decoder, requests, how, events);
+  report.prefill_s += before.prefill_s;
+  report.prompt_tokens += before.prompt_tokens;
+  return report;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,34 @@
+#pragma once
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "cli/context.h"
+#include "decode/generate.h"
+#include "decode/prompts.h"
+#include "decode/state.h"
+#include "speculate/round/rounds.h"
+
+namespace tandem::tools {
+
+/// What all sequences of a run begin with. It is read once, before any of them.
+struct PrefixSource {
+  const decode::SavedState* saved = nullptr;  // a state; null = none
+  std::span<const int32_t> tokens = {};       // that follow it, the first of every prompt
+  bool index = false;                         // policies index it once, for all sequences
+  std::filesystem::path save_as = {};         // where its state is saved; empty = nowhere
+  speculate::Rounds* rounds = nullptr;        // whose draft reads it too; null = plain decoding
+};
+
+/// One request a prompt, read from its beginning.
+std::vector<decode::Request> requests_of(const decode::PromptSet& prompts);
+
+/// Generates what follows every prompt; where how.max_tokens is 0, reads the prompts alone.
+/// result   counts the prefix too
+/// errors   as decode::generate; kind input: the state cannot be restored or saved
+decode::GenerateReport generate_prompts(cli::Context& cx, decode::Engine& engine,
+                                        decode::Decoder& decoder, const decode::PromptSet& prompts,
+                                        const PrefixSource& source, const decode::GenerateSpec& how,
+                                        const decode::GenerateEvents& events);
+
+}  // namespace tandem::tools

@@ -1,0 +1,28 @@
+#pragma once
+#include <vector>
+
+#include "cli/context.h"
+#include "decode/generate.h"
+#include "decode/prompts.h"
+#include "recipe/sections.h"
+
+// What all tools that generate text share: flags for prompts, and how tokens are drawn.
+namespace tandem::tools {
+
+/// --prompt, --file, --prompt-ids, --questions, --prompts, --chat, --max-tokens, --stop.
+std::vector<cli::Flag> prompt_flags();
+
+/// What those flags name.
+/// has_other_text  nothing need be named, since a saved state is continued; nor does --dry-run need it
+/// errors   kind usage: no prompt; standard input is a terminal; kind recipe: chat.thinking without chats
+decode::PromptSource prompt_source(const cli::Context& cx, const recipe::Chat& chat,
+                                   bool has_other_text = false);
+
+/// For tools that neither continue nor save a state.
+void refuse_states(const recipe::Model& model, const recipe::Output& output, recipe::Problems& p);
+
+/// max_context  tokens of a sequence, prompt included
+decode::GenerateSpec generate_spec(const recipe::Sampling& sampling, int64_t seed, int top_logprobs,
+                                   const model::ModelConfig& config, int max_context);
+
+}  // namespace tandem::tools

@@ -1,0 +1,64 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cli/context.h"
+#include "io/table.h"
+
+namespace tandem::bench {
+class Record;
+}
+
+namespace tandem::tools {
+
+/// Section `output` of a benchmark.
+struct BenchOutput {
+  std::filesystem::path path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, "records, one JSON line each; empty or - = none");
+  }
+};
+
+/// Records and the table of a sweep, as its points come in. With an output file, records are added
+/// to it at once, so that a killed run can resume, and the table goes to standard output; without
+/// one, --format says which of the two does.
+class BenchResults {
+ public:
+  /// What a record is about: point, phase, and threads, which ids of points leave out.
+  using Key = std::tuple<std::string, std::string, int64_t>;
+
+  /// Reads what is there for --resume.
+  /// errors   kind usage: nothing to resume, or a file that exists; kind input: another tool's file
+  BenchResults(cli::Context& cx, const std::filesystem::path& path, io::Table table);
+
+  bool has(const Key& key) const { return done_.contains(key); }
+  void add(const bench::Record& record, std::vector<std::string> row);
+  /// The same for a point that failed; `error` is also told on standard error.
+  void add_failure(bench::Record record, std::vector<std::string> row, const Error& error);
+  /// Prints the table. The exit status: 0, 8 if only some points failed, else that of the error.
+  int finish();
+
+ private:
+  void write(const std::string& line);
+
+  cli::Context& cx_;
+  std::filesystem::path path_;             // empty: records go to standard output, or nowhere
+  std::unique_ptr<cli::ResultFile> file_;  // null before the first record of path_
+  std::set<Key> done_;
+  io::Table table_;
+  int n_ok_ = 0, failure_ = 0;
+};
+
+/// Says which point of a sweep, by which recipe, a record is about.
+bench::Record named(bench::Record record, const cli::PointName& point);
+
+/// The table format that --format names.
+io::TableFormat table_format(const std::string& name);
+
+}  // namespace tandem::tools

@@ -1,0 +1,231 @@
+#include "tools/results/generate_output.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/cpu_features.h"
+#include "base/parallel.h"
+#include "bench/gpu_hardware.h"
+#include "io/jsonl.h"
+#include "tensor/arena.h"
+#include "tensor/cuda.h"
+
+namespace tandem::tools {
+
+using Json = nlohmann::ordered_json;
+
+GenerateOutput::GenerateOutput(cli::Context& cx, const std::filesystem::path& path,
+                               const decode::PromptSet& prompts, const decode::Engine& engine,
+                               const MemoryPlan& plan)
+    : cx_(cx),
+      result_(path, cx.file_mode(), cx.out),
+      labels_(prompts.labels),
+      engine_(engine),
+      plan_(plan),
+      jsonl_(cx.format() == "jsonl"),
+      several_(prompts.sequences.size() > 1) {}
+
+decode::GenerateEvents GenerateOutput::events() {
+  return {.on_prompt =
+              [this](int seq, int64_t n) {
+                if (jsonl_) event({{"event", "prompt"}, {"seq", seq}, {"tokens", n}});
+              },
+          .on_token = [this](const decode::TokenEvent& e) { on_token(e); },
+          .on_finish = [this](int seq, decode::Finish f,
+                              const std::string& rest) { on_finish(seq, f, rest); },
+          .on_prefill = [this](int64_t done, int64_t total) { on_prefill(done, total); },
+          .interrupted = cli::is_interrupted};
+}
+
+void GenerateOutput::event(const Json& value) { result_.write(io::jsonl_line(value)); }
+
+void GenerateOutput::on_prefill(int64_t done, int64_t total) {
+  if (!progress_)
+    progress_ = std::make_unique<cli::Progress>(cx_.terminal, "prefill", double(total), "tok");
+  progress_->update(double(done));
+  if (done == total) progress_.reset();
+}
+
+void GenerateOutput::on_token(const decode::TokenEvent& e) {
+  progress_.reset();
+  if (!first_token_s_) first_token_s_ = clock_.seconds();
+  if (jsonl_) {
+    Json j = {{"event", "token"}, {"seq", e.seq},         {"id", e.id},
+              {"text", e.text},   {"logprob", e.logprob}, {"t_ms", clock_.seconds() * 1e3}};
+    if (!e.top.empty()) {
+      Json& top = j["top"] = Json::array();
+      for (const auto& [id, logprob] : e.top) top.push_back(Json::array({id, logprob}));
+    }
+    event(j);
+  } else if (several_) {
+    texts_[e.seq] += e.text;
+  } else if (engine_.tokenizer() != nullptr) {
+    if (!e.text.empty()) result_.write(e.text);
+  } else {
+    result_.write(std::to_string(e.id) + " ");  // ids in, ids out
+  }
+}
+
+void GenerateOutput::on_finish(int seq, decode::Finish finish, const std::string& rest) {
+  finished_[seq] = finish;
+  if (jsonl_) {
+    event({{"event", "finish"},
+           {"seq", seq},
+           {"reason", decode::finish_name(finish)},
+           {"text", rest}});
+  } else if (several_) {
+    texts_[seq] += rest;
+    show_finished();
+  } else {
+    result_.write(rest + "\n");
+  }
+}
+
+void GenerateOutput::show_finished() {
+  for (; finished_.contains(next_shown_); ++next_shown_) {
+    const auto label = static_cast<size_t>(next_shown_);
+    std::string text = label < labels_.size() ? labels_[label] : fmt::format("[{}]", next_shown_);
+    text += "\n" + texts_[next_shown_] + "\n\n";
+    texts_.erase(next_shown_);
+    result_.write(text);
+  }
+}
+
+void GenerateOutput::on_round(const speculate::RoundEvent& e) {
+  if (jsonl_)
+    event({{"event", "round"}, {"seq", e.seq}, {"drafted", e.drafted}, {"accepted", e.accepted}});
+}
+
+Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
+                             const SpeculationReport& speculation) const {
+  const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory of its own
+  Json j = {{"event", "summary"},
+            {"model", engine_.files().name},
+            {"device", engine_.spec().device.name()},
+            {"threads", max_threads()},
+            {"isa", isa_name(isa_in_use())},
+            {"seed", seed},
+            {"load_s", load_s},
+            {"prompt_tokens", r.prompt_tokens},
+            {"prefill_s", r.prefill_s},
+            {"new_tokens", r.new_tokens},
+            {"decode_s", r.decode_s},
+            {"decode_steps", r.decode_steps},
+            {"peak_bytes", peak},
+            {"planned_peak_bytes", plan_.peak({})}};
+  const Device device = engine_.spec().device;
+  const bool on_gpu = device.kind == Device::Kind::cuda;
+  if (on_gpu) {
+    j["gpu"] = cuda::device_info(device.index).name;
+    j["planned_gpu_bytes"] = plan_.peak(device);
+  }
+  if (first_token_s_) j["first_token_s"] = load_s + *first_token_s_;
+  if (r.prefill_s > 0) j["prefill_tok_s"] = double(r.prompt_tokens) / r.prefill_s;
+  if (r.decode_steps > 0) {
+    constexpr double kBeyondCaches = 512e6;  // bytes a step that no last-level cache holds
+    const double gbps = r.bytes_read / r.decode_s * 1e-9;
+    const bool from_memory = r.bytes_read / double(r.decode_steps) > kBeyondCaches;
+    const double ceiling =
+        on_gpu ? bench::measure_gpu_read_gbps(device)
+               : bench::cached_ceilings(max_threads(), {.read_gbps = from_memory ? gbps : 0.0})
+                     .mem_read_gbps;
+    j["decode_tok_s"] = double(r.tokens_decoded) / r.decode_s;
+    j["bytes_per_token"] = r.bytes_read / double(r.tokens_decoded);
+    j["read_gbps"] = gbps;
+    if (ceiling > 0) {  // 0: a GPU too full to measure
+      j["mem_read_gbps"] = ceiling;
+      j["frac_of_mem_read"] = gbps / ceiling;
+    }
+  }
+  if (const size_t bytes = engine_.streamed_bytes(); bytes > 0) {
+    Json& o = j["offload"] = {{"layers", engine_.spec().n_streamed},
+                              {"of", engine_.config().n_layers},
+                              {"bytes_per_step", bytes}};
+    engine_.settle();
+    const double ceiling = bench::measure_gpu_copy_in_gbps(device);
+    if (ceiling > 0) o["copy_in_gbps"] = ceiling;
+    if (r.decode_steps > 0) {
+      o["gbps"] = double(bytes) * double(r.decode_steps) / r.decode_s * 1e-9;
+      if (ceiling > 0) o["frac_of_copy_in"] = o["gbps"].get<double>() / ceiling;
+    }
+  }
+  if (const kv::KeyUsage& usage = engine_.cache().usage(0); usage.visible > 0)
+    j["attention"] = {{"policy", engine_.cache().policy(0).name()},
+                      {"selected_keys_frac", usage.selected_share()},
+                      {"fixed_keys_frac", usage.fixed_share()}};
+  if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
+    j["spec"] = {{"draft", rounds->drafter},
+                 {"nodes", rounds->nodes},
+                 {"rounds", rounds->rounds},
+                 {"drafted", rounds->drafted},
+                 {"accepted", rounds->accepted},
+                 {"accepted_hist", rounds->accepted_hist},
+                 {"mean_tokens_per_round", rounds->tokens_per_round()},
+                 {"draft_s", rounds->draft_s},
+                 {"target_s", rounds->target_s},
+                 {"verify_s", rounds->verify_s}};
+  if (speculation.declined) j["spec"]["declined"] = true;
+  if (speculation.predicted != nullptr) j["spec"]["predicted"] = *speculation.predicted;
+  Json& sequences = j["sequences"] = Json::array();
+  for (const auto& [seq, finish] : finished_)
+    sequences.push_back({{"seq", seq}, {"finish", decode::finish_name(finish)}});
+  return j;
+}
+
+void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int64_t seed,
+                            const SpeculationReport& speculation) {
+  progress_.reset();
+  const Json j = summary(r, load_s, seed, speculation);
+  if (jsonl_) event(j);
+  result_.commit();
+  cx_.out.flush();
+  if (cx_.terminal.verbosity() < 0) return;
+  const auto number = [](const Json& from, const char* key) { return from[key].get<double>(); };
+  const auto bytes = [](const Json& from, const char* key) {
+    return format_bytes(static_cast<size_t>(from[key].get<double>()));
+  };
+  std::string text = fmt::format(
+      "device   {}  {}  seed {}\nload     {:.2f} s\nprefill  {} tokens in {:.2f} s",
+      j["device"].get<std::string>(),
+      j.contains("gpu") ? j["gpu"].get<std::string>()
+                        : fmt::format("{} threads, {}", max_threads(), isa_name(isa_in_use())),
+      seed, load_s, r.prompt_tokens, r.prefill_s);
+  if (j.contains("prefill_tok_s"))
+    text += fmt::format("  {:.0f} tok/s", number(j, "prefill_tok_s"));
+  if (r.decode_steps > 0)
+    text +=
+        fmt::format("\ndecode   {} tokens in {:.2f} s  {:.1f} tok/s  {} read a token, {:.1f} GB/s",
+                    r.tokens_decoded, r.decode_s, number(j, "decode_tok_s"),
+                    bytes(j, "bytes_per_token"), number(j, "read_gbps"));
+  if (j.contains("frac_of_mem_read"))
+    text += fmt::format(", {:.0f} % of the {:.1f} GB/s that memory gives{}",
+                        100 * number(j, "frac_of_mem_read"), number(j, "mem_read_gbps"),
+                        number(j, "frac_of_mem_read") > 1 ? " (weights in cache)" : "");
+  if (j.contains("offload")) {
+    const Json& o = j["offload"];
+    text += fmt::format("\noffload  {} of {} layers, {} copied to the GPU a step",
+                        o["layers"].get<int>(), o["of"].get<int>(), bytes(o, "bytes_per_step"));
+    if (o.contains("gbps")) text += fmt::format(", {:.1f} GB/s", number(o, "gbps"));
+    if (o.contains("frac_of_copy_in"))
+      text += fmt::format(", {:.0f} % of the {:.1f} GB/s of the link",
+                          100 * number(o, "frac_of_copy_in"), number(o, "copy_in_gbps"));
+  }
+  if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
+    text += fmt::format(
+        "\nrounds   {}, {:.2f} tokens each; drafting {:.2f} s, target {:.2f} s, verifying {:.2f} s",
+        rounds->rounds, rounds->tokens_per_round(), rounds->draft_s, rounds->target_s,
+        rounds->verify_s);
+  if (j.contains("attention"))
+    text += fmt::format(
+        "\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "
+        "sinks, recent and new tokens",
+        j["attention"]["policy"].get<std::string>(),
+        100 * number(j["attention"], "selected_keys_frac"),
+        100 * number(j["attention"], "fixed_keys_frac"));
+  text += fmt::format("\nmemory   peak {}, planned {}", bytes(j, "peak_bytes"),
+                      bytes(j, "planned_peak_bytes"));
+  if (j.contains("planned_gpu_bytes"))
+    text += fmt::format(" on the host, {} on the GPU", bytes(j, "planned_gpu_bytes"));
+  cx_.note(text);
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,66 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "cli/context.h"
+#include "decode/generate.h"
+#include "decode/prompts.h"
+#include "speculate/round/speculation.h"
+
+namespace tandem::tools {
+
+/// What a summary tells of speculation.
+struct SpeculationReport {
+  const speculate::RoundStats* rounds = nullptr;      // null where there was none
+  const nlohmann::ordered_json* predicted = nullptr;  // what a plan expected; null without one
+  bool declined = false;                              // for the plan said that it would lose
+};
+
+/// Shows what is generated: as text (one sequence streams, several come out whole and in order), or
+/// as JSON events. Ends with a summary on stderr, and as an event.
+class GenerateOutput {
+ public:
+  /// prompts with their labels, shown above the texts where there are several
+  /// engine  of the model whose text it is
+  /// plan    of the whole run
+  GenerateOutput(cli::Context& cx, const std::filesystem::path& path,
+                 const decode::PromptSet& prompts, const decode::Engine& engine,
+                 const MemoryPlan& plan);
+
+  decode::GenerateEvents events();
+  void on_round(const speculate::RoundEvent& event);
+  /// Closes the text, writes the summary, gives the result file its name.
+  void finish(const decode::GenerateReport& report, double load_s, int64_t seed,
+              const SpeculationReport& speculation = {});
+
+ private:
+  void on_token(const decode::TokenEvent& event);
+  void on_finish(int seq, decode::Finish finish, const std::string& rest);
+  void on_prefill(int64_t done, int64_t total);
+  void show_finished();
+  void event(const nlohmann::ordered_json& value);
+  nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s, int64_t seed,
+                                 const SpeculationReport& speculation) const;
+
+  cli::Context& cx_;
+  cli::ResultFile result_;
+  std::vector<std::string> labels_;
+  const decode::Engine& engine_;
+  const MemoryPlan& plan_;
+  bool jsonl_;
+  bool several_;
+  Stopwatch clock_;
+  std::optional<double> first_token_s_;  // of clock_
+  std::unique_ptr<cli::Progress> progress_;
+  std::map<int, std::string> texts_;  // of sequences not shown yet
+  std::map<int, decode::Finish> finished_;
+  int next_shown_ = 0;
+};
+
+}  // namespace tandem::tools

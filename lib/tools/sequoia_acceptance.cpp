@@ -1,0 +1,248 @@
+#include "tools/sequoia_acceptance.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/output.h"
+#include "recipe/fields_of.h"
+#include "speculate/measure/acceptance_meter.h"
+#include "speculate/measure/depth_meter.h"
+#include "speculate/measure/tree_meter.h"
+#include "speculate/tree/tree_file.h"
+#include "tools/prompts/generate_prompts.h"
+#include "tools/prompts/prompt_flags.h"
+
+namespace tandem::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ops::VerifyRule verify_rule(const AcceptanceRecipe& recipe, const ops::SampleRule& target) {
+  ops::VerifyRule rule;
+  rule.target = target;
+  rule.draft.temperature = target.temperature;
+  // At temperature 0 both rules take the child that is the target's best token.
+  const bool drawn = recipe.accept.rule == AcceptRule::sequoia && target.temperature > 0;
+  rule.accept_by = drawn ? AcceptBy::residual : AcceptBy::match;
+  rule.wants_logprobs = false;
+  return rule;
+}
+
+std::string method_of(const ops::VerifyRule& rule) {
+  if (rule.accept_by == AcceptBy::residual) return "sequoia";
+  return rule.target.temperature > 0 ? "topk-sample" : "topk-greedy";
+}
+
+/// The tree whose rounds are asked about.
+/// errors   kind input: no such tree, or none below its root; kind recipe: accept.width
+std::optional<speculate::TokenTree> read_accept_tree(const AcceptanceSection& accept) {
+  if (accept.tree.empty()) return {};
+  speculate::TokenTree tree = speculate::read_tree(accept.tree).tree;
+  if (tree.size() < 2 || tree.size() > kv::kMaxTreeRows)
+    throw input_error(accept.tree.string(), "has {} nodes, expected 2 to {}", tree.size(),
+                      kv::kMaxTreeRows);
+  if (const int most = std::ranges::max(tree.n_children); most > accept.width)
+    throw recipe_error("accept.width", "is {}, but a node of {} has {} children", accept.width,
+                       accept.tree.string(), most);
+  return tree;
+}
+
+/// Without the last ones, of depths that no text came to.
+std::vector<speculate::ChanceSums> visited(std::vector<speculate::ChanceSums> rows) {
+  while (rows.size() > 1 && rows.back().samples() == 0) rows.pop_back();
+  return rows;
+}
+
+}  // namespace
+
+void AcceptanceRecipe::check(recipe::Problems& p) const {
+  draft.require(p);
+  refuse_states(model, output, p);
+  if (output.top_logprobs > 0)
+    p.field("output.top_logprobs", "output.top_logprobs: a vector lists no tokens");
+  if (sampling.max_tokens < 2)
+    p.field("sampling.max_tokens", "sampling.max_tokens: the target must write 2 tokens at least");
+  if (!accept.tree.empty() && accept.depths > 1)
+    p.field("accept.depths", "accept.depths: a tree has its own; leave one of both out");
+  if (!accept.tree.empty() && accept.rule == AcceptRule::topk && sampling.temperature > 0)
+    p.field("accept.rule", "accept.rule: rounds of a tree draw its children; leave topk out");
+}
+
+SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
+    : cx_(cx),
+      recipe_(point.recipe),
+      pair_(recipe_.model, recipe_.run, recipe_.draft.path.value, cx.dry_run()) {
+  const decode::PromptSource source = prompt_source(cx, recipe_.chat);
+  const int vocab = pair_.target().config.vocab_size;
+  if (recipe_.accept.width > vocab)
+    throw recipe_error("accept.width", "is {}, the vocabulary has {} tokens", recipe_.accept.width,
+                       vocab);
+  if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
+  prompts_.shared = 0;  // texts come one after the other
+  tree_ = read_accept_tree(recipe_.accept);
+  const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};
+  const auto with_reading = [&](const speculate::RoundNeeds& rounds) {
+    return speculate::RoundNeeds{.rows = rounds.rows,
+                                 .logit_rows = std::max(rounds.logit_rows, reading.logit_rows),
+                                 .tokens = rounds.tokens};
+  };
+  const SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
+                                                .max_tokens = recipe_.sampling.max_tokens,
+                                                .least_new = 2,
+                                                .batch = 1});
+  pair_.size(room, tree_ ? with_reading(speculate::target_needs(*tree_, 1)) : reading,
+             tree_ ? with_reading(speculate::draft_needs(*tree_, 1, pair_.device())) : reading,
+             [&](MemoryPlan& plan) {
+               const model::ModelConfig& target = pair_.target().config;
+               plan.add("speculation/logits of both models",
+                        size_t{2} * speculate::PairLogits::kRowsAtOnce *
+                            static_cast<size_t>(target.vocab_size) * sizeof(float));
+               if (tree_) speculate::plan_rounds(*tree_, pair_.target_spec(), target, true, plan);
+             });
+}
+
+int SequoiaAcceptance::print_plan() {
+  if (!tree_) return pair_.print_plan(cx_, "", Json::object());
+  return pair_.print_plan(
+      cx_,
+      fmt::format("tree     {} nodes on {} levels: rounds of it write the texts\n", tree_->size(),
+                  tree_->levels()),
+      {{"tree", tree_facts(*tree_)}});
+}
+
+SequoiaAcceptance::Texts SequoiaAcceptance::write_texts(decode::Engine& target,
+                                                        decode::Decoder& decoder,
+                                                        const decode::GenerateSpec& how) {
+  Texts texts = prompts_.sequences;
+  cli::Progress progress(cx_.terminal, "texts", static_cast<double>(texts.size()), "");
+  double done = 0;
+  decode::GenerateEvents events;
+  events.interrupted = cli::is_interrupted;
+  events.on_token = [&](const decode::TokenEvent& e) {
+    texts[static_cast<size_t>(e.seq)].push_back(e.id);
+  };
+  events.on_finish = [&](int, decode::Finish, const std::string&) { progress.update(++done); };
+  decode::generate(target, decoder, requests_of(prompts_), how, events);
+  return texts;
+}
+
+void SequoiaAcceptance::for_each_text(const std::function<void(size_t i, int n_prompt)>& read) {
+  const auto& prompts = prompts_.sequences;
+  cli::Progress progress(cx_.terminal, "measure", static_cast<double>(prompts.size()), "texts");
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    read(i, static_cast<int>(prompts[i].size()));
+    progress.update(static_cast<double>(i + 1));
+  }
+}
+
+SequoiaAcceptance::Rows SequoiaAcceptance::measure_positions(const ModelPair::Engines& engines,
+                                                             const ops::VerifyRule& rule,
+                                                             const decode::GenerateSpec& how) {
+  speculate::AcceptanceMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width);
+  const auto plain = decode::plain_decoder(*engines.target, how.policy);
+  const Texts texts = write_texts(*engines.target, *plain, how);
+  for_each_text([&](size_t i, int n_prompt) {
+    meter.add(static_cast<int>(i), recipe_.run.seed, texts[i], n_prompt);
+  });
+  return {meter.sums()};
+}
+
+SequoiaAcceptance::Rows SequoiaAcceptance::measure_depths(const ModelPair::Engines& engines,
+                                                          const ops::VerifyRule& rule,
+                                                          const decode::GenerateSpec& how) {
+  speculate::DepthMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width,
+                              recipe_.accept.depths);
+  write_texts(*engines.target, meter, how);
+  return visited(meter.rows());
+}
+
+SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(const ModelPair::Engines& engines,
+                                                        const ops::VerifyRule& rule,
+                                                        const decode::GenerateSpec& how) {
+  std::vector<std::vector<int>> accepted(prompts_.sequences.size());
+  const auto rounds = speculate::model_rounds(
+      *engines.target, *engines.draft, *tree_, {.on_round = [&](const speculate::RoundEvent& e) {
+        accepted[static_cast<size_t>(e.seq)].push_back(e.accepted);
+      }});
+  const Texts texts = write_texts(*engines.target, *rounds, how);
+  tokens_per_round_ = rounds->stats().tokens_per_round();
+  speculate::TreeMeter meter(*engines.target, *engines.draft, rule, *tree_, recipe_.accept.width);
+  for_each_text([&](size_t i, int n_prompt) {
+    meter.add(static_cast<int>(i), recipe_.run.seed, texts[i], n_prompt, accepted[i]);
+  });
+  lost_ = meter.lost();
+  return visited(meter.rows());
+}
+
+int SequoiaAcceptance::run() {
+  const decode::GenerateSpec how = generate_spec(
+      recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, pair_.target_spec().max_tokens);
+  cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
+  const ModelPair::Engines engines = pair_.load(cx_);
+  const ops::VerifyRule rule = verify_rule(recipe_, how.sampler.rule);
+  const Rows rows = tree_                       ? measure_tree(engines, rule, how)
+                    : recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
+                                                : measure_positions(engines, rule, how);
+
+  Json p = Json::array(), error = Json::array(), residual = Json::array(), samples = Json::array();
+  for (const speculate::ChanceSums& row : rows) {
+    std::vector<double> means, errors;
+    double all = 0;
+    for (int k = 0; k < row.width(); ++k) {
+      means.push_back(row.mean(k));
+      errors.push_back(row.standard_error(k));
+      all += means.back();
+    }
+    // Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
+    if (all > 1) {
+      for (size_t k = 0; k < means.size(); ++k) means[k] /= all, errors[k] /= all;
+      all = 1;
+    }
+    cx_.note(
+        fmt::format("{}{} positions; the first child is accepted in {:.1f} % (+- {:.1f}), one of "
+                    "{} in {:.1f} %",
+                    rows.size() > 1 ? fmt::format("depth {}: ", p.size()) : "", row.samples(),
+                    100 * means[0], 100 * errors[0], row.width(), 100 * all));
+    p.push_back(means);
+    error.push_back(errors);
+    residual.push_back(std::max(0.0, 1 - all));
+    samples.push_back(row.samples());
+  }
+  const auto one_or_all = [](const Json& list) { return list.size() == 1 ? list[0] : list; };
+  Json vector = {{"format", "acceptance-vector/1"},
+                 {"method", method_of(rule)},
+                 {rows.size() == 1 ? "p" : "rows", one_or_all(p)},
+                 {"residual", one_or_all(residual)},
+                 {"stderr", one_or_all(error)},
+                 {"samples", one_or_all(samples)},
+                 {"target", engines.target->files().name},
+                 {"draft", engines.draft->files().name},
+                 {"temperature", recipe_.sampling.temperature},
+                 {"top_p", recipe_.sampling.top_p},
+                 {"seed", recipe_.run.seed}};
+  if (tree_) {
+    const speculate::AcceptanceVector measured{
+        .rows = p, .method = method_of(rule), .file = {}, .sha256 = {}};
+    const double predicted = speculate::expected_tokens(*tree_, measured);
+    cx_.note(fmt::format("the tree gave {:.3f} tokens a round, {:.3f} by these rows",
+                         tokens_per_round_, predicted));
+    vector["tree"] = {{"nodes", tree_->size()},
+                      {"levels", tree_->levels()},
+                      {"tokens_per_round", tokens_per_round_},
+                      {"expected_tokens", predicted},
+                      {"tokens_lost", lost_}};
+    if (lost_ > 0)
+      cx_.note(
+          fmt::format("{} accepted tokens were not drawn again here, where sums of another "
+                      "order round otherwise; nodes behind them are not counted",
+                      lost_));
+  }
+  result.write(vector.dump() + "\n");
+  result.commit();
+  cx_.out.flush();
+  return 0;
+}
+
+}  // namespace tandem::tools
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::AcceptanceRecipe&);

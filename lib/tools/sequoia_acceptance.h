@@ -1,0 +1,92 @@
+#pragma once
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "decode/generate.h"
+#include "ops/verification.h"
+#include "speculate/measure/chance_sums.h"
+#include "speculate/tree/token_tree.h"
+#include "tools/speculation/model_pair.h"
+
+namespace tandem::tools {
+
+/// How rounds will verify; each rule has a vector of its own.
+enum class AcceptRule : uint8_t { sequoia, topk };
+constexpr std::array<std::string_view, 2> enum_names(AcceptRule) { return {"sequoia", "topk"}; }
+
+/// Section `accept` of the tool that measures.
+struct AcceptanceSection {
+  int width = 32, depths = 1;
+  std::filesystem::path tree;
+  AcceptRule rule = AcceptRule::sequoia;
+
+  template <class V>
+  void fields(V& v) {
+    v("width", width, recipe::between(1, 1024), "children of a node whose chances are measured");
+    v("depths", depths, recipe::between(1, 64),
+      "rows by accepted tokens before the node, of rounds that end behind the last; 1 = one for "
+      "all "
+      "nodes");
+    v("tree", tree, recipe::optional_input(),
+      "rows by depth as rounds of this very tree find them; empty = of no certain tree");
+    v("rule", rule,
+      "sequoia: children drawn, kept by residuals; topk: the draft's best, kept if the target "
+      "draws them");
+  }
+};
+
+struct AcceptanceRecipe : PairRecipe {
+  AcceptanceSection accept;
+
+  template <class V>
+  void fields(V& v) {
+    PairRecipe::fields(v);
+    v("accept", accept, "what is measured");
+  }
+  void check(recipe::Problems& p) const;
+};
+
+/// A run of sequoia-acceptance: the target writes text, and at each of its positions the chances of
+/// the draft's children are added up.
+class SequoiaAcceptance {
+ public:
+  using Recipe = AcceptanceRecipe;
+
+  /// errors   as SequoiaGenerate
+  SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  int print_plan();
+  /// Writes the vector as acceptance-vector/1.
+  int run();
+
+ private:
+  using Texts = std::vector<std::vector<int32_t>>;
+  using Rows = std::vector<speculate::ChanceSums>;  // by depth; one for all nodes
+
+  /// The prompts and what follows them by `decoder`.
+  Texts write_texts(decode::Engine& target, decode::Decoder& decoder,
+                    const decode::GenerateSpec& how);
+  /// Reads the texts in their order, and shows progress.
+  void for_each_text(const std::function<void(size_t i, int n_prompt)>& read);
+  /// Of texts that the target writes, read again by both models.
+  Rows measure_positions(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+                         const decode::GenerateSpec& how);
+  /// Of texts written a node at a time.
+  Rows measure_depths(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+                      const decode::GenerateSpec& how);
+  /// Of texts written by rounds of accept.tree.
+  Rows measure_tree(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
+                    const decode::GenerateSpec& how);
+
+  cli::Context& cx_;
+  const AcceptanceRecipe& recipe_;
+  ModelPair pair_;
+  std::optional<speculate::TokenTree> tree_;
+  double tokens_per_round_ = 0;  // of it, as counted
+  int64_t lost_ = 0;             // accepted tokens that TreeMeter did not find again
+  decode::PromptSet prompts_;
+};
+
+}  // namespace tandem::tools

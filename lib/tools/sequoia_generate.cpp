@@ -1,0 +1,105 @@
+#include "tools/sequoia_generate.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tools/prompts/generate_prompts.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/results/generate_output.h"
+
+namespace tandem::tools {
+
+SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
+    : cx_(cx),
+      recipe_(point.recipe),
+      pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()) {
+  const decode::PromptSource source = prompt_source(cx, recipe_.chat);
+  if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
+  batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
+  tree_ = largest_tree(recipe_, batch_, pair_.device());
+  room_ = room_for(
+      prompts_,
+      {.context = pair_.context(), .max_tokens = recipe_.sampling.max_tokens, .batch = batch_});
+  SequenceRoom room = room_;
+  if (measures()) {  // on forks of a text as long as these
+    room.prefix = true;
+    room.longest += kTimingTokens;
+    room.total += int64_t{room.sequences()} * kTimingTokens;
+  }
+  size_for(pair_, room, tree_);
+}
+
+int SequoiaGenerate::print_plan() {
+  if (pair_.has_draft() && recipe_.tree.path.automatic)
+    return pair_.print_plan(
+        cx_,
+        fmt::format("tree     chosen when the models are loaded, up to {} nodes\n", tree_.size()),
+        {{"tree", {{"most_nodes", tree_.size()}}}});
+  return pair_.print_plan(
+      cx_, fmt::format("tree     {} nodes on {} levels\n", tree_.size(), tree_.levels()),
+      {{"tree", tree_facts(tree_)}});
+}
+
+ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, TreePlan& plan) {
+  plan.tree = tree_;
+  if (!chooses()) return pair_.load(cx_);
+  const DraftTreeSection& section = recipe_.tree;
+  const int context = static_cast<int>(room_.longest);
+  const bench::RoundTimesSpec timed = timed_rounds(section, sampler, batch_, context);
+  const KeptTimes kept(pair_, timed);
+  const std::optional<speculate::TimingTable> known =
+      section.timing.empty() ? kept.read(cx_) : speculate::read_timing(section.timing);
+  if (known) {
+    plan = plan_tree(cx_, section, tree_, *known, timed, context);
+    if (declines(plan)) {
+      pair_.leave_draft();
+      pair_.size(room_, speculate::target_needs(speculate::chain_tree(1), room_.sequences()));
+    }
+    return pair_.load(cx_);
+  }
+  ModelPair::Engines engines = pair_.load(cx_);
+  const Stopwatch watch;
+  const speculate::TimingTable times = measure_times(cx_, engines, timed);
+  cx_.note(fmt::format("timed rounds in {:.1f} s", watch.seconds()));
+  kept.write(cx_, times);
+  plan = plan_tree(cx_, section, tree_, times, timed, context);
+  return engines;
+}
+
+int SequoiaGenerate::run() {
+  decode::GenerateSpec how =
+      generate_spec(recipe_.sampling, recipe_.run.seed, recipe_.output.top_logprobs,
+                    pair_.target().config, static_cast<int>(room_.longest));
+  how.max_active = batch_;  // timing rounds took room for one more
+  TreePlan plan;
+  const ModelPair::Engines engines = load(how.sampler, plan);
+  decode::Engine& target = *engines.target;
+  const bool declined = declines(plan);
+  const double load_s = load_.seconds();
+  if (declined)
+    cx_.note(
+        fmt::format("speculation would lose here: {:.3f} ms a token predicted, {:.3f} ms without; "
+                    "the text is generated plainly (spec.force=true speculates)",
+                    plan.predicted->cost.ms_per_token, plan.plain_ms));
+  GenerateOutput output(cx_, recipe_.output.path, prompts_, target, pair_.plan());
+  std::unique_ptr<speculate::Rounds> rounds;
+  std::unique_ptr<decode::Decoder> plain;
+  if (declined) {
+    plain = decode::plain_decoder(target, 0);
+  } else {
+    rounds = make_rounds(recipe_.spec, engines, plan.tree,
+                         {.on_round = [&](const speculate::RoundEvent& e) { output.on_round(e); }});
+  }
+  PrefixSource prefix{.rounds = rounds.get()};
+  if (prompts_.shared > 0)
+    prefix.tokens = std::span(prompts_.sequences.front()).first(prompts_.shared);
+  const decode::GenerateReport report = generate_prompts(cx_, target, declined ? *plain : *rounds,
+                                                         prompts_, prefix, how, output.events());
+  const nlohmann::ordered_json predicted = plan.json();
+  output.finish(report, load_s, recipe_.run.seed,
+                {.rounds = declined ? nullptr : &rounds->stats(),
+                 .predicted = predicted.is_null() ? nullptr : &predicted,
+                 .declined = declined});
+  return 0;
+}
+
+}  // namespace tandem::tools

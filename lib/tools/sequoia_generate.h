@@ -1,0 +1,41 @@
+#pragma once
+#include "base/clock.h"
+#include "tools/speculation/tree_plan.h"
+
+namespace tandem::tools {
+
+/// A run of sequoia-generate: text of one model, several tokens a step with the help of a small
+/// one.
+class SequoiaGenerate {
+ public:
+  using Recipe = SequoiaRecipe;
+
+  /// Reads headers of both models, prompts and tree, and sizes the run.
+  /// errors   kind usage: no prompt; kind input: models, prompts, tree, vocabularies that differ;
+  ///          kind recipe: run.context beyond the models'
+  SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& point);
+
+  int print_plan();
+  int run();
+
+ private:
+  /// Whether rounds are timed before the first text.
+  bool measures() const { return chooses() && recipe_.tree.timing.empty(); }
+  /// Whether times tell how to speculate, if at all.
+  bool chooses() const { return pair_.has_draft() && !recipe_.tree.accept.empty(); }
+  bool declines(const TreePlan& plan) const { return !plan.pays() && !recipe_.spec.force; }
+  /// Loads the models, the draft only if its trees pay as far as times are known, and settles how
+  /// to speculate.
+  ModelPair::Engines load(const decode::SamplerSpec& sampler, TreePlan& plan);
+
+  cli::Context& cx_;
+  const SequoiaRecipe& recipe_;
+  Stopwatch load_;
+  ModelPair pair_;
+  decode::PromptSet prompts_;
+  int batch_;
+  SequenceRoom room_;          // of the texts
+  speculate::TokenTree tree_;  // that room is made for
+};
+
+}  // namespace tandem::tools

@@ -1,0 +1,197 @@
+#pragma once
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "speculate/tree/tree_choice.h"
+#include "tools/speculation/model_pair.h"
+
+namespace tandem::tools {
+
+/// Section `accept`: what the trees are optimal for.
+struct AcceptSection {
+  std::filesystem::path path;
+  std::optional<speculate::VectorLayout> layout;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, recipe::optional_input(),
+      "acceptance vector (acceptance-vector/1), or a bare array");
+    v("layout", layout,
+      "of a bare array: padded begins with 0, residual ends with no child's share");
+  }
+};
+
+/// Section `tree`: which trees to search.
+struct TreeSection {
+  static constexpr int kMostNodes = 4096;
+  std::vector<int> sizes;
+  std::optional<int> max_levels, max_branch;
+  speculate::TreeAlgorithm algorithm = speculate::TreeAlgorithm::automatic;
+
+  template <class V>
+  void fields(V& v) {
+    v("sizes", sizes, recipe::between(1, kMostNodes).unit("nodes"),
+      "sizes, the root counts; empty = those of the timing table, up to 4096");
+    v("max_levels", max_levels, recipe::at_least(1),
+      "levels, the root's counts; null = any number");
+    v("max_branch", max_branch, recipe::at_least(1),
+      "children of a node; null = the vector's length");
+    v("algorithm", algorithm, "auto = greedy where provably optimal, else the dynamic programme");
+  }
+};
+
+/// Section `timing`: what a round costs on the machine, from a file or in place.
+struct TimingSection {
+  std::filesystem::path path;
+  recipe::TokenCount context{0};
+  std::vector<int> sizes, draft_widths;
+  std::vector<double> target_ms, draft_ms;
+  std::optional<double> overhead_ms;
+  bool skip_deepest = false;
+  bool measure = false;
+  std::vector<recipe::TokenCount> contexts = {{1024}};
+
+  template <class V>
+  void fields(V& v) {
+    using recipe::at_least;
+    v("path", path, recipe::optional_input(),
+      "timing table (sequoia-timing/1); empty = the lists below");
+    v("context", context, at_least(0).unit("tokens"),
+      "length of text to choose for; 0 = each of the table's");
+    v("sizes", sizes, at_least(1).unit("tokens"), "tokens of a target forward, rising from 1");
+    v("target_ms", target_ms, at_least(0), "time of a target forward of each size");
+    v("draft_widths", draft_widths, at_least(1).unit("tokens"),
+      "tokens of a draft forward; may be left out for one time");
+    v("draft_ms", draft_ms, at_least(0),
+      "time of a draft forward of each width, one for all widths");
+    v("overhead_ms", overhead_ms, at_least(0), "the rest of a round; null = the file's, or 0");
+    v("skip_deepest", skip_deepest,
+      "the engine leaves out the draft call on the deepest level; also if the file says so");
+    v("measure", measure, "time rounds of model.path with draft.path instead of searching");
+    v("contexts", contexts, at_least(1).unit("tokens"), "lengths of text to time them at");
+  }
+  void check(recipe::Problems& p) const;
+  bool given() const { return !path.empty() || !sizes.empty(); }
+  /// errors   those of read_timing and check_timing
+  speculate::TimingTable table() const;
+};
+
+/// Section `output` of sequoia-tree-search.
+struct TreeOutput {
+  std::filesystem::path path, svg, dot;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path,
+      "the tree (sequoia-tree/1): the chosen one, or that of the only size; the timing table where "
+      "one is measured; empty = none");
+    v("svg", svg, "a drawing of that tree; empty = none");
+    v("dot", dot, "that tree for Graphviz; empty = none");
+  }
+  bool any() const { return !path.empty() || !svg.empty() || !dot.empty(); }
+};
+
+/// Section `model` of a tool that only times one.
+struct TimedModel {
+  recipe::ModelName path;
+  recipe::Compute compute = recipe::Compute::bf16;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, recipe::optional_input(), "with timing.measure: the model whose text it is");
+    v("compute", compute, "number type of weights and activations");
+  }
+};
+
+struct TreeSearchRecipe {
+  AcceptSection accept;
+  TreeSection tree;
+  TimingSection timing;
+  TimedModel model;
+  DraftSection draft;
+  recipe::Run run;
+  recipe::Sampling sampling;
+  TreeOutput output;
+
+  template <class V>
+  void fields(V& v) {
+    v("accept", accept, "acceptance by child position");
+    v("tree", tree, "sizes and bounds of trees");
+    v("timing", timing, "times of the target and the draft, to choose a size by");
+    v("model", model, "the model that is timed");
+    v("draft", draft, "the model that proposes, timed with it");
+    v("run", run, "device, threads, seed, sizes of what is timed");
+    v("sampling", sampling, "how the timed rounds draw tokens");
+    v("output", output, "where the tree goes");
+  }
+  void check(recipe::Problems& p) const;
+};
+
+/// One point of a sweep: reads what it needs, then prints and writes trees.
+class TreeSearch {
+ public:
+  /// errors   kind input: the acceptance vector or the timing table; kind recipe: sizes beyond the
+  ///          measured ones; kind usage: an output file that exists
+  TreeSearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>& point);
+
+  /// --dry-run: what would be searched, and its memory.
+  void print_plan();
+  void run();
+
+ private:
+  struct Found {
+    int size = 1;
+    std::optional<double> expected;  // nullopt: there is no such tree
+    std::optional<speculate::TokenTree> tree;
+  };
+  struct Chosen {
+    int context = 0;
+    speculate::TreeChoice choice;
+    speculate::TokenTree tree;
+  };
+
+  int max_size() const;
+  /// Children of a node at most.
+  size_t max_branch() const;
+  speculate::TreeFile tree_to_write() const;
+  void write_files();
+  void print_json();
+  void print_tables();
+  /// The search timed: the table for every bound of levels and the tree of the greatest size.
+  void print_record();
+  speculate::TreeTable table_of(int min_levels) const;
+
+  cli::Context& cx_;
+  const cli::Point<TreeSearchRecipe>& point_;
+  const TreeSearchRecipe& recipe_;
+  speculate::AcceptanceVector acceptance_;      // cut to max_branch
+  speculate::TimingTable timing_;               // empty without one
+  std::vector<speculate::TimeBucket> buckets_;  // those to choose for
+  std::vector<int> sizes_;
+  int max_levels_;
+  std::optional<speculate::TreeTable> table_;
+  std::vector<Found> found_;
+  std::vector<Chosen> chosen_;
+};
+
+/// A run of sequoia-tree-search: searches at every point of a sweep, or with timing.measure times
+/// rounds.
+class SequoiaTreeSearch {
+ public:
+  using Recipe = TreeSearchRecipe;
+
+  SequoiaTreeSearch(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
+      : cx_(cx), points_(points) {}
+
+  int print_plan() { return run(); }  // each point, or the timing, prints its own
+  /// A point that fails does not end a sweep: it is told on standard error and recorded. The exit
+  /// status: 0, 8 if only some points failed, else that of the last error.
+  int run();
+
+ private:
+  cli::Context& cx_;
+  const std::vector<cli::Point<Recipe>>& points_;
+};
+
+}  // namespace tandem::tools

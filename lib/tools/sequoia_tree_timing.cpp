@@ -1,0 +1,58 @@
+#include "tools/sequoia_tree_timing.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tools/prompts/prompt_flags.h"
+#include "tools/speculation/proposals.h"
+#include "tools/speculation/tree_plan.h"
+
+namespace tandem::tools {
+
+int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
+  recipe::Model model;
+  model.path = recipe.model.path;
+  model.compute = recipe.model.compute;
+  ModelPair pair(model, recipe.run, recipe.draft.path.value, cx.dry_run());
+  bench::RoundTimesSpec spec;
+  constexpr int kLargest = 128;
+  spec.largest_tree = recipe.tree.sizes.empty() ? kLargest : std::ranges::max(recipe.tree.sizes);
+  if (spec.largest_tree > kv::kMaxTreeRows)
+    throw recipe_error("tree.sizes", "is {}, a step takes trees of at most {} nodes",
+                       spec.largest_tree, kv::kMaxTreeRows);
+  spec.batch = std::max(1, recipe.run.batch);
+  for (const recipe::TokenCount& n : recipe.timing.contexts)
+    spec.contexts.push_back(static_cast<int>(n));
+  std::ranges::sort(spec.contexts);
+  spec.contexts.erase(std::unique(spec.contexts.begin(), spec.contexts.end()), spec.contexts.end());
+  const int longest = spec.contexts.back();
+  if (longest > pair.context())
+    throw recipe_error("timing.contexts", "is {}, texts of both models have at most {} tokens",
+                       longest, pair.context());
+  const SequenceRoom room{.batch = spec.batch,
+                          .prefix = true,
+                          .longest = longest + kTimingTokens,
+                          .total = longest + int64_t{spec.batch + 1} * kTimingTokens};
+  const speculate::TokenTree tree = roomiest_tree(spec.largest_tree, pair.device());
+  size_for(pair, room, tree);
+  spec.sampler =
+      generate_spec(recipe.sampling, recipe.run.seed, 0, pair.target().config, 0).sampler;
+  if (cx.dry_run()) {
+    const std::vector<int> sizes = bench::timed_sizes(spec.largest_tree);
+    return pair.print_plan(cx,
+                           fmt::format("timed    trees of {} nodes, contexts of {} tokens\n",
+                                       fmt::join(sizes, ", "), fmt::join(spec.contexts, ", ")),
+                           {{"timed", {{"sizes", sizes}, {"contexts", spec.contexts}}}});
+  }
+  cli::ResultFile file(recipe.output.path, cx.file_mode(), cx.out);
+  const nlohmann::ordered_json about = times_context(pair, spec);
+  const ModelPair::Engines engines = pair.load(cx);
+  file.write(speculate::timing_json(measure_times(cx, engines, spec), about));
+  file.commit();
+  cx.out.flush();
+  return 0;
+}
+
+}  // namespace tandem::tools

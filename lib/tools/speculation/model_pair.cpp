@@ -1,0 +1,79 @@
+#include "tools/speculation/model_pair.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/plan_text.h"
+#include "model/context.h"
+#include "speculate/draft/pair.h"
+#include "tools/engines/load_engine.h"
+#include "tools/prompts/prompt_flags.h"
+
+namespace tandem::tools {
+
+nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree) {
+  return {{"nodes", tree.size()}, {"levels", tree.levels()}};
+}
+
+ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft,
+                     bool dry_run)
+    : run_(run), sizer_(model, run, {recipe::Cache{}}, dry_run), target_(sizer_.open_model()) {
+  if (draft.empty()) return;
+  draft_ = decode::open_model(draft, static_cast<uint64_t>(run.seed));
+  speculate::check_vocabularies(target_, *draft_);
+  const int ours = target_.config.vocab_size, other = draft_->config.vocab_size;
+  if (device().kind == Device::Kind::cuda && ours != other)
+    throw Error::make(ErrorKind::device, "draft.path",
+                      "{} rows of logits, {} of the model: such pairs speculate on the CPU only",
+                      other, ours)
+        .hint(fmt::format("use --device cpu, or a draft whose vocabulary is padded to {}", ours));
+}
+
+int64_t ModelPair::context() const {
+  const bool draft_is_shorter = draft_ && draft_->config.max_context < target_.config.max_context;
+  return model::context_of(run_, draft_is_shorter ? draft_->config : target_.config);
+}
+
+void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
+                     const speculate::RoundNeeds& draft,
+                     const std::function<void(MemoryPlan&)>& add) {
+  room.to_read = room.total;  // a draft or a measurement may read whole texts again
+  target_spec_ = sizer_.spec(room, target);
+  if (draft_) draft_spec_ = sizer_.spec(room, draft);
+  plan_ = sizer_.stream_layers(target_.config, [&](int n) {
+    target_spec_.n_streamed = n;
+    MemoryPlan all = decode::Engine::plan(target_, target_spec_);
+    const MemoryPlan other = draft_ ? decode::Engine::plan(*draft_, draft_spec_) : MemoryPlan();
+    for (const PlanItem& item : other.items())
+      if (!item.name.starts_with("process/"))
+        all.add("draft " + item.name, item.bytes, item.device, item.lifetime);
+    if (add) add(all);
+    return all;
+  });
+}
+
+int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
+                          const nlohmann::ordered_json& facts) const {
+  const cli::MemoryLimits limits = sizer_.limits();
+  const std::string draft = draft_ ? draft_->name : "ngram";
+  nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
+  j.update(facts);
+  j.update(cli::memory_json(plan_, limits));
+  cli::print_plan(cx,
+                  fmt::format("model    {}\ndraft    {}\n{}{}{}\n", target_.name, draft,
+                              cli::gpu_line(limits), lines, cli::memory_lines(plan_, limits)),
+                  j, plan_, limits);
+  return 0;
+}
+
+ModelPair::Engines ModelPair::load(cli::Context& cx) {
+  admit_plan(cx, plan_, sizer_.limits());
+  Engines engines;
+  engines.target = load_engine(cx, std::move(target_), target_spec_, plan_);
+  if (draft_)
+    engines.draft =
+        load_engine(cx, std::move(*draft_), draft_spec_, plan_, engines.target->queue());
+  return engines;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,110 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/context.h"
+#include "tools/engines/sizing.h"
+
+// What all tools share that run a model together with a small one.
+namespace tandem::tools {
+
+/// Section `draft`: the small model.
+struct DraftSection {
+  recipe::ModelName path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, recipe::optional_input(),
+      "model that proposes tokens, with the tokenizer of model.path");
+  }
+  /// For tools and settings that need one.
+  void require(recipe::Problems& p) const {
+    if (path.value.empty())
+      p.field("draft.path", "draft.path: name the model that proposes tokens");
+  }
+};
+
+/// The sections of such a tool; it adds its own.
+struct PairRecipe {
+  recipe::Model model;
+  DraftSection draft;
+  recipe::Run run;
+  recipe::Sampling sampling;
+  recipe::Chat chat;
+  recipe::Output output;
+
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model whose text it is");
+    v("draft", draft, "the model that proposes");
+    v("run", run, "device, threads, seed, sizes");
+    v("sampling", sampling, "how tokens are drawn and when text ends");
+    v("chat", chat, "how prompts are written in the chat template");
+    v("output", output, "where results go");
+  }
+};
+
+/// What plans tell of a tree, as JSON.
+nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree);
+
+/// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
+class ModelPair {
+ public:
+  /// draft    empty: the target is alone
+  /// dry_run  it is planned, perhaps for a GPU that is not here
+  /// errors   kind input: a model, vocabularies that differ; kind device
+  ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft,
+            bool dry_run);
+
+  Device device() const { return sizer_.device(); }
+  /// Of weights and activations.
+  DType compute() const { return sizer_.compute(); }
+  /// Of the target, until it is loaded.
+  const decode::ModelFiles& target() const { return target_; }
+  bool has_draft() const { return draft_.has_value(); }
+  const decode::ModelFiles& draft() const { return *draft_; }
+  /// The target alone is loaded; to be sized anew.
+  void leave_draft() { draft_.reset(); }
+  /// Tokens that a text of both may have.
+  /// errors   kind recipe: run.context beyond the models'
+  int64_t context() const;
+
+  /// Sizes both engines and plans the run; model.offload says which of the target's layers stay in
+  /// host memory.
+  /// target, draft  what each engine needs beyond the sequences themselves
+  /// add            adds to the plan what the run holds besides the engines, which are sized by then
+  /// errors         as layers_to_stream
+  void size(SequenceRoom room, const speculate::RoundNeeds& target,
+            const speculate::RoundNeeds& draft = {},
+            const std::function<void(MemoryPlan&)>& add = {});
+  const decode::EngineSpec& target_spec() const { return target_spec_; }
+  /// Of the whole run; items of the draft's engine are named "draft ...".
+  const MemoryPlan& plan() const { return plan_; }
+
+  /// For --dry-run: the models, what else the tool tells, the memory by device.
+  /// lines    of the tool, for people
+  /// facts    the same for --format json
+  /// errors   kind memory, after the plan is out: it does not fit
+  int print_plan(cli::Context& cx, const std::string& lines,
+                 const nlohmann::ordered_json& facts) const;
+
+  struct Engines {
+    std::unique_ptr<decode::Engine> target, draft;  // draft null without one
+  };
+  /// Loads both, once.
+  /// errors   kind memory, input, interrupted
+  Engines load(cli::Context& cx);
+
+ private:
+  const recipe::Run& run_;
+  EngineSizer sizer_;
+  decode::ModelFiles target_;
+  std::optional<decode::ModelFiles> draft_;
+  decode::EngineSpec target_spec_, draft_spec_;
+  MemoryPlan plan_;
+};
+
+}  // namespace tandem::tools

@@ -1,0 +1,62 @@
+#pragma once
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "bench/round_times.h"
+#include "speculate/tree/tree_choice.h"
+#include "tools/speculation/proposals.h"
+
+namespace tandem::tools {
+
+/// What to time in order to choose a tree for texts of `context` tokens.
+bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::SamplerSpec& sampler,
+                                   int batch, int context);
+
+/// Measures them now, and shows progress.
+speculate::TimingTable measure_times(cli::Context& cx, const ModelPair::Engines& engines,
+                                     const bench::RoundTimesSpec& spec);
+
+/// What times of a pair that is not loaded yet depend on, for timing_json.
+nlohmann::ordered_json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec);
+
+/// Times of a pair's rounds on this machine, kept in the cache folder: measured once for these
+/// models, number types, threads, device, sampling and sizes.
+class KeptTimes {
+ public:
+  /// pair     not loaded yet
+  KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec);
+  /// errors   kind input: the file is damaged
+  std::optional<speculate::TimingTable> read(cli::Context& cx) const;
+  /// Where the folder cannot be written they are measured again next time.
+  void write(cli::Context& cx, const speculate::TimingTable& table) const;
+
+ private:
+  nlohmann::ordered_json about_;
+  std::filesystem::path file_;
+};
+
+/// Tokens that measure_times needs beyond the longest text.
+inline constexpr int kTimingTokens = bench::kTimedTokens;
+
+/// How a run speculates.
+struct TreePlan {
+  speculate::TokenTree tree;
+  /// What a token costs with the tree, where tree.accept and times tell.
+  std::optional<speculate::PricedTree> predicted;
+  double plain_ms = 0;  // and without
+
+  bool pays() const { return !predicted || predicted->cost.ms_per_token < plain_ms; }
+  /// For the record's group `spec`; null without a prediction.
+  nlohmann::ordered_json json() const;
+};
+
+/// Chooses the tree for this machine, or asks whether the given one pays.
+/// times    of `timed`, or tree.timing's
+/// context  tokens of the texts
+/// errors   kind input, recipe: vector or timing table
+TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
+                   const speculate::TokenTree& given, const speculate::TimingTable& times,
+                   const bench::RoundTimesSpec& timed, int context);
+
+}  // namespace tandem::tools
