@@ -145,7 +145,7 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
                   const PackedWeights& w, Accumulate accumulate, Stream stream);
 
 /// Chooses on a GPU how products of x.rows() rows with weights like these run: as kept in the cache
-/// folder (io::default_cache_dir), else by measuring on these operands, and keeps the choice, so
+/// folder (io::cache_file), else by measuring on these operands, and keeps the choice, so
 /// that later runs do the same and give the same bits. Up to 16 rows a choice is for that very
 /// number, beyond for all up to the next power of two. Without it `linear` takes what is best as a
 /// rule. Not while a graph is recorded; y is overwritten. Does nothing on the CPU.

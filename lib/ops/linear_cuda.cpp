@@ -71,7 +71,7 @@ class Choices {
   LinearChoices& of(int device) {
     auto& c = by_device_[device];
     if (!c)
-      c = std::make_unique<LinearChoices>(io::default_cache_dir() / "linear.json",
+      c = std::make_unique<LinearChoices>(io::cache_file("linear.json"),
                                           fmt::format("{}, {}, {}", cuda::device_info(device).name,
                                                       cuda::gpu_isa_name(cuda::gpu_of(device).isa),
                                                       linear_cuda::kernel_versions()));
