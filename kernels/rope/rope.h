@@ -29,7 +29,8 @@ struct RopeKvParams {
 /// place of a head x of q or k.
 /// layout   act pointers contiguous; outputs alias nothing; no two rows of a call share a slot
 /// numerics f32, one rounding to act; |out - ref| <= eps_act |ref| + 2 eps_f32 (|x1| + |x2|), with
-/// norms (6 + d/16) eps_f32 and x normalised; v is copied. A row's result is the same in any call
+///          norms (6 + d/16) eps_f32 and x normalised; v is copied. A row's result is the same in
+///          any call
 /// cost     reads and writes n_rows (Hq + 2 Hkv) d act
 /// errors   none (preconditions checked by ops)
 using RopeKvFn = void(const RopeKvParams&, Range rows);

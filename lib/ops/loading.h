@@ -10,8 +10,7 @@ namespace tandem::ops {
 void convert(void* out, DType to, const void* in, DType from, int64_t n);
 
 /// out[r] = table[ids[r]] in f32.
-/// shapes   out [ids, dim]; table [V, dim] of type `from`, any
-/// alignment
+/// shapes   out [ids, dim]; table [V, dim] of type `from`, any alignment
 void embed(float* out, const void* table, DType from, std::span<const int32_t> ids, int64_t dim);
 
 /// Elements [first, first + n) of the seeded random tensor `tensor`; kernels/embed/fill_random.h.

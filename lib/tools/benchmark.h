@@ -47,7 +47,7 @@ class Benchmark {
   int run();
 
  private:
-  /// Adds a row or prints a line.  returns the exit status that the phase asks for
+  /// Adds a row or prints a line. Returns the exit status that the phase asks for.
   int plan_phase(const cli::Point<BenchRecipe>& point, bench::ModelPhase phase, io::Table& table);
   void run_point(const cli::Point<BenchRecipe>& point, BenchResults& results,
                  cli::Progress& progress);

@@ -45,8 +45,7 @@ class Generation {
  public:
   /// Reads model headers, prompts and state, and sizes the run.
   /// errors   kind usage: no prompt, or flags that do not go together; kind input: model, prompts
-  /// or
-  ///          state; kind recipe: run.context beyond the model's
+  ///          or state; kind recipe: run.context beyond the model's
   Generation(cli::Context& cx, const cli::Point<GenerateRecipe>& point);
 
   /// Plan for --dry-run.

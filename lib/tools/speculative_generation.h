@@ -12,8 +12,7 @@ class SpeculativeGeneration {
  public:
   /// Reads headers of both models, prompts and tree, and sizes the run.
   /// errors   kind usage: no prompt; kind input: models, prompts, tree, vocabularies that differ;
-  /// kind
-  ///          recipe: run.context beyond the models'
+  ///          kind recipe: run.context beyond the models'
   SpeculativeGeneration(cli::Context& cx, const cli::Point<SequoiaRecipe>& point);
 
   /// Plan for --dry-run.
