@@ -91,7 +91,7 @@ double gemm_gflops(cuda::Queue& queue) {
   ops::fill_random_on_device(x.raw(), DType::bf16, {.tensor = 2, .n = x.elements()},
                              queue.stream());
   const ops::PackedWeights* const alike[] = {&weights};
-  ops::prepare_linear(y, x, alike, ops::Accumulate::no, workspace, queue.stream());
+  ops::tune_linear(y, x, alike, ops::Accumulate::no, workspace, queue.stream());
   const float ms = best_ms(
       queue, [&] { ops::linear(y, x, weights, ops::Accumulate::no, workspace, queue.stream()); });
   return 2.0 * kSize * kSize * kSize / ms * 1e-6;

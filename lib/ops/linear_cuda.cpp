@@ -204,8 +204,8 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
   run_skinny(stages, p, {.y = y, .x = x, .gate_up = {}, .workspace = {}}, w, fusion, stream);
 }
 
-void prepare(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
-             Stream stream) {
+void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
+          Stream stream) {
   const int device = alike[0]->spec.device.index;
   const LinearProduct p = product_of(at.y, at.x, *alike[0], accumulate, swiglu);
   Choices& all = choices();
