@@ -20,4 +20,7 @@ struct SiluMulParams {
 using SiluMulFn = void(const SiluMulParams&, Range rows);
 SiluMulFn silu_mul_ref, silu_mul_scalar, silu_mul_avx2, silu_mul_avx512, silu_mul_avx512_bf16;
 
+/// The same on a GPU, with pointers into device memory.
+void silu_mul_cuda(const SiluMulParams&, Stream);
+
 }  // namespace tandem

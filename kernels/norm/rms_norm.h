@@ -24,4 +24,9 @@ struct RmsNormParams {
 using RmsNormFn = void(const RmsNormParams&, Range rows);
 RmsNormFn rms_norm_ref, rms_norm_scalar, rms_norm_avx2, rms_norm_avx512, rms_norm_avx512_bf16;
 
+/// The same on a GPU, with pointers into device memory.
+/// numerics as above; a row's result depends on nothing but the row
+/// cost     reads each row once (it is kept in registers up to 16,384 elements, read twice beyond)
+void rms_norm_cuda(const RmsNormParams&, Stream);
+
 }  // namespace tandem

@@ -54,4 +54,12 @@ struct RotateQParams {
 using RotateQFn = void(const RotateQParams&, Range rows);
 RotateQFn rotate_q_ref, rotate_q_scalar, rotate_q_avx2, rotate_q_avx512, rotate_q_avx512_bf16;
 
+/// rope_kv on a GPU, with pointers into device memory. Rows of a negative
+/// slot_page, which pad a captured batch, get their q and leave the pools alone. With norms for
+/// d <= 256, as attention on a GPU has it.
+void rope_kv_cuda(const RopeKvParams&, Stream);
+
+/// rotate_q on a GPU, with pointers into device memory.
+void rotate_q_cuda(const RotateQParams&, Stream);
+
 }  // namespace tandem
