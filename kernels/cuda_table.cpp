@@ -1,12 +1,12 @@
 #include "kernels/cuda_table.h"
 
-#include "kernels/embed/convert_cuda.h"
-#include "kernels/embed/embed_cuda.h"
-#include "kernels/embed/fill_random_cuda.h"
-#include "kernels/ffn/silu_mul_cuda.h"
-#include "kernels/linear/tiled_linear_cuda.h"
-#include "kernels/norm/rms_norm_cuda.h"
-#include "kernels/rope/rope_cuda.h"
+#include "kernels/embed/convert.h"
+#include "kernels/embed/embed.h"
+#include "kernels/embed/fill_random.h"
+#include "kernels/ffn/silu_mul.h"
+#include "kernels/linear/tiled_linear.h"
+#include "kernels/norm/rms_norm.h"
+#include "kernels/rope/rope.h"
 
 namespace tandem {
 namespace {

@@ -19,12 +19,15 @@ n_jobs() {
 
 has_nvcc() { command -v nvcc > /dev/null || [ -x /usr/local/cuda/bin/nvcc ]; }
 
+# Warnings are errors with Debian 12's compiler, g++ 12, on which the code is known to be clean.
+gcc_major() { g++ -dumpversion | cut -d. -f1; }
+warnings_are_errors() { [ "$(gcc_major)" = 12 ]; }
+
 # configure [CMAKE_ARGUMENT...]: all scripts configure alike, so that none compiles again what another
-# has compiled; with and without CUDA the C++ objects are the same. Warnings are errors with
-# Debian 12's compiler, on which the code is known to be clean.
+# has compiled; with and without CUDA the C++ objects are the same.
 configure() {
   local werror=OFF
-  [ "$(g++ -dumpversion | cut -d. -f1)" != 12 ] || werror=ON
+  ! warnings_are_errors || werror=ON
   mkdir -p build
   say "configuring build/ (log: build/configure.log)"
   if ! cmake --preset cpu-release -DTANDEM_WERROR=$werror "$@" > build/configure.log 2>&1; then

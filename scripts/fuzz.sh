@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# scripts/fuzz.sh RUNS [TARGET...]: feeds every reader (or those named) RUNS coverage-guided inputs
-# under AddressSanitizer and UndefinedBehaviorSanitizer. Builds in build-fuzz/ with clang++; corpora
-# start from the embedded models and grow in build-fuzz/corpus/. Findings stay in build-fuzz/.
-# TANDEM_JOBS limits the parallel compilations.
+# scripts/fuzz.sh RUNS|MINUTESm [TARGET...]: feeds every reader (or those named) RUNS coverage-guided
+# inputs, or new ones for its share of the minutes, under AddressSanitizer and
+# UndefinedBehaviorSanitizer. Builds in build-fuzz/ with clang++; corpora start from the embedded
+# models and grow in build-fuzz/corpus/. Findings stay in build-fuzz/. TANDEM_JOBS limits the parallel
+# compilations.
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
-[[ ${1:-} =~ ^[1-9][0-9]*$ ]] || { echo "usage: scripts/fuzz.sh RUNS [TARGET...]" >&2; exit 2; }
-runs=$1
+[[ ${1:-} =~ ^[1-9][0-9]*m?$ ]] || { echo "usage: scripts/fuzz.sh RUNS|MINUTESm [TARGET...]" >&2; exit 2; }
+amount=$1
 shift
 
 has_clang() {
@@ -32,16 +33,31 @@ cmake -S . -B build-fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYP
 cmake --build build-fuzz -j "$(n_jobs)" --target fuzz_all
 
 all=$(build-fuzz/bin/fuzz_corpus build-fuzz/corpus)
-for target in "${@:-$all}"; do
-  for name in $target; do
-    say "$name: $runs inputs"
-    dictionary=()
-    [ ! -e "tests/fuzz/fuzz_$name.dict" ] || dictionary=("-dict=tests/fuzz/fuzz_$name.dict")
-    # A reader that takes 25 s or 2 GB for 8 KiB of input has failed as surely as one that crashes.
-    build-fuzz/bin/fuzz_"$name" -runs="$runs" -seed=1 -max_len=8192 -timeout=25 -rss_limit_mb=2048 \
-      "${dictionary[@]}" -print_final_stats=1 -artifact_prefix="build-fuzz/finding-$name-" \
-      "build-fuzz/corpus/$name" 2> "build-fuzz/$name.log" || { tail -40 "build-fuzz/$name.log" >&2; exit 1; }
+read -r -a targets <<< "${*:-${all//$'\n'/ }}"
+case $amount in
+  *m)
+    seconds=$((${amount%m} * 60 / ${#targets[@]}))
+    limit=(-max_total_time=$((seconds > 0 ? seconds : 1)) -seed="$(date +%s)") # other inputs each time
+    ;;
+  *) limit=(-runs="$amount" -seed=1) ;;
+esac
+failed=()
+for name in "${targets[@]}"; do
+  say "$name: ${limit[*]}"
+  dictionary=()
+  [ ! -e "tests/fuzz/fuzz_$name.dict" ] || dictionary=("-dict=tests/fuzz/fuzz_$name.dict")
+  # A reader that takes 25 s or 2 GB for 8 KiB of input has failed as surely as one that crashes.
+  if build-fuzz/bin/fuzz_"$name" "${limit[@]}" -max_len=8192 -timeout=25 -rss_limit_mb=2048 \
+    "${dictionary[@]}" -print_final_stats=1 -artifact_prefix="build-fuzz/finding-$name-" \
+    "build-fuzz/corpus/$name" 2> "build-fuzz/$name.log"; then
     grep -E 'stat::(number_of_executed_units|average_exec_per_sec)|DONE' "build-fuzz/$name.log"
-  done
+  else
+    tail -40 "build-fuzz/$name.log" >&2
+    failed+=("$name")
+  fi
 done
-say "no findings"
+if [ ${#failed[@]} -gt 0 ]; then
+  say "findings in ${failed[*]}: build-fuzz/finding-*"
+  exit 1
+fi
+say "no findings in ${#targets[@]} readers"

@@ -66,6 +66,7 @@ inline void check_greedy_texts(const Pair& pair, double tolerance) {
       CAPTURE(i);
       CHECK(g.ids[i] == plain.ids[i]);
       CHECK(g.text[i] == plain.text[i]);
+      REQUIRE(g.events[i].size() == plain.events[i].size());
       for (size_t t = 0; t < g.events[i].size(); ++t)
         CHECK(g.events[i][t].logprob ==
               doctest::Approx(plain.events[i][t].logprob).epsilon(tolerance));

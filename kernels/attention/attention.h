@@ -78,10 +78,9 @@ struct AttentionPlan {
 /// One ISA's body. `run` and `merge` take tasks of a plan made for the same kernel; `scratch` is
 /// one thread's, 64-byte aligned.
 /// numerics a row's bits are the same whatever the rows, batch, chunks, threads and plan of the
-/// call.
-///          f32: all in f32. bf16: f32 accumulation and softmax; where the ISA multiplies bf16, p
-///          is rounded to bf16 and 2^x is good to 7.6e-5. |out - ref| <= 4 * eps_bf16 * max|v|.
-///          Empty set: out = 0, lse = -inf
+///          call. f32: all in f32. bf16: f32 accumulation and softmax; where the ISA multiplies
+///          bf16, p is rounded to bf16 and 2^x is good to 7.6e-5. |out - ref| <= 4 * eps_bf16 *
+///          max|v|. Empty set: out = 0, lse = -inf
 /// cost     4*d flops a visible (query, key) pair; each page read once per block of queries
 /// errors   none (preconditions checked by the caller)
 struct AttentionKernel {

@@ -6,8 +6,8 @@ namespace tandem {
 namespace {
 
 /// C[v, i] = sum over k of B[v, k] A[i, k], where elements of C and B are vectors, and one of A is
-/// a number for all lanes. Numbers say how far elements lie apart along each index. numerics one
-/// chain of FMAs over k per lane and element, whatever the tiles; it starts from zero,
+/// a number for all lanes. Numbers say how far elements lie apart along each index.
+/// numerics one chain of FMAs over k per lane and element, whatever the tiles; it starts from zero,
 ///          or where alpha is given from C * alpha
 template <class T>
 struct Product {

@@ -1,7 +1,8 @@
 #pragma once
 // Which keys of a page a row sees, as a 64-bit word, and the same question for a run of rows at
-// once. Everything that evaluates the rule of AttentionParams in optimised code does it here; the
-// functions are constexpr so that CUDA code may call them.
+// once: the rule of AttentionParams for the CPU's optimised code and the GPU's prefill, which is
+// why the functions are constexpr. The GPU's decode evaluates it in visibility.cuh, for the slots
+// of a split.
 #include "kernels/attention/attention.h"
 
 namespace tandem {

@@ -18,8 +18,7 @@ struct TensorShape {
 /// Descriptor whose boxes land in shared memory with the 128-byte swizzle: 16-byte chunk c of row r
 /// (of 128 bytes) lies at chunk c ^ (r % 8), as wgmma reads it. No memory is read, so the tensor
 /// may be declared larger than it is if the kernel asks for no such box.
-/// errors   kind device: the
-/// driver is too old, or refuses the shape
+/// errors   kind device: the driver is too old, or refuses the shape
 CUtensorMap tensor_map_bf16(const void* base, const TensorShape& shape);
 
 /// The same of a dense matrix [rows, columns] for boxes of box_rows rows.

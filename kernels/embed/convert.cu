@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
-#include "kernels/embed/convert_cuda.h"
+#include "kernels/embed/convert.h"
 
 namespace tandem {
 namespace {

@@ -25,4 +25,7 @@ struct ConvertParams {
 using ConvertFn = void(const ConvertParams&, Range blocks);
 ConvertFn convert_ref, convert_scalar, convert_avx2, convert_avx512;
 
+/// The same on a GPU, all of it, with pointers into device memory, both aligned to their element.
+void convert_cuda(const ConvertParams&, Stream);
+
 }  // namespace tandem

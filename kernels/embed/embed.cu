@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
-#include "kernels/embed/embed_cuda.h"
+#include "kernels/embed/embed.h"
 
 namespace tandem {
 namespace {

@@ -3,7 +3,7 @@
 #include "base/rng.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
-#include "kernels/embed/fill_random_cuda.h"
+#include "kernels/embed/fill_random.h"
 
 namespace tandem {
 namespace {

@@ -31,4 +31,7 @@ struct FillRandomParams {
 using FillRandomFn = void(const FillRandomParams&, Range blocks);
 FillRandomFn fill_random_ref, fill_random_scalar, fill_random_avx2, fill_random_avx512;
 
+/// The same on a GPU, all of it, with `out` in device memory: the CPU's bits.
+void fill_random_cuda(const FillRandomParams&, Stream);
+
 }  // namespace tandem

@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
-#include "kernels/ffn/silu_mul_cuda.h"
+#include "kernels/ffn/silu_mul.h"
 
 namespace tandem {
 namespace {

@@ -14,11 +14,13 @@ struct SiluMulParams {
 /// The gate of a gated FFN: out = gate / (1 + exp(-gate)) * up.
 /// layout   rows contiguous; out must not alias gate_up
 /// numerics f32, one rounding to act; |out - ref| <= (eps_act + 6 eps_f32) |ref|; +-0 where
-/// exp(-gate)
-///          overflows (gate < -88.7: the true value is below 1e-36 |up|)
+///          exp(-gate) overflows (gate < -88.7: the true value is below 1e-36 |up|)
 /// cost     reads n_rows * 2 F act, writes n_rows * F act
 /// errors   none (preconditions checked by ops)
 using SiluMulFn = void(const SiluMulParams&, Range rows);
 SiluMulFn silu_mul_ref, silu_mul_scalar, silu_mul_avx2, silu_mul_avx512, silu_mul_avx512_bf16;
+
+/// The same on a GPU, with pointers into device memory.
+void silu_mul_cuda(const SiluMulParams&, Stream);
 
 }  // namespace tandem

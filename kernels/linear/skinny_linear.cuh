@@ -11,7 +11,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/linear/skinny_linear_cuda.h"
+#include "kernels/linear/skinny_linear.h"
 
 namespace tandem::skinny {
 

@@ -21,4 +21,32 @@ struct SkinnyLinearParams {
   int stages;       // loads in flight: of 16 KiB of weights each, per block; changes no result
 };
 
+/// What decides whether skinny_linear can run a product.
+struct SkinnyLinearShape {
+  int rows, in;
+  int stages;  // loads in flight
+  bool norm;   // x is normalised first
+};
+
+/// y = x W^T + b for at most 16 rows of x; with norm_weight x is first normalised (rms_norm.h),
+/// with swiglu y = silu(gates) * rest. Bound by reading W, which every block may begin before the
+/// kernel ahead of it in the stream has ended: neither W nor norm_weight may be written by work
+/// still on the stream.
+/// numerics f32 accumulation on tensor cores, in an order that `in` alone fixes: the same bits on
+///          every run and in both bodies, and for a row whatever the other rows and their number
+/// cost     reads W once, and x once an SM
+/// errors   none; call only where skinny_linear_fits: `in` is a multiple of 8, and a block finds
+///          the shared memory that it needs
+namespace portable {
+/// x is read where it lies, unless it is normalised: it then stands in shared memory.
+void skinny_linear_cuda(const SkinnyLinearParams&, Stream);
+bool skinny_linear_fits(const SkinnyLinearShape&);
+}  // namespace portable
+
+namespace hopper {
+/// x stands in shared memory, whole.
+void skinny_linear_cuda(const SkinnyLinearParams&, Stream);
+bool skinny_linear_fits(const SkinnyLinearShape&);
+}  // namespace hopper
+
 }  // namespace tandem

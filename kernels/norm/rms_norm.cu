@@ -1,7 +1,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/norm/rms_norm_cuda.h"
+#include "kernels/norm/rms_norm.h"
 
 namespace tandem {
 namespace {

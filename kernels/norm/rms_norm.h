@@ -13,20 +13,20 @@ struct RmsNormParams {
   DType act;                      // bf16 or f32
   const int32_t* rows = nullptr;  // [n_rows], 0 <= row < n_x: out[r] is of x[rows[r]]; or null
   int n_x = 0;                    // read on a GPU alone, whose rows the host has not seen
-
-  const float* row(int r) const {
-    return x + static_cast<int64_t>(rows == nullptr ? r : rows[r]) * dim;
-  }
 };
 
 /// Root-mean-square normalisation: out = x / sqrt(mean(x^2) + eps) * weight, row by row.
 /// layout   rows contiguous; with act f32 and without rows, out may be x
 /// numerics f32 throughout, one rounding to act; |out - ref| <= (eps_act + (4 + dim/16) eps_f32)
-/// |ref|.
-///          A row's result does not depend on n_rows or on the other rows
+///          |ref|. A row's result does not depend on n_rows or on the other rows
 /// cost     reads n_rows * dim * 4 bytes, writes n_rows * dim * act bytes
 /// errors   none (preconditions checked by ops)
 using RmsNormFn = void(const RmsNormParams&, Range rows);
 RmsNormFn rms_norm_ref, rms_norm_scalar, rms_norm_avx2, rms_norm_avx512, rms_norm_avx512_bf16;
+
+/// The same on a GPU, with pointers into device memory.
+/// numerics as above; a row's result depends on nothing but the row
+/// cost     reads each row once (it is kept in registers up to 16,384 elements, read twice beyond)
+void rms_norm_cuda(const RmsNormParams&, Stream);
 
 }  // namespace tandem

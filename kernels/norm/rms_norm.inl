@@ -25,7 +25,7 @@ float mean_square(const float* x, int dim) {
 template <class T>
 void normalize(const RmsNormParams& p, Range rows) {
   for (int r = rows.begin; r < rows.end; ++r) {
-    const float* x = p.row(r);
+    const float* x = p.x + static_cast<int64_t>(p.rows == nullptr ? r : p.rows[r]) * p.dim;
     T* out = static_cast<T*>(p.out) + static_cast<int64_t>(r) * p.dim;
     const Vec inverse = set1(1.0f / __builtin_sqrtf(mean_square(x, p.dim) + p.eps));
     int i = 0;

@@ -7,7 +7,7 @@ namespace tandem {
 
 void rms_norm_ref(const RmsNormParams& p, Range rows) {
   for (int r = rows.begin; r < rows.end; ++r) {
-    const float* x = p.row(r);
+    const float* x = p.x + static_cast<int64_t>(p.rows == nullptr ? r : p.rows[r]) * p.dim;
     double sum = 0;
     for (int i = 0; i < p.dim; ++i) sum += double{x[i]} * x[i];
     const double inverse = 1.0 / std::sqrt(sum / p.dim + p.eps);

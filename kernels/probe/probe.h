@@ -1,5 +1,7 @@
 #pragma once
-// Two loops that measure what the machine can do. No STL: included by sources with per-ISA flags.
+// Loops that measure what a machine can do. No STL: included by sources with per-ISA flags.
+#include <stddef.h>
+
 #include "base/types.h"
 
 namespace tandem {
@@ -28,5 +30,10 @@ struct FmaProbeParams {
 /// cost     (end - begin) * kFmaProbeFlops operations, no memory
 using FmaProbeFn = void(const FmaProbeParams&, Range items);
 FmaProbeFn fma_probe_scalar, fma_probe_avx2, fma_probe_avx512;
+
+/// Reads a GPU's memory once and keeps what a compiler cannot leave out: the rate at which a kernel
+/// can stream.
+/// layout   data 16-byte aligned; sink [1] is written only if all words are equal to a pattern
+void read_probe_cuda(const void* data, size_t bytes, uint32_t* sink, Stream);
 
 }  // namespace tandem

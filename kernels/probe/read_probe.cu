@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-#include "kernels/probe/read_probe_cuda.h"
+#include "kernels/probe/probe.h"
 
 namespace tandem {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
-#include "kernels/rope/rope_cuda.h"
+#include "kernels/rope/rope.h"
 
 namespace tandem {
 namespace {

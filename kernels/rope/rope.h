@@ -29,7 +29,8 @@ struct RopeKvParams {
 /// place of a head x of q or k.
 /// layout   act pointers contiguous; outputs alias nothing; no two rows of a call share a slot
 /// numerics f32, one rounding to act; |out - ref| <= eps_act |ref| + 2 eps_f32 (|x1| + |x2|), with
-/// norms (6 + d/16) eps_f32 and x normalised; v is copied. A row's result is the same in any call
+///          norms (6 + d/16) eps_f32 and x normalised; v is copied. A row's result is the same in
+///          any call
 /// cost     reads and writes n_rows (Hq + 2 Hkv) d act
 /// errors   none (preconditions checked by ops)
 using RopeKvFn = void(const RopeKvParams&, Range rows);
@@ -52,5 +53,13 @@ struct RotateQParams {
 /// errors   none (preconditions checked by ops)
 using RotateQFn = void(const RotateQParams&, Range rows);
 RotateQFn rotate_q_ref, rotate_q_scalar, rotate_q_avx2, rotate_q_avx512, rotate_q_avx512_bf16;
+
+/// rope_kv on a GPU, with pointers into device memory. Rows of a negative
+/// slot_page, which pad a captured batch, get their q and leave the pools alone. With norms for
+/// d <= 256, as attention on a GPU has it.
+void rope_kv_cuda(const RopeKvParams&, Stream);
+
+/// rotate_q on a GPU, with pointers into device memory.
+void rotate_q_cuda(const RotateQParams&, Stream);
 
 }  // namespace tandem

@@ -3,8 +3,10 @@
 
 namespace tandem {
 
-/// Sets the size of the one thread pool of the process (OpenMP's; oneDNN shares it).
+/// Sets how many threads share the loops that the calling thread starts (OpenMP's pool, which
+/// oneDNN shares). Each thread that starts loops has its own setting, at first one per logical CPU.
 void set_threads(int n);
+/// How many threads share the loops of the calling thread.
 int max_threads();
 /// Physical cores this process may use: affinity and cgroup quota respected, SMT siblings left out.
 int usable_cores();

@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "bench/onednn_gemm.h"
-#include "io/atomic_file.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "kernels/cpu_table.h"
@@ -125,10 +124,6 @@ io::Json read_cache(const std::filesystem::path& file) {
   return {{"boot_id", boot_id()}};
 }
 
-std::filesystem::path cache_file(const std::filesystem::path& cache_dir) {
-  return cache_dir / "ceilings.json";
-}
-
 std::string cache_key(int threads) {
   return fmt::format("threads={} isa={}", threads, isa_name(isa_in_use()));
 }
@@ -144,8 +139,8 @@ Ceilings measure_ceilings(int threads, const Interrupted& interrupted) {
   return c;
 }
 
-std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path& cache_dir) {
-  const io::Json cache = read_cache(cache_file(cache_dir));
+std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path& file) {
+  const io::Json cache = read_cache(file);
   const auto it = cache.find(cache_key(threads));
   if (it == cache.end() || !it->is_object()) return std::nullopt;
   return Ceilings{.threads = threads,
@@ -156,27 +151,18 @@ std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path&
                   .gemm_bf16_gflops = it->value("gemm_bf16_gflops", 0.0)};
 }
 
-Ceilings cached_ceilings(int threads, const SeenRates& seen,
-                         const std::filesystem::path& cache_dir) {
-  const auto known = known_ceilings(threads, cache_dir);
+Ceilings cached_ceilings(int threads, const SeenRates& seen, const std::filesystem::path& file) {
+  const auto known = known_ceilings(threads, file);
   if (known && known->mem_read_gbps > 0 && known->mem_read_gbps >= seen.read_gbps &&
       std::max({known->f32_gflops, known->gemm_f32_gflops, known->gemm_bf16_gflops}) >= seen.gflops)
     return *known;
   const Ceilings c = measure_ceilings(threads);
-  const std::filesystem::path file = cache_file(cache_dir);
   io::Json cache = read_cache(file);
   cache[cache_key(threads)] = {{"mem_read_gbps", c.mem_read_gbps},
                                {"f32_gflops", c.f32_gflops},
                                {"gemm_f32_gflops", c.gemm_f32_gflops},
                                {"gemm_bf16_gflops", c.gemm_bf16_gflops}};
-  try {
-    std::filesystem::create_directories(cache_dir);
-    io::AtomicFile out(file);
-    out.write(cache.dump(2) + "\n");
-    out.commit();
-  } catch (const std::exception&) {
-    // Read-only home: measured again next time.
-  }
+  io::keep(file, cache.dump(2) + "\n");
   return c;
 }
 

@@ -46,15 +46,19 @@ struct SeenRates {
 /// errors   kind interrupted
 Ceilings measure_ceilings(int threads, const Interrupted& interrupted = {});
 
-/// What cached_ceilings has kept; never measures.
-std::optional<Ceilings> known_ceilings(
-    int threads, const std::filesystem::path& cache_dir = io::default_cache_dir());
+inline constexpr const char* kCeilingsFile = "ceilings.json";
 
-/// The same, once per boot, thread count and ISA: kept in `cache_dir`. A folder that cannot be read
-/// or written only costs the measurement.
+/// What cached_ceilings has kept; never measures.
+/// file    empty: nothing is known
+std::optional<Ceilings> known_ceilings(
+    int threads, const std::filesystem::path& file = io::cache_file(kCeilingsFile));
+
+/// The same, once per boot, thread count and ISA: kept in `file`. One that cannot be read or
+/// written only costs the measurement.
 /// seen   what a run has reached: kept values below it were taken on a busy machine and are
 ///        measured again
+/// file   as io::keep takes it
 Ceilings cached_ceilings(int threads, const SeenRates& seen = {},
-                         const std::filesystem::path& cache_dir = io::default_cache_dir());
+                         const std::filesystem::path& file = io::cache_file(kCeilingsFile));
 
 }  // namespace tandem::bench

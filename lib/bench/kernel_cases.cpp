@@ -78,7 +78,7 @@ OwnedTensor::OwnedTensor(DType dtype, std::initializer_list<int64_t> shape)
 OwnedTensor OwnedTensor::random(DType dtype, std::initializer_list<int64_t> shape, uint32_t id,
                                 float stddev) {
   OwnedTensor t(dtype, shape);
-  ops::fill_random(t.raw(), dtype, 0, id, 0, t.view().elements(), stddev);
+  ops::fill_random(t.raw(), dtype, {.tensor = id, .n = t.view().elements(), .stddev = stddev});
   return t;
 }
 

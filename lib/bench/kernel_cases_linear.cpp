@@ -33,7 +33,8 @@ std::shared_ptr<Layer> make_layer(const ops::PackedWeights::Spec& spec, uint32_t
   layer->packed.load(
       spec, *layer->arena,
       [&](int64_t begin, int64_t end, void* to) {
-        ops::fill_random(to, spec.dtype, 0, id, begin * spec.in, (end - begin) * spec.in, 1.0f);
+        ops::fill_random(to, spec.dtype,
+                         {.tensor = id, .first = begin * spec.in, .n = (end - begin) * spec.in});
       },
       {}, staging);
   return layer;
@@ -45,7 +46,7 @@ std::string check_layer(const OwnedTensor& y, const OwnedTensor& x,
   const int64_t rows = x.view().rows();
   for (int64_t o = 0; o < spec.out; o += 1 + spec.out / 7) {
     const OwnedTensor w(spec.dtype, {spec.in});
-    ops::fill_random(w.raw(), spec.dtype, 0, id, o * spec.in, spec.in, 1.0f);
+    ops::fill_random(w.raw(), spec.dtype, {.tensor = id, .first = o * spec.in, .n = spec.in});
     for (int64_t r = 0; r < rows; r += 1 + rows / 5) {
       double sum = 0, norm = 0;
       for (int64_t i = 0; i < spec.in; ++i) {

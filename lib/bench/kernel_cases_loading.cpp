@@ -23,7 +23,10 @@ PreparedCase prepare_convert(int64_t n, DType from, DType to) {
 
 PreparedCase prepare_fill(int64_t n, DType to) {
   const OwnedTensor got(to, {n}), want(to, {n});
-  return {.run = [=] { ops::fill_random(got.raw(), to, 1, 2, 0, n, 0.02f); },
+  return {.run =
+              [=] {
+                ops::fill_random(got.raw(), to, {.seed = 1, .tensor = 2, .n = n, .stddev = 0.02f});
+              },
           .mismatch =
               [=] {
                 const auto blocks = static_cast<int>((n + kFillBlock - 1) / kFillBlock);

@@ -98,7 +98,7 @@ PreparedCase prepare_rope(const KernelShapes& s, int n_rows, bool normed) {
   const OwnedTensor k(act, {pages, hkv, kPageTokens, d}), v(act, {pages, hkv, kPageTokens, d});
   const OwnedTensor k0(act, {pages, hkv, kPageTokens, d}), v0(act, {pages, hkv, kPageTokens, d});
   for (const OwnedTensor& pool : {k, v, k0, v0})
-    ops::fill_random(pool.raw(), act, 0, 1, 0, pool.view().elements(), 1.0f);
+    ops::fill_random(pool.raw(), act, {.tensor = 1, .n = pool.view().elements()});
   MemoryPlan plan;
   ops::RopeTable::plan(n_rows, d, plan);
   const auto arena = std::make_shared<Arena>(plan);

@@ -45,12 +45,16 @@ struct Product {
     weights.load(
         spec, arena,
         [&](int64_t begin, int64_t end, void* to) {
-          ops::fill_random(to, c.dtype, c.seed, id, begin * p.in, (end - begin) * p.in,
-                           kWeightDeviation);
+          ops::fill_random(to, c.dtype,
+                           {.seed = c.seed,
+                            .tensor = id,
+                            .first = begin * p.in,
+                            .n = (end - begin) * p.in,
+                            .stddev = kWeightDeviation});
         },
         {}, staging);
     arena.give_back(name);
-    ops::fill_random(x.raw(), c.dtype, c.seed, id + 100, 0, x.elements(), 1.0f);
+    ops::fill_random(x.raw(), c.dtype, {.seed = c.seed, .tensor = id + 100, .n = x.elements()});
   }
 };
 
@@ -139,7 +143,7 @@ PhaseResult bench_attention(const ModelCase& c, const model::ModelConfig& config
     return Tensor(arena.take(name), c.dtype, {spec.max_rows, config.n_heads, config.head_dim});
   };
   const Tensor q = buffer("activations/q"), out = buffer("activations/out");
-  ops::fill_random(q.raw(), c.dtype, c.seed, 100, 0, q.elements(), 1.0f);
+  ops::fill_random(q.raw(), c.dtype, {.seed = c.seed, .tensor = 100, .n = q.elements()});
   // Pages keep their values when the sequence is given back, and every run gets all of them again.
   const int first = cache.create();
   kv::fill_random(cache, first, c.context, c.seed);

@@ -52,7 +52,6 @@ FileMode Context::file_mode() const {
 }
 
 void Context::build_tree() {
-  recipe::model_search_folders() = model_folders();
   tree_ = {};
   tree_.kind = recipe::Node::Kind::map;
   for (const std::string& name : options_.recipes) {
@@ -84,9 +83,10 @@ void Context::build_tree() {
 
 void Context::read_point(recipe::Field fields, PointName& point, bool first) {
   const recipe::Node tree = tree_at(point.set);
-  recipe::read_fields(fields, tree);
+  const recipe::Folders models = model_folders();
+  recipe::read_fields(fields, tree, models);
   if (first) begin(fields, tree);
-  recipe::check_inputs(fields, tree);
+  recipe::check_inputs(fields, tree, models);
   point.record = std::make_shared<const nlohmann::json>(record(fields));
   point.sha256 = (*point.record)["sha256"].get<std::string>();
   point.id = point.sha256.substr(0, 12);

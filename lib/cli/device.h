@@ -40,7 +40,7 @@ struct MemoryLimits {
 
   bool on_gpu() const { return gpu.kind == Device::Kind::cuda; }
   /// errors   kind memory, as MemoryPlan::check_fits, or that other processes hold what the plan
-  /// needs
+  ///          needs
   void check(const MemoryPlan& plan) const;
   bool fits(const MemoryPlan& plan) const;
 };

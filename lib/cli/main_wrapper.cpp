@@ -9,6 +9,7 @@
 #include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "cli/help.h"
+#include "io/cache_dir.h"
 #include "tensor/gpu_isa.h"
 
 namespace tandem::cli {
@@ -118,6 +119,10 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
   terminal.clear_progress();
   constexpr double kLongRunSeconds = 10;  // by then early warnings have scrolled away
   if (clock.seconds() > kLongRunSeconds) terminal.repeat_warnings();
+  if (io::lacked_cache_dir())
+    terminal.warn(
+        "what was measured here is not kept: none of TANDEM_CACHE_DIR, XDG_CACHE_HOME and HOME "
+        "names a folder");
   // Whatever the body made of an interruption, callers learn of it by the conventional status.
   return interrupted() != 0 ? 128 + interrupted() : status;
 }

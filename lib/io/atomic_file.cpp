@@ -1,11 +1,13 @@
 #include "io/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include "base/error.h"
@@ -39,6 +41,22 @@ std::filesystem::path behind_links(const std::filesystem::path& path) {
   return target;
 }
 
+/// Creates a file that no other writer has, on this machine or on another that shares the folder,
+/// and whose name nobody can have guessed. Returns its descriptor; below 0: errno says why.
+int create_temporary(const std::filesystem::path& target, std::filesystem::path& created) {
+  constexpr int kTries = 100;  // names of 64 random bits: one does
+  int fd = -1;
+  for (int i = 0; i < kTries; ++i) {
+    uint64_t suffix = 0;
+    if (::getrandom(&suffix, sizeof suffix, 0) != sizeof suffix) return -1;
+    created = target;
+    created += fmt::format(".tmp-{:016x}", suffix);
+    fd = ::open(created.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd >= 0 || errno != EEXIST) break;
+  }
+  return fd;
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
@@ -48,9 +66,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
     throw input_error(path.string(), "is no regular file, so no file can take its place")
         .hint("name a file, or one that is not there yet");
   target_ = behind_links(path);
-  temporary_ = target_;
-  temporary_ += fmt::format(".tmp-{}", ::getpid());
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  fd_ = create_temporary(target_, temporary_);
   if (fd_ < 0)
     throw input_error(path.string(), "cannot create: {}", std::strerror(errno))
         .hint(

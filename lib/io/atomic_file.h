@@ -7,9 +7,11 @@
 
 namespace tandem::io {
 
-/// A file written under a temporary name beside its final one: nothing appears there before
-/// commit(), and the temporary file is removed if the writer is destroyed without it. Through a
-/// symbolic link the file that it names is written, and the link stays.
+/// A file written under a temporary name in the folder of its final one: nothing appears under the
+/// final name before commit(), and the temporary file is removed if the writer is destroyed without
+/// it. Each writer has a temporary file of its own: of several that write one name, also from
+/// different machines, the last commit wins as a whole. Through a symbolic link the file that it
+/// names is written, and the link stays.
 class AtomicFile {
  public:
   /// errors   kind input: cannot create (folder missing, read-only, no permission); there is

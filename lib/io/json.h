@@ -18,8 +18,7 @@ struct JsonOptions {
 
 /// One JSON document (RFC 8259) from text; nothing but white space may follow it.
 /// errors   kind input at `where:line:column`: syntax, invalid UTF-8, a number beyond double,
-/// nesting
-///          deeper than the limit, a key given twice
+///          nesting deeper than the limit, a key given twice
 Json parse_json(std::string_view text, const std::string& where, const JsonOptions& options = {});
 
 /// What a value is, for messages: "the string \"abc\"", "the number 2.5", "an array of 3 items".

@@ -49,7 +49,7 @@ class Checkpoint {
 /// over (rotary inv_freq buffers, a stored copy of a tied head), except biases: leaving those out
 /// would change the result.
 /// errors   kind input: every missing tensor, wrong shape, wrong dtype and unexpected bias, at most
-/// 20
+///          20
 void check_checkpoint(const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace tandem::model

@@ -178,7 +178,7 @@ void Llama::logits(const Tensor& out, const int32_t* rows) {
 }
 
 void Llama::fill_random(const Tensor& t) {
-  ops::fill_random_on_device(t.raw(), t.dtype(), 0, 0, 0, t.elements(), 1.0f, exec_.stream());
+  ops::fill_random_on_device(t.raw(), t.dtype(), {.n = t.elements()}, exec_.stream());
 }
 
 void Llama::choose_one(const Tensor& y, const Tensor& x,
@@ -186,7 +186,7 @@ void Llama::choose_one(const Tensor& y, const Tensor& x,
                        ops::Accumulate accumulate) {
   poll(options_.interrupted);
   fill_random(x);
-  ops::prepare_linear(y, x, alike, accumulate, workspace_, exec_.stream());
+  ops::tune_linear(y, x, alike, accumulate, workspace_, exec_.stream());
 }
 
 void Llama::choose_products(int64_t wanted) {
@@ -208,8 +208,7 @@ void Llama::choose_products(int64_t wanted) {
   const Tensor ffn = act(block_ + gate_up.bytes(), rows, config_.ffn_dim);
   poll(options_.interrupted);
   fill_random(normed);
-  ops::prepare_swiglu(ffn, gate_up, normed, alike(&LayerWeights::gate_up), workspace_,
-                      exec_.stream());
+  ops::tune_swiglu(ffn, gate_up, normed, alike(&LayerWeights::gate_up), workspace_, exec_.stream());
   choose_one(x, ffn, alike(&LayerWeights::w_down), ops::Accumulate::yes);
   chosen_.insert(rows);
 }

@@ -52,7 +52,7 @@ class Llama {
   ///          null: the forward's first n rows
   void logits(const Tensor& out, const int32_t* rows);
   /// Chooses on a GPU how the products of a forward, or of logits, of so many rows run
-  /// (ops::prepare_linear), the first time that they come; nothing on the CPU. Not between a
+  /// (ops::tune_linear), the first time that they come; nothing on the CPU. Not between a
   /// forward and its logits.
   /// scratch  [>= rows, vocab_size] f32 on the device, overwritten: all the rows that logits may go to
   void choose_products(int64_t rows);

@@ -104,16 +104,12 @@ class SyntheticSource final : public WeightSource {
 
   void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
             void* out) const override {
-    const int64_t cols = matrix_cols(weight, config_);
-    ops::fill_random(out, dtype, seed_, tensor_id(weight, layer), begin * cols,
-                     (end - begin) * cols, stddev(weight));
+    ops::fill_random(out, dtype, part(weight, layer, begin, end));
   }
 
   bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
                       void* device, Stream stream) const override {
-    const int64_t cols = matrix_cols(weight, config_);
-    ops::fill_random_on_device(device, dtype, seed_, tensor_id(weight, layer), begin * cols,
-                               (end - begin) * cols, stddev(weight), stream);
+    ops::fill_random_on_device(device, dtype, part(weight, layer, begin, end), stream);
     return true;
   }
 
@@ -127,12 +123,20 @@ class SyntheticSource final : public WeightSource {
 
   void embed(std::span<const int32_t> ids, float* out) const override {
     for (size_t i = 0; i < ids.size(); ++i)
-      ops::fill_random(out + i * static_cast<size_t>(config_.dim), DType::f32, seed_,
-                       tensor_id(Weight::tok_emb, 0), int64_t{ids[i]} * config_.dim, config_.dim,
-                       stddev(Weight::tok_emb));
+      ops::fill_random(out + i * static_cast<size_t>(config_.dim), DType::f32,
+                       part(Weight::tok_emb, 0, ids[i], int64_t{ids[i]} + 1));
   }
 
  private:
+  /// Rows [begin, end) of a matrix.
+  ops::RandomPart part(Weight weight, int layer, int64_t begin, int64_t end) const {
+    const int64_t cols = matrix_cols(weight, config_);
+    return {.seed = seed_,
+            .tensor = tensor_id(weight, layer),
+            .first = begin * cols,
+            .n = (end - begin) * cols,
+            .stddev = stddev(weight)};
+  }
   static uint32_t tensor_id(Weight weight, int layer) {
     constexpr uint32_t kKinds = 32;
     static_assert(static_cast<uint32_t>(Weight::k_norm) < kKinds);

@@ -133,7 +133,7 @@ struct LinearFusion {
 
 /// Whether linear_fused has a kernel for products of `rows` rows with these weights.
 bool can_fuse(const PackedWeights& w, int64_t rows, const LinearFusion& fusion);
-/// Whether that is also the faster way, by what prepare_linear or prepare_swiglu has measured.
+/// Whether that is also the faster way, by what tune_linear or tune_swiglu has measured.
 bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusion);
 
 /// linear with a fusion; only where can_fuse. Nothing is rounded between the fused operations but
@@ -145,19 +145,19 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
                   const PackedWeights& w, Accumulate accumulate, Stream stream);
 
 /// Chooses on a GPU how products of x.rows() rows with weights like these run: as kept in the cache
-/// folder (io::default_cache_dir), else by measuring on these operands, and keeps the choice, so
+/// folder (io::cache_file), else by measuring on these operands, and keeps the choice, so
 /// that later runs do the same and give the same bits. Up to 16 rows a choice is for that very
 /// number, beyond for all up to the next power of two. Without it `linear` takes what is best as a
 /// rule. Not while a graph is recorded; y is overwritten. Does nothing on the CPU.
 /// alike    weights of one shape, dtype and device, in turn: together larger than the GPU's cache,
 ///          so that none is found there
 /// cost     where nothing is kept, some milliseconds up to half a second
-void prepare_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
-                    Accumulate accumulate, std::span<std::byte> workspace, Stream stream);
+void tune_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
+                 Accumulate accumulate, std::span<std::byte> workspace, Stream stream);
 /// The same for linear_swiglu.
-void prepare_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
-                    std::span<const PackedWeights* const> alike, std::span<std::byte> workspace,
-                    Stream stream);
+void tune_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
+                 std::span<const PackedWeights* const> alike, std::span<std::byte> workspace,
+                 Stream stream);
 
 /// Forgets the choices held in memory; the kept ones are read again when next needed.
 void forget_linear_choices();

@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "base/convert.h"
-#include "io/atomic_file.h"
+#include "io/cache_dir.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -131,14 +131,7 @@ void LinearChoices::keep(const LinearProduct& product, const LinearChoice& choic
   io::Json all = read(file_);
   if (!all[machine_].is_object()) all[machine_] = io::Json::object();
   all[machine_][key] = to_json(choice);
-  try {
-    std::filesystem::create_directories(file_.parent_path());
-    io::AtomicFile out(file_);
-    out.write(all.dump(1) + "\n");
-    out.commit();
-  } catch (const std::exception&) {
-    // A folder that cannot be written: measured again next time.
-  }
+  io::keep(file_, all.dump(1) + "\n");
 }
 
 }  // namespace tandem::ops

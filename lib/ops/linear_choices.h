@@ -43,7 +43,8 @@ int64_t rows_bucket(int64_t rows);
 /// costs only measuring again.
 class LinearChoices {
  public:
-  /// `machine`: all that choices depend on beside the product: GPU and library with their versions.
+  /// `file`: as io::keep takes it; `machine`: all that choices depend on beside the product: GPU
+  /// and library with their versions.
   LinearChoices(std::filesystem::path file, std::string machine);
 
   std::optional<LinearChoice> find(const LinearProduct& product) const;

@@ -71,7 +71,7 @@ class Choices {
   LinearChoices& of(int device) {
     auto& c = by_device_[device];
     if (!c)
-      c = std::make_unique<LinearChoices>(io::default_cache_dir() / "linear.json",
+      c = std::make_unique<LinearChoices>(io::cache_file("linear.json"),
                                           fmt::format("{}, {}, {}", cuda::device_info(device).name,
                                                       cuda::gpu_isa_name(cuda::gpu_of(device).isa),
                                                       linear_cuda::kernel_versions()));
@@ -204,8 +204,8 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
   run_skinny(stages, p, {.y = y, .x = x, .gate_up = {}, .workspace = {}}, w, fusion, stream);
 }
 
-void prepare(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
-             Stream stream) {
+void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
+          Stream stream) {
   const int device = alike[0]->spec.device.index;
   const LinearProduct p = product_of(at.y, at.x, *alike[0], accumulate, swiglu);
   Choices& all = choices();

@@ -67,8 +67,8 @@ bool can_fuse(const CudaLinear& w, int64_t rows, bool norm);
 bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream);
-void prepare(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
-             Stream stream);
+void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
+          Stream stream);
 void forget_choices();
 bool warm_up(DType dtype, int device);
 

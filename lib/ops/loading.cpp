@@ -16,6 +16,16 @@ constexpr int kGrainBlocks = 4;
 
 int blocks_of(int64_t n, int block) { return static_cast<int>((n + block - 1) / block); }
 
+FillRandomParams params_of(void* out, DType to, const RandomPart& part) {
+  return {.out = out,
+          .seed = part.seed,
+          .tensor = part.tensor,
+          .first = part.first,
+          .count = part.n,
+          .stddev = part.stddev,
+          .to = to};
+}
+
 }  // namespace
 
 void convert(void* out, DType to, const void* in, DType from, int64_t n) {
@@ -37,30 +47,15 @@ void embed(float* out, const void* table, DType from, std::span<const int32_t> i
   });
 }
 
-void fill_random(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first, int64_t n,
-                 float stddev) {
-  const FillRandomParams p{.out = out,
-                           .seed = seed,
-                           .tensor = tensor,
-                           .first = first,
-                           .count = n,
-                           .stddev = stddev,
-                           .to = to};
-  parallel_ranges(blocks_of(n, kFillBlock), kGrainBlocks, [&](int begin, int end) {
+void fill_random(void* out, DType to, const RandomPart& part) {
+  const FillRandomParams p = params_of(out, to, part);
+  parallel_ranges(blocks_of(part.n, kFillBlock), kGrainBlocks, [&](int begin, int end) {
     cpu_table().fill_random(p, Range{begin, end});
   });
 }
 
-void fill_random_on_device(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first,
-                           int64_t n, float stddev, Stream stream) {
-  cuda_table().fill_random({.out = out,
-                            .seed = seed,
-                            .tensor = tensor,
-                            .first = first,
-                            .count = n,
-                            .stddev = stddev,
-                            .to = to},
-                           stream);
+void fill_random_on_device(void* out, DType to, const RandomPart& part, Stream stream) {
+  cuda_table().fill_random(params_of(out, to, part), stream);
   cuda::launched("fill_random", stream);
 }
 

@@ -10,16 +10,21 @@ namespace tandem::ops {
 void convert(void* out, DType to, const void* in, DType from, int64_t n);
 
 /// out[r] = table[ids[r]] in f32.
-/// shapes   out [ids, dim]; table [V, dim] of type `from`, any
-/// alignment
+/// shapes   out [ids, dim]; table [V, dim] of type `from`, any alignment
 void embed(float* out, const void* table, DType from, std::span<const int32_t> ids, int64_t dim);
 
-/// Elements [first, first + n) of the seeded random tensor `tensor`; kernels/embed/fill_random.h.
-void fill_random(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first, int64_t n,
-                 float stddev);
+/// Elements [first, first + n) of a random tensor, which seed and number name.
+struct RandomPart {
+  uint64_t seed = 0;
+  uint32_t tensor = 0;
+  int64_t first = 0, n = 0;
+  float stddev = 1;
+};
+
+/// Writes part of a random tensor; kernels/embed/fill_random.h.
+void fill_random(void* out, DType to, const RandomPart& part);
 
 /// The same into a GPU's memory, as work on the stream.
-void fill_random_on_device(void* out, DType to, uint64_t seed, uint32_t tensor, int64_t first,
-                           int64_t n, float stddev, Stream stream);
+void fill_random_on_device(void* out, DType to, const RandomPart& part, Stream stream);
 
 }  // namespace tandem::ops

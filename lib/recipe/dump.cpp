@@ -44,10 +44,7 @@ nlohmann::json section_json(const Field& section, bool for_hash) {
     nlohmann::json value = field.value->json();
     if (value.is_null()) continue;
     const std::string type = field.value->type();
-    if (for_hash && (type.starts_with("path") || type == "model"))
-      value = leaf(value.get<std::string>());
-    if (for_hash && type == "list of path")
-      for (auto& item : value) item = leaf(item.get<std::string>());
+    if (const auto path = field.value->path(); for_hash && path) value = leaf(path->string());
     object[key] = std::move(value);
   }
   return object;

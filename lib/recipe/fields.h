@@ -71,12 +71,14 @@ const Field* find_field(const Field& root, std::string_view dotted);
 
 /// Fills the fields from a tree and checks everything: unknown keys, types, limits, cross-field
 /// rules. Fields that the tree does not mention, or sets to null, keep their defaults.
+/// models   where bare model names are looked up
 /// errors   throws InvalidRecipe with up to 20 problems
-void read_fields(Field& root, const Node& tree);
+void read_fields(Field& root, const Node& tree, const Folders& models = {});
 
 /// Checks that the files and folders named by input fields exist.
+/// models   as read_fields had it, for the message
 /// errors   kind input
-void check_inputs(const Field& root, const Node& tree);
+void check_inputs(const Field& root, const Node& tree, const Folders& models = {});
 
 /// The values as YAML text; with `tree` each line ends with a comment that tells its origin.
 std::string dump_yaml(const Field& root, const Node* tree);

@@ -13,8 +13,7 @@ inline constexpr int kSchemaVersion = 1;
 
 /// A recipe file with its `base:` chain merged below it. The keys kind, version and base are
 /// checked and removed.
-/// errors   kind recipe: what parse_yaml_file reports; wrong kind or version;
-/// a base that is
+/// errors   kind recipe: what parse_yaml_file reports; wrong kind or version; a base that is
 ///          missing, part of a cycle, or deeper than 8 files (naming the chain)
 Node load_recipe(const std::filesystem::path& path, std::string_view kind);
 

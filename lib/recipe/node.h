@@ -47,8 +47,7 @@ Node scalar_node(std::string text, Origin origin, bool quoted = false);
 /// Parses one YAML document, the plain subset that recipes use. Nodes get lines and columns if the
 /// origin has a line.
 /// errors   kind recipe with position: syntax, invalid UTF-8, duplicate key, key that is not a
-/// plain
-///          scalar, tag, anchor, alias, several documents, nesting deeper than 32
+///          plain scalar, tag, anchor, alias, several documents, nesting deeper than 32
 Node parse_yaml(const std::string& text, const Origin& origin);
 
 /// Reads and parses a file ("-": standard input) of at most 1 MiB.

@@ -31,9 +31,10 @@ bool within(const Limits& limits, double x) {
 
 std::string meaning(const Field& field) { return fmt::format("{} is: {}", field.name, field.text); }
 
-void read_value(const Field& field, const std::string& key, const Node& node, Problems& problems) {
+void read_value(const Field& field, const std::string& key, const Node& node, const Folders& models,
+                Problems& problems) {
   try {
-    if (std::string problem = field.value->read(node); !problem.empty()) {
+    if (std::string problem = field.value->read(node, models); !problem.empty()) {
       problems.add(recipe_error(node.origin.text(), "{}: {}", key, problem).hint(meaning(field)));
       return;
     }
@@ -53,7 +54,8 @@ void read_value(const Field& field, const std::string& key, const Node& node, Pr
     }
 }
 
-void read_section(Field& section, const std::string& name, const Node* node, Problems& problems) {
+void read_section(Field& section, const std::string& name, const Node* node, const Folders& models,
+                  Problems& problems) {
   if (node != nullptr && node->kind == Node::Kind::null) node = nullptr;  // null: all defaults
   if (node != nullptr && node->kind != Node::Kind::map) {
     problems.add(recipe_error(node->origin.text(), "{}: expected a map of settings, found {}",
@@ -69,9 +71,9 @@ void read_section(Field& section, const std::string& name, const Node* node, Pro
     const std::string key = joined_key(name, field.name);
     const Node* value = node != nullptr ? node->find(field.name) : nullptr;
     if (field.is_section()) {
-      read_section(field, key, value, problems);
+      read_section(field, key, value, models, problems);
     } else if (value != nullptr && value->kind != Node::Kind::null) {
-      read_value(field, key, *value, problems);
+      read_value(field, key, *value, models, problems);
     } else if (field.limits.required) {
       const std::string where = node != nullptr ? node->origin.text() : std::string{};
       problems.add(
@@ -88,11 +90,12 @@ void run_checks(const Field& section, const std::string& name, Problems& problem
   if (section.check) section.check(problems);
 }
 
-void check_inputs_of(const Field& section, const std::string& name, const Node& tree) {
+void check_inputs_of(const Field& section, const std::string& name, const Node& tree,
+                     const Folders& models) {
   for (const Field& field : section.fields) {
     const std::string key = joined_key(name, field.name);
     if (field.is_section()) {
-      check_inputs_of(field, key, tree);
+      check_inputs_of(field, key, tree, models);
       continue;
     }
     const auto path = field.limits.input ? field.value->path() : std::nullopt;
@@ -101,11 +104,13 @@ void check_inputs_of(const Field& section, const std::string& name, const Node& 
         std::filesystem::exists(*path, failed))
       continue;
     const Node* node = tree.find_path(key);
-    Error error = input_error(node != nullptr ? node->origin.text() : key, "{} '{}' not found",
-                              field.value->type() == "model" ? "model" : "file", path->string());
+    const bool expanded = node != nullptr && is_expanded(node->scalar);
+    Error error = input_error(node != nullptr ? node->origin.text() : key, "{} '{}'{} not found",
+                              field.value->type() == "model" ? "model" : "file", path->string(),
+                              expanded ? fmt::format(" (spelled '{}')", node->scalar) : "");
     if (field.value->type() == "model" && path->string().find('/') == std::string::npos) {
       std::string looked = "looked in the working directory";
-      for (const auto& folder : model_search_folders()) looked += ", " + folder.string();
+      for (const auto& folder : models) looked += ", " + folder.string();
       throw std::move(error).hint(looked);
     }
     throw std::move(error).hint(fmt::format("check the path in {}", key));
@@ -145,14 +150,16 @@ const Field* find_field(const Field& root, std::string_view dotted) {
   return nullptr;
 }
 
-void read_fields(Field& root, const Node& tree) {
+void read_fields(Field& root, const Node& tree, const Folders& models) {
   Problems problems(tree);
-  read_section(root, "", &tree, problems);
+  read_section(root, "", &tree, models, problems);
   // Cross-field rules may assume that every field is in range.
   if (problems.empty()) run_checks(root, "", problems);
   problems.raise();
 }
 
-void check_inputs(const Field& root, const Node& tree) { check_inputs_of(root, "", tree); }
+void check_inputs(const Field& root, const Node& tree, const Folders& models) {
+  check_inputs_of(root, "", tree, models);
+}
 
 }  // namespace tandem::recipe

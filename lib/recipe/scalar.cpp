@@ -25,10 +25,13 @@ std::string read_plain(const Node& node, T& out) {
   return expected.empty() ? std::string{} : mismatch(expected, node);
 }
 
-/// Expands a leading `~` and every `${env:NAME}`; returns what is wrong.
+constexpr std::string_view kOpen = "${env:";
+
+bool starts_at_home(std::string_view text) { return text == "~" || text.starts_with("~/"); }
+
+/// Expands what is_expanded names; returns what is wrong.
 std::string expand(std::string& text) {
-  constexpr std::string_view kOpen = "${env:";
-  if (text == "~" || text.starts_with("~/")) {
+  if (starts_at_home(text)) {
     const char* home = std::getenv("HOME");
     if (home == nullptr) return "'~' needs the environment variable HOME, which is not set";
     text.replace(0, 1, home);
@@ -52,9 +55,8 @@ std::string beside(const fs::path& folder, const std::string& path) {
 
 }  // namespace
 
-std::vector<fs::path>& model_search_folders() {
-  static std::vector<fs::path> folders;
-  return folders;
+bool is_expanded(std::string_view spelling) {
+  return starts_at_home(spelling) || spelling.find(kOpen) != std::string_view::npos;
 }
 
 std::string read_scalar(const Node& node, bool& out) {
@@ -108,7 +110,7 @@ std::string read_scalar(const Node& node, AutoPath& out) {
   return out.automatic ? std::string() : read_scalar(node, out.path);
 }
 
-std::string read_scalar(const Node& node, ModelName& out) {
+std::string read_model(const Node& node, const Folders& models, ModelName& out) {
   constexpr std::string_view kSynthetic = "synthetic:";
   if (node.kind != Node::Kind::scalar) return mismatch("a model folder or name", node);
   std::string text = node.scalar;
@@ -125,7 +127,7 @@ std::string read_scalar(const Node& node, ModelName& out) {
     out.value = text.empty() ? text : beside(folder, text);
     return {};
   }
-  for (const fs::path& candidate : model_search_folders())
+  for (const fs::path& candidate : models)
     if (!text.empty() && fs::is_directory(candidate / text, ignored)) {
       out.value = (candidate / text).string();
       return {};

@@ -26,8 +26,11 @@ struct AutoPath {
   bool empty() const { return path.empty() && !automatic; }
 };
 
-/// Folders in which bare model names are looked up, first match wins. Set once by the command line.
-std::vector<std::filesystem::path>& model_search_folders();
+using Folders = std::vector<std::filesystem::path>;
+
+/// Whether a path as a recipe spells it is expanded when it is read: `~` at its beginning, and
+/// every `${env:NAME}`.
+bool is_expanded(std::string_view spelling);
 
 // One overload set a scalar type: reading (the return is what is wrong, or empty), YAML text, name
 // of the type, JSON. A quoted scalar is always text; numbers and booleans are never coerced from
@@ -42,7 +45,6 @@ std::string read_scalar(const Node& node, uint64_t& out);
 std::string read_scalar(const Node& node, double& out);
 std::string read_scalar(const Node& node, std::string& out);
 std::string read_scalar(const Node& node, std::filesystem::path& out);
-std::string read_scalar(const Node& node, ModelName& out);
 std::string read_scalar(const Node& node, AutoPath& out);
 std::string read_scalar(const Node& node, ByteSize& out);
 std::string read_scalar(const Node& node, TokenCount& out);
@@ -94,6 +96,9 @@ nlohmann::json json_of(ByteSize value);
 nlohmann::json json_of(TokenCount value);
 nlohmann::json json_of(Fraction value);
 nlohmann::json json_of(Duration value);
+
+/// models   where bare names are looked up, first match wins
+std::string read_model(const Node& node, const Folders& models, ModelName& out);
 
 /// Enums are read and written by name: beside `enum class Kind { a, b };` stands
 /// `constexpr std::array<std::string_view, 2> enum_names(Kind) { return {"a", "b"}; }`.

@@ -15,7 +15,7 @@ class EnumValue final : public Value {
     for (const std::string_view name : names_) text.append(text.empty() ? "" : "|").append(name);
     return text;
   }
-  std::string read(const Node& node) override {
+  std::string read(const Node& node, const Folders&) override {
     size_t index = 0;
     std::string problem = read_enum(node, names_.data(), names_.size(), index);
     if (problem.empty()) field_ = static_cast<uint8_t>(index);

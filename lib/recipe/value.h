@@ -18,12 +18,15 @@ class Value {
   virtual ~Value() = default;
   virtual std::string type() const = 0;
   /// Sets the field. On failure returns what is wrong and leaves the field alone.
-  virtual std::string read(const Node& node) = 0;
+  /// models   where bare model names are looked up
+  virtual std::string read(const Node& node, const Folders& models) = 0;
+  /// The value; a path that was expanded when it was read stands as it was spelled, so that a
+  /// record tells nothing of this machine's environment.
   virtual std::string yaml() const = 0;
   virtual nlohmann::json json() const = 0;
   /// The numbers it holds, for range checks.
   virtual std::vector<double> numbers() const { return {}; }
-  /// The path it holds, if it is one and not empty.
+  /// The path it holds, expanded, if it is one and not empty.
   virtual std::optional<std::filesystem::path> path() const { return std::nullopt; }
 };
 

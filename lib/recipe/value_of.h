@@ -37,10 +37,10 @@ class ValueOf final : public Value {
       return type_name(field_);
   }
 
-  std::string read(const Node& node) override {
+  std::string read(const Node& node, const Folders& models) override {
     if constexpr (IsOptional<T>::value) {
       typename T::value_type value{};
-      std::string problem = read_scalar(node, value);
+      std::string problem = read_one(node, models, value);
       if (problem.empty()) field_ = std::move(value);
       return problem;
     } else if constexpr (IsVector<T>::value) {
@@ -49,17 +49,20 @@ class ValueOf final : public Value {
       T values;
       for (const Node& item : node.items) {
         typename T::value_type value{};
-        if (std::string problem = read_scalar(item, value); !problem.empty()) return problem;
+        if (std::string problem = read_one(item, models, value); !problem.empty()) return problem;
         values.push_back(std::move(value));
       }
       field_ = std::move(values);
       return {};
     } else {
-      return read_scalar(node, field_);
+      std::string problem = read_one(node, models, field_);
+      if constexpr (kIsPath) spelling_ = is_expanded(node.scalar) ? node.scalar : std::string();
+      return problem;
     }
   }
 
   std::string yaml() const override {
+    if (!spelling_.empty()) return yaml_text(spelling_);
     if constexpr (IsOptional<T>::value) {
       return field_ ? yaml_text(*field_) : "null";
     } else if constexpr (IsVector<T>::value) {
@@ -73,6 +76,7 @@ class ValueOf final : public Value {
   }
 
   nlohmann::json json() const override {
+    if (!spelling_.empty()) return spelling_;
     if constexpr (IsOptional<T>::value) {
       return field_ ? json_of(*field_) : nlohmann::json{};
     } else if constexpr (IsVector<T>::value) {
@@ -109,6 +113,17 @@ class ValueOf final : public Value {
   }
 
  private:
+  static constexpr bool kIsPath = std::is_same_v<T, std::filesystem::path> ||
+                                  std::is_same_v<T, AutoPath> || std::is_same_v<T, ModelName>;
+
+  template <class S>
+  static std::string read_one(const Node& node, const Folders& models, S& out) {
+    if constexpr (std::is_same_v<S, ModelName>)
+      return read_model(node, models, out);
+    else
+      return read_scalar(node, out);
+  }
+
   template <class N>
   static void append_number(std::vector<double>& list, const N& value) {
     if constexpr (std::is_arithmetic_v<N> && !std::is_same_v<N, bool>)
@@ -120,6 +135,7 @@ class ValueOf final : public Value {
   }
 
   T& field_;
+  std::string spelling_;  // of a path that was expanded; else empty
 };
 
 template <class T>

@@ -18,8 +18,7 @@ class Arena {
 
   /// Zero-filled memory of the planned device. On the host aligned to 4096 bytes, and huge pages
   /// are asked for from 2 MiB on; on a GPU aligned to 256.
-  /// errors   kind memory when the system
-  /// refuses; kind device without that GPU
+  /// errors   kind memory when the system refuses; kind device without that GPU
   void* take(const std::string& name);
   /// Gives one buffer back (of lifetime load).
   void give_back(const std::string& name);

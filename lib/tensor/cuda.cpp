@@ -51,6 +51,21 @@ bool waits_after_each() {
   return on;
 }
 
+/// Makes a GPU the one that this thread uses, until the end of a scope.
+class Using {
+ public:
+  explicit Using(int device) {
+    check(cudaGetDevice(&before_), "cannot query the GPU");
+    use_device(device);
+  }
+  ~Using() { (void)cudaSetDevice(before_); }
+  Using(const Using&) = delete;
+  Using& operator=(const Using&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 /// 0 where there is none.
 int driver_version() {
   int version = 0;
@@ -94,7 +109,7 @@ std::string why_none() {
 DeviceInfo device_info(int index) {
   cudaDeviceProp prop;
   check(cudaGetDeviceProperties(&prop, index), "cannot query the GPU");
-  use_device(index);
+  const Using gpu(index);
   DeviceInfo info{.name = prop.name, .multiprocessors = prop.multiProcessorCount};
   check(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "cannot query the GPU's memory");
   return info;

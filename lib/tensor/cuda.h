@@ -32,6 +32,7 @@ struct DeviceInfo {
   int multiprocessors = 0;
   size_t total_bytes = 0, free_bytes = 0;
 };
+/// Leaves the thread on the GPU that it uses.
 /// errors   kind device: no such GPU, it does not answer, or another process has it to itself;
 ///          kind memory: others leave no room even to ask
 DeviceInfo device_info(int index);
@@ -91,7 +92,9 @@ class Queue {
 
   Stream stream() const { return {handle_}; }
   int device() const { return device_; }
-  /// Copies in stream order; the host side must stay untouched until the copy has run.
+  /// Copies in stream order. Pinned memory on the host's side must stay untouched until the copy
+  /// has run. Of pageable memory the driver has taken its own copy when copy_in returns, and
+  /// copy_out has written it when that returns.
   void copy_in(void* device, const void* host, size_t bytes);
   void copy_out(void* host, const void* device, size_t bytes);
   void copy_within(void* to, const void* from, size_t bytes);

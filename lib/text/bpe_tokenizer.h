@@ -41,8 +41,7 @@ struct BpeSpec {
 };
 
 /// errors   kind input at `where`: two pieces with one id, a piece with two ids, ids that leave
-/// large
-///          gaps, merges of or into unknown pieces
+///          large gaps, merges of or into unknown pieces
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const std::string& where);
 
 /// Adds tokens that the configuration knows and the file does not list, and marks its special ones.

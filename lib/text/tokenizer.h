@@ -42,8 +42,7 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   /// errors   kind input: invalid UTF-8 (with the offset), text of 1 GiB or more, a byte or
-  /// character
-  ///          that the vocabulary lacks
+  ///          character that the vocabulary lacks
   /// cost     near linear; word cache and buffers are kept between calls
   std::vector<int32_t> encode(std::string_view utf8, EncodeOptions options = {}) const;
 

@@ -132,36 +132,36 @@ TEST_SUITE("bench/roofline") {
 
   TEST_CASE("ceilings are measured once and then read back, until a run has seen more") {
     const test::TemporaryFolder folder;
-    const std::filesystem::path& dir = folder.path();
-    CHECK(!known_ceilings(1, dir));
-    const Ceilings first = cached_ceilings(1, {}, dir);
+    const std::filesystem::path file = folder / "ceilings.json";
+    CHECK(!known_ceilings(1, file));
+    const Ceilings first = cached_ceilings(1, {}, file);
     CHECK(first.mem_read_gbps > 0.1);
     CHECK(first.f32_gflops > 0.1);
     CHECK(first.gemm_f32_gflops > 0.1);
     CHECK((first.gemm_bf16_gflops > 0) == (isa_in_use() >= Isa::avx512_bf16));
-    const Ceilings second = cached_ceilings(1, {}, dir);
+    const Ceilings second = cached_ceilings(1, {}, file);
     CHECK(second.mem_read_gbps == first.mem_read_gbps);
     CHECK(second.gemm_f32_gflops == first.gemm_f32_gflops);
-    CHECK(known_ceilings(1, dir)->mem_read_gbps == first.mem_read_gbps);
-    CHECK(!known_ceilings(2, dir));
-    io::Json kept = io::parse_json(io::read_file(dir / "ceilings.json"), "ceilings.json");
+    CHECK(known_ceilings(1, file)->mem_read_gbps == first.mem_read_gbps);
+    CHECK(!known_ceilings(2, file));
+    io::Json kept = io::parse_json(io::read_file(file), "ceilings.json");
     CHECK(kept.contains("boot_id"));
     constexpr double kBusy = 0.01;  // as if nearly all time had been others'
     for (io::Json& entry : kept)
       if (entry.is_object()) entry["mem_read_gbps"] = kBusy;
     folder.write("ceilings.json", kept.dump());
-    CHECK(cached_ceilings(1, {}, dir).mem_read_gbps == kBusy);
-    CHECK(cached_ceilings(1, {.read_gbps = kBusy}, dir).mem_read_gbps == kBusy);
-    const Ceilings again = cached_ceilings(1, {.read_gbps = 2 * kBusy}, dir);
+    CHECK(cached_ceilings(1, {}, file).mem_read_gbps == kBusy);
+    CHECK(cached_ceilings(1, {.read_gbps = kBusy}, file).mem_read_gbps == kBusy);
+    const Ceilings again = cached_ceilings(1, {.read_gbps = 2 * kBusy}, file);
     CHECK(again.mem_read_gbps > 0.1);
-    CHECK(known_ceilings(1, dir)->mem_read_gbps == again.mem_read_gbps);
+    CHECK(known_ceilings(1, file)->mem_read_gbps == again.mem_read_gbps);
     for (io::Json& entry : kept)
       if (entry.is_object())
         for (const char* rate : {"f32_gflops", "gemm_f32_gflops", "gemm_bf16_gflops"})
           entry[rate] = kBusy;
     folder.write("ceilings.json", kept.dump());
-    CHECK(cached_ceilings(1, {.gflops = kBusy}, dir).f32_gflops == kBusy);
-    CHECK(cached_ceilings(1, {.gflops = 2 * kBusy}, dir).f32_gflops > 0.1);
+    CHECK(cached_ceilings(1, {.gflops = kBusy}, file).f32_gflops == kBusy);
+    CHECK(cached_ceilings(1, {.gflops = 2 * kBusy}, file).f32_gflops > 0.1);
   }
 }
 

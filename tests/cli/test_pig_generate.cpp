@@ -52,6 +52,45 @@ const std::string kDocument =
 }  // namespace
 
 TEST_SUITE("cli/pig_generate") {
+  TEST_CASE("memory is measured for -v alone, once, and its rate is shown from then on") {
+    const TemporaryFolder folder;
+    const auto summary = [&](std::vector<std::string> flags) {
+      flags.insert(flags.end(), {"-p", "Log", "-n", "4", "--format", "jsonl"});
+      const Outcome run = run_process(
+          program("pig-generate"),
+          {.arguments = flags, .variables = {{"TANDEM_CACHE_DIR", folder.path().string()}}});
+      CHECK(run.status == 0);
+      const Json last = json_lines(run.out).back();
+      CHECK(contains(run.err, " that memory gives") == last.contains("frac_of_mem_read"));
+      return last;
+    };
+    const std::vector<std::string> tiny = {"-t", "1", "-m", "tiny-2m"};
+    CHECK(!summary(tiny).contains("mem_read_gbps"));
+    CHECK(!fs::exists(folder / "ceilings.json"));
+    CHECK(summary({"-v", "-t", "1", "-m", "tiny-2m"})["mem_read_gbps"] > 0.1);
+    CHECK(fs::exists(folder / "ceilings.json"));
+    CHECK(summary(tiny)["mem_read_gbps"] > 0.1);
+  }
+
+  TEST_CASE("without a folder to keep a measurement in, a run says so, once, and goes on") {
+    const auto stderr_of = [](std::vector<std::string> flags) {
+      flags.insert(flags.end(), {"-t", "1", "-m", "tiny-2m", "-p", "Log", "-n", "4"});
+      const Outcome run = run_process(
+          program("pig-generate"),
+          {.arguments = flags,
+           .variables = {{"TANDEM_CACHE_DIR", ""}, {"XDG_CACHE_HOME", ""}, {"HOME", ""}}});
+      CHECK(run.status == 0);
+      return run.err;
+    };
+    const std::string warning =
+        "pig-generate: warning: what was measured here is not kept: none of TANDEM_CACHE_DIR, "
+        "XDG_CACHE_HOME and HOME names a folder\n";
+    const std::string said = stderr_of({"-v"});
+    CHECK(said.find(warning) != std::string::npos);
+    CHECK(said.find(warning) == said.rfind(warning));
+    CHECK(!contains(stderr_of({}), "warning"));  // nothing was measured
+  }
+
   TEST_CASE("text, and the same as events with a summary of everything") {
     const Outcome text = pig_generate({"-p", "Once upon a time", "-n", "8", "--seed", "7"});
     REQUIRE(text.status == 0);

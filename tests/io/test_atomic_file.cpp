@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,6 +34,34 @@ TEST_SUITE("io/atomic_file") {
     { AtomicFile(folder / "a.txt").write("new"); }
     CHECK(io::read_file(folder / "a.txt") == "old");
     CHECK(folder.n_files() == 1);
+  }
+
+  TEST_CASE("two writers of one name, of one process number as two containers have it") {
+    const test::TemporaryFolder folder;
+    AtomicFile first(folder / "a.txt"), second(folder / "a.txt");
+    first.write("first, ");
+    second.write("second, ");
+    first.write("and nothing else");
+    second.write("alone");
+    first.commit();
+    CHECK(io::read_file(folder / "a.txt") == "first, and nothing else");
+    second.commit();
+    CHECK(io::read_file(folder / "a.txt") == "second, alone");
+    CHECK(folder.n_files() == 1);
+  }
+
+  TEST_CASE("what a killed writer has left blocks nobody, and a planted link is not followed") {
+    const test::TemporaryFolder folder;
+    folder.write("victim.txt", "whole");
+    const std::string own = fmt::format("a.txt.tmp-{}", ::getpid());
+    std::filesystem::create_symlink("victim.txt", folder / own);
+    for (int i = 0; i < 20; ++i) folder.write(fmt::format("a.txt.tmp-{:016x}", i), "left");
+    AtomicFile file(folder / "a.txt");
+    file.write("new");
+    file.commit();
+    CHECK(io::read_file(folder / "a.txt") == "new");
+    CHECK(io::read_file(folder / "victim.txt") == "whole");
+    CHECK(folder.n_files() == 23);
   }
 
   TEST_CASE("a link keeps pointing at the file that is written, there before or not") {

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "io/cache_dir.h"
+#include "io/file.h"
+#include "temporary_folder.h"
 
 using namespace tandem;
 
@@ -35,17 +37,34 @@ class Variable {
 }  // namespace
 
 TEST_SUITE("io/cache_dir") {
-  TEST_CASE("the variable says where, else the home folder") {
-    const Variable home("HOME", "/home/someone");
+  TEST_CASE("variables say where, the most special first; without them there is no folder") {
+    const Variable home("HOME", "/home/someone"), caches("XDG_CACHE_HOME", "/var/caches");
     {
       const Variable dir("TANDEM_CACHE_DIR", "/fast/disk");
-      CHECK(io::default_cache_dir() == "/fast/disk");
+      CHECK(*io::default_cache_dir() == "/fast/disk");
+      CHECK(io::cache_file("a.json") == "/fast/disk/a.json");
     }
     for (const char* unset : {static_cast<const char*>(nullptr), ""}) {
       const Variable dir("TANDEM_CACHE_DIR", unset);
-      CHECK(io::default_cache_dir() == "/home/someone/.cache/tandem");
+      CHECK(*io::default_cache_dir() == "/var/caches/tandem");
+      const Variable no_caches("XDG_CACHE_HOME", unset);
+      CHECK(*io::default_cache_dir() == "/home/someone/.cache/tandem");
+      const Variable relative("XDG_CACHE_HOME", "caches");
+      CHECK(*io::default_cache_dir() == "/home/someone/.cache/tandem");
       const Variable no_home("HOME", unset);
-      CHECK(io::default_cache_dir() == "/tmp/.cache/tandem");
+      CHECK(!io::default_cache_dir());
+      CHECK(io::cache_file("a.json").empty());
     }
+  }
+
+  TEST_CASE("a file is kept in a folder that is made for it, or else it is not kept") {
+    const test::TemporaryFolder folder;
+    CHECK(io::keep(folder / "a/b/c.json", "one"));
+    CHECK(io::keep(folder / "a/b/c.json", "two"));
+    CHECK(io::read_file(folder / "a/b/c.json") == "two");
+    CHECK(!io::keep(folder / "a/b/c.json/d.json", "three"));
+    CHECK(!io::lacked_cache_dir());
+    CHECK(!io::keep({}, "four"));
+    CHECK(io::lacked_cache_dir());
   }
 }

@@ -55,7 +55,7 @@ double as_printed(double value, const std::string& text) {
 }  // namespace
 
 TEST_SUITE("kv/log_u") {
-  // defect 6 (magicpig 3.5): a formula that loses every digit of small probabilities
+  // A formula that loses every digit of small probabilities.
   TEST_CASE("inclusion probabilities to the digits of the golden table") {
     for (const Golden& row : kGolden)
       for (size_t i = 0; i < 6; ++i) {

@@ -195,7 +195,7 @@ TEST_SUITE("kv/sparse_budgets") {
     CHECK(raw < 1e-4);
   }
 
-  // defect 13: as many pages as the ratio says
+  // As many pages as the ratio says.
   TEST_CASE("Quest: pages are taken by bounds that no score exceeds") {
     const TokenData data = cone_data(32);
     Cache cache = sparse_cache(CacheKind::quest, 0, 16);

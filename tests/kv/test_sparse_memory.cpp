@@ -121,7 +121,7 @@ TEST_SUITE("kv/sparse_memory") {
     CHECK(tables < size_t{7'700'000'000});
   }
 
-  // defect 8: sizes beyond 32 bits
+  // Sizes beyond 32 bits.
   TEST_CASE("large batches are counted in 64 bits") {
     Cache lsh = sparse_cache(CacheKind::lsh, 4, 64);
     const MemoryPlan one = plan_of(lsh, llama_8b(), 98304),

@@ -99,8 +99,8 @@ TEST_SUITE("kv/sparse_policies") {
     }
   }
 
-  // Defects by their numbers in the list of magicpig 3.5.
-  // defect 1: short prompts
+  // Below and in the other tests of sparse policies: cases that other programs of this kind get
+  // wrong. Short prompts.
   TEST_CASE("a prompt that the sinks and recent tokens cover is read in full") {
     for (const Named& kind : sparse_kinds()) {
       if (kind.name == "topk" || kind.name == "oracle_sampling") continue;  // no fixed tokens
@@ -253,7 +253,7 @@ TEST_SUITE("kv/sparse_policies") {
     }
   }
 
-  // defect 9: a slot is freed and filled again without touching the others
+  // A slot is freed and filled again without touching the others.
   TEST_CASE("release and refill leave the other sequences as they were") {
     for (const Named& kind : sparse_kinds()) {
       CAPTURE(kind.name);
@@ -299,7 +299,7 @@ TEST_SUITE("kv/sparse_policies") {
     }
   }
 
-  // defect 2: generated tokens beyond any reserve
+  // Generated tokens beyond any reserve.
   TEST_CASE("generated tokens are indexed, kRoll and more at a time") {
     constexpr int kRoll = kv::TokenIndex::kRoll;
     const Ids prompt = tokens(0, 100), after = tokens(50000, 2);
@@ -355,7 +355,7 @@ TEST_SUITE("kv/sparse_policies") {
     CHECK(max_difference(some, all) > 1e-4);
   }
 
-  // defects 3 and 10: codes of 12 and more bits; groups other than 1, 4 and 8
+  // Codes of 12 and more bits; groups other than 1, 4 and 8.
   TEST_CASE("codes of up to 16 bits, and groups of any size") {
     for (const int heads : {1, 2, 5, 7, 8})
       for (const int bits : {11, 12, 13, 16}) {
@@ -384,7 +384,7 @@ TEST_SUITE("kv/sparse_policies") {
       }
   }
 
-  // defect 5: norms rounded to bf16 push cosines beyond 1; keys parallel to the query
+  // Norms rounded to bf16 push cosines beyond 1; keys parallel to the query.
   TEST_CASE("bf16: keys parallel to the query, of every length") {
     const PolicyRig::Shape shape{.geometry = {.n_layers = 1,
                                               .n_heads = 2,
@@ -403,7 +403,7 @@ TEST_SUITE("kv/sparse_policies") {
     }
   }
 
-  // defect 5 again: |k - center| = 0
+  // |k - center| = 0.
   TEST_CASE("constant keys: nothing to choose by, and no NaN") {
     const TokenData constant = [](Part part, int32_t token, int layer, int head, float* out) {
       part == Part::k ? static_cast<void>(std::fill_n(out, 32, 1.5f))
@@ -433,7 +433,7 @@ TEST_SUITE("kv/sparse_policies") {
     }
   }
 
-  // defect 4: exp that wraps below -88
+  // Exp that wraps below -88.
   TEST_CASE("scores thousands apart") {
     for (const float sharpness : {30.0f, 3000.0f}) {
       const TokenData sharp = cone_data(32, sharpness);
@@ -466,7 +466,7 @@ TEST_SUITE("kv/sparse_policies") {
     }
   }
 
-  // defect 7: no key collides
+  // No key collides.
   TEST_CASE("an empty sample leaves the static keys") {
     const TokenData apart = [](Part part, int32_t token, int layer, int head, float* out) {
       if (part == Part::v) return kCone(part, token, layer, head, out);

@@ -65,6 +65,37 @@ TEST_SUITE("recipe/dump") {
     CHECK(json["inner"]["color"] == "red");
   }
 
+  TEST_CASE("what comes from the environment is used, and shown as the recipe spells it") {
+    setenv("TANDEM_TEST_SECRET", "/data/token-1234", 1);
+    setenv("HOME", "/home/u", 1);
+    const std::string recipe =
+        "model: {path: '${env:TANDEM_TEST_SECRET}/m', state: ~/s.bin}\noutput: out/${env:"
+        "TANDEM_TEST_SECRET}.jsonl";
+    const Node tree = parse(recipe);
+    Sample sample;
+    Field fields = fields_of(sample);
+    read_fields(fields, tree);
+    CHECK(sample.model.path.value == "/data/token-1234/m");
+    CHECK(sample.model.state == "/home/u/s.bin");
+    const nlohmann::json json = to_json(fields);
+    CHECK(json["model"]["path"] == "${env:TANDEM_TEST_SECRET}/m");
+    CHECK(json["model"]["state"] == "~/s.bin");
+    for (const Node* origins : {static_cast<const Node*>(nullptr), &tree}) {
+      const std::string text = dump_yaml(fields, origins);
+      CHECK(text.find("1234") == std::string::npos);
+      CHECK(text.find("/home/u") == std::string::npos);
+      Sample again;
+      Field fields_again = fields_of(again);
+      read_fields(fields_again, parse(text));
+      CHECK(again.model.path.value == sample.model.path.value);
+      CHECK(again.output == sample.output);
+      CHECK(dump_yaml(fields_again, nullptr) == dump_yaml(fields, nullptr));
+      CHECK(to_json(fields_again) == json);
+    }
+    // What decides the result is the value, whatever its spelling.
+    CHECK(recipe_hash(fields) == hash("model: {path: /other/m, state: s.bin}"));
+  }
+
   TEST_CASE("the hash sees what decides the result, and nothing else") {
     const std::string base = hash("model: {path: /a/m}");
     CHECK(base.size() == 64);

@@ -185,22 +185,26 @@ lengths: [4096, 4Ki]
   TEST_CASE("bare model names are looked up, missing inputs named") {
     const TemporaryFolder folder;
     std::filesystem::create_directories(folder / "models/tiny");
-    model_search_folders() = {folder / "models"};
-    CHECK(read("model: {path: tiny}").model.path.value == (folder / "models/tiny").string());
-    const auto check = [](const std::string& text) {
-      Sample sample;
+    const Folders models = {folder / "models"};
+    Sample sample;
+    const auto check = [&](const std::string& text) {
       Field fields = fields_of(sample);
       const Node tree = parse(text);
-      read_fields(fields, tree);
-      check_inputs(fields, tree);
+      read_fields(fields, tree, models);
+      check_inputs(fields, tree, models);
     };
     CHECK(message([&] { check("model: {path: tiny}"); }) == "none");
+    CHECK(sample.model.path.value == (folder / "models/tiny").string());
     CHECK(message([&] { check("model: {path: synthetic:llama-68m}"); }) == "none");
     CHECK(message([&] { check("model: {path: tony}"); }) ==
           "a.yaml:1:15: model 'tony' not found | looked in the working directory, " +
               (folder / "models").string());
     CHECK(message([&] { check("model: {path: tiny, state: no/s.bin}"); }) ==
           "a.yaml:1:28: file 'no/s.bin' not found | check the path in model.state");
-    model_search_folders().clear();
+    setenv("TANDEM_TEST_DIR", folder.path().c_str(), 1);
+    CHECK(message([&] { check("model: {path: tiny, state: '${env:TANDEM_TEST_DIR}/no.bin'}"); }) ==
+          "a.yaml:1:28: file '" + (folder / "no.bin").string() +
+              "' (spelled '${env:TANDEM_TEST_DIR}/no.bin') not found | check the path in "
+              "model.state");
   }
 }

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/linear/hopper/tiled_linear.cuh"
-#include "kernels/linear/tiled_linear_cuda.h"
+#include "kernels/linear/tiled_linear.h"
 
 namespace tandem::hopper {
 namespace {

@@ -19,9 +19,9 @@ using recipe::HybridTail;
 /// Seeds that keep signatures and hash tables independent.
 constexpr uint64_t kSignatureSeed = 0x51690000;
 
-/// A small exact set that cheap signatures rank, and a sample of the rest with importance weights
-/// (magicpig 8.7): the exact set finds what a query looks for, the sample keeps the long tail's
-/// share of the output.
+/// A small exact set that cheap signatures rank, and a sample of the rest with importance weights:
+/// the exact set finds what a query looks for, the sample keeps the long tail's share of the
+/// output.
 class HybridPolicy final : public SparsePolicy {
  public:
   HybridPolicy(const recipe::Cache& cache, const Bounds& bounds)

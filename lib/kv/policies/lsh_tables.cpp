@@ -221,14 +221,14 @@ const float* LshTables::norms(int slot, int i, int ordinal, int kv_head) const {
 /// Bytes of bucket bounds and ids that a probe of a block reads, expected: two cache lines and a
 /// bucket a table.
 double LshTables::probe_bytes(int n_tokens) const {
-  // Buckets are uneven: real and synthetic keys give 1.65 times the even share (magicpig 3.2).
+  // Buckets are uneven: 1.65 times the even share, measured on real and on synthetic keys.
   constexpr double kUnevenness = 1.65;
   const double bucket = kUnevenness * n_tokens / double(1 << spec_.bits);
   return spec_.tables * (128.0 + sizeof(uint16_t) * bucket);
 }
 
 double LshTables::expected_share() const {
-  // Keys at right angles collide with u(0); measured shares are 1.4 to 2 times that (MagicPIG T9).
+  // Keys at right angles collide with u(0); shares measured are 1.4 to 2 times that.
   constexpr double kMeasuredFactor = 1.8;
   const double at_right_angle = std::exp(double{log_u_[kLogUIntervals / 2]}) - spec_.u_floor;
   return std::min(1.0, kMeasuredFactor * at_right_angle);

@@ -16,7 +16,7 @@ class GpuModelDrafter final : public GpuDrafter {
   static void plan(const TokenTree& tree, int max_seqs, Device device, MemoryPlan& plan);
   static size_t outbox_bytes(const TokenTree& tree, int max_seqs);
   /// draft    an engine on the target's queue with room for draft_needs; its vocabulary is the
-  /// target's
+  ///          target's
   GpuModelDrafter(decode::Engine& draft, const TokenTree& tree, int max_seqs, Arena& arena);
 
   const TokenTree& tree() const override { return tree_; }

@@ -45,7 +45,7 @@ struct TreeChoice {
 /// The tree of least time per token among `sizes` and all bounds of levels of the table; ties go to
 /// the smaller size, then to fewer levels.
 /// sizes       rising, within the table and the target's measured counts
-/// overhead_ms of a round
+/// overhead_ms  of a round
 /// errors      kind recipe: no tree of any size fits the bounds
 /// source   Sequoia, section 4.1; its reference prices every draft call alike
 TreeChoice choose_tree(const TreeTable& table, const AcceptanceVector& acceptance,

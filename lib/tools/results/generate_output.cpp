@@ -95,6 +95,15 @@ void GenerateOutput::on_round(const speculate::RoundEvent& e) {
     event({{"event", "round"}, {"seq", e.seq}, {"drafted", e.drafted}, {"accepted", e.accepted}});
 }
 
+double GenerateOutput::memory_gbps(double reached) const {
+  const Device device = engine_.spec().device;
+  const bool measures = cx_.terminal.verbosity() > 0;
+  if (device.kind == Device::Kind::cuda) return measures ? bench::measure_gpu_read_gbps(device) : 0;
+  if (measures) return bench::cached_ceilings(max_threads(), {.read_gbps = reached}).mem_read_gbps;
+  const auto known = bench::known_ceilings(max_threads());
+  return known && known->mem_read_gbps >= reached ? known->mem_read_gbps : 0;
+}
+
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
                              const SpeculationReport& speculation) const {
   const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory of its own
@@ -124,14 +133,11 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     constexpr double kBeyondCaches = 512e6;  // bytes a step that no last-level cache holds
     const double gbps = r.bytes_read / r.decode_s * 1e-9;
     const bool from_memory = r.bytes_read / double(r.decode_steps) > kBeyondCaches;
-    const double ceiling =
-        on_gpu ? bench::measure_gpu_read_gbps(device)
-               : bench::cached_ceilings(max_threads(), {.read_gbps = from_memory ? gbps : 0.0})
-                     .mem_read_gbps;
+    const double ceiling = memory_gbps(from_memory ? gbps : 0);
     j["decode_tok_s"] = double(r.tokens_decoded) / r.decode_s;
     j["bytes_per_token"] = r.bytes_read / double(r.tokens_decoded);
     j["read_gbps"] = gbps;
-    if (ceiling > 0) {  // 0: a GPU too full to measure
+    if (ceiling > 0) {
       j["mem_read_gbps"] = ceiling;
       j["frac_of_mem_read"] = gbps / ceiling;
     }
@@ -140,8 +146,11 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     Json& o = j["offload"] = {{"layers", engine_.spec().n_streamed},
                               {"of", engine_.config().n_layers},
                               {"bytes_per_step", bytes}};
-    engine_.settle();
-    const double ceiling = bench::measure_gpu_copy_in_gbps(device);
+    double ceiling = 0;
+    if (cx_.terminal.verbosity() > 0) {
+      engine_.settle();
+      ceiling = bench::measure_gpu_copy_in_gbps(device);
+    }
     if (ceiling > 0) o["copy_in_gbps"] = ceiling;
     if (r.decode_steps > 0) {
       o["gbps"] = double(bytes) * double(r.decode_steps) / r.decode_s * 1e-9;

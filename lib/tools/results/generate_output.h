@@ -45,6 +45,9 @@ class GenerateOutput {
   void on_prefill(int64_t done, int64_t total);
   void show_finished();
   void event(const nlohmann::ordered_json& value);
+  /// What memory gives, to set a rate against: measured with -v, which takes a second, else what an
+  /// earlier run has kept. 0: not known, or kept on a machine so busy that this run beat it.
+  double memory_gbps(double reached) const;
   nlohmann::ordered_json summary(const decode::GenerateReport& report, double load_s, int64_t seed,
                                  const SpeculationReport& speculation) const;
 

@@ -9,7 +9,6 @@
 #include "base/parallel.h"
 #include "base/sha256.h"
 #include "bench/hardware.h"
-#include "io/atomic_file.h"
 #include "io/cache_dir.h"
 #include "tensor/cuda.h"
 
@@ -61,8 +60,7 @@ KeptTimes::KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec)
   Json key = about_;
   key["contexts"] = spec.contexts;
   key["largest_tree"] = spec.largest_tree;
-  file_ = io::default_cache_dir() /
-          fmt::format("tree-times-{}.json", sha256_hex(key.dump()).substr(0, 16));
+  file_ = io::cache_file(fmt::format("tree-times-{}.json", sha256_hex(key.dump()).substr(0, 16)));
 }
 
 std::optional<speculate::TimingTable> KeptTimes::read(cli::Context& cx) const {
@@ -72,15 +70,8 @@ std::optional<speculate::TimingTable> KeptTimes::read(cli::Context& cx) const {
 }
 
 void KeptTimes::write(cli::Context& cx, const speculate::TimingTable& table) const {
-  try {
-    std::filesystem::create_directories(file_.parent_path());
-    io::AtomicFile out(file_);
-    out.write(speculate::timing_json(table, about_));
-    out.commit();
+  if (io::keep(file_, speculate::timing_json(table, about_)))
     cx.verbose(fmt::format("kept as {}", file_.string()));
-  } catch (const std::exception&) {
-    // Read-only home: measured again next time.
-  }
 }
 
 Json TreePlan::json() const {

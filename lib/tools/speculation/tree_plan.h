@@ -33,7 +33,7 @@ class KeptTimes {
 
  private:
   nlohmann::ordered_json about_;
-  std::filesystem::path file_;
+  std::filesystem::path file_;  // empty: there is no cache folder
 };
 
 /// Tokens that measure_times needs beyond the longest text.

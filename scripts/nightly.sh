@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# scripts/nightly.sh [--fuzz-minutes N] [PART...]: what takes too long for every change. Parts, all by
+# default: `address` and `thread` build in build-asan/ and build-tsan/ and run the whole suite under
+# AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; `fuzz` feeds the readers
+# for N minutes in all (60). All parts run, then a summary says how they ended; exit status 1 if one has
+# failed. TANDEM_JOBS limits what runs in parallel.
+set -euo pipefail
+. "$(dirname "$0")/common.sh"
+
+usage() {
+  echo "usage: scripts/nightly.sh [--fuzz-minutes N] [address] [thread] [fuzz]" >&2
+  exit 2
+}
+
+minutes=60
+parts=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --fuzz-minutes)
+      minutes=${2:-}
+      [[ $minutes =~ ^[1-9][0-9]*$ ]] || usage
+      shift
+      ;;
+    address | thread | fuzz) parts+=("$1") ;;
+    *) usage ;;
+  esac
+  shift
+done
+[ ${#parts[@]} -gt 0 ] || parts=(address thread fuzz)
+
+# suite PRESET: builds everything with a sanitizer and runs all tests; the first report of a test ends it.
+suite() {
+  local folder=build-$1
+  mkdir -p "$folder"
+  rm -f "$folder/nightly.log"
+  if ! cmake --preset "$1" -DTANDEM_CUDA=OFF > "$folder/configure.log" 2>&1; then
+    cat "$folder/configure.log" >&2
+    return 1
+  fi
+  cmake --build "$folder" -j "$(n_jobs)"
+  # Tests take ten times as long as they do alone.
+  ctest --test-dir "$folder" --output-on-failure --timeout 7200 -j "$(n_jobs)" | tee "$folder/nightly.log"
+}
+
+run_part() {
+  case $1 in
+    address) UBSAN_OPTIONS=print_stacktrace=1 suite asan ;;
+    # ThreadSanitizer does not see libgomp's barriers and would report every parallel loop: one OpenMP
+    # thread, also where a test or a tool asks for more. Threads of our own are checked.
+    thread) OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 suite tsan ;;
+    fuzz) scripts/fuzz.sh "${minutes}m" ;;
+  esac
+}
+
+scripts/install-deps.sh
+summary=()
+status=0
+for part in "${parts[@]}"; do
+  say "$part"
+  begin=$SECONDS
+  set +e  # in a condition the part would go on after an error
+  (set -e; run_part "$part")
+  ended=$?
+  set -e
+  how=passed
+  [ $ended -eq 0 ] || { how=FAILED; status=1; }
+  counts=''
+  case $part in
+    address) counts=$(grep -hs 'tests passed' build-asan/nightly.log || true) ;;
+    thread) counts=$(grep -hs 'tests passed' build-tsan/nightly.log || true) ;;
+  esac
+  summary+=("$part $how after $(((SECONDS - begin) / 60)) min${counts:+: $counts}")
+done
+say "summary"
+printf '%s\n' "${summary[@]}"
+exit $status
