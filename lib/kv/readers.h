@@ -5,8 +5,8 @@
 
 namespace tandem::kv {
 
-/// The policies that read a sequence: each hears of its prompt, its commits and its truncation, and
-/// tokens stay as long as one of them may need them.
+/// The policies that read a sequence: each is notified of its prompt, its commits and its
+/// truncation, and tokens stay as long as one of them may need them.
 class Readers {
  public:
   /// One policy of the cache, the first unless told otherwise.

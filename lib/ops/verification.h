@@ -15,7 +15,7 @@ struct RoundName {
   int64_t seed = 0;
   int sequence = 0;
   int position = 0;  // tokens committed, the tree's root included
-  int stage = 0;     // rounds within rounds have stages of their own, below 256
+  int stage = 0;     // rounds within rounds have separate stages, below 256
 };
 
 /// A row of draft logits whose tree node gets children.

@@ -10,8 +10,8 @@
 namespace tandem {
 
 /// Pinned transfers between the host and a GPU, in the order of its queue: parcels in, results out.
-/// Several parcels may be on their way: each has pinned buffers of its own, and a parcel that is
-/// opened waits for the one that used its buffers before. On the CPU host and device memory are one
+/// Several parcels may be on their way, each in separate pinned buffers; a parcel that is opened
+/// waits for the one that used its buffers before. On the CPU host and device memory are one
 /// and nothing is copied.
 class Courier {
  public:
@@ -20,7 +20,7 @@ class Courier {
     size_t in_bytes = 0;   // of a parcel, multiples of Outbox::kAlignment
     size_t out_bytes = 0;  // of results
     int turns = 1;         // parcels on their way at once; work recorded in graphs needs 1
-    /// Whether each turn's parcel has a place of its own on the device. Else all have the same, for
+    /// Whether each turn's parcel has a separate place on the device. Else all have the same, for
     /// graphs: work that reads a parcel must then be on the queue before the next is sent.
     bool own_places = false;
   };
