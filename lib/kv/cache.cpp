@@ -100,6 +100,10 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),
            device);
   if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);
+  if (spec.policies.size() > size_t{Readers::kMaxPolicies})
+    throw recipe_error("cache", "{} policies over one prompt, at most {}", spec.policies.size(),
+                       Readers::kMaxPolicies)
+        .hint("divide them among several runs");
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     const auto policy = make_policy(spec.policies[i], bounds_of(spec));

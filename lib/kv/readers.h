@@ -9,6 +9,8 @@ namespace tandem::kv {
 /// truncation, and tokens stay as long as one of them may need them.
 class Readers {
  public:
+  static constexpr int kMaxPolicies = 64;  // of a cache
+
   /// One policy of the cache, the first unless told otherwise.
   Readers(int policy = 0) { add(policy); }  // NOLINT: a policy is a set of one
   Readers(std::initializer_list<int> policies) {

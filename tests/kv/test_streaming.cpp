@@ -211,4 +211,10 @@ TEST_SUITE("kv/streaming") {
       cache.release(slot);
     }
   }
+
+  TEST_CASE("more policies than a sequence can have readers are refused when memory is planned") {
+    const std::vector<recipe::Cache> many(65, recipe::Cache{});
+    const auto plan = [&] { return make_engine(small_model("llama-3.1"), {.caches = many}); };
+    CHECK_THROWS_WITH_AS(plan(), "cache: 65 policies over one prompt, at most 64", Error);
+  }
 }
