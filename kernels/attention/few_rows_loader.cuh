@@ -125,9 +125,7 @@ class Loader {
   /// This lane's page of the 32 from the sequence's page `first` on.
   __device__ int page_of(int first) const {
     const int i = first + lane_;
-    return i < k_.end
-               ? p_.page_table[static_cast<int64_t>(v_.table_row) * p_.max_pages + v_.pages.page(i)]
-               : 0;
+    return i < k_.end ? pages_of(p_, k_.seq)[v_.pages.page(i)] : 0;
   }
 
   /// Brings the chunk's units, the first `ahead` of them without waiting for earlier kernels. Takes

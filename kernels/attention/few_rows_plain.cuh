@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
     __syncthreads();
     for (int i = k.begin; i < k.end; ++i) {
       const int slot_page = v.pages.page(i), first = slot_page * kPageTokens;
-      const int page = p.page_table[static_cast<int64_t>(v.table_row) * p.max_pages + slot_page];
+      const int page = pages_of(p, k.seq)[slot_page];
       if (page < 0) continue;
       const int64_t from =
           (static_cast<int64_t>(page) * p.n_kv_heads + k.kv_head) * kPageTokens * d;

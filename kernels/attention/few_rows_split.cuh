@@ -26,7 +26,6 @@ struct SeenPages {
 /// One sequence as the kernels see it.
 struct SeqView {
   int first_row, n_rows, base, end, key_lo, tiles;  // base and end as in Sequence
-  int table_row;                                    // of the page table
   SeenPages pages;
 };
 
@@ -38,23 +37,19 @@ struct Chunk {
 
 /// What device memory says of a sequence.
 struct SeqNumbers {
-  int first_row, end_row, base, tentative, own_lo, table_row;
+  int first_row, end_row, base, tentative, own_lo;
 };
 
 __device__ inline SeqNumbers read_sequence(const AttentionParams& p, int s) {
-  return {p.row_begin[s],
-          p.row_begin[s + 1],
-          p.base[s],
+  return {p.row_begin[s], p.row_begin[s + 1], p.base[s],
           p.tentative == nullptr ? 0 : p.tentative[s],
-          p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s],
-          p.slot == nullptr ? s : p.slot[s]};
+          p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s]};
 }
 
 __device__ inline SeqView view_sequence(const AttentionParams& p, const SplitRule& rule,
                                         const SeqNumbers& x) {
   SeqView v;
   v.first_row = x.first_row;
-  v.table_row = x.table_row;
   v.n_rows = x.end_row - x.first_row;
   const bool tree = p.tree_mask != nullptr;
   v.base = tree ? x.base : x.base + x.tentative;
@@ -102,7 +97,7 @@ class ChunkList {
     const auto from = [&](int x) { return __shfl_sync(cuda::kAllLanes, x, found); };
     v = view_sequence(p_, rule_,
                       {from(numbers_.first_row), from(numbers_.end_row), from(numbers_.base),
-                       from(numbers_.tentative), from(numbers_.own_lo), from(numbers_.table_row)});
+                       from(numbers_.tentative), from(numbers_.own_lo)});
     const PairChunks c = rule_.divide(max(v.pages.count(), 1));
     const int n = small_ ? c.n_small : c.n_large, pages = small_ ? c.small_pages : c.large_pages;
     const int own = number - before_ - from(sum_) + v.tiles * p_.n_kv_heads * n;
