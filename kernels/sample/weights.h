@@ -42,8 +42,8 @@ constexpr uint64_t weight_of(float x) {
 #endif
 }
 
-/// A uniform draw from a law of whole weights takes the first token at which their sum exceeds
-/// this: uniform * total in exact arithmetic.
+/// A uniform draw from a distribution of whole weights takes the first token at which their sum
+/// exceeds this: uniform * total in exact arithmetic.
 constexpr uint64_t weight_before(double uniform, uint64_t total) {
   const auto u53 = static_cast<uint64_t>(uniform * 0x1p53);
   return static_cast<uint64_t>((static_cast<unsigned __int128>(u53) * total) >> 53);

@@ -92,7 +92,7 @@ GreedyCheck check_greedy(decode::Engine& target, decode::Decoder& speculation,
   return check;
 }
 
-void LawCheck::add(const LawCheck& other) {
+void DistributionCheck::add(const DistributionCheck& other) {
   texts += other.texts;
   prompts += other.prompts;
   if (tests.empty()) {
@@ -102,22 +102,22 @@ void LawCheck::add(const LawCheck& other) {
   for (size_t i = 0; i < tests.size(); ++i) tests[i].test.add(other.tests[i].test);
 }
 
-double LawCheck::worst_p() const {
+double DistributionCheck::worst_p() const {
   double p = 1;
   for (const LawTest& t : tests) p = std::min(p, t.test.p);
   return p;
 }
 
-LawCheck check_law(decode::Engine& target, decode::Decoder& speculation,
-                   std::span<const int32_t> prompt, int prefix_slot, int texts,
-                   const decode::GenerateSpec& how, const TextProgress& progress) {
+DistributionCheck check_law(decode::Engine& target, decode::Decoder& speculation,
+                            std::span<const int32_t> prompt, int prefix_slot, int texts,
+                            const decode::GenerateSpec& how, const TextProgress& progress) {
   const std::vector<decode::Request> requests = repeated(prompt, prefix_slot, texts);
   decode::GenerateSpec other = how;
   ++other.sampler.seed;
   const std::vector<Ids> samples[] = {
       texts_of(target, nullptr, requests, how, progress, 0),
       texts_of(target, &speculation, requests, other, progress, texts)};
-  LawCheck check;
+  DistributionCheck check;
   check.texts = texts;
   check.prompts = 1;
   for (int n = 1; n <= 2; ++n)

@@ -47,14 +47,14 @@ struct LawTest {
   TwoSampleTest test;
 };
 
-struct LawCheck {
+struct DistributionCheck {
   int64_t texts = 0;  // of each of both
   int prompts = 0;
   std::vector<LawTest> tests;
 
   /// Takes in the check of texts of the same length behind another prompt. Outcomes are compared
   /// prompt by prompt: a text that follows the law of another prompt is found out too.
-  void add(const LawCheck& other);
+  void add(const DistributionCheck& other);
   double worst_p() const;
 };
 
@@ -64,9 +64,9 @@ struct LawCheck {
 /// speculation, and is only compared as a neighbour.
 /// prompt   tokens that `prefix_slot` of the target's cache holds
 /// how      max_tokens of each text, and the seed of one of both; the other takes the next
-LawCheck check_law(decode::Engine& target, decode::Decoder& speculation,
-                   std::span<const int32_t> prompt, int prefix_slot, int texts,
-                   const decode::GenerateSpec& how, const TextProgress& progress = {});
+DistributionCheck check_law(decode::Engine& target, decode::Decoder& speculation,
+                            std::span<const int32_t> prompt, int prefix_slot, int texts,
+                            const decode::GenerateSpec& how, const TextProgress& progress = {});
 
 /// Texts of both with the same seed: by match, speculation must give the very tokens of plain
 /// sampling.

@@ -145,7 +145,7 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
   const std::vector<double> temperatures = e.temperatures_of(recipe_.sampling);
   const std::span<const eval::Ids> prompts = sampled_prompts();
   const int texts = e.texts / static_cast<int>(prompts.size());
-  std::vector<eval::LawCheck> checks(temperatures.size());
+  std::vector<eval::DistributionCheck> checks(temperatures.size());
   cli::Progress line(cx_.terminal, "sample",
                      static_cast<double>(2 * prompts.size() * checks.size()) * texts, "texts");
   int64_t before = 0;
@@ -166,7 +166,7 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
     add_distributions(checks[t], temperatures[t], temperatures.size());
 }
 
-void SpecCheck::add_distributions(const eval::LawCheck& found, double temperature,
+void SpecCheck::add_distributions(const eval::DistributionCheck& found, double temperature,
                                   size_t n_temperatures) {
   // Bonferroni: the chances of all tests add up to at most eval.significance.
   const double least =

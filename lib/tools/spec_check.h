@@ -81,7 +81,8 @@ class SpecCheck {
   void check_matched(decode::Engine& target, speculate::Rounds& speculation);
   /// Sampled texts follow the distribution of the target's; all prompts go into one test.
   void check_distributions(decode::Engine& target, speculate::Rounds& speculation);
-  void add_distributions(const eval::LawCheck& found, double temperature, size_t n_temperatures);
+  void add_distributions(const eval::DistributionCheck& found, double temperature,
+                         size_t n_temperatures);
   void write(const std::string& drafter);
   std::string text() const;
   nlohmann::ordered_json json(const std::string& drafter) const;

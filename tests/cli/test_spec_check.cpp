@@ -53,8 +53,8 @@ TEST_SUITE("cli/spec-check") {
   }
 
   TEST_CASE("a check that fails: exit status 7, the verdict in the table, the result written") {
-    // The laws are equal, so p is even between 0 and 1: where it must be above a half in each of
-    // two tests, three runs of four fail.
+    // The distributions are equal, so p is uniform in [0, 1]: where it must be above a half in
+    // each of two tests, three runs of four fail.
     Outcome run;
     for (int seed = 0; seed < 20 && run.status == 0; ++seed)
       run = spec_check({"-r", "sequoia/tiny-16m", "-s", "eval.significance=1", "-s",

@@ -92,15 +92,16 @@ struct Pair {
     target->prefill(whole, {});
   }
 
-  LawCheck law(std::unique_ptr<speculate::HostDrafter> drafter, int texts, float temperature) {
+  DistributionCheck law(std::unique_ptr<speculate::HostDrafter> drafter, int texts,
+                        float temperature) {
     speculate::Speculation speculation(*target, std::move(drafter));
     return law(speculation, prompt, texts, temperature, 0);
   }
 
   /// Behind each of so many prompts.
-  LawCheck laws(std::unique_ptr<speculate::HostDrafter> drafter, int prompts, int texts) {
+  DistributionCheck laws(std::unique_ptr<speculate::HostDrafter> drafter, int prompts, int texts) {
     speculate::Speculation speculation(*target, std::move(drafter));
-    LawCheck sum;
+    DistributionCheck sum;
     int64_t seed = 0;
     for (const Ids& ids : varied_prompts(target->files(), prompts, 5)) {
       target->cache().release(slot);
@@ -114,8 +115,8 @@ struct Pair {
   }
 
  private:
-  LawCheck law(speculate::Speculation& speculation, const Ids& ids, int texts, float temperature,
-               int64_t seed) {
+  DistributionCheck law(speculate::Speculation& speculation, const Ids& ids, int texts,
+                        float temperature, int64_t seed) {
     speculation.share(ids);
     decode::GenerateSpec how;
     how.max_tokens = 3;
@@ -135,13 +136,13 @@ TEST_SUITE("eval/lossless") {
   TEST_CASE(
       "sampled texts: drawn children pass, deterministic ones by the residual rule are found out") {
     Pair pair;
-    const LawCheck right =
+    const DistributionCheck right =
         pair.law(std::make_unique<speculate::ModelDrafter>(*pair.draft, star()), 1500, 1.0f);
     CHECK(right.texts == 1500);
     CHECK(right.tests.size() == 4);  // tokens 2 and 3, pairs (1, 2) and (2, 3)
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
-    const LawCheck wrong =
+    const DistributionCheck wrong =
         pair.law(std::make_unique<DeterministicDrafter>(*pair.draft, star()), 1500, 1.0f);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-9);
@@ -149,14 +150,14 @@ TEST_SUITE("eval/lossless") {
 
   TEST_CASE("sampled texts behind many prompts, few behind each") {
     Pair pair;
-    const LawCheck right =
+    const DistributionCheck right =
         pair.laws(std::make_unique<speculate::ModelDrafter>(*pair.draft, star()), 25, 40);
     CHECK(right.texts == 1000);
     CHECK(right.prompts == 25);
     CHECK(right.tests.size() == 4);
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
-    const LawCheck wrong =
+    const DistributionCheck wrong =
         pair.laws(std::make_unique<DeterministicDrafter>(*pair.draft, star()), 25, 40);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-6);

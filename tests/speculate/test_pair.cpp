@@ -79,7 +79,8 @@ TEST_SUITE("speculate/pair") {
       rounds->share(prompt);
       how.max_tokens = 3;
       how.sampler.rule = {.temperature = 1.0f, .top_k = 12};
-      const eval::LawCheck law = eval::check_law(*target, *rounds, prompt, slot, 1500, how);
+      const eval::DistributionCheck law =
+          eval::check_law(*target, *rounds, prompt, slot, 1500, how);
       CAPTURE(law.worst_p());
       CHECK(law.worst_p() > 1e-4);
     }

@@ -16,7 +16,7 @@ namespace tandem::speculate {
 void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFiles& draft);
 
 /// A draft's logits as rows of the target's vocabulary: a token that only the draft has is left out
-/// of the law that children are drawn from, one that it lacks has no chance in it.
+/// of the distribution that children are drawn from, one that it lacks has no chance in it.
 /// shapes   logits [rows, *] f32 on the host; result [rows, vocab], in `buffer` unless they fit as they are
 Tensor in_vocabulary(const Tensor& logits, int vocab, std::vector<float>& buffer);
 
