@@ -41,6 +41,13 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(sample_tail);
   TANDEM_PICK(read_probe);
   TANDEM_PICK(fma_probe);
+  t.copy_page = copy_page_cpu;
+  t.move_tokens = move_tokens_cpu;
+  t.path_moves = path_moves_cpu;
+  t.set_pages = set_pages_cpu;
+  t.load_slot_ids = load_slot_ids_cpu;
+  t.store_slot_ids = store_slot_ids_cpu;
+  t.widen_rows = widen_rows_cpu;
   t.attention_f32 = pick(isa, {&attention_f32_scalar, &attention_f32_avx2, &attention_f32_avx512});
   t.attention_bf16 =
       pick(isa, {&attention_bf16_scalar, &attention_bf16_avx2, &attention_bf16_avx512,

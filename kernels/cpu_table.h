@@ -10,9 +10,12 @@
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/norm/rms_norm.h"
+#include "kernels/page/page.h"
 #include "kernels/probe/probe.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample.h"
+#include "kernels/sample/slot_ids.h"
+#include "kernels/sample/widen_rows.h"
 #include "kernels/signature/sample_tail.h"
 #include "kernels/signature/signature.h"
 #include "kernels/tree/draw_children.h"
@@ -21,7 +24,7 @@
 namespace tandem {
 
 /// The CPU variant of every operation, chosen for one ISA. An entry without a variant for that ISA
-/// holds the one of the next weaker.
+/// holds the one of the next weaker; operations that only copy have one for all.
 struct CpuTable {
   Isa isa;
   RmsNormFn* rms_norm;
@@ -46,6 +49,13 @@ struct CpuTable {
   SampleTailFn* sample_tail;
   ReadProbeFn* read_probe;
   FmaProbeFn* fma_probe;
+  CopyPageFn* copy_page;
+  MoveTokensFn* move_tokens;
+  PathMovesFn* path_moves;
+  SetPagesFn* set_pages;
+  SlotIdsFn* load_slot_ids;
+  SlotIdsFn* store_slot_ids;
+  WidenRowsFn* widen_rows;
   const AttentionKernel* attention_f32;
   const AttentionKernel* attention_bf16;
   const PackedLinearKernel* packed_linear;

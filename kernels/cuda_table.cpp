@@ -52,6 +52,7 @@ constexpr CudaTable kTable{
     .read_probe = {read_probe_cuda},
     .load_slot_ids = {load_slot_ids_cuda},
     .store_slot_ids = {store_slot_ids_cuda},
+    .widen_rows = {widen_rows_cuda},
     .draw_children = {portable::draw_children_cuda, TANDEM_HOPPER(draw_children_cuda)},
     .verify_trees = {portable::verify_trees_cuda, TANDEM_HOPPER(verify_trees_cuda)},
 };

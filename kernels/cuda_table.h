@@ -1,7 +1,7 @@
 #pragma once
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
-#include "kernels/copy/host_copy_cuda.h"
+#include "kernels/copy/host_copy.h"
 #include "kernels/cuda/bodies.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
@@ -10,11 +10,12 @@
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/norm/rms_norm.h"
-#include "kernels/page/page_cuda.h"
+#include "kernels/page/page.h"
 #include "kernels/probe/probe.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample_cuda.h"
-#include "kernels/sample/slot_ids_cuda.h"
+#include "kernels/sample/slot_ids.h"
+#include "kernels/sample/widen_rows.h"
 #include "kernels/tree/draw_children.h"
 #include "kernels/tree/verify_trees.h"
 
@@ -49,6 +50,7 @@ struct CudaTable {
   cuda::Bodies<void(const void* data, size_t bytes, uint32_t* sink, Stream)> read_probe;
   cuda::Bodies<void(const SlotIdsParams&, Stream)> load_slot_ids;
   cuda::Bodies<void(const SlotIdsParams&, Stream)> store_slot_ids;
+  cuda::Bodies<void(const WidenRowsParams&, Stream)> widen_rows;
   cuda::Bodies<DrawChildrenCudaFn> draw_children;
   cuda::Bodies<VerifyTreesCudaFn> verify_trees;
 
@@ -80,6 +82,7 @@ struct CudaTable {
     f("read_probe", read_probe);
     f("load_slot_ids", load_slot_ids);
     f("store_slot_ids", store_slot_ids);
+    f("widen_rows", widen_rows);
     f("draw_children", draw_children);
     f("verify_trees", verify_trees);
   }

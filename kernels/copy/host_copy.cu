@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/copy/host_copy_cuda.h"
+#include "kernels/copy/host_copy.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace tandem {

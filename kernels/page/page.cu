@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
-#include "kernels/page/page_cuda.h"
+#include "kernels/page/page.h"
 
 namespace tandem {
 namespace {
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kThreads) path_moves(const PathMovesParams p) 
   int32_t from = -1, to = -1;
   if (step < p.n_accepted[seq]) {
     const int node = p.path[int64_t{seq} * p.n_nodes + step];
-    const auto place = [&](int behind_root) {
-      const int token = p.position[seq] - 1 + behind_root;
+    const auto place = [&](int after_root) {
+      const int token = p.position[seq] - 1 + after_root;
       return p.page_table[int64_t{p.slot[seq]} * p.max_pages + token / kPageTokens] * kPageTokens +
              token % kPageTokens;
     };

@@ -1,5 +1,5 @@
 #include "kernels/cuda/launch.cuh"
-#include "kernels/sample/slot_ids_cuda.h"
+#include "kernels/sample/slot_ids.h"
 
 namespace tandem {
 namespace {
@@ -11,10 +11,11 @@ __global__ void slot_ids(const SlotIdsParams p) {
   cuda::start_after_previous();
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= p.n) return;
+  int32_t& last = p.last[p.slot[i]];
   if (kStore)
-    p.last[p.slot[i]] = p.ids[i];
+    last = p.ids[i];
   else
-    p.ids[i] = p.last[p.slot[i]];
+    p.ids[i] = p.limit > 0 && last >= p.limit ? 0 : last;
 }
 
 template <bool kStore>

@@ -7,6 +7,7 @@
 #include "kernels/cuda_table.h"
 #include "kernels/sample/row_split.h"
 #include "kv/device_step.h"
+#include "ops/transfers.h"
 
 namespace tandem::decode {
 namespace {
@@ -115,8 +116,7 @@ void GpuDraws::send(std::span<const DrawSeq> seqs) {
 
 const int32_t* GpuDraws::load_ids(int n) {
   auto* ids = reinterpret_cast<int32_t*>(courier_.results() + Results(bounds_).tokens);
-  cuda_table().load_slot_ids({.last = last_, .slot = in_.slot, .ids = ids, .n = n}, exec_.stream());
-  cuda::launched("load_slot_ids", exec_.stream());
+  ops::load_slot_ids({.last = last_, .slot = in_.slot, .ids = ids, .n = n}, exec_.stream());
   return ids;
 }
 
@@ -153,9 +153,7 @@ void GpuDraws::launch(int n, const Tensor& logits) {
                        exec_.stream());
     cuda::launched("top_n", exec_.stream());
   }
-  cuda_table().store_slot_ids({.last = last_, .slot = in_.slot, .ids = tokens, .n = n},
-                              exec_.stream());
-  cuda::launched("store_slot_ids", exec_.stream());
+  ops::store_slot_ids({.last = last_, .slot = in_.slot, .ids = tokens, .n = n}, exec_.stream());
 }
 
 void GpuDraws::finish(int n) {

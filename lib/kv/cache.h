@@ -91,8 +91,8 @@ class Cache {
               std::span<const std::vector<int>> paths = {});
   /// Keeps all rows.
   void commit(const Step& step);
-  /// On a GPU, where accepted paths are known there before the host knows them: moves their keys
-  /// behind their roots, as work that a graph may record. A commit without paths follows.
+  /// Moves the keys of accepted paths behind their roots: on a GPU, where paths are known there
+  /// before the host knows them, as work that a graph may record. A commit without paths follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
     store_.move_paths(paths, step.arrays);
   }

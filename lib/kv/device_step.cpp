@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/cuda_table.h"
+#include "ops/paging.h"
 
 namespace tandem::kv {
 namespace {
@@ -142,11 +142,10 @@ void DeviceStep::send(std::span<Step> steps, const PageTables& tables, Outbox* o
   std::memcpy(part.host, changes.data(), changes.size_bytes());
   courier_.send();
   if (changes.empty()) return;
-  cuda_table().set_pages({.table = page_table_,
-                          .changes = reinterpret_cast<const PageChange*>(part.device),
-                          .n_changes = static_cast<int>(changes.size())},
-                         exec_.stream());
-  cuda::launched("set_pages", exec_.stream());
+  ops::set_pages({.table = page_table_,
+                  .changes = reinterpret_cast<const PageChange*>(part.device),
+                  .n_changes = static_cast<int>(changes.size())},
+                 exec_.stream());
 }
 
 }  // namespace tandem::kv

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/page/page_cuda.h"
+#include "kernels/page/page.h"
 #include "kv/paged_store.h"
 
 namespace tandem::kv {

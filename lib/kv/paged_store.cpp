@@ -1,10 +1,9 @@
 #include "kv/paged_store.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
-#include "kernels/cuda_table.h"
+#include "ops/paging.h"
 
 namespace tandem::kv {
 namespace {
@@ -12,8 +11,7 @@ namespace {
 constexpr const char* kMovesName = "kv/moves";
 
 size_t moves_bytes(const PagedStore::Spec& spec) {
-  const bool on_gpu = spec.device.kind == Device::Kind::cuda;
-  return on_gpu ? 2 * static_cast<size_t>(spec.max_moves) * sizeof(int32_t) : 0;
+  return 2 * static_cast<size_t>(spec.max_moves) * sizeof(int32_t);
 }
 
 }  // namespace
@@ -104,20 +102,6 @@ void PagedStore::unref(int32_t page) {
   if (page >= 0 && --refs_[static_cast<size_t>(page)] == 0) free_.push_back(page);
 }
 
-void PagedStore::copy_page(int32_t from, int32_t to) {
-  if (exec_.on_gpu()) {
-    cuda_table().copy_page({pools(), from, to}, exec_.stream());
-    return cuda::launched("copy_page", exec_.stream());
-  }
-  const size_t bytes = layer_page_bytes();
-  for (char* base : {k_, v_})
-    for (int layer = 0; layer < spec_.n_layers; ++layer) {
-      char* pool = base + static_cast<size_t>(layer) * bytes * static_cast<size_t>(spec_.n_pages);
-      std::memcpy(pool + static_cast<size_t>(to) * bytes, pool + static_cast<size_t>(from) * bytes,
-                  bytes);
-    }
-}
-
 void PagedStore::reserve(int slot, int n) {
   Slot& s = at(slot);
   const int needed = (n + kPageTokens - 1) / kPageTokens;
@@ -126,7 +110,7 @@ void PagedStore::reserve(int slot, int n) {
     int32_t& page = s.pages[static_cast<size_t>(s.length / kPageTokens)];
     if (page >= 0 && refs_[static_cast<size_t>(page)] > 1) {
       const int32_t own = allocate();
-      copy_page(page, own);
+      ops::copy_page({pools(), page, own}, exec_.stream());
       unref(page);
       page = own;
       touch(s);
@@ -182,59 +166,37 @@ int32_t PagedStore::token_index(int slot, int token) const {
 
 void PagedStore::move_tokens(std::span<const Move> moves) {
   if (moves.empty()) return;
-  if (!exec_.on_gpu()) {
-    for (const Move& m : moves) move_token(m);
-    return;
-  }
   std::vector<int32_t> tokens;
   for (const Move& m : moves) tokens.push_back(token_index(m.slot, m.from));
   for (const Move& m : moves) tokens.push_back(token_index(m.slot, m.to));
-  TANDEM_CHECK(moves.size() <= static_cast<size_t>(spec_.max_moves), "{} moves, planned for {}",
-               moves.size(), spec_.max_moves);
-  exec_.queue->copy_in(moves_, tokens.data(), tokens.size() * sizeof(int32_t));
-  cuda_table().move_tokens({pools(), moves_, moves_ + moves.size(), static_cast<int>(moves.size())},
-                           exec_.stream());
-  cuda::launched("move_tokens", exec_.stream());
+  const int32_t* at = tokens.data();
+  if (exec_.on_gpu()) {
+    TANDEM_CHECK(moves.size() <= static_cast<size_t>(spec_.max_moves), "{} moves, planned for {}",
+                 moves.size(), spec_.max_moves);
+    exec_.queue->copy_in(moves_, tokens.data(), tokens.size() * sizeof(int32_t));
+    at = moves_;
+  }
+  ops::move_tokens({pools(), at, at + moves.size(), static_cast<int>(moves.size())},
+                   exec_.stream());
 }
 
 void PagedStore::move_paths(const AcceptedPaths& p, const ops::StepArrays& step) {
   const int n_moves = p.n_seqs * p.max_depth;
   TANDEM_CHECK(n_moves <= spec_.max_moves, "{} moves, planned for {}", n_moves, spec_.max_moves);
-  cuda_table().path_moves({.from_token = moves_,
-                           .to_token = moves_ + n_moves,
-                           .path = p.path,
-                           .n_accepted = p.n_accepted,
-                           .position = p.position,
-                           .page_table = step.page_table,
-                           .slot = step.slot,
-                           .n_seqs = p.n_seqs,
-                           .n_nodes = p.n_nodes,
-                           .max_pages = spec_.max_pages,
-                           .max_moves = p.max_depth,
-                           .n_nodes_held = p.n_nodes_held},
-                          exec_.stream());
-  cuda::launched("path_moves", exec_.stream());
-  cuda_table().move_tokens({pools(), moves_, moves_ + n_moves, n_moves}, exec_.stream());
-  cuda::launched("move_tokens", exec_.stream());
-}
-
-void PagedStore::move_token(const Move& m) {
-  if (m.from == m.to) return;
-  const size_t row = static_cast<size_t>(spec_.head_dim) * dtype_bytes(spec_.dtype);
-  const size_t bytes = layer_page_bytes();
-  const auto offset = [&](int token) {
-    return static_cast<size_t>(page(m.slot, token / kPageTokens)) * bytes +
-           static_cast<size_t>(token % kPageTokens) * row;
-  };
-  const size_t source = offset(m.from), target = offset(m.to);
-  for (char* base : {k_, v_})
-    for (int layer = 0; layer < spec_.n_layers; ++layer) {
-      char* pool = base + static_cast<size_t>(layer) * bytes * static_cast<size_t>(spec_.n_pages);
-      for (int head = 0; head < spec_.n_kv_heads; ++head) {
-        const size_t head_offset = static_cast<size_t>(head) * kPageTokens * row;
-        std::memcpy(pool + target + head_offset, pool + source + head_offset, row);
-      }
-    }
+  ops::path_moves({.from_token = moves_,
+                   .to_token = moves_ + n_moves,
+                   .path = p.path,
+                   .n_accepted = p.n_accepted,
+                   .position = p.position,
+                   .page_table = step.page_table,
+                   .slot = step.slot,
+                   .n_seqs = p.n_seqs,
+                   .n_nodes = p.n_nodes,
+                   .max_pages = spec_.max_pages,
+                   .max_moves = p.max_depth,
+                   .n_nodes_held = p.n_nodes_held},
+                  exec_.stream());
+  ops::move_tokens({pools(), moves_, moves_ + n_moves, n_moves}, exec_.stream());
 }
 
 PagePools PagedStore::pools() const {

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/page/page_cuda.h"
+#include "kernels/page/page.h"
 #include "kv/step.h"
 #include "tensor/arena.h"
 #include "tensor/exec.h"
@@ -24,7 +24,7 @@ class PagedStore {
     int n_pages = 0;    // pool size
     int max_slots = 0;  // sequences
     int max_pages = 0;  // pages of one sequence, given-back ones included
-    int max_moves = 0;  // tokens that one call of move_tokens copies, on a GPU
+    int max_moves = 0;  // tokens that one call of move_paths copies, or of move_tokens on a GPU
     Device device = {};
 
     /// Bytes of K and V of one page in all layers.
@@ -76,7 +76,7 @@ class PagedStore {
   /// paths): no move reads what one before it has written.
   void move_tokens(std::span<const Move> moves);
 
-  /// Paths of token trees as verification on a GPU leaves them, in its memory.
+  /// Paths of token trees as verification leaves them, in the memory of the store's device.
   struct AcceptedPaths {
     const int32_t* path;        // [n_seqs, n_nodes] nodes in order, the root left out
     const int32_t* n_accepted;  // [n_seqs]
@@ -85,7 +85,7 @@ class PagedStore {
     int n_nodes_held;  // nodes from this one on have no K and V
     int max_depth;     // no path is longer
   };
-  /// On a GPU, the moves that close the gaps of paths, as work that a graph may record.
+  /// The moves that close the gaps of paths; on a GPU work that a graph may record.
   /// step     of the sequences
   void move_paths(const AcceptedPaths& paths, const ops::StepArrays& step);
 
@@ -107,8 +107,6 @@ class PagedStore {
   Tensor pool(char* base, int layer) const;
   /// Bytes of one page of one layer, K or V.
   size_t layer_page_bytes() const;
-  void copy_page(int32_t from, int32_t to);
-  void move_token(const Move& move);
   /// Index of a token among all tokens of a pool.
   int32_t token_index(int slot, int token) const;
   PagePools pools() const;
@@ -117,7 +115,7 @@ class PagedStore {
   Exec exec_;
   char* k_;
   char* v_;
-  int32_t* moves_ = nullptr;  // [2, max_moves] on a GPU
+  int32_t* moves_ = nullptr;  // [2, max_moves]
   std::vector<int32_t> refs_;
   std::vector<int32_t> free_;
   std::vector<Slot> slots_;

@@ -1,11 +1,13 @@
 #include "ops/sampling.h"
 
 #include "base/check.h"
-#include "kernels/cpu_table.h"
+#include "ops/operation.h"
 #include "ops/row_workspace.h"
 
 namespace tandem::ops {
 namespace {
+
+constexpr Operation kWidenRows{"widen_rows", &CpuTable::widen_rows, &CudaTable::widen_rows};
 
 template <class Params>
 void run_rows(void (*kernel)(const Params&, Range), const Params& p) {
@@ -79,6 +81,10 @@ std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
   run_rows(cpu_table().sample, p);
   check_valid(tokens);
   return tokens;
+}
+
+void widen_rows(const WidenRowsParams& p, Stream stream) {
+  kWidenRows.run(p, p.n_rows, p.to * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace tandem::ops

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/sample/sample.h"
+#include "kernels/sample/widen_rows.h"
 #include "tensor/tensor.h"
 
 namespace tandem::ops {
@@ -47,5 +48,10 @@ void check_valid(std::span<const int32_t> tokens);
 std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
                             std::span<const double> uniform,
                             std::span<const std::span<const int32_t>> seen);
+
+/// Rows of logits over a vocabulary with other padding, on the GPU whose stream is given, or at
+/// once on the CPU where that is null; kernels/sample/widen_rows.h defines it.
+/// errors   kind device in a build without CUDA
+void widen_rows(const WidenRowsParams& params, Stream stream);
 
 }  // namespace tandem::ops

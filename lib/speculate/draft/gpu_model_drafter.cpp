@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda_table.h"
+#include "ops/transfers.h"
 #include "ops/verification.h"
 
 namespace tandem::speculate {
@@ -128,12 +128,10 @@ void GpuModelDrafter::draft(int n_seqs, DeviceTrees& trees) {
   const DeviceTrees::Arrays& at = trees.on_gpu();
   for (size_t l = 0; l < levels_.size(); ++l) {
     const Level& level = levels_[l];
-    if (l > 0) {
-      cuda_table().load_slot_ids(
+    if (l > 0)
+      ops::load_slot_ids(
           {.last = at.tokens, .slot = level.token, .ids = ids_, .n = n_seqs * level.nodes},
           exec_.stream());
-      cuda::launched("load_slot_ids", exec_.stream());
-    }
     draft_.model().forward_ids(l == 0 ? unread_ : ids_, (*steps_)[l], draft_.cache());
     const int n_rows = n_seqs * level.parents;
     const Tensor logits = draft_.logit_rows().slice(level.first_logits, n_rows);

@@ -4,8 +4,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/cuda_table.h"
 #include "kernels/sample/row_split.h"
+#include "ops/transfers.h"
 
 namespace tandem::speculate {
 namespace {
@@ -122,14 +122,10 @@ void DeviceTrees::accept_forced() {
   copy(on_gpu_.path, on_gpu_.forced, bytes_between(on_gpu_.forced, on_gpu_.tokens));
 }
 
-void DeviceTrees::mark(Moment moment) {
-  cuda_table().read_clock(on_gpu_.clock + moment, exec_.stream());
-  cuda::launched("read_clock", exec_.stream());
-}
+void DeviceTrees::mark(Moment moment) { ops::read_clock(on_gpu_.clock + moment, exec_.stream()); }
 
 void DeviceTrees::copy(void* to, const void* from, size_t bytes) {
-  cuda_table().host_copy({.to = to, .from = from, .bytes = bytes}, exec_.stream());
-  cuda::launched("host_copy", exec_.stream());
+  ops::host_copy({.to = to, .from = from, .bytes = bytes}, exec_.stream());
 }
 
 }  // namespace tandem::speculate

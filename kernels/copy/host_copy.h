@@ -20,6 +20,7 @@ void host_copy_cuda(const HostCopyParams&, Stream);
 
 /// Writes the GPU's clock when all earlier work of the stream is done.
 /// units    ns [1] nanoseconds since a moment that does not change
+/// errors   none (preconditions checked by the caller)
 void read_clock_cuda(uint64_t* ns, Stream);
 
 }  // namespace tandem

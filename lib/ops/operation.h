@@ -1,0 +1,36 @@
+#pragma once
+#include <algorithm>
+
+#include "base/parallel.h"
+#include "kernels/cpu_table.h"
+#include "kernels/cuda_table.h"
+#include "tensor/cuda.h"
+
+namespace tandem::ops {
+
+/// An operation on n independent items that has a body for each device.
+template <class Params>
+struct Operation {
+  const char* name;
+  void (*CpuTable::*cpu)(const Params&, Range);
+  cuda::Bodies<void(const Params&, Stream)> CudaTable::*gpu;
+
+  /// Puts it on the stream, or does it at once on all threads of the CPU where that is null.
+  /// item_bytes   that one item moves, roughly
+  void run(const Params& p, int n_items, int64_t item_bytes, Stream stream) const {
+    if (stream.handle == nullptr) return run_on_cpu(p, n_items, item_bytes);
+    (cuda_table().*gpu)(p, stream);
+    cuda::launched(name, stream);
+  }
+
+ private:
+  void run_on_cpu(const Params& p, int n_items, int64_t item_bytes) const {
+    // A thread's share should outweigh waking it (a few microseconds).
+    constexpr int64_t kGrainBytes = 65536;
+    const auto body = cpu_table().*cpu;
+    const int grain = static_cast<int>(1 + kGrainBytes / std::max<int64_t>(1, item_bytes));
+    parallel_ranges(n_items, grain, [&](int begin, int end) { body(p, Range{begin, end}); });
+  }
+};
+
+}  // namespace tandem::ops

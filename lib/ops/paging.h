@@ -1,0 +1,15 @@
+#pragma once
+#include "kernels/page/page.h"
+
+/// Operations on paged pools of keys and values, and on page tables; kernels/page/page.h defines
+/// them. They run on the GPU whose stream is given and may be recorded in a graph there, or at once
+/// on the CPU where the stream is null.
+/// errors   kind device in a build without CUDA
+namespace tandem::ops {
+
+void copy_page(const CopyPageParams& params, Stream stream);
+void move_tokens(const MoveTokensParams& params, Stream stream);
+void path_moves(const PathMovesParams& params, Stream stream);
+void set_pages(const SetPagesParams& params, Stream stream);
+
+}  // namespace tandem::ops

@@ -1,0 +1,45 @@
+#include "ops/transfers.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "ops/operation.h"
+
+namespace tandem::ops {
+namespace {
+
+constexpr Operation kLoadSlotIds{"load_slot_ids", &CpuTable::load_slot_ids,
+                                 &CudaTable::load_slot_ids};
+constexpr Operation kStoreSlotIds{"store_slot_ids", &CpuTable::store_slot_ids,
+                                  &CudaTable::store_slot_ids};
+
+}  // namespace
+
+void load_slot_ids(const SlotIdsParams& p, Stream stream) {
+  kLoadSlotIds.run(p, p.n, sizeof(int32_t), stream);
+}
+
+void store_slot_ids(const SlotIdsParams& p, Stream stream) {
+  kStoreSlotIds.run(p, p.n, sizeof(int32_t), stream);
+}
+
+void host_copy(const HostCopyParams& p, Stream stream) {
+  if (stream.handle == nullptr) {
+    if (p.bytes > 0) std::memmove(p.to, p.from, p.bytes);
+    return;
+  }
+  cuda_table().host_copy(p, stream);
+  cuda::launched("host_copy", stream);
+}
+
+void read_clock(uint64_t* ns, Stream stream) {
+  if (stream.handle == nullptr) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    *ns = static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
+    return;
+  }
+  cuda_table().read_clock(ns, stream);
+  cuda::launched("read_clock", stream);
+}
+
+}  // namespace tandem::ops
