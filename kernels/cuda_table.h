@@ -46,7 +46,7 @@ struct CudaTable {
   cuda::Bodies<void(const ConvertParams&, Stream)> convert;
   cuda::Bodies<void(const FillRandomParams&, Stream)> fill_random;
   cuda::Bodies<void(const TopNParams&, Stream)> top_n;
-  cuda::Bodies<void(const SampleCudaParams&, Stream)> sample;
+  cuda::Bodies<void(const SampleParams&, Stream)> sample;
   cuda::Bodies<void(const void* data, size_t bytes, uint32_t* sink, Stream)> read_probe;
   cuda::Bodies<void(const SlotIdsParams&, Stream)> load_slot_ids;
   cuda::Bodies<void(const SlotIdsParams&, Stream)> store_slot_ids;

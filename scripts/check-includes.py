@@ -22,6 +22,9 @@ RANK = {
     "tools": 10,
 }
 HARD_LIMIT = {".cpp": 800, ".cu": 800, ".inl": 800, ".h": 400, ".cuh": 400}
+# The tables of kernels' bodies: the rest of lib calls ops, but what measures kernels one by one.
+TABLES = {"kernels/cpu_table.h", "kernels/cuda_table.h"}
+CALLS_KERNELS = {"kernels", "ops", "bench"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
 
@@ -57,6 +60,8 @@ def check_include(module, included, path, root):
         return f'"{included}" is found under neither lib/ nor kernels/: name it from an include root'
     if target == module:
         return None
+    if included in TABLES and module not in CALLS_KERNELS:
+        return f"{included} is for ops, which calls kernels for the rest of lib: call a function of ops"
     if target not in RANK or RANK[target] >= RANK[module]:
         return (f"{module} (rank {RANK[module]}) includes {included} of {target} "
                 f"(rank {RANK.get(target, '?')}): an include may only point down")

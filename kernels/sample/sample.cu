@@ -14,13 +14,12 @@ __host__ __device__ bool penalizes(const SampleParams& p) {
   return p.seen != nullptr && p.rule.repetition_penalty != 1.0f;
 }
 
-__device__ void write(const SampleCudaParams& p, int64_t r, int32_t token, float lse) {
-  p.sample.tokens[r] = token;
-  if (p.next_ids != nullptr) p.next_ids[r] = token;
+__device__ void write(const SampleParams& p, int64_t r, int32_t token, float lse) {
+  p.tokens[r] = token;
   if (p.lse != nullptr) p.lse[r] = lse;
   if (p.logprobs != nullptr)
-    p.logprobs[r] = token == kInvalidToken ? cuda::quiet_nan()
-                                           : p.sample.logits[r * p.sample.vocab + token] - lse;
+    p.logprobs[r] =
+        token == kInvalidToken ? cuda::quiet_nan() : p.logits[r * p.vocab + token] - lse;
 }
 
 /// Draws by the weights of all tokens; the token in one warp, else -1.
@@ -53,13 +52,13 @@ static_assert(kBestBlocks * cuda::kRowThreads <= 1536,
 
 /// Rows whose largest logit is all that is wanted: they are read and not kept.
 __global__ void __launch_bounds__(cuda::kRowThreads, kBestBlocks)
-    sample_best(const SampleCudaParams p, const cuda::RowSplit split) {
+    sample_best(const SampleParams p, const cuda::RowSplit split) {
   __shared__ cuda::RowShared shared;
   cuda::start_after_previous();
   const cuda::RowLink link(split, shared);
   RowGroup row(split, link, nullptr, shared);
   const int64_t r = link.row();
-  const Best best = row.load<false>(p.sample.logits + r * p.sample.vocab);
+  const Best best = row.load<false>(p.logits + r * p.vocab);
   if (row.rank() == 0 && threadIdx.x == 0)
     write(p, r, best.is_valid() ? best.id : kInvalidToken, 0);
   row.sync();  // others may still read this block's best
@@ -78,36 +77,35 @@ struct Shared<true> {
 /// kCuts: whether top-k, top-p or min-p is on.
 template <bool kCuts>
 __global__ void __launch_bounds__(cuda::kRowThreads, kCuts ? cuda::kBlocksASm : 3)
-    sample_rows(const SampleCudaParams p, const RowRule rule, const cuda::RowSplit split) {
+    sample_rows(const SampleParams p, const RowRule rule, const cuda::RowSplit split) {
   extern __shared__ float4 dynamic[];
   __shared__ Shared<kCuts> shared;
-  const SampleParams& s = p.sample;
   cuda::start_after_previous();
   const cuda::RowLink link(split, shared);
   float* const logits = link.data(reinterpret_cast<float*>(dynamic));
   RowGroup row(split, link, logits, shared.row);
   const int64_t r = link.row();
-  Best best = row.load(s.logits + r * s.vocab);
+  Best best = row.load(p.logits + r * p.vocab);
   float lse = 0;
   if (p.logprobs != nullptr || p.lse != nullptr) lse = cuda::log_sum_exp(row, best);
-  if (penalizes(s)) {
-    const int32_t* seen = s.seen + s.seen_begin[r];
+  if (penalizes(p)) {
+    const int32_t* seen = p.seen + p.seen_begin[r];
     auto* marks = reinterpret_cast<uint32_t*>(logits + cuda::kRowThreads * split.run);
-    cuda::penalize(row, s.rule.repetition_penalty, marks, s.seen_begin[r + 1] - s.seen_begin[r],
+    cuda::penalize(row, p.rule.repetition_penalty, marks, p.seen_begin[r + 1] - p.seen_begin[r],
                    [&](int i) { return seen[i]; });
     Best mine{0, 0};
     row.each([&](int i) { mine.consider(row.logit(i), row.first() + i); });
     best = row.best(mine);
   }
-  if (!best.is_valid() || s.rule.temperature == 0.0f) {
+  if (!best.is_valid() || p.rule.temperature == 0.0f) {
     if (row.rank() == 0 && threadIdx.x == 0)
       write(p, r, best.is_valid() ? best.id : kInvalidToken, lse);
   } else {
     int token;
     if constexpr (kCuts) {
-      token = draw_cut(s, rule, r, row, shared.cut, best.logit());
+      token = draw_cut(p, rule, r, row, shared.cut, best.logit());
     } else {
-      token = draw_any(s, rule.temper, r, row, best.logit());
+      token = draw_any(p, rule.temper, r, row, best.logit());
     }
     if (token >= 0 && threadIdx.x % cuda::kWarp == 0) write(p, r, token, lse);
   }
@@ -116,15 +114,14 @@ __global__ void __launch_bounds__(cuda::kRowThreads, kCuts ? cuda::kBlocksASm : 
 
 }  // namespace
 
-void sample_cuda(const SampleCudaParams& p, Stream stream) {
-  const SampleParams& s = p.sample;
-  if (s.n_rows == 0) return;
-  const cuda::RowSplit split = cuda::split_row(cuda::gpu(), s.vocab, s.n_rows);
-  if (s.rule.temperature == 0.0f && !penalizes(s) && p.logprobs == nullptr && p.lse == nullptr)
-    return cuda::launch_rows(sample_best, s.n_rows, split, 0, s.workspace, stream, p);
-  const size_t bytes = split.part_bytes() + (penalizes(s) ? cuda::mark_bytes(split) : 0);
-  const auto kernel = cuda::has_cuts(s.rule, s.vocab) ? sample_rows<true> : sample_rows<false>;
-  cuda::launch_rows(kernel, s.n_rows, split, bytes, s.workspace, stream, p, RowRule(s.rule));
+void sample_cuda(const SampleParams& p, Stream stream) {
+  if (p.n_rows == 0) return;
+  const cuda::RowSplit split = cuda::split_row(cuda::gpu(), p.vocab, p.n_rows);
+  if (p.rule.temperature == 0.0f && !penalizes(p) && p.logprobs == nullptr && p.lse == nullptr)
+    return cuda::launch_rows(sample_best, p.n_rows, split, 0, p.workspace, stream, p);
+  const size_t bytes = split.part_bytes() + (penalizes(p) ? cuda::mark_bytes(split) : 0);
+  const auto kernel = cuda::has_cuts(p.rule, p.vocab) ? sample_rows<true> : sample_rows<false>;
+  cuda::launch_rows(kernel, p.n_rows, split, bytes, p.workspace, stream, p, RowRule(p.rule));
 }
 
 }  // namespace tandem::TANDEM_GPU_BODY

@@ -66,6 +66,9 @@ struct SampleParams {
   int n_rows, vocab;
   KeepRule rule;
   void* workspace;  // sample_workspace_bytes(V), 64-byte aligned, one per concurrent call
+  // Written on a GPU alone; on the CPU ops makes them with logit_stats.
+  float* logprobs = nullptr;  // [n_rows], of the tokens in the row as given, natural log; or null
+  float* lse = nullptr;       // [n_rows], log sum exp of the row as given, natural log; or null
 };
 
 /// Draws one token a row: repetition penalty, temperature, top-k, top-p, min-p, then the first id

@@ -8,13 +8,6 @@ inline constexpr int kMaxVocabCuda = 8 * 512 * 95;
 /// The largest n of top_n_cuda.
 inline constexpr int kMaxTopNCuda = 64;
 
-struct SampleCudaParams {
-  SampleParams sample;  // pointers into device memory; workspace as below
-  int32_t* next_ids;  // [n_rows], the tokens once more, where the next step reads its ids; or null
-  float* logprobs;    // [n_rows], of the tokens in the row as given, natural log; or null
-  float* lse;         // [n_rows], log sum exp of the row as given, natural log; or null
-};
-
 /// top_n and sample on a GPU: the contracts of sample.h with pointers into device memory, and the
 /// very tokens that the CPU draws. Of a meaningless row, logprobs and lse are NaN. The workspace is
 /// of row_memory_bytes(V, n_rows, 1) of row_split.h, for this stream; null where that is 0.
@@ -23,12 +16,12 @@ struct SampleCudaParams {
 /// errors   kind internal above kMaxVocabCuda and kMaxTopNCuda
 namespace portable {
 void top_n_cuda(const TopNParams&, Stream);
-void sample_cuda(const SampleCudaParams&, Stream);
+void sample_cuda(const SampleParams&, Stream);
 }  // namespace portable
 
 namespace hopper {
 void top_n_cuda(const TopNParams&, Stream);
-void sample_cuda(const SampleCudaParams&, Stream);
+void sample_cuda(const SampleParams&, Stream);
 }  // namespace hopper
 
 }  // namespace tandem

@@ -4,8 +4,8 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "kernels/cuda_table.h"
 #include "kernels/sample/row_split.h"
+#include "kernels/sample/sample_cuda.h"
 #include "kv/device_step.h"
 #include "ops/transfers.h"
 
@@ -127,32 +127,28 @@ void GpuDraws::launch(int n, const Tensor& logits) {
   const ops::SampleRule& rule = spec_.rule;
   auto* tokens = reinterpret_cast<int32_t*>(results + out.tokens);
   auto* lse = reinterpret_cast<float*>(results + out.lse);
-  cuda_table().sample({.sample = {.tokens = tokens,
-                                  .logits = logits.as<float>(),
-                                  .uniform = in_.uniform,
-                                  .seen = in_.seen,
-                                  .seen_begin = rule.needs_seen() ? in_.seen_begin : nullptr,
-                                  .n_rows = n,
-                                  .vocab = vocab,
-                                  .rule = rule.kept(),
-                                  .workspace = rows_},
-                       .next_ids = nullptr,
-                       .logprobs = reinterpret_cast<float*>(results + out.logprobs),
-                       .lse = lse},
-                      exec_.stream());
-  cuda::launched("sample", exec_.stream());
-  if (spec_.top_logprobs > 0) {
-    cuda_table().top_n({.ids = reinterpret_cast<int32_t*>(results + out.top_ids),
-                        .logprobs = reinterpret_cast<float*>(results + out.top_logprobs),
-                        .logits = logits.as<float>(),
-                        .lse = lse,
-                        .n_rows = n,
-                        .vocab = vocab,
-                        .n = std::min(spec_.top_logprobs, vocab),
-                        .workspace = rows_},
-                       exec_.stream());
-    cuda::launched("top_n", exec_.stream());
-  }
+  ops::sample({.tokens = tokens,
+               .logits = logits.as<float>(),
+               .uniform = in_.uniform,
+               .seen = in_.seen,
+               .seen_begin = rule.needs_seen() ? in_.seen_begin : nullptr,
+               .n_rows = n,
+               .vocab = vocab,
+               .rule = rule.kept(),
+               .workspace = rows_,
+               .logprobs = reinterpret_cast<float*>(results + out.logprobs),
+               .lse = lse},
+              exec_.stream());
+  if (spec_.top_logprobs > 0)
+    ops::top_n({.ids = reinterpret_cast<int32_t*>(results + out.top_ids),
+                .logprobs = reinterpret_cast<float*>(results + out.top_logprobs),
+                .logits = logits.as<float>(),
+                .lse = lse,
+                .n_rows = n,
+                .vocab = vocab,
+                .n = std::min(spec_.top_logprobs, vocab),
+                .workspace = rows_},
+               exec_.stream());
   ops::store_slot_ids({.last = last_, .slot = in_.slot, .ids = tokens, .n = n}, exec_.stream());
 }
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/gather/attend_list.h"
 #include "kv/key_rows.h"
+#include "ops/selection.h"
 
 namespace tandem::kv {
 

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
-#include "kernels/cpu_table.h"
 
 namespace tandem::kv {
 namespace {
@@ -117,24 +116,23 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
   const std::span<const float> log_u = t.selector.log_u();
   for (size_t i = 0; i < chosen.size(); ++i) {
     const KeyList& list = chosen[i];
-    cpu_table().attend_list(
-        {.o = t.o + (first + i) * width,
-         .lse = t.lse + first + i,
-         .q = static_cast<const char*>(query.q) + i * width * bytes,
-         .k_pool = t.store.k(t.layer).raw(),
-         .v_pool = t.store.v(t.layer).raw(),
-         .pages = pages,
-         .segments = list.segments.data(),
-         .n_segments = static_cast<int>(list.segments.size()),
-         .n_kv_heads = geometry_.n_kv_heads,
-         .kv_head = t.kv_head,
-         .d = d,
-         .dtype = geometry_.dtype,
-         .scale = 1.0f / std::sqrt(static_cast<float>(d)),
-         .log_u = log_u.data(),
-         .log_u_intervals = log_u.empty() ? 0 : static_cast<int>(log_u.size()) - 1,
-         .q_norm = list.q_norm,
-         .q_center = list.q_center});
+    ops::attend_list({.o = t.o + (first + i) * width,
+                      .lse = t.lse + first + i,
+                      .q = static_cast<const char*>(query.q) + i * width * bytes,
+                      .k_pool = t.store.k(t.layer).raw(),
+                      .v_pool = t.store.v(t.layer).raw(),
+                      .pages = pages,
+                      .segments = list.segments.data(),
+                      .n_segments = static_cast<int>(list.segments.size()),
+                      .n_kv_heads = geometry_.n_kv_heads,
+                      .kv_head = t.kv_head,
+                      .d = d,
+                      .dtype = geometry_.dtype,
+                      .scale = 1.0f / std::sqrt(static_cast<float>(d)),
+                      .log_u = log_u.data(),
+                      .log_u_intervals = log_u.empty() ? 0 : static_cast<int>(log_u.size()) - 1,
+                      .q_norm = list.q_norm,
+                      .q_center = list.q_center});
     const int n = list.n_keys();
     usage.selected += n - list.n_static;
     usage.fixed += list.n_static;

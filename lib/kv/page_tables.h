@@ -3,7 +3,6 @@
 #include <span>
 #include <vector>
 
-#include "kernels/page/page.h"
 #include "kv/paged_store.h"
 
 namespace tandem::kv {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "ops/paging.h"
 
 namespace tandem::kv {
 namespace {

@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/page/page.h"
 #include "kv/step.h"
+#include "ops/paging.h"
 #include "tensor/arena.h"
 #include "tensor/exec.h"
 #include "tensor/tensor.h"

@@ -14,6 +14,26 @@ void run_rows(void (*kernel)(const Params&, Range), const Params& p) {
   run_with_workspace(kernel, p, p.n_rows, sample_workspace_bytes(p.vocab));
 }
 
+void run_stats(const LogitStatsParams& p) {
+  parallel_ranges(p.n_rows, 1, [&](int begin, int end) {
+    cpu_table().logit_stats(p, Range{begin, end});
+  });
+}
+
+/// What a draw on a GPU writes in addition to the tokens.
+void write_logprobs(const SampleParams& p) {
+  const auto n = static_cast<size_t>(p.n_rows);
+  std::vector<int32_t> argmax(n);
+  std::vector<float> max(n), lse(n);
+  run_stats({argmax.data(), max.data(), lse.data(), p.logits, p.n_rows, p.vocab});
+  if (p.lse != nullptr) std::ranges::copy(lse, p.lse);
+  for (size_t r = 0; p.logprobs != nullptr && r < n; ++r) {
+    const int32_t token = std::max(p.tokens[r], 0);
+    p.logprobs[r] =
+        p.logits[r * static_cast<size_t>(p.vocab) + static_cast<size_t>(token)] - lse[r];
+  }
+}
+
 int rows_of(const Tensor& logits) { return static_cast<int>(logits.rows()); }
 int vocab_of(const Tensor& logits) { return static_cast<int>(logits.row_size()); }
 
@@ -35,9 +55,7 @@ LogitStats logit_stats(const Tensor& logits) {
                            .logits = logits.as<float>(),
                            .n_rows = rows_of(logits),
                            .vocab = vocab_of(logits)};
-  parallel_ranges(p.n_rows, 1, [&](int begin, int end) {
-    cpu_table().logit_stats(p, Range{begin, end});
-  });
+  run_stats(p);
   check_valid(stats.argmax);
   return stats;
 }
@@ -54,7 +72,7 @@ TopN top_n(const Tensor& logits, const LogitStats& stats, int n) {
                      .vocab = vocab_of(logits),
                      .n = n,
                      .workspace = nullptr};
-  run_rows(cpu_table().top_n, p);
+  top_n(p, {});
   return top;
 }
 
@@ -78,9 +96,25 @@ std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
                        .vocab = vocab_of(logits),
                        .rule = rule.kept(),
                        .workspace = nullptr};
-  run_rows(cpu_table().sample, p);
+  sample(p, {});
   check_valid(tokens);
   return tokens;
+}
+
+void sample(const SampleParams& p, Stream stream) {
+  if (stream.handle == nullptr) {
+    run_rows(cpu_table().sample, p);
+    if (p.lse != nullptr || p.logprobs != nullptr) write_logprobs(p);
+    return;
+  }
+  cuda_table().sample(p, stream);
+  cuda::launched("sample", stream);
+}
+
+void top_n(const TopNParams& p, Stream stream) {
+  if (stream.handle == nullptr) return run_rows(cpu_table().top_n, p);
+  cuda_table().top_n(p, stream);
+  cuda::launched("top_n", stream);
 }
 
 void widen_rows(const WidenRowsParams& p, Stream stream) {

@@ -49,6 +49,13 @@ std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
                             std::span<const double> uniform,
                             std::span<const std::span<const int32_t>> seen);
 
+/// The same over arrays in the memory of the stream's device, or at once on the CPU where the
+/// stream is null: kernels/sample/sample.h defines both. A meaningless row shows as kInvalidToken.
+/// On the CPU the workspace is not used.
+/// errors   kind device in a build without CUDA, kind internal for a vocabulary beyond its limits
+void sample(const SampleParams& params, Stream stream);
+void top_n(const TopNParams& params, Stream stream);
+
 /// Rows of logits over a vocabulary with other padding, on the GPU whose stream is given, or at
 /// once on the CPU where that is null; kernels/sample/widen_rows.h defines it.
 /// errors   kind device in a build without CUDA

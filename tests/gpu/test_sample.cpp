@@ -44,13 +44,13 @@ Stats stats_on_cpu(const Rows& rows) {
 Stats stats_on_gpu(const Rows& rows, size_t shift = 0) {
   const auto n = static_cast<size_t>(rows.n);
   const DeviceBuffer logits(rows.logits, shift), argmax(n * 4), logprobs(n * 4), lse(n * 4);
-  SampleCudaParams p{};
-  p.sample.tokens = argmax.as<int32_t>();
-  p.sample.logits = logits.as<float>();
-  p.sample.n_rows = rows.n;
-  p.sample.vocab = rows.vocab;
-  p.sample.rule = keep_rule({.temperature = 0});
-  p.sample.workspace = row_workspace(rows.vocab, rows.n, 1);
+  SampleParams p{};
+  p.tokens = argmax.as<int32_t>();
+  p.logits = logits.as<float>();
+  p.n_rows = rows.n;
+  p.vocab = rows.vocab;
+  p.rule = keep_rule({.temperature = 0});
+  p.workspace = row_workspace(rows.vocab, rows.n, 1);
   p.logprobs = logprobs.as<float>();
   p.lse = lse.as<float>();
   const auto work = [&] { cuda_table().sample(p, queue().stream()); };
@@ -114,35 +114,31 @@ std::vector<int32_t> draw_on_cpu(const Rows& rows, const Draw& draw) {
 }
 
 struct Drawn {
-  std::vector<int32_t> tokens, next_ids;
+  std::vector<int32_t> tokens;
   std::vector<float> logprobs, lse;
 };
 
 Drawn draw_on_gpu(const Rows& rows, const Draw& draw, bool in_graph = false) {
   const auto n = static_cast<size_t>(rows.n);
   const DeviceBuffer logits(rows.logits), uniform(draw.uniform), seen(draw.seen),
-      seen_begin(draw.seen_begin), tokens(n * 4), next_ids(n * 4), logprobs(n * 4), lse(n * 4);
-  SampleCudaParams p{.sample = draw.params(rows),
-                     .next_ids = next_ids.as<int32_t>(),
-                     .logprobs = logprobs.as<float>(),
-                     .lse = lse.as<float>()};
-  p.sample.tokens = tokens.as<int32_t>();
-  p.sample.logits = logits.as<float>();
-  p.sample.uniform = uniform.as<double>();
-  p.sample.seen = seen.as<int32_t>();
-  p.sample.seen_begin = seen_begin.as<int32_t>();
-  p.sample.workspace = row_workspace(rows.vocab, rows.n, 1);
+      seen_begin(draw.seen_begin), tokens(n * 4), logprobs(n * 4), lse(n * 4);
+  SampleParams p = draw.params(rows);
+  p.tokens = tokens.as<int32_t>();
+  p.logits = logits.as<float>();
+  p.uniform = uniform.as<double>();
+  p.seen = seen.as<int32_t>();
+  p.seen_begin = seen_begin.as<int32_t>();
+  p.logprobs = logprobs.as<float>();
+  p.lse = lse.as<float>();
+  p.workspace = row_workspace(rows.vocab, rows.n, 1);
   const auto work = [&] { cuda_table().sample(p, queue().stream()); };
   if (in_graph)
-    for (const DeviceBuffer* out : {&tokens, &next_ids, &logprobs, &lse})
-      require_same_in_graph(*out, work);
+    for (const DeviceBuffer* out : {&tokens, &logprobs, &lse}) require_same_in_graph(*out, work);
   else
     work();
   cuda::launched("sample", queue().stream());
   // Without the optional outputs: the same tokens.
-  const Drawn drawn{tokens.vector<int32_t>(), next_ids.vector<int32_t>(), logprobs.vector<float>(),
-                    lse.vector<float>()};
-  p.next_ids = nullptr;
+  const Drawn drawn{tokens.vector<int32_t>(), logprobs.vector<float>(), lse.vector<float>()};
   p.logprobs = p.lse = nullptr;
   tokens.poison();
   cuda_table().sample(p, queue().stream());
@@ -203,7 +199,6 @@ TEST_SUITE("gpu/kernels/sample, the best") {
                                   Settings{.top_p = 0.9}, Settings{.temperature = 0.8f}}) {
           const Drawn drawn = draw_on_gpu(rows, Draw(s, rows, stream));
           REQUIRE(drawn.tokens == want);
-          REQUIRE(drawn.next_ids == want);
           for (size_t r = 0; r < want.size(); ++r) {
             REQUIRE(std::isnan(got.lse[r]) == (want[r] < 0));
             REQUIRE(std::isnan(got.max[r]) == (want[r] < 0));
@@ -216,10 +211,10 @@ TEST_SUITE("gpu/kernels/sample, the best") {
   }
 
   TEST_CASE("too large a vocabulary is refused") {
-    SampleCudaParams p{};
-    p.sample.n_rows = 1;
-    p.sample.vocab = kMaxVocabCuda + 1;
-    p.sample.rule = keep_rule({.temperature = 0});
+    SampleParams p{};
+    p.n_rows = 1;
+    p.vocab = kMaxVocabCuda + 1;
+    p.rule = keep_rule({.temperature = 0});
     CHECK_THROWS(cuda_table().sample(p, queue().stream()));
   }
 
@@ -308,7 +303,6 @@ TEST_SUITE("gpu/kernels/sample") {
           const Drawn got = draw_on_gpu(rows, draw, n == 5);
           const std::vector<int32_t> want = draw_on_cpu(rows, draw);
           REQUIRE(got.tokens == want);
-          REQUIRE(got.next_ids == want);
           for (size_t r = 0; r < want.size(); ++r) {
             CAPTURE(r);
             REQUIRE(std::abs(double{got.lse[r]} - stats.lse[r]) <=

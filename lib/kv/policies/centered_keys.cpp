@@ -7,6 +7,7 @@
 
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "ops/selection.h"
 
 namespace tandem::kv {
 
@@ -81,22 +82,27 @@ size_t Projections::bytes() const {
   return static_cast<size_t>(head_dim_) * static_cast<size_t>(stride_) * sizeof(float);
 }
 
-void Projections::fill(float* data, uint64_t seed) const {
-  std::fill_n(data, bytes() / sizeof(float), 0.0f);
+void Projections::plan(MemoryPlan& plan, const std::string& prefix) const {
+  plan.add(prefix + ".projections", bytes());
+}
+
+void Projections::allocate(Arena& arena, const std::string& prefix, uint64_t seed) {
+  data_ = static_cast<float*>(arena.take(prefix + ".projections"));
+  std::fill_n(data_, bytes() / sizeof(float), 0.0f);
   PhiloxStream draw(seed, 0x9a3e);
   for (int c = 0; c < head_dim_; ++c)
     for (int j = 0; j < columns_; ++j) {
       const double radius = std::sqrt(-2.0 * std::log(1.0 - draw.uniform()));
       const double angle = 2.0 * std::numbers::pi * draw.uniform();
-      data[c * stride_ + j] = static_cast<float>(radius * std::cos(angle));
+      data_[c * stride_ + j] = static_cast<float>(radius * std::cos(angle));
     }
 }
 
-void Projections::orthogonalize(float* data) const {
+void Projections::orthogonalize() {
   const auto dot = [&](int i, int j) {
     double sum = 0;
     for (int c = 0; c < head_dim_; ++c)
-      sum += double{data[c * stride_ + i]} * data[c * stride_ + j];
+      sum += double{data_[c * stride_ + i]} * data_[c * stride_ + j];
     return sum;
   };
   for (int j = 0; j < columns_; ++j) {
@@ -104,9 +110,19 @@ void Projections::orthogonalize(float* data) const {
     for (int i = first; i < j; ++i) {  // modified Gram-Schmidt against the run's columns so far
       const double share = dot(i, j) / dot(i, i);
       for (int c = 0; c < head_dim_; ++c)
-        data[c * stride_ + j] -= static_cast<float>(share * data[c * stride_ + i]);
+        data_[c * stride_ + j] -= static_cast<float>(share * data_[c * stride_ + i]);
     }
   }
+}
+
+void Projections::signs(const float* x, int n, Range columns, uint64_t* bits) const {
+  ops::sign_project({.bits = bits,
+                     .x = x,
+                     .w = data_ + columns.begin,
+                     .w_stride = stride_,
+                     .d = head_dim_,
+                     .n_bits = columns.end - columns.begin},
+                    {0, n});
 }
 
 }  // namespace tandem::kv

@@ -48,16 +48,21 @@ float dot_of(std::span<const float> x, std::span<const float> y);
 class Projections {
  public:
   Projections(int head_dim, int columns);
-  int64_t stride() const { return stride_; }
-  size_t bytes() const;
-  void fill(float* data, uint64_t seed) const;
+  void plan(MemoryPlan&, const std::string& prefix) const;
+  /// Takes the planned memory and draws what it holds.
+  void allocate(Arena&, const std::string& prefix, uint64_t seed);
   /// Makes each run of head_dim columns orthogonal. The share of equal signs stays an unbiased
   /// estimate of the angle, with a smaller variance (Ji et al. 2012, "Super-Bit LSH").
-  void orthogonalize(float* data) const;
+  void orthogonalize();
+  /// Signs of rows x [n, head_dim] under some of the columns; `bits` as of sign_project.
+  void signs(const float* x, int n, Range columns, uint64_t* bits) const;
 
  private:
+  size_t bytes() const;
+
   int head_dim_, columns_;
   int64_t stride_;
+  float* data_ = nullptr;
 };
 
 }  // namespace tandem::kv

@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "base/rng.h"
-#include "kernels/cpu_table.h"
 #include "kv/policies/lsh_tables.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/scratch.h"
@@ -68,8 +67,8 @@ class HybridPolicy final : public SparsePolicy {
     if (tables_) tables_->hash_queries(s.q, query.n_heads, s.bits, s.codes);
     // Once for all heads of a group: they then sample the same keys where they can.
     if (spec_.tail == HybridTail::weighted)
-      cpu_table().draw_exponentials(
-          {.draws = s.draws, .key = static_cast<uint32_t>(draw_key(query))}, {0, n});
+      ops::draw_exponentials({.draws = s.draws, .key = static_cast<uint32_t>(draw_key(query))},
+                             {0, n});
     const std::span<const float> center(centers_.at(query.slot, ord, query.kv_head), d);
     for (size_t h = 0; h < lists.size(); ++h) {
       KeyList& list = lists[h];
@@ -83,13 +82,13 @@ class HybridPolicy final : public SparsePolicy {
       list.index_bytes = signatures_.bytes_a_key() * n / static_cast<double>(lists.size());
       int32_t* ids = s.ids + h * id_room();
       float threshold = 0;
-      const int exact = cpu_table().select_top({.ids = ids,
-                                                .threshold = &threshold,
-                                                .scores = scores.data(),
-                                                .n = n,
-                                                .m = static_cast<int>(std::lround(spec_.exact * n)),
-                                                .first_id = index().begin(),
-                                                .scratch = s.select});
+      const int exact = ops::select_top({.ids = ids,
+                                         .threshold = &threshold,
+                                         .scores = scores.data(),
+                                         .n = n,
+                                         .m = static_cast<int>(std::lround(spec_.exact * n)),
+                                         .first_id = index().begin(),
+                                         .scratch = s.select});
       list.segments.push_back({ids, exact, nullptr, nullptr});
       const std::span<const int32_t> taken(ids, static_cast<size_t>(exact));
       add_tail({query, static_cast<int>(h), scores, exact > 0 ? threshold : INFINITY, taken}, s,
@@ -186,15 +185,15 @@ class HybridPolicy final : public SparsePolicy {
       count = sample_uniform(n, first, stratum, draw_key(rest.query), ids, bias);
     } else {
       const double gain = spec_.trust * list.q_norm / std::sqrt(double(geometry().head_dim));
-      count = cpu_table().sample_tail({.ids = ids,
-                                       .bias = bias,
-                                       .scores = rest.scores.data(),
-                                       .draws = s.draws,
-                                       .n = n,
-                                       .first_id = first,
-                                       .threshold = rest.threshold,
-                                       .gain = static_cast<float>(gain),
-                                       .wanted = static_cast<float>(wanted)});
+      count = ops::sample_tail({.ids = ids,
+                                .bias = bias,
+                                .scores = rest.scores.data(),
+                                .draws = s.draws,
+                                .n = n,
+                                .first_id = first,
+                                .threshold = rest.threshold,
+                                .gain = static_cast<float>(gain),
+                                .wanted = static_cast<float>(wanted)});
     }
     count = drop_excluded(ids, bias, count, rest.taken);
     list.segments.push_back({ids, count, bias, nullptr});

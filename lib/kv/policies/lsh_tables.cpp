@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "base/parallel.h"
-#include "kernels/cpu_table.h"
 #include "kv/log_u.h"
 #include "kv/policies/scratch.h"
 #include "kv/policies/tail_sample.h"
@@ -75,7 +74,7 @@ void LshTables::plan(MemoryPlan& plan, const std::string& prefix) const {
   const size_t cells = cell(index_.n_blocks(), 0, 0);
   plan.add(prefix + ".tables", cells * block_bytes());
   plan.add(prefix + ".norms", cells * static_cast<size_t>(index_.capacity()) * sizeof(float));
-  plan.add(prefix + ".projections", projections_.bytes());
+  projections_.plan(plan, prefix);
   plan.add(prefix + ".build_scratch", scratch_bytes() * static_cast<size_t>(max_threads()));
 }
 
@@ -83,9 +82,8 @@ void LshTables::allocate(Arena& arena, const std::string& prefix) {
   if (n_sparse_ == 0) return;
   tables_ = static_cast<char*>(arena.take(prefix + ".tables"));
   norms_ = static_cast<float*>(arena.take(prefix + ".norms"));
-  w_ = static_cast<float*>(arena.take(prefix + ".projections"));
+  projections_.allocate(arena, prefix, static_cast<uint64_t>(spec_.seed));
   scratch_ = static_cast<std::byte*>(arena.take(prefix + ".build_scratch"));
-  projections_.fill(w_, static_cast<uint64_t>(spec_.seed));
 }
 
 HashBlock LshTables::block(int block, int ordinal, int kv_head, int n_tokens) const {
@@ -138,13 +136,8 @@ void LshTables::build(int slot, const TokenIndex::Piece& piece, int layer, int o
     read_centered(keys, piece.token + begin, n, center, s.rows, s.norms);
     if (tables.begin == 0)
       std::memcpy(norms + begin, s.norms, static_cast<size_t>(n) * sizeof(float));
-    cpu_table().sign_project({.bits = s.bits + static_cast<int64_t>(begin) * words,
-                              .x = s.rows,
-                              .w = w_ + tables.begin * spec_.bits,
-                              .w_stride = projections_.stride(),
-                              .d = geometry_.head_dim,
-                              .n_bits = n_bits},
-                             {0, n});
+    projections_.signs(s.rows, n, {tables.begin * spec_.bits, tables.end * spec_.bits},
+                       s.bits + static_cast<int64_t>(begin) * words);
   }
   const HashBlock target = block(piece.block, ordinal, kv_head, piece.offset);
   for (int t = tables.begin; t < tables.end; t += kCodeTables) {
@@ -168,13 +161,7 @@ void LshTables::build(int slot, const TokenIndex::Piece& piece, int layer, int o
 }
 
 void LshTables::hash_queries(const float* q, int n, uint64_t* bits, uint16_t* codes) const {
-  cpu_table().sign_project({.bits = bits,
-                            .x = q,
-                            .w = w_,
-                            .w_stride = projections_.stride(),
-                            .d = geometry_.head_dim,
-                            .n_bits = spec_.tables * spec_.bits},
-                           {0, n});
+  projections_.signs(q, n, {0, spec_.tables * spec_.bits}, bits);
   for (int i = 0; i < n; ++i)
     hash_codes({.codes = codes + i * spec_.tables,
                 .code_stride = 1,
@@ -201,14 +188,14 @@ void LshTables::add_collisions(const KeyQuery& query, int ordinal, const uint16_
 int LshTables::probe(int slot, int i, int ordinal, int kv_head, const uint16_t* codes,
                      uint8_t* counters, int32_t* ids) const {
   const int id = index_.blocks(slot)[static_cast<size_t>(i)];
-  return cpu_table().hash_probe({.block = block(id, ordinal, kv_head, index_.block_tokens(slot, i)),
-                                 .codes = codes,
-                                 .tables = spec_.tables,
-                                 .code_bits = spec_.bits,
-                                 .min_hits = spec_.min_hits,
-                                 .first_id = index_.begin() + i * index_.capacity(),
-                                 .counters = counters,
-                                 .ids = ids});
+  return ops::hash_probe({.block = block(id, ordinal, kv_head, index_.block_tokens(slot, i)),
+                          .codes = codes,
+                          .tables = spec_.tables,
+                          .code_bits = spec_.bits,
+                          .min_hits = spec_.min_hits,
+                          .first_id = index_.begin() + i * index_.capacity(),
+                          .counters = counters,
+                          .ids = ids});
 }
 
 /// Norms of the centred keys, such that token t's is at [t], for the tokens of the i-th block.

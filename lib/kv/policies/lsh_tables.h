@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/lsh/hash_tables.h"
 #include "kv/policies/centered_keys.h"
 #include "kv/policies/token_index.h"
+#include "ops/selection.h"
 
 namespace tandem::kv {
 
@@ -61,7 +61,6 @@ class LshTables {
   size_t words_;  // of a query's sign bits
   Projections projections_;
   std::vector<float> log_u_;
-  float* w_ = nullptr;
   char* tables_ = nullptr;
   float* norms_ = nullptr;
   std::byte* scratch_ = nullptr;  // [threads]

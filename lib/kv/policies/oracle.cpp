@@ -3,7 +3,6 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "kernels/cpu_table.h"
 #include "kv/policies/centered_keys.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/scratch.h"
@@ -67,13 +66,13 @@ class OraclePolicy final : public Policy, public KeySelector {
             {ids, draw(query, static_cast<int>(h), n, budget, s, ids, bias), bias, nullptr});
       else
         list.segments.push_back({ids,
-                                 cpu_table().select_top({.ids = ids,
-                                                         .threshold = &threshold,
-                                                         .scores = s.scores,
-                                                         .n = n,
-                                                         .m = budget,
-                                                         .first_id = 0,
-                                                         .scratch = s.select}),
+                                 ops::select_top({.ids = ids,
+                                                  .threshold = &threshold,
+                                                  .scores = s.scores,
+                                                  .n = n,
+                                                  .m = budget,
+                                                  .first_id = 0,
+                                                  .scratch = s.select}),
                                  nullptr, nullptr});
       // Every key is scored, once for the heads of a group.
       list.index_bytes = static_cast<double>(n) * static_cast<double>(d) *

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "base/parallel.h"
-#include "kernels/cpu_table.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/scratch.h"
 #include "kv/policies/sparse_policy.h"
@@ -47,13 +46,13 @@ class QuestPolicy final : public SparsePolicy {
                   geometry().dtype, {s.q, d});
       for (int p = 0; p < n_pages; ++p) s.scores[p] = bound(query, p, {s.q, d});
       float threshold = 0;
-      cpu_table().select_top({.ids = s.pages,
-                              .threshold = &threshold,
-                              .scores = s.scores,
-                              .n = n_pages,
-                              .m = n_read,
-                              .first_id = 0,
-                              .scratch = s.select});
+      ops::select_top({.ids = s.pages,
+                       .threshold = &threshold,
+                       .scores = s.scores,
+                       .n = n_pages,
+                       .m = n_read,
+                       .first_id = 0,
+                       .scratch = s.select});
       int32_t* ids = s.ids + h * static_cast<size_t>(bounds().max_tokens);
       for (int i = 0; i < n_read; ++i)
         std::iota(ids + i * page_, ids + (i + 1) * page_, s.pages[i] * page_);

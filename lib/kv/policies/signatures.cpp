@@ -5,7 +5,6 @@
 
 #include "base/convert.h"
 #include "base/parallel.h"
-#include "kernels/cpu_table.h"
 
 namespace tandem::kv {
 
@@ -34,16 +33,15 @@ void Signatures::plan(MemoryPlan& plan, const std::string& prefix) const {
   const size_t cells = cell(index_.n_blocks(), 0, 0);
   plan.add(prefix + ".signatures", cells * cell_words() * sizeof(uint32_t));
   plan.add(prefix + ".norms", cells * static_cast<size_t>(index_.capacity()) * sizeof(bf16));
-  plan.add(prefix + ".projections", projections_.bytes());
+  projections_.plan(plan, prefix);
 }
 
 void Signatures::allocate(Arena& arena, const std::string& prefix) {
   if (n_sparse_ == 0) return;
   signatures_ = static_cast<uint32_t*>(arena.take(prefix + ".signatures"));
   norms_ = static_cast<bf16*>(arena.take(prefix + ".norms"));
-  w_ = static_cast<float*>(arena.take(prefix + ".projections"));
-  projections_.fill(w_, seed_);
-  projections_.orthogonalize(w_);
+  projections_.allocate(arena, prefix, seed_);
+  projections_.orthogonalize();
 }
 
 void Signatures::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
@@ -80,13 +78,7 @@ void Signatures::sign(const TokenIndex::Piece& piece, const KeyRows& keys,
     read_centered(keys, piece.token + begin, n, center, rows.data(), row_norms.data());
     for (int i = 0; i < n; ++i)
       norms[piece.offset + begin + i] = to_bf16(row_norms[static_cast<size_t>(i)]);
-    cpu_table().sign_project({.bits = bits.data(),
-                              .x = rows.data(),
-                              .w = w_,
-                              .w_stride = projections_.stride(),
-                              .d = geometry_.head_dim,
-                              .n_bits = bits_},
-                             {0, n});
+    projections_.signs(rows.data(), n, {0, bits_}, bits.data());
     signature_pack({.signatures = signatures,
                     .bits = bits.data(),
                     .bit_words = static_cast<int64_t>(bits_words()),
@@ -97,13 +89,7 @@ void Signatures::sign(const TokenIndex::Piece& piece, const KeyRows& keys,
 }
 
 void Signatures::sign_queries(const float* q, int n, uint64_t* bits, uint32_t* out) const {
-  cpu_table().sign_project({.bits = bits,
-                            .x = q,
-                            .w = w_,
-                            .w_stride = projections_.stride(),
-                            .d = geometry_.head_dim,
-                            .n_bits = bits_},
-                           {0, n});
+  projections_.signs(q, n, {0, bits_}, bits);
   for (int i = 0; i < n; ++i)
     std::memcpy(out + i * words(), bits + static_cast<size_t>(i) * bits_words(),
                 static_cast<size_t>(words()) * sizeof(uint32_t));
@@ -115,16 +101,16 @@ void Signatures::scan(int slot, int ordinal, int kv_head, const uint32_t* querie
   for (size_t i = 0; i < blocks.size(); ++i) {
     const size_t at = cell(blocks[i], ordinal, kv_head);
     const int n = index_.block_tokens(slot, static_cast<int>(i));
-    cpu_table().signature_scan({.scores = scores + static_cast<int64_t>(i) * index_.capacity(),
-                                .score_stride = score_stride,
-                                .signatures = signatures_ + at * cell_words(),
-                                .norms = norms_ + at * static_cast<size_t>(index_.capacity()),
-                                .queries = queries,
-                                .words = words(),
-                                .n_queries = n_queries,
-                                .n_keys = n,
-                                .similarity = similarity_},
-                               {0, n});
+    ops::signature_scan({.scores = scores + static_cast<int64_t>(i) * index_.capacity(),
+                         .score_stride = score_stride,
+                         .signatures = signatures_ + at * cell_words(),
+                         .norms = norms_ + at * static_cast<size_t>(index_.capacity()),
+                         .queries = queries,
+                         .words = words(),
+                         .n_queries = n_queries,
+                         .n_keys = n,
+                         .similarity = similarity_},
+                        {0, n});
   }
 }
 

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/signature/signature.h"
 #include "kv/policies/centered_keys.h"
 #include "kv/policies/token_index.h"
+#include "ops/selection.h"
 
 namespace tandem::kv {
 
@@ -44,7 +44,6 @@ class Signatures {
   int n_sparse_;
   Projections projections_;
   SimilarityCurve similarity_;
-  float* w_ = nullptr;
   uint32_t* signatures_ = nullptr;
   bf16* norms_ = nullptr;
 };

@@ -1,0 +1,19 @@
+#include "ops/selection.h"
+
+#include "kernels/cpu_table.h"
+
+namespace tandem::ops {
+
+void sign_project(const SignProjectParams& p, Range rows) { cpu_table().sign_project(p, rows); }
+int hash_probe(const HashProbeParams& p) { return cpu_table().hash_probe(p); }
+void signature_scan(const SignatureScanParams& p, Range keys) {
+  cpu_table().signature_scan(p, keys);
+}
+int select_top(const SelectTopParams& p) { return cpu_table().select_top(p); }
+void draw_exponentials(const DrawExponentialsParams& p, Range ids) {
+  cpu_table().draw_exponentials(p, ids);
+}
+int sample_tail(const SampleTailParams& p) { return cpu_table().sample_tail(p); }
+void attend_list(const AttendListParams& p) { cpu_table().attend_list(p); }
+
+}  // namespace tandem::ops
