@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/log2.h"
 #include "kernels/attention/scratch.h"
 #include "kernels/attention/visibility.h"
 #include "kernels/simd/vec.h"
@@ -16,7 +17,6 @@ using simd::Vec;
 constexpr int kW = Vec::kLanes;
 constexpr int kSplitPages = kSplitTokens / kPageTokens;
 constexpr float kEmpty = -__builtin_inff();
-constexpr float kLog2E = 1.44269504f;  // softmax is in base 2
 
 struct Block {
   const AttentionParams* params;

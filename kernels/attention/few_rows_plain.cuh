@@ -1,5 +1,6 @@
 #pragma once
 // Attention of few rows for any head_dim up to 256 and for f32: plain loads, products in f32.
+#include "base/log2.h"
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
 
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
   const int warp = thread / cuda::kWarp, lane = thread % cuda::kWarp;
   float *q = plain_shared, *o = q + kPlainQueries * d, *score = o + kPlainQueries * d;
   const PartStates parts{o, ml, 1, kPlainQueries, d, d};
-  const float to_log2 = p.scale * 1.44269504088896341f;
+  const float to_log2 = p.scale * kLog2E;
   ChunkList chunks(p, rule);
   SeqView v;
   Chunk k;

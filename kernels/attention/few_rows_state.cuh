@@ -4,6 +4,7 @@
 // scores times scale * log2(e), l = sum of 2^(score - m) and o = sum of 2^(score - m) v.
 #include <math.h>
 
+#include "base/log2.h"
 #include "kernels/attention/few_rows_split.cuh"
 #include "kernels/cuda/mma_bf16.cuh"
 #include "kernels/cuda/number.cuh"
@@ -104,7 +105,6 @@ __device__ void write_out(const FewRowsCall& call, const PairQueries& who, int q
     for (int e = 0; e < kEach; ++e) out.at[e] = __float2bfloat16_rn(o[e] * share);
     *reinterpret_cast<Out*>(static_cast<__nv_bfloat16*>(p.out) + first) = out;
   }
-  constexpr float kLn2 = 0.693147180559945309f;
   if (c == 0 && p.lse != nullptr) p.lse[at] = l > 0 ? (m + log2f(l)) * kLn2 : -INFINITY;
 }
 

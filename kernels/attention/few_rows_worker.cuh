@@ -1,5 +1,6 @@
 #pragma once
 // A working warp of few_rows_mma.cuh: 16 queries, and keys and values of units in shared memory.
+#include "base/log2.h"
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
 #include "kernels/cuda/mma_bf16.cuh"
@@ -32,7 +33,7 @@ class Worker {
 
  public:
   __device__ Worker(const AttentionParams& p, int warp)
-      : p_(p), tile_(warp % kQueryTiles), to_log2_(p.scale * 1.44269504088896341f) {}
+      : p_(p), tile_(warp % kQueryTiles), to_log2_(p.scale * kLog2E) {}
 
   /// Loads the queries of a pair; rows behind the last one are zero.
   __device__ void load_queries(const SeqView& v, const Chunk& k, int group, int first_query,

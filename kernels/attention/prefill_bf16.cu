@@ -1,6 +1,7 @@
 // Prefill in bf16 on the portable matrix instruction: any even d, trees, groups of any size. The
 // scheme is FlashAttention-2's (Dao 2023): a block has a tile of queries in shared memory and meets
 // one page of keys after another, whose copies run ahead.
+#include "base/log2.h"
 #include "kernels/attention/prefill_portable.cuh"
 #include "kernels/cuda/cp_async.cuh"
 #include "kernels/cuda/mma_bf16.cuh"
@@ -264,7 +265,6 @@ struct WarpState {
                                              cuda::from_float<Out>(o[t][j][2 * h + 1] * by)};
           *reinterpret_cast<cuda::Vector<Out, 2>*>(out + column) = pair;
         }
-        constexpr float kLn2 = 0.6931471805599453f;
         if (p.lse != nullptr && lane % 4 == 0)
           p.lse[at] = all > 0 ? fmaf(max[t][h], p.scale, log2f(all) * kLn2) : -INFINITY;
       }
@@ -320,7 +320,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const uint32_t k_lane = lane_place<S>(true), v_lane = lane_place<S>(false);
   const uint32_t queries = shared + first * S::kRowBytes + v_lane;
   WarpState<S> state;
-  constexpr float kLog2E = 1.4426950408889634f;
 #pragma unroll 1
   for (int i = 0; i < block.keys.count; ++i) {
     cuda::copies_wait<S::kUnits - 2>();

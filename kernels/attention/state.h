@@ -1,6 +1,7 @@
 #pragma once
 // Softmax states (m, l, o) of splits: merged in order, kept for another thread, turned into output.
 // Included by ISA files only.
+#include "base/log2.h"
 #include "kernels/attention/block.h"
 
 namespace tandem {
@@ -93,7 +94,7 @@ inline void finish(Block& b) {
         write_row<bf16>(b, query, o + lane, lanes);
       if (b.params->lse == nullptr) continue;
       const float m = b.scratch.m_run[v * kW + lane], sum = b.scratch.l_run[v * kW + lane];
-      b.params->lse[b.head_at(query)] = sum > 0 ? m * 0.693147181f + logf(sum) : kEmpty;
+      b.params->lse[b.head_at(query)] = sum > 0 ? m * kLn2 + logf(sum) : kEmpty;
     }
   }
 }

@@ -3,11 +3,12 @@
 #include <immintrin.h>
 #include <math.h>
 
+#include "base/log2.h"
 namespace tandem {
 namespace {
 
 constexpr int kTile = 16;
-constexpr float kLog2E = 1.44269504f, kEpsilon = 1e-4f;
+constexpr float kEpsilon = 1e-4f;
 
 /// Tiles of 16 keys; every 32 elements of every key end in a sum over lanes and an add in memory.
 void query_key(const AttendListPaperParams& p) {
@@ -43,7 +44,7 @@ void transform(const AttendListPaperParams& p) {
 /// 2^x for x <= 0, third-degree Taylor series in the fraction, no clamp.
 __m512 exp2_taylor(__m512 x) {
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-  const __m512 f = _mm512_mul_ps(_mm512_sub_ps(x, whole), _mm512_set1_ps(0.693147181f));
+  const __m512 f = _mm512_mul_ps(_mm512_sub_ps(x, whole), _mm512_set1_ps(kLn2));
   __m512 y = _mm512_set1_ps(1.0f / 6);
   y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(0.5f));
   y = _mm512_fmadd_ps(y, f, _mm512_set1_ps(1.0f));

@@ -1,4 +1,5 @@
 #pragma once
+#include "base/log2.h"
 #include "kernels/sample/weights.h"
 
 namespace tandem::cuda {
@@ -11,7 +12,7 @@ class WeightSum {
   __device__ void add(float x) {
     constexpr float kRounder = 0x1.8p23f;
     x = fmaxf(x, -28.0f);
-    const float shifted = x * 1.44269504f + kRounder;
+    const float shifted = x * kLog2E + kRounder;
     const float n = shifted - kRounder;
     const float r = fmaf(-n, 0x1.62e4p-1f, x) - n * 1.42860677e-6f;  // the first product is exact
     float p = 1.37817410e-3f;

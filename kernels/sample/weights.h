@@ -2,6 +2,7 @@
 // Integer softmax weights, for the bodies and CUDA kernels of this folder. Compiled without
 // contraction and written without fma: each operation rounds once, so every ISA and GPU gives the
 // same bits.
+#include "base/log2.h"
 #include "kernels/sample/sample.h"
 
 namespace tandem {
@@ -11,7 +12,7 @@ namespace {
 constexpr float scaled_exp(float x) {
   constexpr float kRounder = 0x1.8p23f;  // adding it leaves an integer in the low mantissa bits
   x = x > -28.0f ? x : -28.0f;
-  const float shifted = x * 1.44269504f + kRounder;
+  const float shifted = x * kLog2E + kRounder;
   const float n = shifted - kRounder;
   // ln 2 in two parts; n times the first is exact, since that part has 9 trailing zero bits.
   const float r = (x - n * 0x1.62e4p-1f) - n * 1.42860677e-6f;

@@ -1,5 +1,6 @@
 #include "kernels/signature/sample_tail.h"
 
+#include "base/log2.h"
 #include "kernels/signature/keep_lanes.h"
 
 namespace tandem {
@@ -19,7 +20,7 @@ TANDEM_INLINE float minus_log(float x) {
   const float q =
       0.442527273f +
       t * (-0.275386207f + t * (0.181154204f + t * (-0.0948147534f + t * 0.0252855060f)));
-  return -0.693147181f * (exponent + t + t * (1.0f - t) * q);
+  return -kLn2 * (exponent + t + t * (1.0f - t) * q);
 }
 
 /// Mixes all bits of x (the finaliser of MurmurHash3, public domain constants).

@@ -28,6 +28,7 @@
 // keeps them elsewhere.
 #include <stdint.h>
 
+#include "base/log2.h"
 #include "base/types.h"
 
 #define TANDEM_INLINE inline __attribute__((always_inline))
@@ -68,7 +69,7 @@ TANDEM_INLINE Vec exp_poly(Vec r) {
 /// min so that a NaN passes through.
 TANDEM_INLINE Vec exp(Vec x) {
   x = min(set1(89.0f), max(set1(-104.0f), x));
-  const Vec n = round(x * set1(1.44269504f));
+  const Vec n = round(x * set1(kLog2E));
   // ln 2 in two parts, the first with 9 trailing zero bits: n * high is exact for |n| < 512.
   Vec r = fnma(n, set1(0x1.62e4p-1f), x);
   r = fnma(n, set1(1.42860677e-6f), r);
@@ -79,7 +80,7 @@ TANDEM_INLINE Vec exp(Vec x) {
 TANDEM_INLINE Vec exp2(Vec x) {
   x = min(set1(129.0f), max(set1(-151.0f), x));
   const Vec n = round(x);
-  return scale2(exp_poly((x - n) * set1(0.693147181f)), n);
+  return scale2(exp_poly((x - n) * set1(kLn2)), n);
 }
 
 /// 2^x for x <= 0.

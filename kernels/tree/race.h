@@ -3,6 +3,7 @@
 // contraction: each operation rounds once, so every ISA and GPU gives the same bits.
 #include <stdint.h>
 
+#include "base/log2.h"
 #include "kernels/tree/round_numbers.h"
 
 namespace tandem {
@@ -38,7 +39,7 @@ constexpr double exponential_of(uint32_t leading, uint32_t later) {
   const double s2 = s * s;
   double p = 1.0 / 21;  // atanh's series: |s| <= 0.172, so the first term left out is below 1e-17
   for (int k = 19; k > 0; k -= 2) p = p * s2 + 1.0 / k;
-  return 2.0 * s * p - static_cast<double>(exponent) * 0.69314718055994531;
+  return 2.0 * s * p - static_cast<double>(exponent) * kLn2Double;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 // The computing role: a warpgroup's 64 queries of a tile against the tile's keys.
+#include "base/log2.h"
 #include "kernels/attention/hopper/store_rows.cuh"
 
 namespace tandem::hopper {
@@ -62,7 +63,6 @@ __device__ void compute_tiles(TileMemory<kDim>& m, const AttentionParams& p, con
                               int group) {
   using Shape = TileShape<kDim>;
   constexpr int kBoth = 2 * cuda::kWarpgroup;
-  constexpr float kLog2E = 1.4426950408889634f;
   const int own_turn = kTurnBarrier + group;
   const int next_turn = kTurnBarrier + (group + 1) % Shape::kGroups;
   if (group == Shape::kGroups - 1) cuda::named_arrive(kTurnBarrier, kBoth);  // group 0 begins

@@ -1,5 +1,6 @@
 #pragma once
 // The end of a tile: sums of a warpgroup's registers to global memory.
+#include "base/log2.h"
 #include "kernels/attention/hopper/softmax.cuh"
 
 namespace tandem::hopper {
@@ -62,7 +63,6 @@ __device__ void store_tile(const AttentionParams& p, const Sequence& s, const Ti
     const bool write = row < s.n_rows;
     const float sum = state.sum[h];
     store_row<kDim>(static_cast<Out*>(p.out) + at * kDim, o, h, sum > 0 ? 1.0f / sum : 0.0f, write);
-    constexpr float kLn2 = 0.6931471805599453f;
     if (write && p.lse != nullptr && threadIdx.x % 4 == 0)
       p.lse[at] = sum > 0 ? fmaf(state.max[h], p.scale, __log2f(sum) * kLn2) : -kInf;
   }
