@@ -89,17 +89,19 @@ struct AttentionKernel {
   int query_block;  // most queries of a task, a multiple of 16
 };
 
-/// What bounds a call, for memory plans.
+/// What bounds the calls of a run, for memory plans.
 struct AttentionBounds {
-  int max_seqs, max_rows;
-  int max_tokens;  // of one sequence, new rows included
-  int n_heads, n_kv_heads, head_dim;
-  int threads;
+  int max_seqs = 0, max_rows = 0;  // of a step
+  int max_tokens = 0;              // of one sequence, new rows included
+  int n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  int multiprocessors = 0;  // of the GPU, where one runs them
+  int max_tree_rows = 0;    // on a GPU, of steps with trees, all sequences; more are slower
+  int threads = 0;          // of the CPU, where it runs them
 };
 
-/// Bytes of workspace that any call within the bounds needs, on any ISA and for either dtype. It
-/// does not shrink when a bound grows.
-size_t attention_workspace_bytes(const AttentionBounds&);
+/// Bytes of workspace that any call within the bounds needs on the CPU, on any ISA and for either
+/// dtype. It does not shrink when a bound grows.
+size_t attention_cpu_workspace_bytes(const AttentionBounds&);
 /// Bytes of one thread's scratch.
 size_t attention_scratch_bytes(int head_dim);
 

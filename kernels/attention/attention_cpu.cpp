@@ -7,11 +7,6 @@
 
 namespace tandem {
 
-size_t attention_cpu_workspace_bytes(AttentionBounds bounds) {
-  bounds.threads = max_threads();
-  return attention_workspace_bytes(bounds);
-}
-
 void attention_with(const AttentionKernel& kernel, const AttentionParams& p, void* workspace,
                     int threads) {
   const AttentionPlan plan = attention_plan(p, kernel, threads, workspace);

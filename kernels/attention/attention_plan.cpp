@@ -102,7 +102,7 @@ size_t attention_scratch_bytes(int head_dim) {
   return lay_out(scratch, nullptr, head_dim);
 }
 
-size_t attention_workspace_bytes(const AttentionBounds& b) {
+size_t attention_cpu_workspace_bytes(const AttentionBounds& b) {
   const Divided divided(b);
   return static_cast<size_t>(b.threads) * attention_scratch_bytes(b.head_dim) +
          aligned(divided.splits * state_floats(b.head_dim) * sizeof(float)) +
@@ -115,8 +115,13 @@ AttentionPlan attention_plan(const AttentionParams& p, const AttentionKernel& ke
   // The call is its own bound; the workspace was made for one at least as wide.
   int tokens = 0;
   for (int s = 0; s < p.n_seqs; ++s) tokens = std::max(tokens, sequence_of(p, s).end);
-  const Divided divided(
-      {p.n_seqs, p.row_begin[p.n_seqs], tokens, p.n_heads, p.n_kv_heads, p.head_dim, threads});
+  const Divided divided({.max_seqs = p.n_seqs,
+                         .max_rows = p.row_begin[p.n_seqs],
+                         .max_tokens = tokens,
+                         .n_heads = p.n_heads,
+                         .n_kv_heads = p.n_kv_heads,
+                         .head_dim = p.head_dim,
+                         .threads = threads});
   char* at = static_cast<char*>(workspace) +
              static_cast<size_t>(threads) * attention_scratch_bytes(p.head_dim);
   AttentionPlan plan{};

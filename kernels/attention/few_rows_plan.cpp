@@ -26,10 +26,10 @@ size_t o_bytes(const FewRowsShape& x, const SplitRule& r) {
 /// The largest value of `bytes` over all calls within the bounds. It grows with tokens; sequences
 /// and rows change the division.
 template <class Bytes>
-size_t most(const AttentionFewRowsBounds& b, Bytes bytes) {
+size_t most(const AttentionBounds& b, Bytes bytes) {
   size_t result = 0;
   for (int n_seqs = 1; n_seqs <= std::max(b.max_seqs, 1); ++n_seqs) {
-    const int most_rows = std::max({b.max_rows_a_seq, b.max_product / n_seqs, 1});
+    const int most_rows = std::max({b.max_rows, b.max_tree_rows / n_seqs, 1});
     for (int rows = 1; rows <= most_rows; ++rows)
       for (const bool plain : {false, true}) {
         const FewRowsShape x{.n_seqs = n_seqs,
@@ -85,11 +85,11 @@ size_t few_rows_ml_bytes(const FewRowsShape& x, const SplitRule& r) {
   return (states(x, r) * 2 * sizeof(float) + kAlign - 1) / kAlign * kAlign;
 }
 
-size_t attention_few_rows_counter_bytes(const AttentionFewRowsBounds& b) {
+size_t attention_few_rows_counter_bytes(const AttentionBounds& b) {
   return (1 + most(b, pairs)) * sizeof(unsigned);
 }
 
-size_t attention_few_rows_workspace_bytes(const AttentionFewRowsBounds& b) {
+size_t attention_few_rows_workspace_bytes(const AttentionBounds& b) {
   return most(b, [](const FewRowsShape& x, const SplitRule& r) {
     return few_rows_ml_bytes(x, r) + o_bytes(x, r);
   });

@@ -4,6 +4,8 @@
 // memory plan needs no GPU.
 #include <stddef.h>
 
+#include "kernels/attention/attention.h"
+
 namespace tandem {
 
 inline constexpr int kMostHeadDim = 256;                  // of attention on a GPU
@@ -62,17 +64,10 @@ SplitRule split_rule(const FewRowsShape&);
 /// Bytes of the (m, l) of all chunks, which come first in the workspace; their o follow.
 size_t few_rows_ml_bytes(const FewRowsShape&, const SplitRule&);
 
-/// What bounds the calls that share counters and workspace.
-struct AttentionFewRowsBounds {
-  int max_seqs, max_rows_a_seq, max_tokens;
-  int n_heads, n_kv_heads, head_dim;
-  int multiprocessors;  // of the GPU that runs them
-  int max_product = 0;  // or of more rows a sequence, if they times the sequences are not more
-};
-
-/// Bytes of workspace and of counters for any call within the bounds. They do not shrink when a
-/// bound on sequences, rows or tokens grows.
-size_t attention_few_rows_workspace_bytes(const AttentionFewRowsBounds&);
-size_t attention_few_rows_counter_bytes(const AttentionFewRowsBounds&);
+/// Bytes of workspace and of counters for any call within the bounds, of at most max_rows rows a
+/// sequence or of max_tree_rows rows in all. They do not shrink when a bound on sequences, rows or
+/// tokens grows.
+size_t attention_few_rows_workspace_bytes(const AttentionBounds&);
+size_t attention_few_rows_counter_bytes(const AttentionBounds&);
 
 }  // namespace tandem

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/parallel.h"
 #include "bench/kernel_data.h"
 #include "kernels/attention/attention_cpu.h"
 
@@ -21,14 +22,15 @@ struct AttentionData {
   AttentionData(const KernelShapes& s, int n_rows, int context, int copies)
       : q(OwnedTensor::random(s.act(), {n_rows, s.n_heads, s.head_dim}, 0)),
         out(s.act(), {n_rows, s.n_heads, s.head_dim}),
-        workspace(DType::u8,
-                  {static_cast<int64_t>(attention_cpu_workspace_bytes({.max_seqs = 1,
-                                                                       .max_rows = n_rows,
-                                                                       .max_tokens = context,
-                                                                       .n_heads = s.n_heads,
-                                                                       .n_kv_heads = s.n_kv_heads,
-                                                                       .head_dim = s.head_dim,
-                                                                       .threads = 0}))}),
+        workspace(
+            DType::u8,
+            {static_cast<int64_t>(attention_cpu_workspace_bytes({.max_seqs = 1,
+                                                                 .max_rows = n_rows,
+                                                                 .max_tokens = context,
+                                                                 .n_heads = s.n_heads,
+                                                                 .n_kv_heads = s.n_kv_heads,
+                                                                 .head_dim = s.head_dim,
+                                                                 .threads = max_threads()}))}),
         pages(static_cast<size_t>((context + kPageTokens - 1) / kPageTokens)),
         row_begin{0, n_rows},
         base{context - n_rows} {

@@ -59,16 +59,16 @@ std::string prefix_of(const Cache::Spec& s, size_t i) {
   return s.policies.size() == 1 ? "index/" + kind : fmt::format("index/{} {}", i, kind);
 }
 
-ops::AttentionBounds attention_bounds(const Cache::Spec& s) {
+AttentionBounds attention_bounds(const Cache::Spec& s) {
   const Geometry& g = s.geometry;
   return {.max_seqs = s.max_seqs,
           .max_rows = s.max_rows,
-          .max_tree_rows = s.max_tree_rows,
           .max_tokens = s.max_tokens,
           .n_heads = g.n_heads,
           .n_kv_heads = g.n_kv_heads,
           .head_dim = g.head_dim,
-          .multiprocessors = s.multiprocessors};
+          .multiprocessors = s.multiprocessors,
+          .max_tree_rows = s.max_tree_rows};
 }
 
 constexpr const char* kTables = "workspace/page tables";

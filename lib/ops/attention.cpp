@@ -29,15 +29,10 @@ bool few_rows(const StepArrays& step, const AttentionWorkspace& w) {
          (step.drafted && step.n_seqs * step.max_rows_a_seq <= w.tree_rows);
 }
 
-AttentionFewRowsBounds few_rows_bounds(const AttentionBounds& b) {
-  return {.max_seqs = b.max_seqs,
-          .max_rows_a_seq = std::min(b.max_rows, kFewRows),
-          .max_tokens = b.max_tokens,
-          .n_heads = b.n_heads,
-          .n_kv_heads = b.n_kv_heads,
-          .head_dim = b.head_dim,
-          .multiprocessors = b.multiprocessors,
-          .max_product = tree_rows(b)};
+AttentionBounds few_rows_bounds(AttentionBounds b) {
+  b.max_rows = std::min(b.max_rows, kFewRows);
+  b.max_tree_rows = tree_rows(b);
+  return b;
 }
 
 void check_head_dim(int head_dim) {
@@ -79,13 +74,9 @@ size_t attention_workspace_bytes(Device device, const AttentionBounds& b) {
     check_head_dim(b.head_dim);
     return counter_bytes(b) + attention_few_rows_workspace_bytes(few_rows_bounds(b));
   }
-  return attention_cpu_workspace_bytes({.max_seqs = b.max_seqs,
-                                        .max_rows = b.max_rows,
-                                        .max_tokens = b.max_tokens,
-                                        .n_heads = b.n_heads,
-                                        .n_kv_heads = b.n_kv_heads,
-                                        .head_dim = b.head_dim,
-                                        .threads = max_threads()});
+  AttentionBounds on_cpu = b;
+  on_cpu.threads = max_threads();
+  return attention_cpu_workspace_bytes(on_cpu);
 }
 
 AttentionWorkspace attention_workspace(Device device, const AttentionBounds& b, void* memory) {

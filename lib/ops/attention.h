@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/attention/attention.h"
 #include "ops/step_arrays.h"
 
 namespace tandem::ops {
@@ -22,16 +23,7 @@ struct AttentionArgs {
   bool keys_settled = false;
 };
 
-/// What bounds the calls of a run.
-struct AttentionBounds {
-  int max_seqs = 0, max_rows = 0;
-  int max_tree_rows = 0;  // of steps with trees, all sequences; more are served too, but slower
-  int max_tokens = 0;     // of one sequence
-  int n_heads = 0, n_kv_heads = 0, head_dim = 0;
-  int multiprocessors = 0;  // of the GPU, where one runs them
-};
-
-/// Bytes of workspace for any call within these bounds.
+/// Bytes of workspace for any call within these bounds, on the CPU with its threads as they are.
 /// errors   kind device: attention on a GPU does not take head_dim
 size_t attention_workspace_bytes(Device device, const AttentionBounds& bounds);
 

@@ -12,7 +12,7 @@ namespace tandem::test {
 /// zeros and must end so.
 class FewRowsMemory {
  public:
-  explicit FewRowsMemory(const AttentionFewRowsBounds& b)
+  explicit FewRowsMemory(const AttentionBounds& b)
       : workspace_(attention_few_rows_workspace_bytes(b)),
         counters_(std::vector<unsigned char>(attention_few_rows_counter_bytes(b))) {}
   ~FewRowsMemory() {
@@ -74,7 +74,7 @@ class AttentionOnDevice {
   const AttentionParams& host() const { return host_; }
   int max_rows() const { return max_rows_; }
   int max_tokens() const { return max_tokens_; }
-  AttentionFewRowsBounds bounds() const {
+  AttentionBounds bounds() const {
     return {host_.n_seqs,
             max_rows_,
             max_tokens_,

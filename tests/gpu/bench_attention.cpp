@@ -205,7 +205,7 @@ double time_call(cuda::Queue& queue, const Setting& s, bool around) {
   put(queue, pos, positions);
   put(queue, mask, masks);
   const CudaTable& ops = cuda_table();
-  const AttentionFewRowsBounds bounds{
+  const AttentionBounds bounds{
       n_seqs, s.rows, longest, s.heads, s.kv_heads, s.d, cuda::gpu().multiprocessors};
   const Memory workspace(attention_few_rows_workspace_bytes(bounds)),
       counters(attention_few_rows_counter_bytes(bounds));

@@ -347,13 +347,13 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
     seqs.push_back({3400, 2});  // its counters lie last
     AttentionCase one(spec({{2047, 1}})), many(spec(seqs));
     const Device gpu{Device::Kind::cuda, 0};
-    const ops::AttentionBounds bounds{.max_seqs = 24,
-                                      .max_rows = 48,
-                                      .max_tokens = 3456,
-                                      .n_heads = 16,
-                                      .n_kv_heads = 4,
-                                      .head_dim = 128,
-                                      .multiprocessors = cuda::gpu().multiprocessors};
+    const AttentionBounds bounds{.max_seqs = 24,
+                                 .max_rows = 48,
+                                 .max_tokens = 3456,
+                                 .n_heads = 16,
+                                 .n_kv_heads = 4,
+                                 .head_dim = 128,
+                                 .multiprocessors = cuda::gpu().multiprocessors};
     const DeviceBuffer memory(
         std::vector<unsigned char>(ops::attention_workspace_bytes(gpu, bounds)));
     const auto workspace = ops::attention_workspace(gpu, bounds, memory.raw());
@@ -385,7 +385,7 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
   }
 
   TEST_CASE("memory for bounds serves every call within them") {
-    const AttentionFewRowsBounds bounds{3, 9, 3000, 8, 2, 64, cuda::gpu().multiprocessors, 90};
+    const AttentionBounds bounds{3, 9, 3000, 8, 2, 64, cuda::gpu().multiprocessors, 90};
     const FewRowsMemory memory(bounds);
     for (const std::vector<SeqShape>& seqs : {std::vector<SeqShape>{{2990, 9}},
                                               {{2900, 90}},
@@ -400,10 +400,10 @@ TEST_SUITE("gpu/kernels/attention_few_rows") {
         device.run(memory);
         compare(device, c, c.params());
       }
-    AttentionFewRowsBounds more = bounds;
+    AttentionBounds more = bounds;
     const auto bytes = [&] { return attention_few_rows_workspace_bytes(more); };
     size_t before = bytes();
-    for (int* bound : {&more.max_seqs, &more.max_rows_a_seq, &more.max_tokens, &more.max_product})
+    for (int* bound : {&more.max_seqs, &more.max_rows, &more.max_tokens, &more.max_tree_rows})
       for (int i = 0; i < 5; ++i) {
         *bound *= 2;
         CHECK(bytes() >= before);

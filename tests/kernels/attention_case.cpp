@@ -243,9 +243,14 @@ void run_attention(const AttentionKernel& kernel, const AttentionParams& p, int 
   for (int s = 0; s < p.n_seqs; ++s)
     tokens = std::max(tokens, p.base[s] + (p.tentative == nullptr ? 0 : p.tentative[s]) +
                                   p.row_begin[s + 1] - p.row_begin[s]);
-  const AttentionBounds bounds{
-      p.n_seqs, p.row_begin[p.n_seqs], tokens, p.n_heads, p.n_kv_heads, p.head_dim, threads};
-  const size_t bytes = (attention_workspace_bytes(bounds) + 63) / 64 * 64;
+  const AttentionBounds bounds{.max_seqs = p.n_seqs,
+                               .max_rows = p.row_begin[p.n_seqs],
+                               .max_tokens = tokens,
+                               .n_heads = p.n_heads,
+                               .n_kv_heads = p.n_kv_heads,
+                               .head_dim = p.head_dim,
+                               .threads = threads};
+  const size_t bytes = (attention_cpu_workspace_bytes(bounds) + 63) / 64 * 64;
   const std::unique_ptr<void, decltype(&std::free)> workspace(std::aligned_alloc(64, bytes),
                                                               std::free);
   attention_with(kernel, p, workspace.get(), threads);

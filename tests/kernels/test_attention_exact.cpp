@@ -142,8 +142,13 @@ TEST_SUITE("kernels/attention bits") {
           const Result one = run_whole(a, *v.kernel, 1);
           for (int threads : {4, 16}) {
             const AttentionParams p = a.params();
-            std::vector<char> workspace(attention_workspace_bytes(
-                {1, rows, 9000 + rows, p.n_heads, p.n_kv_heads, d, threads}));
+            std::vector<char> workspace(attention_cpu_workspace_bytes({.max_seqs = 1,
+                                                                       .max_rows = rows,
+                                                                       .max_tokens = 9000 + rows,
+                                                                       .n_heads = p.n_heads,
+                                                                       .n_kv_heads = p.n_kv_heads,
+                                                                       .head_dim = d,
+                                                                       .threads = threads}));
             CHECK(attention_plan(p, *v.kernel, threads, workspace.data()).n_merges ==
                   2);  // it was divided
             CHECK(run_whole(a, *v.kernel, threads) == one);

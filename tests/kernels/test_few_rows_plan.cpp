@@ -53,8 +53,8 @@ TEST_SUITE("kernels/few_rows_plan") {
     for (const char* name : {"l4", "rtx-4090", "h200"}) {
       CAPTURE(name);
       const int multiprocessors = find_gpu_card(name)->multiprocessors;
-      const AttentionFewRowsBounds bounds{3, 9, 3000, 8, 2, 64, multiprocessors, 90};
-      AttentionFewRowsBounds more = bounds;
+      const AttentionBounds bounds{3, 9, 3000, 8, 2, 64, multiprocessors, 90};
+      AttentionBounds more = bounds;
       size_t before = attention_few_rows_workspace_bytes(bounds),
              counters = attention_few_rows_counter_bytes(bounds);
       CHECK(before % 256 == 0);
@@ -70,7 +70,7 @@ TEST_SUITE("kernels/few_rows_plan") {
             CHECK(before >= few_rows_ml_bytes(call, rule) + states * 64 * sizeof(float));
             CHECK(counters >= (1 + pairs) * sizeof(unsigned));
           }
-      for (int* bound : {&more.max_seqs, &more.max_rows_a_seq, &more.max_tokens, &more.max_product})
+      for (int* bound : {&more.max_seqs, &more.max_rows, &more.max_tokens, &more.max_tree_rows})
         for (int i = 0; i < 4; ++i) {
           *bound *= 2;
           const size_t now = attention_few_rows_workspace_bytes(more);

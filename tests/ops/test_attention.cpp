@@ -9,7 +9,7 @@ namespace {
 
 constexpr Device kCpu{}, kGpu{Device::Kind::cuda, 0};
 
-ops::AttentionBounds bounds(int head_dim) {
+AttentionBounds bounds(int head_dim) {
   return {.max_seqs = 2,
           .max_rows = 64,
           .max_tokens = 1000,
