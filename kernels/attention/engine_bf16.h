@@ -3,31 +3,37 @@
 // elements. Needs an even head_dim.
 #include "kernels/attention/fast_exp2.h"
 #include "kernels/attention/flash.h"
+#include "kernels/attention/tile_f32.h"
 
 namespace tandem {
 namespace {
 
 TANDEM_INLINE __m512bh as_bf16(__m512i x) { return reinterpret_cast<__m512bh>(x); }
 
-/// As tile_f32, with dwords that hold two bf16 as elements of a and b.
+/// A product of pairs of bf16.
+using PairProduct = Product<float, int32_t>;
+
+/// As multiply_tile, all vectors and the rows from first_i on.
 template <int NV, int NI>
-TANDEM_INLINE void tile_bf16(float* c, int cv, const int32_t* a, int ai, int ak, const float* b,
-                             int bv, int n_k, const float* alpha) {
+TANDEM_INLINE void multiply_pair_tile(const PairProduct& p, int first_i) {
+  float* c = p.c.at + first_i * kW;
+  const int32_t* a = p.a.at + first_i * p.a.i;
   Vec sum[NV][NI];
 #pragma GCC unroll 16
   for (int v = 0; v < NV; ++v)
 #pragma GCC unroll 16
     for (int i = 0; i < NI; ++i)
-      sum[v][i] = alpha == nullptr ? simd::zero()
-                                   : simd::load(c + v * cv + i * kW) * simd::load(alpha + v * kW);
-  for (int k = 0; k < n_k; ++k) {
+      sum[v][i] = p.alpha.at == nullptr
+                      ? simd::zero()
+                      : simd::load(c + v * p.c.v + i * kW) * simd::load(p.alpha.at + v * kW);
+  for (int k = 0; k < p.n_k; ++k) {
     __m512i bk[NV];
 #pragma GCC unroll 16
-    for (int v = 0; v < NV; ++v) bk[v] = _mm512_loadu_si512(b + v * bv + k * kW);
+    for (int v = 0; v < NV; ++v) bk[v] = _mm512_loadu_si512(p.b.at + v * p.b.v + k * kW);
 #pragma GCC unroll 16
     for (int i = 0; i < NI; ++i) {
       int32_t pair;
-      memcpy(&pair, a + i * ai + k * ak, sizeof pair);
+      memcpy(&pair, a + i * p.a.i + k * p.a.k, sizeof pair);
       const __m512bh both = as_bf16(_mm512_set1_epi32(pair));
 #pragma GCC unroll 16
       for (int v = 0; v < NV; ++v)
@@ -37,36 +43,35 @@ TANDEM_INLINE void tile_bf16(float* c, int cv, const int32_t* a, int ai, int ak,
 #pragma GCC unroll 16
   for (int v = 0; v < NV; ++v)
 #pragma GCC unroll 16
-    for (int i = 0; i < NI; ++i) simd::store(c + v * cv + i * kW, sum[v][i]);
+    for (int i = 0; i < NI; ++i) simd::store(c + v * p.c.v + i * kW, sum[v][i]);
 }
 
 template <int NV>
-void multiply_bf16(float* c, int cv, const int32_t* a, int ai, int ak, int n_i, const float* b,
-                   int bv, int n_k, const float* alpha, Ahead ahead) {
+void multiply_bf16(const PairProduct& p, int n_i, Ahead ahead) {
   constexpr int kRows = NV == 1 ? 12 : NV == 2 ? 8 : 6;  // at least 12 chains, at most 24
   int i = 0;
   for (; i + kRows <= n_i; i += kRows) {
     ahead.fetch_rows(i, kRows);
-    tile_bf16<NV, kRows>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+    multiply_pair_tile<NV, kRows>(p, i);
   }
   for (; i + 2 <= n_i; i += 2) {
     ahead.fetch_rows(i, 2);
-    tile_bf16<NV, 2>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+    multiply_pair_tile<NV, 2>(p, i);
   }
-  for (; i < n_i; ++i) tile_bf16<NV, 1>(c + i * kW, cv, a + i * ai, ai, ak, b, bv, n_k, alpha);
+  for (; i < n_i; ++i) multiply_pair_tile<NV, 1>(p, i);
 }
 
-inline void multiply_bf16(int nv, float* c, int cv, const int32_t* a, int ai, int ak, int n_i,
-                          const float* b, int bv, int n_k, const float* alpha, Ahead ahead) {
+/// Elements of C and B and their alphas lie kW apart: p.c.i, p.b.k and p.alpha.v.
+inline void multiply_bf16(int nv, const PairProduct& p, int n_i, Ahead ahead) {
   switch (nv) {
     case 1:
-      return multiply_bf16<1>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
+      return multiply_bf16<1>(p, n_i, ahead);
     case 2:
-      return multiply_bf16<2>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
+      return multiply_bf16<2>(p, n_i, ahead);
     case 3:
-      return multiply_bf16<3>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
+      return multiply_bf16<3>(p, n_i, ahead);
     default:
-      return multiply_bf16<4>(c, cv, a, ai, ak, n_i, b, bv, n_k, alpha, ahead);
+      return multiply_bf16<4>(p, n_i, ahead);
   }
 }
 
@@ -130,8 +135,12 @@ struct EngineBf16 {
 
   static void scores(const Block& b, int first, int n, int index, float* s, int sv) {
     const int stride = padded_dim(b.d) / 2 * kW;
-    multiply_bf16(n, s, sv, static_cast<const int32_t*>(b.k_page[index]), b.d / 2, 1,
-                  b.n_valid[index], b.scratch.q + first * stride, stride, b.d / 2, nullptr,
+    multiply_bf16(n,
+                  {.c = {s, sv, kW},
+                   .a = {static_cast<const int32_t*>(b.k_page[index]), b.d / 2, 1},
+                   .b = {b.scratch.q + first * stride, stride, kW},
+                   .n_k = b.d / 2},
+                  b.n_valid[index],
                   {first == 0 ? b.next_k[index] : nullptr, b.d * int{sizeof(bf16)}});
   }
 
@@ -141,9 +150,13 @@ struct EngineBf16 {
 
   static void accumulate(const Block& b, int first, int n, const int* pages, int) {
     const int stride = padded_dim(b.d) * kW;
-    multiply_bf16(n, b.scratch.o + first * stride, stride,
-                  reinterpret_cast<const int32_t*>(b.scratch.v), 1, b.d, b.d, b.scratch.p,
-                  kPageTokens / 2 * kW, (b.n_valid[pages[0]] + 1) / 2, b.scratch.alpha + first * kW,
+    multiply_bf16(n,
+                  {.c = {b.scratch.o + first * stride, stride, kW},
+                   .a = {reinterpret_cast<const int32_t*>(b.scratch.v), 1, b.d},
+                   .b = {b.scratch.p, kPageTokens / 2 * kW, kW},
+                   .n_k = (b.n_valid[pages[0]] + 1) / 2,
+                   .alpha = {b.scratch.alpha + first * kW, kW, 0}},
+                  b.d,
                   {first == 0 ? b.next_v[pages[0]] : nullptr, kPageTokens * int{sizeof(bf16)}});
   }
 };

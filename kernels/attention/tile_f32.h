@@ -6,17 +6,18 @@ namespace tandem {
 namespace {
 
 /// C[v, i] = sum over k of B[v, k] A[i, k], where elements of C and B are vectors, and one of A is
-/// a number for all lanes. Numbers say how far elements lie apart along each index.
+/// a number for all lanes, or a pair of bf16 whose lanes of B are pairs too. Numbers say how far
+/// elements lie apart along each index.
 /// numerics one chain of FMAs over k per lane and element, whatever the tiles; it starts from zero,
 ///          or where alpha is given from C * alpha
-template <class T>
+template <class T, class A = float>
 struct Product {
   struct {
     float* at;
     int v, i;
   } c;
   struct {
-    const float* at;
+    const A* at;
     int i, k;
   } a;
   struct {

@@ -14,16 +14,22 @@
 namespace tandem::bench {
 namespace {
 
-/// A case of n_rows rows, with its bytes an element counted by the caller.
-KernelCase row_case(std::string family, std::string name, int n_rows, std::string shape,
-                    DType dtype, double bytes_a_row, double flops_a_row,
+struct Rows {
+  int n;
+  std::string shape;  // of one
+  DType dtype;
+  double bytes, flops;  // of one
+};
+
+/// A case of rows, with its bytes an element counted by the caller.
+KernelCase row_case(std::string family, std::string name, const Rows& rows,
                     std::function<PreparedCase()> prepare) {
   return {.family = std::move(family),
           .name = std::move(name),
-          .shape = fmt::format("{} x {}", n_rows, shape),
-          .dtype = dtype,
-          .work = {.bytes = n_rows * bytes_a_row, .flops = n_rows * flops_a_row},
-          .memory_bytes = static_cast<size_t>(2 * n_rows * bytes_a_row),
+          .shape = fmt::format("{} x {}", rows.n, rows.shape),
+          .dtype = rows.dtype,
+          .work = {.bytes = rows.n * rows.bytes, .flops = rows.n * rows.flops},
+          .memory_bytes = static_cast<size_t>(2 * rows.n * rows.bytes),
           .prepare = std::move(prepare)};
 }
 
@@ -111,12 +117,16 @@ PreparedCase prepare_rope(const KernelShapes& s, int n_rows, bool normed) {
   }
   return {.run =
               [=, keep = arena] {
-                ops::rope_kv(q, k, v, qkv, table,
-                             {.n_rows = n_rows,
-                              .pos = pos.data(),
-                              .row_page = page.data(),
-                              .row_in_page = slot.data()},
-                             norms);
+                ops::rope_kv({.q = q,
+                              .k_pool = k,
+                              .v_pool = v,
+                              .qkv = qkv,
+                              .rope = table,
+                              .step = {.n_rows = n_rows,
+                                       .pos = pos.data(),
+                                       .row_page = page.data(),
+                                       .row_in_page = slot.data()},
+                              .norms = norms});
               },
           .mismatch =
               [=, keep = arena] {
@@ -155,8 +165,8 @@ KernelCases embed_cases(const KernelShapes& s) {
   const auto act_bytes = static_cast<double>(dtype_bytes(s.act()));
   for (const int64_t rows : s.rows) {
     const int n = static_cast<int>(rows);
-    cases.push_back(row_case("embed", "embed", n, std::to_string(s.dim), s.act(),
-                             s.dim * (act_bytes + 4), 0,
+    cases.push_back(row_case("embed", "embed",
+                             {n, std::to_string(s.dim), s.act(), s.dim * (act_bytes + 4), 0},
                              [=] { return prepare_embed(n, s.dim, s.vocab, s.act()); }));
     cases.back().memory_bytes += static_cast<size_t>(s.vocab * act_bytes * s.dim);
   }
@@ -168,9 +178,10 @@ KernelCases norm_cases(const KernelShapes& s) {
   const auto act_bytes = static_cast<double>(dtype_bytes(s.act()));
   for (const int64_t rows : s.rows) {
     const int n = static_cast<int>(rows);
-    cases.push_back(row_case("norm", "rms_norm", n, std::to_string(s.dim), s.act(),
-                             s.dim * (act_bytes + 4), 4.0 * s.dim,
-                             [=] { return prepare_norm(n, s.dim, s.act()); }));
+    cases.push_back(
+        row_case("norm", "rms_norm",
+                 {n, std::to_string(s.dim), s.act(), s.dim * (act_bytes + 4), 4.0 * s.dim},
+                 [=] { return prepare_norm(n, s.dim, s.act()); }));
   }
   return cases;
 }
@@ -180,9 +191,10 @@ KernelCases silu_cases(const KernelShapes& s) {
   const auto act_bytes = static_cast<double>(dtype_bytes(s.act()));
   for (const int64_t rows : s.rows) {
     const int n = static_cast<int>(rows);
-    cases.push_back(row_case("silu", "silu_mul", n, fmt::format("2 x {}", s.ffn_dim), s.act(),
-                             3.0 * s.ffn_dim * act_bytes, 0,
-                             [=] { return prepare_silu(n, s.ffn_dim, s.act()); }));
+    cases.push_back(
+        row_case("silu", "silu_mul",
+                 {n, fmt::format("2 x {}", s.ffn_dim), s.act(), 3.0 * s.ffn_dim * act_bytes, 0},
+                 [=] { return prepare_silu(n, s.ffn_dim, s.act()); }));
   }
   return cases;
 }
@@ -195,9 +207,10 @@ KernelCases rope_cases(const KernelShapes& s) {
     for (const int64_t rows : s.rows) {
       const int n = static_cast<int>(rows);
       cases.push_back(
-          row_case("rope", normed ? "rope_kv, heads normalised" : "rope_kv", n,
-                   fmt::format("({} + 2 x {}) x {}", s.n_heads, s.n_kv_heads, s.head_dim), s.act(),
-                   2 * width * act_bytes, 0, [=] { return prepare_rope(s, n, normed); }));
+          row_case("rope", normed ? "rope_kv, heads normalised" : "rope_kv",
+                   {n, fmt::format("({} + 2 x {}) x {}", s.n_heads, s.n_kv_heads, s.head_dim),
+                    s.act(), 2 * width * act_bytes, 0},
+                   [=] { return prepare_rope(s, n, normed); }));
     }
   return cases;
 }

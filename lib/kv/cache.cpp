@@ -415,8 +415,13 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
   }
   int n_parts = plan.n;
   if (plan.selector != nullptr) {
-    lists_->run(*plan.selector, layer, step, store_, q, partial_o_ + n_parts * rows * heads * d,
-                partial_lse_ + n_parts * rows * heads,
+    lists_->run({.selector = *plan.selector,
+                 .layer = layer,
+                 .step = step,
+                 .store = store_,
+                 .q = q,
+                 .o = partial_o_ + n_parts * rows * heads * d,
+                 .lse = partial_lse_ + n_parts * rows * heads},
                 usage_[static_cast<size_t>(step.reading.keys)]);
     ++n_parts;
   }

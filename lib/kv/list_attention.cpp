@@ -26,13 +26,8 @@ void add(KeyUsage& sum, const KeyUsage& u) {
 }  // namespace
 
 struct ListAttention::Task {
-  const KeySelector& selector;
-  const PagedStore& store;
-  const Step& step;
-  const Tensor& q;
-  float* o;
-  float* lse;
-  int layer, b, row, kv_head, first_head, n_heads;
+  const Call& call;
+  int b, row, kv_head, first_head, n_heads;
 };
 
 void ListAttention::plan(MemoryPlan& plan, const Geometry&, size_t scratch_bytes) {
@@ -48,9 +43,8 @@ ListAttention::ListAttention(Arena& arena, const Geometry& g, size_t scratch_byt
   for (std::vector<KeyList>& lists : lists_) lists.resize(static_cast<size_t>(g.group()));
 }
 
-void ListAttention::run(const KeySelector& selector, int layer, const Step& step,
-                        const PagedStore& store, const Tensor& q, float* o, float* lse,
-                        KeyUsage& usage) {
+void ListAttention::run(const Call& call, KeyUsage& usage) {
+  const Step& step = call.step;
   const int group = geometry_.group();
   const int threads = static_cast<int>(lists_.size());
   // A group stays together unless that leaves threads idle.
@@ -69,18 +63,12 @@ void ListAttention::run(const KeySelector& selector, int layer, const Step& step
     for (int i = 0; i < n_tasks; ++i) {
       const int part = i % parts, kv_head = i / parts % geometry_.n_kv_heads;
       const int row = i / parts / geometry_.n_kv_heads, first = part * n_heads;
-      const Task task{selector,
-                      store,
-                      step,
-                      q,
-                      o,
-                      lse,
-                      layer,
-                      seq_of_row[static_cast<size_t>(row)],
-                      row,
-                      kv_head,
-                      kv_head * group + first,
-                      std::min(n_heads, group - first)};
+      const Task task{.call = call,
+                      .b = seq_of_row[static_cast<size_t>(row)],
+                      .row = row,
+                      .kv_head = kv_head,
+                      .first_head = kv_head * group + first,
+                      .n_heads = std::min(n_heads, group - first)};
       run_task(task, scratch_ + thread * scratch_bytes_, lists_[thread], usage_[thread]);
     }
   }
@@ -92,35 +80,36 @@ void ListAttention::run(const KeySelector& selector, int layer, const Step& step
 
 void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyList> lists,
                              KeyUsage& usage) const {
+  const Call& call = t.call;
   const int d = geometry_.head_dim;
   const size_t bytes = dtype_bytes(geometry_.dtype), width = static_cast<size_t>(d);
   const size_t first = static_cast<size_t>(t.row) * static_cast<size_t>(geometry_.n_heads) +
                        static_cast<size_t>(t.first_head);
   const auto b = static_cast<size_t>(t.b);
-  const int32_t* pages = t.store.pages(t.step.slot[b]).data();
-  const KeyQuery query{.layer = t.layer,
-                       .slot = t.step.slot[b],
-                       .position = t.step.pos[static_cast<size_t>(t.row)],
+  const int32_t* pages = call.store.pages(call.step.slot[b]).data();
+  const KeyQuery query{.layer = call.layer,
+                       .slot = call.step.slot[b],
+                       .position = call.step.pos[static_cast<size_t>(t.row)],
                        .kv_head = t.kv_head,
-                       .keys = KeyRows(t.store.k(t.layer), pages, t.kv_head),
+                       .keys = KeyRows(call.store.k(call.layer), pages, t.kv_head),
                        .first_head = t.first_head,
                        .n_heads = t.n_heads,
-                       .q = static_cast<const char*>(t.q.raw()) + first * width * bytes};
+                       .q = static_cast<const char*>(call.q.raw()) + first * width * bytes};
   const auto chosen = lists.first(static_cast<size_t>(t.n_heads));
   for (KeyList& list : chosen) {
     list.segments.clear();
     list.n_static = 0;
     list.index_bytes = 0;
   }
-  t.selector.select_keys(query, scratch, chosen);
-  const std::span<const float> log_u = t.selector.log_u();
+  call.selector.select_keys(query, scratch, chosen);
+  const std::span<const float> log_u = call.selector.log_u();
   for (size_t i = 0; i < chosen.size(); ++i) {
     const KeyList& list = chosen[i];
-    ops::attend_list({.o = t.o + (first + i) * width,
-                      .lse = t.lse + first + i,
+    ops::attend_list({.o = call.o + (first + i) * width,
+                      .lse = call.lse + first + i,
                       .q = static_cast<const char*>(query.q) + i * width * bytes,
-                      .k_pool = t.store.k(t.layer).raw(),
-                      .v_pool = t.store.v(t.layer).raw(),
+                      .k_pool = call.store.k(call.layer).raw(),
+                      .v_pool = call.store.v(call.layer).raw(),
                       .pages = pages,
                       .segments = list.segments.data(),
                       .n_segments = static_cast<int>(list.segments.size()),

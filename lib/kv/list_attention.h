@@ -14,9 +14,17 @@ class ListAttention {
   static void plan(MemoryPlan& plan, const Geometry& g, size_t scratch_bytes);
   ListAttention(Arena& arena, const Geometry& g, size_t scratch_bytes);
 
-  /// shapes   q [R, Hq, d]; o [R, Hq, d] f32; lse [R, Hq]
-  void run(const KeySelector& selector, int layer, const Step& step, const PagedStore& store,
-           const Tensor& q, float* o, float* lse, KeyUsage& usage);
+  struct Call {
+    const KeySelector& selector;
+    int layer;
+    const Step& step;
+    const PagedStore& store;
+    const Tensor& q;  // [R, Hq, d]
+    float* o;         // [R, Hq, d]
+    float* lse;       // [R, Hq]
+  };
+  /// usage    gets what the call reads added
+  void run(const Call& call, KeyUsage& usage);
 
  private:
   struct Task;

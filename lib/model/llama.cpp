@@ -138,7 +138,13 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
   poll(options_.interrupted);
   normed_linear(qkv, w.norms.attn, w.qkv);
   const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
-  ops::rope_kv(q, cache.k(layer), cache.v(layer), qkv, rope_, step.arrays, heads_normed,
+  ops::rope_kv({.q = q,
+                .k_pool = cache.k(layer),
+                .v_pool = cache.v(layer),
+                .qkv = qkv,
+                .rope = rope_,
+                .step = step.arrays,
+                .norms = heads_normed},
                exec_.stream());
   poll(options_.interrupted);
   cache.attend(layer, step, out, q);

@@ -1,31 +1,25 @@
 #include "ops/elementwise.h"
 
-#include <algorithm>
-
 #include "base/check.h"
-#include "base/parallel.h"
-#include "kernels/cpu_table.h"
-#include "kernels/cuda_table.h"
-#include "kernels/ffn/silu_mul.h"
-#include "kernels/norm/rms_norm.h"
-#include "kernels/rope/rope.h"
-#include "tensor/cuda.h"
+#include "ops/operation.h"
 
 namespace tandem::ops {
 namespace {
 
-// A thread's share of an elementwise operation should outweigh waking it (a few microseconds).
-constexpr int64_t kGrainElements = 16384;
+constexpr Operation kRmsNorm{"rms_norm", &CpuTable::rms_norm, &CudaTable::rms_norm};
+constexpr Operation kSiluMul{"silu_mul", &CpuTable::silu_mul, &CudaTable::silu_mul};
+constexpr Operation kRopeKv{"rope_kv", &CpuTable::rope_kv, &CudaTable::rope_kv};
+constexpr Operation kRotateQ{"rotate_q", &CpuTable::rotate_q, &CudaTable::rotate_q};
 
+/// Runs an operation on the rows of its parameters, each of about as many numbers as one of `row`.
 template <class Params>
-void run_rows(void (*kernel)(const Params&, Range), const Params& params, int64_t row_elements) {
-  const int grain = static_cast<int>(1 + kGrainElements / std::max<int64_t>(1, row_elements));
-  parallel_ranges(params.n_rows, grain, [&](int begin, int end) {
-    kernel(params, Range{begin, end});
-  });
+void run_rows(const Operation<Params>& operation, const Params& params, const Tensor& row,
+              Stream stream) {
+  const bool on_gpu = row.device().kind == Device::Kind::cuda;
+  TANDEM_CHECK(on_gpu == (stream.handle != nullptr), "{} on {} without its stream", operation.name,
+               row.device().name());
+  operation.run(params, params.n_rows, row.row_size() * int64_t{sizeof(float)}, stream);
 }
-
-bool on_gpu(const Tensor& t) { return t.device().kind == Device::Kind::cuda; }
 
 int as_int(int64_t n) { return static_cast<int>(n); }
 
@@ -49,9 +43,7 @@ void rms_norm_of(const Tensor& out, const Tensor& x, const int32_t* rows, const 
                         .act = out.dtype(),
                         .rows = rows,
                         .n_x = as_int(x.rows())};
-  if (!on_gpu(x)) return run_rows(cpu_table().rms_norm, p, x.row_size());
-  cuda_table().rms_norm(p, stream);
-  cuda::launched("rms_norm", stream);
+  run_rows(kRmsNorm, p, x, stream);
 }
 
 void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream) {
@@ -63,46 +55,41 @@ void silu_mul(const Tensor& out, const Tensor& gate_up, Stream stream) {
                         .n_rows = as_int(out.rows()),
                         .ffn_dim = as_int(out.row_size()),
                         .act = out.dtype()};
-  if (!on_gpu(out)) return run_rows(cpu_table().silu_mul, p, gate_up.row_size());
-  cuda_table().silu_mul(p, stream);
-  cuda::launched("silu_mul", stream);
+  run_rows(kSiluMul, p, gate_up, stream);
 }
 
-void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
-             const RopeTable& rope, const StepArrays& step, const HeadNorms& norms, Stream stream) {
-  const int64_t d = q.size(2), n_kv = k_pool.size(1);
-  TANDEM_CHECK(qkv.row_size() == (q.size(1) + 2 * n_kv) * d && k_pool.size(3) == d &&
-                   k_pool.size(2) == kPageTokens,
+void rope_kv(const RopeKvArgs& a, Stream stream) {
+  const Tensor &q = a.q, &qkv = a.qkv;
+  const int64_t d = q.size(2), n_kv = a.k_pool.size(1);
+  TANDEM_CHECK(qkv.row_size() == (q.size(1) + 2 * n_kv) * d && a.k_pool.size(3) == d &&
+                   a.k_pool.size(2) == kPageTokens,
                "rope_kv of [{}, {}]", qkv.rows(), qkv.row_size());
-  TANDEM_CHECK(
-      q.dtype() == qkv.dtype() && k_pool.dtype() == qkv.dtype() && v_pool.dtype() == qkv.dtype(),
-      "rope_kv mixes dtypes");
-  TANDEM_CHECK((norms.q == nullptr) == (norms.k == nullptr), "rope_kv with one norm of two");
+  TANDEM_CHECK(q.dtype() == qkv.dtype() && a.k_pool.dtype() == qkv.dtype() &&
+                   a.v_pool.dtype() == qkv.dtype(),
+               "rope_kv mixes dtypes");
+  TANDEM_CHECK((a.norms.q == nullptr) == (a.norms.k == nullptr), "rope_kv with one norm of two");
   const RopeKvParams p{.q = q.raw(),
-                       .k_pool = k_pool.raw(),
-                       .v_pool = v_pool.raw(),
+                       .k_pool = a.k_pool.raw(),
+                       .v_pool = a.v_pool.raw(),
                        .qkv = qkv.raw(),
-                       .cos_table = rope.cos(),
-                       .sin_table = rope.sin(),
-                       .pos = step.pos,
-                       .slot_page = step.row_page,
-                       .slot_in_page = step.row_in_page,
+                       .cos_table = a.rope.cos(),
+                       .sin_table = a.rope.sin(),
+                       .pos = a.step.pos,
+                       .slot_page = a.step.row_page,
+                       .slot_in_page = a.step.row_in_page,
                        .n_rows = as_int(qkv.rows()),
                        .n_heads = as_int(q.size(1)),
                        .n_kv_heads = as_int(n_kv),
                        .head_dim = as_int(d),
                        .act = qkv.dtype(),
-                       .q_norm = norms.q,
-                       .k_norm = norms.k,
-                       .norm_eps = norms.eps};
-  if (!on_gpu(q)) return run_rows(cpu_table().rope_kv, p, qkv.row_size());
-  cuda_table().rope_kv(p, stream);
-  cuda::launched("rope_kv", stream);
+                       .q_norm = a.norms.q,
+                       .k_norm = a.norms.k,
+                       .norm_eps = a.norms.eps};
+  run_rows(kRopeKv, p, qkv, stream);
 }
 
 void embed_ids(const Tensor& out, const Tensor& table, const int32_t* ids, Stream stream) {
-  TANDEM_CHECK(on_gpu(out) && out.row_size() == table.row_size(), "embedding of width {}",
-               table.row_size());
+  TANDEM_CHECK(out.row_size() == table.row_size(), "embedding of width {}", table.row_size());
   cuda_table().embed({.out = out.as<float>(),
                       .table = table.raw(),
                       .ids = ids,
@@ -126,9 +113,7 @@ void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope, const i
                         .n_heads = as_int(q.size(1)),
                         .head_dim = as_int(q.size(2)),
                         .act = q.dtype()};
-  if (!on_gpu(q)) return run_rows(cpu_table().rotate_q, p, q.row_size());
-  cuda_table().rotate_q(p, stream);
-  cuda::launched("rotate_q", stream);
+  run_rows(kRotateQ, p, q, stream);
 }
 
 }  // namespace tandem::ops

@@ -27,13 +27,17 @@ struct HeadNorms {
   float eps = 0;
 };
 
+struct RopeKvArgs {
+  Tensor q;               // [rows, Hq, d]
+  Tensor k_pool, v_pool;  // [pages, Hkv, 64, d]
+  Tensor qkv;             // [rows, (Hq + 2 Hkv) d]; all four act
+  const RopeTable& rope;
+  const StepArrays& step;  // of it pos, row_page, row_in_page [rows]
+  HeadNorms norms = {};
+};
 /// Normalises the heads of q and k where there are norms, rotates them by the rows' positions, and
 /// writes k and v into their pages.
-/// shapes   q [rows, Hq, d]; k_pool, v_pool [pages, Hkv, 64, d]; qkv [rows, (Hq + 2 Hkv) d]; all act;
-///          of the step pos, row_page, row_in_page [rows]
-void rope_kv(const Tensor& q, const Tensor& k_pool, const Tensor& v_pool, const Tensor& qkv,
-             const RopeTable& rope, const StepArrays& step, const HeadNorms& norms = {},
-             Stream stream = {});
+void rope_kv(const RopeKvArgs& args, Stream stream = {});
 
 /// Embeds tokens on a GPU: out[r] = table[ids[r]] in f32; NaN for an id outside the table.
 /// shapes   out [rows, dim] f32; table [V, dim]; ids [rows]

@@ -52,8 +52,12 @@ struct Layer {
     const kv::Step s = cache.begin({.phase = phase, .rows = rows});
     Row q(static_cast<size_t>(n * kHeads * kDim)), out(q.size());
     const Tensor q_rows(q.data(), DType::f32, {n, kHeads, kDim});
-    ops::rope_kv(q_rows, cache.k(0), cache.v(0),
-                 Tensor(qkv.data() + base * kQkv, DType::f32, {n, kQkv}), rope, s.arrays);
+    ops::rope_kv({.q = q_rows,
+                  .k_pool = cache.k(0),
+                  .v_pool = cache.v(0),
+                  .qkv = Tensor(qkv.data() + base * kQkv, DType::f32, {n, kQkv}),
+                  .rope = rope,
+                  .step = s.arrays});
     cache.attend(0, s, Tensor(out.data(), DType::f32, {n, kHeads, kDim}), q_rows);
     cache.commit(s);
     return out;

@@ -24,6 +24,15 @@ constexpr int kCodeTables = 8;
 
 }  // namespace
 
+/// New keys of one block and KV head, to be hashed into some of its tables.
+struct LshTables::BuildTask {
+  const TokenIndex::Piece& piece;
+  KeyRows keys;                   // of the sequence
+  std::span<const float> center;  // of the keys
+  int ordinal, kv_head;
+  Range tables;
+};
+
 /// One thread's memory for hashing keys.
 struct LshTables::BuildScratch {
   ScratchCutter cutter;
@@ -114,32 +123,36 @@ void LshTables::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces
       const int ordinal = i / groups / heads, head = i / groups % heads;
       const int first = i % groups * kTableGroup;
       const Range tables{first, std::min(first + kTableGroup, spec_.tables)};
-      build(slot, piece, layers[static_cast<size_t>(ordinal)], ordinal, head, tables, centers,
-            store, scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes());
+      build({.piece = piece,
+             .keys = KeyRows(store.k(layers[static_cast<size_t>(ordinal)]),
+                             store.pages(slot).data(), head),
+             .center = {centers.at(slot, ordinal, head), static_cast<size_t>(geometry_.head_dim)},
+             .ordinal = ordinal,
+             .kv_head = head,
+             .tables = tables},
+            scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes());
     }
   }
 }
 
-void LshTables::build(int slot, const TokenIndex::Piece& piece, int layer, int ordinal, int kv_head,
-                      Range tables, const KeyCenters& centers, const PagedStore& store,
-                      std::byte* scratch) {
+void LshTables::build(const BuildTask& task, std::byte* scratch) {
   const BuildScratch s(scratch, geometry_.head_dim, index_.capacity(), spec_.bits);
-  const KeyRows keys(store.k(layer), store.pages(slot).data(), kv_head);
-  const auto d = static_cast<size_t>(geometry_.head_dim);
-  const std::span<const float> center(centers.at(slot, ordinal, kv_head), d);
-  float* norms = norms_ +
-                 cell(piece.block, ordinal, kv_head) * static_cast<size_t>(index_.capacity()) +
-                 piece.offset;
+  const TokenIndex::Piece& piece = task.piece;
+  const Range tables = task.tables;
+  float* norms =
+      norms_ +
+      cell(piece.block, task.ordinal, task.kv_head) * static_cast<size_t>(index_.capacity()) +
+      piece.offset;
   const int n_bits = (tables.end - tables.begin) * spec_.bits, words = (n_bits + 63) / 64;
   for (int begin = 0; begin < piece.n; begin += kRows) {
     const int n = std::min(kRows, piece.n - begin);
-    read_centered(keys, piece.token + begin, n, center, s.rows, s.norms);
+    read_centered(task.keys, piece.token + begin, n, task.center, s.rows, s.norms);
     if (tables.begin == 0)
       std::memcpy(norms + begin, s.norms, static_cast<size_t>(n) * sizeof(float));
     projections_.signs(s.rows, n, {tables.begin * spec_.bits, tables.end * spec_.bits},
                        s.bits + static_cast<int64_t>(begin) * words);
   }
-  const HashBlock target = block(piece.block, ordinal, kv_head, piece.offset);
+  const HashBlock target = block(piece.block, task.ordinal, task.kv_head, piece.offset);
   for (int t = tables.begin; t < tables.end; t += kCodeTables) {
     // hash_codes counts tables from the first bit of the rows, hash_append from the block's first.
     const int in_group = t - tables.begin, n = std::min(kCodeTables, tables.end - t);

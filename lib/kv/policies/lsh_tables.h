@@ -41,6 +41,7 @@ class LshTables {
   double expected_share() const;
 
  private:
+  struct BuildTask;
   struct BuildScratch;
   int probe(int slot, int i, int ordinal, int kv_head, const uint16_t* codes, uint8_t* counters,
             int32_t* ids) const;
@@ -51,8 +52,7 @@ class LshTables {
   size_t cell(int block, int ordinal, int kv_head) const;
   HashBlock block(int block, int ordinal, int kv_head, int n_tokens) const;
   void copy_block(int from, int to);
-  void build(int slot, const TokenIndex::Piece& piece, int layer, int ordinal, int kv_head,
-             Range tables, const KeyCenters& centers, const PagedStore& store, std::byte* scratch);
+  void build(const BuildTask& task, std::byte* scratch);
 
   recipe::Lsh spec_;
   Geometry geometry_;
