@@ -1,6 +1,7 @@
 // Dense layers on a GPU: their weights, and which kernels they run on.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -82,8 +83,8 @@ class Choices {
     ++generation;
   }
 
-  std::mutex mutex;
-  uint64_t generation = 1;
+  std::mutex mutex;  // of all but the generation
+  std::atomic<uint64_t> generation = 1;
 
  private:
   std::map<int, std::unique_ptr<LinearChoices>> by_device_;
@@ -117,14 +118,16 @@ LinearProduct fused_product(const CudaLinear& w, int64_t rows, bool swiglu) {
           .swiglu = swiglu};
 }
 
-const LinearChoice& choose(CudaLinear& w, const LinearProduct& p) {
+LinearChoice choose(CudaLinear& w, const LinearProduct& p) {
   Choices& all = choices();
-  const std::scoped_lock lock(all.mutex);
-  if (w.memo_of != all.generation || w.memo.size() >= kMaxMemo) w.memo.clear();
-  w.memo_of = all.generation;
+  const std::scoped_lock memo_lock(w.mutex);
+  const uint64_t generation = all.generation;
+  if (w.memo_of != generation || w.memo.size() >= kMaxMemo) w.memo.clear();
+  w.memo_of = generation;
   const CudaLinear::Key key{p.rows, p.y_type, p.accumulate, p.swiglu};
   if (const auto it = w.memo.find(key); it != w.memo.end()) return it->second;
   const int device = w.spec.device.index;
+  const std::scoped_lock lock(all.mutex);
   const auto kept = all.of(device).find(p);
   return w.memo[key] = kept && linear_cuda::usable(*kept, p, device)
                            ? *kept
@@ -197,7 +200,7 @@ bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu) {
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream) {
   const LinearProduct p = product_of(y, x, w, accumulate, fusion.swiglu);
-  const LinearChoice& chosen = choose(w, p);
+  const LinearChoice chosen = choose(w, p);
   const int stages = chosen.kernel == LinearChoice::Kernel::skinny
                          ? chosen.stages
                          : skinny_candidates(p, fusion.norm_weight != nullptr).front().stages;

@@ -1,6 +1,7 @@
 #pragma once
 // The kernels that a dense layer on a GPU may run on: cuBLASLt's and ours.
 #include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <tuple>
@@ -19,6 +20,7 @@ struct CudaLinear {
   std::byte* weights = nullptr;  // [out, in]
   float* bias = nullptr;         // [out], or null
   bf16* rounded_bias = nullptr;  // [out], or null
+  std::mutex mutex;  // of the memo: products of different weights never wait for each other
   std::map<Key, LinearChoice> memo;
   uint64_t memo_of = 0;  // the generation of choices that `memo` is from
 };

@@ -165,3 +165,17 @@ TEST_SUITE("gpu/kernels/copy") {
     CHECK(std::abs(ms - ended.ms_since(begun)) < 0.05);
   }
 }
+
+TEST_SUITE("gpu/tensor/cuda") {
+  TEST_CASE("asking about a GPU leaves the thread on the one that it uses") {
+    cuda::use_device(0);
+    for (int i = 0; i < cuda::device_count(); ++i) {
+      CAPTURE(i);
+      CHECK(cuda::device_info(i).total_bytes > 0);
+      // An event is of the GPU in use, and can be recorded on a queue of that alone.
+      cuda::Event event;
+      event.record(queue());
+      CHECK_NOTHROW(event.wait());
+    }
+  }
+}
