@@ -18,7 +18,13 @@ struct KeyQuery {
   KeyRows keys;        // of the sequence under the KV head
   int first_head = 0;  // of all query heads
   int n_heads = 0;
-  const void* q = nullptr;  // [n_heads, head_dim] of the cache's dtype
+  const void* q = nullptr;  // [n_heads, head_dim] of the keys' dtype
+
+  /// Reads queries from the h-th of these heads on.
+  void read_q(size_t h, std::span<float> out) const {
+    const size_t head_bytes = keys.head_dim() * dtype_bytes(keys.dtype());
+    read_vector(static_cast<const char*>(q) + h * head_bytes, keys.dtype(), out);
+  }
 };
 
 /// What one query head reads, in pieces of disjoint keys.

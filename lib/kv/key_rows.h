@@ -26,9 +26,11 @@ class KeyRows {
   KeyRows(const Tensor& pool, const int32_t* pages, int kv_head)
       : pool_(pool), pages_(pages), kv_head_(static_cast<size_t>(kv_head)) {}
 
+  DType dtype() const { return pool_.dtype(); }
+  size_t head_dim() const { return static_cast<size_t>(pool_.size(3)); }
   /// Key `t` as f32, [head_dim].
   void read(int t, float* out) const {
-    const auto d = static_cast<size_t>(pool_.size(3));
+    const size_t d = head_dim();
     const size_t row =
         (static_cast<size_t>(pages_[t / kPageTokens]) * static_cast<size_t>(pool_.size(1)) +
          kv_head_) *

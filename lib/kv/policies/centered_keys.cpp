@@ -11,20 +11,19 @@
 
 namespace tandem::kv {
 
-KeyCenters::KeyCenters(const Bounds& bounds, int n_sparse)
-    : geometry_(bounds.geometry), n_sparse_(n_sparse), max_seqs_(bounds.max_seqs) {}
+KeyCenters::KeyCenters(const Bounds& bounds, HeadGrid grid)
+    : geometry_(bounds.geometry), grid_(grid), max_seqs_(bounds.max_seqs) {}
 
-size_t KeyCenters::slot_floats() const {
-  return static_cast<size_t>(n_sparse_) * static_cast<size_t>(geometry_.n_kv_heads) *
-         static_cast<size_t>(geometry_.head_dim);
+size_t KeyCenters::floats(int n_slots) const {
+  return grid_.cells(n_slots) * static_cast<size_t>(geometry_.head_dim);
 }
 
 void KeyCenters::plan(MemoryPlan& plan, const std::string& prefix) const {
-  plan.add(prefix + ".centers", static_cast<size_t>(max_seqs_) * slot_floats() * sizeof(float));
+  plan.add(prefix + ".centers", floats(max_seqs_) * sizeof(float));
 }
 
 void KeyCenters::allocate(Arena& arena, const std::string& prefix) {
-  if (n_sparse_ > 0) data_ = static_cast<float*>(arena.take(prefix + ".centers"));
+  if (grid_.n_sparse > 0) data_ = static_cast<float*>(arena.take(prefix + ".centers"));
 }
 
 void KeyCenters::set(int slot, std::span<const int> layers, int begin, int end,
@@ -47,10 +46,8 @@ void KeyCenters::set(int slot, std::span<const int> layers, int begin, int end,
 }
 
 void KeyCenters::copy(int from, int to) {
-  const size_t n = slot_floats();
-  if (n > 0)
-    std::memcpy(data_ + static_cast<size_t>(to) * n, data_ + static_cast<size_t>(from) * n,
-                n * sizeof(float));
+  if (data_ != nullptr)
+    std::memcpy(data_ + floats(to), data_ + floats(from), floats(1) * sizeof(float));
 }
 
 float dot_of(std::span<const float> x, std::span<const float> y) {

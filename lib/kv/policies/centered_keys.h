@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kv/key_rows.h"
+#include "kv/policies/token_index.h"
 #include "kv/policy.h"
 
 namespace tandem::kv {
@@ -13,26 +14,23 @@ namespace tandem::kv {
 /// the queries; it is frozen, so that all keys of a sequence are hashed alike. Scores never see it.
 class KeyCenters {
  public:
-  KeyCenters(const Bounds& bounds, int n_sparse);
+  KeyCenters(const Bounds& bounds, HeadGrid grid);
   void plan(MemoryPlan&, const std::string& prefix) const;
   void allocate(Arena&, const std::string& prefix);
 
   float* at(int slot, int ordinal, int kv_head) const {
-    const auto i = (static_cast<size_t>(slot) * static_cast<size_t>(n_sparse_) +
-                    static_cast<size_t>(ordinal)) *
-                       static_cast<size_t>(geometry_.n_kv_heads) +
-                   static_cast<size_t>(kv_head);
-    return data_ + i * static_cast<size_t>(geometry_.head_dim);
+    return data_ + grid_.cell(slot, ordinal, kv_head) * static_cast<size_t>(geometry_.head_dim);
   }
   /// Sets the centers of a slot to the means of its keys [begin, end).
   void set(int slot, std::span<const int> layers, int begin, int end, const PagedStore& store);
   void copy(int from, int to);
 
  private:
-  size_t slot_floats() const;
+  size_t floats(int n_slots) const;
 
   Geometry geometry_;
-  int n_sparse_, max_seqs_;
+  HeadGrid grid_;
+  int max_seqs_;
   float* data_ = nullptr;
 };
 

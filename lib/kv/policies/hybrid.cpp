@@ -27,11 +27,9 @@ class HybridPolicy final : public SparsePolicy {
       : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kHashBlockTokens),
         spec_(cache.hybrid),
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
-        signatures_(cache.hybrid.bits, kSignatureSeed + seed_, bounds.geometry, index(),
-                    n_sparse()),
-        centers_(bounds, n_sparse()) {
-    if (spec_.tail == HybridTail::lsh)
-      tables_.emplace(cache.lsh, bounds.geometry, index(), n_sparse());
+        signatures_(cache.hybrid.bits, kSignatureSeed + seed_, bounds.geometry, index(), grid()),
+        centers_(bounds, grid()) {
+    if (spec_.tail == HybridTail::lsh) tables_.emplace(cache.lsh, bounds.geometry, index(), grid());
   }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
@@ -60,7 +58,7 @@ class HybridPolicy final : public SparsePolicy {
     const Scratch s(scratch, *this);
     const auto d = static_cast<size_t>(geometry().head_dim);
     const int ord = ordinal(query.layer), n = index().end(query.slot) - index().begin();
-    read_vector(query.q, geometry().dtype, {s.q, lists.size() * d});
+    query.read_q(0, {s.q, lists.size() * d});
     signatures_.sign_queries(s.q, query.n_heads, s.bits, s.signatures);
     signatures_.scan(query.slot, ord, query.kv_head, s.signatures, query.n_heads, s.scores,
                      static_cast<int64_t>(score_stride()));
@@ -113,7 +111,6 @@ class HybridPolicy final : public SparsePolicy {
   }
 
  private:
-  size_t group() const { return static_cast<size_t>(geometry().group()); }
   /// Ids of one head: the exact ones, a tail that may hold all tokens before those already taken
   /// are dropped, and what selections may write past their last.
   size_t id_room() const {

@@ -13,8 +13,8 @@ class LshPolicy final : public SparsePolicy {
  public:
   LshPolicy(const recipe::Cache& cache, const Bounds& bounds)
       : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kHashBlockTokens),
-        tables_(cache.lsh, bounds.geometry, index(), n_sparse()),
-        centers_(bounds, n_sparse()) {}
+        tables_(cache.lsh, bounds.geometry, index(), grid()),
+        centers_(bounds, grid()) {}
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     tables_.plan(plan, prefix);
@@ -38,7 +38,7 @@ class LshPolicy final : public SparsePolicy {
     const Scratch s(scratch, *this);
     const auto d = static_cast<size_t>(geometry().head_dim);
     const int ord = ordinal(query.layer);
-    read_vector(query.q, geometry().dtype, {s.q, lists.size() * d});
+    query.read_q(0, {s.q, lists.size() * d});
     tables_.hash_queries(s.q, query.n_heads, s.bits, s.codes);
     const std::span<const float> center(centers_.at(query.slot, ord, query.kv_head), d);
     for (size_t h = 0; h < lists.size(); ++h) {
@@ -62,7 +62,6 @@ class LshPolicy final : public SparsePolicy {
   double expected_keys(int n) const override { return n * tables_.expected_share(); }
 
  private:
-  size_t group() const { return static_cast<size_t>(geometry().group()); }
   /// Ids of one head: all tokens, and what a probe may write past its last.
   size_t id_room() const { return static_cast<size_t>(bounds().max_tokens) + 16; }
 

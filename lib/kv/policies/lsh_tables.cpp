@@ -52,11 +52,11 @@ struct LshTables::BuildScratch {
 };
 
 LshTables::LshTables(const recipe::Lsh& spec, const Geometry& geometry, const TokenIndex& index,
-                     int n_sparse)
+                     HeadGrid grid)
     : spec_(spec),
       geometry_(geometry),
       index_(index),
-      n_sparse_(n_sparse),
+      grid_(grid),
       words_(static_cast<size_t>(spec.tables * spec.bits + 63) / 64),
       projections_(geometry.head_dim,
                    (spec.tables + kTableGroup - 1) / kTableGroup * kTableGroup * spec.bits),
@@ -72,15 +72,8 @@ size_t LshTables::scratch_bytes() const {
   return BuildScratch(nullptr, geometry_.head_dim, index_.capacity(), spec_.bits).cutter.bytes();
 }
 
-size_t LshTables::cell(int block, int ordinal, int kv_head) const {
-  return (static_cast<size_t>(block) * static_cast<size_t>(n_sparse_) +
-          static_cast<size_t>(ordinal)) *
-             static_cast<size_t>(geometry_.n_kv_heads) +
-         static_cast<size_t>(kv_head);
-}
-
 void LshTables::plan(MemoryPlan& plan, const std::string& prefix) const {
-  const size_t cells = cell(index_.n_blocks(), 0, 0);
+  const size_t cells = grid_.cells(index_.n_blocks());
   plan.add(prefix + ".tables", cells * block_bytes());
   plan.add(prefix + ".norms", cells * static_cast<size_t>(index_.capacity()) * sizeof(float));
   projections_.plan(plan, prefix);
@@ -88,7 +81,7 @@ void LshTables::plan(MemoryPlan& plan, const std::string& prefix) const {
 }
 
 void LshTables::allocate(Arena& arena, const std::string& prefix) {
-  if (n_sparse_ == 0) return;
+  if (grid_.n_sparse == 0) return;
   tables_ = static_cast<char*>(arena.take(prefix + ".tables"));
   norms_ = static_cast<float*>(arena.take(prefix + ".norms"));
   projections_.allocate(arena, prefix, static_cast<uint64_t>(spec_.seed));
@@ -97,13 +90,13 @@ void LshTables::allocate(Arena& arena, const std::string& prefix) {
 
 HashBlock LshTables::block(int block, int ordinal, int kv_head, int n_tokens) const {
   auto* offsets =
-      reinterpret_cast<uint16_t*>(tables_ + cell(block, ordinal, kv_head) * block_bytes());
+      reinterpret_cast<uint16_t*>(tables_ + grid_.cell(block, ordinal, kv_head) * block_bytes());
   const size_t n_offsets = static_cast<size_t>(spec_.tables) * ((size_t{1} << spec_.bits) + 1);
   return {offsets, offsets + n_offsets, index_.capacity(), n_tokens};
 }
 
 void LshTables::copy_block(int from, int to) {
-  const size_t cells = cell(1, 0, 0), norm_floats = cells * static_cast<size_t>(index_.capacity());
+  const size_t cells = grid_.cells(1), norm_floats = cells * static_cast<size_t>(index_.capacity());
   std::memcpy(tables_ + static_cast<size_t>(to) * cells * block_bytes(),
               tables_ + static_cast<size_t>(from) * cells * block_bytes(), cells * block_bytes());
   std::memcpy(norms_ + static_cast<size_t>(to) * norm_floats,
@@ -117,7 +110,7 @@ void LshTables::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces
   const int groups = (spec_.tables + kTableGroup - 1) / kTableGroup;
   for (const TokenIndex::Piece& piece : pieces) {
     if (piece.copy_of >= 0) copy_block(piece.copy_of, piece.block);
-    const int n_tasks = n_sparse_ * heads * groups;
+    const int n_tasks = grid_.n_sparse * heads * groups;
 #pragma omp parallel for schedule(dynamic, 1) if (n_tasks > 1)
     for (int i = 0; i < n_tasks; ++i) {
       const int ordinal = i / groups / heads, head = i / groups % heads;
@@ -141,7 +134,7 @@ void LshTables::build(const BuildTask& task, std::byte* scratch) {
   const Range tables = task.tables;
   float* norms =
       norms_ +
-      cell(piece.block, task.ordinal, task.kv_head) * static_cast<size_t>(index_.capacity()) +
+      grid_.cell(piece.block, task.ordinal, task.kv_head) * static_cast<size_t>(index_.capacity()) +
       piece.offset;
   const int n_bits = (tables.end - tables.begin) * spec_.bits, words = (n_bits + 63) / 64;
   for (int begin = 0; begin < piece.n; begin += kRows) {
@@ -214,7 +207,7 @@ int LshTables::probe(int slot, int i, int ordinal, int kv_head, const uint16_t* 
 /// Norms of the centred keys, such that token t's is at [t], for the tokens of the i-th block.
 const float* LshTables::norms(int slot, int i, int ordinal, int kv_head) const {
   const int id = index_.blocks(slot)[static_cast<size_t>(i)];
-  return norms_ + cell(id, ordinal, kv_head) * static_cast<size_t>(index_.capacity()) -
+  return norms_ + grid_.cell(id, ordinal, kv_head) * static_cast<size_t>(index_.capacity()) -
          (index_.begin() + i * index_.capacity());
 }
 

@@ -15,7 +15,7 @@ namespace tandem::kv {
 class LshTables {
  public:
   LshTables(const recipe::Lsh& spec, const Geometry& geometry, const TokenIndex& index,
-            int n_sparse);
+            HeadGrid grid);
   void plan(MemoryPlan&, const std::string& prefix) const;
   void allocate(Arena&, const std::string& prefix);
 
@@ -49,7 +49,6 @@ class LshTables {
   double probe_bytes(int n_tokens) const;
   size_t block_bytes() const;
   size_t scratch_bytes() const;
-  size_t cell(int block, int ordinal, int kv_head) const;
   HashBlock block(int block, int ordinal, int kv_head, int n_tokens) const;
   void copy_block(int from, int to);
   void build(const BuildTask& task, std::byte* scratch);
@@ -57,7 +56,7 @@ class LshTables {
   recipe::Lsh spec_;
   Geometry geometry_;
   const TokenIndex& index_;
-  int n_sparse_;
+  HeadGrid grid_;
   size_t words_;  // of a query's sign bits
   Projections projections_;
   std::vector<float> log_u_;

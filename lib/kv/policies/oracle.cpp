@@ -15,34 +15,22 @@ namespace {
 /// keys (topk), or keys drawn with replacement by their softmax weight (oracle_sampling, MagicPIG
 /// definition 3.1). All visible tokens compete, sinks and recent ones too. For judging, not for
 /// speed.
-class OraclePolicy final : public Policy, public KeySelector {
+class OraclePolicy final : public SelectingPolicy {
  public:
   OraclePolicy(const recipe::Cache& cache, const Bounds& bounds)
-      : bounds_(bounds),
-        name_(recipe::yaml_text(cache.kind)),
-        needs_(needs_of(cache)),
+      : SelectingPolicy(cache, bounds),
         ratio_(cache.topk.ratio),
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
-        samples_(cache.kind == recipe::CacheKind::oracle_sampling),
-        layers_(sparse_layers(cache, bounds.geometry)) {}
-
-  std::string_view name() const override { return name_; }
-  const KeySelector* selector() const override { return this; }
-  Needs needs() const override {
-    Needs needs = needs_;
-    needs.scratch_bytes = scratch_bytes();
-    return needs;
-  }
+        samples_(cache.kind == recipe::CacheKind::oracle_sampling) {}
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
-    if (std::ranges::find(layers_, layer) == layers_.end())
-      return plan.add({.window = bounds_.geometry.window(layer)});
-    TANDEM_CHECK(step.tree_mask.empty(), "{} does not verify trees", name_);
+    if (ordinal(layer) < 0) return plan.add({.window = geometry().window(layer)});
+    TANDEM_CHECK(step.tree_mask.empty(), "{} does not verify trees", name());
     plan.selector = this;
   }
 
   int keys_read(int layer, int length) const override {
-    return bounds_.geometry.visible(layer, length);  // every key is scored
+    return geometry().visible(layer, length);  // every key is scored
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
@@ -50,13 +38,12 @@ class OraclePolicy final : public Policy, public KeySelector {
   void select_keys(const KeyQuery& query, std::byte* scratch,
                    std::span<KeyList> lists) const override {
     const Scratch s(scratch, *this);
-    const auto d = static_cast<size_t>(bounds_.geometry.head_dim);
+    const auto d = static_cast<size_t>(geometry().head_dim);
     const int n = query.position + 1;
     const int budget = std::max(1, static_cast<int>(ratio_ * n));
     const size_t room = id_room();
     for (size_t h = 0; h < lists.size(); ++h) {
-      read_vector(static_cast<const char*>(query.q) + h * d * dtype_bytes(bounds_.geometry.dtype),
-                  bounds_.geometry.dtype, {s.q, d});
+      query.read_q(h, {s.q, d});
       score_all(query, n, {s.q, d}, s);
       int32_t* ids = s.ids + h * room;
       float *bias = s.bias + h * room, threshold = 0;
@@ -76,7 +63,7 @@ class OraclePolicy final : public Policy, public KeySelector {
                                  nullptr, nullptr});
       // Every key is scored, once for the heads of a group.
       list.index_bytes = static_cast<double>(n) * static_cast<double>(d) *
-                         static_cast<double>(dtype_bytes(bounds_.geometry.dtype)) /
+                         static_cast<double>(dtype_bytes(geometry().dtype)) /
                          static_cast<double>(lists.size());
     }
   }
@@ -90,8 +77,8 @@ class OraclePolicy final : public Policy, public KeySelector {
 
     Scratch(std::byte* base, const OraclePolicy& p)
         : cutter(base),
-          q(cutter.take<float>(static_cast<size_t>(p.bounds_.geometry.head_dim))),
-          key(cutter.take<float>(static_cast<size_t>(p.bounds_.geometry.head_dim))),
+          q(cutter.take<float>(static_cast<size_t>(p.geometry().head_dim))),
+          key(cutter.take<float>(static_cast<size_t>(p.geometry().head_dim))),
           scores(cutter.take<float>(p.id_room())),
           select(cutter.take<float>(p.id_room())),
           bias(cutter.take<float>(p.group() * p.id_room())),
@@ -101,8 +88,7 @@ class OraclePolicy final : public Policy, public KeySelector {
   };
 
   /// Ids of one head: all tokens, and what a selection may write past its last.
-  size_t id_room() const { return static_cast<size_t>(bounds_.max_tokens) + 16; }
-  size_t group() const { return static_cast<size_t>(bounds_.geometry.group()); }
+  size_t id_room() const { return static_cast<size_t>(bounds().max_tokens) + 16; }
 
   void score_all(const KeyQuery& query, int n, std::span<const float> q, const Scratch& s) const {
     const float scale = 1.0f / std::sqrt(static_cast<float>(q.size()));
@@ -121,7 +107,7 @@ class OraclePolicy final : public Policy, public KeySelector {
     for (int t = 0; t < n; ++t) s.cumulative[t] = sum += std::exp(double{s.scores[t]} - top);
     PhiloxStream random(
         seed_ ^ (static_cast<uint64_t>(query.position) << 20),
-        static_cast<uint32_t>(query.layer * bounds_.geometry.n_heads + query.first_head + head));
+        static_cast<uint32_t>(query.layer * geometry().n_heads + query.first_head + head));
     for (int i = 0; i < budget; ++i) {
       const double at = random.uniform() * sum;
       s.drawn[i] = static_cast<int32_t>(std::min<std::ptrdiff_t>(
@@ -141,13 +127,9 @@ class OraclePolicy final : public Policy, public KeySelector {
     return n_ids;
   }
 
-  Bounds bounds_;
-  std::string name_;
-  Needs needs_;
   double ratio_;
   uint64_t seed_;
   bool samples_;
-  std::vector<int> layers_;
 };
 
 }  // namespace

@@ -24,11 +24,10 @@ class QuestPolicy final : public SparsePolicy {
         ratio_(cache.quest.ratio) {}
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
-    plan.add(prefix + ".page_bounds",
-             static_cast<size_t>(index().n_blocks()) * block_floats() * sizeof(float));
+    plan.add(prefix + ".page_bounds", floats(grid().cells(index().n_blocks())) * sizeof(float));
   }
   void allocate(Arena& arena, const std::string& prefix) override {
-    if (n_sparse() > 0) summaries_ = static_cast<float*>(arena.take(prefix + ".page_bounds"));
+    if (grid().n_sparse > 0) summaries_ = static_cast<float*>(arena.take(prefix + ".page_bounds"));
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
@@ -42,8 +41,7 @@ class QuestPolicy final : public SparsePolicy {
     const double wanted = ratio_ * (query.position + 1) / page_;
     const int n_read = std::clamp(static_cast<int>(wanted), 1, n_pages);
     for (size_t h = 0; h < lists.size(); ++h) {
-      read_vector(static_cast<const char*>(query.q) + h * d * dtype_bytes(geometry().dtype),
-                  geometry().dtype, {s.q, d});
+      query.read_q(h, {s.q, d});
       for (int p = 0; p < n_pages; ++p) s.scores[p] = bound(query, p, {s.q, d});
       float threshold = 0;
       ops::select_top({.ids = s.pages,
@@ -69,10 +67,9 @@ class QuestPolicy final : public SparsePolicy {
     const int heads = geometry().n_kv_heads;
     for (const TokenIndex::Piece& piece : pieces) {
       if (piece.copy_of >= 0)
-        std::memcpy(summaries_ + static_cast<size_t>(piece.block) * block_floats(),
-                    summaries_ + static_cast<size_t>(piece.copy_of) * block_floats(),
-                    block_floats() * sizeof(float));
-      parallel_for(n_sparse() * heads, [&](int task) {
+        std::memcpy(at(piece.block, 0, 0, 0), at(piece.copy_of, 0, 0, 0),
+                    floats(grid().cells(1)) * sizeof(float));
+      parallel_for(grid().n_sparse * heads, [&](int task) {
         const int ord = task / heads, head = task % heads;
         const KeyRows keys(store.k(layers()[static_cast<size_t>(ord)]), store.pages(slot).data(),
                            head);
@@ -96,25 +93,22 @@ class QuestPolicy final : public SparsePolicy {
           scores(cutter.take<float>(p.page_room())),
           select(cutter.take<float>(p.page_room())),
           pages(cutter.take<int32_t>(p.page_room())),
-          ids(cutter.take<int32_t>(static_cast<size_t>(p.geometry().group()) *
-                                   static_cast<size_t>(p.bounds().max_tokens))) {}
+          ids(cutter.take<int32_t>(p.group() * static_cast<size_t>(p.bounds().max_tokens))) {}
   };
 
   /// Pages of a sequence, and what a selection may write past its last.
   size_t page_room() const { return static_cast<size_t>(bounds().max_tokens / page_) + 16; }
 
-  size_t block_floats() const {
-    return static_cast<size_t>(n_sparse()) * static_cast<size_t>(geometry().n_kv_heads) *
-           static_cast<size_t>(index().capacity() / page_) * 2 *
-           static_cast<size_t>(geometry().head_dim);
+  /// Of the pages of a number of cells.
+  size_t floats(size_t cells) const {
+    return cells * static_cast<size_t>(index().capacity() / page_) * page_floats();
   }
-  /// Lower bounds, then upper bounds, [2, head_dim] of a page within a block.
+  /// Lower bounds, then upper bounds, [2, head_dim].
+  size_t page_floats() const { return 2 * static_cast<size_t>(geometry().head_dim); }
+  /// Those of a page within a block.
   float* at(int block, int ord, int kv_head, int page) const {
-    const auto cell = static_cast<size_t>(ord * geometry().n_kv_heads + kv_head);
-    const auto pages = static_cast<size_t>(index().capacity() / page_);
-    return summaries_ + static_cast<size_t>(block) * block_floats() +
-           (cell * pages + static_cast<size_t>(page)) * 2 *
-               static_cast<size_t>(geometry().head_dim);
+    return summaries_ + floats(grid().cell(block, ord, kv_head)) +
+           static_cast<size_t>(page) * page_floats();
   }
 
   void summarize(const KeyRows& keys, int token, float* out) const {

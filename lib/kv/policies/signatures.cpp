@@ -9,35 +9,28 @@
 namespace tandem::kv {
 
 Signatures::Signatures(int bits, uint64_t seed, const Geometry& geometry, const TokenIndex& index,
-                       int n_sparse)
+                       HeadGrid grid)
     : bits_(bits),
       seed_(seed),
       geometry_(geometry),
       index_(index),
-      n_sparse_(n_sparse),
+      grid_(grid),
       projections_(geometry.head_dim, bits),
       similarity_(similarity_curve(bits)) {}
-
-size_t Signatures::cell(int block, int ordinal, int kv_head) const {
-  return (static_cast<size_t>(block) * static_cast<size_t>(n_sparse_) +
-          static_cast<size_t>(ordinal)) *
-             static_cast<size_t>(geometry_.n_kv_heads) +
-         static_cast<size_t>(kv_head);
-}
 
 size_t Signatures::cell_words() const {
   return static_cast<size_t>(index_.capacity()) * static_cast<size_t>(words());
 }
 
 void Signatures::plan(MemoryPlan& plan, const std::string& prefix) const {
-  const size_t cells = cell(index_.n_blocks(), 0, 0);
+  const size_t cells = grid_.cells(index_.n_blocks());
   plan.add(prefix + ".signatures", cells * cell_words() * sizeof(uint32_t));
   plan.add(prefix + ".norms", cells * static_cast<size_t>(index_.capacity()) * sizeof(bf16));
   projections_.plan(plan, prefix);
 }
 
 void Signatures::allocate(Arena& arena, const std::string& prefix) {
-  if (n_sparse_ == 0) return;
+  if (grid_.n_sparse == 0) return;
   signatures_ = static_cast<uint32_t*>(arena.take(prefix + ".signatures"));
   norms_ = static_cast<bf16*>(arena.take(prefix + ".norms"));
   projections_.allocate(arena, prefix, seed_);
@@ -51,17 +44,17 @@ void Signatures::index_tokens(int slot, std::span<const TokenIndex::Piece> piece
   const auto capacity = static_cast<size_t>(index_.capacity());
   for (const TokenIndex::Piece& piece : pieces) {
     if (piece.copy_of >= 0) {
-      const size_t from = cell(piece.copy_of, 0, 0), to = cell(piece.block, 0, 0),
-                   n = cell(1, 0, 0);
+      const size_t from = grid_.cells(piece.copy_of), to = grid_.cells(piece.block),
+                   n = grid_.cells(1);
       std::memcpy(signatures_ + to * cell_words(), signatures_ + from * cell_words(),
                   n * cell_words() * sizeof(uint32_t));
       std::memcpy(norms_ + to * capacity, norms_ + from * capacity, n * capacity * sizeof(bf16));
     }
-    parallel_for(n_sparse_ * heads, [&](int task) {
+    parallel_for(grid_.n_sparse * heads, [&](int task) {
       const int ordinal = task / heads, head = task % heads;
       const KeyRows keys(store.k(layers[static_cast<size_t>(ordinal)]), store.pages(slot).data(),
                          head);
-      const size_t at = cell(piece.block, ordinal, head);
+      const size_t at = grid_.cell(piece.block, ordinal, head);
       sign(piece, keys, {centers.at(slot, ordinal, head), static_cast<size_t>(geometry_.head_dim)},
            signatures_ + at * cell_words(), norms_ + at * capacity);
     });
@@ -99,7 +92,7 @@ void Signatures::scan(int slot, int ordinal, int kv_head, const uint32_t* querie
                       float* scores, int64_t score_stride) const {
   const std::vector<int>& blocks = index_.blocks(slot);
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const size_t at = cell(blocks[i], ordinal, kv_head);
+    const size_t at = grid_.cell(blocks[i], ordinal, kv_head);
     const int n = index_.block_tokens(slot, static_cast<int>(i));
     ops::signature_scan({.scores = scores + static_cast<int64_t>(i) * index_.capacity(),
                          .score_stride = score_stride,

@@ -14,7 +14,7 @@ namespace tandem::kv {
 class Signatures {
  public:
   Signatures(int bits, uint64_t seed, const Geometry& geometry, const TokenIndex& index,
-             int n_sparse);
+             HeadGrid grid);
   void plan(MemoryPlan&, const std::string& prefix) const;
   void allocate(Arena&, const std::string& prefix);
   void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
@@ -32,7 +32,6 @@ class Signatures {
   double bytes_a_key() const { return bits_ / 8.0 + sizeof(bf16); }
 
  private:
-  size_t cell(int block, int ordinal, int kv_head) const;
   size_t cell_words() const;
   void sign(const TokenIndex::Piece& piece, const KeyRows& keys, std::span<const float> center,
             uint32_t* signatures, bf16* norms) const;
@@ -41,7 +40,7 @@ class Signatures {
   uint64_t seed_;
   Geometry geometry_;
   const TokenIndex& index_;
-  int n_sparse_;
+  HeadGrid grid_;
   Projections projections_;
   SimilarityCurve similarity_;
   uint32_t* signatures_ = nullptr;

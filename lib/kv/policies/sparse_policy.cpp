@@ -7,7 +7,10 @@
 #include "base/error.h"
 
 namespace tandem::kv {
+namespace {
 
+/// Layers that a sparse policy serves: not the dense ones, and not those with a separate window.
+/// errors   kind recipe: a dense layer beyond the model (those of the default list are left out)
 std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& g) {
   const std::vector<int>& dense = cache.dense_layers;
   if (dense != recipe::Cache::default_dense_layers())
@@ -23,13 +26,27 @@ std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& g) {
   return layers;
 }
 
-SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int n_sinks, int unit,
-                           int max_block)
+}  // namespace
+
+SelectingPolicy::SelectingPolicy(const recipe::Cache& cache, const Bounds& bounds)
     : bounds_(bounds),
       name_(recipe::yaml_text(cache.kind)),
       needs_(needs_of(cache)),
       layers_(sparse_layers(cache, bounds.geometry)),
-      ordinal_(static_cast<size_t>(bounds.geometry.n_layers), -1),
+      ordinal_(static_cast<size_t>(bounds.geometry.n_layers), -1) {
+  for (size_t i = 0; i < layers_.size(); ++i)
+    ordinal_[static_cast<size_t>(layers_[i])] = static_cast<int>(i);
+}
+
+Needs SelectingPolicy::needs() const {
+  Needs needs = needs_;
+  needs.scratch_bytes = scratch_bytes();
+  return needs;
+}
+
+SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int n_sinks, int unit,
+                           int max_block)
+    : SelectingPolicy(cache, bounds),
       index_({.max_seqs = bounds.max_seqs,
               .max_prompts = bounds.max_prompts,
               .max_tokens = bounds.max_tokens,
@@ -40,8 +57,6 @@ SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int
               .max_block = max_block}),
       sink_ids_(static_cast<size_t>(index_.begin())),
       tail_begin_(static_cast<size_t>(bounds.max_seqs)) {
-  for (size_t i = 0; i < layers_.size(); ++i)
-    ordinal_[static_cast<size_t>(layers_[i])] = static_cast<int>(i);
   std::iota(sink_ids_.begin(), sink_ids_.end(), 0);
 }
 
@@ -62,12 +77,6 @@ void SparsePolicy::on_prompt(int slot, const PagedStore& store) { grow(slot, tru
 
 void SparsePolicy::on_commit(std::span<const int32_t> slots, const PagedStore& store) {
   for (const int32_t slot : slots) grow(slot, false, store);
-}
-
-Needs SparsePolicy::needs() const {
-  Needs needs = needs_;
-  needs.scratch_bytes = scratch_bytes();
-  return needs;
 }
 
 void SparsePolicy::on_truncate(int slot, int n, const PagedStore& store) {

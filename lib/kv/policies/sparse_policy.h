@@ -6,23 +6,43 @@
 
 namespace tandem::kv {
 
-/// What policies that choose keys by content have in common: which layers they serve, and where the
-/// recent tokens begin that every row reads exactly.
-class SparsePolicy : public Policy, public KeySelector {
+/// What policies that choose keys by content have in common, and which layers they serve.
+class SelectingPolicy : public Policy, public KeySelector {
+ public:
+  std::string_view name() const override { return name_; }
+  Needs needs() const override;
+  const KeySelector* selector() const override { return this; }
+
+ protected:
+  SelectingPolicy(const recipe::Cache& cache, const Bounds& bounds);
+
+  const Bounds& bounds() const { return bounds_; }
+  const Geometry& geometry() const { return bounds_.geometry; }
+  size_t group() const { return static_cast<size_t>(geometry().group()); }
+  /// Position among the sparse layers, -1 for a dense one.
+  int ordinal(int layer) const { return ordinal_[static_cast<size_t>(layer)]; }
+  const std::vector<int>& layers() const { return layers_; }
+
+ private:
+  Bounds bounds_;
+  std::string name_;
+  Needs needs_;
+  std::vector<int> layers_, ordinal_;
+};
+
+/// One that chooses among the keys of an index; rows read recent tokens exactly.
+class SparsePolicy : public SelectingPolicy {
  public:
   SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit,
                int max_block);
 
-  std::string_view name() const override { return name_; }
   void select(int layer, const Step&, const Tensor& q, AttendPlan&) override;
   void on_fork(int from, int to) override { index_.fork(from, to); }
   void on_release(int slot) override { index_.release(slot); }
   void on_truncate(int slot, int n, const PagedStore&) override;
   void on_prompt(int slot, const PagedStore&) override;
   void on_commit(std::span<const int32_t> slots, const PagedStore&) override;
-  Needs needs() const override;
   int keys_read(int layer, int length) const override;
-  const KeySelector* selector() const override { return this; }
 
  protected:
   /// Writes the pieces of a slot's index for all layers; `fresh`: the slot had none before.
@@ -31,12 +51,7 @@ class SparsePolicy : public Policy, public KeySelector {
   /// Keys that a query head is expected to choose from `n` indexed ones.
   virtual double expected_keys(int n) const = 0;
 
-  const Bounds& bounds() const { return bounds_; }
-  const Geometry& geometry() const { return bounds_.geometry; }
-  /// Position among the sparse layers, -1 for a dense one.
-  int ordinal(int layer) const { return ordinal_[static_cast<size_t>(layer)]; }
-  int n_sparse() const { return static_cast<int>(layers_.size()); }
-  const std::vector<int>& layers() const { return layers_; }
+  HeadGrid grid() const { return {static_cast<int>(layers().size()), geometry().n_kv_heads}; }
   const TokenIndex& index() const { return index_; }
   /// Sinks as a segment of a list that does not depend on the query.
   KeySegment sinks_segment() const { return {sink_ids_.data(), index_.begin(), nullptr, nullptr}; }
@@ -44,18 +59,9 @@ class SparsePolicy : public Policy, public KeySelector {
  private:
   void grow(int slot, bool prompt, const PagedStore&);
 
-  Bounds bounds_;
-  std::string name_;
-  Needs needs_;
-  std::vector<int> layers_, ordinal_;
   TokenIndex index_;
   std::vector<int32_t> sink_ids_;
   std::vector<int32_t> tail_begin_;  // of the step in hand, [B]
 };
-
-/// Layers that a sparse policy serves: not the dense ones, and not those with a window of their
-/// own.
-/// errors   kind recipe: a dense layer beyond the model (those of the default list are left out)
-std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& geometry);
 
 }  // namespace tandem::kv

@@ -7,6 +7,20 @@
 
 namespace tandem::kv {
 
+/// Numbers the sparse layers and KV heads within the blocks, or the slots, that a policy has data
+/// for.
+struct HeadGrid {
+  int n_sparse = 0, n_kv_heads = 0;
+
+  size_t cell(int block, int ordinal, int kv_head) const {
+    const auto row =
+        static_cast<size_t>(block) * static_cast<size_t>(n_sparse) + static_cast<size_t>(ordinal);
+    return row * static_cast<size_t>(n_kv_heads) + static_cast<size_t>(kv_head);
+  }
+  /// Cells of n blocks.
+  size_t cells(int n) const { return cell(n, 0, 0); }
+};
+
 /// Which tokens of each sequence a policy has in an index of its own, and in which blocks. Tokens
 /// before begin() (sinks) and from end(slot) on (recent and generated ones) are read exactly; those
 /// between are indexed, in blocks of capacity() tokens that forks share until one of them writes.
