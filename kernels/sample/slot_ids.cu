@@ -11,11 +11,13 @@ __global__ void slot_ids(const SlotIdsParams p) {
   cuda::start_after_previous();
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= p.n) return;
-  int32_t& last = p.last[p.slot[i]];
-  if (kStore)
-    last = p.ids[i];
-  else
-    p.ids[i] = p.limit > 0 && last >= p.limit ? 0 : last;
+  const int32_t slot = p.slot[i];
+  if (kStore) {
+    if (slot >= 0) p.last[slot] = p.ids[i];
+  } else {
+    const int32_t id = slot < 0 ? 0 : p.last[slot];
+    p.ids[i] = p.limit > 0 && id >= p.limit ? 0 : id;
+  }
 }
 
 template <bool kStore>

@@ -8,7 +8,8 @@ namespace tandem {
 /// Token ids that stay on a device between the steps that draw and read them.
 struct SlotIdsParams {
   int32_t* last;        // [slots]
-  const int32_t* slot;  // [n], to be stored no slot twice
+  const int32_t* slot;  // [n], to be stored no slot twice; negative: padding, whose id is 0 and
+                        // is not stored
   int32_t* ids;         // [n]
   int n;
   int32_t limit = 0;  // of load_slot_ids: 0, or ids from this one on, padding of a vocabulary that

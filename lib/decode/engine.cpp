@@ -156,7 +156,7 @@ void Engine::decode(std::span<const DrawSeq> sequences) {
 }
 
 void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
-  const int n = static_cast<int>(sequences.size());
+  const int n = places(static_cast<int>(sequences.size()), 1);
   if (!graph_spec_.is_equal_but_for_seed(sampler_.spec())) {
     queue_->wait();  // for graphs that may still run
     decode_graphs_.clear();
@@ -166,13 +166,13 @@ void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
   std::vector<kv::SeqRows> rows;
   for (const DrawSeq& s : sequences) rows.push_back({s.slot, 1, true});
   GpuDraws& draws = *sampler_.gpu();
-  const kv::Step step = cache_.begin({.rows = rows, .outbox = &draws.open()});
-  draws.send(sequences);
+  const kv::Step step = cache_.begin({.rows = rows, .outbox = &draws.open(), .places = n});
+  draws.send(sequences, n);
   const auto work = [&] {
-    model_.forward_ids(draws.load_ids(n), step, cache_);
+    model_.forward_ids(draws.load_ids(), step, cache_);
     const Tensor logits = logits_.slice(0, n);
     model_.logits(logits, nullptr);
-    draws.launch(n, logits);
+    draws.launch(logits);
   };
   if (spec_.n_streamed > 0) {
     // A graph ends with all its work, copies for the next step too. Launching kernels one by one
@@ -183,7 +183,7 @@ void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
     if (!graph) graph = std::make_unique<cuda::Graph>(*queue_, work);
     graph->launch(*queue_);
   }
-  draws.finish(n);
+  draws.finish(static_cast<int>(sequences.size()));
   cache_.commit(step);
 }
 
@@ -194,6 +194,13 @@ Tensor Engine::logits(std::span<const int32_t> rows) {
   if (exec_.on_gpu()) exec_.queue->copy_in(rows_, rows.data(), rows.size_bytes());
   model_.logits(out, exec_.on_gpu() ? rows_ : rows.data());
   return out;
+}
+
+int Engine::places(int n, int rows_each) const {
+  if (!exec_.on_gpu()) return n;
+  const int rows = spec_.max_extend_rows > 0 ? spec_.max_extend_rows : max_rows(spec_);
+  const int most = std::min({rows, max_rows(spec_), model_.options().max_logit_rows}) / rows_each;
+  return kv::places_for(n, rows_each, std::max(n, std::min(most, spec_.max_seqs)));
 }
 
 void Engine::choose_products(int64_t rows, int64_t logit_rows) {

@@ -92,6 +92,9 @@ class Engine {
   /// Logits of some rows of the last forward in the first rows of logit_rows().
   /// shapes   rows [n]; result [n, vocab], valid until other logits are written there
   Tensor logits(std::span<const int32_t> rows);
+  /// Sequences that a step of n, of so many rows each whose logits are wanted, is laid out for:
+  /// n on the CPU, more on a GPU (kv::places_for).
+  int places(int n, int rows_each) const;
   /// Chooses the products of a forward and of its logits before either runs (model::Llama).
   void choose_products(int64_t rows, int64_t logit_rows);
   /// A tensor's values on the host, valid until the next call; waits for a GPU's work so far.

@@ -51,17 +51,6 @@ Courier::Spec courier_spec(const SamplerBounds& b) {
           .turns = 4};  // more than draws in flight and the one being sent
 }
 
-template <class T>
-struct Sent {
-  T* host;
-  const T* device;
-};
-template <class T>
-Sent<T> take(Outbox& outbox, size_t n) {
-  const Outbox::Part part = outbox.take(n * sizeof(T));
-  return {reinterpret_cast<T*>(part.host), reinterpret_cast<const T*>(part.device)};
-}
-
 }  // namespace
 
 void GpuDraws::plan(const SamplerBounds& b, Device device, MemoryPlan& plan) {
@@ -86,26 +75,28 @@ void GpuDraws::start(const SamplerSpec& spec) {
   flying_.clear();
 }
 
-void GpuDraws::send(std::span<const DrawSeq> seqs) {
-  const size_t n = seqs.size();
-  TANDEM_CHECK(n <= static_cast<size_t>(bounds_.max_seqs), "{} sequences", n);
-  const auto uniform = take<double>(*outbox_, n);
-  const auto slot = take<int32_t>(*outbox_, n);
-  const auto seen_begin = take<int32_t>(*outbox_, n + 1);
-  in_ = {uniform.device, slot.device, seen_begin.device,
+void GpuDraws::send(std::span<const DrawSeq> seqs, int places) {
+  const size_t n = static_cast<size_t>(places);
+  TANDEM_CHECK(seqs.size() <= n && places <= bounds_.max_seqs, "{} sequences, {} places",
+               seqs.size(), places);
+  const auto uniform = outbox_->take<double>(n);
+  const auto slot = outbox_->take<int32_t>(n);
+  const auto seen_begin = outbox_->take<int32_t>(n + 1);
+  in_ = {places, uniform.device, slot.device, seen_begin.device,
          reinterpret_cast<const int32_t*>(outbox_->device_begin())};
   size_t n_seen = 0;
   for (const DrawSeq& s : seqs) n_seen += spec_.rule.needs_seen() ? s.tokens.size() : 0;
   // Taken last, as their number differs from draw to draw; counted from the parcels' place, which
   // does not.
-  const auto seen = take<int32_t>(*outbox_, n_seen);
+  const auto seen = outbox_->take<int32_t>(n_seen);
   size_t at = static_cast<size_t>(seen.device - in_.seen);
   seen_begin.host[0] = static_cast<int32_t>(at);
   int32_t* next = seen.host;
   for (size_t i = 0; i < n; ++i) {
-    uniform.host[i] = draw_uniform(spec_.seed, seqs[i]);
-    slot.host[i] = seqs[i].slot;
-    if (spec_.rule.needs_seen()) {
+    const bool is_padding = i >= seqs.size();
+    uniform.host[i] = is_padding ? 0 : draw_uniform(spec_.seed, seqs[i]);
+    slot.host[i] = is_padding ? -1 : seqs[i].slot;
+    if (spec_.rule.needs_seen() && !is_padding) {
       next = std::copy(seqs[i].tokens.begin(), seqs[i].tokens.end(), next);
       at += seqs[i].tokens.size();
     }
@@ -114,13 +105,14 @@ void GpuDraws::send(std::span<const DrawSeq> seqs) {
   courier_.send();
 }
 
-const int32_t* GpuDraws::load_ids(int n) {
+const int32_t* GpuDraws::load_ids() {
   auto* ids = reinterpret_cast<int32_t*>(courier_.results() + Results(bounds_).tokens);
-  ops::load_slot_ids({.last = last_, .slot = in_.slot, .ids = ids, .n = n}, exec_.stream());
+  ops::load_slot_ids({.last = last_, .slot = in_.slot, .ids = ids, .n = in_.places}, exec_.stream());
   return ids;
 }
 
-void GpuDraws::launch(int n, const Tensor& logits) {
+void GpuDraws::launch(const Tensor& logits) {
+  const int n = in_.places;
   const Results out(bounds_);
   std::byte* const results = courier_.results();
   const auto vocab = static_cast<int>(logits.row_size());

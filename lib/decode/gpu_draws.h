@@ -20,12 +20,14 @@ class GpuDraws {
   /// Begins a parcel: what is taken from it goes along with the draws' inputs.
   Outbox& open() { return *(outbox_ = &courier_.open()); }
   /// Sends the parcel with what the draws of these sequences read.
-  void send(std::span<const DrawSeq> seqs);
-  /// Fetches the tokens last drawn for the n sequences sent; may be recorded in a graph.
-  /// shapes   result [n] in device memory
-  const int32_t* load_ids(int n);
-  /// Draws for the n sequences sent; may be recorded in a graph.
-  void launch(int n, const Tensor& logits);
+  /// places   of the step (kv::StepSpec)
+  void send(std::span<const DrawSeq> seqs, int places);
+  /// Fetches the tokens last drawn for the sequences sent; may be recorded in a graph.
+  /// shapes   result [places] in device memory
+  const int32_t* load_ids();
+  /// Draws for the sequences sent; may be recorded in a graph.
+  /// shapes   logits [places, vocab]
+  void launch(const Tensor& logits);
   /// Copies the results of the launch before out.
   void finish(int n);
   std::vector<Drawn> collect();
@@ -36,9 +38,10 @@ class GpuDraws {
   };
   /// What a draw reads, in device memory.
   struct Inputs {
-    const double* uniform = nullptr;      // [n]
-    const int32_t* slot = nullptr;        // [n]
-    const int32_t* seen_begin = nullptr;  // [n + 1] into seen
+    int places = 0;
+    const double* uniform = nullptr;      // [places]
+    const int32_t* slot = nullptr;        // [places], -1 where there is no sequence
+    const int32_t* seen_begin = nullptr;  // [places + 1] into seen
     const int32_t* seen = nullptr;        // the parcels' place, for rules that ask for tokens
   };
 

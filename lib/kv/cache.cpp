@@ -292,8 +292,13 @@ Step Cache::lay_out(const StepSpec& spec) {
     for (const SeqRows& r : rows) step.mask_words = std::max(step.mask_words, (r.n_rows + 63) / 64);
   for (size_t b = 0; b < rows.size(); ++b)
     add_rows(step, rows[b], step.is_tree() ? &spec.trees[b] : nullptr);
-  TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows, planned for {}", step.n_rows,
-               spec_.max_rows);
+  step.places = std::max(step.n_seqs, exec_.on_gpu() ? spec.places : 0);
+  TANDEM_CHECK(step.padded_rows() <= spec_.max_rows && step.places <= spec_.max_seqs,
+               "{} rows of {} sequences, planned for {} of {}", step.padded_rows(), step.places,
+               spec_.max_rows, spec_.max_seqs);
+  for (int b = 1; step.places > step.n_seqs && b < step.n_seqs; ++b)
+    TANDEM_CHECK(step.rows_of(b) == step.rows_of(0), "{} rows of a sequence, {} of another",
+                 step.rows_of(b), step.rows_of(0));
   tables_.lay_out(store_, step.slot);
   return step;
 }

@@ -39,12 +39,14 @@ struct Offsets {
         pos(l.add<int32_t>(rows)),
         row_page(l.add<int32_t>(rows)),
         row_in_page(l.add<int32_t>(rows)) {}
+  Offsets(Layout& l, const Step& step)
+      : Offsets(l, static_cast<size_t>(step.places), static_cast<size_t>(step.padded_rows()),
+                static_cast<size_t>(step.mask_words)) {}
 };
 
 size_t bytes_of(const Step& step) {
   Layout l;
-  (void)Offsets(l, static_cast<size_t>(step.n_seqs), static_cast<size_t>(step.n_rows),
-                static_cast<size_t>(step.mask_words));
+  (void)Offsets(l, step);
   return l.bytes();
 }
 
@@ -58,19 +60,23 @@ Courier::Spec courier_spec(const DeviceStep::Bounds& b) {
           .own_places = true};
 }
 
-/// Writes a step's arrays to their places.
+/// Writes a step's arrays to their places, and in what pads them sequences without rows, and rows
+/// whose K and V go nowhere.
 void write(std::byte* to, const Offsets& at, const Step& step) {
-  const auto copy = [&](size_t offset, const auto& from) {
+  const auto copy = [&](size_t offset, const auto& from, int padded = 0, int32_t filler = 0) {
     std::memcpy(to + offset, from.data(), from.size() * sizeof(from[0]));
+    auto* const ints = reinterpret_cast<int32_t*>(to + offset);
+    for (auto i = static_cast<int>(from.size()); i < padded; ++i) ints[i] = filler;
   };
+  const int rows = step.padded_rows();
   copy(at.tree_mask, step.tree_mask);
-  copy(at.slot, step.slot);
-  copy(at.row_begin, step.row_begin);
-  copy(at.base, step.base);
-  copy(at.tentative, step.tentative);
-  copy(at.pos, step.pos);
-  copy(at.row_page, step.row_page);
-  copy(at.row_in_page, step.row_in_page);
+  copy(at.slot, step.slot, step.places);
+  copy(at.row_begin, step.row_begin, step.places + 1, step.n_rows);
+  copy(at.base, step.base, step.places);
+  copy(at.tentative, step.tentative, step.places);
+  copy(at.pos, step.pos, rows);
+  copy(at.row_page, step.row_page, rows, -1);
+  copy(at.row_in_page, step.row_in_page, rows);
 }
 
 /// A step's arrays at their places in a GPU's memory.
@@ -123,12 +129,13 @@ DeviceStep::DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec)
 void DeviceStep::place(Step& step, Outbox& outbox) const {
   const Outbox::Part part = outbox.take(bytes_of(step));
   Layout layout;
-  const Offsets at(layout, static_cast<size_t>(step.n_seqs), static_cast<size_t>(step.n_rows),
-                   static_cast<size_t>(step.mask_words));
+  const Offsets at(layout, step);
   write(part.host, at, step);
   step.point_to_host();
   step.arrays = arrays_at(part.device, at, step);
   step.arrays.device = exec_.device();
+  step.arrays.n_seqs = step.places;
+  step.arrays.n_rows = step.padded_rows();
   step.arrays.max_pages = bounds_.max_pages;
   step.arrays.page_table = page_table_;
 }

@@ -1,6 +1,7 @@
 #include "kv/step.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 
@@ -21,6 +22,15 @@ void Step::point_to_host() {
             .tree_mask = tree_mask.empty() ? nullptr : tree_mask.data()};
   for (int b = 0; b < n_seqs; ++b)
     arrays.max_rows_a_seq = std::max(arrays.max_rows_a_seq, rows_of(b));
+}
+
+int places_for(int n, int rows_each, int most) {
+  // Up to here products take as long as their weights take to read.
+  constexpr int kFewRows = 512;
+  const auto power = static_cast<int>(std::bit_ceil(static_cast<unsigned>(n)));
+  if (power * rows_each <= kFewRows) return std::min(power, most);
+  const int unit = std::max(power / 8, 1);
+  return std::min((n + unit - 1) / unit * unit, most);
 }
 
 void add_tree(Step& step, int first_row, const Tree& tree) {
@@ -73,6 +83,7 @@ std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<in
     level.reading = whole.reading;
     level.drafted = whole.drafted;
     level.n_seqs = whole.n_seqs;
+    level.places = whole.places;
     level.slot = whole.slot;
     level.base = whole.base;
     level.last_chunk = whole.last_chunk;

@@ -53,6 +53,9 @@ struct StepSpec {
   std::optional<Reading> reading = {};  // none: that of the sequences' only reader
   Outbox* outbox = nullptr;  // on a GPU, where the step's arrays go, for the caller to send; null:
                              // the cache sends them
+  /// On a GPU, sequences that the arrays have room for, where more than there are: work that is
+  /// recorded for as many serves the step. All sequences then have as many rows. places_for tells.
+  int places = 0;
 };
 
 /// One forward pass over a ragged batch, as attention sees it. See README.md beside this file.
@@ -61,6 +64,7 @@ struct Step {
   Reading reading;
   int n_seqs = 0;                    // B
   int n_rows = 0;                    // R
+  int places = 0;                    // sequences of `arrays`: those beyond B are without rows
   bool drafted = false;              // rows are those of trees or drafted chains
   std::vector<int32_t> slot;         // [B]
   std::vector<int32_t> row_begin;    // [B + 1]
@@ -87,12 +91,20 @@ struct Step {
   int rows_of(int b) const {
     return row_begin[static_cast<size_t>(b) + 1] - row_begin[static_cast<size_t>(b)];
   }
+  /// Rows of `arrays`: those beyond R belong to no sequence.
+  int padded_rows() const { return places > n_seqs ? places * rows_of(0) : n_rows; }
   int tentative_of(int b) const {
     return tentative.empty() ? 0 : tentative[static_cast<size_t>(b)];
   }
   /// Points `arrays` to the vectors above, all but the page tables.
   void point_to_host();
 };
+
+/// Sequences that work on n of them is recorded for: the next power of two, so that a batch that
+/// shrinks needs few recordings; of many rows together, whose products cost as much as there are
+/// rows, the next eighth of a power of two.
+/// most     that there is room for, at least n
+int places_for(int n, int rows_each, int most);
 
 /// Makes a tree of the last sequence's rows, which begin at `first_row`: their positions and masks.
 void add_tree(Step& step, int first_row, const Tree& tree);

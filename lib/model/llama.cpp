@@ -83,7 +83,7 @@ void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::C
 
 void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache) {
   TANDEM_CHECK(step.reading.channels == 0, "no reading {} of channels", step.reading.channels);
-  n_rows_ = step.n_rows;
+  n_rows_ = step.arrays.n_rows;
   if (n_rows_ == 0) return;
   if (!exec_.on_gpu()) {
     source_->embed({ids, static_cast<size_t>(n_rows_)}, residual_);

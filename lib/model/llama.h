@@ -44,7 +44,7 @@ class Llama {
   void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache);
   /// The same for ids in the memory of the model's device; on a GPU work on the queue alone, which
   /// graphs may record.
-  /// shapes   ids [step.n_rows]; on a GPU an id out of range gives NaN
+  /// shapes   ids [step.arrays.n_rows]; an id out of range gives NaN on a GPU
   void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache);
 
   /// Writes logits of the last forward; on a GPU graphs may record it.

@@ -5,6 +5,13 @@
 
 namespace tandem {
 
+/// An array in the host's memory and its copy on the device; one and the same on the CPU.
+template <class T>
+struct Mirrored {
+  T* host = nullptr;
+  T* device = nullptr;
+};
+
 /// What the host sends to a GPU in one copy: parts side by side in a buffer of its own, pinned, and
 /// in one there. They are taken from the end to the front, so that a caller's own data may lie
 /// behind them in both and go along. Requests of equal sizes get equal places, for graphs.
@@ -28,6 +35,12 @@ class Outbox {
     taken_ += aligned(bytes);
     TANDEM_CHECK(taken_ <= bytes_, "{} bytes to send, planned for {}", taken_, bytes_);
     return all();
+  }
+  /// Room for n values.
+  template <class T>
+  Mirrored<T> take(size_t n) {
+    const Part part = take(n * sizeof(T));
+    return {reinterpret_cast<T*>(part.host), reinterpret_cast<T*>(part.device)};
   }
   /// Begins anew; what was sent before must have arrived.
   void clear() { taken_ = 0; }
