@@ -31,23 +31,25 @@ double settled_median(std::vector<double> ms) {
 /// A text in the caches of both models, and the rounds that go on from it.
 class TimedText {
  public:
-  TimedText(decode::Engine& target, decode::Engine& draft, const RoundTimesSpec& spec, int context)
+  TimedText(speculate::Reader target, speculate::Reader draft, const RoundTimesSpec& spec,
+            int context)
       : target_(target), draft_(draft), spec_(spec) {
     PhiloxStream rng(static_cast<uint64_t>(spec.sampler.seed));
     const auto vocab =
-        static_cast<uint32_t>(std::min(target.config().vocab_size, draft.config().vocab_size));
+        static_cast<uint32_t>(std::min(
+        target.engine->config().vocab_size, draft.engine->config().vocab_size));
     while (static_cast<int>(text_.size()) < context)
       text_.push_back(static_cast<int32_t>(rng.below(vocab)));
-    target_slot_ = read(target);
-    draft_slot_ = read(draft);
+    target_slot_ = read(*target.engine);
+    draft_slot_ = drafts_itself() ? -1 : read(*draft.engine);
     requests_.resize(static_cast<size_t>(spec.batch),
                      {.prefix_slot = target_slot_, .prefix = text_, .tokens = {}});
     how_.sampler = spec.sampler;
     how_.max_tokens = kTimedTokens;
   }
   ~TimedText() {
-    target_.cache().release(target_slot_);
-    draft_.cache().release(draft_slot_);
+    target_.engine->cache().release(target_slot_);
+    if (!drafts_itself()) draft_.engine->cache().release(draft_slot_);
   }
   TimedText(const TimedText&) = delete;
   TimedText& operator=(const TimedText&) = delete;
@@ -66,7 +68,7 @@ class TimedText {
       ms.push_back(1e3 * watch.seconds());
       watch.restart();
     };
-    decode::generate(target_, requests_, how_, events);
+    decode::generate(*target_.engine, requests_, how_, events);
     ms.erase(ms.begin());  // the prompt's
     return settled_median(std::move(ms));
   }
@@ -88,23 +90,23 @@ class TimedText {
           scored = stats->target_s;
           watch.restart();
         }});
-    rounds->continue_from(draft_slot_);
+    if (!drafts_itself()) rounds->continue_from(draft_slot_);
     stats = &rounds->stats();
-    decode::generate(target_, *rounds, requests_, how_, {});
+    decode::generate(*target_.engine, *rounds, requests_, how_, {});
     return {settled_median(std::move(draft)), settled_median(std::move(target)),
             settled_median(std::move(rest))};
   }
 
  private:
+  bool drafts_itself() const { return draft_.engine == target_.engine; }
   int read(decode::Engine& engine) const {
-    const int slot = engine.cache().create();
+    const int slot = engine.cache().create(engine.cache().all_readers());
     const decode::SeqTokens whole[] = {{slot, text_, false}};
     engine.prefill(whole, {});
     return slot;
   }
 
-  decode::Engine& target_;
-  decode::Engine& draft_;
+  speculate::Reader target_, draft_;
   const RoundTimesSpec& spec_;
   std::vector<int32_t> text_;
   int target_slot_ = -1, draft_slot_ = -1;
@@ -124,7 +126,7 @@ std::vector<int> timed_sizes(int largest_tree) {
   return sizes;
 }
 
-speculate::TimingTable measure_rounds(decode::Engine& target, decode::Engine& draft,
+speculate::TimingTable measure_rounds(speculate::Reader target, speculate::Reader draft,
                                       const RoundTimesSpec& spec,
                                       const std::function<bool(double share)>& on_progress) {
   speculate::TimingTable table;

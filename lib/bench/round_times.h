@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "decode/engine.h"
+#include "speculate/reader.h"
 #include "speculate/tree/timing.h"
 
 namespace tandem::bench {
@@ -28,7 +29,7 @@ inline constexpr int kTimedTokens = 32;
 ///                 tree more, and for rounds with any tree of largest_tree nodes
 /// on_progress     called with the share done; returning false interrupts
 /// errors          kind interrupted, memory, numeric
-speculate::TimingTable measure_rounds(decode::Engine& target, decode::Engine& draft,
+speculate::TimingTable measure_rounds(speculate::Reader target, speculate::Reader draft,
                                       const RoundTimesSpec& spec,
                                       const std::function<bool(double share)>& on_progress = {});
 

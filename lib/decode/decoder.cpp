@@ -7,6 +7,7 @@ class PlainDecoder final : public Decoder {
  public:
   PlainDecoder(Engine& engine, int policy) : engine_(engine), policy_(policy) {}
 
+  kv::Readers readers() const override { return policy_; }
   void start(const SamplerSpec& spec) override { sampler().start(spec); }
   int depth() const override { return sampler().depth(); }
   int in_flight() const override { return sampler().in_flight(); }

@@ -14,6 +14,8 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
 
+  /// The policies of the engine's cache that must hear of the sequences.
+  virtual kv::Readers readers() const { return 0; }
   /// Begins anew; results not yet collected are forgotten.
   virtual void start(const SamplerSpec& spec) = 0;
   virtual int depth() const = 0;
@@ -33,6 +35,7 @@ class Decoder {
 };
 
 /// One token a step, drawn by the engine's sampler.
-std::unique_ptr<Decoder> plain_decoder(Engine& engine, int policy);
+/// policy   of the engine's cache, which reads
+std::unique_ptr<Decoder> plain_decoder(Engine& engine, int policy = 0);
 
 }  // namespace tandem::decode

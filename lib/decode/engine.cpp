@@ -198,9 +198,13 @@ Tensor Engine::logits(std::span<const int32_t> rows) {
 
 int Engine::places(int n, int rows_each) const {
   if (!exec_.on_gpu()) return n;
-  const int rows = spec_.max_extend_rows > 0 ? spec_.max_extend_rows : max_rows(spec_);
-  const int most = std::min({rows, max_rows(spec_), model_.options().max_logit_rows}) / rows_each;
-  return kv::places_for(n, rows_each, std::max(n, std::min(most, spec_.max_seqs)));
+  return kv::places_for(n, rows_each, std::max(n, room_for_places(rows_each, rows_each)));
+}
+
+int Engine::room_for_places(int rows_each, int logit_rows_each) const {
+  const int most = spec_.max_extend_rows > 0 ? spec_.max_extend_rows : max_rows(spec_);
+  return std::min({most / rows_each, max_rows(spec_) / rows_each,
+                   model_.options().max_logit_rows / logit_rows_each, spec_.max_seqs});
 }
 
 void Engine::choose_products(int64_t rows, int64_t logit_rows) {

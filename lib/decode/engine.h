@@ -95,6 +95,8 @@ class Engine {
   /// Sequences that a step of n, of so many rows each whose logits are wanted, is laid out for:
   /// n on the CPU, more on a GPU (kv::places_for).
   int places(int n, int rows_each) const;
+  /// Sequences that there is room for in a step of so many rows each, and logits of some of them.
+  int room_for_places(int rows_each, int logit_rows_each) const;
   /// Chooses the products of a forward and of its logits before either runs (model::Llama).
   void choose_products(int64_t rows, int64_t logit_rows);
   /// A tensor's values on the host, valid until the next call; waits for a GPU's work so far.
@@ -112,6 +114,8 @@ class Engine {
     if (model_.weights().stream) model_.weights().stream->wait();
   }
 
+  /// Where it computes.
+  const Exec& exec() const { return exec_; }
   /// Null on the CPU.
   const std::shared_ptr<cuda::Queue>& queue() const { return queue_; }
 

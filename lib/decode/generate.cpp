@@ -97,8 +97,8 @@ class Generator {
 };
 
 void Generator::start(const Request& r) {
-  const int slot = r.prefix_slot >= 0 ? engine_.cache().fork(r.prefix_slot, spec_.policy)
-                                      : engine_.cache().create(spec_.policy);
+  const int slot = r.prefix_slot >= 0 ? engine_.cache().fork(r.prefix_slot, decoder_.readers())
+                                      : engine_.cache().create(decoder_.readers());
   active_.push_back({.seq = static_cast<int>(next_),
                      .slot = slot,
                      .tokens = {},
@@ -289,7 +289,7 @@ const char* finish_name(Finish finish) {
 
 GenerateReport generate(Engine& engine, std::span<const Request> requests, const GenerateSpec& spec,
                         const GenerateEvents& events) {
-  return generate(engine, *plain_decoder(engine, spec.policy), requests, spec, events);
+  return generate(engine, *plain_decoder(engine), requests, spec, events);
 }
 
 GenerateReport generate(Engine& engine, Decoder& decoder, std::span<const Request> requests,

@@ -24,7 +24,6 @@ struct GenerateSpec {
   int max_context = 0;             // prompt and new tokens together, 0 = no limit of its own
   std::vector<int32_t> stop_ids;   // end-of-text ids
   std::vector<std::string> stops;  // stop strings
-  int policy = 0;
 };
 
 struct TokenEvent {
@@ -60,7 +59,8 @@ struct GenerateReport {
 /// sequence that ends makes room for the next. Draws are named by (seed, sequence index, position),
 /// so the text of a sequence does not depend on its neighbours.
 /// errors   kind interrupted, numeric, memory
-/// decoder  how tokens are found; without one, the engine alone draws one token a step
+/// decoder  how tokens are found; without one, the engine alone draws one token a step, under the
+///          first policy of its cache
 GenerateReport generate(Engine& engine, Decoder& decoder, std::span<const Request> requests,
                         const GenerateSpec& spec, const GenerateEvents& events);
 GenerateReport generate(Engine& engine, std::span<const Request> requests, const GenerateSpec& spec,

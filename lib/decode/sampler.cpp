@@ -38,8 +38,8 @@ void Sampler::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
   if (gpu_) {
     const int n = static_cast<int>(seqs.size());
     gpu_->open();
-    gpu_->send(seqs);
-    gpu_->launch(n, logits);
+    gpu_->send(seqs, n);
+    gpu_->launch(logits);
     return gpu_->finish(n);
   }
   std::vector<double> uniform;

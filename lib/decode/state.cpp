@@ -160,8 +160,8 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
 
 }  // namespace
 
-int restore_state(const SavedState& state, Engine& engine, int policy) {
-  const int slot = engine.cache().create(policy);
+int restore_state(const SavedState& state, Engine& engine, kv::Readers readers) {
+  const int slot = engine.cache().create(readers);
   try {
     fill(state, engine.cache(), slot);
   } catch (...) {

@@ -31,6 +31,6 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
 /// A new sequence that holds the state. Later text equals that of the run that saved it, bit for
 /// bit in f32.
 /// errors   kind input: the policy needs tokens that the one that saved gave back; kind memory
-int restore_state(const SavedState& state, Engine& engine, int policy);
+int restore_state(const SavedState& state, Engine& engine, kv::Readers readers);
 
 }  // namespace tandem::decode

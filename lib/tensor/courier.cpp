@@ -5,37 +5,35 @@
 namespace tandem {
 namespace {
 
-std::string parcels(const Courier::Spec& s) { return s.name + "/parcels"; }
-std::string results_of(const Courier::Spec& s) { return s.name + "/results"; }
+std::string item_name(const Courier::Spec& s) { return s.name + "/transfers"; }
 
-size_t places(const Courier::Spec& s) { return s.own_places ? static_cast<size_t>(s.turns) : 1; }
+/// Of the parcels' places on the device.
+size_t parcel_bytes(const Courier::Spec& s) {
+  return (s.own_places ? static_cast<size_t>(s.turns) : 1) * s.in_bytes;
+}
 
 }  // namespace
 
 void Courier::plan(const Spec& spec, Device device, MemoryPlan& plan) {
   const auto turns = static_cast<size_t>(spec.turns);
-  plan.add(parcels(spec), places(spec) * spec.in_bytes, device);
-  if (spec.out_bytes > 0) plan.add(results_of(spec), spec.out_bytes, device);
+  plan.add(item_name(spec), parcel_bytes(spec) + spec.out_bytes, device);
   if (device.kind == Device::Kind::cuda)
     plan.add(spec.name + "/staging", turns * (spec.in_bytes + spec.out_bytes));
 }
 
 Courier::Courier(Spec spec, Arena& arena, const Exec& exec)
     : spec_(std::move(spec)), exec_(exec), turns_(static_cast<size_t>(spec_.turns)) {
-  auto* const device = static_cast<std::byte*>(arena.take(parcels(spec_)));
-  if (spec_.out_bytes > 0) results_ = static_cast<std::byte*>(arena.take(results_of(spec_)));
+  auto* const device = static_cast<std::byte*>(arena.take(item_name(spec_)));
+  results_ = device + parcel_bytes(spec_);
   for (size_t i = 0; i < turns_.size(); ++i) {
     Turn& t = turns_[i];
     std::byte* const place = device + (spec_.own_places ? i * spec_.in_bytes : 0);
     std::byte* host = place;
     if (exec_.on_gpu()) {
-      t.in = std::make_unique<cuda::PinnedBuffer>(spec_.in_bytes);
+      t.pinned = std::make_unique<cuda::PinnedBuffer>(spec_.in_bytes + spec_.out_bytes);
       t.sent = std::make_unique<cuda::Event>();
-      host = t.in->data();
-      if (spec_.out_bytes > 0) {
-        t.out = std::make_unique<cuda::PinnedBuffer>(spec_.out_bytes);
-        t.fetched = std::make_unique<cuda::Event>();
-      }
+      t.fetched = std::make_unique<cuda::Event>();
+      host = t.pinned->data();
     }
     t.outbox = Outbox(host, place, spec_.in_bytes);
   }
@@ -64,7 +62,7 @@ int Courier::fetch(size_t bytes) {
   const size_t turn = next_out_;
   next_out_ = (next_out_ + 1) % turns_.size();
   if (exec_.on_gpu()) {
-    exec_.queue->copy_out(turns_[turn].out->data(), results_, bytes);
+    exec_.queue->copy_out(turns_[turn].pinned->data() + spec_.in_bytes, results_, bytes);
     turns_[turn].fetched->record(*exec_.queue);
   }
   return static_cast<int>(turn);
@@ -74,7 +72,7 @@ const std::byte* Courier::wait(int receipt) {
   if (!exec_.on_gpu()) return results_;
   const Turn& t = turns_[static_cast<size_t>(receipt)];
   t.fetched->wait();
-  return t.out->data();
+  return t.pinned->data() + spec_.in_bytes;
 }
 
 }  // namespace tandem

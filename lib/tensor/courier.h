@@ -27,7 +27,8 @@ class Courier {
   static void plan(const Spec& spec, Device device, MemoryPlan& plan);
   Courier(Spec spec, Arena& arena, const Exec& exec);
 
-  /// Begins a parcel; what is taken from the outbox goes with it.
+  /// Begins a parcel; what is taken from the outbox goes with it. With one turn, results lie at
+  /// Outbox::end() on both sides: one copy may take the last parts of a parcel along.
   Outbox& open();
   /// Copies the open parcel to the device.
   void send();
@@ -42,7 +43,7 @@ class Courier {
 
  private:
   struct Turn {
-    std::unique_ptr<cuda::PinnedBuffer> in, out;
+    std::unique_ptr<cuda::PinnedBuffer> pinned;  // a parcel, results behind it
     std::unique_ptr<cuda::Event> sent, fetched;
     Outbox outbox;
   };

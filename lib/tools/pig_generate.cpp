@@ -89,7 +89,7 @@ int PigGenerate::run() {
   const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
   const double load_s = load_.seconds();
   GenerateOutput output(cx_, recipe_.output.path, prompts_, *engine, plan_);
-  const auto decoder = decode::plain_decoder(*engine, how.policy);
+  const auto decoder = decode::plain_decoder(*engine);
   const decode::GenerateReport report =
       generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how, output.events());
   output.finish(report, load_s, recipe_.run.seed);

@@ -71,7 +71,7 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
 SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, recipe_.draft.path.value, cx.dry_run()) {
+      pair_(recipe_.model, recipe_.run, recipe_.draft, Proposer::other_model, cx.dry_run()) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   const int vocab = pair_.target().config.vocab_size;
   if (recipe_.accept.width > vocab)
@@ -81,23 +81,19 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
   prompts_.shared = 0;  // texts come one after the other
   tree_ = read_accept_tree(recipe_.accept);
   const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};
-  const auto with_reading = [&](const speculate::RoundNeeds& rounds) {
-    return speculate::RoundNeeds{.rows = rounds.rows,
-                                 .logit_rows = std::max(rounds.logit_rows, reading.logit_rows),
-                                 .tokens = rounds.tokens};
-  };
+  const speculate::TreeRoom rounds = tree_ ? speculate::TreeRoom::of(*tree_) : speculate::TreeRoom{};
   const SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
                                                 .max_tokens = recipe_.sampling.max_tokens,
                                                 .least_new = 2,
                                                 .batch = 1});
-  pair_.size(room, tree_ ? with_reading(speculate::target_needs(*tree_, 1)) : reading,
-             tree_ ? with_reading(speculate::draft_needs(*tree_, 1, pair_.device())) : reading,
+  pair_.size(room, tree_ ? reading.with(speculate::target_needs(rounds, 1)) : reading,
+             tree_ ? reading.with(speculate::draft_needs(rounds, 1)) : reading,
              [&](MemoryPlan& plan) {
                const model::ModelConfig& target = pair_.target().config;
                plan.add("speculation/logits of both models",
                         size_t{2} * speculate::PairLogits::kRowsAtOnce *
                             static_cast<size_t>(target.vocab_size) * sizeof(float));
-               if (tree_) speculate::plan_rounds(*tree_, pair_.target_spec(), target, true, plan);
+               if (tree_) speculate::plan_rounds(rounds, pair_.target_spec(), target, true, plan);
              });
 }
 
@@ -139,7 +135,7 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_positions(const ModelPair::En
                                                              const ops::VerifyRule& rule,
                                                              const decode::GenerateSpec& how) {
   speculate::AcceptanceMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width);
-  const auto plain = decode::plain_decoder(*engines.target, how.policy);
+  const auto plain = decode::plain_decoder(*engines.target);
   const Texts texts = write_texts(*engines.target, *plain, how);
   for_each_text([&](size_t i, int n_prompt) {
     meter.add(static_cast<int>(i), recipe_.run.seed, texts[i], n_prompt);

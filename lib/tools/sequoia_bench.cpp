@@ -62,7 +62,7 @@ SequoiaBench::SequoiaBench(cli::Context& cx, const cli::Point<Recipe>& point)
       point_(point),
       recipe_(point.recipe),
       acceptance_(read_vector(recipe_)),
-      pair_(recipe_.model, recipe_.run, recipe_.draft.path.value, cx.dry_run()),
+      pair_(recipe_.model, recipe_.run, recipe_.draft, Proposer::other_model, cx.dry_run()),
       context_(static_cast<int>(recipe_.run.context.value)),
       trees_(table_for(recipe_, acceptance_)) {
   const int batch = recipe_.run.batch, longest = context_ + recipe_.bench.new_tokens;
@@ -73,11 +73,10 @@ SequoiaBench::SequoiaBench(cli::Context& cx, const cli::Point<Recipe>& point)
     if (size * batch > kv::kMaxTreeRows)
       throw recipe_error("tree.sizes", "{} nodes for each of {} sequences, a step takes {} rows",
                          size, batch, kv::kMaxTreeRows);
-  largest_ = roomiest_tree(std::ranges::max(recipe_.tree.sizes), pair_.device());
   const int room = std::max(longest, timed_context() + kTimingTokens);
   size_for(pair_,
            {.batch = batch, .prefix = true, .longest = room, .total = int64_t{batch + 1} * room},
-           largest_);
+           speculate::TreeRoom::any(std::ranges::max(recipe_.tree.sizes)));
   PhiloxStream rng(static_cast<uint64_t>(recipe_.run.seed));
   const auto vocab = static_cast<uint32_t>(pair_.target().config.vocab_size);
   for (int b = 0; b < batch; ++b) {

@@ -116,7 +116,6 @@ class SequoiaBench {
   speculate::AcceptanceVector acceptance_;
   ModelPair pair_;
   int context_ = 0;
-  speculate::TokenTree largest_;  // that room is made for
   speculate::TreeTable trees_;
   std::vector<decode::Request> requests_;
 };

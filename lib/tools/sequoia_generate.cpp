@@ -11,36 +11,37 @@ namespace tandem::tools {
 SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()) {
+      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx.dry_run()) {
   const decode::PromptSource source = prompt_source(cx, recipe_.chat);
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
-  tree_ = largest_tree(recipe_, batch_, pair_.device());
+  tree_ = given_tree(recipe_);
   room_ = room_for(
       prompts_,
       {.context = pair_.context(), .max_tokens = recipe_.sampling.max_tokens, .batch = batch_});
+  check_gamma(recipe_, pair_.context(), prompts_);
   SequenceRoom room = room_;
   if (measures()) {  // on forks of a text as long as these
     room.prefix = true;
     room.longest += kTimingTokens;
     room.total += int64_t{room.sequences()} * kTimingTokens;
   }
-  size_for(pair_, room, tree_);
+  size_for(pair_, room, room_of(recipe_, tree_, batch_));
 }
 
 int SequoiaGenerate::print_plan() {
-  if (pair_.has_draft() && recipe_.tree.path.automatic)
+  if (tree_)
     return pair_.print_plan(
-        cx_,
-        fmt::format("tree     chosen when the models are loaded, up to {} nodes\n", tree_.size()),
-        {{"tree", {{"most_nodes", tree_.size()}}}});
+        cx_, fmt::format("tree     {} nodes on {} levels\n", tree_->size(), tree_->levels()),
+        {{"tree", tree_facts(*tree_)}});
+  const int most = most_nodes(recipe_.tree, batch_);
   return pair_.print_plan(
-      cx_, fmt::format("tree     {} nodes on {} levels\n", tree_.size(), tree_.levels()),
-      {{"tree", tree_facts(tree_)}});
+      cx_, fmt::format("tree     chosen when the models are loaded, up to {} nodes\n", most),
+      {{"tree", {{"most_nodes", most}}}});
 }
 
 ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, TreePlan& plan) {
-  plan.tree = tree_;
+  if (tree_) plan.tree = *tree_;
   if (!chooses()) return pair_.load(cx_);
   const DraftTreeSection& section = recipe_.tree;
   const int context = static_cast<int>(room_.longest);
@@ -52,7 +53,7 @@ ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, Tre
     plan = plan_tree(cx_, section, tree_, *known, timed, context);
     if (declines(plan)) {
       pair_.leave_draft();
-      pair_.size(room_, speculate::target_needs(speculate::chain_tree(1), room_.sequences()));
+      pair_.size(room_, speculate::target_needs({}, room_.sequences()));
     }
     return pair_.load(cx_);
   }
@@ -84,7 +85,7 @@ int SequoiaGenerate::run() {
   std::unique_ptr<speculate::Rounds> rounds;
   std::unique_ptr<decode::Decoder> plain;
   if (declined) {
-    plain = decode::plain_decoder(target, 0);
+    plain = decode::plain_decoder(target);
   } else {
     rounds = make_rounds(recipe_.spec, engines, plan.tree,
                          {.on_round = [&](const speculate::RoundEvent& e) { output.on_round(e); }});

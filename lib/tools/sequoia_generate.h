@@ -35,7 +35,7 @@ class SequoiaGenerate {
   decode::PromptSet prompts_;
   int batch_;
   SequenceRoom room_;          // of the texts
-  speculate::TokenTree tree_;  // that room is made for
+  std::optional<speculate::TokenTree> tree_;  // unless it is chosen when the models are loaded
 };
 
 }  // namespace tandem::tools

@@ -15,7 +15,7 @@ int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
   recipe::Model model;
   model.path = recipe.model.path;
   model.compute = recipe.model.compute;
-  ModelPair pair(model, recipe.run, recipe.draft.path.value, cx.dry_run());
+  ModelPair pair(model, recipe.run, recipe.draft, Proposer::other_model, cx.dry_run());
   bench::RoundTimesSpec spec;
   constexpr int kLargest = 128;
   spec.largest_tree = recipe.tree.sizes.empty() ? kLargest : std::ranges::max(recipe.tree.sizes);
@@ -35,8 +35,7 @@ int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
                           .prefix = true,
                           .longest = longest + kTimingTokens,
                           .total = longest + int64_t{spec.batch + 1} * kTimingTokens};
-  const speculate::TokenTree tree = roomiest_tree(spec.largest_tree, pair.device());
-  size_for(pair, room, tree);
+  size_for(pair, room, speculate::TreeRoom::any(spec.largest_tree));
   spec.sampler =
       generate_spec(recipe.sampling, recipe.run.seed, 0, pair.target().config, 0).sampler;
   if (cx.dry_run()) {

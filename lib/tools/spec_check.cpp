@@ -40,7 +40,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, draft_path(recipe_), cx.dry_run()),
+      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx.dry_run()),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
       exact_(pair_.compute() == DType::f32),
@@ -53,11 +53,12 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     prompts_ = decode::read_prompts(source, pair_.target(), false);
   prompts_.shared = 0;  // every text is read whole
   batch_ = batch_size(recipe_.run, std::max(prompts_.sequences.size(), size_t{100}));
-  tree_ = largest_tree(recipe_, batch_, pair_.device());
+  tree_ = *given_tree(recipe_);
   SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
                                           .max_tokens = recipe_.sampling.max_tokens,
                                           .least_new = recipe_.eval.text_tokens,
                                           .batch = batch_});
+  check_gamma(recipe_, pair_.context(), prompts_);
   // Sampled texts fork from one prompt at a time.
   int64_t longest = 0;
   for (const eval::Ids& prompt : sampled_prompts())
@@ -66,7 +67,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
   room.prefix = true;
   room.longest = std::max(room.longest, longest + recipe_.eval.text_tokens);
   room.total = std::max(room.total, longest + int64_t{batch_} * recipe_.eval.text_tokens);
-  size_for(pair_, room, tree_);
+  size_for(pair_, room, speculate::TreeRoom::of(tree_));
 }
 
 int SpecCheck::print_plan() {
@@ -150,7 +151,7 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
                      static_cast<double>(2 * prompts.size() * checks.size()) * texts, "texts");
   int64_t before = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    const int slot = target.cache().create();
+    const int slot = target.cache().create(target.cache().all_readers());
     const decode::SeqTokens begin[] = {{slot, prompts[i], false}};
     target.prefill(begin, {});
     speculation.share(prompts[i]);

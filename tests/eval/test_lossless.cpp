@@ -6,7 +6,7 @@
 #include "eval/lossless.h"
 #include "generate_runs.h"
 #include "speculate/draft/model_drafter.h"
-#include "speculate/round/speculation.h"
+#include "speculate/round/rounds.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -18,46 +18,42 @@ namespace {
 
 /// Children of the root that are the draft's best tokens, called drawn: what the residual rule must
 /// not be fed.
-class DeterministicDrafter final : public speculate::HostDrafter {
+class DeterministicDrafter final : public speculate::Drafter {
  public:
-  DeterministicDrafter(decode::Engine& draft, speculate::TokenTree tree)
-      : inner_(draft, std::move(tree)) {}
+  DeterministicDrafter(decode::Engine& draft, decode::Engine& target, speculate::TokenTree tree)
+      : inner_(draft, target, std::move(tree)) {}
 
   AcceptBy accept_by() const override { return AcceptBy::residual; }
-  Tensor draft_logits() const override { return inner_.draft_logits(); }
   std::string name() const override { return "deterministic"; }
-  int max_nodes() const override { return inner_.max_nodes(); }
-  int max_depth() const override { return inner_.max_depth(); }
-  void start(const decode::SamplerSpec& spec) override { inner_.start(spec); }
+  const speculate::TokenTree& largest() const override { return inner_.largest(); }
   void share(std::span<const int32_t> prefix) override { inner_.share(prefix); }
-  void continue_from(int slot) override { inner_.continue_from(slot); }
   void read(std::span<const DrawSeq> seqs) override { inner_.read(seqs); }
-  std::span<const speculate::Proposal> propose(std::span<const DrawSeq> seqs) override {
-    const auto drawn = inner_.propose(seqs);
-    proposals_.assign(drawn.begin(), drawn.end());
-    for (speculate::Proposal& p : proposals_) {
-      const Row row = row_of(draft_logits(), p.draft_row[0]);
+  void forget(int slot) override { inner_.forget(slot); }
+  void prepare(speculate::Round& round) override { inner_.prepare(round); }
+  void draft(speculate::Round& round) override {
+    inner_.draft(round);
+    const Tensor logits = round.level_logits(0);
+    const int n = largest().n_children[0];
+    for (size_t b = 0; b < round.n_seqs(); ++b) {
+      const Row row = row_of(logits, static_cast<int>(b));
       Ids best(row.size());
       std::iota(best.begin(), best.end(), 0);
-      std::ranges::partial_sort(best, best.begin() + p.tree->n_children[0], std::greater<>(),
+      std::ranges::partial_sort(best, best.begin() + n, std::greater<>(),
                                 [&](int32_t id) { return row[static_cast<size_t>(id)]; });
-      std::copy_n(best.begin(), p.tree->n_children[0], p.tokens.begin() + 1);
+      std::copy_n(best.begin(), n, round.host_tokens(b).begin() + 1);
     }
-    return proposals_;
   }
-  void accept(std::span<const std::span<const int32_t>> paths) override { inner_.accept(paths); }
-  void forget(int slot) override { inner_.forget(slot); }
-  double bytes_read() const override { return inner_.bytes_read(); }
+  void keep(speculate::Round& round) override { inner_.keep(round); }
+  void accept(const speculate::Round& round) override { inner_.accept(round); }
 
  private:
   speculate::ModelDrafter inner_;
-  std::vector<speculate::Proposal> proposals_;
 };
 
 /// Plain decoding that now and then gives the next id instead.
 class SlippingDecoder final : public decode::Decoder {
  public:
-  explicit SlippingDecoder(decode::Engine& engine) : inner_(decode::plain_decoder(engine, 0)) {}
+  explicit SlippingDecoder(decode::Engine& engine) : inner_(decode::plain_decoder(engine)) {}
   void start(const decode::SamplerSpec& spec) override { inner_->start(spec); }
   int depth() const override { return 1; }
   int in_flight() const override { return inner_->in_flight(); }
@@ -92,15 +88,15 @@ struct Pair {
     target->prefill(whole, {});
   }
 
-  DistributionCheck law(std::unique_ptr<speculate::HostDrafter> drafter, int texts,
+  DistributionCheck law(std::unique_ptr<speculate::Drafter> drafter, int texts,
                         float temperature) {
-    speculate::Speculation speculation(*target, std::move(drafter));
-    return law(speculation, prompt, texts, temperature, 0);
+    const auto rounds = speculate::drafted_rounds(*target, std::move(drafter));
+    return law(*rounds, prompt, texts, temperature, 0);
   }
 
   /// Behind each of so many prompts.
-  DistributionCheck laws(std::unique_ptr<speculate::HostDrafter> drafter, int prompts, int texts) {
-    speculate::Speculation speculation(*target, std::move(drafter));
+  DistributionCheck laws(std::unique_ptr<speculate::Drafter> drafter, int prompts, int texts) {
+    const auto rounds = speculate::drafted_rounds(*target, std::move(drafter));
     DistributionCheck sum;
     int64_t seed = 0;
     for (const Ids& ids : varied_prompts(target->files(), prompts, 5)) {
@@ -108,21 +104,21 @@ struct Pair {
       slot = target->cache().create();
       const decode::SeqTokens whole[] = {{slot, ids, false}};
       target->prefill(whole, {});
-      sum.add(law(speculation, ids, texts, 1.0f, seed));
+      sum.add(law(*rounds, ids, texts, 1.0f, seed));
       seed += 2;
     }
     return sum;
   }
 
  private:
-  DistributionCheck law(speculate::Speculation& speculation, const Ids& ids, int texts,
+  DistributionCheck law(speculate::Rounds& rounds, const Ids& ids, int texts,
                         float temperature, int64_t seed) {
-    speculation.share(ids);
+    rounds.share(ids);
     decode::GenerateSpec how;
     how.max_tokens = 3;
     how.sampler.rule.temperature = temperature;
     how.sampler.seed = seed;
-    return check_law(*target, speculation, ids, slot, texts, how);
+    return check_law(*target, rounds, ids, slot, texts, how);
   }
 };
 
@@ -137,13 +133,13 @@ TEST_SUITE("eval/lossless") {
       "sampled texts: drawn children pass, deterministic ones by the residual rule are found out") {
     Pair pair;
     const DistributionCheck right =
-        pair.law(std::make_unique<speculate::ModelDrafter>(*pair.draft, star()), 1500, 1.0f);
+        pair.law(std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
     CHECK(right.texts == 1500);
     CHECK(right.tests.size() == 4);  // tokens 2 and 3, pairs (1, 2) and (2, 3)
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
     const DistributionCheck wrong =
-        pair.law(std::make_unique<DeterministicDrafter>(*pair.draft, star()), 1500, 1.0f);
+        pair.law(std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-9);
   }
@@ -151,14 +147,14 @@ TEST_SUITE("eval/lossless") {
   TEST_CASE("sampled texts behind many prompts, few behind each") {
     Pair pair;
     const DistributionCheck right =
-        pair.laws(std::make_unique<speculate::ModelDrafter>(*pair.draft, star()), 25, 40);
+        pair.laws(std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 25, 40);
     CHECK(right.texts == 1000);
     CHECK(right.prompts == 25);
     CHECK(right.tests.size() == 4);
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
     const DistributionCheck wrong =
-        pair.laws(std::make_unique<DeterministicDrafter>(*pair.draft, star()), 25, 40);
+        pair.laws(std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 25, 40);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-6);
   }

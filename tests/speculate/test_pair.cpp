@@ -47,7 +47,7 @@ TEST_SUITE("speculate/pair") {
                               n - 1, n - 1));
   }
 
-  TEST_CASE("rows of logits take the target's width") {
+  TEST_CASE("rows of logits take the target's width, and ids the draft's") {
     std::vector<float> from = {1, 2, 3, 4, 5, 6}, buffer;
     const Tensor rows(from.data(), DType::f32, {2, 3});
     CHECK(in_vocabulary(rows, 3, buffer).raw() == from.data());

@@ -141,15 +141,9 @@ TEST_SUITE("speculate/speculation") {
   }
 
   TEST_CASE("look-up proposes what followed the longest, latest agreement") {
-    LookupDrafter drafter(3, 4);
-    const auto proposed = [&](const Ids& text) {
-      const decode::DrawSeq seq[] = {
-          {.seq = 0, .slot = 0, .position = static_cast<int>(text.size()), .tokens = text}};
-      const Proposal& p = drafter.propose(seq)[0];
-      CHECK(p.tokens[0] == text.back());
-      CHECK(p.tree->size() == static_cast<int>(p.tokens.size()));
-      CHECK(p.tree->levels() == p.tree->size());
-      return Ids(p.tokens.begin() + 1, p.tokens.end());
+    const auto proposed = [&](const Ids& tokens) {
+      const std::span<const int32_t> found = look_up(tokens, 3, 4);
+      return Ids(found.begin(), found.end());
     };
     CHECK(proposed({7}).empty());
     CHECK(proposed({1, 2, 3, 4}).empty());
@@ -159,6 +153,21 @@ TEST_SUITE("speculate/speculation") {
     CHECK(proposed({1, 2, 9, 2, 8, 1, 2}) == Ids{9, 2, 8, 1});
     // The latest of equals; at most four.
     CHECK(proposed({1, 6, 1, 7, 3, 3, 3, 3, 1}) == Ids{7, 3, 3, 3});
+  }
+
+  TEST_CASE("prompt lookup takes the shortest chain that holds what any sequence proposes") {
+    LookupDrafter drafter(3, 6);
+    const auto nodes = [&](const std::vector<Ids>& batch) {
+      std::vector<decode::DrawSeq> seqs;
+      for (const Ids& tokens : batch)
+        seqs.push_back({.seq = 0, .slot = 0, .position = 1, .tokens = tokens});
+      return drafter.shape(seqs).size();
+    };
+    CHECK(nodes({{1, 2, 3}}) == 1);  // a plain step
+    CHECK(nodes({{5, 5}}) == 2);
+    CHECK(nodes({{1, 2, 1}, {3}}) == 4);  // two tokens
+    CHECK(nodes({{1, 2, 1}, {1, 2, 3, 4, 5, 1}}) == 7);
+    CHECK(drafter.largest().size() == 7);
   }
 
   TEST_CASE("look-up: any text is the one of plain sampling, token by token") {

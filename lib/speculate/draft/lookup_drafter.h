@@ -5,31 +5,31 @@
 
 namespace tandem::speculate {
 
-/// What followed the last tokens of a text where they stood before, `length` tokens at most: of the
-/// longest run of at most `longest` tokens that agrees, the latest place. Empty where nothing
+/// What followed the last tokens of a sequence where they stood before, `length` tokens at most: of
+/// the longest run of at most `longest` tokens that agrees, the latest place. Empty where nothing
 /// agrees.
-std::span<const int32_t> look_up(std::span<const int32_t> text, int longest, int length);
+std::span<const int32_t> look_up(std::span<const int32_t> tokens, int longest, int length);
 
-/// Proposes what followed the last tokens where they stood before in the text: a chain, found
-/// without a model. Good where texts quote themselves.
-/// source   prompt look-up decoding (Saxena, 2023)
-class LookupDrafter final : public HostDrafter {
+/// Proposes what followed the last tokens where they stood before in the sequence: a chain, found
+/// without a model on the host. Good where texts quote themselves. A round takes the shortest of a
+/// few chains that holds what it found for all its sequences; with nothing found it is a plain step.
+/// source   prompt lookup decoding (Saxena, 2023)
+class LookupDrafter final : public Drafter {
  public:
   /// longest  tokens that must agree, at most; the longest agreement is taken, of several the latest
   /// length   tokens of a proposal, at most; none where nothing agrees
   LookupDrafter(int longest, int length);
 
   AcceptBy accept_by() const override { return AcceptBy::match; }
-  Tensor draft_logits() const override { return {}; }
   std::string name() const override { return "ngram"; }
-  int max_nodes() const override { return static_cast<int>(chains_.size()); }
-  int max_depth() const override { return max_nodes() - 1; }
-  std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) override;
+  const TokenTree& largest() const override { return chains_.back(); }
+  const TokenTree& shape(std::span<const decode::DrawSeq> seqs) override;
+  void prepare(Round& round) override;
 
  private:
   int longest_;
-  std::vector<TokenTree> chains_;  // by nodes below the root
-  std::vector<Proposal> proposals_;
+  std::vector<TokenTree> chains_;  // by length
+  std::vector<std::span<const int32_t>> found_;
 };
 
 }  // namespace tandem::speculate

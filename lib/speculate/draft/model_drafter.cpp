@@ -2,88 +2,94 @@
 
 #include <algorithm>
 
-#include "ops/verification.h"
+#include "ops/sampling.h"
 #include "speculate/draft/pair.h"
+#include "speculate/round/rounds.h"
 
 namespace tandem::speculate {
 
-ModelDrafter::ModelDrafter(decode::Engine& draft, TokenTree tree, int vocab)
+size_t ModelDrafter::outbox_bytes(const TreeRoom& tree, int max_seqs) {
+  constexpr int kUnread = DraftSequences::kMaxUnread;
+  const auto seqs = static_cast<size_t>(max_seqs);
+  return kv::DeviceStep::outbox_bytes(max_seqs, max_seqs * (tree.inner + kUnread)) +
+         Outbox::aligned(seqs * kUnread * sizeof(int32_t)) +
+         Outbox::aligned(seqs * sizeof(int32_t));
+}
+
+ModelDrafter::ModelDrafter(Reader draft, Reader target, TokenTree tree)
     : draft_(draft),
+      is_self_(draft.engine == target.engine),
+      vocab_(target.engine->config().vocab_size),
       tree_(std::move(tree)),
-      vocab_(vocab > 0 ? vocab : draft.config().vocab_size),
-      texts_(draft, tree_) {
-  for (const int n : tree_.n_children) row_.push_back(n > 0 ? n_internal_++ : -1);
+      sequences_(draft, target, tree_) {}
+
+std::string ModelDrafter::name() const {
+  return is_self_ ? "self" : draft_.engine->files().name;
 }
 
-void ModelDrafter::run_level(std::span<const decode::DrawSeq> seqs, int level,
-                             const kv::Step& step) {
-  const int begin = tree_.level_begin[static_cast<size_t>(level)];
-  const int end = tree_.level_begin[static_cast<size_t>(level) + 1];
-  std::vector<int32_t> tokens;
+int ModelDrafter::max_places() const {
+  const RoundNeeds one = draft_needs(TreeRoom::of(tree_), 1);
+  return std::min(draft_.engine->room_for_places(one.rows, one.logit_rows),
+                  draft_.engine->spec().max_seqs);
+}
+
+void ModelDrafter::prepare(Round& round) {
+  if (sequences_.is_lone_root()) return;
+  const std::span<const decode::DrawSeq> seqs = round.seqs();
+  const auto places = static_cast<size_t>(round.places());
+  kv_bytes_before_ = draft_.kv_bytes();
+  sequences_.read(seqs);
+  steps_ = &sequences_.begin(seqs, round.outbox(), round.places());
+  const int n_first = steps_->front().arrays.n_rows;
+  unread_ = round.outbox().take<int32_t>(static_cast<size_t>(n_first));
+  root_row_ = round.outbox().take<int32_t>(places);
+  std::fill_n(unread_.host, n_first, 0);
+  std::fill_n(root_row_.host, places, 0);
+  const int vocab = draft_.engine->config().vocab_size;
+  int n = 0;
   for (size_t b = 0; b < seqs.size(); ++b) {
-    const std::vector<int32_t>& nodes = proposals_[b].tokens;
-    const std::span<const int32_t> text = texts_.unread(seqs[b]);
-    if (level == 0)
-      tokens.insert(tokens.end(), text.begin(), text.end());
-    else
-      tokens.insert(tokens.end(), nodes.begin() + begin, nodes.begin() + end);
+    for (const int32_t id : sequences_.unread(seqs[b])) unread_.host[n++] = id < vocab ? id : 0;
+    root_row_.host[b] = n - 1;
   }
-  draft_.model().forward(known_ids(tokens, draft_.config().vocab_size), step, draft_.cache());
+  for (int level = 0; level < n_levels_run(); ++level)
+    draft_.engine->choose_products((*steps_)[static_cast<size_t>(level)].arrays.n_rows,
+                                   round.level_logits(level).rows());
 }
 
-void ModelDrafter::draw_level(std::span<const decode::DrawSeq> seqs, int level,
-                              const kv::Step& step) {
-  const int begin = tree_.level_begin[static_cast<size_t>(level)];
-  const int end = tree_.level_begin[static_cast<size_t>(level) + 1];
-  const auto vocab = static_cast<size_t>(vocab_);
-  std::vector<int32_t> rows;
-  std::vector<ops::ParentNode> parents;
-  for (size_t b = 0; b < seqs.size(); ++b)
-    for (int node = begin; node < end; ++node) {
-      if (row_[static_cast<size_t>(node)] < 0) continue;
-      // The nodes are a sequence's last rows: the root has text before it.
-      rows.push_back(step.row_begin[b + 1] - end + node);
-      parents.push_back({.round = {sampler_.seed, seqs[b].seq, seqs[b].position},
-                         .node = node,
-                         .n_children = tree_.n_children[static_cast<size_t>(node)]});
-    }
-  const Tensor logits = in_vocabulary(draft_.logits(rows), vocab_, level_logits_);
-  const std::vector<int32_t> children =
-      ops::draw_children(logits, sampler_.rule.temperature, parents);
-  size_t r = 0, next = 0;
-  for (size_t b = 0; b < seqs.size(); ++b)
-    for (int node = begin; node < end; ++node) {
-      const int32_t row = proposals_[b].draft_row[static_cast<size_t>(node)];
-      if (row < 0) continue;
-      std::copy_n(logits.as<float>() + r++ * vocab, vocab,
-                  &logits_[static_cast<size_t>(row) * vocab]);
-      const auto first = static_cast<size_t>(tree_.first_child[static_cast<size_t>(node)]);
-      for (int c = 0; c < tree_.n_children[static_cast<size_t>(node)]; ++c)
-        proposals_[b].tokens[first + static_cast<size_t>(c)] = children[next++];
-    }
+void ModelDrafter::draft(Round& round) {
+  model::Llama& model = draft_.engine->model();
+  const int vocab = draft_.engine->config().vocab_size;
+  for (int level = 0; level < n_levels_run(); ++level) {
+    const bool is_first = level == 0;
+    model.forward_ids(is_first ? unread_.device : round.level_ids(level, vocab),
+                      (*steps_)[static_cast<size_t>(level)], draft_.engine->cache());
+    const Tensor wanted = round.level_logits(level);
+    // Vocabularies may differ in padding.
+    const Tensor logits =
+        vocab == vocab_ ? wanted : draft_.engine->logit_rows().slice(0, wanted.rows());
+    model.logits(logits, is_first ? root_row_.device : round.level_rows(level));
+    if (vocab != vocab_)
+      ops::widen_rows({.out = wanted.as<float>(),
+                       .in = logits.as<float>(),
+                       .n_rows = static_cast<int>(wanted.rows()),
+                       .from = vocab,
+                       .to = vocab_},
+                      draft_.engine->exec().stream());
+    round.draw_children(level);
+  }
 }
 
-std::span<const Proposal> ModelDrafter::propose(std::span<const decode::DrawSeq> seqs) {
-  const int64_t n_rows = static_cast<int64_t>(seqs.size()) * n_internal_;
-  logits_.resize(static_cast<size_t>(n_rows) * static_cast<size_t>(vocab_));
-  logits_view_ = {logits_.data(), DType::f32, {n_rows, vocab_}};
-  proposals_.assign(seqs.size(), {.tree = &tree_, .tokens = {}, .draft_row = row_});
-  for (size_t b = 0; b < seqs.size(); ++b) {
-    Proposal& p = proposals_[b];
-    p.tokens.assign(static_cast<size_t>(tree_.size()), -1);
-    p.tokens[0] = seqs[b].tokens.back();
-    for (int32_t& row : p.draft_row)
-      if (row >= 0) row += static_cast<int32_t>(b) * n_internal_;
-  }
-  if (texts_.is_lone_root()) return proposals_;
-  texts_.read(seqs);
-  const std::vector<kv::Step>& steps = texts_.begin(seqs);
-  for (int level = 0; level + 1 < tree_.levels(); ++level) {
-    run_level(seqs, level, steps[static_cast<size_t>(level)]);
-    draw_level(seqs, level, steps[static_cast<size_t>(level)]);
-  }
-  bytes_read_ += texts_.bytes_of_round();
-  return proposals_;
+void ModelDrafter::keep(Round& round) {
+  if (!sequences_.is_lone_root()) sequences_.keep(round.paths(sequences_.nodes_run()));
+}
+
+void ModelDrafter::accept(const Round& round) {
+  if (sequences_.is_lone_root()) return;
+  paths_.clear();
+  for (size_t b = 0; b < round.n_seqs(); ++b) paths_.push_back(round.path(b));
+  sequences_.accept(paths_);
+  bytes_read_ += n_levels_run() * static_cast<double>(draft_.engine->weight_bytes()) +
+                 draft_.kv_bytes() - kv_bytes_before_;
 }
 
 }  // namespace tandem::speculate

@@ -1,52 +1,55 @@
 #pragma once
-#include <vector>
-
-#include "speculate/draft/draft_texts.h"
+#include "speculate/draft/draft_sequences.h"
 #include "speculate/draft/drafter.h"
 
 namespace tandem::speculate {
 
-/// A small model that grows a tree of fixed shape level by level, the children of every node drawn
+/// A model that grows a tree of fixed shape level by level, the children of every node drawn
 /// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best
-/// tokens).
-class ModelDrafter final : public HostDrafter {
+/// tokens). The model may be the target itself, which then reads its sequences another way.
+class ModelDrafter final : public Drafter {
  public:
-  /// draft    an engine on the CPU with room for draft_needs
-  /// vocab    of the target, where the draft's has more or less padding; 0 = the draft's
-  ModelDrafter(decode::Engine& draft, TokenTree tree, int vocab = 0);
+  static size_t outbox_bytes(const TreeRoom& tree, int max_seqs);
+  /// draft    with room for draft_needs; on a GPU on the target's queue
+  ModelDrafter(Reader draft, Reader target, TokenTree tree);
 
   AcceptBy accept_by() const override { return AcceptBy::residual; }
-  Tensor draft_logits() const override { return logits_view_; }
-  std::string name() const override { return draft_.files().name; }
-  int max_nodes() const override { return tree_.size(); }
-  int max_depth() const override { return tree_.levels() - 1; }
-  void start(const decode::SamplerSpec& spec) override { sampler_ = spec; }
-  void share(std::span<const int32_t> prefix) override { texts_.share(prefix); }
-  void continue_from(int draft_slot) override { texts_.continue_from(draft_slot); }
-  void read(std::span<const decode::DrawSeq> seqs) override { texts_.read(seqs); }
-  std::span<const Proposal> propose(std::span<const decode::DrawSeq> seqs) override;
-  void accept(std::span<const std::span<const int32_t>> paths) override {
-    texts_.accept(paths, false);
+  std::string name() const override;
+  const TokenTree& largest() const override { return tree_; }
+  size_t outbox_bytes(int max_seqs) const override {
+    return outbox_bytes(TreeRoom::of(tree_), max_seqs);
   }
-  void forget(int slot) override { texts_.forget(slot); }
+  std::optional<kv::Reading> reading() const override {
+    return is_self_ ? std::optional(draft_.reading) : std::nullopt;
+  }
+  int max_places() const override;
+
+  void share(std::span<const int32_t> prefix) override { sequences_.share(prefix); }
+  void continue_from(int draft_slot) override { sequences_.continue_from(draft_slot); }
+  void read(std::span<const decode::DrawSeq> seqs) override { sequences_.read(seqs); }
+  void forget(int slot) override { sequences_.forget(slot); }
+
+  void prepare(Round& round) override;
+  void draft(Round& round) override;
+  void keep(Round& round) override;
+  bool is_recordable() const override { return draft_.engine->spec().n_streamed == 0; }
+  void accept(const Round& round) override;
   double bytes_read() const override { return bytes_read_; }
 
  private:
-  void run_level(std::span<const decode::DrawSeq> seqs, int level, const kv::Step& step);
-  void draw_level(std::span<const decode::DrawSeq> seqs, int level, const kv::Step& step);
+  int n_levels_run() const { return tree_.levels() - 1; }
 
-  decode::Engine& draft_;
+  Reader draft_;
+  bool is_self_;
+  int vocab_;  // the target's
   TokenTree tree_;
-  int vocab_;
-  DraftTexts texts_;
-  decode::SamplerSpec sampler_;
-  std::vector<Proposal> proposals_;
-  std::vector<int32_t> row_;  // of a node among the internal ones, -1 = a leaf
-  int n_internal_ = 0;
-  std::vector<float> logits_;        // [sequences * n_internal_, vocab]
-  std::vector<float> level_logits_;  // of a level, if the vocabularies differ
-  Tensor logits_view_;
-  double bytes_read_ = 0;
+  DraftSequences sequences_;
+  // Of the round:
+  const std::vector<kv::Step>* steps_ = nullptr;
+  Mirrored<int32_t> unread_;    // [places * unread] what the first forward takes
+  Mirrored<int32_t> root_row_;  // [places] its rows of the roots
+  std::vector<std::span<const int32_t>> paths_;
+  double kv_bytes_before_ = 0, bytes_read_ = 0;
 };
 
 }  // namespace tandem::speculate

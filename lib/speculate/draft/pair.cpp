@@ -1,9 +1,9 @@
 #include "speculate/draft/pair.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
+#include "ops/sampling.h"
 
 namespace tandem::speculate {
 namespace {
@@ -41,11 +41,13 @@ void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFil
 
 Tensor in_vocabulary(const Tensor& logits, int vocab, std::vector<float>& buffer) {
   if (logits.row_size() == vocab) return logits;
-  const auto n_rows = static_cast<size_t>(logits.rows()), width = static_cast<size_t>(vocab);
-  const auto from = static_cast<size_t>(logits.row_size());
-  buffer.assign(n_rows * width, -std::numeric_limits<float>::infinity());
-  for (size_t r = 0; r < n_rows; ++r)
-    std::copy_n(logits.as<float>() + r * from, std::min(from, width), &buffer[r * width]);
+  buffer.resize(static_cast<size_t>(logits.rows() * vocab));
+  ops::widen_rows({.out = buffer.data(),
+                   .in = logits.as<float>(),
+                   .n_rows = static_cast<int>(logits.rows()),
+                   .from = static_cast<int>(logits.row_size()),
+                   .to = vocab},
+                  Stream{});
   return {buffer.data(), DType::f32, {logits.rows(), vocab}};
 }
 

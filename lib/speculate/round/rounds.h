@@ -1,44 +1,54 @@
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "decode/decoder.h"
+#include "speculate/reader.h"
 #include "speculate/round/round_stats.h"
-#include "speculate/tree/token_tree.h"
+#include "speculate/tree/tree_room.h"
 
 namespace tandem::speculate {
+
+class Drafter;
 
 /// Decoding by rounds: something proposes tokens, the target scores all of them in one forward and
 /// keeps those that it might have said itself.
 class Rounds : public decode::Decoder {
  public:
-  /// All texts from now on begin with these tokens: what proposes reads them once.
+  /// All sequences from now on begin with these tokens: what proposes reads them once.
   virtual void share(std::span<const int32_t> prefix) = 0;
   /// As share, of tokens that this slot of the draft's cache holds already; it stays the caller's.
   virtual void continue_from(int draft_slot) = 0;
-  /// residual: the law of a text is the target's; match: the very text is plain sampling's.
+  /// residual: the distribution of a text is the target's; match: the very text is plain
+  /// sampling's.
   virtual AcceptBy accept_by() const = 0;
   virtual const RoundStats& stats() const = 0;
 };
 
 struct RoundOptions {
   std::function<void(const RoundEvent&)> on_round = {};
-  /// Accepted paths are drawn from it after verification: such texts follow no law, and whoever
-  /// shows figures of them must say so.
+  /// Accepted paths are drawn from it after verification: such texts are no samples of the target,
+  /// and figures of them must say so.
   std::optional<AcceptanceVector> simulate = {};
 };
 
-/// A small model grows a tree (Sequoia). On a GPU both engines work on one queue.
-/// Either engine may read its text under a policy: greedy text is then that of the target under its
-/// own.
-/// target, draft  with room for target_needs and draft_needs; on a GPU of vocabularies of one size
-/// errors         kind recipe: a policy without trees (topk, oracle_sampling)
-std::unique_ptr<Rounds> model_rounds(decode::Engine& target, decode::Engine& draft,
-                                     const TokenTree& tree, RoundOptions options = {});
+/// Rounds of any drafter.
+/// target   with room for target_needs
+/// errors   kind recipe: a policy without trees (topk, oracle_sampling)
+std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> drafter,
+                                       RoundOptions options = {});
+/// A model grows a tree (Sequoia): a small one, or the target under another reading, of which the
+/// target's sequences then have to be read too. On a GPU both engines work on one queue. Greedy
+/// text is that of the target under its own reading, whatever the draft's.
+/// target, draft  with room for target_needs and draft_needs
+/// errors         as drafted_rounds
+std::unique_ptr<Rounds> model_rounds(Reader target, Reader draft, const TokenTree& tree,
+                                     RoundOptions options = {});
 /// What followed the last tokens before is proposed again (LookupDrafter), `length` tokens at most.
-/// errors   as model_rounds
-std::unique_ptr<Rounds> lookup_rounds(decode::Engine& target, int longest, int length,
+/// errors   as drafted_rounds
+std::unique_ptr<Rounds> lookup_rounds(Reader target, int longest, int length,
                                       RoundOptions options = {});
 
 /// Room that rounds need in an engine beyond the texts themselves.
@@ -46,13 +56,19 @@ struct RoundNeeds {
   int rows = 0;        // of the forwards of a round together
   int logit_rows = 0;  // alive at once
   int tokens = 0;      // beyond a sequence's text
-};
-RoundNeeds target_needs(const TokenTree& tree, int batch);
-RoundNeeds draft_needs(const TokenTree& tree, int batch, Device device);
 
-/// Adds what rounds hold beside the engines.
+  /// Of an engine that serves both, one after the other.
+  RoundNeeds with(const RoundNeeds& other) const {
+    return {std::max(rows, other.rows), std::max(logit_rows, other.logit_rows),
+            std::max(tokens, other.tokens)};
+  }
+};
+RoundNeeds target_needs(const TreeRoom& tree, int batch);
+RoundNeeds draft_needs(const TreeRoom& tree, int batch);
+
+/// Adds what rounds hold beyond the engines.
 /// has_draft  whether a model proposes
-void plan_rounds(const TokenTree& tree, const decode::EngineSpec& target,
+void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan);
 
 }  // namespace tandem::speculate

@@ -26,8 +26,9 @@ SharedPrefix read_prefix(cli::Context& cx, decode::Engine& engine, const PrefixS
   SharedPrefix p;
   if (source.saved == nullptr && source.tokens.empty()) return p;
   const Stopwatch watch;
-  p.slot = source.saved != nullptr ? decode::restore_state(*source.saved, engine, 0)
-                                   : engine.cache().create();
+  const kv::Readers readers = engine.cache().all_readers();
+  p.slot = source.saved != nullptr ? decode::restore_state(*source.saved, engine, readers)
+                                   : engine.cache().create(readers);
   if (source.saved != nullptr) p.tokens = source.saved->tokens;
   if (!source.tokens.empty()) read_tokens(cx, engine, p.slot, source.tokens, report);
   // No end of a prompt, where a window would move on: only an index.
@@ -46,7 +47,7 @@ void read_alone(cli::Context& cx, decode::Engine& engine, std::span<const decode
   for (const decode::Request& r : requests) {
     if (r.tokens.empty()) continue;
     const int slot =
-        r.prefix_slot >= 0 ? engine.cache().fork(r.prefix_slot, 0) : engine.cache().create();
+        r.prefix_slot >= 0 ? engine.cache().fork(r.prefix_slot, {}) : engine.cache().create();
     read_tokens(cx, engine, slot, r.tokens, report);
     engine.cache().release(slot);
   }

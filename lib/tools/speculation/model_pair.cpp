@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/plan_text.h"
+#include "kv/policy.h"
 #include "model/context.h"
+#include "recipe/scalar.h"
 #include "speculate/draft/pair.h"
 #include "tools/engines/load_engine.h"
 #include "tools/prompts/prompt_flags.h"
@@ -15,18 +17,29 @@ nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree) {
   return {{"nodes", tree.size()}, {"levels", tree.levels()}};
 }
 
-ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft,
-                     bool dry_run)
-    : run_(run), sizer_(model, run, {recipe::Cache{}}, dry_run), target_(sizer_.open_model()) {
-  if (draft.empty()) return;
-  draft_ = decode::open_model(draft, static_cast<uint64_t>(run.seed));
+ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
+                     Proposer proposer, bool dry_run)
+    : run_(run),
+      draft_cache_(draft.cache),
+      proposer_(proposer),
+      sizer_(model, run, {recipe::Cache{}, draft.cache}, dry_run),
+      target_(sizer_.open_model()) {
+  if (!has_draft()) return;
+  const kv::Needs needs = kv::needs_of(draft.cache);
+  const bool on_gpu = device().kind == Device::Kind::cuda;
+  if (!needs.reads_trees || (on_gpu && !needs.runs_on_gpu))
+    throw recipe_error("draft.cache.kind", "is {}, which reads no trees of drafted tokens{}",
+                       recipe::yaml_text(draft.cache.kind), on_gpu ? " on a GPU" : "")
+        .hint(on_gpu ? "choose full or streaming, or --device cpu"
+                     : "choose full, streaming, quest, lsh or hybrid");
+  if (drafts_itself()) return;
+  draft_ = decode::open_model(draft.path.value, static_cast<uint64_t>(run.seed));
   speculate::check_vocabularies(target_, *draft_);
-  const int ours = target_.config.vocab_size, other = draft_->config.vocab_size;
-  if (device().kind == Device::Kind::cuda && ours != other)
-    throw Error::make(ErrorKind::device, "draft.path",
-                      "{} rows of logits, {} of the model: such pairs speculate on the CPU only",
-                      other, ours)
-        .hint(fmt::format("use --device cpu, or a draft whose vocabulary is padded to {}", ours));
+}
+
+void ModelPair::leave_draft() {
+  draft_.reset();
+  proposer_ = Proposer::nobody;
 }
 
 int64_t ModelPair::context() const {
@@ -38,8 +51,11 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
                      const speculate::RoundNeeds& draft,
                      const std::function<void(MemoryPlan&)>& add) {
   room.to_read = room.total;  // a draft or a measurement may read whole texts again
-  target_spec_ = sizer_.spec(room, target);
+  target_spec_ = sizer_.spec(room, drafts_itself() ? target.with(draft) : target);
+  target_spec_.caches = {recipe::Cache{}};
+  if (drafts_itself()) target_spec_.caches.push_back(draft_cache_);
   if (draft_) draft_spec_ = sizer_.spec(room, draft);
+  draft_spec_.caches = {draft_cache_};
   plan_ = sizer_.stream_layers(target_.config, [&](int n) {
     target_spec_.n_streamed = n;
     MemoryPlan all = decode::Engine::plan(target_, target_spec_);
@@ -55,7 +71,7 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
 int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
                           const nlohmann::ordered_json& facts) const {
   const cli::MemoryLimits limits = sizer_.limits();
-  const std::string draft = draft_ ? draft_->name : "ngram";
+  const std::string draft = draft_ ? draft_->name : drafts_itself() ? "self" : "ngram";
   nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
   j.update(facts);
   j.update(cli::memory_json(plan_, limits));

@@ -11,14 +11,16 @@
 // What all tools share that run a model together with a small one.
 namespace tandem::tools {
 
-/// Section `draft`: the small model.
+/// Section `draft`: the model that proposes, and how it reads.
 struct DraftSection {
   recipe::ModelName path;
+  recipe::Cache cache;
 
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(),
       "model that proposes tokens, with the tokenizer of model.path");
+    v("cache", cache, "what it reads of the text");
   }
   /// For tools and settings that need one.
   void require(recipe::Problems& p) const {
@@ -50,24 +52,31 @@ struct PairRecipe {
 /// What plans tell of a tree, as JSON.
 nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree);
 
+/// Who proposes in a pair.
+enum class Proposer : uint8_t {
+  nobody,       // no model does
+  other_model,  // draft.path
+  target,       // which then reads its text a second way
+};
+
 /// A target and, where a model proposes, its draft: their headers, and how their engines are sized.
 class ModelPair {
  public:
-  /// draft    empty: the target is alone
   /// dry_run  it is planned, perhaps for a GPU that is not here
-  /// errors   kind input: a model, vocabularies that differ; kind device
-  ModelPair(const recipe::Model& model, const recipe::Run& run, const std::string& draft,
-            bool dry_run);
+  /// errors   kind input: a model, vocabularies that differ; kind device; kind recipe: a draft.cache
+  ///          that cannot read trees
+  ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
+            Proposer proposer, bool dry_run);
 
   Device device() const { return sizer_.device(); }
   /// Of weights and activations.
   DType compute() const { return sizer_.compute(); }
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
-  bool has_draft() const { return draft_.has_value(); }
-  const decode::ModelFiles& draft() const { return *draft_; }
+  bool has_draft() const { return proposer_ != Proposer::nobody; }
+  const decode::ModelFiles& draft() const { return draft_ ? *draft_ : target_; }
   /// The target alone is loaded; to be sized anew.
-  void leave_draft() { draft_.reset(); }
+  void leave_draft();
   /// Tokens that a text of both may have.
   /// errors   kind recipe: run.context beyond the models'
   int64_t context() const;
@@ -92,14 +101,23 @@ class ModelPair {
                  const nlohmann::ordered_json& facts) const;
 
   struct Engines {
-    std::unique_ptr<decode::Engine> target, draft;  // draft null without one
+    std::unique_ptr<decode::Engine> target, draft;  // draft null without one of its own
+
+    /// The model that proposes: under the second policy of the target's cache, where it is that.
+    speculate::Reader drafter() const {
+      return draft ? speculate::Reader(*draft) : speculate::Reader(*target, {.keys = 1});
+    }
   };
   /// Loads both, once.
   /// errors   kind memory, input, interrupted
   Engines load(cli::Context& cx);
 
  private:
+  bool drafts_itself() const { return proposer_ == Proposer::target; }
+
   const recipe::Run& run_;
+  recipe::Cache draft_cache_;
+  Proposer proposer_;
   EngineSizer sizer_;
   decode::ModelFiles target_;
   std::optional<decode::ModelFiles> draft_;

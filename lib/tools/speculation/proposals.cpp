@@ -9,15 +9,15 @@
 namespace tandem::tools {
 
 void SequoiaRecipe::check(recipe::Problems& p) const {
-  if (spec.draft == DraftKind::model) {
-    draft.require(p);
-    if (tree.path.empty())
-      p.field("tree.path", "tree.path: name a tree; sequoia-tree-search writes them");
-    if (tree.path.automatic && tree.accept.empty())
-      p.field("tree.accept",
-              "tree.accept: name the vector to choose a tree by; sequoia-acceptance "
-              "measures them");
-  }
+  if (spec.draft == DraftKind::model) draft.require(p);
+  if (spec.draft == DraftKind::self && !draft.path.value.empty())
+    p.field("draft.path",
+            "draft.path: spec.draft is self, so that model.path proposes; leave draft.path out, or "
+            "choose spec.draft=model");
+  if (spec.draft != DraftKind::ngram && tree.path.automatic && tree.accept.empty())
+    p.field("tree.accept",
+            "tree.accept: name the vector to choose a tree by; sequoia-acceptance "
+            "measures them");
   refuse_states(model, output, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs", "output.top_logprobs: speculation reports no alternatives");
@@ -30,19 +30,19 @@ int most_nodes(const DraftTreeSection& tree, int batch) {
   return std::max(2, tree.max_nodes / batch);
 }
 
-speculate::TokenTree roomiest_tree(int nodes, Device device) {
-  // A GPU keeps the logits of all nodes with children, the CPU those of a level.
-  if (nodes < 3 || device.kind == Device::Kind::cuda) return speculate::chain_tree(nodes);
-  // All nodes but the root and one leaf, which the level above is run for.
-  std::vector<int> n_children(static_cast<size_t>(nodes), 0);
-  n_children[0] = nodes - 2;
-  n_children[1] = 1;
-  return speculate::tree_of_children(n_children, "the largest tree");
+Proposer proposer_of(const SpecSection& spec) {
+  switch (spec.draft) {
+    case DraftKind::model: return Proposer::other_model;
+    case DraftKind::self: return Proposer::target;
+    case DraftKind::ngram: break;
+  }
+  return Proposer::nobody;
 }
 
-speculate::TokenTree largest_tree(const SequoiaRecipe& recipe, int batch, Device device) {
-  if (recipe.spec.draft == DraftKind::ngram) return speculate::chain_tree(recipe.spec.gamma + 1);
-  if (recipe.tree.path.automatic) return roomiest_tree(most_nodes(recipe.tree, batch), device);
+std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
+  if (recipe.spec.draft == DraftKind::ngram || recipe.tree.path.empty())
+    return speculate::chain_tree(recipe.spec.gamma + 1);
+  if (recipe.tree.path.automatic) return {};
   speculate::TokenTree tree = speculate::read_tree(recipe.tree.path.path).tree;
   if (tree.size() > kv::kMaxTreeRows)
     throw input_error(recipe.tree.path.path.string(), "has {} nodes, at most {} are supported",
@@ -50,9 +50,26 @@ speculate::TokenTree largest_tree(const SequoiaRecipe& recipe, int batch, Device
   return tree;
 }
 
-void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TokenTree& tree) {
+speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
+                            const std::optional<speculate::TokenTree>& given, int batch) {
+  return given ? speculate::TreeRoom::of(*given)
+               : speculate::TreeRoom::any(most_nodes(recipe.tree, batch));
+}
+
+void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
+  const bool is_chain = recipe.spec.draft != DraftKind::ngram && recipe.tree.path.empty();
+  size_t longest = 0;
+  for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
+  const int64_t room = context - static_cast<int64_t>(longest);
+  if (!is_chain || recipe.spec.gamma < room) return;
+  throw recipe_error("spec.gamma", "is {} tokens, {} are left of a context of {} after the prompt",
+                     recipe.spec.gamma, room, context)
+      .hint("lower spec.gamma, raise run.context, or shorten the prompt");
+}
+
+void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree) {
   pair.size(room, speculate::target_needs(tree, room.sequences()),
-            speculate::draft_needs(tree, room.sequences(), pair.device()), [&](MemoryPlan& plan) {
+            speculate::draft_needs(tree, room.sequences()), [&](MemoryPlan& plan) {
               speculate::plan_rounds(tree, pair.target_spec(), pair.target().config,
                                      pair.has_draft(), plan);
             });
@@ -62,9 +79,9 @@ std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec,
                                                const ModelPair::Engines& engines,
                                                const speculate::TokenTree& tree,
                                                speculate::RoundOptions options) {
-  if (engines.draft)
-    return speculate::model_rounds(*engines.target, *engines.draft, tree, std::move(options));
-  return speculate::lookup_rounds(*engines.target, spec.ngram, spec.gamma, std::move(options));
+  if (spec.draft == DraftKind::ngram)
+    return speculate::lookup_rounds(*engines.target, spec.ngram, spec.gamma, std::move(options));
+  return speculate::model_rounds(*engines.target, engines.drafter(), tree, std::move(options));
 }
 
 }  // namespace tandem::tools

@@ -9,8 +9,10 @@
 namespace tandem::tools {
 
 /// What proposes tokens.
-enum class DraftKind : uint8_t { model, ngram };
-constexpr std::array<std::string_view, 2> enum_names(DraftKind) { return {"model", "ngram"}; }
+enum class DraftKind : uint8_t { model, ngram, self };
+constexpr std::array<std::string_view, 3> enum_names(DraftKind) {
+  return {"model", "ngram", "self"};
+}
 
 /// Section `spec`.
 struct SpecSection {
@@ -21,8 +23,10 @@ struct SpecSection {
   template <class V>
   void fields(V& v) {
     v("draft", draft,
-      "model: draft.path grows tree.path; ngram: what followed the last words before");
-    v("gamma", gamma, recipe::between(1, 256).unit("tokens"), "of an ngram's proposal, at most");
+      "model: draft.path; self: model.path itself, which reads as draft.cache says; ngram: what "
+      "followed the last words before");
+    v("gamma", gamma, recipe::between(1, 256).unit("tokens"),
+      "of a proposal without tree.path, an ngram's at most");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
     v("force", force, "speculate although tree.accept and the times predict a loss");
   }
@@ -40,7 +44,7 @@ struct DraftTreeSection {
     using recipe::optional_input;
     v("path", path, optional_input(),
       "tree of draft tokens (sequoia-tree/1, or a map as JSON); auto = the best one here for "
-      "accept");
+      "accept; empty = a chain of spec.gamma");
     v("accept", accept, optional_input(),
       "acceptance vector: what a tree is chosen by, or whether one pays; empty = not asked");
     v("timing", timing, optional_input(),
@@ -66,27 +70,29 @@ struct SequoiaRecipe : PairRecipe {
   void check(recipe::Problems& p) const;
 };
 
-/// The draft's path of a pair; empty where no model proposes.
-inline std::string draft_path(const SequoiaRecipe& recipe) {
-  return recipe.spec.draft == DraftKind::model ? recipe.draft.path.value : std::string();
-}
+/// Who proposes, as the recipe wants it.
+Proposer proposer_of(const SpecSection& spec);
 
-/// The tree that is proposed, or where it is still to be chosen one that needs as much room as any.
-/// batch    sequences of a step
+/// The tree that is proposed, the largest of them for an ngram; none where it is still to be chosen.
 /// errors   kind input: no such tree, or one of more nodes than a step may have
-speculate::TokenTree largest_tree(const SequoiaRecipe& recipe, int batch, Device device);
-
-/// A tree that needs as much room as any of its size.
-speculate::TokenTree roomiest_tree(int nodes, Device device);
+std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe);
 
 /// Nodes of a tree that is chosen here, at most.
 int most_nodes(const DraftTreeSection& tree, int batch);
 
-/// Gives both engines room for rounds with this tree, and plans them.
-void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TokenTree& tree);
+/// Room for the given tree, or for any that may be chosen.
+/// batch    sequences of a step
+speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
+                            const std::optional<speculate::TokenTree>& given, int batch);
 
-/// Rounds as the recipe wants them: with the draft's trees, or by prompt lookup where no draft was
-/// loaded.
+/// Refuses a chain of spec.gamma that is longer than what the context holds after a prompt.
+/// errors   kind recipe
+void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts);
+
+/// Gives both engines room for rounds with such trees, and plans them.
+void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree);
+
+/// Rounds as the recipe wants them: with a model's trees, or by prompt lookup.
 std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec,
                                                const ModelPair::Engines& engines,
                                                const speculate::TokenTree& tree,

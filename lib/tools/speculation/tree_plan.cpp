@@ -30,7 +30,7 @@ bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::S
 speculate::TimingTable measure_times(cli::Context& cx, const ModelPair::Engines& engines,
                                      const bench::RoundTimesSpec& spec) {
   cli::Progress progress(cx.terminal, "time rounds", 1, "");
-  return bench::measure_rounds(*engines.target, *engines.draft, spec,
+  return bench::measure_rounds(*engines.target, engines.drafter(), spec,
                                [&](double share) { return progress.go_on(share); });
 }
 
@@ -85,10 +85,10 @@ Json TreePlan::json() const {
 }
 
 TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
-                   const speculate::TokenTree& given, const speculate::TimingTable& times,
+                   const std::optional<speculate::TokenTree>& given,
+                   const speculate::TimingTable& times,
                    const bench::RoundTimesSpec& timed, int context) {
   TreePlan plan;
-  plan.tree = given;
   const speculate::AcceptanceVector vector = speculate::read_acceptance(section.accept);
   const char* method = timed.sampler.rule.temperature > 0 ? "sequoia" : "topk-greedy";
   if (vector.method != method)
@@ -97,9 +97,10 @@ TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
   const speculate::TimeBucket& bucket =
       section.timing.empty() ? times.buckets.front() : times.bucket(context, "tree.timing");
   plan.plain_ms = bucket.target.at(1);
-  if (!section.path.automatic) {
+  if (given) {
+    plan.tree = *given;
     plan.predicted =
-        speculate::price_tree(given, vector, bucket, times.overhead_ms, times.skip_deepest);
+        speculate::price_tree(*given, vector, bucket, times.overhead_ms, times.skip_deepest);
     return plan;
   }
   const int nodes = timed.largest_tree;

@@ -52,11 +52,13 @@ struct TreePlan {
 };
 
 /// Chooses the tree for this machine, or asks whether the given one pays.
+/// given    none: it is chosen
 /// times    of `timed`, or tree.timing's
 /// context  tokens of the texts
 /// errors   kind input, recipe: vector or timing table
 TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
-                   const speculate::TokenTree& given, const speculate::TimingTable& times,
+                   const std::optional<speculate::TokenTree>& given,
+                   const speculate::TimingTable& times,
                    const bench::RoundTimesSpec& timed, int context);
 
 }  // namespace tandem::tools

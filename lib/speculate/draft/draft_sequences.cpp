@@ -1,0 +1,128 @@
+#include "speculate/draft/draft_sequences.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "speculate/draft/pair.h"
+
+namespace tandem::speculate {
+
+DraftSequences::DraftSequences(Reader draft, Reader target, const TokenTree& tree)
+    : draft_(draft),
+      is_shared_(draft.engine == target.engine),
+      tree_(tree),
+      nodes_run_(tree.level_begin[static_cast<size_t>(tree.levels()) - 1]) {}
+
+DraftSequences::~DraftSequences() {
+  if (owns_prefix_) cache().release(prefix_slot_);
+}
+
+void DraftSequences::share(std::span<const int32_t> prefix) {
+  if (is_lone_root() || is_shared_) return;
+  continue_from(cache().create());
+  owns_prefix_ = true;
+  const std::vector<int32_t> known = known_ids(prefix, draft_.engine->config().vocab_size);
+  const decode::SeqTokens text[] = {{prefix_slot_, known, false}};
+  draft_.engine->prefill(text, {});
+}
+
+void DraftSequences::continue_from(int slot) {
+  if (owns_prefix_) cache().release(prefix_slot_);
+  owns_prefix_ = false;
+  prefix_slot_ = slot;
+}
+
+std::span<const int32_t> DraftSequences::unread(const decode::DrawSeq& seq) const {
+  return seq.tokens.subspan(static_cast<size_t>(cache().length(slot_of(seq))));
+}
+
+void DraftSequences::read(std::span<const decode::DrawSeq> seqs) {
+  if (is_lone_root() || is_shared_) return;
+  std::vector<decode::SeqTokens> texts;
+  std::vector<std::vector<int32_t>> known;
+  known.reserve(seqs.size());
+  for (const decode::DrawSeq& s : seqs) {
+    if (!slots_.contains(s.slot))
+      slots_[s.slot] = prefix_slot_ >= 0 ? cache().fork(prefix_slot_, 0) : cache().create();
+    const std::span<const int32_t> lacking = unread(s);
+    if (lacking.size() <= size_t{kMaxUnread}) continue;
+    known.push_back(
+        known_ids(lacking.first(lacking.size() - 1), draft_.engine->config().vocab_size));
+    texts.push_back({slot_of(s), known.back(), true});
+  }
+  if (!texts.empty()) draft_.engine->prefill(texts, {});
+}
+
+const std::vector<kv::Step>& DraftSequences::begin(std::span<const decode::DrawSeq> seqs,
+                                                   Outbox& outbox, int places) {
+  const bool on_gpu = draft_.engine->queue() != nullptr;
+  const int least = on_gpu ? max_unread() : 1;  // known tokens are read again for that
+  std::vector<kv::Step> earlier = std::exchange(steps_, {});  // gone, should this fail
+  bool is_as_before =
+      !earlier.empty() && unread_.size() == seqs.size() && earlier.front().places == places;
+  round_slots_.resize(seqs.size());
+  unread_.resize(seqs.size());
+  for (size_t b = 0; b < seqs.size(); ++b) {
+    const int slot = slot_of(seqs[b]), length = static_cast<int>(seqs[b].tokens.size());
+    if (length - cache().length(slot) < least) cache().uncommit(slot, length - least);
+    const int chain = length - cache().length(slot);
+    TANDEM_CHECK(chain >= 1 && chain <= max_unread(), "{} unread tokens of {}", chain, length);
+    is_as_before = is_as_before && unread_[b] == chain;
+    round_slots_[b] = slot;
+    unread_[b] = chain;
+  }
+  if (is_as_before) {
+    cache().begin_again(earlier, round_slots_, &outbox);
+    steps_ = std::move(earlier);
+  } else {
+    steps_ = lay_out(outbox, places);
+  }
+  return steps_;
+}
+
+std::vector<kv::Step> DraftSequences::lay_out(Outbox& outbox, int places) {
+  const size_t n = unread_.size();
+  std::vector<kv::SeqRows> rows;
+  std::vector<std::vector<int>> parents(n), level_ends(n);
+  std::vector<kv::Tree> trees;
+  for (size_t b = 0; b < n; ++b) {
+    const int chain = unread_[b];
+    for (int i = 0; i < chain; ++i) parents[b].push_back(i - 1);
+    for (int node = 1; node < nodes_run_; ++node)
+      parents[b].push_back(chain - 1 + tree_.parent[static_cast<size_t>(node)]);
+    for (int level = 1; level < tree_.levels(); ++level)
+      level_ends[b].push_back(chain - 1 + tree_.level_begin[static_cast<size_t>(level)]);
+    rows.push_back({round_slots_[b], chain - 1 + nodes_run_, false});
+    trees.push_back({parents[b]});
+  }
+  return cache().begin_levels({.rows = rows,
+                               .trees = trees,
+                               .reading = draft_.reading,
+                               .outbox = &outbox,
+                               .places = places},
+                              level_ends);
+}
+
+void DraftSequences::keep(const kv::PagedStore::AcceptedPaths& paths) {
+  if (!is_shared_) cache().move_paths(steps_.back(), paths);
+}
+
+void DraftSequences::accept(std::span<const std::span<const int32_t>> paths) {
+  if (is_shared_) return;  // the target's commit is theirs
+  kept_.clear();
+  for (size_t b = 0; b < paths.size(); ++b) {
+    // Nodes of a path ascend: those that were run come first.
+    const auto n_run = std::ranges::lower_bound(paths[b], nodes_run_) - paths[b].begin();
+    kept_.push_back(unread_[b] + static_cast<int>(n_run));
+  }
+  cache().commit(steps_.back(), kept_);
+}
+
+void DraftSequences::forget(int slot) {
+  const auto it = slots_.find(slot);
+  if (it == slots_.end()) return;
+  cache().release(it->second);
+  slots_.erase(it);
+}
+
+}  // namespace tandem::speculate

@@ -1,0 +1,146 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "decode/sampler.h"
+#include "kernels/tree/draw_children.h"
+#include "kernels/tree/verify_trees.h"
+#include "kv/paged_store.h"
+#include "speculate/tree/tree_room.h"
+#include "tensor/courier.h"
+
+namespace tandem::speculate {
+
+/// The trees of one round, one for each sequence of a batch and all of one shape, where the target
+/// computes: what the host says of them, the tokens proposed, what children were drawn from, and
+/// what verification found. On a GPU one copy brings all that the host says and another brings the
+/// results; arrays keep their addresses in all rounds of one shape for as many places, for graphs.
+/// layout   [places, ...]: places without a sequence hold a lone root. Nodes as in TokenTree
+class Round {
+ public:
+  struct Bounds {
+    int max_seqs = 0;
+    TreeRoom tree = {};
+    int max_tokens = 0;       // of one sequence, for rules that ask for its tokens
+    size_t outbox_bytes = 0;  // what the forwards of a round send along
+    int vocab = 0;
+    AcceptBy accept_by = AcceptBy::match;
+    cuda::Gpu gpu = {};
+  };
+  /// Moments of a round.
+  enum Moment { begun, drafted, scored, verified, n_moments };
+
+  static void plan(const Bounds& bounds, Device device, MemoryPlan& plan);
+  Round(const Bounds& bounds, Arena& arena, const Exec& exec);
+
+  // On the host, before the round's work:
+
+  /// Begins a round, which must not be before the last one is over.
+  /// tree     its shape; stays where it is
+  /// places   at least as many as sequences
+  void begin(std::span<const decode::DrawSeq> seqs, const decode::SamplerSpec& sampler,
+             const TokenTree& tree, int places);
+  /// Those that it began with; theirs to read until the round's work is on the queue.
+  std::span<const decode::DrawSeq> seqs() const { return seqs_; }
+  int places() const { return places_; }
+  const TokenTree& tree() const { return *tree_; }
+  Outbox& outbox() { return *outbox_; }
+  /// Tokens of sequence b, the root's set, the others to be proposed here or by work.
+  std::span<int32_t> host_tokens(size_t b) { return of_tree(tokens_.host, b); }
+  /// Leaves sequence b the first n nodes of a chain.
+  void shorten(size_t b, int n);
+  /// Nodes of sequence b that simulated acceptance takes in place of what verification finds; for
+  /// every sequence of a round, or for none.
+  void force(size_t b, std::span<const int> path);
+
+  // Work; graphs may record it:
+
+  /// Brings what the host said to the device.
+  void send();
+  /// Writes the time when the work so far is done.
+  void mark(Moment moment);
+  const int32_t* tokens() const { return tokens_.device; }
+  /// Tokens of a level's nodes, place by place.
+  /// limit    ids from this one on become 0, those of a target that the draft lacks
+  const int32_t* level_ids(int level, int limit);
+  /// Rows of the level's forward that have children, where its nodes are all the rows.
+  /// shapes   [level_logits(level).rows()]
+  const int32_t* level_rows(int level) const { return levels_[static_cast<size_t>(level)].row; }
+  /// Logits that the level's children are drawn from, for whoever computes them.
+  /// shapes   [*, vocab] f32
+  Tensor level_logits(int level) const;
+  /// Draws the children of the level's nodes without replacement from level_logits.
+  /// errors   on the CPU kind numeric: a row without meaning
+  void draw_children(int level);
+  /// Walks the trees and finds the accepted paths.
+  /// shapes   logits [places * nodes, vocab]
+  void verify(const Tensor& logits);
+  /// The accepted paths, for the moves of their keys; nodes from n_held on have none.
+  kv::PagedStore::AcceptedPaths paths(int n_held) const;
+  /// Brings the results to the host.
+  void fetch();
+
+  // On the host, when the work is done:
+
+  size_t n_seqs() const { return n_drafted_.size(); }
+  /// Accepted nodes in order, the root left out.
+  std::span<const int32_t> path(size_t b) const;
+  /// The tokens of the path and one more.
+  /// errors   kind numeric: a row without meaning
+  std::vector<decode::Drawn> drawn(size_t b) const;
+  /// Nodes below the root that were proposed.
+  int n_drafted(size_t b) const { return n_drafted_[b]; }
+  double seconds(Moment from, Moment to) const;
+
+ private:
+  /// Of a level whose nodes have children.
+  struct Level {
+    int n_nodes = 0, n_parents = 0;      // of all places
+    int first_logits = 0;                // row where level_logits begin
+    const int32_t* token = nullptr;      // [n_nodes] where in the tokens
+    const int32_t* row = nullptr;        // [n_parents] of the level's nodes
+    const ParentRow* parent = nullptr;   // [n_parents]
+  };
+
+  void send_seen();
+  void lay_out_levels();
+  void take_results();
+  template <class T>
+  std::span<T> of_tree(T* nodes, size_t b) const {
+    const auto n = static_cast<size_t>(tree_->size());
+    return {nodes + b * n, n};
+  }
+  RoundNumbers numbers() const { return {seed_.device, sequence_.device, position_.device}; }
+
+  Bounds bounds_;
+  Exec exec_;
+  Courier courier_, seen_courier_;
+  int32_t* ids_ = nullptr;  // [max_seqs * widest level]
+  Tensor draft_logits_;     // [max_seqs * parents, vocab] by residual
+  void* rows_ = nullptr;    // workspace of kernels that draw and verify, on a GPU
+  // Of the round:
+  std::span<const decode::DrawSeq> seqs_;
+  decode::SamplerSpec sampler_;
+  const TokenTree* tree_ = nullptr;
+  int places_ = 0;
+  std::vector<int> n_drafted_;
+  bool is_forced_ = false;
+  std::vector<Level> levels_;
+  Outbox* outbox_ = nullptr;
+  // Sent, [places] or [places, nodes]:
+  Mirrored<uint64_t> seed_;                           // [1]
+  Mirrored<int32_t> sequence_, position_;             // names of random numbers
+  Mirrored<int32_t> node_begin_, seen_begin_;         // [places + 1]
+  Mirrored<int32_t> first_child_, n_children_, row_;  // row: of the target's logits
+  Mirrored<int32_t> draft_row_;                       // of the draft's, -1 for leaves
+  Mirrored<int32_t> forced_, forced_n_;
+  Mirrored<int32_t> tokens_;          // sent, completed by work, and fetched
+  const int32_t* seen_ = nullptr;     // the sequences' tokens, where a rule asks for them
+  // Fetched:
+  Mirrored<int32_t> path_, n_accepted_, bonus_, n_rounded_;
+  Mirrored<float> logprobs_;
+  Mirrored<uint64_t> clock_;          // [n_moments] ns
+  size_t fetched_bytes_ = 0;
+};
+
+}  // namespace tandem::speculate
