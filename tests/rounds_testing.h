@@ -1,7 +1,10 @@
 #pragma once
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "generate_runs.h"
+#include "speculate/draft/drafter.h"
 #include "speculate/round/rounds.h"
 #include "speculate/tree/token_tree.h"
 
@@ -109,6 +112,105 @@ inline void check_stops(const Pair& pair, speculate::Rounds& rounds,
     CHECK(got.ids == want.ids);
     CHECK(got.finish == want.finish);
   }
+}
+
+/// A target that drafts for itself under a window.
+struct SelfPair {
+  std::unique_ptr<decode::Engine> engine;
+
+  SelfPair(int recent, Device device, DType compute = DType::f32) {
+    recipe::Cache window;
+    window.kind = recipe::CacheKind::streaming;
+    window.sinks = {2};
+    window.recent = {recent};
+    engine = make_engine(tiny_model("tiny-16m"),
+                         {.compute = compute, .caches = {{}, window}, .device = device});
+  }
+  std::unique_ptr<speculate::Rounds> rounds(const speculate::TokenTree& tree) const {
+    return speculate::model_rounds(*engine, {*engine, {.keys = 1}}, tree);
+  }
+  std::vector<decode::Request> requests() const {
+    std::vector<decode::Request> all;
+    for (const char* prompt : kPrompts) all.push_back(request(engine->tokenizer()->encode(prompt)));
+    return all;
+  }
+};
+
+/// A window that holds the whole text proposes what the target says itself.
+/// share    of first children that are accepted, at least
+inline void check_wide_window(const SelfPair& pair, double share) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    CAPTURE(temperature);
+    const auto rounds = pair.rounds(speculate::chain_tree(5));
+    (void)generate(*pair.engine, pair.requests(), rules(40, temperature, 5), rounds.get());
+    const speculate::RoundStats& s = rounds->stats();
+    CHECK(s.rounds > 40);
+    CHECK(static_cast<double>(s.accepted) >= share * static_cast<double>(s.drafted));
+  }
+}
+
+/// Under a narrow window greedy text is that of the target's own reading, for chains and trees, in
+/// batches and alone; the cache is as full afterwards as before.
+inline void check_narrow_window(const SelfPair& pair) {
+  const auto requests = pair.requests();
+  const std::vector<decode::Request> one = {requests[2]};
+  const Generated plain = generate(*pair.engine, requests, rules(60));
+  const int pages = pair.engine->cache().store().free_pages();
+  for (const speculate::TokenTree& tree :
+       {speculate::chain_tree(1), speculate::chain_tree(2), speculate::chain_tree(6),
+        tree_of({4, 0, 0, 0, 0}), tree_of(kBushy)}) {
+    CAPTURE(tree.size());
+    CAPTURE(tree.levels());
+    const auto rounds = pair.rounds(tree);
+    CHECK(generate(*pair.engine, requests, rules(60), rounds.get()).ids == plain.ids);
+    CHECK(generate(*pair.engine, one, rules(60), rounds.get()).ids[0] == plain.ids[2]);
+    CHECK((rounds->stats().accepted > 0) == (tree.size() > 1));
+    CHECK(rounds->stats().accepted < rounds->stats().drafted + (tree.size() == 1 ? 1 : 0));
+    CHECK(pair.engine->cache().store().free_pages() == pages);
+  }
+}
+
+/// Proposes the token that followed a token last time.
+class TableDrafter final : public speculate::Drafter {
+ public:
+  explicit TableDrafter(int length) : chain_(speculate::chain_tree(length + 1)) {}
+
+  AcceptBy accept_by() const override { return AcceptBy::match; }
+  std::string name() const override { return "table"; }
+  const speculate::TokenTree& largest() const override { return chain_; }
+  void read(std::span<const decode::DrawSeq> seqs) override {
+    for (const decode::DrawSeq& s : seqs) learn(s.tokens);
+  }
+  void prepare(speculate::Round& round) override {
+    for (size_t b = 0; b < round.seqs().size(); ++b) {
+      learn(round.seqs()[b].tokens.last(std::min<size_t>(round.seqs()[b].tokens.size(), 16)));
+      const std::span<int32_t> tokens = round.host_tokens(b);
+      size_t n = 1;
+      for (; n < tokens.size() && next_.contains(tokens[n - 1]); ++n)
+        tokens[n] = next_.at(tokens[n - 1]);
+      round.shorten(b, static_cast<int>(n));
+    }
+  }
+
+ private:
+  void learn(std::span<const int32_t> tokens) {
+    for (size_t i = 1; i < tokens.size(); ++i) next_[tokens[i - 1]] = tokens[i];
+  }
+  speculate::TokenTree chain_;
+  std::map<int32_t, int32_t> next_;
+};
+
+/// A drafter from outside the library: any text is the one of plain sampling, token by token.
+inline void check_table_drafter(const Pair& pair) {
+  const auto rounds = speculate::drafted_rounds(*pair.target, std::make_unique<TableDrafter>(4));
+  for (const float temperature : {0.0f, 0.7f}) {
+    CAPTURE(temperature);
+    const auto how = rules(60, temperature, 9);
+    CHECK(generate(*pair.target, pair.requests(4), how, rounds.get()).ids ==
+          generate(*pair.target, pair.requests(4), how).ids);
+  }
+  CHECK(rounds->stats().accepted > 0);
+  CHECK(rounds->stats().drafted < 4 * rounds->stats().rounds);
 }
 
 /// Look-up: any text is the one of plain sampling, token by token.

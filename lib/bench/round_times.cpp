@@ -35,9 +35,8 @@ class TimedText {
             int context)
       : target_(target), draft_(draft), spec_(spec) {
     PhiloxStream rng(static_cast<uint64_t>(spec.sampler.seed));
-    const auto vocab =
-        static_cast<uint32_t>(std::min(
-        target.engine->config().vocab_size, draft.engine->config().vocab_size));
+    const auto vocab = static_cast<uint32_t>(
+        std::min(target.engine->config().vocab_size, draft.engine->config().vocab_size));
     while (static_cast<int>(text_.size()) < context)
       text_.push_back(static_cast<int32_t>(rng.below(vocab)));
     target_slot_ = read(*target.engine);

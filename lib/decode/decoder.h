@@ -14,7 +14,7 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
 
-  /// The policies of the engine's cache that must hear of the sequences.
+  /// The policies of the engine's cache that read the sequences.
   virtual kv::Readers readers() const { return 0; }
   /// Begins anew; results not yet collected are forgotten.
   virtual void start(const SamplerSpec& spec) = 0;

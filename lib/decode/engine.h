@@ -92,10 +92,10 @@ class Engine {
   /// Logits of some rows of the last forward in the first rows of logit_rows().
   /// shapes   rows [n]; result [n, vocab], valid until other logits are written there
   Tensor logits(std::span<const int32_t> rows);
-  /// Sequences that a step of n, of so many rows each whose logits are wanted, is laid out for:
+  /// Sequences that a step of n is laid out for, with `rows_each` rows and logits of all of them:
   /// n on the CPU, more on a GPU (kv::places_for).
   int places(int n, int rows_each) const;
-  /// Sequences that there is room for in a step of so many rows each, and logits of some of them.
+  /// Sequences that a step has room for, with that many rows and rows of logits each.
   int room_for_places(int rows_each, int logit_rows_each) const;
   /// Chooses the products of a forward and of its logits before either runs (model::Llama).
   void choose_products(int64_t rows, int64_t logit_rows);

@@ -107,7 +107,8 @@ void GpuDraws::send(std::span<const DrawSeq> seqs, int places) {
 
 const int32_t* GpuDraws::load_ids() {
   auto* ids = reinterpret_cast<int32_t*>(courier_.results() + Results(bounds_).tokens);
-  ops::load_slot_ids({.last = last_, .slot = in_.slot, .ids = ids, .n = in_.places}, exec_.stream());
+  ops::load_slot_ids({.last = last_, .slot = in_.slot, .ids = ids, .n = in_.places},
+                     exec_.stream());
   return ids;
 }
 

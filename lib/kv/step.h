@@ -54,7 +54,7 @@ struct StepSpec {
   Outbox* outbox = nullptr;  // on a GPU, where the step's arrays go, for the caller to send; null:
                              // the cache sends them
   /// On a GPU, sequences that the arrays have room for, where more than there are: work that is
-  /// recorded for as many serves the step. All sequences then have as many rows. places_for tells.
+  /// recorded for as many serves the step. All sequences then have as many rows. See places_for.
   int places = 0;
 };
 

@@ -8,8 +8,9 @@ struct Reader {
   decode::Engine* engine;
   kv::Reading reading = {};
 
-  Reader(decode::Engine& e, kv::Reading r = {}) : engine(&e), reading(r) {}  // NOLINT: an engine
-                                                                             // reads, first of all
+  Reader(decode::Engine& e, kv::Reading r = {})
+      : engine(&e), reading(r) {}  // NOLINT: an engine
+                                   // reads, first of all
 
   /// Keys and values that it has read.
   double kv_bytes() const { return engine->cache().usage(reading.keys).bytes(); }

@@ -43,7 +43,7 @@ class Courier {
 
  private:
   struct Turn {
-    std::unique_ptr<cuda::PinnedBuffer> pinned;  // a parcel, results behind it
+    std::unique_ptr<cuda::PinnedBuffer> pinned;  // a parcel, then results
     std::unique_ptr<cuda::Event> sent, fetched;
     Outbox outbox;
   };

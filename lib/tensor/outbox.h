@@ -46,7 +46,7 @@ class Outbox {
   void clear() { taken_ = 0; }
   /// Bytes of all parts.
   size_t taken() const { return taken_; }
-  /// Where the buffers end, whatever was taken.
+  /// Where the buffers end, however much was taken.
   Part end() const { return {host_ + bytes_, device_ + bytes_}; }
   /// Where the device's buffer begins, whatever was taken.
   std::byte* device_begin() const { return device_; }

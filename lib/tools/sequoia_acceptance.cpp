@@ -81,7 +81,8 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
   prompts_.shared = 0;  // texts come one after the other
   tree_ = read_accept_tree(recipe_.accept);
   const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};
-  const speculate::TreeRoom rounds = tree_ ? speculate::TreeRoom::of(*tree_) : speculate::TreeRoom{};
+  const speculate::TreeRoom rounds =
+      tree_ ? speculate::TreeRoom::of(*tree_) : speculate::TreeRoom{};
   const SequenceRoom room = room_for(prompts_, {.context = pair_.context(),
                                                 .max_tokens = recipe_.sampling.max_tokens,
                                                 .least_new = 2,

@@ -34,7 +34,7 @@ class SequoiaGenerate {
   ModelPair pair_;
   decode::PromptSet prompts_;
   int batch_;
-  SequenceRoom room_;          // of the texts
+  SequenceRoom room_;                         // of the texts
   std::optional<speculate::TokenTree> tree_;  // unless it is chosen when the models are loaded
 };
 

@@ -73,7 +73,31 @@ TEST_SUITE("cli/sequoia-generate") {
     const Outcome without = run_process(program("sequoia-generate"), {.arguments = flags});
     CHECK(without.status == 3);
     CHECK(without.err.find("draft.path: name the model that proposes tokens") != std::string::npos);
-    CHECK(without.err.find("tree.path: name a tree") != std::string::npos);
+  }
+
+  TEST_CASE("self: the model drafts for itself under draft.cache; a chain without tree.path") {
+    const std::vector<std::string> flags = {"-m",       "tiny-16m",
+                                            "-p",       "The keeper of the lighthouse",
+                                            "-n",       "24",
+                                            "--device", "cpu",
+                                            "-s",       "model.compute=f32"};
+    std::vector<std::string> with = flags;
+    with.insert(with.end(), {"-s", "spec.draft=self", "-s", "draft.cache.kind=streaming", "-s",
+                             "draft.cache.sinks=2", "-s", "draft.cache.recent=8", "-s",
+                             "spec.gamma=3", "--format", "jsonl"});
+    const Outcome run = run_process(program("sequoia-generate"), {.arguments = with});
+    REQUIRE(run.status == 0);
+    const Json summary = Json::parse(run.out.substr(run.out.rfind('\n', run.out.size() - 2) + 1));
+    CHECK(summary["spec"]["draft"] == "self");
+    CHECK(summary["spec"]["accepted"].get<int>() > 0);
+    with.resize(with.size() - 2);
+    CHECK(run_process(program("sequoia-generate"), {.arguments = with}).out ==
+          run_process(program("pig-generate"), {.arguments = flags}).out);
+    with.insert(with.end(), {"--dry-run", "--format", "jsonl"});
+    const Json plan =
+        Json::parse(run_process(program("sequoia-generate"), {.arguments = with}).out);
+    CHECK(plan["draft"] == "self");
+    CHECK(plan["tree"]["nodes"] == 4);
   }
 
   TEST_CASE("tree.path auto: the tree that the times speak for; none where they speak against it") {
@@ -265,6 +289,13 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{{"-s", "output.top_logprobs=2"}, 3, "speculation reports no alternatives"},
              Case{{"-s", "sampling.max_tokens=0"}, 3, "nothing to speculate on"},
              Case{{"-s", "output.state=s"}, 3, "states are saved by pig-generate"},
+             Case{{"-s", "spec.draft=self"}, 3, "draft.path: spec.draft is self"},
+             Case{{"-s", "draft.cache.kind=topk"},
+                  3,
+                  "draft.cache.kind: is topk, which reads no trees of drafted tokens"},
+             Case{{"-s", "tree.path=", "-s", "run.context=64", "-s", "spec.gamma=70"},
+                  3,
+                  "spec.gamma: is 70 tokens, "},
          }) {
       CAPTURE(c.says);
       std::vector<std::string> flags = c.flags;

@@ -30,6 +30,24 @@ TEST_SUITE("cli/spec-check") {
     CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
   }
 
+  TEST_CASE("a target that drafts for itself under a window: chains and trees, batches") {
+    for (const std::vector<std::string>& shape :
+         {std::vector<std::string>{"-s", "tree.path=", "-s", "spec.gamma=3"}, {}}) {
+      std::vector<std::string> flags = {
+          "-r",    "sequoia/tiny-16m",    "-s", "draft.path=",
+          "-s",    "spec.draft=self",     "-s", "draft.cache.kind=streaming",
+          "-s",    "draft.cache.sinks=2", "-s", "draft.cache.recent=6",
+          "--json"};
+      flags.insert(flags.end(), shape.begin(), shape.end());
+      const Outcome run = spec_check(flags);
+      CHECK(run.status == 0);
+      const Json j = Json::parse(run.out);
+      CHECK(j["lossless"] == true);
+      CHECK(j["drafter"] == "self");
+      CHECK(j["checks"][0]["texts_equal"] == 4);
+    }
+  }
+
   TEST_CASE("as JSON, at the recipe's own temperature") {
     const Outcome run = spec_check({"-r", "sequoia/tiny-16m", "-s", "sampling.temperature=0.7",
                                     "-s", "sampling.top_p=0.9", "--json"});

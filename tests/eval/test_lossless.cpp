@@ -88,8 +88,7 @@ struct Pair {
     target->prefill(whole, {});
   }
 
-  DistributionCheck law(std::unique_ptr<speculate::Drafter> drafter, int texts,
-                        float temperature) {
+  DistributionCheck law(std::unique_ptr<speculate::Drafter> drafter, int texts, float temperature) {
     const auto rounds = speculate::drafted_rounds(*target, std::move(drafter));
     return law(*rounds, prompt, texts, temperature, 0);
   }
@@ -111,8 +110,8 @@ struct Pair {
   }
 
  private:
-  DistributionCheck law(speculate::Rounds& rounds, const Ids& ids, int texts,
-                        float temperature, int64_t seed) {
+  DistributionCheck law(speculate::Rounds& rounds, const Ids& ids, int texts, float temperature,
+                        int64_t seed) {
     rounds.share(ids);
     decode::GenerateSpec how;
     how.max_tokens = 3;
@@ -132,29 +131,29 @@ TEST_SUITE("eval/lossless") {
   TEST_CASE(
       "sampled texts: drawn children pass, deterministic ones by the residual rule are found out") {
     Pair pair;
-    const DistributionCheck right =
-        pair.law(std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
+    const DistributionCheck right = pair.law(
+        std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
     CHECK(right.texts == 1500);
     CHECK(right.tests.size() == 4);  // tokens 2 and 3, pairs (1, 2) and (2, 3)
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
-    const DistributionCheck wrong =
-        pair.law(std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
+    const DistributionCheck wrong = pair.law(
+        std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-9);
   }
 
   TEST_CASE("sampled texts behind many prompts, few behind each") {
     Pair pair;
-    const DistributionCheck right =
-        pair.laws(std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 25, 40);
+    const DistributionCheck right = pair.laws(
+        std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 25, 40);
     CHECK(right.texts == 1000);
     CHECK(right.prompts == 25);
     CHECK(right.tests.size() == 4);
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
-    const DistributionCheck wrong =
-        pair.laws(std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 25, 40);
+    const DistributionCheck wrong = pair.laws(
+        std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 25, 40);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-6);
   }

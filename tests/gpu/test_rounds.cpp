@@ -104,6 +104,29 @@ TEST_SUITE("gpu/rounds") {
     check_look_up(Pair("tiny-2m", kGpu));
   }
 
+  TEST_CASE("a drafter from outside the library") { check_table_drafter(Pair("tiny-2m", kGpu)); }
+
+  TEST_CASE("a target that drafts for itself under a window: its own greedy text") {
+    check_narrow_window(SelfPair(12, kGpu));
+  }
+
+  TEST_CASE("under a window as wide as the text nearly every child is accepted") {
+    check_wide_window(SelfPair(4096, kGpu), 0.999);
+    check_wide_window(SelfPair(4096, kGpu, DType::bf16), 0.995);
+  }
+
+  TEST_CASE("a batch that shrinks records few shapes, and its texts stay") {
+    const Pair pair("tiny-2m", kGpu);
+    std::vector<decode::Request> requests = pair.requests(4);
+    const auto rounds = model_rounds(*pair.target, *pair.draft, tree_of(kBushy));
+    const Generated plain = test::generate(*pair.target, requests, rules(30));
+    for (size_t n = 4; n > 0; --n) {
+      requests.resize(n);
+      const Generated g = test::generate(*pair.target, requests, rules(30), rounds.get());
+      CHECK(g.ids == std::vector<Ids>(plain.ids.begin(), plain.ids.begin() + static_cast<long>(n)));
+    }
+  }
+
   TEST_CASE("text after a shared beginning, and stops inside an accepted path") {
     const Pair pair("tiny-16m", kGpu);
     const Ids prefix = pair.target->tokenizer()->encode(kPrompts[2]);

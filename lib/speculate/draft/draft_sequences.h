@@ -12,7 +12,7 @@ namespace tandem::speculate {
 /// shape behind them: each level of the tree is one over its own nodes, which see the levels above
 /// in the cache. The deepest level needs none: its keys are computed when it has been accepted. A
 /// draft that is a second reader of the target's cache reads the target's own sequences; what it
-/// writes behind them is tentative, and the target's forward writes over it. Any other has copies
+/// writes after them is tentative, and the target's forward writes over it. Any other has copies
 /// of the sequences in its own cache.
 class DraftSequences {
  public:
@@ -46,7 +46,7 @@ class DraftSequences {
   /// Nodes from this one on have no keys: they are drawn, not run.
   int nodes_run() const { return nodes_run_; }
 
-  /// On the cache's device, work that moves the keys of accepted paths behind their roots.
+  /// On the cache's device, work that moves the keys of accepted paths to follow their roots.
   void keep(const kv::PagedStore::AcceptedPaths& paths);
   /// Ends the round, whose keys have been moved.
   void accept(std::span<const std::span<const int32_t>> paths);

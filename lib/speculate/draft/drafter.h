@@ -8,8 +8,8 @@
 
 namespace tandem::speculate {
 
-/// Proposes what may follow sequences, on the device where the target computes. Sequences are told
-/// apart by the slots of the target's cache. Of each round it is asked for a shape, then to lay its
+/// Proposes what may follow sequences, on the device where the target computes. Sequences are
+/// named by the slots of the target's cache. Of each round it is asked for a shape, then to lay its
 /// work out, to put that work on the queue, and how the round ended. What is empty here is so for
 /// drafters without a model.
 class Drafter {
@@ -24,7 +24,7 @@ class Drafter {
   virtual const TokenTree& largest() const = 0;
   /// How it reads the target's own sequences, if it does.
   virtual std::optional<kv::Reading> reading() const { return {}; }
-  /// Bytes of a round's outbox that it takes for so many sequences.
+  /// Bytes of a round's outbox that it takes for max_seqs sequences.
   virtual size_t outbox_bytes(int /*max_seqs*/) const { return 0; }
   /// Sequences of a round that it has room for; rounds are laid out for more than they have.
   virtual int max_places() const { return std::numeric_limits<int>::max(); }
@@ -47,7 +47,7 @@ class Drafter {
   virtual void prepare(Round& /*round*/) {}
   /// Work that proposes what the host did not.
   virtual void draft(Round& /*round*/) {}
-  /// Work that moves the keys of the accepted paths behind their roots.
+  /// Work that moves the keys of the accepted paths to follow their roots.
   virtual void keep(Round& /*round*/) {}
   /// Whether graphs may record that work.
   virtual bool is_recordable() const { return true; }

@@ -5,8 +5,8 @@
 namespace tandem::speculate {
 namespace {
 
-/// What stands behind the latest earlier place of the sequence's last `n` tokens; empty where there is
-/// none.
+/// What stands behind the latest earlier place of the sequence's last `n` tokens; empty where there
+/// is none.
 std::span<const int32_t> after_match(std::span<const int32_t> tokens, size_t n) {
   const auto last = tokens.last(n);
   for (size_t end = tokens.size() - 1; end >= n; --end)

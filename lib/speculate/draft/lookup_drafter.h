@@ -12,7 +12,8 @@ std::span<const int32_t> look_up(std::span<const int32_t> tokens, int longest, i
 
 /// Proposes what followed the last tokens where they stood before in the sequence: a chain, found
 /// without a model on the host. Good where texts quote themselves. A round takes the shortest of a
-/// few chains that holds what it found for all its sequences; with nothing found it is a plain step.
+/// few chains that holds what it found for all its sequences; with nothing found it is a plain
+/// step.
 /// source   prompt lookup decoding (Saxena, 2023)
 class LookupDrafter final : public Drafter {
  public:

@@ -23,9 +23,7 @@ ModelDrafter::ModelDrafter(Reader draft, Reader target, TokenTree tree)
       tree_(std::move(tree)),
       sequences_(draft, target, tree_) {}
 
-std::string ModelDrafter::name() const {
-  return is_self_ ? "self" : draft_.engine->files().name;
-}
+std::string ModelDrafter::name() const { return is_self_ ? "self" : draft_.engine->files().name; }
 
 int ModelDrafter::max_places() const {
   const RoundNeeds one = draft_needs(TreeRoom::of(tree_), 1);

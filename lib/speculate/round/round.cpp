@@ -55,8 +55,8 @@ Courier::Spec courier_spec(const Round::Bounds& b) {
 }
 Courier::Spec seen_spec(const Round::Bounds& b) {
   return {.name = "speculation/seen",
-          .in_bytes = room<int32_t>(static_cast<size_t>(b.max_seqs) *
-                                    static_cast<size_t>(b.max_tokens))};
+          .in_bytes =
+              room<int32_t>(static_cast<size_t>(b.max_seqs) * static_cast<size_t>(b.max_tokens))};
 }
 
 /// Of the kernels that work on rows of logits on a GPU: all parents of a level draw children, the
@@ -225,7 +225,7 @@ void Round::shorten(size_t b, int n) {
 void Round::force(size_t b, std::span<const int> path) {
   const auto n = static_cast<size_t>(places_);
   if (!is_forced_) {
-    // In the order of results, behind each other.
+    // In the order of results, without a gap.
     forced_n_ = outbox_->take<int32_t>(n);
     forced_ = outbox_->take<int32_t>(n * static_cast<size_t>(tree_->size()));
     std::fill_n(forced_n_.host, n, 0);
@@ -238,20 +238,16 @@ void Round::force(size_t b, std::span<const int> path) {
 void Round::send() {
   const Outbox::Part all = outbox_->all();
   if (exec_.on_gpu())
-    ops::host_copy({.to = all.device, .from = all.host, .bytes = outbox_->taken()},
-                   exec_.stream());
+    ops::host_copy({.to = all.device, .from = all.host, .bytes = outbox_->taken()}, exec_.stream());
 }
 
 void Round::mark(Moment moment) { ops::read_clock(clock_.device + moment, exec_.stream()); }
 
 const int32_t* Round::level_ids(int level, int limit) {
   const Level& l = levels_[static_cast<size_t>(level)];
-  ops::load_slot_ids({.last = tokens_.device,
-                      .slot = l.token,
-                      .ids = ids_,
-                      .n = l.n_nodes,
-                      .limit = limit},
-                     exec_.stream());
+  ops::load_slot_ids(
+      {.last = tokens_.device, .slot = l.token, .ids = ids_, .n = l.n_nodes, .limit = limit},
+      exec_.stream());
   return ids_;
 }
 
@@ -273,8 +269,8 @@ void Round::draw_children(int level) {
                      exec_.stream());
   if (exec_.on_gpu()) return;  // verification finds rows without meaning
   for (int p = 0; p < l.n_parents; ++p)
-    ops::check_valid({tokens_.host + l.parent[p].first_child,
-                      static_cast<size_t>(l.parent[p].n_children)});
+    ops::check_valid(
+        {tokens_.host + l.parent[p].first_child, static_cast<size_t>(l.parent[p].n_children)});
 }
 
 void Round::verify(const Tensor& logits) {
@@ -304,11 +300,11 @@ void Round::verify(const Tensor& logits) {
                     exec_.stream());
   if (!is_forced_) return;
   const auto n = static_cast<size_t>(places_);
-  ops::host_copy({.to = path_.device,
-                  .from = forced_.device,
-                  .bytes = room<int32_t>(n * static_cast<size_t>(tree_->size())) +
-                           room<int32_t>(n)},
-                 exec_.stream());
+  ops::host_copy(
+      {.to = path_.device,
+       .from = forced_.device,
+       .bytes = room<int32_t>(n * static_cast<size_t>(tree_->size())) + room<int32_t>(n)},
+      exec_.stream());
 }
 
 kv::PagedStore::AcceptedPaths Round::paths(int n_held) const {
@@ -340,9 +336,8 @@ std::vector<decode::Drawn> Round::drawn(size_t b) const {
     drawn.push_back({.id = tokens[static_cast<size_t>(node)],
                      .logprob = is_forced_ ? 0.0f : logprobs[drawn.size()],
                      .top = {}});
-  drawn.push_back({.id = bonus_.host[b],
-                   .logprob = is_forced_ ? 0.0f : logprobs[drawn.size()],
-                   .top = {}});
+  drawn.push_back(
+      {.id = bonus_.host[b], .logprob = is_forced_ ? 0.0f : logprobs[drawn.size()], .top = {}});
   return drawn;
 }
 

@@ -95,11 +95,11 @@ class Round {
  private:
   /// Of a level whose nodes have children.
   struct Level {
-    int n_nodes = 0, n_parents = 0;      // of all places
-    int first_logits = 0;                // row where level_logits begin
-    const int32_t* token = nullptr;      // [n_nodes] where in the tokens
-    const int32_t* row = nullptr;        // [n_parents] of the level's nodes
-    const ParentRow* parent = nullptr;   // [n_parents]
+    int n_nodes = 0, n_parents = 0;     // of all places
+    int first_logits = 0;               // row where level_logits begin
+    const int32_t* token = nullptr;     // [n_nodes] where in the tokens
+    const int32_t* row = nullptr;       // [n_parents] of the level's nodes
+    const ParentRow* parent = nullptr;  // [n_parents]
   };
 
   void send_seen();
@@ -134,12 +134,12 @@ class Round {
   Mirrored<int32_t> first_child_, n_children_, row_;  // row: of the target's logits
   Mirrored<int32_t> draft_row_;                       // of the draft's, -1 for leaves
   Mirrored<int32_t> forced_, forced_n_;
-  Mirrored<int32_t> tokens_;          // sent, completed by work, and fetched
-  const int32_t* seen_ = nullptr;     // the sequences' tokens, where a rule asks for them
+  Mirrored<int32_t> tokens_;       // sent, completed by work, and fetched
+  const int32_t* seen_ = nullptr;  // the sequences' tokens, where a rule asks for them
   // Fetched:
   Mirrored<int32_t> path_, n_accepted_, bonus_, n_rounded_;
   Mirrored<float> logprobs_;
-  Mirrored<uint64_t> clock_;          // [n_moments] ns
+  Mirrored<uint64_t> clock_;  // [n_moments] ns
   size_t fetched_bytes_ = 0;
 };
 

@@ -41,7 +41,7 @@ std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> d
                                        RoundOptions options = {});
 /// A model grows a tree (Sequoia): a small one, or the target under another reading, of which the
 /// target's sequences then have to be read too. On a GPU both engines work on one queue. Greedy
-/// text is that of the target under its own reading, whatever the draft's.
+/// text is that of the target under its own reading, for any draft.
 /// target, draft  with room for target_needs and draft_needs
 /// errors         as drafted_rounds
 std::unique_ptr<Rounds> model_rounds(Reader target, Reader draft, const TokenTree& tree,

@@ -63,8 +63,8 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
   const Stopwatch watch;
   const TokenTree& tree = drafter_->shape(seqs);
   const int n = static_cast<int>(seqs.size()), nodes = tree.size();
-  const int most = std::min({target_.room_for_places(nodes, nodes), drafter_->max_places(),
-                             target_.spec().max_seqs});
+  const int most = std::min(
+      {target_.room_for_places(nodes, nodes), drafter_->max_places(), target_.spec().max_seqs});
   round_.begin(seqs, sampler_, tree,
                exec_.on_gpu() ? std::max(n, kv::places_for(n, nodes, most)) : n);
   for (size_t b = 0; options_.simulate && b < seqs.size(); ++b)
@@ -87,8 +87,8 @@ void Speculation::lay_out_target() {
   target_.choose_products(n_rows, n_rows);
   slots_.clear();
   for (const DrawSeq& s : round_.seqs()) slots_.push_back(s.slot);
-  const bool is_as_before = step_tree_ == &tree && step_.places == round_.places() &&
-                            step_.slot.size() == slots_.size();
+  const bool is_as_before =
+      step_tree_ == &tree && step_.places == round_.places() && step_.slot.size() == slots_.size();
   if (is_as_before) return target_.cache().begin_again({&step_, 1}, slots_, &round_.outbox());
   std::vector<kv::SeqRows> rows;
   for (const int slot : slots_) rows.push_back({slot, tree.size(), false});
@@ -130,8 +130,8 @@ void Speculation::launch() {
                                        Piece{target_.spec().n_streamed == 0, score},
                                        Piece{true, finish}};
   for (size_t first = 0, end = 0; first < pieces.size(); first = end) {
-    for (end = first + 1; end < pieces.size() && pieces[first].is_recordable &&
-                          pieces[end].is_recordable;)
+    for (end = first + 1;
+         end < pieces.size() && pieces[first].is_recordable && pieces[end].is_recordable;)
       ++end;
     const auto work = [&] {
       for (size_t i = first; i < end; ++i) pieces[i].work();

@@ -42,7 +42,7 @@ class Speculation final : public Rounds {
   const RoundStats& stats() const override { return stats_; }
 
  private:
-  /// Waits for a round that nobody will collect; who needs the GPU next hears of its errors.
+  /// Waits for a round whose results are not wanted; the next work on the GPU reports its errors.
   void abandon() noexcept;
   void lay_out_target();
   /// Puts the round that is laid out on the queue.

@@ -13,7 +13,7 @@ struct TreeRoom {
   int widest = 1;   // nodes of one level above the deepest
 
   static TreeRoom of(const TokenTree& tree);
-  /// For any tree of so many nodes.
+  /// For any tree of at most `nodes` nodes.
   static TreeRoom any(int nodes);
 };
 

@@ -39,7 +39,7 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
 
 void ModelPair::leave_draft() {
   draft_.reset();
-  proposer_ = Proposer::nobody;
+  proposer_ = Proposer::none;
 }
 
 int64_t ModelPair::context() const {

@@ -54,7 +54,7 @@ nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree);
 
 /// Who proposes in a pair.
 enum class Proposer : uint8_t {
-  nobody,       // no model does
+  none,         // no model does
   other_model,  // draft.path
   target,       // which then reads its text a second way
 };
@@ -73,7 +73,7 @@ class ModelPair {
   DType compute() const { return sizer_.compute(); }
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
-  bool has_draft() const { return proposer_ != Proposer::nobody; }
+  bool has_draft() const { return proposer_ != Proposer::none; }
   const decode::ModelFiles& draft() const { return draft_ ? *draft_ : target_; }
   /// The target alone is loaded; to be sized anew.
   void leave_draft();
@@ -101,7 +101,7 @@ class ModelPair {
                  const nlohmann::ordered_json& facts) const;
 
   struct Engines {
-    std::unique_ptr<decode::Engine> target, draft;  // draft null without one of its own
+    std::unique_ptr<decode::Engine> target, draft;  // draft null if there is no other model
 
     /// The model that proposes: under the second policy of the target's cache, where it is that.
     speculate::Reader drafter() const {

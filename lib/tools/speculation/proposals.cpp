@@ -32,11 +32,14 @@ int most_nodes(const DraftTreeSection& tree, int batch) {
 
 Proposer proposer_of(const SpecSection& spec) {
   switch (spec.draft) {
-    case DraftKind::model: return Proposer::other_model;
-    case DraftKind::self: return Proposer::target;
-    case DraftKind::ngram: break;
+    case DraftKind::model:
+      return Proposer::other_model;
+    case DraftKind::self:
+      return Proposer::target;
+    case DraftKind::ngram:
+      break;
   }
-  return Proposer::nobody;
+  return Proposer::none;
 }
 
 std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {

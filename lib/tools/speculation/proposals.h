@@ -73,7 +73,8 @@ struct SequoiaRecipe : PairRecipe {
 /// Who proposes, as the recipe wants it.
 Proposer proposer_of(const SpecSection& spec);
 
-/// The tree that is proposed, the largest of them for an ngram; none where it is still to be chosen.
+/// The tree that is proposed, the largest of them for an ngram; none where it is still to be
+/// chosen.
 /// errors   kind input: no such tree, or one of more nodes than a step may have
 std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe);
 

@@ -86,8 +86,8 @@ Json TreePlan::json() const {
 
 TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
                    const std::optional<speculate::TokenTree>& given,
-                   const speculate::TimingTable& times,
-                   const bench::RoundTimesSpec& timed, int context) {
+                   const speculate::TimingTable& times, const bench::RoundTimesSpec& timed,
+                   int context) {
   TreePlan plan;
   const speculate::AcceptanceVector vector = speculate::read_acceptance(section.accept);
   const char* method = timed.sampler.rule.temperature > 0 ? "sequoia" : "topk-greedy";

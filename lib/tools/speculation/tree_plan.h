@@ -58,7 +58,7 @@ struct TreePlan {
 /// errors   kind input, recipe: vector or timing table
 TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
                    const std::optional<speculate::TokenTree>& given,
-                   const speculate::TimingTable& times,
-                   const bench::RoundTimesSpec& timed, int context);
+                   const speculate::TimingTable& times, const bench::RoundTimesSpec& timed,
+                   int context);
 
 }  // namespace tandem::tools

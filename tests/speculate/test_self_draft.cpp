@@ -1,0 +1,46 @@
+#include <doctest/doctest.h>
+
+#include "error_text.h"
+#include "rounds_testing.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using namespace tandem::speculate;
+
+TEST_SUITE("speculate/self-draft") {
+  TEST_CASE("f32: a window as wide as the text proposes the target's own tokens") {
+    check_wide_window(SelfPair(4096, {}), 1);
+  }
+
+  TEST_CASE("f32: under a narrow window greedy text is that of the target's own reading") {
+    check_narrow_window(SelfPair(12, {}));
+  }
+
+  TEST_CASE("a prefix that sequences share is read once, by both readings") {
+    const SelfPair pair(12, {});
+    decode::Engine& engine = *pair.engine;
+    const Ids prefix = engine.tokenizer()->encode(kPrompts[2]);
+    const int slot = engine.cache().create(engine.cache().all_readers());
+    const decode::SeqTokens text[] = {{slot, prefix, true}};
+    engine.prefill(text, {});
+    const std::vector<decode::Request> requests = {
+        {.prefix_slot = slot, .prefix = prefix, .tokens = {}},
+        {.prefix_slot = slot, .prefix = prefix, .tokens = {17, 40}}};
+    const auto rounds = pair.rounds(chain_tree(4));
+    rounds->share(prefix);  // nothing to do
+    const Generated plain = test::generate(engine, requests, rules(30));
+    CHECK(test::generate(engine, requests, rules(30), rounds.get()).ids == plain.ids);
+    CHECK(rounds->stats().accepted > 0);
+  }
+
+  TEST_CASE("a drafter from outside the library") { check_table_drafter(Pair()); }
+
+  TEST_CASE("a reading without trees is refused by name") {
+    recipe::Cache topk;
+    topk.kind = recipe::CacheKind::topk;
+    const auto engine = make_engine(tiny_model("tiny-2m"), {.caches = {{}, topk}});
+    CHECK_THROWS_WITH_AS((void)model_rounds(*engine, {*engine, {.keys = 1}}, chain_tree(3)),
+                         "cache.kind: is topk, which cannot read the trees of rounds, in tiny-2m",
+                         Error);
+  }
+}
