@@ -11,45 +11,6 @@ namespace {
 
 constexpr const char* kTables = "kv/page tables";
 
-/// Places arrays one behind the other.
-class Layout {
- public:
-  template <class T>
-  size_t add(size_t n) {
-    const size_t at = (bytes_ + alignof(T) - 1) / alignof(T) * alignof(T);
-    bytes_ = at + n * sizeof(T);
-    return at;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  size_t bytes_ = 0;
-};
-
-/// Of one step's arrays.
-struct Offsets {
-  size_t tree_mask, slot, row_begin, base, tentative, pos, row_page, row_in_page;
-
-  Offsets(Layout& l, size_t seqs, size_t rows, size_t mask_words)
-      : tree_mask(l.add<uint64_t>(rows * mask_words)),
-        slot(l.add<int32_t>(seqs)),
-        row_begin(l.add<int32_t>(seqs + 1)),
-        base(l.add<int32_t>(seqs)),
-        tentative(l.add<int32_t>(seqs)),
-        pos(l.add<int32_t>(rows)),
-        row_page(l.add<int32_t>(rows)),
-        row_in_page(l.add<int32_t>(rows)) {}
-  Offsets(Layout& l, const Step& step)
-      : Offsets(l, static_cast<size_t>(step.places), static_cast<size_t>(step.padded_rows()),
-                static_cast<size_t>(step.mask_words)) {}
-};
-
-size_t bytes_of(const Step& step) {
-  Layout l;
-  (void)Offsets(l, step);
-  return l.bytes();
-}
-
 Courier::Spec courier_spec(const DeviceStep::Bounds& b) {
   // As many rows as steps may hold, and other pages for all sequences.
   return {.name = "workspace/step",
@@ -60,53 +21,32 @@ Courier::Spec courier_spec(const DeviceStep::Bounds& b) {
           .own_places = true};
 }
 
-/// Writes a step's arrays to their places, and in what pads them sequences without rows, and rows
-/// whose K and V go nowhere.
-void write(std::byte* to, const Offsets& at, const Step& step) {
-  const auto copy = [&](size_t offset, const auto& from, int padded = 0, int32_t filler = 0) {
-    std::memcpy(to + offset, from.data(), from.size() * sizeof(from[0]));
-    auto* const ints = reinterpret_cast<int32_t*>(to + offset);
-    for (auto i = static_cast<int>(from.size()); i < padded; ++i) ints[i] = filler;
-  };
-  const int rows = step.padded_rows();
-  copy(at.tree_mask, step.tree_mask);
-  copy(at.slot, step.slot, step.places);
-  copy(at.row_begin, step.row_begin, step.places + 1, step.n_rows);
-  copy(at.base, step.base, step.places);
-  copy(at.tentative, step.tentative, step.places);
-  copy(at.pos, step.pos, rows);
-  copy(at.row_page, step.row_page, rows, -1);
-  copy(at.row_in_page, step.row_in_page, rows);
+/// Of the arrays of a step.
+size_t array_bytes(size_t seqs, size_t rows, size_t mask_words) {
+  return rows * mask_words * sizeof(uint64_t) + (4 * seqs + 1 + 3 * rows) * sizeof(int32_t);
 }
 
-/// A step's arrays at their places in a GPU's memory.
-ops::StepArrays arrays_at(const std::byte* memory, const Offsets& at, const Step& step) {
-  const auto ints = [&](size_t offset) {
-    return reinterpret_cast<const int32_t*>(memory + offset);
-  };
-  ops::StepArrays a = step.arrays;
-  a.slot = ints(at.slot);
-  a.row_begin = ints(at.row_begin);
-  a.base = ints(at.base);
-  if (a.tentative != nullptr) a.tentative = ints(at.tentative);
-  a.pos = ints(at.pos);
-  a.row_page = ints(at.row_page);
-  a.row_in_page = ints(at.row_in_page);
-  if (a.tree_mask != nullptr)
-    a.tree_mask = reinterpret_cast<const uint64_t*>(memory + at.tree_mask);
-  return a;
+/// Writes n entries, those of `from` and what pads them, and goes on after them; returns where they
+/// lie on the GPU.
+template <class T>
+const T* put(Outbox::Part& at, const std::vector<T>& from, int n, T padding = 0) {
+  T* const end = reinterpret_cast<T*>(at.host) + n;
+  std::fill(std::ranges::copy(from, reinterpret_cast<T*>(at.host)).out, end, padding);
+  at.host = reinterpret_cast<std::byte*>(end);
+  const T* const device = reinterpret_cast<const T*>(at.device);
+  at.device += static_cast<size_t>(n) * sizeof(T);
+  return device;
 }
 
 }  // namespace
 
 size_t DeviceStep::outbox_bytes(int max_seqs, int max_rows) {
   const auto rows = static_cast<size_t>(max_rows), seqs = static_cast<size_t>(max_seqs);
-  Layout l;
   // In every level each sequence has a row: the levels' entries a sequence are at most as many as
-  // rows, and so are the levels, each with an entry of row_begin beyond those and a gap behind it.
-  (void)Offsets(l, std::max(seqs, rows), rows, (std::min<size_t>(rows, kMaxTreeRows) + 63) / 64);
-  return Outbox::aligned(l.bytes() +
-                         std::max<size_t>(rows, 1) * (sizeof(int32_t) + Outbox::kAlignment));
+  // rows, and so are the levels, each with an entry of row_begin beyond those and a gap after it.
+  return Outbox::aligned(
+      array_bytes(std::max(seqs, rows), rows, (std::min<size_t>(rows, kMaxTreeRows) + 63) / 64) +
+      std::max<size_t>(rows, 1) * (sizeof(int32_t) + Outbox::kAlignment));
 }
 
 void DeviceStep::plan(const Bounds& bounds, Device device, MemoryPlan& plan) {
@@ -126,18 +66,28 @@ DeviceStep::DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec)
   exec_.queue->wait();
 }
 
+/// What pads it are sequences without rows, and rows whose K and V go nowhere.
 void DeviceStep::place(Step& step, Outbox& outbox) const {
-  const Outbox::Part part = outbox.take(bytes_of(step));
-  Layout layout;
-  const Offsets at(layout, step);
-  write(part.host, at, step);
+  const int n_seqs = step.places, n_rows = step.padded_rows();
+  Outbox::Part at =
+      outbox.take(array_bytes(static_cast<size_t>(n_seqs), static_cast<size_t>(n_rows),
+                              static_cast<size_t>(step.mask_words)));
   step.point_to_host();
-  step.arrays = arrays_at(part.device, at, step);
-  step.arrays.device = exec_.device();
-  step.arrays.n_seqs = step.places;
-  step.arrays.n_rows = step.padded_rows();
-  step.arrays.max_pages = bounds_.max_pages;
-  step.arrays.page_table = page_table_;
+  ops::StepArrays& a = step.arrays;
+  a.device = exec_.device();
+  a.n_seqs = n_seqs;
+  a.n_rows = n_rows;
+  a.max_pages = bounds_.max_pages;
+  a.page_table = page_table_;
+  // The widest entries first: all are aligned.
+  if (a.tree_mask != nullptr) a.tree_mask = put(at, step.tree_mask, n_rows * step.mask_words);
+  a.slot = put(at, step.slot, n_seqs);
+  a.row_begin = put(at, step.row_begin, n_seqs + 1, step.n_rows);
+  a.base = put(at, step.base, n_seqs);
+  if (a.tentative != nullptr) a.tentative = put(at, step.tentative, n_seqs);
+  a.pos = put(at, step.pos, n_rows);
+  a.row_page = put(at, step.row_page, n_rows, -1);
+  a.row_in_page = put(at, step.row_in_page, n_rows);
 }
 
 void DeviceStep::send(std::span<Step> steps, const PageTables& tables, Outbox* outbox) {
