@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "decode/gpu_draws.h"
 
 namespace tandem::decode {
 namespace {
@@ -149,32 +148,24 @@ Tensor Engine::extend(std::span<const SeqTokens> sequences) {
 }
 
 void Engine::decode(std::span<const DrawSeq> sequences) {
-  if (exec_.on_gpu()) return decode_on_gpu(sequences);
-  std::vector<SeqTokens> rows;
-  for (const DrawSeq& s : sequences) rows.push_back({s.slot, s.tokens.last(1)});
-  sampler_.draw(sequences, extend(rows));
-}
-
-void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
   const int n = places(static_cast<int>(sequences.size()), 1);
   if (!graph_spec_.is_equal_but_for_seed(sampler_.spec())) {
-    queue_->wait();  // for graphs that may still run
+    if (!decode_graphs_.empty()) queue_->wait();  // for those that may still run
     decode_graphs_.clear();
     graph_spec_ = sampler_.spec();
   }
   choose_products(n, n);
   std::vector<kv::SeqRows> rows;
   for (const DrawSeq& s : sequences) rows.push_back({s.slot, 1, true});
-  GpuDraws& draws = *sampler_.gpu();
-  const kv::Step step = cache_.begin({.rows = rows, .outbox = &draws.open(), .places = n});
-  draws.send(sequences, n);
+  const kv::Step step = cache_.begin({.rows = rows, .outbox = &sampler_.open(), .places = n});
+  sampler_.send(sequences, n);
   const auto work = [&] {
-    model_.forward_ids(draws.load_ids(), step, cache_);
+    model_.forward_ids(sampler_.load_ids(), step, cache_);
     const Tensor logits = logits_.slice(0, n);
     model_.logits(logits, nullptr);
-    draws.launch(logits);
+    sampler_.launch(logits);
   };
-  if (spec_.n_streamed > 0) {
+  if (!exec_.on_gpu() || spec_.n_streamed > 0) {
     // A graph ends with all its work, copies for the next step too. Launching kernels one by one
     // costs nothing beside those copies.
     work();
@@ -183,7 +174,7 @@ void Engine::decode_on_gpu(std::span<const DrawSeq> sequences) {
     if (!graph) graph = std::make_unique<cuda::Graph>(*queue_, work);
     graph->launch(*queue_);
   }
-  draws.finish(static_cast<int>(sequences.size()));
+  sampler_.finish(static_cast<int>(sequences.size()));
   cache_.commit(step);
 }
 

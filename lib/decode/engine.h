@@ -131,7 +131,6 @@ class Engine {
  private:
   /// One forward, committed; the caller may ask for the logits of `logit_rows` of it afterwards.
   kv::Step run(kv::Phase phase, std::span<const SeqTokens> sequences, int64_t logit_rows);
-  void decode_on_gpu(std::span<const DrawSeq> sequences);
 
   EngineSpec spec_;
   ModelFiles files_;

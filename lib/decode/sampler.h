@@ -1,15 +1,14 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/cuda/gpu.h"
 #include "ops/sampling.h"
-#include "tensor/arena.h"
-#include "tensor/exec.h"
+#include "tensor/courier.h"
 
 namespace tandem::decode {
 
@@ -41,45 +40,74 @@ struct Drawn {
   std::vector<std::pair<int32_t, float>> top;
 };
 
-/// The number in [0, 1) that a draw takes, named by (seed, sequence, position).
-double draw_uniform(int64_t seed, const DrawSeq& seq);
-
 /// What bounds a run's draws.
 struct SamplerBounds {
   int max_seqs = 0, max_tokens = 0, vocab = 0;
   cuda::Gpu gpu = {};  // where one draws
 };
 
-class GpuDraws;
-
 /// Draws tokens. Draws are named by (seed, sequence, position), so that the text of a sequence does
-/// not depend on its neighbours. Results come in the order of the draws; `depth` draws may be in
-/// flight, the later ones without knowledge of what the earlier ones gave.
+/// not depend on its neighbours. Tokens stay on the device between the steps that draw and read
+/// them. Results come in the order of the draws; `depth` draws may be in flight, the later ones
+/// without knowledge of what the earlier ones gave.
 class Sampler {
  public:
   static void plan(const SamplerBounds& bounds, Device device, MemoryPlan& plan);
   Sampler(const SamplerBounds& bounds, Arena& arena, const Exec& exec = {});
-  ~Sampler();
 
   /// Begins anew; results not yet collected are forgotten.
-  /// errors   kind recipe: more alternatives than the device reports
+  /// errors   kind recipe: more alternatives than a GPU reports
   void start(const SamplerSpec& spec);
   const SamplerSpec& spec() const { return spec_; }
-  int depth() const;
-  int in_flight() const;
+  /// A rule that asks for a sequence's tokens needs those in flight on the host first.
+  int depth() const { return exec_.on_gpu() && !spec_.rule.needs_seen() ? 2 : 1; }
+  int in_flight() const { return static_cast<int>(flying_.size()); }
 
   /// shapes   logits [seqs, vocab]
-  /// errors   kind numeric for logits without meaning
   void draw(std::span<const DrawSeq> seqs, const Tensor& logits);
-  /// Of a run on a GPU; null on the CPU.
-  GpuDraws* gpu() { return gpu_.get(); }
   /// The oldest draw not collected yet, one result a sequence.
+  /// errors   kind numeric for logits without meaning
   std::vector<Drawn> collect();
 
+  // The parts of a draw that goes with a step:
+  /// Begins a parcel: what is taken from it goes along with the draws' inputs.
+  Outbox& open() { return *(outbox_ = &courier_.open()); }
+  /// Sends the parcel with what the draws of these sequences read.
+  /// places   of the step (kv::StepSpec)
+  void send(std::span<const DrawSeq> seqs, int places);
+  /// Fetches the tokens last drawn for the sequences sent; may be recorded in a graph.
+  /// shapes   result [places] in the device's memory
+  const int32_t* load_ids();
+  /// Draws for the sequences sent; may be recorded in a graph.
+  /// shapes   logits [places, vocab]
+  void launch(const Tensor& logits);
+  /// Copies the results of the launch before out, those of n sequences.
+  void finish(int n);
+
  private:
+  struct Flying {
+    int receipt, n;
+  };
+  /// What a draw reads, in the device's memory.
+  struct Inputs {
+    int places = 0;
+    const double* uniform = nullptr;      // [places]
+    const int32_t* slot = nullptr;        // [places], -1 where there is no sequence
+    const int32_t* seen_begin = nullptr;  // [places + 1] into seen
+    const int32_t* seen = nullptr;        // the parcels' place, for rules that ask for tokens
+  };
+
+  int n_top() const { return std::min(spec_.top_logprobs, bounds_.vocab); }
+
+  SamplerBounds bounds_;
+  Exec exec_;
   SamplerSpec spec_;
-  std::unique_ptr<GpuDraws> gpu_;
-  std::deque<std::vector<Drawn>> results_;
+  Courier courier_;
+  Outbox* outbox_ = nullptr;  // of the open parcel
+  Inputs in_;
+  int32_t* last_;         // [max_seqs] by slot
+  void* rows_ = nullptr;  // workspace of draws on a GPU, or null
+  std::deque<Flying> flying_;
 };
 
 }  // namespace tandem::decode

@@ -60,47 +60,6 @@ LogitStats logit_stats(const Tensor& logits) {
   return stats;
 }
 
-TopN top_n(const Tensor& logits, const LogitStats& stats, int n) {
-  n = std::min(n, vocab_of(logits));
-  const auto cells = static_cast<size_t>(logits.rows()) * static_cast<size_t>(n);
-  TopN top{std::vector<int32_t>(cells), std::vector<float>(cells)};
-  const TopNParams p{.ids = top.ids.data(),
-                     .logprobs = top.logprobs.data(),
-                     .logits = logits.as<float>(),
-                     .lse = stats.lse.data(),
-                     .n_rows = rows_of(logits),
-                     .vocab = vocab_of(logits),
-                     .n = n,
-                     .workspace = nullptr};
-  top_n(p, {});
-  return top;
-}
-
-std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
-                            std::span<const double> uniform,
-                            std::span<const std::span<const int32_t>> seen) {
-  std::vector<int32_t> tokens(static_cast<size_t>(logits.rows())), all_seen, seen_begin{0};
-  if (rule.needs_seen())
-    for (const auto& ids : seen) {
-      all_seen.insert(all_seen.end(), ids.begin(), ids.end());
-      seen_begin.push_back(static_cast<int32_t>(all_seen.size()));
-    }
-  TANDEM_CHECK(uniform.size() == tokens.size(), "{} uniforms", uniform.size());
-  TANDEM_CHECK(!rule.needs_seen() || seen.size() == tokens.size(), "{} histories", seen.size());
-  const SampleParams p{.tokens = tokens.data(),
-                       .logits = logits.as<float>(),
-                       .uniform = uniform.data(),
-                       .seen = all_seen.data(),
-                       .seen_begin = rule.needs_seen() ? seen_begin.data() : nullptr,
-                       .n_rows = rows_of(logits),
-                       .vocab = vocab_of(logits),
-                       .rule = rule.kept(),
-                       .workspace = nullptr};
-  sample(p, {});
-  check_valid(tokens);
-  return tokens;
-}
-
 void sample(const SampleParams& p, Stream stream) {
   if (stream.handle == nullptr) {
     run_rows(cpu_table().sample, p);

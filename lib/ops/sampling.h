@@ -19,12 +19,6 @@ struct LogitStats {
 /// errors   kind numeric for a row with NaN, +inf or no finite logit
 LogitStats logit_stats(const Tensor& logits);
 
-struct TopN {
-  std::vector<int32_t> ids;     // [rows, n], falling logit
-  std::vector<float> logprobs;  // [rows, n], natural log
-};
-TopN top_n(const Tensor& logits, const LogitStats& stats, int n);
-
 /// How a token is drawn from logits.
 struct SampleRule {
   float temperature = 0.0f;  // 0 = argmax
@@ -41,13 +35,6 @@ struct SampleRule {
 
 /// errors   kind numeric when a token is that of a row with NaN, +inf or no finite logit
 void check_valid(std::span<const int32_t> tokens);
-
-/// One token a row.
-/// shapes   uniform [rows] in [0, 1); seen: per row, ids to penalise (may be empty without penalty)
-/// errors   kind numeric as logit_stats
-std::vector<int32_t> sample(const Tensor& logits, const SampleRule& rule,
-                            std::span<const double> uniform,
-                            std::span<const std::span<const int32_t>> seen);
 
 /// The same over arrays in the memory of the stream's device, or at once on the CPU where the
 /// stream is null: kernels/sample/sample.h defines both. A meaningless row shows as kInvalidToken.

@@ -68,7 +68,7 @@ int Courier::fetch(size_t bytes) {
   return static_cast<int>(turn);
 }
 
-const std::byte* Courier::wait(int receipt) {
+std::byte* Courier::wait(int receipt) {
   if (!exec_.on_gpu()) return results_;
   const Turn& t = turns_[static_cast<size_t>(receipt)];
   t.fetched->wait();

@@ -39,7 +39,7 @@ class Courier {
   int fetch(size_t bytes);
   /// The host's copy of fetched results, valid for `turns` fetches.
   /// errors   kind device
-  const std::byte* wait(int receipt);
+  std::byte* wait(int receipt);
 
  private:
   struct Turn {

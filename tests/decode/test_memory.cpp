@@ -58,6 +58,10 @@ TEST_SUITE("decode/memory") {
                                .max_rows = spec.prefill_chunk,
                                .policies = spec.caches},
                               arena, llama.rope());
+        const decode::Sampler sampler({.max_seqs = spec.max_seqs,
+                                       .max_tokens = spec.max_tokens,
+                                       .vocab = files.config.vocab_size},
+                                      arena);
         (void)arena.take("activations/logits");  // the engine's own
         size_t n_checked = 0;
         for (const PlanItem& item : arena.plan().items()) {

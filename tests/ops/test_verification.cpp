@@ -258,9 +258,19 @@ TEST_SUITE("ops/verification") {
           const auto words = draw4(9, static_cast<uint32_t>(s), static_cast<uint32_t>(plain.size()),
                                    DrawPurpose::sample);
           const double uniform = uniform53(words[0], words[1]);
-          const std::span<const int32_t> seen = plain;
-          plain.push_back(ops::sample(rows_of(target).slice(plain.back(), 1), rule, {&uniform, 1},
-                                      {&seen, 1})[0]);
+          const int32_t seen_begin[] = {0, static_cast<int32_t>(plain.size())};
+          int32_t token = kInvalidToken;
+          ops::sample({.tokens = &token,
+                       .logits = rows_of(target).slice(plain.back(), 1).as<float>(),
+                       .uniform = &uniform,
+                       .seen = plain.data(),
+                       .seen_begin = seen_begin,
+                       .n_rows = 1,
+                       .vocab = static_cast<int>(rows_of(target).row_size()),
+                       .rule = rule.kept(),
+                       .workspace = nullptr},
+                      {});
+          plain.push_back(token);
         }
         REQUIRE(texts[s] == plain);
       }
