@@ -40,8 +40,7 @@ double read_gbps(cuda::Queue& queue) {
       std::min(kMost, cuda::device_info(queue.device()).free_bytes / 4) / 4096 * 4096;
   if (bytes < kLeast) return 0;
   const DeviceMemory data(cuda::allocate(queue.device(), bytes + 4096));
-  ops::fill_random_on_device(data.get(), DType::bf16, {.n = static_cast<int64_t>(bytes / 2)},
-                             queue.stream());
+  ops::fill_random(data.get(), DType::bf16, {.n = static_cast<int64_t>(bytes / 2)}, queue.stream());
   auto* sink = reinterpret_cast<uint32_t*>(static_cast<std::byte*>(data.get()) + bytes);
   const float ms = best_ms(queue, [&] {
     cuda_table().read_probe(data.get(), bytes, sink, queue.stream());
@@ -75,21 +74,20 @@ double gemm_gflops(cuda::Queue& queue) {
   ops::PackedWeights weights;
   {
     ops::Staging staging(device, arena.take("staging"), plan.find("staging")->bytes);
-    weights.load(spec, arena, {}, {}, staging,
-                 [&](int64_t begin, int64_t end, void* to, Stream stream) {
-                   ops::fill_random_on_device(
-                       to, DType::bf16,
-                       {.tensor = 1, .first = begin * kSize, .n = (end - begin) * kSize}, stream);
-                   return true;
-                 });
+    weights.load(
+        spec, arena, {}, {}, staging, [&](int64_t begin, int64_t end, void* to, Stream stream) {
+          ops::fill_random(to, DType::bf16,
+                           {.tensor = 1, .first = begin * kSize, .n = (end - begin) * kSize},
+                           stream);
+          return true;
+        });
     staging.wait();
   }
   const Tensor x(arena.take("x"), DType::bf16, {kSize, kSize}, device);
   const Tensor y(arena.take("y"), DType::bf16, {kSize, kSize}, device);
   const std::span workspace(static_cast<std::byte*>(arena.take("workspace")),
                             plan.find("workspace")->bytes);
-  ops::fill_random_on_device(x.raw(), DType::bf16, {.tensor = 2, .n = x.elements()},
-                             queue.stream());
+  ops::fill_random(x.raw(), DType::bf16, {.tensor = 2, .n = x.elements()}, queue.stream());
   const ops::PackedWeights* const alike[] = {&weights};
   ops::tune_linear(y, x, alike, ops::Accumulate::no, workspace, queue.stream());
   const float ms = best_ms(

@@ -15,14 +15,12 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
     for (uint32_t half = 0; half < 2; ++half)
       for (int i = 0; i < n_pages; ++i) {
         const Tensor page = pools[half].slice(store.page(slot, i), 1);
-        const ops::RandomPart part{.seed = seed,
-                                   .tensor = 2 * static_cast<uint32_t>(layer) + half,
-                                   .first = i * page.elements(),
-                                   .n = page.elements()};
-        if (page.device().kind == Device::Kind::cuda)
-          ops::fill_random_on_device(page.raw(), page.dtype(), part, store.exec().stream());
-        else
-          ops::fill_random(page.raw(), page.dtype(), part);
+        ops::fill_random(page.raw(), page.dtype(),
+                         {.seed = seed,
+                          .tensor = 2 * static_cast<uint32_t>(layer) + half,
+                          .first = i * page.elements(),
+                          .n = page.elements()},
+                         store.exec().stream());
       }
   }
   store.set_length(slot, n);

@@ -184,7 +184,7 @@ void Llama::logits(const Tensor& out, const int32_t* rows) {
 }
 
 void Llama::fill_random(const Tensor& t) {
-  ops::fill_random_on_device(t.raw(), t.dtype(), {.n = t.elements()}, exec_.stream());
+  ops::fill_random(t.raw(), t.dtype(), {.n = t.elements()}, exec_.stream());
 }
 
 void Llama::choose_one(const Tensor& y, const Tensor& x,

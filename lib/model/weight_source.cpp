@@ -109,7 +109,7 @@ class SyntheticSource final : public WeightSource {
 
   bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
                       void* device, Stream stream) const override {
-    ops::fill_random_on_device(device, dtype, part(weight, layer, begin, end), stream);
+    ops::fill_random(device, dtype, part(weight, layer, begin, end), stream);
     return true;
   }
 

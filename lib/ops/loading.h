@@ -21,10 +21,8 @@ struct RandomPart {
   float stddev = 1;
 };
 
-/// Writes part of a random tensor; kernels/embed/fill_random.h.
-void fill_random(void* out, DType to, const RandomPart& part);
-
-/// The same into a GPU's memory, as work on the stream.
-void fill_random_on_device(void* out, DType to, const RandomPart& part, Stream stream);
+/// Writes part of a random tensor (kernels/embed/fill_random.h): into a GPU's memory as work on its
+/// stream, or at once on all threads of the CPU where that is null.
+void fill_random(void* out, DType to, const RandomPart& part, Stream stream = {});
 
 }  // namespace tandem::ops
