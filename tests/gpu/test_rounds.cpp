@@ -111,8 +111,8 @@ TEST_SUITE("gpu/rounds") {
   }
 
   TEST_CASE("under a window as wide as the text nearly every child is accepted") {
-    check_wide_window(SelfPair(4096, kGpu), 0.999);
-    check_wide_window(SelfPair(4096, kGpu, DType::bf16), 0.995);
+    check_wide_window(SelfPair(4096, kGpu), 0.999, 8);
+    check_wide_window(SelfPair(4096, kGpu, DType::bf16), 0.995, 8);
   }
 
   TEST_CASE("a batch that shrinks records few shapes, and its texts stay") {

@@ -9,7 +9,7 @@ using namespace tandem::speculate;
 
 TEST_SUITE("speculate/self-draft") {
   TEST_CASE("f32: a window as wide as the text proposes the target's own tokens") {
-    check_wide_window(SelfPair(4096, {}), 1);
+    check_wide_window(SelfPair(4096, {}), 1, 1);
   }
 
   TEST_CASE("f32: under a narrow window greedy text is that of the target's own reading") {
