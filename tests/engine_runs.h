@@ -147,13 +147,28 @@ inline void copy_bytes(cuda::Queue* queue, void* to, const void* from, size_t n)
   queue->wait();
 }
 
+/// Which tokens of a sequence still have K and V, as [begin, end) ranges.
+inline std::vector<std::pair<int, int>> live_ranges(const kv::Cache& cache, int slot) {
+  std::vector<std::pair<int, int>> ranges;
+  const int length = cache.length(slot);
+  for (int begin = 0; begin < length; begin += kPageTokens) {
+    if (cache.store().page(slot, begin / kPageTokens) < 0) continue;
+    const int end = std::min(begin + kPageTokens, length);
+    if (!ranges.empty() && ranges.back().second == begin)
+      ranges.back().second = end;
+    else
+      ranges.emplace_back(begin, end);
+  }
+  return ranges;
+}
+
 /// K and V of the committed tokens of a sequence that are alive, in order.
 inline std::string committed_bytes(const kv::Cache& cache, int slot) {
   std::string bytes;
   const kv::Geometry& g = cache.geometry();
   const size_t row = static_cast<size_t>(g.head_dim) * dtype_bytes(g.dtype);
   cuda::Queue* queue = cache.store().exec().queue;
-  for (const auto& [begin, end] : cache.live_ranges(slot))
+  for (const auto& [begin, end] : live_ranges(cache, slot))
     for (int token = begin; token < end; ++token)
       for (int layer = 0; layer < g.n_layers; ++layer)
         for (const Tensor& pool : {cache.k(layer), cache.v(layer)}) {

@@ -215,20 +215,6 @@ int Cache::missing_token(int slot, int n) const {
   return sink >= 0 ? sink : first_missing(n - std::min(n, needed.recent - 1), n);
 }
 
-std::vector<std::pair<int, int>> Cache::live_ranges(int slot) const {
-  std::vector<std::pair<int, int>> ranges;
-  const int length = store_.length(slot);
-  for (int begin = 0; begin < length; begin += kPageTokens) {
-    if (store_.page(slot, begin / kPageTokens) < 0) continue;
-    const int end = std::min(begin + kPageTokens, length);
-    if (!ranges.empty() && ranges.back().second == begin)
-      ranges.back().second = end;
-    else
-      ranges.emplace_back(begin, end);
-  }
-  return ranges;
-}
-
 Step Cache::begin(const StepSpec& spec) {
   Step step = lay_out(spec);
   publish({&step, 1}, spec.outbox);

@@ -115,8 +115,6 @@ class Cache {
   /// First token that a row at position `n` <= length would read although it was given back; -1 =
   /// none.
   int missing_token(int slot, int n) const;
-  /// Which tokens of a sequence still have K and V, as [begin, end) ranges.
-  std::vector<std::pair<int, int>> live_ranges(int slot) const;
 
  private:
   template <class Visit>

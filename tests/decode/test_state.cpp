@@ -62,7 +62,7 @@ TEST_SUITE("decode/state") {
         CHECK(state.tokens == ids);
         const int slot = decode::restore_state(state, *second, 0);
         CHECK(second->cache().length(slot) == length);
-        CHECK(second->cache().live_ranges(slot) == first->cache().live_ranges(saved));
+        CHECK(live_ranges(second->cache(), slot) == live_ranges(first->cache(), saved));
         CHECK(committed_bytes(second->cache(), slot) == committed_bytes(first->cache(), saved));
         CHECK(continue_text(*second, slot, ids) == continue_text(*first, saved, ids));
         CHECK(same(extend_each(*second, slot, after), extend_each(*first, saved, after)));

@@ -63,7 +63,7 @@ TEST_SUITE("gpu/decode/cache") {
           for (Row& row : follow(*engine, slot, after)) rows[i].push_back(std::move(row));
           // More of the prompt after a cut, through the policy.
           rows[i].push_back(prefill(*engine, slot, std::span(ids).first(1)));
-          live[i] = engine->cache().live_ranges(slot);
+          live[i] = live_ranges(engine->cache(), slot);
           engine->cache().release(slot);
         }
         const double difference = max_difference(rows[1], rows[0]);

@@ -36,7 +36,7 @@ TEST_SUITE("gpu/decode/state") {
           decode::save_state(folder / "state", from, saved, ids);
           const int slot = restore(folder / "state", to);
           CHECK(to.cache().length(slot) == length);
-          CHECK(to.cache().live_ranges(slot) == from.cache().live_ranges(saved));
+          CHECK(live_ranges(to.cache(), slot) == live_ranges(from.cache(), saved));
           CHECK(committed_bytes(to.cache(), slot) == committed_bytes(from.cache(), saved));
           const double worst =
               max_difference(extend_each(to, slot, after), extend_each(from, saved, after));

@@ -160,7 +160,7 @@ TEST_SUITE("kv/invariance") {
       const int end = static_cast<int>(std::min(i + 30, ids.size()));
       extend(*engine, slot, std::span(ids).subspan(i, static_cast<size_t>(end) - i));
       CHECK(pages - cache.store().free_pages() <= 2);
-      const auto live = cache.live_ranges(slot);
+      const auto live = live_ranges(cache, slot);
       REQUIRE(live.size() == 1);
       CHECK(live[0].first <= std::max(0, end - window + 1));
       CHECK(live[0].second == end);

@@ -57,7 +57,7 @@ TEST_SUITE("kv/streaming") {
             last = extend(*engine, slot,
                           std::span(after).subspan(i, std::min(chunk, after.size() - i)));
           CHECK(same(last, want));
-          CHECK(cache.live_ranges(slot) == cache.live_ranges(one));
+          CHECK(live_ranges(cache, slot) == live_ranges(cache, one));
           cache.release(slot);
         }
       }
@@ -92,7 +92,7 @@ TEST_SUITE("kv/streaming") {
     for (int i = 0; i < 200; ++i) {
       extend(*engine, slot, random_ids(*engine, 3, static_cast<uint64_t>(i)));
       CHECK(pages - cache.store().free_pages() <= 4);
-      const auto live = cache.live_ranges(slot);
+      const auto live = live_ranges(cache, slot);
       REQUIRE(live.size() == 2);
       CHECK(live[0] == std::pair{0, kPageTokens});
       CHECK(live[1].first <= cache.length(slot) - 100 + 1);
@@ -160,8 +160,8 @@ TEST_SUITE("kv/streaming") {
     const int cut = cache.fork(root, 1), whole = cache.fork(root, 0);
     const std::vector<Row> cut_rows = extend_each(*engine, cut, after);
     const std::vector<Row> whole_rows = extend_each(*engine, whole, after);
-    CHECK(cache.live_ranges(cut).size() == 2);
-    CHECK(cache.live_ranges(root).size() == 1);
+    CHECK(live_ranges(cache, cut).size() == 2);
+    CHECK(live_ranges(cache, root).size() == 1);
     const int alone = cache.create(1);
     prefill(*engine, alone, ids);
     CHECK(same(extend_each(*engine, alone, after), cut_rows));
@@ -203,7 +203,7 @@ TEST_SUITE("kv/streaming") {
         engine->model().forward(std::span(&id, 1), step, cache);
         cache.commit(step);
       }
-      const auto live = cache.live_ranges(slot);
+      const auto live = live_ranges(cache, slot);
       if (readers.has(0))
         CHECK(live == std::vector<std::pair<int, int>>{{0, 312}});
       else  // sinks of the one, recent tokens of the other
