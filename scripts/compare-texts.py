@@ -261,12 +261,22 @@ def written(events):
             "".join(token["text"] for token in tokens) + finish["text"], finish["reason"])
 
 
+def by_kind(events):
+    """What is compared of a sequence's tokens, of its rounds, and so on."""
+    kinds = {}
+    for event in events:
+        kinds.setdefault(event["event"], []).append(comparable(event))
+    return kinds
+
+
 def fields_apart(old, new, path=""):
     """Names and values of the fields in which two records differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             yield from fields_apart(old.get(key), new.get(key), f"{path}.{key}" if path else key)
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+    elif isinstance(old, list) and isinstance(new, list):
+        if len(old) != len(new):
+            yield f"{path}.length", len(old), len(new)
         for i, (a, b) in enumerate(zip(old, new)):
             yield from fields_apart(a, b, f"{path}[{i}]")
     elif old != new:
@@ -311,12 +321,12 @@ def compare(case, old, new):
             at = next((i for i, (x, y) in pairs if x != y), min(len(ids_a), len(ids_b)))
             record |= apart_at(tokens_of(a), tokens_of(b), at)
             record |= {"old_text": text_a, "new_text": text_b, "old_end": end_a, "new_end": end_b}
-        fields = list(fields_apart(comparable(a), comparable(b)))
+        fields = list(fields_apart(by_kind(a), by_kind(b)))
         record["fields_equal"] = not fields
         if same and fields:
             record["fields"] = [{"field": f, "old": x, "new": y} for f, x, y in fields[:5]]
             numbers = [abs(x - y) for f, x, y in fields
-                       if isinstance(x, float) and isinstance(y, float)]
+                       if f.endswith(".logprob")]
             record["logprobs_apart"] = max(numbers, default=0.0)
         yield record
     fields = list(fields_apart(comparable(old_summary), comparable(new_summary)))
