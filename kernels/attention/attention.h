@@ -11,20 +11,20 @@ namespace tandem {
 
 /// Keys of a split, at absolute multiples. Softmax states of splits are merged in order whether one
 /// thread ran them or many did, so the division of work never shows in the result. 1024 keys are
-/// 256 KiB and more of K and V: a partial result of a few KiB costs nothing beside them.
+/// 256 KiB and more of K and V: next to them a partial result of a few KiB costs nothing.
 inline constexpr int kSplitTokens = 1024;
 
 /// One attention call: rows (new tokens) of a ragged batch against paged keys and values of one
 /// layer.
 ///
-/// Behind the base[s] committed tokens of sequence s lie tentative[s] rows that earlier steps wrote
-/// and that nobody has committed yet, then the rows of this step: row i has its own K and V at slot
-/// base[s] + tentative[s] + i of that sequence. Slot t lies in page page_table[table_row][t / 64],
-/// row t % 64, where table_row is slot[s], or s without that array. In a tree, the slots from base
-/// on hold its nodes, and a row's mask is the path to it: bit j is the node at slot base + j,
-/// ancestors come before descendants, the last bit is the row itself. The position of a key is its
-/// slot, or for a node of a tree base plus the bits of the mask before its own. Row i, at position
-/// x, sees a key at position y if all of these hold:
+/// The base[s] committed tokens of sequence s are followed by tentative[s] rows that earlier steps
+/// wrote and that are not committed yet, then by the rows of this step: row i has its own K and V
+/// at slot base[s] + tentative[s] + i of that sequence. Slot t lies in row t % 64 of page
+/// page_table[table_row][t / 64], where table_row is slot[s], or s without that array. In a tree,
+/// the slots from base on hold its nodes, and a row's mask is the path to it: bit j is the node at
+/// slot base + j, ancestors come before descendants, the last bit is the row itself. The position
+/// of a key is its slot, or for a node of a tree base plus the bits of the mask before its own. Row
+/// i, at position x, sees a key at position y if all of these hold:
 ///   - the key is committed (slot < base), or in a tree a bit of the row's mask, or in a chain
 ///     tentative or of a row jj <= i;
 ///   - key_lo <= y < key_hi, and seq_key_lo[s] <= y where given;
@@ -77,7 +77,7 @@ struct AttentionPlan {
 
 /// One ISA's body. `run` and `merge` take tasks of a plan made for the same kernel; `scratch` is
 /// one thread's, 64-byte aligned.
-/// numerics a row's bits are the same whatever the rows, batch, chunks, threads and plan of the
+/// numerics a row's bits do not depend on the other rows, batch, chunks, threads and plan of the
 ///          call. f32: all in f32. bf16: f32 accumulation and softmax; where the ISA multiplies
 ///          bf16, p is rounded to bf16 and 2^x is good to 7.6e-5. |out - ref| <= 4 * eps_bf16 *
 ///          max|v|. Empty set: out = 0, lse = -inf

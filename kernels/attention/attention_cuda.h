@@ -3,7 +3,7 @@
 
 namespace tandem {
 
-/// What the host knows of a call when it captures it. The grid follows from this and the
+/// The host's knowledge of a call when it captures it. The grid follows from this and the
 /// parameters' n_seqs alone; everything else is read from device memory when the kernel runs.
 struct AttentionLaunch {
   int max_rows_a_seq;
@@ -22,7 +22,7 @@ namespace portable {
 /// layout   16-byte aligned q, out and pools with head_dim 64 or 128 and bf16 take the fast kernel
 /// numerics bf16: as attention.h, p rounded to bf16. The keys of a sequence are divided by rules
 ///          that know its own length and the shape of the launch alone, and merged in their order:
-///          the same bits on every run and whatever the other sequences hold
+///          the same bits on every run, for any content of the other sequences
 /// cost     reads the pages that some row may see once for every 64 queries (row x head of a KV
 ///          group)
 void attention_few_rows_cuda(const AttentionParams&, const AttentionLaunch&, Stream);

@@ -3,7 +3,7 @@
 
 namespace tandem {
 
-/// What the host knows of a call whose lengths lie in device memory: upper bounds that size the
+/// The host's knowledge of a call whose lengths lie in device memory: upper bounds that size the
 /// grid.
 struct AttentionRows {
   int n_rows;          // of the batch, at least row_begin[n_seqs]; q has room for as many

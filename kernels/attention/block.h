@@ -24,7 +24,7 @@ struct Block {
   Scratch scratch;
   int kv_head, query_begin, n_queries;
   // State vectors. Of many queries, a vector's lanes are queries, and its part of o is [d][kW]; of
-  // few queries, each has a vector whose lanes are alike, and its part of o is [d].
+  // few queries, each has a vector whose lanes are equal, and its part of o is [d].
   int n_vectors;
   bool few;
   int d;

@@ -1,6 +1,6 @@
 #pragma once
-// The loading warp of few_rows_mma.cuh, and what it tells the working warps. How it copies is the
-// body's: a class Copies<Shape> with
+// The loading warp of few_rows_mma.cuh, and what it hands to the working warps. The body brings the
+// way to copy: a class Copies<Shape> with
 //   Source                 what the kernel gets of the host for it
 //   kArrivals              of a unit at the barrier that says it is there
 //   bool working(lane)     whether this lane takes part
@@ -30,10 +30,10 @@ struct Item {
   Chunk k;
   int n_queries;
   bool other_queries;  // than the item before
-  bool end;            // nothing comes any more
+  bool end;            // no chunk follows
 };
 
-/// What the warps of a block share besides the ring itself.
+/// State that the warps of a block share, apart from the ring.
 template <class Shape>
 struct Mailbox {
   static constexpr int kItems = 8;
@@ -81,7 +81,7 @@ class Loader {
 
  private:
   /// Waits for earlier kernels, the first time. The next one's blocks then come where there is
-  /// room: not before, since what it may read ahead of its own wait has to be older than this call.
+  /// room: not before, since data that it may read before it waits has to be older than this call.
   __device__ static void settle() {
     cuda::wait_for_previous();
     cuda::release_next();

@@ -20,12 +20,12 @@ struct MmaMemory {
   int o_bytes, total_bytes;
 };
 
-/// As many stages as fit into a block's shared memory beside the rest. Parts' states are joined in
+/// As many stages as fit into a block's shared memory next to the rest. Parts' states are joined in
 /// slices where the whole would leave too few.
 template <class Shape>
 MmaMemory mma_memory(const SplitRule& rule) {
   constexpr int kEnough = 4;  // stages, and more than that of any shape are in 99 KiB
-  // What a block has besides: barriers, and the weights of a join.
+  // Other data of a block: barriers, and the weights of a join.
   const int limit = cuda::gpu().block_shared_bytes - 6 * 1024 - static_cast<int>(kRingAlign);
   for (int columns = Shape::kDim;; columns /= 2) {
     MmaMemory m{};
@@ -41,7 +41,7 @@ MmaMemory mma_memory(const SplitRule& rule) {
   }
 }
 
-/// One block: the chunk of its own number, then what it can get. The grid is one block a
+/// One block: the chunk of its number, then any that are left. The grid is one block a
 /// multiprocessor.
 template <class Shape, class Copies>
 __global__ void __launch_bounds__(Shape::kThreads, 1)

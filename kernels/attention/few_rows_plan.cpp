@@ -53,9 +53,9 @@ SplitRule split_rule(const FewRowsShape& x) {
   r.group = x.n_heads / x.n_kv_heads;
   const int queries = std::max(x.max_rows, 1) * r.group;
   const auto fits = [&](int n) { return queries <= n; };
-  // Wide tiles read keys once for more queries; of short texts that is nothing beside how long a
-  // warp has to work on its queries, so that multiprocessors without any are better given some; the
-  // trees of 128 nodes of sequoia/bench-llama-2-7b-68m show it.
+  // Wide tiles read keys once for more queries; for short sequences that is nothing compared with
+  // the time that a warp works on its queries, so that idle multiprocessors are better given some;
+  // the trees of 128 nodes of sequoia/bench-llama-2-7b-68m show it.
   constexpr int kShort = 1024;
   const bool spread = x.max_tokens <= kShort &&
                       x.n_seqs * x.n_kv_heads * divide_up(queries, 32) <= x.multiprocessors;
@@ -63,10 +63,10 @@ SplitRule split_rule(const FewRowsShape& x) {
   r.queries = std::min(queries, r.tile_queries);
   r.max_tiles = divide_up(queries, r.tile_queries);
   // One sequence alone: a large chunk a multiprocessor, and the more in small ones. Of several the
-  // longest may be most of the work, and large chunks are of 2 MiB of K and V, beside which a few
-  // KiB of partial results are little. Small ones, 256 KiB, take as long to bring as some joins of
-  // the warps' states: of many queries, whose joins are long and whose products bound the time, a
-  // pair gets few or none (measured: an eighth, 1.11 times the time of one row, a 16th, 1.08).
+  // longest may be most of the work, and large chunks are of 2 MiB of K and V, so that a few KiB of
+  // partial results cost little. Small ones, 256 KiB, take as long to bring as some joins of the
+  // warps' states: of many queries, whose joins are long and whose products bound the time, a pair
+  // gets few or none (measured: an eighth, 1.11 times the time of one row, a 16th, 1.08).
   const bool alone = x.n_seqs == 1;
   const int share = x.multiprocessors / (x.n_seqs * x.n_kv_heads * r.max_tiles);
   r.even_chunks = std::clamp(alone ? share : 2 * share, 1, kMostChunks - kSmallParts);

@@ -52,7 +52,7 @@ struct SplitRule {
   }
 };
 
-/// What decides a division, for calls and for bounds alike.
+/// The sizes that decide a division, of a call or of bounds.
 struct FewRowsShape {
   int n_seqs, n_heads, n_kv_heads, head_dim;
   int max_rows;    // of one sequence

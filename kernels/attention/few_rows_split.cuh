@@ -3,10 +3,10 @@
 //
 // A pair is a tile of queries (row x head of a KV group) with its KV head; the pages that its
 // sequence's rows may see are cut into chunks. How follows from the sequence's own number of pages
-// and from the launch, never from other sequences: a chunk's state has the same bits whoever
-// computes it. Blocks take chunks by number, those of all pairs that are large before all that are
-// small: multiprocessors get unequal shares of the memory's bandwidth, and small chunks at the end
-// even that out.
+// and from the launch, never from other sequences: a chunk's state has the same bits in whichever
+// block computes it. Blocks take chunks by number, those of all pairs that are large before all
+// that are small: multiprocessors get unequal shares of the memory's bandwidth, and small chunks at
+// the end even that out.
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/few_rows_plan.h"
 #include "kernels/cuda/reduce.cuh"
@@ -35,7 +35,7 @@ struct Chunk {
   int begin, end;  // into the sequence's SeenPages
 };
 
-/// What device memory says of a sequence.
+/// A sequence's numbers in device memory.
 struct SeqNumbers {
   int first_row, end_row, base, tentative, own_lo;
 };
@@ -83,7 +83,7 @@ class ChunkList {
     enter(0);
   }
 
-  /// The chunk of this number; false behind the last one.
+  /// The chunk of this number; false after the last one.
   __device__ bool find(int number, SeqView& v, Chunk& k) {
     while (number >= end()) {
       const bool more = first_ + cuda::kWarp < p_.n_seqs;
@@ -115,7 +115,7 @@ class ChunkList {
   __device__ int count() const { return end(); }
 
  private:
-  /// Number behind the last chunk of the group entered.
+  /// Number after the last chunk of the group entered.
   __device__ int end() const {
     return before_ + __shfl_sync(cuda::kAllLanes, sum_, cuda::kWarp - 1);
   }

@@ -53,8 +53,8 @@ __device__ inline T load_uncached(const void* from) {
   }
 }
 
-/// Adds to a counter in device memory; what this thread knows to be written is so for whoever sees
-/// the sum.
+/// Adds to a counter in device memory; writes that this thread has seen are visible to any thread
+/// that sees the sum.
 __device__ inline unsigned add_synchronising(unsigned* to, unsigned n) {
   unsigned before;
   asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
@@ -140,7 +140,7 @@ __device__ __forceinline__ void join_chunks(const FewRowsCall& call, const PairQ
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           piece[i] = load_uncached<Piece>(next);
-          if (begin + i + 1 < n) next += step;  // behind the last chunk weights are zero
+          if (begin + i + 1 < n) next += step;  // after the last chunk weights are zero
         }
         if (c == lane * kEach && begin == 0) {
           __syncwarp();           // of the query before
@@ -216,7 +216,7 @@ __device__ void finish_chunk(const FewRowsCall& call, const SeqView& v, const Ch
   }
   if (k.n_chunks == 1) return;
   if (thread == 0) {
-    // The barrier has put the whole block's writes before this, and puts its reads behind it.
+    // The barrier has put the whole block's writes before this, and puts its reads after it.
     is_last = add_synchronising(&call.done[pair], 1) + 1 == static_cast<unsigned>(k.n_chunks);
     if (is_last) call.done[pair] = 0;  // for the next call
   }

@@ -35,7 +35,7 @@ class Worker {
   __device__ Worker(const AttentionParams& p, int warp)
       : p_(p), tile_(warp % kQueryTiles), to_log2_(p.scale * kLog2E) {}
 
-  /// Loads the queries of a pair; rows behind the last one are zero.
+  /// Loads the queries of a pair; rows after the last one are zero.
   __device__ void load_queries(const SeqView& v, const Chunk& k, int group, int first_query,
                                int n_queries) {
     const int t = lane_of() % 4;

@@ -10,14 +10,14 @@
 //   O[c, q] += sum_key V[key, c] P[key, q]
 //
 // Sums over keys are kW chains each (l) or one (O), and a dot product is one chain over its
-// channels, whatever the tiles. A key that a lane does not see adds an exact zero there (p = 0,
-// maximum unchanged, alpha = 1). Hence a row's bits do not depend on its company. Zeros may differ
-// in sign on the way; the last addition of +0 removes that.
+// channels, for any tiles. A key that a lane does not see adds an exact zero there (p = 0, maximum
+// unchanged, alpha = 1). Hence a row's bits do not depend on the other rows. Zeros may differ in
+// sign on the way; the last addition of +0 removes that.
 //
 // An Engine supplies the multiplies for the dtype Element, kGroup vectors at a time, in steps of
 // kStepPages:
 //
-// - kFew: whether each query has a vector of its own; false here.
+// - kFew: whether each query has its own vector; false here.
 // - load_queries(b): once a task.
 // - step(b, page_begin, page_end): attend_step.
 // - begin_page(b, index, k, v, n_valid): page `index` of the step; slots from n_valid on are

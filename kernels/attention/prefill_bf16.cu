@@ -46,7 +46,7 @@ __device__ constexpr uint32_t columns_at(uint32_t lane_at, uint32_t k) {
   return (lane_at ^ (k % 4 * 32)) + k / 4 * 128;
 }
 
-/// Starts copying kRows rows of `columns` elements, zeros behind them and where row_at gives null.
+/// Starts copying kRows rows of `columns` elements, zeros after them and where row_at gives null.
 template <class S, int kRows, int kBytes, class RowAt>
 __device__ void copy_rows(uint32_t to, int columns, const RowAt& row_at) {
   constexpr unsigned kEach = kBytes / 2, kPieces = S::kWidth / kEach;
@@ -96,7 +96,7 @@ struct BlockView {
   }
 };
 
-/// Starts copying the keys or values of the i-th page, which lies at `page`; behind the last one
+/// Starts copying the keys or values of the i-th page, which lies at `page`; after the last one
 /// there is nothing to copy.
 template <class S>
 __device__ void copy_page(const AttentionParams& p, const BlockView<S>& b, const void* pool, int i,

@@ -40,7 +40,7 @@ struct QueryTile {
     const int head = kv_head * group + (query + i) % group;
     return static_cast<int64_t>(s.first_row + row(i)) * p.n_heads + head;
   }
-  /// Slots of a page that are written; what lies behind them may be NaN.
+  /// Slots of a page that are written; slots after them may hold NaN.
   __device__ int written(int page) const {
     return max(0, min(kPageTokens, s.end - page * kPageTokens));
   }

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads) host_copy(const HostCopyParams p) {
   cuda::start_after_previous();
   const auto* from = static_cast<const uint4*>(p.from);
   auto* to = static_cast<uint4*>(p.to);
-  // Never from a cache: the host writes anew between two runs of a graph.
+  // Never from a cache: the host writes again between two runs of a graph.
   for (size_t i = blockIdx.x * kThreads + threadIdx.x; i < p.bytes / sizeof(uint4);
        i += size_t{gridDim.x} * kThreads)
     to[i] = __ldcv(from + i);

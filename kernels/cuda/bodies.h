@@ -31,7 +31,7 @@ class Bodies<R(Args...)> {
   }
   /// Whether a GPU of this kind has a body of ours; false only where a library takes its place.
   bool has(GpuIsa isa) const { return body(isa) != nullptr; }
-  /// Whether Hopper has one of its own.
+  /// Whether Hopper has a separate one.
   bool has_hoppers() const { return hopper_ != nullptr; }
   /// The library in place of the portable body, or null.
   const char* library() const { return library_; }

@@ -3,7 +3,7 @@
 
 namespace tandem::cuda {
 
-// The most threads that the probe's code may be launched with tell which code the driver has
+// The most threads that the probe's code may be launched with show which code the driver has
 // loaded: machine code for sm_90a, which alone has Hopper's instructions, or any other. The same
 // GPU may run either, since the driver can be made to compile the PTX (CUDA_FORCE_PTX_JIT=1).
 inline constexpr int kPortableProbeThreads = 32, kHopperProbeThreads = 64;

@@ -17,7 +17,7 @@ __device__ inline void wait_for_previous() {
 }
 
 /// Blocks of the next kernel may start wherever there is room, once all blocks of this one have
-/// said so or are gone; what this one writes they see after a wait_for_previous of their own.
+/// said so or are gone; they see its writes only after they call wait_for_previous.
 __device__ inline void release_next() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -8,7 +8,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kEach = 8;  // elements a thread: 16 bytes of a two-byte type
 
-/// The elements behind the last whole vector, or all of them if not kPacked, are done one by one.
+/// The elements after the last whole vector, or all of them if not kPacked, are done one by one.
 template <class To, class From, bool kPacked>
 __global__ void __launch_bounds__(kThreads) convert_elements(const ConvertParams p) {
   cuda::start_after_previous();

@@ -21,8 +21,8 @@ struct AttendListPaperParams {
 };
 
 /// Softmax attention over the listed keys with weights 1 / (u + 1e-4), loop for loop as the
-/// reference does it: what is slow or inexact there is so here. Scores more than 88 below the
-/// largest, a norm of 0 and a cosine beyond 1 give what they give there.
+/// reference does it, as slow and as inexact. Scores more than 88 below the largest, a norm of 0
+/// and a cosine beyond 1 give what they give there.
 using AttendListPaperFn = void(const AttendListPaperParams&);
 AttendListPaperFn attend_list_paper_avx512_bf16;
 

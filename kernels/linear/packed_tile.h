@@ -53,7 +53,7 @@ struct Tile {
   int64_t next_panel;  // elements between panels
   int n_k;
   bool begins;     // sums start from zero, not from where they are
-  float* widened;  // [n_k][kPanel]: gets the weights in f32, where the tile is told to
+  float* widened;  // [n_k][kPanel]: gets the weights in f32, where the tile asks for that
 };
 
 template <int kRows, int kPanels, bool kWiden, class W>

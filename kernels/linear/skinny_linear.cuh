@@ -74,7 +74,7 @@ struct Loader {
       for (int h = 0; h < 2; ++h) {
         const int k = (step * kWarps + warp) * kChunk + h * 32 + t * 8;
         const int at = min(k, p.in - 8);
-        cuda::copy_async<16>(slot + h * 1024, low + at, k < p.in);  // zeros behind the last column
+        cuda::copy_async<16>(slot + h * 1024, low + at, k < p.in);  // zeros after the last column
         cuda::copy_async<16>(slot + h * 1024 + 512, high + at, k < p.in);
       }
       if (++step == steps) {

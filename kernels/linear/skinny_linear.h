@@ -21,7 +21,7 @@ struct SkinnyLinearParams {
   int stages;       // loads in flight: of 16 KiB of weights each, per block; changes no result
 };
 
-/// What decides whether skinny_linear can run a product.
+/// The shape that decides whether skinny_linear can run a product.
 struct SkinnyLinearShape {
   int rows, in;
   int stages;  // loads in flight
@@ -33,7 +33,7 @@ struct SkinnyLinearShape {
 /// kernel ahead of it in the stream has ended: neither W nor norm_weight may be written by work
 /// still on the stream.
 /// numerics f32 accumulation on tensor cores, in an order that `in` alone fixes: the same bits on
-///          every run and in both bodies, and for a row whatever the other rows and their number
+///          every run and in both bodies, and for a row with any other rows, however many
 /// cost     reads W once, and x once an SM
 /// errors   none; call only where skinny_linear_fits: `in` is a multiple of 8, and a block finds
 ///          the shared memory that it needs

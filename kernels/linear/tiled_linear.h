@@ -35,7 +35,7 @@ namespace hopper {
 /// it in the stream has ended: no work still on the stream may write W. Elsewhere than on Hopper
 /// cuBLASLt does these products.
 /// numerics f32 accumulation in an order that `in` and tiling.parts fix: the same bits on every
-///          run, and for a row whatever the other rows and their number
+///          run, and for a row independent of the other rows and their number
 /// cost     reads W once, and x, which the L2 cache is to hold, once a tile
 /// errors   kind device where the driver cannot describe the operands to the copy engine; call only
 ///          what tiled_linear_fits

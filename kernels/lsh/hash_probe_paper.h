@@ -1,6 +1,6 @@
 #pragma once
 // The opponent, for benches only: tables and probe as the reference program of MagicPIG has them
-// (its library/lsh), written anew from a description of its loops. No STL: included by sources with
+// (its library/lsh), rewritten from a description of its loops. No STL: included by sources with
 // per-ISA flags.
 #include "base/types.h"
 
@@ -15,7 +15,7 @@ struct PaperTables {
 };
 
 /// Fills tables [begin, end) from codes [tables, code_stride]. Ids of a bucket ascend, which the
-/// original, with its unstable sort, does not promise: what differs favours the opponent.
+/// original, with its unstable sort, does not promise: the difference favours the opponent.
 void hash_build_paper(const PaperTables&, const uint16_t* codes, int64_t code_stride, Range tables);
 
 struct HashProbePaperParams {

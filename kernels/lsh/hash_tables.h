@@ -40,7 +40,7 @@ struct HashAppendParams {
   uint32_t* scratch;  // [2^code_bits + 1 + n_new]; one per concurrent call
 };
 /// Adds tokens n_tokens .. n_tokens + n_new - 1 to tables [begin, end); the caller then raises
-/// n_tokens. With n_tokens = 0 it is the build: what offsets and ids held does not matter.
+/// n_tokens. With n_tokens = 0 it is the build: the old contents of offsets and ids do not matter.
 /// cost     a counting sort: about 2 ns a new id; old ids are moved once (2 bytes each)
 void hash_append(const HashAppendParams&, Range tables);
 

@@ -6,7 +6,7 @@ namespace {
 
 using namespace simd;
 
-// A tile of 6 rows keeps kTileRows * kVecs sums in registers beside kVecs vectors of w and one
+// A tile of 6 rows keeps kTileRows * kVecs sums in registers next to kVecs vectors of w and one
 // number of x: 29 of 32 registers with avx512, where a tile is as wide as a word, 15 of 16 with
 // avx2.
 constexpr int kTileRows = 6;
@@ -20,7 +20,7 @@ constexpr int kPackedRows = 4 * kTileRows;
 // x of a block of rows, 192 KB at d = 128, stays in the second-level cache while all of w passes.
 constexpr int kBlockRows = 64 * kTileRows;
 
-/// kCols columns of w beside the rows of a block, whose bits go to words from bit `at` on.
+/// kCols columns of w and the rows of a block, whose bits go to words from bit `at` on.
 struct Panel {
   const float* w;
   int64_t w_stride;

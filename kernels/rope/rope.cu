@@ -30,8 +30,8 @@ struct Pair {
     return sum;
   }
   /// By the angles whose cosines and sines begin at `cosine` and `sine`; `turn` is 1, or -1 for the
-  /// opposite direction. What is turned is `of` (an element, its place in the vector, whether of
-  /// b).
+  /// opposite direction. The number to turn is `of` (an element, its place in the vector, whether
+  /// of b).
   template <class Of>
   __device__ void rotate(const float* cosine, const float* sine, float turn, int i, Of&& of) {
     using F = cuda::Vector<float, kEach>;

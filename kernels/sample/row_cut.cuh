@@ -9,18 +9,18 @@ struct alignas(16) CutShared {
   static constexpr int kGathered = 256;
 
   // A histogram of this block, the best logits first. Measures in two words, because shared memory
-  // adds only words at once. Told.
+  // adds only words at once. Published.
   struct Bins {
     uint32_t low[kBins], high[kBins], n[kBins];
   } bins;
-  // What was found of the whole row. Told.
+  // Results for the whole row. Published.
   struct Found {
     // The bin: sum of those before it, its own sum and number of logits.
     uint64_t above, inside;
     int bin, n_inside;
     Cut cut;
   } found;
-  // The logits of that bin if they are few, in the first block. Told.
+  // The logits of that bin if they are few, in the first block. Published.
   struct Few {
     int n;
     Best at[kGathered];
@@ -52,11 +52,11 @@ class RowCut {
     return cut_.keeps(order_key(row_.logit(i)), row_.first() + i);
   }
 
-  /// Keeps the smallest prefix of what is kept, in the order (logit descending, id ascending),
+  /// Keeps the smallest prefix of the kept tokens, in the order (logit descending, id ascending),
   /// whose measure(logit)s sum to at least target(sum of all), which is at least 1; all of it if
-  /// there is none. What measures 0 may be kept or not. Few logits share a bin of equal distances
-  /// from the largest and can be compared with each other; otherwise a radix descent over the
-  /// digits of their keys divides the bin.
+  /// there is none. A token of measure 0 may be kept or not. Few logits share a bin of equal
+  /// distances from the largest and can be compared with each other; otherwise a radix descent over
+  /// the digits of their keys divides the bin.
   template <class Target, class Measure>
   __device__ void narrow(Target&& target_of, Measure&& measure) {
     uint64_t target = 0;

@@ -58,12 +58,12 @@ __device__ inline uint64_t sum_of_warp(uint64_t x) {
   return x;
 }
 
-/// What the blocks of a group tell each other: up to kWords numbers at once.
+/// Data that the blocks of a group publish to each other: up to kWords numbers at once.
 struct alignas(16) RowShared {
   static constexpr int kWords = 3;
   uint64_t of_warp[kWords][kRowWarps];
-  // Told. Two take turns: when one is written again, all blocks have met at the other's barrier,
-  // and have read it before.
+  // Published. Two take turns: when one is written again, all blocks have met at the other's
+  // barrier, and have read it before.
   uint64_t of_block[2][kWords];
 };
 
@@ -161,8 +161,8 @@ class RowGroup {
     return mine;
   }
 
-  /// The best of what the threads of all blocks found. Whatever they wrote to shared memory before,
-  /// all blocks see after.
+  /// The best of what the threads of all blocks found. All blocks then see the earlier writes to
+  /// shared memory.
   __device__ Best best(Best mine) {
     Best only[1] = {mine};
     bests(only);

@@ -1,8 +1,8 @@
 #pragma once
-// Without clusters the blocks of a row tell each other things through device memory, and meet at a
-// counter there. Blocks are numbered as they begin, row by row, and no launch has rows of more
-// blocks than there are multiprocessors: a row whose blocks wait for one that has not begun is the
-// only such one, so that room for that block is left or comes to be.
+// Without clusters the blocks of a row publish data through device memory, and meet at a counter
+// there. Blocks are numbered as they begin, row by row, and no launch has rows of more blocks than
+// there are multiprocessors: a row whose blocks wait for one that has not begun is the only such
+// one, so that room for that block is left or comes to be.
 #include "kernels/sample/row_split.h"
 
 namespace tandem::cuda::inline portable {
@@ -12,11 +12,11 @@ inline constexpr int kBlocksASm = 1;
 
 class RowLink {
  public:
-  /// shared: all that blocks tell each other in a kernel lies within.
+  /// shared: holds all that blocks publish in a kernel.
   template <class Shared>
   __device__ RowLink(const RowSplit& split, Shared& shared)
       : parts_(split.parts), local_(reinterpret_cast<char*>(&shared)), slot_bytes_(sizeof(Shared)) {
-    static_assert(sizeof(Shared) <= kMostToldBytes && sizeof(Shared) % 16 == 0);
+    static_assert(sizeof(Shared) <= kMostPublishedBytes && sizeof(Shared) % 16 == 0);
     char* const memory = static_cast<char*>(split.memory);
     const int number = parts_ > 1 ? take_number(reinterpret_cast<unsigned*>(memory))
                                   : static_cast<int>(blockIdx.x);
@@ -24,7 +24,7 @@ class RowLink {
     rank_ = number % parts_;
     meeting_ = reinterpret_cast<Meeting*>(memory + kTicketBytes) + row_;
     char* const slots = memory + kRowCounterBytes;
-    told_ = parts_ > 1 ? slots + static_cast<int64_t>(number) * slot_bytes_ : local_;
+    published_ = parts_ > 1 ? slots + static_cast<int64_t>(number) * slot_bytes_ : local_;
     data_ = split.in_memory
                 ? reinterpret_cast<float*>(slots + static_cast<int64_t>(gridDim.x) * slot_bytes_ +
                                            static_cast<int64_t>(number) * split.data_bytes)
@@ -37,7 +37,7 @@ class RowLink {
   /// small.
   __device__ float* data(float* dynamic) const { return data_ != nullptr ? data_ : dynamic; }
 
-  /// All blocks of the row meet; what any of them told before, all can read after.
+  /// All blocks of the row meet; what any of them published before, all can read after.
   __device__ void sync() {
     __syncthreads();
     if (parts_ > 1) {
@@ -45,17 +45,17 @@ class RowLink {
       __syncthreads();
     }
   }
-  /// Where this block's copy of a told thing lies, and that of block `rank`.
+  /// Where this block's copy of published data lies, and that of block `rank`.
   template <class T>
   __device__ T* own(T* shared) const {
-    return reinterpret_cast<T*>(told_ + (reinterpret_cast<char*>(shared) - local_));
+    return reinterpret_cast<T*>(published_ + (reinterpret_cast<char*>(shared) - local_));
   }
   template <class T>
   __device__ T* peer(T* shared, int rank) const {
     return reinterpret_cast<T*>(reinterpret_cast<char*>(own(shared)) +
                                 static_cast<int64_t>(rank - rank_) * slot_bytes_);
   }
-  /// Tells a thing that was made in shared memory, at the next sync. Called by all threads.
+  /// Publishes data that was made in shared memory, at the next sync. Called by all threads.
   template <class T>
   __device__ void publish(T& shared) {
     static_assert(sizeof(T) % sizeof(uint32_t) == 0);
@@ -97,11 +97,11 @@ class RowLink {
     } else {
       while (*times == before) __nanosleep(20);
     }
-    __threadfence();  // the others' writes are read anew
+    __threadfence();  // the others' writes are read again
   }
 
   int parts_, row_, rank_;
-  char *local_, *told_;
+  char *local_, *published_;
   int slot_bytes_;
   Meeting* meeting_;
   float* data_;

@@ -8,7 +8,7 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int kPartTokens = 4096;  // enough to outweigh what the blocks tell each other
+constexpr int kPartTokens = 4096;  // enough to outweigh what the blocks publish
 constexpr int kFewRows = 2;        // clusters of 16 blocks find few places on a GPU
 constexpr int kMostClusterParts = 16, kMostParts = 32;
 // Of a cluster's block: 198 KiB of 227, the rest for what kernels declare and for marks.
@@ -50,7 +50,7 @@ RowSplit split_for_meeting(const Gpu& gpu, int vocab, int n_rows, int words) {
 }  // namespace
 
 size_t row_room(const Gpu& gpu) {
-  return static_cast<size_t>(gpu.block_shared_bytes) - kMostToldBytes - 1024;
+  return static_cast<size_t>(gpu.block_shared_bytes) - kMostPublishedBytes - 1024;
 }
 
 RowSplit split_row(const Gpu& gpu, int vocab, int n_rows, int words) {
@@ -95,7 +95,7 @@ size_t row_memory_bytes(const Gpu& gpu, int vocab, int max_rows, int words) {
     const RowSplit split = split_row(gpu, vocab, n, words);
     const size_t data = split.part_bytes() * static_cast<size_t>(words) + mark_bytes(split);
     const auto blocks = static_cast<size_t>(n) * static_cast<size_t>(split.parts);
-    most = std::max(most, blocks * (kMostToldBytes + (data > row_room(gpu) ? data : 0)));
+    most = std::max(most, blocks * (kMostPublishedBytes + (data > row_room(gpu) ? data : 0)));
   }
   return kRowCounterBytes + most;
 }

@@ -9,14 +9,14 @@ namespace tandem::cuda {
 
 inline constexpr int kRowThreads = 512;
 
-// Without clusters the blocks of a row meet and tell each other things in device memory, laid out
-// as a ticket, where the blocks of each row meet, what each block tells, and parts of rows that
-// shared memory has no room for.
+// Without clusters the blocks of a row meet and exchange data in device memory, laid out as a
+// ticket, the counters where the blocks of each row meet, the data that each block publishes, and
+// parts of rows that shared memory has no room for.
 inline constexpr int kMostRows = 16384;  // of a launch
 inline constexpr size_t kTicketBytes = 64, kMeetingBytes = 8;
 inline constexpr size_t kRowCounterBytes = kTicketBytes + kMostRows * kMeetingBytes;
-/// Of shared memory that a kernel declares, nearly all of which its blocks may tell each other.
-inline constexpr size_t kMostToldBytes = 30 * 1024;
+/// Of shared memory that a kernel declares, nearly all of which its blocks may publish.
+inline constexpr size_t kMostPublishedBytes = 30 * 1024;
 
 /// Part b of the row has the ids from b * kRowThreads * run on, thread t of it the `run` ids from
 /// t * run on. An odd run keeps the threads of a warp in different banks of shared memory.

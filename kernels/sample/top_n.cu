@@ -6,7 +6,7 @@
 namespace tandem::TANDEM_GPU_BODY {
 namespace {
 
-/// The kept tokens of a row in no order, gathered in the first block. Told.
+/// The kept tokens of a row in no order, gathered in the first block. Published.
 struct Top {
   int n;
   cuda::Best entry[kMaxTopNCuda];

@@ -27,7 +27,7 @@ struct SampleTailParams {
 };
 /// Poisson sampling: key i is taken if draws[i] >= -log u_i, hence with probability u_i =
 /// min(1, exp(gain * score_i) / scale). The scale is chosen from at most 1,024 of the scores so
-/// that about `wanted` keys are taken; whatever it is, weights 1 / u_i make sums over the sample
+/// that about `wanted` keys are taken; with any scale, weights 1 / u_i make sums over the sample
 /// unbiased. Returns how many.
 /// cost     one pass over scores and draws, in vectors
 using SampleTailFn = int(const SampleTailParams&);

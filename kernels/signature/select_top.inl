@@ -51,8 +51,8 @@ float least_above(const float* x, int n, float bound) {
 }
 
 /// The k-th largest of n numbers not below `floor`, 1 <= k <= n. Bisection of bit patterns: at most
-/// 32 passes whatever the numbers, and about log2(n) where they differ, since it ends as soon as a
-/// bound has k numbers above it.
+/// 32 passes for any numbers, and about log2(n) where they differ, since it ends as soon as a bound
+/// has k numbers above it.
 float kth_largest(const float* x, int n, int k, float floor) {
   // At least k numbers are above low, fewer above high.
   uint32_t low = order_key(floor) - 1, high = order_key(largest(x, n));

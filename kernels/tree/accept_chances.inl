@@ -1,4 +1,4 @@
-#include "kernels/tree/node_laws.h"
+#include "kernels/tree/node_distributions.h"
 #include "kernels/tree/verify_trees.h"
 
 namespace tandem {
@@ -11,9 +11,10 @@ inline void fill(double* chances, int n, double value) {
 /// The target's probabilities of the children; of equal ones the first counts.
 void match_chances(double* chances, const Candidates& kept, const VerifyWorkspace& w,
                    const int32_t* children, int n) {
-  const Residual law = residual_of(kept, w);
+  const Residual distribution = residual_of(kept, w);
   for (int i = 0; i < n; ++i) {
-    chances[i] = static_cast<double>(weight_at(law, children[i])) / static_cast<double>(law.total);
+    chances[i] = static_cast<double>(weight_at(distribution, children[i])) /
+                 static_cast<double>(distribution.total);
     for (int j = 0; j < i; ++j)
       if (children[j] == children[i]) chances[i] = 0;
   }

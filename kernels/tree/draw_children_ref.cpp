@@ -13,7 +13,7 @@ namespace tandem {
 namespace {
 
 struct Runner {
-  bool is_rest;  // weight 0: behind all others
+  bool is_rest;  // weight 0: after all others
   double key;
   int32_t id;
   bool operator<(const Runner& other) const {

@@ -1,7 +1,7 @@
 #pragma once
 // The runners of a row with the smallest keys, in order, found by the blocks of a group. A runner
-// has an order in f32 that nearly tells the keys apart, kept in place of its logit, and an exact
-// key that costs more to make. Runners brings
+// has an order in f32 that nearly separates the keys, kept in place of its logit, and an exact key
+// that costs more to make. Runners brings
 //   uint64_t key(id)         the exact key; of equal ones the lower id comes first
 //   float latest(order)      the largest order that a runner of no larger key can have
 #include "kernels/sample/row_group.cuh"
@@ -12,8 +12,8 @@ struct alignas(16) LeadersShared {
   static constexpr int kFew = 1024;
 
   float least[kRowThreads];  // order of any runner of a thread, or of a few threads
-  // Runners of this block that may be among the wanted ones, told; in the first block then those of
-  // all.
+  // Runners of this block that may be among the wanted ones, published; in the first block then
+  // those of all.
   struct Few {
     int n;
     int32_t id[kFew];

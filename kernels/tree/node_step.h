@@ -2,7 +2,7 @@
 // One node of verification by residuals: a pure function of weights and of the numbers it draws
 // with. Residuals are integers, like the weights they come from, so that sums do not depend on
 // their order and every ISA, thread count and GPU accepts the same child; scaled to 62 bits before
-// each subtraction, their rounding is that of doubles. And what is rejected is exactly gone: a
+// each subtraction, their rounding is that of doubles. And a rejected token is exactly gone: a
 // child can be rejected only if its share exceeds its residual, which then becomes 0. Compiled
 // without contraction.
 #include <stdint.h>
@@ -16,11 +16,11 @@ constexpr int shift_of(uint64_t total) {
   return zeros > 2 ? zeros - 2 : 0;
 }
 
-/// The law of the next token given the rejections so far: the target's at first, then what was
-/// left.
+/// The distribution of the next token given the rejections so far: the target's at first, then the
+/// rest of it.
 struct Residual {
   uint64_t* weight;   // [n]
-  uint64_t* next;     // [n], the law after the next rejection takes shape here
+  uint64_t* next;     // [n], the distribution after the next rejection is built here
   const int32_t* id;  // [n] ascending; null: id[i] = i
   int n;
   uint64_t total;  // of the weights, > 0
@@ -29,17 +29,18 @@ struct Residual {
   uint64_t scaled_total() const { return total << shift(); }
 };
 
-/// The law that the next child was drawn from: the draft's, without the tokens tried before.
+/// The distribution that the next child was drawn from: the draft's, without the tokens tried
+/// before.
 struct Proposal {
   double* weight;  // [V] whole, below 2^41; 0 for tokens tried
-  uint64_t left;   // their sum; once it is 0 the law is uniform over the tokens not tried
+  uint64_t left;   // their sum; once it is 0 tokens not tried are equally likely
   int n_untried;
 };
 
 /// A proposal's probabilities in units of which `total` make 1.
 struct Shares {
   double factor;
-  uint64_t each;  // of tokens not tried, where the law is uniform
+  uint64_t each;  // of tokens not tried, where these are equally likely
 
   constexpr Shares(uint64_t left, int n_untried, uint64_t total)
       : factor(left > 0 ? static_cast<double>(total) / static_cast<double>(left) : 0.0),
@@ -114,7 +115,7 @@ constexpr bool accepts(double coin, uint64_t weight, uint64_t share) {
 
 /// Tries the children in the order in which they were drawn; returns which one is accepted, or
 /// n_children, and then the token is to be drawn from `r`. Child i is tried with coin(i).
-/// A child rejected by rounding alone, since nothing is left besides, is accepted, and counted.
+/// A child rejected by rounding alone, since nothing else is left, is accepted, and counted.
 template <class Coin>
 int try_children(Residual& r, Proposal& p, const int32_t* children, int n_children,
                  const Coin& coin, int32_t* n_rounded) {

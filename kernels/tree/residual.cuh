@@ -12,7 +12,7 @@ struct TokenWeights {
   float proposal;  // whole, and a float holds it: it was one
 };
 
-/// Told of the child to be tried next. Two take turns, as RowShared's words.
+/// Weights of the child to be tried next, published. Two take turns, as RowShared's words.
 struct alignas(16) ResidualShared {
   TokenWeights child[2];
 };
@@ -37,12 +37,12 @@ class RowResidual {
     removed_ = -1;
   }
   /// Between set() and start(): of a thread that meets the token of the first child.
-  __device__ void tell(TokenWeights w) { *row_.own(&shared_.child[turn_]) = w; }
+  __device__ void publish(TokenWeights w) { *row_.own(&shared_.child[turn_]) = w; }
 
   /// As try_children of node_step.h. coin_of(i) gives the number that child i is tried with.
   template <class CoinOf>
   __device__ int try_children(const int32_t* children, int n, CoinOf&& coin_of, int& n_rounded) {
-    TokenWeights child = told(children[0]);
+    TokenWeights child = published(children[0]);
     for (int i = 0; i < n; ++i) {
       const int shift = shift_of(total_);
       const uint64_t scaled = total_ << shift, weight = child.residual << shift;
@@ -52,7 +52,7 @@ class RowResidual {
       uint64_t sum[1] = {0};
       row_.each([&](int j) {
         const TokenWeights w = settle(j);
-        if (row_.first() + j == next) tell(w);
+        if (row_.first() + j == next) publish(w);
         sum[0] += excess(w.residual << shift, shares.of(w.proposal));
       });
       row_.totals(sum);
@@ -71,14 +71,14 @@ class RowResidual {
       removed_ = children[i];
       --n_untried_;
       if (next >= 0) {
-        child = told(next);
+        child = published(next);
         if (is_pending_) child.residual = rest_of(child);
       }
     }
     return n;
   }
 
-  /// Draws from what is left; the token in one warp, else -1.
+  /// Draws from the residual; the token in one warp, else -1.
   __device__ int draw(double uniform) {
     uint64_t mine = 0;
     row_.each([&](int j) { mine += settle(j).residual; });
@@ -98,16 +98,16 @@ class RowResidual {
   __device__ uint64_t rest_of(TokenWeights w) const {
     return excess(w.residual << pending_shift_, pending_.of(w.proposal));
   }
-  /// Does to a token what the last rejection did to the laws. Until its sum was known that could
-  /// have been nothing, so the weights stay as they were until the next pass.
+  /// Updates a token's weights by the last rejection. Until its sum was known the rejection might
+  /// not have happened, so the weights stay as they were until the next pass.
   __device__ TokenWeights settle(int i) {
     TokenWeights w{at(i), proposal_[i]};
     if (is_pending_) put(i, w.residual = rest_of(w));
     if (row_.first() + i == removed_) proposal_[i] = w.proposal = 0;
     return w;
   }
-  /// What the block that has a token told of it, once all blocks have met.
-  __device__ TokenWeights told(int32_t token) {
+  /// The weights that the block with a token published, once all blocks have met.
+  __device__ TokenWeights published(int32_t token) {
     const TokenWeights w = *row_.peer(&shared_.child[turn_], row_.owner(token));
     turn_ ^= 1;
     return w;

@@ -1,5 +1,5 @@
 #pragma once
-// Which random number of a round is for what; for host and device code. No STL: included by sources
+// The purposes of a round's random numbers; for host and device code. No STL: included by sources
 // compiled with per-ISA flags.
 #include "base/philox.h"
 
@@ -40,7 +40,7 @@ constexpr double coin_of(const RoundNames& r, int node) {
 }
 
 /// The number that the token after a node is drawn with. What remains of a distribution after
-/// rejections, `is_rest`, is drawn with a number of its own. Else the number is plain sampling's at
+/// rejections, `is_rest`, is drawn with a separate number. Else the number is plain sampling's at
 /// the token's position, so that at stage 0 both give the same text.
 /// depth    of the node; of the root 0
 constexpr double uniform_after(const RoundNames& r, int node, int depth, bool is_rest) {

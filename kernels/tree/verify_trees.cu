@@ -112,7 +112,7 @@ class Walk {
     return {child, shared_by_all(residual_.draw(uniform_after(names_, node, n_, true)))};
   }
 
-  /// Puts the laws of target and draft in the places of their logits.
+  /// Puts the distributions of target and draft in the places of their logits.
   __device__ void weigh(int32_t child, const Best (&best)[2]) {
     uint64_t sum[2] = {0, 0};
     const auto fill = [&](const auto& target, const auto& draft) {
@@ -120,7 +120,7 @@ class Walk {
         const uint64_t q = draft(i);
         const cuda::TokenWeights w{target(i), static_cast<float>(static_cast<int64_t>(q))};
         residual_.set(i, w);
-        if (row_.first() + i == child) residual_.tell(w);
+        if (row_.first() + i == child) residual_.publish(w);
         sum[0] += w.residual;
         sum[1] += q;
       });
@@ -143,7 +143,7 @@ class Walk {
     residual_.start(sum[0], sum[1], p_.vocab);
   }
 
-  /// Draws from the target's own law; the token in one warp, else -1.
+  /// Draws from the target's distribution; the token in one warp, else -1.
   __device__ int32_t draw(float max, double uniform) {
     const auto from = [&](const auto& weight) {
       uint64_t mine = 0;

@@ -49,10 +49,10 @@ struct VerifyTreesParams {
 /// Walks each tree from the root along accepted children, and gives one more token: drawn from what
 /// the rejections left, or at a leaf from the target itself, by `sample` with the node's uniform.
 /// By match every token is so drawn, so the text is the one that plain sampling with these uniforms
-/// gives. By residual the text follows the target's law, kept set and penalties of the node's own
-/// path included, if the children come from draw_children at the temperature of `draft`.
+/// gives. By residual the text follows the target's distribution, kept set and penalties of the
+/// node's own path included, if the children come from draw_children at the temperature of `draft`.
 /// numerics decisions are exact in integers made from the weights of sample.h (node_step.h here):
-///          equal on every ISA and thread count; laws good to 2^-40
+///          equal on every ISA and thread count; probabilities good to 2^-40
 /// cost     a target row per token of the result, each read up to six times from cache; by residual
 ///          also a draft row a node with children, and a pass over the kept tokens a rejection
 /// errors   none (preconditions checked by ops; a meaningless row is a result)

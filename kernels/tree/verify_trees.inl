@@ -1,11 +1,11 @@
 #include "kernels/tree/verify_trees.h"
 
-#include "kernels/tree/node_laws.h"
+#include "kernels/tree/node_distributions.h"
 
 namespace tandem {
 namespace {
 
-/// What a node gives: a child to go on from, or else the last token.
+/// The result of a node: a child to go on from, or else the last token.
 struct Verdict {
   int child;  // index among the children; their number if none
   int token;  // of that child, or drawn

@@ -1,5 +1,5 @@
-// Straightforward and independent of the bodies: laws as vectors of doubles over the vocabulary,
-// normalised after every step.
+// Straightforward and independent of the bodies: distributions as vectors of doubles over the
+// vocabulary, normalised after every step.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,21 +13,21 @@
 namespace tandem {
 namespace {
 
-using Law = std::vector<double>;  // probabilities; empty for a row without meaning
+using Probabilities = std::vector<double>;  // by token; empty for a row without meaning
 
-Law normalized(Law law) {
-  const double sum = std::accumulate(law.begin(), law.end(), 0.0);
-  for (double& p : law) p /= sum;
-  return law;
+Probabilities normalized(Probabilities ps) {
+  const double sum = std::accumulate(ps.begin(), ps.end(), 0.0);
+  for (double& p : ps) p /= sum;
+  return ps;
 }
 
-int draw_from(const Law& law, double uniform) {
+int draw_from(const Probabilities& ps, double uniform) {
   double mass = 0;
   int last = 0;
-  for (size_t id = 0; id < law.size(); ++id) {
-    if (law[id] == 0) continue;
+  for (size_t id = 0; id < ps.size(); ++id) {
+    if (ps[id] == 0) continue;
     last = static_cast<int>(id);
-    if ((mass += law[id]) > uniform) break;
+    if ((mass += ps[id]) > uniform) break;
   }
   return last;
 }
@@ -57,8 +57,8 @@ class RefWalk {
   }
 
  private:
-  Law law_of(const KeepRule& rule, const float* row) const {
-    Law weights = kept_weights_ref(rule, row, p_.vocab, seen_);
+  Probabilities distribution_of(const KeepRule& rule, const float* row) const {
+    Probabilities weights = kept_weights_ref(rule, row, p_.vocab, seen_);
     for (double& w : weights) w = std::floor(w * 0x1p40);  // no less is a weight
     return weights.empty() ? weights : normalized(weights);
   }
@@ -73,7 +73,7 @@ class RefWalk {
   /// The token, and the child that it is or -1.
   int decide(int node, const float* row, int& child) {
     const int first = p_.first_child[begin_ + node], n = p_.n_children[begin_ + node];
-    Law residual = law_of(p_.target, row);
+    Probabilities residual = distribution_of(p_.target, row);
     if (residual.empty()) return kInvalidToken;
     const RoundNames names = names_of(p_.numbers, b_);
     const bool is_rest = p_.accept_by == AcceptBy::residual && n > 0;
@@ -84,8 +84,8 @@ class RefWalk {
         if (p_.tokens[begin_ + first + i] == token) child = first + i;
       return token;
     }
-    Law proposal =
-        law_of(p_.draft, p_.draft_logits + int64_t{p_.draft_row[begin_ + node]} * p_.vocab);
+    Probabilities proposal = distribution_of(
+        p_.draft, p_.draft_logits + int64_t{p_.draft_row[begin_ + node]} * p_.vocab);
     if (proposal.empty()) return kInvalidToken;
     std::vector<bool> tried(residual.size());
     for (int i = 0; i < n; ++i) {

@@ -307,7 +307,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     CHECK(n_accepted_in(v) > 200);
   }
 
-  TEST_CASE("cuts of the draft's law too") {
+  TEST_CASE("cuts of the draft's distribution too") {
     PhiloxStream stream(8);
     Trees t{.vocab = 9000};
     t.add_rows(Nature::normal, 6, stream);

@@ -84,13 +84,13 @@ TEST_SUITE("kernels/draw_children") {
         }
   }
 
-  TEST_CASE("ordered pairs follow the law of sampling without replacement") {
-    struct Law {
+  TEST_CASE("ordered pairs follow the distribution of sampling without replacement") {
+    struct Setting {
       std::vector<double> q;
       float temperature;
       double critical;  // chi-square at p = 0.001, cells - 1 degrees of freedom
     };
-    const Law laws[] = {
+    const Setting settings[] = {
         {{0.5, 0.3, 0.2}, 1, 20.52},                      // 6 cells
         {{0.1, 0.45, 0.05, 0.3, 0.1}, 1, 43.82},          // 20
         {{0.9, 0.05, 0.03, 0.02}, 1, 31.26},              // 12
@@ -98,19 +98,19 @@ TEST_SUITE("kernels/draw_children") {
         {{0.7, 0.3, 0, 0}, 1, 10.83},                     // 01 10 only: 2 cells
         {{1, 0, 0, 0, 0}, 1, 16.27},                      // 01 02 03 04
     };
-    for (const Law& law : laws) {
-      CAPTURE(&law - laws);
-      const auto vocab = static_cast<int>(law.q.size());
+    for (const Setting& setting : settings) {
+      CAPTURE(&setting - settings);
+      const auto vocab = static_cast<int>(setting.q.size());
       std::vector<double> q;
-      for (const double p : law.q) q.push_back(std::pow(p, 1 / law.temperature));
+      for (const double p : setting.q) q.push_back(std::pow(p, 1 / setting.temperature));
       const double sum = std::accumulate(q.begin(), q.end(), 0.0);
       for (double& p : q) p /= sum;
       constexpr int kDraws = 200000;
       Nodes nodes{.vocab = vocab};
-      const std::vector<float> row = logs_of(law.q);
+      const std::vector<float> row = logs_of(setting.q);
       // Fresh by sequence, position and node alike.
       for (int i = 0; i < kDraws; ++i) nodes.add(row, 2, i % 7, i / 7 % 1000, i / 7000);
-      const Tokens tokens = draw(cpu_table().draw_children, nodes, law.temperature);
+      const Tokens tokens = draw(cpu_table().draw_children, nodes, setting.temperature);
       std::vector<int> count(static_cast<size_t>(vocab * vocab));
       for (size_t i = 0; i < tokens.size(); i += 2)
         ++count[static_cast<size_t>(tokens[i] * vocab + tokens[i + 1])];
@@ -122,7 +122,7 @@ TEST_SUITE("kernels/draw_children") {
           if (expected == 0) REQUIRE(seen == 0);
           if (expected > 0) chi2 += (seen - expected) * (seen - expected) / expected;
         }
-      CHECK(chi2 < law.critical);
+      CHECK(chi2 < setting.critical);
     }
   }
 

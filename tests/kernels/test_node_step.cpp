@@ -15,15 +15,16 @@ using namespace tandem::test;
 
 namespace {
 
-using Law = std::vector<double>;
+using Probabilities = std::vector<double>;
 using Tokens = std::vector<int32_t>;
 
 constexpr double kLastCoin = 1 - 0x1p-53;
 
-/// Weights of a target and a draft law, fresh for each use.
+/// Weights of a target and a draft distribution, fresh for each use.
 class Node {
  public:
-  Node(const Law& p, const Law& q) : weight_(p.size()), next_(p.size()), draft_(p.size()) {
+  Node(const Probabilities& p, const Probabilities& q)
+      : weight_(p.size()), next_(p.size()), draft_(p.size()) {
     for (size_t i = 0; i < p.size(); ++i) {
       // Golden probabilities are whole multiples of 10^-6, so that these weights are exact.
       weight_[i] = static_cast<uint64_t>(std::llround(p[i] * 1e6));
@@ -39,11 +40,11 @@ class Node {
         residual, proposal, children.data(), static_cast<int>(children.size()),
         [&](int i) { return coins[static_cast<size_t>(i)]; }, &n_rounded);
   }
-  Law law() const {
-    Law law;
+  Probabilities distribution() const {
+    Probabilities ps;
     for (int i = 0; i < residual.n; ++i)
-      law.push_back(static_cast<double>(residual.weight[i]) / static_cast<double>(residual.total));
-    return law;
+      ps.push_back(static_cast<double>(residual.weight[i]) / static_cast<double>(residual.total));
+    return ps;
   }
 
   Residual residual;
@@ -57,13 +58,14 @@ class Node {
 };
 
 struct Outcome {
-  Law accept;   // that child i is the one accepted
-  Law emitted;  // of every token
+  Probabilities accept;   // that child i is the one accepted
+  Probabilities emitted;  // of every token
 };
 
 /// Probability that child i is accepted once those before it are rejected: the number of coins that
 /// accept it, which come before those that do not.
-double chance_after(const Law& p, const Law& q, const Tokens& children, size_t i) {
+double chance_after(const Probabilities& p, const Probabilities& q, const Tokens& children,
+                    size_t i) {
   std::vector<double> coins(children.size(), kLastCoin);
   const auto accepts = [&](uint64_t coin) {
     coins[i] = static_cast<double>(coin) * 0x1p-53;
@@ -81,8 +83,8 @@ double chance_after(const Law& p, const Law& q, const Tokens& children, size_t i
 }
 
 /// Everything that can happen with these children.
-Outcome enumerate(const Law& p, const Law& q, const Tokens& children) {
-  Outcome o{Law(children.size()), Law(p.size())};
+Outcome enumerate(const Probabilities& p, const Probabilities& q, const Tokens& children) {
+  Outcome o{Probabilities(children.size()), Probabilities(p.size())};
   double reach = 1;
   for (size_t i = 0; i < children.size() && reach > 0; ++i) {
     const double chance = chance_after(p, q, children, i);
@@ -94,20 +96,21 @@ Outcome enumerate(const Law& p, const Law& q, const Tokens& children) {
   Node node(p, q);
   REQUIRE(node.step(children, std::vector<double>(children.size(), kLastCoin)) ==
           static_cast<int>(children.size()));
-  const Law rest = node.law();
+  const Probabilities rest = node.distribution();
   for (size_t x = 0; x < rest.size(); ++x) o.emitted[x] += reach * rest[x];
   return o;
 }
 
 /// The mean over all lists of k children drawn without replacement from q.
-Outcome enumerate_drawn(const Law& p, const Law& q, int k, Law& mean_chances) {
-  Outcome mean{Law(static_cast<size_t>(k)), Law(p.size())};
+Outcome enumerate_drawn(const Probabilities& p, const Probabilities& q, int k,
+                        Probabilities& mean_chances) {
+  Outcome mean{Probabilities(static_cast<size_t>(k)), Probabilities(p.size())};
   mean_chances.assign(static_cast<size_t>(k), 0);
   for (const Tokens& children : ordered_lists(static_cast<int>(p.size()), k)) {
     const double weight = chance_of(q, children);
     if (weight == 0) continue;
     const Outcome one = enumerate(p, q, children);
-    Law chances(children.size());
+    Probabilities chances(children.size());
     Node node(p, q);
     residual_chances(chances.data(), node.residual, node.proposal, children.data(), k);
     for (size_t i = 0; i < chances.size(); ++i) {
@@ -119,13 +122,13 @@ Outcome enumerate_drawn(const Law& p, const Law& q, int k, Law& mean_chances) {
   return mean;
 }
 
-double total_variation(const Law& a, const Law& b) {
+double total_variation(const Probabilities& a, const Probabilities& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += std::abs(a[i] - b[i]);
   return sum / 2;
 }
 
-Tokens largest(const Law& q, int k) {
+Tokens largest(const Probabilities& q, int k) {
   Tokens ids(q.size());
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
   std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {
@@ -143,20 +146,21 @@ const io::Json& golden() {
   return file;
 }
 
-std::vector<float> logs_of(const Law& law) {
+std::vector<float> logs_of(const Probabilities& ps) {
   std::vector<float> x;
-  for (const double p : law) x.push_back(static_cast<float>(std::log(p)));
+  for (const double p : ps) x.push_back(static_cast<float>(std::log(p)));
   return x;
 }
 
 /// accept_chances of one row, from logits.
-Law chances_from_logits(const Law& p, const Law& q, const Tokens& children, AcceptBy by,
-                        float temperature, AcceptChancesFn* fn) {
+Probabilities chances_from_logits(const Probabilities& p, const Probabilities& q,
+                                  const Tokens& children, AcceptBy by, float temperature,
+                                  AcceptChancesFn* fn) {
   const auto vocab = static_cast<int>(p.size());
   const auto workspace = aligned_bytes(verify_workspace_bytes(vocab));
   const std::vector<float> target = logs_of(p), draft = logs_of(q);
   const int32_t child_begin[2] = {0, static_cast<int32_t>(children.size())};
-  Law chances(children.size());
+  Probabilities chances(children.size());
   fn({.chances = chances.data(),
       .child_begin = child_begin,
       .children = children.data(),
@@ -177,17 +181,18 @@ Law chances_from_logits(const Law& p, const Law& q, const Tokens& children, Acce
 }  // namespace
 
 TEST_SUITE("kernels/node_step") {
-  TEST_CASE("golden cases: what comes out is the target's law, and each child's part of it") {
+  TEST_CASE(
+      "golden cases: what comes out is the target's distribution, and each child's part of it") {
     // Golden numbers are good to 1e-12, and so is integer arithmetic on 62 bits.
     constexpr double kTolerance = 2e-12;
     for (const io::Json& c : golden().at("cases")) {
-      const Law p = c.at("P"), q = c.at("Q");
+      const Probabilities p = c.at("P"), q = c.at("Q");
       CAPTURE(c.at("name").get<std::string>());
       for (const io::Json& by_k : c.at("by_k")) {
         const int k = by_k.at("k");
-        const Law want = by_k.at("sequoia_accept");
+        const Probabilities want = by_k.at("sequoia_accept");
         CAPTURE(k);
-        Law chances;
+        Probabilities chances;
         const Outcome o = enumerate_drawn(p, q, k, chances);
         REQUIRE(total_variation(o.emitted, p) <= kTolerance);
         double worst = 0;
@@ -202,7 +207,7 @@ TEST_SUITE("kernels/node_step") {
 
   TEST_CASE("golden cases: children that are not drawn make the known error") {
     for (const io::Json& c : golden().at("cases")) {
-      const Law p = c.at("P"), q = c.at("Q");
+      const Probabilities p = c.at("P"), q = c.at("Q");
       CAPTURE(c.at("name").get<std::string>());
       for (const io::Json& by_k : c.at("by_k")) {
         const int k = by_k.at("k");
@@ -216,21 +221,22 @@ TEST_SUITE("kernels/node_step") {
 
   TEST_CASE("golden cases: chances from logits, by match and by residual") {
     for (const io::Json& c : golden().at("cases")) {
-      const Law p = c.at("P"), q = c.at("Q");
+      const Probabilities p = c.at("P"), q = c.at("Q");
       CAPTURE(c.at("name").get<std::string>());
       const auto k = static_cast<int>(p.size());
-      const Law by_match = c.at("by_k").back().at("topk_naive_accept");
+      const Probabilities by_match = c.at("by_k").back().at("topk_naive_accept");
       const Tokens children = largest(q, k);
-      Law by_residual(children.size());
+      Probabilities by_residual(children.size());
       Node node(p, q);
       residual_chances(by_residual.data(), node.residual, node.proposal, children.data(), k);
       const auto best = std::max_element(p.begin(), p.end()) - p.begin();
       for (const Isa isa : usable_isas()) {
         CAPTURE(isa_name(isa));
         AcceptChancesFn* fn = cpu_table(isa).accept_chances;
-        const Law match = chances_from_logits(p, q, children, AcceptBy::match, 1, fn);
-        const Law residual = chances_from_logits(p, q, children, AcceptBy::residual, 1, fn);
-        const Law greedy = chances_from_logits(p, q, children, AcceptBy::residual, 0, fn);
+        const Probabilities match = chances_from_logits(p, q, children, AcceptBy::match, 1, fn);
+        const Probabilities residual =
+            chances_from_logits(p, q, children, AcceptBy::residual, 1, fn);
+        const Probabilities greedy = chances_from_logits(p, q, children, AcceptBy::residual, 0, fn);
         for (size_t i = 0; i < children.size(); ++i) {
           // Logarithms were rounded to f32: 2^-24 of at most 4, and weights are good to 2e-7.
           CHECK(std::abs(match[i] - by_match[i]) <= 1e-6);
@@ -241,10 +247,11 @@ TEST_SUITE("kernels/node_step") {
     }
   }
 
-  TEST_CASE("equal laws accept the first child whatever the coin, however they are scaled") {
-    const Law p = {0.3, 0.2, 0.2, 0.15, 0.1, 0.05};
+  TEST_CASE(
+      "equal distributions accept the first child whatever the coin, however they are scaled") {
+    const Probabilities p = {0.3, 0.2, 0.2, 0.15, 0.1, 0.05};
     for (const double scale : {1.0, 3.0, 7.0, 999.0}) {
-      Law q = p;
+      Probabilities q = p;
       for (double& x : q) x *= scale;
       for (int32_t token = 0; token < 6; ++token) {
         Node node(p, q);
@@ -255,7 +262,7 @@ TEST_SUITE("kernels/node_step") {
 
   TEST_CASE("rounding alone does not reject, and is counted") {
     // The draft has one unit in 2^40 more than the target on token 0: the last coin rejects it, yet
-    // less than 2^-40 of the law is left.
+    // less than 2^-40 of the distribution is left.
     const uint64_t big = uint64_t{1} << 40;
     std::vector<uint64_t> weight = {big - 1, big}, next(2);
     std::vector<double> draft = {static_cast<double>(big), static_cast<double>(big)};
@@ -272,7 +279,7 @@ TEST_SUITE("kernels/node_step") {
     PhiloxStream stream(12);
     for (int trial = 0; trial < 2000; ++trial) {
       const size_t vocab = 2 + stream.below(7);
-      Law p(vocab), q(vocab);
+      Probabilities p(vocab), q(vocab);
       for (double& x : p) x = stream.below(3) ? stream.uniform() : 0;
       for (double& x : q) x = stream.below(3) ? stream.uniform() : 0;
       p[stream.below(static_cast<uint32_t>(vocab))] += 0.5;

@@ -202,39 +202,41 @@ TEST_SUITE("kernels/sample") {
     CHECK(pick({-1.0f, -2.1f}, {0}) == 0);
   }
 
-  TEST_CASE("frequencies follow the law of the settings") {
+  TEST_CASE("frequencies follow the distribution of the settings") {
     const std::vector<float> x = {1.0f, -0.5f, 2.0f, 0.3f, 0.0f, -1.0f, 1.5f, 0.9f, -3.0f, 0.7f};
-    struct Law {
+    struct Setting {
       Settings settings;
       int n_kept;       // the n_kept largest remain
       double critical;  // chi-square, n_kept - 1 degrees of freedom, p = 0.001
     };
-    const Law laws[] = {{{}, 10, 27.88},
-                        {{.temperature = 0.5f}, 10, 27.88},
-                        {{.temperature = 1.4f, .top_k = 4}, 4, 16.27},
-                        {{.min_p = 0.2}, 5, 18.47}};
-    for (const Law& law : laws) {
-      CAPTURE(&law - laws);
+    const Setting all[] = {{{}, 10, 27.88},
+                           {{.temperature = 0.5f}, 10, 27.88},
+                           {{.temperature = 1.4f, .top_k = 4}, 4, 16.27},
+                           {{.min_p = 0.2}, 5, 18.47}};
+    for (const Setting& setting : all) {
+      CAPTURE(&setting - all);
       std::vector<size_t> order(x.size());
       for (size_t i = 0; i < order.size(); ++i) order[i] = i;
       std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return x[a] > x[b]; });
-      order.resize(static_cast<size_t>(law.n_kept));
+      order.resize(static_cast<size_t>(setting.n_kept));
       double total = 0;
-      for (const size_t i : order) total += std::exp(double{x[i]} / law.settings.temperature);
+      for (const size_t i : order) total += std::exp(double{x[i]} / setting.settings.temperature);
       constexpr int kDraws = 40000;
       std::vector<int> count(x.size());
       PhiloxStream stream(6);
       for (int i = 0; i < kDraws; ++i)
-        ++count[static_cast<size_t>(draw(cpu_table().sample, x, law.settings, stream.uniform()))];
+        ++count[static_cast<size_t>(
+            draw(cpu_table().sample, x, setting.settings, stream.uniform()))];
       double chi2 = 0;
       int drawn = 0;
       for (const size_t i : order) {
-        const double expected = kDraws * std::exp(double{x[i]} / law.settings.temperature) / total;
+        const double expected =
+            kDraws * std::exp(double{x[i]} / setting.settings.temperature) / total;
         chi2 += (count[i] - expected) * (count[i] - expected) / expected;
         drawn += count[i];
       }
       CHECK(drawn == kDraws);
-      CHECK(chi2 < law.critical);
+      CHECK(chi2 < setting.critical);
     }
   }
 

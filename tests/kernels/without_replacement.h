@@ -1,5 +1,5 @@
 #pragma once
-// The law of samples without replacement, exactly.
+// The distribution of samples without replacement, exactly.
 #include <cstdint>
 #include <vector>
 

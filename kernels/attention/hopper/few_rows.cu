@@ -48,8 +48,8 @@ template <int kDim>
 void launch(const FewRowsCall& call, cudaStream_t stream) {
   with_mma_shape<kDim>(call.rule.tile_queries, [&](auto* shape) {
     using Shape = std::remove_pointer_t<decltype(shape)>;
-    // No call can tell how many pages a pool has: the map is as tall as 32-bit coordinates allow,
-    // and only pages of the table are read.
+    // No call knows how many pages a pool has: the map is as tall as 32-bit coordinates allow, and
+    // only pages of the table are read.
     constexpr int64_t kRows = int64_t{1} << 31;
     const typename EngineCopies<Shape>::Source source = {
         cuda::swizzled_map(call.params.k_pool, kRows, kDim, Shape::kKeys),

@@ -31,8 +31,8 @@ struct RowsSeen {
   }
 };
 
-/// Scores of keys that a row does not see become -inf, whatever they were. `first` is the tile's
-/// first key. Tiles that all rows see are left alone; a sink's tile pays for the whole rule.
+/// Scores of keys that a row does not see become -inf, NaN included. `first` is the tile's first
+/// key. Tiles that all rows see are left alone; a sink's tile pays for the whole rule.
 __device__ inline void hide_keys(float (&s)[64], const RowsSeen& seen, int first) {
   const int column = first + 2 * static_cast<int>(threadIdx.x % 4);  // of s[0]
   if (first + kKeys > seen.all_end) {

@@ -13,7 +13,7 @@ template <int kDim>
 struct TileShape {
   static_assert(kDim == 64 || kDim == 128, "a head is one or two rows of 128 bytes");
   // Registers of a computing thread: scores 64, sums kDim / 2, probabilities 32, about 40 others.
-  // Two groups may have 232 beside the copying one's 40, three 160. The third hides more of the
+  // Two groups may have 232 next to the copying one's 40, three 160. The third hides more of the
   // softmax, whose share is twice as large at d 64 as at d 128.
   static constexpr int kGroups = kDim == 128 ? 2 : 3;
   static constexpr int kComputeRegisters = kDim == 128 ? 232 : 160;

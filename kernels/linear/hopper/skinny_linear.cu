@@ -56,7 +56,8 @@ struct Input {
   __device__ int steps() const { return (in + kStep - 1) / kStep; }
   __device__ int step_columns(int s) const { return min(kStep, in - s * kStep); }
 
-  /// Before the kernel ahead has ended: zeros behind the last column, and what will have to arrive.
+  /// Before the kernel ahead has ended: zeros after the last column, and the bytes that have to
+  /// arrive.
   __device__ void prepare(int rows) const {
     const int pad = padded(in) - in;
     for (int i = threadIdx.x; i < rows * pad; i += kThreads)
@@ -88,13 +89,12 @@ __global__ void __launch_bounds__(kThreads, 2) skinny_linear(const SkinnyLinearP
   const int lane_at = warp * kChunkBytes + lane * 16;
 
   unsigned char* ring = shared;
-  unsigned char* behind_ring = shared + kStages * kStageBytes;
-  float* parts = reinterpret_cast<float*>(behind_ring + kBarrierBytes);
-  const Input input{
-      .x = reinterpret_cast<bf16x*>(behind_ring + kBarrierBytes + parts_bytes(p.rows)),
-      .in = p.in,
-      .pitch = pitch_of(p.in),
-      .barriers = static_cast<unsigned>(__cvta_generic_to_shared(behind_ring))};
+  unsigned char* after_ring = shared + kStages * kStageBytes;
+  float* parts = reinterpret_cast<float*>(after_ring + kBarrierBytes);
+  const Input input{.x = reinterpret_cast<bf16x*>(after_ring + kBarrierBytes + parts_bytes(p.rows)),
+                    .in = p.in,
+                    .pitch = pitch_of(p.in),
+                    .barriers = static_cast<unsigned>(__cvta_generic_to_shared(after_ring))};
   skinny::Loader loader{.p = p,
                         .steps = steps,
                         .tiles = tiles,

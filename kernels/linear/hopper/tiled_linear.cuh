@@ -37,8 +37,8 @@ struct Barriers {
   cuda::Barrier full[kMaxStages], empty[kMaxStages];
 };
 
-/// The ring: stages that are filled and read in turn. The barriers lie before it, in an atom of
-/// their own, and when all is done the sums take its place.
+/// The ring: stages that are filled and read in turn. The barriers lie before it, in a separate
+/// atom, and when all is done the sums take its place.
 struct Ring {
   unsigned char* memory;
   Barriers* barriers;
@@ -76,7 +76,7 @@ __device__ void copy_weights(unsigned char* stage, const CUtensorMap& map, cuda:
   full.arrive_expecting(Shape::kStageBytes);
   if (!p.swiglu)
     return cuda::tma_load(stage, map, full, chunk * kChunk, tile * Shape::kOut, policy);
-  // Gates and what they gate, one behind the other.
+  // Gates and what they gate, one after the other.
   constexpr int kHalf = Shape::kOut / 2;
   for (int half = 0; half < 2; ++half)
     cuda::tma_load(stage + half * Shape::kWeightBytes / 2, map, full, chunk * kChunk,
@@ -134,7 +134,7 @@ __device__ void multiply(const Ring& ring, const Part& part) {
   }
   cuda::wgmma_wait<0>();
   cuda::wgmma_done(acc);
-  cuda::named_sync(1, Shape::kThreads);  // nobody reads the ring any more
+  cuda::named_sync(1, Shape::kThreads);  // no thread reads the ring any more
   float* sums = reinterpret_cast<float*>(ring.memory);
   const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
   const int out = warp * 16 + lane / 4, row = lane % 4 * 2;
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kGroups* cuda::kWarpgroup + cuda::kWarp, 1)
     multiply<Shape, kRows>(ring, part);
     cuda::wait_for_previous();  // y, too, is another's until then
   }
-  // Sums of parts are read by each other's blocks: then nobody leaves before all are done.
+  // Sums of parts are read by each other's blocks: then no block leaves before all are done.
   const auto cluster = cooperative_groups::this_cluster();
   if (p.tiling.parts > 1)
     cluster.sync();

@@ -11,7 +11,7 @@ inline constexpr int kBlocksASm = 2;
 
 class RowLink {
  public:
-  /// shared: all that blocks tell each other in a kernel lies within.
+  /// shared: holds all that blocks publish in a kernel.
   template <class Shared>
   __device__ RowLink(const RowSplit& split, Shared&)
       : cluster_(cooperative_groups::this_cluster()), parts_(split.parts) {}
@@ -21,9 +21,9 @@ class RowLink {
   /// Room for this block's part of the row.
   __device__ float* data(float* dynamic) const { return dynamic; }
 
-  /// All blocks of the row meet; what any of them told before, all can read after.
+  /// All blocks of the row meet; what any of them published before, all can read after.
   __device__ void sync() { cluster_.sync(); }
-  /// Where this block's copy of a told thing lies, and that of block `rank`.
+  /// Where this block's copy of published data lies, and that of block `rank`.
   template <class T>
   __device__ T* own(T* shared) const {
     return shared;
@@ -32,7 +32,7 @@ class RowLink {
   __device__ T* peer(T* shared, int rank) const {
     return cluster_.map_shared_rank(shared, static_cast<unsigned>(rank));
   }
-  /// Tells a thing that was made in shared memory, at the next sync. Called by all threads.
+  /// Publishes data that was made in shared memory, at the next sync. Called by all threads.
   template <class T>
   __device__ void publish(T&) {}
 

@@ -1,5 +1,6 @@
 #pragma once
-// The laws of target and draft at a node, from rows of logits, for verify_trees and accept_chances.
+// The distributions of target and draft at a node, from rows of logits, for verify_trees and
+// accept_chances.
 #include "kernels/sample/kept.h"
 #include "kernels/tree/node_step.h"
 #include "kernels/tree/verify_workspace.h"
@@ -26,7 +27,7 @@ inline Candidates keep_penalized(const KeepRule& rule, const float* row, int voc
   return keep(rule, w.penalized, vocab, w);
 }
 
-/// The draft's law; `left` is 0 for a row without meaning. Uses w.select.
+/// The draft's distribution; `left` is 0 for a row without meaning. Uses w.select.
 inline Proposal proposal_of(const KeepRule& rule, const float* row, int vocab, const Seen& seen,
                             const VerifyWorkspace& w) {
   const Candidates c = keep_penalized(rule, row, vocab, seen, w.select);
