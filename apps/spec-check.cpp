@@ -10,7 +10,8 @@ using namespace tandem;
 const cli::ToolInfo kInfo{
     .name = "spec-check",
     .purpose =
-        "Check that speculation writes what the model alone would write: greedy texts and laws",
+        "Check that speculation writes what the model alone would write: greedy texts and "
+        "distributions",
     .kind = "generate",
     .examples =
         {"spec-check -r sequoia/tiny-16m -s model.compute=f32",

@@ -14,7 +14,7 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
   return {block.w[0], block.w[1], block.w[2], block.w[3]};
 }
 
-/// Four uniform words for one (seed, sequence, position, purpose); `node` tells tree nodes apart.
+/// Four uniform words for one (seed, sequence, position, purpose); `node` is one of a tree.
 constexpr std::array<uint32_t, 4> draw4(uint64_t seed, uint32_t sequence, uint32_t position,
                                         DrawPurpose purpose, uint32_t node = 0) {
   return philox4x32({sequence, position, static_cast<uint32_t>(purpose), node},

@@ -14,19 +14,19 @@ constexpr const char* kFull = "full";
 using Lead = std::map<int, double>;
 
 std::string sentence(const Lead& lead) {
-  auto behind = lead.end();  // the longest context where full attention is as fast
+  auto slower = lead.end();  // the longest context where full attention is as fast
   for (auto it = lead.begin(); it != lead.end(); ++it)
-    if (it->second <= 0) behind = it;
-  if (behind == lead.end())
+    if (it->second <= 0) slower = it;
+  if (slower == lead.end())
     return fmt::format("is faster than full attention from the shortest context measured, {}",
                        lead.begin()->first);
-  const auto ahead = std::next(behind);
-  if (ahead == lead.end())
-    return fmt::format("is not faster than full attention up to {} tokens", behind->first);
-  const double share = -behind->second / (ahead->second - behind->second);
-  return fmt::format("overtakes full attention at about {:.0f} tokens (behind at {}, ahead at {})",
-                     behind->first + share * (ahead->first - behind->first), behind->first,
-                     ahead->first);
+  const auto faster = std::next(slower);
+  if (faster == lead.end())
+    return fmt::format("is not faster than full attention up to {} tokens", slower->first);
+  const double share = -slower->second / (faster->second - slower->second);
+  return fmt::format("overtakes full attention at about {:.0f} tokens (slower at {}, faster at {})",
+                     slower->first + share * (faster->first - slower->first), slower->first,
+                     faster->first);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace tandem::bench {
 struct DecodeTime {
   std::string model;
   int batch = 1;
-  std::string method;  // "full", or what is compared with it
+  std::string method;  // "full", or the method compared with it
   int context = 0;     // tokens
   double ms = 0;
 };

@@ -5,7 +5,7 @@
 namespace tandem::bench {
 
 /// Rate of streaming reads of a GPU's memory, GB/s: some milliseconds, and at most 2 GiB or a
-/// quarter of what is free, given back at once; 0 where that is too little to tell.
+/// quarter of the free memory, freed at once; 0 where that is too little to measure.
 /// errors   kind device
 double measure_gpu_read_gbps(Device device);
 

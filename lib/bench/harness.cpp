@@ -71,7 +71,7 @@ Comparison compare(const Body& a, const Body& b, const MeasureRules& rules,
 }
 
 CacheFlusher::CacheFlusher() {
-  constexpr long kAssumedL2 = 2 << 20;  // where the system does not tell
+  constexpr long kAssumedL2 = 2 << 20;  // where the system does not say
   const long l2 = std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), kAssumedL2);
   buffer_.resize(2 * static_cast<size_t>(l2) * static_cast<size_t>(max_threads()));
 }

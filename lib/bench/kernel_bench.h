@@ -35,7 +35,7 @@ std::vector<std::string> kernel_row(const KernelCase& c, const KernelResult& r);
 /// The row of a case that differs from its reference.
 std::vector<std::string> failed_kernel_row(const KernelCase& c);
 
-/// One line about what the shares are shares of.
+/// One line that names the rates that shares refer to.
 std::string describe(const Ceilings& c);
 
 }  // namespace tandem::bench

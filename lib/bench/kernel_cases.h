@@ -33,7 +33,7 @@ struct KernelShapes {
     v("n_kv_heads", n_kv_heads, at_least(1).up_to(1024), "KV heads");
     v("head_dim", head_dim, at_least(2).up_to(512), "width of a head, even");
     v("vocab", vocab, at_least(1).up_to(1 << 22), "vocabulary");
-    v("min_time", min_time, at_least(0), "measured time a case, beside at least 10 runs");
+    v("min_time", min_time, at_least(0), "measured time of a case, and at least 10 runs");
   }
   void check(recipe::Problems& p) const;
 
@@ -46,7 +46,7 @@ struct PreparedCase {
   Body run;
   /// After one run: compares with the reference; empty, or what differs.
   std::function<std::string()> mismatch;
-  /// The same work done by what sets the bar (KernelCase::baseline_name); may be empty.
+  /// The same work done by the baseline (KernelCase::baseline_name); may be empty.
   Body baseline = {};
 };
 

@@ -1,4 +1,4 @@
-// Attention over lists of keys: random rows of pools far beyond the caches, beside the loops of
+// Attention over lists of keys: random rows of pools far beyond the caches, against the loops of
 // MagicPIG's reference program on the same memory.
 #include <algorithm>
 #include <cmath>

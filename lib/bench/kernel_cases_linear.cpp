@@ -1,4 +1,4 @@
-// Dense layers on prepacked weights, beside oneDNN alone.
+// Dense layers on prepacked weights, against oneDNN alone.
 #include <cmath>
 
 #include "bench/kernel_data.h"

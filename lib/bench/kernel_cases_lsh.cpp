@@ -1,4 +1,4 @@
-// LSH: signs of projections, tables from the signs, and one layer's probes beside the loops of
+// LSH: signs of projections, tables from the signs, and one layer's probes against the loops of
 // MagicPIG's reference program on its own tables.
 #include <algorithm>
 #include <cmath>

@@ -29,7 +29,7 @@ Tensor taken(Arena& arena, const std::string& name, DType dtype, int64_t rows, i
 
 constexpr float kWeightDeviation = 0.02f;  // as in synthetic models
 
-/// One product on memory of its own, as the forward runs it.
+/// One product on separate memory, as the forward runs it.
 struct Product {
   ops::PackedWeights weights;
   Tensor x, y;
@@ -144,7 +144,7 @@ PhaseResult bench_attention(const ModelCase& c, const model::ModelConfig& config
   };
   const Tensor q = buffer("activations/q"), out = buffer("activations/out");
   ops::fill_random(q.raw(), c.dtype, {.seed = c.seed, .tensor = 100, .n = q.elements()});
-  // Pages keep their values when the sequence is given back, and every run gets all of them again.
+  // Pages keep their values when the sequence is released, and every run gets all of them again.
   const int first = cache.create();
   kv::fill_random(cache, first, c.context, c.seed);
   cache.release(first);

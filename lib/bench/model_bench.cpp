@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMaxBatch = 1 << 16;
 
-/// Beside the prompts lives one fork of each: it owns its new tokens, whole pages of them.
+/// The engine also holds one fork of each prompt, which owns its new tokens, whole pages of them.
 decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupted = {}) {
   decode::EngineSpec spec;
   spec.compute = c.dtype;

@@ -11,11 +11,11 @@
 
 namespace tandem::bench {
 
-/// What is measured of a model.
+/// The parts of a model that are measured.
 enum class ModelPhase : uint8_t {
   prefill,    // whole prompts, up to the logits of their last tokens
   decode,     // one token of every sequence a step, logits included, sampling not
-  linear,     // the four products of a layer, beside oneDNN alone on the same shapes
+  linear,     // the four products of a layer, against oneDNN alone on the same shapes
   attention,  // prefill attention of one layer and one sequence
   load,       // opening a model and bringing its weights to the device, file in the page cache
 };
@@ -71,7 +71,7 @@ ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const reci
 /// Every byte of a phase. Prefill and decode share one engine and so one plan.
 MemoryPlan phase_plan(ModelPhase phase, const ModelCase& c, const decode::ModelFiles& files);
 
-/// What query heads attended to in the layers where a policy chose keys, as shares of the text.
+/// What query heads attended to in the layers where a policy chose keys, as shares of the sequence.
 struct KeyShares {
   double selected = 0;  // chosen by content
   double fixed = 0;     // sinks, recent and generated tokens
@@ -82,7 +82,7 @@ struct PhaseResult {
   Samples samples = {};
   double tokens = 0;                        // of one run; 0 for parts of a model
   Work work = {};                           // of one run
-  double linear_share = 0;                  // of work.flops that dense layers do; 0 = not told
+  double linear_share = 0;                  // of work.flops that dense layers do; 0 = unknown
   std::optional<Comparison> baseline = {};  // a: ours, b: oneDNN alone
   std::optional<KeyShares> keys = {};       // of decode under a policy that chooses keys
   Samples host = {};  // of decode on a GPU: what the CPU does for a step, waiting left out
@@ -91,7 +91,7 @@ struct PhaseResult {
 /// Prefill and decode of a whole model, on one engine.
 class EngineBench {
  public:
-  /// Loads the weights, telling the share done.
+  /// Loads the weights, reporting the share loaded.
   /// errors   kind memory, input, interrupted
   EngineBench(decode::ModelFiles files, const ModelCase& c, const Interrupted& interrupted,
               const std::function<void(double share)>& on_load = {});
@@ -99,7 +99,7 @@ class EngineBench {
   /// errors   kind interrupted; kind numeric: logits that are not finite
   PhaseResult prefill();
   /// From the prompts that prefill() left, else its own. Every new_tokens steps all sequences start
-  /// over at run.context, by forking their prompts: policies that give keys back cannot go back.
+  /// over at run.context, by forking their prompts: policies that evict keys cannot roll back.
   PhaseResult decode();
 
   const MemoryPlan& memory_plan() const { return engine_.memory_plan(); }
@@ -118,10 +118,9 @@ class EngineBench {
   int n_forwards_ = 0;  // that reading the prompts took
 };
 
-/// Loads an engine again and again; all memory that the last one took is given back in between,
-/// untimed. The runs for warming up bring a file into the page cache. Of synthetic models: making
-/// the weights.
-/// on_load  told the share of the weights that the run in progress has loaded
+/// Loads an engine again and again; the memory of the last one is freed in between, untimed. The
+/// runs for warming up bring a file into the page cache. Of synthetic models: making the weights.
+/// on_load  called with the share of the weights that the run in progress has loaded
 /// errors   as EngineBench
 PhaseResult bench_load(const std::function<decode::ModelFiles()>& open, const ModelCase& c,
                        const Interrupted& interrupted,

@@ -13,7 +13,7 @@ struct Work {
 
 enum class Bound : uint8_t { memory, compute, host };
 
-/// A step's rates beside the machine's.
+/// A step's rates, and their shares of the machine's.
 struct Roofline {
   double achieved_gbps = 0, achieved_gflops = 0;
   double copy_in_gbps = 0;      // from host memory to the GPU

@@ -14,8 +14,7 @@ namespace {
 // Rounds that a device takes to settle.
 constexpr size_t kWarmup = 2;
 
-/// A root with so many children, each with one child of its own where there are two levels below
-/// it.
+/// A root with `children` children, each with one child where there are two levels below it.
 speculate::TokenTree broom(int children, int levels_below) {
   std::vector<int> n_children = {children};
   n_children.insert(n_children.end(), static_cast<size_t>(children), levels_below - 1);
@@ -63,7 +62,7 @@ class TimedText {
     Stopwatch watch;
     decode::GenerateEvents events;
     events.on_token = [&](const decode::TokenEvent& e) {
-      if (e.seq > 0) return;  // one sequence tells the steps of all
+      if (e.seq > 0) return;  // one sequence stands for all
       ms.push_back(1e3 * watch.seconds());
       watch.restart();
     };

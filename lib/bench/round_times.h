@@ -8,7 +8,7 @@
 
 namespace tandem::bench {
 
-/// What is timed of a pair of models.
+/// The rounds to time of a pair of models.
 struct RoundTimesSpec {
   std::vector<int> contexts;    // tokens in the caches, rising
   int largest_tree = 64;        // nodes

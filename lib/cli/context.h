@@ -59,7 +59,7 @@ class Context {
 
   const std::string& format() const { return options_.format; }
   bool dry_run() const { return is_set("dry-run"); }
-  /// Whether --dry-run is to tell its plan as JSON: asked for, since some tools write nothing else.
+  /// Whether --dry-run prints its plan as JSON: only if asked, since some tools write nothing else.
   bool plans_as_json() const {
     return is_set("json") || (is_set("format") && format().starts_with("json"));
   }

@@ -22,8 +22,8 @@ int gpu_index(std::string_view device) {
   return index;
 }
 
-// Of a card's memory, at most what the driver and this process' own context take: not free, and
-// nobody else's.
+// Of a card's memory, at most the share of the driver and of this process' context: not free, and
+// held by no other process.
 constexpr size_t kOwnContext = size_t{1} << 30;
 
 bool asks_for_gpu(const recipe::Run& run, const recipe::Offload& offload) {

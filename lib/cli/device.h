@@ -26,7 +26,7 @@ struct Placement {
 Placement choose_placement(const recipe::Run& run, const recipe::Cache& cache,
                            const recipe::Offload& offload, bool dry_run);
 
-/// Memory that a run may use on the CPU and on its GPU: the recipe's limits, or what is free now.
+/// Memory that a run may use on the CPU and on its GPU: the recipe's limits, or the free memory.
 struct MemoryLimits {
   /// Of the host of a GPU that this machine does not have, where the recipe says nothing of it.
   static constexpr size_t kUnknown = std::numeric_limits<size_t>::max();
@@ -35,7 +35,7 @@ struct MemoryLimits {
   Device gpu = {};  // the CPU where the run has none
   size_t gpu_bytes = 0;
   size_t gpu_free = 0, gpu_total = 0;    // of the card, without a limit
-  bool gpu_limited = false;              // gpu_bytes are what the recipe says, not what is free
+  bool gpu_limited = false;              // gpu_bytes come from the recipe, not from free memory
   std::optional<GpuCard> plan_for = {};  // the card, where it is not this machine's
 
   bool on_gpu() const { return gpu.kind == Device::Kind::cuda; }

@@ -81,7 +81,7 @@ int report_current_exception(const ToolInfo& info, Terminal& terminal) {
     return exit_status(e.kind());
   } catch (const std::bad_alloc&) {
     terminal.error(Error(ErrorKind::memory, "", "not enough memory")
-                       .hint("--dry-run shows what is needed; lower run.context or run.batch"));
+                       .hint("--dry-run shows the memory needed; lower run.context or run.batch"));
     return exit_status(ErrorKind::memory);
   } catch (const std::filesystem::filesystem_error& e) {
     terminal.error(Error(ErrorKind::input, e.path1().string(), e.code().message()));
@@ -121,9 +121,9 @@ int main_wrapper(const ToolInfo& info, int argc, char** argv,
   if (clock.seconds() > kLongRunSeconds) terminal.repeat_warnings();
   if (io::lacked_cache_dir())
     terminal.warn(
-        "what was measured here is not kept: none of TANDEM_CACHE_DIR, XDG_CACHE_HOME and HOME "
-        "names a folder");
-  // Whatever the body made of an interruption, callers learn of it by the conventional status.
+        "measurements of this machine are not kept: none of TANDEM_CACHE_DIR, XDG_CACHE_HOME and "
+        "HOME names a folder");
+  // However the body handled an interruption, callers learn of it by the conventional status.
   return interrupted() != 0 ? 128 + interrupted() : status;
 }
 

@@ -21,13 +21,13 @@ struct Flag {
   std::string long_name() const;  // "prompt"
 };
 
-/// What a tool tells about itself.
+/// A tool's description of itself.
 struct ToolInfo {
   std::string name;
   std::string purpose;                  // one line
   std::string kind = {};                // recipe kind that it reads
   std::vector<std::string> examples;    // whole command lines that run as written
-  std::vector<Flag> flags = {};         // its own, at most five besides sugar for recipe keys
+  std::vector<Flag> flags = {};         // its own, at most five, not counting sugar for recipe keys
   recipe::Field (*schema)() = nullptr;  // recipe::schema_of<T>; null = no recipe
   std::vector<std::string> formats = {"text"};  // accepted by --format, the first is the default
   bool sweeps = false;                          // --sweep

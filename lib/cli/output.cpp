@@ -113,7 +113,7 @@ void ResultFile::write_direct(std::string_view text) {
   const off_t before = ::lseek(fd_, 0, SEEK_END);  // -1 for pipes
   const int code = write_all(fd_, text);
   if (code == 0) return;
-  // Half a record is taken back; if even that fails, the write error still tells the story.
+  // Half a record is taken back; if even that fails, the write error is reported.
   [[maybe_unused]] const int ignored = before >= 0 ? ::ftruncate(fd_, before) : 0;
   throw write_error(path_.string(), "write", code);
 }

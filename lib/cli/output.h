@@ -61,7 +61,7 @@ class ResultFile {
 /// errors   kind usage if `path` is a folder, or a regular file
 void refuse_existing(const std::filesystem::path& path);
 
-/// Tells before the work what would stop a whole file from appearing after it.
+/// Finds out before the work what would stop a complete file from appearing after it.
 /// errors   those of refuse_existing if mode is create; kind input: cannot be created, or the name
 ///          of something that is no regular file
 void check_new_file(const std::filesystem::path& path, FileMode mode);

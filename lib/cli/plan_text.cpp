@@ -229,7 +229,7 @@ Json plan_json(const PlanView& v) {
 void print_plan(Context& cx, const std::string& text, const Json& json, const MemoryPlan& plan,
                 const MemoryLimits& limits) {
   cx.out.write(cx.plans_as_json() ? json.dump() + '\n' : text);
-  cx.out.flush();  // the plan first, then what is wrong with it
+  cx.out.flush();  // the plan first, then its problem
   limits.check(plan);
 }
 

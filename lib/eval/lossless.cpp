@@ -104,13 +104,14 @@ void DistributionCheck::add(const DistributionCheck& other) {
 
 double DistributionCheck::worst_p() const {
   double p = 1;
-  for (const LawTest& t : tests) p = std::min(p, t.test.p);
+  for (const DistributionTest& t : tests) p = std::min(p, t.test.p);
   return p;
 }
 
-DistributionCheck check_law(decode::Engine& target, decode::Decoder& speculation,
-                            std::span<const int32_t> prompt, int prefix_slot, int texts,
-                            const decode::GenerateSpec& how, const TextProgress& progress) {
+DistributionCheck check_distribution(decode::Engine& target, decode::Decoder& speculation,
+                                     std::span<const int32_t> prompt, int prefix_slot, int texts,
+                                     const decode::GenerateSpec& how,
+                                     const TextProgress& progress) {
   const std::vector<decode::Request> requests = repeated(prompt, prefix_slot, texts);
   decode::GenerateSpec other = how;
   ++other.sampler.seed;

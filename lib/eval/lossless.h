@@ -31,7 +31,7 @@ struct GreedyCheck {
 using TextProgress = std::function<bool(int64_t done)>;
 
 /// Greedy texts of both. Where two differ, the target reads the text of speculation again token by
-/// token, and each token that is not the best there is told with its gap: rounding may decide
+/// token, and each token that is not the best there is reported with its gap: rounding may decide
 /// between tokens of nearly equal logits, and forwards of other shapes round otherwise.
 /// target   with room for a text of every prompt at a time, or for several
 /// how      temperature 0
@@ -42,7 +42,7 @@ GreedyCheck check_greedy(decode::Engine& target, decode::Decoder& speculation,
                          const TextProgress& progress = {});
 
 /// One comparison of outcomes: tokens `first` .. `first + n - 1` of a text, from 0.
-struct LawTest {
+struct DistributionTest {
   int first = 0, n = 1;
   TwoSampleTest test;
 };
@@ -50,23 +50,24 @@ struct LawTest {
 struct DistributionCheck {
   int64_t texts = 0;  // of each of both
   int prompts = 0;
-  std::vector<LawTest> tests;
+  std::vector<DistributionTest> tests;
 
-  /// Takes in the check of texts of the same length behind another prompt. Outcomes are compared
-  /// prompt by prompt: a text that follows the law of another prompt is found out too.
+  /// Adds the check of texts of the same length after another prompt. Outcomes are compared prompt
+  /// by prompt, so texts that follow the distribution of another prompt are detected too.
   void add(const DistributionCheck& other);
   double worst_p() const;
 };
 
-/// Sampled texts of both that go on from one prompt, with seeds that have nothing to do with each
-/// other: the laws of every token and of every two neighbours are compared, which sees random
-/// numbers that rounds share as well. The first token of a text comes from the prompt, without
-/// speculation, and is only compared as a neighbour.
+/// Sampled texts of both that go on from one prompt, with independent seeds: the distributions of
+/// every token and of every two neighbours are compared, which also detects random numbers that
+/// rounds share. The first token of a text comes from the prompt, without speculation, and is only
+/// compared as a neighbour.
 /// prompt   tokens that `prefix_slot` of the target's cache holds
 /// how      max_tokens of each text, and the seed of one of both; the other takes the next
-DistributionCheck check_law(decode::Engine& target, decode::Decoder& speculation,
-                            std::span<const int32_t> prompt, int prefix_slot, int texts,
-                            const decode::GenerateSpec& how, const TextProgress& progress = {});
+DistributionCheck check_distribution(decode::Engine& target, decode::Decoder& speculation,
+                                     std::span<const int32_t> prompt, int prefix_slot, int texts,
+                                     const decode::GenerateSpec& how,
+                                     const TextProgress& progress = {});
 
 /// Texts of both with the same seed: by match, speculation must give the very tokens of plain
 /// sampling.

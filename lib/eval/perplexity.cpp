@@ -29,7 +29,7 @@ double divergence(const float* p, float p_lse, const float* q, float q_lse, int6
   return std::max(kl, 0.0);
 }
 
-/// What was seen of one policy.
+/// Sums over the rows of one policy.
 struct Tally {
   std::vector<Block> nll, difference;
   std::vector<double> kl;

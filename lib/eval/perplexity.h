@@ -40,7 +40,7 @@ std::vector<TextQuality> measure_text(decode::Engine& engine, std::span<const Id
 /// Engine that measure_text needs for windows of at most `context` tokens.
 decode::EngineSpec text_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
                                     int context);
-/// Bytes that measure_text holds beside the engine.
+/// Bytes that measure_text holds in addition to the engine.
 size_t text_buffer_bytes(const model::ModelConfig& config);
 
 }  // namespace tandem::eval

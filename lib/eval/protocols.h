@@ -27,7 +27,7 @@ struct CaseSpec {
 
 /// Judges all policies of the engine on a group of cases, from one dense prefill of each: policy 0
 /// (full attention) prefills, and each policy continues forks. The cases of a group run as one
-/// ragged batch; what is found correct does not depend on their company.
+/// ragged batch; the verdict on one does not depend on the others.
 ///
 /// sparse   question and answer tokens are decoded with the policy.
 /// dense    the question is prefilled too; only answer tokens are decoded with the policy. The row

@@ -10,7 +10,7 @@ namespace tandem::eval {
 /// What a decode step of one sequence reads, mean over the rows of a case.
 struct Reads {
   double selected = 0;  // share of the visible keys that a query head chooses, in sparse layers
-  double fixed = 0;     // share that it reads whatever the query: sinks, recent, generated tokens
+  double fixed = 0;     // share that it reads for any query: sinks, recent, generated tokens
   double bytes = 0;     // of keys, values and the policy's index, all layers
 };
 
@@ -21,7 +21,7 @@ class ReadMeter {
  public:
   ReadMeter(const decode::Engine& engine, int policy, size_t n_cases);
 
-  /// `n_rows` rows of case `i`, behind its first `length` tokens.
+  /// `n_rows` rows of case `i`, after its first `length` tokens.
   void add(size_t i, int length, int n_rows);
   /// Of case `i`; absent when it had no rows.
   std::optional<Reads> of(size_t i) const;

@@ -20,7 +20,7 @@ const Outcome* find_outcome(const CaseRecord& record, const ScoreRow& of, int po
   return nullptr;
 }
 
-/// Means over what was measured.
+/// Means over the measured cases.
 class MeanReads {
  public:
   void add(const std::optional<Reads>& reads) {

@@ -15,7 +15,7 @@ Range wilson_interval(int successes, int n);
 
 struct Estimate {
   double mean = 0;
-  std::optional<double> stderr_;  // absent where the sample is too small to tell
+  std::optional<double> stderr_;  // absent where the sample is too small
 };
 
 /// Mean of values and its standard error.

@@ -29,7 +29,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 }
 
 /// The file that a chain of links ends at, whether it is there or not.
-std::filesystem::path behind_links(const std::filesystem::path& path) {
+std::filesystem::path link_target(const std::filesystem::path& path) {
   constexpr int kMostLinks = 40;  // as many as Linux follows
   std::error_code failed;
   std::filesystem::path target = path;
@@ -42,7 +42,7 @@ std::filesystem::path behind_links(const std::filesystem::path& path) {
 }
 
 /// Creates a file that no other writer has, on this machine or on another that shares the folder,
-/// and whose name nobody can have guessed. Returns its descriptor; below 0: errno says why.
+/// and whose name cannot be guessed. Returns its descriptor; below 0: errno says why.
 int create_temporary(const std::filesystem::path& target, std::filesystem::path& created) {
   constexpr int kTries = 100;  // names of 64 random bits: one does
   int fd = -1;
@@ -65,7 +65,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
     throw input_error(path.string(), "is no regular file, so no file can take its place")
         .hint("name a file, or one that is not there yet");
-  target_ = behind_links(path);
+  target_ = link_target(path);
   fd_ = create_temporary(target_, temporary_);
   if (fd_ < 0)
     throw input_error(path.string(), "cannot create: {}", std::strerror(errno))

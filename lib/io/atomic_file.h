@@ -9,13 +9,13 @@ namespace tandem::io {
 
 /// A file written under a temporary name in the folder of its final one: nothing appears under the
 /// final name before commit(), and the temporary file is removed if the writer is destroyed without
-/// it. Each writer has a temporary file of its own: of several that write one name, also from
-/// different machines, the last commit wins as a whole. Through a symbolic link the file that it
-/// names is written, and the link stays.
+/// it. Each writer has its own temporary file: when several write one name, even from different
+/// machines, the last commit wins as a whole. Through a symbolic link the file that it names is
+/// written, and the link stays.
 class AtomicFile {
  public:
-  /// errors   kind input: cannot create (folder missing, read-only, no permission); there is
-  ///          something that is no regular file, such as a folder, a pipe or a device
+  /// errors   kind input: cannot create (folder missing, read-only, no permission); `path` names
+  ///          something other than a regular file, such as a folder, a pipe or a device
   explicit AtomicFile(const std::filesystem::path& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

@@ -5,9 +5,9 @@
 
 namespace tandem::io {
 
-/// Folder of what is measured once on a machine and kept: TANDEM_CACHE_DIR, else tandem/ in
-/// XDG_CACHE_HOME, else ~/.cache/tandem. None where no variable names one: in a folder that every
-/// user can write, such as /tmp, anybody could plant measurements.
+/// Folder for measurements that are taken once on a machine and kept: TANDEM_CACHE_DIR, else
+/// tandem/ in XDG_CACHE_HOME, else ~/.cache/tandem. None where no variable names one: in a folder
+/// that every user can write, such as /tmp, any user could plant measurements.
 std::optional<std::filesystem::path> default_cache_dir();
 
 /// A file in that folder; empty where there is no folder.

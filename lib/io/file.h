@@ -22,10 +22,10 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  /// Gives all physical pages back: a fault also maps cached neighbours of its page, on both sides,
-  /// which no caller could name. The mapping stays valid and reads again on demand.
+  /// Releases all physical pages: a page fault also maps cached neighbours of its page, on both
+  /// sides, which no caller could name. The mapping stays valid and reads again on demand.
   void drop_pages() const;
-  /// Copies a range of bytes() from the file into `out`, by no fault of the mapping.
+  /// Copies a range of bytes() from the file into `out`, without faulting in pages of the mapping.
   /// errors   kind input: the file has become shorter, or cannot be read
   void read(std::span<const std::byte> range, void* out) const;
 

@@ -11,7 +11,7 @@
 namespace tandem::io {
 namespace {
 
-/// Feeds the parser and remembers how far it has read, which its events do not tell.
+/// Feeds the parser and remembers how far it has read, which its events do not report.
 class TrackedText {
  public:
   using iterator_category = std::input_iterator_tag;

@@ -25,7 +25,7 @@ Json parse_json(std::string_view text, const std::string& where, const JsonOptio
 std::string describe(const Json& value);
 
 // Typed members of an object. get_*: the key must be there. find_*: absent and null give nullopt.
-// errors   kind input at `where`: names the key, the expected type and range, and what was found.
+// errors   kind input at `where`: names the key, the expected type and range, and the value found.
 //          An integer is never made from a fraction, a number never from a string.
 
 constexpr int64_t kAnyMin = std::numeric_limits<int64_t>::min();

@@ -43,7 +43,7 @@ class Safetensors {
   /// errors   kind input: missing, or as for parse
   static Safetensors open(const std::filesystem::path& path);
   /// Views point into `bytes`, which must outlive the result.
-  /// errors   kind input at `where`: header length, JSON, types, sizes or offsets that lie, tensors
+  /// errors   kind input at `where`: header length, JSON, types, wrong sizes or offsets, tensors
   ///          that overlap, a truncated file
   static Safetensors parse(std::span<const std::byte> bytes, const std::string& where);
 
@@ -56,9 +56,9 @@ class Safetensors {
   TensorView tensor(const TensorEntry& entry) const;
 
   size_t data_bytes() const { return data_.size(); }
-  /// Gives the physical pages of this file back; does nothing after parse().
+  /// Releases the physical pages of this file; does nothing after parse().
   void drop_pages() const;
-  /// Copies bytes of a tensor of this file, from byte `begin` of it on, by no fault of the mapping.
+  /// Copies bytes of a tensor of this file, from byte `begin` of it on, past the mapping.
   /// errors  kind input: the file has become shorter, or cannot be read
   void read(const TensorView& tensor, size_t begin, std::span<std::byte> out) const;
 

@@ -17,7 +17,7 @@ constexpr size_t kMaxListed = 20;  // problems in one message
 
 using ShardIndex = std::map<std::string, std::string>;
 
-/// Items on lines of their own, at most kMaxListed of them.
+/// Items, one a line, at most kMaxListed of them.
 std::string listed(const std::vector<std::string>& items) {
   std::string text;
   for (size_t i = 0; i < std::min(items.size(), kMaxListed); ++i) text += "\n  " + items[i];
@@ -44,7 +44,7 @@ bool is_float(std::string_view dtype) {
   return dtype == "F32" || dtype == "BF16" || dtype == "F16";
 }
 
-/// What is wrong with one weight; empty if nothing.
+/// The problem with one weight; empty if there is none.
 std::string problem_of(Weight weight, int layer, const ModelConfig& config,
                        const Checkpoint& checkpoint) {
   const std::string name = checkpoint_name(weight, layer);

@@ -22,7 +22,7 @@ std::map<std::string, std::string> parse_shard_index(std::string_view text,
 class Checkpoint {
  public:
   /// errors   kind input: folder, weights or shards missing (all listed); another format (GGUF,
-  ///          PyTorch .bin or .pth, GPTQ, AWQ) refused by name; files that lie
+  ///          PyTorch .bin or .pth, GPTQ, AWQ) refused by name; inconsistent files
   static Checkpoint open(const std::filesystem::path& folder);
 
   const std::string& where() const { return where_; }
@@ -33,7 +33,7 @@ class Checkpoint {
   /// errors   kind input: no such tensor; any other dtype
   io::TensorView tensor(std::string_view name) const;
   io::TensorView weight(Weight weight, int layer = 0) const;
-  /// Copies bytes of a tensor, from byte `begin` of it on, by no fault of the mapping.
+  /// Copies bytes of a tensor, from byte `begin` of it on, past the mapping.
   /// errors  kind input: a file that has become shorter, or cannot be read
   void read(const io::TensorView& tensor, size_t begin, std::span<std::byte> out) const;
 

@@ -22,7 +22,7 @@ constexpr int64_t kMaxHeads = 1 << 14;
 constexpr int64_t kMaxLayers = 1 << 12;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
-// What transformers takes where the config.json of a Qwen3 gives none, whatever its sizes.
+// What transformers takes where the config.json of a Qwen3 gives none, for every size.
 constexpr int kQwen3HeadDim = 128;
 
 struct ArchInfo {
@@ -168,7 +168,7 @@ void parse_layer_types(const Json& types, const std::string& where, ModelConfig&
 }
 
 void parse_window(const Json& j, const std::string& where, ModelConfig& c) {
-  if (c.arch == Arch::llama) return;  // has none, whatever the file says
+  if (c.arch == Arch::llama) return;  // has none, even if the file says so
   const bool is_qwen = c.arch == Arch::qwen2 || c.arch == Arch::qwen3;
   if (is_qwen && !io::find_bool(j, "use_sliding_window", where).value_or(false)) return;
   // An absent key means 4096 to transformers in all of them, null means none.

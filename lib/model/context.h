@@ -6,9 +6,9 @@
 
 namespace tandem::model {
 
-/// Tokens of a run's longest sequence: run.context, or all that the model was made for. What is
-/// decoded beyond them, `n_decoded` tokens, must be within the model's limit too. A `synthetic:`
-/// model was made for nothing: any run.context will do.
+/// Tokens of a run's longest sequence: run.context, or all that the model was made for. The tokens
+/// decoded beyond them, `n_decoded`, must be within the model's limit too. A `synthetic:` model has
+/// no such limit.
 /// errors   kind recipe: the model was made for fewer
 int context_of(const recipe::Run& run, const ModelConfig& config, int64_t n_decoded = 0);
 

@@ -4,10 +4,10 @@
 
 namespace tandem::model {
 
-/// Which layers of a model live in host memory when `n_streamed` of them do, in rising order. They
-/// are spread evenly: a resident layer that computes longer than others take to copy then fills the
-/// buffers for those behind it, and none waits for a whole run of copies. The first is among them,
-/// since what follows a forward (logits, draws, a draft) is when its copy costs nothing.
+/// The layers of a model that live in host memory when `n_streamed` of them do, in rising order.
+/// They are spread evenly: a resident layer that computes longer than others take to copy then
+/// fills the buffers for the layers after it, and none waits for a whole run of copies. The first
+/// is among them, since its copy costs nothing while logits, draws or a draft follow a forward.
 /// shapes   n_streamed in [0, n_layers]
 std::vector<int> streamed_layers(int n_layers, int n_streamed);
 
@@ -17,7 +17,7 @@ std::vector<int> streamed_layers(int n_layers, int n_streamed);
 int ring_buffers(int n_streamed);
 
 /// The order in which layers pass through a ring of buffers, forward after forward: layer i of the
-/// stream is used, then its buffer gets the layer that comes n_buffers later, be it of the next
+/// stream is used, then its buffer gets the layer that comes n_buffers later, perhaps in the next
 /// forward. Numbers here count streamed layers alone.
 class LayerRing {
  public:

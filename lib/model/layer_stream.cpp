@@ -32,9 +32,9 @@ LayerStream::LayerStream(std::vector<int> layers, size_t block_bytes, Device dev
 
 LayerStream::~LayerStream() {
   try {
-    copies_.wait();  // they run ahead of whatever came last
+    copies_.wait();  // they run ahead of the last forward
   } catch (const Error&) {
-    // Whoever needs what was being copied hears of it.
+    // The next wait for the copied weights reports it.
   }
 }
 

@@ -13,17 +13,17 @@
 namespace tandem::model {
 
 /// Layers whose matrices live in pinned host memory, one block a layer, and pass through a ring of
-/// buffers on a GPU. A queue of its own copies them, ahead of the forward by as many layers as
-/// there are buffers and without regard to where a forward ends: the first layers of the next one
-/// arrive while logits, draws or a draft are computed. Kernels wait for copies and copies for
-/// kernels on the GPU; the host for none.
+/// buffers on a GPU. A separate queue copies them, ahead of the forward by as many layers as there
+/// are buffers and regardless of where a forward ends: the first layers of the next one arrive
+/// while logits, draws or a draft are computed. Kernels and copies wait for each other on the GPU;
+/// the host waits for neither.
 class LayerStream {
  public:
   /// layers       of the model, rising, at least one
   /// block_bytes  of a layer
   static void plan(std::span<const int> layers, size_t block_bytes, Device device,
                    MemoryPlan& plan);
-  /// Takes the planned buffers. `arena` is there until all layers are loaded, its memory longer.
+  /// Takes the planned buffers. `arena` must live until all layers are loaded, its memory longer.
   /// errors   kind memory, device
   LayerStream(std::vector<int> layers, size_t block_bytes, Device device, Arena& arena);
   ~LayerStream();
@@ -48,7 +48,7 @@ class LayerStream {
   /// All work on them is on the queue; when it is done their buffer gets another layer.
   void release(cuda::Queue& compute);
 
-  /// What the buffers hold, for measuring products of layers like these: not before the queue has
+  /// The weights in a buffer, for measuring products of layers like these: not before the queue has
   /// seen `settle`, nor once a forward has begun.
   const LayerWeights& in_buffer(int i) const { return buffers_[static_cast<size_t>(i)].weights; }
   int n_buffers() const { return ring_.n_buffers(); }

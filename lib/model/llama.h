@@ -13,11 +13,11 @@
 
 namespace tandem::model {
 
-/// What the cache needs to know of a model whose activations have `dtype`.
+/// The shape of the cache of a model whose activations have `dtype`.
 kv::Geometry geometry_of(const ModelConfig& config, DType dtype);
 
-/// A Llama-family decoder: Llama 2/3/3.1/3.2, Mistral, Qwen2, Qwen3. Knows nothing of tokens'
-/// texts, and of attention only that the cache answers it.
+/// A Llama-family decoder: Llama 2/3/3.1/3.2, Mistral, Qwen2, Qwen3. Does not know the text of
+/// tokens, and leaves attention to the cache.
 class Llama {
  public:
   struct Options {
@@ -51,9 +51,9 @@ class Llama {
   /// shapes   out [n, vocab_size] f32, n <= max_logit_rows; rows [n], both on the model's device;
   ///          null: the forward's first n rows
   void logits(const Tensor& out, const int32_t* rows);
-  /// Chooses on a GPU how the products of a forward, or of logits, of so many rows run
-  /// (ops::tune_linear), the first time that they come; nothing on the CPU. Not between a
-  /// forward and its logits.
+  /// Chooses how a GPU runs the matrix products of a forward, or of logits, of this many rows
+  /// (ops::tune_linear), the first time that the number occurs; does nothing on the CPU. Must not
+  /// come between a forward and its logits.
   /// scratch  [>= rows, vocab_size] f32 on the device, overwritten: all the rows that logits may go to
   void choose_products(int64_t rows);
   void choose_logit_products(int64_t rows, const Tensor& scratch);
@@ -72,7 +72,8 @@ class Llama {
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
   void choose_one(const Tensor& y, const Tensor& x,
-                  std::span<const ops::PackedWeights* const> alike, ops::Accumulate accumulate);
+                  std::span<const ops::PackedWeights* const> same_shape,
+                  ops::Accumulate accumulate);
   Tensor act(void* p, int64_t rows, int64_t cols) const {
     return {p, options_.dtype, {rows, cols}, options_.device};
   }

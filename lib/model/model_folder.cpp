@@ -53,7 +53,7 @@ void refuse_foreign_weights(const std::filesystem::path& folder) {
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error)) {
     if (it->path().extension() == ".gguf") keep_first(gguf, it->path());
-    // training_args.bin and the like lie beside good weights; only a folder without them gets here
+    // training_args.bin and the like lie next to good weights; only a folder without them gets here
     if (is_pickle(it->path())) keep_first(pickle, it->path());
   }
   if (!gguf.empty()) throw refuse_gguf(gguf);

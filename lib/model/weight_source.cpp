@@ -12,10 +12,10 @@
 namespace tandem::model {
 namespace {
 
-/// What has to be converted is read in pieces of this size: small beside any plan, and still in L2
-/// when its numbers are.
+/// Weights that have to be converted are read in pieces of this size: small compared with any plan,
+/// and still in L2 when they are converted.
 constexpr size_t kReadBytes = size_t{64} << 10;
-/// A thread reads no less at a time: a call of the system costs little beside it.
+/// A thread reads no less at a time: a system call costs little compared with it.
 constexpr size_t kLeastRead = size_t{256} << 10;
 
 int64_t matrix_cols(Weight weight, const ModelConfig& config) {

@@ -100,7 +100,7 @@ bool stacked_rows(const Product& p, int64_t begin, int64_t end, void* out, const
   return true;
 }
 
-/// Polls for an interruption and tells how far loading has come.
+/// Polls for an interruption and reports how far loading has come.
 class LoadWatch {
  public:
   LoadWatch(const LoadEvents& events, int64_t elements) : events_(events), elements_(elements) {}
@@ -184,7 +184,7 @@ std::vector<float> all_norms(const ModelConfig& c, const WeightSource& source) {
   return all;
 }
 
-/// The norms of the next layer; `at` goes on behind them.
+/// The norms of the next layer; `at` moves past them.
 LayerNorms next_norms(const ModelConfig& c, const float*& at) {
   const auto take = [&](int n) { return std::exchange(at, at + n); };
   LayerNorms norms{.attn = take(c.dim), .ffn = take(c.dim)};

@@ -37,15 +37,15 @@ class WeightSource {
 };
 
 /// Reads the matrices of a checkpoint folder once, and embedding rows whenever a forward needs
-/// them: of the files no copy stays, nor a page of their mapping. What is read may throw kind
-/// input: a file that has changed or cannot be read.
+/// them; keeps neither a copy of the files nor their pages mapped in. Reading may throw kind input:
+/// a file that has changed or cannot be read.
 /// errors   kind input from check_checkpoint
 std::unique_ptr<WeightSource> checkpoint_source(const ModelConfig& config, Checkpoint checkpoint);
 /// Seeded uniform weights of standard deviation 0.02 (1/sqrt(2 n_layers) of that for wo and w_down,
 /// as GPT-2 does, so that activations stay of one size at any depth); norms are 1, biases 0.
 std::unique_ptr<WeightSource> synthetic_source(const ModelConfig& config, uint64_t seed);
 
-/// What loading asks and tells every few hundred rows of a matrix.
+/// Callbacks of loading, made every few hundred rows of a matrix.
 struct LoadEvents {
   Interrupted interrupted = {};
   std::function<void(double share)> progress = {};  // of all bytes, 0 to 1
@@ -69,7 +69,7 @@ struct Weights {
     return own_embedding.empty() ? lm_head : own_embedding;
   }
 
-  /// The layers whose matrices are in GPU memory of their own, or pass through that of the ring.
+  /// The layers whose matrices are in separate GPU memory, or pass through that of the ring.
   std::vector<const LayerWeights*> on_device() const;
 
   static void plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,

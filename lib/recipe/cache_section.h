@@ -106,7 +106,7 @@ struct Cache {
       "last tokens that are always read");
     v("reposition", reposition, "streaming: count positions within the cache, not in the text");
     v("dense_layers", dense_layers, at_least(0),
-      "layers that read every key whatever the kind (not for full and streaming)");
+      "layers that read every key under any kind (not for full and streaming)");
     v("lsh", lsh, "kind lsh, and the tail of hybrid: hash tables");
     v("quest", quest, "kind quest: page summaries");
     v("topk", topk, "kinds topk and oracle_sampling: exact scores of all keys");

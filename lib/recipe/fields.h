@@ -41,7 +41,7 @@ inline Limits required_input() { return {.required = true, .input = true}; }
 inline Limits optional_input() { return {.input = true}; }
 
 /// One field of a recipe struct, bound to the object it was listed from: a value, or a section with
-/// fields of its own.
+/// further fields.
 struct Field {
   std::string_view name = {};
   std::string_view text = {};
@@ -80,7 +80,7 @@ void read_fields(Field& root, const Node& tree, const Folders& models = {});
 /// errors   kind input
 void check_inputs(const Field& root, const Node& tree, const Folders& models = {});
 
-/// The values as YAML text; with `tree` each line ends with a comment that tells its origin.
+/// The values as YAML text; with `tree` each line ends with a comment that names its origin.
 std::string dump_yaml(const Field& root, const Node* tree);
 
 /// The values as JSON, absent where unset.

@@ -9,7 +9,7 @@ concept HasCheck = requires(const T& t, Problems& p) {
   t.check(p);
 };
 
-/// The visitor behind all others: turns `fields()` of a struct into a list that reading, dumping,
+/// The visitor that all others use: turns `fields()` of a struct into a list that reading, dumping,
 /// hashing and documenting walk.
 class FieldLister {
  public:

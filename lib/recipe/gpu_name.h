@@ -11,7 +11,7 @@ struct GpuName {
   std::string value;
 };
 
-/// Where there is none of this name, tells those that may have been meant.
+/// Where there is none of this name, suggests those that may have been meant.
 std::string read_scalar(const Node& node, GpuName& out);
 inline std::string yaml_text(const GpuName& value) { return value.value; }
 nlohmann::json json_of(const GpuName& value);

@@ -18,7 +18,7 @@ class InvalidRecipe : public Error {
   std::vector<Error> problems_;
 };
 
-/// Collects what is wrong with a recipe.
+/// Collects the problems of a recipe.
 class Problems {
  public:
   explicit Problems(const Node& tree) : tree_(tree) {}

@@ -29,7 +29,7 @@ constexpr std::string_view kOpen = "${env:";
 
 bool starts_at_home(std::string_view text) { return text == "~" || text.starts_with("~/"); }
 
-/// Expands what is_expanded names; returns what is wrong.
+/// Expands what is_expanded names; returns the problem.
 std::string expand(std::string& text) {
   if (starts_at_home(text)) {
     const char* home = std::getenv("HOME");
@@ -49,7 +49,7 @@ std::string expand(std::string& text) {
   return {};
 }
 
-std::string beside(const fs::path& folder, const std::string& path) {
+std::string in_folder(const fs::path& folder, const std::string& path) {
   return (folder / path).lexically_normal().string();
 }
 
@@ -101,7 +101,7 @@ std::string read_scalar(const Node& node, fs::path& out) {
   if (node.kind != Node::Kind::scalar) return mismatch("a path", node);
   std::string text = node.scalar;
   if (std::string problem = expand(text); !problem.empty()) return problem;
-  out = text.empty() || text == "-" ? text : beside(node.origin.folder, text);
+  out = text.empty() || text == "-" ? text : in_folder(node.origin.folder, text);
   return {};
 }
 
@@ -119,12 +119,12 @@ std::string read_model(const Node& node, const Folders& models, ModelName& out) 
   if (text.starts_with(kSynthetic)) {
     const std::string shape = text.substr(kSynthetic.size());
     const bool is_file = shape.find('/') != std::string::npos || shape.ends_with(".json");
-    out.value = is_file ? std::string(kSynthetic) + beside(folder, shape) : text;
+    out.value = is_file ? std::string(kSynthetic) + in_folder(folder, shape) : text;
     return {};
   }
   std::error_code ignored;
   if (text.find('/') != std::string::npos || fs::exists(folder / text, ignored)) {
-    out.value = text.empty() ? text : beside(folder, text);
+    out.value = text.empty() ? text : in_folder(folder, text);
     return {};
   }
   for (const fs::path& candidate : models)

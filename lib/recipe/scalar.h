@@ -19,7 +19,7 @@ struct ModelName {
   operator const std::string&() const { return value; }
 };
 
-/// A file, or the word `auto`: what it would hold is found here and now.
+/// A file, or the word `auto`: the tool then works out what it would hold.
 struct AutoPath {
   std::filesystem::path path;  // empty where it is not named
   bool automatic = false;
@@ -32,9 +32,9 @@ using Folders = std::vector<std::filesystem::path>;
 /// every `${env:NAME}`.
 bool is_expanded(std::string_view spelling);
 
-// One overload set a scalar type: reading (the return is what is wrong, or empty), YAML text, name
-// of the type, JSON. A quoted scalar is always text; numbers and booleans are never coerced from
-// it.
+// One overload set a scalar type: reading (returns the problem, or empty), YAML text, name of the
+// type, JSON. A quoted scalar is always text; numbers and booleans are never coerced from a quoted
+// scalar.
 template <class T>
 concept Enum = std::is_enum_v<T>;
 
@@ -100,7 +100,7 @@ nlohmann::json json_of(Duration value);
 /// models   where bare names are looked up, first match wins
 std::string read_model(const Node& node, const Folders& models, ModelName& out);
 
-/// Enums are read and written by name: beside `enum class Kind { a, b };` stands
+/// Enums are read and written by name: next to `enum class Kind { a, b };` stands
 /// `constexpr std::array<std::string_view, 2> enum_names(Kind) { return {"a", "b"}; }`.
 std::string read_enum(const Node& node, const std::string_view* names, size_t n, size_t& out);
 

@@ -27,7 +27,7 @@ bool is_cuda_list(std::string_view device) {
 
 std::string_view Run::plan_for_text() {
   static const std::string text =
-      "GPU that --dry-run plans for, whatever this machine has: " + gpu_names() +
+      "GPU that --dry-run plans for, also where this machine has another: " + gpu_names() +
       "; null = this machine's, or where a GPU is asked for and there is none, one of "
       "gpu_memory_limit or of 80 GiB";
   return text;

@@ -26,8 +26,8 @@ struct Duration {  // `250ms`, `10s`, `5min`; the suffix is required
   operator double() const { return seconds; }
 };
 
-/// Read a value from its text. On failure the return is what is wrong, to follow "expected ...,
-/// found ..."; on success it is empty and `out` is set.
+/// Read a value from its text. On failure returns the problem, to follow "expected ..., found ...";
+/// on success it is empty and `out` is set.
 std::string parse_units(std::string_view text, int64_t& out);
 std::string parse_units(std::string_view text, double& out);
 std::string parse_units(std::string_view text, ByteSize& out);

@@ -12,16 +12,16 @@
 
 namespace tandem::recipe {
 
-/// Access to one field whatever its type.
+/// Access to one field of any type.
 class Value {
  public:
   virtual ~Value() = default;
   virtual std::string type() const = 0;
-  /// Sets the field. On failure returns what is wrong and leaves the field alone.
+  /// Sets the field. On failure returns the problem and leaves the field alone.
   /// models   where bare model names are looked up
   virtual std::string read(const Node& node, const Folders& models) = 0;
   /// The value; a path that was expanded when it was read stands as it was spelled, so that a
-  /// record tells nothing of this machine's environment.
+  /// record reveals nothing of this machine's environment.
   virtual std::string yaml() const = 0;
   virtual nlohmann::json json() const = 0;
   /// The numbers it holds, for range checks.

@@ -165,7 +165,7 @@ Node parse_yaml(const std::string& text, const Origin& origin) {
   } catch (const YAML::ParserException& e) {
     const Origin where =
         e.mark.is_null() ? origin : located(origin, e.mark.line + 1, e.mark.column + 1);
-    // The library's message may repeat a piece of the input: only what is left inside quotes is
+    // The library's message may repeat a piece of the input: only the part left inside quotes is
     // safe.
     const bool plain =
         std::all_of(e.msg.begin(), e.msg.end(), [](char c) { return c >= 0x20 && c < 0x7f; });

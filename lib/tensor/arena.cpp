@@ -32,7 +32,7 @@ Arena::~Arena() {
 
 void* Arena::allocate(const PlanItem& item) {
   if (item.device.kind == Device::Kind::cuda) return cuda::allocate(item.device.index, item.bytes);
-  // Anonymous memory straight from the system: zeroed, page aligned, and given back at once.
+  // Anonymous memory straight from the system: zeroed, page aligned, and returned at once.
   void* p = ::mmap(nullptr, item.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED)
     throw Error::make(ErrorKind::memory, item.device.name(), "cannot allocate {} for {}: {}",
@@ -60,7 +60,7 @@ void* Arena::take(const std::string& name) {
 
 void Arena::give_back(const std::string& name) {
   const auto it = taken_.find(name);
-  TANDEM_CHECK(it != taken_.end(), "buffer '{}' given back but not taken", name);
+  TANDEM_CHECK(it != taken_.end(), "buffer '{}' freed but not taken", name);
   release(it->second);
   taken_.erase(it);
 }

@@ -20,7 +20,7 @@ class Arena {
   /// are asked for from 2 MiB on; on a GPU aligned to 256.
   /// errors   kind memory when the system refuses; kind device without that GPU
   void* take(const std::string& name);
-  /// Gives one buffer back (of lifetime load).
+  /// Frees one buffer (of lifetime load).
   void give_back(const std::string& name);
 
   const MemoryPlan& plan() const { return plan_; }
@@ -40,7 +40,7 @@ class Arena {
 
 /// Peak resident bytes of this process so far, as the kernel counted them (VmHWM).
 size_t peak_resident_bytes();
-/// Makes the kernel count that peak anew, from what is resident now; false where it cannot.
+/// Restarts the kernel's count of that peak at the bytes resident now; false where it cannot.
 bool reset_peak_resident();
 /// Resident bytes now.
 size_t resident_bytes();

@@ -22,7 +22,7 @@ thread_local const char* last_operation = "none";
 cudaStream_t as_stream(Stream s) { return static_cast<cudaStream_t>(s.handle); }
 
 [[noreturn]] void fail(cudaError_t code, const std::string& what) {
-  (void)cudaGetLastError();  // clears what is not sticky
+  (void)cudaGetLastError();  // clears errors that are not sticky
   throw error_of(code, what, last_operation);
 }
 

@@ -23,7 +23,7 @@ std::string why_none();
 
 /// The device code of this build; empty without CUDA.
 GpuCode built_code();
-/// What a GPU is, and its driver.
+/// Facts about a GPU and its driver.
 /// errors   kind device: no such GPU
 GpuFacts facts_of(int index);
 
@@ -37,8 +37,8 @@ struct DeviceInfo {
 ///          kind memory: others leave no room even to ask
 DeviceInfo device_info(int index);
 
-/// Which bodies kernels run from now on, on every GPU: see force_gpu_isa.
-/// errors   kind device: hopper, and no GPU is one
+/// Chooses the bodies that kernels run from now on, on every GPU: see force_gpu_isa.
+/// errors   kind device: hopper asked for, and no GPU is one
 void use_gpu_isa(GpuIsa isa);
 
 /// Device memory, zero-filled.
@@ -46,7 +46,7 @@ void use_gpu_isa(GpuIsa isa);
 void* allocate(int device, size_t bytes);
 void free_memory(void* p) noexcept;
 
-/// Makes a GPU the one that this thread's calls of CUDA libraries and kernels mean.
+/// Makes a GPU the target of this thread's calls of CUDA libraries and kernels.
 /// errors   kind device, memory as device_info; kind device where it cannot run this build's code
 void use_device(int device);
 
@@ -98,8 +98,8 @@ class Queue {
   void copy_in(void* device, const void* host, size_t bytes);
   void copy_out(void* host, const void* device, size_t bytes);
   void copy_within(void* to, const void* from, size_t bytes);
-  /// Work that is put on the queue from now on starts after what the event was last recorded
-  /// behind; the host does not wait.
+  /// Work put on the queue from now on starts after the work that came before the event's last
+  /// record; the host does not wait.
   void follow(const Event& event);
   /// Waits for all work so far.
   /// errors   kind device: an operation failed; names the last one
@@ -110,8 +110,8 @@ class Queue {
   void* handle_ = nullptr;
 };
 
-/// A point in a queue that the host and other queues can wait for. Before it is recorded, all has
-/// happened.
+/// A point in a queue that the host and other queues can wait for. An event that was never recorded
+/// counts as reached.
 class Event {
  public:
   /// timing   may be used with ms_since

@@ -28,7 +28,7 @@ Error error_of(int code, const std::string& what, const char* last) {
       return Error::make(ErrorKind::device, "cuda", "{}: {} ({}); last operation: {}", what,
                          cudaGetErrorString(error), cudaGetErrorName(error), last)
           .hint(
-              "run again with TANDEM_CUDA_SYNC=1 to learn which operation failed; nvidia-smi tells "
+              "run again with TANDEM_CUDA_SYNC=1 to learn which operation failed; nvidia-smi shows "
               "whether another process holds the GPU");
   }
 }

@@ -13,7 +13,7 @@
 
 namespace tandem::text {
 
-/// What the units are that merging starts from, and so how pieces are spelled in the file.
+/// The units that merging starts from, and so the spelling of pieces in the file.
 enum class BpeAlphabet : uint8_t {
   bytes,       // GPT-2's table of printable characters, one a byte
   characters,  // U+2581 for a space, <0x0A> for a byte of a character that has no piece

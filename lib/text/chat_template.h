@@ -32,9 +32,9 @@ struct RenderedChat {
 enum class ChatFamily : uint8_t { llama_2, llama_3, chatml, mistral };
 
 /// How a chatml template treats reasoning: that of answers before the last question is left out,
-/// later one stands between <think> and </think> before the answer.
+/// later reasoning stands between <think> and </think> before the answer.
 struct Thinking {
-  // What follows the opening of the assistant's turn in a prompt; absent: there is no such way.
+  // What follows the opening of the assistant's turn in a prompt; absent: it has no such mode.
   std::optional<std::string> on, off;
 };
 
@@ -60,14 +60,14 @@ struct ChatTemplate {
   /// asks for the clock (llama-3.2), its fixed fallback date is used instead unless `date` is
   /// given, so that equal inputs give equal tokens.
   /// errors   kind input at options.where: no message, an unknown role, roles out of turn, a system
-  ///          message where the template has none; kind recipe at chat.thinking: what
-  ///          options.thinking asks for is not to be had from the template
+  ///          message where the template has none; kind recipe at chat.thinking: the template
+  ///          cannot do what options.thinking asks for
   RenderedChat render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 };
 
 /// Recognises a Jinja template; `where` names its file.
-/// errors   kind input: none of the four families (named in the message), or an unknown variant, be it
-///          of their reasoning
+/// errors   kind input: none of the four families (named in the message), or an unknown variant of
+///          one, including of its reasoning
 ChatTemplate recognise_chat_template(std::string_view jinja, const Tokenizer& tokenizer,
                                      const std::string& where);
 /// Template of a model folder: chat_template.jinja or tokenizer_config.json.

@@ -8,7 +8,7 @@
 
 namespace tandem::text {
 
-/// The pattern of GPT-2, which byte-level pre-tokenisers use unless told otherwise.
+/// The pattern of GPT-2, which byte-level pre-tokenisers use by default.
 extern const char* const kGpt2Pattern;
 /// The pattern of Qwen2 and its successors.
 extern const char* const kQwen2Pattern;
@@ -58,7 +58,7 @@ class PreTokenizer {
     if (step.keep != Keep::matches) hand_on(done, text.size());
   }
 
-  /// Where to look on: past an empty match by one character, or it would be found again.
+  /// Where the search continues: past an empty match by one character, or it would be found again.
   static size_t after(std::string_view text, Regex::Match match);
 
   std::vector<Step> steps_;

@@ -4,10 +4,10 @@
 
 namespace tandem::text {
 
-/// A serialized ModelProto written anew from what of it encoding needs, each value checked: the
+/// A serialized ModelProto rewritten from the parts that encoding needs, each value checked: the
 /// SentencePiece library trusts its input, and crashes, allocates without bound or writes to the
-/// terminal where that lies. Pieces keep their ids. Left out: training settings, the denormalizer,
-/// self-tests, whatever is unknown.
+/// terminal where that is malformed. Pieces keep their ids. Left out: training settings, the
+/// denormalizer, self-tests, unknown fields.
 /// errors   kind input at `where`: malformed; a piece that is empty, too long, not UTF-8, holds a
 ///          zero byte or has an unknown type or a score that is not finite; a character map that
 ///          points outside itself or in a circle; symbols nested deeper than the library's tables

@@ -146,7 +146,7 @@ TokenizerConfig load_tokenizer_config(const std::filesystem::path& model_folder)
     config.model_type =
         io::find_string(parse_object(*json, where), "model_type", where).value_or("");
   }
-  // Newer checkpoints keep the template in a file of its own, which then counts.
+  // Newer checkpoints keep the template in a separate file, which then counts.
   if (const auto jinja = read_if_present(path("chat_template.jinja")))
     config.chat_template = *jinja;
   return config;

@@ -10,7 +10,7 @@
 
 namespace tandem::text {
 
-/// What tokenizer_config.json and the small files beside it say; every field may be missing.
+/// Contents of tokenizer_config.json and of the small files next to it; every field may be missing.
 struct TokenizerConfig {
   std::string tokenizer_class;  // without a final "Fast"
   std::string model_type;       // from config.json, where tokenizer_class is missing
@@ -23,7 +23,7 @@ struct TokenizerConfig {
 
 /// errors   kind input: malformed JSON (with position) or a field of another type
 TokenizerConfig parse_tokenizer_config(std::string_view json, const std::string& where);
-/// Adds from special_tokens_map.json what is still missing.
+/// Adds the missing tokens from special_tokens_map.json.
 void merge_special_tokens_map(TokenizerConfig& config, std::string_view json,
                               const std::string& where);
 /// Adds the tokens of added_tokens.json ({"content": id}) that are still missing.

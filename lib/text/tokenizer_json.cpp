@@ -199,7 +199,7 @@ class Reader {
       spec_.drops_leading_space = spec_.space_prefix != SpacePrefix::none;
   }
 
-  /// BOS and whatever else the template puts in front of a single text.
+  /// BOS and anything else that the template puts in front of a single text.
   void read_post_processor(const Json& step, size_t depth) {
     const std::string type = io::get_string(step, "type", where_);
     if (type == "Sequence")
@@ -236,7 +236,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view json, const Toke
   Reader(config, where, spec).read(io::parse_json(json, where));
   resolve_bos_eos(spec, config);
   if (!spec.bos && !spec.prefix.empty()) spec.bos = spec.prefix.front();
-  // LlamaTokenizerFast builds its template anew from these flags; other classes keep the file's.
+  // LlamaTokenizerFast builds its template again from these flags; other classes keep the file's.
   if (config.tokenizer_class == "LlamaTokenizer" && config.add_bos_token && spec.bos) {
     spec.prefix.clear();
     if (*config.add_bos_token) spec.prefix.push_back(*spec.bos);

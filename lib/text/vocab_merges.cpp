@@ -34,7 +34,7 @@ const ClassRules& rules_of(const TokenizerConfig& config, const std::string& whe
     found = fmt::format("the class '{}' is not known for these files", config.tokenizer_class);
   else if (!config.model_type.empty())
     found = fmt::format("the model type '{}' is not known for these files", config.model_type);
-  throw input_error(where, "cannot tell how to cut text into words: {}", found)
+  throw input_error(where, "does not say how to cut text into words: {}", found)
       .hint(
           "with vocab.json + merges.txt, tokenizer_config.json has to hold "
           "{\"tokenizer_class\": \"GPT2Tokenizer\"} or \"Qwen2Tokenizer\"; other models need their "

@@ -60,7 +60,7 @@ class BenchPoint {
   SizedPhase sized_;  // the engine's, where there is one
   std::unique_ptr<bench::EngineBench> engine_;
   double load_ms_ = 0;
-  bool peak_is_own_ = false;  // the system counts the peak of memory anew for every phase
+  bool peak_is_own_ = false;  // the system counts the peak of memory for every phase separately
 };
 
 BenchPoint::BenchPoint(cli::Context& cx, const cli::Point<BenchRecipe>& point,

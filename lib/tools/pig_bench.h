@@ -25,7 +25,7 @@ struct BenchRecipe {
     v("model", model, "the model");
     v("run", run, "device, threads, seed, sizes");
     v("cache", cache, "what attention reads");
-    v("bench", bench, "what is measured, and how long");
+    v("bench", bench, "the phases to measure, and how long");
     v("output", output, "where records go");
   }
   void check(recipe::Problems& p) const {
@@ -44,8 +44,9 @@ class PigBench {
   /// One line a point and phase, what it needs and whether that fits. The exit
   /// status: 0, else that of the memory that is missing or of the first error.
   int print_plan();
-  /// Measures what is missing, then prints the table and the break-even points. A phase that fails
-  /// is a result too; an interruption ends the run. The exit status is BenchResults::finish's.
+  /// Measures the missing phases, then prints the table and the break-even points. A phase that
+  /// fails is a result too; an interruption ends the run. The exit status is
+  /// BenchResults::finish's.
   int run();
 
  private:

@@ -116,7 +116,7 @@ void PigEval::judge() {
     run_questions();
     if (recipe_.eval.perplexity() && !cli::is_interrupted()) run_text();
   } catch (const Error& e) {
-    // The cases in flight are lost; what was judged before them will be printed.
+    // The cases in flight are lost; cases judged before them will be printed.
     if (e.kind() != ErrorKind::interrupted) throw;
   }
 }
@@ -128,8 +128,8 @@ decode::EngineSpec PigEval::question_spec(int group) const {
                                               static_cast<int>(longest), group));
 }
 
-/// Cases at once: what was asked for, or a row in every decode step for each core, within most of
-/// the memory.
+/// Cases at once: as many as were asked for, or a row in every decode step for each core, within
+/// most of the memory.
 int PigEval::group_size(const decode::ModelFiles& files) const {
   if (recipe_.run.batch > 0) return recipe_.run.batch;
   cli::MemoryLimits room = sizer_.limits();

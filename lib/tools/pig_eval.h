@@ -54,7 +54,7 @@ class PigEval {
   /// A plan of the questions, then one of the perplexity.
   /// errors   kind memory, after a plan is out: it does not fit
   int print_plan();
-  /// An interruption drops the cases in flight and prints what was judged before them.
+  /// An interruption drops the cases in flight and prints those judged before.
   int run();
 
  private:

@@ -56,7 +56,7 @@ PrefixSource PigGenerate::prefix() const {
     p.tokens = whole ? first : first.first(prompts_.shared);
   }
   // An index holds the mean of its keys, for all that follows: not of a few words that prompts
-  // happen to begin with. What is shorter costs little to index again.
+  // happen to begin with. A shorter one costs little to index again.
   const auto shortest = static_cast<size_t>(recipe_.cache.sinks + recipe_.cache.recent) +
                         size_t{kv::TokenIndex::kRoll};
   p.index = recipe_.sampling.max_tokens > 0 && n_saved() + p.tokens.size() >= shortest;

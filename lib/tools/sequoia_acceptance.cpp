@@ -231,7 +231,7 @@ int SequoiaAcceptance::run() {
     if (lost_ > 0)
       cx_.note(
           fmt::format("{} accepted tokens were not drawn again here, where sums of another "
-                      "order round otherwise; nodes behind them are not counted",
+                      "order round otherwise; nodes below them are not counted",
                       lost_));
   }
   result.write(vector.dump() + "\n");

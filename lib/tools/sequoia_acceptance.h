@@ -12,7 +12,7 @@
 
 namespace tandem::tools {
 
-/// How rounds will verify; each rule has a vector of its own.
+/// How rounds will verify; each rule has a separate vector.
 enum class AcceptRule : uint8_t { sequoia, topk };
 constexpr std::array<std::string_view, 2> enum_names(AcceptRule) { return {"sequoia", "topk"}; }
 
@@ -26,7 +26,7 @@ struct AcceptanceSection {
   void fields(V& v) {
     v("width", width, recipe::between(1, 1024), "children of a node whose chances are measured");
     v("depths", depths, recipe::between(1, 64),
-      "rows by accepted tokens before the node, of rounds that end behind the last; 1 = one for "
+      "rows by accepted tokens before the node, of rounds that end after the last; 1 = one for "
       "all "
       "nodes");
     v("tree", tree, recipe::optional_input(),
@@ -43,7 +43,7 @@ struct AcceptanceRecipe : PairRecipe {
   template <class V>
   void fields(V& v) {
     PairRecipe::fields(v);
-    v("accept", accept, "what is measured");
+    v("accept", accept, "what to measure");
   }
   void check(recipe::Problems& p) const;
 };

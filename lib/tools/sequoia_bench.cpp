@@ -244,7 +244,7 @@ bench::Record SequoiaBench::record_of(const ModelPair::Engines& engines, const F
     result["frac_of_copy_in"] = gbps / baseline.limits.copy_in_gbps;
   }
   if (recipe_.bench.simulate)
-    record.warn("accepted paths are simulated: drawn from the vector, whatever verification said");
+    record.warn("accepted paths are simulated: drawn from the vector, not from verification");
   return record;
 }
 
@@ -289,10 +289,10 @@ int SequoiaBench::run() {
         results.add(record_of(engines, f, baseline), f.row());
       }
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::interrupted) throw;  // what was measured until then stays
+    if (e.kind() != ErrorKind::interrupted) throw;  // points measured until then stay
   }
   if (recipe_.bench.simulate)
-    cx_.note("accepted paths were simulated: drawn from the vector, whatever verification said");
+    cx_.note("accepted paths were simulated: drawn from the vector, not from verification");
   return results.finish();
 }
 

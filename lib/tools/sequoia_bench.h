@@ -26,7 +26,7 @@ struct TreeGrid {
   }
 };
 
-/// Section `bench`: what is measured, and how long.
+/// Section `bench`: the texts to measure, and how long.
 struct SequoiaBenchSection {
   int new_tokens = 128, texts = 3;
   bool simulate = true, predict = true;
@@ -61,7 +61,7 @@ struct SequoiaBenchRecipe {
     v("draft", draft, "the model that proposes");
     v("accept", accept, "the acceptance vector that trees are the best for");
     v("tree", tree, "sizes and levels of trees");
-    v("bench", bench, "what is measured, and how long");
+    v("bench", bench, "the texts to measure, and how long");
     v("run", run, "device, threads, seed; context: tokens of the prompts");
     v("sampling", sampling, "how tokens are drawn");
     v("output", output, "where records go");

@@ -21,7 +21,7 @@ class SequoiaGenerate {
  private:
   /// Whether rounds are timed before the first text.
   bool measures() const { return chooses() && recipe_.tree.timing.empty(); }
-  /// Whether times tell how to speculate, if at all.
+  /// Whether measured times decide how to speculate, if at all.
   bool chooses() const { return pair_.has_draft() && !recipe_.tree.accept.empty(); }
   bool declines(const TreePlan& plan) const { return !plan.pays() && !recipe_.spec.force; }
   /// Loads the models, the draft only if its trees pay as far as times are known, and settles how

@@ -121,7 +121,7 @@ struct TreeSearchRecipe {
     v("timing", timing, "times of the target and the draft, to choose a size by");
     v("model", model, "the model that is timed");
     v("draft", draft, "the model that proposes, timed with it");
-    v("run", run, "device, threads, seed, sizes of what is timed");
+    v("run", run, "device, threads, seed, sizes of timed rounds");
     v("sampling", sampling, "how the timed rounds draw tokens");
     v("output", output, "where the tree goes");
   }
@@ -185,8 +185,8 @@ class SequoiaTreeSearch {
       : cx_(cx), points_(points) {}
 
   int print_plan() { return run(); }  // each point, or the timing, prints its own
-  /// A point that fails does not end a sweep: it is told on standard error and recorded. The exit
-  /// status: 0, 8 if only some points failed, else that of the last error.
+  /// A point that fails does not end a sweep: it is reported on standard error and recorded. The
+  /// exit status: 0, 8 if only some points failed, else that of the last error.
   int run();
 
  private:

@@ -78,7 +78,7 @@ int SpecCheck::print_plan() {
   return pair_.print_plan(
       cx_,
       fmt::format("tree     {} nodes on {} levels\ntexts    {} greedy, {} sampled at each of {} "
-                  "temperatures, behind {} prompts\n",
+                  "temperatures, after {} prompts\n",
                   tree_.size(), tree_.levels(), prompts_.sequences.size(), n_sampled,
                   temperatures.size(), n_prompts),
       {{"tree", tree_facts(tree_)},
@@ -158,8 +158,9 @@ void SpecCheck::check_distributions(decode::Engine& target, speculate::Rounds& s
     for (size_t t = 0; t < checks.size(); ++t, before += 2 * texts) {
       decode::GenerateSpec of_prompt = how(temperatures[t], e.text_tokens);
       of_prompt.sampler.seed += 2 * static_cast<int64_t>(i);  // a check takes two seeds
-      checks[t].add(eval::check_law(target, speculation, prompts[i], slot, texts, of_prompt,
-                                    [&](int64_t done) { return shown(line)(before + done); }));
+      checks[t].add(
+          eval::check_distribution(target, speculation, prompts[i], slot, texts, of_prompt,
+                                   [&](int64_t done) { return shown(line)(before + done); }));
     }
     target.cache().release(slot);
   }
@@ -172,10 +173,11 @@ void SpecCheck::add_distributions(const eval::DistributionCheck& found, double t
   // Bonferroni: the chances of all tests add up to at most eval.significance.
   const double least =
       recipe_.eval.significance / static_cast<double>(found.tests.size() * n_temperatures);
-  for (const eval::LawTest& l : found.tests)
+  for (const eval::DistributionTest& l : found.tests)
     verdicts_.push_back(
-        {.check = l.n == 1 ? fmt::format("law of token {}", l.first + 1)
-                           : fmt::format("law of tokens {} and {}", l.first + 1, l.first + 2),
+        {.check = l.n == 1
+                      ? fmt::format("distribution of token {}", l.first + 1)
+                      : fmt::format("distribution of tokens {} and {}", l.first + 1, l.first + 2),
          .temperature = temperature,
          .texts = found.texts,
          .found = fmt::format("chi-square {:.1f} of {} degrees, {} prompts, p = {:.3g}",
@@ -201,7 +203,7 @@ int SpecCheck::run() {
   cx_.note(fmt::format("{} rounds, {} of {} drafted tokens accepted", rounds.rounds,
                        rounds.accepted, rounds.drafted));
   if (rounds.accepted == 0)
-    cx_.warn("no drafted token was accepted: what was checked is little more than plain sampling");
+    cx_.warn("no drafted token was accepted: this checks little more than plain sampling");
   write(rounds.drafter);
   const bool passed = std::ranges::all_of(verdicts_, &Verdict::passed);
   return passed ? 0 : exit_status(ErrorKind::numeric);

@@ -44,7 +44,7 @@ struct SpecCheckRecipe : SequoiaRecipe {
   template <class V>
   void fields(V& v) {
     SequoiaRecipe::fields(v);
-    v("eval", eval, "what is compared");
+    v("eval", eval, "what to compare");
   }
   void check(recipe::Problems& p) const;
 };

@@ -17,9 +17,10 @@ TEST_SUITE("bench/break_even") {
         lines[0] ==
         "m, batch 1: early is faster than full attention from the shortest context measured, 1000");
     CHECK(lines[1] == "m, batch 1: late is not faster than full attention up to 4000 tokens");
-    // 5 ms behind at 1000, 4 ms ahead at 2000.
-    CHECK(lines[2] ==
-          "m, batch 1: lsh overtakes full attention at about 1556 tokens (behind at 1000, ahead at "
-          "2000)");
+    // 5 ms slower at 1000, 4 ms faster at 2000.
+    CHECK(
+        lines[2] ==
+        "m, batch 1: lsh overtakes full attention at about 1556 tokens (slower at 1000, faster at "
+        "2000)");
   }
 }

@@ -56,7 +56,7 @@ TEST_SUITE("cli/errors") {
         {{"--fail", "memory"},
          5,
          "not enough memory\n"
-         "  hint: --dry-run shows what is needed; lower run.context or run.batch\n"},
+         "  hint: --dry-run shows the memory needed; lower run.context or run.batch\n"},
         {{"--fail", "numeric"}, 7, "layer 3: non-finite value\n"},
         {{"--fail", "bug"},
          1,

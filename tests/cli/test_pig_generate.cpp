@@ -83,8 +83,8 @@ TEST_SUITE("cli/pig_generate") {
       return run.err;
     };
     const std::string warning =
-        "pig-generate: warning: what was measured here is not kept: none of TANDEM_CACHE_DIR, "
-        "XDG_CACHE_HOME and HOME names a folder\n";
+        "pig-generate: warning: measurements of this machine are not kept: none of "
+        "TANDEM_CACHE_DIR, XDG_CACHE_HOME and HOME names a folder\n";
     const std::string said = stderr_of({"-v"});
     CHECK(said.find(warning) != std::string::npos);
     CHECK(said.find(warning) == said.rfind(warning));

@@ -20,12 +20,12 @@ Outcome spec_check(std::vector<std::string> arguments) {
 }  // namespace
 
 TEST_SUITE("cli/spec-check") {
-  TEST_CASE("a tree of drawn children is lossless: greedy texts and laws") {
+  TEST_CASE("a tree of drawn children is lossless: greedy texts and distributions") {
     const Outcome run = spec_check({"-r", "sequoia/tiny-16m"});
     CHECK(run.status == 0);
     CHECK(run.out.find("greedy texts are the target's") != std::string::npos);
     CHECK(run.out.find("4 of 4 texts equal, 64 tokens") != std::string::npos);
-    CHECK(run.out.find("law of tokens 3 and 4") != std::string::npos);
+    CHECK(run.out.find("distribution of tokens 3 and 4") != std::string::npos);
     CHECK(run.out.find("FAIL") == std::string::npos);
     CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
   }
@@ -84,7 +84,7 @@ TEST_SUITE("cli/spec-check") {
     CHECK(run.err.find("error") == std::string::npos);  // a result, not a mishap
   }
 
-  TEST_CASE("laws are compared behind all prompts that leave 40 texts each") {
+  TEST_CASE("distributions are compared after all prompts that leave 40 texts each") {
     const auto prompts_of = [](const std::vector<std::string>& flags) {
       std::vector<std::string> all = {"-r", "sequoia/tiny-16m", "--json"};
       all.insert(all.end(), flags.begin(), flags.end());
@@ -112,7 +112,7 @@ TEST_SUITE("cli/spec-check") {
     const Outcome plan = spec_check({"-r", "sequoia/tiny-16m", "--dry-run"});
     CHECK(plan.status == 0);
     CHECK(plan.out.find(
-              "texts    4 greedy, 300 sampled at each of 2 temperatures, behind 4 prompts") !=
+              "texts    4 greedy, 300 sampled at each of 2 temperatures, after 4 prompts") !=
           std::string::npos);
     const Outcome automatic = spec_check({"-r", "sequoia/tiny-16m", "-s", "tree.path=auto"});
     CHECK(automatic.status == 3);

@@ -10,9 +10,9 @@ using namespace tandem::eval;
 
 namespace {
 
-/// Outcomes of two samples, each drawn from 0 .. n - 1 by `law(u)` of a uniform number.
-template <class LawA, class LawB>
-OutcomeCounts samples(int size, uint64_t seed, LawA a, LawB b) {
+/// Outcomes of two samples, each drawn from 0 .. n - 1 by `draw(u)` of a uniform number.
+template <class DrawA, class DrawB>
+OutcomeCounts samples(int size, uint64_t seed, DrawA a, DrawB b) {
   OutcomeCounts counts;
   PhiloxStream rng(seed);
   const auto uniform = [&] { return uniform53(rng.next(), rng.next()); };
@@ -39,9 +39,9 @@ TEST_SUITE("eval/chi-square") {
     CHECK(chi_square_tail(0, 7) == 1);
   }
 
-  TEST_CASE("samples of one law pass as often as they should") {
+  TEST_CASE("samples of one distribution pass as often as they should") {
     // A common outcome, some rarer, and a tail of outcomes seen once or never.
-    const auto law = [](double u) {
+    const auto draw = [](double u) {
       return u < 0.4   ? 0
              : u < 0.6 ? 1 + static_cast<int>(u * 100) % 7
                        : 10 + static_cast<int>(u * 5000);
@@ -49,7 +49,7 @@ TEST_SUITE("eval/chi-square") {
     int below = 0;
     constexpr int kRuns = 200;
     for (uint64_t seed = 0; seed < kRuns; ++seed) {
-      const TwoSampleTest t = compare_samples(samples(1000, seed, law, law));
+      const TwoSampleTest t = compare_samples(samples(1000, seed, draw, draw));
       CHECK(t.cells >= 20);
       if (t.p < 0.1) ++below;
     }
@@ -58,7 +58,8 @@ TEST_SUITE("eval/chi-square") {
     CHECK(below < 38);
   }
 
-  TEST_CASE("laws that differ are told apart, in a common outcome or in the tail alone") {
+  TEST_CASE(
+      "distributions that differ are distinguished, in a common outcome or in the tail alone") {
     const auto even = [](double u) { return static_cast<int>(u * 4); };
     const auto tilted = [](double u) { return static_cast<int>(u * u * 4); };
     CHECK(compare_samples(samples(500, 1, even, tilted)).p < 1e-6);
@@ -71,10 +72,11 @@ TEST_SUITE("eval/chi-square") {
     CHECK(found > 10);
   }
 
-  TEST_CASE("tests of samples apart add up: one law passes, laws that changed places do not") {
+  TEST_CASE(
+      "tests of samples apart add up: one distribution passes, exchanged distributions do not") {
     const auto low = [](double u) { return static_cast<int>(u * u * 4); };
     const auto high = [](double u) { return 3 - static_cast<int>(u * u * 4); };
-    // Forty small samples, by turns of either law.
+    // Forty small samples, by turns of either distribution.
     const auto added = [&](uint64_t seed, bool exchanged) {
       TwoSampleTest sum;
       for (uint64_t i = 0; i < 40; ++i) {

@@ -74,7 +74,7 @@ class SlippingDecoder final : public decode::Decoder {
   int n_ = 0;
 };
 
-/// A target, a draft, and a prompt that both laws go on from.
+/// A target, a draft, and a prompt that both continue.
 struct Pair {
   std::unique_ptr<decode::Engine> target =
       make_engine(tiny_model("tiny-16m"), {.max_seqs = 33, .max_tokens = 128});
@@ -88,13 +88,15 @@ struct Pair {
     target->prefill(whole, {});
   }
 
-  DistributionCheck law(std::unique_ptr<speculate::Drafter> drafter, int texts, float temperature) {
+  DistributionCheck check(std::unique_ptr<speculate::Drafter> drafter, int texts,
+                          float temperature) {
     const auto rounds = speculate::drafted_rounds(*target, std::move(drafter));
-    return law(*rounds, prompt, texts, temperature, 0);
+    return check(*rounds, prompt, texts, temperature, 0);
   }
 
   /// Behind each of so many prompts.
-  DistributionCheck laws(std::unique_ptr<speculate::Drafter> drafter, int prompts, int texts) {
+  DistributionCheck check_prompts(std::unique_ptr<speculate::Drafter> drafter, int prompts,
+                                  int texts) {
     const auto rounds = speculate::drafted_rounds(*target, std::move(drafter));
     DistributionCheck sum;
     int64_t seed = 0;
@@ -103,21 +105,21 @@ struct Pair {
       slot = target->cache().create();
       const decode::SeqTokens whole[] = {{slot, ids, false}};
       target->prefill(whole, {});
-      sum.add(law(*rounds, ids, texts, 1.0f, seed));
+      sum.add(check(*rounds, ids, texts, 1.0f, seed));
       seed += 2;
     }
     return sum;
   }
 
  private:
-  DistributionCheck law(speculate::Rounds& rounds, const Ids& ids, int texts, float temperature,
-                        int64_t seed) {
+  DistributionCheck check(speculate::Rounds& rounds, const Ids& ids, int texts, float temperature,
+                          int64_t seed) {
     rounds.share(ids);
     decode::GenerateSpec how;
     how.max_tokens = 3;
     how.sampler.rule.temperature = temperature;
     how.sampler.seed = seed;
-    return check_law(*target, rounds, ids, slot, texts, how);
+    return check_distribution(*target, rounds, ids, slot, texts, how);
   }
 };
 
@@ -131,13 +133,13 @@ TEST_SUITE("eval/lossless") {
   TEST_CASE(
       "sampled texts: drawn children pass, deterministic ones by the residual rule are found out") {
     Pair pair;
-    const DistributionCheck right = pair.law(
+    const DistributionCheck right = pair.check(
         std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
     CHECK(right.texts == 1500);
     CHECK(right.tests.size() == 4);  // tokens 2 and 3, pairs (1, 2) and (2, 3)
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
-    const DistributionCheck wrong = pair.law(
+    const DistributionCheck wrong = pair.check(
         std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 1500, 1.0f);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-9);
@@ -145,14 +147,14 @@ TEST_SUITE("eval/lossless") {
 
   TEST_CASE("sampled texts behind many prompts, few behind each") {
     Pair pair;
-    const DistributionCheck right = pair.laws(
+    const DistributionCheck right = pair.check_prompts(
         std::make_unique<speculate::ModelDrafter>(*pair.draft, *pair.target, star()), 25, 40);
     CHECK(right.texts == 1000);
     CHECK(right.prompts == 25);
     CHECK(right.tests.size() == 4);
     CAPTURE(right.worst_p());
     CHECK(right.worst_p() > 1e-4);
-    const DistributionCheck wrong = pair.laws(
+    const DistributionCheck wrong = pair.check_prompts(
         std::make_unique<DeterministicDrafter>(*pair.draft, *pair.target, star()), 25, 40);
     CAPTURE(wrong.worst_p());
     CHECK(wrong.worst_p() < 1e-6);

@@ -1,5 +1,5 @@
 // Whole rounds of drafting and verification on a toy pair of models whose logits depend on the last
-// token: the text must follow the target's law, over round borders too.
+// token: the text must follow the target's distribution, over round borders too.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -131,8 +131,8 @@ double chance_of(const Text& text, const ops::SampleRule& rule) {
   return chance;
 }
 
-/// Chi-square of the texts' frequencies against the target's law, over its value at p = 0.001
-/// (Wilson and Hilferty's approximation). Infinite if a text occurs that cannot.
+/// Chi-square of the texts' frequencies against the target's distribution, over its value at p =
+/// 0.001 (Wilson and Hilferty's approximation). Infinite if a text occurs that cannot.
 double excess(const std::vector<Text>& texts, const ops::SampleRule& rule) {
   std::map<Text, int> count;
   for (const Text& t : texts) ++count[t];
@@ -163,7 +163,7 @@ constexpr int kTexts = 20000;  // of three tokens
 }  // namespace
 
 TEST_SUITE("ops/verification") {
-  TEST_CASE("texts over several rounds follow the target's law") {
+  TEST_CASE("texts over several rounds follow the target's distribution") {
     const ops::SampleRule rules[] = {{.temperature = 1},
                                      {.temperature = 0.7f, .top_k = 3},
                                      {.temperature = 1.2f, .top_p = 0.8},

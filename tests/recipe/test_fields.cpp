@@ -75,7 +75,8 @@ lengths: [4096, 4Ki]
     CHECK(yaml_text(GpuName{"l20"}) == "l20");
     CHECK(json_of(GpuName{"l20"}) == "l20");
     CHECK(schema_text(schema_of<Run>())
-              .find("plans for, whatever this machine has: " + gpu_names()) != std::string::npos);
+              .find("plans for, also where this machine has another: " + gpu_names()) !=
+          std::string::npos);
   }
 
   TEST_CASE("null means the default") {

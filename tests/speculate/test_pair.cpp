@@ -79,10 +79,10 @@ TEST_SUITE("speculate/pair") {
       rounds->share(prompt);
       how.max_tokens = 3;
       how.sampler.rule = {.temperature = 1.0f, .top_k = 12};
-      const eval::DistributionCheck law =
-          eval::check_law(*target, *rounds, prompt, slot, 1500, how);
-      CAPTURE(law.worst_p());
-      CHECK(law.worst_p() > 1e-4);
+      const eval::DistributionCheck check =
+          eval::check_distribution(*target, *rounds, prompt, slot, 1500, how);
+      CAPTURE(check.worst_p());
+      CHECK(check.worst_p() > 1e-4);
     }
   }
 }

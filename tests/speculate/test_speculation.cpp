@@ -37,9 +37,9 @@ TEST_SUITE("speculate/speculation") {
     check_own_draft(Pair("tiny-16m"), 2);
   }
 
-  TEST_CASE("sampled texts follow the target's law, over the borders of rounds") {
-    // The target may draw three tokens at a time, the draft, the same model, all 320: laws that
-    // differ, and few enough texts to count.
+  TEST_CASE("sampled texts follow the target's distribution, over the borders of rounds") {
+    // The target may draw three tokens at a time, the draft, the same model, all 320: distributions
+    // that differ, and few enough texts to count.
     const auto target = make_engine(small_model("llama-2"));
     const auto draft = make_engine(small_model("llama-2"));
     const std::vector<decode::Request> one = {request({5, 17, 100, 3})};
@@ -59,7 +59,8 @@ TEST_SUITE("speculate/speculation") {
                         << " texts");
     CHECK(s.accepted > s.rounds / 4);
     CHECK(s.accepted < 2 * s.rounds);
-    // Two samples of one law: chi-square over the texts seen often enough, the others as one.
+    // Two samples of one distribution: chi-square over the texts seen often enough, the others as
+    // one.
     double chi = 0, n_cells = 0;
     std::array<int, 2> rare{};
     const auto add = [&](const std::array<int, 2>& c) {

@@ -8,7 +8,7 @@
 
 namespace tandem::tools {
 
-/// Checks that a run's plan fits and tells it at -v by group, at -vv buffer by buffer.
+/// Checks that a run's plan fits and prints it at -v by group, at -vv buffer by buffer.
 /// errors   kind memory
 void admit_plan(cli::Context& cx, const MemoryPlan& plan, const cli::MemoryLimits& limits);
 

@@ -11,7 +11,7 @@ struct SharedPrefix {
   std::vector<int32_t> tokens;
 };
 
-/// Prefills tokens whose logits nobody asks for, and shows progress.
+/// Prefills tokens whose logits are not needed, and shows progress.
 /// report   gets their number
 void read_tokens(cli::Context& cx, decode::Engine& engine, int slot,
                  std::span<const int32_t> tokens, decode::GenerateReport& report) {
@@ -75,7 +75,7 @@ decode::GenerateReport generate_prompts(cli::Context& cx, decode::Engine& engine
                                         decode::Decoder& decoder, const decode::PromptSet& prompts,
                                         const PrefixSource& source, const decode::GenerateSpec& how,
                                         const decode::GenerateEvents& events) {
-  decode::GenerateReport before;  // of what is read here
+  decode::GenerateReport before;  // of the tokens read here
   const SharedPrefix prefix = read_prefix(cx, engine, source, before);
   std::vector<decode::Request> requests = requests_after(prefix, prompts, source.tokens.size());
   if (how.max_tokens == 0) {

@@ -54,7 +54,7 @@ BenchResults::BenchResults(cli::Context& cx, const std::filesystem::path& path, 
   }
   if (cx.resume()) done_ = read_results(path, cx.info.name);
   path_ = path;
-  // Told now rather than after the first measurement; pipes and devices are simply written.
+  // Reported now rather than after the first measurement; pipes and devices are simply written.
   const bool exists = std::filesystem::exists(path);
   if (!exists ||
       (std::filesystem::is_regular_file(path) && cx.file_mode() != cli::FileMode::append))

@@ -33,13 +33,13 @@ class BenchResults {
   /// What a record is about: point, phase, and threads, which ids of points leave out.
   using Key = std::tuple<std::string, std::string, int64_t>;
 
-  /// Reads what is there for --resume.
+  /// Reads the existing records for --resume.
   /// errors   kind usage: nothing to resume, or a file that exists; kind input: another tool's file
   BenchResults(cli::Context& cx, const std::filesystem::path& path, io::Table table);
 
   bool has(const Key& key) const { return done_.contains(key); }
   void add(const bench::Record& record, std::vector<std::string> row);
-  /// The same for a point that failed; `error` is also told on standard error.
+  /// The same for a point that failed; `error` is also reported on standard error.
   void add_failure(bench::Record record, std::vector<std::string> row, const Error& error);
   /// Prints the table. The exit status: 0, 8 if only some points failed, else that of the error.
   int finish();

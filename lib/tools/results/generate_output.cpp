@@ -106,7 +106,7 @@ double GenerateOutput::memory_gbps(double reached) const {
 
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
                              const SpeculationReport& speculation) const {
-  const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory of its own
+  const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory
   Json j = {{"event", "summary"},
             {"model", engine_.files().name},
             {"device", engine_.spec().device.name()},

@@ -15,15 +15,15 @@
 
 namespace tandem::tools {
 
-/// What a summary tells of speculation.
+/// The part of a summary about speculation.
 struct SpeculationReport {
   const speculate::RoundStats* rounds = nullptr;      // null where there was none
   const nlohmann::ordered_json* predicted = nullptr;  // what a plan expected; null without one
-  bool declined = false;                              // for the plan said that it would lose
+  bool declined = false;                              // since the plan predicted a loss
 };
 
-/// Shows what is generated: as text (one sequence streams, several come out whole and in order), or
-/// as JSON events. Ends with a summary on stderr, and as an event.
+/// Shows the generated tokens: as text (one sequence streams, several come out whole and in order),
+/// or as JSON events. Ends with a summary on stderr, and as an event.
 class GenerateOutput {
  public:
   /// prompts with their labels, shown above the texts where there are several
