@@ -427,8 +427,8 @@ void Cache::count_dense(int layer, const Step& step) {
                                    : p.keys_read(layer, length);
   };
   double keys = 0;
-  if (step.is_tree()) {
-    // Its rows share what they read: the text, as the first of them sees it, and the nodes.
+  if (step.drafted) {
+    // Rows share what they read: the text, as the first of them sees it, and the nodes.
     for (int b = 0; b < step.n_seqs; ++b)
       if (step.rows_of(b) > 0)
         keys += keys_read(step.base[static_cast<size_t>(b)] + 1) - 1 + step.tentative_of(b) +
@@ -465,21 +465,13 @@ void Cache::commit(const Step& step) {
   commit(step, kept);
 }
 
-void Cache::commit(const Step& step, std::span<const int> kept,
-                   std::span<const std::vector<int>> paths) {
-  std::vector<PagedStore::Move> moves;
+void Cache::commit(const Step& step, std::span<const int> kept) {
   for (int b = 0; b < step.n_seqs; ++b) {
     const auto i = static_cast<size_t>(b);
-    const int slot = step.slot[i], base = step.base[i];
     const int n_rows = step.tentative_of(b) + step.rows_of(b);
     TANDEM_CHECK(kept[i] >= 0 && kept[i] <= n_rows, "kept {} of {} rows", kept[i], n_rows);
-    if (!paths.empty())
-      for (int to = 0; to < kept[i]; ++to)
-        if (const int from = paths[i][static_cast<size_t>(to)]; from != to)
-          moves.push_back({slot, base + from, base + to});
-    store_.set_length(slot, base + kept[i]);
+    store_.set_length(step.slot[i], step.base[i] + kept[i]);
   }
-  store_.move_tokens(moves);
   if (step.phase == Phase::extend) {
     for (int i = 0; i < n_policies(); ++i) {
       std::vector<int32_t> slots;

@@ -84,15 +84,13 @@ class Cache {
   /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
   /// shapes   out, q [R, n_heads, head_dim]
   void attend(int layer, const Step& step, const Tensor& out, const Tensor& q);
-  /// Keeps the first `kept[b]` rows of each sequence, or for trees the rows of `paths[b]` in order.
-  /// Rows count from the first behind the committed text: those of the levels before are among
-  /// them.
-  void commit(const Step& step, std::span<const int> kept,
-              std::span<const std::vector<int>> paths = {});
+  /// Keeps the first `kept[b]` rows of each sequence, counted from the first after the committed
+  /// tokens: those of the levels before are among them.
+  void commit(const Step& step, std::span<const int> kept);
   /// Keeps all rows.
   void commit(const Step& step);
-  /// Moves the keys of accepted paths behind their roots: on a GPU, where paths are known there
-  /// before the host knows them, as work that a graph may record. A commit without paths follows.
+  /// Moves the keys of accepted paths next to their roots, as work that a graph may record: a GPU
+  /// knows paths before the host does. A commit of as many rows follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
     store_.move_paths(paths, step.arrays);
   }

@@ -159,26 +159,6 @@ int32_t PagedStore::page(int slot, int page_index) const {
                                                        : -1;
 }
 
-int32_t PagedStore::token_index(int slot, int token) const {
-  return page(slot, token / kPageTokens) * kPageTokens + token % kPageTokens;
-}
-
-void PagedStore::move_tokens(std::span<const Move> moves) {
-  if (moves.empty()) return;
-  std::vector<int32_t> tokens;
-  for (const Move& m : moves) tokens.push_back(token_index(m.slot, m.from));
-  for (const Move& m : moves) tokens.push_back(token_index(m.slot, m.to));
-  const int32_t* at = tokens.data();
-  if (exec_.on_gpu()) {
-    TANDEM_CHECK(moves.size() <= static_cast<size_t>(spec_.max_moves), "{} moves, planned for {}",
-                 moves.size(), spec_.max_moves);
-    exec_.queue->copy_in(moves_, tokens.data(), tokens.size() * sizeof(int32_t));
-    at = moves_;
-  }
-  ops::move_tokens({pools(), at, at + moves.size(), static_cast<int>(moves.size())},
-                   exec_.stream());
-}
-
 void PagedStore::move_paths(const AcceptedPaths& p, const ops::StepArrays& step) {
   const int n_moves = p.n_seqs * p.max_depth;
   TANDEM_CHECK(n_moves <= spec_.max_moves, "{} moves, planned for {}", n_moves, spec_.max_moves);

@@ -24,7 +24,7 @@ class PagedStore {
     int n_pages = 0;    // pool size
     int max_slots = 0;  // sequences
     int max_pages = 0;  // pages of one sequence, given-back ones included
-    int max_moves = 0;  // tokens that one call of move_paths copies, or of move_tokens on a GPU
+    int max_moves = 0;  // tokens that one call of move_paths copies
     Device device = {};
 
     /// Bytes of K and V of one page in all layers.
@@ -68,14 +68,6 @@ class PagedStore {
   int pages_given_back(int slot) const { return at(slot).n_given_back; }
   int free_pages() const { return static_cast<int>(free_.size()); }
 
-  /// A token of a sequence that goes to the place of an earlier one.
-  struct Move {
-    int slot, from, to;
-  };
-  /// Copies tokens' K and V of all layers inside their sequences, in order (compaction of tree
-  /// paths): no move reads what one before it has written.
-  void move_tokens(std::span<const Move> moves);
-
   /// Paths of token trees as verification leaves them, in the memory of the store's device.
   struct AcceptedPaths {
     const int32_t* path;        // [n_seqs, n_nodes] nodes in order, the root left out
@@ -107,8 +99,6 @@ class PagedStore {
   Tensor pool(char* base, int layer) const;
   /// Bytes of one page of one layer, K or V.
   size_t layer_page_bytes() const;
-  /// Index of a token among all tokens of a pool.
-  int32_t token_index(int slot, int token) const;
   PagePools pools() const;
 
   Spec spec_;

@@ -193,7 +193,11 @@ TEST_SUITE("gpu/decode/cache") {
           prefill(*engine, b, std::span(ids).first(30));
           const kv::Step step = by_level ? verify_levels(*engine, a, left, b, right, logits)
                                          : verify(*engine, a, left, b, right, logits);
-          cache.commit(step, kept, paths);
+          std::vector<DeviceBuffer> placed;
+          commit_paths(cache, step, kept, paths, [&](const std::vector<int32_t>& array) {
+            return engine == on.cpu.get() ? array.data() : placed.emplace_back(array).as<int32_t>();
+          });
+          if (engine == on.gpu.get()) engine->queue()->wait();
           REQUIRE(logits.size() == 100);
           for (const int slot : {a, b})
             for (Row& row : follow(*engine, slot, after)) logits.push_back(std::move(row));

@@ -217,20 +217,6 @@ TEST_SUITE("kv/paged_store") {
     CHECK(s->free_pages() == kPages);
   }
 
-  TEST_CASE("move_tokens copies K and V of every layer and head, across pages and in order") {
-    Store s;
-    const int slot = s->acquire();
-    append(s.store, slot, 3 * kPageTokens, 1);
-    // The third writes where the first has read.
-    const kv::PagedStore::Move moves[] = {{slot, 130, 63}, {slot, 64, 64}, {slot, 140, 130}};
-    s->move_tokens(moves);
-    CHECK(n_wrong(s.store, slot, 63, 64, 1, 130 - 63) == 0);
-    CHECK(n_wrong(s.store, slot, 0, 63, 1) == 0);
-    CHECK(n_wrong(s.store, slot, 64, 130, 1) == 0);
-    CHECK(n_wrong(s.store, slot, 130, 131, 1, 140 - 130) == 0);
-    CHECK(n_wrong(s.store, slot, 131, 3 * kPageTokens, 1) == 0);
-  }
-
   TEST_CASE("random forks, writes, truncations and releases never lose or share a page wrongly") {
     Store s;
     PhiloxStream draw(7);

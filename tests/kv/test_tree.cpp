@@ -78,7 +78,7 @@ TEST_SUITE("kv/tree") {
       const std::vector<int> paths[] = {left.path(9), right.path(89)};
       REQUIRE(paths[0] == std::vector<int>{0, 1, 4, 8, 9});
       const int kept[] = {4, static_cast<int>(paths[1].size())};  // not to the path's end, and all
-      cache.commit(step, kept, paths);
+      commit_paths(cache, step, kept, paths);
       CHECK(cache.length(a) == c.length + 4);
 
       extend(*engine, plain_a, left.chain(8));
@@ -93,59 +93,6 @@ TEST_SUITE("kv/tree") {
         CHECK(worst <= kTolerance);
       }
     }
-  }
-
-  TEST_CASE("moving paths, then a commit without them, is a commit with paths") {
-    const auto engine = make_engine(small_model("llama-3.1"), {.caches = {{}}});
-    kv::Cache& cache = engine->cache();
-    const Ids ids = random_ids(*engine, 60, 25);  // the trees cross a page's end
-    const TokenTree left = small_tree(*engine), right = random_tree(*engine, 90);
-    int leaf = 89;
-    while (right.path(leaf).front() != 0) --leaf;
-    const std::vector<int> paths[] = {left.path(9), right.path(leaf)};
-    const int kept[] = {static_cast<int>(paths[0].size()), static_cast<int>(paths[1].size())};
-    REQUIRE(std::min(kept[0], kept[1]) > 2);
-    std::vector<int> slots[2];
-    for (const bool by_paths : {true, false}) {
-      std::vector<int>& s = slots[by_paths ? 0 : 1] = {cache.create(), cache.create()};
-      prefill(*engine, s[0], ids);
-      prefill(*engine, s[1], std::span(ids).first(30));
-      std::vector<Row> logits;
-      const kv::Step step = verify(*engine, s[0], left, s[1], right, logits);
-      if (by_paths) {
-        cache.commit(step, kept, paths);
-        continue;
-      }
-      std::vector<int32_t> nodes(2 * 90, -1);  // without the roots
-      for (size_t b = 0; b < 2; ++b)
-        std::copy(paths[b].begin() + 1, paths[b].end(), nodes.begin() + std::ptrdiff_t(90 * b));
-      const int32_t n_accepted[] = {kept[0] - 1, kept[1] - 1}, position[] = {60 + 1, 30 + 1};
-      cache.move_paths(step, {.path = nodes.data(),
-                              .n_accepted = n_accepted,
-                              .position = position,
-                              .n_seqs = 2,
-                              .n_nodes = 90,
-                              .n_nodes_held = 90,
-                              .max_depth = std::max(kept[0], kept[1])});
-      cache.commit(step, kept);
-    }
-    int n_compared = 0;
-    for (size_t b = 0; b < 2; ++b) {
-      REQUIRE(cache.length(slots[1][b]) == cache.length(slots[0][b]));
-      for (int token = 0; token < cache.length(slots[0][b]); ++token)
-        for (int layer = 0; layer < cache.geometry().n_layers; ++layer)
-          for (const Tensor& pool : {cache.k(layer), cache.v(layer)})
-            for (int64_t head = 0; head < pool.size(1); ++head, ++n_compared) {
-              const auto row = [&](int slot) {
-                const int64_t page = cache.store().page(slot, token / kPageTokens);
-                const int64_t index = (page * pool.size(1) + head) * kPageTokens;
-                const float* at = pool.as<float>() + (index + token % kPageTokens) * pool.size(3);
-                return Row(at, at + pool.size(3));
-              };
-              REQUIRE(row(slots[1][b]) == row(slots[0][b]));
-            }
-    }
-    CHECK(n_compared > 0);
   }
 
   TEST_CASE("f32: levels one by one give the bits of the whole tree in one step, kept rows too") {
@@ -168,7 +115,7 @@ TEST_SUITE("kv/tree") {
         CHECK(step.tentative.empty() == !levels);
         const std::vector<int> paths[] = {left.path(9), right.path(89)};
         const int kept[] = {static_cast<int>(paths[0].size()), static_cast<int>(paths[1].size())};
-        cache.commit(step, kept, paths);
+        commit_paths(cache, step, kept, paths);
         CHECK(cache.length(a) == c.length + kept[0]);
         for (const int slot : {a, b}) {
           for (Row& row : extend_each(*engine, slot, after)) next.push_back(std::move(row));

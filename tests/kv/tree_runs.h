@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "engine_runs.h"
@@ -75,6 +77,30 @@ inline LevelTree by_levels(const TokenTree& t) {
     sorted.tokens.push_back(t.tokens[static_cast<size_t>(i)]);
   }
   return sorted;
+}
+
+/// Keeps the first kept[b] rows of paths[b], which count from the first behind the committed
+/// tokens, as a round does: their keys move on the cache's device, then they are committed.
+/// place    puts an array where the cache computes
+inline void commit_paths(
+    kv::Cache& cache, const kv::Step& step, std::span<const int> kept,
+    std::span<const std::vector<int>> paths,
+    const std::function<const int32_t*(const std::vector<int32_t>&)>& place =
+        [](const std::vector<int32_t>& array) { return array.data(); }) {
+  constexpr int kNodes = 1 << 10;
+  const auto n = static_cast<size_t>(step.n_seqs);
+  std::vector<int32_t> nodes(n * kNodes, -1), n_accepted(kept.begin(), kept.end());
+  for (size_t b = 0; b < n; ++b)
+    for (size_t i = 0; i < static_cast<size_t>(kept[b]); ++i)
+      nodes[b * kNodes + i] = paths[b][i] + 1;  // below the last committed token
+  cache.move_paths(step, {.path = place(nodes),
+                          .n_accepted = place(n_accepted),
+                          .position = place(step.base),
+                          .n_seqs = step.n_seqs,
+                          .n_nodes = kNodes,
+                          .n_nodes_held = kNodes,
+                          .max_depth = std::ranges::max(kept)});
+  cache.commit(step, kept);
 }
 
 /// As verify, a forward a level. The trees have as many levels as the lower one, whose last takes
