@@ -7,9 +7,9 @@
 
 namespace tandem::decode {
 
-/// How sequences get their next tokens: one a step, or several where something proposes them and
-/// the model only checks. Draws and steps give their results in their order; `depth` of them may be
-/// in flight, the later ones without knowledge of what the earlier ones gave.
+/// Produces the next tokens of a batch: one a step, or several when a draft proposes and the model
+/// verifies. Results are collected in launch order. Up to depth() launches may be in flight; a
+/// launch does not see results that have not been collected.
 class Decoder {
  public:
   virtual ~Decoder() = default;

@@ -55,7 +55,7 @@ class Engine {
   /// Every byte of the run. Items named "process/..." are what the program itself holds already.
   static MemoryPlan plan(const ModelFiles& files, const EngineSpec& spec);
 
-  /// Loads the weights, telling the share done.
+  /// Loads the weights, reporting the fraction loaded.
   /// queue    on a GPU, of another engine whose work and this one's go in one order; null: an own one
   /// errors   kind memory, input, interrupted
   Engine(ModelFiles files, const EngineSpec& spec,

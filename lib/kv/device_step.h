@@ -20,7 +20,7 @@ class DeviceStep {
   static void plan(const Bounds& bounds, Device device, MemoryPlan& plan);
   DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec);
 
-  /// Bytes of an outbox for steps of so many rows, all levels together.
+  /// Bytes of an outbox for steps of max_rows rows, all levels together.
   static size_t outbox_bytes(int max_seqs, int max_rows);
   /// Gives a step, or the levels of a tree, their arrays on the GPU, and sends what laying out the
   /// page tables has changed, in the queue's order; every change must be sent.

@@ -17,9 +17,9 @@ struct AttentionArgs {
   int32_t key_lo = 0, key_hi = 0, sinks = 0, window = 0;
   const int32_t* seq_key_lo = nullptr;  // [B]
   float scale = 1.0f;
-  // Whether the step's arrays (but pos and tree_mask), seq_key_lo and the keys of tokens before the
-  // step's own were there when this workspace's last call was put on the stream: a GPU then reads
-  // them ahead of the kernels in between.
+  // True if all that this call reads, except q, pos, tree_mask and the step's own rows, was in
+  // memory when the previous call on this workspace was enqueued: a GPU may then start to read
+  // before the kernels in between have finished.
   bool keys_settled = false;
 };
 

@@ -124,7 +124,7 @@ void linear(const Tensor& y, const Tensor& x, const PackedWeights& w, Accumulate
 void linear_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x, const PackedWeights& w,
                    std::span<std::byte> workspace, Stream stream);
 
-/// What a product of few rows on a GPU can do beside, for the price of no further pass.
+/// Operations that a product of few rows on a GPU can fuse without another pass over memory.
 struct LinearFusion {
   const float* norm_weight = nullptr;  // [in]: x is f32, and its rms_norm is multiplied
   float norm_eps = 0;

@@ -45,7 +45,7 @@ struct Staging::Ring {
     try {
       queue.wait();  // copies still read the memory
     } catch (const Error&) {
-      // Whoever needs what was being copied hears of it.
+      // The next use of what was being copied reports it.
     }
   }
   Ring(const Ring&) = delete;

@@ -44,7 +44,7 @@ struct DraftTree {
 
 struct VerifyRule {
   SampleRule target;
-  SampleRule draft;  // the law of the children; of draw_children it has the temperature alone
+  SampleRule draft;  // of the children; draw_children has its temperature alone
   AcceptBy accept_by = AcceptBy::match;
   bool wants_logprobs = true;
 };
@@ -57,9 +57,9 @@ struct Verified {
   int n_rounded = 0;  // children accepted because rounding alone stood against them
 };
 
-/// Which nodes the target accepts, and one more token, for each sequence. A text that is so made
-/// follows the target's law; by match, and for trees of the root alone, it is the very text that
-/// plain sampling with this seed gives.
+/// Which nodes the target accepts, and one more token, for each sequence. Texts made this way
+/// follow the target's distribution; by match, and for trees of the root alone, it is the very text
+/// that plain sampling with this seed gives.
 /// shapes   target_logits, draft_logits [*, V] f32; the latter may be empty by match
 /// errors   kind numeric for a row read with NaN, +inf or no finite logit
 std::vector<Verified> verify_trees(const Tensor& target_logits, const Tensor& draft_logits,

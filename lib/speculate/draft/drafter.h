@@ -10,8 +10,8 @@ namespace tandem::speculate {
 
 /// Proposes what may follow sequences, on the device where the target computes. Sequences are
 /// named by the slots of the target's cache. Of each round it is asked for a shape, then to lay its
-/// work out, to put that work on the queue, and how the round ended. What is empty here is so for
-/// drafters without a model.
+/// work out, to put that work on the queue, and how the round ended. The empty defaults suit
+/// drafters that run no model.
 class Drafter {
  public:
   virtual ~Drafter() = default;

@@ -10,11 +10,10 @@ namespace tandem::speculate {
 
 /// Acceptance by depth: writes a text of the target one node a step, by the rule of rounds, and so
 /// knows how many draft tokens were accepted in a row before a node. At each, the exact chances of
-/// its children are added to the row of that depth. A node after a rejection has depth 0, as the
-/// root of a round, and so has one after as many acceptances in a row as there are rows, as behind
-/// a leaf: rows hold for trees of that many levels below the root and about `width` children a
-/// node. Where a round would have ended earlier, what is hard to guess weighs more in the first
-/// rows.
+/// its children are added to the row of that depth. Depth restarts at 0 after a rejection, and
+/// after `depths` acceptances in a row, where a tree of that depth would end: rows hold for trees
+/// of that many levels and about `width` children a node. Trees that end rounds earlier put more
+/// weight on hard positions than these rows do.
 class DepthMeter final : public decode::Decoder {
  public:
   /// rule     as AcceptanceMeter's

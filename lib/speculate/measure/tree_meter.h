@@ -11,9 +11,9 @@ namespace tandem::speculate {
 
 /// Acceptance by depth in rounds of one tree. It reads texts that such rounds wrote, finds again
 /// which node each token was, and adds the exact chances of the children of each node that a round
-/// came by to the row of its depth. Which positions of a text come to be roots, and which come to
-/// be deep, depends on the tree: where all but first children end soon, a root follows many a
-/// rejection that was none for a wider tree, and deep nodes lie in passages that are easy to guess.
+/// came by to the row of its depth. The tree itself decides which positions
+/// become roots: a narrow tree restarts after rejections that a wide one would have absorbed, and
+/// its deep nodes are in passages that are easy to guess.
 /// Leaves are left out, for a tree gains at nodes with children alone. Such rows predict the tokens
 /// of this tree, and of trees like it.
 class TreeMeter {

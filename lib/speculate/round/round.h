@@ -66,7 +66,7 @@ class Round {
   /// Rows of the level's forward that have children, where its nodes are all the rows.
   /// shapes   [level_logits(level).rows()]
   const int32_t* level_rows(int level) const { return levels_[static_cast<size_t>(level)].row; }
-  /// Logits that the level's children are drawn from, for whoever computes them.
+  /// Where the logits go that the level's children are drawn from.
   /// shapes   [*, vocab] f32
   Tensor level_logits(int level) const;
   /// Draws the children of the level's nodes without replacement from level_logits.

@@ -20,7 +20,7 @@ struct AcceptanceVector {
   std::string file, sha256;  // where it was read from; empty for one made in memory
 
   const std::vector<double>& row(int depth) const;
-  /// The same for trees of at most so many children a node.
+  /// The same for trees of at most max_branch children a node.
   AcceptanceVector first_children(int max_branch) const;
   /// True if no row ever rises: best-first search is then optimal.
   bool non_increasing() const;

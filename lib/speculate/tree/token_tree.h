@@ -36,7 +36,7 @@ TokenTree tree_of_children(std::span<const int> n_children, const std::string& w
 /// in the order in which they are tried, parents[0] is -1. Nodes are renumbered breadth first.
 TokenTree tree_of_parents(std::span<const int> parents);
 
-/// A chain of so many nodes, at least 1.
+/// A chain of `nodes` nodes, at least 1.
 TokenTree chain_tree(int nodes);
 
 /// Bit j of row i: node j is i or an ancestor of it, so that i attends to it.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kFormat = "sequoia-tree/1";
 constexpr size_t kMostBytes = size_t{64} << 20;  // a mask of 4096 nodes in plain JSON
-// Far beyond trees that pay: checking the mask of a map of so many takes 32 MiB.
+// Far beyond trees that pay: checking the mask of a map of that size takes 32 MiB.
 constexpr int kMostNodes = 1 << 14;
 
 std::vector<int> ints_of(const io::Json& list, const std::string& name, const std::string& where) {
