@@ -17,6 +17,8 @@ const cli::ToolInfo kInfo{
                  "    -s sampling.temperature=0.6 --format jsonl",
                  "sequoia-generate -m tiny-16m -s draft.path=tiny-2m -s tree.path=tree.json -p "
                  "\"The lamp\"",
+                 "sequoia-generate -m tiny-16m -s spec.draft=self -s draft.cache.kind=streaming -p "
+                 "\"The lamp\"",
                  "sequoia-generate -r sequoia/tiny-16m --dry-run"},
     .flags = tools::prompt_flags(),
     .formats = {"text", "jsonl"}};

@@ -215,7 +215,7 @@ inline void check_table_drafter(const Pair& pair) {
   CHECK(rounds->stats().drafted < 4 * rounds->stats().rounds);
 }
 
-/// Look-up: any text is the one of plain sampling, token by token.
+/// Prompt lookup: any text is the one of plain sampling, token by token.
 inline speculate::RoundStats check_look_up(const Pair& pair) {
   const auto rounds = speculate::lookup_rounds(*pair.target, 3, 6);
   for (const float temperature : {0.0f, 0.7f}) {

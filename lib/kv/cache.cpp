@@ -110,7 +110,8 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
     if (device.kind == Device::Kind::cuda && !policy->needs().runs_on_gpu)
       throw Error::make(ErrorKind::device, "cache.kind", "{} attention runs on the CPU only",
                         policy->name())
-          .hint("use --device cpu, or cache.kind full or streaming");
+          .hint("use --device cpu, or cache.kind " +
+                kinds_where([](const Needs& n) { return n.runs_on_gpu; }));
     policy->plan(plan, prefix_of(spec, i));
     needs.add(policy->needs());
   }

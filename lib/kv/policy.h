@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -134,5 +135,7 @@ std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bo
 
 /// What a policy of these settings asks, but for its scratch; before there is a model.
 Needs needs_of(const recipe::Cache& cache);
+/// The kinds of policies whose needs are such, for hints: "full, streaming or quest".
+std::string kinds_where(const std::function<bool(const Needs&)>& suits);
 
 }  // namespace tandem::kv

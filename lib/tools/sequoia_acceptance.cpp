@@ -57,6 +57,9 @@ std::vector<speculate::ChanceSums> visited(std::vector<speculate::ChanceSums> ro
 
 void AcceptanceRecipe::check(recipe::Problems& p) const {
   draft.require(p);
+  if (draft.cache.kind != recipe::CacheKind::full)
+    p.field("draft.cache.kind",
+            "draft.cache.kind: acceptance is measured of drafts that read all keys; leave it full");
   refuse_states(model, output, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs", "output.top_logprobs: a vector lists no tokens");

@@ -55,6 +55,11 @@ def fail(status, text):
     sys.exit(status)
 
 
+def commit_of(folder, tool):
+    text = subprocess.run([str(pathlib.Path(folder) / tool), "--version"], capture_output=True, text=True).stdout
+    return text.split("git ")[-1].strip(") \n").split()[0] if "git " in text else ""
+
+
 def rate_of(folder, tool, flags, device):
     """Tokens or rounds a second of one run."""
     with tempfile.TemporaryDirectory() as out:
@@ -79,7 +84,7 @@ def main():
     parser.add_argument("--case", choices=CASES, default="gpu", help="which list")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--out", help="file of records, one a case")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     if not 2 <= args.pairs <= len(STUDENT):
         fail(2, f"--pairs {args.pairs}: expected 2 to {len(STUDENT)}")
     cases = CASES[args.case]
@@ -96,7 +101,8 @@ def main():
         ratios = [new / old for old, new in zip(rates[args.old], rates[args.new])]
         mean = statistics.mean(ratios)
         half = STUDENT[args.pairs - 1] * statistics.stdev(ratios) / math.sqrt(args.pairs)
-        record = {"case": name, "pairs": args.pairs, "ratio": round(mean, 4),
+        record = {"case": name, "commits": [commit_of(args.old, tool), commit_of(args.new, tool)],
+                  "pairs": args.pairs, "ratio": round(mean, 4),
                   "interval": [round(mean - half, 4), round(mean + half, 4)],
                   "old": rates[args.old], "new": rates[args.new], "command": [tool, *flags]}
         print(f"{name:24} {mean:.4f} [{mean - half:.4f}, {mean + half:.4f}]   "

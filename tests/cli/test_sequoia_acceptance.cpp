@@ -149,6 +149,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
           Case{{"-p", "a", "-s", "accept.tree=" + tree, "-s", "accept.rule=topk"},
                3,
                "rounds of a tree draw its children"},
+          Case{{"-p", "a", "-s", "draft.cache.kind=streaming"}, 3, "drafts that read all keys"},
           Case{{"-p", "a", "-s", "draft.path=synthetic:llama-68m"}, 4, "has 32000 tokens"}}) {
       CAPTURE(c.says);
       const Outcome run = acceptance(c.flags);

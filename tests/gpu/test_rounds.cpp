@@ -100,7 +100,7 @@ TEST_SUITE("gpu/rounds") {
     }
   }
 
-  TEST_CASE("look-up: any text is the one of plain sampling, token by token") {
+  TEST_CASE("prompt lookup: any text is the one of plain sampling, token by token") {
     check_look_up(Pair("tiny-2m", kGpu));
   }
 

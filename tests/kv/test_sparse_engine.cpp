@@ -4,6 +4,7 @@
 #include "generate_runs.h"
 #include "policy_rig.h"
 #include "temporary_folder.h"
+#include "tree_runs.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -159,7 +160,7 @@ TEST_SUITE("kv/sparse_engine") {
       // The accepted path goes on as if it had been a chain.
       const std::vector<int> path[] = {{0, 2, 4}};
       const int kept[] = {3};
-      engine->cache().commit(step, kept, path);
+      commit_paths(engine->cache(), step, kept, path);
       const Ids next = random_ids(*engine, 2, 7);
       Ids chain = {nodes[0], nodes[2], nodes[4]};
       chain.insert(chain.end(), next.begin(), next.end());

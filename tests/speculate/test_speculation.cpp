@@ -141,7 +141,7 @@ TEST_SUITE("speculate/speculation") {
           test::generate(*pair.target, requests, rules(7)).ids);
   }
 
-  TEST_CASE("look-up proposes what followed the longest, latest agreement") {
+  TEST_CASE("prompt lookup proposes what followed the longest, latest agreement") {
     const auto proposed = [&](const Ids& tokens) {
       const std::span<const int32_t> found = look_up(tokens, 3, 4);
       return Ids(found.begin(), found.end());
@@ -171,7 +171,7 @@ TEST_SUITE("speculate/speculation") {
     CHECK(drafter.largest().size() == 7);
   }
 
-  TEST_CASE("look-up: any text is the one of plain sampling, token by token") {
+  TEST_CASE("prompt lookup: any text is the one of plain sampling, token by token") {
     const RoundStats s = check_look_up(Pair());
     CHECK(s.drafted < s.rounds * 6);
   }

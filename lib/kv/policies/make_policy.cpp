@@ -1,3 +1,7 @@
+#include <fmt/ranges.h>
+
+#include <vector>
+
 #include "base/check.h"
 #include "kv/policies/policies.h"
 
@@ -41,6 +45,19 @@ Needs needs_of(const recipe::Cache& cache) {
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return {};
+}
+
+std::string kinds_where(const std::function<bool(const Needs&)>& suits) {
+  std::vector<std::string_view> names;
+  const auto all = enum_names(recipe::CacheKind{});
+  for (size_t i = 0; i < all.size(); ++i) {
+    recipe::Cache cache;
+    cache.kind = static_cast<recipe::CacheKind>(i);
+    if (suits(needs_of(cache))) names.push_back(all[i]);
+  }
+  const std::string_view last = names.back();
+  names.pop_back();
+  return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
 }  // namespace tandem::kv

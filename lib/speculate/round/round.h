@@ -25,6 +25,7 @@ class Round {
     size_t outbox_bytes = 0;  // what the forwards of a round send along
     int vocab = 0;
     AcceptBy accept_by = AcceptBy::match;
+    uint32_t stage = 0;  // of its random numbers; rounds within rounds have separate ones
     cuda::Gpu gpu = {};
   };
   /// Moments of a round.
@@ -110,7 +111,9 @@ class Round {
     const auto n = static_cast<size_t>(tree_->size());
     return {nodes + b * n, n};
   }
-  RoundNumbers numbers() const { return {seed_.device, sequence_.device, position_.device}; }
+  RoundNumbers numbers() const {
+    return {seed_.device, sequence_.device, position_.device, bounds_.stage};
+  }
 
   Bounds bounds_;
   Exec exec_;

@@ -22,7 +22,8 @@ struct RoundStats {
   int64_t rounds = 0;    // a sequence's, not a batch's
   int64_t drafted = 0;   // nodes, roots left out
   int64_t accepted = 0;  // of them
-  int64_t emitted = 0;  // tokens: accepted and one more a round, those behind a text's end included
+  int64_t emitted =
+      0;  // tokens: accepted and one more a round, those after a sequence's end included
   std::vector<int64_t> accepted_hist;  // rounds by number of accepted nodes
   double draft_s = 0, target_s = 0, verify_s = 0;
   double host_s = 0;  // on a GPU, what the CPU does for rounds

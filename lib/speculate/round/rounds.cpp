@@ -18,7 +18,8 @@ void check_reads_trees(const Reader& reader) {
   if (!kv::needs_of(cache).reads_trees)
     throw recipe_error("cache.kind", "is {}, which cannot read the trees of rounds, in {}",
                        recipe::yaml_text(cache.kind), reader.engine->files().name)
-        .hint("choose full, streaming, quest, lsh or hybrid, or generate without speculation");
+        .hint(fmt::format("choose {}, or generate without speculation",
+                          kv::kinds_where([](const kv::Needs& n) { return n.reads_trees; })));
 }
 
 Round::Bounds bounds_of(const TreeRoom& tree, const decode::EngineSpec& target, int vocab,

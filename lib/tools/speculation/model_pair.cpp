@@ -25,13 +25,15 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
       sizer_(model, run, {recipe::Cache{}, draft.cache}, dry_run),
       target_(sizer_.open_model()) {
   if (!has_draft()) return;
-  const kv::Needs needs = kv::needs_of(draft.cache);
   const bool on_gpu = device().kind == Device::Kind::cuda;
-  if (!needs.reads_trees || (on_gpu && !needs.runs_on_gpu))
+  const auto suits = [&](const kv::Needs& n) {
+    return n.reads_trees && (n.runs_on_gpu || !on_gpu);
+  };
+  if (!suits(kv::needs_of(draft.cache)))
     throw recipe_error("draft.cache.kind", "is {}, which reads no trees of drafted tokens{}",
                        recipe::yaml_text(draft.cache.kind), on_gpu ? " on a GPU" : "")
-        .hint(on_gpu ? "choose full or streaming, or --device cpu"
-                     : "choose full, streaming, quest, lsh or hybrid");
+        .hint(
+            fmt::format("choose {}{}", kv::kinds_where(suits), on_gpu ? ", or --device cpu" : ""));
   if (drafts_itself()) return;
   draft_ = decode::open_model(draft.path.value, static_cast<uint64_t>(run.seed));
   speculate::check_vocabularies(target_, *draft_);
@@ -73,10 +75,13 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   const cli::MemoryLimits limits = sizer_.limits();
   const std::string draft = draft_ ? draft_->name : drafts_itself() ? "self" : "ngram";
   nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
+  const bool reads_all = !has_draft() || draft_cache_.kind == recipe::CacheKind::full;
+  if (!reads_all) j["draft_cache"] = recipe::yaml_text(draft_cache_.kind);
   j.update(facts);
   j.update(cli::memory_json(plan_, limits));
   cli::print_plan(cx,
-                  fmt::format("model    {}\ndraft    {}\n{}{}{}\n", target_.name, draft,
+                  fmt::format("model    {}\ndraft    {}{}\n{}{}{}\n", target_.name, draft,
+                              reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind),
                               cli::gpu_line(limits), lines, cli::memory_lines(plan_, limits)),
                   j, plan_, limits);
   return 0;

@@ -71,6 +71,9 @@ class ModelPair {
   Device device() const { return sizer_.device(); }
   /// Of weights and activations.
   DType compute() const { return sizer_.compute(); }
+  Proposer proposer() const { return proposer_; }
+  /// How the draft reads.
+  const recipe::Cache& draft_cache() const { return draft_cache_; }
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
   bool has_draft() const { return proposer_ != Proposer::none; }

@@ -60,7 +60,7 @@ speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
 }
 
 void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {
-  const bool is_chain = recipe.spec.draft != DraftKind::ngram && recipe.tree.path.empty();
+  const bool is_chain = recipe.spec.draft == DraftKind::ngram || recipe.tree.path.empty();
   size_t longest = 0;
   for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
   const int64_t room = context - static_cast<int64_t>(longest);

@@ -26,7 +26,7 @@ struct SpecSection {
       "model: draft.path; self: model.path itself, which reads as draft.cache says; ngram: what "
       "followed the last words before");
     v("gamma", gamma, recipe::between(1, 256).unit("tokens"),
-      "of a proposal without tree.path, an ngram's at most");
+      "of a chain where tree.path is empty; of an ngram's, at most");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
     v("force", force, "speculate although tree.accept and the times predict a loss");
   }

@@ -10,6 +10,7 @@
 #include "base/sha256.h"
 #include "bench/hardware.h"
 #include "io/cache_dir.h"
+#include "recipe/fields_of.h"
 #include "tensor/cuda.h"
 
 namespace tandem::tools {
@@ -38,9 +39,11 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
   const Device device = pair.device();
   const bool on_gpu = device.kind == Device::Kind::cuda;
   const ops::SampleRule& rule = spec.sampler.rule;
+  recipe::Cache draft_cache = pair.draft_cache();
   return {
       {"target", pair.target().name},
-      {"draft", pair.draft().name},
+      {"draft", pair.proposer() == Proposer::target ? "self" : pair.draft().name},
+      {"draft_cache", recipe::to_json(recipe::fields_of(draft_cache))},
       {"fingerprints", {pair.target().fingerprint, pair.draft().fingerprint}},
       {"device", on_gpu ? cuda::device_info(device.index).name : bench::read_host_info().cpu_model},
       {"threads", max_threads()},
