@@ -28,7 +28,7 @@ has_clang || {
 say "building the fuzz targets in build-fuzz/"
 mkdir -p build-fuzz
 cmake -S . -B build-fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-  -DTANDEM_FUZZ=ON -DCMAKE_CXX_FLAGS=-w -DTANDEM_SANITIZE=fuzzer-no-link,address,undefined \
+  -DTANDEM_CUDA=OFF -DTANDEM_FUZZ=ON -DCMAKE_CXX_FLAGS=-w -DTANDEM_SANITIZE=fuzzer-no-link,address,undefined \
   > build-fuzz/configure.log 2>&1 || { cat build-fuzz/configure.log >&2; exit 1; }
 cmake --build build-fuzz -j "$(n_jobs)" --target fuzz_all
 
