@@ -33,4 +33,9 @@ struct Operation {
   }
 };
 
+/// For compilers that do not deduce an aggregate's parameters.
+template <class Params>
+Operation(const char*, void (*CpuTable::*)(const Params&, Range),
+          cuda::Bodies<void(const Params&, Stream)> CudaTable::*) -> Operation<Params>;
+
 }  // namespace tandem::ops
