@@ -141,8 +141,9 @@ KernelCases tree_cases(const KernelShapes& s) {
   top_p.top_p = 0.9;
   for (const auto& [name, rule] : {std::pair{"all", all}, std::pair{"top-p 0.9", top_p}})
     cases.push_back(make_case(fmt::format("verify {} children, {}", n_children, name), 2, vocab, 2,
-                              verify_workspace_bytes(vocab),
-                              [=] { return prepare_verify(vocab, n_children, rule); }));
+                              verify_workspace_bytes(vocab), [=, rule = rule] {
+                                return prepare_verify(vocab, n_children, rule);
+                              }));
   return cases;
 }
 

@@ -34,10 +34,4 @@ void check_sampler(const decode::SamplerSpec& spec) {
         .hint("leave it 0, or take pig-generate");
 }
 
-ops::VerifyRule rule_of(const ops::SampleRule& target, AcceptBy accept_by) {
-  ops::VerifyRule rule{.target = target, .draft = {}, .accept_by = accept_by};
-  rule.draft.temperature = target.temperature;
-  return rule;
-}
-
 }  // namespace tandem::speculate

@@ -42,7 +42,5 @@ struct RoundStats {
 
 /// errors   kind recipe: settings that speculation does not support
 void check_sampler(const decode::SamplerSpec& spec);
-/// The rule of a round whose children are drawn at the text's temperature.
-ops::VerifyRule rule_of(const ops::SampleRule& target, AcceptBy accept_by);
 
 }  // namespace tandem::speculate
