@@ -28,10 +28,10 @@ void chances_of_row(const AcceptChancesParams& p, int r, const VerifyWorkspace& 
   const int n_seen = p.seen != nullptr ? p.seen_begin[r + 1] - seen_begin : 0;
   const Seen seen{p.seen + seen_begin, n_seen, nullptr, nullptr, 0};
   const int64_t row = static_cast<int64_t>(r) * p.vocab;
-  const bool by_residual = p.accept_by == AcceptBy::residual && p.target.temperature > 0.0f;
+  const bool by_residual = p.accept_by != AcceptBy::match && p.target.temperature > 0.0f;
   Proposal proposal{nullptr, 0, 0};
   if (by_residual) {
-    proposal = proposal_of(p.draft, p.draft_logits + row, p.vocab, seen, w);
+    proposal = proposal_of(p.draft, p.draft_logits + row, p.vocab, seen, n, w);
     if (proposal.left == 0) return fill(chances, n, NAN);
   }
   const Candidates kept = keep_penalized(p.target, p.target_logits + row, p.vocab, seen, w.select);
@@ -44,7 +44,7 @@ void chances_of_row(const AcceptChancesParams& p, int r, const VerifyWorkspace& 
 }  // namespace
 
 void TANDEM_ISA_FN(accept_chances)(const AcceptChancesParams& p, Range rows) {
-  const VerifyWorkspace w = lay_out_verify(p.workspace, p.vocab);
+  const VerifyWorkspace w = lay_out_verify(p.workspace, p.vocab, 0);
   for (int r = rows.begin; r < rows.end; ++r) chances_of_row(p, r, w);
 }
 

@@ -27,18 +27,51 @@ inline Candidates keep_penalized(const KeepRule& rule, const float* row, int voc
   return keep(rule, w.penalized, vocab, w);
 }
 
-/// The draft's distribution; `left` is 0 for a row without meaning. Uses w.select.
+/// The draft's distribution, for a node with n_drawn children; without one for a row without
+/// meaning. Uses w.select.
 inline Proposal proposal_of(const KeepRule& rule, const float* row, int vocab, const Seen& seen,
-                            const VerifyWorkspace& w) {
+                            int n_drawn, const VerifyWorkspace& w) {
   const Candidates c = keep_penalized(rule, row, vocab, seen, w.select);
+  if (c.n == 0) return {w.proposal, 0, 0};
   if (c.id != nullptr) memset(w.proposal, 0, static_cast<size_t>(vocab) * sizeof(double));
-  for (int i = 0; i < c.n; ++i)
+  int n_kept = 0;
+  for (int i = 0; i < c.n; ++i) {
     w.proposal[c.token(i)] = static_cast<double>(static_cast<int64_t>(w.select.weight[i]));
-  return {w.proposal, c.total, vocab};
+    n_kept += w.select.weight[i] > 0;
+  }
+  if (n_kept >= n_drawn) return {w.proposal, c.total, 0};
+  // The rest by what their weights would be, or 1.
+  const float* x = rule.repetition_penalty == 1.0f ? row : w.select.penalized;
+  const Extremes extremes = scan(x, vocab, w.select.block_max);
+  const float max = x[first_with_key(x, extremes.max, w.select.block_max)];
+  fill_weights(w.select.weight, x, vocab, max, rule.temperature);
+  uint64_t rest = 0;
+  for (int i = 0; i < vocab; ++i) {
+    if (w.proposal[i] > 0) continue;
+    const uint64_t weight = w.select.weight[i] > 0 ? w.select.weight[i] : 1;
+    w.proposal[i] = -static_cast<double>(static_cast<int64_t>(weight));
+    rest += weight;
+  }
+  return {w.proposal, c.total, rest};
 }
 
 inline Residual residual_of(const Candidates& c, const VerifyWorkspace& w) {
-  return {w.select.weight, w.next, c.id, c.n, c.total};
+  return {w.select.weight, w.next, c.id, c.n, c.total, c.total};
+}
+
+/// The same of a node that is reached with less than certainty.
+inline Residual residual_of(const Candidates& c, const Reach& reach, const VerifyWorkspace& w) {
+  Residual r = residual_of(c, w);
+  const double value = reach.value();
+  if (value == 1.0) return r;
+  const int shift = r.shift();
+  r.unit <<= shift;
+  r.total = 0;
+  for (int i = 0; i < r.n; ++i) {
+    r.weight[i] = reached_weight(r.weight[i], shift, value);
+    r.total += r.weight[i];
+  }
+  return r;
 }
 
 }  // namespace

@@ -5,14 +5,20 @@
 // each subtraction, their rounding is that of doubles. And a rejected token is exactly gone: a
 // child can be rejected only if its share exceeds its residual, which then becomes 0. Compiled
 // without contraction.
+//
+// A node is reached with a probability p, 1 at the root, of which its children and its own last
+// token take their parts. In whole units: the residual's total over its `unit` is p. A child drawn
+// from D takes min(residual, unit * D) of it, whichever child that is; what it leaves is the next
+// residual, and the unit shrinks by what it took. So the root's total and unit stay equal, and p
+// stays 1.
 #include <stdint.h>
 
 namespace tandem {
 namespace {
 
-/// The total times 2^shift has 62 bits; it has 63 already in the one case of 2^22 equal weights.
-constexpr int shift_of(uint64_t total) {
-  const int zeros = __builtin_clzll(total);
+/// A number times 2^shift has 62 bits; it has 63 already in the one case of 2^22 equal weights.
+constexpr int shift_of(uint64_t number) {
+  const int zeros = __builtin_clzll(number);
   return zeros > 2 ? zeros - 2 : 0;
 }
 
@@ -23,49 +29,56 @@ struct Residual {
   uint64_t* next;     // [n], the distribution after the next rejection is built here
   const int32_t* id;  // [n] ascending; null: id[i] = i
   int n;
-  uint64_t total;  // of the weights, > 0
+  uint64_t total;  // of the weights
+  uint64_t unit;   // what probability 1 is in them, at least the total and > 0
 
-  int shift() const { return shift_of(total); }
-  uint64_t scaled_total() const { return total << shift(); }
+  int shift() const { return shift_of(unit); }
 };
 
 /// The distribution that the next child was drawn from: the draft's, without the tokens tried
-/// before.
+/// before. First come the tokens that its rule keeps, then the rest.
 struct Proposal {
-  double* weight;  // [V] whole, below 2^41; 0 for tokens tried
-  uint64_t left;   // their sum; once it is 0 tokens not tried are equally likely
-  int n_untried;
+  double* weight;  // [V] whole, magnitude below 2^41: of kept tokens; negative of the rest; 0 of
+                   // tokens tried
+  uint64_t left;   // sum of the kept ones; once it is 0 the rest are drawn
+  uint64_t rest;   // sum of the others' magnitudes
 };
 
-/// A proposal's probabilities in units of which `total` make 1.
+/// A proposal's probabilities in units of which `unit` make 1.
 struct Shares {
   double factor;
-  uint64_t each;  // of tokens not tried, where these are equally likely
 
-  constexpr Shares(uint64_t left, int n_untried, uint64_t total)
-      : factor(left > 0 ? static_cast<double>(total) / static_cast<double>(left) : 0.0),
-        each(left > 0 ? 0 : total / static_cast<uint64_t>(n_untried)) {}
+  constexpr Shares(uint64_t left, uint64_t rest, uint64_t unit)
+      : factor(left > 0 ? static_cast<double>(unit) / static_cast<double>(left)
+                        : -(static_cast<double>(unit) / static_cast<double>(rest))) {}
   /// Of a token that the proposal gives `weight`.
   constexpr uint64_t of(double weight) const {
-    return each + static_cast<uint64_t>(static_cast<int64_t>(weight * factor));
+    const double share = weight * factor;
+    return share > 0.0 ? static_cast<uint64_t>(static_cast<int64_t>(share)) : 0;
   }
 };
 
-inline Shares shares_of(const Proposal& p, uint64_t total) { return {p.left, p.n_untried, total}; }
+inline Shares shares_of(const Proposal& p, uint64_t unit) { return {p.left, p.rest, unit}; }
 
 /// What a weight exceeds a share by.
 constexpr uint64_t excess(uint64_t weight, uint64_t share) {
   return weight > share ? weight - share : 0;
 }
 
-inline uint64_t weight_at(const Residual& r, int token) {
-  if (r.id == nullptr) return r.weight[token];
+/// Where a token's weight is; r.n if it has none.
+inline int index_at(const Residual& r, int token) {
+  if (r.id == nullptr) return token;
   int low = 0, high = r.n;
   while (low < high) {
     const int middle = (low + high) / 2;
     r.id[middle] < token ? low = middle + 1 : high = middle;
   }
-  return low < r.n && r.id[low] == token ? r.weight[low] : 0;
+  return low < r.n && r.id[low] == token ? low : r.n;
+}
+
+inline uint64_t weight_at(const Residual& r, int token) {
+  const int at = index_at(r, token);
+  return at < r.n ? r.weight[at] : 0;
 }
 
 /// Fills r.next with what exceeds the shares, scaled; returns its sum. Tokens tried before have
@@ -86,25 +99,10 @@ inline uint64_t subtract(const Residual& r, const Proposal& p, const Shares& sha
   return sum;
 }
 
-/// Whether the remainder is within rounding of nothing: a rejection then has probability 0, or as
-/// good. Shares are good to 2^-52 and cut to whole units, V of them: 2^-40 of the total for V up to
-/// 2^22.
-constexpr bool is_nothing(uint64_t remainder, uint64_t scaled_total) {
-  return remainder <= scaled_total >> 40;
-}
-
-inline void take_remainder(Residual& r, uint64_t sum) {
-  uint64_t* const old = r.weight;
-  r.weight = r.next;
-  r.next = old;
-  r.total = sum;
-}
-
-inline void remove(Proposal& p, int token) {
-  p.left -= static_cast<uint64_t>(p.weight[token]);
-  p.weight[token] = 0;
-  --p.n_untried;
-}
+/// Whether a unit that the next child leaves is within rounding of nothing: a rejection then has
+/// probability 0, or as good. Shares are good to 2^-52 and cut to whole numbers, V of them: 2^-40
+/// of the unit for V up to 2^22.
+constexpr bool is_nothing(uint64_t left, uint64_t scaled_unit) { return left <= scaled_unit >> 40; }
 
 /// coin < weight / share, for a coin of 53 bits.
 constexpr bool accepts(double coin, uint64_t weight, uint64_t share) {
@@ -113,25 +111,96 @@ constexpr bool accepts(double coin, uint64_t weight, uint64_t share) {
                                                                                << 53;
 }
 
+/// The part of its parent's probability that a child is reached with: min(1, weight / share).
+struct Reach {
+  uint64_t weight, share;
+
+  constexpr bool is_nothing() const { return weight == 0; }
+  constexpr double value() const {
+    return weight >= share ? static_cast<double>(weight > 0)
+                           : static_cast<double>(static_cast<int64_t>(weight)) /
+                                 static_cast<double>(static_cast<int64_t>(share));
+  }
+};
+
+/// Makes the weights of a distribution, scaled by 2^shift, those of a node reached with `reach`.
+constexpr uint64_t reached_weight(uint64_t weight, int shift, double reach) {
+  const double scale = reach * static_cast<double>(int64_t{1} << shift);
+  return static_cast<uint64_t>(
+      static_cast<int64_t>(static_cast<double>(static_cast<int64_t>(weight)) * scale));
+}
+
+/// A fixed child's distribution is that token alone.
+enum class ChildKind { drawn, fixed };
+
+/// The child that is tried next: what its token has in the residual, and what share of the unit it
+/// was drawn with.
+inline Reach reach_of(const Residual& r, const Proposal& p, int token, ChildKind kind) {
+  const int shift = r.shift();
+  const uint64_t unit = r.unit << shift;
+  return {weight_at(r, token) << shift,
+          kind == ChildKind::fixed ? unit : shares_of(p, unit).of(p.weight[token])};
+}
+
+inline void take_remainder(Residual& r, uint64_t total, uint64_t unit) {
+  uint64_t* const old = r.weight;
+  r.weight = r.next;
+  r.next = old;
+  r.total = total;
+  r.unit = unit;
+}
+
+inline void remove(Proposal& p, int token) {
+  const double weight = p.weight[token];
+  if (weight > 0)
+    p.left -= static_cast<uint64_t>(weight);
+  else
+    p.rest -= static_cast<uint64_t>(-weight);
+  p.weight[token] = 0;
+}
+
+/// What a rejection leaves of a unit.
+struct Rejection {
+  uint64_t left, unit;
+
+  /// The residual then stays as it was.
+  constexpr bool is_nothing() const { return tandem::is_nothing(left, unit); }
+};
+
+/// Takes the part of a child out of the residual, and the child out of the proposal.
+inline Rejection reject(Residual& r, Proposal& p, int token, ChildKind kind) {
+  if (kind == ChildKind::fixed) {
+    const int at = index_at(r, token);
+    const uint64_t taken = at < r.n ? r.weight[at] : 0;
+    const Rejection rejection{r.unit - taken, r.unit};
+    if (rejection.is_nothing() || taken == 0) return rejection;
+    r.weight[at] = 0;
+    r.total -= taken;
+    r.unit -= taken;
+    return rejection;
+  }
+  const int shift = r.shift();
+  const uint64_t unit = r.unit << shift, total = r.total << shift;
+  const uint64_t remainder = subtract(r, p, shares_of(p, unit));
+  const Rejection rejection{unit - (total - remainder), unit};
+  if (!rejection.is_nothing()) take_remainder(r, remainder, rejection.left);
+  remove(p, token);
+  return rejection;
+}
+
 /// Tries the children in the order in which they were drawn; returns which one is accepted, or
 /// n_children, and then the token is to be drawn from `r`. Child i is tried with coin(i).
 /// A child rejected by rounding alone, since nothing else is left, is accepted, and counted.
-template <class Coin>
+template <class Coin, class Kind>
 int try_children(Residual& r, Proposal& p, const int32_t* children, int n_children,
-                 const Coin& coin, int32_t* n_rounded) {
+                 const Kind& kind, const Coin& coin, int32_t* n_rounded) {
   for (int i = 0; i < n_children; ++i) {
-    const int token = children[i];
-    const Shares shares = shares_of(p, r.scaled_total());
-    const uint64_t weight = weight_at(r, token) << r.shift();
-    if (accepts(coin(i), weight, shares.of(p.weight[token]))) return i;
-    const uint64_t remainder = subtract(r, p, shares);
-    const bool rounded = is_nothing(remainder, r.scaled_total());
-    if (rounded && weight > 0) {
+    const Reach reach = reach_of(r, p, children[i], kind(i));
+    if (accepts(coin(i), reach.weight, reach.share)) return i;
+    if (reject(r, p, children[i], kind(i)).is_nothing() && reach.weight > 0) {
       ++*n_rounded;
       return i;
     }
-    if (!rounded) take_remainder(r, remainder);
-    remove(p, token);
   }
   return n_children;
 }
@@ -141,23 +210,15 @@ int try_children(Residual& r, Proposal& p, const int32_t* children, int n_childr
 /// child i itself would be accepted with. Their mean over drawn children is the acceptance vector.
 inline void residual_chances(double* chance, Residual& r, Proposal& p, const int32_t* children,
                              int n_children) {
-  double reach = 1;
+  double weight = 1;
   for (int i = 0; i < n_children; ++i) {
     chance[i] = 0;
-    if (reach == 0) continue;
-    const Shares shares = shares_of(p, r.scaled_total());
-    const auto total = static_cast<double>(r.scaled_total());
-    const double weight = static_cast<double>(weight_at(r, children[i]) << r.shift());
-    const auto share = static_cast<double>(shares.of(p.weight[children[i]]));
-    const uint64_t remainder = subtract(r, p, shares);
-    chance[i] = reach * (1.0 - static_cast<double>(remainder) / total);
-    reach *= weight < share ? 1.0 - weight / share : 0.0;
-    if (is_nothing(remainder, r.scaled_total())) {
-      reach = 0;
-    } else {
-      take_remainder(r, remainder);
-      remove(p, children[i]);
-    }
+    if (weight == 0) continue;
+    const Reach reach = reach_of(r, p, children[i], ChildKind::drawn);
+    const Rejection rejection = reject(r, p, children[i], ChildKind::drawn);
+    chance[i] = weight * (1.0 - static_cast<double>(rejection.left) /
+                                    static_cast<double>(rejection.unit));
+    weight = rejection.is_nothing() ? 0.0 : weight * (1.0 - reach.value());
   }
 }
 

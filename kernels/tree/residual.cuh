@@ -9,7 +9,7 @@ namespace tandem::cuda::inline TANDEM_GPU_BODY {
 /// A token's weights in the residual and in the proposal.
 struct TokenWeights {
   uint64_t residual;
-  float proposal;  // whole, and a float holds it: it was one
+  float proposal;  // as Proposal's; a float holds it: it was one
 };
 
 /// Weights of the child to be tried next, published. Two take turns, as RowShared's words.

@@ -100,7 +100,7 @@ class Walk {
   }
 
   __device__ bool is_rest(int n_children) const {
-    return p_.accept_by == AcceptBy::residual && n_children > 0;
+    return p_.accept_by != AcceptBy::match && n_children > 0;
   }
 
   __device__ Verdict by_rejections(int node, int first, const int32_t* children, int n_children,
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads, cuda::kBlocksASm)
 
 void verify_trees_cuda(const VerifyTreesParams& t, Stream stream) {
   if (t.n_seqs == 0) return;
-  const bool by_residual = t.accept_by == AcceptBy::residual && t.target.temperature > 0.0f;
+  const bool by_residual = t.accept_by != AcceptBy::match && t.target.temperature > 0.0f;
   const bool cuts =
       cuda::has_cuts(t.target, t.vocab) || (by_residual && cuda::has_cuts(t.draft, t.vocab));
   const bool marks = penalizes(t.target) || (by_residual && penalizes(t.draft));

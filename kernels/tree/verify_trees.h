@@ -6,11 +6,17 @@
 
 namespace tandem {
 
-/// How a child is accepted. At temperature 0 of the target both take the child that is the argmax.
+/// Which nodes of a tree are accepted. At temperature 0 of the target all take the child that is
+/// the argmax. All but match need to know how children were drawn (n_drawn below).
 enum class AcceptBy : uint8_t {
-  residual,  // coins against residual / proposal; children must be drawn as draw_children does
-  match,     // the target's token is drawn, the child equal to it accepted; any children
+  match,      // the target's token is drawn, the child equal to it accepted; any children
+  sequoia,    // node by node: coins against residual / proposal
+  block,      // traversal's rule, of chains
+  traversal,  // by sequences: a node is tried after all below it, with the part of the probability
+              // that these leave
 };
+
+inline constexpr int kAllDrawn = 0x7fffffff;
 
 /// Pointers into memory of the device that verifies.
 struct VerifyTreesParams {
@@ -20,7 +26,7 @@ struct VerifyTreesParams {
   int32_t* bonus;       // [B] the token after the path; kInvalidToken if a row read has no meaning
   float* logprobs;      // [N] of the tokens of the path and the bonus, natural log of the target's
                         // untempered softmax; null: not wanted
-  int32_t* n_rounded;   // [B] children accepted because rounding alone stood against them
+  int32_t* n_rounded;   // [B] nodes accepted because rounding alone stood against them
 
   // Trees, breadth first: nodes of sequence b are node_begin[b] .. node_begin[b + 1] - 1 below, and
   // 0, 1, ... in first_child and in `path`; node 0 is the root.
@@ -28,11 +34,13 @@ struct VerifyTreesParams {
   const int32_t* tokens;       // [N]; that of the root is not read. Siblings are distinct
   const int32_t* first_child;  // [N], not read for a leaf
   const int32_t* n_children;   // [N]
-  const int32_t* target_row;   // [N] row of target_logits; read for nodes on the path
+  const int32_t* target_row;   // [N] row of target_logits; read for nodes visited
   const int32_t* draft_row;  // [N] row of draft_logits that the children were drawn from; read for
-                             // nodes on the path with children, null by match
+                             // nodes visited with drawn children, null by match
   const float* target_logits;  // [*, V]
   const float* draft_logits;   // [*, V]; null by match
+  int n_drawn = kAllDrawn;     // children of a node that were drawn; those after them are fixed, in
+                               // any way that does not look at the round's random numbers
   // Tokens to penalise: those of the sequence, to which a node's own path adds.
   const int32_t* seen;        // may be null without penalties
   const int32_t* seen_begin;  // [B + 1]
@@ -42,21 +50,27 @@ struct VerifyTreesParams {
   int n_seqs, vocab;
   KeepRule target, draft;
   AcceptBy accept_by;
-  void* workspace;  // on the CPU verify_workspace_bytes(V), 64-byte aligned, one per concurrent
-                    // call; on a GPU row_memory_bytes(V, n_seqs, 3), one per stream, null where 0
+  void* workspace;  // on the CPU verify_workspace_bytes(V, most nodes of a tree), 64-byte aligned,
+                    // one per concurrent call; on a GPU row_memory_bytes(V, n_seqs, 3), one per
+                    // stream, null where 0
 };
 
-/// Walks each tree from the root along accepted children, and gives one more token: drawn from what
-/// the rejections left, or at a leaf from the target itself, by `sample` with the node's uniform.
+/// Finds the path of each tree that is accepted, and one more token: drawn from what rejections
+/// left, or at a leaf from the target itself, by `sample` with the node's uniform.
 /// By match every token is so drawn, so the text is the one that plain sampling with these uniforms
-/// gives. By residual the text follows the target's distribution, kept set and penalties of the
-/// node's own path included, if the children come from draw_children at the temperature of `draft`.
+/// gives. By the other rules the text follows the target's distribution, kept set and penalties of
+/// the node's own path included, if drawn children come from draw_children by the rule `draft`.
+/// At depth 1 traversal takes sequoia's decisions; block is traversal where no node has siblings.
 /// numerics decisions are exact in integers made from the weights of sample.h (node_step.h here):
 ///          equal on every ISA and thread count; probabilities good to 2^-40
-/// cost     a target row per token of the result, each read up to six times from cache; by residual
-///          also a draft row a node with children, and a pass over the kept tokens a rejection
+/// cost     a target row per node visited, each read up to six times from cache; but by match also a
+///          draft row a node with drawn children, and a pass over the kept tokens a rejection.
+///          match and sequoia visit the nodes of the result. traversal visits those before the
+///          accepted one too, depth first; of these, leaves need no row
 /// errors   none (preconditions checked by ops; a meaningless row is a result)
-/// source   Sequoia, algorithm 2; matching: SpecInfer's naive sampling
+/// source   Sequoia, algorithm 2; matching: SpecInfer's naive sampling; "Traversal Verification"
+///          (arXiv 2505.12398), here for children drawn without replacement and for fixed ones;
+///          block: "Block Verification" (arXiv 2403.10444)
 using VerifyTreesFn = void(const VerifyTreesParams&, Range seqs);
 VerifyTreesFn verify_trees_ref, verify_trees_scalar, verify_trees_avx2, verify_trees_avx512;
 
@@ -87,10 +101,11 @@ struct AcceptChancesParams {
   int n_rows, vocab;
   KeepRule target, draft;
   AcceptBy accept_by;
-  void* workspace;  // verify_workspace_bytes(V), 64-byte aligned, one per concurrent call
+  void* workspace;  // verify_workspace_bytes(V, 0), 64-byte aligned, one per concurrent call
 };
 
-/// Probability that each child of a node is the one accepted: over the coins, and by residual also
+/// Probability that each child of a node is the one accepted by match or by sequoia, which the
+/// other rules are counted as: over the coins, and by sequoia also
 /// over what child i itself is, given the children before it (Rao-Blackwell). The mean over nodes
 /// estimates the acceptance vector without bias, and with less variance than counting acceptances.
 /// numerics as verify_trees; probabilities good to 1e-12
@@ -98,6 +113,17 @@ struct AcceptChancesParams {
 using AcceptChancesFn = void(const AcceptChancesParams&, Range rows);
 AcceptChancesFn accept_chances_scalar, accept_chances_avx2, accept_chances_avx512;
 
-size_t verify_workspace_bytes(int vocab);
+/// Of the largest tree.
+constexpr int most_nodes(const int32_t* node_begin, int n_seqs) {
+  int most = 0;
+  for (int b = 0; b < n_seqs; ++b) {
+    const int n = node_begin[b + 1] - node_begin[b];
+    most = n > most ? n : most;
+  }
+  return most;
+}
+
+/// nodes    most_nodes; 0 for accept_chances
+size_t verify_workspace_bytes(int vocab, int nodes);
 
 }  // namespace tandem

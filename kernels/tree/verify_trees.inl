@@ -17,68 +17,161 @@ inline int index_of(int token, const int32_t* children, int n) {
   return i;
 }
 
-class Walk {
+/// The tree of one sequence, and how far it is accepted.
+class Verification {
  public:
-  Walk(const VerifyTreesParams& p, int b, const VerifyWorkspace& w)
+  Verification(const VerifyTreesParams& p, int b, const VerifyWorkspace& w)
       : p_(p),
         b_(b),
         w_(w),
         names_(names_of(p.numbers, b)),
         begin_(p.node_begin[b]),
         tokens_(p.tokens + begin_),
-        path_(p.path + begin_) {
-    p.n_rounded[b] = 0;
-  }
+        path_(p.path + begin_) {}
 
   void run() {
-    for (int node = 0;;) {
-      const float* row = row_of(p_.target_logits, p_.target_row, node);
-      const int n_children = p_.n_children[begin_ + node];
-      const Verdict v = decide(node, row, n_children);
-      if (p_.logprobs != nullptr && v.token != kInvalidToken)
-        p_.logprobs[begin_ + n_] = row[v.token] - log_sum_exp(row);
-      if (v.child == n_children || v.token == kInvalidToken) {
-        p_.bonus[b_] = v.token;
-        break;
-      }
-      path_[n_++] = node = p_.first_child[begin_ + node] + v.child;
-    }
+    p_.n_rounded[b_] = 0;
+    int bonus = kInvalidToken;
+    if (p_.accept_by < AcceptBy::block || p_.target.temperature == 0.0f)
+      bonus = walk();
+    else if (traverse(0, {1, 1}, &bonus) == Found::nonsense)
+      n_ = 0;
+    p_.bonus[b_] = bonus;
     p_.n_accepted[b_] = n_;
+    if (p_.logprobs != nullptr) write_logprobs(bonus);
   }
 
  private:
   const float* row_of(const float* logits, const int32_t* row, int node) const {
     return logits + static_cast<int64_t>(row[begin_ + node]) * p_.vocab;
   }
+  const float* target_of(int node) const { return row_of(p_.target_logits, p_.target_row, node); }
+  int n_children(int node) const { return p_.n_children[begin_ + node]; }
+  int first_child(int node) const {
+    return n_children(node) > 0 ? p_.first_child[begin_ + node] : 0;
+  }
+  ChildKind kind(int child) const {
+    return child < p_.n_drawn ? ChildKind::drawn : ChildKind::fixed;
+  }
 
-  Verdict decide(int node, const float* row, int n_children) {
-    const int seen_begin = p_.seen != nullptr ? p_.seen_begin[b_] : 0;
-    const int n_seen = p_.seen != nullptr ? p_.seen_begin[b_ + 1] - seen_begin : 0;
-    const Seen seen{p_.seen + seen_begin, n_seen, tokens_, path_, n_};
-    const int first = n_children > 0 ? p_.first_child[begin_ + node] : 0;
+  /// Tokens before the node that follows the path so far.
+  Seen seen() const {
+    const int begin = p_.seen != nullptr ? p_.seen_begin[b_] : 0;
+    const int n = p_.seen != nullptr ? p_.seen_begin[b_ + 1] - begin : 0;
+    return {p_.seen + begin, n, tokens_, path_, n_};
+  }
+  Candidates kept_of(int node) const {
+    return keep_penalized(p_.target, target_of(node), p_.vocab, seen(), w_.select);
+  }
+  /// What the node's drawn children were drawn from, if any were.
+  bool read_proposal(int node, Proposal* proposal) const {
+    const int n = n_children(node) < p_.n_drawn ? n_children(node) : p_.n_drawn;
+    if (n == 0) return true;
+    const float* row = row_of(p_.draft_logits, p_.draft_row, node);
+    *proposal = proposal_of(p_.draft, row, p_.vocab, seen(), n, w_);
+    return proposal->left > 0;
+  }
+  double uniform(int node, bool is_rest) const { return uniform_after(names_, node, n_, is_rest); }
+
+  /// Node by node from the root; returns the last token.
+  int walk() {
+    for (int node = 0;;) {
+      const Verdict v = decide(node);
+      if (v.child == n_children(node) || v.token == kInvalidToken) return v.token;
+      path_[n_++] = node = first_child(node) + v.child;
+    }
+  }
+
+  Verdict decide(int node) {
+    const int n = n_children(node), first = first_child(node);
     const int32_t* children = tokens_ + first;
     const bool by_residual =
-        p_.accept_by == AcceptBy::residual && n_children > 0 && p_.target.temperature > 0.0f;
-    Proposal proposal{nullptr, 0, 0};
-    if (by_residual) {
-      proposal =
-          proposal_of(p_.draft, row_of(p_.draft_logits, p_.draft_row, node), p_.vocab, seen, w_);
-      if (proposal.left == 0) return {0, kInvalidToken};
-    }
-    const Candidates kept = keep_penalized(p_.target, row, p_.vocab, seen, w_.select);
+        p_.accept_by != AcceptBy::match && n > 0 && p_.target.temperature > 0.0f;
+    Proposal proposal{w_.proposal, 0, 0};
+    if (by_residual && !read_proposal(node, &proposal)) return {0, kInvalidToken};
+    const Candidates kept = kept_of(node);
     if (kept.n == 0) return {0, kInvalidToken};
-    const bool is_rest = p_.accept_by == AcceptBy::residual && n_children > 0;
-    const double uniform = uniform_after(names_, node, n_, is_rest);
+    const double u = uniform(node, p_.accept_by != AcceptBy::match && n > 0);
     if (!by_residual) {
-      const int token = kept.token(draw(w_.select.weight, kept.n, kept.total, uniform));
-      return {index_of(token, children, n_children), token};
+      const int token = kept.token(draw(w_.select.weight, kept.n, kept.total, u));
+      return {index_of(token, children, n), token};
     }
     Residual left = residual_of(kept, w_);
     const int child = try_children(
-        left, proposal, children, n_children, [&](int i) { return coin_of(names_, first + i); },
-        &p_.n_rounded[b_]);
-    if (child < n_children) return {child, children[child]};
-    return {child, kept.token(draw(left.weight, left.n, left.total, uniform))};
+        left, proposal, children, n, [&](int i) { return kind(i); },
+        [&](int i) { return coin_of(names_, first + i); }, &p_.n_rounded[b_]);
+    if (child < n) return {child, children[child]};
+    return {child, kept.token(draw(left.weight, left.n, left.total, u))};
+  }
+
+  enum class Found { nothing, path, nonsense };
+
+  /// A node that is reached, with all below it: whether the path ends there, and with which token.
+  /// Of the node with children first comes what each of them is reached with: that does not depend
+  /// on what happens below its siblings, so the weights need not be kept meanwhile.
+  Found traverse(int node, Reach reach, int* bonus) {
+    const int n = n_children(node), first = first_child(node);
+    if (n == 0 && !accepts(coin_of(names_, node), reach.weight, reach.share)) return Found::nothing;
+    Proposal proposal{w_.proposal, 0, 0};
+    if (!read_proposal(node, &proposal)) return Found::nonsense;
+    const Candidates kept = kept_of(node);
+    if (kept.n == 0) return Found::nonsense;
+    if (n == 0) {
+      *bonus = kept.token(draw(w_.select.weight, kept.n, kept.total, uniform(node, false)));
+      return Found::path;
+    }
+    Residual left = residual_of(kept, reach, w_);
+    // Rejections only ever lessen the chance of the node itself.
+    const auto may_stay = [&] {
+      return node == 0 || accepts(coin_of(names_, node), left.total, left.unit);
+    };
+    int n_tried = 0, rounded = -1;
+    bool is_open = true;  // whether no child comes before one to be tried in the order of visits
+    while (n_tried < n && rounded < 0) {
+      const int i = n_tried++, child = first + i;
+      const Reach of_child = reach_of(left, proposal, tokens_[child], kind(i));
+      w_.reach[child] = of_child;
+      is_open = is_open && n_children(child) == 0;
+      if (is_open) {
+        const Found found = enter(child, of_child, bonus);
+        if (found != Found::nothing) return found;
+      }
+      if (left.total == 0 || (n_tried == n && !may_stay())) continue;
+      if (reject(left, proposal, tokens_[child], kind(i)).is_nothing() && of_child.weight > 0)
+        rounded = i;
+    }
+    const bool stays = rounded < 0 && left.total > 0 && may_stay();
+    const int own = stays ? kept.token(draw(left.weight, left.n, left.total, uniform(node, true)))
+                          : kInvalidToken;
+    for (int i = 0; i < n_tried; ++i) {
+      const bool is_forced = i == rounded;
+      const Reach of_child = w_.reach[first + i];
+      const Found found = enter(first + i, is_forced ? Reach{1, 1} : of_child, bonus);
+      if (found == Found::nothing) continue;
+      const double coin = coin_of(names_, first + i);
+      p_.n_rounded[b_] += is_forced && !accepts(coin, of_child.weight, of_child.share);
+      return found;
+    }
+    *bonus = own;
+    return stays ? Found::path : Found::nothing;
+  }
+
+  /// The child of the path's end; without a result the path ends there again.
+  Found enter(int child, Reach reach, int* bonus) {
+    if (reach.is_nothing()) return Found::nothing;
+    path_[n_++] = child;
+    const Found found = traverse(child, reach, bonus);
+    if (found == Found::nothing) --n_;
+    return found;
+  }
+
+  void write_logprobs(int bonus) const {
+    for (int i = 0; i <= n_; ++i) {
+      const int token = i < n_ ? tokens_[path_[i]] : bonus;
+      if (token == kInvalidToken) continue;
+      const float* row = target_of(i > 0 ? path_[i - 1] : 0);
+      p_.logprobs[begin_ + i] = row[token] - log_sum_exp(row);
+    }
   }
 
   /// As logit_stats gives it.
@@ -96,14 +189,15 @@ class Walk {
   const int begin_;
   const int32_t* tokens_;
   int32_t* path_;
-  int n_ = 0;  // accepted
+  int n_ = 0;  // nodes of the path
 };
 
 }  // namespace
 
 void TANDEM_ISA_FN(verify_trees)(const VerifyTreesParams& p, Range seqs) {
-  const VerifyWorkspace w = lay_out_verify(p.workspace, p.vocab);
-  for (int b = seqs.begin; b < seqs.end; ++b) Walk(p, b, w).run();
+  const int most = most_nodes(p.node_begin, p.n_seqs);
+  const VerifyWorkspace w = lay_out_verify(p.workspace, p.vocab, most);
+  for (int b = seqs.begin; b < seqs.end; ++b) Verification(p, b, w).run();
 }
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 #pragma once
 // Layout of the workspace of verify_trees. Unnamed: included by sources with per-ISA flags.
 #include "kernels/sample/workspace.h"
+#include "kernels/tree/node_step.h"
 
 namespace tandem {
 namespace {
@@ -9,15 +10,20 @@ struct VerifyWorkspace {
   Workspace select;  // of sample
   double* proposal;  // [V]
   uint64_t* next;    // [V]
+  Reach* reach;      // [nodes]
   size_t bytes;
 };
 
-inline VerifyWorkspace lay_out_verify(void* base, int vocab) {
+inline VerifyWorkspace lay_out_verify(void* base, int vocab, int nodes) {
   const Workspace select = lay_out(base, vocab);
   const auto v = static_cast<size_t>(vocab);
   char* p = static_cast<char*>(base) + select.bytes;
-  return {select, reinterpret_cast<double*>(p), reinterpret_cast<uint64_t*>(p + v * sizeof(double)),
-          select.bytes + v * (sizeof(double) + sizeof(uint64_t))};
+  char* const next = p + v * sizeof(double);
+  char* const reach = next + v * sizeof(uint64_t);
+  return {select, reinterpret_cast<double*>(p), reinterpret_cast<uint64_t*>(next),
+          reinterpret_cast<Reach*>(reach),
+          select.bytes + v * (sizeof(double) + sizeof(uint64_t)) +
+              static_cast<size_t>(nodes) * sizeof(Reach)};
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ PreparedCase prepare_draw(int n_rows, int vocab, int n_children, float temperatu
 PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
   const int n = n_children + 1;
   const OwnedTensor target_logits = make_rows(1, vocab, 0), draft_logits = make_rows(1, vocab, 1),
-                    workspace = bytes_of(verify_workspace_bytes(vocab));
+                    workspace = bytes_of(verify_workspace_bytes(vocab, n));
   Ids tokens(static_cast<size_t>(n)), first(tokens), children(tokens), rows(tokens);
   for (int i = 1; i < n; ++i)
     tokens[static_cast<size_t>(i)] = static_cast<int32_t>(leader(1, i - 1, vocab));
@@ -98,7 +98,7 @@ PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
         .vocab = vocab,
         .target = target,
         .draft = {.repetition_penalty = 1, .temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0},
-        .accept_by = AcceptBy::residual,
+        .accept_by = AcceptBy::sequoia,
         .workspace = workspace.raw()},
        {0, 1});
   };
@@ -141,7 +141,7 @@ KernelCases tree_cases(const KernelShapes& s) {
   top_p.top_p = 0.9;
   for (const auto& [name, rule] : {std::pair{"all", all}, std::pair{"top-p 0.9", top_p}})
     cases.push_back(make_case(fmt::format("verify {} children, {}", n_children, name), 2, vocab, 2,
-                              verify_workspace_bytes(vocab), [=, rule = rule] {
+                              verify_workspace_bytes(vocab, n_children + 1), [=, rule = rule] {
                                 return prepare_verify(vocab, n_children, rule);
                               }));
   return cases;

@@ -68,7 +68,7 @@ void check_tree(const DraftTree& t, const VerifyRule& rule, int64_t target_rows,
   TANDEM_CHECK(t.first_child.size() == n && t.n_children.size() == n && t.target_row.size() == n,
                "arrays of {}, {} and {} entries for {} nodes", t.first_child.size(),
                t.n_children.size(), t.target_row.size(), n);
-  const bool by_residual = rule.accept_by == AcceptBy::residual;
+  const bool by_residual = rule.accept_by != AcceptBy::match;
   TANDEM_CHECK(t.draft_row.size() == (by_residual ? n : 0), "{} draft rows for {} nodes",
                t.draft_row.size(), n);
   for (size_t i = 0; i < n; ++i) {
@@ -124,7 +124,7 @@ std::vector<int32_t> draw_children(const Tensor& logits, float temperature,
 
 std::vector<Verified> verify_trees(const Tensor& target_logits, const Tensor& draft_logits,
                                    const VerifyRule& rule, std::span<const DraftTree> trees) {
-  const bool by_residual = rule.accept_by == AcceptBy::residual;
+  const bool by_residual = rule.accept_by != AcceptBy::match;
   const int vocab = vocab_of(target_logits);
   check_rule(rule);
   TANDEM_CHECK(!by_residual || draft_logits.empty() || vocab_of(draft_logits) == vocab,
@@ -179,7 +179,7 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
                                    int n_children, std::span<const std::span<const int32_t>> seen) {
   const auto n = static_cast<size_t>(target_logits.rows());
   const auto width = static_cast<size_t>(n_children);
-  const bool by_residual = rule.accept_by == AcceptBy::residual;
+  const bool by_residual = rule.accept_by != AcceptBy::match;
   const int vocab = vocab_of(target_logits);
   check_rule(rule);
   TANDEM_CHECK(n_children <= vocab, "{} children of {} tokens", n_children, vocab);
@@ -208,7 +208,7 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
                               .draft = rule.draft.kept(),
                               .accept_by = rule.accept_by,
                               .workspace = nullptr};
-  run_with_workspace(cpu_table().accept_chances, p, p.n_rows, verify_workspace_bytes(vocab));
+  run_with_workspace(cpu_table().accept_chances, p, p.n_rows, verify_workspace_bytes(vocab, 0));
   for (size_t r = 0; r < n && width > 0; ++r)
     if (chances[r * width] != chances[r * width]) check_valid(std::vector{kInvalidToken});
   return chances;
@@ -228,7 +228,7 @@ void verify_trees(const VerifyTreesParams& p, Stream stream) {
               .accept_by = p.accept_by});
   if (stream.handle == nullptr)
     return run_with_workspace(cpu_table().verify_trees, p, p.n_seqs,
-                              verify_workspace_bytes(p.vocab));
+                              verify_workspace_bytes(p.vocab, most_nodes(p.node_begin, p.n_seqs)));
   cuda_table().verify_trees(p, stream);
   cuda::launched("verify_trees", stream);
 }

@@ -23,13 +23,13 @@ ops::VerifyRule verify_rule(const AcceptanceRecipe& recipe, const ops::SampleRul
   rule.draft.temperature = target.temperature;
   // At temperature 0 both rules take the child that is the target's best token.
   const bool drawn = recipe.accept.rule == AcceptRule::sequoia && target.temperature > 0;
-  rule.accept_by = drawn ? AcceptBy::residual : AcceptBy::match;
+  rule.accept_by = drawn ? AcceptBy::sequoia : AcceptBy::match;
   rule.wants_logprobs = false;
   return rule;
 }
 
 std::string method_of(const ops::VerifyRule& rule) {
-  if (rule.accept_by == AcceptBy::residual) return "sequoia";
+  if (rule.accept_by != AcceptBy::match) return "sequoia";
   return rule.target.temperature > 0 ? "topk-sample" : "topk-greedy";
 }
 

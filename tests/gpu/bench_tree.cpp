@@ -343,12 +343,12 @@ int main() {
   for (const int vocab : {32000, 128256})
     for (const int n_seqs : {1, 8, 32}) {
       if (n_seqs > 8 && vocab > 32000) continue;
-      for (const Rule& rule : {Rule{"residual", AcceptBy::residual, 0.6f, 1.0, false},
-                               {"residual, logprobs", AcceptBy::residual, 0.6f, 1.0, true},
+      for (const Rule& rule : {Rule{"residual", AcceptBy::sequoia, 0.6f, 1.0, false},
+                               {"residual, logprobs", AcceptBy::sequoia, 0.6f, 1.0, true},
                                {"greedy", AcceptBy::match, 0.0f, 1.0, false},
                                {"greedy, logprobs", AcceptBy::match, 0.0f, 1.0, true},
                                {"match", AcceptBy::match, 0.6f, 1.0, false},
-                               {"residual, top-p", AcceptBy::residual, 0.6f, 0.9, false}})
+                               {"residual, top-p", AcceptBy::sequoia, 0.6f, 0.9, false}})
         time_verify(queue, n_seqs, vocab, rule);
     }
   return 0;

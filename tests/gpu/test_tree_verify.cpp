@@ -98,7 +98,7 @@ struct Verdicts {
 
 Verdicts verify_on_cpu(const Trees& t, VerifyTreesParams p) {
   Verdicts v(t);
-  const auto workspace = aligned_bytes(verify_workspace_bytes(t.vocab));
+  const auto workspace = aligned_bytes(verify_workspace_bytes(t.vocab, most_nodes(t.node_begin.data(), t.n_seqs())));
   p.path = v.path.data();
   p.n_accepted = v.n_accepted.data();
   p.bonus = v.bonus.data();
@@ -157,7 +157,7 @@ class OnGpu {
     p.n_children = n_children_.as<int32_t>();
     p.target_row = target_row_.as<int32_t>();
     p.target_logits = target_.as<float>();
-    if (rules.accept_by == AcceptBy::residual) {
+    if (rules.accept_by != AcceptBy::match) {
       p.draft_row = draft_row_.as<int32_t>();
       p.draft_logits = draft_.as<float>();
     }
@@ -233,7 +233,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
         for (int b = 0; b < n_seqs; ++b)
           t.add(b == 1 ? 1 : 8 * (b + 1), b % 2 ? 3 : 7, 0.8f, stream);
         for (const Settings& s : kSettings)
-          for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match}) {
+          for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match}) {
             CAPTURE(static_cast<int>(nature));
             CAPTURE(vocab);
             CAPTURE(&s - kSettings);
@@ -256,7 +256,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
         for (int b = 0; b < n_seqs; ++b) t.add(64, 6, 0.6f, stream);
         for (const float temperature : {0.0f, 0.1f, 0.6f, 1.0f, 2.0f})
           for (const double top_p : {1.0, 0.9})
-            for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match}) {
+            for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match}) {
               CAPTURE(vocab);
               CAPTURE(temperature);
               for (int round = 0; round < 5; ++round) {
@@ -274,7 +274,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     t.add_rows(Nature::normal, 30, stream);
     for (int b = 0; b < 60; ++b) t.add(512, b % 2 ? 64 : 2, 1.0f, stream);
     for (const float temperature : {0.0f, 0.6f, 1.0f})
-      for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match})
+      for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match})
         check_trees(t, t.params(keep_rule({.temperature = temperature}), keep_rule({}), by));
   }
 
@@ -292,7 +292,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
           CAPTURE(temperature);
           check_trees(t,
                       t.params(keep_rule({.temperature = temperature}),
-                               keep_rule({.temperature = draft_temperature}), AcceptBy::residual));
+                               keep_rule({.temperature = draft_temperature}), AcceptBy::sequoia));
         }
     }
   }
@@ -303,7 +303,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     t.add_rows(Nature::flat, 8, stream);
     t.draft = t.target;
     for (int b = 0; b < 200; ++b) t.add(40, 4, 1.0f, stream);
-    const Verdicts v = check_trees(t, t.params(keep_rule({}), keep_rule({}), AcceptBy::residual));
+    const Verdicts v = check_trees(t, t.params(keep_rule({}), keep_rule({}), AcceptBy::sequoia));
     CHECK(n_accepted_in(v) > 200);
   }
 
@@ -313,7 +313,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     t.add_rows(Nature::normal, 6, stream);
     for (int b = 0; b < 6; ++b) t.add(30, 5, 1.0f, stream);
     check_trees(t, t.params(keep_rule({.top_k = 400}), keep_rule({.top_k = 300, .top_p = 0.97}),
-                            AcceptBy::residual));
+                            AcceptBy::sequoia));
   }
 
   TEST_CASE("a row without meaning ends the walk") {
@@ -326,10 +326,10 @@ TEST_SUITE("gpu/kernels/verify_trees") {
       for (const float bad : {kNan, kInf}) {
         const float good = (*rows)[last];
         (*rows)[last] = bad;
-        for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match}) {
+        for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match}) {
           const Verdicts v = check_trees(t, t.params(keep_rule({}), keep_rule({}), by));
           const auto n = std::count(v.bonus.begin(), v.bonus.end(), kInvalidToken);
-          CHECK((n > 0) == (by == AcceptBy::residual || rows == &t.target));
+          CHECK((n > 0) == (by == AcceptBy::sequoia || rows == &t.target));
         }
         (*rows)[last] = good;
       }
@@ -340,7 +340,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     Trees t{.vocab = 32000};
     t.add_rows(Nature::flat, 4, stream);
     for (int b = 0; b < 5; ++b) t.add(40, 8, 1.0f, stream);
-    const VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), AcceptBy::residual);
+    const VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), AcceptBy::sequoia);
     const OnGpu gpu(t, p, false);
     const cuda::Graph graph(queue(), [&] { gpu.launch(); });
     for (int round = 0; round < 5; ++round) {
@@ -362,7 +362,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     for (const Settings& s :
          {Settings{.temperature = 0}, Settings{},
           Settings{.temperature = 0.8f, .top_k = 50, .top_p = 0.9, .penalty = 1.3f}})
-      for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match})
+      for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match})
         check_trees(t, t.params(keep_rule(s), keep_rule({}), by));
   }
 
@@ -373,7 +373,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     for (int b = 0; b < 8; ++b) t.add(12, 4, 1.0f, stream);
     std::vector<std::vector<int32_t>> bonus;
     for (const uint32_t stage : {0u, 1u, 255u}) {
-      VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), AcceptBy::residual);
+      VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), AcceptBy::sequoia);
       p.numbers.stage = stage;
       check_trees(t, p);
       bonus.push_back(verify_on_cpu(t, p).bonus);
@@ -388,7 +388,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     const auto verify = [&](AcceptBy by) {
       cuda_table().verify_trees(t.params(keep_rule({}), keep_rule({}), by), queue().stream());
     };
-    if (cuda::gpu().isa == cuda::GpuIsa::hopper) CHECK_THROWS(verify(AcceptBy::residual));
+    if (cuda::gpu().isa == cuda::GpuIsa::hopper) CHECK_THROWS(verify(AcceptBy::sequoia));
     t.vocab = 400000;
     CHECK_THROWS(verify(AcceptBy::match));
   }

@@ -32,13 +32,18 @@ class Node {
       total_ += weight_[i];
       left_ += static_cast<uint64_t>(draft_[i]);
     }
-    residual = {weight_.data(), next_.data(), nullptr, static_cast<int>(p.size()), total_};
-    proposal = {draft_.data(), left_, static_cast<int>(p.size())};
+    for (double& d : draft_) {
+      if (d != 0) continue;
+      d = -1;  // of the rest
+      ++rest_;
+    }
+    residual = {weight_.data(), next_.data(), nullptr, static_cast<int>(p.size()), total_, total_};
+    proposal = {draft_.data(), left_, rest_};
   }
   int step(const Tokens& children, const std::vector<double>& coins) {
     return try_children(
         residual, proposal, children.data(), static_cast<int>(children.size()),
-        [&](int i) { return coins[static_cast<size_t>(i)]; }, &n_rounded);
+        [](int) { return ChildKind::drawn; }, [&](int i) { return coins[static_cast<size_t>(i)]; }, &n_rounded);
   }
   Probabilities distribution() const {
     Probabilities ps;
@@ -54,7 +59,7 @@ class Node {
  private:
   std::vector<uint64_t> weight_, next_;
   std::vector<double> draft_;
-  uint64_t total_ = 0, left_ = 0;
+  uint64_t total_ = 0, left_ = 0, rest_ = 0;
 };
 
 struct Outcome {
@@ -157,7 +162,7 @@ Probabilities chances_from_logits(const Probabilities& p, const Probabilities& q
                                   const Tokens& children, AcceptBy by, float temperature,
                                   AcceptChancesFn* fn) {
   const auto vocab = static_cast<int>(p.size());
-  const auto workspace = aligned_bytes(verify_workspace_bytes(vocab));
+  const auto workspace = aligned_bytes(verify_workspace_bytes(vocab, 0));
   const std::vector<float> target = logs_of(p), draft = logs_of(q);
   const int32_t child_begin[2] = {0, static_cast<int32_t>(children.size())};
   Probabilities chances(children.size());
@@ -235,8 +240,8 @@ TEST_SUITE("kernels/node_step") {
         AcceptChancesFn* fn = cpu_table(isa).accept_chances;
         const Probabilities match = chances_from_logits(p, q, children, AcceptBy::match, 1, fn);
         const Probabilities residual =
-            chances_from_logits(p, q, children, AcceptBy::residual, 1, fn);
-        const Probabilities greedy = chances_from_logits(p, q, children, AcceptBy::residual, 0, fn);
+            chances_from_logits(p, q, children, AcceptBy::sequoia, 1, fn);
+        const Probabilities greedy = chances_from_logits(p, q, children, AcceptBy::sequoia, 0, fn);
         for (size_t i = 0; i < children.size(); ++i) {
           // Logarithms were rounded to f32: 2^-24 of at most 4, and weights are good to 2e-7.
           CHECK(std::abs(match[i] - by_match[i]) <= 1e-6);
@@ -266,12 +271,13 @@ TEST_SUITE("kernels/node_step") {
     const uint64_t big = uint64_t{1} << 40;
     std::vector<uint64_t> weight = {big - 1, big}, next(2);
     std::vector<double> draft = {static_cast<double>(big), static_cast<double>(big)};
-    Residual r{weight.data(), next.data(), nullptr, 2, 2 * big - 1};
-    Proposal p{draft.data(), 2 * big, 2};
+    Residual r{weight.data(), next.data(), nullptr, 2, 2 * big - 1, 2 * big - 1};
+    Proposal p{draft.data(), 2 * big, 0};
     const int32_t child = 0;
     int32_t n_rounded = 0;
     CHECK(try_children(
-              r, p, &child, 1, [](int) { return kLastCoin; }, &n_rounded) == 0);
+              r, p, &child, 1, [](int) { return ChildKind::drawn; }, [](int) { return kLastCoin; },
+              &n_rounded) == 0);
     CHECK(n_rounded == 1);
   }
 
@@ -300,7 +306,7 @@ TEST_SUITE("kernels/node_step") {
   TEST_CASE("a target kept to few ids reads its weights by id") {
     const std::vector<int32_t> ids = {3, 8, 90};
     std::vector<uint64_t> weight = {5, 3, 2}, next(3);
-    const Residual r{weight.data(), next.data(), ids.data(), 3, 10};
+    const Residual r{weight.data(), next.data(), ids.data(), 3, 10, 10};
     CHECK(weight_at(r, 3) == 5);
     CHECK(weight_at(r, 8) == 3);
     CHECK(weight_at(r, 90) == 2);

@@ -41,7 +41,7 @@ TEST_SUITE("kernels/verify_trees") {
     for (const Nature nature : kNatures)
       for (const int vocab : {2, 7, 65, 1009})
         for (const Settings& s : kSettings)
-          for (const AcceptBy by : {AcceptBy::residual, AcceptBy::match}) {
+          for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match, AcceptBy::traversal}) {
             const Settings draft{.temperature = 0.8f, .penalty = 1};
             const TreeCase c = random_trees(nature, vocab, 3, draft.temperature, 21);
             const TreeResult want = verify(verify_trees_ref, c, keep_rule(s), keep_rule(draft), by);
@@ -72,8 +72,8 @@ TEST_SUITE("kernels/verify_trees") {
 
   TEST_CASE("by match, and at temperature 0 by either, every token is plain sampling's") {
     for (const Settings& s : kSettings)
-      for (const AcceptBy by : {AcceptBy::match, AcceptBy::residual}) {
-        if (by == AcceptBy::residual && s.temperature > 0) continue;
+      for (const AcceptBy by : {AcceptBy::match, AcceptBy::sequoia}) {
+        if (by == AcceptBy::sequoia && s.temperature > 0) continue;
         CAPTURE(&s - kSettings);
         const TreeCase c = random_trees(Nature::normal, 40, 20, 0.7f, 5);
         const TreeResult got = verify(cpu_table().verify_trees, c, keep_rule(s), keep_rule({}), by);
@@ -103,7 +103,7 @@ TEST_SUITE("kernels/verify_trees") {
 
   TEST_CASE("a lone root draws what plain sampling draws, by either") {
     for (const Settings& s : kSettings)
-      for (const AcceptBy by : {AcceptBy::match, AcceptBy::residual}) {
+      for (const AcceptBy by : {AcceptBy::match, AcceptBy::sequoia}) {
         TreeCase c = random_trees(Nature::normal, 100, 1, 1.0f, 6);
         c.node_begin = {0, 1};
         c.n_children[0] = 0;
@@ -118,7 +118,7 @@ TEST_SUITE("kernels/verify_trees") {
     const TreeCase all = random_trees(Nature::flat, 300, 8, 1.0f, 9);
     const KeepRule rule = keep_rule({.temperature = 0.9f, .top_p = 0.95, .penalty = 1.2f});
     const TreeResult want =
-        verify(cpu_table().verify_trees, all, rule, keep_rule({}), AcceptBy::residual);
+        verify(cpu_table().verify_trees, all, rule, keep_rule({}), AcceptBy::sequoia);
     for (size_t b = 0; b < 8; ++b) {
       TreeCase one = all;
       one.node_begin = {all.node_begin[b], all.node_begin[b + 1]};
@@ -126,7 +126,7 @@ TEST_SUITE("kernels/verify_trees") {
       one.sequence = {all.sequence[b]};
       one.position = {all.position[b]};
       const TreeResult got =
-          verify(cpu_table().verify_trees, one, rule, keep_rule({}), AcceptBy::residual);
+          verify(cpu_table().verify_trees, one, rule, keep_rule({}), AcceptBy::sequoia);
       CHECK(got.path[0] == want.path[b]);
       CHECK(got.bonus[0] == want.bonus[b]);
       CHECK(got.logprobs[0] == want.logprobs[b]);
@@ -137,7 +137,7 @@ TEST_SUITE("kernels/verify_trees") {
     const KeepRule rule = keep_rule({});
     TreeCase c = random_trees(Nature::flat, 3, 1, 1.0f, 30);  // three children hold all of V = 3
     REQUIRE(c.n_children[0] == 3);
-    const TreeResult want = verify(cpu_table().verify_trees, c, rule, rule, AcceptBy::residual);
+    const TreeResult want = verify(cpu_table().verify_trees, c, rule, rule, AcceptBy::sequoia);
     REQUIRE(want.path[0].size() >= 1);
     const auto v = static_cast<size_t>(c.vocab);
     std::vector<bool> is_visited(c.tokens.size());
@@ -146,17 +146,17 @@ TEST_SUITE("kernels/verify_trees") {
     TreeCase others = c;
     for (size_t node = 0; node < c.tokens.size(); ++node)
       if (!is_visited[node]) others.target[node * v] = others.draft[node * v] = kNan;
-    CHECK(verify(cpu_table().verify_trees, others, rule, rule, AcceptBy::residual) == want);
+    CHECK(verify(cpu_table().verify_trees, others, rule, rule, AcceptBy::sequoia) == want);
     for (std::vector<float>* rows : {&c.target, &c.draft}) {
       TreeCase bad = c;
       (rows == &c.target ? bad.target : bad.draft)[1] = kNan;
-      const TreeResult got = verify(cpu_table().verify_trees, bad, rule, rule, AcceptBy::residual);
+      const TreeResult got = verify(cpu_table().verify_trees, bad, rule, rule, AcceptBy::sequoia);
       CHECK(got.bonus[0] == kInvalidToken);
       CHECK(got.path[0].empty());
     }
     TreeCase deeper = c;
     deeper.target[static_cast<size_t>(want.path[0][0]) * v] = kInf;
-    const TreeResult got = verify(cpu_table().verify_trees, deeper, rule, rule, AcceptBy::residual);
+    const TreeResult got = verify(cpu_table().verify_trees, deeper, rule, rule, AcceptBy::sequoia);
     CHECK(got.bonus[0] == kInvalidToken);
     CHECK(got.path[0] == std::vector<int32_t>{want.path[0][0]});
   }

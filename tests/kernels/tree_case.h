@@ -89,8 +89,8 @@ inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& t
                .bonus = std::vector<int32_t>(n),
                .n_rounded = std::vector<int32_t>(n),
                .logprobs = {}};
-  const auto workspace = aligned_bytes(verify_workspace_bytes(c.vocab));
-  const bool by_residual = by == AcceptBy::residual;
+  const auto workspace = aligned_bytes(verify_workspace_bytes(c.vocab, most_nodes(c.node_begin.data(), c.n_seqs())));
+  const bool by_residual = by != AcceptBy::match;
   fn({.path = path.data(),
       .n_accepted = n_accepted.data(),
       .bonus = r.bonus.data(),

@@ -93,7 +93,7 @@ class ToyRounds {
   }
   std::vector<ops::DraftTree> trees() const {
     std::vector<ops::DraftTree> trees;
-    const bool by_residual = run_.rule.accept_by == AcceptBy::residual;
+    const bool by_residual = run_.rule.accept_by == AcceptBy::sequoia;
     for (size_t s = 0; s < texts.size(); ++s)  // the row of a node is its token
       trees.push_back({.round = name(s),
                        .tokens = rows_[s],
@@ -171,7 +171,7 @@ TEST_SUITE("ops/verification") {
     for (const ops::SampleRule& rule : rules) {
       CAPTURE(&rule - rules);
       const Run run{
-          .rule = {.target = rule, .draft = {.temperature = 0.8f}, .accept_by = AcceptBy::residual},
+          .rule = {.target = rule, .draft = {.temperature = 0.8f}, .accept_by = AcceptBy::sequoia},
           .draw_temperature = 0.8f};
       CHECK(excess(texts_of(run, kTexts), rule) < 1);
     }
@@ -186,7 +186,7 @@ TEST_SUITE("ops/verification") {
   TEST_CASE("this test notices numbers used twice, and children that were not drawn") {
     const ops::SampleRule rule{.temperature = 1};
     const ops::VerifyRule residual{
-        .target = rule, .draft = {.temperature = 0.8f}, .accept_by = AcceptBy::residual};
+        .target = rule, .draft = {.temperature = 0.8f}, .accept_by = AcceptBy::sequoia};
     CHECK(excess(texts_of({.rule = residual, .draw_temperature = 0.8f, .fresh = false}, kTexts),
                  rule) > 5);
     CHECK(excess(texts_of({.rule = residual, .draw_temperature = 0.0f}, kTexts), rule) > 5);
@@ -200,7 +200,7 @@ TEST_SUITE("ops/verification") {
                              target = {0.5f, 1.0f, -1.0f};
     constexpr size_t kRounds = 60000, kTokens = 3;
     const ops::VerifyRule rule{
-        .target = {.temperature = 1}, .draft = {.temperature = 1}, .accept_by = AcceptBy::residual};
+        .target = {.temperature = 1}, .draft = {.temperature = 1}, .accept_by = AcceptBy::sequoia};
     const std::vector<int32_t> first = {1, 0}, n_children = {1, 0}, row = {0, 0};
     const auto rows = [](const std::vector<float>& x) {
       return Tensor(const_cast<float*>(x.data()), DType::f32, {1, int64_t{kTokens}});
@@ -280,7 +280,7 @@ TEST_SUITE("ops/verification") {
   TEST_CASE("the same on any number of threads; logprobs are those of logit_stats") {
     const ops::SampleRule rule{.temperature = 0.8f, .top_k = 3};
     const Run run{
-        .rule = {.target = rule, .draft = {.temperature = 1}, .accept_by = AcceptBy::residual}};
+        .rule = {.target = rule, .draft = {.temperature = 1}, .accept_by = AcceptBy::sequoia}};
     const int before = max_threads();
     set_threads(1);
     const std::vector<Text> one = texts_of(run, 501);
@@ -317,7 +317,7 @@ TEST_SUITE("ops/verification") {
       parents.push_back({{.seed = 2, .sequence = r, .position = 1}, 0, kStar});
     }
     const ops::VerifyRule rule{
-        .target = {.temperature = 1}, .draft = {.temperature = 1}, .accept_by = AcceptBy::residual};
+        .target = {.temperature = 1}, .draft = {.temperature = 1}, .accept_by = AcceptBy::sequoia};
     const std::vector<int32_t> children = ops::draw_children(rows_of(drafts), 1, parents);
     const std::vector<double> chances =
         ops::accept_chances(rows_of(targets), rows_of(drafts), rule, children, kStar, {});

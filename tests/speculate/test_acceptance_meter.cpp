@@ -29,7 +29,7 @@ TEST_SUITE("speculate/acceptance_meter") {
     const auto target = make_engine(tiny_model("tiny-2m")),
                draft = make_engine(tiny_model("tiny-2m"));
     const Ids text = random_ids(*target, 60, 1);
-    AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::residual), 4);
+    AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::sequoia), 4);
     meter.add(0, 7, text, 20);
     CHECK(meter.sums().samples() == 40);
     CHECK(meter.sums().mean(0) == doctest::Approx(1).epsilon(1e-4));
@@ -83,7 +83,7 @@ TEST_SUITE("speculate/acceptance_meter") {
     Ids text = requests[0].tokens;
     const int first = static_cast<int>(text.size());
     text.insert(text.end(), g.ids[0].begin(), g.ids[0].end());
-    AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::residual), 4);
+    AcceptanceMeter meter(*target, *draft, rule_of(0.8f, AcceptBy::sequoia), 4);
     meter.add(0, 1, text, first);
     AcceptanceVector vector;
     vector.rows.emplace_back();
@@ -115,7 +115,7 @@ TEST_SUITE("speculate/acceptance_meter") {
       const Ids written = test::generate(*target, {request(prompt)}, spec, rounds.get()).ids[0];
       text.insert(text.end(), written.begin(), written.end());
       const auto rule =
-          rule_of(temperature, temperature > 0 ? AcceptBy::residual : AcceptBy::match);
+          rule_of(temperature, temperature > 0 ? AcceptBy::sequoia : AcceptBy::match);
       TreeMeter meter(*target, *draft, rule, tree, 4);
       const int pages = target->cache().store().free_pages();
       meter.add(0, spec.sampler.seed, text, static_cast<int>(prompt.size()), accepted);
@@ -172,7 +172,7 @@ TEST_SUITE("speculate/acceptance_meter") {
 
     spec.sampler.rule.temperature = 0.8f;
     const auto same = make_engine(tiny_model("tiny-16m"));
-    DepthMeter self(*target, *same, rule_of(0.8f, AcceptBy::residual), 2, 3);
+    DepthMeter self(*target, *same, rule_of(0.8f, AcceptBy::sequoia), 2, 3);
     (void)test::generate(*target, requests, spec, &self);
     // Always accepted: rounds of three nodes, all rows alike.
     for (const ChanceSums& row : self.rows()) {

@@ -21,7 +21,7 @@ size_t room(size_t n) {
 }
 
 bool draws(const Round::Bounds& b) {
-  return b.accept_by == AcceptBy::residual && b.tree.parents > 0;
+  return b.accept_by != AcceptBy::match && b.tree.parents > 0;
 }
 
 size_t n_nodes(const Round::Bounds& b) {
@@ -274,7 +274,7 @@ void Round::draw_children(int level) {
 }
 
 void Round::verify(const Tensor& logits) {
-  const bool by_residual = bounds_.accept_by == AcceptBy::residual;
+  const bool by_residual = bounds_.accept_by != AcceptBy::match;
   ops::verify_trees({.path = path_.device,
                      .n_accepted = n_accepted_.device,
                      .bonus = bonus_.device,

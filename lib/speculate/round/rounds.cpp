@@ -80,7 +80,7 @@ RoundNeeds draft_needs(const TreeRoom& tree, int batch) {
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan) {
   Round::plan(
-      bounds_of(tree, target, config.vocab_size, has_draft ? AcceptBy::residual : AcceptBy::match,
+      bounds_of(tree, target, config.vocab_size, has_draft ? AcceptBy::sequoia : AcceptBy::match,
                 has_draft ? ModelDrafter::outbox_bytes(tree, target.max_seqs) : 0),
       target.device, plan);
 }
