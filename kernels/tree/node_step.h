@@ -216,8 +216,8 @@ inline void residual_chances(double* chance, Residual& r, Proposal& p, const int
     if (weight == 0) continue;
     const Reach reach = reach_of(r, p, children[i], ChildKind::drawn);
     const Rejection rejection = reject(r, p, children[i], ChildKind::drawn);
-    chance[i] = weight * (1.0 - static_cast<double>(rejection.left) /
-                                    static_cast<double>(rejection.unit));
+    chance[i] =
+        weight * (1.0 - static_cast<double>(rejection.left) / static_cast<double>(rejection.unit));
     weight = rejection.is_nothing() ? 0.0 : weight * (1.0 - reach.value());
   }
 }

@@ -34,23 +34,25 @@ Number reach_of(const Left<Number>& left, const Distribution<Number>& d, size_t 
 }
 
 /// What is left when a child drawn from d is not taken; nothing if that cannot be.
-template <class Number>
-std::optional<Left<Number>> rest_of(const Left<Number>& left, const Distribution<Number>& d,
-                                    auto&& is_nothing) {
-  Left<Number> rest{0, left.residual};
-  Number sum = 0;
-  for (size_t x = 0; x < d.size(); ++x) {
-    const Number more = left.p * left.residual[x] - d[x];
-    rest.residual[x] = more > 0 ? more : Number(0);
-    sum += rest.residual[x];
+struct RestOf {
+  template <class Number>
+  std::optional<Left<Number>> operator()(const Left<Number>& left, const Distribution<Number>& d,
+                                         auto&& is_nothing) const {
+    Left<Number> rest{0, left.residual};
+    Number sum = 0;
+    for (size_t x = 0; x < d.size(); ++x) {
+      const Number more = left.p * left.residual[x] - d[x];
+      rest.residual[x] = more > 0 ? more : Number(0);
+      sum += rest.residual[x];
+    }
+    const Number not_taken = sum + 1 - left.p;
+    if (is_nothing(not_taken)) return {};
+    if (sum > 0)
+      for (Number& r : rest.residual) r /= sum;
+    rest.p = sum / not_taken;
+    return rest;
   }
-  const Number not_taken = sum + 1 - left.p;
-  if (is_nothing(not_taken)) return {};
-  if (sum > 0)
-    for (Number& r : rest.residual) r /= sum;
-  rest.p = sum / not_taken;
-  return rest;
-}
+};
 
 /// Where a path ends, and what its last token follows.
 template <class Number>
@@ -61,7 +63,8 @@ struct Ending {
 };
 
 /// Child by child from the root on.
-template <class Number, class Tree>
+/// Rest     RestOf; tests take another one to see it found out
+template <class Number, class Rest = RestOf, class Tree>
 Ending<Number> verify_by_nodes(Tree& tree) {
   Ending<Number> end;
   for (int node = 0;;) {
@@ -75,7 +78,7 @@ Ending<Number> verify_by_nodes(Tree& tree) {
       const Number reach = reach_of(left, d, static_cast<size_t>(tree.token(child)));
       if (tree.decide(child, reach)) next = child;
       if (next >= 0) break;
-      const auto rest = rest_of(left, d, [&](const Number& x) { return tree.is_nothing(x); });
+      const auto rest = Rest()(left, d, [&](const Number& x) { return tree.is_nothing(x); });
       if (rest) left = *rest;
       if (rest || reach == 0) continue;
       ++end.n_rounded;
@@ -90,7 +93,7 @@ Ending<Number> verify_by_nodes(Tree& tree) {
 }
 
 /// By sequences, depth first: a node after all below it.
-template <class Number, class Tree>
+template <class Number, class Rest, class Tree>
 class BySequences {
  public:
   explicit BySequences(Tree& tree) : tree_(tree) {}
@@ -118,7 +121,7 @@ class BySequences {
       const Distribution<Number> d = tree_.proposal(node, i);
       if (d.empty()) return is_nonsense();
       Number reach = reach_of(left, d, static_cast<size_t>(tree_.token(child)));
-      const auto rest = rest_of(left, d, [&](const Number& x) { return tree_.is_nothing(x); });
+      const auto rest = Rest()(left, d, [&](const Number& x) { return tree_.is_nothing(x); });
       is_forced = !rest && reach > 0;
       if (is_forced) {
         end_.n_rounded += tree_.decide(child, reach) ? 0 : 1;
@@ -142,9 +145,9 @@ class BySequences {
   Ending<Number> end_;
 };
 
-template <class Number, class Tree>
+template <class Number, class Rest = RestOf, class Tree>
 Ending<Number> verify_by_sequences(Tree& tree) {
-  return BySequences<Number, Tree>(tree).run();
+  return BySequences<Number, Rest, Tree>(tree).run();
 }
 
 }  // namespace tandem

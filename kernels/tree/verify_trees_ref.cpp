@@ -37,23 +37,25 @@ int draw_from(const Probabilities& ps, double uniform) {
 class RefTree {
  public:
   RefTree(const VerifyTreesParams& p, int b)
-      : p_(p), b_(b), begin_(p.node_begin[b]), parent_(n_nodes(), -1), names_(names_of(p.numbers, b)) {
+      : p_(p),
+        b_(b),
+        begin_(p.node_begin[b]),
+        parent_(n_nodes(), -1),
+        names_(names_of(p.numbers, b)) {
     for (int node = 0; node < static_cast<int>(n_nodes()); ++node)
       for (int i = 0; i < n_children(node); ++i)
         parent_[static_cast<size_t>(child(node, i))] = node;
   }
 
   void run() {
-    Ending<double> end = p_.accept_by == AcceptBy::match || p_.target.temperature == 0
-                             ? match()
+    Ending<double> end = p_.accept_by == AcceptBy::match || p_.target.temperature == 0 ? match()
                          : p_.accept_by == AcceptBy::sequoia ? verify_by_nodes<double>(*this)
                                                              : verify_by_sequences<double>(*this);
     const int last = end.path.empty() ? 0 : end.path.back(), n = static_cast<int>(end.path.size());
     const bool is_rest = p_.accept_by != AcceptBy::match && n_children(last) > 0;
-    const int bonus =
-        end.residual.empty()
-            ? kInvalidToken
-            : draw_from(end.residual, uniform_after(names_, last, n, is_rest));
+    const int bonus = end.residual.empty()
+                          ? kInvalidToken
+                          : draw_from(end.residual, uniform_after(names_, last, n, is_rest));
     std::copy(end.path.begin(), end.path.end(), p_.path + begin_);
     p_.n_accepted[b_] = n;
     p_.bonus[b_] = bonus;
@@ -75,8 +77,7 @@ class RefTree {
   bool is_nothing(double x) const { return x < 1e-12; }
 
   Probabilities target(int node) const {
-    return normalized(
-        weights_of(p_.target, row_of(p_.target_logits, p_.target_row, node), node));
+    return normalized(weights_of(p_.target, row_of(p_.target_logits, p_.target_row, node), node));
   }
 
   Probabilities proposal(int node, int i) const {
@@ -110,7 +111,8 @@ class RefTree {
 
   Probabilities weights_of(const KeepRule& rule, const float* row, int node) const {
     std::vector<int32_t> seen;
-    if (p_.seen != nullptr) seen.assign(p_.seen + p_.seen_begin[b_], p_.seen + p_.seen_begin[b_ + 1]);
+    if (p_.seen != nullptr)
+      seen.assign(p_.seen + p_.seen_begin[b_], p_.seen + p_.seen_begin[b_ + 1]);
     for (; node > 0; node = parent_[static_cast<size_t>(node)]) seen.push_back(token(node));
     Probabilities weights = kept_weights_ref(rule, row, p_.vocab, seen);
     for (double& w : weights) w = std::floor(w * 0x1p40);  // no less is a weight

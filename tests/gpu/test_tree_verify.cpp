@@ -98,7 +98,8 @@ struct Verdicts {
 
 Verdicts verify_on_cpu(const Trees& t, VerifyTreesParams p) {
   Verdicts v(t);
-  const auto workspace = aligned_bytes(verify_workspace_bytes(t.vocab, most_nodes(t.node_begin.data(), t.n_seqs())));
+  const auto workspace =
+      aligned_bytes(verify_workspace_bytes(t.vocab, most_nodes(t.node_begin.data(), t.n_seqs())));
   p.path = v.path.data();
   p.n_accepted = v.n_accepted.data();
   p.bonus = v.bonus.data();

@@ -43,7 +43,8 @@ class Node {
   int step(const Tokens& children, const std::vector<double>& coins) {
     return try_children(
         residual, proposal, children.data(), static_cast<int>(children.size()),
-        [](int) { return ChildKind::drawn; }, [&](int i) { return coins[static_cast<size_t>(i)]; }, &n_rounded);
+        [](int) { return ChildKind::drawn; }, [&](int i) { return coins[static_cast<size_t>(i)]; },
+        &n_rounded);
   }
   Probabilities distribution() const {
     Probabilities ps;

@@ -5,13 +5,18 @@ using namespace tandem::test;
 
 namespace {
 
-TreeCase random_trees(Nature nature, int vocab, int n_seqs, float draft_temperature,
-                      uint32_t seed) {
+constexpr AcceptBy kRules[] = {AcceptBy::match, AcceptBy::sequoia, AcceptBy::traversal};
+
+/// shape    of all trees; empty: random ones
+TreeCase random_trees(Nature nature, int vocab, int n_seqs, float draft_temperature, uint32_t seed,
+                      const std::vector<int32_t>& shape = {}) {
   PhiloxStream stream(seed);
   TreeCase c{.vocab = vocab};
-  for (int b = 0; b < n_seqs; ++b) add_tree(c, stream, nature, draft_temperature);
+  for (int b = 0; b < n_seqs; ++b) add_tree(c, stream, nature, draft_temperature, shape);
   return c;
 }
+
+const std::vector<int32_t> kChain = {1, 1, 1, 1, 1, 1, 1, 1, 0}, kStar = {4, 0, 0, 0, 0};
 
 /// The token that `sample` draws from a row.
 int sample_row(const TreeCase& c, size_t node, const KeepRule& rule,
@@ -41,7 +46,7 @@ TEST_SUITE("kernels/verify_trees") {
     for (const Nature nature : kNatures)
       for (const int vocab : {2, 7, 65, 1009})
         for (const Settings& s : kSettings)
-          for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match, AcceptBy::traversal}) {
+          for (const AcceptBy by : kRules) {
             const Settings draft{.temperature = 0.8f, .penalty = 1};
             const TreeCase c = random_trees(nature, vocab, 3, draft.temperature, 21);
             const TreeResult want = verify(verify_trees_ref, c, keep_rule(s), keep_rule(draft), by);
@@ -68,6 +73,58 @@ TEST_SUITE("kernels/verify_trees") {
             for (const auto& path : want.path) n_accepted += static_cast<int>(path.size());
           }
     CHECK(n_accepted > n_trees / 2);  // the walks went somewhere
+  }
+
+  TEST_CASE("equal to the reference where a rule cuts the draft, and where children are fixed") {
+    for (const Nature nature : {Nature::normal, Nature::flat, Nature::masked})
+      for (const Settings& draft : kSettings)
+        for (const int n_drawn : {0, 1, 2, kAllDrawn})
+          for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::traversal}) {
+            if (draft.temperature == 0) continue;  // such children are not drawn
+            const KeepRule target = keep_rule({.temperature = 0.9f, .top_p = 0.9});
+            const TreeCase c = random_trees(nature, 65, 4, draft.temperature, 77);
+            CAPTURE(static_cast<int>(nature));
+            CAPTURE(&draft - kSettings);
+            CAPTURE(n_drawn);
+            CAPTURE(static_cast<int>(by));
+            const TreeResult want =
+                verify(verify_trees_ref, c, target, keep_rule(draft), by, n_drawn);
+            const TreeResult scalar = verify(cpu_table(Isa::scalar).verify_trees, c, target,
+                                             keep_rule(draft), by, n_drawn);
+            REQUIRE(scalar.path == want.path);
+            REQUIRE(scalar.bonus == want.bonus);
+            for (const Isa isa : usable_isas())
+              REQUIRE(verify(cpu_table(isa).verify_trees, c, target, keep_rule(draft), by,
+                             n_drawn) == scalar);
+          }
+  }
+
+  TEST_CASE("at temperature 0 all rules accept the same") {
+    const TreeCase c = random_trees(Nature::normal, 40, 20, 0.7f, 5);
+    const KeepRule greedy = keep_rule({.temperature = 0});
+    const TreeResult want =
+        verify(cpu_table().verify_trees, c, greedy, keep_rule({}), AcceptBy::match);
+    for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::block, AcceptBy::traversal})
+      CHECK(verify(cpu_table().verify_trees, c, greedy, keep_rule({}), by) == want);
+  }
+
+  TEST_CASE("block is traversal on chains, and traversal is sequoia on trees of one level") {
+    const auto both = [](const TreeCase& c, const KeepRule& target, AcceptBy a, AcceptBy b) {
+      const KeepRule draft = keep_rule({.temperature = 0.8f});
+      const TreeResult one = verify(cpu_table().verify_trees, c, target, draft, a);
+      CHECK(one == verify(cpu_table().verify_trees, c, target, draft, b));
+      int n = 0;
+      for (const auto& path : one.path) n += static_cast<int>(path.size());
+      return n;
+    };
+    for (const Settings& s : kSettings) {
+      CAPTURE(&s - kSettings);
+      const TreeCase chains = random_trees(Nature::flat, 50, 40, 0.8f, 6, kChain),
+                     stars = random_trees(Nature::flat, 50, 40, 0.8f, 6, kStar);
+      const int accepted = both(chains, keep_rule(s), AcceptBy::block, AcceptBy::traversal);
+      CHECK(both(stars, keep_rule(s), AcceptBy::sequoia, AcceptBy::traversal) > 0);
+      CHECK(accepted > 0);
+    }
   }
 
   TEST_CASE("by match, and at temperature 0 by either, every token is plain sampling's") {
@@ -101,9 +158,9 @@ TEST_SUITE("kernels/verify_trees") {
       }
   }
 
-  TEST_CASE("a lone root draws what plain sampling draws, by either") {
+  TEST_CASE("a lone root draws what plain sampling draws, by every rule") {
     for (const Settings& s : kSettings)
-      for (const AcceptBy by : {AcceptBy::match, AcceptBy::sequoia}) {
+      for (const AcceptBy by : kRules) {
         TreeCase c = random_trees(Nature::normal, 100, 1, 1.0f, 6);
         c.node_begin = {0, 1};
         c.n_children[0] = 0;
@@ -118,7 +175,7 @@ TEST_SUITE("kernels/verify_trees") {
     const TreeCase all = random_trees(Nature::flat, 300, 8, 1.0f, 9);
     const KeepRule rule = keep_rule({.temperature = 0.9f, .top_p = 0.95, .penalty = 1.2f});
     const TreeResult want =
-        verify(cpu_table().verify_trees, all, rule, keep_rule({}), AcceptBy::sequoia);
+        verify(cpu_table().verify_trees, all, rule, keep_rule({}), AcceptBy::traversal);
     for (size_t b = 0; b < 8; ++b) {
       TreeCase one = all;
       one.node_begin = {all.node_begin[b], all.node_begin[b + 1]};
@@ -126,7 +183,7 @@ TEST_SUITE("kernels/verify_trees") {
       one.sequence = {all.sequence[b]};
       one.position = {all.position[b]};
       const TreeResult got =
-          verify(cpu_table().verify_trees, one, rule, keep_rule({}), AcceptBy::sequoia);
+          verify(cpu_table().verify_trees, one, rule, keep_rule({}), AcceptBy::traversal);
       CHECK(got.path[0] == want.path[b]);
       CHECK(got.bonus[0] == want.bonus[b]);
       CHECK(got.logprobs[0] == want.logprobs[b]);
@@ -159,5 +216,31 @@ TEST_SUITE("kernels/verify_trees") {
     const TreeResult got = verify(cpu_table().verify_trees, deeper, rule, rule, AcceptBy::sequoia);
     CHECK(got.bonus[0] == kInvalidToken);
     CHECK(got.path[0] == std::vector<int32_t>{want.path[0][0]});
+  }
+
+  TEST_CASE("by sequences a row without meaning counts where the search comes by") {
+    const KeepRule rule = keep_rule({});
+    const TreeCase c = random_trees(Nature::flat, 30, 30, 1.0f, 31, {2, 1, 1, 0, 0});
+    const TreeResult want = verify(cpu_table().verify_trees, c, rule, rule, AcceptBy::traversal);
+    const auto v = static_cast<size_t>(c.vocab);
+    int n_first = 0, n_second = 0;
+    for (size_t b = 0; b < want.path.size(); ++b) {
+      // 0 -> 1 2, 1 -> 3, 2 -> 4: below node 1 all comes before node 2.
+      const int begins = want.path[b].empty() ? 0 : want.path[b][0];
+      n_first += begins == 1;
+      n_second += begins == 2;
+      const auto spoilt = [&](int node) {
+        TreeCase bad = c;
+        bad.target[(5 * b + static_cast<size_t>(node)) * v + 3] = kNan;
+        return verify(cpu_table().verify_trees, bad, rule, rule, AcceptBy::traversal);
+      };
+      const TreeResult second = spoilt(2), first = spoilt(1);
+      if (begins == 1) CHECK(second == want);
+      if (begins == 2) CHECK(second.bonus[b] == kInvalidToken);  // else it may not be reached
+      CHECK(first.bonus[b] == kInvalidToken);
+      CHECK(first.path[b].empty());
+    }
+    CHECK(n_first > 3);
+    CHECK(n_second > 3);
   }
 }

@@ -33,8 +33,10 @@ inline std::vector<int32_t> random_shape(PhiloxStream& stream, int limit, int vo
   return n_children;
 }
 
-inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, float draft_temperature) {
-  const std::vector<int32_t> shape = random_shape(stream, 24, c.vocab);
+/// shape    numbers of children; empty: a random one
+inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, float draft_temperature,
+                     std::vector<int32_t> shape = {}) {
+  if (shape.empty()) shape = random_shape(stream, 24, c.vocab);
   const auto n = static_cast<int>(shape.size());
   const auto begin = static_cast<size_t>(c.node_begin.back());
   const int row_begin = static_cast<int>(begin);
@@ -81,7 +83,7 @@ struct TreeResult {
 };
 
 inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& target,
-                         const KeepRule& draft, AcceptBy by) {
+                         const KeepRule& draft, AcceptBy by, int n_drawn = kAllDrawn) {
   const auto n = static_cast<size_t>(c.n_seqs());
   std::vector<int32_t> path(c.tokens.size()), n_accepted(n);
   std::vector<float> logprobs(c.tokens.size());
@@ -89,7 +91,8 @@ inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& t
                .bonus = std::vector<int32_t>(n),
                .n_rounded = std::vector<int32_t>(n),
                .logprobs = {}};
-  const auto workspace = aligned_bytes(verify_workspace_bytes(c.vocab, most_nodes(c.node_begin.data(), c.n_seqs())));
+  const auto workspace =
+      aligned_bytes(verify_workspace_bytes(c.vocab, most_nodes(c.node_begin.data(), c.n_seqs())));
   const bool by_residual = by != AcceptBy::match;
   fn({.path = path.data(),
       .n_accepted = n_accepted.data(),
@@ -104,6 +107,7 @@ inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& t
       .draft_row = by_residual ? c.draft_row.data() : nullptr,
       .target_logits = c.target.data(),
       .draft_logits = by_residual ? c.draft.data() : nullptr,
+      .n_drawn = n_drawn,
       .seen = c.seen.data(),
       .seen_begin = c.seen_begin.data(),
       .numbers = c.numbers(),

@@ -114,8 +114,7 @@ TEST_SUITE("speculate/acceptance_meter") {
       Ids text = prompt;
       const Ids written = test::generate(*target, {request(prompt)}, spec, rounds.get()).ids[0];
       text.insert(text.end(), written.begin(), written.end());
-      const auto rule =
-          rule_of(temperature, temperature > 0 ? AcceptBy::sequoia : AcceptBy::match);
+      const auto rule = rule_of(temperature, temperature > 0 ? AcceptBy::sequoia : AcceptBy::match);
       TreeMeter meter(*target, *draft, rule, tree, 4);
       const int pages = target->cache().store().free_pages();
       meter.add(0, spec.sampler.seed, text, static_cast<int>(prompt.size()), accepted);

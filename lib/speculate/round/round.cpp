@@ -20,9 +20,7 @@ size_t room(size_t n) {
   return Outbox::aligned(n * sizeof(T));
 }
 
-bool draws(const Round::Bounds& b) {
-  return b.accept_by != AcceptBy::match && b.tree.parents > 0;
-}
+bool draws(const Round::Bounds& b) { return b.accept_by != AcceptBy::match && b.tree.parents > 0; }
 
 size_t n_nodes(const Round::Bounds& b) {
   return static_cast<size_t>(b.max_seqs) * static_cast<size_t>(b.tree.nodes);
