@@ -177,7 +177,7 @@ class TableDrafter final : public speculate::Drafter {
  public:
   explicit TableDrafter(int length) : chain_(speculate::chain_tree(length + 1)) {}
 
-  AcceptBy accept_by() const override { return AcceptBy::match; }
+  bool draws_children() const override { return false; }
   std::string name() const override { return "table"; }
   const speculate::TokenTree& largest() const override { return chain_; }
   void read(std::span<const decode::DrawSeq> seqs) override {

@@ -23,7 +23,7 @@ class DeterministicDrafter final : public speculate::Drafter {
   DeterministicDrafter(decode::Engine& draft, decode::Engine& target, speculate::TokenTree tree)
       : inner_(draft, target, std::move(tree)) {}
 
-  AcceptBy accept_by() const override { return AcceptBy::sequoia; }
+  bool draws_children() const override { return true; }
   std::string name() const override { return "deterministic"; }
   const speculate::TokenTree& largest() const override { return inner_.largest(); }
   void share(std::span<const int32_t> prefix) override { inner_.share(prefix); }

@@ -15,9 +15,9 @@ namespace tandem::speculate {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  /// residual: children are drawn by Round::draw_children; match: in any way that does not look at
-  /// the random numbers of the round.
-  virtual AcceptBy accept_by() const = 0;
+  /// Whether children are drawn by Round::draw_children; else they come about in any way that does
+  /// not look at the random numbers of the round.
+  virtual bool draws_children() const = 0;
   /// What records call it.
   virtual std::string name() const = 0;
   /// No proposal needs more room than this tree.

@@ -21,7 +21,7 @@ class LookupDrafter final : public Drafter {
   /// length   tokens of a proposal, at most; none where nothing agrees
   LookupDrafter(int longest, int length);
 
-  AcceptBy accept_by() const override { return AcceptBy::match; }
+  bool draws_children() const override { return false; }
   std::string name() const override { return "ngram"; }
   const TokenTree& largest() const override { return chains_.back(); }
   const TokenTree& shape(std::span<const decode::DrawSeq> seqs) override;

@@ -13,7 +13,7 @@ class ModelDrafter final : public Drafter {
   /// draft    with room for draft_needs; on a GPU on the target's queue
   ModelDrafter(Reader draft, Reader target, TokenTree tree);
 
-  AcceptBy accept_by() const override { return AcceptBy::sequoia; }
+  bool draws_children() const override { return true; }
   std::string name() const override;
   const TokenTree& largest() const override { return tree_; }
   size_t outbox_bytes(int max_seqs) const override {

@@ -20,7 +20,7 @@ size_t room(size_t n) {
   return Outbox::aligned(n * sizeof(T));
 }
 
-bool draws(const Round::Bounds& b) { return b.accept_by != AcceptBy::match && b.tree.parents > 0; }
+bool draws(const Round::Bounds& b) { return b.draws && b.tree.parents > 0; }
 
 size_t n_nodes(const Round::Bounds& b) {
   return static_cast<size_t>(b.max_seqs) * static_cast<size_t>(b.tree.nodes);
@@ -271,8 +271,8 @@ void Round::draw_children(int level) {
         {tokens_.host + l.parent[p].first_child, static_cast<size_t>(l.parent[p].n_children)});
 }
 
-void Round::verify(const Tensor& logits) {
-  const bool by_residual = bounds_.accept_by != AcceptBy::match;
+void Round::verify(const Tensor& logits, AcceptBy rule) {
+  const bool by_residual = rule != AcceptBy::match;
   ops::verify_trees({.path = path_.device,
                      .n_accepted = n_accepted_.device,
                      .bonus = bonus_.device,
@@ -293,7 +293,7 @@ void Round::verify(const Tensor& logits) {
                      .vocab = bounds_.vocab,
                      .target = sampler_.rule.kept(),
                      .draft = ops::SampleRule{.temperature = sampler_.rule.temperature}.kept(),
-                     .accept_by = bounds_.accept_by,
+                     .accept_by = rule,
                      .workspace = rows_},
                     exec_.stream());
   if (!is_forced_) return;

@@ -24,7 +24,7 @@ class Round {
     int max_tokens = 0;       // of one sequence, for rules that ask for its tokens
     size_t outbox_bytes = 0;  // what the forwards of a round send along
     int vocab = 0;
-    AcceptBy accept_by = AcceptBy::match;
+    bool draws = false;    // children, by draw_children
     uint32_t stage = 0;  // of its random numbers; rounds within rounds have separate ones
     cuda::Gpu gpu = {};
   };
@@ -75,7 +75,7 @@ class Round {
   void draw_children(int level);
   /// Walks the trees and finds the accepted paths.
   /// shapes   logits [places * nodes, vocab]
-  void verify(const Tensor& logits);
+  void verify(const Tensor& logits, AcceptBy rule);
   /// The accepted paths, for the moves of their keys; nodes from n_held on have none.
   kv::PagedStore::AcceptedPaths paths(int n_held) const;
   /// Brings the results to the host.
@@ -119,7 +119,7 @@ class Round {
   Exec exec_;
   Courier courier_, seen_courier_;
   int32_t* ids_ = nullptr;  // [max_seqs * widest level]
-  Tensor draft_logits_;     // [max_seqs * parents, vocab] by residual
+  Tensor draft_logits_;     // [max_seqs * parents, vocab] where children are drawn
   void* rows_ = nullptr;    // workspace of kernels that draw and verify, on a GPU
   // Of the round:
   std::span<const decode::DrawSeq> seqs_;

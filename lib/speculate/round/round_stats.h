@@ -4,8 +4,7 @@
 #include <vector>
 
 #include "decode/sampler.h"
-#include "kernels/tree/verify_trees.h"
-#include "ops/verification.h"
+#include "speculate/tree/token_tree.h"
 
 namespace tandem::speculate {
 
@@ -18,6 +17,7 @@ struct RoundEvent {
 /// What rounds have done so far, over all sequences.
 struct RoundStats {
   std::string drafter;   // its name
+  std::string rule;      // of verification, rule_name
   int nodes = 0;         // of a tree, the root counts
   int64_t rounds = 0;    // a sequence's, not a batch's
   int64_t drafted = 0;   // nodes, roots left out
@@ -28,10 +28,12 @@ struct RoundStats {
   double draft_s = 0, target_s = 0, verify_s = 0;
   double host_s = 0;  // on a GPU, what the CPU does for rounds
 
-  RoundStats(std::string name, int max_nodes, int max_depth)
+  /// largest  that is proposed
+  RoundStats(std::string name, std::string verify_rule, const TokenTree& largest)
       : drafter(std::move(name)),
-        nodes(max_nodes),
-        accepted_hist(static_cast<size_t>(max_depth) + 1) {}
+        rule(std::move(verify_rule)),
+        nodes(largest.size()),
+        accepted_hist(static_cast<size_t>(largest.levels())) {}
   void add(const RoundEvent& round);
   /// What came after `earlier`, of the same rounds.
   RoundStats since(const RoundStats& earlier) const;

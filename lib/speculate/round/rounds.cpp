@@ -23,14 +23,14 @@ void check_reads_trees(const Reader& reader) {
 }
 
 Round::Bounds bounds_of(const TreeRoom& tree, const decode::EngineSpec& target, int vocab,
-                        AcceptBy accept_by, size_t drafter_bytes) {
+                        bool draws, size_t drafter_bytes) {
   return {.max_seqs = target.max_seqs,
           .tree = tree,
           .max_tokens = target.max_tokens,
           .outbox_bytes = drafter_bytes + kv::DeviceStep::outbox_bytes(
                                               target.max_seqs, target.max_seqs * tree.nodes),
           .vocab = vocab,
-          .accept_by = accept_by,
+          .draws = draws,
           .gpu = decode::gpu_of(target)};
 }
 
@@ -42,7 +42,7 @@ std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> d
   const decode::EngineSpec& spec = target.engine->spec();
   const Round::Bounds bounds =
       bounds_of(TreeRoom::of(drafter->largest()), spec, target.engine->config().vocab_size,
-                drafter->accept_by(), drafter->outbox_bytes(spec.max_seqs));
+                drafter->draws_children(), drafter->outbox_bytes(spec.max_seqs));
   MemoryPlan plan;
   Round::plan(bounds, spec.device, plan);
   return std::make_unique<Speculation>(target, std::move(drafter), bounds,
@@ -80,7 +80,7 @@ RoundNeeds draft_needs(const TreeRoom& tree, int batch) {
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan) {
   Round::plan(
-      bounds_of(tree, target, config.vocab_size, has_draft ? AcceptBy::sequoia : AcceptBy::match,
+      bounds_of(tree, target, config.vocab_size, has_draft,
                 has_draft ? ModelDrafter::outbox_bytes(tree, target.max_seqs) : 0),
       target.device, plan);
 }

@@ -7,6 +7,7 @@
 #include "decode/decoder.h"
 #include "speculate/reader.h"
 #include "speculate/round/round_stats.h"
+#include "speculate/round/verify_choice.h"
 #include "speculate/tree/tree_room.h"
 
 namespace tandem::speculate {
@@ -21,14 +22,14 @@ class Rounds : public decode::Decoder {
   virtual void share(std::span<const int32_t> prefix) = 0;
   /// As share, of tokens that this slot of the draft's cache holds already; it stays the caller's.
   virtual void continue_from(int draft_slot) = 0;
-  /// residual: the distribution of a text is the target's; match: the very text is plain
-  /// sampling's.
+  /// By match the very text is plain sampling's; by the others it has the target's distribution.
   virtual AcceptBy accept_by() const = 0;
   virtual const RoundStats& stats() const = 0;
 };
 
 struct RoundOptions {
   std::function<void(const RoundEvent&)> on_round = {};
+  VerifyChoice verify = VerifyChoice::automatic;
   /// Accepted paths are drawn from it after verification: such texts are no samples of the target,
   /// and figures of them must say so.
   std::optional<AcceptanceVector> simulate = {};
@@ -36,7 +37,8 @@ struct RoundOptions {
 
 /// Rounds of any drafter.
 /// target   with room for target_needs
-/// errors   kind recipe: a policy without trees (topk, oracle_sampling)
+/// errors   kind recipe: a policy without trees (topk, oracle_sampling), a rule of verification
+///          that does not suit what is proposed
 std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> drafter,
                                        RoundOptions options = {});
 /// A model grows a tree (Sequoia): a small one, or the target under another reading, of which the
@@ -66,7 +68,7 @@ struct RoundNeeds {
 RoundNeeds target_needs(const TreeRoom& tree, int batch);
 RoundNeeds draft_needs(const TreeRoom& tree, int batch);
 
-/// Adds what rounds hold beyond the engines.
+/// Adds what rounds hold beyond the engines, whatever rule they verify by.
 /// has_draft  whether a model proposes
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan);

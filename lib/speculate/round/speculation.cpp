@@ -22,8 +22,9 @@ Speculation::Speculation(Reader target, std::unique_ptr<Drafter> drafter,
       exec_(target_.exec()),
       drafter_(std::move(drafter)),
       options_(std::move(options)),
+      rule_(rule_for(options_.verify, drafter_->draws_children(), drafter_->largest())),
       round_(bounds, *arena_, exec_),
-      stats_(drafter_->name(), drafter_->largest().size(), drafter_->largest().levels() - 1) {}
+      stats_(drafter_->name(), std::string(rule_name(rule_)), drafter_->largest()) {}
 
 Speculation::~Speculation() { abandon(); }
 
@@ -118,7 +119,7 @@ void Speculation::launch() {
   };
   const auto finish = [&] {
     round_.mark(Round::scored);
-    round_.verify(target_.logit_rows());
+    round_.verify(target_.logit_rows(), rule_);
     target_.cache().move_paths(step_, round_.paths(round_.tree().size()));
     drafter_->keep(round_);
     round_.mark(Round::verified);

@@ -38,7 +38,7 @@ class Speculation final : public Rounds {
   double bytes_read() const override { return bytes_read_ + drafter_->bytes_read(); }
   void share(std::span<const int32_t> prefix) override { drafter_->share(prefix); }
   void continue_from(int draft_slot) override { drafter_->continue_from(draft_slot); }
-  AcceptBy accept_by() const override { return drafter_->accept_by(); }
+  AcceptBy accept_by() const override { return rule_; }
   const RoundStats& stats() const override { return stats_; }
 
  private:
@@ -55,6 +55,7 @@ class Speculation final : public Rounds {
   Exec exec_;
   std::unique_ptr<Drafter> drafter_;
   RoundOptions options_;
+  AcceptBy rule_;
   decode::SamplerSpec sampler_;
   Round round_;
   RoundStats stats_;

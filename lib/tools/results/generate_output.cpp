@@ -163,6 +163,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
                       {"fixed_keys_frac", usage.fixed_share()}};
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     j["spec"] = {{"draft", rounds->drafter},
+                 {"verify", rounds->rule},
                  {"nodes", rounds->nodes},
                  {"rounds", rounds->rounds},
                  {"drafted", rounds->drafted},
@@ -220,8 +221,9 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
   }
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     text += fmt::format(
-        "\nrounds   {}, {:.2f} tokens each; drafting {:.2f} s, target {:.2f} s, verifying {:.2f} s",
-        rounds->rounds, rounds->tokens_per_round(), rounds->draft_s, rounds->target_s,
+        "\nrounds   {}, {:.2f} tokens each by {}; drafting {:.2f} s, target {:.2f} s, verifying "
+        "{:.2f} s",
+        rounds->rounds, rounds->tokens_per_round(), rounds->rule, rounds->draft_s, rounds->target_s,
         rounds->verify_s);
   if (j.contains("attention"))
     text += fmt::format(

@@ -14,7 +14,15 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("draft.path",
             "draft.path: spec.draft is self, so that model.path proposes; leave draft.path out, or "
             "choose spec.draft=model");
-  if (spec.draft != DraftKind::ngram && tree.path.automatic && tree.accept.empty())
+  const bool draws = spec.draft != DraftKind::ngram;
+  if (!draws && spec.verify > speculate::VerifyChoice::match)
+    p.field("spec.verify",
+            "spec.verify: tokens found again are not drawn from a distribution; choose match or auto");
+  if (draws && spec.verify == speculate::VerifyChoice::block && tree.path.automatic)
+    p.field("spec.verify",
+            "spec.verify: block verifies chains; leave tree.path empty for one of spec.gamma, or "
+            "choose traversal");
+  if (draws && tree.path.automatic && tree.accept.empty())
     p.field("tree.accept",
             "tree.accept: name the vector to choose a tree by; sequoia-acceptance "
             "measures them");
@@ -43,13 +51,14 @@ Proposer proposer_of(const SpecSection& spec) {
 }
 
 std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
-  if (recipe.spec.draft == DraftKind::ngram || recipe.tree.path.empty())
-    return speculate::chain_tree(recipe.spec.gamma + 1);
+  const bool draws = recipe.spec.draft != DraftKind::ngram;
+  if (!draws || recipe.tree.path.empty()) return speculate::chain_tree(recipe.spec.gamma + 1);
   if (recipe.tree.path.automatic) return {};
   speculate::TokenTree tree = speculate::read_tree(recipe.tree.path.path).tree;
   if (tree.size() > kv::kMaxTreeRows)
     throw input_error(recipe.tree.path.path.string(), "has {} nodes, at most {} are supported",
                       tree.size(), kv::kMaxTreeRows);
+  (void)speculate::rule_for(recipe.spec.verify, draws, tree);  // before models are loaded
   return tree;
 }
 
@@ -82,6 +91,7 @@ std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec,
                                                const ModelPair::Engines& engines,
                                                const speculate::TokenTree& tree,
                                                speculate::RoundOptions options) {
+  options.verify = spec.verify;
   if (spec.draft == DraftKind::ngram)
     return speculate::lookup_rounds(*engines.target, spec.ngram, spec.gamma, std::move(options));
   return speculate::model_rounds(*engines.target, engines.drafter(), tree, std::move(options));

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string_view>
 
+#include "speculate/round/verify_choice.h"
 #include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
@@ -18,6 +19,7 @@ constexpr std::array<std::string_view, 3> enum_names(DraftKind) {
 struct SpecSection {
   DraftKind draft = DraftKind::model;
   int gamma = 8, ngram = 3;
+  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
   bool force = false;
 
   template <class V>
@@ -28,6 +30,10 @@ struct SpecSection {
     v("gamma", gamma, recipe::between(1, 256).unit("tokens"),
       "of a chain where tree.path is empty; of an ngram's, at most");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
+    v("verify", verify,
+      "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of a "
+      "tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, block "
+      "for a chain, traversal for a tree");
     v("force", force, "speculate although tree.accept and the times predict a loss");
   }
 };
@@ -75,7 +81,8 @@ Proposer proposer_of(const SpecSection& spec);
 
 /// The tree that is proposed, the largest of them for an ngram; none where it is still to be
 /// chosen.
-/// errors   kind input: no such tree, or one of more nodes than a step may have
+/// errors   kind input: no such tree, or one of more nodes than a step may have; kind recipe: one
+///          that spec.verify does not serve
 std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe);
 
 /// Nodes of a tree that is chosen here, at most.

@@ -1,0 +1,54 @@
+#include "speculate/round/verify_choice.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace tandem::speculate {
+
+std::string_view rule_name(AcceptBy rule) {
+  switch (rule) {
+    case AcceptBy::match:
+      return "match";
+    case AcceptBy::sequoia:
+      return "sequoia";
+    case AcceptBy::block:
+      return "block";
+    case AcceptBy::traversal:
+      break;
+  }
+  return "traversal";
+}
+
+AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree) {
+  const auto refuse = [&](std::string_view why, const char* hint) {
+    return recipe_error("spec.verify", "is {}, {}",
+                        enum_names(choice)[static_cast<size_t>(choice)], why)
+        .hint(hint);
+  };
+  const int widest = std::ranges::max(tree.n_children);
+  if (!draws) {
+    if (choice == VerifyChoice::automatic || choice == VerifyChoice::match) return AcceptBy::match;
+    throw refuse("which weighs tokens by the distribution they were drawn from; these are not drawn",
+                 "choose spec.verify=match, or auto");
+  }
+  switch (choice) {
+    case VerifyChoice::automatic:
+      if (tree.levels() <= 2) return AcceptBy::sequoia;
+      return widest <= 1 ? AcceptBy::block : AcceptBy::traversal;
+    case VerifyChoice::match:
+      return AcceptBy::match;
+    case VerifyChoice::sequoia:
+      return AcceptBy::sequoia;
+    case VerifyChoice::block:
+      if (widest > 1)
+        throw refuse(fmt::format("which verifies chains; a node of this tree has {} children", widest),
+                     "choose spec.verify=traversal, or auto; a chain has an empty tree.path");
+      return AcceptBy::block;
+    case VerifyChoice::traversal:
+      break;
+  }
+  return AcceptBy::traversal;
+}
+
+}  // namespace tandem::speculate
