@@ -1,7 +1,9 @@
 #include "tools/sequoia_acceptance.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "cli/output.h"
 #include "recipe/fields_of.h"
@@ -22,14 +24,15 @@ ops::VerifyRule verify_rule(const AcceptanceRecipe& recipe, const ops::SampleRul
   rule.target = target;
   rule.draft.temperature = target.temperature;
   // At temperature 0 both rules take the child that is the target's best token.
-  const bool drawn = recipe.accept.rule == AcceptRule::sequoia && target.temperature > 0;
+  const bool drawn = recipe.accept.rule != AcceptRule::topk && target.temperature > 0;
   rule.accept_by = drawn ? AcceptBy::sequoia : AcceptBy::match;
   rule.wants_logprobs = false;
   return rule;
 }
 
-std::string method_of(const ops::VerifyRule& rule) {
-  if (rule.accept_by != AcceptBy::match) return "sequoia";
+std::string method_of(AcceptRule by, const ops::VerifyRule& rule) {
+  if (rule.accept_by != AcceptBy::match)
+    return std::string(enum_names(by)[static_cast<size_t>(by)]);
   return rule.target.temperature > 0 ? "topk-sample" : "topk-greedy";
 }
 
@@ -47,10 +50,43 @@ std::optional<speculate::TokenTree> read_accept_tree(const AcceptanceSection& ac
   return tree;
 }
 
-/// Without the last ones, of depths that no text came to.
-std::vector<speculate::ChanceSums> visited(std::vector<speculate::ChanceSums> rows) {
-  while (rows.size() > 1 && rows.back().samples() == 0) rows.pop_back();
-  return rows;
+/// The rule that rounds of a tree verify by.
+speculate::VerifyChoice verify_choice(AcceptRule rule) {
+  switch (rule) {
+    case AcceptRule::block:
+      return speculate::VerifyChoice::block;
+    case AcceptRule::traversal:
+      return speculate::VerifyChoice::traversal;
+    case AcceptRule::sequoia:
+    case AcceptRule::topk:
+      break;
+  }
+  return speculate::VerifyChoice::sequoia;
+}
+
+bool is_by_sequences(AcceptRule rule) {
+  return rule == AcceptRule::block || rule == AcceptRule::traversal;
+}
+
+Json json_of(const speculate::RuleMeter& meter) {
+  Json list = Json::array();
+  for (size_t i = 0; i < meter.rules().size(); ++i) {
+    const speculate::RuleTokens& r = meter.rules()[i];
+    Json by_position = Json::array();
+    for (const std::vector<int64_t>& level : r.children)
+      by_position.push_back(static_cast<double>(std::accumulate(level.begin(), level.end(), 0L)) /
+                            static_cast<double>(r.rounds));
+    Json& rule = list.emplace_back();
+    rule = {{"rule", speculate::rule_name(r.rule)},
+            {"rounds", r.rounds},
+            {"tokens_per_round", r.tokens_per_round()},
+            {"accepted_by_position", by_position}};
+    if (i == 0) continue;
+    const speculate::Difference gain = meter.gain(i);
+    rule["gain"] = gain.relative;
+    rule["gain_ci95"] = gain.half_width;
+  }
+  return list;
 }
 
 }  // namespace
@@ -69,6 +105,9 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
     p.field("accept.depths", "accept.depths: a tree has its own; leave one of both out");
   if (!accept.tree.empty() && accept.rule == AcceptRule::topk && sampling.temperature > 0)
     p.field("accept.rule", "accept.rule: rounds of a tree draw its children; leave topk out");
+  if (accept.tree.empty() && is_by_sequences(accept.rule))
+    p.field("accept.rule",
+            "accept.rule: block and traversal accept whole paths of a tree; name accept.tree");
 }
 
 SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>& point)
@@ -83,6 +122,11 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   prompts_.shared = 0;  // texts come one after the other
   tree_ = read_accept_tree(recipe_.accept);
+  if (tree_) (void)speculate::rule_for(verify_choice(recipe_.accept.rule), true, *tree_);
+  if (is_by_sequences(recipe_.accept.rule) && pair_.device().kind == Device::Kind::cuda)
+    throw recipe_error("accept.rule", "is {}, which is counted on the CPU",
+                       enum_names(recipe_.accept.rule)[static_cast<size_t>(recipe_.accept.rule)])
+        .hint("add --device cpu");
   const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};
   const speculate::TreeRoom rounds =
       tree_ ? speculate::TreeRoom::of(*tree_) : speculate::TreeRoom{};
@@ -144,7 +188,22 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_positions(const ModelPair::En
   for_each_text([&](size_t i, int n_prompt) {
     meter.add(static_cast<int>(i), recipe_.run.seed, texts[i], n_prompt);
   });
-  return {meter.sums()};
+  return rows_of({meter.sums()});
+}
+
+/// Without the last ones, of depths that no text came to.
+SequoiaAcceptance::Rows SequoiaAcceptance::rows_of(std::vector<speculate::ChanceSums> sums) {
+  while (sums.size() > 1 && sums.back().samples() == 0) sums.pop_back();
+  Rows rows;
+  for (const speculate::ChanceSums& of_depth : sums) {
+    Row& row = rows.emplace_back();
+    row.samples = of_depth.samples();
+    for (int k = 0; k < of_depth.width(); ++k) {
+      row.mean.push_back(of_depth.mean(k));
+      row.error.push_back(of_depth.standard_error(k));
+    }
+  }
+  return rows;
 }
 
 SequoiaAcceptance::Rows SequoiaAcceptance::measure_depths(const ModelPair::Engines& engines,
@@ -153,25 +212,52 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_depths(const ModelPair::Engin
   speculate::DepthMeter meter(*engines.target, *engines.draft, rule, recipe_.accept.width,
                               recipe_.accept.depths);
   write_texts(*engines.target, meter, how);
-  return visited(meter.rows());
+  return rows_of(meter.rows());
+}
+
+/// The rates at which children were accepted of nodes on accepted paths.
+SequoiaAcceptance::Rows SequoiaAcceptance::counted(const speculate::RuleTokens& rule) {
+  Rows rows;
+  for (size_t level = 0; level < rule.children.size() && rule.reached[level] > 0; ++level) {
+    Row& row = rows.emplace_back();
+    row.samples = rule.reached[level];
+    const auto n = static_cast<double>(row.samples);
+    for (const int64_t accepted : rule.children[level]) {
+      const double p = static_cast<double>(accepted) / n;
+      row.mean.push_back(p);
+      row.error.push_back(std::sqrt(p * (1 - p) / n));
+    }
+  }
+  return rows;
 }
 
 SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(const ModelPair::Engines& engines,
                                                         const ops::VerifyRule& rule,
                                                         const decode::GenerateSpec& how) {
   std::vector<std::vector<int>> accepted(prompts_.sequences.size());
-  const auto rounds = speculate::model_rounds(
-      *engines.target, *engines.draft, *tree_, {.on_round = [&](const speculate::RoundEvent& e) {
-        accepted[static_cast<size_t>(e.seq)].push_back(e.accepted);
-      }});
+  speculate::RoundOptions options{.on_round = [&](const speculate::RoundEvent& e) {
+    accepted[static_cast<size_t>(e.seq)].push_back(e.accepted);
+  }};
+  options.verify = verify_choice(recipe_.accept.rule);
+  const bool compares =
+      rule.accept_by != AcceptBy::match && engines.target->spec().device.kind == Device::Kind::cpu;
+  if (compares) {
+    const bool is_chain = std::ranges::max(tree_->n_children) == 1;
+    rules_.emplace(std::array{AcceptBy::sequoia, is_chain ? AcceptBy::block : AcceptBy::traversal});
+    options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
+      rules_->add(round, logits);
+    };
+  }
+  const auto rounds = speculate::model_rounds(*engines.target, *engines.draft, *tree_, options);
   const Texts texts = write_texts(*engines.target, *rounds, how);
   tokens_per_round_ = rounds->stats().tokens_per_round();
+  if (is_by_sequences(recipe_.accept.rule) && rules_) return counted(rules_->rules().back());
   speculate::TreeMeter meter(*engines.target, *engines.draft, rule, *tree_, recipe_.accept.width);
   for_each_text([&](size_t i, int n_prompt) {
     meter.add(static_cast<int>(i), recipe_.run.seed, texts[i], n_prompt, accepted[i]);
   });
   lost_ = meter.lost();
-  return visited(meter.rows());
+  return rows_of(meter.rows());
 }
 
 int SequoiaAcceptance::run() {
@@ -185,14 +271,9 @@ int SequoiaAcceptance::run() {
                                                 : measure_positions(engines, rule, how);
 
   Json p = Json::array(), error = Json::array(), residual = Json::array(), samples = Json::array();
-  for (const speculate::ChanceSums& row : rows) {
-    std::vector<double> means, errors;
-    double all = 0;
-    for (int k = 0; k < row.width(); ++k) {
-      means.push_back(row.mean(k));
-      errors.push_back(row.standard_error(k));
-      all += means.back();
-    }
+  for (const Row& row : rows) {
+    std::vector<double> means = row.mean, errors = row.error;
+    double all = std::accumulate(means.begin(), means.end(), 0.0);
     // Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
     if (all > 1) {
       for (size_t k = 0; k < means.size(); ++k) means[k] /= all, errors[k] /= all;
@@ -201,16 +282,16 @@ int SequoiaAcceptance::run() {
     cx_.note(
         fmt::format("{}{} positions; the first child is accepted in {:.1f} % (+- {:.1f}), one of "
                     "{} in {:.1f} %",
-                    rows.size() > 1 ? fmt::format("depth {}: ", p.size()) : "", row.samples(),
-                    100 * means[0], 100 * errors[0], row.width(), 100 * all));
+                    rows.size() > 1 ? fmt::format("depth {}: ", p.size()) : "", row.samples,
+                    100 * means[0], 100 * errors[0], means.size(), 100 * all));
     p.push_back(means);
     error.push_back(errors);
     residual.push_back(std::max(0.0, 1 - all));
-    samples.push_back(row.samples());
+    samples.push_back(row.samples);
   }
   const auto one_or_all = [](const Json& list) { return list.size() == 1 ? list[0] : list; };
   Json vector = {{"format", "acceptance-vector/1"},
-                 {"method", method_of(rule)},
+                 {"method", method_of(recipe_.accept.rule, rule)},
                  {rows.size() == 1 ? "p" : "rows", one_or_all(p)},
                  {"residual", one_or_all(residual)},
                  {"stderr", one_or_all(error)},
@@ -222,7 +303,7 @@ int SequoiaAcceptance::run() {
                  {"seed", recipe_.run.seed}};
   if (tree_) {
     const speculate::AcceptanceVector measured{
-        .rows = p, .method = method_of(rule), .file = {}, .sha256 = {}};
+        .rows = p, .method = method_of(recipe_.accept.rule, rule), .file = {}, .sha256 = {}};
     const double predicted = speculate::expected_tokens(*tree_, measured);
     cx_.note(fmt::format("the tree gave {:.3f} tokens a round, {:.3f} by these rows",
                          tokens_per_round_, predicted));
@@ -236,6 +317,16 @@ int SequoiaAcceptance::run() {
           fmt::format("{} accepted tokens were not drawn again here, where sums of another "
                       "order round otherwise; nodes below them are not counted",
                       lost_));
+  }
+  if (rules_) {
+    vector["rules"] = json_of(*rules_);
+    const speculate::RuleTokens &base = rules_->rules().front(), &other = rules_->rules().back();
+    const speculate::Difference gain = rules_->gain(rules_->rules().size() - 1);
+    cx_.note(fmt::format(
+        "the same trees: {:.3f} tokens a round by {}, {:.3f} by {}: {:+.1f} % (+- {:.1f}); the "
+        "last token counts, as everywhere",
+        base.tokens_per_round(), speculate::rule_name(base.rule), other.tokens_per_round(),
+        speculate::rule_name(other.rule), 100 * gain.relative, 100 * gain.half_width));
   }
   result.write(vector.dump() + "\n");
   result.commit();

@@ -7,14 +7,17 @@
 #include "decode/generate.h"
 #include "ops/verification.h"
 #include "speculate/measure/chance_sums.h"
+#include "speculate/measure/rule_meter.h"
 #include "speculate/tree/token_tree.h"
 #include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
 
 /// How rounds will verify; each rule has a separate vector.
-enum class AcceptRule : uint8_t { sequoia, topk };
-constexpr std::array<std::string_view, 2> enum_names(AcceptRule) { return {"sequoia", "topk"}; }
+enum class AcceptRule : uint8_t { sequoia, topk, block, traversal };
+constexpr std::array<std::string_view, 4> enum_names(AcceptRule) {
+  return {"sequoia", "topk", "block", "traversal"};
+}
 
 /// Section `accept` of the tool that measures.
 struct AcceptanceSection {
@@ -33,7 +36,7 @@ struct AcceptanceSection {
       "rows by depth as rounds of this very tree find them; empty = of no certain tree");
     v("rule", rule,
       "sequoia: children drawn, kept by residuals; topk: the draft's best, kept if the target "
-      "draws them");
+      "draws them; block, traversal: drawn ones, counted in rounds of accept.tree");
   }
 };
 
@@ -63,7 +66,12 @@ class SequoiaAcceptance {
 
  private:
   using Texts = std::vector<std::vector<int32_t>>;
-  using Rows = std::vector<speculate::ChanceSums>;  // by depth; one for all nodes
+  /// A row of the vector: what the children of a node are accepted with.
+  struct Row {
+    std::vector<double> mean, error;
+    int64_t samples = 0;
+  };
+  using Rows = std::vector<Row>;  // by depth; one for all nodes
 
   /// The prompts and what follows them by `decoder`.
   Texts write_texts(decode::Engine& target, decode::Decoder& decoder,
@@ -76,7 +84,9 @@ class SequoiaAcceptance {
   /// Of texts written a node at a time.
   Rows measure_depths(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
                       const decode::GenerateSpec& how);
-  /// Of texts written by rounds of accept.tree.
+  static Rows counted(const speculate::RuleTokens& rule);
+  static Rows rows_of(std::vector<speculate::ChanceSums> sums);
+  /// Of texts written by rounds of accept.tree. On the CPU also what the rules make of one tree.
   Rows measure_tree(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
                     const decode::GenerateSpec& how);
 
@@ -85,7 +95,8 @@ class SequoiaAcceptance {
   ModelPair pair_;
   std::optional<speculate::TokenTree> tree_;
   double tokens_per_round_ = 0;  // of it, as counted
-  int64_t lost_ = 0;             // accepted tokens that TreeMeter did not find again
+  std::optional<speculate::RuleMeter> rules_;
+  int64_t lost_ = 0;  // accepted tokens that TreeMeter did not find again
   decode::PromptSet prompts_;
 };
 

@@ -271,31 +271,34 @@ void Round::draw_children(int level) {
         {tokens_.host + l.parent[p].first_child, static_cast<size_t>(l.parent[p].n_children)});
 }
 
-void Round::verify(const Tensor& logits, AcceptBy rule) {
+VerifyTreesParams Round::verification(const Tensor& logits, AcceptBy rule) const {
   const bool by_residual = rule != AcceptBy::match;
-  ops::verify_trees({.path = path_.device,
-                     .n_accepted = n_accepted_.device,
-                     .bonus = bonus_.device,
-                     .logprobs = logprobs_.device,
-                     .n_rounded = n_rounded_.device,
-                     .node_begin = node_begin_.device,
-                     .tokens = tokens_.device,
-                     .first_child = first_child_.device,
-                     .n_children = n_children_.device,
-                     .target_row = row_.device,
-                     .draft_row = by_residual ? draft_row_.device : nullptr,
-                     .target_logits = logits.as<float>(),
-                     .draft_logits = by_residual ? draft_logits_.as<float>() : nullptr,
-                     .seen = seen_,
-                     .seen_begin = seen_begin_.device,
-                     .numbers = numbers(),
-                     .n_seqs = places_,
-                     .vocab = bounds_.vocab,
-                     .target = sampler_.rule.kept(),
-                     .draft = ops::SampleRule{.temperature = sampler_.rule.temperature}.kept(),
-                     .accept_by = rule,
-                     .workspace = rows_},
-                    exec_.stream());
+  return {.path = path_.device,
+          .n_accepted = n_accepted_.device,
+          .bonus = bonus_.device,
+          .logprobs = logprobs_.device,
+          .n_rounded = n_rounded_.device,
+          .node_begin = node_begin_.device,
+          .tokens = tokens_.device,
+          .first_child = first_child_.device,
+          .n_children = n_children_.device,
+          .target_row = row_.device,
+          .draft_row = by_residual ? draft_row_.device : nullptr,
+          .target_logits = logits.as<float>(),
+          .draft_logits = by_residual ? draft_logits_.as<float>() : nullptr,
+          .seen = seen_,
+          .seen_begin = seen_begin_.device,
+          .numbers = numbers(),
+          .n_seqs = places_,
+          .vocab = bounds_.vocab,
+          .target = sampler_.rule.kept(),
+          .draft = ops::SampleRule{.temperature = sampler_.rule.temperature}.kept(),
+          .accept_by = rule,
+          .workspace = rows_};
+}
+
+void Round::verify(const Tensor& logits, AcceptBy rule) {
+  ops::verify_trees(verification(logits, rule), exec_.stream());
   if (!is_forced_) return;
   const auto n = static_cast<size_t>(places_);
   ops::host_copy(

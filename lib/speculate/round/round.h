@@ -24,7 +24,7 @@ class Round {
     int max_tokens = 0;       // of one sequence, for rules that ask for its tokens
     size_t outbox_bytes = 0;  // what the forwards of a round send along
     int vocab = 0;
-    bool draws = false;    // children, by draw_children
+    bool draws = false;  // children, by draw_children
     uint32_t stage = 0;  // of its random numbers; rounds within rounds have separate ones
     cuda::Gpu gpu = {};
   };
@@ -76,6 +76,8 @@ class Round {
   /// Walks the trees and finds the accepted paths.
   /// shapes   logits [places * nodes, vocab]
   void verify(const Tensor& logits, AcceptBy rule);
+  /// What that reads and writes.
+  VerifyTreesParams verification(const Tensor& logits, AcceptBy rule) const;
   /// The accepted paths, for the moves of their keys; nodes from n_held on have none.
   kv::PagedStore::AcceptedPaths paths(int n_held) const;
   /// Brings the results to the host.

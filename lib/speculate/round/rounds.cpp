@@ -79,10 +79,9 @@ RoundNeeds draft_needs(const TreeRoom& tree, int batch) {
 
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan) {
-  Round::plan(
-      bounds_of(tree, target, config.vocab_size, has_draft,
-                has_draft ? ModelDrafter::outbox_bytes(tree, target.max_seqs) : 0),
-      target.device, plan);
+  Round::plan(bounds_of(tree, target, config.vocab_size, has_draft,
+                        has_draft ? ModelDrafter::outbox_bytes(tree, target.max_seqs) : 0),
+              target.device, plan);
 }
 
 }  // namespace tandem::speculate

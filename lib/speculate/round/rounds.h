@@ -13,6 +13,7 @@
 namespace tandem::speculate {
 
 class Drafter;
+class Round;
 
 /// Decoding by rounds: something proposes tokens, the target scores all of them in one forward and
 /// keeps those that it might have said itself.
@@ -30,6 +31,9 @@ class Rounds : public decode::Decoder {
 struct RoundOptions {
   std::function<void(const RoundEvent&)> on_round = {};
   VerifyChoice verify = VerifyChoice::automatic;
+  /// Sees each round when it is over, with the target's logits of all nodes, as the device has
+  /// them.
+  std::function<void(const Round&, const Tensor& logits)> on_verified = {};
   /// Accepted paths are drawn from it after verification: such texts are no samples of the target,
   /// and figures of them must say so.
   std::optional<AcceptanceVector> simulate = {};

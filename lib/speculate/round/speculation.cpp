@@ -168,6 +168,7 @@ void Speculation::finish_round() {
     stats_.add(event);
     if (options_.on_round) options_.on_round(event);
   }
+  if (options_.on_verified) options_.on_verified(round_, target_.logit_rows());
   target_.cache().commit(step_, kept_);
   drafter_->accept(round_);
   if (exec_.on_gpu()) stats_.host_s += watch.seconds();

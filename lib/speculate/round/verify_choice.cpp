@@ -22,15 +22,16 @@ std::string_view rule_name(AcceptBy rule) {
 
 AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree) {
   const auto refuse = [&](std::string_view why, const char* hint) {
-    return recipe_error("spec.verify", "is {}, {}",
-                        enum_names(choice)[static_cast<size_t>(choice)], why)
+    return recipe_error("spec.verify", "is {}, {}", enum_names(choice)[static_cast<size_t>(choice)],
+                        why)
         .hint(hint);
   };
   const int widest = std::ranges::max(tree.n_children);
   if (!draws) {
     if (choice == VerifyChoice::automatic || choice == VerifyChoice::match) return AcceptBy::match;
-    throw refuse("which weighs tokens by the distribution they were drawn from; these are not drawn",
-                 "choose spec.verify=match, or auto");
+    throw refuse(
+        "which weighs tokens by the distribution they were drawn from; these are not drawn",
+        "choose spec.verify=match, or auto");
   }
   switch (choice) {
     case VerifyChoice::automatic:
@@ -42,8 +43,9 @@ AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree) {
       return AcceptBy::sequoia;
     case VerifyChoice::block:
       if (widest > 1)
-        throw refuse(fmt::format("which verifies chains; a node of this tree has {} children", widest),
-                     "choose spec.verify=traversal, or auto; a chain has an empty tree.path");
+        throw refuse(
+            fmt::format("which verifies chains; a node of this tree has {} children", widest),
+            "choose spec.verify=traversal, or auto; a chain has an empty tree.path");
       return AcceptBy::block;
     case VerifyChoice::traversal:
       break;

@@ -16,8 +16,9 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "choose spec.draft=model");
   const bool draws = spec.draft != DraftKind::ngram;
   if (!draws && spec.verify > speculate::VerifyChoice::match)
-    p.field("spec.verify",
-            "spec.verify: tokens found again are not drawn from a distribution; choose match or auto");
+    p.field(
+        "spec.verify",
+        "spec.verify: tokens found again are not drawn from a distribution; choose match or auto");
   if (draws && spec.verify == speculate::VerifyChoice::block && tree.path.automatic)
     p.field("spec.verify",
             "spec.verify: block verifies chains; leave tree.path empty for one of spec.gamma, or "

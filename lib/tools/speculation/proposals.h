@@ -31,8 +31,10 @@ struct SpecSection {
       "of a chain where tree.path is empty; of an ngram's, at most");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
     v("verify", verify,
-      "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of a "
-      "tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, block "
+      "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of "
+      "a "
+      "tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, "
+      "block "
       "for a chain, traversal for a tree");
     v("force", force, "speculate although tree.accept and the times predict a loss");
   }
