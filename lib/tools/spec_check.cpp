@@ -204,7 +204,7 @@ int SpecCheck::run() {
                        rounds.accepted, rounds.drafted));
   if (rounds.accepted == 0)
     cx_.warn("no drafted token was accepted: this checks little more than plain sampling");
-  write(rounds.drafter);
+  write(rounds);
   const bool passed = std::ranges::all_of(verdicts_, &Verdict::passed);
   return passed ? 0 : exit_status(ErrorKind::numeric);
 }
@@ -230,7 +230,7 @@ std::string SpecCheck::text() const {
   return text + "\n" + places.render(io::TableFormat::text);
 }
 
-Json SpecCheck::json(const std::string& drafter) const {
+Json SpecCheck::json(const speculate::RoundStats& rounds) const {
   Json checks = Json::array(), places = Json::array();
   for (const Verdict& v : verdicts_) {
     Json item = {{"check", v.check},
@@ -248,7 +248,8 @@ Json SpecCheck::json(const std::string& drafter) const {
                       {"gap", d.gap}});
   return {{"lossless", std::ranges::all_of(verdicts_, &Verdict::passed)},
           {"target", target_name_},
-          {"drafter", drafter},
+          {"drafter", rounds.drafter},
+          {"verify", rounds.rule},
           {"nodes", tree_.size()},
           {"device", pair_.device().name()},
           {"compute", exact_ ? "f32" : "bf16"},
@@ -256,19 +257,19 @@ Json SpecCheck::json(const std::string& drafter) const {
           {"differences", std::move(places)}};
 }
 
-void SpecCheck::write(const std::string& drafter) {
+void SpecCheck::write(const speculate::RoundStats& rounds) {
   cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
   if (cx_.format() == "text") {
     result.write(text());
   } else if (cx_.format() == "json") {
-    result.write(json(drafter).dump() + "\n");
+    result.write(json(rounds).dump() + "\n");
   } else {
     bench::Record record(cx_.info.name);
     record.group("recipe") = *point_.record;
     record.group("workload") = {{"n_prompts", prompts_.sequences.size()},
                                 {"new_tokens", recipe_.sampling.max_tokens},
                                 {"seed", recipe_.run.seed}};
-    record.group("quality") = json(drafter);
+    record.group("quality") = json(rounds);
     result.write(record.line());
   }
   result.commit();

@@ -83,9 +83,9 @@ class SpecCheck {
   void check_distributions(decode::Engine& target, speculate::Rounds& speculation);
   void add_distributions(const eval::DistributionCheck& found, double temperature,
                          size_t n_temperatures);
-  void write(const std::string& drafter);
+  void write(const speculate::RoundStats& rounds);
   std::string text() const;
-  nlohmann::ordered_json json(const std::string& drafter) const;
+  nlohmann::ordered_json json(const speculate::RoundStats& rounds) const;
 
   cli::Context& cx_;
   const cli::Point<Recipe>& point_;

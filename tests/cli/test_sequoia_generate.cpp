@@ -30,7 +30,8 @@ TEST_SUITE("cli/sequoia-generate") {
     const Outcome run = sequoia_generate(flags);
     CHECK(run.status == 0);
     CHECK(run.out == plain.out);
-    CHECK(run.err.find("tokens each; drafting") != std::string::npos);
+    CHECK(run.err.find("tokens each by traversal; drafting") != std::string::npos);
+    CHECK(run.err.find("(tokens: the accepted ones and one more; ") != std::string::npos);
 
     std::vector<std::string> json_flags = flags;
     json_flags.insert(json_flags.end(), {"--format", "jsonl"});
@@ -57,8 +58,34 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(summary["decode_steps"] == rounds);
     CHECK(summary["spec"]["mean_tokens_per_round"].get<double>() ==
           doctest::Approx(1 + double(accepted) / double(rounds)));
+    double rates = 0;
+    for (const Json& rate : summary["spec"]["rate_by_position"]) rates += rate.get<double>();
+    CHECK(1 + rates == doctest::Approx(summary["spec"]["mean_tokens_per_round"].get<double>()));
+    CHECK(summary["spec"]["share_accepted"].get<double>() ==
+          doctest::Approx(double(accepted) / double(drafted)));
     CHECK(summary["peak_bytes"].get<double>() <=
           1.05 * summary["planned_peak_bytes"].get<double>());
+  }
+
+  TEST_CASE("spec.verify: the rule is told; greedy text is the same by each") {
+    const std::vector<std::string> flags = {"-p", "Once upon a time", "-n",
+                                            "30", "--format",         "jsonl"};
+    const auto spec_of = [&](const std::vector<std::string>& more) {
+      std::vector<std::string> all = flags;
+      all.insert(all.end(), more.begin(), more.end());
+      const Outcome run = sequoia_generate(all);
+      CHECK(run.status == 0);
+      return json_lines(run.out).back()["spec"];
+    };
+    for (const std::string rule : {"match", "sequoia", "traversal"}) {
+      CAPTURE(rule);
+      const std::vector<std::string> by = {"-s", "spec.verify=" + rule};
+      CHECK(spec_of(by)["verify"] == rule);
+      CHECK(spec_of(by)["accepted_hist"] == spec_of({})["accepted_hist"]);
+    }
+    CHECK(spec_of({})["verify"] == "traversal");
+    CHECK(spec_of({"-s", "tree.path="})["verify"] == "block");
+    CHECK(spec_of({"-s", "spec.draft=ngram"})["verify"] == "match");
   }
 
   TEST_CASE("ngram needs no second model") {
@@ -281,6 +308,8 @@ TEST_SUITE("cli/sequoia-generate") {
     const std::string no_tree =
         folder.write("tree.json", R"({"format": "sequoia-tree/1"})").string();
     const std::vector<std::string> prompt = {"-p", "a"};
+    const std::string vector =
+        (tandem::test::source_dir() / "recipes/sequoia/accept-reference.json").string();
     for (const Case& c : {
              Case{{}, 2, "nothing to continue"},
              Case{{"-s", "draft.path=synthetic:llama-68m"},
@@ -292,6 +321,16 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{{"-s", "sampling.max_tokens=0"}, 3, "nothing to speculate on"},
              Case{{"-s", "output.state=s"}, 3, "states are saved by pig-generate"},
              Case{{"-s", "spec.draft=self"}, 3, "draft.path: spec.draft is self"},
+             Case{
+                 {"-s", "spec.verify=block"}, 3, "spec.verify: is block, which verifies chains; a"},
+             Case{
+                 {"-s", "spec.verify=block", "-s", "tree.path=auto", "-s", "tree.accept=" + vector},
+                 3,
+                 "spec.verify: block verifies chains"},
+             Case{{"-s", "spec.draft=ngram", "-s", "spec.verify=traversal"},
+                  3,
+                  "spec.verify: tokens found again are not drawn"},
+             Case{{"-s", "spec.verify=best"}, 3, "spec.verify"},
              Case{{"-s", "draft.cache.kind=topk"},
                   3,
                   "draft.cache.kind: is topk, which reads no trees of drafted tokens"},

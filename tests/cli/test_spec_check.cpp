@@ -30,6 +30,23 @@ TEST_SUITE("cli/spec-check") {
     CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
   }
 
+  TEST_CASE("every rule of verification is lossless") {
+    for (const std::vector<std::string>& rule :
+         {std::vector<std::string>{"spec.verify=match"},
+          {"spec.verify=sequoia"},
+          {"spec.verify=traversal", "sampling.top_p=0.9"},
+          {"spec.verify=block", "tree.path=", "spec.gamma=3"}}) {
+      CAPTURE(rule[0]);
+      std::vector<std::string> flags = {"-r", "sequoia/tiny-16m", "--json"};
+      for (const std::string& key : rule) flags.insert(flags.end(), {"-s", key});
+      const Outcome run = spec_check(flags);
+      CHECK(run.status == 0);
+      const Json j = Json::parse(run.out);
+      CHECK(j["lossless"] == true);
+      CHECK("spec.verify=" + j["verify"].get<std::string>() == rule[0]);
+    }
+  }
+
   TEST_CASE("a target that drafts for itself under a window: chains and trees, batches") {
     for (const std::vector<std::string>& shape :
          {std::vector<std::string>{"-s", "tree.path=", "-s", "spec.gamma=3"}, {}}) {

@@ -78,7 +78,7 @@ TEST_SUITE("speculate/acceptance_meter") {
     spec.max_tokens = 400;
     spec.sampler.rule.temperature = 0.8f;
     const TokenTree tree = tree_of_children(std::vector<int>{4, 2, 0, 0, 0, 0, 0}, "test");
-    const auto rounds = model_rounds(*target, *draft, tree);
+    const auto rounds = model_rounds(*target, *draft, tree, {.verify = VerifyChoice::sequoia});
     const Generated g = test::generate(*target, requests, spec, rounds.get());
     Ids text = requests[0].tokens;
     const int first = static_cast<int>(text.size());
@@ -110,7 +110,8 @@ TEST_SUITE("speculate/acceptance_meter") {
       std::vector<int> accepted;
       const auto rounds =
           model_rounds(*target, *draft, tree,
-                       {.on_round = [&](const RoundEvent& e) { accepted.push_back(e.accepted); }});
+                       {.on_round = [&](const RoundEvent& e) { accepted.push_back(e.accepted); },
+                        .verify = VerifyChoice::sequoia});
       Ids text = prompt;
       const Ids written = test::generate(*target, {request(prompt)}, spec, rounds.get()).ids[0];
       text.insert(text.end(), written.begin(), written.end());

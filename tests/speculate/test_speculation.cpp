@@ -38,12 +38,17 @@ TEST_SUITE("speculate/speculation") {
   }
 
   TEST_CASE("sampled texts follow the target's distribution, over the borders of rounds") {
+    VerifyChoice verify{};
+    SUBCASE("sequoia") { verify = VerifyChoice::sequoia; }
+    SUBCASE("traversal") { verify = VerifyChoice::traversal; }
+    SUBCASE("match") { verify = VerifyChoice::match; }
     // The target may draw three tokens at a time, the draft, the same model, all 320: distributions
     // that differ, and few enough texts to count.
     const auto target = make_engine(small_model("llama-2"));
     const auto draft = make_engine(small_model("llama-2"));
     const std::vector<decode::Request> one = {request({5, 17, 100, 3})};
-    const auto rounds = model_rounds(*target, *draft, tree_of({6, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0}));
+    const auto rounds = model_rounds(*target, *draft, tree_of({6, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0}),
+                                     {.verify = verify});
     constexpr int kTexts = 2000, kTokens = 4;
     std::map<Ids, std::array<int, 2>> counts;
     for (int i = 0; i < kTexts; ++i)

@@ -37,8 +37,24 @@ struct RoundStats {
   void add(const RoundEvent& round);
   /// What came after `earlier`, of the same rounds.
   RoundStats since(const RoundStats& earlier) const;
+  /// Accepted tokens and the one after them: vLLM's mean acceptance length.
   double tokens_per_round() const {
     return rounds > 0 ? static_cast<double>(emitted) / static_cast<double>(rounds) : 0;
+  }
+  /// Rounds that accepted a token at depth 1, 2, ... over all rounds: vLLM's acceptance rate by
+  /// position. Empty without rounds.
+  std::vector<double> rate_by_position() const {
+    std::vector<double> rates;
+    int64_t reached = rounds;
+    for (size_t depth = 1; rounds > 0 && depth < accepted_hist.size(); ++depth) {
+      reached -= accepted_hist[depth - 1];
+      rates.push_back(static_cast<double>(reached) / static_cast<double>(rounds));
+    }
+    return rates;
+  }
+  /// Accepted over drafted tokens: llama.cpp's acceptance rate.
+  double share_accepted() const {
+    return drafted > 0 ? static_cast<double>(accepted) / static_cast<double>(drafted) : 0;
   }
 };
 

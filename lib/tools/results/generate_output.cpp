@@ -104,6 +104,19 @@ double GenerateOutput::memory_gbps(double reached) const {
   return known && known->mem_read_gbps >= reached ? known->mem_read_gbps : 0;
 }
 
+namespace {
+
+/// The first of them.
+std::string percents(const std::vector<double>& shares) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(kMost, shares.size()); ++i)
+    text += fmt::format("{}{:.0f}", i > 0 ? ", " : "", 100 * shares[i]);
+  return text + (shares.size() > kMost ? ", ... %" : " %");
+}
+
+}  // namespace
+
 Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int64_t seed,
                              const SpeculationReport& speculation) const {
   const size_t peak = peak_resident_bytes();  // before the bandwidth probe takes memory
@@ -170,6 +183,8 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
                  {"accepted", rounds->accepted},
                  {"accepted_hist", rounds->accepted_hist},
                  {"mean_tokens_per_round", rounds->tokens_per_round()},
+                 {"rate_by_position", rounds->rate_by_position()},
+                 {"share_accepted", rounds->share_accepted()},
                  {"draft_s", rounds->draft_s},
                  {"target_s", rounds->target_s},
                  {"verify_s", rounds->verify_s}};
@@ -222,9 +237,11 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     text += fmt::format(
         "\nrounds   {}, {:.2f} tokens each by {}; drafting {:.2f} s, target {:.2f} s, verifying "
-        "{:.2f} s",
+        "{:.2f} s\n         (tokens: the accepted ones and one more; {} of rounds accepted the "
+        "1st, "
+        "2nd, ...)",
         rounds->rounds, rounds->tokens_per_round(), rounds->rule, rounds->draft_s, rounds->target_s,
-        rounds->verify_s);
+        rounds->verify_s, percents(rounds->rate_by_position()));
   if (j.contains("attention"))
     text += fmt::format(
         "\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "
