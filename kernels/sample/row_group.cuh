@@ -92,6 +92,10 @@ class RowGroup {
   __device__ void use(float* logit) { logit_ = logit; }
   /// The block that has a token.
   __device__ int owner(int32_t id) const { return id / (kRowThreads * run_); }
+  /// Whether each() calls with i in this thread.
+  __device__ bool is_mine(int i) const {
+    return i >= 0 && i < size_ && i / run_ == static_cast<int>(threadIdx.x);
+  }
   /// As of the link.
   __device__ void sync() { link_.sync(); }
   template <class T>

@@ -80,6 +80,26 @@ RowSplit split_rows_at_once(const Gpu& gpu, int vocab, int n_rows) {
   return usual;
 }
 
+RowGroups split_among_groups(const Gpu& gpu, int vocab, size_t own_bytes) {
+  constexpr int kWords = 3;
+  if (gpu.isa != GpuIsa::hopper) {
+    const int multiprocessors = std::max(gpu.multiprocessors, 1);
+    const RowSplit split = split_row(gpu, vocab, std::max(multiprocessors / 4, 1), kWords);
+    return {split, std::max(multiprocessors / split.parts, 1)};
+  }
+  TANDEM_CHECK(vocab >= 1 && vocab <= kMaxVocabCuda, "a vocabulary of {}", vocab);
+  // Two blocks a multiprocessor, if 16 blocks then have room for a row.
+  constexpr size_t kHalf = 112u * 1024;
+  int parts = 1;
+  RowSplit split = in_parts(vocab, parts);
+  while (parts < kMostClusterParts &&
+         split.part_bytes() * kWords + mark_bytes(split) + own_bytes > kHalf)
+    split = in_parts(vocab, parts *= 2);
+  TANDEM_CHECK(split.part_size() * kWords <= kMostPartWords,
+               "a vocabulary of {} with {} words a token", vocab, kWords);
+  return {split, std::max(2 * gpu.multiprocessors / parts, 1)};
+}
+
 void place_row(RowSplit& split, const Gpu& gpu, size_t data_bytes, void* memory) {
   split.memory = memory;
   split.data_bytes = static_cast<int64_t>(data_bytes);

@@ -10,8 +10,8 @@ namespace tandem::cuda {
 inline constexpr int kRowThreads = 512;
 
 // Without clusters the blocks of a row meet and exchange data in device memory, laid out as a
-// ticket, the counters where the blocks of each row meet, the data that each block publishes, and
-// parts of rows that shared memory has no room for.
+// ticket with room for counters of a kernel's own, the counters where the blocks of each row meet,
+// the data that each block publishes, and parts of rows that shared memory has no room for.
 inline constexpr int kMostRows = 16384;  // of a launch
 inline constexpr size_t kTicketBytes = 64, kMeetingBytes = 8;
 inline constexpr size_t kRowCounterBytes = kTicketBytes + kMostRows * kMeetingBytes;
@@ -44,6 +44,15 @@ RowSplit split_row(const Gpu& gpu, int vocab, int n_rows, int words = 1);
 /// The same for kernels that work with any number of parts and any run: on Hopper as many parts as
 /// still let the clusters of all rows run at once, a multiprocessor a block.
 RowSplit split_rows_at_once(const Gpu& gpu, int vocab, int n_rows);
+
+/// For kernels whose groups of blocks take one row after another, with three words a token: parts
+/// so large that many groups work at once. Groups beyond these find no place on the GPU.
+/// own_bytes  of shared memory that the kernel declares
+struct RowGroups {
+  RowSplit split;
+  int n;
+};
+RowGroups split_among_groups(const Gpu& gpu, int vocab, size_t own_bytes);
 
 /// Says where a block's part of rows and marks lies, without clusters, and where blocks meet.
 /// errors   kind internal where `memory` is needed and null

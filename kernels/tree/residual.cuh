@@ -9,8 +9,16 @@ namespace tandem::cuda::inline TANDEM_GPU_BODY {
 /// A token's weights in the residual and in the proposal.
 struct TokenWeights {
   uint64_t residual;
-  float proposal;  // as Proposal's; a float holds it: it was one
+  float proposal;  // as Proposal's, the rest always filled in; a float holds it: it was one
 };
+
+/// What a token has in a proposal.
+/// kept     weight that the draft's rule leaves it
+/// whole    weight without cuts
+__device__ inline float proposal_weight(uint64_t kept, uint64_t whole) {
+  if (kept > 0) return static_cast<float>(static_cast<int64_t>(kept));
+  return -static_cast<float>(static_cast<int64_t>(whole > 0 ? whole : 1));
+}
 
 /// Weights of the child to be tried next, published. Two take turns, as RowShared's words.
 struct alignas(16) ResidualShared {
@@ -28,51 +36,71 @@ class RowResidual {
     put(i, w.residual);
     proposal_[i] = w.proposal;
   }
-  /// totals   of the weights
-  __device__ void start(uint64_t residual, uint64_t proposal, int vocab) {
-    total_ = residual;
-    left_ = proposal;
-    n_untried_ = vocab;
+  /// totals   of the weights: in the residual, of the tokens that the proposal keeps, of the rest
+  __device__ void start(uint64_t total, uint64_t kept, uint64_t rest) {
+    total_ = unit_ = total;
+    left_ = kept;
+    rest_ = rest;
     is_pending_ = false;
     removed_ = -1;
   }
   /// Between set() and start(): of a thread that meets the token of the first child.
   __device__ void publish(TokenWeights w) { *row_.own(&shared_.child[turn_]) = w; }
 
+  /// After start(): the first child is to be tried.
+  __device__ void first(int32_t token) {
+    token_ = token;
+    child_ = published(token);
+  }
+
+  /// After first(): of a node that is reached with less than certainty. reach_of knows of it at
+  /// once, the total and all else only after scale().
+  __device__ void reached(double reach) {
+    const int shift = shift_of(unit_);
+    scale_shift_ = shift;
+    scale_ = reach;
+    child_.residual = reached_weight(child_.residual, shift, reach);
+    unit_ <<= shift;
+  }
+  __device__ void scale() {
+    uint64_t sum[1] = {0};
+    row_.each([&](int j) {
+      const uint64_t w = reached_weight(at(j), scale_shift_, scale_);
+      put(j, w);
+      sum[0] += w;
+    });
+    row_.totals(sum);
+    total_ = sum[0];
+  }
+
+  __device__ uint64_t total() const { return total_; }
+  __device__ uint64_t unit() const { return unit_; }
+
+  /// As of node_step.h, for the child to be tried.
+  __device__ Reach reach_of(ChildKind kind) const {
+    const int shift = shift_of(unit_);
+    const uint64_t unit = unit_ << shift;
+    return {child_.residual << shift, kind == ChildKind::fixed
+                                          ? unit
+                                          : Shares(left_, rest_, unit).of(child_.proposal)};
+  }
+  /// The same. After it `next` is to be tried; -1: nothing is.
+  __device__ Rejection reject(ChildKind kind, int32_t next) {
+    return kind == ChildKind::fixed ? reject_fixed(next) : reject_drawn(next);
+  }
+
   /// As try_children of node_step.h. coin_of(i) gives the number that child i is tried with.
   template <class CoinOf>
-  __device__ int try_children(const int32_t* children, int n, CoinOf&& coin_of, int& n_rounded) {
-    TokenWeights child = published(children[0]);
+  __device__ int try_children(const int32_t* children, int n, int n_drawn, CoinOf&& coin_of,
+                              int& n_rounded) {
+    first(children[0]);
     for (int i = 0; i < n; ++i) {
-      const int shift = shift_of(total_);
-      const uint64_t scaled = total_ << shift, weight = child.residual << shift;
-      const Shares shares(left_, n_untried_, scaled);
-      if (accepts(coin_of(i), weight, shares.of(child.proposal))) return i;
-      const int next = i + 1 < n ? children[i + 1] : -1;
-      uint64_t sum[1] = {0};
-      row_.each([&](int j) {
-        const TokenWeights w = settle(j);
-        if (row_.first() + j == next) publish(w);
-        sum[0] += excess(w.residual << shift, shares.of(w.proposal));
-      });
-      row_.totals(sum);
-      const bool rounded = is_nothing(sum[0], scaled);
-      if (rounded && weight > 0) {
+      const ChildKind kind = i < n_drawn ? ChildKind::drawn : ChildKind::fixed;
+      const Reach reach = reach_of(kind);
+      if (accepts(coin_of(i), reach.weight, reach.share)) return i;
+      if (reject(kind, i + 1 < n ? children[i + 1] : -1).is_nothing() && reach.weight > 0) {
         ++n_rounded;
         return i;
-      }
-      is_pending_ = !rounded;
-      if (is_pending_) {
-        pending_ = shares;
-        pending_shift_ = shift;
-        total_ = sum[0];
-      }
-      left_ -= static_cast<uint64_t>(child.proposal);
-      removed_ = children[i];
-      --n_untried_;
-      if (next >= 0) {
-        child = published(next);
-        if (is_pending_) child.residual = rest_of(child);
       }
     }
     return n;
@@ -88,6 +116,57 @@ class RowResidual {
   }
 
  private:
+  __device__ Rejection reject_drawn(int32_t next) {
+    const int shift = shift_of(unit_);
+    const uint64_t unit = unit_ << shift, total = total_ << shift;
+    const Shares shares(left_, rest_, unit);
+    uint64_t sum[1] = {0};
+    row_.each([&](int j) {
+      const TokenWeights w = settle(j);
+      if (row_.first() + j == next) publish(w);
+      sum[0] += excess(w.residual << shift, shares.of(w.proposal));
+    });
+    row_.totals(sum);
+    const Rejection rejection{unit - (total - sum[0]), unit};
+    is_pending_ = !rejection.is_nothing();
+    if (is_pending_) {
+      pending_ = shares;
+      pending_shift_ = shift;
+      total_ = sum[0];
+      unit_ = rejection.left;
+    }
+    if (child_.proposal > 0)
+      left_ -= static_cast<uint64_t>(child_.proposal);
+    else
+      rest_ -= static_cast<uint64_t>(-child_.proposal);
+    removed_ = token_;
+    if (next >= 0) go_on(next);
+    return rejection;
+  }
+
+  /// Without a pass: only that token's weight changes.
+  __device__ Rejection reject_fixed(int32_t next) {
+    const uint64_t taken = child_.residual;
+    const Rejection rejection{unit_ - taken, unit_};
+    const bool takes = !rejection.is_nothing() && taken != 0;
+    if (takes) {
+      total_ -= taken;
+      unit_ -= taken;
+    }
+    const int mine = token_ - row_.first(), other = next - row_.first();
+    if (takes && row_.is_mine(mine)) put(mine, 0);
+    if (next < 0) return rejection;
+    if (row_.is_mine(other)) publish({at(other), proposal_[other]});
+    row_.sync();
+    go_on(next);
+    return rejection;
+  }
+
+  __device__ void go_on(int32_t next) {
+    first(next);
+    if (is_pending_) child_.residual = rest_of(child_);
+  }
+
   __device__ uint64_t at(int i) const {
     return uint64_t{__float_as_uint(high_[i])} << 32 | __float_as_uint(low_[i]);
   }
@@ -116,8 +195,11 @@ class RowResidual {
   RowGroup& row_;
   ResidualShared& shared_;
   float *low_, *high_, *proposal_;
-  uint64_t total_ = 0, left_ = 0;
-  int n_untried_ = 0, removed_ = -1;
+  uint64_t total_ = 0, unit_ = 0, left_ = 0, rest_ = 0;  // as Residual's and Proposal's
+  TokenWeights child_{0, 0};  // of the token to be tried
+  int32_t token_ = -1, removed_ = -1;
+  double scale_ = 1;
+  int scale_shift_ = 0;
   bool is_pending_ = false;
   Shares pending_{0, 1, 0};
   int pending_shift_ = 0;

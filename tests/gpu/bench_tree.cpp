@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "kernels/cuda_table.h"
 #include "kernels/sample/row_split.h"
+#include "kernels/tree/traverse_trees.h"
 #include "tensor/cuda.h"
 #include "tensor/gpu_isa.h"
 
@@ -43,12 +44,14 @@ std::vector<T> get(cuda::Queue& queue, const Memory& from, size_t n) {
 }
 
 /// Workspace of kernels on rows of logits, which all calls share; null where they need none.
-void* row_workspace(int vocab, int max_rows, int words) {
+void* workspace_of(size_t needed) {
   static void* memory = nullptr;  // a smaller one before it may still be in use, and stays
   static size_t bytes = 0;
-  const size_t needed = cuda::row_memory_bytes(cuda::gpu(), vocab, max_rows, words);
   if (needed > bytes) memory = cuda::allocate(0, bytes = needed);
   return memory;
+}
+void* row_workspace(int vocab, int max_rows) {
+  return workspace_of(cuda::row_memory_bytes(cuda::gpu(), vocab, max_rows, 1));
 }
 
 /// Median seconds of a call in a graph of calls.
@@ -87,12 +90,15 @@ struct Rows {
   }
 };
 
-/// Rows of one size at a time are kept, since long ones take a while to make.
+/// At least so many. Those of one vocabulary at a time are kept, since long ones take a while to
+/// make.
 const Rows& rows_of(int n, int vocab) {
   static std::pair<int, int> size;
   static Rows rows(0, 1);
-  if (size != std::pair{n, vocab}) rows = Rows(n, vocab);
-  size = {n, vocab};
+  if (size.first < n || size.second != vocab) {
+    rows = Rows(n, vocab);
+    size = {n, vocab};
+  }
   return rows;
 }
 
@@ -119,7 +125,7 @@ void time_children(cuda::Queue& queue, int n_rows, int vocab, int n_children, fl
       .n_rows = n_rows,
       .vocab = vocab,
       .temperature = temperature,
-      .workspace = row_workspace(vocab, n_rows, 1)};
+      .workspace = row_workspace(vocab, n_rows)};
   const double seconds = time_call(queue, [&] { cuda_table().draw_children(p, queue.stream()); });
   fmt::print(
       R"({{"op":"draw_children","rows":{},"vocab":{},"children":{},"temperature":{},"us":{:.2f}}})"
@@ -128,14 +134,16 @@ void time_children(cuda::Queue& queue, int n_rows, int vocab, int n_children, fl
   std::fflush(stdout);
 }
 
-/// A tree of 128 nodes and 10 levels, earlier siblings with more children.
+/// A tree by the nodes of its levels, earlier siblings with more children.
 struct Shape {
-  std::vector<int32_t> first_child, n_children;
+  const char* name;
+  int n_accepted;  // of the trees timed
+  std::vector<int32_t> first_child = {}, n_children = {};
   std::vector<int> level_begin = {0};
 
-  Shape() {
+  Shape(const char* of, int accepted, std::vector<int> widths) : name(of), n_accepted(accepted) {
     int known = 1;
-    const std::vector<int> widths = {1, 8, 20, 24, 22, 18, 14, 10, 7, 4, 0};
+    widths.push_back(0);
     for (size_t level = 0; level + 1 < widths.size(); ++level) {
       int left = widths[level + 1];
       for (int i = 0; i < widths[level]; ++i) {
@@ -151,14 +159,14 @@ struct Shape {
   int size() const { return static_cast<int>(first_child.size()); }
 };
 
-/// Trees whose walks accept `kAccepted` nodes each: positions are tried until they do; at
+/// Trees of which `n_accepted` nodes each are accepted: positions are tried until they do; at
 /// temperature 0 the target is made to want these.
 class Trees {
  public:
-  static constexpr int kAccepted = 6;
-
-  Trees(cuda::Queue& queue, int n_seqs, int vocab, const VerifyTreesParams& rules)
+  Trees(cuda::Queue& queue, const Shape& shape, int n_seqs, int vocab,
+        const VerifyTreesParams& rules)
       : queue_(queue),
+        shape_(shape),
         n_(n_seqs),
         nodes_(shape_.size()),
         vocab_(vocab),
@@ -194,7 +202,9 @@ class Trees {
     t.target_row = t.draft_row = take(row);
     t.target_logits = target_.as<float>();
     t.draft_logits = draft_.as<float>();
-    t.workspace = row_workspace(vocab, std::max(n_, nodes_), 3);
+    row_workspace(vocab, nodes_);
+    t.workspace =
+        workspace_of(cuda::verify_memory_bytes(cuda::gpu(), t.accept_by, vocab, n_, n_ * nodes_));
     p_.numbers.sequence = take(sequence);
     p_.numbers.position = position_ = take(std::vector<int32_t>(sequence.size(), 1));
     tokens_ = take(row);
@@ -259,7 +269,7 @@ class Trees {
       queue_.wait();
       n_settled_ = 0;
       for (size_t b = 0; b < position.size(); ++b) {
-        if (accepted[b] == kAccepted)
+        if (accepted[b] == shape_.n_accepted)
           ++n_settled_;
         else
           ++position[b];
@@ -269,7 +279,8 @@ class Trees {
     }
   }
 
-  /// The target's best tokens become first children kAccepted times, then a token that is no child.
+  /// The target's best tokens become first children as often as wanted, then a token that is no
+  /// child.
   void steer() {
     draw();
     std::vector<int32_t> tokens(static_cast<size_t>(n_ * nodes_));
@@ -277,12 +288,12 @@ class Trees {
     queue_.wait();
     const float high = 1000;
     for (int b = 0; b < n_; ++b)
-      for (int node = 0, depth = 0; depth <= kAccepted; ++depth) {
+      for (int node = 0, depth = 0; depth <= shape_.n_accepted; ++depth) {
         const auto first = static_cast<size_t>(shape_.first_child[static_cast<size_t>(node)]);
         const int32_t* child = tokens.data() + static_cast<size_t>(b * nodes_) + first;
         const int32_t* end = child + shape_.n_children[static_cast<size_t>(node)];
         int32_t wanted = *child;
-        if (depth == kAccepted)
+        if (depth == shape_.n_accepted)
           for (wanted = 0; std::find(child, end, wanted) != end;) ++wanted;
         queue_.copy_in(target_.as<float>() + b * row_floats() + int64_t{node} * vocab_ + wanted,
                        &high, 4);
@@ -292,7 +303,7 @@ class Trees {
   }
 
   cuda::Queue& queue_;
-  Shape shape_;
+  const Shape& shape_;
   int n_, nodes_, vocab_;
   Memory target_, draft_, ints_, parents_, seed_{sizeof(uint64_t)};
   size_t taken_ = 0;
@@ -309,21 +320,21 @@ struct Rule {
   bool wants_logprobs;
 };
 
-void time_verify(cuda::Queue& queue, int n_seqs, int vocab, const Rule& rule) {
+void time_verify(cuda::Queue& queue, const Shape& shape, int n_seqs, int vocab, const Rule& rule) {
   VerifyTreesParams rules{};
   rules.target = {1.0f, rule.temperature, 0, rule.top_p, 0.0};
   rules.draft = {1.0f, rule.temperature, 0, 1.0, 0.0};
   rules.accept_by = rule.by;
-  const Trees trees(queue, n_seqs, vocab, rules);
+  const Trees trees(queue, shape, n_seqs, vocab, rules);
   const Memory logprobs(static_cast<size_t>(n_seqs * trees.nodes()) * 4);
   const double seconds =
       time_call(queue, [&] { trees.verify(rule.wants_logprobs ? logprobs.as<float>() : nullptr); });
   const double draft_seconds = n_seqs == 1 ? time_call(queue, [&] { trees.draw(); }) : 0;
   fmt::print(
-      R"({{"op":"verify_trees","rule":"{}","seqs":{},"nodes":{},"vocab":{},"accepted":{},"seqs_that_accept_so":{},"us":{:.2f},"draw_levels_us":{:.2f}}})"
+      R"({{"op":"verify_trees","rule":"{}","shape":"{}","seqs":{},"nodes":{},"vocab":{},"accepted":{},"seqs_that_accept_so":{},"us":{:.2f},"draw_levels_us":{:.2f}}})"
       "\n",
-      rule.name, n_seqs, trees.nodes(), vocab, Trees::kAccepted, trees.n_settled(), seconds * 1e6,
-      draft_seconds * 1e6);
+      rule.name, shape.name, n_seqs, trees.nodes(), vocab, shape.n_accepted, trees.n_settled(),
+      seconds * 1e6, draft_seconds * 1e6);
   std::fflush(stdout);
 }
 
@@ -340,16 +351,24 @@ int main() {
     for (const float temperature : {0.6f, 0.0f})
       for (const auto& [rows, children] : {std::pair{1, 16}, {16, 1}, {16, 16}, {16, 64}, {64, 4}})
         time_children(queue, rows, vocab, children, temperature);
-  for (const int vocab : {32000, 128256})
+  const Shape tree("tree", 6, {1, 8, 20, 24, 22, 18, 14, 10, 7, 4});
+  const Shape chain("chain", 4, {1, 1, 1, 1, 1, 1, 1, 1, 1});
+  for (const int vocab : {8192, 32000, 128256})
     for (const int n_seqs : {1, 8, 32}) {
-      if (n_seqs > 8 && vocab > 32000) continue;
+      if (n_seqs > 8 && vocab != 32000) continue;
       for (const Rule& rule : {Rule{"residual", AcceptBy::sequoia, 0.6f, 1.0, false},
                                {"residual, logprobs", AcceptBy::sequoia, 0.6f, 1.0, true},
+                               {"traversal", AcceptBy::traversal, 0.6f, 1.0, false},
+                               {"traversal, logprobs", AcceptBy::traversal, 0.6f, 1.0, true},
+                               {"traversal, top-p", AcceptBy::traversal, 0.6f, 0.9, false},
                                {"greedy", AcceptBy::match, 0.0f, 1.0, false},
                                {"greedy, logprobs", AcceptBy::match, 0.0f, 1.0, true},
                                {"match", AcceptBy::match, 0.6f, 1.0, false},
                                {"residual, top-p", AcceptBy::sequoia, 0.6f, 0.9, false}})
-        time_verify(queue, n_seqs, vocab, rule);
+        time_verify(queue, tree, n_seqs, vocab, rule);
+      for (const Rule& rule : {Rule{"residual, logprobs", AcceptBy::sequoia, 0.6f, 1.0, true},
+                               {"block, logprobs", AcceptBy::block, 0.6f, 1.0, true}})
+        time_verify(queue, chain, n_seqs, vocab, rule);
     }
   return 0;
 }

@@ -79,14 +79,16 @@ class DeviceBuffer {
   char* data_;
 };
 
-/// Workspace for kernels that work on rows of logits, or null where they need none. Its counters go
-/// from one launch to the next, as in a run.
-inline void* row_workspace(int vocab, int max_rows, int words) {
+/// Workspace of that size for kernels that work on rows of logits, or null where they need none.
+/// Its counters go from one launch to the next, as in a run.
+inline void* workspace_of(size_t needed) {
   static void* memory = nullptr;  // a smaller one before it may still be in use, and stays
   static size_t bytes = 0;
-  const size_t needed = cuda::row_memory_bytes(cuda::gpu(), vocab, max_rows, words);
   if (needed > bytes) memory = cuda::allocate(0, bytes = needed);
   return memory;
+}
+inline void* row_workspace(int vocab, int max_rows, int words) {
+  return workspace_of(cuda::row_memory_bytes(cuda::gpu(), vocab, max_rows, words));
 }
 
 /// A copy as many elements beyond a suitable address as the host's.

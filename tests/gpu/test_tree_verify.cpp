@@ -2,6 +2,7 @@
 #include "gpu/device_buffer.h"
 #include "kernels/sample_case.h"
 #include "kernels/tree/round_numbers.h"
+#include "kernels/tree/traverse_trees.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -30,7 +31,9 @@ struct Trees {
   }
 
   /// A tree of at most `limit` nodes with at most `branch` children a node, drawn from the draft.
-  void add(int limit, int branch, float draft_temperature, PhiloxStream& stream) {
+  /// is_full  whether nodes have so many children as long as there are nodes left
+  void add(int limit, int branch, float draft_temperature, PhiloxStream& stream,
+           bool is_full = false) {
     const auto begin = static_cast<size_t>(node_begin.back());
     const auto n_rows = static_cast<uint32_t>(draft.size() / static_cast<size_t>(vocab));
     std::vector<int32_t> level = {0};
@@ -40,8 +43,9 @@ struct Trees {
       const auto row = static_cast<int32_t>(stream.below(n_rows));
       const int known = static_cast<int>(level.size());
       const int most = std::min({branch, vocab, limit - known});
-      const int n =
-          node == 0 ? most : static_cast<int>(stream.below(static_cast<uint32_t>(most) + 1));
+      const int n = node == 0 || is_full
+                        ? most
+                        : static_cast<int>(stream.below(static_cast<uint32_t>(most) + 1));
       const auto name = static_cast<int32_t>(node);
       const ParentRow parent{0, name, 0, n};
       const uint64_t seed = stream.next();
@@ -110,15 +114,24 @@ Verdicts verify_on_cpu(const Trees& t, VerifyTreesParams p) {
   p.first_child = t.first_child.data();
   p.n_children = t.n_children.data();
   p.target_row = t.target_row.data();
-  p.draft_row = t.draft_row.data();
   p.target_logits = t.target.data();
-  p.draft_logits = t.draft.data();
+  if (p.n_drawn > 0) {
+    p.draft_row = t.draft_row.data();
+    p.draft_logits = t.draft.data();
+  }
   p.seen = t.seen.data();
   p.seen_begin = t.seen_begin.data();
   p.numbers = {&kSeed, t.sequence.data(), t.position.data(), p.numbers.stage};
   p.workspace = workspace.get();
   cpu_table().verify_trees(p, {0, p.n_seqs});
   return v;
+}
+
+/// What lies in `path` beyond the path is not compared.
+void forget_unused(const Trees& t, Verdicts& v) {
+  for (size_t b = 0; b < t.sequence.size(); ++b)
+    std::fill(v.path.begin() + t.node_begin[b] + v.n_accepted[b],
+              v.path.begin() + t.node_begin[b + 1], -7);
 }
 
 class OnGpu {
@@ -158,13 +171,14 @@ class OnGpu {
     p.n_children = n_children_.as<int32_t>();
     p.target_row = target_row_.as<int32_t>();
     p.target_logits = target_.as<float>();
-    if (rules.accept_by != AcceptBy::match) {
+    if (rules.accept_by != AcceptBy::match && rules.n_drawn > 0) {
       p.draft_row = draft_row_.as<int32_t>();
       p.draft_logits = draft_.as<float>();
     }
     p.seen = seen_.as<int32_t>();
     p.seen_begin = seen_begin_.as<int32_t>();
-    p.workspace = row_workspace(p.vocab, p.n_seqs, 3);
+    p.workspace = workspace_of(cuda::verify_memory_bytes(
+        cuda::gpu(), p.accept_by, p.vocab, p.n_seqs, static_cast<int>(t.tokens.size())));
   }
 
   void launch() const {
@@ -215,9 +229,30 @@ int n_accepted_in(const Verdicts& v) {
 Verdicts check_trees(const Trees& t, const VerifyTreesParams& p) {
   const OnGpu gpu(t, p);
   gpu.launch();
-  const Verdicts want = verify_on_cpu(t, p);
-  require_same(gpu.verdicts(), want);
+  Verdicts want = verify_on_cpu(t, p), got = gpu.verdicts();
+  if (p.accept_by >= AcceptBy::block) {
+    forget_unused(t, want);
+    forget_unused(t, got);
+  }
+  require_same(got, want);
   return want;
+}
+
+/// Rules by what children of a node were drawn.
+struct Rule {
+  AcceptBy by;
+  int n_drawn = kAllDrawn;
+};
+constexpr Rule kRules[] = {{AcceptBy::sequoia},      {AcceptBy::match},
+                           {AcceptBy::traversal},    {AcceptBy::sequoia, 1},
+                           {AcceptBy::sequoia, 0},   {AcceptBy::traversal, 1},
+                           {AcceptBy::traversal, 0}, {AcceptBy::traversal, 2}};
+
+VerifyTreesParams params_of(const Trees& t, const KeepRule& target, const KeepRule& draft,
+                            const Rule& rule) {
+  VerifyTreesParams p = t.params(target, draft, rule.by);
+  p.n_drawn = rule.n_drawn;
+  return p;
 }
 
 }  // namespace
@@ -234,14 +269,16 @@ TEST_SUITE("gpu/kernels/verify_trees") {
         for (int b = 0; b < n_seqs; ++b)
           t.add(b == 1 ? 1 : 8 * (b + 1), b % 2 ? 3 : 7, 0.8f, stream);
         for (const Settings& s : kSettings)
-          for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match}) {
+          for (const Rule& rule : kRules) {
+            if (vocab > 10000 && rule.n_drawn != kAllDrawn && &s - kSettings > 3) continue;
             CAPTURE(static_cast<int>(nature));
             CAPTURE(vocab);
             CAPTURE(&s - kSettings);
-            CAPTURE(static_cast<int>(by));
+            CAPTURE(static_cast<int>(rule.by));
+            CAPTURE(rule.n_drawn);
             const Settings draft{.temperature = 0.8f, .penalty = &s == kSettings + 9 ? 1.2f : 1.0f};
             n_accepted +=
-                n_accepted_in(check_trees(t, t.params(keep_rule(s), keep_rule(draft), by)));
+                n_accepted_in(check_trees(t, params_of(t, keep_rule(s), keep_rule(draft), rule)));
             n_trees += n_seqs;
           }
       }
@@ -257,7 +294,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
         for (int b = 0; b < n_seqs; ++b) t.add(64, 6, 0.6f, stream);
         for (const float temperature : {0.0f, 0.1f, 0.6f, 1.0f, 2.0f})
           for (const double top_p : {1.0, 0.9})
-            for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match}) {
+            for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match, AcceptBy::traversal}) {
               CAPTURE(vocab);
               CAPTURE(temperature);
               for (int round = 0; round < 5; ++round) {
@@ -275,8 +312,47 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     t.add_rows(Nature::normal, 30, stream);
     for (int b = 0; b < 60; ++b) t.add(512, b % 2 ? 64 : 2, 1.0f, stream);
     for (const float temperature : {0.0f, 0.6f, 1.0f})
-      for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match})
-        check_trees(t, t.params(keep_rule({.temperature = temperature}), keep_rule({}), by));
+      for (const Rule& rule : kRules) {
+        CAPTURE(temperature);
+        CAPTURE(static_cast<int>(rule.by));
+        CAPTURE(rule.n_drawn);
+        check_trees(t, params_of(t, keep_rule({.temperature = temperature}), keep_rule({}), rule));
+      }
+  }
+
+  TEST_CASE("chains by block, batches of 1, 7 and 40") {
+    for (const int n_seqs : {1, 7, 40}) {
+      PhiloxStream stream(16);
+      Trees t{.vocab = 8192};
+      t.add_rows(Nature::normal, 12, stream);
+      for (int b = 0; b < n_seqs; ++b) t.add(2 + b % 9, 1, 0.8f, stream, true);
+      int n_accepted = 0;
+      for (const int n_drawn : {0, 1})
+        for (const float temperature : {0.0f, 0.6f, 1.0f})
+          for (const double top_p : {1.0, 0.9})
+            for (int round = 0; round < 3; ++round) {
+              CAPTURE(n_seqs);
+              CAPTURE(n_drawn);
+              CAPTURE(temperature);
+              CAPTURE(top_p);
+              for (int32_t& at : t.position) ++at;
+              n_accepted += n_accepted_in(check_trees(
+                  t, params_of(t, keep_rule({.temperature = temperature, .top_p = top_p}),
+                               keep_rule({.temperature = 0.8f}), {AcceptBy::block, n_drawn})));
+            }
+      CHECK(n_accepted > n_seqs);
+    }
+  }
+
+  TEST_CASE("nodes that no node leads to are never reached") {
+    PhiloxStream stream(17);
+    Trees t{.vocab = 3000};
+    t.add_rows(Nature::normal, 6, stream);
+    for (int b = 0; b < 7; ++b) t.add(9, 1, 0.8f, stream, true);
+    for (size_t b = 0; b < 7; ++b)
+      t.n_children[static_cast<size_t>(t.node_begin[b]) + b] = 0;  // the chain ends there
+    for (const AcceptBy by : {AcceptBy::block, AcceptBy::sequoia})
+      check_trees(t, t.params(keep_rule({}), keep_rule({.temperature = 0.8f}), by));
   }
 
   TEST_CASE("rejections by all tokens, and proposals that run out") {
@@ -291,9 +367,9 @@ TEST_SUITE("gpu/kernels/verify_trees") {
         for (const float draft_temperature : {0.1f, 2.0f}) {
           CAPTURE(vocab);
           CAPTURE(temperature);
-          check_trees(t,
-                      t.params(keep_rule({.temperature = temperature}),
-                               keep_rule({.temperature = draft_temperature}), AcceptBy::sequoia));
+          for (const Rule& rule : kRules)
+            check_trees(t, params_of(t, keep_rule({.temperature = temperature}),
+                                     keep_rule({.temperature = draft_temperature}), rule));
         }
     }
   }
@@ -304,8 +380,10 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     t.add_rows(Nature::flat, 8, stream);
     t.draft = t.target;
     for (int b = 0; b < 200; ++b) t.add(40, 4, 1.0f, stream);
-    const Verdicts v = check_trees(t, t.params(keep_rule({}), keep_rule({}), AcceptBy::sequoia));
-    CHECK(n_accepted_in(v) > 200);
+    for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::traversal}) {
+      const Verdicts v = check_trees(t, t.params(keep_rule({}), keep_rule({}), by));
+      CHECK(n_accepted_in(v) > 200);
+    }
   }
 
   TEST_CASE("cuts of the draft's distribution too") {
@@ -313,8 +391,19 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     Trees t{.vocab = 9000};
     t.add_rows(Nature::normal, 6, stream);
     for (int b = 0; b < 6; ++b) t.add(30, 5, 1.0f, stream);
-    check_trees(t, t.params(keep_rule({.top_k = 400}), keep_rule({.top_k = 300, .top_p = 0.97}),
-                            AcceptBy::sequoia));
+    const Settings drafts[] = {{.top_k = 300, .top_p = 0.97},
+                               {.top_k = 3},
+                               {.top_p = 0.5},
+                               {.temperature = 0.8f, .min_p = 0.1},
+                               {.temperature = 0.6f, .top_p = 0.9, .penalty = 1.2f}};
+    for (const Settings& draft : drafts)
+      for (const Settings& target : {Settings{.top_k = 400}, Settings{}, draft})
+        for (const Rule& rule : kRules) {
+          CAPTURE(&draft - drafts);
+          CAPTURE(static_cast<int>(rule.by));
+          CAPTURE(rule.n_drawn);
+          check_trees(t, params_of(t, keep_rule(target), keep_rule(draft), rule));
+        }
   }
 
   TEST_CASE("a row without meaning ends the walk") {
@@ -327,10 +416,10 @@ TEST_SUITE("gpu/kernels/verify_trees") {
       for (const float bad : {kNan, kInf}) {
         const float good = (*rows)[last];
         (*rows)[last] = bad;
-        for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match}) {
+        for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match, AcceptBy::traversal}) {
           const Verdicts v = check_trees(t, t.params(keep_rule({}), keep_rule({}), by));
           const auto n = std::count(v.bonus.begin(), v.bonus.end(), kInvalidToken);
-          CHECK((n > 0) == (by == AcceptBy::sequoia || rows == &t.target));
+          CHECK((n > 0) == (by != AcceptBy::match || rows == &t.target));
         }
         (*rows)[last] = good;
       }
@@ -341,16 +430,20 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     Trees t{.vocab = 32000};
     t.add_rows(Nature::flat, 4, stream);
     for (int b = 0; b < 5; ++b) t.add(40, 8, 1.0f, stream);
-    const VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), AcceptBy::sequoia);
-    const OnGpu gpu(t, p, false);
-    const cuda::Graph graph(queue(), [&] { gpu.launch(); });
-    for (int round = 0; round < 5; ++round) {
-      for (int32_t& at : t.position) at += 1 + round;
-      gpu.set_position(t.position);
-      graph.launch(queue());
-      Verdicts want = verify_on_cpu(t, p);
-      want.logprobs.assign(want.logprobs.size(), -7);  // not wanted
-      require_same(gpu.verdicts(), want);
+    for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::traversal}) {
+      const VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), by);
+      const OnGpu gpu(t, p, false);
+      const cuda::Graph graph(queue(), [&] { gpu.launch(); });
+      for (int round = 0; round < 5; ++round) {
+        for (int32_t& at : t.position) at += 1 + round;
+        gpu.set_position(t.position);
+        graph.launch(queue());
+        Verdicts want = verify_on_cpu(t, p), got = gpu.verdicts();
+        forget_unused(t, want);
+        forget_unused(t, got);
+        want.logprobs.assign(want.logprobs.size(), -7);  // not wanted
+        require_same(got, want);
+      }
     }
   }
 
@@ -363,8 +456,8 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     for (const Settings& s :
          {Settings{.temperature = 0}, Settings{},
           Settings{.temperature = 0.8f, .top_k = 50, .top_p = 0.9, .penalty = 1.3f}})
-      for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match})
-        check_trees(t, t.params(keep_rule(s), keep_rule({}), by));
+      for (const Rule& rule : kRules)
+        check_trees(t, params_of(t, keep_rule(s), keep_rule({}), rule));
   }
 
   TEST_CASE("stages decide with other numbers, on both devices the same") {
@@ -372,15 +465,17 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     Trees t{.vocab = 4500};
     t.add_rows(Nature::normal, 3, stream);
     for (int b = 0; b < 8; ++b) t.add(12, 4, 1.0f, stream);
-    std::vector<std::vector<int32_t>> bonus;
-    for (const uint32_t stage : {0u, 1u, 255u}) {
-      VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), AcceptBy::sequoia);
-      p.numbers.stage = stage;
-      check_trees(t, p);
-      bonus.push_back(verify_on_cpu(t, p).bonus);
+    for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::traversal}) {
+      std::vector<std::vector<int32_t>> bonus;
+      for (const uint32_t stage : {0u, 1u, 255u}) {
+        VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), by);
+        p.numbers.stage = stage;
+        check_trees(t, p);
+        bonus.push_back(verify_on_cpu(t, p).bonus);
+      }
+      CHECK(bonus[0] != bonus[1]);
+      CHECK(bonus[1] != bonus[2]);
     }
-    CHECK(bonus[0] != bonus[1]);
-    CHECK(bonus[1] != bonus[2]);
   }
 
   TEST_CASE("too large a vocabulary is refused") {

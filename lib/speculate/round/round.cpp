@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/sample/row_split.h"
+#include "kernels/tree/traverse_trees.h"
 #include "ops/transfers.h"
 #include "ops/verification.h"
 
@@ -62,7 +63,8 @@ Courier::Spec seen_spec(const Round::Bounds& b) {
 size_t row_bytes(const Round::Bounds& b, Device device) {
   if (device.kind != Device::Kind::cuda) return 0;
   return std::max(cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs * b.tree.widest, 1),
-                  cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs, 3));
+                  cuda::verify_memory_bytes(b.gpu, b.accept_by, b.vocab, b.max_seqs,
+                                            static_cast<int>(n_nodes(b))));
 }
 
 /// Copies `from` to every place.
