@@ -48,9 +48,9 @@ class RowCut {
   __device__ RowCut(RowGroup& row, CutShared& shared, float max, float spread)
       : row_(row), shared_(shared), max_(max), bins_per_unit_(CutShared::kBins / spread) {}
 
-  __device__ bool keeps(int i) const {
-    return cut_.keeps(order_key(row_.logit(i)), row_.first() + i);
-  }
+  __device__ bool keeps(int i) const { return keeps(row_.logit(i), row_.first() + i); }
+  /// The same of any token of the whole row.
+  __device__ bool keeps(float logit, int32_t id) const { return cut_.keeps(order_key(logit), id); }
 
   /// Keeps the smallest prefix of the kept tokens, in the order (logit descending, id ascending),
   /// whose measure(logit)s sum to at least target(sum of all), which is at least 1; all of it if

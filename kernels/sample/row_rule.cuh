@@ -33,10 +33,7 @@ class Temper {
   bool quick_;
 };
 
-/// Whether top-k, top-p or min-p is on.
-inline bool has_cuts(const KeepRule& rule, int vocab) {
-  return (rule.top_k > 0 && rule.top_k < vocab) || rule.top_p < 1.0 || rule.min_p > 0;
-}
+using tandem::has_cuts;
 
 /// A rule with what a launch works out once.
 struct RowRule {
@@ -52,6 +49,10 @@ struct RowRule {
                                     : 0) {}
 };
 
+__device__ inline float penalized(float logit, float penalty) {
+  return logit < 0 ? logit * penalty : divide(logit, penalty);
+}
+
 /// Penalises tokens of this block's part, each once however often it comes: id_of(s) for s below n.
 /// marks    room for mark_bytes
 template <class IdOf>
@@ -64,8 +65,7 @@ __device__ void penalize(const RowGroup& row, float penalty, uint32_t* marks, in
     if (i < 0 || i >= row.size()) continue;
     const uint32_t bit = 1u << (i % 32);
     if ((atomicOr(&marks[i / 32], bit) & bit) != 0) continue;
-    const float x = row.logit(i);
-    row.logit(i) = x < 0 ? x * penalty : divide(x, penalty);
+    row.logit(i) = penalized(row.logit(i), penalty);
   }
   __syncthreads();
 }
@@ -99,10 +99,14 @@ class CutWeights {
     const uint64_t w = weight(row_.logit(i));
     return w >= rule_.least_weight ? w : 0;
   }
+  /// Of any token of the row, without the cuts.
+  __device__ uint64_t weight(float logit) const { return weight_of(rule_.temper(logit - max_)); }
+  /// Whether the cuts leave a token of the row with this logit and weight.
+  __device__ bool keeps(float logit, int32_t id, uint64_t weight) const {
+    return cut_.keeps(logit, id) && weight >= rule_.least_weight;
+  }
 
  private:
-  __device__ uint64_t weight(float x) const { return weight_of(rule_.temper(x - max_)); }
-
   const RowRule& rule_;
   RowGroup& row_;
   float max_, spread_;

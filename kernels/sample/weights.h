@@ -8,6 +8,11 @@
 namespace tandem {
 namespace {
 
+/// Whether top-k, top-p or min-p is on.
+constexpr bool has_cuts(const KeepRule& rule, int vocab) {
+  return (rule.top_k > 0 && rule.top_k < vocab) || rule.top_p < 1.0 || rule.min_p > 0;
+}
+
 /// 2^40 e^x for x <= 0, to 2e-7 relative; exactly 2^40 at 0, and below 1 from -28 down.
 constexpr float scaled_exp(float x) {
   constexpr float kRounder = 0x1.8p23f;  // adding it leaves an integer in the low mantissa bits

@@ -20,20 +20,32 @@ struct DrawChildrenParams {
   const ParentRow* parents;  // [n_rows], 16-byte aligned
   RoundNumbers numbers;      // by sequence of the batch
   int n_rows, vocab;
-  float temperature;  // >= 0
+  KeepRule rule;
+
+  // Not read without a repetition penalty. It bears on the tokens of the sequence and on those of
+  // the node's path, from the root's child to the node itself.
+  const int32_t* seen = nullptr;        // of the sequences, repeats allowed; null: none
+  const int32_t* seen_begin = nullptr;  // [B + 1]
+  const int32_t* parent = nullptr;      // of each node, in its tree, -1 for a root; null: no paths.
+                                        // Of node i of sequence b it is parent[node_begin[b] + i],
+                                        // and its token tokens[node_begin[b] + i]
+  const int32_t* node_begin = nullptr;  // [B]
+
   void* workspace;    // on the CPU draw_children_workspace_bytes(V), 64-byte aligned, one per
                       // concurrent call; on a GPU row_memory_bytes(V, n_rows, 1), one per stream,
                       // null where that is 0
 };
 
-/// Children of tree nodes: tokens drawn without replacement from softmax(logits / temperature), in
-/// the order in which they are drawn; at temperature 0 the largest logits, ties: the lower id
-/// first. Once no token of positive weight is left, the rest are drawn uniformly, masked ones too.
-/// The weights are those of sample.h, and the verifier builds them again from these very logits.
+/// Children of tree nodes: tokens drawn without replacement, in the order in which they are drawn.
+/// First those that the rule keeps of the row, as `sample` does, each by its weight; once none of
+/// positive weight is left, the rest, masked ones too, by the weight that they would have without
+/// top-k, top-p and min-p, or 1 if that is more. At temperature 0 the largest penalised logits,
+/// ties: the lower id first. The verifier makes the same weights again, from these very logits.
 /// An exponential race: token x has the key E(x) / weight(x), E exponential; the smallest win.
 /// numerics E has 52 random bits and is good to 1e-15; ties, of chance 2^-35: the lower id wins.
 ///          A pure function of row, names and seed: equal on every ISA and thread count
-/// cost     reads n_rows * V * 4 bytes twice, the second time from cache; a Philox block a 4 tokens
+/// cost     reads n_rows * V * 4 bytes twice, the second time from cache; a Philox block a 4 tokens.
+///          With top-k, top-p or min-p what `sample` costs, and two Philox blocks a kept token
 /// errors   none (preconditions checked by ops; a meaningless row is a result)
 /// source   Sequoia, section 4.1; Vieira, "Gumbel-max trick and weighted reservoir sampling"
 using DrawChildrenFn = void(const DrawChildrenParams&, Range rows);

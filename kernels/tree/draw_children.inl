@@ -1,8 +1,7 @@
 #include "kernels/tree/draw_children.h"
 
 #include "kernels/sample/heap_sort.h"
-#include "kernels/sample/select.h"
-#include "kernels/sample/weights.h"
+#include "kernels/sample/kept.h"
 #include "kernels/simd/philox_lanes.h"
 #include "kernels/tree/children_workspace.h"
 #include "kernels/tree/race.h"
@@ -40,34 +39,79 @@ struct Leaders {
   }
 };
 
-struct Race {
+inline Leaders start(Contender* at, int wanted, int n_runners) {
+  const int spare = wanted > 64 ? wanted : 64;
+  const int room = wanted + spare < n_runners ? wanted + spare : n_runners;
+  return {at, wanted, 0, room, __builtin_inf()};
+}
+
+// What runs by which weights. fill() gives those of the n tokens from `begin` on, whose whole part
+// counts, and 0 to the others of a block and to tokens that do not take part; false: none does.
+
+/// All tokens of positive weight.
+struct AllTokens {
   const float* logits;
-  int vocab;
   float max, temperature;
-  RaceNames names;
+
+  bool fill(float* scaled, int begin, int n) const {
+    float x[kRaceBlock];
+    memcpy(x, logits + begin, static_cast<size_t>(n) * sizeof(float));
+    for (int i = n; i < kRaceBlock; ++i) x[i] = -__builtin_inff();
+    for (int i = 0; i < kRaceBlock; ++i) scaled[i] = scaled_exp((x[i] - max) / temperature);
+    for (int i = 0; i < kRaceBlock; ++i) scaled[i] = scaled[i] < 1.0f ? 0.0f : scaled[i];
+    return true;
+  }
 };
 
-/// Runs the tokens of positive weight; with kRest those of weight 0, each with weight 1.
-template <bool kRest>
-void run(const Race& race, Leaders& leaders) {
+/// Tokens by weights made before.
+struct KeptTokens {
+  const uint64_t* weight;
+
+  bool fill(float* scaled, int begin, int n) const {
+    uint64_t any = 0;
+    for (int i = 0; i < n; ++i) any |= weight[begin + i];
+    if (any == 0) return false;
+    for (int i = 0; i < n; ++i)
+      scaled[i] = static_cast<float>(static_cast<int64_t>(weight[begin + i]));
+    for (int i = n; i < kRaceBlock; ++i) scaled[i] = 0.0f;
+    return true;
+  }
+};
+
+/// All tokens but those whose logit is inf, with weight 1 at least.
+struct OtherTokens {
+  const float* logits;
+  float max, temperature;
+
+  bool fill(float* scaled, int begin, int n) const {
+    float below[kRaceBlock];
+    for (int i = 0; i < n; ++i) below[i] = logits[begin + i] - max;
+    for (int i = n; i < kRaceBlock; ++i) below[i] = __builtin_inff();
+    for (int i = 0; i < kRaceBlock; ++i)
+      scaled[i] = scaled_exp((below[i] < 0.0f ? below[i] : 0.0f) / temperature);
+    for (int i = 0; i < kRaceBlock; ++i) {
+      const float weight = scaled[i] < 1.0f ? 1.0f : scaled[i];
+      scaled[i] = below[i] < __builtin_inff() ? weight : 0.0f;
+    }
+    return true;
+  }
+};
+
+template <class Tokens>
+void run(const Tokens& tokens, int vocab, const RaceNames& names, Leaders& leaders) {
   PhiloxWords words;
-  float x[kRaceBlock], scaled[kRaceBlock], least[kRaceBlock];
-  for (int begin = 0; begin < race.vocab; begin += kRaceBlock) {
-    const int n = race.vocab - begin < kRaceBlock ? race.vocab - begin : kRaceBlock;
+  float scaled[kRaceBlock], least[kRaceBlock];
+  for (int begin = 0; begin < vocab; begin += kRaceBlock) {
+    const int n = vocab - begin < kRaceBlock ? vocab - begin : kRaceBlock;
     const auto block = static_cast<uint32_t>(begin) / 4;
-    race_words(words, race.names, block);
+    if (!tokens.fill(scaled, begin, n)) continue;
+    race_words(words, names, block);
     const uint32_t* leading = words.w[0];
-    memcpy(x, race.logits + begin, static_cast<size_t>(n) * sizeof(float));
-    for (int i = n; i < kRaceBlock; ++i) x[i] = race.max;
     // A look in f32 spares nearly all tokens the rest: E is at least its leading bits, and the
     // weight is at most `scaled`. The margin is for the roundings, of 2^-24 each.
     const float bar = static_cast<float>(leaders.bar * (1.0 + 0x1p-18));
     uint32_t hopeful = 0;
-    for (int i = 0; i < kRaceBlock; ++i)
-      scaled[i] = scaled_exp((x[i] - race.max) / race.temperature);
     for (int i = 0; i < kRaceBlock; ++i) {
-      const float others = kRest ? 1.0f : 0.0f;
-      scaled[i] = scaled[i] < 1.0f ? others : kRest ? 0.0f : scaled[i];
       least[i] = static_cast<float>(static_cast<int32_t>(leading[i] >> 1)) * 0x1p-31f;
       hopeful |= static_cast<uint32_t>(least[i] <= bar * scaled[i]);
     }
@@ -75,7 +119,7 @@ void run(const Race& race, Leaders& leaders) {
     for (int i = 0; i < n; ++i) {
       if (!(least[i] <= bar * scaled[i])) continue;
       PhiloxWords later;
-      race_words(later, race.names, (block + static_cast<uint32_t>(i % kPhiloxLanes)) | kMoreBits);
+      race_words(later, names, (block + static_cast<uint32_t>(i % kPhiloxLanes)) | kMoreBits);
       const double e = exponential_of(leading[i], later.w[i / kPhiloxLanes][0]);
       // A token that does not take part has weight 0 and key inf.
       const double key = e / static_cast<double>(static_cast<int64_t>(scaled[i]));
@@ -85,26 +129,91 @@ void run(const Race& race, Leaders& leaders) {
   leaders.settle();
 }
 
-/// Best first into w.contenders.
-void race_row(const Race& race, int wanted, const ChildrenWorkspace& w) {
-  const auto start = [&](Contender* at, int n_wanted, int n_runners) {
-    const int spare = n_wanted > 64 ? n_wanted : 64;
-    const int room = n_wanted + spare < n_runners ? n_wanted + spare : n_runners;
-    return Leaders{at, n_wanted, 0, room, __builtin_inf()};
-  };
-  Leaders first = start(w.contenders, wanted, race.vocab);
-  run<false>(race, first);
-  if (first.n >= wanted) return;
-  Leaders rest = start(w.contenders + first.n, wanted - first.n, race.vocab - first.n);
-  run<true>(race, rest);
+/// The same for few tokens.
+inline void run_few(const Candidates& c, const uint64_t* weight, const RaceNames& names,
+                    Leaders& leaders) {
+  for (int i = 0; i < c.n; ++i) {
+    if (weight[i] == 0) continue;
+    const double key = exponential_of_token(names, c.token(i)) /
+                       static_cast<double>(static_cast<int64_t>(weight[i]));
+    if (key < leaders.bar) leaders.add(key, c.token(i));
+  }
+  leaders.settle();
 }
 
-/// The largest logits, best first, into w.contenders.
-void rank_row(const float* x, int vocab, int wanted, const ChildrenWorkspace& w) {
+/// A row of logits and whose children are drawn from it.
+struct Race {
+  const KeepRule& rule;
+  const float* logits;
+  int vocab;
+  RaceNames names;
+};
+
+/// The largest logit, NaN for a row without meaning.
+inline float max_of(const Race& race, const Workspace& w) {
+  const Extremes extremes = scan(race.logits, race.vocab, w.block_max);
+  return extremes.is_valid ? race.logits[first_with_key(race.logits, extremes.max, w.block_max)]
+                           : __builtin_nanf("");
+}
+
+/// What the rule keeps: the wanted ones, or all if these are fewer, best first into w.contenders;
+/// returns their number, -1 for a row without meaning.
+inline int race_kept(const Race& race, int wanted, const ChildrenWorkspace& w) {
+  if (!has_cuts(race.rule, race.vocab)) {
+    const float max = max_of(race, w.select);
+    if (max != max) return -1;
+    Leaders all = start(w.contenders, wanted, race.vocab);
+    run(AllTokens{race.logits, max, race.rule.temperature}, race.vocab, race.names, all);
+    return all.n;
+  }
+  const Candidates c = keep(race.rule, race.logits, race.vocab, w.select);
+  if (c.n == 0) return -1;
+  Leaders kept = start(w.contenders, wanted, c.n);
+  if (c.id == nullptr)
+    run(KeptTokens{w.select.weight}, race.vocab, race.names, kept);
+  else
+    run_few(c, w.select.weight, race.names, kept);
+  return kept.n;
+}
+
+/// What is left when the first n of w.contenders are drawn, into the places after them.
+inline void race_rest(const Race& race, int n, int wanted, const ChildrenWorkspace& w) {
+  float* const x = w.select.penalized;
+  const float max = max_of(race, w.select);
+  if (race.logits != x)
+    memcpy(x, race.logits, static_cast<size_t>(race.vocab) * sizeof(float));
+  for (int i = 0; i < n; ++i) x[w.contenders[i].id] = __builtin_inff();
+  Leaders rest = start(w.contenders + n, wanted - n, race.vocab - n);
+  run(OtherTokens{x, max, race.rule.temperature}, race.vocab, race.names, rest);
+}
+
+/// The largest logits, best first, into w.contenders; false for a row without meaning.
+inline bool rank_row(const float* x, int vocab, int wanted, const ChildrenWorkspace& w) {
+  if (!scan(x, vocab, w.select.block_max).is_valid) return false;
   const int n = keep_top(x, vocab, wanted, w.select);
   for (int i = 0; i < n; ++i)
     w.contenders[i] = {-static_cast<double>(order_key(w.select.top[i])), w.select.id[i]};
   heap_sort(w.contenders, n);
+  return true;
+}
+
+/// The row as the rule has it, in w.penalized if it changes.
+inline const float* penalized_row(const DrawChildrenParams& p, int r, const Workspace& w) {
+  const ParentRow& parent = p.parents[r];
+  const float* const row = p.logits + static_cast<int64_t>(r) * p.vocab;
+  const float penalty = p.rule.repetition_penalty;
+  if (penalty == 1.0f) return row;
+  memcpy(w.penalized, row, static_cast<size_t>(p.vocab) * sizeof(float));
+  if (p.seen != nullptr) {
+    const int begin = p.seen_begin[parent.seq];
+    penalize(w.penalized, row, p.seen + begin, p.seen_begin[parent.seq + 1] - begin, penalty);
+  }
+  if (p.parent == nullptr) return w.penalized;
+  const int begin = p.node_begin[parent.seq];
+  for (int node = parent.node; p.parent[begin + node] >= 0; node = p.parent[begin + node])
+    if (p.tokens[begin + node] != kInvalidToken)
+      penalize(w.penalized, row, p.tokens + begin + node, 1, penalty);
+  return w.penalized;
 }
 
 void draw_row(const DrawChildrenParams& p, int r, const ChildrenWorkspace& w) {
@@ -112,16 +221,18 @@ void draw_row(const DrawChildrenParams& p, int r, const ChildrenWorkspace& w) {
   int32_t* tokens = p.tokens + parent.first_child;
   const int wanted = parent.n_children;
   if (wanted == 0) return;
-  const float* x = p.logits + static_cast<int64_t>(r) * p.vocab;
-  const Extremes extremes = scan(x, p.vocab, w.select.block_max);
-  if (extremes.is_valid && p.temperature == 0.0f) rank_row(x, p.vocab, wanted, w);
-  if (extremes.is_valid && p.temperature > 0.0f) {
-    const float max = x[first_with_key(x, extremes.max, w.select.block_max)];
+  const float* x = penalized_row(p, r, w.select);
+  bool is_valid;
+  if (p.rule.temperature == 0.0f) {
+    is_valid = rank_row(x, p.vocab, wanted, w);
+  } else {
     const RaceNames names{names_of(p.numbers, parent.seq), static_cast<uint32_t>(parent.node)};
-    race_row({x, p.vocab, max, p.temperature, names}, wanted, w);
+    const Race race{p.rule, x, p.vocab, names};
+    const int n = race_kept(race, wanted, w);
+    is_valid = n >= 0;
+    if (is_valid && n < wanted) race_rest(race, n, wanted, w);
   }
-  for (int i = 0; i < wanted; ++i)
-    tokens[i] = extremes.is_valid ? w.contenders[i].id : kInvalidToken;
+  for (int i = 0; i < wanted; ++i) tokens[i] = is_valid ? w.contenders[i].id : kInvalidToken;
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 // The runners of a row with the smallest keys, in order, found by the blocks of a group. A runner
 // has an order in f32 that nearly separates the keys, kept in place of its logit, and an exact key
 // that costs more to make. Runners brings
-//   uint64_t key(id)         the exact key; of equal ones the lower id comes first
+//   int32_t name(id, i)      what stands for runner i of this block, in the order of ids
+//   int32_t id(name)
+//   uint64_t key(name)       the exact key; of equal ones the lower id comes first
 //   float latest(order)      the largest order that a runner of no larger key can have
 #include "kernels/sample/row_group.cuh"
 
@@ -16,7 +18,7 @@ struct alignas(16) LeadersShared {
   // those of all.
   struct Few {
     int n;
-    int32_t id[kFew];
+    int32_t name[kFew];
   } few;
   uint64_t key[kFew];
 };
@@ -36,7 +38,7 @@ class Leaders {
     for (int i = static_cast<int>(threadIdx.x); i < row_.size(); i += kRowThreads) {
       if (!(row_.logit(i) <= bar)) continue;
       const int at = atomicAdd(&shared_.few.n, 1);
-      if (at < LeadersShared::kFew) shared_.few.id[at] = row_.first() + i;
+      if (at < LeadersShared::kFew) shared_.few.name[at] = runners_.name(row_.first() + i, i);
     }
     row_.publish(shared_.few);
     row_.sync();
@@ -84,8 +86,9 @@ class Leaders {
     return runners_.latest(Best{smaller < kKeyPlusInf ? smaller : kKeyPlusInf, 0}.logit());
   }
 
-  __device__ static bool comes_before(uint64_t key, int32_t id, uint64_t other, int32_t other_id) {
-    return key < other || (key == other && id < other_id);
+  __device__ static bool comes_before(uint64_t key, int32_t name, uint64_t other,
+                                      int32_t other_name) {
+    return key < other || (key == other && name < other_name);
   }
 
   /// All that may be wanted, n of them and `theirs` in block `lane`, are compared with each other.
@@ -100,18 +103,18 @@ class Leaders {
         ++block;
       }
       if (i >= n) continue;
-      if (block > 0) shared_.few.id[i] = row_.peer(&shared_.few, block)->id[at];
-      shared_.key[i] = runners_.key(shared_.few.id[i]);
+      if (block > 0) shared_.few.name[i] = row_.peer(&shared_.few, block)->name[at];
+      shared_.key[i] = runners_.key(shared_.few.name[i]);
     }
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < n; i += kRowThreads) {
       const uint64_t key = shared_.key[i];
-      const int32_t id = shared_.few.id[i];
+      const int32_t name = shared_.few.name[i];
       int before = 0;
 #pragma unroll 4
       for (int j = 0; j < n; ++j)
-        before += comes_before(shared_.key[j], shared_.few.id[j], key, id);
-      if (before < wanted) ids[before] = id;
+        before += comes_before(shared_.key[j], shared_.few.name[j], key, name);
+      if (before < wanted) ids[before] = runners_.id(name);
     }
   }
 
@@ -126,28 +129,29 @@ class Leaders {
       return x;
     };
     uint64_t last_key = 0;
-    int32_t last_id = -1;
+    int32_t last_name = -1;
     for (int place = 0; place < wanted; ++place) {
       uint64_t key = kNoKey;
-      int32_t id = 0x7fffffff;
+      int32_t name = 0x7fffffff;
       float bar = __int_as_float(0x7f800000);
       for (int i = static_cast<int>(threadIdx.x); i < row_.size(); i += kRowThreads) {
         const float order = row_.logit(i);
         if (!(order <= bar)) continue;
-        const int32_t mine = row_.first() + i;
+        const int32_t mine = runners_.name(row_.first() + i, i);
         const uint64_t k = runners_.key(mine);
-        if (!comes_before(last_key, last_id, k, mine) || !comes_before(k, mine, key, id)) continue;
+        if (!comes_before(last_key, last_name, k, mine) || !comes_before(k, mine, key, name))
+          continue;
         key = k;
-        id = mine;
+        name = mine;
         bar = runners_.latest(order);
       }
-      uint64_t best[1] = {~key};
+      uint64_t best_key[1] = {~key};
+      row_.combine(best_key, max_of_warp);
+      last_key = ~best_key[0];
+      uint64_t best[1] = {key == last_key ? ~static_cast<uint32_t>(name) : 0};
       row_.combine(best, max_of_warp);
-      last_key = ~best[0];
-      uint64_t best_id[1] = {key == last_key ? ~static_cast<uint32_t>(id) : 0};
-      row_.combine(best_id, max_of_warp);
-      last_id = static_cast<int32_t>(~static_cast<uint32_t>(best_id[0]));
-      if (row_.rank() == 0 && threadIdx.x == 0) ids[place] = last_id;
+      last_name = static_cast<int32_t>(~static_cast<uint32_t>(best[0]));
+      if (row_.rank() == 0 && threadIdx.x == 0) ids[place] = runners_.id(last_name);
     }
   }
 

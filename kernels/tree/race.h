@@ -24,6 +24,10 @@ constexpr uint32_t last_word(const RaceNames& r) {
 }
 constexpr uint32_t kMoreBits = 1u << 31;
 
+constexpr PhiloxBlock race_block(const RaceNames& r, uint32_t block) {
+  return philox_block({{block, r.round.sequence, r.round.position, last_word(r)}}, r.round.seed);
+}
+
 /// Standard exponential of 32 leading and 20 later random bits: -log(1 - v) with v the number in
 /// (0, 1) that these are the binary digits of. It is never below v; small v keep all their digits.
 constexpr double exponential_of(uint32_t leading, uint32_t later) {
@@ -40,6 +44,14 @@ constexpr double exponential_of(uint32_t leading, uint32_t later) {
   double p = 1.0 / 21;  // atanh's series: |s| <= 0.172, so the first term left out is below 1e-17
   for (int k = 19; k > 0; k -= 2) p = p * s2 + 1.0 / k;
   return 2.0 * s * p - static_cast<double>(exponent) * kLn2Double;
+}
+
+/// That of one token.
+constexpr double exponential_of_token(const RaceNames& names, int32_t id) {
+  const auto x = static_cast<uint32_t>(id);
+  const uint32_t block = x / 64 * 16 + x % 16, word = x % 64 / 16;
+  return exponential_of(race_block(names, block).w[word],
+                        race_block(names, block | kMoreBits).w[word]);
 }
 
 }  // namespace

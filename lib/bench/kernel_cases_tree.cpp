@@ -29,7 +29,7 @@ OwnedTensor make_rows(int n_rows, int vocab, int first_leader) {
 
 OwnedTensor bytes_of(size_t n) { return {DType::u8, {static_cast<int64_t>(n)}}; }
 
-PreparedCase prepare_draw(int n_rows, int vocab, int n_children, float temperature) {
+PreparedCase prepare_draw(int n_rows, int vocab, int n_children, const KeepRule& rule) {
   const OwnedTensor logits = make_rows(n_rows, vocab, 0),
                     workspace = bytes_of(draw_children_workspace_bytes(vocab));
   Ids names;
@@ -46,7 +46,7 @@ PreparedCase prepare_draw(int n_rows, int vocab, int n_children, float temperatu
         .numbers = {&kSeed, names.data(), names.data()},
         .n_rows = n_rows,
         .vocab = vocab,
-        .temperature = temperature,
+        .rule = rule,
         .workspace = workspace.raw()},
        {0, n_rows});
   };
@@ -130,15 +130,18 @@ KernelCase make_case(std::string name, int n_rows, int vocab, int rows_read, siz
 KernelCases tree_cases(const KernelShapes& s) {
   const int vocab = s.vocab, n_children = std::min(8, vocab);
   KernelCases cases;
-  for (const int rows : {1, 16})
-    for (const float temperature : {0.0f, 1.0f})
-      cases.push_back(
-          make_case(fmt::format("draw_children {}, temperature {}", n_children, temperature), rows,
-                    vocab, rows, draw_children_workspace_bytes(vocab),
-                    [=] { return prepare_draw(rows, vocab, n_children, temperature); }));
   const KeepRule all{.repetition_penalty = 1, .temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
-  KeepRule top_p = all;
+  KeepRule best = all, top_p = all;
+  best.temperature = 0;
   top_p.top_p = 0.9;
+  for (const int rows : {1, 16})
+    for (const auto& [name, rule] : {std::pair{"temperature 0", best},
+                                     {"temperature 1", all},
+                                     {"temperature 1, top-p 0.9", top_p}})
+      cases.push_back(make_case(fmt::format("draw_children {}, {}", n_children, name), rows, vocab,
+                                rows, draw_children_workspace_bytes(vocab), [=, rule = rule] {
+                                  return prepare_draw(rows, vocab, n_children, rule);
+                                }));
   for (const auto& [name, rule] : {std::pair{"all", all}, std::pair{"top-p 0.9", top_p}})
     cases.push_back(make_case(fmt::format("verify {} children, {}", n_children, name), 2, vocab, 2,
                               verify_workspace_bytes(vocab, n_children + 1), [=, rule = rule] {

@@ -36,6 +36,18 @@ void append(std::vector<int32_t>& to, std::span<const int32_t> from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
+/// Tokens to penalise, row after row.
+struct Histories {
+  std::vector<int32_t> tokens, begin{0};
+
+  Histories(std::span<const std::span<const int32_t>> seen, bool is_needed, size_t n_rows) {
+    for (size_t r = 0; r < n_rows; ++r) {
+      if (is_needed) append(tokens, seen[r]);
+      begin.push_back(static_cast<int32_t>(tokens.size()));
+    }
+  }
+};
+
 void check_rule(const VerifyRule& rule) {
   TANDEM_CHECK(rule.accept_by == AcceptBy::match || rule.draft.temperature > 0 ||
                    rule.target.temperature == 0,
@@ -89,11 +101,14 @@ void check_tree(const DraftTree& t, const VerifyRule& rule, int64_t target_rows,
 
 }  // namespace
 
-std::vector<int32_t> draw_children(const Tensor& logits, float temperature,
-                                   std::span<const ParentNode> parents) {
+std::vector<int32_t> draw_children(const Tensor& logits, const SampleRule& rule,
+                                   std::span<const ParentNode> parents,
+                                   std::span<const std::span<const int32_t>> seen) {
   const auto n = static_cast<size_t>(logits.rows());
   const int vocab = vocab_of(logits);
   TANDEM_CHECK(parents.size() == n, "{} parents for {} rows", parents.size(), n);
+  TANDEM_CHECK(!rule.needs_seen() || seen.size() == n, "{} histories", seen.size());
+  const Histories histories(seen, rule.needs_seen(), n);
   Names names;
   std::vector<ParentRow> rows;
   int n_tokens = 0;
@@ -115,7 +130,9 @@ std::vector<int32_t> draw_children(const Tensor& logits, float temperature,
                  .numbers = names.numbers(),
                  .n_rows = static_cast<int>(n),
                  .vocab = vocab,
-                 .temperature = temperature,
+                 .rule = rule.kept(),
+                 .seen = histories.tokens.data(),
+                 .seen_begin = histories.begin.data(),
                  .workspace = nullptr},
                 Stream{});
   check_valid(tokens);
@@ -187,21 +204,19 @@ std::vector<double> accept_chances(const Tensor& target_logits, const Tensor& dr
   TANDEM_CHECK(!by_residual ||
                    (draft_logits.rows() == target_logits.rows() && vocab_of(draft_logits) == vocab),
                "draft logits [{}, {}]", draft_logits.rows(), vocab_of(draft_logits));
-  TANDEM_CHECK(!rule.target.needs_seen() || seen.size() == n, "{} histories", seen.size());
-  std::vector<int32_t> child_begin{0}, all_seen, seen_begin{0};
-  for (size_t r = 0; r < n; ++r) {
-    child_begin.push_back(child_begin.back() + n_children);
-    if (rule.target.needs_seen()) append(all_seen, seen[r]);
-    seen_begin.push_back(static_cast<int32_t>(all_seen.size()));
-  }
+  const bool needs_seen = rule.target.needs_seen() || rule.draft.needs_seen();
+  TANDEM_CHECK(!needs_seen || seen.size() == n, "{} histories", seen.size());
+  const Histories histories(seen, needs_seen, n);
+  std::vector<int32_t> child_begin{0};
+  for (size_t r = 0; r < n; ++r) child_begin.push_back(child_begin.back() + n_children);
   std::vector<double> chances(n * width);
   const AcceptChancesParams p{.chances = chances.data(),
                               .child_begin = child_begin.data(),
                               .children = children.data(),
                               .target_logits = target_logits.as<float>(),
                               .draft_logits = by_residual ? draft_logits.as<float>() : nullptr,
-                              .seen = all_seen.data(),
-                              .seen_begin = seen_begin.data(),
+                              .seen = histories.tokens.data(),
+                              .seen_begin = histories.begin.data(),
                               .n_rows = static_cast<int>(n),
                               .vocab = vocab,
                               .target = rule.target.kept(),

@@ -27,10 +27,12 @@ struct ParentNode {
 
 /// Children, row after row, drawn as kernels/tree/draw_children.h defines. Keep the rows of logits
 /// for verify_trees, which makes the children's distribution from them again.
-/// shapes   logits [parents, V] f32
+/// shapes   logits [parents, V] f32; seen: per row, ids to penalise, those of the node's path
+///          included; empty without penalty
 /// errors   kind numeric for a row with NaN, +inf or no finite logit
-std::vector<int32_t> draw_children(const Tensor& logits, float temperature,
-                                   std::span<const ParentNode> parents);
+std::vector<int32_t> draw_children(const Tensor& logits, const SampleRule& rule,
+                                   std::span<const ParentNode> parents,
+                                   std::span<const std::span<const int32_t>> seen = {});
 
 /// One sequence's tree of draft tokens, breadth first, an entry a node; node 0 is the root, the
 /// last committed token. kernels/tree/verify_trees.h says which entries are read.
@@ -44,7 +46,7 @@ struct DraftTree {
 
 struct VerifyRule {
   SampleRule target;
-  SampleRule draft;  // of the children; draw_children has its temperature alone
+  SampleRule draft;  // that the children were drawn by
   AcceptBy accept_by = AcceptBy::match;
   bool wants_logprobs = true;
 };

@@ -21,8 +21,7 @@ using Json = nlohmann::ordered_json;
 
 ops::VerifyRule verify_rule(const AcceptanceRecipe& recipe, const ops::SampleRule& target) {
   ops::VerifyRule rule;
-  rule.target = target;
-  rule.draft.temperature = target.temperature;
+  rule.target = rule.draft = target;
   // At temperature 0 both rules take the child that is the target's best token.
   const bool drawn = recipe.accept.rule != AcceptRule::topk && target.temperature > 0;
   rule.accept_by = drawn ? AcceptBy::sequoia : AcceptBy::match;

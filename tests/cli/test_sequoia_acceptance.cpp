@@ -111,7 +111,8 @@ TEST_SUITE("cli/sequoia-acceptance") {
       // The very rounds of the tool that generates.
       flags = {"-r", "sequoia/tiny-16m",         "--device", "cpu",
                "-s", "sampling.temperature=0.6", "-s",       "run.batch=1",
-               "-s", "tree.path=" + tree,        "--format", "jsonl"};
+               "-s", "tree.path=" + tree,        "--format", "jsonl",
+               "-s", "spec.verify=sequoia"};
       flags.insert(flags.end(), texts.begin(), texts.end());
       const std::string out = run_process(program("sequoia-generate"), {.arguments = flags}).out;
       const Json summary = Json::parse(out.substr(out.rfind('\n', out.size() - 2) + 1));

@@ -102,7 +102,8 @@ const Rows& rows_of(int n, int vocab) {
   return rows;
 }
 
-void time_children(cuda::Queue& queue, int n_rows, int vocab, int n_children, float temperature) {
+void time_children(cuda::Queue& queue, int n_rows, int vocab, int n_children, float temperature,
+                   double top_p) {
   const Rows& rows = rows_of(16, vocab);
   const Memory logits(static_cast<size_t>(n_rows) * static_cast<size_t>(vocab) * 4),
       parents(static_cast<size_t>(n_rows) * sizeof(ParentRow)), names(8), seed(8),
@@ -124,13 +125,13 @@ void time_children(cuda::Queue& queue, int n_rows, int vocab, int n_children, fl
       .numbers = {seed.as<uint64_t>(), names.as<int32_t>(), names.as<int32_t>() + 1},
       .n_rows = n_rows,
       .vocab = vocab,
-      .temperature = temperature,
+      .rule = {1.0f, temperature, 0, top_p, 0.0},
       .workspace = row_workspace(vocab, n_rows)};
   const double seconds = time_call(queue, [&] { cuda_table().draw_children(p, queue.stream()); });
   fmt::print(
-      R"({{"op":"draw_children","rows":{},"vocab":{},"children":{},"temperature":{},"us":{:.2f}}})"
+      R"({{"op":"draw_children","rows":{},"vocab":{},"children":{},"temperature":{},"top_p":{},"us":{:.2f}}})"
       "\n",
-      n_rows, vocab, n_children, temperature, seconds * 1e6);
+      n_rows, vocab, n_children, temperature, top_p, seconds * 1e6);
   std::fflush(stdout);
 }
 
@@ -230,7 +231,7 @@ class Trees {
              .numbers = p_.numbers,
              .n_rows = end - begin,
              .vocab = vocab_,
-             .temperature = p_.draft.temperature,
+             .rule = p_.draft,
              .workspace = p_.workspace},
             queue_.stream());
     }
@@ -348,9 +349,9 @@ int main() {
   cuda::force_gpu_isa_by_environment();
   cuda::Queue queue(0);
   for (const int vocab : {32000, 128256})
-    for (const float temperature : {0.6f, 0.0f})
+    for (const auto& [temperature, top_p] : {std::pair{0.6f, 1.0}, {0.0f, 1.0}, {0.6f, 0.9}})
       for (const auto& [rows, children] : {std::pair{1, 16}, {16, 1}, {16, 16}, {16, 64}, {64, 4}})
-        time_children(queue, rows, vocab, children, temperature);
+        time_children(queue, rows, vocab, children, temperature, top_p);
   const Shape tree("tree", 6, {1, 8, 20, 24, 22, 18, 14, 10, 7, 4});
   const Shape chain("chain", 4, {1, 1, 1, 1, 1, 1, 1, 1, 1});
   for (const int vocab : {8192, 32000, 128256})

@@ -30,14 +30,19 @@ struct Trees {
     }
   }
 
-  /// A tree of at most `limit` nodes with at most `branch` children a node, drawn from the draft.
+  /// A tree of at most `limit` nodes with at most `branch` children a node, drawn by the rule.
   /// is_full  whether nodes have so many children as long as there are nodes left
-  void add(int limit, int branch, float draft_temperature, PhiloxStream& stream,
+  void add(int limit, int branch, const KeepRule& draft_rule, PhiloxStream& stream,
            bool is_full = false) {
     const auto begin = static_cast<size_t>(node_begin.back());
     const auto n_rows = static_cast<uint32_t>(draft.size() / static_cast<size_t>(vocab));
-    std::vector<int32_t> level = {0};
+    std::vector<int32_t> level = {0}, parent = {-1};
     tokens.push_back(0);
+    const uint32_t n_seen = stream.below(30);
+    for (uint32_t i = 0; i < n_seen; ++i)
+      seen.push_back(static_cast<int32_t>(stream.below(static_cast<uint32_t>(vocab))));
+    seen_begin.push_back(static_cast<int32_t>(seen.size()));
+    const auto tree_begin = static_cast<int32_t>(begin);
     const auto workspace = aligned_bytes(draw_children_workspace_bytes(vocab));
     for (size_t node = 0; node < level.size(); ++node) {
       const auto row = static_cast<int32_t>(stream.below(n_rows));
@@ -47,16 +52,21 @@ struct Trees {
                         ? most
                         : static_cast<int>(stream.below(static_cast<uint32_t>(most) + 1));
       const auto name = static_cast<int32_t>(node);
-      const ParentRow parent{0, name, 0, n};
+      const ParentRow at{0, name, tree_begin + known, n};
       const uint64_t seed = stream.next();
+      parent.resize(parent.size() + static_cast<size_t>(n), name);
       tokens.resize(begin + static_cast<size_t>(known + n));
-      cpu_table().draw_children({.tokens = tokens.data() + begin + known,
+      cpu_table().draw_children({.tokens = tokens.data(),
                                  .logits = draft.data() + int64_t{row} * vocab,
-                                 .parents = &parent,
+                                 .parents = &at,
                                  .numbers = {&seed, &name, &name},
                                  .n_rows = 1,
                                  .vocab = vocab,
-                                 .temperature = draft_temperature,
+                                 .rule = draft_rule,
+                                 .seen = seen.data(),
+                                 .seen_begin = seen_begin.data() + seen_begin.size() - 2,
+                                 .parent = parent.data() - begin,
+                                 .node_begin = &tree_begin,
                                  .workspace = workspace.get()},
                                 {0, 1});
       first_child.push_back(n > 0 ? known : -1);
@@ -67,10 +77,6 @@ struct Trees {
       level.resize(level.size() + static_cast<size_t>(n), level[node] + 1);
     }
     node_begin.push_back(static_cast<int32_t>(tokens.size()));
-    const uint32_t n_seen = stream.below(30);
-    for (uint32_t i = 0; i < n_seen; ++i)
-      seen.push_back(static_cast<int32_t>(stream.below(static_cast<uint32_t>(vocab))));
-    seen_begin.push_back(static_cast<int32_t>(seen.size()));
     sequence.push_back(static_cast<int32_t>(stream.below(1000)));
     position.push_back(static_cast<int32_t>(stream.below(100000)));
   }
@@ -263,12 +269,15 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     for (const Nature nature : kNatures)
       for (const int vocab : {5, 65, 1009, 4097, 32000, 151936}) {
         PhiloxStream stream(static_cast<uint32_t>(vocab));
-        Trees t{.vocab = vocab};
-        t.add_rows(nature, vocab < 10000 ? 20 : 4, stream);
+        Trees rows{.vocab = vocab};
+        rows.add_rows(nature, vocab < 10000 ? 20 : 4, stream);
         const int n_seqs = vocab < 10000 ? 9 : 4;
-        for (int b = 0; b < n_seqs; ++b)
-          t.add(b == 1 ? 1 : 8 * (b + 1), b % 2 ? 3 : 7, 0.8f, stream);
-        for (const Settings& s : kSettings)
+        for (const Settings& s : kSettings) {
+          Settings draft = (&s - kSettings) % 2 ? s : Settings{.temperature = 0.8f};
+          if (draft.temperature == 0) draft.temperature = 0.8f;
+          Trees t = rows;
+          for (int b = 0; b < n_seqs; ++b)
+            t.add(b == 1 ? 1 : 8 * (b + 1), b % 2 ? 3 : 7, keep_rule(draft), stream);
           for (const Rule& rule : kRules) {
             if (vocab > 10000 && rule.n_drawn != kAllDrawn && &s - kSettings > 3) continue;
             CAPTURE(static_cast<int>(nature));
@@ -276,11 +285,11 @@ TEST_SUITE("gpu/kernels/verify_trees") {
             CAPTURE(&s - kSettings);
             CAPTURE(static_cast<int>(rule.by));
             CAPTURE(rule.n_drawn);
-            const Settings draft{.temperature = 0.8f, .penalty = &s == kSettings + 9 ? 1.2f : 1.0f};
             n_accepted +=
                 n_accepted_in(check_trees(t, params_of(t, keep_rule(s), keep_rule(draft), rule)));
             n_trees += n_seqs;
           }
+        }
       }
     CHECK(n_accepted > n_trees / 2);  // the walks went somewhere
   }
@@ -291,7 +300,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
         PhiloxStream stream(4);
         Trees t{.vocab = vocab};
         t.add_rows(Nature::normal, 4, stream);
-        for (int b = 0; b < n_seqs; ++b) t.add(64, 6, 0.6f, stream);
+        for (int b = 0; b < n_seqs; ++b) t.add(64, 6, keep_rule({.temperature = 0.6f}), stream);
         for (const float temperature : {0.0f, 0.1f, 0.6f, 1.0f, 2.0f})
           for (const double top_p : {1.0, 0.9})
             for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::match, AcceptBy::traversal}) {
@@ -310,7 +319,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     PhiloxStream stream(5);
     Trees t{.vocab = 1009};
     t.add_rows(Nature::normal, 30, stream);
-    for (int b = 0; b < 60; ++b) t.add(512, b % 2 ? 64 : 2, 1.0f, stream);
+    for (int b = 0; b < 60; ++b) t.add(512, b % 2 ? 64 : 2, keep_rule({}), stream);
     for (const float temperature : {0.0f, 0.6f, 1.0f})
       for (const Rule& rule : kRules) {
         CAPTURE(temperature);
@@ -325,7 +334,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
       PhiloxStream stream(16);
       Trees t{.vocab = 8192};
       t.add_rows(Nature::normal, 12, stream);
-      for (int b = 0; b < n_seqs; ++b) t.add(2 + b % 9, 1, 0.8f, stream, true);
+      for (int b = 0; b < n_seqs; ++b) t.add(2 + b % 9, 1, keep_rule({.temperature = 0.8f}), stream, true);
       int n_accepted = 0;
       for (const int n_drawn : {0, 1})
         for (const float temperature : {0.0f, 0.6f, 1.0f})
@@ -348,7 +357,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     PhiloxStream stream(17);
     Trees t{.vocab = 3000};
     t.add_rows(Nature::normal, 6, stream);
-    for (int b = 0; b < 7; ++b) t.add(9, 1, 0.8f, stream, true);
+    for (int b = 0; b < 7; ++b) t.add(9, 1, keep_rule({.temperature = 0.8f}), stream, true);
     for (size_t b = 0; b < 7; ++b)
       t.n_children[static_cast<size_t>(t.node_begin[b]) + b] = 0;  // the chain ends there
     for (const AcceptBy by : {AcceptBy::block, AcceptBy::sequoia})
@@ -362,7 +371,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
       Trees t{.vocab = vocab};
       t.add_rows(Nature::steep, 12, stream);
       for (float& x : t.draft) x *= stream.below(2) ? 1.0f : -1.0f;
-      for (int b = 0; b < 40; ++b) t.add(60, 40, 0.1f, stream);
+      for (int b = 0; b < 40; ++b) t.add(60, 40, keep_rule({.temperature = 0.1f}), stream);
       for (const float temperature : {0.1f, 1.0f, 50.0f})
         for (const float draft_temperature : {0.1f, 2.0f}) {
           CAPTURE(vocab);
@@ -379,7 +388,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     Trees t{.vocab = 300};
     t.add_rows(Nature::flat, 8, stream);
     t.draft = t.target;
-    for (int b = 0; b < 200; ++b) t.add(40, 4, 1.0f, stream);
+    for (int b = 0; b < 200; ++b) t.add(40, 4, keep_rule({}), stream);
     for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::traversal}) {
       const Verdicts v = check_trees(t, t.params(keep_rule({}), keep_rule({}), by));
       CHECK(n_accepted_in(v) > 200);
@@ -390,7 +399,9 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     PhiloxStream stream(8);
     Trees t{.vocab = 9000};
     t.add_rows(Nature::normal, 6, stream);
-    for (int b = 0; b < 6; ++b) t.add(30, 5, 1.0f, stream);
+    const KeepRule drawn_by = keep_rule({.top_k = 300, .top_p = 0.97, .penalty = 1.2f});
+    for (int b = 0; b < 6; ++b) t.add(30, 5, drawn_by, stream);
+    check_trees(t, t.params(keep_rule({.top_k = 400}), drawn_by, AcceptBy::sequoia));
     const Settings drafts[] = {{.top_k = 300, .top_p = 0.97},
                                {.top_k = 3},
                                {.top_p = 0.5},
@@ -410,7 +421,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     PhiloxStream stream(9);
     Trees t{.vocab = 5000};
     t.add_rows(Nature::flat, 2, stream);
-    for (int b = 0; b < 30; ++b) t.add(20, 5, 1.0f, stream);
+    for (int b = 0; b < 30; ++b) t.add(20, 5, keep_rule({}), stream);
     const auto last = t.target.size() - 1;
     for (std::vector<float>* rows : {&t.target, &t.draft})
       for (const float bad : {kNan, kInf}) {
@@ -429,7 +440,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     PhiloxStream stream(10);
     Trees t{.vocab = 32000};
     t.add_rows(Nature::flat, 4, stream);
-    for (int b = 0; b < 5; ++b) t.add(40, 8, 1.0f, stream);
+    for (int b = 0; b < 5; ++b) t.add(40, 8, keep_rule({}), stream);
     for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::traversal}) {
       const VerifyTreesParams p = t.params(keep_rule({}), keep_rule({}), by);
       const OnGpu gpu(t, p, false);
@@ -452,7 +463,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     PhiloxStream stream(11);
     Trees t{.vocab = 4500};
     t.add_rows(Nature::normal, 3, stream);
-    for (int b = 0; b < 3; ++b) t.add(12, 4, 1.0f, stream);
+    for (int b = 0; b < 3; ++b) t.add(12, 4, keep_rule({}), stream);
     for (const Settings& s :
          {Settings{.temperature = 0}, Settings{},
           Settings{.temperature = 0.8f, .top_k = 50, .top_p = 0.9, .penalty = 1.3f}})
@@ -464,7 +475,7 @@ TEST_SUITE("gpu/kernels/verify_trees") {
     PhiloxStream stream(15);
     Trees t{.vocab = 4500};
     t.add_rows(Nature::normal, 3, stream);
-    for (int b = 0; b < 8; ++b) t.add(12, 4, 1.0f, stream);
+    for (int b = 0; b < 8; ++b) t.add(12, 4, keep_rule({}), stream);
     for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::traversal}) {
       std::vector<std::vector<int32_t>> bonus;
       for (const uint32_t stage : {0u, 1u, 255u}) {

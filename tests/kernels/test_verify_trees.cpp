@@ -8,11 +8,11 @@ namespace {
 constexpr AcceptBy kRules[] = {AcceptBy::match, AcceptBy::sequoia, AcceptBy::traversal};
 
 /// shape    of all trees; empty: random ones
-TreeCase random_trees(Nature nature, int vocab, int n_seqs, float draft_temperature, uint32_t seed,
+TreeCase random_trees(Nature nature, int vocab, int n_seqs, const Settings& draft, uint32_t seed,
                       const std::vector<int32_t>& shape = {}) {
   PhiloxStream stream(seed);
   TreeCase c{.vocab = vocab};
-  for (int b = 0; b < n_seqs; ++b) add_tree(c, stream, nature, draft_temperature, shape);
+  for (int b = 0; b < n_seqs; ++b) add_tree(c, stream, nature, keep_rule(draft), shape);
   return c;
 }
 
@@ -46,32 +46,34 @@ TEST_SUITE("kernels/verify_trees") {
     for (const Nature nature : kNatures)
       for (const int vocab : {2, 7, 65, 1009})
         for (const Settings& s : kSettings)
-          for (const AcceptBy by : kRules) {
-            const Settings draft{.temperature = 0.8f, .penalty = 1};
-            const TreeCase c = random_trees(nature, vocab, 3, draft.temperature, 21);
-            const TreeResult want = verify(verify_trees_ref, c, keep_rule(s), keep_rule(draft), by);
-            const TreeResult scalar =
-                verify(cpu_table(Isa::scalar).verify_trees, c, keep_rule(s), keep_rule(draft), by);
-            CAPTURE(static_cast<int>(nature));
-            CAPTURE(vocab);
-            CAPTURE(&s - kSettings);
-            CAPTURE(static_cast<int>(by));
-            REQUIRE(scalar.path == want.path);
-            REQUIRE(scalar.bonus == want.bonus);
-            for (size_t b = 0; b < want.logprobs.size(); ++b)
-              for (size_t i = 0; i < want.logprobs[b].size(); ++i) {
-                const double logprob = want.logprobs[b][i];
-                // As logit_stats; the logit minus lse rounds twice more at up to 200.
-                REQUIRE(std::abs(scalar.logprobs[b][i] - logprob) <= 2e-6 + 0x1p-16);
+          for (const AcceptBy by : kRules)
+            for (const Settings& draft : {Settings{.temperature = 0.8f}, s}) {
+              const TreeCase c = random_trees(nature, vocab, 3, draft, 21);
+              const TreeResult want =
+                  verify(verify_trees_ref, c, keep_rule(s), keep_rule(draft), by);
+              const TreeResult scalar = verify(cpu_table(Isa::scalar).verify_trees, c, keep_rule(s),
+                                               keep_rule(draft), by);
+              CAPTURE(static_cast<int>(nature));
+              CAPTURE(vocab);
+              CAPTURE(&s - kSettings);
+              CAPTURE(static_cast<int>(by));
+              CAPTURE(draft.penalty);
+              REQUIRE(scalar.path == want.path);
+              REQUIRE(scalar.bonus == want.bonus);
+              for (size_t b = 0; b < want.logprobs.size(); ++b)
+                for (size_t i = 0; i < want.logprobs[b].size(); ++i) {
+                  const double logprob = want.logprobs[b][i];
+                  // As logit_stats; the logit minus lse rounds twice more at up to 200.
+                  REQUIRE(std::abs(scalar.logprobs[b][i] - logprob) <= 2e-6 + 0x1p-16);
+                }
+              for (const Isa isa : usable_isas()) {
+                CAPTURE(isa_name(isa));
+                REQUIRE(verify(cpu_table(isa).verify_trees, c, keep_rule(s), keep_rule(draft),
+                               by) == scalar);
               }
-            for (const Isa isa : usable_isas()) {
-              CAPTURE(isa_name(isa));
-              REQUIRE(verify(cpu_table(isa).verify_trees, c, keep_rule(s), keep_rule(draft), by) ==
-                      scalar);
+              n_trees += c.n_seqs();
+              for (const auto& path : want.path) n_accepted += static_cast<int>(path.size());
             }
-            n_trees += c.n_seqs();
-            for (const auto& path : want.path) n_accepted += static_cast<int>(path.size());
-          }
     CHECK(n_accepted > n_trees / 2);  // the walks went somewhere
   }
 
@@ -82,7 +84,7 @@ TEST_SUITE("kernels/verify_trees") {
           for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::traversal}) {
             if (draft.temperature == 0) continue;  // such children are not drawn
             const KeepRule target = keep_rule({.temperature = 0.9f, .top_p = 0.9});
-            const TreeCase c = random_trees(nature, 65, 4, draft.temperature, 77);
+            const TreeCase c = random_trees(nature, 65, 4, draft, 77);
             CAPTURE(static_cast<int>(nature));
             CAPTURE(&draft - kSettings);
             CAPTURE(n_drawn);
@@ -100,7 +102,7 @@ TEST_SUITE("kernels/verify_trees") {
   }
 
   TEST_CASE("at temperature 0 all rules accept the same") {
-    const TreeCase c = random_trees(Nature::normal, 40, 20, 0.7f, 5);
+    const TreeCase c = random_trees(Nature::normal, 40, 20, {.temperature = 0.7f}, 5);
     const KeepRule greedy = keep_rule({.temperature = 0});
     const TreeResult want =
         verify(cpu_table().verify_trees, c, greedy, keep_rule({}), AcceptBy::match);
@@ -119,8 +121,8 @@ TEST_SUITE("kernels/verify_trees") {
     };
     for (const Settings& s : kSettings) {
       CAPTURE(&s - kSettings);
-      const TreeCase chains = random_trees(Nature::flat, 50, 40, 0.8f, 6, kChain),
-                     stars = random_trees(Nature::flat, 50, 40, 0.8f, 6, kStar);
+      const TreeCase chains = random_trees(Nature::flat, 50, 40, {.temperature = 0.8f}, 6, kChain),
+                     stars = random_trees(Nature::flat, 50, 40, {.temperature = 0.8f}, 6, kStar);
       const int accepted = both(chains, keep_rule(s), AcceptBy::block, AcceptBy::traversal);
       CHECK(both(stars, keep_rule(s), AcceptBy::sequoia, AcceptBy::traversal) > 0);
       CHECK(accepted > 0);
@@ -132,7 +134,7 @@ TEST_SUITE("kernels/verify_trees") {
       for (const AcceptBy by : {AcceptBy::match, AcceptBy::sequoia}) {
         if (by == AcceptBy::sequoia && s.temperature > 0) continue;
         CAPTURE(&s - kSettings);
-        const TreeCase c = random_trees(Nature::normal, 40, 20, 0.7f, 5);
+        const TreeCase c = random_trees(Nature::normal, 40, 20, {.temperature = 0.7f}, 5);
         const TreeResult got = verify(cpu_table().verify_trees, c, keep_rule(s), keep_rule({}), by);
         for (int b = 0; b < c.n_seqs(); ++b) {
           const auto begin = static_cast<size_t>(c.node_begin[static_cast<size_t>(b)]);
@@ -161,7 +163,7 @@ TEST_SUITE("kernels/verify_trees") {
   TEST_CASE("a lone root draws what plain sampling draws, by every rule") {
     for (const Settings& s : kSettings)
       for (const AcceptBy by : kRules) {
-        TreeCase c = random_trees(Nature::normal, 100, 1, 1.0f, 6);
+        TreeCase c = random_trees(Nature::normal, 100, 1, {}, 6);
         c.node_begin = {0, 1};
         c.n_children[0] = 0;
         const TreeResult r = verify(cpu_table().verify_trees, c, keep_rule(s), keep_rule({}), by);
@@ -172,7 +174,7 @@ TEST_SUITE("kernels/verify_trees") {
   }
 
   TEST_CASE("sequences are independent of how they are divided among calls") {
-    const TreeCase all = random_trees(Nature::flat, 300, 8, 1.0f, 9);
+    const TreeCase all = random_trees(Nature::flat, 300, 8, {}, 9);
     const KeepRule rule = keep_rule({.temperature = 0.9f, .top_p = 0.95, .penalty = 1.2f});
     const TreeResult want =
         verify(cpu_table().verify_trees, all, rule, keep_rule({}), AcceptBy::traversal);
@@ -192,7 +194,7 @@ TEST_SUITE("kernels/verify_trees") {
 
   TEST_CASE("only rows that are read matter; a row without meaning ends the walk") {
     const KeepRule rule = keep_rule({});
-    TreeCase c = random_trees(Nature::flat, 3, 1, 1.0f, 30);  // three children hold all of V = 3
+    TreeCase c = random_trees(Nature::flat, 3, 1, {}, 30);  // three children hold all of V = 3
     REQUIRE(c.n_children[0] == 3);
     const TreeResult want = verify(cpu_table().verify_trees, c, rule, rule, AcceptBy::sequoia);
     REQUIRE(want.path[0].size() >= 1);
@@ -220,7 +222,7 @@ TEST_SUITE("kernels/verify_trees") {
 
   TEST_CASE("by sequences a row without meaning counts where the search comes by") {
     const KeepRule rule = keep_rule({});
-    const TreeCase c = random_trees(Nature::flat, 30, 30, 1.0f, 31, {2, 1, 1, 0, 0});
+    const TreeCase c = random_trees(Nature::flat, 30, 30, {}, 31, {2, 1, 1, 0, 0});
     const TreeResult want = verify(cpu_table().verify_trees, c, rule, rule, AcceptBy::traversal);
     const auto v = static_cast<size_t>(c.vocab);
     int n_first = 0, n_second = 0;

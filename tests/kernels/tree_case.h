@@ -33,14 +33,19 @@ inline std::vector<int32_t> random_shape(PhiloxStream& stream, int limit, int vo
   return n_children;
 }
 
+/// Adds a tree whose children are drawn by the rule.
 /// shape    numbers of children; empty: a random one
-inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, float draft_temperature,
+inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, const KeepRule& draft,
                      std::vector<int32_t> shape = {}) {
   if (shape.empty()) shape = random_shape(stream, 24, c.vocab);
   const auto n = static_cast<int>(shape.size());
   const auto begin = static_cast<size_t>(c.node_begin.back());
   const int row_begin = static_cast<int>(begin);
   c.tokens.resize(begin + shape.size(), 0);
+  std::vector<int32_t> parent(shape.size(), -1), seen;
+  for (int i = 0; i < 5; ++i)
+    seen.push_back(static_cast<int32_t>(stream.below(static_cast<uint32_t>(c.vocab))));
+  const int32_t seen_begin[] = {0, static_cast<int32_t>(seen.size())}, node_begin = 0;
   const auto workspace = aligned_bytes(draw_children_workspace_bytes(c.vocab));
   int known = 1;
   for (int node = 0; node < n; ++node) {
@@ -48,16 +53,21 @@ inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, float dra
     c.target.insert(c.target.end(), row.begin(), row.end());
     for (float& x : row) x += random_float(stream, 1.5f);  // a draft not far from the target
     const int n_below = shape[static_cast<size_t>(node)], name = node;
-    const ParentRow parent{0, node, 0, n_below};
+    const ParentRow at{0, node, known, n_below};
+    std::fill_n(parent.begin() + known, n_below, node);
     const uint64_t seed = stream.next();
     cpu_table(Isa::scalar)
-        .draw_children({.tokens = c.tokens.data() + begin + known,
+        .draw_children({.tokens = c.tokens.data() + begin,
                         .logits = row.data(),
-                        .parents = &parent,
+                        .parents = &at,
                         .numbers = {&seed, &name, &name},
                         .n_rows = 1,
                         .vocab = c.vocab,
-                        .temperature = draft_temperature,
+                        .rule = draft,
+                        .seen = seen.data(),
+                        .seen_begin = seen_begin,
+                        .parent = parent.data(),
+                        .node_begin = &node_begin,
                         .workspace = workspace.get()},
                        {0, 1});
     c.draft.insert(c.draft.end(), row.begin(), row.end());
@@ -67,8 +77,7 @@ inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, float dra
     c.target_row.push_back(row_begin + node);
     c.draft_row.push_back(row_begin + node);
   }
-  for (int i = 0; i < 5; ++i)
-    c.seen.push_back(static_cast<int32_t>(stream.below(static_cast<uint32_t>(c.vocab))));
+  c.seen.insert(c.seen.end(), seen.begin(), seen.end());
   c.seen_begin.push_back(static_cast<int32_t>(c.seen.size()));
   c.node_begin.push_back(row_begin + n);
   c.sequence.push_back(static_cast<int32_t>(stream.below(1000)));

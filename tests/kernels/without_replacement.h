@@ -5,17 +5,22 @@
 
 namespace tandem::test {
 
-/// Probability that a sample without replacement from q begins with these tokens; uniform over the
-/// unseen once the seen ones hold everything.
-inline double chance_of(const std::vector<double>& q, const std::vector<int32_t>& tokens) {
+/// Probability that a sample without replacement from q begins with these tokens. Once the drawn
+/// ones hold all of q, the others follow by `rest`, and once they hold all of that, or if it is
+/// empty, uniformly.
+inline double chance_of(const std::vector<double>& q, const std::vector<int32_t>& tokens,
+                        std::vector<double> rest = {}) {
   double chance = 1;
-  std::vector<double> rest = q;
+  std::vector<double> kept = q;
+  rest.resize(q.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
-    double left = 0;
-    for (const double p : rest) left += p;
-    double& mass = rest[static_cast<size_t>(tokens[i])];
-    chance *= left > 0 ? mass / left : 1.0 / static_cast<double>(q.size() - i);
-    mass = 0;
+    const auto token = static_cast<size_t>(tokens[i]);
+    double of_kept = 0, of_rest = 0;
+    for (size_t x = 0; x < q.size(); ++x) of_kept += kept[x], of_rest += rest[x];
+    chance *= of_kept > 0   ? kept[token] / of_kept
+              : of_rest > 0 ? rest[token] / of_rest
+                            : 1.0 / static_cast<double>(q.size() - i);
+    kept[token] = rest[token] = 0;
   }
   return chance;
 }

@@ -33,13 +33,14 @@ Tensor rows_of(std::vector<float>& x) {
 }
 
 /// 0 -> 1 2;  1 -> 3 4;  2 -> 5;  3 -> 6
-const std::vector<int32_t> kChildren = {2, 2, 1, 1, 0, 0, 0}, kFirst = {1, 3, 5, 6, 0, 0, 0};
+const std::vector<int32_t> kChildren = {2, 2, 1, 1, 0, 0, 0}, kFirst = {1, 3, 5, 6, 0, 0, 0},
+                           kParent = {-1, 0, 0, 1, 1, 2, 3};
 constexpr int kLevelBegin[] = {0, 1, 3, 6, 7};
 
 struct Run {
   ops::VerifyRule rule;
-  float draw_temperature = 1;  // that the children are really drawn with
-  bool fresh = true;           // false: every round is named as the first, a fault
+  ops::SampleRule drawn_by = {.temperature = 1};  // really
+  bool fresh = true;  // false: every round is named as the first, a fault
   uint32_t seed = 1;
 };
 
@@ -78,13 +79,18 @@ class ToyRounds {
     for (int level = 0; level < 3; ++level) {
       std::vector<float> logits;
       std::vector<ops::ParentNode> parents;
+      std::vector<Text> histories;
       for (size_t s = 0; s < texts.size(); ++s)
         for (int node = kLevelBegin[level]; node < kLevelBegin[level + 1]; ++node) {
           const auto at = draft_.begin() + rows_[s][static_cast<size_t>(node)] * kVocab;
           logits.insert(logits.end(), at, at + kVocab);
           parents.push_back({name(s), node, kChildren[static_cast<size_t>(node)]});
+          histories.push_back(texts[s]);
+          for (auto i = static_cast<size_t>(node); i > 0; i = static_cast<size_t>(kParent[i]))
+            histories.back().push_back(rows_[s][i]);
         }
-      const auto tokens = ops::draw_children(rows_of(logits), run_.draw_temperature, parents);
+      const std::vector<std::span<const int32_t>> seen(histories.begin(), histories.end());
+      const auto tokens = ops::draw_children(rows_of(logits), run_.drawn_by, parents, seen);
       size_t next = 0;
       for (auto& row : rows_)
         for (int node = kLevelBegin[level + 1]; node < kLevelBegin[level + 2]; ++node)
@@ -168,17 +174,17 @@ TEST_SUITE("ops/verification") {
                                      {.temperature = 0.7f, .top_k = 3},
                                      {.temperature = 1.2f, .top_p = 0.8},
                                      {.temperature = 1, .repetition_penalty = 1.5f}};
-    for (const ops::SampleRule& rule : rules) {
-      CAPTURE(&rule - rules);
-      const Run run{
-          .rule = {.target = rule, .draft = {.temperature = 0.8f}, .accept_by = AcceptBy::sequoia},
-          .draw_temperature = 0.8f};
-      CHECK(excess(texts_of(run, kTexts), rule) < 1);
-    }
+    for (const ops::SampleRule& rule : rules)
+      for (const ops::SampleRule& draft : {ops::SampleRule{.temperature = 0.8f}, rule}) {
+        CAPTURE(&rule - rules);
+        const Run run{.rule = {.target = rule, .draft = draft, .accept_by = AcceptBy::sequoia},
+                      .drawn_by = draft};
+        CHECK(excess(texts_of(run, kTexts), rule) < 1);
+      }
     const ops::SampleRule rule{.temperature = 1};
     for (const float temperature : {0.0f, 0.8f}) {
       const Run run{.rule = {.target = rule, .draft = {}, .accept_by = AcceptBy::match},
-                    .draw_temperature = temperature};
+                    .drawn_by = {.temperature = temperature}};
       CHECK(excess(texts_of(run, kTexts), rule) < 1);
     }
   }
@@ -187,10 +193,12 @@ TEST_SUITE("ops/verification") {
     const ops::SampleRule rule{.temperature = 1};
     const ops::VerifyRule residual{
         .target = rule, .draft = {.temperature = 0.8f}, .accept_by = AcceptBy::sequoia};
-    CHECK(excess(texts_of({.rule = residual, .draw_temperature = 0.8f, .fresh = false}, kTexts),
+    CHECK(excess(texts_of({.rule = residual, .drawn_by = {.temperature = 0.8f}, .fresh = false},
+                          kTexts),
                  rule) > 5);
-    CHECK(excess(texts_of({.rule = residual, .draw_temperature = 0.0f}, kTexts), rule) > 5);
-    CHECK(excess(texts_of({.rule = residual, .draw_temperature = 1.2f}, kTexts), rule) > 5);
+    CHECK(excess(texts_of({.rule = residual, .drawn_by = {}}, kTexts), rule) > 5);
+    CHECK(excess(texts_of({.rule = residual, .drawn_by = {.temperature = 1.2f}}, kTexts), rule) >
+          5);
   }
 
   TEST_CASE("a round within a round draws independently: the token follows the outer target") {
@@ -227,7 +235,7 @@ TEST_SUITE("ops/verification") {
       std::vector<std::vector<int32_t>> tokens;
       for (size_t s = 0; s < kRounds; ++s) {
         const ops::ParentNode parent{{5, static_cast<int>(s), 9, inner_stage}, 0, 1};
-        tokens.push_back({0, ops::draw_children(rows(draft), 1, {&parent, 1})[0]});
+        tokens.push_back({0, ops::draw_children(rows(draft), {.temperature = 1}, {&parent, 1})[0]});
       }
       tokens = verify(middle, draft, tokens, inner_stage);
       tokens = verify(target, middle, tokens, 0);
@@ -318,7 +326,8 @@ TEST_SUITE("ops/verification") {
     }
     const ops::VerifyRule rule{
         .target = {.temperature = 1}, .draft = {.temperature = 1}, .accept_by = AcceptBy::sequoia};
-    const std::vector<int32_t> children = ops::draw_children(rows_of(drafts), 1, parents);
+    const std::vector<int32_t> children =
+        ops::draw_children(rows_of(drafts), {.temperature = 1}, parents);
     const std::vector<double> chances =
         ops::accept_chances(rows_of(targets), rows_of(drafts), rule, children, kStar, {});
     const std::vector<int32_t> first = {1, 0, 0, 0}, n_children = {kStar, 0, 0, 0},
@@ -366,7 +375,7 @@ TEST_SUITE("ops/verification") {
       return ErrorKind::internal;
     };
     CHECK(kind_of([&] {
-            ops::draw_children(rows_of(bad), 1, {&parent, 1});
+            ops::draw_children(rows_of(bad), {.temperature = 1}, {&parent, 1});
           }) == ErrorKind::numeric);
     const std::vector<int32_t> zero = {0};
     const ops::DraftTree root{.round = {},

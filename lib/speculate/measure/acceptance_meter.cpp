@@ -1,6 +1,7 @@
 #include "speculate/measure/acceptance_meter.h"
 
 #include "base/check.h"
+#include "speculate/measure/children_rule.h"
 
 namespace tandem::speculate {
 
@@ -21,7 +22,7 @@ void AcceptanceMeter::add(int seq, int64_t seed, std::span<const int32_t> text, 
     }
     const bool by_match = rule_.accept_by == AcceptBy::match;
     const std::vector<int32_t> children =
-        ops::draw_children(draft, by_match ? 0.0f : rule_.draft.temperature, parents);
+        ops::draw_children(draft, children_rule(rule_), parents, seen);
     const std::vector<double> chances =
         ops::accept_chances(target, by_match ? Tensor{} : draft, rule_, children, width_, seen);
     const auto width = static_cast<size_t>(width_);

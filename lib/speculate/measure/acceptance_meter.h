@@ -15,7 +15,7 @@ namespace tandem::speculate {
 class AcceptanceMeter {
  public:
   /// rule     of verification; by match children are the draft's best tokens, by residual they are drawn
-  ///          at rule.draft's temperature
+  ///          by rule.draft
   /// width    children of a node, at most the vocabulary
   AcceptanceMeter(decode::Engine& target, decode::Engine& draft, const ops::VerifyRule& rule,
                   int width);

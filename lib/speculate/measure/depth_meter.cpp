@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "speculate/draft/pair.h"
+#include "speculate/measure/children_rule.h"
 
 namespace tandem::speculate {
 
@@ -59,7 +60,7 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   const bool by_match = rule_.accept_by == AcceptBy::match;
   const Tensor proposal = by_match ? Tensor{} : draft;
   const std::vector<int32_t> children =
-      ops::draw_children(draft, by_match ? 0.0f : rule_.draft.temperature, parents);
+      ops::draw_children(draft, children_rule(rule_), parents, seen);
   const std::vector<double> chances =
       ops::accept_chances(target, proposal, rule_, children, width_, seen);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "speculate/measure/children_rule.h"
 
 namespace tandem::speculate {
 namespace {
@@ -39,10 +40,11 @@ void TreeMeter::add(int seq, int64_t seed, std::span<const int32_t> text, int fi
       const int row = first_row + static_cast<int>(r), node = std::max(0, walk.node);
       const ops::ParentNode parent = {
           .round = {seed, seq, walk.root + 1}, .node = node, .n_children = width_};
-      const std::vector<int32_t> drawn = ops::draw_children(
-          draft.slice(r, 1), by_match ? 0.0f : rule_.draft.temperature, {&parent, 1});
-      children.insert(children.end(), drawn.begin(), drawn.end());
       seen.push_back(text.first(static_cast<size_t>(row) + 1));
+      const std::vector<int32_t> drawn =
+          ops::draw_children(draft.slice(r, 1), children_rule(rule_), {&parent, 1},
+                             {&seen[static_cast<size_t>(r)], 1});
+      children.insert(children.end(), drawn.begin(), drawn.end());
       const auto i = static_cast<size_t>(node);
       const bool counts = walk.node >= 0 && tree_.n_children[i] > 0;
       depths.push_back(counts ? tree_.depth[i] : -1);

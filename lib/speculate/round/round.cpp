@@ -38,7 +38,7 @@ size_t parcel_bytes(const Round::Bounds& b) {
   size_t bytes = b.outbox_bytes + room<uint64_t>(1) + 3 * room<int32_t>(seqs) +
                  2 * room<int32_t>(seqs + 1) + 5 * room<int32_t>(n_nodes(b));
   if (draws(b))  // arrays of levels end in gaps
-    bytes += 2 * room<int32_t>(n_nodes(b)) + room<int32_t>(n_parents(b)) +
+    bytes += 3 * room<int32_t>(n_nodes(b)) + room<int32_t>(n_parents(b)) +
              room<ParentRow>(n_parents(b)) + 2 * levels * Outbox::kAlignment;
   return bytes;
 }
@@ -63,8 +63,8 @@ Courier::Spec seen_spec(const Round::Bounds& b) {
 size_t row_bytes(const Round::Bounds& b, Device device) {
   if (device.kind != Device::Kind::cuda) return 0;
   return std::max(cuda::row_memory_bytes(b.gpu, b.vocab, b.max_seqs * b.tree.widest, 1),
-                  cuda::verify_memory_bytes(b.gpu, b.accept_by, b.vocab, b.max_seqs,
-                                            static_cast<int>(n_nodes(b))));
+                  cuda::verify_memory_bytes(b.gpu, b.draws ? AcceptBy::traversal : AcceptBy::match,
+                                            b.vocab, b.max_seqs, static_cast<int>(n_nodes(b))));
 }
 
 /// Copies `from` to every place.
@@ -181,7 +181,9 @@ void Round::send_seen() {
 void Round::lay_out_levels() {
   const int n = tree_->size();
   draft_row_ = outbox_->take<int32_t>(static_cast<size_t>(places_ * n));
+  parent_ = outbox_->take<int32_t>(static_cast<size_t>(places_ * n));
   std::fill_n(draft_row_.host, places_ * n, -1);
+  repeat(parent_.host, tree_->parent, places_);
   levels_.assign(static_cast<size_t>(tree_->levels()) - 1, {});
   int next_logits = 0;
   for (size_t l = 0; l < levels_.size(); ++l) {
@@ -264,7 +266,11 @@ void Round::draw_children(int level) {
                       .numbers = numbers(),
                       .n_rows = l.n_parents,
                       .vocab = bounds_.vocab,
-                      .temperature = sampler_.rule.temperature,
+                      .rule = sampler_.rule.kept(),
+                      .seen = seen_,
+                      .seen_begin = seen_begin_.device,
+                      .parent = parent_.device,
+                      .node_begin = node_begin_.device,
                       .workspace = rows_},
                      exec_.stream());
   if (exec_.on_gpu()) return;  // verification finds rows without meaning
@@ -294,7 +300,7 @@ VerifyTreesParams Round::verification(const Tensor& logits, AcceptBy rule) const
           .n_seqs = places_,
           .vocab = bounds_.vocab,
           .target = sampler_.rule.kept(),
-          .draft = ops::SampleRule{.temperature = sampler_.rule.temperature}.kept(),
+          .draft = sampler_.rule.kept(),
           .accept_by = rule,
           .workspace = rows_};
 }

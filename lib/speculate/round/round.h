@@ -70,7 +70,8 @@ class Round {
   /// Where the logits go that the level's children are drawn from.
   /// shapes   [*, vocab] f32
   Tensor level_logits(int level) const;
-  /// Draws the children of the level's nodes without replacement from level_logits.
+  /// Draws the children of the level's nodes without replacement from level_logits, by the rule of
+  /// the sampler, as verification takes them to be drawn.
   /// errors   on the CPU kind numeric: a row without meaning
   void draw_children(int level);
   /// Walks the trees and finds the accepted paths.
@@ -138,6 +139,7 @@ class Round {
   Mirrored<int32_t> node_begin_, seen_begin_;         // [places + 1]
   Mirrored<int32_t> first_child_, n_children_, row_;  // row: of the target's logits
   Mirrored<int32_t> draft_row_;                       // of the draft's, -1 for leaves
+  Mirrored<int32_t> parent_;                          // in the tree
   Mirrored<int32_t> forced_, forced_n_;
   Mirrored<int32_t> tokens_;       // sent, completed by work, and fetched
   const int32_t* seen_ = nullptr;  // the sequences' tokens, where a rule asks for them
