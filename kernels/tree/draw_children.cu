@@ -108,8 +108,8 @@ class Race {
   __device__ int32_t id(int32_t name) const { return logits_.id(name); }
   __device__ uint64_t key(int32_t name) const {
     const int32_t x = id(name);
-    const double weight = weights_(logits_(name), x);
-    return static_cast<uint64_t>(__double_as_longlong(exponential_of_token(names_, x) / weight));
+    const double e = exponential_of_token(names_, x);
+    return static_cast<uint64_t>(__double_as_longlong(e / weights_(logits_(name), x)));
   }
   /// Orders are good to 2^-9.
   __device__ float latest(float order) const { return order * (1.0f + 0x1p-7f); }
