@@ -96,8 +96,8 @@ class Race {
       for (int w = 0; w < 4; ++w) {
         const int i = b / 16 * 64 + b % 16 + 16 * w;
         if (i >= row.size()) continue;
-        const float order = __fdividef(exponential(words.w[w], block, w),
-                                       weights_(row.logit(i), row.first() + i));
+        const float order =
+            __fdividef(exponential(words.w[w], block, w), weights_(row.logit(i), row.first() + i));
         row.logit(i) = order;
         least = fminf(least, order);
       }
@@ -254,11 +254,10 @@ void draw_children_cuda(const DrawChildrenParams& p, Stream stream) {
   const cuda::RowSplit split = ruled ? cuda::split_row(cuda::gpu(), p.vocab, p.n_rows)
                                      : cuda::split_rows_at_once(cuda::gpu(), p.vocab, p.n_rows);
   const size_t bytes = split.part_bytes() + (penalizes(p) ? cuda::mark_bytes(split) : 0);
-  const auto kernel = races ? ruled ? draw_rows<true, true> : draw_rows<true, false>
-                      : ruled ? draw_rows<false, true>
+  const auto kernel = races   ? ruled ? draw_rows<true, true> : draw_rows<true, false>
+                        : ruled ? draw_rows<false, true>
                               : draw_rows<false, false>;
-  cuda::launch_rows(kernel, p.n_rows, split, bytes, p.workspace, stream, p,
-                    cuda::RowRule(p.rule));
+  cuda::launch_rows(kernel, p.n_rows, split, bytes, p.workspace, stream, p, cuda::RowRule(p.rule));
 }
 
 }  // namespace tandem::TANDEM_GPU_BODY

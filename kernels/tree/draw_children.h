@@ -31,9 +31,9 @@ struct DrawChildrenParams {
                                         // and its token tokens[node_begin[b] + i]
   const int32_t* node_begin = nullptr;  // [B]
 
-  void* workspace;    // on the CPU draw_children_workspace_bytes(V), 64-byte aligned, one per
-                      // concurrent call; on a GPU row_memory_bytes(V, n_rows, 1), one per stream,
-                      // null where that is 0
+  void* workspace;  // on the CPU draw_children_workspace_bytes(V), 64-byte aligned, one per
+                    // concurrent call; on a GPU row_memory_bytes(V, n_rows, 1), one per stream,
+                    // null where that is 0
 };
 
 /// Children of tree nodes: tokens drawn without replacement, in the order in which they are drawn.

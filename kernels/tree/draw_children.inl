@@ -180,8 +180,7 @@ inline int race_kept(const Race& race, int wanted, const ChildrenWorkspace& w) {
 inline void race_rest(const Race& race, int n, int wanted, const ChildrenWorkspace& w) {
   float* const x = w.select.penalized;
   const float max = max_of(race, w.select);
-  if (race.logits != x)
-    memcpy(x, race.logits, static_cast<size_t>(race.vocab) * sizeof(float));
+  if (race.logits != x) memcpy(x, race.logits, static_cast<size_t>(race.vocab) * sizeof(float));
   for (int i = 0; i < n; ++i) x[w.contenders[i].id] = __builtin_inff();
   Leaders rest = start(w.contenders + n, wanted - n, race.vocab - n);
   run(OtherTokens{x, max, race.rule.temperature}, race.vocab, race.names, rest);

@@ -80,9 +80,8 @@ class RowResidual {
   __device__ Reach reach_of(ChildKind kind) const {
     const int shift = shift_of(unit_);
     const uint64_t unit = unit_ << shift;
-    return {child_.residual << shift, kind == ChildKind::fixed
-                                          ? unit
-                                          : Shares(left_, rest_, unit).of(child_.proposal)};
+    return {child_.residual << shift,
+            kind == ChildKind::fixed ? unit : Shares(left_, rest_, unit).of(child_.proposal)};
   }
   /// The same. After it `next` is to be tried; -1: nothing is.
   __device__ Rejection reject(ChildKind kind, int32_t next) {
@@ -196,7 +195,7 @@ class RowResidual {
   ResidualShared& shared_;
   float *low_, *high_, *proposal_;
   uint64_t total_ = 0, unit_ = 0, left_ = 0, rest_ = 0;  // as Residual's and Proposal's
-  TokenWeights child_{0, 0};  // of the token to be tried
+  TokenWeights child_{0, 0};                             // of the token to be tried
   int32_t token_ = -1, removed_ = -1;
   double scale_ = 1;
   int scale_shift_ = 0;

@@ -57,9 +57,9 @@ class Walk {
 
   __device__ Verdict decide(int node, int first, int n_children) {
     const bool by_residual = kResidual && n_children > 0;
-    const bool has_meaning =
-        rows_.read(b_, node, by_residual && p_.n_drawn > 0, n_,
-                   [&](int i) { return p_.tokens[begin_ + p_.path[begin_ + i]]; });
+    const bool has_meaning = rows_.read(b_, node, by_residual && p_.n_drawn > 0, n_, [&](int i) {
+      return p_.tokens[begin_ + p_.path[begin_ + i]];
+    });
     if (!has_meaning) return {0, kInvalidToken};
     const int32_t* children = p_.tokens + begin_ + first;
     if (by_residual) return by_rejections(node, first, children, n_children);
@@ -146,8 +146,8 @@ void verify_trees_cuda(const VerifyTreesParams& t, Stream stream) {
   const NodeRules rules(t, by_residual);
   const int words = by_residual ? 3 : 1;
   const cuda::RowSplit split = cuda::split_row(cuda::gpu(), t.vocab, t.n_seqs, words);
-  const auto kernel = by_residual ? rules.cuts ? walk_trees<true, true> : walk_trees<true, false>
-                      : rules.cuts ? walk_trees<false, true>
+  const auto kernel = by_residual  ? rules.cuts ? walk_trees<true, true> : walk_trees<true, false>
+                       : rules.cuts ? walk_trees<false, true>
                                    : walk_trees<false, false>;
   cuda::launch_nodes(kernel, t.n_seqs, split, words, t, rules, stream);
 }

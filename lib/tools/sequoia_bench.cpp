@@ -141,6 +141,7 @@ struct SequoiaBench::Figures {
   Measured measured;
   double expected;   // tokens a round, by the vector
   double per_round;  // as they were
+  std::string rule;  // that verified them
   double draft_ms, target_ms, verify_ms, host_us, round_ms, ms_per_token, plain_ms;
   std::optional<double> predicted_ms;
 
@@ -168,9 +169,10 @@ SequoiaBench::Figures SequoiaBench::figures_of(const ModelPair::Engines& engines
                                                const speculate::TokenTree& tree,
                                                const Baseline& baseline) {
   const bool simulated = recipe_.bench.simulate;
-  const auto rounds = speculate::model_rounds(
-      *engines.target, *engines.draft, tree,
-      {.on_round = {}, .simulate = simulated ? std::optional(acceptance_) : std::nullopt});
+  const auto rounds =
+      speculate::model_rounds(*engines.target, *engines.draft, tree,
+                              {.verify = recipe_.spec.verify,
+                               .simulate = simulated ? std::optional(acceptance_) : std::nullopt});
   const Measured m = measure(*engines.target, rounds.get());
   const double expected = speculate::expected_tokens(tree, acceptance_),
                per_round = m.emitted / m.rounds;
@@ -179,6 +181,7 @@ SequoiaBench::Figures SequoiaBench::figures_of(const ModelPair::Engines& engines
             .measured = m,
             .expected = expected,
             .per_round = per_round,
+            .rule = rounds->stats().rule,
             .draft_ms = 1e3 * m.draft_s / m.steps,
             .target_ms = 1e3 * m.target_s / m.steps,
             .verify_ms = 1e3 * m.verify_s / m.steps,
@@ -227,10 +230,15 @@ bench::Record SequoiaBench::record_of(const ModelPair::Engines& engines, const F
   record.set_timing("round", {.ms = f.measured.step_ms});
   record.set_timing("plain_step", {.ms = baseline.plain.step_ms});
   Json& result = record.group("spec");
-  result = {{"rounds", f.measured.rounds},    {"tokens_per_round", f.per_round},
-            {"draft_ms", f.draft_ms},         {"target_ms", f.target_ms},
-            {"verify_ms", f.verify_ms},       {"round_ms", f.round_ms},
-            {"ms_per_token", f.ms_per_token}, {"plain_ms_per_token", f.plain_ms},
+  result = {{"verify", f.rule},
+            {"rounds", f.measured.rounds},
+            {"tokens_per_round", f.per_round},
+            {"draft_ms", f.draft_ms},
+            {"target_ms", f.target_ms},
+            {"verify_ms", f.verify_ms},
+            {"round_ms", f.round_ms},
+            {"ms_per_token", f.ms_per_token},
+            {"plain_ms_per_token", f.plain_ms},
             {"speedup", f.speedup()}};
   if (f.host_us > 0) result["host_us"] = f.host_us;
   if (f.predicted_ms) {

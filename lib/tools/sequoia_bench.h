@@ -41,9 +41,21 @@ struct SequoiaBenchSection {
   }
 };
 
+/// Section `spec` of sequoia-bench.
+struct VerifySection {
+  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
+
+  template <class V>
+  void fields(V& v) {
+    v("verify", verify,
+      "the rule that accepts drafted tokens; auto: block for chains, else traversal");
+  }
+};
+
 struct SequoiaBenchRecipe {
   recipe::Model model;
   DraftSection draft;
+  VerifySection spec;
   AcceptSection accept;
   TreeGrid tree;
   SequoiaBenchSection bench;
@@ -59,6 +71,7 @@ struct SequoiaBenchRecipe {
   void fields(V& v) {
     v("model", model, "the model whose text it is");
     v("draft", draft, "the model that proposes");
+    v("spec", spec, "how its tokens are verified");
     v("accept", accept, "the acceptance vector that trees are the best for");
     v("tree", tree, "sizes and levels of trees");
     v("bench", bench, "the texts to measure, and how long");

@@ -31,6 +31,7 @@ TEST_SUITE("cli/sequoia-bench") {
       CHECK(r["workload"]["phase"] == "rounds");
       CHECK(r["workload"]["tree"]["levels"] == 3);
       CHECK(r["workload"]["simulated_acceptance"] == false);
+      CHECK(r["spec"]["verify"] == "traversal");
       CHECK(r["spec"]["round_ms"].get<double>() > 0);
       CHECK(r["spec"]["predicted_over_measured"].get<double>() > 0);
       CHECK(r["spec"]["tokens_per_round"].get<double>() >= 1);

@@ -67,7 +67,7 @@ TEST_SUITE("cli/sequoia-generate") {
           1.05 * summary["planned_peak_bytes"].get<double>());
   }
 
-  TEST_CASE("spec.verify: the rule is told; greedy text is the same by each") {
+  TEST_CASE("spec.verify: records name the rule; greedy text is the same by each") {
     const std::vector<std::string> flags = {"-p", "Once upon a time", "-n",
                                             "30", "--format",         "jsonl"};
     const auto spec_of = [&](const std::vector<std::string>& more) {

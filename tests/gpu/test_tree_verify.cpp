@@ -334,7 +334,8 @@ TEST_SUITE("gpu/kernels/verify_trees") {
       PhiloxStream stream(16);
       Trees t{.vocab = 8192};
       t.add_rows(Nature::normal, 12, stream);
-      for (int b = 0; b < n_seqs; ++b) t.add(2 + b % 9, 1, keep_rule({.temperature = 0.8f}), stream, true);
+      for (int b = 0; b < n_seqs; ++b)
+        t.add(2 + b % 9, 1, keep_rule({.temperature = 0.8f}), stream, true);
       int n_accepted = 0;
       for (const int n_drawn : {0, 1})
         for (const float temperature : {0.0f, 0.6f, 1.0f})

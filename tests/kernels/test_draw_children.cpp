@@ -249,7 +249,7 @@ TEST_SUITE("kernels/draw_children") {
     }
   }
 
-  TEST_CASE("temperature 0 takes the largest, at ties the lower id first, whatever the cuts") {
+  TEST_CASE("temperature 0 takes the largest, at ties the lower id first, with any cuts") {
     Nodes nodes{.vocab = 6};
     nodes.add({1.0f, 3.0f, -0.0f, 3.0f, 0.0f, 1.0f}, 6);
     CHECK(draw(cpu_table().draw_children, nodes, 0) == Tokens{1, 3, 0, 5, 2, 4});

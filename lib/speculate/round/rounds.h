@@ -72,7 +72,7 @@ struct RoundNeeds {
 RoundNeeds target_needs(const TreeRoom& tree, int batch);
 RoundNeeds draft_needs(const TreeRoom& tree, int batch);
 
-/// Adds what rounds hold beyond the engines, whatever rule they verify by.
+/// Adds what rounds by any rule hold beyond the engines.
 /// has_draft  whether a model proposes
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,
                  const model::ModelConfig& config, bool has_draft, MemoryPlan& plan);
