@@ -41,7 +41,7 @@ class RowResidual {
     total_ = unit_ = total;
     left_ = kept;
     rest_ = rest;
-    is_pending_ = false;
+    scales_ = is_pending_ = false;
     removed_ = -1;
   }
   /// Between set() and start(): of a thread that meets the token of the first child.
@@ -53,35 +53,42 @@ class RowResidual {
     child_ = published(token);
   }
 
-  /// After first(): of a node that is reached with less than certainty. reach_of knows of it at
-  /// once, the total and all else only after scale().
+  /// What the first child is reached with, after first(), of a node that is itself reached with
+  /// `reach`.
+  __device__ Reach reach_of_first(ChildKind kind, double reach) const {
+    const Scaled s = scaled(reach);
+    return reach_in(s.unit, s.child, kind);
+  }
+  /// Makes the node one that is reached with less than certainty. Its weights change in the next
+  /// pass, so that the total is known after scale() or reject().
   __device__ void reached(double reach) {
-    const int shift = shift_of(unit_);
-    scale_shift_ = shift;
+    scale_shift_ = shift_of(unit_);
     scale_ = reach;
-    child_.residual = reached_weight(child_.residual, shift, reach);
-    unit_ <<= shift;
+    const Scaled s = scaled(reach);
+    unit_ = s.unit;
+    child_.residual = s.child;
+    scales_ = true;
   }
   __device__ void scale() {
     uint64_t sum[1] = {0};
-    row_.each([&](int j) {
-      const uint64_t w = reached_weight(at(j), scale_shift_, scale_);
-      put(j, w);
-      sum[0] += w;
-    });
+    row_.each([&](int j) { sum[0] += settle(j).residual; });
     row_.totals(sum);
     total_ = sum[0];
+    scales_ = false;
   }
-
+  __device__ bool knows_total() const { return !scales_; }
   __device__ uint64_t total() const { return total_; }
   __device__ uint64_t unit() const { return unit_; }
 
   /// As of node_step.h, for the child to be tried.
   __device__ Reach reach_of(ChildKind kind) const {
-    const int shift = shift_of(unit_);
-    const uint64_t unit = unit_ << shift;
-    return {child_.residual << shift,
-            kind == ChildKind::fixed ? unit : Shares(left_, rest_, unit).of(child_.proposal)};
+    return reach_in(unit_, child_.residual, kind);
+  }
+  /// Whether a rejection of the child to be tried certainly leaves something of the unit: at least
+  /// what the child's weight lacks of its share, but for the rounding of shares.
+  __device__ bool leaves_something(Reach reach) const {
+    return reach.share > reach.weight &&
+           reach.share - reach.weight > unit_ << shift_of(unit_) >> 38;
   }
   /// The same. After it `next` is to be tried; -1: nothing is.
   __device__ Rejection reject(ChildKind kind, int32_t next) {
@@ -115,30 +122,63 @@ class RowResidual {
   }
 
  private:
-  __device__ Rejection reject_drawn(int32_t next) {
+  struct Scaled {
+    uint64_t unit, child;
+  };
+  /// Of a node as it begins.
+  __device__ Scaled scaled(double reach) const {
+    if (reach == 1.0) return {unit_, child_.residual};
     const int shift = shift_of(unit_);
-    const uint64_t unit = unit_ << shift, total = total_ << shift;
+    return {unit_ << shift, reached_weight(child_.residual, shift, reach)};
+  }
+  __device__ Reach reach_in(uint64_t unscaled, uint64_t weight, ChildKind kind) const {
+    const int shift = shift_of(unscaled);
+    const uint64_t unit = unscaled << shift;
+    const bool is_fixed = kind == ChildKind::fixed;
+    return {weight << shift,
+            is_fixed ? unit : Shares(left_, rest_, unit).of(child_.proposal)};
+  }
+
+  __device__ Rejection reject_drawn(int32_t next) {
+    return leaves_something(reach_of(ChildKind::drawn)) ? reject_by_pass<true>(next)
+                                                        : reject_by_pass<false>(next);
+  }
+
+  /// kSurely  something is left: weights change in this pass, else in the next
+  template <bool kSurely>
+  __device__ Rejection reject_by_pass(int32_t next) {
+    const int shift = shift_of(unit_);
+    const uint64_t unit = unit_ << shift;
     const Shares shares(left_, rest_, unit);
-    uint64_t sum[1] = {0};
+    uint64_t sum[2] = {0, 0};  // what is left, and what there was
     row_.each([&](int j) {
-      const TokenWeights w = settle(j);
+      TokenWeights w = settle<!kSurely>(j);
+      const uint64_t rest = excess(w.residual << shift, shares.of(w.proposal));
+      sum[0] += rest;
+      sum[1] += w.residual;
+      if constexpr (kSurely) put(j, w.residual = rest);
       if (row_.first() + j == next) publish(w);
-      sum[0] += excess(w.residual << shift, shares.of(w.proposal));
     });
     row_.totals(sum);
-    const Rejection rejection{unit - (total - sum[0]), unit};
-    is_pending_ = !rejection.is_nothing();
-    if (is_pending_) {
-      pending_ = shares;
-      pending_shift_ = shift;
-      total_ = sum[0];
-      unit_ = rejection.left;
-    }
+    const Rejection rejection{unit - ((sum[1] << shift) - sum[0]), unit};
+    const bool takes = kSurely || !rejection.is_nothing();
+    total_ = takes ? sum[0] : sum[1];
+    if (takes) unit_ = rejection.left;
     if (child_.proposal > 0)
       left_ -= static_cast<uint64_t>(child_.proposal);
     else
       rest_ -= static_cast<uint64_t>(-child_.proposal);
-    removed_ = token_;
+    scales_ = false;
+    is_pending_ = !kSurely && takes;
+    if constexpr (kSurely) {
+      removed_ = -1;
+      const int mine = token_ - row_.first();
+      if (row_.is_mine(mine)) proposal_[mine] = 0;
+    } else {
+      removed_ = token_;
+      pending_ = shares;
+      pending_shift_ = shift;
+    }
     if (next >= 0) go_on(next);
     return rejection;
   }
@@ -176,11 +216,16 @@ class RowResidual {
   __device__ uint64_t rest_of(TokenWeights w) const {
     return excess(w.residual << pending_shift_, pending_.of(w.proposal));
   }
-  /// Updates a token's weights by the last rejection. Until its sum was known the rejection might
-  /// not have happened, so the weights stay as they were until the next pass.
+  /// Updates a token's weights by the last rejection, or the node's own reach. Until its sum was
+  /// known the rejection might not have happened, so the weights stay as they were until the next
+  /// pass.
+  /// kKeeps   else the caller puts the residual
+  template <bool kKeeps = true>
   __device__ TokenWeights settle(int i) {
     TokenWeights w{at(i), proposal_[i]};
-    if (is_pending_) put(i, w.residual = rest_of(w));
+    if (scales_) w.residual = reached_weight(w.residual, scale_shift_, scale_);
+    if (is_pending_) w.residual = rest_of(w);
+    if (kKeeps && (scales_ || is_pending_)) put(i, w.residual);
     if (row_.first() + i == removed_) proposal_[i] = w.proposal = 0;
     return w;
   }
@@ -199,7 +244,7 @@ class RowResidual {
   int32_t token_ = -1, removed_ = -1;
   double scale_ = 1;
   int scale_shift_ = 0;
-  bool is_pending_ = false;
+  bool scales_ = false, is_pending_ = false;
   Shares pending_{0, 1, 0};
   int pending_shift_ = 0;
   int turn_ = 0;

@@ -59,15 +59,20 @@ class TraversalNodes {
   /// What a node is reached with, once its parent's group tells. By one thread, when all is ready.
   __device__ Reach wait_for_reach(int at) const {
     uint64_t weight, share;
-    while ((weight = volatile_load(&record_[at].reach[0])) == 0) __nanosleep(20);
-    while ((share = volatile_load(&record_[at].reach[1])) == 0) __nanosleep(20);
-    return {weight >> 1, share >> 1};
+    for (;;) {
+      asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                   : "=l"(weight), "=l"(share)
+                   : "l"(record_[at].reach)
+                   : "memory");
+      if (weight != 0 && share != 0) return {weight >> 1, share >> 1};
+      __nanosleep(20);
+    }
   }
   /// By one thread.
   __device__ void tell(int at, Reach reach) const {
-    volatile uint64_t* const words = record_[at].reach;
-    words[0] = reach.weight << 1 | 1;
-    words[1] = reach.share << 1 | 1;
+    asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(record_[at].reach),
+                 "l"(reach.weight << 1 | 1), "l"(reach.share << 1 | 1)
+                 : "memory");
   }
   /// Whether the node's parent has said already that it is not reached.
   __device__ bool is_passed_by(int at) const {

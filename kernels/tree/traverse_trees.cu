@@ -125,11 +125,14 @@ class Traversal {
     __syncwarp();
   }
 
-  /// What a node is reached with, once that is known.
-  __device__ Reach wait_for_reach(int begin, int node) {
+  /// What a node is reached with, once that is known. The leader then calls first(reach) at once.
+  template <class First>
+  __device__ Reach wait_for_reach(int begin, int node, const First& first) {
     if (threadIdx.x == 0) {
       nodes_.wait_until_ready();
-      reach_ = node == 0 ? Reach{1, 1} : nodes_.wait_for_reach(begin + node);
+      const Reach reach = node == 0 ? Reach{1, 1} : nodes_.wait_for_reach(begin + node);
+      if (is_first()) first(reach);
+      reach_ = reach;
     }
     __syncthreads();
     return reach_;
@@ -150,16 +153,35 @@ class Traversal {
     });
   }
 
+  __device__ ChildKind kind(int child) const {
+    return child < p_.n_drawn ? ChildKind::drawn : ChildKind::fixed;
+  }
+  /// Whether a child cannot be told what it is reached with before its rejection is worked out:
+  /// that may be within rounding of nothing, and makes a difference to one not certainly reached.
+  __device__ bool may_round(Reach of_child) {
+    return of_child.weight > 0 && of_child.weight < of_child.share &&
+           !rows_.residual().leaves_something(of_child);
+  }
+
   __device__ void visit(int b, int node) {
     const int begin = p_.node_begin[b], at = begin + node, n = p_.n_children[at];
     if (n == 0) {  // a root alone
-      wait_for_reach(begin, node);
+      wait_for_reach(begin, node, [](Reach) {});
       return;
     }
     const int first = p_.first_child[at];
+    const RoundNames names = names_of(p_.numbers, b);
+    const double coin = coin_of(names, node);
     const bool has_meaning = read(b, begin, node, p_.n_drawn > 0);
-    if (has_meaning) rows_.weigh(p_.tokens[begin + first]);
-    const Reach reach = wait_for_reach(begin, node);
+    if (has_meaning) {
+      rows_.weigh(p_.tokens[begin + first]);
+      rows_.residual().first(p_.tokens[begin + first]);
+    }
+    const Reach reach = wait_for_reach(begin, node, [&](Reach r) {
+      if (r.is_nothing() || !has_meaning) return;
+      const Reach of_child = rows_.residual().reach_of_first(kind(0), r.value());
+      if (!may_round(of_child)) nodes_.tell(begin + first, of_child);
+    });
     if (reach.is_nothing()) return pass_by(b, node, 0);
     NodeRecord& record = nodes_.record(at);
     if (is_leader()) record.lse = rows_.lse();
@@ -167,8 +189,9 @@ class Traversal {
       if (is_leader()) record.token = kNonsense;
       return pass_by(b, node, 0);
     }
-    const RoundNames names = names_of(p_.numbers, b);
-    const int n_tried = try_children(names, begin, node, reach);
+    const double certainty = reach.value();
+    if (certainty < 1.0) rows_.residual().reached(certainty);
+    const int n_tried = try_children(names, begin, node, coin);
     pass_by(b, node, n_tried);
     if (!stays_) return;
     const int token = rows_.residual().draw(uniform_after(names, node, 0, true));
@@ -180,29 +203,22 @@ class Traversal {
   }
 
   /// Tells the children what they are reached with, as traverse of verify_trees.inl works it out;
-  /// returns how many there are to be tried. Sets stays_.
-  __device__ int try_children(const RoundNames& names, int begin, int node, Reach reach) {
+  /// returns how many there are to be tried. The first one knows unless it may round. Sets stays_.
+  __device__ int try_children(const RoundNames& names, int begin, int node, double coin) {
     const int n = p_.n_children[begin + node], first = p_.first_child[begin + node];
     const int32_t* tokens = p_.tokens + begin + first;
     cuda::RowResidual& left = rows_.residual();
-    const double certainty = reach.value(), coin = coin_of(names, node);
-    left.first(tokens[0]);
-    if (certainty < 1.0) left.reached(certainty);
-    // Rejections take no more of the unit than the total is, so that less leaves something.
-    const bool may_round = certainty > 1.0 - 0x1p-38;
     const auto may_stay = [&] { return node == 0 || accepts(coin, left.total(), left.unit()); };
     for (int i = 0; i < n; ++i) {
-      const ChildKind kind = i < p_.n_drawn ? ChildKind::drawn : ChildKind::fixed;
-      const Reach of_child = left.reach_of(kind);
-      // One that is certainly reached is so by rounding too.
-      const bool waits = may_round && of_child.weight > 0 && of_child.weight < of_child.share;
       const int child = begin + first + i;
-      if (!waits && is_leader()) nodes_.tell(child, of_child);
-      if (i == 0 && certainty < 1.0) left.scale();
       const bool is_last = i + 1 == n;
-      const bool rejects = left.total() > 0 && !(is_last && !may_stay());
+      const Reach of_child = left.reach_of(kind(i));
+      const bool waits = may_round(of_child);
+      if (!waits && i > 0 && is_leader()) nodes_.tell(child, of_child);
+      if (!left.knows_total() && (is_last || kind(i) == ChildKind::fixed)) left.scale();
+      const bool rejects = !left.knows_total() || (left.total() > 0 && !(is_last && !may_stay()));
       const bool is_rounded = rejects &&
-                              left.reject(kind, is_last ? -1 : tokens[i + 1]).is_nothing() &&
+                              left.reject(kind(i), is_last ? -1 : tokens[i + 1]).is_nothing() &&
                               of_child.weight > 0;
       if (is_rounded && is_leader())
         nodes_.record(child).is_rounded =

@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAIR = ["-m", "tiny-16m", "-s", "draft.path=tiny-2m", "--device", "cpu", "--no-progress", "-q"]
+PAIR = ["-m", "tiny-16m", "-s", "draft.path=tiny-2m", "--device", "cpu", "-t", "1", "--no-progress", "-q"]
 
 
 def passages(n, words=48):

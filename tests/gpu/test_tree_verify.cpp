@@ -133,11 +133,15 @@ Verdicts verify_on_cpu(const Trees& t, VerifyTreesParams p) {
   return v;
 }
 
-/// What lies in `path` beyond the path is not compared.
+/// What lies beyond the path and the token after it is not compared.
 void forget_unused(const Trees& t, Verdicts& v) {
-  for (size_t b = 0; b < t.sequence.size(); ++b)
-    std::fill(v.path.begin() + t.node_begin[b] + v.n_accepted[b],
-              v.path.begin() + t.node_begin[b + 1], -7);
+  for (size_t b = 0; b < t.sequence.size(); ++b) {
+    const int begin = t.node_begin[b], end = t.node_begin[b + 1], n = v.n_accepted[b];
+    const int n_tokens = v.bonus[b] == kInvalidToken ? n : n + 1;
+    std::fill(v.path.begin() + begin + n, v.path.begin() + end, -7);
+    std::fill(v.logprobs.begin() + begin + std::min(n_tokens, end - begin),
+              v.logprobs.begin() + end, -7.0f);
+  }
 }
 
 class OnGpu {
