@@ -80,7 +80,7 @@ RowSplit split_rows_at_once(const Gpu& gpu, int vocab, int n_rows) {
   return usual;
 }
 
-RowGroups split_among_groups(const Gpu& gpu, int vocab, size_t own_bytes) {
+RowGroups split_among_groups(const Gpu& gpu, int vocab, int n_trees, size_t own_bytes) {
   constexpr int kWords = 3;
   if (gpu.isa != GpuIsa::hopper) {
     const int multiprocessors = std::max(gpu.multiprocessors, 1);
@@ -91,6 +91,8 @@ RowGroups split_among_groups(const Gpu& gpu, int vocab, size_t own_bytes) {
   // Two blocks a multiprocessor, if 16 blocks then have room for a row.
   constexpr size_t kHalf = 112u * 1024;
   int parts = 1;
+  if (n_trees <= kFewRows)
+    while (parts < kMostClusterParts / 2 && parts * kPartTokens < vocab) parts *= 2;
   RowSplit split = in_parts(vocab, parts);
   while (parts < kMostClusterParts &&
          split.part_bytes() * kWords + mark_bytes(split) + own_bytes > kHalf)

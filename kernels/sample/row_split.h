@@ -52,7 +52,7 @@ struct RowGroups {
   RowSplit split;
   int n;
 };
-RowGroups split_among_groups(const Gpu& gpu, int vocab, size_t own_bytes);
+RowGroups split_among_groups(const Gpu& gpu, int vocab, int n_trees, size_t own_bytes);
 
 /// Says where a block's part of rows and marks lies, without clusters, and where blocks meet.
 /// errors   kind internal where `memory` is needed and null

@@ -5,10 +5,6 @@
 
 namespace tandem::cuda::inline TANDEM_GPU_BODY {
 
-/// Marks of links.
-constexpr unsigned kHasEnd = 1;  // the path may end here or below
-constexpr unsigned kIsNonsense = 2, kIsRounded = 4;
-
 __device__ inline float logit_of(const VerifyTreesParams& p, int at, int32_t token) {
   return p.target_logits[int64_t{p.target_row[at]} * p.vocab + token];
 }
@@ -36,63 +32,40 @@ class PathEnd {
   /// The path ends at the first node, depth first, that says so. Writes the results but for what
   /// follows a leaf. The first warp knows the end after it.
   __device__ Job find() {
+    __shared__ int end;
+    const int order = nodes_.first_end(b_);
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < n_; i += kRowThreads) {
-      const unsigned marks = marks_of(i, links_[i]);
-      if (marks != 0) atomicOr(&links_[i].marks, marks & ~kHasEnd);
-      if ((marks & kHasEnd) == 0) continue;
-      for (int q = i; q >= 0; q = links_[q].parent)
-        if ((atomicOr(&links_[q].marks, kHasEnd) & kHasEnd) != 0) break;
-    }
+    for (int i = static_cast<int>(threadIdx.x); i < n_; i += kRowThreads)
+      if (links_[i].order == order) end = i;
     __syncthreads();
     if (warp() != 0) return {};
-    const Job end = follow();
-    write_logprobs(end);
-    return end;
+    const Job job = write_path(end);
+    write_logprobs(job);
+    return job;
   }
 
  private:
-  /// What a node says of the path: marks.
-  __device__ unsigned marks_of(int node, const NodeLink& link) const {
-    const NodeRecord& record = nodes_.record(begin_ + node);
-    const Reach reach = node == 0 ? Reach{1, 1} : Reach{record.reach[0] >> 1, record.reach[1] >> 1};
-    if (reach.is_nothing()) return 0;
-    const unsigned rounded = record.is_rounded != 0 ? kIsRounded : 0;
-    if (link.n_children == 0)
-      return rounded | (accepts(coin_of(names_, node), reach.weight, reach.share) ? kHasEnd : 0);
-    return rounded | (record.token == kInvalidToken ? 0
-                      : record.token == kNonsense   ? kHasEnd | kIsNonsense
-                                                    : kHasEnd);
-  }
-
-  /// By one warp: the path from the root on, and what it gives.
-  __device__ Job follow() {
-    int node = 0, depth = 0, n_rounded = 0;
-    NodeLink link = links_[0];
-    while ((link.marks & kIsNonsense) == 0) {
-      int next = -1;
-      for (int i = lane(); i - lane() < link.n_children && next < 0; i += kWarp) {
-        const bool has_end =
-            i < link.n_children && (links_[link.first_child + i].marks & kHasEnd) != 0;
-        const unsigned those = __ballot_sync(kAllLanes, has_end);
-        if (those != 0) next = link.first_child + i - lane() + __ffs(static_cast<int>(those)) - 1;
-      }
-      if (next < 0) break;
-      link = links_[node = next];
-      if (lane() == 0) p_.path[begin_ + depth] = node;
-      ++depth;
-      n_rounded += (link.marks & kIsRounded) != 0;
+  /// By one warp.
+  __device__ Job write_path(int end) const {
+    const bool is_leaf = links_[end].n_children == 0;
+    int depth = 0, n_rounded = 0;
+    for (int q = end; q > 0; q = links_[q].parent) ++depth;
+    for (int q = end, i = depth; q > 0; q = links_[q].parent) {
+      if (--i % kWarp != lane()) continue;
+      p_.path[begin_ + i] = q;
+      n_rounded += nodes_.record(begin_ + q).is_rounded != 0;
     }
-    const bool is_nonsense = (link.marks & kIsNonsense) != 0;
-    const bool is_leaf = link.n_children == 0;
+    n_rounded = __reduce_add_sync(kAllLanes, n_rounded);
+    const int32_t token = nodes_.record(begin_ + end).token;
+    const bool is_nonsense = !is_leaf && token == kNonsense;
     if (lane() == 0) {
       p_.n_accepted[b_] = is_nonsense ? 0 : depth;
       p_.n_rounded[b_] = n_rounded;
-      if (!is_leaf) p_.bonus[b_] = is_nonsense ? kInvalidToken : nodes_.record(begin_ + node).token;
-      __threadfence();
+      if (!is_leaf) p_.bonus[b_] = is_nonsense ? kInvalidToken : token;
     }
+    __threadfence();
     __syncwarp();
-    return {is_leaf ? Job::draw_bonus : Job::find_end, b_, node, is_nonsense ? -1 : depth};
+    return {is_leaf ? Job::draw_bonus : Job::find_end, b_, end, is_nonsense ? -1 : depth};
   }
 
   /// By one warp: of the path, and of the token after it unless that is yet to be drawn.

@@ -42,7 +42,7 @@ class RowResidual {
     left_ = kept;
     rest_ = rest;
     scales_ = is_pending_ = false;
-    removed_ = -1;
+    vote_ = votes_ = 0;
   }
   /// Between set() and start(): of a thread that meets the token of the first child.
   __device__ void publish(TokenWeights w) { *row_.own(&shared_.child[turn_]) = w; }
@@ -71,7 +71,11 @@ class RowResidual {
   }
   __device__ void scale() {
     uint64_t sum[1] = {0};
-    row_.each([&](int j) { sum[0] += settle(j).residual; });
+    row_.each<4>([&](int j) {
+      const uint64_t w = weight_at<true>(j);
+      put(j, w);
+      sum[0] += w;
+    });
     row_.totals(sum);
     total_ = sum[0];
     scales_ = false;
@@ -114,12 +118,17 @@ class RowResidual {
 
   /// Draws from the residual; the token in one warp, else -1.
   __device__ int draw(double uniform) {
+    settle();
     uint64_t mine = 0;
-    row_.each([&](int j) { mine += settle(j).residual; });
+    row_.each<4>([&](int j) { mine += at(j); });
     return row_.find_first(
         mine, [&](int j) { return at(j); },
         [&](uint64_t total) { return weight_before(uniform, total); });
   }
+
+  /// Adds to votes() in the next rejection of a drawn child, of which all threads then have the sum.
+  __device__ void vote(uint64_t mine) { vote_ = mine; }
+  __device__ uint64_t votes() const { return votes_; }
 
  private:
   struct Scaled {
@@ -140,44 +149,48 @@ class RowResidual {
   }
 
   __device__ Rejection reject_drawn(int32_t next) {
-    return leaves_something(reach_of(ChildKind::drawn)) ? reject_by_pass<true>(next)
-                                                        : reject_by_pass<false>(next);
+    settle();
+    const bool surely = leaves_something(reach_of(ChildKind::drawn));
+    return scales_ ? surely ? reject_by_pass<true, true>(next) : reject_by_pass<false, true>(next)
+           : surely ? reject_by_pass<true, false>(next)
+                    : reject_by_pass<false, false>(next);
   }
 
-  /// kSurely  something is left: weights change in this pass, else in the next
-  template <bool kSurely>
+  /// kSurely  something is left: weights change in this pass, else once its sum is known
+  template <bool kSurely, bool kScales>
   __device__ Rejection reject_by_pass(int32_t next) {
     const int shift = shift_of(unit_);
     const uint64_t unit = unit_ << shift;
     const Shares shares(left_, rest_, unit);
-    uint64_t sum[2] = {0, 0};  // what is left, and what there was
-    row_.each([&](int j) {
-      TokenWeights w = settle<!kSurely>(j);
-      const uint64_t rest = excess(w.residual << shift, shares.of(w.proposal));
+    uint64_t sum[kScales ? 3 : 2] = {0, vote_};  // what is left; votes; what there was
+    row_.each<4>([&](int j) {
+      const uint64_t w = weight_at<kScales>(j);
+      const uint64_t rest = excess(w << shift, shares.of(proposal_[j]));
       sum[0] += rest;
-      sum[1] += w.residual;
-      if constexpr (kSurely) put(j, w.residual = rest);
-      if (row_.first() + j == next) publish(w);
+      if constexpr (kScales) sum[2] += w;
+      if constexpr (kSurely || kScales) put(j, kSurely ? rest : w);
     });
+    const int mine = token_ - row_.first(), other = next - row_.first();
+    if (row_.is_mine(other)) publish({at(other), proposal_[other]});
     row_.totals(sum);
-    const Rejection rejection{unit - ((sum[1] << shift) - sum[0]), unit};
+    const uint64_t total = kScales ? sum[2] : total_;
+    const Rejection rejection{unit - ((total << shift) - sum[0]), unit};
     const bool takes = kSurely || !rejection.is_nothing();
-    total_ = takes ? sum[0] : sum[1];
+    total_ = takes ? sum[0] : total;
     if (takes) unit_ = rejection.left;
     if (child_.proposal > 0)
       left_ -= static_cast<uint64_t>(child_.proposal);
     else
       rest_ -= static_cast<uint64_t>(-child_.proposal);
+    votes_ = sum[1];
     scales_ = false;
     is_pending_ = !kSurely && takes;
-    if constexpr (kSurely) {
-      removed_ = -1;
-      const int mine = token_ - row_.first();
-      if (row_.is_mine(mine)) proposal_[mine] = 0;
-    } else {
-      removed_ = token_;
+    if (is_pending_) {
       pending_ = shares;
       pending_shift_ = shift;
+      removed_ = token_;
+    } else if (row_.is_mine(mine)) {
+      proposal_[mine] = 0;
     }
     if (next >= 0) go_on(next);
     return rejection;
@@ -216,18 +229,18 @@ class RowResidual {
   __device__ uint64_t rest_of(TokenWeights w) const {
     return excess(w.residual << pending_shift_, pending_.of(w.proposal));
   }
-  /// Updates a token's weights by the last rejection, or the node's own reach. Until its sum was
-  /// known the rejection might not have happened, so the weights stay as they were until the next
-  /// pass.
-  /// kKeeps   else the caller puts the residual
-  template <bool kKeeps = true>
-  __device__ TokenWeights settle(int i) {
-    TokenWeights w{at(i), proposal_[i]};
-    if (scales_) w.residual = reached_weight(w.residual, scale_shift_, scale_);
-    if (is_pending_) w.residual = rest_of(w);
-    if (kKeeps && (scales_ || is_pending_)) put(i, w.residual);
-    if (row_.first() + i == removed_) proposal_[i] = w.proposal = 0;
-    return w;
+  /// A token's weight, after the node's own reach.
+  template <bool kScales>
+  __device__ uint64_t weight_at(int i) const {
+    return kScales ? reached_weight(at(i), scale_shift_, scale_) : at(i);
+  }
+  /// Updates the weights by a rejection of which it was known too late that it leaves something.
+  __device__ void settle() {
+    if (!is_pending_) return;
+    row_.each<4>([&](int j) { put(j, rest_of({at(j), proposal_[j]})); });
+    const int mine = removed_ - row_.first();
+    if (row_.is_mine(mine)) proposal_[mine] = 0;
+    is_pending_ = false;
   }
   /// The weights that the block with a token published, once all blocks have met.
   __device__ TokenWeights published(int32_t token) {
@@ -242,6 +255,7 @@ class RowResidual {
   uint64_t total_ = 0, unit_ = 0, left_ = 0, rest_ = 0;  // as Residual's and Proposal's
   TokenWeights child_{0, 0};                             // of the token to be tried
   int32_t token_ = -1, removed_ = -1;
+  uint64_t vote_ = 0, votes_ = 0;
   double scale_ = 1;
   int scale_shift_ = 0;
   bool scales_ = false, is_pending_ = false;

@@ -43,7 +43,7 @@ class TraversalNodes {
     board_ = reinterpret_cast<TraversalBoard*>(workspace + kBoardOffset);
     link_ = reinterpret_cast<NodeLink*>(workspace + nodes);
     record_ = reinterpret_cast<NodeRecord*>(link_ + n);
-    n_pending_ = reinterpret_cast<int*>(record_ + n);
+    seq_ = reinterpret_cast<TraversalSeq*>(record_ + n);
   }
 
   __device__ NodeLink* links(int begin) const { return link_ + begin; }
@@ -56,16 +56,17 @@ class TraversalNodes {
     while (volatile_load(&board_->is_ready) == 0) __nanosleep(20);
     __threadfence();
   }
-  /// What a node is reached with, once its parent's group tells. By one thread, when all is ready.
-  __device__ Reach wait_for_reach(int at) const {
-    uint64_t weight, share;
-    for (;;) {
+  /// What a node is reached with, once its parent's group tells; nothing if the path ends before
+  /// it. By one thread, when all is ready.
+  __device__ Reach wait_for_reach(int b, int at) const {
+    for (;; __nanosleep(20)) {
+      uint64_t weight, share;
       asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
                    : "=l"(weight), "=l"(share)
                    : "l"(record_[at].reach)
                    : "memory");
+      if (is_beyond_end(b, at)) return {0, 0};
       if (weight != 0 && share != 0) return {weight >> 1, share >> 1};
-      __nanosleep(20);
     }
   }
   /// By one thread.
@@ -74,11 +75,19 @@ class TraversalNodes {
                  "l"(reach.weight << 1 | 1), "l"(reach.share << 1 | 1)
                  : "memory");
   }
-  /// Whether the node's parent has said already that it is not reached.
-  __device__ bool is_passed_by(int at) const {
+  /// The path may end at a node. By one thread.
+  __device__ void may_end(int b, int at) const { atomicMin(&seq_[b].first_end, link_[at].order); }
+  __device__ int first_end(int b) const { return seq_[b].first_end; }
+  /// Whether the path ends before a node, and at none below it that does not know yet what it is
+  /// reached with. When all is ready.
+  __device__ bool is_beyond_end(int b, int at) const {
+    return volatile_load(&seq_[b].first_end) < link_[at].order;
+  }
+  /// Whether it is known already that the path does not lead to a node.
+  __device__ bool is_passed_by(int b, int at) const {
     if (volatile_load(&board_->is_ready) == 0) return false;
     __threadfence();
-    return volatile_load(&record_[at].reach[0]) == kNothing;
+    return volatile_load(&record_[at].reach[0]) == kNothing || is_beyond_end(b, at);
   }
   /// Ends a node: whether no other of the sequence is left. By one warp.
   __device__ bool is_last_of(int b) const {
@@ -86,34 +95,23 @@ class TraversalNodes {
     int before = 0;
     if (lane() == 0) {
       __threadfence();
-      before = atomicSub(&n_pending_[b], 1);
+      before = atomicSub(&seq_[b].n_pending, 1);
       __threadfence();
     }
     return __shfl_sync(kAllLanes, before, 0) == 1;
   }
 
-  /// A warp a sequence. Nodes without a parent are not reached.
-  __device__ void lay_out(RowGroup& row) const {
-    for (int b = row.rank() * kRowWarps + warp(); b < p_.n_seqs; b += row.parts() * kRowWarps) {
-      const int begin = p_.node_begin[b], n_nodes = p_.node_begin[b + 1] - begin;
-      int count = 0;
-      for (int node = lane(); node < n_nodes; node += kWarp) {
-        const int at = begin + node, n = p_.n_children[at];
-        link_[at] = {-1, n > 0 ? p_.first_child[at] : 0, n, 0};
-        record_[at] = {{kNothing, kNothing}, 0, kInvalidToken, 0, 0};
-        count += node == 0 || n > 0;
-      }
-      __syncwarp();
-      for (int node = lane(); node < n_nodes; node += kWarp) {
-        const NodeLink link = link_[begin + node];
-        for (int i = 0; i < link.n_children; ++i) {
-          const int child = begin + link.first_child + i;
-          link_[child].parent = node;
-          record_[child].reach[0] = record_[child].reach[1] = 0;
-        }
-      }
-      count = __reduce_add_sync(kAllLanes, count);
-      if (lane() == 0) n_pending_[b] = count;
+  /// Warps take sequences in turn. Nodes without a parent are not reached.
+  /// staged   room for the links of some sequences
+  __device__ void lay_out(RowGroup& row, void* staged, size_t staged_bytes) const {
+    int most = 0;
+    for (int b = 0; b < p_.n_seqs; ++b) most = max(most, p_.node_begin[b + 1] - p_.node_begin[b]);
+    const int room = static_cast<int>(staged_bytes / sizeof(NodeLink)) / max(most, 1);
+    const int n_warps = room == 0 ? kRowWarps : min(room, kRowWarps);
+    for (int b = row.rank() * n_warps + warp(); warp() < n_warps && b < p_.n_seqs;
+         b += row.parts() * n_warps) {
+      const int begin = p_.node_begin[b];
+      lay_out(b, room > 0 ? static_cast<NodeLink*>(staged) + warp() * most : link_ + begin);
     }
     __threadfence();
     row.sync();
@@ -126,11 +124,56 @@ class TraversalNodes {
  private:
   static constexpr uint64_t kNothing = 1;  // weight 0, told
 
+  /// A sequence, by one warp, with its links in `links`.
+  __device__ void lay_out(int b, NodeLink* links) const {
+    const int begin = p_.node_begin[b], n_nodes = p_.node_begin[b + 1] - begin;
+    int count = 0;
+    for (int node = lane(); node < n_nodes; node += kWarp) {
+      const int at = begin + node, n = p_.n_children[at];
+      links[node] = {-1, n > 0 ? p_.first_child[at] : 0, n, 0};
+      count += node == 0 || n > 0;
+    }
+    count = __reduce_add_sync(kAllLanes, count);
+    if (lane() == 0) seq_[b] = {count, 0x7fffffff};
+    __syncwarp();
+    for (int node = lane(); node < n_nodes; node += kWarp)
+      for (int i = 0; i < links[node].n_children; ++i)
+        links[links[node].first_child + i].parent = node;
+    __syncwarp();
+    if (lane() == 0) order(links, n_nodes);
+    __syncwarp();
+    for (int node = lane(); node < n_nodes; node += kWarp) {
+      const uint64_t reach = links[node].parent < 0 ? kNothing : 0;
+      record_[begin + node] = {{reach, reach}, 0, kInvalidToken, 0, 0};
+      link_[begin + node] = links[node];
+    }
+  }
+
+  /// First every node's `order` is the size of the tree below it, then its own.
+  __device__ static void order(NodeLink* links, int n_nodes) {
+    for (int node = 0; node < n_nodes; ++node) links[node].order = 1;
+    for (int node = n_nodes - 1; node > 0; --node)
+      if (links[node].parent >= 0) links[links[node].parent].order += links[node].order;
+    for (int node = 0; node < n_nodes; ++node) {
+      const NodeLink link = links[node];
+      const bool is_apart = node > 0 && (link.parent < 0 || link.order < 0);
+      const int own = is_apart ? -1 : node == 0 ? link.order - 1 : link.order;
+      if (is_apart || node == 0) links[node].order = own;
+      int last = own - 1;
+      for (int i = link.n_children - 1; i >= 0; --i) {
+        int32_t& child = links[link.first_child + i].order;
+        const int size = child;
+        child = is_apart ? -1 : last;
+        last -= size;
+      }
+    }
+  }
+
   const VerifyTreesParams& p_;
   TraversalBoard* board_;
   NodeLink* link_;
   NodeRecord* record_;
-  int* n_pending_;
+  TraversalSeq* seq_;
 };
 
 /// The work of a group. By one warp, and by the same in every call.
@@ -179,7 +222,7 @@ class JobQueue {
         continue;
       }
       const int from = __ffs(static_cast<int>(it)) - 1;
-      const int skips = lane() == from && node > 0 && nodes_.is_passed_by(begin + node);
+      const int skips = lane() == from && node > 0 && nodes_.is_passed_by(b, begin + node);
       return {__shfl_sync(kAllLanes, skips, from) != 0 ? Job::pass_by : Job::visit,
               __shfl_sync(kAllLanes, b, from), __shfl_sync(kAllLanes, node, from), 0};
     }

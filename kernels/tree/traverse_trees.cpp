@@ -11,7 +11,7 @@ namespace {
 /// Of all launches with that vocabulary.
 size_t bytes_before_nodes(const Gpu& gpu, int vocab) {
   if (gpu.isa == GpuIsa::hopper) return kTicketBytes;
-  const RowGroups groups = split_among_groups(gpu, vocab, kMostPublishedBytes);
+  const RowGroups groups = split_among_groups(gpu, vocab, 1, kMostPublishedBytes);
   const size_t data = groups.split.part_bytes() * 3 + mark_bytes(groups.split);
   const auto blocks = static_cast<size_t>(groups.n) * static_cast<size_t>(groups.split.parts);
   return kRowCounterBytes + blocks * (kMostPublishedBytes + (data > row_room(gpu) ? data : 0));
@@ -30,7 +30,7 @@ size_t verify_memory_bytes(const Gpu& gpu, AcceptBy accept_by, int vocab, int ma
   const size_t walk = row_memory_bytes(gpu, vocab, max_seqs, 3);
   if (accept_by < AcceptBy::block) return walk;
   const size_t states = static_cast<size_t>(max_nodes) * (sizeof(NodeLink) + sizeof(NodeRecord)) +
-                        static_cast<size_t>(max_seqs) * sizeof(int);
+                        static_cast<size_t>(max_seqs) * sizeof(TraversalSeq);
   return std::max(walk, bytes_before_nodes(gpu, vocab) + states);
 }
 

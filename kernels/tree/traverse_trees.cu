@@ -24,6 +24,7 @@ using cuda::warp;
 /// Published by the first block of a group. Two take turns, as RowShared's words.
 struct JobShared {
   Job job[2];
+  Reach reach[2];
 };
 
 template <bool kCuts>
@@ -31,7 +32,6 @@ struct Shared {
   cuda::RowShared row;
   cuda::ResidualShared residual;
   JobShared jobs;
-  Reach reach;
   __device__ cuda::CutShared* cut() { return nullptr; }
 };
 template <>
@@ -39,7 +39,6 @@ struct Shared<true> {
   cuda::RowShared row;
   cuda::ResidualShared residual;
   JobShared jobs;
-  Reach reach;
   cuda::CutShared cuts;
   __device__ cuda::CutShared* cut() { return &cuts; }
 };
@@ -60,8 +59,7 @@ class Traversal {
         parts_(parts.target),
         parts_bytes_(parts_bytes),
         keeps_path_(rules.marks),
-        jobs_(shared.jobs),
-        reach_(shared.reach) {}
+        jobs_(shared.jobs) {}
 
   __device__ void run() {
     row_.sync();    // a group takes work once all its blocks have begun
@@ -74,7 +72,7 @@ class Traversal {
         case Job::none:
           return;
         case Job::lay_out:
-          nodes_.lay_out(row_);
+          nodes_.lay_out(row_, parts_, parts_bytes_);
           break;
         case Job::draw_bonus:
           draw_bonus(job);
@@ -127,15 +125,17 @@ class Traversal {
 
   /// What a node is reached with, once that is known. The leader then calls first(reach) at once.
   template <class First>
-  __device__ Reach wait_for_reach(int begin, int node, const First& first) {
-    if (threadIdx.x == 0) {
+  __device__ Reach wait_for_reach(int b, int at, bool is_root, const First& first) {
+    if (is_leader()) {
       nodes_.wait_until_ready();
-      const Reach reach = node == 0 ? Reach{1, 1} : nodes_.wait_for_reach(begin + node);
-      if (is_first()) first(reach);
-      reach_ = reach;
+      const Reach reach = is_root ? Reach{1, 1} : nodes_.wait_for_reach(b, at);
+      first(reach);
+      *row_.own(&jobs_.reach[turn_]) = reach;
     }
-    __syncthreads();
-    return reach_;
+    row_.sync();
+    const Reach reach = *row_.peer(&jobs_.reach[turn_], 0);
+    turn_ ^= 1;
+    return reach;
   }
 
   /// Reads the node's rows as they are after its path.
@@ -166,7 +166,7 @@ class Traversal {
   __device__ void visit(int b, int node) {
     const int begin = p_.node_begin[b], at = begin + node, n = p_.n_children[at];
     if (n == 0) {  // a root alone
-      wait_for_reach(begin, node, [](Reach) {});
+      wait_for_reach(b, at, true, [&](Reach) { nodes_.may_end(b, at); });
       return;
     }
     const int first = p_.first_child[at];
@@ -177,7 +177,7 @@ class Traversal {
       rows_.weigh(p_.tokens[begin + first]);
       rows_.residual().first(p_.tokens[begin + first]);
     }
-    const Reach reach = wait_for_reach(begin, node, [&](Reach r) {
+    const Reach reach = wait_for_reach(b, at, node == 0, [&](Reach r) {
       if (r.is_nothing() || !has_meaning) return;
       const Reach of_child = rows_.residual().reach_of_first(kind(0), r.value());
       if (!may_round(of_child)) nodes_.tell(begin + first, of_child);
@@ -186,14 +186,18 @@ class Traversal {
     NodeRecord& record = nodes_.record(at);
     if (is_leader()) record.lse = rows_.lse();
     if (!has_meaning) {
-      if (is_leader()) record.token = kNonsense;
+      if (is_leader()) {
+        record.token = kNonsense;
+        nodes_.may_end(b, at);
+      }
       return pass_by(b, node, 0);
     }
     const double certainty = reach.value();
     if (certainty < 1.0) rows_.residual().reached(certainty);
-    const int n_tried = try_children(names, begin, node, coin);
+    const int n_tried = try_children(names, b, node, coin);
     pass_by(b, node, n_tried);
     if (!stays_) return;
+    if (is_leader()) nodes_.may_end(b, at);
     const int token = rows_.residual().draw(uniform_after(names, node, 0, true));
     if (token >= 0 && lane() == 0) {
       record.token = token;
@@ -202,30 +206,49 @@ class Traversal {
     row_.sync();
   }
 
+  /// A leaf is tried when it is known what it is reached with. By one warp of the first block, of
+  /// which lane i looks after child i, i + 32 and so on.
+  __device__ void try_leaf(const RoundNames& names, int b, int first, int i, Reach reach) const {
+    if (!is_first() || warp() != 1 || lane() != i % cuda::kWarp) return;
+    const int at = p_.node_begin[b] + first + i;
+    if (p_.n_children[at] == 0 && accepts(coin_of(names, first + i), reach.weight, reach.share))
+      nodes_.may_end(b, at);
+  }
+
   /// Tells the children what they are reached with, as traverse of verify_trees.inl works it out;
-  /// returns how many there are to be tried. The first one knows unless it may round. Sets stays_.
-  __device__ int try_children(const RoundNames& names, int begin, int node, double coin) {
-    const int n = p_.n_children[begin + node], first = p_.first_child[begin + node];
+  /// returns how many of them know. The first one does unless it may round. Sets stays_.
+  __device__ int try_children(const RoundNames& names, int b, int node, double coin) {
+    const int begin = p_.node_begin[b], n = p_.n_children[begin + node];
+    const int first = p_.first_child[begin + node];
     const int32_t* tokens = p_.tokens + begin + first;
     cuda::RowResidual& left = rows_.residual();
     const auto may_stay = [&] { return node == 0 || accepts(coin, left.total(), left.unit()); };
+    stays_ = false;
     for (int i = 0; i < n; ++i) {
       const int child = begin + first + i;
       const bool is_last = i + 1 == n;
       const Reach of_child = left.reach_of(kind(i));
       const bool waits = may_round(of_child);
-      if (!waits && i > 0 && is_leader()) nodes_.tell(child, of_child);
+      if (!waits) {
+        if (i > 0 && is_leader()) nodes_.tell(child, of_child);
+        try_leaf(names, b, first, i, of_child);
+      }
+      if (is_leader()) left.vote(nodes_.is_beyond_end(b, begin + node));
       if (!left.knows_total() && (is_last || kind(i) == ChildKind::fixed)) left.scale();
       const bool rejects = !left.knows_total() || (left.total() > 0 && !(is_last && !may_stay()));
       const bool is_rounded = rejects &&
                               left.reject(kind(i), is_last ? -1 : tokens[i + 1]).is_nothing() &&
                               of_child.weight > 0;
-      if (is_rounded && is_leader())
-        nodes_.record(child).is_rounded =
-            !accepts(coin_of(names, first + i), of_child.weight, of_child.share);
-      if (waits && is_leader()) nodes_.tell(child, is_rounded ? Reach{1, 1} : of_child);
-      stays_ = false;
-      if (is_rounded || left.total() == 0) return i + 1;
+      if (waits) {
+        const Reach told = is_rounded ? Reach{1, 1} : of_child;
+        if (is_leader()) {
+          nodes_.record(child).is_rounded =
+              is_rounded && !accepts(coin_of(names, first + i), of_child.weight, of_child.share);
+          nodes_.tell(child, told);
+        }
+        try_leaf(names, b, first, i, told);
+      }
+      if (is_rounded || left.total() == 0 || left.votes() > 0) return i + 1;
     }
     stays_ = may_stay();
     return n;
@@ -255,7 +278,6 @@ class Traversal {
   size_t parts_bytes_;
   bool keeps_path_;
   JobShared& jobs_;
-  Reach& reach_;
   int turn_ = 0;
   bool stays_ = false;
 };
@@ -285,7 +307,7 @@ void traverse_trees(const VerifyTreesParams& t, Stream stream) {
   const NodeRules rules(t, true);
   const cuda::Gpu& gpu = cuda::gpu();
   const cuda::RowGroups groups = cuda::split_among_groups(
-      gpu, t.vocab, rules.cuts ? sizeof(Shared<true>) : sizeof(Shared<false>));
+      gpu, t.vocab, t.n_seqs, rules.cuts ? sizeof(Shared<true>) : sizeof(Shared<false>));
   cuda::launch_nodes(rules.cuts ? traverse<true> : traverse<false>, groups.n, groups.split, 3, t,
                      rules, stream, cuda::nodes_begin(gpu, t));
 }

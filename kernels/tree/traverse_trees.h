@@ -20,7 +20,8 @@ inline constexpr size_t kBoardOffset = 16;
 struct alignas(16) NodeLink {
   int32_t parent;  // -1: none
   int32_t first_child, n_children;
-  unsigned marks;  // for the search for the path's end
+  // In which nodes come depth first, each after all below it; -1 of one that no path leads to.
+  int32_t order;
 };
 
 /// What the groups tell each other of a node.
@@ -33,8 +34,14 @@ struct alignas(16) NodeRecord {
   unsigned unused;
 };
 
+/// What the groups tell each other of a sequence.
+struct TraversalSeq {
+  int32_t n_pending;  // nodes with children, and the root, that are not done
+  int32_t first_end;  // the least order of a node where the path may end, so far
+};
+
 /// Where in the workspace of a launch the memory of nodes begins: links and records of all N nodes,
-/// then a count for each of the B sequences.
+/// then what is told of each of the B sequences.
 /// errors   kind internal without a workspace
 int64_t nodes_begin(const Gpu& gpu, const VerifyTreesParams& p);
 
