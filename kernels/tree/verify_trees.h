@@ -51,8 +51,8 @@ struct VerifyTreesParams {
   KeepRule target, draft;
   AcceptBy accept_by;
   void* workspace;  // on the CPU verify_workspace_bytes(V, most nodes of a tree), 64-byte aligned,
-                    // one per concurrent call; on a GPU row_memory_bytes(V, n_seqs, 3), one per
-                    // stream, null where 0
+                    // one per concurrent call; on a GPU verify_memory_bytes of traverse_trees.h,
+                    // one per stream, null where 0
 };
 
 /// Finds the path of each tree that is accepted, and one more token: drawn from what rejections
@@ -80,8 +80,11 @@ inline constexpr int kMaxVerifyVocabCuda = 16 * 512 * 33;
 
 /// The same on a GPU: the very path, bonus and n_rounded of the CPU; logprobs as sample_cuda.
 /// layout   rows contiguous; those that are multiples of 16 bytes are read faster
-/// cost     a group of blocks a sequence reads the rows of the nodes it visits once
-/// errors   kind internal above kMaxVocabCuda, on Hopper by residual above kMaxVerifyVocabCuda
+/// cost     a group of blocks a sequence reads the rows of the nodes it visits once; by block and
+///          traversal a group a node reads, once, the rows of each node with children, but of those
+///          that are known too late not to be reached, or to come after the path's end, for nothing
+/// errors   kind internal without a workspace where one is needed, above kMaxVocabCuda, and on Hopper
+///          by residual above kMaxVerifyVocabCuda
 using VerifyTreesCudaFn = void(const VerifyTreesParams&, Stream);
 namespace portable {
 VerifyTreesCudaFn verify_trees_cuda;
