@@ -18,6 +18,7 @@ const cli::ToolInfo kInfo{
          "tree.svg",
          "sequoia-tree-search -r sequoia/choice-contexts --format md",
          "sequoia-tree-search --measure -m tiny-16m -s draft.path=tiny-2m -o timing.json",
+         "sequoia-tree-search --replay rounds.bin -s tree.sizes=[16] -o tree.json",
          "sequoia-tree-search --accept accept.json -s tree.sizes=[8,64] -s tree.max_levels=6 "
          "--json"},
     .flags =
@@ -26,6 +27,10 @@ const cli::ToolInfo kInfo{
           .text = "time rounds of -m with draft.path here, write the timing table",
           .key = "timing.measure"},
          {.names = "--accept", .value = "FILE", .text = "acceptance vector", .key = "accept.path"},
+         {.names = "--replay",
+          .value = "FILE",
+          .text = "recorded rounds; search the shapes that are best for traversal",
+          .key = "replay.path"},
          {.names = "--timing", .value = "FILE", .text = "timing table", .key = "timing.path"},
          {.names = "--svg", .value = "FILE", .text = "draw the tree", .key = "output.svg"},
          {.names = "--dot", .value = "FILE", .text = "the tree for Graphviz", .key = "output.dot"}},

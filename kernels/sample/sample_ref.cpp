@@ -70,8 +70,11 @@ std::vector<double> kept_weights_ref(const KeepRule& rule, const float* row, int
     x[id] = static_cast<float>(original[id] < 0 ? original[id] * rule.repetition_penalty
                                                 : original[id] / rule.repetition_penalty);
   }
-  std::vector<int> kept = ranking(x);
-  const double max = x[static_cast<size_t>(kept[0])];
+  const bool keeps_all = rule.temperature > 0 && rule.top_k == 0 && rule.top_p >= 1;
+  std::vector<int> kept(x.size());
+  std::iota(kept.begin(), kept.end(), 0);
+  if (!keeps_all) kept = ranking(x);
+  const double max = *std::max_element(x.begin(), x.end());
   if (rule.temperature == 0) kept.resize(1);
   const auto weight = [&](int id) {
     const double below = x[static_cast<size_t>(id)] - max;

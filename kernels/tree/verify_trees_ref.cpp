@@ -2,12 +2,9 @@
 // vocabulary, normalised after every step.
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <vector>
 
-#include "kernels/sample/kept_ref.h"
-#include "kernels/tree/rules_ref.h"
+#include "kernels/tree/ref_distributions.h"
 #include "kernels/tree/verify_trees.h"
 #include "kernels/tree/verify_workspace.h"
 
@@ -15,12 +12,6 @@ namespace tandem {
 namespace {
 
 using Probabilities = Distribution<double>;  // by token; empty for a row without meaning
-
-Probabilities normalized(Probabilities ps) {
-  const double sum = std::accumulate(ps.begin(), ps.end(), 0.0);
-  for (double& p : ps) p /= sum;
-  return ps;
-}
 
 int draw_from(const Probabilities& ps, double uniform) {
   double mass = 0;
@@ -34,18 +25,10 @@ int draw_from(const Probabilities& ps, double uniform) {
 }
 
 /// The tree of one sequence, as rules_ref.h reads it.
-class RefTree {
+class RefTree : public RefDistributions {
  public:
   RefTree(const VerifyTreesParams& p, int b)
-      : p_(p),
-        b_(b),
-        begin_(p.node_begin[b]),
-        parent_(n_nodes(), -1),
-        names_(names_of(p.numbers, b)) {
-    for (int node = 0; node < static_cast<int>(n_nodes()); ++node)
-      for (int i = 0; i < n_children(node); ++i)
-        parent_[static_cast<size_t>(child(node, i))] = node;
-  }
+      : RefDistributions(p, b), names_(names_of(p.numbers, b)) {}
 
   void run() {
     Ending<double> end = p_.accept_by == AcceptBy::match || p_.target.temperature == 0 ? match()
@@ -70,55 +53,9 @@ class RefTree {
     }
   }
 
-  int n_children(int node) const { return p_.n_children[begin_ + node]; }
-  int child(int node, int i) const { return p_.first_child[begin_ + node] + i; }
-  int token(int node) const { return p_.tokens[begin_ + node]; }
   bool decide(int node, double probability) const { return coin_of(names_, node) < probability; }
-  bool is_nothing(double x) const { return x < 1e-12; }
-
-  Probabilities target(int node) const {
-    return normalized(weights_of(p_.target, row_of(p_.target_logits, p_.target_row, node), node));
-  }
-
-  Probabilities proposal(int node, int i) const {
-    const auto token_at = [&](int j) { return static_cast<size_t>(token(child(node, j))); };
-    Probabilities point(static_cast<size_t>(p_.vocab));
-    point[token_at(i)] = 1;
-    if (i >= p_.n_drawn) return point;
-    const float* row = row_of(p_.draft_logits, p_.draft_row, node);
-    Probabilities weights = weights_of(p_.draft, row, node);
-    if (weights.empty()) return {};
-    for (int j = 0; j < i; ++j) weights[token_at(j)] = 0;
-    if (std::any_of(weights.begin(), weights.end(), [](double q) { return q > 0; }))
-      return normalized(weights);
-    // All that the rule keeps are tried.
-    weights = weights_of({.repetition_penalty = p_.draft.repetition_penalty,
-                          .temperature = p_.draft.temperature,
-                          .top_k = 0,
-                          .top_p = 1,
-                          .min_p = 0},
-                         row, node);
-    for (double& w : weights) w = std::max(w, 1.0);
-    for (int j = 0; j < i; ++j) weights[token_at(j)] = 0;
-    return normalized(weights);
-  }
 
  private:
-  size_t n_nodes() const { return static_cast<size_t>(p_.node_begin[b_ + 1] - begin_); }
-  const float* row_of(const float* logits, const int32_t* row, int node) const {
-    return logits + int64_t{row[begin_ + node]} * p_.vocab;
-  }
-
-  Probabilities weights_of(const KeepRule& rule, const float* row, int node) const {
-    std::vector<int32_t> seen;
-    if (p_.seen != nullptr)
-      seen.assign(p_.seen + p_.seen_begin[b_], p_.seen + p_.seen_begin[b_ + 1]);
-    for (; node > 0; node = parent_[static_cast<size_t>(node)]) seen.push_back(token(node));
-    Probabilities weights = kept_weights_ref(rule, row, p_.vocab, seen);
-    for (double& w : weights) w = std::floor(w * 0x1p40);  // no less is a weight
-    return weights;
-  }
-
   double log_sum_exp(const float* row) const {
     const double max = *std::max_element(row, row + p_.vocab);
     double sum = 0;
@@ -143,9 +80,6 @@ class RefTree {
     }
   }
 
-  const VerifyTreesParams& p_;
-  int b_, begin_;
-  std::vector<int> parent_;
   RoundNames names_;
 };
 

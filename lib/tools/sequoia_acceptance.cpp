@@ -104,6 +104,8 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
     p.field("accept.depths", "accept.depths: a tree has its own; leave one of both out");
   if (!accept.tree.empty() && accept.rule == AcceptRule::topk && sampling.temperature > 0)
     p.field("accept.rule", "accept.rule: rounds of a tree draw its children; leave topk out");
+  if (accept.tree.empty() && !accept.record.empty())
+    p.field("accept.record", "accept.record: rounds of a tree are recorded; name accept.tree");
   if (accept.tree.empty() && is_by_sequences(accept.rule))
     p.field("accept.rule",
             "accept.rule: block and traversal accept whole paths of a tree; name accept.tree");
@@ -126,6 +128,10 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
     throw recipe_error("accept.rule", "is {}, which is counted on the CPU",
                        enum_names(recipe_.accept.rule)[static_cast<size_t>(recipe_.accept.rule)])
         .hint("add --device cpu");
+  if (!recipe_.accept.record.empty() && pair_.device().kind == Device::Kind::cuda)
+    throw recipe_error("accept.record", "rounds are recorded on the CPU").hint("add --device cpu");
+  if (!recipe_.accept.record.empty() && !cx.dry_run())
+    cli::check_new_file(recipe_.accept.record, cx.file_mode());
   const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};
   const speculate::TreeRoom rounds =
       tree_ ? speculate::TreeRoom::of(*tree_) : speculate::TreeRoom{};
@@ -243,10 +249,13 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(const ModelPair::Engines
   if (compares) {
     const bool is_chain = std::ranges::max(tree_->n_children) == 1;
     rules_.emplace(std::array{AcceptBy::sequoia, is_chain ? AcceptBy::block : AcceptBy::traversal});
-    options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
-      rules_->add(round, logits);
-    };
   }
+  if (!recipe_.accept.record.empty()) recorder_.emplace(*tree_, recorded_run(how.sampler.rule));
+  if (rules_ || recorder_)
+    options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
+      if (rules_) rules_->add(round, logits);
+      if (recorder_) recorder_->add(round, logits);
+    };
   const auto rounds = speculate::model_rounds(*engines.target, *engines.draft, *tree_, options);
   const Texts texts = write_texts(*engines.target, *rounds, how);
   tokens_per_round_ = rounds->stats().tokens_per_round();
@@ -257,6 +266,17 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(const ModelPair::Engines
   });
   lost_ = meter.lost();
   return rows_of(meter.rows());
+}
+
+speculate::RecordedRun SequoiaAcceptance::recorded_run(const ops::SampleRule& sampling) const {
+  const auto verify = static_cast<size_t>(verify_choice(recipe_.accept.rule));
+  return {.target = pair_.target().name,
+          .draft = pair_.draft().name,
+          .target_fingerprint = pair_.target().fingerprint,
+          .draft_fingerprint = pair_.draft().fingerprint,
+          .verify = std::string(enum_names(speculate::VerifyChoice{})[verify]),
+          .sampling = sampling,
+          .seed = recipe_.run.seed};
 }
 
 int SequoiaAcceptance::run() {
@@ -329,6 +349,11 @@ int SequoiaAcceptance::run() {
   }
   result.write(vector.dump() + "\n");
   result.commit();
+  if (recorder_) {
+    speculate::write_tree_rounds(recipe_.accept.record, recorder_->rounds());
+    cx_.note(fmt::format("recorded {} rounds of {} nodes in {}", recorder_->rounds().size(),
+                         tree_->size(), recipe_.accept.record.string()));
+  }
   cx_.out.flush();
   return 0;
 }

@@ -8,6 +8,7 @@
 #include "ops/verification.h"
 #include "speculate/measure/chance_sums.h"
 #include "speculate/measure/rule_meter.h"
+#include "speculate/measure/tree_recorder.h"
 #include "speculate/tree/token_tree.h"
 #include "tools/speculation/model_pair.h"
 
@@ -22,7 +23,7 @@ constexpr std::array<std::string_view, 4> enum_names(AcceptRule) {
 /// Section `accept` of the tool that measures.
 struct AcceptanceSection {
   int width = 32, depths = 1;
-  std::filesystem::path tree;
+  std::filesystem::path tree, record;
   AcceptRule rule = AcceptRule::sequoia;
 
   template <class V>
@@ -34,6 +35,9 @@ struct AcceptanceSection {
       "nodes");
     v("tree", tree, recipe::optional_input(),
       "rows by depth as rounds of this very tree find them; empty = of no certain tree");
+    v("record", record,
+      "where rounds of accept.tree go (tree-rounds/1), by which sequoia-tree-search --replay "
+      "searches its parts; empty = none");
     v("rule", rule,
       "sequoia: children drawn, kept by residuals; topk: the draft's best, kept if the target "
       "draws them; block, traversal: drawn ones, counted in rounds of accept.tree");
@@ -90,12 +94,16 @@ class SequoiaAcceptance {
   Rows measure_tree(const ModelPair::Engines& engines, const ops::VerifyRule& rule,
                     const decode::GenerateSpec& how);
 
+  /// What a record of rounds says of this run.
+  speculate::RecordedRun recorded_run(const ops::SampleRule& sampling) const;
+
   cli::Context& cx_;
   const AcceptanceRecipe& recipe_;
   ModelPair pair_;
   std::optional<speculate::TokenTree> tree_;
   double tokens_per_round_ = 0;  // of it, as counted
   std::optional<speculate::RuleMeter> rules_;
+  std::optional<speculate::TreeRecorder> recorder_;
   int64_t lost_ = 0;  // accepted tokens that TreeMeter did not find again
   decode::PromptSet prompts_;
 };

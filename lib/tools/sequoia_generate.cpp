@@ -16,6 +16,9 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   batch_ = batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   tree_ = given_tree(recipe_);
+  rounds_ = recorded_rounds(
+      recipe_.tree, pair_,
+      generate_spec(recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, 0).sampler.rule);
   room_ = room_for(
       prompts_,
       {.context = pair_.context(), .max_tokens = recipe_.sampling.max_tokens, .batch = batch_});
@@ -50,7 +53,7 @@ ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, Tre
   const std::optional<speculate::TimingTable> known =
       section.timing.empty() ? kept.read(cx_) : speculate::read_timing(section.timing);
   if (known) {
-    plan = plan_tree(cx_, section, tree_, *known, timed, context);
+    plan = plan_tree(cx_, section, {rounds_, recipe_.spec.verify}, tree_, *known, timed, context);
     if (declines(plan)) {
       pair_.leave_draft();
       pair_.size(room_, speculate::target_needs({}, room_.sequences()));
@@ -62,7 +65,7 @@ ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, Tre
   const speculate::TimingTable times = measure_times(cx_, engines, timed);
   cx_.note(fmt::format("timed rounds in {:.1f} s", watch.seconds()));
   kept.write(cx_, times);
-  plan = plan_tree(cx_, section, tree_, times, timed, context);
+  plan = plan_tree(cx_, section, {rounds_, recipe_.spec.verify}, tree_, times, timed, context);
   return engines;
 }
 

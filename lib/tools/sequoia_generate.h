@@ -22,7 +22,9 @@ class SequoiaGenerate {
   /// Whether rounds are timed before the first text.
   bool measures() const { return chooses() && recipe_.tree.timing.empty(); }
   /// Whether measured times decide how to speculate, if at all.
-  bool chooses() const { return pair_.has_draft() && !recipe_.tree.accept.empty(); }
+  bool chooses() const {
+    return pair_.has_draft() && !(recipe_.tree.accept.empty() && recipe_.tree.replay.empty());
+  }
   bool declines(const TreePlan& plan) const { return !plan.pays() && !recipe_.spec.force; }
   /// Loads the models, the draft only if its trees pay as far as times are known, and settles how
   /// to speculate.
@@ -34,8 +36,9 @@ class SequoiaGenerate {
   ModelPair pair_;
   decode::PromptSet prompts_;
   int batch_;
-  SequenceRoom room_;                         // of the texts
-  std::optional<speculate::TokenTree> tree_;  // unless it is chosen when the models are loaded
+  SequenceRoom room_;                            // of the texts
+  std::optional<speculate::TokenTree> tree_;     // unless it is chosen when the models are loaded
+  std::optional<speculate::TreeRounds> rounds_;  // of tree.replay
 };
 
 }  // namespace tandem::tools

@@ -11,6 +11,7 @@
 #include "speculate/tree/tree_file.h"
 #include "tensor/memory_plan.h"
 #include "tools/results/bench_results.h"
+#include "tools/sequoia_replay_search.h"
 #include "tools/sequoia_tree_timing.h"
 
 namespace tandem::tools {
@@ -65,11 +66,17 @@ void TreeSearchRecipe::check(recipe::Problems& p) const {
     draft.require(p);
     if (timing.given())
       p.field("timing.measure", "timing.measure: the times are given, expected either");
+    if (!replay.path.empty())
+      p.field("replay.path", "replay.path: times do not depend on it; leave it out");
     return;
   }
-  if (accept.path.empty())
+  if (accept.path.empty() && replay.path.empty())
     p.field("accept.path",
             "accept.path: name an acceptance vector; sequoia-acceptance measures them");
+  if (!replay.path.empty() && !(output.svg.empty() && output.dot.empty()))
+    p.field("output",
+            "output: drawings show an acceptance vector; leave --svg, --dot or --replay "
+            "out");
   if (tree.sizes.empty() && !timing.given())
     p.field("tree.sizes",
             "tree.sizes: expected sizes such as [64, 128], or a timing table to choose by");
@@ -220,11 +227,11 @@ int SequoiaTreeSearch::run() {
   int failure = 0;
   for (const cli::Point<TreeSearchRecipe>& point : points_) {
     try {
-      TreeSearch search(cx_, point);
-      if (cx_.dry_run())
-        search.print_plan();
+      const auto search = [&](auto&& body) { cx_.dry_run() ? body.print_plan() : body.run(); };
+      if (point.recipe.replay.path.empty())
+        search(TreeSearch(cx_, point));
       else
-        search.run();
+        search(ReplaySearch(cx_, point));
     } catch (const Error& e) {
       if (points_.size() == 1 || e.kind() == ErrorKind::interrupted) throw;
       bench::Record record = named(bench::Record(cx_.info.name), point);

@@ -1,6 +1,8 @@
 #pragma once
+#include <array>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "speculate/tree/tree_choice.h"
@@ -19,6 +21,26 @@ struct AcceptSection {
       "acceptance vector (acceptance-vector/1), or a bare array");
     v("layout", layout,
       "of a bare array: padded begins with 0, residual ends with no child's share");
+  }
+};
+
+/// The rule that trees are searched for by replay; block is traversal of chains.
+enum class ReplayRule : uint8_t { traversal, sequoia };
+constexpr std::array<std::string_view, 2> enum_names(ReplayRule) {
+  return {"traversal", "sequoia"};
+}
+
+/// Section `replay`: recorded rounds in place of an acceptance vector.
+struct ReplaySection {
+  std::filesystem::path path;
+  ReplayRule rule = ReplayRule::traversal;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, recipe::optional_input(),
+      "recorded rounds of a large tree (tree-rounds/1), of which the best parts are searched; "
+      "accept.path then says where from; empty = search by accept.path alone");
+    v("rule", rule, "rule of verification that the trees are for");
   }
 };
 
@@ -99,13 +121,16 @@ struct TimedModel {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, recipe::optional_input(), "with timing.measure: the model whose text it is");
+    v("path", path, recipe::optional_input(),
+      "with timing.measure: the model whose text it is; with replay.path: the model that must have "
+      "been recorded");
     v("compute", compute, "number type of weights and activations");
   }
 };
 
 struct TreeSearchRecipe {
   AcceptSection accept;
+  ReplaySection replay;
   TreeSection tree;
   TimingSection timing;
   TimedModel model;
@@ -117,6 +142,7 @@ struct TreeSearchRecipe {
   template <class V>
   void fields(V& v) {
     v("accept", accept, "acceptance by child position");
+    v("replay", replay, "recorded rounds to search by");
     v("tree", tree, "sizes and bounds of trees");
     v("timing", timing, "times of the target and the draft, to choose a size by");
     v("model", model, "the model that is timed");

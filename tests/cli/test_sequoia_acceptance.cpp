@@ -120,6 +120,104 @@ TEST_SUITE("cli/sequoia-acceptance") {
     }
   }
 
+  TEST_CASE("rounds recorded for a search by replay, the same on every run") {
+    const TemporaryFolder folder;
+    const std::string prompts = (folder / "prompts.jsonl").string();
+    std::ofstream list(prompts);
+    for (const char* text : {"Once upon a time", "The storm", "Early in the morning"})
+      list << Json{{"prompt", text}}.dump() << "\n";
+    list.close();
+    const std::string tree = (tandem::test::source_dir() / "recipes/sequoia/tree-8.json").string();
+    const auto record = [&](const std::string& to) {
+      return acceptance({"--prompts", prompts, "-n", "30", "-s", "accept.tree=" + tree, "-s",
+                         "accept.record=" + to, "-v"});
+    };
+    const std::string one = (folder / "one").string(), two = (folder / "two").string();
+    const Outcome run = record(one);
+    CHECK(run.status == 0);
+    CHECK(run.err.find("rounds of 8 nodes in " + one) != std::string::npos);
+    CHECK(record(two).status == 0);
+    CHECK(tandem::io::read_file(one) == tandem::io::read_file(two));
+    const Outcome again = record(one);
+    CHECK(again.status == 2);
+    CHECK(again.err.find("exists") != std::string::npos);
+
+    const auto search = [&](std::vector<std::string> flags) {
+      flags.insert(flags.begin(), {"--replay", one});
+      return run_process(program("sequoia-tree-search"), {.arguments = std::move(flags)});
+    };
+    const std::string found = (folder / "tree.json").string();
+    const Outcome best = search({"-s", "tree.sizes=[5]", "--json"});
+    CHECK(best.status == 0);
+    const Json result = Json::parse(best.out);
+    CHECK(result["rule"] == "traversal");
+    CHECK(result["trees"][0]["size"] == 5);
+    CHECK(result["trees"][0]["tokens"] >= result["trees"][0]["start_tokens"]);
+    CHECK(search({"-s", "tree.sizes=[5]", "-o", found}).status == 0);
+    const Json file = Json::parse(tandem::io::read_file(found));
+    CHECK(file["format"] == "sequoia-tree/1");
+    CHECK(file["size"] == 5);
+    CHECK(file["replay"]["rule"] == "traversal");
+    CHECK(file["replay"]["file"] == "one");
+    CHECK(search({"-s", "tree.sizes=[3,5]"}).out.find("searched tree") != std::string::npos);
+    CHECK(search({"--dry-run", "-s", "tree.sizes=[3,5]"}).out.find("of 8 nodes on 6 levels") !=
+          std::string::npos);
+    const Json timed = Json::parse(search({"--json", "-s", "timing.sizes=[1,8]", "-s",
+                                           "timing.target_ms=[9,10]", "-s", "timing.draft_ms=[1]"})
+                                       .out);
+    CHECK(timed["choices"][0]["speedup"] > 1);
+
+    struct Case {
+      std::vector<std::string> flags;
+      int status;
+      std::string says;
+    };
+    const std::string accept =
+        (tandem::test::source_dir() / "recipes/sequoia/tree-8.json").string();
+    for (const Case& c :
+         {Case{{"-s", "tree.sizes=[9]"}, 3, "tree.sizes: expected 2 to 8 nodes"},
+          Case{{"-s", "tree.sizes=[5]", "--replay", accept}, 4, "tree-8.json"},
+          Case{{"-s", "tree.sizes=[5]", "--svg", "a.svg"}, 3, "drawings show an acceptance vector"},
+          Case{{"-s", "tree.sizes=[5]", "-s", "model.path=tiny-16m"},
+               4,
+               "was recorded at temperature 0.6, this run samples at 0"},
+          Case{{"-s", "tree.sizes=[5]", "-s", "model.path=tiny-2m"},
+               4,
+               "was recorded with the model 'tiny-16m', this run has 'tiny-2m'"}}) {
+      CAPTURE(c.says);
+      const Outcome refused = search(c.flags);
+      CHECK(refused.status == c.status);
+      CHECK(refused.err.find(c.says) != std::string::npos);
+      CHECK(refused.err.find("hint: ") != std::string::npos);
+    }
+    const std::string bytes = tandem::io::read_file(two);
+    std::ofstream(two, std::ios::binary) << bytes.substr(0, bytes.size() - 9);
+    CHECK(search({"--replay", two, "-s", "tree.sizes=[5]"}).status == 4);
+
+    // The tool that generates searches by the same rounds.
+    const auto generate = [&](std::vector<std::string> flags) {
+      flags.insert(flags.begin(),
+                   {"-r", "sequoia/tiny-16m", "--device", "cpu", "-p", "Once upon a time", "-n",
+                    "12", "-s", "tree.path=auto", "-s", "tree.replay=" + one, "-s",
+                    "spec.force=true", "-s", "sampling.temperature=0.6"});
+      return run_process(program("sequoia-generate"),
+                         {.arguments = std::move(flags),
+                          .variables = {{"TANDEM_CACHE_DIR", folder.path().string()}}});
+    };
+    const Outcome text = generate({});
+    CHECK(text.status == 0);
+    CHECK(text.err.find("tokens a round expected") != std::string::npos);
+    for (const auto& [flag, says] :
+         {std::pair{"sampling.temperature=1", "was recorded at temperature 0.6"},
+          std::pair{"draft.path=tiny-16m", "was recorded with the draft"},
+          std::pair{"spec.verify=match", "rules that weigh what was drawn"}}) {
+      CAPTURE(says);
+      const Outcome refused = generate({"-s", flag});
+      CHECK(refused.status != 0);
+      CHECK(refused.err.find(says) != std::string::npos);
+    }
+  }
+
   TEST_CASE("each rule of verification has its own name") {
     for (const auto& [flags, method] :
          {std::pair{std::vector<std::string>{"-s", "sampling.temperature=0"}, "topk-greedy"},
@@ -150,6 +248,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
           Case{{"-p", "a", "-s", "accept.tree=" + tree, "-s", "accept.rule=topk"},
                3,
                "rounds of a tree draw its children"},
+          Case{{"-p", "a", "-s", "accept.record=r"}, 3, "rounds of a tree are recorded"},
           Case{{"-p", "a", "-s", "draft.cache.kind=streaming"}, 3, "drafts that read all keys"},
           Case{{"-p", "a", "-s", "draft.path=synthetic:llama-68m"}, 4, "has 32000 tokens"}}) {
       CAPTURE(c.says);

@@ -11,6 +11,7 @@
 #include "kv/paged_store.h"
 #include "sentencepiece_bytes.h"
 #include "source_dir.h"
+#include "speculate/tree/tree_rounds.h"
 #include "state_model.h"
 #include "temporary_folder.h"
 #include "text/tokenizer_config.h"
@@ -210,6 +211,24 @@ Seeds state() {
   return {io::read_file(folder / "s")};
 }
 
+/// Two rounds of three nodes, as sequoia-acceptance records them.
+Seeds tree_rounds() {
+  speculate::RecordedRun run{.target = "big",
+                             .draft = "small",
+                             .target_fingerprint = "a1",
+                             .draft_fingerprint = "b2",
+                             .verify = "sequoia",
+                             .sampling = {},
+                             .seed = 0};
+  speculate::TreeRounds rounds =
+      speculate::empty_rounds(speculate::tree_of_children(std::vector{1, 1, 0}, "seed"), run);
+  const std::vector<NodeChances> chances = {{1, 1, 1, 1}, {.8, .5, .8, .4}, {.25, .5, .25, .1}};
+  for (const int32_t text : {0, 1}) rounds.add(text, chances);
+  const test::TemporaryFolder folder;
+  speculate::write_tree_rounds(folder / "r", rounds);
+  return {io::read_file(folder / "r")};
+}
+
 const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"safetensors", safetensors},
     {"config_json", config_json},
@@ -226,6 +245,7 @@ const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"acceptance", acceptance},
     {"timing", timing},
     {"tree_file", tree_file},
+    {"tree_rounds", tree_rounds},
 };
 
 }  // namespace

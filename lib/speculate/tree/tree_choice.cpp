@@ -110,8 +110,12 @@ TimeCurve scaled(TimeCurve curve, double factor, double fixed) {
 
 PricedTree price_tree(const TokenTree& tree, const AcceptanceVector& acceptance,
                       const TimeBucket& times, double overhead_ms, bool skip_deepest) {
-  return Prices(times, overhead_ms, skip_deepest)
-      .price(tree.widths(), expected_tokens(tree, acceptance));
+  return price_tree(tree, expected_tokens(tree, acceptance), times, overhead_ms, skip_deepest);
+}
+
+PricedTree price_tree(const TokenTree& tree, double expected, const TimeBucket& times,
+                      double overhead_ms, bool skip_deepest) {
+  return Prices(times, overhead_ms, skip_deepest).price(tree.widths(), expected);
 }
 
 TreeChoice choose_tree(const TreeTable& table, const AcceptanceVector& acceptance,

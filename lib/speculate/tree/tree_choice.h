@@ -23,6 +23,9 @@ struct PricedTree {
 /// overhead_ms  of a round
 PricedTree price_tree(const TokenTree& tree, const AcceptanceVector& acceptance,
                       const TimeBucket& times, double overhead_ms, bool skip_deepest);
+/// The same for a known number of tokens a round.
+PricedTree price_tree(const TokenTree& tree, double expected, const TimeBucket& times,
+                      double overhead_ms, bool skip_deepest);
 
 /// How the choice answers to an error in the times.
 struct Sensitivity {

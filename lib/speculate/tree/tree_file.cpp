@@ -98,6 +98,10 @@ TreeFile from_ours(const io::Json& json, const std::string& where) {
     file.method = io::find_string(*vector, "method", where).value_or("");
     file.vector_sha256 = io::find_string(*vector, "sha256", where).value_or("");
   }
+  if (const io::Json* replay = io::find_object(json, "replay", where))
+    file.replay = {.file = io::find_string(*replay, "file", where).value_or(""),
+                   .rule = io::find_string(*replay, "rule", where).value_or(""),
+                   .sha256 = io::find_string(*replay, "sha256", where).value_or("")};
   if (const io::Json* cost = io::find_object(json, "cost", where))
     file.cost = cost_of(*cost, where);
   return file;
@@ -162,8 +166,12 @@ std::string tree_json(const TreeFile& file) {
                                  {"expected_tokens", file.expected_tokens}};
   if (file.algorithm != TreeAlgorithm::automatic)
     json["algorithm"] = enum_names(file.algorithm)[static_cast<size_t>(file.algorithm)];
-  json["vector"] = {
-      {"file", file.vector_file}, {"method", file.method}, {"sha256", file.vector_sha256}};
+  if (file.replay)
+    json["replay"] = {
+        {"file", file.replay->file}, {"rule", file.replay->rule}, {"sha256", file.replay->sha256}};
+  else
+    json["vector"] = {
+        {"file", file.vector_file}, {"method", file.method}, {"sha256", file.vector_sha256}};
   if (file.cost)
     json["cost"] = {{"t_ms", file.cost->target_ms},
                     {"draft_ms_per_level", file.cost->draft_ms},

@@ -23,10 +23,17 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("spec.verify",
             "spec.verify: block verifies chains; leave tree.path empty for one of spec.gamma, or "
             "choose traversal");
-  if (draws && tree.path.automatic && tree.accept.empty())
+  if (draws && tree.path.automatic && tree.accept.empty() && tree.replay.empty())
     p.field("tree.accept",
-            "tree.accept: name the vector to choose a tree by; sequoia-acceptance "
-            "measures them");
+            "tree.accept: name the vector to choose a tree by, or with tree.replay recorded "
+            "rounds; sequoia-acceptance makes both");
+  if (!tree.accept.empty() && !tree.replay.empty())
+    p.field("tree.replay",
+            "tree.replay: tree.accept says how trees do, too; leave one of both out");
+  if (!tree.replay.empty() && (!draws || spec.verify == speculate::VerifyChoice::match))
+    p.field("tree.replay",
+            "tree.replay: rounds are recorded for rules that weigh what was drawn; choose another "
+            "spec.verify than match, or leave tree.replay out");
   refuse_states(model, output, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs", "output.top_logprobs: speculation reports no alternatives");

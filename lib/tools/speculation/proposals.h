@@ -36,14 +36,14 @@ struct SpecSection {
       "tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, "
       "block "
       "for a chain, traversal for a tree");
-    v("force", force, "speculate although tree.accept and the times predict a loss");
+    v("force", force, "speculate although tree.accept or tree.replay and the times predict a loss");
   }
 };
 
 /// Section `tree`: the shape of the proposals.
 struct DraftTreeSection {
   recipe::AutoPath path;
-  std::filesystem::path accept, timing;
+  std::filesystem::path accept, replay, timing;
   int max_nodes = 64;
   std::optional<int> max_levels;
 
@@ -52,9 +52,11 @@ struct DraftTreeSection {
     using recipe::optional_input;
     v("path", path, optional_input(),
       "tree of draft tokens (sequoia-tree/1, or a map as JSON); auto = the best one here for "
-      "accept; empty = a chain of spec.gamma");
+      "accept or replay; empty = a chain of spec.gamma");
     v("accept", accept, optional_input(),
       "acceptance vector: what a tree is chosen by, or whether one pays; empty = not asked");
+    v("replay", replay, optional_input(),
+      "recorded rounds (tree-rounds/1) in place of accept: the tree is searched for spec.verify");
     v("timing", timing, optional_input(),
       "timing table for that (sequoia-timing/1); empty = measured once and kept in the cache "
       "folder");

@@ -87,39 +87,109 @@ Json TreePlan::json() const {
           {"speedup", plain_ms / predicted->cost.ms_per_token}};
 }
 
-TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
+std::optional<speculate::TreeRounds> recorded_rounds(const DraftTreeSection& section,
+                                                     const ModelPair& pair,
+                                                     const ops::SampleRule& sampling) {
+  if (section.replay.empty()) return {};
+  speculate::TreeRounds rounds = speculate::read_tree_rounds(section.replay);
+  speculate::check_same_run(rounds.run,
+                            {.target = pair.target().name,
+                             .draft = pair.draft().name,
+                             .target_fingerprint = pair.target().fingerprint,
+                             .draft_fingerprint = pair.draft().fingerprint,
+                             .verify = {},
+                             .sampling = sampling},
+                            section.replay.string());
+  return rounds;
+}
+
+namespace {
+
+/// How the tree is found, and priced.
+struct Pricing {
+  const speculate::TimeBucket& bucket;
+  double overhead_ms;
+  bool skip_deepest;
+  std::vector<int> sizes;
+  int max_levels;
+};
+
+void plan_by_vector(cli::Context& cx, const DraftTreeSection& section,
+                    const std::optional<speculate::TokenTree>& given, const Pricing& pricing,
+                    bool is_greedy, TreePlan& plan) {
+  const speculate::AcceptanceVector vector = speculate::read_acceptance(section.accept);
+  const char* method = is_greedy ? "topk-greedy" : "sequoia";
+  if (vector.method != method)
+    cx.warn(fmt::format("{}: measured for '{}', these rounds verify by '{}'",
+                        section.accept.string(), vector.method, method));
+  if (given) {
+    plan.predicted = speculate::price_tree(*given, vector, pricing.bucket, pricing.overhead_ms,
+                                           pricing.skip_deepest);
+    return;
+  }
+  const speculate::TreeTable table(
+      vector, {.max_size = pricing.sizes.back(), .max_levels = pricing.max_levels});
+  const speculate::TreeChoice choice =
+      speculate::choose_tree(table, vector, pricing.sizes, pricing.max_levels, pricing.bucket,
+                             pricing.overhead_ms, pricing.skip_deepest);
+  plan.predicted = choice.best;
+  plan.tree = table.tree(choice.best.size, choice.best.levels);
+}
+
+void plan_by_replay(const DraftTreeSection& section, const TreeEvidence& evidence,
+                    const std::optional<speculate::TokenTree>& given, Pricing pricing,
+                    TreePlan& plan) {
+  const AcceptBy rule =
+      evidence.verify == speculate::VerifyChoice::sequoia ? AcceptBy::sequoia : AcceptBy::traversal;
+  const std::string where = section.replay.string();
+  const speculate::ShapeSearch search(*evidence.rounds, rule, where, cli::is_interrupted);
+  const speculate::TokenTree& recorded = evidence.rounds->tree;
+  if (given) {
+    const auto shape = speculate::shape_in(recorded, *given);
+    if (!shape)
+      throw input_error(where, "lacks nodes of the tree to be used")
+          .hint("record rounds of a larger accept.tree, or leave tree.replay out");
+    plan.predicted = speculate::price_tree(*given, search.all().tokens(*shape), pricing.bucket,
+                                           pricing.overhead_ms, pricing.skip_deepest);
+    return;
+  }
+  const speculate::ShapeSearch::Bounds bounds{pricing.max_levels};
+  const int largest = search.largest(bounds);
+  std::erase_if(pricing.sizes, [&](int n) { return n > largest; });
+  const speculate::ShapeSearch::Choice choice = search.choose(
+      pricing.sizes, bounds, pricing.bucket, pricing.overhead_ms, pricing.skip_deepest);
+  plan.predicted = choice.best;
+  plan.tree = speculate::tree_of(choice.shape, recorded);
+}
+
+}  // namespace
+
+TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const TreeEvidence& evidence,
                    const std::optional<speculate::TokenTree>& given,
                    const speculate::TimingTable& times, const bench::RoundTimesSpec& timed,
                    int context) {
   TreePlan plan;
-  const speculate::AcceptanceVector vector = speculate::read_acceptance(section.accept);
-  const char* method = timed.sampler.rule.temperature > 0 ? "sequoia" : "topk-greedy";
-  if (vector.method != method)
-    cx.warn(fmt::format("{}: measured for '{}', these rounds verify by '{}'",
-                        section.accept.string(), vector.method, method));
-  const speculate::TimeBucket& bucket =
-      section.timing.empty() ? times.buckets.front() : times.bucket(context, "tree.timing");
-  plan.plain_ms = bucket.target.at(1);
-  if (given) {
-    plan.tree = *given;
-    plan.predicted =
-        speculate::price_tree(*given, vector, bucket, times.overhead_ms, times.skip_deepest);
-    return plan;
-  }
+  if (given) plan.tree = *given;
   const int nodes = timed.largest_tree;
-  const int levels = std::min(section.max_levels.value_or(nodes), nodes);
-  const speculate::TreeTable table(vector, {.max_size = nodes, .max_levels = levels});
-  std::vector<int> sizes = bench::timed_sizes(nodes);
-  sizes.erase(sizes.begin());  // a lone root is no speculation
-  const speculate::TreeChoice choice = speculate::choose_tree(
-      table, vector, sizes, levels, bucket, times.overhead_ms, times.skip_deepest);
-  plan.predicted = choice.best;
-  plan.tree = table.tree(choice.best.size, choice.best.levels);
+  Pricing pricing{.bucket = section.timing.empty() ? times.buckets.front()
+                                                   : times.bucket(context, "tree.timing"),
+                  .overhead_ms = times.overhead_ms,
+                  .skip_deepest = times.skip_deepest,
+                  .sizes = bench::timed_sizes(nodes),
+                  .max_levels = std::min(section.max_levels.value_or(nodes), nodes)};
+  pricing.sizes.erase(pricing.sizes.begin());  // a lone root is no speculation
+  plan.plain_ms = pricing.bucket.target.at(1);
+  if (evidence.rounds)
+    plan_by_replay(section, evidence, given, pricing, plan);
+  else
+    plan_by_vector(cx, section, given, pricing, timed.sampler.rule.temperature == 0, plan);
+  if (given) return plan;
+  const speculate::PricedTree& best = *plan.predicted;
   cx.note(
       fmt::format("tree     {} nodes on {} levels ({}), {:.2f} tokens a round expected, {:.3f} ms "
                   "a token against {:.3f} without",
-                  choice.best.size, choice.best.levels, fmt::join(plan.tree.widths(), " "),
-                  choice.best.expected, choice.best.cost.ms_per_token, plan.plain_ms));
+                  best.size, best.levels, fmt::join(plan.tree.widths(), " "), best.expected,
+                  best.cost.ms_per_token, plan.plain_ms));
   return plan;
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "bench/round_times.h"
+#include "speculate/tree/shape_search.h"
 #include "speculate/tree/tree_choice.h"
 #include "tools/speculation/proposals.h"
 
@@ -42,7 +43,7 @@ inline constexpr int kTimingTokens = bench::kTimedTokens;
 /// How a run speculates.
 struct TreePlan {
   speculate::TokenTree tree;
-  /// What a token costs with the tree, where tree.accept and times tell.
+  /// What a token costs with the tree, where tree.accept or tree.replay and times tell.
   std::optional<speculate::PricedTree> predicted;
   double plain_ms = 0;  // and without
 
@@ -51,12 +52,25 @@ struct TreePlan {
   nlohmann::ordered_json json() const;
 };
 
+/// The rounds of tree.replay, if any.
+/// pair     with its headers read
+/// errors   kind input: no record, or one of another run
+std::optional<speculate::TreeRounds> recorded_rounds(const DraftTreeSection& section,
+                                                     const ModelPair& pair,
+                                                     const ops::SampleRule& sampling);
+
+/// What a tree's tokens a round are predicted by: tree.accept, or recorded rounds.
+struct TreeEvidence {
+  const std::optional<speculate::TreeRounds>& rounds;
+  speculate::VerifyChoice verify;
+};
+
 /// Chooses the tree for this machine, or asks whether the given one pays.
 /// given    none: it is chosen
 /// times    of `timed`, or tree.timing's
 /// context  tokens of the texts
-/// errors   kind input, recipe: vector or timing table
-TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section,
+/// errors   kind input, recipe: vector, record or timing table
+TreePlan plan_tree(cli::Context& cx, const DraftTreeSection& section, const TreeEvidence& evidence,
                    const std::optional<speculate::TokenTree>& given,
                    const speculate::TimingTable& times, const bench::RoundTimesSpec& timed,
                    int context);
