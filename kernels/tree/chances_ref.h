@@ -1,6 +1,6 @@
 #pragma once
 // What the rules of rules_ref.h make of each node, as probabilities over the coins alone. None of
-// it depends on a node's later siblings or on what is below them, so all parts of a tree share it.
+// it depends on later siblings or on descendants, so all parts of a tree share it.
 #include <vector>
 
 #include "kernels/tree/rules_ref.h"

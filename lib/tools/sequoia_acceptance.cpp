@@ -250,7 +250,8 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(const ModelPair::Engines
     const bool is_chain = std::ranges::max(tree_->n_children) == 1;
     rules_.emplace(std::array{AcceptBy::sequoia, is_chain ? AcceptBy::block : AcceptBy::traversal});
   }
-  if (!recipe_.accept.record.empty()) recorder_.emplace(*tree_, recorded_run(how.sampler.rule));
+  if (!recipe_.accept.record.empty())
+    recorder_.emplace(*tree_, recorded_run(engines, how.sampler.rule));
   if (rules_ || recorder_)
     options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
       if (rules_) rules_->add(round, logits);
@@ -268,12 +269,14 @@ SequoiaAcceptance::Rows SequoiaAcceptance::measure_tree(const ModelPair::Engines
   return rows_of(meter.rows());
 }
 
-speculate::RecordedRun SequoiaAcceptance::recorded_run(const ops::SampleRule& sampling) const {
+speculate::RecordedRun SequoiaAcceptance::recorded_run(const ModelPair::Engines& engines,
+                                                       const ops::SampleRule& sampling) const {
   const auto verify = static_cast<size_t>(verify_choice(recipe_.accept.rule));
-  return {.target = pair_.target().name,
-          .draft = pair_.draft().name,
-          .target_fingerprint = pair_.target().fingerprint,
-          .draft_fingerprint = pair_.draft().fingerprint,
+  const decode::ModelFiles &target = engines.target->files(), &draft = engines.draft->files();
+  return {.target = target.name,
+          .draft = draft.name,
+          .target_fingerprint = target.fingerprint,
+          .draft_fingerprint = draft.fingerprint,
           .verify = std::string(enum_names(speculate::VerifyChoice{})[verify]),
           .sampling = sampling,
           .seed = recipe_.run.seed};

@@ -95,7 +95,8 @@ class SequoiaAcceptance {
                     const decode::GenerateSpec& how);
 
   /// What a record of rounds says of this run.
-  speculate::RecordedRun recorded_run(const ops::SampleRule& sampling) const;
+  speculate::RecordedRun recorded_run(const ModelPair::Engines& engines,
+                                      const ops::SampleRule& sampling) const;
 
   cli::Context& cx_;
   const AcceptanceRecipe& recipe_;

@@ -102,6 +102,13 @@ TEST_SUITE("speculate/tree file") {
       CHECK(back.cost->ms_per_token == 4.7);
       CHECK(tree_json(back) == tree_json(file));
     }
+    file.replay = {.file = "rounds.bin", .rule = "traversal", .sha256 = "cd"};
+    const std::string text = tree_json(file);
+    CHECK(text.find("\"vector\"") == std::string::npos);
+    const TreeFile back = parse_tree(text, "t.json");
+    REQUIRE(back.replay);
+    CHECK(back.replay->rule == "traversal");
+    CHECK(tree_json(back) == text);
   }
 
   TEST_CASE("the shape alone is a tree file; what contradicts it is refused") {

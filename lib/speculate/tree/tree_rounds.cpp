@@ -177,7 +177,14 @@ TreeRounds parse_tree_rounds(const io::Safetensors& file) {
 }
 
 TreeRounds read_tree_rounds(const std::filesystem::path& path) {
-  return parse_tree_rounds(io::Safetensors::open(path));
+  const auto opened = [&] {
+    try {
+      return io::Safetensors::open(path);
+    } catch (const Error& e) {
+      throw Error(e).hint(kMakeOne);
+    }
+  };
+  return parse_tree_rounds(opened());
 }
 
 void check_same_run(const RecordedRun& recorded, const RecordedRun& run, const std::string& where) {
