@@ -170,14 +170,14 @@ def compare(args, temperature):
     all_trees.write_text(json.dumps({"format": "sequoia-tree/1", "branch_counts": union(counts.values())}))
     together = measure(args, temperature, "unseen", all_trees, args.unseen)
     for key in shapes:
-        tell(temperature, key, shapes, counts, "rounds of all these trees", lambda _: together)
+        report(temperature, key, shapes, counts, "rounds of all these trees", lambda _: together)
     for key in shapes:
         if key[0] in args.alone:
-            tell(temperature, key, shapes, counts, "rounds of this tree", lambda k: measure(
+            report(temperature, key, shapes, counts, "rounds of this tree", lambda k: measure(
                 args, temperature, f"unseen-{k[1].split()[0]}-{k[0]}", shapes[k], args.unseen))
 
 
-def tell(temperature, key, shapes, counts, texts_by, record_of):
+def report(temperature, key, shapes, counts, texts_by, record_of):
     """One line a rule: gains of traversal over Sequoia's rule on the same tree, and over the dynamic programme's tree by the same rule."""
     base = (key[0], "dynamic programme")
     shape = json.loads(shapes[key].read_text())

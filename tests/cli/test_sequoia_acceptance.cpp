@@ -198,8 +198,8 @@ TEST_SUITE("cli/sequoia-acceptance") {
     const std::string times =
         folder
             .write("times.json",
-                   R"({"format": "sequoia-timing/1", "buckets": [{"target": {"tokens": [1, 64], )"
-                   R"("ms": [9, 10]}, "draft": {"tokens": [1], "ms": [1]}}]})")
+                   R"({"format": "sequoia-timing/1", "buckets": [{"context": 1024, "target": )"
+                   R"({"tokens": [1, 64], "ms": [9, 10]}, "draft": {"tokens": [1], "ms": [1]}}]})")
             .string();
     const auto generate = [&](std::vector<std::string> flags) {
       flags.insert(flags.begin(),
@@ -214,7 +214,7 @@ TEST_SUITE("cli/sequoia-acceptance") {
     for (const auto& [flag, says] :
          {std::pair{"sampling.temperature=1", "was recorded at temperature 0.6"},
           std::pair{"draft.path=tiny-16m", "was recorded with the draft"},
-          std::pair{"spec.verify=match", "rules that weigh what was drawn"}}) {
+          std::pair{"spec.verify=match", "rules that weigh draws"}}) {
       CAPTURE(says);
       const Outcome refused = generate({"-s", flag});
       CHECK(refused.status != 0);

@@ -180,10 +180,10 @@ TEST_SUITE("speculate/tree_replay") {
 
   TEST_CASE("the mean of verifications with fresh coins") {
     constexpr int kRuns = 4000;
-    const KeepRule target{1.1f, 0.8f, 0, 0.95, 0}, draft{1, 0.8f, 0, 1, 0};
+    const KeepRule target{1.1f, 0.8f, 0, 0.95, 0}, draft{1.1f, 0.8f, 0, 0.95, 0};
     PhiloxStream stream(5);
     TreeCase one{.vocab = 37};
-    add_tree(one, stream, kNatures[0], draft.temperature, {3, 2, 1, 1, 1, 1, 0, 0, 0, 0});
+    add_tree(one, stream, kNatures[0], draft, {3, 2, 1, 1, 1, 1, 0, 0, 0, 0});
     TreeCase many = one;
     many.node_begin = {0};
     many.seen_begin = {0};
@@ -259,7 +259,7 @@ TEST_SUITE("speculate/tree_replay") {
   TEST_CASE("climbing never lowers the tokens, and finds the best part of a small tree") {
     const TokenTree tree = uneven_tree();
     const TreeRounds rounds = random_rounds(tree, 48);
-    // All texts alike, so that what was held out agrees with what was searched.
+    // All texts alike, so that texts held out agree with those searched.
     TreeRounds same = empty_rounds(tree, some_run());
     for (int text = 0; text < 3; ++text)
       for (size_t r = 0; r < rounds.size(); ++r) {
@@ -302,7 +302,7 @@ TEST_SUITE("speculate/tree_replay") {
     CHECK(std::ranges::max(best.n_children) <= 2);
   }
 
-  TEST_CASE("a file gives back what was recorded, and damage shows") {
+  TEST_CASE("a file gives back the record, and damage shows") {
     const TemporaryFolder folder;
     const TokenTree tree = uneven_tree();
     const TreeRounds rounds = random_rounds(tree, 12);

@@ -32,7 +32,7 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "tree.replay: tree.accept says how trees do, too; leave one of both out");
   if (!tree.replay.empty() && (!draws || spec.verify == speculate::VerifyChoice::match))
     p.field("tree.replay",
-            "tree.replay: rounds are recorded for rules that weigh what was drawn; choose another "
+            "tree.replay: rounds are recorded for rules that weigh draws; choose another "
             "spec.verify than match, or leave tree.replay out");
   refuse_states(model, output, p);
   if (output.top_logprobs > 0)
