@@ -5,7 +5,7 @@
 
 At each temperature: measures the pair's acceptance by depth on the searched prompts, records rounds of a large tree there, and for every size
 takes the dynamic programme's tree of the vector and the tree (and the chain) that replay finds for traversal. Rounds of the union of all these
-trees then write the texts of the unseen prompts on the CPU, and every tree is replayed on them. Sizes of --alone also write texts of their own, tree by tree.
+trees then write the texts of the unseen prompts on the CPU, and every tree is replayed on them. Sizes of --alone also write separate texts, tree by tree.
 Tokens a round are means over rounds of their expectation over the coins, the bonus token included; intervals are of 95 %, paired by text.
 Files in --work are used again.
 """
