@@ -172,6 +172,7 @@ class RowResidual {
     });
     const int mine = token_ - row_.first(), other = next - row_.first();
     if (row_.is_mine(other)) publish({at(other), proposal_[other]});
+    if (kSurely && row_.is_mine(mine)) proposal_[mine] = 0;
     row_.totals(sum);
     const uint64_t total = kScales ? sum[2] : total_;
     const Rejection rejection{unit - ((total << shift) - sum[0]), unit};
@@ -189,8 +190,9 @@ class RowResidual {
       pending_ = shares;
       pending_shift_ = shift;
       removed_ = token_;
-    } else if (row_.is_mine(mine)) {
-      proposal_[mine] = 0;
+    } else if (!kSurely) {
+      if (row_.is_mine(mine)) proposal_[mine] = 0;
+      __syncthreads();  // the next node's row may take this place at once
     }
     if (next >= 0) go_on(next);
     return rejection;
