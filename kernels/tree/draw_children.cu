@@ -25,7 +25,7 @@ class Logits {
 };
 
 /// A row with a penalty. Names, in the order of ids, say whether a token bears it, since a block
-/// has the marks of its own part alone.
+/// has the marks of one part alone.
 class PenalizedLogits {
  public:
   /// marks    of this block's part; null without penalty

@@ -176,7 +176,7 @@ inline int race_kept(const Race& race, int wanted, const ChildrenWorkspace& w) {
   return kept.n;
 }
 
-/// What is left when the first n of w.contenders are drawn, into the places after them.
+/// The rest when the first n of w.contenders are drawn, into the places after them.
 inline void race_rest(const Race& race, int n, int wanted, const ChildrenWorkspace& w) {
   float* const x = w.select.penalized;
   const float max = max_of(race, w.select);

@@ -55,7 +55,7 @@ struct Shares {
   constexpr uint64_t of(double weight) const {
     const double share = weight * factor;
 #ifdef __CUDA_ARCH__
-    return __double2ull_rz(share);  // 0 of what is below 0
+    return __double2ull_rz(share);  // 0 of negative ones
 #else
     return share > 0.0 ? static_cast<uint64_t>(static_cast<int64_t>(share)) : 0;
 #endif

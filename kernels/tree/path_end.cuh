@@ -1,5 +1,5 @@
 #pragma once
-// Where the path of a sequence ends, once all groups have told what they know of its nodes.
+// Where the path of a sequence ends, once all groups have published what they know of its nodes.
 #include "kernels/tree/round_numbers.h"
 #include "kernels/tree/traversal_nodes.cuh"
 

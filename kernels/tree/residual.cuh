@@ -85,9 +85,7 @@ class RowResidual {
   __device__ uint64_t unit() const { return unit_; }
 
   /// As of node_step.h, for the child to be tried.
-  __device__ Reach reach_of(ChildKind kind) const {
-    return reach_in(unit_, child_.residual, kind);
-  }
+  __device__ Reach reach_of(ChildKind kind) const { return reach_in(unit_, child_.residual, kind); }
   /// Whether a rejection of the child to be tried certainly leaves something of the unit: at least
   /// what the child's weight lacks of its share, but for the rounding of shares.
   __device__ bool leaves_something(Reach reach) const {
@@ -126,7 +124,8 @@ class RowResidual {
         [&](uint64_t total) { return weight_before(uniform, total); });
   }
 
-  /// Adds to votes() in the next rejection of a drawn child, of which all threads then have the sum.
+  /// Adds to votes() in the next rejection of a drawn child, of which all threads then have the
+  /// sum.
   __device__ void vote(uint64_t mine) { vote_ = mine; }
   __device__ uint64_t votes() const { return votes_; }
 
@@ -144,15 +143,14 @@ class RowResidual {
     const int shift = shift_of(unscaled);
     const uint64_t unit = unscaled << shift;
     const bool is_fixed = kind == ChildKind::fixed;
-    return {weight << shift,
-            is_fixed ? unit : Shares(left_, rest_, unit).of(child_.proposal)};
+    return {weight << shift, is_fixed ? unit : Shares(left_, rest_, unit).of(child_.proposal)};
   }
 
   __device__ Rejection reject_drawn(int32_t next) {
     settle();
     const bool surely = leaves_something(reach_of(ChildKind::drawn));
-    return scales_ ? surely ? reject_by_pass<true, true>(next) : reject_by_pass<false, true>(next)
-           : surely ? reject_by_pass<true, false>(next)
+    return scales_  ? surely ? reject_by_pass<true, true>(next) : reject_by_pass<false, true>(next)
+            : surely ? reject_by_pass<true, false>(next)
                     : reject_by_pass<false, false>(next);
   }
 
@@ -162,7 +160,7 @@ class RowResidual {
     const int shift = shift_of(unit_);
     const uint64_t unit = unit_ << shift;
     const Shares shares(left_, rest_, unit);
-    uint64_t sum[kScales ? 3 : 2] = {0, vote_};  // what is left; votes; what there was
+    uint64_t sum[kScales ? 3 : 2] = {0, vote_};  // of the remainder; votes; of the weights before
     row_.each<4>([&](int j) {
       const uint64_t w = weight_at<kScales>(j);
       const uint64_t rest = excess(w << shift, shares.of(proposal_[j]));

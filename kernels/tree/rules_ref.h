@@ -33,7 +33,7 @@ Number reach_of(const Left<Number>& left, const Distribution<Number>& d, size_t 
   return part >= d[x] ? Number(1) : Number(part / d[x]);
 }
 
-/// What is left when a child drawn from d is not taken; nothing if that cannot be.
+/// The rest when a child drawn from d is not taken; nothing if that cannot be.
 struct RestOf {
   template <class Number>
   std::optional<Left<Number>> operator()(const Left<Number>& left, const Distribution<Number>& d,

@@ -56,7 +56,7 @@ class TraversalNodes {
     while (volatile_load(&board_->is_ready) == 0) __nanosleep(20);
     __threadfence();
   }
-  /// What a node is reached with, once its parent's group tells; nothing if the path ends before
+  /// What a node is reached with, once its parent's group says so; nothing if the path ends before
   /// it. By one thread, when all is ready.
   __device__ Reach wait_for_reach(int b, int at) const {
     for (;; __nanosleep(20)) {
@@ -70,7 +70,7 @@ class TraversalNodes {
     }
   }
   /// By one thread.
-  __device__ void tell(int at, Reach reach) const {
+  __device__ void announce(int at, Reach reach) const {
     asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(record_[at].reach),
                  "l"(reach.weight << 1 | 1), "l"(reach.share << 1 | 1)
                  : "memory");
@@ -122,7 +122,7 @@ class TraversalNodes {
   }
 
  private:
-  static constexpr uint64_t kNothing = 1;  // weight 0, told
+  static constexpr uint64_t kNothing = 1;  // weight 0, announced
 
   /// A sequence, by one warp, with its links in `links`.
   __device__ void lay_out(int b, NodeLink* links) const {

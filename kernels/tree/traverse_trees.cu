@@ -119,7 +119,7 @@ class Traversal {
     if (!is_first() || warp() != 0) return;
     const int at = p_.node_begin[b] + node, n = p_.n_children[at];
     const int first = n > 0 ? p_.node_begin[b] + p_.first_child[at] : 0;
-    for (int i = begin + lane(); i < n; i += cuda::kWarp) nodes_.tell(first + i, {0, 0});
+    for (int i = begin + lane(); i < n; i += cuda::kWarp) nodes_.announce(first + i, {0, 0});
     __syncwarp();
   }
 
@@ -156,7 +156,7 @@ class Traversal {
   __device__ ChildKind kind(int child) const {
     return child < p_.n_drawn ? ChildKind::drawn : ChildKind::fixed;
   }
-  /// Whether a child cannot be told what it is reached with before its rejection is worked out:
+  /// Whether a child's reach cannot be announced before its rejection is worked out:
   /// that may be within rounding of nothing, and makes a difference to one not certainly reached.
   __device__ bool may_round(Reach of_child) {
     return of_child.weight > 0 && of_child.weight < of_child.share &&
@@ -180,7 +180,7 @@ class Traversal {
     const Reach reach = wait_for_reach(b, at, node == 0, [&](Reach r) {
       if (r.is_nothing() || !has_meaning) return;
       const Reach of_child = rows_.residual().reach_of_first(kind(0), r.value());
-      if (!may_round(of_child)) nodes_.tell(begin + first, of_child);
+      if (!may_round(of_child)) nodes_.announce(begin + first, of_child);
     });
     if (reach.is_nothing()) return pass_by(b, node, 0);
     NodeRecord& record = nodes_.record(at);
@@ -215,7 +215,7 @@ class Traversal {
       nodes_.may_end(b, at);
   }
 
-  /// Tells the children what they are reached with, as traverse of verify_trees.inl works it out;
+  /// Announces what the children are reached with, as traverse of verify_trees.inl works it out;
   /// returns how many of them know. The first one does unless it may round. Sets stays_.
   __device__ int try_children(const RoundNames& names, int b, int node, double coin) {
     const int begin = p_.node_begin[b], n = p_.n_children[begin + node];
@@ -230,7 +230,7 @@ class Traversal {
       const Reach of_child = left.reach_of(kind(i));
       const bool waits = may_round(of_child);
       if (!waits) {
-        if (i > 0 && is_leader()) nodes_.tell(child, of_child);
+        if (i > 0 && is_leader()) nodes_.announce(child, of_child);
         try_leaf(names, b, first, i, of_child);
       }
       if (is_leader()) left.vote(nodes_.is_beyond_end(b, begin + node));
@@ -240,13 +240,13 @@ class Traversal {
                               left.reject(kind(i), is_last ? -1 : tokens[i + 1]).is_nothing() &&
                               of_child.weight > 0;
       if (waits) {
-        const Reach told = is_rounded ? Reach{1, 1} : of_child;
+        const Reach known = is_rounded ? Reach{1, 1} : of_child;
         if (is_leader()) {
           nodes_.record(child).is_rounded =
               is_rounded && !accepts(coin_of(names, first + i), of_child.weight, of_child.share);
-          nodes_.tell(child, told);
+          nodes_.announce(child, known);
         }
-        try_leaf(names, b, first, i, told);
+        try_leaf(names, b, first, i, known);
       }
       if (is_rounded || left.total() == 0 || left.votes() > 0) return i + 1;
     }

@@ -24,7 +24,7 @@ struct alignas(16) NodeLink {
   int32_t order;
 };
 
-/// What the groups tell each other of a node.
+/// What the groups publish of a node.
 struct alignas(16) NodeRecord {
   uint64_t
       reach[2];  // written by the parent's group: weight and share, each x as 2 x + 1; 0: not yet
@@ -34,14 +34,14 @@ struct alignas(16) NodeRecord {
   unsigned unused;
 };
 
-/// What the groups tell each other of a sequence.
+/// What the groups publish of a sequence.
 struct TraversalSeq {
   int32_t n_pending;  // nodes with children, and the root, that are not done
   int32_t first_end;  // the least order of a node where the path may end, so far
 };
 
 /// Where in the workspace of a launch the memory of nodes begins: links and records of all N nodes,
-/// then what is told of each of the B sequences.
+/// then the same of each of the B sequences.
 /// errors   kind internal without a workspace
 int64_t nodes_begin(const Gpu& gpu, const VerifyTreesParams& p);
 

@@ -64,8 +64,8 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   const std::vector<double> chances =
       ops::accept_chances(target, proposal, rule_, children, width_, seen);
 
-  // A root with these children, whose own logits nobody needs: what is drawn behind an accepted one
-  // is left out, and the child itself is the next root.
+  // A root with these children, whose own logits nobody needs: the token drawn after an accepted
+  // one is left out, and the child itself is the next root.
   const auto nodes = static_cast<size_t>(width_) + 1, width = static_cast<size_t>(width_);
   std::vector<int32_t> first_child(nodes, 0), n_children(nodes, 0);
   first_child[0] = 1;
