@@ -132,6 +132,7 @@ class Traversal {
       first(reach);
       *row_.own(&jobs_.reach[turn_]) = reach;
     }
+    __syncwarp();
     row_.sync();
     const Reach reach = *row_.peer(&jobs_.reach[turn_], 0);
     turn_ ^= 1;

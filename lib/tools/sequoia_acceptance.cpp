@@ -123,7 +123,7 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
   if (!source.empty()) prompts_ = decode::read_prompts(source, pair_.target(), false);
   prompts_.shared = 0;  // texts come one after the other
   tree_ = read_accept_tree(recipe_.accept);
-  if (tree_) (void)speculate::rule_for(verify_choice(recipe_.accept.rule), true, *tree_);
+  if (tree_) (void)speculate::rule_for(verify_choice(recipe_.accept.rule), true, *tree_, false);
   if (is_by_sequences(recipe_.accept.rule) && pair_.device().kind == Device::Kind::cuda)
     throw recipe_error("accept.rule", "is {}, which is counted on the CPU",
                        enum_names(recipe_.accept.rule)[static_cast<size_t>(recipe_.accept.rule)])

@@ -29,6 +29,9 @@ TEST_SUITE("gpu/rounds") {
   TEST_CASE("rounds are those of the CPU: drafts, paths and tokens of sampled text") {
     // In f32 the devices' logits differ by rounding alone, which seldom changes a draw: texts agree
     // for a while, and nearly always to the end.
+    VerifyChoice verify{};
+    SUBCASE("sequoia") { verify = VerifyChoice::sequoia; }
+    SUBCASE("traversal") { verify = VerifyChoice::traversal; }
     const Pair cpu("tiny-2m"), gpu("tiny-2m", kGpu);
     int same = 0, n = 0, equal_rounds = 0, comparable = 0;
     for (const float temperature : {0.0f, 0.6f, 1.0f})
@@ -37,7 +40,8 @@ TEST_SUITE("gpu/rounds") {
         if (penalty) spec.sampler.rule.repetition_penalty = 1.2f;
         if (!penalty) spec.sampler.rule.top_p = 0.9;
         const auto text = [&](const Pair& pair) {
-          const auto rounds = model_rounds(*pair.target, *pair.draft, tree_of(kBushy));
+          const auto rounds =
+              model_rounds(*pair.target, *pair.draft, tree_of(kBushy), {.verify = verify});
           Generated g = test::generate(*pair.target, pair.requests(4), spec, rounds.get());
           return std::pair(g.ids, rounds->stats().accepted_hist);
         };
@@ -62,7 +66,10 @@ TEST_SUITE("gpu/rounds") {
 
   TEST_CASE("another seed writes its own text with the graphs of the first") {
     const Pair pair("tiny-2m", kGpu);
-    const auto rounds = [&] { return model_rounds(*pair.target, *pair.draft, tree_of(kBushy)); };
+    const auto rounds = [&] {
+      return model_rounds(*pair.target, *pair.draft, tree_of(kBushy),
+                          {.verify = VerifyChoice::traversal});
+    };
     const auto text = [&](Rounds& by, int64_t seed) {
       return test::generate(*pair.target, pair.requests(4), rules(30, 1.0f, seed), &by).ids;
     };

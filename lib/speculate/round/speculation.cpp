@@ -22,7 +22,8 @@ Speculation::Speculation(Reader target, std::unique_ptr<Drafter> drafter,
       exec_(target_.exec()),
       drafter_(std::move(drafter)),
       options_(std::move(options)),
-      rule_(rule_for(options_.verify, drafter_->draws_children(), drafter_->largest())),
+      rule_(rule_for(options_.verify, drafter_->draws_children(), drafter_->largest(),
+                     exec_.on_gpu() && static_cast<double>(target_.weight_bytes()) < kLightTarget)),
       round_(bounds, *arena_, exec_),
       stats_(drafter_->name(), std::string(rule_name(rule_)), drafter_->largest()) {}
 

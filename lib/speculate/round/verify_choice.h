@@ -16,12 +16,17 @@ constexpr std::array<std::string_view, 5> enum_names(VerifyChoice) {
 /// What records call a rule.
 std::string_view rule_name(AcceptBy rule);
 
+/// Weights of a target on a GPU, in bytes, below which a round is too short for rules by sequences:
+/// they accept more, but take some 20 us more than sequoia does.
+inline constexpr double kLightTarget = 256e6;
+
 /// The rule that rounds verify by. automatic: by match where children are not drawn; else the rule
-/// that accepts most, block for chains and traversal for trees. Where no node has grandchildren
-/// that is sequoia, which then decides the same.
+/// that accepts most, block for chains and traversal for trees, or sequoia: where no node has
+/// grandchildren, since it decides the same, and where the others take longer than they win.
 /// draws    whether children are drawn from a draft's distribution
 /// tree     the largest that is proposed
+/// is_light  the target computes on a GPU and has less than kLightTarget
 /// errors   kind recipe: a rule that these trees do not follow
-AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree);
+AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree, bool is_light);
 
 }  // namespace tandem::speculate

@@ -66,7 +66,7 @@ std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
   if (tree.size() > kv::kMaxTreeRows)
     throw input_error(recipe.tree.path.path.string(), "has {} nodes, at most {} are supported",
                       tree.size(), kv::kMaxTreeRows);
-  (void)speculate::rule_for(recipe.spec.verify, draws, tree);  // before models are loaded
+  (void)speculate::rule_for(recipe.spec.verify, draws, tree, false);  // before models are loaded
   return tree;
 }
 
