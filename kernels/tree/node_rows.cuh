@@ -83,14 +83,13 @@ class NodeRows {
   /// child    the first
   __device__ void weigh(int32_t child) {
     uint64_t sum[3] = {0, 0, 0};  // target, kept and rest of the draft
+    // draft(i) adds to the latter.
     const auto fill = [&](const auto& target, const auto& draft) {
       row_.each([&](int i) {
         const TokenWeights w{target(i), has_draft_ ? draft(i) : 0.0f};
         residual_.set(i, w);
         if (row_.first() + i == child) residual_.publish(w);
         sum[0] += w.residual;
-        sum[1] += static_cast<uint64_t>(fmaxf(w.proposal, 0.0f));
-        sum[2] += static_cast<uint64_t>(fmaxf(-w.proposal, 0.0f));
       });
     };
     if constexpr (kCuts) {
@@ -103,11 +102,18 @@ class NodeRows {
         row_.use(parts_.target);
       }
       const CutWeights target(rules_.target, p_.vocab, row_, *cut_, max_);
-      fill(target, [&](int i) { return parts_.draft[i]; });
+      fill(target, [&](int i) {
+        const float w = parts_.draft[i];
+        sum[1] += static_cast<uint64_t>(fmaxf(w, 0.0f));
+        sum[2] += static_cast<uint64_t>(fmaxf(-w, 0.0f));
+        return w;
+      });
     } else {
       fill([&](int i) { return target_weight(i); },
            [&](int i) {
              const uint64_t w = draft_weight(i);
+             sum[1] += w;
+             sum[2] += w == 0;
              return proposal_weight(w, w);
            });
     }

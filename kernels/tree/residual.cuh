@@ -93,8 +93,9 @@ class RowResidual {
            reach.share - reach.weight > unit_ << shift_of(unit_) >> 38;
   }
   /// The same. After it `next` is to be tried; -1: nothing is.
+  template <bool kVotes = false>
   __device__ Rejection reject(ChildKind kind, int32_t next) {
-    return kind == ChildKind::fixed ? reject_fixed(next) : reject_drawn(next);
+    return kind == ChildKind::fixed ? reject_fixed(next) : reject_drawn<kVotes>(next);
   }
 
   /// As try_children of node_step.h. coin_of(i) gives the number that child i is tried with.
@@ -146,33 +147,39 @@ class RowResidual {
     return {weight << shift, is_fixed ? unit : Shares(left_, rest_, unit).of(child_.proposal)};
   }
 
+  template <bool kVotes>
   __device__ Rejection reject_drawn(int32_t next) {
     settle();
     const bool surely = leaves_something(reach_of(ChildKind::drawn));
-    return scales_  ? surely ? reject_by_pass<true, true>(next) : reject_by_pass<false, true>(next)
-            : surely ? reject_by_pass<true, false>(next)
-                    : reject_by_pass<false, false>(next);
+    if (scales_)
+      return surely ? reject_by_pass<true, true, kVotes>(next)
+                    : reject_by_pass<false, true, kVotes>(next);
+    return surely ? reject_by_pass<true, false, kVotes>(next)
+                  : reject_by_pass<false, false, kVotes>(next);
   }
 
   /// kSurely  something is left: weights change in this pass, else once its sum is known
-  template <bool kSurely, bool kScales>
+  template <bool kSurely, bool kScales, bool kVotes>
   __device__ Rejection reject_by_pass(int32_t next) {
     const int shift = shift_of(unit_);
     const uint64_t unit = unit_ << shift;
     const Shares shares(left_, rest_, unit);
-    uint64_t sum[kScales ? 3 : 2] = {0, vote_};  // of the remainder; votes; of the weights before
+    constexpr int kBefore = 1, kVote = kScales ? 2 : 1;
+    uint64_t sum[1 + kScales + kVotes] = {0};  // of the remainder, the weights before, and votes
+    if constexpr (kVotes) sum[kVote] = vote_;
     row_.each<4>([&](int j) {
       const uint64_t w = weight_at<kScales>(j);
       const uint64_t rest = excess(w << shift, shares.of(proposal_[j]));
       sum[0] += rest;
-      if constexpr (kScales) sum[2] += w;
+      if constexpr (kScales) sum[kBefore] += w;
       if constexpr (kSurely || kScales) put(j, kSurely ? rest : w);
     });
     const int mine = token_ - row_.first(), other = next - row_.first();
     if (row_.is_mine(other)) publish({at(other), proposal_[other]});
     if (kSurely && row_.is_mine(mine)) proposal_[mine] = 0;
     row_.totals(sum);
-    const uint64_t total = kScales ? sum[2] : total_;
+    uint64_t total = total_;
+    if constexpr (kScales) total = sum[kBefore];
     const Rejection rejection{unit - ((total << shift) - sum[0]), unit};
     const bool takes = kSurely || !rejection.is_nothing();
     total_ = takes ? sum[0] : total;
@@ -181,7 +188,7 @@ class RowResidual {
       left_ -= static_cast<uint64_t>(child_.proposal);
     else
       rest_ -= static_cast<uint64_t>(-child_.proposal);
-    votes_ = sum[1];
+    if constexpr (kVotes) votes_ = sum[kVote];
     scales_ = false;
     is_pending_ = !kSurely && takes;
     if (is_pending_) {

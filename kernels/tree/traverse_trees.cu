@@ -237,9 +237,9 @@ class Traversal {
       if (is_leader()) left.vote(nodes_.is_beyond_end(b, begin + node));
       if (!left.knows_total() && (is_last || kind(i) == ChildKind::fixed)) left.scale();
       const bool rejects = !left.knows_total() || (left.total() > 0 && !(is_last && !may_stay()));
-      const bool is_rounded = rejects &&
-                              left.reject(kind(i), is_last ? -1 : tokens[i + 1]).is_nothing() &&
-                              of_child.weight > 0;
+      const bool is_rounded =
+          rejects && left.reject<true>(kind(i), is_last ? -1 : tokens[i + 1]).is_nothing() &&
+          of_child.weight > 0;
       if (waits) {
         const Reach known = is_rounded ? Reach{1, 1} : of_child;
         if (is_leader()) {
