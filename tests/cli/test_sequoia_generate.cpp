@@ -63,8 +63,10 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(1 + rates == doctest::Approx(summary["spec"]["mean_tokens_per_round"].get<double>()));
     CHECK(summary["spec"]["share_accepted"].get<double>() ==
           doctest::Approx(double(accepted) / double(drafted)));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which hold memory themselves
     CHECK(summary["peak_bytes"].get<double>() <=
           1.05 * summary["planned_peak_bytes"].get<double>());
+#endif
   }
 
   TEST_CASE("spec.verify: records name the rule; greedy text is the same by each") {
