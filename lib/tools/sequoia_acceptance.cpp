@@ -282,16 +282,7 @@ speculate::RecordedRun SequoiaAcceptance::recorded_run(const ModelPair::Engines&
           .seed = recipe_.run.seed};
 }
 
-int SequoiaAcceptance::run() {
-  const decode::GenerateSpec how = generate_spec(
-      recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, pair_.target_spec().max_tokens);
-  cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
-  const ModelPair::Engines engines = pair_.load(cx_);
-  const ops::VerifyRule rule = verify_rule(recipe_, how.sampler.rule);
-  const Rows rows = tree_                       ? measure_tree(engines, rule, how)
-                    : recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
-                                                : measure_positions(engines, rule, how);
-
+Json SequoiaAcceptance::vector_of(const Rows& rows, const std::string& method) const {
   Json p = Json::array(), error = Json::array(), residual = Json::array(), samples = Json::array();
   for (const Row& row : rows) {
     std::vector<double> means = row.mean, errors = row.error;
@@ -313,44 +304,59 @@ int SequoiaAcceptance::run() {
   }
   const auto one_or_all = [](const Json& list) { return list.size() == 1 ? list[0] : list; };
   Json vector = {{"format", "acceptance-vector/1"},
-                 {"method", method_of(recipe_.accept.rule, rule)},
+                 {"method", method},
                  {rows.size() == 1 ? "p" : "rows", one_or_all(p)},
                  {"residual", one_or_all(residual)},
                  {"stderr", one_or_all(error)},
                  {"samples", one_or_all(samples)},
-                 {"target", engines.target->files().name},
-                 {"draft", engines.draft->files().name},
+                 {"target", names_[0]},
+                 {"draft", names_[1]},
                  {"temperature", recipe_.sampling.temperature},
                  {"top_p", recipe_.sampling.top_p},
                  {"seed", recipe_.run.seed}};
-  if (tree_) {
-    const speculate::AcceptanceVector measured{
-        .rows = p, .method = method_of(recipe_.accept.rule, rule), .file = {}, .sha256 = {}};
-    const double predicted = speculate::expected_tokens(*tree_, measured);
-    cx_.note(fmt::format("the tree gave {:.3f} tokens a round, {:.3f} by these rows",
-                         tokens_per_round_, predicted));
-    vector["tree"] = {{"nodes", tree_->size()},
-                      {"levels", tree_->levels()},
-                      {"tokens_per_round", tokens_per_round_},
-                      {"expected_tokens", predicted},
-                      {"tokens_lost", lost_}};
-    if (lost_ > 0)
-      cx_.note(
-          fmt::format("{} accepted tokens were not drawn again here, where sums of another "
-                      "order round otherwise; nodes below them are not counted",
-                      lost_));
-  }
-  if (rules_) {
-    vector["rules"] = json_of(*rules_);
-    const speculate::RuleTokens &base = rules_->rules().front(), &other = rules_->rules().back();
-    const speculate::Difference gain = rules_->gain(rules_->rules().size() - 1);
-    cx_.note(fmt::format(
-        "the same trees: {:.3f} tokens a round by {}, {:.3f} by {}: {:+.1f} % (+- {:.1f}); the "
-        "last token counts, as everywhere",
-        base.tokens_per_round(), speculate::rule_name(base.rule), other.tokens_per_round(),
-        speculate::rule_name(other.rule), 100 * gain.relative, 100 * gain.half_width));
-  }
-  result.write(vector.dump() + "\n");
+  if (tree_) vector["tree"] = of_tree({.rows = p, .method = method, .file = {}, .sha256 = {}});
+  if (rules_) vector["rules"] = json_of(*rules_);
+  return vector;
+}
+
+Json SequoiaAcceptance::of_tree(const speculate::AcceptanceVector& measured) const {
+  const double predicted = speculate::expected_tokens(*tree_, measured);
+  cx_.note(fmt::format("the tree gave {:.3f} tokens a round, {:.3f} by these rows",
+                       tokens_per_round_, predicted));
+  if (lost_ > 0)
+    cx_.note(
+        fmt::format("{} accepted tokens were not drawn again here, where sums of another "
+                    "order round otherwise; nodes below them are not counted",
+                    lost_));
+  return {{"nodes", tree_->size()},
+          {"levels", tree_->levels()},
+          {"tokens_per_round", tokens_per_round_},
+          {"expected_tokens", predicted},
+          {"tokens_lost", lost_}};
+}
+
+void SequoiaAcceptance::note_rules() const {
+  const speculate::RuleTokens &base = rules_->rules().front(), &other = rules_->rules().back();
+  const speculate::Difference gain = rules_->gain(rules_->rules().size() - 1);
+  cx_.note(fmt::format(
+      "the same trees: {:.3f} tokens a round by {}, {:.3f} by {}: {:+.1f} % (+- "
+      "{:.1f}); the last token counts, as everywhere",
+      base.tokens_per_round(), speculate::rule_name(base.rule), other.tokens_per_round(),
+      speculate::rule_name(other.rule), 100 * gain.relative, 100 * gain.half_width));
+}
+
+int SequoiaAcceptance::run() {
+  const decode::GenerateSpec how = generate_spec(
+      recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, pair_.target_spec().max_tokens);
+  cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
+  names_ = {pair_.target().name, pair_.draft().name};
+  const ModelPair::Engines engines = pair_.load(cx_);
+  const ops::VerifyRule rule = verify_rule(recipe_, how.sampler.rule);
+  const Rows rows = tree_                       ? measure_tree(engines, rule, how)
+                    : recipe_.accept.depths > 1 ? measure_depths(engines, rule, how)
+                                                : measure_positions(engines, rule, how);
+  result.write(vector_of(rows, method_of(recipe_.accept.rule, rule)).dump() + "\n");
+  if (rules_) note_rules();
   result.commit();
   if (recorder_) {
     speculate::write_tree_rounds(recipe_.accept.record, recorder_->rounds());

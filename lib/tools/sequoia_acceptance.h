@@ -98,11 +98,19 @@ class SequoiaAcceptance {
   speculate::RecordedRun recorded_run(const ModelPair::Engines& engines,
                                       const ops::SampleRule& sampling) const;
 
+  /// The result, acceptance-vector/1.
+  nlohmann::ordered_json vector_of(const Rows& rows, const std::string& method) const;
+  /// Its part about the tree whose rounds wrote the texts.
+  nlohmann::ordered_json of_tree(const speculate::AcceptanceVector& measured) const;
+  /// Says what the rules made of the same trees.
+  void note_rules() const;
+
   cli::Context& cx_;
   const AcceptanceRecipe& recipe_;
   ModelPair pair_;
   std::optional<speculate::TokenTree> tree_;
-  double tokens_per_round_ = 0;  // of it, as counted
+  std::array<std::string, 2> names_;  // of target and draft
+  double tokens_per_round_ = 0;       // of the tree, as counted
   std::optional<speculate::RuleMeter> rules_;
   std::optional<speculate::TreeRecorder> recorder_;
   int64_t lost_ = 0;  // accepted tokens that TreeMeter did not find again
