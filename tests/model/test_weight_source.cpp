@@ -79,7 +79,7 @@ TEST_SUITE("model/weight_source") {
         const Checkpoint checkpoint = Checkpoint::open(folder.path());
         const io::TensorView table = checkpoint.weight(Weight::tok_emb);
         ops::embed(want.data(), table.bytes.data(), table.dtype, ids, s.dim);
-        CHECK(std::memcmp(got.data(), want.data(), size * sizeof(float)) == 0);
+        CHECK(got == want);
       }
     }
   }
