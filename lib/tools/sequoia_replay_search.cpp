@@ -51,6 +51,9 @@ ReplaySearch::ReplaySearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>&
       timing_(recipe_.timing.table()),
       sizes_(recipe_.tree.sizes) {
   check_run();
+  if (cx.format() == "jsonl" && recipe_.tree.sizes.empty())
+    throw recipe_error("tree.sizes", "is empty, and a record is of one size")
+        .hint("name sizes, or take --format json for the choice by times");
   bounds_ = {recipe_.tree.max_levels.value_or(rounds_.tree.levels()),
              recipe_.tree.max_branch.value_or(rounds_.tree.size())};
   if (!recipe_.accept.path.empty())

@@ -90,8 +90,8 @@ struct Rows {
   }
 };
 
-/// At least so many. Those of one vocabulary at a time are kept, since long ones take a while to
-/// make.
+/// At least `n` of them. Those of one vocabulary at a time are kept, since long ones take a while
+/// to make.
 const Rows& rows_of(int n, int vocab) {
   static std::pair<int, int> size;
   static Rows rows(0, 1);

@@ -32,7 +32,7 @@ struct Trees {
   }
 
   /// A tree of at most `limit` nodes with at most `branch` children a node, drawn by the rule.
-  /// is_full  whether nodes have so many children as long as there are nodes left
+  /// is_full  whether each node has `branch` children while there are nodes left
   void add(int limit, int branch, const KeepRule& draft_rule, PhiloxStream& stream,
            bool is_full = false) {
     const auto begin = static_cast<size_t>(node_begin.back());
