@@ -47,8 +47,7 @@ struct VerifySection {
 
   template <class V>
   void fields(V& v) {
-    v("verify", verify,
-      "the rule that accepts drafted tokens; auto: block for chains, else traversal");
+    v("verify", verify, "the rule that accepts drafted tokens; auto as sequoia-generate");
   }
 };
 

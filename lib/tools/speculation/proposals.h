@@ -32,10 +32,8 @@ struct SpecSection {
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
     v("verify", verify,
       "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of "
-      "a "
-      "tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, "
-      "block "
-      "for a chain, traversal for a tree");
+      "a tree by whole paths; match: those that plain sampling gives. auto: match for an ngram, "
+      "block for a chain, traversal for a tree; sequoia where these cost more than they win");
     v("force", force, "speculate although tree.accept or tree.replay and the times predict a loss");
   }
 };
