@@ -24,6 +24,7 @@ struct Candidates {
   const int32_t* id;  // null: id[i] = i
   int n;              // 0: the row has no meaning
   uint64_t total;     // of the weights
+  float max;          // the largest logit
 
   int token(int i) const { return id != nullptr ? id[i] : i; }
 };
@@ -48,7 +49,7 @@ inline void narrow(Candidates& c, uint64_t wanted, const Workspace& w) {
   for (int i = 0; i < n; ++i) sum += w.weight[w.id[i]];
   if (sum < wanted) return;
   for (int i = 0; i < n; ++i) w.weight[i] = w.weight[w.id[i]];  // ids ascend: id[i] >= i
-  c = {w.top, w.id, n, sum};
+  c = {w.top, w.id, n, sum, c.max};
 }
 
 /// Drops what top-p and min-p leave out.
@@ -72,19 +73,25 @@ inline void truncate(const KeepRule& rule, Candidates& c, const Workspace& w) {
 /// the best token alone.
 inline Candidates keep(const KeepRule& rule, const float* x, int vocab, const Workspace& w) {
   const Extremes extremes = scan(x, vocab, w.block_max);
-  if (!extremes.is_valid) return {x, nullptr, 0, 0};
+  if (!extremes.is_valid) return {x, nullptr, 0, 0, 0};
   const int best = first_with_key(x, extremes.max, w.block_max);
   if (rule.temperature == 0.0f) {
     w.id[0] = best;
     w.weight[0] = uint64_t{1} << kWeightBits;
-    return {x + best, w.id, 1, w.weight[0]};
+    return {x + best, w.id, 1, w.weight[0], x[best]};
   }
-  Candidates c{x, nullptr, vocab, 0};
-  if (rule.top_k > 0 && rule.top_k < vocab) c = {w.top, w.id, keep_top(x, vocab, rule.top_k, w), 0};
+  Candidates c{x, nullptr, vocab, 0, x[best]};
+  if (rule.top_k > 0 && rule.top_k < vocab)
+    c = {w.top, w.id, keep_top(x, vocab, rule.top_k, w), 0, c.max};
   // The order of logits is the order of tempered logits, so top-k may come first and stay exact.
-  c.total = fill_weights(w.weight, c.logit, c.n, x[best], rule.temperature);
+  c.total = fill_weights(w.weight, c.logit, c.n, c.max, rule.temperature);
   truncate(rule, c, w);
   return c;
+}
+
+/// Whether the rule leaves every token of a row the weight that it has by itself.
+inline bool keeps_all(const KeepRule& rule, int vocab) {
+  return rule.temperature > 0.0f && rule.repetition_penalty == 1.0f && !has_cuts(rule, vocab);
 }
 
 /// First index whose cumulative weight exceeds uniform * total, in exact arithmetic.

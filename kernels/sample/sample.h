@@ -31,6 +31,12 @@ struct LogitStatsParams {
 using LogitStatsFn = void(const LogitStatsParams&, Range rows);
 LogitStatsFn logit_stats_ref, logit_stats_scalar, logit_stats_avx2, logit_stats_avx512;
 
+/// Of a row of logits and a temperature.
+struct RowSum {
+  float max;
+  uint64_t total;  // of the weights; 0: not known
+};
+
 struct TopNParams {
   int32_t* ids;          // [n_rows, n], by descending logit, ties: the lower id first
   float* logprobs;       // [n_rows, n]

@@ -78,6 +78,28 @@ inline Extremes scan(const float* x, int n, uint32_t* block_max) {
   return {high, low >= kKeyMinusInf && high < kKeyPlusInf && high > kKeyMinusInf};
 }
 
+/// The largest logit; NaN for a row without meaning.
+inline float row_max(const float* x, int n) {
+  float high[kScanBlock];
+  uint32_t nan[kScanBlock];
+  for (int j = 0; j < kScanBlock; ++j) high[j] = -__builtin_inff(), nan[j] = 0;
+  const auto take = [&](const float* block, int end) {
+    for (int j = 0; j < end; ++j) {
+      high[j] = block[j] > high[j] ? block[j] : high[j];
+      nan[j] |= static_cast<uint32_t>(block[j] != block[j]);
+    }
+  };
+  int begin = 0;
+  for (; begin + kScanBlock <= n; begin += kScanBlock) take(x + begin, kScanBlock);
+  take(x + begin, n - begin);
+  for (int j = 1; j < kScanBlock; ++j) {
+    high[0] = high[j] > high[0] ? high[j] : high[0];
+    nan[0] |= nan[j];
+  }
+  const bool is_finite = high[0] < __builtin_inff() && high[0] > -__builtin_inff();
+  return is_finite && nan[0] == 0 ? high[0] : __builtin_nanf("");
+}
+
 inline int first_with_key(const float* x, uint32_t key, const uint32_t* block_max) {
   int block = 0;
   while (block_max[block] != key) ++block;

@@ -31,7 +31,7 @@ void chances_of_row(const AcceptChancesParams& p, int r, const VerifyWorkspace& 
   const bool by_residual = p.accept_by != AcceptBy::match && p.target.temperature > 0.0f;
   Proposal proposal{nullptr, 0, 0};
   if (by_residual) {
-    proposal = proposal_of(p.draft, p.draft_logits + row, p.vocab, seen, n, w);
+    proposal = proposal_of(p.draft, p.draft_logits + row, p.vocab, seen, n, nullptr, w);
     if (proposal.left == 0) return fill(chances, n, NAN);
   }
   const Candidates kept = keep_penalized(p.target, p.target_logits + row, p.vocab, seen, w.select);

@@ -48,17 +48,23 @@ inline Leaders start(Contender* at, int wanted, int n_runners) {
 // What runs by which weights. fill() gives those of the n tokens from `begin` on, whose whole part
 // counts, and 0 to the others of a block and to tokens that do not take part; false: none does.
 
-/// All tokens of positive weight.
+/// All tokens of positive weight, which are summed up.
 struct AllTokens {
   const float* logits;
   float max, temperature;
+  uint64_t total = 0;
 
-  bool fill(float* scaled, int begin, int n) const {
+  bool fill(float* scaled, int begin, int n) {
     float x[kRaceBlock];
     memcpy(x, logits + begin, static_cast<size_t>(n) * sizeof(float));
     for (int i = n; i < kRaceBlock; ++i) x[i] = -__builtin_inff();
     for (int i = 0; i < kRaceBlock; ++i) scaled[i] = scaled_exp((x[i] - max) / temperature);
-    for (int i = 0; i < kRaceBlock; ++i) scaled[i] = scaled[i] < 1.0f ? 0.0f : scaled[i];
+    uint64_t sum = 0;
+    for (int i = 0; i < kRaceBlock; ++i) {
+      scaled[i] = scaled[i] < 1.0f ? 0.0f : scaled[i];
+      sum += whole_part(scaled[i]);
+    }
+    total += sum;
     return true;
   }
 };
@@ -98,7 +104,7 @@ struct OtherTokens {
 };
 
 template <class Tokens>
-void run(const Tokens& tokens, int vocab, const RaceNames& names, Leaders& leaders) {
+void run(Tokens&& tokens, int vocab, const RaceNames& names, Leaders& leaders) {
   PhiloxWords words;
   float scaled[kRaceBlock], least[kRaceBlock];
   for (int begin = 0; begin < vocab; begin += kRaceBlock) {
@@ -147,23 +153,19 @@ struct Race {
   const float* logits;
   int vocab;
   RaceNames names;
+  RowSum* sum;
 };
-
-/// The largest logit, NaN for a row without meaning.
-inline float max_of(const Race& race, const Workspace& w) {
-  const Extremes extremes = scan(race.logits, race.vocab, w.block_max);
-  return extremes.is_valid ? race.logits[first_with_key(race.logits, extremes.max, w.block_max)]
-                           : __builtin_nanf("");
-}
 
 /// What the rule keeps: the wanted ones, or all if these are fewer, best first into w.contenders;
 /// returns their number, -1 for a row without meaning.
 inline int race_kept(const Race& race, int wanted, const ChildrenWorkspace& w) {
   if (!has_cuts(race.rule, race.vocab)) {
-    const float max = max_of(race, w.select);
+    const float max = row_max(race.logits, race.vocab);
     if (max != max) return -1;
     Leaders all = start(w.contenders, wanted, race.vocab);
-    run(AllTokens{race.logits, max, race.rule.temperature}, race.vocab, race.names, all);
+    AllTokens tokens{race.logits, max, race.rule.temperature};
+    run(tokens, race.vocab, race.names, all);
+    *race.sum = {max, tokens.total};
     return all.n;
   }
   const Candidates c = keep(race.rule, race.logits, race.vocab, w.select);
@@ -179,7 +181,7 @@ inline int race_kept(const Race& race, int wanted, const ChildrenWorkspace& w) {
 /// The rest when the first n of w.contenders are drawn, into the places after them.
 inline void race_rest(const Race& race, int n, int wanted, const ChildrenWorkspace& w) {
   float* const x = w.select.penalized;
-  const float max = max_of(race, w.select);
+  const float max = row_max(race.logits, race.vocab);
   if (race.logits != x) memcpy(x, race.logits, static_cast<size_t>(race.vocab) * sizeof(float));
   for (int i = 0; i < n; ++i) x[w.contenders[i].id] = __builtin_inff();
   Leaders rest = start(w.contenders + n, wanted - n, race.vocab - n);
@@ -219,6 +221,8 @@ void draw_row(const DrawChildrenParams& p, int r, const ChildrenWorkspace& w) {
   const ParentRow& parent = p.parents[r];
   int32_t* tokens = p.tokens + parent.first_child;
   const int wanted = parent.n_children;
+  RowSum sum{0, 0};
+  if (p.sums != nullptr) p.sums[r] = sum;
   if (wanted == 0) return;
   const float* x = penalized_row(p, r, w.select);
   bool is_valid;
@@ -226,8 +230,9 @@ void draw_row(const DrawChildrenParams& p, int r, const ChildrenWorkspace& w) {
     is_valid = rank_row(x, p.vocab, wanted, w);
   } else {
     const RaceNames names{names_of(p.numbers, parent.seq), static_cast<uint32_t>(parent.node)};
-    const Race race{p.rule, x, p.vocab, names};
+    const Race race{p.rule, x, p.vocab, names, &sum};
     const int n = race_kept(race, wanted, w);
+    if (p.sums != nullptr && p.rule.repetition_penalty == 1.0f) p.sums[r] = sum;
     is_valid = n >= 0;
     if (is_valid && n < wanted) race_rest(race, n, wanted, w);
   }

@@ -27,10 +27,24 @@ inline Candidates keep_penalized(const KeepRule& rule, const float* row, int voc
   return keep(rule, w.penalized, vocab, w);
 }
 
+/// The weights of a row by a rule that keeps all, none of them written down.
+inline RowWeights weigh(const KeepRule& rule, const float* x, int vocab) {
+  const float max = row_max(x, vocab);
+  if (max != max) return {};
+  return {x, max, rule.temperature, sum_weights(x, vocab, max, rule.temperature)};
+}
+
 /// The draft's distribution, for a node with n_drawn children; without one for a row without
 /// meaning. Uses w.select.
+/// known    the row's sum, if that is known; null: not
 inline Proposal proposal_of(const KeepRule& rule, const float* row, int vocab, const Seen& seen,
-                            int n_drawn, const VerifyWorkspace& w) {
+                            int n_drawn, const RowSum* known, const VerifyWorkspace& w) {
+  if (n_drawn == 1 && keeps_all(rule, vocab)) {
+    const bool is_known = known != nullptr && known->total > 0;
+    const RowWeights whole = is_known ? RowWeights{row, known->max, rule.temperature, known->total}
+                                      : weigh(rule, row, vocab);
+    return {nullptr, whole.total, 0, whole};
+  }
   const Candidates c = keep_penalized(rule, row, vocab, seen, w.select);
   if (c.n == 0) return {w.proposal, 0, 0};
   if (c.id != nullptr) memset(w.proposal, 0, static_cast<size_t>(vocab) * sizeof(double));
@@ -42,9 +56,7 @@ inline Proposal proposal_of(const KeepRule& rule, const float* row, int vocab, c
   if (n_kept >= n_drawn) return {w.proposal, c.total, 0};
   // The rest by what their weights would be, or 1.
   const float* x = rule.repetition_penalty == 1.0f ? row : w.select.penalized;
-  const Extremes extremes = scan(x, vocab, w.select.block_max);
-  const float max = x[first_with_key(x, extremes.max, w.select.block_max)];
-  fill_weights(w.select.weight, x, vocab, max, rule.temperature);
+  fill_weights(w.select.weight, x, vocab, c.max, rule.temperature);
   uint64_t rest = 0;
   for (int i = 0; i < vocab; ++i) {
     if (w.proposal[i] > 0) continue;

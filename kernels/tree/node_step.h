@@ -13,6 +13,8 @@
 // stays 1.
 #include <stdint.h>
 
+#include "kernels/sample/weights.h"
+
 namespace tandem {
 namespace {
 
@@ -22,26 +24,86 @@ constexpr int shift_of(uint64_t number) {
   return zeros > 2 ? zeros - 2 : 0;
 }
 
+/// The part of its parent's probability that a child is reached with: min(1, weight / share).
+struct Reach {
+  uint64_t weight, share;
+
+  constexpr bool is_nothing() const { return weight == 0; }
+  constexpr double value() const {
+    return weight >= share ? static_cast<double>(weight > 0)
+                           : static_cast<double>(static_cast<int64_t>(weight)) /
+                                 static_cast<double>(static_cast<int64_t>(share));
+  }
+};
+
+/// Makes the weights of a distribution, scaled by 2^shift, those of a node reached with `reach`.
+constexpr uint64_t reached_weight(uint64_t weight, int shift, double reach) {
+  const double scale = reach * static_cast<double>(int64_t{1} << shift);
+  return static_cast<uint64_t>(
+      static_cast<int64_t>(static_cast<double>(static_cast<int64_t>(weight)) * scale));
+}
+
 /// The distribution of the next token given the rejections so far: the target's at first, then the
-/// rest of it.
+/// rest of it. Until make() is called the weights may be those of a row, not written down yet.
 struct Residual {
   uint64_t* weight;   // [n]
   uint64_t* next;     // [n], the distribution after the next rejection is built here
   const int32_t* id;  // [n] ascending; null: id[i] = i
   int n;
-  uint64_t total;  // of the weights
-  uint64_t unit;   // what probability 1 is in them, at least the total and > 0
+  uint64_t total;    // of the weights; of a row at least that
+  uint64_t unit;     // what probability 1 is in them, at least the total and > 0
+  RowWeights row{};  // x null: `weight` holds the weights
+  double reach = 1;  // of the node, which the row's weights do not have yet
 
   int shift() const { return shift_of(unit); }
+  /// Of a token of the row.
+  uint64_t of_row(uint64_t own) const {
+    return reach == 1.0 ? own : reached_weight(own, shift_of(row.total), reach);
+  }
 };
+
+/// Where only a bound of the total is needed, or one token's weight, this need not be called.
+inline void make(Residual& r) {
+  if (r.row.x == nullptr) return;
+  const Residual whole = r;
+  uint64_t total = 0;
+  each_weight(r.row.x, r.n, r.row.max, r.row.temperature, [&](int i, uint64_t own) {
+    const uint64_t weight = whole.of_row(own);
+    whole.weight[i] = weight;
+    total += weight;
+  });
+  r.total = total;
+  r.row.x = nullptr;
+}
+
+/// The weights of a row, all of them kept, at a node that is reached.
+inline Residual residual_of_row(const RowWeights& row, int vocab, const Reach& reach,
+                                uint64_t* weight, uint64_t* next) {
+  Residual r{weight, next, nullptr, vocab, row.total, row.total, row, reach.value()};
+  if (r.reach == 1.0) return r;
+  // Above the sum, whose parts are rounded down after an error of 2^-52.
+  const int shift = r.shift();
+  const double total = static_cast<double>(static_cast<int64_t>(row.total)) * r.reach *
+                       static_cast<double>(int64_t{1} << shift) * (1.0 + 0x1p-40);
+  r.unit <<= shift;
+  r.total = static_cast<uint64_t>(static_cast<int64_t>(total)) + 1;
+  r.total = r.total < r.unit ? r.total : r.unit;
+  return r;
+}
 
 /// The distribution that the next child was drawn from: the draft's, without the tokens tried
 /// before. First come the tokens that its rule keeps, then the rest.
 struct Proposal {
   double* weight;  // [V] whole, magnitude below 2^41: of kept tokens; negative of the rest; 0 of
-                   // tokens tried
+                   // tokens tried. Null: `row` has them, until the first child is tried
   uint64_t left;   // sum of the kept ones; once it is 0 the rest are drawn
   uint64_t rest;   // sum of the others' magnitudes
+  RowWeights row{};
+
+  double at(int token) const {
+    return weight != nullptr ? weight[token]
+                             : static_cast<double>(static_cast<int64_t>(row.at(token)));
+  }
 };
 
 /// A proposal's probabilities in units of which `unit` make 1.
@@ -81,6 +143,7 @@ inline int index_at(const Residual& r, int token) {
 }
 
 inline uint64_t weight_at(const Residual& r, int token) {
+  if (r.row.x != nullptr) return r.of_row(r.row.at(token));
   const int at = index_at(r, token);
   return at < r.n ? r.weight[at] : 0;
 }
@@ -90,16 +153,18 @@ inline uint64_t weight_at(const Residual& r, int token) {
 inline uint64_t subtract(const Residual& r, const Proposal& p, const Shares& shares) {
   const int shift = r.shift();
   uint64_t sum = 0;
-  const auto pass = [&](auto token) {
-    for (int i = 0; i < r.n; ++i) {
-      r.next[i] = excess(r.weight[i] << shift, shares.of(p.weight[token(i)]));
-      sum += r.next[i];
-    }
+  const auto take = [&](int i, double drawn) {
+    r.next[i] = excess(r.weight[i] << shift, shares.of(drawn));
+    sum += r.next[i];
   };
-  if (r.id == nullptr)
-    pass([](int i) { return i; });
+  if (p.weight == nullptr && r.id == nullptr)
+    each_weight(p.row.x, r.n, p.row.max, p.row.temperature, [&](int i, uint64_t drawn) {
+      take(i, static_cast<double>(static_cast<int64_t>(drawn)));
+    });
+  else if (r.id == nullptr)
+    for (int i = 0; i < r.n; ++i) take(i, p.weight[i]);
   else
-    pass([&](int i) { return r.id[i]; });
+    for (int i = 0; i < r.n; ++i) take(i, p.at(r.id[i]));
   return sum;
 }
 
@@ -115,25 +180,6 @@ constexpr bool accepts(double coin, uint64_t weight, uint64_t share) {
                                                                                << 53;
 }
 
-/// The part of its parent's probability that a child is reached with: min(1, weight / share).
-struct Reach {
-  uint64_t weight, share;
-
-  constexpr bool is_nothing() const { return weight == 0; }
-  constexpr double value() const {
-    return weight >= share ? static_cast<double>(weight > 0)
-                           : static_cast<double>(static_cast<int64_t>(weight)) /
-                                 static_cast<double>(static_cast<int64_t>(share));
-  }
-};
-
-/// Makes the weights of a distribution, scaled by 2^shift, those of a node reached with `reach`.
-constexpr uint64_t reached_weight(uint64_t weight, int shift, double reach) {
-  const double scale = reach * static_cast<double>(int64_t{1} << shift);
-  return static_cast<uint64_t>(
-      static_cast<int64_t>(static_cast<double>(static_cast<int64_t>(weight)) * scale));
-}
-
 /// A fixed child's distribution is that token alone.
 enum class ChildKind { drawn, fixed };
 
@@ -143,7 +189,17 @@ inline Reach reach_of(const Residual& r, const Proposal& p, int token, ChildKind
   const int shift = r.shift();
   const uint64_t unit = r.unit << shift;
   return {weight_at(r, token) << shift,
-          kind == ChildKind::fixed ? unit : shares_of(p, unit).of(p.weight[token])};
+          kind == ChildKind::fixed ? unit : shares_of(p, unit).of(p.at(token))};
+}
+
+/// Whether the rejection of a child drawn and reached so can leave nothing. It leaves what the unit
+/// exceeds the total by, and at least the distance of weight and share.
+inline bool may_leave_nothing(const Residual& r, const Reach& of_child) {
+  const int shift = r.shift();
+  const uint64_t unit = r.unit << shift, outside = unit - (r.total << shift);
+  const uint64_t apart = of_child.weight > of_child.share ? of_child.weight - of_child.share
+                                                          : of_child.share - of_child.weight;
+  return is_nothing((apart > outside ? apart : outside) / 2, unit);  // halved for its rounding
 }
 
 inline void take_remainder(Residual& r, uint64_t total, uint64_t unit) {
@@ -155,12 +211,12 @@ inline void take_remainder(Residual& r, uint64_t total, uint64_t unit) {
 }
 
 inline void remove(Proposal& p, int token) {
-  const double weight = p.weight[token];
+  const double weight = p.at(token);
   if (weight > 0)
     p.left -= static_cast<uint64_t>(weight);
   else
     p.rest -= static_cast<uint64_t>(-weight);
-  p.weight[token] = 0;
+  if (p.weight != nullptr) p.weight[token] = 0;
 }
 
 /// What a rejection leaves of a unit.
@@ -173,6 +229,7 @@ struct Rejection {
 
 /// Takes the part of a child out of the residual, and the child out of the proposal.
 inline Rejection reject(Residual& r, Proposal& p, int token, ChildKind kind) {
+  make(r);
   if (kind == ChildKind::fixed) {
     const int at = index_at(r, token);
     const uint64_t taken = at < r.n ? r.weight[at] : 0;

@@ -53,6 +53,8 @@ struct VerifyTreesParams {
   void* workspace;  // on the CPU verify_workspace_bytes(V, most nodes of a tree), 64-byte aligned,
                     // one per concurrent call; on a GPU verify_memory_bytes of traverse_trees.h,
                     // one per stream, null where 0
+  // On the CPU: what draw_children noted of the draft's rows; null: they are summed up here.
+  const RowSum* draft_sums = nullptr;  // [*] by row of draft_logits
 };
 
 /// Finds the path of each tree that is accepted, and one more token: drawn from what rejections

@@ -31,6 +31,7 @@ class Verification {
 
   void run() {
     p_.n_rounded[b_] = 0;
+    for (int i = 0; i < p_.node_begin[b_ + 1] - begin_; ++i) w_.lse[i] = NAN;
     int bonus = kInvalidToken;
     if (p_.accept_by < AcceptBy::block || p_.target.temperature == 0.0f)
       bonus = walk();
@@ -61,14 +62,37 @@ class Verification {
     return {p_.seen + begin, n, tokens_, path_, n_};
   }
   Candidates kept_of(int node) const {
-    return keep_penalized(p_.target, target_of(node), p_.vocab, seen(), w_.select);
+    const Candidates kept = keep_penalized(p_.target, target_of(node), p_.vocab, seen(), w_.select);
+    if (keeps_all(p_.target, p_.vocab)) note_sum(node, kept.max, kept.total);
+    return kept;
+  }
+  /// Of a target that keeps all.
+  void note_sum(int node, float max, uint64_t total) const {
+    if (p_.logprobs == nullptr || p_.target.temperature != 1.0f || total == 0) return;
+    w_.lse[node] = log_sum_exp(max, total);
+  }
+  /// What the target draws from at a node that is reached with children; n = 0 for a row without
+  /// meaning. Where one child's rejection alone takes the weights, they wait.
+  Residual residual_at(int node, const Reach& reach) const {
+    if (n_children(node) > 1 || !keeps_all(p_.target, p_.vocab))
+      return residual_of(kept_of(node), reach, w_);
+    const RowWeights row = weigh(p_.target, target_of(node), p_.vocab);
+    note_sum(node, row.max, row.total);
+    return residual_of_row(row, row.total > 0 ? p_.vocab : 0, reach, w_.select.weight, w_.next);
+  }
+  int draw_from(Residual& left, double u) const {
+    make(left);
+    const int i = draw(left.weight, left.n, left.total, u);
+    return left.id != nullptr ? left.id[i] : i;
   }
   /// What the node's drawn children were drawn from, if any were.
   bool read_proposal(int node, Proposal* proposal) const {
     const int n = n_children(node) < p_.n_drawn ? n_children(node) : p_.n_drawn;
     if (n == 0) return true;
     const float* row = row_of(p_.draft_logits, p_.draft_row, node);
-    *proposal = proposal_of(p_.draft, row, p_.vocab, seen(), n, w_);
+    const RowSum* known =
+        p_.draft_sums != nullptr ? p_.draft_sums + p_.draft_row[begin_ + node] : nullptr;
+    *proposal = proposal_of(p_.draft, row, p_.vocab, seen(), n, known, w_);
     return proposal->left > 0;
   }
   double uniform(int node, bool is_rest) const { return uniform_after(names_, node, n_, is_rest); }
@@ -89,22 +113,28 @@ class Verification {
         p_.accept_by != AcceptBy::match && n > 0 && p_.target.temperature > 0.0f;
     Proposal proposal{w_.proposal, 0, 0};
     if (by_residual && !read_proposal(node, &proposal)) return {0, kInvalidToken};
-    const Candidates kept = kept_of(node);
-    if (kept.n == 0) return {0, kInvalidToken};
     const double u = uniform(node, p_.accept_by != AcceptBy::match && n > 0);
     if (!by_residual) {
+      const Candidates kept = kept_of(node);
+      if (kept.n == 0) return {0, kInvalidToken};
       const int token = kept.token(draw(w_.select.weight, kept.n, kept.total, u));
       return {index_of(token, children, n), token};
     }
-    Residual left = residual_of(kept, w_);
+    Residual left = residual_at(node, {1, 1});
+    if (left.n == 0) return {0, kInvalidToken};
     const int child = try_children(
         left, proposal, children, n, [&](int i) { return kind(i); },
         [&](int i) { return coin_of(names_, first + i); }, &p_.n_rounded[b_]);
     if (child < n) return {child, children[child]};
-    return {child, kept.token(draw(left.weight, left.n, left.total, u))};
+    return {child, draw_from(left, u)};
   }
 
   enum class Found { nothing, path, nonsense };
+
+  /// Whether nothing is written down yet.
+  bool waits(const Residual& left, const Proposal& proposal) const {
+    return left.row.x != nullptr && proposal.weight == nullptr;
+  }
 
   /// A node that is reached, with all below it: whether the path ends there, and with which token.
   /// Of the node with children first comes what each of them is reached with: that does not depend
@@ -114,25 +144,34 @@ class Verification {
     if (n == 0 && !accepts(coin_of(names_, node), reach.weight, reach.share)) return Found::nothing;
     Proposal proposal{w_.proposal, 0, 0};
     if (!read_proposal(node, &proposal)) return Found::nonsense;
-    const Candidates kept = kept_of(node);
-    if (kept.n == 0) return Found::nonsense;
     if (n == 0) {
+      const Candidates kept = kept_of(node);
+      if (kept.n == 0) return Found::nonsense;
       *bonus = kept.token(draw(w_.select.weight, kept.n, kept.total, uniform(node, false)));
       return Found::path;
     }
-    Residual left = residual_of(kept, reach, w_);
-    // Rejections only ever lessen the chance of the node itself.
+    Residual left = residual_at(node, reach);
+    if (left.n == 0) return Found::nonsense;
+    // Rejections only ever lessen the chance of the node itself, and so does a total in place of
+    // its bound.
     const auto may_stay = [&] {
-      return node == 0 || accepts(coin_of(names_, node), left.total, left.unit);
+      if (node == 0) return true;
+      const double coin = coin_of(names_, node);
+      if (!accepts(coin, left.total, left.unit)) return false;
+      make(left);
+      return accepts(coin, left.total, left.unit);
     };
-    int n_tried = 0, rounded = -1;
-    bool is_open = true;  // whether no child comes before one to be tried in the order of visits
+    int n_tried = 0, n_entered = 0, rounded = -1;
     while (n_tried < n && rounded < 0) {
       const int i = n_tried++, child = first + i;
       const Reach of_child = reach_of(left, proposal, tokens_[child], kind(i));
       w_.reach[child] = of_child;
-      is_open = is_open && n_children(child) == 0;
-      if (is_open) {
+      // Children come after their siblings' rejections, for they write over what these read. Not so
+      // leaves that fail, nor nodes below weights that wait.
+      const bool is_apart =
+          n_children(child) == 0 || (waits(left, proposal) && !may_leave_nothing(left, of_child));
+      if (is_apart && n_entered == i) {
+        ++n_entered;
         const Found found = enter(child, of_child, bonus);
         if (found != Found::nothing) return found;
       }
@@ -141,10 +180,10 @@ class Verification {
         rounded = i;
     }
     const bool stays = rounded < 0 && left.total > 0 && may_stay();
-    const int own = stays ? kept.token(draw(left.weight, left.n, left.total, uniform(node, true)))
-                          : kInvalidToken;
+    const int own = stays ? draw_from(left, uniform(node, true)) : kInvalidToken;
     for (int i = 0; i < n_tried; ++i) {
       const bool is_forced = i == rounded;
+      if (i < n_entered && !is_forced) continue;
       const Reach of_child = w_.reach[first + i];
       const Found found = enter(first + i, is_forced ? Reach{1, 1} : of_child, bonus);
       if (found == Found::nothing) continue;
@@ -169,17 +208,20 @@ class Verification {
     for (int i = 0; i <= n_; ++i) {
       const int token = i < n_ ? tokens_[path_[i]] : bonus;
       if (token == kInvalidToken) continue;
-      const float* row = target_of(i > 0 ? path_[i - 1] : 0);
-      p_.logprobs[begin_ + i] = row[token] - log_sum_exp(row);
+      const int node = i > 0 ? path_[i - 1] : 0;
+      const float* row = target_of(node);
+      p_.logprobs[begin_ + i] =
+          row[token] - (w_.lse[node] == w_.lse[node] ? w_.lse[node] : log_sum_exp(row));
     }
   }
 
   /// As logit_stats gives it.
   float log_sum_exp(const float* row) const {
-    const Extremes extremes = scan(row, p_.vocab, w_.select.block_max);
-    const float max = row[first_with_key(row, extremes.max, w_.select.block_max)];
-    const auto sum = static_cast<double>(sum_weights(row, p_.vocab, max));
-    return static_cast<float>(max + log(sum * 0x1p-40));
+    const float max = row_max(row, p_.vocab);
+    return log_sum_exp(max, sum_weights(row, p_.vocab, max));
+  }
+  static float log_sum_exp(float max, uint64_t total) {
+    return static_cast<float>(max + log(static_cast<double>(total) * 0x1p-40));
   }
 
   const VerifyTreesParams& p_;

@@ -11,6 +11,7 @@ struct VerifyWorkspace {
   double* proposal;  // [V]
   uint64_t* next;    // [V]
   Reach* reach;      // [nodes]
+  float* lse;        // [nodes] of the target's rows as they are, natural log; NaN: not known
   size_t bytes;
 };
 
@@ -20,10 +21,15 @@ inline VerifyWorkspace lay_out_verify(void* base, int vocab, int nodes) {
   char* p = static_cast<char*>(base) + select.bytes;
   char* const next = p + v * sizeof(double);
   char* const reach = next + v * sizeof(uint64_t);
-  return {select, reinterpret_cast<double*>(p), reinterpret_cast<uint64_t*>(next),
-          reinterpret_cast<Reach*>(reach),
-          select.bytes + v * (sizeof(double) + sizeof(uint64_t)) +
-              static_cast<size_t>(nodes) * sizeof(Reach)};
+  const auto n = static_cast<size_t>(nodes);
+  char* const lse = reach + n * sizeof(Reach);
+  return {
+      select,
+      reinterpret_cast<double*>(p),
+      reinterpret_cast<uint64_t*>(next),
+      reinterpret_cast<Reach*>(reach),
+      reinterpret_cast<float*>(lse),
+      select.bytes + v * (sizeof(double) + sizeof(uint64_t)) + n * (sizeof(Reach) + sizeof(float))};
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Children of tree nodes and verification, at one node: what a level of drafting and a step of the
 // walk cost.
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "bench/kernel_data.h"
@@ -58,16 +59,67 @@ PreparedCase prepare_draw(int n_rows, int vocab, int n_children, const KeepRule&
           }};
 }
 
+/// A tree and its rows: row i of either tensor is that of node i.
+struct TreeRows {
+  OwnedTensor target_logits, draft_logits;
+  Ids tokens, first_child, n_children, row;
+  AcceptBy accept_by;
+
+  TreeRows(OwnedTensor target, OwnedTensor draft, size_t n_nodes, AcceptBy rule)
+      : target_logits(std::move(target)),
+        draft_logits(std::move(draft)),
+        tokens(n_nodes),
+        first_child(n_nodes),
+        n_children(n_nodes),
+        row(n_nodes),
+        accept_by(rule) {
+    std::iota(row.begin(), row.end(), 0);
+  }
+  int n_nodes() const { return static_cast<int>(tokens.size()); }
+};
+
 /// A root and its children, all of which are rejected: they lead in the draft's row alone.
-PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
-  const int n = n_children + 1;
-  const OwnedTensor target_logits = make_rows(1, vocab, 0), draft_logits = make_rows(1, vocab, 1),
-                    workspace = bytes_of(verify_workspace_bytes(vocab, n));
-  Ids tokens(static_cast<size_t>(n)), first(tokens), children(tokens), rows(tokens);
-  for (int i = 1; i < n; ++i)
-    tokens[static_cast<size_t>(i)] = static_cast<int32_t>(leader(1, i - 1, vocab));
-  first[0] = 1;
-  children[0] = n_children;
+TreeRows make_star(int vocab, int n_children) {
+  TreeRows t(make_rows(1, vocab, 0), make_rows(1, vocab, 1), static_cast<size_t>(n_children) + 1,
+             AcceptBy::sequoia);
+  for (int i = 1; i <= n_children; ++i)
+    t.tokens[static_cast<size_t>(i)] = static_cast<int32_t>(leader(1, i - 1, vocab));
+  t.first_child[0] = 1;
+  t.n_children[0] = n_children;
+  return t;
+}
+
+/// A chain drawn from a draft that agrees with the target by and large.
+TreeRows make_chain(int vocab, int length, const KeepRule& draft, AcceptBy accept_by) {
+  TreeRows t(make_rows(length + 1, vocab, 0), make_rows(length + 1, vocab, 0),
+             static_cast<size_t>(length) + 1, accept_by);
+  const OwnedTensor noise = OwnedTensor::random(DType::f32, {length + 1, vocab}, 1, 0.5f),
+                    workspace = bytes_of(draw_children_workspace_bytes(vocab));
+  for (int64_t i = 0; i < int64_t{length + 1} * vocab; ++i)
+    t.draft_logits.as<float>()[i] += noise.as<float>()[i];
+  std::vector<ParentRow> parents;
+  for (int i = 0; i < length; ++i) {
+    parents.push_back({0, i, i + 1, 1});
+    t.first_child[static_cast<size_t>(i)] = i + 1;
+    t.n_children[static_cast<size_t>(i)] = 1;
+  }
+  const int32_t name = 1;
+  draw_children_ref({.tokens = t.tokens.data(),
+                     .logits = t.draft_logits.as<float>(),
+                     .parents = parents.data(),
+                     .numbers = {&kSeed, &name, &name},
+                     .n_rows = length,
+                     .vocab = vocab,
+                     .rule = draft,
+                     .workspace = workspace.raw()},
+                    {0, length});
+  return t;
+}
+
+PreparedCase prepare_verify(int vocab, const TreeRows& tree, const KeepRule& target,
+                            const KeepRule& draft) {
+  const int n = tree.n_nodes();
+  const OwnedTensor workspace = bytes_of(verify_workspace_bytes(vocab, n));
   struct Result {
     int32_t n_accepted = -1, bonus = -2, n_rounded = 0;
     Ids path;
@@ -84,21 +136,21 @@ PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
         .logprobs = r.logprobs.data(),
         .n_rounded = &r.n_rounded,
         .node_begin = node_begin,
-        .tokens = tokens.data(),
-        .first_child = first.data(),
-        .n_children = children.data(),
-        .target_row = rows.data(),
-        .draft_row = rows.data(),
-        .target_logits = target_logits.as<float>(),
-        .draft_logits = draft_logits.as<float>(),
+        .tokens = tree.tokens.data(),
+        .first_child = tree.first_child.data(),
+        .n_children = tree.n_children.data(),
+        .target_row = tree.row.data(),
+        .draft_row = tree.row.data(),
+        .target_logits = tree.target_logits.as<float>(),
+        .draft_logits = tree.draft_logits.as<float>(),
         .seen = nullptr,
         .seen_begin = nullptr,
         .numbers = {&kSeed, &name, &name},
         .n_seqs = 1,
         .vocab = vocab,
         .target = target,
-        .draft = {.repetition_penalty = 1, .temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0},
-        .accept_by = AcceptBy::sequoia,
+        .draft = draft,
+        .accept_by = tree.accept_by,
         .workspace = workspace.raw()},
        {0, 1});
   };
@@ -106,7 +158,6 @@ PreparedCase prepare_verify(int vocab, int n_children, const KeepRule& target) {
           .mismatch = [=]() -> std::string {
             Result want;
             verify(verify_trees_ref, want);
-            if (got->n_accepted > 0) return "a child was accepted";
             if (got->n_accepted == want.n_accepted && got->bonus == want.bonus) return {};
             return fmt::format("{} accepted, then token {}; the reference gives {}, {}",
                                got->n_accepted, got->bonus, want.n_accepted, want.bonus);
@@ -145,8 +196,17 @@ KernelCases tree_cases(const KernelShapes& s) {
   for (const auto& [name, rule] : {std::pair{"all", all}, std::pair{"top-p 0.9", top_p}})
     cases.push_back(make_case(fmt::format("verify {} children, {}", n_children, name), 2, vocab, 2,
                               verify_workspace_bytes(vocab, n_children + 1), [=, rule = rule] {
-                                return prepare_verify(vocab, n_children, rule);
+                                return prepare_verify(vocab, make_star(vocab, n_children), rule,
+                                                      all);
                               }));
+  constexpr int kLength = 8, kRows = 2 * kLength + 1;
+  for (const auto& [name, accept_by] :
+       {std::pair{"sequoia", AcceptBy::sequoia}, std::pair{"block", AcceptBy::block}})
+    cases.push_back(make_case(
+        fmt::format("verify a chain of {}, {}", kLength, name), kRows, vocab, kRows,
+        verify_workspace_bytes(vocab, kLength + 1), [=, accept_by = accept_by] {
+          return prepare_verify(vocab, make_chain(vocab, kLength, all, accept_by), all, all);
+        }));
   return cases;
 }
 

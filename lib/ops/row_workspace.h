@@ -13,15 +13,25 @@ struct WorkspaceDelete {
 };
 using Workspace = std::unique_ptr<std::byte[], WorkspaceDelete>;
 
-/// Runs a kernel over n independent items; each concurrent piece owns a workspace.
+/// Memory of the calling thread, which keeps it: fresh pages would cost more than the work.
+inline std::byte* thread_workspace(size_t bytes) {
+  thread_local Workspace memory;
+  thread_local size_t size = 0;
+  if (bytes > size) {
+    memory.reset();
+    memory.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64})));
+    size = bytes;
+  }
+  return memory.get();
+}
+
+/// Runs a kernel over n independent items; each concurrent piece has a workspace.
 template <class Params>
 void run_with_workspace(void (*kernel)(const Params&, Range), const Params& params, int n,
                         size_t bytes) {
   parallel_ranges(n, 1, [&](int begin, int end) {
-    const Workspace workspace(
-        static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64})));
     Params mine = params;
-    mine.workspace = workspace.get();
+    mine.workspace = thread_workspace(bytes);
     kernel(mine, Range{begin, end});
   });
 }

@@ -173,6 +173,44 @@ TEST_SUITE("kernels/draw_children") {
         }
   }
 
+  TEST_CASE("sums of rows that the rule leaves as they are") {
+    constexpr int kVocab = 1009;
+    for (const Settings& s : {Settings{}, Settings{.temperature = 0.6f}, Settings{.top_k = 40},
+                              Settings{.top_p = 0.9}, Settings{.penalty = 1.2f}}) {
+      const KeepRule rule = keep_rule(s);
+      Nodes nodes{.vocab = kVocab};
+      for (const uint32_t id : {1u, 2u}) nodes.add(random_logits(Nature::normal, kVocab, id), 3);
+      const bool is_as_given = s.top_k == 0 && s.top_p == 1 && s.penalty == 1;
+      uint64_t first = 0;
+      for (const Isa isa : usable_isas()) {
+        CAPTURE(isa_name(isa));
+        const auto workspace = aligned_bytes(draw_children_workspace_bytes(kVocab));
+        std::vector<RowSum> sums(2, {-1, 7});
+        DrawChildrenParams p = nodes.params(rule);
+        p.tokens = nodes.tokens.data();
+        p.workspace = workspace.get();
+        p.sums = sums.data();
+        cpu_table(isa).draw_children(p, {0, 2});
+        for (size_t r = 0; r < 2; ++r) {
+          if (!is_as_given) {
+            REQUIRE(sums[r].total == 0);
+            continue;
+          }
+          const float* x = nodes.logits.data() + r * kVocab;
+          const double max = *std::max_element(x, x + kVocab);
+          double want = 0;
+          for (int i = 0; i < kVocab; ++i)
+            want += std::floor(0x1p40 * std::exp((x[i] - max) / rule.temperature));
+          REQUIRE(double{sums[r].max} == max);
+          // Each weight is good to 2e-7 and to the rounding of its argument, of at most 28.
+          REQUIRE(std::abs(static_cast<double>(sums[r].total) - want) <= 2e-6 * want);
+        }
+        if (first == 0) first = sums[0].total;
+        REQUIRE(sums[0].total == first);
+      }
+    }
+  }
+
   TEST_CASE("ordered pairs follow the distribution of sampling without replacement") {
     const std::pair<std::vector<double>, float> settings[] = {
         {{0.5, 0.3, 0.2}, 1.0f},         {{0.1, 0.45, 0.05, 0.3, 0.1}, 1.0f},

@@ -101,6 +101,32 @@ TEST_SUITE("kernels/verify_trees") {
           }
   }
 
+  TEST_CASE(
+      "chains equal to the reference, equal distributions too; sums made ahead change nothing") {
+    for (const Nature nature : kNatures)
+      for (const float temperature : {0.6f, 1.0f})
+        for (const AcceptBy by : {AcceptBy::sequoia, AcceptBy::block})
+          for (const bool is_self : {false, true}) {
+            const KeepRule rule = keep_rule({.temperature = temperature});
+            TreeCase c = random_trees(nature, 300, 20, {.temperature = temperature}, 9, kChain);
+            if (is_self) c.target = c.draft;
+            CAPTURE(static_cast<int>(nature));
+            CAPTURE(temperature);
+            CAPTURE(static_cast<int>(by));
+            CAPTURE(is_self);
+            const TreeResult want = verify(verify_trees_ref, c, rule, rule, by);
+            const TreeResult scalar =
+                verify(cpu_table(Isa::scalar).verify_trees, c, rule, rule, by);
+            REQUIRE(scalar.path == want.path);
+            REQUIRE(scalar.bonus == want.bonus);
+            if (is_self) REQUIRE(scalar.path[0].size() == kChain.size() - 1);
+            for (const Isa isa : usable_isas())
+              for (const bool with_sums : {false, true})
+                REQUIRE(verify(cpu_table(isa).verify_trees, c, rule, rule, by, kAllDrawn,
+                               with_sums) == scalar);
+          }
+  }
+
   TEST_CASE("at temperature 0 all rules accept the same") {
     const TreeCase c = random_trees(Nature::normal, 40, 20, {.temperature = 0.7f}, 5);
     const KeepRule greedy = keep_rule({.temperature = 0});

@@ -12,6 +12,7 @@ struct TreeCase {
   std::vector<int32_t> node_begin = {0}, tokens = {}, first_child = {}, n_children = {},
                        target_row = {}, draft_row = {}, seen = {}, seen_begin = {0};
   std::vector<float> target = {}, draft = {};
+  std::vector<RowSum> draft_sums = {};
   uint64_t seed = 31;
   std::vector<int32_t> sequence = {}, position = {};  // names of random numbers
 
@@ -56,6 +57,7 @@ inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, const Kee
     const ParentRow at{0, node, known, n_below};
     std::fill_n(parent.begin() + known, n_below, node);
     const uint64_t seed = stream.next();
+    RowSum sum{};
     cpu_table(Isa::scalar)
         .draw_children({.tokens = c.tokens.data() + begin,
                         .logits = row.data(),
@@ -68,8 +70,10 @@ inline void add_tree(TreeCase& c, PhiloxStream& stream, Nature nature, const Kee
                         .seen_begin = seen_begin,
                         .parent = parent.data(),
                         .node_begin = &node_begin,
-                        .workspace = workspace.get()},
+                        .workspace = workspace.get(),
+                        .sums = &sum},
                        {0, 1});
+    c.draft_sums.push_back(sum);
     c.draft.insert(c.draft.end(), row.begin(), row.end());
     c.first_child.push_back(known);
     c.n_children.push_back(n_below);
@@ -92,7 +96,8 @@ struct TreeResult {
 };
 
 inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& target,
-                         const KeepRule& draft, AcceptBy by, int n_drawn = kAllDrawn) {
+                         const KeepRule& draft, AcceptBy by, int n_drawn = kAllDrawn,
+                         bool with_sums = false) {
   const auto n = static_cast<size_t>(c.n_seqs());
   std::vector<int32_t> path(c.tokens.size()), n_accepted(n);
   std::vector<float> logprobs(c.tokens.size());
@@ -125,7 +130,8 @@ inline TreeResult verify(VerifyTreesFn* fn, const TreeCase& c, const KeepRule& t
       .target = target,
       .draft = draft,
       .accept_by = by,
-      .workspace = workspace.get()},
+      .workspace = workspace.get(),
+      .draft_sums = with_sums ? c.draft_sums.data() : nullptr},
      {0, c.n_seqs()});
   for (size_t b = 0; b < n; ++b) {
     const auto at = c.node_begin[b];

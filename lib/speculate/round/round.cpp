@@ -95,6 +95,7 @@ Round::Round(const Bounds& b, Arena& arena, const Exec& exec)
                      DType::f32,
                      {static_cast<int64_t>(n_parents(b)), b.vocab},
                      exec.device()};
+    if (!exec.on_gpu()) draft_sums_.resize(n_parents(b));
   }
   if (row_bytes(b, exec.device()) > 0) rows_ = arena.take(kRows);
 }
@@ -271,7 +272,8 @@ void Round::draw_children(int level) {
                       .seen_begin = seen_begin_.device,
                       .parent = parent_.device,
                       .node_begin = node_begin_.device,
-                      .workspace = rows_},
+                      .workspace = rows_,
+                      .sums = draft_sums_.empty() ? nullptr : draft_sums_.data() + l.first_logits},
                      exec_.stream());
   if (exec_.on_gpu()) return;  // verification finds rows without meaning
   for (int p = 0; p < l.n_parents; ++p)
@@ -302,7 +304,8 @@ VerifyTreesParams Round::verification(const Tensor& logits, AcceptBy rule) const
           .target = sampler_.rule.kept(),
           .draft = sampler_.rule.kept(),
           .accept_by = rule,
-          .workspace = rows_};
+          .workspace = rows_,
+          .draft_sums = by_residual && !draft_sums_.empty() ? draft_sums_.data() : nullptr};
 }
 
 void Round::verify(const Tensor& logits, AcceptBy rule) {

@@ -121,9 +121,10 @@ class Round {
   Bounds bounds_;
   Exec exec_;
   Courier courier_, seen_courier_;
-  int32_t* ids_ = nullptr;  // [max_seqs * widest level]
-  Tensor draft_logits_;     // [max_seqs * parents, vocab] where children are drawn
-  void* rows_ = nullptr;    // workspace of kernels that draw and verify, on a GPU
+  int32_t* ids_ = nullptr;          // [max_seqs * widest level]
+  Tensor draft_logits_;             // [max_seqs * parents, vocab] where children are drawn
+  std::vector<RowSum> draft_sums_;  // [max_seqs * parents], empty on a GPU
+  void* rows_ = nullptr;            // workspace of kernels that draw and verify, on a GPU
   // Of the round:
   std::span<const decode::DrawSeq> seqs_;
   decode::SamplerSpec sampler_;
