@@ -4,24 +4,26 @@
 #include <cmath>
 #include <memory>
 
-#include "bench/model_work.h"
 #include "bench/onednn_gemm.h"
 #include "kv/fill_random.h"
 #include "model/llama.h"
+#include "model/work.h"
 #include "ops/loading.h"
 
 namespace tandem::bench {
 namespace {
 
-ops::PackedWeights::Spec spec_of(const ProductShape& p, DType dtype) {
+ops::PackedWeights::Spec spec_of(const model::ProductShape& p, DType dtype) {
   return {.name = std::string("weights/") + p.name, .out = p.out, .in = p.in, .dtype = dtype};
 }
 
-DType output_of(const ProductShape& p, const ModelCase& c) { return p.adds ? DType::f32 : c.dtype; }
+DType output_of(const model::ProductShape& p, const ModelCase& c) {
+  return p.adds ? DType::f32 : c.dtype;
+}
 
 /// x and y of each product, named by it.
-std::string x_name(const ProductShape& p) { return std::string("activations/x ") + p.name; }
-std::string y_name(const ProductShape& p) { return std::string("activations/y ") + p.name; }
+std::string x_name(const model::ProductShape& p) { return std::string("activations/x ") + p.name; }
+std::string y_name(const model::ProductShape& p) { return std::string("activations/y ") + p.name; }
 
 Tensor taken(Arena& arena, const std::string& name, DType dtype, int64_t rows, int64_t cols) {
   return {arena.take(name), dtype, {rows, cols}};
@@ -35,7 +37,7 @@ struct Product {
   Tensor x, y;
   ops::Accumulate accumulate;
 
-  Product(const ProductShape& p, uint32_t id, const ModelCase& c, Arena& arena)
+  Product(const model::ProductShape& p, uint32_t id, const ModelCase& c, Arena& arena)
       : x(taken(arena, x_name(p), c.dtype, c.chunk, p.in)),
         y(taken(arena, y_name(p), output_of(p, c), c.chunk, p.out)),
         accumulate(p.adds ? ops::Accumulate::yes : ops::Accumulate::no) {
@@ -77,7 +79,7 @@ MemoryPlan linear_plan(const ModelCase& c, const model::ModelConfig& config) {
   plan.add("process/program and tokenizer", resident_bytes());
   size_t workspace = 0, alone = 0;
   const auto rows = static_cast<size_t>(c.chunk);
-  for (const ProductShape& p : layer_products(config)) {
+  for (const model::ProductShape& p : model::layer_products(config)) {
     const auto spec = spec_of(p, c.dtype);
     const auto in = static_cast<size_t>(p.in), out = static_cast<size_t>(p.out);
     ops::PackedWeights::plan(spec, plan);
@@ -103,7 +105,7 @@ PhaseResult bench_linear(const ModelCase& c, const model::ModelConfig& config,
   std::vector<Product> products;
   std::vector<OneDnnGemm> alone;
   PhaseResult r{.phase = ModelPhase::linear};
-  for (const ProductShape& p : layer_products(config)) {
+  for (const model::ProductShape& p : model::layer_products(config)) {
     products.emplace_back(p, static_cast<uint32_t>(products.size()), c, arena);
     alone.emplace_back(c.chunk, p.out, p.in, OneDnnGemm::arithmetic(c.dtype));
     r.work.flops += alone.back().flops();
@@ -164,7 +166,7 @@ PhaseResult bench_attention(const ModelCase& c, const model::ModelConfig& config
         cache.release(slot);
       },
       c.rules());
-  r.work.flops = attention_flops(config, prefill_pairs(c.context, config.window(0)));
+  r.work.flops = model::attention_flops(config, model::prefill_pairs(c.context, config.window(0)));
   return r;
 }
 

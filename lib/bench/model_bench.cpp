@@ -6,10 +6,10 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "bench/layer_bench.h"
-#include "bench/model_work.h"
 #include "kv/fill_random.h"
 #include "kv/policies/token_index.h"
 #include "model/context.h"
+#include "model/work.h"
 
 namespace tandem::bench {
 namespace {
@@ -145,8 +145,9 @@ PhaseResult EngineBench::prefill() {
   PhaseResult r{.phase = ModelPhase::prefill};
   r.samples = measure([&] { read_prompts(); }, case_.rules(), [&] { restart(); });
   const model::ModelConfig& config = engine_.config();
-  const double linear = layer_flops(config) * case_.context + head_flops(config);
-  const double attention = attention_flops(config, prefill_pairs(config, case_.context));
+  const double linear = model::layer_flops(config) * case_.context + model::head_flops(config);
+  const double attention =
+      model::attention_flops(config, model::prefill_pairs(config, case_.context));
   r.tokens = static_cast<double>(case_.batch) * case_.context;
   r.work.flops = case_.batch * (linear + attention);
   r.work.host_bytes = static_cast<double>(engine_.streamed_bytes()) * n_forwards_;
@@ -222,8 +223,8 @@ PhaseResult EngineBench::decode() {
   r.work.bytes =
       static_cast<double>(engine_.weight_bytes()) + (usage.bytes() - kv_before) / n_steps;
   r.work.host_bytes = static_cast<double>(engine_.streamed_bytes());
-  r.work.flops =
-      case_.batch * (layer_flops(config) + head_flops(config) + attention_flops(config, pairs));
+  r.work.flops = case_.batch * (model::layer_flops(config) + model::head_flops(config) +
+                                model::attention_flops(config, pairs));
   return r;
 }
 

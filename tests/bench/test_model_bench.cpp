@@ -4,9 +4,9 @@
 
 #include "bench/layer_bench.h"
 #include "bench/model_report.h"
-#include "bench/model_work.h"
 #include "engine_runs.h"
 #include "kv/fill_random.h"
+#include "model/work.h"
 
 using namespace tandem;
 using namespace tandem::bench;
@@ -79,7 +79,7 @@ TEST_SUITE("bench/model_work") {
         int64_t pairs = 0;
         for (int row = 0; row < context; ++row)
           pairs += window == 0 ? row + 1 : std::min(row + 1, window);
-        CHECK(prefill_pairs(context, window) == static_cast<double>(pairs));
+        CHECK(model::prefill_pairs(context, window) == static_cast<double>(pairs));
       }
   }
 }
@@ -183,7 +183,7 @@ TEST_SUITE("bench/model_bench") {
     const PhaseResult attention = bench_attention(c, files.config, {});
     CHECK(attention.samples.ms.size() == 3);
     CHECK(attention.work.flops ==
-          attention_flops(files.config, prefill_pairs(150, files.config.window(0))));
+          attention_flops(files.config, model::prefill_pairs(150, files.config.window(0))));
   }
 
   TEST_CASE("loading: every run opens the folder and packs all weights again") {

@@ -1,19 +1,17 @@
-#include "bench/model_work.h"
+#include "model/work.h"
 
-namespace tandem::bench {
+namespace tandem::model {
 
-double layer_flops(const model::ModelConfig& c) {
+double layer_flops(const ModelConfig& c) {
   double weights = 0;
   for (const ProductShape& p : layer_products(c))
     weights += static_cast<double>(p.out) * static_cast<double>(p.in);
   return 2.0 * c.n_layers * weights;
 }
 
-double head_flops(const model::ModelConfig& c) { return 2.0 * c.vocab_size * double(c.dim); }
+double head_flops(const ModelConfig& c) { return 2.0 * c.vocab_size * double(c.dim); }
 
-double attention_flops(const model::ModelConfig& c, double pairs) {
-  return 4.0 * c.q_dim() * pairs;
-}
+double attention_flops(const ModelConfig& c, double pairs) { return 4.0 * c.q_dim() * pairs; }
 
 double prefill_pairs(int64_t context, int window) {
   const auto triangle = [](int64_t n) { return 0.5 * static_cast<double>(n) * double(n + 1); };
@@ -21,10 +19,10 @@ double prefill_pairs(int64_t context, int window) {
   return triangle(window) + static_cast<double>(context - window) * window;
 }
 
-double prefill_pairs(const model::ModelConfig& c, int64_t context) {
+double prefill_pairs(const ModelConfig& c, int64_t context) {
   double pairs = 0;
   for (int layer = 0; layer < c.n_layers; ++layer) pairs += prefill_pairs(context, c.window(layer));
   return pairs;
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem::model

@@ -4,7 +4,7 @@
 
 #include "model/config.h"
 
-namespace tandem::bench {
+namespace tandem::model {
 
 /// A dense product of a layer: y [rows, out] = x [rows, in] W^T.
 struct ProductShape {
@@ -14,7 +14,7 @@ struct ProductShape {
 };
 
 /// The products of one layer as the forward runs them.
-inline std::array<ProductShape, 4> layer_products(const model::ModelConfig& c) {
+inline std::array<ProductShape, 4> layer_products(const ModelConfig& c) {
   return {{{"qkv", int64_t{c.q_dim()} + 2 * int64_t{c.kv_dim()}, c.dim, false},
            {"wo", c.dim, c.q_dim(), true},
            {"gate_up", 2 * int64_t{c.ffn_dim}, c.dim, false},
@@ -22,16 +22,16 @@ inline std::array<ProductShape, 4> layer_products(const model::ModelConfig& c) {
 }
 
 /// Operations (a multiply-add is two) that dense layers do for one token, the head not included.
-double layer_flops(const model::ModelConfig& c);
+double layer_flops(const ModelConfig& c);
 /// The head's, for one row of logits.
-double head_flops(const model::ModelConfig& c);
+double head_flops(const ModelConfig& c);
 /// Attention's over the visible pairs of query and key: 2 d for the score and 2 d for the value, a
 /// head.
-double attention_flops(const model::ModelConfig& c, double pairs);
+double attention_flops(const ModelConfig& c, double pairs);
 
 /// Pairs of a dense prefill of `context` tokens in one layer with a window (0 = none).
 double prefill_pairs(int64_t context, int window);
 /// The same summed over all layers.
-double prefill_pairs(const model::ModelConfig& c, int64_t context);
+double prefill_pairs(const ModelConfig& c, int64_t context);
 
-}  // namespace tandem::bench
+}  // namespace tandem::model
