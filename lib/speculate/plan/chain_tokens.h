@@ -1,0 +1,21 @@
+#pragma once
+#include <optional>
+#include <span>
+
+// Tokens of a round whose draft is a chain: gamma drafted tokens, each accepted with probability
+// alpha once those before it are, and one more of the target's.
+namespace tandem::speculate {
+
+/// Expected tokens of a round, from 1 to gamma + 1; gamma 0 is plain decoding.
+/// source   MagicDec, section 3.1: Omega(gamma, alpha) = (1 - alpha^(gamma+1)) / (1 - alpha)
+double chain_tokens(int gamma, double alpha);
+/// The mean over sequences with an alpha each, which is not that of their mean alpha.
+double chain_tokens(int gamma, std::span<const double> alphas);
+/// Variance of a round's tokens.
+double chain_tokens_variance(int gamma, double alpha);
+
+/// The alpha with which a round gives that many tokens; 0 for a single one, none where gamma + 1
+/// tokens are not enough.
+std::optional<double> alpha_for(int gamma, double tokens);
+
+}  // namespace tandem::speculate

@@ -1,0 +1,49 @@
+#include "speculate/plan/model_costs.h"
+
+#include <algorithm>
+
+#include "base/convert.h"
+#include "model/weight_table.h"
+#include "model/work.h"
+
+namespace tandem::speculate {
+
+double ModelCosts::keys_seen(double context) const {
+  if (n_sliding == 0) return context;
+  const double sliding = std::min(context, static_cast<double>(window));
+  return ((n_layers - n_sliding) * context + n_sliding * sliding) / n_layers;
+}
+
+ModelCosts costs_of(const model::ModelConfig& c, DType dtype) {
+  ModelCosts costs;
+  costs.element_bytes = static_cast<int>(dtype_bytes(dtype));
+  costs.product_flops = model::layer_flops(c) + model::head_flops(c);
+  costs.product_bytes = costs.element_bytes * costs.product_flops / 2;
+  costs.memory_bytes = costs.element_bytes * static_cast<double>(model::n_params(c));
+  costs.kv_bytes = 2.0 * c.n_layers * c.kv_dim() * costs.element_bytes;
+  costs.key_flops = model::attention_flops(c, c.n_layers);
+  costs.n_layers = c.n_layers;
+  costs.n_kv_heads = c.n_kv_heads;
+  costs.head_dim = c.head_dim;
+  costs.dim = c.dim;
+  costs.window = c.sliding_window;
+  for (int layer = 0; layer < c.n_layers; ++layer) costs.n_sliding += c.window(layer) > 0 ? 1 : 0;
+  return costs;
+}
+
+double crossover_tokens(const ModelCosts& costs) { return costs.product_bytes / costs.kv_bytes; }
+
+double read_ratio(const ModelCosts& draft, const ModelCosts& target, int batch, double context) {
+  const auto bytes = [&](const ModelCosts& c) {
+    return c.product_bytes + batch * c.keys_seen(context) * c.kv_bytes;
+  };
+  return bytes(draft) / bytes(target);
+}
+
+double intensity(const ModelCosts& c, int batch, int rows, double context) {
+  const double keys = batch * c.keys_seen(context);
+  return rows * (batch * c.product_flops + keys * c.key_flops) /
+         (c.product_bytes + keys * c.kv_bytes);
+}
+
+}  // namespace tandem::speculate
