@@ -140,6 +140,7 @@ speculate::TimingTable measure_rounds(speculate::Reader target, speculate::Reade
   for (const int context : spec.contexts) {
     TimedText text(target, draft, spec, context);
     speculate::TimeBucket& bucket = table.buckets.emplace_back();
+    bucket.batch = spec.batch;
     bucket.context = context;
     bucket.target = {{1}, {text.plain_ms()}};
     tick();

@@ -14,14 +14,14 @@ struct TableRow {
 };
 
 // Table 1: StreamingLLM, 512 keys.
-constexpr std::array kEightL40 = {
+inline constexpr std::array kEightL40 = {
     TableRow{32000, 32, 3, 44.11, 45.12, 3, 36.62, 30.32, 1.21},
     TableRow{8000, 32, 2, 29.06, 42.02, 2.53, 35.13, 28.7, 1.22},
     TableRow{8000, 64, 3, 58.33, 74.85, 3.14, 62.92, 42.96, 1.46},
 };
 
 // Table 1: StreamingLLM, 512 keys.
-constexpr std::array kFourH100 = {
+inline constexpr std::array kFourH100 = {
     TableRow{32000, 32, 3, 15.09, 18.3, 2.82, 17.32, 12.16, 1.42},
     TableRow{8000, 32, 3, 14.2, 15.64, 2.98, 14.85, 10.29, 1.44},
     TableRow{8000, 64, 4, 23.63, 27.9, 3.37, 26.17, 15.58, 1.68},
@@ -29,7 +29,7 @@ constexpr std::array kFourH100 = {
 
 // Tables 2 and 6: Llama-3.1-8B; SnapKV rows first, then by batch Llama-3.2-1B, StreamingLLM 512,
 // SnapKV 2049.
-constexpr std::array kEightH100 = {
+inline constexpr std::array kEightH100 = {
     TableRow{100000, 41, 7, 34.34, 28.5, 5.61, 25.96, 11.35, 2.29},
     TableRow{100000, 41, 11, 53.9, 29.89, 7.93, 25.9, 10.64, 2.43},
     TableRow{100000, 41, 11, 53.98, 29.93, 8.21, 25.83, 10.29, 2.51},
@@ -51,14 +51,14 @@ constexpr std::array kEightH100 = {
 };
 
 // Tables 4 and 5: Llama-3.1-8B, SnapKV.
-constexpr std::array kEightH100Backend = {
+inline constexpr std::array kEightH100Backend = {
     TableRow{32000, 16, 3, 10.96, 6.91, 3.42, 6.41, 5.41, 1.18},
     TableRow{32000, 32, 4, 16.69, 10.39, 4.1, 9.23, 6.75, 1.37},
     TableRow{32000, 64, 5, 23.96, 17.45, 4.59, 14.85, 9.17, 1.62},
 };
 
 // Table 3a: TinyLlama drafts for Llama-2-7B-32K.
-constexpr std::array kA100TinyLlama = {
+inline constexpr std::array kA100TinyLlama = {
     TableRow{1024, 32, 2, 8.21, 9.55, 2.19, 8.27, 8.7, 0.95},
     TableRow{1024, 48, 2, 8.46, 10.66, 2.19, 9.41, 9.33, 1.01},
     TableRow{1024, 64, 2, 9.26, 13.05, 2.19, 10.83, 10.8, 1},
@@ -79,7 +79,7 @@ constexpr std::array kA100TinyLlama = {
 };
 
 // Table 3b: Llama-2-7B-32K drafts for itself.
-constexpr std::array kA100Llama2 = {
+inline constexpr std::array kA100Llama2 = {
     TableRow{4000, 32, 2, 15.42, 13.17, 2.56, 11.89, 11.69, 1.02},
     TableRow{4000, 48, 2, 16.96, 16.38, 2.56, 14.39, 13.55, 1.06},
     TableRow{4000, 64, 2, 19.75, 22.01, 2.57, 19.28, 16.82, 1.15},
@@ -96,7 +96,7 @@ constexpr std::array kA100Llama2 = {
 };
 
 // Table 3c: Llama-3.1-8B drafts for itself.
-constexpr std::array kA100Llama3 = {
+inline constexpr std::array kA100Llama3 = {
     TableRow{4000, 32, 2, 13.16, 10.32, 2.54, 8.83, 9.78, 0.9},
     TableRow{4000, 64, 2, 16.48, 13.55, 2.54, 10.07, 12.36, 0.81},
     TableRow{4000, 128, 2, 23.41, 19.77, 2.54, 13.42, 17.7, 0.76},
@@ -117,12 +117,12 @@ constexpr std::array kA100Llama3 = {
 };
 
 // Expected tokens of a chain: alpha, then by gamma.
-constexpr std::array kGammas = {1, 2, 3, 4, 5, 6, 7, 8, 11};
+inline constexpr std::array kGammas = {1, 2, 3, 4, 5, 6, 7, 8, 11};
 struct TokensRow {
   double alpha;
   std::array<double, 9> tokens;
 };
-constexpr std::array kChainTokens = {
+inline constexpr std::array kChainTokens = {
     TokensRow{0.3,
               {1.3000000000, 1.3900000000, 1.4170000000, 1.4251000000, 1.4275300000, 1.4282590000,
                1.4284777000, 1.4285433100, 1.4285706694}},
@@ -162,8 +162,8 @@ struct BestGammaRow {
   double u, c;
   std::array<BestGamma, 5> best;
 };
-constexpr std::array kBestAlphas = {.6, .7, .8, .9, .95};
-constexpr std::array kBestGammas = {
+inline constexpr std::array kBestAlphas = {.6, .7, .8, .9, .95};
+inline constexpr std::array kBestGammas = {
     BestGammaRow{
         0,
         .05,

@@ -156,6 +156,14 @@ TEST_SUITE("speculate/timing") {
         "t.json: buckets[0].draft: 2 token counts and 1 times, expected as many, and at least one");
     CHECK(timing_error(bucket(one, one) + "," + bucket(one, one)) ==
           "t.json: buckets[1].context is 0 after 0, expected contexts to rise");
+    const auto of_batch = [&](int batch, int context) {
+      return fmt::format(R"({{"batch": {}, "context": {}, "target": {}, "draft": {}}})", batch,
+                         context, one, one);
+    };
+    CHECK(timing_error(of_batch(2, 100) + "," + of_batch(1, 200)) ==
+          "t.json: buckets[1].batch is 1 after 2, expected batches to rise");
+    CHECK(timing_error(of_batch(2, 100) + "," + of_batch(2, 100)) ==
+          "t.json: buckets[1].context is 100 after 100, expected contexts to rise");
     CHECK(timing_error("3") == "t.json: buckets[0]: expected an object, found the number 3");
     CHECK(input_error_text([] { parse_timing("[]", "t.json"); }) ==
           "t.json: expected an object of format 'sequoia-timing/1', found an array of 0 items");
@@ -167,14 +175,19 @@ TEST_SUITE("speculate/timing") {
     table.skip_deepest = true;
     table.buckets = {
         {.context = 512, .target = {{1, 2, 64}, {3.5, 3.75, 9}}, .draft = {{1, 8}, {0.5, 0.625}}},
-        {.context = 4096, .target = {{1, 4}, {4, 5}}, .draft = {{1}, {1}}}};
+        {.context = 4096, .target = {{1, 4}, {4, 5}}, .draft = {{1}, {1}}},
+        {.batch = 16, .context = 512, .target = {{1, 4}, {8, 9}}, .draft = {{1}, {1}}}};
     const std::string text = timing_json(table, {{"device", "a machine"}});
     CHECK(text.find("\"device\": \"a machine\"") != std::string::npos);
     const TimingTable again = parse_timing(text, "t.json");
     CHECK(again.overhead_ms == table.overhead_ms);
     CHECK(again.skip_deepest);
-    REQUIRE(again.buckets.size() == 2);
+    REQUIRE(again.buckets.size() == 3);
     CHECK(again.buckets[1].context == 4096);
+    CHECK(again.buckets[1].batch == 1);
+    CHECK(again.buckets[2].batch == 16);
+    CHECK_THROWS_WITH_AS(again.bucket(512, "k"),
+                         "k: the timing table has batches from 1 to 16, expected one", Error);
     CHECK(again.buckets[0].target.tokens == table.buckets[0].target.tokens);
     CHECK(again.buckets[0].draft.ms == table.buckets[0].draft.ms);
   }

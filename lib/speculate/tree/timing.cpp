@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kFormat = "sequoia-timing/1";
 constexpr size_t kMostBytes = size_t{16} << 20;
 constexpr int kMostTokens = 1 << 28;
+constexpr int kMostSequences = 1 << 20;
 constexpr double kMostMs = 1e9;  // eleven days; sums and continuations stay finite
 
 void check_curve(const TimeCurve& curve, const std::string& name, const std::string& where) {
@@ -60,6 +61,10 @@ double TimeCurve::smallest() const { return std::ranges::min(ms); }
 
 const TimeBucket& TimingTable::bucket(int context, const std::string& where) const {
   if (context == 0 && buckets.size() == 1) return buckets.front();
+  if (buckets.front().batch != buckets.back().batch)
+    throw recipe_error(where, "the timing table has batches from {} to {}, expected one",
+                       buckets.front().batch, buckets.back().batch)
+        .hint("name a file with the times of the batch that runs");
   const auto found =
       std::ranges::find_if(buckets, [&](const TimeBucket& b) { return b.context >= context; });
   std::vector<int> contexts;
@@ -84,9 +89,16 @@ void check_timing(const TimingTable& table, const std::string& where) {
       throw input_error(where, "buckets[{}].target begins at {} tokens, expected 1", i,
                         b.target.tokens.front())
           .hint("the time of one token is what speculation is compared with");
-    if (i > 0 && b.context <= table.buckets[i - 1].context)
+    if (b.batch < 1)
+      throw input_error(where, "buckets[{}].batch is {}, expected 1 at least", i, b.batch);
+    if (i == 0) continue;
+    const TimeBucket& before = table.buckets[i - 1];
+    if (b.batch < before.batch)
+      throw input_error(where, "buckets[{}].batch is {} after {}, expected batches to rise", i,
+                        b.batch, before.batch);
+    if (b.batch == before.batch && b.context <= before.context)
       throw input_error(where, "buckets[{}].context is {} after {}, expected contexts to rise", i,
-                        b.context, table.buckets[i - 1].context);
+                        b.context, before.context);
   }
 }
 
@@ -106,7 +118,9 @@ TimingTable parse_timing(std::string_view text, const std::string& where) {
     if (!item.is_object())
       throw input_error(where, "{}: expected an object, found {}", name, io::describe(item));
     table.buckets.push_back(
-        {.context =
+        {.batch =
+             static_cast<int>(io::find_int(item, "batch", where, 1, kMostSequences).value_or(1)),
+         .context =
              static_cast<int>(io::find_int(item, "context", where, 0, kMostTokens).value_or(0)),
          .target = curve_of(io::get_object(item, "target", where), name + ".target", where),
          .draft = curve_of(io::get_object(item, "draft", where), name + ".draft", where)});
@@ -124,6 +138,7 @@ std::string timing_json(const TimingTable& table, const nlohmann::ordered_json& 
   const auto curve = [](const TimeCurve& c) { return Json{{"tokens", c.tokens}, {"ms", c.ms}}; };
   for (const TimeBucket& b : table.buckets) {
     Json item = Json::object();
+    if (b.batch > 1) item["batch"] = b.batch;
     if (b.context > 0) item["context"] = b.context;
     item["target"] = curve(b.target);
     item["draft"] = curve(b.draft);

@@ -19,8 +19,9 @@ struct TimeCurve {
   double smallest() const;
 };
 
-/// What a round costs at one length of the text.
+/// What a round costs at one length of the sequences, and one number of them.
 struct TimeBucket {
+  int batch = 1;     // sequences of a forward; times are of a whole one
   int context = 0;   // tokens in the caches; 0 = not recorded
   TimeCurve target;  // one forward over the n nodes of a tree; begins at 1
   TimeCurve draft;   // one forward over the nodes of a level
@@ -28,19 +29,20 @@ struct TimeBucket {
 
 /// What the choice of a tree needs to know about a machine. A measurement fills it.
 struct TimingTable {
-  std::vector<TimeBucket> buckets;  // by rising context
+  std::vector<TimeBucket> buckets;  // by rising batch, then by rising context
   double overhead_ms = 0;           // sampling, verification and compaction of a round
   bool skip_deepest = false;        // the engine leaves out the draft call on the deepest level
 
   /// The bucket for texts of up to `context` tokens; the only one for 0.
-  /// errors   kind recipe at `where`: several buckets and no context, or a context beyond them all
+  /// errors   kind recipe at `where`: several buckets and no context, a context beyond them all, or
+  ///          buckets of several batches
   const TimeBucket& bucket(int context, const std::string& where) const;
 };
 
 /// Reads a sequoia-timing/1: {"format": "sequoia-timing/1", "overhead_ms": 0.1, "buckets":
 /// [{"context": 1024, "target": {"tokens": [1, 2, 4], "ms": [24.2, 24.3, 24.4]}, "draft":
-/// {"tokens": [1, 8], "ms": [0.5, 0.6]}}]}. `overhead_ms`, `skip_deepest` (true or false) and
-/// `context` may be left out, other members (device, models, bytes) are not needed.
+/// {"tokens": [1, 8], "ms": [0.5, 0.6]}}]}. `overhead_ms`, `skip_deepest` (true or false), `batch`
+/// (then 1) and `context` may be left out, other members (device, models, bytes) are not needed.
 /// errors   kind input at `where`: not such a file; no bucket; counts that do not rise from at
 ///          least 1, a target that does not begin at 1; times below 0 or above 1e9, or not one
 ///          for each count
