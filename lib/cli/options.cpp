@@ -138,6 +138,16 @@ bool Options::is_set(const std::string& long_name) const {
   return found != values.end() && found->second.back() != "false";
 }
 
+namespace {
+
+/// What a flag gives its key.
+std::string key_value(const Flag& flag, const std::string& value) {
+  if (!flag.value.empty()) return value;
+  return value == "false" ? flag.off : flag.on;
+}
+
+}  // namespace
+
 Options parse_options(const ToolInfo& info, const std::vector<std::string>& arguments) {
   CLI::App app;
   app.set_help_flag();
@@ -178,7 +188,7 @@ Options parse_options(const ToolInfo& info, const std::vector<std::string>& argu
     if (name == "set")
       options.settings.push_back({false, "", value, fmt::format("--set #{}", ++n_set)});
     else if (!flag.key.empty())
-      options.settings.push_back({true, flag.key, value, "--" + name});
+      options.settings.push_back({true, flag.key, key_value(flag, value), "--" + name});
   }
   interpret(options, info);
   return options;

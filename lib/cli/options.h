@@ -12,11 +12,12 @@ namespace tandem::cli {
 
 /// One command-line flag, of all tools or of one.
 struct Flag {
-  std::string names;          // "-p,--prompt"; the last name is the long one
-  std::string value;          // "TEXT"; empty = a switch
-  std::string text;           // one line of help
-  std::string key = {};       // recipe key that it sets; empty = none
-  std::string fallback = {};  // default shown by help, for flags without a key
+  std::string names;                       // "-p,--prompt"; the last name is the long one
+  std::string value;                       // "TEXT"; empty = a switch
+  std::string text;                        // one line of help
+  std::string key = {};                    // recipe key that it sets; empty = none
+  std::string fallback = {};               // default shown by help, for flags without a key
+  std::string on = "true", off = "false";  // a switch's values for its key
 
   std::string long_name() const;  // "prompt"
 };
