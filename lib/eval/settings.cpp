@@ -28,15 +28,6 @@ bool has_repeats(std::vector<T> list) {
   return std::ranges::adjacent_find(list) != list.end();
 }
 
-/// "{key: value, section: {key: value}}".
-std::string flow_text(const recipe::Field& section) {
-  std::string text;
-  for (const recipe::Field& field : section.fields)
-    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", field.name,
-                        field.is_section() ? flow_text(field) : field.value->yaml());
-  return "{" + text + "}";
-}
-
 std::vector<std::string> names_of(const std::vector<NamedPolicy>& policies) {
   std::vector<std::string> names;
   for (const NamedPolicy& policy : policies) names.push_back(policy.name);
@@ -57,7 +48,7 @@ std::string read_scalar(const recipe::Node& node, NamedPolicy& out) {
 
 std::string yaml_text(const NamedPolicy& policy) {
   NamedPolicy copy = policy;
-  return flow_text(recipe::fields_of(copy));
+  return recipe::flow_text(recipe::fields_of(copy));
 }
 
 std::string type_name(const NamedPolicy&) { return "policies"; }

@@ -66,6 +66,14 @@ void schema_rows(const Field& field, const std::string& key, std::vector<Row>& r
 
 }  // namespace
 
+std::string flow_text(const Field& section) {
+  std::string text;
+  for (const Field& field : section.fields)
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", field.name,
+                        field.is_section() ? flow_text(field) : field.value->yaml());
+  return "{" + text + "}";
+}
+
 std::string dump_yaml(const Field& root, const Node* tree) {
   std::vector<Line> lines;
   dump_section(root, tree, tree != nullptr, 0, lines);

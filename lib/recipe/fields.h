@@ -83,6 +83,9 @@ void check_inputs(const Field& root, const Node& tree, const Folders& models = {
 /// The values as YAML text; with `tree` each line ends with a comment that names its origin.
 std::string dump_yaml(const Field& root, const Node* tree);
 
+/// The values on one line: "{key: value, section: {key: value}}".
+std::string flow_text(const Field& section);
+
 /// The values as JSON, absent where unset.
 nlohmann::json to_json(const Field& root);
 

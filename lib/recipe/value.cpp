@@ -1,3 +1,4 @@
+#include "recipe/auto_count.h"
 #include "recipe/gpu_name.h"
 #include "recipe/offload.h"
 #include "recipe/value_of.h"
@@ -37,6 +38,11 @@ std::unique_ptr<Value> enum_value(uint8_t& field, std::span<const std::string_vi
 
 nlohmann::json json_of(const GpuName& value) { return value.value; }
 
+nlohmann::json json_of(AutoCount count) {
+  if (count.automatic()) return yaml_text(count);
+  return count.value;
+}
+
 nlohmann::json json_of(Offload value) {
   if (!value.any() || value.automatic()) return yaml_text(value);
   return value.layers;
@@ -59,7 +65,9 @@ template std::unique_ptr<Value> value_of(std::optional<bool>&);
 template std::unique_ptr<Value> value_of(std::optional<int>&);
 template std::unique_ptr<Value> value_of(std::optional<double>&);
 template std::unique_ptr<Value> value_of(std::optional<ByteSize>&);
+template std::unique_ptr<Value> value_of(std::optional<TokenCount>&);
 template std::unique_ptr<Value> value_of(std::optional<GpuName>&);
+template std::unique_ptr<Value> value_of(AutoCount&);
 template std::unique_ptr<Value> value_of(Offload&);
 template std::unique_ptr<Value> value_of(std::vector<int>&);
 template std::unique_ptr<Value> value_of(std::vector<double>&);

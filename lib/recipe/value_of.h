@@ -120,6 +120,8 @@ class ValueOf final : public Value {
   static std::string read_one(const Node& node, const Folders& models, S& out) {
     if constexpr (std::is_same_v<S, ModelName>)
       return read_model(node, models, out);
+    else if constexpr (requires { read_item(node, models, out); })  // a map that names models
+      return read_item(node, models, out);
     else
       return read_scalar(node, out);
   }
