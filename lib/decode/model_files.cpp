@@ -61,24 +61,28 @@ bool has_tokenizer(const std::filesystem::path& folder) {
 
 }  // namespace
 
+model::ModelConfig open_config(const std::string& path) {
+  if (path.starts_with(kSynthetic)) return model::synthetic_config(path.substr(kSynthetic.size()));
+  if (!std::filesystem::exists(path))
+    throw input_error(path, "no such model folder")
+        .hint(
+            "give a Hugging Face model folder, a name under recipes/models such as tiny-16m, or "
+            "synthetic:llama-3.2-1b");
+  return model::load_config(path);
+}
+
 ModelFiles open_model(const std::string& path, uint64_t seed) {
   ModelFiles m;
   Fingerprint f;
+  m.config = open_config(path);
   if (path.starts_with(kSynthetic)) {
     m.name = path;
-    m.config = model::synthetic_config(path.substr(kSynthetic.size()));
     m.source = model::synthetic_source(m.config, seed);
     f.add(fmt::format("synthetic {}", seed));
     add_shape(f, m.config);
   } else {
     m.folder = path;
-    if (!std::filesystem::exists(m.folder))
-      throw input_error(path, "no such model folder")
-          .hint(
-              "give a Hugging Face model folder, a name under recipes/models such as tiny-16m, or "
-              "synthetic:llama-3.2-1b");
     m.name = m.folder.lexically_normal().filename().string();
-    m.config = model::load_config(m.folder);
     if (has_tokenizer(m.folder)) m.tokenizer = text::load_tokenizer(m.folder);
     if (m.tokenizer && m.tokenizer->vocab_size() > m.config.vocab_size)
       throw input_error(path, "the tokenizer has {} tokens, the model only {}",

@@ -27,4 +27,7 @@ struct ModelFiles {
 /// errors   kind input: anything missing, malformed or unsupported
 ModelFiles open_model(const std::string& path, uint64_t seed);
 
+/// The configuration of the same models, of which nothing else need be there.
+model::ModelConfig open_config(const std::string& path);
+
 }  // namespace tandem::decode
