@@ -139,7 +139,6 @@ TEST_SUITE("speculate/plan/roofline") {
       const PlanInputs plan{.machine = r.machine,
                             .target = r.target,
                             .draft = {.model = r.draft, .choice = {DraftKeys::streaming, r.budget}},
-                            .alpha = r.alpha,
                             .most_gamma = r.gamma};
       const RoundTimes times = roofline_times(plan, {r.batch, r.context});
       CHECK(1e3 * times.plain_s == near(r.plain_ms));
@@ -232,7 +231,7 @@ TEST_SUITE("speculate/plan/large_batch") {
                           .target = kLlama3_8B,
                           .draft = {.model = kLlama3_8B, .choice = {DraftKeys::streaming, 512}},
                           .most_gamma = 3};
-    const double by_parts = at_gamma(roofline_times(plan, {1 << 24, 10000}), 3, plan.alpha).speedup;
+    const double by_parts = at_gamma(roofline_times(plan, {1 << 24, 10000}), 3, .8).speedup;
     CHECK(large_batch_speedup(key_equivalent_of_row(m, kLlama3_8B), {}, 10000) == near(by_parts));
   }
 
@@ -273,6 +272,9 @@ TEST_SUITE("speculate/plan/gamma") {
     CHECK(best_gamma(times, .9).gamma == 4);
     CHECK(best_gamma(times, .3).gamma == 0);
     CHECK(best_gamma(times, .3).speedup == 1);
+    CHECK(best_chain(times, .3).gamma == 4);
+    CHECK(best_chain(times, .3).speedup < 1);
+    CHECK(best_chain({.plain_s = 1}, .3).gamma == 0);
   }
 
   TEST_CASE("the least alpha for a speed-up") {
@@ -348,19 +350,19 @@ TEST_SUITE("speculate/plan/keys") {
     PlanInputs plan{.machine = h100(.85, .4),
                     .target = kLlama3_8B,
                     .draft = {.model = kLlama3_8B, .choice = {DraftKeys::streaming, 512}},
-                    .alpha = .8,
                     .most_gamma = 8};
     const auto best = [&](int batch, double context) {
-      return best_gamma(roofline_times(plan, {batch, context}), plan.alpha).speedup;
+      return best_gamma(roofline_times(plan, {batch, context}), .8).speedup;
     };
-    const double pays = pays_from(plan, 256, 131072).value();
+    const TimesAt times = [&](const Workload& work) { return roofline_times(plan, work); };
+    const double pays = pays_from(times, .8, 256, 131072).value();
     CHECK(best(256, pays) > 1);
     CHECK(best(256, pays / 1.02) == 1);
-    const double turns = inflection_context(plan, {32, 256}, 131072).value();
+    const double turns = inflection_context(times, .8, {32, 256}, 131072).value();
     CHECK(best(256, turns) >= best(32, turns));
     CHECK(best(256, turns / 1.02) < best(32, turns / 1.02));
     plan.machine.round_s = 10;
-    CHECK_FALSE(pays_from(plan, 256, 131072));
+    CHECK_FALSE(pays_from(times, .8, 256, 131072));
   }
 }
 

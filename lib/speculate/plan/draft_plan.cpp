@@ -1,8 +1,5 @@
 #include "speculate/plan/draft_plan.h"
 
-#include <algorithm>
-#include <functional>
-
 namespace tandem::speculate {
 namespace {
 
@@ -25,15 +22,6 @@ std::optional<double> holds_from(double longest, const std::function<bool(double
     (holds(middle) ? good : bad) = middle;
   }
   return bad > 0 ? good : 1;
-}
-
-/// Of the best chain of one token at least.
-double chain_speedup(const PlanInputs& plan, const Workload& work) {
-  const RoundTimes times = roofline_times(plan, work);
-  double best = 0;
-  for (int gamma = 1; gamma <= plan.most_gamma; ++gamma)
-    best = std::max(best, at_gamma(times, gamma, plan.alpha).speedup);
-  return best;
 }
 
 }  // namespace
@@ -59,17 +47,19 @@ RoundTimes roofline_times(const PlanInputs& plan, const Workload& w) {
   return times;
 }
 
-std::optional<double> pays_from(const PlanInputs& plan, int batch, double longest) {
+std::optional<double> pays_from(const TimesAt& times, double alpha, int batch, double longest) {
   return holds_from(longest, [&](double context) {
-    return chain_speedup(plan, {batch, context}) > 1;
+    return best_chain(times({batch, context}), alpha).speedup > 1;
   });
 }
 
-std::optional<double> inflection_context(const PlanInputs& plan, const Batches& batches,
+std::optional<double> inflection_context(const TimesAt& times, double alpha, const Batches& batches,
                                          double longest) {
+  const auto speedup = [&](int batch, double context) {
+    return best_chain(times({batch, context}), alpha).speedup;
+  };
   return holds_from(longest, [&](double context) {
-    return chain_speedup(plan, {batches.large, context}) >=
-           chain_speedup(plan, {batches.small, context});
+    return speedup(batches.large, context) >= speedup(batches.small, context);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "speculate/plan/round_times.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "speculate/plan/chain_tokens.h"
 
@@ -19,11 +21,16 @@ GammaChoice at_gamma(const RoundTimes& times, int gamma, double alpha) {
   return c;
 }
 
-GammaChoice best_gamma(const RoundTimes& times, double alpha) {
-  GammaChoice best = at_gamma(times, 0, alpha);
-  for (int gamma = 1; gamma <= times.most_gamma(); ++gamma)
+GammaChoice best_chain(const RoundTimes& times, double alpha) {
+  GammaChoice best = at_gamma(times, std::min(1, times.most_gamma()), alpha);
+  for (int gamma = 2; gamma <= times.most_gamma(); ++gamma)
     if (const GammaChoice c = at_gamma(times, gamma, alpha); c.speedup > best.speedup) best = c;
   return best;
+}
+
+GammaChoice best_gamma(const RoundTimes& times, double alpha) {
+  const GammaChoice chain = best_chain(times, alpha);
+  return chain.speedup > 1 ? chain : at_gamma(times, 0, alpha);
 }
 
 std::optional<LeastAlpha> least_alpha(const RoundTimes& times, double speedup) {

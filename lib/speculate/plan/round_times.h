@@ -29,7 +29,11 @@ struct GammaChoice {
 
 GammaChoice at_gamma(const RoundTimes& times, int gamma, double alpha);
 
-/// The gamma of the highest speed-up, the lowest of equals; 0 where none is above 1. Where round
+/// The chain of one drafted token or more with the highest speed-up, the shortest of equals; gamma
+/// 0 where times has none.
+GammaChoice best_chain(const RoundTimes& times, double alpha);
+
+/// The same, but gamma 0 where plain decoding is as fast. Where round
 /// times grow by equal or rising steps it is the gamma at which the marginal rule stops: one more
 /// token as long as alpha^(gamma+1) / tokens(gamma) > (round(gamma+1) - round(gamma)) /
 /// round(gamma). All are tried, because the fixed part of a round and the steps of kernels' tiles
