@@ -1,0 +1,32 @@
+// magicdec-bench: whether speculation pays at a batch and context, with which draft, by how much.
+#include "cli/main_wrapper.h"
+#include "tools/magicdec_bench.h"
+
+namespace {
+
+using namespace tandem;
+
+const cli::ToolInfo kInfo{
+    .name = "magicdec-bench",
+    .purpose = "Say whether speculation pays at a batch and context, with which draft, by how much",
+    .kind = "bench",
+    .examples =
+        {"magicdec-bench -r magicdec/llama3-8b --predict",
+         "magicdec-bench -r magicdec/llama3-8b --predict --sweep run.context=8Ki-128Ki*2 --format "
+         "md",
+         "magicdec-bench -r magicdec/llama3-8b --predict --sweep spec.gamma=1-6 -o out.jsonl",
+         "magicdec-bench -r magicdec/llama3-8b --predict -s bench.hardware.card=h100"},
+    .flags = {{.names = "--predict",
+               .value = "",
+               .text = "calculate times and gains, measure nothing: no GPU, no weights",
+               .key = "bench.predict",
+               .on = "only",
+               .off = "no"}},
+    .formats = {"text", "md", "csv", "jsonl"},
+    .sweeps = true,
+    .appends = true,
+    .resumes = true};
+
+}  // namespace
+
+int main(int argc, char** argv) { return cli::run_tool<tools::MagicdecBench>(kInfo, argc, argv); }

@@ -1,0 +1,72 @@
+#pragma once
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "recipe/fields.h"
+#include "speculate/plan/draft_keys.h"
+
+namespace tandem::tools {
+
+/// Who drafts in a row of bench.drafts.
+enum class DraftSource : uint8_t { self, model, ngram, none };
+constexpr std::array<std::string_view, 4> enum_names(DraftSource) {
+  return {"self", "model", "ngram", "none"};
+}
+
+/// An item of bench.drafts: `{name: s512, kind: self, keys: streaming, budget: 512}`.
+struct NamedDraft {
+  std::string name;
+  DraftSource kind = DraftSource::self;
+  recipe::ModelName path;
+  speculate::DraftKeys keys = speculate::DraftKeys::streaming;
+  recipe::TokenCount budget{512}, sinks{4}, window{32}, refresh{0};
+  int page = 16;
+  std::optional<double> alpha;
+  std::filesystem::path timing;
+
+  template <class V>
+  void fields(V& v) {
+    using recipe::at_least;
+    v("name", name, recipe::Limits{.required = true}, "what tables call it");
+    v("kind", kind,
+      "self: model.path under keys; model: path; ngram: prompt lookup; none: plain decoding");
+    v("path", path, "kind model: the model that proposes");
+    v("keys", keys, "what a draft step of self or model reads");
+    v("budget", budget, at_least(1).unit("tokens"), "read of each sequence, unless keys is full");
+    v("sinks", sinks, at_least(0).unit("tokens"), "of the budget: the first tokens");
+    v("window", window, at_least(1).unit("tokens"), "of the budget: the last tokens, at least");
+    v("refresh", refresh, at_least(0).unit("tokens"),
+      "keys snapkv: chosen again after as many new tokens; 0 = never");
+    v("page", page, at_least(1).unit("tokens"), "keys quest and retrieval: chosen as one");
+    v("alpha", alpha, recipe::above(0).up_to(1),
+      "probability that a drafted token is accepted, as given; null = a published prior");
+    v("timing", timing, recipe::optional_input(),
+      "times of this target and draft (sequoia-timing/1); empty = by the roofline");
+  }
+
+  /// Whether it reads a chosen part of the text.
+  bool bounded() const;
+  speculate::KeyChoice choice() const;
+};
+
+// A list item that is a map, read as strictly as a section.
+std::string read_item(const recipe::Node& node, const recipe::Folders& models, NamedDraft& out);
+std::string yaml_text(const NamedDraft& draft);
+std::string type_name(const NamedDraft& draft);
+nlohmann::json json_of(const NamedDraft& draft);
+
+/// Acceptance that a prediction starts from. Never a measurement of this run.
+struct AssumedAlpha {
+  double value = 0;
+  std::string source;  // "given", or where the prior was published
+};
+
+/// The draft's alpha, else a prior: 1 for a draft that reads all that the target reads; the paper's
+/// for the same keys, budget and nearly the same context.
+/// errors   kind recipe: there is none
+AssumedAlpha assumed_alpha(const NamedDraft& draft, double context);
+
+}  // namespace tandem::tools

@@ -1,0 +1,48 @@
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+
+#include "speculate/plan/draft_plan.h"
+#include "speculate/plan/measured_times.h"
+#include "tools/magicdec/hardware.h"
+#include "tools/magicdec/named_draft.h"
+
+namespace tandem::tools {
+
+/// What a prediction is asked.
+struct PredictionSpec {
+  speculate::Workload work;
+  int gamma = 0;         // 0: the best one
+  int most_gamma = 16;   // of those that are tried
+  double speedup = 1;    // wanted: for the least alpha and the critical context
+  int new_tokens = 96;   // for the room of a sequence
+  int longest = 131072;  // context up to which speculation may begin to pay
+  DType dtype = DType::bf16;
+};
+
+/// What rounds of one draft cost and gain, by calculation.
+struct Prediction {
+  AssumedAlpha alpha;  // value 0 for kind none
+  speculate::RoundTimes times;
+  std::string times_from;         // "roofline", "interpolated" or "fitted"
+  speculate::GammaChoice chain;   // of one drafted token or more, whether it pays or not
+  speculate::GammaChoice choice;  // the same, or plain decoding where that is faster
+  std::optional<speculate::LeastAlpha> least;
+  std::optional<double> row_keys;   // tokens whose keys take as long to read as a row to compute
+  std::optional<double> critical;   // context, in tokens, for an unbounded batch: self-drafts
+  std::optional<double> pays_from;  // context at this batch
+  std::optional<int> most_sequences;
+
+  double decode_tok_s(int batch) const { return batch / choice.token_s; }
+  double plain_tok_s(int batch) const { return batch / times.plain_s; }
+  /// Of the chain; none for kind none.
+  std::optional<double> verify_s() const;
+};
+
+/// errors   kind recipe: no acceptance is known; kind input: a draft model or a timing table
+Prediction predict(const HardwareSection& hardware, const speculate::ModelCosts& target,
+                   const NamedDraft& draft, const PredictionSpec& spec);
+
+/// Group `predicted` of a record.
+nlohmann::ordered_json prediction_json(const Prediction& p, int batch);
+
+}  // namespace tandem::tools

@@ -1,0 +1,106 @@
+#pragma once
+#include <array>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cli/context.h"
+#include "recipe/auto_count.h"
+#include "recipe/sections.h"
+#include "tools/magicdec/hardware.h"
+#include "tools/magicdec/named_draft.h"
+#include "tools/magicdec/prediction.h"
+#include "tools/results/bench_results.h"
+
+namespace tandem::tools {
+
+/// Whether rounds are predicted: not at all, next to measured ones, or without any.
+enum class PredictMode : uint8_t { no, also, only };
+constexpr std::array<std::string_view, 3> enum_names(PredictMode) {
+  return {"no", "beside", "only"};
+}
+
+/// Section `spec` of magicdec-bench.
+struct GammaSection {
+  recipe::AutoCount gamma;
+  int most_gamma = 16;
+
+  template <class V>
+  void fields(V& v) {
+    v("gamma", gamma, "drafted tokens of a round; auto = as many as pay, 0 where none do");
+    v("most_gamma", most_gamma, recipe::between(1, 256), "that auto tries");
+  }
+};
+
+/// Section `bench`: the drafts to compare.
+struct MagicdecBenchSection {
+  std::vector<NamedDraft> drafts;
+  PredictMode predict = PredictMode::also;
+  std::optional<recipe::TokenCount> budget;
+  double speedup = 1;
+  int new_tokens = 96;
+  HardwareSection hardware;
+
+  template <class V>
+  void fields(V& v) {
+    using recipe::at_least;
+    v("drafts", drafts, recipe::Limits{.required = true},
+      "list of {name: NAME, kind: ..., ...} compared with plain decoding");
+    v("predict", predict,
+      "whether times and gains are calculated: no, also, or instead of measuring");
+    v("budget", budget, at_least(1).unit("tokens"),
+      "in place of that of every draft that reads a part; for sweeps; null = their own");
+    v("speedup", speedup, recipe::above(0),
+      "wanted: for the least acceptance and the critical context");
+    v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"), "of a sequence");
+    v("hardware", hardware, "the machine that is predicted for");
+  }
+  void check(recipe::Problems& p) const;
+  /// The drafts under the budget that a sweep sets.
+  std::vector<NamedDraft> budgeted() const;
+};
+
+struct MagicdecBenchRecipe {
+  recipe::Model model;
+  GammaSection spec;
+  MagicdecBenchSection bench;
+  recipe::Run run;
+  recipe::Sampling sampling;
+  BenchOutput output;
+
+  MagicdecBenchRecipe() {
+    run.context = {32768};
+    run.batch = 1;
+  }
+  template <class V>
+  void fields(V& v) {
+    v("model", model, "the model whose text it is");
+    v("spec", spec, "drafted tokens of a round");
+    v("bench", bench, "the drafts to compare, and the machine to predict for");
+    v("run", run, "device, threads, seed, batch; context: tokens of each sequence");
+    v("sampling", sampling, "how tokens are drawn");
+    v("output", output, "where records go");
+  }
+  void check(recipe::Problems& p) const;
+};
+
+/// A run of magicdec-bench: whether speculation pays, with which draft and gamma, and by how much.
+/// Predictions alone so far.
+class MagicdecBench {
+ public:
+  using Recipe = MagicdecBenchRecipe;
+
+  /// errors   kind recipe: it is to measure
+  MagicdecBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points);
+
+  /// One line a point and draft: the room that it needs.
+  int print_plan();
+  /// The exit status is BenchResults::finish's.
+  int run();
+
+ private:
+  cli::Context& cx_;
+  const std::vector<cli::Point<Recipe>>& points_;
+};
+
+}  // namespace tandem::tools
