@@ -82,6 +82,8 @@ TEST_SUITE("cli/magicdec-bench") {
          "run.batch=8", "--sweep", "bench.budget=256,4096", "--format", "jsonl"});
     const std::vector<Json> records = json_lines(run.out);
     REQUIRE(records.size() == 4);
+    CHECK(records[0]["predicted"]["most_sequences"] == 28);
+    CHECK(records[0]["predicted"]["inflection_tokens"].get<double>() > 0);
     CHECK(records[0]["workload"]["draft"]["budget_tokens"] == 256);
     CHECK(records[2]["workload"]["draft"]["budget_tokens"] == 4096);
     CHECK_FALSE(records[1]["workload"]["draft"].contains("budget_tokens"));

@@ -84,8 +84,12 @@ Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
   p.most_sequences = room(hardware, target, draft, drafting, spec, p.choice.gamma);
   if (none) return p;
   p.least = least_alpha(p.times, spec.speedup);
-  p.pays_from = pays_from([&](const Workload& work) { return times.at(work); }, p.alpha.value,
-                          spec.work.batch, spec.longest);
+  const TimesAt anywhere = [&](const Workload& work) { return times.at(work); };
+  const double longest = spec.longest;
+  const int batch = spec.work.batch;
+  p.pays_from = pays_from(anywhere, p.alpha.value, batch, longest);
+  if (const int most = p.most_sequences.value_or(0); most > batch)
+    p.inflection = inflection_context(anywhere, p.alpha.value, {batch, most}, longest);
   if (draft.kind == DraftSource::self && draft.bounded()) {
     p.row_keys = key_equivalent_of_row(rates, target);
     p.critical = critical_context(*p.row_keys,
@@ -121,6 +125,7 @@ nlohmann::ordered_json prediction_json(const Prediction& p, int batch) {
   if (p.row_keys) j["row_key_tokens"] = *p.row_keys;
   if (p.critical) j["critical_context_tokens"] = *p.critical;
   if (p.pays_from) j["pays_from_tokens"] = *p.pays_from;
+  if (p.inflection) j["inflection_tokens"] = *p.inflection;
   if (p.most_sequences) j["most_sequences"] = *p.most_sequences;
   return j;
 }

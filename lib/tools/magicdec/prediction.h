@@ -30,6 +30,8 @@ struct Prediction {
   std::optional<double> row_keys;   // tokens whose keys take as long to read as a row to compute
   std::optional<double> critical;   // context, in tokens, for an unbounded batch: self-drafts
   std::optional<double> pays_from;  // context at this batch
+  /// Context from which on the largest batch that fits gains as much as this one.
+  std::optional<double> inflection;
   std::optional<int> most_sequences;
 
   double decode_tok_s(int batch) const { return batch / choice.token_s; }
