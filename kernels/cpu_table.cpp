@@ -35,6 +35,7 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(sign_project);
   TANDEM_PICK(hash_probe);
   TANDEM_PICK_BF16(attend_list);
+  TANDEM_PICK(key_votes);
   TANDEM_PICK(signature_scan);
   TANDEM_PICK(select_top);
   TANDEM_PICK(draw_exponentials);

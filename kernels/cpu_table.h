@@ -6,6 +6,7 @@
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/gather/attend_list.h"
+#include "kernels/gather/key_votes.h"
 #include "kernels/linear/packed_linear.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
@@ -43,6 +44,7 @@ struct CpuTable {
   SignProjectFn* sign_project;
   HashProbeFn* hash_probe;
   AttendListFn* attend_list;
+  KeyVotesFn* key_votes;
   SignatureScanFn* signature_scan;
   SelectTopFn* select_top;
   DrawExponentialsFn* draw_exponentials;

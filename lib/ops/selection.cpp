@@ -15,5 +15,6 @@ void draw_exponentials(const DrawExponentialsParams& p, Range ids) {
 }
 int sample_tail(const SampleTailParams& p) { return cpu_table().sample_tail(p); }
 void attend_list(const AttendListParams& p) { cpu_table().attend_list(p); }
+void key_votes(const KeyVotesParams& p) { cpu_table().key_votes(p); }
 
 }  // namespace tandem::ops

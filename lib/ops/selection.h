@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/gather/attend_list.h"
+#include "kernels/gather/key_votes.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/signature/sample_tail.h"
@@ -16,5 +17,6 @@ int select_top(const SelectTopParams& params);
 void draw_exponentials(const DrawExponentialsParams& params, Range ids);
 int sample_tail(const SampleTailParams& params);
 void attend_list(const AttendListParams& params);
+void key_votes(const KeyVotesParams& params);
 
 }  // namespace tandem::ops
