@@ -29,6 +29,19 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
           .device = s.device};
 }
 
+/// Empty unless a policy reads queries.
+QueryRing::Spec ring_spec(const Cache::Spec& s) {
+  int window = 0;
+  for (const recipe::Cache& c : s.policies) window = std::max(window, needs_of(c).queries);
+  return {.n_layers = s.geometry.n_layers,
+          .n_heads = s.geometry.n_heads,
+          .head_dim = s.geometry.head_dim,
+          .dtype = s.geometry.dtype,
+          .max_slots = s.max_seqs,
+          .window = std::min(window, s.max_tokens),
+          .max_draft_rows = std::max(1, s.max_draft_rows)};
+}
+
 bool turns_q(const Cache::Spec& s) {
   return std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).turns_q; });
 }
@@ -104,6 +117,7 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
     throw recipe_error("cache", "{} policies over one prompt, at most {}", spec.policies.size(),
                        Readers::kMaxPolicies)
         .hint("divide them among several runs");
+  if (!ring_spec(spec).empty()) QueryRing::plan(ring_spec(spec), plan);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     const auto policy = make_policy(spec.policies[i], bounds_of(spec));
@@ -135,10 +149,12 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
       workspace_(ops::attention_workspace(spec.device, attention_bounds(spec),
                                           arena.take("workspace/attention"))),
       usage_(spec.policies.size()) {
+  if (!ring_spec(spec).empty()) queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec)));
     policies_.back()->allocate(arena, prefix_of(spec, i));
+    if (queries_) policies_.back()->read_queries(*queries_);
     needs.add(policies_.back()->needs());
   }
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
@@ -164,6 +180,7 @@ int Cache::fork(int slot, Readers readers) {
     throw input_error("kv cache", "the {} policy needs token {}, which the {} policy gave back",
                       policy(readers.front()).name(), token, policy_of(slot).name());
   }
+  if (queries_) queries_->fork(slot, copy);
   for (int i = 0; i < n_policies(); ++i) {
     if (!readers.has(i)) continue;
     Policy& p = *policies_[static_cast<size_t>(i)];
@@ -177,6 +194,7 @@ int Cache::fork(int slot, Readers readers) {
 
 void Cache::release(int slot) {
   for_readers(slot, [&](Policy& p) { p.on_release(slot); });
+  if (queries_) queries_->release(slot);
   store_.release(slot);
 }
 
@@ -354,6 +372,7 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
 }
 
 void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor& q) {
+  if (queries_) queries_->write(layer, step, q);
   AttendPlan plan;
   Policy& policy = *policies_[static_cast<size_t>(step.reading.keys)];
   if (step.phase == Phase::extend)

@@ -25,6 +25,7 @@ class Cache {
     int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
     int max_rows = 0;          // rows of one step, or of all levels of one tree
     int max_extend_rows = 0;   // of one that policies serve; 0 = max_rows
+    int max_draft_rows = 0;    // of one sequence in a step of drafted rows
     int max_tree_rows = 0;     // of steps with trees that attention is to be fast for
     std::vector<recipe::Cache> policies;
     Device device = {};
@@ -93,6 +94,7 @@ class Cache {
   /// knows paths before the host does. A commit of as many rows follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
     store_.move_paths(paths, step.arrays);
+    if (queries_) queries_->move_paths(paths, step);
   }
 
   Tensor k(int layer) const { return store_.k(layer); }
@@ -104,6 +106,9 @@ class Cache {
   Readers all_readers() const { return Readers::first(n_policies()); }
   const PagedStore& store() const { return store_; }
   PagedStore& store() { return store_; }
+  /// The newest queries; null unless a policy needs them.
+  const QueryRing* queries() const { return queries_.get(); }
+  QueryRing* queries() { return queries_.get(); }
 
   /// What rows that read by a policy have read since the start.
   const KeyUsage& usage(int policy) const { return usage_[static_cast<size_t>(policy)]; }
@@ -139,6 +144,7 @@ class Cache {
   PagedStore store_;
   PageTables tables_;
   const ops::RopeTable& rope_;
+  std::unique_ptr<QueryRing> queries_;
   std::vector<std::unique_ptr<Policy>> policies_;
   std::vector<Readers> readers_;  // by slot
   ops::AttentionWorkspace workspace_;

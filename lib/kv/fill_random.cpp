@@ -1,9 +1,30 @@
 #include "kv/fill_random.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/check.h"
 #include "ops/loading.h"
 
 namespace tandem::kv {
+namespace {
+
+/// The last queries that policies read.
+void fill_queries(QueryRing& queries, int slot, int n, uint64_t seed) {
+  const QueryRing::Spec& spec = queries.spec();
+  const int rows = std::min(n, spec.window), n_tensors = 3 * spec.n_layers;
+  std::vector<std::byte> values(static_cast<size_t>(rows) * spec.row_bytes());
+  for (int layer = 0; layer < spec.n_layers; ++layer) {
+    ops::fill_random(values.data(), spec.dtype,
+                     {.seed = seed,
+                      // After those of keys and values.
+                      .tensor = static_cast<uint32_t>(n_tensors - 1 - layer),
+                      .n = int64_t{rows} * spec.n_heads * spec.head_dim});
+    queries.write(slot, layer, n - rows, rows, values.data());
+  }
+}
+
+}  // namespace
 
 void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
   TANDEM_CHECK(cache.length(slot) == 0, "random tokens after {} others", cache.length(slot));
@@ -23,6 +44,7 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
                          store.exec().stream());
       }
   }
+  if (QueryRing* queries = cache.queries()) fill_queries(*queries, slot, n, seed);
   store.set_length(slot, n);
   cache.adopt_prompt(slot);
 }

@@ -11,6 +11,7 @@
 
 #include "kv/key_list.h"
 #include "kv/paged_store.h"
+#include "kv/query_ring.h"
 #include "kv/step.h"
 #include "recipe/sections.h"
 #include "tensor/arena.h"
@@ -97,6 +98,7 @@ struct Needs {
   bool turns_q = false;      // some sources query at other positions
   int sources = 1;           // most of a plan, lists included; beyond one, partial results merge
   size_t scratch_bytes = 0;  // of a selector, a thread
+  int queries = 0;           // newest ones of each sequence that its hooks read
 };
 
 /// What attention reads. Batched: every call serves all sequences of a step. README.md beside this
@@ -109,6 +111,8 @@ class Policy {
   virtual void plan(MemoryPlan&, const std::string& /*prefix*/) const {}
   /// Takes what was planned.
   virtual void allocate(Arena&, const std::string& /*prefix*/) {}
+  /// Where the newest queries of sequences are, if needs() asks for any; before all hooks below.
+  virtual void read_queries(const QueryRing&) {}
   /// A prompt ends: K and V of all committed tokens of `slot` are in the store, none was given
   /// back. May come again for the same slot after more tokens were prefilled.
   virtual void on_prompt(int /*slot*/, const PagedStore&) {}

@@ -95,6 +95,7 @@ decode::EngineSpec EngineSizer::spec(const SequenceRoom& room,
   decode::EngineSpec spec;
   spec.max_seqs = spec.max_prompts = room.sequences();
   spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);  // one token of each, at least
+  spec.max_draft_rows = extra.tokens;
   spec.max_tree_rows = extra.rows;
   spec.max_logit_rows = std::max(extra.logit_rows, 1);
   spec.max_tokens = static_cast<int>(room.longest) + extra.tokens;

@@ -1,0 +1,69 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/paged_store.h"
+#include "kv/step.h"
+#include "tensor/arena.h"
+
+namespace tandem::kv {
+
+/// The newest queries of every sequence, for policies that choose by them. A row's query is written
+/// where its key would be: at its token, modulo the ring. Rows that are not committed are written
+/// over by those that follow, and accepted paths of trees move as their keys do.
+class QueryRing {
+ public:
+  struct Spec {
+    int n_layers = 0;
+    int n_heads = 0;
+    int head_dim = 0;
+    DType dtype = DType::bf16;
+    int max_slots = 0;
+    int window = 0;          // committed queries that are held in any case
+    int max_draft_rows = 0;  // rows of one sequence that may be kept in part
+
+    bool empty() const { return window == 0; }
+    int capacity() const { return window + max_draft_rows; }
+    size_t row_bytes() const {
+      return static_cast<size_t>(n_heads) * static_cast<size_t>(head_dim) * dtype_bytes(dtype);
+    }
+    size_t slot_bytes() const {
+      return static_cast<size_t>(n_layers) * static_cast<size_t>(capacity()) * row_bytes();
+    }
+  };
+  static void plan(const Spec& spec, MemoryPlan& plan);
+  QueryRing(const Spec& spec, Arena& arena);
+
+  const Spec& spec() const { return spec_; }
+  /// First token from which on all queries up to the last written row are held.
+  int begin(int slot) const { return at(slot).begin; }
+  /// Queries of a token from begin(slot) on under a layer, [n_heads, head_dim].
+  const std::byte* row(int slot, int layer, int token) const;
+
+  /// Writes the queries of a step's rows, as many of the last as have room.
+  /// shapes   q [R, n_heads, head_dim]
+  void write(int layer, const Step& step, const Tensor& q);
+  /// Writes tokens [token, token + n) of a slot, as a step would.
+  /// shapes   rows [n, n_heads, head_dim]
+  void write(int slot, int layer, int token, int n, const std::byte* rows);
+  /// Moves the queries of accepted paths as PagedStore does their keys.
+  void move_paths(const PagedStore::AcceptedPaths& paths, const Step& step);
+  void fork(int from, int to);
+  /// The slot's next sequence begins without queries.
+  void release(int slot) { at(slot) = {}; }
+
+ private:
+  struct Held {
+    int begin = 0, end = 0;  // tokens, uncommitted ones included
+  };
+  Held& at(int slot) { return held_[static_cast<size_t>(slot)]; }
+  const Held& at(int slot) const { return held_[static_cast<size_t>(slot)]; }
+  std::byte* place(int slot, int layer, int token) const;
+
+  Spec spec_;
+  std::byte* rows_;  // [slots, layers, capacity, n_heads, head_dim]
+  std::vector<Held> held_;
+};
+
+}  // namespace tandem::kv
