@@ -20,6 +20,8 @@ std::string page_name(char which, int layer, int page) {
   return fmt::format("{}.{}.{}", which, layer, page);
 }
 
+std::string queries_name(int layer) { return fmt::format("q.{}", layer); }
+
 /// One page of one layer in the pool.
 std::span<std::byte> page_bytes(const Tensor& pool, int32_t page) {
   const Tensor t = pool.slice(page, 1);
@@ -27,6 +29,16 @@ std::span<std::byte> page_bytes(const Tensor& pool, int32_t page) {
 }
 
 int pages_of(size_t tokens) { return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens); }
+
+/// The last queries of a sequence, those that policies choose by, in one piece.
+std::vector<std::byte> last_queries(const kv::QueryRing& ring, int slot, int layer, int length) {
+  std::vector<std::byte> rows;
+  for (int t = std::max(length - ring.spec().window, ring.begin(slot)); t < length; ++t) {
+    const std::byte* row = ring.row(slot, layer, t);
+    rows.insert(rows.end(), row, row + ring.spec().row_bytes());
+  }
+  return rows;
+}
 
 }  // namespace
 
@@ -58,6 +70,12 @@ void save_state(const std::filesystem::path& path, const Engine& engine, int slo
              {g.n_kv_heads, kPageTokens, g.head_dim},
              on_host(page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id))});
   }
+  for (int layer = 0; cache.queries() != nullptr && layer < g.n_layers; ++layer) {
+    copies.push_back(last_queries(*cache.queries(), slot, layer, cache.length(slot)));
+    const auto n = static_cast<int64_t>(copies.back().size() / cache.queries()->spec().row_bytes());
+    tensors.push_back(
+        {queries_name(layer), g.dtype, {n, g.n_heads, g.head_dim}, std::span(copies.back())});
+  }
   if (exec.on_gpu()) exec.queue->wait();
   io::write_safetensors(path, tensors,
                         {{"format", kFormat},
@@ -70,6 +88,30 @@ void save_state(const std::filesystem::path& path, const Engine& engine, int slo
 SavedState open_state(const std::filesystem::path& path, const ModelFiles& files, DType dtype) {
   return parse_state(io::Safetensors::open(path), files, dtype);
 }
+
+namespace {
+
+/// Last queries are those of every layer or of none.
+void check_queries(const SavedState& state, const model::ModelConfig& c, DType dtype) {
+  const io::TensorEntry* first = state.file.find(queries_name(0));
+  for (int layer = 0; layer < c.n_layers; ++layer) {
+    const io::TensorEntry* entry = state.file.find(queries_name(layer));
+    if (first == nullptr && entry == nullptr) continue;
+    if (first == nullptr || entry == nullptr)
+      throw input_error(state.file.where(), "tensor '{}' is missing",
+                        queries_name(first == nullptr ? 0 : layer));
+    const io::TensorView t = state.file.tensor(*entry);
+    const io::Shape want{state.file.tensor(*first).shape[0], c.n_heads, c.head_dim};
+    if (t.shape != want || t.dtype != dtype ||
+        t.shape[0] > static_cast<int64_t>(state.tokens.size()))
+      throw input_error(state.file.where(),
+                        "tensor '{}' is {} {}, expected {} {} of at most {} tokens", t.name,
+                        dtype_name(t.dtype), io::shape_text(t.shape), dtype_name(dtype),
+                        io::shape_text(want), state.tokens.size());
+  }
+}
+
+}  // namespace
 
 SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtype) {
   const std::string& where = file.where();
@@ -120,10 +162,29 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
                             io::shape_text(page_shape));
       }
   }
+  check_queries(state, c, dtype);
   return state;
 }
 
 namespace {
+
+/// Reads the last queries, as many as the policies of this run choose by.
+void fill_queries(const SavedState& state, kv::QueryRing& ring, int slot) {
+  const int n = static_cast<int>(state.tokens.size()), wanted = std::min(n, ring.spec().window);
+  const io::TensorEntry* first = state.file.find(queries_name(0));
+  const int64_t held = first == nullptr ? 0 : state.file.tensor(*first).shape[0];
+  if (held < wanted)
+    throw input_error(state.file.where(),
+                      "holds the last {} queries, cache.snapkv of this run chooses by {}", held,
+                      wanted)
+        .hint("save the state with the cache section of this run, or choose another cache.kind");
+  std::vector<std::byte> rows(static_cast<size_t>(held) * ring.spec().row_bytes());
+  for (int layer = 0; layer < ring.spec().n_layers; ++layer) {
+    state.file.read(state.file.tensor(queries_name(layer)), 0, rows);
+    ring.write(slot, layer, n - wanted, wanted,
+               rows.data() + static_cast<size_t>(held - wanted) * ring.spec().row_bytes());
+  }
+}
 
 /// Gives pages to a new sequence and fills them.
 void fill(const SavedState& state, kv::Cache& cache, int slot) {
@@ -155,6 +216,7 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
     throw input_error(state.file.where(), "lacks token {}, which cache.kind {} of this run needs",
                       token, cache.policy_of(slot).name())
         .hint("use the cache section of the run that saved the state, or smaller sinks and recent");
+  if (cache.queries() != nullptr) fill_queries(state, *cache.queries(), slot);
   cache.adopt_prompt(slot);
 }
 

@@ -11,8 +11,9 @@ namespace tandem::decode {
 
 /// A saved prefill: the tokens of one sequence and the K and V pages that are alive, as a
 /// safetensors file. Tensors: "tokens" [n] i32; "k.LAYER.PAGE" and "v.LAYER.PAGE" [Hkv, 64, d] as
-/// they lie in the cache (slots past the last token hold nothing of meaning). Metadata names the
-/// format, the model's fingerprint and the cache policy.
+/// they lie in the cache (slots past the last token hold nothing of meaning); where a policy
+/// chooses by the last queries, "q.LAYER" [n, Hq, d], those of the last n tokens. Metadata names
+/// the format, the model's fingerprint and the cache policy.
 struct SavedState {
   io::Safetensors file;
   std::vector<int32_t> tokens;
