@@ -31,6 +31,7 @@ STYLES = {
     "topk": dict(color="#009E73", marker="^", linestyle="-."),
     "oracle_sampling": dict(color="#56B4E9", marker="v", linestyle=":"),
     "quest": dict(color="#CC79A7", marker="D", linestyle=(0, (5, 1, 1, 1, 1, 1))),
+    "snapkv": dict(color="#E69F00", marker="p", linestyle=(0, (3, 1, 1, 1))),
     "streaming": dict(color="#999999", marker="X", linestyle=(0, (1, 1))),
 }
 OTHER = dict(color="#666666", marker="P", linestyle="-")
@@ -184,6 +185,7 @@ def policy_text(cache):
         "topk": f"topk {own.get('ratio')}",
         "oracle_sampling": f"oracle sampling {own.get('ratio')}",
         "quest": f"quest {own.get('page')}, {own.get('ratio')}",
+        "snapkv": f"snapkv {own.get('budget')} of {own.get('window')}",
         "hybrid": f"hybrid {own.get('exact')} + {own.get('sample')} {own.get('tail')}",
     }
     return texts.get(kind, kind)

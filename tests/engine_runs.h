@@ -44,6 +44,7 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
           .max_seqs = s.max_seqs,
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens > 0 ? s.total_tokens : int64_t{s.max_tokens} * s.max_seqs,
+          .max_draft_rows = s.logit_rows,
           .max_tree_rows = s.logit_rows,
           .max_logit_rows = s.logit_rows,
           .device = s.device,
@@ -63,6 +64,13 @@ inline recipe::Cache streaming(int sinks, int recent, bool reposition = false) {
   c.sinks = {sinks};
   c.recent = {recent};
   c.reposition = reposition;
+  return c;
+}
+
+inline recipe::Cache snapkv(int budget, int window) {
+  recipe::Cache c;
+  c.kind = recipe::CacheKind::snapkv;
+  c.snapkv = {.budget = {budget}, .window = window, .refresh = {}};
   return c;
 }
 

@@ -114,18 +114,15 @@ inline void check_stops(const Pair& pair, speculate::Rounds& rounds,
   }
 }
 
-/// A target that drafts for itself under a window.
+/// A target that drafts for itself under another policy, or under a window.
 struct SelfPair {
   std::unique_ptr<decode::Engine> engine;
 
-  SelfPair(int recent, Device device, DType compute = DType::f32) {
-    recipe::Cache window;
-    window.kind = recipe::CacheKind::streaming;
-    window.sinks = {2};
-    window.recent = {recent};
-    engine = make_engine(tiny_model("tiny-16m"),
-                         {.compute = compute, .caches = {{}, window}, .device = device});
-  }
+  SelfPair(const recipe::Cache& drafts_by, Device device, DType compute = DType::f32)
+      : engine(make_engine(tiny_model("tiny-16m"),
+                           {.compute = compute, .caches = {{}, drafts_by}, .device = device})) {}
+  SelfPair(int recent, Device device, DType compute = DType::f32)
+      : SelfPair(streaming(2, recent), device, compute) {}
   std::unique_ptr<speculate::Rounds> rounds(const speculate::TokenTree& tree) const {
     return speculate::model_rounds(*engine, {*engine, {.keys = 1}}, tree);
   }

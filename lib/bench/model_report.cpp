@@ -125,6 +125,8 @@ std::string method_name(const recipe::Cache& cache) {
     case CacheKind::hybrid:
       return name + fmt::format(" {} {}+{} {}", hybrid.bits, recipe::yaml_text(hybrid.exact),
                                 recipe::yaml_text(hybrid.sample), recipe::yaml_text(hybrid.tail));
+    case CacheKind::snapkv:
+      return name + fmt::format(" {} of {}", cache.snapkv.budget.value, cache.snapkv.window);
   }
   return name;
 }

@@ -20,6 +20,7 @@ struct NamedPolicy {
     v("name", name, recipe::Limits{.required = true}, "what tables call it");
     cache.fields(v);
   }
+  void check(recipe::Problems& p) const { cache.check(p); }
 };
 
 // A list item that is a map, read as strictly as a section.

@@ -32,6 +32,7 @@ struct KeyList {
   std::vector<KeySegment> segments;
   float q_norm = 0, q_center = 0;  // for segments with norms (kernels/gather/attend_list.h)
   int n_static = 0;                // keys of the lists that are read whatever the query
+  bool as_before = false;          // the keys are those of the list before it
   double index_bytes = 0;          // read from the policy's own data to make the list
 
   int n_keys() const {
@@ -49,7 +50,7 @@ struct KeyUsage {
   double selected = 0;     // keys of the lists
   double fixed = 0;        // sinks, recent and generated tokens
   double index_bytes = 0;  // of the policies' own data
-  double key_bytes = 0;    // of keys and values, every query head's selection for itself
+  double key_bytes = 0;    // of keys and values, every list for itself unless as_before
   /// Of keys and values in the layers without a selection: what each row of a chain reads, but what
   /// a tree reads only once, for its rows look at the same text together.
   double dense_bytes = 0;

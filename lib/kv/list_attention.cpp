@@ -99,6 +99,7 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
   for (KeyList& list : chosen) {
     list.segments.clear();
     list.n_static = 0;
+    list.as_before = false;
     list.index_bytes = 0;
   }
   call.selector.select_keys(query, scratch, chosen);
@@ -126,7 +127,7 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
     usage.selected += n - list.n_static;
     usage.fixed += list.n_static;
     usage.index_bytes += list.index_bytes;
-    usage.key_bytes += 2.0 * n * d * static_cast<double>(bytes);
+    if (!list.as_before) usage.key_bytes += 2.0 * n * d * static_cast<double>(bytes);
   }
 }
 

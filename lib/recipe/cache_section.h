@@ -5,13 +5,26 @@
 #include <vector>
 
 #include "recipe/fields.h"
+#include "recipe/refresh.h"
 
 namespace tandem::recipe {
 
-enum class CacheKind : uint8_t { full, streaming, topk, oracle_sampling, quest, lsh, hybrid };
-constexpr std::array<std::string_view, 7> enum_names(CacheKind) {
-  return {"full", "streaming", "topk", "oracle_sampling", "quest", "lsh", "hybrid"};
+enum class CacheKind : uint8_t {
+  full,
+  streaming,
+  topk,
+  oracle_sampling,
+  quest,
+  lsh,
+  hybrid,
+  snapkv
+};
+constexpr std::array<std::string_view, 8> enum_names(CacheKind) {
+  return {"full", "streaming", "topk", "oracle_sampling", "quest", "lsh", "hybrid", "snapkv"};
 }
+
+/// Beyond any context; sums of a few stay inside an int.
+inline constexpr double kMostCacheTokens = 1 << 28;
 
 /// MagicPIG's hash tables.
 struct Lsh {
@@ -81,9 +94,34 @@ struct Hybrid {
   void check(Problems& p) const;
 };
 
+enum class SnapScale : uint8_t { on, off };
+constexpr std::array<std::string_view, 2> enum_names(SnapScale) { return {"on", "off"}; }
+
+/// Keys that the last queries of a prompt chose.
+struct SnapKv {
+  TokenCount budget{1024};
+  int window = 32;
+  int pool = 5;
+  SnapScale scale = SnapScale::on;
+  Refresh refresh;
+
+  template <class V>
+  void fields(V& v) {
+    v("budget", budget, at_least(1).up_to(kMostCacheTokens).unit("tokens"),
+      "tokens of a prompt that a KV head keeps: sinks, the best of the others, the window");
+    v("window", window, at_least(1).up_to(1024).unit("tokens"),
+      "last tokens of a prompt, whose queries choose");
+    v("pool", pool, at_least(1).up_to(63).unit("tokens"),
+      "odd number of neighbouring tokens whose scores are averaged");
+    v("scale", scale, "scores of the choice divided by sqrt(head_dim); off = MagicDec's program");
+    v("refresh", refresh,
+      "generated tokens after which the last accepted queries choose again, or never");
+  }
+  void check(Problems& p) const;
+};
+
 /// What attention reads.
 struct Cache {
-  static constexpr double kMostTokens = 1 << 28;  // beyond any context; sums stay inside an int
   /// MagicPIG's choice; those beyond a model's last layer are left out.
   static std::vector<int> default_dense_layers() { return {0, 16, 32, 48, 64}; }
 
@@ -96,22 +134,25 @@ struct Cache {
   Quest quest;
   TopK topk;
   Hybrid hybrid;
+  SnapKv snapkv;
 
   template <class V>
   void fields(V& v) {
     v("kind", kind, "which keys attention reads");
-    v("sinks", sinks, at_least(0).up_to(kMostTokens).unit("tokens"),
+    v("sinks", sinks, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
       "first tokens that are always read");
-    v("recent", recent, at_least(1).up_to(kMostTokens).unit("tokens"),
+    v("recent", recent, at_least(1).up_to(kMostCacheTokens).unit("tokens"),
       "last tokens that are always read");
     v("reposition", reposition, "streaming: count positions within the cache, not in the text");
     v("dense_layers", dense_layers, at_least(0),
-      "layers that read every key under any kind (not for full and streaming)");
+      "layers that read every key under any kind (not for full and streaming; snapkv only if set)");
     v("lsh", lsh, "kind lsh, and the tail of hybrid: hash tables");
     v("quest", quest, "kind quest: page summaries");
     v("topk", topk, "kinds topk and oracle_sampling: exact scores of all keys");
     v("hybrid", hybrid, "kind hybrid: signatures rank, a sample stands for the rest");
+    v("snapkv", snapkv, "kind snapkv: the last queries of the prompt choose, once for all rows");
   }
+  void check(Problems& p) const;
 };
 
 }  // namespace tandem::recipe

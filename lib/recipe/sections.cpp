@@ -55,6 +55,21 @@ void Hybrid::check(Problems& p) const {
     p.field("sample", "cache.hybrid.sample: tail {} needs a share above 0", yaml_text(tail));
 }
 
+void SnapKv::check(Problems& p) const {
+  if (pool % 2 == 0)
+    p.field("pool", "cache.snapkv.pool: expected an odd number, found {}: try {}", pool, pool + 1);
+}
+
+void Cache::check(Problems& p) const {
+  if (kind != CacheKind::snapkv) return;
+  const int64_t fixed = snapkv.window + sinks;
+  if (snapkv.budget <= fixed)
+    p.field("snapkv.budget",
+            "cache.snapkv.budget: {} tokens leave none to choose after the window of {} and {} "
+            "sinks: set at least {}, or a smaller window",
+            snapkv.budget.value, snapkv.window, sinks.value, fixed + 1);
+}
+
 template Field fields_of(Model&);
 template Field fields_of(Run&);
 template Field fields_of(Sampling&);

@@ -1,6 +1,7 @@
 #include "recipe/auto_count.h"
 #include "recipe/gpu_name.h"
 #include "recipe/offload.h"
+#include "recipe/refresh.h"
 #include "recipe/value_of.h"
 
 namespace tandem::recipe {
@@ -48,6 +49,11 @@ nlohmann::json json_of(Offload value) {
   return value.layers;
 }
 
+nlohmann::json json_of(Refresh value) {
+  if (!value.ever()) return yaml_text(value);
+  return value.tokens;
+}
+
 template std::unique_ptr<Value> value_of(bool&);
 template std::unique_ptr<Value> value_of(int&);
 template std::unique_ptr<Value> value_of(int64_t&);
@@ -69,6 +75,7 @@ template std::unique_ptr<Value> value_of(std::optional<TokenCount>&);
 template std::unique_ptr<Value> value_of(std::optional<GpuName>&);
 template std::unique_ptr<Value> value_of(AutoCount&);
 template std::unique_ptr<Value> value_of(Offload&);
+template std::unique_ptr<Value> value_of(Refresh&);
 template std::unique_ptr<Value> value_of(std::vector<int>&);
 template std::unique_ptr<Value> value_of(std::vector<double>&);
 template std::unique_ptr<Value> value_of(std::vector<std::string>&);

@@ -21,6 +21,8 @@ const Case kCases[] = {{"llama-3.1", {}},
                        {"llama-3.1", streaming(4, 16)},
                        {"llama-3.1", streaming(4, 40, true)},
                        {"qwen2-tied", streaming(0, 1)},
+                       {"llama-3.1", snapkv(50, 8)},
+                       {"qwen3-tied", snapkv(60, 32)},
                        {"qwen3-tied", {}},
                        {"mistral-window", {}}};
 

@@ -49,6 +49,7 @@ class PolicyRig {
     int max_prompts = 0;
     int max_tokens = 1024;
     int max_rows = 1024;
+    int max_draft_rows = 64;
     int64_t total_tokens = 0;  // 0 = all sequences at full length
   };
 
@@ -60,6 +61,7 @@ class PolicyRig {
               .total_tokens = shape.total_tokens > 0 ? shape.total_tokens
                                                      : int64_t{shape.max_tokens} * shape.max_seqs,
               .max_rows = shape.max_rows,
+              .max_draft_rows = shape.max_draft_rows,
               .policies = std::move(policies)},
         data_(std::move(data)),
         arena_(plan_of(spec_)),
@@ -75,6 +77,7 @@ class PolicyRig {
           {slot, static_cast<int>(part.size()), begin + part.size() == ids.size()}};
       const kv::Step step = cache.begin({.phase = kv::Phase::prefill, .rows = rows});
       write(step, part);
+      if (cache.queries() != nullptr) write_queries(step, part);
       cache.commit(step);
     }
   }
@@ -91,18 +94,23 @@ class PolicyRig {
     write(step, ids);
     const size_t values = static_cast<size_t>(g.n_heads * g.head_dim);
     std::vector<Row> rows(ids.size());
-    Row q(ids.size() * values), out(ids.size() * values);
     for (int layer = 0; layer < g.n_layers; ++layer) {
-      for (size_t r = 0; r < ids.size(); ++r)
-        for (int head = 0; head < g.n_heads; ++head)
-          data_(Part::q, ids[r], layer, head,
-                q.data() + r * values + static_cast<size_t>(head * g.head_dim));
-      const Row attended = attend_layer(layer, step, q);
+      const Row attended = attend_layer(layer, step, queries(layer, ids));
       for (size_t r = 0; r < ids.size(); ++r)
         rows[r].insert(rows[r].end(), attended.begin() + static_cast<std::ptrdiff_t>(r * values),
                        attended.begin() + static_cast<std::ptrdiff_t>((r + 1) * values));
     }
     return rows;
+  }
+  /// Queries of tokens, [rows, heads, d].
+  Row queries(int layer, std::span<const int32_t> ids) const {
+    const kv::Geometry& g = spec_.geometry;
+    Row q(ids.size() * static_cast<size_t>(g.n_heads * g.head_dim));
+    float* to = q.data();
+    for (const int32_t id : ids)
+      for (int head = 0; head < g.n_heads; ++head, to += g.head_dim)
+        data_(Part::q, id, layer, head, to);
+    return q;
   }
   /// Attention of one layer over rows of queries [rows, heads, d].
   Row attend_layer(int layer, const kv::Step& step, const Row& q) {
@@ -137,6 +145,7 @@ class PolicyRig {
     const kv::SeqRows rows[] = {{slot, static_cast<int>(ids.size())}};
     const kv::Step step = cache.begin({.rows = rows});
     write(step, ids);
+    if (cache.queries() != nullptr) write_queries(step, ids);
     cache.commit(step);
   }
 
@@ -203,6 +212,18 @@ class PolicyRig {
             for (size_t c = 0; c < values.size(); ++c)
               put(static_cast<std::byte*>(pool.raw()), row * values.size() + c, values[c]);
           }
+  }
+
+  /// What attention of the rows leaves in the ring of queries, without the attention.
+  void write_queries(const kv::Step& step, std::span<const int32_t> ids) {
+    const kv::Geometry& g = spec_.geometry;
+    for (int layer = 0; layer < g.n_layers; ++layer) {
+      const Row q = queries(layer, ids);
+      std::vector<std::byte> bytes(q.size() * dtype_bytes(g.dtype));
+      for (size_t i = 0; i < q.size(); ++i) put(bytes.data(), i, q[i]);
+      cache.queries()->write(layer, step,
+                             Tensor(bytes.data(), g.dtype, {step.n_rows, g.n_heads, g.head_dim}));
+    }
   }
 
   kv::Cache::Spec spec_;

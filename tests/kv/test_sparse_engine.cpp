@@ -23,14 +23,15 @@ struct Named {
 std::vector<Named> kinds() {
   std::vector<Named> all;
   for (const CacheKind kind : {CacheKind::topk, CacheKind::oracle_sampling, CacheKind::quest,
-                               CacheKind::lsh, CacheKind::hybrid}) {
+                               CacheKind::lsh, CacheKind::hybrid, CacheKind::snapkv}) {
     Cache c = sparse_cache(kind);
     c.topk.ratio = c.quest.ratio = {0.1};
     c.lsh = {.bits = 5, .tables = 24};
     c.hybrid.bits = 64;
+    c.snapkv = snapkv(48, 8).snapkv;
     all.push_back({recipe::yaml_text(kind), c});
   }
-  all.push_back({"hybrid lsh", all.back().cache});
+  all.push_back({"hybrid lsh", all[4].cache});
   all.back().cache.hybrid.tail = HybridTail::lsh;
   return all;
 }
@@ -40,6 +41,7 @@ std::vector<Named> everything() {
   for (Named& k : all) {
     k.cache.topk.ratio = k.cache.quest.ratio = {1.0};
     k.cache.lsh = {.bits = 1, .tables = 96, .min_hits = 1, .u_floor = 0};
+    k.cache.snapkv.budget = {400};
     k.cache.hybrid.exact = {k.name == "hybrid lsh" ? 0.2 : 1.0};
   }
   return all;

@@ -61,6 +61,17 @@ TEST_SUITE("recipe/cache_section") {
          "cache.hybrid.sample: tail uniform needs a share above 0"},
         {"hybrid: {tail: none, trust: 3}",
          "cache.hybrid.trust: 3 is out of range, expected 0 .. 2"},
+        {"snapkv: {pool: 4}", "cache.snapkv.pool: expected an odd number, found 4: try 5"},
+        {"snapkv: {window: 0}",
+         "cache.snapkv.window: 0 is out of range, expected 1 .. 1024 tokens"},
+        {"snapkv: {refresh: 0}",
+         "cache.snapkv.refresh: expected never or a number of tokens from 1 on, found '0'"},
+        {"snapkv: {refresh: often}",
+         "cache.snapkv.refresh: expected never or a number of tokens from 1 on, found 'often'"},
+        {"snapkv: {scale: true}", "cache.snapkv.scale: expected"},
+        {"kind: snapkv, snapkv: {budget: 36}",
+         "cache.snapkv.budget: 36 tokens leave none to choose after the window of 32 and 4 sinks: "
+         "set at least 37, or a smaller window"},
         {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},
         {"dense_layers: [-1]", "cache.dense_layers"},
     };

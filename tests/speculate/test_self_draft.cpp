@@ -16,6 +16,20 @@ TEST_SUITE("speculate/self-draft") {
     check_narrow_window(SelfPair(12, {}));
   }
 
+  TEST_CASE("f32: snapkv with room for the whole text proposes the target's own tokens") {
+    check_wide_window(SelfPair(snapkv(4096, 32), {}), 1, 1);
+  }
+
+  TEST_CASE("f32: snapkv with a small budget, chosen once or again: the text is the target's") {
+    for (const int refresh : {0, 5}) {
+      CAPTURE(refresh);
+      recipe::Cache drafts_by = snapkv(5, 2);
+      drafts_by.sinks = {1};
+      drafts_by.snapkv.refresh = {refresh};
+      check_narrow_window(SelfPair(drafts_by, {}));
+    }
+  }
+
   TEST_CASE("a prefix that sequences share is read once, by both readings") {
     const SelfPair pair(12, {});
     decode::Engine& engine = *pair.engine;

@@ -22,6 +22,8 @@ std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bo
       return make_lsh(cache, bounds);
     case recipe::CacheKind::hybrid:
       return make_hybrid(cache, bounds);
+    case recipe::CacheKind::snapkv:
+      return make_snapkv(cache, bounds);
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return nullptr;
@@ -42,6 +44,8 @@ Needs needs_of(const recipe::Cache& cache) {
     case recipe::CacheKind::lsh:
     case recipe::CacheKind::hybrid:
       return {.sources = 2};
+    case recipe::CacheKind::snapkv:
+      return {.sources = 2, .queries = cache.snapkv.window};
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return {};

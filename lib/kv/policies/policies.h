@@ -12,5 +12,6 @@ std::unique_ptr<Policy> make_oracle(const recipe::Cache& cache, const Bounds& bo
 std::unique_ptr<Policy> make_quest(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_lsh(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_hybrid(const recipe::Cache& cache, const Bounds& bounds);
+std::unique_ptr<Policy> make_snapkv(const recipe::Cache& cache, const Bounds& bounds);
 
 }  // namespace tandem::kv
