@@ -36,8 +36,9 @@ class QueryRing {
   QueryRing(const Spec& spec, Arena& arena);
 
   const Spec& spec() const { return spec_; }
-  /// First token from which on all queries up to the last written row are held.
+  /// The tokens whose queries are held, rows included that are not committed.
   int begin(int slot) const { return at(slot).begin; }
+  int end(int slot) const { return at(slot).end; }
   /// Queries of a token from begin(slot) on under a layer, [n_heads, head_dim].
   const std::byte* row(int slot, int layer, int token) const;
 

@@ -395,6 +395,18 @@ TEST_SUITE("kv/snapkv") {
     CHECK(chosen(rig, slot, 0, 0).size() == kBudget - kWindow);
   }
 
+  TEST_CASE("keys that came without queries are read in full") {
+    PolicyRig rig({}, {snap()}, kCone);
+    const int slot = rig.cache.create();
+    rig.cache.store().reserve(slot, 300);
+    rig.cache.store().set_length(slot, 300);
+    rig.cache.adopt_prompt(slot);
+    CHECK(chosen(rig, slot, 0, 0).empty());
+    rig.append(slot, tokens(5000, 3));
+    rig.cache.adopt_prompt(slot);
+    CHECK(chosen(rig, slot, 0, 0).size() == kBudget - kWindow);  // by three queries
+  }
+
   TEST_CASE("dense layers: none unless they are set") {
     const Ids prompt = tokens(0, 300);
     Cache by_default = snap(), set = snap();

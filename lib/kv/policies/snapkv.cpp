@@ -134,7 +134,8 @@ class SnapKvPolicy final : public SelectingPolicy {
   void choose(int slot, int n, const PagedStore& store) {
     at(slot) = {.tail_begin = 0, .chosen_at = n};
     const int first_query = std::max(n - spec_.window, queries_->begin(slot));
-    if (n <= budget_ || first_query >= n || layers().empty()) return;
+    const bool held = first_query < n && queries_->end(slot) >= n;
+    if (n <= budget_ || !held || layers().empty()) return;
     at(slot).tail_begin = n - spec_.window;
     const int heads = geometry().n_kv_heads, n_tasks = static_cast<int>(layers().size()) * heads;
 #pragma omp parallel num_threads(n_scratch_) if (n_tasks > 1)
