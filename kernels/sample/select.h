@@ -13,6 +13,8 @@ constexpr uint32_t order_key(float x) {
   return u ^ (static_cast<uint32_t>(static_cast<int32_t>(u) >> 31) | 0x80000000u);
 }
 
+constexpr int kFewKeys = 1024;
+
 /// Keeps keys above `key`, and of those equal to it the ones up to index `last`.
 struct Cut {
   uint32_t key;
@@ -23,24 +25,26 @@ struct Cut {
 /// The smallest prefix, in the order (key descending, index ascending), whose measures sum to at
 /// least `target`; everything if the total is less. Radix descent over the key's digits: exact and
 /// linear for any distribution. Four histograms take turns, since logits crowd into few buckets and
-/// one counter's updates would wait for each other.
+/// one counter's updates would wait for each other; of few keys one, which takes less to clear.
 template <class Key, class Measure>
 Cut find_cut(int n, uint64_t target, Key key, Measure measure, uint64_t* histogram) {
   constexpr int kShifts[3] = {21, 10, 0};
+  const int n_histograms = n > kFewKeys ? 4 : 1;
   uint32_t prefix = 0, mask = 0;
   uint64_t above = 0;  // measure of all keys larger than any with this prefix
   for (const int shift : kShifts) {
-    memset(histogram, 0, kHistogramBytes);
+    memset(histogram, 0, kHistogramBytes / 4 * static_cast<size_t>(n_histograms));
     for (int i = 0; i < n; ++i) {
       const uint32_t k = key(i);
       if ((k & mask) == prefix)
-        histogram[(i & 3) * kHistogramBins + ((k & ~mask) >> shift)] += measure(i);
+        histogram[(i & (n_histograms - 1)) * kHistogramBins + ((k & ~mask) >> shift)] += measure(i);
     }
     uint32_t bin = shift == 0 ? 1023 : kHistogramBins - 1;
     for (;; --bin) {
       const uint64_t* h = histogram + bin;
-      const uint64_t here =
-          h[0] + h[kHistogramBins] + h[2 * kHistogramBins] + h[3 * kHistogramBins];
+      uint64_t here = h[0];
+      if (n_histograms > 1)
+        here += h[kHistogramBins] + h[2 * kHistogramBins] + h[3 * kHistogramBins];
       if (above + here >= target || bin == 0) break;
       above += here;
     }
