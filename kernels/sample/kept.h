@@ -39,23 +39,22 @@ inline void drop(Candidates& c, uint64_t* weight, Keeps keeps) {
   }
 }
 
-/// Leaves out tokens that together weigh less than what may go when `wanted` is kept, so that the
-/// exact cut is sought among few. Half of the mean is safe: weights follow logits to 2^-22.
+/// Leaves out tokens too light for the exact cut to keep, which is then sought among few: the last
+/// token kept and all after it weigh more than total - wanted, so one of them is above the mean of
+/// that, and the kept one is as heavy. Half of the mean allows for weights that follow logits to
+/// 2^-22 only.
 inline void narrow(Candidates& c, uint64_t wanted, const Workspace& w) {
   if (c.n <= kFewKeys) return;
   const uint64_t least = (c.total - wanted) / static_cast<uint64_t>(c.n) / 2;
   int n = 0;
-  uint64_t sum = 0;
   for (int i = 0; i < c.n; ++i) {  // n <= i
     const uint64_t weight = w.weight[i];
-    const bool stays = weight >= least;
     w.top[n] = c.logit[i];
     w.id[n] = c.token(i);
     w.weight[n] = weight;
-    sum += stays ? weight : 0;
-    n += stays;
+    n += weight >= least;
   }
-  c = {w.top, w.id, n, sum, c.max};
+  c = {w.top, w.id, n, c.total, c.max};
 }
 
 /// Drops what top-p and min-p leave out.

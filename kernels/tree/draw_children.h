@@ -34,8 +34,8 @@ struct DrawChildrenParams {
   void* workspace;  // on the CPU draw_children_workspace_bytes(V), 64-byte aligned, one per
                     // concurrent call; on a GPU row_memory_bytes(V, n_rows, 1), one per stream,
                     // null where that is 0
-  // On the CPU, for verification: sums of rows with children that the rule leaves as they are,
-  // total 0 of the others; null: not wanted.
+  // On the CPU, but for the reference, for verification: sums of rows with children that the rule
+  // leaves as they are, total 0 of the others; null: not wanted.
   RowSum* sums = nullptr;  // [n_rows]
 };
 

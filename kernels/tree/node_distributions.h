@@ -75,7 +75,7 @@ inline Residual residual_of(const Candidates& c, const VerifyWorkspace& w) {
 inline Residual residual_of(const Candidates& c, const Reach& reach, const VerifyWorkspace& w) {
   Residual r = residual_of(c, w);
   const double value = reach.value();
-  if (value == 1.0) return r;
+  if (value == 1.0 || r.total == 0) return r;
   const int shift = r.shift();
   r.unit <<= shift;
   r.total = 0;

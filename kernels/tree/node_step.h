@@ -50,7 +50,7 @@ struct Residual {
   uint64_t* next;     // [n], the distribution after the next rejection is built here
   const int32_t* id;  // [n] ascending; null: id[i] = i
   int n;
-  uint64_t total;    // of the weights; of a row at least that
+  uint64_t total;    // of the weights; an upper bound before make()
   uint64_t unit;     // what probability 1 is in them, at least the total and > 0
   RowWeights row{};  // x null: `weight` holds the weights
   double reach = 1;  // of the node, which the row's weights do not have yet
@@ -80,7 +80,7 @@ inline void make(Residual& r) {
 inline Residual residual_of_row(const RowWeights& row, int vocab, const Reach& reach,
                                 uint64_t* weight, uint64_t* next) {
   Residual r{weight, next, nullptr, vocab, row.total, row.total, row, reach.value()};
-  if (r.reach == 1.0) return r;
+  if (r.reach == 1.0 || row.total == 0) return r;
   // Above the sum, whose parts are rounded down after an error of 2^-52.
   const int shift = r.shift();
   const double total = static_cast<double>(static_cast<int64_t>(row.total)) * r.reach *

@@ -66,7 +66,9 @@ struct VerifyTreesParams {
 /// numerics decisions are exact in integers made from the weights of sample.h (node_step.h here):
 ///          equal on every ISA and thread count; probabilities good to 2^-40
 /// cost     a target row per node visited, each read up to six times from cache; but by match also a
-///          draft row a node with drawn children, and a pass over the kept tokens a rejection.
+///          draft row a node with drawn children, and a pass over the kept tokens a rejection. With
+///          one child and rules that cut nothing a row takes a pass for its maximum and one for its
+///          sum (the draft's none with draft_sums), and a rejection one more for each of both.
 ///          match and sequoia visit the nodes of the result. traversal visits those before the
 ///          accepted one too, depth first; of these, leaves need no row
 /// errors   none (preconditions checked by ops; a meaningless row is a result)

@@ -152,8 +152,8 @@ class Verification {
     }
     Residual left = residual_at(node, reach);
     if (left.n == 0) return Found::nonsense;
-    // Rejections only ever lessen the chance of the node itself, and so does a total in place of
-    // its bound.
+    // Rejections only ever lessen the chance of the node itself; before make() the total is an
+    // upper bound.
     const auto may_stay = [&] {
       if (node == 0) return true;
       const double coin = coin_of(names_, node);

@@ -18,6 +18,7 @@ inline std::byte* thread_workspace(size_t bytes) {
   thread_local Workspace memory;
   thread_local size_t size = 0;
   if (bytes > size) {
+    size = 0;  // should there be no memory
     memory.reset();
     memory.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64})));
     size = bytes;

@@ -29,7 +29,7 @@ SequoiaGenerate::SequoiaGenerate(cli::Context& cx, const cli::Point<Recipe>& poi
     room.longest += kTimingTokens;
     room.total += int64_t{room.sequences()} * kTimingTokens;
   }
-  size_for(pair_, room, room_of(recipe_, tree_, batch_));
+  size_for(pair_, room, room_of(recipe_, tree_, batch_, measures()));
 }
 
 int SequoiaGenerate::print_plan() {

@@ -209,6 +209,15 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(second.err.find("timed rounds in") == std::string::npos);
     CHECK(second.out == first.out);
 
+    // A given tree is priced by times of larger ones.
+    const TemporaryFolder empty;
+    Launch given = launch;
+    given.arguments.insert(given.arguments.end(), {"-s", "tree.path=", "-s", "spec.gamma=3"});
+    given.variables = {{"TANDEM_CACHE_DIR", empty.path().string()}};
+    const Outcome chain = run_process(program("sequoia-generate"), given);
+    CHECK(chain.status == 0);
+    CHECK(chain.err.find("timed rounds in") != std::string::npos);
+
     // Kept times that speak against it: only the target is loaded.
     fs::path kept;
     for (const auto& entry : fs::directory_iterator(cache.path()))
@@ -331,7 +340,7 @@ TEST_SUITE("cli/sequoia-generate") {
                  "spec.verify: block verifies chains"},
              Case{{"-s", "spec.draft=ngram", "-s", "spec.verify=traversal"},
                   3,
-                  "spec.verify: tokens found again are not drawn"},
+                  "spec.verify: prompt lookup proposes tokens that are not"},
              Case{{"-s", "spec.verify=best"}, 3, "spec.verify"},
              Case{{"-s", "draft.cache.kind=topk"},
                   3,

@@ -190,6 +190,25 @@ TEST_SUITE("kernels/sample") {
     CHECK(support({-0.0f, 0.0f}, {.temperature = 0}) == Set{0});
   }
 
+  TEST_CASE("exact cuts of many tokens of one weight, with and without a heavier one") {
+    constexpr int kVocab = 3000;
+    const double last = 1 - 0x1p-53;
+    for (const Isa isa : usable_isas()) {
+      CAPTURE(isa_name(isa));
+      SampleFn* const sample = cpu_table(isa).sample;
+      std::vector<float> x(kVocab, 2.0f);
+      CHECK(draw(sample, x, {.top_p = 0.5}, last) == kVocab / 2 - 1);
+      CHECK(draw(sample, x, {.top_p = 0.25}, last) == kVocab / 4 - 1);
+      CHECK(draw(sample, x, {.top_p = std::nextafter(1.0, 0.0)}, last) == kVocab - 1);
+      // One token weighs what 2^20 others do: those that follow are cut one by one.
+      x[100] += 20 * std::log(2.0f);
+      CHECK(draw(sample, x, {.top_p = 0.99}, last) == 100);
+      x[100] = 2.0f;
+      x[kVocab - 1] = -std::numeric_limits<float>::infinity();
+      CHECK(draw(sample, x, {.top_p = std::nextafter(1.0, 0.0)}, last) == kVocab - 2);
+    }
+  }
+
   TEST_CASE("the repetition penalty divides positive and multiplies negative logits, once") {
     const Settings greedy{.temperature = 0, .penalty = 2.0f};
     const auto pick = [&](std::vector<float> x, std::vector<int32_t> seen) {

@@ -47,7 +47,7 @@ AcceptBy rule_for(VerifyChoice choice, bool draws, const TokenTree& tree, bool i
       if (widest > 1)
         throw refuse(
             fmt::format("which verifies chains; a node of this tree has {} children", widest),
-            "choose spec.verify=traversal, or auto; a chain has an empty tree.path");
+            "choose spec.verify=traversal, or auto; -s tree.path= -s spec.gamma=N drafts a chain");
       return AcceptBy::block;
     case VerifyChoice::traversal:
       break;

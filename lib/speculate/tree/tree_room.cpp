@@ -24,4 +24,12 @@ TreeRoom TreeRoom::any(int nodes) {
           .widest = std::max(nodes - 2, 1)};
 }
 
+TreeRoom TreeRoom::with(const TreeRoom& other) const {
+  return {.nodes = std::max(nodes, other.nodes),
+          .levels = std::max(levels, other.levels),
+          .inner = std::max(inner, other.inner),
+          .parents = std::max(parents, other.parents),
+          .widest = std::max(widest, other.widest)};
+}
+
 }  // namespace tandem::speculate

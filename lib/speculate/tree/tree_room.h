@@ -15,6 +15,8 @@ struct TreeRoom {
   static TreeRoom of(const TokenTree& tree);
   /// For any tree of at most `nodes` nodes.
   static TreeRoom any(int nodes);
+  /// For trees of either.
+  TreeRoom with(const TreeRoom& other) const;
 };
 
 }  // namespace tandem::speculate

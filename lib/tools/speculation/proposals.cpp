@@ -16,13 +16,13 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
             "choose spec.draft=model");
   const bool draws = spec.draft != DraftKind::ngram;
   if (!draws && spec.verify > speculate::VerifyChoice::match)
+    p.field("spec.verify",
+            "spec.verify: prompt lookup proposes tokens that are not drawn; choose match or auto");
+  if (draws && spec.verify == speculate::VerifyChoice::block && tree.path.automatic)
     p.field(
         "spec.verify",
-        "spec.verify: tokens found again are not drawn from a distribution; choose match or auto");
-  if (draws && spec.verify == speculate::VerifyChoice::block && tree.path.automatic)
-    p.field("spec.verify",
-            "spec.verify: block verifies chains; leave tree.path empty for one of spec.gamma, or "
-            "choose traversal");
+        "spec.verify: block verifies chains; set -s tree.path= for a chain of spec.gamma, without "
+        "tree.replay, or choose traversal");
   if (draws && tree.path.automatic && tree.accept.empty() && tree.replay.empty())
     p.field("tree.accept",
             "tree.accept: name the vector to choose a tree by, or with tree.replay recorded "
@@ -30,7 +30,9 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
   if (!tree.accept.empty() && !tree.replay.empty())
     p.field("tree.replay",
             "tree.replay: tree.accept says how trees do, too; leave one of both out");
-  if (!tree.replay.empty() && (!draws || spec.verify == speculate::VerifyChoice::match))
+  if (!tree.replay.empty() && !draws)
+    p.field("tree.replay", "tree.replay: prompt lookup has no tree; leave tree.replay out");
+  else if (!tree.replay.empty() && spec.verify == speculate::VerifyChoice::match)
     p.field("tree.replay",
             "tree.replay: rounds are recorded for rules that weigh draws; choose another "
             "spec.verify than match, or leave tree.replay out");
@@ -71,9 +73,11 @@ std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
 }
 
 speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
-                            const std::optional<speculate::TokenTree>& given, int batch) {
-  return given ? speculate::TreeRoom::of(*given)
-               : speculate::TreeRoom::any(most_nodes(recipe.tree, batch));
+                            const std::optional<speculate::TokenTree>& given, int batch,
+                            bool measures) {
+  if (given && !measures) return speculate::TreeRoom::of(*given);
+  const auto any = speculate::TreeRoom::any(most_nodes(recipe.tree, batch));
+  return given ? any.with(speculate::TreeRoom::of(*given)) : any;
 }
 
 void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::PromptSet& prompts) {

@@ -91,9 +91,11 @@ std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe);
 int most_nodes(const DraftTreeSection& tree, int batch);
 
 /// Room for the given tree, or for any that may be chosen.
-/// batch    sequences of a step
+/// batch     sequences of a step
+/// measures  whether trees of any size that may be chosen are timed, a given one notwithstanding
 speculate::TreeRoom room_of(const SequoiaRecipe& recipe,
-                            const std::optional<speculate::TokenTree>& given, int batch);
+                            const std::optional<speculate::TokenTree>& given, int batch,
+                            bool measures);
 
 /// Refuses a chain of spec.gamma that is longer than what the context holds after a prompt.
 /// errors   kind recipe
