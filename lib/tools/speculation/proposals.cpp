@@ -9,6 +9,9 @@
 namespace tandem::tools {
 
 void SequoiaRecipe::check(recipe::Problems& p) const {
+  if (spec.draft == DraftKind::none)
+    p.field("spec.draft",
+            "spec.draft: none drafts nothing; choose model, self or ngram, or take pig-generate");
   if (spec.draft == DraftKind::model) draft.require(p);
   if (spec.draft == DraftKind::self && !draft.path.value.empty())
     p.field("draft.path",
@@ -55,6 +58,7 @@ Proposer proposer_of(const SpecSection& spec) {
     case DraftKind::self:
       return Proposer::target;
     case DraftKind::ngram:
+    case DraftKind::none:
       break;
   }
   return Proposer::none;

@@ -1,19 +1,12 @@
 #pragma once
-#include <array>
 #include <filesystem>
 #include <memory>
-#include <string_view>
 
 #include "speculate/round/verify_choice.h"
+#include "tools/speculation/draft_kind.h"
 #include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
-
-/// What proposes tokens.
-enum class DraftKind : uint8_t { model, ngram, self };
-constexpr std::array<std::string_view, 3> enum_names(DraftKind) {
-  return {"model", "ngram", "self"};
-}
 
 /// Section `spec`.
 struct SpecSection {

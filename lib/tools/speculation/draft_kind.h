@@ -1,0 +1,19 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace tandem::tools {
+
+/// What proposes tokens.
+enum class DraftKind : uint8_t {
+  model,  // another model
+  ngram,  // what followed the last tokens before
+  self,   // the target, which reads its sequences a second way
+  none,   // nothing: plain decoding
+};
+constexpr std::array<std::string_view, 4> enum_names(DraftKind) {
+  return {"model", "ngram", "self", "none"};
+}
+
+}  // namespace tandem::tools
