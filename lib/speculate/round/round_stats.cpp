@@ -1,5 +1,7 @@
 #include "speculate/round/round_stats.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace tandem::speculate {
@@ -8,8 +10,22 @@ void RoundStats::add(const RoundEvent& round) {
   ++rounds;
   drafted += round.drafted;
   accepted += round.accepted;
+  tested += std::min(round.accepted + 1, round.drafted);
   emitted += round.accepted + 1;
   ++accepted_hist[static_cast<size_t>(round.accepted)];
+}
+
+void RoundStats::add(const RoundStats& other) {
+  rounds += other.rounds;
+  drafted += other.drafted;
+  accepted += other.accepted;
+  tested += other.tested;
+  emitted += other.emitted;
+  for (size_t i = 0; i < accepted_hist.size(); ++i) accepted_hist[i] += other.accepted_hist[i];
+  draft_s += other.draft_s;
+  target_s += other.target_s;
+  verify_s += other.verify_s;
+  host_s += other.host_s;
 }
 
 RoundStats RoundStats::since(const RoundStats& earlier) const {
@@ -17,6 +33,7 @@ RoundStats RoundStats::since(const RoundStats& earlier) const {
   s.rounds -= earlier.rounds;
   s.drafted -= earlier.drafted;
   s.accepted -= earlier.accepted;
+  s.tested -= earlier.tested;
   s.emitted -= earlier.emitted;
   for (size_t i = 0; i < s.accepted_hist.size(); ++i)
     s.accepted_hist[i] -= earlier.accepted_hist[i];

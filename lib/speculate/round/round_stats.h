@@ -22,6 +22,7 @@ struct RoundStats {
   int64_t rounds = 0;    // a sequence's, not a batch's
   int64_t drafted = 0;   // nodes, roots left out
   int64_t accepted = 0;  // of them
+  int64_t tested = 0;    // of chains: the accepted ones, and the one that ended each round early
   int64_t emitted =
       0;  // tokens: accepted and one more a round, those after a sequence's end included
   std::vector<int64_t> accepted_hist;  // rounds by number of accepted nodes
@@ -35,6 +36,8 @@ struct RoundStats {
         nodes(largest.size()),
         accepted_hist(static_cast<size_t>(largest.levels())) {}
   void add(const RoundEvent& round);
+  /// Those of other rounds of the same kind.
+  void add(const RoundStats& other);
   /// What came after `earlier`, of the same rounds.
   RoundStats since(const RoundStats& earlier) const;
   /// Accepted tokens and the one after them: vLLM's mean acceptance length.
@@ -51,6 +54,10 @@ struct RoundStats {
       rates.push_back(static_cast<double>(reached) / static_cast<double>(rounds));
     }
     return rates;
+  }
+  /// Of chains: accepted over tested tokens, the alpha of MagicDec.
+  double share_of_tested() const {
+    return tested > 0 ? static_cast<double>(accepted) / static_cast<double>(tested) : 0;
   }
   /// Accepted over drafted tokens: llama.cpp's acceptance rate.
   double share_accepted() const {
