@@ -130,18 +130,18 @@ std::vector<TextQuality> TextMeter::result() const {
 
 }  // namespace
 
+TextIds load_ids(const std::filesystem::path& path, const decode::ModelFiles& files) {
+  if (path.extension() == ".json")
+    return {{}, decode::parse_ids(io::read_file(path), files.config.vocab_size, path.string())};
+  if (files.tokenizer == nullptr)
+    throw input_error(files.name, "the model has no tokenizer for the text {}", path.string())
+        .hint("name a .json file with an array of token ids in data.path");
+  return {files.tokenizer->prefix(), encode_file(*files.tokenizer, path)};
+}
+
 std::vector<Ids> load_windows(const std::filesystem::path& path, const decode::ModelFiles& files,
                               int context) {
-  Ids ids, prefix;
-  if (path.extension() == ".json") {
-    ids = decode::parse_ids(io::read_file(path), files.config.vocab_size, path.string());
-  } else {
-    if (files.tokenizer == nullptr)
-      throw input_error(files.name, "the model has no tokenizer for the text {}", path.string())
-          .hint("name a .json file with an array of token ids in data.path");
-    ids = encode_file(*files.tokenizer, path);
-    prefix = files.tokenizer->prefix();
-  }
+  const auto [prefix, ids] = load_ids(path, files);
   const size_t room = static_cast<size_t>(context) - std::min(prefix.size(), size_t(context) - 1);
   std::vector<Ids> windows;
   for (size_t begin = 0; begin < ids.size(); begin += room) {

@@ -22,6 +22,15 @@ struct TextQuality {
   double top1_agree = 0;           // share of tokens whose most likely next token is the same
 };
 
+/// A text as ids, and what the tokenizer puts in front of every window of it (BOS).
+struct TextIds {
+  Ids prefix, ids;
+};
+
+/// path     text; a name that ends in .json holds an array of token ids, used as they are
+/// errors   kind input: unreadable, ids out of range, text without a tokenizer
+TextIds load_ids(const std::filesystem::path& path, const decode::ModelFiles& files);
+
 /// Text cut into windows of at most `context` tokens; each begins with what the tokenizer puts in
 /// front (BOS). A rest of fewer than two tokens is left out.
 /// path     text; a name that ends in .json holds an array of token ids, cut as they are

@@ -1,4 +1,4 @@
-#include "recipe/auto_count.h"
+#include "recipe/auto_counts.h"
 #include "recipe/gpu_name.h"
 #include "recipe/offload.h"
 #include "recipe/refresh.h"
@@ -39,9 +39,10 @@ std::unique_ptr<Value> enum_value(uint8_t& field, std::span<const std::string_vi
 
 nlohmann::json json_of(const GpuName& value) { return value.value; }
 
-nlohmann::json json_of(AutoCount count) {
-  if (count.automatic()) return yaml_text(count);
-  return count.value;
+nlohmann::json json_of(const AutoCounts& counts) {
+  if (counts.automatic()) return yaml_text(counts);
+  if (counts.values.size() == 1) return counts.values.front();
+  return counts.values;
 }
 
 nlohmann::json json_of(Offload value) {
@@ -73,7 +74,7 @@ template std::unique_ptr<Value> value_of(std::optional<double>&);
 template std::unique_ptr<Value> value_of(std::optional<ByteSize>&);
 template std::unique_ptr<Value> value_of(std::optional<TokenCount>&);
 template std::unique_ptr<Value> value_of(std::optional<GpuName>&);
-template std::unique_ptr<Value> value_of(AutoCount&);
+template std::unique_ptr<Value> value_of(AutoCounts&);
 template std::unique_ptr<Value> value_of(Offload&);
 template std::unique_ptr<Value> value_of(Refresh&);
 template std::unique_ptr<Value> value_of(std::vector<int>&);

@@ -1,15 +1,17 @@
 #include "tools/magicdec_bench.h"
 
 #include <algorithm>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/convert.h"
 #include "base/parallel.h"
+#include "bench/gpu_hardware.h"
 #include "bench/record.h"
-#include "decode/model_files.h"
+#include "cli/plan_text.h"
 #include "recipe/fields_of.h"
-#include "tensor/memory_plan.h"
+#include "tools/magicdec/measured_report.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
 namespace {
@@ -17,146 +19,65 @@ namespace {
 using bench::Json;
 using Point = cli::Point<MagicdecBenchRecipe>;
 
-DType dtype_of(const MagicdecBenchRecipe& r) {
-  return r.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+const char kPlain[] = "plain";
+
+BenchSizes sizes_of(const MagicdecBenchRecipe& r) {
+  return {.batch = r.run.batch,
+          .context = static_cast<int>(r.run.context.value),
+          .new_tokens = r.bench.new_tokens};
 }
 
-/// A draft at a point, before anything is calculated.
-struct Case {
-  const Point& point;
-  const NamedDraft& draft;
-  model::ModelConfig config;
-  speculate::ModelCosts target;
-  PredictionSpec spec;
-
-  const MagicdecBenchRecipe& recipe() const { return point.recipe; }
-};
-
-/// errors   kind input: the target; kind recipe: a context beyond its own
-Case case_of(const Point& point, const NamedDraft& draft) {
-  const MagicdecBenchRecipe& r = point.recipe;
-  Case c{.point = point,
-         .draft = draft,
-         .config = decode::open_config(r.model.path),
-         .target = {},
-         .spec = {}};
-  c.target = speculate::costs_of(c.config, dtype_of(r));
-  const int64_t longest = r.run.context.value + r.bench.new_tokens;
-  if (c.config.trained && longest > c.config.max_context)
-    throw recipe_error("run.context", "{} tokens and {} new ones, the model takes {}",
-                       r.run.context.value, r.bench.new_tokens, c.config.max_context)
-        .hint("lower run.context");
-  c.spec = {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
-            .gamma = r.spec.gamma.value,
-            .most_gamma = r.spec.most_gamma,
-            .speedup = r.bench.speedup,
-            .new_tokens = r.bench.new_tokens,
-            .longest = std::max(c.config.max_context, static_cast<int>(longest)),
-            .dtype = dtype_of(r)};
-  return c;
+/// All ways to decode at a point, plain decoding first.
+std::vector<Way> ways_of(const MagicdecBenchRecipe& r) {
+  std::vector<Way> ways(1);
+  ways.front().draft.name = kPlain;
+  ways.front().draft.kind = DraftKind::none;
+  for (const NamedDraft& draft : r.bench.budgeted()) {
+    if (draft.kind == DraftKind::none) {
+      ways.front().draft = draft;
+      continue;
+    }
+    for (const int gamma : r.spec.gamma.values) ways.push_back({.draft = draft, .gamma = gamma});
+  }
+  return ways;
 }
 
-std::vector<io::Table::Column> predicted_columns() {
-  return {{"context"},
-          {"batch"},
-          {"draft", io::Align::left},
-          {"alpha", io::Align::left},
-          {"step ms"},
-          {"draft ms"},
-          {"verify ms"},
-          {"gamma"},
-          {"tokens a round"},
-          {"predicted speed-up"},
-          {"tok/s"},
-          {"ms a token"},
-          {"least alpha"},
-          {"critical context"},
-          {"pays from"},
-          {"most sequences"}};
+/// Phases name records of a point; the recipe has no draft of that name.
+std::string phase_of(const Way& way) {
+  return way.gamma == 0 ? std::string(kPlain) : "rounds " + way.name();
 }
 
-/// Whether the batch has room, as far as that is known.
-bool fits(const Case& c, const Prediction& p) {
-  return !p.most_sequences || *p.most_sequences >= c.spec.work.batch;
+std::string temperature_text(const MagicdecBenchRecipe& r) {
+  return fmt::format("{:g}", r.sampling.temperature);
 }
 
-std::string count(const std::optional<double>& tokens) {
-  return tokens ? fmt::format("{:.0f}", *tokens) : "never";
+std::vector<std::string> row_of(const MagicdecBenchRecipe& r, std::vector<std::string> cells) {
+  cells.insert(cells.begin(), {std::to_string(r.run.context.value), std::to_string(r.run.batch),
+                               temperature_text(r)});
+  cells.resize(measured_columns().size());
+  return cells;
 }
 
-std::vector<std::string> row_of(const Case& c, const Prediction& p) {
-  const auto ms = [](double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); };
-  const bool drafts = p.alpha.value > 0;
-  const std::string alpha =
-      fmt::format("{:.3f} {}", p.alpha.value, p.alpha.source.substr(0, p.alpha.source.find(':')));
-  const bool self = p.row_keys.has_value();
-  return {std::to_string(c.recipe().run.context.value),
-          std::to_string(c.recipe().run.batch),
-          c.draft.name,
-          drafts ? alpha : "",
-          ms(p.times.plain_s),
-          drafts ? ms(p.times.draft_s) : "",
-          drafts ? ms(*p.verify_s()) : "",
-          std::to_string(p.choice.gamma),
-          fmt::format("{:.2f}", p.choice.tokens),
-          fmt::format("{:.2f}", p.choice.speedup),
-          fmt::format("{:.0f}", p.decode_tok_s(c.spec.work.batch)),
-          ms(p.choice.token_s),
-          drafts ? (p.least ? fmt::format("{:.3f}", p.least->alpha) : "none") : "",
-          self ? count(p.critical) : "",
-          drafts ? count(p.pays_from) : "",
-          p.most_sequences ? fmt::format("{}{}", *p.most_sequences, fits(c, p) ? "" : " (too few)")
-                           : ""};
-}
-
-Json draft_json(const NamedDraft& draft) {
-  Json j = {{"name", draft.name}, {"kind", recipe::yaml_text(draft.kind)}};
-  if (draft.kind == DraftSource::self || draft.kind == DraftSource::model)
-    j["keys"] = recipe::yaml_text(draft.keys);
-  if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
-  return j;
-}
-
-bench::Record record_of(const cli::Context& cx, const Point& point, const NamedDraft& draft) {
+bench::Record record_of(const cli::Context& cx, const Point& point, const Way* way) {
   const MagicdecBenchRecipe& r = point.recipe;
   bench::Record record = named(bench::Record(cx.info.name), point);
-  record.group("workload") = {{"phase", "predict " + draft.name},
-                              {"batch", r.run.batch},
-                              {"context_tokens", r.run.context.value},
-                              {"new_tokens", r.bench.new_tokens},
-                              {"draft", draft_json(draft)}};
-  return record;
-}
-
-bench::Record record_of(const cli::Context& cx, const Case& c, const Prediction& p) {
-  bench::Record record = record_of(cx, c.point, c.draft);
-  record.group("model") = {{"name", c.config.name}, {"dtype", dtype_name(c.spec.dtype)}};
-  if (c.draft.kind == DraftSource::model) record.group("model")["draft"] = c.draft.path.value;
-  const HardwareSection& hardware = c.recipe().bench.hardware;
-  const speculate::MachineRates rates = hardware.rates();
-  Json& machine = record.group("workload")["hardware"];
-  machine = {{"gpus", rates.ranks},
-             {"read_gbps", 1e-9 * rates.read_bytes_s},
-             {"bf16_tflops", 1e-12 * rates.flops_s}};
-  if (hardware.card) machine["card"] = hardware.card->value;
-  if (p.alpha.value > 0) {
-    record.group("workload")["alpha_assumed"] = p.alpha.value;
-    record.group("workload")["alpha_source"] = p.alpha.source;
+  Json& workload = record.group("workload");
+  workload = {{"phase", way != nullptr ? phase_of(*way) : "point"},
+              {"batch", r.run.batch},
+              {"prompt_tokens", r.run.context.value},
+              {"context_tokens", r.run.context.value},
+              {"new_tokens", r.bench.new_tokens},
+              {"temperature", r.sampling.temperature}};
+  if (way != nullptr && way->gamma > 0) {
+    workload["draft"] = draft_json(way->draft);
+    workload["gamma"] = way->gamma;
   }
-  record.group("predicted") = prediction_json(p, c.spec.work.batch);
-  record.group("spec") = {{"gamma", p.choice.gamma}, {"speedup_predicted", p.choice.speedup}};
-  record.warn("predicted: nothing was measured, and alpha is an assumption");
   return record;
 }
 
-/// Calls `of_draft` for every draft of every point, in their order.
-template <class OfDraft>
-void for_each_draft(const std::vector<Point>& points, const OfDraft& of_draft) {
-  for (const Point& point : points)
-    for (const NamedDraft& draft : point.recipe.bench.budgeted()) {
-      if (cli::is_interrupted()) return;
-      of_draft(point, draft);
-    }
+/// Whether accepted tokens are drawn instead of found.
+bool simulates(const MagicdecBenchRecipe& r, const decode::ModelFiles& target) {
+  return r.bench.simulate.value_or(target.synthetic());
 }
 
 }  // namespace
@@ -170,14 +91,14 @@ std::vector<NamedDraft> MagicdecBenchSection::budgeted() const {
 
 void MagicdecBenchSection::check(recipe::Problems& p) const {
   if (drafts.empty()) p.field("drafts", "bench.drafts is empty; name one at least");
-  if (!hardware.complete())
+  if (predict == PredictMode::only && !hardware.complete())
     p.field("hardware",
             "bench.hardware: name a card (h200, a100-80, ...), or give read_gbps and bf16_tflops");
   std::set<std::string> names;
   for (const NamedDraft& d : budgeted()) {
     if (!names.insert(d.name).second)
       p.field("drafts", "bench.drafts uses the name '{}' twice", d.name);
-    if (d.kind == DraftSource::model && d.path.value.empty())
+    if (d.kind == DraftKind::model && d.path.value.empty())
       p.field("drafts", "bench.drafts: '{}' is of kind model; name its folder as path", d.name);
     if (d.bounded() && d.budget.value <= d.sinks.value + d.window.value)
       p.field("drafts",
@@ -191,72 +112,194 @@ void MagicdecBenchRecipe::check(recipe::Problems& p) const {
   if (run.context.value < 1)
     p.field("run.context", "run.context: expected the tokens of a sequence, found 0");
   if (run.batch < 1) p.field("run.batch", "run.batch: expected a number of sequences, found 0");
+  if (bench.predict != PredictMode::only) check_measurement(p);
   if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
 }
 
-MagicdecBench::MagicdecBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
-    : cx_(cx), points_(points) {
-  const PredictMode mode = points.front().recipe.bench.predict;
-  if (mode != PredictMode::only)
-    throw recipe_error("bench.predict", "{}: magicdec-bench does not measure yet",
-                       recipe::yaml_text(mode))
-        .hint("pass --predict (bench.predict: only)");
+void MagicdecBenchRecipe::check_measurement(recipe::Problems& p) const {
+  if (spec.gamma.automatic())
+    p.field("spec.gamma",
+            "spec.gamma: auto is for predictions; give the numbers of tokens to measure, such as "
+            "[2, 3, 4], or pass --predict");
+  for (const int gamma : spec.gamma.values)
+    if (gamma >= bench.new_tokens)
+      p.field("spec.gamma",
+              "spec.gamma: is {} tokens, but a sequence gets only {} new ones; lower it, or raise "
+              "bench.new_tokens",
+              gamma, bench.new_tokens);
+  if (run.context.value < 2)
+    p.field("run.context", "run.context: expected prompts of 2 tokens or more, found {}",
+            run.context.value);
+}
+
+/// A point on its way: which of its ways to decode are measured, and on what.
+class MagicdecBench::PointRun {
+ public:
+  PointRun(cli::Context& cx, const Point& point, bool dry_run)
+      : cx_(cx),
+        point_(point),
+        engines_(point.recipe.model, point.recipe.run, sizes_of(point.recipe), dry_run) {}
+
+  /// Admits the ways that can be measured, and sizes the engines for them.
+  /// refused  gets the others
+  void admit(const std::function<void(const Way&, const Error&)>& refused) {
+    const bool simulated = simulates(point_.recipe, engines_.target_files());
+    for (Way& way : ways_of(point_.recipe)) try {
+        if (way.gamma > 0) {
+          if (simulated) way.alpha = alpha_of(way.draft);
+          engines_.add(way.draft, way.gamma);
+        }
+        ways_.push_back(std::move(way));
+      } catch (const Error& e) {
+        refused(way, e);
+      }
+    engines_.size();
+  }
+  const BenchEngines& engines() const { return engines_; }
+
+  /// Measures all of them and reports each by `results`.
+  void run(BenchResults& results);
+
+ private:
+  /// errors   kind recipe: prompt lookup, whose acceptance nothing simulates; no alpha is known
+  double alpha_of(const NamedDraft& draft) const {
+    if (draft.kind == DraftKind::ngram)
+      throw recipe_error("bench.simulate", "'{}' finds its tokens in the text, which is simulated",
+                         draft.name)
+          .hint("leave it out, or measure a model with weights");
+    return assumed_alpha(draft, static_cast<double>(point_.recipe.run.context.value)).value;
+  }
+  void report(BenchResults& results, const PointRuns& runs, const WayRuns& way);
+
+  cli::Context& cx_;
+  const Point& point_;
+  BenchEngines engines_;
+  std::vector<Way> ways_;
+  BenchPrompts prompts_;
+};
+
+void MagicdecBench::PointRun::run(BenchResults& results) {
+  const MagicdecBenchRecipe& r = point_.recipe;
+  const auto missing = [&](const Way& way) {
+    return !results.has({point_.id, phase_of(way), max_threads()});
+  };
+  if (std::ranges::none_of(ways_, missing)) return;
+  prompts_ = bench_prompts(r.data, engines_.target_files(),
+                           {.context = sizes_of(r).context,
+                            .batch = r.run.batch,
+                            .batches = r.bench.batches,
+                            .seed = static_cast<uint64_t>(r.run.seed)});
+  engines_.load(cx_);
+  decode::Engine& target = engines_.target();
+  MeasureSpec spec{
+      .how = generate_spec(r.sampling, r.run.seed, 0, target.config(), target.spec().max_tokens),
+      .warm_ups = r.bench.warm_ups,
+      .random_kv = r.bench.random_kv,
+      .verify = r.spec.verify};
+  spec.how.max_tokens = r.bench.new_tokens;
+  spec.how.stop_ids.clear();  // all sequences are of one length
+  spec.how.stops.clear();
+  cli::Progress progress(
+      cx_.terminal, fmt::format("batch {} at {} tokens", r.run.batch, r.run.context.value),
+      static_cast<double>(ways_.size()) * (r.bench.batches + r.bench.warm_ups), "runs");
+  double n_done = 0;
+  const PointRuns runs =
+      measure_ways(engines_, prompts_, ways_, spec, [&] { return progress.go_on(++n_done); });
+  for (const WayRuns& way : runs.ways)
+    if (missing(way.way)) report(results, runs, way);
+}
+
+void MagicdecBench::PointRun::report(BenchResults& results, const PointRuns& runs,
+                                     const WayRuns& way) {
+  const MagicdecBenchRecipe& r = point_.recipe;
+  bench::Record record = record_of(cx_, point_, &way.way);
+  if (way.error) {
+    results.add_failure(record, row_of(r, {way.way.name(), way.error->what()}), *way.error);
+    return;
+  }
+  decode::Engine& target = engines_.target();
+  record.group("model") = {{"name", target.files().name},
+                           {"dtype", dtype_name(target.model().options().dtype)}};
+  if (way.way.draft.kind == DraftKind::model)
+    record.group("model")["draft"] = way.way.draft.path.value;
+  Json& workload = record.group("workload");
+  workload["device"] = target.spec().device.name();
+  if (target.spec().device.kind == Device::Kind::cuda)
+    workload["gpu"] = cuda::device_info(target.spec().device.index).name;
+  workload["dataset"] = r.bench.random_kv ? "random keys and values" : prompts_.source;
+  workload["n_prompts"] = r.run.batch * r.bench.batches;
+  workload["distinct_prompts"] = prompts_.distinct;
+  workload["prompts_overlap"] = prompts_.overlap;
+  workload["batches"] = r.bench.batches;
+  workload["warm_ups"] = r.bench.warm_ups;
+  workload["seed"] = r.run.seed;
+  workload["simulated_acceptance"] = way.way.alpha.has_value();
+  add_measured(record, runs, way, sizes_of(r).context);
+  if (way.way.alpha)
+    record.warn("accepted tokens are simulated: drawn by alpha, not found by verification");
+  results.add(record, row_of(r, measured_cells(runs, way, {})));
 }
 
 int MagicdecBench::print_plan() {
+  if (points_.front().recipe.bench.predict == PredictMode::only) return plan_predictions();
   io::Table table({{"point", io::Align::left},
                    {"context"},
                    {"batch"},
-                   {"draft", io::Align::left},
-                   {"memory of a GPU"},
-                   {"most sequences"},
+                   {"device", io::Align::left},
+                   {"planned peak"},
+                   {"available"},
                    {"verdict", io::Align::left}});
   int status = 0;
-  for_each_draft(points_, [&](const Point& point, const NamedDraft& draft) {
-    const Case c = case_of(point, draft);
-    const HardwareSection& hardware = point.recipe.bench.hardware;
-    const Prediction p = predict(hardware, c.target, draft, c.spec);
-    const auto memory = hardware.memory_bytes();
-    const bool has_room = fits(c, p);
-    if (!has_room) status = exit_status(ErrorKind::memory);
+  for (const Point& point : points_) {
+    const MagicdecBenchRecipe& r = point.recipe;
+    cli::use_threads(r.run.threads);
+    PointRun run(cx_, point, /*dry_run=*/true);
+    std::string verdict;
+    run.admit([&](const Way& way, const Error& e) {
+      verdict += fmt::format(", {}: {}", way.name(), e.what());
+      status = exit_status(e.kind());
+    });
+    const MemoryPlan& plan = run.engines().plan();
+    const cli::MemoryLimits limits = run.engines().limits();
+    const bool fits = limits.fits(plan);
+    if (!fits) status = exit_status(ErrorKind::memory);
     Json line = {{"event", "plan"},
                  {"point", point.id},
-                 {"context_tokens", point.recipe.run.context.value},
-                 {"batch", point.recipe.run.batch},
-                 {"draft", draft.name},
-                 {"fits", has_room}};
-    if (p.most_sequences) line["most_sequences"] = *p.most_sequences;
+                 {"context_tokens", r.run.context.value},
+                 {"batch", r.run.batch}};
+    line.update(cli::memory_json(plan, limits));
     if (cx_.plans_as_json()) cx_.out.write(line.dump() + "\n");
-    table.add_row({point.id, std::to_string(point.recipe.run.context.value),
-                   std::to_string(point.recipe.run.batch), draft.name,
-                   memory ? format_bytes(static_cast<size_t>(*memory)) : "",
-                   p.most_sequences ? std::to_string(*p.most_sequences) : "",
-                   !p.most_sequences ? "memory not given"
-                   : has_room        ? "fits"
-                                     : "does not fit"});
-  });
+    table.add_row({point.id, std::to_string(r.run.context.value), std::to_string(r.run.batch),
+                   cli::planned_device(limits), format_bytes(plan.peak(run.engines().device())),
+                   format_bytes(limits.on_gpu() ? limits.gpu_bytes : limits.host),
+                   (fits ? "fits" : "does not fit") + verdict});
+  }
   if (!cx_.plans_as_json()) cx_.out.write(table.render(table_format(cx_.format())));
   return status;
 }
 
 int MagicdecBench::run() {
-  BenchResults results(cx_, points_.front().recipe.output.path, io::Table(predicted_columns()));
-  for_each_draft(points_, [&](const Point& point, const NamedDraft& draft) {
-    if (results.has({point.id, "predict " + draft.name, max_threads()})) return;
+  if (points_.front().recipe.bench.predict == PredictMode::only) return run_predictions();
+  BenchResults results(cx_, points_.front().recipe.output.path, io::Table(measured_columns()));
+  const auto fail = [&](const Point& point, const Way* way, const Error& e) {
+    const std::string name = way != nullptr ? way->name() : "all";
+    results.add_failure(record_of(cx_, point, way), row_of(point.recipe, {name, e.what()}), e);
+  };
+  for (const Point& point : points_) {
+    if (cli::is_interrupted()) break;
+    cli::use_threads(point.recipe.run.threads);
     try {
-      const Case c = case_of(point, draft);
-      const Prediction p = predict(point.recipe.bench.hardware, c.target, draft, c.spec);
-      results.add(record_of(cx_, c, p), row_of(c, p));
+      PointRun run(cx_, point, /*dry_run=*/false);
+      run.admit([&](const Way& way, const Error& e) { fail(point, &way, e); });
+      run.run(results);
     } catch (const Error& e) {
-      std::vector<std::string> row(predicted_columns().size());
-      row[0] = std::to_string(point.recipe.run.context.value);
-      row[1] = std::to_string(point.recipe.run.batch);
-      row[2] = draft.name;
-      row[3] = e.what();
-      results.add_failure(record_of(cx_, point, draft), std::move(row), e);
+      if (e.kind() == ErrorKind::interrupted) break;  // points measured until then stay
+      fail(point, nullptr, e);
+    } catch (const std::bad_alloc&) {
+      fail(point, nullptr, Error(ErrorKind::memory, "", "not enough memory"));
     }
-  });
-  cx_.note("predicted: nothing was measured, and alpha is as given or a published prior");
+  }
+  cx_.note(kRoundWords);
   return results.finish();
 }
 

@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "cli/context.h"
-#include "recipe/auto_count.h"
+#include "recipe/auto_counts.h"
 #include "recipe/sections.h"
+#include "speculate/round/verify_choice.h"
 #include "tools/magicdec/hardware.h"
+#include "tools/magicdec/measurement.h"
 #include "tools/magicdec/named_draft.h"
 #include "tools/magicdec/prediction.h"
 #include "tools/results/bench_results.h"
@@ -21,14 +23,17 @@ constexpr std::array<std::string_view, 3> enum_names(PredictMode) {
 }
 
 /// Section `spec` of magicdec-bench.
-struct GammaSection {
-  recipe::AutoCount gamma;
+struct ChainSection {
+  recipe::AutoCounts gamma;
   int most_gamma = 16;
+  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
 
   template <class V>
   void fields(V& v) {
-    v("gamma", gamma, "drafted tokens of a round; auto = as many as pay, 0 where none do");
+    v("gamma", gamma,
+      "drafted tokens of a round, or a list; auto = as many as pay, 0 where none do (predictions)");
     v("most_gamma", most_gamma, recipe::between(1, 256), "that auto tries");
+    v("verify", verify, "the rule that accepts drafted tokens; auto as sequoia-generate");
   }
 };
 
@@ -38,7 +43,9 @@ struct MagicdecBenchSection {
   PredictMode predict = PredictMode::also;
   std::optional<recipe::TokenCount> budget;
   double speedup = 1;
-  int new_tokens = 96;
+  int new_tokens = 96, batches = 3, warm_ups = 1;
+  bool random_kv = false;
+  std::optional<bool> simulate;
   HardwareSection hardware;
 
   template <class V>
@@ -47,12 +54,18 @@ struct MagicdecBenchSection {
     v("drafts", drafts, recipe::Limits{.required = true},
       "list of {name: NAME, kind: ..., ...} compared with plain decoding");
     v("predict", predict,
-      "whether times and gains are calculated: no, also, or instead of measuring");
+      "whether times and gains are calculated: no, next to measured ones, or nothing else");
     v("budget", budget, at_least(1).unit("tokens"),
       "in place of that of every draft that reads a part; for sweeps; null = their own");
     v("speedup", speedup, recipe::above(0),
       "wanted: for the least acceptance and the critical context");
     v("new_tokens", new_tokens, recipe::between(2, 1 << 20).unit("tokens"), "of a sequence");
+    v("batches", batches, recipe::between(1, 10000), "of prompts that are measured");
+    v("warm_ups", warm_ups, recipe::between(0, 100), "runs of each way that are not counted");
+    v("random_kv", random_kv,
+      "random keys and values in place of the prompts': no time for their prefill");
+    v("simulate", simulate,
+      "draw accepted tokens by each draft's alpha; null = for a model with random weights");
     v("hardware", hardware, "the machine that is predicted for");
   }
   void check(recipe::Problems& p) const;
@@ -62,8 +75,9 @@ struct MagicdecBenchSection {
 
 struct MagicdecBenchRecipe {
   recipe::Model model;
-  GammaSection spec;
+  ChainSection spec;
   MagicdecBenchSection bench;
+  recipe::Data data;
   recipe::Run run;
   recipe::Sampling sampling;
   BenchOutput output;
@@ -77,28 +91,36 @@ struct MagicdecBenchRecipe {
     v("model", model, "the model whose text it is");
     v("spec", spec, "drafted tokens of a round");
     v("bench", bench, "the drafts to compare, and the machine to predict for");
+    v("data", data, "text whose windows are the prompts");
     v("run", run, "device, threads, seed, batch; context: tokens of each sequence");
     v("sampling", sampling, "how tokens are drawn");
     v("output", output, "where records go");
   }
   void check(recipe::Problems& p) const;
+
+ private:
+  void check_measurement(recipe::Problems& p) const;
 };
 
 /// A run of magicdec-bench: whether speculation pays, with which draft and gamma, and by how much.
-/// Predictions alone so far.
 class MagicdecBench {
  public:
   using Recipe = MagicdecBenchRecipe;
 
-  /// errors   kind recipe: it is to measure
-  MagicdecBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points);
+  MagicdecBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
+      : cx_(cx), points_(points) {}
 
-  /// One line a point and draft: the room that it needs.
+  /// One line a point, and with predictions alone a draft: the room that it needs.
   int print_plan();
   /// The exit status is BenchResults::finish's.
   int run();
 
  private:
+  class PointRun;
+
+  int plan_predictions();
+  int run_predictions();
+
   cli::Context& cx_;
   const std::vector<cli::Point<Recipe>>& points_;
 };

@@ -7,24 +7,16 @@
 #include "base/parallel.h"
 #include "bench/record.h"
 #include "cli/plan_text.h"
-#include "cli/search_path.h"
 #include "model/context.h"
 #include "recipe/fields_of.h"
 #include "tools/engines/load_engine.h"
+#include "tools/prompts/data_text.h"
 
 namespace tandem::tools {
 namespace {
 
 // Cases that run together, by default.
 constexpr int kFewCases = 4, kManyCases = 16;
-
-std::filesystem::path demo_text() {
-  for (const auto& folder : cli::recipe_folders())
-    if (const auto path = folder / "demo/lighthouse-logbook.txt"; std::filesystem::exists(path))
-      return path;
-  throw input_error("data.path", "the built-in text is not installed")
-      .hint("name a text with --data");
-}
 
 std::vector<recipe::Cache> caches_of(const std::vector<eval::NamedPolicy>& policies) {
   std::vector<recipe::Cache> caches;
@@ -188,9 +180,8 @@ void PigEval::run_questions() {
 
 void PigEval::run_text() {
   if (log_.text) return;
-  const auto& path = recipe_.data.path;
   decode::ModelFiles files = sizer_.open_model();
-  const auto windows = eval::load_windows(path.empty() ? demo_text() : path, files, text_context());
+  const auto windows = eval::load_windows(data_text(recipe_.data), files, text_context());
   const size_t buffer_bytes = eval::text_buffer_bytes(config_);
   const auto longest = static_cast<int>(std::ranges::max(windows, {}, &eval::Ids::size).size());
   const auto engine = load(

@@ -1,9 +1,11 @@
 #include "tools/magicdec/named_draft.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "recipe/fields_of.h"
+#include "recipe/scalar.h"
 #include "recipe/value_of.h"
 
 namespace tandem::tools {
@@ -44,11 +46,46 @@ const Prior* nearest_prior(const NamedDraft& draft, double context) {
 }  // namespace
 
 bool NamedDraft::bounded() const {
-  return (kind == DraftSource::self || kind == DraftSource::model) && keys != DraftKeys::full;
+  return (kind == DraftKind::self || kind == DraftKind::model) && keys != DraftKeys::full;
 }
 
 speculate::KeyChoice NamedDraft::choice() const {
   return {.keys = keys, .budget = static_cast<double>(budget.value), .page = page};
+}
+
+recipe::Cache NamedDraft::cache(int64_t context) const {
+  const auto kind_name = enum_names(keys)[static_cast<size_t>(keys)];
+  const auto kinds = enum_names(recipe::CacheKind{});
+  const std::string where = "bench.drafts, '" + name + "'";
+  if (std::ranges::find(kinds, kind_name) == kinds.end())
+    throw recipe_error(where, "no cache.kind reads keys as {} does", kind_name)
+        .hint("choose other keys to measure, or pass --predict");
+  std::string text = fmt::format("kind: {}\nsinks: {}\n", kind_name, sinks.value);
+  const double share = std::min(
+      1.0, static_cast<double>(budget.value) / static_cast<double>(std::max<int64_t>(1, context)));
+  switch (keys) {
+    case DraftKeys::streaming:
+      text += fmt::format("recent: {}\n", budget.value - sinks.value);
+      break;
+    case DraftKeys::quest:
+      text +=
+          fmt::format("recent: {}\nquest: {{page: {}, ratio: {}}}\n", window.value, page, share);
+      break;
+    case DraftKeys::topk:
+      text += fmt::format("recent: {}\ntopk: {{ratio: {}}}\n", window.value, share);
+      break;
+    case DraftKeys::full:
+      break;
+    default:
+      text +=
+          fmt::format("{}: {{budget: {}, window: {}{}}}\n", kind_name, budget.value, window.value,
+                      refresh.value > 0 ? fmt::format(", refresh: {}", refresh.value) : "");
+  }
+  recipe::Cache cache;
+  recipe::Field fields = recipe::fields_of(cache);
+  recipe::read_fields(
+      fields, recipe::parse_yaml(text, {std::make_shared<const std::string>(where), {}, 0, 0}));
+  return cache;
 }
 
 std::string read_item(const recipe::Node& node, const recipe::Folders& models, NamedDraft& out) {
@@ -74,9 +111,17 @@ nlohmann::json json_of(const NamedDraft& draft) {
   return recipe::to_json(recipe::fields_of(copy));
 }
 
+nlohmann::ordered_json draft_json(const NamedDraft& draft) {
+  nlohmann::ordered_json j = {{"name", draft.name}, {"kind", recipe::yaml_text(draft.kind)}};
+  if (draft.kind == DraftKind::self || draft.kind == DraftKind::model)
+    j["keys"] = recipe::yaml_text(draft.keys);
+  if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
+  return j;
+}
+
 AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
   if (draft.alpha) return {*draft.alpha, "given"};
-  if (draft.kind == DraftSource::self) {
+  if (draft.kind == DraftKind::self) {
     if (speculate::keys_read(draft.choice(), context) >= context)
       return {1, "prior: the draft reads all that the target reads"};
     if (const Prior* p = nearest_prior(draft, context))

@@ -1,29 +1,23 @@
 #pragma once
-#include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 
+#include "recipe/cache_section.h"
 #include "recipe/fields.h"
 #include "speculate/plan/draft_keys.h"
+#include "tools/speculation/draft_kind.h"
 
 namespace tandem::tools {
-
-/// Who drafts in a row of bench.drafts.
-enum class DraftSource : uint8_t { self, model, ngram, none };
-constexpr std::array<std::string_view, 4> enum_names(DraftSource) {
-  return {"self", "model", "ngram", "none"};
-}
 
 /// An item of bench.drafts: `{name: s512, kind: self, keys: streaming, budget: 512}`.
 struct NamedDraft {
   std::string name;
-  DraftSource kind = DraftSource::self;
+  DraftKind kind = DraftKind::self;
   recipe::ModelName path;
   speculate::DraftKeys keys = speculate::DraftKeys::streaming;
   recipe::TokenCount budget{512}, sinks{4}, window{32}, refresh{0};
-  int page = 16;
+  int page = 16, ngram = 3;
   std::optional<double> alpha;
   std::filesystem::path timing;
 
@@ -41,8 +35,11 @@ struct NamedDraft {
     v("refresh", refresh, at_least(0).unit("tokens"),
       "keys snapkv: chosen again after as many new tokens; 0 = never");
     v("page", page, at_least(1).unit("tokens"), "keys quest and retrieval: chosen as one");
+    v("ngram", ngram, recipe::between(1, 64).unit("tokens"),
+      "kind ngram: tokens that must agree, at most");
     v("alpha", alpha, recipe::above(0).up_to(1),
-      "probability that a drafted token is accepted, as given; null = a published prior");
+      "probability that a drafted token is accepted, for predictions and bench.simulate; null = a "
+      "published prior");
     v("timing", timing, recipe::optional_input(),
       "times of this target and draft (sequoia-timing/1); empty = by the roofline");
   }
@@ -50,6 +47,9 @@ struct NamedDraft {
   /// Whether it reads a chosen part of the text.
   bool bounded() const;
   speculate::KeyChoice choice() const;
+  /// How a draft of kind self or model reads sequences of that many tokens, as cache.kind has it.
+  /// errors   kind recipe: no cache.kind reads so
+  recipe::Cache cache(int64_t context) const;
 };
 
 // A list item that is a map, read as strictly as a section.
@@ -57,6 +57,9 @@ std::string read_item(const recipe::Node& node, const recipe::Folders& models, N
 std::string yaml_text(const NamedDraft& draft);
 std::string type_name(const NamedDraft& draft);
 nlohmann::json json_of(const NamedDraft& draft);
+
+/// What records say of it.
+nlohmann::ordered_json draft_json(const NamedDraft& draft);
 
 /// Acceptance that a prediction starts from. Never a measurement of this run.
 struct AssumedAlpha {

@@ -15,8 +15,8 @@ using namespace speculate;
 /// The forwards that draft; none where none does.
 std::optional<ModelCosts> drafting_costs(const NamedDraft& draft, const ModelCosts& target,
                                          DType dtype) {
-  if (draft.kind == DraftSource::self) return target;
-  if (draft.kind == DraftSource::model) return costs_of(decode::open_config(draft.path), dtype);
+  if (draft.kind == DraftKind::self) return target;
+  if (draft.kind == DraftKind::model) return costs_of(decode::open_config(draft.path), dtype);
   return std::nullopt;
 }
 
@@ -44,7 +44,7 @@ std::optional<int> room(const HardwareSection& hardware, const ModelCosts& targe
                         const PredictionSpec& spec, int gamma) {
   const std::optional<double> memory = hardware.memory_bytes();
   if (!memory) return std::nullopt;
-  const bool other = draft.kind == DraftSource::model;
+  const bool other = draft.kind == DraftKind::model;
   // A self-draft reads the target's own keys; a verified chain takes gamma + 1 rows more.
   const double context = spec.work.context + spec.new_tokens + (gamma > 0 ? gamma + 1 : 0);
   const Holdings holdings{.memory_bytes = *memory,
@@ -64,7 +64,7 @@ Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
                    const NamedDraft& draft, const PredictionSpec& spec) {
   const MachineRates rates = hardware.rates();
   const std::optional<ModelCosts> drafting = drafting_costs(draft, target, spec.dtype);
-  const bool none = draft.kind == DraftSource::none;
+  const bool none = draft.kind == DraftKind::none;
   const int most_gamma = none ? 0 : std::max(spec.gamma, spec.most_gamma);
   const Times times({.machine = rates,
                      .target = target,
@@ -90,7 +90,7 @@ Prediction predict(const HardwareSection& hardware, const ModelCosts& target,
   p.pays_from = pays_from(anywhere, p.alpha.value, batch, longest);
   if (const int most = p.most_sequences.value_or(0); most > batch)
     p.inflection = inflection_context(anywhere, p.alpha.value, {batch, most}, longest);
-  if (draft.kind == DraftSource::self && draft.bounded()) {
+  if (draft.kind == DraftKind::self && draft.bounded()) {
     p.row_keys = key_equivalent_of_row(rates, target);
     p.critical = critical_context(*p.row_keys,
                                   {.gamma = p.chain.gamma,

@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "decode/model_files.h"
+#include "recipe/sections.h"
+
+namespace tandem::tools {
+
+/// How many prompts a benchmark reads.
+struct PromptNeeds {
+  int context = 0;  // tokens of each
+  int batch = 1;    // of prompts that are read together
+  int batches = 1;
+  uint64_t seed = 0;
+};
+
+/// Prompts of a benchmark: windows of a text, of random tokens where the model has no tokenizer.
+struct BenchPrompts {
+  std::string source;
+  std::vector<std::vector<std::vector<int32_t>>> batches;  // [batches][batch][context]
+  int distinct = 0;                                        // windows
+  bool overlap = false;  // the text is shorter than all of them together
+};
+
+/// errors   kind input: no such text, or one shorter than a window
+BenchPrompts bench_prompts(const recipe::Data& data, const decode::ModelFiles& files,
+                           const PromptNeeds& needs);
+
+}  // namespace tandem::tools

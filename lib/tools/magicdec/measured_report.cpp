@@ -1,0 +1,168 @@
+#include "tools/magicdec/measured_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "speculate/plan/chain_tokens.h"
+
+namespace tandem::tools {
+namespace {
+
+using bench::Json;
+
+double sum_of(const WayRuns& way, double BatchRun::*part) {
+  double sum = 0;
+  for (const BatchRun& run : way.batches) sum += run.*part;
+  return sum;
+}
+
+/// Milliseconds of the parts of a round.
+struct RoundParts {
+  double draft, target, verify, rest, round;
+};
+
+RoundParts parts_of(const WayRuns& way) {
+  double steps = 0;
+  for (const BatchRun& run : way.batches) steps += run.whole_steps;
+  RoundParts p{.draft = 1e3 * way.stats->draft_s / steps,
+               .target = 1e3 * way.stats->target_s / steps,
+               .verify = 1e3 * way.stats->verify_s / steps,
+               .rest = 0,
+               .round = 1e3 * way.step_s()};
+  p.rest = std::max(0.0, p.round - p.draft - p.target - p.verify);
+  return p;
+}
+
+double end_to_end_s(const WayRuns& way, const std::vector<double>& prefill_s) {
+  return std::accumulate(prefill_s.begin(), prefill_s.end(), 0.0) +
+         sum_of(way, &BatchRun::prefill_s) + sum_of(way, &BatchRun::decode_s);
+}
+
+Json spec_json(const PointRuns& point, const WayRuns& way) {
+  const WayRuns& plain = point.ways.front();
+  const speculate::RoundStats& s = *way.stats;
+  const RoundParts p = parts_of(way);
+  const Gain gain = gain_of(plain, way, point.prefill_s);
+  const double plain_ms = 1e3 * plain.step_s();
+  Json j = {{"verify", way.rule},
+            {"gamma", way.way.gamma},
+            {"rounds", s.rounds},
+            {"drafted", s.drafted},
+            {"tested", s.tested},
+            {"accepted", s.accepted},
+            {"emitted", s.emitted},
+            {"accepted_hist", s.accepted_hist},
+            {"rate_by_position", s.rate_by_position()},
+            {"alpha", s.share_of_tested()},
+            {"share_accepted", s.share_accepted()},
+            {"mean_tokens_per_round", s.tokens_per_round()},
+            {"draft_ms", p.draft},
+            {"draft_step_ms", p.draft / way.way.gamma},
+            {"target_ms", p.target},
+            {"verify_ms", p.verify},
+            {"rest_ms", p.rest},
+            {"round_ms", p.round},
+            {"ms_per_token", 1e3 * way.token_s()},
+            {"plain_step_ms", plain_ms},
+            {"target_over_plain", p.target / plain_ms},
+            {"draft_step_over_plain", p.draft / way.way.gamma / plain_ms},
+            {"speedup_measured", gain.speedup},
+            {"speedup_to_end", gain.to_end},
+            {"speedup_end_to_end", gain.end_to_end}};
+  if (s.host_s > 0) j["host_us"] = 1e3 * p.round * s.host_s / sum_of(way, &BatchRun::whole_s);
+  if (gain.interval)
+    j.update(
+        {{"speedup_ci95_low", gain.interval->low}, {"speedup_ci95_high", gain.interval->high}});
+  if (gain.pays_from) j["pays_from_new_tokens"] = *gain.pays_from;
+  if (way.way.alpha) {
+    j["alpha_simulated"] = *way.way.alpha;
+    j["tokens_per_round_expected"] = speculate::chain_tokens(way.way.gamma, *way.way.alpha);
+  }
+  j["sequences"] = way.sequences;
+  j["sequences_as_plain"] = way.as_plain;
+  return j;
+}
+
+}  // namespace
+
+Gain gain_of(const WayRuns& plain, const WayRuns& way, const std::vector<double>& prefill_s) {
+  std::vector<double> ratios;
+  for (size_t b = 0; b < way.batches.size(); ++b)
+    ratios.push_back(plain.token_s(plain.batches[b]) / way.token_s(way.batches[b]));
+  Gain gain{.speedup = bench::median(ratios)};
+  if (ratios.size() > 1) gain.interval = bench::bootstrap_median_interval(ratios);
+  gain.to_end = sum_of(plain, &BatchRun::decode_s) / sum_of(way, &BatchRun::decode_s);
+  gain.end_to_end = end_to_end_s(plain, prefill_s) / end_to_end_s(way, prefill_s);
+  const double more_s = sum_of(way, &BatchRun::prefill_s) - sum_of(plain, &BatchRun::prefill_s);
+  const double saved_s = plain.token_s() * (1 - 1 / gain.speedup);  // of each token after the first
+  if (saved_s > 0)
+    gain.pays_from = 1 + static_cast<int64_t>(std::ceil(std::max(
+                             0.0, more_s / static_cast<double>(way.batches.size()) / saved_s)));
+  return gain;
+}
+
+std::vector<io::Table::Column> measured_columns() {
+  return {{"context"},    {"batch"},      {"T"},           {"draft", io::Align::left},
+          {"gamma"},      {"alpha"},      {"acc/drafted"}, {"tokens a round"},
+          {"draft ms"},   {"target ms"},  {"verify ms"},   {"rest ms"},
+          {"round ms"},   {"tok/s"},      {"speed-up"},    {"95 %"},
+          {"to the end"}, {"end to end"}, {"pays from"},   {"predicted"}};
+}
+
+std::vector<std::string> measured_cells(const PointRuns& point, const WayRuns& way,
+                                        std::optional<double> predicted) {
+  const auto number = [](double x) { return fmt::format("{:.3f}", x); };
+  const auto ratio = [](double x) { return fmt::format("{:.2f}", x); };
+  const std::string tok_s = fmt::format("{:.0f}", point.batch / way.token_s());
+  const std::string round_ms = number(1e3 * way.step_s());
+  if (!way.stats)
+    return {way.way.draft.name, "",    "", "", "", "", "", "", "",
+            round_ms,           tok_s, "", "", "", "", "", ""};
+  const RoundParts p = parts_of(way);
+  const Gain gain = gain_of(point.ways.front(), way, point.prefill_s);
+  return {
+      way.way.draft.name,
+      std::to_string(way.way.gamma),
+      number(way.stats->share_of_tested()) + (way.way.alpha ? " simulated" : ""),
+      number(way.stats->share_accepted()),
+      ratio(way.stats->tokens_per_round()),
+      number(p.draft),
+      number(p.target),
+      number(p.verify),
+      number(p.rest),
+      round_ms,
+      tok_s,
+      ratio(gain.speedup),
+      gain.interval ? fmt::format("{:.2f}-{:.2f}", gain.interval->low, gain.interval->high) : "",
+      ratio(gain.to_end),
+      ratio(gain.end_to_end),
+      gain.pays_from ? fmt::format("{} tokens", *gain.pays_from) : "never",
+      predicted ? ratio(*predicted) : ""};
+}
+
+void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& way, int context) {
+  record.set_timing(way.stats ? "round" : "decode_step", {.ms = way.step_ms});
+  std::vector<double> prefill_ms;
+  for (const double s : point.prefill_s) prefill_ms.push_back(1e3 * s);
+  if (!prefill_ms.empty()) record.set_timing("prefill", {.ms = prefill_ms});
+  if (way.stats) record.group("spec") = spec_json(point, way);
+  const bench::Summary tpot = bench::summarize(way.tpot_ms), itl = bench::summarize(way.itl_ms);
+  record.group("latency") = {{"tpot_ms", tpot.mean},
+                             {"tpot_ms_p50", tpot.p50},
+                             {"tpot_ms_p99", tpot.p99},
+                             {"itl_ms", {{"p50", itl.p50}, {"p90", itl.p90}, {"p99", itl.p99}}}};
+  const double new_tokens = sum_of(way, &BatchRun::new_tokens);
+  Json& throughput = record.group("throughput");
+  throughput = {
+      {"decode_tok_s", point.batch / way.token_s()},
+      {"decode_tok_s_user", 1 / way.token_s()},
+      {"decode_tok_s_to_end", (new_tokens - way.sequences) / sum_of(way, &BatchRun::decode_s)}};
+  if (point.prefill_s.empty()) return;
+  const double prefill_s = std::accumulate(point.prefill_s.begin(), point.prefill_s.end(), 0.0) +
+                           sum_of(way, &BatchRun::prefill_s);
+  throughput["prefill_tok_s"] = way.sequences * double(context) / prefill_s;
+  throughput["end_to_end_tok_s"] = new_tokens / end_to_end_s(way, point.prefill_s);
+}
+
+}  // namespace tandem::tools

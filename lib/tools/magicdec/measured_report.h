@@ -1,0 +1,41 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/record.h"
+#include "bench/stats.h"
+#include "io/table.h"
+#include "tools/magicdec/measurement.h"
+
+namespace tandem::tools {
+
+/// What a way to decode gains over plain decoding of the same run.
+struct Gain {
+  double speedup = 1;  // while the whole batch decodes: the median of batches
+  std::optional<bench::Interval> interval{};  // 95 %, of paired batches; of one batch none
+  double to_end = 1;      // until the last sequence has ended: rounds of fewer sequences too
+  double end_to_end = 1;  // prefill too
+  /// Tokens of an output from which on it pays, what a draft reads of the prompts included; none
+  /// where it never does.
+  std::optional<int64_t> pays_from{};
+};
+Gain gain_of(const WayRuns& plain, const WayRuns& way, const std::vector<double>& prefill_s);
+
+/// What the figures of rounds mean, for people.
+inline constexpr std::string_view kRoundWords =
+    "tokens a round: the accepted ones and one more of the target (vLLM's mean acceptance length); "
+    "alpha: accepted over tested tokens, where a round tests no token after one that is refused; "
+    "acc/drafted: accepted over drafted tokens (llama.cpp's acceptance rate)";
+
+std::vector<io::Table::Column> measured_columns();
+/// The cells of a way; those of rounds are empty for plain decoding.
+/// predicted  speed-up, if any
+std::vector<std::string> measured_cells(const PointRuns& point, const WayRuns& way,
+                                        std::optional<double> predicted);
+
+/// Groups timing, spec, latency and throughput.
+/// context  tokens of a prompt
+void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& way, int context);
+
+}  // namespace tandem::tools

@@ -1,0 +1,217 @@
+#include "tools/magicdec/measurement.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kv/fill_random.h"
+#include "speculate/plan/chain_tokens.h"
+
+namespace tandem::tools {
+namespace {
+
+using bench::StepLog;
+using Texts = std::vector<std::vector<int32_t>>;
+
+/// Prompts in the target's cache but for their last tokens, which every way runs itself.
+class PromptSlots {
+ public:
+  PromptSlots(decode::Engine& engine, const Texts& prompts, bool random_kv)
+      : cache_(engine.cache()) {
+    std::vector<decode::SeqTokens> texts;
+    for (const auto& ids : prompts) {
+      slots_.push_back(cache_.create(cache_.all_readers()));
+      texts.push_back({slots_.back(), std::span(ids).first(ids.size() - 1), true});
+    }
+    const Stopwatch watch;
+    if (!random_kv) {
+      engine.prefill(texts, {});
+      if (engine.queue()) engine.queue()->wait();
+      seconds_ = watch.seconds();
+    } else {
+      for (size_t b = 0; b < slots_.size(); ++b) {
+        kv::fill_random(cache_, slots_[b], static_cast<int>(texts[b].tokens.size()), b);
+        cache_.adopt_prompt(slots_[b]);
+      }
+    }
+    for (size_t b = 0; b < prompts.size(); ++b)
+      requests_.push_back(
+          {.prefix_slot = slots_[b], .prefix = texts[b].tokens, .tokens = {prompts[b].back()}});
+  }
+  PromptSlots(const PromptSlots&) = delete;
+  PromptSlots& operator=(const PromptSlots&) = delete;
+  ~PromptSlots() {
+    for (const int slot : slots_) cache_.release(slot);
+  }
+
+  const std::vector<decode::Request>& requests() const { return requests_; }
+  double seconds() const { return seconds_; }
+
+ private:
+  kv::Cache& cache_;
+  std::vector<int> slots_;
+  std::vector<decode::Request> requests_;
+  double seconds_ = 0;
+};
+
+/// Times between deliveries, and of a token after the first.
+void add_latencies(const StepLog& log, int max_tokens, WayRuns& runs) {
+  for (const auto& [seq, deliveries] : log.deliveries()) {
+    for (size_t i = 1; i < deliveries.size(); ++i)
+      runs.itl_ms.push_back(1e3 * (deliveries[i].at_s - deliveries[i - 1].at_s));
+    runs.tpot_ms.push_back(1e3 * (deliveries.back().at_s - deliveries.front().at_s) /
+                           (max_tokens - 1));
+  }
+}
+
+/// Decodes in one way again and again.
+class Runner {
+ public:
+  Runner(decode::Engine& engine, const Way& way, const MeasureSpec& spec)
+      : engine_(engine), spec_(spec) {
+    runs_.way = way;
+  }
+
+  /// errors   kind recipe: a rule of verification that does not suit the draft
+  void open(BenchEngines& engines) {
+    const Way& way = runs_.way;
+    if (way.gamma == 0) {
+      decoder_ = decode::plain_decoder(engine_);
+      return;
+    }
+    speculate::RoundOptions options{.verify = spec_.verify};
+    if (way.alpha) {
+      speculate::AcceptanceVector& vector = options.simulate.emplace();
+      vector.rows = {{*way.alpha}};
+      vector.method = "simulated";
+    }
+    auto rounds = engines.rounds(way.draft, way.gamma, std::move(options));
+    rounds_ = rounds.get();
+    decoder_ = std::move(rounds);
+    runs_.rule = rounds_->stats().rule;
+  }
+
+  /// result   the sequences' new tokens
+  Texts run(const PromptSlots& prompts, int64_t seed, bool is_counted) {
+    decode::GenerateSpec how = spec_.how;
+    how.sampler.seed = seed;
+    // A GPU records graphs, those of the fewer sequences near the end too.
+    constexpr int kWarmUpTokens = 8;
+    if (!is_counted && !engine_.queue()) how.max_tokens = std::min(how.max_tokens, kWarmUpTokens);
+    Texts texts(prompts.requests().size());
+    decode::GenerateEvents events;
+    events.on_token = [&](const decode::TokenEvent& e) {
+      texts[static_cast<size_t>(e.seq)].push_back(e.id);
+    };
+    events.interrupted = cli::is_interrupted;
+    std::optional<speculate::RoundStats> before, after;
+    if (rounds_ != nullptr) before = rounds_->stats();
+    BatchRun batch;
+    const int whole = static_cast<int>(texts.size());
+    StepLog log(*decoder_, [&](const StepLog::Step& step) {
+      if (step.seqs < whole) return;
+      batch.whole_s += step.seconds;
+      batch.whole_tokens += static_cast<double>(step.tokens);
+      ++batch.whole_steps;
+      if (is_counted) runs_.step_ms.push_back(1e3 * step.seconds);
+      if (rounds_ != nullptr) after = rounds_->stats();
+    });
+    const decode::GenerateReport report =
+        decode::generate(engine_, log, prompts.requests(), how, events);
+    if (!is_counted) return texts;
+    batch.prefill_s = report.prefill_s;
+    batch.decode_s = report.decode_s;
+    batch.new_tokens = static_cast<double>(report.new_tokens);
+    runs_.batches.push_back(batch);
+    add_latencies(log, how.max_tokens, runs_);
+    if (after) {
+      const speculate::RoundStats rounds = after->since(*before);
+      runs_.stats ? runs_.stats->add(rounds) : void(runs_.stats = rounds);
+    }
+    return texts;
+  }
+  WayRuns& runs() { return runs_; }
+
+ private:
+  decode::Engine& engine_;
+  const MeasureSpec& spec_;
+  std::unique_ptr<decode::Decoder> decoder_;
+  speculate::Rounds* rounds_ = nullptr;  // the decoder, unless it is plain
+  WayRuns runs_;
+};
+
+}  // namespace
+
+std::string Way::name() const {
+  return gamma == 0 ? draft.name : fmt::format("{} gamma {}", draft.name, gamma);
+}
+
+double WayRuns::step_s() const {
+  double seconds = 0, steps = 0;
+  for (const BatchRun& run : batches) {
+    seconds += run.whole_s;
+    steps += run.whole_steps;
+  }
+  return seconds / steps;
+}
+
+double WayRuns::tokens_per_step() const { return stats ? stats->tokens_per_round() : 1; }
+
+double WayRuns::token_s() const {
+  return step_s() /
+         (way.alpha ? speculate::chain_tokens(way.gamma, *way.alpha) : tokens_per_step());
+}
+
+double WayRuns::token_s(const BatchRun& run) const {
+  const double step = run.whole_s / run.whole_steps;
+  if (way.alpha) return step / speculate::chain_tokens(way.gamma, *way.alpha);
+  const auto batch = static_cast<double>(sequences) / static_cast<double>(batches.size());
+  return run.whole_s / (run.whole_tokens / batch);
+}
+
+PointRuns measure_ways(BenchEngines& engines, const BenchPrompts& prompts,
+                       const std::vector<Way>& ways, const MeasureSpec& spec,
+                       const std::function<bool()>& done) {
+  PointRuns point{.ways = {}, .prefill_s = {}, .batch = engines.sizes().batch};
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (const Way& way : ways)
+    runners.push_back(std::make_unique<Runner>(engines.target(), way, spec));
+  // Works with a way, unless it has failed before; plain decoding must not.
+  const auto attempt = [&](Runner& runner, const std::function<void()>& work) {
+    if (runner.runs().error) return;
+    try {
+      work();
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::interrupted || &runner == runners.front().get()) throw;
+      runner.runs().error = e;
+    }
+  };
+  const auto count = [&] {
+    if (!done()) throw Error(ErrorKind::interrupted, "", "interrupted");
+  };
+  for (auto& runner : runners) attempt(*runner, [&] { runner->open(engines); });
+  for (size_t b = 0; b < prompts.batches.size(); ++b) {
+    const PromptSlots slots(engines.target(), prompts.batches[b], spec.random_kv);
+    if (!spec.random_kv) point.prefill_s.push_back(slots.seconds());
+    const auto seed = spec.how.sampler.seed + static_cast<int64_t>(b);
+    for (int i = 0; b == 0 && i < spec.warm_ups; ++i)
+      for (auto& runner : runners) {
+        attempt(*runner, [&] { (void)runner->run(slots, seed, false); });
+        count();
+      }
+    Texts plain;
+    for (auto& runner : runners) {
+      attempt(*runner, [&] {
+        const Texts texts = runner->run(slots, seed, true);
+        if (plain.empty()) plain = texts;
+        WayRuns& runs = runner->runs();
+        runs.sequences += static_cast<int>(texts.size());
+        for (size_t s = 0; s < texts.size(); ++s) runs.as_plain += texts[s] == plain[s] ? 1 : 0;
+      });
+      count();
+    }
+  }
+  for (auto& runner : runners) point.ways.push_back(std::move(runner->runs()));
+  return point;
+}
+
+}  // namespace tandem::tools

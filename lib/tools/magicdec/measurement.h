@@ -1,0 +1,80 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+#include "bench/step_log.h"
+#include "decode/generate.h"
+#include "speculate/round/rounds.h"
+#include "tools/magicdec/bench_engines.h"
+#include "tools/magicdec/bench_prompts.h"
+
+namespace tandem::tools {
+
+/// How a benchmark decodes.
+struct MeasureSpec {
+  decode::GenerateSpec how;  // max_tokens: of a sequence; nothing else ends one
+  int warm_ups = 1;          // runs of each way that are not counted, on the first prompts
+  bool random_kv = false;    // in place of the prompts' keys and values
+  speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
+  bool simulate = false;  // accepted paths are drawn by the alpha of the draft
+};
+
+/// A way to decode: plainly, or by a draft's chains of gamma tokens.
+struct Way {
+  NamedDraft draft;
+  int gamma = 0;                     // 0: plainly
+  std::optional<double> alpha = {};  // of simulated acceptance
+
+  /// "plain", or "s256 gamma 3".
+  std::string name() const;
+};
+
+/// One batch of prompts, decoded in one way.
+struct BatchRun {
+  double prefill_s = 0;  // of its own: what the draft reads of the prompts, and their last token
+  /// Steps of the whole batch, up to the one with which the first sequence ends.
+  double whole_s = 0, whole_tokens = 0;
+  int whole_steps = 0;
+  double decode_s = 0;  // until the last sequence has ended
+  double new_tokens = 0;
+};
+
+/// What a way to decode gave over all batches.
+struct WayRuns {
+  Way way;
+  std::string rule;  // of verification
+  std::vector<BatchRun> batches;
+  std::vector<double> step_ms;  // of the whole batch
+  std::vector<double> tpot_ms;  // of each sequence: a token after the first, on average
+  std::vector<double> itl_ms;   // between deliveries to a sequence
+  std::optional<speculate::RoundStats> stats;  // of rounds of the whole batch
+  int sequences = 0, as_plain = 0;             // with the very tokens of plain decoding
+  std::optional<Error> error;                  // after which it was left out
+
+  double step_s() const;
+  /// Of a sequence, in a step of the whole batch.
+  double tokens_per_step() const;
+  /// Of a sequence; simulated acceptance counts with its expectation, about which it scatters.
+  double token_s() const;
+  double token_s(const BatchRun& run) const;
+};
+
+/// Measured ways at one batch and context: the first is plain decoding.
+struct PointRuns {
+  std::vector<WayRuns> ways;
+  std::vector<double> prefill_s;  // by batch; empty with random keys
+  int batch = 1;
+};
+
+/// Decodes every batch of prompts in all ways, one after the other, so that drift of the machine
+/// meets all of them. Prompts are read once; each way continues them.
+/// ways     the first is plain decoding
+/// done     called after each run; returning false interrupts
+/// errors   kind interrupted; others of plain decoding and of prompts
+PointRuns measure_ways(BenchEngines& engines, const BenchPrompts& prompts,
+                       const std::vector<Way>& ways, const MeasureSpec& spec,
+                       const std::function<bool()>& done);
+
+}  // namespace tandem::tools

@@ -1,0 +1,224 @@
+#include "tools/magicdec_bench.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/convert.h"
+#include "base/parallel.h"
+#include "bench/record.h"
+#include "decode/model_files.h"
+#include "tensor/memory_plan.h"
+
+// Predictions without measurements, of magicdec-bench --predict.
+namespace tandem::tools {
+namespace {
+
+using bench::Json;
+using Point = cli::Point<MagicdecBenchRecipe>;
+
+DType dtype_of(const MagicdecBenchRecipe& r) {
+  return r.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+}
+
+/// A draft at a point, before anything is calculated.
+struct Case {
+  const Point& point;
+  const NamedDraft& draft;
+  model::ModelConfig config;
+  speculate::ModelCosts target;
+  PredictionSpec spec;
+
+  const MagicdecBenchRecipe& recipe() const { return point.recipe; }
+};
+
+/// errors   kind input: the target; kind recipe: a context beyond its own
+/// gamma    0: the best one
+Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
+  const MagicdecBenchRecipe& r = point.recipe;
+  Case c{.point = point,
+         .draft = draft,
+         .config = decode::open_config(r.model.path),
+         .target = {},
+         .spec = {}};
+  c.target = speculate::costs_of(c.config, dtype_of(r));
+  const int64_t longest = r.run.context.value + r.bench.new_tokens;
+  if (c.config.trained && longest > c.config.max_context)
+    throw recipe_error("run.context", "{} tokens and {} new ones, the model takes {}",
+                       r.run.context.value, r.bench.new_tokens, c.config.max_context)
+        .hint("lower run.context");
+  c.spec = {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
+            .gamma = gamma,
+            .most_gamma = r.spec.most_gamma,
+            .speedup = r.bench.speedup,
+            .new_tokens = r.bench.new_tokens,
+            .longest = std::max(c.config.max_context, static_cast<int>(longest)),
+            .dtype = dtype_of(r)};
+  return c;
+}
+
+std::vector<io::Table::Column> predicted_columns() {
+  return {{"context"},
+          {"batch"},
+          {"draft", io::Align::left},
+          {"alpha", io::Align::left},
+          {"step ms"},
+          {"draft ms"},
+          {"verify ms"},
+          {"gamma"},
+          {"tokens a round"},
+          {"predicted speed-up"},
+          {"tok/s"},
+          {"ms a token"},
+          {"least alpha"},
+          {"critical context"},
+          {"pays from"},
+          {"most sequences"}};
+}
+
+/// Whether the batch has room, as far as that is known.
+bool fits(const Case& c, const Prediction& p) {
+  return !p.most_sequences || *p.most_sequences >= c.spec.work.batch;
+}
+
+std::string count(const std::optional<double>& tokens) {
+  return tokens ? fmt::format("{:.0f}", *tokens) : "never";
+}
+
+std::vector<std::string> row_of(const Case& c, const Prediction& p) {
+  const auto ms = [](double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); };
+  const bool drafts = p.alpha.value > 0;
+  const std::string alpha =
+      fmt::format("{:.3f} {}", p.alpha.value, p.alpha.source.substr(0, p.alpha.source.find(':')));
+  const bool self = p.row_keys.has_value();
+  return {std::to_string(c.recipe().run.context.value),
+          std::to_string(c.recipe().run.batch),
+          c.draft.name,
+          drafts ? alpha : "",
+          ms(p.times.plain_s),
+          drafts ? ms(p.times.draft_s) : "",
+          drafts ? ms(*p.verify_s()) : "",
+          std::to_string(p.choice.gamma),
+          fmt::format("{:.2f}", p.choice.tokens),
+          fmt::format("{:.2f}", p.choice.speedup),
+          fmt::format("{:.0f}", p.decode_tok_s(c.spec.work.batch)),
+          ms(p.choice.token_s),
+          drafts ? (p.least ? fmt::format("{:.3f}", p.least->alpha) : "none") : "",
+          self ? count(p.critical) : "",
+          drafts ? count(p.pays_from) : "",
+          p.most_sequences ? fmt::format("{}{}", *p.most_sequences, fits(c, p) ? "" : " (too few)")
+                           : ""};
+}
+
+/// Names a record. Of one gamma the point says which.
+std::string phase_of(const Point& point, const NamedDraft& draft, int gamma) {
+  const bool is_one = point.recipe.spec.gamma.values.size() <= 1 || gamma == 0;
+  return "predict " + draft.name + (is_one ? "" : fmt::format(" gamma {}", gamma));
+}
+
+bench::Record record_of(const cli::Context& cx, const Point& point, const NamedDraft& draft,
+                        int gamma) {
+  const MagicdecBenchRecipe& r = point.recipe;
+  bench::Record record = named(bench::Record(cx.info.name), point);
+  record.group("workload") = {{"phase", phase_of(point, draft, gamma)},
+                              {"batch", r.run.batch},
+                              {"context_tokens", r.run.context.value},
+                              {"new_tokens", r.bench.new_tokens},
+                              {"draft", draft_json(draft)}};
+  return record;
+}
+
+bench::Record record_of(const cli::Context& cx, const Case& c, const Prediction& p) {
+  bench::Record record = record_of(cx, c.point, c.draft, c.spec.gamma);
+  record.group("model") = {{"name", c.config.name}, {"dtype", dtype_name(c.spec.dtype)}};
+  if (c.draft.kind == DraftKind::model) record.group("model")["draft"] = c.draft.path.value;
+  const HardwareSection& hardware = c.recipe().bench.hardware;
+  const speculate::MachineRates rates = hardware.rates();
+  Json& machine = record.group("workload")["hardware"];
+  machine = {{"gpus", rates.ranks},
+             {"read_gbps", 1e-9 * rates.read_bytes_s},
+             {"bf16_tflops", 1e-12 * rates.flops_s}};
+  if (hardware.card) machine["card"] = hardware.card->value;
+  if (p.alpha.value > 0) {
+    record.group("workload")["alpha_assumed"] = p.alpha.value;
+    record.group("workload")["alpha_source"] = p.alpha.source;
+  }
+  record.group("predicted") = prediction_json(p, c.spec.work.batch);
+  record.group("spec") = {{"gamma", p.choice.gamma}, {"speedup_predicted", p.choice.speedup}};
+  record.warn("predicted: nothing was measured, and alpha is an assumption");
+  return record;
+}
+
+/// Calls `of_draft` for every draft of every point and every gamma, in their order.
+template <class OfDraft>
+void for_each_draft(const std::vector<Point>& points, const OfDraft& of_draft) {
+  for (const Point& point : points)
+    for (const NamedDraft& draft : point.recipe.bench.budgeted()) {
+      const recipe::AutoCounts& gamma = point.recipe.spec.gamma;
+      const bool is_one = gamma.automatic() || draft.kind == DraftKind::none;
+      for (const int g : is_one ? std::vector<int>{0} : gamma.values) {
+        if (cli::is_interrupted()) return;
+        of_draft(point, draft, g);
+      }
+    }
+}
+
+}  // namespace
+
+int MagicdecBench::plan_predictions() {
+  io::Table table({{"point", io::Align::left},
+                   {"context"},
+                   {"batch"},
+                   {"draft", io::Align::left},
+                   {"memory of a GPU"},
+                   {"most sequences"},
+                   {"verdict", io::Align::left}});
+  int status = 0;
+  for_each_draft(points_, [&](const Point& point, const NamedDraft& draft, int gamma) {
+    const Case c = case_of(point, draft, gamma);
+    const HardwareSection& hardware = point.recipe.bench.hardware;
+    const Prediction p = predict(hardware, c.target, draft, c.spec);
+    const auto memory = hardware.memory_bytes();
+    const bool has_room = fits(c, p);
+    if (!has_room) status = exit_status(ErrorKind::memory);
+    Json line = {{"event", "plan"},
+                 {"point", point.id},
+                 {"context_tokens", point.recipe.run.context.value},
+                 {"batch", point.recipe.run.batch},
+                 {"draft", draft.name},
+                 {"fits", has_room}};
+    if (p.most_sequences) line["most_sequences"] = *p.most_sequences;
+    if (cx_.plans_as_json()) cx_.out.write(line.dump() + "\n");
+    table.add_row({point.id, std::to_string(point.recipe.run.context.value),
+                   std::to_string(point.recipe.run.batch), draft.name,
+                   memory ? format_bytes(static_cast<size_t>(*memory)) : "",
+                   p.most_sequences ? std::to_string(*p.most_sequences) : "",
+                   !p.most_sequences ? "memory not given"
+                   : has_room        ? "fits"
+                                     : "does not fit"});
+  });
+  if (!cx_.plans_as_json()) cx_.out.write(table.render(table_format(cx_.format())));
+  return status;
+}
+
+int MagicdecBench::run_predictions() {
+  BenchResults results(cx_, points_.front().recipe.output.path, io::Table(predicted_columns()));
+  for_each_draft(points_, [&](const Point& point, const NamedDraft& draft, int gamma) {
+    if (results.has({point.id, phase_of(point, draft, gamma), max_threads()})) return;
+    try {
+      const Case c = case_of(point, draft, gamma);
+      const Prediction p = predict(point.recipe.bench.hardware, c.target, draft, c.spec);
+      results.add(record_of(cx_, c, p), row_of(c, p));
+    } catch (const Error& e) {
+      std::vector<std::string> row(predicted_columns().size());
+      row[0] = std::to_string(point.recipe.run.context.value);
+      row[1] = std::to_string(point.recipe.run.batch);
+      row[2] = draft.name;
+      row[3] = e.what();
+      results.add_failure(record_of(cx_, point, draft, gamma), std::move(row), e);
+    }
+  });
+  cx_.note("predicted: nothing was measured, and alpha is as given or a published prior");
+  return results.finish();
+}
+
+}  // namespace tandem::tools
