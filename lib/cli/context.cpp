@@ -81,6 +81,16 @@ void Context::build_tree() {
         .hint("remove the sweep section, or use a tool that sweeps");
 }
 
+std::vector<recipe::SweepPoint> Context::sweep_points() const {
+  std::vector<recipe::SweepPoint> all = recipe::sweep_points(axes_), own;
+  for (size_t i = options_.shard; i < all.size(); i += options_.shards)
+    own.push_back(std::move(all[i]));
+  if (own.empty())
+    throw usage_error("--shard", "part {} of {} is empty, the sweep has {} points",
+                      options_.shard + 1, options_.shards, all.size());
+  return own;
+}
+
 void Context::read_point(recipe::Field fields, PointName& point, bool first) {
   const recipe::Node tree = tree_at(point.set);
   const recipe::Folders models = model_folders();

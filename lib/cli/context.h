@@ -36,14 +36,15 @@ class Context {
   Context(const ToolInfo& info, Options options, Terminal& terminal, Output& out);
 
   /// The effective recipe: files, then --set and flags in their order, strictly checked; one for
-  /// every point of --sweep and the recipe's sweep section, one point without either. Serves
+  /// every point of --sweep and the recipe's sweep section that --shard leaves, one point without
+  /// either. Serves
   /// --print-recipe and --check, after which the tool's body does not go on. Sets the thread count.
   /// errors   kind recipe, usage, input (a named file is missing), device (CUDA in a CPU build)
   template <class T>
   std::vector<Point<T>> load_points() {
     build_tree();
     std::vector<Point<T>> points;
-    for (recipe::SweepPoint& set : recipe::sweep_points(axes_)) {
+    for (recipe::SweepPoint& set : sweep_points()) {
       Point<T>& point = points.emplace_back();
       point.set = std::move(set);
       read_point(recipe::fields_of(point.recipe), point, points.size() == 1);
@@ -78,6 +79,8 @@ class Context {
 
  private:
   void build_tree();
+  /// errors   kind usage: a shard without points
+  std::vector<recipe::SweepPoint> sweep_points() const;
   /// Fills the fields of a point's recipe, and its name.
   void read_point(recipe::Field fields, PointName& point, bool first);
   recipe::Node tree_at(const recipe::SweepPoint& set) const;

@@ -54,6 +54,24 @@ std::string one_of(const Options& options, const std::string& name,
   return value;
 }
 
+/// errors   kind usage: not I/N, I beyond N
+void read_shard(const std::string& text, Options& options) {
+  const auto number = [](std::string_view digits) -> size_t {
+    constexpr size_t kMostDigits = 6;
+    const bool is_count = !digits.empty() && digits.size() <= kMostDigits &&
+                          digits.find_first_not_of("0123456789") == std::string_view::npos;
+    return is_count ? std::stoul(std::string(digits)) : 0;
+  };
+  const size_t slash = std::min(text.find('/'), text.size());
+  const size_t i = number(std::string_view(text).substr(0, slash));
+  const size_t n = slash < text.size() ? number(std::string_view(text).substr(slash + 1)) : 0;
+  if (i < 1 || i > n)
+    throw usage_error("--shard", "expected I/N with I from 1 to N, found '{}'", text)
+        .hint("--shard 1/4, --shard 2/4, ... run a fourth of the points each");
+  options.shard = i - 1;
+  options.shards = n;
+}
+
 void interpret(Options& options, const ToolInfo& info) {
   options.format = one_of(options, "format", info.formats);
   if (options.is_set("json")) {
@@ -77,6 +95,8 @@ void interpret(Options& options, const ToolInfo& info) {
   if (const auto v = options.values.find("verbose"); v != options.values.end())
     options.verbosity = static_cast<int>(std::min<size_t>(2, v->second.size()));
   if (options.is_set("quiet")) options.verbosity = -1;
+  if (const auto v = options.values.find("shard"); v != options.values.end())
+    read_shard(v->second.back(), options);
   if (options.is_set("overwrite") && (options.is_set("append") || options.is_set("resume")))
     throw usage_error("--overwrite", "cannot be combined with --append or --resume");
 }
@@ -98,6 +118,8 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
     if (info.sweeps)
       flags.push_back(
           {"--sweep", "KEY=LIST", "run all values: 1,2,4 or 1-8 or 0-64+16 or 1-256*2"});
+    if (info.sweeps)
+      flags.push_back({"--shard", "I/N", "of a sweep the points I, I+N, ..., counted from 1"});
     sugar("-m,--model", "PATH", "model folder, known name, or synthetic:NAME", "model.path");
     sugar("-o,--output", "PATH", "result file, - = stdout", "output.path");
   }

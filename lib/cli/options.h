@@ -31,7 +31,7 @@ struct ToolInfo {
   std::vector<Flag> flags = {};         // its own, at most five, not counting sugar for recipe keys
   recipe::Field (*schema)() = nullptr;  // recipe::schema_of<T>; null = no recipe
   std::vector<std::string> formats = {"text"};  // accepted by --format, the first is the default
-  bool sweeps = false;                          // --sweep
+  bool sweeps = false;                          // --sweep, --shard
   bool appends = false;                         // --append
   bool resumes = false;                         // --resume
   bool needs_arguments = true;                  // run bare, it prints short help
@@ -52,6 +52,7 @@ struct Options {
   std::vector<std::string> recipes;
   std::vector<Setting> settings;  // in command-line order
   std::vector<std::string> sweeps;
+  size_t shard = 0, shards = 1;  // of a sweep's points those with (place from 0) % shards == shard
   std::map<std::string, std::vector<std::string>> values;  // by long name; switches: "true"/"false"
   std::string format;
   int verbosity = 0;
