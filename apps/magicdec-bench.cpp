@@ -11,10 +11,12 @@ const cli::ToolInfo kInfo{
     .purpose = "Say whether speculation pays at a batch and context, with which draft, by how much",
     .kind = "bench",
     .examples =
-        {"magicdec-bench -r magicdec/llama3-8b --predict",
+        {"magicdec-bench -r magicdec/tiny-16m",
+         "magicdec-bench -r magicdec/tiny-16m --sweep run.batch=1-16*4 --sweep "
+         "bench.budget=128,512 -o out.jsonl",
+         "magicdec-bench -r magicdec/llama3-8b --predict",
          "magicdec-bench -r magicdec/llama3-8b --predict --sweep run.context=8Ki-128Ki*2 --format "
          "md",
-         "magicdec-bench -r magicdec/llama3-8b --predict --sweep spec.gamma=1-6 -o out.jsonl",
          "magicdec-bench -r magicdec/llama3-8b --predict -s bench.hardware.card=h100"},
     .flags = {{.names = "--predict",
                .value = "",

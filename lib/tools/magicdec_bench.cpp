@@ -10,6 +10,7 @@
 #include "bench/record.h"
 #include "cli/plan_text.h"
 #include "recipe/fields_of.h"
+#include "tools/magicdec/measured_prediction.h"
 #include "tools/magicdec/measured_report.h"
 #include "tools/prompts/prompt_flags.h"
 
@@ -170,6 +171,11 @@ class MagicdecBench::PointRun {
     return assumed_alpha(draft, static_cast<double>(point_.recipe.run.context.value)).value;
   }
   void report(BenchResults& results, const PointRuns& runs, const WayRuns& way);
+  /// By the same draft at other gammas; where there is none by the roofline, if the machine is
+  /// given.
+  /// result   the speed-up
+  std::optional<double> add_prediction(bench::Record& record, const PointRuns& runs,
+                                       const WayRuns& way);
 
   cli::Context& cx_;
   const Point& point_;
@@ -237,7 +243,37 @@ void MagicdecBench::PointRun::report(BenchResults& results, const PointRuns& run
   add_measured(record, runs, way, sizes_of(r).context);
   if (way.way.alpha)
     record.warn("accepted tokens are simulated: drawn by alpha, not found by verification");
-  results.add(record, row_of(r, measured_cells(runs, way, {})));
+  const std::optional<double> predicted =
+      r.bench.predict == PredictMode::no ? std::nullopt : add_prediction(record, runs, way);
+  results.add(record, row_of(r, measured_cells(runs, way, predicted)));
+}
+
+std::optional<double> MagicdecBench::PointRun::add_prediction(bench::Record& record,
+                                                              const PointRuns& runs,
+                                                              const WayRuns& way) {
+  const MagicdecBenchRecipe& r = point_.recipe;
+  if (!way.stats) return std::nullopt;
+  std::optional<double> speedup;
+  if (const auto measured = predict_from_others(runs, way)) {
+    record.group("predicted") = prediction_json(*measured);
+    speedup = measured->choice.speedup;
+  } else if (r.bench.hardware.complete()) {
+    NamedDraft draft = way.way.draft;
+    draft.alpha = way.way.alpha.value_or(way.stats->share_of_tested());
+    const decode::Engine& target = engines_.target();
+    const DType dtype = r.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+    const Prediction p =
+        predict(r.bench.hardware, speculate::costs_of(target.config(), dtype), draft,
+                {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
+                 .gamma = way.way.gamma,
+                 .new_tokens = r.bench.new_tokens,
+                 .longest = target.config().max_context,
+                 .dtype = dtype});
+    record.group("predicted") = prediction_json(p, r.run.batch);
+    speedup = p.chain.speedup;
+  }
+  if (speedup) record.group("spec")["speedup_predicted"] = *speedup;
+  return speedup;
 }
 
 int MagicdecBench::print_plan() {

@@ -154,4 +154,22 @@ TEST_SUITE("cli/command_line") {
     CHECK(probe_model({"--sweep", "run.seed=1-4*2"}).out ==
           "line 0 seed 1 stop []\nline 0 seed 2 stop []\nline 0 seed 4 stop []\n");
   }
+
+  TEST_CASE("--shard runs every N-th point") {
+    const auto shard = [](const std::string& which) {
+      return probe_model({"--sweep", "run.seed=1-5", "--shard", which});
+    };
+    CHECK(shard("1/2").out ==
+          "line 0 seed 1 stop []\nline 0 seed 3 stop []\nline 0 seed 5 stop []\n");
+    CHECK(shard("2/2").out == "line 0 seed 2 stop []\nline 0 seed 4 stop []\n");
+    for (const char* wrong : {"0/2", "3/2", "2", "/2", "1/", "a/b", "1/2/3", "-1/2"}) {
+      const Outcome run = shard(wrong);
+      CHECK(run.status == 2);
+      CHECK(run.err.find("--shard: expected I/N with I from 1 to N, found") != std::string::npos);
+    }
+    const Outcome none = shard("6/6");
+    CHECK(none.status == 2);
+    CHECK(none.err.find("--shard: part 6 of 6 is empty, the sweep has 5 points") !=
+          std::string::npos);
+  }
 }

@@ -17,23 +17,6 @@ double sum_of(const WayRuns& way, double BatchRun::*part) {
   return sum;
 }
 
-/// Milliseconds of the parts of a round.
-struct RoundParts {
-  double draft, target, verify, rest, round;
-};
-
-RoundParts parts_of(const WayRuns& way) {
-  double steps = 0;
-  for (const BatchRun& run : way.batches) steps += run.whole_steps;
-  RoundParts p{.draft = 1e3 * way.stats->draft_s / steps,
-               .target = 1e3 * way.stats->target_s / steps,
-               .verify = 1e3 * way.stats->verify_s / steps,
-               .rest = 0,
-               .round = 1e3 * way.step_s()};
-  p.rest = std::max(0.0, p.round - p.draft - p.target - p.verify);
-  return p;
-}
-
 double end_to_end_s(const WayRuns& way, const std::vector<double>& prefill_s) {
   return std::accumulate(prefill_s.begin(), prefill_s.end(), 0.0) +
          sum_of(way, &BatchRun::prefill_s) + sum_of(way, &BatchRun::decode_s);
@@ -85,6 +68,18 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
 }
 
 }  // namespace
+
+RoundParts parts_of(const WayRuns& way) {
+  double steps = 0;
+  for (const BatchRun& run : way.batches) steps += run.whole_steps;
+  RoundParts p{.draft = 1e3 * way.stats->draft_s / steps,
+               .target = 1e3 * way.stats->target_s / steps,
+               .verify = 1e3 * way.stats->verify_s / steps,
+               .rest = 0,
+               .round = 1e3 * way.step_s()};
+  p.rest = std::max(0.0, p.round - p.draft - p.target - p.verify);
+  return p;
+}
 
 Gain gain_of(const WayRuns& plain, const WayRuns& way, const std::vector<double>& prefill_s) {
   std::vector<double> ratios;

@@ -10,6 +10,17 @@
 
 namespace tandem::tools {
 
+/// Milliseconds of the parts of a round of the whole batch.
+struct RoundParts {
+  double draft;   // all its draft steps
+  double target;  // the target's forward
+  double verify;  // drawing and accepting, and moving the accepted keys
+  double rest;    // what is left of the round: the host
+  double round;
+};
+/// way      with rounds
+RoundParts parts_of(const WayRuns& way);
+
 /// What a way to decode gains over plain decoding of the same run.
 struct Gain {
   double speedup = 1;  // while the whole batch decodes: the median of batches

@@ -1,0 +1,250 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+/// A few tokens of the embedded models: seconds.
+Outcome measure(std::vector<std::string> arguments, const Launch& launch = {}) {
+  const std::vector<std::string> small = {
+      "-m",
+      "tiny-2m",
+      "-s",
+      "run.context=200",
+      "-s",
+      "spec.gamma=[1,3]",
+      "-s",
+      "bench={new_tokens: 12, batches: 2, warm_ups: 0, drafts: [{name: s64, budget: 64}, "
+      "{name: lookup, kind: ngram}]}"};
+  Launch run = launch;
+  run.arguments = small;
+  run.arguments.insert(run.arguments.end(), arguments.begin(), arguments.end());
+  return run_process(program("magicdec-bench"), run);
+}
+
+std::string phase_of(const Json& record) { return record["workload"]["phase"]; }
+
+/// By phase; of one point.
+std::map<std::string, Json> by_phase(const std::string& text) {
+  std::map<std::string, Json> records;
+  for (const Json& record : json_lines(text)) records[phase_of(record)] = record;
+  return records;
+}
+
+/// What must hold of the counts of any rounds.
+void check_counts(const Json& spec) {
+  const auto hist = spec["accepted_hist"].get<std::vector<int>>();
+  const int rounds = spec["rounds"], accepted = spec["accepted"], emitted = spec["emitted"];
+  int sum = 0, n = 0;
+  for (size_t k = 0; k < hist.size(); ++k) {
+    n += hist[k];
+    sum += static_cast<int>(k) * hist[k];
+  }
+  CHECK(n == rounds);
+  CHECK(sum == accepted);
+  CHECK(emitted == accepted + rounds);
+  CHECK(spec["mean_tokens_per_round"].get<double>() == doctest::Approx(double(emitted) / rounds));
+  if (spec["tested"] > 0)
+    CHECK(spec["alpha"].get<double>() == doctest::Approx(accepted / spec["tested"].get<double>()));
+  if (spec["drafted"] > 0)
+    CHECK(spec["share_accepted"].get<double>() ==
+          doctest::Approx(accepted / spec["drafted"].get<double>()));
+  CHECK(spec["tested"] <= spec["drafted"]);
+  const double parts = spec["draft_ms"].get<double>() + spec["target_ms"].get<double>() +
+                       spec["verify_ms"].get<double>() + spec["rest_ms"].get<double>();
+  CHECK(parts >= spec["round_ms"].get<double>() * (1 - 1e-9));
+}
+
+}  // namespace
+
+TEST_SUITE("cli/magicdec-bench/measure") {
+  TEST_CASE("every draft at every gamma, greedy text as plain decoding has it") {
+    const Outcome run = measure({"-m", "tiny-16m", "-s", "model.compute=f32", "-s",
+                                 "bench.drafts=[{name: s64, budget: 64}, {name: all, keys: full}, "
+                                 "{name: small, kind: model, path: tiny-2m, budget: 64}, "
+                                 "{name: lookup, kind: ngram}]",
+                                 "-s", "run.batch=1", "--format", "jsonl"});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    const auto records = by_phase(run.out);
+    REQUIRE(records.size() == 9);
+    for (const auto& [phase, record] : records) {
+      CAPTURE(phase);
+      CHECK(record["status"] == "ok");
+      CHECK(record["workload"]["distinct_prompts"] == 2);
+      CHECK(record["latency"]["tpot_ms_p50"].get<double>() > 0);
+      CHECK(record["throughput"]["end_to_end_tok_s"].get<double>() <
+            record["throughput"]["decode_tok_s"].get<double>());
+      if (phase == "plain") continue;
+      const Json& spec = record["spec"];
+      check_counts(spec);
+      CHECK(spec["sequences_as_plain"] == 2);
+      CHECK(spec["sequences"] == 2);
+      // Of one sequence at a time all rounds are of the whole batch: the first token comes from the
+      // prefill, and the last round may give more than are kept.
+      const int emitted = spec["emitted"], gamma = spec["gamma"];
+      CHECK(emitted >= 2 * 11);
+      CHECK(emitted <= 2 * (11 + gamma));
+      CHECK(record["predicted"]["times_from"] ==
+            (gamma == 1 ? "measured at gamma 3" : "measured at gamma 1"));
+      CHECK(spec["speedup_predicted"] == record["predicted"]["speedup"]);
+    }
+    // A draft that reads all keys agrees with itself.
+    CHECK(records.at("rounds all gamma 3")["spec"]["alpha"] == 1);
+    CHECK(run.err.find("tokens a round: the accepted ones and one more of the target") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("drawn text: batches of several, pairs of batches give an interval") {
+    const Outcome run = measure({"-s", "run.batch=3", "-s", "sampling.temperature=1", "-s",
+                                 "bench.predict=no", "--format", "jsonl"});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    const auto records = by_phase(run.out);
+    REQUIRE(records.size() == 5);
+    const Json& spec = records.at("rounds s64 gamma 3")["spec"];
+    check_counts(spec);
+    CHECK(spec["sequences"] == 6);
+    CHECK(spec["speedup_ci95_low"] <= spec["speedup_measured"]);
+    CHECK(spec["speedup_ci95_high"] >= spec["speedup_measured"]);
+    CHECK_FALSE(records.at("rounds s64 gamma 3").contains("predicted"));
+  }
+
+  TEST_CASE("random weights: acceptance is simulated by alpha, and said to be") {
+    const std::string model =
+        "synthetic:" + (tandem::test::source_dir() / "recipes/models/tiny-2m/config.json").string();
+    const Outcome run =
+        measure({"-m", model, "-s", "run.batch=2", "-s", "bench.random_kv=true", "-s",
+                 "bench.drafts=[{name: s64, budget: 64, alpha: .8}, {name: u, budget: 64}]",
+                 "--format", "jsonl"});
+    CAPTURE(run.err);
+    CHECK(run.status == 8);
+    const auto records = by_phase(run.out);
+    const Json& record = records.at("rounds s64 gamma 3");
+    CHECK(record["workload"]["simulated_acceptance"] == true);
+    CHECK(record["workload"]["dataset"] == "random keys and values");
+    CHECK(record["spec"]["alpha_simulated"] == .8);
+    CHECK(record["spec"]["tokens_per_round_expected"].get<double>() == doctest::Approx(2.952));
+    CHECK(record.dump().find("accepted tokens are simulated") != std::string::npos);
+    check_counts(record["spec"]);
+    const Json& failed = records.at("rounds u gamma 3");
+    CHECK(failed["status"] == "failed");
+    CHECK(failed["error"]["message"].dump().find("no acceptance is known") != std::string::npos);
+  }
+
+  TEST_CASE("--resume measures what is missing, also after a torn line; none is there twice") {
+    const TemporaryFolder folder;
+    const std::filesystem::path file = folder / "out.jsonl";
+    const auto sweep = [&](const std::string& more) {
+      return measure({"--sweep", "run.batch=1,2", "-o", file.string(), more});
+    };
+    CHECK(sweep("--no-progress").status == 0);
+    const std::string whole = file_text(file);
+    std::vector<std::pair<std::string, std::string>> all;
+    for (const Json& record : json_lines(whole))
+      all.emplace_back(record["point"], phase_of(record));
+    REQUIRE(all.size() == 10);
+    std::filesystem::resize_file(file, whole.size() - 1000);
+    const Outcome again = sweep("--resume");
+    CAPTURE(again.err);
+    CHECK(again.status == 0);
+    std::vector<std::pair<std::string, std::string>> now;
+    for (const Json& record : json_lines(file_text(file)))
+      now.emplace_back(record["point"], phase_of(record));
+    CHECK(now == all);
+    CHECK(file_text(file).substr(0, whole.size() / 2) == whole.substr(0, whole.size() / 2));
+    const std::string before = file_text(file);
+    CHECK(sweep("--resume").status == 0);
+    CHECK(file_text(file) == before);
+  }
+
+  TEST_CASE("shards divide the points") {
+    std::set<std::string> points;
+    size_t n = 0;
+    for (const char* shard : {"1/2", "2/2"}) {
+      const Outcome run = measure({"--sweep", "run.batch=1,2", "--shard", shard, "-s",
+                                   "spec.gamma=2", "--format", "jsonl"});
+      CHECK(run.status == 0);
+      for (const Json& record : json_lines(run.out)) {
+        points.insert(record["point"]);
+        ++n;
+      }
+    }
+    CHECK(points.size() == 2);
+    CHECK(n == 6);
+  }
+
+  TEST_CASE("what fails is recorded, and the rest goes on") {
+    const Outcome draft =
+        measure({"-s", "run.batch=1", "-s",
+                 "bench.drafts=[{name: k, keys: topk, budget: 64}, {name: s64, budget: 64}]",
+                 "--format", "jsonl"});
+    CAPTURE(draft.err);
+    CHECK(draft.status == 8);
+    auto records = by_phase(draft.out);
+    CHECK(records.at("rounds k gamma 1")["status"] == "failed");
+    CHECK(records.at("rounds k gamma 1")["error"]["kind"] == "recipe");
+    CHECK(records.at("rounds s64 gamma 1")["status"] == "ok");
+    CHECK(draft.err.find("'k' has keys topk, which read no trees of drafted tokens") !=
+          std::string::npos);
+
+    const Outcome rows = measure({"-s", "run.batch=260", "-s", "run.context=20", "-s",
+                                  "spec.gamma=3", "-s", "bench.batches=1", "--format", "jsonl"});
+    CAPTURE(rows.err);
+    CHECK(rows.status == 8);
+    records = by_phase(rows.out);
+    CHECK(records.at("plain")["status"] == "ok");
+    CHECK(records.at("rounds lookup gamma 3")["status"] == "failed");
+    CHECK(rows.err.find("spec.gamma: 3 tokens and the last for each of 260 sequences, a step takes "
+                        "1024 rows") != std::string::npos);
+
+    const Outcome memory = measure({"--sweep", "run.batch=1,200", "-s", "spec.gamma=1", "-s",
+                                    "run.host_memory_limit=200MiB", "--format", "jsonl"});
+    CAPTURE(memory.err);
+    CHECK(memory.status == 8);
+    const std::vector<Json> lines = json_lines(memory.out);
+    REQUIRE(lines.size() == 4);
+    CHECK(lines.back()["status"] == "failed");
+    CHECK(lines.back()["error"]["kind"] == "memory");
+    CHECK(lines.back()["workload"]["batch"] == 200);
+  }
+
+  TEST_CASE("bad settings say what is wrong and what to do") {
+    const auto fails = [](std::vector<std::string> with, int status, const std::string& text) {
+      const Outcome run = measure(std::move(with));
+      CAPTURE(run.err);
+      CHECK(run.status == status);
+      CHECK(run.err.find(text) != std::string::npos);
+    };
+    fails({"-s", "run.batch=1", "-s", "spec.gamma=12"}, 3,
+          "spec.gamma: is 12 tokens, but a sequence gets only 12 new ones; lower it, or raise "
+          "bench.new_tokens");
+    fails({"-s", "run.batch=1", "-s", "bench.budget=36"}, 3,
+          "'s64' has a budget of 36 tokens, expected more than its 4 sinks and its window of 32");
+    fails({"-s", "run.batch=1", "-s", "spec.gamma=[2,2]"}, 3, "spec.gamma: names '2' twice");
+    fails({"-s", "run.batch=1", "-s", "run.context=16380"}, 3,
+          "run.context: 16380 tokens and 12 new ones, tiny-2m takes 16384");
+    fails({"-s", "run.batch=1", "-s", "run.context=16000"}, 4,
+          "tokens, a prompt of run.context takes 15999\n"
+          "  hint: name a longer text with -s data.path=FILE, or lower run.context\n");
+  }
+
+  TEST_CASE("--dry-run says what fits") {
+    const Outcome run = measure({"--sweep", "run.batch=1,2", "--dry-run"});
+    CHECK(run.status == 0);
+    CHECK(run.out.find("planned peak") != std::string::npos);
+    const Outcome large =
+        measure({"--sweep", "run.batch=200", "--dry-run", "-s", "run.host_memory_limit=200MiB"});
+    CHECK(large.status == 5);
+    CHECK(large.out.find("does not fit") != std::string::npos);
+  }
+}
