@@ -7,6 +7,7 @@
 
 #include "base/parallel.h"
 #include "bench/gpu_hardware.h"
+#include "bench/model_report.h"
 #include "bench/record.h"
 #include "cli/plan_text.h"
 #include "recipe/fields_of.h"
@@ -182,6 +183,7 @@ class MagicdecBench::PointRun {
   BenchEngines engines_;
   std::vector<Way> ways_;
   BenchPrompts prompts_;
+  bool peak_is_own_ = reset_peak_resident();  // the system counts it for every point separately
 };
 
 void MagicdecBench::PointRun::run(BenchResults& results) {
@@ -241,6 +243,8 @@ void MagicdecBench::PointRun::report(BenchResults& results, const PointRuns& run
   workload["seed"] = r.run.seed;
   workload["simulated_acceptance"] = way.way.alpha.has_value();
   add_measured(record, runs, way, sizes_of(r).context);
+  bench::add_memory(record, engines_.plan(), peak_resident_bytes(), engines_.device());
+  if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
   if (way.way.alpha)
     record.warn("accepted tokens are simulated: drawn by alpha, not found by verification");
   const std::optional<double> predicted =
@@ -254,14 +258,11 @@ std::optional<double> MagicdecBench::PointRun::add_prediction(bench::Record& rec
   const MagicdecBenchRecipe& r = point_.recipe;
   if (!way.stats) return std::nullopt;
   std::optional<double> speedup;
-  if (const auto measured = predict_from_others(runs, way)) {
-    record.group("predicted") = prediction_json(*measured);
-    speedup = measured->choice.speedup;
-  } else if (r.bench.hardware.complete()) {
+  if (r.bench.hardware.complete()) {
     NamedDraft draft = way.way.draft;
     draft.alpha = way.way.alpha.value_or(way.stats->share_of_tested());
-    const decode::Engine& target = engines_.target();
-    const DType dtype = r.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
+    decode::Engine& target = engines_.target();
+    const DType dtype = target.model().options().dtype;
     const Prediction p =
         predict(r.bench.hardware, speculate::costs_of(target.config(), dtype), draft,
                 {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
@@ -269,8 +270,12 @@ std::optional<double> MagicdecBench::PointRun::add_prediction(bench::Record& rec
                  .new_tokens = r.bench.new_tokens,
                  .longest = target.config().max_context,
                  .dtype = dtype});
-    record.group("predicted") = prediction_json(p, r.run.batch);
+    record.group("predicted_roofline") = prediction_json(p, r.run.batch);
     speedup = p.chain.speedup;
+  }
+  if (const auto measured = predict_from_others(runs, way)) {
+    record.group("predicted") = prediction_json(*measured);
+    speedup = measured->choice.speedup;
   }
   if (speedup) record.group("spec")["speedup_predicted"] = *speedup;
   return speedup;
