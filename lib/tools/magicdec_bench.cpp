@@ -29,6 +29,18 @@ BenchSizes sizes_of(const MagicdecBenchRecipe& r) {
           .new_tokens = r.bench.new_tokens};
 }
 
+/// Numbers of drafted tokens that are measured. auto: steps that grow with the number, since the
+/// speed-up is flat about its best one.
+std::vector<int> gammas_of(const MagicdecBenchRecipe& r) {
+  if (!r.spec.gamma.automatic()) return r.spec.gamma.values;
+  std::vector<int> list;
+  for (const int gamma : {1, 2, 3, 4, 6, 8, 12, 16})
+    if (gamma <= r.spec.most_gamma && gamma < r.bench.new_tokens &&
+        (gamma + 1) * r.run.batch <= kv::kMaxTreeRows)
+      list.push_back(gamma);
+  return list;
+}
+
 /// All ways to decode at a point, plain decoding first.
 std::vector<Way> ways_of(const MagicdecBenchRecipe& r) {
   std::vector<Way> ways(1);
@@ -39,7 +51,7 @@ std::vector<Way> ways_of(const MagicdecBenchRecipe& r) {
       ways.front().draft = draft;
       continue;
     }
-    for (const int gamma : r.spec.gamma.values) ways.push_back({.draft = draft, .gamma = gamma});
+    for (const int gamma : gammas_of(r)) ways.push_back({.draft = draft, .gamma = gamma});
   }
   return ways;
 }
@@ -75,6 +87,27 @@ bench::Record record_of(const cli::Context& cx, const Point& point, const Way* w
     workload["gamma"] = way->gamma;
   }
   return record;
+}
+
+/// Which way was the fastest at a point.
+std::string verdict(const MagicdecBenchRecipe& r, const PointRuns& runs) {
+  const WayRuns* best = nullptr;
+  Gain most;
+  for (const WayRuns& way : runs.ways) {
+    if (!way.stats || way.error) continue;
+    const Gain gain = gain_of(runs.ways.front(), way, runs.prefill_s);
+    if (gain.speedup <= most.speedup) continue;
+    best = &way;
+    most = gain;
+  }
+  const std::string where = fmt::format("batch {} at {} tokens, temperature {}: ", r.run.batch,
+                                        r.run.context.value, temperature_text(r));
+  if (best == nullptr) return where + "plain decoding is the fastest";
+  const std::string interval =
+      most.interval ? fmt::format(" ({:.2f} to {:.2f})", most.interval->low, most.interval->high)
+                    : "";
+  return where + fmt::format("{} decodes {:.2f} times as fast{}, and pays from {} tokens of output",
+                             best->way.name(), most.speedup, interval, most.pays_from.value_or(1));
 }
 
 /// Whether accepted tokens are drawn instead of found.
@@ -119,10 +152,6 @@ void MagicdecBenchRecipe::check(recipe::Problems& p) const {
 }
 
 void MagicdecBenchRecipe::check_measurement(recipe::Problems& p) const {
-  if (spec.gamma.automatic())
-    p.field("spec.gamma",
-            "spec.gamma: auto is for predictions; give the numbers of tokens to measure, such as "
-            "[2, 3, 4], or pass --predict");
   for (const int gamma : spec.gamma.values)
     if (gamma >= bench.new_tokens)
       p.field("spec.gamma",
@@ -215,6 +244,7 @@ void MagicdecBench::PointRun::run(BenchResults& results) {
       measure_ways(engines_, prompts_, ways_, spec, [&] { return progress.go_on(++n_done); });
   for (const WayRuns& way : runs.ways)
     if (missing(way.way)) report(results, runs, way);
+  cx_.note(verdict(r, runs));
 }
 
 void MagicdecBench::PointRun::report(BenchResults& results, const PointRuns& runs,

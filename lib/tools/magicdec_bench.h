@@ -31,7 +31,8 @@ struct ChainSection {
   template <class V>
   void fields(V& v) {
     v("gamma", gamma,
-      "drafted tokens of a round, or a list; auto = as many as pay, 0 where none do (predictions)");
+      "drafted tokens of a round, or a list; auto = 1, 2, 3, 4, 6, 8, ... are measured; of "
+      "predictions as many as pay, 0 where none do");
     v("most_gamma", most_gamma, recipe::between(1, 256), "that auto tries");
     v("verify", verify, "the rule that accepts drafted tokens; auto as sequoia-generate");
   }

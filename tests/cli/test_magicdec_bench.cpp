@@ -155,7 +155,6 @@ TEST_SUITE("cli/magicdec-bench") {
       return std::vector<std::string>{"--predict", "--sweep", "run.batch=1", "-s",
                                       "bench.drafts=[" + list + "]"};
     };
-    fails({}, 3, "spec.gamma: auto is for predictions; give the numbers of tokens to measure");
     fails(drafts("{name: a, budget: 36}"), 3,
           "bench.drafts: 'a' has a budget of 36 tokens, expected more than its 4 sinks and its "
           "window of 32");

@@ -119,6 +119,28 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK_FALSE(records.at("rounds s64 gamma 3").contains("predicted"));
   }
 
+  TEST_CASE("auto measures gammas up to the most that is allowed, and tells the best") {
+    const Outcome run =
+        measure({"-s", "run.batch=1", "-s", "spec.gamma=auto", "-s", "spec.most_gamma=4", "-s",
+                 "bench.drafts=[{name: s64, budget: 64}]", "--format", "jsonl"});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    const auto records = by_phase(run.out);
+    REQUIRE(records.size() == 5);
+    std::string best = "plain decoding is the fastest";
+    double most = 1;
+    for (const int gamma : {1, 2, 3, 4}) {
+      const std::string name = "s64 gamma " + std::to_string(gamma);
+      const Json& spec = records.at("rounds " + name)["spec"];
+      CHECK(spec["gamma"] == gamma);
+      if (const double speedup = spec["speedup_measured"]; speedup > most) {
+        most = speedup;
+        best = name + " decodes ";
+      }
+    }
+    CHECK(run.err.find("batch 1 at 200 tokens, temperature 0: " + best) != std::string::npos);
+  }
+
   TEST_CASE("random weights: acceptance is simulated by alpha, and said to be") {
     const std::string model =
         "synthetic:" + (tandem::test::source_dir() / "recipes/models/tiny-2m/config.json").string();
