@@ -332,6 +332,10 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{{"-s", "sampling.max_tokens=0"}, 3, "nothing to speculate on"},
              Case{{"-s", "output.state=s"}, 3, "states are saved by pig-generate"},
              Case{{"-s", "spec.draft=self"}, 3, "draft.path: spec.draft is self"},
+             Case{{"-s", "spec.draft=none"},
+                  3,
+                  "spec.draft: none drafts nothing; choose model, self or ngram, or take "
+                  "pig-generate"},
              Case{
                  {"-s", "spec.verify=block"}, 3, "spec.verify: is block, which verifies chains; a"},
              Case{

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "recipe/auto_counts.h"
 #include "recipe_testing.h"
 
 using namespace tandem;
@@ -35,6 +36,27 @@ lengths: [4096, 4Ki]
     CHECK(s.inner.share.value == 0.25);
     CHECK(s.stop == std::vector<std::string>{"a b", "null", "12"});
     CHECK(s.lengths[1] == 4096);
+  }
+
+  TEST_CASE("counts: auto, a number or a list without repetitions") {
+    const auto read_counts = [](const std::string& text) {
+      AutoCounts counts{{7}};
+      const std::string problem =
+          read_scalar(parse_yaml("n: " + text, {}).entries[0].value, counts);
+      return std::pair(problem, counts.values);
+    };
+    CHECK(read_counts("auto").second.empty());
+    CHECK(read_counts("3").second == std::vector{3});
+    CHECK(read_counts("[2, 4, 1]").second == std::vector{2, 4, 1});
+    CHECK(yaml_text(AutoCounts{{2, 4}}) == "[2, 4]");
+    CHECK(yaml_text(AutoCounts{{2}}) == "2");
+    CHECK(yaml_text(AutoCounts{}) == "auto");
+    CHECK(read_counts("[2, 2]").first == "names '2' twice");
+    for (const char* wrong : {"0", "-1", "x", "'auto'", "[]", "[1, auto]", "[1, 0]", "1.5"}) {
+      CAPTURE(wrong);
+      CHECK(read_counts(wrong).first.starts_with("expected auto or numbers of at least 1, found "));
+      CHECK(read_counts(wrong).second == std::vector{7});
+    }
   }
 
   TEST_CASE("layers in host memory: none, auto or a number") {

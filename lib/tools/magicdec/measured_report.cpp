@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "speculate/plan/chain_tokens.h"
@@ -70,15 +71,19 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
 }  // namespace
 
 RoundParts parts_of(const WayRuns& way) {
-  double steps = 0;
-  for (const BatchRun& run : way.batches) steps += run.whole_steps;
-  RoundParts p{.draft = 1e3 * way.stats->draft_s / steps,
-               .target = 1e3 * way.stats->target_s / steps,
-               .verify = 1e3 * way.stats->verify_s / steps,
-               .rest = 0,
-               .round = 1e3 * way.step_s()};
-  p.rest = std::max(0.0, p.round - p.draft - p.target - p.verify);
-  return p;
+  const auto ms = [&](const std::function<double(const BatchRun&)>& seconds) {
+    std::vector<double> of_batch;
+    for (const BatchRun& run : way.batches)
+      of_batch.push_back(1e3 * seconds(run) / run.whole_steps);
+    return bench::median(of_batch);
+  };
+  return {.draft = ms([](const BatchRun& r) { return r.draft_s; }),
+          .target = ms([](const BatchRun& r) { return r.target_s; }),
+          .verify = ms([](const BatchRun& r) { return r.verify_s; }),
+          .rest = ms([](const BatchRun& r) {
+            return std::max(0.0, r.whole_s - r.draft_s - r.target_s - r.verify_s);
+          }),
+          .round = 1e3 * way.step_s()};
 }
 
 Gain gain_of(const WayRuns& plain, const WayRuns& way, const std::vector<double>& prefill_s) {

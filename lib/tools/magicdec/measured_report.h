@@ -10,7 +10,7 @@
 
 namespace tandem::tools {
 
-/// Milliseconds of the parts of a round of the whole batch.
+/// Milliseconds of the parts of a round of the whole batch, each the median of the batches.
 struct RoundParts {
   double draft;   // all its draft steps
   double target;  // the target's forward

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "bench/stats.h"
 #include "kv/fill_random.h"
 #include "speculate/plan/chain_tokens.h"
 
@@ -121,12 +122,15 @@ class Runner {
     batch.prefill_s = report.prefill_s;
     batch.decode_s = report.decode_s;
     batch.new_tokens = static_cast<double>(report.new_tokens);
-    runs_.batches.push_back(batch);
     add_latencies(log, how.max_tokens, runs_);
     if (after) {
       const speculate::RoundStats rounds = after->since(*before);
+      batch.draft_s = rounds.draft_s;
+      batch.target_s = rounds.target_s;
+      batch.verify_s = rounds.verify_s;
       runs_.stats ? runs_.stats->add(rounds) : void(runs_.stats = rounds);
     }
+    runs_.batches.push_back(batch);
     return texts;
   }
   WayRuns& runs() { return runs_; }
@@ -146,19 +150,17 @@ std::string Way::name() const {
 }
 
 double WayRuns::step_s() const {
-  double seconds = 0, steps = 0;
-  for (const BatchRun& run : batches) {
-    seconds += run.whole_s;
-    steps += run.whole_steps;
-  }
-  return seconds / steps;
+  std::vector<double> of_batch;
+  for (const BatchRun& run : batches) of_batch.push_back(run.whole_s / run.whole_steps);
+  return bench::median(of_batch);
 }
 
 double WayRuns::tokens_per_step() const { return stats ? stats->tokens_per_round() : 1; }
 
 double WayRuns::token_s() const {
-  return step_s() /
-         (way.alpha ? speculate::chain_tokens(way.gamma, *way.alpha) : tokens_per_step());
+  std::vector<double> of_batch;
+  for (const BatchRun& run : batches) of_batch.push_back(token_s(run));
+  return bench::median(of_batch);
 }
 
 double WayRuns::token_s(const BatchRun& run) const {

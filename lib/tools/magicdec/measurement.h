@@ -37,7 +37,8 @@ struct BatchRun {
   /// Steps of the whole batch, up to the one with which the first sequence ends.
   double whole_s = 0, whole_tokens = 0;
   int whole_steps = 0;
-  double decode_s = 0;  // until the last sequence has ended
+  double draft_s = 0, target_s = 0, verify_s = 0;  // of them, by the clock of rounds
+  double decode_s = 0;                             // until the last sequence has ended
   double new_tokens = 0;
 };
 
@@ -53,6 +54,7 @@ struct WayRuns {
   int sequences = 0, as_plain = 0;             // with the very tokens of plain decoding
   std::optional<Error> error;                  // after which it was left out
 
+  /// Median of the batches' means: one disturbed batch does not move it.
   double step_s() const;
   /// Of a sequence, in a step of the whole batch.
   double tokens_per_step() const;
