@@ -15,7 +15,7 @@ struct RoundParts {
   double draft;   // all its draft steps
   double target;  // the target's forward
   double verify;  // drawing and accepting, and moving the accepted keys
-  double rest;    // what is left of the round: the host
+  double rest;    // the rest of the round: the host
   double round;
 };
 /// way      with rounds

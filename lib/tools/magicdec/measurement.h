@@ -33,7 +33,7 @@ struct Way {
 
 /// One batch of prompts, decoded in one way.
 struct BatchRun {
-  double prefill_s = 0;  // of its own: what the draft reads of the prompts, and their last token
+  double prefill_s = 0;  // what the draft reads of the prompts, and their last token
   /// Steps of the whole batch, up to the one with which the first sequence ends.
   double whole_s = 0, whole_tokens = 0;
   int whole_steps = 0;
