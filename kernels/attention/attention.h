@@ -14,6 +14,23 @@ namespace tandem {
 /// 256 KiB and more of K and V: next to them a partial result of a few KiB costs nothing.
 inline constexpr int kSplitTokens = 1024;
 
+/// Keys that a KV head's queries see beside those that the rule below gives them: runs of tokens,
+/// chosen one by one, in any order. Arrays go by row of the page table, so that steps of any
+/// sequences read them, and counts may change while a recorded graph stays. GPU, few rows alone.
+struct KeyLists {
+  /// Run i of a list holds the tokens [run * id, run * (id + 1)), all committed; a token is in a
+  /// list once. The list of row r and KV head h begins at r * row_stride + h * head_stride. Null:
+  /// no lists.
+  const int32_t* ids = nullptr;
+  const int32_t* count = nullptr;  // runs of row r, KV head h at r * count_stride + h; 0: none
+  /// [table rows] a lower bound as seq_key_lo is: the rule gives the tokens from here on, the list
+  /// is of those before. Null: 0.
+  const int32_t* rest = nullptr;
+  int64_t row_stride = 0, head_stride = 0;
+  int count_stride = 0;
+  int run = 1;  // tokens; divides 64
+};
+
 /// One attention call: rows (new tokens) of a ragged batch against paged keys and values of one
 /// layer.
 ///
@@ -29,6 +46,7 @@ inline constexpr int kSplitTokens = 1024;
 ///     tentative or of a row jj <= i;
 ///   - key_lo <= y < key_hi, and seq_key_lo[s] <= y where given;
 ///   - window == 0, or y < sinks, or x - y < window.
+/// Besides, row i sees the keys of its sequence's lists, all of them, in whatever order.
 struct AttentionParams {
   void* out;                  // [n_rows, Hq, d] of out_dtype; must not alias q
   float* lse;                 // [n_rows, Hq] natural log, scale included; may be null
@@ -48,14 +66,29 @@ struct AttentionParams {
   const int32_t* seq_key_lo = nullptr;  // [n_seqs]
   const int32_t* tentative = nullptr;   // [n_seqs] uncommitted rows of earlier steps; null: none
   int sinks = 0, window = 0;
+  KeyLists lists = {};
   float scale;  // > 0, usually 1/sqrt(d)
 };
 
 namespace {
+/// The row of the page table that sequence s reads.
+constexpr int table_row(const AttentionParams& p, int s) {
+  return p.slot == nullptr ? s : p.slot[s];
+}
 /// The page table of sequence s.
 constexpr const int32_t* pages_of(const AttentionParams& p, int s) {
-  return p.page_table +
-         static_cast<size_t>(p.slot == nullptr ? s : p.slot[s]) * static_cast<size_t>(p.max_pages);
+  return p.page_table + static_cast<size_t>(table_row(p, s)) * static_cast<size_t>(p.max_pages);
+}
+/// The list of a row of the page table and a KV head.
+constexpr const int32_t* list_of(const KeyLists& l, int row, int kv_head) {
+  return l.ids + row * l.row_stride + kv_head * l.head_stride;
+}
+constexpr int listed_tokens(const KeyLists& l, int row, int kv_head) {
+  return l.count[static_cast<int64_t>(row) * l.count_stride + kv_head] * l.run;
+}
+/// Token i of a list.
+constexpr int listed_token(const KeyLists& l, const int32_t* list, int i) {
+  return list[i / l.run] * l.run + i % l.run;
 }
 }  // namespace
 

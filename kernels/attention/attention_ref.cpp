@@ -44,6 +44,7 @@ bool visible(const AttentionParams& p, int s, int i, int key_slot) {
     return false;
   }
   if (p.seq_key_lo != nullptr && y < p.seq_key_lo[s]) return false;
+  if (p.lists.rest != nullptr && y < p.lists.rest[table_row(p, s)]) return false;
   return p.key_lo <= y && y < p.key_hi && (p.window == 0 || y < p.sinks || x - y < p.window);
 }
 
@@ -55,6 +56,10 @@ void attend(const AttentionParams& p, int s, int i, int head, std::vector<double
   const size_t at = static_cast<size_t>(row) * p.n_heads + head;
   const int32_t* pages = pages_of(p, s);
 
+  std::vector<bool> listed(n_slots);
+  if (p.lists.ids != nullptr)
+    for (int t = 0; t < listed_tokens(p.lists, table_row(p, s), kv_head); ++t)
+      listed[listed_token(p.lists, list_of(p.lists, table_row(p, s), kv_head), t)] = true;
   std::vector<double> score(n_slots, -kInf);
   double m = -kInf, l = 0;
   const auto key_at = [&](int t) {
@@ -63,7 +68,7 @@ void attend(const AttentionParams& p, int s, int i, int head, std::vector<double
            d;
   };
   for (int t = 0; t < n_slots; ++t) {
-    if (!visible(p, s, i, t)) continue;
+    if (!listed[t] && !visible(p, s, i, t)) continue;
     double dot = 0;
     for (size_t c = 0; c < d; ++c)
       dot += element(p.q, p.dtype, at * d + c) * element(p.k_pool, p.dtype, key_at(t) + c);

@@ -1,11 +1,18 @@
 #pragma once
-// The loading warp of few_rows_mma.cuh, and what it hands to the working warps. The body brings the
-// way to copy: a class Copies<Shape> with
+// The loading warps of few_rows_mma.cuh, and what they hand to the working warps. The body brings
+// the way to copy: a class Copies<Shape> with
 //   Source                 what the kernel gets of the host for it
+//   kWarps                 loading warps, each of which brings a part of every unit
 //   kArrivals              of a unit at the barrier that says it is there
+//   kLists                 whether it takes calls with lists
 //   bool working(lane)     whether this lane takes part
-//   void start(full, unit, row)  starts copying a unit of K and V from row `row` of the pools on,
-//                          zeros if it is negative, and the arrivals that end it
+//   void start(full, unit, row, part)  starts copying a warp's part of a unit of K and V from row
+//                          `row` of the pools on, zeros if it is negative, and the arrivals that
+//                          end it
+//   void start_apart(full, unit, row, part)  with kLists: the same where each key has a row of its
+//                          own, key i of the part's in lane i
+//   void arrive(full, part)  with kLists: the arrivals alone
+#include "kernels/attention/few_rows_lists.cuh"
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -39,25 +46,31 @@ struct Mailbox {
   static constexpr int kItems = 8;
   cuda::Barrier full[Shape::kMaxStages], empty[Shape::kMaxStages];
   cuda::Barrier item_full[kItems], item_empty[kItems];
-  int first[Shape::kMaxStages];  // slot of a unit's first key, ~slot if all rows see all its keys
+  // Slot of a unit's first key, ~slot if all rows see all its keys; of a unit of a list ~0, or
+  // kFewListed less the number of its keys if it has fewer than a unit.
+  static constexpr int kFewListed = INT_MIN / 2;
+  int first[Shape::kMaxStages];
   Item items[kItems];
 };
 
-/// The loading warp: takes chunks, describes each and brings its units.
+/// A loading warp. The first takes chunks, describes each and says of every unit what it holds; the
+/// others follow its descriptions. All bring parts of the units.
 template <class Shape, class Copies>
 class Loader {
  public:
   __device__ Loader(const FewRowsCall& call, Mailbox<Shape>& mail, unsigned char* ring, int stages,
-                    const Copies& copies)
+                    const Copies& copies, int part)
       : call_(call),
         p_(call.params),
         mail_(mail),
         ring_(ring),
         stages_(stages),
         lane_(static_cast<int>(threadIdx.x) % cuda::kWarp),
-        copies_(copies) {}
+        part_(part),
+        copies_(copies),
+        lists_(call.params, part) {}
 
-  __device__ void run() {
+  __device__ void lead() {
     // Until the wait this block may be ahead of any kernel since the last attention of the stream.
     // Keys of committed tokens are older than that: the first ring of them need not wait.
     if (!call_.keys_settled) cuda::wait_for_previous();
@@ -76,6 +89,22 @@ class Loader {
     if (lane_ == 0) {
       mail_.items[item_.stage].end = true;
       mail_.item_full[item_.stage].arrive();
+    }
+  }
+
+  __device__ void follow() {
+    if (!call_.keys_settled) cuda::wait_for_previous();
+    for (int ahead = stages_;; ahead = 0) {
+      mail_.item_full[item_.stage].wait(item_.parity);
+      const Item& item = mail_.items[item_.stage];
+      if (item.end) return;
+      v_ = item.v;
+      k_ = item.k;
+      __syncwarp();
+      if (lane_ == 0) mail_.item_empty[item_.stage].arrive();
+      item_.next(Mailbox<Shape>::kItems);
+      next_pages_ = page_of(k_.begin);
+      (void)load(committed_units(ahead));
     }
   }
 
@@ -110,7 +139,11 @@ class Loader {
   }
 
   __device__ int n_units() const { return (k_.end - k_.begin) * Shape::kUnits; }
-  /// Slot of the first key of a unit of the chunk.
+  /// Whether a unit of the chunk holds keys of a list.
+  __device__ bool of_list(int unit) const {
+    return Copies::kLists && k_.begin + unit / Shape::kUnits < v_.pages.listed;
+  }
+  /// Slot of the first key of a unit of pages.
   __device__ int slot_of(int unit) const {
     return v_.pages.page(k_.begin + unit / Shape::kUnits) * kPageTokens +
            unit % Shape::kUnits * Shape::kKeys;
@@ -118,31 +151,40 @@ class Loader {
   /// How many units at the chunk's beginning hold keys of committed tokens alone, up to `most`.
   __device__ int committed_units(int most) const {
     int n = 0;
-    while (n < min(most, n_units()) && slot_of(n) + Shape::kKeys <= v_.base) ++n;
+    while (n < min(most, n_units()) &&
+           (of_list(n) || slot_of(n) + Shape::kKeys <= v_.base))
+      ++n;
     return n;
   }
 
   /// This lane's page of the 32 from the sequence's page `first` on.
   __device__ int page_of(int first) const {
     const int i = first + lane_;
-    return i < k_.end ? pages_of(p_, k_.seq)[v_.pages.page(i)] : 0;
+    const bool any = i < k_.end && !(Copies::kLists && i < v_.pages.listed);
+    return any ? pages_of(p_, k_.seq)[v_.pages.page(i)] : 0;
   }
 
   /// Brings the chunk's units, the first `ahead` of them without waiting for earlier kernels. Takes
   /// the next chunk meanwhile: its number less the grid's blocks.
   __device__ unsigned load(int ahead) {
     unsigned taken = 0;
+    if (of_list(0)) lists_.begin(k_, k_.begin * Shape::kUnits);
 #pragma unroll 1
     for (int unit = 0;; ++unit) {
       if (unit == ahead) {
         settle();
-        if (lane_ == 0) taken = atomicAdd(call_.taken, 1);
+        if (part_ == 0 && lane_ == 0) taken = atomicAdd(call_.taken, 1);
       }
       if (unit == n_units()) break;
       const int i = unit / Shape::kUnits;
       if (unit % (Shape::kUnits * cuda::kWarp) == 0) {
         pages_ = next_pages_;
         next_pages_ = page_of(k_.begin + i + cuda::kWarp);
+      }
+      if (of_list(unit)) {
+        bring_listed();
+        at_.next(stages_);
+        continue;
       }
       const int page = __shfl_sync(cuda::kAllLanes, pages_, i % cuda::kWarp);
       // A released page becomes zeros.
@@ -154,18 +196,36 @@ class Loader {
   }
 
   __device__ void bring(int row, int first) {
-    const bool all = all_visible(p_, v_, row_begin_, row_last_, first, Shape::kKeys);
+    const bool all =
+        part_ == 0 && all_visible(p_, v_, row_begin_, row_last_, first, Shape::kKeys);
     mail_.empty[at_.stage].wait(at_.parity ^ 1);
-    if (lane_ == 0) mail_.first[at_.stage] = all ? ~first : first;
-    copies_.start(mail_.full[at_.stage], ring_ + at_.stage * 2 * Shape::kUnitBytes, row);
+    if (part_ == 0 && lane_ == 0) mail_.first[at_.stage] = all ? ~first : first;
+    copies_.start(mail_.full[at_.stage], ring_ + at_.stage * 2 * Shape::kUnitBytes, row, part_);
+  }
+
+  /// The next unit of the chunk's list. Lists of other KV heads may be longer: then it is empty.
+  __device__ void bring_listed() {
+    if constexpr (Copies::kLists) {
+      const int left = lists_.left(), row = lists_.row();
+      lists_.next();
+      cuda::Barrier& full = mail_.full[at_.stage];
+      mail_.empty[at_.stage].wait(at_.parity ^ 1);
+      if (part_ == 0 && lane_ == 0)
+        mail_.first[at_.stage] = left >= Shape::kKeys ? ~0 : mail_.kFewListed - max(left, 0);
+      if (left <= 0)
+        copies_.arrive(full, part_);
+      else
+        copies_.start_apart(full, ring_ + at_.stage * 2 * Shape::kUnitBytes, row, part_);
+    }
   }
 
   const FewRowsCall& call_;
   const AttentionParams& p_;
   Mailbox<Shape>& mail_;
   unsigned char* ring_;
-  int stages_, lane_;
+  int stages_, lane_, part_;
   Copies copies_;
+  ListedRows<Shape::kKeys, Shape::kKeys / (Copies::kLists ? Copies::kWarps : 4)> lists_;
   SeqView v_;
   Chunk k_;
   int pages_ = 0, next_pages_ = 0;  // this lane's of 32 pages of the chunk, and of the next 32

@@ -8,6 +8,7 @@
 #include "kernels/attention/few_rows_loader.cuh"
 #include "kernels/attention/few_rows_worker.cuh"
 #include "kernels/cuda/gpu.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace tandem {
 
@@ -41,13 +42,16 @@ MmaMemory mma_memory(const SplitRule& rule) {
   }
 }
 
+template <class Shape, class Copies>
+constexpr int kMmaThreads = Shape::kWorkers + Copies::kWarps * cuda::kWarp;
+
 /// One block: the chunk of its number, then any that are left. The grid is one block a
 /// multiprocessor.
 template <class Shape, class Copies>
-__global__ void __launch_bounds__(Shape::kThreads, 1)
+__global__ void __launch_bounds__(kMmaThreads<Shape, Copies>, 1)
     few_rows_mma(const __grid_constant__ FewRowsCall call, const __grid_constant__ MmaMemory memory,
                  const __grid_constant__ typename Copies::Source source) {
-  using mma_detail::RingPlace;
+  using mma_detail::RingPlace, mma_detail::Seen;
   extern __shared__ unsigned char unaligned[];
   __shared__ mma_detail::Mailbox<Shape> mail;
   const int lane = threadIdx.x % cuda::kWarp;
@@ -60,15 +64,17 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     for (int i = 0; i < mail.kItems; ++i) {
       mail.item_full[i].init(1);
-      mail.item_empty[i].init(Shape::kWarps);
+      mail.item_empty[i].init(Shape::kWarps + Copies::kWarps - 1);
     }
     Copies::prepare(source);
   }
   __syncthreads();
   // The swizzle is a function of addresses: units begin at multiples of its period.
   unsigned char* const ring = unaligned + (-cuda::shared_address(unaligned) & (kRingAlign - 1));
-  if (warp == Shape::kWarps) {
-    mma_detail::Loader<Shape, Copies>(call, mail, ring, memory.stages, Copies(call, source)).run();
+  if (warp >= Shape::kWarps) {
+    mma_detail::Loader<Shape, Copies> loader(call, mail, ring, memory.stages, Copies(call, source),
+                                             warp - Shape::kWarps);
+    warp == Shape::kWarps ? loader.lead() : loader.follow();
     return;
   }
   cuda::wait_for_previous();
@@ -101,10 +107,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       const uint32_t k_unit = first_unit + at.stage * 2 * Shape::kUnitBytes;
       mail.full[at.stage].wait(at.parity);
       const int first = __shfl_sync(cuda::kAllLanes, mail.first[at.stage], 0);
-      if (first < 0)
-        worker.template unit<false>(k_unit, k_unit + Shape::kUnitBytes, item.v, ~first);
-      else
-        worker.template unit<true>(k_unit, k_unit + Shape::kUnitBytes, item.v, first);
+      const uint32_t v_unit = k_unit + Shape::kUnitBytes;
+      if (first >= 0)
+        worker.template unit<Seen::by_rule>(k_unit, v_unit, item.v, first);
+      else if (!Copies::kLists || first > mail.kFewListed)
+        worker.template unit<Seen::all>(k_unit, v_unit, item.v, ~first);
+      else if (first < mail.kFewListed)
+        worker.template unit<Seen::few>(k_unit, v_unit, item.v, mail.kFewListed - first);
       __syncwarp();
       if (lane == 0) mail.empty[at.stage].arrive();
       at.next(memory.stages, Shape::kParts);
@@ -116,6 +125,23 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     __syncwarp();
     if (lane == 0) mail.item_empty[n % mail.kItems].arrive();
   }
+}
+
+/// Puts the kernel on the stream; `programmatic` in code for Hopper alone, whose waits launch.cuh
+/// describes.
+template <class Shape, class Copies>
+void launch_few_rows_mma(const FewRowsCall& call, const typename Copies::Source& source,
+                         cudaStream_t stream, bool programmatic) {
+  const MmaMemory memory = mma_memory<Shape>(call.rule);
+  const auto kernel = few_rows_mma<Shape, Copies>;
+  const auto blocks = static_cast<unsigned>(cuda::gpu().multiprocessors);
+  const auto bytes = static_cast<size_t>(memory.total_bytes);
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.total_bytes);
+  if (programmatic)
+    cuda::launch(kernel, blocks, kMmaThreads<Shape, Copies>, bytes, 1, Stream{stream}, call, memory,
+                 source);
+  else
+    kernel<<<blocks, kMmaThreads<Shape, Copies>, bytes, stream>>>(call, memory, source);
 }
 
 /// Calls f with a null pointer to the MmaShape of a call.

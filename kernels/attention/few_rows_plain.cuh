@@ -13,6 +13,21 @@ inline int plain_shared_bytes(int d) {
   return (2 * kPlainQueries * d + kPlainQueries * kPageTokens) * static_cast<int>(sizeof(float));
 }
 
+/// The row of the pools that holds key `key` of a page that starts at `first`, or of those 64 of a
+/// list; -1 if there is none.
+__device__ inline int64_t plain_row(const AttentionParams& p, const Chunk& k, bool of_list,
+                                    int first, int key, int written) {
+  if (key >= written) return -1;
+  const int seq_row = table_row(p, k.seq);
+  const int token =
+      of_list ? listed_token(p.lists, list_of(p.lists, seq_row, k.kv_head), first + key)
+              : first + key;
+  const int page = pages_of(p, k.seq)[token / kPageTokens];
+  if (page < 0) return -1;
+  return (static_cast<int64_t>(page) * p.n_kv_heads + k.kv_head) * kPageTokens +
+         token % kPageTokens;
+}
+
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads, 2)
     few_rows_plain(const __grid_constant__ FewRowsCall call) {
@@ -22,6 +37,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
   __shared__ float2 ml[kPlainQueries];
   __shared__ float shrink[kPlainQueries];
   __shared__ uint64_t sees[kPlainQueries];
+  __shared__ int64_t rows[kPageTokens];  // of the pools, of a page's keys; -1: none
   const AttentionParams& p = call.params;
   const SplitRule& rule = call.rule;
   const int d = p.head_dim, group = rule.group, thread = static_cast<int>(threadIdx.x);
@@ -46,18 +62,19 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
     if (thread < kPlainQueries) ml[thread] = {-INFINITY, 0};
     __syncthreads();
     for (int i = k.begin; i < k.end; ++i) {
-      const int slot_page = v.pages.page(i), first = slot_page * kPageTokens;
-      const int page = pages_of(p, k.seq)[slot_page];
-      if (page < 0) continue;
-      const int64_t from =
-          (static_cast<int64_t>(page) * p.n_kv_heads + k.kv_head) * kPageTokens * d;
-      const int written = min(v.end - first, kPageTokens);
+      const bool of_list = i < v.pages.listed;
+      const int first = of_list ? i * kPageTokens : v.pages.page(i) * kPageTokens;
+      const int end = of_list ? listed_tokens(p.lists, table_row(p, k.seq), k.kv_head) : v.end;
+      const int written = min(end - first, kPageTokens);
+      if (thread < kPageTokens) rows[thread] = plain_row(p, k, of_list, first, thread, written);
       if (thread < n_queries)
-        sees[thread] = visible_slots(p, v, (first_query + thread) / group, first);
+        sees[thread] = of_list ? slot_bits(first, 0, end)
+                               : visible_slots(p, v, (first_query + thread) / group, first);
       __syncthreads();
       // A thread has one key and every fourth query.
       const int key = thread % kPageTokens, first_q = thread / kPageTokens;
-      const T* row = static_cast<const T*>(p.k_pool) + from + static_cast<int64_t>(key) * d;
+      const bool there = rows[key] >= 0;
+      const T* row = static_cast<const T*>(p.k_pool) + (there ? rows[key] * d : 0);
       float dot[kEach] = {};
       for (int c = 0; c < d; ++c) {
         const float x = cuda::to_float(row[c]);
@@ -68,7 +85,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
 #pragma unroll
       for (int e = 0; e < kEach; ++e) {
         const int at = first_q + e * (kPlainThreads / kPageTokens);
-        const bool seen = at < n_queries && ((sees[at] >> key) & 1) != 0;
+        const bool seen = there && at < n_queries && ((sees[at] >> key) & 1) != 0;
         score[at * kPageTokens + key] = seen ? dot[e] * to_log2 : -INFINITY;
       }
       __syncthreads();
@@ -89,11 +106,11 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
       __syncthreads();
       for (int e = thread; e < n_queries * d; e += kPlainThreads) {
         const int at = e / d;
-        const T* value = static_cast<const T*>(p.v_pool) + from + e % d;
+        const T* value = static_cast<const T*>(p.v_pool) + e % d;
         float sum = 0;
         for (int t = 0; t < written; ++t)
-          sum = fmaf(score[at * kPageTokens + t],
-                     cuda::to_float(value[static_cast<int64_t>(t) * d]), sum);
+          if (rows[t] >= 0)
+            sum = fmaf(score[at * kPageTokens + t], cuda::to_float(value[rows[t] * d]), sum);
         o[e] = fmaf(o[e], shrink[at], sum);
       }
       __syncthreads();

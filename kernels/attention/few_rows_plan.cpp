@@ -76,7 +76,8 @@ SplitRule split_rule(const FewRowsShape& x) {
   r.small_pages = std::max(8 * 128 / x.head_dim, 1);
   r.full_pages = alone ? INT_MAX : 8 * r.small_pages;
   r.small_16ths = r.tile_queries > 32 ? 0 : r.tile_queries > 16 ? 1 : alone ? 4 : 2;
-  r.max_chunks = std::clamp(divide_up(x.max_tokens, kPageTokens), 1,
+  // Keys of a list and those after it may both end in a part of a page.
+  r.max_chunks = std::clamp(divide_up(x.max_tokens, kPageTokens) + 1, 1,
                             std::max(r.even_chunks, kLargeParts) + kSmallParts);
   return r;
 }

@@ -13,12 +13,14 @@
 
 namespace tandem {
 
-/// Pages that rows of a sequence may see: [first[0], first[0] + n[0]) and [first[1], ...) in this
-/// order.
+/// Pages that rows of a sequence may see: first the lists' keys, 64 at a time as if they were
+/// pages, of the longest of the KV heads' lists, then [first[0], first[0] + n[0]) and
+/// [first[1], ...).
 struct SeenPages {
-  int first[2], n[2];
-  __host__ __device__ int count() const { return n[0] + n[1]; }
+  int listed, first[2], n[2];
+  __host__ __device__ int count() const { return listed + n[0] + n[1]; }
   __host__ __device__ int page(int i) const {
+    i -= listed;
     return i < n[0] ? first[0] + i : first[1] + i - n[0];
   }
 };
@@ -37,13 +39,21 @@ struct Chunk {
 
 /// A sequence's numbers in device memory.
 struct SeqNumbers {
-  int first_row, end_row, base, tentative, own_lo;
+  int first_row, end_row, base, tentative, own_lo, listed;  // listed: pages of its lists
 };
 
 __device__ inline SeqNumbers read_sequence(const AttentionParams& p, int s) {
-  return {p.row_begin[s], p.row_begin[s + 1], p.base[s],
-          p.tentative == nullptr ? 0 : p.tentative[s],
-          p.seq_key_lo == nullptr ? 0 : p.seq_key_lo[s]};
+  SeqNumbers x{p.row_begin[s], p.row_begin[s + 1],
+               p.base[s],      p.tentative == nullptr ? 0 : p.tentative[s],
+               0,              0};
+  if (p.seq_key_lo != nullptr) x.own_lo = p.seq_key_lo[s];
+  if (p.lists.ids == nullptr) return x;
+  const int row = table_row(p, s);
+  if (p.lists.rest != nullptr) x.own_lo = max(x.own_lo, p.lists.rest[row]);
+  int tokens = 0;
+  for (int h = 0; h < p.n_kv_heads; ++h) tokens = max(tokens, listed_tokens(p.lists, row, h));
+  x.listed = (tokens + kPageTokens - 1) / kPageTokens;
+  return x;
 }
 
 __device__ inline SeqView view_sequence(const AttentionParams& p, const SplitRule& rule,
@@ -64,6 +74,7 @@ __device__ inline SeqView view_sequence(const AttentionParams& p, const SplitRul
     begin = max(begin, v.base - p.window + 1);
   }
   if (tree) begin = min(begin, v.base);
+  v.pages.listed = x.listed;
   const int page_begin = begin / kPageTokens, page_end = (end + kPageTokens - 1) / kPageTokens;
   v.pages.first[0] = v.key_lo / kPageTokens;
   v.pages.n[0] = max(min((head + kPageTokens - 1) / kPageTokens, page_begin) - v.pages.first[0], 0);
@@ -97,7 +108,7 @@ class ChunkList {
     const auto from = [&](int x) { return __shfl_sync(cuda::kAllLanes, x, found); };
     v = view_sequence(p_, rule_,
                       {from(numbers_.first_row), from(numbers_.end_row), from(numbers_.base),
-                       from(numbers_.tentative), from(numbers_.own_lo)});
+                       from(numbers_.tentative), from(numbers_.own_lo), from(numbers_.listed)});
     const PairChunks c = rule_.divide(max(v.pages.count(), 1));
     const int n = small_ ? c.n_small : c.n_large, pages = small_ ? c.small_pages : c.large_pages;
     const int own = number - before_ - from(sum_) + v.tiles * p_.n_kv_heads * n;

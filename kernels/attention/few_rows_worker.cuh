@@ -14,7 +14,6 @@ struct MmaShape {
   static constexpr int kParts = kQueryTiles == 4 ? 2 : 4;  // warps that take turns on the units
   static constexpr int kWarps = kQueryTiles * kParts;
   static constexpr int kWorkers = kWarps * cuda::kWarp;
-  static constexpr int kThreads = kWorkers + cuda::kWarp;
   static constexpr int kKeys = 64 * 64 / kDim;        // of a unit
   static constexpr int kUnits = kPageTokens / kKeys;  // of a page
   static constexpr int kHalves = kDim / 64;           // columns come by 64: rows of 128 bytes
@@ -25,6 +24,9 @@ struct MmaShape {
 };
 
 namespace mma_detail {
+
+/// Which keys of a unit its rows see.
+enum class Seen { all, by_rule, few };
 
 template <class Shape>
 class Worker {
@@ -65,13 +67,16 @@ class Worker {
       for (int e = 0; e < 4; ++e) o_[i][e] = 0;
   }
 
-  /// One unit in shared memory, whose keys start at slot `first`; kMasked: some row may not see
-  /// some.
-  template <bool kMasked>
+  /// One unit in shared memory. Which keys the rows see: all; by the rule, the first key's slot
+  /// being `first`; or the first `first`.
+  template <Seen kSeen>
   __device__ void unit(uint32_t k_unit, uint32_t v_unit, const SeqView& v, int first) {
     if (!live_) return;
+    constexpr bool kMasked = kSeen != Seen::all;
     uint64_t see[2];
-    if constexpr (kMasked) {
+    if constexpr (kSeen == Seen::few) {
+      see[0] = see[1] = slot_bits(0, 0, first) >> (lane_of() % 4 * 2);
+    } else if constexpr (kSeen == Seen::by_rule) {
       // Of four lanes with the same two rows, even ones work out the first row's keys, odd ones the
       // second's.
       const int page = first / kPageTokens * kPageTokens;
@@ -91,7 +96,7 @@ class Worker {
           if (((see[e / 2] >> (i * 8 + e % 2)) & 1) == 0) s[i][e] = -INFINITY;
     }
     exponentials(s);
-    values<kMasked>(s, v_unit, v.end - first);
+    values<kMasked>(s, v_unit, kSeen == Seen::few ? first : v.end - first);
   }
 
   /// Leaves the state in shared memory, of its sums a slice: those of the columns from `first` on.

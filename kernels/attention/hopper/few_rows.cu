@@ -1,8 +1,7 @@
 // Attention of few rows in bf16 by Hopper's copy engine: one lane of the loading warp asks for
-// units.
+// units. Calls with lists, whose keys lie apart, take the copies of lanes.
 #include "kernels/attention/few_rows_bodies.cuh"
-#include "kernels/attention/few_rows_mma.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/attention/few_rows_copies.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/tma.cuh"
 
@@ -15,7 +14,9 @@ class EngineCopies {
   struct Source {
     CUtensorMap k, v;
   };
+  static constexpr int kWarps = 1;
   static constexpr unsigned kArrivals = 1;
+  static constexpr bool kLists = false;
 
   __device__ static void prepare(const Source& source) {
     cuda::init_fence();
@@ -29,7 +30,7 @@ class EngineCopies {
 
   __device__ static bool working(int lane) { return lane == 0; }
 
-  __device__ void start(cuda::Barrier& full, unsigned char* unit, int row) const {
+  __device__ void start(cuda::Barrier& full, unsigned char* unit, int row, int) const {
     full.arrive_expecting(2 * Shape::kUnitBytes);
 #pragma unroll
     for (int half = 0; half < Shape::kHalves; ++half) {
@@ -54,16 +55,16 @@ void launch(const FewRowsCall& call, cudaStream_t stream) {
     const typename EngineCopies<Shape>::Source source = {
         cuda::swizzled_map(call.params.k_pool, kRows, kDim, Shape::kKeys),
         cuda::swizzled_map(call.params.v_pool, kRows, kDim, Shape::kKeys)};
-    const MmaMemory memory = mma_memory<Shape>(call.rule);
-    const auto kernel = few_rows_mma<Shape, EngineCopies<Shape>>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.total_bytes);
-    cuda::launch(kernel, static_cast<unsigned>(cuda::gpu().multiprocessors), Shape::kThreads,
-                 static_cast<size_t>(memory.total_bytes), 1, Stream{stream}, call, memory, source);
+    launch_few_rows_mma<Shape, EngineCopies<Shape>>(call, source, stream, true);
   });
 }
 
 void mma(const FewRowsCall& call, cudaStream_t stream) {
-  call.params.head_dim == 64 ? launch<64>(call, stream) : launch<128>(call, stream);
+  const bool narrow = call.params.head_dim == 64;
+  if (call.params.lists.ids != nullptr)
+    narrow ? launch_async_copies<64>(call, stream, true) : launch_async_copies<128>(call, stream, true);
+  else
+    narrow ? launch<64>(call, stream) : launch<128>(call, stream);
 }
 
 }  // namespace
