@@ -404,6 +404,7 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
     args.sinks = source.sinks;
     args.window = source.window;
     args.seq_key_lo = source.seq_key_lo;
+    args.lists = source.lists;
   };
   if (plan.n == 1 && plan.selector == nullptr && plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);

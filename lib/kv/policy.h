@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/attention/attention.h"
 #include "kv/key_list.h"
 #include "kv/paged_store.h"
 #include "kv/query_ring.h"
@@ -80,6 +81,9 @@ struct KeyRange {
   int32_t q_position_max = -1;
   /// [B] a lower bound for each sequence, beside key_lo; null = none. Lives as long as the plan.
   const int32_t* seq_key_lo = nullptr;
+  /// On a GPU: chosen keys that all rows of a sequence see besides, in the arrays of
+  /// kernels/attention/attention.h. A step that ops::takes_lists.
+  KeyLists lists = {};
 };
 
 /// Union of disjoint sources; the runtime merges their partial results.

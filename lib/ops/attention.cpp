@@ -86,11 +86,18 @@ AttentionWorkspace attention_workspace(Device device, const AttentionBounds& b, 
           .tree_rows = tree_rows(b)};
 }
 
+bool takes_lists(const StepArrays& step, const AttentionWorkspace& workspace) {
+  return workspace.counters != nullptr && few_rows(step, workspace);
+}
+
 void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stream stream) {
   TANDEM_CHECK(
       a.k.size(2) == kPageTokens && a.k.size(3) == a.q.size(2) && a.q.size(1) % a.k.size(1) == 0,
       "attention of {} heads on {} of [{}, {}]", a.q.size(1), a.k.size(1), a.k.size(2),
       a.k.size(3));
+  TANDEM_CHECK(
+      a.lists.ids == nullptr || (takes_lists(a.step, workspace) && kPageTokens % a.lists.run == 0),
+      "lists of runs of {} for {} rows a sequence", a.lists.run, a.step.max_rows_a_seq);
   TANDEM_CHECK(a.k.dtype() == a.q.dtype() && a.v.dtype() == a.q.dtype(), "attention mixes dtypes");
   AttentionParams p{};
   p.out = a.out.raw();
@@ -118,6 +125,7 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
   p.key_hi = a.key_hi;
   p.sinks = a.sinks;
   p.window = a.window;
+  p.lists = a.lists;
   p.scale = a.scale;
   if (a.q.device().kind == Device::Kind::cuda) return attention_on_gpu(p, a, workspace, stream);
   attention_cpu(p, workspace.memory);

@@ -16,6 +16,7 @@ struct AttentionArgs {
   StepArrays step;
   int32_t key_lo = 0, key_hi = 0, sinks = 0, window = 0;
   const int32_t* seq_key_lo = nullptr;  // [B]
+  KeyLists lists = {};                  // on a GPU, of steps that takes_lists
   float scale = 1.0f;
   // True if all that this call reads, except q, pos, tree_mask and the step's own rows, was in
   // memory when the previous call on this workspace was enqueued: a GPU may then start to read
@@ -35,6 +36,9 @@ struct AttentionWorkspace {
   int tree_rows = 0;  // on a GPU: steps of trees up to which keys, not rows, are divided
 };
 AttentionWorkspace attention_workspace(Device device, const AttentionBounds& bounds, void* memory);
+
+/// Whether an attention over this step may have lists.
+bool takes_lists(const StepArrays& step, const AttentionWorkspace& workspace);
 
 /// numerics on the CPU f32 results of a row are bit-identical for any batching, chunking and thread
 ///          count. On a GPU a row's bits depend on its own sequence and, where few rows meet many
