@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "base/rng.h"
@@ -36,6 +37,11 @@ struct Setting {
   int rows = 1;
   bool tree = false;
   int heads = 32, kv_heads = 8, d = 128;
+  int listed = 0;  // tokens of a list, ascending, in place of all that are committed; 0: no lists
+  int run = 1;     // of a list
+
+  /// Tokens that a sequence reads.
+  int reads(int length) const { return listed == 0 ? length : listed + rows; }
 };
 
 /// Fills device memory with random numbers.
@@ -152,6 +158,53 @@ class Around {
   Memory angles_, weights_, pages_, in_page_, pos_;
 };
 
+/// Random lists of every layer, sequence and KV head: the layers of a graph read different keys.
+class RandomLists {
+ public:
+  RandomLists(cuda::Queue& queue, const Setting& s)
+      : s_(s),
+        layer_ids_(s.lengths.size() * static_cast<size_t>(s.kv_heads * runs())),
+        ids_(kLayers * layer_ids_ * 4),
+        count_(s.lengths.size() * static_cast<size_t>(s.kv_heads) * 4),
+        rest_(s.lengths.size() * 4) {
+    PhiloxStream rng(3, 1);
+    std::vector<int32_t> ids, rest;
+    for (const int n : s.lengths) rest.push_back(n - s.rows);
+    for (int layer = 0; layer < kLayers; ++layer)
+      for (const int n : rest)
+        for (int h = 0; h < s.kv_heads; ++h) {
+          // Each of the runs with the same chance, in their order.
+          int left = runs();
+          const int of = n / s.run;
+          for (int i = 0; i < of && left > 0; ++i)
+            if (rng.below(static_cast<uint32_t>(of - i)) < static_cast<uint32_t>(left)) {
+              ids.push_back(i);
+              --left;
+            }
+        }
+    put(queue, ids_, ids);
+    put(queue, count_,
+        std::vector<int32_t>(s.lengths.size() * static_cast<size_t>(s.kv_heads), runs()));
+    put(queue, rest_, rest);
+  }
+  KeyLists of_layer(size_t layer) const {
+    return {.ids = static_cast<const int32_t*>(ids_.at) + layer * layer_ids_,
+            .count = static_cast<const int32_t*>(count_.at),
+            .rest = static_cast<const int32_t*>(rest_.at),
+            .row_stride = int64_t{s_.kv_heads} * runs(),
+            .head_stride = runs(),
+            .count_stride = s_.kv_heads,
+            .run = s_.run};
+  }
+
+ private:
+  int runs() const { return s_.listed / s_.run; }
+
+  const Setting& s_;
+  size_t layer_ids_;
+  Memory ids_, count_, rest_;
+};
+
 /// Seconds that a call takes: in a graph of calls alone, or, `around`, what it adds to a graph of
 /// layers without it.
 double time_call(cuda::Queue& queue, const Setting& s, bool around) {
@@ -227,7 +280,10 @@ double time_call(cuda::Queue& queue, const Setting& s, bool around) {
   p.head_dim = s.d;
   p.mask_words = 1;
   p.scale = 1.0f / std::sqrt(static_cast<float>(s.d));
+  std::optional<RandomLists> lists;
+  if (s.listed > 0) lists.emplace(queue, s);
   const auto attention = [&](size_t i) {
+    if (lists) p.lists = lists->of_layer(i);
     p.page_table = static_cast<const int32_t*>(tables.at) +
                    i % copies * static_cast<size_t>(n_seqs * max_pages);
     ops.attention_few_rows(p, {s.rows, longest, i > 0, counters.at, workspace.at}, queue.stream());
@@ -260,7 +316,7 @@ double report(cuda::Queue& queue, const Setting& s, bool around = false) {
   if (s.name.find(wanted) == std::string::npos) return 0;
   const double seconds = time_call(queue, s, around);
   double tokens = 0;
-  for (const int n : s.lengths) tokens += n;
+  for (const int n : s.lengths) tokens += s.reads(n);
   const double bytes = tokens * s.kv_heads * s.d * 4;
   fmt::print(
       R"({{"case":"{}","in":"{}","heads":"{}/{}","d":{},"rows":{},"us":{:.2f},"tb_s":{:.3f},"of_limit":{:.3f}}})"
@@ -269,6 +325,36 @@ double report(cuda::Queue& queue, const Setting& s, bool around = false) {
       bytes / seconds * 1e-12, bytes / seconds / read_limit);
   std::fflush(stdout);
   return seconds;
+}
+
+/// Lists of a long text against as many keys in one range.
+void report_lists(cuda::Queue& queue) {
+  struct Case {
+    const char* name;
+    int n_seqs, length, listed, rows, d, run;
+  };
+  for (const Case& c : {Case{"B16 2K lists of 32K", 16, 32768, 2048, 1, 128, 1},
+                        {"B28 2K lists of 32K", 28, 32768, 2048, 1, 128, 1},
+                        {"B4 4K lists of 96K", 4, 98304, 4096, 1, 128, 1},
+                        {"B16 2K lists of 32K, 4 rows", 16, 32768, 2048, 4, 128, 1},
+                        {"B64 2K lists of 8K", 64, 8192, 2048, 1, 64, 1},
+                        {"B16 2K lists of 32K, runs of 8", 16, 32768, 2048, 1, 128, 8},
+                        {"B16 2K lists of 32K, runs of 64", 16, 32768, 2048, 1, 128, 64},
+                        {"B16 8K lists of 32K", 16, 32768, 8192, 1, 128, 1}}) {
+    Setting range{fmt::format("{}: a range", c.name), {}, c.rows};
+    range.d = c.d;
+    range.lengths.assign(static_cast<size_t>(c.n_seqs), c.listed + c.rows);
+    Setting list = range;
+    list.name = c.name;
+    list.lengths.assign(static_cast<size_t>(c.n_seqs), c.length);
+    list.listed = c.listed;
+    list.run = c.run;
+    const double contiguous = report(queue, range), scattered = report(queue, list);
+    if (contiguous > 0 && scattered > 0)
+      fmt::print(R"({{"case":"{}, rate of the range's","ratio":{:.3f}}})"
+                 "\n",
+                 c.name, contiguous / scattered);
+  }
 }
 
 }  // namespace
@@ -320,5 +406,6 @@ int main(int argc, char** argv) {
   report(queue, {"B32 8K", same(32, 8192), 1, false, 32, 8, 64});
   report(queue, {"B128 4K", same(128, 4096), 1, false, 32, 8, 64});
   report(queue, {"B32 8K tree", same(32, 8192), 5, true, 32, 8, 64});
+  report_lists(queue);
   return 0;
 }
