@@ -14,9 +14,10 @@ namespace tandem {
 /// 256 KiB and more of K and V: next to them a partial result of a few KiB costs nothing.
 inline constexpr int kSplitTokens = 1024;
 
-/// Keys that a KV head's queries see beside those that the rule below gives them: runs of tokens,
-/// chosen one by one, in any order. Arrays go by row of the page table, so that steps of any
-/// sequences read them, and counts may change while a recorded graph stays. GPU, few rows alone.
+/// Keys that a KV head's queries see in addition to those that the rule below gives them: runs of
+/// tokens, chosen one by one, in any order. Arrays go by row of the page table, so that steps of
+/// any sequences read them, and counts may change while a recorded graph stays. GPU, few rows
+/// alone.
 struct KeyLists {
   /// Run i of a list holds the tokens [run * id, run * (id + 1)), all committed; a token is in a
   /// list once. The list of row r and KV head h begins at r * row_stride + h * head_stride. Null:
@@ -46,7 +47,7 @@ struct KeyLists {
 ///     tentative or of a row jj <= i;
 ///   - key_lo <= y < key_hi, and seq_key_lo[s] <= y where given;
 ///   - window == 0, or y < sinks, or x - y < window.
-/// Besides, row i sees the keys of its sequence's lists, all of them, in whatever order.
+/// In addition, row i sees the keys of its sequence's lists, all of them, in any order.
 struct AttentionParams {
   void* out;                  // [n_rows, Hq, d] of out_dtype; must not alias q
   float* lse;                 // [n_rows, Hq] natural log, scale included; may be null

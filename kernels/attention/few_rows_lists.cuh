@@ -28,9 +28,9 @@ class ListedRows {
     look_up_page();
     look_up_id(left_ - kKeys);
   }
-  /// Keys of the list from the unit on; negative past its end. Not clamped to [0, kKeys]: with CUDA
-  /// 13.0, though its PTX was right, machine code that compared the clamped number with kKeys took
-  /// a list's last unit for a full one.
+  /// Keys of the list from the unit on; negative past its end. Not clamped to [0, kKeys]: compiled
+  /// by CUDA 13.0, comparisons of the clamped number with kKeys took a list's last unit for a full
+  /// one (seen on an H200; the cause was not found).
   __device__ int left() const { return left_; }
   /// The row of key lane % kPart of the warp's in the unit, -1 past the list's end.
   __device__ int row() const {

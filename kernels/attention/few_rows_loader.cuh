@@ -9,8 +9,8 @@
 //   void start(full, unit, row, part)  starts copying a warp's part of a unit of K and V from row
 //                          `row` of the pools on, zeros if it is negative, and the arrivals that
 //                          end it
-//   void start_apart(full, unit, row, part)  with kLists: the same where each key has a row of its
-//                          own, key i of the part's in lane i
+//   void start_apart(full, unit, row, part)  with kLists: the same where keys' rows lie apart, that
+//                          of the part's key i in lane i
 //   void arrive(full, part)  with kLists: the arrivals alone
 #include "kernels/attention/few_rows_lists.cuh"
 #include "kernels/attention/few_rows_state.cuh"
@@ -151,9 +151,7 @@ class Loader {
   /// How many units at the chunk's beginning hold keys of committed tokens alone, up to `most`.
   __device__ int committed_units(int most) const {
     int n = 0;
-    while (n < min(most, n_units()) &&
-           (of_list(n) || slot_of(n) + Shape::kKeys <= v_.base))
-      ++n;
+    while (n < min(most, n_units()) && (of_list(n) || slot_of(n) + Shape::kKeys <= v_.base)) ++n;
     return n;
   }
 
@@ -196,8 +194,7 @@ class Loader {
   }
 
   __device__ void bring(int row, int first) {
-    const bool all =
-        part_ == 0 && all_visible(p_, v_, row_begin_, row_last_, first, Shape::kKeys);
+    const bool all = part_ == 0 && all_visible(p_, v_, row_begin_, row_last_, first, Shape::kKeys);
     mail_.empty[at_.stage].wait(at_.parity ^ 1);
     if (part_ == 0 && lane_ == 0) mail_.first[at_.stage] = all ? ~first : first;
     copies_.start(mail_.full[at_.stage], ring_ + at_.stage * 2 * Shape::kUnitBytes, row, part_);

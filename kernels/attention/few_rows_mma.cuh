@@ -43,7 +43,7 @@ MmaMemory mma_memory(const SplitRule& rule) {
 }
 
 template <class Shape, class Copies>
-constexpr int kMmaThreads = Shape::kWorkers + Copies::kWarps * cuda::kWarp;
+constexpr int kMmaThreads = Shape::kWorkers + Copies::kWarps* cuda::kWarp;
 
 /// One block: the chunk of its number, then any that are left. The grid is one block a
 /// multiprocessor.

@@ -19,9 +19,9 @@ __device__ inline int64_t plain_row(const AttentionParams& p, const Chunk& k, bo
                                     int first, int key, int written) {
   if (key >= written) return -1;
   const int seq_row = table_row(p, k.seq);
-  const int token =
-      of_list ? listed_token(p.lists, list_of(p.lists, seq_row, k.kv_head), first + key)
-              : first + key;
+  const int token = of_list
+                        ? listed_token(p.lists, list_of(p.lists, seq_row, k.kv_head), first + key)
+                        : first + key;
   const int page = pages_of(p, k.seq)[token / kPageTokens];
   if (page < 0) return -1;
   return (static_cast<int64_t>(page) * p.n_kv_heads + k.kv_head) * kPageTokens +

@@ -43,9 +43,12 @@ struct SeqNumbers {
 };
 
 __device__ inline SeqNumbers read_sequence(const AttentionParams& p, int s) {
-  SeqNumbers x{p.row_begin[s], p.row_begin[s + 1],
-               p.base[s],      p.tentative == nullptr ? 0 : p.tentative[s],
-               0,              0};
+  SeqNumbers x{p.row_begin[s],
+               p.row_begin[s + 1],
+               p.base[s],
+               p.tentative == nullptr ? 0 : p.tentative[s],
+               0,
+               0};
   if (p.seq_key_lo != nullptr) x.own_lo = p.seq_key_lo[s];
   if (p.lists.ids == nullptr) return x;
   const int row = table_row(p, s);

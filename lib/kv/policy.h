@@ -81,7 +81,7 @@ struct KeyRange {
   int32_t q_position_max = -1;
   /// [B] a lower bound for each sequence, beside key_lo; null = none. Lives as long as the plan.
   const int32_t* seq_key_lo = nullptr;
-  /// On a GPU: chosen keys that all rows of a sequence see besides, in the arrays of
+  /// On a GPU: chosen keys that all rows of a sequence see in addition, in the arrays of
   /// kernels/attention/attention.h. A step that ops::takes_lists.
   KeyLists lists = {};
 };

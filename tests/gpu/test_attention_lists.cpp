@@ -108,7 +108,7 @@ const std::vector<SeqShape> kRagged = {{700, 1},  {1500, 3}, {64, 1},  {0, 2},
 }  // namespace
 
 TEST_SUITE("gpu/kernels/attention_lists") {
-  TEST_CASE("lists agree with the reference, in chains and trees, beside a range of keys") {
+  TEST_CASE("lists agree with the reference, in chains and trees, together with a range of keys") {
     uint32_t n = 0;
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const int d : {64, 128, 80})

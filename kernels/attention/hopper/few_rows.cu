@@ -62,7 +62,8 @@ void launch(const FewRowsCall& call, cudaStream_t stream) {
 void mma(const FewRowsCall& call, cudaStream_t stream) {
   const bool narrow = call.params.head_dim == 64;
   if (call.params.lists.ids != nullptr)
-    narrow ? launch_async_copies<64>(call, stream, true) : launch_async_copies<128>(call, stream, true);
+    narrow ? launch_async_copies<64>(call, stream, true)
+           : launch_async_copies<128>(call, stream, true);
   else
     narrow ? launch<64>(call, stream) : launch<128>(call, stream);
 }
