@@ -106,8 +106,9 @@ std::string verdict(const MagicdecBenchRecipe& r, const PointRuns& runs) {
   const std::string interval =
       most.interval ? fmt::format(" ({:.2f} to {:.2f})", most.interval->low, most.interval->high)
                     : "";
-  return where + fmt::format("{} decodes {:.2f} times as fast{}, and pays from {} tokens of output",
-                             best->way.name(), most.speedup, interval, most.pays_from.value_or(1));
+  return where +
+         fmt::format("{} decodes {:.2f} times as fast{}, and pays from token {} of the output",
+                     best->way.name(), most.speedup, interval, *most.pays_from);
 }
 
 /// Whether accepted tokens are drawn instead of found.

@@ -12,23 +12,19 @@ import argparse
 import json
 import pathlib
 import statistics
-import subprocess
-import sys
 import tempfile
 
-from verify_rules import ROOT, passages
+from verify_rules import commit, passages, run
 
 SHAPES = {"1x8": ([1] * 8 + [0], ("sequoia", "block")), "4x4": ([4] + [1] * 12 + [0] * 4, ("sequoia", "traversal"))}
 
 
 def generate(args, prompts, tree, rule, temperature):
-    command = [args.bin / "sequoia-generate", "-r", "sequoia/tiny-16m", "--device", "cpu", "-t", args.threads, "--prompts",
-               prompts, "-n", args.tokens, "-s", "run.batch=1", "-s", f"tree.path={tree}", "-s", f"spec.verify={rule}", "-s",
-               f"sampling.temperature={temperature}", "--no-progress", "--format", "jsonl"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
-    summary = json.loads(done.stdout.splitlines()[-1])
+    out = run(args.bin / "sequoia-generate",
+              ["-r", "sequoia/tiny-16m", "--device", "cpu", "-t", args.threads, "--prompts", prompts, "-n", args.tokens,
+               "-s", "run.batch=1", "-s", f"tree.path={tree}", "-s", f"spec.verify={rule}", "-s",
+               f"sampling.temperature={temperature}", "--no-progress", "--format", "jsonl"])
+    summary = json.loads(out.splitlines()[-1])
     spec = summary["spec"]
     return {"tok_s": summary["decode_tok_s"], "tokens_per_round": spec["mean_tokens_per_round"],
             "verify_share": spec["verify_s"] / summary["decode_s"], "verify_us_per_round": 1e6 * spec["verify_s"] / spec["rounds"]}
@@ -43,8 +39,6 @@ def main():
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
-                            capture_output=True, text=True).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         prompts = folder / "prompts.jsonl"
@@ -64,7 +58,7 @@ def main():
                         gains = [mine[key] / base[key] - 1 for mine, base in zip(runs[rule], runs[rules[0]])]
                         record[f"{key}_gain"] = round(statistics.median(gains), 4)
                     record |= {"repeats": args.repeats, "texts": args.texts, "new_tokens": args.tokens, "batch": 1,
-                               "target": "tiny-16m", "draft": "tiny-2m", "device": "cpu", "commit": commit}
+                               "target": "tiny-16m", "draft": "tiny-2m", "device": "cpu", "commit": commit()}
                     line = json.dumps(record)
                     print(line, flush=True)
                     if args.out:

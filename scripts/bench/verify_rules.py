@@ -31,6 +31,12 @@ def run(tool, arguments):
     done = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{tool} {' '.join(map(str, arguments))}\n{done.stderr}")
+    return done.stdout
+
+
+def commit():
+    return subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
+                          capture_output=True, text=True).stdout.strip()
 
 
 def main():
@@ -40,8 +46,6 @@ def main():
     parser.add_argument("--prompts", type=int, default=48)
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
-                            capture_output=True, text=True).stdout.strip()
     records = []
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -79,7 +83,7 @@ def main():
                           "accepted_by_position": other["accepted_by_position"],
                           "branch_counts": json.loads(path.read_text())["branch_counts"],
                           "target": found["target"], "draft": found["draft"], "device": "cpu",
-                          "commit": commit}
+                          "commit": commit()}
                 records.append(record)
                 print(f"T {temperature:g}  {name:11}  {base['rule']} "
                       f"{base['tokens_per_round']:.3f}  {other['rule']:9} "

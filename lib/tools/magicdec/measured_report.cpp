@@ -137,7 +137,7 @@ std::vector<std::string> measured_cells(const PointRuns& point, const WayRuns& w
       gain.interval ? fmt::format("{:.2f}-{:.2f}", gain.interval->low, gain.interval->high) : "",
       ratio(gain.to_end),
       ratio(gain.end_to_end),
-      gain.pays_from ? fmt::format("{} tokens", *gain.pays_from) : "never",
+      gain.pays_from ? fmt::format("token {}", *gain.pays_from) : "never",
       predicted ? ratio(*predicted) : ""};
 }
 
