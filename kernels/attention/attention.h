@@ -131,6 +131,7 @@ struct AttentionBounds {
   int multiprocessors = 0;  // of the GPU, where one runs them
   int max_tree_rows = 0;    // on a GPU, of steps with trees, all sequences; more are slower
   int threads = 0;          // of the CPU, where it runs them
+  bool lists = false;       // calls may name keys by lists
 };
 
 /// Bytes of workspace that any call within the bounds needs on the CPU, on any ISA and for either

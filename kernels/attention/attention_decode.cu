@@ -30,7 +30,8 @@ void attention_few_rows(const AttentionParams& p, const AttentionLaunch& launch,
                        .max_rows = launch.max_rows_a_seq,
                        .max_tokens = launch.max_tokens,
                        .plain = plain,
-                       .multiprocessors = cuda::gpu().multiprocessors};
+                       .multiprocessors = cuda::gpu().multiprocessors,
+                       .lists = p.lists.ids != nullptr};
   const SplitRule rule = split_rule(x);
   const FewRowsCall call{.params = p,
                          .rule = rule,

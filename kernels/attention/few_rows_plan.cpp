@@ -39,7 +39,8 @@ size_t most(const AttentionBounds& b, Bytes bytes) {
                              .max_rows = rows,
                              .max_tokens = b.max_tokens,
                              .plain = plain,
-                             .multiprocessors = b.multiprocessors};
+                             .multiprocessors = b.multiprocessors,
+                             .lists = b.lists};
         result = std::max(result, bytes(x, split_rule(x)));
       }
   }
@@ -77,7 +78,7 @@ SplitRule split_rule(const FewRowsShape& x) {
   r.full_pages = alone ? INT_MAX : 8 * r.small_pages;
   r.small_16ths = r.tile_queries > 32 ? 0 : r.tile_queries > 16 ? 1 : alone ? 4 : 2;
   // Keys of a list and those after it may both end in a part of a page.
-  r.max_chunks = std::clamp(divide_up(x.max_tokens, kPageTokens) + 1, 1,
+  r.max_chunks = std::clamp(divide_up(x.max_tokens, kPageTokens) + (x.lists ? 1 : 0), 1,
                             std::max(r.even_chunks, kLargeParts) + kSmallParts);
   return r;
 }

@@ -59,6 +59,7 @@ struct FewRowsShape {
   int max_tokens;  // of one sequence, new rows included
   bool plain;      // by the kernel for any head_dim and f32
   int multiprocessors;
+  bool lists = false;  // keys of lists come before those of the range
 };
 SplitRule split_rule(const FewRowsShape&);
 /// Bytes of the (m, l) of all chunks, which come first in the workspace; their o follow.

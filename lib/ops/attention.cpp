@@ -83,11 +83,12 @@ AttentionWorkspace attention_workspace(Device device, const AttentionBounds& b, 
   if (device.kind != Device::Kind::cuda) return {.memory = memory};
   return {.counters = memory,
           .memory = static_cast<std::byte*>(memory) + counter_bytes(b),
-          .tree_rows = tree_rows(b)};
+          .tree_rows = tree_rows(b),
+          .lists = b.lists};
 }
 
 bool takes_lists(const StepArrays& step, const AttentionWorkspace& workspace) {
-  return workspace.counters != nullptr && few_rows(step, workspace);
+  return workspace.lists && few_rows(step, workspace);
 }
 
 void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stream stream) {

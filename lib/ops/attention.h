@@ -33,7 +33,8 @@ size_t attention_workspace_bytes(Device device, const AttentionBounds& bounds);
 struct AttentionWorkspace {
   void* counters = nullptr;  // on a GPU
   void* memory = nullptr;
-  int tree_rows = 0;  // on a GPU: steps of trees up to which keys, not rows, are divided
+  int tree_rows = 0;   // on a GPU: steps of trees up to which keys, not rows, are divided
+  bool lists = false;  // on a GPU: the bounds named lists of keys
 };
 AttentionWorkspace attention_workspace(Device device, const AttentionBounds& bounds, void* memory);
 

@@ -120,6 +120,22 @@ TEST_SUITE("cli/sequoia-acceptance") {
     }
   }
 
+  TEST_CASE("a level that no round passes has a mean of zero") {
+    // Twelve levels of one child, few rounds: the deepest level that is reached accepts none.
+    const TemporaryFolder folder;
+    const std::string tree = (folder / "chain.json").string();
+    std::ofstream(tree)
+        << R"({"format":"sequoia-tree/1","branch_counts":[1,1,1,1,1,1,1,1,1,1,1,1,0]})";
+    const Outcome run =
+        acceptance({"-p", "Once upon a time", "-n", "4", "-t", "1", "-s", "accept.width=2", "-s",
+                    "accept.tree=" + tree, "-s", "accept.rule=block"});
+    CHECK(run.status == 0);
+    const Json rows = Json::parse(run.out)["rows"];
+    REQUIRE(rows.size() >= 1);
+    for (const Json& row : rows) CHECK(row.size() == 2);
+    CHECK(rows.back()[0].get<double>() == 0);
+  }
+
   TEST_CASE("rounds recorded for a search by replay, the same on every run") {
     const TemporaryFolder folder;
     const std::string prompts = (folder / "prompts.jsonl").string();

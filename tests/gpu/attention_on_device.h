@@ -75,13 +75,14 @@ class AttentionOnDevice {
   int max_rows() const { return max_rows_; }
   int max_tokens() const { return max_tokens_; }
   AttentionBounds bounds() const {
-    return {host_.n_seqs,
-            max_rows_,
-            max_tokens_,
-            host_.n_heads,
-            host_.n_kv_heads,
-            host_.head_dim,
-            cuda::gpu().multiprocessors};
+    return {.max_seqs = host_.n_seqs,
+            .max_rows = max_rows_,
+            .max_tokens = max_tokens_,
+            .n_heads = host_.n_heads,
+            .n_kv_heads = host_.n_kv_heads,
+            .head_dim = host_.head_dim,
+            .multiprocessors = cuda::gpu().multiprocessors,
+            .lists = true};
   }
   /// Other committed tokens from now on.
   void set_base(const std::vector<int32_t>& base) {

@@ -258,8 +258,14 @@ double time_call(cuda::Queue& queue, const Setting& s, bool around) {
   put(queue, pos, positions);
   put(queue, mask, masks);
   const CudaTable& ops = cuda_table();
-  const AttentionBounds bounds{
-      n_seqs, s.rows, longest, s.heads, s.kv_heads, s.d, cuda::gpu().multiprocessors};
+  const AttentionBounds bounds{.max_seqs = n_seqs,
+                               .max_rows = s.rows,
+                               .max_tokens = longest,
+                               .n_heads = s.heads,
+                               .n_kv_heads = s.kv_heads,
+                               .head_dim = s.d,
+                               .multiprocessors = cuda::gpu().multiprocessors,
+                               .lists = true};
   const Memory workspace(attention_few_rows_workspace_bytes(bounds)),
       counters(attention_few_rows_counter_bytes(bounds));
   AttentionParams p{};

@@ -19,35 +19,37 @@ TEST_SUITE("kernels/few_rows_plan") {
         for (const int n_seqs : {1, 2, 7, 64})
           for (const int rows : {1, 3, 16, 100})
             for (const bool plain : {false, true})
-              for (const int pages : {1, 2, 5, 6, 7, 16, 33, 100, 1000, 2000}) {
-                const FewRowsShape shape{.n_seqs = n_seqs,
-                                         .n_heads = h.all,
-                                         .n_kv_heads = h.kv,
-                                         .head_dim = h.dim,
-                                         .max_rows = rows,
-                                         .max_tokens = pages * kPageTokens,
-                                         .plain = plain,
-                                         .multiprocessors = multiprocessors};
-                const SplitRule rule = split_rule(shape);
-                CAPTURE(multiprocessors);
-                CAPTURE(n_seqs);
-                CAPTURE(rows);
-                CAPTURE(pages);
-                CHECK(rule.max_tiles * rule.tile_queries >= rows * rule.group);
-                // A sequence may be shorter; its list may end in a page of its own.
-                for (const int n : {1, pages / 2 + 1, pages, pages + 1}) {
-                  const PairChunks c = rule.divide(n);
-                  const int large = c.n_large * c.large_pages;
-                  REQUIRE(c.count() >= 1);
-                  CHECK(c.count() <= rule.max_chunks);
-                  CHECK(large + c.n_small * c.small_pages >= n);
-                  // The last chunk is not empty.
-                  CHECK((c.n_small > 0 ? large + (c.n_small - 1) * c.small_pages
-                                       : large - c.large_pages) < n);
-                  ++checked;
+              for (const bool lists : {false, true})
+                for (const int pages : {1, 2, 5, 6, 7, 16, 33, 100, 1000, 2000}) {
+                  const FewRowsShape shape{.n_seqs = n_seqs,
+                                           .n_heads = h.all,
+                                           .n_kv_heads = h.kv,
+                                           .head_dim = h.dim,
+                                           .max_rows = rows,
+                                           .max_tokens = pages * kPageTokens,
+                                           .plain = plain,
+                                           .multiprocessors = multiprocessors,
+                                           .lists = lists};
+                  const SplitRule rule = split_rule(shape);
+                  CAPTURE(multiprocessors);
+                  CAPTURE(n_seqs);
+                  CAPTURE(rows);
+                  CAPTURE(pages);
+                  CHECK(rule.max_tiles * rule.tile_queries >= rows * rule.group);
+                  // A sequence may be shorter; its list may end in a page of its own.
+                  for (const int n : {1, pages / 2 + 1, pages, pages + (lists ? 1 : 0)}) {
+                    const PairChunks c = rule.divide(n);
+                    const int large = c.n_large * c.large_pages;
+                    REQUIRE(c.count() >= 1);
+                    CHECK(c.count() <= rule.max_chunks);
+                    CHECK(large + c.n_small * c.small_pages >= n);
+                    // The last chunk is not empty.
+                    CHECK((c.n_small > 0 ? large + (c.n_small - 1) * c.small_pages
+                                         : large - c.large_pages) < n);
+                    ++checked;
+                  }
                 }
-              }
-    CHECK(checked == 4 * 4 * 4 * 4 * 4 * 2 * 10);
+    CHECK(checked == 4 * 4 * 4 * 4 * 4 * 2 * 2 * 10);
   }
 
   TEST_CASE("memory does not shrink when a bound grows, and holds every call within the bounds") {
@@ -55,7 +57,10 @@ TEST_SUITE("kernels/few_rows_plan") {
       CAPTURE(name);
       const int multiprocessors = find_gpu_card(name)->multiprocessors;
       const AttentionBounds bounds{3, 9, 3000, 8, 2, 64, multiprocessors, 90};
-      AttentionBounds more = bounds;
+      AttentionBounds more = bounds, with_lists = bounds;
+      with_lists.lists = true;
+      CHECK(attention_few_rows_workspace_bytes(with_lists) >
+            attention_few_rows_workspace_bytes(bounds));
       size_t before = attention_few_rows_workspace_bytes(bounds),
              counters = attention_few_rows_counter_bytes(bounds);
       CHECK(before % 256 == 0);

@@ -64,8 +64,8 @@ void RuleMeter::add(const Round& round, const Tensor& logits) {
       for (size_t level = 0; level < levels && tree.n_children[static_cast<size_t>(node)] > 0;
            ++level) {
         ++rule.reached[level];
-        if (level == path.size()) break;
         rule.children[level].resize(std::max(rule.children[level].size(), widest));
+        if (level == path.size()) break;
         const int child = path[level] - tree.first_child[static_cast<size_t>(node)];
         ++rule.children[level][static_cast<size_t>(child)];
         node = path[level];
