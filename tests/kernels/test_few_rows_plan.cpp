@@ -57,10 +57,11 @@ TEST_SUITE("kernels/few_rows_plan") {
       CAPTURE(name);
       const int multiprocessors = find_gpu_card(name)->multiprocessors;
       const AttentionBounds bounds{3, 9, 3000, 8, 2, 64, multiprocessors, 90};
-      AttentionBounds more = bounds, with_lists = bounds;
-      with_lists.lists = true;
-      CHECK(attention_few_rows_workspace_bytes(with_lists) >
-            attention_few_rows_workspace_bytes(bounds));
+      AttentionBounds more = bounds, few = bounds;
+      few.max_tokens = 200;  // chunks of a page each
+      const size_t without_lists = attention_few_rows_workspace_bytes(few);
+      few.lists = true;
+      CHECK(attention_few_rows_workspace_bytes(few) > without_lists);
       size_t before = attention_few_rows_workspace_bytes(bounds),
              counters = attention_few_rows_counter_bytes(bounds);
       CHECK(before % 256 == 0);
