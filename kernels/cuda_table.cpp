@@ -38,6 +38,8 @@ constexpr CudaTable kTable{
     .attention_many_rows = {portable::attention_many_rows_cuda,
                             TANDEM_HOPPER(attention_many_rows_cuda)},
     .merge_states = {merge_states_cuda},
+    .key_votes = {key_votes_cuda},
+    .choose_keys = {choose_keys_cuda},
     .copy_page = {copy_page_cuda},
     .move_tokens = {move_tokens_cuda},
     .set_pages = {set_pages_cuda},

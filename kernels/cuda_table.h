@@ -7,6 +7,7 @@
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
+#include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/norm/rms_norm.h"
@@ -36,6 +37,8 @@ struct CudaTable {
   cuda::Bodies<void(const AttentionParams&, const AttentionLaunch&, Stream)> attention_few_rows;
   cuda::Bodies<void(const AttentionParams&, const AttentionRows&, Stream)> attention_many_rows;
   cuda::Bodies<void(const MergeStatesParams&, int, Stream)> merge_states;
+  cuda::Bodies<void(const KeyVotesCudaParams&, Stream)> key_votes;
+  cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
   cuda::Bodies<void(const SetPagesParams&, Stream)> set_pages;
@@ -68,6 +71,8 @@ struct CudaTable {
     f("attention_few_rows", attention_few_rows);
     f("attention_many_rows", attention_many_rows);
     f("merge_states", merge_states);
+    f("key_votes", key_votes);
+    f("choose_keys", choose_keys);
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);
     f("set_pages", set_pages);

@@ -1,0 +1,60 @@
+#pragma once
+// The choice of keys by the votes of a window of queries, on a GPU: key_votes.h for all KV heads of
+// a layer, and the selection of the best. Pointers lie in device memory.
+#include <stddef.h>
+
+#include "base/page.h"
+#include "base/types.h"
+
+namespace tandem {
+
+struct KeyVotesCudaParams {
+  float* votes;  // [n_kv_heads, vote_stride] out
+  int64_t vote_stride;
+  // Queries of token t at row t % capacity, [capacity, n_heads, d] of dtype; n_heads of all KV
+  // heads.
+  const void* q;
+  int capacity, n_heads;
+  const void* k_pool;    // [n_pages, n_kv_heads, 64, d] of dtype
+  const int32_t* pages;  // of the sequence
+  int first_position, n_positions, n_kv_heads, d;
+  DType dtype;  // f32 or bf16
+  float scale;
+  void* scratch;  // [key_votes_cuda_scratch_bytes], 16-byte aligned
+};
+
+/// Keys whose softmax state one block works out.
+inline constexpr int kVoteSplitTokens = 1024;
+constexpr size_t key_votes_cuda_scratch_bytes(int max_tokens, int n_positions, int n_heads) {
+  const size_t states = static_cast<size_t>(max_tokens) / kVoteSplitTokens + 2;
+  return states * static_cast<size_t>(n_positions) * static_cast<size_t>(n_heads) * 2 *
+         sizeof(float);
+}
+
+/// votes[h][t] as key_votes of KV head h.
+/// numerics f32, sums in an order that follows from the numbers of keys and queries alone
+/// cost     reads the keys twice, 4 d flops and two exponentials a query and key
+/// errors   none (preconditions checked by the caller)
+void key_votes_cuda(const KeyVotesCudaParams&, Stream);
+
+struct ChooseKeysParams {
+  // out: list h begins at h * id_stride. First the tokens before `sinks`, then the best of [sinks,
+  // n), `n_chosen` in all; ascending.
+  int32_t* ids;
+  int64_t id_stride;
+  int32_t* count;      // [n_lists] out: n_chosen
+  const float* votes;  // [n_lists, vote_stride] 0 or more
+  float* pooled;       // [n_lists, vote_stride] scratch
+  int64_t vote_stride;
+  int n_lists, n, n_chosen, sinks;  // sinks <= n_chosen <= n
+  int pool;                         // neighbours that an average is over, an odd number
+};
+
+/// Averages votes over neighbours, with zeros past the ends, and takes the tokens of the largest
+/// averages; of equal ones at the threshold the lowest tokens.
+/// numerics the neighbours of a token are added in their order, as on the CPU: the same choice from
+///          the same votes
+/// errors   none (preconditions checked by the caller)
+void choose_keys_cuda(const ChooseKeysParams&, Stream);
+
+}  // namespace tandem
