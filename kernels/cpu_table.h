@@ -12,6 +12,7 @@
 #include "kernels/lsh/sign_project.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page.h"
+#include "kernels/page/query_ring.h"
 #include "kernels/probe/probe.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample.h"
@@ -55,6 +56,8 @@ struct CpuTable {
   MoveTokensFn* move_tokens;
   PathMovesFn* path_moves;
   SetPagesFn* set_pages;
+  WriteQueriesFn* write_queries;
+  MoveQueriesFn* move_queries;
   SlotIdsFn* load_slot_ids;
   SlotIdsFn* store_slot_ids;
   WidenRowsFn* widen_rows;

@@ -44,6 +44,8 @@ constexpr CudaTable kTable{
     .move_tokens = {move_tokens_cuda},
     .set_pages = {set_pages_cuda},
     .path_moves = {path_moves_cuda},
+    .write_queries = {write_queries_cuda},
+    .move_queries = {move_queries_cuda},
     .host_copy = {host_copy_cuda},
     .read_clock = {read_clock_cuda},
     .embed = {embed_cuda},

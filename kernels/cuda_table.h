@@ -12,6 +12,7 @@
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/page/page.h"
+#include "kernels/page/query_ring.h"
 #include "kernels/probe/probe.h"
 #include "kernels/rope/rope.h"
 #include "kernels/sample/sample_cuda.h"
@@ -43,6 +44,8 @@ struct CudaTable {
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
   cuda::Bodies<void(const SetPagesParams&, Stream)> set_pages;
   cuda::Bodies<void(const PathMovesParams&, Stream)> path_moves;
+  cuda::Bodies<void(const WriteQueriesParams&, Stream)> write_queries;
+  cuda::Bodies<void(const MoveQueriesParams&, Stream)> move_queries;
   cuda::Bodies<void(const HostCopyParams&, Stream)> host_copy;
   cuda::Bodies<void(uint64_t* ns, Stream)> read_clock;
   cuda::Bodies<void(const EmbedParams&, Stream)> embed;
@@ -77,6 +80,8 @@ struct CudaTable {
     f("move_tokens", move_tokens);
     f("set_pages", set_pages);
     f("path_moves", path_moves);
+    f("write_queries", write_queries);
+    f("move_queries", move_queries);
     f("host_copy", host_copy);
     f("read_clock", read_clock);
     f("embed", embed);

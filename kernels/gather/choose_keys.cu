@@ -80,16 +80,16 @@ __device__ void collect(Shared& s, const float* scores, int n, uint32_t least, i
   }
 }
 
-/// A block a list.
+/// A block a list. Releases nothing early: kernels that begin ahead of the one before them may read
+/// lists.
 __global__ void __launch_bounds__(kThreads) choose(const ChooseKeysParams p) {
   __shared__ Shared s;
-  cuda::start_after_previous();
+  cuda::wait_for_previous();
   const int64_t list = blockIdx.x;
   float* const pooled = p.pooled + list * p.vote_stride;
   int32_t* const ids = p.ids + list * p.id_stride;
   pool(p, p.votes + list * p.vote_stride, pooled);
   for (int i = static_cast<int>(threadIdx.x); i < p.sinks; i += kThreads) ids[i] = i;
-  if (threadIdx.x == 0) p.count[list] = p.n_chosen;
   __syncthreads();
   const int m = p.n_chosen - p.sinks;
   if (m == 0) return;

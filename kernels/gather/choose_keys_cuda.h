@@ -42,7 +42,6 @@ struct ChooseKeysParams {
   // n), `n_chosen` in all; ascending.
   int32_t* ids;
   int64_t id_stride;
-  int32_t* count;      // [n_lists] out: n_chosen
   const float* votes;  // [n_lists, vote_stride] 0 or more
   float* pooled;       // [n_lists, vote_stride] scratch
   int64_t vote_stride;

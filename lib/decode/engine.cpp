@@ -1,6 +1,7 @@
 #include "decode/engine.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -141,7 +142,15 @@ void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_lo
 }
 
 Tensor Engine::extend(std::span<const SeqTokens> sequences) {
-  const kv::Step step = run(kv::Phase::extend, sequences, static_cast<int64_t>(sequences.size()));
+  // Sequences of many rows begin alone, so that all end in one step.
+  const auto most = static_cast<size_t>(cache_.max_extend_rows_a_seq());
+  std::vector<SeqTokens> last(sequences.begin(), sequences.end());
+  for (SeqTokens& s : last)
+    for (; s.tokens.size() > most; s.tokens = s.tokens.subspan(most)) {
+      const SeqTokens part{s.slot, s.tokens.first(most), false};
+      run(kv::Phase::extend, {&part, 1}, 1);
+    }
+  const kv::Step step = run(kv::Phase::extend, last, static_cast<int64_t>(last.size()));
   std::vector<int32_t> last_rows;
   for (int b = 0; b < step.n_seqs; ++b)
     last_rows.push_back(step.row_begin[static_cast<size_t>(b) + 1] - 1);
@@ -179,10 +188,12 @@ void Engine::decode(std::span<const DrawSeq> sequences) {
   cache_.commit(step);
 }
 
-Tensor Engine::logits(std::span<const int32_t> rows) {
+Tensor Engine::logits(std::span<const int32_t> rows) { return logits(0, rows); }
+
+Tensor Engine::logits(int64_t first, std::span<const int32_t> rows) {
   const auto n = static_cast<int64_t>(rows.size());
-  TANDEM_CHECK(n <= logits_.rows(), "{} logit rows, at most {}", n, logits_.rows());
-  const Tensor out = logits_.slice(0, n);
+  TANDEM_CHECK(first + n <= logits_.rows(), "{} logit rows, at most {}", first + n, logits_.rows());
+  const Tensor out = logits_.slice(first, n);
   if (exec_.on_gpu()) exec_.queue->copy_in(rows_, rows.data(), rows.size_bytes());
   model_.logits(out, exec_.on_gpu() ? rows_ : rows.data());
   return out;
@@ -218,6 +229,10 @@ void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
   const int most = model_.options().max_logit_rows;
   size_t n = 0;
   for (const SeqTokens& s : sequences) n += s.tokens.size();
+  if (phase == kv::Phase::extend && std::ranges::any_of(sequences, [&](const SeqTokens& s) {
+        return s.tokens.size() > static_cast<size_t>(cache_.max_extend_rows_a_seq());
+      }))
+    return forward_parts(sequences, visit);
   choose_products(0, static_cast<int64_t>(n) % most);  // the last piece
   const kv::Step step = run(phase, sequences, std::min(static_cast<int64_t>(n), int64_t{most}));
   std::vector<int32_t> rows;
@@ -226,6 +241,32 @@ void Engine::forward_all(kv::Phase phase, std::span<const SeqTokens> sequences,
     for (int r = begin; r < std::min(step.n_rows, begin + most); ++r) rows.push_back(r);
     visit(begin, on_host(logits(rows)));
   }
+}
+
+void Engine::forward_parts(std::span<const SeqTokens> sequences,
+                           const std::function<void(int, const Tensor&)>& visit) {
+  const auto most = static_cast<size_t>(cache_.max_extend_rows_a_seq());
+  int begin = 0;     // rows that were visited
+  int64_t held = 0;  // rows after them whose logits are held
+  const auto flush = [&] {
+    if (held > 0) visit(begin, on_host(logits_.slice(0, held)));
+    begin += static_cast<int>(held);
+    held = 0;
+  };
+  std::vector<int32_t> rows;
+  for (const SeqTokens& s : sequences)
+    for (size_t at = 0, n = 0; at < s.tokens.size(); at += n) {
+      n = std::min({most, s.tokens.size() - at, static_cast<size_t>(logits_.rows())});
+      if (held + static_cast<int64_t>(n) > logits_.rows()) flush();
+      const SeqTokens part{s.slot, s.tokens.subspan(at, n),
+                           s.ends_prompt && at + n == s.tokens.size()};
+      run(kv::Phase::extend, {&part, 1}, static_cast<int64_t>(n));
+      rows.resize(n);
+      std::iota(rows.begin(), rows.end(), 0);
+      logits(held, rows);
+      held += static_cast<int64_t>(n);
+    }
+  flush();
 }
 
 }  // namespace tandem::decode

@@ -132,6 +132,11 @@ class Engine {
  private:
   /// One forward, committed; the caller may ask for the logits of `logit_rows` of it afterwards.
   kv::Step run(kv::Phase phase, std::span<const SeqTokens> sequences, int64_t logit_rows);
+  /// forward_all where sequences have more rows than an extend step takes.
+  void forward_parts(std::span<const SeqTokens> sequences,
+                     const std::function<void(int first_row, const Tensor& logits)>& visit);
+  /// Logits of some rows of the last forward in the rows of logit_rows() from `first` on.
+  Tensor logits(int64_t first, std::span<const int32_t> rows);
 
   EngineSpec spec_;
   ModelFiles files_;

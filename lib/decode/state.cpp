@@ -30,13 +30,12 @@ std::span<std::byte> page_bytes(const Tensor& pool, int32_t page) {
 
 int pages_of(size_t tokens) { return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens); }
 
-/// The last queries of a sequence, those that policies choose by, in one piece.
+/// The last queries of a sequence, those that policies choose by, in one piece; from a GPU there
+/// once its queue has been waited for.
 std::vector<std::byte> last_queries(const kv::QueryRing& ring, int slot, int layer, int length) {
-  std::vector<std::byte> rows;
-  for (int t = std::max(length - ring.spec().window, ring.begin(slot)); t < length; ++t) {
-    const std::byte* row = ring.row(slot, layer, t);
-    rows.insert(rows.end(), row, row + ring.spec().row_bytes());
-  }
+  const int first = std::min(length, std::max(length - ring.spec().window, ring.begin(slot)));
+  std::vector<std::byte> rows(static_cast<size_t>(length - first) * ring.spec().row_bytes());
+  ring.read(slot, layer, first, length - first, rows.data());
   return rows;
 }
 

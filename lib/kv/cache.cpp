@@ -39,7 +39,8 @@ QueryRing::Spec ring_spec(const Cache::Spec& s) {
           .dtype = s.geometry.dtype,
           .max_slots = s.max_seqs,
           .window = std::min(window, s.max_tokens),
-          .max_draft_rows = std::max(1, s.max_draft_rows)};
+          .max_draft_rows = std::max(1, s.max_draft_rows),
+          .device = s.device};
 }
 
 bool turns_q(const Cache::Spec& s) {
@@ -63,7 +64,14 @@ Bounds bounds_of(const Cache::Spec& s) {
           .max_seqs = s.max_seqs,
           .max_prompts = s.max_prompts,
           .max_tokens = s.max_tokens,
-          .total_tokens = s.total_tokens};
+          .total_tokens = s.total_tokens,
+          .device = s.device};
+}
+
+/// Whether ranges of a run come with lists.
+bool has_lists(const Cache::Spec& s) {
+  return s.device.kind == Device::Kind::cuda &&
+         std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).lists; });
 }
 
 /// Names the buffers of the i-th policy of a run.
@@ -81,7 +89,8 @@ AttentionBounds attention_bounds(const Cache::Spec& s) {
           .n_kv_heads = g.n_kv_heads,
           .head_dim = g.head_dim,
           .multiprocessors = s.multiprocessors,
-          .max_tree_rows = s.max_tree_rows};
+          .max_tree_rows = s.max_tree_rows,
+          .lists = has_lists(s)};
 }
 
 constexpr const char* kTables = "workspace/page tables";
@@ -149,7 +158,8 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
       workspace_(ops::attention_workspace(spec.device, attention_bounds(spec),
                                           arena.take("workspace/attention"))),
       usage_(spec.policies.size()) {
-  if (!ring_spec(spec).empty()) queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena);
+  if (!ring_spec(spec).empty())
+    queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec)));
@@ -309,6 +319,8 @@ Step Cache::lay_out(const StepSpec& spec) {
 }
 
 void Cache::publish(std::span<Step> steps, Outbox* outbox) {
+  for (const Step& step : steps)
+    if (queries_) queries_->expect(step);
   if (!device_step_) {
     for (Step& step : steps) {
       step.point_to_host();
@@ -322,6 +334,10 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
   for (const Step& step : steps)
     for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
       count_dense(layer, step);
+}
+
+int Cache::max_extend_rows_a_seq() const {
+  return has_lists(spec_) ? ops::kMaxListRows : std::numeric_limits<int>::max();
 }
 
 bool Cache::is_cut(int slot) const {

@@ -110,6 +110,9 @@ class Cache {
   const QueryRing* queries() const { return queries_.get(); }
   QueryRing* queries() { return queries_.get(); }
 
+  /// Rows of one sequence that an extend step takes, unless they are drafted.
+  int max_extend_rows_a_seq() const;
+
   /// What rows that read by a policy have read since the start.
   const KeyUsage& usage(int policy) const { return usage_[static_cast<size_t>(policy)]; }
 

@@ -66,6 +66,9 @@ struct Bounds {
   int max_prompts = 0;       // of them, all but forks that add few tokens (cache.h); 0 = all
   int max_tokens = 0;        // of one sequence
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
+  Device device = {};
+
+  bool on_gpu() const { return device.kind == Device::Kind::cuda; }
 };
 
 /// A source over the paged store: rules on absolute key positions, evaluated per row in the kernel.
@@ -98,9 +101,10 @@ struct AttendPlan {
 /// All that a policy asks of the house.
 struct Needs {
   bool runs_on_gpu = false;
+  bool lists = false;        // on a GPU, ranges come with lists
   bool reads_trees = true;   // selects for rows of trees too
   bool turns_q = false;      // some sources query at other positions
-  int sources = 1;           // most of a plan, lists included; beyond one, partial results merge
+  int sources = 1;           // most of a plan, a selector's included; beyond one, results merge
   size_t scratch_bytes = 0;  // of a selector, a thread
   int queries = 0;           // newest ones of each sequence that its hooks read
 };

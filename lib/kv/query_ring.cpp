@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/paging.h"
 
 namespace tandem::kv {
 namespace {
@@ -13,19 +14,24 @@ constexpr const char* kName = "kv/queries";
 }  // namespace
 
 void QueryRing::plan(const Spec& spec, MemoryPlan& plan) {
-  plan.add(kName, static_cast<size_t>(spec.max_slots) * spec.slot_bytes());
+  plan.add(kName, static_cast<size_t>(spec.max_slots) * spec.slot_bytes(), spec.device);
 }
 
-QueryRing::QueryRing(const Spec& spec, Arena& arena)
+QueryRing::QueryRing(const Spec& spec, Arena& arena, const Exec& exec)
     : spec_(spec),
+      exec_(exec),
       rows_(static_cast<std::byte*>(arena.take(kName))),
       held_(static_cast<size_t>(spec.max_slots)) {}
 
+QueryRings QueryRing::rings() const {
+  return {.rows = rows_,
+          .n_layers = spec_.n_layers,
+          .capacity = spec_.capacity(),
+          .row_bytes = static_cast<int>(spec_.row_bytes())};
+}
+
 std::byte* QueryRing::place(int slot, int layer, int token) const {
-  const size_t ring =
-      static_cast<size_t>(slot) * static_cast<size_t>(spec_.n_layers) + static_cast<size_t>(layer);
-  const auto capacity = static_cast<size_t>(spec_.capacity());
-  return rows_ + (ring * capacity + static_cast<size_t>(token) % capacity) * spec_.row_bytes();
+  return rows_ + ring_offset(rings(), slot, layer, token);
 }
 
 const std::byte* QueryRing::row(int slot, int layer, int token) const {
@@ -34,48 +40,77 @@ const std::byte* QueryRing::row(int slot, int layer, int token) const {
   return place(slot, layer, token);
 }
 
-void QueryRing::write(int slot, int layer, int token, int n, const std::byte* rows) {
+void QueryRing::hold(int slot, int token, int n) {
   if (n == 0) return;
-  // Every layer of a step says the same here.
   Held& held = at(slot);
   if (token < held.begin || token > held.end) held.begin = token;
   held.end = token + n;
   held.begin = std::max(held.begin, held.end - spec_.capacity());
-  for (int i = std::max(0, held.begin - token); i < n; ++i)
-    std::memcpy(place(slot, layer, token + i), rows + static_cast<size_t>(i) * spec_.row_bytes(),
-                spec_.row_bytes());
 }
 
-void QueryRing::write(int layer, const Step& step, const Tensor& q) {
-  const auto* rows = static_cast<const std::byte*>(q.raw());
+void QueryRing::expect(const Step& step) {
   for (int b = 0; b < step.n_seqs; ++b) {
     const auto i = static_cast<size_t>(b);
     const int before = step.tentative_of(b);
     TANDEM_CHECK(!step.drafted || before + step.rows_of(b) <= spec_.max_draft_rows,
                  "{} drafted rows of a sequence, planned for {}", before + step.rows_of(b),
                  spec_.max_draft_rows);
-    write(step.slot[i], layer, step.base[i] + before, step.rows_of(b),
-          rows + static_cast<size_t>(step.row_begin[i]) * spec_.row_bytes());
+    hold(step.slot[i], step.base[i] + before, step.rows_of(b));
+  }
+}
+
+void QueryRing::write(int layer, const Step& step, const Tensor& q) {
+  ops::write_queries({.rings = rings(),
+                      .q = q.raw(),
+                      .slot = step.arrays.slot,
+                      .row_begin = step.arrays.row_begin,
+                      .base = step.arrays.base,
+                      .tentative = step.arrays.tentative,
+                      .n_seqs = step.arrays.n_seqs,
+                      .n_rows = step.arrays.n_rows,
+                      .layer = layer},
+                     exec_.stream());
+}
+
+void QueryRing::write(int slot, int layer, int token, int n, const std::byte* rows) {
+  hold(slot, token, n);  // every layer says the same
+  for (int t = std::max(token, at(slot).begin); t < token + n; ++t) {
+    const std::byte* from = rows + static_cast<size_t>(t - token) * spec_.row_bytes();
+    if (exec_.on_gpu())
+      exec_.queue->copy_in(place(slot, layer, t), from, spec_.row_bytes());
+    else
+      std::memcpy(place(slot, layer, t), from, spec_.row_bytes());
+  }
+}
+
+void QueryRing::read(int slot, int layer, int token, int n, std::byte* rows) const {
+  for (int t = token; t < token + n; ++t, rows += spec_.row_bytes()) {
+    if (exec_.on_gpu())
+      exec_.queue->copy_out(rows, row(slot, layer, t), spec_.row_bytes());
+    else
+      std::memcpy(rows, row(slot, layer, t), spec_.row_bytes());
   }
 }
 
 void QueryRing::move_paths(const PagedStore::AcceptedPaths& p, const Step& step) {
-  for (int b = 0; b < p.n_seqs; ++b) {
-    const int slot = step.slot[static_cast<size_t>(b)], root = p.position[b] - 1;
-    for (int i = 0; i < std::min(p.n_accepted[b], p.max_depth); ++i) {
-      const int node = p.path[int64_t{b} * p.n_nodes + i];
-      if (node >= p.n_nodes_held || node == i + 1) continue;
-      // Nodes of a path ascend, so none is written over before it has moved.
-      for (int layer = 0; layer < spec_.n_layers; ++layer)
-        std::memcpy(place(slot, layer, root + i + 1), place(slot, layer, root + node),
-                    spec_.row_bytes());
-    }
-  }
+  ops::move_queries({.rings = rings(),
+                     .path = p.path,
+                     .n_accepted = p.n_accepted,
+                     .position = p.position,
+                     .slot = step.arrays.slot,
+                     .n_seqs = p.n_seqs,
+                     .n_nodes = p.n_nodes,
+                     .n_nodes_held = p.n_nodes_held,
+                     .max_moves = p.max_depth},
+                    exec_.stream());
 }
 
 void QueryRing::fork(int from, int to) {
   at(to) = at(from);
-  std::memcpy(place(to, 0, 0), place(from, 0, 0), spec_.slot_bytes());
+  if (exec_.on_gpu())
+    exec_.queue->copy_within(place(to, 0, 0), place(from, 0, 0), spec_.slot_bytes());
+  else
+    std::memcpy(place(to, 0, 0), place(from, 0, 0), spec_.slot_bytes());
 }
 
 }  // namespace tandem::kv

@@ -22,6 +22,7 @@ class QueryRing {
     int max_slots = 0;
     int window = 0;          // committed queries that are held in any case
     int max_draft_rows = 0;  // rows of one sequence that may be kept in part
+    Device device = {};
 
     bool empty() const { return window == 0; }
     int capacity() const { return window + max_draft_rows; }
@@ -33,21 +34,32 @@ class QueryRing {
     }
   };
   static void plan(const Spec& spec, MemoryPlan& plan);
-  QueryRing(const Spec& spec, Arena& arena);
+  /// exec     where the queries are: the device of the spec
+  QueryRing(const Spec& spec, Arena& arena, const Exec& exec = {});
 
   const Spec& spec() const { return spec_; }
+  const Exec& exec() const { return exec_; }
   /// The tokens whose queries are held, rows included that are not committed.
   int begin(int slot) const { return at(slot).begin; }
   int end(int slot) const { return at(slot).end; }
   /// Queries of a token from begin(slot) on under a layer, [n_heads, head_dim].
   const std::byte* row(int slot, int layer, int token) const;
+  /// The queries of a slot under a layer: that of token t at row t % capacity().
+  const std::byte* rows(int slot, int layer) const { return place(slot, layer, 0); }
 
-  /// Writes the queries of a step's rows, as many of the last as have room.
+  /// Tells that a step was laid out, whose rows' queries will be written.
+  void expect(const Step& step);
+  /// Writes the queries of a step's rows, as many of the last as have room; on a GPU work that a
+  /// graph may record.
   /// shapes   q [R, n_heads, head_dim]
   void write(int layer, const Step& step, const Tensor& q);
-  /// Writes tokens [token, token + n) of a slot, as a step would.
+  /// Writes tokens [token, token + n) of a slot from the host's memory, as a step would.
   /// shapes   rows [n, n_heads, head_dim]
   void write(int slot, int layer, int token, int n, const std::byte* rows);
+  /// Copies tokens [token, token + n), which must be held, to the host's memory; from a GPU the
+  /// copy has arrived when its queue has been waited for.
+  /// shapes   rows [n, n_heads, head_dim]
+  void read(int slot, int layer, int token, int n, std::byte* rows) const;
   /// Moves the queries of accepted paths as PagedStore does their keys.
   void move_paths(const PagedStore::AcceptedPaths& paths, const Step& step);
   void fork(int from, int to);
@@ -61,8 +73,12 @@ class QueryRing {
   Held& at(int slot) { return held_[static_cast<size_t>(slot)]; }
   const Held& at(int slot) const { return held_[static_cast<size_t>(slot)]; }
   std::byte* place(int slot, int layer, int token) const;
+  QueryRings rings() const;
+  /// Notes that n tokens from `token` on are held.
+  void hold(int slot, int token, int n);
 
   Spec spec_;
+  Exec exec_;
   std::byte* rows_;  // [slots, layers, capacity, n_heads, head_dim]
   std::vector<Held> held_;
 };

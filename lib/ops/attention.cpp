@@ -16,7 +16,7 @@ namespace tandem::ops {
 namespace {
 
 // Rows of a sequence up to which a GPU divides the keys among its processors; above, rows do.
-constexpr int kFewRows = 16;
+constexpr int kFewRows = kMaxListRows;
 // The same for drafted rows, of all sequences together: they are few compared with the keys that
 // all of them read. Of sequoia/bench-llama-2-7b-68m, the target's forward of 128 nodes took 7.2 ms
 // with rows divided, 5.1 with keys.
@@ -24,14 +24,14 @@ constexpr int kFewTreeRows = 512;
 
 int tree_rows(const AttentionBounds& b) { return std::min(b.max_tree_rows, kFewTreeRows); }
 
-bool few_rows(const StepArrays& step, const AttentionWorkspace& w) {
+bool few_rows(const StepArrays& step, int tree_rows) {
   return step.max_rows_a_seq <= kFewRows ||
-         (step.drafted && step.n_seqs * step.max_rows_a_seq <= w.tree_rows);
+         (step.drafted && step.n_seqs * step.max_rows_a_seq <= tree_rows);
 }
 
 AttentionBounds few_rows_bounds(AttentionBounds b) {
   b.max_rows = std::min(b.max_rows, kFewRows);
-  b.max_tree_rows = tree_rows(b);
+  if (!b.lists) b.max_tree_rows = tree_rows(b);
   return b;
 }
 
@@ -52,7 +52,7 @@ size_t counter_bytes(const AttentionBounds& b) {
 void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a,
                       const AttentionWorkspace& workspace, Stream stream) {
   const int max_tokens = a.step.max_pages * kPageTokens, max_rows = a.step.max_rows_a_seq;
-  if (few_rows(a.step, workspace)) {
+  if (a.lists.ids != nullptr || few_rows(a.step, workspace.tree_rows)) {
     cuda_table().attention_few_rows(p,
                                     {.max_rows_a_seq = max_rows,
                                      .max_tokens = max_tokens,
@@ -84,11 +84,11 @@ AttentionWorkspace attention_workspace(Device device, const AttentionBounds& b, 
   return {.counters = memory,
           .memory = static_cast<std::byte*>(memory) + counter_bytes(b),
           .tree_rows = tree_rows(b),
-          .lists = b.lists};
+          .list_rows = b.lists ? std::max(1, b.max_tree_rows) : 0};
 }
 
 bool takes_lists(const StepArrays& step, const AttentionWorkspace& workspace) {
-  return workspace.lists && few_rows(step, workspace);
+  return workspace.list_rows > 0 && few_rows(step, workspace.list_rows);
 }
 
 void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stream stream) {

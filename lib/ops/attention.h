@@ -33,12 +33,15 @@ size_t attention_workspace_bytes(Device device, const AttentionBounds& bounds);
 struct AttentionWorkspace {
   void* counters = nullptr;  // on a GPU
   void* memory = nullptr;
-  int tree_rows = 0;   // on a GPU: steps of trees up to which keys, not rows, are divided
-  bool lists = false;  // on a GPU: the bounds named lists of keys
+  int tree_rows = 0;  // on a GPU: steps of trees up to which keys, not rows, are divided
+  int list_rows = 0;  // the same where they have lists; 0: none has
 };
 AttentionWorkspace attention_workspace(Device device, const AttentionBounds& bounds, void* memory);
 
-/// Whether an attention over this step may have lists.
+/// Rows of a sequence that may have lists in any step.
+inline constexpr int kMaxListRows = 16;
+/// Whether an attention over this step may have lists: steps of at most kMaxListRows rows a
+/// sequence, and trees within the bounds' max_tree_rows, where the bounds named lists.
 bool takes_lists(const StepArrays& step, const AttentionWorkspace& workspace);
 
 /// numerics on the CPU f32 results of a row are bit-identical for any batching, chunking and thread

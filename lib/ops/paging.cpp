@@ -9,6 +9,9 @@ constexpr Operation kCopyPage{"copy_page", &CpuTable::copy_page, &CudaTable::cop
 constexpr Operation kMoveTokens{"move_tokens", &CpuTable::move_tokens, &CudaTable::move_tokens};
 constexpr Operation kPathMoves{"path_moves", &CpuTable::path_moves, &CudaTable::path_moves};
 constexpr Operation kSetPages{"set_pages", &CpuTable::set_pages, &CudaTable::set_pages};
+constexpr Operation kWriteQueries{"write_queries", &CpuTable::write_queries,
+                                  &CudaTable::write_queries};
+constexpr Operation kMoveQueries{"move_queries", &CpuTable::move_queries, &CudaTable::move_queries};
 
 /// Bytes of a token in one layer's pool of K or V.
 int64_t token_bytes(const PagePools& pools) { return int64_t{pools.n_kv_heads} * pools.row_bytes; }
@@ -29,6 +32,16 @@ void path_moves(const PathMovesParams& p, Stream stream) {
 
 void set_pages(const SetPagesParams& p, Stream stream) {
   kSetPages.run(p, p.n_changes, sizeof(PageChange), stream);
+}
+
+void write_queries(const WriteQueriesParams& p, Stream stream) {
+  const int64_t rows_a_seq = p.n_seqs == 0 ? 0 : p.n_rows / p.n_seqs;
+  kWriteQueries.run(p, p.n_seqs, rows_a_seq * p.rings.row_bytes, stream);
+}
+
+void move_queries(const MoveQueriesParams& p, Stream stream) {
+  kMoveQueries.run(p, p.n_seqs, int64_t{p.max_moves} * p.rings.n_layers * p.rings.row_bytes,
+                   stream);
 }
 
 }  // namespace tandem::ops

@@ -1,6 +1,8 @@
 #include "ops/selection.h"
 
 #include "kernels/cpu_table.h"
+#include "kernels/cuda_table.h"
+#include "tensor/cuda.h"
 
 namespace tandem::ops {
 
@@ -16,5 +18,14 @@ void draw_exponentials(const DrawExponentialsParams& p, Range ids) {
 int sample_tail(const SampleTailParams& p) { return cpu_table().sample_tail(p); }
 void attend_list(const AttendListParams& p) { cpu_table().attend_list(p); }
 void key_votes(const KeyVotesParams& p) { cpu_table().key_votes(p); }
+
+void key_votes(const KeyVotesCudaParams& p, Stream stream) {
+  cuda_table().key_votes(p, stream);
+  cuda::launched("key_votes", stream);
+}
+void choose_keys(const ChooseKeysParams& p, Stream stream) {
+  cuda_table().choose_keys(p, stream);
+  cuda::launched("choose_keys", stream);
+}
 
 }  // namespace tandem::ops

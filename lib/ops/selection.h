@@ -1,13 +1,15 @@
 #pragma once
 #include "kernels/gather/attend_list.h"
+#include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/key_votes.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/signature/sample_tail.h"
 #include "kernels/signature/signature.h"
 
-/// Operations of policies that select keys by content, on the CPU; the headers above define them.
-/// Each runs on the calling thread, since policies divide their work by sequence and head.
+/// Operations of policies that select keys by content; the headers above define them. Those without
+/// a stream run on the CPU and on the calling thread, since policies divide their work by sequence
+/// and head.
 namespace tandem::ops {
 
 void sign_project(const SignProjectParams& params, Range rows);
@@ -18,5 +20,8 @@ void draw_exponentials(const DrawExponentialsParams& params, Range ids);
 int sample_tail(const SampleTailParams& params);
 void attend_list(const AttendListParams& params);
 void key_votes(const KeyVotesParams& params);
+/// errors   of these two: kind device in a build without CUDA
+void key_votes(const KeyVotesCudaParams& params, Stream stream);
+void choose_keys(const ChooseKeysParams& params, Stream stream);
 
 }  // namespace tandem::ops

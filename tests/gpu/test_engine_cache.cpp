@@ -20,6 +20,11 @@ std::vector<Case> cases() {
   return {{tiny_model("tiny-16m"), {}},
           {tiny_model("tiny-16m"), streaming(4, 64)},
           {tiny_model("tiny-16m"), streaming(4, 40, true)},
+          {tiny_model("tiny-16m"), snapkv(90, 16)},
+          {small_model("llama-3.1"), snapkv(40, 32)},
+          {small_model("mistral-window"), snapkv(60, 5)},
+          {small_model("llama-odd"), snapkv(100, 10)},
+          {small_model("qwen3-odd"), snapkv(130, 32)},
           {small_model("llama-3.1"), streaming(0, 1)},
           {small_model("llama-3.1"), streaming(70, 3, true)},
           {small_model("mistral-window"), {}},
@@ -52,7 +57,8 @@ TEST_SUITE("gpu/decode/cache") {
         CAPTURE(length);
         static std::map<std::string, EnginePair> pairs;
         EnginePair& on = pairs[c.model.string() + std::to_string(static_cast<int>(c.cache.recent)) +
-                               std::to_string(c.cache.reposition)];
+                               std::to_string(c.cache.reposition) +
+                               std::to_string(static_cast<int>(c.cache.kind))];
         if (!on.cpu) on = make_pair_of(c.model, {.chunk = 128, .caches = {c.cache}});
         const Ids ids = random_ids(*on.cpu, length, 1), after = random_ids(*on.cpu, 68, 2);
         std::vector<Row> rows[2];
@@ -75,7 +81,7 @@ TEST_SUITE("gpu/decode/cache") {
   }
 
   TEST_CASE("f32: prompts that share a document: texts equal the CPU's") {
-    for (const recipe::Cache& cache : {recipe::Cache{}, streaming(4, 128)}) {
+    for (const recipe::Cache& cache : {recipe::Cache{}, streaming(4, 128), snapkv(128, 16)}) {
       const EnginePair on =
           make_pair_of(tiny_model("tiny-16m"), {.max_seqs = 6, .caches = {cache}});
       const Ids text = real_text(330);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "decode/precision_runs.h"
 #include "engine_pair.h"
 #include "error_text.h"
 #include "rounds_testing.h"
@@ -115,6 +116,46 @@ TEST_SUITE("gpu/rounds") {
 
   TEST_CASE("a target that drafts for itself under a window: its own greedy text") {
     check_narrow_window(SelfPair(12, kGpu));
+  }
+
+  TEST_CASE("a target that drafts for itself by few chosen keys: its own greedy text") {
+    for (const int refresh : {0, 1, 7}) {
+      CAPTURE(refresh);
+      recipe::Cache drafts_by = snapkv(5, 2);
+      drafts_by.sinks = {1};
+      drafts_by.snapkv.refresh = {refresh};
+      check_narrow_window(SelfPair(drafts_by, kGpu));
+    }
+  }
+
+  TEST_CASE("drafts by chosen keys are those of the CPU") {
+    const SelfPair cpu(snapkv(60, 16), {}), gpu(snapkv(60, 16), kGpu);
+    const Ids before = real_text(150);
+    int same = 0, n = 0;
+    for (const float temperature : {0.0f, 1.0f})
+      for (const bool tree : {false, true}) {
+        CAPTURE(temperature);
+        const auto run = [&](const SelfPair& pair) {
+          const auto rounds = pair.rounds(tree ? tree_of(kBushy) : chain_tree(4));
+          auto requests = pair.requests();
+          for (decode::Request& r : requests)  // beyond the budget
+            r.tokens.insert(r.tokens.begin(), before.begin(), before.end());
+          const Generated g =
+              test::generate(*pair.engine, requests, rules(64, temperature, 3), rounds.get());
+          return std::pair(g.ids, rounds->stats().accepted_hist);
+        };
+        const auto want = run(cpu), got = run(gpu);
+        same += want == got ? 1 : 0;
+        ++n;
+        CHECK(want.first[0] == got.first[0]);
+      }
+    MESSAGE(same << " of " << n << " runs accept the same, round by round");
+    CHECK(same >= n - 1);
+  }
+
+  TEST_CASE("by chosen keys that are all of the text nearly every child is accepted") {
+    check_wide_window(SelfPair(snapkv(4096, 32), kGpu), 0.999, 8);
+    check_wide_window(SelfPair(snapkv(4096, 32), kGpu, DType::bf16), 0.995, 8);
   }
 
   TEST_CASE("under a window as wide as the text nearly every child is accepted") {

@@ -45,7 +45,7 @@ Needs needs_of(const recipe::Cache& cache) {
     case recipe::CacheKind::hybrid:
       return {.sources = 2};
     case recipe::CacheKind::snapkv:
-      return {.sources = 2, .queries = cache.snapkv.window};
+      return {.runs_on_gpu = true, .lists = true, .sources = 2, .queries = cache.snapkv.window};
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return {};
