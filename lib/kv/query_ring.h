@@ -47,7 +47,7 @@ class QueryRing {
   /// The queries of a slot under a layer: that of token t at row t % capacity().
   const std::byte* rows(int slot, int layer) const { return place(slot, layer, 0); }
 
-  /// Tells that a step was laid out, whose rows' queries will be written.
+  /// Notes that a step was laid out, whose rows' queries will be written.
   void expect(const Step& step);
   /// Writes the queries of a step's rows, as many of the last as have room; on a GPU work that a
   /// graph may record.

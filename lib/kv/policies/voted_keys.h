@@ -26,7 +26,7 @@ class VotedKeys {
   /// tokens from first_query on.
   void choose(int slot, int first_query, int n, const PagedStore& store);
   void fork(int from, int to);
-  /// On a GPU: tokens of a slot from `rest` on are read besides its lists; 0: all, and no lists.
+  /// On a GPU: tokens of a slot from `rest` on are read too; 0: all, and no lists.
   void set_rest(int slot, int rest);
 
   /// A list, in ascending order, n_chosen() long; on the CPU.
