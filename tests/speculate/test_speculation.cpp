@@ -146,36 +146,6 @@ TEST_SUITE("speculate/speculation") {
           test::generate(*pair.target, requests, rules(7)).ids);
   }
 
-  TEST_CASE("prompt lookup proposes what followed the longest, latest agreement") {
-    const auto proposed = [&](const Ids& tokens) {
-      const std::span<const int32_t> found = look_up(tokens, 3, 4);
-      return Ids(found.begin(), found.end());
-    };
-    CHECK(proposed({7}).empty());
-    CHECK(proposed({1, 2, 3, 4}).empty());
-    CHECK(proposed({1, 2, 3, 1}) == Ids{2, 3, 1});
-    CHECK(proposed({5, 5}) == Ids{5});
-    // Two agree at place 1 with 9 behind them, one agrees later with 8 behind it.
-    CHECK(proposed({1, 2, 9, 2, 8, 1, 2}) == Ids{9, 2, 8, 1});
-    // The latest of equals; at most four.
-    CHECK(proposed({1, 6, 1, 7, 3, 3, 3, 3, 1}) == Ids{7, 3, 3, 3});
-  }
-
-  TEST_CASE("prompt lookup takes the shortest chain that holds what any sequence proposes") {
-    LookupDrafter drafter(3, 6);
-    const auto nodes = [&](const std::vector<Ids>& batch) {
-      std::vector<decode::DrawSeq> seqs;
-      for (const Ids& tokens : batch)
-        seqs.push_back({.seq = 0, .slot = 0, .position = 1, .tokens = tokens});
-      return drafter.shape(seqs).size();
-    };
-    CHECK(nodes({{1, 2, 3}}) == 1);  // a plain step
-    CHECK(nodes({{5, 5}}) == 2);
-    CHECK(nodes({{1, 2, 1}, {3}}) == 4);  // two tokens
-    CHECK(nodes({{1, 2, 1}, {1, 2, 3, 4, 5, 1}}) == 7);
-    CHECK(drafter.largest().size() == 7);
-  }
-
   TEST_CASE("prompt lookup: any text is the one of plain sampling, token by token") {
     const RoundStats s = check_look_up(Pair());
     CHECK(s.drafted < s.rounds * 6);

@@ -1,14 +1,11 @@
 #pragma once
+#include <unordered_map>
 #include <vector>
 
 #include "speculate/draft/drafter.h"
+#include "speculate/draft/lookup_index.h"
 
 namespace tandem::speculate {
-
-/// What followed the last tokens of a sequence where they stood before, `length` tokens at most: of
-/// the longest run of at most `longest` tokens that agrees, the latest place. Empty where nothing
-/// agrees.
-std::span<const int32_t> look_up(std::span<const int32_t> tokens, int longest, int length);
 
 /// Proposes what followed the last tokens where they stood before in the sequence: a chain, found
 /// without a model on the host. Good where texts quote themselves. A round takes the shortest of a
@@ -24,12 +21,15 @@ class LookupDrafter final : public Drafter {
   bool draws_children() const override { return false; }
   std::string name() const override { return "ngram"; }
   const TokenTree& largest() const override { return chains_.back(); }
+  void read(std::span<const decode::DrawSeq> seqs) override;
+  void forget(int slot) override { indexes_.erase(slot); }
   const TokenTree& shape(std::span<const decode::DrawSeq> seqs) override;
   void prepare(Round& round) override;
 
  private:
   int longest_;
-  std::vector<TokenTree> chains_;  // by length
+  std::unordered_map<int, LookupIndex> indexes_;  // by slot of the target's cache
+  std::vector<TokenTree> chains_;                 // by length
   std::vector<std::span<const int32_t>> found_;
 };
 

@@ -58,6 +58,8 @@ void Speculation::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
   for (Drawn& drawn : target_.sampler().collect())
     ready_.emplace_back().push_back(std::move(drawn));
   drafter_->read(seqs);
+  // Else the rest of a draft's prefill would count as part of the first round.
+  if (exec_.on_gpu()) exec_.queue->wait();
 }
 
 void Speculation::step(std::span<const DrawSeq> seqs) {
