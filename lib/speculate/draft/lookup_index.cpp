@@ -23,8 +23,6 @@ int agreement(std::span<const int32_t> tokens, int32_t place, int32_t last, int 
 }  // namespace
 
 void LookupIndex::extend(std::span<const int32_t> tokens) {
-  before_.reserve(tokens.size());
-  pair_before_.reserve(tokens.size());
   const auto take = [](auto& last, auto key, size_t place) {
     const auto [it, is_new] = last.try_emplace(key, static_cast<int32_t>(place));
     return is_new ? kNone : std::exchange(it->second, static_cast<int32_t>(place));
