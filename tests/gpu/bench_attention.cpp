@@ -14,6 +14,7 @@
 #include "kernels/attention/few_rows_plan.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda_table.h"
+#include "kv/policies/pool_votes.h"
 #include "tensor/cuda.h"
 #include "tensor/gpu_isa.h"
 
@@ -39,6 +40,7 @@ struct Setting {
   int heads = 32, kv_heads = 8, d = 128;
   int listed = 0;  // tokens of a list, ascending, in place of all that are committed; 0: no lists
   int run = 1;     // of a list
+  int pool = 1;    // above 1: the list holds the best of random votes, averaged over neighbours
 
   /// Tokens that a sequence reads.
   int reads(int length) const { return listed == 0 ? length : listed + rows; }
@@ -158,10 +160,31 @@ class Around {
   Memory angles_, weights_, pages_, in_page_, pos_;
 };
 
-/// Random lists of every layer, sequence and KV head: the layers of a graph read different keys.
-class RandomLists {
+/// The `n_chosen` best of n tokens, in their order, by votes as uneven as attention's, averaged
+/// over `pool` neighbours as snapkv does.
+std::vector<int32_t> best_of_votes(PhiloxStream& rng, int n, int n_chosen, int pool) {
+  std::vector<float> votes(static_cast<size_t>(n)), pooled(votes.size());
+  for (float& vote : votes) {
+    double sum = 0;
+    for (int i = 0; i < 4; ++i) sum += rng.uniform();
+    vote = static_cast<float>(std::exp(2 * std::sqrt(3.0) * (sum - 2)));  // of deviation 2
+  }
+  kv::pool_votes(votes, pool, pooled.data());
+  std::vector<int32_t> ids(votes.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto end = ids.begin() + n_chosen;
+  std::nth_element(ids.begin(), end, ids.end(), [&](int32_t a, int32_t b) {
+    return pooled[static_cast<size_t>(a)] > pooled[static_cast<size_t>(b)];
+  });
+  ids.erase(end, ids.end());
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+/// Lists of every layer, sequence and KV head: the layers of a graph read different keys.
+class Lists {
  public:
-  RandomLists(cuda::Queue& queue, const Setting& s)
+  Lists(cuda::Queue& queue, const Setting& s)
       : s_(s),
         layer_ids_(s.lengths.size() * static_cast<size_t>(s.kv_heads * runs())),
         ids_(kLayers * layer_ids_ * 4),
@@ -173,6 +196,11 @@ class RandomLists {
     for (int layer = 0; layer < kLayers; ++layer)
       for (const int n : rest)
         for (int h = 0; h < s.kv_heads; ++h) {
+          if (s.pool > 1) {
+            const auto best = best_of_votes(rng, n, s.listed, s.pool);
+            ids.insert(ids.end(), best.begin(), best.end());
+            continue;
+          }
           // Each of the runs with the same chance, in their order.
           int left = runs();
           const int of = n / s.run;
@@ -286,7 +314,7 @@ double time_call(cuda::Queue& queue, const Setting& s, bool around) {
   p.head_dim = s.d;
   p.mask_words = 1;
   p.scale = 1.0f / std::sqrt(static_cast<float>(s.d));
-  std::optional<RandomLists> lists;
+  std::optional<Lists> lists;
   if (s.listed > 0) lists.emplace(queue, s);
   const auto attention = [&](size_t i) {
     if (lists) p.lists = lists->of_layer(i);
@@ -337,16 +365,18 @@ double report(cuda::Queue& queue, const Setting& s, bool around = false) {
 void report_lists(cuda::Queue& queue) {
   struct Case {
     const char* name;
-    int n_seqs, length, listed, rows, d, run;
+    int n_seqs, length, listed, rows, d, run, pool;
   };
-  for (const Case& c : {Case{"B16 2K lists of 32K", 16, 32768, 2048, 1, 128, 1},
-                        {"B28 2K lists of 32K", 28, 32768, 2048, 1, 128, 1},
-                        {"B4 4K lists of 96K", 4, 98304, 4096, 1, 128, 1},
-                        {"B16 2K lists of 32K, 4 rows", 16, 32768, 2048, 4, 128, 1},
-                        {"B64 2K lists of 8K", 64, 8192, 2048, 1, 64, 1},
-                        {"B16 2K lists of 32K, runs of 8", 16, 32768, 2048, 1, 128, 8},
-                        {"B16 2K lists of 32K, runs of 64", 16, 32768, 2048, 1, 128, 64},
-                        {"B16 8K lists of 32K", 16, 32768, 8192, 1, 128, 1}}) {
+  for (const Case& c : {Case{"B16 2K lists of 32K", 16, 32768, 2048, 1, 128, 1, 1},
+                        {"B16 2K lists of 32K, snapkv's", 16, 32768, 2048, 1, 128, 1, 7},
+                        {"B4 4K lists of 96K, snapkv's", 4, 98304, 4096, 1, 128, 1, 7},
+                        {"B28 2K lists of 32K", 28, 32768, 2048, 1, 128, 1, 1},
+                        {"B4 4K lists of 96K", 4, 98304, 4096, 1, 128, 1, 1},
+                        {"B16 2K lists of 32K, 4 rows", 16, 32768, 2048, 4, 128, 1, 1},
+                        {"B64 2K lists of 8K", 64, 8192, 2048, 1, 64, 1, 1},
+                        {"B16 2K lists of 32K, runs of 8", 16, 32768, 2048, 1, 128, 8, 1},
+                        {"B16 2K lists of 32K, runs of 64", 16, 32768, 2048, 1, 128, 64, 1},
+                        {"B16 8K lists of 32K", 16, 32768, 8192, 1, 128, 1, 1}}) {
     Setting range{fmt::format("{}: a range", c.name), {}, c.rows};
     range.d = c.d;
     range.lengths.assign(static_cast<size_t>(c.n_seqs), c.listed + c.rows);
@@ -355,6 +385,7 @@ void report_lists(cuda::Queue& queue) {
     list.lengths.assign(static_cast<size_t>(c.n_seqs), c.length);
     list.listed = c.listed;
     list.run = c.run;
+    list.pool = c.pool;
     const double contiguous = report(queue, range), scattered = report(queue, list);
     if (contiguous > 0 && scattered > 0)
       fmt::print(R"({{"case":"{}, rate of the range's","ratio":{:.3f}}})"
