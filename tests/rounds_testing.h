@@ -169,6 +169,28 @@ inline void check_narrow_window(const SelfPair& pair) {
   }
 }
 
+/// Chains whose length each round chooses: a short batch, one whose sequences end one by one, one
+/// that joins late. Greedy text is the target's.
+inline void check_chosen_lengths(decode::Engine& target, speculate::Reader draft,
+                                 const std::vector<decode::Request>& requests) {
+  const int pages = target.cache().store().free_pages();
+  const auto rounds = speculate::chain_rounds(target, draft, 6);
+  for (const size_t n : {size_t{1}, requests.size()}) {
+    CAPTURE(n);
+    const std::vector<decode::Request> some(requests.begin(),
+                                            requests.begin() + static_cast<long>(n));
+    decode::GenerateSpec how = rules(90);
+    how.max_active = 2;
+    const Generated plain = generate(target, some, how);
+    CHECK(generate(target, some, how, rounds.get()).ids == plain.ids);
+  }
+  // Plain steps to begin with, then longer chains than one of a token.
+  const speculate::RoundStats& s = rounds->stats();
+  CHECK(s.drafted > 2 * 4);
+  CHECK(s.drafted < 6 * s.rounds);
+  CHECK(target.cache().store().free_pages() == pages);
+}
+
 /// Proposes the token that followed a token last time.
 class TableDrafter final : public speculate::Drafter {
  public:

@@ -128,6 +128,13 @@ TEST_SUITE("gpu/rounds") {
     }
   }
 
+  TEST_CASE("chains whose length each round chooses: greedy text is the target's") {
+    const SelfPair self(12, kGpu);
+    check_chosen_lengths(*self.engine, {*self.engine, {.keys = 1}}, self.requests());
+    const Pair pair("tiny-2m", kGpu);
+    check_chosen_lengths(*pair.target, *pair.draft, pair.requests(4));
+  }
+
   TEST_CASE("drafts by chosen keys are those of the CPU") {
     const SelfPair cpu(snapkv(60, 16), {}), gpu(snapkv(60, 16), kGpu);
     const Ids before = real_text(150);

@@ -47,6 +47,13 @@ TEST_SUITE("speculate/self-draft") {
     CHECK(rounds->stats().accepted > 0);
   }
 
+  TEST_CASE("f32: chains whose length each round chooses: greedy text is the target's") {
+    const SelfPair self(12, {});
+    check_chosen_lengths(*self.engine, {*self.engine, {.keys = 1}}, self.requests());
+    const Pair pair;
+    check_chosen_lengths(*pair.target, *pair.draft, pair.requests(4));
+  }
+
   TEST_CASE("a drafter from outside the library") { check_table_drafter(Pair()); }
 
   TEST_CASE("a reading without trees is refused by name") {

@@ -7,18 +7,15 @@
 
 namespace tandem::speculate {
 
-DraftSequences::DraftSequences(Reader draft, Reader target, const TokenTree& tree)
-    : draft_(draft),
-      is_shared_(draft.engine == target.engine),
-      tree_(tree),
-      nodes_run_(tree.level_begin[static_cast<size_t>(tree.levels()) - 1]) {}
+DraftSequences::DraftSequences(Reader draft, Reader target, bool is_asked)
+    : draft_(draft), is_asked_(is_asked), is_shared_(draft.engine == target.engine) {}
 
 DraftSequences::~DraftSequences() {
   if (owns_prefix_) cache().release(prefix_slot_);
 }
 
 void DraftSequences::share(std::span<const int32_t> prefix) {
-  if (is_lone_root() || is_shared_) return;
+  if (!is_asked_ || is_shared_) return;
   continue_from(cache().create());
   owns_prefix_ = true;
   const std::vector<int32_t> known = known_ids(prefix, draft_.engine->config().vocab_size);
@@ -36,8 +33,8 @@ std::span<const int32_t> DraftSequences::unread(const decode::DrawSeq& seq) cons
   return seq.tokens.subspan(static_cast<size_t>(cache().length(slot_of(seq))));
 }
 
-void DraftSequences::read(std::span<const decode::DrawSeq> seqs) {
-  if (is_lone_root() || is_shared_) return;
+bool DraftSequences::read(std::span<const decode::DrawSeq> seqs) {
+  if (!is_asked_ || is_shared_) return false;
   std::vector<decode::SeqTokens> texts;
   std::vector<std::vector<int32_t>> known;
   known.reserve(seqs.size());
@@ -51,15 +48,19 @@ void DraftSequences::read(std::span<const decode::DrawSeq> seqs) {
     texts.push_back({slot_of(s), known.back(), true});
   }
   if (!texts.empty()) draft_.engine->prefill(texts, {});
+  return !texts.empty();
 }
 
-const std::vector<kv::Step>& DraftSequences::begin(std::span<const decode::DrawSeq> seqs,
+const std::vector<kv::Step>& DraftSequences::begin(const TokenTree& tree,
+                                                   std::span<const decode::DrawSeq> seqs,
                                                    Outbox& outbox, int places) {
   const bool on_gpu = draft_.engine->queue() != nullptr;
   const int least = on_gpu ? max_unread() : 1;  // known tokens are read again for that
   std::vector<kv::Step> earlier = std::exchange(steps_, {});  // gone, should this fail
-  bool is_as_before =
-      !earlier.empty() && unread_.size() == seqs.size() && earlier.front().places == places;
+  bool is_as_before = !earlier.empty() && tree_ == &tree && unread_.size() == seqs.size() &&
+                      earlier.front().places == places;
+  tree_ = &tree;
+  nodes_run_ = tree.level_begin[static_cast<size_t>(tree.levels()) - 1];
   round_slots_.resize(seqs.size());
   unread_.resize(seqs.size());
   for (size_t b = 0; b < seqs.size(); ++b) {
@@ -80,7 +81,7 @@ const std::vector<kv::Step>& DraftSequences::begin(std::span<const decode::DrawS
   return steps_;
 }
 
-std::vector<kv::Step> DraftSequences::lay_out(Outbox& outbox, int places) {
+std::vector<kv::Step> DraftSequences::lay_out(Outbox& outbox, int places) const {
   const size_t n = unread_.size();
   std::vector<kv::SeqRows> rows;
   std::vector<std::vector<int>> parents(n), level_ends(n);
@@ -89,9 +90,9 @@ std::vector<kv::Step> DraftSequences::lay_out(Outbox& outbox, int places) {
     const int chain = unread_[b];
     for (int i = 0; i < chain; ++i) parents[b].push_back(i - 1);
     for (int node = 1; node < nodes_run_; ++node)
-      parents[b].push_back(chain - 1 + tree_.parent[static_cast<size_t>(node)]);
-    for (int level = 1; level < tree_.levels(); ++level)
-      level_ends[b].push_back(chain - 1 + tree_.level_begin[static_cast<size_t>(level)]);
+      parents[b].push_back(chain - 1 + tree_->parent[static_cast<size_t>(node)]);
+    for (int level = 1; level < tree_->levels(); ++level)
+      level_ends[b].push_back(chain - 1 + tree_->level_begin[static_cast<size_t>(level)]);
     rows.push_back({round_slots_[b], chain - 1 + nodes_run_, false});
     trees.push_back({parents[b]});
   }

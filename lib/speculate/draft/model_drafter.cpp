@@ -8,6 +8,16 @@
 
 namespace tandem::speculate {
 
+namespace {
+
+std::vector<TokenTree> chains_of(const std::vector<int>& gammas) {
+  std::vector<TokenTree> chains;
+  for (const int gamma : gammas) chains.push_back(chain_tree(gamma + 1));
+  return chains;
+}
+
+}  // namespace
+
 size_t ModelDrafter::outbox_bytes(const TreeRoom& tree, int max_seqs) {
   constexpr int kUnread = DraftSequences::kMaxUnread;
   const auto seqs = static_cast<size_t>(max_seqs);
@@ -16,29 +26,47 @@ size_t ModelDrafter::outbox_bytes(const TreeRoom& tree, int max_seqs) {
          Outbox::aligned(seqs * sizeof(int32_t));
 }
 
-ModelDrafter::ModelDrafter(Reader draft, Reader target, TokenTree tree)
+ModelDrafter::ModelDrafter(Reader draft, Reader target, std::vector<TokenTree> shapes)
     : draft_(draft),
       is_self_(draft.engine == target.engine),
       vocab_(target.engine->config().vocab_size),
-      tree_(std::move(tree)),
-      sequences_(draft, target, tree_) {}
+      shapes_(std::move(shapes)),
+      sequences_(draft, target, largest().levels() > 1) {}
+
+ModelDrafter::ModelDrafter(Reader draft, Reader target, TokenTree tree)
+    : ModelDrafter(draft, target, std::vector{std::move(tree)}) {}
+
+ModelDrafter::ModelDrafter(Reader draft, Reader target, GammaChooser chooser)
+    : ModelDrafter(draft, target, chains_of(chooser.gammas())) {
+  chooser_ = std::move(chooser);
+}
+
+const TokenTree& ModelDrafter::shape(std::span<const decode::DrawSeq> seqs) {
+  if (!chooser_) return largest();
+  seqs_.clear();
+  for (const decode::DrawSeq& s : seqs) seqs_.push_back(s.seq);
+  const auto& gammas = chooser_->gammas();
+  return shapes_[static_cast<size_t>(std::ranges::find(gammas, chooser_->choose(seqs_)) -
+                                     gammas.begin())];
+}
 
 std::string ModelDrafter::name() const { return is_self_ ? "self" : draft_.engine->files().name; }
 
 int ModelDrafter::max_places() const {
-  const RoundNeeds one = draft_needs(TreeRoom::of(tree_), 1);
+  const RoundNeeds one = draft_needs(TreeRoom::of(largest()), 1);
   return std::min(draft_.engine->room_for_places(one.rows, one.logit_rows),
                   draft_.engine->spec().max_seqs);
 }
 
 void ModelDrafter::prepare(Round& round) {
-  if (sequences_.is_lone_root()) return;
+  steps_ = {};
+  if (round.tree().levels() == 1) return;
   const std::span<const decode::DrawSeq> seqs = round.seqs();
   const auto places = static_cast<size_t>(round.places());
   kv_bytes_before_ = draft_.kv_bytes();
-  sequences_.read(seqs);
-  steps_ = &sequences_.begin(seqs, round.outbox(), round.places());
-  const int n_first = steps_->front().arrays.n_rows;
+  if (sequences_.read(seqs)) is_steady_ = false;
+  steps_ = sequences_.begin(round.tree(), seqs, round.outbox(), round.places());
+  const int n_first = steps_.front().arrays.n_rows;
   unread_ = round.outbox().take<int32_t>(static_cast<size_t>(n_first));
   root_row_ = round.outbox().take<int32_t>(places);
   std::fill_n(unread_.host, n_first, 0);
@@ -50,7 +78,7 @@ void ModelDrafter::prepare(Round& round) {
     root_row_.host[b] = n - 1;
   }
   for (int level = 0; level < n_levels_run(); ++level)
-    draft_.engine->choose_products((*steps_)[static_cast<size_t>(level)].arrays.n_rows,
+    draft_.engine->choose_products(steps_[static_cast<size_t>(level)].arrays.n_rows,
                                    round.level_logits(level).rows());
 }
 
@@ -60,7 +88,7 @@ void ModelDrafter::draft(Round& round) {
   for (int level = 0; level < n_levels_run(); ++level) {
     const bool is_first = level == 0;
     model.forward_ids(is_first ? unread_.device : round.level_ids(level, vocab),
-                      (*steps_)[static_cast<size_t>(level)], draft_.engine->cache());
+                      steps_[static_cast<size_t>(level)], draft_.engine->cache());
     const Tensor wanted = round.level_logits(level);
     // Vocabularies may differ in padding.
     const Tensor logits =
@@ -78,16 +106,28 @@ void ModelDrafter::draft(Round& round) {
 }
 
 void ModelDrafter::keep(Round& round) {
-  if (!sequences_.is_lone_root()) sequences_.keep(round.paths(sequences_.nodes_run()));
+  if (!steps_.empty()) sequences_.keep(round.paths(sequences_.nodes_run()));
 }
 
 void ModelDrafter::accept(const Round& round) {
-  if (sequences_.is_lone_root()) return;
+  if (chooser_) observe(round);
+  if (steps_.empty()) return;
   paths_.clear();
   for (size_t b = 0; b < round.n_seqs(); ++b) paths_.push_back(round.path(b));
   sequences_.accept(paths_);
   bytes_read_ += n_levels_run() * static_cast<double>(draft_.engine->weight_bytes()) +
                  draft_.kv_bytes() - kv_bytes_before_;
+}
+
+void ModelDrafter::observe(const Round& round) {
+  std::vector<GammaChooser::Tested> tested;
+  for (size_t b = 0; b < round.n_seqs(); ++b) {
+    const int accepted = static_cast<int>(round.path(b).size());
+    tested.push_back({seqs_[b], std::min(accepted + 1, round.n_drafted(b)), accepted});
+  }
+  chooser_->observe(round.tree().levels() - 1, is_steady_ ? since_last_.seconds() : 0, tested);
+  since_last_ = {};
+  is_steady_ = true;
 }
 
 }  // namespace tandem::speculate

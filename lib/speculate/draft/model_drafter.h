@@ -1,23 +1,27 @@
 #pragma once
+#include "base/clock.h"
 #include "speculate/draft/draft_sequences.h"
 #include "speculate/draft/drafter.h"
+#include "speculate/draft/gamma_chooser.h"
 
 namespace tandem::speculate {
 
 /// A model that grows a tree of fixed shape level by level, the children of every node drawn
 /// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best
-/// tokens). The model may be the target itself, which then reads its sequences another way.
+/// tokens). The model may be the target itself, which then reads its sequences another way. Or
+/// chains, whose length each round chooses anew.
 class ModelDrafter final : public Drafter {
  public:
   static size_t outbox_bytes(const TreeRoom& tree, int max_seqs);
   /// draft    with room for draft_needs; on a GPU on the target's queue
   ModelDrafter(Reader draft, Reader target, TokenTree tree);
+  ModelDrafter(Reader draft, Reader target, GammaChooser chooser);
 
   bool draws_children() const override { return true; }
   std::string name() const override;
-  const TokenTree& largest() const override { return tree_; }
+  const TokenTree& largest() const override { return shapes_.back(); }
   size_t outbox_bytes(int max_seqs) const override {
-    return outbox_bytes(TreeRoom::of(tree_), max_seqs);
+    return outbox_bytes(TreeRoom::of(largest()), max_seqs);
   }
   std::optional<kv::Reading> reading() const override {
     return is_self_ ? std::optional(draft_.reading) : std::nullopt;
@@ -26,8 +30,16 @@ class ModelDrafter final : public Drafter {
 
   void share(std::span<const int32_t> prefix) override { sequences_.share(prefix); }
   void continue_from(int draft_slot) override { sequences_.continue_from(draft_slot); }
-  void read(std::span<const decode::DrawSeq> seqs) override { sequences_.read(seqs); }
-  void forget(int slot) override { sequences_.forget(slot); }
+  void read(std::span<const decode::DrawSeq> seqs) override {
+    is_steady_ = false;
+    (void)sequences_.read(seqs);
+  }
+  void forget(int slot) override {
+    is_steady_ = false;
+    sequences_.forget(slot);
+  }
+
+  const TokenTree& shape(std::span<const decode::DrawSeq> seqs) override;
 
   void prepare(Round& round) override;
   void draft(Round& round) override;
@@ -37,19 +49,25 @@ class ModelDrafter final : public Drafter {
   double bytes_read() const override { return bytes_read_; }
 
  private:
-  int n_levels_run() const { return tree_.levels() - 1; }
+  ModelDrafter(Reader draft, Reader target, std::vector<TokenTree> shapes);
+  void observe(const Round& round);
+  int n_levels_run() const { return static_cast<int>(steps_.size()); }
 
   Reader draft_;
   bool is_self_;
-  int vocab_;  // the target's
-  TokenTree tree_;
+  int vocab_;                      // the target's
+  std::vector<TokenTree> shapes_;  // rising
+  std::optional<GammaChooser> chooser_;
   DraftSequences sequences_;
   // Of the round:
-  const std::vector<kv::Step>* steps_ = nullptr;
+  std::span<const kv::Step> steps_;
   Mirrored<int32_t> unread_;    // [places * unread] what the first forward takes
   Mirrored<int32_t> root_row_;  // [places] its rows of the roots
   std::vector<std::span<const int32_t>> paths_;
   double kv_bytes_before_ = 0, bytes_read_ = 0;
+  Stopwatch since_last_;    // round
+  bool is_steady_ = false;  // nothing but this round came after the last
+  std::vector<int> seqs_;
 };
 
 }  // namespace tandem::speculate

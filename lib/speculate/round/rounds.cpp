@@ -50,16 +50,32 @@ std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> d
                                        std::move(options));
 }
 
-std::unique_ptr<Rounds> model_rounds(Reader target, Reader draft, const TokenTree& tree,
-                                     RoundOptions options) {
-  check_reads_trees(draft);
+namespace {
+
+std::unique_ptr<Rounds> rounds_by(Reader target, Reader draft,
+                                  std::unique_ptr<ModelDrafter> drafter, RoundOptions options) {
   TANDEM_CHECK(draft.engine->queue() == target.engine->queue(),
                "the engines work on queues of their own");
   TANDEM_CHECK(draft.engine->spec().max_seqs >= target.engine->spec().max_seqs,
                "{} sequences of the draft, {} of the target", draft.engine->spec().max_seqs,
                target.engine->spec().max_seqs);
-  return drafted_rounds(target, std::make_unique<ModelDrafter>(draft, target, tree),
-                        std::move(options));
+  return drafted_rounds(target, std::move(drafter), std::move(options));
+}
+
+}  // namespace
+
+std::unique_ptr<Rounds> model_rounds(Reader target, Reader draft, const TokenTree& tree,
+                                     RoundOptions options) {
+  check_reads_trees(draft);
+  return rounds_by(target, draft, std::make_unique<ModelDrafter>(draft, target, tree),
+                   std::move(options));
+}
+
+std::unique_ptr<Rounds> chain_rounds(Reader target, Reader draft, int most, RoundOptions options) {
+  check_reads_trees(draft);
+  return rounds_by(target, draft,
+                   std::make_unique<ModelDrafter>(draft, target, GammaChooser(gammas_up_to(most))),
+                   std::move(options));
 }
 
 std::unique_ptr<Rounds> lookup_rounds(Reader target, int longest, int length,
