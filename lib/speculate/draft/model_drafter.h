@@ -9,7 +9,7 @@ namespace tandem::speculate {
 /// A model that grows a tree of fixed shape level by level, the children of every node drawn
 /// without replacement from its distribution (Sequoia, section 4.1; at temperature 0 its best
 /// tokens). The model may be the target itself, which then reads its sequences another way. Or
-/// chains, whose length each round chooses anew.
+/// chains, whose length each round chooses.
 class ModelDrafter final : public Drafter {
  public:
   static size_t outbox_bytes(const TreeRoom& tree, int max_seqs);

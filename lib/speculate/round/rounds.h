@@ -52,7 +52,7 @@ std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> d
 /// errors         as drafted_rounds
 std::unique_ptr<Rounds> model_rounds(Reader target, Reader draft, const TokenTree& tree,
                                      RoundOptions options = {});
-/// The same with chains of at most `most` tokens, whose number each round chooses anew by what
+/// The same with chains of at most `most` tokens, whose number each round chooses by what
 /// rounds took here and how often tokens were accepted; plain steps where those are faster. Texts
 /// drawn at a temperature then depend on times, in the target's distribution as ever.
 std::unique_ptr<Rounds> chain_rounds(Reader target, Reader draft, int most,
