@@ -32,6 +32,19 @@ struct KeyLists {
   int run = 1;  // tokens; divides 64
 };
 
+/// How much a sequence's rows attend to its committed keys, for policies that choose by it: of each
+/// key and KV head the largest score of any row and head of the group, less what `lse` says of the
+/// head. A key's share of the attention is e to this number where `lse` is that of the row. CPU
+/// alone, and of calls without window, bounds and lists, in which every row sees every committed
+/// key.
+struct KeyScores {
+  f16* at = nullptr;  // out, of row r of the page table, KV head h and slot t < base at r *
+                      // row_stride + h * head_stride + t; there is room to the end of the last
+                      // page, which may be written to. Null: not wanted
+  const float* lse = nullptr;  // of row r of the page table and head h at r * lse_stride + h
+  int64_t row_stride = 0, head_stride = 0, lse_stride = 0;
+};
+
 /// One attention call: rows (new tokens) of a ragged batch against paged keys and values of one
 /// layer.
 ///
@@ -68,6 +81,7 @@ struct AttentionParams {
   const int32_t* tentative = nullptr;   // [n_seqs] uncommitted rows of earlier steps; null: none
   int sinks = 0, window = 0;
   KeyLists lists = {};
+  KeyScores scores = {};
   float scale;  // > 0, usually 1/sqrt(d)
 };
 
@@ -87,6 +101,10 @@ constexpr const int32_t* list_of(const KeyLists& l, int row, int kv_head) {
 constexpr int listed_tokens(const KeyLists& l, int row, int kv_head) {
   return l.count[static_cast<int64_t>(row) * l.count_stride + kv_head] * l.run;
 }
+/// The scores of a row of the page table and a KV head.
+constexpr f16* scores_of(const KeyScores& s, int row, int kv_head) {
+  return s.at + row * s.row_stride + kv_head * s.head_stride;
+}
 /// Token i of a list.
 constexpr int listed_token(const KeyLists& l, const int32_t* list, int i) {
   return list[i / l.run] * l.run + i % l.run;
@@ -99,6 +117,9 @@ struct AttentionTask {
   int32_t query_begin, n_queries;  // query = row * G + head in group
   int32_t split_begin, split_end;  // in units of kSplitTokens
   int64_t partial;                 // offset of the first split's state in partials; -1: write out
+  /// Other queries of the task before it against keys of that task, for calls that want scores: the
+  /// same thread runs it next, and what it finds of a key is added to what is there.
+  bool follows;
 };
 
 /// Work of one call: plain data, all of it in the caller's workspace.
@@ -114,7 +135,7 @@ struct AttentionPlan {
 /// numerics a row's bits do not depend on the other rows, batch, chunks, threads and plan of the
 ///          call. f32: all in f32. bf16: f32 accumulation and softmax; where the ISA multiplies
 ///          bf16, p is rounded to bf16 and 2^x is good to 7.6e-5. |out - ref| <= 4 * eps_bf16 *
-///          max|v|. Empty set: out = 0, lse = -inf
+///          max|v|. Empty set: out = 0, lse = -inf. Scores of keys are rounded to f16 once
 /// cost     4*d flops a visible (query, key) pair; each page read once per block of queries
 /// errors   none (preconditions checked by the caller)
 struct AttentionKernel {
@@ -148,6 +169,9 @@ AttentionPlan attention_plan(const AttentionParams&, const AttentionKernel&, int
 /// Reference: rows [begin, end) of the batch, every key by the rule as written, double
 /// accumulation.
 void attention_ref(const AttentionParams&, Range rows);
+
+/// Reference of p.scores, for sequence s, from the products in double.
+void key_scores_ref(const AttentionParams&, int s);
 
 /// Softmax states of disjoint key sets and where they merge to.
 struct MergeStatesParams {

@@ -16,7 +16,12 @@ void attention_with(const AttentionKernel& kernel, const AttentionParams& p, voi
   {
     void* mine = scratch + static_cast<size_t>(omp_get_thread_num()) * bytes;
 #pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < plan.n_tasks; ++i) kernel.run(p, plan, {i, i + 1}, mine);
+    for (int i = 0; i < plan.n_tasks; ++i) {
+      if (plan.tasks[i].follows) continue;
+      int end = i + 1;
+      while (end < plan.n_tasks && plan.tasks[end].follows) ++end;
+      kernel.run(p, plan, {i, end}, mine);
+    }
 #pragma omp for schedule(dynamic, 1)
     for (int i = 0; i < plan.n_merges; ++i) kernel.merge(p, plan, {i, i + 1}, mine);
   }

@@ -67,30 +67,108 @@ int query_block(const AttentionParams& p, int most, int threads) {
   return kLanes;
 }
 
+/// Queries of a sequence that a task takes, and the splits that they see.
+struct QueryBlock {
+  int query, n;
+  SplitRange range;
+  int n_splits() const { return range.end - range.begin; }
+};
+
+/// The blocks of one sequence, the last rows' first.
+struct SequenceBlocks {
+  const AttentionParams& p;
+  Sequence seq;
+  int block, n_queries;
+
+  SequenceBlocks(const AttentionParams& params, int s, int block_queries)
+      : p(params),
+        seq(sequence_of(params, s)),
+        block(block_queries),
+        n_queries(seq.n_rows * (params.n_heads / params.n_kv_heads)) {}
+  int size() const { return (n_queries + block - 1) / block; }
+  QueryBlock operator[](int i) const {
+    const int g = p.n_heads / p.n_kv_heads, query = (size() - 1 - i) * block;
+    const int n = std::min(block, n_queries - query);
+    return {query, n, visible_splits(p, seq, query / g, (query + n - 1) / g)};
+  }
+};
+
 struct Planner {
   const AttentionParams& p;
   AttentionPlan& plan;
   int64_t splits_a_task;  // narrow blocks with more splits than this are divided
   size_t floats = 0;
 
-  void add_block(int s, int query, int n, SplitRange range) {
-    const int n_splits = range.end - range.begin;
-    const size_t state = state_floats(p.head_dim);
-    const size_t needed = static_cast<size_t>(n_splits) * state;
+  /// Whether n_blocks like b may be divided. Blocks are wide only where there are enough of them
+  /// for all threads.
+  bool divides(const QueryBlock& b, int n_blocks) const {
+    const size_t needed = static_cast<size_t>(b.n_splits()) * state_floats(p.head_dim);
+    return b.n <= kLanes && b.n_splits() > splits_a_task &&
+           floats + static_cast<size_t>(n_blocks) * needed <= kMaxPartialFloats;
+  }
+
+  void add_whole(int s, int h, const QueryBlock& b, bool follows) {
+    plan.tasks[plan.n_tasks++] = {s, h, b.query, b.n, b.range.begin, b.range.end, -1, follows};
+  }
+  /// A divided block's states; the offset of the first.
+  int64_t add_merge(int s, int h, const QueryBlock& b) {
+    const auto first = static_cast<int64_t>(floats);
+    plan.merges[plan.n_merges++] = {s, h, b.query, b.n, b.range.begin, b.range.end, first, false};
+    floats += static_cast<size_t>(b.n_splits()) * state_floats(p.head_dim);
+    return first;
+  }
+  /// The part of a divided block from split `at` on.
+  void add_part(int s, int h, const QueryBlock& b, int at, int64_t first, bool follows) {
+    const int end = std::min<int>(at + static_cast<int>(splits_a_task), b.range.end);
+    plan.tasks[plan.n_tasks++] = {
+        s,
+        h,
+        b.query,
+        b.n,
+        at,
+        end,
+        first + (at - b.range.begin) * static_cast<int64_t>(state_floats(p.head_dim)),
+        follows};
+  }
+
+  void add(int s, const SequenceBlocks& blocks) {
+    for (int i = 0; i < blocks.size(); ++i) {
+      const QueryBlock b = blocks[i];
+      for (int h = 0; h < p.n_kv_heads; ++h) {
+        if (!divides(b, 1)) {
+          add_whole(s, h, b, false);
+          continue;
+        }
+        const int64_t first = add_merge(s, h, b);
+        for (int at = b.range.begin; at < b.range.end; at += static_cast<int>(splits_a_task))
+          add_part(s, h, b, at, first, false);
+      }
+    }
+  }
+
+  /// As add, the tasks of the same keys one after the other: all blocks are divided, or none is.
+  /// All see the committed keys, so that only the ends of their ranges differ, and the first
+  /// block's is the largest.
+  void add_scored(int s, const SequenceBlocks& blocks) {
+    const int n = blocks.size();
+    if (n == 0) return;
+    const QueryBlock longest = blocks[0], shortest = blocks[n - 1];
+    const bool divided = std::max(longest.n, shortest.n) <= kLanes &&
+                         shortest.n_splits() > splits_a_task && divides(longest, n * p.n_kv_heads);
     for (int h = 0; h < p.n_kv_heads; ++h) {
-      // Blocks are wide only where there are enough of them for all threads.
-      if (n > kLanes || n_splits <= splits_a_task || floats + needed > kMaxPartialFloats) {
-        plan.tasks[plan.n_tasks++] = {s, h, query, n, range.begin, range.end, -1};
-        continue;
-      }
+      for (int i = 0; i < n && !divided; ++i) add_whole(s, h, blocks[i], i > 0);
+      if (!divided) continue;
       const auto first = static_cast<int64_t>(floats);
-      plan.merges[plan.n_merges++] = {s, h, query, n, range.begin, range.end, first};
-      for (int at = range.begin; at < range.end; at += static_cast<int>(splits_a_task)) {
-        const int end = std::min<int>(at + static_cast<int>(splits_a_task), range.end);
-        plan.tasks[plan.n_tasks++] = {
-            s, h, query, n, at, end, first + (at - range.begin) * static_cast<int64_t>(state)};
+      for (int i = 0; i < n; ++i) (void)add_merge(s, h, blocks[i]);
+      for (int at = longest.range.begin; at < longest.range.end;
+           at += static_cast<int>(splits_a_task)) {
+        int64_t states = first;
+        for (int i = 0; i < n; ++i) {
+          const QueryBlock b = blocks[i];
+          if (at < b.range.end) add_part(s, h, b, at, states, i > 0);
+          states += b.n_splits() * static_cast<int64_t>(state_floats(p.head_dim));
+        }
       }
-      floats += needed;
     }
   }
 };
@@ -131,24 +209,21 @@ AttentionPlan attention_plan(const AttentionParams& p, const AttentionKernel& ke
   at += aligned(divided.blocks * sizeof(AttentionTask));
   plan.tasks = reinterpret_cast<AttentionTask*>(at);
 
-  const int g = p.n_heads / p.n_kv_heads, block = query_block(p, kernel.query_block, threads);
-  const auto for_blocks = [&](auto&& visit) {
-    for (int s = 0; s < p.n_seqs; ++s) {
-      const Sequence seq = sequence_of(p, s);
-      const int n_queries = seq.n_rows * g;
-      for (int query = (n_queries - 1) / block * block; n_queries > 0 && query >= 0;
-           query -= block) {
-        const int n = std::min(block, n_queries - query);
-        visit(s, query, n, visible_splits(p, seq, query / g, (query + n - 1) / g));
-      }
-    }
-  };
+  const int block = query_block(p, kernel.query_block, threads);
   int64_t total = 0;
-  for_blocks(
-      [&](int, int, int, SplitRange r) { total += int64_t{r.end - r.begin} * p.n_kv_heads; });
+  for (int s = 0; s < p.n_seqs; ++s) {
+    const SequenceBlocks blocks(p, s, block);
+    for (int i = 0; i < blocks.size(); ++i) total += int64_t{blocks[i].n_splits()} * p.n_kv_heads;
+  }
   const int64_t share = total / (int64_t{kTasksPerThread} * threads);
   Planner planner{p, plan, std::max<int64_t>(1, share)};
-  for_blocks([&](int s, int query, int n, SplitRange r) { planner.add_block(s, query, n, r); });
+  for (int s = 0; s < p.n_seqs; ++s) {
+    const SequenceBlocks blocks(p, s, block);
+    if (p.scores.at == nullptr)
+      planner.add(s, blocks);
+    else
+      planner.add_scored(s, blocks);
+  }
   return plan;
 }
 

@@ -48,13 +48,31 @@ bool visible(const AttentionParams& p, int s, int i, int key_slot) {
   return p.key_lo <= y && y < p.key_hi && (p.window == 0 || y < p.sinks || x - y < p.window);
 }
 
+/// Element of the pools where the key of a slot begins.
+size_t key_at(const AttentionParams& p, int s, int kv_head, int key_slot) {
+  return ((static_cast<size_t>(pages_of(p, s)[key_slot / kPageTokens]) * p.n_kv_heads + kv_head) *
+              kPageTokens +
+          static_cast<size_t>(key_slot % kPageTokens)) *
+         p.head_dim;
+}
+
+/// scale q.k of a row, a head and a slot.
+double score_of(const AttentionParams& p, int s, int i, int head, int key_slot) {
+  const auto d = static_cast<size_t>(p.head_dim);
+  const size_t q = (static_cast<size_t>(p.row_begin[s] + i) * p.n_heads + head) * d,
+               k = key_at(p, s, head / (p.n_heads / p.n_kv_heads), key_slot);
+  double dot = 0;
+  for (size_t c = 0; c < d; ++c)
+    dot += element(p.q, p.dtype, q + c) * element(p.k_pool, p.dtype, k + c);
+  return dot * p.scale;
+}
+
 void attend(const AttentionParams& p, int s, int i, int head, std::vector<double>& o) {
   const auto d = static_cast<size_t>(p.head_dim);
   const int kv_head = head / (p.n_heads / p.n_kv_heads);
   const int row = p.row_begin[s] + i;
   const int n_slots = first_slot(p, s) + p.row_begin[s + 1] - p.row_begin[s];
   const size_t at = static_cast<size_t>(row) * p.n_heads + head;
-  const int32_t* pages = pages_of(p, s);
 
   std::vector<bool> listed(n_slots);
   if (p.lists.ids != nullptr)
@@ -62,17 +80,9 @@ void attend(const AttentionParams& p, int s, int i, int head, std::vector<double
       listed[listed_token(p.lists, list_of(p.lists, table_row(p, s), kv_head), t)] = true;
   std::vector<double> score(n_slots, -kInf);
   double m = -kInf, l = 0;
-  const auto key_at = [&](int t) {
-    return ((static_cast<size_t>(pages[t / kPageTokens]) * p.n_kv_heads + kv_head) * kPageTokens +
-            static_cast<size_t>(t % kPageTokens)) *
-           d;
-  };
   for (int t = 0; t < n_slots; ++t) {
     if (!listed[t] && !visible(p, s, i, t)) continue;
-    double dot = 0;
-    for (size_t c = 0; c < d; ++c)
-      dot += element(p.q, p.dtype, at * d + c) * element(p.k_pool, p.dtype, key_at(t) + c);
-    score[t] = dot * p.scale;
+    score[t] = score_of(p, s, i, head, t);
     m = std::max(m, score[t]);
   }
   o.assign(d, 0.0);
@@ -80,7 +90,8 @@ void attend(const AttentionParams& p, int s, int i, int head, std::vector<double
     if (score[t] == -kInf) continue;
     const double w = std::exp(score[t] - m);
     l += w;
-    for (size_t c = 0; c < d; ++c) o[c] += w * element(p.v_pool, p.dtype, key_at(t) + c);
+    for (size_t c = 0; c < d; ++c)
+      o[c] += w * element(p.v_pool, p.dtype, key_at(p, s, kv_head, t) + c);
   }
   for (size_t c = 0; c < d; ++c) put(p.out, p.out_dtype, at * d + c, l > 0 ? o[c] / l : 0.0);
   if (p.lse != nullptr) p.lse[at] = static_cast<float>(l > 0 ? m + std::log(l) : -kInf);
@@ -94,6 +105,19 @@ void attention_ref(const AttentionParams& p, Range rows) {
     for (int row = p.row_begin[s]; row < p.row_begin[s + 1]; ++row)
       if (row >= rows.begin && row < rows.end)
         for (int head = 0; head < p.n_heads; ++head) attend(p, s, row - p.row_begin[s], head, o);
+}
+
+void key_scores_ref(const AttentionParams& p, int s) {
+  const int group = p.n_heads / p.n_kv_heads, row = table_row(p, s);
+  for (int head = 0; head < p.n_heads; head += group)
+    for (int t = 0; t < p.base[s]; ++t) {
+      double most = -kInf;
+      for (int h = head; h < head + group; ++h)
+        for (int i = 0; i < p.row_begin[s + 1] - p.row_begin[s]; ++i)
+          most =
+              std::max(most, score_of(p, s, i, h, t) - p.scores.lse[row * p.scores.lse_stride + h]);
+      scores_of(p.scores, row, head / group)[t] = to_f16(static_cast<float>(most));
+    }
 }
 
 }  // namespace tandem

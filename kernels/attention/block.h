@@ -22,7 +22,9 @@ struct Block {
   const AttentionParams* params;
   Sequence seq;
   Scratch scratch;
-  int kv_head, query_begin, n_queries;
+  int seq_index, kv_head, query_begin, n_queries;
+  f16* key_scores;  // [tokens] of the KV head; null: not wanted
+  bool follows;     // and they hold those of earlier queries
   // State vectors. Of many queries, a vector's lanes are queries, and its part of o is [d][kW]; of
   // few queries, each has a vector whose lanes are equal, and its part of o is [d].
   int n_vectors;
@@ -88,12 +90,16 @@ inline Block make_block(const AttentionParams& p, const AttentionTask& t, void* 
   b.params = &p;
   b.seq = sequence_of(p, t.seq);
   lay_out(b.scratch, static_cast<char*>(scratch), p.head_dim);
+  b.seq_index = t.seq;
   b.kv_head = t.kv_head;
   b.query_begin = t.query_begin;
   b.n_queries = t.n_queries;
   b.few = few;
   b.n_vectors = few ? t.n_queries : (t.n_queries + kW - 1) / kW;
   b.d = p.head_dim;
+  b.key_scores =
+      p.scores.at == nullptr ? nullptr : scores_of(p.scores, table_row(p, t.seq), t.kv_head);
+  b.follows = t.follows;
   const int written = (b.seq.end + kPageTokens - 1) / kPageTokens;
   b.page_limit = written < t.split_end * kSplitPages ? written : t.split_end * kSplitPages;
   return b;

@@ -3,6 +3,7 @@
 // channels while values are added, so that none is idle; each query has its own vectors of state, o
 // as [d]. Every sum has the chain of FMAs that flash.h and engine_f32.h give it, hence every result
 // its bits. Included by ISA files that have vectors only.
+#include "kernels/attention/key_scores.h"
 #include "kernels/attention/state.h"
 #include "kernels/attention/tile_f32.h"
 
@@ -143,6 +144,10 @@ struct FewQueries {
     for (int i = 0; i < b.n_queries; ++i) any |= seen[i] = seen_keys(b, i, page);
     if (any == 0) return;
     scores(b, page);
+    if (b.key_scores != nullptr) {
+      collect_scores(b);
+      write_scores(b, 0, page);
+    }
     for (int i = 0; i < b.n_queries; ++i) softmax_query(b, i, seen[i]);
     accumulate(b, page);
   }
@@ -163,6 +168,18 @@ struct FewQueries {
                            .b = {b.scratch.k, keys.stride * kW, kW},
                            .n_k = b.d},
                           n_keys / kW, b.n_queries, {});
+    }
+  }
+
+  /// The largest scores of the page over all queries.
+  static void collect_scores(const Block& b) {
+    for (int k = 0; k < kPageTokens; k += kW) {
+      Vec top = simd::set1(kEmpty);
+      for (int i = 0; i < b.n_queries; ++i)
+        top = max(simd::load(b.scratch.s + i * kPageTokens + k) +
+                      simd::load(b.scratch.score_off + i * kW),
+                  top);
+      simd::store(b.scratch.top_scores + k, top);
     }
   }
 

@@ -28,6 +28,7 @@
 // - exp2_score(x), probabilities(b, first, j, n_keys): P of vector j of the group, in the form that
 //   accumulate reads.
 // - accumulate(b, first, n, pages, n_pages): O = O * alpha + V^T P.
+#include "kernels/attention/key_scores.h"
 #include "kernels/attention/state.h"
 
 namespace tandem {
@@ -116,9 +117,10 @@ void attend_step(Block& b, int page_begin, int page_end) {
   using T = typename Engine::Element;
   const AttentionParams& p = *b.params;
   Seen seen[kMaxStepPages][kMaxQueries];
-  int n_pages = 0;
+  int page_at[kMaxStepPages], n_pages = 0;
   for (int page = page_begin; page < page_end; ++page) {
     if (!classify(b, page, n_pages, seen[n_pages])) continue;
+    page_at[n_pages] = page;
     b.next_k[n_pages] = page_of<T>(b, p.k_pool, page + Engine::kStepPages);
     b.next_v[n_pages] = page_of<T>(b, p.v_pool, page + Engine::kStepPages);
     Engine::begin_page(b, n_pages++, page_of<T>(b, p.k_pool, page), page_of<T>(b, p.v_pool, page),
@@ -139,14 +141,20 @@ void attend_step(Block& b, int page_begin, int page_end) {
     }
     if (n_seen == 0) continue;
     constexpr int kVector = Engine::kStepPages * kPageTokens * kW;
-    for (int i = 0; i < n_seen; ++i)
-      Engine::scores(b, first, n, index[i], b.scratch.s + i * kPageTokens * kW, kVector);
+    for (int i = 0; i < n_seen; ++i) {
+      float* s = b.scratch.s + i * kPageTokens * kW;
+      Engine::scores(b, first, n, index[i], s, kVector);
+      if (b.key_scores != nullptr)
+        collect_scores(b, first, n, index[i], s, kVector,
+                       Engine::kScaledQueries ? 1.0f : p.scale * kLog2E);
+    }
     for (int j = 0; j < n; ++j) {
       softmax_step<Engine>(b, first + j, b.scratch.s + j * kVector, pages[j], n_seen);
       Engine::probabilities(b, first, j, n_seen * kPageTokens);
     }
     Engine::accumulate(b, first, n, index, n_seen);
   }
+  for (int i = 0; b.key_scores != nullptr && i < n_pages; ++i) write_scores(b, i, page_at[i]);
 }
 
 /// The state of one split, from nothing.
@@ -168,6 +176,7 @@ void run_task(const AttentionParams& p, const AttentionPlan& plan, const Attenti
               void* scratch) {
   Block b = make_block(p, t, scratch, Engine::kFew);
   Engine::load_queries(b);
+  load_score_off(b);
   if (t.partial < 0) clear_run(b);
   for (int split = t.split_begin; split < t.split_end; ++split) {
     attend_split<Engine>(b, split);

@@ -28,6 +28,8 @@ struct Scratch {
   float *m, *l;          // [lanes] maximum (times scale * log2 e) and sum of the current split
   float *m_run, *l_run;  // [lanes] of the splits so far
   float* alpha;          // [lanes] factor of o in this step
+  float* score_off;      // [lanes] added to the scores that are wanted, times log2 e
+  float* top_scores;     // [step keys] largest of them over the lanes
   float *k, *v;          // copies of the step's pages in the form the multiply wants
   uint32_t* masks;       // [step pages, vectors, 64] lanes that see a key
 };
@@ -53,6 +55,8 @@ inline size_t lay_out(Scratch& scratch, char* base, int head_dim) {
   take(scratch.m_run, kMaxStateLanes);
   take(scratch.l_run, kMaxStateLanes);
   take(scratch.alpha, kMaxStateLanes);
+  take(scratch.score_off, kMaxStateLanes);
+  take(scratch.top_scores, kMaxStepKeys);
   // f32 copies of one page, or bf16 copies of a step of four: the latter is larger.
   take(scratch.k, kMaxStepKeys * d / 2);
   take(scratch.v, kMaxStepKeys * d / 2);

@@ -5,8 +5,8 @@
 //
 //   Vec::kLanes                      1 (scalar), 8 (avx2), 16 (avx512, avx512_bf16, amx)
 //   zero() set1(x)                   constants
-//   load(p) store(p, v)              unaligned, float* or bf16*; a bf16 store rounds to nearest
-//   even load_n(p, n) store_n(p, v, n)    the first n lanes, 0 <= n <= kLanes; the rest reads as 0
+//   load(p) store(p, v)              unaligned, float*, bf16* or f16*; 16-bit stores round to
+//   nearest even load_n(p, n) store_n(p, v, n)    the first n lanes, 0 <= n <= kLanes; the rest reads as 0
 //   and
 //                                    no byte past them is touched
 //   load_even_odd(p, e, o)           2 * kLanes bf16: those at even places to e, at odd ones to o
@@ -18,6 +18,7 @@
 //   exp(v) exp2(v)                   relative error <= 1.5e-7; -inf gives 0, overflow inf, NaN NaN
 //   exp2_nonpositive(v)              the same for v <= 0 in half the instructions; results below
 //                                    2^-126 may be 0, and from 2^-127.5 down they are
+//   max_of_each(r[kLanes])           lane i: reduce_max(r[i])
 //   not on scalar:
 //   load_fours(p, stride)            four floats each from rows 0, 4, ... of a matrix of kLanes
 //   rows transpose_fours(r[4])            of load_fours from rows 0 to 3: r[c] is column c of the

@@ -36,6 +36,12 @@ TANDEM_INLINE Vec load(const bf16* p) {
   const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16))};
 }
+TANDEM_INLINE Vec load(const f16* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+TANDEM_INLINE void store(f16* p, Vec a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
 TANDEM_INLINE void split_pairs(Vec pairs, Vec& even, Vec& odd) {
   const __m256i bits = _mm256_castps_si256(pairs.v);
   even = {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
@@ -100,6 +106,23 @@ TANDEM_INLINE float reduce_max(Vec a) {
   __m128 s = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   s = _mm_max_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+/// Halves the lanes in turn: of two vectors' pairs, of four's, then whole halves.
+TANDEM_INLINE Vec max_of_each(Vec (&r)[8]) {
+  __m256 q[2];
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const auto pair = [&](int j) {
+      return _mm256_castps_pd(_mm256_max_ps(_mm256_unpacklo_ps(r[j].v, r[j + 1].v),
+                                            _mm256_unpackhi_ps(r[j].v, r[j + 1].v)));
+    };
+    const __m256d a = pair(4 * i), b = pair(4 * i + 2);
+    q[i] = _mm256_max_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(a, b)),
+                         _mm256_castpd_ps(_mm256_unpackhi_pd(a, b)));
+  }
+  return {_mm256_max_ps(_mm256_permute2f128_ps(q[0], q[1], 0x20),
+                        _mm256_permute2f128_ps(q[0], q[1], 0x31))};
 }
 
 /// p * 2^n for integral |n| <= 160, in two steps so that subnormal results and inf come out.

@@ -41,6 +41,13 @@ TANDEM_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 TANDEM_INLINE Vec load(const bf16* p) {
   return {widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+TANDEM_INLINE Vec load(const f16* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+TANDEM_INLINE void store(f16* p, Vec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 TANDEM_INLINE void split_pairs(Vec pairs, Vec& even, Vec& odd) {
   const __m512i bits = _mm512_castps_si512(pairs.v);
   even = {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16))};
@@ -89,6 +96,26 @@ TANDEM_INLINE Vec select(Mask m, Vec a, Vec b) { return {_mm512_mask_blend_ps(m.
 
 TANDEM_INLINE float reduce_add(Vec a) { return _mm512_reduce_add_ps(a.v); }
 TANDEM_INLINE float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
+
+/// Halves the lanes in turn: of two vectors' pairs, of four's, then whole quarters.
+TANDEM_INLINE Vec max_of_each(Vec (&r)[16]) {
+  __m512 q[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const auto pair = [&](int j) {
+      return _mm512_castps_pd(_mm512_max_ps(_mm512_unpacklo_ps(r[j].v, r[j + 1].v),
+                                            _mm512_unpackhi_ps(r[j].v, r[j + 1].v)));
+    };
+    const __m512d a = pair(4 * i), b = pair(4 * i + 2);
+    q[i] = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const auto halves = [](__m512 a, __m512 b) {
+    return _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  };
+  const __m512 a = halves(q[0], q[1]), b = halves(q[2], q[3]);
+  return {_mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))};
+}
 
 /// p * 2^n for integral n; subnormal results and inf come out.
 TANDEM_INLINE Vec scale2(Vec p, Vec n) { return {_mm512_scalef_ps(p.v, n.v)}; }

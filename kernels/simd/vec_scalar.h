@@ -30,6 +30,26 @@ TANDEM_INLINE void store(bf16* p, Vec a) {
   const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
   p->bits = static_cast<uint16_t>((nan ? (u | 0x00400000u) : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
+TANDEM_INLINE Vec load(const f16* p) {
+  const uint32_t sign = static_cast<uint32_t>(p->bits & 0x8000u) << 16, rest = p->bits & 0x7fffu;
+  if (rest >= 0x7c00u) return {__builtin_bit_cast(float, sign | ((rest + 0x38000u) << 13))};
+  // The exponent's bias is mended by a product, which takes subnormal numbers along.
+  return {__builtin_bit_cast(float, sign | (rest << 13)) * 0x1p112f};
+}
+TANDEM_INLINE void store(f16* p, Vec a) {
+  const uint32_t u = __builtin_bit_cast(uint32_t, a.v);
+  const uint32_t sign = (u >> 16) & 0x8000u, rest = u & 0x7fffffffu;
+  uint32_t bits = 0;
+  if (rest > 0x7f800000u)
+    bits = 0x7e00u;
+  else if (rest >= 0x477ff000u)  // rounds past 65504
+    bits = 0x7c00u;
+  else if (rest < 0x38800000u)  // subnormal: adding rounds to units of 2^-24
+    bits = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, rest) + 0.5f) - 0x3f000000u;
+  else
+    bits = (rest + 0xfffu + ((rest >> 13) & 1u) - 0x38000000u) >> 13;
+  p->bits = static_cast<uint16_t>(sign | bits);
+}
 template <class T>
 TANDEM_INLINE Vec load_n(const T* p, int n) {
   return n > 0 ? load(p) : zero();
@@ -61,6 +81,8 @@ TANDEM_INLINE Vec select(Mask m, Vec a, Vec b) { return m.v ? a : b; }
 
 TANDEM_INLINE float reduce_add(Vec a) { return a.v; }
 TANDEM_INLINE float reduce_max(Vec a) { return a.v; }
+
+TANDEM_INLINE Vec max_of_each(Vec (&r)[1]) { return r[0]; }
 
 /// p * 2^n for integral |n| <= 160, in two steps so that subnormal results and inf come out.
 TANDEM_INLINE Vec scale2(Vec p, Vec n) {

@@ -1,13 +1,17 @@
-// Attention over paged keys: prefill of a whole context, and one decode row.
+// Attention over paged keys: prefill of a whole context, one decode row, and the rows of a round of
+// speculation, which may leave the scores of all keys to choose by.
 #include <cmath>
 #include <numeric>
 
+#include "base/convert.h"
 #include "base/parallel.h"
 #include "bench/kernel_data.h"
 #include "kernels/attention/attention_cpu.h"
 
 namespace tandem::bench {
 namespace {
+
+constexpr int kVerifyRows = 5;  // four drafted tokens and the last one
 
 /// One sequence of `context` tokens of which the last n_rows are new; as many layers' pools as
 /// `copies`.
@@ -16,6 +20,8 @@ struct AttentionData {
   std::vector<OwnedTensor> k, v;
   OwnedTensor workspace;
   std::vector<int32_t> pages, row_begin, base;
+  std::vector<f16> scores;
+  std::vector<float> score_lse;
   AttentionParams params{};
   size_t turn = 0;
 
@@ -57,6 +63,13 @@ struct AttentionData {
     params.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
     use(0);
   }
+  void want_scores() {
+    scores.resize(static_cast<size_t>(params.n_kv_heads) * pages.size() * kPageTokens);
+    score_lse.assign(static_cast<size_t>(params.n_heads), 1.0f);
+    params.scores = {.at = scores.data(),
+                     .lse = score_lse.data(),
+                     .head_stride = static_cast<int64_t>(pages.size()) * kPageTokens};
+  }
 
   void use(size_t copy) {
     turn = copy;
@@ -85,17 +98,34 @@ struct AttentionData {
           return fmt::format("row {}, element {} is {}, the reference gives {}", r, i % width,
                              out.get(i), want.get(i));
     }
+    return scores.empty() ? std::string() : score_mismatch();
+  }
+  std::string score_mismatch() {
+    std::vector<f16> want(scores.size());
+    AttentionParams reference = params;
+    reference.scores.at = want.data();
+    key_scores_ref(reference, 0);
+    for (int h = 0; h < params.n_kv_heads; ++h)
+      for (int t = 0; t < base[0]; ++t) {
+        const size_t at = static_cast<size_t>(h * params.scores.head_stride + t);
+        const double a = to_float(scores[at]), b = to_float(want[at]);
+        // Products of elements within sqrt(3), summed in f32, and a rounding to f16.
+        if (!(std::abs(a - b) <= 0x1p-10 * std::abs(b) + 0x1p-12))
+          return fmt::format("head {}, key {} has the score {}, the reference gives {}", h, t, a,
+                             b);
+      }
     return {};
   }
 };
 
-KernelCase attention_case(const KernelShapes& s, std::string name, int n_rows, int context) {
+KernelCase attention_case(const KernelShapes& s, std::string name, int n_rows, int context,
+                          bool scored = false) {
   const double act_bytes = static_cast<double>(dtype_bytes(s.act()));
   const double kv = 2.0 * context * s.n_kv_heads * s.head_dim * act_bytes;
   const double io = 2.0 * n_rows * s.n_heads * s.head_dim * act_bytes;
   // Row i of n sees context - n + i + 1 keys: 2 d for the score, 2 d for the value, each.
   const double pairs = n_rows * (context - n_rows + (n_rows + 1) / 2.0);
-  const int copies = n_rows == 1 ? rotating_copies(static_cast<size_t>(kv)) : 1;
+  const int copies = n_rows < context ? rotating_copies(static_cast<size_t>(kv)) : 1;
   return {.family = "attention",
           .name = std::move(name),
           .shape = fmt::format("{} rows, {} keys, {}/{} x {}", n_rows, context, s.n_heads,
@@ -106,6 +136,7 @@ KernelCase attention_case(const KernelShapes& s, std::string name, int n_rows, i
           .rotates = copies > 1,
           .prepare = [=]() -> PreparedCase {
             const auto data = std::make_shared<AttentionData>(s, n_rows, context, copies);
+            if (scored) data->want_scores();
             return {.run = [=] { data->run(); }, .mismatch = [=] { return data->mismatch(); }};
           }};
 }
@@ -114,7 +145,10 @@ KernelCase attention_case(const KernelShapes& s, std::string name, int n_rows, i
 
 KernelCases attention_cases(const KernelShapes& s) {
   const int context = static_cast<int>(s.context);
-  return {attention_case(s, "decode", 1, context), attention_case(s, "prefill", context, context)};
+  return {attention_case(s, "decode", 1, context),
+          attention_case(s, "verify", kVerifyRows, context),
+          attention_case(s, "verify-scored", kVerifyRows, context, true),
+          attention_case(s, "prefill", context, context)};
 }
 
 }  // namespace tandem::bench

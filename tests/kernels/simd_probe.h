@@ -14,7 +14,16 @@ struct SimdProbe {
   float* widened;            // [n] of rounded
   float *even, *odd;         // [n / 2] of rounded, whole pairs of vectors alone
 };
-#define TANDEM_SIMD_PROBE(isa) void simd_probe_##isa(const SimdProbe&);
+/// The same of f16, and of rows as long as a vector.
+struct SimdF16Probe {
+  const float* x;         // [n], n a multiple of 256
+  tandem::f16* rounded;   // [n]
+  float *widened, *tops;  // [n] of rounded; [n / lanes] largest of each row of x
+  int n;
+};
+#define TANDEM_SIMD_PROBE(isa)             \
+  void simd_probe_##isa(const SimdProbe&); \
+  void simd_f16_probe_##isa(const SimdF16Probe&);
 TANDEM_SIMD_PROBE(scalar)
 TANDEM_SIMD_PROBE(avx2)
 TANDEM_SIMD_PROBE(avx512)

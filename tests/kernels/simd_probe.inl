@@ -39,3 +39,15 @@ void TANDEM_ISA_FN(simd_probe)(const SimdProbe& p) {
   *p.add_all = simd::reduce_add(sum);
   *p.max_all = simd::reduce_max(top);
 }
+
+void TANDEM_ISA_FN(simd_f16_probe)(const SimdF16Probe& p) {
+  for (int i = 0; i < p.n; i += Vec::kLanes) {
+    simd::store(p.rounded + i, simd::load(p.x + i));
+    simd::store(p.widened + i, simd::load(p.rounded + i));
+  }
+  for (int row = 0; row < p.n / Vec::kLanes; row += Vec::kLanes) {
+    Vec r[Vec::kLanes];
+    for (int i = 0; i < Vec::kLanes; ++i) r[i] = simd::load(p.x + (row + i) * Vec::kLanes);
+    simd::store(p.tops + row, simd::max_of_each(r));
+  }
+}

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -193,6 +194,42 @@ TEST_SUITE("kernels/simd") {
       const Out o = run(probe, x, x, x);
       CHECK(std::isnan(to_float(o.rounded[0])));
       for (size_t i = 1; i < x.size(); ++i) REQUIRE(o.rounded[i].bits == to_bf16(x[i]).bits);
+    }
+  }
+
+  TEST_CASE("f16 rounding: ties, subnormal numbers, NaN, infinity, and every number back") {
+    const std::vector<std::pair<Isa, void (*)(const SimdF16Probe&)>> all = {
+        {Isa::scalar, simd_f16_probe_scalar},
+        {Isa::avx2, simd_f16_probe_avx2},
+        {Isa::avx512, simd_f16_probe_avx512},
+        {Isa::avx512_bf16, simd_f16_probe_avx512_bf16}};
+    std::vector<float> x;
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const float value = to_float(f16{static_cast<uint16_t>(bits)});
+      for (const uint32_t more : {0x0000u, 0x0fffu, 0x1000u, 0x1001u})  // of 13 bits that f16 lacks
+        x.push_back(std::bit_cast<float>(std::bit_cast<uint32_t>(value) | more));
+    }
+    for (const auto& [isa, probe] : all) {
+      if (isa > isa_detected()) continue;
+      CAPTURE(isa_name(isa));
+      std::vector<f16> rounded(x.size());
+      std::vector<float> widened(x.size()), tops(x.size() / lanes(isa));
+      probe({x.data(), rounded.data(), widened.data(), tops.data(), static_cast<int>(x.size())});
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float back = to_float(to_f16(x[i]));
+        if (std::isnan(x[i])) {
+          REQUIRE(std::isnan(widened[i]));
+          continue;
+        }
+        REQUIRE(rounded[i].bits == to_f16(x[i]).bits);
+        REQUIRE(std::bit_cast<uint32_t>(widened[i]) == std::bit_cast<uint32_t>(back));
+      }
+      for (size_t row = 0; row < tops.size(); ++row) {
+        const auto begin = x.begin() + static_cast<std::ptrdiff_t>(row * lanes(isa));
+        const auto end = begin + static_cast<std::ptrdiff_t>(lanes(isa));
+        if (std::none_of(begin, end, [](float v) { return std::isnan(v); }))
+          REQUIRE(tops[row] == *std::max_element(begin, end));
+      }
     }
   }
 }
