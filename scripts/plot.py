@@ -32,6 +32,7 @@ STYLES = {
     "oracle_sampling": dict(color="#56B4E9", marker="v", linestyle=":"),
     "quest": dict(color="#CC79A7", marker="D", linestyle=(0, (5, 1, 1, 1, 1, 1))),
     "snapkv": dict(color="#E69F00", marker="p", linestyle=(0, (3, 1, 1, 1))),
+    "verified": dict(color="#0072B2", marker="h", linestyle=(0, (5, 2))),
     "streaming": dict(color="#999999", marker="X", linestyle=(0, (1, 1))),
 }
 OTHER = dict(color="#666666", marker="P", linestyle="-")
@@ -186,6 +187,7 @@ def policy_text(cache):
         "oracle_sampling": f"oracle sampling {own.get('ratio')}",
         "quest": f"quest {own.get('page')}, {own.get('ratio')}",
         "snapkv": f"snapkv {own.get('budget')} of {own.get('window')}",
+        "verified": f"verified {own.get('budget')}",
         "hybrid": f"hybrid {own.get('exact')} + {own.get('sample')} {own.get('tail')}",
     }
     return texts.get(kind, kind)

@@ -17,7 +17,8 @@ struct KeyVotesParams {
   int n_kv_heads, kv_head, d;
   DType dtype;  // f32 or bf16
   float scale;
-  float* scratch;  // [key_votes_scratch]
+  float* scratch;        // [key_votes_scratch]
+  float* lse = nullptr;  // [n_positions, n_heads] out: natural log, scale included; may be null
 };
 
 /// Floats of scratch for d and a number of queries.

@@ -1,3 +1,5 @@
+#include <math.h>
+
 #include "kernels/gather/key_votes.h"
 #include "kernels/simd/vec.h"
 
@@ -101,6 +103,8 @@ void vote(const KeyVotesParams& p) {
       sum[query] += reduce_add(weights);
     });
   });
+  for (int i = 0; p.lse != nullptr && i < n_queries; ++i)
+    p.lse[i] = sum[i] > 0 ? top[i] + logf(sum[i]) : -kInf;
   for_pages([&](int token, int here) {
     alignas(64) float votes[kPageTokens] = {};
     for_scores(p, columns, token, [&](int query, const float* s) {

@@ -33,6 +33,7 @@ void key_votes_ref(const KeyVotesParams& p) {
     double sum = 0;
     for (double& w : weights) sum += w = std::exp(w - top);
     for (size_t t = 0; t < weights.size(); ++t) votes[t] += weights[t] / sum;
+    if (p.lse != nullptr) p.lse[query] = static_cast<float>(top + std::log(sum));
   }
   std::copy(votes.begin(), votes.end(), p.votes);
 }

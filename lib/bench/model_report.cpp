@@ -127,6 +127,8 @@ std::string method_name(const recipe::Cache& cache) {
                                 recipe::yaml_text(hybrid.sample), recipe::yaml_text(hybrid.tail));
     case CacheKind::snapkv:
       return name + fmt::format(" {} of {}", cache.snapkv.budget.value, cache.snapkv.window);
+    case CacheKind::verified:
+      return name + fmt::format(" {}", cache.verified.budget.value);
   }
   return name;
 }

@@ -84,6 +84,12 @@ void Settings::check(recipe::Problems& p) const {
             "eval.policies: the name '{}' stands for full attention, which is always "
             "judged",
             kFull);
+  for (const NamedPolicy& policy : policies)
+    if (policy.cache.kind == recipe::CacheKind::verified)
+      p.field("policies",
+              "eval.policies: '{}' is of kind verified, which is for drafts alone: measure it with "
+              "spec.draft self",
+              policy.name);
 }
 
 std::vector<Task> Settings::questions() const {

@@ -43,6 +43,25 @@ QueryRing::Spec ring_spec(const Cache::Spec& s) {
           .device = s.device};
 }
 
+bool wants_scores(const Cache::Spec& s) {
+  return std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).scores; });
+}
+
+/// Rows of a step that policies serve.
+size_t extend_rows(const Cache::Spec& s) {
+  return static_cast<size_t>(s.max_extend_rows > 0 ? std::min(s.max_extend_rows, s.max_rows)
+                                                   : s.max_rows);
+}
+
+ScoreStore::Spec score_spec(const Cache::Spec& s) {
+  return {.n_layers = s.geometry.n_layers,
+          .n_heads = s.geometry.n_heads,
+          .n_kv_heads = s.geometry.n_kv_heads,
+          .max_slots = s.max_seqs,
+          .max_tokens = s.max_tokens,
+          .max_rows = static_cast<int>(extend_rows(s))};
+}
+
 bool turns_q(const Cache::Spec& s) {
   return std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).turns_q; });
 }
@@ -50,8 +69,7 @@ bool turns_q(const Cache::Spec& s) {
 /// Rows whose partial results are alive at once. A prefill of text that a policy has cut runs as an
 /// extend step, and only repositioned sinks then have several sources.
 size_t partial_rows(const Cache::Spec& s) {
-  const bool few = s.max_extend_rows > 0 && !turns_q(s);
-  return static_cast<size_t>(few ? std::min(s.max_extend_rows, s.max_rows) : s.max_rows);
+  return turns_q(s) ? static_cast<size_t>(s.max_rows) : extend_rows(s);
 }
 
 size_t q_elements(const Cache::Spec& s) {
@@ -126,7 +144,18 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
     throw recipe_error("cache", "{} policies over one prompt, at most {}", spec.policies.size(),
                        Readers::kMaxPolicies)
         .hint("divide them among several runs");
+  const auto is_full = [](const auto& c) { return c.kind == recipe::CacheKind::full; };
+  if (wants_scores(spec) && !std::ranges::any_of(spec.policies, is_full))
+    throw recipe_error("cache.kind",
+                       "is {}, which is for drafts alone: its keys are chosen by passes of another "
+                       "reading of the same cache, one of all keys",
+                       recipe::yaml_text(recipe::CacheKind::verified))
+        .hint(fmt::format("choose {}, or let the model draft for itself: spec.draft self with "
+                          "draft.cache.kind {}",
+                          kinds_where([](const Needs& n) { return !n.scores; }),
+                          recipe::yaml_text(recipe::CacheKind::verified)));
   if (!ring_spec(spec).empty()) QueryRing::plan(ring_spec(spec), plan);
+  if (wants_scores(spec)) ScoreStore::plan(score_spec(spec), plan);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     const auto policy = make_policy(spec.policies[i], bounds_of(spec));
@@ -160,11 +189,13 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
       usage_(spec.policies.size()) {
   if (!ring_spec(spec).empty())
     queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
+  if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec)));
     policies_.back()->allocate(arena, prefix_of(spec, i));
     if (queries_) policies_.back()->read_queries(*queries_);
+    if (scores_) policies_.back()->read_scores(*scores_);
     needs.add(policies_.back()->needs());
   }
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
@@ -191,6 +222,7 @@ int Cache::fork(int slot, Readers readers) {
                       policy(readers.front()).name(), token, policy_of(slot).name());
   }
   if (queries_) queries_->fork(slot, copy);
+  if (scores_) scores_->fork(slot, copy);
   for (int i = 0; i < n_policies(); ++i) {
     if (!readers.has(i)) continue;
     Policy& p = *policies_[static_cast<size_t>(i)];
@@ -205,6 +237,7 @@ int Cache::fork(int slot, Readers readers) {
 void Cache::release(int slot) {
   for_readers(slot, [&](Policy& p) { p.on_release(slot); });
   if (queries_) queries_->release(slot);
+  if (scores_) scores_->release(slot);
   store_.release(slot);
 }
 
@@ -424,7 +457,14 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
   };
   if (plan.n == 1 && plan.selector == nullptr && plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);
-    return ops::attention(args, workspace_, exec_.stream());
+    const bool scored = leaves_scores(step, plan);
+    if (scored) {
+      args.scores = scores_->request(layer);
+      args.lse = scores_->row_lse();
+    }
+    ops::attention(args, workspace_, exec_.stream());
+    if (scored) scores_->take(layer, step);
+    return;
   }
   const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
   TANDEM_CHECK(rows <= static_cast<int64_t>(partial_rows(spec_)),
@@ -454,6 +494,19 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
     ++n_parts;
   }
   ops::merge_states(out, partial_o_, partial_lse_, n_parts, exec_.stream());
+}
+
+bool Cache::leaves_scores(const Step& step, const AttendPlan& plan) const {
+  const KeyRange& source = plan.sources[0];
+  if (!scores_ || step.phase != Phase::extend || source.window > 0 ||
+      policy(step.reading.keys).needs().scores)
+    return false;
+  const auto is_read = [&](int slot) {
+    for (int i = 0; i < n_policies(); ++i)
+      if (readers_of(slot).has(i) && policy(i).needs().scores) return true;
+    return false;
+  };
+  return std::ranges::any_of(step.slot, is_read);
 }
 
 void Cache::count_dense(int layer, const Step& step) {
@@ -516,6 +569,8 @@ void Cache::commit(const Step& step, std::span<const int> kept) {
                            [&](int slot) { return readers_of(slot).has(i); });
       if (!slots.empty()) policies_[static_cast<size_t>(i)]->on_commit(slots, store_);
     }
+    for (const int32_t slot : step.slot)
+      if (scores_) scores_->clear(slot);
   } else {
     for (size_t b = 0; b < step.slot.size(); ++b)
       if (step.last_chunk[b] != 0) adopt_prompt(step.slot[b]);

@@ -130,6 +130,8 @@ class Cache {
   }
   void attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
                     const Tensor& q);
+  /// Whether a step of this plan leaves scores.
+  bool leaves_scores(const Step& step, const AttendPlan& plan) const;
   void count_fixed(const Step& step, const AttendPlan& plan);
   void count_dense(int layer, const Step& step);
   Step lay_out(const StepSpec& spec);
@@ -148,6 +150,7 @@ class Cache {
   PageTables tables_;
   const ops::RopeTable& rope_;
   std::unique_ptr<QueryRing> queries_;
+  std::unique_ptr<ScoreStore> scores_;  // when a policy needs them
   std::vector<std::unique_ptr<Policy>> policies_;
   std::vector<Readers> readers_;  // by slot
   ops::AttentionWorkspace workspace_;

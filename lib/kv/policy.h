@@ -13,6 +13,7 @@
 #include "kv/key_list.h"
 #include "kv/paged_store.h"
 #include "kv/query_ring.h"
+#include "kv/score_store.h"
 #include "kv/step.h"
 #include "recipe/sections.h"
 #include "tensor/arena.h"
@@ -107,6 +108,7 @@ struct Needs {
   int sources = 1;           // most of a plan, a selector's included; beyond one, results merge
   size_t scratch_bytes = 0;  // of a selector, a thread
   int queries = 0;           // newest ones of each sequence that its hooks read
+  bool scores = false;       // those that steps of another reading, one of all keys, leave
 };
 
 /// What attention reads. Batched: every call serves all sequences of a step. README.md beside this
@@ -121,6 +123,8 @@ class Policy {
   virtual void allocate(Arena&, const std::string& /*prefix*/) {}
   /// Where the newest queries of sequences are, if needs() asks for any; before all hooks below.
   virtual void read_queries(const QueryRing&) {}
+  /// Where steps that read all keys leave scores, if needs() asks for them; before all hooks below.
+  virtual void read_scores(ScoreStore&) {}
   /// A prompt ends: K and V of all committed tokens of `slot` are in the store, none was given
   /// back. May come again for the same slot after more tokens were prefilled.
   virtual void on_prompt(int /*slot*/, const PagedStore&) {}

@@ -99,6 +99,10 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
   TANDEM_CHECK(
       a.lists.ids == nullptr || (takes_lists(a.step, workspace) && kPageTokens % a.lists.run == 0),
       "lists of runs of {} for {} rows a sequence", a.lists.run, a.step.max_rows_a_seq);
+  TANDEM_CHECK(a.scores.at == nullptr ||
+                   (a.q.device().kind == Device::Kind::cpu && a.window == 0 && a.key_lo == 0 &&
+                    a.seq_key_lo == nullptr && a.lists.ids == nullptr),
+               "scores of keys that not every row sees");
   TANDEM_CHECK(a.k.dtype() == a.q.dtype() && a.v.dtype() == a.q.dtype(), "attention mixes dtypes");
   AttentionParams p{};
   p.out = a.out.raw();
@@ -127,6 +131,7 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
   p.sinks = a.sinks;
   p.window = a.window;
   p.lists = a.lists;
+  p.scores = a.scores;
   p.scale = a.scale;
   if (a.q.device().kind == Device::Kind::cuda) return attention_on_gpu(p, a, workspace, stream);
   attention_cpu(p, workspace.memory);

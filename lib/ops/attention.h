@@ -17,6 +17,7 @@ struct AttentionArgs {
   int32_t key_lo = 0, key_hi = 0, sinks = 0, window = 0;
   const int32_t* seq_key_lo = nullptr;  // [B]
   KeyLists lists = {};                  // on a GPU, of steps that takes_lists
+  KeyScores scores = {};                // on the CPU, without window, bounds and lists
   float scale = 1.0f;
   // True if all that this call reads, except q, pos, tree_mask and the step's own rows, was in
   // memory when the previous call on this workspace was enqueued: a GPU may then start to read

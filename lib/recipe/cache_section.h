@@ -17,10 +17,12 @@ enum class CacheKind : uint8_t {
   quest,
   lsh,
   hybrid,
-  snapkv
+  snapkv,
+  verified
 };
-constexpr std::array<std::string_view, 8> enum_names(CacheKind) {
-  return {"full", "streaming", "topk", "oracle_sampling", "quest", "lsh", "hybrid", "snapkv"};
+constexpr std::array<std::string_view, 9> enum_names(CacheKind) {
+  return {"full", "streaming", "topk",   "oracle_sampling", "quest",
+          "lsh",  "hybrid",    "snapkv", "verified"};
 }
 
 /// Beyond any context; sums of a few stay inside an int.
@@ -120,6 +122,21 @@ struct SnapKv {
   void check(Problems& p) const;
 };
 
+/// Keys that the verification before attended to most: of drafts that read the target's own cache.
+struct Verified {
+  static constexpr int kLeastBudget = 256;  // fewer never paid (Vegas, arXiv 2602.07223)
+  TokenCount budget{1024};
+  int window = 32;
+
+  template <class V>
+  void fields(V& v) {
+    v("budget", budget, at_least(kLeastBudget).up_to(kMostCacheTokens).unit("tokens"),
+      "tokens that a KV head keeps; those since the verification are read in addition");
+    v("window", window, at_least(1).up_to(128).unit("tokens"),
+      "last tokens of a prompt, whose queries choose until something was verified");
+  }
+};
+
 /// What attention reads.
 struct Cache {
   /// MagicPIG's choice; those beyond a model's last layer are left out.
@@ -135,6 +152,7 @@ struct Cache {
   TopK topk;
   Hybrid hybrid;
   SnapKv snapkv;
+  Verified verified;
 
   template <class V>
   void fields(V& v) {
@@ -145,12 +163,15 @@ struct Cache {
       "last tokens that are always read");
     v("reposition", reposition, "streaming: count positions within the cache, not in the text");
     v("dense_layers", dense_layers, at_least(0),
-      "layers that read every key under any kind (not for full and streaming; snapkv only if set)");
+      "layers that read every key under any kind (not for full and streaming; snapkv, verified "
+      "only if set)");
     v("lsh", lsh, "kind lsh, and the tail of hybrid: hash tables");
     v("quest", quest, "kind quest: page summaries");
     v("topk", topk, "kinds topk and oracle_sampling: exact scores of all keys");
     v("hybrid", hybrid, "kind hybrid: signatures rank, a sample stands for the rest");
     v("snapkv", snapkv, "kind snapkv: the last queries of the prompt choose, once for all rows");
+    v("verified", verified,
+      "kind verified, of draft.cache with spec.draft self: each verification chooses");
   }
   void check(Problems& p) const;
 };

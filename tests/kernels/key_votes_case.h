@@ -1,5 +1,6 @@
 #pragma once
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "kernels/gather/key_votes.h"
@@ -42,7 +43,8 @@ struct VoteCase {
                                c);
   }
   int n_queries() const { return n_positions * n_heads; }
-  std::vector<float> run(KeyVotesFn* fn) {
+  /// lse      [n_positions, n_heads] out; empty: not wanted
+  std::vector<float> run(KeyVotesFn* fn, std::span<float> lse = {}) {
     Buffer<float> votes(static_cast<size_t>(n_tokens), 1);
     Buffer<float> scratch(static_cast<size_t>(key_votes_scratch(d, n_positions * n_heads)), 1);
     fn({.votes = votes.data(),
@@ -57,7 +59,8 @@ struct VoteCase {
         .d = d,
         .dtype = dtype,
         .scale = scale,
-        .scratch = scratch.data()});
+        .scratch = scratch.data(),
+        .lse = lse.empty() ? nullptr : lse.data()});
     return {votes.data(), votes.data() + n_tokens};
   }
 };

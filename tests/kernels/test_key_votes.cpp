@@ -13,10 +13,13 @@ KeyVotesFn* key_votes_of(Isa isa) {
 }
 
 void check_all(VoteCase& c) {
-  const std::vector<float> want = c.run(key_votes_ref);
+  std::vector<float> lse(static_cast<size_t>(c.n_positions * c.n_heads)), want_lse(lse);
+  const std::vector<float> want = c.run(key_votes_ref, want_lse);
   for (const Isa isa : usable_isas()) {
     CAPTURE(isa_name(isa));
-    const std::vector<float> got = c.run(key_votes_of(isa));
+    const std::vector<float> got = c.run(key_votes_of(isa), lse);
+    for (size_t i = 0; i < lse.size(); ++i)
+      REQUIRE(lse[i] == doctest::Approx(want_lse[i]).epsilon(1e-5));
     double sum = 0;
     for (size_t t = 0; t < want.size(); ++t) {
       CAPTURE(t);

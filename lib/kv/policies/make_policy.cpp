@@ -24,6 +24,8 @@ std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bo
       return make_hybrid(cache, bounds);
     case recipe::CacheKind::snapkv:
       return make_snapkv(cache, bounds);
+    case recipe::CacheKind::verified:
+      return make_verified(cache, bounds);
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return nullptr;
@@ -46,6 +48,8 @@ Needs needs_of(const recipe::Cache& cache) {
       return {.sources = 2};
     case recipe::CacheKind::snapkv:
       return {.runs_on_gpu = true, .lists = true, .sources = 2, .queries = cache.snapkv.window};
+    case recipe::CacheKind::verified:
+      return {.sources = 2, .queries = cache.verified.window, .scores = true};
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return {};
