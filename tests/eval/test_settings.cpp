@@ -87,6 +87,9 @@ TEST_SUITE("eval/settings") {
     CHECK(problems("eval: {tasks: [vt], scores: []}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], policies: [{name: a}, {name: a}]}").find("eval.") !=
           std::string::npos);
+    CHECK(problems("eval: {tasks: [vt], policies: [{name: v, kind: verified}]}")
+              .find("eval.policies: 'v' is of kind verified, which is for drafts alone: measure it "
+                    "with spec.draft self") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], policies: [{name: full}]}").find("eval.") !=
           std::string::npos);
     CHECK(problems("eval: {}") == "r.yaml:1:7: eval.tasks is not set");
