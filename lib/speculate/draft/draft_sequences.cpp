@@ -16,7 +16,7 @@ DraftSequences::~DraftSequences() {
 
 void DraftSequences::share(std::span<const int32_t> prefix) {
   if (!is_asked_ || is_shared_) return;
-  continue_from(cache().create());
+  continue_from(cache().create(draft_.reading.keys));
   owns_prefix_ = true;
   const std::vector<int32_t> known = known_ids(prefix, draft_.engine->config().vocab_size);
   const decode::SeqTokens text[] = {{prefix_slot_, known, false}};
@@ -40,7 +40,8 @@ bool DraftSequences::read(std::span<const decode::DrawSeq> seqs) {
   known.reserve(seqs.size());
   for (const decode::DrawSeq& s : seqs) {
     if (!slots_.contains(s.slot))
-      slots_[s.slot] = prefix_slot_ >= 0 ? cache().fork(prefix_slot_, 0) : cache().create();
+      slots_[s.slot] = prefix_slot_ >= 0 ? cache().fork(prefix_slot_, draft_.reading.keys)
+                                         : cache().create(draft_.reading.keys);
     const std::span<const int32_t> lacking = unread(s);
     if (lacking.size() <= size_t{kMaxUnread}) continue;
     known.push_back(
