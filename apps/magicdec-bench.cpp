@@ -1,6 +1,6 @@
 // magicdec-bench: whether speculation pays at a batch and context, with which draft, by how much.
 #include "cli/main_wrapper.h"
-#include "tools/magicdec_bench.h"
+#include "tools/speculation_bench.h"
 
 namespace {
 
@@ -31,4 +31,6 @@ const cli::ToolInfo kInfo{
 
 }  // namespace
 
-int main(int argc, char** argv) { return cli::run_tool<tools::MagicdecBench>(kInfo, argc, argv); }
+int main(int argc, char** argv) {
+  return cli::run_tool<tools::SpeculationBench>(kInfo, argc, argv);
+}

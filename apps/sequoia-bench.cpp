@@ -1,6 +1,6 @@
-// sequoia-bench: rounds of trees against plain decoding, measured against predicted.
+// sequoia-bench: the benchmark of magicdec-bench, by the name that recipes of token trees have.
 #include "cli/main_wrapper.h"
-#include "tools/sequoia_bench.h"
+#include "tools/speculation_bench.h"
 
 namespace {
 
@@ -15,11 +15,16 @@ const cli::ToolInfo kInfo{
                  "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda -o out.jsonl",
                  "sequoia-bench -r sequoia/bench-tiny-16m -s tree.sizes=[8,16] -s "
                  "tree.levels=[3,5] --format md",
+                 "sequoia-bench -r sequoia/bench-tiny-16m --sweep sampling.temperature=0,0.6,1",
                  "sequoia-bench -r sequoia/bench-llama-2-7b-68m --device cuda --dry-run"},
     .flags = {},
     .formats = {"text", "md", "csv", "jsonl"},
-    .appends = true};
+    .sweeps = true,
+    .appends = true,
+    .resumes = true};
 
 }  // namespace
 
-int main(int argc, char** argv) { return cli::run_tool<tools::SequoiaBench>(kInfo, argc, argv); }
+int main(int argc, char** argv) {
+  return cli::run_tool<tools::SpeculationBench>(kInfo, argc, argv);
+}

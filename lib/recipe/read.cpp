@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "io/quote.h"
 #include "recipe/fields_of.h"
@@ -12,11 +13,18 @@ std::string joined_key(const std::string& section, std::string_view key) {
   return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
 }
 
+/// Keys that recipes had once, and where in the same section their place is now.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kRenamed = {
+    {{"draft", "bench.drafts"}, {"texts", "batches"}}};
+
 Error unknown_key(const Field& section, const std::string& section_name, const Node::Entry& entry) {
   std::vector<std::string_view> names;
   for (const Field& field : section.fields) names.push_back(field.name);
   std::string near = did_you_mean(entry.key, names);
   if (!near.empty()) near += "  ";
+  for (const auto& [old, now] : kRenamed)
+    if (entry.key == old && find_field(section, now) != nullptr)
+      near = fmt::format("it is {} now  ", joined_key(section_name, now));
   const std::string place =
       section_name.empty() ? std::string{} : fmt::format(" in section '{}'", section_name);
   return recipe_error(entry.origin.text(), "unknown key {}{}", io::quote(entry.key), place)

@@ -62,7 +62,8 @@ ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, Tre
   }
   ModelPair::Engines engines = pair_.load(cx_);
   const Stopwatch watch;
-  const speculate::TimingTable times = measure_times(cx_, engines, timed);
+  const speculate::TimingTable times =
+      measure_times(cx_, *engines.target, engines.drafter(), timed);
   cx_.note(fmt::format("timed rounds in {:.1f} s", watch.seconds()));
   kept.write(cx_, times);
   plan = plan_tree(cx_, section, {rounds_, recipe_.spec.verify}, tree_, times, timed, context);

@@ -48,7 +48,8 @@ int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
   cli::ResultFile file(recipe.output.path, cx.file_mode(), cx.out);
   const nlohmann::ordered_json about = times_context(pair, spec);
   const ModelPair::Engines engines = pair.load(cx);
-  file.write(speculate::timing_json(measure_times(cx, engines, spec), about));
+  file.write(
+      speculate::timing_json(measure_times(cx, *engines.target, engines.drafter(), spec), about));
   file.commit();
   cx.out.flush();
   return 0;

@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 LLAMA = ["-m", "synthetic:llama-3.1-8b", "-s", "bench.min_time=1s"]
-ROUNDS = ["-s", "tree.levels=[10]", "-s", "bench.predict=false"]
+ROUNDS = ["-s", "tree.levels=[10]", "-s", "bench.predict=no"]
 
 
 def decode(batch, context):
@@ -35,7 +35,7 @@ CASES = {
                                           "run.context=4096"]),
         "tiny-16m-decode-1x64": ("pig-bench", ["-m", "tiny-16m", *decode(1, 64)]),
         "7b-68m-round": ("sequoia-bench", ["-r", "sequoia/bench-llama-2-7b-68m", *ROUNDS,
-                                           "-s", "tree.sizes=[64]", "-s", "bench.texts=4"]),
+                                           "-s", "tree.sizes=[64]", "-s", "bench.batches=4"]),
         "13b-offload-round": ("sequoia-bench", ["-r", "sequoia/bench-llama-2-13b-offload", *ROUNDS,
                                                 "-s", "tree.sizes=[64]"]),
     },

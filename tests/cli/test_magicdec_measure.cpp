@@ -217,7 +217,7 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(records.at("rounds k gamma 1")["status"] == "failed");
     CHECK(records.at("rounds k gamma 1")["error"]["kind"] == "recipe");
     CHECK(records.at("rounds s64 gamma 1")["status"] == "ok");
-    CHECK(draft.err.find("'k' has keys topk, which read no trees of drafted tokens") !=
+    CHECK(draft.err.find("the policy of 'k' is topk, which reads no trees of drafted tokens") !=
           std::string::npos);
 
     const Outcome rows = measure({"-s", "run.batch=260", "-s", "run.context=20", "-s",

@@ -52,6 +52,13 @@ struct PairRecipe {
 /// What plans tell of a tree, as JSON.
 nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree);
 
+/// Refuses a draft's policy that cannot read trees of drafted tokens where it runs.
+/// where    the key that errors name
+/// what     reads so, with a space after it; empty where `where` says it
+/// errors   kind recipe
+void check_reads_trees(const char* where, const std::string& what, const recipe::Cache& cache,
+                       Device device);
+
 /// Who proposes in a pair.
 enum class Proposer : uint8_t {
   none,         // no model does

@@ -28,10 +28,10 @@ bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::S
   return timed;
 }
 
-speculate::TimingTable measure_times(cli::Context& cx, const ModelPair::Engines& engines,
-                                     const bench::RoundTimesSpec& spec) {
+speculate::TimingTable measure_times(cli::Context& cx, speculate::Reader target,
+                                     speculate::Reader draft, const bench::RoundTimesSpec& spec) {
   cli::Progress progress(cx.terminal, "time rounds", 1, "");
-  return bench::measure_rounds(*engines.target, engines.drafter(), spec,
+  return bench::measure_rounds(target, draft, spec,
                                [&](double share) { return progress.go_on(share); });
 }
 

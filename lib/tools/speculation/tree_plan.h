@@ -15,8 +15,8 @@ bench::RoundTimesSpec timed_rounds(const DraftTreeSection& tree, const decode::S
                                    int batch, int context);
 
 /// Measures them now, and shows progress.
-speculate::TimingTable measure_times(cli::Context& cx, const ModelPair::Engines& engines,
-                                     const bench::RoundTimesSpec& spec);
+speculate::TimingTable measure_times(cli::Context& cx, speculate::Reader target,
+                                     speculate::Reader draft, const bench::RoundTimesSpec& spec);
 
 /// What times of a pair that is not loaded yet depend on, for timing_json.
 nlohmann::ordered_json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec);

@@ -1,4 +1,4 @@
-#include "tools/magicdec/prediction.h"
+#include "tools/speculation_bench/prediction.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -7,8 +7,8 @@
 #include "bench/step_log.h"
 #include "decode/generate.h"
 #include "speculate/round/rounds.h"
-#include "tools/magicdec/bench_engines.h"
-#include "tools/magicdec/bench_prompts.h"
+#include "tools/speculation_bench/bench_engines.h"
+#include "tools/speculation_bench/bench_prompts.h"
 
 namespace tandem::tools {
 
@@ -18,17 +18,6 @@ struct MeasureSpec {
   int warm_ups = 1;          // runs of each way that are not counted, on the first prompts
   bool random_kv = false;    // in place of the prompts' keys and values
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
-  bool simulate = false;  // accepted paths are drawn by the alpha of the draft
-};
-
-/// A way to decode: plainly, or by a draft's chains of gamma tokens.
-struct Way {
-  NamedDraft draft;
-  int gamma = 0;                     // 0: plainly
-  std::optional<double> alpha = {};  // of simulated acceptance
-
-  /// "plain", or "s256 gamma 3".
-  std::string name() const;
 };
 
 /// One batch of prompts, decoded in one way.
@@ -42,6 +31,9 @@ struct BatchRun {
   double new_tokens = 0;
 };
 
+/// Parts of the output that acceptance is reported by.
+inline constexpr int kOutputParts = 8;
+
 /// What a way to decode gave over all batches.
 struct WayRuns {
   Way way;
@@ -51,8 +43,11 @@ struct WayRuns {
   std::vector<double> tpot_ms;  // of each sequence: a token after the first, on average
   std::vector<double> itl_ms;   // between deliveries to a sequence
   std::optional<speculate::RoundStats> stats;  // of rounds of the whole batch
-  int sequences = 0, as_plain = 0;             // with the very tokens of plain decoding
-  std::optional<Error> error;                  // after which it was left out
+  /// The same by equal parts of the output, the first tokens first.
+  std::vector<speculate::RoundStats> by_output;
+  int new_tokens = 0;               // of a sequence
+  int sequences = 0, as_plain = 0;  // with the very tokens of plain decoding
+  std::optional<Error> error;       // after which it was left out
 
   /// Median of the batches' means: one disturbed batch does not move it.
   double step_s() const;

@@ -1,4 +1,4 @@
-#include "tools/magicdec/named_draft.h"
+#include "tools/speculation_bench/named_draft.h"
 
 #include <algorithm>
 #include <cmath>
@@ -45,9 +45,7 @@ const Prior* nearest_prior(const NamedDraft& draft, double context) {
 
 }  // namespace
 
-bool NamedDraft::bounded() const {
-  return (kind == DraftKind::self || kind == DraftKind::model) && keys != DraftKeys::full;
-}
+bool NamedDraft::bounded() const { return proposes_by_model() && keys != DraftKeys::full; }
 
 speculate::KeyChoice NamedDraft::choice() const {
   return {.keys = keys, .budget = static_cast<double>(budget.value), .page = page};
@@ -61,6 +59,7 @@ recipe::Cache NamedDraft::cache(int64_t context) const {
     throw recipe_error(where, "no cache.kind reads keys as {} does", kind_name)
         .hint("choose other keys to measure, or pass --predict");
   std::string text = fmt::format("kind: {}\nsinks: {}\n", kind_name, sinks.value);
+  if (reposition) text += "reposition: true\n";
   const double share = std::min(
       1.0, static_cast<double>(budget.value) / static_cast<double>(std::max<int64_t>(1, context)));
   switch (keys) {
@@ -113,9 +112,10 @@ nlohmann::json json_of(const NamedDraft& draft) {
 
 nlohmann::ordered_json draft_json(const NamedDraft& draft) {
   nlohmann::ordered_json j = {{"name", draft.name}, {"kind", recipe::yaml_text(draft.kind)}};
-  if (draft.kind == DraftKind::self || draft.kind == DraftKind::model)
-    j["keys"] = recipe::yaml_text(draft.keys);
+  if (draft.proposes_by_model()) j["keys"] = recipe::yaml_text(draft.keys);
   if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
+  if (!draft.tree.empty())
+    j["tree"] = draft.tree.automatic ? "auto" : draft.tree.path.filename().string();
   return j;
 }
 

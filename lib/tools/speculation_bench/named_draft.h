@@ -20,6 +20,8 @@ struct NamedDraft {
   int page = 16, ngram = 3;
   std::optional<double> alpha;
   std::filesystem::path timing;
+  recipe::AutoPath tree;
+  bool reposition = false;
 
   template <class V>
   void fields(V& v) {
@@ -42,8 +44,14 @@ struct NamedDraft {
       "published prior");
     v("timing", timing, recipe::optional_input(),
       "times of this target and draft (sequoia-timing/1); empty = by the roofline");
+    v("tree", tree, recipe::optional_input(),
+      "what it proposes: a tree (sequoia-tree/1); auto = the best trees of accept.path for "
+      "tree.sizes "
+      "and tree.levels; empty = chains of spec.gamma");
+    v("reposition", reposition, "keys streaming: count positions within the keys, not in the text");
   }
 
+  bool proposes_by_model() const { return kind == DraftKind::self || kind == DraftKind::model; }
   /// Whether it reads a chosen part of the text.
   bool bounded() const;
   speculate::KeyChoice choice() const;

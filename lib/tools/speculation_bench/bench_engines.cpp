@@ -1,19 +1,17 @@
-#include "tools/magicdec/bench_engines.h"
+#include "tools/speculation_bench/bench_engines.h"
 
 #include <algorithm>
 
-#include "kv/policy.h"
-#include "recipe/scalar.h"
+#include "bench/round_times.h"
 #include "speculate/draft/pair.h"
 #include "tools/engines/load_engine.h"
+#include "tools/speculation/model_pair.h"
 
 namespace tandem::tools {
 
 using speculate::TreeRoom;
 
 namespace {
-
-TreeRoom chain_room(int gamma) { return TreeRoom::of(speculate::chain_tree(gamma + 1)); }
 
 void check_context(const decode::ModelFiles& files, const BenchSizes& sizes, const char* where) {
   const int64_t longest = int64_t{sizes.context} + sizes.new_tokens;
@@ -35,21 +33,19 @@ BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Run& run,
   check_context(target_.files, sizes_, "run.context");
 }
 
-void BenchEngines::check(const NamedDraft& draft, int gamma, const recipe::Cache& cache) const {
-  if (const int64_t rows = int64_t{gamma + 1} * sizes_.batch; rows > kv::kMaxTreeRows)
+void BenchEngines::check(const Way& way, const recipe::Cache& cache) const {
+  const int nodes = way.tree.size();
+  if (int64_t{nodes} * sizes_.batch > kv::kMaxTreeRows && way.is_chain())
     throw recipe_error("spec.gamma",
                        "{} tokens and the last for each of {} sequences, a step takes {} rows",
-                       gamma, sizes_.batch, kv::kMaxTreeRows)
+                       way.gamma(), sizes_.batch, kv::kMaxTreeRows)
         .hint("lower spec.gamma or run.batch");
-  const bool on_gpu = device().kind == Device::Kind::cuda;
-  const auto suits = [&](const kv::Needs& n) {
-    return n.reads_trees && (n.runs_on_gpu || !on_gpu);
-  };
-  if (!suits(kv::needs_of(cache)))
-    throw recipe_error("bench.drafts", "'{}' has keys {}, which read no trees of drafted tokens{}",
-                       draft.name, recipe::yaml_text(cache.kind), on_gpu ? " on a GPU" : "")
-        .hint(
-            fmt::format("choose {}{}", kv::kinds_where(suits), on_gpu ? ", or --device cpu" : ""));
+  if (int64_t{nodes} * sizes_.batch > kv::kMaxTreeRows)
+    throw recipe_error("tree.sizes", "{} nodes for each of {} sequences, a step takes {} rows",
+                       nodes, sizes_.batch, kv::kMaxTreeRows)
+        .hint("lower tree.sizes or run.batch");
+  check_reads_trees("bench.drafts", fmt::format("the policy of '{}' ", way.draft.name), cache,
+                    device());
 }
 
 BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {
@@ -66,20 +62,30 @@ BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {
   return others_.back().get();
 }
 
-void BenchEngines::add(const NamedDraft& draft, int gamma) {
-  const bool has_model = draft.kind == DraftKind::self || draft.kind == DraftKind::model;
-  const recipe::Cache cache = has_model ? draft.cache(sizes_.context) : recipe::Cache{};
-  check(draft, gamma, cache);
-  Model* model = model_of(draft);
-  const TreeRoom room = chain_room(gamma);
+void BenchEngines::admit(const std::string& name, Model* model, const TreeRoom& room) {
   // The prompts stay in the cache while sequences that continue them come and go.
   target_.needs = target_.needs.with(speculate::target_needs(room, sizes_.batch));
-  admitted_.push_back({draft.name, gamma, model != nullptr});
-  if (model == nullptr) return;
-  model->needs = model->needs.with(speculate::draft_needs(room, sizes_.batch));
-  if (std::ranges::find(model->readers, draft.name) != model->readers.end()) return;
+  if (model != nullptr)
+    model->needs = model->needs.with(speculate::draft_needs(room, sizes_.batch));
+  admitted_.push_back({name, room, model != nullptr});
+}
+
+void BenchEngines::add(const Way& way) {
+  const NamedDraft& draft = way.draft;
+  const recipe::Cache cache =
+      draft.proposes_by_model() ? draft.cache(sizes_.context) : recipe::Cache{};
+  check(way, cache);
+  Model* model = model_of(draft);
+  admit(way.name(), model, TreeRoom::of(way.tree));
+  if (model == nullptr || std::ranges::find(model->readers, draft.name) != model->readers.end())
+    return;
   model->readers.push_back(draft.name);
   model->caches.push_back(cache);
+}
+
+void BenchEngines::add_timing(const NamedDraft& draft, int nodes) {
+  admit(draft.name + " timed", model_of(draft), TreeRoom::any(nodes));
+  is_timed_ = true;
 }
 
 MemoryPlan BenchEngines::plan_all(int n_streamed) {
@@ -93,11 +99,9 @@ MemoryPlan BenchEngines::plan_all(int n_streamed) {
   }
   for (const Admitted& a : admitted_) {
     MemoryPlan plan;
-    speculate::plan_rounds(chain_room(a.gamma), target_.spec, target_.files.config, a.has_model,
-                           plan);
+    speculate::plan_rounds(a.room, target_.spec, target_.files.config, a.has_model, plan);
     for (const PlanItem& item : plan.items())
-      all.add(fmt::format("{} gamma {} {}", a.draft, a.gamma, item.name), item.bytes, item.device,
-              item.lifetime);
+      all.add(a.name + " " + item.name, item.bytes, item.device, item.lifetime);
   }
   return all;
 }
@@ -105,10 +109,15 @@ MemoryPlan BenchEngines::plan_all(int n_streamed) {
 void BenchEngines::size() {
   // Prompts, and the sequences that continue them: these own their new tokens alone.
   const int64_t longest = int64_t{sizes_.context} + sizes_.new_tokens;
-  const SequenceRoom room{.batch = 2 * sizes_.batch,
-                          .longest = longest,
-                          .total = longest * sizes_.batch,
-                          .to_read = longest * sizes_.batch};
+  SequenceRoom room{.batch = 2 * sizes_.batch,
+                    .longest = longest,
+                    .total = longest * sizes_.batch,
+                    .to_read = longest * sizes_.batch};
+  if (is_timed_) {  // on forks of one sequence
+    const int64_t timed = timed_context() + bench::kTimedTokens;
+    room.longest = std::max(longest, timed);
+    room.total = std::max(room.total, timed + int64_t{sizes_.batch} * bench::kTimedTokens);
+  }
   const auto size = [&](Model& model) {
     model.spec = sizer_.spec(room, model.needs);
     model.spec.caches = model.caches;
@@ -126,14 +135,17 @@ void BenchEngines::load(cli::Context& cx) {
         load_engine(cx, std::move(other->files), other->spec, plan_, target_.engine->queue());
 }
 
-std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const NamedDraft& draft, int gamma,
-                                                        speculate::RoundOptions options) {
-  if (draft.kind == DraftKind::ngram)
-    return speculate::lookup_rounds(target(), draft.ngram, gamma, std::move(options));
+speculate::Reader BenchEngines::drafter(const NamedDraft& draft) {
   Model& model = *model_of(draft);
   const auto policy = std::ranges::find(model.readers, draft.name) - model.readers.begin();
-  return speculate::model_rounds(target(), {*model.engine, {.keys = static_cast<int>(policy)}},
-                                 speculate::chain_tree(gamma + 1), std::move(options));
+  return {*model.engine, {.keys = static_cast<int>(policy)}};
+}
+
+std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const Way& way,
+                                                        speculate::RoundOptions options) {
+  if (way.draft.kind == DraftKind::ngram)
+    return speculate::lookup_rounds(target(), way.draft.ngram, way.gamma(), std::move(options));
+  return speculate::model_rounds(target(), drafter(way.draft), way.tree, std::move(options));
 }
 
 }  // namespace tandem::tools

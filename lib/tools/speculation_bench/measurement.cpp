@@ -1,11 +1,9 @@
-#include "tools/magicdec/measurement.h"
+#include "tools/speculation_bench/measurement.h"
 
 #include <algorithm>
-#include <map>
 
 #include "bench/stats.h"
 #include "kv/fill_random.h"
-#include "speculate/plan/chain_tokens.h"
 
 namespace tandem::tools {
 namespace {
@@ -70,25 +68,23 @@ class Runner {
   Runner(decode::Engine& engine, const Way& way, const MeasureSpec& spec)
       : engine_(engine), spec_(spec) {
     runs_.way = way;
+    runs_.new_tokens = spec.how.max_tokens;
   }
 
   /// errors   kind recipe: a rule of verification that does not suit the draft
   void open(BenchEngines& engines) {
     const Way& way = runs_.way;
-    if (way.gamma == 0) {
+    if (way.is_plain()) {
       decoder_ = decode::plain_decoder(engine_);
       return;
     }
     speculate::RoundOptions options{.verify = spec_.verify};
-    if (way.alpha) {
-      speculate::AcceptanceVector& vector = options.simulate.emplace();
-      vector.rows = {{*way.alpha}};
-      vector.method = "simulated";
-    }
-    auto rounds = engines.rounds(way.draft, way.gamma, std::move(options));
+    if (way.simulated) options.simulate = way.acceptance;
+    auto rounds = engines.rounds(way, std::move(options));
     rounds_ = rounds.get();
     decoder_ = std::move(rounds);
     runs_.rule = rounds_->stats().rule;
+    runs_.by_output.assign(kOutputParts, {"", "", way.tree});
   }
 
   /// result   the sequences' new tokens
@@ -114,7 +110,16 @@ class Runner {
       batch.whole_tokens += static_cast<double>(step.tokens);
       ++batch.whole_steps;
       if (is_counted) runs_.step_ms.push_back(1e3 * step.seconds);
-      if (rounds_ != nullptr) after = rounds_->stats();
+      if (rounds_ == nullptr) return;
+      speculate::RoundStats now = rounds_->stats();
+      if (is_counted) {
+        // Where the output stood before this round, of a sequence on average.
+        const double token = (batch.whole_tokens - static_cast<double>(step.tokens)) / whole;
+        const auto part = static_cast<size_t>(token * kOutputParts / how.max_tokens);
+        runs_.by_output[std::min<size_t>(part, kOutputParts - 1)].add(
+            now.since(after ? *after : *before));
+      }
+      after = std::move(now);
     });
     const decode::GenerateReport report =
         decode::generate(engine_, log, prompts.requests(), how, events);
@@ -145,10 +150,6 @@ class Runner {
 
 }  // namespace
 
-std::string Way::name() const {
-  return gamma == 0 ? draft.name : fmt::format("{} gamma {}", draft.name, gamma);
-}
-
 double WayRuns::step_s() const {
   std::vector<double> of_batch;
   for (const BatchRun& run : batches) of_batch.push_back(run.whole_s / run.whole_steps);
@@ -165,7 +166,7 @@ double WayRuns::token_s() const {
 
 double WayRuns::token_s(const BatchRun& run) const {
   const double step = run.whole_s / run.whole_steps;
-  if (way.alpha) return step / speculate::chain_tokens(way.gamma, *way.alpha);
+  if (way.simulated) return step / way.expected_tokens();
   const auto batch = static_cast<double>(sequences) / static_cast<double>(batches.size());
   return run.whole_s / (run.whole_tokens / batch);
 }

@@ -1,4 +1,4 @@
-#include "tools/magicdec/hardware.h"
+#include "tools/speculation_bench/hardware.h"
 
 #include "base/gpu_cards.h"
 

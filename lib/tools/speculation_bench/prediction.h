@@ -3,8 +3,8 @@
 
 #include "speculate/plan/draft_plan.h"
 #include "speculate/plan/measured_times.h"
-#include "tools/magicdec/hardware.h"
-#include "tools/magicdec/named_draft.h"
+#include "tools/speculation_bench/hardware.h"
+#include "tools/speculation_bench/named_draft.h"
 
 namespace tandem::tools {
 

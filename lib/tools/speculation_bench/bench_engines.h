@@ -4,7 +4,7 @@
 
 #include "cli/context.h"
 #include "tools/engines/sizing.h"
-#include "tools/magicdec/named_draft.h"
+#include "tools/speculation_bench/ways.h"
 
 namespace tandem::tools {
 
@@ -23,14 +23,18 @@ class BenchEngines {
   BenchEngines(const recipe::Model& model, const recipe::Run& run, const BenchSizes& sizes,
                bool dry_run);
 
-  /// Admits a draft; nothing is added where it is refused.
+  /// Admits a way to draft; nothing is added where it is refused.
   /// errors   kind recipe: keys that read no trees, rows beyond a step's, a context beyond the
   ///          draft's; kind input: its model, a vocabulary that differs
-  void add(const NamedDraft& draft, int gamma);
+  void add(const Way& way);
+  /// Takes room for timing forwards of an admitted draft over trees of up to `nodes` nodes.
+  void add_timing(const NamedDraft& draft, int nodes);
   /// Sizes and plans all engines, for the drafts admitted so far.
   void size();
 
   Device device() const { return sizer_.device(); }
+  /// Whether layers of the target stay in host memory.
+  bool streams() const { return target_.spec.n_streamed > 0; }
   const BenchSizes& sizes() const { return sizes_; }
   /// Headers of the target, until it is loaded.
   const decode::ModelFiles& target_files() const { return target_.files; }
@@ -41,9 +45,12 @@ class BenchEngines {
   /// errors   kind memory, input, interrupted
   void load(cli::Context& cx);
   decode::Engine& target() { return *target_.engine; }
-  /// Rounds of an admitted draft.
-  std::unique_ptr<speculate::Rounds> rounds(const NamedDraft& draft, int gamma,
-                                            speculate::RoundOptions options);
+  /// The model of an admitted draft of kind self or model, as it reads.
+  speculate::Reader drafter(const NamedDraft& draft);
+  /// Rounds of an admitted way to draft.
+  std::unique_ptr<speculate::Rounds> rounds(const Way& way, speculate::RoundOptions options);
+  /// Length of sequences that forwards are timed at: halfway through the new tokens.
+  int timed_context() const { return sizes_.context + sizes_.new_tokens / 2; }
 
  private:
   struct Model {
@@ -56,14 +63,17 @@ class BenchEngines {
     speculate::RoundNeeds needs = {};
     std::unique_ptr<decode::Engine> engine = {};
   };
+  /// Rounds, and the memory that they hold.
   struct Admitted {
-    std::string draft;
-    int gamma = 0;
+    std::string name;
+    speculate::TreeRoom room;
     bool has_model = false;
   };
   /// The model that drafts; null where none does. Opens it where it is new.
   Model* model_of(const NamedDraft& draft);
-  void check(const NamedDraft& draft, int gamma, const recipe::Cache& cache) const;
+  void check(const Way& way, const recipe::Cache& cache) const;
+  /// Room for such rounds in both engines.
+  void admit(const std::string& name, Model* model, const speculate::TreeRoom& room);
   MemoryPlan plan_all(int n_streamed);
 
   const recipe::Run& run_;
@@ -72,6 +82,7 @@ class BenchEngines {
   Model target_;
   std::vector<std::unique_ptr<Model>> others_;
   std::vector<Admitted> admitted_;
+  bool is_timed_ = false;
   MemoryPlan plan_;
 };
 

@@ -1,11 +1,13 @@
-#include "tools/magicdec/measured_report.h"
+#include "tools/speculation_bench/measured_report.h"
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
 
-#include "speculate/plan/chain_tokens.h"
+#include "base/sha256.h"
 
 namespace tandem::tools {
 namespace {
@@ -23,6 +25,29 @@ double end_to_end_s(const WayRuns& way, const std::vector<double>& prefill_s) {
          sum_of(way, &BatchRun::prefill_s) + sum_of(way, &BatchRun::decode_s);
 }
 
+/// Acceptance by parts of the output; from_token counts from 0.
+Json by_output_json(const WayRuns& way) {
+  Json parts = Json::array();
+  for (size_t i = 0; i < way.by_output.size(); ++i) {
+    const speculate::RoundStats& s = way.by_output[i];
+    if (s.rounds == 0) continue;
+    Json& part = parts.emplace_back(
+        Json{{"from_token", static_cast<double>(i) * way.new_tokens / kOutputParts},
+             {"rounds", s.rounds},
+             {"accepted", s.accepted},
+             {"emitted", s.emitted}});
+    if (way.way.is_chain()) part["tested"] = s.tested;
+  }
+  return parts;
+}
+
+Json tree_json(const speculate::TokenTree& tree) {
+  return {{"size", tree.size()},
+          {"depth", tree.levels() - 1},
+          {"widths", tree.widths()},
+          {"sha256", sha256_hex(fmt::format("{}", fmt::join(tree.n_children, ",")))}};
+}
+
 Json spec_json(const PointRuns& point, const WayRuns& way) {
   const WayRuns& plain = point.ways.front();
   const speculate::RoundStats& s = *way.stats;
@@ -30,19 +55,16 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
   const Gain gain = gain_of(plain, way, point.prefill_s);
   const double plain_ms = 1e3 * plain.step_s();
   Json j = {{"verify", way.rule},
-            {"gamma", way.way.gamma},
             {"rounds", s.rounds},
             {"drafted", s.drafted},
-            {"tested", s.tested},
             {"accepted", s.accepted},
             {"emitted", s.emitted},
             {"accepted_hist", s.accepted_hist},
             {"rate_by_position", s.rate_by_position()},
-            {"alpha", s.share_of_tested()},
             {"share_accepted", s.share_accepted()},
             {"mean_tokens_per_round", s.tokens_per_round()},
+            {"by_output", by_output_json(way)},
             {"draft_ms", p.draft},
-            {"draft_step_ms", p.draft / way.way.gamma},
             {"target_ms", p.target},
             {"verify_ms", p.verify},
             {"rest_ms", p.rest},
@@ -50,7 +72,6 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
             {"ms_per_token", 1e3 * way.token_s()},
             {"plain_step_ms", plain_ms},
             {"target_over_plain", p.target / plain_ms},
-            {"draft_step_over_plain", p.draft / way.way.gamma / plain_ms},
             {"speedup_measured", gain.speedup},
             {"speedup_to_end", gain.to_end},
             {"speedup_end_to_end", gain.end_to_end}};
@@ -59,10 +80,17 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
     j.update(
         {{"speedup_ci95_low", gain.interval->low}, {"speedup_ci95_high", gain.interval->high}});
   if (gain.pays_from) j["pays_from_new_tokens"] = *gain.pays_from;
-  if (way.way.alpha) {
-    j["alpha_simulated"] = *way.way.alpha;
-    j["tokens_per_round_expected"] = speculate::chain_tokens(way.way.gamma, *way.way.alpha);
+  if (way.way.is_chain()) {
+    j["gamma"] = way.way.gamma();
+    j["tested"] = s.tested;
+    j["alpha"] = s.share_of_tested();
+    j["draft_step_ms"] = p.draft / way.way.gamma();
+    j["draft_step_over_plain"] = p.draft / way.way.gamma() / plain_ms;
+    if (way.way.simulated) j["alpha_simulated"] = way.way.acceptance->rows.front().front();
+  } else {
+    j["tree"] = tree_json(way.way.tree);
   }
+  if (way.way.acceptance) j["tokens_per_round_expected"] = way.way.expected_tokens();
   j["sequences"] = way.sequences;
   j["sequences_as_plain"] = way.as_plain;
   return j;
@@ -121,10 +149,13 @@ std::vector<std::string> measured_cells(const PointRuns& point, const WayRuns& w
             round_ms,           tok_s, "", "", "", "", "", ""};
   const RoundParts p = parts_of(way);
   const Gain gain = gain_of(point.ways.front(), way, point.prefill_s);
+  const std::string simulated = way.way.simulated ? "simulated" : "";
+  const bool is_chain = way.way.is_chain();
   return {
       way.way.draft.name,
-      std::to_string(way.way.gamma),
-      number(way.stats->share_of_tested()) + (way.way.alpha ? " simulated" : ""),
+      is_chain ? std::to_string(way.way.gamma()) : way.way.shape(),
+      is_chain ? number(way.stats->share_of_tested()) + (simulated.empty() ? "" : " ") + simulated
+               : simulated,
       number(way.stats->share_accepted()),
       ratio(way.stats->tokens_per_round()),
       number(p.draft),

@@ -6,7 +6,7 @@
 #include "bench/record.h"
 #include "bench/stats.h"
 #include "io/table.h"
-#include "tools/magicdec/measurement.h"
+#include "tools/speculation_bench/measurement.h"
 
 namespace tandem::tools {
 

@@ -4,15 +4,12 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/context.h"
 #include "recipe/auto_counts.h"
 #include "recipe/sections.h"
 #include "speculate/round/verify_choice.h"
-#include "tools/magicdec/hardware.h"
-#include "tools/magicdec/measurement.h"
-#include "tools/magicdec/named_draft.h"
-#include "tools/magicdec/prediction.h"
 #include "tools/results/bench_results.h"
+#include "tools/speculation_bench/hardware.h"
+#include "tools/speculation_bench/ways.h"
 
 namespace tandem::tools {
 
@@ -22,7 +19,7 @@ constexpr std::array<std::string_view, 3> enum_names(PredictMode) {
   return {"no", "beside", "only"};
 }
 
-/// Section `spec` of magicdec-bench.
+/// Section `spec`: drafted tokens of chains.
 struct ChainSection {
   recipe::AutoCounts gamma;
   int most_gamma = 16;
@@ -39,7 +36,7 @@ struct ChainSection {
 };
 
 /// Section `bench`: the drafts to compare.
-struct MagicdecBenchSection {
+struct ComparisonSection {
   std::vector<NamedDraft> drafts;
   PredictMode predict = PredictMode::also;
   std::optional<recipe::TokenCount> budget;
@@ -55,7 +52,8 @@ struct MagicdecBenchSection {
     v("drafts", drafts, recipe::Limits{.required = true},
       "list of {name: NAME, kind: ..., ...} compared with plain decoding");
     v("predict", predict,
-      "whether times and gains are calculated: no, next to measured ones, or nothing else");
+      "whether times and gains are calculated: no, next to measured ones (forwards over trees are "
+      "timed for it), or nothing else");
     v("budget", budget, at_least(1).unit("tokens"),
       "in place of that of every draft that reads a part; for sweeps; null = their own");
     v("speedup", speedup, recipe::above(0),
@@ -66,7 +64,9 @@ struct MagicdecBenchSection {
     v("random_kv", random_kv,
       "random keys and values in place of the prompts': no time for their prefill");
     v("simulate", simulate,
-      "draw accepted tokens by each draft's alpha; null = for a model with random weights");
+      "draw accepted tokens by each draft's alpha, of trees by accept.path; null = for a model "
+      "with "
+      "random weights");
     v("hardware", hardware, "the machine that is predicted for");
   }
   void check(recipe::Problems& p) const;
@@ -74,16 +74,18 @@ struct MagicdecBenchSection {
   std::vector<NamedDraft> budgeted() const;
 };
 
-struct MagicdecBenchRecipe {
+struct SpeculationBenchRecipe {
   recipe::Model model;
   ChainSection spec;
-  MagicdecBenchSection bench;
+  ComparisonSection bench;
   recipe::Data data;
   recipe::Run run;
   recipe::Sampling sampling;
   BenchOutput output;
+  AcceptSection accept;
+  TreeGrid tree;
 
-  MagicdecBenchRecipe() {
+  SpeculationBenchRecipe() {
     run.context = {32768};
     run.batch = 1;
   }
@@ -95,35 +97,18 @@ struct MagicdecBenchRecipe {
     v("data", data, "text whose windows are the prompts");
     v("run", run, "device, threads, seed, batch; context: tokens of each sequence");
     v("sampling", sampling, "how tokens are drawn");
+    v("accept", accept, "the acceptance vector that trees are the best for");
+    v("tree", tree, "sizes and levels of the trees of drafts with tree: auto");
     v("output", output, "where records go");
   }
   void check(recipe::Problems& p) const;
+  /// Numbers of drafted tokens that are measured. auto: steps that grow with the number, since the
+  /// speed-up is flat about its best one.
+  std::vector<int> gammas() const;
 
  private:
+  void check_trees(recipe::Problems& p) const;
   void check_measurement(recipe::Problems& p) const;
-};
-
-/// A run of magicdec-bench: whether speculation pays, with which draft and gamma, and by how much.
-class MagicdecBench {
- public:
-  using Recipe = MagicdecBenchRecipe;
-
-  MagicdecBench(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
-      : cx_(cx), points_(points) {}
-
-  /// One line a point, and with predictions alone a draft: the room that it needs.
-  int print_plan();
-  /// The exit status is BenchResults::finish's.
-  int run();
-
- private:
-  class PointRun;
-
-  int plan_predictions();
-  int run_predictions();
-
-  cli::Context& cx_;
-  const std::vector<cli::Point<Recipe>>& points_;
 };
 
 }  // namespace tandem::tools

@@ -1,4 +1,4 @@
-#include "tools/magicdec_bench.h"
+#include "tools/speculation_bench.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -8,15 +8,16 @@
 #include "bench/record.h"
 #include "decode/model_files.h"
 #include "tensor/memory_plan.h"
+#include "tools/speculation_bench/prediction.h"
 
-// Predictions without measurements, of magicdec-bench --predict.
+// Predictions without measurements: bench.predict=only.
 namespace tandem::tools {
 namespace {
 
 using bench::Json;
-using Point = cli::Point<MagicdecBenchRecipe>;
+using Point = cli::Point<SpeculationBenchRecipe>;
 
-DType dtype_of(const MagicdecBenchRecipe& r) {
+DType dtype_of(const SpeculationBenchRecipe& r) {
   return r.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
 }
 
@@ -28,13 +29,17 @@ struct Case {
   speculate::ModelCosts target;
   PredictionSpec spec;
 
-  const MagicdecBenchRecipe& recipe() const { return point.recipe; }
+  const SpeculationBenchRecipe& recipe() const { return point.recipe; }
 };
 
 /// errors   kind input: the target; kind recipe: a context beyond its own
 /// gamma    0: the best one
 Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
-  const MagicdecBenchRecipe& r = point.recipe;
+  const SpeculationBenchRecipe& r = point.recipe;
+  if (!draft.tree.empty())
+    throw recipe_error("bench.drafts", "'{}' proposes trees, which are predicted by measured times",
+                       draft.name)
+        .hint("measure them, or price trees with sequoia-tree-search and a timing table");
   Case c{.point = point,
          .draft = draft,
          .config = decode::open_config(r.model.path),
@@ -117,7 +122,7 @@ std::string phase_of(const Point& point, const NamedDraft& draft, int gamma) {
 
 bench::Record record_of(const cli::Context& cx, const Point& point, const NamedDraft& draft,
                         int gamma) {
-  const MagicdecBenchRecipe& r = point.recipe;
+  const SpeculationBenchRecipe& r = point.recipe;
   bench::Record record = named(bench::Record(cx.info.name), point);
   record.group("workload") = {{"phase", phase_of(point, draft, gamma)},
                               {"batch", r.run.batch},
@@ -164,7 +169,7 @@ void for_each_draft(const std::vector<Point>& points, const OfDraft& of_draft) {
 
 }  // namespace
 
-int MagicdecBench::plan_predictions() {
+int SpeculationBench::plan_predictions() {
   io::Table table({{"point", io::Align::left},
                    {"context"},
                    {"batch"},
@@ -200,7 +205,7 @@ int MagicdecBench::plan_predictions() {
   return status;
 }
 
-int MagicdecBench::run_predictions() {
+int SpeculationBench::run_predictions() {
   BenchResults results(cx_, points_.front().recipe.output.path, io::Table(predicted_columns()));
   for_each_draft(points_, [&](const Point& point, const NamedDraft& draft, int gamma) {
     if (results.has({point.id, phase_of(point, draft, gamma), max_threads()})) return;

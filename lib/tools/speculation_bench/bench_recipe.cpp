@@ -1,0 +1,87 @@
+#include "tools/speculation_bench/bench_recipe.h"
+
+#include <algorithm>
+#include <set>
+
+#include "recipe/fields_of.h"
+
+namespace tandem::tools {
+
+std::vector<int> SpeculationBenchRecipe::gammas() const {
+  if (!spec.gamma.automatic()) return spec.gamma.values;
+  std::vector<int> list;
+  for (const int gamma : {1, 2, 3, 4, 6, 8, 12, 16})
+    if (gamma <= spec.most_gamma && gamma < bench.new_tokens &&
+        (gamma + 1) * run.batch <= kv::kMaxTreeRows)
+      list.push_back(gamma);
+  return list;
+}
+
+std::vector<NamedDraft> ComparisonSection::budgeted() const {
+  std::vector<NamedDraft> list = drafts;
+  for (NamedDraft& draft : list)
+    if (budget && draft.bounded()) draft.budget = *budget;
+  return list;
+}
+
+void ComparisonSection::check(recipe::Problems& p) const {
+  if (drafts.empty()) p.field("drafts", "bench.drafts is empty; name one at least");
+  if (predict == PredictMode::only && !hardware.complete())
+    p.field("hardware",
+            "bench.hardware: name a card (h200, a100-80, ...), or give read_gbps and bf16_tflops");
+  std::set<std::string> names;
+  for (const NamedDraft& d : budgeted()) {
+    if (!names.insert(d.name).second)
+      p.field("drafts", "bench.drafts uses the name '{}' twice", d.name);
+    if (d.kind == DraftKind::model && d.path.value.empty())
+      p.field("drafts", "bench.drafts: '{}' is of kind model; name its folder as path", d.name);
+    if (d.bounded() && d.budget.value <= d.sinks.value + d.window.value)
+      p.field("drafts",
+              "bench.drafts: '{}' has a budget of {} tokens, expected more than its {} sinks and "
+              "its window of {}",
+              d.name, d.budget.value, d.sinks.value, d.window.value);
+    if (!d.tree.empty() && !d.proposes_by_model())
+      p.field("drafts",
+              "bench.drafts: '{}' has a tree, which a model proposes; leave it out, or "
+              "choose kind model or self",
+              d.name);
+  }
+}
+
+void SpeculationBenchRecipe::check(recipe::Problems& p) const {
+  if (run.context.value < 1)
+    p.field("run.context", "run.context: expected the tokens of a sequence, found 0");
+  if (run.batch < 1) p.field("run.batch", "run.batch: expected a number of sequences, found 0");
+  if (bench.predict != PredictMode::only) check_measurement(p);
+  check_trees(p);
+  if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
+}
+
+void SpeculationBenchRecipe::check_trees(recipe::Problems& p) const {
+  const auto of_vector = [](const NamedDraft& d) { return d.tree.automatic; };
+  const auto draft = std::ranges::find_if(bench.drafts, of_vector);
+  if (draft == bench.drafts.end()) return;
+  if (accept.path.empty())
+    p.field("accept.path",
+            "accept.path: name the acceptance vector that the trees of '{}' are the "
+            "best for",
+            draft->name);
+  if (tree.sizes.empty()) p.field("tree.sizes", "tree.sizes: name one at least");
+  if (tree.levels.empty()) p.field("tree.levels", "tree.levels: name one at least");
+}
+
+void SpeculationBenchRecipe::check_measurement(recipe::Problems& p) const {
+  for (const int gamma : spec.gamma.values)
+    if (gamma >= bench.new_tokens)
+      p.field("spec.gamma",
+              "spec.gamma: is {} tokens, but a sequence gets only {} new ones; lower it, or raise "
+              "bench.new_tokens",
+              gamma, bench.new_tokens);
+  if (run.context.value < 2)
+    p.field("run.context", "run.context: expected prompts of 2 tokens or more, found {}",
+            run.context.value);
+}
+
+}  // namespace tandem::tools
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::SpeculationBenchRecipe&);

@@ -1,0 +1,76 @@
+#include "tools/speculation_bench/measured_prediction.h"
+
+#include <fmt/ranges.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "speculate/plan/chain_tokens.h"
+#include "speculate/tree/tree_choice.h"
+#include "tools/speculation_bench/measured_report.h"
+
+namespace tandem::tools {
+
+std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, const WayRuns& way) {
+  if (!way.stats || !way.way.is_chain()) return std::nullopt;
+  MeasuredPrediction p;
+  p.plain_ms = 1e3 * point.ways.front().step_s();
+  std::map<int, double> target_ms = {{1, p.plain_ms}};
+  std::vector<int> gammas;
+  const int gamma = way.way.gamma();
+  for (const WayRuns& other : point.ways) {
+    const int others = other.way.gamma();
+    if (!other.stats || other.error || other.way.draft.name != way.way.draft.name ||
+        others == gamma)
+      continue;
+    const RoundParts parts = parts_of(other);
+    gammas.push_back(others);
+    target_ms[others + 1] = parts.target;
+    p.draft_ms += parts.draft / others;
+    p.rest_ms += parts.verify + parts.rest;
+  }
+  if (gammas.empty()) return std::nullopt;
+  speculate::TimeCurve curve;
+  for (const auto& [tokens, ms] : target_ms) {
+    curve.tokens.push_back(tokens);
+    curve.ms.push_back(ms);
+  }
+  const auto n = static_cast<double>(gammas.size());
+  p.times_from = fmt::format("measured at gamma {}", fmt::join(gammas, ", "));
+  p.draft_ms *= gamma / n;
+  p.rest_ms /= n;
+  p.verify_ms = curve.at(gamma + 1);
+  p.tokens = way.way.simulated ? way.way.expected_tokens()
+                               : speculate::chain_tokens(gamma, way.stats->share_of_tested());
+  return p;
+}
+
+MeasuredPrediction predict_from_forwards(const PointRuns& point, const WayRuns& way,
+                                         const speculate::TimingTable& times) {
+  const double tokens =
+      way.way.simulated ? way.way.expected_tokens() : way.stats->tokens_per_round();
+  const speculate::TreeCost cost = speculate::price_tree(way.way.tree, tokens, times.buckets.back(),
+                                                         times.overhead_ms, times.skip_deepest)
+                                       .cost;
+  return {.times_from = "timed forwards",
+          .tokens = tokens,
+          .plain_ms = 1e3 * point.ways.front().step_s(),
+          .draft_ms = std::accumulate(cost.draft_ms.begin(), cost.draft_ms.end(), 0.0),
+          .verify_ms = cost.target_ms,
+          .rest_ms = cost.overhead_ms};
+}
+
+nlohmann::ordered_json prediction_json(const MeasuredPrediction& p, const Way& way) {
+  nlohmann::ordered_json j = {
+      {"times_from", p.times_from}, {"tokens_per_round", p.tokens}, {"plain_step_ms", p.plain_ms},
+      {"draft_ms", p.draft_ms},     {"verify_ms", p.verify_ms},     {"rest_ms", p.rest_ms},
+      {"round_ms", p.round_ms()},   {"tpot_ms", p.token_ms()},      {"speedup", p.speedup()}};
+  if (way.is_chain()) {
+    j["gamma"] = way.gamma();
+    j["draft_step_ms"] = p.draft_ms / way.gamma();
+  }
+  return j;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,34 @@
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+
+#include "speculate/tree/timing.h"
+#include "tools/speculation_bench/measurement.h"
+
+namespace tandem::tools {
+
+/// What a way to decode should gain by times that were measured without it, and by its own
+/// acceptance.
+struct MeasuredPrediction {
+  std::string times_from;
+  double tokens = 1;                                // of a sequence and round
+  double plain_ms = 0;                              // a decode step
+  double draft_ms = 0, verify_ms = 0, rest_ms = 0;  // of a round; verify: the target's forward
+  double round_ms() const { return draft_ms + verify_ms + rest_ms; }
+  double token_ms() const { return round_ms() / tokens; }
+  double speedup() const { return plain_ms / token_ms(); }
+};
+
+/// Of a chain, by the times of the same draft at other gammas. Its verification lies on the line
+/// between those measured around it, of which a plain step is the first. None for plain decoding,
+/// and where no other gamma was measured.
+std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, const WayRuns& way);
+
+/// Of a tree, by forwards that were timed apart from rounds.
+MeasuredPrediction predict_from_forwards(const PointRuns& point, const WayRuns& way,
+                                         const speculate::TimingTable& times);
+
+/// Group `predicted` of a record.
+nlohmann::ordered_json prediction_json(const MeasuredPrediction& p, const Way& way);
+
+}  // namespace tandem::tools

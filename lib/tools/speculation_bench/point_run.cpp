@@ -1,0 +1,277 @@
+#include "tools/speculation_bench/point_run.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/parallel.h"
+#include "bench/gpu_hardware.h"
+#include "bench/model_report.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/speculation/tree_plan.h"
+#include "tools/speculation_bench/measured_prediction.h"
+#include "tools/speculation_bench/measured_report.h"
+#include "tools/speculation_bench/prediction.h"
+
+namespace tandem::tools {
+namespace {
+
+using bench::Json;
+
+const char kPlain[] = "plain";
+constexpr std::string_view kSimulatedWords =
+    "accepted tokens are simulated: drawn by alpha or an acceptance vector, not found by "
+    "verification";
+
+BenchSizes sizes_of(const SpeculationBenchRecipe& r) {
+  return {.batch = r.run.batch,
+          .context = static_cast<int>(r.run.context.value),
+          .new_tokens = r.bench.new_tokens};
+}
+
+/// Phases name records of a point; the recipe has no draft of that name.
+std::string phase_of(const Way& way) {
+  return way.draft.kind == DraftKind::none ? std::string(kPlain) : "rounds " + way.name();
+}
+
+std::string temperature_text(const SpeculationBenchRecipe& r) {
+  return fmt::format("{:g}", r.sampling.temperature);
+}
+
+std::vector<std::string> row_of(const SpeculationBenchRecipe& r, std::vector<std::string> cells) {
+  cells.insert(cells.begin(), {std::to_string(r.run.context.value), std::to_string(r.run.batch),
+                               temperature_text(r)});
+  cells.resize(measured_columns().size());
+  return cells;
+}
+
+bench::Record record_of(const cli::Context& cx, const PointRun::Point& point, const Way* way) {
+  const SpeculationBenchRecipe& r = point.recipe;
+  bench::Record record = named(bench::Record(cx.info.name), point);
+  Json& workload = record.group("workload");
+  workload = {{"phase", way != nullptr ? phase_of(*way) : "point"},
+              {"batch", r.run.batch},
+              {"prompt_tokens", r.run.context.value},
+              {"context_tokens", r.run.context.value},
+              {"new_tokens", r.bench.new_tokens},
+              {"temperature", r.sampling.temperature}};
+  if (way != nullptr && way->draft.kind != DraftKind::none) {
+    workload["draft"] = draft_json(way->draft);
+    if (way->is_chain() && !way->is_plain()) workload["gamma"] = way->gamma();
+  }
+  return record;
+}
+
+/// Which way was the fastest at a point.
+std::string verdict(const SpeculationBenchRecipe& r, const PointRuns& runs) {
+  const WayRuns* best = nullptr;
+  Gain most;
+  for (const WayRuns& way : runs.ways) {
+    if (!way.stats || way.error) continue;
+    const Gain gain = gain_of(runs.ways.front(), way, runs.prefill_s);
+    if (gain.speedup <= most.speedup) continue;
+    best = &way;
+    most = gain;
+  }
+  const std::string where = fmt::format("batch {} at {} tokens, temperature {}: ", r.run.batch,
+                                        r.run.context.value, temperature_text(r));
+  if (best == nullptr) return where + "plain decoding is the fastest";
+  const std::string interval =
+      most.interval ? fmt::format(" ({:.2f} to {:.2f})", most.interval->low, most.interval->high)
+                    : "";
+  return where +
+         fmt::format("{} decodes {:.2f} times as fast{}, and pays from token {} of the output",
+                     best->way.name(), most.speedup, interval, *most.pays_from);
+}
+
+}  // namespace
+
+PointRun::PointRun(cli::Context& cx, const Point& point, bool dry_run)
+    : cx_(cx),
+      point_(point),
+      engines_(point.recipe.model, point.recipe.run, sizes_of(point.recipe), dry_run) {}
+
+void PointRun::fail(const cli::Context& cx, BenchResults& results, const Point& point,
+                    const Way* way, const Error& error) {
+  const std::string name = way != nullptr ? way->name() : "all";
+  results.add_failure(record_of(cx, point, way), row_of(point.recipe, {name, error.what()}), error);
+}
+
+void PointRun::admit(const std::function<void(const Way&, const Error&)>& refused) {
+  const SpeculationBenchRecipe& r = point_.recipe;
+  Way plain;
+  plain.draft.name = kPlain;
+  plain.draft.kind = DraftKind::none;
+  ways_ = {plain};
+  for (const NamedDraft& draft : r.bench.budgeted()) {
+    if (draft.kind == DraftKind::none)
+      ways_.front().draft = draft;
+    else
+      admit(draft, r.bench.simulate.value_or(engines_.target_files().synthetic()), refused);
+  }
+  for (const Way& way : ways_)
+    if (!way.is_chain() && times_trees())
+      timed_[way.draft.name] = std::max(timed_[way.draft.name], way.tree.size());
+  for (const auto& [name, nodes] : timed_)
+    engines_.add_timing(
+        std::ranges::find(ways_, name, [](const Way& w) { return w.draft.name; })->draft, nodes);
+  engines_.size();
+}
+
+void PointRun::admit(const NamedDraft& draft, bool simulates,
+                     const std::function<void(const Way&, const Error&)>& refused) {
+  const SpeculationBenchRecipe& r = point_.recipe;
+  const auto note = [&](const std::string& text) { cx_.note(text); };
+  try {
+    for (speculate::TokenTree& tree : proposals_of(draft, r.gammas(), r.tree, r.accept, note)) {
+      Way way{.draft = draft, .tree = std::move(tree), .simulated = simulates};
+      try {
+        way.acceptance =
+            known_acceptance(draft, r.accept, static_cast<double>(r.run.context.value), simulates);
+        engines_.add(way);
+        ways_.push_back(std::move(way));
+      } catch (const Error& e) {
+        refused(way, e);
+      }
+    }
+  } catch (const Error& e) {
+    refused({.draft = draft}, e);
+  }
+}
+
+MeasureSpec PointRun::measure_spec() {
+  const SpeculationBenchRecipe& r = point_.recipe;
+  decode::Engine& target = engines_.target();
+  MeasureSpec spec{
+      .how = generate_spec(r.sampling, r.run.seed, 0, target.config(), target.spec().max_tokens),
+      .warm_ups = r.bench.warm_ups,
+      .random_kv = r.bench.random_kv,
+      .verify = r.spec.verify};
+  spec.how.max_tokens = r.bench.new_tokens;
+  spec.how.stop_ids.clear();  // all sequences are of one length
+  spec.how.stops.clear();
+  return spec;
+}
+
+PointRun::Times PointRun::time_forwards(const decode::SamplerSpec& sampler) {
+  Times times;
+  for (const Way& way : ways_) {
+    if (way.is_chain() || !timed_.contains(way.draft.name) || times.contains(way.draft.name))
+      continue;
+    times[way.draft.name] = measure_times(cx_, engines_.target(), engines_.drafter(way.draft),
+                                          {.contexts = {engines_.timed_context()},
+                                           .largest_tree = timed_.at(way.draft.name),
+                                           .batch = point_.recipe.run.batch,
+                                           .sampler = sampler});
+  }
+  return times;
+}
+
+void PointRun::run(BenchResults& results) {
+  const SpeculationBenchRecipe& r = point_.recipe;
+  const auto missing = [&](const Way& way) {
+    return !results.has({point_.id, phase_of(way), max_threads()});
+  };
+  if (std::ranges::none_of(ways_, missing)) return;
+  prompts_ = bench_prompts(r.data, engines_.target_files(),
+                           {.context = sizes_of(r).context,
+                            .batch = r.run.batch,
+                            .batches = r.bench.batches,
+                            .seed = static_cast<uint64_t>(r.run.seed)});
+  if (engines_.streams()) link_ = bench::gpu_ceilings(engines_.device());  // while it is idle
+  engines_.load(cx_);
+  const MeasureSpec spec = measure_spec();
+  times_ = time_forwards(spec.how.sampler);
+  cli::Progress progress(
+      cx_.terminal, fmt::format("batch {} at {} tokens", r.run.batch, r.run.context.value),
+      static_cast<double>(ways_.size()) * (r.bench.batches + r.bench.warm_ups), "runs");
+  double n_done = 0;
+  const PointRuns runs =
+      measure_ways(engines_, prompts_, ways_, spec, [&] { return progress.go_on(++n_done); });
+  for (const WayRuns& way : runs.ways)
+    if (missing(way.way)) report(results, runs, way);
+  if (std::ranges::any_of(ways_, &Way::simulated)) cx_.note(std::string(kSimulatedWords));
+  cx_.note(verdict(r, runs));
+}
+
+void PointRun::report(BenchResults& results, const PointRuns& runs, const WayRuns& way) {
+  const SpeculationBenchRecipe& r = point_.recipe;
+  if (way.error) return fail(cx_, results, point_, &way.way, *way.error);
+  bench::Record record = record_of(cx_, point_, &way.way);
+  add_facts(record, way.way);
+  add_measured(record, runs, way, sizes_of(r).context);
+  if (way.stats) add_streaming(record, way);
+  bench::add_memory(record, engines_.plan(), peak_resident_bytes(), engines_.device());
+  if (!peak_is_own_) record.warn("memory.cpu.peak is that of the whole process, all points so far");
+  if (way.way.simulated) record.warn(std::string(kSimulatedWords));
+  const std::optional<double> predicted =
+      r.bench.predict == PredictMode::no ? std::nullopt : add_prediction(record, runs, way);
+  results.add(record, row_of(r, measured_cells(runs, way, predicted)));
+}
+
+void PointRun::add_facts(bench::Record& record, const Way& way) {
+  const SpeculationBenchRecipe& r = point_.recipe;
+  decode::Engine& target = engines_.target();
+  record.group("model") = {{"name", target.files().name},
+                           {"dtype", dtype_name(target.model().options().dtype)}};
+  if (way.draft.kind == DraftKind::model) record.group("model")["draft"] = way.draft.path.value;
+  Json& workload = record.group("workload");
+  workload["device"] = target.spec().device.name();
+  if (target.spec().device.kind == Device::Kind::cuda)
+    workload["gpu"] = cuda::device_info(target.spec().device.index).name;
+  if (engines_.streams()) workload["layers_streamed"] = target.spec().n_streamed;
+  workload["dataset"] = r.bench.random_kv ? "random keys and values" : prompts_.source;
+  workload["n_prompts"] = r.run.batch * r.bench.batches;
+  workload["distinct_prompts"] = prompts_.distinct;
+  workload["prompts_overlap"] = prompts_.overlap;
+  workload["batches"] = r.bench.batches;
+  workload["warm_ups"] = r.bench.warm_ups;
+  workload["seed"] = r.run.seed;
+  workload["simulated_acceptance"] = way.simulated;
+  if (way.acceptance && !way.acceptance->file.empty())
+    workload["vector"] = {{"file", way.acceptance->file},
+                          {"sha256", way.acceptance->sha256},
+                          {"method", way.acceptance->method}};
+}
+
+void PointRun::add_streaming(bench::Record& record, const WayRuns& way) {
+  if (!engines_.streams()) return;
+  const double gbps = 1e-9 * static_cast<double>(engines_.target().streamed_bytes()) / way.step_s();
+  Json& spec = record.group("spec");
+  spec["streamed_gbps"] = gbps;
+  spec["copy_in_gbps"] = link_.copy_in_gbps;
+  spec["frac_of_copy_in"] = gbps / link_.copy_in_gbps;
+}
+
+std::optional<double> PointRun::add_prediction(bench::Record& record, const PointRuns& runs,
+                                               const WayRuns& way) {
+  const SpeculationBenchRecipe& r = point_.recipe;
+  if (!way.stats) return std::nullopt;
+  std::optional<double> speedup;
+  if (r.bench.hardware.complete() && way.way.is_chain()) {
+    NamedDraft draft = way.way.draft;
+    draft.alpha = way.way.acceptance ? way.way.acceptance->rows.front().front()
+                                     : way.stats->share_of_tested();
+    decode::Engine& target = engines_.target();
+    const DType dtype = target.model().options().dtype;
+    const Prediction p =
+        predict(r.bench.hardware, speculate::costs_of(target.config(), dtype), draft,
+                {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
+                 .gamma = way.way.gamma(),
+                 .new_tokens = r.bench.new_tokens,
+                 .longest = target.config().max_context,
+                 .dtype = dtype});
+    record.group("predicted_roofline") = prediction_json(p, r.run.batch);
+    speedup = p.chain.speedup;
+  }
+  const auto times = times_.find(way.way.draft.name);
+  if (const auto p = times != times_.end() ? predict_from_forwards(runs, way, times->second)
+                                           : predict_from_others(runs, way)) {
+    record.group("predicted") = prediction_json(*p, way.way);
+    record.group("spec")["predicted_over_measured"] = 1e-3 * p->round_ms() / way.step_s();
+    speedup = p->speedup();
+  }
+  if (speedup) record.group("spec")["speedup_predicted"] = *speedup;
+  return speedup;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,65 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/record.h"
+#include "bench/roofline.h"
+#include "speculate/tree/timing.h"
+#include "tools/speculation_bench/bench_recipe.h"
+#include "tools/speculation_bench/measurement.h"
+
+namespace tandem::tools {
+
+/// A point on its way: which of its ways to decode are measured, and on what.
+class PointRun {
+ public:
+  using Point = cli::Point<SpeculationBenchRecipe>;
+
+  /// errors   those of BenchEngines
+  PointRun(cli::Context& cx, const Point& point, bool dry_run);
+
+  /// Admits the ways that can be measured, and sizes the engines for them.
+  /// refused  gets the others
+  void admit(const std::function<void(const Way&, const Error&)>& refused);
+  const BenchEngines& engines() const { return engines_; }
+
+  /// Measures all of them and reports each by `results`.
+  void run(BenchResults& results);
+  /// Records a way that was refused or failed; null: all of the point.
+  static void fail(const cli::Context& cx, BenchResults& results, const Point& point,
+                   const Way* way, const Error& error);
+
+ private:
+  using Times = std::map<std::string, speculate::TimingTable>;  // by the draft's name
+
+  void admit(const NamedDraft& draft, bool simulates,
+             const std::function<void(const Way&, const Error&)>& refused);
+  MeasureSpec measure_spec();
+  /// Forwards of every draft that proposes trees, where these are predicted.
+  Times time_forwards(const decode::SamplerSpec& sampler);
+  bool times_trees() const { return point_.recipe.bench.predict == PredictMode::also; }
+  void report(BenchResults& results, const PointRuns& runs, const WayRuns& way);
+  void add_facts(bench::Record& record, const Way& way);
+  /// What streaming layers from host memory reached.
+  void add_streaming(bench::Record& record, const WayRuns& way);
+  /// A chain's by the same draft at other gammas; where there is none by the roofline, if the
+  /// machine is given. A tree's by timed forwards.
+  /// result   the speed-up
+  std::optional<double> add_prediction(bench::Record& record, const PointRuns& runs,
+                                       const WayRuns& way);
+
+  cli::Context& cx_;
+  const Point& point_;
+  BenchEngines engines_;
+  std::vector<Way> ways_;
+  BenchPrompts prompts_;
+  std::map<std::string, int> timed_;  // drafts that propose trees: nodes of the largest
+  Times times_;
+  bench::Ceilings link_;                      // where layers are streamed
+  bool peak_is_own_ = reset_peak_resident();  // the system counts it for every point separately
+};
+
+}  // namespace tandem::tools

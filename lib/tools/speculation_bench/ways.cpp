@@ -1,0 +1,64 @@
+#include "tools/speculation_bench/ways.h"
+
+#include <algorithm>
+#include <set>
+
+#include "speculate/tree/tree_table.h"
+
+namespace tandem::tools {
+
+std::string Way::shape() const {
+  return is_chain() ? fmt::format("gamma {}", gamma())
+                    : fmt::format("tree {}x{}", tree.size(), tree.levels());
+}
+
+std::string Way::name() const {
+  return is_plain() ? draft.name : fmt::format("{} {}", draft.name, shape());
+}
+
+std::vector<speculate::TokenTree> proposals_of(const NamedDraft& draft,
+                                               const std::vector<int>& gammas, const TreeGrid& grid,
+                                               const AcceptSection& accept,
+                                               const std::function<void(std::string)>& note) {
+  std::vector<speculate::TokenTree> trees;
+  if (draft.tree.empty()) {
+    for (const int gamma : gammas) trees.push_back(speculate::chain_tree(gamma + 1));
+    return trees;
+  }
+  if (!draft.tree.automatic) return {speculate::read_tree(draft.tree.path).tree};
+  speculate::AcceptanceVector vector = speculate::read_acceptance(accept.path, accept.layout);
+  if (grid.max_branch) vector = vector.first_children(*grid.max_branch);
+  const auto [fewest, most] = std::ranges::minmax(grid.levels);
+  const speculate::TreeTable table(
+      vector, {.max_size = std::ranges::max(grid.sizes), .min_levels = fewest, .max_levels = most});
+  std::set<std::vector<int>> shapes;  // more levels may be of no use
+  for (const int size : grid.sizes)
+    for (const int levels : grid.levels) {
+      if (!table.expected(size, levels)) {
+        note(fmt::format("no tree of {} nodes has at most {} levels under this vector", size,
+                         levels));
+        continue;
+      }
+      speculate::TokenTree tree = table.tree(size, levels);
+      if (shapes.insert(tree.n_children).second) trees.push_back(std::move(tree));
+    }
+  return trees;
+}
+
+std::optional<speculate::AcceptanceVector> known_acceptance(const NamedDraft& draft,
+                                                            const AcceptSection& accept,
+                                                            double context, bool simulates) {
+  if (!draft.tree.empty() && !accept.path.empty())
+    return speculate::read_acceptance(accept.path, accept.layout);
+  if (!simulates) return std::nullopt;
+  if (draft.kind == DraftKind::ngram)
+    throw recipe_error("bench.simulate", "'{}' finds its tokens in the text, which is simulated",
+                       draft.name)
+        .hint("leave it out, or measure a model with weights");
+  speculate::AcceptanceVector vector;
+  vector.rows = {{assumed_alpha(draft, context).value}};
+  vector.method = "simulated";
+  return vector;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,65 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv/step.h"
+#include "speculate/tree/acceptance.h"
+#include "speculate/tree/token_tree.h"
+#include "tools/sequoia_tree_search.h"
+#include "tools/speculation_bench/named_draft.h"
+
+namespace tandem::tools {
+
+/// Section `tree`: the grid of whose points the best trees are measured.
+struct TreeGrid {
+  std::vector<int> sizes = {128}, levels = {10};
+  std::optional<int> max_branch;
+
+  template <class V>
+  void fields(V& v) {
+    v("sizes", sizes, recipe::between(2, kv::kMaxTreeRows).unit("nodes"), "the root counts");
+    v("levels", levels, recipe::at_least(2), "at most, the root's counts");
+    v("max_branch", max_branch, recipe::at_least(1),
+      "children of a node; null = the vector's length");
+  }
+};
+
+/// A way to decode: plainly, by chains of drafted tokens, or by trees of them.
+struct Way {
+  NamedDraft draft;
+  speculate::TokenTree tree = speculate::chain_tree(1);  // proposed; the root alone: plain decoding
+  std::optional<speculate::AcceptanceVector> acceptance = {};  // that the tree is expected to have
+  bool simulated = false;                                      // accepted paths are drawn from it
+
+  bool is_plain() const { return tree.size() == 1; }
+  bool is_chain() const { return draft.tree.empty(); }
+  /// Drafted tokens of a chain, or of a tree's longest path.
+  int gamma() const { return tree.levels() - 1; }
+  /// "gamma 3", or "tree 16x5": nodes and levels.
+  std::string shape() const;
+  /// "plain", "s256 gamma 3", or "pair tree 16x5".
+  std::string name() const;
+  /// Tokens of a round by `acceptance`, which there must be.
+  double expected_tokens() const { return speculate::expected_tokens(tree, *acceptance); }
+};
+
+/// What a draft proposes: chains of these lengths; or the tree of its file; or the best trees of
+/// the grid, each once.
+/// note     gets what there is to say about points of the grid without a tree
+/// errors   kind input: the tree or the vector
+std::vector<speculate::TokenTree> proposals_of(const NamedDraft& draft,
+                                               const std::vector<int>& gammas, const TreeGrid& grid,
+                                               const AcceptSection& accept,
+                                               const std::function<void(std::string)>& note);
+
+/// The acceptance that is known before the measurement: of trees the vector, where it is named;
+/// else, where it is to be simulated, the draft's alpha.
+/// errors   kind recipe: prompt lookup, whose acceptance nothing simulates; no alpha is known; kind
+///          input: the vector
+std::optional<speculate::AcceptanceVector> known_acceptance(const NamedDraft& draft,
+                                                            const AcceptSection& accept,
+                                                            double context, bool simulates);
+
+}  // namespace tandem::tools
