@@ -99,6 +99,23 @@ TEST_SUITE("cli/magicdec-bench/measure") {
             (gamma == 1 ? "measured at gamma 3" : "measured at gamma 1"));
       CHECK(spec["speedup_predicted"] == record["predicted"]["speedup"]);
     }
+    // By parts of the output: the same rounds.
+    for (const auto& [phase, record] : records) {
+      if (phase == "plain") continue;
+      int64_t rounds = 0, accepted = 0, tested = 0;
+      double from = -1;
+      for (const Json& part : record["spec"]["by_output"]) {
+        CHECK(part["from_token"] > from);
+        from = part["from_token"];
+        rounds += part["rounds"].get<int64_t>();
+        accepted += part["accepted"].get<int64_t>();
+        tested += part["tested"].get<int64_t>();
+      }
+      CHECK(from < 12);
+      CHECK(rounds == record["spec"]["rounds"]);
+      CHECK(accepted == record["spec"]["accepted"]);
+      CHECK(tested == record["spec"]["tested"]);
+    }
     // A draft that reads all keys agrees with itself.
     CHECK(records.at("rounds all gamma 3")["spec"]["alpha"] == 1);
     CHECK(run.err.find("tokens a round: the accepted ones and one more of the target") !=
@@ -188,6 +205,56 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     const std::string before = file_text(file);
     CHECK(sweep("--resume").status == 0);
     CHECK(file_text(file) == before);
+  }
+
+  TEST_CASE("each key of a sweep reaches the measurement") {
+    const auto at = [](const Json& record, const char* pointer) {
+      return record.at(Json::json_pointer(pointer)).get<double>();
+    };
+    const struct {
+      const char *sweep, *pointer;
+      std::vector<double> values;
+    } cases[] = {{"run.batch=1,2", "/workload/batch", {1, 2}},
+                 {"run.context=100,150", "/workload/context_tokens", {100, 150}},
+                 {"spec.gamma=1,2", "/spec/gamma", {1, 2}},
+                 {"bench.budget=48,64", "/workload/draft/budget_tokens", {48, 64}},
+                 {"sampling.temperature=0,0.6", "/workload/temperature", {0, .6}}};
+    for (const auto& c : cases) {
+      CAPTURE(c.sweep);
+      const Outcome run = measure({"-s", "run.batch=1", "-s", "run.context=100", "-s",
+                                   "spec.gamma=2", "-s", "bench.batches=1", "--sweep", c.sweep,
+                                   "-s", "bench.predict=no", "--format", "jsonl"});
+      CAPTURE(run.err);
+      CHECK(run.status == 0);
+      std::vector<double> seen;
+      std::set<std::string> points;
+      for (const Json& record : json_lines(run.out)) {
+        points.insert(record["point"]);
+        const Json& latency = record["latency"];
+        CHECK(latency["itl_ms"]["p50"] <= latency["itl_ms"]["p99"]);
+        CHECK(latency["tpot_ms_p50"] <= latency["tpot_ms_p99"]);
+        if (phase_of(record).starts_with("rounds s64")) seen.push_back(at(record, c.pointer));
+      }
+      CHECK(points.size() == 2);
+      CHECK(seen == c.values);
+    }
+  }
+
+  TEST_CASE("presets of sizes lie over a recipe") {
+    const auto sizes = [](const std::string& preset) {
+      const Outcome run =
+          run_process(program("magicdec-bench"),
+                      {.arguments = {"-r", "magicdec/tiny-16m", "-r", "magicdec/preset-" + preset,
+                                     "--print-recipe"}});
+      CHECK(run.status == 0);
+      CHECK(run.out.find("self-512") != std::string::npos);
+      return run.out;
+    };
+    const std::string program = sizes("80-tokens"), paper = sizes("96-tokens");
+    for (const char* line : {"new_tokens: 80 ", "batches: 5 ", "warm_ups: 5 ", "seed: 123 "})
+      CHECK(program.find(line) != std::string::npos);
+    for (const char* line : {"new_tokens: 96 ", "batches: 20 ", "warm_ups: 1 ", "seed: 0 "})
+      CHECK(paper.find(line) != std::string::npos);
   }
 
   TEST_CASE("shards divide the points") {
