@@ -3,22 +3,19 @@
 
     plot.py quality FILE... -o out.svg   accuracy against bytes a decode step reads, a panel a task
     plot.py speed FILE... -o out.svg     decode time per token against context, a panel a batch size
+    plot.py speedup, pareto, acceptance, prediction FILE... -o out.svg
+                                         of speculation: what it gains by batch and context; throughput
+                                         against latency; acceptance by position and output length;
+                                         predicted against measured
 
-FILE: records of pig-eval or pig-bench, as --format jsonl prints them (for pig-bench also what -o
-writes). The ending of OUT chooses the format: svg, pdf, png. Needs matplotlib:
+FILE: records of pig-eval, of pig-bench, or (the last four) of magicdec-bench and sequoia-bench, as
+--format jsonl prints them; of benchmarks also what -o writes. The ending of OUT chooses the format: svg, pdf, png. Needs matplotlib:
 python3 -m pip install matplotlib
 """
 import argparse
-import json
-import sys
 
-try:
-    import matplotlib
-except ImportError:
-    sys.exit("plot.py: needs matplotlib: python3 -m pip install matplotlib")
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.ticker import FuncFormatter, NullFormatter
+import plot_rounds
+from plot_common import FuncFormatter, binary_axis, chosen, fail, plt, read_records, tokens_label
 
 MEAN = "mean"
 TASKS = ["needle1", "needle8", "kv", "vt", "cwe"]
@@ -38,37 +35,6 @@ STYLES = {
 OTHER = dict(color="#666666", marker="P", linestyle="-")
 
 
-def fail(text):
-    sys.exit(f"plot.py: error: {text}")
-
-
-def read_records(paths, tool):
-    """Records of one tool that hold a result."""
-    records = []
-    for path in paths:
-        try:
-            with open(path, encoding="utf-8") as file:
-                lines = [line for line in file if line.strip()]
-        except OSError as e:
-            fail(f"{path}: {e.strerror}")
-        for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                fail(f"{path}:{number}: not a line of JSON")
-            schema = record.get("schema") if isinstance(record, dict) else None
-            if schema == "tandem.eval/1":
-                fail(f"{path}: is a log of cases; "
-                     "draw what pig-eval --resume --format jsonl makes of it")
-            if schema != "tandem.result/1":
-                fail(f"{path}:{number}: not a result record")
-            if record.get("tool") == tool and record.get("status") in ("ok", "partial"):
-                records.append(record)
-    if not records:
-        fail(f"no results of {tool} in {', '.join(paths)}")
-    return records
-
-
 def style_of(kind):
     return STYLES.get(kind, OTHER)
 
@@ -78,42 +44,11 @@ def in_order(kinds):
     return known + sorted(k for k in kinds if k not in STYLES)
 
 
-def chosen(values, wanted, name):
-    """The one value to draw: the one asked for, or the only one there is."""
-    values = sorted(set(values))
-    if wanted is None and len(values) == 1:
-        return values[0]
-    if wanted in values:
-        return wanted
-    listed = ", ".join(str(v) for v in values)
-    fail(f"choose one --{name} of: {listed}" if wanted is None
-         else f"no results of --{name} {wanted}; there are: {listed}")
-
-
 def bytes_label(value, _=None):
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
             return f"{value:.3g} {unit}"
         value /= 1024
-
-
-def tokens_label(value, _=None):
-    return f"{value / 1024:g}Ki" if value >= 1024 and value % 1024 == 0 else f"{value:g}"
-
-
-def binary_axis(axis, values, label):
-    """A logarithmic axis with its ticks at powers of two, eight at most."""
-    low, high = min(values), max(values)
-    axis.axes.set_xscale("log", base=2)
-    tick = 2.0 ** int(low).bit_length() / 2
-    ticks = []
-    while tick <= high * 1.01:
-        ticks.append(tick)
-        tick *= 2
-    step = -(-len(ticks) // 8)
-    axis.set_ticks(ticks[::step])
-    axis.set_major_formatter(FuncFormatter(label))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def family_handle(kind, label=None):
@@ -248,7 +183,8 @@ def main():
     quality.set_defaults(draw=plot_quality)
     speed = commands.add_parser("speed", help="decode time per token against context")
     speed.set_defaults(draw=plot_speed)
-    for command in (quality, speed):
+    plot_rounds.add_commands(commands)
+    for command in commands.choices.values():
         command.add_argument("files", nargs="+", metavar="FILE")
         command.add_argument("-o", "--output", required=True, metavar="OUT")
     args = parser.parse_args()
