@@ -272,7 +272,7 @@ def plot_acceptance(args):
     if has_output:
         axes[0][1].set_ylim(bottom=1)
         axes[0][1].set_xlabel("length of the output (tokens)")
-        axes[0][1].set_ylabel("tokens a round: accepted, and one of the target")
+        axes[0][1].set_ylabel("tokens a round (the bonus token included)")
     for ax in axes[0]:
         ax.grid(alpha=0.25, linewidth=0.5)
     shapes = {w.draft: w.shape for w in ways}

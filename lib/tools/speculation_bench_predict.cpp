@@ -40,6 +40,9 @@ Case case_of(const Point& point, const NamedDraft& draft, int gamma) {
     throw recipe_error("bench.drafts", "'{}' proposes trees, which are predicted by measured times",
                        draft.name)
         .hint("measure them, or price trees with sequoia-tree-search and a timing table");
+  if (draft.policy)
+    throw recipe_error("bench.drafts", "the roofline knows keys, '{}' has cache", draft.name)
+        .hint("name its keys and budget, or measure it");
   Case c{.point = point,
          .draft = draft,
          .config = decode::open_config(r.model.path),

@@ -137,6 +137,26 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK_FALSE(records.at("rounds s64 gamma 3").contains("predicted"));
   }
 
+  TEST_CASE("a draft reads by keys, or by any policy that reads trees") {
+    const Outcome run =
+        measure({"-s", "run.batch=1", "-s", "spec.gamma=2", "-s", "bench.predict=no", "-s",
+                 "bench.drafts=[{name: s64, budget: 64}, {name: same, cache: {kind: streaming, "
+                 "recent: 60}}, "
+                 "{name: lsh, cache: {kind: lsh, lsh: {bits: 8, tables: 40}}}]",
+                 "--format", "jsonl"});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    const auto records = by_phase(run.out);
+    const Json &keys = records.at("rounds s64 gamma 2"), &cache = records.at("rounds same gamma 2");
+    CHECK(keys["spec"]["accepted_hist"] == cache["spec"]["accepted_hist"]);
+    CHECK(cache["workload"]["draft"]["cache"]["recent"] == 60);
+    CHECK_FALSE(cache["workload"]["draft"].contains("keys"));
+    check_counts(records.at("rounds lsh gamma 2")["spec"]);
+    const Outcome bad = measure({"-s", "bench.drafts=[{name: a, cache: {kind: lhs}}]"});
+    CHECK(bad.status == 3);
+    CHECK(bad.err.find("found 'lhs'") != std::string::npos);
+  }
+
   TEST_CASE("auto measures gammas up to the most that is allowed, and tells the best") {
     const Outcome run =
         measure({"-s", "run.batch=1", "-s", "spec.gamma=auto", "-s", "spec.most_gamma=4", "-s",

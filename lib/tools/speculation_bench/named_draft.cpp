@@ -45,13 +45,36 @@ const Prior* nearest_prior(const NamedDraft& draft, double context) {
 
 }  // namespace
 
-bool NamedDraft::bounded() const { return proposes_by_model() && keys != DraftKeys::full; }
+bool NamedDraft::bounded() const {
+  return proposes_by_model() && !policy && keys != DraftKeys::full;
+}
 
 speculate::KeyChoice NamedDraft::choice() const {
   return {.keys = keys, .budget = static_cast<double>(budget.value), .page = page};
 }
 
+std::string read_scalar(const recipe::Node& node, DraftCache& out) {
+  if (node.kind != recipe::Node::Kind::map)
+    return "expected a map such as {kind: streaming, recent: 252}, found " + node.described();
+  DraftCache read;
+  recipe::Field fields = recipe::fields_of(read.cache);
+  recipe::read_fields(fields, node);
+  out = std::move(read);
+  return {};
+}
+
+std::string yaml_text(const DraftCache& draft) {
+  recipe::Cache copy = draft.cache;
+  return recipe::flow_text(recipe::fields_of(copy));
+}
+
+nlohmann::json json_of(const DraftCache& draft) {
+  recipe::Cache copy = draft.cache;
+  return recipe::to_json(recipe::fields_of(copy));
+}
+
 recipe::Cache NamedDraft::cache(int64_t context) const {
+  if (policy) return policy->cache;
   const auto kind_name = enum_names(keys)[static_cast<size_t>(keys)];
   const auto kinds = enum_names(recipe::CacheKind{});
   const std::string where = "bench.drafts, '" + name + "'";
@@ -59,7 +82,6 @@ recipe::Cache NamedDraft::cache(int64_t context) const {
     throw recipe_error(where, "no cache.kind reads keys as {} does", kind_name)
         .hint("choose other keys to measure, or pass --predict");
   std::string text = fmt::format("kind: {}\nsinks: {}\n", kind_name, sinks.value);
-  if (reposition) text += "reposition: true\n";
   const double share = std::min(
       1.0, static_cast<double>(budget.value) / static_cast<double>(std::max<int64_t>(1, context)));
   switch (keys) {
@@ -112,7 +134,10 @@ nlohmann::json json_of(const NamedDraft& draft) {
 
 nlohmann::ordered_json draft_json(const NamedDraft& draft) {
   nlohmann::ordered_json j = {{"name", draft.name}, {"kind", recipe::yaml_text(draft.kind)}};
-  if (draft.proposes_by_model()) j["keys"] = recipe::yaml_text(draft.keys);
+  if (draft.policy)
+    j["cache"] = json_of(*draft.policy);
+  else if (draft.proposes_by_model())
+    j["keys"] = recipe::yaml_text(draft.keys);
   if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
   if (!draft.tree.empty())
     j["tree"] = draft.tree.automatic ? "auto" : draft.tree.path.filename().string();
@@ -121,7 +146,7 @@ nlohmann::ordered_json draft_json(const NamedDraft& draft) {
 
 AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
   if (draft.alpha) return {*draft.alpha, "given"};
-  if (draft.kind == DraftKind::self) {
+  if (draft.kind == DraftKind::self && !draft.policy) {
     if (speculate::keys_read(draft.choice(), context) >= context)
       return {1, "prior: the draft reads all that the target reads"};
     if (const Prior* p = nearest_prior(draft, context))
@@ -135,5 +160,7 @@ AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
 
 }  // namespace tandem::tools
 
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::optional<tandem::tools::DraftCache>&);
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
     std::vector<tandem::tools::NamedDraft>&);

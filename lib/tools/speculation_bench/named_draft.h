@@ -10,6 +10,15 @@
 
 namespace tandem::tools {
 
+/// A section `cache` in the place of one value.
+struct DraftCache {
+  recipe::Cache cache;
+};
+std::string read_scalar(const recipe::Node& node, DraftCache& out);
+std::string yaml_text(const DraftCache& draft);
+inline std::string type_name(const DraftCache&) { return "map as section cache"; }
+nlohmann::json json_of(const DraftCache& draft);
+
 /// An item of bench.drafts: `{name: s512, kind: self, keys: streaming, budget: 512}`.
 struct NamedDraft {
   std::string name;
@@ -21,7 +30,7 @@ struct NamedDraft {
   std::optional<double> alpha;
   std::filesystem::path timing;
   recipe::AutoPath tree;
-  bool reposition = false;
+  std::optional<DraftCache> policy;
 
   template <class V>
   void fields(V& v) {
@@ -48,7 +57,10 @@ struct NamedDraft {
       "what it proposes: a tree (sequoia-tree/1); auto = the best trees of accept.path for "
       "tree.sizes "
       "and tree.levels; empty = chains of spec.gamma");
-    v("reposition", reposition, "keys streaming: count positions within the keys, not in the text");
+    v("cache", policy,
+      "what a draft step reads, in place of keys and its sizes: {kind: hybrid, ...}, any policy "
+      "that "
+      "reads trees; null = as keys says");
   }
 
   bool proposes_by_model() const { return kind == DraftKind::self || kind == DraftKind::model; }
@@ -56,7 +68,7 @@ struct NamedDraft {
   bool bounded() const;
   speculate::KeyChoice choice() const;
   /// How a draft of kind self or model reads sequences of that many tokens, as cache.kind has it.
-  /// errors   kind recipe: no cache.kind reads so
+  /// errors   kind recipe: no cache.kind reads as keys says
   recipe::Cache cache(int64_t context) const;
 };
 

@@ -247,7 +247,7 @@ std::optional<double> PointRun::add_prediction(bench::Record& record, const Poin
   const SpeculationBenchRecipe& r = point_.recipe;
   if (!way.stats) return std::nullopt;
   std::optional<double> speedup;
-  if (r.bench.hardware.complete() && way.way.is_chain()) {
+  if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.draft.policy) {
     NamedDraft draft = way.way.draft;
     draft.alpha = way.way.acceptance ? way.way.acceptance->rows.front().front()
                                      : way.stats->share_of_tested();

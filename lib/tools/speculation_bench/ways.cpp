@@ -31,7 +31,7 @@ std::vector<speculate::TokenTree> proposals_of(const NamedDraft& draft,
   const auto [fewest, most] = std::ranges::minmax(grid.levels);
   const speculate::TreeTable table(
       vector, {.max_size = std::ranges::max(grid.sizes), .min_levels = fewest, .max_levels = most});
-  std::set<std::vector<int>> shapes;  // more levels may be of no use
+  std::set<std::pair<int, int>> shapes;  // more levels may be of no use
   for (const int size : grid.sizes)
     for (const int levels : grid.levels) {
       if (!table.expected(size, levels)) {
@@ -40,7 +40,7 @@ std::vector<speculate::TokenTree> proposals_of(const NamedDraft& draft,
         continue;
       }
       speculate::TokenTree tree = table.tree(size, levels);
-      if (shapes.insert(tree.n_children).second) trees.push_back(std::move(tree));
+      if (shapes.emplace(tree.size(), tree.levels()).second) trees.push_back(std::move(tree));
     }
   return trees;
 }
