@@ -4,13 +4,13 @@
     plot.py quality FILE... -o out.svg   accuracy against bytes a decode step reads, a panel a task
     plot.py speed FILE... -o out.svg     decode time per token against context, a panel a batch size
     plot.py speedup, pareto, acceptance, prediction FILE... -o out.svg
-                                         of speculation: what it gains by batch and context; throughput
-                                         against latency; acceptance by position and output length;
-                                         predicted against measured
+                                         speed-up of speculation by batch and context; throughput
+                                         against latency; acceptance by position and along the
+                                         output; predicted against measured
 
 FILE: records of pig-eval, of pig-bench, or (the last four) of magicdec-bench and sequoia-bench, as
---format jsonl prints them; of benchmarks also what -o writes. The ending of OUT chooses the format: svg, pdf, png. Needs matplotlib:
-python3 -m pip install matplotlib
+--format jsonl prints them; of benchmarks also what -o writes. The ending of OUT chooses the format:
+svg, pdf, png. Needs matplotlib: python3 -m pip install matplotlib
 """
 import argparse
 

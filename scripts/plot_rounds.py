@@ -3,7 +3,7 @@ import math
 import sys
 from collections import defaultdict
 
-from plot_common import chosen, fail, plt, read_records, tokens_label
+from plot_common import chosen, fail, plt, read_records
 
 # Colours of Okabe and Ito; markers differ too, and lines by context or batch.
 DRAFTS = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"),
@@ -27,6 +27,7 @@ class Way:
         tree = spec.get("tree")
         self.depth = tree["depth"] if tree else work.get("gamma", 0)
         self.shape = f"tree of {tree['size']} nodes" if tree else f"$\\gamma$ {self.depth}"
+        self.nodes = tree["size"] if tree else self.depth + 1
         self.is_tree, self.is_plain = tree is not None, "accepted_hist" not in spec
         self.simulated = work.get("simulated_acceptance", False)
         self.alpha = spec.get("alpha_simulated")
@@ -86,7 +87,7 @@ def value_axis(ax, values, label):
     ax.set_xscale("log", base=2)
     ax.set_xticks(values[::-(-len(values) // 8)], minor=False)
     ax.set_xticks([], minor=True)
-    ax.xaxis.set_major_formatter(lambda value, _: tokens_label(value))
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.set_xlim(values[0] / 2.1, values[-1] * 2.1)
     ax.set_xlabel(label)
 
@@ -177,12 +178,15 @@ def plot_speedup(args):
     figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels) + 2.6, 4.2), sharey=True,
                                 squeeze=False, layout="constrained")
     handles = draft_handles(ways, styles)
-    for ax, (across, along) in zip(axes[0], panels):
-        handles += draw_speedups(ax, best, styles, across, along)
+    for ax, (across, along), side in zip(axes[0], panels, ("left: ", "right: ")):
+        for line in draw_speedups(ax, best, styles, across, along):
+            line.set_label((side if len(panels) > 1 else "") + line.get_label())
+            handles.append(line)
         value_axis(ax, [getattr(w, across) for w in best],
                    {"batch": "batch (sequences)", "context": "context (tokens)"}[across])
     axes[0][0].set_ylim(0, 1.12 * max(1, *(w.speedup() for w in best)))
-    axes[0][0].set_ylabel("speed-up over plain decoding\n(95 % interval; in the marker: best $\\gamma$)")
+    axes[0][0].set_ylabel("speed-up over plain decoding\n"
+                          "(95 % interval; in the marker: best $\\gamma$)")
     finish(figure, ways, handles, args, "Speed-up while the whole batch decodes")
 
 
@@ -206,21 +210,20 @@ def plot_pareto(args):
                 markersize=11 if name == "plain" else 7, markeredgecolor="white", label=name,
                 **(PLAIN if name == "plain" else styles[name]))
     for way in lines["plain"]:
-        group = [at(w) for line in lines.values() for w in line if w.batch == way.batch]
-        low, high = min(group), max(group)
-        ax.plot([low[0], high[0]], [low[1], high[1]], color="#999999", linewidth=0.7, zorder=0)
-        ax.annotate(f"batch {way.batch}", high, xytext=(16, -16), textcoords="offset points",
+        group = sorted(at(w) for line in lines.values() for w in line if w.batch == way.batch)
+        ax.plot(*zip(*group), color="#999999", linewidth=0.7, zorder=0)
+        ax.annotate(f"batch {way.batch}", group[-1], xytext=(16, -16), textcoords="offset points",
                     fontsize=8, color="#444444", ha="center",
                     bbox=dict(facecolor="white", edgecolor="none", alpha=0.8, pad=0.5))
     ax.margins(x=0.15, y=0.1)
     points = [at(w) for line in lines.values() for w in line]
-    for i, axis in enumerate((ax.xaxis, ax.yaxis)):
-        values = [p[i] for p in points]
-        if max(values) > 5 * min(values):
+    is_wide = any(max(values) > 4 * min(values) for values in zip(*points))
+    for axis, set_scale in ((ax.xaxis, ax.set_xscale), (ax.yaxis, ax.set_yscale)):
+        if is_wide:
+            set_scale("log")
             axis.set_tick_params(which="minor", labelsize=7.5)
-            (ax.set_xscale, ax.set_yscale)[i]("log")
             axis.set_minor_formatter(lambda value, _: f"{value:,g}"
-                                     if f"{value:e}"[0] in "25" else "")
+                                     if f"{value:e}"[0] in "235" else "")
         axis.set_major_formatter(lambda value, _: f"{value:,g}")
     ax.set_xlabel("latency: time per token of a sequence while the whole batch decodes (ms)")
     ax.set_ylabel("throughput of the batch (tokens/s)")
@@ -232,11 +235,8 @@ def plot_pareto(args):
 
 def largest_of(ways):
     """Of each draft the records of its largest shape."""
-    deepest = {}
-    for way in ways:
-        if not way.is_plain:
-            deepest[way.draft] = max(deepest.get(way.draft, 0), way.depth)
-    return [w for w in ways if not w.is_plain and w.depth == deepest[w.draft]]
+    most = {w.draft: max(v.nodes for v in ways if v.draft == w.draft) for w in ways}
+    return [w for w in ways if not w.is_plain and w.nodes == most[w.draft]]
 
 
 def plot_acceptance(args):
