@@ -82,7 +82,10 @@ TEST_SUITE("cli/magicdec-bench/measure") {
       CAPTURE(phase);
       CHECK(record["status"] == "ok");
       CHECK(record["workload"]["distinct_prompts"] == 2);
-      CHECK(record["latency"]["tpot_ms_p50"].get<double>() > 0);
+      const Json& latency = record["latency"];
+      CHECK(latency["tpot_ms_p50"].get<double>() > 0);
+      CHECK(latency["ttft_ms"].get<double>() > 0);
+      CHECK(latency["e2e_ms"] > latency["ttft_ms"]);
       CHECK(record["throughput"]["end_to_end_tok_s"].get<double>() <
             record["throughput"]["decode_tok_s"].get<double>());
       if (phase == "plain") continue;

@@ -192,6 +192,13 @@ void add_measured(bench::Record& record, const PointRuns& point, const WayRuns& 
   if (point.prefill_s.empty()) return;
   const double prefill_s = std::accumulate(point.prefill_s.begin(), point.prefill_s.end(), 0.0) +
                            sum_of(way, &BatchRun::prefill_s);
+  std::vector<double> first_ms, whole_ms;  // by batch: until its first tokens, and its last
+  for (size_t b = 0; b < way.batches.size(); ++b) {
+    first_ms.push_back(1e3 * (point.prefill_s[b] + way.batches[b].prefill_s));
+    whole_ms.push_back(first_ms.back() + 1e3 * way.batches[b].decode_s);
+  }
+  record.group("latency")["ttft_ms"] = bench::median(first_ms);
+  record.group("latency")["e2e_ms"] = bench::median(whole_ms);
   throughput["prefill_tok_s"] = way.sequences * double(context) / prefill_s;
   throughput["end_to_end_tok_s"] = new_tokens / end_to_end_s(way, point.prefill_s);
 }
