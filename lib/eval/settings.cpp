@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "recipe/fields_of.h"
@@ -35,28 +34,6 @@ std::vector<std::string> names_of(const std::vector<NamedPolicy>& policies) {
 }
 
 }  // namespace
-
-std::string read_scalar(const recipe::Node& node, NamedPolicy& out) {
-  if (node.kind != recipe::Node::Kind::map)
-    return "expected policies such as {name: near, kind: streaming}, found " + node.described();
-  NamedPolicy read;
-  recipe::Field fields = recipe::fields_of(read);
-  recipe::read_fields(fields, node);
-  out = std::move(read);
-  return {};
-}
-
-std::string yaml_text(const NamedPolicy& policy) {
-  NamedPolicy copy = policy;
-  return recipe::flow_text(recipe::fields_of(copy));
-}
-
-std::string type_name(const NamedPolicy&) { return "policies"; }
-
-nlohmann::json json_of(const NamedPolicy& policy) {
-  NamedPolicy copy = policy;
-  return recipe::to_json(recipe::fields_of(copy));
-}
 
 void Settings::check(recipe::Problems& p) const {
   std::vector<std::string_view> known;

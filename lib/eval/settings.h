@@ -12,6 +12,7 @@ namespace tandem::eval {
 
 /// A named cache policy of eval.policies: `{name: s256, kind: streaming, recent: 256}`.
 struct NamedPolicy {
+  static constexpr std::string_view kItems = "policies", kExample = "{name: near, kind: streaming}";
   std::string name;
   recipe::Cache cache;
 
@@ -22,12 +23,6 @@ struct NamedPolicy {
   }
   void check(recipe::Problems& p) const { cache.check(p); }
 };
-
-// A list item that is a map, read as strictly as a section.
-std::string read_scalar(const recipe::Node& node, NamedPolicy& out);
-std::string yaml_text(const NamedPolicy& policy);
-std::string type_name(const NamedPolicy& policy);
-nlohmann::json json_of(const NamedPolicy& policy);
 
 /// What the prompt of a case is: everything up to the answer, or up to the question.
 enum class Protocol : uint8_t {

@@ -1,8 +1,11 @@
 #pragma once
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <type_traits>
 #include <utility>
 
+#include "recipe/fields_of.h"
 #include "recipe/value.h"
 
 // What recipe/value.h only declares.
@@ -11,6 +14,47 @@ namespace tandem::recipe {
 template <Enum T>
 nlohmann::json json_of(T value) {
   return yaml_text(value);
+}
+
+/// A struct with fields in the place of a value: an item of a list, or a section that may be
+/// unset. Errors name it by its kItems and kExample, where it has them.
+template <class T>
+concept Map = requires(T& t, FieldLister& v) {
+  t.fields(v);
+};
+
+template <Map T>
+std::string read_item(const Node& node, const Folders& models, T& out) {
+  if (node.kind != Node::Kind::map) {
+    if constexpr (requires { T::kExample; })
+      return fmt::format("expected {} such as {}, found {}", T::kItems, T::kExample,
+                         node.described());
+    else
+      return "expected a map of settings, found " + node.described();
+  }
+  T read;  // as strictly as a section
+  Field fields = fields_of(read);
+  read_fields(fields, node, models);
+  out = std::move(read);
+  return {};
+}
+
+template <Map T>
+std::string yaml_text(T map) {
+  return flow_text(fields_of(map));
+}
+
+template <Map T>
+std::string type_name(const T&) {
+  if constexpr (requires { T::kItems; })
+    return std::string(T::kItems);
+  else
+    return "map";
+}
+
+template <Map T>
+nlohmann::json json_of(T map) {
+  return to_json(fields_of(map));
 }
 
 template <class T>
@@ -120,7 +164,7 @@ class ValueOf final : public Value {
   static std::string read_one(const Node& node, const Folders& models, S& out) {
     if constexpr (std::is_same_v<S, ModelName>)
       return read_model(node, models, out);
-    else if constexpr (requires { read_item(node, models, out); })  // a map that names models
+    else if constexpr (requires { read_item(node, models, out); })
       return read_item(node, models, out);
     else
       return read_scalar(node, out);

@@ -53,28 +53,8 @@ speculate::KeyChoice NamedDraft::choice() const {
   return {.keys = keys, .budget = static_cast<double>(budget.value), .page = page};
 }
 
-std::string read_scalar(const recipe::Node& node, DraftCache& out) {
-  if (node.kind != recipe::Node::Kind::map)
-    return "expected a map such as {kind: streaming, recent: 252}, found " + node.described();
-  DraftCache read;
-  recipe::Field fields = recipe::fields_of(read.cache);
-  recipe::read_fields(fields, node);
-  out = std::move(read);
-  return {};
-}
-
-std::string yaml_text(const DraftCache& draft) {
-  recipe::Cache copy = draft.cache;
-  return recipe::flow_text(recipe::fields_of(copy));
-}
-
-nlohmann::json json_of(const DraftCache& draft) {
-  recipe::Cache copy = draft.cache;
-  return recipe::to_json(recipe::fields_of(copy));
-}
-
 recipe::Cache NamedDraft::cache(int64_t context) const {
-  if (policy) return policy->cache;
+  if (policy) return *policy;
   const auto kind_name = enum_names(keys)[static_cast<size_t>(keys)];
   const auto kinds = enum_names(recipe::CacheKind{});
   const std::string where = "bench.drafts, '" + name + "'";
@@ -109,33 +89,10 @@ recipe::Cache NamedDraft::cache(int64_t context) const {
   return cache;
 }
 
-std::string read_item(const recipe::Node& node, const recipe::Folders& models, NamedDraft& out) {
-  if (node.kind != recipe::Node::Kind::map)
-    return "expected drafts such as {name: s512, kind: self, keys: streaming}, found " +
-           node.described();
-  NamedDraft read;
-  recipe::Field fields = recipe::fields_of(read);
-  recipe::read_fields(fields, node, models);
-  out = std::move(read);
-  return {};
-}
-
-std::string yaml_text(const NamedDraft& draft) {
-  NamedDraft copy = draft;
-  return recipe::flow_text(recipe::fields_of(copy));
-}
-
-std::string type_name(const NamedDraft&) { return "drafts"; }
-
-nlohmann::json json_of(const NamedDraft& draft) {
-  NamedDraft copy = draft;
-  return recipe::to_json(recipe::fields_of(copy));
-}
-
 nlohmann::ordered_json draft_json(const NamedDraft& draft) {
   nlohmann::ordered_json j = {{"name", draft.name}, {"kind", recipe::yaml_text(draft.kind)}};
   if (draft.policy)
-    j["cache"] = json_of(*draft.policy);
+    j["cache"] = recipe::json_of(*draft.policy);
   else if (draft.proposes_by_model())
     j["keys"] = recipe::yaml_text(draft.keys);
   if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
@@ -161,6 +118,6 @@ AssumedAlpha assumed_alpha(const NamedDraft& draft, double context) {
 }  // namespace tandem::tools
 
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
-    std::optional<tandem::tools::DraftCache>&);
+    std::optional<tandem::recipe::Cache>&);
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
     std::vector<tandem::tools::NamedDraft>&);

@@ -10,17 +10,10 @@
 
 namespace tandem::tools {
 
-/// A section `cache` in the place of one value.
-struct DraftCache {
-  recipe::Cache cache;
-};
-std::string read_scalar(const recipe::Node& node, DraftCache& out);
-std::string yaml_text(const DraftCache& draft);
-inline std::string type_name(const DraftCache&) { return "map as section cache"; }
-nlohmann::json json_of(const DraftCache& draft);
-
 /// An item of bench.drafts: `{name: s512, kind: self, keys: streaming, budget: 512}`.
 struct NamedDraft {
+  static constexpr std::string_view kItems = "drafts",
+                                    kExample = "{name: s512, kind: self, keys: streaming}";
   std::string name;
   DraftKind kind = DraftKind::self;
   recipe::ModelName path;
@@ -30,7 +23,7 @@ struct NamedDraft {
   std::optional<double> alpha;
   std::filesystem::path timing;
   recipe::AutoPath tree;
-  std::optional<DraftCache> policy;
+  std::optional<recipe::Cache> policy;
 
   template <class V>
   void fields(V& v) {
@@ -71,12 +64,6 @@ struct NamedDraft {
   /// errors   kind recipe: no cache.kind reads as keys says
   recipe::Cache cache(int64_t context) const;
 };
-
-// A list item that is a map, read as strictly as a section.
-std::string read_item(const recipe::Node& node, const recipe::Folders& models, NamedDraft& out);
-std::string yaml_text(const NamedDraft& draft);
-std::string type_name(const NamedDraft& draft);
-nlohmann::json json_of(const NamedDraft& draft);
 
 /// What records say of it.
 nlohmann::ordered_json draft_json(const NamedDraft& draft);
