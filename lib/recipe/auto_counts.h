@@ -7,9 +7,10 @@
 
 namespace tandem::recipe {
 
-/// Numbers of at least 1, to be tried one after the other, or `auto`: the tool chooses one.
+/// Numbers of at least 1, to be tried one after the other, and `auto`, with which the tool chooses.
 struct AutoCounts {
-  std::vector<int> values;  // empty = auto
+  std::vector<int> values;
+  bool has_auto = values.empty();
 
   bool automatic() const { return values.empty(); }
 };
@@ -17,6 +18,6 @@ struct AutoCounts {
 std::string read_scalar(const Node& node, AutoCounts& out);
 std::string yaml_text(const AutoCounts& counts);
 nlohmann::json json_of(const AutoCounts& counts);
-inline std::string type_name(const AutoCounts&) { return "auto|int|list of int"; }
+inline std::string type_name(const AutoCounts&) { return "auto|int|list of them"; }
 
 }  // namespace tandem::recipe

@@ -91,7 +91,7 @@ int SequoiaGenerate::run() {
   if (declined) {
     plain = decode::plain_decoder(target);
   } else {
-    rounds = make_rounds(recipe_.spec, engines, plan.tree,
+    rounds = make_rounds(recipe_, engines, plan.tree,
                          {.on_round = [&](const speculate::RoundEvent& e) { output.on_round(e); }});
   }
   PrefixSource prefix{.rounds = rounds.get()};

@@ -195,7 +195,7 @@ void SpecCheck::add_distributions(const eval::DistributionCheck& found, double t
 int SpecCheck::run() {
   const ModelPair::Engines engines = pair_.load(cx_);
   decode::Engine& target = *engines.target;
-  const auto speculation = make_rounds(recipe_.spec, engines, tree_);
+  const auto speculation = make_rounds(recipe_, engines, tree_);
   check_greedy(target, *speculation);
   if (speculation->accept_by() == AcceptBy::match) check_matched(target, *speculation);
   check_distributions(target, *speculation);

@@ -163,7 +163,10 @@ void for_each_draft(const std::vector<Point>& points, const OfDraft& of_draft) {
     for (const NamedDraft& draft : point.recipe.bench.budgeted()) {
       const recipe::AutoCounts& gamma = point.recipe.spec.gamma;
       const bool is_one = gamma.automatic() || draft.kind == DraftKind::none;
-      for (const int g : is_one ? std::vector<int>{0} : gamma.values) {
+      std::vector<int> gammas = gamma.values;
+      if (is_one) gammas = {0};
+      if (!is_one && gamma.has_auto) gammas.push_back(0);
+      for (const int g : gammas) {
         if (cli::is_interrupted()) return;
         of_draft(point, draft, g);
       }

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -160,26 +161,47 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(bad.err.find("found 'lhs'") != std::string::npos);
   }
 
-  TEST_CASE("auto measures gammas up to the most that is allowed, and tells the best") {
-    const Outcome run =
-        measure({"-s", "run.batch=1", "-s", "spec.gamma=auto", "-s", "spec.most_gamma=4", "-s",
-                 "bench.drafts=[{name: s64, budget: 64}]", "--format", "jsonl"});
+  TEST_CASE("auto chooses in every round, next to gammas of a list, and the best is told") {
+    const Outcome run = measure(
+        {"-s", "run.batch=2", "-s", "spec.gamma=[1, 3, auto]", "-s", "spec.most_gamma=5", "-s",
+         "bench.new_tokens=60", "-s",
+         "bench.drafts=[{name: s64, budget: 64}, {name: small, kind: model, path: tiny-2m}, "
+         "{name: text, kind: ngram}]",
+         "--format", "jsonl"});
     CAPTURE(run.err);
     CHECK(run.status == 0);
     const auto records = by_phase(run.out);
-    REQUIRE(records.size() == 5);
+    REQUIRE(records.size() == 10);
     std::string best = "plain decoding is the fastest";
     double most = 1;
-    for (const int gamma : {1, 2, 3, 4}) {
-      const std::string name = "s64 gamma " + std::to_string(gamma);
-      const Json& spec = records.at("rounds " + name)["spec"];
-      CHECK(spec["gamma"] == gamma);
-      if (const double speedup = spec["speedup_measured"]; speedup > most) {
-        most = speedup;
-        best = name + " decodes ";
+    for (const char* draft : {"s64", "small", "text"})
+      for (const char* gamma : {"1", "3", "auto"}) {
+        const bool is_text = std::string_view(draft) == "text";
+        const bool chooses = std::string_view(gamma) == "auto" && !is_text;
+        const std::string name =
+            fmt::format("{} gamma {}", draft, is_text && gamma[0] == 'a' ? "5" : gamma);
+        CAPTURE(name);
+        const Json& record = records.at("rounds " + name);
+        const Json& spec = record["spec"];
+        check_counts(spec);
+        CHECK((spec["gamma"] == "auto") == chooses);
+        CHECK((record["workload"]["gamma"] == "auto") == chooses);
+        if (chooses) {
+          CHECK(spec["mean_gamma"].get<double>() > 0);
+          CHECK(spec["mean_gamma"].get<double>() < 5);
+          CHECK(spec["accepted_hist"].size() == 6);
+        }
+        // Greedy texts are those of plain decoding whatever rounds choose.
+        CHECK(spec["sequences_as_plain"] == spec["sequences"]);
+        if (const double speedup = spec["speedup_measured"]; speedup > most) {
+          most = speedup;
+          best = name + " decodes ";
+        }
       }
-    }
-    CHECK(run.err.find("batch 1 at 200 tokens, temperature 0: " + best) != std::string::npos);
+    CHECK(run.err.find("batch 2 at 200 tokens, temperature 0: " + best) != std::string::npos);
+    const Outcome bad = measure({"-s", "spec.gamma=[auto, 2, auto]"});
+    CHECK(bad.status == 3);
+    CHECK(bad.err.find("spec.gamma: names auto twice") != std::string::npos);
   }
 
   TEST_CASE("random weights: acceptance is simulated by alpha, and said to be") {

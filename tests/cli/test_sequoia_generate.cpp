@@ -129,6 +129,22 @@ TEST_SUITE("cli/sequoia-generate") {
     CHECK(plan["tree"]["nodes"] == 4);
   }
 
+  TEST_CASE("spec.gamma auto: rounds choose how long chains are, and greedy text stays") {
+    std::vector<std::string> flags = {"-p", "Once upon a time",  "-n", "150",
+                                      "-s", "model.compute=f32", "-s", "tree.path="};
+    const Outcome fixed = sequoia_generate(flags);
+    flags.insert(flags.end(), {"-s", "spec.gamma=auto"});
+    const Outcome run = sequoia_generate(flags);
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    CHECK(run.out == fixed.out);
+    flags.insert(flags.end(), {"--format", "jsonl"});
+    const Json summary = json_lines(sequoia_generate(flags).out).back();
+    CHECK(summary["spec"]["accepted_hist"].size() == 17);
+    CHECK(summary["spec"]["drafted"] > 0);
+    CHECK(summary["spec"]["drafted"] < 16 * summary["spec"]["rounds"].get<int>());
+  }
+
   TEST_CASE("tree.path auto: the tree that the times speak for; none where they speak against it") {
     const TemporaryFolder folder;
     const std::string accept =
@@ -355,6 +371,12 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{{"-s", "spec.draft=ngram", "-s", "run.context=64", "-s", "spec.gamma=70"},
                   3,
                   "spec.gamma: is 70 tokens, "},
+             Case{{"-s", "tree.path=", "-s", "spec.gamma=[2, auto]"},
+                  3,
+                  "spec.gamma: expected one number or auto"},
+             Case{{"-s", "tree.path=", "-s", "spec.gamma=300"},
+                  3,
+                  "spec.gamma: 300 is out of range, expected 1 .. 256 tokens, or auto"},
          }) {
       CAPTURE(c.says);
       std::vector<std::string> flags = c.flags;

@@ -72,8 +72,7 @@ TEST_SUITE("recipe/cache_section") {
         {"kind: snapkv, snapkv: {budget: 36}",
          "cache.snapkv.budget: 36 tokens leave none to choose after the window of 32 and 4 sinks: "
          "set at least 37, or a smaller window"},
-        {"verified: {budget: 255}",
-         "cache.verified.budget: 255 is out of range, expected 256 .. "},
+        {"verified: {budget: 255}", "cache.verified.budget: 255 is out of range, expected 256 .. "},
         {"verified: {window: 129}",
          "cache.verified.window: 129 is out of range, expected 1 .. 128 tokens"},
         {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},

@@ -51,8 +51,11 @@ lengths: [4096, 4Ki]
     CHECK(yaml_text(AutoCounts{{2, 4}}) == "[2, 4]");
     CHECK(yaml_text(AutoCounts{{2}}) == "2");
     CHECK(yaml_text(AutoCounts{}) == "auto");
+    CHECK(yaml_text(AutoCounts{{2, 4}, true}) == "[2, 4, auto]");
     CHECK(read_counts("[2, 2]").first == "names '2' twice");
-    for (const char* wrong : {"0", "-1", "x", "'auto'", "[]", "[1, auto]", "[1, 0]", "1.5"}) {
+    CHECK(read_counts("[4, auto]").second == std::vector{4});
+    CHECK(read_counts("[auto, auto]").first == "names auto twice");
+    for (const char* wrong : {"0", "-1", "x", "'auto'", "[]", "[1, 0]", "[1, 'auto']", "1.5"}) {
       CAPTURE(wrong);
       CHECK(read_counts(wrong).first.starts_with("expected auto or numbers of at least 1, found "));
       CHECK(read_counts(wrong).second == std::vector{7});

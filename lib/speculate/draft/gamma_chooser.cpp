@@ -41,6 +41,7 @@ std::vector<int> gammas_up_to(int most) {
   for (unsigned gamma = 1; static_cast<int>(gamma) <= most;
        gamma += std::max(1u, std::bit_floor(gamma) / 2))
     gammas.push_back(static_cast<int>(gamma));
+  if (gammas.back() < most) gammas.push_back(most);
   return gammas;
 }
 

@@ -5,7 +5,8 @@
 
 namespace tandem::speculate {
 
-/// 1, 2, 3, 4, 6, 8, 12, 16, ... up to `most`, at least 1: the speed-up is flat about its best.
+/// 1, 2, 3, 4, 6, 8, 12, 16, ... below `most`, and `most`, at least 1: the speed-up is flat about
+/// its best.
 std::vector<int> gammas_up_to(int most);
 
 /// How many tokens chains have in the next round: the number with the most expected tokens a

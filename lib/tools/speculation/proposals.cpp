@@ -13,6 +13,13 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("spec.draft",
             "spec.draft: none drafts nothing; choose model, self or ngram, or take pig-generate");
   if (spec.draft == DraftKind::model) draft.require(p);
+  constexpr int kMostGamma = 256;
+  if (spec.gamma.values.size() + (spec.gamma.has_auto ? 1 : 0) > 1)
+    p.field("spec.gamma",
+            "spec.gamma: expected one number or auto; magicdec-bench compares several");
+  else if (!spec.gamma.automatic() && spec.gamma.values.front() > kMostGamma)
+    p.field("spec.gamma", "spec.gamma: {} is out of range, expected 1 .. {} tokens, or auto",
+            spec.gamma.values.front(), kMostGamma);
   if (spec.draft == DraftKind::self && !draft.path.value.empty())
     p.field("draft.path",
             "draft.path: spec.draft is self, so that model.path proposes; leave draft.path out, or "
@@ -66,7 +73,8 @@ Proposer proposer_of(const SpecSection& spec) {
 
 std::optional<speculate::TokenTree> given_tree(const SequoiaRecipe& recipe) {
   const bool draws = recipe.spec.draft != DraftKind::ngram;
-  if (!draws || recipe.tree.path.empty()) return speculate::chain_tree(recipe.spec.gamma + 1);
+  if (!draws || recipe.tree.path.empty())
+    return speculate::chain_tree(recipe.spec.most_gamma() + 1);
   if (recipe.tree.path.automatic) return {};
   speculate::TokenTree tree = speculate::read_tree(recipe.tree.path.path).tree;
   if (tree.size() > kv::kMaxTreeRows)
@@ -89,9 +97,10 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
   size_t longest = 0;
   for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
   const int64_t room = context - static_cast<int64_t>(longest);
-  if (!is_chain || recipe.spec.gamma < room) return;
+  const int gamma = recipe.spec.most_gamma();
+  if (!is_chain || gamma < room) return;
   throw recipe_error("spec.gamma", "is {} tokens, {} are left of a context of {} after the prompt",
-                     recipe.spec.gamma, room, context)
+                     gamma, room, context)
       .hint("lower spec.gamma, raise run.context, or shorten the prompt");
 }
 
@@ -103,13 +112,18 @@ void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRo
             });
 }
 
-std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec,
+std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
                                                const ModelPair::Engines& engines,
                                                const speculate::TokenTree& tree,
                                                speculate::RoundOptions options) {
+  const SpecSection& spec = recipe.spec;
   options.verify = spec.verify;
   if (spec.draft == DraftKind::ngram)
-    return speculate::lookup_rounds(*engines.target, spec.ngram, spec.gamma, std::move(options));
+    return speculate::lookup_rounds(*engines.target, spec.ngram, spec.most_gamma(),
+                                    std::move(options));
+  if (recipe.chooses_gamma())
+    return speculate::chain_rounds(*engines.target, engines.drafter(), spec.most_gamma(),
+                                   std::move(options));
   return speculate::model_rounds(*engines.target, engines.drafter(), tree, std::move(options));
 }
 

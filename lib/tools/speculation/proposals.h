@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "recipe/auto_counts.h"
 #include "speculate/round/verify_choice.h"
 #include "tools/speculation/draft_kind.h"
 #include "tools/speculation/model_pair.h"
@@ -11,7 +12,8 @@ namespace tandem::tools {
 /// Section `spec`.
 struct SpecSection {
   DraftKind draft = DraftKind::model;
-  int gamma = 8, ngram = 3;
+  recipe::AutoCounts gamma{{8}};
+  int ngram = 3;
   speculate::VerifyChoice verify = speculate::VerifyChoice::automatic;
   bool force = false;
 
@@ -20,8 +22,11 @@ struct SpecSection {
     v("draft", draft,
       "model: draft.path; self: model.path itself, which reads as draft.cache says; ngram: what "
       "followed the last words before");
-    v("gamma", gamma, recipe::between(1, 256).unit("tokens"),
-      "of a chain where tree.path is empty; of an ngram's, at most");
+    v("gamma", gamma,
+      "drafted tokens of a chain where tree.path is empty; of an ngram's, at most. auto = each "
+      "round chooses up to 16 by what rounds took and what was accepted, a plain step where "
+      "nothing "
+      "is faster; drawn texts then depend on times");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");
     v("verify", verify,
       "which drafted tokens are accepted. sequoia: node by node, block: of a chain, traversal: of "
@@ -29,6 +34,8 @@ struct SpecSection {
       "block for a chain, traversal for a tree; sequoia where these cost more than they win");
     v("force", force, "speculate although tree.accept or tree.replay and the times predict a loss");
   }
+  /// Drafted tokens of a chain, at most.
+  int most_gamma() const { return gamma.automatic() ? 16 : gamma.values.front(); }
 };
 
 /// Section `tree`: the shape of the proposals.
@@ -69,6 +76,10 @@ struct SequoiaRecipe : PairRecipe {
     v("tree", tree, "the shape of the proposals");
   }
   void check(recipe::Problems& p) const;
+  /// Whether each round chooses how long its chains are.
+  bool chooses_gamma() const {
+    return spec.draft != DraftKind::ngram && tree.path.empty() && spec.gamma.automatic();
+  }
 };
 
 /// Who proposes, as the recipe wants it.
@@ -98,7 +109,7 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
 void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree);
 
 /// Rounds as the recipe wants them: with a model's trees, or by prompt lookup.
-std::unique_ptr<speculate::Rounds> make_rounds(const SpecSection& spec,
+std::unique_ptr<speculate::Rounds> make_rounds(const SequoiaRecipe& recipe,
                                                const ModelPair::Engines& engines,
                                                const speculate::TokenTree& tree,
                                                speculate::RoundOptions options = {});

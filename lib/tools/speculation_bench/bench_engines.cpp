@@ -35,14 +35,14 @@ BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Run& run,
 
 void BenchEngines::check(const Way& way, const recipe::Cache& cache) const {
   const int nodes = way.tree.size();
-  if (int64_t{nodes} * sizes_.batch > kv::kMaxTreeRows && way.is_chain())
+  if (int64_t{nodes} * sizes_.batch > kv::kMaxDraftedRows && way.is_chain())
     throw recipe_error("spec.gamma",
                        "{} tokens and the last for each of {} sequences, a step takes {} rows",
-                       way.gamma(), sizes_.batch, kv::kMaxTreeRows)
+                       way.gamma(), sizes_.batch, kv::kMaxDraftedRows)
         .hint("lower spec.gamma or run.batch");
-  if (int64_t{nodes} * sizes_.batch > kv::kMaxTreeRows)
+  if (int64_t{nodes} * sizes_.batch > kv::kMaxDraftedRows)
     throw recipe_error("tree.sizes", "{} nodes for each of {} sequences, a step takes {} rows",
-                       nodes, sizes_.batch, kv::kMaxTreeRows)
+                       nodes, sizes_.batch, kv::kMaxDraftedRows)
         .hint("lower tree.sizes or run.batch");
   check_reads_trees("bench.drafts", fmt::format("the policy of '{}' ", way.draft.name), cache,
                     device());
@@ -145,6 +145,8 @@ std::unique_ptr<speculate::Rounds> BenchEngines::rounds(const Way& way,
                                                         speculate::RoundOptions options) {
   if (way.draft.kind == DraftKind::ngram)
     return speculate::lookup_rounds(target(), way.draft.ngram, way.gamma(), std::move(options));
+  if (way.chooses)
+    return speculate::chain_rounds(target(), drafter(way.draft), way.gamma(), std::move(options));
   return speculate::model_rounds(target(), drafter(way.draft), way.tree, std::move(options));
 }
 

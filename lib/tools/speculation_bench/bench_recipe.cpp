@@ -7,14 +7,9 @@
 
 namespace tandem::tools {
 
-std::vector<int> SpeculationBenchRecipe::gammas() const {
-  if (!spec.gamma.automatic()) return spec.gamma.values;
-  std::vector<int> list;
-  for (const int gamma : {1, 2, 3, 4, 6, 8, 12, 16})
-    if (gamma <= spec.most_gamma && gamma < bench.new_tokens &&
-        (gamma + 1) * run.batch <= kv::kMaxTreeRows)
-      list.push_back(gamma);
-  return list;
+int SpeculationBenchRecipe::most_gamma() const {
+  const int rows = kv::kMaxDraftedRows / run.batch;
+  return std::max(1, std::min({spec.most_gamma, bench.new_tokens - 1, rows - 1}));
 }
 
 std::vector<NamedDraft> ComparisonSection::budgeted() const {

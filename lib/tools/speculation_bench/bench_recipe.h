@@ -28,9 +28,9 @@ struct ChainSection {
   template <class V>
   void fields(V& v) {
     v("gamma", gamma,
-      "drafted tokens of a round, or a list; auto = 1, 2, 3, 4, 6, 8, ... are measured; of "
-      "predictions as many as pay, 0 where none do");
-    v("most_gamma", most_gamma, recipe::between(1, 256), "that auto tries");
+      "drafted tokens of a round, or a list such as [2, 4, auto]; auto = as many as pay, 0 where "
+      "none do: each round chooses by what rounds took and what was accepted; an ngram's at most");
+    v("most_gamma", most_gamma, recipe::between(1, 256), "that auto chooses");
     v("verify", verify, "the rule that accepts drafted tokens; auto as sequoia-generate");
   }
 };
@@ -102,9 +102,8 @@ struct SpeculationBenchRecipe {
     v("output", output, "where records go");
   }
   void check(recipe::Problems& p) const;
-  /// Numbers of drafted tokens that are measured. auto: steps that grow with the number, since the
-  /// speed-up is flat about its best one.
-  std::vector<int> gammas() const;
+  /// The most drafted tokens that rounds may choose.
+  int most_gamma() const;
 
  private:
   void check_trees(recipe::Problems& p) const;

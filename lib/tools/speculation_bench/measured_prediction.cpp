@@ -13,7 +13,7 @@
 namespace tandem::tools {
 
 std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, const WayRuns& way) {
-  if (!way.stats || !way.way.is_chain()) return std::nullopt;
+  if (!way.stats || !way.way.is_chain() || way.way.chooses) return std::nullopt;
   MeasuredPrediction p;
   p.plain_ms = 1e3 * point.ways.front().step_s();
   std::map<int, double> target_ms = {{1, p.plain_ms}};
@@ -22,7 +22,7 @@ std::optional<MeasuredPrediction> predict_from_others(const PointRuns& point, co
   for (const WayRuns& other : point.ways) {
     const int others = other.way.gamma();
     if (!other.stats || other.error || other.way.draft.name != way.way.draft.name ||
-        others == gamma)
+        other.way.chooses || others == gamma)
       continue;
     const RoundParts parts = parts_of(other);
     gammas.push_back(others);

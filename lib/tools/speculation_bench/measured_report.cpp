@@ -81,16 +81,20 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
         {{"speedup_ci95_low", gain.interval->low}, {"speedup_ci95_high", gain.interval->high}});
   if (gain.pays_from) j["pays_from_new_tokens"] = *gain.pays_from;
   if (way.way.is_chain()) {
-    j["gamma"] = way.way.gamma();
+    const auto rounds = static_cast<double>(std::max<int64_t>(1, s.rounds));
+    const double gamma = static_cast<double>(s.drafted) / rounds;
+    j["gamma"] = way.way.chooses ? Json("auto") : Json(way.way.gamma());
+    if (way.way.chooses) j["mean_gamma"] = gamma;
     j["tested"] = s.tested;
     j["alpha"] = s.share_of_tested();
-    j["draft_step_ms"] = p.draft / way.way.gamma();
-    j["draft_step_over_plain"] = p.draft / way.way.gamma() / plain_ms;
+    if (gamma > 0) j["draft_step_ms"] = p.draft / gamma;
+    if (gamma > 0) j["draft_step_over_plain"] = p.draft / gamma / plain_ms;
     if (way.way.simulated) j["alpha_simulated"] = way.way.acceptance->rows.front().front();
   } else {
     j["tree"] = tree_json(way.way.tree);
   }
-  if (way.way.acceptance) j["tokens_per_round_expected"] = way.way.expected_tokens();
+  if (way.way.acceptance && !way.way.chooses)
+    j["tokens_per_round_expected"] = way.way.expected_tokens();
   j["sequences"] = way.sequences;
   j["sequences_as_plain"] = way.as_plain;
   return j;
@@ -153,7 +157,9 @@ std::vector<std::string> measured_cells(const PointRuns& point, const WayRuns& w
   const bool is_chain = way.way.is_chain();
   return {
       way.way.draft.name,
-      is_chain ? std::to_string(way.way.gamma()) : way.way.shape(),
+      !is_chain         ? way.way.shape()
+      : way.way.chooses ? std::string("auto")
+                        : std::to_string(way.way.gamma()),
       is_chain ? number(way.stats->share_of_tested()) + (simulated.empty() ? "" : " ") + simulated
                : simulated,
       number(way.stats->share_accepted()),

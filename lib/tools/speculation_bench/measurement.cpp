@@ -166,7 +166,7 @@ double WayRuns::token_s() const {
 
 double WayRuns::token_s(const BatchRun& run) const {
   const double step = run.whole_s / run.whole_steps;
-  if (way.simulated) return step / way.expected_tokens();
+  if (way.simulated && !way.chooses) return step / way.expected_tokens();
   const auto batch = static_cast<double>(sequences) / static_cast<double>(batches.size());
   return run.whole_s / (run.whole_tokens / batch);
 }

@@ -56,7 +56,10 @@ bench::Record record_of(const cli::Context& cx, const PointRun::Point& point, co
               {"temperature", r.sampling.temperature}};
   if (way != nullptr && way->draft.kind != DraftKind::none) {
     workload["draft"] = draft_json(way->draft);
-    if (way->is_chain() && !way->is_plain()) workload["gamma"] = way->gamma();
+    if (way->chooses)
+      workload["gamma"] = "auto";
+    else if (way->is_chain() && !way->is_plain())
+      workload["gamma"] = way->gamma();
   }
   return record;
 }
@@ -121,18 +124,26 @@ void PointRun::admit(const NamedDraft& draft, bool simulates,
                      const std::function<void(const Way&, const Error&)>& refused) {
   const SpeculationBenchRecipe& r = point_.recipe;
   const auto note = [&](const std::string& text) { cx_.note(text); };
-  try {
-    for (speculate::TokenTree& tree : proposals_of(draft, r.gammas(), r.tree, r.accept, note)) {
-      Way way{.draft = draft, .tree = std::move(tree), .simulated = simulates};
-      try {
-        way.acceptance =
-            known_acceptance(draft, r.accept, static_cast<double>(r.run.context.value), simulates);
-        engines_.add(way);
-        ways_.push_back(std::move(way));
-      } catch (const Error& e) {
-        refused(way, e);
-      }
+  const auto admit_way = [&](speculate::TokenTree tree, bool chooses) {
+    Way way{.draft = draft, .tree = std::move(tree), .simulated = simulates, .chooses = chooses};
+    try {
+      way.acceptance =
+          known_acceptance(draft, r.accept, static_cast<double>(r.run.context.value), simulates);
+      engines_.add(way);
+      ways_.push_back(std::move(way));
+    } catch (const Error& e) {
+      refused(way, e);
     }
+  };
+  if (draft.tree.empty()) {
+    for (const int gamma : r.spec.gamma.values) admit_way(speculate::chain_tree(gamma + 1), false);
+    if (r.spec.gamma.has_auto)
+      admit_way(speculate::chain_tree(r.most_gamma() + 1), draft.proposes_by_model());
+    return;
+  }
+  try {
+    for (speculate::TokenTree& tree : trees_of(draft, r.tree, r.accept, note))
+      admit_way(std::move(tree), false);
   } catch (const Error& e) {
     refused({.draft = draft}, e);
   }
@@ -256,7 +267,8 @@ std::optional<double> PointRun::add_prediction(bench::Record& record, const Poin
     const Prediction p =
         predict(r.bench.hardware, speculate::costs_of(target.config(), dtype), draft,
                 {.work = {r.run.batch, static_cast<double>(r.run.context.value)},
-                 .gamma = way.way.gamma(),
+                 .gamma = way.way.chooses ? 0 : way.way.gamma(),
+                 .most_gamma = way.way.gamma(),
                  .new_tokens = r.bench.new_tokens,
                  .longest = target.config().max_context,
                  .dtype = dtype});

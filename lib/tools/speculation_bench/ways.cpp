@@ -8,6 +8,7 @@
 namespace tandem::tools {
 
 std::string Way::shape() const {
+  if (chooses) return "gamma auto";
   return is_chain() ? fmt::format("gamma {}", gamma())
                     : fmt::format("tree {}x{}", tree.size(), tree.levels());
 }
@@ -16,15 +17,10 @@ std::string Way::name() const {
   return is_plain() ? draft.name : fmt::format("{} {}", draft.name, shape());
 }
 
-std::vector<speculate::TokenTree> proposals_of(const NamedDraft& draft,
-                                               const std::vector<int>& gammas, const TreeGrid& grid,
-                                               const AcceptSection& accept,
-                                               const std::function<void(std::string)>& note) {
+std::vector<speculate::TokenTree> trees_of(const NamedDraft& draft, const TreeGrid& grid,
+                                           const AcceptSection& accept,
+                                           const std::function<void(std::string)>& note) {
   std::vector<speculate::TokenTree> trees;
-  if (draft.tree.empty()) {
-    for (const int gamma : gammas) trees.push_back(speculate::chain_tree(gamma + 1));
-    return trees;
-  }
   if (!draft.tree.automatic) return {speculate::read_tree(draft.tree.path).tree};
   speculate::AcceptanceVector vector = speculate::read_acceptance(accept.path, accept.layout);
   if (grid.max_branch) vector = vector.first_children(*grid.max_branch);

@@ -32,12 +32,13 @@ struct Way {
   speculate::TokenTree tree = speculate::chain_tree(1);  // proposed; the root alone: plain decoding
   std::optional<speculate::AcceptanceVector> acceptance = {};  // that the tree is expected to have
   bool simulated = false;                                      // accepted paths are drawn from it
+  bool chooses = false;  // of chains: each round how long one is, `tree` at most
 
   bool is_plain() const { return tree.size() == 1; }
   bool is_chain() const { return draft.tree.empty(); }
-  /// Drafted tokens of a chain, or of a tree's longest path.
+  /// Drafted tokens of a chain, at most, or of a tree's longest path.
   int gamma() const { return tree.levels() - 1; }
-  /// "gamma 3", or "tree 16x5": nodes and levels.
+  /// "gamma 3", "gamma auto", or "tree 16x5": nodes and levels.
   std::string shape() const;
   /// "plain", "s256 gamma 3", or "pair tree 16x5".
   std::string name() const;
@@ -45,14 +46,13 @@ struct Way {
   double expected_tokens() const { return speculate::expected_tokens(tree, *acceptance); }
 };
 
-/// What a draft proposes: chains of these lengths; or the tree of its file; or the best trees of
-/// the grid, each once.
+/// What a draft proposes in place of chains: the tree of its file, or the best trees of the grid,
+/// each once.
 /// note     gets what there is to say about points of the grid without a tree
 /// errors   kind input: the tree or the vector
-std::vector<speculate::TokenTree> proposals_of(const NamedDraft& draft,
-                                               const std::vector<int>& gammas, const TreeGrid& grid,
-                                               const AcceptSection& accept,
-                                               const std::function<void(std::string)>& note);
+std::vector<speculate::TokenTree> trees_of(const NamedDraft& draft, const TreeGrid& grid,
+                                           const AcceptSection& accept,
+                                           const std::function<void(std::string)>& note);
 
 /// The acceptance that is known before the measurement: of trees the vector, where it is named;
 /// else, where it is to be simulated, the draft's alpha.
