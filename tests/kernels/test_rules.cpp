@@ -23,6 +23,12 @@ using Table = std::array<std::array<int, kVocab>, kVocab>;
 constexpr Table kTarget = {{{5, 3, 2}, {4, 1, 5}, {0, 6, 4}}},
                 kDraft = {{{2, 7, 1}, {2, 6, 2}, {1, 5, 4}}};
 
+/// Two models, and the token that they go on from.
+struct Toy {
+  Table target = kTarget, draft = kDraft;
+  int root = 0;
+};
+
 Fractions row_of(const Table& table, int token) {
   Fractions row;
   for (const int tenths : table[static_cast<size_t>(token)]) row.emplace_back(tenths, 10);
@@ -46,8 +52,8 @@ enum class Fault { none, one_coin, other_order, with_replacement };
 /// in an interval each. Outcomes are gone through like the digits of a number.
 class DrawnTree {
  public:
-  DrawnTree(const Shape& shape, Children kind, Fault fault)
-      : shape_(shape), kind_(kind), fault_(fault), tokens_(shape.size(), 0) {
+  DrawnTree(const Shape& shape, Children kind, Fault fault, const Toy& toy = {})
+      : shape_(shape), kind_(kind), fault_(fault), toy_(toy), tokens_(shape.size(), toy.root) {
     int known = 1;
     for (const int n : shape) first_.push_back(known), known += n;
   }
@@ -59,7 +65,7 @@ class DrawnTree {
            (fault_ == Fault::other_order ? n_children(node) - 1 - i : i);
   }
   int token(int node) const { return tokens_[static_cast<size_t>(node)]; }
-  Fractions target(int node) const { return row_of(kTarget, token(node)); }
+  Fractions target(int node) const { return row_of(toy_.target, token(node)); }
   Fractions proposal(int node, int i) const {
     Text earlier;
     for (int j = 0; j < i; ++j) earlier.push_back(token(child(node, j)));
@@ -79,7 +85,7 @@ class DrawnTree {
 
   /// Of a child drawn after its earlier siblings.
   Fractions proposal_after(int node, const Text& earlier) const {
-    Fractions q = row_of(kDraft, token(node));
+    Fractions q = row_of(toy_.draft, token(node));
     for (const int x : earlier) q[static_cast<size_t>(x)] = 0;
     const bool is_drawn =
         kind_ == Children::drawn || (kind_ == Children::first_drawn && earlier.empty());
@@ -131,6 +137,7 @@ class DrawnTree {
   const Shape& shape_;
   Children kind_;
   Fault fault_;
+  Toy toy_;
   std::vector<int> first_;
   Text tokens_;
   std::map<int, std::pair<Fraction, Fraction>> coin_;
@@ -233,6 +240,29 @@ TEST_SUITE("kernels/rules") {
       CHECK((sequences > nodes) == is_deep);
       CHECK((sequences == nodes) == !is_deep);
     }
+  }
+
+  TEST_CASE("tokens a round of chains, by nodes: those of MagicDec's specification, section 11") {
+    constexpr Table kP = {{{4, 4, 2}, {2, 5, 3}, {3, 1, 6}}},
+                    kQ = {{{6, 3, 1}, {2, 5, 3}, {1, 3, 6}}};
+    const Fraction kWanted[][3] = {{{9, 5}, 2, {9, 5}},
+                                   {{5, 2}, {29, 10}, {123, 50}},
+                                   {{779, 250}, {461, 125}, {377, 125}}};
+    for (size_t gamma = 1; gamma <= 3; ++gamma)
+      for (int root = 0; root < kVocab; ++root) {
+        CAPTURE(gamma);
+        CAPTURE(root);
+        Shape chain(gamma, 1);
+        chain.push_back(0);
+        DrawnTree tree(chain, Children::drawn, Fault::none, {kP, kQ, root});
+        Fraction tokens = 0;
+        tree.draw_all([&](const Fraction& drawn) {
+          tree.fall_all(by_nodes<>, [&](const Ending<Fraction>& end, const Fraction& chance) {
+            tokens += drawn * chance * (static_cast<int>(end.path.size()) + 1);
+          });
+        });
+        CHECK(tokens == kWanted[gamma - 1][static_cast<size_t>(root)]);
+      }
   }
 
   TEST_CASE("a wrong residual, one coin for all and another order are each found out") {
