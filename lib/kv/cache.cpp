@@ -154,6 +154,14 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
                           "draft.cache.kind {}",
                           kinds_where([](const Needs& n) { return !n.scores; }),
                           recipe::yaml_text(recipe::CacheKind::verified)));
+  const auto reads_prompts = [](const auto& c) { return needs_of(c).reads_prompts; };
+  if (spec.policies.size() > 1 && std::ranges::any_of(spec.policies, reads_prompts))
+    throw recipe_error(
+        "cache.prefill",
+        "is windowed, but {} readings share the keys of a prompt, which are those of "
+        "one that reads it densely",
+        spec.policies.size())
+        .hint("leave it dense, or give the draft a model of its own: draft.path");
   if (!ring_spec(spec).empty()) QueryRing::plan(ring_spec(spec), plan);
   if (wants_scores(spec)) ScoreStore::plan(score_spec(spec), plan);
   RunNeeds needs;
@@ -333,9 +341,10 @@ Step Cache::lay_out(const StepSpec& spec) {
   // Tokens that a policy has already cut can only be continued through the policy.
   const auto n_cut = static_cast<size_t>(
       std::count_if(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); }));
-  TANDEM_CHECK(spec.phase == Phase::extend || n_cut == 0 || n_cut == rows.size(),
+  const bool windowed = policy(step.reading.keys).needs().reads_prompts;
+  TANDEM_CHECK(spec.phase == Phase::extend || windowed || n_cut == 0 || n_cut == rows.size(),
                "a prefill of {} cut sequences among {}", n_cut, rows.size());
-  if (n_cut > 0) step.phase = Phase::extend;
+  if (windowed || n_cut > 0) step.phase = Phase::extend;
   if (!std::ranges::all_of(spec.trees, &Tree::is_chain))
     for (const SeqRows& r : rows) step.mask_words = std::max(step.mask_words, (r.n_rows + 63) / 64);
   for (size_t b = 0; b < rows.size(); ++b)

@@ -102,13 +102,14 @@ struct AttendPlan {
 /// All that a policy asks of the house.
 struct Needs {
   bool runs_on_gpu = false;
-  bool lists = false;        // on a GPU, ranges come with lists
-  bool reads_trees = true;   // selects for rows of trees too
-  bool turns_q = false;      // some sources query at other positions
-  int sources = 1;           // most of a plan, a selector's included; beyond one, results merge
-  size_t scratch_bytes = 0;  // of a selector, a thread
-  int queries = 0;           // newest ones of each sequence that its hooks read
-  bool scores = false;       // those that steps of another reading, one of all keys, leave
+  bool lists = false;          // on a GPU, ranges come with lists
+  bool reads_trees = true;     // selects for rows of trees too
+  bool reads_prompts = false;  // and for those of prompts: no step is a prefill
+  bool turns_q = false;        // some sources query at other positions
+  int sources = 1;             // most of a plan, a selector's included; beyond one, results merge
+  size_t scratch_bytes = 0;    // of a selector, a thread
+  int queries = 0;             // newest ones of each sequence that its hooks read
+  bool scores = false;         // those that steps of another reading, one of all keys, leave
 };
 
 /// What attention reads. Batched: every call serves all sequences of a step. README.md beside this

@@ -19,4 +19,13 @@ int context_of(const recipe::Run& run, const ModelConfig& config, int64_t n_deco
                         n_decoded > 0 ? " or the number of decoded tokens" : ""));
 }
 
+bool reads_any_length(const ModelConfig& config, const recipe::Cache& cache, const char* where) {
+  const std::optional<int64_t> reach = cache.reach();
+  if (reach && config.trained && *reach > config.max_context)
+    throw recipe_error(where, "sinks and recent are {} tokens, but {} was made for {}", *reach,
+                       config.name, config.max_context)
+        .hint("lower recent");
+  return reach.has_value();
+}
+
 }  // namespace tandem::model

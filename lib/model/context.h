@@ -12,4 +12,10 @@ namespace tandem::model {
 /// errors   kind recipe: the model was made for fewer
 int context_of(const recipe::Run& run, const ModelConfig& config, int64_t n_decoded = 0);
 
+/// Whether a model that reads so sees no distance beyond those that it was made for, however long a
+/// text is: rotations by position tell distances alone.
+/// where    section of the cache, which errors name
+/// errors   kind recipe: its window is beyond them
+bool reads_any_length(const ModelConfig& config, const recipe::Cache& cache, const char* where);
+
 }  // namespace tandem::model

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -137,6 +138,10 @@ struct Verified {
   }
 };
 
+/// How a prompt is read.
+enum class Prefill : uint8_t { dense, windowed };
+constexpr std::array<std::string_view, 2> enum_names(Prefill) { return {"dense", "windowed"}; }
+
 /// What attention reads.
 struct Cache {
   /// MagicPIG's choice; those beyond a model's last layer are left out.
@@ -146,6 +151,7 @@ struct Cache {
   TokenCount sinks{4};
   TokenCount recent{64};
   bool reposition = false;
+  Prefill prefill = Prefill::dense;
   std::vector<int> dense_layers = default_dense_layers();
   Lsh lsh;
   Quest quest;
@@ -162,6 +168,11 @@ struct Cache {
     v("recent", recent, at_least(1).up_to(kMostCacheTokens).unit("tokens"),
       "last tokens that are always read");
     v("reposition", reposition, "streaming: count positions within the cache, not in the text");
+    v("prefill", prefill,
+      "streaming: how a prompt is read. dense: every key; windowed: as what follows it, so that "
+      "the "
+      "window bounds memory and, without sinks or with reposition, what draft.path must be trained "
+      "for");
     v("dense_layers", dense_layers, at_least(0),
       "layers that read every key under any kind (not for full and streaming; snapkv, verified "
       "only if set)");
@@ -174,6 +185,12 @@ struct Cache {
       "kind verified, of draft.cache with spec.draft self: each verification chooses");
   }
   void check(Problems& p) const;
+
+  /// Tokens between which attention ever sees a distance, if that is less than the text.
+  std::optional<int64_t> reach() const {
+    if (prefill != Prefill::windowed || (sinks > 0 && !reposition)) return {};
+    return sinks.value + recent.value;
+  }
 };
 
 }  // namespace tandem::recipe

@@ -75,6 +75,9 @@ TEST_SUITE("recipe/cache_section") {
         {"verified: {budget: 255}", "cache.verified.budget: 255 is out of range, expected 256 .. "},
         {"verified: {window: 129}",
          "cache.verified.window: 129 is out of range, expected 1 .. 128 tokens"},
+        {"kind: snapkv, prefill: windowed",
+         "cache.prefill: windowed is for kind streaming, snapkv reads all keys of a prompt: leave "
+         "it dense, or choose kind streaming"},
         {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},
         {"dense_layers: [-1]", "cache.dense_layers"},
     };

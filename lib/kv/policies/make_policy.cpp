@@ -37,7 +37,10 @@ Needs needs_of(const recipe::Cache& cache) {
       return {.runs_on_gpu = true};
     case recipe::CacheKind::streaming: {
       const bool turns_q = cache.reposition && cache.sinks > 0;
-      return {.runs_on_gpu = true, .turns_q = turns_q, .sources = turns_q ? 2 : 1};
+      return {.runs_on_gpu = true,
+              .reads_prompts = cache.prefill == recipe::Prefill::windowed,
+              .turns_q = turns_q,
+              .sources = turns_q ? 2 : 1};
     }
     case recipe::CacheKind::topk:
     case recipe::CacheKind::oracle_sampling:  // score every key, for rows of chains alone

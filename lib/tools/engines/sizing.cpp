@@ -43,6 +43,15 @@ SequenceRoom room_for(const decode::PromptSet& prompts, const SequenceBounds& bo
   return room;
 }
 
+SequenceRoom room_under(SequenceRoom room, const recipe::Cache& cache, int64_t prefill) {
+  if (!kv::needs_of(cache).reads_prompts) return room;
+  // Whole pages, of which the first and the last of the window and the sinks' last are in part.
+  const int64_t window = cache.sinks.value + cache.recent.value + int64_t{3} * kPageTokens;
+  room.total = std::min(room.total, room.sequences() * std::min(room.longest, window) +
+                                        std::min(prefill, room.to_read));
+  return room;
+}
+
 int batch_size(const recipe::Run& run, size_t n) {
   constexpr int kMaxAutoBatch = 32;
   return std::min(run.batch > 0 ? run.batch : kMaxAutoBatch, static_cast<int>(n));
@@ -90,8 +99,9 @@ decode::ModelFiles EngineSizer::open_model() const {
   return decode::open_model(model_.path.value, static_cast<uint64_t>(run_.seed));
 }
 
-decode::EngineSpec EngineSizer::spec(const SequenceRoom& room,
-                                     const speculate::RoundNeeds& extra) const {
+decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::RoundNeeds& extra,
+                                     const recipe::Cache& cache) const {
+  const SequenceRoom room = room_under(all, cache, run_.prefill_chunk);
   decode::EngineSpec spec;
   spec.max_seqs = spec.max_prompts = room.sequences();
   spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);  // one token of each, at least

@@ -23,6 +23,11 @@ struct SequenceRoom {
   int sequences() const { return batch + (prefix ? 1 : 0); }
 };
 
+/// The same of an engine that reads by this cache: one that reads prompts under its window holds
+/// that of each sequence, and the rows of one prefill.
+/// prefill  rows of one, at most
+SequenceRoom room_under(SequenceRoom room, const recipe::Cache& cache, int64_t prefill);
+
 /// What bounds them.
 struct SequenceBounds {
   int64_t context = 0;        // tokens that a sequence may have
@@ -74,7 +79,9 @@ class EngineSizer {
 
   /// An engine for these sequences.
   /// extra    what rounds need beyond them
-  decode::EngineSpec spec(const SequenceRoom& room, const speculate::RoundNeeds& extra = {}) const;
+  /// cache    by which it reads, if by one alone
+  decode::EngineSpec spec(const SequenceRoom& room, const speculate::RoundNeeds& extra = {},
+                          const recipe::Cache& cache = {}) const;
   /// An engine of sizes that something else knows, where this run takes place.
   decode::EngineSpec placed(decode::EngineSpec sizes) const;
 

@@ -49,7 +49,8 @@ void ModelPair::leave_draft() {
 }
 
 int64_t ModelPair::context() const {
-  const bool draft_is_shorter = draft_ && draft_->config.max_context < target_.config.max_context;
+  const bool is_bound = draft_ && !model::reads_any_length(draft_->config, draft_cache_, "draft.cache");
+  const bool draft_is_shorter = is_bound && draft_->config.max_context < target_.config.max_context;
   return model::context_of(run_, draft_is_shorter ? draft_->config : target_.config);
 }
 
@@ -60,7 +61,7 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
   target_spec_ = sizer_.spec(room, drafts_itself() ? target.with(draft) : target);
   target_spec_.caches = {recipe::Cache{}};
   if (drafts_itself()) target_spec_.caches.push_back(draft_cache_);
-  if (draft_) draft_spec_ = sizer_.spec(room, draft);
+  if (draft_) draft_spec_ = sizer_.spec(room, draft, draft_cache_);
   draft_spec_.caches = {draft_cache_};
   plan_ = sizer_.stream_layers(target_.config, [&](int n) {
     target_spec_.n_streamed = n;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bench/round_times.h"
+#include "model/context.h"
 #include "speculate/draft/pair.h"
 #include "tools/engines/load_engine.h"
 #include "tools/speculation/model_pair.h"
@@ -57,7 +58,8 @@ BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {
   Model other{.path = draft.path.value,
               .files = decode::open_model(draft.path.value, static_cast<uint64_t>(run_.seed))};
   speculate::check_vocabularies(target_.files, other.files);
-  check_context(other.files, sizes_, "bench.drafts");
+  if (!model::reads_any_length(other.files.config, draft.cache(sizes_.context), "bench.drafts"))
+    check_context(other.files, sizes_, "bench.drafts");
   others_.push_back(std::make_unique<Model>(std::move(other)));
   return others_.back().get();
 }
@@ -119,7 +121,7 @@ void BenchEngines::size() {
     room.total = std::max(room.total, timed + int64_t{sizes_.batch} * bench::kTimedTokens);
   }
   const auto size = [&](Model& model) {
-    model.spec = sizer_.spec(room, model.needs);
+    model.spec = sizer_.spec(room, model.needs, model.caches.front());
     model.spec.caches = model.caches;
   };
   size(target_);
