@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -102,6 +103,42 @@ TEST_SUITE("cli/sequoia-generate") {
     const Outcome without = run_process(program("sequoia-generate"), {.arguments = flags});
     CHECK(without.status == 3);
     CHECK(without.err.find("draft.path: name the model that proposes tokens") != std::string::npos);
+  }
+
+  TEST_CASE("a draft that reads its prompt under a window goes beyond what it was made for") {
+    // tiny-2m, said to be made for 512 tokens, behind a prompt of some 2,700.
+    const fs::path models = tandem::test::source_dir() / "recipes/models/tiny-2m";
+    const TemporaryFolder folder;
+    for (const auto& file : fs::directory_iterator(models))
+      fs::copy(file.path(), folder.path() / file.path().filename());
+    Json config = Json::parse(std::ifstream(models / "config.json"));
+    config["max_position_embeddings"] = 512;
+    fs::permissions(folder / "config.json", fs::perms::owner_write, fs::perm_options::add);
+    std::ofstream(folder / "config.json") << config;
+    const std::string log =
+        (tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt").string();
+    std::string text;
+    std::getline(std::ifstream(log), text, '\0');
+    const fs::path prompt = folder / "prompt.txt";
+    std::ofstream(prompt) << text.substr(0, 10000);
+    const std::vector<std::string> common = {"-f", prompt.string(),    "-n", "24",
+                                             "-s", "model.compute=f32"};
+    std::vector<std::string> plain = {"-m", "tiny-16m", "--device", "cpu"},
+                             dense = {"-s", "draft.path=" + folder.path().string(),
+                                      "-s", "tree.path=",
+                                      "-s", "draft.cache.kind=streaming",
+                                      "-s", "draft.cache.recent=300"};
+    for (auto* flags : {&plain, &dense}) flags->insert(flags->end(), common.begin(), common.end());
+    std::vector<std::string> windowed = dense;
+    windowed.insert(windowed.end(),
+                    {"-s", "draft.cache.reposition=true", "-s", "draft.cache.prefill=windowed"});
+    CHECK(sequoia_generate(dense).err.find("the context holds 512") != std::string::npos);
+    const Outcome run = sequoia_generate(windowed);
+    CHECK(run.status == 0);
+    CHECK(run.out == run_process(program("pig-generate"), {.arguments = plain}).out);
+    windowed.insert(windowed.end(), {"-s", "draft.cache.recent=600"});
+    CHECK(sequoia_generate(windowed).err.find(
+              "draft.cache: sinks and recent are 604 tokens, but ") != std::string::npos);
   }
 
   TEST_CASE("self: the model drafts for itself under draft.cache; a chain without tree.path") {
@@ -365,6 +402,12 @@ TEST_SUITE("cli/sequoia-generate") {
              Case{{"-s", "draft.cache.kind=topk"},
                   3,
                   "draft.cache.kind: is topk, which reads no trees of drafted tokens"},
+             Case{{"-s", "draft.cache.kind=verified"},
+                  3,
+                  "cache.kind: is verified, which is for drafts alone: its keys are chosen by"},
+             Case{{"-s", "draft.cache.kind=snapkv", "-s", "draft.cache.prefill=windowed"},
+                  3,
+                  "cache.prefill: windowed is for kind streaming, snapkv reads all keys"},
              Case{{"-s", "tree.path=", "-s", "run.context=64", "-s", "spec.gamma=70"},
                   3,
                   "spec.gamma: is 70 tokens, "},
