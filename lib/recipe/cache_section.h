@@ -132,7 +132,8 @@ struct Verified {
   template <class V>
   void fields(V& v) {
     v("budget", budget, at_least(kLeastBudget).up_to(kMostCacheTokens).unit("tokens"),
-      "tokens that a KV head keeps; those since the verification are read in addition");
+      "tokens that a KV head keeps, half of them the last ones; those since the verification are "
+      "read in addition");
     v("window", window, at_least(1).up_to(128).unit("tokens"),
       "last tokens of a prompt, whose queries choose until something was verified");
   }

@@ -17,9 +17,10 @@ namespace {
 
 /// For drafts that read the target's own cache (after Vegas, arXiv 2602.07223, and SparseSpec,
 /// 2512.01278): each verification reads all keys, and leaves how much its rows attended to each;
-/// the `budget` best of the tokens before it serve the drafts until the next, and what came since
-/// is read exactly. A prompt's last queries choose the first set. Rejected rows are among those
-/// that choose: only drafts see the set.
+/// the best of the tokens before it serve the drafts until the next, and what came since is read
+/// exactly. Deviation: half of the budget are the last tokens, whatever their scores: few rows say
+/// little of what the next ones read nearby. A prompt's last queries choose the first set. Rejected
+/// rows are among those that choose: only drafts see the set.
 class VerifiedPolicy final : public SelectingPolicy {
  public:
   VerifiedPolicy(const recipe::Cache& cache, const Bounds& bounds)
@@ -52,7 +53,7 @@ class VerifiedPolicy final : public SelectingPolicy {
     for (const int32_t slot : slots) {
       const int n = scores_->tokens(slot);
       if (n <= budget_ || layers().empty()) continue;
-      at(slot) = {.tail_begin = n, .n_ids = budget_};
+      at(slot) = {.tail_begin = n - recent(), .n_ids = budget_ - recent()};
       for (int i = 0; i < n_heads(); ++i) choices.push_back({slot, n, i});
     }
     run(choices, [&](const Choice& c, const Scratch& s) { choose_by_scores(c, s); });
@@ -123,6 +124,8 @@ class VerifiedPolicy final : public SelectingPolicy {
 
   Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
   const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
+  /// Tokens before a verification that are read whatever their scores.
+  int recent() const { return budget_ / 2; }
   size_t n_queries() const { return static_cast<size_t>(spec_.window) * group(); }
   /// KV heads of all layers that choose.
   int n_heads() const { return static_cast<int>(layers().size()) * geometry().n_kv_heads; }
@@ -172,7 +175,7 @@ class VerifiedPolicy final : public SelectingPolicy {
       const uint32_t bits = scores[t].bits;
       s.scores[t] = std::bit_cast<float>((bits & 0x8000u) << 16 | (bits & 0x7fffu) << 13);
     }
-    keep(c, c.n, budget_, s);
+    keep(c, c.n - recent(), budget_ - recent(), s);
   }
 
   /// Chooses among the first n tokens by the last queries of them that are held.
