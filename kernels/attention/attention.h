@@ -118,7 +118,7 @@ struct AttentionTask {
   int32_t split_begin, split_end;  // in units of kSplitTokens
   int64_t partial;                 // offset of the first split's state in partials; -1: write out
   /// Other queries of the task before it against keys of that task, for calls that want scores: the
-  /// same thread runs it next, and what it finds of a key is added to what is there.
+  /// same thread runs it next, and its part of a key's score is added to the one there.
   bool follows;
 };
 

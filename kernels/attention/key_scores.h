@@ -6,7 +6,7 @@
 namespace tandem {
 namespace {
 
-/// What is added to the scores of each state vector's queries.
+/// Added to the scores of each state vector's queries.
 inline void load_score_off(const Block& b) {
   if (b.key_scores == nullptr) return;
   const AttentionParams& p = *b.params;

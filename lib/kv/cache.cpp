@@ -161,7 +161,7 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
         "is windowed, but {} readings share the keys of a prompt, which are those of "
         "one that reads it densely",
         spec.policies.size())
-        .hint("leave it dense, or give the draft a model of its own: draft.path");
+        .hint("leave it dense, or give the draft a separate model: draft.path");
   if (!ring_spec(spec).empty()) QueryRing::plan(ring_spec(spec), plan);
   if (wants_scores(spec)) ScoreStore::plan(score_spec(spec), plan);
   RunNeeds needs;

@@ -38,7 +38,7 @@ class ScoreStore {
   /// The first tokens of a slot, whose scores a step left that is being committed; 0 = none did.
   int tokens(int slot) const { return tokens_[static_cast<size_t>(slot)]; }
   const f16* scores(int slot, int layer, int kv_head) const;
-  /// What is taken off the scores of the next step: of each head, [n_heads].
+  /// Taken off the scores of the next step: a number of each head, [n_heads].
   float* lse(int slot, int layer) const;
 
   /// The scores of a slot have served.

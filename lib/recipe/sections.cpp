@@ -62,10 +62,11 @@ void SnapKv::check(Problems& p) const {
 
 void Cache::check(Problems& p) const {
   if (prefill == Prefill::windowed && kind != CacheKind::streaming)
-    p.field("prefill",
-            "cache.prefill: windowed is for kind streaming, {} reads all keys of a prompt: leave it "
-            "dense, or choose kind streaming",
-            yaml_text(kind));
+    p.field(
+        "prefill",
+        "cache.prefill: windowed is for kind streaming, {} reads all keys of a prompt: leave it "
+        "dense, or choose kind streaming",
+        yaml_text(kind));
   if (kind != CacheKind::snapkv) return;
   const int64_t fixed = snapkv.window + sinks;
   if (snapkv.budget <= fixed)

@@ -184,7 +184,8 @@ TEST_SUITE("gpu/decode/cache") {
         CAPTURE(c.model.string());
         CAPTURE(length);
         CAPTURE(by_level);
-        const EnginePair on = make_pair_of(c.model, {.chunk = 256, .caches = {c.cache}});
+        const EnginePair on =
+            make_pair_of(c.model, {.chunk = 256, .caches = {c.cache}, .logit_rows = 256});
         const Ids ids = random_ids(*on.cpu, length, 25), after = random_ids(*on.cpu, 68, 26);
         const LevelTree left = by_levels(small_tree(*on.cpu)),
                         right = by_levels(random_tree(*on.cpu, 90));

@@ -245,9 +245,8 @@ TEST_SUITE("kernels/rules") {
   TEST_CASE("tokens a round of chains, by nodes: those of MagicDec's specification, section 11") {
     constexpr Table kP = {{{4, 4, 2}, {2, 5, 3}, {3, 1, 6}}},
                     kQ = {{{6, 3, 1}, {2, 5, 3}, {1, 3, 6}}};
-    const Fraction kWanted[][3] = {{{9, 5}, 2, {9, 5}},
-                                   {{5, 2}, {29, 10}, {123, 50}},
-                                   {{779, 250}, {461, 125}, {377, 125}}};
+    const Fraction kWanted[][3] = {
+        {{9, 5}, 2, {9, 5}}, {{5, 2}, {29, 10}, {123, 50}}, {{779, 250}, {461, 125}, {377, 125}}};
     for (size_t gamma = 1; gamma <= 3; ++gamma)
       for (int root = 0; root < kVocab; ++root) {
         CAPTURE(gamma);

@@ -18,7 +18,7 @@ namespace {
 /// For drafts that read the target's own cache (after Vegas, arXiv 2602.07223, and SparseSpec,
 /// 2512.01278): each verification reads all keys, and leaves how much its rows attended to each;
 /// the best of the tokens before it serve the drafts until the next, and what came since is read
-/// exactly. Deviation: half of the budget are the last tokens, whatever their scores: few rows say
+/// exactly. Deviation: half of the budget are the last tokens, regardless of their scores: few rows say
 /// little of what the next ones read nearby. A prompt's last queries choose the first set. Rejected
 /// rows are among those that choose: only drafts see the set.
 class VerifiedPolicy final : public SelectingPolicy {
@@ -124,7 +124,7 @@ class VerifiedPolicy final : public SelectingPolicy {
 
   Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
   const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
-  /// Tokens before a verification that are read whatever their scores.
+  /// Tokens before a verification that are read regardless of their scores.
   int recent() const { return budget_ / 2; }
   size_t n_queries() const { return static_cast<size_t>(spec_.window) * group(); }
   /// KV heads of all layers that choose.

@@ -15,7 +15,7 @@ constexpr double kBatchPrior = 4, kSequencePrior = 64, kSequenceMemory = 256, kB
 // Rounds between two that try another number: at most 1 % of the time for one that takes twice as
 // long for its tokens.
 constexpr int kProbeEvery = 100;
-// A new time's share of the mean; one that is longer than what is known counts as no more than
+// A new time's share of the mean; one that is longer than the known one counts as no more than
 // kLonger times that, for something else may have run. The first few count by the shortest.
 constexpr double kNew = 0.125, kLonger = 1.25;
 constexpr int kFirst = 3;
@@ -60,7 +60,7 @@ GammaChooser::Times& GammaChooser::times_of(size_t batch) {
   const auto [it, is_new] = times_.try_emplace(size);
   if (!is_new) return it->second;
   it->second.of.resize(gammas_.size());
-  // A batch of another size tells how the numbers compare.
+  // A batch of another size shows how the numbers compare.
   const Times* nearest = nullptr;
   if (const auto next = std::next(it); next != times_.end()) nearest = &next->second;
   if (nearest == nullptr && it != times_.begin()) nearest = &std::prev(it)->second;

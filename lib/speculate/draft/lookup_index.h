@@ -11,7 +11,7 @@ namespace tandem::speculate {
 /// not through the text.
 class LookupIndex {
  public:
-  /// Takes in the text as it is now: that of the call before and what was added to it.
+  /// Takes in the text as it is now: that of the call before, and new tokens after it.
   /// cost     of the new tokens
   void extend(std::span<const int32_t> tokens);
   /// What followed the text's last tokens where they stood before, `length` tokens at most: of the

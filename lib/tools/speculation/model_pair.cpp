@@ -49,7 +49,8 @@ void ModelPair::leave_draft() {
 }
 
 int64_t ModelPair::context() const {
-  const bool is_bound = draft_ && !model::reads_any_length(draft_->config, draft_cache_, "draft.cache");
+  const bool is_bound =
+      draft_ && !model::reads_any_length(draft_->config, draft_cache_, "draft.cache");
   const bool draft_is_shorter = is_bound && draft_->config.max_context < target_.config.max_context;
   return model::context_of(run_, draft_is_shorter ? draft_->config : target_.config);
 }

@@ -24,7 +24,7 @@ struct SpecSection {
       "followed the last words before");
     v("gamma", gamma,
       "drafted tokens of a chain where tree.path is empty; of an ngram's, at most. auto = each "
-      "round chooses up to 16 by what rounds took and what was accepted, a plain step where "
+      "round chooses up to 16 by times and acceptance so far, a plain step where "
       "nothing "
       "is faster; drawn texts then depend on times");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"), "that must agree for one, at most");

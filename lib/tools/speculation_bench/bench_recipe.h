@@ -29,7 +29,7 @@ struct ChainSection {
   void fields(V& v) {
     v("gamma", gamma,
       "drafted tokens of a round, or a list such as [2, 4, auto]; auto = as many as pay, 0 where "
-      "none do: each round chooses by what rounds took and what was accepted; an ngram's at most");
+      "none do: each round chooses by times and acceptance so far; an ngram's at most");
     v("most_gamma", most_gamma, recipe::between(1, 256), "that auto chooses");
     v("verify", verify, "the rule that accepts drafted tokens; auto as sequoia-generate");
   }
