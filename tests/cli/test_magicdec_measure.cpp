@@ -332,15 +332,16 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(draft.err.find("the policy of 'k' is topk, which reads no trees of drafted tokens") !=
           std::string::npos);
 
-    const Outcome rows = measure({"-s", "run.batch=260", "-s", "run.context=20", "-s",
-                                  "spec.gamma=3", "-s", "bench.batches=1", "--format", "jsonl"});
+    const Outcome rows = measure({"-s", "run.batch=380", "-s", "run.context=20", "-s",
+                                  "spec.gamma=10", "-s", "bench.batches=1", "--format", "jsonl"});
     CAPTURE(rows.err);
     CHECK(rows.status == 8);
     records = by_phase(rows.out);
     CHECK(records.at("plain")["status"] == "ok");
-    CHECK(records.at("rounds lookup gamma 3")["status"] == "failed");
-    CHECK(rows.err.find("spec.gamma: 3 tokens and the last for each of 260 sequences, a step takes "
-                        "1024 rows") != std::string::npos);
+    CHECK(records.at("rounds lookup gamma 10")["status"] == "failed");
+    CHECK(
+        rows.err.find("spec.gamma: 10 tokens and the last for each of 380 sequences, a step takes "
+                      "4096 rows") != std::string::npos);
 
     const Outcome memory = measure({"--sweep", "run.batch=1,200", "-s", "spec.gamma=1", "-s",
                                     "run.host_memory_limit=200MiB", "--format", "jsonl"});

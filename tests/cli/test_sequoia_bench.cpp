@@ -127,8 +127,8 @@ TEST_SUITE("cli/sequoia-bench") {
           "'l' has a tree, which a model proposes; leave it out, or choose kind model or self");
     fails({"-s", "bench.drafts=[{name: p, kind: model, path: tiny-2m, tree: none-such.json}]"}, 8,
           "none-such.json");
-    fails({"-s", "tree.sizes=[1024]", "-s", "run.batch=2", "-s", "bench.predict=no"}, 8,
-          "tree.sizes: 1024 nodes for each of 2 sequences, a step takes 1024 rows");
+    fails({"-s", "tree.sizes=[1024]", "-s", "run.batch=5", "-s", "bench.predict=no"}, 8,
+          "tree.sizes: 1024 nodes for each of 5 sequences, a step takes 4096 rows");
     fails({"-s", "run.context=100000"}, 3, "run.context: ");
     fails({"-s", "bench.predict=only", "-s", "bench.hardware.card=h200"}, 3,
           "'tiny-2m' proposes trees, which are predicted by measured times");

@@ -18,9 +18,9 @@ namespace {
 /// For drafts that read the target's own cache (after Vegas, arXiv 2602.07223, and SparseSpec,
 /// 2512.01278): each verification reads all keys, and leaves how much its rows attended to each;
 /// the best of the tokens before it serve the drafts until the next, and what came since is read
-/// exactly. Deviation: half of the budget are the last tokens, regardless of their scores: few rows say
-/// little of what the next ones read nearby. A prompt's last queries choose the first set. Rejected
-/// rows are among those that choose: only drafts see the set.
+/// exactly. Deviation: half of the budget are the last tokens, regardless of their scores: few rows
+/// say little of what the next ones read nearby. A prompt's last queries choose the first set.
+/// Rejected rows are among those that choose: only drafts see the set.
 class VerifiedPolicy final : public SelectingPolicy {
  public:
   VerifiedPolicy(const recipe::Cache& cache, const Bounds& bounds)
