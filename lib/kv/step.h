@@ -10,7 +10,7 @@
 
 namespace tandem::kv {
 
-/// Rows of a tree, at most, and drafted rows of a step, all sequences together.
+/// Rows of a tree, at most, and drafted rows of a step that is measured, all sequences together.
 inline constexpr int kMaxTreeRows = 1024, kMaxDraftedRows = 4096;
 
 /// What a forward reads: which policy of the cache selects keys, and which FFN channels.

@@ -119,7 +119,8 @@ std::vector<std::string> row_of(const Case& c, const Prediction& p) {
 
 /// Names a record. Of one gamma the point says which.
 std::string phase_of(const Point& point, const NamedDraft& draft, int gamma) {
-  const bool is_one = point.recipe.spec.gamma.values.size() <= 1 || gamma == 0;
+  const recipe::AutoCounts& asked = point.recipe.spec.gamma;
+  const bool is_one = asked.values.size() + (asked.has_auto ? 1 : 0) <= 1 || gamma == 0;
   return "predict " + draft.name + (is_one ? "" : fmt::format(" gamma {}", gamma));
 }
 

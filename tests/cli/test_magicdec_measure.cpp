@@ -199,6 +199,12 @@ TEST_SUITE("cli/magicdec-bench/measure") {
         }
       }
     CHECK(run.err.find("batch 2 at 200 tokens, temperature 0: " + best) != std::string::npos);
+    // Prompt lookup has no auto: the most, once.
+    const Outcome most_listed =
+        measure({"-s", "spec.gamma=[5, auto]", "-s", "spec.most_gamma=5", "--format", "jsonl"});
+    CAPTURE(most_listed.err);
+    CHECK(most_listed.status == 0);
+    CHECK(by_phase(most_listed.out).size() == 4);
     const Outcome bad = measure({"-s", "spec.gamma=[auto, 2, auto]"});
     CHECK(bad.status == 3);
     CHECK(bad.err.find("spec.gamma: names auto twice") != std::string::npos);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/sparse_policy.h"
 #include "kv/policies/voted_keys.h"
@@ -60,7 +61,13 @@ class SnapKvPolicy final : public SelectingPolicy {
     set(to, at(from));
     keys_.fork(from, to);
   }
-  void on_release(int slot) override { set(slot, {}); }
+  void on_release(int slot) override {
+    try {
+      set(slot, {});
+    } catch (const Error&) {
+      at(slot) = {};  // the GPU has stopped: nothing reads lists there
+    }
+  }
   void on_truncate(int slot, int n, const PagedStore& store) override {
     // Tokens of the window may go, and others come: they are read exactly.
     if (n < at(slot).tail_begin) choose(slot, n, store);

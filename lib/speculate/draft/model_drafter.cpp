@@ -44,7 +44,7 @@ ModelDrafter::ModelDrafter(Reader draft, Reader target, GammaChooser chooser)
 const TokenTree& ModelDrafter::shape(std::span<const decode::DrawSeq> seqs) {
   if (!chooser_) return largest();
   seqs_.clear();
-  for (const decode::DrawSeq& s : seqs) seqs_.push_back(s.seq);
+  for (const decode::DrawSeq& s : seqs) seqs_.push_back(s.slot);
   const auto& gammas = chooser_->gammas();
   return shapes_[static_cast<size_t>(std::ranges::find(gammas, chooser_->choose(seqs_)) -
                                      gammas.begin())];
@@ -64,7 +64,11 @@ void ModelDrafter::prepare(Round& round) {
   const std::span<const decode::DrawSeq> seqs = round.seqs();
   const auto places = static_cast<size_t>(round.places());
   kv_bytes_before_ = draft_.kv_bytes();
-  if (sequences_.read(seqs)) is_steady_ = false;
+  if (sequences_.read(seqs)) {
+    // Text that plain rounds went past: no part of this round's time.
+    if (draft_.engine->queue() != nullptr) draft_.engine->queue()->wait();
+    since_last_ = {};
+  }
   steps_ = sequences_.begin(round.tree(), seqs, round.outbox(), round.places());
   const int n_first = steps_.front().arrays.n_rows;
   unread_ = round.outbox().take<int32_t>(static_cast<size_t>(n_first));

@@ -37,6 +37,7 @@ class ModelDrafter final : public Drafter {
   void forget(int slot) override {
     is_steady_ = false;
     sequences_.forget(slot);
+    if (chooser_) chooser_->forget(slot);
   }
 
   const TokenTree& shape(std::span<const decode::DrawSeq> seqs) override;
@@ -67,7 +68,7 @@ class ModelDrafter final : public Drafter {
   double kv_bytes_before_ = 0, bytes_read_ = 0;
   Stopwatch since_last_;    // round
   bool is_steady_ = false;  // nothing but this round came after the last
-  std::vector<int> seqs_;
+  std::vector<int> seqs_;   // of the round, their slots
 };
 
 }  // namespace tandem::speculate

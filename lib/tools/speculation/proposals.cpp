@@ -37,6 +37,10 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("tree.accept",
             "tree.accept: name the vector to choose a tree by, or with tree.replay recorded "
             "rounds; sequoia-acceptance makes both");
+  if (chooses_gamma() && !(tree.accept.empty() && tree.replay.empty()))
+    p.field("spec.gamma",
+            "spec.gamma: auto finds out by itself whether chains pay; leave tree.accept and "
+            "tree.replay out, or choose tree.path=auto");
   if (!tree.accept.empty() && !tree.replay.empty())
     p.field("tree.replay",
             "tree.replay: tree.accept says how trees do, too; leave one of both out");
@@ -98,7 +102,7 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
   for (const auto& ids : prompts.sequences) longest = std::max(longest, ids.size());
   const int64_t room = context - static_cast<int64_t>(longest);
   const int gamma = recipe.spec.most_gamma();
-  if (!is_chain || gamma < room) return;
+  if (!is_chain || recipe.spec.gamma.automatic() || gamma < room) return;
   throw recipe_error("spec.gamma", "is {} tokens, {} are left of a context of {} after the prompt",
                      gamma, room, context)
       .hint("lower spec.gamma, raise run.context, or shorten the prompt");

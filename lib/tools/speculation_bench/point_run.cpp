@@ -137,7 +137,11 @@ void PointRun::admit(const NamedDraft& draft, bool simulates,
   };
   if (draft.tree.empty()) {
     for (const int gamma : r.spec.gamma.values) admit_way(speculate::chain_tree(gamma + 1), false);
-    if (r.spec.gamma.has_auto)
+    // Prompt lookup proposes what it finds: its auto is the most, which may be listed too.
+    const bool is_listed =
+        !draft.proposes_by_model() &&
+        std::ranges::find(r.spec.gamma.values, r.most_gamma()) != r.spec.gamma.values.end();
+    if (r.spec.gamma.has_auto && !is_listed)
       admit_way(speculate::chain_tree(r.most_gamma() + 1), draft.proposes_by_model());
     return;
   }
