@@ -37,8 +37,8 @@ class Context {
 
   /// The effective recipe: files, then --set and flags in their order, strictly checked; one for
   /// every point of --sweep and the recipe's sweep section that --shard leaves, one point without
-  /// either. Serves
-  /// --print-recipe and --check, after which the tool's body does not go on. Sets the thread count.
+  /// either. Serves --print-recipe and --check, after which the tool's body does not go on. Sets
+  /// the thread count.
   /// errors   kind recipe, usage, input (a named file is missing), device (CUDA in a CPU build)
   template <class T>
   std::vector<Point<T>> load_points() {

@@ -468,7 +468,7 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
     set_source(plan.sources[0]);
     const bool scored = leaves_scores(step, plan);
     if (scored) {
-      args.scores = scores_->request(layer);
+      args.scores = scores_->request(layer, step);
       args.lse = scores_->row_lse();
     }
     ops::attention(args, workspace_, exec_.stream());

@@ -33,7 +33,9 @@ ScoreStore::ScoreStore(const Spec& spec, Arena& arena)
   std::fill_n(lse_, cells(spec) * static_cast<size_t>(spec.n_heads), 0.0f);
 }
 
-KeyScores ScoreStore::request(int layer) const {
+KeyScores ScoreStore::request(int layer, const Step& step) const {
+  TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows leave scores, planned for {}", step.n_rows,
+               spec_.max_rows);
   const auto stride = static_cast<int64_t>(spec_.stride());
   return {.at = const_cast<f16*>(scores(0, layer, 0)),
           .lse = lse(0, layer),
@@ -53,8 +55,6 @@ float* ScoreStore::lse(int slot, int layer) const {
 }
 
 void ScoreStore::take(int layer, const Step& step) {
-  TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows leave scores, planned for {}", step.n_rows,
-               spec_.max_rows);
   for (int b = 0; b < step.n_seqs; ++b) {
     const int slot = step.slot[static_cast<size_t>(b)], n_rows = step.rows_of(b);
     if (n_rows == 0) continue;

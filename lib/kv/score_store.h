@@ -28,8 +28,8 @@ class ScoreStore {
   static void plan(const Spec& spec, MemoryPlan& plan);
   ScoreStore(const Spec& spec, Arena& arena);
 
-  /// What an attention of this layer is asked to leave.
-  KeyScores request(int layer) const;
+  /// What an attention of this step under a layer is asked to leave.
+  KeyScores request(int layer, const Step& step) const;
   /// Where it is to write the lse of its rows, [max_rows, n_heads].
   float* row_lse() const { return row_lse_; }
   /// Takes note of a step that has left scores.

@@ -170,10 +170,9 @@ struct Cache {
       "last tokens that are always read");
     v("reposition", reposition, "streaming: count positions within the cache, not in the text");
     v("prefill", prefill,
-      "streaming: how a prompt is read. dense: every key; windowed: as what follows it, so that "
-      "the "
-      "window bounds memory and, without sinks or with reposition, what draft.path must be trained "
-      "for");
+      "streaming: how a prompt is read. dense: every key; windowed: as the text after it, so that "
+      "the window bounds memory and, without sinks or with reposition, the lengths that draft.path "
+      "must be trained for");
     v("dense_layers", dense_layers, at_least(0),
       "layers that read every key under any kind (not for full and streaming; snapkv, verified "
       "only if set)");

@@ -41,8 +41,10 @@ nlohmann::json json_of(const GpuName& value) { return value.value; }
 
 nlohmann::json json_of(const AutoCounts& counts) {
   if (counts.automatic()) return yaml_text(counts);
-  if (counts.values.size() == 1) return counts.values.front();
-  return counts.values;
+  if (counts.values.size() == 1 && !counts.has_auto) return counts.values.front();
+  nlohmann::json list = counts.values;
+  if (counts.has_auto) list.push_back("auto");
+  return list;
 }
 
 nlohmann::json json_of(Offload value) {

@@ -52,6 +52,11 @@ lengths: [4096, 4Ki]
     CHECK(yaml_text(AutoCounts{{2}}) == "2");
     CHECK(yaml_text(AutoCounts{}) == "auto");
     CHECK(yaml_text(AutoCounts{{2, 4}, true}) == "[2, 4, auto]");
+    CHECK(json_of(AutoCounts{{2, 4}, true}).dump() == R"([2,4,"auto"])");
+    CHECK(json_of(AutoCounts{{2}, true}).dump() == R"([2,"auto"])");
+    CHECK(json_of(AutoCounts{{2, 4}}).dump() == "[2,4]");
+    CHECK(json_of(AutoCounts{{2}}).dump() == "2");
+    CHECK(json_of(AutoCounts{}).dump() == R"("auto")");
     CHECK(read_counts("[2, 2]").first == "names '2' twice");
     CHECK(read_counts("[4, auto]").second == std::vector{4});
     CHECK(read_counts("[auto, auto]").first == "names auto twice");

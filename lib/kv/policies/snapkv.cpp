@@ -22,8 +22,7 @@ class SnapKvPolicy final : public SelectingPolicy {
         sinks_(static_cast<int>(cache.sinks)),
         budget_(static_cast<int>(cache.snapkv.budget)),
         keys_(cache.snapkv, sinks_, layers(), bounds),
-        slots_(static_cast<size_t>(bounds.max_seqs)),
-        tail_begin_(static_cast<size_t>(bounds.max_seqs)) {
+        slots_(static_cast<size_t>(bounds.max_seqs)) {
     TANDEM_CHECK(budget_ > spec_.window + sinks_, "a budget of {}, {} fixed", budget_,
                  spec_.window + sinks_);
   }
@@ -75,31 +74,18 @@ class SnapKvPolicy final : public SelectingPolicy {
   }
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
-    const bool chosen = ordinal(layer) >= 0 && keys_.n_chosen() > 0;
-    if (chosen && bounds().on_gpu()) return plan.add({.lists = keys_.lists(ordinal(layer))});
-    bool any = false;
-    for (int b = 0; b < step.n_seqs && chosen; ++b) {
-      const int begin = at(step.slot[static_cast<size_t>(b)]).tail_begin;
-      tail_begin_[static_cast<size_t>(b)] = begin;
-      any |= begin > 0;
-    }
-    if (!any) return plan.add({.window = geometry().window(layer)});
-    plan.add({.seq_key_lo = tail_begin_.data()});
-    plan.selector = this;
+    if (bounds().on_gpu() && ordinal(layer) >= 0 && keys_.n_chosen() > 0)
+      return plan.add({.lists = keys_.lists(ordinal(layer))});
+    plan_from(
+        layer, step, [&](int slot) { return at(slot).tail_begin; }, plan);
   }
 
   /// Lists lie in the policy's own memory.
   size_t scratch_bytes() const override { return 64; }
   void select_keys(const KeyQuery& query, std::byte*, std::span<KeyList> lists) const override {
     if (at(query.slot).tail_begin == 0) return;  // the plan's range has all its keys
-    const int n = keys_.n_chosen();
-    const int32_t* chosen = keys_.list(query.slot, ordinal(query.layer), query.kv_head);
-    for (size_t h = 0; h < lists.size(); ++h) {
-      lists[h].segments.push_back({chosen, n, nullptr, nullptr});
-      lists[h].n_static = sinks_;
-      lists[h].as_before = h > 0;
-      lists[h].index_bytes = h > 0 ? 0 : n * static_cast<double>(sizeof(int32_t));
-    }
+    share_list(keys_.list(query.slot, ordinal(query.layer), query.kv_head), keys_.n_chosen(),
+               sinks_, lists);
   }
 
   int keys_read(int layer, int length) const override {
@@ -134,7 +120,6 @@ class SnapKvPolicy final : public SelectingPolicy {
   VotedKeys keys_;
   const QueryRing* queries_ = nullptr;
   std::vector<Slot> slots_;
-  std::vector<int32_t> tail_begin_;  // of the step in hand, [B]
 };
 
 }  // namespace

@@ -37,7 +37,8 @@ SelectingPolicy::SelectingPolicy(const recipe::Cache& cache, const Bounds& bound
       name_(recipe::yaml_text(cache.kind)),
       needs_(needs_of(cache)),
       layers_(sparse_layers(cache, bounds.geometry)),
-      ordinal_(static_cast<size_t>(bounds.geometry.n_layers), -1) {
+      ordinal_(static_cast<size_t>(bounds.geometry.n_layers), -1),
+      tail_begin_(static_cast<size_t>(bounds.max_seqs)) {
   for (size_t i = 0; i < layers_.size(); ++i)
     ordinal_[static_cast<size_t>(layers_[i])] = static_cast<int>(i);
 }
@@ -46,6 +47,29 @@ Needs SelectingPolicy::needs() const {
   Needs needs = needs_;
   needs.scratch_bytes = scratch_bytes();
   return needs;
+}
+
+void SelectingPolicy::plan_from(int layer, const Step& step,
+                                const std::function<int(int slot)>& begin_of, AttendPlan& plan) {
+  bool any = false;
+  for (int b = 0; b < step.n_seqs && ordinal(layer) >= 0; ++b) {
+    const auto i = static_cast<size_t>(b);
+    tail_begin_[i] = begin_of(step.slot[i]);
+    any |= tail_begin_[i] > 0;
+  }
+  if (!any) return plan.add({.window = geometry().window(layer)});
+  plan.add({.seq_key_lo = tail_begin_.data()});
+  plan.selector = this;
+}
+
+void SelectingPolicy::share_list(const int32_t* ids, int n, int n_static,
+                                 std::span<KeyList> lists) {
+  for (size_t h = 0; h < lists.size(); ++h) {
+    lists[h].segments.push_back({ids, n, nullptr, nullptr});
+    lists[h].n_static = n_static;
+    lists[h].as_before = h > 0;
+    lists[h].index_bytes = h > 0 ? 0 : n * static_cast<double>(sizeof(int32_t));
+  }
 }
 
 SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int n_sinks, int unit,
@@ -59,22 +83,13 @@ SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int
               .recent = static_cast<int>(cache.recent),
               .unit = unit,
               .max_block = max_block}),
-      sink_ids_(static_cast<size_t>(index_.begin())),
-      tail_begin_(static_cast<size_t>(bounds.max_seqs)) {
+      sink_ids_(static_cast<size_t>(index_.begin())) {
   std::iota(sink_ids_.begin(), sink_ids_.end(), 0);
 }
 
 void SparsePolicy::select(int layer, const Step& step, const Tensor&, AttendPlan& plan) {
-  bool any = false;
-  for (int b = 0; b < step.n_seqs; ++b) {
-    const int slot = step.slot[static_cast<size_t>(b)];
-    const bool indexed = ordinal(layer) >= 0 && !index_.empty(slot);
-    tail_begin_[static_cast<size_t>(b)] = indexed ? index_.end(slot) : 0;
-    any |= indexed;
-  }
-  if (!any) return plan.add({.window = geometry().window(layer)});
-  plan.add({.seq_key_lo = tail_begin_.data()});
-  plan.selector = this;
+  plan_from(
+      layer, step, [&](int slot) { return index_.empty(slot) ? 0 : index_.end(slot); }, plan);
 }
 
 void SparsePolicy::on_prompt(int slot, const PagedStore& store) { grow(slot, true, store); }

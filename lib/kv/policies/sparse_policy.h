@@ -1,4 +1,6 @@
 #pragma once
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "kv/policies/token_index.h"
@@ -23,11 +25,19 @@ class SelectingPolicy : public Policy, public KeySelector {
   int ordinal(int layer) const { return ordinal_[static_cast<size_t>(layer)]; }
   const std::vector<int>& layers() const { return layers_; }
 
+  /// The plan of a layer whose rows read the tokens from begin_of(slot) on exactly, and of those
+  /// before what select_keys says; 0: they read all exactly.
+  void plan_from(int layer, const Step& step, const std::function<int(int slot)>& begin_of,
+                 AttendPlan& plan);
+  /// Gives all heads of a group one list: n tokens, the first n_static of them for every query.
+  static void share_list(const int32_t* ids, int n, int n_static, std::span<KeyList> lists);
+
  private:
   Bounds bounds_;
   std::string name_;
   Needs needs_;
   std::vector<int> layers_, ordinal_;
+  std::vector<int32_t> tail_begin_;  // of the step in hand, [B]
 };
 
 /// One that chooses among the keys of an index; rows read recent tokens exactly.
@@ -61,7 +71,6 @@ class SparsePolicy : public SelectingPolicy {
 
   TokenIndex index_;
   std::vector<int32_t> sink_ids_;
-  std::vector<int32_t> tail_begin_;  // of the step in hand, [B]
 };
 
 }  // namespace tandem::kv

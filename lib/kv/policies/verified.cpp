@@ -7,8 +7,8 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "kv/policies/policies.h"
-#include "kv/policies/scratch.h"
 #include "kv/policies/sparse_policy.h"
+#include "kv/policies/window_votes.h"
 #include "kv/query_ring.h"
 #include "kv/score_store.h"
 
@@ -27,8 +27,7 @@ class VerifiedPolicy final : public SelectingPolicy {
       : SelectingPolicy(cache, bounds),
         spec_(cache.verified),
         budget_(static_cast<int>(cache.verified.budget)),
-        slots_(static_cast<size_t>(bounds.max_seqs)),
-        tail_begin_(static_cast<size_t>(bounds.max_seqs)) {
+        slots_(static_cast<size_t>(bounds.max_seqs)) {
     TANDEM_CHECK(budget_ > spec_.window, "a budget of {} with a window of {}", budget_,
                  spec_.window);
   }
@@ -68,15 +67,8 @@ class VerifiedPolicy final : public SelectingPolicy {
   }
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
-    bool any = false;
-    for (int b = 0; b < step.n_seqs; ++b) {
-      const int begin = ordinal(layer) < 0 ? 0 : at(step.slot[static_cast<size_t>(b)]).tail_begin;
-      tail_begin_[static_cast<size_t>(b)] = begin;
-      any |= begin > 0;
-    }
-    if (!any) return plan.add({.window = geometry().window(layer)});
-    plan.add({.seq_key_lo = tail_begin_.data()});
-    plan.selector = this;
+    plan_from(
+        layer, step, [&](int slot) { return at(slot).tail_begin; }, plan);
   }
 
   /// Lists lie in the policy's own memory.
@@ -84,12 +76,7 @@ class VerifiedPolicy final : public SelectingPolicy {
   void select_keys(const KeyQuery& query, std::byte*, std::span<KeyList> lists) const override {
     const Slot& slot = at(query.slot);
     if (slot.tail_begin == 0) return;  // the plan's range has all its keys
-    const int32_t* chosen = ids(query.slot, head(ordinal(query.layer), query.kv_head));
-    for (size_t h = 0; h < lists.size(); ++h) {
-      lists[h].segments.push_back({chosen, slot.n_ids, nullptr, nullptr});
-      lists[h].as_before = h > 0;
-      lists[h].index_bytes = h > 0 ? 0 : slot.n_ids * static_cast<double>(sizeof(int32_t));
-    }
+    share_list(ids(query.slot, head(ordinal(query.layer), query.kv_head)), slot.n_ids, 0, lists);
   }
 
   int keys_read(int layer, int length) const override {
@@ -108,16 +95,13 @@ class VerifiedPolicy final : public SelectingPolicy {
   using Choices = std::vector<Choice>;
   struct Scratch {
     ScratchCutter cutter;
-    float *q, *lse, *kernel, *scores, *select;
+    WindowScratch window;  // the votes, or the scores of all tokens
+    float* select;
     int32_t* ids;
 
     Scratch(std::byte* base, const VerifiedPolicy& p)
         : cutter(base),
-          q(cutter.take<float>(p.n_queries() * static_cast<size_t>(p.geometry().head_dim))),
-          lse(cutter.take<float>(p.n_queries())),
-          kernel(cutter.take<float>(static_cast<size_t>(
-              key_votes_scratch(p.geometry().head_dim, static_cast<int>(p.n_queries()))))),
-          scores(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens))),
+          window(cutter, p.bounds(), p.spec_.window),
           select(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens) + 16)),
           ids(cutter.take<int32_t>(static_cast<size_t>(p.budget_) + 16)) {}
   };
@@ -126,7 +110,6 @@ class VerifiedPolicy final : public SelectingPolicy {
   const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
   /// Tokens before a verification that are read regardless of their scores.
   int recent() const { return budget_ / 2; }
-  size_t n_queries() const { return static_cast<size_t>(spec_.window) * group(); }
   /// KV heads of all layers that choose.
   int n_heads() const { return static_cast<int>(layers().size()) * geometry().n_kv_heads; }
   size_t head(int layer, int kv_head) const {
@@ -154,12 +137,12 @@ class VerifiedPolicy final : public SelectingPolicy {
     }
   }
 
-  /// Keeps the m best of the first n of the scratch's scores.
+  /// Keeps the m best of the first n of the scratch's votes or scores.
   void keep(const Choice& c, int n, int m, const Scratch& s) const {
     float threshold = 0;
     ops::select_top({.ids = s.ids,
                      .threshold = &threshold,
-                     .scores = s.scores,
+                     .scores = s.window.votes,
                      .n = n,
                      .m = m,
                      .first_id = 0,
@@ -173,7 +156,7 @@ class VerifiedPolicy final : public SelectingPolicy {
     // The same bits in wider numbers have the same order: that is all that choosing needs.
     for (int t = 0; t < c.n; ++t) {
       const uint32_t bits = scores[t].bits;
-      s.scores[t] = std::bit_cast<float>((bits & 0x8000u) << 16 | (bits & 0x7fffu) << 13);
+      s.window.votes[t] = std::bit_cast<float>((bits & 0x8000u) << 16 | (bits & 0x7fffu) << 13);
     }
     keep(c, c.n - recent(), budget_ - recent(), s);
   }
@@ -192,31 +175,19 @@ class VerifiedPolicy final : public SelectingPolicy {
 
   void vote(const Choice& c, int first, const PagedStore& store, const Scratch& s) const {
     const Geometry& g = geometry();
-    const int layer = layers()[static_cast<size_t>(c.head / g.n_kv_heads)], d = g.head_dim;
+    const int layer = layers()[static_cast<size_t>(c.head / g.n_kv_heads)];
     const int kv_head = c.head % g.n_kv_heads;
-    const size_t width = group() * static_cast<size_t>(d);
-    for (int t = first; t < c.n; ++t)
-      read_vector(queries_->row(c.slot, layer, t) +
-                      static_cast<size_t>(kv_head) * width * dtype_bytes(g.dtype),
-                  g.dtype, {s.q + static_cast<size_t>(t - first) * width, width});
-    ops::key_votes({.votes = s.scores,
-                    .q = s.q,
-                    .k_pool = store.k(layer).raw(),
-                    .pages = store.pages(c.slot).data(),
-                    .first_position = first,
-                    .n_positions = c.n - first,
-                    .n_heads = g.group(),
-                    .n_kv_heads = g.n_kv_heads,
-                    .kv_head = kv_head,
-                    .d = d,
-                    .dtype = g.dtype,
-                    .scale = 1.0f / std::sqrt(static_cast<float>(d)),
-                    .scratch = s.kernel,
-                    .lse = s.lse});
+    count_votes({.slot = c.slot,
+                 .layer = layer,
+                 .kv_head = kv_head,
+                 .first = first,
+                 .end = c.n,
+                 .scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim))},
+                *queries_, store, g, s.window);
     // As if the window had been verified.
     for (int h = 0; h < g.group(); ++h) {
       double sum = 0;
-      for (int t = first; t < c.n; ++t) sum += s.lse[(t - first) * g.group() + h];
+      for (int t = first; t < c.n; ++t) sum += s.window.lse[(t - first) * g.group() + h];
       scores_->lse(c.slot, layer)[kv_head * g.group() + h] =
           static_cast<float>(sum / (c.n - first));
     }
@@ -231,7 +202,6 @@ class VerifiedPolicy final : public SelectingPolicy {
   std::byte* scratch_ = nullptr;
   int n_scratch_ = 1;
   std::vector<Slot> slots_;
-  std::vector<int32_t> tail_begin_;  // of the step in hand, [B]
 };
 
 }  // namespace

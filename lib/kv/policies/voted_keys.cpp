@@ -8,7 +8,7 @@
 
 #include "base/parallel.h"
 #include "kv/policies/pool_votes.h"
-#include "kv/policies/sparse_policy.h"
+#include "kv/policies/window_votes.h"
 #include "kv/query_ring.h"
 #include "ops/selection.h"
 
@@ -16,20 +16,16 @@ namespace tandem::kv {
 
 struct VotedKeys::CpuScratch {
   ScratchCutter cutter;
-  float *q, *votes, *pooled, *select, *kernel;
+  WindowScratch window;
+  float *pooled, *select;
   int32_t* ids;
 
   CpuScratch(std::byte* base, const VotedKeys& v)
       : cutter(base),
-        q(cutter.take<float>(v.n_queries() * static_cast<size_t>(v.geometry().head_dim))),
-        votes(cutter.take<float>(tokens(v))),
-        pooled(cutter.take<float>(tokens(v))),
-        select(cutter.take<float>(tokens(v) + 16)),
-        kernel(cutter.take<float>(static_cast<size_t>(
-            key_votes_scratch(v.geometry().head_dim, static_cast<int>(v.n_queries()))))),
+        window(cutter, v.bounds_, v.spec_.window),
+        pooled(cutter.take<float>(static_cast<size_t>(v.bounds_.max_tokens))),
+        select(cutter.take<float>(static_cast<size_t>(v.bounds_.max_tokens) + 16)),
         ids(cutter.take<int32_t>(static_cast<size_t>(v.n_chosen()) + 16)) {}
-
-  static size_t tokens(const VotedKeys& v) { return static_cast<size_t>(v.bounds_.max_tokens); }
 };
 
 namespace {
@@ -63,10 +59,6 @@ VotedKeys::VotedKeys(const recipe::SnapKv& spec, int sinks, std::vector<int> lay
 float VotedKeys::scale() const {
   const bool scaled = spec_.scale == recipe::SnapScale::on;
   return scaled ? 1.0f / std::sqrt(static_cast<float>(geometry().head_dim)) : 1.0f;
-}
-
-size_t VotedKeys::n_queries() const {
-  return static_cast<size_t>(spec_.window) * static_cast<size_t>(geometry().group());
 }
 
 size_t VotedKeys::slot_ids() const {
@@ -150,28 +142,15 @@ void VotedKeys::choose(int slot, int first_query, int n, const PagedStore& store
 
 void VotedKeys::choose_list(const Choice& c, int ordinal, int kv_head, const PagedStore& store,
                             const CpuScratch& s) {
-  const Geometry& g = geometry();
-  const int layer = layers_[static_cast<size_t>(ordinal)], d = g.head_dim;
-  const size_t width = static_cast<size_t>(g.group()) * static_cast<size_t>(d);
-  for (int t = c.first_query; t < c.n; ++t)
-    read_vector(queries_->row(c.slot, layer, t) +
-                    static_cast<size_t>(kv_head) * width * dtype_bytes(g.dtype),
-                g.dtype, {s.q + static_cast<size_t>(t - c.first_query) * width, width});
-  ops::key_votes({.votes = s.votes,
-                  .q = s.q,
-                  .k_pool = store.k(layer).raw(),
-                  .pages = store.pages(c.slot).data(),
-                  .first_position = c.first_query,
-                  .n_positions = c.n - c.first_query,
-                  .n_heads = g.group(),
-                  .n_kv_heads = g.n_kv_heads,
-                  .kv_head = kv_head,
-                  .d = d,
-                  .dtype = g.dtype,
-                  .scale = scale(),
-                  .scratch = s.kernel});
+  count_votes({.slot = c.slot,
+               .layer = layers_[static_cast<size_t>(ordinal)],
+               .kv_head = kv_head,
+               .first = c.first_query,
+               .end = c.n,
+               .scale = scale()},
+              *queries_, store, geometry(), s.window);
   const int n_candidates = c.n - spec_.window;
-  pool_votes({s.votes, static_cast<size_t>(n_candidates)}, spec_.pool, s.pooled);
+  pool_votes({s.window.votes, static_cast<size_t>(n_candidates)}, spec_.pool, s.pooled);
   std::iota(s.ids, s.ids + sinks_, 0);
   float threshold = 0;
   ops::select_top({.ids = s.ids + sinks_,

@@ -47,7 +47,6 @@ class VotedKeys {
   const Geometry& geometry() const { return bounds_.geometry; }
   int budget() const { return static_cast<int>(spec_.budget); }
   float scale() const;
-  size_t n_queries() const;  // of a KV head
   size_t slot_ids() const;
   size_t list_at(int slot, int ordinal, int kv_head) const;
   size_t counts() const;  // of all slots

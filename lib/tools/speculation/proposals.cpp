@@ -37,6 +37,10 @@ void SequoiaRecipe::check(recipe::Problems& p) const {
     p.field("tree.accept",
             "tree.accept: name the vector to choose a tree by, or with tree.replay recorded "
             "rounds; sequoia-acceptance makes both");
+  if (draws && spec.gamma.automatic() && !tree.path.empty())
+    p.field("spec.gamma",
+            "spec.gamma: auto chooses how long chains are, but tree.path names a tree; set "
+            "-s tree.path= for chains, or leave spec.gamma out");
   if (chooses_gamma() && !(tree.accept.empty() && tree.replay.empty()))
     p.field("spec.gamma",
             "spec.gamma: auto finds out by itself whether chains pay; leave tree.accept and "

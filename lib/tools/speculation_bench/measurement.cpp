@@ -27,10 +27,8 @@ class PromptSlots {
       if (engine.queue()) engine.queue()->wait();
       seconds_ = watch.seconds();
     } else {
-      for (size_t b = 0; b < slots_.size(); ++b) {
+      for (size_t b = 0; b < slots_.size(); ++b)
         kv::fill_random(cache_, slots_[b], static_cast<int>(texts[b].tokens.size()), b);
-        cache_.adopt_prompt(slots_[b]);
-      }
     }
     for (size_t b = 0; b < prompts.size(); ++b)
       requests_.push_back(
