@@ -46,6 +46,8 @@ CpuTable make_table(Isa isa) {
   t.move_tokens = move_tokens_cpu;
   t.path_moves = path_moves_cpu;
   t.set_pages = set_pages_cpu;
+  t.leave_ends = leave_ends_cpu;
+  t.catch_up = catch_up_cpu;
   t.write_queries = write_queries_cpu;
   t.move_queries = move_queries_cpu;
   t.load_slot_ids = load_slot_ids_cpu;

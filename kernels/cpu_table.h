@@ -11,6 +11,7 @@
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/norm/rms_norm.h"
+#include "kernels/page/catch_up.h"
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
 #include "kernels/probe/probe.h"
@@ -56,6 +57,8 @@ struct CpuTable {
   MoveTokensFn* move_tokens;
   PathMovesFn* path_moves;
   SetPagesFn* set_pages;
+  LeaveEndsFn* leave_ends;
+  CatchUpFn* catch_up;
   WriteQueriesFn* write_queries;
   MoveQueriesFn* move_queries;
   SlotIdsFn* load_slot_ids;

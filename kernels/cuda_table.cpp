@@ -43,6 +43,8 @@ constexpr CudaTable kTable{
     .copy_page = {copy_page_cuda},
     .move_tokens = {move_tokens_cuda},
     .set_pages = {set_pages_cuda},
+    .leave_ends = {leave_ends_cuda},
+    .catch_up = {catch_up_cuda},
     .path_moves = {path_moves_cuda},
     .write_queries = {write_queries_cuda},
     .move_queries = {move_queries_cuda},

@@ -11,6 +11,7 @@
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/norm/rms_norm.h"
+#include "kernels/page/catch_up.h"
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
 #include "kernels/probe/probe.h"
@@ -43,6 +44,8 @@ struct CudaTable {
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
   cuda::Bodies<void(const SetPagesParams&, Stream)> set_pages;
+  cuda::Bodies<void(const LeaveEndsParams&, Stream)> leave_ends;
+  cuda::Bodies<void(const CatchUpParams&, Stream)> catch_up;
   cuda::Bodies<void(const PathMovesParams&, Stream)> path_moves;
   cuda::Bodies<void(const WriteQueriesParams&, Stream)> write_queries;
   cuda::Bodies<void(const MoveQueriesParams&, Stream)> move_queries;
@@ -79,6 +82,8 @@ struct CudaTable {
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);
     f("set_pages", set_pages);
+    f("leave_ends", leave_ends);
+    f("catch_up", catch_up);
     f("path_moves", path_moves);
     f("write_queries", write_queries);
     f("move_queries", move_queries);

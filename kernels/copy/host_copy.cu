@@ -12,8 +12,10 @@ constexpr unsigned kMostBlocks = 16;
 
 __global__ void __launch_bounds__(kThreads) host_copy(const HostCopyParams p) {
   cuda::start_after_previous();
-  const auto* from = static_cast<const uint4*>(p.from);
-  auto* to = static_cast<uint4*>(p.to);
+  const ptrdiff_t turn = p.turn == nullptr ? 0 : *p.turn;
+  const auto* from =
+      reinterpret_cast<const uint4*>(static_cast<const char*>(p.from) + turn * p.from_step);
+  auto* to = reinterpret_cast<uint4*>(static_cast<char*>(p.to) + turn * p.to_step);
   // Never from a cache: the host writes again between two runs of a graph.
   for (size_t i = blockIdx.x * kThreads + threadIdx.x; i < p.bytes / sizeof(uint4);
        i += size_t{gridDim.x} * kThreads)

@@ -9,6 +9,10 @@ struct HostCopyParams {
   void* to;          // 16-byte aligned
   const void* from;  // 16-byte aligned
   size_t bytes;      // a multiple of 16
+  // Of work that is recorded once and run in turns: the ends lie *turn times as many bytes further,
+  // each a multiple of 16. Null: turn 0.
+  const int32_t* turn = nullptr;
+  ptrdiff_t to_step = 0, from_step = 0;
 };
 
 /// A small copy between device memory and pinned host memory, by loads and stores of a kernel: for

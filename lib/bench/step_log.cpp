@@ -36,6 +36,7 @@ std::vector<std::vector<decode::Drawn>> StepLog::collect() {
   Step step{.seqs = static_cast<int>(flight.seqs.size()), .seconds = now - last_s_};
   for (size_t i = 0; i < flight.seqs.size(); ++i) {
     const auto n = static_cast<int>(drawn[i].size());
+    if (n == 0) continue;  // it had ended
     deliveries_[flight.seqs[i]].push_back({now, n});
     step.tokens += n;
   }

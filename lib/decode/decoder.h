@@ -25,6 +25,8 @@ class Decoder {
   virtual void draw(std::span<const DrawSeq> seqs, const Tensor& logits) = 0;
   /// Puts a step in flight: the last token drawn for each sequence goes through the model.
   virtual void step(std::span<const DrawSeq> seqs) = 0;
+  /// Tokens that a step gives a sequence, as far as known.
+  virtual double tokens_a_step() const { return 1; }
   /// What the oldest draw or step gave, for each of its sequences at least one token. Some of them
   /// may be more than the sequence has room for.
   virtual std::vector<std::vector<Drawn>> collect() = 0;

@@ -27,7 +27,8 @@ struct EngineSpec {
   int max_tokens = 0;        // of one sequence
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
   int max_extend_rows = 0;   // rows of one extend call, all sequences; 0 = as many as a prefill's
-  int max_draft_rows = 0;    // rows of one sequence in a step that verifies or drafts
+  int max_draft_rows = 0;    // rows of one sequence in a step that verifies or drafts, and those
+                             // that one ahead of it may add
   int max_tree_rows = 0;     // rows of a step with trees, all sequences, that is to be fast
   int max_logit_rows = 1;    // rows whose logits are alive at once, at least max_seqs
   Device device = {};

@@ -171,8 +171,9 @@ void Generator::step() {
 }
 
 bool Generator::wants_token(const Active& a) const {
-  const int n = a.position();
-  return !a.finish && n - static_cast<int>(a.prompt) < spec_.max_tokens &&
+  // A step whose tokens a sequence will hardly need would be for nothing.
+  const double n = static_cast<double>(a.tokens.size()) + a.in_flight * decoder_.tokens_a_step();
+  return !a.finish && n - static_cast<double>(a.prompt) < spec_.max_tokens &&
          (spec_.max_context == 0 || n < spec_.max_context);
 }
 

@@ -259,17 +259,10 @@ void Cache::truncate(int slot, int n) {
 }
 
 void Cache::uncommit(int slot, int n) {
-  // Within one page, which is unshared when it is written; pages behind it might be those of a
-  // fork.
-  const int length = store_.length(slot);
-  const bool in_page = n % kPageTokens != 0 && n / kPageTokens == (length - 1) / kPageTokens;
   if (const int token = missing_token(slot, n); token >= 0)
     throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back",
                       n, policy_of(slot).name(), token);
-  if (in_page)
-    store_.set_length(slot, n);
-  else
-    store_.truncate(slot, n);
+  store_.set_length(slot, n);
   for_readers(slot, [&](Policy& p) { p.on_truncate(slot, n, store_); });
 }
 
@@ -298,7 +291,8 @@ std::vector<Step> Cache::begin_levels(const StepSpec& spec,
   return levels;
 }
 
-void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, Outbox* outbox) {
+void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, Outbox* outbox,
+                        int ahead) {
   const Step& last = steps.back();
   TANDEM_CHECK(last.phase == Phase::extend && static_cast<int>(slots.size()) == last.n_seqs,
                "{} sequences for a step of {}", slots.size(), last.n_seqs);
@@ -306,8 +300,9 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
     TANDEM_CHECK(readers_of(slots[b]).has(last.reading.keys), "slot {} has no reader {}", slots[b],
                  last.reading.keys);
     const int n_rows = last.tentative_of(static_cast<int>(b)) + last.rows_of(static_cast<int>(b));
-    store_.reserve(slots[b], store_.length(slots[b]) + n_rows);
+    store_.reserve(slots[b], store_.length(slots[b]) + n_rows + ahead);
   }
+  for (Step& step : steps) step.ahead = ahead;
   for (Step& step : steps)
     for (size_t b = 0; b < slots.size(); ++b)
       move_rows(step, static_cast<int>(b), slots[b], store_.length(slots[b]),
@@ -336,8 +331,10 @@ Step Cache::lay_out(const StepSpec& spec) {
   step.phase = spec.phase;
   step.reading = reading_of(spec);
   step.drafted = !spec.trees.empty();
+  step.ahead = spec.ahead;
   step.row_begin.push_back(0);
-  for (const SeqRows& r : rows) store_.reserve(r.slot, store_.length(r.slot) + r.n_rows);
+  for (const SeqRows& r : rows)
+    store_.reserve(r.slot, store_.length(r.slot) + r.n_rows + spec.ahead);
   // Tokens that a policy has already cut can only be continued through the policy.
   const auto n_cut = static_cast<size_t>(
       std::count_if(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); }));
@@ -398,18 +395,11 @@ Retention Cache::retention(int slot) const {
   return all;
 }
 
-void Cache::evict(const Step& step) {
-  for (int b = 0; b < step.n_seqs; ++b) {
-    const auto i = static_cast<size_t>(b);
-    Retention needed = retention(step.slot[i]);
-    // The rest of a prompt is read densely.
-    if (step.phase == Phase::prefill && step.last_chunk[i] == 0)
-      needed = needed.with(spec_.geometry.dense_retention());
-    // The last token may run again (a saved or shared text that goes on without new tokens), so
-    // its window is the one that counts.
-    const int length = store_.length(step.slot[i]);
-    store_.drop(step.slot[i], needed.sinks, std::max(needed.sinks, length - needed.recent));
-  }
+void Cache::evict(int slot, const Retention& needed) {
+  // The last token may run again (a saved or shared text that goes on without new tokens), so its
+  // window is the one that counts.
+  const int length = store_.length(slot);
+  store_.drop(slot, needed.sinks, std::max(needed.sinks, length - needed.recent));
 }
 
 void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
@@ -566,25 +556,33 @@ void Cache::commit(const Step& step) {
 
 void Cache::commit(const Step& step, std::span<const int> kept) {
   for (int b = 0; b < step.n_seqs; ++b) {
-    const auto i = static_cast<size_t>(b);
-    const int n_rows = step.tentative_of(b) + step.rows_of(b);
-    TANDEM_CHECK(kept[i] >= 0 && kept[i] <= n_rows, "kept {} of {} rows", kept[i], n_rows);
-    store_.set_length(step.slot[i], step.base[i] + kept[i]);
+    const int n = kept[static_cast<size_t>(b)], n_rows = step.tentative_of(b) + step.rows_of(b);
+    TANDEM_CHECK(n >= 0 && n <= n_rows, "kept {} of {} rows", n, n_rows);
   }
-  if (step.phase == Phase::extend) {
-    for (int i = 0; i < n_policies(); ++i) {
-      std::vector<int32_t> slots;
-      std::ranges::copy_if(step.slot, std::back_inserter(slots),
-                           [&](int slot) { return readers_of(slot).has(i); });
-      if (!slots.empty()) policies_[static_cast<size_t>(i)]->on_commit(slots, store_);
-    }
-    for (const int32_t slot : step.slot)
-      if (scores_) scores_->clear(slot);
-  } else {
-    for (size_t b = 0; b < step.slot.size(); ++b)
-      if (step.last_chunk[b] != 0) adopt_prompt(step.slot[b]);
+  if (step.phase == Phase::extend) return keep(step.slot, kept);
+  for (size_t b = 0; b < step.slot.size(); ++b) {
+    const int slot = step.slot[b];
+    store_.set_length(slot, step.base[b] + kept[b]);
+    const bool ends = step.last_chunk[b] != 0;
+    if (ends) adopt_prompt(slot);
+    // The rest of a prompt is read densely.
+    evict(slot, ends ? retention(slot) : retention(slot).with(spec_.geometry.dense_retention()));
   }
-  evict(step);
+}
+
+void Cache::keep(std::span<const int32_t> slots, std::span<const int> kept) {
+  for (size_t b = 0; b < slots.size(); ++b)
+    store_.set_length(slots[b], store_.length(slots[b]) + kept[b]);
+  for (int i = 0; i < n_policies(); ++i) {
+    std::vector<int32_t> read;
+    std::ranges::copy_if(slots, std::back_inserter(read),
+                         [&](int slot) { return readers_of(slot).has(i); });
+    if (!read.empty()) policies_[static_cast<size_t>(i)]->on_commit(read, store_);
+  }
+  for (const int32_t slot : slots) {
+    if (scores_) scores_->clear(slot);
+    evict(slot, retention(slot));
+  }
 }
 
 }  // namespace tandem::kv

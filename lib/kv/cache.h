@@ -25,7 +25,7 @@ class Cache {
     int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
     int max_rows = 0;          // rows of one step, or of all levels of one tree
     int max_extend_rows = 0;   // of one that policies serve; 0 = max_rows
-    int max_draft_rows = 0;    // of one sequence in a step of drafted rows
+    int max_draft_rows = 0;    // of one sequence in a step of drafted rows, and StepSpec::ahead
     int max_tree_rows = 0;     // of steps with trees that attention is to be fast for
     std::vector<recipe::Cache> policies;
     Device device = {};
@@ -52,8 +52,8 @@ class Cache {
   /// errors   kind input when `n` would need keys that the policy gave back
   void truncate(int slot, int n);
 
-  /// Takes the last tokens of `slot` back from its committed ones, down to `n`, to be run again at
-  /// once: as truncate, but the pages stay where no other sequence can have them.
+  /// Takes the last tokens of `slot` back from its committed ones, down to `n`, to be run again: as
+  /// truncate, but the sequence keeps its pages.
   void uncommit(int slot, int n);
 
   /// Tells the readers that the committed tokens of `slot` are a prompt whose K and V are in the
@@ -79,9 +79,10 @@ class Cache {
   /// after the tokens committed so far. Recomputes only row positions and page slots; masks and
   /// depths are reused.
   /// slots    [n_seqs] the sequences, read as those of the steps
-  /// outbox   as StepSpec's
+  /// outbox, ahead   as StepSpec's
   /// errors   kind memory when pages run out: the steps are as they were
-  void begin_again(std::span<Step> steps, std::span<const int32_t> slots, Outbox* outbox = nullptr);
+  void begin_again(std::span<Step> steps, std::span<const int32_t> slots, Outbox* outbox = nullptr,
+                   int ahead = 0);
   /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
   /// shapes   out, q [R, n_heads, head_dim]
   void attend(int layer, const Step& step, const Tensor& out, const Tensor& q);
@@ -90,6 +91,10 @@ class Cache {
   void commit(const Step& step, std::span<const int> kept);
   /// Keeps all rows.
   void commit(const Step& step);
+  /// Keeps rows of an extend step by the sequences that they belong to; others may have been laid
+  /// out since.
+  /// kept     [slots] as commit's
+  void keep(std::span<const int32_t> slots, std::span<const int> kept);
   /// Moves the keys of accepted paths next to their roots, as work that a graph may record: a GPU
   /// knows paths before the host does. A commit of as many rows follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
@@ -142,7 +147,8 @@ class Cache {
   Reading reading_of(const StepSpec& spec) const;
   /// Tokens of a sequence that its readers may need.
   Retention retention(int slot) const;
-  void evict(const Step& step);
+  /// Releases the pages without needed tokens.
+  void evict(int slot, const Retention& needed);
 
   Spec spec_;
   Exec exec_;

@@ -105,15 +105,16 @@ void PagedStore::reserve(int slot, int n) {
   Slot& s = at(slot);
   const int needed = (n + kPageTokens - 1) / kPageTokens;
   TANDEM_CHECK(needed <= spec_.max_pages, "{} pages of at most {}", needed, spec_.max_pages);
-  if (n > s.length && s.length % kPageTokens != 0) {
-    int32_t& page = s.pages[static_cast<size_t>(s.length / kPageTokens)];
-    if (page >= 0 && refs_[static_cast<size_t>(page)] > 1) {
-      const int32_t own = allocate();
-      ops::copy_page({pools(), page, own}, exec_.stream());
-      unref(page);
-      page = own;
-      touch(s);
-    }
+  const int held = std::min(needed, static_cast<int>(s.pages.size()));
+  for (int i = s.length / kPageTokens; i < held; ++i) {
+    int32_t& page = s.pages[static_cast<size_t>(i)];
+    if (page < 0 || refs_[static_cast<size_t>(page)] == 1) continue;
+    const int32_t own = allocate();
+    const bool has_tokens = i * kPageTokens < s.length;
+    if (has_tokens) ops::copy_page({pools(), page, own}, exec_.stream());
+    unref(page);
+    page = own;
+    touch(s);
   }
   while (static_cast<int>(s.pages.size()) < needed) {
     s.pages.push_back(allocate());

@@ -51,8 +51,8 @@ class PagedStore {
   /// Committed tokens.
   int length(int slot) const { return at(slot).length; }
   void set_length(int slot, int n) { at(slot).length = n; }
-  /// Makes [length, n) writable: allocates missing pages and unshares the one that length falls
-  /// into.
+  /// Makes [length, n) writable: allocates missing pages and unshares others, of which only the one
+  /// that length falls into has tokens to copy.
   /// errors   kind memory when the pool is exhausted
   void reserve(int slot, int n);
   /// Shortens a sequence and gives back the pages past the end.

@@ -55,7 +55,7 @@ void QueryRing::expect(const Step& step) {
     TANDEM_CHECK(!step.drafted || before + step.rows_of(b) <= spec_.max_draft_rows,
                  "{} drafted rows of a sequence, planned for {}", before + step.rows_of(b),
                  spec_.max_draft_rows);
-    hold(step.slot[i], step.base[i] + before, step.rows_of(b));
+    hold(step.slot[i], step.base[i] + before, step.rows_of(b) + step.ahead);
   }
 }
 

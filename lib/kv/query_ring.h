@@ -21,7 +21,7 @@ class QueryRing {
     DType dtype = DType::bf16;
     int max_slots = 0;
     int window = 0;          // committed queries that are held in any case
-    int max_draft_rows = 0;  // rows of one sequence that may be kept in part
+    int max_draft_rows = 0;  // rows of one sequence that may be kept in part, and Step::ahead
     Device device = {};
 
     bool empty() const { return window == 0; }
@@ -47,7 +47,8 @@ class QueryRing {
   /// The queries of a slot under a layer: that of token t at row t % capacity().
   const std::byte* rows(int slot, int layer) const { return place(slot, layer, 0); }
 
-  /// Notes that a step was laid out, whose rows' queries will be written.
+  /// Notes that a step was laid out, whose rows' queries will be written. Of one that is ahead as
+  /// many more tokens count as held at the end, and as not held at the beginning.
   void expect(const Step& step);
   /// Writes the queries of a step's rows, as many of the last as have room; on a GPU work that a
   /// graph may record.

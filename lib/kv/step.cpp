@@ -68,6 +68,21 @@ void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> p
   }
 }
 
+StepRows rows_of(const Step& step) {
+  const ops::StepArrays& a = step.arrays;
+  // Kernels of the forward only read them; they lie in memory of the step or of an outbox.
+  const auto moved = [](const int32_t* array) { return const_cast<int32_t*>(array); };
+  return {.base = moved(a.base),
+          .pos = moved(a.pos),
+          .row_page = moved(a.row_page),
+          .row_in_page = moved(a.row_in_page),
+          .tentative = a.tentative,
+          .slot = a.slot,
+          .page_table = a.page_table,
+          .rows_each = a.n_rows / a.n_seqs,
+          .max_pages = a.max_pages};
+}
+
 std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<int>> level_ends) {
   TANDEM_CHECK(level_ends.size() == static_cast<size_t>(whole.n_seqs) && whole.n_seqs > 0,
                "levels of {} sequences for {}", level_ends.size(), whole.n_seqs);
@@ -84,6 +99,7 @@ std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<in
     level.drafted = whole.drafted;
     level.n_seqs = whole.n_seqs;
     level.places = whole.places;
+    level.ahead = whole.ahead;
     level.slot = whole.slot;
     level.base = whole.base;
     level.last_chunk = whole.last_chunk;

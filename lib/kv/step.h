@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/page.h"
+#include "kernels/page/catch_up.h"
 #include "ops/step_arrays.h"
 #include "tensor/outbox.h"
 
@@ -56,6 +57,9 @@ struct StepSpec {
   /// On a GPU, sequences that the arrays have room for, where more than there are: work that is
   /// recorded for as many serves the step. All sequences then have as many rows. See places_for.
   int places = 0;
+  /// Tokens that work under way may still add to each sequence before this step runs, at most; that
+  /// work, or catch_up after it (kernels/page/catch_up.h), then moves the step's rows on.
+  int ahead = 0;
 };
 
 /// One forward pass over a ragged batch, as attention sees it. See README.md beside this file.
@@ -65,6 +69,7 @@ struct Step {
   int n_seqs = 0;                    // B
   int n_rows = 0;                    // R
   int places = 0;                    // sequences of `arrays`: those beyond B are without rows
+  int ahead = 0;                     // StepSpec's
   bool drafted = false;              // rows are those of trees or drafted chains
   std::vector<int32_t> slot;         // [B]
   std::vector<int32_t> row_begin;    // [B + 1]
@@ -112,6 +117,9 @@ void add_tree(Step& step, int first_row, const Tree& tree);
 /// Makes the rows of the step's sequence b those of another place: after `base` committed tokens
 /// of `slot`, whose tokens are in `pages`.
 void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages);
+
+/// The rows of a step that was laid out, of every sequence as many, for work that moves them on.
+StepRows rows_of(const Step& step);
 
 /// Divides a step's rows: level l has those of each sequence from `level_ends[b][l - 1]` (or 0) to
 /// `level_ends[b][l]`.

@@ -9,6 +9,8 @@ constexpr Operation kCopyPage{"copy_page", &CpuTable::copy_page, &CudaTable::cop
 constexpr Operation kMoveTokens{"move_tokens", &CpuTable::move_tokens, &CudaTable::move_tokens};
 constexpr Operation kPathMoves{"path_moves", &CpuTable::path_moves, &CudaTable::path_moves};
 constexpr Operation kSetPages{"set_pages", &CpuTable::set_pages, &CudaTable::set_pages};
+constexpr Operation kLeaveEnds{"leave_ends", &CpuTable::leave_ends, &CudaTable::leave_ends};
+constexpr Operation kCatchUp{"catch_up", &CpuTable::catch_up, &CudaTable::catch_up};
 constexpr Operation kWriteQueries{"write_queries", &CpuTable::write_queries,
                                   &CudaTable::write_queries};
 constexpr Operation kMoveQueries{"move_queries", &CpuTable::move_queries, &CudaTable::move_queries};
@@ -32,6 +34,14 @@ void path_moves(const PathMovesParams& p, Stream stream) {
 
 void set_pages(const SetPagesParams& p, Stream stream) {
   kSetPages.run(p, p.n_changes, sizeof(PageChange), stream);
+}
+
+void leave_ends(const LeaveEndsParams& p, Stream stream) {
+  kLeaveEnds.run(p, p.n_seqs, 3 * sizeof(int32_t), stream);
+}
+
+void catch_up(const CatchUpParams& p, Stream stream) {
+  kCatchUp.run(p, p.n_seqs, p.n_steps * int64_t{sizeof(StepRows)}, stream);
 }
 
 void write_queries(const WriteQueriesParams& p, Stream stream) {

@@ -1,6 +1,7 @@
 #include "ops/transfers.h"
 
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 
 #include "ops/operation.h"
@@ -25,7 +26,10 @@ void store_slot_ids(const SlotIdsParams& p, Stream stream) {
 
 void host_copy(const HostCopyParams& p, Stream stream) {
   if (stream.handle == nullptr) {
-    if (p.bytes > 0) std::memmove(p.to, p.from, p.bytes);
+    const ptrdiff_t turn = p.turn == nullptr ? 0 : *p.turn;
+    if (p.bytes > 0)
+      std::memmove(static_cast<std::byte*>(p.to) + turn * p.to_step,
+                   static_cast<const std::byte*>(p.from) + turn * p.from_step, p.bytes);
     return;
   }
   cuda_table().host_copy(p, stream);

@@ -44,7 +44,9 @@ class DeterministicDrafter final : public speculate::Drafter {
     }
   }
   void keep(speculate::Round& round) override { inner_.keep(round); }
-  void accept(const speculate::Round& round) override { inner_.accept(round); }
+  void accept(const speculate::RoundResults& results, const std::vector<bool>& gone) override {
+    inner_.accept(results, gone);
+  }
 
  private:
   speculate::ModelDrafter inner_;

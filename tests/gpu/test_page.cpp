@@ -62,6 +62,64 @@ TEST_SUITE("gpu/kernels/page") {
     CHECK(to.vector<int32_t>() == c.to);
   }
 
+  TEST_CASE("a round leaves how it ended, and one that was laid out before catches up") {
+    const AheadCase c;
+    const DeviceBuffer tokens(c.tokens), path(c.path), accepted(c.n_accepted), bonus(c.bonus),
+        kept(std::vector<int32_t>(3, 99)), last(std::vector<int32_t>(6, 99)),
+        turn(std::vector<int32_t>{1});
+    const RoundEnds ends{kept.as<int32_t>(), last.as<int32_t>(), turn.as<int32_t>()};
+    const LeaveEndsParams leave{ends,
+                                tokens.as<int32_t>(),
+                                path.as<int32_t>(),
+                                accepted.as<int32_t>(),
+                                bonus.as<int32_t>(),
+                                3,
+                                4};
+    run_in_graph([&] { cuda_table().leave_ends(leave, queue().stream()); });
+    CHECK(kept.vector<int32_t>() == c.kept);
+    CHECK(last.vector<int32_t>() == c.last);
+    CHECK(turn.vector<int32_t>() == std::vector<int32_t>{0});
+    struct Buffers {
+      DeviceBuffer tentative, base, pos, page, in_page;
+    };
+    const DeviceBuffer prior(c.prior), next(c.next_tokens), position(c.position), unread(c.unread),
+        slot(c.slot), table(c.table);
+    std::vector<Buffers> buffers;
+    std::vector<StepRows> rows;
+    for (const AheadCase::Step& s : c.steps) {
+      const Buffers& b = buffers.emplace_back(
+          Buffers{DeviceBuffer(std::vector<int32_t>(3, 1)), DeviceBuffer(s.base),
+                  DeviceBuffer(s.pos), DeviceBuffer(s.page), DeviceBuffer(s.in_page)});
+      rows.push_back({b.base.as<int32_t>(), b.pos.as<int32_t>(), b.page.as<int32_t>(),
+                      b.in_page.as<int32_t>(),
+                      s.tentative.empty() ? nullptr : b.tentative.as<int32_t>(), slot.as<int32_t>(),
+                      table.as<int32_t>(), s.rows_each, 3});
+    }
+    const DeviceBuffer steps(rows);
+    const CatchUpParams p{.ends = ends,
+                          .prior = prior.as<int32_t>(),
+                          .tokens = next.as<int32_t>(),
+                          .position = position.as<int32_t>(),
+                          .unread = unread.as<int32_t>(),
+                          .steps = steps.as<StepRows>(),
+                          .n_seqs = 3,
+                          .n_nodes = 2,
+                          .n_unread = 2,
+                          .n_known_ids = c.n_known_few,
+                          .n_steps = 2};
+    run_in_graph([&] { cuda_table().catch_up(p, queue().stream()); });
+    CHECK(next.vector<int32_t>() == c.next_want);
+    CHECK(position.vector<int32_t>() == c.position_want);
+    CHECK(unread.vector<int32_t>() == c.unread_want);
+    for (size_t i = 0; i < c.steps.size(); ++i) {
+      CAPTURE(i);
+      CHECK(buffers[i].base.vector<int32_t>() == c.steps[i].base_want);
+      CHECK(buffers[i].pos.vector<int32_t>() == c.steps[i].pos_want);
+      CHECK(buffers[i].page.vector<int32_t>() == c.steps[i].page_want);
+      CHECK(buffers[i].in_page.vector<int32_t>() == c.steps[i].in_page_want);
+    }
+  }
+
   TEST_CASE("set_pages writes the cells that it is told, and no other") {
     for (const int n : {1, 255, 256, 1000}) {
       CAPTURE(n);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "kernels/page/catch_up.h"
 #include "kernels/page/page.h"
 
 /// Data for tests of the operations on pages, on either device.
@@ -88,6 +89,49 @@ struct PathCase {
     p.n_nodes_held = 7;
     return p;
   }
+};
+
+/// How a round of three sequences ended, and the next one of two of them and a new one, laid out
+/// before: sequence 2 in place 0, sequence 0 in place 1. Of the two steps the second follows a row
+/// of the first.
+struct AheadCase {
+  // The last round: a path of two, none, and one whose end had no meaning.
+  std::vector<int32_t> tokens{10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33};
+  std::vector<int32_t> path{1, 3, -1, -1, -1, -1, -1, -1, 2, -1, -1, -1}, n_accepted{2, 0, 1};
+  std::vector<int32_t> bonus{14, 24, -5};
+  std::vector<int32_t> kept{3, 1, 2}, last{13, 14, 20, 24, 32, 0};
+  // The next:
+  std::vector<int32_t> prior{2, 0, -1};
+  std::vector<int32_t> next_tokens{30, -1, 10, -1, 40, -1}, next_want{0, -1, 14, -1, 40, -1};
+  std::vector<int32_t> position{65, 127, 9}, position_want{67, 130, 9};
+  std::vector<int32_t> unread{29, 30, 9, 10, 39, 40}, unread_want{0, 0, 13, 0, 39, 40};
+  int n_known_few = 14;
+  std::vector<int32_t> table{5, 6, 7, 8, 9, 10, 11, 12, 13}, slot{1, 0, 2};
+  struct Step {
+    int rows_each;
+    std::vector<int32_t> tentative, base, pos, page, in_page;
+    std::vector<int32_t> base_want, pos_want, page_want, in_page_want;
+  };
+  std::vector<Step> steps{{.rows_each = 1,
+                           .tentative = {},
+                           .base = {64, 126, 8},
+                           .pos = {64, 126, 8},
+                           .page = {9, 6, 11},
+                           .in_page = {0, 62, 8},
+                           .base_want = {66, 129, 8},
+                           .pos_want = {66, 129, 8},
+                           .page_want = {9, 7, 11},
+                           .in_page_want = {2, 1, 8}},
+                          {.rows_each = 2,
+                           .tentative = {1, 1, 1},
+                           .base = {64, 124, 8},
+                           .pos = {65, 65, 125, 126, 9, 9},
+                           .page = {9, 9, 6, 6, 11, 11},
+                           .in_page = {1, 2, 61, 62, 9, 10},
+                           .base_want = {66, 127, 8},
+                           .pos_want = {67, 67, 128, 129, 9, 9},
+                           .page_want = {9, 9, 7, 7, 11, 11},
+                           .in_page_want = {3, 4, 0, 1, 9, 10}}};
 };
 
 /// A page table, changes of every second cell, and the table after them.

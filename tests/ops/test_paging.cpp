@@ -55,6 +55,57 @@ TEST_SUITE("ops/paging") {
     CHECK(to == c.to);
   }
 
+  TEST_CASE("a round leaves how it ended, and one that was laid out before catches up") {
+    AheadCase c;
+    std::vector<int32_t> kept(3, 99), last(6, 99);
+    int32_t turn = 1;
+    const RoundEnds ends{kept.data(), last.data(), &turn};
+    ops::leave_ends({.ends = ends,
+                     .tokens = c.tokens.data(),
+                     .path = c.path.data(),
+                     .n_accepted = c.n_accepted.data(),
+                     .bonus = c.bonus.data(),
+                     .n_seqs = 3,
+                     .n_nodes = 4},
+                    {});
+    CHECK(kept == c.kept);
+    CHECK(last == c.last);
+    CHECK(turn == 0);
+    std::vector<StepRows> rows;
+    for (AheadCase::Step& s : c.steps)
+      rows.push_back({.base = s.base.data(),
+                      .pos = s.pos.data(),
+                      .row_page = s.page.data(),
+                      .row_in_page = s.in_page.data(),
+                      .tentative = s.tentative.empty() ? nullptr : s.tentative.data(),
+                      .slot = c.slot.data(),
+                      .page_table = c.table.data(),
+                      .rows_each = s.rows_each,
+                      .max_pages = 3});
+    ops::catch_up({.ends = ends,
+                   .prior = c.prior.data(),
+                   .tokens = c.next_tokens.data(),
+                   .position = c.position.data(),
+                   .unread = c.unread.data(),
+                   .steps = rows.data(),
+                   .n_seqs = 3,
+                   .n_nodes = 2,
+                   .n_unread = 2,
+                   .n_known_ids = c.n_known_few,
+                   .n_steps = 2},
+                  {});
+    CHECK(c.next_tokens == c.next_want);
+    CHECK(c.position == c.position_want);
+    CHECK(c.unread == c.unread_want);
+    for (const AheadCase::Step& s : c.steps) {
+      CAPTURE(s.rows_each);
+      CHECK(s.base == s.base_want);
+      CHECK(s.pos == s.pos_want);
+      CHECK(s.page == s.page_want);
+      CHECK(s.in_page == s.in_page_want);
+    }
+  }
+
   TEST_CASE("set_pages writes the cells that it is told, and no other") {
     for (const int n : {0, 1, 1000}) {
       CAPTURE(n);

@@ -49,7 +49,7 @@ class Run {
       if (!seen_[gamma]++) seconds *= 30;        // a graph is recorded
       if (draw_.uniform() < 0.02) seconds *= 5;  // something else ran
       spent += seconds;
-      chooser.observe(gamma, seconds, tested);
+      chooser.observe(gamma, seqs.size(), seconds, tested);
     }
     return chosen;
   }
@@ -141,7 +141,7 @@ TEST_SUITE("speculate/gamma_chooser") {
       for (const int seq : seqs)
         tested.push_back(seq == 0 ? GammaChooser::Tested{seq, gamma, gamma}
                                   : GammaChooser::Tested{seq, std::min(1, gamma), 0});
-      chooser.observe(gamma, 1 + 0.15 * gamma, tested);
+      chooser.observe(gamma, seqs.size(), 1 + 0.15 * gamma, tested);
       return gamma;
     };
     for (int i = 0; i < 60; ++i) round(all);
@@ -156,7 +156,7 @@ TEST_SUITE("speculate/gamma_chooser") {
     GammaChooser chooser({1, 2});
     const std::vector<int> seqs = {3};
     const std::vector<GammaChooser::Tested> tested = {{3, 2, 2}};
-    for (int i = 0; i < 100; ++i) chooser.observe(2, 0, tested);
+    for (int i = 0; i < 100; ++i) chooser.observe(2, seqs.size(), 0, tested);
     CHECK(chooser.alpha() > 0.9);
     CHECK(chooser.choose(seqs) == 0);  // times are still unknown
   }

@@ -52,14 +52,15 @@ bool DraftSequences::read(std::span<const decode::DrawSeq> seqs) {
   return !texts.empty();
 }
 
-const std::vector<kv::Step>& DraftSequences::begin(const TokenTree& tree,
-                                                   std::span<const decode::DrawSeq> seqs,
-                                                   Outbox& outbox, int places) {
+const std::vector<kv::Step>& DraftSequences::begin(Round& round) {
+  const TokenTree& tree = round.tree();
+  const std::span<const decode::DrawSeq> seqs = round.seqs();
   const bool on_gpu = draft_.engine->queue() != nullptr;
-  const int least = on_gpu ? max_unread() : 1;  // known tokens are read again for that
+  // Known tokens are read again for that.
+  const int least = on_gpu || round.may_be_ahead() ? max_unread() : 1;
   std::vector<kv::Step> earlier = std::exchange(steps_, {});  // gone, should this fail
   bool is_as_before = !earlier.empty() && tree_ == &tree && unread_.size() == seqs.size() &&
-                      earlier.front().places == places;
+                      earlier.front().places == round.places();
   tree_ = &tree;
   nodes_run_ = tree.level_begin[static_cast<size_t>(tree.levels()) - 1];
   round_slots_.resize(seqs.size());
@@ -74,15 +75,16 @@ const std::vector<kv::Step>& DraftSequences::begin(const TokenTree& tree,
     unread_[b] = chain;
   }
   if (is_as_before) {
-    cache().begin_again(earlier, round_slots_, &outbox);
+    cache().begin_again(earlier, round_slots_, &round.outbox(), round.most_pending());
     steps_ = std::move(earlier);
   } else {
-    steps_ = lay_out(outbox, places);
+    steps_ = lay_out(round);
   }
+  flights_.push_back({round_slots_, unread_, nodes_run_});
   return steps_;
 }
 
-std::vector<kv::Step> DraftSequences::lay_out(Outbox& outbox, int places) const {
+std::vector<kv::Step> DraftSequences::lay_out(Round& round) const {
   const size_t n = unread_.size();
   std::vector<kv::SeqRows> rows;
   std::vector<std::vector<int>> parents(n), level_ends(n);
@@ -100,8 +102,9 @@ std::vector<kv::Step> DraftSequences::lay_out(Outbox& outbox, int places) const 
   return cache().begin_levels({.rows = rows,
                                .trees = trees,
                                .reading = draft_.reading,
-                               .outbox = &outbox,
-                               .places = places},
+                               .outbox = &round.outbox(),
+                               .places = round.places(),
+                               .ahead = round.most_pending()},
                               level_ends);
 }
 
@@ -109,15 +112,21 @@ void DraftSequences::keep(const kv::PagedStore::AcceptedPaths& paths) {
   if (!is_shared_) cache().move_paths(steps_.back(), paths);
 }
 
-void DraftSequences::accept(std::span<const std::span<const int32_t>> paths) {
+void DraftSequences::accept(std::span<const std::span<const int32_t>> paths,
+                            const std::vector<bool>& gone) {
+  const Flight flight = std::move(flights_.front());
+  flights_.pop_front();
   if (is_shared_) return;  // the target's commit is theirs
-  kept_.clear();
+  std::vector<int32_t> slots;
+  std::vector<int> kept;
   for (size_t b = 0; b < paths.size(); ++b) {
+    if (gone[b]) continue;
     // Nodes of a path ascend: those that were run come first.
-    const auto n_run = std::ranges::lower_bound(paths[b], nodes_run_) - paths[b].begin();
-    kept_.push_back(unread_[b] + static_cast<int>(n_run));
+    const auto n_run = std::ranges::lower_bound(paths[b], flight.nodes_run) - paths[b].begin();
+    slots.push_back(flight.slots[b]);
+    kept.push_back(flight.unread[b] + static_cast<int>(n_run));
   }
-  cache().commit(steps_.back(), kept_);
+  cache().keep(slots, kept);
 }
 
 void DraftSequences::forget(int slot) {

@@ -1,9 +1,11 @@
 #pragma once
+#include <deque>
 #include <map>
 #include <span>
 #include <vector>
 
 #include "speculate/reader.h"
+#include "speculate/round/round.h"
 #include "speculate/tree/token_tree.h"
 
 namespace tandem::speculate {
@@ -34,23 +36,25 @@ class DraftSequences {
   /// returns  whether there were any
   bool read(std::span<const decode::DrawSeq> seqs);
 
-  /// Lays out a round's forwards. The first takes the unread tokens of the sequences, the root the
-  /// last of them, the others a level's nodes, of every sequence as many.
-  /// tree              of two levels at least; one of few, each the same object every time
-  /// outbox, places    kv::StepSpec's
-  const std::vector<kv::Step>& begin(const TokenTree& tree, std::span<const decode::DrawSeq> seqs,
-                                     Outbox& outbox, int places);
+  /// Lays out the forwards of a round that has begun. The first takes the unread tokens of the
+  /// sequences, the root the last of them, the others a level's nodes, of every sequence as many.
+  /// round   its tree of two levels at least
+  const std::vector<kv::Step>& begin(Round& round);
   /// Tokens that the first forward takes, in the round that has begun.
   std::span<const int32_t> unread(const decode::DrawSeq& seq) const;
-  /// Of a sequence in a round, on a GPU: one number, so that one recording serves all rounds.
+  /// Of a sequence in a round, on a GPU: one number, so that one recording serves all rounds. So
+  /// too where a round may be ahead: what lacks then is not known.
   int max_unread() const { return is_shared_ ? 1 : kMaxUnread; }
   /// Nodes from this one on have no keys: they are drawn, not run.
   int nodes_run() const { return nodes_run_; }
 
   /// On the cache's device, work that moves the keys of accepted paths to follow their roots.
   void keep(const kv::PagedStore::AcceptedPaths& paths);
-  /// Ends the round, whose keys have been moved.
-  void accept(std::span<const std::span<const int32_t>> paths);
+  /// Ends the oldest round under way, whose keys have been moved.
+  /// gone     [seqs] sequences that have ended since
+  void accept(std::span<const std::span<const int32_t>> paths, const std::vector<bool>& gone);
+  /// Rounds under way are not accepted any more.
+  void abandon() { flights_.clear(); }
   /// The target's sequence of this slot has ended.
   void forget(int slot);
 
@@ -59,7 +63,13 @@ class DraftSequences {
   int slot_of(const decode::DrawSeq& seq) const {
     return is_shared_ ? seq.slot : slots_.at(seq.slot);
   }
-  std::vector<kv::Step> lay_out(Outbox& outbox, int places) const;
+  std::vector<kv::Step> lay_out(Round& round) const;
+  /// A round under way.
+  struct Flight {
+    std::vector<int32_t> slots;  // the draft's
+    std::vector<int> unread;
+    int nodes_run;
+  };
 
   Reader draft_;
   bool is_asked_, is_shared_;
@@ -68,10 +78,11 @@ class DraftSequences {
   bool owns_prefix_ = false;
   const TokenTree* tree_ = nullptr;  // of the round
   int nodes_run_ = 0;                // of it, those above the deepest level
+  std::deque<Flight> flights_;       // oldest first
   // Of the round; the next one's too, if it has the same tree, as many sequences and unread tokens:
   std::vector<kv::Step> steps_;
   std::vector<int32_t> round_slots_;  // the draft's, by sequence
-  std::vector<int> unread_, kept_;    // by sequence
+  std::vector<int> unread_;           // by sequence
 };
 
 }  // namespace tandem::speculate

@@ -38,6 +38,8 @@ class Drafter {
   /// The sequence of this slot has ended.
   virtual void forget(int /*slot*/) {}
 
+  /// Rounds under way are not accepted any more.
+  virtual void abandon() {}
   /// A round begins: seqs[i].tokens are all tokens, the last of them the root.
   /// returns  the shape of all its proposals, one of few, each the same object every time
   virtual const TokenTree& shape(std::span<const decode::DrawSeq> /*seqs*/) { return largest(); }
@@ -51,8 +53,12 @@ class Drafter {
   virtual void keep(Round& /*round*/) {}
   /// Whether graphs may record that work.
   virtual bool is_recordable() const { return true; }
-  /// How the round ended.
-  virtual void accept(const Round& /*round*/) {}
+  /// Whether the next round may begin before the last one is over: nothing is then said on the host
+  /// that depends on how that one ends.
+  virtual bool may_be_ahead() const { return false; }
+  /// How the oldest round that was not accepted yet ended.
+  /// gone     [seqs] sequences that have ended since it began
+  virtual void accept(const RoundResults& /*results*/, const std::vector<bool>& /*gone*/) {}
   /// Weights, keys and values read so far.
   virtual double bytes_read() const { return 0; }
 };

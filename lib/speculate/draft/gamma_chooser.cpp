@@ -111,8 +111,7 @@ size_t GammaChooser::best_of(const Times& times, std::span<const int> seqs) cons
 }
 
 int GammaChooser::choose(std::span<const int> seqs) {
-  batch_ = seqs.size();
-  Times& times = times_of(batch_);
+  Times& times = times_of(seqs.size());
   const size_t middle = gammas_.size() / 2;
   // First plain steps and rounds of a middle number, of which one is not counted.
   for (const size_t i : {size_t{0}, middle})
@@ -129,15 +128,15 @@ int GammaChooser::choose(std::span<const int> seqs) {
   return gammas_[turn == 2 ? 0 : best - 1];
 }
 
-void GammaChooser::observe(int gamma, double seconds, std::span<const Tested> sequences) {
+void GammaChooser::observe(int gamma, size_t batch, double seconds,
+                           std::span<const Tested> sequences) {
   for (const Tested& s : sequences) {
     all_.add(s, kBatchMemory);
     of_seq_[s.seq].add(s, kSequenceMemory);
   }
-  if (seconds <= 0) return;
-  Times& times = times_of(batch_);
+  Times& times = times_of(batch);
   Time& time = times.of[index_of(gamma)];
-  if (!std::exchange(time.is_warm, true)) return;
+  if (const bool was_warm = std::exchange(time.is_warm, true); !was_warm || seconds <= 0) return;
   if (time.is_borrowed) {
     // The others of the other batch take as much longer here, or as much less.
     const double ratio = seconds / time.seconds;

@@ -31,8 +31,10 @@ class GammaChooser {
     int seq = 0, tested = 0, accepted = 0;
   };
   /// A round is over.
-  /// seconds  from the end of the round before, if nothing else came between; else 0: not known
-  void observe(int gamma, double seconds, std::span<const Tested> sequences);
+  /// batch      sequences that it began with
+  /// seconds    from the end of the round before, if nothing else came between; else 0: not known
+  /// sequences  of those that go on
+  void observe(int gamma, size_t batch, double seconds, std::span<const Tested> sequences);
   void forget(int seq);
 
   /// Share of tested tokens that were accepted of late, over all sequences.
@@ -69,7 +71,6 @@ class GammaChooser {
 
   std::vector<int> gammas_;
   std::map<size_t, Times> times_;  // by batch, rounded up to a power of two
-  size_t batch_ = 0;               // of the round that was chosen for
   Accepted all_;
   std::map<int, Accepted> of_seq_;
 };

@@ -10,6 +10,12 @@ namespace tandem::speculate {
 
 namespace {
 
+std::vector<int> slots_of(std::span<const decode::DrawSeq> seqs) {
+  std::vector<int> slots;
+  for (const decode::DrawSeq& s : seqs) slots.push_back(s.slot);
+  return slots;
+}
+
 std::vector<TokenTree> chains_of(const std::vector<int>& gammas) {
   std::vector<TokenTree> chains;
   for (const int gamma : gammas) chains.push_back(chain_tree(gamma + 1));
@@ -43,10 +49,8 @@ ModelDrafter::ModelDrafter(Reader draft, Reader target, GammaChooser chooser)
 
 const TokenTree& ModelDrafter::shape(std::span<const decode::DrawSeq> seqs) {
   if (!chooser_) return largest();
-  seqs_.clear();
-  for (const decode::DrawSeq& s : seqs) seqs_.push_back(s.slot);
   const auto& gammas = chooser_->gammas();
-  return shapes_[static_cast<size_t>(std::ranges::find(gammas, chooser_->choose(seqs_)) -
+  return shapes_[static_cast<size_t>(std::ranges::find(gammas, chooser_->choose(slots_of(seqs))) -
                                      gammas.begin())];
 }
 
@@ -59,9 +63,11 @@ int ModelDrafter::max_places() const {
 }
 
 void ModelDrafter::prepare(Round& round) {
-  steps_ = {};
-  if (round.tree().levels() == 1) return;
   const std::span<const decode::DrawSeq> seqs = round.seqs();
+  steps_ = {};
+  Flight& flight = flights_.emplace_back(Flight{.seqs = slots_of(seqs)});
+  has_drafted_ = round.tree().levels() > 1;
+  if (!has_drafted_) return;
   const auto places = static_cast<size_t>(round.places());
   kv_bytes_before_ = draft_.kv_bytes();
   if (sequences_.read(seqs)) {
@@ -69,7 +75,10 @@ void ModelDrafter::prepare(Round& round) {
     if (draft_.engine->queue() != nullptr) draft_.engine->queue()->wait();
     since_last_ = {};
   }
-  steps_ = sequences_.begin(round.tree(), seqs, round.outbox(), round.places());
+  steps_ = sequences_.begin(round);
+  flight.n_levels_run = n_levels_run();
+  flight.kv_bytes = draft_.kv_bytes() - kv_bytes_before_;
+  round.follow(steps_);
   const int n_first = steps_.front().arrays.n_rows;
   unread_ = round.outbox().take<int32_t>(static_cast<size_t>(n_first));
   root_row_ = round.outbox().take<int32_t>(places);
@@ -81,6 +90,7 @@ void ModelDrafter::prepare(Round& round) {
     for (const int32_t id : sequences_.unread(seqs[b])) unread_.host[n++] = id < vocab ? id : 0;
     root_row_.host[b] = n - 1;
   }
+  round.follow(unread_, n_first / round.places(), vocab);
   for (int level = 0; level < n_levels_run(); ++level)
     draft_.engine->choose_products(steps_[static_cast<size_t>(level)].arrays.n_rows,
                                    round.level_logits(level).rows());
@@ -107,29 +117,40 @@ void ModelDrafter::draft(Round& round) {
                       draft_.engine->exec().stream());
     round.draw_children(level);
   }
+  // On a GPU known since the steps were laid out.
+  flights_.back().kv_bytes = draft_.kv_bytes() - kv_bytes_before_;
+  // There this work is being recorded, and rounds under way end late for that.
+  const bool on_gpu = draft_.engine->queue() != nullptr;
+  for (Flight& flight : flights_) flight.is_timed = flight.is_timed && !on_gpu;
 }
 
 void ModelDrafter::keep(Round& round) {
   if (!steps_.empty()) sequences_.keep(round.paths(sequences_.nodes_run()));
 }
 
-void ModelDrafter::accept(const Round& round) {
-  if (chooser_) observe(round);
-  if (steps_.empty()) return;
+void ModelDrafter::accept(const RoundResults& results, const std::vector<bool>& gone) {
+  const Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  if (chooser_) observe(flight, results, gone);
+  if (flight.n_levels_run == 0) return;
   paths_.clear();
-  for (size_t b = 0; b < round.n_seqs(); ++b) paths_.push_back(round.path(b));
-  sequences_.accept(paths_);
-  bytes_read_ += n_levels_run() * static_cast<double>(draft_.engine->weight_bytes()) +
-                 draft_.kv_bytes() - kv_bytes_before_;
+  for (size_t b = 0; b < results.n_seqs(); ++b) paths_.push_back(results.path(b));
+  sequences_.accept(paths_, gone);
+  bytes_read_ +=
+      flight.n_levels_run * static_cast<double>(draft_.engine->weight_bytes()) + flight.kv_bytes;
 }
 
-void ModelDrafter::observe(const Round& round) {
+void ModelDrafter::observe(const Flight& flight, const RoundResults& results,
+                           const std::vector<bool>& gone) {
   std::vector<GammaChooser::Tested> tested;
-  for (size_t b = 0; b < round.n_seqs(); ++b) {
-    const int accepted = static_cast<int>(round.path(b).size());
-    tested.push_back({seqs_[b], std::min(accepted + 1, round.n_drafted(b)), accepted});
+  for (size_t b = 0; b < results.n_seqs(); ++b) {
+    if (gone[b]) continue;
+    const int accepted = static_cast<int>(results.path(b).size());
+    tested.push_back({flight.seqs[b], std::min(accepted + 1, results.n_drafted(b)), accepted});
   }
-  chooser_->observe(round.tree().levels() - 1, is_steady_ ? since_last_.seconds() : 0, tested);
+  const bool is_timed = is_steady_ && flight.is_timed;
+  chooser_->observe(results.tree().levels() - 1, results.n_seqs(),
+                    is_timed ? since_last_.seconds() : 0, tested);
   since_last_ = {};
   is_steady_ = true;
 }

@@ -1,4 +1,6 @@
 #pragma once
+#include <deque>
+
 #include "base/clock.h"
 #include "speculate/draft/draft_sequences.h"
 #include "speculate/draft/drafter.h"
@@ -40,18 +42,32 @@ class ModelDrafter final : public Drafter {
     if (chooser_) chooser_->forget(slot);
   }
 
+  void abandon() override {
+    flights_.clear();
+    sequences_.abandon();
+  }
   const TokenTree& shape(std::span<const decode::DrawSeq> seqs) override;
 
   void prepare(Round& round) override;
   void draft(Round& round) override;
   void keep(Round& round) override;
   bool is_recordable() const override { return draft_.engine->spec().n_streamed == 0; }
-  void accept(const Round& round) override;
+  /// A draft with a separate cache must have read all but the last tokens.
+  bool may_be_ahead() const override { return is_self_ || has_drafted_; }
+  void accept(const RoundResults& results, const std::vector<bool>& gone) override;
   double bytes_read() const override { return bytes_read_; }
 
  private:
   ModelDrafter(Reader draft, Reader target, std::vector<TokenTree> shapes);
-  void observe(const Round& round);
+  /// A round under way.
+  struct Flight {
+    std::vector<int> seqs;  // their slots
+    int n_levels_run = 0;
+    bool is_timed = true;
+    double kv_bytes = 0;
+  };
+
+  void observe(const Flight& flight, const RoundResults& results, const std::vector<bool>& gone);
   int n_levels_run() const { return static_cast<int>(steps_.size()); }
 
   Reader draft_;
@@ -64,11 +80,12 @@ class ModelDrafter final : public Drafter {
   std::span<const kv::Step> steps_;
   Mirrored<int32_t> unread_;    // [places * unread] what the first forward takes
   Mirrored<int32_t> root_row_;  // [places] its rows of the roots
+  std::deque<Flight> flights_;  // oldest first
   std::vector<std::span<const int32_t>> paths_;
   double kv_bytes_before_ = 0, bytes_read_ = 0;
-  Stopwatch since_last_;    // round
-  bool is_steady_ = false;  // nothing but this round came after the last
-  std::vector<int> seqs_;   // of the round, their slots
+  bool has_drafted_ = false;  // in the last round
+  Stopwatch since_last_;      // round
+  bool is_steady_ = false;    // nothing but this round came after the last
 };
 
 }  // namespace tandem::speculate

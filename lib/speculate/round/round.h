@@ -3,9 +3,12 @@
 #include <vector>
 
 #include "decode/sampler.h"
+#include "kernels/page/catch_up.h"
 #include "kernels/tree/draw_children.h"
 #include "kernels/tree/verify_trees.h"
 #include "kv/paged_store.h"
+#include "kv/step.h"
+#include "speculate/round/round_results.h"
 #include "speculate/tree/tree_room.h"
 #include "tensor/courier.h"
 
@@ -15,6 +18,8 @@ namespace tandem::speculate {
 /// computes: what the host says of them, the tokens proposed, what children were drawn from, and
 /// what verification found. On a GPU one copy brings all that the host says and another brings the
 /// results; arrays keep their addresses in all rounds of one shape for as many places, for graphs.
+/// A round may begin before the work of the one ahead of it is done: how that one ends stays on the
+/// device too, and moves this one's sequences on.
 /// layout   [places, ...]: places without a sequence hold a lone root. Nodes as in TokenTree
 class Round {
  public:
@@ -25,22 +30,29 @@ class Round {
     size_t outbox_bytes = 0;  // what the forwards of a round send along
     int vocab = 0;
     bool draws = false;  // children, by draw_children
+    bool ahead = false;  // rounds may begin before the last one is over
     uint32_t stage = 0;  // of its random numbers; rounds within rounds have separate ones
     cuda::Gpu gpu = {};
+
+    bool draws_any() const { return draws && tree.parents > 0; }
   };
-  /// Moments of a round.
-  enum Moment { begun, drafted, scored, verified, n_moments };
+  using Moment = RoundResults::Moment;
+  using enum RoundResults::Moment;
 
   static void plan(const Bounds& bounds, Device device, MemoryPlan& plan);
   Round(const Bounds& bounds, Arena& arena, const Exec& exec);
 
   // On the host, before the round's work:
 
-  /// Begins a round, which must not be before the last one is over.
+  /// No round is under way; the next one follows none.
+  void restart();
+  /// Begins a round, which must not be before the one ahead of the last is over.
+  /// prior   [seqs] places in the last round, where that is not over and its tokens are not among
+  ///          those of the sequence; -1: all are known. Empty: of all sequences
   /// tree     its shape; stays where it is
   /// places   at least as many as sequences
-  void begin(std::span<const decode::DrawSeq> seqs, const decode::SamplerSpec& sampler,
-             const TokenTree& tree, int places);
+  void begin(std::span<const decode::DrawSeq> seqs, std::span<const int> prior,
+             const decode::SamplerSpec& sampler, const TokenTree& tree, int places);
   /// Those that it began with; theirs to read until the round's work is on the queue.
   std::span<const decode::DrawSeq> seqs() const { return seqs_; }
   int places() const { return places_; }
@@ -48,6 +60,14 @@ class Round {
   Outbox& outbox() { return *outbox_; }
   /// Tokens of sequence b, the root's set, the others to be proposed here or by work.
   std::span<int32_t> host_tokens(size_t b) { return of_tree(tokens_.host, b); }
+  bool may_be_ahead() const { return bounds_.ahead; }
+  /// Tokens that the last round may add to a sequence that is in it too; 0: none is.
+  int most_pending() const { return most_pending_; }
+  /// Rows of the round's forwards that follow the sequences' lengths.
+  void follow(std::span<const kv::Step> steps);
+  /// The newest tokens of the sequences, as a forward takes them: n of each, 1 or 2.
+  /// limit    ids from this one on become 0
+  void follow(const Mirrored<int32_t>& newest, int n, int limit);
   /// Leaves sequence b the first n nodes of a chain.
   void shorten(size_t b, int n);
   /// Nodes of sequence b that simulated acceptance takes in place of what verification finds; for
@@ -56,7 +76,7 @@ class Round {
 
   // Work; graphs may record it:
 
-  /// Brings what the host said to the device.
+  /// Brings what the host said to the device, and there up to date.
   void send();
   /// Writes the time when the work so far is done.
   void mark(Moment moment);
@@ -81,20 +101,12 @@ class Round {
   VerifyTreesParams verification(const Tensor& logits, AcceptBy rule) const;
   /// The accepted paths, for the moves of their keys; nodes from n_held on have none.
   kv::PagedStore::AcceptedPaths paths(int n_held) const;
-  /// Brings the results to the host.
+  /// Brings the results to the host and ends the round.
   void fetch();
 
-  // On the host, when the work is done:
-
   size_t n_seqs() const { return n_drafted_.size(); }
-  /// Accepted nodes in order, the root left out.
-  std::span<const int32_t> path(size_t b) const;
-  /// The tokens of the path and one more.
-  /// errors   kind numeric: a row without meaning
-  std::vector<decode::Drawn> drawn(size_t b) const;
-  /// Nodes below the root that were proposed.
-  int n_drafted(size_t b) const { return n_drafted_[b]; }
-  double seconds(Moment from, Moment to) const;
+  /// Where the round's results will be.
+  RoundResults results() const;
 
  private:
   /// Of a level whose nodes have children.
@@ -106,6 +118,7 @@ class Round {
     const ParentRow* parent = nullptr;  // [n_parents]
   };
 
+  void lay_out_sequences(std::span<const int> prior);
   void send_seen();
   void lay_out_levels();
   void take_results();
@@ -121,6 +134,7 @@ class Round {
   Bounds bounds_;
   Exec exec_;
   Courier courier_, seen_courier_;
+  RoundEnds ends_;                  // of the last round
   int32_t* ids_ = nullptr;          // [max_seqs * widest level]
   Tensor draft_logits_;             // [max_seqs * parents, vocab] where children are drawn
   std::vector<RowSum> draft_sums_;  // [max_seqs * parents], empty on a GPU
@@ -132,11 +146,17 @@ class Round {
   int places_ = 0;
   std::vector<int> n_drafted_;
   bool is_forced_ = false;
+  int most_pending_ = 0;
+  int n_steps_ = 0;
+  Mirrored<int32_t> newest_;
+  int n_newest_ = 0, newest_limit_ = 0;
   std::vector<Level> levels_;
   Outbox* outbox_ = nullptr;
   // Sent, [places] or [places, nodes]:
   Mirrored<uint64_t> seed_;                           // [1]
   Mirrored<int32_t> sequence_, position_;             // names of random numbers
+  Mirrored<int32_t> prior_;                           // place in the last round
+  Mirrored<StepRows> steps_;                          // [n_steps_ <= levels] of its forwards
   Mirrored<int32_t> node_begin_, seen_begin_;         // [places + 1]
   Mirrored<int32_t> first_child_, n_children_, row_;  // row: of the target's logits
   Mirrored<int32_t> draft_row_;                       // of the draft's, -1 for leaves

@@ -23,7 +23,7 @@ void check_reads_trees(const Reader& reader) {
 }
 
 Round::Bounds bounds_of(const TreeRoom& tree, const decode::EngineSpec& target, int vocab,
-                        bool draws, size_t drafter_bytes) {
+                        bool draws, size_t drafter_bytes, std::optional<bool> ahead = {}) {
   return {.max_seqs = target.max_seqs,
           .tree = tree,
           .max_tokens = target.max_tokens,
@@ -31,6 +31,7 @@ Round::Bounds bounds_of(const TreeRoom& tree, const decode::EngineSpec& target, 
                                               target.max_seqs, target.max_seqs * tree.nodes),
           .vocab = vocab,
           .draws = draws,
+          .ahead = ahead.value_or(target.device.kind == Device::Kind::cuda),
           .gpu = decode::gpu_of(target)};
 }
 
@@ -42,7 +43,7 @@ std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> d
   const decode::EngineSpec& spec = target.engine->spec();
   const Round::Bounds bounds =
       bounds_of(TreeRoom::of(drafter->largest()), spec, target.engine->config().vocab_size,
-                drafter->draws_children(), drafter->outbox_bytes(spec.max_seqs));
+                drafter->draws_children(), drafter->outbox_bytes(spec.max_seqs), options.ahead);
   MemoryPlan plan;
   Round::plan(bounds, spec.device, plan);
   return std::make_unique<Speculation>(target, std::move(drafter), bounds,
@@ -85,12 +86,18 @@ std::unique_ptr<Rounds> lookup_rounds(Reader target, int longest, int length,
 }
 
 RoundNeeds target_needs(const TreeRoom& tree, int batch) {
-  return {.rows = batch * tree.nodes, .logit_rows = batch * tree.nodes, .tokens = tree.nodes};
+  return {.rows = batch * tree.nodes,
+          .logit_rows = batch * tree.nodes,
+          .tokens = tree.nodes,
+          .ahead = tree.levels};
 }
 
 RoundNeeds draft_needs(const TreeRoom& tree, int batch) {
   const int tokens = tree.inner - 1 + DraftSequences::kMaxUnread;
-  return {.rows = batch * tokens, .logit_rows = batch * tree.widest, .tokens = tokens};
+  return {.rows = batch * tokens,
+          .logit_rows = batch * tree.widest,
+          .tokens = tokens,
+          .ahead = tree.levels};
 }
 
 void plan_rounds(const TreeRoom& tree, const decode::EngineSpec& target,

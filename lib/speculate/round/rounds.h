@@ -37,6 +37,9 @@ struct RoundOptions {
   /// Accepted paths are drawn from it after verification: such texts are no samples of the target,
   /// and figures of them must say so.
   std::optional<AcceptanceVector> simulate = {};
+  /// Whether a round may be laid out while another is under way; by default on a GPU, which then
+  /// never waits for the host. Needs room for RoundNeeds::ahead.
+  std::optional<bool> ahead = {};
 };
 
 /// Rounds of any drafter.
@@ -67,11 +70,12 @@ struct RoundNeeds {
   int rows = 0;        // of the forwards of a round together
   int logit_rows = 0;  // alive at once
   int tokens = 0;      // beyond a sequence's text
+  int ahead = 0;       // as many more where a round is laid out while another is under way
 
   /// Of an engine that serves both, one after the other.
   RoundNeeds with(const RoundNeeds& other) const {
     return {std::max(rows, other.rows), std::max(logit_rows, other.logit_rows),
-            std::max(tokens, other.tokens)};
+            std::max(tokens, other.tokens), std::max(ahead, other.ahead)};
   }
 };
 RoundNeeds target_needs(const TreeRoom& tree, int batch);

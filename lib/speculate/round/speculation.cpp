@@ -36,7 +36,10 @@ kv::Readers Speculation::readers() const {
 }
 
 void Speculation::abandon() noexcept {
-  if (!std::exchange(is_flying_, false) || !exec_.on_gpu()) return;
+  const bool is_flying = !flights_.empty();
+  flights_.clear();
+  drafter_->abandon();
+  if (!is_flying || !exec_.on_gpu()) return;
   try {
     exec_.queue->wait();
   } catch (const Error&) {
@@ -46,41 +49,78 @@ void Speculation::abandon() noexcept {
 
 void Speculation::start(const decode::SamplerSpec& spec) {
   check_sampler(spec);
-  abandon();  // a round whose run was interrupted
+  abandon();  // rounds of a run that was interrupted
+  round_.restart();
+  tokens_a_round_ = 1;
   if (!sampler_.is_equal_but_for_seed(spec)) graphs_.clear();
   sampler_ = spec;
   target_.sampler().start(spec);
-  ready_.clear();
+}
+
+int Speculation::depth() const {
+  const bool by_tokens = sampler_.rule.needs_seen() || options_.on_verified;
+  // Tokens of a draw do not stay on the device.
+  const bool has_drawn =
+      std::ranges::any_of(flights_, [](const Flight& f) { return !f.is_round(); });
+  const bool waits = by_tokens || has_drawn || !drafter_->may_be_ahead();
+  return round_.may_be_ahead() && !waits ? 2 : 1;
 }
 
 void Speculation::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
   target_.sampler().draw(seqs, logits);
+  Flight& flight = flights_.emplace_back();
   for (Drawn& drawn : target_.sampler().collect())
-    ready_.emplace_back().push_back(std::move(drawn));
+    flight.drawn.emplace_back().push_back(std::move(drawn));
   drafter_->read(seqs);
   // Else the rest of a draft's prefill would count as part of the first round.
   if (exec_.on_gpu()) exec_.queue->wait();
 }
 
+void Speculation::forget(int slot) {
+  drafter_->forget(slot);
+  for (Flight& flight : flights_)
+    for (size_t b = 0; b < flight.slots.size(); ++b)
+      if (flight.slots[b] == slot) flight.gone[b] = true;
+}
+
+std::vector<int> Speculation::prior(std::span<const DrawSeq> seqs) const {
+  if (flights_.empty() || !flights_.back().is_round()) return {};
+  const Flight& last = flights_.back();
+  std::vector<int> places;
+  for (const DrawSeq& s : seqs) {
+    const auto at = std::ranges::find(last.slots, s.slot) - last.slots.begin();
+    const bool is_there = at < std::ssize(last.slots) && !last.gone[static_cast<size_t>(at)];
+    places.push_back(is_there ? static_cast<int>(at) : -1);
+  }
+  return places;
+}
+
 void Speculation::step(std::span<const DrawSeq> seqs) {
-  TANDEM_CHECK(!is_flying_, "a round is in flight");
+  TANDEM_CHECK(in_flight() < depth(), "{} rounds are under way", in_flight());
   const Stopwatch watch;
   const TokenTree& tree = drafter_->shape(seqs);
   const int n = static_cast<int>(seqs.size()), nodes = tree.size();
   const int most = std::min(
       {target_.room_for_places(nodes, nodes), drafter_->max_places(), target_.spec().max_seqs});
-  round_.begin(seqs, sampler_, tree,
+  round_.begin(seqs, prior(seqs), sampler_, tree,
                exec_.on_gpu() ? std::max(n, kv::places_for(n, nodes, most)) : n);
   for (size_t b = 0; options_.simulate && b < seqs.size(); ++b)
     round_.force(b, simulated_path(tree, *options_.simulate,
                                    {sampler_.seed, seqs[b].seq, seqs[b].position}));
   drafter_->prepare(round_);
   const double kv_before = reader_.kv_bytes();
+  Flight flight;
+  flight.gone.resize(seqs.size());
+  for (const DrawSeq& s : seqs) {
+    flight.seqs.push_back(s.seq);
+    flight.slots.push_back(s.slot);
+  }
+  if (exec_.on_gpu()) flight.done = std::make_unique<cuda::Event>();
+  flight.results = round_.results();
+  flights_.push_back(std::move(flight));  // in part, if launching fails
   lay_out_target();
-  seqs_.clear();
-  for (const DrawSeq& s : seqs) seqs_.push_back(s.seq);
-  is_flying_ = true;  // in part, if launching fails
   launch();
+  if (exec_.on_gpu()) flights_.back().done->record(*exec_.queue);
   bytes_read_ += static_cast<double>(target_.weight_bytes()) + reader_.kv_bytes() - kv_before;
   if (exec_.on_gpu()) stats_.host_s += watch.seconds();
 }
@@ -89,20 +129,22 @@ void Speculation::lay_out_target() {
   const TokenTree& tree = round_.tree();
   const int64_t n_rows = int64_t{round_.places()} * tree.size();
   target_.choose_products(n_rows, n_rows);
-  slots_.clear();
-  for (const DrawSeq& s : round_.seqs()) slots_.push_back(s.slot);
-  const bool is_as_before =
-      step_tree_ == &tree && step_.places == round_.places() && step_.slot.size() == slots_.size();
-  if (is_as_before) return target_.cache().begin_again({&step_, 1}, slots_, &round_.outbox());
-  std::vector<kv::SeqRows> rows;
-  for (const int slot : slots_) rows.push_back({slot, tree.size(), false});
-  const std::vector<kv::Tree> trees(slots_.size(), {tree.parent});
-  step_ = target_.cache().begin({.rows = rows,
-                                 .trees = trees,
-                                 .reading = reader_.reading,
-                                 .outbox = &round_.outbox(),
-                                 .places = round_.places()});
-  step_tree_ = &tree;
+  const std::vector<int32_t>& slots = flights_.back().slots;
+  if (step_tree_ == &tree && step_.places == round_.places() && step_.slot.size() == slots.size()) {
+    target_.cache().begin_again({&step_, 1}, slots, &round_.outbox(), round_.most_pending());
+  } else {
+    std::vector<kv::SeqRows> rows;
+    for (const int slot : slots) rows.push_back({slot, tree.size(), false});
+    const std::vector<kv::Tree> trees(slots.size(), {tree.parent});
+    step_ = target_.cache().begin({.rows = rows,
+                                   .trees = trees,
+                                   .reading = reader_.reading,
+                                   .outbox = &round_.outbox(),
+                                   .places = round_.places(),
+                                   .ahead = round_.most_pending()});
+    step_tree_ = &tree;
+  }
+  round_.follow({&step_, 1});
 }
 
 void Speculation::launch() {
@@ -151,30 +193,37 @@ void Speculation::launch() {
 }
 
 std::vector<std::vector<Drawn>> Speculation::collect() {
-  if (is_flying_) finish_round();
-  TANDEM_CHECK(!ready_.empty(), "nothing is in flight");
-  return std::exchange(ready_, {});
+  TANDEM_CHECK(!flights_.empty(), "nothing is in flight");
+  Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  return flight.is_round() ? finish_round(flight) : std::move(flight.drawn);
 }
 
-void Speculation::finish_round() {
-  is_flying_ = false;
-  if (exec_.on_gpu()) exec_.queue->wait();
+std::vector<std::vector<Drawn>> Speculation::finish_round(const Flight& flight) {
+  if (flight.done) flight.done->wait();
   const Stopwatch watch;
-  stats_.draft_s += round_.seconds(Round::begun, Round::drafted);
-  stats_.target_s += round_.seconds(Round::drafted, Round::scored);
-  stats_.verify_s += round_.seconds(Round::scored, Round::verified);
-  kept_.clear();
-  for (size_t b = 0; b < seqs_.size(); ++b) {
-    ready_.push_back(round_.drawn(b));
-    kept_.push_back(static_cast<int>(ready_.back().size()));
-    const RoundEvent event{seqs_[b], round_.n_drafted(b), kept_.back() - 1};
+  const RoundResults& results = flight.results;
+  stats_.draft_s += results.seconds(RoundResults::begun, RoundResults::drafted);
+  stats_.target_s += results.seconds(RoundResults::drafted, RoundResults::scored);
+  stats_.verify_s += results.seconds(RoundResults::scored, RoundResults::verified);
+  std::vector<std::vector<Drawn>> drawn(flight.seqs.size());
+  std::vector<int32_t> slots;
+  std::vector<int> kept;
+  for (size_t b = 0; b < flight.seqs.size(); ++b) {
+    if (flight.gone[b]) continue;
+    drawn[b] = results.drawn(b);
+    slots.push_back(flight.slots[b]);
+    kept.push_back(static_cast<int>(drawn[b].size()));
+    tokens_a_round_ += (kept.back() - tokens_a_round_) / 32;
+    const RoundEvent event{flight.seqs[b], results.n_drafted(b), kept.back() - 1};
     stats_.add(event);
     if (options_.on_round) options_.on_round(event);
   }
   if (options_.on_verified) options_.on_verified(round_, target_.logit_rows());
-  target_.cache().commit(step_, kept_);
-  drafter_->accept(round_);
+  target_.cache().keep(slots, kept);
+  drafter_->accept(results, flight.gone);
   if (exec_.on_gpu()) stats_.host_s += watch.seconds();
+  return drawn;
 }
 
 }  // namespace tandem::speculate

@@ -1,4 +1,5 @@
 #pragma once
+#include <deque>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -13,9 +14,11 @@ namespace tandem::speculate {
 /// Rounds on either device: a drafter proposes a tree for each sequence, the target scores all
 /// nodes in one forward, a path is kept by a rule that leaves the distribution of the text as it
 /// is, and one more token is drawn where the path ends. On a GPU that is one graph, from the copy
-/// of what the host has laid out to that of the results; the GPU idles from its end to the launch
-/// of the next, so the host does little there. Work that cannot be recorded, such as layers whose
-/// weights are streamed, runs between graphs.
+/// of the host's layout to that of the results. The host lays the next round out while one
+/// works: lengths are on the GPU, which so goes from round to round without a wait, and the host
+/// learns a round late how one ended. It waits where proposals or the sampler's rule ask for the
+/// tokens (Drafter::may_be_ahead). Work that cannot be recorded, such as
+/// layers whose weights are streamed, runs between graphs.
 /// source   Sequoia, algorithm 2 for drawn children; for deterministic ones a token of the target is
 ///          drawn and the child equal to it accepted
 class Speculation final : public Rounds {
@@ -29,12 +32,13 @@ class Speculation final : public Rounds {
   kv::Readers readers() const override;
   /// errors   kind recipe: alternatives of tokens are not reported here
   void start(const decode::SamplerSpec& spec) override;
-  int depth() const override { return 1; }
-  int in_flight() const override { return is_flying_ || !ready_.empty() ? 1 : 0; }
+  int depth() const override;
+  int in_flight() const override { return static_cast<int>(flights_.size()); }
+  double tokens_a_step() const override { return tokens_a_round_; }
   void draw(std::span<const decode::DrawSeq> seqs, const Tensor& logits) override;
   void step(std::span<const decode::DrawSeq> seqs) override;
   std::vector<std::vector<decode::Drawn>> collect() override;
-  void forget(int slot) override { drafter_->forget(slot); }
+  void forget(int slot) override;
   double bytes_read() const override { return bytes_read_ + drafter_->bytes_read(); }
   void share(std::span<const int32_t> prefix) override { drafter_->share(prefix); }
   void continue_from(int draft_slot) override { drafter_->continue_from(draft_slot); }
@@ -42,12 +46,26 @@ class Speculation final : public Rounds {
   const RoundStats& stats() const override { return stats_; }
 
  private:
-  /// Waits for a round whose results are not wanted; the next work on the GPU reports its errors.
+  /// A draw, or a round under way.
+  struct Flight {
+    std::vector<int> seqs;                          // their names
+    std::vector<int32_t> slots;                     // of the target's cache
+    std::vector<bool> gone;                         // sequences that have ended since
+    std::unique_ptr<cuda::Event> done;              // on a GPU
+    RoundResults results;                           // of a round
+    std::vector<std::vector<decode::Drawn>> drawn;  // else
+
+    bool is_round() const { return drawn.empty(); }
+  };
+
+  /// Waits for rounds whose results are not wanted; the next work on the GPU reports its errors.
   void abandon() noexcept;
+  /// Places of the sequences in a round under way, which is the newest flight; -1: in none.
+  std::vector<int> prior(std::span<const decode::DrawSeq> seqs) const;
   void lay_out_target();
   /// Puts the round that is laid out on the queue.
   void launch();
-  void finish_round();
+  std::vector<std::vector<decode::Drawn>> finish_round(const Flight& flight);
 
   decode::Engine& target_;
   Reader reader_;
@@ -65,13 +83,8 @@ class Speculation final : public Rounds {
   // The target's step, laid out again as long as sequences and shape are the same:
   kv::Step step_;
   const TokenTree* step_tree_ = nullptr;
-  std::vector<int32_t> slots_;
-  // The round in flight:
-  bool is_flying_ = false;
-  std::vector<int> seqs_;  // their names
-  std::vector<int> kept_;
-  // Of a draw or a finished round, not collected yet:
-  std::vector<std::vector<decode::Drawn>> ready_;
+  std::deque<Flight> flights_;  // oldest first
+  double tokens_a_round_ = 1;   // of a sequence, of late
 };
 
 }  // namespace tandem::speculate

@@ -105,11 +105,14 @@ decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::R
   decode::EngineSpec spec;
   spec.max_seqs = spec.max_prompts = room.sequences();
   spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);  // one token of each, at least
-  spec.max_draft_rows = extra.tokens;
+  // On a GPU, rounds are laid out while others are under way.
+  const bool on_gpu = device().kind == Device::Kind::cuda;
+  const int tokens = extra.tokens + (on_gpu ? extra.ahead : 0);
+  spec.max_draft_rows = tokens;
   spec.max_tree_rows = extra.rows;
   spec.max_logit_rows = std::max(extra.logit_rows, 1);
-  spec.max_tokens = static_cast<int>(room.longest) + extra.tokens;
-  spec.total_tokens = room.total + int64_t{room.sequences()} * extra.tokens;
+  spec.max_tokens = static_cast<int>(room.longest) + tokens;
+  spec.total_tokens = room.total + int64_t{room.sequences()} * tokens;
   spec.prefill_chunk =
       std::max(static_cast<int>(std::min<int64_t>(run_.prefill_chunk, room.to_read)), extra.rows);
   spec.caches = caches_;

@@ -1,0 +1,72 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/page/catch_up.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kThreads = 128;
+
+__global__ void __launch_bounds__(kThreads) leave_ends(const LeaveEndsParams p) {
+  cuda::start_after_previous();
+  const int seq = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (seq == 0) *p.ends.turn ^= 1;
+  if (seq >= p.n_seqs) return;
+  const int64_t tree = int64_t{seq} * p.n_nodes;
+  const int n = p.n_accepted[seq];
+  p.ends.kept[seq] = n + 1;
+  p.ends.last[2 * seq] = p.tokens[tree + (n > 0 ? p.path[tree + n - 1] : 0)];
+  p.ends.last[2 * seq + 1] = max(p.bonus[seq], 0);
+}
+
+__device__ void move_tokens_on(const CatchUpParams& p, int seq, int from, int kept) {
+  p.tokens[int64_t{seq} * p.n_nodes] = p.ends.last[2 * from + 1];
+  p.position[seq] += kept;
+  for (int i = 0; p.unread != nullptr && i < p.n_unread; ++i) {
+    const int32_t id = p.ends.last[2 * from + 2 - p.n_unread + i];
+    p.unread[seq * p.n_unread + i] = id < p.n_known_ids ? id : 0;
+  }
+}
+
+// A warp for a sequence and a step; one more for its tokens. Releases nothing early: kernels that
+// begin ahead of the one before them may read lengths.
+__global__ void __launch_bounds__(cuda::kWarp) catch_up(const CatchUpParams p) {
+  cuda::wait_for_previous();
+  const int seq = static_cast<int>(blockIdx.x), s = static_cast<int>(blockIdx.y);
+  const int lane = static_cast<int>(threadIdx.x);
+  const int from = p.prior[seq];
+  if (from < 0) return;
+  const int kept = p.ends.kept[from];
+  if (s == p.n_steps) {
+    if (lane == 0) move_tokens_on(p, seq, from, kept);
+    return;
+  }
+  const StepRows& step = p.steps[s];
+  const int base = step.base[seq] + kept;
+  __syncwarp();
+  if (lane == 0) step.base[seq] = base;
+  const int32_t* pages = step.page_table + int64_t{step.slot[seq]} * step.max_pages;
+  const int first = base + (step.tentative == nullptr ? 0 : step.tentative[seq]);
+  for (int i = lane; i < step.rows_each; i += cuda::kWarp) {
+    const int row = seq * step.rows_each + i;
+    step.pos[row] += kept;
+    step.row_page[row] = pages[(first + i) / kPageTokens];
+    step.row_in_page[row] = (first + i) % kPageTokens;
+  }
+}
+
+}  // namespace
+
+void leave_ends_cuda(const LeaveEndsParams& p, Stream stream) {
+  if (p.n_seqs == 0) return;
+  cuda::launch(leave_ends, cuda::blocks_for(p.n_seqs, kThreads), kThreads, stream, p);
+}
+
+void catch_up_cuda(const CatchUpParams& p, Stream stream) {
+  if (p.n_seqs == 0) return;
+  cuda::launch(catch_up,
+               dim3(static_cast<unsigned>(p.n_seqs), static_cast<unsigned>(p.n_steps) + 1),
+               cuda::kWarp, stream, p);
+}
+
+}  // namespace tandem

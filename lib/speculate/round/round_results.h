@@ -1,0 +1,51 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "decode/sampler.h"
+#include "speculate/tree/token_tree.h"
+
+namespace tandem::speculate {
+
+/// How a round ended, in the host's memory: readable when its work is done, until the round after
+/// the next one begins.
+class RoundResults {
+ public:
+  /// Moments of a round.
+  enum Moment { begun, drafted, scored, verified, n_moments };
+  /// Arrays of the whole batch, nodes sequence by sequence.
+  struct Arrays {
+    const int32_t* tokens = nullptr;      // [places, nodes]
+    const int32_t* path = nullptr;        // [places, nodes]
+    const int32_t* n_accepted = nullptr;  // [places]
+    const int32_t* bonus = nullptr;       // [places]
+    const float* logprobs = nullptr;      // [places, nodes] null: none
+    const uint64_t* clock = nullptr;      // [n_moments] ns
+  };
+
+  RoundResults() = default;
+  /// tree       outlives the results
+  /// n_drafted  [seqs] nodes below the root that were proposed
+  RoundResults(const TokenTree& tree, std::vector<int> n_drafted, const Arrays& arrays)
+      : tree_(&tree), n_drafted_(std::move(n_drafted)), at_(arrays) {}
+
+  const TokenTree& tree() const { return *tree_; }
+  size_t n_seqs() const { return n_drafted_.size(); }
+  /// Nodes below the root that were proposed.
+  int n_drafted(size_t b) const { return n_drafted_[b]; }
+  /// Accepted nodes in order, the root left out.
+  std::span<const int32_t> path(size_t b) const;
+  /// The tokens of the path and one more.
+  /// errors   kind numeric: a row without meaning
+  std::vector<decode::Drawn> drawn(size_t b) const;
+  double seconds(Moment from, Moment to) const;
+
+ private:
+  size_t n_nodes() const { return static_cast<size_t>(tree_->size()); }
+
+  const TokenTree* tree_ = nullptr;
+  std::vector<int> n_drafted_;
+  Arrays at_;
+};
+
+}  // namespace tandem::speculate

@@ -1,0 +1,115 @@
+#include "rounds_testing.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using speculate::RoundOptions;
+using speculate::Rounds;
+
+namespace {
+
+struct Maker {
+  std::string name;
+  std::function<std::unique_ptr<Rounds>(RoundOptions)> make;
+};
+
+/// Rounds that may be laid out ahead of the one before them: under a narrow reading of the same
+/// cache, and by a small model; chains, a tree, chains of chosen lengths.
+std::vector<Maker> makers(const Pair& pair, const SelfPair& self) {
+  std::vector<Maker> all;
+  const auto add = [&](const std::string& name, decode::Engine& target, speculate::Reader draft) {
+    for (const auto& [shape, tree] :
+         {std::pair{" chain", speculate::chain_tree(4)}, std::pair{" tree", tree_of(kBushy)}})
+      all.push_back({name + shape, [&target, draft, t = tree](RoundOptions options) {
+                       return speculate::model_rounds(target, draft, t, std::move(options));
+                     }});
+    all.push_back({name + " chosen", [&target, draft](RoundOptions options) {
+                     return speculate::chain_rounds(target, draft, 4, std::move(options));
+                   }});
+  };
+  add("self", *self.engine, {*self.engine, {.keys = 1}});
+  add("model", *pair.target, *pair.draft);
+  return all;
+}
+
+}  // namespace
+
+// As on a GPU, but every round is over when it has been put in flight: what the host may not know
+// it is not told.
+TEST_SUITE("speculate/ahead") {
+  const RoundOptions kAhead{.ahead = true};
+
+  TEST_CASE("greedy text is that of the target, with sequences that end and join") {
+    const Pair pair;
+    const SelfPair self(24, {});
+    const auto requests = pair.requests(6);
+    decode::GenerateSpec to_length = rules(90), to_stop = rules(90);
+    to_length.max_active = to_stop.max_active = 3;
+    const Generated plain = generate(*pair.target, requests, to_length);
+    to_stop.stop_ids = {plain.ids[1][20], plain.ids[4][7]};
+    const Generated stopped = generate(*pair.target, requests, to_stop);
+    for (const Maker& maker : makers(pair, self)) {
+      CAPTURE(maker.name);
+      decode::Engine& engine = maker.name.starts_with("self") ? *self.engine : *pair.target;
+      const int pages = engine.cache().store().free_pages();
+      const auto rounds = maker.make(kAhead);
+      CHECK(generate(engine, requests, to_length, rounds.get()).ids == plain.ids);
+      CHECK(rounds->stats().accepted > 0);
+      const Generated got = generate(engine, requests, to_stop, rounds.get());
+      CHECK(got.ids == stopped.ids);
+      CHECK(got.finish == stopped.finish);
+      CHECK(engine.cache().store().free_pages() == pages);
+    }
+  }
+
+  TEST_CASE("sampled text is that of rounds one after the other") {
+    const Pair pair;
+    const SelfPair self(24, {});
+    for (const Maker& maker : makers(pair, self)) {
+      if (maker.name.ends_with("chosen")) continue;  // by times
+      CAPTURE(maker.name);
+      decode::Engine& engine = maker.name.starts_with("self") ? *self.engine : *pair.target;
+      const auto how = rules(60, 0.8F, 11);
+      const auto one = maker.make({.ahead = false}), two = maker.make(kAhead);
+      CHECK(generate(engine, pair.requests(3), how, two.get()).ids ==
+            generate(engine, pair.requests(3), how, one.get()).ids);
+    }
+  }
+
+  TEST_CASE("two rounds are under way, but where a rule or a draft asks for the tokens") {
+    const Pair pair;
+    const SelfPair self(24, {});
+    const auto depth_of = [](Rounds& rounds, decode::SamplerSpec how) {
+      rounds.start(how);
+      return rounds.depth();
+    };
+    const auto rounds = makers(pair, self)[0].make(kAhead);
+    CHECK(depth_of(*rounds, {}) == 2);
+    decode::SamplerSpec penalty;
+    penalty.rule.repetition_penalty = 1.2F;
+    CHECK(depth_of(*rounds, penalty) == 1);
+    CHECK(depth_of(*makers(pair, self)[0].make({}), {}) == 1);  // on a CPU there is nothing to win
+    CHECK(depth_of(*speculate::lookup_rounds(*pair.target, 3, 4, kAhead), {}) == 1);
+    auto how = rules(30, 0.7F, 3);
+    how.sampler.rule.repetition_penalty = 1.2F;
+    const auto one = makers(pair, self)[0].make({.ahead = false});
+    CHECK(generate(*self.engine, pair.requests(2), how, rounds.get()).ids ==
+          generate(*self.engine, pair.requests(2), how, one.get()).ids);
+  }
+
+  TEST_CASE("a run that was broken off leaves the next one nothing") {
+    const Pair pair;
+    const SelfPair self(24, {});
+    for (const Maker& maker : makers(pair, self)) {
+      CAPTURE(maker.name);
+      decode::Engine& engine = maker.name.starts_with("self") ? *self.engine : *pair.target;
+      const auto how = rules(40);
+      const Generated plain = generate(engine, pair.requests(2), how);
+      const auto rounds = maker.make(kAhead);
+      int told = 0;
+      decode::GenerateEvents events;
+      events.interrupted = [&] { return ++told > 6; };
+      CHECK_THROWS(decode::generate(engine, *rounds, pair.requests(2), how, events));
+      CHECK(generate(engine, pair.requests(2), how, rounds.get()).ids == plain.ids);
+    }
+  }
+}
