@@ -30,6 +30,13 @@ struct KeyLists {
   int64_t row_stride = 0, head_stride = 0;
   int count_stride = 0;
   int run = 1;  // tokens; divides 64
+  /// Copies of the lists' keys and values, in separate pages: pools as k_pool and v_pool of
+  /// AttentionParams. An id is then a page of these pools, which holds the next 64 tokens of the
+  /// list, and counts are tokens, so that the last page of a list may be a part of one. Null: ids
+  /// are runs of the sequence's tokens.
+  const void *k_pool = nullptr, *v_pool = nullptr;
+
+  constexpr bool paged() const { return k_pool != nullptr; }
 };
 
 /// How much a sequence's rows attend to its committed keys, for policies that choose by it: of each
@@ -99,13 +106,13 @@ constexpr const int32_t* list_of(const KeyLists& l, int row, int kv_head) {
   return l.ids + row * l.row_stride + kv_head * l.head_stride;
 }
 constexpr int listed_tokens(const KeyLists& l, int row, int kv_head) {
-  return l.count[static_cast<int64_t>(row) * l.count_stride + kv_head] * l.run;
+  return l.count[static_cast<int64_t>(row) * l.count_stride + kv_head] * (l.paged() ? 1 : l.run);
 }
 /// The scores of a row of the page table and a KV head.
 constexpr f16* scores_of(const KeyScores& s, int row, int kv_head) {
   return s.at + row * s.row_stride + kv_head * s.head_stride;
 }
-/// Token i of a list.
+/// Token i of a list of runs.
 constexpr int listed_token(const KeyLists& l, const int32_t* list, int i) {
   return list[i / l.run] * l.run + i % l.run;
 }

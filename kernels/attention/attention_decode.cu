@@ -22,7 +22,8 @@ void attention_few_rows(const AttentionParams& p, const AttentionLaunch& launch,
                         FewRowsMma mma) {
   if (p.n_seqs == 0) return;
   const bool plain = p.dtype != DType::bf16 || (p.head_dim != 64 && p.head_dim != 128) ||
-                     !aligned(p.q) || !aligned(p.out) || !aligned(p.k_pool) || !aligned(p.v_pool);
+                     !aligned(p.q) || !aligned(p.out) || !aligned(p.k_pool) || !aligned(p.v_pool) ||
+                     !aligned(p.lists.k_pool) || !aligned(p.lists.v_pool);
   const FewRowsShape x{.n_seqs = p.n_seqs,
                        .n_heads = p.n_heads,
                        .n_kv_heads = p.n_kv_heads,

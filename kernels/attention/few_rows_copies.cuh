@@ -15,20 +15,25 @@ class AsyncCopies {
   static constexpr int kWarps = 4;
   // Those of the lanes' copies, and of the lane that also writes what the mailbox says of a unit.
   static constexpr unsigned kArrivals = kWarps * cuda::kWarp + 1;
-  static constexpr bool kLists = true;
+  static constexpr bool kLists = true, kRuns = true;
 
   __device__ static void prepare(const Source&) {}
   __device__ AsyncCopies(const FewRowsCall& call, const Source&)
-      : k_(static_cast<const __nv_bfloat16*>(call.params.k_pool)),
-        v_(static_cast<const __nv_bfloat16*>(call.params.v_pool)) {}
+      : pools_{static_cast<const Element*>(call.params.k_pool),
+               static_cast<const Element*>(call.params.v_pool)},
+        of_lists_{static_cast<const Element*>(call.params.lists.k_pool),
+                  static_cast<const Element*>(call.params.lists.v_pool)} {}
 
   __device__ static bool working(int) { return true; }
 
-  __device__ void start(cuda::Barrier& full, unsigned char* unit, int row, int part) const {
+  __device__ void start(cuda::Barrier& full, unsigned char* unit, int row, int part,
+                        bool listed) const {
     const uint32_t to = place(unit, part);
+    const Pools from_pools = listed ? of_lists_ : pools_;
     const int64_t from = int64_t{row + part * static_cast<int>(kPart)} * Shape::kDim + lane() * 8;
 #pragma unroll
-    for (unsigned i = 0; i < kPart; i += kRows) copy(to, i, from + i * Shape::kDim, row >= 0);
+    for (unsigned i = 0; i < kPart; i += kRows)
+      copy(to, i, from_pools, from + i * Shape::kDim, row >= 0);
     arrive(full, part);
   }
   __device__ void start_apart(cuda::Barrier& full, unsigned char* unit, int own_row,
@@ -38,7 +43,7 @@ class AsyncCopies {
 #pragma unroll
     for (unsigned i = 0; i < kPart; i += kRows) {
       const int row = __shfl_sync(cuda::kAllLanes, own_row, i + key);
-      copy(to, i, int64_t{row} * Shape::kDim + piece * 8, row >= 0);
+      copy(to, i, pools_, int64_t{row} * Shape::kDim + piece * 8, row >= 0);
     }
     arrive(full, part);
   }
@@ -48,6 +53,10 @@ class AsyncCopies {
   }
 
  private:
+  using Element = __nv_bfloat16;
+  struct Pools {
+    const Element *k, *v;
+  };
   static constexpr unsigned kPieces = Shape::kDim / 8, kRows = cuda::kWarp / kPieces;
   static constexpr unsigned kPart = Shape::kKeys / kWarps;  // of a warp
   static_assert(kPart % 8 == 0);                            // places of a part begin as a unit's
@@ -60,13 +69,14 @@ class AsyncCopies {
     return cuda::shared_address(unit) + piece / 8 * Shape::kHalfBytes +
            (static_cast<unsigned>(part) * kPart + key) * 128 + (piece % 8 ^ key % 8) * 16;
   }
-  __device__ void copy(uint32_t to, unsigned i, int64_t from, bool wanted) const {
+  __device__ static void copy(uint32_t to, unsigned i, const Pools& pools, int64_t from,
+                              bool wanted) {
     const uint32_t at = (to ^ (i % 8 * 16)) + i * 128;
-    cuda::copy_async<16>(at, k_ + from, wanted);
-    cuda::copy_async<16>(at + Shape::kUnitBytes, v_ + from, wanted);
+    cuda::copy_async<16>(at, pools.k + from, wanted);
+    cuda::copy_async<16>(at + Shape::kUnitBytes, pools.v + from, wanted);
   }
 
-  const __nv_bfloat16 *k_, *v_;
+  Pools pools_, of_lists_;
 };
 
 template <int kDim>

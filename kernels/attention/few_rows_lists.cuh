@@ -1,8 +1,30 @@
 #pragma once
-// Where the keys of a list lie, for the loading warps of few_rows_loader.cuh.
+// Where the keys of a list lie, for the loading warps of few_rows_loader.cuh: runs of the
+// sequence's tokens, or pages of the lists' pools.
 #include "kernels/attention/few_rows_split.cuh"
 
 namespace tandem::mma_detail {
+
+/// Pages that hold the copied keys of the lists.
+class ListedPages {
+ public:
+  __device__ explicit ListedPages(const AttentionParams& p) : lists_(p.lists) {}
+
+  /// Turns to the list of a row of the page table and a KV head.
+  __device__ void begin(int row, int kv_head) {
+    list_ = list_of(lists_, row, kv_head);
+    tokens_ = listed_tokens(lists_, row, kv_head);
+  }
+  /// Page i of the list; -1 past its end.
+  __device__ int page(int i) const { return i * kPageTokens < tokens_ ? list_[i] : -1; }
+  /// Tokens of the list from its token `first` on; negative past its end.
+  __device__ int left(int first) const { return tokens_ - first; }
+
+ private:
+  const KeyLists& lists_;
+  const int32_t* list_ = nullptr;
+  int tokens_ = 0;
+};
 
 /// Rows of the pools that hold a loading warp's keys of the units of a list: those numbered
 /// [part * kPart, (part + 1) * kPart) of every kKeys. An id, the page that it names and the key

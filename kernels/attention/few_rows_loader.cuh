@@ -5,13 +5,14 @@
 //   kWarps                 loading warps, each of which brings a part of every unit
 //   kArrivals              of a unit at the barrier that says it is there
 //   kLists                 whether it takes calls with lists
+//   kRuns                  whether it takes lists of runs, too, not of pages alone
 //   bool working(lane)     whether this lane takes part
-//   void start(full, unit, row, part)  starts copying a warp's part of a unit of K and V from row
-//                          `row` of the pools on, zeros if it is negative, and the arrivals that
-//                          end it
-//   void start_apart(full, unit, row, part)  with kLists: the same where keys' rows lie apart, that
+//   void start(full, unit, row, part, listed)  starts copying a warp's part of a unit of K and V
+//                          from row `row` of the pools on, of those of the lists if `listed`, zeros
+//                          if it is negative, and the arrivals that end it
+//   void start_apart(full, unit, row, part)  with kRuns: the same where keys' rows lie apart, that
 //                          of the part's key i in lane i
-//   void arrive(full, part)  with kLists: the arrivals alone
+//   void arrive(full, part)  with kRuns: the arrivals alone
 #include "kernels/attention/few_rows_lists.cuh"
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
@@ -68,6 +69,7 @@ class Loader {
         lane_(static_cast<int>(threadIdx.x) % cuda::kWarp),
         part_(part),
         copies_(copies),
+        listed_(call.params),
         lists_(call.params, part) {}
 
   __device__ void lead() {
@@ -103,7 +105,7 @@ class Loader {
       __syncwarp();
       if (lane_ == 0) mail_.item_empty[item_.stage].arrive();
       item_.next(Mailbox<Shape>::kItems);
-      next_pages_ = page_of(k_.begin);
+      begin_pages();
       (void)load(committed_units(ahead));
     }
   }
@@ -119,7 +121,7 @@ class Loader {
 
   /// Describes the chunk found, while its first pages are looked up.
   __device__ void begin() {
-    next_pages_ = page_of(k_.begin);
+    begin_pages();
     const int group = call_.rule.group, first_query = k_.tile * Shape::kQueries;
     const int n_queries = min(v_.n_rows * group - first_query, Shape::kQueries);
     row_begin_ = first_query / group;
@@ -139,10 +141,11 @@ class Loader {
   }
 
   __device__ int n_units() const { return (k_.end - k_.begin) * Shape::kUnits; }
-  /// Whether a unit of the chunk holds keys of a list.
-  __device__ bool of_list(int unit) const {
-    return Copies::kLists && k_.begin + unit / Shape::kUnits < v_.pages.listed;
-  }
+  /// Whether page i of the sequence's, or a unit of the chunk, holds keys of a list.
+  __device__ bool listed_page(int i) const { return Copies::kLists && i < v_.pages.listed; }
+  __device__ bool of_list(int unit) const { return listed_page(k_.begin + unit / Shape::kUnits); }
+  /// Whether lists are of runs.
+  __device__ bool of_runs() const { return Copies::kRuns && !p_.lists.paged(); }
   /// Slot of the first key of a unit of pages.
   __device__ int slot_of(int unit) const {
     return v_.pages.page(k_.begin + unit / Shape::kUnits) * kPageTokens +
@@ -158,15 +161,21 @@ class Loader {
   /// This lane's page of the 32 from the sequence's page `first` on.
   __device__ int page_of(int first) const {
     const int i = first + lane_;
-    const bool any = i < k_.end && !(Copies::kLists && i < v_.pages.listed);
-    return any ? pages_of(p_, k_.seq)[v_.pages.page(i)] : 0;
+    if (i >= k_.end) return 0;
+    if (listed_page(i)) return of_runs() ? 0 : listed_.page(i);
+    return pages_of(p_, k_.seq)[v_.pages.page(i)];
+  }
+  /// Asks for the chunk's first pages.
+  __device__ void begin_pages() {
+    if (listed_page(k_.begin) && !of_runs()) listed_.begin(table_row(p_, k_.seq), k_.kv_head);
+    next_pages_ = page_of(k_.begin);
   }
 
   /// Brings the chunk's units, the first `ahead` of them without waiting for earlier kernels. Takes
   /// the next chunk meanwhile: its number less the grid's blocks.
   __device__ unsigned load(int ahead) {
     unsigned taken = 0;
-    if (of_list(0)) lists_.begin(k_, k_.begin * Shape::kUnits);
+    if (of_list(0) && of_runs()) lists_.begin(k_, k_.begin * Shape::kUnits);
 #pragma unroll 1
     for (int unit = 0;; ++unit) {
       if (unit == ahead) {
@@ -179,36 +188,49 @@ class Loader {
         pages_ = next_pages_;
         next_pages_ = page_of(k_.begin + i + cuda::kWarp);
       }
-      if (of_list(unit)) {
-        bring_listed();
+      if (of_list(unit) && of_runs()) {
+        bring_run();
         at_.next(stages_);
         continue;
       }
       const int page = __shfl_sync(cuda::kAllLanes, pages_, i % cuda::kWarp);
       // A released page becomes zeros.
       const int row = page < 0 ? -kPageTokens : (page * p_.n_kv_heads + k_.kv_head) * kPageTokens;
-      if (copies_.working(lane_)) bring(row + unit % Shape::kUnits * Shape::kKeys, slot_of(unit));
+      if (copies_.working(lane_)) bring(row + unit % Shape::kUnits * Shape::kKeys, unit);
       at_.next(stages_);
     }
     return __shfl_sync(cuda::kAllLanes, taken, 0);
   }
 
-  __device__ void bring(int row, int first) {
-    const bool all = part_ == 0 && all_visible(p_, v_, row_begin_, row_last_, first, Shape::kKeys);
-    mail_.empty[at_.stage].wait(at_.parity ^ 1);
-    if (part_ == 0 && lane_ == 0) mail_.first[at_.stage] = all ? ~first : first;
-    copies_.start(mail_.full[at_.stage], ring_ + at_.stage * 2 * Shape::kUnitBytes, row, part_);
+  /// What the mailbox says of a unit of pages.
+  __device__ int first_of(int unit) const {
+    if (of_list(unit))
+      return first_of_listed(listed_.left((k_.begin * Shape::kUnits + unit) * Shape::kKeys));
+    const int first = slot_of(unit);
+    return all_visible(p_, v_, row_begin_, row_last_, first, Shape::kKeys) ? ~first : first;
+  }
+  /// The same of a unit with `left` keys of a list from its first on.
+  __device__ int first_of_listed(int left) const {
+    return left >= Shape::kKeys ? ~0 : mail_.kFewListed - max(left, 0);
   }
 
-  /// The next unit of the chunk's list. Lists of other KV heads may be longer: then it is empty.
-  __device__ void bring_listed() {
-    if constexpr (Copies::kLists) {
+  __device__ void bring(int row, int unit) {
+    const int first = part_ == 0 ? first_of(unit) : 0;
+    mail_.empty[at_.stage].wait(at_.parity ^ 1);
+    if (part_ == 0 && lane_ == 0) mail_.first[at_.stage] = first;
+    copies_.start(mail_.full[at_.stage], ring_ + at_.stage * 2 * Shape::kUnitBytes, row, part_,
+                  of_list(unit));
+  }
+
+  /// The next unit of the chunk's list of runs. Lists of other KV heads may be longer: then it is
+  /// empty.
+  __device__ void bring_run() {
+    if constexpr (Copies::kRuns) {
       const int left = lists_.left(), row = lists_.row();
       lists_.next();
       cuda::Barrier& full = mail_.full[at_.stage];
       mail_.empty[at_.stage].wait(at_.parity ^ 1);
-      if (part_ == 0 && lane_ == 0)
-        mail_.first[at_.stage] = left >= Shape::kKeys ? ~0 : mail_.kFewListed - max(left, 0);
+      if (part_ == 0 && lane_ == 0) mail_.first[at_.stage] = first_of_listed(left);
       if (left <= 0)
         copies_.arrive(full, part_);
       else
@@ -222,7 +244,8 @@ class Loader {
   unsigned char* ring_;
   int stages_, lane_, part_;
   Copies copies_;
-  ListedRows<Shape::kKeys, Shape::kKeys / (Copies::kLists ? Copies::kWarps : 4)> lists_;
+  ListedPages listed_;
+  ListedRows<Shape::kKeys, Shape::kKeys / (Copies::kRuns ? Copies::kWarps : 4)> lists_;
   SeqView v_;
   Chunk k_;
   int pages_ = 0, next_pages_ = 0;  // this lane's of 32 pages of the chunk, and of the next 32

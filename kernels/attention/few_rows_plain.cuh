@@ -13,16 +13,15 @@ inline int plain_shared_bytes(int d) {
   return (2 * kPlainQueries * d + kPlainQueries * kPageTokens) * static_cast<int>(sizeof(float));
 }
 
-/// The row of the pools that holds key `key` of a page that starts at `first`, or of those 64 of a
-/// list; -1 if there is none.
+/// The row of the pools, or of the lists', that holds key `key` of a page that starts at `first`,
+/// or of those 64 of a list; -1 if there is none.
 __device__ inline int64_t plain_row(const AttentionParams& p, const Chunk& k, bool of_list,
                                     int first, int key, int written) {
   if (key >= written) return -1;
-  const int seq_row = table_row(p, k.seq);
-  const int token = of_list
-                        ? listed_token(p.lists, list_of(p.lists, seq_row, k.kv_head), first + key)
-                        : first + key;
-  const int page = pages_of(p, k.seq)[token / kPageTokens];
+  const int32_t* list = list_of(p.lists, table_row(p, k.seq), k.kv_head);
+  const bool own_page = of_list && p.lists.paged();
+  const int token = of_list && !own_page ? listed_token(p.lists, list, first + key) : first + key;
+  const int page = (own_page ? list : pages_of(p, k.seq))[token / kPageTokens];
   if (page < 0) return -1;
   return (static_cast<int64_t>(page) * p.n_kv_heads + k.kv_head) * kPageTokens +
          token % kPageTokens;
@@ -74,7 +73,9 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
       // A thread has one key and every fourth query.
       const int key = thread % kPageTokens, first_q = thread / kPageTokens;
       const bool there = rows[key] >= 0;
-      const T* row = static_cast<const T*>(p.k_pool) + (there ? rows[key] * d : 0);
+      const bool own_page = of_list && p.lists.paged();
+      const T* row =
+          static_cast<const T*>(own_page ? p.lists.k_pool : p.k_pool) + (there ? rows[key] * d : 0);
       float dot[kEach] = {};
       for (int c = 0; c < d; ++c) {
         const float x = cuda::to_float(row[c]);
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
       __syncthreads();
       for (int e = thread; e < n_queries * d; e += kPlainThreads) {
         const int at = e / d;
-        const T* value = static_cast<const T*>(p.v_pool) + e % d;
+        const T* value = static_cast<const T*>(own_page ? p.lists.v_pool : p.v_pool) + e % d;
         float sum = 0;
         for (int t = 0; t < written; ++t)
           if (rows[t] >= 0)

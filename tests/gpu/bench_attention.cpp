@@ -41,6 +41,7 @@ struct Setting {
   int listed = 0;  // tokens of a list, ascending, in place of all that are committed; 0: no lists
   int run = 1;     // of a list
   int pool = 1;    // above 1: the list holds the best of random votes, averaged over neighbours
+  bool derived = false;  // a list's keys lie in pages of their own
 
   /// Tokens that a sequence reads.
   int reads(int length) const { return listed == 0 ? length : listed + rows; }
@@ -181,6 +182,52 @@ std::vector<int32_t> best_of_votes(PhiloxStream& rng, int n, int n_chosen, int p
   return ids;
 }
 
+/// Lists whose keys lie in pages of their own, scattered, other ones in every layer of a graph.
+class Derived {
+ public:
+  Derived(cuda::Queue& queue, const Setting& s)
+      : s_(s),
+        pages_((s.listed + 63) / 64),
+        ids_(s.lengths.size() * static_cast<size_t>(pages_) * 4),
+        count_(s.lengths.size() * static_cast<size_t>(s.kv_heads) * 4),
+        rest_(s.lengths.size() * 4),
+        k_(kLayers * layer_bytes()),
+        v_(kLayers * layer_bytes()) {
+    fill_random(queue, k_.at, kLayers * layer_bytes());
+    fill_random(queue, v_.at, kLayers * layer_bytes());
+    std::vector<int32_t> ids(s.lengths.size() * static_cast<size_t>(pages_)), rest;
+    std::iota(ids.begin(), ids.end(), 0);
+    PhiloxStream rng(4, 1);
+    for (size_t i = ids.size(); i > 1; --i)
+      std::swap(ids[i - 1], ids[rng.below(static_cast<uint32_t>(i))]);
+    for (const int n : s.lengths) rest.push_back(n - s.rows);
+    put(queue, ids_, ids);
+    put(queue, count_,
+        std::vector<int32_t>(s.lengths.size() * static_cast<size_t>(s.kv_heads), s.listed));
+    put(queue, rest_, rest);
+  }
+  KeyLists of_layer(size_t layer) const {
+    return {.ids = static_cast<const int32_t*>(ids_.at),
+            .count = static_cast<const int32_t*>(count_.at),
+            .rest = static_cast<const int32_t*>(rest_.at),
+            .row_stride = pages_,
+            .head_stride = 0,
+            .count_stride = s_.kv_heads,
+            .run = 64,
+            .k_pool = static_cast<const char*>(k_.at) + layer * layer_bytes(),
+            .v_pool = static_cast<const char*>(v_.at) + layer * layer_bytes()};
+  }
+
+ private:
+  size_t layer_bytes() const {
+    return s_.lengths.size() * static_cast<size_t>(pages_ * s_.kv_heads * 64 * s_.d) * 2;
+  }
+
+  const Setting& s_;
+  int pages_;  // of a sequence
+  Memory ids_, count_, rest_, k_, v_;
+};
+
 /// Lists of every layer, sequence and KV head: the layers of a graph read different keys.
 class Lists {
  public:
@@ -315,9 +362,14 @@ double time_call(cuda::Queue& queue, const Setting& s, bool around) {
   p.mask_words = 1;
   p.scale = 1.0f / std::sqrt(static_cast<float>(s.d));
   std::optional<Lists> lists;
-  if (s.listed > 0) lists.emplace(queue, s);
+  std::optional<Derived> derived;
+  if (s.derived)
+    derived.emplace(queue, s);
+  else if (s.listed > 0)
+    lists.emplace(queue, s);
   const auto attention = [&](size_t i) {
     if (lists) p.lists = lists->of_layer(i);
+    if (derived) p.lists = derived->of_layer(i);
     p.page_table = static_cast<const int32_t*>(tables.at) +
                    i % copies * static_cast<size_t>(n_seqs * max_pages);
     ops.attention_few_rows(p, {s.rows, longest, i > 0, counters.at, workspace.at}, queue.stream());
@@ -366,6 +418,7 @@ void report_lists(cuda::Queue& queue) {
   struct Case {
     const char* name;
     int n_seqs, length, listed, rows, d, run, pool;
+    bool derived = false;
   };
   for (const Case& c : {Case{"B16 2K lists of 32K", 16, 32768, 2048, 1, 128, 1, 1},
                         {"B16 2K lists of 32K, snapkv's", 16, 32768, 2048, 1, 128, 1, 7},
@@ -376,7 +429,11 @@ void report_lists(cuda::Queue& queue) {
                         {"B64 2K lists of 8K", 64, 8192, 2048, 1, 64, 1, 1},
                         {"B16 2K lists of 32K, runs of 8", 16, 32768, 2048, 1, 128, 8, 1},
                         {"B16 2K lists of 32K, runs of 64", 16, 32768, 2048, 1, 128, 64, 1},
-                        {"B16 8K lists of 32K", 16, 32768, 8192, 1, 128, 1, 1}}) {
+                        {"B16 8K lists of 32K", 16, 32768, 8192, 1, 128, 1, 1},
+                        {"B16 2K lists of 32K, derived pages", 16, 32768, 2048, 1, 128, 1, 1, true},
+                        {"B28 2K lists of 32K, derived pages", 28, 32768, 2017, 1, 128, 1, 1, true},
+                        {"B4 4K lists of 96K, derived pages", 4, 98304, 4096, 1, 128, 1, 1, true},
+                        {"B64 2K lists of 8K, derived pages", 64, 8192, 2048, 1, 64, 1, 1, true}}) {
     Setting range{fmt::format("{}: a range", c.name), {}, c.rows};
     range.d = c.d;
     range.lengths.assign(static_cast<size_t>(c.n_seqs), c.listed + c.rows);
@@ -386,6 +443,7 @@ void report_lists(cuda::Queue& queue) {
     list.listed = c.listed;
     list.run = c.run;
     list.pool = c.pool;
+    list.derived = c.derived;
     const double contiguous = report(queue, range), scattered = report(queue, list);
     if (contiguous > 0 && scattered > 0)
       fmt::print(R"({{"case":"{}, rate of the range's","ratio":{:.3f}}})"

@@ -77,6 +77,73 @@ class Lists {
   std::vector<DeviceBuffer> on_device_;
 };
 
+/// The keys of lists as copies in pages of pools of their own, which hold NaN elsewhere. Page ids
+/// are those of all KV heads of a row, as many as its longest list needs.
+class Copies {
+ public:
+  Copies(const AttentionSpec& spec, const AttentionParams& c, const KeyLists& from)
+      : heads_(spec.kv_heads) {
+    const int rows = static_cast<int>(spec.seqs.size());
+    ids_.assign(static_cast<size_t>(rows) * row_stride_of(spec), 1 << 24);
+    row_stride_ = static_cast<int64_t>(row_stride_of(spec));
+    std::vector<int> n_pages;
+    for (int r = 0; r < rows; ++r) {
+      int most = 0;
+      for (int h = 0; h < heads_; ++h) {
+        count_.push_back(listed_tokens(from, r, h));
+        most = std::max(most, count_.back());
+      }
+      n_pages.push_back((most + kPageTokens - 1) / kPageTokens);
+      rest_.push_back(from.rest[r]);
+    }
+    const int total = std::accumulate(n_pages.begin(), n_pages.end(), 1);
+    const size_t row_bytes = static_cast<size_t>(spec.d) * dtype_bytes(spec.dtype);
+    k_.assign(static_cast<size_t>(total * heads_ * kPageTokens) * row_bytes, 0xff);
+    v_ = k_;
+    int next = total;  // the first page is nobody's
+    for (int r = 0; r < rows; ++r) {
+      int32_t* const ids = ids_.data() + r * row_stride_;
+      for (int i = 0; i < n_pages[static_cast<size_t>(r)]; ++i) ids[i] = --next;
+      for (int h = 0; h < heads_; ++h)
+        for (int i = 0; i < listed_tokens(from, r, h); ++i) {
+          const int token = listed_token(from, list_of(from, r, h), i);
+          const int32_t page = c.page_table[r * c.max_pages + token / kPageTokens];
+          const size_t at = place(ids[i / kPageTokens], h, i) * row_bytes,
+                       source = place(page, h, token) * row_bytes;
+          std::copy_n(static_cast<const unsigned char*>(c.k_pool) + source, row_bytes, &k_[at]);
+          std::copy_n(static_cast<const unsigned char*>(c.v_pool) + source, row_bytes, &v_[at]);
+        }
+    }
+    for (const auto* array : {&ids_, &count_, &rest_}) on_device_.emplace_back(*array);
+    for (const auto* pool : {&k_, &v_}) on_device_.emplace_back(*pool);
+  }
+  KeyLists device() const {
+    return {.ids = on_device_[0].as<int32_t>(),
+            .count = on_device_[1].as<int32_t>(),
+            .rest = on_device_[2].as<int32_t>(),
+            .row_stride = row_stride_,
+            .head_stride = 0,
+            .count_stride = heads_,
+            .run = kPageTokens,
+            .k_pool = on_device_[3].raw(),
+            .v_pool = on_device_[4].raw()};
+  }
+
+ private:
+  static size_t row_stride_of(const AttentionSpec& spec) {
+    return static_cast<size_t>(keys_of(spec) / kPageTokens + 2);
+  }
+  size_t place(int32_t page, int head, int token) const {
+    return static_cast<size_t>((page * heads_ + head) * kPageTokens + token % kPageTokens);
+  }
+
+  int heads_;
+  int64_t row_stride_ = 0;
+  std::vector<int32_t> ids_, count_, rest_;
+  std::vector<unsigned char> k_, v_;
+  std::vector<DeviceBuffer> on_device_;
+};
+
 /// Lists of other lengths for every sequence and KV head: none, one, some around 64, many, all.
 Lists ragged_lists(const AttentionSpec& spec, int run, uint32_t seed) {
   constexpr std::array kCounts = {0, 1, 63, 64, 65, 200, 1, 700, 31, 0, 97, 5000};
@@ -100,6 +167,10 @@ void check_against_reference(const AttentionSpec& spec, Lists lists) {
   AttentionParams reference = c.params();
   reference.lists = lists.host();
   compare(device, c, reference);
+  const Copies copies(spec, c.params(), lists.host());
+  device.params().lists = copies.device();
+  device.run();
+  compare(device, c, reference);
 }
 
 const std::vector<SeqShape> kRagged = {{700, 1},  {1500, 3}, {64, 1},  {0, 2},
@@ -108,7 +179,9 @@ const std::vector<SeqShape> kRagged = {{700, 1},  {1500, 3}, {64, 1},  {0, 2},
 }  // namespace
 
 TEST_SUITE("gpu/kernels/attention_lists") {
-  TEST_CASE("lists agree with the reference, in chains and trees, together with a range of keys") {
+  TEST_CASE(
+      "lists and copies of what they name agree with the reference, in chains and trees, together "
+      "with a range of keys") {
     uint32_t n = 0;
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const int d : {64, 128, 80})
@@ -149,7 +222,8 @@ TEST_SUITE("gpu/kernels/attention_lists") {
     }
   }
 
-  TEST_CASE("a list of all tokens gives the bits of the range that it replaces") {
+  TEST_CASE(
+      "a list of all tokens, and copies of them, give the bits of the range that they replace") {
     for (const int d : {64, 128, 80})
       for (const int length : {64, 640, 2048, 4096})
         for (const int rows : {1, 5}) {
@@ -174,6 +248,11 @@ TEST_SUITE("gpu/kernels/attention_lists") {
           CAPTURE(s.text());
           CHECK(device.out_bytes() == want);
           CHECK(device.lse() == want_lse);
+          const Copies copies(s, c.params(), lists.host());
+          device.params().lists = copies.device();
+          device.run(memory);
+          CHECK(device.out_bytes() == want);
+          CHECK(device.lse() == want_lse);
         }
   }
 
@@ -183,15 +262,18 @@ TEST_SUITE("gpu/kernels/attention_lists") {
       AttentionCase c(s);
       AttentionOnDevice device(c);
       Lists lists = ragged_lists(s, 1, 3);
-      device.params().lists = lists.device();
+      const Copies copies(s, c.params(), lists.host());
       const FewRowsMemory memory(device.bounds());
-      device.run(memory, false, cuda::GpuIsa::portable);
-      const auto want = device.out_bytes();
-      const auto want_lse = device.lse();
-      for (int i = 0; i < 10; ++i) {
-        device.run(memory, i % 2 == 0);
-        REQUIRE(device.out_bytes() == want);
-        REQUIRE(device.lse() == want_lse);
+      for (const KeyLists& read : {lists.device(), copies.device()}) {
+        device.params().lists = read;
+        device.run(memory, false, cuda::GpuIsa::portable);
+        const auto want = device.out_bytes();
+        const auto want_lse = device.lse();
+        for (int i = 0; i < 10; ++i) {
+          device.run(memory, i % 2 == 0);
+          REQUIRE(device.out_bytes() == want);
+          REQUIRE(device.lse() == want_lse);
+        }
       }
     }
   }

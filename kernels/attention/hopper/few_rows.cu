@@ -1,5 +1,5 @@
 // Attention of few rows in bf16 by Hopper's copy engine: one lane of the loading warp asks for
-// units. Calls with lists, whose keys lie apart, take the copies of lanes.
+// units. Calls with lists of runs, whose keys lie apart, take the copies of lanes.
 #include "kernels/attention/few_rows_bodies.cuh"
 #include "kernels/attention/few_rows_copies.cuh"
 #include "kernels/cuda/tensor_map.h"
@@ -8,20 +8,27 @@
 namespace tandem::hopper {
 namespace {
 
-template <class Shape>
+struct PoolMaps {
+  CUtensorMap k, v;
+};
+
+/// kPaged: of calls with lists of pages.
+template <class Shape, bool kPaged>
 class EngineCopies {
  public:
   struct Source {
-    CUtensorMap k, v;
+    PoolMaps pools[kPaged ? 2 : 1];  // then those of the lists
   };
   static constexpr int kWarps = 1;
   static constexpr unsigned kArrivals = 1;
-  static constexpr bool kLists = false;
+  static constexpr bool kLists = kPaged, kRuns = false;
 
   __device__ static void prepare(const Source& source) {
     cuda::init_fence();
-    cuda::tma_prefetch_map(source.k);
-    cuda::tma_prefetch_map(source.v);
+    for (const PoolMaps& maps : source.pools) {
+      cuda::tma_prefetch_map(maps.k);
+      cuda::tma_prefetch_map(maps.v);
+    }
   }
   __device__ EngineCopies(const FewRowsCall& call, const Source& source)
       : source_(source),
@@ -30,13 +37,14 @@ class EngineCopies {
 
   __device__ static bool working(int lane) { return lane == 0; }
 
-  __device__ void start(cuda::Barrier& full, unsigned char* unit, int row, int) const {
+  __device__ void start(cuda::Barrier& full, unsigned char* unit, int row, int, bool listed) const {
+    const PoolMaps& from = source_.pools[kPaged && listed ? 1 : 0];
     full.arrive_expecting(2 * Shape::kUnitBytes);
 #pragma unroll
     for (int half = 0; half < Shape::kHalves; ++half) {
-      cuda::tma_load(unit + half * Shape::kHalfBytes, source_.k, full, half * 64, row, policy_);
-      cuda::tma_load(unit + Shape::kUnitBytes + half * Shape::kHalfBytes, source_.v, full,
-                     half * 64, row, policy_);
+      cuda::tma_load(unit + half * Shape::kHalfBytes, from.k, full, half * 64, row, policy_);
+      cuda::tma_load(unit + Shape::kUnitBytes + half * Shape::kHalfBytes, from.v, full, half * 64,
+                     row, policy_);
     }
   }
 
@@ -45,27 +53,37 @@ class EngineCopies {
   uint64_t policy_;
 };
 
-template <int kDim>
+template <class Shape>
+PoolMaps maps_of(const void* k_pool, const void* v_pool) {
+  // No call knows how many pages a pool has: the map is as tall as 32-bit coordinates allow, and
+  // only pages of the table are read.
+  constexpr int64_t kRows = int64_t{1} << 31;
+  return {cuda::swizzled_map(k_pool, kRows, Shape::kDim, Shape::kKeys),
+          cuda::swizzled_map(v_pool, kRows, Shape::kDim, Shape::kKeys)};
+}
+
+template <int kDim, bool kPaged>
 void launch(const FewRowsCall& call, cudaStream_t stream) {
   with_mma_shape<kDim>(call.rule.tile_queries, [&](auto* shape) {
     using Shape = std::remove_pointer_t<decltype(shape)>;
-    // No call knows how many pages a pool has: the map is as tall as 32-bit coordinates allow, and
-    // only pages of the table are read.
-    constexpr int64_t kRows = int64_t{1} << 31;
-    const typename EngineCopies<Shape>::Source source = {
-        cuda::swizzled_map(call.params.k_pool, kRows, kDim, Shape::kKeys),
-        cuda::swizzled_map(call.params.v_pool, kRows, kDim, Shape::kKeys)};
-    launch_few_rows_mma<Shape, EngineCopies<Shape>>(call, source, stream, true);
+    const AttentionParams& p = call.params;
+    typename EngineCopies<Shape, kPaged>::Source source{};
+    source.pools[0] = maps_of<Shape>(p.k_pool, p.v_pool);
+    if constexpr (kPaged) source.pools[1] = maps_of<Shape>(p.lists.k_pool, p.lists.v_pool);
+    launch_few_rows_mma<Shape, EngineCopies<Shape, kPaged>>(call, source, stream, true);
   });
 }
 
 void mma(const FewRowsCall& call, cudaStream_t stream) {
   const bool narrow = call.params.head_dim == 64;
-  if (call.params.lists.ids != nullptr)
+  const KeyLists& lists = call.params.lists;
+  if (lists.paged())
+    narrow ? launch<64, true>(call, stream) : launch<128, true>(call, stream);
+  else if (lists.ids != nullptr)
     narrow ? launch_async_copies<64>(call, stream, true)
            : launch_async_copies<128>(call, stream, true);
   else
-    narrow ? launch<64>(call, stream) : launch<128>(call, stream);
+    narrow ? launch<64, false>(call, stream) : launch<128, false>(call, stream);
 }
 
 }  // namespace
