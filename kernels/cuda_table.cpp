@@ -40,6 +40,7 @@ constexpr CudaTable kTable{
     .merge_states = {merge_states_cuda},
     .key_votes = {key_votes_cuda},
     .choose_keys = {choose_keys_cuda},
+    .copy_keys = {copy_keys_cuda},
     .copy_page = {copy_page_cuda},
     .move_tokens = {move_tokens_cuda},
     .set_pages = {set_pages_cuda},

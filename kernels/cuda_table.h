@@ -8,6 +8,7 @@
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/gather/choose_keys_cuda.h"
+#include "kernels/gather/copy_keys.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/norm/rms_norm.h"
@@ -41,6 +42,7 @@ struct CudaTable {
   cuda::Bodies<void(const MergeStatesParams&, int, Stream)> merge_states;
   cuda::Bodies<void(const KeyVotesCudaParams&, Stream)> key_votes;
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
+  cuda::Bodies<void(const CopyKeysParams&, Stream)> copy_keys;
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
   cuda::Bodies<void(const SetPagesParams&, Stream)> set_pages;
@@ -79,6 +81,7 @@ struct CudaTable {
     f("merge_states", merge_states);
     f("key_votes", key_votes);
     f("choose_keys", choose_keys);
+    f("copy_keys", copy_keys);
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);
     f("set_pages", set_pages);

@@ -27,5 +27,9 @@ void choose_keys(const ChooseKeysParams& p, Stream stream) {
   cuda_table().choose_keys(p, stream);
   cuda::launched("choose_keys", stream);
 }
+void copy_keys(const CopyKeysParams& p, Stream stream) {
+  cuda_table().copy_keys(p, stream);
+  cuda::launched("copy_keys", stream);
+}
 
 }  // namespace tandem::ops

@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/choose_keys_cuda.h"
+#include "kernels/gather/copy_keys.h"
 #include "kernels/gather/key_votes.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
@@ -20,8 +21,9 @@ void draw_exponentials(const DrawExponentialsParams& params, Range ids);
 int sample_tail(const SampleTailParams& params);
 void attend_list(const AttendListParams& params);
 void key_votes(const KeyVotesParams& params);
-/// errors   of these two: kind device in a build without CUDA
+/// errors   of these: kind device in a build without CUDA
 void key_votes(const KeyVotesCudaParams& params, Stream stream);
 void choose_keys(const ChooseKeysParams& params, Stream stream);
+void copy_keys(const CopyKeysParams& params, Stream stream);
 
 }  // namespace tandem::ops

@@ -1,8 +1,10 @@
-// The choice of keys by the votes of a window of queries, and the rings that hold the queries.
+// The choice of keys by the votes of a window of queries, the rings that hold the queries, and the
+// copies of what they chose.
 #include <algorithm>
 #include <numeric>
 
 #include "gpu/device_buffer.h"
+#include "kernels/copy_keys_case.h"
 #include "kernels/key_votes_case.h"
 #include "kernels/page/query_ring.h"
 #include "kv/policies/pool_votes.h"
@@ -174,6 +176,30 @@ TEST_SUITE("gpu/kernels/choose_keys") {
                       choice_of({from, from + n}, n_chosen, sinks, pool));
               }
             }
+  }
+}
+
+TEST_SUITE("gpu/kernels/copy_keys") {
+  TEST_CASE("copies are those of the reference, to the byte") {
+    each_copy_keys_case([](CopyKeysCase c) {
+      CAPTURE(c.n);
+      CAPTURE(c.n_heads);
+      CAPTURE(c.row_bytes);
+      const DeviceBuffer k(c.k), v(c.v), k_to(c.k_to), v_to(c.v_to), pages(c.pages),
+          to_pages(c.to_pages), ids(c.ids);
+      CopyKeysParams p = c.params();
+      p.k_from = k.raw();
+      p.v_from = v.raw();
+      p.k_to = k_to.raw();
+      p.v_to = v_to.raw();
+      p.from_pages = pages.as<int32_t>();
+      p.to_pages = to_pages.as<int32_t>();
+      p.ids = ids.as<int32_t>();
+      cuda_table().copy_keys(p, queue().stream());
+      copy_keys_ref(c.params());
+      CHECK(k_to.vector<unsigned char>() == c.k_to);
+      CHECK(v_to.vector<unsigned char>() == c.v_to);
+    });
   }
 }
 
