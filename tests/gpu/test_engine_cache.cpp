@@ -132,6 +132,51 @@ TEST_SUITE("gpu/decode/cache") {
     }
   }
 
+  TEST_CASE("f32: chosen keys through forks, new choices and ends of others: as on the CPU") {
+    for (const int refresh : {0, 8}) {
+      CAPTURE(refresh);
+      recipe::Cache cache = snapkv(90, 16);
+      cache.snapkv.refresh = {refresh};
+      const EnginePair on =
+          make_pair_of(tiny_model("tiny-16m"), {.max_seqs = 3, .caches = {cache}});
+      const Ids text = real_text(700);
+      std::vector<Row> rows[2];
+      for (Engine* engine : {on.cpu.get(), on.gpu.get()}) {
+        std::vector<Row>& logits = rows[engine == on.gpu.get() ? 1 : 0];
+        kv::Cache& kv = engine->cache();
+        const auto go_on = [&](int slot, size_t from, size_t n) {
+          for (Row& row : extend_each(*engine, slot, part_of(text, from, n)))
+            logits.push_back(std::move(row));
+        };
+        const int a = kv.create();
+        prefill(*engine, a, part_of(text, 0, 300));
+        const int b = kv.fork(a, 0);  // both read one copy
+        go_on(b, 300, 5);
+        prefill(*engine, b, part_of(text, 310, 6));
+        go_on(a, 300, 20);
+        go_on(b, 320, 20);
+        const int c = kv.fork(b, 0);
+        kv.release(b);
+        const int d = kv.create();
+        prefill(*engine, d, part_of(text, 400, 200));
+        go_on(c, 340, 20);
+        go_on(d, 600, 20);
+        kv.truncate(a, 310);  // the choice stays
+        go_on(a, 500, 10);
+        kv.truncate(a, 150);  // and goes: no queries are left
+        go_on(a, 500, 10);
+        prefill(*engine, a, part_of(text, 510, 30));
+        go_on(a, 540, 10);
+        go_on(c, 360, 10);
+        kv.truncate(d, 60);  // within the budget
+        go_on(d, 620, 5);
+        for (const int slot : {a, c, d}) kv.release(slot);
+      }
+      CHECK(rows[0].size() == 130);
+      CHECK(max_difference(rows[1], rows[0]) <= kF32Tolerance);
+    }
+  }
+
   TEST_CASE(
       "page tables there equal the store's, whatever sequences join, leave, fork or roll back") {
     const auto engine = make_engine(tiny_model("tiny-2m"), {.max_seqs = 5, .device = kGpu});

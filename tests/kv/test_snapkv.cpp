@@ -1,8 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "base/parallel.h"
 #include "decode/state.h"
 #include "error_text.h"
+#include "kv/policies/page_sets.h"
 #include "kv/policies/pool_votes.h"
 #include "kv/tree_runs.h"
 #include "ops/selection.h"
@@ -434,6 +437,29 @@ TEST_SUITE("kv/snapkv") {
     CHECK(usage.key_bytes == 2 * PolicyRig::Shape{}.geometry.token_bytes() * (kBudget + 1));
   }
 
+  TEST_CASE("sets of pages: shared by forks, free when the last of them goes or chooses again") {
+    kv::PageSets sets(3);
+    CHECK(sets.of(0) == -1);
+    CHECK(sets.own(0));
+    const int first = sets.of(0);
+    CHECK_FALSE(sets.own(0));  // chosen again: in place
+    sets.share(0, 1);
+    sets.share(0, 2);
+    CHECK(sets.of(2) == first);
+    CHECK(sets.own(1));
+    CHECK(sets.of(1) != first);
+    sets.drop(0);
+    CHECK_FALSE(sets.own(2));
+    CHECK(sets.of(2) == first);
+    CHECK(sets.own(0));
+    CHECK(std::set{sets.of(0), sets.of(1), sets.of(2)}.size() == 3);
+    sets.drop(1);
+    sets.share(1, 0);  // a fork of one without
+    CHECK(sets.of(0) == -1);
+    CHECK(sets.own(1));
+    CHECK(sets.own(0));
+  }
+
   TEST_CASE("memory: a list a sequence, layer and KV head, and the newest queries, by name") {
     const kv::Geometry g{
         .n_layers = 3, .n_heads = 8, .n_kv_heads = 2, .head_dim = 16, .dtype = DType::bf16};
@@ -453,6 +479,12 @@ TEST_SUITE("kv/snapkv") {
     CHECK(bytes("kv/queries") == 5 * 3 * (kWindow + 9) * 8 * 16 * 2);
     CHECK(bytes("index/1 snapkv.lists") == 5 * 3 * 2 * (kBudget - kWindow) * 4);
     CHECK(bytes("index/1 snapkv.choosing") > 0);
+    spec.device = {Device::Kind::cuda, 0};
+    spec.multiprocessors = 132;
+    CHECK(bytes("index/1 snapkv.lists") == 0);
+    CHECK(bytes("index/1 snapkv.derived pages") == 2 * 5 * 3 * 1 * 2 * 64 * 16 * 2);
+    CHECK(bytes("index/1 snapkv.tables") == (5 * 1 + 5 * 2 + 5) * 4);
+    spec.device = {};
     spec.policies = {Cache{}};
     CHECK(bytes("kv/queries") == 0);
     spec.policies = {snap(600)};  // no text is that long

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <optional>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "kv/policies/copied_keys.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/sparse_policy.h"
 #include "kv/policies/voted_keys.h"
@@ -12,8 +14,9 @@ namespace {
 
 /// SnapKV (arXiv 2404.14469), by KV head as in MagicDec: at the end of a prompt its last `window`
 /// queries choose `budget` tokens, themselves among them, for every row that follows; what follows
-/// is read exactly. Keys stay where they are, under their true positions. Deviation: `sinks` first
-/// tokens are always among the chosen ones, which few selections notice; 0 is the paper's rule.
+/// is read exactly. Keys keep their true positions; the CPU reads them where they are, a GPU from
+/// copies. Deviation: `sinks` first tokens are always among the chosen ones, which few selections
+/// notice; 0 is the paper's rule.
 class SnapKvPolicy final : public SelectingPolicy {
  public:
   SnapKvPolicy(const recipe::Cache& cache, const Bounds& bounds)
@@ -21,26 +24,34 @@ class SnapKvPolicy final : public SelectingPolicy {
         spec_(cache.snapkv),
         sinks_(static_cast<int>(cache.sinks)),
         budget_(static_cast<int>(cache.snapkv.budget)),
-        keys_(cache.snapkv, sinks_, layers(), bounds),
+        keys_(cache.snapkv, sinks_, layers(), bounds,
+              bounds.on_gpu() ? VotedKeys::Lists::passed_on : VotedKeys::Lists::kept),
         slots_(static_cast<size_t>(bounds.max_seqs)) {
     TANDEM_CHECK(budget_ > spec_.window + sinks_, "a budget of {}, {} fixed", budget_,
                  spec_.window + sinks_);
+    if (bounds.on_gpu())
+      copies_.emplace(keys_.n_chosen(), static_cast<int>(layers().size()), bounds);
   }
 
   Needs needs() const override {
     Needs needs = SelectingPolicy::needs();
-    // A GPU's attention reads lists itself.
+    // A GPU's attention reads copies and range in one launch.
     if (bounds().on_gpu()) needs.sources = 1, needs.scratch_bytes = 0;
     return needs;
   }
   const KeySelector* selector() const override { return bounds().on_gpu() ? nullptr : this; }
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     keys_.plan(plan, prefix);
+    if (copies_) copies_->plan(plan, prefix);
   }
-  void allocate(Arena& arena, const std::string& prefix) override { keys_.allocate(arena, prefix); }
+  void allocate(Arena& arena, const std::string& prefix) override {
+    keys_.allocate(arena, prefix);
+    if (copies_) copies_->allocate(arena, prefix);
+  }
   void read_queries(const QueryRing& queries) override {
     queries_ = &queries;
     keys_.read_queries(queries);
+    if (copies_) copies_->run_on(queries.exec());
   }
 
   void on_prompt(int slot, const PagedStore& store) override {
@@ -57,14 +68,17 @@ class SnapKvPolicy final : public SelectingPolicy {
     }
   }
   void on_fork(int from, int to) override {
+    if (copies_)
+      copies_->fork(from, to);
+    else
+      keys_.fork(from, to);
     set(to, at(from));
-    keys_.fork(from, to);
   }
   void on_release(int slot) override {
     try {
       set(slot, {});
     } catch (const Error&) {
-      at(slot) = {};  // the GPU has stopped: nothing reads lists there
+      at(slot) = {};  // the GPU has stopped: nothing reads copies there
     }
   }
   void on_truncate(int slot, int n, const PagedStore& store) override {
@@ -74,8 +88,8 @@ class SnapKvPolicy final : public SelectingPolicy {
   }
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
-    if (bounds().on_gpu() && ordinal(layer) >= 0 && keys_.n_chosen() > 0)
-      return plan.add({.lists = keys_.lists(ordinal(layer))});
+    if (copies_ && ordinal(layer) >= 0 && keys_.n_chosen() > 0)
+      return plan.add({.lists = copies_->lists(ordinal(layer))});
     plan_from(
         layer, step, [&](int slot) { return at(slot).tail_begin; }, plan);
   }
@@ -101,8 +115,7 @@ class SnapKvPolicy final : public SelectingPolicy {
   Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
   const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
   void set(int slot, const Slot& now) {
-    if (bounds().on_gpu() && now.tail_begin != at(slot).tail_begin)
-      keys_.set_rest(slot, now.tail_begin);
+    if (copies_ && now.tail_begin != at(slot).tail_begin) copies_->set_rest(slot, now.tail_begin);
     at(slot) = now;
   }
 
@@ -111,13 +124,20 @@ class SnapKvPolicy final : public SelectingPolicy {
     const int first_query = std::max(n - spec_.window, queries_->begin(slot));
     const bool held = first_query < n && queries_->end(slot) >= n;
     const bool chooses = n > budget_ && held && !layers().empty();
-    if (chooses) keys_.choose(slot, first_query, n, store);
+    if (chooses && copies_) copies_->begin(slot);
+    if (chooses)
+      keys_.choose(slot, first_query, n, store,
+                   [&](int ordinal, const int32_t* ids, const int32_t* pages) {
+                     const int layer = layers()[static_cast<size_t>(ordinal)];
+                     copies_->copy(slot, {ordinal, layer, ids, pages}, store);
+                   });
     set(slot, {.tail_begin = chooses ? n - spec_.window : 0, .chosen_at = n});
   }
 
   recipe::SnapKv spec_;
   int sinks_, budget_;
   VotedKeys keys_;
+  std::optional<CopiedKeys> copies_;  // on a GPU
   const QueryRing* queries_ = nullptr;
   std::vector<Slot> slots_;
 };

@@ -30,20 +30,22 @@ struct VotedKeys::CpuScratch {
 
 namespace {
 
-/// A GPU's scratch: what choosing the lists of one layer needs, and a sequence's pages.
+/// A GPU's scratch: what choosing the lists of one layer needs, and a sequence's pages. `n_ids`: of
+/// lists that are passed on.
 struct GpuScratch {
   ScratchCutter cutter;
   float *votes, *pooled;  // [KV heads, max_tokens]
   std::byte* kernel;
-  int32_t* pages;
+  int32_t *pages, *ids;
 
-  GpuScratch(std::byte* base, const Bounds& b, int window)
+  GpuScratch(std::byte* base, const Bounds& b, int window, size_t n_ids)
       : cutter(base),
         votes(cutter.take<float>(votes_of(b))),
         pooled(cutter.take<float>(votes_of(b))),
         kernel(cutter.take<std::byte>(
             key_votes_cuda_scratch_bytes(b.max_tokens, window, b.geometry.n_heads))),
-        pages(cutter.take<int32_t>(static_cast<size_t>(b.max_tokens / kPageTokens + 1))) {}
+        pages(cutter.take<int32_t>(static_cast<size_t>(b.max_tokens / kPageTokens + 1))),
+        ids(cutter.take<int32_t>(n_ids)) {}
 
   static size_t votes_of(const Bounds& b) {
     return static_cast<size_t>(b.geometry.n_kv_heads) * static_cast<size_t>(b.max_tokens);
@@ -53,18 +55,20 @@ struct GpuScratch {
 }  // namespace
 
 VotedKeys::VotedKeys(const recipe::SnapKv& spec, int sinks, std::vector<int> layers,
-                     const Bounds& bounds)
-    : spec_(spec), sinks_(sinks), layers_(std::move(layers)), bounds_(bounds) {}
+                     const Bounds& bounds, Lists lists)
+    : spec_(spec), sinks_(sinks), layers_(std::move(layers)), bounds_(bounds), lists_(lists) {}
 
 float VotedKeys::scale() const {
   const bool scaled = spec_.scale == recipe::SnapScale::on;
   return scaled ? 1.0f / std::sqrt(static_cast<float>(geometry().head_dim)) : 1.0f;
 }
 
-size_t VotedKeys::slot_ids() const {
-  return layers_.size() * static_cast<size_t>(geometry().n_kv_heads) *
-         static_cast<size_t>(n_chosen());
+size_t VotedKeys::layer_ids() const {
+  return static_cast<size_t>(geometry().n_kv_heads) * static_cast<size_t>(n_chosen());
 }
+
+size_t VotedKeys::slot_ids() const { return passes_on() ? 0 : layers_.size() * layer_ids(); }
+size_t VotedKeys::passed_ids() const { return passes_on() ? layer_ids() : 0; }
 
 size_t VotedKeys::list_at(int slot, int ordinal, int kv_head) const {
   return static_cast<size_t>(slot) * slot_ids() +
@@ -77,7 +81,7 @@ size_t VotedKeys::counts() const {
 }
 
 size_t VotedKeys::scratch_bytes() const {
-  return on_gpu() ? GpuScratch(nullptr, bounds_, spec_.window).cutter.bytes()
+  return on_gpu() ? GpuScratch(nullptr, bounds_, spec_.window, passed_ids()).cutter.bytes()
                   : CpuScratch(nullptr, *this).cutter.bytes();
 }
 
@@ -86,7 +90,7 @@ void VotedKeys::plan(MemoryPlan& plan, const std::string& prefix) const {
   plan.add(prefix + ".lists", static_cast<size_t>(bounds_.max_seqs) * slot_ids() * sizeof(int32_t),
            bounds_.device);
   plan.add(prefix + ".choosing", scratch_bytes() * n_scratch, bounds_.device);
-  if (on_gpu())
+  if (on_gpu() && !passes_on())
     plan.add(prefix + ".counts",
              (counts() + static_cast<size_t>(bounds_.max_seqs)) * sizeof(int32_t), bounds_.device);
 }
@@ -95,7 +99,7 @@ void VotedKeys::allocate(Arena& arena, const std::string& prefix) {
   if (slot_ids() > 0) ids_ = static_cast<int32_t*>(arena.take(prefix + ".lists"));
   scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
   n_scratch_ = max_threads();
-  if (on_gpu()) counts_ = static_cast<int32_t*>(arena.take(prefix + ".counts"));
+  if (on_gpu() && !passes_on()) counts_ = static_cast<int32_t*>(arena.take(prefix + ".counts"));
 }
 
 void VotedKeys::fork(int from, int to) {
@@ -127,9 +131,10 @@ KeyLists VotedKeys::lists(int ordinal) const {
           .run = 1};
 }
 
-void VotedKeys::choose(int slot, int first_query, int n, const PagedStore& store) {
+void VotedKeys::choose(int slot, int first_query, int n, const PagedStore& store,
+                       const Taker& take) {
   const Choice c{slot, first_query, n};
-  if (on_gpu()) return choose_on_gpu(c, store);
+  if (on_gpu()) return choose_on_gpu(c, store, take);
   const int heads = geometry().n_kv_heads, n_tasks = static_cast<int>(layers_.size()) * heads;
 #pragma omp parallel num_threads(n_scratch_) if (n_tasks > 1)
   {
@@ -163,10 +168,10 @@ void VotedKeys::choose_list(const Choice& c, int ordinal, int kv_head, const Pag
   std::copy_n(s.ids, n_chosen(), ids_ + list_at(c.slot, ordinal, kv_head));
 }
 
-void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store) {
+void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store, const Taker& take) {
   const Geometry& g = geometry();
   const Exec& exec = store.exec();
-  const GpuScratch s(scratch_, bounds_, spec_.window);
+  const GpuScratch s(scratch_, bounds_, spec_.window, passed_ids());
   const std::vector<int32_t>& pages = store.pages(c.slot);
   const auto n_pages = static_cast<size_t>((c.n + kPageTokens - 1) / kPageTokens);
   exec.queue->copy_in(s.pages, pages.data(), n_pages * sizeof(int32_t));
@@ -187,7 +192,8 @@ void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store) {
                     .scale = scale(),
                     .scratch = s.kernel},
                    exec.stream());
-    ops::choose_keys({.ids = ids_ + list_at(c.slot, ordinal, 0),
+    int32_t* const ids = passes_on() ? s.ids : ids_ + list_at(c.slot, ordinal, 0);
+    ops::choose_keys({.ids = ids,
                       .id_stride = n_chosen(),
                       .votes = s.votes,
                       .pooled = s.pooled,
@@ -198,6 +204,7 @@ void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store) {
                       .sinks = sinks_,
                       .pool = spec_.pool},
                      exec.stream());
+    if (passes_on()) take(ordinal, ids, s.pages);
   }
 }
 
