@@ -45,11 +45,14 @@ std::optional<int> room(const HardwareSection& hardware, const ModelCosts& targe
   const std::optional<double> memory = hardware.memory_bytes();
   if (!memory) return std::nullopt;
   const bool other = draft.kind == DraftKind::model;
-  // A self-draft reads the target's own keys; a verified chain takes gamma + 1 rows more.
+  // A self-draft reads the target's own keys, but copies of those that snapkv chose; a verified
+  // chain takes gamma + 1 rows more.
+  const bool keeps_keys =
+      other || (draft.kind == DraftKind::self && draft.choice().keys == DraftKeys::snapkv);
   const double context = spec.work.context + spec.new_tokens + (gamma > 0 ? gamma + 1 : 0);
   const Holdings holdings{.memory_bytes = *memory,
                           .context = context,
-                          .draft_context = other ? keys_read(draft.choice(), context) : 0};
+                          .draft_context = keeps_keys ? keys_read(draft.choice(), context) : 0};
   return most_sequences(hardware.rates(), target, other ? &*drafting : nullptr, holdings);
 }
 
