@@ -111,7 +111,8 @@ struct SnapKv {
   template <class V>
   void fields(V& v) {
     v("budget", budget, at_least(1).up_to(kMostCacheTokens).unit("tokens"),
-      "tokens of a prompt that a KV head keeps: sinks, the best of the others, the window");
+      "tokens of a prompt that a KV head keeps: sinks, the best of the others, the window; a GPU "
+      "holds copies of all but the window");
     v("window", window, at_least(1).up_to(1024).unit("tokens"),
       "last tokens of a prompt, whose queries choose");
     v("pool", pool, at_least(1).up_to(63).unit("tokens"),
