@@ -36,6 +36,7 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
   return {.geometry = model::geometry_of(c, s.compute),
           .max_seqs = s.max_seqs,
           .max_prompts = s.max_prompts,
+          .max_drafted = s.max_drafted,
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
           .max_rows = max_rows(s),

@@ -24,6 +24,7 @@ struct EngineSpec {
   int prefill_chunk = 2048;  // rows of one prefill forward
   int max_seqs = 1;          // sequences alive at once
   int max_prompts = 0;       // of them, all but forks that add little (kv/cache.h); 0 = all
+  int max_drafted = 0;       // of them, those that caches beyond the first read; 0 = all
   int max_tokens = 0;        // of one sequence
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
   int max_extend_rows = 0;   // rows of one extend call, all sequences; 0 = as many as a prefill's

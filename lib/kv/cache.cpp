@@ -77,10 +77,12 @@ size_t q_elements(const Cache::Spec& s) {
          static_cast<size_t>(s.geometry.head_dim);
 }
 
-Bounds bounds_of(const Cache::Spec& s) {
+/// Of the i-th policy of a run.
+Bounds bounds_of(const Cache::Spec& s, size_t i) {
   return {.geometry = s.geometry,
           .max_seqs = s.max_seqs,
           .max_prompts = s.max_prompts,
+          .max_read = i > 0 && s.max_drafted > 0 ? std::min(s.max_drafted, s.max_seqs) : s.max_seqs,
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
           .device = s.device};
@@ -166,7 +168,7 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   if (wants_scores(spec)) ScoreStore::plan(score_spec(spec), plan);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
-    const auto policy = make_policy(spec.policies[i], bounds_of(spec));
+    const auto policy = make_policy(spec.policies[i], bounds_of(spec, i));
     if (device.kind == Device::Kind::cuda && !policy->needs().runs_on_gpu)
       throw Error::make(ErrorKind::device, "cache.kind", "{} attention runs on the CPU only",
                         policy->name())
@@ -200,7 +202,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
   if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
-    policies_.push_back(make_policy(spec.policies[i], bounds_of(spec)));
+    policies_.push_back(make_policy(spec.policies[i], bounds_of(spec, i)));
     policies_.back()->allocate(arena, prefix_of(spec, i));
     if (queries_) policies_.back()->read_queries(*queries_);
     if (scores_) policies_.back()->read_scores(*scores_);

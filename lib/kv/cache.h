@@ -21,6 +21,7 @@ class Cache {
     /// Of them, those with text of their own: not the forks that add at most
     /// TokenIndex::kMaxForkTokens to a prompt, which need no room in a policy's index. 0 = all.
     int max_prompts = 0;
+    int max_drafted = 0;       // of them, those that policies beyond the first read; 0 = all
     int max_tokens = 0;        // of one sequence, tentative rows included
     int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
     int max_rows = 0;          // rows of one step, or of all levels of one tree

@@ -438,7 +438,7 @@ TEST_SUITE("kv/snapkv") {
   }
 
   TEST_CASE("sets of pages: shared by forks, free when the last of them goes or chooses again") {
-    kv::PageSets sets(3);
+    kv::PageSets sets(3, 3);
     CHECK(sets.of(0) == -1);
     CHECK(sets.own(0));
     const int first = sets.of(0);
@@ -458,6 +458,12 @@ TEST_SUITE("kv/snapkv") {
     CHECK(sets.of(0) == -1);
     CHECK(sets.own(1));
     CHECK(sets.own(0));
+    kv::PageSets few(4, 2);  // two of four slots are read at a time
+    CHECK(few.own(3));
+    CHECK(few.own(1));
+    few.drop(3);
+    CHECK(few.own(0));
+    CHECK(few.of(0) != few.of(1));
   }
 
   TEST_CASE("memory: a list a sequence, layer and KV head, and the newest queries, by name") {

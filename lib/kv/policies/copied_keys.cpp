@@ -7,12 +7,16 @@
 namespace tandem::kv {
 
 CopiedKeys::CopiedKeys(int n_tokens, int n_layers, const Bounds& bounds)
-    : n_tokens_(n_tokens), n_layers_(n_layers), bounds_(bounds), sets_(bounds.max_seqs) {}
+    : n_tokens_(n_tokens),
+      n_layers_(n_layers),
+      bounds_(bounds),
+      sets_(bounds.max_seqs, bounds.max_read) {}
 
 size_t CopiedKeys::layer_bytes() const {
   const Geometry& g = geometry();
-  return n_ids() * static_cast<size_t>(g.n_kv_heads) * kPageTokens *
-         static_cast<size_t>(g.head_dim) * dtype_bytes(g.dtype);
+  return static_cast<size_t>(bounds_.max_read) * static_cast<size_t>(pages_a_set()) *
+         static_cast<size_t>(g.n_kv_heads) * kPageTokens * static_cast<size_t>(g.head_dim) *
+         dtype_bytes(g.dtype);
 }
 
 size_t CopiedKeys::n_ids() const {
@@ -25,7 +29,7 @@ size_t CopiedKeys::n_counts() const {
 
 void CopiedKeys::plan(MemoryPlan& plan, const std::string& prefix) const {
   if (n_tokens_ == 0 || n_layers_ == 0) return;
-  // Every sequence alive may have chosen for itself, forks too.
+  // Every sequence that is read may have chosen for itself, forks too.
   plan.add(prefix + ".derived pages", 2 * half_bytes(), bounds_.device);
   plan.add(prefix + ".tables",
            (n_ids() + n_counts() + static_cast<size_t>(bounds_.max_seqs)) * sizeof(int32_t),

@@ -6,11 +6,12 @@
 
 namespace tandem::kv {
 
-/// As many sets of pages as slots, of which each slot has one at most. Slots may share a set.
+/// Sets of pages, of which each slot has one at most. Slots may share a set.
 class PageSets {
  public:
-  explicit PageSets(int n_slots)
-      : set_of_(static_cast<size_t>(n_slots), -1), n_slots_of_(static_cast<size_t>(n_slots)) {}
+  /// n_sets   as many as slots ever have one at the same time
+  PageSets(int n_slots, int n_sets)
+      : set_of_(static_cast<size_t>(n_slots), -1), n_slots_of_(static_cast<size_t>(n_sets)) {}
 
   /// The slot's set; -1: none.
   int of(int slot) const { return set_of_[static_cast<size_t>(slot)]; }

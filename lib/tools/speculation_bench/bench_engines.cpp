@@ -125,6 +125,8 @@ void BenchEngines::size() {
     model.spec.caches = model.caches;
   };
   size(target_);
+  // Prompts are read by the first cache alone, as the one sequence of timed rounds is not.
+  target_.spec.max_drafted = sizes_.batch + 1;
   for (const auto& other : others_) size(*other);
   plan_ = sizer_.stream_layers(target_.files.config, [&](int n) { return plan_all(n); });
 }

@@ -11,14 +11,15 @@ namespace {
 using bench::StepLog;
 using Texts = std::vector<std::vector<int32_t>>;
 
-/// Prompts in the target's cache but for their last tokens, which every way runs itself.
+/// Prompts in the target's cache but for their last tokens, which every way runs itself. The first
+/// reading alone reads them: drafts choose keys where they begin.
 class PromptSlots {
  public:
   PromptSlots(decode::Engine& engine, const Texts& prompts, bool random_kv)
       : cache_(engine.cache()) {
     std::vector<decode::SeqTokens> texts;
     for (const auto& ids : prompts) {
-      slots_.push_back(cache_.create(cache_.all_readers()));
+      slots_.push_back(cache_.create());
       texts.push_back({slots_.back(), std::span(ids).first(ids.size() - 1), true});
     }
     const Stopwatch watch;
