@@ -41,13 +41,14 @@ struct KeyLists {
 
 /// How much a sequence's rows attend to its committed keys, for policies that choose by it: of each
 /// key and KV head the largest score of any row and head of the group, less what `lse` says of the
-/// head. A key's share of the attention is e to this number where `lse` is that of the row. CPU
-/// alone, and of calls without window, bounds and lists, in which every row sees every committed
-/// key.
+/// head. A key's share of the attention is e to this number where `lse` is that of the row. Of
+/// calls without window, bounds and lists, in which every row sees every committed key; on a GPU of
+/// few rows alone.
 struct KeyScores {
   f16* at = nullptr;  // out, of row r of the page table, KV head h and slot t < base at r *
                       // row_stride + h * head_stride + t; there is room to the end of the last
-                      // page, which may be written to. Null: not wanted
+                      // page, which may be written to. 4-byte aligned, strides are even. Null: not
+                      // wanted
   const float* lse = nullptr;  // of row r of the page table and head h at r * lse_stride + h
   int64_t row_stride = 0, head_stride = 0, lse_stride = 0;
 };
@@ -160,6 +161,7 @@ struct AttentionBounds {
   int max_tree_rows = 0;    // on a GPU, of steps with trees, all sequences; more are slower
   int threads = 0;          // of the CPU, where it runs them
   bool lists = false;       // calls may name keys by lists
+  bool scores = false;      // calls may want scores of keys
 };
 
 /// Bytes of workspace that any call within the bounds needs on the CPU, on any ISA and for either

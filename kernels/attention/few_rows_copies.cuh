@@ -79,11 +79,11 @@ class AsyncCopies {
   Pools pools_, of_lists_;
 };
 
-template <int kDim>
+template <int kDim, template <class> class Scores>
 void launch_async_copies(const FewRowsCall& call, cudaStream_t stream, bool programmatic) {
   with_mma_shape<kDim>(call.rule.tile_queries, [&](auto* shape) {
     using Shape = std::remove_pointer_t<decltype(shape)>;
-    launch_few_rows_mma<Shape, AsyncCopies<Shape>>(call, {}, stream, programmatic);
+    launch_few_rows_mma<Shape, AsyncCopies<Shape>, Scores<Shape>>(call, {}, stream, programmatic);
   });
 }
 

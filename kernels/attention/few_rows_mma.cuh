@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/attention/few_rows_loader.cuh"
+#include "kernels/attention/few_rows_scores.cuh"
 #include "kernels/attention/few_rows_worker.cuh"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.cuh"
@@ -21,13 +22,14 @@ struct MmaMemory {
   int o_bytes, total_bytes;
 };
 
-/// As many stages as fit into a block's shared memory next to the rest. Parts' states are joined in
-/// slices where the whole would leave too few.
+/// As many stages as fit into a block's shared memory next to the rest, `more_bytes` of them for
+/// scores. Parts' states are joined in slices where the whole would leave too few.
 template <class Shape>
-MmaMemory mma_memory(const SplitRule& rule) {
+MmaMemory mma_memory(const SplitRule& rule, int more_bytes) {
   constexpr int kEnough = 4;  // stages, and more than that of any shape are in 99 KiB
   // Other data of a block: barriers, and the weights of a join.
-  const int limit = cuda::gpu().block_shared_bytes - 6 * 1024 - static_cast<int>(kRingAlign);
+  const int limit =
+      cuda::gpu().block_shared_bytes - 6 * 1024 - static_cast<int>(kRingAlign) - more_bytes;
   for (int columns = Shape::kDim;; columns /= 2) {
     MmaMemory m{};
     m.columns = columns;
@@ -46,14 +48,15 @@ template <class Shape, class Copies>
 constexpr int kMmaThreads = Shape::kWorkers + Copies::kWarps* cuda::kWarp;
 
 /// One block: the chunk of its number, then any that are left. The grid is one block a
-/// multiprocessor.
-template <class Shape, class Copies>
+/// multiprocessor. Scores: what it leaves of keys (few_rows_scores.cuh).
+template <class Shape, class Copies, class Scores>
 __global__ void __launch_bounds__(kMmaThreads<Shape, Copies>, 1)
     few_rows_mma(const __grid_constant__ FewRowsCall call, const __grid_constant__ MmaMemory memory,
                  const __grid_constant__ typename Copies::Source source) {
   using mma_detail::RingPlace, mma_detail::Seen;
   extern __shared__ unsigned char unaligned[];
   __shared__ mma_detail::Mailbox<Shape> mail;
+  __shared__ typename Scores::Shared shared_scores;
   const int lane = threadIdx.x % cuda::kWarp;
   // Uniform in a warp, and the compiler knows it.
   const int warp = __shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x) / cuda::kWarp, 0);
@@ -67,6 +70,7 @@ __global__ void __launch_bounds__(kMmaThreads<Shape, Copies>, 1)
       mail.item_empty[i].init(Shape::kWarps + Copies::kWarps - 1);
     }
     Copies::prepare(source);
+    Scores::prepare(shared_scores);
   }
   __syncthreads();
   // The swizzle is a function of addresses: units begin at multiples of its period.
@@ -79,6 +83,7 @@ __global__ void __launch_bounds__(kMmaThreads<Shape, Copies>, 1)
   }
   cuda::wait_for_previous();
   mma_detail::Worker<Shape> worker(call.params, warp);
+  Scores scores(call, shared_scores, warp);
   const uint32_t first_unit = cuda::shared_address(ring);
   float* const o = reinterpret_cast<float*>(ring + memory.stages * 2 * Shape::kUnitBytes);
   const PartStates parts{
@@ -96,10 +101,13 @@ __global__ void __launch_bounds__(kMmaThreads<Shape, Copies>, 1)
     mail.item_full[n % mail.kItems].wait(n / mail.kItems % 2);
     const mma_detail::Item& item = mail.items[n % mail.kItems];
     if (item.end) return;
-    if (item.other_queries)
+    if (item.other_queries) {
       worker.load_queries(item.v, item.k, call.rule.group, item.k.tile * Shape::kQueries,
                           item.n_queries);
+      scores.load(item.k, item.n_queries);
+    }
     worker.begin();
+    scores.begin(item.k);
     const int n_units = (item.k.end - item.k.begin) * Shape::kUnits;
     int next = part;
 #pragma unroll 1
@@ -108,12 +116,15 @@ __global__ void __launch_bounds__(kMmaThreads<Shape, Copies>, 1)
       mail.full[at.stage].wait(at.parity);
       const int first = __shfl_sync(cuda::kAllLanes, mail.first[at.stage], 0);
       const uint32_t v_unit = k_unit + Shape::kUnitBytes;
+      const auto take = [&](const auto& s) { scores.take(s, at.stage); };
       if (first >= 0)
-        worker.template unit<Seen::by_rule>(k_unit, v_unit, item.v, first);
+        worker.template unit<Seen::by_rule>(k_unit, v_unit, item.v, first, take);
       else if (!Copies::kLists || first > mail.kFewListed)
-        worker.template unit<Seen::all>(k_unit, v_unit, item.v, ~first);
+        worker.template unit<Seen::all>(k_unit, v_unit, item.v, ~first, take);
       else if (first < mail.kFewListed)
-        worker.template unit<Seen::few>(k_unit, v_unit, item.v, mail.kFewListed - first);
+        worker.template unit<Seen::few>(k_unit, v_unit, item.v, mail.kFewListed - first, take);
+      scores.finish(at.stage, at.parity, first < 0 ? ~first : first, item.v.committed,
+                    item.n_queries);
       __syncwarp();
       if (lane == 0) mail.empty[at.stage].arrive();
       at.next(memory.stages, Shape::kParts);
@@ -129,11 +140,11 @@ __global__ void __launch_bounds__(kMmaThreads<Shape, Copies>, 1)
 
 /// Puts the kernel on the stream; `programmatic` in code for Hopper alone, whose waits launch.cuh
 /// describes.
-template <class Shape, class Copies>
+template <class Shape, class Copies, class Scores>
 void launch_few_rows_mma(const FewRowsCall& call, const typename Copies::Source& source,
                          cudaStream_t stream, bool programmatic) {
-  const MmaMemory memory = mma_memory<Shape>(call.rule);
-  const auto kernel = few_rows_mma<Shape, Copies>;
+  const MmaMemory memory = mma_memory<Shape>(call.rule, Scores::kSharedBytes);
+  const auto kernel = few_rows_mma<Shape, Copies, Scores>;
   const auto blocks = static_cast<unsigned>(cuda::gpu().multiprocessors);
   const auto bytes = static_cast<size_t>(memory.total_bytes);
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, memory.total_bytes);

@@ -1,6 +1,7 @@
 #pragma once
 // Attention of few rows for any head_dim up to 256 and for f32: plain loads, products in f32.
 #include "base/log2.h"
+#include "kernels/attention/few_rows_scores.cuh"
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
 
@@ -27,6 +28,18 @@ __device__ inline int64_t plain_row(const AttentionParams& p, const Chunk& k, bo
          token % kPageTokens;
 }
 
+/// Leaves the scores of the page that starts at slot `first`, of which a tile's products are in
+/// `score`, in exponents of 2.
+__device__ inline void plain_scores(const FewRowsCall& call, const Chunk& k, const float* off,
+                                    const float* score, int n_queries, int first, int committed) {
+  const int key = static_cast<int>(threadIdx.x);
+  if (key >= kPageTokens || first + key >= committed) return;
+  float most = -INFINITY;
+  for (int q = 0; q < n_queries; ++q)
+    most = fmaxf(most, fmaf(score[q * kPageTokens + key], kLn2, off[q]));
+  scores_of(call, k)[first + key].bits = static_cast<uint16_t>(cuda::pack_f16(most, 0));
+}
+
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads, 2)
     few_rows_plain(const __grid_constant__ FewRowsCall call) {
@@ -36,6 +49,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
   __shared__ float2 ml[kPlainQueries];
   __shared__ float shrink[kPlainQueries];
   __shared__ uint64_t sees[kPlainQueries];
+  __shared__ float off[kPlainQueries];
   __shared__ int64_t rows[kPageTokens];  // of the pools, of a page's keys; -1: none
   const AttentionParams& p = call.params;
   const SplitRule& rule = call.rule;
@@ -59,6 +73,8 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
       o[e] = 0;
     }
     if (thread < kPlainQueries) ml[thread] = {-INFINITY, 0};
+    if (call.scores.at != nullptr && thread < kPlainQueries)
+      off[thread] = score_off(p, k, first_query + thread, thread < n_queries);
     __syncthreads();
     for (int i = k.begin; i < k.end; ++i) {
       const bool of_list = i < v.pages.listed;
@@ -90,6 +106,10 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
         score[at * kPageTokens + key] = seen ? dot[e] * to_log2 : -INFINITY;
       }
       __syncthreads();
+      if (call.scores.at != nullptr) {
+        plain_scores(call, k, off, score, n_queries, first, v.committed);
+        __syncthreads();
+      }
       for (int at = warp; at < kPlainQueries; at += kWarps) {
         float* s = score + at * kPageTokens;
         const float a = s[lane], b = s[lane + cuda::kWarp], before = ml[at].x;

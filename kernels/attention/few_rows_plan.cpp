@@ -19,8 +19,10 @@ size_t pairs(const FewRowsShape& x, const SplitRule& r) {
 size_t states(const FewRowsShape& x, const SplitRule& r) {
   return pairs(x, r) * static_cast<size_t>(r.max_chunks) * static_cast<size_t>(r.queries);
 }
-size_t o_bytes(const FewRowsShape& x, const SplitRule& r) {
-  return states(x, r) * static_cast<size_t>(x.head_dim) * sizeof(float);
+size_t whole_units(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+size_t score_bytes(const FewRowsShape& x, const SplitRule& r) {
+  if (!x.scores || r.max_tiles == 1) return 0;
+  return pairs(x, r) * static_cast<size_t>(few_rows_score_stride(x)) * sizeof(f16);
 }
 
 /// The largest value of `bytes` over all calls within the bounds. It grows with tokens; sequences
@@ -40,7 +42,8 @@ size_t most(const AttentionBounds& b, Bytes bytes) {
                              .max_tokens = b.max_tokens,
                              .plain = plain,
                              .multiprocessors = b.multiprocessors,
-                             .lists = b.lists};
+                             .lists = b.lists,
+                             .scores = b.scores};
         result = std::max(result, bytes(x, split_rule(x)));
       }
   }
@@ -84,7 +87,11 @@ SplitRule split_rule(const FewRowsShape& x) {
 }
 
 size_t few_rows_ml_bytes(const FewRowsShape& x, const SplitRule& r) {
-  return (states(x, r) * 2 * sizeof(float) + kAlign - 1) / kAlign * kAlign;
+  return whole_units(states(x, r) * 2 * sizeof(float));
+}
+
+size_t few_rows_o_bytes(const FewRowsShape& x, const SplitRule& r) {
+  return whole_units(states(x, r) * static_cast<size_t>(x.head_dim) * sizeof(float));
 }
 
 size_t attention_few_rows_counter_bytes(const AttentionBounds& b) {
@@ -93,7 +100,7 @@ size_t attention_few_rows_counter_bytes(const AttentionBounds& b) {
 
 size_t attention_few_rows_workspace_bytes(const AttentionBounds& b) {
   return most(b, [](const FewRowsShape& x, const SplitRule& r) {
-    return few_rows_ml_bytes(x, r) + o_bytes(x, r);
+    return few_rows_ml_bytes(x, r) + few_rows_o_bytes(x, r) + score_bytes(x, r);
   });
 }
 

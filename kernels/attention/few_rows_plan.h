@@ -59,11 +59,18 @@ struct FewRowsShape {
   int max_tokens;  // of one sequence, new rows included
   bool plain;      // by the kernel for any head_dim and f32
   int multiprocessors;
-  bool lists = false;  // keys of lists come before those of the range
+  bool lists = false;   // keys of lists come before those of the range
+  bool scores = false;  // those of keys are wanted
 };
 SplitRule split_rule(const FewRowsShape&);
-/// Bytes of the (m, l) of all chunks, which come first in the workspace; their o follow.
+/// Bytes of the (m, l) of all chunks, which come first in the workspace, and of their o, which
+/// follow. Scores of keys come last, where a pair has several tiles.
 size_t few_rows_ml_bytes(const FewRowsShape&, const SplitRule&);
+size_t few_rows_o_bytes(const FewRowsShape&, const SplitRule&);
+/// Scores of a tile: whole pages.
+constexpr int few_rows_score_stride(const FewRowsShape& x) {
+  return (x.max_tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
+}
 
 /// Bytes of workspace and of counters for any call within the bounds, of at most max_rows rows a
 /// sequence or of max_tree_rows rows in all. They do not shrink when a bound on sequences, rows or

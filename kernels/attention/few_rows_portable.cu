@@ -5,9 +5,15 @@
 namespace tandem::portable {
 namespace {
 
+template <template <class> class Scores>
+void launch(const FewRowsCall& call, cudaStream_t stream) {
+  call.params.head_dim == 64 ? launch_async_copies<64, Scores>(call, stream, false)
+                             : launch_async_copies<128, Scores>(call, stream, false);
+}
+
 void mma(const FewRowsCall& call, cudaStream_t stream) {
-  call.params.head_dim == 64 ? launch_async_copies<64>(call, stream, false)
-                             : launch_async_copies<128>(call, stream, false);
+  call.scores.at == nullptr ? launch<mma_detail::NoScores>(call, stream)
+                            : launch<mma_detail::Scores>(call, stream);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct SeenPages {
 /// One sequence as the kernels see it.
 struct SeqView {
   int first_row, n_rows, base, end, key_lo, tiles;  // base and end as in Sequence
+  int committed;                                    // tokens
   SeenPages pages;
 };
 
@@ -67,6 +68,7 @@ __device__ inline SeqView view_sequence(const AttentionParams& p, const SplitRul
   const bool tree = p.tree_mask != nullptr;
   v.base = tree ? x.base : x.base + x.tentative;
   v.end = x.base + x.tentative + v.n_rows;
+  v.committed = x.base;
   v.key_lo = max(max(p.key_lo, x.own_lo), 0);
   v.tiles = (v.n_rows * rule.group + rule.tile_queries - 1) / rule.tile_queries;
   // Slots [key_lo, head) are sinks, [begin, end) the rest. The rows of a tree lie at any position.

@@ -11,6 +11,14 @@
 
 namespace tandem {
 
+/// Where the scores of keys go that a call wants, by tile: with one tile a pair to where the call
+/// wants them, with more into the workspace, from where the largest are taken.
+struct TileScores {
+  f16* at;  // null: not wanted
+  int64_t row_stride, head_stride, tile_stride;
+  bool by_sequence;  // rows are sequences, not rows of the page table
+};
+
 /// One launch, as its kernels see it.
 struct FewRowsCall {
   AttentionParams params;
@@ -20,6 +28,7 @@ struct FewRowsCall {
   unsigned* done;     // [n_seqs, Hkv, max_tiles] chunks of a pair that are done; likewise
   float2* chunk_ml;   // [n_seqs, Hkv, max_tiles, max_chunks, rule.queries] m and l
   float* chunk_o;     // [..., rule.queries, d]
+  TileScores scores;
 };
 
 constexpr int kLeastColumns = 32;  // of a slice

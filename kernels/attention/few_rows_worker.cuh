@@ -68,9 +68,10 @@ class Worker {
   }
 
   /// One unit in shared memory. Which keys the rows see: all; by the rule, the first key's slot
-  /// being `first`; or the first `first`.
-  template <Seen kSeen>
-  __device__ void unit(uint32_t k_unit, uint32_t v_unit, const SeqView& v, int first) {
+  /// being `first`; or the first `first`. with_products(s) sees the products.
+  template <Seen kSeen, class F>
+  __device__ void unit(uint32_t k_unit, uint32_t v_unit, const SeqView& v, int first,
+                       const F& with_products) {
     if (!live_) return;
     constexpr bool kMasked = kSeen != Seen::all;
     uint64_t see[2];
@@ -88,6 +89,7 @@ class Worker {
     }
     float s[kKeyTiles][4];
     scores(s, k_unit);
+    with_products(s);
     if constexpr (kMasked) {
 #pragma unroll
       for (int i = 0; i < kKeyTiles; ++i)

@@ -65,6 +65,10 @@ TEST_SUITE("kernels/few_rows_plan") {
       size_t before = attention_few_rows_workspace_bytes(bounds),
              counters = attention_few_rows_counter_bytes(bounds);
       CHECK(before % 256 == 0);
+      AttentionBounds with_scores = bounds;
+      with_scores.scores = true;
+      const size_t scored = attention_few_rows_workspace_bytes(with_scores);
+      CHECK(scored > before);
       for (int n_seqs = 1; n_seqs <= 3; ++n_seqs)
         for (const int rows : {1, 9, 90 / n_seqs})
           for (const bool plain : {false, true}) {
@@ -76,6 +80,9 @@ TEST_SUITE("kernels/few_rows_plan") {
             CHECK(few_rows_ml_bytes(call, rule) >= states * 2 * sizeof(float));
             CHECK(before >= few_rows_ml_bytes(call, rule) + states * 64 * sizeof(float));
             CHECK(counters >= (1 + pairs) * sizeof(unsigned));
+            // Scores of several tiles come after both; those of one need no room here.
+            const size_t tiles = rule.max_tiles == 1 ? 0 : pairs * 3008 * sizeof(f16);
+            CHECK(scored >= few_rows_ml_bytes(call, rule) + few_rows_o_bytes(call, rule) + tiles);
           }
       for (int* bound : {&more.max_seqs, &more.max_rows, &more.max_tokens, &more.max_tree_rows})
         for (int i = 0; i < 4; ++i) {

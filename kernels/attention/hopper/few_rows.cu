@@ -62,7 +62,7 @@ PoolMaps maps_of(const void* k_pool, const void* v_pool) {
           cuda::swizzled_map(v_pool, kRows, Shape::kDim, Shape::kKeys)};
 }
 
-template <int kDim, bool kPaged>
+template <int kDim, bool kPaged, template <class> class Scores>
 void launch(const FewRowsCall& call, cudaStream_t stream) {
   with_mma_shape<kDim>(call.rule.tile_queries, [&](auto* shape) {
     using Shape = std::remove_pointer_t<decltype(shape)>;
@@ -70,20 +70,25 @@ void launch(const FewRowsCall& call, cudaStream_t stream) {
     typename EngineCopies<Shape, kPaged>::Source source{};
     source.pools[0] = maps_of<Shape>(p.k_pool, p.v_pool);
     if constexpr (kPaged) source.pools[1] = maps_of<Shape>(p.lists.k_pool, p.lists.v_pool);
-    launch_few_rows_mma<Shape, EngineCopies<Shape, kPaged>>(call, source, stream, true);
+    launch_few_rows_mma<Shape, EngineCopies<Shape, kPaged>, Scores<Shape>>(call, source, stream,
+                                                                           true);
   });
 }
 
+/// Calls with lists leave no scores.
 void mma(const FewRowsCall& call, cudaStream_t stream) {
+  using mma_detail::NoScores, mma_detail::Scores;
   const bool narrow = call.params.head_dim == 64;
   const KeyLists& lists = call.params.lists;
   if (lists.paged())
-    narrow ? launch<64, true>(call, stream) : launch<128, true>(call, stream);
+    narrow ? launch<64, true, NoScores>(call, stream) : launch<128, true, NoScores>(call, stream);
   else if (lists.ids != nullptr)
-    narrow ? launch_async_copies<64>(call, stream, true)
-           : launch_async_copies<128>(call, stream, true);
+    narrow ? launch_async_copies<64, NoScores>(call, stream, true)
+           : launch_async_copies<128, NoScores>(call, stream, true);
+  else if (call.scores.at != nullptr)
+    narrow ? launch<64, false, Scores>(call, stream) : launch<128, false, Scores>(call, stream);
   else
-    narrow ? launch<64, false>(call, stream) : launch<128, false>(call, stream);
+    narrow ? launch<64, false, NoScores>(call, stream) : launch<128, false, NoScores>(call, stream);
 }
 
 }  // namespace
