@@ -49,6 +49,7 @@ CpuTable make_table(Isa isa) {
   t.leave_ends = leave_ends_cpu;
   t.catch_up = catch_up_cpu;
   t.write_queries = write_queries_cpu;
+  t.mean_lse = mean_lse_cpu;
   t.move_queries = move_queries_cpu;
   t.load_slot_ids = load_slot_ids_cpu;
   t.store_slot_ids = store_slot_ids_cpu;

@@ -1,6 +1,7 @@
 #pragma once
 #include "base/cpu_features.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/mean_lse.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
@@ -60,6 +61,7 @@ struct CpuTable {
   LeaveEndsFn* leave_ends;
   CatchUpFn* catch_up;
   WriteQueriesFn* write_queries;
+  MeanLseFn* mean_lse;
   MoveQueriesFn* move_queries;
   SlotIdsFn* load_slot_ids;
   SlotIdsFn* store_slot_ids;

@@ -41,6 +41,8 @@ constexpr CudaTable kTable{
     .key_votes = {key_votes_cuda},
     .choose_keys = {choose_keys_cuda},
     .copy_keys = {copy_keys_cuda},
+    .choose_scored = {choose_scored_cuda},
+    .mean_lse = {mean_lse_cuda},
     .copy_page = {copy_page_cuda},
     .move_tokens = {move_tokens_cuda},
     .set_pages = {set_pages_cuda},

@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
+#include "kernels/attention/mean_lse.h"
 #include "kernels/copy/host_copy.h"
 #include "kernels/cuda/bodies.h"
 #include "kernels/embed/convert.h"
@@ -43,6 +44,8 @@ struct CudaTable {
   cuda::Bodies<void(const KeyVotesCudaParams&, Stream)> key_votes;
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
   cuda::Bodies<void(const CopyKeysParams&, Stream)> copy_keys;
+  cuda::Bodies<void(const ChooseScoredParams&, Stream)> choose_scored;
+  cuda::Bodies<void(const MeanLseParams&, Stream)> mean_lse;
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
   cuda::Bodies<void(const SetPagesParams&, Stream)> set_pages;
@@ -82,6 +85,8 @@ struct CudaTable {
     f("key_votes", key_votes);
     f("choose_keys", choose_keys);
     f("copy_keys", copy_keys);
+    f("choose_scored", choose_scored);
+    f("mean_lse", mean_lse);
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);
     f("set_pages", set_pages);

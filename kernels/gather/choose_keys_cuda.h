@@ -1,6 +1,7 @@
 #pragma once
 // The choice of keys by the votes of a window of queries, on a GPU: key_votes.h for all KV heads of
-// a layer, and the selection of the best. Pointers lie in device memory.
+// a layer, and the selection of the best, by votes or by the scores that attention leaves. Pointers
+// lie in device memory.
 #include <stddef.h>
 
 #include "base/page.h"
@@ -20,7 +21,8 @@ struct KeyVotesCudaParams {
   int first_position, n_positions, n_kv_heads, d;
   DType dtype;  // f32 or bf16
   float scale;
-  void* scratch;  // [key_votes_cuda_scratch_bytes], 16-byte aligned
+  void* scratch;         // [key_votes_cuda_scratch_bytes], 16-byte aligned
+  float* lse = nullptr;  // [n_positions, n_heads] out: natural log, scale included; may be null
 };
 
 /// Keys whose softmax state one block works out.
@@ -55,5 +57,33 @@ struct ChooseKeysParams {
 ///          the same votes
 /// errors   none (preconditions checked by the caller)
 void choose_keys_cuda(const ChooseKeysParams&, Stream);
+
+/// Lists for attention (KeyLists) of all sequences of a step and all layers that have lists, by the
+/// scores that the step has left (KeyScores) of the keys before it.
+struct ChooseScoredParams {
+  int32_t* ids;    // out: of row r of the page table, layer l and head h at r * row_stride + (l *
+                   // n_kv_heads + h) * id_stride; n_chosen, ascending
+  int32_t* count;  // [rows, n_kv_heads] out
+  int32_t* rest;   // [rows] out: the tokens from here on are in no list
+  int64_t row_stride;
+  int id_stride;
+  const f16* scores;  // of row r, layer l and head h at r * score_row_stride + (layers[l] *
+                      // n_kv_heads + h) * score_stride; 16-byte aligned, strides multiples of 64
+  const int32_t* layers;  // [n_layers]
+  int64_t score_row_stride, score_stride;
+  // The step's arrays, as kernels/attention/attention.h has them.
+  const int32_t *slot, *row_begin, *base;
+  int n_seqs, n_layers, n_kv_heads;
+  int n_chosen;  // 1 or more
+  int recent;    // tokens before the step that are in no list
+};
+
+/// Takes the best of the first base - recent keys; of equal ones at the threshold the lowest.
+/// Sequences without rows, and those of at most n_chosen + recent tokens, keep what they have. What
+/// is chosen follows from device memory alone: a recorded graph serves sequences that grow.
+/// numerics an order of f16: the CPU's choice from the same scores
+/// cost     reads the scores three times, two of them from L2
+/// errors   none (preconditions checked by the caller)
+void choose_scored_cuda(const ChooseScoredParams&, Stream);
 
 }  // namespace tandem

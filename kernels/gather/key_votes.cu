@@ -135,6 +135,10 @@ __global__ void __launch_bounds__(kThreads) join_states(const KeyVotesCudaParams
     m = top;
   }
   states[at] = {m, l > 0 ? 1 / l : 0};
+  if (p.lse == nullptr) return;
+  const int group = p.n_heads / p.n_kv_heads, query = at % n_queries(p);
+  p.lse[query / group * p.n_heads + at / n_queries(p) * group + query % group] =
+      (m + log2f(l)) * kLn2;
 }
 
 /// Votes of a page's keys: block (page, KV head).

@@ -31,13 +31,19 @@ std::vector<unsigned char> ring_of(VoteCase& c, int capacity) {
   return {bytes, bytes + ring.size() * dtype_bytes(c.dtype)};
 }
 
+struct Votes {
+  std::vector<float> keys;
+  std::vector<float> lse;  // [positions, heads]
+};
+
 /// Votes for the keys of the case's KV head, which lie among those of all heads.
-std::vector<float> votes_on_gpu(VoteCase& c, int capacity) {
+Votes votes_on_gpu(VoteCase& c, int capacity) {
   const int heads = VoteCase::kHeads * c.n_heads, stride = c.n_tokens + 3;
   const DeviceBuffer ring(ring_of(c, capacity)), pages(c.pages),
       keys(c.keys.data(), c.keys.size() * dtype_bytes(c.dtype)),
       votes(static_cast<size_t>(VoteCase::kHeads * stride) * sizeof(float)),
-      scratch(key_votes_cuda_scratch_bytes(c.n_tokens, c.n_positions, heads));
+      scratch(key_votes_cuda_scratch_bytes(c.n_tokens, c.n_positions, heads)),
+      lse(static_cast<size_t>(c.n_positions * heads) * sizeof(float));
   const KeyVotesCudaParams p{.votes = votes.as<float>(),
                              .vote_stride = stride,
                              .q = ring.raw(),
@@ -51,11 +57,16 @@ std::vector<float> votes_on_gpu(VoteCase& c, int capacity) {
                              .d = c.d,
                              .dtype = c.dtype,
                              .scale = c.scale,
-                             .scratch = scratch.raw()};
+                             .scratch = scratch.raw(),
+                             .lse = lse.as<float>()};
   require_same_in_graph(votes, [&] { cuda_table().key_votes(p, queue().stream()); });
-  const std::vector<float> all = votes.vector<float>();
+  const std::vector<float> all = votes.vector<float>(), sums = lse.vector<float>();
   const auto begin = all.begin() + VoteCase::kHead * stride;
-  return {begin, begin + c.n_tokens};
+  Votes result{{begin, begin + c.n_tokens}, {}};
+  for (int i = 0; i < c.n_positions; ++i)
+    for (int h = 0; h < c.n_heads; ++h)
+      result.lse.push_back(sums[static_cast<size_t>(i * heads + VoteCase::kHead * c.n_heads + h)]);
+  return result;
 }
 
 /// Votes of one list in a row, some of them equal.
@@ -115,13 +126,17 @@ TEST_SUITE("gpu/kernels/key_votes") {
               CAPTURE(positions);
               CAPTURE(heads);
               VoteCase c(type, tokens, positions, heads, d);
-              const std::vector<float> want = c.run(key_votes_ref),
-                                       got = votes_on_gpu(c, positions + 5);
-              double sum = 0, worst = 0;
+              std::vector<float> want_lse(static_cast<size_t>(positions * heads));
+              const std::vector<float> want = c.run(key_votes_ref, want_lse);
+              const Votes got = votes_on_gpu(c, positions + 5);
+              double sum = 0, worst = 0, worst_lse = 0;
               for (size_t t = 0; t < want.size(); ++t) {
-                sum += got[t];
-                worst = worse(worst, std::abs(double{got[t]} - want[t]));
+                sum += got.keys[t];
+                worst = worse(worst, std::abs(double{got.keys[t]} - want[t]));
               }
+              for (size_t i = 0; i < got.lse.size(); ++i)
+                worst_lse = worse(worst_lse, std::abs(double{got.lse[i]} - want_lse[i]));
+              CHECK(worst_lse <= 1e-5);
               CHECK(worst <= 2e-5 * positions * heads);
               CHECK(sum == doctest::Approx(positions * heads).epsilon(1e-4));
             }
@@ -130,7 +145,7 @@ TEST_SUITE("gpu/kernels/key_votes") {
   TEST_CASE("scores beyond what f32 holds give finite votes") {
     VoteCase c(DType::f32, 130, 4, 1, 32);
     c.scale = 3e38f;
-    for (const float vote : votes_on_gpu(c, 9)) CHECK(std::isfinite(vote));
+    for (const float vote : votes_on_gpu(c, 9).keys) CHECK(std::isfinite(vote));
   }
 }
 
