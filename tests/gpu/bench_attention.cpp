@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/convert.h"
 #include "base/rng.h"
 #include "bench/gpu_hardware.h"
 #include "kernels/attention/few_rows_plan.h"
@@ -42,6 +43,7 @@ struct Setting {
   int run = 1;     // of a list
   int pool = 1;    // above 1: the list holds the best of random votes, averaged over neighbours
   bool derived = false;  // a list's keys lie in pages of their own
+  bool scored = false;   // leaves scores of keys
 
   /// Tokens that a sequence reads.
   int reads(int length) const { return listed == 0 ? length : listed + rows; }
@@ -340,7 +342,8 @@ double time_call(cuda::Queue& queue, const Setting& s, bool around) {
                                .n_kv_heads = s.kv_heads,
                                .head_dim = s.d,
                                .multiprocessors = cuda::gpu().multiprocessors,
-                               .lists = true};
+                               .lists = true,
+                               .scores = s.scored};
   const Memory workspace(attention_few_rows_workspace_bytes(bounds)),
       counters(attention_few_rows_counter_bytes(bounds));
   AttentionParams p{};
@@ -367,9 +370,18 @@ double time_call(cuda::Queue& queue, const Setting& s, bool around) {
     derived.emplace(queue, s);
   else if (s.listed > 0)
     lists.emplace(queue, s);
+  const int64_t room = int64_t{s.kv_heads} * max_pages * 64;  // for a sequence's scores
+  const Memory scores(s.scored ? static_cast<size_t>(room * n_seqs) * kLayers * 2 : 0),
+      subtracted(static_cast<size_t>(n_seqs * s.heads) * 4);
   const auto attention = [&](size_t i) {
     if (lists) p.lists = lists->of_layer(i);
     if (derived) p.lists = derived->of_layer(i);
+    if (s.scored)
+      p.scores = {.at = static_cast<f16*>(scores.at) + static_cast<int64_t>(i) * n_seqs * room,
+                  .lse = static_cast<const float*>(subtracted.at),
+                  .row_stride = room,
+                  .head_stride = room / s.kv_heads,
+                  .lse_stride = s.heads};
     p.page_table = static_cast<const int32_t*>(tables.at) +
                    i % copies * static_cast<size_t>(n_seqs * max_pages);
     ops.attention_few_rows(p, {s.rows, longest, i > 0, counters.at, workspace.at}, queue.stream());
@@ -452,6 +464,77 @@ void report_lists(cuda::Queue& queue) {
   }
 }
 
+/// A verification that leaves scores against one that does not, and the choice of all layers' lists
+/// by them: the target's model has `layers`.
+void report_scores(cuda::Queue& queue, const std::string& name, int n_seqs, int length, int rows,
+                   int layers, int budget) {
+  Setting s{name, std::vector<int>(static_cast<size_t>(n_seqs), length), rows};
+  const double plain = report(queue, s);
+  s.name += ", scores";
+  s.scored = true;
+  const double scored = report(queue, s);
+  if (plain > 0 && scored > 0)
+    fmt::print(R"({{"case":"{} over without","ratio":{:.4f}}})"
+               "\n",
+               s.name, scored / plain);
+  const std::string choosing = name + ", choosing";
+  if (choosing.find(wanted) == std::string::npos) return;
+  const int stride = (length + 63) / 64 * 64, recent = budget / 2, n_chosen = budget - recent;
+  const size_t lists = static_cast<size_t>(n_seqs * layers * s.kv_heads);
+  const Memory scores(lists * static_cast<size_t>(stride) * 2),
+      ids(lists * static_cast<size_t>(n_chosen) * 4),
+      count(static_cast<size_t>(n_seqs * s.kv_heads) * 4), rest(static_cast<size_t>(n_seqs) * 4),
+      slot(static_cast<size_t>(n_seqs) * 4), begin(static_cast<size_t>(n_seqs + 1) * 4),
+      base(static_cast<size_t>(n_seqs) * 4), layer(static_cast<size_t>(layers) * 4);
+  // Logarithms of weights whose deviation is 2, as those of votes above.
+  std::vector<f16> some(size_t{1} << 20);
+  PhiloxStream rng(4, 1);
+  for (f16& score : some) {
+    double sum = 0;
+    for (int i = 0; i < 4; ++i) sum += rng.uniform();
+    score = to_f16(static_cast<float>(2 * std::sqrt(3.0) * (sum - 2) - 8));
+  }
+  for (size_t at = 0; at < lists * static_cast<size_t>(stride); at += some.size())
+    queue.copy_in(static_cast<f16*>(scores.at) + at, some.data(),
+                  std::min(some.size(), lists * static_cast<size_t>(stride) - at) * 2);
+  std::vector<int32_t> numbers(static_cast<size_t>(n_seqs)), begins,
+      all(static_cast<size_t>(layers));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  std::iota(all.begin(), all.end(), 0);
+  for (int i = 0; i <= n_seqs; ++i) begins.push_back(i * rows);
+  put(queue, slot, numbers);
+  put(queue, begin, begins);
+  put(queue, layer, all);
+  put(queue, base, std::vector<int32_t>(static_cast<size_t>(n_seqs), length - rows));
+  const auto ints = [](const Memory& m) { return static_cast<int32_t*>(m.at); };
+  const ChooseScoredParams p{.ids = ints(ids),
+                             .count = ints(count),
+                             .rest = ints(rest),
+                             .row_stride = int64_t{layers} * s.kv_heads * n_chosen,
+                             .id_stride = n_chosen,
+                             .scores = static_cast<const f16*>(scores.at),
+                             .layers = ints(layer),
+                             .score_row_stride = int64_t{layers} * s.kv_heads * stride,
+                             .score_stride = stride,
+                             .slot = ints(slot),
+                             .row_begin = ints(begin),
+                             .base = ints(base),
+                             .n_seqs = n_seqs,
+                             .n_layers = layers,
+                             .n_kv_heads = s.kv_heads,
+                             .n_chosen = n_chosen,
+                             .recent = recent};
+  const double seconds = time_graph(queue, [&](size_t) {
+    cuda_table().choose_scored(p, queue.stream());
+    cuda::launched("choose_scored", queue.stream());
+  });
+  fmt::print(R"({{"case":"{}","layers":{},"budget":{},"us":{:.1f},"read_tb_s":{:.3f}}})"
+             "\n",
+             choosing, layers, budget, seconds * 1e6,
+             static_cast<double>(lists) * stride * 2 / seconds * 1e-12);
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -502,5 +585,9 @@ int main(int argc, char** argv) {
   report(queue, {"B128 4K", same(128, 4096), 1, false, 32, 8, 64});
   report(queue, {"B32 8K tree", same(32, 8192), 5, true, 32, 8, 64});
   report_lists(queue);
+  report_scores(queue, "B16 32K, 5 rows", 16, 32768, 5, 32, 2048);
+  report_scores(queue, "B4 96K, 5 rows", 4, 98304, 5, 32, 4096);
+  report_scores(queue, "B16 32K, 4 rows", 16, 32768, 4, 32, 2048);
+  report_scores(queue, "B16 32K, 9 rows", 16, 32768, 9, 32, 2048);
   return 0;
 }
