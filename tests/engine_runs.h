@@ -73,6 +73,12 @@ inline recipe::Cache snapkv(int budget, int window) {
   c.snapkv = {.budget = {budget}, .window = window, .refresh = {}};
   return c;
 }
+inline recipe::Cache verified(int budget, int window) {
+  recipe::Cache cache;
+  cache.kind = recipe::CacheKind::verified;
+  cache.verified = {.budget = {budget}, .window = window};
+  return cache;
+}
 
 /// `n` ids that mean nothing but are always the same.
 inline Ids random_ids(const decode::Engine& engine, int n, uint64_t seed) {

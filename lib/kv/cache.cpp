@@ -59,7 +59,8 @@ ScoreStore::Spec score_spec(const Cache::Spec& s) {
           .n_kv_heads = s.geometry.n_kv_heads,
           .max_slots = s.max_seqs,
           .max_tokens = s.max_tokens,
-          .max_rows = static_cast<int>(extend_rows(s))};
+          .max_rows = static_cast<int>(extend_rows(s)),
+          .device = s.device};
 }
 
 bool turns_q(const Cache::Spec& s) {
@@ -110,7 +111,8 @@ AttentionBounds attention_bounds(const Cache::Spec& s) {
           .head_dim = g.head_dim,
           .multiprocessors = s.multiprocessors,
           .max_tree_rows = s.max_tree_rows,
-          .lists = has_lists(s)};
+          .lists = has_lists(s),
+          .scores = wants_scores(s)};
 }
 
 constexpr const char* kTables = "workspace/page tables";
@@ -173,7 +175,7 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
       throw Error::make(ErrorKind::device, "cache.kind", "{} attention runs on the CPU only",
                         policy->name())
           .hint("use --device cpu, or cache.kind " +
-                kinds_where([](const Needs& n) { return n.runs_on_gpu; }));
+                kinds_where([](const Needs& n) { return n.runs_on_gpu && !n.scores; }));
     policy->plan(plan, prefix_of(spec, i));
     needs.add(policy->needs());
   }
@@ -199,7 +201,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
       usage_(spec.policies.size()) {
   if (!ring_spec(spec).empty())
     queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
-  if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena);
+  if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena, exec);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec, i)));
@@ -220,6 +222,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
 int Cache::create(Readers readers) {
   const int slot = store_.acquire();
   readers_[static_cast<size_t>(slot)] = readers;
+  if (scores_) scores_->clear(slot);
   return slot;
 }
 
@@ -247,7 +250,6 @@ int Cache::fork(int slot, Readers readers) {
 void Cache::release(int slot) {
   for_readers(slot, [&](Policy& p) { p.on_release(slot); });
   if (queries_) queries_->release(slot);
-  if (scores_) scores_->release(slot);
   store_.release(slot);
 }
 
@@ -430,6 +432,11 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
   else
     plan.add({.window = spec_.geometry.window(layer)});
   attend_parts(layer, step, plan, out, q);
+  if (layer + 1 == spec_.geometry.n_layers && leaves_scores(step)) {
+    scores_->take(step);
+    for (const auto& each : policies_)
+      if (each->needs().scores) each->on_scores(step);
+  }
   if (plan.selector != nullptr)
     count_fixed(step, plan);
   else if (step.phase == Phase::extend && !device_step_)
@@ -458,14 +465,11 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
   };
   if (plan.n == 1 && plan.selector == nullptr && plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);
-    const bool scored = leaves_scores(step, plan);
-    if (scored) {
+    if (plan.sources[0].window == 0 && leaves_scores(step)) {
       args.scores = scores_->request(layer, step);
-      args.lse = scores_->row_lse();
+      args.lse = scores_->row_lse(layer);
     }
-    ops::attention(args, workspace_, exec_.stream());
-    if (scored) scores_->take(layer, step);
-    return;
+    return ops::attention(args, workspace_, exec_.stream());
   }
   const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
   TANDEM_CHECK(rows <= static_cast<int64_t>(partial_rows(spec_)),
@@ -497,17 +501,17 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
   ops::merge_states(out, partial_o_, partial_lse_, n_parts, exec_.stream());
 }
 
-bool Cache::leaves_scores(const Step& step, const AttendPlan& plan) const {
-  const KeyRange& source = plan.sources[0];
-  if (!scores_ || step.phase != Phase::extend || source.window > 0 ||
-      policy(step.reading.keys).needs().scores)
+bool Cache::leaves_scores(const Step& step) const {
+  const auto reading = static_cast<size_t>(step.reading.keys);
+  if (!scores_ || step.phase != Phase::extend ||
+      spec_.policies[reading].kind != recipe::CacheKind::full || !ops::leaves_scores(step.arrays) ||
+      (device_step_ && !ops::takes_lists(step.arrays, workspace_)))
     return false;
-  const auto is_read = [&](int slot) {
+  return std::ranges::all_of(step.slot, [&](int slot) {
     for (int i = 0; i < n_policies(); ++i)
-      if (readers_of(slot).has(i) && policy(i).needs().scores) return true;
-    return false;
-  };
-  return std::ranges::any_of(step.slot, is_read);
+      if (policy(i).needs().scores && !readers_of(slot).has(i)) return false;
+    return true;
+  });
 }
 
 void Cache::count_dense(int layer, const Step& step) {
@@ -581,10 +585,7 @@ void Cache::keep(std::span<const int32_t> slots, std::span<const int> kept) {
                          [&](int slot) { return readers_of(slot).has(i); });
     if (!read.empty()) policies_[static_cast<size_t>(i)]->on_commit(read, store_);
   }
-  for (const int32_t slot : slots) {
-    if (scores_) scores_->clear(slot);
-    evict(slot, retention(slot));
-  }
+  for (const int32_t slot : slots) evict(slot, retention(slot));
 }
 
 }  // namespace tandem::kv

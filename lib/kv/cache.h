@@ -136,8 +136,9 @@ class Cache {
   }
   void attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
                     const Tensor& q);
-  /// Whether a step of this plan leaves scores.
-  bool leaves_scores(const Step& step, const AttendPlan& plan) const;
+  /// Whether a step leaves scores in layers without a window: one of all keys, of sequences that
+  /// every policy reads which asks for them.
+  bool leaves_scores(const Step& step) const;
   void count_fixed(const Step& step, const AttendPlan& plan);
   void count_dense(int layer, const Step& step);
   Step lay_out(const StepSpec& spec);

@@ -132,6 +132,10 @@ class Policy {
   virtual void on_prompt(int /*slot*/, const PagedStore&) {}
   /// Which keys the rows of an extend step see. Writes nothing that outlives the step.
   virtual void select(int layer, const Step&, const Tensor& q, AttendPlan&) = 0;
+  /// A step of another reading, one of all keys, has left scores under all layers, for every policy
+  /// that asks for them; its rows may not be committed. On a GPU work that a graph may record,
+  /// which finds the numbers of tokens in the step's arrays.
+  virtual void on_scores(const Step&) {}
   /// Rows of an extend step have become part of these sequences.
   virtual void on_commit(std::span<const int32_t> /*slots*/, const PagedStore&) {}
   /// Sequences come and go: `to` becomes a copy of `from`; `slot` ends; `slot` is cut to n tokens.

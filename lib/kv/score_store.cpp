@@ -1,8 +1,10 @@
 #include "kv/score_store.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
+#include "ops/attention.h"
 
 namespace tandem::kv {
 namespace {
@@ -11,72 +13,64 @@ constexpr const char* kScores = "kv/scores";
 constexpr const char* kLse = "kv/scores.lse";
 constexpr const char* kRowLse = "workspace/scores.lse";
 
-size_t cells(const ScoreStore::Spec& s) {
-  return static_cast<size_t>(s.max_slots) * static_cast<size_t>(s.n_layers);
-}
-
 }  // namespace
 
 void ScoreStore::plan(const Spec& s, MemoryPlan& plan) {
-  const auto heads = static_cast<size_t>(s.n_heads);
-  plan.add(kScores, cells(s) * static_cast<size_t>(s.n_kv_heads) * s.stride() * sizeof(f16));
-  plan.add(kLse, cells(s) * heads * sizeof(float));
-  plan.add(kRowLse, static_cast<size_t>(s.max_rows) * heads * sizeof(float));
+  const auto slots = static_cast<size_t>(s.max_slots);
+  plan.add(kScores, slots * static_cast<size_t>(s.row_stride()) * sizeof(f16), s.device);
+  plan.add(kLse, slots * static_cast<size_t>(s.lse_stride()) * sizeof(float), s.device);
+  plan.add(kRowLse,
+           static_cast<size_t>(s.max_rows) * static_cast<size_t>(s.lse_stride()) * sizeof(float),
+           s.device);
 }
 
-ScoreStore::ScoreStore(const Spec& spec, Arena& arena)
+ScoreStore::ScoreStore(const Spec& spec, Arena& arena, const Exec& exec)
     : spec_(spec),
+      exec_(exec),
       scores_(static_cast<f16*>(arena.take(kScores))),
       lse_(static_cast<float*>(arena.take(kLse))),
-      row_lse_(static_cast<float*>(arena.take(kRowLse))),
-      tokens_(static_cast<size_t>(spec.max_slots)) {
-  std::fill_n(lse_, cells(spec) * static_cast<size_t>(spec.n_heads), 0.0f);
-}
+      row_lse_(static_cast<float*>(arena.take(kRowLse))) {}
 
 KeyScores ScoreStore::request(int layer, const Step& step) const {
   TANDEM_CHECK(step.n_rows <= spec_.max_rows, "{} rows leave scores, planned for {}", step.n_rows,
                spec_.max_rows);
-  const auto stride = static_cast<int64_t>(spec_.stride());
   return {.at = const_cast<f16*>(scores(0, layer, 0)),
           .lse = lse(0, layer),
-          .row_stride = int64_t{spec_.n_layers} * spec_.n_kv_heads * stride,
-          .head_stride = stride,
-          .lse_stride = int64_t{spec_.n_layers} * spec_.n_heads};
+          .row_stride = spec_.row_stride(),
+          .head_stride = spec_.stride(),
+          .lse_stride = spec_.lse_stride()};
 }
 
-const f16* ScoreStore::scores(int slot, int layer, int kv_head) const {
-  return scores_ + (cell(slot, layer) * static_cast<size_t>(spec_.n_kv_heads) +
-                    static_cast<size_t>(kv_head)) *
-                       spec_.stride();
+void ScoreStore::take(const Step& step) {
+  ops::mean_lse({.out = lse_,
+                 .lse = row_lse_,
+                 .out_slot_stride = spec_.lse_stride(),
+                 .out_layer_stride = spec_.n_heads,
+                 .layer_stride = int64_t{spec_.max_rows} * spec_.n_heads,
+                 .slot = step.arrays.slot,
+                 .row_begin = step.arrays.row_begin,
+                 .n_seqs = step.arrays.n_seqs,
+                 .n_layers = spec_.n_layers,
+                 .n_heads = spec_.n_heads},
+                exec_.stream());
 }
 
-float* ScoreStore::lse(int slot, int layer) const {
-  return lse_ + cell(slot, layer) * static_cast<size_t>(spec_.n_heads);
-}
-
-void ScoreStore::take(int layer, const Step& step) {
-  for (int b = 0; b < step.n_seqs; ++b) {
-    const int slot = step.slot[static_cast<size_t>(b)], n_rows = step.rows_of(b);
-    if (n_rows == 0) continue;
-    tokens_[static_cast<size_t>(slot)] = step.base[static_cast<size_t>(b)];
-    for (int h = 0; h < spec_.n_heads; ++h) {
-      double sum = 0;  // every row sees itself: none is -inf
-      for (int r = step.row_begin[static_cast<size_t>(b)];
-           r < step.row_begin[static_cast<size_t>(b) + 1]; ++r)
-        sum += row_lse_[int64_t{r} * spec_.n_heads + h];
-      lse(slot, layer)[h] = static_cast<float>(sum / n_rows);
-    }
+void ScoreStore::clear(int slot) {
+  const auto n = static_cast<size_t>(spec_.lse_stride());
+  if (!exec_.on_gpu()) {
+    std::fill_n(lse(slot, 0), n, 0.0f);
+    return;
   }
+  const std::vector<float> none(n);
+  exec_.queue->copy_in(lse(slot, 0), none.data(), n * sizeof(float));
 }
 
 void ScoreStore::fork(int from, int to) {
-  std::copy_n(lse(from, 0), spec_.n_layers * spec_.n_heads, lse(to, 0));
-  clear(to);
-}
-
-void ScoreStore::release(int slot) {
-  std::fill_n(lse(slot, 0), spec_.n_layers * spec_.n_heads, 0.0f);
-  clear(slot);
+  const auto n = static_cast<size_t>(spec_.lse_stride());
+  if (exec_.on_gpu())
+    exec_.queue->copy_within(lse(to, 0), lse(from, 0), n * sizeof(float));
+  else
+    std::copy_n(lse(from, 0), n, lse(to, 0));
 }
 
 }  // namespace tandem::kv

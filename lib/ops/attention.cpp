@@ -9,6 +9,7 @@
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/few_rows_plan.h"
 #include "kernels/cuda_table.h"
+#include "ops/operation.h"
 #include "tensor/cuda.h"
 
 namespace tandem::ops {
@@ -52,7 +53,7 @@ size_t counter_bytes(const AttentionBounds& b) {
 void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a,
                       const AttentionWorkspace& workspace, Stream stream) {
   const int max_tokens = a.step.max_pages * kPageTokens, max_rows = a.step.max_rows_a_seq;
-  if (a.lists.ids != nullptr || few_rows(a.step, workspace.tree_rows)) {
+  if (a.lists.ids != nullptr || a.scores.at != nullptr || few_rows(a.step, workspace.tree_rows)) {
     cuda_table().attention_few_rows(p,
                                     {.max_rows_a_seq = max_rows,
                                      .max_tokens = max_tokens,
@@ -91,6 +92,15 @@ bool takes_lists(const StepArrays& step, const AttentionWorkspace& workspace) {
   return workspace.list_rows > 0 && few_rows(step, workspace.list_rows);
 }
 
+bool leaves_scores(const StepArrays& step) {
+  return step.drafted || step.max_rows_a_seq <= kMaxListRows;
+}
+
+void mean_lse(const MeanLseParams& p, Stream stream) {
+  constexpr Operation kMeanLse{"mean_lse", &CpuTable::mean_lse, &CudaTable::mean_lse};
+  kMeanLse.run(p, p.n_seqs, int64_t{p.n_layers} * p.n_heads * int64_t{sizeof(double)}, stream);
+}
+
 void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stream stream) {
   TANDEM_CHECK(
       a.k.size(2) == kPageTokens && a.k.size(3) == a.q.size(2) && a.q.size(1) % a.k.size(1) == 0,
@@ -99,10 +109,13 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
   TANDEM_CHECK(
       a.lists.ids == nullptr || (takes_lists(a.step, workspace) && kPageTokens % a.lists.run == 0),
       "lists of runs of {} for {} rows a sequence", a.lists.run, a.step.max_rows_a_seq);
-  TANDEM_CHECK(a.scores.at == nullptr ||
-                   (a.q.device().kind == Device::Kind::cpu && a.window == 0 && a.key_lo == 0 &&
-                    a.seq_key_lo == nullptr && a.lists.ids == nullptr),
-               "scores of keys that not every row sees");
+  TANDEM_CHECK(a.scores.at == nullptr || (leaves_scores(a.step) && a.window == 0 && a.key_lo == 0 &&
+                                          a.seq_key_lo == nullptr && a.lists.ids == nullptr),
+               "scores of keys that not every row sees, or of {} rows a sequence",
+               a.step.max_rows_a_seq);
+  TANDEM_CHECK(a.scores.at == nullptr || a.q.device().kind == Device::Kind::cpu ||
+                   takes_lists(a.step, workspace),
+               "scores of a step of {} rows a sequence, more than planned", a.step.max_rows_a_seq);
   TANDEM_CHECK(a.k.dtype() == a.q.dtype() && a.v.dtype() == a.q.dtype(), "attention mixes dtypes");
   AttentionParams p{};
   p.out = a.out.raw();

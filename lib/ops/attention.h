@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/mean_lse.h"
 #include "ops/step_arrays.h"
 
 namespace tandem::ops {
@@ -17,7 +18,7 @@ struct AttentionArgs {
   int32_t key_lo = 0, key_hi = 0, sinks = 0, window = 0;
   const int32_t* seq_key_lo = nullptr;  // [B]
   KeyLists lists = {};                  // on a GPU, of steps that takes_lists
-  KeyScores scores = {};                // on the CPU, without window, bounds and lists
+  KeyScores scores = {};                // of steps that leave_scores, without window and bounds
   float scale = 1.0f;
   // True if all that this call reads, except q, pos, tree_mask and the step's own rows, was in
   // memory when the previous call on this workspace was enqueued: a GPU may then start to read
@@ -44,6 +45,12 @@ inline constexpr int kMaxListRows = 16;
 /// Whether an attention over this step may have lists: steps of at most kMaxListRows rows a
 /// sequence, and trees within the bounds' max_tree_rows, where the bounds named lists.
 bool takes_lists(const StepArrays& step, const AttentionWorkspace& workspace);
+
+/// Whether an attention over this step may leave scores of keys; where lists are taken, it can.
+bool leaves_scores(const StepArrays& step);
+
+/// Means of rows' lse, on either device.
+void mean_lse(const MeanLseParams& params, Stream stream);
 
 /// numerics on the CPU f32 results of a row are bit-identical for any batching, chunking and thread
 ///          count. On a GPU a row's bits depend on its own sequence and, where few rows meet many

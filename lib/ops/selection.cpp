@@ -31,5 +31,9 @@ void copy_keys(const CopyKeysParams& p, Stream stream) {
   cuda_table().copy_keys(p, stream);
   cuda::launched("copy_keys", stream);
 }
+void choose_scored(const ChooseScoredParams& p, Stream stream) {
+  cuda_table().choose_scored(p, stream);
+  cuda::launched("choose_scored", stream);
+}
 
 }  // namespace tandem::ops

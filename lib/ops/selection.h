@@ -25,5 +25,6 @@ void key_votes(const KeyVotesParams& params);
 void key_votes(const KeyVotesCudaParams& params, Stream stream);
 void choose_keys(const ChooseKeysParams& params, Stream stream);
 void copy_keys(const CopyKeysParams& params, Stream stream);
+void choose_scored(const ChooseScoredParams& params, Stream stream);
 
 }  // namespace tandem::ops

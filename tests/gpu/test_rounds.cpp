@@ -128,6 +128,13 @@ TEST_SUITE("gpu/rounds") {
     }
   }
 
+  TEST_CASE("a target that drafts by what it verified: its own greedy text") {
+    for (const int budget : {6, 40}) {
+      CAPTURE(budget);
+      check_narrow_window(SelfPair(verified(budget, 2), kGpu));
+    }
+  }
+
   TEST_CASE("chains whose length each round chooses: greedy text is the target's") {
     const SelfPair self(12, kGpu);
     check_chosen_lengths(*self.engine, {*self.engine, {.keys = 1}}, self.requests());
@@ -136,7 +143,10 @@ TEST_SUITE("gpu/rounds") {
   }
 
   TEST_CASE("drafts by chosen keys are those of the CPU") {
-    const SelfPair cpu(snapkv(60, 16), {}), gpu(snapkv(60, 16), kGpu);
+    recipe::Cache drafts_by;
+    SUBCASE("snapkv") { drafts_by = snapkv(60, 16); }
+    SUBCASE("verified") { drafts_by = verified(60, 16); }
+    const SelfPair cpu(drafts_by, {}), gpu(drafts_by, kGpu);
     const Ids before = real_text(150);
     int same = 0, n = 0;
     for (const float temperature : {0.0f, 1.0f})
@@ -166,6 +176,7 @@ TEST_SUITE("gpu/rounds") {
   TEST_CASE("by chosen keys that are all of the text nearly every child is accepted") {
     check_wide_window(SelfPair(snapkv(4096, 32), kGpu), 0.999, 8);
     check_wide_window(SelfPair(snapkv(4096, 32), kGpu, DType::bf16), 0.995, 8);
+    check_wide_window(SelfPair(verified(4096, 32), kGpu), 0.999, 8);
   }
 
   TEST_CASE("under a window as wide as the text nearly every child is accepted") {

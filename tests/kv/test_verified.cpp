@@ -232,11 +232,24 @@ TEST_SUITE("kv/verified") {
     set_threads(threads);
   }
 
-  TEST_CASE("a step that is not committed chooses nothing") {
-    Rig rig;
-    const int slot = rig.sequence(tokens(0, 600));
+  TEST_CASE("what a step chooses does not depend on how much of it is committed") {
+    const Ids prompt = tokens(0, 600);
+    Rig rig, other;
+    const int slot = rig.sequence(prompt), twin = other.sequence(prompt);
     const std::vector<Ids> before = all_chosen(rig, slot);
     (void)rig.verify({slot}, {tokens(5000, 5)});
+    CHECK(all_chosen(rig, slot) != before);
+    other.round(twin, tokens(5000, 5), 5);
+    CHECK(all_chosen(rig, slot) == all_chosen(other, twin));
+  }
+
+  TEST_CASE("steps with a sequence that the draft does not read leave nothing") {
+    const Ids prompt = tokens(0, 600);
+    Rig rig;
+    const int slot = rig.sequence(prompt), alone = rig.cache.create(kTarget);
+    const std::vector<Ids> before = all_chosen(rig, slot);
+    const kv::Step step = rig.verify({slot, alone}, {tokens(5000, 5), tokens(0, 3)});
+    rig.cache.commit(step, std::vector<int>{2, 3});
     CHECK(all_chosen(rig, slot) == before);
   }
 
@@ -320,8 +333,8 @@ TEST_SUITE("kv/verified") {
     CHECK(bytes("kv/queries") == 5 * 3 * (kWindow + 9) * 8 * 16 * 2);
     CHECK(bytes("kv/scores") == 5 * 3 * 2 * 512 * 2);
     CHECK(bytes("kv/scores.lse") == 5 * 3 * 8 * 4);
-    CHECK(bytes("workspace/scores.lse") == 128 * 8 * 4);
-    CHECK(bytes("index/1 verified.lists") == 5 * 3 * 2 * kBudget * 4);
+    CHECK(bytes("workspace/scores.lse") == 128 * 3 * 8 * 4);
+    CHECK(bytes("index/1 verified.lists") == 5 * 3 * 2 * (kBudget - kWindow) * 4);
     CHECK(bytes("index/1 verified.choosing") > 0);
     spec.policies = {Cache{}};
     CHECK(bytes("kv/scores") == 0);

@@ -52,7 +52,11 @@ Needs needs_of(const recipe::Cache& cache) {
     case recipe::CacheKind::snapkv:
       return {.runs_on_gpu = true, .lists = true, .sources = 2, .queries = cache.snapkv.window};
     case recipe::CacheKind::verified:
-      return {.sources = 2, .queries = cache.verified.window, .scores = true};
+      return {.runs_on_gpu = true,
+              .lists = true,
+              .sources = 2,
+              .queries = cache.verified.window,
+              .scores = true};
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return {};

@@ -24,8 +24,13 @@ class SnapKvPolicy final : public SelectingPolicy {
         spec_(cache.snapkv),
         sinks_(static_cast<int>(cache.sinks)),
         budget_(static_cast<int>(cache.snapkv.budget)),
-        keys_(cache.snapkv, sinks_, layers(), bounds,
-              bounds.on_gpu() ? VotedKeys::Lists::passed_on : VotedKeys::Lists::kept),
+        keys_({.budget = budget_,
+               .window = cache.snapkv.window,
+               .pool = cache.snapkv.pool,
+               .sinks = sinks_,
+               .scaled = cache.snapkv.scale == recipe::SnapScale::on,
+               .lists = bounds.on_gpu() ? VotedKeys::Lists::passed_on : VotedKeys::Lists::kept},
+              layers(), bounds),
         slots_(static_cast<size_t>(bounds.max_seqs)) {
     TANDEM_CHECK(budget_ > spec_.window + sinks_, "a budget of {}, {} fixed", budget_,
                  spec_.window + sinks_);

@@ -3,13 +3,16 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 
+#include "base/check.h"
 #include "base/parallel.h"
 #include "kv/policies/pool_votes.h"
 #include "kv/policies/window_votes.h"
 #include "kv/query_ring.h"
+#include "ops/attention.h"
 #include "ops/selection.h"
 
 namespace tandem::kv {
@@ -22,7 +25,7 @@ struct VotedKeys::CpuScratch {
 
   CpuScratch(std::byte* base, const VotedKeys& v)
       : cutter(base),
-        window(cutter, v.bounds_, v.spec_.window),
+        window(cutter, v.bounds_, v.rule_.window),
         pooled(cutter.take<float>(static_cast<size_t>(v.bounds_.max_tokens))),
         select(cutter.take<float>(static_cast<size_t>(v.bounds_.max_tokens) + 16)),
         ids(cutter.take<int32_t>(static_cast<size_t>(v.n_chosen()) + 16)) {}
@@ -35,17 +38,22 @@ namespace {
 struct GpuScratch {
   ScratchCutter cutter;
   float *votes, *pooled;  // [KV heads, max_tokens]
+  float* lse;             // [window, heads]
   std::byte* kernel;
   int32_t *pages, *ids;
+  int32_t* rows;  // [3] the slot, then the first and the last of the window's queries in lse
 
   GpuScratch(std::byte* base, const Bounds& b, int window, size_t n_ids)
       : cutter(base),
         votes(cutter.take<float>(votes_of(b))),
         pooled(cutter.take<float>(votes_of(b))),
+        lse(cutter.take<float>(static_cast<size_t>(window) *
+                               static_cast<size_t>(b.geometry.n_heads))),
         kernel(cutter.take<std::byte>(
             key_votes_cuda_scratch_bytes(b.max_tokens, window, b.geometry.n_heads))),
         pages(cutter.take<int32_t>(static_cast<size_t>(b.max_tokens / kPageTokens + 1))),
-        ids(cutter.take<int32_t>(n_ids)) {}
+        ids(cutter.take<int32_t>(n_ids)),
+        rows(cutter.take<int32_t>(3)) {}
 
   static size_t votes_of(const Bounds& b) {
     return static_cast<size_t>(b.geometry.n_kv_heads) * static_cast<size_t>(b.max_tokens);
@@ -54,13 +62,18 @@ struct GpuScratch {
 
 }  // namespace
 
-VotedKeys::VotedKeys(const recipe::SnapKv& spec, int sinks, std::vector<int> layers,
-                     const Bounds& bounds, Lists lists)
-    : spec_(spec), sinks_(sinks), layers_(std::move(layers)), bounds_(bounds), lists_(lists) {}
+VotedKeys::VotedKeys(const Rule& rule, std::vector<int> layers, const Bounds& bounds)
+    : rule_(rule), layers_(std::move(layers)), bounds_(bounds) {}
+
+void VotedKeys::read_queries(const QueryRing& queries) {
+  queries_ = &queries;
+  if (counts_ == nullptr || layers_.empty()) return;
+  const std::vector<int32_t> layers(layers_.begin(), layers_.end());
+  queries.exec().queue->copy_in(device_layers(), layers.data(), layers.size() * sizeof(int32_t));
+}
 
 float VotedKeys::scale() const {
-  const bool scaled = spec_.scale == recipe::SnapScale::on;
-  return scaled ? 1.0f / std::sqrt(static_cast<float>(geometry().head_dim)) : 1.0f;
+  return rule_.scaled ? 1.0f / std::sqrt(static_cast<float>(geometry().head_dim)) : 1.0f;
 }
 
 size_t VotedKeys::layer_ids() const {
@@ -81,7 +94,7 @@ size_t VotedKeys::counts() const {
 }
 
 size_t VotedKeys::scratch_bytes() const {
-  return on_gpu() ? GpuScratch(nullptr, bounds_, spec_.window, passed_ids()).cutter.bytes()
+  return on_gpu() ? GpuScratch(nullptr, bounds_, rule_.window, passed_ids()).cutter.bytes()
                   : CpuScratch(nullptr, *this).cutter.bytes();
 }
 
@@ -92,7 +105,8 @@ void VotedKeys::plan(MemoryPlan& plan, const std::string& prefix) const {
   plan.add(prefix + ".choosing", scratch_bytes() * n_scratch, bounds_.device);
   if (on_gpu() && !passes_on())
     plan.add(prefix + ".counts",
-             (counts() + static_cast<size_t>(bounds_.max_seqs)) * sizeof(int32_t), bounds_.device);
+             (counts() + static_cast<size_t>(bounds_.max_seqs) + layers_.size()) * sizeof(int32_t),
+             bounds_.device);
 }
 
 void VotedKeys::allocate(Arena& arena, const std::string& prefix) {
@@ -104,77 +118,166 @@ void VotedKeys::allocate(Arena& arena, const std::string& prefix) {
 
 void VotedKeys::fork(int from, int to) {
   if (slot_ids() == 0) return;
-  if (on_gpu())
-    queries_->exec().queue->copy_within(ids_ + list_at(to, 0, 0), ids_ + list_at(from, 0, 0),
-                                        slot_ids() * sizeof(int32_t));
-  else
+  if (!on_gpu()) {
     std::copy_n(ids_ + list_at(from, 0, 0), slot_ids(), ids_ + list_at(to, 0, 0));
+    return;
+  }
+  cuda::Queue& queue = *queries_->exec().queue;
+  const int heads = geometry().n_kv_heads;
+  queue.copy_within(ids_ + list_at(to, 0, 0), ids_ + list_at(from, 0, 0),
+                    slot_ids() * sizeof(int32_t));
+  queue.copy_within(counts_ + to * heads, counts_ + from * heads,
+                    static_cast<size_t>(heads) * sizeof(int32_t));
+  queue.copy_within(rests() + to, rests() + from, sizeof(int32_t));
 }
 
-void VotedKeys::set_rest(int slot, int rest) {
+void VotedKeys::set_rest(int slot, int rest, int n) {
   const auto heads = static_cast<size_t>(geometry().n_kv_heads);
-  const std::vector<int32_t> count(heads, rest > 0 ? n_chosen() : 0);
-  const auto at = static_cast<size_t>(slot);
+  const std::vector<int32_t> count(heads, rest > 0 ? n : 0);
   const int32_t begin = rest;
   cuda::Queue& queue = *queries_->exec().queue;
-  queue.copy_in(counts_ + at * heads, count.data(), heads * sizeof(int32_t));
-  queue.copy_in(counts_ + counts() + at, &begin, sizeof(begin));
+  queue.copy_in(counts_ + static_cast<size_t>(slot) * heads, count.data(), heads * sizeof(int32_t));
+  queue.copy_in(rests() + slot, &begin, sizeof(begin));
+}
+
+int VotedKeys::rest(int slot) const {
+  cuda::Queue& queue = *queries_->exec().queue;
+  int32_t rest = 0;
+  queue.copy_out(&rest, rests() + slot, sizeof(rest));
+  queue.wait();
+  return rest;
 }
 
 KeyLists VotedKeys::lists(int ordinal) const {
   return {.ids = ids_ + list_at(0, ordinal, 0),
           .count = counts_,
-          .rest = counts_ + counts(),
+          .rest = rests(),
           .row_stride = static_cast<int64_t>(slot_ids()),
           .head_stride = n_chosen(),
           .count_stride = geometry().n_kv_heads,
           .run = 1};
 }
 
-void VotedKeys::choose(int slot, int first_query, int n, const PagedStore& store,
-                       const Taker& take) {
-  const Choice c{slot, first_query, n};
-  if (on_gpu()) return choose_on_gpu(c, store, take);
-  const int heads = geometry().n_kv_heads, n_tasks = static_cast<int>(layers_.size()) * heads;
-#pragma omp parallel num_threads(n_scratch_) if (n_tasks > 1)
+/// work(i, scratch) for n lists, on all threads of the CPU.
+template <class Work>
+void VotedKeys::for_lists(int n, const Work& work) const {
+#pragma omp parallel num_threads(n_scratch_) if (n > 1)
   {
     const CpuScratch s(scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes(),
                        *this);
 #pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < n_tasks; ++i) choose_list(c, i / heads, i % heads, store, s);
+    for (int i = 0; i < n; ++i) work(i, s);
   }
 }
 
+void VotedKeys::choose(int slot, int first_query, int n, const PagedStore& store,
+                       const Taker& take) {
+  const Choice c{slot, first_query, n};
+  if (on_gpu()) return choose_on_gpu(c, store, take);
+  const int heads = geometry().n_kv_heads;
+  for_lists(static_cast<int>(layers_.size()) * heads,
+            [&](int i, const CpuScratch& s) { choose_list(c, i / heads, i % heads, store, s); });
+}
+
 void VotedKeys::choose_list(const Choice& c, int ordinal, int kv_head, const PagedStore& store,
-                            const CpuScratch& s) {
+                            const CpuScratch& s) const {
+  const int layer = layers_[static_cast<size_t>(ordinal)], group = geometry().group();
   count_votes({.slot = c.slot,
-               .layer = layers_[static_cast<size_t>(ordinal)],
+               .layer = layer,
                .kv_head = kv_head,
                .first = c.first_query,
                .end = c.n,
                .scale = scale()},
               *queries_, store, geometry(), s.window);
-  const int n_candidates = c.n - spec_.window;
-  pool_votes({s.window.votes, static_cast<size_t>(n_candidates)}, spec_.pool, s.pooled);
-  std::iota(s.ids, s.ids + sinks_, 0);
+  if (scores_ != nullptr) {
+    const int32_t slot = c.slot, rows[] = {0, c.n - c.first_query};
+    mean_lse_cpu({.out = scores_->lse(0, layer) + kv_head * group,
+                  .lse = s.window.lse,
+                  .out_slot_stride = scores_->spec().lse_stride(),
+                  .out_layer_stride = 0,
+                  .layer_stride = 0,
+                  .slot = &slot,
+                  .row_begin = rows,
+                  .n_seqs = 1,
+                  .n_layers = 1,
+                  .n_heads = group},
+                 {0, 1});
+  }
+  const int n_candidates = c.n - rule_.window, sinks = rule_.sinks;
+  pool_votes({s.window.votes, static_cast<size_t>(n_candidates)}, rule_.pool, s.pooled);
+  std::iota(s.ids, s.ids + sinks, 0);
   float threshold = 0;
-  ops::select_top({.ids = s.ids + sinks_,
+  ops::select_top({.ids = s.ids + sinks,
                    .threshold = &threshold,
-                   .scores = s.pooled + sinks_,
-                   .n = n_candidates - sinks_,
-                   .m = n_chosen() - sinks_,
-                   .first_id = sinks_,
+                   .scores = s.pooled + sinks,
+                   .n = n_candidates - sinks,
+                   .m = n_chosen() - sinks,
+                   .first_id = sinks,
                    .scratch = s.select});
   std::copy_n(s.ids, n_chosen(), ids_ + list_at(c.slot, ordinal, kv_head));
+}
+
+void VotedKeys::choose_scored(const Step& step, int recent) {
+  const int n_best = rule_.budget - recent, heads = geometry().n_kv_heads;
+  TANDEM_CHECK(recent >= rule_.window && n_best > 0, "{} recent tokens, a window of {}", recent,
+               rule_.window);
+  const int n_lists = static_cast<int>(layers_.size()) * heads;
+  if (n_chosen() == 0 || n_lists == 0) return;
+  if (on_gpu())
+    return ops::choose_scored({.ids = ids_,
+                               .count = counts_,
+                               .rest = rests(),
+                               .row_stride = static_cast<int64_t>(slot_ids()),
+                               .id_stride = n_chosen(),
+                               .scores = scores_->scores(0, 0, 0),
+                               .layers = device_layers(),
+                               .score_row_stride = scores_->spec().row_stride(),
+                               .score_stride = scores_->spec().stride(),
+                               .slot = step.arrays.slot,
+                               .row_begin = step.arrays.row_begin,
+                               .base = step.arrays.base,
+                               .n_seqs = step.arrays.n_seqs,
+                               .n_layers = static_cast<int>(layers_.size()),
+                               .n_kv_heads = heads,
+                               .n_chosen = n_best,
+                               .recent = recent},
+                              queries_->exec().stream());
+  for_lists(step.n_seqs * n_lists, [&](int i, const CpuScratch& s) {
+    const auto b = static_cast<size_t>(i / n_lists);
+    if (step.rows_of(i / n_lists) == 0 || step.base[b] <= rule_.budget) return;
+    const int list = i % n_lists;
+    choose_scored_list(step.slot[b], list / heads, list % heads, step.base[b] - recent, n_best, s);
+  });
+}
+
+void VotedKeys::choose_scored_list(int slot, int ordinal, int kv_head, int n, int n_best,
+                                   const CpuScratch& s) const {
+  const f16* scores = scores_->scores(slot, layers_[static_cast<size_t>(ordinal)], kv_head);
+  // The same bits in wider numbers have the same order: that is all that choosing needs.
+  for (int t = 0; t < n; ++t) {
+    const uint32_t bits = scores[t].bits;
+    s.pooled[t] = std::bit_cast<float>((bits & 0x8000u) << 16 | (bits & 0x7fffu) << 13);
+  }
+  float threshold = 0;
+  ops::select_top({.ids = s.ids,
+                   .threshold = &threshold,
+                   .scores = s.pooled,
+                   .n = n,
+                   .m = n_best,
+                   .first_id = 0,
+                   .scratch = s.select});
+  std::copy_n(s.ids, n_best, ids_ + list_at(slot, ordinal, kv_head));
 }
 
 void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store, const Taker& take) {
   const Geometry& g = geometry();
   const Exec& exec = store.exec();
-  const GpuScratch s(scratch_, bounds_, spec_.window, passed_ids());
+  const GpuScratch s(scratch_, bounds_, rule_.window, passed_ids());
   const std::vector<int32_t>& pages = store.pages(c.slot);
   const auto n_pages = static_cast<size_t>((c.n + kPageTokens - 1) / kPageTokens);
   exec.queue->copy_in(s.pages, pages.data(), n_pages * sizeof(int32_t));
+  const int32_t rows[] = {c.slot, 0, c.n - c.first_query};
+  exec.queue->copy_in(s.rows, rows, sizeof(rows));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const int ordinal = static_cast<int>(i), layer = layers_[i];
     ops::key_votes({.votes = s.votes,
@@ -190,8 +293,21 @@ void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store, const Ta
                     .d = g.head_dim,
                     .dtype = g.dtype,
                     .scale = scale(),
-                    .scratch = s.kernel},
+                    .scratch = s.kernel,
+                    .lse = scores_ == nullptr ? nullptr : s.lse},
                    exec.stream());
+    if (scores_ != nullptr)
+      ops::mean_lse({.out = scores_->lse(0, layer),
+                     .lse = s.lse,
+                     .out_slot_stride = scores_->spec().lse_stride(),
+                     .out_layer_stride = 0,
+                     .layer_stride = 0,
+                     .slot = s.rows,
+                     .row_begin = s.rows + 1,
+                     .n_seqs = 1,
+                     .n_layers = 1,
+                     .n_heads = g.n_heads},
+                    exec.stream());
     int32_t* const ids = passes_on() ? s.ids : ids_ + list_at(c.slot, ordinal, 0);
     ops::choose_keys({.ids = ids,
                       .id_stride = n_chosen(),
@@ -199,10 +315,10 @@ void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store, const Ta
                       .pooled = s.pooled,
                       .vote_stride = bounds_.max_tokens,
                       .n_lists = g.n_kv_heads,
-                      .n = c.n - spec_.window,
+                      .n = c.n - rule_.window,
                       .n_chosen = n_chosen(),
-                      .sinks = sinks_,
-                      .pool = spec_.pool},
+                      .sinks = rule_.sinks,
+                      .pool = rule_.pool},
                      exec.stream());
     if (passes_on()) take(ordinal, ids, s.pages);
   }
