@@ -1,7 +1,6 @@
 #include "tools/speculation_bench/bench_recipe.h"
 
 #include <algorithm>
-#include <set>
 
 #include "recipe/fields_of.h"
 
@@ -20,27 +19,10 @@ std::vector<NamedDraft> ComparisonSection::budgeted() const {
 }
 
 void ComparisonSection::check(recipe::Problems& p) const {
-  if (drafts.empty()) p.field("drafts", "bench.drafts is empty; name one at least");
   if (predict == PredictMode::only && !hardware.complete())
     p.field("hardware",
             "bench.hardware: name a card (h200, a100-80, ...), or give read_gbps and bf16_tflops");
-  std::set<std::string> names;
-  for (const NamedDraft& d : budgeted()) {
-    if (!names.insert(d.name).second)
-      p.field("drafts", "bench.drafts uses the name '{}' twice", d.name);
-    if (d.kind == DraftKind::model && d.path.value.empty())
-      p.field("drafts", "bench.drafts: '{}' is of kind model; name its folder as path", d.name);
-    if (d.bounded() && d.budget.value <= d.sinks.value + d.window.value)
-      p.field("drafts",
-              "bench.drafts: '{}' has a budget of {} tokens, expected more than its {} sinks and "
-              "its window of {}",
-              d.name, d.budget.value, d.sinks.value, d.window.value);
-    if (!d.tree.empty() && !d.proposes_by_model())
-      p.field("drafts",
-              "bench.drafts: '{}' has a tree, which a model proposes; leave it out, or "
-              "choose kind model or self",
-              d.name);
-  }
+  check_drafts(budgeted(), p);
 }
 
 void SpeculationBenchRecipe::check(recipe::Problems& p) const {

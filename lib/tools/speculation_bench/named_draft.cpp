@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
@@ -69,24 +70,50 @@ recipe::Cache NamedDraft::cache(int64_t context) const {
       text += fmt::format("recent: {}\n", budget.value - sinks.value);
       break;
     case DraftKeys::quest:
-      text +=
-          fmt::format("recent: {}\nquest: {{page: {}, ratio: {}}}\n", window.value, page, share);
+      text += fmt::format("recent: {}\ndense_layers: []\nquest: {{page: {}, ratio: {}}}\n",
+                          window.value, page, share);
       break;
     case DraftKeys::topk:
-      text += fmt::format("recent: {}\ntopk: {{ratio: {}}}\n", window.value, share);
+      text +=
+          fmt::format("recent: {}\ndense_layers: []\ntopk: {{ratio: {}}}\n", window.value, share);
       break;
     case DraftKeys::full:
       break;
+    case DraftKeys::snapkv:
+      text += fmt::format("snapkv: {{budget: {}, window: {}, scale: {}, refresh: {}}}\n",
+                          budget.value, window.value, recipe::yaml_text(scale),
+                          refresh.value > 0 ? std::to_string(refresh.value) : "never");
+      break;
     default:
       text +=
-          fmt::format("{}: {{budget: {}, window: {}{}}}\n", kind_name, budget.value, window.value,
-                      refresh.value > 0 ? fmt::format(", refresh: {}", refresh.value) : "");
+          fmt::format("{}: {{budget: {}, window: {}}}\n", kind_name, budget.value, window.value);
   }
   recipe::Cache cache;
   recipe::Field fields = recipe::fields_of(cache);
   recipe::read_fields(
       fields, recipe::parse_yaml(text, {std::make_shared<const std::string>(where), {}, 0, 0}));
   return cache;
+}
+
+void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
+  if (drafts.empty()) p.field("drafts", "bench.drafts is empty; name one at least");
+  std::set<std::string> names;
+  for (const NamedDraft& d : drafts) {
+    if (!names.insert(d.name).second)
+      p.field("drafts", "bench.drafts uses the name '{}' twice", d.name);
+    if (d.kind == DraftKind::model && d.path.value.empty())
+      p.field("drafts", "bench.drafts: '{}' is of kind model; name its folder as path", d.name);
+    if (d.bounded() && d.budget.value <= d.sinks.value + d.window.value)
+      p.field("drafts",
+              "bench.drafts: '{}' has a budget of {} tokens, expected more than its {} sinks and "
+              "its window of {}",
+              d.name, d.budget.value, d.sinks.value, d.window.value);
+    if (!d.tree.empty() && !d.proposes_by_model())
+      p.field("drafts",
+              "bench.drafts: '{}' has a tree, which a model proposes; leave it out, or "
+              "choose kind model or self",
+              d.name);
+  }
 }
 
 nlohmann::ordered_json draft_json(const NamedDraft& draft) {
@@ -96,6 +123,10 @@ nlohmann::ordered_json draft_json(const NamedDraft& draft) {
   else if (draft.proposes_by_model())
     j["keys"] = recipe::yaml_text(draft.keys);
   if (draft.bounded()) j["budget_tokens"] = draft.budget.value;
+  if (draft.bounded() && draft.keys == DraftKeys::snapkv) {
+    j["scale"] = recipe::yaml_text(draft.scale);
+    j["refresh"] = draft.refresh.value > 0 ? nlohmann::ordered_json(draft.refresh.value) : "never";
+  }
   if (!draft.tree.empty())
     j["tree"] = draft.tree.automatic ? "auto" : draft.tree.path.filename().string();
   return j;

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "recipe/cache_section.h"
 #include "recipe/fields.h"
@@ -19,6 +20,7 @@ struct NamedDraft {
   recipe::ModelName path;
   speculate::DraftKeys keys = speculate::DraftKeys::streaming;
   recipe::TokenCount budget{512}, sinks{4}, window{32}, refresh{0};
+  recipe::SnapScale scale = recipe::SnapScale::on;
   int page = 16, ngram = 3;
   std::optional<double> alpha;
   std::filesystem::path timing;
@@ -38,6 +40,7 @@ struct NamedDraft {
     v("window", window, at_least(1).unit("tokens"), "of the budget: the last tokens, at least");
     v("refresh", refresh, at_least(0).unit("tokens"),
       "keys snapkv: chosen again after as many new tokens; 0 = never");
+    v("scale", scale, "keys snapkv: scores of the choice divided by sqrt(head_dim), or not");
     v("page", page, at_least(1).unit("tokens"), "keys quest and retrieval: chosen as one");
     v("ngram", ngram, recipe::between(1, 64).unit("tokens"),
       "kind ngram: tokens that must agree, at most");
@@ -64,6 +67,9 @@ struct NamedDraft {
   /// errors   kind recipe: no cache.kind reads as keys says
   recipe::Cache cache(int64_t context) const;
 };
+
+/// Refuses drafts of one name or without what their kind needs.
+void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p);
 
 /// What records say of it.
 nlohmann::ordered_json draft_json(const NamedDraft& draft);
