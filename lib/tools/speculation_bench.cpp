@@ -1,61 +1,34 @@
 #include "tools/speculation_bench.h"
 
 #include <new>
-#include <nlohmann/json.hpp>
 
-#include "cli/plan_text.h"
 #include "tools/speculation_bench/measured_report.h"
+#include "tools/speculation_bench/plan_table.h"
 #include "tools/speculation_bench/point_run.h"
 
 namespace tandem::tools {
 namespace {
 
-using bench::Json;
 using Point = cli::Point<SpeculationBenchRecipe>;
 
 }  // namespace
 
 int SpeculationBench::print_plan() {
   if (points_.front().recipe.bench.predict == PredictMode::only) return plan_predictions();
-  io::Table table({{"point", io::Align::left},
-                   {"context"},
-                   {"batch"},
-                   {"device", io::Align::left},
-                   {"planned peak"},
-                   {"available"},
-                   {"verdict", io::Align::left}});
+  PlanTable table(cx_, points_.size());
   int status = 0;
-  std::string detail;
   for (const Point& point : points_) {
-    const SpeculationBenchRecipe& r = point.recipe;
-    cli::use_threads(r.run.threads);
+    cli::use_threads(point.recipe.run.threads);
     PointRun run(cx_, point, /*dry_run=*/true);
-    std::string verdict;
+    std::string refused;
     run.admit([&](const Way& way, const Error& e) {
-      verdict += fmt::format(", {}: {}", way.name(), e.what());
+      refused += fmt::format(", {}: {}", way.name(), e.what());
       status = exit_status(e.kind());
     });
-    const MemoryPlan& plan = run.engines().plan();
-    const cli::MemoryLimits limits = run.engines().limits();
-    const bool fits = limits.fits(plan);
-    if (points_.size() == 1)
-      detail = cli::gpu_line(limits) + cli::memory_lines(plan, limits) + "\n";
-    if (!fits) status = exit_status(ErrorKind::memory);
-    Json line = {{"event", "plan"},
-                 {"point", point.id},
-                 {"context_tokens", r.run.context.value},
-                 {"batch", r.run.batch}};
-    line.update(cli::memory_json(plan, limits));
-    if (cx_.plans_as_json()) cx_.out.write(line.dump() + "\n");
-    table.add_row({point.id, std::to_string(r.run.context.value), std::to_string(r.run.batch),
-                   cli::planned_device(limits), format_bytes(plan.peak(run.engines().device())),
-                   format_bytes(limits.on_gpu() ? limits.gpu_bytes : limits.host),
-                   (fits ? "fits" : "does not fit") + verdict});
+    table.add(point, run.engines(), refused);
   }
-  if (cx_.plans_as_json()) return status;
-  cx_.out.write(table.render(table_format(cx_.format())));
-  cx_.out.write(detail);
-  return status;
+  table.print();
+  return table.fits() ? status : exit_status(ErrorKind::memory);
 }
 
 int SpeculationBench::run() {

@@ -54,16 +54,8 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
   const RoundParts p = parts_of(way);
   const Gain gain = gain_of(plain, way, point.prefill_s);
   const double plain_ms = 1e3 * plain.step_s();
-  Json j = {{"verify", way.rule},
-            {"rounds", s.rounds},
-            {"drafted", s.drafted},
-            {"accepted", s.accepted},
-            {"emitted", s.emitted},
-            {"accepted_hist", s.accepted_hist},
-            {"rate_by_position", s.rate_by_position()},
-            {"share_accepted", s.share_accepted()},
-            {"mean_tokens_per_round", s.tokens_per_round()},
-            {"by_output", by_output_json(way)},
+  Json j = counts_json(s);
+  j.update({{"by_output", by_output_json(way)},
             {"draft_ms", p.draft},
             {"target_ms", p.target},
             {"verify_ms", p.verify},
@@ -74,7 +66,7 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
             {"target_over_plain", p.target / plain_ms},
             {"speedup_measured", gain.speedup},
             {"speedup_to_end", gain.to_end},
-            {"speedup_end_to_end", gain.end_to_end}};
+            {"speedup_end_to_end", gain.end_to_end}});
   if (s.host_s > 0) j["host_us"] = 1e3 * p.round * s.host_s / sum_of(way, &BatchRun::whole_s);
   if (gain.interval)
     j.update(
@@ -101,6 +93,18 @@ Json spec_json(const PointRuns& point, const WayRuns& way) {
 }
 
 }  // namespace
+
+Json counts_json(const speculate::RoundStats& s) {
+  return {{"verify", s.rule},
+          {"rounds", s.rounds},
+          {"drafted", s.drafted},
+          {"accepted", s.accepted},
+          {"emitted", s.emitted},
+          {"accepted_hist", s.accepted_hist},
+          {"rate_by_position", s.rate_by_position()},
+          {"share_accepted", s.share_accepted()},
+          {"mean_tokens_per_round", s.tokens_per_round()}};
+}
 
 RoundParts parts_of(const WayRuns& way) {
   const auto ms = [&](const std::function<double(const BatchRun&)>& seconds) {

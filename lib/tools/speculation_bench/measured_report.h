@@ -39,6 +39,9 @@ inline constexpr std::string_view kRoundWords =
     "alpha: accepted over tested tokens, where a round tests no token after one that is refused; "
     "acc/drafted: accepted over drafted tokens (llama.cpp's acceptance rate)";
 
+/// What records say of the counts of rounds, for group `spec`.
+bench::Json counts_json(const speculate::RoundStats& rounds);
+
 std::vector<io::Table::Column> measured_columns();
 /// The cells of a way; those of rounds are empty for plain decoding.
 /// predicted  speed-up, if any

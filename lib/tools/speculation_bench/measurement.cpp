@@ -3,53 +3,13 @@
 #include <algorithm>
 
 #include "bench/stats.h"
-#include "kv/fill_random.h"
+#include "tools/speculation_bench/prompt_slots.h"
 
 namespace tandem::tools {
 namespace {
 
 using bench::StepLog;
 using Texts = std::vector<std::vector<int32_t>>;
-
-/// Prompts in the target's cache but for their last tokens, which every way runs itself. The first
-/// reading alone reads them: drafts choose keys where they begin.
-class PromptSlots {
- public:
-  PromptSlots(decode::Engine& engine, const Texts& prompts, bool random_kv)
-      : cache_(engine.cache()) {
-    std::vector<decode::SeqTokens> texts;
-    for (const auto& ids : prompts) {
-      slots_.push_back(cache_.create());
-      texts.push_back({slots_.back(), std::span(ids).first(ids.size() - 1), true});
-    }
-    const Stopwatch watch;
-    if (!random_kv) {
-      engine.prefill(texts, {});
-      if (engine.queue()) engine.queue()->wait();
-      seconds_ = watch.seconds();
-    } else {
-      for (size_t b = 0; b < slots_.size(); ++b)
-        kv::fill_random(cache_, slots_[b], static_cast<int>(texts[b].tokens.size()), b);
-    }
-    for (size_t b = 0; b < prompts.size(); ++b)
-      requests_.push_back(
-          {.prefix_slot = slots_[b], .prefix = texts[b].tokens, .tokens = {prompts[b].back()}});
-  }
-  PromptSlots(const PromptSlots&) = delete;
-  PromptSlots& operator=(const PromptSlots&) = delete;
-  ~PromptSlots() {
-    for (const int slot : slots_) cache_.release(slot);
-  }
-
-  const std::vector<decode::Request>& requests() const { return requests_; }
-  double seconds() const { return seconds_; }
-
- private:
-  kv::Cache& cache_;
-  std::vector<int> slots_;
-  std::vector<decode::Request> requests_;
-  double seconds_ = 0;
-};
 
 /// Times between deliveries, and of a token after the first.
 void add_latencies(const StepLog& log, int max_tokens, WayRuns& runs) {
@@ -82,7 +42,6 @@ class Runner {
     auto rounds = engines.rounds(way, std::move(options));
     rounds_ = rounds.get();
     decoder_ = std::move(rounds);
-    runs_.rule = rounds_->stats().rule;
     runs_.by_output.assign(kOutputParts, {"", "", way.tree});
   }
 

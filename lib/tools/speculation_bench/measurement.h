@@ -37,7 +37,6 @@ inline constexpr int kOutputParts = 8;
 /// What a way to decode gave over all batches.
 struct WayRuns {
   Way way;
-  std::string rule;  // of verification
   std::vector<BatchRun> batches;
   std::vector<double> step_ms;  // of the whole batch
   std::vector<double> tpot_ms;  // of each sequence: a token after the first, on average

@@ -1,0 +1,47 @@
+#include "tools/speculation_bench/plan_table.h"
+
+#include <nlohmann/json.hpp>
+
+#include "cli/plan_text.h"
+#include "tools/results/bench_results.h"
+
+namespace tandem::tools {
+
+PlanTable::PlanTable(cli::Context& cx, size_t n_points)
+    : cx_(cx),
+      is_single_(n_points == 1),
+      table_({{"point", io::Align::left},
+              {"context"},
+              {"batch"},
+              {"device", io::Align::left},
+              {"planned peak"},
+              {"available"},
+              {"verdict", io::Align::left}}) {}
+
+void PlanTable::add(const cli::PointName& point, const BenchEngines& engines,
+                    const std::string& refused) {
+  const MemoryPlan& plan = engines.plan();
+  const cli::MemoryLimits limits = engines.limits();
+  const bool fits = limits.fits(plan);
+  fits_ = fits_ && fits;
+  if (is_single_) detail_ = cli::gpu_line(limits) + cli::memory_lines(plan, limits) + "\n";
+  nlohmann::ordered_json line = {{"event", "plan"},
+                                 {"point", point.id},
+                                 {"context_tokens", engines.sizes().context},
+                                 {"batch", engines.sizes().batch}};
+  line.update(cli::memory_json(plan, limits));
+  if (cx_.plans_as_json()) cx_.out.write(line.dump() + "\n");
+  table_.add_row({point.id, std::to_string(engines.sizes().context),
+                  std::to_string(engines.sizes().batch), cli::planned_device(limits),
+                  format_bytes(plan.peak(engines.device())),
+                  format_bytes(limits.on_gpu() ? limits.gpu_bytes : limits.host),
+                  (fits ? "fits" : "does not fit") + refused});
+}
+
+void PlanTable::print() {
+  if (cx_.plans_as_json()) return;
+  cx_.out.write(table_.render(table_format(cx_.format())));
+  cx_.out.write(detail_);
+}
+
+}  // namespace tandem::tools
