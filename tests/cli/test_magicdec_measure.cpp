@@ -327,13 +327,15 @@ TEST_SUITE("cli/magicdec-bench/measure") {
   TEST_CASE("what fails is recorded, and the rest goes on") {
     const Outcome draft =
         measure({"-s", "run.batch=1", "-s",
-                 "bench.drafts=[{name: k, keys: topk, budget: 64}, {name: s64, budget: 64}]",
+                 "bench.drafts=[{name: k, keys: topk, budget: 64, tree: " +
+                     (tandem::test::source_dir() / "recipes/sequoia/tree-8.json").string() +
+                     "}, {name: s64, budget: 64}]",
                  "--format", "jsonl"});
     CAPTURE(draft.err);
     CHECK(draft.status == 8);
     auto records = by_phase(draft.out);
-    CHECK(records.at("rounds k gamma 1")["status"] == "failed");
-    CHECK(records.at("rounds k gamma 1")["error"]["kind"] == "recipe");
+    CHECK(records.at("rounds k tree 8x6")["status"] == "failed");
+    CHECK(records.at("rounds k tree 8x6")["error"]["kind"] == "recipe");
     CHECK(records.at("rounds s64 gamma 1")["status"] == "ok");
     CHECK(draft.err.find("the policy of 'k' is topk, which reads no trees of drafted tokens") !=
           std::string::npos);

@@ -73,13 +73,33 @@ TEST_SUITE("speculate/sparse-rounds") {
     }
   }
 
+  TEST_CASE(
+      "f32: exact top-k drafts chains: all keys propose the target's own tokens, few do not") {
+    const auto requests = long_requests(*engine_of("tiny-16m", {}));
+    for (const double ratio : {1.0, 0.1}) {
+      CAPTURE(ratio);
+      recipe::Cache topk = sparse(CacheKind::topk);
+      topk.topk.ratio = {ratio};
+      topk.dense_layers = {};
+      const auto engine =
+          make_engine(tiny_model("tiny-16m"), {.max_tokens = 1024, .caches = {{}, topk}});
+      const Generated plain = generate(*engine, requests, rules(40));
+      const auto rounds =
+          speculate::model_rounds(*engine, {*engine, {.keys = 1}}, speculate::chain_tree(4));
+      CHECK(generate(*engine, requests, rules(40), rounds.get()).ids == plain.ids);
+      const speculate::RoundStats& s = rounds->stats();
+      CHECK((s.accepted == s.drafted) == (ratio == 1));
+      CHECK(s.accepted > 0);
+    }
+  }
+
   TEST_CASE("a policy without trees is refused by name, in target and draft") {
     const auto dense = engine_of("tiny-2m", {});
     for (const CacheKind kind : {CacheKind::topk, CacheKind::oracle_sampling}) {
       const auto sparse_one = engine_of("tiny-2m", sparse(kind));
       const std::string says = "cache.kind: is " + recipe::yaml_text(kind) +
                                ", which cannot read the trees of rounds, in tiny-2m";
-      const auto tree = speculate::chain_tree(3);
+      const auto tree = tree_of({2, 0, 0});
       CHECK_THROWS_WITH_AS((void)speculate::model_rounds(*sparse_one, *dense, tree), says.c_str(),
                            Error);
       CHECK_THROWS_WITH_AS((void)speculate::model_rounds(*dense, *sparse_one, tree), says.c_str(),

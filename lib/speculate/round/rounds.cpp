@@ -22,6 +22,11 @@ void check_reads_trees(const Reader& reader) {
                           kv::kinds_where([](const kv::Needs& n) { return n.reads_trees; })));
 }
 
+/// A draft's rows see all nodes before them in a chain, as those of a text do: any policy reads it.
+void check_reads(const Reader& draft, const TokenTree& tree) {
+  if (std::ranges::any_of(tree.n_children, [](int n) { return n > 1; })) check_reads_trees(draft);
+}
+
 Round::Bounds bounds_of(const TreeRoom& tree, const decode::EngineSpec& target, int vocab,
                         bool draws, size_t drafter_bytes, std::optional<bool> ahead = {}) {
   return {.max_seqs = target.max_seqs,
@@ -67,13 +72,12 @@ std::unique_ptr<Rounds> rounds_by(Reader target, Reader draft,
 
 std::unique_ptr<Rounds> model_rounds(Reader target, Reader draft, const TokenTree& tree,
                                      RoundOptions options) {
-  check_reads_trees(draft);
+  check_reads(draft, tree);
   return rounds_by(target, draft, std::make_unique<ModelDrafter>(draft, target, tree),
                    std::move(options));
 }
 
 std::unique_ptr<Rounds> chain_rounds(Reader target, Reader draft, int most, RoundOptions options) {
-  check_reads_trees(draft);
   return rounds_by(target, draft,
                    std::make_unique<ModelDrafter>(draft, target, GammaChooser(gammas_up_to(most))),
                    std::move(options));

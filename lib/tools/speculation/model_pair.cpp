@@ -18,10 +18,10 @@ nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree) {
 }
 
 void check_reads_trees(const char* where, const std::string& what, const recipe::Cache& cache,
-                       Device device) {
+                       Device device, bool chains_alone) {
   const bool on_gpu = device.kind == Device::Kind::cuda;
   const auto suits = [&](const kv::Needs& n) {
-    return n.reads_trees && (n.runs_on_gpu || !on_gpu);
+    return (n.reads_trees || chains_alone) && (n.runs_on_gpu || !on_gpu);
   };
   if (suits(kv::needs_of(cache))) return;
   throw recipe_error(where, "{}is {}, which reads no trees of drafted tokens{}", what,

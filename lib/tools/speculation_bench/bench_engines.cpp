@@ -46,7 +46,7 @@ void BenchEngines::check(const Way& way, const recipe::Cache& cache) const {
                        nodes, sizes_.batch, kv::kMaxDraftedRows)
         .hint("lower tree.sizes or run.batch");
   check_reads_trees("bench.drafts", fmt::format("the policy of '{}' ", way.draft.name), cache,
-                    device());
+                    device(), way.is_chain());
 }
 
 BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {
@@ -79,10 +79,24 @@ void BenchEngines::add(const Way& way) {
   check(way, cache);
   Model* model = model_of(draft);
   admit(way.name(), model, TreeRoom::of(way.tree));
-  if (model == nullptr || std::ranges::find(model->readers, draft.name) != model->readers.end())
-    return;
-  model->readers.push_back(draft.name);
-  model->caches.push_back(cache);
+  if (model != nullptr) register_reader(*model, draft, cache);
+}
+
+void BenchEngines::register_reader(Model& model, const NamedDraft& draft,
+                                   const recipe::Cache& cache) {
+  if (std::ranges::find(model.readers, draft.name) != model.readers.end()) return;
+  model.readers.push_back(draft.name);
+  model.caches.push_back(cache);
+}
+
+void BenchEngines::add_reader(const NamedDraft& draft, int rows) {
+  const recipe::Cache cache = draft.cache(sizes_.context);
+  Model& model = *model_of(draft);
+  const speculate::RoundNeeds needs{
+      .rows = rows * sizes_.batch, .logit_rows = rows * sizes_.batch, .tokens = 0};
+  target_.needs = target_.needs.with(needs);
+  model.needs = model.needs.with(needs);
+  register_reader(model, draft, cache);
 }
 
 void BenchEngines::add_timing(const NamedDraft& draft, int nodes) {
@@ -105,6 +119,7 @@ MemoryPlan BenchEngines::plan_all(int n_streamed) {
     for (const PlanItem& item : plan.items())
       all.add(a.name + " " + item.name, item.bytes, item.device, item.lifetime);
   }
+  for (const auto& [name, bytes] : buffers_) all.add(name, bytes);
   return all;
 }
 

@@ -27,6 +27,12 @@ class BenchEngines {
   /// errors   kind recipe: keys that read no trees, rows beyond a step's, a context beyond the
   ///          draft's; kind input: its model, a vocabulary that differs
   void add(const Way& way);
+  /// Admits a draft whose forwards run outside of rounds, `rows` of each sequence; it need not read
+  /// trees.
+  /// errors   as add
+  void add_reader(const NamedDraft& draft, int rows);
+  /// What the run holds besides the engines.
+  void add_buffer(std::string name, size_t bytes) { buffers_.emplace_back(std::move(name), bytes); }
   /// Takes room for timing forwards of an admitted draft over trees of up to `nodes` nodes.
   void add_timing(const NamedDraft& draft, int nodes);
   /// Sizes and plans all engines, for the drafts admitted so far.
@@ -69,6 +75,8 @@ class BenchEngines {
     speculate::TreeRoom room;
     bool has_model = false;
   };
+  /// The policy of a model's cache for a draft, once.
+  static void register_reader(Model& model, const NamedDraft& draft, const recipe::Cache& cache);
   /// The model that drafts; null where none does. Opens it where it is new.
   Model* model_of(const NamedDraft& draft);
   void check(const Way& way, const recipe::Cache& cache) const;
@@ -82,6 +90,7 @@ class BenchEngines {
   Model target_;
   std::vector<std::unique_ptr<Model>> others_;
   std::vector<Admitted> admitted_;
+  std::vector<std::pair<std::string, size_t>> buffers_;
   bool is_timed_ = false;
   MemoryPlan plan_;
 };
