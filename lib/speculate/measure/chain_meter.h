@@ -1,0 +1,31 @@
+#pragma once
+#include <vector>
+
+#include "speculate/round/round.h"
+
+namespace tandem::speculate {
+
+/// How often the drafted tokens of rounds of chains are accepted one by one (Sequoia's rule, which
+/// of chains is that of Leviathan et al.), as sums over distributions along what the draft drew:
+/// a token counts with its chance of being tested, the product of those of the tokens before it,
+/// and with the overlap of what target and draft draw from there. Fewer rounds are needed than by
+/// counting, and the figures are those of that rule whichever rule the rounds follow.
+class ChainMeter {
+ public:
+  explicit ChainMeter(int gamma) : gamma_(static_cast<size_t>(gamma)) {}
+
+  /// For RoundOptions::on_verified, on the CPU. Rounds that were cut short are left out.
+  void add(const Round& round, const Tensor& logits);
+
+  /// A round, by drafted tokens.
+  struct Chances {
+    std::vector<double> tested, accepted;  // [gamma]
+  };
+  const std::vector<Chances>& rounds() const { return rounds_; }
+
+ private:
+  size_t gamma_;
+  std::vector<Chances> rounds_;
+};
+
+}  // namespace tandem::speculate

@@ -1,0 +1,128 @@
+#include "speculate/measure/forced_meter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "speculate/draft/pair.h"
+
+namespace tandem::speculate {
+namespace {
+
+/// Sequences of another model's cache that hold the texts' beginnings; they go with the scope.
+class DraftSlots {
+ public:
+  DraftSlots(const Reader& draft, std::span<const ForcedText> texts) : engine_(*draft.engine) {
+    std::vector<std::vector<int32_t>> known;
+    std::vector<decode::SeqTokens> prompts;
+    for (const ForcedText& text : texts) {
+      slots_.push_back(engine_.cache().create(draft.reading.keys));
+      known.push_back(known_ids(text.tokens.first(static_cast<size_t>(text.first) - 1),
+                                engine_.config().vocab_size));
+    }
+    for (size_t i = 0; i < texts.size(); ++i)
+      if (!known[i].empty()) prompts.push_back({slots_[i], known[i], true});
+    if (!prompts.empty()) engine_.prefill(prompts, {});
+  }
+  ~DraftSlots() {
+    for (const int slot : slots_) engine_.cache().release(slot);
+  }
+  DraftSlots(const DraftSlots&) = delete;
+  DraftSlots& operator=(const DraftSlots&) = delete;
+
+  std::span<const int> slots() const { return slots_; }
+
+ private:
+  decode::Engine& engine_;
+  std::vector<int> slots_;
+};
+
+}  // namespace
+
+ForcedMeter::ForcedMeter(Reader target, std::vector<Reader> drafts,
+                         std::vector<double> temperatures, int gamma)
+    : target_(target),
+      drafts_(std::move(drafts)),
+      temperatures_(std::move(temperatures)),
+      gamma_(gamma),
+      logits_(drafts_.size() + 1) {
+  TANDEM_CHECK(!is_other_model() || drafts_.size() == 1, "{} drafts, one of another model",
+               drafts_.size());
+}
+
+ForcedMeter::Rows ForcedMeter::rows_at(int begin, int gamma, std::span<const ForcedText> texts) {
+  Rows rows;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const ForcedText& text = texts[i];
+    const int left = static_cast<int>(text.tokens.size()) - text.first - begin;
+    const int n = std::clamp(left, 0, gamma);
+    rows.n.push_back(n);
+    for (int r = 0; r < n; ++r) {
+      // The row of a token predicts the next.
+      rows.tokens.push_back(text.tokens[static_cast<size_t>(text.first - 1 + begin + r)]);
+      rows.text.push_back(i);
+      rows.position.push_back(static_cast<size_t>(begin + r));
+    }
+  }
+  return rows;
+}
+
+kv::Step ForcedMeter::forward(const Reader& reader, std::span<const int> slots, const Rows& rows,
+                              std::vector<float>& logits) {
+  decode::Engine& engine = *reader.engine;
+  const std::vector<int32_t> ids = known_ids(rows.tokens, engine.config().vocab_size);
+  std::vector<kv::SeqRows> of_texts;
+  for (size_t i = 0; i < slots.size(); ++i)
+    if (rows.n[i] > 0) of_texts.push_back({slots[i], rows.n[i], false});
+  const auto n = static_cast<int>(ids.size());
+  const int most = engine.model().options().max_logit_rows;
+  engine.choose_products(n, std::min(n, most));
+  kv::Step step = engine.cache().begin({.rows = of_texts, .reading = reader.reading});
+  engine.model().forward(ids, step, engine.cache());
+  const int vocab = target_.engine->config().vocab_size;
+  logits.resize(static_cast<size_t>(n) * static_cast<size_t>(vocab));
+  std::vector<float> wide;
+  for (int begin = 0; begin < n; begin += most) {
+    std::vector<int32_t> some;
+    for (int r = begin; r < std::min(n, begin + most); ++r) some.push_back(r);
+    const Tensor piece = in_vocabulary(engine.on_host(engine.logits(some)), vocab, wide);
+    std::copy_n(piece.as<float>(), piece.elements(), logits.begin() + int64_t{begin} * vocab);
+  }
+  return step;
+}
+
+ForcedMeter::Overlaps ForcedMeter::read(std::span<const int> slots,
+                                        std::span<const ForcedText> texts) {
+  std::vector<std::vector<double>> of_texts;
+  int longest = 0;
+  for (const ForcedText& text : texts) {
+    const int n = static_cast<int>(text.tokens.size()) - text.first;
+    TANDEM_CHECK(text.first >= 1 && n >= 0, "position {} of {}", text.first, text.tokens.size());
+    longest = std::max(longest, n);
+    of_texts.emplace_back(static_cast<size_t>(n));
+  }
+  Overlaps all(drafts_.size(), {temperatures_.size(), of_texts});
+  std::optional<DraftSlots> others;
+  if (is_other_model()) others.emplace(drafts_[0], texts);
+  const int64_t vocab = target_.engine->config().vocab_size;
+  for (int begin = 0; begin < longest; begin += gamma_) {
+    const Rows rows = rows_at(begin, gamma_, texts);
+    const auto n = static_cast<int64_t>(rows.tokens.size());
+    // The target's forward comes last: its keys are those that stay.
+    for (size_t d = 0; d < drafts_.size(); ++d) {
+      const kv::Step step = forward(drafts_[d], others ? others->slots() : slots, rows, logits_[d]);
+      if (others) drafts_[d].engine->cache().commit(step);
+    }
+    target_.engine->cache().commit(forward(target_, slots, rows, logits_.back()));
+    const RowDistributions target({logits_.back().data(), DType::f32, {n, vocab}}, temperatures_);
+    for (size_t d = 0; d < drafts_.size(); ++d) {
+      const auto overlaps = target.overlaps({logits_[d].data(), DType::f32, {n, vocab}});
+      for (size_t t = 0; t < overlaps.size(); ++t)
+        for (size_t r = 0; r < overlaps[t].size(); ++r)
+          all[d][t][rows.text[r]][rows.position[r]] = overlaps[t][r];
+    }
+  }
+  return all;
+}
+
+}  // namespace tandem::speculate
