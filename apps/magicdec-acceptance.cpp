@@ -1,0 +1,29 @@
+// magicdec-acceptance: how often drafts are accepted, by draft, budget, temperature and kind of
+// text.
+#include "cli/main_wrapper.h"
+#include "tools/draft_acceptance.h"
+
+namespace {
+
+using namespace tandem;
+
+const cli::ToolInfo kInfo{
+    .name = "magicdec-acceptance",
+    .purpose = "Measure how often drafts are accepted, by draft, budget, temperature and text",
+    .kind = "draft-acceptance",
+    .examples =
+        {"magicdec-acceptance -r magicdec/acceptance-tiny-16m",
+         "magicdec-acceptance -r magicdec/acceptance-tiny-16m --sweep "
+         "bench.prompts=prose,kv,needle8,cwe -o out.jsonl",
+         "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s "
+         "bench.drafts=[{name: snapkv, keys: snapkv}] -s bench.budgets=[128,256]",
+         "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.rounds=false --format md"},
+    .flags = {},
+    .formats = {"text", "md", "csv", "jsonl"},
+    .sweeps = true,
+    .appends = true,
+    .resumes = true};
+
+}  // namespace
+
+int main(int argc, char** argv) { return cli::run_tool<tools::DraftAcceptance>(kInfo, argc, argv); }

@@ -1,0 +1,62 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/record.h"
+#include "eval/score_stats.h"
+#include "io/table.h"
+#include "speculate/measure/chain_meter.h"
+#include "speculate/round/round_stats.h"
+
+namespace tandem::tools {
+
+/// What the figures mean, for people.
+inline constexpr std::string_view kAcceptanceWords =
+    "tested: on given texts, the mean over all positions of sum min(p, q) of the target's and the "
+    "draft's distributions, at temperature 0 the share of positions with the same best token "
+    "(`answer`: where a document's answer stands); drafted: the same along the draft's own tokens "
+    "in rounds, each position with its chance of being tested; tokens a round: the accepted ones "
+    "and one more of the target (vLLM's mean acceptance length); rate by position: share of rounds "
+    "that accept as many drafted tokens (vLLM's acceptance rate by position); acc/drafted: "
+    "accepted over drafted tokens (llama.cpp's acceptance rate)";
+
+/// Parts of a continuation that acceptance is reported by.
+inline constexpr int kContinuationParts = 8;
+
+/// A draft's acceptance on given texts at one temperature.
+class TestedAcceptance {
+ public:
+  /// new_tokens  of each text
+  TestedAcceptance(int gamma, int new_tokens) : gamma_(gamma), new_tokens_(new_tokens) {}
+
+  /// overlaps  of a text, by position
+  /// answer    positions at first that answer a question
+  void add(const std::vector<double>& overlaps, int answer);
+  /// Standard errors take runs of 64 tokens as independent.
+  eval::Estimate alpha() const { return eval::mean_of_blocks(blocks_); }
+  /// None of prose. Its standard error takes texts as independent.
+  std::optional<eval::Estimate> answer() const;
+  bench::Json json() const;
+
+ private:
+  int gamma_, new_tokens_;
+  std::vector<eval::Block> blocks_, answers_;
+  std::vector<eval::Block> by_position_ = std::vector<eval::Block>(static_cast<size_t>(gamma_));
+  std::vector<eval::Block> by_part_ = std::vector<eval::Block>(kContinuationParts);
+};
+
+/// A draft's acceptance in rounds at one temperature.
+struct DraftedAcceptance {
+  /// Expected accepted over expected tested tokens. The standard error takes rounds as independent.
+  eval::Estimate alpha;
+  std::vector<double> by_position;       // the same of each drafted token
+  std::vector<double> rate_by_position;  // of all rounds
+  double tokens_per_round = 1, share_accepted = 0;
+  size_t rounds = 0;
+
+  explicit DraftedAcceptance(const std::vector<speculate::ChainMeter::Chances>& rounds);
+  bench::Json json() const;
+};
+
+}  // namespace tandem::tools

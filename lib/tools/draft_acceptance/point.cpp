@@ -1,0 +1,309 @@
+#include "tools/draft_acceptance/point.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/parallel.h"
+#include "bench/model_report.h"
+#include "tools/prompts/prompt_flags.h"
+#include "tools/speculation_bench/measured_report.h"
+
+namespace tandem::tools {
+namespace {
+
+using bench::Json;
+using Point = AcceptancePoint::Point;
+
+std::string kind_name(PromptKind kind) {
+  return std::string(enum_names(kind)[static_cast<size_t>(kind)]);
+}
+
+std::string phase_of(const NamedDraft& draft, double temperature) {
+  return fmt::format("{} T {:g}", draft.name, temperature);
+}
+
+std::vector<std::string> row_of(const DraftAcceptanceRecipe& r, std::vector<std::string> cells) {
+  cells.insert(cells.begin(), {kind_name(r.bench.prompts), std::to_string(r.run.context.value)});
+  cells.resize(acceptance_columns().size());
+  return cells;
+}
+
+bench::Record record_of(const std::string& tool, const Point& point, const std::string& phase) {
+  const DraftAcceptanceRecipe& r = point.recipe;
+  bench::Record record = named(bench::Record(tool), point);
+  record.group("workload") = {{"phase", phase},
+                              {"batch", r.run.batch},
+                              {"prompts", kind_name(r.bench.prompts)},
+                              {"prompt_tokens", r.run.context.value},
+                              {"context_tokens", r.run.context.value},
+                              {"new_tokens", r.bench.new_tokens},
+                              {"gamma", r.spec.gamma}};
+  return record;
+}
+
+BenchSizes sizes_of(const DraftAcceptanceRecipe& r) {
+  return {.batch = r.run.batch,
+          .context = static_cast<int>(r.run.context.value),
+          .new_tokens = r.bench.new_tokens};
+}
+
+std::string text_of(const eval::Estimate& e) {
+  return fmt::format("{:.3f}", e.mean) + (e.stderr_ ? fmt::format(" +- {:.3f}", *e.stderr_) : "");
+}
+
+/// The target's sequences that a text goes on in; they end with their scope.
+class Forks {
+ public:
+  Forks(kv::Cache& cache, const std::vector<int>& slots) : cache_(cache) {
+    for (const int slot : slots) slots_.push_back(cache.fork(slot, cache.all_readers()));
+  }
+  ~Forks() {
+    for (const int slot : slots_) cache_.release(slot);
+  }
+  Forks(const Forks&) = delete;
+  Forks& operator=(const Forks&) = delete;
+
+  std::span<const int> slots() const { return slots_; }
+
+ private:
+  kv::Cache& cache_;
+  std::vector<int> slots_;
+};
+
+}  // namespace
+
+std::vector<io::Table::Column> acceptance_columns() {
+  return {{"prompts", io::Align::left},
+          {"context"},
+          {"draft", io::Align::left},
+          {"T"},
+          {"tested"},
+          {"answer"},
+          {"drafted"},
+          {"tokens a round"},
+          {"acc/drafted"},
+          {"rate by position"}};
+}
+
+AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point, bool dry_run)
+    : cx_(cx),
+      point_(point),
+      engines_(point.recipe.model, point.recipe.run, sizes_of(point.recipe), dry_run) {
+  if (engines_.device().kind == Device::Kind::cuda)
+    throw recipe_error("run.device", "is {}; distributions are compared on the CPU",
+                       engines_.device().name())
+        .hint("add --device cpu");
+}
+
+bool AcceptancePoint::has_all(const BenchResults& results, const Point& point,
+                              const NamedDraft& draft) {
+  return std::ranges::all_of(point.recipe.bench.temperatures, [&](double t) {
+    return results.has({point.id, phase_of(draft, t), max_threads()});
+  });
+}
+
+void AcceptancePoint::fail(BenchResults& results, const cli::Context& cx, const Point& point,
+                           const NamedDraft* draft, const Error& error) {
+  const std::string name = draft != nullptr ? draft->name : "all";
+  bench::Record record = record_of(cx.info.name, point, draft != nullptr ? name : "point");
+  if (draft != nullptr) record.group("workload")["draft"] = draft_json(*draft);
+  results.add_failure(std::move(record), row_of(point.recipe, {name, "", error.what()}), error);
+}
+
+void AcceptancePoint::admit(const std::function<bool(const NamedDraft&)>& is_wanted,
+                            const std::function<void(const NamedDraft&, const Error&)>& refused) {
+  const int gamma = point_.recipe.spec.gamma;
+  const speculate::TokenTree chain = speculate::chain_tree(gamma + 1);
+  for (const NamedDraft& draft : bench().all_drafts()) {
+    if (!is_wanted(draft)) continue;
+    try {
+      engines_.add_reader(draft, gamma);
+      if (bench().rounds) engines_.add({.draft = draft, .tree = chain});
+      Measured& m = drafts_.emplace_back(Measured{.draft = draft});
+      for (size_t i = 0; i < bench().temperatures.size(); ++i)
+        m.at.push_back({TestedAcceptance(gamma, bench().new_tokens), speculate::ChainMeter(gamma)});
+    } catch (const Error& e) {
+      refused(draft, e);
+    }
+  }
+  const size_t row_bytes =
+      static_cast<size_t>(engines_.target_files().config.vocab_size) * sizeof(float);
+  const auto rows = static_cast<size_t>(gamma * point_.recipe.run.batch);
+  // Logits of all drafts and the target, and the target's distributions in f64.
+  engines_.add_buffer("speculation/compared distributions",
+                      rows * row_bytes * (drafts_.size() + 1 + 2 * bench().temperatures.size()));
+  engines_.size();
+}
+
+decode::GenerateSpec AcceptancePoint::generation(double temperature, int64_t seed, int max_tokens) {
+  decode::Engine& target = engines_.target();
+  recipe::Sampling sampling;
+  sampling.temperature = temperature;
+  decode::GenerateSpec how =
+      generate_spec(sampling, seed, 0, target.config(), target.spec().max_tokens);
+  how.max_tokens = max_tokens;
+  how.stop_ids.clear();  // all sequences are of one length
+  return how;
+}
+
+void AcceptancePoint::complete(std::vector<MeasuredText>& texts, const PromptSlots& slots,
+                               int64_t seed) {
+  const auto wanted = static_cast<size_t>(bench().new_tokens);
+  size_t shortest = wanted;
+  std::vector<decode::Request> requests = slots.requests();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    shortest = std::min(shortest, texts[i].next.size());
+    requests[i].tokens.insert(requests[i].tokens.end(), texts[i].next.begin(), texts[i].next.end());
+  }
+  if (shortest < wanted) {
+    const auto decoder = decode::plain_decoder(engines_.target());
+    decode::GenerateEvents events;
+    events.on_token = [&](const decode::TokenEvent& e) {
+      texts[static_cast<size_t>(e.seq)].next.push_back(e.id);
+    };
+    events.interrupted = cli::is_interrupted;
+    decode::generate(engines_.target(), *decoder, requests,
+                     generation(1, seed, static_cast<int>(wanted - shortest)), events);
+  }
+  for (MeasuredText& text : texts) {
+    text.next.resize(std::min(wanted, text.next.size()));
+    text.answer = std::min(text.answer, static_cast<int>(text.next.size()));
+  }
+}
+
+void AcceptancePoint::force(const std::vector<Measured*>& drafts, const PromptSlots& slots,
+                            const std::vector<MeasuredText>& texts) {
+  if (drafts.empty()) return;
+  std::vector<speculate::Reader> readers;
+  for (const Measured* m : drafts) readers.push_back(engines_.drafter(m->draft));
+  std::vector<eval::Ids> whole;
+  std::vector<speculate::ForcedText> forced;
+  for (const MeasuredText& text : texts) {
+    eval::Ids& ids = whole.emplace_back(text.prompt);
+    ids.insert(ids.end(), text.next.begin(), text.next.end());
+  }
+  for (size_t i = 0; i < texts.size(); ++i)
+    forced.push_back({whole[i], static_cast<int>(texts[i].prompt.size())});
+  const Forks forks(engines_.target().cache(), slots.slots());
+  speculate::ForcedMeter meter(engines_.target(), readers, bench().temperatures,
+                               point_.recipe.spec.gamma);
+  const auto overlaps = meter.read(forks.slots(), forced);
+  for (size_t d = 0; d < drafts.size(); ++d)
+    for (size_t t = 0; t < overlaps[d].size(); ++t)
+      for (size_t i = 0; i < texts.size(); ++i)
+        drafts[d]->at[t].tested.add(overlaps[d][t][i], texts[i].answer);
+}
+
+void AcceptancePoint::run_rounds(Measured& draft, size_t temperature, const PromptSlots& slots,
+                                 int64_t seed) {
+  Figures& figures = draft.at[temperature];
+  const Way way{.draft = draft.draft, .tree = speculate::chain_tree(point_.recipe.spec.gamma + 1)};
+  speculate::RoundOptions options{.verify = speculate::VerifyChoice::sequoia};
+  options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
+    figures.rounds.add(round, logits);
+  };
+  const auto rounds = engines_.rounds(way, std::move(options));
+  decode::GenerateEvents events;
+  events.interrupted = cli::is_interrupted;
+  decode::generate(engines_.target(), *rounds, slots.requests(),
+                   generation(bench().temperatures[temperature], seed, bench().new_tokens), events);
+  if (figures.counts)
+    figures.counts->add(rounds->stats());
+  else
+    figures.counts = rounds->stats();
+}
+
+void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
+                              const std::function<void()>& count) {
+  std::vector<eval::Ids> prompts;
+  for (const MeasuredText& text : texts) prompts.push_back(text.prompt);
+  const PromptSlots slots(engines_.target(), prompts, false);
+  complete(texts, slots, seed);
+  const auto attempt = [&](Measured& m, const std::function<void()>& work) {
+    if (m.error) return;
+    try {
+      work();
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::interrupted) throw;
+      m.error = e;
+    }
+  };
+  std::vector<Measured*> own;
+  for (Measured& m : drafts_)
+    if (m.draft.kind == DraftKind::self) own.push_back(&m);
+  force(own, slots, texts);
+  count();
+  for (Measured& m : drafts_)
+    if (m.draft.kind != DraftKind::self) attempt(m, [&] { force({&m}, slots, texts); });
+  for (Measured& m : drafts_)
+    for (size_t t = 0; bench().rounds && t < m.at.size(); ++t) {
+      attempt(m, [&] { run_rounds(m, t, slots, seed); });
+      count();
+    }
+}
+
+void AcceptancePoint::run(BenchResults& results) {
+  if (drafts_.empty()) return;
+  const DraftAcceptanceRecipe& r = point_.recipe;
+  MeasuredTexts texts = measured_texts(r, engines_.target_files());
+  engines_.load(cx_);
+  double runs = 1;
+  for (const Measured& m : drafts_) runs += bench().rounds ? static_cast<double>(m.at.size()) : 0;
+  cli::Progress progress(
+      cx_.terminal, fmt::format("{} at {} tokens", kind_name(r.bench.prompts), r.run.context.value),
+      runs * static_cast<double>(texts.batches.size()), "runs");
+  double n_done = 0;
+  for (size_t b = 0; b < texts.batches.size(); ++b)
+    measure(texts.batches[b], r.run.seed + static_cast<int64_t>(b), [&] {
+      if (!progress.go_on(++n_done)) throw Error(ErrorKind::interrupted, "", "interrupted");
+    });
+  for (const Measured& draft : drafts_) report(results, texts, draft);
+}
+
+void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, const Measured& m) {
+  const DraftAcceptanceRecipe& r = point_.recipe;
+  if (m.error) return fail(results, cx_, point_, &m.draft, *m.error);
+  decode::Engine& target = engines_.target();
+  for (size_t t = 0; t < m.at.size(); ++t) {
+    const double temperature = bench().temperatures[t];
+    const std::string phase = phase_of(m.draft, temperature);
+    if (results.has({point_.id, phase, max_threads()})) continue;
+    bench::Record record = record_of(cx_.info.name, point_, phase);
+    record.group("model") = {{"name", target.files().name},
+                             {"dtype", dtype_name(target.model().options().dtype)}};
+    if (m.draft.kind == DraftKind::model) record.group("model")["draft"] = m.draft.path.value;
+    record.group("workload")
+        .update({{"temperature", temperature},
+                 {"draft", draft_json(m.draft)},
+                 {"device", target.spec().device.name()},
+                 {"dataset", texts.source},
+                 {"n_prompts", r.run.batch * bench().batches},
+                 {"distinct_prompts", texts.distinct},
+                 {"prompts_overlap", texts.overlap},
+                 {"batches", bench().batches},
+                 {"seed", r.run.seed}});
+    Json& acceptance = record.group("acceptance");
+    acceptance["tested"] = m.at[t].tested.json();
+    const auto answer = m.at[t].tested.answer();
+    std::vector<std::string> cells = {m.draft.name, fmt::format("{:g}", temperature),
+                                      text_of(m.at[t].tested.alpha()),
+                                      answer ? text_of(*answer) : ""};
+    if (bench().rounds) {
+      const DraftedAcceptance drafted(m.at[t].rounds.rounds());
+      acceptance["drafted"] = drafted.json();
+      Json& spec = record.group("spec");
+      spec = counts_json(*m.at[t].counts);
+      spec.update({{"gamma", r.spec.gamma},
+                   {"tested", m.at[t].counts->tested},
+                   {"alpha", m.at[t].counts->share_of_tested()}});
+      std::string rates;
+      for (const double rate : drafted.rate_by_position) rates += fmt::format(" {:.2f}", rate);
+      cells.insert(cells.end(),
+                   {text_of(drafted.alpha), fmt::format("{:.2f}", drafted.tokens_per_round),
+                    fmt::format("{:.3f}", drafted.share_accepted), rates.substr(1)});
+    }
+    results.add(record, row_of(r, std::move(cells)));
+  }
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,73 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "speculate/measure/forced_meter.h"
+#include "tools/draft_acceptance/figures.h"
+#include "tools/draft_acceptance/texts.h"
+#include "tools/speculation_bench/bench_engines.h"
+#include "tools/speculation_bench/prompt_slots.h"
+
+namespace tandem::tools {
+
+/// A point of a sweep: all drafts at all temperatures on texts of one kind. The target reads each
+/// prompt once, and all drafts continue from there.
+class AcceptancePoint {
+ public:
+  using Point = cli::Point<DraftAcceptanceRecipe>;
+
+  /// errors   those of BenchEngines; kind recipe: a GPU
+  AcceptancePoint(cli::Context& cx, const Point& point, bool dry_run);
+
+  /// Admits the drafts that can be measured, and sizes the engines for them.
+  /// is_wanted  whether a draft is to be measured
+  /// refused    gets those that cannot
+  void admit(const std::function<bool(const NamedDraft&)>& is_wanted,
+             const std::function<void(const NamedDraft&, const Error&)>& refused);
+  const BenchEngines& engines() const { return engines_; }
+
+  /// Measures the admitted drafts and reports each by `results`.
+  void run(BenchResults& results);
+  /// Whether `results` hold all records of a draft.
+  static bool has_all(const BenchResults& results, const Point& point, const NamedDraft& draft);
+  /// Records a draft that was refused or failed; null: all of the point.
+  static void fail(BenchResults& results, const cli::Context& cx, const Point& point,
+                   const NamedDraft* draft, const Error& error);
+
+ private:
+  /// What a draft gave at one temperature.
+  struct Figures {
+    TestedAcceptance tested;
+    speculate::ChainMeter rounds;
+    std::optional<speculate::RoundStats> counts = {};  // none without rounds
+  };
+  struct Measured {
+    NamedDraft draft;
+    std::vector<Figures> at = {};  // by temperature
+    std::optional<Error> error = {};
+  };
+
+  const AcceptanceBench& bench() const { return point_.recipe.bench; }
+  void measure(std::vector<MeasuredText>& texts, int64_t seed, const std::function<void()>& count);
+  /// Writes the rest of what follows documents, by the target at temperature 1.
+  void complete(std::vector<MeasuredText>& texts, const PromptSlots& slots, int64_t seed);
+  /// Teacher forcing of several readings of the target at once, or of one other model.
+  void force(const std::vector<Measured*>& drafts, const PromptSlots& slots,
+             const std::vector<MeasuredText>& texts);
+  void run_rounds(Measured& draft, size_t temperature, const PromptSlots& slots, int64_t seed);
+  decode::GenerateSpec generation(double temperature, int64_t seed, int max_tokens);
+  void report(BenchResults& results, const MeasuredTexts& texts, const Measured& draft);
+
+  cli::Context& cx_;
+  const Point& point_;
+  BenchEngines engines_;
+  std::vector<Measured> drafts_;
+};
+
+/// Of the table that point runs fill.
+std::vector<io::Table::Column> acceptance_columns();
+
+}  // namespace tandem::tools

@@ -1,0 +1,58 @@
+#include "tools/draft_acceptance/texts.h"
+
+#include "base/error.h"
+
+namespace tandem::tools {
+namespace {
+
+MeasuredTexts windows(const DraftAcceptanceRecipe& r, const decode::ModelFiles& files) {
+  const auto context = static_cast<int>(r.run.context.value);
+  BenchPrompts prompts = bench_prompts(r.data, files,
+                                       {.context = context + r.bench.new_tokens,
+                                        .batch = r.run.batch,
+                                        .batches = r.bench.batches,
+                                        .seed = static_cast<uint64_t>(r.run.seed)});
+  MeasuredTexts texts{.source = prompts.source,
+                      .batches = {},
+                      .distinct = prompts.distinct,
+                      .overlap = prompts.overlap};
+  for (const auto& batch : prompts.batches) {
+    texts.batches.emplace_back();
+    for (const eval::Ids& window : batch)
+      texts.batches.back().push_back({.prompt = {window.begin(), window.begin() + context},
+                                      .next = {window.begin() + context, window.end()}});
+  }
+  return texts;
+}
+
+MeasuredTexts documents(const DraftAcceptanceRecipe& r, const decode::ModelFiles& files) {
+  if (files.tokenizer == nullptr)
+    throw input_error(files.name, "the model has no tokenizer, which documents need")
+        .hint("choose -s bench.prompts=prose");
+  const eval::CaseGenerator generator(*files.tokenizer, r.bench.haystack,
+                                      static_cast<uint64_t>(r.run.seed));
+  MeasuredTexts texts{
+      .source = r.bench.haystack.empty() ? "generated" : r.bench.haystack.filename().string(),
+      .batches = {}};
+  const auto length = static_cast<size_t>(r.run.context.value);
+  for (int b = 0; b < r.bench.batches; ++b) {
+    texts.batches.emplace_back();
+    for (int i = 0; i < r.run.batch; ++i) {
+      eval::Case c =
+          generator.make(task_of(r.bench.prompts), length, static_cast<uint32_t>(texts.distinct++));
+      c.haystack.insert(c.haystack.end(), c.question.begin(), c.question.end());
+      const auto answer = static_cast<int>(c.answer.size());
+      texts.batches.back().push_back(
+          {.prompt = std::move(c.haystack), .next = std::move(c.answer), .answer = answer});
+    }
+  }
+  return texts;
+}
+
+}  // namespace
+
+MeasuredTexts measured_texts(const DraftAcceptanceRecipe& r, const decode::ModelFiles& files) {
+  return r.bench.prompts == PromptKind::prose ? windows(r, files) : documents(r, files);
+}
+
+}  // namespace tandem::tools

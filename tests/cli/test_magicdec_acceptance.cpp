@@ -1,0 +1,187 @@
+#include <doctest/doctest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/probe.h"
+#include "io/file.h"
+
+using namespace tandem::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+/// A few tokens of the embedded models: a second or two.
+Outcome acceptance(std::vector<std::string> arguments) {
+  const std::vector<std::string> small = {
+      "-m",
+      "tiny-16m",
+      "--device",
+      "cpu",
+      "-s",
+      "run.context=300",
+      "-s",
+      "run.batch=2",
+      "-s",
+      "spec.gamma=3",
+      "-s",
+      "bench={new_tokens: 16, temperatures: [0, 1], drafts: [{name: s64, budget: 64}]}"};
+  arguments.insert(arguments.begin(), small.begin(), small.end());
+  return run_process(program("magicdec-acceptance"), {.arguments = std::move(arguments)});
+}
+
+std::map<std::string, Json> by_phase(const std::string& text) {
+  std::map<std::string, Json> records;
+  for (const Json& record : json_lines(text)) records[record["workload"]["phase"]] = record;
+  return records;
+}
+
+}  // namespace
+
+TEST_SUITE("cli/magicdec-acceptance") {
+  TEST_CASE("a record for each draft, budget and temperature") {
+    const Outcome run = acceptance(
+        {"-s",
+         "bench.drafts=[{name: s}, {name: k, keys: snapkv, scale: off, refresh: 8}, {name: top, "
+         "keys: topk}, {name: small, kind: model, path: tiny-2m, keys: full}]",
+         "-s", "bench.budgets=[64, 128]", "--format", "jsonl"});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    CHECK(run.err.find("vLLM's mean acceptance length") != std::string::npos);
+    const auto records = by_phase(run.out);
+    REQUIRE(records.size() == 2 * 7);
+    for (const auto& [phase, record] : records) {
+      CAPTURE(phase);
+      CHECK(record["status"] == "ok");
+      CHECK(record["workload"]["distinct_prompts"] == 2);
+      const Json &tested = record["acceptance"]["tested"],
+                 &drafted = record["acceptance"]["drafted"];
+      CHECK(tested["positions"] == 2 * 16);
+      CHECK(tested["by_position"].size() == 3);
+      CHECK_FALSE(tested.contains("answer"));
+      CHECK(tested["alpha"] > 0.2);
+      CHECK(tested["alpha"] < 1);
+      double length = 1;
+      for (const Json& rate : drafted["rate_by_position"]) length += rate.get<double>();
+      CHECK(drafted["mean_tokens_per_round"].get<double>() == doctest::Approx(length));
+      CHECK(drafted["share_accepted"].get<double>() == doctest::Approx((length - 1) / 3));
+      CHECK(drafted["rounds"] <= record["spec"]["rounds"]);
+      CHECK(record["spec"]["gamma"] == 3);
+    }
+    CHECK(records.at("k 64 T 1")["workload"]["draft"]["scale"] == "off");
+    CHECK(records.at("k 64 T 1")["workload"]["draft"]["refresh"] == 8);
+    CHECK(records.at("small T 0")["model"]["draft"].get<std::string>().ends_with("tiny-2m"));
+    // A better choice of as many keys.
+    for (const char* t : {"0", "1"})
+      CHECK(records.at(std::string("top 64 T ") + t)["acceptance"]["tested"]["alpha"] >
+            records.at(std::string("s 64 T ") + t)["acceptance"]["tested"]["alpha"]);
+  }
+
+  TEST_CASE("f32: a budget beyond the text accepts everything") {
+    const Outcome run =
+        acceptance({"-s", "model.compute=f32", "-s",
+                    "bench.drafts=[{name: s, budget: 512}, {name: k, keys: snapkv, budget: 512}, "
+                    "{name: v, keys: verified, budget: 512}, {name: top, keys: topk, budget: 512}]",
+                    "--format", "jsonl"});
+    CHECK(run.status == 0);
+    const auto records = by_phase(run.out);
+    CHECK(records.size() == 8);
+    for (const auto& [phase, record] : records) {
+      CAPTURE(phase);
+      CHECK(record["acceptance"]["tested"]["alpha"].get<double>() ==
+            doctest::Approx(1).epsilon(1e-4));
+      CHECK(record["acceptance"]["drafted"]["alpha"].get<double>() ==
+            doctest::Approx(1).epsilon(1e-4));
+      CHECK(record["acceptance"]["drafted"]["mean_tokens_per_round"].get<double>() ==
+            doctest::Approx(4).epsilon(1e-4));
+    }
+  }
+
+  TEST_CASE("documents: the answer, and what the target writes after it") {
+    const Outcome run = acceptance({"-s", "bench.prompts=needle1", "-s", "bench.new_tokens=24",
+                                    "-s", "bench.rounds=false", "--format", "jsonl"});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    const auto records = by_phase(run.out);
+    REQUIRE(records.size() == 2);
+    for (const auto& [phase, record] : records) {
+      const Json& tested = record["acceptance"]["tested"];
+      CHECK(tested["positions"] == 2 * 24);
+      CHECK(tested["answer"]["positions"] > 2);
+      CHECK(tested["answer"]["positions"] < 2 * 24);
+      CHECK_FALSE(record["acceptance"].contains("drafted"));
+      CHECK(record["workload"]["dataset"] == "generated");
+    }
+  }
+
+  TEST_CASE("a sweep goes on where it stopped, and what fails is recorded") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "records.jsonl").string();
+    const std::vector<std::string> sweep = {
+        "--sweep",
+        "spec.gamma=1,2",
+        "-o",
+        path,
+        "-s",
+        "bench.drafts=[{name: s64, budget: 64}, {name: v, keys: verified, budget: 100}]"};
+    const Outcome first = acceptance(sweep);
+    CAPTURE(first.err);
+    CHECK(first.status == 8);
+    CHECK(first.err.find("verified.budget: 100 is out of range") != std::string::npos);
+    auto lines = json_lines(tandem::io::read_file(path));
+    CHECK(lines.size() == 2 * 3);
+    CHECK(lines[0]["status"] == "failed");
+    CHECK(lines[0]["workload"]["phase"] == "v");
+    // Without the last point, and with a torn line.
+    std::string text;
+    for (size_t i = 0; i < 3; ++i) text += lines[i].dump() + "\n";
+    std::ofstream(path) << text << "{\"schema\": ";
+    std::vector<std::string> again = sweep;
+    again.push_back("--resume");
+    const Outcome second = acceptance(again);
+    CHECK(second.status == 8);
+    std::map<std::string, int> ok;
+    for (const Json& line : json_lines(tandem::io::read_file(path)))
+      if (line["status"] == "ok")
+        ++ok[line["point"].get<std::string>() + line["workload"]["phase"].get<std::string>()];
+    CHECK(ok.size() == 4);
+    for (const auto& [point, n] : ok) CHECK(n == 1);
+  }
+
+  TEST_CASE("plans, and what is refused") {
+    const Outcome plan = acceptance({"--dry-run"});
+    CHECK(plan.status == 0);
+    CHECK(plan.out.find("fits") != std::string::npos);
+    struct Case {
+      std::vector<std::string> arguments;
+      int status;
+      const char *says, *hint;
+    };
+    for (const Case& c :
+         {Case{{"-s", "bench.drafts=[{name: n, kind: ngram}]"},
+               3,
+               "'n' draws its tokens from no distribution",
+               "choose kind self or model"},
+          Case{{"-s", "bench.drafts=[{name: s, budget: 36}]"},
+               3,
+               "expected more than its 4 sinks",
+               ""},
+          Case{{"-s", "bench.drafts=[{name: s}]", "-s", "bench.budgets=[64,64]"},
+               3,
+               "uses the name 's 64' twice",
+               ""},
+          Case{{"-s", "spec.gamma=20"}, 3, "spec.gamma: is 20 tokens", "raise bench.new_tokens"},
+          Case{{"-s", "bench.temperatures=[]"}, 3, "name one at least", ""},
+          Case{{"-s", "run.context=20000"}, 3, "tiny-16m takes 16384", "lower run.context"},
+          Case{{"-s", "bench.prompts=kv", "-s", "run.context=100"},
+               4,
+               "has no room",
+               "are needed"}}) {
+      CAPTURE(c.says);
+      const Outcome run = acceptance(c.arguments);
+      CHECK(run.status == c.status);
+      CHECK(run.err.find(c.says) != std::string::npos);
+      CHECK(run.err.find(c.hint) != std::string::npos);
+    }
+  }
+}
