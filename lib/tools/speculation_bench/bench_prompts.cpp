@@ -37,7 +37,7 @@ Windows text_windows(const eval::TextIds& text, const PromptNeeds& needs, const 
   overlap = n * taken > text.ids.size();
   Windows windows;
   for (size_t i = 0; i < n; ++i) {
-    const size_t begin = n == 1 ? 0 : overlap ? i * last / (n - 1) : i * taken;
+    const size_t begin = n == 1 ? 0 : i * last / (n - 1);
     auto& window = windows.emplace_back(text.prefix.begin(),
                                         text.prefix.begin() + static_cast<long>(context - taken));
     const auto first = text.ids.begin() + static_cast<long>(begin);
