@@ -6,11 +6,12 @@
     plot.py speedup, pareto, acceptance, prediction FILE... -o out.svg
                                          speed-up of speculation by batch and context; throughput
                                          against latency; acceptance by position and along the
-                                         output; predicted against measured
+                                         output, or by budget; predicted against
+                                         measured
 
 FILE: records of pig-eval, of pig-bench, or (the last four) of magicdec-bench and sequoia-bench, as
---format jsonl prints them; of benchmarks also what -o writes. The ending of OUT chooses the format:
-svg, pdf, png. Needs matplotlib: python3 -m pip install matplotlib
+--format jsonl prints them; of benchmarks also what -o writes. Acceptance by budget is drawn from
+records of magicdec-acceptance. The ending of OUT chooses the format: svg, pdf, png. Needs matplotlib: python3 -m pip install matplotlib
 """
 import argparse
 

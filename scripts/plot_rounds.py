@@ -4,6 +4,7 @@ import sys
 from collections import defaultdict
 
 from plot_common import chosen, fail, plt, read_records
+from plot_drafts import plot_budgets
 
 # Colours of Okabe and Ito; markers differ too, and lines by context or batch.
 DRAFTS = [("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"),
@@ -240,6 +241,10 @@ def largest_of(ways):
 
 
 def plot_acceptance(args):
+    records = read_records(args.files, "magicdec-acceptance", "magicdec-bench", "sequoia-bench")
+    of_drafts = [r for r in records if r["tool"] == "magicdec-acceptance"]
+    if of_drafts:
+        return plot_budgets(of_drafts, args)
     ways = largest_of(ways_of(args))
     context = chosen([w.context for w in ways], args.context, "context")
     ways = [w for w in ways if w.context == context]
@@ -332,7 +337,8 @@ def add_commands(commands):
     for name, draw, text in (
             ("speedup", plot_speedup, "speed-up against batch and context"),
             ("pareto", plot_pareto, "throughput against latency"),
-            ("acceptance", plot_acceptance, "acceptance by position and by output length"),
+            ("acceptance", plot_acceptance, "acceptance by position and by output length; of "
+             "magicdec-acceptance by budget"),
             ("prediction", plot_prediction, "predicted against measured speed-up")):
         command = commands.add_parser(name, help=text)
         command.add_argument("--model", help="which model, where the records have several")
