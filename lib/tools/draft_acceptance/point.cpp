@@ -214,7 +214,8 @@ void AcceptancePoint::run_rounds(Measured& draft, size_t temperature, const Prom
 }
 
 void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
-                              const std::function<void()>& count) {
+                              const std::function<void()>& count,
+                              const std::function<void(const Measured&)>& done) {
   std::vector<eval::Ids> prompts;
   for (const MeasuredText& text : texts) prompts.push_back(text.prompt);
   const PromptSlots slots(engines_.target(), prompts, false);
@@ -235,11 +236,13 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
   count();
   for (Measured& m : drafts_)
     if (m.draft.kind != DraftKind::self) attempt(m, [&] { force({&m}, slots, texts); });
-  for (Measured& m : drafts_)
+  for (Measured& m : drafts_) {
     for (size_t t = 0; bench().rounds && t < m.at.size(); ++t) {
       attempt(m, [&] { run_rounds(m, t, slots, seed); });
       count();
     }
+    done(m);
+  }
 }
 
 void AcceptancePoint::run(BenchResults& results) {
@@ -253,11 +256,16 @@ void AcceptancePoint::run(BenchResults& results) {
       cx_.terminal, fmt::format("{} at {} tokens", kind_name(r.bench.prompts), r.run.context.value),
       runs * static_cast<double>(texts.batches.size()), "runs");
   double n_done = 0;
+  const auto count = [&] {
+    if (!progress.go_on(++n_done)) throw Error(ErrorKind::interrupted, "", "interrupted");
+  };
+  // At once, so that a run that is stopped keeps the drafts that are done.
+  const auto report_last = [&](size_t b, const Measured& draft) {
+    if (b + 1 == texts.batches.size()) report(results, texts, draft);
+  };
   for (size_t b = 0; b < texts.batches.size(); ++b)
-    measure(texts.batches[b], r.run.seed + static_cast<int64_t>(b), [&] {
-      if (!progress.go_on(++n_done)) throw Error(ErrorKind::interrupted, "", "interrupted");
-    });
-  for (const Measured& draft : drafts_) report(results, texts, draft);
+    measure(texts.batches[b], r.run.seed + static_cast<int64_t>(b), count,
+            [&](const Measured& draft) { report_last(b, draft); });
 }
 
 void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, const Measured& m) {

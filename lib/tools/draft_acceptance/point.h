@@ -51,7 +51,10 @@ class AcceptancePoint {
   };
 
   const AcceptanceBench& bench() const { return point_.recipe.bench; }
-  void measure(std::vector<MeasuredText>& texts, int64_t seed, const std::function<void()>& count);
+  /// count    called after each run
+  /// done     called with each draft that is done with these texts
+  void measure(std::vector<MeasuredText>& texts, int64_t seed, const std::function<void()>& count,
+               const std::function<void(const Measured&)>& done);
   /// Writes the rest of what follows documents, by the target at temperature 1.
   void complete(std::vector<MeasuredText>& texts, const PromptSlots& slots, int64_t seed);
   /// Teacher forcing of several readings of the target at once, or of one other model.
