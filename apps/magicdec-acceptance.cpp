@@ -1,7 +1,7 @@
 // magicdec-acceptance: how often drafts are accepted, by draft, budget, temperature and kind of
 // text.
 #include "cli/main_wrapper.h"
-#include "tools/draft_acceptance.h"
+#include "tools/magicdec_acceptance.h"
 
 namespace {
 
@@ -26,4 +26,6 @@ const cli::ToolInfo kInfo{
 
 }  // namespace
 
-int main(int argc, char** argv) { return cli::run_tool<tools::DraftAcceptance>(kInfo, argc, argv); }
+int main(int argc, char** argv) {
+  return cli::run_tool<tools::MagicdecAcceptance>(kInfo, argc, argv);
+}

@@ -93,8 +93,10 @@ Json json_of(const speculate::RuleMeter& meter) {
 void AcceptanceRecipe::check(recipe::Problems& p) const {
   draft.require(p);
   if (draft.cache.kind != recipe::CacheKind::full)
-    p.field("draft.cache.kind",
-            "draft.cache.kind: acceptance is measured of drafts that read all keys; leave it full");
+    p.field(
+        "draft.cache.kind",
+        "draft.cache.kind: acceptance is measured of drafts that read all keys; leave it full, or "
+        "measure others with magicdec-acceptance");
   refuse_states(model, output, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs", "output.top_logprobs: a vector lists no tokens");

@@ -19,7 +19,7 @@ void ChainMeter::add(const Round& round, const Tensor& logits) {
     begin.push_back(p.node_begin[b]);
     rounds_.push_back({std::vector<double>(gamma_), std::vector<double>(gamma_)});
   }
-  // What a node's child is accepted with, whatever the draw, and if it is the one that was drawn.
+  // What a node's child is accepted with, regardless of the draw, and if it is the one that was drawn.
   struct Node {
     double overlap, chance;
   };

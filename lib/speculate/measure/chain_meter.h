@@ -9,7 +9,7 @@ namespace tandem::speculate {
 /// of chains is that of Leviathan et al.), as sums over distributions along what the draft drew:
 /// a token counts with its chance of being tested, the product of those of the tokens before it,
 /// and with the overlap of what target and draft draw from there. Fewer rounds are needed than by
-/// counting, and the figures are those of that rule whichever rule the rounds follow.
+/// counting, and the figures are those of that rule regardless of the rule that the rounds follow.
 class ChainMeter {
  public:
   explicit ChainMeter(int gamma) : gamma_(static_cast<size_t>(gamma)) {}

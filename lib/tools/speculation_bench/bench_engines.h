@@ -31,7 +31,7 @@ class BenchEngines {
   /// trees.
   /// errors   as add
   void add_reader(const NamedDraft& draft, int rows);
-  /// What the run holds besides the engines.
+  /// What the run holds in addition to the engines.
   void add_buffer(std::string name, size_t bytes) { buffers_.emplace_back(std::move(name), bytes); }
   /// Takes room for timing forwards of an admitted draft over trees of up to `nodes` nodes.
   void add_timing(const NamedDraft& draft, int nodes);

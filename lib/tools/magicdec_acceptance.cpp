@@ -1,4 +1,4 @@
-#include "tools/draft_acceptance.h"
+#include "tools/magicdec_acceptance.h"
 
 #include <new>
 
@@ -9,7 +9,7 @@ namespace tandem::tools {
 
 using Point = AcceptancePoint::Point;
 
-int DraftAcceptance::print_plan() {
+int MagicdecAcceptance::print_plan() {
   PlanTable table(cx_, points_.size());
   int status = 0;
   for (const Point& point : points_) {
@@ -27,7 +27,7 @@ int DraftAcceptance::print_plan() {
   return table.fits() ? status : exit_status(ErrorKind::memory);
 }
 
-int DraftAcceptance::run() {
+int MagicdecAcceptance::run() {
   BenchResults results(cx_, points_.front().recipe.output.path, io::Table(acceptance_columns()));
   const auto fail = [&](const Point& point, const NamedDraft* draft, const Error& e) {
     AcceptancePoint::fail(results, cx_, point, draft, e);

@@ -8,11 +8,11 @@ namespace tandem::tools {
 
 /// A run of magicdec-acceptance: how often drafts are accepted, by draft, budget, temperature and
 /// kind of text, as sums over distributions.
-class DraftAcceptance {
+class MagicdecAcceptance {
  public:
   using Recipe = DraftAcceptanceRecipe;
 
-  DraftAcceptance(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
+  MagicdecAcceptance(cli::Context& cx, const std::vector<cli::Point<Recipe>>& points)
       : cx_(cx), points_(points) {}
 
   /// One line a point: the room that it needs; of a single point in detail.
