@@ -163,13 +163,12 @@ TEST_SUITE("speculate/draft_meters") {
       RoundOptions options{.verify = VerifyChoice::sequoia};
       options.on_verified = [&](const Round& round, const Tensor& logits) {
         meter.add(round, logits);
-        for (size_t b = 0; b < round.n_seqs(); ++b) {
-          if (round.n_drafted(b) < 3) continue;
-          const auto n = static_cast<int64_t>(round.path(b).size());
-          accepted += n;
-          tested += std::min<int64_t>(n + 1, 3);
-          ++full;
-        }
+      };
+      options.on_round = [&](const RoundEvent& e) {
+        if (e.drafted < 3) return;
+        accepted += e.accepted;
+        tested += std::min(e.accepted + 1, 3);
+        ++full;
       };
       const auto rounds = model_rounds(*pair.target, *pair.draft, chain_tree(4), options);
       (void)test::generate(*pair.target, pair.requests(6), rules(160, temperature, 3),

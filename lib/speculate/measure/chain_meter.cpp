@@ -15,11 +15,13 @@ void ChainMeter::add(const Round& round, const Tensor& logits) {
   const size_t first = rounds_.size();
   std::vector<int> begin;  // of the round's trees
   for (size_t b = 0; b < round.n_seqs(); ++b) {
-    if (round.n_drafted(b) < static_cast<int>(gamma_)) continue;
+    const std::span children(p.n_children + p.node_begin[b], gamma_);
+    if (std::ranges::any_of(children, [](int32_t n) { return n != 1; })) continue;
     begin.push_back(p.node_begin[b]);
     rounds_.push_back({std::vector<double>(gamma_), std::vector<double>(gamma_)});
   }
-  // What a node's child is accepted with, regardless of the draw, and if it is the one that was drawn.
+  // What a node's child is accepted with, regardless of the draw, and if it is the one that was
+  // drawn.
   struct Node {
     double overlap, chance;
   };
