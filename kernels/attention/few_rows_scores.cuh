@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-/// What is subtracted from the scores of a tile's query, negated; all of them become -inf where
+/// The number subtracted from the scores of a tile's query, negated; all of them become -inf where
 /// there is no such query.
 __device__ inline float score_off(const AttentionParams& p, const Chunk& k, int query,
                                   bool exists) {
@@ -71,9 +71,9 @@ class Scores {
   static constexpr int kTiles = Shape::kQueryTiles, kPairs = Shape::kKeys / 2;
 
  public:
-  /// What the warps of a unit tell the first of them, by the unit's stage.
+  /// Maxima that the warps of a unit report to the first of them, by the unit's stage.
   struct Shared {
-    cuda::Barrier told[Shape::kMaxStages];
+    cuda::Barrier reported[Shape::kMaxStages];
     uint32_t at[Shape::kMaxStages][kTiles][kPairs];
     f16* to[Shape::kParts];  // where the chunk's scores go
   };
@@ -82,7 +82,7 @@ class Scores {
   /// By one thread, ahead of all else.
   __device__ static void prepare(Shared& shared) {
     if constexpr (kTiles > 1)
-      for (cuda::Barrier& told : shared.told) told.init(kTiles - 1);
+      for (cuda::Barrier& reported : shared.reported) reported.init(kTiles - 1);
   }
   __device__ Scores(const FewRowsCall& call, Shared& shared, int warp)
       : call_(call), shared_(shared), warp_(warp) {}
@@ -115,16 +115,16 @@ class Scores {
     }
     const uint32_t top = largest_of_rows(x);
     if (writes()) shared_.at[stage][tile()][pair()] = top;
-    tell(stage);
+    report(stage);
   }
 
   /// Once per unit, after its products were taken if the warp has queries: the unit begins at slot
   /// `first`; keys from `committed` on have no scores.
   __device__ void finish(int stage, int parity, int first, int committed, int n_queries) {
     const int n_tiles = (n_queries + 15) / 16;
-    if (tile() >= n_tiles) tell(stage);
+    if (tile() >= n_tiles) report(stage);
     if (tile() > 0) return;
-    if constexpr (kTiles > 1) shared_.told[stage].wait(parity);
+    if constexpr (kTiles > 1) shared_.reported[stage].wait(parity);
     if (first >= committed || !writes()) return;
     uint32_t top = shared_.at[stage][0][pair()];
     for (int other = 1; other < n_tiles; ++other)
@@ -139,11 +139,11 @@ class Scores {
   __device__ static bool writes() { return kPairs == cuda::kWarp || lane() % 8 < 4; }
   __device__ int tile() const { return warp_ % kTiles; }
   /// The first warp of the unit may read what this one wrote.
-  __device__ void tell(int stage) {
+  __device__ void report(int stage) {
     if constexpr (kTiles > 1) {
       if (tile() == 0) return;
       __syncwarp();
-      if (lane() == 0) shared_.told[stage].arrive();
+      if (lane() == 0) shared_.reported[stage].arrive();
     }
   }
 

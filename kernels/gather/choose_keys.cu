@@ -8,7 +8,7 @@ namespace {
 constexpr int kThreads = 512, kWarps = kThreads / cuda::kWarp;
 constexpr int kBlocks = 3;  // of a multiprocessor: one waits while another reads
 constexpr int kEach = 8;    // keys of a thread at a time
-// The upper digit of an f16 tells 32 steps of each power of two: few keys add to one bin.
+// The upper digit of an f16 distinguishes 32 steps of each power of two: few keys add to one bin.
 constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
 
 /// Numbers of 0 or more are ordered as their bits are.

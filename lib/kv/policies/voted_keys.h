@@ -34,7 +34,8 @@ class VotedKeys {
   void plan(MemoryPlan& plan, const std::string& prefix) const;
   void allocate(Arena& arena, const std::string& prefix);
   void read_queries(const QueryRing& queries);
-  /// Lists are chosen by scores, too: a choice by votes leaves what is taken off the next ones.
+  /// Lists are chosen by scores, too: a choice by votes leaves the lse that the next scores count
+  /// from.
   void read_scores(ScoreStore& scores) { scores_ = &scores; }
 
   /// Tokens of a list that was voted for, and of any at most: none where no text is longer than the

@@ -45,8 +45,8 @@ struct RoundOptions {
 /// Rounds of any drafter.
 /// target   with room for target_needs
 /// errors   kind recipe: a policy without trees (topk, oracle_sampling) in the target, or in a draft
-///          that proposes more than chains; a rule of verification that does not suit what is
-///          proposed
+///          that proposes more than chains; a rule of verification that does not suit the
+///          proposals
 std::unique_ptr<Rounds> drafted_rounds(Reader target, std::unique_ptr<Drafter> drafter,
                                        RoundOptions options = {});
 /// A model grows a tree (Sequoia): a small one, or the target under another reading, of which the

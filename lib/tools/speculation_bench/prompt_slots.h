@@ -7,8 +7,8 @@
 namespace tandem::tools {
 
 /// Prompts in a target's cache but for their last tokens, which those who continue them run
-/// themselves. The first reading alone reads them: drafts choose keys where they begin. They go with
-/// the scope.
+/// themselves. The first reading alone reads them: drafts choose keys where they begin. They go
+/// with the scope.
 class PromptSlots {
  public:
   /// prompts     not empty; they outlive this
