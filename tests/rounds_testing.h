@@ -150,7 +150,8 @@ inline void check_wide_window(const SelfPair& pair, double share, int seeds) {
 
 /// Under a narrow window greedy text is that of the target's own reading, for chains and trees, in
 /// batches and alone; the cache is as full afterwards as before.
-inline void check_narrow_window(const SelfPair& pair) {
+/// misses   whether the window is so narrow that chains and trees propose other tokens too
+inline void check_narrow_window(const SelfPair& pair, bool misses = true) {
   const auto requests = pair.requests();
   const std::vector<decode::Request> one = {requests[2]};
   const Generated plain = generate(*pair.engine, requests, rules(60));
@@ -164,7 +165,7 @@ inline void check_narrow_window(const SelfPair& pair) {
     CHECK(generate(*pair.engine, requests, rules(60), rounds.get()).ids == plain.ids);
     CHECK(generate(*pair.engine, one, rules(60), rounds.get()).ids[0] == plain.ids[2]);
     CHECK((rounds->stats().accepted > 0) == (tree.size() > 1));
-    CHECK(rounds->stats().accepted < rounds->stats().drafted + (tree.size() == 1 ? 1 : 0));
+    if (misses && tree.size() > 1) CHECK(rounds->stats().accepted < rounds->stats().drafted);
     CHECK(pair.engine->cache().store().free_pages() == pages);
   }
 }

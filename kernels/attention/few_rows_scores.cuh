@@ -1,7 +1,7 @@
 #pragma once
 // Scores of keys (KeyScores) that attention of few rows leaves, from the products that it computes
 // anyway: the largest over the rows of a working warp by shuffles, over the warps that share a unit
-// in shared memory, and over tiles of a pair, which other blocks may have, by a kernel of its own.
+// in shared memory, and over tiles of a pair, which other blocks may have, by a separate kernel.
 #include "kernels/attention/few_rows_worker.cuh"
 #include "kernels/cuda/f16_pairs.cuh"
 #include "kernels/cuda/launch.cuh"
