@@ -26,8 +26,12 @@ class Way:
         self.context, self.new_tokens = work["context_tokens"], work["new_tokens"]
         self.draft, self.budget = draft.get("name", "plain"), draft.get("budget_tokens")
         tree = spec.get("tree")
-        self.depth = tree["depth"] if tree else work.get("gamma", 0)
-        self.shape = f"tree of {tree['size']} nodes" if tree else f"$\\gamma$ {self.depth}"
+        gamma = work.get("gamma", 0)
+        is_chosen = gamma == "auto"  # by every round
+        self.depth = tree["depth"] if tree else round(spec["mean_gamma"]) if is_chosen else gamma
+        self.shape = (f"tree of {tree['size']} nodes" if tree
+                      else f"$\\gamma$ auto, {spec['mean_gamma']:.1f} on average" if is_chosen
+                      else f"$\\gamma$ {gamma}")
         self.nodes = tree["size"] if tree else self.depth + 1
         self.is_tree, self.is_plain = tree is not None, "accepted_hist" not in spec
         self.simulated = work.get("simulated_acceptance", False)
