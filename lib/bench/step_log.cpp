@@ -33,10 +33,11 @@ std::vector<std::vector<decode::Drawn>> StepLog::collect() {
   TANDEM_CHECK(!flying_.empty(), "collected a step that was not launched");
   const Flight flight = std::move(flying_.front());
   flying_.pop_front();
-  Step step{.seqs = static_cast<int>(flight.seqs.size()), .seconds = now - last_s_};
+  Step step{.seconds = now - last_s_};
   for (size_t i = 0; i < flight.seqs.size(); ++i) {
     const auto n = static_cast<int>(drawn[i].size());
     if (n == 0) continue;  // it had ended
+    ++step.seqs;
     deliveries_[flight.seqs[i]].push_back({now, n});
     step.tokens += n;
   }

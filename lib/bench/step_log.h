@@ -16,7 +16,7 @@ class StepLog final : public decode::Decoder {
  public:
   /// A step, or a round, of a batch.
   struct Step {
-    int seqs = 0;
+    int seqs = 0;        // that got tokens
     double seconds = 0;  // since the tokens before were collected
     int64_t tokens = 0;  // drawn for all sequences; a last round may draw more than are kept
   };
@@ -38,6 +38,7 @@ class StepLog final : public decode::Decoder {
   void start(const decode::SamplerSpec& spec) override;
   int depth() const override { return decoder_.depth(); }
   int in_flight() const override { return decoder_.in_flight(); }
+  double tokens_a_step() const override { return decoder_.tokens_a_step(); }
   void draw(std::span<const decode::DrawSeq> seqs, const Tensor& logits) override;
   void step(std::span<const decode::DrawSeq> seqs) override;
   std::vector<std::vector<decode::Drawn>> collect() override;

@@ -434,8 +434,8 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
   attend_parts(layer, step, plan, out, q);
   if (layer + 1 == spec_.geometry.n_layers && leaves_scores(step)) {
     scores_->take(step);
-    for (const auto& each : policies_)
-      if (each->needs().scores) each->on_scores(step);
+    for (int i = 0; i < n_policies(); ++i)
+      if (asks_scores(step, i)) policies_[static_cast<size_t>(i)]->on_scores(step);
   }
   if (plan.selector != nullptr)
     count_fixed(step, plan);
@@ -507,11 +507,14 @@ bool Cache::leaves_scores(const Step& step) const {
       spec_.policies[reading].kind != recipe::CacheKind::full || !ops::leaves_scores(step.arrays) ||
       (device_step_ && !ops::takes_lists(step.arrays, workspace_)))
     return false;
-  return std::ranges::all_of(step.slot, [&](int slot) {
-    for (int i = 0; i < n_policies(); ++i)
-      if (policy(i).needs().scores && !readers_of(slot).has(i)) return false;
-    return true;
-  });
+  for (int i = 0; i < n_policies(); ++i)
+    if (asks_scores(step, i)) return true;
+  return false;
+}
+
+bool Cache::asks_scores(const Step& step, int i) const {
+  return policy(i).needs().scores &&
+         std::ranges::all_of(step.slot, [&](int slot) { return readers_of(slot).has(i); });
 }
 
 void Cache::count_dense(int layer, const Step& step) {

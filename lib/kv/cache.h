@@ -136,9 +136,11 @@ class Cache {
   }
   void attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
                     const Tensor& q);
-  /// Whether a step leaves scores in layers without a window: one of all keys, of sequences that
-  /// every policy reads which asks for them.
+  /// Whether a step leaves scores in layers without a window: one of all keys, of sequences that a
+  /// policy reads which asks for them.
   bool leaves_scores(const Step& step) const;
+  /// Whether a policy asks for the scores of a step: it reads all of its sequences.
+  bool asks_scores(const Step& step, int policy) const;
   void count_fixed(const Step& step, const AttendPlan& plan);
   void count_dense(int layer, const Step& step);
   Step lay_out(const StepSpec& spec);

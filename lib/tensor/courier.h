@@ -11,8 +11,9 @@ namespace tandem {
 
 /// Pinned transfers between the host and a GPU, in the order of its queue: parcels in, results out.
 /// Several parcels may be on their way, each in separate pinned buffers; a parcel that is opened
-/// waits for the one that used its buffers before. On the CPU host and device memory are one
-/// and nothing is copied.
+/// waits for the one that used its buffers before, if `send` copied that: a caller whose graph
+/// copies by itself opens a turn's parcel when the work of the last one is over. On the CPU host
+/// and device memory are one and nothing is copied.
 class Courier {
  public:
   struct Spec {

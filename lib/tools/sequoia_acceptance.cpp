@@ -141,6 +141,7 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
                                                 .max_tokens = recipe_.sampling.max_tokens,
                                                 .least_new = 2,
                                                 .batch = 1});
+  longest_ = static_cast<int>(room.longest);
   pair_.size(room, tree_ ? reading.with(speculate::target_needs(rounds, 1)) : reading,
              tree_ ? reading.with(speculate::draft_needs(rounds, 1)) : reading,
              [&](MemoryPlan& plan) {
@@ -348,8 +349,8 @@ void SequoiaAcceptance::note_rules() const {
 }
 
 int SequoiaAcceptance::run() {
-  const decode::GenerateSpec how = generate_spec(
-      recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, pair_.target_spec().max_tokens);
+  const decode::GenerateSpec how =
+      generate_spec(recipe_.sampling, recipe_.run.seed, 0, pair_.target().config, longest_);
   cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
   names_ = {pair_.target().name, pair_.draft().name};
   const ModelPair::Engines engines = pair_.load(cx_);

@@ -109,6 +109,7 @@ class SequoiaAcceptance {
   const AcceptanceRecipe& recipe_;
   ModelPair pair_;
   std::optional<speculate::TokenTree> tree_;
+  int longest_ = 0;                   // tokens of a text
   std::array<std::string, 2> names_;  // of target and draft
   double tokens_per_round_ = 0;       // of the tree, as counted
   std::optional<speculate::RuleMeter> rules_;

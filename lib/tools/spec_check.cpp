@@ -67,6 +67,7 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
   room.prefix = true;
   room.longest = std::max(room.longest, longest + recipe_.eval.text_tokens);
   room.total = std::max(room.total, longest + int64_t{batch_} * recipe_.eval.text_tokens);
+  longest_ = static_cast<int>(room.longest);
   size_for(pair_, room, speculate::TreeRoom::of(tree_));
 }
 
@@ -98,8 +99,7 @@ decode::GenerateSpec SpecCheck::how(double temperature, int max_tokens) const {
   recipe::Sampling sampling = recipe_.sampling;
   sampling.temperature = temperature;
   sampling.max_tokens = max_tokens;
-  decode::GenerateSpec spec = generate_spec(sampling, recipe_.run.seed, 0, config_,
-                                            pair_.target_spec().max_tokens - tree_.size());
+  decode::GenerateSpec spec = generate_spec(sampling, recipe_.run.seed, 0, config_, longest_);
   spec.max_active = batch_;
   return spec;
 }

@@ -96,6 +96,7 @@ class SpecCheck {
   std::string target_name_;
   model::ModelConfig config_;
   int batch_ = 1;
+  int longest_ = 0;     // tokens of a text
   bool exact_;          // in f32, where greedy texts do not turn on rounding
   bool rows_are_pure_;  // in f32 on the CPU, where a row's bits do not depend on other rows
   std::vector<Verdict> verdicts_;

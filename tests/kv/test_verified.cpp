@@ -28,6 +28,8 @@ constexpr int kDraft = 0, kTarget = 1;
 struct Rig : PolicyRig {
   explicit Rig(const Shape& shape = {}, const Cache& draft = verified())
       : PolicyRig(shape, {draft, Cache{}}, kCone) {}
+  /// Beside another draft of the same kind, which reads none of the sequences here.
+  explicit Rig(const Cache& other) : PolicyRig({}, {verified(), Cache{}, other}, kCone) {}
 
   int sequence(const Ids& prompt, size_t chunk = 0) {
     const int slot = cache.create({kDraft, kTarget});
@@ -251,6 +253,18 @@ TEST_SUITE("kv/verified") {
     const kv::Step step = rig.verify({slot, alone}, {tokens(5000, 5), tokens(0, 3)});
     rig.cache.commit(step, std::vector<int>{2, 3});
     CHECK(all_chosen(rig, slot) == before);
+  }
+
+  TEST_CASE("another draft of the kind, which reads other sequences, changes nothing") {
+    Rig alone, other(verified(2 * kBudget));
+    const int a = alone.sequence(tokens(0, 400)), b = other.sequence(tokens(0, 400));
+    const std::vector<Ids> first = all_chosen(alone, a);
+    for (int i = 0; i < 2; ++i) {  // the first leaves the lse that the second counts from
+      alone.round(a, tokens(7000 + 10 * i, 5), 2);
+      other.round(b, tokens(7000 + 10 * i, 5), 2);
+    }
+    CHECK(all_chosen(alone, a) != first);
+    CHECK(all_chosen(other, b) == all_chosen(alone, a));
   }
 
   TEST_CASE("a fork has its parent's choice and lse, and goes its own way") {

@@ -15,6 +15,8 @@ struct Maker {
 /// Rounds that may be laid out ahead of the one before them: under a narrow reading of the same
 /// cache, and by a small model; chains, a tree, chains of chosen lengths.
 std::vector<Maker> makers(const Pair& pair, const SelfPair& self) {
+  static const auto narrow =
+      make_engine(tiny_model("tiny-2m"), {.caches = {streaming(1, 20)}});  // evicts
   std::vector<Maker> all;
   const auto add = [&](const std::string& name, decode::Engine& target, speculate::Reader draft) {
     for (const auto& [shape, tree] :
@@ -28,6 +30,7 @@ std::vector<Maker> makers(const Pair& pair, const SelfPair& self) {
   };
   add("self", *self.engine, {*self.engine, {.keys = 1}});
   add("model", *pair.target, *pair.draft);
+  add("model under a window", *pair.target, *narrow);
   return all;
 }
 

@@ -80,7 +80,9 @@ const std::vector<kv::Step>& DraftSequences::begin(Round& round) {
   } else {
     steps_ = lay_out(round);
   }
-  flights_.push_back({round_slots_, unread_, nodes_run_});
+  Flight flight{.slots = round_slots_, .unread = unread_, .text = {}, .nodes_run = nodes_run_};
+  for (const decode::DrawSeq& s : seqs) flight.text.push_back(static_cast<int>(s.tokens.size()));
+  flights_.push_back(std::move(flight));
   return steps_;
 }
 
@@ -121,9 +123,17 @@ void DraftSequences::accept(std::span<const std::span<const int32_t>> paths,
   std::vector<int> kept;
   for (size_t b = 0; b < paths.size(); ++b) {
     if (gone[b]) continue;
+    const int32_t slot = flight.slots[b];
+    // The round began there, though the one before it may have left a token more.
+    const int base = flight.text[b] - flight.unread[b];
+    if (cache().length(slot) > base) cache().uncommit(slot, base);
+    for (Flight& later : flights_)
+      for (size_t i = 0; i < later.slots.size(); ++i)
+        if (later.slots[i] == slot)
+          later.text[i] = flight.text[b] + static_cast<int>(paths[b].size()) + 1;
     // Nodes of a path ascend: those that were run come first.
     const auto n_run = std::ranges::lower_bound(paths[b], flight.nodes_run) - paths[b].begin();
-    slots.push_back(flight.slots[b]);
+    slots.push_back(slot);
     kept.push_back(flight.unread[b] + static_cast<int>(n_run));
   }
   cache().keep(slots, kept);

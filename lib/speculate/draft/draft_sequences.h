@@ -68,6 +68,7 @@ class DraftSequences {
   struct Flight {
     std::vector<int32_t> slots;  // the draft's
     std::vector<int> unread;
+    std::vector<int> text;  // tokens as it began; those of the round before it, once that is over
     int nodes_run;
   };
 

@@ -28,7 +28,7 @@ struct ChainLength {
 
   template <class V>
   void fields(V& v) {
-    v("gamma", gamma, recipe::between(1, 64), "drafted tokens of a round");
+    v("gamma", gamma, recipe::between(1, 16), "drafted tokens of a round");
   }
 };
 
