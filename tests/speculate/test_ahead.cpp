@@ -99,6 +99,61 @@ TEST_SUITE("speculate/ahead") {
           generate(*self.engine, pair.requests(2), how, one.get()).ids);
   }
 
+  TEST_CASE("a round leaves a sequence out: its draft has read what it should") {
+    const Pair pair;
+    const auto rounds =
+        speculate::model_rounds(*pair.target, *pair.draft, speculate::chain_tree(4), kAhead);
+    rounds->start(rules(1, 1.0F, 5).sampler);
+    std::vector<Ids> texts;
+    std::vector<int> slots;
+    std::vector<decode::SeqTokens> prompts;
+    for (size_t i = 0; i < 2; ++i) texts.push_back(pair.target->tokenizer()->encode(kPrompts[i]));
+    for (const Ids& text : texts) {
+      slots.push_back(pair.target->cache().create(rounds->readers()));
+      prompts.push_back({slots.back(), text, true});
+    }
+    const auto seqs = [&](const std::vector<int>& which) {
+      std::vector<decode::DrawSeq> all;
+      for (const int i : which) {
+        const Ids& text = texts[static_cast<size_t>(i)];
+        all.push_back({i, slots[static_cast<size_t>(i)], static_cast<int>(text.size()), text});
+      }
+      return all;
+    };
+    const auto collect = [&](const std::vector<int>& which) {
+      const auto drawn = rounds->collect();
+      for (size_t b = 0; b < which.size(); ++b)
+        for (const decode::Drawn& d : drawn[b])
+          texts[static_cast<size_t>(which[b])].push_back(d.id);
+    };
+    const std::vector<int> both = {0, 1}, second = {1};
+    pair.target->prefill(prompts, [&](std::span<const size_t>, const Tensor& logits) {
+      rounds->draw(seqs(both), logits);
+    });
+    collect(both);
+    for (int i = 0; i < 12; ++i) {
+      CAPTURE(i);
+      rounds->step(seqs(both));
+      rounds->step(seqs(both));  // ahead of the end of the first
+      collect(both);
+      rounds->step(seqs(second));
+      collect(both);
+      collect(second);
+      for (const int b : both) {  // all but the last token, and an accepted leaf
+        const int lacking =
+            static_cast<int>(texts[static_cast<size_t>(b)].size()) - pair.draft->cache().length(b);
+        CHECK(lacking >= 1);
+        CHECK(lacking <= 2);
+      }
+    }
+    CHECK(rounds->stats().accepted > 0);
+    CHECK(rounds->stats().accepted < rounds->stats().drafted);
+    for (const int slot : slots) {
+      rounds->forget(slot);
+      pair.target->cache().release(slot);
+    }
+  }
+
   TEST_CASE("a run that was broken off leaves the next one nothing") {
     const Pair pair;
     const SelfPair self(24, {});
