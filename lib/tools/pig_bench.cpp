@@ -1,7 +1,5 @@
 #include "tools/pig_bench.h"
 
-#include <new>
-
 #include "base/clock.h"
 #include "base/parallel.h"
 #include "bench/break_even.h"
@@ -219,14 +217,8 @@ void PigBench::run_point(const cli::Point<BenchRecipe>& point, BenchResults& res
     if (cli::is_interrupted()) return;
     progress.update(n_done_++);
     if (results.has({point.id, std::string(bench::phase_name(phase)), max_threads()})) continue;
-    try {
-      run.run(phase);
-    } catch (const Error& e) {
-      if (e.kind() == ErrorKind::interrupted) return;
-      add_failure(cx_, results, point, phase, e);
-    } catch (const std::bad_alloc&) {
-      add_failure(cx_, results, point, phase, Error(ErrorKind::memory, "", "not enough memory"));
-    }
+    const auto fail = [&](const Error& e) { add_failure(cx_, results, point, phase, e); };
+    if (!attempt([&] { run.run(phase); }, fail)) return;
   }
 }
 

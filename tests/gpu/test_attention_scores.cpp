@@ -58,17 +58,6 @@ void check_scores(const AttentionSpec& spec, int max_rows = 0, int max_tokens = 
   }
 }
 
-AttentionSpec spec_of(DType dtype, int d, int group, std::vector<SeqShape> seqs, bool tree) {
-  return {.d = d,
-          .group = group,
-          .kv_heads = 2,
-          .seqs = std::move(seqs),
-          .tree = tree,
-          .dtype = dtype,
-          .out_dtype = dtype,
-          .seed = static_cast<uint32_t>(d + group)};
-}
-
 constexpr std::pair<DType, int> kShapes[] = {
     {DType::bf16, 64}, {DType::bf16, 128}, {DType::bf16, 80}, {DType::f32, 64}, {DType::f32, 36}};
 
@@ -83,8 +72,8 @@ TEST_SUITE("gpu/kernels/attention_scores") {
           ++n;
           const bool fast = dtype == DType::bf16 && d != 80;
           if (!fast && n % 3 != 0) continue;
-          check_scores(
-              spec_of(dtype, d, group, {{130 + rows, rows}, {64, 1}, {1030, rows}}, n % 2 == 0));
+          check_scores(scored_spec(dtype, d, group, {{130 + rows, rows}, {64, 1}, {1030, rows}},
+                                   n % 2 == 0));
         }
     }
   }
@@ -92,20 +81,20 @@ TEST_SUITE("gpu/kernels/attention_scores") {
   TEST_CASE("the ends of pages, sequences without rows or keys, tentative rows") {
     for (const auto& [dtype, d] : kShapes)
       for (const bool tree : {false, true}) {
-        check_scores(spec_of(dtype, d, 4,
-                             {{1, 5},
-                              {31, 3},
-                              {32, 5},
-                              {33, 1},
-                              {63, 5},
-                              {64, 2},
-                              {65, 5},
-                              {127, 9},
-                              {0, 4},
-                              {640, 0},
-                              {128, 5}},
-                             tree));
-        AttentionSpec later = spec_of(dtype, d, 3, {{500, 2}, {70, 9}}, tree);
+        check_scores(scored_spec(dtype, d, 4,
+                                 {{1, 5},
+                                  {31, 3},
+                                  {32, 5},
+                                  {33, 1},
+                                  {63, 5},
+                                  {64, 2},
+                                  {65, 5},
+                                  {127, 9},
+                                  {0, 4},
+                                  {640, 0},
+                                  {128, 5}},
+                                 tree));
+        AttentionSpec later = scored_spec(dtype, d, 3, {{500, 2}, {70, 9}}, tree);
         add_tentative(later, {1, 40});
         check_scores(later);
       }
@@ -113,26 +102,26 @@ TEST_SUITE("gpu/kernels/attention_scores") {
 
   TEST_CASE("keys divided among blocks: one long sequence, several, more than a warp of them") {
     for (const auto& [dtype, d] : kShapes) {
-      check_scores(spec_of(dtype, d, 4, {{5000, 5}}, false));
-      check_scores(spec_of(dtype, d, 8, {{6000, 4}, {3000, 2}, {90, 4}}, true));
+      check_scores(scored_spec(dtype, d, 4, {{5000, 5}}, false));
+      check_scores(scored_spec(dtype, d, 8, {{6000, 4}, {3000, 2}, {90, 4}}, true));
       std::vector<SeqShape> many;
       for (int i = 0; i < 40; ++i) many.push_back({i * 61 % 900, i % 4});
-      check_scores(spec_of(dtype, d, 4, many, false));
+      check_scores(scored_spec(dtype, d, 4, many, false));
     }
   }
 
   TEST_CASE("more rows than a tile takes: trees of many nodes, and calls laid out for more") {
     for (const auto& [dtype, d] : kShapes) {
-      check_scores(spec_of(dtype, d, 4, {{700, 100}, {64, 3}, {129, 17}}, true));
-      check_scores(spec_of(dtype, d, 8, {{300, 16}, {70, 9}, {1000, 1}}, false));
-      check_scores(spec_of(dtype, d, 4, {{300, 5}, {70, 1}}, false), 60, 4096);
+      check_scores(scored_spec(dtype, d, 4, {{700, 100}, {64, 3}, {129, 17}}, true));
+      check_scores(scored_spec(dtype, d, 8, {{300, 16}, {70, 9}, {1000, 1}}, false));
+      check_scores(scored_spec(dtype, d, 4, {{300, 5}, {70, 1}}, false), 60, 4096);
     }
   }
 
   TEST_CASE("outputs are those of a call without scores, and every run leaves the same") {
     for (const auto& [dtype, d] : kShapes)
       for (const int rows : {1, 5, 13}) {
-        ScoredCase c(spec_of(dtype, d, 4, {{2100, rows}, {700, 3}}, false));
+        ScoredCase c(scored_spec(dtype, d, 4, {{2100, rows}, {700, 3}}, false));
         for (const cuda::GpuIsa isa : bodies()) {
           const ScoredOnDevice device(c);
           const std::vector<f16> scores = device.run(isa);
@@ -152,7 +141,7 @@ TEST_SUITE("gpu/kernels/attention_scores") {
 
   TEST_CASE("scores beyond what f16 holds are infinite") {
     for (const auto& [dtype, d] : kShapes) {
-      ScoredCase c(spec_of(dtype, d, 2, {{100, 3}}, false));
+      ScoredCase c(scored_spec(dtype, d, 2, {{100, 3}}, false));
       for (const float off : {-1e6f, 1e6f}) {
         const DeviceBuffer lse(std::vector<float>(4, off));
         ScoredOnDevice device(c);

@@ -11,6 +11,18 @@
 
 namespace tandem::test {
 
+inline AttentionSpec scored_spec(DType dtype, int d, int group, std::vector<SeqShape> seqs,
+                                 bool tree) {
+  return {.d = d,
+          .group = group,
+          .kv_heads = 2,
+          .seqs = std::move(seqs),
+          .tree = tree,
+          .dtype = dtype,
+          .out_dtype = dtype,
+          .seed = static_cast<uint32_t>(d + group)};
+}
+
 /// A call that wants scores, over arrays of its own; the sequences are in rows of the page table in
 /// reverse order, and what is taken off differs from head to head.
 class ScoredCase {

@@ -26,17 +26,6 @@ void check_scores(const AttentionSpec& spec, const AttentionVariant& variant, in
   compare_scores(c, got, want, std::string(isa_name(variant.isa)));
 }
 
-AttentionSpec spec_of(DType dtype, int d, int group, std::vector<SeqShape> seqs, bool tree) {
-  return {.d = d,
-          .group = group,
-          .kv_heads = 2,
-          .seqs = std::move(seqs),
-          .tree = tree,
-          .dtype = dtype,
-          .out_dtype = dtype,
-          .seed = static_cast<uint32_t>(d + group)};
-}
-
 template <class Check>
 void for_variants(const Check& check) {
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -55,10 +44,10 @@ TEST_SUITE("kernels/key_scores") {
             for (const bool tree : {false, true}) {
               if (++n % 11 != 0) continue;  // the grid's values take turns
               check_scores(
-                  spec_of(dtype, d, group, {{130, rows}, {0, 3}, {64, 0}, {1030, rows}}, tree),
+                  scored_spec(dtype, d, group, {{130, rows}, {0, 3}, {64, 0}, {1030, rows}}, tree),
                   variant, 1 + static_cast<int>(n / 11 % 3));
             }
-      AttentionSpec later = spec_of(dtype, 64, 3, {{500, 2}, {70, 9}}, true);
+      AttentionSpec later = scored_spec(dtype, 64, 3, {{500, 2}, {70, 9}}, true);
       add_tentative(later, {1, 40});
       check_scores(later, variant, 2);
     });
@@ -67,7 +56,7 @@ TEST_SUITE("kernels/key_scores") {
   TEST_CASE("queries of more than one block, divided keys or not: the same bits on any threads") {
     for_variants([](DType dtype, const AttentionVariant& variant) {
       for (const auto& [rows, base] : {std::pair{4, 3000}, {7, 4100}, {50, 1100}}) {
-        const AttentionSpec spec = spec_of(dtype, 64, 4, {{base, rows}}, false);
+        const AttentionSpec spec = scored_spec(dtype, 64, 4, {{base, rows}}, false);
         check_scores(spec, variant, 1);
         ScoredCase c(spec);
         const std::vector<f16> alone = of_sequence(c, 0, c.run(*variant.kernel, 1));
@@ -82,7 +71,7 @@ TEST_SUITE("kernels/key_scores") {
 
   TEST_CASE("batch mates do not show, and outputs are those of a call without scores") {
     for_variants([](DType dtype, const AttentionVariant& variant) {
-      const AttentionSpec one = spec_of(dtype, 64, 3, {{2100, 6}}, false);
+      const AttentionSpec one = scored_spec(dtype, 64, 3, {{2100, 6}}, false);
       AttentionSpec many = one;
       many.seqs = {{2100, 6}, {700, 30}, {0, 4}};
       ScoredCase alone(one), among(many);
@@ -97,7 +86,7 @@ TEST_SUITE("kernels/key_scores") {
 
   TEST_CASE("scores beyond what f16 holds are infinite, and small ones are kept") {
     for_variants([](DType dtype, const AttentionVariant& variant) {
-      ScoredCase c(spec_of(dtype, 64, 2, {{100, 3}}, false));
+      ScoredCase c(scored_spec(dtype, 64, 2, {{100, 3}}, false));
       for (const float off : {-1e6f, 1e6f}) {
         std::vector<float> lse(4, off);
         c.params().scores.lse = lse.data();

@@ -68,7 +68,7 @@ class DraftSequences {
   struct Flight {
     std::vector<int32_t> slots;  // the draft's
     std::vector<int> unread;
-    std::vector<int> text;  // tokens as it began; those of the round before it, once that is over
+    std::vector<int> text;  // tokens of each sequence as it began, those known so far
     int nodes_run;
   };
 

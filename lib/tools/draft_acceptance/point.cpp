@@ -220,14 +220,9 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
   for (const MeasuredText& text : texts) prompts.push_back(text.prompt);
   const PromptSlots slots(engines_.target(), prompts, false);
   complete(texts, slots, seed);
-  const auto attempt = [&](Measured& m, const std::function<void()>& work) {
-    if (m.error) return;
-    try {
-      work();
-    } catch (const Error& e) {
-      if (e.kind() == ErrorKind::interrupted) throw;
-      m.error = e;
-    }
+  const auto attempt_draft = [&](Measured& m, const std::function<void()>& work) {
+    if (!m.error && !attempt(work, [&](const Error& e) { m.error = e; }))
+      throw Error(ErrorKind::interrupted, "", "interrupted");
   };
   std::vector<Measured*> own;
   for (Measured& m : drafts_)
@@ -235,10 +230,10 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
   force(own, slots, texts);
   count();
   for (Measured& m : drafts_)
-    if (m.draft.kind != DraftKind::self) attempt(m, [&] { force({&m}, slots, texts); });
+    if (m.draft.kind != DraftKind::self) attempt_draft(m, [&] { force({&m}, slots, texts); });
   for (Measured& m : drafts_) {
     for (size_t t = 0; bench().rounds && t < m.at.size(); ++t) {
-      attempt(m, [&] { run_rounds(m, t, slots, seed); });
+      attempt_draft(m, [&] { run_rounds(m, t, slots, seed); });
       count();
     }
     done(m);

@@ -76,6 +76,7 @@ struct DraftAcceptanceRecipe {
   DraftAcceptanceRecipe() {
     run.context = {4096};
     run.batch = 4;
+    run.device = "cpu";  // distributions are compared there
   }
   template <class V>
   void fields(V& v) {

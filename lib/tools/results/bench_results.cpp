@@ -1,5 +1,7 @@
 #include "tools/results/bench_results.h"
 
+#include <new>
+
 #include "bench/record.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -35,6 +37,18 @@ bench::Record named(bench::Record record, const cli::PointName& point) {
   record.group("point") = point.id;
   record.group("recipe") = *point.record;
   return record;
+}
+
+bool attempt(const std::function<void()>& work, const std::function<void(const Error&)>& fail) {
+  try {
+    work();
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::interrupted) return false;
+    fail(e);
+  } catch (const std::bad_alloc&) {
+    fail(Error(ErrorKind::memory, "", "not enough memory"));
+  }
+  return true;
 }
 
 io::TableFormat table_format(const std::string& name) {

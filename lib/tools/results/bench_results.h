@@ -1,11 +1,13 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/error.h"
 #include "cli/context.h"
 #include "io/table.h"
 
@@ -54,6 +56,10 @@ class BenchResults {
   io::Table table_;
   int n_ok_ = 0, failure_ = 0;
 };
+
+/// Does a part of a sweep, a point or a phase of one, and reports its error to `fail`: the sweep
+/// goes on. False: it was interrupted, which is no failure.
+bool attempt(const std::function<void()>& work, const std::function<void(const Error&)>& fail);
 
 /// Says which point of a sweep, by which recipe, a record is about.
 bench::Record named(bench::Record record, const cli::PointName& point);

@@ -1,6 +1,7 @@
 #include "tools/speculation_bench/plan_table.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/plan_text.h"
 #include "tools/results/bench_results.h"
@@ -18,8 +19,12 @@ PlanTable::PlanTable(cli::Context& cx, size_t n_points)
               {"available"},
               {"verdict", io::Align::left}}) {}
 
-void PlanTable::add(const cli::PointName& point, const BenchEngines& engines,
-                    const std::string& refused) {
+void PlanTable::refuse(const std::string& name, const Error& error) {
+  refused_ += fmt::format(", {}: {}", name, error.what());
+  refusal_ = exit_status(error.kind());
+}
+
+void PlanTable::add(const cli::PointName& point, const BenchEngines& engines) {
   const MemoryPlan& plan = engines.plan();
   const cli::MemoryLimits limits = engines.limits();
   const bool fits = limits.fits(plan);
@@ -35,13 +40,15 @@ void PlanTable::add(const cli::PointName& point, const BenchEngines& engines,
                   std::to_string(engines.sizes().batch), cli::planned_device(limits),
                   format_bytes(plan.peak(engines.device())),
                   format_bytes(limits.on_gpu() ? limits.gpu_bytes : limits.host),
-                  (fits ? "fits" : "does not fit") + refused});
+                  (fits ? "fits" : "does not fit") + std::exchange(refused_, {})});
 }
 
-void PlanTable::print() {
-  if (cx_.plans_as_json()) return;
-  cx_.out.write(table_.render(table_format(cx_.format())));
-  cx_.out.write(detail_);
+int PlanTable::finish() {
+  if (!cx_.plans_as_json()) {
+    cx_.out.write(table_.render(table_format(cx_.format())));
+    cx_.out.write(detail_);
+  }
+  return fits_ ? refusal_ : exit_status(ErrorKind::memory);
 }
 
 }  // namespace tandem::tools

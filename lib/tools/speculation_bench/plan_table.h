@@ -13,16 +13,19 @@ class PlanTable {
  public:
   PlanTable(cli::Context& cx, size_t n_points);
 
+  /// The next point leaves out what has this name.
+  void refuse(const std::string& name, const Error& error);
   /// engines  of the point, sized
-  /// refused  what the point leaves out, each with a comma before it
-  void add(const cli::PointName& point, const BenchEngines& engines, const std::string& refused);
-  void print();
-  /// Whether all points fit.
-  bool fits() const { return fits_; }
+  void add(const cli::PointName& point, const BenchEngines& engines);
+  /// Prints all points. The exit status: memory where one does not fit, else that of the last
+  /// refusal, or 0.
+  int finish();
 
  private:
   cli::Context& cx_;
   bool is_single_, fits_ = true;
+  int refusal_ = 0;      // exit status
+  std::string refused_;  // of the next point
   io::Table table_;
   std::string detail_;
 };
