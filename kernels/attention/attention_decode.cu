@@ -64,6 +64,7 @@ void attention_few_rows(const AttentionParams& p, const AttentionLaunch& launch,
                        .plain = plain,
                        .multiprocessors = cuda::gpu().multiprocessors,
                        .lists = p.lists.ids != nullptr,
+                       .window = p.window > 0,
                        .scores = p.scores.at != nullptr};
   const SplitRule rule = split_rule(x);
   char* const chunk_o = static_cast<char*>(launch.workspace) + few_rows_ml_bytes(x, rule);

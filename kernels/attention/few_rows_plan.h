@@ -11,7 +11,6 @@ namespace tandem {
 inline constexpr int kMostHeadDim = 256;                  // of attention on a GPU
 inline constexpr int kMostChunks = 128;                   // of a pair
 inline constexpr int kLargeParts = 16, kSmallParts = 16;  // of a kind: beyond, chunks grow longer
-inline constexpr int kWholePages = 6;                     // of a pair that is not divided at all
 inline constexpr int kPlainQueries = 16;  // of a tile of the kernel for any head_dim
 
 /// A pair's chunks: first the large ones, then the small ones; the last may be shorter.
@@ -27,19 +26,25 @@ struct SplitRule {
   int queries;       // most queries of a tile that occur
   int max_tiles;     // of a sequence
   int even_chunks;   // of a pair at least, so that no multiprocessor is left without one
-  int least_pages;   // of one of these: joining states takes time too
-  int full_pages;    // of a large chunk, unless there are too many
-  int small_pages;   // below which a chunk costs more than it gives
-  int small_16ths;   // of a pair's pages that go into small chunks, if it has enough
-  int max_chunks;    // of any pair
+  int short_chunks;  // the same of a pair up to short_pages
+  int short_pages;
+  int whole_pages;  // up to which a pair is not divided at all
+  int least_pages;  // of one of these: joining states takes time too
+  int full_pages;   // of a large chunk, unless there are too many
+  int small_pages;  // below which a chunk costs more than it gives
+  int small_16ths;  // of a pair's pages that go into small chunks, if it has enough
+  int small_from;   // pages of a pair that has any
+  int max_chunks;   // of any pair
 
   constexpr PairChunks divide(int n_pages) const {
     const int sixteenths = n_pages * small_16ths / 16;
-    const int in_large = n_pages - (sixteenths < small_pages ? 0 : sixteenths);
+    const bool has_small = n_pages >= small_from && sixteenths >= small_pages;
+    const int in_large = n_pages - (has_small ? sixteenths : 0);
     int n_large = (in_large - 1) / full_pages + 1;
     n_large = n_large < kLargeParts ? n_large : kLargeParts;
-    const int most_even = n_pages <= kWholePages ? 1 : n_pages / least_pages;
-    const int even = even_chunks < most_even ? even_chunks : most_even;
+    const int most_even = n_pages <= whole_pages ? 1 : n_pages / least_pages;
+    const int wanted = n_pages <= short_pages ? short_chunks : even_chunks;
+    const int even = wanted < most_even ? wanted : most_even;
     n_large = n_large > even ? n_large : even;
     const int large = in_large / n_large;
     if (in_large == n_pages || large < 2 * small_pages) {
@@ -60,6 +65,7 @@ struct FewRowsShape {
   bool plain;      // by the kernel for any head_dim and f32
   int multiprocessors;
   bool lists = false;   // keys of lists come before those of the range
+  bool window = false;  // that bounds what a row sees
   bool scores = false;  // those of keys are wanted
 };
 SplitRule split_rule(const FewRowsShape&);

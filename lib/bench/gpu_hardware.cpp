@@ -89,7 +89,7 @@ double gemm_gflops(cuda::Queue& queue) {
                             plan.find("workspace")->bytes);
   ops::fill_random(x.raw(), DType::bf16, {.tensor = 2, .n = x.elements()}, queue.stream());
   const ops::PackedWeights* const alike[] = {&weights};
-  ops::tune_linear(y, x, alike, ops::Accumulate::no, workspace, queue.stream());
+  ops::tune_linear(y, x, alike, ops::Accumulate::no, {}, workspace, queue.stream());
   const float ms = best_ms(
       queue, [&] { ops::linear(y, x, weights, ops::Accumulate::no, workspace, queue.stream()); });
   return 2.0 * kSize * kSize * kSize / ms * 1e-6;

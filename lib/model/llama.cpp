@@ -189,19 +189,20 @@ void Llama::fill_random(const Tensor& t) {
 
 void Llama::choose_one(const Tensor& y, const Tensor& x,
                        std::span<const ops::PackedWeights* const> same_shape,
-                       ops::Accumulate accumulate) {
+                       ops::Accumulate accumulate, const ops::LinearNeighbours& around) {
   poll(options_.interrupted);
   fill_random(x);
-  ops::tune_linear(y, x, same_shape, accumulate, workspace_, exec_.stream());
+  ops::tune_linear(y, x, same_shape, accumulate, around, workspace_, exec_.stream());
 }
 
 void Llama::choose_products(int64_t wanted) {
   // As many as a choice is for.
   const int64_t rows = std::min<int64_t>(ops::rows_bucket(wanted), options_.max_rows);
   if (!exec_.on_gpu() || rows == 0 || chosen_.contains(rows)) return;
+  const std::vector<const LayerWeights*> layers = weights_.on_device();
   const auto same_shape = [&](ops::PackedWeights LayerWeights::*w) {
     std::vector<const ops::PackedWeights*> all;
-    for (const LayerWeights* l : weights_.on_device()) all.push_back(&(l->*w));
+    for (const LayerWeights* l : layers) all.push_back(&(l->*w));
     return all;
   };
   if (weights_.stream) weights_.stream->settle(*exec_.queue);
@@ -209,16 +210,27 @@ void Llama::choose_products(int64_t wanted) {
   const Tensor normed = act(normed_, rows, config_.dim);
   const int64_t qkv_dim = config_.q_dim() + 2 * int64_t{config_.kv_dim()};
   const Tensor gate_up = act(block_, rows, 2 * int64_t{config_.ffn_dim});
+  const Tensor ffn = act(block_ + gate_up.bytes(), rows, config_.ffn_dim);
+  const auto norm_by = [&](const float* LayerNorms::*weight) {
+    return [&, weight](size_t i, Stream stream) {
+      ops::rms_norm(normed, x, layers[i]->norms.*weight, static_cast<float>(config_.rms_eps),
+                    stream);
+    };
+  };
+  const auto down = [&](size_t i, Stream stream) {
+    ops::linear(x, ffn, layers[i]->w_down, ops::Accumulate::yes, workspace_, stream);
+  };
+  fill_random(x);
   choose_one(act(block_, rows, qkv_dim), normed, same_shape(&LayerWeights::qkv),
-             ops::Accumulate::no);
+             ops::Accumulate::no, {.before = norm_by(&LayerNorms::attn)});
   choose_one(x, act(block_, rows, config_.q_dim()), same_shape(&LayerWeights::wo),
              ops::Accumulate::yes);
-  const Tensor ffn = act(block_ + gate_up.bytes(), rows, config_.ffn_dim);
-  poll(options_.interrupted);
-  fill_random(normed);
-  ops::tune_swiglu(ffn, gate_up, normed, same_shape(&LayerWeights::gate_up), workspace_,
-                   exec_.stream());
   choose_one(x, ffn, same_shape(&LayerWeights::w_down), ops::Accumulate::yes);
+  poll(options_.interrupted);
+  fill_random(x);  // sums have grown
+  ops::tune_swiglu(ffn, gate_up, normed, same_shape(&LayerWeights::gate_up),
+                   {.before = norm_by(&LayerNorms::ffn), .after = down}, workspace_,
+                   exec_.stream());
   chosen_.insert(rows);
 }
 

@@ -72,8 +72,8 @@ class Llama {
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
   void choose_one(const Tensor& y, const Tensor& x,
-                  std::span<const ops::PackedWeights* const> same_shape,
-                  ops::Accumulate accumulate);
+                  std::span<const ops::PackedWeights* const> same_shape, ops::Accumulate accumulate,
+                  const ops::LinearNeighbours& around = {});
   Tensor act(void* p, int64_t rows, int64_t cols) const {
     return {p, options_.dtype, {rows, cols}, options_.device};
   }

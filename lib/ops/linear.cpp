@@ -159,23 +159,24 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
 }
 
 void tune_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
-                 Accumulate accumulate, std::span<std::byte> workspace, Stream stream) {
+                 Accumulate accumulate, const LinearNeighbours& around,
+                 std::span<std::byte> workspace, Stream stream) {
   const bool add = accumulate == Accumulate::yes;
   for (const PackedWeights* w : alike) check_operands(y, x, w->state().spec, add);
   const std::vector<CudaLinear*> weights = on_device(alike);
   if (!weights.empty() && x.rows() > 0)
     linear_cuda::tune({.y = y, .x = x, .gate_up = {}, .workspace = workspace}, weights, add, false,
-                      stream);
+                      around, stream);
 }
 
 void tune_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
-                 std::span<const PackedWeights* const> alike, std::span<std::byte> workspace,
-                 Stream stream) {
+                 std::span<const PackedWeights* const> alike, const LinearNeighbours& around,
+                 std::span<std::byte> workspace, Stream stream) {
   for (const PackedWeights* w : alike) check_swiglu(y, gate_up, x, w->state().spec);
   const std::vector<CudaLinear*> weights = on_device(alike);
   if (!weights.empty() && x.rows() > 0)
     linear_cuda::tune({.y = y, .x = x, .gate_up = gate_up, .workspace = workspace}, weights, false,
-                      true, stream);
+                      true, around, stream);
 }
 
 void forget_linear_choices() { linear_cuda::forget_choices(); }

@@ -144,6 +144,13 @@ bool fusion_pays(const PackedWeights& w, int64_t rows, const LinearFusion& fusio
 void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
                   const PackedWeights& w, Accumulate accumulate, Stream stream);
 
+/// What stands before and after a product in a forward, put on the stream: some products start to
+/// read their weights while the kernel before them runs, others let the one after them start, so
+/// that what is the fastest alone need not be so there. `i` counts the weights that are alike.
+struct LinearNeighbours {
+  std::function<void(size_t i, Stream)> before = {}, after = {};
+};
+
 /// Chooses on a GPU how products of x.rows() rows with weights like these run: as kept in the cache
 /// folder (io::cache_file), else by measuring on these operands, and keeps the choice, so
 /// that later runs do the same and give the same bits. Up to 16 rows a choice is for that very
@@ -151,13 +158,15 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
 /// rule. Not while a graph is recorded; y is overwritten. Does nothing on the CPU.
 /// alike    weights of one shape, dtype and device, in turn: together larger than the GPU's cache,
 ///          so that none is found there
+/// around   measured with the product, as far as they are given
 /// cost     where nothing is kept, some milliseconds up to half a second
 void tune_linear(const Tensor& y, const Tensor& x, std::span<const PackedWeights* const> alike,
-                 Accumulate accumulate, std::span<std::byte> workspace, Stream stream);
+                 Accumulate accumulate, const LinearNeighbours& around,
+                 std::span<std::byte> workspace, Stream stream);
 /// The same for linear_swiglu.
 void tune_swiglu(const Tensor& y, const Tensor& gate_up, const Tensor& x,
-                 std::span<const PackedWeights* const> alike, std::span<std::byte> workspace,
-                 Stream stream);
+                 std::span<const PackedWeights* const> alike, const LinearNeighbours& around,
+                 std::span<std::byte> workspace, Stream stream);
 
 /// Forgets the choices held in memory; the kept ones are read again when next needed.
 void forget_linear_choices();

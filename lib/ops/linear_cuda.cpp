@@ -191,8 +191,7 @@ bool can_fuse(const CudaLinear& w, int64_t rows, bool norm) {
 }
 
 bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu) {
-  // The more rows, the less an operation of its own costs beside the product.
-  return can_fuse(w, rows, norm) &&
+  return can_fuse(w, rows, norm) && (!norm || rows * w.spec.in <= kNormedUpTo) &&
          (rows <= kSkinnyUpTo ||
           choose(w, fused_product(w, rows, swiglu)).kernel == LinearChoice::Kernel::skinny);
 }
@@ -208,21 +207,24 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
 }
 
 void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
-          Stream stream) {
+          const LinearNeighbours& around, Stream stream) {
   const int device = alike[0]->spec.device.index;
   const LinearProduct p = product_of(at.y, at.x, *alike[0], accumulate, swiglu);
   Choices& all = choices();
-  const std::scoped_lock lock(all.mutex);
-  if (const auto kept = all.of(device).find(p); kept && usable(*kept, p, device)) return;
-
+  {
+    const std::scoped_lock lock(all.mutex);
+    if (const auto kept = all.of(device).find(p); kept && usable(*kept, p, device)) return;
+  }
   cuda::wait(stream);
+  // Without the lock: neighbours are products, which look for their own choices.
   cuda::Queue queue(device);
   LinearChoice best = default_choice(p, device);
   best.microseconds = 1e30;
   for (LinearChoice& c : candidates(p, device)) {
-    c.microseconds = measure(c, p, at, alike, queue);
+    c.microseconds = measure(c, p, at, alike, around, queue);
     if (c.microseconds < best.microseconds) best = c;
   }
+  const std::scoped_lock lock(all.mutex);
   all.of(device).keep(p, best);
   ++all.generation;  // what was taken without measurement is chosen again
 }

@@ -68,7 +68,7 @@ bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream);
 void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
-          Stream stream);
+          const LinearNeighbours& around, Stream stream);
 void forget_choices();
 bool warm_up(DType dtype, int device);
 

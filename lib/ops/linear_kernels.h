@@ -28,7 +28,10 @@ struct CudaLinear {
 namespace linear_cuda {
 
 /// Rows up to which skinny_linear is the best as a rule, on an H200 with the layers of an 8B model.
-inline constexpr int64_t kSkinnyUpTo = 8;
+inline constexpr int64_t kSkinnyUpTo = 4;
+/// Numbers of x beyond which a block, each of which normalises all of it, takes longer than a
+/// kernel of its own for that: 4 rows of an 8B model, on an H200.
+inline constexpr int64_t kNormedUpTo = 4 * 4096;
 
 /// All that decides which choice is the fastest, beside the GPU.
 std::string kernel_versions();
@@ -49,9 +52,10 @@ void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& a
 /// With p.swiglu that is fused; with fusion.norm_weight x is f32, and normalised first.
 void run_skinny(int stages, const LinearProduct& p, const Operands& at, const CudaLinear& w,
                 const LinearFusion& fusion, Stream stream);
-/// Microseconds of one product among many, each with the next of the weights.
+/// Microseconds of one product and its neighbours among many, each with the next of the weights.
 double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at,
-               std::span<CudaLinear* const> alike, cuda::Queue& queue);
+               std::span<CudaLinear* const> alike, const LinearNeighbours& around,
+               cuda::Queue& queue);
 
 }  // namespace linear_cuda
 

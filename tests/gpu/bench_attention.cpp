@@ -552,12 +552,27 @@ int main(int argc, char** argv) {
   const auto same = [](int n, int length) {
     return std::vector<int>(static_cast<size_t>(n), length);
   };
-  for (const Setting& s : {Setting{"B1 1K", same(1, 1024)},
-                           {"B1 8K", same(1, 8192)},
-                           {"B1 96K", same(1, 98304)},
-                           {"B8 4K", same(8, 4096)},
-                           {"B32 8K", same(32, 8192)},
-                           {"B32 8K tree", same(32, 8192), 5, true}})
+  for (const Setting& s :
+       {Setting{"B1 1K", same(1, 1024)},
+        {"B1 8K", same(1, 8192)},
+        {"B1 96K", same(1, 98304)},
+        {"B8 4K", same(8, 4096)},
+        {"B32 8K", same(32, 8192)},
+        {"B32 8K tree", same(32, 8192), 5, true},
+        {"B16 512 draft", same(16, 520)},
+        {"B96 512 draft", same(96, 520)},
+        {"B16 2K draft", same(16, 2056)},
+        {"B28 2K draft", same(28, 2056)},
+        {"B4 4K draft", same(4, 4104)},
+        {"B8 4K draft", same(8, 4104)},
+        {"B4 512 draft", same(4, 520)},
+        {"B2 2K draft", same(2, 2056)},
+        {"B8 2K draft", same(8, 2056)},
+        {"B4 8K draft", same(4, 8200)},
+        {"B12 2K draft", same(12, 2056)},
+        {"B6 500 to 8K draft", {500, 8000, 700, 3000, 1000, 2000}},
+        {"B16 200 to 3K draft",
+         {200, 3000, 250, 700, 900, 2000, 300, 400, 500, 1500, 200, 800, 1000, 300, 100, 1200}}})
     report(queue, s, true);
   report(queue, {"B1 1K", same(1, 1024)});
   report(queue, {"B1 4K", same(1, 4096)});

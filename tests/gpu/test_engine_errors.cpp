@@ -31,8 +31,8 @@ decode::ModelFiles files() { return decode::open_model(tiny_model("tiny-2m").str
 
 TEST_SUITE("gpu/decode/errors") {
   TEST_CASE("a cache that has no GPU code is an error of kind device; auto falls back to the CPU") {
-    for (const recipe::CacheKind kind : {recipe::CacheKind::lsh, recipe::CacheKind::quest,
-                                         recipe::CacheKind::topk, recipe::CacheKind::snapkv}) {
+    for (const recipe::CacheKind kind :
+         {recipe::CacheKind::lsh, recipe::CacheKind::quest, recipe::CacheKind::topk}) {
       decode::EngineSpec spec = gpu_spec();
       spec.caches[0].kind = kind;
       const Error e = error_of([&] { Engine::plan(files(), spec); });
@@ -94,7 +94,7 @@ TEST_SUITE("gpu/decode/errors") {
       CHECK(found.message().ends_with(format_bytes(limits.gpu_total) + " are free"));
     }
     cli::memory_limits({}, {kGpu}).check(plan);
-    CHECK(cuda::device_info(0).free_bytes == before);
+    CHECK(cuda::device_info(0).free_bytes >= before);
     Engine(files(), spec);
   }
 

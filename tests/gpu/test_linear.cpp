@@ -95,7 +95,7 @@ ActBuffer run(const Layer& l, ActBuffer& x, const Call& c, ActBuffer* start = nu
   if (c.prepared) {
     const DeviceBuffer trial(n * dtype_bytes(c.y_type));
     const ops::PackedWeights* alike[] = {&l.packed};
-    ops::tune_linear(tensor(trial, c.y_type, c.rows, l.spec.out), xt, alike, add, workspace(),
+    ops::tune_linear(tensor(trial, c.y_type, c.rows, l.spec.out), xt, alike, add, {}, workspace(),
                      queue().stream());
   }
   ops::linear(yt, xt, l.packed, add, workspace(), queue().stream());

@@ -19,7 +19,7 @@ TEST_SUITE("kernels/few_rows_plan") {
         for (const int n_seqs : {1, 2, 7, 64})
           for (const int rows : {1, 3, 16, 100})
             for (const bool plain : {false, true})
-              for (const bool lists : {false, true})
+              for (const int bound : {0, 1, 2})  // 1: lists, 2: a window
                 for (const int pages : {1, 2, 5, 6, 7, 16, 33, 100, 1000, 2000}) {
                   const FewRowsShape shape{.n_seqs = n_seqs,
                                            .n_heads = h.all,
@@ -29,7 +29,8 @@ TEST_SUITE("kernels/few_rows_plan") {
                                            .max_tokens = pages * kPageTokens,
                                            .plain = plain,
                                            .multiprocessors = multiprocessors,
-                                           .lists = lists};
+                                           .lists = bound == 1,
+                                           .window = bound == 2};
                   const SplitRule rule = split_rule(shape);
                   CAPTURE(multiprocessors);
                   CAPTURE(n_seqs);
@@ -37,7 +38,7 @@ TEST_SUITE("kernels/few_rows_plan") {
                   CAPTURE(pages);
                   CHECK(rule.max_tiles * rule.tile_queries >= rows * rule.group);
                   // A sequence may be shorter; its list may end in a page of its own.
-                  for (const int n : {1, pages / 2 + 1, pages, pages + (lists ? 1 : 0)}) {
+                  for (const int n : {1, pages / 2 + 1, pages, pages + (bound == 1 ? 1 : 0)}) {
                     const PairChunks c = rule.divide(n);
                     const int large = c.n_large * c.large_pages;
                     REQUIRE(c.count() >= 1);
@@ -49,7 +50,7 @@ TEST_SUITE("kernels/few_rows_plan") {
                     ++checked;
                   }
                 }
-    CHECK(checked == 4 * 4 * 4 * 4 * 4 * 2 * 2 * 10);
+    CHECK(checked == 4 * 4 * 4 * 4 * 4 * 2 * 3 * 10);
   }
 
   TEST_CASE("memory does not shrink when a bound grows, and holds every call within the bounds") {

@@ -19,7 +19,7 @@
 namespace tandem::tiled {
 
 inline constexpr int kChunk = 64;  // columns in a stage: a swizzled row
-inline constexpr int kMaxStages = 8;
+inline constexpr int kMaxStages = 24;
 
 /// kGroups groups of 64 weight rows, at most kRows rows of x.
 template <int kGroups, int kRows>
