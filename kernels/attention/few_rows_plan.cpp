@@ -73,12 +73,12 @@ SplitRule split_rule(const FewRowsShape& x) {
   // gets few or none (measured: an eighth, 1.11 times the time of one row, a 16th, 1.08).
   const bool alone = x.n_seqs == 1;
   const int share = x.multiprocessors / (x.n_seqs * x.n_kv_heads * r.max_tiles);
-  // Where lists or a window bound the keys, sequences read alike: more chunks, and small ones at
+  // Where lists or a window bound the keys, sequences read equally much: more chunks, and small ones at
   // the end of some thousand keys, would only be joined (measured: 16 x 512 keys 18.6 us in two
   // chunks, 11.8 in one; 8 x 4,096 keys 40.9 us with small chunks, 36.9 without).
-  const bool alike = alone || x.lists || x.window;
+  const bool equal = alone || x.lists || x.window;
   const auto chunks = [&](int n) { return std::clamp(n, 1, kMostChunks - kSmallParts); };
-  r.even_chunks = chunks(alike ? share : 2 * share);
+  r.even_chunks = chunks(equal ? share : 2 * share);
   r.short_chunks = chunks(share);
   r.short_pages = 16;
   // There, on 3 to 5 pages, both those forwards and plain steps are faster undivided: see also
@@ -88,7 +88,7 @@ SplitRule split_rule(const FewRowsShape& x) {
   r.small_pages = std::max(8 * 128 / x.head_dim, 1);
   r.full_pages = alone ? INT_MAX : 8 * r.small_pages;
   r.small_16ths = r.tile_queries > 32 ? 0 : r.tile_queries > 16 ? 1 : alone ? 4 : 2;
-  r.small_from = alike && !alone ? 160 : 0;
+  r.small_from = equal && !alone ? 160 : 0;
   // Keys of a list and those after it may both end in a part of a page.
   r.max_chunks = std::clamp(divide_up(x.max_tokens, kPageTokens) + (x.lists ? 1 : 0), 1,
                             std::max(r.even_chunks, kLargeParts) + kSmallParts);
