@@ -33,19 +33,21 @@ size_t most(const AttentionBounds& b, Bytes bytes) {
   for (int n_seqs = 1; n_seqs <= std::max(b.max_seqs, 1); ++n_seqs) {
     const int most_rows = std::max({b.max_rows, b.max_tree_rows / n_seqs, 1});
     for (int rows = 1; rows <= most_rows; ++rows)
-      for (const bool plain : {false, true}) {
-        const FewRowsShape x{.n_seqs = n_seqs,
-                             .n_heads = b.n_heads,
-                             .n_kv_heads = b.n_kv_heads,
-                             .head_dim = b.head_dim,
-                             .max_rows = rows,
-                             .max_tokens = b.max_tokens,
-                             .plain = plain,
-                             .multiprocessors = b.multiprocessors,
-                             .lists = b.lists,
-                             .scores = b.scores};
-        result = std::max(result, bytes(x, split_rule(x)));
-      }
+      for (const bool plain : {false, true})
+        // A call without lists may be divided further than one with them.
+        for (const bool lists : {false, b.lists}) {
+          const FewRowsShape x{.n_seqs = n_seqs,
+                               .n_heads = b.n_heads,
+                               .n_kv_heads = b.n_kv_heads,
+                               .head_dim = b.head_dim,
+                               .max_rows = rows,
+                               .max_tokens = b.max_tokens,
+                               .plain = plain,
+                               .multiprocessors = b.multiprocessors,
+                               .lists = lists,
+                               .scores = b.scores};
+          result = std::max(result, bytes(x, split_rule(x)));
+        }
   }
   return result;
 }

@@ -66,14 +66,26 @@ TEST_SUITE("kernels/few_rows_plan") {
       size_t before = attention_few_rows_workspace_bytes(bounds),
              counters = attention_few_rows_counter_bytes(bounds);
       CHECK(before % 256 == 0);
-      AttentionBounds with_scores = bounds;
+      AttentionBounds with_lists = bounds, with_scores = bounds;
+      with_lists.lists = true;
+      const size_t any_lists = attention_few_rows_workspace_bytes(with_lists);
       with_scores.scores = true;
       const size_t scored = attention_few_rows_workspace_bytes(with_scores);
       CHECK(scored > before);
       for (int n_seqs = 1; n_seqs <= 3; ++n_seqs)
         for (const int rows : {1, 9, 90 / n_seqs})
           for (const bool plain : {false, true}) {
-            const FewRowsShape call{n_seqs, 8, 2, 64, rows, 3000, plain, multiprocessors};
+            FewRowsShape call{n_seqs, 8, 2, 64, rows, 3000, plain, multiprocessors};
+            const auto bytes_of = [](const FewRowsShape& x) {
+              return few_rows_ml_bytes(x, split_rule(x)) + few_rows_o_bytes(x, split_rule(x));
+            };
+            CHECK(any_lists >= bytes_of(call));
+            call.window = true;
+            CHECK(before >= bytes_of(call));
+            call.window = false;
+            call.lists = true;
+            CHECK(any_lists >= bytes_of(call));
+            call.lists = false;
             const SplitRule rule = split_rule(call);
             const auto pairs = static_cast<size_t>(n_seqs * 2 * rule.max_tiles);
             const size_t states =
