@@ -114,6 +114,35 @@ inline void check_stops(const Pair& pair, speculate::Rounds& rounds,
   }
 }
 
+/// Logits that come in groups of some trees of a batch give the same text, at any temperature.
+/// trees    of a group; the batch is of four
+inline void check_groups(Device device, int trees) {
+  for (const auto& tree : {speculate::chain_tree(5), tree_of(kBushy)}) {
+    const Pair whole("tiny-2m", device);
+    Setup setup;
+    setup.logit_rows = 4 * tree.size();
+    Pair parts("tiny-2m", device, setup);
+    decode::EngineSpec spec = parts.target->spec();
+    spec.max_logit_rows = trees * tree.size();
+    parts.target =
+        std::make_unique<decode::Engine>(decode::open_model(tiny_model("tiny-16m").string(), 0),
+                                         spec, nullptr, parts.draft->queue());
+    REQUIRE(parts.target->logit_rows().rows() < 4 * tree.size());
+    for (const auto verify : {speculate::VerifyChoice::sequoia, speculate::VerifyChoice::traversal})
+      for (const float temperature : {0.0f, 0.8f}) {
+        CAPTURE(tree.size());
+        CAPTURE(temperature);
+        const auto text = [&](const Pair& pair) {
+          const auto rounds =
+              speculate::model_rounds(*pair.target, *pair.draft, tree, {.verify = verify});
+          return generate(*pair.target, pair.requests(6), rules(40, temperature, 3), rounds.get())
+              .ids;
+        };
+        CHECK(text(parts) == text(whole));
+      }
+  }
+}
+
 /// A target that drafts for itself under another policy, or under a window.
 struct SelfPair {
   std::unique_ptr<decode::Engine> engine;

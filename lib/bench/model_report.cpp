@@ -169,7 +169,10 @@ void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes, Devic
   };
   add({}, "cpu");
   record.set_memory("cpu", "peak", peak_bytes);
-  if (device.kind == Device::Kind::cuda) add(device, device.name());
+  if (device.kind != Device::Kind::cuda) return;
+  add(device, device.name());
+  const cuda::DeviceInfo gpu = cuda::device_info(device.index);
+  record.set_memory(device.name(), "in_use", gpu.total_bytes - gpu.free_bytes);
 }
 
 io::Table model_table() {

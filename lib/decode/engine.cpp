@@ -173,7 +173,7 @@ void Engine::decode(std::span<const DrawSeq> sequences) {
   const auto work = [&] {
     model_.forward_ids(sampler_.load_ids(), step, cache_);
     const Tensor logits = logits_.slice(0, n);
-    model_.logits(logits, nullptr);
+    model_.logits_from(logits, 0);
     sampler_.launch(logits);
   };
   if (!exec_.on_gpu() || spec_.n_streamed > 0) {

@@ -173,12 +173,21 @@ void Llama::ffn_block(const LayerWeights& w) {
 }
 
 void Llama::logits(const Tensor& out, const int32_t* rows) {
-  const int64_t n = out.rows();
-  TANDEM_CHECK(n <= options_.max_logit_rows && (rows != nullptr || n <= n_rows_),
-               "{} rows of logits of {}, at most {}", n, n_rows_, options_.max_logit_rows);
+  logits_of(out, {residual_, DType::f32, {n_rows_, config_.dim}, options_.device}, rows);
+}
+
+void Llama::logits_from(const Tensor& out, int64_t first) {
+  TANDEM_CHECK(first + out.rows() <= n_rows_, "logits of rows {} to {} of {}", first,
+               first + out.rows(), n_rows_);
   const Tensor all(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
-  const Tensor normed = act(head_in_, n, config_.dim);
-  ops::rms_norm_of(normed, all, rows, weights_.out_norm, static_cast<float>(config_.rms_eps),
+  logits_of(out, all.slice(first, out.rows()), nullptr);
+}
+
+void Llama::logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows) {
+  TANDEM_CHECK(out.rows() <= options_.max_logit_rows, "{} rows of logits, at most {}", out.rows(),
+               options_.max_logit_rows);
+  const Tensor normed = act(head_in_, out.rows(), config_.dim);
+  ops::rms_norm_of(normed, residual, rows, weights_.out_norm, static_cast<float>(config_.rms_eps),
                    exec_.stream());
   ops::linear(out, normed, weights_.lm_head, ops::Accumulate::no, workspace_, exec_.stream());
 }

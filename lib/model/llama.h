@@ -48,9 +48,10 @@ class Llama {
   void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache);
 
   /// Writes logits of the last forward; on a GPU graphs may record it.
-  /// shapes   out [n, vocab_size] f32, n <= max_logit_rows; rows [n], both on the model's device;
-  ///          null: the forward's first n rows
+  /// shapes   out [n, vocab_size] f32, n <= max_logit_rows; rows [n], both on the model's device
   void logits(const Tensor& out, const int32_t* rows);
+  /// The same of n rows from `first` on.
+  void logits_from(const Tensor& out, int64_t first);
   /// Chooses how a GPU runs the matrix products of a forward, or of logits, of this many rows
   /// (ops::tune_linear), the first time that the number occurs; does nothing on the CPU. Must not
   /// come between a forward and its logits.
@@ -71,6 +72,7 @@ class Llama {
   void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
+  void logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows);
   void choose_one(const Tensor& y, const Tensor& x,
                   std::span<const ops::PackedWeights* const> same_shape, ops::Accumulate accumulate,
                   const ops::LinearNeighbours& around = {});

@@ -22,7 +22,10 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec&, std::byte*,
   fail();
 }
 void run(const Operands&, CudaLinear&, bool, bool, Stream) { fail(); }
-void tune(const Operands&, std::span<CudaLinear* const>, bool, bool, Stream) { fail(); }
+void tune(const Operands&, std::span<CudaLinear* const>, bool, bool, const LinearNeighbours&,
+          Stream) {
+  fail();
+}
 void* rows(const CudaLinear&) { return nullptr; }
 bool can_fuse(const CudaLinear&, int64_t, bool) { return false; }
 bool fusion_pays(CudaLinear&, int64_t, bool, bool) { return false; }

@@ -142,15 +142,17 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
                                                 .least_new = 2,
                                                 .batch = 1});
   longest_ = static_cast<int>(room.longest);
-  pair_.size(room, tree_ ? reading.with(speculate::target_needs(rounds, 1)) : reading,
-             tree_ ? reading.with(speculate::draft_needs(rounds, 1)) : reading,
-             [&](MemoryPlan& plan) {
-               const model::ModelConfig& target = pair_.target().config;
-               plan.add("speculation/logits of both models",
-                        size_t{2} * speculate::PairLogits::kRowsAtOnce *
-                            static_cast<size_t>(target.vocab_size) * sizeof(float));
-               if (tree_) speculate::plan_rounds(rounds, pair_.target_spec(), target, true, plan);
-             });
+  pair_.size(
+      room,
+      tree_ ? reading.with(speculate::target_needs(rounds, 1, pair_.target().config.vocab_size))
+            : reading,
+      tree_ ? reading.with(speculate::draft_needs(rounds, 1)) : reading, [&](MemoryPlan& plan) {
+        const model::ModelConfig& target = pair_.target().config;
+        plan.add("speculation/logits of both models",
+                 size_t{2} * speculate::PairLogits::kRowsAtOnce *
+                     static_cast<size_t>(target.vocab_size) * sizeof(float));
+        if (tree_) speculate::plan_rounds(rounds, pair_.target_spec(), target, true, plan);
+      });
 }
 
 int SequoiaAcceptance::print_plan() {

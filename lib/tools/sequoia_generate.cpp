@@ -56,7 +56,8 @@ ModelPair::Engines SequoiaGenerate::load(const decode::SamplerSpec& sampler, Tre
     plan = plan_tree(cx_, section, {rounds_, recipe_.spec.verify}, tree_, *known, timed, context);
     if (declines(plan)) {
       pair_.leave_draft();
-      pair_.size(room_, speculate::target_needs({}, room_.sequences()));
+      pair_.size(room_,
+                 speculate::target_needs({}, room_.sequences(), pair_.target().config.vocab_size));
     }
     return pair_.load(cx_);
   }

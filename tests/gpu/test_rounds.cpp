@@ -92,6 +92,8 @@ TEST_SUITE("gpu/rounds") {
     check_own_draft(Pair("tiny-16m", kGpu), 4);
   }
 
+  TEST_CASE("logits in groups of trees give the text of logits at once") { check_groups(kGpu, 3); }
+
   TEST_CASE("a tree wider than a mask word, over the ends of pages, one sequence and four") {
     Setup setup;
     setup.logit_rows = 4 * 80;

@@ -37,6 +37,10 @@ TEST_SUITE("speculate/speculation") {
     check_own_draft(Pair("tiny-16m"), 2);
   }
 
+  TEST_CASE("logits in groups of trees give the text of logits at once") {
+    for (const int trees : {1, 3}) check_groups({}, trees);
+  }
+
   TEST_CASE("sampled texts follow the target's distribution, over the borders of rounds") {
     VerifyChoice verify{};
     SUBCASE("sequoia") { verify = VerifyChoice::sequoia; }

@@ -197,25 +197,31 @@ void Round::draw_children(int level) {
         {tokens_.host + l.parent[p].first_child, static_cast<size_t>(l.parent[p].n_children)});
 }
 
-VerifyTreesParams Round::verification(const Tensor& logits, AcceptBy rule) const {
+VerifyTreesParams Round::verification(const Tensor& logits, AcceptBy rule, int first) const {
   const bool by_residual = rule != AcceptBy::match;
-  return {.path = path_.device,
-          .n_accepted = n_accepted_.device,
-          .bonus = bonus_.device,
-          .logprobs = logprobs_.device,
-          .n_rounded = n_rounded_.device,
+  const int nodes = tree_->size(), at = first * nodes;
+  RoundNumbers named = numbers();
+  named.sequence += first;
+  named.position += first;
+  // Trees are of one shape: nodes and rows of the logits count on from the group's first place as
+  // they do from the round's.
+  return {.path = path_.device + at,
+          .n_accepted = n_accepted_.device + first,
+          .bonus = bonus_.device + first,
+          .logprobs = logprobs_.device + at,
+          .n_rounded = n_rounded_.device + first,
           .node_begin = node_begin_.device,
-          .tokens = tokens_.device,
-          .first_child = first_child_.device,
-          .n_children = n_children_.device,
+          .tokens = tokens_.device + at,
+          .first_child = first_child_.device + at,
+          .n_children = n_children_.device + at,
           .target_row = row_.device,
-          .draft_row = by_residual ? draft_row_.device : nullptr,
+          .draft_row = by_residual ? draft_row_.device + at : nullptr,
           .target_logits = logits.as<float>(),
           .draft_logits = by_residual ? draft_logits_.as<float>() : nullptr,
           .seen = seen_,
-          .seen_begin = seen_begin_.device,
-          .numbers = numbers(),
-          .n_seqs = places_,
+          .seen_begin = seen_begin_.device + first,
+          .numbers = named,
+          .n_seqs = static_cast<int>(logits.rows()) / nodes,
           .vocab = bounds_.vocab,
           .target = sampler_.rule.kept(),
           .draft = sampler_.rule.kept(),
@@ -224,10 +230,13 @@ VerifyTreesParams Round::verification(const Tensor& logits, AcceptBy rule) const
           .draft_sums = by_residual && !draft_sums_.empty() ? draft_sums_.data() : nullptr};
 }
 
-void Round::verify(const Tensor& logits, AcceptBy rule) {
+void Round::verify(const Tensor& logits, AcceptBy rule, int first) {
   // A lone root is drawn from the target by every rule; this one needs least for that.
   const AcceptBy by = tree_->size() == 1 ? AcceptBy::match : rule;
-  ops::verify_trees(verification(logits, by), exec_.stream());
+  ops::verify_trees(verification(logits, by, first), exec_.stream());
+}
+
+void Round::impose() {
   if (!is_forced_) return;
   const auto n = static_cast<size_t>(places_);
   ops::host_copy(

@@ -94,11 +94,13 @@ class Round {
   /// the sampler, as verification takes them to be drawn.
   /// errors   on the CPU kind numeric: a row without meaning
   void draw_children(int level);
-  /// Walks the trees and finds the accepted paths.
-  /// shapes   logits [places * nodes, vocab]
-  void verify(const Tensor& logits, AcceptBy rule);
+  /// Walks the trees of places [first, first + n) and finds the accepted paths.
+  /// shapes   logits [n * nodes, vocab]
+  void verify(const Tensor& logits, AcceptBy rule, int first);
   /// What that reads and writes.
-  VerifyTreesParams verification(const Tensor& logits, AcceptBy rule) const;
+  VerifyTreesParams verification(const Tensor& logits, AcceptBy rule, int first = 0) const;
+  /// Puts simulated paths, if there are any, in place of those found.
+  void impose();
   /// The accepted paths, for the moves of their keys; nodes from n_held on have none.
   kv::PagedStore::AcceptedPaths paths(int n_held) const;
   /// Brings the results to the host and ends the round.

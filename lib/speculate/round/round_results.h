@@ -11,7 +11,7 @@ namespace tandem::speculate {
 /// the next one begins.
 class RoundResults {
  public:
-  /// Moments of a round.
+  /// Moments of a round. Where logits come in groups, those after the first count as verification.
   enum Moment { begun, drafted, scored, verified, n_moments };
   /// Arrays of the whole batch, nodes sequence by sequence.
   struct Arrays {

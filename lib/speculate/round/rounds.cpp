@@ -89,9 +89,12 @@ std::unique_ptr<Rounds> lookup_rounds(Reader target, int longest, int length,
                         std::move(options));
 }
 
-RoundNeeds target_needs(const TreeRoom& tree, int batch) {
+RoundNeeds target_needs(const TreeRoom& tree, int batch, int vocab) {
+  constexpr int64_t kLogitBytes = int64_t{256} << 20;
+  const int64_t tree_bytes = int64_t{tree.nodes} * vocab * static_cast<int64_t>(sizeof(float));
+  const auto trees = std::clamp<int64_t>(kLogitBytes / tree_bytes, 1, batch);
   return {.rows = batch * tree.nodes,
-          .logit_rows = batch * tree.nodes,
+          .logit_rows = static_cast<int>(trees) * tree.nodes,
           .tokens = tree.nodes,
           .ahead = tree.levels};
 }

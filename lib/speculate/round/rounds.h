@@ -79,7 +79,8 @@ struct RoundNeeds {
             std::max(tokens, other.tokens), std::max(ahead, other.ahead)};
   }
 };
-RoundNeeds target_needs(const TreeRoom& tree, int batch);
+/// Logits of more than 256 MiB are verified in groups of trees.
+RoundNeeds target_needs(const TreeRoom& tree, int batch, int vocab);
 RoundNeeds draft_needs(const TreeRoom& tree, int batch);
 
 /// Adds what rounds by any rule hold beyond the engines.

@@ -101,7 +101,7 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
   const TokenTree& tree = drafter_->shape(seqs);
   const int n = static_cast<int>(seqs.size()), nodes = tree.size();
   const int most = std::min(
-      {target_.room_for_places(nodes, nodes), drafter_->max_places(), target_.spec().max_seqs});
+      {target_.room_for_places(nodes, 1), drafter_->max_places(), target_.spec().max_seqs});
   round_.begin(seqs, prior(seqs), sampler_, tree,
                exec_.on_gpu() ? std::max(n, kv::places_for(n, nodes, most)) : n);
   for (size_t b = 0; options_.simulate && b < seqs.size(); ++b)
@@ -128,7 +128,8 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
 void Speculation::lay_out_target() {
   const TokenTree& tree = round_.tree();
   const int64_t n_rows = int64_t{round_.places()} * tree.size();
-  target_.choose_products(n_rows, n_rows);
+  target_.choose_products(n_rows, std::min(n_rows, group_rows()));
+  target_.choose_products(0, n_rows % group_rows());  // of the last group
   const std::vector<int32_t>& slots = flights_.back().slots;
   if (step_tree_ == &tree && step_.places == round_.places() && step_.slot.size() == slots.size()) {
     target_.cache().begin_again({&step_, 1}, slots, &round_.outbox(), round_.most_pending());
@@ -158,13 +159,24 @@ void Speculation::launch() {
     drafter_->draft(round_);
     round_.mark(Round::drafted);
   };
+  const int64_t n_rows = int64_t{round_.places()} * round_.tree().size(), group = group_rows();
+  const auto score_group = [&](int64_t first) {
+    const Tensor logits = target_.logit_rows().slice(0, std::min(group, n_rows - first));
+    target_.model().logits_from(logits, first);
+    return logits;
+  };
   const auto score = [&] {
     target_.model().forward_ids(round_.tokens(), step_, target_.cache());
-    target_.model().logits(target_.logit_rows().slice(0, step_.arrays.n_rows), nullptr);
+    score_group(0);
   };
   const auto finish = [&] {
     round_.mark(Round::scored);
-    round_.verify(target_.logit_rows(), rule_);
+    for (int64_t first = 0; first < n_rows; first += group) {
+      const Tensor logits =
+          first == 0 ? target_.logit_rows().slice(0, std::min(group, n_rows)) : score_group(first);
+      round_.verify(logits, rule_, static_cast<int>(first) / round_.tree().size());
+    }
+    round_.impose();
     target_.cache().move_paths(step_, round_.paths(round_.tree().size()));
     drafter_->keep(round_);
     round_.mark(Round::verified);
@@ -190,6 +202,11 @@ void Speculation::launch() {
     if (!graph) graph = std::make_unique<cuda::Graph>(*exec_.queue, work);
     graph->launch(*exec_.queue);
   }
+}
+
+int64_t Speculation::group_rows() const {
+  const int64_t nodes = round_.tree().size();
+  return target_.logit_rows().rows() / nodes * nodes;
 }
 
 std::vector<std::vector<Drawn>> Speculation::collect() {
@@ -219,7 +236,11 @@ std::vector<std::vector<Drawn>> Speculation::finish_round(const Flight& flight) 
     stats_.add(event);
     if (options_.on_round) options_.on_round(event);
   }
-  if (options_.on_verified) options_.on_verified(round_, target_.logit_rows());
+  if (options_.on_verified) {
+    const int64_t n_rows = int64_t{round_.places()} * round_.tree().size();
+    TANDEM_CHECK(n_rows <= group_rows(), "{} rows of logits in groups of {}", n_rows, group_rows());
+    options_.on_verified(round_, target_.logit_rows().slice(0, n_rows));
+  }
   target_.cache().keep(slots, kept);
   drafter_->accept(results, flight.gone);
   if (exec_.on_gpu()) stats_.host_s += watch.seconds();

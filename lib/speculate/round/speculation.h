@@ -65,6 +65,9 @@ class Speculation final : public Rounds {
   void lay_out_target();
   /// Puts the round that is laid out on the queue.
   void launch();
+  /// Rows of logits that are alive at once: of whole trees. Where a round has more, group after
+  /// group gets its logits and is verified.
+  int64_t group_rows() const;
   std::vector<std::vector<decode::Drawn>> finish_round(const Flight& flight);
 
   decode::Engine& target_;

@@ -117,7 +117,7 @@ void AcceptancePoint::admit(const std::function<bool(const NamedDraft&)>& is_wan
   for (const NamedDraft& draft : bench().all_drafts()) {
     if (!is_wanted(draft)) continue;
     try {
-      engines_.add_reader(draft, gamma);
+      engines_.add_reader(draft, gamma + 1);
       if (bench().rounds) engines_.add({.draft = draft, .tree = chain});
       Measured& m = drafts_.emplace_back(Measured{.draft = draft});
       for (size_t i = 0; i < bench().temperatures.size(); ++i)

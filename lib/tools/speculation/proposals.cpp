@@ -113,7 +113,7 @@ void check_gamma(const SequoiaRecipe& recipe, int64_t context, const decode::Pro
 }
 
 void size_for(ModelPair& pair, const SequenceRoom& room, const speculate::TreeRoom& tree) {
-  pair.size(room, speculate::target_needs(tree, room.sequences()),
+  pair.size(room, speculate::target_needs(tree, room.sequences(), pair.target().config.vocab_size),
             speculate::draft_needs(tree, room.sequences()), [&](MemoryPlan& plan) {
               speculate::plan_rounds(tree, pair.target_spec(), pair.target().config,
                                      pair.has_draft(), plan);

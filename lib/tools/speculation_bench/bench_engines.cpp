@@ -66,7 +66,8 @@ BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {
 
 void BenchEngines::admit(const std::string& name, Model* model, const TreeRoom& room) {
   // The prompts stay in the cache while sequences that continue them come and go.
-  target_.needs = target_.needs.with(speculate::target_needs(room, sizes_.batch));
+  target_.needs = target_.needs.with(
+      speculate::target_needs(room, sizes_.batch, target_.files.config.vocab_size));
   if (model != nullptr)
     model->needs = model->needs.with(speculate::draft_needs(room, sizes_.batch));
   admitted_.push_back({name, room, model != nullptr});
