@@ -75,9 +75,9 @@ SplitRule split_rule(const FewRowsShape& x) {
   // gets few or none (measured: an eighth, 1.11 times the time of one row, a 16th, 1.08).
   const bool alone = x.n_seqs == 1;
   const int share = x.multiprocessors / (x.n_seqs * x.n_kv_heads * r.max_tiles);
-  // Where lists or a window bound the keys, sequences read equally much: more chunks, and small ones at
-  // the end of some thousand keys, would only be joined (measured: 16 x 512 keys 18.6 us in two
-  // chunks, 11.8 in one; 8 x 4,096 keys 40.9 us with small chunks, 36.9 without).
+  // Where lists or a window bound the keys, sequences read equally much: more chunks, and small
+  // ones at the end of some thousand keys, would only be joined (measured: 16 x 512 keys 18.6 us in
+  // two chunks, 11.8 in one; 8 x 4,096 keys 40.9 us with small chunks, 36.9 without).
   const bool equal = alone || x.lists || x.window;
   const auto chunks = [&](int n) { return std::clamp(n, 1, kMostChunks - kSmallParts); };
   r.even_chunks = chunks(equal ? share : 2 * share);
