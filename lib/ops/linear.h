@@ -146,7 +146,7 @@ void linear_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion,
 
 /// What stands before and after a product in a forward, put on the stream: some products start to
 /// read their weights while the kernel before them runs, others let the one after them start, so
-/// that what is the fastest alone need not be so there. `i` counts the weights of one shape.
+/// that the fastest alone need not be the fastest there. `i` counts the weights of one shape.
 struct LinearNeighbours {
   std::function<void(size_t i, Stream)> before = {}, after = {};
 };
