@@ -2,6 +2,8 @@
 
 #include "base/parallel.h"
 #include "error_text.h"
+#include "temporary_folder.h"
+#include "train/data/training_data.h"
 #include "train_testing.h"
 
 using namespace tandem;
@@ -43,7 +45,7 @@ TEST_SUITE("train/dataset") {
     CHECK(data.counts().records == 3);
     CHECK(data.counts().unsupervised == 1);
     REQUIRE(data.size() == 2);
-    CHECK(data[1].record == 2);
+    CHECK(data.where(1) == "r");
     CHECK(tiny_tokenizer().decode(data[1].ids) == "<|begin_of_text|>Say b\nb c<|end_of_text|>");
     CHECK(tiny_tokenizer().decode(supervised_ids(data[1])) == "b c<|end_of_text|>");
     CHECK(data.counts().rows == data[0].rows() + data[1].rows());
@@ -87,9 +89,33 @@ TEST_SUITE("train/dataset") {
                       limit));
   }
 
-  TEST_CASE("nothing is left") {
-    CHECK(input_error_text([] { encoded({instruction("a", "")}); }) ==
-          "r: no sample is left of 1 records: 1 without an answer, 0 too long");
+  TEST_CASE("a run's data: validation drawn from it, or of its own") {
+    const test::TemporaryFolder folder;
+    std::string lines;
+    for (int i = 0; i < 20; ++i)
+      lines += fmt::format("{{\"prompt\": \"{}\", \"output\": \"a\"}}\n", i);
+    DataSettings settings = plain();
+    settings.path = folder.write("train.jsonl", lines);
+    const SampleEncoder encoder(settings, &tiny_tokenizer(), {}, tiny_tokenizer().vocab_size());
+    const TrainingData all = load_training_data(settings, {}, encoder, 3);
+    CHECK(all.train.size() == 20);
+    CHECK(all.val.empty());
+    settings.val_size = 5;
+    const TrainingData split = load_training_data(settings, {}, encoder, 3);
+    CHECK(split.train.size() == 15);
+    CHECK(split.val.size() == 5);
+    CHECK(&split.validation() == &split.data);
+    settings.val_size = {};
+    settings.val_path = folder.write("val.jsonl", "{\"prompt\": \"x\", \"output\": \"b\"}\n");
+    const TrainingData two = load_training_data(settings, {}, encoder, 3);
+    CHECK(two.train.size() == 20);
+    CHECK(two.val == std::vector<int32_t>{0});
+    CHECK(tiny_tokenizer().decode(supervised_ids(two.validation()[0])) == "b<|end_of_text|>");
+    settings.path = folder.write("empty.json", R"([{"prompt": "x", "output": ""}])");
+    CHECK(
+        input_error_text([&] { load_training_data(settings, {}, encoder, 3); })
+            .ends_with("empty.json: none of 1 records can be learned: 1 have no answer, 0 are too "
+                       "long"));
   }
 
   TEST_CASE("a text is cut into pieces that lose nothing, each with BOS") {
@@ -147,10 +173,35 @@ TEST_SUITE("train/dataset") {
   }
 
   TEST_CASE("progress may end the work") {
-    const RecordWriter writer(plain(), tiny_tokenizer(), {});
+    const SampleEncoder encoder(plain(), &tiny_tokenizer(), {}, tiny_tokenizer().vocab_size());
     const std::vector<Record> records = {instruction("a", "b")};
-    CHECK_THROWS_AS(Dataset(records, writer, tiny_tokenizer(), Mask::completion_only, {},
-                            [](int64_t) { return false; }),
-                    Error);
+    CHECK_THROWS_AS(Dataset(records, encoder, {}, [](int64_t, int64_t) { return false; }), Error);
+  }
+
+  TEST_CASE("tokens are taken as they are, and need no tokenizer") {
+    const std::vector<Record> records = {{Sample{{5, 6, 7, 8}, {{2, 3}}}, "d:1"},
+                                         {Sample{{5, 9}, {}}, "d:2"}};
+    const Dataset data(records, SampleEncoder({}, nullptr, {}, 10), {});
+    REQUIRE(data.size() == 1);
+    CHECK(std::ranges::equal(data[0].ids, std::vector<int32_t>{5, 6, 7}));
+    CHECK(data.counts().unsupervised == 1);
+    CHECK(data.counts().endless == 0);
+    CHECK(input_error_text([&] { Dataset(records, SampleEncoder({}, nullptr, {}, 8), {}); }) ==
+          "d:1: token id 8, but the model has 8 tokens");
+    CHECK(input_error_text([] {
+            const std::vector<Record> text = {instruction("a", "b")};
+            Dataset(text, SampleEncoder({}, nullptr, {}, 8), {});
+          }) == "r: text, but the model has no tokenizer");
+  }
+
+  TEST_CASE("a fingerprint changes with a token and with a mask") {
+    const auto fingerprint = [](const Sample& sample) {
+      const std::vector<Record> records = {{sample, "r"}};
+      return Dataset(records, SampleEncoder({}, nullptr, {}, 10), {}).fingerprint();
+    };
+    const std::string one = fingerprint({{5, 6, 7}, {{1, 3}}});
+    CHECK(one == fingerprint({{5, 6, 7}, {{1, 3}}}));
+    CHECK(one != fingerprint({{5, 8, 7}, {{1, 3}}}));
+    CHECK(one != fingerprint({{5, 6, 7}, {{2, 3}}}));
   }
 }

@@ -67,6 +67,33 @@ TEST_SUITE("train/records") {
     CHECK(!std::get<Document>(whole[0].content).ends);
   }
 
+  TEST_CASE("tokens") {
+    const auto sample = [](std::string_view line) {
+      return std::get<Sample>(parse(line).front().content);
+    };
+    const Sample some = sample(R"({"ids": [3, 0, 5, 7], "supervised": [[1, 2], [3, 4]]})");
+    CHECK(some.ids == std::vector<int32_t>{3, 0, 5, 7});
+    REQUIRE(some.supervised.size() == 2);
+    CHECK(some.supervised[1].begin == 3);
+    const Sample all = sample(R"({"ids": [3, 0, 5]})");
+    REQUIRE(all.supervised.size() == 1);
+    CHECK(all.supervised[0].begin == 1);
+    CHECK(all.supervised[0].end == 3);
+    for (const auto& [line, error] : std::vector<std::pair<const char*, const char*>>{
+             {R"({"ids": [3]})", "d.json:1: 1 token ids, at least 2 are needed"},
+             {R"({"ids": [3, -1]})",
+              "d.json:1: token id: expected an integer from 0 to 2147483647, found the number -1"},
+             {R"({"ids": [3, 1], "supervised": [[0, 1]]})",
+              "d.json:1: begin of supervised: expected an integer from 1 to 1, found the number 0"},
+             {R"({"ids": [3, 1, 2], "supervised": [[1, 3], [2, 3]]})",
+              "d.json:1: begin of supervised: expected an integer from 3 to 2, found the number 2"},
+             {R"({"ids": [3, 1], "supervised": [1]})",
+              "d.json:1: supervised: expected [begin, end], found the number 1"}}) {
+      CAPTURE(line);
+      CHECK(input_error_text([&] { parse(line); }) == error);
+    }
+  }
+
   TEST_CASE("a file named .txt is a text, whatever it begins with") {
     const test::TemporaryFolder folder;
     const auto path = folder.write("a.txt", "[sic] he wrote");
@@ -85,7 +112,7 @@ TEST_SUITE("train/records") {
     const auto unknown = [] { parse("\n{\"id\": 3, \"equation\": \"x=1\"}"); };
     CHECK(input_error_text(unknown) ==
           "d.json:2: no record of a known form: found the keys 'equation', 'id'");
-    CHECK(hint_text(unknown) == "a record has instruction and output, or messages, or text");
+    CHECK(hint_text(unknown) == "a record has instruction and output, or messages, text, or ids");
     CHECK(input_error_text([] { parse(R"([{"prompt": "Q", "Output": "A"}])"); }) ==
           "d.json: record 1: no answer: none of the keys output, chosen, answer, Rationale, "
           "rationale, solution");

@@ -26,8 +26,9 @@ inline train::Record instruction(std::string question, std::string answer, std::
 inline train::Dataset encoded(const std::vector<train::Record>& records,
                               const train::DataSettings& data = {},
                               const train::BatchSettings& batches = {}) {
-  const train::RecordWriter writer(data, tiny_tokenizer(), tiny_folder());
-  return {records, writer, tiny_tokenizer(), data.mask, batches};
+  const train::SampleEncoder encoder(data, &tiny_tokenizer(), tiny_folder(),
+                                     tiny_tokenizer().vocab_size());
+  return {records, encoder, batches};
 }
 
 /// Samples of these numbers of rows: letters, one token each, of which the last is the answer.

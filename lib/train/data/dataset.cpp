@@ -2,22 +2,16 @@
 
 #include <algorithm>
 #include <exception>
-#include <limits>
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/sha256.h"
 
 namespace tandem::train {
 namespace {
 
 constexpr size_t kWave = 4096;  // records between two questions for progress
 constexpr int kChunk = 64;      // records that a thread takes at once
-
-int64_t total(std::span<const TokenSpan> spans) {
-  int64_t n = 0;
-  for (const TokenSpan& span : spans) n += span.end - span.begin;
-  return n;
-}
 
 /// A text that begins with the tokenizer's prefix, in pieces that each do. All tokens after the
 /// prefix are supervised.
@@ -41,28 +35,19 @@ std::vector<Sample> pieces_of(std::span<const int32_t> ids, const std::vector<in
 
 }  // namespace
 
-int64_t SampleView::n_supervised() const { return total(supervised); }
-
 /// What one record gave.
 struct Dataset::Encoded {
   std::vector<Sample> samples;
   bool truncated = false, too_long = false, unsupervised = false, endless = false;
 };
 
-Dataset::Encoded Dataset::encode(const Record& record, const RecordWriter& writer,
-                                 const text::Tokenizer& tokenizer, Mask mask,
-                                 const BatchSettings& batches) const {
+Dataset::Encoded Dataset::encode(const Record& record, const SampleEncoder& encoder,
+                                 const BatchSettings& batches) {
   const auto max_tokens = static_cast<size_t>(batches.max_tokens.value);
-  Sample sample;
-  try {
-    sample = encode_sample(tokenizer, writer.write(record), mask, !writer.is_chat(record));
-  } catch (Error& e) {
-    if (e.where() != record.where) e.add_context("in " + record.where);
-    throw;
-  }
+  Sample sample = encoder.encode(record);
   Encoded encoded;
   if (std::holds_alternative<Document>(record.content)) {
-    encoded.samples = pieces_of(sample.ids, tokenizer.prefix(), max_tokens);
+    encoded.samples = pieces_of(sample.ids, encoder.prefix(), max_tokens);
     encoded.unsupervised = encoded.samples.empty();
     return encoded;
   }
@@ -83,12 +68,12 @@ Dataset::Encoded Dataset::encode(const Record& record, const RecordWriter& write
     encoded.truncated = false;
     return encoded;
   }
-  encoded.endless = !encoded.truncated && !tokenizer.is_special(sample.ids.back());
+  encoded.endless = !encoded.truncated && !encoder.is_control(sample.ids.back());
   encoded.samples.push_back(std::move(sample));
   return encoded;
 }
 
-void Dataset::add(Encoded&& encoded, int32_t record) {
+void Dataset::add(const Encoded& encoded, int32_t record) {
   counts_.truncated += encoded.truncated;
   counts_.too_long += encoded.too_long;
   counts_.unsupervised += encoded.unsupervised;
@@ -102,15 +87,15 @@ void Dataset::add(Encoded&& encoded, int32_t record) {
     const auto rows = static_cast<int32_t>(sample.ids.size()) - 1;
     ++counts_.samples;
     counts_.rows += rows;
-    counts_.supervised += total(sample.supervised);
+    counts_.supervised += n_tokens(sample.supervised);
     longest_rows_ = std::max(longest_rows_, rows);
   }
 }
 
-Dataset::Dataset(std::span<const Record> records, const RecordWriter& writer,
-                 const text::Tokenizer& tokenizer, Mask mask, const BatchSettings& batches,
-                 const RecordProgress& progress) {
+Dataset::Dataset(std::span<const Record> records, const SampleEncoder& encoder,
+                 const BatchSettings& batches, const RecordProgress& progress) {
   counts_.records = static_cast<int64_t>(records.size());
+  for (const Record& record : records) where_.push_back(record.where);
   for (size_t done = 0; done < records.size();) {
     const auto wave = records.subspan(done, std::min(kWave, records.size() - done));
     const int n_chunks = (static_cast<int>(wave.size()) + kChunk - 1) / kChunk;
@@ -120,32 +105,37 @@ Dataset::Dataset(std::span<const Record> records, const RecordWriter& writer,
       const auto begin = static_cast<size_t>(chunk) * kChunk;
       try {
         for (size_t i = begin; i < std::min(begin + kChunk, wave.size()); ++i)
-          encoded[i] = encode(wave[i], writer, tokenizer, mask, batches);
+          encoded[i] = encode(wave[i], encoder, batches);
       } catch (...) {
         failed[static_cast<size_t>(chunk)] = std::current_exception();
       }
     });
     for (const std::exception_ptr& error : failed)
       if (error) std::rethrow_exception(error);  // the first in the file, on any number of threads
-    for (size_t i = 0; i < wave.size(); ++i)
-      add(std::move(encoded[i]), static_cast<int32_t>(done + i));
+    for (size_t i = 0; i < wave.size(); ++i) add(encoded[i], static_cast<int32_t>(done + i));
     done += wave.size();
-    if (progress && !progress(static_cast<int64_t>(done)))
+    if (progress && !progress(static_cast<int64_t>(done), counts_.records))
       throw Error(ErrorKind::interrupted, "", "interrupted");
   }
-  if (records_.empty())
-    throw input_error(records.empty() ? "data" : records.front().where,
-                      "no sample is left of {} records: {} without an answer, {} too long",
-                      counts_.records, counts_.unsupervised, counts_.too_long)
-        .hint("raise train.max_tokens, or look at the records' keys");
+}
+
+std::string Dataset::fingerprint() const {
+  const auto text_of = [](const auto& list) {
+    return std::string_view(reinterpret_cast<const char*>(list.data()),
+                            list.size() * sizeof(list[0]));
+  };
+  std::string parts;
+  for (const std::string_view part :
+       {text_of(ids_), text_of(spans_), text_of(id_begin_), text_of(span_begin_)})
+    parts += sha256_hex(part);
+  return sha256_hex(parts);
 }
 
 SampleView Dataset::operator[](int32_t i) const {
   const auto at = static_cast<size_t>(i);
   return {.ids = std::span(ids_).subspan(id_begin_[at], id_begin_[at + 1] - id_begin_[at]),
           .supervised =
-              std::span(spans_).subspan(span_begin_[at], span_begin_[at + 1] - span_begin_[at]),
-          .record = records_[at]};
+              std::span(spans_).subspan(span_begin_[at], span_begin_[at + 1] - span_begin_[at])};
 }
 
 }  // namespace tandem::train

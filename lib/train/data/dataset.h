@@ -5,10 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "text/tokenizer.h"
-#include "train/data/encode_sample.h"
-#include "train/data/prompt_template.h"
 #include "train/data/records.h"
+#include "train/data/sample.h"
+#include "train/data/sample_encoder.h"
 #include "train/data/settings.h"
 
 namespace tandem::train {
@@ -18,10 +17,9 @@ namespace tandem::train {
 struct SampleView {
   std::span<const int32_t> ids;           // at least 2
   std::span<const TokenSpan> supervised;  // at least 1
-  int32_t record = 0;
 
   int32_t rows() const { return static_cast<int32_t>(ids.size()) - 1; }
-  int64_t n_supervised() const;
+  int64_t n_supervised() const { return n_tokens(supervised); }
 };
 
 /// What became of the records of a file.
@@ -35,8 +33,8 @@ struct DatasetCounts {
   int64_t endless = 0;       // samples, whole ones, whose answer does not end with a control token
 };
 
-/// Asked now and then with the number of records that are done; false ends the work.
-using RecordProgress = std::function<bool(int64_t done)>;
+/// Asked now and then with the number of records that are done, of all; false ends the work.
+using RecordProgress = std::function<bool(int64_t done, int64_t all)>;
 
 /// Encoded samples, in the order of their records.
 class Dataset {
@@ -44,23 +42,29 @@ class Dataset {
   Dataset() = default;
   /// Encodes records on all threads. Texts are cut into pieces of train.max_tokens tokens, each
   /// with the tokenizer's prefix, as pig-eval cuts them.
-  /// errors   kind input: a record that cannot be written or is not UTF-8; one that is too long
-  ///          (train.overlong error); no sample is left; kind interrupted
-  Dataset(std::span<const Record> records, const RecordWriter& writer,
-          const text::Tokenizer& tokenizer, Mask mask, const BatchSettings& batches,
-          const RecordProgress& progress = {});
+  /// errors   kind input: as SampleEncoder::encode; a record that is too long (train.overlong
+  ///          error); kind interrupted
+  Dataset(std::span<const Record> records, const SampleEncoder& encoder,
+          const BatchSettings& batches, const RecordProgress& progress = {});
 
   int32_t size() const { return static_cast<int32_t>(records_.size()); }
   SampleView operator[](int32_t i) const;
+  /// The record of a sample, as errors name it: "train.jsonl:12".
+  const std::string& where(int32_t i) const {
+    return where_[static_cast<size_t>(records_[static_cast<size_t>(i)])];
+  }
   const DatasetCounts& counts() const { return counts_; }
   int32_t longest_rows() const { return longest_rows_; }
+  /// SHA-256 of all tokens and supervised spans: a resumed run asks for the same.
+  std::string fingerprint() const;
 
  private:
   struct Encoded;
-  Encoded encode(const Record& record, const RecordWriter& writer, const text::Tokenizer& tokenizer,
-                 Mask mask, const BatchSettings& batches) const;
-  void add(Encoded&& encoded, int32_t record);
+  static Encoded encode(const Record& record, const SampleEncoder& encoder,
+                        const BatchSettings& batches);
+  void add(const Encoded& encoded, int32_t record);
 
+  std::vector<std::string> where_;  // of each record
   std::vector<int32_t> ids_, records_;
   std::vector<TokenSpan> spans_;
   std::vector<size_t> id_begin_ = {0}, span_begin_ = {0};  // [samples + 1]

@@ -18,6 +18,11 @@ constexpr const char* kQuestions[] = {"instruction", "prompt", "question", "Prob
 constexpr const char* kAnswers[] = {"output",    "chosen",    "answer",
                                     "Rationale", "rationale", "solution"};
 
+// Ids are indices of tables; no vocabulary comes near.
+constexpr int64_t kLargestId = (int64_t{1} << 31) - 1;
+
+constexpr const char* kForms = "a record has instruction and output, or messages, text, or ids";
+
 /// The first of these keys that is there, and not null.
 const char* first_key(const io::Json& object, std::span<const char* const> keys) {
   for (const char* key : keys)
@@ -27,6 +32,7 @@ const char* first_key(const io::Json& object, std::span<const char* const> keys)
 
 RecordForm form_of(const io::Json& object) {
   if (object.contains("messages")) return RecordForm::chat;
+  if (object.contains("ids")) return RecordForm::tokens;
   if (first_key(object, kQuestions) != nullptr || object.contains("input"))
     return RecordForm::instructions;
   return object.contains("text") ? RecordForm::text : RecordForm::automatic;
@@ -38,7 +44,7 @@ Error no_form(const io::Json& object, const std::string& where) {
   if (keys.size() > 6) keys.resize(6);
   return input_error(where, "no record of a known form: found {}",
                      keys.empty() ? "no keys" : fmt::format("the keys {}", fmt::join(keys, ", ")))
-      .hint("a record has instruction and output, or messages, or text");
+      .hint(kForms);
 }
 
 Instruction parse_instruction(const io::Json& object, const std::string& where) {
@@ -52,9 +58,37 @@ Instruction parse_instruction(const io::Json& object, const std::string& where) 
   const char* answer = first_key(object, kAnswers);
   if (answer == nullptr)
     throw input_error(where, "no answer: none of the keys {}", fmt::join(kAnswers, ", "))
-        .hint("a record has instruction and output, or messages, or text");
+        .hint(kForms);
   record.output = io::get_string(object, answer, where);
   return record;
+}
+
+int32_t token_number(const io::Json& value, const std::string& name, const std::string& where,
+                     int64_t min, int64_t max) {
+  return static_cast<int32_t>(io::as_int(value, name, where, min, max));
+}
+
+Sample parse_tokens(const io::Json& object, const std::string& where) {
+  Sample sample;
+  for (const io::Json& id : io::get_array(object, "ids", where))
+    sample.ids.push_back(token_number(id, "token id", where, 0, kLargestId));
+  const auto n = static_cast<int64_t>(sample.ids.size());
+  if (n < 2) throw input_error(where, "{} token ids, at least 2 are needed", n);
+  const io::Json* spans = io::find_array(object, "supervised", where);
+  if (spans == nullptr) {
+    sample.supervised = {{1, static_cast<int32_t>(n)}};
+    return sample;
+  }
+  int64_t least = 1;  // the first token is predicted by none
+  for (const io::Json& span : *spans) {
+    if (!span.is_array() || span.size() != 2)
+      throw input_error(where, "supervised: expected [begin, end], found {}", io::describe(span));
+    const int32_t begin = token_number(span[0], "begin of supervised", where, least, n - 1);
+    sample.supervised.push_back(
+        {begin, token_number(span[1], "end of supervised", where, begin + 1, n)});
+    least = sample.supervised.back().end;
+  }
+  return sample;
 }
 
 Record parse_record(const io::Json& object, RecordForm form, const std::string& where) {
@@ -72,6 +106,7 @@ Record parse_record(const io::Json& object, RecordForm form, const std::string& 
     return {text::parse_messages(object, where, "leave such chats out of the data"), where};
   if (found == RecordForm::text)
     return {Document{.text = io::get_string(object, "text", where), .ends = true}, where};
+  if (found == RecordForm::tokens) return {parse_tokens(object, where), where};
   return {parse_instruction(object, where), where};
 }
 

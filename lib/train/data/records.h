@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "text/chat_template.h"
+#include "train/data/sample.h"
 #include "train/data/settings.h"
 
 namespace tandem::train {
@@ -25,7 +26,7 @@ using Chat = std::vector<text::ChatMessage>;
 
 /// One entry of a data file.
 struct Record {
-  std::variant<Instruction, Chat, Document> content;
+  std::variant<Instruction, Chat, Document, Sample> content;
   std::string where;  // "train.jsonl:12", "train.json: record 3"
 };
 
@@ -35,6 +36,8 @@ struct Record {
 ///                  `output` chosen, answer, Rationale, rationale or solution: the first that is
 ///                  there counts, and other keys are ignored.
 ///   chat           {"messages": [{"role", "content"}]}
+///   tokens         {"ids": [...], "supervised": [[begin, end], ...]}; without the second all are
+///                  supervised
 ///   text           {"text"}, each a document; or a whole file that is no JSON, one document without
 ///                  an end
 /// JSON is an array of objects or one object a line.

@@ -12,9 +12,9 @@
 namespace tandem::train {
 
 /// The form of the records of a data file.
-enum class RecordForm : uint8_t { automatic, instructions, chat, text };
-constexpr std::array<std::string_view, 4> enum_names(RecordForm) {
-  return {"auto", "instructions", "chat", "text"};
+enum class RecordForm : uint8_t { automatic, instructions, chat, text, tokens };
+constexpr std::array<std::string_view, 5> enum_names(RecordForm) {
+  return {"auto", "instructions", "chat", "text", "tokens"};
 }
 
 /// How an instruction and its answer are written as one text.
@@ -56,8 +56,8 @@ struct DataSettings {
     v("path", path, recipe::required_input(),
       "JSON array or JSON lines of records, or a plain text");
     v("form", form,
-      "records: instructions (instruction, input, output), chat (messages), text; auto = by the "
-      "keys of each record, and text where the file is no JSON");
+      "records: instructions (instruction, input, output), chat (messages), text, tokens (ids, "
+      "supervised); auto = by the keys of each record, and text where the file is no JSON");
     v("val_path", val_path, recipe::optional_input(),
       "validation data, read like path; empty = none, or val_size");
     v("val_size", val_size, recipe::at_least(1).unit("samples"),
