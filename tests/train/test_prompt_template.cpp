@@ -85,7 +85,7 @@ TEST_SUITE("train/prompt_template") {
     CHECK(marked(instruction("Add.", "3", "1 2"), settings) == "1 2 Add. " + kEnd + "[[ 3!]]");
     CHECK(template_problem("{\"a\": {input}, {A}} {}").empty());
     CHECK(template_problem("Q {intput}") ==
-          "{intput} stands for nothing; there are {instruction}, {input}, {output}, {eos}");
+          "'{intput}' stands for nothing; there are {instruction}, {input}, {output}, {eos}");
   }
 
   TEST_CASE("chats: every answer is learned, by the model's template or Llama 3's") {

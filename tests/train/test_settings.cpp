@@ -132,7 +132,7 @@ TEST_SUITE("train/settings") {
     CHECK(data("template: own").find("data.own.prompt is not set") != std::string::npos);
     CHECK(data("template: own, own: {prompt: '{instruction}'}") == "none");
     CHECK(data("template: own, own: {prompt: '{question}'}")
-              .find("data.own.prompt: {question} stands for nothing; there are {instruction}") !=
+              .find("data.own.prompt: '{question}' stands for nothing; there are {instruction}") !=
           std::string::npos);
     CHECK(data("template: own, own: {prompt: 'Q', answer: A}")
               .find("data.own.answer: {output} is missing") != std::string::npos);

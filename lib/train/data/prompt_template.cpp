@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "io/quote.h"
 #include "text/tokenizer_config.h"
 
 namespace tandem::train {
@@ -103,7 +104,8 @@ std::string template_problem(std::string_view text) {
   for (size_t at = 0; (at = text.find('{', at)) != std::string_view::npos; ++at)
     if (const auto name = braced_name(text.substr(at));
         name && std::ranges::find(kFields, *name) == kFields.end())
-      return fmt::format("{{{}}} stands for nothing; there are {{{}}}", *name,
+      return fmt::format("{} stands for nothing; there are {{{}}}",
+                         io::quote(text.substr(at, name->size() + 2), 40),
                          fmt::join(kFields, "}, {"));
   return {};
 }
