@@ -23,8 +23,7 @@ const cli::ToolInfo kInfo{
                .text = "show the first N samples as they are trained on: text, ids, the "
                        "supervised parts",
                .fallback = "none"}},
-    .formats = {"text", "json", "jsonl"},
-    .resumes = true};
+    .formats = {"text", "json", "jsonl"}};
 
 }  // namespace
 
