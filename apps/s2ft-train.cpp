@@ -10,7 +10,7 @@ const cli::ToolInfo kInfo{
     .name = "s2ft-train",
     .purpose = "Fine-tune a model: selected heads and channels (S2FT), LoRA, DoRA, or all weights",
     .kind = "train",
-    .examples = {"s2ft-train -r s2ft/tiny-16m --data train.jsonl --dry-run",
+    .examples = {"s2ft-train -m tiny-16m --data recipes/demo/lighthouse-logbook.txt --dry-run",
                  "s2ft-train -r s2ft/tiny-16m --data train.jsonl --show-samples 3",
                  "s2ft-train -r s2ft/llama3-8b-math -m Llama-3.1-8B --data math_10k.json "
                  "--show-samples 100 --format jsonl"},

@@ -2,6 +2,7 @@
 
 #include "base/parallel.h"
 #include "error_text.h"
+#include "eval/perplexity.h"
 #include "temporary_folder.h"
 #include "train/data/training_data.h"
 #include "train_testing.h"
@@ -134,6 +135,16 @@ TEST_SUITE("train/dataset") {
     }
     CHECK(joined == whole);
     CHECK(data.counts().supervised == static_cast<int64_t>(whole.size()));
+  }
+
+  TEST_CASE("a text's pieces are the windows whose perplexity pig-eval measures") {
+    const auto path = test::source_dir() / "recipes/demo/lighthouse-logbook.txt";
+    const decode::ModelFiles files = decode::open_model(test::tiny_folder(), 0);
+    const auto windows = eval::load_windows(path, files, 1000);
+    const Dataset data = encoded(read_records(path, RecordForm::automatic), {}, at_most(1000));
+    REQUIRE(data.size() == static_cast<int32_t>(windows.size()));
+    for (int32_t i = 0; i < data.size(); ++i)
+      CHECK(std::ranges::equal(data[i].ids, windows[static_cast<size_t>(i)]));
   }
 
   TEST_CASE("chats: a prompt in the middle is not supervised, the tail is not read") {

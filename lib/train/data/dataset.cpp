@@ -52,21 +52,20 @@ Dataset::Encoded Dataset::encode(const Record& record, const SampleEncoder& enco
     return encoded;
   }
   sample.drop_tail();
+  encoded.unsupervised = sample.supervised.empty();
+  if (encoded.unsupervised) return encoded;
   if (sample.ids.size() > max_tokens) {
     if (batches.overlong == Overlong::error)
       throw input_error(record.where, "{} tokens, more than train.max_tokens, {}",
                         sample.ids.size(), max_tokens)
           .hint("raise train.max_tokens, or set train.overlong to truncate_right or drop");
     encoded.too_long = batches.overlong == Overlong::drop;
-    encoded.truncated = !encoded.too_long;
     if (encoded.too_long) return encoded;
     sample.truncate(max_tokens);
     sample.drop_tail();
-  }
-  encoded.unsupervised = sample.supervised.empty();
-  if (encoded.unsupervised) {
-    encoded.truncated = false;
-    return encoded;
+    encoded.unsupervised = sample.supervised.empty();  // the answer lies beyond
+    if (encoded.unsupervised) return encoded;
+    encoded.truncated = true;
   }
   encoded.endless = !encoded.truncated && !encoder.is_control(sample.ids.back());
   encoded.samples.push_back(std::move(sample));
