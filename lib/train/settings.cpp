@@ -35,8 +35,7 @@ void TrainSettings::check(recipe::Problems& p) const {
             "train.optimizer.states: bf16 is for method full; {} trains few weights and keeps them "
             "in f32",
             recipe::yaml_text(method));
-  const Ratios& r = select.ratios;
-  const std::array shares = {r.o, r.d, r.v, r.u, r.g, r.q, r.k};
+  const auto shares = select.ratios.by_linear();
   if (method == Method::s2ft && std::ranges::all_of(shares, [](double x) { return x == 0; }))
     p.field("select.ratios", "train.select.ratios: all are 0, so nothing would be trained");
   const bool is_lora = method == Method::lora || method == Method::dora;

@@ -48,6 +48,8 @@ struct Ratios {
     visit("q", q, share, "query heads whose rows of the query projection are trained");
     visit("k", k, share, "KV heads whose rows of the key projection are trained");
   }
+  /// In the order of Linear.
+  std::array<double, 7> by_linear() const { return {q, k, v, o, g, u, d}; }
 };
 
 /// Section `train.select`: the slices of s2ft.
@@ -167,8 +169,8 @@ struct ScheduleSettings {
 };
 
 /// How much of a layer's forward is computed again in the backward pass.
-enum class Recompute : uint8_t { automatic, none, light, ffn, layer };
-constexpr std::array<std::string_view, 5> enum_names(Recompute) {
+enum class RecomputeLevel : uint8_t { automatic, none, light, ffn, layer };
+constexpr std::array<std::string_view, 5> enum_names(RecomputeLevel) {
   return {"auto", "0", "1", "2", "3"};
 }
 
@@ -182,7 +184,7 @@ struct TrainSettings {
   SpftSettings spft;
   OptimizerSettings optimizer;
   ScheduleSettings schedule;
-  Recompute recompute = Recompute::automatic;
+  RecomputeLevel recompute = RecomputeLevel::automatic;
   bool deterministic = true;
   std::optional<int> save_every;
   int keep = 3;

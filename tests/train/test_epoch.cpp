@@ -78,6 +78,9 @@ TEST_SUITE("train/epoch") {
     BatchSettings one = settings(Batching::varlen, 100);
     one.micro_batch = 2;
     CHECK(lists(divide(data, all_of(data), one)) == Lists{{0, 1}, {2, 3}, {4}});
+    // Nor has any more samples than a step: validation's neither.
+    CHECK(lists(divide(data, all_of(data), settings(Batching::varlen, 100, 3))) ==
+          Lists{{0, 1, 2}, {3, 4}});
   }
 
   TEST_CASE("pack: the longest first, each where least room is left") {
@@ -197,6 +200,7 @@ TEST_SUITE("train/epoch") {
     const EpochCounts full = count(packed, data);
     CHECK(full.micro_batches == 1);
     CHECK(full.most_rows == 20);
+    CHECK(full.most_samples == 4);
     CHECK(full.padded_rows == 20);
   }
 }

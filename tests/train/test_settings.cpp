@@ -66,7 +66,7 @@ TEST_SUITE("train/settings") {
         "  select: {layers: 16-31, ratios: {d: 3%}}, lora: {targets: [o, down]},\n"
         "  optimizer: {lr: 1e-3, states: bf16}, schedule: {warmup_steps: 3}}\n");
     CHECK(r.train.n_steps(100) == 7);
-    CHECK(r.train.recompute == Recompute::ffn);
+    CHECK(r.train.recompute == RecomputeLevel::ffn);
     CHECK(r.train.batches.batching == Batching::pack);
     CHECK(r.train.batches.micro_tokens.value == 4096);
     CHECK(r.train.select.layers.first == 16);

@@ -29,7 +29,7 @@ class Filling {
   Filling(const Dataset& data, const BatchSettings& settings)
       : data_(data),
         most_rows_(settings.micro_tokens.value),
-        most_samples_(settings.micro_batch ? static_cast<size_t>(*settings.micro_batch) : SIZE_MAX),
+        most_samples_(static_cast<size_t>(settings.most_samples())),
         pads_(settings.batching == Batching::pad) {}
 
   /// Rows of a micro-batch with one sample more.
@@ -183,6 +183,8 @@ EpochCounts count(const Epoch& epoch, const Dataset& data) {
       counts.rows += rows;
       counts.padded_rows += padded;
       counts.most_rows = std::max(counts.most_rows, padded);
+      counts.most_samples =
+          std::max(counts.most_samples, static_cast<int64_t>(plan.samples.size()));
     }
   }
   return counts;

@@ -25,7 +25,8 @@ std::vector<int32_t> shuffled(int32_t n, uint64_t seed, int64_t epoch);
 std::pair<std::vector<int32_t>, std::vector<int32_t>> split_validation(int32_t n, int64_t n_val,
                                                                        uint64_t seed);
 
-/// Lays samples into micro-batches by train.batching, micro_tokens and micro_batch. varlen and pad
+/// Lays samples into micro-batches by train.batching, each of at most train.micro_tokens rows and
+/// most_samples() samples. varlen and pad
 /// take them in their order; pack takes the longest first, each to the fullest micro-batch that has
 /// room for it (best fit decreasing).
 std::vector<MicroPlan> divide(const Dataset& data, std::span<const int32_t> samples,
@@ -66,7 +67,7 @@ struct EpochCounts {
   int64_t rows = 0;         // real tokens
   int64_t padded_rows = 0;  // the same with padding
   int64_t supervised = 0;
-  int64_t most_rows = 0;  // of a micro-batch, with padding
+  int64_t most_rows = 0, most_samples = 0;  // of a micro-batch, rows with padding
 };
 EpochCounts count(const Epoch& epoch, const Dataset& data);
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -103,10 +104,12 @@ struct BatchSettings {
     v("micro_tokens", micro_tokens, between(2, 1 << 24).unit("tokens"),
       "of a micro-batch at most, padding included; decides memory, not the result");
     v("micro_batch", micro_batch, recipe::at_least(1).unit("samples"),
-      "of a micro-batch at most; null = as many as micro_tokens holds");
+      "of a micro-batch at most; null = as many as micro_tokens holds, up to batch");
     v("drop_last", drop_last, "leave out the last step of an epoch if it is not full");
   }
   void check(recipe::Problems& p) const;
+  /// Of a micro-batch, at most.
+  int most_samples() const { return std::min(batch, micro_batch.value_or(batch)); }
 };
 
 }  // namespace tandem::train
