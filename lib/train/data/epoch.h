@@ -26,9 +26,8 @@ std::pair<std::vector<int32_t>, std::vector<int32_t>> split_validation(int32_t n
                                                                        uint64_t seed);
 
 /// Lays samples into micro-batches by train.batching, each of at most train.micro_tokens rows and
-/// most_samples() samples. varlen and pad
-/// take them in their order; pack takes the longest first, each to the fullest micro-batch that has
-/// room for it (best fit decreasing).
+/// most_samples() samples. varlen and pad take them in their order; pack takes the longest first,
+/// each to the fullest micro-batch that has room for it (best fit decreasing).
 std::vector<MicroPlan> divide(const Dataset& data, std::span<const int32_t> samples,
                               const BatchSettings& settings);
 
@@ -36,8 +35,8 @@ std::vector<MicroPlan> divide(const Dataset& data, std::span<const int32_t> samp
 /// hold token 0 and have no target: attention is causal, so no other row sees them.
 MicroBatch make_micro_batch(const Dataset& data, const MicroPlan& plan);
 
-/// One pass over samples, shuffled and cut into steps. All of it follows from seed and
-/// number of the epoch: a run that is resumed makes it again.
+/// One pass over samples, shuffled and cut into steps. All of it follows from seed and number of the
+/// epoch: a run that is resumed makes it again.
 class Epoch {
  public:
   Epoch(const Dataset& data, std::span<const int32_t> samples, const BatchSettings& settings,
