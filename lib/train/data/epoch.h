@@ -35,8 +35,8 @@ std::vector<MicroPlan> divide(const Dataset& data, std::span<const int32_t> samp
 /// hold token 0 and have no target: attention is causal, so no other row sees them.
 MicroBatch make_micro_batch(const Dataset& data, const MicroPlan& plan);
 
-/// One pass over samples, shuffled and cut into steps. All of it follows from seed and number of the
-/// epoch: a run that is resumed makes it again.
+/// One pass over samples, shuffled and cut into steps. All of it follows from the seed and the
+/// number of the epoch: a run that is resumed makes it again.
 class Epoch {
  public:
   Epoch(const Dataset& data, std::span<const int32_t> samples, const BatchSettings& settings,
