@@ -16,7 +16,7 @@ RANK = {
     "kv": 4,
     "model": 5,
     "decode": 6,
-    "speculate": 7,
+    "speculate": 7, "train": 7,
     "eval": 8, "bench": 8,
     "cli": 9,
     "tools": 10,

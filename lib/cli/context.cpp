@@ -31,6 +31,7 @@ recipe::Node literal_list(const std::vector<Options::Setting>& settings, const s
 Context::Context(const ToolInfo& tool, Options options, Terminal& stderr_, Output& stdout_)
     : info(tool), terminal(stderr_), out(stdout_), options_(std::move(options)) {
   terminal.set_color(options_.color);
+  out.set_color(options_.color);
   terminal.set_progress(!options_.is_set("no-progress"));
   terminal.set_verbosity(options_.verbosity);
 }

@@ -24,9 +24,15 @@ class Output {
   void line(std::string_view text);
   void flush();
 
+  void set_color(Color color) { color_on_ = wants_color(color, is_tty_); }
+  /// Text in the colour of a code such as 32, where colours are shown.
+  std::string painted(std::string_view text, std::string_view code) const {
+    return cli::painted(text, code, color_on_);
+  }
+
  private:
   Terminal& terminal_;
-  bool is_tty_;
+  bool is_tty_, color_on_ = false;
   std::string buffer_;
   Stopwatch since_flush_;
 };

@@ -34,6 +34,15 @@ std::string short_time(double seconds) {
 
 }  // namespace
 
+bool wants_color(Color color, bool is_tty) {
+  const bool suits = is_tty && !dumb_terminal() && !no_color();
+  return color == Color::always || (color == Color::automatic && suits);
+}
+
+std::string painted(std::string_view text, std::string_view code, bool color_on) {
+  return color_on ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
+}
+
 Terminal::Terminal(std::string tool)
     : tool_(std::move(tool)), is_tty_(::isatty(STDERR_FILENO) == 1) {
   set_color(Color::automatic);
@@ -41,10 +50,7 @@ Terminal::Terminal(std::string tool)
 
 Terminal::~Terminal() { clear_progress(); }
 
-void Terminal::set_color(Color color) {
-  const bool suits = is_tty_ && !dumb_terminal() && !no_color();
-  color_on_ = color == Color::always || (color == Color::automatic && suits);
-}
+void Terminal::set_color(Color color) { color_on_ = wants_color(color, is_tty_); }
 
 void Terminal::print(std::string_view text) {
   clear_progress();
@@ -55,10 +61,6 @@ void Terminal::print(std::string_view text) {
     if (n <= 0) return;
     text.remove_prefix(static_cast<size_t>(n));
   }
-}
-
-std::string Terminal::painted(std::string_view text, std::string_view code) const {
-  return color_on_ ? fmt::format("\033[{}m{}\033[0m", code, text) : std::string(text);
 }
 
 void Terminal::note(std::string_view text, int level) {

@@ -10,6 +10,11 @@ namespace tandem::cli {
 
 enum class Color : uint8_t { automatic, always, never };
 
+/// Whether text on a stream is dressed in colours.
+bool wants_color(Color color, bool is_tty);
+/// Text in the colour of a code such as 32, or as it is.
+std::string painted(std::string_view text, std::string_view code, bool color_on);
+
 /// Standard error: progress, notes, warnings and errors. Knows whether it is a terminal, and keeps
 /// the progress line out of the way of everything else.
 class Terminal {
@@ -41,7 +46,9 @@ class Terminal {
 
  private:
   void print(std::string_view text);
-  std::string painted(std::string_view text, std::string_view code) const;
+  std::string painted(std::string_view text, std::string_view code) const {
+    return cli::painted(text, code, color_on_);
+  }
 
   std::string tool_;
   bool is_tty_, color_on_, progress_on_ = true, line_shown_ = false;

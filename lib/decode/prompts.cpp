@@ -9,6 +9,7 @@
 #include "io/jsonl.h"
 #include "io/quote.h"
 #include "recipe/problems.h"
+#include "text/chat_messages.h"
 #include "text/chat_template.h"
 
 namespace tandem::decode {
@@ -107,14 +108,6 @@ void check_keys(const io::Json& line, const std::string& where) {
                     keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, " and ")));
 }
 
-/// Templates write them in ways of their own, which are not followed.
-void refuse_tools(const io::Json& message, const std::string& where) {
-  for (const char* key : {"tool_calls", "function_call", "tool_call_id"})
-    if (const auto it = message.find(key); it != message.end() && !it->is_null())
-      throw input_error(where, "key '{}' of a message: calls of tools are not supported", key)
-          .hint("write the whole prompt yourself, as {\"prompt\": \"...\"}");
-}
-
 PromptSet read_questions(const PromptSource& source, const ModelFiles& files, bool continues) {
   if (!source.document && !continues)
     throw usage_error("--questions", "needs a document to ask about")
@@ -189,13 +182,8 @@ std::vector<int32_t> parse_prompt(const io::Json& line, const ModelFiles& files,
     require_text(*prompt, where);
     return encode(files, *prompt, false, where);
   }
-  std::vector<text::ChatMessage> chat;
-  for (const io::Json& m : io::get_array(line, "messages", where)) {
-    if (!m.is_object()) throw input_error(where, "expected a message, found {}", io::describe(m));
-    refuse_tools(m, where);
-    chat.push_back({io::get_string(m, "role", where), io::get_string(m, "content", where),
-                    io::find_string(m, "reasoning_content", where)});
-  }
+  const auto chat = text::parse_messages(
+      line, where, "write the whole prompt yourself, as {\"prompt\": \"...\"}");
   return encode_messages(files, chat, where, thinking);
 }
 

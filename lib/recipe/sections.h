@@ -66,7 +66,7 @@ struct Run {
   }
   void check(Problems& p) const;
 
- private:
+ protected:
   static std::string_view plan_for_text();
 };
 

@@ -1,5 +1,6 @@
 #include "recipe/auto_counts.h"
 #include "recipe/gpu_name.h"
+#include "recipe/layer_range.h"
 #include "recipe/offload.h"
 #include "recipe/refresh.h"
 #include "recipe/value_of.h"
@@ -52,6 +53,8 @@ nlohmann::json json_of(Offload value) {
   return value.layers;
 }
 
+nlohmann::json json_of(LayerRange value) { return yaml_text(value); }
+
 nlohmann::json json_of(Refresh value) {
   if (!value.ever()) return yaml_text(value);
   return value.tokens;
@@ -79,9 +82,11 @@ template std::unique_ptr<Value> value_of(std::optional<GpuName>&);
 template std::unique_ptr<Value> value_of(AutoCounts&);
 template std::unique_ptr<Value> value_of(Offload&);
 template std::unique_ptr<Value> value_of(Refresh&);
+template std::unique_ptr<Value> value_of(LayerRange&);
 template std::unique_ptr<Value> value_of(std::vector<int>&);
 template std::unique_ptr<Value> value_of(std::vector<double>&);
 template std::unique_ptr<Value> value_of(std::vector<std::string>&);
 template std::unique_ptr<Value> value_of(std::vector<TokenCount>&);
+template std::unique_ptr<Value> value_of(std::vector<std::filesystem::path>&);
 
 }  // namespace tandem::recipe

@@ -102,7 +102,7 @@ class BpeTokenizer final : public Tokenizer {
   }
 
  private:
-  void encode_part(std::string_view part, bool first, bool parse_special,
+  void encode_part(std::string_view part, Place place, bool parse_special,
                    std::vector<int32_t>& ids) const override {
     const auto give_back = [this](Scratch* s) { pool_.give_back(std::unique_ptr<Scratch>(s)); };
     const std::unique_ptr<Scratch, decltype(give_back)> scratch(pool_.take().release(), give_back);
@@ -111,17 +111,18 @@ class BpeTokenizer final : public Tokenizer {
     normalized_finder_.split(
         part, parse_special,
         [&](std::string_view text) {
-          const bool begins = first && text.data() == part.data();
-          encode_words(text, begins, *scratch, ids);
+          encode_words(text, text.data() == part.data() ? place : Place::after_token, *scratch,
+                       ids);
         },
         [&](int32_t id) { ids.push_back(id); });
   }
 
-  void encode_words(std::string_view text, bool begins, Scratch& scratch,
+  void encode_words(std::string_view text, Place place, Scratch& scratch,
                     std::vector<int32_t>& ids) const {
     std::string prefixed;
-    const bool wants_space = space_prefix_ == SpacePrefix::every_part ||
-                             (space_prefix_ == SpacePrefix::first_part && begins);
+    const bool wants_space =
+        (space_prefix_ == SpacePrefix::every_part && place != Place::after_text) ||
+        (space_prefix_ == SpacePrefix::first_part && place == Place::begins_text);
     const std::string_view space = alphabet_ == BpeAlphabet::bytes ? " " : kSpaceMark;
     if (wants_space && !text.starts_with(space)) text = prefixed = std::string(space).append(text);
     pre_tokenizer_.split(text, scratch.regex,

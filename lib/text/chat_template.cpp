@@ -41,42 +41,55 @@ std::optional<std::string> take_system(std::span<const ChatMessage>& messages) {
   return content;
 }
 
-std::string render_llama_2(const ChatTemplate& form, std::span<const ChatMessage> messages,
-                           const std::string& where) {
+void append_answer(RenderedChat& chat, std::string_view answer) {
+  const size_t begin = chat.text.size();
+  chat.text += answer;
+  chat.answers.push_back({begin, chat.text.size()});
+}
+
+RenderedChat render_llama_2(const ChatTemplate& form, std::span<const ChatMessage> messages,
+                            const std::string& where) {
   const auto system = take_system(messages);
   check_turns(messages, where);
-  std::string text;
+  RenderedChat chat;
   for (size_t i = 0; i < messages.size(); ++i) {
     std::string content = messages[i].content;
     if (i == 0 && system) content = fmt::format("<<SYS>>\n{}\n<</SYS>>\n\n{}", *system, content);
     const std::string_view trimmed = trim(content);
     if (i % 2 == 0)
-      text += fmt::format("{}[INST] {} [/INST]", form.bos, trimmed);
+      chat.text += fmt::format("{}[INST] {} [/INST]", form.bos, trimmed);
     else
-      text += fmt::format(" {} {}", trimmed, form.eos);
+      append_answer(chat, fmt::format(" {} {}", trimmed, form.eos));
   }
-  return text;
+  return chat;
 }
 
-std::string llama_3_turn(std::string_view role, std::string_view content) {
-  return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n{}<|eot_id|>", role, content);
+std::string llama_3_header(std::string_view role) {
+  return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role);
 }
 
-std::string render_llama_3(const ChatTemplate& form, std::span<const ChatMessage> messages,
-                           const ChatOptions& options) {
-  std::string text = form.begins_with_bos ? form.bos : "";
+RenderedChat render_llama_3(const ChatTemplate& form, std::span<const ChatMessage> messages,
+                            const ChatOptions& options) {
+  RenderedChat chat;
+  if (form.begins_with_bos) chat.text = form.bos;
   if (!form.knowledge_date.empty()) {
     const std::string system = take_system(messages).value_or("");
-    text += llama_3_turn(
-        "system",
-        fmt::format("Cutting Knowledge Date: {}\nToday Date: {}\n\n{}", form.knowledge_date,
-                    options.date.empty() ? form.today : options.date, trim(system)));
+    chat.text += llama_3_header("system");
+    chat.text += fmt::format("Cutting Knowledge Date: {}\nToday Date: {}\n\n{}<|eot_id|>",
+                             form.knowledge_date, options.date.empty() ? form.today : options.date,
+                             trim(system));
   }
-  for (const ChatMessage& message : messages)
-    text += llama_3_turn(message.role, content_of(form, message));
+  for (const ChatMessage& message : messages) {
+    chat.text += llama_3_header(message.role);
+    const std::string content = content_of(form, message) + "<|eot_id|>";
+    if (message.role == "assistant")
+      append_answer(chat, content);
+    else
+      chat.text += content;
+  }
   if (options.add_generation_prompt || form.always_prompts)
-    text += "<|start_header_id|>assistant<|end_header_id|>\n\n";
-  return text;
+    chat.text += llama_3_header("assistant");
+  return chat;
 }
 
 /// The text between two places, or to its ends; as Python's split and strip do it.
@@ -144,26 +157,32 @@ void check_thinking(const ChatTemplate& form, const ChatOptions& options) {
     refuse("the model always thinks: expected true, found false");
 }
 
-std::string render_chatml(const ChatTemplate& form, std::span<const ChatMessage> messages,
-                          const ChatOptions& options) {
-  const auto turn = [](std::string_view role, std::string_view content) {
-    return fmt::format("<|im_start|>{}\n{}<|im_end|>\n", role, content);
+RenderedChat render_chatml(const ChatTemplate& form, std::span<const ChatMessage> messages,
+                           const ChatOptions& options) {
+  RenderedChat chat;
+  const auto turn = [&](std::string_view role, std::string_view content) {
+    chat.text += fmt::format("<|im_start|>{}\n", role);
+    const std::string ended = fmt::format("{}<|im_end|>", content);
+    if (role == "assistant")
+      append_answer(chat, ended);
+    else
+      chat.text += ended;
+    chat.text += "\n";
   };
-  std::string text = form.begins_with_bos ? form.bos : "";
+  if (form.begins_with_bos) chat.text = form.bos;
   if (form.default_system && messages.front().role != "system")
-    text += turn("system", *form.default_system);
+    turn("system", *form.default_system);
   for (size_t i = 0; i < messages.size(); ++i) {
     const bool reasons = form.thinking && messages[i].role == "assistant";
-    text +=
-        turn(messages[i].role, reasons ? answer_of(messages, i) : content_of(form, messages[i]));
+    turn(messages[i].role, reasons ? answer_of(messages, i) : content_of(form, messages[i]));
   }
   if (options.add_generation_prompt || form.always_prompts)
-    text.append("<|im_start|>assistant\n").append(opening_thought(form, options));
-  return text;
+    chat.text.append("<|im_start|>assistant\n").append(opening_thought(form, options));
+  return chat;
 }
 
-std::string render_mistral(const ChatTemplate& form, std::span<const ChatMessage> messages,
-                           const std::string& where) {
+RenderedChat render_mistral(const ChatTemplate& form, std::span<const ChatMessage> messages,
+                            const std::string& where) {
   const auto system = take_system(messages);
   if (system && form.system == ChatTemplate::System::refused)
     throw input_error(where, "this model's template has no place for a system message")
@@ -171,17 +190,20 @@ std::string render_mistral(const ChatTemplate& form, std::span<const ChatMessage
   check_turns(messages, where);
   const size_t system_at =
       form.system == ChatTemplate::System::last_user ? messages.size() - 1 : size_t{0};
-  std::string text = form.begins_with_bos ? form.bos : "";
+  RenderedChat chat;
+  if (form.begins_with_bos) chat.text = form.bos;
   for (size_t i = 0; i < messages.size(); ++i) {
-    if (i % 2 == 0)
-      text +=
+    if (i % 2 == 0) {
+      chat.text +=
           fmt::format("{}{}{}{}{}", form.user_open, system && i == system_at ? *system : "",
                       system && i == system_at ? "\n\n" : "", messages[i].content, form.user_close);
-    else
-      text += fmt::format("{}{}{}{}", form.assistant_open, content_of(form, messages[i]), form.eos,
-                          form.assistant_close);
+    } else {
+      append_answer(chat, fmt::format("{}{}{}", form.assistant_open, content_of(form, messages[i]),
+                                      form.eos));
+      chat.text += form.assistant_close;
+    }
   }
-  return text;
+  return chat;
 }
 
 }  // namespace
@@ -190,23 +212,23 @@ RenderedChat ChatTemplate::render(std::span<const ChatMessage> messages,
                                   const ChatOptions& options) const {
   check_messages(messages, options.where);
   check_thinking(*this, options);
-  std::string text;
+  RenderedChat chat;
   switch (family) {
     case ChatFamily::llama_2:
-      text = render_llama_2(*this, messages, options.where);
+      chat = render_llama_2(*this, messages, options.where);
       break;
     case ChatFamily::llama_3:
-      text = render_llama_3(*this, messages, options);
+      chat = render_llama_3(*this, messages, options);
       break;
     case ChatFamily::chatml:
-      text = render_chatml(*this, messages, options);
+      chat = render_chatml(*this, messages, options);
       break;
     case ChatFamily::mistral:
-      text = render_mistral(*this, messages, options.where);
+      chat = render_mistral(*this, messages, options.where);
       break;
   }
-  const bool has_bos = !bos.empty() && text.starts_with(bos);
-  return {std::move(text), has_bos};
+  chat.has_bos = !bos.empty() && chat.text.starts_with(bos);
+  return chat;
 }
 
 std::vector<int32_t> encode_chat(const Tokenizer& tokenizer, const RenderedChat& chat) {

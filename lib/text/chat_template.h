@@ -24,9 +24,15 @@ struct ChatOptions {
   std::string where = "chat";      // the messages, as errors name them
 };
 
+/// A part of a text, in bytes.
+struct TextSpan {
+  size_t begin = 0, end = 0;
+};
+
 struct RenderedChat {
   std::string text;
-  bool has_bos;  // the text itself begins with BOS
+  bool has_bos = false;           // the text itself begins with BOS
+  std::vector<TextSpan> answers;  // all that the assistant writes, ends of turns included
 };
 
 enum class ChatFamily : uint8_t { llama_2, llama_3, chatml, mistral };

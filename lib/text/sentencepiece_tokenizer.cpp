@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <mutex>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -15,6 +16,17 @@ namespace {
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 
+std::unique_ptr<sentencepiece::SentencePieceProcessor> parse_model(const std::string& bytes,
+                                                                   const std::string& where) {
+  auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
+  const auto status = model->LoadFromSerializedProto(bytes);
+  if (!status.ok() || model->GetPieceSize() == 0)
+    throw input_error(where, "not a SentencePiece model: {}",
+                      status.ok() ? "it has no pieces" : io::quote(status.message(), 200))
+        .hint("the file is truncated or a Git LFS pointer; download it again");
+  return model;
+}
+
 /// The library does the cutting; BOS, control tokens in the text and decoding are ours.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
@@ -26,32 +38,34 @@ class SentencePieceTokenizer final : public Tokenizer {
         prefixes_first_part_(prefixes_first_part) {}
 
  private:
-  void encode_part(std::string_view part, bool first, bool /*parse_special*/,
+  void encode_part(std::string_view part, Place place, bool /*parse_special*/,
                    std::vector<int32_t>& ids) const override {
     std::vector<int> part_ids;
-    const auto status = prefixes_first_part_ && first
+    const auto status = prefixes_first_part_ && place == Place::begins_text
                             ? model_->Encode(std::string(kSpaceMark).append(part), &part_ids)
-                            : model_->Encode(part, &part_ids);
+                            : model_of(place).Encode(part, &part_ids);
     if (!status.ok())
       throw input_error("text", "SentencePiece: {}", io::quote(status.message(), 200));
     ids.insert(ids.end(), part_ids.begin(), part_ids.end());
   }
 
+  /// One that puts nothing in front of text that goes on; made when such text first comes.
+  const sentencepiece::SentencePieceProcessor& model_of(Place place) const {
+    if (prefixes_first_part_ || !drops_leading_space() || place != Place::after_text)
+      return *model_;
+    std::call_once(once_, [this] {
+      unprefixed_ =
+          parse_model(without_dummy_prefix(model_->serialized_model_proto()), "tokenizer.model");
+    });
+    return *unprefixed_;
+  }
+
   std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
   // The model's own dummy prefix is off, and only the start of a text gets one ("legacy": false).
   bool prefixes_first_part_;
+  mutable std::once_flag once_;
+  mutable std::unique_ptr<sentencepiece::SentencePieceProcessor> unprefixed_;
 };
-
-std::unique_ptr<sentencepiece::SentencePieceProcessor> parse_model(const std::string& bytes,
-                                                                   const std::string& where) {
-  auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
-  const auto status = model->LoadFromSerializedProto(bytes);
-  if (!status.ok() || model->GetPieceSize() == 0)
-    throw input_error(where, "not a SentencePiece model: {}",
-                      status.ok() ? "it has no pieces" : io::quote(status.message(), 200))
-        .hint("the file is truncated or a Git LFS pointer; download it again");
-  return model;
-}
 
 /// Whether encoding puts a space in front of each text that it is given.
 bool adds_dummy_prefix(const sentencepiece::SentencePieceProcessor& model) {

@@ -38,21 +38,43 @@ Tokenizer::Tokenizer(TokenizerParts parts)
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view utf8, EncodeOptions options) const {
+  return encode_cut(utf8, {}, options).ids;
+}
+
+CutIds Tokenizer::encode_cut(std::string_view utf8, std::span<const size_t> cuts,
+                             EncodeOptions options) const {
   if (utf8.size() >= kTextLimit)
     throw input_error("text", "{} bytes to tokenise at once, at most {} are possible", utf8.size(),
                       kTextLimit - 1)
         .hint("cut the text into documents");
   require_utf8(utf8, "text");
-  std::vector<int32_t> ids;
+  CutIds all;
+  std::vector<int32_t>& ids = all.ids;
   ids.reserve(utf8.size() / 4 + 8);
   if (options.add_bos) ids = prefix_;
-  finder_.split(
-      utf8, options.parse_special,
-      [&](std::string_view part) {
-        encode_part(part, part.data() == utf8.data(), options.parse_special, ids);
-      },
-      [&](int32_t id) { ids.push_back(id); });
-  return ids;
+  Place place = Place::begins_text;
+  const auto encode_piece = [&](std::string_view piece) {
+    finder_.split(
+        piece, options.parse_special,
+        [&](std::string_view part) {
+          encode_part(part, place, options.parse_special, ids);
+          place = Place::after_text;
+        },
+        [&](int32_t id) {
+          ids.push_back(id);
+          place = Place::after_token;
+        });
+  };
+  size_t begin = 0;
+  for (const size_t cut : cuts) {
+    TANDEM_CHECK(begin <= cut && cut <= utf8.size(), "cut at {} after {} of {} bytes", cut, begin,
+                 utf8.size());
+    encode_piece(utf8.substr(begin, cut - begin));
+    all.before.push_back(ids.size());
+    begin = cut;
+  }
+  encode_piece(utf8.substr(begin));
+  return all;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

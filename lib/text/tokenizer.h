@@ -20,6 +20,12 @@ struct EncodeOptions {
   bool parse_special = true;  // control tokens spelled out in the text become their ids
 };
 
+/// The ids of a text that is cut into pieces.
+struct CutIds {
+  std::vector<int32_t> ids;
+  std::vector<size_t> before;  // ids before each cut
+};
+
 /// What every kind of tokenizer is built from.
 struct TokenizerParts {
   std::vector<std::string> bytes;  // by id; empty where an id is unused
@@ -46,6 +52,12 @@ class Tokenizer {
   /// cost     near linear; word cache and buffers are kept between calls
   std::vector<int32_t> encode(std::string_view utf8, EncodeOptions options = {}) const;
 
+  /// The same with no token across a cut, so that the text before a cut has the ids that it has
+  /// alone, as a prompt has before its answer is known.
+  /// cuts     rising byte offsets, between characters
+  CutIds encode_cut(std::string_view utf8, std::span<const size_t> cuts,
+                    EncodeOptions options = {}) const;
+
   /// Well-formed UTF-8: bytes that form no character become U+FFFD. Ids outside the vocabulary give
   /// no text (embedding tables are often padded beyond it).
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
@@ -65,11 +77,13 @@ class Tokenizer {
   bool drops_leading_space() const { return drops_leading_space_; }
 
  protected:
+  /// What stands before a part of a text: some tokenizers put a space in front of it.
+  enum class Place : uint8_t { begins_text, after_token, after_text };
+
   explicit Tokenizer(TokenizerParts parts);
 
-  /// Appends the ids of a part of the text that holds no added token; `first` if it begins the
-  /// text.
-  virtual void encode_part(std::string_view part, bool first, bool parse_special,
+  /// Appends the ids of a part of the text that holds no added token.
+  virtual void encode_part(std::string_view part, Place place, bool parse_special,
                            std::vector<int32_t>& ids) const = 0;
 
  private:

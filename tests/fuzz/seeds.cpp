@@ -113,6 +113,21 @@ Seeds prompts() {
           " {\"role\": \"user\", \"content\": \"Bye\"}]}\n"};
 }
 
+Seeds train_data() {
+  return {R"([{"instruction": "Say a", "input": "", "output": "a", "answer": "a"},)"
+          R"( {"prompt": "Add", "input": "1 2", "output": "\nA: 3"}])",
+          "{\"question\": \"Who?\", \"answer\": \"I.\\n#### 1\"}\n\n{\"text\": \"one two\"}\n",
+          "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"},"
+          " {\"role\": \"assistant\", \"content\": \"Yes?\"}]}\n",
+          "{\"ids\": [0, 5, 9, 7], \"supervised\": [[1, 2], [3, 4]]}\n{\"ids\": [1, 2]}\n",
+          "The lamp was lit at dusk,\nand the wind was west.\n"};
+}
+
+Seeds train_template() {
+  return {"### Instruction:\n{instruction}\n\n### Input:\n{input}\n### Response:\n",
+          "{{eos}} {A} {instruction} {", "{\"q\": \"{instruction}\"}"};
+}
+
 Seeds recipe_yaml() {
   return {
       "kind: pig-generate\nversion: 1\n# comment\nmodel: {path: recipes/models/tiny-16m}\n"
@@ -241,6 +256,8 @@ const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"tokenizer_config", tokenizer_config},
     {"chat_template", chat_template},
     {"prompts", prompts},
+    {"train_data", train_data},
+    {"train_template", train_template},
     {"sentencepiece", sentencepiece},
     {"acceptance", acceptance},
     {"timing", timing},

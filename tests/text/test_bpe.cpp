@@ -237,6 +237,25 @@ TEST_SUITE("text/bpe") {
     CHECK(error.hint_text().find("Qwen2Tokenizer") != std::string::npos);
   }
 
+  TEST_CASE("a cut: what stands before it has the ids that it has alone") {
+    const auto t = load_tokenizer(test::source_path("recipes/models/tiny-16m"));
+    const std::string prompt = "### Response:\n", answer = "\nA: 3 cats<|end_of_text|>";
+    const std::string text = prompt + answer;
+    const size_t cuts[] = {prompt.size(), text.size()};
+    const CutIds cut = t->encode_cut(text, cuts);
+    const auto alone = t->encode(prompt);
+    REQUIRE(cut.before == std::vector<size_t>{alone.size(), cut.ids.size()});
+    CHECK(std::ranges::equal(alone, std::span(cut.ids).first(alone.size())));
+    CHECK(t->decode(std::span(cut.ids).subspan(alone.size())) == answer);
+    CHECK(cut.ids.back() == t->eos_id());
+    // Without a cut the two line breaks are one token.
+    const auto joined = t->encode(text);
+    CHECK(!std::ranges::equal(alone, std::span(joined).first(alone.size())));
+    // A control token that a cut divides is text.
+    const size_t inside[] = {prompt.size() + answer.size() - 3};
+    CHECK(t->encode_cut(text, inside).ids.back() != t->eos_id());
+  }
+
   TEST_CASE("decode(encode(x)) is x for any text") {
     const auto t = embedded();
     PhiloxStream random(3);

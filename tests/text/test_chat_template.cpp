@@ -119,6 +119,27 @@ TEST_SUITE("text/chat_template") {
     CHECK(error.hint_text().find("first user message") != std::string::npos);
   }
 
+  TEST_CASE("answers: all that the assistant writes, up to the end of its turn") {
+    const auto answers = [](std::string_view jinja) {
+      const auto t = with_bos_eos();
+      const std::vector<ChatMessage> chat = {
+          {"user", "Hi"}, {"assistant", "Yes"}, {"user", "Bye"}, {"assistant", ""}};
+      const RenderedChat rendered = recognise_chat_template(jinja, *t, "template")
+                                        .render(chat, {.add_generation_prompt = false});
+      std::vector<std::string> texts;
+      for (const TextSpan& span : rendered.answers)
+        texts.push_back(rendered.text.substr(span.begin, span.end - span.begin));
+      return texts;
+    };
+    using Texts = std::vector<std::string>;
+    CHECK(answers(kLlama3) == Texts{"Yes<|eot_id|>", "<|eot_id|>"});
+    CHECK(answers(kChatml) == Texts{"Yes<|im_end|>", "<|im_end|>"});
+    CHECK(answers(kQwen) == Texts{"Yes<|im_end|>", "<|im_end|>"});
+    CHECK(answers(kLlama2) == Texts{" Yes </s>", "  </s>"});
+    CHECK(answers(kMistral1) == Texts{"Yes</s>", "</s>"});
+    CHECK(answers(kMistral3) == Texts{" Yes</s>", " </s>"});
+  }
+
   TEST_CASE("ids: control tokens are parsed, BOS is not doubled") {
     const auto t = with_bos_eos();
     const RenderedChat chat = recognise_chat_template(kLlama2, *t, "t").render({{{"user", "a"}}});

@@ -107,6 +107,25 @@ TEST_SUITE("text/sentencepiece") {
     CHECK(t->decode(t->encode("ab a", {.add_bos = false})) == "ab a");
   }
 
+  TEST_CASE("a cut: no token crosses it, and no space is put after it") {
+    for (const bool legacy : {true, false}) {
+      TokenizerConfig config;
+      config.legacy = legacy;
+      const auto t = make(config);
+      const std::string text = "aab";
+      const size_t cuts[] = {2};
+      const CutIds cut = t->encode_cut(text, cuts);
+      CHECK(cut.ids == Ids{1, kMarkA, kA, kB});
+      CHECK(t->encode(text) == Ids{1, kMarkA, kAb});
+      CHECK(cut.before == std::vector<size_t>{3});
+      CHECK(t->decode(cut.ids, true) == text);
+      // After a control token it is as without a cut.
+      const std::string tokens = "a[X]ab";
+      const size_t after_token[] = {4};
+      CHECK(t->encode_cut(tokens, after_token).ids == t->encode(tokens));
+    }
+  }
+
   TEST_CASE("a model without dummy prefix keeps leading spaces") {
     const auto t = tokenizer_from_sentencepiece(small_model(false), {}, "m");
     CHECK(t->encode("a", {.add_bos = false}) == Ids{kA});

@@ -1,46 +1,22 @@
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include "io/file.h"
+#include "shared_data.h"
 #include "text/chat_template.h"
 #include "text/support.h"
 
 using namespace tandem;
 using namespace tandem::text;
-using test::json;
+using text::test::json;
 
-// Real tokenizers and Hugging Face's answers that may not be part of the repository. They are read
-// from TANDEM_SHARED_DIR or ../shared; where that is missing, the tests say that they were skipped.
+// Real tokenizers and Hugging Face's answers that may not be part of the repository.
 namespace {
 
 using Ids = std::vector<int32_t>;
-
-std::filesystem::path shared_dir() {
-  const char* set = std::getenv("TANDEM_SHARED_DIR");
-  return set != nullptr ? set : test::source_path("../shared");
-}
-
-std::optional<std::filesystem::path> shared_file(const std::string& below) {
-  const std::filesystem::path path = shared_dir() / below;
-  if (std::filesystem::exists(path)) return path;
-  MESSAGE("skipped: " << path.string() << " is absent");
-  return std::nullopt;
-}
-
-/// tokenizers.tar.xz, unpacked once a run; nothing where it is absent.
-std::optional<std::filesystem::path> unpacked_tokenizers() {
-  const auto archive = shared_file("data/tokenizers.tar.xz");
-  if (!archive) return std::nullopt;
-  static const test::TemporaryFolder folder;
-  static const int status = std::system(
-      fmt::format("tar xJf '{}' -C '{}'", archive->string(), folder.path().string()).c_str());
-  REQUIRE(status == 0);
-  return folder.path() / "tokenizers";
-}
 
 std::vector<std::string> parts(const std::string& text, const std::string& separator) {
   std::vector<std::string> out;
@@ -59,7 +35,7 @@ Ids numbers(const std::string& line) {
 
 void check_vocab_merges(const std::string& name, const std::string& tokenizer_class,
                         const std::string& cases) {
-  const auto data = unpacked_tokenizers();
+  const auto data = tandem::test::unpacked("tokenizers");
   if (!data) return;
   const std::string config = json{{"tokenizer_class", tokenizer_class}}.dump();
   std::ofstream(*data / name / "tokenizer_config.json") << config;
@@ -89,10 +65,10 @@ std::string replaced(const std::string& text, const std::string& from, const std
 
 TEST_SUITE("text/shared_data") {
   TEST_CASE("tiny models: tokenizer and chat template") {
-    const auto path = shared_file("golden/tiny_models.json");
+    const auto path = tandem::test::shared_file("golden/tiny_models.json");
     if (!path) return;
     const json golden = json::parse(io::read_file(*path));
-    const std::string folder = test::source_path("recipes/models/tiny-16m");
+    const std::string folder = text::test::source_path("recipes/models/tiny-16m");
     const auto t = load_tokenizer(folder);
     REQUIRE(golden["tokenizer"].size() >= 40);
     for (const json& c : golden["tokenizer"]) {
@@ -114,11 +90,11 @@ TEST_SUITE("text/shared_data") {
   TEST_CASE("Qwen2") { check_vocab_merges("qwen", "Qwen2Tokenizer", "qwen2"); }
 
   TEST_CASE("Mistral SentencePiece v1 and v3") {
-    const auto data = unpacked_tokenizers();
+    const auto data = tandem::test::unpacked("tokenizers");
     if (!data) return;
     const std::filesystem::path mistral = *data / "mistral";
     const auto load = [&](const char* file, const char* config) {
-      const test::TemporaryFolder folder;
+      const text::test::TemporaryFolder folder;
       std::filesystem::copy_file(mistral / file, folder.path() / "tokenizer.model");
       folder.write("tokenizer_config.json", config);
       return load_tokenizer(folder.path());
@@ -147,12 +123,11 @@ TEST_SUITE("text/shared_data") {
   }
 
   TEST_CASE("stories260K: SentencePiece ids of the golden generation decode to text and back") {
-    const auto folder = shared_file("models/stories260K/hf");
+    const auto folder = tandem::test::shared_file("models/stories260K/hf");
     if (!folder) return;
     const auto t = load_tokenizer(*folder);
     CHECK(t->vocab_size() == 512);
-    const json golden =
-        json::parse(io::read_file(shared_dir() / "models/stories260K/golden_greedy.json"));
+    const json golden = json::parse(io::read_file(*folder / "../golden_greedy.json"));
     const auto ids = golden["generated_ids"].get<Ids>();
     CHECK(t->encode(t->decode(ids), {.add_bos = false}) == ids);
   }

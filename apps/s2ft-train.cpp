@@ -1,0 +1,30 @@
+// s2ft-train: fine-tunes a model on instructions, chats or text.
+#include "cli/main_wrapper.h"
+#include "tools/s2ft_train.h"
+
+namespace {
+
+using namespace tandem;
+
+const cli::ToolInfo kInfo{
+    .name = "s2ft-train",
+    .purpose = "Fine-tune a model: selected heads and channels (S2FT), LoRA, DoRA, or all weights",
+    .kind = "train",
+    .examples = {"s2ft-train -m tiny-16m --data recipes/demo/lighthouse-logbook.txt --dry-run",
+                 "s2ft-train -r s2ft/tiny-16m --data train.jsonl --show-samples 3",
+                 "s2ft-train -r s2ft/llama3-8b-math -m Llama-3.1-8B --data math_10k.json "
+                 "--show-samples 100 --format jsonl"},
+    .flags = {{.names = "--data",
+               .value = "FILE",
+               .text = "JSON array or JSON lines of records, or a plain text",
+               .key = "data.path"},
+              {.names = "--show-samples",
+               .value = "N",
+               .text = "show the first N samples as they are trained on: text, ids, the "
+                       "supervised parts",
+               .fallback = "none"}},
+    .formats = {"text", "json", "jsonl"}};
+
+}  // namespace
+
+int main(int argc, char** argv) { return cli::run_tool<tools::S2ftTrain>(kInfo, argc, argv); }

@@ -1,0 +1,96 @@
+#include "tools/s2ft_train.h"
+
+#include <optional>
+
+#include "cli/terminal.h"
+#include "recipe/units.h"
+#include "tools/training/data_report.h"
+#include "tools/training/show_samples.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tandem::tools {
+namespace {
+
+/// The N of --show-samples, 0 without it.
+int64_t shown_samples(const cli::Context& cx) {
+  const auto text = cx.value("show-samples");
+  if (!text) return 0;
+  int64_t n = 0;
+  if (!recipe::parse_units(*text, n).empty() || n < 1)
+    throw usage_error("--show-samples", "expected a number of samples from 1 on, found '{}'",
+                      *text);
+  if (cx.dry_run())
+    throw usage_error("--show-samples", "cannot be combined with --dry-run")
+        .hint("each of them reads the data and trains nothing");
+  return n;
+}
+
+}  // namespace
+
+S2ftTrain::S2ftTrain(cli::Context& cx, const cli::Point<Recipe>& point)
+    : cx_(cx),
+      point_(point),
+      recipe_(point.recipe),
+      n_shown_(shown_samples(cx)),
+      files_(decode::open_model(recipe_.model.path, static_cast<uint64_t>(recipe_.run.seed))),
+      data_(load_data()) {
+  const int context = files_.config.max_context;
+  for (const train::Dataset* data : {&data_.data, &data_.val_data})
+    if (data->longest_rows() > context)
+      throw recipe_error("train.max_tokens", "a sample has {} tokens, but the context of {} is {}",
+                         data->longest_rows(), files_.name, context)
+          .hint(fmt::format("set train.max_tokens: {}", context));
+  warn();
+}
+
+train::TrainingData S2ftTrain::load_data() const {
+  const train::SampleEncoder encoder(recipe_.data, files_.tokenizer.get(), files_.folder,
+                                     files_.config.vocab_size);
+  std::optional<cli::Progress> line;
+  return train::load_training_data(
+      recipe_.data, recipe_.train.batches, encoder, static_cast<uint64_t>(recipe_.run.seed),
+      [&](int64_t done, int64_t all) {
+        if (!line) line.emplace(cx_.terminal, "data", static_cast<double>(all), "records");
+        const bool go_on = line->go_on(static_cast<double>(done));
+        if (done == all) line.reset();
+        return go_on;
+      });
+}
+
+void S2ftTrain::warn() const {
+  if (const int64_t n = data_.data.counts().endless; n > 0)
+    cx_.warn(fmt::format(
+        "{} answers do not end with a control token: generation would not know where to stop", n));
+  if (const int64_t n = data_.data.counts().truncated; n > 0)
+    cx_.warn(fmt::format("{} samples are cut to train.max_tokens, {}", n,
+                         recipe_.train.batches.max_tokens.value));
+}
+
+int S2ftTrain::print_plan() {
+  const DataReport report(recipe_, data_);
+  if (cx_.plans_as_json()) {
+    auto json = report.json();
+    json["recipe_sha256"] = point_.sha256;
+    cx_.out.line(json.dump());
+    return 0;
+  }
+  cx_.out.write(report.text(recipe_.data.path.string()));
+  cx_.out.line(fmt::format("recipe   sha256 {}", point_.sha256));
+  return 0;
+}
+
+int S2ftTrain::run() {
+  if (n_shown_ > 0) return show();
+  throw usage_error("", "training is not built into this version yet")
+      .hint("--dry-run counts the data, --show-samples N shows it");
+}
+
+int S2ftTrain::show() {
+  const train::Epoch first(data_.data, data_.train, recipe_.train.batches,
+                           static_cast<uint64_t>(recipe_.run.seed), 0);
+  show_samples(cx_, first, data_.data, files_.tokenizer.get(), n_shown_);
+  return 0;
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,21 @@
+#include "tools/training/train_recipe.h"
+
+#include "recipe/fields_of.h"
+
+namespace tandem::tools {
+
+void TrainRecipe::check(recipe::Problems& p) const {
+  if (output.path == "-")
+    p.field("output.path", "output.path: a run is kept in a folder, not on standard output");
+  const bool validates = data.val_size.has_value() || !data.val_path.empty();
+  if (validates) return;
+  const auto needs_data = [&](const char* key) {
+    p.field(key, "{}: there is no validation data: set data.val_size or data.val_path", key);
+  };
+  if (eval.every) needs_data("eval.every");
+  if (eval.patience > 0) needs_data("eval.patience");
+}
+
+}  // namespace tandem::tools
+
+template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::TrainRecipe&);

@@ -1,0 +1,164 @@
+#include "train/data/records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/jsonl.h"
+#include "io/quote.h"
+#include "text/chat_messages.h"
+
+namespace tandem::train {
+namespace {
+
+constexpr const char* kQuestions[] = {"instruction", "prompt", "question", "Problem", "problem"};
+constexpr const char* kAnswers[] = {"output",    "chosen",    "answer",
+                                    "Rationale", "rationale", "solution"};
+
+// Ids are indices of tables; no vocabulary comes near.
+constexpr int64_t kLargestId = (int64_t{1} << 31) - 1;
+
+constexpr const char* kForms = "a record has instruction and output, or messages, text, or ids";
+
+/// The first of these keys that is there, and not null.
+const char* first_key(const io::Json& object, std::span<const char* const> keys) {
+  for (const char* key : keys)
+    if (const auto it = object.find(key); it != object.end() && !it->is_null()) return key;
+  return nullptr;
+}
+
+RecordForm form_of(const io::Json& object) {
+  if (object.contains("messages")) return RecordForm::chat;
+  if (object.contains("ids")) return RecordForm::tokens;
+  if (first_key(object, kQuestions) != nullptr || object.contains("input"))
+    return RecordForm::instructions;
+  return object.contains("text") ? RecordForm::text : RecordForm::automatic;
+}
+
+Error no_form(const io::Json& object, const std::string& where) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(io::quote(key, 40));
+  if (keys.size() > 6) keys.resize(6);
+  return input_error(where, "no record of a known form: found {}",
+                     keys.empty() ? "no keys" : fmt::format("the keys {}", fmt::join(keys, ", ")))
+      .hint(kForms);
+}
+
+Instruction parse_instruction(const io::Json& object, const std::string& where) {
+  Instruction record;
+  record.input = io::find_string(object, "input", where).value_or("");
+  const char* question = first_key(object, kQuestions);
+  if (question != nullptr)
+    record.instruction = io::get_string(object, question, where);
+  else
+    std::swap(record.instruction, record.input);
+  const char* answer = first_key(object, kAnswers);
+  if (answer == nullptr)
+    throw input_error(where, "no answer: none of the keys {}", fmt::join(kAnswers, ", "))
+        .hint(kForms);
+  record.output = io::get_string(object, answer, where);
+  return record;
+}
+
+int32_t token_number(const io::Json& value, const std::string& name, const std::string& where,
+                     int64_t min, int64_t max) {
+  return static_cast<int32_t>(io::as_int(value, name, where, min, max));
+}
+
+Sample parse_tokens(const io::Json& object, const std::string& where) {
+  Sample sample;
+  for (const io::Json& id : io::get_array(object, "ids", where))
+    sample.ids.push_back(token_number(id, "token id", where, 0, kLargestId));
+  const auto n = static_cast<int64_t>(sample.ids.size());
+  if (n < 2) throw input_error(where, "{} token ids, at least 2 are needed", n);
+  const io::Json* spans = io::find_array(object, "supervised", where);
+  if (spans == nullptr) {
+    sample.supervised = {{1, static_cast<int32_t>(n)}};
+    return sample;
+  }
+  int64_t least = 1;  // the first token is predicted by none
+  for (const io::Json& span : *spans) {
+    if (!span.is_array() || span.size() != 2)
+      throw input_error(where, "supervised: expected [begin, end], found {}", io::describe(span));
+    const int32_t begin = token_number(span[0], "begin of supervised", where, least, n - 1);
+    sample.supervised.push_back(
+        {begin, token_number(span[1], "end of supervised", where, begin + 1, n)});
+    least = sample.supervised.back().end;
+  }
+  return sample;
+}
+
+Record parse_record(const io::Json& object, RecordForm form, const std::string& where) {
+  if (!object.is_object())
+    throw input_error(where, "expected a record, which is an object, found {}",
+                      io::describe(object));
+  const RecordForm found = form_of(object);
+  if (found == RecordForm::automatic) throw no_form(object, where);
+  if (form != RecordForm::automatic && form != found) {
+    const auto name = [](RecordForm f) { return enum_names(f)[static_cast<size_t>(f)]; };
+    throw input_error(where, "expected a record of form {}, found {}", name(form), name(found))
+        .hint("data.form: auto goes by the keys of each record");
+  }
+  if (found == RecordForm::chat)
+    return {text::parse_messages(object, where, "leave such chats out of the data"), where};
+  if (found == RecordForm::text)
+    return {Document{.text = io::get_string(object, "text", where), .ends = true}, where};
+  if (found == RecordForm::tokens) return {parse_tokens(object, where), where};
+  return {parse_instruction(object, where), where};
+}
+
+/// Without a byte order mark.
+std::string_view unmarked(std::string_view bytes) {
+  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);
+  return bytes;
+}
+
+/// '[', '{', or another character that a text begins with; 0 for none.
+char first_character(std::string_view bytes) {
+  const size_t at = bytes.find_first_not_of(" \t\r\n");
+  return at == std::string_view::npos ? '\0' : bytes[at];
+}
+
+std::vector<Record> parse_array(std::string_view bytes, RecordForm form, const std::string& where) {
+  std::vector<Record> records;
+  int64_t number = 0;
+  for (const io::Json& object : io::parse_json(bytes, where))
+    records.push_back(parse_record(object, form, fmt::format("{}: record {}", where, ++number)));
+  return records;
+}
+
+}  // namespace
+
+std::vector<Record> parse_records(std::string_view bytes, RecordForm form,
+                                  const std::string& where) {
+  bytes = unmarked(bytes);
+  std::vector<Record> records;
+  const char first = first_character(bytes);
+  if (first == '[') {
+    records = parse_array(bytes, form, where);
+  } else if (first == '{') {
+    io::for_each_jsonl(bytes, where, [&](const io::Json& object, const std::string& line) {
+      records.push_back(parse_record(object, form, line));
+    });
+  } else if (first != '\0') {
+    if (form != RecordForm::automatic && form != RecordForm::text)
+      throw input_error(where, "expected JSON, an array of records or one a line")
+          .hint("data.form: text reads the file as one text");
+    records.push_back({Document{.text = std::string(bytes)}, where});
+  }
+  if (records.empty()) throw input_error(where, "holds no records");
+  return records;
+}
+
+std::vector<Record> read_records(const std::filesystem::path& path, RecordForm form) {
+  const std::string bytes = io::read_file(path);
+  const bool is_text = path.extension() == ".txt" && form != RecordForm::instructions &&
+                       form != RecordForm::chat && !bytes.empty();
+  if (is_text) return {{Document{.text = std::string(unmarked(bytes))}, path.string()}};
+  return parse_records(bytes, form, path.string());
+}
+
+}  // namespace tandem::train

@@ -1,0 +1,53 @@
+#include "train/settings.h"
+
+#include <algorithm>
+
+#include "recipe/fields_of.h"
+#include "recipe/value_of.h"
+
+namespace tandem::train {
+
+void OptimizerSettings::check(recipe::Problems& p) const {
+  if (betas.size() != 2 || betas[0] >= 1 || betas[1] >= 1)
+    p.field("betas", "train.optimizer.betas: expected two numbers below 1 such as [0.9, 0.95]");
+  if (stochastic_rounding.value_or(false) && states != StateType::bf16)
+    p.field("stochastic_rounding",
+            "train.optimizer.stochastic_rounding: f32 states are not rounded: set states: bf16, or "
+            "leave it out");
+}
+
+int64_t ScheduleSettings::warmup_of(int64_t steps) const {
+  constexpr int64_t kMost = 100;
+  return warmup_steps ? *warmup_steps : std::min(kMost, steps * 3 / 100);
+}
+
+void TrainSettings::check(recipe::Problems& p) const {
+  batches.check(p);
+  if (steps && epochs)
+    p.field("epochs", "train.epochs: {} epochs, but train.steps is {}: set one of the two", *epochs,
+            *steps);
+  if (steps && schedule.warmup_steps && *schedule.warmup_steps >= *steps)
+    p.field("schedule.warmup_steps",
+            "train.schedule.warmup_steps: {} of {} steps, so lr would never be reached",
+            *schedule.warmup_steps, *steps);
+  if (optimizer.states == StateType::bf16 && method != Method::full)
+    p.field("optimizer.states",
+            "train.optimizer.states: bf16 is for method full; {} trains few weights and keeps them "
+            "in f32",
+            recipe::yaml_text(method));
+  const auto shares = select.ratios.by_linear();
+  if (method == Method::s2ft && std::ranges::all_of(shares, [](double x) { return x == 0; }))
+    p.field("select.ratios", "train.select.ratios: all are 0, so nothing would be trained");
+  const bool is_lora = method == Method::lora || method == Method::dora;
+  auto targets = lora.targets;
+  std::ranges::sort(targets);
+  if (is_lora && targets.empty())
+    p.field("lora.targets", "train.lora.targets is empty, so nothing would be trained");
+  if (std::ranges::adjacent_find(targets) != targets.end())
+    p.field("lora.targets", "train.lora.targets names a layer twice");
+}
+
+}  // namespace tandem::train
+
+template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
+    std::vector<tandem::train::Linear>&);

@@ -1,0 +1,237 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "recipe/fields.h"
+#include "recipe/layer_range.h"
+#include "train/data/settings.h"
+
+namespace tandem::train {
+
+enum class Method : uint8_t { s2ft, lora, dora, full, spft };
+constexpr std::array<std::string_view, 5> enum_names(Method) {
+  return {"s2ft", "lora", "dora", "full", "spft"};
+}
+
+/// The score that heads and channels are selected by: the paper's R, W, A, S, G.
+enum class Strategy : uint8_t { random, weight, activation, weight_activation, gradient };
+constexpr std::array<std::string_view, 5> enum_names(Strategy) {
+  return {"random", "weight", "activation", "weight_activation", "gradient"};
+}
+enum class Side : uint8_t { small, large };
+constexpr std::array<std::string_view, 2> enum_names(Side) { return {"small", "large"}; }
+enum class Scope : uint8_t { per_layer, global };
+constexpr std::array<std::string_view, 2> enum_names(Scope) { return {"per_layer", "global"}; }
+
+/// The linear layers of a transformer layer.
+enum class Linear : uint8_t { q, k, v, o, gate, up, down };
+constexpr std::array<std::string_view, 7> enum_names(Linear) {
+  return {"q", "k", "v", "o", "gate", "up", "down"};
+}
+
+/// Shares of heads (o, q: query heads; k, v: KV heads) and of FFN channels that are trained.
+struct Ratios {
+  recipe::Fraction o{0.052}, d{0.02}, v{0}, u{0}, g{0}, q{0}, k{0};
+
+  template <class V>
+  void fields(V& visit) {
+    const auto share = recipe::between(0, 1);
+    visit("o", o, share, "query heads whose columns of the output projection are trained");
+    visit("d", d, share, "FFN channels whose columns of the down projection are trained");
+    visit("v", v, share, "KV heads whose rows of the value projection are trained");
+    visit("u", u, share, "FFN channels whose rows of the up projection are trained");
+    visit("g", g, share, "FFN channels whose rows of the gate projection are trained");
+    visit("q", q, share, "query heads whose rows of the query projection are trained");
+    visit("k", k, share, "KV heads whose rows of the key projection are trained");
+  }
+  /// In the order of Linear.
+  std::array<double, 7> by_linear() const { return {q, k, v, o, g, u, d}; }
+};
+
+/// Section `train.select`: the slices of s2ft.
+struct Selection {
+  Strategy strategy = Strategy::random;
+  Side side = Side::small;
+  Scope scope = Scope::per_layer;
+  Ratios ratios;
+  recipe::LayerRange layers;
+  recipe::Fraction calibration{0.01};
+  std::vector<std::filesystem::path> exclude;
+
+  template <class V>
+  void fields(V& v) {
+    v("strategy", strategy,
+      "what heads and channels are chosen by: at random, or norms of their weights, activations, "
+      "both, gradients");
+    v("side", side, "whether the smallest or the largest norms are chosen; not for random");
+    v("scope", scope, "the share of each layer, or of all layers together");
+    v("ratios", ratios, "shares that are trained");
+    v("layers", layers, "layers that are trained");
+    v("calibration", calibration, recipe::above(0).up_to(1),
+      "share of the training samples that activations and gradients are taken from");
+    v("exclude", exclude, "adapters whose heads and channels are left out");
+  }
+};
+
+/// Section `train.lora`, of methods lora and dora.
+struct LoraSettings {
+  int rank = 32;
+  double alpha = 64, dropout = 0;
+  std::vector<Linear> targets = {Linear::q, Linear::k, Linear::v, Linear::up, Linear::down};
+  bool rslora = false;
+
+  template <class V>
+  void fields(V& v) {
+    v("rank", rank, recipe::between(1, 4096), "of the two factors");
+    v("alpha", alpha, recipe::above(0), "their product is scaled by alpha / rank");
+    v("dropout", dropout, recipe::between(0, 0.99), "share of the inputs of A set to 0");
+    v("targets", targets, "list of q, k, v, o, gate, up, down");
+    v("rslora", rslora, "scale by alpha / sqrt(rank)");
+  }
+};
+
+/// Section `train.spft`: single weights anywhere, the baseline of structured slices.
+struct SpftSettings {
+  recipe::Fraction ratio{0.01};
+
+  template <class V>
+  void fields(V& v) {
+    v("ratio", ratio, recipe::above(0).up_to(1), "share of each matrix that is trained, at random");
+  }
+};
+
+/// Number type of weights that are trained and of their moments.
+enum class StateType : uint8_t { f32, bf16 };
+constexpr std::array<std::string_view, 2> enum_names(StateType) { return {"f32", "bf16"}; }
+enum class DecayTarget : uint8_t { weight, delta };
+constexpr std::array<std::string_view, 2> enum_names(DecayTarget) { return {"weight", "delta"}; }
+
+/// Section `train.optimizer`: AdamW.
+struct OptimizerSettings {
+  std::optional<double> lr;
+  std::vector<double> betas = {0.9, 0.95};
+  double eps = 1e-8, weight_decay = 0, clip = 1;
+  DecayTarget weight_decay_target = DecayTarget::delta;
+  StateType states = StateType::f32;
+  std::optional<bool> stochastic_rounding;
+
+  template <class V>
+  void fields(V& v) {
+    using recipe::at_least;
+    v("lr", lr, at_least(0), "highest learning rate; null = 2e-4, of method full 2e-5");
+    v("betas", betas, between_zero_and_one(), "decay of the two moments");
+    v("eps", eps, recipe::above(0), "added to the root of the second moment");
+    v("weight_decay", weight_decay, at_least(0), "per step, times the learning rate");
+    v("weight_decay_target", weight_decay_target,
+      "delta = trained weights decay to the base model's; weight = to 0");
+    v("clip", clip, at_least(0), "largest norm of all gradients together; 0 = no limit");
+    v("states", states,
+      "of trained weights and moments; bf16, for method full alone, halves memory");
+    v("stochastic_rounding", stochastic_rounding,
+      "of bf16 states; null = true. Without it small steps are lost to rounding");
+  }
+  void check(recipe::Problems& p) const;
+  double lr_of(Method method) const { return lr.value_or(method == Method::full ? 2e-5 : 2e-4); }
+  bool rounds_stochastically() const {
+    return states == StateType::bf16 && stochastic_rounding.value_or(true);
+  }
+
+ private:
+  static recipe::Limits between_zero_and_one() { return recipe::between(0, 1); }
+};
+
+enum class ScheduleKind : uint8_t { linear, cosine, constant };
+constexpr std::array<std::string_view, 3> enum_names(ScheduleKind) {
+  return {"linear", "cosine", "constant"};
+}
+
+/// Section `train.schedule`: the learning rate over the run.
+struct ScheduleSettings {
+  ScheduleKind kind = ScheduleKind::linear;
+  std::optional<int> warmup_steps;
+  bool warmup_from_zero = true;
+  recipe::Fraction min_lr_ratio{0};
+
+  template <class V>
+  void fields(V& v) {
+    v("kind", kind, "how it falls after the warm-up");
+    v("warmup_steps", warmup_steps, recipe::at_least(0).unit("steps"),
+      "in which it rises; null = 3 % of the run, at most 100");
+    v("warmup_from_zero", warmup_from_zero,
+      "the first step has rate 0, as in Hugging Face's schedules; false = one part of the way up");
+    v("min_lr_ratio", min_lr_ratio, recipe::between(0, 1), "where it ends, as a share of lr");
+  }
+  int64_t warmup_of(int64_t steps) const;
+};
+
+/// How much of a layer's forward is computed again in the backward pass.
+enum class RecomputeLevel : uint8_t { automatic, none, light, ffn, layer };
+constexpr std::array<std::string_view, 5> enum_names(RecomputeLevel) {
+  return {"auto", "0", "1", "2", "3"};
+}
+
+/// Section `train`.
+struct TrainSettings {
+  Method method = Method::s2ft;
+  std::optional<int> steps, epochs;
+  BatchSettings batches;
+  Selection select;
+  LoraSettings lora;
+  SpftSettings spft;
+  OptimizerSettings optimizer;
+  ScheduleSettings schedule;
+  RecomputeLevel recompute = RecomputeLevel::automatic;
+  bool deterministic = true;
+  std::optional<int> save_every;
+  int keep = 3;
+
+  template <class V>
+  void fields(V& v) {
+    using recipe::at_least;
+    v("method", method,
+      "s2ft = selected heads and channels are trained; lora, dora = low-rank factors; full = all "
+      "weights; spft = single weights, at random");
+    v("steps", steps, at_least(1).unit("steps"), "optimizer steps; null = those of epochs");
+    v("epochs", epochs, at_least(1), "passes over the data; null = 3, or as steps say");
+    batches.fields(v);
+    v("select", select, "method s2ft: heads and channels");
+    v("lora", lora, "methods lora and dora");
+    v("spft", spft, "method spft");
+    v("optimizer", optimizer, "AdamW");
+    v("schedule", schedule, "learning rate over the run");
+    v("recompute", recompute,
+      "0 = keep all activations; 1 = compute norms and FFN products again; 2 = gate and up too; 3 "
+      "= whole layers; auto = the least that fits");
+    v("deterministic", deterministic, "the same bits in every run on the same machine");
+    v("save_every", save_every, at_least(1).unit("steps"),
+      "between checkpoints; null = a tenth of the run");
+    v("keep", keep, at_least(1), "last checkpoints that are kept, in addition to the best");
+  }
+  void check(recipe::Problems& p) const;
+  /// Optimizer steps of the run.
+  int64_t n_steps(int64_t steps_per_epoch) const {
+    return steps ? *steps : steps_per_epoch * epochs.value_or(3);
+  }
+};
+
+/// Section `eval` of training: validation.
+struct EvalSettings {
+  std::optional<int> every;
+  recipe::Fraction from{0};
+  int patience = 0;
+
+  template <class V>
+  void fields(V& v) {
+    v("every", every, recipe::at_least(1).unit("steps"),
+      "between validations; null = a tenth of the run");
+    v("from", from, recipe::between(0, 1), "share of the run before the first validation");
+    v("patience", patience, recipe::at_least(0),
+      "validations in a row without a better loss after which the run ends; 0 = never");
+  }
+};
+
+}  // namespace tandem::train

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""A small task to learn: lines of a lighthouse's log become JSON.
+
+    scripts/station-log.py make FOLDER [--train N] [--heldout N] [--seed N]
+    scripts/station-log.py score FOLDER/heldout.jsonl EVENTS.jsonl
+
+make writes train.jsonl and heldout.jsonl, records {"instruction", "output"} of which no line is in
+both, and heldout-prompts.jsonl for `pig-generate --prompts`, written as data.template plain writes
+them. The same seed gives the same files everywhere. score compares what pig-generate wrote with
+--format jsonl for these prompts with the outputs that were held out: a record is right if its text
+is the output, character by character. Exit status: 0, 1 where an answer is missing.
+"""
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+DIRECTIONS = {"north": "N", "north-east": "NE", "east": "E", "south-east": "SE",
+              "south": "S", "south-west": "SW", "west": "W", "north-west": "NW"}
+SEAS = ["calm", "rippled", "smooth", "slight", "moderate", "rough", "very rough", "high", "very high"]
+NUMBERS = ["nought", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+           "eleven", "twelve"]
+SHIPS = ["brig", "schooner", "steamer", "ketch", "barque", "cutter", "trawler"]
+FIRST = ["Good", "Grey", "Brave", "Silver", "Northern", "Patient", "Merry", "Golden", "Swift", "Quiet",
+         "Bonny", "Second", "Red", "Gallant", "Lonely", "Early"]
+LAST = ["Intent", "Petrel", "Heron", "Margaret", "Star", "Venture", "Tern", "Harvest", "Hope",
+        "Albatross", "Maid", "Curlew", "Fortune", "Isabel", "Morning", "Lass"]
+REMARKS = ["Quill burned the porridge.", "The clock was set by the noon signal.", "Hale counted the stairs.",
+           "Drained the receiver.", "Bosun slept on the logbook.", "Two panes cleaned of salt.",
+           "The potatoes are in leaf.", "Oil poured and signed for.", "Rook moved the long brush.",
+           "The kettle sings on the stove.", "Snow on the gallery rail.", "No mail."]
+
+
+class Draw:
+    """Choices that are the same in every version of Python: made of random() alone."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed).random
+
+    def below(self, n):
+        return int(self.random() * n)
+
+    def of(self, items):
+        return items[self.below(len(items))]
+
+    def shuffled(self, items):
+        items = list(items)
+        for i in range(len(items) - 1, 0, -1):
+            j = self.below(i + 1)
+            items[i], items[j] = items[j], items[i]
+        return items
+
+
+def clock(draw, hour, minute):
+    """A time of day as keepers write it; the twelve hours of noon and midnight are not divided."""
+    if hour % 12 == 0 or draw.below(2) == 0:
+        return f"{hour:02}:{minute:02}"
+    part = "morning" if hour < 12 else "afternoon" if hour < 18 else "evening"
+    return f"{hour % 12}.{minute:02} in the {part}"
+
+
+def entry(draw):
+    """One line of the log, and what it says."""
+    hour, minute = draw.below(24), draw.below(60)
+    wind, force, sea = draw.of(list(DIRECTIONS)), draw.below(13), draw.of(SEAS)
+    fact = {"time": f"{hour:02}:{minute:02}", "wind": DIRECTIONS[wind], "force": force, "sea": sea,
+            "glass": None, "ship": None, "to": None}
+    strength = NUMBERS[force] if draw.below(2) else str(force)
+    parts = [draw.of([f"Wind {wind}, force {strength}, sea {sea}.",
+                      f"Sea {sea}, wind {wind}, force {strength}.",
+                      f"Wind force {strength} from the {wind} and a {sea} sea."])]
+    if draw.below(3):
+        fact["glass"] = 960 + draw.below(81)
+        parts.append(draw.of([f"Glass {fact['glass']}.", f"The glass stands at {fact['glass']}.",
+                              f"Barometer {fact['glass']}."]))
+    if draw.below(2):
+        kind, to = draw.of(SHIPS), draw.of(list(DIRECTIONS))
+        fact["ship"], fact["to"] = f"{draw.of(FIRST)} {draw.of(LAST)}", DIRECTIONS[to]
+        parts.append(draw.of([f"The {kind} {fact['ship']} passed to the {to}.",
+                              f"Passed, going {to}: {kind} {fact['ship']}.",
+                              f"{kind.capitalize()} {fact['ship']} went by, bound {to}."]))
+    if draw.below(3) == 0:
+        parts.append(draw.of(REMARKS))
+    line = f"{clock(draw, hour, minute)}. " + " ".join(draw.shuffled(parts))
+    return line, json.dumps(fact, separators=(",", ":"))
+
+
+def make(options):
+    draw, lines = Draw(options.seed), {}
+    while len(lines) < options.train + options.heldout:
+        line, output = entry(draw)
+        lines.setdefault(line, output)
+    records = [{"instruction": line, "output": output} for line, output in lines.items()]
+    options.folder.mkdir(parents=True, exist_ok=True)
+
+    def write(name, rows):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (options.folder / name).write_text(text, encoding="utf-8")
+
+    heldout = records[options.train:]
+    write("train.jsonl", records[:options.train])
+    write("heldout.jsonl", heldout)
+    write("heldout-prompts.jsonl", [{"prompt": r["instruction"] + "\n"} for r in heldout])
+    print(f"{options.folder}: {options.train} records to train on, {options.heldout} held out")
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def fields_of(text):
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def score(options):
+    expected = [row["output"] for row in rows_of(options.heldout)]
+    texts = {}
+    for event in rows_of(options.events):
+        if event.get("event") in ("token", "finish"):
+            texts[event["seq"]] = texts.get(event["seq"], "") + event.get("text", "")
+    missing = len(expected) - len(texts)
+    exact = valid = n_fields = right_fields = 0
+    for i, output in enumerate(expected):
+        text = texts.get(i, "")
+        found, wanted = fields_of(text) or {}, json.loads(output)
+        exact += text == output
+        valid += fields_of(text) is not None
+        n_fields += len(wanted)
+        right_fields += sum(found.get(key, ...) == value for key, value in wanted.items())
+    n = len(expected)
+    print(f"exact match {exact} of {n} ({100 * exact / n:.1f} %), JSON {100 * valid / n:.1f} %, "
+          f"fields {100 * right_fields / n_fields:.1f} %")
+    if missing > 0:
+        sys.exit(f"station-log.py: {missing} of {n} answers are missing in {options.events}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    maker = commands.add_parser("make", help="write the data")
+    maker.add_argument("folder", type=Path)
+    maker.add_argument("--train", type=int, default=4000)
+    maker.add_argument("--heldout", type=int, default=200)
+    maker.add_argument("--seed", type=int, default=0)
+    maker.set_defaults(run=make)
+    scorer = commands.add_parser("score", help="judge generated text")
+    scorer.add_argument("heldout", type=Path)
+    scorer.add_argument("events", type=Path)
+    scorer.set_defaults(run=score)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/probe.h"
+
+using namespace tandem::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+Outcome s2ft_train(std::vector<std::string> arguments) {
+  return run_process(program("s2ft-train"), {.arguments = std::move(arguments)});
+}
+
+/// Four records, of which the last has no answer.
+std::string write_data(const TemporaryFolder& folder) {
+  return folder
+      .write("train.jsonl",
+             "{\"instruction\": \"Say a\", \"output\": \"a\"}\n"
+             "{\"instruction\": \"Say b\", \"output\": \"b b b\"}\n"
+             "{\"instruction\": \"Say c\", \"output\": \"c \\u001b[2J c\"}\n"
+             "{\"instruction\": \"Say nothing\", \"output\": \"\"}\n")
+      .string();
+}
+
+std::vector<std::string> plain(const std::string& data, std::vector<std::string> more) {
+  std::vector<std::string> all = {"-m", "tiny-16m", "--data", data, "-s", "data.template=plain"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+}  // namespace
+
+TEST_SUITE("cli/s2ft-train") {
+  TEST_CASE("--dry-run counts samples, tokens, micro-batches and steps") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const Outcome run = s2ft_train(plain(data, {"--dry-run", "-s", "train.batch=2"}));
+    CHECK(run.status == 0);
+    CHECK(run.out.find("data     " + data + "  4 records, 3 samples  3 trained on, 0 for") == 0);
+    CHECK(run.out.find("records  1 without an answer left out\n") != std::string::npos);
+    CHECK(run.out.find("steps    2 an epoch of 2 samples each  6 in all\n") != std::string::npos);
+    const Json plan =
+        Json::parse(s2ft_train(plain(data, {"--dry-run", "--json", "-s", "train.batch=2", "-s",
+                                            "train.batching=pad", "-s", "data.val_size=1"}))
+                        .out);
+    CHECK(plan["data"]["train_samples"] == 2);
+    CHECK(plan["data"]["val_samples"] == 1);
+    CHECK(plan["epoch"]["steps"] == 1);
+    CHECK(plan["steps"] == 3);
+    CHECK(plan["epoch"]["padding"].get<double>() > 0);
+    CHECK(plan["epoch"]["supervised_tokens"].get<int>() < plan["epoch"]["tokens"].get<int>());
+  }
+
+  TEST_CASE("--show-samples marks what is supervised, and writes nothing to a terminal that acts") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const Outcome run = s2ft_train(plain(data, {"--show-samples", "10"}));
+    CHECK(run.status == 0);
+    CHECK(run.out.find("=== step 1, micro-batch 1 of 1: 3 documents, ") == 0);
+    CHECK(run.out.find("<|begin_of_text|>Say b\n[[b b b<|end_of_text|>]]\nids 0 ") !=
+          std::string::npos);
+    CHECK(run.out.find("[[c ?[2J c<|end_of_text|>]]") != std::string::npos);
+    CHECK(run.out.find(data + ":2, ") != std::string::npos);
+    CHECK(run.out.find('\033') == std::string::npos);
+    const Outcome colored = s2ft_train(plain(data, {"--show-samples", "10", "--color", "always"}));
+    CHECK(colored.out.find("[[\033[32mb b b<|end_of_text|>\033[0m]]") != std::string::npos);
+    const Outcome one = s2ft_train(plain(data, {"--show-samples", "1"}));
+    CHECK(one.out.find("--- document 2") == std::string::npos);
+  }
+
+  TEST_CASE("shown samples are data: tokens that a model without tokenizer is trained on") {
+    const TemporaryFolder folder;
+    const Outcome run =
+        s2ft_train(plain(write_data(folder), {"--show-samples", "3", "--format", "jsonl"}));
+    const auto lines = json_lines(run.out);
+    REQUIRE(lines.size() == 3);
+    CHECK(lines[0]["supervised"].size() == 1);
+    const std::string tokens = folder.write("tokens.jsonl", run.out).string();
+    const Outcome again = s2ft_train({"-m", "synthetic:llama-3.2-1b", "--data", tokens,
+                                      "--show-samples", "3", "--format", "jsonl"});
+    CHECK(again.status == 0);
+    const auto same = json_lines(again.out);
+    REQUIRE(same.size() == 3);
+    CHECK(same[0]["ids"].size() >= 3);
+    const Outcome text =
+        s2ft_train({"-m", "synthetic:llama-3.2-1b", "--data", write_data(folder), "--dry-run"});
+    CHECK(text.status == 4);
+    CHECK(text.err.find("train.jsonl:1: text, but the model has no tokenizer\n") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("equal seeds give equal orders, on any number of threads") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const auto order = [&](const char* seed, const char* threads) {
+      return s2ft_train(plain(data, {"--show-samples", "3", "--seed", seed, "-t", threads})).out;
+    };
+    const std::string first = order("1", "1");
+    CHECK(first == order("1", "2"));
+    bool differs = false;
+    for (const char* seed : {"2", "3", "4", "5"}) differs = differs || order(seed, "1") != first;
+    CHECK(differs);
+  }
+
+  TEST_CASE("what is wrong with data or flags, by status") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const Outcome training = s2ft_train(plain(data, {}));
+    CHECK(training.status == 2);
+    CHECK(training.err ==
+          "s2ft-train: error: training is not built into this version yet\n"
+          "  hint: --dry-run counts the data, --show-samples N shows it\n");
+    CHECK(s2ft_train({"-m", "tiny-16m", "--dry-run"}).status == 3);
+    CHECK(s2ft_train(plain("missing.json", {"--dry-run"})).status == 4);
+    const Outcome broken = s2ft_train(plain(
+        folder.write("b.jsonl", "{\"prompt\": \"a\", \"output\": \"b\"}\n{\"prompt\"\n").string(),
+        {"--dry-run"}));
+    CHECK(broken.status == 4);
+    CHECK(broken.err.find("b.jsonl:2:10: malformed JSON") != std::string::npos);
+    CHECK(s2ft_train(plain(data, {"--show-samples", "0"})).status == 2);
+    CHECK(s2ft_train(plain(data, {"--show-samples", "3", "--dry-run"})).status == 2);
+    CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "train.ratio=1"})).status == 3);
+    CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "data.val_size=3"})).status == 3);
+  }
+
+  TEST_CASE("answers without an end, and samples that are cut, are warned of") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const Outcome endless =
+        s2ft_train({"-m", "tiny-16m", "--data", data, "--dry-run", "-s", "data.template=own", "-s",
+                    "data.own={prompt: '{instruction}: ', answer: '{output}'}"});
+    CHECK(endless.status == 0);
+    CHECK(endless.err.find("warning: 3 answers do not end with a control token") !=
+          std::string::npos);
+    const Outcome cut = s2ft_train(plain(data, {"--dry-run", "-s", "train.max_tokens=7"}));
+    CHECK(cut.err.find("cut to train.max_tokens, 7") != std::string::npos);
+  }
+
+  TEST_CASE("the installed recipes are valid") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    for (const char* name : {"s2ft/tiny-16m", "s2ft/llama2-7b-commonsense", "s2ft/llama2-7b-math",
+                             "s2ft/llama3-8b-commonsense", "s2ft/llama3-8b-math"}) {
+      CAPTURE(name);
+      const Outcome check = s2ft_train({"-r", name, "-m", "tiny-16m", "--data", data, "--check"});
+      CHECK(check.status == 0);
+      CHECK(check.out + check.err == "");
+    }
+  }
+
+  TEST_CASE("--print-recipe reads back as it was") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const Outcome first = s2ft_train(
+        {"-r", "s2ft/llama2-7b-math", "-m", "tiny-16m", "--data", data, "--print-recipe"});
+    CHECK(first.status == 0);
+    const std::string file = folder.write("r.yaml", first.out).string();
+    const Outcome second = s2ft_train({"-r", file, "--print-recipe"});
+    const auto values = [](const std::string& text) {
+      std::string all;
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);)
+        all += line.substr(0, line.find_last_not_of(' ', line.find("  #")) + 1) + "\n";
+      return all;
+    };
+    CHECK(values(first.out) == values(second.out));
+  }
+}
