@@ -36,7 +36,7 @@ size_t attention_backward_scratch_bytes(int max_rows, int group, int head_dim);
 /// heads. A task is a sequence and a KV head: task = seq * Hkv + kv head. `scratch` is one
 /// thread's, 64-byte aligned.
 /// numerics f32, rounded to act once; sums go over pages of keys, heads and rows in order, so that
-///          the bits of a document depend on nothing beside it; |got - ref| <= eps_act |ref| +
+///          the bits of a document depend on nothing else; |got - ref| <= eps_act |ref| +
 ///          16 sqrt(n + d) eps_f32 (largest |ref|), n being the document's rows
 /// cost     10 d flops a visible (query, key) pair, of which half pages at the diagonal waste some;
 ///          scratch of rows * G * d floats is read and written once a page of keys

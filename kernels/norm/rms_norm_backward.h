@@ -7,7 +7,7 @@ namespace tandem {
 struct RmsNormBackwardParams {
   float* dx;            // [n_rows, dim]; with `rows` [n_x, dim]: has the residual's gradient
   const void* dy;       // [n_rows, dim] of dy_type
-  const void* x;        // as dx, of x_type: what was normalised
+  const void* x;        // as dx, of x_type: the input of the norm
   const float* weight;  // [dim]
   int n_rows, dim;
   float eps;                      // added to the mean square

@@ -514,7 +514,7 @@ TEST_SUITE("kernels/optim") {
         adamw_ref(p, {0, 2});
       }
       // Moments are sums of at most five terms within .5. An update is at most about 2, and m may
-      // cancel to nothing beside them: its error stays that of its terms, over a root of v that is
+      // cancel to nothing: its error stays that of its terms, over a root of v that is
       // small where all five gradients were.
       REQUIRE_CLOSE(m, m0, ([](size_t) { return 5 * 4 * kF32; }));
       REQUIRE_CLOSE(v, v0, ([](size_t) { return 5 * 4 * kF32; }));
