@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kv/cache.h"
+#include "model/activations.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "ops/rope_table.h"
@@ -28,8 +29,9 @@ class Llama {
     Interrupted interrupted = {};  // polled before every product and attention
     Device device = {};
     int n_streamed = 0;  // layers in host memory, of a run on a GPU
+    Trainable trainable = {};
 
-    WeightPlaces places() const { return {device, n_streamed}; }
+    WeightPlaces places() const { return {device, n_streamed, trainable}; }
   };
 
   static void plan(const ModelConfig& config, const Options& options, MemoryPlan& plan);
@@ -41,11 +43,14 @@ class Llama {
   /// shapes   tokens [step.n_rows], each in [0, vocab_size)
   /// errors   kind interrupted: the step must not be committed. The caller has begun it and will
   ///          commit it; kind input: embedding rows that can no longer be read
-  void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache);
+  /// kept     empty, or what each layer keeps for a backward pass: nothing is fused away then
+  void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache,
+               std::span<const LayerActivations> kept = {});
   /// The same for ids in the memory of the model's device; on a GPU work on the queue alone, which
   /// graphs may record.
   /// shapes   ids [step.arrays.n_rows]; an id out of range gives NaN on a GPU
-  void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache);
+  void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
+                   std::span<const LayerActivations> kept = {});
 
   /// Writes logits of the last forward; on a GPU graphs may record it.
   /// shapes   out [n, vocab_size] f32, n <= max_logit_rows; rows [n], both on the model's device;
@@ -61,14 +66,27 @@ class Llama {
   const ModelConfig& config() const { return config_; }
   const Options& options() const { return options_; }
   const Weights& weights() const { return weights_; }
+  Weights& weights() { return weights_; }
+  /// Of the last forward, after its last layer: [rows, dim] f32.
+  Tensor residual() const {
+    return {residual_, DType::f32, {n_rows_, config_.dim}, options_.device};
+  }
+  /// Of the last logits, their normalised rows: [n, dim].
+  Tensor head_in(int64_t n) const { return act(head_in_, n, config_.dim); }
   const ops::RopeTable& rope() const { return rope_; }
 
  private:
-  void run_layers(const kv::Step& step, kv::Cache& cache);
-  void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache);
-  void ffn_block(const LayerWeights& w);
-  /// y = norm(x) W^T, in one pass where that pays.
-  void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
+  void embed(const int32_t* ids);
+  void run_layers(const kv::Step& step, kv::Cache& cache, std::span<const LayerActivations> kept);
+  void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
+                       const LayerActivations& to);
+  void ffn_block(const LayerWeights& w, const LayerActivations& to);
+  /// y = norm(x) W^T, in one pass where that pays and nothing is kept.
+  void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w, bool fused);
+  /// Where a layer writes that is not given places of its own.
+  LayerActivations shared_activations() const;
+  /// Copies the residual stream, in the compute type, unless `to` is null.
+  void keep_residual(void* to);
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
   void choose_one(const Tensor& y, const Tensor& x,

@@ -192,6 +192,8 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
            dw.raw(), a, b, left);
 }
 
+const void* trainable_rows(const PackedWeights& w) { return rows_of(w); }
+
 void read_rows(std::span<float> out, const PackedWeights& w, std::span<const int32_t> rows) {
   check_values(out.size(), static_cast<int64_t>(rows.size()), w.in(), w);
   const size_t bytes = static_cast<size_t>(w.in()) * dtype_bytes(w.dtype());

@@ -29,6 +29,9 @@ void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
 size_t input_gradient_workspace_bytes(const PackedWeights::Spec& spec, int64_t rows);
 size_t weight_gradient_workspace_bytes(int64_t n, int64_t m, DType dtype, int64_t rows);
 
+/// [out, in] of trainable weights, in their dtype.
+const void* trainable_rows(const PackedWeights& w);
+
 /// Listed rows or columns of trainable weights in f32, as they are.
 /// shapes   out [rows, in] or [out, columns]; indices distinct and in range
 void read_rows(std::span<float> out, const PackedWeights& w, std::span<const int32_t> rows);
