@@ -17,6 +17,7 @@ RANK = {
     "model": 5,
     "decode": 6,
     "speculate": 7,
+    "train": 7,
     "eval": 8, "bench": 8,
     "cli": 9,
     "tools": 10,

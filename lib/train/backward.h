@@ -1,0 +1,95 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/cache.h"
+#include "model/llama.h"
+#include "ops/backward.h"
+#include "tensor/arena.h"
+#include "train/frontier.h"
+#include "train/micro_batch.h"
+
+namespace tandem::train {
+
+/// Memory of a backward pass: what the forward keeps, and gradients of activations.
+struct BackwardSpec {
+  model::ModelConfig config;
+  DType dtype = DType::f32;  // of weights and activations
+  int max_rows = 0;          // of a micro-batch
+  int head_rows = 512;       // rows whose logits are there at once
+};
+
+/// The backward pass of a model by hand: a forward that keeps activations, the loss, and a walk
+/// from the last layer to the frontier, which adds the gradients of the trained values.
+class Backward {
+ public:
+  static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan);
+  /// All must outlive this.
+  Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, kv::Cache& cache,
+           Arena& arena);
+
+  /// Runs a micro-batch. Adds the gradient of `scale` times its loss to `gradient`, unless that is
+  /// empty, and returns the loss: the sum over the supervised rows of -ln p(target).
+  /// shapes   gradient [set.size]
+  double run(const MicroBatch& batch, float scale, std::span<float> gradient);
+
+  const Frontier& frontier() const { return frontier_; }
+
+ private:
+  /// The supervised rows of a batch, and their targets.
+  struct Supervised {
+    std::vector<int32_t> rows, targets;
+  };
+  double head(const Supervised& supervised, float scale);
+  void ffn(int index);
+  void attention(int index, const kv::Step& step);
+  void embedding(std::span<const int32_t> tokens);
+  /// The trained part of the gradient of y = x W^T + b.
+  /// x        its columns that are trained, if columns are
+  void weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x);
+  /// Takes the gradient dy of y = norm(stream) W^T through W and the norm, into that of the stream.
+  void through_normed_linear(const Tensor& dy, const ops::PackedWeights& w, const float* norm,
+                             const void* kept);
+  /// A residual stream that was kept, in f32, and what its norm gave.
+  Tensor widened(const void* kept);
+  Tensor normed_again(const float* norm, const void* kept);
+  /// The gradient of the residual stream in the compute type.
+  Tensor narrow_stream();
+  /// Adds the gradient of the norm's weight and the stream's.
+  void norm_backward(ops::RmsNormBackwardArgs args);
+
+  Tensor act(void* at, int64_t cols) const { return {at, spec_.dtype, {n_rows_, cols}}; }
+  Tensor stream() const { return {dstream_, DType::f32, {n_rows_, spec_.config.dim}}; }
+  Tensor flat(int64_t offset, int64_t rows, int64_t cols) const {
+    return {gradient_.data() + offset, DType::f32, {rows, cols}};
+  }
+  float* norm_gradient(const float* weight) const {
+    return gradient_.data() + set_.norms_offset + (weight - model_.weights().norms.data());
+  }
+
+  BackwardSpec spec_;
+  const TrainedSet& set_;
+  Frontier frontier_;
+  model::Llama& model_;
+  kv::Cache& cache_;
+  std::vector<model::LayerActivations> kept_;
+  int64_t n_rows_ = 0;         // of the micro-batch in hand
+  std::span<float> gradient_;  // of the call in hand
+  float* dstream_;             // [max_rows, dim] gradient of the residual stream
+  void* dstream_act_;          // the same in the compute type; of f32 it is dstream_
+  float* wide_ = nullptr;  // [max_rows, dim] for a residual stream kept in another type than f32
+  void* normed_;           // [max_rows, dim]
+  void* dnormed_;          // [max_rows, dim]
+  void* dwide_;            // [max_rows, ffn_dim or q_dim] of the FFN's or attention's output
+  void* dqkv_;             // [max_rows, (n_heads + 2 n_kv_heads) head_dim]
+  void* listed_;           // [max_rows, most listed columns]
+  float* inverse_;         // [max_rows]
+  float* dnorms_;          // [max_rows, 2 head_dim]
+  float* logits_;          // [head_rows, vocab]
+  void* dlogits_;          // the same in the compute type; of f32 it is logits_
+  float* losses_;          // [head_rows]
+  std::span<std::byte> workspace_;
+};
+
+}  // namespace tandem::train

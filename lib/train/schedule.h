@@ -1,0 +1,20 @@
+#pragma once
+#include <cstdint>
+
+namespace tandem::train {
+
+/// Learning rate over a run. As in the schedulers of transformers, the first step of a warm-up has
+/// rate 0.
+struct Schedule {
+  enum class Kind : uint8_t { constant, linear, cosine };
+
+  Kind kind = Kind::linear;
+  double rate = 2e-4;  // after the warm-up
+  int64_t warmup_steps = 0;
+  int64_t steps = 1;  // of the run
+
+  /// Of a step after `done` ones.
+  double at(int64_t done) const;
+};
+
+}  // namespace tandem::train

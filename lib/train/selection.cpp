@@ -1,0 +1,236 @@
+#include "train/selection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "ops/linear_gradient.h"
+
+namespace tandem::train {
+namespace {
+
+using Part = TrainedMatrix::Part;
+
+constexpr PerMatrix<const char*> kNames = {"q", "k", "v", "o", "g", "u", "d"};
+
+size_t at(Matrix matrix) { return static_cast<size_t>(matrix); }
+
+/// Features of the packed matrix that a unit of a matrix is made of.
+struct Features {
+  int64_t first;  // of unit 0
+  int width;      // of each
+};
+
+Features features_of(Matrix matrix, const model::ModelConfig& c) {
+  switch (matrix) {
+    case Matrix::q:
+    case Matrix::o:
+      return {0, c.head_dim};
+    case Matrix::k:
+      return {c.q_dim(), c.head_dim};
+    case Matrix::v:
+      return {c.q_dim() + int64_t{c.kv_dim()}, c.head_dim};
+    case Matrix::up:
+      return {c.ffn_dim, 1};
+    case Matrix::gate:
+    case Matrix::down:
+      return {0, 1};
+  }
+  return {};
+}
+
+struct Layers {
+  int first, n;
+  Layers(const SelectionSpec& s, const model::ModelConfig& c)
+      : first(s.first_layer), n((s.last_layer < 0 ? c.n_layers : s.last_layer + 1) - first) {
+    if (first < 0 || n <= 0 || first + n > c.n_layers)
+      throw recipe_error("select.layers", "are {}-{}, the model has 0-{}", s.first_layer,
+                         s.last_layer, c.n_layers - 1);
+  }
+};
+
+void check(const SelectionSpec& spec, const model::ModelConfig& config, const Layers& layers) {
+  double least = 1;
+  int64_t total = 0;
+  for (size_t s = 0; s < kMatrices; ++s) {
+    const double ratio = spec.ratio[s];
+    if (!(ratio >= 0 && ratio <= 1))
+      throw recipe_error(std::string("select.ratios.") + kNames[s], "is {}, expected 0 to 1",
+                         ratio);
+    const double all = double{1.0 * n_units(static_cast<Matrix>(s), config)} * layers.n;
+    total += static_cast<int64_t>(ratio * all);
+    least = std::min(least, 1 / all);
+  }
+  if (total == 0)
+    throw recipe_error("select.ratios", "select no unit of {} layers", layers.n)
+        .hint(fmt::format("one FFN channel of one layer is {:.2g}", least));
+}
+
+/// Chooses units of one matrix: pick(layer, how many) for each layer, or pick_all(how many) of
+/// layer * units + unit at once.
+template <class Pick, class PickAll>
+std::vector<LayerUnits> choose(const SelectionSpec& spec, const model::ModelConfig& config,
+                               const Pick& pick, const PickAll& pick_all) {
+  const Layers layers(spec, config);
+  check(spec, config, layers);
+  std::vector<LayerUnits> chosen(static_cast<size_t>(config.n_layers));
+  for (size_t s = 0; s < kMatrices; ++s) {
+    const Matrix matrix = static_cast<Matrix>(s);
+    const int units = n_units(matrix, config);
+    const std::vector<int> counts = counts_per_layer(spec.ratio[s], units, layers.n);
+    const int total = std::accumulate(counts.begin(), counts.end(), 0);
+    if (total == 0) continue;
+    if (spec.scope == SelectionSpec::Scope::global) {
+      for (const int32_t i : pick_all(matrix, layers, total))
+        chosen[static_cast<size_t>(layers.first + i / units)][s].push_back(i % units);
+    } else {
+      for (int l = 0; l < layers.n; ++l)
+        chosen[static_cast<size_t>(layers.first + l)][s] =
+            pick(matrix, layers.first + l, counts[static_cast<size_t>(l)]);
+    }
+    for (LayerUnits& l : chosen) std::ranges::sort(l[s]);
+  }
+  return chosen;
+}
+
+/// `n` of [0, of) without replacement.
+std::vector<int32_t> draw(PhiloxStream stream, int of, int n) {
+  std::vector<int32_t> all(static_cast<size_t>(of));
+  std::iota(all.begin(), all.end(), 0);
+  for (int i = 0; i < n; ++i)
+    std::swap(all[static_cast<size_t>(i)],
+              all[static_cast<size_t>(i) + stream.below(static_cast<uint32_t>(of - i))]);
+  all.resize(static_cast<size_t>(n));
+  return all;
+}
+
+/// The `n` first by score.
+std::vector<int32_t> best(const std::vector<double>& scores, int n, bool largest) {
+  std::vector<int32_t> all(scores.size());
+  std::iota(all.begin(), all.end(), 0);
+  std::ranges::stable_sort(all, [&](int32_t a, int32_t b) {
+    const double x = scores[static_cast<size_t>(a)], y = scores[static_cast<size_t>(b)];
+    return largest ? x > y : x < y;
+  });
+  all.resize(static_cast<size_t>(n));
+  return all;
+}
+
+void append(TrainedMatrix& m, Part part, const std::vector<int32_t>& units, const Features& f) {
+  if (units.empty()) return;
+  m.part = part;
+  for (const int32_t unit : units)
+    for (int i = 0; i < f.width; ++i)
+      m.index.push_back(static_cast<int32_t>(f.first + int64_t{unit} * f.width + i));
+}
+
+}  // namespace
+
+int n_units(Matrix matrix, const model::ModelConfig& c) {
+  switch (matrix) {
+    case Matrix::q:
+    case Matrix::o:
+      return c.n_heads;
+    case Matrix::k:
+    case Matrix::v:
+      return c.n_kv_heads;
+    default:
+      return c.ffn_dim;
+  }
+}
+
+std::vector<int> counts_per_layer(double ratio, int units, int layers) {
+  // A ratio such as .29 of 100 is a little less than 29 in binary.
+  constexpr double kSlack = 1e-9;
+  const int each = static_cast<int>(ratio * units + kSlack);
+  const int rest = static_cast<int>(ratio * units * layers + kSlack) - layers * each;
+  std::vector<int> counts;
+  for (int l = 0; l < layers; ++l)
+    counts.push_back(each + ((l + 1) * rest / layers > l * rest / layers ? 1 : 0));
+  return counts;
+}
+
+std::vector<LayerUnits> select_random(const SelectionSpec& spec, const model::ModelConfig& config) {
+  // A stream of its own for each matrix and layer: what is drawn for one does not move another's.
+  const auto stream = [&](Matrix matrix, int layer) {
+    return PhiloxStream(spec.seed,
+                        static_cast<uint32_t>(layer * kMatrices + static_cast<int>(matrix)));
+  };
+  return choose(
+      spec, config,
+      [&](Matrix matrix, int layer, int n) {
+        return draw(stream(matrix, layer), n_units(matrix, config), n);
+      },
+      [&](Matrix matrix, const Layers& layers, int n) {
+        return draw(stream(matrix, layers.first), n_units(matrix, config) * layers.n, n);
+      });
+}
+
+std::vector<LayerUnits> select_by_score(const SelectionSpec& spec, const model::ModelConfig& config,
+                                        const PerMatrix<std::vector<std::vector<double>>>& scores,
+                                        bool largest) {
+  const auto of = [&](Matrix matrix, int layer) -> const std::vector<double>& {
+    TANDEM_CHECK(scores[at(matrix)].size() == static_cast<size_t>(config.n_layers),
+                 "scores of {} layers", scores[at(matrix)].size());
+    return scores[at(matrix)][static_cast<size_t>(layer)];
+  };
+  return choose(
+      spec, config,
+      [&](Matrix matrix, int layer, int n) { return best(of(matrix, layer), n, largest); },
+      [&](Matrix matrix, const Layers& layers, int n) {
+        std::vector<double> all;
+        for (int l = 0; l < layers.n; ++l)
+          all.insert(all.end(), of(matrix, layers.first + l).begin(),
+                     of(matrix, layers.first + l).end());
+        return best(all, n, largest);
+      });
+}
+
+std::vector<std::vector<double>> weight_norms(Matrix matrix, const model::ModelConfig& config,
+                                              const model::Weights& weights) {
+  const Features f = features_of(matrix, config);
+  const int units = n_units(matrix, config);
+  const bool columns = matrix == Matrix::o || matrix == Matrix::down;
+  std::vector<std::vector<double>> norms;
+  for (const model::LayerWeights& w : weights.layers) {
+    const ops::PackedWeights& m = matrix == Matrix::o                              ? w.wo
+                                  : matrix == Matrix::down                         ? w.w_down
+                                  : matrix == Matrix::up || matrix == Matrix::gate ? w.gate_up
+                                                                                   : w.qkv;
+    std::vector<double>& of_layer = norms.emplace_back();
+    std::vector<float> values(static_cast<size_t>(f.width * (columns ? m.out() : m.in())));
+    for (int unit = 0; unit < units; ++unit) {
+      TrainedMatrix one;
+      append(one, Part::rows, {unit}, f);
+      if (columns)
+        ops::read_columns(values, m, one.index);
+      else
+        ops::read_rows(values, m, one.index);
+      double sum = 0;
+      for (const float v : values) sum += double{v} * v;
+      of_layer.push_back(std::sqrt(sum));
+    }
+  }
+  return norms;
+}
+
+TrainedSet slices_of(const std::vector<LayerUnits>& units, const model::ModelConfig& config) {
+  TrainedSet set;
+  for (const LayerUnits& l : units) {
+    TrainedLayer& t = set.layers.emplace_back();
+    const auto add = [&](TrainedMatrix& m, Part part, Matrix matrix) {
+      append(m, part, l[at(matrix)], features_of(matrix, config));
+    };
+    for (const Matrix matrix : {Matrix::q, Matrix::k, Matrix::v}) add(t.qkv, Part::rows, matrix);
+    for (const Matrix matrix : {Matrix::gate, Matrix::up}) add(t.gate_up, Part::rows, matrix);
+    add(t.wo, Part::columns, Matrix::o);
+    add(t.w_down, Part::columns, Matrix::down);
+  }
+  lay_out(set, config);
+  return set;
+}
+
+}  // namespace tandem::train

@@ -1,0 +1,59 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "train/trained_set.h"
+
+namespace tandem::train {
+
+/// The matrices that S2FT trains parts of. Units are heads of q and o, KV heads of k and v, FFN
+/// channels of up, gate and down; rows of a unit are trained, of o and down its columns.
+enum class Matrix : uint8_t { q, k, v, o, gate, up, down };
+inline constexpr int kMatrices = 7;
+
+/// One number for each matrix.
+template <class T>
+using PerMatrix = std::array<T, kMatrices>;
+
+/// Which units, chosen at random or by scores.
+struct SelectionSpec {
+  enum class Scope : uint8_t { per_layer, global };
+
+  PerMatrix<double> ratio = {};  // of the units, 0 to 1, by Matrix
+  Scope scope = Scope::per_layer;
+  uint64_t seed = 0;
+  int first_layer = 0, last_layer = -1;  // of those that may be trained; -1 = the model's last
+};
+
+/// Selected units of a layer, ascending.
+using LayerUnits = PerMatrix<std::vector<int32_t>>;
+
+/// Units of a matrix in a layer.
+int n_units(Matrix matrix, const model::ModelConfig& config);
+
+/// How many of each layer's units are taken: floor(ratio units) in each, and the rest up to
+/// floor(ratio units layers) spread evenly.
+std::vector<int> counts_per_layer(double ratio, int units, int layers);
+
+/// S2FT-R: units drawn at random without replacement, by seed, matrix and layer alone.
+/// errors   kind recipe: no ratio gives a unit, or one is out of range
+std::vector<LayerUnits> select_random(const SelectionSpec& spec, const model::ModelConfig& config);
+
+/// S2FT-W, A, S and G: the units with the smallest scores, or the largest; the lower unit of
+/// equals.
+/// scores   [layers][units of the matrix], by Matrix; empty where nothing of the matrix is trained
+/// errors   as select_random
+std::vector<LayerUnits> select_by_score(const SelectionSpec& spec, const model::ModelConfig& config,
+                                        const PerMatrix<std::vector<std::vector<double>>>& scores,
+                                        bool largest);
+
+/// Scores of S2FT-W: Frobenius norms of the units' rows or columns.
+/// shapes   [layers][units]; the weights are trainable
+std::vector<std::vector<double>> weight_norms(Matrix matrix, const model::ModelConfig& config,
+                                              const model::Weights& weights);
+
+/// The trained set of selected units: rows of q, k, v, gate and up, columns of o and down.
+TrainedSet slices_of(const std::vector<LayerUnits>& units, const model::ModelConfig& config);
+
+}  // namespace tandem::train

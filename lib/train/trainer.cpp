@@ -1,0 +1,108 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace tandem::train {
+namespace {
+
+model::Llama::Options model_options(const TrainerSpec& s, const TrainedSet& set) {
+  return {.dtype = s.dtype,
+          .max_rows = s.max_rows,
+          .max_logit_rows = std::min(s.head_rows, s.max_rows),
+          .max_position = s.max_rows,
+          .interrupted = s.interrupted,
+          .trainable = set.trainable()};
+}
+
+/// A micro-batch is a prefill of sequences that are never committed.
+kv::Cache::Spec cache_spec(const TrainerSpec& s) {
+  return {.geometry = model::geometry_of(s.config, s.dtype),
+          .max_seqs = s.max_documents,
+          .max_tokens = s.max_rows,
+          .total_tokens = s.max_rows,
+          .max_rows = s.max_rows,
+          .policies = {recipe::Cache{}}};
+}
+
+constexpr const char* kBuffers[] = {"optimizer/gradient", "optimizer/values", "optimizer/first",
+                                    "optimizer/second"};
+
+std::span<float> take(Arena& arena, const char* name, const TrainedSet& set) {
+  const auto n = static_cast<size_t>(set.size);
+  return {n == 0 ? nullptr : static_cast<float*>(arena.take(name)), n};
+}
+
+int64_t n_supervised(std::span<const MicroBatch> batches) {
+  int64_t n = 0;
+  for (const MicroBatch& b : batches)
+    n += std::ranges::count_if(b.targets, [](int32_t t) { return t >= 0; });
+  return n;
+}
+
+}  // namespace
+
+MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
+  MemoryPlan plan;
+  model::Llama::plan(spec.config, model_options(spec, set), plan);
+  kv::Cache::plan(cache_spec(spec), plan);
+  Backward::plan(spec.backward(), set, plan);
+  for (const char* name : kBuffers) plan.add(name, static_cast<size_t>(set.size) * sizeof(float));
+  return plan;
+}
+
+Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
+                 std::unique_ptr<model::WeightSource> source,
+                 const std::function<void(double share)>& on_load)
+    : spec_(spec),
+      set_(std::move(set)),
+      arena_(plan(spec_, set_)),
+      model_(spec_.config, model_options(spec_, set_), std::move(source), arena_, on_load),
+      cache_(cache_spec(spec_), arena_, model_.rope()),
+      backward_(spec_.backward(), set_, model_, cache_, arena_),
+      gradient_(take(arena_, kBuffers[0], set_)),
+      state_{.values = take(arena_, kBuffers[1], set_),
+             .first = take(arena_, kBuffers[2], set_),
+             .second = take(arena_, kBuffers[3], set_)} {
+  read_values(state_.values, set_, model_.weights());
+}
+
+LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradient) {
+  LossSum loss{.n_tokens = n_supervised(batches)};
+  if (loss.n_tokens == 0) return loss;
+  const float scale = 1.0f / static_cast<float>(loss.n_tokens);
+  for (const MicroBatch& b : batches) loss.sum += backward_.run(b, scale, gradient);
+  return loss;
+}
+
+LossSum Trainer::gradients(std::span<const MicroBatch> batches) {
+  std::ranges::fill(gradient_, 0.0f);
+  return run(batches, gradient_);
+}
+
+LossSum Trainer::loss(std::span<const MicroBatch> batches) { return run(batches, {}); }
+
+StepResult Trainer::step(std::span<const MicroBatch> batches) {
+  StepResult result{.loss = gradients(batches), .rate = spec_.schedule.at(state_.steps)};
+  for (const MicroBatch& b : batches) result.n_rows += static_cast<int64_t>(b.tokens.size());
+  result.gradient_norm = std::sqrt(ops::square_sum(gradient_));
+  result.skipped = result.loss.n_tokens == 0 || !std::isfinite(result.loss.sum) ||
+                   !std::isfinite(result.gradient_norm);
+  if (result.skipped) return result;
+  constexpr double kTiny = 1e-6;  // as PyTorch clips
+  if (spec_.clip > 0)
+    result.clip_scale = std::min(1.0, spec_.clip / (result.gradient_norm + kTiny));
+  ops::AdamW by = spec_.optimizer;
+  by.learning_rate = static_cast<float>(result.rate);
+  ++state_.steps;
+  ops::adamw(state_.values, state_.first, state_.second, gradient_, by, state_.steps,
+             static_cast<float>(result.clip_scale));
+  publish();
+  return result;
+}
+
+void Trainer::publish() { write_values(model_.weights(), set_, state_.values); }
+
+}  // namespace tandem::train
