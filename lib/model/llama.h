@@ -83,7 +83,7 @@ class Llama {
   void ffn_block(const LayerWeights& w, const LayerActivations& to);
   /// y = norm(x) W^T, in one pass where that pays and nothing is kept.
   void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w, bool fused);
-  /// Where a layer writes that is not given places of its own.
+  /// Where a layer writes that is given no places.
   LayerActivations shared_activations() const;
   /// Copies the residual stream, in the compute type, unless `to` is null.
   void keep_residual(void* to);

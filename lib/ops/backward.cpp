@@ -14,7 +14,7 @@ namespace {
 
 int as_int(int64_t n) { return static_cast<int>(n); }
 
-/// Runs a body on items that move about so many bytes each.
+/// Runs a body on items, each of which moves about item_bytes.
 template <class Params>
 void run(void (*body)(const Params&, Range), const Params& p, int64_t n_items, int64_t item_bytes) {
   constexpr int64_t kGrainBytes = 65536;  // outweighs waking a thread

@@ -23,8 +23,8 @@ struct LayerFrontier {
   bool keeps_qkv = false;       // the projection, for norms of heads
 };
 
-/// What is saved and back-propagated, a layer: the static plan of a training run, which follows
-/// from the trained set alone.
+/// How far each layer is back-propagated and what it saves: the static plan of a training run,
+/// which follows from the trained set alone.
 struct Frontier {
   std::vector<LayerFrontier> layers;
 

@@ -154,7 +154,7 @@ std::vector<int> counts_per_layer(double ratio, int units, int layers) {
 }
 
 std::vector<LayerUnits> select_random(const SelectionSpec& spec, const model::ModelConfig& config) {
-  // A stream of its own for each matrix and layer: what is drawn for one does not move another's.
+  // Each matrix and layer has its stream: a draw for one does not move those of others.
   const auto stream = [&](Matrix matrix, int layer) {
     return PhiloxStream(spec.seed,
                         static_cast<uint32_t>(layer * kMatrices + static_cast<int>(matrix)));

@@ -13,7 +13,7 @@ namespace tandem::train {
 /// Shapes and rates of a training run.
 struct TrainerSpec {
   model::ModelConfig config;
-  DType dtype = DType::f32;  // of weights and activations; what is trained has f32 copies
+  DType dtype = DType::f32;  // of weights and activations; trained values have f32 copies
   int max_rows = 2048;       // of a micro-batch
   int max_documents = 256;   // of a micro-batch
   int head_rows = 512;       // supervised rows whose logits are there at once

@@ -100,7 +100,7 @@ TEST_SUITE("train/selection") {
     CHECK(units[2][at(Matrix::v)].size() == 1);
     s.seed = 2;
     CHECK(units != train::select_random(s, c));
-    // What is drawn for one matrix does not follow from the ratios of others.
+    // A draw for one matrix does not follow from the ratios of others.
     s.seed = 1;
     s.ratio[at(Matrix::q)] = 0;
     CHECK(train::select_random(s, c)[3][at(Matrix::down)] == units[3][at(Matrix::down)]);
