@@ -30,14 +30,16 @@ struct AdamWParams {
   float gradient_scale;  // multiplies the gradient: the clip coefficient
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   float correction1, correction2;  // 1 - beta^t, of the 1-based step t, both > 0
+  const float* base = nullptr;     // [n] that weights decay to; null: 0
 };
 
 /// One step of AdamW with decoupled weight decay, over blocks as in square_sum: with
 /// g = gradient * gradient_scale, m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
-/// w -= learning_rate * (m / correction1 / (sqrt(v / correction2) + epsilon) + weight_decay * w).
+/// w -= learning_rate * (m / correction1 / (sqrt(v / correction2) + epsilon) +
+///                       weight_decay * (w - base)).
 /// numerics f32; |m, v - ref| <= 4 eps_f32 (sum of the terms' magnitudes); |w - ref| <= eps_f32
 ///          |w| + 16 eps_f32 learning_rate (|update|) where m does not cancel
-/// cost     reads 4 n, writes 3 n numbers
+/// cost     reads 4 n, writes 3 n numbers; base is one more to read
 /// errors   none
 using AdamWFn = void(const AdamWParams&, Range blocks);
 AdamWFn adamw_ref, adamw_scalar, adamw_avx2, adamw_avx512;

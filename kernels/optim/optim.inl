@@ -51,7 +51,8 @@ void TANDEM_ISA_FN(adamw)(const AdamWParams& p, Range blocks) {
     const Vec update = m * unbias1 / (sqrt(v * unbias2) + epsilon);
     store_n(p.first + i, m, n);
     store_n(p.second + i, v, n);
-    store_n(p.weights + i, fnma(rate, fma(decay, w, update), w), n);
+    const Vec from_base = p.base == nullptr ? w : w - load_n(p.base + i, n);
+    store_n(p.weights + i, fnma(rate, fma(decay, from_base, update), w), n);
   }
 }
 

@@ -24,7 +24,8 @@ void adamw_ref(const AdamWParams& p, Range blocks) {
     p.second[i] = static_cast<float>(v);
     const double update = m / p.correction1 / (std::sqrt(v / p.correction2) + p.epsilon);
     const double w = p.weights[i];
-    p.weights[i] = static_cast<float>(w - p.learning_rate * (update + p.weight_decay * w));
+    const double from_base = w - (p.base == nullptr ? 0.0 : double{p.base[i]});
+    p.weights[i] = static_cast<float>(w - p.learning_rate * (update + p.weight_decay * from_base));
   }
 }
 

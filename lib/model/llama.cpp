@@ -142,6 +142,21 @@ void Llama::keep_residual(void* to) {
   ops::convert(to, options_.dtype, residual_, DType::f32, n_rows_ * config_.dim);
 }
 
+void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const LayerActivations& to,
+                      bool from_middle) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  ops::convert(residual_, DType::f32, from_middle ? to.residual_mid : to.residual_in,
+               options_.dtype, n_rows_ * config_.dim);
+  if (!from_middle) attention_block(layer, w, step, cache, to);
+  poll(options_.interrupted);
+  if (!from_middle) keep_residual(to.residual_mid);
+  normed_linear(gate_up_at(to.gate_up), w.norms.ffn, w.gate_up, false);
+}
+
+Tensor Llama::gate_up_at(void* place) const {
+  return act(place, n_rows_, 2 * int64_t{config_.ffn_dim});
+}
+
 void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w,
                           bool fused) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
@@ -188,8 +203,7 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
 void Llama::ffn_block(const LayerWeights& w, const LayerActivations& to) {
   const LayerActivations shared = shared_activations();
   const Tensor x = residual();
-  const Tensor gate_up =
-      act(to.gate_up ? to.gate_up : shared.gate_up, n_rows_, 2 * int64_t{config_.ffn_dim});
+  const Tensor gate_up = gate_up_at(to.gate_up ? to.gate_up : shared.gate_up);
   const Tensor ffn = act(to.ffn ? to.ffn : shared.ffn, n_rows_, config_.ffn_dim);
 
   poll(options_.interrupted);

@@ -52,6 +52,13 @@ class Llama {
   void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
                    std::span<const LayerActivations> kept = {});
 
+  /// Computes again what a forward of the step did not keep of a layer, from the residual stream
+  /// before it, or with `from_middle` gate_up alone, from the stream before the FFN. On the CPU.
+  /// Overwrites residual().
+  /// to       all places set
+  void run_again(int layer, const kv::Step& step, kv::Cache& cache, const LayerActivations& to,
+                 bool from_middle);
+
   /// Writes logits of the last forward; on a GPU graphs may record it.
   /// shapes   out [n, vocab_size] f32, n <= max_logit_rows; rows [n], both on the model's device;
   ///          null: the forward's first n rows
@@ -81,6 +88,7 @@ class Llama {
   void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
                        const LayerActivations& to);
   void ffn_block(const LayerWeights& w, const LayerActivations& to);
+  Tensor gate_up_at(void* place) const;
   /// y = norm(x) W^T, in one pass where that pays and nothing is kept.
   void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w, bool fused);
   /// Where a layer writes that is given no places.

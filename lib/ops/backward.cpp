@@ -202,19 +202,19 @@ double square_sum(std::span<const float> x) {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-void adamw(std::span<float> weights, std::span<float> first, std::span<float> second,
-           std::span<const float> gradient, const AdamW& by, int64_t t, float gradient_scale) {
-  TANDEM_CHECK(first.size() == weights.size() && second.size() == weights.size() &&
-                   gradient.size() == weights.size() && t > 0,
-               "AdamW of {} weights, step {}", weights.size(), t);
+void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale) {
+  const size_t n = a.weights.size();
+  TANDEM_CHECK(a.first.size() == n && a.second.size() == n && a.gradient.size() == n &&
+                   (a.base.empty() || a.base.size() == n) && t > 0,
+               "AdamW of {} weights, step {}", n, t);
   const auto correction = [&](float beta) {
     return static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
   };
-  const AdamWParams p{.weights = weights.data(),
-                      .first = first.data(),
-                      .second = second.data(),
-                      .gradient = gradient.data(),
-                      .n = static_cast<int64_t>(weights.size()),
+  const AdamWParams p{.weights = a.weights.data(),
+                      .first = a.first.data(),
+                      .second = a.second.data(),
+                      .gradient = a.gradient.data(),
+                      .n = static_cast<int64_t>(n),
                       .gradient_scale = gradient_scale,
                       .learning_rate = by.learning_rate,
                       .beta1 = by.beta1,
@@ -222,8 +222,9 @@ void adamw(std::span<float> weights, std::span<float> first, std::span<float> se
                       .epsilon = by.epsilon,
                       .weight_decay = by.weight_decay,
                       .correction1 = correction(by.beta1),
-                      .correction2 = correction(by.beta2)};
-  run(cpu_table().adamw, p, blocks_of(weights.size()), 7 * kOptimBlock * int64_t{sizeof(float)});
+                      .correction2 = correction(by.beta2),
+                      .base = a.base.empty() ? nullptr : a.base.data()};
+  run(cpu_table().adamw, p, blocks_of(n), 7 * kOptimBlock * int64_t{sizeof(float)});
 }
 
 }  // namespace tandem::ops

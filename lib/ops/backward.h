@@ -78,8 +78,12 @@ double square_sum(std::span<const float> x);
 struct AdamW {
   float learning_rate = 0, beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0;
 };
-/// One step, the t-th from 1, on weights [n], their moments and gradient (kernels/optim/optim.h).
-void adamw(std::span<float> weights, std::span<float> first, std::span<float> second,
-           std::span<const float> gradient, const AdamW& by, int64_t t, float gradient_scale);
+/// All [n], but that base may be empty: weights decay to 0 then.
+struct AdamWArgs {
+  std::span<float> weights, first, second;  // and their moments
+  std::span<const float> gradient, base = {};
+};
+/// One step, the t-th from 1 (kernels/optim/optim.h).
+void adamw(const AdamWArgs& args, const AdamW& by, int64_t t, float gradient_scale);
 
 }  // namespace tandem::ops

@@ -44,21 +44,39 @@ int64_t most_listed(const TrainedSet& set, int64_t ffn_dim) {
   return most;
 }
 
-/// Calls buffer(name, bytes, place) for what layer `i` keeps.
+/// Calls buffer(name, bytes) for the activations that a layer keeps, or those that it computes
+/// again, and notes their places.
 template <class Buffer>
-void each_kept(const Sizes& s, const LayerFrontier& f, int i, model::LayerActivations& to,
-               const Buffer& buffer) {
-  const std::string layer = "activations/layers." + std::to_string(i) + ".";
-  const auto add = [&]<class Place>(bool kept, const char* name, size_t bytes, Place*& place) {
-    if (kept) place = static_cast<Place*>(buffer(layer + name, bytes));
+void each_activation(const Sizes& s, const LayerFrontier& f, bool kept, const std::string& prefix,
+                     model::LayerActivations& to, const Buffer& buffer) {
+  using Again = LayerFrontier::Again;
+  const auto add = [&]<class Place>(bool read, bool again, const char* name, size_t bytes,
+                                    Place*& place) {
+    if (read && again != kept) place = static_cast<Place*>(buffer(prefix + name, bytes));
   };
-  add(f.keeps_input, "input", s.act(s.rows * s.dim), to.residual_in);
-  add(f.keeps_qkv, "qkv", s.act(s.rows * s.qkv_dim), to.qkv);
-  add(f.attention, "q", s.act(s.rows * s.q_dim), to.q);
-  add(f.attention, "lse", Sizes::f32(s.rows * s.spec.config.n_heads), to.lse);
-  add(f.keeps_attended, "attended", s.act(s.rows * s.q_dim), to.attended);
-  add(f.keeps_middle, "middle", s.act(s.rows * s.dim), to.residual_mid);
-  add(f.keeps_gate_up(), "gate_up", s.act(s.rows * 2 * s.ffn_dim), to.gate_up);
+  const bool layer = f.again == Again::layer;
+  add(f.reads_input, false, "input", s.act(s.rows * s.dim), to.residual_in);
+  add(f.reads_qkv, layer, "qkv", s.act(s.rows * s.qkv_dim), to.qkv);
+  add(f.attention, layer, "q", s.act(s.rows * s.q_dim), to.q);
+  add(f.attention, layer, "lse", Sizes::f32(s.rows * s.spec.config.n_heads), to.lse);
+  add(f.reads_attended, layer, "attended", s.act(s.rows * s.q_dim), to.attended);
+  add(f.reads_middle, layer, "middle", s.act(s.rows * s.dim), to.residual_mid);
+  add(f.reads_gate_up(), f.again != Again::none, "gate_up", s.act(s.rows * 2 * s.ffn_dim),
+      to.gate_up);
+}
+
+/// Of all layers what they keep, and the places that they share for those computed again.
+template <class Buffer>
+void each_activation(const Sizes& s, const Frontier& frontier,
+                     std::vector<model::LayerActivations>& kept, model::LayerActivations& again,
+                     const Buffer& buffer) {
+  LayerFrontier most;  // of the layer that computes most again: the last
+  for (size_t i = 0; i < frontier.layers.size(); ++i) {
+    const LayerFrontier& f = frontier.layers[i];
+    each_activation(s, f, true, "activations/layers." + std::to_string(i) + ".", kept[i], buffer);
+    if (f.again >= most.again) most = f;
+  }
+  each_activation(s, most, false, "activations/again.", again, buffer);
 }
 
 size_t workspace_bytes(const BackwardSpec& spec, const TrainedSet& set) {
@@ -129,14 +147,13 @@ class Documents {
 }  // namespace
 
 void Backward::plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan) {
-  const Frontier frontier = frontier_of(set, spec.config);
-  model::LayerActivations unused;
-  for (int i = 0; i < spec.config.n_layers; ++i)
-    each_kept(Sizes(spec), frontier.layers[static_cast<size_t>(i)], i, unused,
-              [&](const std::string& name, size_t bytes) -> void* {
-                plan.add(name, bytes);
-                return nullptr;
-              });
+  std::vector<model::LayerActivations> kept(static_cast<size_t>(spec.config.n_layers));
+  model::LayerActivations again;
+  each_activation(Sizes(spec), frontier_of(set, spec.config, spec.recompute), kept, again,
+                  [&](const std::string& name, size_t bytes) -> void* {
+                    plan.add(name, bytes);
+                    return nullptr;
+                  });
   for (const Shared& b : shared_buffers(spec, set)) plan.add(b.name, b.bytes);
 }
 
@@ -144,16 +161,15 @@ Backward::Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama
                    kv::Cache& cache, Arena& arena)
     : spec_(spec),
       set_(set),
-      frontier_(frontier_of(set, spec.config)),
+      frontier_(frontier_of(set, spec.config, spec.recompute)),
       model_(model),
       cache_(cache),
       kept_(static_cast<size_t>(spec.config.n_layers)) {
   const auto take = [&](const std::string& name) -> void* {
     return arena.plan().find(name) == nullptr ? nullptr : arena.take(name);
   };
-  for (size_t i = 0; i < kept_.size(); ++i)
-    each_kept(Sizes(spec_), frontier_.layers[i], static_cast<int>(i), kept_[i],
-              [&](const std::string& name, size_t) { return take(name); });
+  each_activation(Sizes(spec_), frontier_, kept_, again_,
+                  [&](const std::string& name, size_t) { return take(name); });
   const auto floats = [&](const char* name) { return static_cast<float*>(take(name)); };
   const bool narrow = Sizes(spec_).narrow();
   dstream_ = floats("gradients/stream");
@@ -196,8 +212,10 @@ double Backward::run(const MicroBatch& batch, float scale, std::span<float> grad
                           : std::span<const model::LayerActivations>{});
   const double loss = head(supervised, scale);
   for (int i = spec_.config.n_layers; backward && i-- > frontier_.first();) {
-    ffn(i);
-    if (frontier_.layers[static_cast<size_t>(i)].middle) attention(i, step);
+    poll(spec_.interrupted);
+    const model::LayerActivations kept = activations(i, step);
+    ffn(i, kept);
+    if (frontier_.layers[static_cast<size_t>(i)].middle) attention(i, kept, step);
   }
   if (backward && set_.embedding.trained()) embedding(batch.tokens);
   return loss;
@@ -235,13 +253,30 @@ double Backward::head(const Supervised& supervised, float scale) {
   return loss;
 }
 
-void Backward::ffn(int index) {
+model::LayerActivations Backward::activations(int index, const kv::Step& step) {
+  using Again = LayerFrontier::Again;
+  const LayerFrontier& f = frontier_.layers[static_cast<size_t>(index)];
+  model::LayerActivations kept = kept_[static_cast<size_t>(index)];
+  if (f.again == Again::none) return kept;
+  kept.gate_up = again_.gate_up;
+  if (f.again == Again::layer) {
+    if (f.reads_qkv) kept.qkv = again_.qkv;
+    kept.q = again_.q;
+    kept.lse = again_.lse;
+    kept.attended = again_.attended;
+    kept.residual_mid = again_.residual_mid;
+  }
+  model_.run_again(index, step, cache_, kept, f.again == Again::gate_up);
+  return kept;
+}
+
+void Backward::ffn(int index, const model::LayerActivations& kept) {
   const auto i = static_cast<size_t>(index);
   const LayerFrontier& f = frontier_.layers[i];
   const TrainedLayer& t = set_.layers[i];
   const model::LayerWeights& w = model_.weights().layers[i];
   const Tensor dy = narrow_stream();
-  const Tensor gate_up = act(kept_[i].gate_up, 2 * int64_t{spec_.config.ffn_dim});
+  const Tensor gate_up = act(kept.gate_up, 2 * int64_t{spec_.config.ffn_dim});
   Tensor da, columns;
   if (f.gate_up) {
     da = act(dwide_, spec_.config.ffn_dim);
@@ -253,19 +288,17 @@ void Backward::ffn(int index) {
   ops::silu_mul_backward(gate_up, da, columns, listed ? t.w_down.index.data() : nullptr);
   weight_gradient(t.w_down, dy, columns);
   if (!f.gate_up) return;
-  weight_gradient(
-      t.gate_up, gate_up,
-      t.gate_up.trained() ? normed_again(w.norms.ffn, kept_[i].residual_mid) : Tensor{});
-  if (f.middle) through_normed_linear(gate_up, w.gate_up, w.norms.ffn, kept_[i].residual_mid);
+  weight_gradient(t.gate_up, gate_up,
+                  t.gate_up.trained() ? normed_again(w.norms.ffn, kept.residual_mid) : Tensor{});
+  if (f.middle) through_normed_linear(gate_up, w.gate_up, w.norms.ffn, kept.residual_mid);
 }
 
-void Backward::attention(int index, const kv::Step& step) {
+void Backward::attention(int index, const model::LayerActivations& kept, const kv::Step& step) {
   const auto i = static_cast<size_t>(index);
   const LayerFrontier& f = frontier_.layers[i];
   const TrainedLayer& t = set_.layers[i];
   const model::ModelConfig& c = spec_.config;
   const model::LayerWeights& w = model_.weights().layers[i];
-  const model::LayerActivations& kept = kept_[i];
   const Tensor dy = narrow_stream();
   Tensor attended = act(kept.attended, c.q_dim());
   if (t.wo.part == Part::columns) {

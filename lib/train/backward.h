@@ -18,6 +18,8 @@ struct BackwardSpec {
   DType dtype = DType::f32;  // of weights and activations
   int max_rows = 0;          // of a micro-batch
   int head_rows = 512;       // rows whose logits are there at once
+  Recompute recompute = Recompute::light;
+  Interrupted interrupted = {};  // polled before every layer
 };
 
 /// The backward pass of a model by hand: a forward that keeps activations, the loss, and a walk
@@ -42,8 +44,10 @@ class Backward {
     std::vector<int32_t> rows, targets;
   };
   double head(const Supervised& supervised, float scale);
-  void ffn(int index);
-  void attention(int index, const kv::Step& step);
+  /// The activations that the backward pass of a layer reads.
+  model::LayerActivations activations(int index, const kv::Step& step);
+  void ffn(int index, const model::LayerActivations& kept);
+  void attention(int index, const model::LayerActivations& kept, const kv::Step& step);
   void embedding(std::span<const int32_t> tokens);
   /// The trained part of the gradient of y = x W^T + b.
   /// x        its columns that are trained, if columns are
@@ -74,10 +78,11 @@ class Backward {
   model::Llama& model_;
   kv::Cache& cache_;
   std::vector<model::LayerActivations> kept_;
-  int64_t n_rows_ = 0;         // of the micro-batch in hand
-  std::span<float> gradient_;  // of the call in hand
-  float* dstream_;             // [max_rows, dim] gradient of the residual stream
-  void* dstream_act_;          // the same in the compute type; of f32 it is dstream_
+  model::LayerActivations again_;  // places of those that are computed again, of a layer at a time
+  int64_t n_rows_ = 0;             // of the micro-batch in hand
+  std::span<float> gradient_;      // of the call in hand
+  float* dstream_;                 // [max_rows, dim] gradient of the residual stream
+  void* dstream_act_;              // the same in the compute type; of f32 it is dstream_
   float* wide_ = nullptr;  // [max_rows, dim] for a residual stream kept in another type than f32
   void* normed_;           // [max_rows, dim]
   void* dnormed_;          // [max_rows, dim]

@@ -16,25 +16,31 @@ const char* reach(const LayerFrontier& f) {
   return "back to the input";
 }
 
-std::string kept(const LayerFrontier& f) {
+std::string list_of(const LayerFrontier& f, bool kept) {
+  using Again = LayerFrontier::Again;
   std::string list;
-  const auto add = [&](bool is_kept, const char* name) {
-    if (!is_kept) return;
+  const auto add = [&](bool read, bool again, const char* name) {
+    if (!read || again == kept) return;
     if (!list.empty()) list += ", ";
     list += name;
   };
-  add(f.keeps_input, "input");
-  add(f.keeps_qkv, "qkv");
-  add(f.attention, "q, k, v, lse");
-  add(f.keeps_attended, "attention's output");
-  add(f.keeps_middle, "middle");
-  add(f.keeps_gate_up(), "gate and up");
+  const bool layer = f.again == Again::layer;
+  add(f.reads_input, false, "input");
+  add(f.reads_qkv, layer, "qkv");
+  add(f.attention, layer, "q");
+  add(f.attention, false, "k, v");
+  add(f.attention, layer, "lse");
+  add(f.reads_attended, layer, "attention's output");
+  add(f.reads_middle, layer, "middle");
+  add(f.reads_gate_up(), f.again != Again::none, "gate and up");
   return list;
 }
 
 std::string text_of(const LayerFrontier& f) {
-  const std::string list = kept(f);
-  return list.empty() ? std::string(reach(f)) : fmt::format("{}; keeps {}", reach(f), list);
+  std::string text = reach(f);
+  if (f.output) text += "; keeps " + list_of(f, true);
+  if (f.again != LayerFrontier::Again::none) text += "; again " + list_of(f, false);
+  return text;
 }
 
 }  // namespace
@@ -44,7 +50,8 @@ int Frontier::first() const {
   return static_cast<int>(found - layers.begin());
 }
 
-Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config) {
+Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config, Recompute recompute) {
+  using Again = LayerFrontier::Again;
   Frontier plan;
   bool below = set.embedding.trained();  // something is trained under the layer
   for (const TrainedLayer& t : set.layers) {
@@ -54,10 +61,12 @@ Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config) {
     f.middle = f.attention || t.wo.any();
     f.gate_up = f.middle || t.gate_up.any();
     f.output = f.gate_up || t.w_down.any();
-    f.keeps_middle = f.middle || t.gate_up.trained();
-    f.keeps_attended = f.attention || t.wo.trained();
-    f.keeps_input = f.input || t.qkv.trained();
-    f.keeps_qkv = f.attention && config.qk_norm;
+    f.reads_middle = f.middle || t.gate_up.trained();
+    f.reads_attended = f.attention || t.wo.trained();
+    f.reads_input = f.input || t.qkv.trained();
+    f.reads_qkv = f.attention && config.qk_norm;
+    if (recompute >= Recompute::ffn && f.reads_middle) f.again = Again::gate_up;
+    if (recompute == Recompute::layer && f.input) f.again = Again::layer;
     below = below || f.output;
     plan.layers.push_back(f);
   }

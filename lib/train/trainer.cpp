@@ -30,9 +30,12 @@ kv::Cache::Spec cache_spec(const TrainerSpec& s) {
 constexpr const char* kBuffers[] = {"optimizer/gradient", "optimizer/values", "optimizer/first",
                                     "optimizer/second"};
 
-std::span<float> take(Arena& arena, const char* name, const TrainedSet& set) {
-  const auto n = static_cast<size_t>(set.size);
-  return {n == 0 ? nullptr : static_cast<float*>(arena.take(name)), n};
+constexpr const char* kStart = "optimizer/start";
+
+std::span<float> take(Arena& arena, const char* name) {
+  const PlanItem* planned = arena.plan().find(name);
+  if (planned == nullptr) return {};
+  return {static_cast<float*>(arena.take(name)), planned->bytes / sizeof(float)};
 }
 
 int64_t n_supervised(std::span<const MicroBatch> batches) {
@@ -49,8 +52,20 @@ MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   model::Llama::plan(spec.config, model_options(spec, set), plan);
   kv::Cache::plan(cache_spec(spec), plan);
   Backward::plan(spec.backward(), set, plan);
-  for (const char* name : kBuffers) plan.add(name, static_cast<size_t>(set.size) * sizeof(float));
+  const size_t bytes = static_cast<size_t>(set.size) * sizeof(float);
+  for (const char* name : kBuffers) plan.add(name, bytes);
+  if (spec.keeps_start()) plan.add(kStart, bytes);
   return plan;
+}
+
+Recompute Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes) {
+  for (const Recompute level : {Recompute::light, Recompute::ffn}) {
+    spec.recompute = level;
+    if (plan(spec, set).peak({}) <= bytes) return level;
+  }
+  spec.recompute = Recompute::layer;
+  plan(spec, set).check_fits({}, bytes);
+  return spec.recompute;
 }
 
 Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
@@ -62,11 +77,13 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
       model_(spec_.config, model_options(spec_, set_), std::move(source), arena_, on_load),
       cache_(cache_spec(spec_), arena_, model_.rope()),
       backward_(spec_.backward(), set_, model_, cache_, arena_),
-      gradient_(take(arena_, kBuffers[0], set_)),
-      state_{.values = take(arena_, kBuffers[1], set_),
-             .first = take(arena_, kBuffers[2], set_),
-             .second = take(arena_, kBuffers[3], set_)} {
+      gradient_(take(arena_, kBuffers[0])),
+      start_(take(arena_, kStart)),
+      state_{.values = take(arena_, kBuffers[1]),
+             .first = take(arena_, kBuffers[2]),
+             .second = take(arena_, kBuffers[3])} {
   read_values(state_.values, set_, model_.weights());
+  std::ranges::copy(std::span(state_.values).first(start_.size()), start_.begin());
 }
 
 LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradient) {
@@ -97,8 +114,12 @@ StepResult Trainer::step(std::span<const MicroBatch> batches) {
   ops::AdamW by = spec_.optimizer;
   by.learning_rate = static_cast<float>(result.rate);
   ++state_.steps;
-  ops::adamw(state_.values, state_.first, state_.second, gradient_, by, state_.steps,
-             static_cast<float>(result.clip_scale));
+  ops::adamw({.weights = state_.values,
+              .first = state_.first,
+              .second = state_.second,
+              .gradient = gradient_,
+              .base = start_},
+             by, state_.steps, static_cast<float>(result.clip_scale));
   publish();
   return result;
 }

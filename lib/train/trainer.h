@@ -18,11 +18,17 @@ struct TrainerSpec {
   int max_documents = 256;   // of a micro-batch
   int head_rows = 512;       // supervised rows whose logits are there at once
   Schedule schedule = {};
-  ops::AdamW optimizer = {};  // its rate is the schedule's
-  double clip = 1.0;          // largest norm of the gradient of a step; 0 = any
+  ops::AdamW optimizer = {};    // its rate is the schedule's
+  bool decays_to_start = true;  // weight decay pulls to the values before the first step, not to 0
+  double clip = 1.0;            // largest norm of the gradient of a step; 0 = any
+  Recompute recompute = Recompute::light;
   Interrupted interrupted = {};
 
-  BackwardSpec backward() const { return {config, dtype, max_rows, head_rows}; }
+  BackwardSpec backward() const {
+    return {config, dtype, max_rows, head_rows, recompute, interrupted};
+  }
+  /// Whether the values before the first step must be kept.
+  bool keeps_start() const { return decays_to_start && optimizer.weight_decay > 0; }
 };
 
 /// A loss summed over supervised tokens.
@@ -48,6 +54,9 @@ struct StepResult {
 class Trainer {
  public:
   static MemoryPlan plan(const TrainerSpec& spec, const TrainedSet& set);
+  /// The least recomputation whose plan fits into `bytes`.
+  /// errors   kind memory: none does
+  static Recompute least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes);
   /// errors   kind input (the source), memory, interrupted
   Trainer(const TrainerSpec& spec, TrainedSet set, std::unique_ptr<model::WeightSource> source,
           const std::function<void(double share)>& on_load = {});
@@ -86,6 +95,7 @@ class Trainer {
   kv::Cache cache_;
   Backward backward_;
   std::span<float> gradient_;  // [set.size]
+  std::span<float> start_;     // [set.size] or empty: the model's own values
   State state_;
 };
 

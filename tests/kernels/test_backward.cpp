@@ -478,51 +478,54 @@ TEST_SUITE("kernels/optim") {
       }
   }
 
-  TEST_CASE("AdamW agrees with the reference over many steps") {
-    for (const Isa isa : usable_isas()) {
-      CAPTURE(isa_name(isa));
-      constexpr int64_t kN = kOptimBlock + 13;
-      constexpr auto kSize = static_cast<size_t>(kN);
-      ActBuffer w(DType::f32, kSize, 1), m(DType::f32, kSize, 1), v(DType::f32, kSize, 1);
-      ActBuffer gradient(DType::f32, kSize);
-      PhiloxStream stream(19);
-      fill(w, stream, 1.0f);
-      ActBuffer w0 = w, m0 = m, v0 = v;
-      double power1 = 1, power2 = 1;
-      for (int t = 1; t <= 5; ++t) {
-        fill(gradient, stream, 1.0f);
-        power1 *= 0.9;
-        power2 *= 0.95;
-        AdamWParams p{.weights = static_cast<float*>(w.data()),
-                      .first = static_cast<float*>(m.data()),
-                      .second = static_cast<float*>(v.data()),
-                      .gradient = static_cast<float*>(gradient.data()),
-                      .n = kN,
-                      .gradient_scale = 0.5f,
-                      .learning_rate = 1e-2f,
-                      .beta1 = 0.9f,
-                      .beta2 = 0.95f,
-                      .epsilon = 1e-8f,
-                      .weight_decay = 0.1f,
-                      .correction1 = static_cast<float>(1 - power1),
-                      .correction2 = static_cast<float>(1 - power2)};
-        cpu_table(isa).adamw(p, {0, 1});
-        cpu_table(isa).adamw(p, {1, 2});
-        p.weights = static_cast<float*>(w0.data());
-        p.first = static_cast<float*>(m0.data());
-        p.second = static_cast<float*>(v0.data());
-        adamw_ref(p, {0, 2});
+  TEST_CASE("AdamW agrees with the reference over many steps, and decays to 0 or to a base") {
+    for (const Isa isa : usable_isas())
+      for (const bool to_base : {false, true}) {
+        CAPTURE(isa_name(isa));
+        CAPTURE(to_base);
+        constexpr int64_t kN = kOptimBlock + 13;
+        constexpr auto kSize = static_cast<size_t>(kN);
+        ActBuffer w(DType::f32, kSize, 1), m(DType::f32, kSize, 1), v(DType::f32, kSize, 1);
+        ActBuffer gradient(DType::f32, kSize);
+        PhiloxStream stream(19);
+        fill(w, stream, 1.0f);
+        ActBuffer w0 = w, m0 = m, v0 = v, base = w;
+        double power1 = 1, power2 = 1;
+        for (int t = 1; t <= 5; ++t) {
+          fill(gradient, stream, 1.0f);
+          power1 *= 0.9;
+          power2 *= 0.95;
+          AdamWParams p{.weights = static_cast<float*>(w.data()),
+                        .first = static_cast<float*>(m.data()),
+                        .second = static_cast<float*>(v.data()),
+                        .gradient = static_cast<float*>(gradient.data()),
+                        .n = kN,
+                        .gradient_scale = 0.5f,
+                        .learning_rate = 1e-2f,
+                        .beta1 = 0.9f,
+                        .beta2 = 0.95f,
+                        .epsilon = 1e-8f,
+                        .weight_decay = 0.1f,
+                        .correction1 = static_cast<float>(1 - power1),
+                        .correction2 = static_cast<float>(1 - power2),
+                        .base = to_base ? static_cast<float*>(base.data()) : nullptr};
+          cpu_table(isa).adamw(p, {0, 1});
+          cpu_table(isa).adamw(p, {1, 2});
+          p.weights = static_cast<float*>(w0.data());
+          p.first = static_cast<float*>(m0.data());
+          p.second = static_cast<float*>(v0.data());
+          adamw_ref(p, {0, 2});
+        }
+        // Moments are sums of at most five terms within .5. An update is at most about 2, and m may
+        // cancel to nothing: its error stays that of its terms, over a root of v that is
+        // small where all five gradients were.
+        REQUIRE_CLOSE(m, m0, ([](size_t) { return 5 * 4 * kF32; }));
+        REQUIRE_CLOSE(v, v0, ([](size_t) { return 5 * 4 * kF32; }));
+        REQUIRE_CLOSE(w, w0, ([&](size_t i) {
+                        const double root = std::sqrt(double{v0.get(i)}) + 1e-8;
+                        return 5 * (kF32 * 2 + 1e-2 * 40 * kF32 * (1 + 1 / root));
+                      }));
       }
-      // Moments are sums of at most five terms within .5. An update is at most about 2, and m may
-      // cancel to nothing: its error stays that of its terms, over a root of v that is
-      // small where all five gradients were.
-      REQUIRE_CLOSE(m, m0, ([](size_t) { return 5 * 4 * kF32; }));
-      REQUIRE_CLOSE(v, v0, ([](size_t) { return 5 * 4 * kF32; }));
-      REQUIRE_CLOSE(w, w0, ([&](size_t i) {
-                      const double root = std::sqrt(double{v0.get(i)}) + 1e-8;
-                      return 5 * (kF32 * 2 + 1e-2 * 40 * kF32 * (1 + 1 / root));
-                    }));
-    }
   }
 
   TEST_CASE("the first step moves every weight by the rate against its gradient's sign") {

@@ -117,6 +117,35 @@ TEST_SUITE("train/gradients") {
     }
   }
 
+  TEST_CASE("have the same bits when activations are computed again, which takes less memory") {
+    for (const char* model : {"llama-3.1", "mistral-window", "qwen3-odd"})
+      for (const bool all : {true, false}) {
+        CAPTURE(model);
+        CAPTURE(all);
+        train::TrainerSpec spec = trainer_spec(model);
+        const train::TrainedSet set =
+            all ? train::full_set(spec.config)
+                : train::slices_of(train::select_random(half_of_everything(), spec.config),
+                                   spec.config);
+        const train::MicroBatch batch = random_documents({70, 3, 37}, spec.config.vocab_size, 12);
+        std::vector<float> want;
+        size_t bytes = SIZE_MAX;
+        for (const train::Recompute level :
+             {train::Recompute::light, train::Recompute::ffn, train::Recompute::layer}) {
+          spec.recompute = level;
+          const size_t planned = train::Trainer::plan(spec, set).peak({});
+          CHECK(planned < bytes);
+          bytes = planned;
+          CHECK(train::Trainer::least_recompute(spec, set, planned) == level);
+          const auto trainer = make_trainer(model, spec, set);
+          trainer->gradients({&batch, 1});
+          if (want.empty()) want = copy_of(trainer->gradient());
+          CHECK(same(copy_of(trainer->gradient()), want));
+        }
+        CHECK_THROWS_AS(train::Trainer::least_recompute(spec, set, bytes - 1), Error);
+      }
+  }
+
   TEST_CASE("of a pack are the sum of its documents'; so are losses") {
     for (const char* model : {"llama-3.1", "mistral-window", "qwen3-odd"}) {
       CAPTURE(model);

@@ -203,6 +203,21 @@ TEST_SUITE("train/frontier") {
           "gate and up\n");
   }
 
+  TEST_CASE("activations that are computed again are not kept") {
+    const model::ModelConfig c = shape(3, 4, 4, 50);
+    train::SelectionSpec s;
+    s.ratio[at(Matrix::down)] = 0.1;
+    const train::TrainedSet set = train::slices_of(train::select_random(s, c), c);
+    CHECK(train::describe(train::frontier_of(set, c, train::Recompute::ffn)) ==
+          "layer 0: back to w_down; keeps gate and up\n"
+          "layers 1-2: back to the input; keeps input, q, k, v, lse, attention's output, middle; "
+          "again gate and up\n");
+    CHECK(train::describe(train::frontier_of(set, c, train::Recompute::layer)) ==
+          "layer 0: back to w_down; keeps gate and up\n"
+          "layers 1-2: back to the input; keeps input, k, v; "
+          "again q, lse, attention's output, middle, gate and up\n");
+  }
+
   TEST_CASE("up stops before the norm, v before the input, and everything goes to the bottom") {
     model::ModelConfig c = shape(1, 4, 4, 50);
     c.qk_norm = true;

@@ -157,6 +157,29 @@ TEST_SUITE("train/trainer") {
     CHECK(relative_distance(a->state().values, b->state().values) < 1e-5);
   }
 
+  TEST_CASE("weight decay pulls to the values of the start, or to 0") {
+    for (const bool to_start : {true, false}) {
+      CAPTURE(to_start);
+      train::TrainerSpec spec = trainer_spec("llama-2");
+      spec.decays_to_start = to_start;
+      spec.optimizer.weight_decay = 0.5f;
+      spec.schedule.rate = 1;
+      spec.clip = 1e-30;  // nothing but decay is left
+      const auto trainer = make_trainer("llama-2", spec, half_of(spec));
+      const std::span<float> values = trainer->state().values;
+      const std::vector<float> start = copy_of(values);
+      for (float& v : values) v += 0.25f;
+      const train::MicroBatch batch = random_documents({9}, spec.config.vocab_size, 25);
+      CHECK(!trainer->step({&batch, 1}).skipped);
+      double worst = 0;
+      for (size_t i = 0; i < start.size(); ++i) {
+        const double want = to_start ? double{start[i]} + 0.125 : (double{start[i]} + 0.25) / 2;
+        worst = worse(worst, std::abs(double{values[i]} - want));
+      }
+      CHECK(worst < 1e-6);
+    }
+  }
+
   TEST_CASE("gradients are clipped by the norm of all together") {
     train::TrainerSpec spec = trainer_spec("llama-2");
     spec.clip = 1e-3;
@@ -203,5 +226,11 @@ TEST_SUITE("train/schedule") {
     CHECK(s.at(4) == 2);
     CHECK(s.at(6) == doctest::Approx(1 + std::cos(std::numbers::pi / 4)));
     CHECK(s.at(12) == doctest::Approx(0));
+    s.least_share = 0.25;
+    CHECK(s.at(12) == doctest::Approx(0.5));
+    CHECK(s.at(4) == 2);
+    s.from_zero = false;
+    CHECK(s.at(0) == 0.5);
+    CHECK(s.at(3) == 2);
   }
 }
