@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "ops/linear_gradient.h"
 #include "ops/loading.h"
+#include "train/documents.h"
 
 namespace tandem::train {
 namespace {
@@ -122,27 +123,6 @@ std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& s
           {"gradients/losses", Sizes::f32(s.head_rows)},
           {"gradients/workspace", workspace_bytes(spec, set)}};
 }
-
-/// The documents of a micro-batch as sequences of a cache, until the end of the scope.
-class Documents {
- public:
-  Documents(kv::Cache& cache, std::span<const int32_t> begin) : cache_(cache) {
-    for (size_t i = 0; i + 1 < begin.size(); ++i)
-      rows_.push_back(
-          {.slot = cache.create(), .n_rows = begin[i + 1] - begin[i], .last_chunk = true});
-  }
-  ~Documents() {
-    for (const kv::SeqRows& d : rows_) cache_.release(d.slot);
-  }
-  Documents(const Documents&) = delete;
-  Documents& operator=(const Documents&) = delete;
-
-  kv::Step begin() { return cache_.begin({.phase = kv::Phase::prefill, .rows = rows_}); }
-
- private:
-  kv::Cache& cache_;
-  std::vector<kv::SeqRows> rows_;
-};
 
 }  // namespace
 

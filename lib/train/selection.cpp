@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "ops/linear_gradient.h"
 
 namespace tandem::train {
 namespace {
@@ -40,6 +39,20 @@ Features features_of(Matrix matrix, const model::ModelConfig& c) {
       return {0, 1};
   }
   return {};
+}
+
+const std::vector<double>& squares_of(Matrix matrix, const FeatureSquares& s) {
+  switch (matrix) {
+    case Matrix::o:
+      return s.wo;
+    case Matrix::down:
+      return s.w_down;
+    case Matrix::gate:
+    case Matrix::up:
+      return s.gate_up;
+    default:
+      return s.qkv;
+  }
 }
 
 struct Layers {
@@ -170,8 +183,7 @@ std::vector<LayerUnits> select_random(const SelectionSpec& spec, const model::Mo
 }
 
 std::vector<LayerUnits> select_by_score(const SelectionSpec& spec, const model::ModelConfig& config,
-                                        const PerMatrix<std::vector<std::vector<double>>>& scores,
-                                        bool largest) {
+                                        const Scores& scores, bool largest) {
   const auto of = [&](Matrix matrix, int layer) -> const std::vector<double>& {
     TANDEM_CHECK(scores[at(matrix)].size() == static_cast<size_t>(config.n_layers),
                  "scores of {} layers", scores[at(matrix)].size());
@@ -189,32 +201,19 @@ std::vector<LayerUnits> select_by_score(const SelectionSpec& spec, const model::
       });
 }
 
-std::vector<std::vector<double>> weight_norms(Matrix matrix, const model::ModelConfig& config,
-                                              const model::Weights& weights) {
-  const Features f = features_of(matrix, config);
-  const int units = n_units(matrix, config);
-  const bool columns = matrix == Matrix::o || matrix == Matrix::down;
-  std::vector<std::vector<double>> norms;
-  for (const model::LayerWeights& w : weights.layers) {
-    const ops::PackedWeights& m = matrix == Matrix::o                              ? w.wo
-                                  : matrix == Matrix::down                         ? w.w_down
-                                  : matrix == Matrix::up || matrix == Matrix::gate ? w.gate_up
-                                                                                   : w.qkv;
-    std::vector<double>& of_layer = norms.emplace_back();
-    std::vector<float> values(static_cast<size_t>(f.width * (columns ? m.out() : m.in())));
-    for (int unit = 0; unit < units; ++unit) {
-      TrainedMatrix one;
-      append(one, Part::rows, {unit}, f);
-      if (columns)
-        ops::read_columns(values, m, one.index);
-      else
-        ops::read_rows(values, m, one.index);
-      double sum = 0;
-      for (const float v : values) sum += double{v} * v;
-      of_layer.push_back(std::sqrt(sum));
+Scores scores_of(const std::vector<FeatureSquares>& squares, const model::ModelConfig& config) {
+  Scores scores;
+  for (size_t m = 0; m < kMatrices; ++m) {
+    const Matrix matrix = static_cast<Matrix>(m);
+    const Features f = features_of(matrix, config);
+    for (const FeatureSquares& of_layer : squares) {
+      std::vector<double>& units = scores[m].emplace_back();
+      const double* at = squares_of(matrix, of_layer).data() + f.first;
+      for (int unit = 0; unit < n_units(matrix, config); ++unit, at += f.width)
+        units.push_back(std::sqrt(std::accumulate(at, at + f.width, 0.0)));
     }
   }
-  return norms;
+  return scores;
 }
 
 TrainedSet slices_of(const std::vector<LayerUnits>& units, const model::ModelConfig& config) {

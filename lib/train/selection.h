@@ -40,18 +40,24 @@ std::vector<int> counts_per_layer(double ratio, int units, int layers);
 /// errors   kind recipe: no ratio gives a unit, or one is out of range
 std::vector<LayerUnits> select_random(const SelectionSpec& spec, const model::ModelConfig& config);
 
+/// Scores of units: [layers][units], by Matrix.
+using Scores = PerMatrix<std::vector<std::vector<double>>>;
+
 /// S2FT-W, A, S and G: the units with the smallest scores, or the largest; the lower unit of
 /// equals.
-/// scores   [layers][units of the matrix], by Matrix; empty where nothing of the matrix is trained
 /// errors   as select_random
 std::vector<LayerUnits> select_by_score(const SelectionSpec& spec, const model::ModelConfig& config,
-                                        const PerMatrix<std::vector<std::vector<double>>>& scores,
-                                        bool largest);
+                                        const Scores& scores, bool largest);
 
-/// Scores of S2FT-W: Frobenius norms of the units' rows or columns.
-/// shapes   [layers][units]; the weights are trainable
-std::vector<std::vector<double>> weight_norms(Matrix matrix, const model::ModelConfig& config,
-                                              const model::Weights& weights);
+/// Sums of squares by feature of a layer's packed matrices: rows of qkv and gate_up, columns of wo
+/// and w_down. Of weights, of their gradients, or of the activations there.
+struct FeatureSquares {
+  std::vector<double> qkv, wo, gate_up, w_down;
+};
+
+/// Roots of the sums over the features of each unit.
+/// shapes   squares [layers]
+Scores scores_of(const std::vector<FeatureSquares>& squares, const model::ModelConfig& config);
 
 /// The trained set of selected units: rows of q, k, v, gate and up, columns of o and down.
 TrainedSet slices_of(const std::vector<LayerUnits>& units, const model::ModelConfig& config);

@@ -8,25 +8,6 @@
 namespace tandem::train {
 namespace {
 
-model::Llama::Options model_options(const TrainerSpec& s, const TrainedSet& set) {
-  return {.dtype = s.dtype,
-          .max_rows = s.max_rows,
-          .max_logit_rows = std::min(s.head_rows, s.max_rows),
-          .max_position = s.max_rows,
-          .interrupted = s.interrupted,
-          .trainable = set.trainable()};
-}
-
-/// A micro-batch is a prefill of sequences that are never committed.
-kv::Cache::Spec cache_spec(const TrainerSpec& s) {
-  return {.geometry = model::geometry_of(s.config, s.dtype),
-          .max_seqs = s.max_documents,
-          .max_tokens = s.max_rows,
-          .total_tokens = s.max_rows,
-          .max_rows = s.max_rows,
-          .policies = {recipe::Cache{}}};
-}
-
 constexpr const char* kBuffers[] = {"optimizer/gradient", "optimizer/values", "optimizer/first",
                                     "optimizer/second"};
 
@@ -38,6 +19,26 @@ std::span<float> take(Arena& arena, const char* name) {
   return {static_cast<float*>(arena.take(name)), planned->bytes / sizeof(float)};
 }
 
+}  // namespace
+
+model::Llama::Options TrainerSpec::model_options(const model::Trainable& trainable) const {
+  return {.dtype = dtype,
+          .max_rows = max_rows,
+          .max_logit_rows = std::min(head_rows, max_rows),
+          .max_position = max_rows,
+          .interrupted = interrupted,
+          .trainable = trainable};
+}
+
+kv::Cache::Spec TrainerSpec::cache() const {
+  return {.geometry = model::geometry_of(config, dtype),
+          .max_seqs = max_documents,
+          .max_tokens = max_rows,
+          .total_tokens = max_rows,
+          .max_rows = max_rows,
+          .policies = {recipe::Cache{}}};
+}
+
 int64_t n_supervised(std::span<const MicroBatch> batches) {
   int64_t n = 0;
   for (const MicroBatch& b : batches)
@@ -45,12 +46,10 @@ int64_t n_supervised(std::span<const MicroBatch> batches) {
   return n;
 }
 
-}  // namespace
-
 MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   MemoryPlan plan;
-  model::Llama::plan(spec.config, model_options(spec, set), plan);
-  kv::Cache::plan(cache_spec(spec), plan);
+  model::Llama::plan(spec.config, spec.model_options(set.trainable()), plan);
+  kv::Cache::plan(spec.cache(), plan);
   Backward::plan(spec.backward(), set, plan);
   const size_t bytes = static_cast<size_t>(set.size) * sizeof(float);
   for (const char* name : kBuffers) plan.add(name, bytes);
@@ -74,8 +73,9 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
     : spec_(spec),
       set_(std::move(set)),
       arena_(plan(spec_, set_)),
-      model_(spec_.config, model_options(spec_, set_), std::move(source), arena_, on_load),
-      cache_(cache_spec(spec_), arena_, model_.rope()),
+      model_(spec_.config, spec_.model_options(set_.trainable()), std::move(source), arena_,
+             on_load),
+      cache_(spec_.cache(), arena_, model_.rope()),
       backward_(spec_.backward(), set_, model_, cache_, arena_),
       gradient_(take(arena_, kBuffers[0])),
       start_(take(arena_, kStart)),

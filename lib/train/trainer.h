@@ -27,6 +27,9 @@ struct TrainerSpec {
   BackwardSpec backward() const {
     return {config, dtype, max_rows, head_rows, recompute, interrupted};
   }
+  model::Llama::Options model_options(const model::Trainable& trainable) const;
+  /// A micro-batch is a prefill of sequences that are never committed.
+  kv::Cache::Spec cache() const;
   /// Whether the values before the first step must be kept.
   bool keeps_start() const { return decays_to_start && optimizer.weight_decay > 0; }
 };
@@ -38,6 +41,9 @@ struct LossSum {
 
   double mean() const { return n_tokens == 0 ? 0 : sum / static_cast<double>(n_tokens); }
 };
+
+/// Supervised rows of micro-batches.
+int64_t n_supervised(std::span<const MicroBatch> batches);
 
 struct StepResult {
   LossSum loss;              // before the step

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "ops/linear_gradient.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;
@@ -145,22 +144,27 @@ TEST_SUITE("train/selection") {
     CHECK(set.size == 256 * 512 + 512 * 128 + 2 * 512);
   }
 
-  TEST_CASE("scores by weights are the norms of rows and columns") {
-    const train::TrainerSpec spec = trainer_spec("qwen3-odd");
-    const auto trainer = make_trainer("qwen3-odd", spec, train::full_set(spec.config));
-    const model::Weights& w = trainer->model().weights();
-    const auto value = [](const ops::PackedWeights& m, int64_t row, int64_t col) {
-      return double{static_cast<const float*>(ops::trainable_rows(m))[row * m.in() + col]};
-    };
-    double of_head = 0, of_channel = 0;
-    const ops::PackedWeights &qkv = w.layers[1].qkv, &down = w.layers[1].w_down;
-    for (int64_t r = 0; r < 10; ++r)
-      for (int64_t c = 0; c < qkv.in(); ++c) of_head += std::pow(value(qkv, 50 + r, c), 2);
-    for (int64_t r = 0; r < down.out(); ++r) of_channel += std::pow(value(down, r, 7), 2);
-    CHECK(train::weight_norms(Matrix::k, spec.config, w)[1][0] ==
-          doctest::Approx(std::sqrt(of_head)));
-    CHECK(train::weight_norms(Matrix::down, spec.config, w)[1][7] ==
-          doctest::Approx(std::sqrt(of_channel)));
+  TEST_CASE("scores of features are summed over those of a unit") {
+    const model::ModelConfig c = trainer_spec("qwen3-odd").config;  // 5 heads and 1 of 10
+    std::vector<train::FeatureSquares> squares(1);
+    squares[0].qkv.assign(70, 0);
+    squares[0].qkv[39] = 16;  // q head 3
+    squares[0].qkv[50] = 9;   // k head
+    squares[0].qkv[69] = 7;   // v head, with the next
+    squares[0].qkv[60] = 18;
+    squares[0].wo.assign(50, 1);
+    squares[0].gate_up.assign(2 * 68, 4);
+    squares[0].gate_up[68] = 25;  // up's first
+    squares[0].w_down.assign(68, 49);
+    const train::Scores scores = train::scores_of(squares, c);
+    CHECK(scores[at(Matrix::q)][0] == std::vector<double>{0, 0, 0, 4, 0});
+    CHECK(scores[at(Matrix::k)][0] == std::vector<double>{3});
+    CHECK(scores[at(Matrix::v)][0] == std::vector<double>{5});
+    CHECK(scores[at(Matrix::o)][0] == std::vector<double>(5, std::sqrt(10.0)));
+    CHECK(scores[at(Matrix::gate)][0] == std::vector<double>(68, 2));
+    CHECK(scores[at(Matrix::up)][0][0] == 5);
+    CHECK(scores[at(Matrix::up)][0][1] == 2);
+    CHECK(scores[at(Matrix::down)][0] == std::vector<double>(68, 7));
   }
 
   TEST_CASE("what cannot be selected is refused") {
