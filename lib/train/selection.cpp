@@ -82,54 +82,52 @@ void check(const SelectionSpec& spec, const model::ModelConfig& config, const La
         .hint(fmt::format("one FFN channel of one layer is {:.2g}", least));
 }
 
-/// Chooses units of one matrix: pick(layer, how many) for each layer, or pick_all(how many) of
-/// layer * units + unit at once.
-template <class Pick, class PickAll>
+/// The units of `n` layers from `first` on that are not excluded, as layer * units + unit with
+/// layers counted from `first`.
+std::vector<int32_t> candidates(const SelectionSpec& spec, size_t matrix, int units, int first,
+                                int n) {
+  std::vector<int32_t> all;
+  for (int l = 0; l < n; ++l)
+    for (int32_t unit = 0; unit < units; ++unit)
+      if (spec.excluded.empty() ||
+          !std::ranges::binary_search(spec.excluded[static_cast<size_t>(first + l)][matrix], unit))
+        all.push_back(l * units + unit);
+  return all;
+}
+
+/// Chooses units of every matrix, in each layer or over all: order(matrix, first layer, candidates)
+/// puts those to take first.
+template <class Order>
 std::vector<LayerUnits> choose(const SelectionSpec& spec, const model::ModelConfig& config,
-                               const Pick& pick, const PickAll& pick_all) {
+                               const Order& order) {
   const Layers layers(spec, config);
   check(spec, config, layers);
   std::vector<LayerUnits> chosen(static_cast<size_t>(config.n_layers));
-  for (size_t s = 0; s < kMatrices; ++s) {
-    const Matrix matrix = static_cast<Matrix>(s);
+  for (size_t m = 0; m < kMatrices; ++m) {
+    const Matrix matrix = static_cast<Matrix>(m);
     const int units = n_units(matrix, config);
-    const std::vector<int> counts = counts_per_layer(spec.ratio[s], units, layers.n);
-    const int total = std::accumulate(counts.begin(), counts.end(), 0);
-    if (total == 0) continue;
-    if (spec.scope == SelectionSpec::Scope::global) {
-      for (const int32_t i : pick_all(matrix, layers, total))
-        chosen[static_cast<size_t>(layers.first + i / units)][s].push_back(i % units);
-    } else {
-      for (int l = 0; l < layers.n; ++l)
-        chosen[static_cast<size_t>(layers.first + l)][s] =
-            pick(matrix, layers.first + l, counts[static_cast<size_t>(l)]);
-    }
-    for (LayerUnits& l : chosen) std::ranges::sort(l[s]);
+    const auto take = [&](int first, int n_layers, int count) {
+      if (count == 0) return;
+      std::vector<int32_t> from = candidates(spec, m, units, first, n_layers);
+      if (count > static_cast<int>(from.size()))
+        throw recipe_error(
+            "select.exclude", "leaves {} units of {} in {}, {} are selected", from.size(),
+            kNames[m],
+            n_layers == 1 ? fmt::format("layer {}", first) : fmt::format("{} layers", n_layers),
+            count)
+            .hint("lower the ratio, or exclude fewer adapters");
+      order(matrix, first, from);
+      for (const int32_t i : std::span(from).first(static_cast<size_t>(count)))
+        chosen[static_cast<size_t>(first + i / units)][m].push_back(i % units);
+    };
+    const std::vector<int> counts = counts_per_layer(spec.ratio[m], units, layers.n);
+    if (spec.scope == SelectionSpec::Scope::global)
+      take(layers.first, layers.n, std::accumulate(counts.begin(), counts.end(), 0));
+    else
+      for (int l = 0; l < layers.n; ++l) take(layers.first + l, 1, counts[static_cast<size_t>(l)]);
+    for (LayerUnits& l : chosen) std::ranges::sort(l[m]);
   }
   return chosen;
-}
-
-/// `n` of [0, of) without replacement.
-std::vector<int32_t> draw(PhiloxStream stream, int of, int n) {
-  std::vector<int32_t> all(static_cast<size_t>(of));
-  std::iota(all.begin(), all.end(), 0);
-  for (int i = 0; i < n; ++i)
-    std::swap(all[static_cast<size_t>(i)],
-              all[static_cast<size_t>(i) + stream.below(static_cast<uint32_t>(of - i))]);
-  all.resize(static_cast<size_t>(n));
-  return all;
-}
-
-/// The `n` first by score.
-std::vector<int32_t> best(const std::vector<double>& scores, int n, bool largest) {
-  std::vector<int32_t> all(scores.size());
-  std::iota(all.begin(), all.end(), 0);
-  std::ranges::stable_sort(all, [&](int32_t a, int32_t b) {
-    const double x = scores[static_cast<size_t>(a)], y = scores[static_cast<size_t>(b)];
-    return largest ? x > y : x < y;
-  });
-  all.resize(static_cast<size_t>(n));
-  return all;
 }
 
 void append(TrainedMatrix& m, Part part, const std::vector<int32_t>& units, const Features& f) {
@@ -167,38 +165,29 @@ std::vector<int> counts_per_layer(double ratio, int units, int layers) {
 }
 
 std::vector<LayerUnits> select_random(const SelectionSpec& spec, const model::ModelConfig& config) {
-  // Each matrix and layer has its stream: a draw for one does not move those of others.
-  const auto stream = [&](Matrix matrix, int layer) {
-    return PhiloxStream(spec.seed,
+  return choose(spec, config, [&](Matrix matrix, int layer, std::vector<int32_t>& from) {
+    // Each matrix and layer has its stream: a draw for one does not move those of others.
+    PhiloxStream stream(spec.seed,
                         static_cast<uint32_t>(layer * kMatrices + static_cast<int>(matrix)));
-  };
-  return choose(
-      spec, config,
-      [&](Matrix matrix, int layer, int n) {
-        return draw(stream(matrix, layer), n_units(matrix, config), n);
-      },
-      [&](Matrix matrix, const Layers& layers, int n) {
-        return draw(stream(matrix, layers.first), n_units(matrix, config) * layers.n, n);
-      });
+    for (size_t i = 0; i < from.size(); ++i)
+      std::swap(from[i], from[i + stream.below(static_cast<uint32_t>(from.size() - i))]);
+  });
 }
 
 std::vector<LayerUnits> select_by_score(const SelectionSpec& spec, const model::ModelConfig& config,
                                         const Scores& scores, bool largest) {
-  const auto of = [&](Matrix matrix, int layer) -> const std::vector<double>& {
-    TANDEM_CHECK(scores[at(matrix)].size() == static_cast<size_t>(config.n_layers),
-                 "scores of {} layers", scores[at(matrix)].size());
-    return scores[at(matrix)][static_cast<size_t>(layer)];
-  };
-  return choose(
-      spec, config,
-      [&](Matrix matrix, int layer, int n) { return best(of(matrix, layer), n, largest); },
-      [&](Matrix matrix, const Layers& layers, int n) {
-        std::vector<double> all;
-        for (int l = 0; l < layers.n; ++l)
-          all.insert(all.end(), of(matrix, layers.first + l).begin(),
-                     of(matrix, layers.first + l).end());
-        return best(all, n, largest);
-      });
+  return choose(spec, config, [&](Matrix matrix, int layer, std::vector<int32_t>& from) {
+    const std::vector<std::vector<double>>& of = scores[at(matrix)];
+    TANDEM_CHECK(of.size() == static_cast<size_t>(config.n_layers), "scores of {} layers",
+                 of.size());
+    const int units = n_units(matrix, config);
+    const auto score = [&](int32_t i) {
+      return of[static_cast<size_t>(layer + i / units)][static_cast<size_t>(i % units)];
+    };
+    std::ranges::stable_sort(from, [&](int32_t a, int32_t b) {
+      return largest ? score(a) > score(b) : score(a) < score(b);
+    });
+  });
 }
 
 Scores scores_of(const std::vector<FeatureSquares>& squares, const model::ModelConfig& config) {

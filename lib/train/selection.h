@@ -16,6 +16,9 @@ inline constexpr int kMatrices = 7;
 template <class T>
 using PerMatrix = std::array<T, kMatrices>;
 
+/// Selected units of a layer, ascending.
+using LayerUnits = PerMatrix<std::vector<int32_t>>;
+
 /// Which units, chosen at random or by scores.
 struct SelectionSpec {
   enum class Scope : uint8_t { per_layer, global };
@@ -23,11 +26,9 @@ struct SelectionSpec {
   PerMatrix<double> ratio = {};  // of the units, 0 to 1, by Matrix
   Scope scope = Scope::per_layer;
   uint64_t seed = 0;
-  int first_layer = 0, last_layer = -1;  // of those that may be trained; -1 = the model's last
+  int first_layer = 0, last_layer = -1;   // of those that may be trained; -1 = the model's last
+  std::vector<LayerUnits> excluded = {};  // [layers] those of other adapters; or empty
 };
-
-/// Selected units of a layer, ascending.
-using LayerUnits = PerMatrix<std::vector<int32_t>>;
 
 /// Units of a matrix in a layer.
 int n_units(Matrix matrix, const model::ModelConfig& config);
@@ -37,7 +38,7 @@ int n_units(Matrix matrix, const model::ModelConfig& config);
 std::vector<int> counts_per_layer(double ratio, int units, int layers);
 
 /// S2FT-R: units drawn at random without replacement, by seed, matrix and layer alone.
-/// errors   kind recipe: no ratio gives a unit, or one is out of range
+/// errors   kind recipe: no ratio gives a unit, one is out of range, or too few units are left
 std::vector<LayerUnits> select_random(const SelectionSpec& spec, const model::ModelConfig& config);
 
 /// Scores of units: [layers][units], by Matrix.

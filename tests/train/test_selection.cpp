@@ -105,6 +105,26 @@ TEST_SUITE("train/selection") {
     CHECK(train::select_random(s, c)[3][at(Matrix::down)] == units[3][at(Matrix::down)]);
   }
 
+  TEST_CASE("excluded units are not taken: two adapters can be disjoint") {
+    using Scope = train::SelectionSpec::Scope;
+    const model::ModelConfig c = shape(3, 8, 4, 100);
+    for (const Scope scope : {Scope::per_layer, Scope::global}) {
+      train::SelectionSpec s{.scope = scope};
+      s.ratio.fill(0.5);
+      const auto first = train::select_random(s, c);
+      s.excluded = first;
+      const auto second = train::select_random(s, c);
+      for (size_t m = 0; m < train::kMatrices; ++m) {
+        CHECK(count(second, static_cast<Matrix>(m)) == count(first, static_cast<Matrix>(m)));
+        for (size_t l = 0; l < 3; ++l)
+          for (const int32_t unit : second[l][m])
+            CHECK(!std::ranges::binary_search(first[l][m], unit));
+      }
+      s.ratio[at(Matrix::v)] = 0.75;
+      CHECK(refusal(s, c).find("select.exclude: leaves") != std::string::npos);
+    }
+  }
+
   TEST_CASE("units by score are the smallest or the largest; of equals the first") {
     const model::ModelConfig c = shape(2, 4, 4, 5);
     train::SelectionSpec s;
