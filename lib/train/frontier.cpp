@@ -50,7 +50,8 @@ int Frontier::first() const {
   return static_cast<int>(found - layers.begin());
 }
 
-Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config, Recompute recompute) {
+Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
+                     RecomputeLevel recompute) {
   using Again = LayerFrontier::Again;
   Frontier plan;
   bool below = set.embedding.trained();  // something is trained under the layer
@@ -65,8 +66,8 @@ Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config, Re
     f.reads_attended = f.attention || t.wo.trained();
     f.reads_input = f.input || t.qkv.trained();
     f.reads_qkv = f.attention && config.qk_norm;
-    if (recompute >= Recompute::ffn && f.reads_middle) f.again = Again::gate_up;
-    if (recompute == Recompute::layer && f.input) f.again = Again::layer;
+    if (recompute >= RecomputeLevel::ffn && f.reads_middle) f.again = Again::gate_up;
+    if (recompute == RecomputeLevel::layer && f.input) f.again = Again::layer;
     below = below || f.output;
     plan.layers.push_back(f);
   }

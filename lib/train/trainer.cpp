@@ -57,12 +57,12 @@ MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   return plan;
 }
 
-Recompute Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes) {
-  for (const Recompute level : {Recompute::light, Recompute::ffn}) {
+RecomputeLevel Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes) {
+  for (const RecomputeLevel level : {RecomputeLevel::light, RecomputeLevel::ffn}) {
     spec.recompute = level;
     if (plan(spec, set).peak({}) <= bytes) return level;
   }
-  spec.recompute = Recompute::layer;
+  spec.recompute = RecomputeLevel::layer;
   plan(spec, set).check_fits({}, bytes);
   return spec.recompute;
 }
