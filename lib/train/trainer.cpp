@@ -31,10 +31,13 @@ model::Llama::Options TrainerSpec::model_options(const model::Trainable& trainab
 }
 
 kv::Cache::Spec TrainerSpec::cache() const {
+  // A document ends in a separate page, one more than its tokens fill; the cache has two for each
+  // sequence, the second for a copy of one that forks.
+  const int64_t total = std::max<int64_t>(1, max_rows - int64_t{max_documents} * kPageTokens);
   return {.geometry = model::geometry_of(config, dtype),
           .max_seqs = max_documents,
           .max_tokens = max_rows,
-          .total_tokens = max_rows,
+          .total_tokens = max_documents > 1 ? total : max_rows,
           .max_rows = max_rows,
           .policies = {recipe::Cache{}}};
 }

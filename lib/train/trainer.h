@@ -59,6 +59,7 @@ struct StepResult {
 /// micro-batches give the same bits, on one machine with one number of threads.
 class Trainer {
  public:
+  /// All but the memory of the program.
   static MemoryPlan plan(const TrainerSpec& spec, const TrainedSet& set);
   /// The least recomputation whose plan fits into `bytes`.
   /// errors   kind memory: none does
