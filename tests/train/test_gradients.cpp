@@ -39,7 +39,7 @@ class Probe {
 
 /// Compares the gradient of every part with differences, along the gradient of all its elements and
 /// of two random halves of them: a wrong part of it would add to its length and not to the slope.
-void check_gradients(const std::string& model, const train::TrainedSet& set) {
+void check_gradients(const char* model, const train::TrainedSet& set) {
   const train::TrainerSpec spec = trainer_spec(model);
   const auto trainer = make_trainer(model, spec, set);
   // Documents on both sides of a page and of the window of 32, one of a single token, half of the

@@ -18,13 +18,17 @@ inline constexpr const char* kArchitectures[] = {
     "mistral-plain", "mistral-window",      "qwen2-tied",     "qwen2-untied-sharded", "qwen3-odd",
     "qwen3-tied",    "qwen3-untied-sharded"};
 
-inline train::TrainerSpec trainer_spec(const std::string& model, DType dtype = DType::f32) {
-  return {.config = decode::open_config(small_model(model).string()),
+inline train::TrainerSpec trainer_spec(const std::filesystem::path& folder, DType dtype) {
+  return {.config = decode::open_config(folder.string()),
           .dtype = dtype,
           .max_rows = 256,
           .max_documents = 8,
           .head_rows = 32,
           .schedule = {.kind = train::Schedule::Kind::constant, .rate = 1e-3}};
+}
+
+inline train::TrainerSpec trainer_spec(const char* model, DType dtype = DType::f32) {
+  return trainer_spec(small_model(model), dtype);
 }
 
 inline std::unique_ptr<train::Trainer> make_trainer(const std::string& model,
