@@ -7,26 +7,18 @@
 #include "model/llama.h"
 #include "ops/backward.h"
 #include "tensor/arena.h"
-#include "train/frontier.h"
+#include "train/backward_buffers.h"
 #include "train/micro_batch.h"
 
 namespace tandem::train {
-
-/// Memory of a backward pass: what the forward keeps, and gradients of activations.
-struct BackwardSpec {
-  model::ModelConfig config;
-  DType dtype = DType::f32;  // of weights and activations
-  int max_rows = 0;          // of a micro-batch
-  int head_rows = 512;       // rows whose logits are there at once
-  RecomputeLevel recompute = RecomputeLevel::light;
-  Interrupted interrupted = {};  // polled before every layer
-};
 
 /// The backward pass of a model by hand: a forward that keeps activations, the loss, and a walk
 /// from the last layer to the frontier, which adds the gradients of the trained values.
 class Backward {
  public:
-  static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan);
+  static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan) {
+    BackwardBuffers::plan(spec, set, plan);
+  }
   /// All must outlive this.
   Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, kv::Cache& cache,
            Arena& arena);
@@ -64,7 +56,7 @@ class Backward {
   void norm_backward(ops::RmsNormBackwardArgs args);
 
   Tensor act(void* at, int64_t cols) const { return {at, spec_.dtype, {n_rows_, cols}}; }
-  Tensor stream() const { return {dstream_, DType::f32, {n_rows_, spec_.config.dim}}; }
+  Tensor stream() const { return {buffers_.dstream, DType::f32, {n_rows_, spec_.config.dim}}; }
   Tensor flat(int64_t offset, int64_t rows, int64_t cols) const {
     return {gradient_.data() + offset, DType::f32, {rows, cols}};
   }
@@ -77,24 +69,9 @@ class Backward {
   Frontier frontier_;
   model::Llama& model_;
   kv::Cache& cache_;
-  std::vector<model::LayerActivations> kept_;
-  model::LayerActivations again_;  // places of those that are computed again, of a layer at a time
-  int64_t n_rows_ = 0;             // of the micro-batch in hand
-  std::span<float> gradient_;      // of the call in hand
-  float* dstream_;                 // [max_rows, dim] gradient of the residual stream
-  void* dstream_act_;              // the same in the compute type; of f32 it is dstream_
-  float* wide_ = nullptr;  // [max_rows, dim] for a residual stream kept in another type than f32
-  void* normed_;           // [max_rows, dim]
-  void* dnormed_;          // [max_rows, dim]
-  void* dwide_;            // [max_rows, ffn_dim or q_dim] of the FFN's or attention's output
-  void* dqkv_;             // [max_rows, (n_heads + 2 n_kv_heads) head_dim]
-  void* listed_;           // [max_rows, most listed columns]
-  float* inverse_;         // [max_rows]
-  float* dnorms_;          // [max_rows, 2 head_dim]
-  float* logits_;          // [head_rows, vocab]
-  void* dlogits_;          // the same in the compute type; of f32 it is logits_
-  float* losses_;          // [head_rows]
-  std::span<std::byte> workspace_;
+  BackwardBuffers buffers_;
+  int64_t n_rows_ = 0;         // of the micro-batch in hand
+  std::span<float> gradient_;  // of the call in hand
 };
 
 }  // namespace tandem::train
