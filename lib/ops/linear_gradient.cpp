@@ -132,6 +132,17 @@ void each_row_at(const PackedWeights& w, std::span<const int32_t> columns, const
   });
 }
 
+/// Calls visit(element of the weights, its place in the list).
+template <class T, class Visit>
+void each_element(const PackedWeights& w, std::span<const int32_t> elements, const Visit& visit) {
+  T* const all = reinterpret_cast<T*>(rows_of(w));
+  for (size_t i = 0; i < elements.size(); ++i) visit(all[elements[i]], i);
+}
+
+void pack_all(PackedWeights& w) {
+  linear_cpu::pack_rows(*w.state().cpu, [](int64_t, int64_t) { return true; });
+}
+
 }  // namespace
 
 size_t input_gradient_workspace_bytes(const PackedWeights::Spec& spec, int64_t rows) {
@@ -231,7 +242,25 @@ void write_columns(PackedWeights& w, std::span<const int32_t> columns,
     each_row_at<bf16>(w, columns, [&](bf16& weight, size_t i) { weight = to_bf16(values[i]); });
   else
     each_row_at<float>(w, columns, [&](float& weight, size_t i) { weight = values[i]; });
-  linear_cpu::pack_rows(*w.state().cpu, [](int64_t, int64_t) { return true; });
+  pack_all(w);
+}
+
+void read_elements(std::span<float> out, const PackedWeights& w,
+                   std::span<const int32_t> elements) {
+  check_values(out.size(), static_cast<int64_t>(elements.size()), 1, w);
+  const auto read = [&](const auto& weight, size_t i) { out[i] = to_float(weight); };
+  w.dtype() == DType::bf16 ? each_element<bf16>(w, elements, read)
+                           : each_element<float>(w, elements, read);
+}
+
+void write_elements(PackedWeights& w, std::span<const int32_t> elements,
+                    std::span<const float> values) {
+  check_values(values.size(), static_cast<int64_t>(elements.size()), 1, w);
+  if (w.dtype() == DType::bf16)
+    each_element<bf16>(w, elements, [&](bf16& weight, size_t i) { weight = to_bf16(values[i]); });
+  else
+    each_element<float>(w, elements, [&](float& weight, size_t i) { weight = values[i]; });
+  pack_all(w);
 }
 
 }  // namespace tandem::ops

@@ -32,16 +32,19 @@ size_t weight_gradient_workspace_bytes(int64_t n, int64_t m, DType dtype, int64_
 /// [out, in] of trainable weights, in their dtype.
 const void* trainable_rows(const PackedWeights& w);
 
-/// Listed rows or columns of trainable weights in f32, as they are.
-/// shapes   out [rows, in] or [out, columns]; indices distinct and in range
+/// Listed rows, columns or elements (row * in + column) of trainable weights in f32, as they are.
+/// shapes   out [rows, in], [out, columns] or [elements]; indices distinct and in range
 void read_rows(std::span<float> out, const PackedWeights& w, std::span<const int32_t> rows);
 void read_columns(std::span<float> out, const PackedWeights& w, std::span<const int32_t> columns);
+void read_elements(std::span<float> out, const PackedWeights& w, std::span<const int32_t> elements);
 
-/// Replaces listed rows or columns of trainable weights, rounded to nearest even to their dtype, in
-/// every packing that is held. The others keep their bits.
-/// shapes   as read_rows and read_columns
+/// Replaces listed rows, columns or elements of trainable weights, rounded to nearest even to their
+/// dtype, in every packing that is held. The others keep their bits.
+/// shapes   as those of reading
 void write_rows(PackedWeights& w, std::span<const int32_t> rows, std::span<const float> values);
 void write_columns(PackedWeights& w, std::span<const int32_t> columns,
                    std::span<const float> values);
+void write_elements(PackedWeights& w, std::span<const int32_t> elements,
+                    std::span<const float> values);
 
 }  // namespace tandem::ops

@@ -189,12 +189,21 @@ void Backward::embedding(std::span<const int32_t> tokens) {
 void Backward::weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x) {
   if (m.bias) ops::bias_gradient(gradient_.data() + m.bias_offset, dy);
   if (!m.trained()) return;
+  if (m.part == Part::elements) return scattered_gradient(m, dy, x);
   Tensor listed = dy;
   if (m.part == Part::rows) {
     listed = {buffers_.listed, dy.dtype(), {dy.rows(), m.rows}};
     ops::gather_columns(listed, dy, m.index.data());
   }
   ops::linear_weight_gradient(flat(m.offset, m.rows, m.cols), listed, x, buffers_.workspace);
+}
+
+void Backward::scattered_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x) {
+  const Tensor all(buffers_.dense, DType::f32, {dy.row_size(), x.row_size()});
+  std::fill_n(buffers_.dense, all.elements(), 0.0f);
+  ops::linear_weight_gradient(all, dy, x, buffers_.workspace);
+  float* const to = gradient_.data() + m.offset;
+  for (size_t i = 0; i < m.index.size(); ++i) to[i] += buffers_.dense[m.index[i]];
 }
 
 void Backward::through_normed_linear(const Tensor& dy, const ops::PackedWeights& w,

@@ -44,6 +44,8 @@ class Backward {
   /// The trained part of the gradient of y = x W^T + b.
   /// x        its columns that are trained, if columns are
   void weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x);
+  /// The same of single elements, from that of the whole matrix: it saves no work.
+  void scattered_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x);
   /// Takes the gradient dy of y = norm(stream) W^T through W and the norm, into that of the stream.
   void through_normed_linear(const Tensor& dy, const ops::PackedWeights& w, const float* norm,
                              const void* kept);

@@ -37,7 +37,9 @@ int64_t most_listed(const TrainedSet& set, int64_t ffn_dim) {
     for (const TrainedMatrix* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down})
       if (m->part == Part::rows || m->part == Part::columns)
         most = std::max(most, static_cast<int64_t>(m->index.size()));
-    if (l.w_down.part == Part::all) most = std::max(most, ffn_dim);
+    // Its input is computed again for the gradient.
+    if (l.w_down.part == Part::all || l.w_down.part == Part::elements)
+      most = std::max(most, ffn_dim);
   }
   return most;
 }
@@ -75,6 +77,21 @@ void each_activation(const Sizes& s, const Frontier& frontier,
     if (f.again >= most.again) most = f;
   }
   each_activation(s, most, false, "activations/again.", again, buffer);
+}
+
+/// Elements of the largest matrix of which single ones are trained.
+int64_t most_dense(const Sizes& s, const TrainedSet& set) {
+  int64_t most = 0;
+  const auto add = [&](const TrainedMatrix& m, int64_t elements) {
+    if (m.part == Part::elements) most = std::max(most, elements);
+  };
+  for (const TrainedLayer& l : set.layers) {
+    add(l.qkv, s.qkv_dim * s.dim);
+    add(l.wo, s.dim * s.q_dim);
+    add(l.gate_up, 2 * s.ffn_dim * s.dim);
+    add(l.w_down, s.dim * s.ffn_dim);
+  }
+  return most;
 }
 
 size_t workspace_bytes(const BackwardSpec& spec, const TrainedSet& set) {
@@ -118,6 +135,7 @@ std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& s
           {"gradients/logits", Sizes::f32(s.head_rows * s.vocab)},
           {"gradients/dlogits", narrow ? s.act(s.head_rows * s.vocab) : 0},
           {"gradients/losses", Sizes::f32(s.head_rows)},
+          {"gradients/dense", Sizes::f32(most_dense(s, set))},
           {"gradients/workspace", workspace_bytes(spec, set)}};
 }
 
@@ -156,6 +174,7 @@ BackwardBuffers::BackwardBuffers(const BackwardSpec& spec, const Frontier& front
   logits = floats("gradients/logits");
   dlogits = narrow ? take("gradients/dlogits") : logits;
   losses = floats("gradients/losses");
+  dense = floats("gradients/dense");
   if (const PlanItem* w = arena.plan().find("gradients/workspace"))
     workspace = {static_cast<std::byte*>(take(w->name)), w->bytes};
 }

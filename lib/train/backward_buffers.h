@@ -39,6 +39,7 @@ struct BackwardBuffers {
   float* logits;                  // [head_rows, vocab]
   void* dlogits;                  // the same in the compute type; of f32 it is logits
   float* losses;                  // [head_rows]
+  float* dense;                   // [out, in] of the largest matrix with single trained elements
   std::span<std::byte> workspace;
 
   static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan);

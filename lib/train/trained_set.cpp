@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/error.h"
+#include "base/rng.h"
 #include "ops/linear_gradient.h"
 
 namespace tandem::train {
@@ -33,7 +35,7 @@ void place(TrainedMatrix& m, const Shape& shape, int64_t& end) {
   }
   const auto n = static_cast<int64_t>(m.index.size());
   m.rows = m.part == Part::columns ? shape.out : n;
-  m.cols = m.part == Part::columns ? n : shape.in;
+  m.cols = m.part == Part::columns ? n : m.part == Part::elements ? 1 : shape.in;
   m.offset = end;
   end += m.size();
   m.bias = m.bias && shape.bias;
@@ -60,6 +62,19 @@ void each_matrix(const TrainedSet& set, Weights& weights, const Visit& visit) {
 size_t at(int64_t offset) { return static_cast<size_t>(offset); }
 
 void copy(float* to, const float* from, int64_t n) { std::memcpy(to, from, at(n) * sizeof(float)); }
+
+/// `n` of [first, first + of) without replacement, ascending.
+void draw(std::vector<int32_t>& to, PhiloxStream& stream, int64_t first, int64_t of, int64_t n) {
+  std::vector<int32_t> drawn;
+  // Numbers that come again are drawn anew, until none does.
+  while (static_cast<int64_t>(drawn.size()) < n) {
+    for (auto missing = n - static_cast<int64_t>(drawn.size()); missing-- > 0;)
+      drawn.push_back(static_cast<int32_t>(first + stream.below(static_cast<uint32_t>(of))));
+    std::ranges::sort(drawn);
+    drawn.erase(std::unique(drawn.begin(), drawn.end()), drawn.end());
+  }
+  to.insert(to.end(), drawn.begin(), drawn.end());
+}
 
 TrainedMatrix whole() { return {.part = Part::all, .bias = true}; }
 
@@ -108,11 +123,40 @@ TrainedSet full_set(const model::ModelConfig& config) {
   return set;
 }
 
+TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_t seed) {
+  if (!(share > 0 && share <= 1))
+    throw recipe_error("train.spft.ratio", "is {}, expected a number in (0, 1]", share);
+  TrainedSet set;
+  set.layers.resize(at(config.n_layers));
+  uint32_t matrix = 0;
+  const auto scatter = [&](TrainedMatrix& m, int64_t in, std::initializer_list<int64_t> parts) {
+    int64_t first = 0;
+    for (const int64_t rows : parts) {
+      PhiloxStream stream(seed, matrix++);
+      const auto n = static_cast<int64_t>(share * static_cast<double>(rows * in));
+      draw(m.index, stream, first, rows * in, n);
+      first += rows * in;
+    }
+    if (!m.index.empty()) m.part = Part::elements;
+  };
+  for (TrainedLayer& l : set.layers) {
+    scatter(l.qkv, config.dim, {config.q_dim(), config.kv_dim(), config.kv_dim()});
+    scatter(l.wo, config.q_dim(), {config.dim});
+    scatter(l.gate_up, config.dim, {config.ffn_dim, config.ffn_dim});
+    scatter(l.w_down, config.ffn_dim, {config.dim});
+  }
+  lay_out(set, config);
+  if (set.size == 0) throw recipe_error("train.spft.ratio", "{} of no matrix is a weight", share);
+  return set;
+}
+
 void read_values(std::span<float> values, const TrainedSet& set, const model::Weights& weights) {
   each_matrix(set, weights, [&](const TrainedMatrix& m, const ops::PackedWeights& w) {
     const std::span<float> part = values.subspan(at(m.offset), at(m.size()));
     if (m.part == Part::columns)
       ops::read_columns(part, w, m.index);
+    else if (m.part == Part::elements)
+      ops::read_elements(part, w, m.index);
     else if (m.trained())
       ops::read_rows(part, w, m.index);
     if (m.bias) copy(values.data() + m.bias_offset, w.bias(), m.bias_size);
@@ -125,6 +169,8 @@ void write_values(model::Weights& weights, const TrainedSet& set, std::span<cons
     const std::span<const float> part = values.subspan(at(m.offset), at(m.size()));
     if (m.part == Part::columns)
       ops::write_columns(w, m.index, part);
+    else if (m.part == Part::elements)
+      ops::write_elements(w, m.index, part);
     else if (m.trained())
       ops::write_rows(w, m.index, part);
     if (m.bias) copy(w.bias(), values.data() + m.bias_offset, m.bias_size);

@@ -9,12 +9,12 @@
 namespace tandem::train {
 
 /// Which values of a matrix [out, in] are trained, and where they lie in the flat buffers of
-/// trained values: rows as [n, in], columns as [out, n], row-major.
+/// trained values: rows as [n, in], columns as [out, n], row-major; single elements as [n, 1].
 struct TrainedMatrix {
-  enum class Part : uint8_t { none, rows, columns, all };
+  enum class Part : uint8_t { none, rows, columns, all, elements };
 
   Part part = Part::none;
-  std::vector<int32_t> index = {};  // of rows or columns, ascending; of `all` every row
+  std::vector<int32_t> index = {};  // of rows, columns or elements, ascending; of `all` every row
   int64_t offset = 0, rows = 0, cols = 0;
   bool bias = false;  // the bias too, whole
   int64_t bias_offset = 0, bias_size = 0;
@@ -51,6 +51,11 @@ void lay_out(TrainedSet& set, const model::ModelConfig& config);
 
 /// Every weight of a model.
 TrainedSet full_set(const model::ModelConfig& config);
+
+/// SpFT, the baseline of S2FT: single weights, drawn at random by the seed from each of q, k, v, o,
+/// gate, up and down alike.
+/// errors   kind recipe: the share is no number in (0, 1], or gives nothing
+TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_t seed);
 
 /// Copies the values of the trained weights from the model, and back, rounded to nearest to the
 /// weights' dtype; values outside the set keep their bits.

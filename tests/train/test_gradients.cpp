@@ -117,6 +117,34 @@ TEST_SUITE("train/gradients") {
     }
   }
 
+  TEST_CASE("of single weights are those of the whole matrices, bit for bit") {
+    for (const char* model : {"llama-3.1", "qwen2-untied-sharded", "qwen3-odd"}) {
+      CAPTURE(model);
+      const train::TrainerSpec spec = trainer_spec(model);
+      const train::TrainedSet set = train::scattered_set(spec.config, 0.1, 3);
+      const train::MicroBatch batch = random_documents({40, 9}, spec.config.vocab_size, 13);
+      const auto part = make_trainer(model, spec, set);
+      const auto all = make_trainer(model, spec, train::full_set(spec.config));
+      CHECK(part->gradients({&batch, 1}).sum == all->gradients({&batch, 1}).sum);
+      for (size_t i = 0; i < set.layers.size(); ++i) {
+        const train::TrainedLayer &s = set.layers[i], &w = all->set().layers[i];
+        const std::pair<const train::TrainedMatrix*, const train::TrainedMatrix*> pairs[] = {
+            {&s.qkv, &w.qkv}, {&s.wo, &w.wo}, {&s.gate_up, &w.gate_up}, {&s.w_down, &w.w_down}};
+        for (const auto& [m, whole] : pairs) {
+          int64_t wrong = 0;
+          for (size_t e = 0; e < m->index.size(); ++e) {
+            const auto from = static_cast<size_t>(whole->offset + m->index[e]);
+            const size_t to = static_cast<size_t>(m->offset) + e;
+            wrong += part->gradient()[to] != all->gradient()[from] ? 1 : 0;
+            wrong += part->state().values[to] != all->state().values[from] ? 1 : 0;
+          }
+          CHECK(!m->index.empty());
+          CHECK(wrong == 0);
+        }
+      }
+    }
+  }
+
   TEST_CASE("have the same bits when activations are computed again, which takes less memory") {
     for (const char* model : {"llama-3.1", "mistral-window", "qwen3-odd"})
       for (const bool all : {true, false}) {

@@ -200,6 +200,31 @@ TEST_SUITE("train/selection") {
   }
 }
 
+TEST_SUITE("train/scattered") {
+  TEST_CASE("single weights are drawn by the seed, as many of each matrix as its share") {
+    const model::ModelConfig c = trainer_spec("llama-3.1").config;
+    const train::TrainedSet a = train::scattered_set(c, 0.05, 1),
+                            b = train::scattered_set(c, 0.05, 1),
+                            other = train::scattered_set(c, 0.05, 2);
+    const std::vector<int32_t>& qkv = a.layers[1].qkv.index;
+    CHECK(qkv == b.layers[1].qkv.index);
+    CHECK(qkv != other.layers[1].qkv.index);
+    CHECK(qkv != a.layers[2].qkv.index);
+    CHECK(std::ranges::adjacent_find(qkv, std::greater_equal{}) == qkv.end());
+    const int64_t q = int64_t{c.q_dim()} * c.dim, kv = int64_t{c.kv_dim()} * c.dim;
+    const auto of_q = std::ranges::count_if(qkv, [&](int32_t i) { return i < q; });
+    CHECK(of_q == static_cast<int64_t>(0.05 * static_cast<double>(q)));
+    CHECK(static_cast<int64_t>(qkv.size()) - of_q ==
+          2 * static_cast<int64_t>(0.05 * static_cast<double>(kv)));
+    CHECK(qkv.back() < q + 2 * kv);
+    const train::TrainedSet all = train::scattered_set(c, 1, 1);
+    CHECK(all.layers[0].w_down.size() == int64_t{c.dim} * c.ffn_dim);
+    CHECK_THROWS_AS(train::scattered_set(c, 0, 1), Error);
+    CHECK_THROWS_AS(train::scattered_set(c, 1e-9, 1), Error);
+    CHECK_THROWS_AS(train::scattered_set(c, NAN, 1), Error);
+  }
+}
+
 TEST_SUITE("train/frontier") {
   TEST_CASE("o and down stop at the first layer's o; nothing below is kept") {
     const model::ModelConfig c = shape(32, 32, 32, 11008);

@@ -124,6 +124,34 @@ TEST_SUITE("train/trainer") {
     }
   }
 
+  TEST_CASE("single weights are trained, and others keep their bits") {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const train::TrainerSpec spec = trainer_spec("llama-3.1", dtype);
+      const auto trainer =
+          make_trainer("llama-3.1", spec, train::scattered_set(spec.config, 0.1, 4));
+      const std::vector<std::string> before = matrices(*trainer);
+      const std::vector<double> loss = losses(*trainer, 8);
+      CHECK(loss.back() < loss.front() - 0.1);
+      const std::vector<std::string> after = matrices(*trainer);
+      size_t next = 0;
+      for (const train::TrainedLayer& l : trainer->set().layers)
+        for (const train::TrainedMatrix* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down}) {
+          const std::string &a = before[next], &b = after[next];
+          ++next;
+          const size_t bytes = dtype_bytes(dtype);
+          int64_t frozen_changed = 0;
+          for (size_t i = 0; i < a.size(); i += bytes)
+            frozen_changed +=
+                a.compare(i, bytes, b, i, bytes) != 0 &&
+                        !std::ranges::binary_search(m->index, static_cast<int32_t>(i / bytes))
+                    ? 1
+                    : 0;
+          CHECK(frozen_changed == 0);
+          CHECK(a != b);
+        }
+    }
+  }
+
   TEST_CASE("a rate of zero leaves every bit of the model") {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       train::TrainerSpec spec = trainer_spec("qwen2-tied", dtype);
