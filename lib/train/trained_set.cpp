@@ -66,7 +66,7 @@ void copy(float* to, const float* from, int64_t n) { std::memcpy(to, from, at(n)
 /// `n` of [first, first + of) without replacement, ascending.
 void draw(std::vector<int32_t>& to, PhiloxStream& stream, int64_t first, int64_t of, int64_t n) {
   std::vector<int32_t> drawn;
-  // Numbers that come again are drawn anew, until none does.
+  // Numbers that were drawn before are replaced by others, until none was.
   while (static_cast<int64_t>(drawn.size()) < n) {
     for (auto missing = n - static_cast<int64_t>(drawn.size()); missing-- > 0;)
       drawn.push_back(static_cast<int32_t>(first + stream.below(static_cast<uint32_t>(of))));
