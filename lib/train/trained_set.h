@@ -52,8 +52,8 @@ void lay_out(TrainedSet& set, const model::ModelConfig& config);
 /// Every weight of a model.
 TrainedSet full_set(const model::ModelConfig& config);
 
-/// SpFT, the baseline of S2FT: single weights, drawn at random by the seed from each of q, k, v, o,
-/// gate, up and down alike.
+/// SpFT, the baseline of S2FT: single weights, drawn at random by the seed, the same share of each
+/// of q, k, v, o, gate, up and down.
 /// errors   kind recipe: the share is no number in (0, 1], or gives nothing
 TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_t seed);
 
