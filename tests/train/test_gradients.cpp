@@ -199,6 +199,32 @@ TEST_SUITE("train/gradients") {
     }
   }
 
+  TEST_CASE("of a pack are those of a padded batch, of a trained model") {
+    const auto folder = tiny_model("tiny-16m");
+    train::TrainerSpec spec = trainer_spec(folder, DType::f32);
+    const train::TrainedSet set =
+        train::slices_of(train::select_random(half_of_everything(), spec.config), spec.config);
+    train::Trainer trainer(spec, set, decode::open_model(folder.string(), 0).source);
+    const train::MicroBatch pack = random_documents({60, 13, 31}, spec.config.vocab_size, 14);
+    train::MicroBatch padded{.tokens = {}, .targets = {}, .document_begin = {0}};
+    for (size_t d = 0; d < 3; ++d) {
+      const auto first = pack.document_begin[d], last = pack.document_begin[d + 1];
+      padded.tokens.insert(padded.tokens.end(), pack.tokens.begin() + first,
+                           pack.tokens.begin() + last);
+      padded.targets.insert(padded.targets.end(), pack.targets.begin() + first,
+                            pack.targets.begin() + last);
+      padded.tokens.resize(60 * (d + 1), 0);
+      padded.targets.resize(60 * (d + 1), -1);
+      padded.document_begin.push_back(static_cast<int32_t>(60 * (d + 1)));
+    }
+    const train::LossSum loss = trainer.gradients({&pack, 1});
+    const std::vector<float> gradient = copy_of(trainer.gradient());
+    const train::LossSum loss_padded = trainer.gradients({&padded, 1});
+    CHECK(loss_padded.n_tokens == loss.n_tokens);
+    CHECK(loss_padded.sum == doctest::Approx(loss.sum).epsilon(1e-5));
+    CHECK(relative_distance(trainer.gradient(), gradient) < 1e-5);
+  }
+
   TEST_CASE("in bf16 are as far from those in f32 as the forward's activations make them") {
     for (const char* model : {"llama-3.1", "qwen2-tied", "qwen3-tied"}) {
       CAPTURE(model);

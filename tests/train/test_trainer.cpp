@@ -223,6 +223,31 @@ TEST_SUITE("train/trainer") {
     CHECK(norm_of(trainer->state().first) == doctest::Approx(1e-4).epsilon(1e-3));
   }
 
+  TEST_CASE("a step that is interrupted anywhere has changed nothing") {
+    int polls_left = -1;  // -1: never
+    train::TrainerSpec spec = trainer_spec("llama-3.1");
+    spec.recompute = train::RecomputeLevel::layer;
+    spec.interrupted = [&] { return polls_left >= 0 && polls_left-- == 0; };
+    const auto trainer = make_trainer("llama-3.1", spec, half_of(spec));
+    const auto other = make_trainer("llama-3.1", trainer_spec("llama-3.1"), half_of(spec));
+    const train::MicroBatch batch = random_documents({30, 9}, spec.config.vocab_size, 27);
+    int interrupted = 0;
+    for (int n = 0; n < 60; ++n) {
+      polls_left = n;
+      try {
+        trainer->step({&batch, 1});
+        break;
+      } catch (const Error& e) {
+        CHECK(e.kind() == ErrorKind::interrupted);
+        ++interrupted;
+      }
+    }
+    CHECK(interrupted > 20);  // in the forward and in the backward pass
+    other->step({&batch, 1});
+    CHECK(trainer->state().steps == 1);
+    CHECK(same(copy_of(trainer->state().values), copy_of(other->state().values)));
+  }
+
   TEST_CASE("steps whose gradient is not finite are left out") {
     const train::TrainerSpec spec = trainer_spec("llama-2");
     const auto trainer = make_trainer("llama-2", spec, half_of(spec));
