@@ -150,19 +150,18 @@ void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const L
   if (!from_middle) attention_block(layer, w, step, cache, to);
   poll(options_.interrupted);
   if (!from_middle) keep_residual(to.residual_mid);
-  normed_linear(gate_up_at(to.gate_up), w.norms.ffn, w.gate_up, false);
+  normed_linear(gate_up_at(to.gate_up), w.norms.ffn, w.gate_up);
 }
 
 Tensor Llama::gate_up_at(void* place) const {
   return act(place, n_rows_, 2 * int64_t{config_.ffn_dim});
 }
 
-void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w,
-                          bool fused) {
+void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = norm, .norm_eps = eps};
-  if (fused && ops::fusion_pays(w, n_rows_, fusion))
+  if (ops::fusion_pays(w, n_rows_, fusion))
     return ops::linear_fused(y, x, fusion, w, ops::Accumulate::no, exec_.stream());
   const Tensor normed = act(normed_, n_rows_, config_.dim);
   ops::rms_norm(normed, x, norm, eps, exec_.stream());
@@ -183,7 +182,7 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
 
   poll(options_.interrupted);
   keep_residual(to.residual_in);
-  normed_linear(qkv, w.norms.attn, w.qkv, to.residual_in == nullptr);
+  normed_linear(qkv, w.norms.attn, w.qkv);
   const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
   ops::rope_kv({.q = q,
                 .k_pool = cache.k(layer),
@@ -210,7 +209,7 @@ void Llama::ffn_block(const LayerWeights& w, const LayerActivations& to) {
   keep_residual(to.residual_mid);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = w.norms.ffn, .norm_eps = eps, .swiglu = true};
-  if (to.residual_mid == nullptr && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
+  if (to.gate_up == nullptr && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
     ops::linear_fused(ffn, x, fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
   } else {
     const Tensor normed = act(normed_, n_rows_, config_.dim);

@@ -43,7 +43,7 @@ class Llama {
   /// shapes   tokens [step.n_rows], each in [0, vocab_size)
   /// errors   kind interrupted: the step must not be committed. The caller has begun it and will
   ///          commit it; kind input: embedding rows that can no longer be read
-  /// kept     empty, or what each layer keeps for a backward pass: nothing is fused away then
+  /// kept     empty, or places of the layers' activations: none that has one is fused away
   void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache,
                std::span<const LayerActivations> kept = {});
   /// The same for ids in the memory of the model's device; on a GPU work on the queue alone, which
@@ -89,8 +89,8 @@ class Llama {
                        const LayerActivations& to);
   void ffn_block(const LayerWeights& w, const LayerActivations& to);
   Tensor gate_up_at(void* place) const;
-  /// y = norm(x) W^T, in one pass where that pays and nothing is kept.
-  void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w, bool fused);
+  /// y = norm(x) W^T, in one pass where that pays.
+  void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
   /// Where a layer writes that is given no places.
   LayerActivations shared_activations() const;
   /// Copies the residual stream, in the compute type, unless `to` is null.
