@@ -27,14 +27,17 @@ size_t weight_bytes(const PackedWeights::Spec& spec) {
                                : packed_weights_bytes(kernel(), spec.out, spec.in, spec.dtype);
 }
 
+size_t row_bytes(const PackedWeights::Spec& spec) {
+  return static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
+}
+
 /// Packs rows [begin, begin + n) into their panels; begin is a multiple of the panel's outputs, and
 /// so is n but at the matrix's end.
 void pack(const PackedWeights::Spec& spec, void* panels, int64_t begin, int64_t n,
           const void* rows) {
   const int outputs = kernel().panel_outputs;
-  const size_t row_bytes = static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
   const PackWeightsParams p{
-      .panels = static_cast<std::byte*>(panels) + static_cast<size_t>(begin) * row_bytes,
+      .panels = static_cast<std::byte*>(panels) + static_cast<size_t>(begin) * row_bytes(spec),
       .rows = rows,
       .n_rows = static_cast<int>(n),
       .in = static_cast<int>(spec.in),
@@ -50,10 +53,6 @@ int64_t rows_a_step(const PackedWeights::Spec& spec) {
 }
 
 std::string rows_name(const PackedWeights::Spec& spec) { return spec.name + ".rows"; }
-
-size_t row_bytes(const PackedWeights::Spec& spec) {
-  return static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
-}
 
 }  // namespace
 

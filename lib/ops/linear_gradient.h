@@ -12,7 +12,7 @@ namespace tandem::ops {
 ///          accumulating; the weights are trainable
 /// numerics f32 accumulation, one rounding to dx
 /// cost     reads the rows of the weights once; where the CPU does not multiply bf16, widens them
-/// errors   none (shapes are checked by TANDEM_CHECK); `workspace` per gradient_workspace_bytes
+/// errors   none (shapes are checked by TANDEM_CHECK); `workspace` per the functions below
 void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeights& w,
                            Accumulate accumulate, std::span<std::byte> workspace,
                            Stream stream = {});

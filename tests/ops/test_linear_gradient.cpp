@@ -189,4 +189,24 @@ TEST_SUITE("ops/linear_gradient") {
         CHECK(back == given);
       }
   }
+
+  TEST_CASE("single elements that are written are those that products read; others keep theirs") {
+    for (const DType dtype : kTypes) {
+      CAPTURE(dtype_name(dtype));
+      Matrix w(300, 70, dtype, 16), x(9, 70, dtype, 17);
+      Layer layer(w);
+      const std::vector<int32_t> listed = {0, 71, 299 * 70 + 69};
+      const std::vector<float> given = {0.5f, -0.25f, 3.0f};
+      ops::write_elements(layer.packed, listed, given);
+      Matrix want = w;
+      for (size_t i = 0; i < 3; ++i) {
+        want.wide[static_cast<size_t>(listed[i])] = given[i];
+        if (dtype == DType::bf16) want.half[static_cast<size_t>(listed[i])] = to_bf16(given[i]);
+      }
+      CHECK(layer.forward(x) == Layer(want).forward(x));
+      std::vector<float> back(3);
+      ops::read_elements(back, layer.packed, listed);
+      CHECK(back == given);
+    }
+  }
 }
