@@ -1,7 +1,6 @@
 #include "train/trained_set.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "base/error.h"
@@ -60,8 +59,6 @@ void each_matrix(const TrainedSet& set, Weights& weights, const Visit& visit) {
 }
 
 size_t at(int64_t offset) { return static_cast<size_t>(offset); }
-
-void copy(float* to, const float* from, int64_t n) { std::memcpy(to, from, at(n) * sizeof(float)); }
 
 /// `n` of [first, first + of) without replacement, ascending.
 void draw(std::vector<int32_t>& to, PhiloxStream& stream, int64_t first, int64_t of, int64_t n) {
@@ -159,9 +156,9 @@ void read_values(std::span<float> values, const TrainedSet& set, const model::We
       ops::read_elements(part, w, m.index);
     else if (m.trained())
       ops::read_rows(part, w, m.index);
-    if (m.bias) copy(values.data() + m.bias_offset, w.bias(), m.bias_size);
+    if (m.bias) std::copy_n(w.bias(), m.bias_size, values.data() + m.bias_offset);
   });
-  copy(values.data() + set.norms_offset, weights.norms.data(), set.norms_size);
+  std::copy_n(weights.norms.data(), set.norms_size, values.data() + set.norms_offset);
 }
 
 void write_values(model::Weights& weights, const TrainedSet& set, std::span<const float> values) {
@@ -173,9 +170,9 @@ void write_values(model::Weights& weights, const TrainedSet& set, std::span<cons
       ops::write_elements(w, m.index, part);
     else if (m.trained())
       ops::write_rows(w, m.index, part);
-    if (m.bias) copy(w.bias(), values.data() + m.bias_offset, m.bias_size);
+    if (m.bias) std::copy_n(values.data() + m.bias_offset, m.bias_size, w.bias());
   });
-  copy(weights.norms.data(), values.data() + set.norms_offset, set.norms_size);
+  std::copy_n(values.data() + set.norms_offset, set.norms_size, weights.norms.data());
 }
 
 }  // namespace tandem::train
