@@ -17,7 +17,7 @@ struct BackwardSpec {
   DType dtype = DType::f32;  // of weights and activations
   int max_rows = 0;          // of a micro-batch
   int head_rows = 512;       // rows whose logits are there at once
-  RecomputeLevel recompute = RecomputeLevel::light;
+  Recomputation recompute = Recomputation::light;
   Interrupted interrupted = {};  // polled before every layer
 };
 

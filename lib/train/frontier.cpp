@@ -51,7 +51,7 @@ int Frontier::first() const {
 }
 
 Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
-                     RecomputeLevel recompute) {
+                     Recomputation recompute) {
   using Again = LayerFrontier::Again;
   Frontier plan;
   bool below = set.embedding.trained();  // something is trained under the layer
@@ -66,8 +66,8 @@ Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
     f.reads_attended = f.attention || t.wo.trained();
     f.reads_input = f.input || t.qkv.trained();
     f.reads_qkv = f.attention && config.qk_norm;
-    if (recompute >= RecomputeLevel::ffn && f.reads_middle) f.again = Again::gate_up;
-    if (recompute == RecomputeLevel::layer && f.input) f.again = Again::layer;
+    if (recompute >= Recomputation::ffn && f.reads_middle) f.again = Again::gate_up;
+    if (recompute == Recomputation::layer && f.input) f.again = Again::layer;
     below = below || f.output;
     plan.layers.push_back(f);
   }

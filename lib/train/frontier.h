@@ -36,7 +36,7 @@ struct LayerFrontier {
 /// How much of a layer is computed again. The outputs of the norms and of the gate always are: they
 /// cost little compared with a product. Then gate and up, then whole layers, of which K and V stay
 /// in their pages all the same.
-enum class RecomputeLevel : uint8_t { light, ffn, layer };
+enum class Recomputation : uint8_t { light, ffn, layer };
 
 /// How far each layer is back-propagated and what it saves: the static plan of a training run,
 /// which follows from the trained set alone.
@@ -48,7 +48,7 @@ struct Frontier {
 };
 
 Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
-                     RecomputeLevel recompute = RecomputeLevel::light);
+                     Recomputation recompute = Recomputation::light);
 
 /// Lines for people, runs of equal layers together: "layers 1-31: back to the input; keeps ...".
 std::string describe(const Frontier& frontier);

@@ -60,12 +60,12 @@ MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   return plan;
 }
 
-RecomputeLevel Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes) {
-  for (const RecomputeLevel level : {RecomputeLevel::light, RecomputeLevel::ffn}) {
+Recomputation Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes) {
+  for (const Recomputation level : {Recomputation::light, Recomputation::ffn}) {
     spec.recompute = level;
     if (plan(spec, set).peak({}) <= bytes) return level;
   }
-  spec.recompute = RecomputeLevel::layer;
+  spec.recompute = Recomputation::layer;
   plan(spec, set).check_fits({}, bytes);
   return spec.recompute;
 }

@@ -21,7 +21,7 @@ struct TrainerSpec {
   ops::AdamW optimizer = {};    // its rate is the schedule's
   bool decays_to_start = true;  // weight decay pulls to the values before the first step, not to 0
   double clip = 1.0;            // largest norm of the gradient of a step; 0 = any
-  RecomputeLevel recompute = RecomputeLevel::light;
+  Recomputation recompute = Recomputation::light;
   Interrupted interrupted = {};
 
   BackwardSpec backward() const {
@@ -63,7 +63,7 @@ class Trainer {
   static MemoryPlan plan(const TrainerSpec& spec, const TrainedSet& set);
   /// The least recomputation whose plan fits into `bytes`.
   /// errors   kind memory: none does
-  static RecomputeLevel least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes);
+  static Recomputation least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes);
   /// errors   kind input (the source), memory, interrupted
   Trainer(const TrainerSpec& spec, TrainedSet set, std::unique_ptr<model::WeightSource> source,
           const std::function<void(double share)>& on_load = {});

@@ -158,9 +158,9 @@ TEST_SUITE("train/gradients") {
         const train::MicroBatch batch = random_documents({70, 3, 37}, spec.config.vocab_size, 12);
         std::vector<float> want;
         size_t bytes = SIZE_MAX;
-        for (const train::RecomputeLevel level :
-             {train::RecomputeLevel::light, train::RecomputeLevel::ffn,
-              train::RecomputeLevel::layer}) {
+        for (const train::Recomputation level :
+             {train::Recomputation::light, train::Recomputation::ffn,
+              train::Recomputation::layer}) {
           spec.recompute = level;
           const size_t planned = train::Trainer::plan(spec, set).peak({});
           CHECK(planned < bytes);

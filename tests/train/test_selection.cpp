@@ -257,11 +257,11 @@ TEST_SUITE("train/frontier") {
     train::SelectionSpec s;
     s.ratio[at(Matrix::down)] = 0.1;
     const train::TrainedSet set = train::slices_of(train::select_random(s, c), c);
-    CHECK(train::describe(train::frontier_of(set, c, train::RecomputeLevel::ffn)) ==
+    CHECK(train::describe(train::frontier_of(set, c, train::Recomputation::ffn)) ==
           "layer 0: back to w_down; keeps gate and up\n"
           "layers 1-2: back to the input; keeps input, q, k, v, lse, attention's output, middle; "
           "again gate and up\n");
-    CHECK(train::describe(train::frontier_of(set, c, train::RecomputeLevel::layer)) ==
+    CHECK(train::describe(train::frontier_of(set, c, train::Recomputation::layer)) ==
           "layer 0: back to w_down; keeps gate and up\n"
           "layers 1-2: back to the input; keeps input, k, v; "
           "again q, lse, attention's output, middle, gate and up\n");

@@ -227,7 +227,7 @@ TEST_SUITE("train/trainer") {
   TEST_CASE("a step that is interrupted anywhere has changed nothing") {
     int polls_left = -1;  // -1: never
     train::TrainerSpec spec = trainer_spec("llama-3.1");
-    spec.recompute = train::RecomputeLevel::layer;
+    spec.recompute = train::Recomputation::layer;
     spec.interrupted = [&] { return polls_left >= 0 && polls_left-- == 0; };
     const auto trainer = make_trainer("llama-3.1", spec, half_of(spec));
     const auto other = make_trainer("llama-3.1", trainer_spec("llama-3.1"), half_of(spec));
@@ -266,7 +266,7 @@ TEST_SUITE("train/trainer") {
 
 TEST_SUITE("train/memory") {
   TEST_CASE("grows by what the plan says, for slices and all weights, at every level") {
-    using Level = train::RecomputeLevel;
+    using Level = train::Recomputation;
     const auto folder = tiny_model("tiny-16m");
     // Each thread has room for the longest document, which these are not.
     const int threads = max_threads();
