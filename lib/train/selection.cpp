@@ -60,7 +60,7 @@ struct Layers {
   Layers(const SelectionSpec& s, const model::ModelConfig& c)
       : first(s.first_layer), n((s.last_layer < 0 ? c.n_layers : s.last_layer + 1) - first) {
     if (first < 0 || n <= 0 || first + n > c.n_layers)
-      throw recipe_error("select.layers", "are {}-{}, the model has 0-{}", s.first_layer,
+      throw recipe_error("train.select.layers", "are {}-{}, the model has 0-{}", s.first_layer,
                          s.last_layer, c.n_layers - 1);
   }
 };
@@ -71,14 +71,14 @@ void check(const SelectionSpec& spec, const model::ModelConfig& config, const La
   for (size_t s = 0; s < kMatrices; ++s) {
     const double ratio = spec.ratio[s];
     if (!(ratio >= 0 && ratio <= 1))
-      throw recipe_error(std::string("select.ratios.") + kNames[s], "is {}, expected 0 to 1",
+      throw recipe_error(std::string("train.select.ratios.") + kNames[s], "is {}, expected 0 to 1",
                          ratio);
     const double all = double{1.0 * n_units(static_cast<Matrix>(s), config)} * layers.n;
     total += static_cast<int64_t>(ratio * all);
     least = std::min(least, 1 / all);
   }
   if (total == 0)
-    throw recipe_error("select.ratios", "select no unit of {} layers", layers.n)
+    throw recipe_error("train.select.ratios", "select no unit of {} layers", layers.n)
         .hint(fmt::format("one FFN channel of one layer is {:.2g}", least));
 }
 
@@ -111,7 +111,7 @@ std::vector<LayerUnits> choose(const SelectionSpec& spec, const model::ModelConf
       std::vector<int32_t> from = candidates(spec, m, units, first, n_layers);
       if (count > static_cast<int>(from.size()))
         throw recipe_error(
-            "select.exclude", "leaves {} units of {} in {}, {} are selected", from.size(),
+            "train.select.exclude", "leaves {} units of {} in {}, {} are selected", from.size(),
             kNames[m],
             n_layers == 1 ? fmt::format("layer {}", first) : fmt::format("{} layers", n_layers),
             count)

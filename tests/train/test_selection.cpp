@@ -121,7 +121,7 @@ TEST_SUITE("train/selection") {
             CHECK(!std::ranges::binary_search(first[l][m], unit));
       }
       s.ratio[at(Matrix::v)] = 0.75;
-      CHECK(refusal(s, c).find("select.exclude: leaves") != std::string::npos);
+      CHECK(refusal(s, c).find("train.select.exclude: leaves") != std::string::npos);
     }
   }
 
@@ -193,7 +193,7 @@ TEST_SUITE("train/selection") {
     CHECK(refusal(s, c).find("select no unit of 2 layers") != std::string::npos);
     s.ratio[at(Matrix::down)] = 0.5;
     s.ratio[at(Matrix::o)] = NAN;
-    CHECK(refusal(s, c).find("select.ratios.o") != std::string::npos);
+    CHECK(refusal(s, c).find("train.select.ratios.o") != std::string::npos);
     s.ratio[at(Matrix::o)] = 0;
     s.last_layer = 2;
     CHECK(refusal(s, c).find("the model has 0-1") != std::string::npos);
