@@ -54,6 +54,15 @@ CpuTable make_table(Isa isa) {
   t.load_slot_ids = load_slot_ids_cpu;
   t.store_slot_ids = store_slot_ids_cpu;
   t.widen_rows = widen_rows_cpu;
+  TANDEM_PICK(rms_norm_backward);
+  TANDEM_PICK(column_sums);
+  TANDEM_PICK_BF16(rope_backward);
+  TANDEM_PICK_BF16(silu_mul_backward);
+  TANDEM_PICK(attention_backward);
+  TANDEM_PICK_BF16(cross_entropy);
+  t.gather_columns = gather_columns_cpu;
+  TANDEM_PICK(square_sum);
+  TANDEM_PICK(adamw);
   t.attention_f32 = pick(isa, {&attention_f32_scalar, &attention_f32_avx2, &attention_f32_avx512});
   t.attention_bf16 =
       pick(isa, {&attention_bf16_scalar, &attention_bf16_avx2, &attention_bf16_avx512,

@@ -1,17 +1,24 @@
 #pragma once
 #include "base/cpu_features.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/attention_backward.h"
 #include "kernels/attention/mean_lse.h"
+#include "kernels/channels/gather_columns.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
+#include "kernels/ffn/silu_mul_backward.h"
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/key_votes.h"
 #include "kernels/linear/packed_linear.h"
+#include "kernels/loss/cross_entropy.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
+#include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
+#include "kernels/norm/rms_norm_backward.h"
+#include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
@@ -66,6 +73,15 @@ struct CpuTable {
   SlotIdsFn* load_slot_ids;
   SlotIdsFn* store_slot_ids;
   WidenRowsFn* widen_rows;
+  RmsNormBackwardFn* rms_norm_backward;
+  ColumnSumsFn* column_sums;
+  RopeBackwardFn* rope_backward;
+  SiluMulBackwardFn* silu_mul_backward;
+  AttentionBackwardFn* attention_backward;
+  CrossEntropyFn* cross_entropy;
+  GatherColumnsFn* gather_columns;
+  SquareSumFn* square_sum;
+  AdamWFn* adamw;
   const AttentionKernel* attention_f32;
   const AttentionKernel* attention_bf16;
   const PackedLinearKernel* packed_linear;

@@ -1,12 +1,11 @@
 #include "kernels/ffn/silu_mul.h"
-#include "kernels/simd/vec.h"
+
+#include "kernels/ffn/silu.h"
 
 namespace tandem {
 namespace {
 
 using namespace simd;
-
-TANDEM_INLINE Vec silu(Vec gate) { return gate / (set1(1.0f) + exp(zero() - gate)); }
 
 template <class T>
 void gate_rows(const SiluMulParams& p, Range rows) {

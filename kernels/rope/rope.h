@@ -1,5 +1,6 @@
 #pragma once
-// Contracts of rope_kv and rotate_q. No STL: included by sources compiled with per-ISA flags.
+// Contracts of rope_kv, its backward pass and rotate_q. No STL: included by sources compiled with
+// per-ISA flags.
 #include "base/page.h"
 #include "base/types.h"
 
@@ -35,6 +36,35 @@ struct RopeKvParams {
 /// errors   none (preconditions checked by ops)
 using RopeKvFn = void(const RopeKvParams&, Range rows);
 RopeKvFn rope_kv_ref, rope_kv_scalar, rope_kv_avx2, rope_kv_avx512, rope_kv_avx512_bf16;
+
+struct RopeBackwardParams {
+  void* dqkv;  // [n_rows, (Hq + 2 Hkv) d] act: gradients of the rotated q and k and of v; gets that
+               // of the fused projection
+  const float* cos_table;                     // [n_positions, d/2]
+  const float* sin_table;                     // [n_positions, d/2]
+  const int32_t* pos;                         // [n_rows], 0 <= pos < n_positions
+  int n_rows, n_heads, n_kv_heads, head_dim;  // Hq, Hkv, d (even)
+  DType act;                                  // bf16 or f32
+  // Of models that normalise heads, as rope_kv's; else null.
+  const void* qkv = nullptr;      // [n_rows, (Hq + 2 Hkv) d] act: the projection
+  const float* q_norm = nullptr;  // [d]
+  const float* k_norm = nullptr;  // [d]
+  float norm_eps = 0;
+  float* dnorms = nullptr;  // [n_rows, 2 d] gets each row's part of the gradients of q_norm and
+                            // k_norm, summed over its heads; or null
+};
+
+/// The backward pass of rope_kv, in place: turns the gradients of q and k back by the rows'
+/// positions, then takes them through the norms of heads where there are any. v's stays.
+/// layout   act pointers contiguous; nothing aliases
+/// numerics f32, rounded to act once, with norms twice; |out - ref| <= eps_act |ref| + 2 eps_f32
+///          (|y1| + |y2|), with norms as rms_norm_backward of inputs that far off. A row's result
+///          is the same in any call
+/// cost     reads and writes n_rows (Hq + Hkv) d act, with norms reads as much again
+/// errors   none (preconditions checked by ops)
+using RopeBackwardFn = void(const RopeBackwardParams&, Range rows);
+RopeBackwardFn rope_backward_ref, rope_backward_scalar, rope_backward_avx2, rope_backward_avx512,
+    rope_backward_avx512_bf16;
 
 struct RotateQParams {
   void* out;               // [n_rows, Hq, d] act, may be q

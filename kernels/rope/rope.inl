@@ -87,6 +87,47 @@ void rope_rows(const RopeKvParams& p, Range rows) {
   }
 }
 
+/// Takes the gradient of a normalised head to that of the head, x * inverse * norm, in place; adds
+/// the norm's own to dnorm where that is not null.
+template <class T>
+void norm_backward(T* dy, const T* x, const Normed& by, float* dnorm, int d) {
+  Vec dots = zero();  // of the gradient of x * inverse with x * inverse
+  for (int i = 0; i < d; i += Vec::kLanes) {
+    const int n = d - i < Vec::kLanes ? d - i : Vec::kLanes;
+    const Vec g = load_n(dy + i, n), unit = load_n(x + i, n) * by.inverse;
+    dots = fma(g * load_n(by.norm + i, n), unit, dots);
+    if (dnorm != nullptr) store_n(dnorm + i, fma(g, unit, load_n(dnorm + i, n)), n);
+  }
+  const Vec mean = set1(reduce_add(dots) / static_cast<float>(d));
+  for (int i = 0; i < d; i += Vec::kLanes) {
+    const int n = d - i < Vec::kLanes ? d - i : Vec::kLanes;
+    const Vec h = load_n(dy + i, n) * load_n(by.norm + i, n);
+    store_n(dy + i, fnma(load_n(x + i, n) * by.inverse, mean, h) * by.inverse, n);
+  }
+}
+
+template <class T>
+void backward_rows(const RopeBackwardParams& p, Range rows) {
+  const int half = p.head_dim / 2;
+  const int64_t d = p.head_dim, hq = p.n_heads, hkv = p.n_kv_heads;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* c = p.cos_table + static_cast<int64_t>(p.pos[r]) * half;
+    const float* s = p.sin_table + static_cast<int64_t>(p.pos[r]) * half;
+    const int64_t row = r * (hq + 2 * hkv) * d;
+    float* dnorms = p.dnorms == nullptr ? nullptr : p.dnorms + r * 2 * d;
+    for (int64_t i = 0; dnorms != nullptr && i < 2 * d; ++i) dnorms[i] = 0.0f;
+    for (int64_t h = 0; h < hq + hkv; ++h) {
+      T* dy = static_cast<T*>(p.dqkv) + row + h * d;
+      rotate_head<true>(dy, dy, c, s, half, Plain{});
+      if (p.q_norm == nullptr) continue;
+      const T* x = static_cast<const T*>(p.qkv) + row + h * d;
+      const bool is_q = h < hq;
+      const Normed by = normed(x, is_q ? p.q_norm : p.k_norm, p.norm_eps, p.head_dim);
+      norm_backward(dy, x, by, dnorms == nullptr || is_q ? dnorms : dnorms + d, p.head_dim);
+    }
+  }
+}
+
 template <class T>
 void rotate_rows(const RotateQParams& p, Range rows) {
   const int half = p.head_dim / 2;
@@ -114,6 +155,13 @@ void TANDEM_ISA_FN(rope_kv)(const RopeKvParams& p, Range rows) {
     rope_rows_of<bf16>(p, rows);
   else
     rope_rows_of<float>(p, rows);
+}
+
+void TANDEM_ISA_FN(rope_backward)(const RopeBackwardParams& p, Range rows) {
+  if (p.act == DType::bf16)
+    backward_rows<bf16>(p, rows);
+  else
+    backward_rows<float>(p, rows);
 }
 
 void TANDEM_ISA_FN(rotate_q)(const RotateQParams& p, Range rows) {

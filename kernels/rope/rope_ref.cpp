@@ -65,6 +65,41 @@ void rope_kv(const RopeKvParams& p, Range rows) {
   }
 }
 
+/// y = x * scale, a head at a time: takes dy, in place, to dx, and adds the norm's gradient.
+template <class T>
+void norm_backward(T* dy, const T* x, const Scale& scale, float* dnorm, int d) {
+  double mean = 0;
+  for (int i = 0; i < d; ++i) {
+    const double g = to_float(dy[i]), unit = to_float(x[i]) * scale.inverse;
+    mean += g * scale.norm[i] * unit / d;
+    if (dnorm != nullptr) dnorm[i] = static_cast<float>(dnorm[i] + g * unit);
+  }
+  for (int i = 0; i < d; ++i) {
+    const double unit = to_float(x[i]) * scale.inverse;
+    dy[i] = from_double<T>(scale.inverse * (to_float(dy[i]) * double{scale.norm[i]} - unit * mean));
+  }
+}
+
+template <class T>
+void rope_backward(const RopeBackwardParams& p, Range rows) {
+  const int64_t d = p.head_dim, hq = p.n_heads, hkv = p.n_kv_heads;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const int64_t row = r * (hq + 2 * hkv) * d;
+    float* dnorms = p.dnorms == nullptr ? nullptr : p.dnorms + r * 2 * d;
+    if (dnorms != nullptr) std::memset(dnorms, 0, static_cast<size_t>(2 * d) * sizeof(float));
+    for (int64_t h = 0; h < hq + hkv; ++h) {
+      T* dy = static_cast<T*>(p.dqkv) + row + h * d;
+      rotate_head(dy, dy, p.cos_table + p.pos[r] * (d / 2), p.sin_table + p.pos[r] * (d / 2), -1,
+                  p.head_dim);
+      if (p.q_norm == nullptr) continue;
+      const T* x = static_cast<const T*>(p.qkv) + row + h * d;
+      const float* norm = h < hq ? p.q_norm : p.k_norm;
+      float* dnorm = dnorms == nullptr || h < hq ? dnorms : dnorms + d;
+      norm_backward(dy, x, scale_of(x, norm, p.norm_eps, p.head_dim), dnorm, p.head_dim);
+    }
+  }
+}
+
 template <class T>
 void rotate_q(const RotateQParams& p, Range rows) {
   const int64_t d = p.head_dim;
@@ -80,6 +115,10 @@ void rotate_q(const RotateQParams& p, Range rows) {
 
 void rope_kv_ref(const RopeKvParams& p, Range rows) {
   p.act == DType::bf16 ? rope_kv<bf16>(p, rows) : rope_kv<float>(p, rows);
+}
+
+void rope_backward_ref(const RopeBackwardParams& p, Range rows) {
+  p.act == DType::bf16 ? rope_backward<bf16>(p, rows) : rope_backward<float>(p, rows);
 }
 
 void rotate_q_ref(const RotateQParams& p, Range rows) {

@@ -33,6 +33,7 @@ constexpr std::array kFamilies = {
     Family{"signature", signature_cases},
     Family{"attend", attend_cases},
     Family{"tree", tree_cases},
+    Family{"backward", backward_cases},
 };
 
 }  // namespace

@@ -423,7 +423,8 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
   if (tree != nullptr) add_tree(step, first, *tree);
 }
 
-void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor& q) {
+void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor& q, float* lse) {
+  TANDEM_CHECK(lse == nullptr || step.phase == Phase::prefill, "lse of a step that policies serve");
   if (queries_) queries_->write(layer, step, q);
   AttendPlan plan;
   Policy& policy = *policies_[static_cast<size_t>(step.reading.keys)];
@@ -431,7 +432,7 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
     policy.select(layer, step, q, plan);
   else
     plan.add({.window = spec_.geometry.window(layer)});
-  attend_parts(layer, step, plan, out, q);
+  attend_parts(layer, step, plan, out, q, lse);
   if (layer + 1 == spec_.geometry.n_layers && leaves_scores(step)) {
     scores_->take(step);
     for (int i = 0; i < n_policies(); ++i)
@@ -444,8 +445,9 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
 }
 
 void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
-                         const Tensor& q) {
+                         const Tensor& q, float* lse) {
   ops::AttentionArgs args{.out = out,
+                          .lse = lse,
                           .q = q,
                           .k = store_.k(layer),
                           .v = store_.v(layer),

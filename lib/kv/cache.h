@@ -85,8 +85,9 @@ class Cache {
   void begin_again(std::span<Step> steps, std::span<const int32_t> slots, Outbox* outbox = nullptr,
                    int ahead = 0);
   /// Attention of one layer; K and V of the rows must be in the store (k(layer), v(layer)).
-  /// shapes   out, q [R, n_heads, head_dim]
-  void attend(int layer, const Step& step, const Tensor& out, const Tensor& q);
+  /// shapes   out, q [R, n_heads, head_dim]; lse [R, n_heads] natural log, of a prefill; or null
+  void attend(int layer, const Step& step, const Tensor& out, const Tensor& q,
+              float* lse = nullptr);
   /// Keeps the first `kept[b]` rows of each sequence, counted from the first after the committed
   /// tokens: those of the levels before are among them.
   void commit(const Step& step, std::span<const int> kept);
@@ -135,7 +136,7 @@ class Cache {
       if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)]);
   }
   void attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
-                    const Tensor& q);
+                    const Tensor& q, float* lse);
   /// Whether a step leaves scores in layers without a window: one of all keys, of sequences that a
   /// policy reads which asks for them.
   bool leaves_scores(const Step& step) const;

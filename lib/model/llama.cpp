@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "ops/elementwise.h"
 #include "ops/linear_choices.h"
+#include "ops/linear_gradient.h"
 #include "ops/loading.h"
 
 namespace tandem::model {
@@ -71,43 +72,89 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
   if (exec.on_gpu()) ids_ = static_cast<int32_t*>(arena.take(kIdsName));
 }
 
-void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache) {
+void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache,
+                    std::span<const LayerActivations> kept) {
   TANDEM_CHECK(static_cast<int>(tokens.size()) == step.n_rows && step.n_rows <= options_.max_rows,
                "{} tokens, {} rows, at most {}", tokens.size(), step.n_rows, options_.max_rows);
   if (exec_.on_gpu()) {
     if (!tokens.empty()) exec_.queue->copy_in(ids_, tokens.data(), tokens.size_bytes());
-    return forward_ids(ids_, step, cache);
+    return forward_ids(ids_, step, cache, kept);
   }
-  forward_ids(tokens.data(), step, cache);
+  forward_ids(tokens.data(), step, cache, kept);
 }
 
-void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache) {
+void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
+                        std::span<const LayerActivations> kept) {
   TANDEM_CHECK(step.reading.channels == 0, "no reading {} of channels", step.reading.channels);
+  TANDEM_CHECK(kept.empty() || static_cast<int>(kept.size()) == config_.n_layers,
+               "activations of {} layers kept, of {}", kept.size(), config_.n_layers);
   n_rows_ = step.arrays.n_rows;
   if (n_rows_ == 0) return;
-  if (!exec_.on_gpu()) {
-    source_->embed({ids, static_cast<size_t>(n_rows_)}, residual_);
-    return run_layers(step, cache);
-  }
-  const ops::PackedWeights& table = weights_.embedding();
-  ops::embed_ids(
-      {residual_, DType::f32, {n_rows_, config_.dim}, options_.device},
-      {table.device_rows(), table.dtype(), {config_.vocab_size, config_.dim}, options_.device}, ids,
-      exec_.stream());
-  run_layers(step, cache);
+  embed(ids);
+  run_layers(step, cache, kept);
 }
 
-void Llama::run_layers(const kv::Step& step, kv::Cache& cache) {
+void Llama::embed(const int32_t* ids) {
+  const std::span<const int32_t> all(ids, static_cast<size_t>(n_rows_));
+  const ops::PackedWeights& table = weights_.embedding();
+  if (exec_.on_gpu())
+    ops::embed_ids(
+        residual(),
+        {table.device_rows(), table.dtype(), {config_.vocab_size, config_.dim}, options_.device},
+        ids, exec_.stream());
+  else if (options_.trainable.embedding)
+    ops::embed(residual_, ops::trainable_rows(table), table.dtype(), all, config_.dim);
+  else
+    source_->embed(all, residual_);
+}
+
+void Llama::run_layers(const kv::Step& step, kv::Cache& cache,
+                       std::span<const LayerActivations> kept) {
   LayerStream* stream = weights_.stream.get();
   if (stream != nullptr) stream->begin_forward(*exec_.queue);
   for (int layer = 0; layer < config_.n_layers; ++layer) {
     const bool streamed = stream != nullptr && stream->holds(layer);
     const LayerWeights& w =
         streamed ? stream->acquire(*exec_.queue) : weights_.layers[static_cast<size_t>(layer)];
-    attention_block(layer, w, step, cache);
-    ffn_block(w);
+    const LayerActivations to =
+        kept.empty() ? LayerActivations{} : kept[static_cast<size_t>(layer)];
+    attention_block(layer, w, step, cache, to);
+    ffn_block(w, to);
     if (streamed) stream->release(*exec_.queue);
   }
+}
+
+LayerActivations Llama::shared_activations() const {
+  const auto bytes = [&](int64_t cols) {
+    return static_cast<size_t>(n_rows_ * cols) * dtype_bytes(options_.dtype);
+  };
+  char* const q = block_ + bytes(config_.q_dim() + 2 * int64_t{config_.kv_dim()});
+  return {.qkv = block_,
+          .q = q,
+          .attended = q + bytes(config_.q_dim()),
+          .gate_up = block_,
+          .ffn = block_ + bytes(2 * int64_t{config_.ffn_dim})};
+}
+
+void Llama::keep_residual(void* to) {
+  if (to == nullptr) return;
+  TANDEM_CHECK(!exec_.on_gpu(), "the residual stream of a GPU kept");
+  ops::convert(to, options_.dtype, residual_, DType::f32, n_rows_ * config_.dim);
+}
+
+void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const LayerActivations& to,
+                      bool from_middle) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  ops::convert(residual_, DType::f32, from_middle ? to.residual_mid : to.residual_in,
+               options_.dtype, n_rows_ * config_.dim);
+  if (!from_middle) attention_block(layer, w, step, cache, to);
+  poll(options_.interrupted);
+  if (!from_middle) keep_residual(to.residual_mid);
+  normed_linear(gate_up_at(to.gate_up), w.norms.ffn, w.gate_up);
+}
+
+Tensor Llama::gate_up_at(void* place) const {
+  return act(place, n_rows_, 2 * int64_t{config_.ffn_dim});
 }
 
 void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w) {
@@ -122,20 +169,19 @@ void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedW
 }
 
 void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& step,
-                            kv::Cache& cache) {
+                            kv::Cache& cache, const LayerActivations& to) {
   const int64_t q_dim = config_.q_dim(), qkv_dim = q_dim + 2 * int64_t{config_.kv_dim()};
-  const size_t bytes = dtype_bytes(options_.dtype);
-  const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
-  const Tensor qkv = act(block_, n_rows_, qkv_dim);
-  char* q_at = block_ + qkv.bytes();
-  char* out_at = q_at + static_cast<size_t>(n_rows_ * q_dim) * bytes;
-  const auto heads = [&](char* at) {
+  const LayerActivations shared = shared_activations();
+  const auto heads = [&](void* at) {
     return Tensor(at, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim},
                   options_.device);
   };
-  const Tensor q = heads(q_at), out = heads(out_at);
+  const Tensor qkv = act(to.qkv ? to.qkv : shared.qkv, n_rows_, qkv_dim);
+  const Tensor q = heads(to.q ? to.q : shared.q);
+  const Tensor out = heads(to.attended ? to.attended : shared.attended);
 
   poll(options_.interrupted);
+  keep_residual(to.residual_in);
   normed_linear(qkv, w.norms.attn, w.qkv);
   const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
   ops::rope_kv({.q = q,
@@ -147,21 +193,23 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
                 .norms = heads_normed},
                exec_.stream());
   poll(options_.interrupted);
-  cache.attend(layer, step, out, q);
+  cache.attend(layer, step, out, q, to.lse);
   poll(options_.interrupted);
-  ops::linear(x, act(out_at, n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_,
+  ops::linear(residual(), act(out.raw(), n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_,
               exec_.stream());
 }
 
-void Llama::ffn_block(const LayerWeights& w) {
-  const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
-  const Tensor gate_up = act(block_, n_rows_, 2 * int64_t{config_.ffn_dim});
-  const Tensor ffn = act(block_ + gate_up.bytes(), n_rows_, config_.ffn_dim);
+void Llama::ffn_block(const LayerWeights& w, const LayerActivations& to) {
+  const LayerActivations shared = shared_activations();
+  const Tensor x = residual();
+  const Tensor gate_up = gate_up_at(to.gate_up ? to.gate_up : shared.gate_up);
+  const Tensor ffn = act(to.ffn ? to.ffn : shared.ffn, n_rows_, config_.ffn_dim);
 
   poll(options_.interrupted);
+  keep_residual(to.residual_mid);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = w.norms.ffn, .norm_eps = eps, .swiglu = true};
-  if (ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
+  if (to.gate_up == nullptr && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
     ops::linear_fused(ffn, x, fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
   } else {
     const Tensor normed = act(normed_, n_rows_, config_.dim);

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kv/cache.h"
+#include "model/activations.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "ops/rope_table.h"
@@ -28,8 +29,9 @@ class Llama {
     Interrupted interrupted = {};  // polled before every product and attention
     Device device = {};
     int n_streamed = 0;  // layers in host memory, of a run on a GPU
+    Trainable trainable = {};
 
-    WeightPlaces places() const { return {device, n_streamed}; }
+    WeightPlaces places() const { return {device, n_streamed, trainable}; }
   };
 
   static void plan(const ModelConfig& config, const Options& options, MemoryPlan& plan);
@@ -41,11 +43,21 @@ class Llama {
   /// shapes   tokens [step.n_rows], each in [0, vocab_size)
   /// errors   kind interrupted: the step must not be committed. The caller has begun it and will
   ///          commit it; kind input: embedding rows that can no longer be read
-  void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache);
+  /// kept     empty, or places of the layers' activations: none that has one is fused away
+  void forward(std::span<const int32_t> tokens, const kv::Step& step, kv::Cache& cache,
+               std::span<const LayerActivations> kept = {});
   /// The same for ids in the memory of the model's device; on a GPU work on the queue alone, which
   /// graphs may record.
   /// shapes   ids [step.arrays.n_rows]; an id out of range gives NaN on a GPU
-  void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache);
+  void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
+                   std::span<const LayerActivations> kept = {});
+
+  /// Computes again what a forward of the step did not keep of a layer, from the residual stream
+  /// before it, or with `from_middle` gate_up alone, from the stream before the FFN. On the CPU.
+  /// Overwrites residual().
+  /// to       all places set
+  void run_again(int layer, const kv::Step& step, kv::Cache& cache, const LayerActivations& to,
+                 bool from_middle);
 
   /// Writes logits of the last forward; on a GPU graphs may record it.
   /// shapes   out [n, vocab_size] f32, n <= max_logit_rows; rows [n], both on the model's device
@@ -62,14 +74,28 @@ class Llama {
   const ModelConfig& config() const { return config_; }
   const Options& options() const { return options_; }
   const Weights& weights() const { return weights_; }
+  Weights& weights() { return weights_; }
+  /// Of the last forward, after its last layer: [rows, dim] f32.
+  Tensor residual() const {
+    return {residual_, DType::f32, {n_rows_, config_.dim}, options_.device};
+  }
+  /// Of the last logits, their normalised rows: [n, dim].
+  Tensor head_in(int64_t n) const { return act(head_in_, n, config_.dim); }
   const ops::RopeTable& rope() const { return rope_; }
 
  private:
-  void run_layers(const kv::Step& step, kv::Cache& cache);
-  void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache);
-  void ffn_block(const LayerWeights& w);
+  void embed(const int32_t* ids);
+  void run_layers(const kv::Step& step, kv::Cache& cache, std::span<const LayerActivations> kept);
+  void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
+                       const LayerActivations& to);
+  void ffn_block(const LayerWeights& w, const LayerActivations& to);
+  Tensor gate_up_at(void* place) const;
   /// y = norm(x) W^T, in one pass where that pays.
   void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
+  /// Where a layer writes that is given no places.
+  LayerActivations shared_activations() const;
+  /// Copies the residual stream, in the compute type, unless `to` is null.
+  void keep_residual(void* to);
   /// Random numbers: products of zeros run at other clocks.
   void fill_random(const Tensor& t);
   void logits_of(const Tensor& out, const Tensor& residual, const int32_t* rows);

@@ -26,7 +26,8 @@ struct Product {
 
 enum class ProductKind : uint8_t { qkv, wo, gate_up, w_down, lm_head, embedding };
 
-Product product(const ModelConfig& c, DType dtype, Device device, ProductKind kind, int layer) {
+Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, ProductKind kind,
+                int layer) {
   Product p;
   p.layer = layer;
   const std::string prefix = "weights/layers." + std::to_string(layer) + ".";
@@ -61,13 +62,17 @@ Product product(const ModelConfig& c, DType dtype, Device device, ProductKind ki
       break;
     }
   }
-  p.spec.device = device;
+  p.spec.device = places.device;
+  const bool outside = kind == ProductKind::lm_head || kind == ProductKind::embedding;
+  p.spec.trainable = outside ? places.trainable.any() : layer >= places.trainable.from;
   return p;
 }
 
-/// On a GPU embedding rows come from its memory: those of the head where they are tied.
-bool has_own_embedding(const ModelConfig& c, Device device) {
-  return device.kind == Device::Kind::cuda && !c.tied_embeddings;
+/// On a GPU, or where they are trainable, embedding rows come from memory: those of the head where
+/// they are tied.
+bool has_own_embedding(const ModelConfig& c, const WeightPlaces& places) {
+  return (places.device.kind == Device::Kind::cuda || places.trainable.embedding) &&
+         !c.tied_embeddings;
 }
 
 constexpr std::array kLayerProducts = {ProductKind::qkv, ProductKind::wo, ProductKind::gate_up,
@@ -159,7 +164,7 @@ int64_t matrix_elements(const ModelConfig& c, DType dtype) {
 size_t block_bytes(const ModelConfig& c, DType dtype, Device device) {
   size_t bytes = 0;
   for (const ProductKind kind : kLayerProducts)
-    bytes += PackedWeights::device_bytes(product(c, dtype, device, kind, 0).spec);
+    bytes += PackedWeights::device_bytes(product(c, dtype, {device}, kind, 0).spec);
   return bytes;
 }
 
@@ -218,13 +223,13 @@ void Weights::plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
   const std::vector<int> streamed = streamed_layers(config.n_layers, places.n_streamed);
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (const ProductKind kind : kLayerProducts)
-      add(product(config, dtype, device, kind, layer),
+      add(product(config, dtype, places, kind, layer),
           !std::ranges::binary_search(streamed, layer));
   if (!streamed.empty())
     LayerStream::plan(streamed, block_bytes(config, dtype, device), device, plan);
-  add(product(config, dtype, device, ProductKind::lm_head, 0));
-  if (has_own_embedding(config, device))
-    add(product(config, dtype, device, ProductKind::embedding, 0));
+  add(product(config, dtype, places, ProductKind::lm_head, 0));
+  if (has_own_embedding(config, places))
+    add(product(config, dtype, places, ProductKind::embedding, 0));
   plan.add("weights/norms", norm_elements(config) * sizeof(float), device);
   plan.add("load/staging", staging, {}, Lifetime::load);
 }
@@ -238,19 +243,20 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
                                              block_bytes(config, dtype, device), device, arena);
   float* const all = static_cast<float*>(arena.take("weights/norms"));
   copy_to(device, all, all_norms(config, source));
+  w.norms = {all, norm_elements(config)};
   const float* norms = all;
   {
     ops::Staging staging(device, arena.take("load/staging"),
                          arena.plan().find("load/staging")->bytes);
     LoadWatch watch(events, matrix_elements(config, dtype));
     const auto load = [&](ProductKind kind, int layer) {
-      return load_product(product(config, dtype, device, kind, layer), source, arena, staging,
+      return load_product(product(config, dtype, places, kind, layer), source, arena, staging,
                           watch);
     };
     const auto load_layer = [&](std::byte* memory, int layer) {
       LayerWeights l;
       for (const ProductKind kind : kLayerProducts) {
-        const Product p = product(config, dtype, device, kind, layer);
+        const Product p = product(config, dtype, places, kind, layer);
         slot_of(l, kind) = load_product(p, source, memory, staging, watch);
         memory += PackedWeights::device_bytes(p.spec);
       }
@@ -267,7 +273,7 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
     }
     w.out_norm = norms;
     w.lm_head = load(ProductKind::lm_head, 0);
-    if (has_own_embedding(config, device)) w.own_embedding = load(ProductKind::embedding, 0);
+    if (has_own_embedding(config, places)) w.own_embedding = load(ProductKind::embedding, 0);
     staging.wait();
   }
   arena.give_back("load/staging");
@@ -278,10 +284,10 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
 size_t Weights::workspace_bytes(const ModelConfig& config, DType dtype, int64_t max_rows,
                                 int64_t head_rows, Device device) {
   size_t bytes = PackedWeights::workspace_bytes(
-      product(config, dtype, device, ProductKind::lm_head, 0).spec, head_rows);
+      product(config, dtype, {device}, ProductKind::lm_head, 0).spec, head_rows);
   for (const ProductKind kind : kLayerProducts)
     bytes = std::max(bytes, PackedWeights::workspace_bytes(
-                                product(config, dtype, device, kind, 0).spec, max_rows));
+                                product(config, dtype, {device}, kind, 0).spec, max_rows));
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -51,20 +52,30 @@ struct LoadEvents {
   std::function<void(double share)> progress = {};  // of all bytes, 0 to 1
 };
 
+/// Weights that a run on the CPU changes or takes input gradients of.
+struct Trainable {
+  int from = std::numeric_limits<int>::max();  // matrices of layers from this one on, and the head
+  bool embedding = false;                      // its rows are in memory, not read from files
+
+  bool any() const { return from < std::numeric_limits<int>::max(); }
+};
+
 /// Where weights live.
 struct WeightPlaces {
   Device device = {};
   int n_streamed = 0;  // layers that a GPU's run keeps in pinned host memory (LayerStream)
+  Trainable trainable = {};
 };
 
 struct Weights {
   std::vector<LayerWeights> layers;     // of a streamed one nothing is here
   std::unique_ptr<LayerStream> stream;  // null: all layers are resident
+  std::span<float> norms;               // all, layer by layer as in LayerNorms, then out_norm
   const float* out_norm = nullptr;      // [dim]
   ops::PackedWeights lm_head;           // [vocab, dim]; tied heads pack the embedding
-  ops::PackedWeights own_embedding;     // [vocab, dim], on a GPU where heads are not tied
+  ops::PackedWeights own_embedding;     // [vocab, dim], on a GPU or trainable, if not tied
 
-  /// Rows of the embedding on a GPU.
+  /// Rows of the embedding on a GPU, or where it is trainable.
   const ops::PackedWeights& embedding() const {
     return own_embedding.empty() ? lm_head : own_embedding;
   }

@@ -89,6 +89,10 @@ size_t PackedWeights::device_bytes(const Spec& spec) { return linear_cuda::bytes
 void* PackedWeights::device_rows() const {
   return state_->cuda ? linear_cuda::rows(*state_->cuda) : nullptr;
 }
+float* PackedWeights::bias() const {
+  TANDEM_CHECK(!state_->cuda, "{}: the bias of a GPU", state_->spec.name);
+  return linear_cpu::bias(*state_->cpu);
+}
 int64_t PackedWeights::out() const { return state_->spec.out; }
 int64_t PackedWeights::in() const { return state_->spec.in; }
 DType PackedWeights::dtype() const { return state_->spec.dtype; }

@@ -27,6 +27,9 @@ class PackedWeights {
     bool bias = false;
     DType dtype = DType::bf16;  // of weights and inputs; f32 or bf16
     Device device = {};
+    /// On the CPU the rows are kept as well as the packed ones: input gradients read them, and they
+    /// can be rewritten (linear_gradient.h).
+    bool trainable = false;
   };
   /// Writes rows [begin, end) of the [out, in] matrix, in the spec's dtype, to `staging`.
   using RowSource = std::function<void(int64_t begin, int64_t end, void* staging)>;
@@ -58,6 +61,8 @@ class PackedWeights {
   bool empty() const { return state_ == nullptr; }
   /// On a GPU the rows as they were given, [out, in]; null on the CPU.
   void* device_rows() const;
+  /// The bias [out] on the weights' device, or null.
+  float* bias() const;
   int64_t out() const;
   int64_t in() const;
   DType dtype() const;

@@ -27,23 +27,32 @@ size_t weight_bytes(const PackedWeights::Spec& spec) {
                                : packed_weights_bytes(kernel(), spec.out, spec.in, spec.dtype);
 }
 
-void pack(const PackedWeights::Spec& spec, std::byte* panels, const PackedWeights::RowSource& rows,
-          void* staging) {
-  const int outputs = kernel().panel_outputs;
-  const size_t row_bytes = static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
-  for (int64_t begin = 0; begin < spec.out; begin += kPackRows) {
-    const int64_t n = std::min(kPackRows, spec.out - begin);
-    rows(begin, begin + n, staging);
-    const PackWeightsParams p{.panels = panels + static_cast<size_t>(begin) * row_bytes,
-                              .rows = staging,
-                              .n_rows = static_cast<int>(n),
-                              .in = static_cast<int>(spec.in),
-                              .type = spec.dtype};
-    parallel_for(static_cast<int>((n + outputs - 1) / outputs), [&](int panel) {
-      kernel().pack_weights(p, {panel, panel + 1});
-    });
-  }
+size_t row_bytes(const PackedWeights::Spec& spec) {
+  return static_cast<size_t>(spec.in) * dtype_bytes(spec.dtype);
 }
+
+/// Packs rows [begin, begin + n) into their panels; begin is a multiple of the panel's outputs, and
+/// so is n but at the matrix's end.
+void pack(const PackedWeights::Spec& spec, void* panels, int64_t begin, int64_t n,
+          const void* rows) {
+  const int outputs = kernel().panel_outputs;
+  const PackWeightsParams p{
+      .panels = static_cast<std::byte*>(panels) + static_cast<size_t>(begin) * row_bytes(spec),
+      .rows = rows,
+      .n_rows = static_cast<int>(n),
+      .in = static_cast<int>(spec.in),
+      .type = spec.dtype};
+  parallel_for(static_cast<int>((n + outputs - 1) / outputs), [&](int panel) {
+    kernel().pack_weights(p, {panel, panel + 1});
+  });
+}
+
+/// Rows that are packed at once, at most.
+int64_t rows_a_step(const PackedWeights::Spec& spec) {
+  return by_onednn(spec.dtype) ? linear_onednn::rows_a_step(spec) : kPackRows;
+}
+
+std::string rows_name(const PackedWeights::Spec& spec) { return spec.name + ".rows"; }
 
 }  // namespace
 
@@ -52,20 +61,21 @@ struct CpuLinear {
   void* weights = nullptr;
   float* bias = nullptr;
   std::shared_ptr<OneDnnLinear> onednn;  // or null: ours
+  std::byte* rows = nullptr;             // [out, in], of trainable weights
 };
 
 namespace linear_cpu {
 
 void plan(const PackedWeights::Spec& spec, MemoryPlan& plan) {
   plan.add(spec.name, weight_bytes(spec));
+  if (spec.trainable) plan.add(rows_name(spec), static_cast<size_t>(spec.out) * row_bytes(spec));
   if (spec.bias) plan.add(spec.name + ".bias", static_cast<size_t>(spec.out) * sizeof(float));
 }
 
 size_t bytes(const CpuLinear& w) { return weight_bytes(w.spec); }
 
 size_t staging_bytes(const PackedWeights::Spec& spec) {
-  const int64_t step = by_onednn(spec.dtype) ? linear_onednn::rows_a_step(spec) : kPackRows;
-  return static_cast<size_t>(std::min(step, spec.out) * spec.in) * dtype_bytes(spec.dtype);
+  return static_cast<size_t>(std::min(rows_a_step(spec), spec.out)) * row_bytes(spec);
 }
 
 std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
@@ -79,11 +89,39 @@ std::shared_ptr<CpuLinear> load(const PackedWeights::Spec& spec, Arena& arena,
     s.bias = static_cast<float*>(arena.take(spec.name + ".bias"));
     std::memcpy(s.bias, bias.data(), bias.size_bytes());
   }
-  if (by_onednn(spec.dtype))
-    s.onednn = linear_onednn::load(spec, s.weights, s.bias, rows, staging);
-  else
-    pack(spec, static_cast<std::byte*>(s.weights), rows, staging);
+  if (spec.trainable) s.rows = static_cast<std::byte*>(arena.take(rows_name(spec)));
+  const auto staged = [&](int64_t begin, int64_t end, void* to) {
+    rows(begin, end, to);
+    if (s.rows != nullptr)
+      std::memcpy(s.rows + static_cast<size_t>(begin) * row_bytes(spec), to,
+                  static_cast<size_t>(end - begin) * row_bytes(spec));
+  };
+  if (by_onednn(spec.dtype)) {
+    s.onednn = linear_onednn::load(spec, s.weights, s.bias, staged, staging);
+    return loaded;
+  }
+  for (int64_t begin = 0; begin < spec.out; begin += kPackRows) {
+    const int64_t n = std::min(kPackRows, spec.out - begin);
+    staged(begin, begin + n, staging);
+    pack(spec, s.weights, begin, n, staging);
+  }
   return loaded;
+}
+
+void* rows(const CpuLinear& w) { return w.rows; }
+float* bias(const CpuLinear& w) { return w.bias; }
+
+void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end)>& changed) {
+  const int64_t step = rows_a_step(w.spec);
+  for (int64_t begin = 0; begin < w.spec.out; begin += step) {
+    const int64_t n = std::min(step, w.spec.out - begin);
+    if (!changed(begin, begin + n)) continue;
+    std::byte* const from = w.rows + static_cast<size_t>(begin) * row_bytes(w.spec);
+    if (w.onednn)
+      linear_onednn::pack(*w.onednn, begin, n, from);
+    else
+      pack(w.spec, w.weights, begin, n, from);
+  }
 }
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {

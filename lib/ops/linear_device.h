@@ -27,6 +27,11 @@ size_t bytes(const CpuLinear& w);
 void run(const Tensor& y, const Tensor& x, CpuLinear& w, bool accumulate,
          std::span<std::byte> workspace);
 bool warm_up(DType dtype);
+/// [out, in] of trainable weights, which pack_rows packs again; null of others.
+void* rows(const CpuLinear& w);
+float* bias(const CpuLinear& w);
+/// Packs the rows again of steps in which changed(begin, end) says that any has changed.
+void pack_rows(CpuLinear& w, const std::function<bool(int64_t begin, int64_t end)>& changed);
 
 }  // namespace linear_cpu
 

@@ -4,56 +4,35 @@
 
 #include <algorithm>
 #include <map>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
+
+#include "ops/onednn.h"
 
 namespace tandem::ops {
 namespace {
 
 using dnnl::matmul;
 using dnnl::memory;
+using onednn::column_major;
+using onednn::engine;
+using onednn::kMaxPrimitives;
+using onednn::row_major;
+using onednn::stream;
 
 // Row count whose preferred weight layout is used for every row count.
 constexpr int64_t kLayoutRows = 512;
 // Weight rows that one packing step stages, at most, unless a block of the layout is larger.
 constexpr int64_t kPackRows = 256;
-// Ragged prefills ask for many row counts; primitives are small but not free.
-constexpr size_t kMaxPrimitives = 256;
-
-dnnl::engine& engine() {
-  static dnnl::engine e(dnnl::engine::kind::cpu, 0);
-  return e;
-}
-
-dnnl::stream& stream() {
-  static dnnl::stream s(engine());
-  return s;
-}
-
-memory::data_type onednn_type(DType t) {
-  return t == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-}
-
-memory::desc row_major(int64_t rows, int64_t cols, DType t) {
-  return {{rows, cols}, onednn_type(t), memory::format_tag::ab};
-}
-
 matmul::primitive_desc describe(const PackedWeights::Spec& spec, const memory::desc& weights,
                                 int64_t rows, DType out, bool accumulate) {
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (accumulate) {
-    dnnl::post_ops ops;
-    ops.append_sum(1.0f);
-    attr.set_post_ops(ops);
-  }
+  const dnnl::primitive_attr attr = onednn::attributes(accumulate);
   const memory::desc x = row_major(rows, spec.in, spec.dtype), y = row_major(rows, spec.out, out);
   if (!spec.bias) return {matmul::desc(x, weights, y), attr, engine()};
   return {matmul::desc(x, weights, row_major(1, spec.out, DType::f32), y), attr, engine()};
 }
 
 memory::desc packed_layout(const PackedWeights::Spec& spec) {
-  const memory::desc any({spec.in, spec.out}, onednn_type(spec.dtype), memory::format_tag::any);
+  const memory::desc any({spec.in, spec.out}, onednn::type_of(spec.dtype), memory::format_tag::any);
   return describe(spec, any, kLayoutRows, DType::f32, false).weights_desc();
 }
 
@@ -107,14 +86,18 @@ std::shared_ptr<OneDnnLinear> load(const PackedWeights::Spec& spec, void* weight
   for (int64_t begin = 0; begin < spec.out; begin += step) {
     const int64_t n = std::min(step, spec.out - begin);
     rows(begin, begin + n, staging);
-    const memory::desc from({spec.in, n}, onednn_type(spec.dtype), memory::format_tag::ba);
-    const memory::desc to = s.layout.submemory_desc({spec.in, n}, {0, begin});
-    memory source(from, engine(), staging);
-    memory target(to, engine(), s.weights.get_data_handle());
-    dnnl::reorder(source, target).execute(stream(), source, target);
-    stream().wait();
+    pack(s, begin, n, staging);
   }
   return loaded;
+}
+
+void pack(OneDnnLinear& s, int64_t begin, int64_t n, void* rows) {
+  const int64_t in = s.spec.in;
+  const memory::desc to = s.layout.submemory_desc({in, n}, {0, begin});
+  memory source(column_major(in, n, s.spec.dtype), engine(), rows);
+  memory target(to, engine(), s.weights.get_data_handle());
+  dnnl::reorder(source, target).execute(stream(), source, target);
+  stream().wait();
 }
 
 size_t workspace_bytes(const PackedWeights::Spec& spec, int64_t max_rows) {

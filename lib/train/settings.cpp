@@ -35,7 +35,7 @@ void TrainSettings::check(recipe::Problems& p) const {
             "train.optimizer.states: bf16 is for method full; {} trains few weights and keeps them "
             "in f32",
             recipe::yaml_text(method));
-  const auto shares = select.ratios.by_linear();
+  const auto shares = select.ratios.by_matrix();
   if (method == Method::s2ft && std::ranges::all_of(shares, [](double x) { return x == 0; }))
     p.field("select.ratios", "train.select.ratios: all are 0, so nothing would be trained");
   const bool is_lora = method == Method::lora || method == Method::dora;
@@ -50,4 +50,4 @@ void TrainSettings::check(recipe::Problems& p) const {
 }  // namespace tandem::train
 
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
-    std::vector<tandem::train::Linear>&);
+    std::vector<tandem::train::Matrix>&);

@@ -9,6 +9,7 @@
 #include "recipe/fields.h"
 #include "recipe/layer_range.h"
 #include "train/data/settings.h"
+#include "train/matrix.h"
 
 namespace tandem::train {
 
@@ -27,12 +28,6 @@ constexpr std::array<std::string_view, 2> enum_names(Side) { return {"small", "l
 enum class Scope : uint8_t { per_layer, global };
 constexpr std::array<std::string_view, 2> enum_names(Scope) { return {"per_layer", "global"}; }
 
-/// The linear layers of a transformer layer.
-enum class Linear : uint8_t { q, k, v, o, gate, up, down };
-constexpr std::array<std::string_view, 7> enum_names(Linear) {
-  return {"q", "k", "v", "o", "gate", "up", "down"};
-}
-
 /// Shares of heads (o, q: query heads; k, v: KV heads) and of FFN channels that are trained.
 struct Ratios {
   recipe::Fraction o{0.052}, d{0.02}, v{0}, u{0}, g{0}, q{0}, k{0};
@@ -48,8 +43,7 @@ struct Ratios {
     visit("q", q, share, "query heads whose rows of the query projection are trained");
     visit("k", k, share, "KV heads whose rows of the key projection are trained");
   }
-  /// In the order of Linear.
-  std::array<double, 7> by_linear() const { return {q, k, v, o, g, u, d}; }
+  PerMatrix<double> by_matrix() const { return {q, k, v, o, g, u, d}; }
 };
 
 /// Section `train.select`: the slices of s2ft.
@@ -81,7 +75,7 @@ struct Selection {
 struct LoraSettings {
   int rank = 32;
   double alpha = 64, dropout = 0;
-  std::vector<Linear> targets = {Linear::q, Linear::k, Linear::v, Linear::up, Linear::down};
+  std::vector<Matrix> targets = {Matrix::q, Matrix::k, Matrix::v, Matrix::up, Matrix::down};
   bool rslora = false;
 
   template <class V>

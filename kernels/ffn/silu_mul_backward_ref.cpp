@@ -1,0 +1,45 @@
+#include <cmath>
+
+#include "base/convert.h"
+#include "kernels/ffn/silu_mul_backward.h"
+
+namespace tandem {
+namespace {
+
+template <class T>
+void put(T& at, double x) {
+  if constexpr (sizeof(T) == 2)
+    at = to_bf16(static_cast<float>(x));
+  else
+    at = static_cast<float>(x);
+}
+
+template <class T>
+void rows_backward(const SiluMulBackwardParams& p, Range rows) {
+  const int64_t width = p.ffn_dim;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    T* gate = static_cast<T*>(p.gate_up) + r * 2 * width;
+    T* up = gate + width;
+    for (int64_t c = 0; p.a_columns != nullptr && c < p.n_columns; ++c) {
+      const int64_t i = p.columns == nullptr ? c : p.columns[c];
+      const double g = to_float(gate[i]);
+      put(static_cast<T*>(p.a_columns)[r * p.n_columns + c],
+          g / (1 + std::exp(-g)) * to_float(up[i]));
+    }
+    if (p.da == nullptr) continue;
+    for (int64_t i = 0; i < width; ++i) {
+      const double g = to_float(gate[i]), u = to_float(up[i]), s = 1 / (1 + std::exp(-g));
+      const double da = to_float(static_cast<const T*>(p.da)[r * width + i]);
+      put(gate[i], da * u * s * (1 + g * (1 - s)));
+      put(up[i], da * g * s);
+    }
+  }
+}
+
+}  // namespace
+
+void silu_mul_backward_ref(const SiluMulBackwardParams& p, Range rows) {
+  p.act == DType::bf16 ? rows_backward<bf16>(p, rows) : rows_backward<float>(p, rows);
+}
+
+}  // namespace tandem

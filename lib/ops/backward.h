@@ -1,0 +1,89 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "ops/elementwise.h"
+
+/// The backward passes of a layer's operations and what training adds to them. On the CPU.
+namespace tandem::ops {
+
+struct RmsNormBackwardArgs {
+  Tensor dx;                      // [rows, dim] f32, with `rows` [n, dim]: added to
+  Tensor dy;                      // [rows, dim] act or f32
+  Tensor x;                       // as dx, f32 or act
+  const float* weight = nullptr;  // [dim]
+  float eps = 0;
+  const int32_t* rows = nullptr;  // [rows of dy] distinct rows of x; null: all in order
+  float* inverse = nullptr;       // [rows of dy] for norm_weight_gradient; or null
+};
+void rms_norm_backward(const RmsNormBackwardArgs& args);
+
+/// dweight += sum_r dy[r] x[r] inverse[r], of the same arguments, after rms_norm_backward.
+void norm_weight_gradient(float* dweight, const RmsNormBackwardArgs& args);
+
+/// dbias [n] += sum of the rows of dy [rows, n].
+void bias_gradient(float* dbias, const Tensor& dy);
+
+/// Overwrites gate_up with its gradient, after copying listed columns of a to a_columns.
+/// shapes   gate_up [rows, 2 F]; da [rows, F], or empty: gate_up stays; a_columns [rows, n], or
+///          empty; columns [n], null: the first n
+void silu_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_columns,
+                       const int32_t* columns);
+
+struct RopeBackwardArgs {
+  Tensor dqkv;  // [rows, (Hq + 2 Hkv) d] gradients of the turned heads; gets the projection's
+  const RopeTable& rope;
+  const int32_t* pos;  // [rows]
+  int n_heads, n_kv_heads;
+  Tensor qkv = {};  // the projection, where there are norms
+  HeadNorms norms = {};
+  float* dnorms = nullptr;  // [rows, 2 d] each row's part of the gradients of the norms; or null
+};
+void rope_backward(const RopeBackwardArgs& args);
+
+/// The backward pass of a prefill of whole documents: a step of chains without committed tokens.
+struct AttentionBackwardArgs {
+  Tensor dqkv;             // [rows, (Hq + 2 Hkv) d] gets gradients of turned q and k, and of v
+  Tensor dout, out;        // [rows, Hq, d]
+  const float* lse;        // [rows, Hq]
+  Tensor q;                // [rows, Hq, d]
+  Tensor k, v;             // pools of one layer
+  const StepArrays& step;  // of it slot, row_begin, page_table
+  int window = 0;
+  float scale = 1.0f;
+};
+size_t attention_backward_workspace_bytes(int max_rows, int n_heads, int n_kv_heads, int head_dim);
+void attention_backward(const AttentionBackwardArgs& args, std::span<std::byte> workspace);
+
+struct CrossEntropyArgs {
+  Tensor logits;           // [rows, V] f32
+  Tensor dlogits;          // [rows, V] act, may be the logits if f32; empty: not wanted
+  float* loss;             // [rows]
+  const int32_t* targets;  // [rows]; -1: the row is ignored
+  float scale = 1.0f;      // of dlogits
+};
+void cross_entropy(const CrossEntropyArgs& args);
+
+/// dtable[ids[r]] += dx[r], rows in order.
+/// shapes   dtable [V, dim] f32; dx [ids, dim] f32
+void embedding_gradient(const Tensor& dtable, const Tensor& dx, std::span<const int32_t> ids);
+
+/// out[r, c] = in[r, columns[c]].
+/// shapes   out [rows, n], in [rows, width] of one dtype; columns [n]
+void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns);
+
+/// Sum of squares in f64, in a fixed order.
+double square_sum(std::span<const float> x);
+
+struct AdamW {
+  float learning_rate = 0, beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weight_decay = 0;
+};
+/// All [n], but that base may be empty: weights decay to 0 then.
+struct AdamWArgs {
+  std::span<float> weights, first, second;  // and their moments
+  std::span<const float> gradient, base = {};
+};
+/// One step, the t-th from 1 (kernels/optim/optim.h).
+void adamw(const AdamWArgs& args, const AdamW& by, int64_t t, float gradient_scale);
+
+}  // namespace tandem::ops

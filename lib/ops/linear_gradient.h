@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "ops/linear.h"
+
+/// Gradients of dense layers, and changes of their weights, for training. On the CPU.
+namespace tandem::ops {
+
+/// Input gradient of y = x W^T + b: dx = dy W, or dx += dy W.
+/// shapes   dy [rows, out] in the weights' dtype; dx [rows, in] of that dtype or f32, f32 if
+///          accumulating; the weights are trainable
+/// numerics f32 accumulation, one rounding to dx
+/// cost     reads the rows of the weights once; where the CPU does not multiply bf16, widens them
+/// errors   none (shapes are checked by TANDEM_CHECK); `workspace` per the functions below
+void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeights& w,
+                           Accumulate accumulate, std::span<std::byte> workspace,
+                           Stream stream = {});
+
+/// Weight gradient of y = x W^T: dw += dy^T x. Of listed rows or columns of W, dy or x are those
+/// columns (gather_columns).
+/// shapes   dw [n, m] f32; dy [rows, n] and x [rows, m] of one dtype, f32 or bf16
+/// numerics f32 accumulation
+/// errors   as above
+void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
+                            std::span<std::byte> workspace, Stream stream = {});
+
+/// Workspace of either on at most `rows` rows.
+size_t input_gradient_workspace_bytes(const PackedWeights::Spec& spec, int64_t rows);
+size_t weight_gradient_workspace_bytes(int64_t n, int64_t m, DType dtype, int64_t rows);
+
+/// [out, in] of trainable weights, in their dtype.
+const void* trainable_rows(const PackedWeights& w);
+
+/// Listed rows, columns or elements (row * in + column) of trainable weights in f32, as they are.
+/// shapes   out [rows, in], [out, columns] or [elements]; indices distinct and in range
+void read_rows(std::span<float> out, const PackedWeights& w, std::span<const int32_t> rows);
+void read_columns(std::span<float> out, const PackedWeights& w, std::span<const int32_t> columns);
+void read_elements(std::span<float> out, const PackedWeights& w, std::span<const int32_t> elements);
+
+/// Replaces listed rows, columns or elements of trainable weights, rounded to nearest even to their
+/// dtype, in every packing that is held. The others keep their bits.
+/// shapes   as those of reading
+void write_rows(PackedWeights& w, std::span<const int32_t> rows, std::span<const float> values);
+void write_columns(PackedWeights& w, std::span<const int32_t> columns,
+                   std::span<const float> values);
+void write_elements(PackedWeights& w, std::span<const int32_t> elements,
+                    std::span<const float> values);
+
+}  // namespace tandem::ops

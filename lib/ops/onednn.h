@@ -1,0 +1,47 @@
+#pragma once
+// The parts of oneDNN that the products on the CPU share.
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "base/types.h"
+
+namespace tandem::ops::onednn {
+
+inline dnnl::engine& engine() {
+  static dnnl::engine e(dnnl::engine::kind::cpu, 0);
+  return e;
+}
+
+inline dnnl::stream& stream() {
+  static dnnl::stream s(engine());
+  return s;
+}
+
+inline dnnl::memory::data_type type_of(DType t) {
+  return t == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+inline dnnl::memory::desc row_major(int64_t rows, int64_t cols, DType t) {
+  return {{rows, cols}, type_of(t), dnnl::memory::format_tag::ab};
+}
+
+/// A [rows, cols] matrix whose transpose lies row by row.
+inline dnnl::memory::desc column_major(int64_t rows, int64_t cols, DType t) {
+  return {{rows, cols}, type_of(t), dnnl::memory::format_tag::ba};
+}
+
+/// Attributes of a product whose scratchpad the caller gives, and which is added to its output.
+inline dnnl::primitive_attr attributes(bool accumulate) {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (accumulate) {
+    dnnl::post_ops ops;
+    ops.append_sum(1.0f);
+    attr.set_post_ops(ops);
+  }
+  return attr;
+}
+
+// Ragged prefills ask for many row counts; primitives are small but not free.
+inline constexpr size_t kMaxPrimitives = 256;
+
+}  // namespace tandem::ops::onednn

@@ -1,0 +1,79 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/cache.h"
+#include "model/llama.h"
+#include "ops/backward.h"
+#include "tensor/arena.h"
+#include "train/backward_buffers.h"
+#include "train/micro_batch.h"
+
+namespace tandem::train {
+
+/// The backward pass of a model by hand: a forward that keeps activations, the loss, and a walk
+/// from the last layer to the frontier, which adds the gradients of the trained values.
+class Backward {
+ public:
+  static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan) {
+    BackwardBuffers::plan(spec, set, plan);
+  }
+  /// All must outlive this.
+  Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, kv::Cache& cache,
+           Arena& arena);
+
+  /// Runs a micro-batch. Adds the gradient of `scale` times its loss to `gradient`, unless that is
+  /// empty, and returns the loss: the sum over the supervised rows of -ln p(target).
+  /// shapes   gradient [set.size]
+  double run(const MicroBatch& batch, float scale, std::span<float> gradient);
+
+  const Frontier& frontier() const { return frontier_; }
+
+ private:
+  /// The supervised rows of a batch, and their targets.
+  struct Supervised {
+    std::vector<int32_t> rows, targets;
+  };
+  double head(const Supervised& supervised, float scale);
+  /// The activations that the backward pass of a layer reads.
+  model::LayerActivations activations(int index, const kv::Step& step);
+  void ffn(int index, const model::LayerActivations& kept);
+  void attention(int index, const model::LayerActivations& kept, const kv::Step& step);
+  void embedding(std::span<const int32_t> tokens);
+  /// The trained part of the gradient of y = x W^T + b.
+  /// x        its columns that are trained, if columns are
+  void weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x);
+  /// The same of single elements, from that of the whole matrix: it saves no work.
+  void scattered_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x);
+  /// Takes the gradient dy of y = norm(stream) W^T through W and the norm, into that of the stream.
+  void through_normed_linear(const Tensor& dy, const ops::PackedWeights& w, const float* norm,
+                             const void* kept);
+  /// A residual stream that was kept, in f32, and what its norm gave.
+  Tensor widened(const void* kept);
+  Tensor normed_again(const float* norm, const void* kept);
+  /// The gradient of the residual stream in the compute type.
+  Tensor narrow_stream();
+  /// Adds the gradient of the norm's weight and the stream's.
+  void norm_backward(ops::RmsNormBackwardArgs args);
+
+  Tensor act(void* at, int64_t cols) const { return {at, spec_.dtype, {n_rows_, cols}}; }
+  Tensor stream() const { return {buffers_.dstream, DType::f32, {n_rows_, spec_.config.dim}}; }
+  Tensor flat(int64_t offset, int64_t rows, int64_t cols) const {
+    return {gradient_.data() + offset, DType::f32, {rows, cols}};
+  }
+  float* norm_gradient(const float* weight) const {
+    return gradient_.data() + set_.norms_offset + (weight - model_.weights().norms.data());
+  }
+
+  BackwardSpec spec_;
+  const TrainedSet& set_;
+  Frontier frontier_;
+  model::Llama& model_;
+  kv::Cache& cache_;
+  BackwardBuffers buffers_;
+  int64_t n_rows_ = 0;         // of the micro-batch in hand
+  std::span<float> gradient_;  // of the call in hand
+};
+
+}  // namespace tandem::train

@@ -1,0 +1,182 @@
+#include "train/backward_buffers.h"
+
+#include <algorithm>
+
+#include "ops/backward.h"
+#include "ops/linear_gradient.h"
+
+namespace tandem::train {
+namespace {
+
+using Part = TrainedMatrix::Part;
+
+/// Sizes of the buffers of a run.
+struct Sizes {
+  const BackwardSpec& spec;
+  int64_t rows, head_rows, dim, q_dim, qkv_dim, ffn_dim, vocab;
+
+  explicit Sizes(const BackwardSpec& s)
+      : spec(s),
+        rows(s.max_rows),
+        head_rows(std::min(s.head_rows, s.max_rows)),
+        dim(s.config.dim),
+        q_dim(s.config.q_dim()),
+        qkv_dim(q_dim + 2 * int64_t{s.config.kv_dim()}),
+        ffn_dim(s.config.ffn_dim),
+        vocab(s.config.vocab_size) {}
+
+  size_t act(int64_t n) const { return static_cast<size_t>(n) * dtype_bytes(spec.dtype); }
+  static size_t f32(int64_t n) { return static_cast<size_t>(n) * sizeof(float); }
+  bool narrow() const { return spec.dtype != DType::f32; }
+};
+
+/// Columns that are copied before a product, at most.
+int64_t most_listed(const TrainedSet& set, int64_t ffn_dim) {
+  int64_t most = 0;
+  for (const TrainedLayer& l : set.layers) {
+    for (const TrainedMatrix* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down})
+      if (m->part == Part::rows || m->part == Part::columns)
+        most = std::max(most, static_cast<int64_t>(m->index.size()));
+    // Its input is computed again for the gradient.
+    if (l.w_down.part == Part::all || l.w_down.part == Part::elements)
+      most = std::max(most, ffn_dim);
+  }
+  return most;
+}
+
+/// Calls buffer(name, bytes) for the activations that a layer keeps, or those that it computes
+/// again, and notes their places.
+template <class Buffer>
+void each_activation(const Sizes& s, const LayerFrontier& f, bool kept, const std::string& prefix,
+                     model::LayerActivations& to, const Buffer& buffer) {
+  using Again = LayerFrontier::Again;
+  const auto add = [&]<class Place>(bool read, bool again, const char* name, size_t bytes,
+                                    Place*& place) {
+    if (read && again != kept) place = static_cast<Place*>(buffer(prefix + name, bytes));
+  };
+  const bool layer = f.again == Again::layer;
+  add(f.reads_input, false, "input", s.act(s.rows * s.dim), to.residual_in);
+  add(f.reads_qkv, layer, "qkv", s.act(s.rows * s.qkv_dim), to.qkv);
+  add(f.attention, layer, "q", s.act(s.rows * s.q_dim), to.q);
+  add(f.attention, layer, "lse", Sizes::f32(s.rows * s.spec.config.n_heads), to.lse);
+  add(f.reads_attended, layer, "attended", s.act(s.rows * s.q_dim), to.attended);
+  add(f.reads_middle, layer, "middle", s.act(s.rows * s.dim), to.residual_mid);
+  add(f.reads_gate_up(), f.again != Again::none, "gate_up", s.act(s.rows * 2 * s.ffn_dim),
+      to.gate_up);
+}
+
+/// Of all layers what they keep, and the places that they share for those computed again.
+template <class Buffer>
+void each_activation(const Sizes& s, const Frontier& frontier,
+                     std::vector<model::LayerActivations>& kept, model::LayerActivations& again,
+                     const Buffer& buffer) {
+  LayerFrontier most;  // of the layer that computes most again: the last
+  for (size_t i = 0; i < frontier.layers.size(); ++i) {
+    const LayerFrontier& f = frontier.layers[i];
+    each_activation(s, f, true, "activations/layers." + std::to_string(i) + ".", kept[i], buffer);
+    if (f.again >= most.again) most = f;
+  }
+  each_activation(s, most, false, "activations/again.", again, buffer);
+}
+
+/// Elements of the largest matrix of which single ones are trained.
+int64_t most_dense(const Sizes& s, const TrainedSet& set) {
+  int64_t most = 0;
+  const auto add = [&](const TrainedMatrix& m, int64_t elements) {
+    if (m.part == Part::elements) most = std::max(most, elements);
+  };
+  for (const TrainedLayer& l : set.layers) {
+    add(l.qkv, s.qkv_dim * s.dim);
+    add(l.wo, s.dim * s.q_dim);
+    add(l.gate_up, 2 * s.ffn_dim * s.dim);
+    add(l.w_down, s.dim * s.ffn_dim);
+  }
+  return most;
+}
+
+size_t workspace_bytes(const BackwardSpec& spec, const TrainedSet& set) {
+  const Sizes s(spec);
+  const model::ModelConfig& c = spec.config;
+  size_t bytes =
+      ops::attention_backward_workspace_bytes(spec.max_rows, c.n_heads, c.n_kv_heads, c.head_dim);
+  const auto add = [&](int64_t out, int64_t in, int64_t rows) {
+    bytes = std::max({bytes,
+                      ops::input_gradient_workspace_bytes(
+                          {.name = {}, .out = out, .in = in, .dtype = spec.dtype}, rows),
+                      ops::weight_gradient_workspace_bytes(out, in, spec.dtype, rows)});
+  };
+  add(s.qkv_dim, s.dim, s.rows);
+  add(s.dim, s.q_dim, s.rows);
+  add(2 * s.ffn_dim, s.dim, s.rows);
+  add(s.dim, s.ffn_dim, s.rows);
+  add(s.vocab, s.dim, s.head_rows);
+  return set.size == 0 ? 0 : bytes;
+}
+
+/// A buffer that layers use in turn.
+struct Shared {
+  const char* name;
+  size_t bytes;
+};
+std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& set) {
+  const Sizes s(spec);
+  const int64_t rows = s.rows;
+  const bool narrow = s.narrow();
+  return {{"gradients/stream", Sizes::f32(rows * s.dim)},
+          {"gradients/stream narrow", narrow ? s.act(rows * s.dim) : 0},
+          {"gradients/wide", narrow ? Sizes::f32(rows * s.dim) : 0},
+          {"gradients/normed", s.act(rows * s.dim)},
+          {"gradients/dnormed", s.act(rows * s.dim)},
+          {"gradients/dwide", s.act(rows * std::max(s.ffn_dim, s.q_dim))},
+          {"gradients/dqkv", s.act(rows * s.qkv_dim)},
+          {"gradients/listed", s.act(rows * most_listed(set, s.ffn_dim))},
+          {"gradients/inverse", Sizes::f32(rows)},
+          {"gradients/dnorms", Sizes::f32(rows * 2 * spec.config.head_dim)},
+          {"gradients/logits", Sizes::f32(s.head_rows * s.vocab)},
+          {"gradients/dlogits", narrow ? s.act(s.head_rows * s.vocab) : 0},
+          {"gradients/losses", Sizes::f32(s.head_rows)},
+          {"gradients/dense", Sizes::f32(most_dense(s, set))},
+          {"gradients/workspace", workspace_bytes(spec, set)}};
+}
+
+}  // namespace
+
+void BackwardBuffers::plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan) {
+  std::vector<model::LayerActivations> kept(static_cast<size_t>(spec.config.n_layers));
+  model::LayerActivations again;
+  each_activation(Sizes(spec), frontier_of(set, spec.config, spec.recompute), kept, again,
+                  [&](const std::string& name, size_t bytes) -> void* {
+                    plan.add(name, bytes);
+                    return nullptr;
+                  });
+  for (const Shared& b : shared_buffers(spec, set)) plan.add(b.name, b.bytes);
+}
+
+BackwardBuffers::BackwardBuffers(const BackwardSpec& spec, const Frontier& frontier, Arena& arena)
+    : kept(static_cast<size_t>(spec.config.n_layers)) {
+  const auto take = [&](const std::string& name) -> void* {
+    return arena.plan().find(name) == nullptr ? nullptr : arena.take(name);
+  };
+  each_activation(Sizes(spec), frontier, kept, again,
+                  [&](const std::string& name, size_t) { return take(name); });
+  const auto floats = [&](const char* name) { return static_cast<float*>(take(name)); };
+  const bool narrow = Sizes(spec).narrow();
+  dstream = floats("gradients/stream");
+  dstream_act = narrow ? take("gradients/stream narrow") : dstream;
+  wide = floats("gradients/wide");
+  normed = take("gradients/normed");
+  dnormed = take("gradients/dnormed");
+  dwide = take("gradients/dwide");
+  dqkv = take("gradients/dqkv");
+  listed = take("gradients/listed");
+  inverse = floats("gradients/inverse");
+  dnorms = floats("gradients/dnorms");
+  logits = floats("gradients/logits");
+  dlogits = narrow ? take("gradients/dlogits") : logits;
+  losses = floats("gradients/losses");
+  dense = floats("gradients/dense");
+  if (const PlanItem* w = arena.plan().find("gradients/workspace"))
+    workspace = {static_cast<std::byte*>(take(w->name)), w->bytes};
+}
+
+}  // namespace tandem::train

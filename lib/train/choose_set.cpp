@@ -1,0 +1,62 @@
+#include "train/choose_set.h"
+
+#include "base/error.h"
+#include "recipe/scalar.h"
+#include "train/calibration.h"
+
+namespace tandem::train {
+namespace {
+
+SelectionSpec selection_of(const Selection& s, uint64_t seed) {
+  return {.ratio = s.ratios.by_matrix(),
+          .scope = s.scope == Scope::global ? SelectionSpec::Scope::global
+                                            : SelectionSpec::Scope::per_layer,
+          .seed = seed,
+          .first_layer = s.layers.first,
+          .last_layer = s.layers.last};
+}
+
+Scores scores_by(Strategy strategy, const TrainerSpec& spec, const CalibrationData& data) {
+  Calibration calibration(spec, data.source());
+  switch (strategy) {
+    case Strategy::weight:
+      return calibration.weights();
+    case Strategy::activation:
+      return calibration.activations(data.batches());
+    case Strategy::weight_activation:
+      return products(calibration.weights(), calibration.activations(data.batches()));
+    default:
+      return calibration.gradients(data.batches());
+  }
+}
+
+}  // namespace
+
+TrainedSet choose_set(const TrainSettings& settings, const TrainerSpec& spec, uint64_t seed,
+                      const CalibrationData& data) {
+  const Selection& s = settings.select;
+  switch (settings.method) {
+    case Method::full:
+      return full_set(spec.config);
+    case Method::spft:
+      return scattered_set(spec.config, settings.spft.ratio.value, seed);
+    case Method::lora:
+    case Method::dora:
+      throw recipe_error("train.method", "is {}, which is not built into this version yet",
+                         recipe::yaml_text(settings.method))
+          .hint("choose s2ft, spft or full");
+    case Method::s2ft:
+      break;
+  }
+  if (!s.exclude.empty())
+    throw recipe_error("train.select.exclude", "this version reads no adapters yet")
+        .hint("leave it out");
+  const SelectionSpec selection = selection_of(s, seed);
+  if (s.strategy == Strategy::random)
+    return slices_of(select_random(selection, spec.config), spec.config);
+  return slices_of(select_by_score(selection, spec.config, scores_by(s.strategy, spec, data),
+                                   s.side == Side::large),
+                   spec.config);
+}
+
+}  // namespace tandem::train

@@ -1,0 +1,19 @@
+#pragma once
+#include <filesystem>
+#include <span>
+
+#include "model/weights.h"
+#include "train/trained_set.h"
+
+namespace tandem::train {
+
+/// Writes a model folder that any tool reads: weights of `source` with trained values in their
+/// places, in `dtype`, rounded to nearest, and the other files of the base model's folder as they
+/// are. The weights appear whole or not at all; they stand in memory meanwhile.
+/// shapes   values [set.size]
+/// errors   kind input: cannot create, no space left
+void export_model(const std::filesystem::path& folder, const std::filesystem::path& base,
+                  const model::ModelConfig& config, const model::WeightSource& source,
+                  const TrainedSet& set, std::span<const float> values, DType dtype);
+
+}  // namespace tandem::train

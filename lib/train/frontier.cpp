@@ -1,0 +1,90 @@
+#include "train/frontier.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tandem::train {
+namespace {
+
+const char* reach(const LayerFrontier& f) {
+  if (!f.output) return "as for inference";
+  if (!f.gate_up) return "back to w_down";
+  if (!f.middle) return "back to gate and up";
+  if (!f.attention) return "back to wo";
+  if (!f.input) return "back to q, k and v";
+  return "back to the input";
+}
+
+std::string list_of(const LayerFrontier& f, bool kept) {
+  using Again = LayerFrontier::Again;
+  std::string list;
+  const auto add = [&](bool read, bool again, const char* name) {
+    if (!read || again == kept) return;
+    if (!list.empty()) list += ", ";
+    list += name;
+  };
+  const bool layer = f.again == Again::layer;
+  add(f.reads_input, false, "input");
+  add(f.reads_qkv, layer, "qkv");
+  add(f.attention, layer, "q");
+  add(f.attention, false, "k, v");
+  add(f.attention, layer, "lse");
+  add(f.reads_attended, layer, "attention's output");
+  add(f.reads_middle, layer, "middle");
+  add(f.reads_gate_up(), f.again != Again::none, "gate and up");
+  return list;
+}
+
+std::string text_of(const LayerFrontier& f) {
+  std::string text = reach(f);
+  if (f.output) text += "; keeps " + list_of(f, true);
+  if (f.again != LayerFrontier::Again::none) text += "; again " + list_of(f, false);
+  return text;
+}
+
+}  // namespace
+
+int Frontier::first() const {
+  const auto found = std::ranges::find_if(layers, [](const LayerFrontier& f) { return f.output; });
+  return static_cast<int>(found - layers.begin());
+}
+
+Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
+                     Recomputation recompute) {
+  using Again = LayerFrontier::Again;
+  Frontier plan;
+  bool below = set.embedding.trained();  // something is trained under the layer
+  for (const TrainedLayer& t : set.layers) {
+    LayerFrontier f;
+    f.input = below || set.norms;
+    f.attention = f.input || t.qkv.any();
+    f.middle = f.attention || t.wo.any();
+    f.gate_up = f.middle || t.gate_up.any();
+    f.output = f.gate_up || t.w_down.any();
+    f.reads_middle = f.middle || t.gate_up.trained();
+    f.reads_attended = f.attention || t.wo.trained();
+    f.reads_input = f.input || t.qkv.trained();
+    f.reads_qkv = f.attention && config.qk_norm;
+    if (recompute >= Recomputation::ffn && f.reads_middle) f.again = Again::gate_up;
+    if (recompute == Recomputation::layer && f.input) f.again = Again::layer;
+    below = below || f.output;
+    plan.layers.push_back(f);
+  }
+  return plan;
+}
+
+std::string describe(const Frontier& frontier) {
+  std::string text;
+  const auto n = static_cast<int>(frontier.layers.size());
+  for (int first = 0, last = 0; first < n; first = last + 1) {
+    const std::string line = text_of(frontier.layers[static_cast<size_t>(first)]);
+    last = first;
+    while (last + 1 < n && text_of(frontier.layers[static_cast<size_t>(last) + 1]) == line) ++last;
+    text += first == last ? fmt::format("layer {}: {}\n", first, line)
+                          : fmt::format("layers {}-{}: {}\n", first, last, line);
+  }
+  return text;
+}
+
+}  // namespace tandem::train

@@ -1,0 +1,56 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "train/trained_set.h"
+
+namespace tandem::train {
+
+/// How far a backward pass goes into a layer, from its output down. Each but the first implies the
+/// one before it.
+struct LayerFrontier {
+  bool output = false;     // the gradient of the layer's output is used
+  bool gate_up = false;    // goes through w_down and the gate
+  bool middle = false;     // goes through the FFN and its norm to the residual stream between
+  bool attention = false;  // goes through wo and attention to qkv
+  bool input = false;      // goes through the first norm to the layer's input
+
+  // The activations that it reads.
+  bool reads_gate_up() const { return output; }
+  bool reads_middle = false;    // residual stream before the FFN
+  bool reads_attended = false;  // attention's output
+  bool reads_input = false;     // residual stream before attention
+  bool reads_qkv = false;       // the projection, for norms of heads
+
+  /// Those that are computed again before the layer's turn, not kept by the forward.
+  enum class Again : uint8_t {
+    none,
+    gate_up,  // from the middle
+    layer,    // all but the input, from that
+  };
+  Again again = Again::none;
+
+  bool operator==(const LayerFrontier&) const = default;
+};
+
+/// How much of a layer is computed again. The outputs of the norms and of the gate always are: they
+/// cost little compared with a product. Then gate and up, then whole layers, of which K and V stay
+/// in their pages all the same.
+enum class Recomputation : uint8_t { light, ffn, layer };
+
+/// How far each layer is back-propagated and what it saves: the static plan of a training run,
+/// which follows from the trained set alone.
+struct Frontier {
+  std::vector<LayerFrontier> layers;
+
+  /// Layers that run as for inference.
+  int first() const;
+};
+
+Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
+                     Recomputation recompute = Recomputation::light);
+
+/// Lines for people, runs of equal layers together: "layers 1-31: back to the input; keeps ...".
+std::string describe(const Frontier& frontier);
+
+}  // namespace tandem::train

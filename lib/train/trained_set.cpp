@@ -1,0 +1,178 @@
+#include "train/trained_set.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "ops/linear_gradient.h"
+
+namespace tandem::train {
+namespace {
+
+using Part = TrainedMatrix::Part;
+
+struct Shape {
+  int64_t out, in;
+  bool bias;
+};
+
+struct LayerShapes {
+  Shape qkv, wo, gate_up, w_down;
+
+  explicit LayerShapes(const model::ModelConfig& c)
+      : qkv{c.q_dim() + 2 * int64_t{c.kv_dim()}, c.dim, c.qkv_bias},
+        wo{c.dim, c.q_dim(), c.o_bias},
+        gate_up{2 * int64_t{c.ffn_dim}, c.dim, c.mlp_bias},
+        w_down{c.dim, c.ffn_dim, c.mlp_bias} {}
+};
+
+void place(TrainedMatrix& m, const Shape& shape, int64_t& end) {
+  if (m.part == Part::all) {
+    m.index.resize(static_cast<size_t>(shape.out));
+    std::iota(m.index.begin(), m.index.end(), 0);
+  }
+  const auto n = static_cast<int64_t>(m.index.size());
+  m.rows = m.part == Part::columns ? shape.out : n;
+  m.cols = m.part == Part::columns ? n : m.part == Part::elements ? 1 : shape.in;
+  m.offset = end;
+  end += m.size();
+  m.bias = m.bias && shape.bias;
+  m.bias_size = m.bias ? shape.out : 0;
+  m.bias_offset = end;
+  end += m.bias_size;
+}
+
+/// Calls visit(trained matrix, weights) for all matrices.
+template <class Weights, class Visit>
+void each_matrix(const TrainedSet& set, Weights& weights, const Visit& visit) {
+  for (size_t i = 0; i < set.layers.size(); ++i) {
+    const TrainedLayer& t = set.layers[i];
+    auto& w = weights.layers[i];
+    visit(t.qkv, w.qkv);
+    visit(t.wo, w.wo);
+    visit(t.gate_up, w.gate_up);
+    visit(t.w_down, w.w_down);
+  }
+  visit(set.lm_head, weights.lm_head);
+  if (!weights.own_embedding.empty()) visit(set.embedding, weights.own_embedding);
+}
+
+size_t at(int64_t offset) { return static_cast<size_t>(offset); }
+
+/// `n` of [first, first + of) without replacement, ascending.
+void draw(std::vector<int32_t>& to, PhiloxStream& stream, int64_t first, int64_t of, int64_t n) {
+  std::vector<int32_t> drawn;
+  // Numbers that were drawn before are replaced by others, until none was.
+  while (static_cast<int64_t>(drawn.size()) < n) {
+    for (auto missing = n - static_cast<int64_t>(drawn.size()); missing-- > 0;)
+      drawn.push_back(static_cast<int32_t>(first + stream.below(static_cast<uint32_t>(of))));
+    std::ranges::sort(drawn);
+    drawn.erase(std::unique(drawn.begin(), drawn.end()), drawn.end());
+  }
+  to.insert(to.end(), drawn.begin(), drawn.end());
+}
+
+TrainedMatrix whole() { return {.part = Part::all, .bias = true}; }
+
+}  // namespace
+
+int TrainedSet::first_layer() const {
+  if (embedding.trained() || norms) return 0;
+  const auto first = std::ranges::find_if(layers, [](const TrainedLayer& l) {
+    return l.qkv.any() || l.wo.any() || l.gate_up.any() || l.w_down.any();
+  });
+  return static_cast<int>(first - layers.begin());
+}
+
+model::Trainable TrainedSet::trainable() const {
+  return {.from = first_layer(), .embedding = embedding.trained()};
+}
+
+void lay_out(TrainedSet& set, const model::ModelConfig& config) {
+  const LayerShapes shapes(config);
+  const Shape table{config.vocab_size, config.dim, false};
+  int64_t end = 0;
+  for (TrainedLayer& l : set.layers) {
+    place(l.qkv, shapes.qkv, end);
+    place(l.wo, shapes.wo, end);
+    place(l.gate_up, shapes.gate_up, end);
+    place(l.w_down, shapes.w_down, end);
+  }
+  place(set.lm_head, table, end);
+  if (config.tied_embeddings && set.embedding.trained())
+    set.embedding = set.lm_head;
+  else
+    place(set.embedding, table, end);
+  const int64_t of_heads = config.qk_norm ? 2 * int64_t{config.head_dim} : 0;
+  set.norms_offset = end;
+  set.norms_size =
+      set.norms ? config.n_layers * (2 * int64_t{config.dim} + of_heads) + config.dim : 0;
+  set.size = end + set.norms_size;
+}
+
+TrainedSet full_set(const model::ModelConfig& config) {
+  TrainedSet set;
+  set.layers.assign(at(config.n_layers), {whole(), whole(), whole(), whole()});
+  set.lm_head = set.embedding = {.part = Part::all};
+  set.norms = true;
+  lay_out(set, config);
+  return set;
+}
+
+TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_t seed) {
+  if (!(share > 0 && share <= 1))
+    throw recipe_error("train.spft.ratio", "is {}, expected a number in (0, 1]", share);
+  TrainedSet set;
+  set.layers.resize(at(config.n_layers));
+  uint32_t matrix = 0;
+  const auto scatter = [&](TrainedMatrix& m, int64_t in, std::initializer_list<int64_t> parts) {
+    int64_t first = 0;
+    for (const int64_t rows : parts) {
+      PhiloxStream stream(seed, matrix++);
+      const auto n = static_cast<int64_t>(share * static_cast<double>(rows * in));
+      draw(m.index, stream, first, rows * in, n);
+      first += rows * in;
+    }
+    if (!m.index.empty()) m.part = Part::elements;
+  };
+  for (TrainedLayer& l : set.layers) {
+    scatter(l.qkv, config.dim, {config.q_dim(), config.kv_dim(), config.kv_dim()});
+    scatter(l.wo, config.q_dim(), {config.dim});
+    scatter(l.gate_up, config.dim, {config.ffn_dim, config.ffn_dim});
+    scatter(l.w_down, config.ffn_dim, {config.dim});
+  }
+  lay_out(set, config);
+  if (set.size == 0) throw recipe_error("train.spft.ratio", "{} of no matrix is a weight", share);
+  return set;
+}
+
+void read_values(std::span<float> values, const TrainedSet& set, const model::Weights& weights) {
+  each_matrix(set, weights, [&](const TrainedMatrix& m, const ops::PackedWeights& w) {
+    const std::span<float> part = values.subspan(at(m.offset), at(m.size()));
+    if (m.part == Part::columns)
+      ops::read_columns(part, w, m.index);
+    else if (m.part == Part::elements)
+      ops::read_elements(part, w, m.index);
+    else if (m.trained())
+      ops::read_rows(part, w, m.index);
+    if (m.bias) std::copy_n(w.bias(), m.bias_size, values.data() + m.bias_offset);
+  });
+  std::copy_n(weights.norms.data(), set.norms_size, values.data() + set.norms_offset);
+}
+
+void write_values(model::Weights& weights, const TrainedSet& set, std::span<const float> values) {
+  each_matrix(set, weights, [&](const TrainedMatrix& m, ops::PackedWeights& w) {
+    const std::span<const float> part = values.subspan(at(m.offset), at(m.size()));
+    if (m.part == Part::columns)
+      ops::write_columns(w, m.index, part);
+    else if (m.part == Part::elements)
+      ops::write_elements(w, m.index, part);
+    else if (m.trained())
+      ops::write_rows(w, m.index, part);
+    if (m.bias) std::copy_n(values.data() + m.bias_offset, m.bias_size, w.bias());
+  });
+  std::copy_n(values.data() + set.norms_offset, set.norms_size, weights.norms.data());
+}
+
+}  // namespace tandem::train

@@ -1,0 +1,66 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace tandem::train {
+
+/// Which values of a matrix [out, in] are trained, and where they lie in the flat buffers of
+/// trained values: rows as [n, in], columns as [out, n], row-major; single elements as [n, 1].
+struct TrainedMatrix {
+  enum class Part : uint8_t { none, rows, columns, all, elements };
+
+  Part part = Part::none;
+  std::vector<int32_t> index = {};  // of rows, columns or elements, ascending; of `all` every row
+  int64_t offset = 0, rows = 0, cols = 0;
+  bool bias = false;  // the bias too, whole
+  int64_t bias_offset = 0, bias_size = 0;
+
+  bool trained() const { return part != Part::none; }
+  bool any() const { return trained() || bias; }
+  int64_t size() const { return rows * cols; }
+};
+
+/// By packed matrices: rows of wq, wk and wv are rows of qkv, those of w_gate and w_up of gate_up.
+struct TrainedLayer {
+  TrainedMatrix qkv, wo, gate_up, w_down;
+};
+
+/// All trained values of a model, one after another in flat buffers: weights, their moments, the
+/// gradient, which several ranks would sum at once.
+struct TrainedSet {
+  std::vector<TrainedLayer> layers;
+  TrainedMatrix lm_head;
+  /// Where heads are tied, its values are those of the head.
+  TrainedMatrix embedding;
+  bool norms = false;  // all of them, as Weights::norms has them
+  int64_t norms_offset = 0, norms_size = 0;
+  int64_t size = 0;  // of all
+
+  /// The lowest layer that is trained, or whose gradients are needed below: none = n_layers.
+  int first_layer() const;
+  /// What the model must keep for them.
+  model::Trainable trainable() const;
+};
+
+/// Offsets of a set whose parts have been chosen.
+void lay_out(TrainedSet& set, const model::ModelConfig& config);
+
+/// Every weight of a model.
+TrainedSet full_set(const model::ModelConfig& config);
+
+/// SpFT, the baseline of S2FT: single weights, drawn at random by the seed, the same share of each
+/// of q, k, v, o, gate, up and down.
+/// errors   kind recipe: the share is no number in (0, 1], or gives nothing
+TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_t seed);
+
+/// Copies the values of the trained weights from the model, and back, rounded to nearest to the
+/// weights' dtype; values outside the set keep their bits.
+/// shapes   values [set.size]
+void read_values(std::span<float> values, const TrainedSet& set, const model::Weights& weights);
+void write_values(model::Weights& weights, const TrainedSet& set, std::span<const float> values);
+
+}  // namespace tandem::train

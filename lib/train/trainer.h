@@ -1,0 +1,109 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "train/backward.h"
+#include "train/schedule.h"
+
+namespace tandem::train {
+
+/// Shapes and rates of a training run.
+struct TrainerSpec {
+  model::ModelConfig config;
+  DType dtype = DType::f32;  // of weights and activations; trained values have f32 copies
+  int max_rows = 2048;       // of a micro-batch
+  int max_documents = 256;   // of a micro-batch
+  int head_rows = 512;       // supervised rows whose logits are there at once
+  Schedule schedule = {};
+  ops::AdamW optimizer = {};    // its rate is the schedule's
+  bool decays_to_start = true;  // weight decay pulls to the values before the first step, not to 0
+  double clip = 1.0;            // largest norm of the gradient of a step; 0 = any
+  Recomputation recompute = Recomputation::light;
+  Interrupted interrupted = {};
+
+  BackwardSpec backward() const {
+    return {config, dtype, max_rows, head_rows, recompute, interrupted};
+  }
+  model::Llama::Options model_options(const model::Trainable& trainable) const;
+  /// A micro-batch is a prefill of sequences that are never committed.
+  kv::Cache::Spec cache() const;
+  /// Whether the values before the first step must be kept.
+  bool keeps_start() const { return decays_to_start && optimizer.weight_decay > 0; }
+};
+
+/// A loss summed over supervised tokens.
+struct LossSum {
+  double sum = 0;
+  int64_t n_tokens = 0;  // supervised
+
+  double mean() const { return n_tokens == 0 ? 0 : sum / static_cast<double>(n_tokens); }
+};
+
+/// Supervised rows of micro-batches.
+int64_t n_supervised(std::span<const MicroBatch> batches);
+
+struct StepResult {
+  LossSum loss;              // before the step
+  int64_t n_rows = 0;        // tokens read
+  double gradient_norm = 0;  // before clipping
+  double clip_scale = 1;     // the gradient's factor
+  double rate = 0;
+  bool skipped = false;  // nothing supervised, or a loss or gradient that is not finite
+};
+
+/// Trains some weights of a model: token-mean loss over micro-batches, AdamW on f32 copies of the
+/// trained values, which are rounded into the model's weights after every step. The same
+/// micro-batches give the same bits, on one machine with one number of threads.
+class Trainer {
+ public:
+  /// All but the memory of the program.
+  static MemoryPlan plan(const TrainerSpec& spec, const TrainedSet& set);
+  /// The least recomputation whose plan fits into `bytes`.
+  /// errors   kind memory: none does
+  static Recomputation least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes);
+  /// errors   kind input (the source), memory, interrupted
+  Trainer(const TrainerSpec& spec, TrainedSet set, std::unique_ptr<model::WeightSource> source,
+          const std::function<void(double share)>& on_load = {});
+
+  /// One optimizer step. Every supervised token of the micro-batches counts the same.
+  /// errors   kind interrupted: nothing has changed
+  StepResult step(std::span<const MicroBatch> batches);
+
+  /// The gradient of the mean loss, into gradient(), and the loss.
+  LossSum gradients(std::span<const MicroBatch> batches);
+  /// The loss alone.
+  LossSum loss(std::span<const MicroBatch> batches);
+
+  /// What a run continues from: f32 copies of the trained values, their moments, steps done. After
+  /// values were changed from outside, publish() rounds them into the model.
+  struct State {
+    std::span<float> values, first, second;  // [set.size]
+    int64_t steps = 0;
+  };
+  State& state() { return state_; }
+  void publish();
+
+  std::span<const float> gradient() const { return gradient_; }
+  const TrainedSet& set() const { return set_; }
+  const Frontier& frontier() const { return backward_.frontier(); }
+  const TrainerSpec& spec() const { return spec_; }
+  model::Llama& model() { return model_; }
+
+ private:
+  LossSum run(std::span<const MicroBatch> batches, std::span<float> gradient);
+
+  TrainerSpec spec_;
+  TrainedSet set_;
+  Arena arena_;
+  model::Llama model_;
+  kv::Cache cache_;
+  Backward backward_;
+  std::span<float> gradient_;  // [set.size]
+  std::span<float> start_;     // [set.size] or empty: the model's own values
+  State state_;
+};
+
+}  // namespace tandem::train

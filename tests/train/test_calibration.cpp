@@ -1,0 +1,124 @@
+#include <doctest/doctest.h>
+
+#include "ops/linear_gradient.h"
+#include "train/calibration.h"
+#include "train/trainer_runs.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using train::Matrix;
+
+namespace {
+
+size_t at(Matrix m) { return static_cast<size_t>(m); }
+
+/// A checkpoint in which channel 7 of every layer has other gates, and channel 9 other ups.
+class Altered : public model::WeightSource {
+ public:
+  Altered(std::unique_ptr<model::WeightSource> source, const model::ModelConfig& config)
+      : source_(std::move(source)), config_(config) {}
+
+  void rows(model::Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+            void* out) const override {
+    source_->rows(weight, layer, begin, end, dtype, out);
+    const auto scale = [&](int64_t row, float by) {
+      if (row < begin || row >= end) return;
+      float* const at = static_cast<float*>(out) + (row - begin) * config_.dim;
+      for (int i = 0; i < config_.dim; ++i) at[i] *= by;
+    };
+    if (weight == model::Weight::w_gate) scale(7, 0);
+    if (weight == model::Weight::w_up) scale(9, 2);
+  }
+  std::vector<float> vector(model::Weight weight, int layer) const override {
+    return source_->vector(weight, layer);
+  }
+  void embed(std::span<const int32_t> ids, float* out) const override { source_->embed(ids, out); }
+
+ private:
+  std::unique_ptr<model::WeightSource> source_;
+  model::ModelConfig config_;
+};
+
+std::unique_ptr<model::WeightSource> source_of(const std::string& model) {
+  return decode::open_model(small_model(model).string(), 0).source;
+}
+
+}  // namespace
+
+TEST_SUITE("train/calibration") {
+  TEST_CASE(
+      "scores by gradients are those of the whole gradient, by weights those of its weights") {
+    for (const char* model : {"llama-3.1", "qwen2-untied-sharded"}) {
+      CAPTURE(model);
+      const train::TrainerSpec spec = trainer_spec(model);
+      const model::ModelConfig& c = spec.config;
+      const std::vector<train::MicroBatch> batches = {random_documents({40, 9}, c.vocab_size, 31),
+                                                      random_documents({70}, c.vocab_size, 32)};
+      train::Calibration calibration(spec, source_of(model));
+      const train::Scores gradients = calibration.gradients(batches);
+      const train::Scores weights = calibration.weights();
+      const train::Scores both = train::products(gradients, weights);
+      const auto trainer = make_trainer(model, spec, train::full_set(c));
+      trainer->gradients(batches);
+      const auto norm = [&](std::span<const float> values, const train::TrainedMatrix& m,
+                            bool columns, int64_t first, int64_t n) {
+        double sum = 0;
+        for (int64_t r = 0; r < m.rows; ++r)
+          for (int64_t i = 0; i < m.cols; ++i) {
+            const int64_t feature = columns ? i : r;
+            if (feature < first || feature >= first + n) continue;
+            sum += std::pow(double{values[static_cast<size_t>(m.offset + r * m.cols + i)]}, 2);
+          }
+        return std::sqrt(sum);
+      };
+      const train::TrainedLayer& l = trainer->set().layers[1];
+      const int64_t d = c.head_dim;
+      const auto check = [&](Matrix matrix, size_t unit, const train::TrainedMatrix& m,
+                             bool columns, int64_t first, int64_t n) {
+        CAPTURE(at(matrix));
+        const double of_gradient = norm(trainer->gradient(), m, columns, first, n),
+                     of_weights = norm(trainer->state().values, m, columns, first, n);
+        CHECK(gradients[at(matrix)][1][unit] == doctest::Approx(of_gradient).epsilon(1e-4));
+        CHECK(weights[at(matrix)][1][unit] == doctest::Approx(of_weights).epsilon(1e-6));
+        CHECK(both[at(matrix)][1][unit] == doctest::Approx(of_gradient * of_weights).epsilon(1e-4));
+      };
+      check(Matrix::q, 2, l.qkv, false, 2 * d, d);
+      check(Matrix::k, 0, l.qkv, false, c.q_dim(), d);
+      check(Matrix::v, 0, l.qkv, false, c.q_dim() + c.kv_dim(), d);
+      check(Matrix::o, 3, l.wo, true, 3 * d, d);
+      check(Matrix::gate, 5, l.gate_up, false, 5, 1);
+      check(Matrix::up, 6, l.gate_up, false, c.ffn_dim + 6, 1);
+      check(Matrix::down, 11, l.w_down, true, 11, 1);
+    }
+  }
+
+  TEST_CASE("scores by activations follow the channels, over all rows of all micro-batches") {
+    const train::TrainerSpec spec = trainer_spec("llama-3.1");
+    const model::ModelConfig& c = spec.config;
+    const std::vector<train::MicroBatch> batches = {random_documents({40, 9}, c.vocab_size, 33),
+                                                    random_documents({70}, c.vocab_size, 34)};
+    train::Calibration plain(spec, source_of("llama-3.1"));
+    train::Calibration altered(spec, std::make_unique<Altered>(source_of("llama-3.1"), c));
+    const train::Scores a = plain.activations(batches), b = altered.activations(batches);
+    // The first layer's inputs are the same in both.
+    const auto of = [](const train::Scores& s, Matrix m, size_t unit) { return s[at(m)][0][unit]; };
+    CHECK(of(a, Matrix::gate, 7) > 0);
+    CHECK(of(b, Matrix::gate, 7) == 0);
+    CHECK(of(b, Matrix::down, 7) == 0);
+    CHECK(of(b, Matrix::up, 7) == of(a, Matrix::up, 7));
+    CHECK(of(b, Matrix::up, 9) == doctest::Approx(2 * of(a, Matrix::up, 9)).epsilon(1e-5));
+    CHECK(of(b, Matrix::down, 9) == doctest::Approx(2 * of(a, Matrix::down, 9)).epsilon(1e-5));
+    for (const Matrix m : {Matrix::q, Matrix::k, Matrix::v, Matrix::o})
+      CHECK(a[at(m)][0] == b[at(m)][0]);
+    // Squares add up over micro-batches.
+    const train::Scores first = plain.activations({batches.data(), 1}),
+                        second = plain.activations({batches.data() + 1, 1});
+    for (const Matrix m : {Matrix::v, Matrix::o, Matrix::down})
+      CHECK(of(a, m, 1) ==
+            doctest::Approx(std::hypot(of(first, m, 1), of(second, m, 1))).epsilon(1e-6));
+    // A-small takes the channel that is never active.
+    train::SelectionSpec s;
+    s.ratio[at(Matrix::down)] = 0.01;
+    CHECK(train::select_by_score(s, c, b, false)[0][at(Matrix::down)] == std::vector<int32_t>{7});
+  }
+}

@@ -1,0 +1,142 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine_runs.h"
+#include "train/selection.h"
+#include "train/trainer.h"
+
+/// Short training runs of small models with random numbers, on random tokens.
+namespace tandem::test {
+
+/// Every architecture and its oddities.
+inline constexpr const char* kArchitectures[] = {
+    "llama-2",       "llama-3.1",           "llama-3.2-tied", "llama-linear",         "llama-odd",
+    "mistral-plain", "mistral-window",      "qwen2-tied",     "qwen2-untied-sharded", "qwen3-odd",
+    "qwen3-tied",    "qwen3-untied-sharded"};
+
+inline train::TrainerSpec trainer_spec(const std::filesystem::path& folder, DType dtype) {
+  return {.config = decode::open_config(folder.string()),
+          .dtype = dtype,
+          .max_rows = 256,
+          .max_documents = 8,
+          .head_rows = 32,
+          .schedule = {.kind = train::Schedule::Kind::constant, .rate = 1e-3}};
+}
+
+inline train::TrainerSpec trainer_spec(const char* model, DType dtype = DType::f32) {
+  return trainer_spec(small_model(model), dtype);
+}
+
+inline std::unique_ptr<train::Trainer> make_trainer(const std::string& model,
+                                                    const train::TrainerSpec& spec,
+                                                    const train::TrainedSet& set) {
+  return std::make_unique<train::Trainer>(
+      spec, set, decode::open_model(small_model(model).string(), 0).source);
+}
+
+/// Documents of random tokens, each row supervised that `supervised` takes by its number.
+template <class Supervised>
+train::MicroBatch random_documents(const std::vector<int>& lengths, int vocab, uint64_t seed,
+                                   const Supervised& supervised) {
+  PhiloxStream draw(seed);
+  train::MicroBatch batch{.tokens = {}, .targets = {}, .document_begin = {0}};
+  for (const int n : lengths) {
+    for (int i = 0; i < n; ++i)
+      batch.tokens.push_back(static_cast<int32_t>(draw.below(static_cast<uint32_t>(vocab))));
+    for (int i = 0; i < n; ++i) {
+      const auto row = batch.targets.size();
+      const bool last = i + 1 == n;
+      batch.targets.push_back(last || !supervised(row) ? -1 : batch.tokens[row + 1]);
+    }
+    batch.document_begin.push_back(static_cast<int32_t>(batch.tokens.size()));
+  }
+  return batch;
+}
+
+inline train::MicroBatch random_documents(const std::vector<int>& lengths, int vocab,
+                                          uint64_t seed) {
+  return random_documents(lengths, vocab, seed, [](size_t) { return true; });
+}
+
+inline std::vector<float> copy_of(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+inline double norm_of(std::span<const float> x) {
+  double sum = 0;
+  for (const float v : x) sum += double{v} * v;
+  return std::sqrt(sum);
+}
+
+/// |a - b| / |b|.
+inline double relative_distance(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  return std::sqrt(sum) / norm_of(b);
+}
+
+/// A named part of the flat buffers.
+struct NamedPart {
+  std::string name;
+  size_t begin, size;
+
+  template <class T>
+  std::span<T> of(std::span<T> values) const {
+    return values.subspan(begin, size);
+  }
+};
+
+/// Every trained tensor.
+inline std::vector<NamedPart> parts_of(const train::TrainedSet& set) {
+  std::vector<NamedPart> parts;
+  const auto add = [&](const std::string& name, int64_t begin, int64_t size) {
+    if (size > 0) parts.push_back({name, static_cast<size_t>(begin), static_cast<size_t>(size)});
+  };
+  const auto add_matrix = [&](const std::string& name, const train::TrainedMatrix& m) {
+    add(name, m.offset, m.size());
+    add(name + ".bias", m.bias_offset, m.bias_size);
+  };
+  for (size_t i = 0; i < set.layers.size(); ++i) {
+    const std::string layer = "layers." + std::to_string(i) + ".";
+    add_matrix(layer + "qkv", set.layers[i].qkv);
+    add_matrix(layer + "wo", set.layers[i].wo);
+    add_matrix(layer + "gate_up", set.layers[i].gate_up);
+    add_matrix(layer + "w_down", set.layers[i].w_down);
+  }
+  add_matrix("lm_head", set.lm_head);
+  if (set.embedding.offset != set.lm_head.offset) add_matrix("embedding", set.embedding);
+  return parts;
+}
+
+/// The same, and each norm.
+inline std::vector<NamedPart> parts_and_norms(const train::TrainedSet& set,
+                                              const model::ModelConfig& c) {
+  std::vector<NamedPart> parts = parts_of(set);
+  if (!set.norms) return parts;
+  auto at = static_cast<size_t>(set.norms_offset);
+  const auto add = [&](const std::string& name, int n) {
+    parts.push_back({name, at, static_cast<size_t>(n)});
+    at += static_cast<size_t>(n);
+  };
+  for (int i = 0; i < c.n_layers; ++i) {
+    const std::string layer = "layers." + std::to_string(i) + ".";
+    add(layer + "attn_norm", c.dim);
+    add(layer + "ffn_norm", c.dim);
+    if (!c.qk_norm) continue;
+    add(layer + "q_norm", c.head_dim);
+    add(layer + "k_norm", c.head_dim);
+  }
+  add("out_norm", c.dim);
+  return parts;
+}
+
+/// All matrices take part, half of their heads and channels.
+inline train::SelectionSpec half_of_everything() {
+  train::SelectionSpec spec{.seed = 5};
+  spec.ratio.fill(0.5);
+  return spec;
+}
+
+}  // namespace tandem::test
