@@ -10,7 +10,8 @@ const cli::ToolInfo kInfo{
     .name = "s2ft-train",
     .purpose = "Fine-tune a model: selected heads and channels (S2FT), LoRA, DoRA, or all weights",
     .kind = "train",
-    .examples = {"s2ft-train -m tiny-16m --data recipes/demo/lighthouse-logbook.txt --dry-run",
+    .examples = {"s2ft-train -r s2ft/tiny-16m --data train.jsonl -o run",
+                 "s2ft-train -m tiny-16m --data recipes/demo/lighthouse-logbook.txt --dry-run",
                  "s2ft-train -r s2ft/tiny-16m --data train.jsonl --show-samples 3",
                  "s2ft-train -r s2ft/llama3-8b-math -m Llama-3.1-8B --data math_10k.json "
                  "--show-samples 100 --format jsonl"},
@@ -22,8 +23,12 @@ const cli::ToolInfo kInfo{
                .value = "N",
                .text = "show the first N samples as they are trained on: text, ids, the "
                        "supervised parts",
-               .fallback = "none"}},
-    .formats = {"text", "json", "jsonl"}};
+               .fallback = "none"},
+              {.names = "--resume",
+               .value = "",
+               .text = "go on with the run in the folder, from its last checkpoint"}},
+    .formats = {"text", "json", "jsonl"},
+    .keeps_folder = true};
 
 }  // namespace
 

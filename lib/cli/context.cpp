@@ -136,7 +136,7 @@ void Context::check_outputs(const recipe::Field& fields) const {
     return field != nullptr ? field->value->path() : std::nullopt;
   };
   if (const auto path = path_at("output.path");
-      path && *path != "-" && file_mode() == FileMode::create)
+      path && *path != "-" && !info.keeps_folder && file_mode() == FileMode::create)
     refuse_existing(*path);
   if (const auto state = path_at("output.state")) check_new_file(*state, file_mode());
 }

@@ -121,9 +121,14 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
     if (info.sweeps)
       flags.push_back({"--shard", "I/N", "of a sweep the points I, I+N, ..., counted from 1"});
     sugar("-m,--model", "PATH", "model folder, known name, or synthetic:NAME", "model.path");
-    sugar("-o,--output", "PATH", "result file, - = stdout", "output.path");
+    if (info.keeps_folder)
+      sugar("-o,--output", "FOLDER", "folder that the run is kept in", "output.path");
+    else
+      sugar("-o,--output", "PATH", "result file, - = stdout", "output.path");
   }
-  flags.push_back({"--overwrite", "", "replace an existing output file"});
+  flags.push_back({"--overwrite", "",
+                   info.keeps_folder ? "begin again in a folder that holds a run"
+                                     : "replace an existing output file"});
   if (info.appends) flags.push_back({"--append", "", "add records to an existing output file"});
   if (info.resumes) flags.push_back({"--resume", "", "continue what the output file holds"});
   flags.push_back({"--format", "FORM",

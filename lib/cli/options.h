@@ -34,6 +34,7 @@ struct ToolInfo {
   bool sweeps = false;                          // --sweep, --shard
   bool appends = false;                         // --append
   bool resumes = false;                         // --resume
+  bool keeps_folder = false;                    // output.path is a folder, which the tool looks at
   bool needs_arguments = true;                  // run bare, it prints short help
 };
 

@@ -2,10 +2,12 @@
 
 #include <optional>
 
+#include "cli/plan_text.h"
 #include "cli/terminal.h"
 #include "recipe/units.h"
 #include "tools/training/data_report.h"
 #include "tools/training/show_samples.h"
+#include "tools/training/training_run.h"
 
 #include <nlohmann/json.hpp>
 
@@ -69,21 +71,20 @@ void S2ftTrain::warn() const {
 
 int S2ftTrain::print_plan() {
   const DataReport report(recipe_, data_);
-  if (cx_.plans_as_json()) {
-    auto json = report.json();
-    json["recipe_sha256"] = point_.sha256;
-    cx_.out.line(json.dump());
-    return 0;
-  }
-  cx_.out.write(report.text(recipe_.data.path.string()));
-  cx_.out.line(fmt::format("recipe   sha256 {}", point_.sha256));
+  const TrainingRun training(cx_, point_, recipe_, files_, data_, true);
+  auto json = report.json();
+  training.add_to(json);
+  json["recipe_sha256"] = point_.sha256;
+  cli::print_plan(cx_,
+                  report.text(recipe_.data.path.string()) + training.text() +
+                      fmt::format("recipe   sha256 {}\n", point_.sha256),
+                  json, training.plan(), training.limits());
   return 0;
 }
 
 int S2ftTrain::run() {
   if (n_shown_ > 0) return show();
-  throw usage_error("", "training is not built into this version yet")
-      .hint("--dry-run counts the data, --show-samples N shows it");
+  return TrainingRun(cx_, point_, recipe_, files_, data_, false).run();
 }
 
 int S2ftTrain::show() {

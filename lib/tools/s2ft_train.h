@@ -8,7 +8,7 @@
 
 namespace tandem::tools {
 
-/// A run of s2ft-train: reads the data, then plans, or shows samples.
+/// A run of s2ft-train: reads the data, then trains, plans, or shows samples.
 class S2ftTrain {
  public:
   using Recipe = TrainRecipe;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 #include <cstring>
 
@@ -13,7 +14,8 @@ namespace {
 
 constexpr const char* kFormat = "tandem.checkpoint/1";
 constexpr const char* kFormatKey = "format";
-constexpr const char* kStepsKey = "steps";
+constexpr const char* kDoneKey = "done";    // steps of the run
+constexpr const char* kStepsKey = "steps";  // of the optimizer
 constexpr const char* kRun = "run.";
 
 struct Part {
@@ -26,7 +28,7 @@ std::array<Part, 3> parts_of(Trainer::State& state) {
 }
 
 Error not_ours(const std::filesystem::path& path, const std::string& why) {
-  return Error(ErrorKind::input, path.string(), "is no checkpoint of s2ft-train: " + why)
+  return input_error(path.string(), "is no checkpoint of s2ft-train: {}", why)
       .hint("choose another output.path, or remove the file to begin again");
 }
 
@@ -46,7 +48,7 @@ void check_identity(const std::map<std::string, std::string>& found, const RunId
 
 }  // namespace
 
-void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
+void save_checkpoint(const std::filesystem::path& path, Trainer& trainer, int64_t done,
                      const RunIdentity& identity) {
   Trainer::State& state = trainer.state();
   std::vector<io::TensorView> tensors;
@@ -56,24 +58,28 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                        {static_cast<int64_t>(p.values.size())},
                        std::as_bytes(std::span<const float>(p.values))});
   std::map<std::string, std::string> metadata = {{kFormatKey, kFormat},
+                                                 {kDoneKey, std::to_string(done)},
                                                  {kStepsKey, std::to_string(state.steps)}};
   for (const auto& [key, value] : identity) metadata[kRun + key] = value;
   io::write_safetensors(path, tensors, metadata);
 }
 
-void load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
-                     const RunIdentity& identity) {
+int64_t load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
+                        const RunIdentity& identity) {
   const io::Safetensors file = io::Safetensors::open(path);
   const auto& metadata = file.metadata();
   if (const auto it = metadata.find(kFormatKey); it == metadata.end() || it->second != kFormat)
     throw not_ours(path, fmt::format("its format is not {}", kFormat));
   check_identity(metadata, identity, path);
   Trainer::State& state = trainer.state();
-  const auto steps = metadata.find(kStepsKey);
-  int64_t done = -1;
-  if (steps != metadata.end())
-    std::from_chars(steps->second.data(), steps->second.data() + steps->second.size(), done);
-  if (done < 0) throw not_ours(path, "it names no steps");
+  const auto number = [&](const char* key) {
+    int64_t n = -1;
+    if (const auto it = metadata.find(key); it != metadata.end())
+      std::from_chars(it->second.data(), it->second.data() + it->second.size(), n);
+    if (n < 0) throw not_ours(path, fmt::format("it has no number '{}'", key));
+    return n;
+  };
+  const int64_t done = number(kDoneKey), steps = number(kStepsKey);
   for (const Part& p : parts_of(state)) {
     const io::TensorView t = file.tensor(p.name);
     if (t.dtype != DType::f32 || t.bytes.size() != p.values.size_bytes())
@@ -82,8 +88,9 @@ void load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
   }
   for (const Part& p : parts_of(state))
     std::memcpy(p.values.data(), file.tensor(p.name).bytes.data(), p.values.size_bytes());
-  state.steps = done;
+  state.steps = steps;
   trainer.publish();
+  return done;
 }
 
 }  // namespace tandem::train

@@ -1,10 +1,10 @@
 #include "train/export_model.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <vector>
 
-#include "base/check.h"
 #include "base/convert.h"
 #include "base/error.h"
 #include "model/weight_table.h"
@@ -77,19 +77,92 @@ void put_matrix(std::span<float> out, int64_t rows, int64_t cols, const Place& p
   }
 }
 
-/// Where the norms of a layer begin among all (model::Weights::norms), or of the last one.
-std::span<const float> trained_norm(Weight weight, int layer, const TrainedSet& set,
-                                    const model::Weights& weights, std::span<const float> values) {
-  const model::LayerNorms* n =
-      layer < 0 ? nullptr : &weights.layers[static_cast<size_t>(layer)].norms;
-  const float* at = weight == Weight::out_norm    ? weights.out_norm
-                    : weight == Weight::attn_norm ? n->attn
-                    : weight == Weight::ffn_norm  ? n->ffn
-                    : weight == Weight::q_norm    ? n->q
-                                                  : n->k;
-  return values.subspan(static_cast<size_t>(set.norms_offset + (at - weights.norms.data())));
+/// Norms lie one after the other, as model::Weights has them: by layer attn, ffn, q, k; then the
+/// last.
+int64_t norm_offset(Weight weight, int layer, const model::ModelConfig& c) {
+  const int64_t heads = c.qk_norm ? 2 * int64_t{c.head_dim} : 0, each = 2 * int64_t{c.dim} + heads;
+  if (weight == Weight::out_norm) return c.n_layers * each;
+  const int64_t first = layer * each;
+  if (weight == Weight::attn_norm) return first;
+  if (weight == Weight::ffn_norm) return first + c.dim;
+  return first + 2 * int64_t{c.dim} + (weight == Weight::k_norm ? c.head_dim : 0);
+}
+
+bool is_norm(Weight w) {
+  return w == Weight::attn_norm || w == Weight::ffn_norm || w == Weight::out_norm ||
+         w == Weight::q_norm || w == Weight::k_norm;
+}
+
+/// A norm or a bias with its trained values.
+std::vector<float> trained_vector(Weight weight, int layer, const model::WeightSource& source,
+                                  const model::ModelConfig& c, const TrainedSet& set,
+                                  std::span<const float> values) {
+  std::vector<float> v = source.vector(weight, layer);
+  int64_t from = -1;
+  if (is_norm(weight)) {
+    if (set.norms) from = set.norms_offset + norm_offset(weight, layer, c);
+  } else if (const Place p = place_of(weight, layer, set, c);
+             p.trained != nullptr && p.trained->bias) {
+    from = p.trained->bias_offset + p.first_row;
+  }
+  if (from >= 0) std::copy_n(values.data() + from, v.size(), v.begin());
+  return v;
+}
+
+std::vector<std::byte> in_dtype(std::span<const float> values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * dtype_bytes(dtype));
+  if (dtype == DType::f32) {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+  } else {
+    auto* out = reinterpret_cast<bf16*>(bytes.data());
+    std::ranges::transform(values, out, [](float x) { return to_bf16(x); });
+  }
+  return bytes;
+}
+
+/// What a model folder holds in addition to weights: configuration, tokenizer, template of chats.
+void copy_others(const std::filesystem::path& from, const std::filesystem::path& to) {
+  namespace fs = std::filesystem;
+  for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || name.find(".safetensors") != std::string::npos) continue;
+    std::error_code code;
+    fs::copy_file(entry.path(), to / name, fs::copy_options::overwrite_existing, code);
+    if (code) throw input_error((to / name).string(), "cannot be written: {}", code.message());
+  }
 }
 
 }  // namespace
+
+void export_model(const std::filesystem::path& folder, const std::filesystem::path& base,
+                  const model::ModelConfig& config, const model::WeightSource& source,
+                  const TrainedSet& set, std::span<const float> values, DType dtype) {
+  std::error_code code;
+  std::filesystem::create_directories(folder, code);
+  if (code) throw input_error(folder.string(), "cannot be created: {}", code.message());
+  copy_others(base, folder);
+  std::deque<std::vector<std::byte>> memory;
+  std::vector<io::TensorView> tensors;
+  const auto add = [&](Weight weight, int layer) {
+    const io::Shape shape = model::weight_shape(weight, config);
+    std::vector<float> all;
+    if (shape.size() == 1) {
+      all = trained_vector(weight, layer, source, config, set, values);
+    } else {
+      all.resize(static_cast<size_t>(shape[0] * shape[1]));
+      source.rows(weight, layer, 0, shape[0], DType::f32, all.data());
+      if (const Place p = place_of(weight, layer, set, config); p.trained != nullptr)
+        put_matrix(all, shape[0], shape[1], p, values);
+    }
+    memory.push_back(in_dtype(all, dtype));
+    tensors.push_back(
+        {model::checkpoint_name(weight, std::max(layer, 0)), dtype, shape, memory.back()});
+  };
+  for (const Weight w : model::global_weights(config)) add(w, -1);
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    for (const Weight w : model::layer_weights(config)) add(w, layer);
+  // Reference programs refuse files without it.
+  io::write_safetensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
+}
 
 }  // namespace tandem::train

@@ -351,7 +351,7 @@ TEST_SUITE("cli/magicdec-bench/measure") {
         rows.err.find("spec.gamma: 10 tokens and the last for each of 380 sequences, a step takes "
                       "4096 rows") != std::string::npos);
 
-    const Outcome memory = measure({"--sweep", "run.batch=1,200", "-s", "spec.gamma=1", "-s",
+    const Outcome memory = measure({"--sweep", "run.batch=1,800", "-s", "spec.gamma=1", "-s",
                                     "run.host_memory_limit=200MiB", "--format", "jsonl"});
     CAPTURE(memory.err);
     CHECK(memory.status == 8);
@@ -359,7 +359,7 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     REQUIRE(lines.size() == 4);
     CHECK(lines.back()["status"] == "failed");
     CHECK(lines.back()["error"]["kind"] == "memory");
-    CHECK(lines.back()["workload"]["batch"] == 200);
+    CHECK(lines.back()["workload"]["batch"] == 800);
   }
 
   TEST_CASE("bad settings say what is wrong and what to do") {
@@ -387,7 +387,7 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(run.status == 0);
     CHECK(run.out.find("planned peak") != std::string::npos);
     const Outcome large =
-        measure({"--sweep", "run.batch=200", "--dry-run", "-s", "run.host_memory_limit=200MiB"});
+        measure({"--sweep", "run.batch=800", "--dry-run", "-s", "run.host_memory_limit=200MiB"});
     CHECK(large.status == 5);
     CHECK(large.out.find("does not fit") != std::string::npos);
   }

@@ -1,8 +1,14 @@
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
+#include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/probe.h"
+#include "io/file.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -107,11 +113,17 @@ TEST_SUITE("cli/s2ft-train") {
   TEST_CASE("what is wrong with data or flags, by status") {
     const TemporaryFolder folder;
     const std::string data = write_data(folder);
-    const Outcome training = s2ft_train(plain(data, {}));
-    CHECK(training.status == 2);
-    CHECK(training.err ==
-          "s2ft-train: error: training is not built into this version yet\n"
-          "  hint: --dry-run counts the data, --show-samples N shows it\n");
+    CHECK(s2ft_train(plain(data, {})).err.find("output.path: names no folder") !=
+          std::string::npos);
+    const auto refused = [&](const std::string& setting, const std::string& text) {
+      const Outcome run = s2ft_train(plain(data, {"-o", (folder / "run").string(), "-s", setting}));
+      CAPTURE(run.err);
+      CHECK(run.status == 3);
+      CHECK(run.err.find(text) != std::string::npos);
+    };
+    refused("train.method=lora", "train.method: is lora, which is not built");
+    refused("train.recompute=0", "train.recompute: is 0, which is not built");
+    refused("train.select.ratios={o: 0, d: 0.0001}", "train.select.ratios");
     CHECK(s2ft_train({"-m", "tiny-16m", "--dry-run"}).status == 3);
     CHECK(s2ft_train(plain("missing.json", {"--dry-run"})).status == 4);
     const Outcome broken = s2ft_train(plain(
@@ -123,6 +135,85 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(s2ft_train(plain(data, {"--show-samples", "3", "--dry-run"})).status == 2);
     CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "train.ratio=1"})).status == 3);
     CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "data.val_size=3"})).status == 3);
+  }
+
+  TEST_CASE("a run that is killed goes on with the same bits, and its model answers") {
+    const TemporaryFolder folder;
+    std::string records;
+    for (int i = 0; i < 64; ++i)
+      records += fmt::format("{{\"instruction\": \"Number {0}\", \"output\": \"{0} {0}\"}}\n", i);
+    const std::string data = folder.write("train.jsonl", records).string();
+    const auto arguments = [&](const char* run, std::vector<std::string> more) {
+      std::vector<std::string> all = {"-m",
+                                      "tiny-2m",
+                                      "--data",
+                                      data,
+                                      "-s",
+                                      "data.template=plain",
+                                      "-s",
+                                      "data.val_size=8",
+                                      "-s",
+                                      "train.steps=30",
+                                      "-s",
+                                      "train.batch=8",
+                                      "-s",
+                                      "train.save_every=4",
+                                      "-s",
+                                      "train.optimizer.lr=2e-3",
+                                      "-s",
+                                      "train.select.ratios={o: 0.25, d: 0.1}",
+                                      "--no-progress",
+                                      "-o",
+                                      (folder / run).string()};
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    const auto bytes = [&](const char* run, const char* file) {
+      return tandem::io::read_file(folder / run / file);
+    };
+    const Outcome whole = s2ft_train(arguments("whole", {}));
+    CAPTURE(whole.err);
+    REQUIRE(whole.status == 0);
+    CHECK(whole.out.find("trained  30 steps") == 0);
+    const Outcome killed =
+        run_process(program("s2ft-train"),
+                    {.arguments = arguments("killed", {}), .signal = SIGKILL, .signal_when = [&] {
+                       return std::filesystem::exists(folder / "killed" / "checkpoint.safetensors");
+                     }});
+    CHECK(killed.status == 128 + SIGKILL);
+    CHECK_FALSE(std::filesystem::exists(folder / "killed" / "model"));
+    const Outcome again = s2ft_train(arguments("killed", {}));
+    CHECK(again.status == 2);
+    CHECK(again.err.find("holds a run already") != std::string::npos);
+    CHECK(s2ft_train(arguments("killed", {"--resume", "-s", "run.seed=1"}))
+              .err.find("run.seed (now 1, then 0)") != std::string::npos);
+    const Outcome resumed = s2ft_train(arguments("killed", {"--resume"}));
+    CAPTURE(resumed.err);
+    REQUIRE(resumed.status == 0);
+    for (const char* file : {"checkpoint.safetensors", "model/model.safetensors"})
+      CHECK(bytes("killed", file) == bytes("whole", file));
+
+    // A line a step, and one a validation, each once; the loss falls.
+    std::vector<Json> steps;
+    int validations = 0;
+    std::istringstream lines(bytes("killed", "metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const Json json = Json::parse(line);
+      if (json.contains("val_loss"))
+        ++validations;
+      else
+        steps.push_back(json);
+    }
+    REQUIRE(steps.size() == 30);
+    for (int i = 0; i < 30; ++i) CHECK(steps[static_cast<size_t>(i)]["step"] == i + 1);
+    CHECK(validations == 10);
+    CHECK(steps.back()["loss"].get<double>() < 0.8 * steps.front()["loss"].get<double>());
+
+    const Outcome text = run_process(
+        program("pig-generate"), {.arguments = {"-m", (folder / "whole" / "model").string(), "-p",
+                                                "Number 7\n", "-n", "4", "-q"}});
+    CAPTURE(text.err);
+    CHECK(text.status == 0);
   }
 
   TEST_CASE("answers without an end, and samples that are cut, are warned of") {

@@ -1,0 +1,72 @@
+#include "tools/training/metrics_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "io/file.h"
+#include "io/jsonl.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr const char* kStep = "step";
+
+/// The lines of the first `done` steps. A line that a killed run has cut is dropped with those
+/// after the last checkpoint.
+std::string kept_lines(const std::filesystem::path& path, int64_t done) {
+  if (!std::filesystem::exists(path)) return {};
+  std::string kept;
+  const std::string text = io::read_file(path);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    if (end == std::string::npos) break;
+    const auto line = nlohmann::json::parse(text.substr(at, end - at), nullptr, false);
+    if (line.is_object() && line.contains(kStep) && line[kStep].is_number_integer() &&
+        line[kStep].get<int64_t>() <= done)
+      kept += text.substr(at, end + 1 - at);
+    at = end + 1;
+  }
+  return kept;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done) : path_(path) {
+  io::AtomicFile whole(path);
+  whole.write(kept_lines(path, done));
+  whole.commit();
+  out_.open(path, std::ios::app);
+  sync();
+}
+
+void MetricsFile::add_step(int64_t step, int64_t epoch, const train::StepResult& r,
+                           double seconds) {
+  add({{kStep, step},
+       {"epoch", epoch},
+       {"loss", r.loss.mean()},
+       {"tokens", r.n_rows},
+       {"supervised_tokens", r.loss.n_tokens},
+       {"gradient_norm", r.gradient_norm},
+       {"clip_scale", r.clip_scale},
+       {"lr", r.rate},
+       {"skipped", r.skipped},
+       {"seconds", seconds},
+       {"tokens_per_s", static_cast<double>(r.n_rows) / seconds}});
+}
+
+void MetricsFile::add_validation(int64_t step, double loss) {
+  add({{kStep, step}, {"val_loss", loss}});
+}
+
+void MetricsFile::add(const nlohmann::ordered_json& line) {
+  out_ << line.dump() << '\n';
+  sync();
+}
+
+void MetricsFile::sync() {
+  out_.flush();
+  if (!out_) throw input_error(path_.string(), "cannot be written").hint("is the disk full?");
+}
+
+}  // namespace tandem::tools

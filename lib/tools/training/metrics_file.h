@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json_fwd.hpp>
+
+#include "train/trainer.h"
+
+namespace tandem::tools {
+
+/// metrics.jsonl of a run: a line a step, and one a validation.
+class MetricsFile {
+ public:
+  /// Keeps the lines of the first `done` steps, drops what a run wrote after its last checkpoint.
+  /// errors   kind input: cannot be read or written
+  MetricsFile(const std::filesystem::path& path, int64_t done);
+
+  /// errors   kind input: cannot be written
+  void add_step(int64_t step, int64_t epoch, const train::StepResult& result, double seconds);
+  void add_validation(int64_t step, double loss);
+  /// All lines are in the file.
+  void sync();
+
+ private:
+  void add(const nlohmann::ordered_json& line);
+
+  std::filesystem::path path_;
+  std::ofstream out_;
+};
+
+}  // namespace tandem::tools

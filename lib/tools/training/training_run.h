@@ -1,0 +1,65 @@
+#pragma once
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/context.h"
+#include "cli/device.h"
+#include "decode/model_files.h"
+#include "tools/training/train_recipe.h"
+#include "train/checkpoint.h"
+#include "train/choose_set.h"
+#include "train/data/epoch.h"
+#include "train/data/training_data.h"
+
+namespace tandem::tools {
+
+/// A run from data to a trained model, kept in output.path: `metrics.jsonl`, a line a step and a
+/// validation; `checkpoint.safetensors`, from which --resume goes on with the same bits; at the end
+/// the model, in `model/`.
+class TrainingRun {
+ public:
+  /// All must outlive this.
+  /// plans    only a plan is wanted: units that scores would choose are drawn at random
+  /// errors   kind recipe: a method that is not built yet, a selection of nothing; kind device: a GPU
+  TrainingRun(cli::Context& cx, const cli::PointName& point, const TrainRecipe& recipe,
+              const decode::ModelFiles& files, const train::TrainingData& data, bool plans);
+
+  const MemoryPlan& plan() const { return plan_; }
+  const cli::MemoryLimits& limits() const { return limits_; }
+  /// Trained values, how far gradients go, memory.
+  std::string text() const;
+  void add_to(nlohmann::ordered_json& json) const;
+
+  /// errors   kind usage: a folder that holds a run already; kind memory, input, interrupted (the
+  ///          run so far is kept), numeric: losses that are not finite
+  int run();
+
+ private:
+  train::TrainerSpec trainer_spec() const;
+  train::CalibrationData calibration() const;
+  train::RunIdentity identity() const;
+  std::filesystem::path file(const char* name) const { return recipe_.output.path / name; }
+  /// Makes the folder, or finds the run in it.
+  int64_t begin(train::Trainer& trainer);
+  /// Micro-batches of a step of the run.
+  std::vector<train::MicroBatch> batches(int64_t step);
+  train::LossSum validate(train::Trainer& trainer) const;
+  void export_trained(train::Trainer& trainer) const;
+
+  cli::Context& cx_;
+  const cli::PointName& point_;
+  const TrainRecipe& recipe_;
+  const decode::ModelFiles& files_;
+  const train::TrainingData& data_;
+  int64_t steps_per_epoch_, n_steps_;
+  train::TrainerSpec spec_;
+  train::TrainedSet set_;
+  cli::MemoryLimits limits_;
+  MemoryPlan plan_;
+  std::vector<train::Epoch> epoch_;  // the one in hand, if any
+  int64_t epoch_number_ = -1;
+};
+
+}  // namespace tandem::tools

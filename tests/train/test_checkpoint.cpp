@@ -1,0 +1,108 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "temporary_folder.h"
+#include "train/checkpoint.h"
+#include "train/export_model.h"
+#include "train/trainer_runs.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+const train::RunIdentity kRun = {{"train.batch", "16"}, {"run.seed", "0"}};
+
+train::MicroBatch some_documents(const train::Trainer& trainer, uint64_t seed) {
+  return random_documents({40, 20}, trainer.spec().config.vocab_size, seed);
+}
+
+void step(train::Trainer& trainer, uint64_t seed) {
+  const train::MicroBatch batch = some_documents(trainer, seed);
+  trainer.step({&batch, 1});
+}
+
+train::TrainedSet half_of(const train::TrainerSpec& spec) {
+  return train::slices_of(train::select_random(half_of_everything(), spec.config), spec.config);
+}
+
+Error error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e;
+  }
+  return Error(ErrorKind::internal, "", "nothing thrown");
+}
+
+}  // namespace
+
+TEST_SUITE("train/checkpoint") {
+  TEST_CASE("a run goes on from its checkpoint with the bits that it would have had") {
+    const TemporaryFolder folder;
+    const train::TrainerSpec spec = trainer_spec("llama-3.1", DType::bf16);
+    const auto whole = make_trainer("llama-3.1", spec, half_of(spec));
+    for (uint64_t i = 0; i < 3; ++i) step(*whole, i);
+    train::save_checkpoint(folder / "c", *whole, 4, kRun);
+    for (uint64_t i = 3; i < 5; ++i) step(*whole, i);
+
+    const auto resumed = make_trainer("llama-3.1", spec, half_of(spec));
+    CHECK(train::load_checkpoint(folder / "c", *resumed, kRun) == 4);
+    CHECK(resumed->state().steps == 3);
+    for (uint64_t i = 3; i < 5; ++i) step(*resumed, i);
+    CHECK(copy_of(resumed->state().values) == copy_of(whole->state().values));
+    CHECK(copy_of(resumed->state().second) == copy_of(whole->state().second));
+    const train::MicroBatch batch = some_documents(*whole, 9);
+    CHECK(resumed->loss({&batch, 1}).sum == whole->loss({&batch, 1}).sum);
+  }
+
+  TEST_CASE("of another run, of other values, cut short: said, and nothing has changed") {
+    const TemporaryFolder folder;
+    const train::TrainerSpec spec = trainer_spec("llama-2");
+    const auto trainer = make_trainer("llama-2", spec, half_of(spec));
+    step(*trainer, 1);
+    train::save_checkpoint(folder / "c", *trainer, 1, kRun);
+    const std::vector<float> before = copy_of(trainer->state().values);
+    step(*trainer, 2);
+    const std::vector<float> now = copy_of(trainer->state().values);
+    REQUIRE(now != before);
+    const auto load = [&](const char* name, train::Trainer& to, const train::RunIdentity& run) {
+      return error_of([&] { train::load_checkpoint(folder / name, to, run); });
+    };
+    train::RunIdentity other = kRun;
+    other["train.batch"] = "8";
+    const Error differs = load("c", *trainer, other);
+    CHECK(differs.kind() == ErrorKind::usage);
+    CHECK(differs.message().find("train.batch (now 8, then 16)") != std::string::npos);
+    CHECK(load("none", *trainer, kRun).kind() == ErrorKind::input);
+    const auto all = make_trainer("llama-2", spec, train::full_set(spec.config));
+    CHECK(load("c", *all, kRun).message().find("expected") != std::string::npos);
+    std::filesystem::resize_file(folder / "c", std::filesystem::file_size(folder / "c") / 2);
+    CHECK(load("c", *trainer, kRun).kind() == ErrorKind::input);
+    CHECK(copy_of(trainer->state().values) == now);
+  }
+
+  TEST_CASE("an exported model has the trained weights, for every architecture") {
+    for (const char* name : kArchitectures) {
+      CAPTURE(name);
+      const train::TrainerSpec spec = trainer_spec(name);
+      for (const train::TrainedSet& set : {train::full_set(spec.config), half_of(spec),
+                                           train::scattered_set(spec.config, 0.1, 3)}) {
+        const TemporaryFolder folder;
+        const auto trainer = make_trainer(name, spec, set);
+        const std::vector<float> before = copy_of(trainer->state().values);
+        step(*trainer, 5);
+        REQUIRE(copy_of(trainer->state().values) != before);
+        const decode::ModelFiles base = decode::open_model(small_model(name).string(), 0);
+        train::export_model(folder / "m", base.folder, spec.config, *base.source, set,
+                            trainer->state().values, DType::f32);
+        train::Trainer again(spec, set, decode::open_model((folder / "m").string(), 0).source);
+        CHECK(copy_of(again.state().values) == copy_of(trainer->state().values));
+        const train::MicroBatch batch = some_documents(*trainer, 6);
+        CHECK(again.loss({&batch, 1}).sum == trainer->loss({&batch, 1}).sum);
+      }
+    }
+  }
+}
