@@ -158,7 +158,7 @@ Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const A
   for (const char* file : {kAdapterConfigFile, kAdapterTensorFile})
     if (!fs::exists(folder / file))
       throw input_error((folder / file).string(), "is missing")
-          .hint("a run writes its adapter when it ends: go on with it by s2ft-train --resume");
+          .hint("name folder adapter/ of a run of s2ft-train; a run writes it when it ends");
   Adapter adapter(io::Safetensors::open(folder / kAdapterTensorFile), config, base);
   check_config(folder / kAdapterConfigFile, adapter.file_.metadata());
   return adapter;
@@ -189,8 +189,9 @@ Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterB
       const auto n = static_cast<int64_t>(slice.index.size());
       const io::Shape expected = columns ? io::Shape{shape[0], n} : io::Shape{n, shape[1]};
       if (value->shape != expected || (value->dtype != "F32" && value->dtype != "BF16"))
-        throw damaged(where, "'{}' is {} {}, expected F32 or BF16 {}", value_name, value->dtype,
-                      io::shape_text(value->shape), io::shape_text(expected));
+        throw damaged(where, "'{}' is {} {}, expected F32 or BF16 {}", value_name,
+                      io::quote(value->dtype), io::shape_text(value->shape),
+                      io::shape_text(expected));
       slice.values = file_.tensor(*value);
       check_values(slice.values);
       slices_.emplace(std::pair(weight, layer), std::move(slice));
@@ -206,7 +207,7 @@ Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterB
 std::vector<int32_t> Adapter::read_index(const io::TensorEntry& entry) const {
   if (entry.dtype != "I32" || entry.shape.size() != 1)
     throw damaged(file_.where(), "'{}' is {} {}, expected I32 of one dimension", entry.name,
-                  entry.dtype, io::shape_text(entry.shape));
+                  io::quote(entry.dtype), io::shape_text(entry.shape));
   std::vector<int32_t> index(static_cast<size_t>(entry.shape[0]));
   file_.read(file_.tensor(entry), 0, std::as_writable_bytes(std::span(index)));
   return index;

@@ -227,12 +227,12 @@ TEST_SUITE("model/adapter") {
          },
          "tensor 'model.layers.2.mlp.up_proj.s2.index' is of no matrix"},
         {"index of floats", [](Parts& p) { p.tensors[kUp + "index"].dtype = DType::f32; },
-         "is F32 [2], expected I32 of one dimension"},
+         "is 'F32' [2], expected I32 of one dimension"},
         {"index of two dimensions",
          [](Parts& p) {
            p.tensors[kUp + "index"].shape = {1, 2};
          },
-         "is I32 [1,2], expected I32 of one dimension"},
+         "is 'I32' [1,2], expected I32 of one dimension"},
         {"empty index",
          [](Parts& p) {
            p.tensors[kUp + "index"] = {DType::i32, {0}, ""};
@@ -260,9 +260,9 @@ TEST_SUITE("model/adapter") {
          [](Parts& p) {
            p.tensors[kDown + "value"].shape = {3, 12};
          },
-         "is F32 [3,12], expected F32 or BF16 [12,3]"},
+         "is 'F32' [3,12], expected F32 or BF16 [12,3]"},
         {"dtype", [](Parts& p) { p.tensors[kDown + "value"].dtype = DType::i32; },
-         "is I32 [12,3], expected F32 or BF16 [12,3]"},
+         "is 'I32' [12,3], expected F32 or BF16 [12,3]"},
         {"infinity",
          [](Parts& p) { p.set(kDown + "value", 5, std::numeric_limits<float>::infinity()); },
          "value 5 of '" + kDown + "value' is inf, expected a finite number"},
@@ -310,6 +310,13 @@ TEST_SUITE("model/adapter") {
     expect(other, "s2ft_config.json: 'trained_steps' is '3', but '4' in s2ft_adapter.safetensors");
     list.write("a/s2ft_config.json", "[]");
     expect(list, "expected an object, found an array of 0 items");
+    // A type that no terminal should obey.
+    const TemporaryFolder control;
+    write(control / "a");
+    std::string bytes = io::read_file(control / "a/s2ft_adapter.safetensors");
+    bytes.replace(bytes.rfind("F32"), 1, "\x7f");
+    control.write("a/s2ft_adapter.safetensors", bytes);
+    expect(control, "is '?32' [");
     const auto tensors = cut / "a/s2ft_adapter.safetensors";
     std::filesystem::resize_file(tensors, std::filesystem::file_size(tensors) - 1);
     CHECK(test::input_error_text([&] {
