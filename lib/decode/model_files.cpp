@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "io/safetensors.h"
+#include "model/adapter.h"
 #include "model/checkpoint.h"
 
 namespace tandem::decode {
@@ -39,18 +40,31 @@ void add_shape(Fingerprint& f, const model::ModelConfig& c) {
 
 /// A few bytes from the middle of every tensor tell two fine-tunes of one shape apart without
 /// reading it all.
-void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
+/// files    a Checkpoint or a Safetensors
+void add_tensor(Fingerprint& f, const io::TensorEntry& entry, const auto& files) {
   constexpr size_t kSample = 256;
-  for (const std::string& name : checkpoint.names()) {
-    const io::TensorEntry* entry = checkpoint.find(name);
-    f.add(name + entry->dtype + io::shape_text(entry->shape));
-    const io::TensorView t = checkpoint.tensor(name);
-    const size_t n = std::min(kSample, t.bytes.size()), middle = (t.bytes.size() - n) / 2;
-    std::array<char, kSample> sample;
-    // Not through the mapping: a plan would count the pages with the program.
-    checkpoint.read(t, middle, std::as_writable_bytes(std::span(sample).first(n)));
-    f.add({sample.data(), n});
-  }
+  f.add(entry.name + entry.dtype + io::shape_text(entry.shape));
+  const io::TensorView t = files.tensor(entry.name);
+  const size_t n = std::min(kSample, t.bytes.size()), middle = (t.bytes.size() - n) / 2;
+  std::array<char, kSample> sample;
+  // Not through the mapping: a plan would count the pages with the program.
+  files.read(t, middle, std::as_writable_bytes(std::span(sample).first(n)));
+  f.add({sample.data(), n});
+}
+
+void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
+  for (const std::string& name : checkpoint.names())
+    add_tensor(f, *checkpoint.find(name), checkpoint);
+}
+
+void add_adapter(ModelFiles& m, const std::filesystem::path& folder) {
+  model::Adapter adapter = model::Adapter::open(folder, m.config, {m.name, m.fingerprint});
+  Fingerprint f;
+  f.add(m.fingerprint);
+  for (const io::TensorEntry& entry : adapter.file().entries())
+    add_tensor(f, entry, adapter.file());
+  m.fingerprint = f.text();
+  m.source = model::adapted_source(std::move(m.source), std::move(adapter));
 }
 
 bool has_tokenizer(const std::filesystem::path& folder) {
@@ -94,6 +108,12 @@ ModelFiles open_model(const std::string& path, uint64_t seed) {
     m.source = model::checkpoint_source(m.config, std::move(checkpoint));
   }
   m.fingerprint = f.text();
+  return m;
+}
+
+ModelFiles open_model(const recipe::Model& model, uint64_t seed) {
+  ModelFiles m = open_model(model.path.value, seed);
+  for (const recipe::Adapter& adapter : model.adapters) add_adapter(m, adapter.path);
   return m;
 }
 

@@ -5,6 +5,7 @@
 
 #include "model/config.h"
 #include "model/weights.h"
+#include "recipe/sections.h"
 #include "text/tokenizer.h"
 
 namespace tandem::decode {
@@ -17,7 +18,7 @@ struct ModelFiles {
   // Null for synthetic models and folders that hold none: ids in, ids out.
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<model::WeightSource> source;
-  std::string fingerprint;  // of configuration and weight headers; ties saved states to a model
+  std::string fingerprint;  // of configuration, weight headers, adapter; ties saved states to them
 
   bool synthetic() const { return folder.empty(); }
 };
@@ -26,6 +27,10 @@ struct ModelFiles {
 /// config.json. Weights are checked against the configuration by their headers only.
 /// errors   kind input: anything missing, malformed or unsupported
 ModelFiles open_model(const std::string& path, uint64_t seed);
+
+/// The same of section `model` of a recipe, with its adapter in the weights.
+/// errors   kind input: of the adapter too, as model::Adapter::open
+ModelFiles open_model(const recipe::Model& model, uint64_t seed);
 
 /// The configuration of the same models, of which nothing else need be there.
 model::ModelConfig open_config(const std::string& path);

@@ -1,6 +1,6 @@
 #include "recipe/sections.h"
 
-#include "recipe/fields_of.h"
+#include "recipe/value_of.h"
 
 namespace tandem::recipe {
 namespace {
@@ -31,6 +31,14 @@ std::string_view Run::plan_for_text() {
       "; null = this machine's, or where a GPU is asked for and there is none, one of "
       "gpu_memory_limit or of 80 GiB";
   return text;
+}
+
+void Model::check(Problems& p) const {
+  if (adapters.size() > 1)
+    p.add(recipe_error(p.place("adapters"), "model.adapters: expected one adapter, found {}",
+                       adapters.size())
+              .hint("name one of them; to use both, train the second on folder model/ of the "
+                    "first one's run"));
 }
 
 void Run::check(Problems& p) const {
@@ -77,6 +85,7 @@ void Cache::check(Problems& p) const {
 }
 
 template Field fields_of(Model&);
+template std::unique_ptr<Value> value_of(std::vector<Adapter>&);
 template Field fields_of(Run&);
 template Field fields_of(Sampling&);
 template Field fields_of(Cache&);

@@ -19,11 +19,24 @@ namespace tandem::recipe {
 enum class Compute : uint8_t { bf16, f32 };
 constexpr std::array<std::string_view, 2> enum_names(Compute) { return {"bf16", "f32"}; }
 
+/// What a fine-tuning run wrote, in addition to the model.
+struct Adapter {
+  static constexpr std::string_view kItems = "adapters", kExample = "{path: run/adapter}";
+
+  std::filesystem::path path;
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, required_input(), "folder adapter/ of a run of s2ft-train");
+  }
+};
+
 struct Model {
   ModelName path;
   Compute compute = Compute::bf16;
   Offload offload;
   std::filesystem::path state;
+  std::vector<Adapter> adapters;
 
   template <class V>
   void fields(V& v) {
@@ -34,6 +47,13 @@ struct Model {
       "layers whose weights a GPU's run copies from host memory in every forward; auto = what does "
       "not fit");
     v("state", state, optional_input(), "saved prefill state to continue from; empty = none");
+    v("adapters", adapters, adapters_text());
+  }
+  void check(Problems& p) const;
+
+ protected:
+  static constexpr std::string_view adapters_text() {
+    return "adapters that are merged into the weights when they are loaded; one at most";
   }
 };
 

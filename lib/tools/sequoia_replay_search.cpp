@@ -79,7 +79,7 @@ ReplaySearch::ReplaySearch(cli::Context& cx, const cli::Point<TreeSearchRecipe>&
 void ReplaySearch::check_run() const {
   if (recipe_.model.path.value.empty()) return;
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
-  const decode::ModelFiles target = decode::open_model(recipe_.model.path.value, seed);
+  const decode::ModelFiles target = decode::open_model(recipe_.model, seed);
   speculate::RecordedRun run;
   run.target = target.name;
   run.target_fingerprint = target.fingerprint;

@@ -115,16 +115,14 @@ struct TreeOutput {
 };
 
 /// Section `model` of a tool that only times one.
-struct TimedModel {
-  recipe::ModelName path;
-  recipe::Compute compute = recipe::Compute::bf16;
-
+struct TimedModel : recipe::Model {
   template <class V>
   void fields(V& v) {
     v("path", path, recipe::optional_input(),
       "with timing.measure: the model whose text it is; with replay.path: the model that must have "
       "been recorded");
     v("compute", compute, "number type of weights and activations");
+    v("adapters", adapters, adapters_text());
   }
 };
 

@@ -12,10 +12,7 @@
 namespace tandem::tools {
 
 int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
-  recipe::Model model;
-  model.path = recipe.model.path;
-  model.compute = recipe.model.compute;
-  ModelPair pair(model, recipe.run, recipe.draft, Proposer::other_model, cx.dry_run());
+  ModelPair pair(recipe.model, recipe.run, recipe.draft, Proposer::other_model, cx.dry_run());
   bench::RoundTimesSpec spec;
   constexpr int kLargest = 128;
   spec.largest_tree = recipe.tree.sizes.empty() ? kLargest : std::ranges::max(recipe.tree.sizes);

@@ -9,6 +9,7 @@
 #include "io/jsonl.h"
 #include "io/safetensors.h"
 #include "kv/paged_store.h"
+#include "model/adapter.h"
 #include "sentencepiece_bytes.h"
 #include "source_dir.h"
 #include "speculate/tree/tree_rounds.h"
@@ -226,6 +227,20 @@ Seeds state() {
   return {io::read_file(folder / "s")};
 }
 
+/// Rows of q and columns of w_down, in f32, as write_adapter writes them.
+Seeds adapter() {
+  const decode::ModelFiles& files = state_model();
+  const std::vector<float> values = {0.5f, -1, 2, 0.25f};
+  const std::vector<model::AdapterSlice> slices = {
+      {model::Weight::wq, 0, {0, 1}, values},
+      {model::Weight::w_down, 0, {1}, std::span(values).first(2)}};
+  const test::TemporaryFolder folder;
+  model::write_adapter(
+      folder.path(),
+      {.base = {files.name, files.fingerprint}, .selection = R"({"strategy":"random"})"}, slices);
+  return {io::read_file(folder / "s2ft_adapter.safetensors")};
+}
+
 /// Two rounds of three nodes, as sequoia-acceptance records them.
 Seeds tree_rounds() {
   speculate::RecordedRun run{.target = "big",
@@ -246,6 +261,7 @@ Seeds tree_rounds() {
 
 const std::map<std::string, Seeds (*)(), std::less<>> kTargets = {
     {"safetensors", safetensors},
+    {"adapter", adapter},
     {"config_json", config_json},
     {"shard_index", shard_index},
     {"jsonl", jsonl},

@@ -96,7 +96,7 @@ DType EngineSizer::compute() const {
 }
 
 decode::ModelFiles EngineSizer::open_model() const {
-  return decode::open_model(model_.path.value, static_cast<uint64_t>(run_.seed));
+  return decode::open_model(model_, static_cast<uint64_t>(run_.seed));
 }
 
 decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::RoundNeeds& extra,

@@ -73,7 +73,7 @@ class EngineSizer {
   /// As of now.
   cli::MemoryLimits limits() const { return cli::memory_limits(run_, place_); }
 
-  /// Headers of model.path.
+  /// Headers of model.path, and of its adapter.
   /// errors   kind input
   decode::ModelFiles open_model() const;
 

@@ -12,6 +12,7 @@
 #include "recipe/scalar.h"
 #include "tools/engines/load_engine.h"
 #include "tools/training/metrics_file.h"
+#include "train/export_adapter.h"
 #include "train/export_model.h"
 
 namespace tandem::tools {
@@ -263,6 +264,7 @@ int TrainingRun::run() {
     cx_.note(fmt::format("stopped after step {} of {}: --resume goes on", step, n_steps_));
     throw;
   }
+  train::export_adapter(file("adapter"), files_, recipe_.train, recipe_.run.seed, trainer);
   export_trained(trainer);
   const double s = whole.seconds();
   cx_.out.line(fmt::format(

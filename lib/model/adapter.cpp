@@ -1,0 +1,279 @@
+#include "model/adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/convert.h"
+#include "base/error.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "io/quote.h"
+#include "model/adapter_format.h"
+#include "ops/loading.h"
+
+namespace tandem::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Values are read in pieces of this size.
+constexpr size_t kReadBytes = size_t{256} << 10;
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+constexpr const char* kDamagedHint = "the file is damaged: copy it again, or write it by a new run";
+
+/// Error of a file whose contents are not what an adapter has.
+template <class... Args>
+Error damaged(const std::string& where, fmt::format_string<Args...> text, Args&&... args) {
+  return Error::formatted(ErrorKind::input, where, text, fmt::make_format_args(args...))
+      .hint(kDamagedHint);
+}
+
+using Metadata = std::map<std::string, std::string>;
+
+std::string value_of(const Metadata& metadata, const char* key) {
+  const auto it = metadata.find(key);
+  return it == metadata.end() ? std::string() : it->second;
+}
+
+void check_metadata(const Metadata& metadata, const std::string& where, const AdapterBase& base) {
+  const auto value = [&](const char* key) { return value_of(metadata, key); };
+  if (value(kAdapterFormatKey) != kAdapterFormat)
+    throw input_error(where, "is no adapter of s2ft: its format is {}, expected '{}'",
+                      io::quote(value(kAdapterFormatKey)), kAdapterFormat)
+        .hint("name folder adapter/ of a run of s2ft-train");
+  if (value(kAdapterVersionKey) != kAdapterVersion)
+    throw input_error(where, "has version {} of the format, this build reads version {}",
+                      io::quote(value(kAdapterVersionKey)), kAdapterVersion)
+        .hint("update tandem");
+  if (value(kAdapterModeKey) != kAdapterMode)
+    throw input_error(where, "has values of mode {}, this build reads mode '{}'",
+                      io::quote(value(kAdapterModeKey)), kAdapterMode)
+        .hint("write the new weights themselves, not their differences");
+  if (const std::string found = value(kAdapterFingerprintKey); found != base.fingerprint)
+    throw input_error(where, "was trained on model {} (fingerprint {}), the model is {} ({})",
+                      io::quote(value(kAdapterBaseKey)), io::quote(found), io::quote(base.name),
+                      io::quote(base.fingerprint))
+        .hint("set model.path to the model that the run trained, with the same files");
+}
+
+/// The two files must be of one adapter.
+void check_config(const fs::path& path, const Metadata& metadata) {
+  const std::string where = path.string();
+  const io::Json config = io::parse_json(io::read_file(path, kMaxConfigBytes), where);
+  if (!config.is_object())
+    throw damaged(where, "expected an object, found {}", io::describe(config));
+  for (const char* key : kAdapterSharedKeys)
+    if (const std::string& said = io::get_string(config, key, where);
+        said != value_of(metadata, key))
+      throw damaged(where, "'{}' is {}, but {} in {}", key, io::quote(said),
+                    io::quote(value_of(metadata, key)), kAdapterTensorFile);
+}
+
+/// Features that are selected together: those of a head, or one.
+int unit_of(Weight weight, const ModelConfig& config) {
+  switch (weight) {
+    case Weight::wq:
+    case Weight::wk:
+    case Weight::wv:
+    case Weight::wo:
+      return config.head_dim;
+    default:
+      return 1;
+  }
+}
+
+void check_index(const std::vector<int32_t>& index, int64_t features, int unit,
+                 const std::string& name, const std::string& where) {
+  if (index.empty() || static_cast<int64_t>(index.size()) > features)
+    throw damaged(where, "{} names {} features, expected 1 to {}", name, index.size(), features);
+  for (size_t i = 0; i < index.size(); ++i) {
+    const int32_t at = index[i];
+    if (at < 0 || at >= features)
+      throw damaged(where, "{} names feature {}, expected 0 to {}", name, at, features - 1);
+    if (i > 0 && at <= index[i - 1])
+      throw damaged(where, "{} names feature {} after {}, expected them once and ascending", name,
+                    at, index[i - 1]);
+    const size_t within = i % static_cast<size_t>(unit);
+    const bool whole = within == 0 ? at % unit == 0 : at == index[i - 1] + 1;
+    if (!whole || (within + 1 < static_cast<size_t>(unit) && i + 1 == index.size()))
+      throw damaged(where, "{} has a part of head {}, expected all its {} features", name,
+                    index[i - within] / unit, unit);
+  }
+}
+
+/// Copies a row's values of the columns in `index`.
+template <class T>
+void scatter(T* row, const std::vector<int32_t>& index, const std::byte* values) {
+  for (size_t i = 0; i < index.size(); ++i)
+    std::memcpy(row + index[i], values + i * sizeof(T), sizeof(T));
+}
+
+class AdaptedSource final : public WeightSource {
+ public:
+  AdaptedSource(std::unique_ptr<WeightSource> base, Adapter adapter)
+      : base_(std::move(base)), adapter_(std::move(adapter)) {}
+
+  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+            void* out) const override {
+    base_->rows(weight, layer, begin, end, dtype, out);
+    adapter_.replace(weight, layer, begin, end, dtype, out);
+  }
+  bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+                      void* device, Stream stream) const override {
+    return !adapter_.holds(weight, layer) &&
+           base_->rows_on_device(weight, layer, begin, end, dtype, device, stream);
+  }
+  std::vector<float> vector(Weight weight, int layer) const override {
+    return base_->vector(weight, layer);
+  }
+  void embed(std::span<const int32_t> ids, float* out) const override { base_->embed(ids, out); }
+
+ private:
+  std::unique_ptr<WeightSource> base_;
+  Adapter adapter_;
+};
+
+}  // namespace
+
+bool takes_columns(Weight weight) { return weight == Weight::wo || weight == Weight::w_down; }
+
+std::span<const Weight> adapter_weights() {
+  static constexpr std::array kWeights = {Weight::wq,     Weight::wk,   Weight::wv,    Weight::wo,
+                                          Weight::w_gate, Weight::w_up, Weight::w_down};
+  return kWeights;
+}
+
+Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const AdapterBase& base) {
+  if (!fs::is_directory(folder))
+    throw input_error(folder.string(), "no such adapter folder")
+        .hint("name folder adapter/ of a run of s2ft-train");
+  if (fs::exists(folder / "adapter_config.json") && !fs::exists(folder / kAdapterConfigFile))
+    throw input_error(folder.string(), "holds an adapter of PEFT, which this build does not read")
+        .hint("merge it into its model with PEFT, and set model.path to the result");
+  for (const char* file : {kAdapterConfigFile, kAdapterTensorFile})
+    if (!fs::exists(folder / file))
+      throw input_error((folder / file).string(), "is missing")
+          .hint("name folder adapter/ of a run of s2ft-train; a run writes it when it ends");
+  Adapter adapter(io::Safetensors::open(folder / kAdapterTensorFile), config, base);
+  check_config(folder / kAdapterConfigFile, adapter.file_.metadata());
+  return adapter;
+}
+
+Adapter Adapter::parse(std::span<const std::byte> bytes, const std::string& where,
+                       const ModelConfig& config, const AdapterBase& base) {
+  return {io::Safetensors::parse(bytes, where), config, base};
+}
+
+Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterBase& base)
+    : file_(std::move(file)) {
+  const std::string& where = file_.where();
+  check_metadata(file_.metadata(), where, base);
+  std::set<std::string, std::less<>> known;
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    for (const Weight weight : adapter_weights()) {
+      const std::string prefix = adapter_prefix(weight, layer);
+      const std::string index_name = prefix + "index", value_name = prefix + "value";
+      const io::TensorEntry *index = file_.find(index_name), *value = file_.find(value_name);
+      if (index == nullptr && value == nullptr) continue;
+      if (index == nullptr || value == nullptr)
+        throw damaged(where, "'{}' is missing", index == nullptr ? index_name : value_name);
+      const io::Shape shape = weight_shape(weight, config);
+      Slice slice{.index = read_index(*index), .values = {}, .in = shape[1]};
+      const bool columns = takes_columns(weight);
+      check_index(slice.index, shape[columns ? 1 : 0], unit_of(weight, config), index_name, where);
+      const auto n = static_cast<int64_t>(slice.index.size());
+      const io::Shape expected = columns ? io::Shape{shape[0], n} : io::Shape{n, shape[1]};
+      if (value->shape != expected || (value->dtype != "F32" && value->dtype != "BF16"))
+        throw damaged(where, "'{}' is {} {}, expected F32 or BF16 {}", value_name,
+                      io::quote(value->dtype), io::shape_text(value->shape),
+                      io::shape_text(expected));
+      slice.values = file_.tensor(*value);
+      check_values(slice.values);
+      slices_.emplace(std::pair(weight, layer), std::move(slice));
+      known.insert({index_name, value_name});
+    }
+  for (const io::TensorEntry& entry : file_.entries())
+    if (!known.contains(entry.name))
+      throw damaged(where, "tensor {} is of no matrix that an adapter changes in {}",
+                    io::quote(entry.name), io::quote(base.name));
+  if (slices_.empty()) throw damaged(where, "holds no values");
+}
+
+std::vector<int32_t> Adapter::read_index(const io::TensorEntry& entry) const {
+  if (entry.dtype != "I32" || entry.shape.size() != 1)
+    throw damaged(file_.where(), "'{}' is {} {}, expected I32 of one dimension", entry.name,
+                  io::quote(entry.dtype), io::shape_text(entry.shape));
+  std::vector<int32_t> index(static_cast<size_t>(entry.shape[0]));
+  file_.read(file_.tensor(entry), 0, std::as_writable_bytes(std::span(index)));
+  return index;
+}
+
+void Adapter::check_values(const io::TensorView& values) const {
+  const auto n = static_cast<int64_t>(values.bytes.size() / dtype_bytes(values.dtype));
+  const auto most = static_cast<int64_t>(kReadBytes / sizeof(float));
+  std::vector<std::byte> piece;
+  for (int64_t first = 0; first < n; first += most) {
+    numbers(values, first, std::min(most, n - first), DType::f32, piece);
+    for (size_t i = 0; i < piece.size(); i += sizeof(float)) {
+      float x;
+      std::memcpy(&x, piece.data() + i, sizeof x);
+      if (!std::isfinite(x))
+        throw damaged(file_.where(), "value {} of '{}' is {}, expected a finite number",
+                      first + static_cast<int64_t>(i / sizeof x), values.name, x);
+    }
+  }
+}
+
+void Adapter::numbers(const io::TensorView& values, int64_t first, int64_t n, DType dtype,
+                      std::vector<std::byte>& out) const {
+  const size_t size = dtype_bytes(values.dtype), count = static_cast<size_t>(n);
+  out.resize(count * dtype_bytes(dtype));
+  if (values.dtype == dtype) return file_.read(values, static_cast<size_t>(first) * size, out);
+  std::vector<std::byte> stored(count * size);
+  file_.read(values, static_cast<size_t>(first) * size, stored);
+  ops::convert(out.data(), dtype, stored.data(), values.dtype, n);
+}
+
+void Adapter::replace(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+                      void* rows) const {
+  const auto it = slices_.find({weight, layer});
+  if (it == slices_.end()) return;
+  const Slice& s = it->second;
+  const size_t row_bytes = static_cast<size_t>(s.in) * dtype_bytes(dtype);
+  auto* to = static_cast<std::byte*>(rows);
+  std::vector<std::byte> piece;
+  if (!takes_columns(weight)) {
+    const auto first = std::ranges::lower_bound(s.index, begin);
+    for (auto i = first; i != s.index.end() && *i < end; ++i) {
+      numbers(s.values, (i - s.index.begin()) * s.in, s.in, dtype, piece);
+      std::ranges::copy(piece, to + static_cast<size_t>(*i - begin) * row_bytes);
+    }
+    return;
+  }
+  const auto n = static_cast<int64_t>(s.index.size());
+  const int64_t most =
+      std::max<int64_t>(1, static_cast<int64_t>(kReadBytes / sizeof(float)) / n);  // rows a piece
+  for (int64_t row = begin; row < end; row += most) {
+    const int64_t last = std::min(end, row + most);
+    numbers(s.values, row * n, (last - row) * n, dtype, piece);
+    for (int64_t r = row; r < last; ++r) {
+      std::byte* out = to + static_cast<size_t>(r - begin) * row_bytes;
+      const std::byte* in = piece.data() + static_cast<size_t>((r - row) * n) * dtype_bytes(dtype);
+      if (dtype == DType::f32)
+        scatter(reinterpret_cast<float*>(out), s.index, in);
+      else
+        scatter(reinterpret_cast<bf16*>(out), s.index, in);
+    }
+  }
+}
+
+std::unique_ptr<WeightSource> adapted_source(std::unique_ptr<WeightSource> base, Adapter adapter) {
+  return std::make_unique<AdaptedSource>(std::move(base), std::move(adapter));
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,92 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/safetensors.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace tandem::model {
+
+// The files of an adapter: new values of some rows or columns of a model's matrices, by canonical
+// feature. s2ft_config.json says what it is; s2ft_adapter.safetensors, which says the same, has
+// for each matrix {module}.s2.index, i32 [s], ascending, and {module}.s2.value: of q, k, v, gate
+// and up rows [s, in], of o and down columns [out, s]. Of q, k, v and o all features of a head.
+
+/// Whether an adapter holds columns of the weight, not rows.
+bool takes_columns(Weight weight);
+
+/// The seven matrices that an adapter may hold parts of.
+std::span<const Weight> adapter_weights();
+
+/// The model that an adapter is for.
+struct AdapterBase {
+  std::string name, fingerprint;
+};
+
+/// New values of a matrix, to be written.
+struct AdapterSlice {
+  Weight weight = Weight::w_down;
+  int layer = 0;
+  std::vector<int32_t> index = {};  // ascending
+  std::span<const float> values = {};
+};
+
+/// What the files of an adapter say of it.
+struct AdapterInfo {
+  AdapterBase base = {};
+  std::string selection = {};  // how its parts were chosen, as JSON
+  int64_t steps = 0;           // that it was trained
+};
+
+/// Writes an adapter: a reader sees all of it or, while it is written, none.
+/// errors   kind input: cannot create, no space left
+void write_adapter(const std::filesystem::path& folder, const AdapterInfo& info,
+                   std::span<const AdapterSlice> slices);
+
+/// An adapter whose files have been checked against its model; values stay in the file until they
+/// are read.
+class Adapter {
+ public:
+  /// errors   kind input: missing, of another format or version, of another model (names both),
+  ///          damaged: shapes, order and range of an index, parts of heads, non-finite values
+  static Adapter open(const std::filesystem::path& folder, const ModelConfig& config,
+                      const AdapterBase& base);
+  /// The tensors alone; `bytes` must outlive the result.
+  static Adapter parse(std::span<const std::byte> bytes, const std::string& where,
+                       const ModelConfig& config, const AdapterBase& base);
+
+  bool holds(Weight weight, int layer) const { return slices_.contains({weight, layer}); }
+  /// Puts its values into rows [begin, end) of a matrix, rounded to nearest to their dtype.
+  /// shapes   rows [end - begin, in], f32 or bf16
+  void replace(Weight weight, int layer, int64_t begin, int64_t end, DType dtype, void* rows) const;
+  /// Its tensors.
+  const io::Safetensors& file() const { return file_; }
+
+ private:
+  struct Slice {
+    std::vector<int32_t> index;
+    io::TensorView values;
+    int64_t in = 0;  // columns of the matrix
+  };
+
+  Adapter(io::Safetensors file, const ModelConfig& config, const AdapterBase& base);
+  std::vector<int32_t> read_index(const io::TensorEntry& entry) const;
+  void check_values(const io::TensorView& values) const;
+  /// Values [first, first + n) of a slice as `dtype`.
+  void numbers(const io::TensorView& values, int64_t first, int64_t n, DType dtype,
+               std::vector<std::byte>& out) const;
+
+  io::Safetensors file_;
+  std::map<std::pair<Weight, int>, Slice> slices_;
+};
+
+/// The weights of `base` with those of the adapter in their places.
+std::unique_ptr<WeightSource> adapted_source(std::unique_ptr<WeightSource> base, Adapter adapter);
+
+}  // namespace tandem::model
