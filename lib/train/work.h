@@ -7,7 +7,7 @@
 
 namespace tandem::train {
 
-/// Operations of a step in products and attention (a multiply-add is two); what is pointwise does
+/// Operations of a step in products and attention (a multiply-add is two); pointwise ones do
 /// not count.
 struct Work {
   double forward = 0;

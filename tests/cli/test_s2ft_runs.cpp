@@ -89,7 +89,7 @@ TEST_SUITE("cli/s2ft-train runs") {
   TEST_CASE("the weights of the best validation are the result, also of a run that was killed") {
     // The rate rises until the loss does, too.
     const Runs runs({"data.template=plain", "data.val_size=8", "train.method=full",
-                     "train.steps=60", "train.batch=8", "train.optimizer.lr=0.5",
+                     "train.steps=60", "train.batch=8", "train.optimizer.lr=0.2",
                      "train.schedule.warmup_steps=59", "eval.every=2", "eval.patience=4",
                      "train.save_every=3", "train.keep=2"});
     const Outcome whole = runs.train("whole");
@@ -132,7 +132,8 @@ TEST_SUITE("cli/s2ft-train runs") {
     // A step of rate 0 from the model validates it.
     const Outcome check =
         runs.train("check", {"-m", runs.file("whole", "model").string(), "-s", "train.steps=1",
-                             "-s", "train.optimizer.lr=0", "-s", "eval.every=1"});
+                             "-s", "train.optimizer.lr=0", "-s", "train.schedule.warmup_steps=0",
+                             "-s", "eval.every=1"});
     CAPTURE(check.err);
     REQUIRE(check.status == 0);
     CHECK(runs.metrics("check").back()["val_loss"] == (*best)["val_loss"]);

@@ -69,7 +69,7 @@ class PlotLoss(unittest.TestCase):
         for name in ("first", "second, validation", "best: 1.4000 after step 4"):
             self.assertIn(name, text)
 
-    def test_names_what_is_wrong(self):
+    def test_names_a_bad_file(self):
         missing = draw(self.folder / "none", "-o", self.folder / "out.svg")
         self.assertEqual(missing.returncode, 1)
         self.assertIn("none: No such file or directory", missing.stderr)

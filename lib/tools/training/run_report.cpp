@@ -9,7 +9,7 @@
 namespace tandem::tools {
 namespace {
 
-/// Operations a second that products reach on this machine; 0: nobody has measured it.
+/// Operations a second that products reach on this machine; 0: not measured.
 double measured_rate(DType dtype) {
   const auto ceilings = bench::known_ceilings(max_threads());
   return ceilings ? ceilings->gemm_gflops(dtype) * 1e9 : 0;

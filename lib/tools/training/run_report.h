@@ -17,11 +17,11 @@ struct RunSize {
 
   /// Steps, tokens, operations, and the time that the products take at the rate that this machine
   /// has been measured to reach, if it has been.
-  /// done   steps that are behind
+  /// done   steps that are done already
   std::string text(int64_t done = 0) const;
 };
 
-/// What a run tells of itself: a line while it runs, a summary at its end.
+/// Reports of a run: a line while it runs, a summary at its end.
 class RunReport {
  public:
   /// begun   steps that an earlier process has done
