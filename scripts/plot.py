@@ -8,13 +8,18 @@
                                          against latency; acceptance by position and along the
                                          output, or by budget; predicted against
                                          measured
+    plot.py loss RUN... -o out.svg       loss and validation of runs of s2ft-train: each step thin,
+                                         smoothed thick
 
-FILE: records of pig-eval, of pig-bench, or (the last four) of magicdec-bench and sequoia-bench, as
---format jsonl prints them; of benchmarks also what -o writes. Acceptance by budget is drawn from
-records of magicdec-acceptance. The ending of OUT chooses the format: svg, pdf, png. Needs matplotlib: python3 -m pip install matplotlib
+FILE: records of pig-eval, of pig-bench, or (plots of speculation) of magicdec-bench and
+sequoia-bench, as --format jsonl prints them; of benchmarks also what -o writes. Acceptance by
+budget is drawn from records of magicdec-acceptance. RUN: the folder of a run, or its metrics.jsonl.
+The ending of OUT chooses the format: svg, pdf, png. Needs matplotlib: python3 -m pip install
+matplotlib
 """
 import argparse
 
+import plot_loss
 import plot_rounds
 from plot_common import FuncFormatter, binary_axis, chosen, fail, plt, read_records, tokens_label
 
@@ -185,6 +190,7 @@ def main():
     speed = commands.add_parser("speed", help="decode time per token against context")
     speed.set_defaults(draw=plot_speed)
     plot_rounds.add_commands(commands)
+    plot_loss.add_command(commands)
     for command in commands.choices.values():
         command.add_argument("files", nargs="+", metavar="FILE")
         command.add_argument("-o", "--output", required=True, metavar="OUT")

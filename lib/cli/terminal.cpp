@@ -25,13 +25,6 @@ bool no_color() {
   return value != nullptr && *value != '\0';
 }
 
-std::string short_time(double seconds) {
-  const auto s = static_cast<long>(std::ceil(std::min(seconds, 1e8)));
-  if (s < 60) return fmt::format("{}s", s);
-  if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
-  return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
-}
-
 }  // namespace
 
 bool wants_color(Color color, bool is_tty) {
@@ -104,6 +97,13 @@ void Terminal::clear_progress() {
   print("\r\033[K");
 }
 
+std::string short_time(double seconds) {
+  const auto s = static_cast<long>(std::ceil(std::min(seconds, 1e8)));
+  if (s < 60) return fmt::format("{}s", s);
+  if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
+  return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+}
+
 std::string short_number(double x) {
   constexpr const char* kSuffix[] = {"", "k", "M", "G", "T"};
   size_t i = 0;
@@ -112,17 +112,23 @@ std::string short_number(double x) {
                                       : fmt::format("{:.1f}{}", x, kSuffix[i]);
 }
 
-Progress::Progress(Terminal& terminal, std::string label, double total, std::string unit)
-    : terminal_(terminal), label_(std::move(label)), unit_(std::move(unit)), total_(total) {
+Progress::Progress(Terminal& terminal, std::string label, double total, std::string unit,
+                   double begun)
+    : terminal_(terminal),
+      label_(std::move(label)),
+      unit_(std::move(unit)),
+      total_(total),
+      begun_(begun) {
   terminal_.show_progress(label_ + " ...", true);
 }
 
-void Progress::update(double done) {
+void Progress::update(double done, std::string_view detail) {
   const double seconds = clock_.seconds();
-  const double rate = seconds > 0 ? done / seconds : 0;
+  const double rate = seconds > 0 ? (done - begun_) / seconds : 0;
   std::string line =
       fmt::format("{} {:3.0f}% {}/{} {}", label_, total_ > 0 ? 100 * done / total_ : 0,
                   short_number(done), short_number(total_), unit_);
+  if (!detail.empty()) line += fmt::format("  {}", detail);
   if (rate > 0)
     line += fmt::format("  {} {}/s  ETA {}", short_number(rate), unit_,
                         short_time(std::max(0.0, total_ - done) / rate));

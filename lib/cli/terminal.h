@@ -60,22 +60,26 @@ class Terminal {
 /// Progress of one phase: `prefill  61% 59.9k/98.3k tok  11.7k tok/s  ETA 3s`.
 class Progress {
  public:
-  Progress(Terminal& terminal, std::string label, double total, std::string unit);
+  /// begun   done before this process, which says nothing of its rate
+  Progress(Terminal& terminal, std::string label, double total, std::string unit, double begun = 0);
   ~Progress() { terminal_.clear_progress(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void update(double done);
+  /// detail   stands before the rate
+  void update(double done, std::string_view detail = {});
   /// update; false once a signal has asked for an end.
   bool go_on(double done);
 
  private:
   Terminal& terminal_;
   std::string label_, unit_;
-  double total_;
+  double total_, begun_;
   Stopwatch clock_;
 };
 
+/// Seconds in a few characters: 48s, 12m05s, 3h20m.
+std::string short_time(double seconds);
 /// A number in at most five characters: 812, 59.9k, 1.5M.
 std::string short_number(double x);
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -12,10 +13,14 @@
 namespace tandem::train {
 namespace {
 
-constexpr const char* kFormat = "tandem.checkpoint/1";
+constexpr const char* kFormat = "tandem.checkpoint/2";
 constexpr const char* kFormatKey = "format";
-constexpr const char* kDoneKey = "done";    // steps of the run
-constexpr const char* kStepsKey = "steps";  // of the optimizer
+constexpr const char* kDoneKey = "done";       // steps of the run
+constexpr const char* kStepsKey = "steps";     // of the optimizer
+constexpr const char* kLastKey = "best.last";  // BestValidation
+constexpr const char* kBestStepKey = "best.step";
+constexpr const char* kBestLossKey = "best.loss";
+constexpr const char* kWorseKey = "best.worse";
 constexpr const char* kRun = "run.";
 
 struct Part {
@@ -32,7 +37,38 @@ Error not_ours(const std::filesystem::path& path, const std::string& why) {
       .hint("choose another output.path, or remove the file to begin again");
 }
 
-void check_identity(const std::map<std::string, std::string>& found, const RunIdentity& wanted,
+using Metadata = std::map<std::string, std::string>;
+
+/// A value that was written as text, of which every bit comes back.
+template <class T>
+T number(const Metadata& metadata, const char* key, const std::filesystem::path& path) {
+  const auto it = metadata.find(key);
+  if (it == metadata.end()) throw not_ours(path, fmt::format("'{}' is missing", key));
+  const char *begin = it->second.data(), *end = begin + it->second.size();
+  T value{};
+  const auto [at, error] = std::from_chars(begin, end, value);
+  if (error != std::errc() || at != end || !std::isfinite(static_cast<double>(value)))
+    throw not_ours(path, fmt::format("'{}' is '{}', expected a number", key, it->second));
+  return value;
+}
+
+RunProgress progress_of(const Metadata& metadata, const std::filesystem::path& path) {
+  if (const auto it = metadata.find(kFormatKey); it == metadata.end() || it->second != kFormat)
+    throw not_ours(path, fmt::format("its format is {}, expected {}",
+                                     it == metadata.end() ? "not named" : it->second, kFormat));
+  const auto count = [&](const char* key) {
+    const auto n = number<int64_t>(metadata, key, path);
+    if (n < 0) throw not_ours(path, fmt::format("'{}' is {}, expected 0 or more", key, n));
+    return n;
+  };
+  return {.done = count(kDoneKey),
+          .best = {.last = count(kLastKey),
+                   .step = count(kBestStepKey),
+                   .loss = number<double>(metadata, kBestLossKey, path),
+                   .worse = count(kWorseKey)}};
+}
+
+void check_identity(const Metadata& found, const RunIdentity& wanted,
                     const std::filesystem::path& path) {
   std::string differing;
   for (const auto& [key, value] : wanted) {
@@ -48,8 +84,8 @@ void check_identity(const std::map<std::string, std::string>& found, const RunId
 
 }  // namespace
 
-void save_checkpoint(const std::filesystem::path& path, Trainer& trainer, int64_t done,
-                     const RunIdentity& identity) {
+void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
+                     const RunProgress& progress, const RunIdentity& identity) {
   Trainer::State& state = trainer.state();
   std::vector<io::TensorView> tensors;
   for (const Part& p : parts_of(state))
@@ -57,29 +93,25 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer, int64_
                        DType::f32,
                        {static_cast<int64_t>(p.values.size())},
                        std::as_bytes(std::span<const float>(p.values))});
-  std::map<std::string, std::string> metadata = {{kFormatKey, kFormat},
-                                                 {kDoneKey, std::to_string(done)},
-                                                 {kStepsKey, std::to_string(state.steps)}};
+  const BestValidation& best = progress.best;
+  Metadata metadata = {{kFormatKey, kFormat},
+                       {kDoneKey, std::to_string(progress.done)},
+                       {kStepsKey, std::to_string(state.steps)},
+                       {kLastKey, std::to_string(best.last)},
+                       {kBestStepKey, std::to_string(best.step)},
+                       {kBestLossKey, fmt::format("{}", best.loss)},
+                       {kWorseKey, std::to_string(best.worse)}};
   for (const auto& [key, value] : identity) metadata[kRun + key] = value;
   io::write_safetensors(path, tensors, metadata);
 }
 
-int64_t load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
-                        const RunIdentity& identity) {
+RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
+                            const RunIdentity& identity) {
   const io::Safetensors file = io::Safetensors::open(path);
-  const auto& metadata = file.metadata();
-  if (const auto it = metadata.find(kFormatKey); it == metadata.end() || it->second != kFormat)
-    throw not_ours(path, fmt::format("its format is not {}", kFormat));
-  check_identity(metadata, identity, path);
+  const RunProgress progress = progress_of(file.metadata(), path);
+  check_identity(file.metadata(), identity, path);
   Trainer::State& state = trainer.state();
-  const auto number = [&](const char* key) {
-    int64_t n = -1;
-    if (const auto it = metadata.find(key); it != metadata.end())
-      std::from_chars(it->second.data(), it->second.data() + it->second.size(), n);
-    if (n < 0) throw not_ours(path, fmt::format("it has no number '{}'", key));
-    return n;
-  };
-  const int64_t done = number(kDoneKey), steps = number(kStepsKey);
+  const auto steps = number<int64_t>(file.metadata(), kStepsKey, path);
   for (const Part& p : parts_of(state)) {
     const io::TensorView t = file.tensor(p.name);
     if (t.dtype != DType::f32 || t.bytes.size() != p.values.size_bytes())
@@ -90,7 +122,11 @@ int64_t load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
     std::memcpy(p.values.data(), file.tensor(p.name).bytes.data(), p.values.size_bytes());
   state.steps = steps;
   trainer.publish();
-  return done;
+  return progress;
+}
+
+RunProgress checkpoint_progress(const std::filesystem::path& path) {
+  return progress_of(io::Safetensors::open(path).metadata(), path);
 }
 
 }  // namespace tandem::train

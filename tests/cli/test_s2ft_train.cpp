@@ -159,6 +159,8 @@ TEST_SUITE("cli/s2ft-train") {
                                       "-s",
                                       "train.save_every=4",
                                       "-s",
+                                      "train.keep=30",
+                                      "-s",
                                       "train.optimizer.lr=2e-3",
                                       "-s",
                                       "train.select.ratios={o: 0.25, d: 0.1}",
@@ -175,11 +177,11 @@ TEST_SUITE("cli/s2ft-train") {
     CAPTURE(whole.err);
     REQUIRE(whole.status == 0);
     CHECK(whole.out.find("trained  30 steps") == 0);
-    const Outcome killed =
-        run_process(program("s2ft-train"),
-                    {.arguments = arguments("killed", {}), .signal = SIGKILL, .signal_when = [&] {
-                       return std::filesystem::exists(folder / "killed" / "checkpoint.safetensors");
-                     }});
+    const Outcome killed = run_process(
+        program("s2ft-train"),
+        {.arguments = arguments("killed", {}), .signal = SIGKILL, .signal_when = [&] {
+           return std::filesystem::exists(folder / "killed" / "step-000004.safetensors");
+         }});
     CHECK(killed.status == 128 + SIGKILL);
     CHECK_FALSE(std::filesystem::exists(folder / "killed" / "model"));
     const Outcome again = s2ft_train(arguments("killed", {}));
@@ -190,7 +192,7 @@ TEST_SUITE("cli/s2ft-train") {
     const Outcome resumed = s2ft_train(arguments("killed", {"--resume"}));
     CAPTURE(resumed.err);
     REQUIRE(resumed.status == 0);
-    for (const char* file : {"checkpoint.safetensors", "model/model.safetensors"})
+    for (const char* file : {"step-000030.safetensors", "model/model.safetensors"})
       CHECK(bytes("killed", file) == bytes("whole", file));
 
     // A line a step, and one a validation, each once; the loss falls.

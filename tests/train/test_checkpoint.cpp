@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
@@ -45,11 +46,15 @@ TEST_SUITE("train/checkpoint") {
     const train::TrainerSpec spec = trainer_spec("llama-3.1", DType::bf16);
     const auto whole = make_trainer("llama-3.1", spec, half_of(spec));
     for (uint64_t i = 0; i < 3; ++i) step(*whole, i);
-    train::save_checkpoint(folder / "c", *whole, 4, kRun);
+    train::RunProgress progress{.done = 4};
+    for (const double loss : {1.0 / 3, 0.1, double{NAN}, 0.2})
+      progress.best.add(progress.best.last + 1, loss);
+    train::save_checkpoint(folder / "c", *whole, progress, kRun);
     for (uint64_t i = 3; i < 5; ++i) step(*whole, i);
 
     const auto resumed = make_trainer("llama-3.1", spec, half_of(spec));
-    CHECK(train::load_checkpoint(folder / "c", *resumed, kRun) == 4);
+    CHECK(train::load_checkpoint(folder / "c", *resumed, kRun) == progress);
+    CHECK(train::checkpoint_progress(folder / "c") == progress);
     CHECK(resumed->state().steps == 3);
     for (uint64_t i = 3; i < 5; ++i) step(*resumed, i);
     CHECK(copy_of(resumed->state().values) == copy_of(whole->state().values));
@@ -63,7 +68,7 @@ TEST_SUITE("train/checkpoint") {
     const train::TrainerSpec spec = trainer_spec("llama-2");
     const auto trainer = make_trainer("llama-2", spec, half_of(spec));
     step(*trainer, 1);
-    train::save_checkpoint(folder / "c", *trainer, 1, kRun);
+    train::save_checkpoint(folder / "c", *trainer, {.done = 1}, kRun);
     const std::vector<float> before = copy_of(trainer->state().values);
     step(*trainer, 2);
     const std::vector<float> now = copy_of(trainer->state().values);
@@ -82,6 +87,22 @@ TEST_SUITE("train/checkpoint") {
     std::filesystem::resize_file(folder / "c", std::filesystem::file_size(folder / "c") / 2);
     CHECK(load("c", *trainer, kRun).kind() == ErrorKind::input);
     CHECK(copy_of(trainer->state().values) == now);
+  }
+
+  TEST_CASE("the best validation: the first of the lowest losses, and when a run gives up") {
+    train::BestValidation best;
+    CHECK_FALSE(best.add(2, NAN));
+    CHECK_FALSE(best.found());
+    CHECK(best.add(4, 0.5));
+    CHECK_FALSE(best.add(6, 0.5));
+    CHECK_FALSE(best.gives_up(2));
+    CHECK_FALSE(best.add(8, INFINITY));
+    CHECK(best.gives_up(2));
+    CHECK_FALSE(best.gives_up(3));
+    CHECK_FALSE(best.gives_up(0));
+    CHECK(best == train::BestValidation{.last = 8, .step = 4, .loss = 0.5, .worse = 2});
+    CHECK(best.add(10, 0.25));
+    CHECK(best == train::BestValidation{.last = 10, .step = 10, .loss = 0.25, .worse = 0});
   }
 
   TEST_CASE("an exported model has the trained weights, for every architecture") {

@@ -55,8 +55,10 @@ void MetricsFile::add_step(int64_t step, int64_t epoch, const train::StepResult&
        {"tokens_per_s", static_cast<double>(r.n_rows) / seconds}});
 }
 
-void MetricsFile::add_validation(int64_t step, double loss) {
-  add({{kStep, step}, {"val_loss", loss}});
+void MetricsFile::add_validation(int64_t step, double loss, const train::BestValidation& best) {
+  nlohmann::ordered_json line = {{kStep, step}, {"val_loss", loss}};
+  if (best.found()) line.update({{"best_step", best.step}, {"best_val_loss", best.loss}});
+  add(line);
 }
 
 void MetricsFile::add(const nlohmann::ordered_json& line) {

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json_fwd.hpp>
 
+#include "train/best_validation.h"
 #include "train/trainer.h"
 
 namespace tandem::tools {
@@ -17,7 +18,8 @@ class MetricsFile {
 
   /// errors   kind input: cannot be written
   void add_step(int64_t step, int64_t epoch, const train::StepResult& result, double seconds);
-  void add_validation(int64_t step, double loss);
+  /// best   the search, this validation included
+  void add_validation(int64_t step, double loss, const train::BestValidation& best);
   /// All lines are in the file.
   void sync();
 

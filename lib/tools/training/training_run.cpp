@@ -5,52 +5,24 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "cli/plan_text.h"
 #include "recipe/scalar.h"
 #include "tools/engines/load_engine.h"
-#include "tools/training/metrics_file.h"
+#include "tools/training/trainer_spec.h"
 #include "train/export_adapter.h"
 #include "train/export_model.h"
 
 namespace tandem::tools {
 namespace {
 
-constexpr const char* kCheckpoint = "checkpoint.safetensors";
 constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kModel = "model";
 /// Steps in a row without a finite loss or gradient, after which a run ends.
 constexpr int kMostSkipped = 10;
-
-void check_built(const TrainRecipe& recipe) {
-  const auto missing = [](const char* key, const std::string& value, const char* instead) {
-    return recipe_error(key, "is {}, which is not built into this version yet", value)
-        .hint(fmt::format("choose {}", instead));
-  };
-  if (recipe.run.device.starts_with("cuda"))
-    throw Error(ErrorKind::device, "run.device",
-                recipe.run.device + ": training runs on the CPU only")
-        .hint("add --device cpu");
-  if (recipe.train.recompute == train::RecomputeLevel::none)
-    throw missing("train.recompute", "0", "1: outputs of norms are always computed again");
-  if (recipe.train.optimizer.states == train::StateType::bf16)
-    throw missing("train.optimizer.states", "bf16", "f32");
-}
-
-train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
-  using Kind = train::Schedule::Kind;
-  const train::ScheduleSettings& s = t.schedule;
-  return {.kind = s.kind == train::ScheduleKind::cosine     ? Kind::cosine
-                  : s.kind == train::ScheduleKind::constant ? Kind::constant
-                                                            : Kind::linear,
-          .rate = t.optimizer.lr_of(t.method),
-          .warmup_steps = s.warmup_of(steps),
-          .steps = steps,
-          .from_zero = s.warmup_from_zero,
-          .least_share = s.min_lr_ratio.value};
-}
 
 int64_t or_tenth(const std::optional<int>& every, int64_t steps) {
   return every ? *every : std::max<int64_t>(1, steps / 10);
@@ -69,9 +41,8 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
       steps_per_epoch_(
           train::Epoch::n_steps(static_cast<int64_t>(data.train.size()), recipe.train.batches)),
       n_steps_(recipe.train.n_steps(steps_per_epoch_)),
-      spec_(trainer_spec()),
+      spec_(trainer_spec(recipe, files.config, data, n_steps_)),
       limits_(cli::memory_limits(recipe.run, {})) {
-  check_built(recipe);
   train::TrainSettings settings = recipe.train;
   if (plans) settings.select.strategy = train::Strategy::random;
   set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration());
@@ -84,45 +55,20 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
   plan_.add("process/program and data", resident_bytes());
 }
 
-train::TrainerSpec TrainingRun::trainer_spec() const {
-  const train::TrainSettings& t = recipe_.train;
-  const auto longest =
-      static_cast<int64_t>(std::max(data_.data.longest_rows(), data_.val_data.longest_rows()));
-  const int64_t most = t.batches.most_samples();
-  const int64_t rows = std::max(longest, std::min(t.batches.micro_tokens.value, longest * most));
-  const train::OptimizerSettings& o = t.optimizer;
-  return {.config = files_.config,
-          .dtype = recipe_.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16,
-          .max_rows = static_cast<int>(rows),
-          .max_documents = static_cast<int>(std::min(most, rows)),
-          .schedule = schedule_of(t, n_steps_),
-          .optimizer = {.beta1 = static_cast<float>(o.betas[0]),
-                        .beta2 = static_cast<float>(o.betas[1]),
-                        .epsilon = static_cast<float>(o.eps),
-                        .weight_decay = static_cast<float>(o.weight_decay)},
-          .decays_to_start = o.weight_decay_target == train::DecayTarget::delta,
-          .clip = o.clip,
-          .recompute = t.recompute == train::RecomputeLevel::layer ? train::Recomputation::layer
-                       : t.recompute == train::RecomputeLevel::ffn ? train::Recomputation::ffn
-                                                                   : train::Recomputation::light,
-          .interrupted = cli::is_interrupted};
-}
-
 train::CalibrationData TrainingRun::calibration() const {
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   return {
       .source = [this,
                  seed] { return std::move(decode::open_model(recipe_.model.path, seed).source); },
       .batches =
-          [this, seed] {
-            const train::Epoch epoch(data_.data, data_.train, recipe_.train.batches, seed, 0);
+          [this] {
+            const train::Epoch first = epoch(0);
             const double share = recipe_.train.select.calibration.value;
             const auto n =
-                static_cast<int64_t>(std::ceil(share * static_cast<double>(epoch.n_steps())));
+                static_cast<int64_t>(std::ceil(share * static_cast<double>(first.n_steps())));
             std::vector<train::MicroBatch> all;
             for (int64_t step = 0; step < n; ++step)
-              for (const train::MicroPlan& p : epoch.step(step))
-                all.push_back(train::make_micro_batch(data_.data, p));
+              std::ranges::move(parts_of(first, step), std::back_inserter(all));
             return all;
           }};
 }
@@ -152,19 +98,31 @@ train::RunIdentity TrainingRun::identity() const {
   return id;
 }
 
+train::Frontier TrainingRun::frontier() const {
+  return train::frontier_of(set_, spec_.config, spec_.recompute);
+}
+
+train::Work TrainingRun::work_of(std::span<const train::MicroBatch> parts) const {
+  return train::work_of(set_, frontier(), spec_.config, parts);
+}
+
+std::string TrainingRun::values_line() const {
+  return fmt::format("train    {}  {} of {} values", recipe::yaml_text(recipe_.train.method),
+                     set_.size, model::n_params(files_.config));
+}
+
 std::string TrainingRun::text() const {
-  return fmt::format("train    {}  {} of {} values\n{}{}", recipe::yaml_text(recipe_.train.method),
-                     set_.size, model::n_params(files_.config),
-                     train::describe(train::frontier_of(set_, spec_.config, spec_.recompute)),
-                     cli::memory_lines(plan_, limits_) + "\n");
+  return fmt::format("{}\n{}{}\n{}\n", values_line(), train::describe(frontier()), size().text(),
+                     cli::memory_lines(plan_, limits_));
 }
 
 void TrainingRun::add_to(nlohmann::ordered_json& json) const {
   json["trained_values"] = set_.size;
+  json["tflop"] = static_cast<double>(n_steps_) * size().work.done() * 1e-12;
   json.update(cli::memory_json(plan_, limits_));
 }
 
-int64_t TrainingRun::begin(train::Trainer& trainer) {
+void TrainingRun::open_folder(RunCheckpoints& checkpoints) const {
   if (recipe_.output.path.empty())
     throw recipe_error("output.path", "names no folder to keep the run in").hint("add -o FOLDER");
   std::error_code code;
@@ -174,29 +132,35 @@ int64_t TrainingRun::begin(train::Trainer& trainer) {
   if (cx_.is_set("overwrite")) {
     if (resumes)
       throw usage_error("--resume", "cannot be combined with --overwrite, which begins again");
-    for (const char* name : {kCheckpoint, kMetrics}) std::filesystem::remove(file(name), code);
+    checkpoints.remove_all();
+    std::filesystem::remove(file(kMetrics), code);
   }
-  if (std::filesystem::exists(file(kMetrics)) && !resumes)
+  if (!resumes && (checkpoints.any() || std::filesystem::exists(file(kMetrics))))
     throw usage_error("output.path", "{} holds a run already", recipe_.output.path.string())
         .hint("add --resume to go on with it, --overwrite to begin again, or name another folder");
-  if (!std::filesystem::exists(file(kCheckpoint))) return 0;
-  const int64_t done = train::load_checkpoint(file(kCheckpoint), trainer, identity());
-  cx_.note(fmt::format("goes on after step {} of {}", done, n_steps_));
-  return done;
+}
+
+train::Epoch TrainingRun::epoch(int64_t number) const {
+  return {data_.data, data_.train, recipe_.train.batches, static_cast<uint64_t>(recipe_.run.seed),
+          number};
+}
+
+std::vector<train::MicroBatch> TrainingRun::parts_of(const train::Epoch& epoch,
+                                                     int64_t step) const {
+  std::vector<train::MicroBatch> all;
+  for (const train::MicroPlan& p : epoch.step(step))
+    all.push_back(train::make_micro_batch(data_.data, p));
+  return all;
 }
 
 std::vector<train::MicroBatch> TrainingRun::batches(int64_t step) {
   const int64_t number = step / steps_per_epoch_;
   if (number != epoch_number_) {
     epoch_.clear();
-    epoch_.emplace_back(data_.data, data_.train, recipe_.train.batches,
-                        static_cast<uint64_t>(recipe_.run.seed), number);
+    epoch_.push_back(epoch(number));
     epoch_number_ = number;
   }
-  std::vector<train::MicroBatch> all;
-  for (const train::MicroPlan& p : epoch_.front().step(step % steps_per_epoch_))
-    all.push_back(train::make_micro_batch(data_.data, p));
-  return all;
+  return parts_of(epoch_.front(), step % steps_per_epoch_);
 }
 
 train::LossSum TrainingRun::validate(train::Trainer& trainer) const {
@@ -219,58 +183,84 @@ void TrainingRun::export_trained(train::Trainer& trainer) const {
                       trainer.set(), trainer.state().values, spec_.dtype);
 }
 
-int TrainingRun::run() {
-  admit_plan(cx_, plan_, limits_);
-  train::Trainer trainer(spec_, set_, calibration().source(), [](double) {});
-  int64_t step = begin(trainer);
-  MetricsFile metrics(file(kMetrics), step);
-  const int64_t save_every = or_tenth(recipe_.train.save_every, n_steps_),
-                eval_every = or_tenth(recipe_.eval.every, n_steps_);
-  cli::Progress progress(cx_.terminal, "training", static_cast<double>(n_steps_), "steps");
-  int skipped = 0;
-  int64_t tokens = 0;
-  double first_loss = 0, last_loss = 0, val_loss = 0;
-  const Stopwatch whole;
+bool TrainingRun::validates_at(int64_t step) const {
+  if (data_.val.empty() || step == 0) return false;
+  const auto from = recipe_.eval.from.value * static_cast<double>(n_steps_);
+  return (step % or_tenth(recipe_.eval.every, n_steps_) == 0 || step == n_steps_) &&
+         static_cast<double>(step) >= from;
+}
+
+RunSize TrainingRun::size() const {
+  const std::vector<train::MicroBatch> first = parts_of(epoch(0), 0);
+  RunSize size{.n_steps = n_steps_,
+               .steps_per_epoch = steps_per_epoch_,
+               .work = work_of(first),
+               .dtype = spec_.dtype};
+  for (const train::MicroBatch& b : first) size.tokens += static_cast<int64_t>(b.tokens.size());
+  return size;
+}
+
+void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
+                        RunCheckpoints& checkpoints, RunReport& report) {
+  MetricsFile metrics(file(kMetrics), at.done);
+  const int64_t save_every = or_tenth(recipe_.train.save_every, n_steps_);
+  train::RunProgress saved = at;
   const auto save = [&] {
-    train::save_checkpoint(file(kCheckpoint), trainer, step, identity());
+    if (saved == at) return;
+    checkpoints.save(trainer, at);
     metrics.sync();
+    saved = at;
   };
   try {
-    for (const int64_t begun = step; step < n_steps_;) {
+    for (int skipped = 0;;) {
+      // One that a signal has ended is made up for before the next step.
+      if (validates_at(at.done) && at.best.last != at.done) {
+        const double loss = validate(trainer).mean();
+        at.best.add(at.done, loss);
+        metrics.add_validation(at.done, loss, at.best);
+        report.add_validation(loss);
+      }
+      const bool ends = at.done == n_steps_ || at.best.gives_up(recipe_.eval.patience);
+      if (ends || at.done % save_every == 0 || at.best.step == at.done) save();
+      if (ends) return;
       const Stopwatch watch;
-      const train::StepResult r = trainer.step(batches(step));
-      ++step;
-      tokens += r.n_rows;
-      last_loss = r.loss.mean();
-      if (step == begun + 1) first_loss = last_loss;
-      metrics.add_step(step, (step - 1) / steps_per_epoch_, r, watch.seconds());
+      const std::vector<train::MicroBatch> parts = batches(at.done);
+      const train::StepResult r = trainer.step(parts);
+      ++at.done;
+      const double seconds = watch.seconds();
+      metrics.add_step(at.done, (at.done - 1) / steps_per_epoch_, r, seconds);
+      report.add_step(at.done, r, work_of(parts), seconds);
       skipped = r.skipped ? skipped + 1 : 0;
       if (skipped >= kMostSkipped)
-        throw Error::make(ErrorKind::numeric, fmt::format("step {}", step),
+        throw Error::make(ErrorKind::numeric, fmt::format("step {}", at.done),
                           "{} steps in a row had no finite loss or gradient", skipped)
             .hint("lower train.optimizer.lr, or look at the data with --show-samples");
-      const bool ends = step == n_steps_;
-      if (!data_.val.empty() && (step % eval_every == 0 || ends) &&
-          static_cast<double>(step) >= recipe_.eval.from.value * static_cast<double>(n_steps_)) {
-        val_loss = validate(trainer).mean();
-        metrics.add_validation(step, val_loss);
-      }
-      if (step % save_every == 0 || ends) save();
-      progress.update(static_cast<double>(step));
     }
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted) throw;
     save();
-    cx_.note(fmt::format("stopped after step {} of {}: --resume goes on", step, n_steps_));
+    cx_.note(fmt::format("stopped after step {} of {}: --resume goes on", at.done, n_steps_));
     throw;
   }
+}
+
+int TrainingRun::run() {
+  admit_plan(cx_, plan_, limits_);
+  RunCheckpoints checkpoints(recipe_.output.path, identity(), recipe_.train.keep);
+  open_folder(checkpoints);
+  train::Trainer trainer(spec_, set_, calibration().source(), [](double) {});
+  train::RunProgress at =
+      checkpoints.resume(trainer, [&](const std::string& text) { cx_.warn(text); });
+  if (at.done > 0) cx_.note(fmt::format("goes on after step {} of {}", at.done, n_steps_));
+  const RunSize whole = size();
+  cx_.note(values_line());
+  cx_.note(whole.text(at.done));
+  RunReport report(cx_, whole, at.done);
+  go_on(trainer, at, checkpoints, report);
+  if (at.best.found() && at.best.step != at.done) checkpoints.load_best(trainer, at.best);
+  report.finish(at);
   train::export_adapter(file("adapter"), files_, recipe_.train, recipe_.run.seed, trainer);
   export_trained(trainer);
-  const double s = whole.seconds();
-  cx_.out.line(fmt::format(
-      "trained  {} steps, {} tokens in {:.1f} s ({:.0f} a second)  loss {:.4f} to {:.4f}{}",
-      n_steps_, tokens, s, static_cast<double>(tokens) / s, first_loss, last_loss,
-      data_.val.empty() ? "" : fmt::format(", validation {:.4f}", val_loss)));
   if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
   return 0;
 }

@@ -7,8 +7,10 @@
 #include "cli/context.h"
 #include "cli/device.h"
 #include "decode/model_files.h"
+#include "tools/training/metrics_file.h"
+#include "tools/training/run_checkpoints.h"
+#include "tools/training/run_report.h"
 #include "tools/training/train_recipe.h"
-#include "train/checkpoint.h"
 #include "train/choose_set.h"
 #include "train/data/epoch.h"
 #include "train/data/training_data.h"
@@ -16,8 +18,9 @@
 namespace tandem::tools {
 
 /// A run from data to a trained model, kept in output.path: `metrics.jsonl`, a line a step and a
-/// validation; `checkpoint.safetensors`, from which --resume goes on with the same bits; at the end
-/// the model, in `model/`.
+/// validation; checkpoints, from which --resume goes on with the same bits; at the end the model,
+/// in `model/`. With validation data the result is that of the best validation, not of the last
+/// step.
 class TrainingRun {
  public:
   /// All must outlive this.
@@ -28,7 +31,7 @@ class TrainingRun {
 
   const MemoryPlan& plan() const { return plan_; }
   const cli::MemoryLimits& limits() const { return limits_; }
-  /// Trained values, how far gradients go, memory.
+  /// Trained values, how far gradients go, work, memory.
   std::string text() const;
   void add_to(nlohmann::ordered_json& json) const;
 
@@ -37,12 +40,22 @@ class TrainingRun {
   int run();
 
  private:
-  train::TrainerSpec trainer_spec() const;
   train::CalibrationData calibration() const;
   train::RunIdentity identity() const;
   std::filesystem::path file(const char* name) const { return recipe_.output.path / name; }
-  /// Makes the folder, or finds the run in it.
-  int64_t begin(train::Trainer& trainer);
+  /// Makes the folder, or sees whether it is the one to go on in.
+  void open_folder(RunCheckpoints& checkpoints) const;
+  std::string values_line() const;
+  train::Frontier frontier() const;
+  train::Work work_of(std::span<const train::MicroBatch> parts) const;
+  RunSize size() const;
+  /// Trains from `at` to the end of the run.
+  /// errors   kind numeric: many steps in a row without a finite loss or gradient
+  void go_on(train::Trainer& trainer, train::RunProgress& at, RunCheckpoints& checkpoints,
+             RunReport& report);
+  bool validates_at(int64_t step) const;
+  train::Epoch epoch(int64_t number) const;
+  std::vector<train::MicroBatch> parts_of(const train::Epoch& epoch, int64_t step) const;
   /// Micro-batches of a step of the run.
   std::vector<train::MicroBatch> batches(int64_t step);
   train::LossSum validate(train::Trainer& trainer) const;

@@ -1,0 +1,138 @@
+#include "tools/training/run_checkpoints.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "base/error.h"
+
+namespace tandem::tools {
+namespace {
+
+constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
+/// What io::AtomicFile appends to a file that is not finished.
+constexpr std::string_view kUnfinished = ".safetensors.tmp-";
+
+/// The step that a name begins with, if `suffix` follows it.
+std::optional<int64_t> step_of(std::string_view name, std::string_view suffix, bool to_its_end) {
+  if (!name.starts_with(kPrefix)) return {};
+  name.remove_prefix(kPrefix.size());
+  int64_t step = 0;
+  const auto [at, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (error != std::errc() || step < 1) return {};
+  name.remove_prefix(static_cast<size_t>(at - name.data()));
+  if (to_its_end ? name != suffix : !name.starts_with(suffix)) return {};
+  return step;
+}
+
+void for_each_name(const std::filesystem::path& folder,
+                   const std::function<void(const std::string&)>& f) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, code))
+    f(entry.path().filename().string());
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(std::filesystem::path folder, train::RunIdentity identity, int keep)
+    : folder_(std::move(folder)),
+      identity_(std::move(identity)),
+      keep_(static_cast<size_t>(keep)) {}
+
+std::filesystem::path RunCheckpoints::file(int64_t step) const {
+  return folder_ / fmt::format("{}{:06}{}", kPrefix, step, kSuffix);
+}
+
+std::vector<int64_t> RunCheckpoints::steps_in_folder() const {
+  std::vector<int64_t> steps;
+  for_each_name(folder_, [&](const std::string& name) {
+    const auto step = step_of(name, kSuffix, true);
+    if (step && file(*step).filename() == name) steps.push_back(*step);
+  });
+  std::ranges::sort(steps, std::greater<>());
+  return steps;
+}
+
+void RunCheckpoints::remove_parts() const {
+  for_each_name(folder_, [&](const std::string& name) {
+    std::error_code code;
+    if (step_of(name, kUnfinished, false)) std::filesystem::remove(folder_ / name, code);
+  });
+}
+
+void RunCheckpoints::remove_all() {
+  std::error_code code;
+  for (const int64_t step : steps_in_folder()) std::filesystem::remove(file(step), code);
+  remove_parts();
+  kept_.clear();
+}
+
+train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
+                                          const std::function<void(const std::string&)>& warn) {
+  // A run that was killed while it saved has left a part of a file.
+  remove_parts();
+  const std::vector<int64_t> steps = steps_in_folder();
+  std::optional<train::RunProgress> found;
+  for (const int64_t step : steps) {
+    try {
+      const train::RunProgress progress =
+          found ? train::checkpoint_progress(file(step))
+                : train::load_checkpoint(file(step), trainer, identity_);
+      if (progress.done != step)
+        throw input_error(file(step).string(), "is of step {}, not of the step in its name",
+                          progress.done);
+      kept_.push_back({step, progress.best.step});
+      if (!found) found = progress;
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::input) throw;
+      warn(fmt::format("{}; left out, an older checkpoint is looked for", e.what()));
+    }
+  }
+  std::ranges::reverse(kept_);
+  if (!found && !steps.empty())
+    throw input_error(folder_.string(), "none of its {} checkpoints can be read", steps.size())
+        .hint("--overwrite begins again");
+  return found.value_or(train::RunProgress{});
+}
+
+void RunCheckpoints::save(train::Trainer& trainer, const train::RunProgress& progress) {
+  try {
+    train::save_checkpoint(file(progress.done), trainer, progress, identity_);
+  } catch (Error& e) {
+    if (!kept_.empty())
+      e.add_context(fmt::format("the checkpoint of step {} is whole", kept_.back().step));
+    throw;
+  }
+  std::erase_if(kept_, [&](const Kept& k) { return k.step >= progress.done; });
+  kept_.push_back({progress.done, progress.best.step});
+  remove_old();
+}
+
+void RunCheckpoints::remove_old() {
+  if (kept_.size() <= keep_) return;
+  const auto last = kept_.end() - static_cast<std::ptrdiff_t>(keep_);
+  // Any of the last ones may be gone on from, and ends with the best that it knows or a better one.
+  const auto is_best = [&](const Kept& k) {
+    return std::any_of(last, kept_.end(), [&](const Kept& l) { return l.best == k.step; });
+  };
+  std::vector<Kept> left;
+  for (auto it = kept_.begin(); it != kept_.end(); ++it) {
+    std::error_code code;
+    if (it >= last || is_best(*it))
+      left.push_back(*it);
+    else
+      std::filesystem::remove(file(it->step), code);
+  }
+  kept_ = std::move(left);
+}
+
+void RunCheckpoints::load_best(train::Trainer& trainer, const train::BestValidation& best) const {
+  const train::RunProgress progress = train::load_checkpoint(file(best.step), trainer, identity_);
+  if (progress.done != best.step)
+    throw input_error(file(best.step).string(), "is of step {}, not of the step in its name",
+                      progress.done);
+}
+
+}  // namespace tandem::tools

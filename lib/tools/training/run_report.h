@@ -1,0 +1,49 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "cli/context.h"
+#include "train/checkpoint.h"
+#include "train/work.h"
+
+namespace tandem::tools {
+
+/// How much a run has to do, as its first step says.
+struct RunSize {
+  int64_t n_steps = 0, steps_per_epoch = 0;
+  int64_t tokens = 0;  // of the first step
+  train::Work work;    // of the first step
+  DType dtype = DType::f32;
+
+  /// Steps, tokens, operations, and the time that the products take at the rate that this machine
+  /// has been measured to reach, if it has been.
+  /// done   steps that are done already
+  std::string text(int64_t done = 0) const;
+};
+
+/// Reports of a run: a line while it runs, a summary at its end.
+class RunReport {
+ public:
+  /// begun   steps that an earlier process has done
+  RunReport(cli::Context& cx, const RunSize& size, int64_t begun);
+
+  void add_step(int64_t step, const train::StepResult& result, const train::Work& work,
+                double seconds);
+  void add_validation(double loss) { val_loss_ = loss; }
+  void finish(const train::RunProgress& at);
+
+ private:
+  std::string rate_line() const;
+
+  cli::Context& cx_;
+  RunSize size_;
+  int64_t begun_, tokens_ = 0;
+  double seconds_ = 0;  // in steps, without validations and checkpoints
+  double first_loss_ = 0, last_loss_ = 0;
+  std::optional<double> val_loss_;
+  train::Work work_;
+  Stopwatch clock_;
+  cli::Progress progress_;
+};
+
+}  // namespace tandem::tools

@@ -1,0 +1,69 @@
+#include "tools/training/trainer_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/signals.h"
+#include "recipe/scalar.h"
+
+namespace tandem::tools {
+namespace {
+
+void check_built(const TrainRecipe& recipe) {
+  const auto missing = [](const char* key, const std::string& value, const char* instead) {
+    return recipe_error(key, "is {}, which is not built into this version yet", value)
+        .hint(fmt::format("choose {}", instead));
+  };
+  if (recipe.run.device.starts_with("cuda"))
+    throw Error(ErrorKind::device, "run.device",
+                recipe.run.device + ": training runs on the CPU only")
+        .hint("add --device cpu");
+  if (recipe.train.recompute == train::RecomputeLevel::none)
+    throw missing("train.recompute", "0", "1: outputs of norms are always computed again");
+  if (recipe.train.optimizer.states == train::StateType::bf16)
+    throw missing("train.optimizer.states", "bf16", "f32");
+}
+
+train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
+  using Kind = train::Schedule::Kind;
+  const train::ScheduleSettings& s = t.schedule;
+  return {.kind = s.kind == train::ScheduleKind::cosine     ? Kind::cosine
+                  : s.kind == train::ScheduleKind::constant ? Kind::constant
+                                                            : Kind::linear,
+          .rate = t.optimizer.lr_of(t.method),
+          .warmup_steps = s.warmup_of(steps),
+          .steps = steps,
+          .from_zero = s.warmup_from_zero,
+          .least_share = s.min_lr_ratio.value};
+}
+
+}  // namespace
+
+train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelConfig& config,
+                                const train::TrainingData& data, int64_t n_steps) {
+  check_built(recipe);
+  const train::TrainSettings& t = recipe.train;
+  const auto longest =
+      static_cast<int64_t>(std::max(data.data.longest_rows(), data.val_data.longest_rows()));
+  const int64_t most = t.batches.most_samples();
+  const int64_t rows = std::max(longest, std::min(t.batches.micro_tokens.value, longest * most));
+  const train::OptimizerSettings& o = t.optimizer;
+  return {.config = config,
+          .dtype = recipe.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16,
+          .max_rows = static_cast<int>(rows),
+          .max_documents = static_cast<int>(std::min(most, rows)),
+          .schedule = schedule_of(t, n_steps),
+          .optimizer = {.beta1 = static_cast<float>(o.betas[0]),
+                        .beta2 = static_cast<float>(o.betas[1]),
+                        .epsilon = static_cast<float>(o.eps),
+                        .weight_decay = static_cast<float>(o.weight_decay)},
+          .decays_to_start = o.weight_decay_target == train::DecayTarget::delta,
+          .clip = o.clip,
+          .recompute = t.recompute == train::RecomputeLevel::layer ? train::Recomputation::layer
+                       : t.recompute == train::RecomputeLevel::ffn ? train::Recomputation::ffn
+                                                                   : train::Recomputation::light,
+          .interrupted = cli::is_interrupted};
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,13 @@
+#pragma once
+#include "tools/training/train_recipe.h"
+#include "train/data/training_data.h"
+#include "train/trainer.h"
+
+namespace tandem::tools {
+
+/// Shapes and rates of the trainer that a recipe asks for; train.recompute auto is level 1.
+/// errors   kind recipe: settings that are not built yet; kind device: a GPU
+train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelConfig& config,
+                                const train::TrainingData& data, int64_t n_steps);
+
+}  // namespace tandem::tools

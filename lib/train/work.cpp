@@ -1,0 +1,82 @@
+#include "train/work.h"
+
+#include <algorithm>
+
+#include "model/work.h"
+
+namespace tandem::train {
+namespace {
+
+double operations(const model::ProductShape& p) {
+  return 2.0 * static_cast<double>(p.out) * static_cast<double>(p.in);
+}
+
+/// A weight's gradient, a row of its input. Of single weights the whole matrix has one, and they
+/// are picked from it.
+double gradient_operations(const TrainedMatrix& m, const model::ProductShape& p) {
+  return m.part == TrainedMatrix::Part::elements ? operations(p)
+                                                 : 2.0 * static_cast<double>(m.size());
+}
+
+/// A layer's products, a row, and its share of a forward's attention.
+Work layer_work(const TrainedLayer& t, const LayerFrontier& f, const model::ModelConfig& c,
+                double rows, double attention) {
+  const auto [qkv, wo, gate_up, w_down] = model::layer_products(c);
+  Work w{.forward =
+             rows * (operations(qkv) + operations(wo) + operations(gate_up) + operations(w_down)) +
+             attention};
+  const auto passes = [&](bool on, const model::ProductShape& p) {
+    if (on) w.input_gradients += rows * operations(p);
+  };
+  passes(f.gate_up, w_down);
+  passes(f.middle, gate_up);
+  passes(f.attention, wo);
+  passes(f.input, qkv);
+  if (f.attention) {
+    w.input_gradients += 2 * attention;  // of q, k, v and the probabilities
+    w.again += attention / 2;            // the scores
+  }
+  w.weight_gradients =
+      rows * (gradient_operations(t.qkv, qkv) + gradient_operations(t.wo, wo) +
+              gradient_operations(t.gate_up, gate_up) + gradient_operations(t.w_down, w_down));
+  if (f.again != LayerFrontier::Again::none) w.again += rows * operations(gate_up);
+  if (f.again == LayerFrontier::Again::layer)
+    w.again += rows * (operations(qkv) + operations(wo)) + attention;
+  return w;
+}
+
+}  // namespace
+
+Work& Work::operator+=(const Work& other) {
+  forward += other.forward;
+  input_gradients += other.input_gradients;
+  weight_gradients += other.weight_gradients;
+  again += other.again;
+  return *this;
+}
+
+Work work_of(const TrainedSet& set, const Frontier& frontier, const model::ModelConfig& config,
+             std::span<const MicroBatch> batches) {
+  Work all;
+  for (const MicroBatch& b : batches) {
+    const auto rows = static_cast<double>(b.tokens.size());
+    for (int layer = 0; layer < config.n_layers; ++layer) {
+      double pairs = 0;
+      for (size_t i = 0; i + 1 < b.document_begin.size(); ++i)
+        pairs += model::prefill_pairs(b.document_begin[i + 1] - b.document_begin[i],
+                                      config.window(layer));
+      const auto at = static_cast<size_t>(layer);
+      all += layer_work(set.layers[at], frontier.layers[at], config, rows,
+                        model::attention_flops(config, pairs));
+    }
+    const auto supervised = static_cast<double>(
+        std::ranges::count_if(b.targets, [](int32_t target) { return target >= 0; }));
+    const double head = supervised * model::head_flops(config);
+    all.forward += head;
+    all.input_gradients += head;
+    all.weight_gradients += supervised * 2.0 * static_cast<double>(set.lm_head.size());
+  }
+  return all;
+}
+
+}  // namespace tandem::train

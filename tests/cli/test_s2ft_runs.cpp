@@ -1,0 +1,217 @@
+#include <doctest/doctest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <set>
+
+#include "cli/probe.h"
+#include "io/file.h"
+
+using namespace tandem::testing;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr size_t kCheckpointBytes = 28'000'000;  // about: three f32 of 2.36 M values
+
+/// Runs of s2ft-train on 64 records, in folders of one folder.
+struct Runs {
+  TemporaryFolder folder;
+  std::vector<std::string> settings;
+
+  explicit Runs(std::vector<std::string> settings_of) : settings(std::move(settings_of)) {
+    std::string records;
+    for (int i = 0; i < 64; ++i)
+      records += fmt::format("{{\"instruction\": \"Number {0}\", \"output\": \"{0} {0}\"}}\n", i);
+    folder.write("train.jsonl", records);
+  }
+  std::filesystem::path file(const std::string& run, const std::string& name) const {
+    return folder / run / name;
+  }
+  std::vector<std::string> arguments(const std::string& run,
+                                     const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"-m",           "tiny-2m",
+                                    "--data",       (folder / "train.jsonl").string(),
+                                    "-o",           (folder / run).string(),
+                                    "--no-progress"};
+    for (const std::string& setting : settings) all.insert(all.end(), {"-s", setting});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Outcome train(const std::string& run, const std::vector<std::string>& more = {}) const {
+    return run_process(program("s2ft-train"), {.arguments = arguments(run, more)});
+  }
+  /// A run, gone on with or not, that is killed once it has written the line of a step.
+  void kill_after(const std::string& run, int step, const std::vector<std::string>& more) const {
+    const std::string line = fmt::format("{{\"step\":{},\"epoch\"", step);
+    const Outcome killed =
+        run_process(program("s2ft-train"),
+                    {.arguments = arguments(run, more), .signal = SIGKILL, .signal_when = [&] {
+                       return file_text(file(run, "metrics.jsonl")).find(line) != std::string::npos;
+                     }});
+    CAPTURE(killed.err);
+    CHECK(killed.status == 128 + SIGKILL);
+  }
+  std::string bytes(const std::string& run, const std::string& name) const {
+    return tandem::io::read_file(file(run, name));
+  }
+  std::set<std::string> files(const std::string& run) const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / run))
+      names.insert(entry.path().filename().string());
+    return names;
+  }
+  std::vector<Json> metrics(const std::string& run) const {
+    std::vector<Json> lines = json_lines(bytes(run, "metrics.jsonl"));
+    for (Json& line : lines) {
+      line.erase("seconds");
+      line.erase("tokens_per_s");
+    }
+    return lines;
+  }
+  void check_equal(const std::string& one, const std::string& other) const {
+    CHECK(files(one) == files(other));
+    CHECK(metrics(one) == metrics(other));
+    for (const std::string& name : files(one))
+      if (name.starts_with("step-")) CHECK(bytes(one, name) == bytes(other, name));
+    CHECK(bytes(one, "model/model.safetensors") == bytes(other, "model/model.safetensors"));
+  }
+};
+
+std::string step_file(int64_t step) { return fmt::format("step-{:06}.safetensors", step); }
+
+}  // namespace
+
+TEST_SUITE("cli/s2ft-train runs") {
+  TEST_CASE("the weights of the best validation are the result, also of a run that was killed") {
+    // The rate rises until the loss does, too.
+    const Runs runs({"data.template=plain", "data.val_size=8", "train.method=full",
+                     "train.steps=60", "train.batch=8", "train.optimizer.lr=0.2",
+                     "train.schedule.warmup_steps=59", "eval.every=2", "eval.patience=4",
+                     "train.save_every=3", "train.keep=2"});
+    const Outcome whole = runs.train("whole");
+    CAPTURE(whole.err);
+    CAPTURE(whole.out);
+    REQUIRE(whole.status == 0);
+    std::vector<Json> validations = runs.metrics("whole");
+    std::erase_if(validations, [](const Json& line) { return !line.contains("val_loss"); });
+    REQUIRE(validations.size() >= 5);
+    const auto best = std::ranges::min_element(
+        validations, {}, [](const Json& line) { return line["val_loss"].get<double>(); });
+    CHECK(validations.end() - best == 5);  // four in a row without a better one
+    const int64_t step = (*best)["step"], last = validations.back()["step"];
+    CHECK(last < 60);
+    CHECK(validations.back()["best_step"] == step);
+    CHECK(validations.back()["best_val_loss"] == (*best)["val_loss"]);
+    CHECK(whole.out.find(fmt::format("trained  {} steps of 60: 4 validations in a row", last)) ==
+          0);
+    CHECK(whole.out.find(fmt::format("\nbest     step {}, validation {:.4f}: its weights", step,
+                                     (*best)["val_loss"].get<double>())) != std::string::npos);
+    // The last two, and the best.
+    CHECK(runs.files("whole").size() == 5);
+    CHECK(runs.files("whole").contains(step_file(step)));
+    CHECK(runs.files("whole").contains(step_file(last)));
+
+    runs.kill_after("killed", 3, {});
+    runs.kill_after("killed", static_cast<int>(step), {"--resume"});
+    runs.kill_after("killed", static_cast<int>(last) - 3, {"--resume"});
+    const Outcome resumed = runs.train("killed", {"--resume"});
+    CAPTURE(resumed.err);
+    CHECK(resumed.status == 0);
+    runs.check_equal("whole", "killed");
+    // A run that is over stays so, and its model can be written again.
+    std::filesystem::remove_all(runs.file("killed", "model"));
+    const Outcome over = runs.train("killed", {"--resume"});
+    CHECK(over.out.find(fmt::format("trained  {} steps of 60: 4 validations", last)) == 0);
+    CHECK(over.out.find("all of them before\n") != std::string::npos);
+    runs.check_equal("whole", "killed");
+
+    // A step of rate 0 from the model validates it.
+    const Outcome check =
+        runs.train("check", {"-m", runs.file("whole", "model").string(), "-s", "train.steps=1",
+                             "-s", "train.optimizer.lr=0", "-s", "train.schedule.warmup_steps=0",
+                             "-s", "eval.every=1"});
+    CAPTURE(check.err);
+    REQUIRE(check.status == 0);
+    CHECK(runs.metrics("check").back()["val_loss"] == (*best)["val_loss"]);
+  }
+
+  TEST_CASE("a torn checkpoint is named in one line, and the one before it goes on") {
+    const Runs runs({"data.template=plain", "train.method=full", "train.steps=24", "train.batch=8",
+                     "train.save_every=3"});
+    REQUIRE(runs.train("whole").status == 0);
+    CHECK(runs.files("whole") == std::set<std::string>{"metrics.jsonl", "model", step_file(18),
+                                                       step_file(21), step_file(24)});
+    runs.kill_after("torn", 10, {});
+    std::vector<std::string> kept;
+    for (const std::string& name : runs.files("torn"))
+      if (name.starts_with("step-") && name.ends_with(".safetensors")) kept.push_back(name);
+    REQUIRE(kept.size() >= 3);
+    std::filesystem::resize_file(runs.file("torn", kept.back()), 1'000'000);
+    const Outcome resumed = runs.train("torn", {"--resume"});
+    CAPTURE(resumed.err);
+    CHECK(resumed.status == 0);
+    CHECK(resumed.err.find("s2ft-train: warning: " + runs.file("torn", kept.back()).string() +
+                           ": truncated") != std::string::npos);
+    CHECK(resumed.err.find("left out, an older checkpoint is looked for\n") != std::string::npos);
+    runs.check_equal("whole", "torn");
+
+    for (const int step : {18, 21, 24})
+      std::filesystem::resize_file(runs.file("torn", step_file(step)), 1000);
+    const Outcome none = runs.train("torn", {"--resume"});
+    CHECK(none.status == 4);
+    CHECK(none.err.find("none of its 3 checkpoints can be read\n  hint: --overwrite") !=
+          std::string::npos);
+    CHECK(runs.train("torn").status == 2);
+    CHECK(runs.train("torn", {"--overwrite"}).status == 0);
+    runs.check_equal("whole", "torn");
+  }
+
+  TEST_CASE("a disk that fills up leaves the last checkpoint whole") {
+    const Runs runs({"data.template=plain", "train.method=full", "train.steps=24", "train.batch=8",
+                     "train.save_every=3"});
+    REQUIRE(runs.train("whole").status == 0);
+    runs.kill_after("full", 4, {});
+    const std::set<std::string> before = runs.files("full");
+    REQUIRE(before.contains(step_file(3)));
+    const std::string checkpoint = runs.bytes("full", step_file(3));
+    CHECK(checkpoint.size() > kCheckpointBytes);
+    // The limit on file size stands for a full disk.
+    std::string command = fmt::format("trap '' XFSZ; ulimit -f 10000; {}", program("s2ft-train"));
+    for (const std::string& argument : runs.arguments("full", {"--resume"}))
+      command += fmt::format(" '{}'", argument);
+    const Outcome failed = run_shell(command);
+    CAPTURE(failed.err);
+    CHECK(failed.status == 4);
+    CHECK(failed.err.find(": cannot write after ") != std::string::npos);
+    CHECK(failed.err.find("is whole)\n") != std::string::npos);
+    CHECK(runs.bytes("full", step_file(3)) == checkpoint);
+    for (const std::string& name : runs.files("full"))
+      CHECK(name.find(".tmp-") == std::string::npos);
+    const Outcome resumed = runs.train("full", {"--resume"});
+    CAPTURE(resumed.err);
+    CHECK(resumed.status == 0);
+    runs.check_equal("whole", "full");
+  }
+
+  TEST_CASE("before the first step a run says what it does") {
+    const Runs runs({"data.template=plain", "train.steps=3", "train.batch=8",
+                     "train.select.ratios={o: 0.25, d: 0.1}"});
+    const TemporaryFolder cache;
+    const auto variables =
+        std::map<std::string, std::string>{{"TANDEM_CACHE_DIR", cache.path().string()}};
+    const Outcome run = run_process(program("s2ft-train"),
+                                    {.arguments = runs.arguments("a"), .variables = variables});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    CHECK(run.err.find(
+              "train    s2ft  31872 of 2360256 values\nwork     3 steps, 0.4 epochs  about ") == 0);
+    // No figure of speed without a measured one to compare it with.
+    CHECK(run.out.find("rate") == std::string::npos);
+    const Json plan = Json::parse(runs.train("a", {"--dry-run", "--json"}).out);
+    CHECK(plan["tflop"].get<double>() > 0);
+  }
+}

@@ -1,0 +1,62 @@
+#include <doctest/doctest.h>
+
+#include "model/work.h"
+#include "train/trainer_runs.h"
+#include "train/work.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+struct Counted {
+  train::Work work;
+  double products = 0, head = 0, attention = 0;  // of the forward
+};
+
+Counted count(const train::TrainedSet& set, const model::ModelConfig& c,
+              train::Recomputation again) {
+  const train::MicroBatch batch = random_documents({40, 20}, c.vocab_size, 1);
+  const double pairs = 40.0 * 41 / 2 + 20.0 * 21 / 2;
+  return {train::work_of(set, train::frontier_of(set, c, again), c, {&batch, 1}),
+          60 * model::layer_flops(c),
+          static_cast<double>(train::n_supervised({&batch, 1})) * model::head_flops(c),
+          c.n_layers * model::attention_flops(c, pairs)};
+}
+
+}  // namespace
+
+TEST_SUITE("train/work") {
+  TEST_CASE("a step of all weights is three forwards, and the scores again") {
+    const model::ModelConfig c = trainer_spec("llama-2").config;
+    const Counted n = count(train::full_set(c), c, train::Recomputation::light);
+    CHECK(n.work.forward == doctest::Approx(n.products + n.head + n.attention));
+    CHECK(n.work.input_gradients == doctest::Approx(n.products + n.head + 2 * n.attention));
+    CHECK(n.work.weight_gradients == doctest::Approx(n.products + n.head));
+    CHECK(n.work.again == doctest::Approx(n.attention / 2));
+    CHECK(n.work.done() == doctest::Approx(n.work.of_full_step() + n.attention / 2));
+  }
+
+  TEST_CASE(
+      "slices cost what they hold, recomputation what it repeats, and nothing is done below") {
+    const model::ModelConfig c = trainer_spec("llama-2").config;
+    const train::TrainedSet set =
+        train::slices_of(train::select_random(half_of_everything(), c), c);
+    const Counted light = count(set, c, train::Recomputation::light),
+                  ffn = count(set, c, train::Recomputation::ffn);
+    CHECK(light.work.weight_gradients == doctest::Approx(60 * 2.0 * double(set.size)));
+    const auto [qkv, wo, gate_up, w_down] = model::layer_products(c);
+    CHECK(ffn.work.again - light.work.again ==
+          doctest::Approx(60 * 2.0 * c.n_layers * double(gate_up.out) * double(gate_up.in)));
+    CHECK(light.work.input_gradients < light.products + light.head + 2 * light.attention);
+
+    train::TrainedSet last;  // w_down of the last layer alone
+    last.layers.resize(static_cast<size_t>(c.n_layers));
+    last.layers.back().w_down.part = train::TrainedMatrix::Part::all;
+    train::lay_out(last, c);
+    const Counted one = count(last, c, train::Recomputation::light);
+    CHECK(one.work.input_gradients == doctest::Approx(one.head));
+    CHECK(one.work.weight_gradients == doctest::Approx(60 * 2.0 * double(w_down.out * w_down.in)));
+    CHECK(one.work.again == 0);
+  }
+}
