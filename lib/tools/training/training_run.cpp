@@ -21,6 +21,7 @@ namespace {
 
 constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kModel = "model";
+constexpr const char* kAdapter = "adapter";
 /// Steps in a row without a finite loss or gradient, after which a run ends.
 constexpr int kMostSkipped = 10;
 
@@ -259,7 +260,9 @@ int TrainingRun::run() {
   go_on(trainer, at, checkpoints, report);
   if (at.best.found() && at.best.step != at.done) checkpoints.load_best(trainer, at.best);
   report.finish(at);
-  train::export_adapter(file("adapter"), files_, recipe_.train, recipe_.run.seed, trainer);
+  train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, trainer);
+  if (recipe_.train.method == train::Method::s2ft)
+    cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
   export_trained(trainer);
   if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
   return 0;
