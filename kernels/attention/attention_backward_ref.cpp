@@ -1,19 +1,11 @@
 #include <cmath>
 #include <vector>
 
-#include "base/convert.h"
 #include "kernels/attention/attention_backward.h"
+#include "kernels/reference.h"
 
 namespace tandem {
 namespace {
-
-template <class T>
-T from_double(double x) {
-  if constexpr (sizeof(T) == 2)
-    return to_bf16(static_cast<float>(x));
-  else
-    return static_cast<float>(x);
-}
 
 template <class T>
 void backward(const AttentionBackwardParams& p, int seq, int kv_head) {

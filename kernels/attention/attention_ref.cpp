@@ -2,18 +2,13 @@
 #include <limits>
 #include <vector>
 
-#include "base/convert.h"
 #include "kernels/attention/attention.h"
+#include "kernels/reference.h"
 
 namespace tandem {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-double element(const void* p, DType dtype, size_t i) {
-  return dtype == DType::f32 ? static_cast<const float*>(p)[i]
-                             : to_float(static_cast<const bf16*>(p)[i]);
-}
 
 void put(void* p, DType dtype, size_t i, double x) {
   if (dtype == DType::f32)

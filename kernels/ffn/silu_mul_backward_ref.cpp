@@ -1,18 +1,10 @@
 #include <cmath>
 
-#include "base/convert.h"
 #include "kernels/ffn/silu_mul_backward.h"
+#include "kernels/reference.h"
 
 namespace tandem {
 namespace {
-
-template <class T>
-void put(T& at, double x) {
-  if constexpr (sizeof(T) == 2)
-    at = to_bf16(static_cast<float>(x));
-  else
-    at = static_cast<float>(x);
-}
 
 template <class T>
 void rows_backward(const SiluMulBackwardParams& p, Range rows) {
@@ -23,15 +15,15 @@ void rows_backward(const SiluMulBackwardParams& p, Range rows) {
     for (int64_t c = 0; p.a_columns != nullptr && c < p.n_columns; ++c) {
       const int64_t i = p.columns == nullptr ? c : p.columns[c];
       const double g = to_float(gate[i]);
-      put(static_cast<T*>(p.a_columns)[r * p.n_columns + c],
-          g / (1 + std::exp(-g)) * to_float(up[i]));
+      static_cast<T*>(p.a_columns)[r * p.n_columns + c] =
+          from_double<T>(g / (1 + std::exp(-g)) * to_float(up[i]));
     }
     if (p.da == nullptr) continue;
     for (int64_t i = 0; i < width; ++i) {
       const double g = to_float(gate[i]), u = to_float(up[i]), s = 1 / (1 + std::exp(-g));
       const double da = to_float(static_cast<const T*>(p.da)[r * width + i]);
-      put(gate[i], da * u * s * (1 + g * (1 - s)));
-      put(up[i], da * g * s);
+      gate[i] = from_double<T>(da * u * s * (1 + g * (1 - s)));
+      up[i] = from_double<T>(da * g * s);
     }
   }
 }

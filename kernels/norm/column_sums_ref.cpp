@@ -1,16 +1,7 @@
 #include "kernels/norm/column_sums.h"
-
-#include "base/convert.h"
+#include "kernels/reference.h"
 
 namespace tandem {
-namespace {
-
-double element(const void* p, DType type, int64_t i) {
-  return type == DType::bf16 ? to_float(static_cast<const bf16*>(p)[i])
-                             : static_cast<const float*>(p)[i];
-}
-
-}  // namespace
 
 void column_sums_ref(const ColumnSumsParams& p, Range columns) {
   for (int64_t c = columns.begin; c < columns.end; ++c) {

@@ -1,17 +1,9 @@
 #include <cmath>
 
-#include "base/convert.h"
 #include "kernels/norm/rms_norm_backward.h"
+#include "kernels/reference.h"
 
 namespace tandem {
-namespace {
-
-double element(const void* p, DType type, int64_t i) {
-  return type == DType::bf16 ? to_float(static_cast<const bf16*>(p)[i])
-                             : static_cast<const float*>(p)[i];
-}
-
-}  // namespace
 
 void rms_norm_backward_ref(const RmsNormBackwardParams& p, Range rows) {
   for (int r = rows.begin; r < rows.end; ++r) {

@@ -1,19 +1,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/convert.h"
+#include "kernels/reference.h"
 #include "kernels/rope/rope.h"
 
 namespace tandem {
 namespace {
-
-template <class T>
-T from_double(double x) {
-  if constexpr (sizeof(T) == 2)
-    return to_bf16(static_cast<float>(x));
-  else
-    return static_cast<float>(x);
-}
 
 /// What a head is multiplied with; 1 where there is no norm.
 struct Scale {

@@ -49,7 +49,7 @@ TrainedSet choose_set(const TrainSettings& settings, const TrainerSpec& spec, ui
       break;
   }
   if (!s.exclude.empty())
-    throw recipe_error("train.select.exclude", "this version reads no adapters yet")
+    throw recipe_error("train.select.exclude", "is not built into this version yet")
         .hint("leave it out");
   const SelectionSpec selection = selection_of(s, seed);
   if (s.strategy == Strategy::random)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <string_view>
 #include <vector>
 
 #include "base/convert.h"
@@ -120,12 +121,20 @@ std::vector<std::byte> in_dtype(std::span<const float> values, DType dtype) {
   return bytes;
 }
 
+/// Files that hold weights, the base model's in any program's format, or a list of them.
+bool is_of_weights(const std::string& name) {
+  if (name.find(".safetensors") != std::string::npos || name.ends_with(".bin.index.json"))
+    return true;
+  constexpr std::string_view kTypes[] = {".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack"};
+  return std::ranges::any_of(kTypes, [&](std::string_view type) { return name.ends_with(type); });
+}
+
 /// What a model folder holds in addition to weights: configuration, tokenizer, template of chats.
 void copy_others(const std::filesystem::path& from, const std::filesystem::path& to) {
   namespace fs = std::filesystem;
   for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
     const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file() || name.find(".safetensors") != std::string::npos) continue;
+    if (!entry.is_regular_file() || is_of_weights(name)) continue;
     std::error_code code;
     fs::copy_file(entry.path(), to / name, fs::copy_options::overwrite_existing, code);
     if (code) throw input_error((to / name).string(), "cannot be written: {}", code.message());
@@ -154,9 +163,11 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
       if (const Place p = place_of(weight, layer, set, config); p.trained != nullptr)
         put_matrix(all, shape[0], shape[1], p, values);
     }
-    memory.push_back(in_dtype(all, dtype));
+    // Norms and biases are f32 in a running model: a bf16 copy would be another model.
+    const DType type = shape.size() == 1 ? DType::f32 : dtype;
+    memory.push_back(in_dtype(all, type));
     tensors.push_back(
-        {model::checkpoint_name(weight, std::max(layer, 0)), dtype, shape, memory.back()});
+        {model::checkpoint_name(weight, std::max(layer, 0)), type, shape, memory.back()});
   };
   for (const Weight w : model::global_weights(config)) add(w, -1);
   for (int layer = 0; layer < config.n_layers; ++layer)

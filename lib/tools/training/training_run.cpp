@@ -44,16 +44,16 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
       n_steps_(recipe.train.n_steps(steps_per_epoch_)),
       spec_(trainer_spec(recipe, files.config, data, n_steps_)),
       limits_(cli::memory_limits(recipe.run, {})) {
+  if (!plans) check_folder();  // before scores are computed
   train::TrainSettings settings = recipe.train;
   if (plans) settings.select.strategy = train::Strategy::random;
   set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration());
-  MemoryPlan program;
-  program.add("process/program and data", resident_bytes());
-  const size_t room = limits_.host - std::min(limits_.host, program.peak({}));
+  const size_t program = resident_bytes();
   if (recipe.train.recompute == train::RecomputeLevel::automatic)
-    spec_.recompute = train::Trainer::least_recompute(spec_, set_, room);
+    spec_.recompute = train::Trainer::least_recompute(
+        spec_, set_, limits_.host - std::min(limits_.host, program));
   plan_ = train::Trainer::plan(spec_, set_);
-  plan_.add("process/program and data", resident_bytes());
+  plan_.add("process/program and data", program);
 }
 
 train::CalibrationData TrainingRun::calibration() const {
@@ -76,7 +76,8 @@ train::CalibrationData TrainingRun::calibration() const {
 
 train::RunIdentity TrainingRun::identity() const {
   train::RunIdentity id = {{"model", files_.fingerprint}, {"data", data_.data.fingerprint()}};
-  // Settings that change no bit of the trained values.
+  // Settings that a run may go on with others of. All but the threads change no bit of the trained
+  // values; with others of these sums may be rounded otherwise.
   const std::vector<std::string> free = {"/output",
                                          "/eval",
                                          "/run/threads",
@@ -123,22 +124,29 @@ void TrainingRun::add_to(nlohmann::ordered_json& json) const {
   json.update(cli::memory_json(plan_, limits_));
 }
 
-void TrainingRun::open_folder(RunCheckpoints& checkpoints) const {
+RunCheckpoints TrainingRun::checkpoints() const {
+  return {recipe_.output.path, identity(), recipe_.train.keep};
+}
+
+void TrainingRun::check_folder() const {
   if (recipe_.output.path.empty())
     throw recipe_error("output.path", "names no folder to keep the run in").hint("add -o FOLDER");
+  const bool resumes = cx_.is_set("resume"), begins_again = cx_.is_set("overwrite");
+  if (resumes && begins_again)
+    throw usage_error("--resume", "cannot be combined with --overwrite, which begins again");
+  if (resumes || begins_again) return;
+  if (checkpoints().any() || std::filesystem::exists(file(kMetrics)))
+    throw usage_error("output.path", "{} holds a run already", recipe_.output.path.string())
+        .hint("add --resume to go on with it, --overwrite to begin again, or name another folder");
+}
+
+void TrainingRun::open_folder(RunCheckpoints& kept) const {
   std::error_code code;
   std::filesystem::create_directories(recipe_.output.path, code);
   if (code) throw input_error(recipe_.output.path.string(), "cannot be made: {}", code.message());
-  const bool resumes = cx_.is_set("resume");
-  if (cx_.is_set("overwrite")) {
-    if (resumes)
-      throw usage_error("--resume", "cannot be combined with --overwrite, which begins again");
-    checkpoints.remove_all();
-    std::filesystem::remove(file(kMetrics), code);
-  }
-  if (!resumes && (checkpoints.any() || std::filesystem::exists(file(kMetrics))))
-    throw usage_error("output.path", "{} holds a run already", recipe_.output.path.string())
-        .hint("add --resume to go on with it, --overwrite to begin again, or name another folder");
+  if (!cx_.is_set("overwrite")) return;
+  kept.remove_all();
+  std::filesystem::remove(file(kMetrics), code);
 }
 
 train::Epoch TrainingRun::epoch(int64_t number) const {
@@ -175,13 +183,13 @@ train::LossSum TrainingRun::validate(train::Trainer& trainer) const {
   return all;
 }
 
-void TrainingRun::export_trained(train::Trainer& trainer) const {
+void TrainingRun::export_trained(std::span<const float> values) const {
   if (files_.synthetic()) {
     cx_.note("a synthetic model has no folder: no model is written");
     return;
   }
-  train::export_model(file(kModel), files_.folder, files_.config, *calibration().source(),
-                      trainer.set(), trainer.state().values, spec_.dtype);
+  train::export_model(file(kModel), files_.folder, files_.config, *calibration().source(), set_,
+                      values, spec_.dtype);
 }
 
 bool TrainingRun::validates_at(int64_t step) const {
@@ -247,23 +255,25 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
 
 int TrainingRun::run() {
   admit_plan(cx_, plan_, limits_);
-  RunCheckpoints checkpoints(recipe_.output.path, identity(), recipe_.train.keep);
-  open_folder(checkpoints);
-  train::Trainer trainer(spec_, set_, calibration().source(), [](double) {});
-  train::RunProgress at =
-      checkpoints.resume(trainer, [&](const std::string& text) { cx_.warn(text); });
+  RunCheckpoints kept = checkpoints();
+  open_folder(kept);
+  auto trainer = std::make_unique<train::Trainer>(spec_, set_, calibration().source());
+  train::RunProgress at = kept.resume(*trainer, [&](const std::string& text) { cx_.warn(text); });
   if (at.done > 0) cx_.note(fmt::format("goes on after step {} of {}", at.done, n_steps_));
   const RunSize whole = size();
   cx_.note(values_line());
   cx_.note(whole.text(at.done));
   RunReport report(cx_, whole, at.done);
-  go_on(trainer, at, checkpoints, report);
-  if (at.best.found() && at.best.step != at.done) checkpoints.load_best(trainer, at.best);
+  go_on(*trainer, at, kept, report);
+  if (at.best.found() && at.best.step != at.done) kept.load_best(*trainer, at.best);
   report.finish(at);
-  train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, trainer);
+  train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
   if (recipe_.train.method == train::Method::s2ft)
     cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
-  export_trained(trainer);
+  const std::span<const float> trained = trainer->state().values;
+  const std::vector<float> values(trained.begin(), trained.end());
+  trainer.reset();  // the model that is written takes its place in memory
+  export_trained(values);
   if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
   return 0;
 }

@@ -25,7 +25,8 @@ class TrainingRun {
  public:
   /// All must outlive this.
   /// plans    only a plan is wanted: units that scores would choose are drawn at random
-  /// errors   kind recipe: a method that is not built yet, a selection of nothing; kind device: a GPU
+  /// errors   kind recipe: a method that is not built yet, a selection of nothing; kind device: a
+  ///          GPU; kind usage: a folder that holds a run already
   TrainingRun(cli::Context& cx, const cli::PointName& point, const TrainRecipe& recipe,
               const decode::ModelFiles& files, const train::TrainingData& data, bool plans);
 
@@ -35,16 +36,19 @@ class TrainingRun {
   std::string text() const;
   void add_to(nlohmann::ordered_json& json) const;
 
-  /// errors   kind usage: a folder that holds a run already; kind memory, input, interrupted (the
-  ///          run so far is kept), numeric: losses that are not finite
+  /// errors   kind memory, input, interrupted (the run so far is kept), numeric: losses that are
+  ///          not finite
   int run();
 
  private:
   train::CalibrationData calibration() const;
   train::RunIdentity identity() const;
   std::filesystem::path file(const char* name) const { return recipe_.output.path / name; }
-  /// Makes the folder, or sees whether it is the one to go on in.
-  void open_folder(RunCheckpoints& checkpoints) const;
+  RunCheckpoints checkpoints() const;
+  /// Whether the folder may be the run's.
+  void check_folder() const;
+  /// Makes it; empties it to begin again.
+  void open_folder(RunCheckpoints& kept) const;
   std::string values_line() const;
   train::Frontier frontier() const;
   train::Work work_of(std::span<const train::MicroBatch> parts) const;
@@ -59,7 +63,7 @@ class TrainingRun {
   /// Micro-batches of a step of the run.
   std::vector<train::MicroBatch> batches(int64_t step);
   train::LossSum validate(train::Trainer& trainer) const;
-  void export_trained(train::Trainer& trainer) const;
+  void export_trained(std::span<const float> values) const;
 
   cli::Context& cx_;
   const cli::PointName& point_;
