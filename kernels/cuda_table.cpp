@@ -64,6 +64,18 @@ constexpr CudaTable kTable{
     .widen_rows = {widen_rows_cuda},
     .draw_children = {portable::draw_children_cuda, TANDEM_HOPPER(draw_children_cuda)},
     .verify_trees = {portable::verify_trees_cuda, TANDEM_HOPPER(verify_trees_cuda)},
+    .rms_norm_backward = {rms_norm_backward_cuda},
+    .column_sums = {column_sums_cuda},
+    .silu_mul_backward = {silu_mul_backward_cuda},
+    .rope_backward = {rope_backward_cuda},
+    .cross_entropy = {cross_entropy_cuda},
+    .embed_backward = {embed_backward_cuda},
+    .gather_columns = {gather_columns_cuda},
+    .read_weight_part = {read_weight_part_cuda},
+    .write_weight_part = {write_weight_part_cuda},
+    .add_elements = {add_elements_cuda},
+    .square_sum = {square_sum_cuda},
+    .adamw = {adamw_cuda},
 };
 
 }  // namespace

@@ -2,17 +2,25 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/attention/mean_lse.h"
+#include "kernels/channels/gather_columns.h"
+#include "kernels/channels/weight_part.h"
 #include "kernels/copy/host_copy.h"
 #include "kernels/cuda/bodies.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
+#include "kernels/embed/embed_backward.h"
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
+#include "kernels/ffn/silu_mul_backward.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
+#include "kernels/loss/cross_entropy.h"
+#include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
+#include "kernels/norm/rms_norm_backward.h"
+#include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
@@ -67,6 +75,18 @@ struct CudaTable {
   cuda::Bodies<void(const WidenRowsParams&, Stream)> widen_rows;
   cuda::Bodies<DrawChildrenCudaFn> draw_children;
   cuda::Bodies<VerifyTreesCudaFn> verify_trees;
+  cuda::Bodies<void(const RmsNormBackwardParams&, Stream)> rms_norm_backward;
+  cuda::Bodies<void(const ColumnSumsParams&, Stream)> column_sums;
+  cuda::Bodies<void(const SiluMulBackwardParams&, Stream)> silu_mul_backward;
+  cuda::Bodies<void(const RopeBackwardParams&, Stream)> rope_backward;
+  cuda::Bodies<void(const CrossEntropyParams&, Stream)> cross_entropy;
+  cuda::Bodies<void(const EmbedBackwardParams&, Stream)> embed_backward;
+  cuda::Bodies<void(const GatherColumnsParams&, Stream)> gather_columns;
+  cuda::Bodies<void(const WeightPartParams&, Stream)> read_weight_part;
+  cuda::Bodies<void(const WeightPartParams&, Stream)> write_weight_part;
+  cuda::Bodies<void(const AddElementsParams&, Stream)> add_elements;
+  cuda::Bodies<void(const SquareSumParams&, Stream)> square_sum;
+  cuda::Bodies<void(const AdamWParams&, Stream)> adamw;
 
   /// Calls f(name, bodies) for every operation.
   template <class F>
@@ -108,6 +128,18 @@ struct CudaTable {
     f("widen_rows", widen_rows);
     f("draw_children", draw_children);
     f("verify_trees", verify_trees);
+    f("rms_norm_backward", rms_norm_backward);
+    f("column_sums", column_sums);
+    f("silu_mul_backward", silu_mul_backward);
+    f("rope_backward", rope_backward);
+    f("cross_entropy", cross_entropy);
+    f("embed_backward", embed_backward);
+    f("gather_columns", gather_columns);
+    f("read_weight_part", read_weight_part);
+    f("write_weight_part", write_weight_part);
+    f("add_elements", add_elements);
+    f("square_sum", square_sum);
+    f("adamw", adamw);
   }
 };
 

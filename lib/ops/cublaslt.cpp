@@ -43,24 +43,43 @@ uint32_t alignment(int64_t n, DType t) {
   return static_cast<uint32_t>(std::min(kMost, bytes & -bytes));
 }
 
-/// The product in the library's terms, column-major: y^T [out, rows] = W [out, in] x^T [in, rows].
+/// Widths of the rows of a product's operands.
+struct Widths {
+  int64_t w, x, y;
+
+  explicit Widths(const LinearProduct& p)
+      : w(p.role == LinearRole::weight_gradient ? p.out : p.in),
+        x(p.role == LinearRole::input_gradient ? p.out : p.in),
+        y(p.role == LinearRole::forward ? p.out : p.in) {}
+};
+
+/// The product in the library's terms, column-major: y^T [out, rows] = W [out, in] x^T [in, rows],
+/// dx^T [in, rows] = W^T [in, out] dy^T [out, rows] or dW^T [in, out] = x^T [in, rows] dy [rows, out].
+/// The first operand of the last is x.
 struct Description {
   cublasLtMatmulDescOpaque_t operation{};
-  cublasLtMatrixLayoutOpaque_t w{}, x{}, y{};
+  cublasLtMatrixLayoutOpaque_t first{}, second{}, y{};
 
   Description(const LinearProduct& p, const void* bias) {
-    const auto out = static_cast<uint64_t>(p.out), in = static_cast<uint64_t>(p.in),
-               rows = static_cast<uint64_t>(p.rows);
+    const Widths width(p);
+    const bool of_weights = p.role == LinearRole::weight_gradient;
     check(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "no product");
-    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (p.role == LinearRole::forward) set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (of_weights) set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_T);
     if (p.bias) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.y_type));
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
-    check(cublasLtMatrixLayoutInit(&w, type_of(p.dtype), in, out, p.in), "no weights");
-    check(cublasLtMatrixLayoutInit(&x, type_of(p.dtype), in, rows, p.in), "no input");
-    check(cublasLtMatrixLayoutInit(&y, type_of(p.y_type), out, rows, p.out), "no output");
+    const auto rows_of = [](cublasLtMatrixLayoutOpaque_t& to, DType type, int64_t rows,
+                            int64_t cols) {
+      check(cublasLtMatrixLayoutInit(&to, type_of(type), static_cast<uint64_t>(cols),
+                                     static_cast<uint64_t>(rows), cols),
+            "no operand");
+    };
+    rows_of(of_weights ? second : first, p.dtype, of_weights ? p.rows : p.out, width.w);
+    rows_of(of_weights ? first : second, p.dtype, p.rows, width.x);
+    rows_of(y, p.y_type, of_weights ? p.out : p.rows, width.y);
   }
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
@@ -78,10 +97,13 @@ struct Preference {
     // Not in place and not in y's type: both round the parts' sums to bf16.
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.in, p.dtype));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.in, p.dtype));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.out, p.y_type));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.out, p.y_type));
+    const Widths width(p);
+    const bool of_weights = p.role == LinearRole::weight_gradient;
+    const uint32_t of_w = alignment(width.w, p.dtype), of_x = alignment(width.x, p.dtype);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, of_weights ? of_x : of_w);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, of_weights ? of_w : of_x);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(width.y, p.y_type));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(width.y, p.y_type));
   }
   template <class T>
   void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
@@ -112,7 +134,7 @@ std::vector<LinearChoice::Algorithm> candidates(int device, const LinearProduct&
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int n = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle(device), &d.operation, &d.w, &d.x, &d.y, &d.y,
+      cublasLtMatmulAlgoGetHeuristic(handle(device), &d.operation, &d.first, &d.second, &d.y, &d.y,
                                      &preference.opaque, most, found.data(), &n);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "no algorithm");
   std::vector<LinearChoice::Algorithm> algorithms;
@@ -127,7 +149,7 @@ bool can_run(int device, const LinearProduct& product, const LinearChoice::Algor
   Description d(product, some_bias());
   const cublasLtMatmulAlgo_t algo = as_library(algorithm);
   cublasLtMatmulHeuristicResult_t result{};
-  return cublasLtMatmulAlgoCheck(handle(device), &d.operation, &d.w, &d.x, &d.y, &d.y, &algo,
+  return cublasLtMatmulAlgoCheck(handle(device), &d.operation, &d.first, &d.second, &d.y, &d.y, &algo,
                                  &result) == CUBLAS_STATUS_SUCCESS &&
          result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes;
 }
@@ -137,9 +159,10 @@ void run(int device, const LinearProduct& product, const LinearChoice::Algorithm
   Description d(product, o.bias);
   const cublasLtMatmulAlgo_t algo = as_library(algorithm);
   const float alpha = 1, beta = product.accumulate ? 1.0f : 0.0f;
-  check(cublasLtMatmul(handle(device), &d.operation, &alpha, o.w, &d.w, o.x, &d.x, &beta, o.y, &d.y,
-                       o.y, &d.y, &algo, o.workspace, o.workspace_bytes,
-                       static_cast<cudaStream_t>(stream.handle)),
+  const bool of_weights = product.role == LinearRole::weight_gradient;
+  check(cublasLtMatmul(handle(device), &d.operation, &alpha, of_weights ? o.x : o.w, &d.first,
+                       of_weights ? o.w : o.x, &d.second, &beta, o.y, &d.y, o.y, &d.y, &algo,
+                       o.workspace, o.workspace_bytes, static_cast<cudaStream_t>(stream.handle)),
         "a product was refused");
 }
 

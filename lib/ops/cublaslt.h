@@ -10,7 +10,7 @@ namespace tandem::ops::cublaslt {
 /// Of the library that this process has loaded.
 std::string version();
 
-/// What a product works on.
+/// What a product works on, of the shapes that its role says.
 struct Operands {
   void* y;           // [rows, out]
   const void* x;     // [rows, in]

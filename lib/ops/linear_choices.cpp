@@ -15,8 +15,14 @@ namespace {
 
 constexpr size_t kMaxFileBytes = size_t{16} << 20;
 
+const char* in_words(LinearRole role) {
+  return role == LinearRole::forward          ? ""
+         : role == LinearRole::input_gradient ? "input gradient "
+                                              : "weight gradient ";
+}
+
 std::string in_words(const LinearProduct& p) {
-  return fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}{}", dtype_name(p.dtype),
+  return in_words(p.role) + fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}{}", dtype_name(p.dtype),
                      rows_bucket(p.rows), p.out, p.in, dtype_name(p.y_type), p.bias, p.accumulate,
                      p.swiglu ? " swiglu" : "");
 }

@@ -11,11 +11,19 @@
 
 namespace tandem::ops {
 
+/// What a product of a layer [out, in] on `rows` rows computes.
+enum class LinearRole : uint8_t {
+  forward,          // y [rows, out] = x [rows, in] W^T
+  input_gradient,   // y [rows, in] = x [rows, out] W
+  weight_gradient,  // y [out, in] = w^T x, of w [rows, out] and x [rows, in]
+};
+
 /// A product whose kernel is chosen by measurement.
 struct LinearProduct {
   int64_t rows = 0, out = 0, in = 0;
   DType dtype = DType::bf16;  // of weights and inputs
   DType y_type = DType::f32;
+  LinearRole role = LinearRole::forward;
   bool bias = false;
   bool accumulate = false;
   bool swiglu = false;  // y is silu(first half of the outputs) * second half

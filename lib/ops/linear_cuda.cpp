@@ -126,17 +126,35 @@ LinearChoice choose(CudaLinear& w, const LinearProduct& p) {
   w.memo_of = generation;
   const CudaLinear::Key key{p.rows, p.y_type, p.accumulate, p.swiglu};
   if (const auto it = w.memo.find(key); it != w.memo.end()) return it->second;
-  const int device = w.spec.device.index;
-  const std::scoped_lock lock(all.mutex);
-  const auto kept = all.of(device).find(p);
-  return w.memo[key] = kept && linear_cuda::usable(*kept, p, device)
-                           ? *kept
-                           : linear_cuda::default_choice(p, device);
+  return w.memo[key] = linear_cuda::known_choice(p, w.spec.device.index);
 }
 
 }  // namespace
 
 namespace linear_cuda {
+
+LinearChoice known_choice(const LinearProduct& p, int device) {
+  Choices& all = choices();
+  const std::scoped_lock lock(all.mutex);
+  const auto kept = all.of(device).find(p);
+  return kept && usable(*kept, p, device) ? *kept : default_choice(p, device);
+}
+
+bool is_chosen(const LinearProduct& p, int device) {
+  Choices& all = choices();
+  const std::scoped_lock lock(all.mutex);
+  const auto kept = all.of(device).find(p);
+  return kept && usable(*kept, p, device);
+}
+
+void keep_choice(const LinearProduct& p, const LinearChoice& c, int device) {
+  Choices& all = choices();
+  const std::scoped_lock lock(all.mutex);
+  all.of(device).keep(p, c);
+  ++all.generation;  // what was taken without measurement is chosen again
+}
+
+uint64_t choices_generation() { return choices().generation; }
 
 std::shared_ptr<Staging::Ring> make_ring(Device device, void* memory, size_t bytes) {
   return std::make_shared<Staging::Ring>(device.index, static_cast<std::byte*>(memory), bytes);
@@ -185,6 +203,8 @@ void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream
 
 void* rows(const CudaLinear& w) { return w.weights; }
 
+void* rounded_bias(const CudaLinear& w) { return w.rounded_bias; }
+
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm) {
   return rows > 0 && rows <= kSkinnyRows &&
          !skinny_candidates(fused_product(w, rows, false), norm).empty();
@@ -210,13 +230,8 @@ void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulat
           const LinearNeighbours& around, Stream stream) {
   const int device = alike[0]->spec.device.index;
   const LinearProduct p = product_of(at.y, at.x, *alike[0], accumulate, swiglu);
-  Choices& all = choices();
-  {
-    const std::scoped_lock lock(all.mutex);
-    if (const auto kept = all.of(device).find(p); kept && usable(*kept, p, device)) return;
-  }
+  if (is_chosen(p, device)) return;
   cuda::wait(stream);
-  // Without the lock: neighbours are products, which look for their own choices.
   cuda::Queue queue(device);
   LinearChoice best = default_choice(p, device);
   best.microseconds = 1e30;
@@ -224,9 +239,7 @@ void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulat
     c.microseconds = measure(c, p, at, alike, around, queue);
     if (c.microseconds < best.microseconds) best = c;
   }
-  const std::scoped_lock lock(all.mutex);
-  all.of(device).keep(p, best);
-  ++all.generation;  // what was taken without measurement is chosen again
+  keep_choice(p, best, device);
 }
 
 void forget_choices() {

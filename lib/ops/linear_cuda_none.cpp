@@ -26,7 +26,18 @@ void tune(const Operands&, std::span<CudaLinear* const>, bool, bool, const Linea
           Stream) {
   fail();
 }
+void run_gradient(const LinearProduct&, const Tensor&, const void*, const void*,
+                  std::span<std::byte>, Stream) {
+  fail();
+}
+void tune_gradient(const LinearProduct&, const Tensor&, const void*, const void*,
+                   std::span<std::byte>, Stream) {
+  fail();
+}
+void read_part(const WeightPartParams&, Stream) { fail(); }
+void write_part(const WeightPartParams&, Stream) { fail(); }
 void* rows(const CudaLinear&) { return nullptr; }
+void* rounded_bias(const CudaLinear&) { return nullptr; }
 bool can_fuse(const CudaLinear&, int64_t, bool) { return false; }
 bool fusion_pays(CudaLinear&, int64_t, bool, bool) { return false; }
 void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool, Stream) {

@@ -1,7 +1,9 @@
 #pragma once
 // The two places where dense layers run; linear.cpp chooses between them by the weights' device.
 // Shapes and dtypes have been checked there.
+#include "kernels/channels/weight_part.h"
 #include "ops/linear.h"
+#include "ops/linear_choices.h"
 
 namespace tandem::ops {
 
@@ -68,12 +70,21 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
                                  const PackedWeights::DeviceRowSource& device_rows);
 void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream stream);
 void* rows(const CudaLinear& w);
+void* rounded_bias(const CudaLinear& w);
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm);
 bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,
                bool accumulate, Stream stream);
 void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
           const LinearNeighbours& around, Stream stream);
+/// A gradient product: y of p.role from x and w, of matrices on one GPU.
+void run_gradient(const LinearProduct& p, const Tensor& y, const void* x, const void* w,
+                  std::span<std::byte> workspace, Stream stream);
+/// Chooses how it runs from now on by measuring; y is overwritten.
+void tune_gradient(const LinearProduct& p, const Tensor& y, const void* x, const void* w,
+                   std::span<std::byte> workspace, Stream stream);
+void read_part(const WeightPartParams& p, Stream stream);
+void write_part(const WeightPartParams& p, Stream stream);
 void forget_choices();
 bool warm_up(DType dtype, int device);
 

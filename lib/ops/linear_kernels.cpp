@@ -18,7 +18,7 @@ constexpr int kLibraryCandidates = 12, kTiledCandidates = 10;
 constexpr int kSkinnyRevision = 1, kTiledRevision = 2;
 
 bool skinny_fits(const LinearProduct& p, int stages, bool norm = false) {
-  return p.dtype == DType::bf16 && p.rows <= kSkinnyRows &&
+  return p.role == LinearRole::forward && p.dtype == DType::bf16 && p.rows <= kSkinnyRows &&
          cuda_table().skinny_linear_fits(
              {static_cast<int>(p.rows), static_cast<int>(p.in), stages, norm});
 }
@@ -34,7 +34,7 @@ TiledLinearParams tiled_params(const LinearProduct& p, const LinearTiling& tilin
 }
 
 bool tiled_fits(const LinearProduct& p, const LinearTiling& tiling) {
-  return p.dtype == DType::bf16 && p.rows <= kTiledRows &&
+  return p.role == LinearRole::forward && p.dtype == DType::bf16 && p.rows <= kTiledRows &&
          cuda_table().tiled_linear_fits(tiled_params(p, tiling));
 }
 
@@ -180,8 +180,7 @@ void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& a
   }
 }
 
-double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at,
-               std::span<CudaLinear* const> alike, const LinearNeighbours& around,
+double measure(const LinearProduct& p, const std::function<void(size_t i)>& run,
                cuda::Queue& queue) {
   // Enough products for half a millisecond at the rates of an H200; the median of five.
   constexpr double kSpan = 500, kBytesPerMicrosecond = 4e6, kFlopsPerMicrosecond = 6e8,
@@ -194,12 +193,7 @@ double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at
                2 * weights * static_cast<double>(p.rows) / kFlopsPerMicrosecond);
   const int n = static_cast<int>(std::clamp(kSpan / expected, 2.0, 32.0));
   const cuda::Graph graph(queue, [&] {
-    for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
-      const size_t k = i % alike.size();
-      if (around.before) around.before(k, queue.stream());
-      run_choice(c, p, at, *alike[k], queue.stream());
-      if (around.after) around.after(k, queue.stream());
-    }
+    for (size_t i = 0; i < static_cast<size_t>(n); ++i) run(i);
   });
   cuda::Event begin(true), end(true);
   std::array<float, kRepeats + 1> ms{};
@@ -212,6 +206,20 @@ double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at
   }
   std::sort(ms.begin() + 1, ms.end());  // the first one warms up
   return double{ms[1 + kRepeats / 2]} * 1e3 / n;
+}
+
+double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at,
+               std::span<CudaLinear* const> alike, const LinearNeighbours& around,
+               cuda::Queue& queue) {
+  return measure(
+      p,
+      [&](size_t i) {
+        const size_t k = i % alike.size();
+        if (around.before) around.before(k, queue.stream());
+        run_choice(c, p, at, *alike[k], queue.stream());
+        if (around.after) around.after(k, queue.stream());
+      },
+      queue);
 }
 
 }  // namespace tandem::ops::linear_cuda

@@ -56,6 +56,17 @@ void run_skinny(int stages, const LinearProduct& p, const Operands& at, const Cu
 double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at,
                std::span<CudaLinear* const> alike, const LinearNeighbours& around,
                cuda::Queue& queue);
+/// The same of run(i), which puts a product on the queue.
+double measure(const LinearProduct& p, const std::function<void(size_t i)>& run,
+               cuda::Queue& queue);
+/// How a product runs: as was measured, else as is best as a rule.
+LinearChoice known_choice(const LinearProduct& p, int device);
+/// Keeps what was measured.
+void keep_choice(const LinearProduct& p, const LinearChoice& c, int device);
+/// Whether something was, that can run.
+bool is_chosen(const LinearProduct& p, int device);
+/// Changes whenever choices do.
+uint64_t choices_generation();
 
 }  // namespace linear_cuda
 

@@ -98,6 +98,8 @@ class Queue {
   void copy_in(void* device, const void* host, size_t bytes);
   void copy_out(void* host, const void* device, size_t bytes);
   void copy_within(void* to, const void* from, size_t bytes);
+  /// Zeroes device memory in stream order.
+  void clear(void* device, size_t bytes);
   /// Work put on the queue from now on starts after the work that came before the event's last
   /// record; the host does not wait.
   void follow(const Event& event);
