@@ -37,6 +37,7 @@ constexpr CudaTable kTable{
                            TANDEM_HOPPER(attention_few_rows_cuda)},
     .attention_many_rows = {portable::attention_many_rows_cuda,
                             TANDEM_HOPPER(attention_many_rows_cuda)},
+    .attention_backward = {portable::attention_backward_cuda},
     .merge_states = {merge_states_cuda},
     .key_votes = {key_votes_cuda},
     .choose_keys = {choose_keys_cuda},

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/attention/attention_backward_cuda.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/attention/mean_lse.h"
@@ -48,6 +49,8 @@ struct CudaTable {
   cuda::Bodies<bool(const TiledLinearParams&)> tiled_linear_fits;
   cuda::Bodies<void(const AttentionParams&, const AttentionLaunch&, Stream)> attention_few_rows;
   cuda::Bodies<void(const AttentionParams&, const AttentionRows&, Stream)> attention_many_rows;
+  cuda::Bodies<void(const AttentionBackwardParams&, const AttentionBackwardLaunch&, Stream)>
+      attention_backward;
   cuda::Bodies<void(const MergeStatesParams&, int, Stream)> merge_states;
   cuda::Bodies<void(const KeyVotesCudaParams&, Stream)> key_votes;
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
@@ -101,6 +104,7 @@ struct CudaTable {
     f("tiled_linear_fits", tiled_linear_fits);
     f("attention_few_rows", attention_few_rows);
     f("attention_many_rows", attention_many_rows);
+    f("attention_backward", attention_backward);
     f("merge_states", merge_states);
     f("key_votes", key_votes);
     f("choose_keys", choose_keys);
