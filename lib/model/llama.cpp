@@ -138,15 +138,14 @@ LayerActivations Llama::shared_activations() const {
 
 void Llama::keep_residual(void* to) {
   if (to == nullptr) return;
-  TANDEM_CHECK(!exec_.on_gpu(), "the residual stream of a GPU kept");
-  ops::convert(to, options_.dtype, residual_, DType::f32, n_rows_ * config_.dim);
+  ops::convert(to, options_.dtype, residual_, DType::f32, n_rows_ * config_.dim, exec_.stream());
 }
 
 void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const LayerActivations& to,
                       bool from_middle) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   ops::convert(residual_, DType::f32, from_middle ? to.residual_mid : to.residual_in,
-               options_.dtype, n_rows_ * config_.dim);
+               options_.dtype, n_rows_ * config_.dim, exec_.stream());
   if (!from_middle) attention_block(layer, w, step, cache, to);
   poll(options_.interrupted);
   if (!from_middle) keep_residual(to.residual_mid);
@@ -214,7 +213,12 @@ void Llama::ffn_block(const LayerWeights& w, const LayerActivations& to) {
   } else {
     const Tensor normed = act(normed_, n_rows_, config_.dim);
     ops::rms_norm(normed, x, w.norms.ffn, eps, exec_.stream());
-    ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
+    if (to.gate_up == nullptr) {
+      ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
+    } else {  // which need not leave the gate
+      ops::linear(gate_up, normed, w.gate_up, ops::Accumulate::no, workspace_, exec_.stream());
+      ops::silu_mul(ffn, gate_up, exec_.stream());
+    }
   }
   poll(options_.interrupted);
   ops::linear(x, ffn, w.w_down, ops::Accumulate::yes, workspace_, exec_.stream());

@@ -203,6 +203,8 @@ void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream
 
 void* rows(const CudaLinear& w) { return w.weights; }
 
+float* bias(const CudaLinear& w) { return w.bias; }
+
 void* rounded_bias(const CudaLinear& w) { return w.rounded_bias; }
 
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm) {

@@ -37,6 +37,7 @@ void tune_gradient(const LinearProduct&, const Tensor&, const void*, const void*
 void read_part(const WeightPartParams&, Stream) { fail(); }
 void write_part(const WeightPartParams&, Stream) { fail(); }
 void* rows(const CudaLinear&) { return nullptr; }
+float* bias(const CudaLinear&) { return nullptr; }
 void* rounded_bias(const CudaLinear&) { return nullptr; }
 bool can_fuse(const CudaLinear&, int64_t, bool) { return false; }
 bool fusion_pays(CudaLinear&, int64_t, bool, bool) { return false; }

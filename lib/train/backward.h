@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "tensor/arena.h"
 #include "train/backward_buffers.h"
 #include "train/micro_batch.h"
+#include "train/placed_index.h"
 
 namespace tandem::train {
 
@@ -19,28 +21,39 @@ class Backward {
   static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan) {
     BackwardBuffers::plan(spec, set, plan);
   }
-  /// All must outlive this.
+  /// All must outlive this. The model's run, on the spec's device.
   Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, kv::Cache& cache,
-           Arena& arena);
+           Arena& arena, const Exec& exec = {});
+
+  /// Chooses on a GPU how the products of micro-batches of about as many rows run. What is in
+  /// `gradient` is lost; empty: products of weights are not among them.
+  void choose_products(int64_t rows, std::span<float> gradient);
 
   /// Runs a micro-batch. Adds the gradient of `scale` times its loss to `gradient`, unless that is
   /// empty, and returns the loss: the sum over the supervised rows of -ln p(target).
-  /// shapes   gradient [set.size]
+  /// shapes   gradient [set.size] on the run's device
   double run(const MicroBatch& batch, float scale, std::span<float> gradient);
 
   const Frontier& frontier() const { return frontier_; }
+  const PlacedIndices& indices() const { return indices_; }
 
  private:
-  /// The supervised rows of a batch, and their targets.
+  /// The supervised rows of a batch, and their targets; pointers are into the run's memory.
   struct Supervised {
-    std::vector<int32_t> rows, targets;
+    const int32_t *rows, *targets;
+    int64_t n;
   };
-  double head(const Supervised& supervised, float scale);
+  void head(const Supervised& supervised, float scale);
+  /// Waits for a GPU.
+  double sum_of_losses(int64_t n) const;
   /// The activations that the backward pass of a layer reads.
   model::LayerActivations activations(int index, const kv::Step& step);
   void ffn(int index, const model::LayerActivations& kept);
   void attention(int index, const model::LayerActivations& kept, const kv::Step& step);
   void embedding(std::span<const int32_t> tokens);
+  /// A list of the host where the run computes: on a GPU a copy at `place`.
+  const int32_t* placed(std::span<const int32_t> list, int32_t* place) const;
+  void clear(float* at, int64_t n) const;
   /// The trained part of the gradient of y = x W^T + b.
   /// x        its columns that are trained, if columns are
   void weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x);
@@ -49,19 +62,23 @@ class Backward {
   /// Takes the gradient dy of y = norm(stream) W^T through W and the norm, into that of the stream.
   void through_normed_linear(const Tensor& dy, const ops::PackedWeights& w, const float* norm,
                              const void* kept);
-  /// A residual stream that was kept, in f32, and what its norm gave.
-  Tensor widened(const void* kept);
+  /// What the norm of a residual stream that was kept gave.
   Tensor normed_again(const float* norm, const void* kept);
   /// The gradient of the residual stream in the compute type.
   Tensor narrow_stream();
   /// Adds the gradient of the norm's weight and the stream's.
   void norm_backward(ops::RmsNormBackwardArgs args);
 
-  Tensor act(void* at, int64_t cols) const { return {at, spec_.dtype, {n_rows_, cols}}; }
-  Tensor stream() const { return {buffers_.dstream, DType::f32, {n_rows_, spec_.config.dim}}; }
-  Tensor flat(int64_t offset, int64_t rows, int64_t cols) const {
-    return {gradient_.data() + offset, DType::f32, {rows, cols}};
+  Tensor tensor(void* at, DType dtype, int64_t rows, int64_t cols) const {
+    return {at, dtype, {rows, cols}, spec_.device};
   }
+  Tensor act(void* at, int64_t cols) const { return tensor(at, spec_.dtype, n_rows_, cols); }
+  Tensor f32(float* at, int64_t cols) const { return tensor(at, DType::f32, n_rows_, cols); }
+  Tensor dresidual() const { return f32(buffers_.dstream, spec_.config.dim); }
+  Tensor flat(int64_t offset, int64_t rows, int64_t cols) const {
+    return tensor(gradient_.data() + offset, DType::f32, rows, cols);
+  }
+  Stream stream() const { return exec_.stream(); }
   float* norm_gradient(const float* weight) const {
     return gradient_.data() + set_.norms_offset + (weight - model_.weights().norms.data());
   }
@@ -71,7 +88,10 @@ class Backward {
   Frontier frontier_;
   model::Llama& model_;
   kv::Cache& cache_;
+  Exec exec_;
   BackwardBuffers buffers_;
+  PlacedIndices indices_;
+  std::set<int64_t> chosen_;   // numbers of rows
   int64_t n_rows_ = 0;         // of the micro-batch in hand
   std::span<float> gradient_;  // of the call in hand
 };

@@ -88,11 +88,13 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                      const RunProgress& progress, const RunIdentity& identity) {
   Trainer::State& state = trainer.state();
   std::vector<io::TensorView> tensors;
-  for (const Part& p : parts_of(state))
-    tensors.push_back({p.name,
-                       DType::f32,
-                       {static_cast<int64_t>(p.values.size())},
-                       std::as_bytes(std::span<const float>(p.values))});
+  std::vector<std::vector<float>> copies;  // of a GPU's memory
+  for (const Part& p : parts_of(state)) {
+    std::span<const float> values = p.values;
+    if (trainer.on_gpu()) values = copies.emplace_back(trainer.copy_of(values));
+    tensors.push_back(
+        {p.name, DType::f32, {static_cast<int64_t>(values.size())}, std::as_bytes(values)});
+  }
   const BestValidation& best = progress.best;
   Metadata metadata = {{kFormatKey, kFormat},
                        {kDoneKey, std::to_string(progress.done)},
@@ -118,8 +120,11 @@ RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
       throw not_ours(path, fmt::format("'{}' has {} bytes, expected {}", p.name, t.bytes.size(),
                                        p.values.size_bytes()));
   }
-  for (const Part& p : parts_of(state))
-    std::memcpy(p.values.data(), file.tensor(p.name).bytes.data(), p.values.size_bytes());
+  for (const Part& p : parts_of(state)) {
+    std::vector<float> values(p.values.size());
+    std::memcpy(values.data(), file.tensor(p.name).bytes.data(), p.values.size_bytes());
+    trainer.replace(p.values, values);
+  }
   state.steps = steps;
   trainer.publish();
   return progress;

@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "ops/linear_gradient.h"
+#include "ops/loading.h"
+#include "train/placed_index.h"
 
 namespace tandem::train {
 namespace {
@@ -45,7 +47,7 @@ void place(TrainedMatrix& m, const Shape& shape, int64_t& end) {
 
 /// Calls visit(trained matrix, weights) for all matrices.
 template <class Weights, class Visit>
-void each_matrix(const TrainedSet& set, Weights& weights, const Visit& visit) {
+void each_weight(const TrainedSet& set, Weights& weights, const Visit& visit) {
   for (size_t i = 0; i < set.layers.size(); ++i) {
     const TrainedLayer& t = set.layers[i];
     auto& w = weights.layers[i];
@@ -56,6 +58,13 @@ void each_matrix(const TrainedSet& set, Weights& weights, const Visit& visit) {
   }
   visit(set.lm_head, weights.lm_head);
   if (!weights.own_embedding.empty()) visit(set.embedding, weights.own_embedding);
+}
+
+WeightPart weight_part(Part part) {
+  return part == Part::rows      ? WeightPart::rows
+         : part == Part::columns ? WeightPart::columns
+         : part == Part::all     ? WeightPart::all
+                                 : WeightPart::elements;
 }
 
 size_t at(int64_t offset) { return static_cast<size_t>(offset); }
@@ -109,6 +118,11 @@ void lay_out(TrainedSet& set, const model::ModelConfig& config) {
   set.norms_size =
       set.norms ? config.n_layers * (2 * int64_t{config.dim} + of_heads) + config.dim : 0;
   set.size = end + set.norms_size;
+  set.index_size = 0;
+  each_matrix(set, [&](TrainedMatrix& m) {
+    m.index_offset = set.index_size;
+    if (m.listed()) set.index_size += static_cast<int64_t>(m.index.size());
+  });
 }
 
 TrainedSet full_set(const model::ModelConfig& config) {
@@ -147,32 +161,28 @@ TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_
   return set;
 }
 
-void read_values(std::span<float> values, const TrainedSet& set, const model::Weights& weights) {
-  each_matrix(set, weights, [&](const TrainedMatrix& m, const ops::PackedWeights& w) {
-    const std::span<float> part = values.subspan(at(m.offset), at(m.size()));
-    if (m.part == Part::columns)
-      ops::read_columns(part, w, m.index);
-    else if (m.part == Part::elements)
-      ops::read_elements(part, w, m.index);
-    else if (m.trained())
-      ops::read_rows(part, w, m.index);
-    if (m.bias) std::copy_n(w.bias(), m.bias_size, values.data() + m.bias_offset);
+void read_values(std::span<float> values, const TrainedSet& set, const PlacedIndices& indices,
+                 const model::Weights& weights, Stream stream) {
+  each_weight(set, weights, [&](const TrainedMatrix& m, const ops::PackedWeights& w) {
+    if (m.trained())
+      ops::read_part(values.subspan(at(m.offset), at(m.size())), w, weight_part(m.part),
+                     indices.of(m), stream);
+    if (m.bias) ops::read_bias(values.subspan(at(m.bias_offset), at(m.bias_size)), w, stream);
   });
-  std::copy_n(weights.norms.data(), set.norms_size, values.data() + set.norms_offset);
+  ops::convert(values.data() + set.norms_offset, DType::f32, weights.norms.data(), DType::f32,
+               set.norms_size, stream);
 }
 
-void write_values(model::Weights& weights, const TrainedSet& set, std::span<const float> values) {
-  each_matrix(set, weights, [&](const TrainedMatrix& m, ops::PackedWeights& w) {
-    const std::span<const float> part = values.subspan(at(m.offset), at(m.size()));
-    if (m.part == Part::columns)
-      ops::write_columns(w, m.index, part);
-    else if (m.part == Part::elements)
-      ops::write_elements(w, m.index, part);
-    else if (m.trained())
-      ops::write_rows(w, m.index, part);
-    if (m.bias) std::copy_n(values.data() + m.bias_offset, m.bias_size, w.bias());
+void write_values(model::Weights& weights, const TrainedSet& set, const PlacedIndices& indices,
+                  std::span<const float> values, Stream stream) {
+  each_weight(set, weights, [&](const TrainedMatrix& m, ops::PackedWeights& w) {
+    if (m.trained())
+      ops::write_part(w, weight_part(m.part), indices.of(m),
+                      values.subspan(at(m.offset), at(m.size())), stream);
+    if (m.bias) ops::write_bias(w, values.subspan(at(m.bias_offset), at(m.bias_size)), stream);
   });
-  std::copy_n(values.data() + set.norms_offset, set.norms_size, weights.norms.data());
+  ops::convert(weights.norms.data(), DType::f32, values.data() + set.norms_offset, DType::f32,
+               set.norms_size, stream);
 }
 
 }  // namespace tandem::train

@@ -16,10 +16,12 @@ struct TrainedMatrix {
   Part part = Part::none;
   std::vector<int32_t> index = {};  // of rows, columns or elements, ascending; of `all` every row
   int64_t offset = 0, rows = 0, cols = 0;
+  int64_t index_offset = 0;  // of the index, among those of all matrices
   bool bias = false;  // the bias too, whole
   int64_t bias_offset = 0, bias_size = 0;
 
   bool trained() const { return part != Part::none; }
+  bool listed() const { return trained() && part != Part::all; }
   bool any() const { return trained() || bias; }
   int64_t size() const { return rows * cols; }
 };
@@ -39,6 +41,7 @@ struct TrainedSet {
   bool norms = false;  // all of them, as Weights::norms has them
   int64_t norms_offset = 0, norms_size = 0;
   int64_t size = 0;  // of all
+  int64_t index_size = 0;  // of all lists
 
   /// The lowest layer that is trained, or whose gradients are needed below: none = n_layers.
   int first_layer() const;
@@ -57,10 +60,23 @@ TrainedSet full_set(const model::ModelConfig& config);
 /// errors   kind recipe: the share is no number in (0, 1], or gives nothing
 TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_t seed);
 
+/// Calls visit(trained matrix) for all.
+template <class Set, class Visit>
+void each_matrix(Set& set, const Visit& visit) {
+  for (auto& l : set.layers)
+    for (auto* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down}) visit(*m);
+  visit(set.lm_head);
+  visit(set.embedding);
+}
+
+class PlacedIndices;
+
 /// Copies the values of the trained weights from the model, and back, rounded to nearest to the
 /// weights' dtype; values outside the set keep their bits.
-/// shapes   values [set.size]
-void read_values(std::span<float> values, const TrainedSet& set, const model::Weights& weights);
-void write_values(model::Weights& weights, const TrainedSet& set, std::span<const float> values);
+/// shapes   values [set.size] where the weights are
+void read_values(std::span<float> values, const TrainedSet& set, const PlacedIndices& indices,
+                 const model::Weights& weights, Stream stream = {});
+void write_values(model::Weights& weights, const TrainedSet& set, const PlacedIndices& indices,
+                  std::span<const float> values, Stream stream = {});
 
 }  // namespace tandem::train

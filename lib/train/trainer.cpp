@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "ops/loading.h"
 
 namespace tandem::train {
 namespace {
@@ -12,6 +13,7 @@ constexpr const char* kBuffers[] = {"optimizer/gradient", "optimizer/values", "o
                                     "optimizer/second"};
 
 constexpr const char* kStart = "optimizer/start";
+constexpr const char* kSquares = "optimizer/square sums";
 
 std::span<float> take(Arena& arena, const char* name) {
   const PlanItem* planned = arena.plan().find(name);
@@ -27,6 +29,7 @@ model::Llama::Options TrainerSpec::model_options(const model::Trainable& trainab
           .max_logit_rows = std::min(head_rows, max_rows),
           .max_position = max_rows,
           .interrupted = interrupted,
+          .device = device,
           .trainable = trainable};
 }
 
@@ -39,7 +42,10 @@ kv::Cache::Spec TrainerSpec::cache() const {
           .max_tokens = max_rows,
           .total_tokens = max_documents > 1 ? total : max_rows,
           .max_rows = max_rows,
-          .policies = {recipe::Cache{}}};
+          .max_extend_rows = 1,  // there are none
+          .policies = {recipe::Cache{}},
+          .device = device,
+          .multiprocessors = multiprocessors};
 }
 
 int64_t n_supervised(std::span<const MicroBatch> batches) {
@@ -55,18 +61,23 @@ MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   kv::Cache::plan(spec.cache(), plan);
   Backward::plan(spec.backward(), set, plan);
   const size_t bytes = static_cast<size_t>(set.size) * sizeof(float);
-  for (const char* name : kBuffers) plan.add(name, bytes);
-  if (spec.keeps_start()) plan.add(kStart, bytes);
+  for (const char* name : kBuffers) plan.add(name, bytes, spec.device);
+  if (spec.keeps_start()) plan.add(kStart, bytes, spec.device);
+  if (spec.device.kind == Device::Kind::cuda)
+    plan.add(kSquares,
+             static_cast<size_t>(ops::square_sum_parts(static_cast<size_t>(set.size))) *
+                 sizeof(double),
+             spec.device);
   return plan;
 }
 
 Recomputation Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes) {
   for (const Recomputation level : {Recomputation::light, Recomputation::ffn}) {
     spec.recompute = level;
-    if (plan(spec, set).peak({}) <= bytes) return level;
+    if (plan(spec, set).peak(spec.device) <= bytes) return level;
   }
   spec.recompute = Recomputation::layer;
-  plan(spec, set).check_fits({}, bytes);
+  plan(spec, set).check_fits(spec.device, bytes);
   return spec.recompute;
 }
 
@@ -75,18 +86,51 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
                  const std::function<void(double share)>& on_load)
     : spec_(spec),
       set_(std::move(set)),
+      queue_(spec.device.kind == Device::Kind::cuda
+                 ? std::make_unique<cuda::Queue>(spec.device.index)
+                 : nullptr),
+      exec_{queue_.get()},
       arena_(plan(spec_, set_)),
       model_(spec_.config, spec_.model_options(set_.trainable()), std::move(source), arena_,
-             on_load),
-      cache_(spec_.cache(), arena_, model_.rope()),
-      backward_(spec_.backward(), set_, model_, cache_, arena_),
+             on_load, exec_),
+      cache_(spec_.cache(), arena_, model_.rope(), exec_),
+      backward_(spec_.backward(), set_, model_, cache_, arena_, exec_),
       gradient_(take(arena_, kBuffers[0])),
       start_(take(arena_, kStart)),
       state_{.values = take(arena_, kBuffers[1]),
              .first = take(arena_, kBuffers[2]),
              .second = take(arena_, kBuffers[3])} {
-  read_values(state_.values, set_, model_.weights());
-  std::ranges::copy(std::span(state_.values).first(start_.size()), start_.begin());
+  if (exec_.on_gpu()) square_sums_ = static_cast<double*>(arena_.take(kSquares));
+  read_values(state_.values, set_, backward_.indices(), model_.weights(), exec_.stream());
+  ops::convert(start_.data(), DType::f32, state_.values.data(), DType::f32,
+               static_cast<int64_t>(start_.size()), exec_.stream());
+  backward_.choose_products(spec_.max_rows, gradient_);
+}
+
+void Trainer::clear_gradient() {
+  if (exec_.on_gpu())
+    exec_.queue->clear(gradient_.data(), gradient_.size_bytes());
+  else
+    std::ranges::fill(gradient_, 0.0f);
+}
+
+std::vector<float> Trainer::copy_of(std::span<const float> numbers) const {
+  std::vector<float> copy(numbers.size());
+  if (exec_.on_gpu()) {
+    exec_.queue->copy_out(copy.data(), numbers.data(), numbers.size_bytes());
+    exec_.queue->wait();
+  } else {
+    std::ranges::copy(numbers, copy.begin());
+  }
+  return copy;
+}
+
+void Trainer::replace(std::span<float> numbers, std::span<const float> by) const {
+  TANDEM_CHECK(numbers.size() == by.size(), "{} numbers for {}", by.size(), numbers.size());
+  if (exec_.on_gpu())
+    exec_.queue->copy_in(numbers.data(), by.data(), by.size_bytes());
+  else
+    std::ranges::copy(by, numbers.begin());
 }
 
 LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradient) {
@@ -98,7 +142,7 @@ LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradi
 }
 
 LossSum Trainer::gradients(std::span<const MicroBatch> batches) {
-  std::ranges::fill(gradient_, 0.0f);
+  clear_gradient();
   return run(batches, gradient_);
 }
 
@@ -107,7 +151,7 @@ LossSum Trainer::loss(std::span<const MicroBatch> batches) { return run(batches,
 StepResult Trainer::step(std::span<const MicroBatch> batches) {
   StepResult result{.loss = gradients(batches), .rate = spec_.schedule.at(state_.steps)};
   for (const MicroBatch& b : batches) result.n_rows += static_cast<int64_t>(b.tokens.size());
-  result.gradient_norm = std::sqrt(ops::square_sum(gradient_));
+  result.gradient_norm = std::sqrt(ops::square_sum(gradient_, square_sums_, exec_.queue));
   result.skipped = result.loss.n_tokens == 0 || !std::isfinite(result.loss.sum) ||
                    !std::isfinite(result.gradient_norm);
   if (result.skipped) return result;
@@ -122,11 +166,13 @@ StepResult Trainer::step(std::span<const MicroBatch> batches) {
               .second = state_.second,
               .gradient = gradient_,
               .base = start_},
-             by, state_.steps, static_cast<float>(result.clip_scale));
+             by, state_.steps, static_cast<float>(result.clip_scale), exec_.stream());
   publish();
   return result;
 }
 
-void Trainer::publish() { write_values(model_.weights(), set_, state_.values); }
+void Trainer::publish() {
+  write_values(model_.weights(), set_, backward_.indices(), state_.values, exec_.stream());
+}
 
 }  // namespace tandem::train

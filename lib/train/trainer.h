@@ -23,9 +23,11 @@ struct TrainerSpec {
   double clip = 1.0;            // largest norm of the gradient of a step; 0 = any
   Recomputation recompute = Recomputation::light;
   Interrupted interrupted = {};
+  Device device = {};
+  int multiprocessors = 0;  // of the GPU, on one
 
   BackwardSpec backward() const {
-    return {config, dtype, max_rows, head_rows, recompute, interrupted};
+    return {config, dtype, max_rows, head_rows, recompute, interrupted, device};
   }
   model::Llama::Options model_options(const model::Trainable& trainable) const;
   /// A micro-batch is a prefill of sequences that are never committed.
@@ -77,15 +79,20 @@ class Trainer {
   /// The loss alone.
   LossSum loss(std::span<const MicroBatch> batches);
 
-  /// What a run continues from: f32 copies of the trained values, their moments, steps done. After
-  /// values were changed from outside, publish() rounds them into the model.
+  /// What a run continues from: f32 copies of the trained values, their moments, steps done, in
+  /// the memory of the run's device. After values were changed from outside, publish() rounds them
+  /// into the model.
   struct State {
     std::span<float> values, first, second;  // [set.size]
     int64_t steps = 0;
   };
   State& state() { return state_; }
   void publish();
+  /// Numbers of the run in host memory, and others in their place.
+  std::vector<float> copy_of(std::span<const float> numbers) const;
+  void replace(std::span<float> numbers, std::span<const float> by) const;
 
+  bool on_gpu() const { return exec_.on_gpu(); }
   std::span<const float> gradient() const { return gradient_; }
   const TrainedSet& set() const { return set_; }
   const Frontier& frontier() const { return backward_.frontier(); }
@@ -94,15 +101,19 @@ class Trainer {
 
  private:
   LossSum run(std::span<const MicroBatch> batches, std::span<float> gradient);
+  void clear_gradient();
 
   TrainerSpec spec_;
   TrainedSet set_;
+  std::unique_ptr<cuda::Queue> queue_;  // null on the CPU
+  Exec exec_;
   Arena arena_;
   model::Llama model_;
   kv::Cache cache_;
   Backward backward_;
   std::span<float> gradient_;  // [set.size]
   std::span<float> start_;     // [set.size] or empty: the model's own values
+  double* square_sums_ = nullptr;  // of a GPU
   State state_;
 };
 

@@ -42,16 +42,19 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
       steps_per_epoch_(
           train::Epoch::n_steps(static_cast<int64_t>(data.train.size()), recipe.train.batches)),
       n_steps_(recipe.train.n_steps(steps_per_epoch_)),
-      spec_(trainer_spec(recipe, files.config, data, n_steps_)),
-      limits_(cli::memory_limits(recipe.run, {})) {
+      place_(cli::choose_placement(recipe.run, {}, {}, plans)),
+      spec_(trainer_spec(recipe, files.config, data, n_steps_, place_)),
+      limits_(cli::memory_limits(recipe.run, place_)) {
   if (!plans) check_folder();  // before scores are computed
   train::TrainSettings settings = recipe.train;
   if (plans) settings.select.strategy = train::Strategy::random;
   set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration());
+  if (!place_.plan_for) ops::warm_up_linear(spec_.dtype, spec_.device);
   const size_t program = resident_bytes();
   if (recipe.train.recompute == train::RecomputeLevel::automatic)
     spec_.recompute = train::Trainer::least_recompute(
-        spec_, set_, limits_.host - std::min(limits_.host, program));
+        spec_, set_,
+        limits_.on_gpu() ? limits_.gpu_bytes : limits_.host - std::min(limits_.host, program));
   plan_ = train::Trainer::plan(spec_, set_);
   plan_.add("process/program and data", program);
 }
@@ -270,8 +273,7 @@ int TrainingRun::run() {
   train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
   if (recipe_.train.method == train::Method::s2ft)
     cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
-  const std::span<const float> trained = trainer->state().values;
-  const std::vector<float> values(trained.begin(), trained.end());
+  const std::vector<float> values = trainer->copy_of(trainer->state().values);
   trainer.reset();  // the model that is written takes its place in memory
   export_trained(values);
   if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));

@@ -71,6 +71,7 @@ class TrainingRun {
   const decode::ModelFiles& files_;
   const train::TrainingData& data_;
   int64_t steps_per_epoch_, n_steps_;
+  cli::Placement place_;
   train::TrainerSpec spec_;
   train::TrainedSet set_;
   cli::MemoryLimits limits_;
