@@ -27,5 +27,12 @@ namespace portable {
 void attention_backward_cuda(const AttentionBackwardParams&, const AttentionBackwardLaunch&,
                              Stream);
 }  // namespace portable
+namespace hopper {
+/// The same, with bf16 of d 64 and 128 and 16-byte aligned addresses on Hopper's own matrix and
+/// copy engines.
+/// errors   kind device: the driver cannot describe the tensors to the copy engine
+void attention_backward_cuda(const AttentionBackwardParams&, const AttentionBackwardLaunch&,
+                             Stream);
+}  // namespace hopper
 
 }  // namespace tandem

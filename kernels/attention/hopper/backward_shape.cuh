@@ -1,0 +1,53 @@
+#pragma once
+// Sizes of the Hopper kernel of attention's backward pass and its shared memory.
+#include <cuda_bf16.h>
+
+#include "kernels/attention/backward_tiles.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace tandem::hopper {
+
+/// A block is one warpgroup that starts copies and two that compute, 64 rows each: keys or queries
+/// (backward_tiles.cuh). Both meet the same columns, 64 at a time.
+template <int kDim>
+struct BackwardShape {
+  static_assert(kDim == 64 || kDim == 128, "a head is one or two rows of 128 bytes");
+  static constexpr int kGroups = 2, kRows = 64 * kGroups, kColumns = kPageTokens;
+  static constexpr int kThreads = (kGroups + 1) * cuda::kWarpgroup;
+  static constexpr int kBlocks = kDim / 64;  // of 64 elements, 128 bytes wide
+  static constexpr int kStages = 4;          // of columns in flight
+  static constexpr int kTileBytes = kPageTokens * kDim * 2;
+  // Of a computing thread: sums of dk and dv kDim, scores and their gradients 64, as operands 32.
+  static constexpr int kComputeRegisters = kDim == 128 ? 240 : 232;
+  static constexpr int kCopyRegisters = kDim == 128 ? 24 : 40;
+};
+
+/// 64 vectors, as [block of 64 elements][vector][64], each row of 128 bytes swizzled.
+template <int kDim>
+using BackwardVectors = __nv_bfloat16[kDim / 64][kPageTokens * 64];
+
+template <int kDim>
+struct alignas(1024) BackwardMemory {
+  using Shape = BackwardShape<kDim>;
+  BackwardVectors<kDim> rows[2][Shape::kGroups];     // k and v, or q and dout
+  BackwardVectors<kDim> columns[Shape::kStages][2];  // the others
+  float lse[Shape::kStages][Shape::kColumns], sums[Shape::kStages][Shape::kColumns];  // of queries
+  cuda::Barrier rows_full, full[Shape::kStages], empty[Shape::kStages];
+
+  __device__ static BackwardMemory& at(unsigned char* memory) {
+    const uint32_t misaligned = cuda::shared_address(memory) % 1024;
+    return *reinterpret_cast<BackwardMemory*>(memory + (misaligned == 0 ? 0 : 1024 - misaligned));
+  }
+  __device__ void init_barriers(bool of_keys) {
+    constexpr unsigned kWarps = 4;  // of a group; one thread of each frees what it has read
+    rows_full.init(1);
+    for (int s = 0; s < Shape::kStages; ++s) {
+      full[s].init(of_keys ? 1 + cuda::kWarp : 1);  // vectors and, lane by lane, numbers
+      empty[s].init(kWarps * Shape::kGroups);
+    }
+    cuda::init_fence();
+  }
+};
+
+}  // namespace tandem::hopper
