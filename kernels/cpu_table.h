@@ -18,6 +18,7 @@
 #include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/norm/rms_norm_backward.h"
+#include "kernels/optim/adamw_narrow.h"
 #include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
 #include "kernels/page/page.h"
@@ -80,6 +81,7 @@ struct CpuTable {
   AttentionBackwardFn* attention_backward;
   CrossEntropyFn* cross_entropy;
   GatherColumnsFn* gather_columns;
+  AdamWNarrowFn* adamw_narrow;
   SquareSumFn* square_sum;
   AdamWFn* adamw;
   const AttentionKernel* attention_f32;

@@ -78,6 +78,7 @@ constexpr CudaTable kTable{
     .add_elements = {add_elements_cuda},
     .square_sum = {square_sum_cuda},
     .adamw = {adamw_cuda},
+    .adamw_narrow = {adamw_narrow_cuda},
 };
 
 }  // namespace

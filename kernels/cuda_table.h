@@ -21,6 +21,7 @@
 #include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/norm/rms_norm_backward.h"
+#include "kernels/optim/adamw_narrow.h"
 #include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
 #include "kernels/page/page.h"
@@ -90,6 +91,7 @@ struct CudaTable {
   cuda::Bodies<void(const AddElementsParams&, Stream)> add_elements;
   cuda::Bodies<void(const SquareSumParams&, Stream)> square_sum;
   cuda::Bodies<void(const AdamWParams&, Stream)> adamw;
+  cuda::Bodies<void(const AdamWNarrowParams&, Stream)> adamw_narrow;
 
   /// Calls f(name, bodies) for every operation.
   template <class F>
@@ -144,6 +146,7 @@ struct CudaTable {
     f("add_elements", add_elements);
     f("square_sum", square_sum);
     f("adamw", adamw);
+    f("adamw_narrow", adamw_narrow);
   }
 };
 

@@ -26,6 +26,13 @@ constexpr Operation kGatherColumns{"gather_columns", &CpuTable::gather_columns,
                                    &CudaTable::gather_columns};
 constexpr Operation kSquareSum{"square_sum", &CpuTable::square_sum, &CudaTable::square_sum};
 constexpr Operation kAdamW{"adamw", &CpuTable::adamw, &CudaTable::adamw};
+constexpr Operation kAdamWNarrow{"adamw_narrow", &CpuTable::adamw_narrow,
+                                 &CudaTable::adamw_narrow};
+
+/// 1 - beta^t.
+float correction(float beta, int64_t t) {
+  return static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
+}
 
 void check_stream(const char* name, const Tensor& t, Stream stream) {
   TANDEM_CHECK((t.device().kind == Device::Kind::cuda) == (stream.handle != nullptr),
@@ -271,9 +278,6 @@ void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale,
   TANDEM_CHECK(a.first.size() == n && a.second.size() == n && a.gradient.size() == n &&
                    (a.base.empty() || a.base.size() == n) && t > 0,
                "AdamW of {} weights, step {}", n, t);
-  const auto correction = [&](float beta) {
-    return static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
-  };
   const AdamWParams p{.weights = a.weights.data(),
                       .first = a.first.data(),
                       .second = a.second.data(),
@@ -285,10 +289,38 @@ void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale,
                       .beta2 = by.beta2,
                       .epsilon = by.epsilon,
                       .weight_decay = by.weight_decay,
-                      .correction1 = correction(by.beta1),
-                      .correction2 = correction(by.beta2),
+                      .correction1 = correction(by.beta1, t),
+                      .correction2 = correction(by.beta2, t),
                       .base = a.base.empty() ? nullptr : a.base.data()};
   kAdamW.run(p, blocks_of(n), 7 * kOptimBlock * int64_t{sizeof(float)}, stream);
+}
+
+void adamw_narrow(const AdamWNarrowArgs& a, const AdamW& by, int64_t t, float gradient_scale,
+                  Stream stream) {
+  const size_t n = a.gradient.size();
+  TANDEM_CHECK(a.first.size() == n && a.second.size() == n &&
+                   (a.base.empty() || a.base.size() == n) && t > 0,
+               "AdamW of {} weights, step {}", n, t);
+  const AdamWNarrowParams p{.weights = a.weights,
+                            .first = a.first.data(),
+                            .second = a.second.data(),
+                            .gradient = a.gradient.data(),
+                            .n = static_cast<int64_t>(n),
+                            .gradient_scale = gradient_scale,
+                            .learning_rate = by.learning_rate,
+                            .beta1 = by.beta1,
+                            .beta2 = by.beta2,
+                            .epsilon = by.epsilon,
+                            .weight_decay = by.weight_decay,
+                            .correction1 = correction(by.beta1, t),
+                            .correction2 = correction(by.beta2, t),
+                            .weight_type = a.weight_type,
+                            .stochastic = a.seed.has_value(),
+                            .seed = a.seed.value_or(0),
+                            .step = static_cast<uint32_t>(t),
+                            .first_element = a.first_element,
+                            .base = a.base.empty() ? nullptr : a.base.data()};
+  kAdamWNarrow.run(p, blocks_of(n), 4 * kOptimBlock * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace tandem::ops

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "ops/elementwise.h"
@@ -99,5 +100,19 @@ struct AdamWArgs {
 /// One step, the t-th from 1 (kernels/optim/optim.h).
 void adamw(const AdamWArgs& args, const AdamW& by, int64_t t, float gradient_scale,
            Stream stream = {});
+
+/// Weights that are trained where they lie, with moments in bf16; all [n].
+struct AdamWNarrowArgs {
+  void* weights;
+  DType weight_type;  // bf16 or f32
+  std::span<bf16> first, second;
+  std::span<const float> gradient, base = {};
+  int64_t first_element = 0;  // number of the first among all trained values
+  /// Weights in bf16 are rounded stochastically by this seed, or to nearest.
+  std::optional<uint64_t> seed = {};
+};
+/// One step, the t-th from 1 (kernels/optim/adamw_narrow.h).
+void adamw_narrow(const AdamWNarrowArgs& args, const AdamW& by, int64_t t, float gradient_scale,
+                  Stream stream = {});
 
 }  // namespace tandem::ops

@@ -341,4 +341,13 @@ void write_bias(PackedWeights& w, std::span<const float> values, Stream stream) 
             w.out(), stream);
 }
 
+void* rows_in_place(PackedWeights& w) { return const_cast<void*>(trainable_rows(w)); }
+
+void changed_in_place(PackedWeights& w, Stream stream) {
+  if (!on_gpu(w)) return linear_cpu::pack_rows(*w.state().cpu, [](int64_t, int64_t) { return true; });
+  if (w.bias() != nullptr)
+    convert(linear_cuda::rounded_bias(*w.state().cuda), DType::bf16, w.bias(), DType::f32, w.out(),
+            stream);
+}
+
 }  // namespace tandem::ops

@@ -59,4 +59,9 @@ void write_part(PackedWeights& w, WeightPart part, std::span<const int32_t> inde
 void read_bias(std::span<float> out, const PackedWeights& w, Stream stream = {});
 void write_bias(PackedWeights& w, std::span<const float> values, Stream stream = {});
 
+/// Trainable weights to be changed where they lie, and what must follow on that: packing them
+/// again, and rounding the bias again, where such copies are held.
+void* rows_in_place(PackedWeights& w);
+void changed_in_place(PackedWeights& w, Stream stream = {});
+
 }  // namespace tandem::ops

@@ -23,14 +23,25 @@ constexpr const char* kBestLossKey = "best.loss";
 constexpr const char* kWorseKey = "best.worse";
 constexpr const char* kRun = "run.";
 
-struct Part {
+/// A moment where the run has it.
+struct Moment {
   const char* name;
-  std::span<float> values;
+  DType dtype;
+  void* data;
+  size_t n;
+
+  size_t bytes() const { return n * dtype_bytes(dtype); }
 };
 
-std::array<Part, 3> parts_of(Trainer::State& state) {
-  return {{{"values", state.values}, {"first", state.first}, {"second", state.second}}};
+std::array<Moment, 2> moments_of(Trainer::State& s) {
+  const auto moment = [](const char* name, std::span<float> wide, std::span<bf16> narrow) {
+    return narrow.empty() ? Moment{name, DType::f32, wide.data(), wide.size()}
+                          : Moment{name, DType::bf16, narrow.data(), narrow.size()};
+  };
+  return {moment("first", s.first, s.narrow_first), moment("second", s.second, s.narrow_second)};
 }
+
+constexpr const char* kValues = "values";
 
 Error not_ours(const std::filesystem::path& path, const std::string& why) {
   return input_error(path.string(), "is no checkpoint of s2ft-train: {}", why)
@@ -87,13 +98,14 @@ void check_identity(const Metadata& found, const RunIdentity& wanted,
 void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                      const RunProgress& progress, const RunIdentity& identity) {
   Trainer::State& state = trainer.state();
-  std::vector<io::TensorView> tensors;
-  std::vector<std::vector<float>> copies;  // of a GPU's memory
-  for (const Part& p : parts_of(state)) {
-    std::span<const float> values = p.values;
-    if (trainer.on_gpu()) values = copies.emplace_back(trainer.copy_of(values));
-    tensors.push_back(
-        {p.name, DType::f32, {static_cast<int64_t>(values.size())}, std::as_bytes(values)});
+  const std::vector<float> values = trainer.values();
+  const auto shape = [](size_t n) { return io::Shape{static_cast<int64_t>(n)}; };
+  std::vector<io::TensorView> tensors = {
+      {kValues, DType::f32, shape(values.size()), std::as_bytes(std::span(values))}};
+  std::vector<std::vector<std::byte>> copies;
+  for (const Moment& m : moments_of(state)) {
+    copies.push_back(trainer.copy_of(std::span(static_cast<std::byte*>(m.data), m.bytes())));
+    tensors.push_back({m.name, m.dtype, shape(m.n), copies.back()});
   }
   const BestValidation& best = progress.best;
   Metadata metadata = {{kFormatKey, kFormat},
@@ -114,19 +126,24 @@ RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
   check_identity(file.metadata(), identity, path);
   Trainer::State& state = trainer.state();
   const auto steps = number<int64_t>(file.metadata(), kStepsKey, path);
-  for (const Part& p : parts_of(state)) {
-    const io::TensorView t = file.tensor(p.name);
-    if (t.dtype != DType::f32 || t.bytes.size() != p.values.size_bytes())
-      throw not_ours(path, fmt::format("'{}' has {} bytes, expected {}", p.name, t.bytes.size(),
-                                       p.values.size_bytes()));
-  }
-  for (const Part& p : parts_of(state)) {
-    std::vector<float> values(p.values.size());
-    std::memcpy(values.data(), file.tensor(p.name).bytes.data(), p.values.size_bytes());
-    trainer.replace(p.values, values);
-  }
+  const auto tensor = [&](const char* name, DType dtype, size_t bytes) {
+    const io::TensorView t = file.tensor(name);
+    if (t.dtype != dtype || t.bytes.size() != bytes)
+      throw not_ours(path, fmt::format("'{}' has {} bytes of {}, expected {} of {}", name,
+                                       t.bytes.size(), dtype_name(t.dtype), bytes,
+                                       dtype_name(dtype)));
+    return t.bytes;
+  };
+  const auto n = static_cast<size_t>(trainer.set().size);
+  const std::span<const std::byte> stored = tensor(kValues, DType::f32, n * sizeof(float));
+  const std::array<Moment, 2> moments = moments_of(state);
+  for (const Moment& m : moments) tensor(m.name, m.dtype, m.bytes());
+  std::vector<float> values(n);  // aligned
+  std::memcpy(values.data(), stored.data(), stored.size());
+  trainer.set_values(values);
+  for (const Moment& m : moments)
+    trainer.replace(m.data, tensor(m.name, m.dtype, m.bytes()).data(), m.bytes());
   state.steps = steps;
-  trainer.publish();
   return progress;
 }
 

@@ -45,21 +45,6 @@ void place(TrainedMatrix& m, const Shape& shape, int64_t& end) {
   end += m.bias_size;
 }
 
-/// Calls visit(trained matrix, weights) for all matrices.
-template <class Weights, class Visit>
-void each_weight(const TrainedSet& set, Weights& weights, const Visit& visit) {
-  for (size_t i = 0; i < set.layers.size(); ++i) {
-    const TrainedLayer& t = set.layers[i];
-    auto& w = weights.layers[i];
-    visit(t.qkv, w.qkv);
-    visit(t.wo, w.wo);
-    visit(t.gate_up, w.gate_up);
-    visit(t.w_down, w.w_down);
-  }
-  visit(set.lm_head, weights.lm_head);
-  if (!weights.own_embedding.empty()) visit(set.embedding, weights.own_embedding);
-}
-
 WeightPart weight_part(Part part) {
   return part == Part::rows      ? WeightPart::rows
          : part == Part::columns ? WeightPart::columns

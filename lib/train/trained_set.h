@@ -69,6 +69,21 @@ void each_matrix(Set& set, const Visit& visit) {
   visit(set.embedding);
 }
 
+/// Calls visit(trained matrix, its weights) for all that a model has.
+template <class Weights, class Visit>
+void each_weight(const TrainedSet& set, Weights& weights, const Visit& visit) {
+  for (size_t i = 0; i < set.layers.size(); ++i) {
+    const TrainedLayer& t = set.layers[i];
+    auto& w = weights.layers[i];
+    visit(t.qkv, w.qkv);
+    visit(t.wo, w.wo);
+    visit(t.gate_up, w.gate_up);
+    visit(t.w_down, w.w_down);
+  }
+  visit(set.lm_head, weights.lm_head);
+  if (!weights.own_embedding.empty()) visit(set.embedding, weights.own_embedding);
+}
+
 class PlacedIndices;
 
 /// Copies the values of the trained weights from the model, and back, rounded to nearest to the

@@ -363,6 +363,53 @@ TEST_SUITE("gpu/kernels/backward") {
     }
   }
 
+  TEST_CASE("AdamW with moments in bf16 has the CPU's bits") {
+    for (const DType type : kActs)
+      for (const int n : {1, 7, 8, 16384, 16391})
+        for (const bool stochastic : {false, true}) {
+          CAPTURE(dtype_name(type));
+          CAPTURE(n);
+          CAPTURE(stochastic);
+          const auto size = static_cast<size_t>(n);
+          ActBuffer w = random_numbers(type, size, 1, 26), m = random_numbers(DType::bf16, size, 1, 27),
+                    v = random_numbers(DType::bf16, size, 1, 28),
+                    gradient = random_numbers(DType::f32, size, 1, 29);
+          for (size_t i = 0; i < size; ++i) v.set(i, std::abs(v.get(i)));
+          const DeviceBuffer of_w = on_device(w), of_m = on_device(m), of_v = on_device(v),
+                             of_gradient = on_device(gradient);
+          AdamWNarrowParams p{.weights = w.data(),
+                              .first = static_cast<bf16*>(m.data()),
+                              .second = static_cast<bf16*>(v.data()),
+                              .gradient = floats(gradient),
+                              .n = n,
+                              .gradient_scale = 0.5f,
+                              .learning_rate = 1e-2f,
+                              .beta1 = 0.9f,
+                              .beta2 = 0.95f,
+                              .epsilon = 1e-8f,
+                              .weight_decay = 0.1f,
+                              .correction1 = 0.19f,
+                              .correction2 = 0.0975f,
+                              .weight_type = type,
+                              .stochastic = stochastic,
+                              .seed = 77,
+                              .step = 3,
+                              .first_element = 13};
+          adamw_narrow_cpu(p, {0, (n + kOptimBlock - 1) / kOptimBlock});
+          p.weights = of_w.raw();
+          p.first = of_m.as<bf16>();
+          p.second = of_v.as<bf16>();
+          p.gradient = of_gradient.as<float>();
+          cuda_table().adamw_narrow(p, queue().stream());
+          launched("adamw_narrow");
+          for (auto [device, host] : {std::pair{&of_w, &w}, {&of_m, &m}, {&of_v, &v}}) {
+            ActBuffer got = *host;
+            read_back(*device, got);
+            REQUIRE_CLOSE(got, *host, ([](size_t) { return 0.0; }));
+          }
+        }
+  }
+
   TEST_CASE("parts of weights are read and written, and nothing else") {
     constexpr int kOut = 7, kIn = 10;
     for (const DType act : kActs)

@@ -148,6 +148,25 @@ TEST_SUITE("gpu/train") {
     }
   }
 
+  TEST_CASE("states in bf16 learn, and go on from a checkpoint with their bits") {
+    const TemporaryFolder folder;
+    train::TrainerSpec spec = on_gpu(trainer_spec("qwen2-untied-sharded", DType::bf16));
+    spec.narrow_states = true;
+    spec.rounding_seed = 5;
+    const train::TrainedSet set = train::full_set(spec.config);
+    const train::MicroBatch batch = some_documents(spec, 1);
+    const auto whole = make_trainer("qwen2-untied-sharded", spec, set);
+    const double first = whole->step({&batch, 1}).loss.mean();
+    for (int i = 0; i < 4; ++i) whole->step({&batch, 1});
+    train::save_checkpoint(folder / "c", *whole, {.done = 5}, {});
+    const auto resumed = make_trainer("qwen2-untied-sharded", spec, set);
+    train::load_checkpoint(folder / "c", *resumed, {});
+    const double a = whole->step({&batch, 1}).loss.mean();
+    CHECK(resumed->step({&batch, 1}).loss.mean() == a);
+    CHECK(a < first - 0.3);
+    CHECK(resumed->values() == whole->values());
+  }
+
   TEST_CASE("scores of units are the CPU's") {
     for (const char* model : {"llama-3.1", "qwen2-untied-sharded"}) {
       CAPTURE(model);

@@ -17,8 +17,6 @@ void check_built(const TrainRecipe& recipe) {
   };
   if (recipe.train.recompute == train::RecomputeLevel::none)
     throw missing("train.recompute", "0", "1: outputs of norms are always computed again");
-  if (recipe.train.optimizer.states == train::StateType::bf16)
-    throw missing("train.optimizer.states", "bf16", "f32");
 }
 
 train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
@@ -61,6 +59,10 @@ train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelCon
           .recompute = t.recompute == train::RecomputeLevel::layer ? train::Recomputation::layer
                        : t.recompute == train::RecomputeLevel::ffn ? train::Recomputation::ffn
                                                                    : train::Recomputation::light,
+          .narrow_states = o.states == train::StateType::bf16,
+          .rounding_seed = o.rounds_stochastically()
+                               ? std::optional(static_cast<uint64_t>(recipe.run.seed))
+                               : std::nullopt,
           .interrupted = cli::is_interrupted,
           .device = place.device,
           .multiprocessors = place.plan_for ? place.plan_for->multiprocessors

@@ -273,7 +273,7 @@ int TrainingRun::run() {
   train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
   if (recipe_.train.method == train::Method::s2ft)
     cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
-  const std::vector<float> values = trainer->copy_of(trainer->state().values);
+  const std::vector<float> values = trainer->values();
   trainer.reset();  // the model that is written takes its place in memory
   export_trained(values);
   if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
