@@ -9,11 +9,16 @@ struct BackwardTile {
   int seq, rank;
 };
 
+/// Of a call: how many tiles there are, and how many pieces of work blocks have taken.
+struct BackwardCounts {
+  int tiles, taken;
+};
+
 /// The workspace of a call of n_rows rows.
 struct BackwardWorkspace {
-  float* lse;           // [Hq, n_rows] to base 2
-  float* sums;          // [Hq, n_rows] dout . out
-  int* n_tiles;         // of the call
+  float* lse;   // [Hq, n_rows] to base 2
+  float* sums;  // [Hq, n_rows] dout . out
+  BackwardCounts* counts;
   BackwardTile* tiles;  // the longest first
   size_t bytes;
 
@@ -26,7 +31,7 @@ struct BackwardWorkspace {
     const size_t rows = static_cast<size_t>(n_rows), heads = static_cast<size_t>(n_heads);
     lse = static_cast<float*>(take(rows * heads * sizeof(float)));
     sums = static_cast<float*>(take(rows * heads * sizeof(float)));
-    n_tiles = static_cast<int*>(take(sizeof(int)));
+    counts = static_cast<BackwardCounts*>(take(sizeof(BackwardCounts)));
     tiles = static_cast<BackwardTile*>(take(rows * sizeof(BackwardTile)));  // none is without rows
   }
 };

@@ -224,7 +224,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     backward_bf16_kernel(const __grid_constant__ AttentionBackwardParams p,
                          const __grid_constant__ BackwardWork work, const bool aligned) {
   extern __shared__ __align__(128) unsigned char memory[];
-  const BackwardBlock b(p, work, kRows);
+  cuda::wait_for_previous();
+  const BackwardBlock b(p, work, kRows, static_cast<int>(blockIdx.x));
   if (!b.exists) return;
   if (b.of_keys)
     run<S, true>(p, work, b, aligned, memory);
@@ -233,13 +234,13 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 }
 
 template <class S>
-void launch(const AttentionBackwardParams& p, const BackwardWork& work, cudaStream_t stream) {
+void launch(const AttentionBackwardParams& p, const BackwardWork& work, Stream stream) {
   const auto at_16 = [](const void* x) { return reinterpret_cast<uintptr_t>(x) % 16 == 0; };
   const bool aligned =
       p.head_dim % 8 == 0 && at_16(p.q) && at_16(p.dout) && at_16(p.k_pool) && at_16(p.v_pool);
   const auto kernel = backward_bf16_kernel<S>;
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes);
-  kernel<<<work.blocks(p), S::kThreads, S::kBytes, stream>>>(p, work, aligned);
+  cuda::launch(kernel, work.pieces(p), S::kThreads, S::kBytes, 1, stream, p, work, aligned);
 }
 
 }  // namespace
@@ -247,13 +248,12 @@ void launch(const AttentionBackwardParams& p, const BackwardWork& work, cudaStre
 void backward_bf16(const AttentionBackwardParams& p, const AttentionBackwardLaunch& l,
                    Stream stream) {
   const BackwardWork work = prepare_backward(p, l, kRows, stream);
-  const auto on = static_cast<cudaStream_t>(stream.handle);
   if (p.head_dim <= 64)
-    launch<Shape<64, 32, 1, 3>>(p, work, on);
+    launch<Shape<64, 32, 1, 3>>(p, work, stream);
   else if (p.head_dim <= 128)
-    launch<Shape<128, 32, 1, 2>>(p, work, on);
+    launch<Shape<128, 32, 1, 2>>(p, work, stream);
   else
-    launch<Shape<256, 16, 2, 1>>(p, work, on);
+    launch<Shape<256, 16, 2, 1>>(p, work, stream);
 }
 
 }  // namespace tandem::portable

@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     backward_f32_kernel(const __grid_constant__ AttentionBackwardParams p,
                         const __grid_constant__ BackwardWork work) {
   extern __shared__ float memory[];
-  const BackwardBlock b(p, work, kTile);
+  cuda::wait_for_previous();
+  const BackwardBlock b(p, work, kTile, static_cast<int>(blockIdx.x));
   if (!b.exists) return;
   const int d = p.head_dim;
   const Memory m(memory, d);
@@ -110,8 +111,7 @@ void backward_f32(const AttentionBackwardParams& p, const AttentionBackwardLaunc
   const size_t bytes = Memory::bytes(p.head_dim);
   (void)cudaFuncSetAttribute(backward_f32_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
-  backward_f32_kernel<<<work.blocks(p), kThreads, bytes,
-                        static_cast<cudaStream_t>(stream.handle)>>>(p, work);
+  cuda::launch(backward_f32_kernel, work.pieces(p), kThreads, bytes, 1, stream, p, work);
 }
 
 }  // namespace tandem::portable

@@ -8,16 +8,17 @@
 
 namespace tandem {
 
-/// What the preparing kernels leave for the others.
+/// The result of preparing a call.
 struct BackwardWork {
   const float *lse, *sums;  // as in BackwardWorkspace
-  const int* n_tiles;
+  BackwardCounts* counts;
   const BackwardTile* tiles;
   int stat_rows;   // of a head in lse and sums
-  int most_tiles;  // bound of *n_tiles
+  int most_tiles;  // bound of counts->tiles
 
-  /// Blocks of a launch: those of keys, which have the longest work, before those of queries.
-  unsigned blocks(const AttentionBackwardParams& p) const {
+  /// Bound of the pieces of work: a tile of keys and a KV head each, then a tile of queries and a
+  /// head each, which take less long.
+  unsigned pieces(const AttentionBackwardParams& p) const {
     return static_cast<unsigned>(most_tiles) * static_cast<unsigned>(p.n_kv_heads + p.n_heads);
   }
 };
@@ -43,7 +44,7 @@ struct CausalWindow {
   }
 };
 
-/// What one block works on.
+/// A piece of work.
 struct BackwardBlock {
   bool exists, of_keys;
   int first_row, n_rows;  // of the document
@@ -52,15 +53,15 @@ struct BackwardBlock {
   const int32_t* pages;   // of the document
 
   __device__ BackwardBlock(const AttentionBackwardParams& p, const BackwardWork& work,
-                           int tile_rows) {
-    int at = static_cast<int>(blockIdx.x);
-    of_keys = at < work.most_tiles * p.n_kv_heads;
-    if (!of_keys) at -= work.most_tiles * p.n_kv_heads;
+                           int tile_rows, int number) {
+    const int of_all_keys = work.counts->tiles * p.n_kv_heads;
+    of_keys = number < of_all_keys;
+    if (!of_keys) number -= of_all_keys;
     const int heads = of_keys ? p.n_kv_heads : p.n_heads, group = p.n_heads / p.n_kv_heads;
-    const int number = at / heads, own = at % heads;
-    exists = number < *work.n_tiles;
+    const int own = number % heads;
+    exists = number / heads < work.counts->tiles;
     if (!exists) return;
-    const BackwardTile tile = work.tiles[number];
+    const BackwardTile tile = work.tiles[number / heads];
     first_row = p.row_begin[tile.seq];
     n_rows = p.row_begin[tile.seq + 1] - first_row;
     // The first tiles of keys and the last ones of queries meet the most.

@@ -50,8 +50,8 @@ __device__ inline void wgmma_done(uint32_t (&a)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
-/// Says that nothing has written these registers, before products that do not add to them: what was
-/// computed in them would otherwise make the assembler wait for all that is under way.
+/// Says that nothing has written these registers, before products that do not add to them: earlier
+/// arithmetic in them would otherwise make the assembler wait for all that is under way.
 template <int kCount>
 __device__ inline void wgmma_fresh(float (&d)[kCount]) {
 #pragma unroll

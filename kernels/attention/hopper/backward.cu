@@ -1,6 +1,8 @@
 // Attention's backward pass for Hopper: bf16, d 64 or 128. The portable body's division of work,
-// with FlashAttention-3's roles (Shah et al. 2024): copying and computing warpgroups, products
-// under way while weights are computed.
+// which blocks take piece by piece, with FlashAttention-3's roles (Shah et al. 2024): copying and
+// computing warpgroups, products under way while weights are computed.
+#include <algorithm>
+
 #include "kernels/attention/hopper/backward_compute.cuh"
 #include "kernels/attention/hopper/backward_copy.cuh"
 #include "kernels/cuda/tensor_map.h"
@@ -16,31 +18,30 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = BackwardShape<kDim>;
   extern __shared__ unsigned char memory[];
-  const BackwardBlock b(p, work, Shape::kRows);
-  if (!b.exists) return;
   BackwardMemory<kDim>& m = BackwardMemory<kDim>::at(memory);
   if (threadIdx.x == 0) {
     cuda::tma_prefetch_map(maps.q);
     cuda::tma_prefetch_map(maps.dout);
     cuda::tma_prefetch_map(maps.k);
     cuda::tma_prefetch_map(maps.v);
-    m.init_barriers(b.of_keys);
+    m.init_barriers();
   }
   __syncthreads();
+  cuda::wait_for_previous();
   // Uniform in a warp, and the compiler knows it.
-  const int role =
-      __shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x / cuda::kWarpgroup), 0);
+  const int warp = __shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x / cuda::kWarp), 0);
+  const int role = warp / 4;
   if (role == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegisters));
-    const int warp = __shfl_sync(cuda::kAllLanes, static_cast<int>(threadIdx.x / cuda::kWarp), 0);
-    if (threadIdx.x == 0) copy_backward<kDim>(m, p, b, maps);
-    if (warp == 1 && b.of_keys) copy_stats<kDim>(m, p, work, b);
+    if (threadIdx.x == 0) take_pieces<kDim>(m, p, work, maps);
+    if (threadIdx.x == cuda::kWarp) copy_columns<kDim>(m, p, maps);
+    if (warp == 2) copy_stats<kDim>(m, work);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kComputeRegisters));
-    if (b.of_keys)
-      compute_backward<kDim, true>(m, p, work, b, role - 1);
-    else
-      compute_backward<kDim, false>(m, p, work, b, role - 1);
+    StageRing<Shape::kStages> ring;
+    unsigned n = 0;
+    compute_pieces<kDim, true>(m, p, work, role - 1, n, ring);
+    compute_pieces<kDim, false>(m, p, work, role - 1, n, ring);
   }
 #endif
 }
@@ -69,8 +70,9 @@ void launch(const AttentionBackwardParams& p, const AttentionBackwardLaunch& l, 
   const auto kernel = backward_kernel<kDim>;
   constexpr int kBytes = sizeof(BackwardMemory<kDim>) + 1024;  // room to align it
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  kernel<<<work.blocks(p), Shape::kThreads, kBytes, static_cast<cudaStream_t>(stream.handle)>>>(
-      maps, p, work);
+  const auto all = static_cast<unsigned>(cuda::gpu().multiprocessors);
+  cuda::launch(kernel, std::min(work.pieces(p), all), Shape::kThreads, kBytes, 1, stream, maps, p,
+               work);
 }
 
 /// Whether this body takes the call: rows that the copy engine can read.

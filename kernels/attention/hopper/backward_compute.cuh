@@ -51,78 +51,93 @@ __device__ void clear_columns(BackwardVectors<kDim> (&columns)[2], int exist, in
   cuda::named_sync(1 + group, cuda::kWarpgroup);  // barrier 0 is __syncthreads
 }
 
-/// One thread a warp says that its warp has read what the barrier guards.
-__device__ inline void free_stage(cuda::Barrier& empty) {
+/// One thread a warp says that its warp has read what the barrier guards. Threads that still wait
+/// for that place to fill would miss it if it filled again.
+__device__ inline void free_place(cuda::Barrier& empty) {
+  __syncwarp();
   if (threadIdx.x % cuda::kWarp == 0) empty.arrive();
 }
 
-/// The steps of a block, of which a group takes those that any of its rows sees.
+/// The steps of a piece, of which a group takes those that any of its rows sees.
 template <int kDim, bool kKeys>
 class BackwardSteps {
  public:
   using Shape = BackwardShape<kDim>;
+  using Ring = StageRing<Shape::kStages>;
 
-  __device__ BackwardSteps(const AttentionBackwardParams& p, const BackwardBlock& b, int first_row)
-      : rule_(b.rule(p)), tiles_(p, b, Shape::kRows, Shape::kColumns), row_(first_row) {}
+  /// `ring`: of the piece's first step.
+  __device__ BackwardSteps(const BackwardPiece& piece, int window, int group, const Ring& ring)
+      : piece_(piece),
+        window_(window),
+        group_(group),
+        ring_{ring.at - 1},
+        end_(ring.at + static_cast<unsigned>(piece.tiles.steps)) {}
 
   /// Goes to the next one, whose columns have then arrived. The first call finds the first.
   __device__ bool next(BackwardMemory<kDim>& m) {
 #pragma unroll 1
-    for (step_(); n_ < tiles_.steps; step_()) {
-      m.full[stage()].wait(static_cast<unsigned>(n_ / Shape::kStages % 2));
-      const bool none = kKeys ? rule_.none(column(), Shape::kColumns, row_, 64)
-                              : rule_.none(row_, 64, column(), Shape::kColumns);
+    for (;;) {
+      if (++tile_ == piece_.tiles.count) tile_ = 0;
+      if (++ring_.at == end_) return false;
+      m.full[ring_.stage()].wait(ring_.parity());
+      const bool none = kKeys ? rule().none(column(), Shape::kColumns, row(), 64)
+                              : rule().none(row(), 64, column(), Shape::kColumns);
       if (!none) return true;
-      free_stage(m.empty[stage()]);
+      free_place(m.empty[ring_.stage()]);
     }
-    return false;
   }
-  __device__ int stage() const { return n_ % Shape::kStages; }
-  __device__ int column() const { return (tiles_.first + tile_) * Shape::kColumns; }
+  /// After the last step: that of the next piece's first.
+  __device__ const Ring& ring() const { return ring_; }
+  __device__ int column() const { return (piece_.tiles.first + tile_) * Shape::kColumns; }
   /// Columns of the step that the document has.
-  __device__ int exist() const { return rule_.n_rows - column(); }
+  __device__ int exist() const { return piece_.block.n_rows - column(); }
 
-  /// Products of pairs that do not count become -inf, NaN included. `row` and `column`: of
-  /// products[0] in the document.
-  __device__ void hide(float (&products)[32], int row, int column) const {
-    const bool all = kKeys ? rule_.all(this->column(), Shape::kColumns, row_, 64)
-                           : rule_.all(row_, 64, this->column(), Shape::kColumns);
+  /// Products of pairs that do not count become -inf, NaN included. `in_rows` and `in_columns`:
+  /// where products[0] lies in the group's rows and the step's columns.
+  __device__ void hide(float (&products)[32], int in_rows, int in_columns) const {
+    const bool all = kKeys ? rule().all(column(), Shape::kColumns, row(), 64)
+                           : rule().all(row(), 64, column(), Shape::kColumns);
     if (all) return;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const int of_row = row + i % 4 / 2 * 8, of_column = column + i / 4 * 8 + i % 2;
-      if (!rule_.pair(kKeys ? of_column : of_row, kKeys ? of_row : of_column))
+      const int of_row = row() + in_rows + i % 4 / 2 * 8;
+      const int of_column = column() + in_columns + i / 4 * 8 + i % 2;
+      if (!rule().pair(kKeys ? of_column : of_row, kKeys ? of_row : of_column))
         products[i] = -INFINITY;
     }
   }
 
  private:
-  __device__ void step_() {
-    ++n_;
-    if (++tile_ == tiles_.count) tile_ = 0;
-  }
-  const CausalWindow rule_;
-  const ColumnTiles tiles_;
-  const int row_;
-  int n_ = -1, tile_ = -1;
+  __device__ CausalWindow rule() const { return {piece_.block.n_rows, window_}; }
+  __device__ int row() const { return piece_.block.row + 64 * group_; }
+
+  const BackwardPiece& piece_;
+  const int window_, group_;
+  Ring ring_;
+  const unsigned end_;
+  int tile_ = -1;
 };
 
-/// A block's work for group `group`. The products of a step are started behind the sums of the
-/// step before, and its sums of dv behind them: while this group turns scores into weights, there
-/// is work under way, its own or the other group's.
+/// A piece's work for group `group`. The products of a step are started right after the sums of the
+/// step before: while this group turns scores into weights, there is work under way, its own or the
+/// other group's. `ring` is moved on by the piece's steps.
 template <int kDim, bool kKeys>
-__device__ void compute_backward(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
-                                 const BackwardWork& work, const BackwardBlock& b, int group) {
+__device__ void compute_piece(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
+                              const BackwardWork& work, const BackwardPiece& piece, int group,
+                              StageRing<BackwardShape<kDim>::kStages>& ring) {
+  const BackwardBlock& b = piece.block;
   const int lane = static_cast<int>(threadIdx.x % cuda::kWarp);
   const int warp = static_cast<int>(threadIdx.x % cuda::kWarpgroup / cuda::kWarp);
-  const int row = b.row + 64 * group + 16 * warp + lane / 4;  // of this thread, and 8 further
-  const int pair = 2 * (lane % 4);                            // of columns, the first
+  const int own =
+      16 * warp + lane / 4;         // of the group's rows this thread's first, 8 before its other
+  const int pair = 2 * (lane % 4);  // of columns, the first
   const float to_log2 = p.scale * kLog2E;
   float lse[2], own_sums[2];  // of queries as rows
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if constexpr (kKeys) continue;
-    const int64_t at = b.stat_at(work, b.head) + min(row + 8 * h, b.n_rows - 1);
+    const int64_t at =
+        b.stat_at(work, b.head) + min(b.row + 64 * group + own + 8 * h, b.n_rows - 1);
     lse[h] = work.lse[at];
     own_sums[h] = work.sums[at];
   }
@@ -136,9 +151,9 @@ __device__ void compute_backward(BackwardMemory<kDim>& m, const AttentionBackwar
   float s[32], ds[32];
   uint32_t weights[16], gradients[16];
 
-  BackwardSteps<kDim, kKeys> steps(p, b, b.row + 64 * group);
+  BackwardSteps<kDim, kKeys> steps(piece, p.window, group, ring);
   const auto start = [&] {
-    auto& columns = m.columns[steps.stage()];
+    auto& columns = m.columns[steps.ring().stage()];
     if (steps.exist() < BackwardShape<kDim>::kColumns)
       clear_columns<kDim>(columns, steps.exist(), group);
     cuda::wgmma_fresh(s);
@@ -147,20 +162,23 @@ __device__ void compute_backward(BackwardMemory<kDim>& m, const AttentionBackwar
     start_products<kDim>(s, m.rows[0][group], columns[0]);
     start_products<kDim>(ds, m.rows[1][group], columns[1]);
   };
-  m.rows_full.wait(0);
-  if (!steps.next(m)) return;  // rows beyond the document
+  if (!steps.next(m)) {  // rows beyond the document
+    free_place(m.rows_empty);
+    ring = steps.ring();
+    return;
+  }
   start();
   int used = -1;  // the stage whose sums are under way
 #pragma unroll 1
   for (;;) {
-    const int stage = steps.stage();
+    const int stage = steps.ring().stage();
     cuda::wgmma_wait<1>();
     cuda::wgmma_done(s);
     if (used >= 0) {
       cuda::wgmma_done(gradients);
-      free_stage(m.empty[used]);
+      free_place(m.empty[used]);
     }
-    steps.hide(s, row, steps.column() + pair);
+    steps.hide(s, own, pair);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       float2 of = {};
@@ -201,16 +219,34 @@ __device__ void compute_backward(BackwardMemory<kDim>& m, const AttentionBackwar
     if (!steps.next(m)) break;
     start();
   }
+  free_place(m.rows_empty);
   cuda::wgmma_wait<0>();
   cuda::wgmma_done(first);
   cuda::wgmma_done(second);
+  free_place(m.empty[used]);
+  ring = steps.ring();
   auto* out = static_cast<__nv_bfloat16*>(p.dqkv);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const bool write = row + 8 * h < b.n_rows;
-    const int64_t at = b.gradient_at(p, row + 8 * h);
+    const int row = b.row + 64 * group + own + 8 * h;
+    const bool write = row < b.n_rows;
+    const int64_t at = b.gradient_at(p, row);
     store_row<kDim>(out + at * kDim, first, h, p.scale, write);
     if constexpr (kKeys) store_row<kDim>(out + (at + p.n_kv_heads) * kDim, second, h, 1, write);
+  }
+}
+
+/// Pieces from the n-th on, of one kind: numbers never fall, so those of keys come first.
+template <int kDim, bool kKeys>
+__device__ void compute_pieces(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
+                               const BackwardWork& work, int group, unsigned& n,
+                               StageRing<BackwardShape<kDim>::kStages>& ring) {
+#pragma unroll 1
+  for (;; ++n) {
+    m.rows_full.wait(n % 2);
+    const BackwardPiece& piece = m.piece(n);
+    if (!piece.block.exists || piece.block.of_keys != kKeys) return;
+    compute_piece<kDim, kKeys>(m, p, work, piece, group, ring);
   }
 }
 

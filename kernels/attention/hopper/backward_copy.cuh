@@ -37,48 +37,78 @@ __device__ void copy_vectors(BackwardVectors<kDim>& to_0, BackwardVectors<kDim>&
   }
 }
 
-/// All vectors that a block reads, by one thread.
+/// One thread: takes pieces of work and copies their rows. After the last one it leaves a piece
+/// that does not exist.
 template <int kDim>
-__device__ void copy_backward(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
-                              const BackwardBlock& b, const BackwardMaps& maps) {
+__device__ void take_pieces(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
+                            const BackwardWork& work, const BackwardMaps& maps) {
   using Shape = BackwardShape<kDim>;
-  m.rows_full.arrive_expecting(2 * Shape::kGroups * Shape::kTileBytes);
+  auto number = static_cast<int>(blockIdx.x);
 #pragma unroll 1
-  for (int g = 0; g < Shape::kGroups; ++g)
-    copy_vectors<kDim>(m.rows[0][g], m.rows[1][g], maps, m.rows_full, p, b, b.of_keys, b.head,
-                       b.row + 64 * g);
-  const ColumnTiles tiles(p, b, Shape::kRows, Shape::kColumns);
-  ColumnStep step{b.head, 0};
+  for (unsigned n = 0;; ++n) {
+    BackwardPiece& piece = m.pieces[n % 4];
+    {
+      const BackwardBlock b(p, work, Shape::kRows, number);
+      piece = {b, ColumnTiles(p, b, Shape::kRows, Shape::kColumns)};
+    }
+    m.taken[n % 2].arrive();
+    m.rows_empty.wait(n % 2 ^ 1);
+    const BackwardBlock& b = piece.block;
+    m.rows_full.arrive_expecting(b.exists ? 2 * Shape::kGroups * Shape::kTileBytes : 0);
+    if (!b.exists) return;
 #pragma unroll 1
-  for (int n = 0; n < tiles.steps; ++n, step.next(tiles)) {
-    const int stage = n % Shape::kStages;
-    m.empty[stage].wait(static_cast<unsigned>(n / Shape::kStages % 2) ^ 1);
-    m.full[stage].arrive_expecting(2 * Shape::kTileBytes);
-    copy_vectors<kDim>(m.columns[stage][0], m.columns[stage][1], maps, m.full[stage], p, b,
-                       !b.of_keys, step.head, (tiles.first + step.tile) * Shape::kColumns);
+    for (int g = 0; g < Shape::kGroups; ++g)
+      copy_vectors<kDim>(m.rows[0][g], m.rows[1][g], maps, m.rows_full, p, b, b.of_keys, b.head,
+                         b.row + 64 * g);
+    number = static_cast<int>(gridDim.x) + atomicAdd(&work.counts->taken, 1);
   }
 }
 
-/// The numbers of columns that are queries, by a warp.
-template <int kDim>
-__device__ void copy_stats(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
-                           const BackwardWork& work, const BackwardBlock& b) {
+/// Calls each(block, head, first column, stage) for every step of every piece, once the stage is
+/// empty.
+template <int kDim, class Each>
+__device__ void fill_stages(BackwardMemory<kDim>& m, const Each& each) {
   using Shape = BackwardShape<kDim>;
-  const ColumnTiles tiles(p, b, Shape::kRows, Shape::kColumns);
-  ColumnStep step{b.head, 0};
+  StageRing<Shape::kStages> ring;
 #pragma unroll 1
-  for (int n = 0; n < tiles.steps; ++n, step.next(tiles)) {
-    const int stage = n % Shape::kStages, first = (tiles.first + step.tile) * Shape::kColumns;
-    const int64_t from = b.stat_at(work, step.head) + first;
-    m.empty[stage].wait(static_cast<unsigned>(n / Shape::kStages % 2) ^ 1);
-#pragma unroll
-    for (int i = threadIdx.x % cuda::kWarp; i < Shape::kColumns; i += cuda::kWarp) {
+  for (unsigned n = 0;; ++n) {
+    m.taken[n % 2].wait(n / 2 % 2);
+    const auto& [b, tiles] = m.piece(n);
+    if (!b.exists) return;
+    ColumnStep step{b.head, 0};
+#pragma unroll 1
+    for (int left = tiles.steps; left > 0; --left, step.next(tiles), ++ring.at) {
+      m.empty[ring.stage()].wait(ring.parity() ^ 1);
+      each(b, step.head, (tiles.first + step.tile) * Shape::kColumns, ring.stage());
+    }
+    if (threadIdx.x % cuda::kWarp == 0) m.rows_empty.arrive();
+  }
+}
+
+/// One thread: copies the columns' vectors.
+template <int kDim>
+__device__ void copy_columns(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
+                             const BackwardMaps& maps) {
+  fill_stages<kDim>(m, [&](const BackwardBlock& b, int head, int first, int stage) {
+    m.full[stage].arrive_expecting(2 * BackwardShape<kDim>::kTileBytes);
+    copy_vectors<kDim>(m.columns[stage][0], m.columns[stage][1], maps, m.full[stage], p, b,
+                       !b.of_keys, head, first);
+  });
+}
+
+/// A warp: copies the numbers of columns that are queries.
+template <int kDim>
+__device__ void copy_stats(BackwardMemory<kDim>& m, const BackwardWork& work) {
+  fill_stages<kDim>(m, [&](const BackwardBlock& b, int head, int first, int stage) {
+    for (int i = threadIdx.x % cuda::kWarp; b.of_keys && i < BackwardShape<kDim>::kColumns;
+         i += cuda::kWarp) {
+      const int64_t from = b.stat_at(work, head) + first + i;
       const bool wanted = first + i < b.n_rows;
-      cuda::copy_async<4>(cuda::shared_address(&m.lse[stage][i]), work.lse + from + i, wanted);
-      cuda::copy_async<4>(cuda::shared_address(&m.sums[stage][i]), work.sums + from + i, wanted);
+      cuda::copy_async<4>(cuda::shared_address(&m.lse[stage][i]), work.lse + from, wanted);
+      cuda::copy_async<4>(cuda::shared_address(&m.sums[stage][i]), work.sums + from, wanted);
     }
     m.full[stage].arrive_after_copies();
-  }
+  });
 }
 
 }  // namespace tandem::hopper

@@ -27,27 +27,48 @@ struct BackwardShape {
 template <int kDim>
 using BackwardVectors = __nv_bfloat16[kDim / 64][kPageTokens * 64];
 
+struct BackwardPiece {
+  BackwardBlock block;
+  ColumnTiles tiles;
+};
+
 template <int kDim>
 struct alignas(1024) BackwardMemory {
   using Shape = BackwardShape<kDim>;
   BackwardVectors<kDim> rows[2][Shape::kGroups];     // k and v, or q and dout
   BackwardVectors<kDim> columns[Shape::kStages][2];  // the others
   float lse[Shape::kStages][Shape::kColumns], sums[Shape::kStages][Shape::kColumns];  // of queries
-  cuda::Barrier rows_full, full[Shape::kStages], empty[Shape::kStages];
+  // In turn: one is taken ahead, one computed, and of one results are written. All threads are
+  // short of registers and read them here.
+  BackwardPiece pieces[4];
+  cuda::Barrier taken[2];  // in turn: a second piece is taken before all know of the first
+  cuda::Barrier rows_full, rows_empty, full[Shape::kStages], empty[Shape::kStages];
 
+  __device__ const BackwardPiece& piece(unsigned n) const { return pieces[n % 4]; }
   __device__ static BackwardMemory& at(unsigned char* memory) {
     const uint32_t misaligned = cuda::shared_address(memory) % 1024;
     return *reinterpret_cast<BackwardMemory*>(memory + (misaligned == 0 ? 0 : 1024 - misaligned));
   }
-  __device__ void init_barriers(bool of_keys) {
+  __device__ void init_barriers() {
     constexpr unsigned kWarps = 4;  // of a group; one thread of each frees what it has read
+    for (cuda::Barrier& t : taken) t.init(1);
     rows_full.init(1);
+    rows_empty.init(kWarps * Shape::kGroups + 2);  // and the two that copy columns
     for (int s = 0; s < Shape::kStages; ++s) {
-      full[s].init(of_keys ? 1 + cuda::kWarp : 1);  // vectors and, lane by lane, numbers
+      full[s].init(1 + cuda::kWarp);  // vectors and, lane by lane, numbers
       empty[s].init(kWarps * Shape::kGroups);
     }
     cuda::init_fence();
   }
+};
+
+/// Place in the ring of stages, which goes on from one piece to the next.
+template <int kStages>
+struct StageRing {
+  unsigned at = 0;
+  __device__ int stage() const { return static_cast<int>(at % kStages); }
+  /// Of the stage's phase when full; when empty the other one.
+  __device__ unsigned parity() const { return at / kStages % 2; }
 };
 
 }  // namespace tandem::hopper
