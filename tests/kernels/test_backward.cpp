@@ -486,7 +486,7 @@ TEST_SUITE("kernels/optim") {
       ActBuffer w(type, kN), m(DType::bf16, kN), v(DType::bf16, kN), gradient(DType::f32, kN);
       for (ActBuffer* b : {&w, &m, &v, &gradient}) fill(*b, stream, 1.0f);
       for (size_t i = 0; i < kN; ++i) v.set(i, v.get(i) * v.get(i));
-      const ActBuffer w0 = w, m0 = m, v0 = v;
+      ActBuffer w0 = w, m0 = m, v0 = v;
       adamw_narrow_cpu({.weights = w.data(),
                         .first = static_cast<bf16*>(m.data()),
                         .second = static_cast<bf16*>(v.data()),
@@ -549,7 +549,7 @@ TEST_SUITE("kernels/optim") {
     };
     // A step of a fifth of the spacing above 1, 2^-7.
     const float rate = 0x1p-7f / 5;
-    const ActBuffer nearest = run(1, rate, 1, false, 0), drawn = run(1, rate, 1, true, 0);
+    ActBuffer nearest = run(1, rate, 1, false, 0), drawn = run(1, rate, 1, true, 0);
     size_t up = 0;
     for (size_t i = 0; i < kN; ++i) {
       REQUIRE(nearest.get(i) == 1.0f);  // lost
@@ -557,7 +557,7 @@ TEST_SUITE("kernels/optim") {
       up += drawn.get(i) > 1.0f;
     }
     CHECK(double(up) / kN == doctest::Approx(0.2).epsilon(0.07));  // five deviations
-    const ActBuffer again = run(1, rate, 1, true, 0), other = run(1, rate, 2, true, 0),
+    ActBuffer again = run(1, rate, 1, true, 0), other = run(1, rate, 2, true, 0),
                     later = run(1, rate, 1, true, 5);
     size_t differ = 0;
     for (size_t i = 0; i < kN; ++i) {
