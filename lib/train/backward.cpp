@@ -22,9 +22,12 @@ Backward::Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama
       frontier_(frontier_of(set, spec.config, spec.recompute)),
       model_(model),
       cache_(cache),
-      buffers_(spec_, frontier_, arena) {}
+      buffers_(spec_, frontier_, arena) {
+  if (set.low_rank.rank > 0) low_rank_ = std::make_unique<LowRank>(spec_, set, model, arena);
+}
 
-double Backward::run(const MicroBatch& batch, float scale, std::span<float> gradient) {
+double Backward::run(const MicroBatch& batch, float scale, std::span<float> gradient,
+                     const MicroBatchName& name) {
   n_rows_ = static_cast<int64_t>(batch.tokens.size());
   TANDEM_CHECK(n_rows_ <= spec_.max_rows && batch.targets.size() == batch.tokens.size() &&
                    !batch.document_begin.empty() && batch.document_begin.front() == 0 &&
@@ -42,6 +45,7 @@ double Backward::run(const MicroBatch& batch, float scale, std::span<float> grad
   Documents documents(cache_, batch.document_begin);
   const kv::Step step = documents.begin();
   const bool backward = !gradient.empty();
+  if (low_rank_) low_rank_->begin(name, backward);
   model_.forward(batch.tokens, step, cache_,
                  backward ? std::span<const model::LayerActivations>(buffers_.kept)
                           : std::span<const model::LayerActivations>{});
@@ -111,19 +115,21 @@ void Backward::ffn(int index, const model::LayerActivations& kept) {
   const LayerFrontier& f = frontier_.layers[i];
   const TrainedLayer& t = set_.layers[i];
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = narrow_stream();
+  const Tensor dy = through_factors(index, model::LayerMatrix::w_down, narrow_stream());
   const Tensor gate_up = act(kept.gate_up, 2 * int64_t{spec_.config.ffn_dim});
   Tensor da, columns;
   if (f.gate_up) {
     da = act(buffers_.dwide, spec_.config.ffn_dim);
-    ops::linear_input_gradient(da, dy, w.w_down, ops::Accumulate::no, buffers_.workspace);
+    input_gradient(da, dy, w.w_down);
   }
   const bool listed = t.w_down.part == Part::columns;
   if (t.w_down.trained())
     columns = act(buffers_.listed, listed ? t.w_down.cols : int64_t{spec_.config.ffn_dim});
+  if (low_rank_) low_rank_->keep_outputs(index, model::LayerMatrix::gate_up, gate_up);
   ops::silu_mul_backward(gate_up, da, columns, listed ? t.w_down.index.data() : nullptr);
   weight_gradient(t.w_down, dy, columns);
   if (!f.gate_up) return;
+  through_factors(index, model::LayerMatrix::gate_up, gate_up);  // in place
   weight_gradient(t.gate_up, gate_up,
                   t.gate_up.trained() ? normed_again(w.norms.ffn, kept.residual_mid) : Tensor{});
   if (f.middle) through_normed_linear(gate_up, w.gate_up, w.norms.ffn, kept.residual_mid);
@@ -135,7 +141,7 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   const TrainedLayer& t = set_.layers[i];
   const model::ModelConfig& c = spec_.config;
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = narrow_stream();
+  const Tensor dy = through_factors(index, model::LayerMatrix::wo, narrow_stream());
   Tensor attended = act(kept.attended, c.q_dim());
   if (t.wo.part == Part::columns) {
     const Tensor all = attended;
@@ -146,7 +152,7 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   if (!f.attention) return;
 
   const Tensor dattended = act(buffers_.dwide, c.q_dim());
-  ops::linear_input_gradient(dattended, dy, w.wo, ops::Accumulate::no, buffers_.workspace);
+  input_gradient(dattended, dy, w.wo);
   const auto heads = [&](void* at) {
     return Tensor(at, spec_.dtype, {n_rows_, c.n_heads, c.head_dim});
   };
@@ -176,6 +182,8 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   if (head_norms)
     ops::bias_gradient(norm_gradient(w.norms.q),
                        {buffers_.dnorms, DType::f32, {n_rows_, 2 * int64_t{c.head_dim}}});
+  through_factors(index, model::LayerMatrix::qkv, dqkv,
+                  f.reads_qkv ? act(kept.qkv, qkv_dim) : Tensor{});  // in place
   weight_gradient(t.qkv, dqkv,
                   t.qkv.trained() ? normed_again(w.norms.attn, kept.residual_in) : Tensor{});
   if (f.input) through_normed_linear(dqkv, w.qkv, w.norms.attn, kept.residual_in);
@@ -186,10 +194,21 @@ void Backward::embedding(std::span<const int32_t> tokens) {
                           stream(), tokens);
 }
 
+Tensor Backward::through_factors(int layer, model::LayerMatrix of, const Tensor& dy,
+                                 const Tensor& y) {
+  return low_rank_ ? low_rank_->back_through_b(layer, of, dy, y, gradient_) : dy;
+}
+
+void Backward::input_gradient(const Tensor& dx, const Tensor& dy, const ops::PackedWeights& w) {
+  ops::linear_input_gradient(dx, dy, w, ops::Accumulate::no, buffers_.workspace);
+  if (low_rank_) low_rank_->add_input_gradient(dx);
+}
+
 void Backward::weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x) {
   if (m.bias) ops::bias_gradient(gradient_.data() + m.bias_offset, dy);
   if (!m.trained()) return;
   if (m.part == Part::elements) return scattered_gradient(m, dy, x);
+  if (m.part == Part::low_rank) return low_rank_->a_gradient(x, gradient_);
   Tensor listed = dy;
   if (m.part == Part::rows) {
     listed = {buffers_.listed, dy.dtype(), {dy.rows(), m.rows}};
@@ -209,7 +228,7 @@ void Backward::scattered_gradient(const TrainedMatrix& m, const Tensor& dy, cons
 void Backward::through_normed_linear(const Tensor& dy, const ops::PackedWeights& w,
                                      const float* norm, const void* kept) {
   const Tensor dnormed = act(buffers_.dnormed, spec_.config.dim);
-  ops::linear_input_gradient(dnormed, dy, w, ops::Accumulate::no, buffers_.workspace);
+  input_gradient(dnormed, dy, w);
   norm_backward({.dx = stream(), .dy = dnormed, .x = widened(kept), .weight = norm});
 }
 

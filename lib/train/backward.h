@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "ops/backward.h"
 #include "tensor/arena.h"
 #include "train/backward_buffers.h"
+#include "train/low_rank.h"
 #include "train/micro_batch.h"
 
 namespace tandem::train {
@@ -18,6 +20,7 @@ class Backward {
  public:
   static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan) {
     BackwardBuffers::plan(spec, set, plan);
+    if (set.low_rank.rank > 0) LowRank::plan(spec, set, plan);
   }
   /// All must outlive this.
   Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, kv::Cache& cache,
@@ -26,7 +29,14 @@ class Backward {
   /// Runs a micro-batch. Adds the gradient of `scale` times its loss to `gradient`, unless that is
   /// empty, and returns the loss: the sum over the supervised rows of -ln p(target).
   /// shapes   gradient [set.size]
-  double run(const MicroBatch& batch, float scale, std::span<float> gradient);
+  /// name     of what dropout draws
+  double run(const MicroBatch& batch, float scale, std::span<float> gradient,
+             const MicroBatchName& name = {});
+  /// Low-rank factors are these from now on; of sets without any does nothing.
+  /// shapes   values [set.size], which must outlive their use
+  void publish(std::span<const float> values) {
+    if (low_rank_) low_rank_->publish(values);
+  }
 
   const Frontier& frontier() const { return frontier_; }
 
@@ -41,6 +51,10 @@ class Backward {
   void ffn(int index, const model::LayerActivations& kept);
   void attention(int index, const model::LayerActivations& kept, const kv::Step& step);
   void embedding(std::span<const int32_t> tokens);
+  /// From the gradient of a layer's product that of x W^T: another with low-rank factors alone.
+  Tensor through_factors(int layer, model::LayerMatrix of, const Tensor& dy, const Tensor& y = {});
+  /// dx = dy W, and through the factors of the same product.
+  void input_gradient(const Tensor& dx, const Tensor& dy, const ops::PackedWeights& w);
   /// The trained part of the gradient of y = x W^T + b.
   /// x        its columns that are trained, if columns are
   void weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x);
@@ -72,8 +86,9 @@ class Backward {
   model::Llama& model_;
   kv::Cache& cache_;
   BackwardBuffers buffers_;
-  int64_t n_rows_ = 0;         // of the micro-batch in hand
-  std::span<float> gradient_;  // of the call in hand
+  std::unique_ptr<LowRank> low_rank_;  // null: no factors
+  int64_t n_rows_ = 0;                 // of the micro-batch in hand
+  std::span<float> gradient_;          // of the call in hand
 };
 
 }  // namespace tandem::train

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "ops/linear_gradient.h"
+#include "train/low_rank_set.h"
 
 namespace tandem::train {
 namespace {
@@ -27,7 +28,8 @@ struct LayerShapes {
         w_down{c.dim, c.ffn_dim, c.mlp_bias} {}
 };
 
-void place(TrainedMatrix& m, const Shape& shape, int64_t& end) {
+void place(TrainedMatrix& m, const Shape& shape, int rank, int64_t& end) {
+  if (m.part == Part::low_rank) return lay_out_factors(m, shape.in, rank, end);
   if (m.part == Part::all) {
     m.index.resize(static_cast<size_t>(shape.out));
     std::iota(m.index.begin(), m.index.end(), 0);
@@ -92,18 +94,19 @@ model::Trainable TrainedSet::trainable() const {
 void lay_out(TrainedSet& set, const model::ModelConfig& config) {
   const LayerShapes shapes(config);
   const Shape table{config.vocab_size, config.dim, false};
+  const int rank = set.low_rank.rank;
   int64_t end = 0;
   for (TrainedLayer& l : set.layers) {
-    place(l.qkv, shapes.qkv, end);
-    place(l.wo, shapes.wo, end);
-    place(l.gate_up, shapes.gate_up, end);
-    place(l.w_down, shapes.w_down, end);
+    place(l.qkv, shapes.qkv, rank, end);
+    place(l.wo, shapes.wo, rank, end);
+    place(l.gate_up, shapes.gate_up, rank, end);
+    place(l.w_down, shapes.w_down, rank, end);
   }
-  place(set.lm_head, table, end);
+  place(set.lm_head, table, rank, end);
   if (config.tied_embeddings && set.embedding.trained())
     set.embedding = set.lm_head;
   else
-    place(set.embedding, table, end);
+    place(set.embedding, table, rank, end);
   const int64_t of_heads = config.qk_norm ? 2 * int64_t{config.head_dim} : 0;
   set.norms_offset = end;
   set.norms_size =
@@ -154,6 +157,8 @@ void read_values(std::span<float> values, const TrainedSet& set, const model::We
       ops::read_columns(part, w, m.index);
     else if (m.part == Part::elements)
       ops::read_elements(part, w, m.index);
+    else if (m.part == Part::low_rank)
+      first_factors(values, m, set.low_rank, w);
     else if (m.trained())
       ops::read_rows(part, w, m.index);
     if (m.bias) std::copy_n(w.bias(), m.bias_size, values.data() + m.bias_offset);
@@ -168,7 +173,7 @@ void write_values(model::Weights& weights, const TrainedSet& set, std::span<cons
       ops::write_columns(w, m.index, part);
     else if (m.part == Part::elements)
       ops::write_elements(w, m.index, part);
-    else if (m.trained())
+    else if (m.trained() && m.part != Part::low_rank)
       ops::write_rows(w, m.index, part);
     if (m.bias) std::copy_n(values.data() + m.bias_offset, m.bias_size, w.bias());
   });

@@ -5,19 +5,31 @@
 
 #include "model/config.h"
 #include "model/weights.h"
+#include "train/matrix.h"
 
 namespace tandem::train {
 
+/// Factors that are trained beside some rows of a packed matrix: W + gamma B A.
+struct LowRankFactors {
+  Matrix matrix = Matrix::q;
+  int64_t first_row = 0, rows = 0;  // of the packed matrix
+  int64_t a = 0, b = 0;             // offsets of A [rank, in] and B [rows, rank]
+  int64_t magnitude = -1;           // of DoRA's magnitudes [rows]; -1: none
+};
+
 /// Which values of a matrix [out, in] are trained, and where they lie in the flat buffers of
 /// trained values: rows as [n, in], columns as [out, n], row-major; single elements as [n, 1].
+/// Low-rank factors, which are beside the matrix, as [n, 1]: the A of all factors, one [factors
+/// rank, in] matrix, then each one's B, then magnitudes.
 struct TrainedMatrix {
-  enum class Part : uint8_t { none, rows, columns, all, elements };
+  enum class Part : uint8_t { none, rows, columns, all, elements, low_rank };
 
   Part part = Part::none;
   std::vector<int32_t> index = {};  // of rows, columns or elements, ascending; of `all` every row
   int64_t offset = 0, rows = 0, cols = 0;
   bool bias = false;  // the bias too, whole
   int64_t bias_offset = 0, bias_size = 0;
+  std::vector<LowRankFactors> factors = {};  // of low_rank
 
   bool trained() const { return part != Part::none; }
   bool any() const { return trained() || bias; }
@@ -29,6 +41,15 @@ struct TrainedLayer {
   TrainedMatrix qkv, wo, gate_up, w_down;
 };
 
+/// What all low-rank factors of a set share.
+struct LowRankShape {
+  int rank = 0;            // 0: there are none
+  float gamma = 1;         // W + gamma B A
+  double dropout = 0;      // share of the inputs of A
+  bool magnitude = false;  // DoRA: rows are scaled to a trained norm
+  uint64_t seed = 0;       // of A's first values, and of dropout
+};
+
 /// All trained values of a model, one after another in flat buffers: weights, their moments, the
 /// gradient, which several ranks would sum at once.
 struct TrainedSet {
@@ -38,6 +59,7 @@ struct TrainedSet {
   TrainedMatrix embedding;
   bool norms = false;  // all of them, as Weights::norms has them
   int64_t norms_offset = 0, norms_size = 0;
+  LowRankShape low_rank = {};
   int64_t size = 0;  // of all
 
   /// The lowest layer that is trained, or whose gradients are needed below: none = n_layers.
@@ -58,7 +80,8 @@ TrainedSet full_set(const model::ModelConfig& config);
 TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_t seed);
 
 /// Copies the values of the trained weights from the model, and back, rounded to nearest to the
-/// weights' dtype; values outside the set keep their bits.
+/// weights' dtype; values outside the set keep their bits. Low-rank factors are not the model's:
+/// read_values gives them their first values, write_values leaves them out.
 /// shapes   values [set.size]
 void read_values(std::span<float> values, const TrainedSet& set, const model::Weights& weights);
 void write_values(model::Weights& weights, const TrainedSet& set, std::span<const float> values);

@@ -87,13 +87,18 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
              .second = take(arena_, kBuffers[3])} {
   read_values(state_.values, set_, model_.weights());
   std::ranges::copy(std::span(state_.values).first(start_.size()), start_.begin());
+  backward_.publish(state_.values);
 }
 
 LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradient) {
   LossSum loss{.n_tokens = n_supervised(batches)};
   if (loss.n_tokens == 0) return loss;
   const float scale = 1.0f / static_cast<float>(loss.n_tokens);
-  for (const MicroBatch& b : batches) loss.sum += backward_.run(b, scale, gradient);
+  MicroBatchName name{.step = state_.steps};
+  for (const MicroBatch& b : batches) {
+    loss.sum += backward_.run(b, scale, gradient, name);
+    ++name.batch;
+  }
   return loss;
 }
 
@@ -127,6 +132,9 @@ StepResult Trainer::step(std::span<const MicroBatch> batches) {
   return result;
 }
 
-void Trainer::publish() { write_values(model_.weights(), set_, state_.values); }
+void Trainer::publish() {
+  write_values(model_.weights(), set_, state_.values);
+  backward_.publish(state_.values);
+}
 
 }  // namespace tandem::train
