@@ -19,7 +19,7 @@ namespace tandem::model {
 // rank; adapter_model.safetensors has base_model.model.{module}.lora_A.weight [rank, in],
 // .lora_B.weight [out, rank], and of DoRA .lora_magnitude_vector [out].
 
-/// What is written of all matrices together.
+/// Settings that all matrices have in common.
 struct LowRankInfo {
   std::string base;  // the base model, as it was named
   int64_t rank = 0;

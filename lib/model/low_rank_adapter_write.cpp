@@ -17,7 +17,7 @@ std::string config_text(const LowRankInfo& info) {
     targets.push_back(path.substr(path.rfind('.') + 1));
   }
   // The keys that every version of PEFT has, and no other: old ones refuse those that they do not
-  // know. What is left out would silently be 8, 8 and q_proj, v_proj.
+  // know. Keys left out would silently be 8, 8 and q_proj, v_proj.
   const nlohmann::json config = {{"alpha_pattern", nlohmann::json::object()},
                                  {"base_model_name_or_path", info.base},
                                  {"bias", "none"},

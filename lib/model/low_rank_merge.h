@@ -11,7 +11,7 @@ struct LowRankDelta {
   int layer = 0;
   int64_t rank = 0;
   float gamma = 1;                        // W + gamma B A
-  std::span<const float> a, b;            // [rank, in], [rows, rank]
+  std::span<const float> a = {}, b = {};  // [rank, in], [rows, rank]
   std::span<const float> magnitude = {};  // [rows], of DoRA: what norm each row is scaled to
 };
 

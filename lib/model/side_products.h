@@ -10,7 +10,7 @@ enum class LayerMatrix : uint8_t { qkv, wo, gate_up, w_down };
 inline constexpr int kLayerMatrices = 4;
 
 /// What a training run adds to the products of a layer's matrices: adapters. Attached to a model
-/// (Llama::attach), it is called behind each dense product; for a model without one that is a
+/// (Llama::attach), it is called after each dense product; for a model without one that is a
 /// comparison with null.
 class SideProducts {
  public:

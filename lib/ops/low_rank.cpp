@@ -24,7 +24,7 @@ void run(void (*body)(const Params&, Range), const Params& p, int64_t n_items, i
 
 int64_t row_bytes(const Tensor& t) { return t.row_size() * int64_t{sizeof(float)}; }
 
-bool alike(const Tensor& a, const Tensor& b) {
+bool same_shape(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.rows() == b.rows() && a.row_size() == b.row_size();
 }
 
@@ -38,7 +38,7 @@ Dropout::Dropout(double share)
 
 void Dropout::apply(const Tensor& out, const Tensor& in, const DropoutDraw& draw, bool add,
                     Stream /*stream*/) const {
-  TANDEM_CHECK(alike(out, in), "dropout of [{}, {}]", in.rows(), in.row_size());
+  TANDEM_CHECK(same_shape(out, in), "dropout of [{}, {}]", in.rows(), in.row_size());
   const DropoutParams p{.out = out.raw(),
                         .in = in.raw(),
                         .n_rows = as_int(in.rows()),
@@ -54,7 +54,7 @@ void Dropout::apply(const Tensor& out, const Tensor& in, const DropoutDraw& draw
 }
 
 void magnitude_scale(const MagnitudeScaleArgs& a, Stream /*stream*/) {
-  TANDEM_CHECK(alike(a.out, a.in) && a.first + a.n <= a.in.row_size() &&
+  TANDEM_CHECK(same_shape(a.out, a.in) && a.first + a.n <= a.in.row_size() &&
                    (a.sum.empty() || a.sum.elements() == a.out.elements()),
                "magnitudes of columns {} to {} of [{}, {}]", a.first, a.first + a.n, a.in.rows(),
                a.in.row_size());
@@ -72,7 +72,7 @@ void magnitude_scale(const MagnitudeScaleArgs& a, Stream /*stream*/) {
 }
 
 void magnitude_gradient(const MagnitudeGradientArgs& a, Stream /*stream*/) {
-  TANDEM_CHECK(alike(a.dy, a.y) && a.first + a.n <= a.y.row_size(), "magnitudes of [{}, {}]",
+  TANDEM_CHECK(same_shape(a.dy, a.y) && a.first + a.n <= a.y.row_size(), "magnitudes of [{}, {}]",
                a.y.rows(), a.y.row_size());
   const MagnitudeGradientParams p{.sums = a.sums,
                                   .dy = a.dy.raw(),

@@ -35,7 +35,7 @@ struct MatmulArgs {
 
 /// c = scale a b, or c += it, of a and b or their transposes.
 /// shapes   c [m, n]; a [m, k] or transposed [k, m]; b [k, n] or transposed [n, k]; a and b of one
-///          dtype, f32 or bf16; c of either
+///          dtype, f32 or bf16; c of that dtype or f32
 /// numerics f32 accumulation, one rounding to c
 /// errors   none (shapes are checked by TANDEM_CHECK); `workspace` as below
 void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream = {});

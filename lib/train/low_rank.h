@@ -62,7 +62,7 @@ class LowRank final : public model::SideProducts {
   /// Factors as products read them.
   Tensor factor(int64_t offset, int64_t rows, int64_t cols) const;
   Tensor all_a(const TrainedMatrix& m, int64_t in) const;
-  /// D(x), in a place of its own if anything is dropped.
+  /// D(x), in a separate place if anything is dropped.
   Tensor dropped(const At& at, const Tensor& x);
   ops::DropoutDraw draw(const At& at) const;
   void scale_outputs(const At& at, const Tensor& out, const Tensor& in, const Tensor& sum,

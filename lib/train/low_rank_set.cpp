@@ -27,15 +27,20 @@ TrainedSet low_rank_set(const model::ModelConfig& c, const LoraSettings& setting
       .dropout = settings.dropout,
       .magnitude = magnitude,
       .seed = seed};
+  int layer = 0;
   const auto add = [&](TrainedMatrix& m, Matrix matrix, int64_t first_row, int64_t rows) {
     if (std::ranges::find(settings.targets, matrix) == settings.targets.end()) return;
     m.part = TrainedMatrix::Part::low_rank;
-    m.factors.push_back(
-        {.matrix = matrix, .first_row = first_row, .rows = rows, .magnitude = magnitude ? 0 : -1});
+    m.factors.push_back({.matrix = matrix,
+                         .layer = layer,
+                         .first_row = first_row,
+                         .rows = rows,
+                         .magnitude = magnitude ? 0 : -1});
   };
   const int64_t q = c.q_dim(), kv = c.kv_dim(), ffn = c.ffn_dim;
   set.layers.resize(at(c.n_layers));
   for (TrainedLayer& l : set.layers) {
+    layer = static_cast<int>(&l - set.layers.data());
     add(l.qkv, Matrix::q, 0, q);
     add(l.qkv, Matrix::k, q, kv);
     add(l.qkv, Matrix::v, q + kv, kv);
@@ -74,8 +79,8 @@ void first_factors(std::span<float> values, const TrainedMatrix& m, const LowRan
     const std::span<float> b = values.subspan(at(f.b), at(f.rows * shape.rank));
     ops::fill_random(values.data() + f.a, DType::f32,
                      {.seed = shape.seed,
-                      .tensor = kFirstTensor + static_cast<uint32_t>(f.matrix),
-                      .first = f.a,
+                      .tensor = kFirstTensor + static_cast<uint32_t>(f.layer * kMatrices) +
+                                static_cast<uint32_t>(f.matrix),
                       .n = shape.rank * w.in(),
                       .stddev = static_cast<float>(1 / std::sqrt(3 * in))});
     std::ranges::fill(b, 0.0f);

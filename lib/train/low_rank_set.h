@@ -6,7 +6,7 @@
 
 namespace tandem::train {
 
-/// LoRA, or DoRA with `magnitude`: factors beside the matrices that the settings name, in every
+/// LoRA, or DoRA with `magnitude`: factors next to the matrices that the settings name, in every
 /// layer.
 /// seed     of the first A, and of dropout
 TrainedSet low_rank_set(const model::ModelConfig& config, const LoraSettings& settings,
@@ -15,8 +15,8 @@ TrainedSet low_rank_set(const model::ModelConfig& config, const LoraSettings& se
 /// Offsets of a matrix's factors from `end` on, which moves past them.
 void lay_out_factors(TrainedMatrix& m, int64_t in, int rank, int64_t& end);
 
-/// What factors are before the first step: A uniform in +-1/sqrt(in), by seed, offset and element
-/// alone; B zero; magnitudes the norms of the rows of W.
+/// What factors are before the first step: A uniform in +-1/sqrt(in), by seed, layer, matrix and
+/// element alone; B zero; magnitudes the norms of the rows of W.
 /// shapes   values [set.size]
 void first_factors(std::span<float> values, const TrainedMatrix& m, const LowRankShape& shape,
                    const ops::PackedWeights& w);

@@ -9,9 +9,10 @@
 
 namespace tandem::train {
 
-/// Factors that are trained beside some rows of a packed matrix: W + gamma B A.
+/// Factors that are trained next to some rows of a packed matrix: W + gamma B A.
 struct LowRankFactors {
   Matrix matrix = Matrix::q;
+  int layer = 0;
   int64_t first_row = 0, rows = 0;  // of the packed matrix
   int64_t a = 0, b = 0;             // offsets of A [rank, in] and B [rows, rank]
   int64_t magnitude = -1;           // of DoRA's magnitudes [rows]; -1: none
@@ -19,7 +20,7 @@ struct LowRankFactors {
 
 /// Which values of a matrix [out, in] are trained, and where they lie in the flat buffers of
 /// trained values: rows as [n, in], columns as [out, n], row-major; single elements as [n, 1].
-/// Low-rank factors, which are beside the matrix, as [n, 1]: the A of all factors, one [factors
+/// Low-rank factors, next to the matrix, as [n, 1]: the A of all factors, one [factors
 /// rank, in] matrix, then each one's B, then magnitudes.
 struct TrainedMatrix {
   enum class Part : uint8_t { none, rows, columns, all, elements, low_rank };
@@ -41,7 +42,7 @@ struct TrainedLayer {
   TrainedMatrix qkv, wo, gate_up, w_down;
 };
 
-/// What all low-rank factors of a set share.
+/// Settings that all low-rank factors of a set share.
 struct LowRankShape {
   int rank = 0;            // 0: there are none
   float gamma = 1;         // W + gamma B A

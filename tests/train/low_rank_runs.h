@@ -36,19 +36,21 @@ void each_factors(const train::TrainedSet& set, const Visit& visit) {
   }
 }
 
+inline int64_t columns_of(const train::LowRankFactors& f, const model::ModelConfig& c) {
+  if (f.matrix == train::Matrix::o) return c.q_dim();
+  return f.matrix == train::Matrix::down ? c.ffn_dim : c.dim;
+}
+
 /// A, B and the magnitudes of each matrix.
 inline std::vector<NamedPart> factor_parts(const train::TrainedSet& set,
                                            const model::ModelConfig& c) {
   std::vector<NamedPart> parts;
   const int64_t rank = set.low_rank.rank;
   each_factors(set, [&](const std::string& name, const train::LowRankFactors& f, int) {
-    const int64_t in = f.matrix == train::Matrix::o      ? c.q_dim()
-                       : f.matrix == train::Matrix::down ? c.ffn_dim
-                                                         : c.dim;
     const auto add = [&](const char* of, int64_t begin, int64_t n) {
       parts.push_back({name + of, static_cast<size_t>(begin), static_cast<size_t>(n)});
     };
-    add(".a", f.a, rank * in);
+    add(".a", f.a, rank * columns_of(f, c));
     add(".b", f.b, f.rows * rank);
     if (f.magnitude >= 0) add(".magnitude", f.magnitude, f.rows);
   });
