@@ -131,6 +131,7 @@ void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream /*str
       args.c.rows == a.rows && args.c.cols == b.cols && a.cols == b.rows && a.type == b.type,
       "a product [{}, {}] of [{}, {}] and [{}, {}]", args.c.rows, args.c.cols, a.rows, a.cols,
       b.rows, b.cols);
+  TANDEM_CHECK(args.scale == 1 || !args.accumulate, "a product scaled by {} and added", args.scale);
   if (args.c.rows == 0 || args.c.cols == 0) return;
   Workspace left(workspace);
   MatmulArgs wide = args;

@@ -29,11 +29,11 @@ struct MatrixView {
 struct MatmulArgs {
   MatrixView c, a, b;
   bool a_transposed = false, b_transposed = false;
-  float scale = 1.0f;
+  float scale = 1.0f;  // 1 if accumulating: oneDNN has only slow code for both
   bool accumulate = false;
 };
 
-/// c = scale a b, or c += it, of a and b or their transposes.
+/// c = scale a b, or c += a b, of a and b or their transposes.
 /// shapes   c [m, n]; a [m, k] or transposed [k, m]; b [k, n] or transposed [n, k]; a and b of one
 ///          dtype, f32 or bf16; c of that dtype or f32
 /// numerics f32 accumulation, one rounding to c

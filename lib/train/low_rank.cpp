@@ -133,7 +133,8 @@ void LowRank::add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, c
   ops::matmul({.c = inner,
                .a = MatrixView(dropped(at, x)),
                .b = MatrixView(all_a(m, in)),
-               .b_transposed = true},
+               .b_transposed = true,
+               .scale = set_.low_rank.gamma},
               buffers_.workspace, stream);
   int64_t column = 0;
   for (const LowRankFactors& f : m.factors) {
@@ -141,7 +142,6 @@ void LowRank::add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, c
                  .a = inner.columns(column, rank),
                  .b = MatrixView(factor(f.b, f.rows, rank)),
                  .b_transposed = true,
-                 .scale = set_.low_rank.gamma,
                  .accumulate = true},
                 buffers_.workspace, stream);
     column += rank;
@@ -208,7 +208,6 @@ Tensor LowRank::back_through_b(int layer, LayerMatrix of, const Tensor& dy, cons
                  .a = part,
                  .b = inner.columns(column, rank),
                  .a_transposed = true,
-                 .scale = set_.low_rank.gamma,
                  .accumulate = true},
                 buffers_.workspace);
     column += rank;

@@ -13,7 +13,7 @@ struct MicroBatchName {
 };
 
 /// The low-rank factors of a run, LoRA or DoRA, forward and back. Attached to the model it adds
-/// gamma (D(x) A^T) B^T to the products; going back each matrix has three calls in order:
+/// (gamma D(x) A^T) B^T to the products; going back each matrix has three calls in order:
 /// back_through_b, then as far as they are wanted add_input_gradient and a_gradient.
 class LowRank final : public model::SideProducts {
  public:

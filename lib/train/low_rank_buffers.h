@@ -13,7 +13,7 @@ namespace tandem::train {
 /// run needs none of it.
 struct LowRankBuffers {
   struct OfMatrix {
-    void* inner = nullptr;     // [max_rows, factors rank] D(x) A^T of the last forward
+    void* inner = nullptr;     // [max_rows, factors rank] gamma D(x) A^T of the last forward
     void* apart = nullptr;     // [max_rows, dim] DoRA: what wo or w_down added to the stream
     float* squares = nullptr;  // [out] f32, DoRA: of the rows of W
     float* scale = nullptr;    // [out] f32, DoRA: magnitude over norm

@@ -54,7 +54,7 @@ TEST_SUITE("ops/matmul") {
                 CAPTURE(accumulate);
                 CAPTURE(k);
                 constexpr int64_t kRows = 19, kCols = 35;
-                constexpr float kScale = 1.5f;
+                const float scale = accumulate ? 1.0f : 1.5f;
                 Part a(type, at ? k : kRows, at ? kRows : k, 1);
                 Part b(type, bt ? kCols : k, bt ? k : kCols, 2), c(c_type, kRows, kCols, 3);
                 const Part before = c;
@@ -65,7 +65,7 @@ TEST_SUITE("ops/matmul") {
                              .b = b.view(),
                              .a_transposed = at,
                              .b_transposed = bt,
-                             .scale = kScale,
+                             .scale = scale,
                              .accumulate = accumulate},
                             workspace);
                 double worst = 0;
@@ -77,7 +77,7 @@ TEST_SUITE("ops/matmul") {
                       double sum = 0;
                       for (int64_t i = 0; i < k; ++i)
                         sum += (at ? a.at(i, r) : a.at(r, i)) * (bt ? b.at(col, i) : b.at(i, col));
-                      want = kScale * sum + (accumulate ? want : 0);
+                      want = double{scale} * sum + (accumulate ? want : 0);
                     }
                     worst = std::max(worst, std::abs(c.flat(r * c.stride() + n) - want));
                   }
