@@ -8,12 +8,12 @@ namespace tandem {
 /// All over columns [first, first + n) of matrices whose rows have `width` numbers.
 struct MagnitudeScaleParams {
   void* out;       // [n_rows, width] act, may be `in`
-  const void* in;  // [n_rows, width] act
+  const void* in;  // [n_rows, width] act or f32
   int n_rows, width, first, n;
   const float* scale;           // [n]
   const float* bias = nullptr;  // [n] that `in` contains, and which is not scaled; or null
   float* sum = nullptr;         // [n_rows, width], gets the results added, unrounded; or null
-  DType act;                    // f32 or bf16
+  DType act, in_type;           // f32 or bf16
 };
 
 /// out = scale (in - bias) + bias. Where the scale is 1 the input's bits.

@@ -10,7 +10,7 @@ void scale(const MagnitudeScaleParams& p, Range rows) {
     for (int64_t c = 0; c < p.n; ++c) {
       const int64_t i = r * p.width + p.first + c;
       const double bias = p.bias == nullptr ? 0.0 : double{p.bias[c]};
-      const double y = p.scale[c] * (element(p.in, p.act, i) - bias) + bias;
+      const double y = p.scale[c] * (element(p.in, p.in_type, i) - bias) + bias;
       static_cast<T*>(p.out)[i] = from_double<T>(y);
       if (p.sum != nullptr) p.sum[i] = static_cast<float>(p.sum[i] + y);
     }

@@ -6,12 +6,12 @@ namespace {
 
 using namespace simd;
 
-template <class T>
+template <class In, class Out>
 void scale(const MagnitudeScaleParams& p, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const int64_t at = r * p.width + p.first;
-    const T* in = static_cast<const T*>(p.in) + at;
-    T* out = static_cast<T*>(p.out) + at;
+    const In* in = static_cast<const In*>(p.in) + at;
+    Out* out = static_cast<Out*>(p.out) + at;
     for (int c = 0; c < p.n; c += Vec::kLanes) {
       const int n = p.n - c < Vec::kLanes ? p.n - c : Vec::kLanes;
       const Vec s = load_n(p.scale + c, n);
@@ -26,7 +26,8 @@ void scale(const MagnitudeScaleParams& p, Range rows) {
 }  // namespace
 
 void TANDEM_ISA_FN(magnitude_scale)(const MagnitudeScaleParams& p, Range rows) {
-  p.act == DType::bf16 ? scale<bf16>(p, rows) : scale<float>(p, rows);
+  if (p.act == DType::f32) return scale<float, float>(p, rows);
+  p.in_type == DType::bf16 ? scale<bf16, bf16>(p, rows) : scale<float, bf16>(p, rows);
 }
 
 }  // namespace tandem

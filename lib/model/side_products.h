@@ -18,7 +18,7 @@ class SideProducts {
 
   /// Where the product of a matrix that ends in the residual stream goes first, if add() must see
   /// it apart; empty: straight into the stream.
-  /// shapes   [rows, dim] in the compute type
+  /// shapes   [rows, dim] f32
   virtual Tensor apart(int layer, LayerMatrix of, int64_t rows) = 0;
   /// Changes y, which is x W^T + b; or where wo or w_down were not apart, has had that added.
   /// shapes   x [rows, in] in the compute type, y [rows, out]

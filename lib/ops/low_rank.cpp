@@ -54,7 +54,9 @@ void Dropout::apply(const Tensor& out, const Tensor& in, const DropoutDraw& draw
 }
 
 void magnitude_scale(const MagnitudeScaleArgs& a, Stream /*stream*/) {
-  TANDEM_CHECK(same_shape(a.out, a.in) && a.first + a.n <= a.in.row_size() &&
+  TANDEM_CHECK(a.out.rows() == a.in.rows() && a.out.row_size() == a.in.row_size() &&
+                   (a.in.dtype() == DType::f32 || a.in.dtype() == a.out.dtype()) &&
+                   a.first + a.n <= a.in.row_size() &&
                    (a.sum.empty() || a.sum.elements() == a.out.elements()),
                "magnitudes of columns {} to {} of [{}, {}]", a.first, a.first + a.n, a.in.rows(),
                a.in.row_size());
@@ -67,7 +69,8 @@ void magnitude_scale(const MagnitudeScaleArgs& a, Stream /*stream*/) {
                                .scale = a.scale,
                                .bias = a.bias,
                                .sum = a.sum.empty() ? nullptr : a.sum.as<float>(),
-                               .act = a.in.dtype()};
+                               .act = a.out.dtype(),
+                               .in_type = a.in.dtype()};
   run(cpu_table().magnitude_scale, p, p.n_rows, a.n * int64_t{sizeof(float)});
 }
 

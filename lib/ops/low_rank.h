@@ -32,7 +32,7 @@ class Dropout {
 /// out = scale (in - bias) + bias over columns [first, first + n), of DoRA (kernels/adapter/
 /// magnitude.h).
 struct MagnitudeScaleArgs {
-  Tensor out, in;  // [rows, width], may be one
+  Tensor out, in;  // [rows, width], may be one; of one dtype, or in f32
   int64_t first = 0, n = 0;
   const float* scale = nullptr;  // [n]
   const float* bias = nullptr;   // [n] or null

@@ -118,9 +118,8 @@ Tensor LowRank::dropped(const At& at, const Tensor& x) {
 }
 
 Tensor LowRank::apart(int layer, LayerMatrix of, int64_t rows) {
-  void* const place = buffers({layer, of}).apart;
-  if (place == nullptr) return {};
-  return {place, spec_.dtype, {rows, spec_.config.dim}};
+  if (buffers({layer, of}).added == nullptr) return {};
+  return {buffers_.apart, DType::f32, {rows, spec_.config.dim}};
 }
 
 void LowRank::add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, const Tensor& sum,
@@ -146,7 +145,10 @@ void LowRank::add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, c
                 buffers_.workspace, stream);
     column += rank;
   }
-  if (set_.low_rank.magnitude) scale_outputs(at, y, y, sum, true, stream);
+  if (!set_.low_rank.magnitude) return;
+  void* const added = buffers(at).added;
+  const Tensor out = added == nullptr ? y : Tensor(added, spec_.dtype, {y.rows(), y.row_size()});
+  scale_outputs(at, out, y, sum, true, stream);
 }
 
 void LowRank::scale_outputs(const At& at, const Tensor& out, const Tensor& in, const Tensor& sum,
@@ -178,9 +180,9 @@ Tensor LowRank::back_through_b(int layer, LayerMatrix of, const Tensor& dy, cons
   Tensor dz = dy;
   if (set_.low_rank.magnitude) {
     const float* const bias = weights(back_).bias();
-    const bool streams = buffers(back_).apart != nullptr;
+    void* const added = buffers(back_).added;
     Tensor outputs = y;
-    if (streams) outputs = apart(layer, of, n_rows_);
+    if (added != nullptr) outputs = {added, spec_.dtype, {n_rows_, dy.row_size()}};
     if (of == LayerMatrix::gate_up)
       outputs = {buffers_.outputs, spec_.dtype, {n_rows_, dy.row_size()}};
     for (const LowRankFactors& f : m.factors)
@@ -191,7 +193,7 @@ Tensor LowRank::back_through_b(int layer, LayerMatrix of, const Tensor& dy, cons
                                .n = f.rows,
                                .magnitude = values_.data() + f.magnitude,
                                .bias = bias == nullptr ? nullptr : bias + f.first_row});
-    if (streams) dz = {buffers_.scaled, spec_.dtype, {n_rows_, dy.row_size()}};
+    if (added != nullptr) dz = {buffers_.scaled, spec_.dtype, {n_rows_, dy.row_size()}};
     scale_outputs(back_, dz, dy, {}, false, {});
   }
   const MatrixView inner(buffers(back_).inner, spec_.dtype, n_rows_, inner_size(m));

@@ -63,7 +63,7 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
       if (shape.magnitude) {
         take(b.squares, name + "squares", f32(size.out));
         take(b.scale, name + "scale", f32(size.out));
-        if (ends_in_stream(of)) take(b.apart, name + "apart", act(rows * c.dim));
+        if (ends_in_stream(of)) take(b.added, name + "added", act(rows * c.dim));
       }
       most_inner = std::max(most_inner, inner);
       most_in = std::max(most_in, size.in);
@@ -78,6 +78,7 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
   take(to.copies, "copies", spec.dtype == DType::f32 ? 0 : act(set.size));
   take(to.dinner, "dinner", act(rows * most_inner));
   take(to.dropped, "dropped", shape.dropout > 0 ? act(rows * most_in) : 0);
+  take(to.apart, "apart", shape.magnitude && stream ? f32(rows * c.dim) : 0);
   take(to.scaled, "scaled", shape.magnitude && stream ? act(rows * c.dim) : 0);
   take(to.outputs, "outputs", shape.magnitude && gate_up ? act(rows * 2 * c.ffn_dim) : 0);
   take(to.wa, "wa", shape.magnitude ? f32(most_rows * rank) : 0);

@@ -14,7 +14,7 @@ namespace tandem::train {
 struct LowRankBuffers {
   struct OfMatrix {
     void* inner = nullptr;     // [max_rows, factors rank] gamma D(x) A^T of the last forward
-    void* apart = nullptr;     // [max_rows, dim] DoRA: what wo or w_down added to the stream
+    void* added = nullptr;     // [max_rows, dim] DoRA: what wo or w_down added to the stream
     float* squares = nullptr;  // [out] f32, DoRA: of the rows of W
     float* scale = nullptr;    // [out] f32, DoRA: magnitude over norm
   };
@@ -22,6 +22,7 @@ struct LowRankBuffers {
   void* copies;   // [set.size] of the values; null of f32, which are used themselves
   void* dinner;   // [max_rows, most factors rank] gradient of `inner`
   void* dropped;  // [max_rows, most in] with dropout
+  float* apart;   // [max_rows, dim] f32, DoRA: the same before it is added
   void* scaled;   // [max_rows, dim] DoRA: gradients of wo or w_down
   void* outputs;  // [max_rows, 2 ffn_dim] DoRA: gate and up before their gradient replaces them
   float* wa;      // [most rows, rank] f32, DoRA

@@ -48,22 +48,24 @@ Work layer_work(const TrainedLayer& t, const LayerFrontier& f, const model::Mode
   w.weight_gradients =
       rows * (gradient_operations(t.qkv, qkv) + gradient_operations(t.wo, wo) +
               gradient_operations(t.gate_up, gate_up) + gradient_operations(t.w_down, w_down));
-  const auto factors = [&](const TrainedMatrix& m, const model::ProductShape& p, bool passes_on) {
+  const auto factors = [&](const TrainedMatrix& m, const model::ProductShape& p, bool passes_on,
+                           bool again) {
     const double operations = rows * factor_operations(m, rank, p);
-    w.forward += operations;
+    w.factors += again ? 2 * operations : operations;
     w.weight_gradients += operations;
     // Through B, for the gradient of A; through A as far as anything below is trained.
     for (const LowRankFactors& part : m.factors)
       w.input_gradients +=
           rows * 2.0 * rank * static_cast<double>(part.rows + (passes_on ? p.in : 0));
   };
-  factors(t.qkv, qkv, f.input);
-  factors(t.wo, wo, f.attention);
-  factors(t.gate_up, gate_up, f.middle);
-  factors(t.w_down, w_down, f.gate_up);
-  if (f.again != LayerFrontier::Again::none) w.again += rows * operations(gate_up);
-  if (f.again == LayerFrontier::Again::layer)
-    w.again += rows * (operations(qkv) + operations(wo)) + attention;
+  const bool layer = f.again == LayerFrontier::Again::layer;
+  const bool of_ffn = f.again != LayerFrontier::Again::none;
+  factors(t.qkv, qkv, f.input, layer);
+  factors(t.wo, wo, f.attention, layer);
+  factors(t.gate_up, gate_up, f.middle, of_ffn);
+  factors(t.w_down, w_down, f.gate_up, false);
+  if (of_ffn) w.again += rows * operations(gate_up);
+  if (layer) w.again += rows * (operations(qkv) + operations(wo)) + attention;
   return w;
 }
 
@@ -73,6 +75,7 @@ Work& Work::operator+=(const Work& other) {
   forward += other.forward;
   input_gradients += other.input_gradients;
   weight_gradients += other.weight_gradients;
+  factors += other.factors;
   again += other.again;
   return *this;
 }

@@ -30,10 +30,9 @@ struct Runs {
                                     "--data", (folder / "train.jsonl").string(),
                                     "-o",     (folder / run).string(),
                                     "-q",     "--no-progress"};
-    for (const std::string& setting :
-         {"data.template=plain", "data.val_size=8", "train.steps=12", "train.batch=8",
-          "train.save_every=2", "train.optimizer.lr=5e-3", "train.lora.dropout=0.1",
-          "train.lora.rank=4"})
+    for (const char* setting : {"data.template=plain", "data.val_size=8", "train.steps=12",
+                                "train.batch=8", "train.save_every=2", "train.optimizer.lr=5e-3",
+                                "train.lora.dropout=0.1", "train.lora.rank=4"})
       all.insert(all.end(), {"-s", setting});
     all.insert(all.end(), {"-s", "train.method=" + method});
     all.insert(all.end(), more.begin(), more.end());

@@ -111,9 +111,11 @@ TEST_SUITE("kernels/magnitude") {
     constexpr int kRows = 3;
     over_grid([&](Isa isa, DType act, int n, size_t offset) {
       for (const bool all : {false, true}) {
+        const DType in_type = all ? DType::f32 : act;
         const int width = n + 5, first = 3;
         const auto size = static_cast<size_t>(kRows * width);
-        ActBuffer in = random(act, size, offset, 1), got = random(act, size, offset, 2), want = got;
+        ActBuffer in = random(in_type, size, offset, 1), got = random(act, size, offset, 2),
+                  want = got;
         Buffer<float> scale = random_floats(static_cast<size_t>(n), offset, 3),
                       bias = random_floats(static_cast<size_t>(n), offset, 4);
         ActBuffer sum = random(DType::f32, size, offset, 5), sum_want = sum;
@@ -126,7 +128,8 @@ TEST_SUITE("kernels/magnitude") {
                                .scale = scale.data(),
                                .bias = all ? bias.data() : nullptr,
                                .sum = all ? sum.f32.data() : nullptr,
-                               .act = act};
+                               .act = act,
+                               .in_type = in_type};
         cpu_table(isa).magnitude_scale(p, {0, kRows});
         p.out = want.data();
         p.sum = all ? sum_want.f32.data() : nullptr;
@@ -150,7 +153,8 @@ TEST_SUITE("kernels/magnitude") {
                                  .n = 40,
                                  .scale = ones.data(),
                                  .bias = bias.data(),
-                                 .act = DType::f32},
+                                 .act = DType::f32,
+                                 .in_type = DType::f32},
                                 {0, 1});
     REQUIRE_CLOSE(out, in, [](size_t) { return 0.0; });
   }

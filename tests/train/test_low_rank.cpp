@@ -220,14 +220,9 @@ TEST_SUITE("train/low_rank") {
         const auto lora = make_trainer(model, spec, set_of(spec, false, settings));
         CHECK(lora->loss({&batch, 1}).sum == base);
         CHECK(lora->gradients({&batch, 1}).sum == base);
-        // What o and down add is rounded before it is added to the stream.
         const auto dora = make_trainer(model, spec, set_of(spec, true, settings));
-        CHECK(dora->loss({&batch, 1}).sum ==
-              doctest::Approx(base).epsilon(dtype == DType::f32 ? 1e-6 : 2e-3));
-        train::LoraSettings inner = small_factors();
-        inner.targets = {train::Matrix::q, train::Matrix::v, train::Matrix::gate,
-                         train::Matrix::up};
-        CHECK(make_trainer(model, spec, set_of(spec, true, inner))->loss({&batch, 1}).sum == base);
+        CHECK(dora->loss({&batch, 1}).sum == base);
+        CHECK(dora->gradients({&batch, 1}).sum == base);
       }
   }
 
