@@ -67,14 +67,16 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
       }
       most_inner = std::max(most_inner, inner);
       most_in = std::max(most_in, size.in);
-      for (const LowRankFactors& f : m.factors) most_rows = std::max(most_rows, f.rows);
-      most_product = std::max(most_product, rows * (size.out + size.in + inner));
-      if (shape.magnitude)  // W A^T
-        most_product = std::max(most_product, size.out * size.in + (size.out + size.in) * rank);
+      for (const LowRankFactors& f : m.factors) {
+        const int64_t widest = std::max(size.in, f.rows);
+        most_rows = std::max(most_rows, f.rows);
+        most_product = std::max(most_product, rows * (widest + inner) + inner * widest);
+        if (shape.magnitude)  // W A^T
+          most_product = std::max(most_product, f.rows * size.in + (f.rows + size.in) * rank);
+      }
       stream = stream || ends_in_stream(of);
       gate_up = gate_up || of == LayerMatrix::gate_up;
     }
-  most_product = std::max(most_product, rank * (most_in + most_rows) * 4 + rows * most_inner);
   take(to.copies, "copies", spec.dtype == DType::f32 ? 0 : act(set.size));
   take(to.dinner, "dinner", act(rows * most_inner));
   take(to.dropped, "dropped", shape.dropout > 0 ? act(rows * most_in) : 0);
