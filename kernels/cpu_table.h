@@ -1,5 +1,8 @@
 #pragma once
 #include "base/cpu_features.h"
+#include "kernels/adapter/dropout.h"
+#include "kernels/adapter/magnitude.h"
+#include "kernels/adapter/weight_norms.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_backward.h"
 #include "kernels/attention/mean_lse.h"
@@ -84,6 +87,11 @@ struct CpuTable {
   AdamWNarrowFn* adamw_narrow;
   SquareSumFn* square_sum;
   AdamWFn* adamw;
+  DropoutFn* dropout;
+  MagnitudeScaleFn* magnitude_scale;
+  MagnitudeGradientFn* magnitude_gradient;
+  RowSquaresFn* row_squares;
+  WeightNormsFn* weight_norms;
   const AttentionKernel* attention_f32;
   const AttentionKernel* attention_bf16;
   const PackedLinearKernel* packed_linear;

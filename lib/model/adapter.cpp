@@ -152,9 +152,6 @@ Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const A
   if (!fs::is_directory(folder))
     throw input_error(folder.string(), "no such adapter folder")
         .hint("name folder adapter/ of a run of s2ft-train");
-  if (fs::exists(folder / "adapter_config.json") && !fs::exists(folder / kAdapterConfigFile))
-    throw input_error(folder.string(), "holds an adapter of PEFT, which this build does not read")
-        .hint("merge it into its model with PEFT, and set model.path to the result");
   for (const char* file : {kAdapterConfigFile, kAdapterTensorFile})
     if (!fs::exists(folder / file))
       throw input_error((folder / file).string(), "is missing")

@@ -10,6 +10,9 @@ namespace tandem::ops {
 /// GPU's memory, aligned to their element, as work on its stream.
 void convert(void* out, DType to, const void* in, DType from, int64_t n, Stream stream = {});
 
+/// Zeroes n numbers, on a GPU as work on its stream.
+void clear(float* at, int64_t n, Stream stream = {});
+
 /// out[r] = table[ids[r]] in f32.
 /// shapes   out [ids, dim]; table [V, dim] of type `from`, any alignment
 void embed(float* out, const void* table, DType from, std::span<const int32_t> ids, int64_t dim);

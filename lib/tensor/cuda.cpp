@@ -210,16 +210,16 @@ void Queue::copy_within(void* to, const void* from, size_t bytes) {
         "copy within the GPU");
 }
 
-void Queue::clear(void* device, size_t bytes) {
-  check(cudaMemsetAsync(device, 0, bytes, as_stream(stream())), "zeroing on the GPU");
-}
-
 void Queue::follow(const Event& event) {
   check(cudaStreamWaitEvent(as_stream(stream()), static_cast<cudaEvent_t>(event.handle_), 0),
         "cannot wait for an event");
 }
 
 void Queue::wait() { cuda::wait(stream()); }
+
+void clear(void* device, size_t bytes, Stream stream) {
+  check(cudaMemsetAsync(device, 0, bytes, as_stream(stream)), "zeroing on the GPU");
+}
 
 void wait(Stream stream) {
   check(cudaStreamSynchronize(as_stream(stream)), "work on the GPU failed");

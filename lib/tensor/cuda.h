@@ -98,8 +98,6 @@ class Queue {
   void copy_in(void* device, const void* host, size_t bytes);
   void copy_out(void* host, const void* device, size_t bytes);
   void copy_within(void* to, const void* from, size_t bytes);
-  /// Zeroes device memory in stream order.
-  void clear(void* device, size_t bytes);
   /// Work put on the queue from now on starts after the work that came before the event's last
   /// record; the host does not wait.
   void follow(const Event& event);
@@ -134,6 +132,8 @@ class Event {
 
 /// Waits for all work on a stream, as Queue::wait.
 void wait(Stream stream);
+/// Zeroes device memory in stream order.
+void clear(void* device, size_t bytes, Stream stream);
 
 /// A recorded sequence of operations that one call repeats.
 class Graph {

@@ -26,6 +26,7 @@ void free_memory(void*) noexcept {}
 void use_device(int) { fail(); }
 PinnedRange::PinnedRange(void* data, size_t) : data_(data) { fail(); }
 PinnedRange::~PinnedRange() = default;
+void clear(void*, size_t, Stream) { fail(); }
 void wait(Stream) { fail(); }
 PinnedBuffer::PinnedBuffer(size_t) { fail(); }
 PinnedBuffer::~PinnedBuffer() = default;
@@ -34,7 +35,6 @@ Queue::~Queue() = default;
 void Queue::copy_in(void*, const void*, size_t) { fail(); }
 void Queue::copy_out(void*, const void*, size_t) { fail(); }
 void Queue::copy_within(void*, const void*, size_t) { fail(); }
-void Queue::clear(void*, size_t) { fail(); }
 void Queue::follow(const Event&) { fail(); }
 void Queue::wait() { fail(); }
 Event::Event(bool) { fail(); }

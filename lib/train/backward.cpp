@@ -26,7 +26,10 @@ Backward::Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama
       cache_(cache),
       exec_(exec),
       buffers_(spec_, frontier_, arena),
-      indices_(set, arena, exec) {}
+      indices_(set, arena, exec) {
+  if (set.low_rank.rank > 0)
+    low_rank_ = std::make_unique<LowRank>(spec_, set, model, arena, exec);
+}
 
 void Backward::choose_products(int64_t wanted, std::span<float> gradient) {
   if (!exec_.on_gpu()) return;
@@ -65,14 +68,8 @@ const int32_t* Backward::placed(std::span<const int32_t> list, int32_t* place) c
   return place;
 }
 
-void Backward::clear(float* at, int64_t n) const {
-  if (exec_.on_gpu())
-    exec_.queue->clear(at, static_cast<size_t>(n) * sizeof(float));
-  else
-    std::fill_n(at, n, 0.0f);
-}
-
-double Backward::run(const MicroBatch& batch, float scale, std::span<float> gradient) {
+double Backward::run(const MicroBatch& batch, float scale, std::span<float> gradient,
+                     const MicroBatchName& name) {
   n_rows_ = static_cast<int64_t>(batch.tokens.size());
   TANDEM_CHECK(n_rows_ <= spec_.max_rows && batch.targets.size() == batch.tokens.size() &&
                    !batch.document_begin.empty() && batch.document_begin.front() == 0 &&
@@ -92,6 +89,7 @@ double Backward::run(const MicroBatch& batch, float scale, std::span<float> grad
   Documents documents(cache_, batch.document_begin);
   const kv::Step step = documents.begin();
   const bool backward = !gradient.empty();
+  if (low_rank_) low_rank_->begin(name, backward);
   model_.forward(batch.tokens, step, cache_,
                  backward ? std::span<const model::LayerActivations>(buffers_.kept)
                           : std::span<const model::LayerActivations>{});
@@ -109,7 +107,7 @@ double Backward::run(const MicroBatch& batch, float scale, std::span<float> grad
 
 void Backward::head(const Supervised& supervised, float scale) {
   const bool backward = !gradient_.empty();
-  if (backward) clear(buffers_.dstream, n_rows_ * spec_.config.dim);
+  if (backward) ops::clear(buffers_.dstream, n_rows_ * spec_.config.dim, stream());
   const model::Weights& w = model_.weights();
   const int64_t most = std::min(spec_.head_rows, spec_.max_rows), vocab = spec_.config.vocab_size;
   for (int64_t begin = 0; begin < supervised.n; begin += most) {
@@ -172,21 +170,22 @@ void Backward::ffn(int index, const model::LayerActivations& kept) {
   const LayerFrontier& f = frontier_.layers[i];
   const TrainedLayer& t = set_.layers[i];
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = narrow_stream();
+  const Tensor dy = through_factors(index, model::LayerMatrix::w_down, narrow_stream());
   const Tensor gate_up = act(kept.gate_up, 2 * int64_t{spec_.config.ffn_dim});
   Tensor da, columns;
   if (f.gate_up) {
     da = act(buffers_.dwide, spec_.config.ffn_dim);
-    ops::linear_input_gradient(da, dy, w.w_down, ops::Accumulate::no, buffers_.workspace,
-                               stream());
+    input_gradient(da, dy, w.w_down);
   }
   const bool listed = t.w_down.part == Part::columns;
   if (t.w_down.trained())
     columns = act(buffers_.listed, listed ? t.w_down.cols : int64_t{spec_.config.ffn_dim});
+  if (low_rank_) low_rank_->keep_outputs(index, model::LayerMatrix::gate_up, gate_up);
   ops::silu_mul_backward(gate_up, da, columns, listed ? indices_.of(t.w_down).data() : nullptr,
                          stream());
   weight_gradient(t.w_down, dy, columns);
   if (!f.gate_up) return;
+  through_factors(index, model::LayerMatrix::gate_up, gate_up);  // in place
   weight_gradient(t.gate_up, gate_up,
                   t.gate_up.trained() ? normed_again(w.norms.ffn, kept.residual_mid) : Tensor{});
   if (f.middle) through_normed_linear(gate_up, w.gate_up, w.norms.ffn, kept.residual_mid);
@@ -198,7 +197,7 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   const TrainedLayer& t = set_.layers[i];
   const model::ModelConfig& c = spec_.config;
   const model::LayerWeights& w = model_.weights().layers[i];
-  const Tensor dy = narrow_stream();
+  const Tensor dy = through_factors(index, model::LayerMatrix::wo, narrow_stream());
   Tensor attended = act(kept.attended, c.q_dim());
   if (t.wo.part == Part::columns) {
     const Tensor all = attended;
@@ -209,8 +208,7 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   if (!f.attention) return;
 
   const Tensor dattended = act(buffers_.dwide, c.q_dim());
-  ops::linear_input_gradient(dattended, dy, w.wo, ops::Accumulate::no, buffers_.workspace,
-                             stream());
+  input_gradient(dattended, dy, w.wo);
   const auto heads = [&](void* at) {
     return Tensor(at, spec_.dtype, {n_rows_, c.n_heads, c.head_dim}, spec_.device);
   };
@@ -241,6 +239,8 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
   if (head_norms)
     ops::bias_gradient(norm_gradient(w.norms.q),
                        f32(buffers_.dnorms, 2 * int64_t{c.head_dim}), stream());
+  through_factors(index, model::LayerMatrix::qkv, dqkv,
+                  f.reads_qkv ? act(kept.qkv, qkv_dim) : Tensor{});  // in place
   weight_gradient(t.qkv, dqkv,
                   t.qkv.trained() ? normed_again(w.norms.attn, kept.residual_in) : Tensor{});
   if (f.input) through_normed_linear(dqkv, w.qkv, w.norms.attn, kept.residual_in);
@@ -251,10 +251,21 @@ void Backward::embedding(std::span<const int32_t> tokens) {
                           dresidual(), placed(tokens, buffers_.ids), stream());
 }
 
+Tensor Backward::through_factors(int layer, model::LayerMatrix of, const Tensor& dy,
+                                 const Tensor& y) {
+  return low_rank_ ? low_rank_->back_through_b(layer, of, dy, y, gradient_) : dy;
+}
+
+void Backward::input_gradient(const Tensor& dx, const Tensor& dy, const ops::PackedWeights& w) {
+  ops::linear_input_gradient(dx, dy, w, ops::Accumulate::no, buffers_.workspace, stream());
+  if (low_rank_) low_rank_->add_input_gradient(dx);
+}
+
 void Backward::weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x) {
   if (m.bias) ops::bias_gradient(gradient_.data() + m.bias_offset, dy, stream());
   if (!m.trained()) return;
   if (m.part == Part::elements) return scattered_gradient(m, dy, x);
+  if (m.part == Part::low_rank) return low_rank_->a_gradient(x, gradient_);
   Tensor listed = dy;
   if (m.part == Part::rows) {
     listed = tensor(buffers_.listed, dy.dtype(), dy.rows(), m.rows);
@@ -266,7 +277,7 @@ void Backward::weight_gradient(const TrainedMatrix& m, const Tensor& dy, const T
 
 void Backward::scattered_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x) {
   const Tensor all = tensor(buffers_.dense, DType::f32, dy.row_size(), x.row_size());
-  clear(buffers_.dense, all.elements());
+  ops::clear(buffers_.dense, all.elements(), stream());
   ops::linear_weight_gradient(all, dy, x, buffers_.workspace, stream());
   ops::add_elements({gradient_.data() + m.offset, m.index.size()}, all, indices_.of(m).data(),
                     stream());
@@ -275,7 +286,7 @@ void Backward::scattered_gradient(const TrainedMatrix& m, const Tensor& dy, cons
 void Backward::through_normed_linear(const Tensor& dy, const ops::PackedWeights& w,
                                      const float* norm, const void* kept) {
   const Tensor dnormed = act(buffers_.dnormed, spec_.config.dim);
-  ops::linear_input_gradient(dnormed, dy, w, ops::Accumulate::no, buffers_.workspace, stream());
+  input_gradient(dnormed, dy, w);
   const Tensor x = act(const_cast<void*>(kept), spec_.config.dim);
   norm_backward({.dx = dresidual(), .dy = dnormed, .x = x, .weight = norm});
 }

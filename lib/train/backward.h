@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <span>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "ops/backward.h"
 #include "tensor/arena.h"
 #include "train/backward_buffers.h"
+#include "train/low_rank.h"
 #include "train/micro_batch.h"
 #include "train/placed_index.h"
 
@@ -20,6 +22,7 @@ class Backward {
  public:
   static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan) {
     BackwardBuffers::plan(spec, set, plan);
+    if (set.low_rank.rank > 0) LowRank::plan(spec, set, plan);
   }
   /// All must outlive this. The model's run, on the spec's device.
   Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, kv::Cache& cache,
@@ -32,7 +35,14 @@ class Backward {
   /// Runs a micro-batch. Adds the gradient of `scale` times its loss to `gradient`, unless that is
   /// empty, and returns the loss: the sum over the supervised rows of -ln p(target).
   /// shapes   gradient [set.size] on the run's device
-  double run(const MicroBatch& batch, float scale, std::span<float> gradient);
+  /// name     of what dropout draws
+  double run(const MicroBatch& batch, float scale, std::span<float> gradient,
+             const MicroBatchName& name = {});
+  /// Low-rank factors are these from now on; of sets without any does nothing.
+  /// shapes   values [set.size] on the run's device, which must outlive their use
+  void publish(std::span<const float> values) {
+    if (low_rank_) low_rank_->publish(values);
+  }
 
   const Frontier& frontier() const { return frontier_; }
   const PlacedIndices& indices() const { return indices_; }
@@ -53,7 +63,10 @@ class Backward {
   void embedding(std::span<const int32_t> tokens);
   /// A list of the host where the run computes: on a GPU a copy at `place`.
   const int32_t* placed(std::span<const int32_t> list, int32_t* place) const;
-  void clear(float* at, int64_t n) const;
+  /// From the gradient of a layer's product that of x W^T: another with low-rank factors alone.
+  Tensor through_factors(int layer, model::LayerMatrix of, const Tensor& dy, const Tensor& y = {});
+  /// dx = dy W, and through the factors of the same product.
+  void input_gradient(const Tensor& dx, const Tensor& dy, const ops::PackedWeights& w);
   /// The trained part of the gradient of y = x W^T + b.
   /// x        its columns that are trained, if columns are
   void weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x);
@@ -91,9 +104,10 @@ class Backward {
   Exec exec_;
   BackwardBuffers buffers_;
   PlacedIndices indices_;
-  std::set<int64_t> chosen_;   // numbers of rows
-  int64_t n_rows_ = 0;         // of the micro-batch in hand
-  std::span<float> gradient_;  // of the call in hand
+  std::unique_ptr<LowRank> low_rank_;  // null: no factors
+  std::set<int64_t> chosen_;           // numbers of rows
+  int64_t n_rows_ = 0;                 // of the micro-batch in hand
+  std::span<float> gradient_;          // of the call in hand
 };
 
 }  // namespace tandem::train

@@ -39,7 +39,8 @@ int64_t most_listed(const TrainedSet& set, int64_t ffn_dim) {
       if (m->part == Part::rows || m->part == Part::columns)
         most = std::max(most, static_cast<int64_t>(m->index.size()));
     // Its input is computed again for the gradient.
-    if (l.w_down.part == Part::all || l.w_down.part == Part::elements)
+    if (l.w_down.part == Part::all || l.w_down.part == Part::elements ||
+        l.w_down.part == Part::low_rank)
       most = std::max(most, ffn_dim);
   }
   return most;

@@ -1,8 +1,8 @@
 #include "train/choose_set.h"
 
 #include "base/error.h"
-#include "recipe/scalar.h"
 #include "train/calibration.h"
+#include "train/low_rank_set.h"
 
 namespace tandem::train {
 namespace {
@@ -42,9 +42,7 @@ TrainedSet choose_set(const TrainSettings& settings, const TrainerSpec& spec, ui
       return scattered_set(spec.config, settings.spft.ratio.value, seed);
     case Method::lora:
     case Method::dora:
-      throw recipe_error("train.method", "is {}, which is not built into this version yet",
-                         recipe::yaml_text(settings.method))
-          .hint("choose s2ft, spft or full");
+      return low_rank_set(spec.config, settings.lora, settings.method == Method::dora, seed);
     case Method::s2ft:
       break;
   }

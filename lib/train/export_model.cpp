@@ -8,7 +8,9 @@
 
 #include "base/convert.h"
 #include "base/error.h"
+#include "model/low_rank_merge.h"
 #include "model/weight_table.h"
+#include "train/export_low_rank.h"
 
 namespace tandem::train {
 namespace {
@@ -152,6 +154,12 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
   copy_others(base, folder);
   std::deque<std::vector<std::byte>> memory;
   std::vector<io::TensorView> tensors;
+  const std::vector<model::LowRankDelta> deltas = low_rank_deltas(set, config, values);
+  const auto delta_of = [&](Weight weight, int layer) -> const model::LowRankDelta* {
+    const auto it = std::ranges::find_if(
+        deltas, [&](const auto& d) { return d.weight == weight && d.layer == layer; });
+    return it == deltas.end() ? nullptr : &*it;
+  };
   const auto add = [&](Weight weight, int layer) {
     const io::Shape shape = model::weight_shape(weight, config);
     std::vector<float> all;
@@ -160,7 +168,9 @@ void export_model(const std::filesystem::path& folder, const std::filesystem::pa
     } else {
       all.resize(static_cast<size_t>(shape[0] * shape[1]));
       source.rows(weight, layer, 0, shape[0], DType::f32, all.data());
-      if (const Place p = place_of(weight, layer, set, config); p.trained != nullptr)
+      if (const model::LowRankDelta* d = delta_of(weight, layer))
+        model::merge_low_rank(all, *d);
+      else if (const Place p = place_of(weight, layer, set, config); p.trained != nullptr)
         put_matrix(all, shape[0], shape[1], p, values);
     }
     // Norms and biases are f32 in a running model: a bf16 copy would be another model.

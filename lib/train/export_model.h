@@ -8,10 +8,10 @@
 namespace tandem::train {
 
 /// Writes a model folder that any tool reads: weights of `source` with trained values in their
-/// places, matrices in `dtype`, rounded to nearest, norms and biases in f32, and the files of the
-/// base model's folder that hold no weights as they are. Where the base is in `dtype`, it is the
-/// model that was trained, bit for bit. The weights appear whole or not at all; they stand in
-/// memory meanwhile.
+/// places and low-rank factors merged in f32, matrices in `dtype`, rounded to nearest, norms and
+/// biases in f32, and the files of the base model's folder that hold no weights as they are. Where
+/// the base is in `dtype`, it is the model that was trained, bit for bit. The weights appear whole
+/// or not at all; they stand in memory meanwhile.
 /// shapes   values [set.size]
 /// errors   kind input: cannot create, no space left
 void export_model(const std::filesystem::path& folder, const std::filesystem::path& base,

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "ops/linear_gradient.h"
 #include "ops/loading.h"
+#include "train/low_rank_set.h"
 #include "train/placed_index.h"
 
 namespace tandem::train {
@@ -29,7 +30,8 @@ struct LayerShapes {
         w_down{c.dim, c.ffn_dim, c.mlp_bias} {}
 };
 
-void place(TrainedMatrix& m, const Shape& shape, int64_t& end) {
+void place(TrainedMatrix& m, const Shape& shape, int rank, int64_t& end) {
+  if (m.part == Part::low_rank) return lay_out_factors(m, shape.in, rank, end);
   if (m.part == Part::all) {
     m.index.resize(static_cast<size_t>(shape.out));
     std::iota(m.index.begin(), m.index.end(), 0);
@@ -86,18 +88,19 @@ model::Trainable TrainedSet::trainable() const {
 void lay_out(TrainedSet& set, const model::ModelConfig& config) {
   const LayerShapes shapes(config);
   const Shape table{config.vocab_size, config.dim, false};
+  const int rank = set.low_rank.rank;
   int64_t end = 0;
   for (TrainedLayer& l : set.layers) {
-    place(l.qkv, shapes.qkv, end);
-    place(l.wo, shapes.wo, end);
-    place(l.gate_up, shapes.gate_up, end);
-    place(l.w_down, shapes.w_down, end);
+    place(l.qkv, shapes.qkv, rank, end);
+    place(l.wo, shapes.wo, rank, end);
+    place(l.gate_up, shapes.gate_up, rank, end);
+    place(l.w_down, shapes.w_down, rank, end);
   }
-  place(set.lm_head, table, end);
+  place(set.lm_head, table, rank, end);
   if (config.tied_embeddings && set.embedding.trained())
     set.embedding = set.lm_head;
   else
-    place(set.embedding, table, end);
+    place(set.embedding, table, rank, end);
   const int64_t of_heads = config.qk_norm ? 2 * int64_t{config.head_dim} : 0;
   set.norms_offset = end;
   set.norms_size =
@@ -149,7 +152,9 @@ TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_
 void read_values(std::span<float> values, const TrainedSet& set, const PlacedIndices& indices,
                  const model::Weights& weights, Stream stream) {
   each_weight(set, weights, [&](const TrainedMatrix& m, const ops::PackedWeights& w) {
-    if (m.trained())
+    if (m.part == Part::low_rank)
+      first_factors(values, m, set.low_rank, w, stream);
+    else if (m.trained())
       ops::read_part(values.subspan(at(m.offset), at(m.size())), w, weight_part(m.part),
                      indices.of(m), stream);
     if (m.bias) ops::read_bias(values.subspan(at(m.bias_offset), at(m.bias_size)), w, stream);
@@ -161,7 +166,7 @@ void read_values(std::span<float> values, const TrainedSet& set, const PlacedInd
 void write_values(model::Weights& weights, const TrainedSet& set, const PlacedIndices& indices,
                   std::span<const float> values, Stream stream) {
   each_weight(set, weights, [&](const TrainedMatrix& m, ops::PackedWeights& w) {
-    if (m.trained())
+    if (m.trained() && m.part != Part::low_rank)
       ops::write_part(w, weight_part(m.part), indices.of(m),
                       values.subspan(at(m.offset), at(m.size())), stream);
     if (m.bias) ops::write_bias(w, values.subspan(at(m.bias_offset), at(m.bias_size)), stream);

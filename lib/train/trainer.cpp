@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "ops/linear_gradient.h"
+#include "ops/loading.h"
 
 namespace tandem::train {
 namespace {
@@ -117,14 +118,8 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
   for (const std::span<float> to : {state_.values, start_})
     if (!to.empty())
       read_values(to, set_, backward_.indices(), model_.weights(), exec_.stream());
+  backward_.publish(state_.values);
   backward_.choose_products(spec_.max_rows, gradient_);
-}
-
-void Trainer::clear_gradient() {
-  if (exec_.on_gpu())
-    exec_.queue->clear(gradient_.data(), gradient_.size_bytes());
-  else
-    std::ranges::fill(gradient_, 0.0f);
 }
 
 void Trainer::copy_out(void* to, const void* from, size_t bytes) const {
@@ -154,18 +149,23 @@ void Trainer::set_values(std::span<const float> values) {
   TANDEM_CHECK(values.size() == to.size(), "{} values for {}", values.size(), to.size());
   replace(to.data(), values.data(), values.size_bytes());
   write_values(model_.weights(), set_, backward_.indices(), to, exec_.stream());
+  if (!spec_.narrow_states) backward_.publish(to);
 }
 
 LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradient) {
   LossSum loss{.n_tokens = n_supervised(batches)};
   if (loss.n_tokens == 0) return loss;
   const float scale = 1.0f / static_cast<float>(loss.n_tokens);
-  for (const MicroBatch& b : batches) loss.sum += backward_.run(b, scale, gradient);
+  MicroBatchName name{.step = state_.steps};
+  for (const MicroBatch& b : batches) {
+    loss.sum += backward_.run(b, scale, gradient, name);
+    ++name.batch;
+  }
   return loss;
 }
 
 LossSum Trainer::gradients(std::span<const MicroBatch> batches) {
-  clear_gradient();
+  ops::clear(gradient_.data(), set_.size, exec_.stream());
   return run(batches, gradient_);
 }
 
@@ -222,6 +222,7 @@ void Trainer::step_in_place(const ops::AdamW& by, float gradient_scale) {
 
 void Trainer::publish() {
   write_values(model_.weights(), set_, backward_.indices(), state_.values, exec_.stream());
+  backward_.publish(state_.values);
 }
 
 }  // namespace tandem::train

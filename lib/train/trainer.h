@@ -121,7 +121,6 @@ class Trainer {
 
  private:
   LossSum run(std::span<const MicroBatch> batches, std::span<float> gradient);
-  void clear_gradient();
   void copy_out(void* to, const void* from, size_t bytes) const;
   void step_in_place(const ops::AdamW& by, float gradient_scale);
 

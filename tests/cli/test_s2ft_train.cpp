@@ -121,7 +121,7 @@ TEST_SUITE("cli/s2ft-train") {
       CHECK(run.status == 3);
       CHECK(run.err.find(text) != std::string::npos);
     };
-    refused("train.method=lora", "train.method: is lora, which is not built");
+
     refused("train.recompute=0", "train.recompute: is 0, which is not built");
     refused("train.select.ratios={o: 0, d: 0.0001}", "train.select.ratios");
     CHECK(s2ft_train({"-m", "tiny-16m", "--dry-run"}).status == 3);

@@ -14,6 +14,7 @@
 #include "tools/engines/load_engine.h"
 #include "tools/training/trainer_spec.h"
 #include "train/export_adapter.h"
+#include "train/export_low_rank.h"
 #include "train/export_model.h"
 
 namespace tandem::tools {
@@ -270,8 +271,14 @@ int TrainingRun::run() {
   go_on(*trainer, at, kept, report);
   if (at.best.found() && at.best.step != at.done) kept.load_best(*trainer, at.best);
   report.finish(at);
-  train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
-  if (recipe_.train.method == train::Method::s2ft)
+  const train::Method method = recipe_.train.method;
+  const bool low_rank = method == train::Method::lora || method == train::Method::dora;
+  if (low_rank)
+    train::export_low_rank(file(kAdapter), recipe_.model.path.value, recipe_.train, set_,
+                           files_.config, trainer->state().values);
+  else
+    train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
+  if (low_rank || method == train::Method::s2ft)
     cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
   const std::vector<float> values = trainer->values();
   trainer.reset();  // the model that is written takes its place in memory
