@@ -47,6 +47,7 @@ __device__ void take_pieces(BackwardMemory<kDim>& m, const AttentionBackwardPara
 #pragma unroll 1
   for (unsigned n = 0;; ++n) {
     BackwardPiece& piece = m.pieces[n % 4];
+    m.columns_copied[n % 2].wait(n / 2 % 2 ^ 1);  // of the piece two before
     {
       const BackwardBlock b(p, work, Shape::kRows, number);
       piece = {b, ColumnTiles(p, b, Shape::kRows, Shape::kColumns)};
@@ -81,7 +82,7 @@ __device__ void fill_stages(BackwardMemory<kDim>& m, const Each& each) {
       m.empty[ring.stage()].wait(ring.parity() ^ 1);
       each(b, step.head, (tiles.first + step.tile) * Shape::kColumns, ring.stage());
     }
-    if (threadIdx.x % cuda::kWarp == 0) m.rows_empty.arrive();
+    if (threadIdx.x % cuda::kWarp == 0) m.columns_copied[n % 2].arrive();
   }
 }
 

@@ -41,7 +41,8 @@ struct alignas(1024) BackwardMemory {
   // In turn: one is taken ahead, one computed, and of one results are written. All threads are
   // short of registers and read them here.
   BackwardPiece pieces[4];
-  cuda::Barrier taken[2];  // in turn: a second piece is taken before all know of the first
+  // Pieces in turn: the copying warps run up to two ahead of the groups.
+  cuda::Barrier taken[2], columns_copied[2];
   cuda::Barrier rows_full, rows_empty, full[Shape::kStages], empty[Shape::kStages];
 
   __device__ const BackwardPiece& piece(unsigned n) const { return pieces[n % 4]; }
@@ -51,9 +52,12 @@ struct alignas(1024) BackwardMemory {
   }
   __device__ void init_barriers() {
     constexpr unsigned kWarps = 4;  // of a group; one thread of each frees what it has read
-    for (cuda::Barrier& t : taken) t.init(1);
+    for (int i = 0; i < 2; ++i) {
+      taken[i].init(1);
+      columns_copied[i].init(2);  // by the two warps
+    }
     rows_full.init(1);
-    rows_empty.init(kWarps * Shape::kGroups + 2);  // and the two that copy columns
+    rows_empty.init(kWarps * Shape::kGroups);
     for (int s = 0; s < Shape::kStages; ++s) {
       full[s].init(1 + cuda::kWarp);  // vectors and, lane by lane, numbers
       empty[s].init(kWarps * Shape::kGroups);
