@@ -15,14 +15,8 @@ namespace {
 
 constexpr size_t kMaxFileBytes = size_t{16} << 20;
 
-const char* in_words(LinearRole role) {
-  return role == LinearRole::forward          ? ""
-         : role == LinearRole::input_gradient ? "input gradient "
-                                              : "weight gradient ";
-}
-
 std::string in_words(const LinearProduct& p) {
-  return in_words(p.role) + fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}{}", dtype_name(p.dtype),
+  return fmt::format("{} rows={} out={} in={} y={} bias={:d} add={:d}{}", dtype_name(p.dtype),
                      rows_bucket(p.rows), p.out, p.in, dtype_name(p.y_type), p.bias, p.accumulate,
                      p.swiglu ? " swiglu" : "");
 }
@@ -126,13 +120,20 @@ LinearChoices::LinearChoices(std::filesystem::path file, std::string machine)
 }
 
 std::optional<LinearChoice> LinearChoices::find(const LinearProduct& product) const {
-  const auto it = choices_.find(in_words(product));
+  return find(in_words(product));
+}
+
+void LinearChoices::keep(const LinearProduct& product, const LinearChoice& choice) {
+  keep(in_words(product), choice);
+}
+
+std::optional<LinearChoice> LinearChoices::find(const std::string& words) const {
+  const auto it = choices_.find(words);
   if (it == choices_.end()) return std::nullopt;
   return it->second;
 }
 
-void LinearChoices::keep(const LinearProduct& product, const LinearChoice& choice) {
-  const std::string key = in_words(product);
+void LinearChoices::keep(const std::string& key, const LinearChoice& choice) {
   choices_[key] = choice;
   io::Json all = read(file_);
   if (!all[machine_].is_object()) all[machine_] = io::Json::object();

@@ -11,19 +11,11 @@
 
 namespace tandem::ops {
 
-/// What a product of a layer [out, in] on `rows` rows computes.
-enum class LinearRole : uint8_t {
-  forward,          // y [rows, out] = x [rows, in] W^T
-  input_gradient,   // y [rows, in] = x [rows, out] W
-  weight_gradient,  // y [out, in] = w^T x, of w [rows, out] and x [rows, in]
-};
-
 /// A product whose kernel is chosen by measurement.
 struct LinearProduct {
   int64_t rows = 0, out = 0, in = 0;
   DType dtype = DType::bf16;  // of weights and inputs
   DType y_type = DType::f32;
-  LinearRole role = LinearRole::forward;
   bool bias = false;
   bool accumulate = false;
   bool swiglu = false;  // y is silu(first half of the outputs) * second half
@@ -58,6 +50,9 @@ class LinearChoices {
   std::optional<LinearChoice> find(const LinearProduct& product) const;
   /// Replaces the file as a whole, with what others have added to it meanwhile.
   void keep(const LinearProduct& product, const LinearChoice& choice);
+  /// The same of any product, by words that name it.
+  std::optional<LinearChoice> find(const std::string& words) const;
+  void keep(const std::string& words, const LinearChoice& choice);
 
  private:
   std::filesystem::path file_;

@@ -126,32 +126,29 @@ LinearChoice choose(CudaLinear& w, const LinearProduct& p) {
   w.memo_of = generation;
   const CudaLinear::Key key{p.rows, p.y_type, p.accumulate, p.swiglu};
   if (const auto it = w.memo.find(key); it != w.memo.end()) return it->second;
-  return w.memo[key] = linear_cuda::known_choice(p, w.spec.device.index);
+  const int device = w.spec.device.index;
+  const std::scoped_lock lock(all.mutex);
+  const auto kept = all.of(device).find(p);
+  return w.memo[key] = kept && linear_cuda::usable(*kept, p, device)
+                           ? *kept
+                           : linear_cuda::default_choice(p, device);
 }
 
 }  // namespace
 
 namespace linear_cuda {
 
-LinearChoice known_choice(const LinearProduct& p, int device) {
+std::optional<LinearChoice> kept_choice(const std::string& words, int device) {
   Choices& all = choices();
   const std::scoped_lock lock(all.mutex);
-  const auto kept = all.of(device).find(p);
-  return kept && usable(*kept, p, device) ? *kept : default_choice(p, device);
+  return all.of(device).find(words);
 }
 
-bool is_chosen(const LinearProduct& p, int device) {
+void keep_choice(const std::string& words, const LinearChoice& c, int device) {
   Choices& all = choices();
   const std::scoped_lock lock(all.mutex);
-  const auto kept = all.of(device).find(p);
-  return kept && usable(*kept, p, device);
-}
-
-void keep_choice(const LinearProduct& p, const LinearChoice& c, int device) {
-  Choices& all = choices();
-  const std::scoped_lock lock(all.mutex);
-  all.of(device).keep(p, c);
-  ++all.generation;  // what was taken without measurement is chosen again
+  all.of(device).keep(words, c);
+  ++all.generation;
 }
 
 uint64_t choices_generation() { return choices().generation; }
@@ -232,8 +229,13 @@ void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulat
           const LinearNeighbours& around, Stream stream) {
   const int device = alike[0]->spec.device.index;
   const LinearProduct p = product_of(at.y, at.x, *alike[0], accumulate, swiglu);
-  if (is_chosen(p, device)) return;
+  Choices& all = choices();
+  {
+    const std::scoped_lock lock(all.mutex);
+    if (const auto kept = all.of(device).find(p); kept && usable(*kept, p, device)) return;
+  }
   cuda::wait(stream);
+  // Without the lock: neighbours are products, which look for their own choices.
   cuda::Queue queue(device);
   LinearChoice best = default_choice(p, device);
   best.microseconds = 1e30;
@@ -241,7 +243,9 @@ void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulat
     c.microseconds = measure(c, p, at, alike, around, queue);
     if (c.microseconds < best.microseconds) best = c;
   }
-  keep_choice(p, best, device);
+  const std::scoped_lock lock(all.mutex);
+  all.of(device).keep(p, best);
+  ++all.generation;  // what was taken without measurement is chosen again
 }
 
 void forget_choices() {
@@ -253,7 +257,18 @@ void forget_choices() {
 bool warm_up(DType dtype, int device) {
   static std::set<std::pair<DType, int>> done;
   if (done.contains({dtype, device})) return false;
-  (void)cublaslt::candidates(device, {.rows = 64, .out = 64, .in = 64, .dtype = dtype},
+  constexpr int64_t kSize = 64;
+  (void)cublaslt::candidates(device,
+                             {.m = kSize,
+                              .n = kSize,
+                              .k = kSize,
+                              .a_stride = kSize,
+                              .b_stride = kSize,
+                              .c_stride = kSize,
+                              .type = dtype,
+                              .a_alignment = 16,
+                              .b_alignment = 16,
+                              .c_alignment = 16},
                              kWorkspaceBytes, 1);
   done.insert({dtype, device});
   return true;

@@ -1,6 +1,7 @@
 // A build without CUDA: no GPU is ever found, so no weights are there.
 #include "base/error.h"
 #include "ops/linear_device.h"
+#include "ops/matmul_cuda.h"
 #include "tensor/cuda.h"
 
 namespace tandem::ops {
@@ -26,16 +27,6 @@ void tune(const Operands&, std::span<CudaLinear* const>, bool, bool, const Linea
           Stream) {
   fail();
 }
-void run_gradient(const LinearProduct&, const Tensor&, const void*, const void*,
-                  std::span<std::byte>, Stream) {
-  fail();
-}
-void tune_gradient(const LinearProduct&, const Tensor&, const void*, const void*,
-                   std::span<std::byte>, Stream) {
-  fail();
-}
-void read_part(const WeightPartParams&, Stream) { fail(); }
-void write_part(const WeightPartParams&, Stream) { fail(); }
 void* rows(const CudaLinear&) { return nullptr; }
 float* bias(const CudaLinear&) { return nullptr; }
 void* rounded_bias(const CudaLinear&) { return nullptr; }
@@ -48,5 +39,12 @@ void forget_choices() {}
 bool warm_up(DType, int) { fail(); }
 
 }  // namespace linear_cuda
+
+namespace matmul_cuda {
+
+void run(const MatmulArgs&, std::span<std::byte>, Stream) { linear_cuda::fail(); }
+void tune(const MatmulArgs&, std::span<std::byte>, Stream) { linear_cuda::fail(); }
+
+}  // namespace matmul_cuda
 
 }  // namespace tandem::ops

@@ -1,9 +1,7 @@
 #pragma once
 // The two places where dense layers run; linear.cpp chooses between them by the weights' device.
 // Shapes and dtypes have been checked there.
-#include "kernels/channels/weight_part.h"
 #include "ops/linear.h"
-#include "ops/linear_choices.h"
 
 namespace tandem::ops {
 
@@ -78,14 +76,6 @@ void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, Cud
                bool accumulate, Stream stream);
 void tune(const Operands& at, std::span<CudaLinear* const> alike, bool accumulate, bool swiglu,
           const LinearNeighbours& around, Stream stream);
-/// A gradient product: y of p.role from x and w, of matrices on one GPU.
-void run_gradient(const LinearProduct& p, const Tensor& y, const void* x, const void* w,
-                  std::span<std::byte> workspace, Stream stream);
-/// Chooses how it runs from now on by measuring; y is overwritten.
-void tune_gradient(const LinearProduct& p, const Tensor& y, const void* x, const void* w,
-                   std::span<std::byte> workspace, Stream stream);
-void read_part(const WeightPartParams& p, Stream stream);
-void write_part(const WeightPartParams& p, Stream stream);
 void forget_choices();
 bool warm_up(DType dtype, int device);
 

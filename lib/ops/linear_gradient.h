@@ -19,13 +19,14 @@ void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeigh
                            Accumulate accumulate, std::span<std::byte> workspace,
                            Stream stream = {});
 
-/// Weight gradient of y = x W^T: dw += dy^T x. Of listed rows or columns of W, dy or x are those
+/// Weight gradient of y = x W^T: dw = dy^T x, or dw += dy^T x. Of listed rows or columns of W, dy or x are those
 /// columns (gather_columns).
 /// shapes   dw [n, m] f32; dy [rows, n] and x [rows, m] of one dtype, f32 or bf16
 /// numerics f32 accumulation
 /// errors   as above
 void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
-                            std::span<std::byte> workspace, Stream stream = {});
+                            Accumulate accumulate, std::span<std::byte> workspace,
+                            Stream stream = {});
 
 /// Workspace of either on at most `rows` rows.
 size_t input_gradient_workspace_bytes(const PackedWeights::Spec& spec, int64_t rows);
@@ -37,7 +38,7 @@ size_t weight_gradient_workspace_bytes(int64_t n, int64_t m, DType dtype, int64_
 void tune_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeights& w,
                          std::span<std::byte> workspace, Stream stream);
 void tune_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
-                          std::span<std::byte> workspace, Stream stream);
+                          Accumulate accumulate, std::span<std::byte> workspace, Stream stream);
 
 /// [out, in] of trainable weights, in their dtype.
 const void* trainable_rows(const PackedWeights& w);

@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "ops/linear_device.h"
 #include "ops/loading.h"
+#include "ops/matmul_cuda.h"
 #include "ops/onednn.h"
 
 namespace tandem::ops {
@@ -127,7 +128,7 @@ size_t matmul_workspace_bytes(DType dtype, int64_t elements, Device device) {
   return kSlack + (multiplies(dtype) ? 0 : static_cast<size_t>(elements) * sizeof(float));
 }
 
-void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream /*stream*/) {
+void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream) {
   const Layout a = layout_of(args.a, args.a_transposed), b = layout_of(args.b, args.b_transposed);
   TANDEM_CHECK(
       args.c.rows == a.rows && args.c.cols == b.cols && a.cols == b.rows && a.type == b.type,
@@ -135,6 +136,7 @@ void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream /*str
       b.rows, b.cols);
   TANDEM_CHECK(args.scale == 1 || !args.accumulate, "a product scaled by {} and added", args.scale);
   if (args.c.rows == 0 || args.c.cols == 0) return;
+  if (stream.handle != nullptr) return matmul_cuda::run(args, workspace, stream);
   Workspace left(workspace);
   MatmulArgs wide = args;
   if (!multiplies(a.type)) {
@@ -147,6 +149,10 @@ void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream /*str
   }
   multiply(wide, left);
   if (wide.c.data != args.c.data) copy(args.c, wide.c);
+}
+
+void tune_matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream) {
+  if (stream.handle != nullptr) matmul_cuda::tune(args, workspace, stream);
 }
 
 }  // namespace tandem::ops

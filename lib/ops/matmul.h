@@ -4,7 +4,8 @@
 
 #include "tensor/tensor.h"
 
-/// Products of matrices that are activations or small factors, not packed weights. On the CPU.
+/// Products of matrices: activations, gradients, small factors, rows of trainable weights. All are
+/// on one device; on a GPU the work goes to the stream.
 namespace tandem::ops {
 
 /// A row-major matrix that may be some columns of another: `stride` numbers from row to row.
@@ -41,6 +42,10 @@ struct MatmulArgs {
 /// numerics f32 accumulation, one rounding to c
 /// errors   none (shapes are checked by TANDEM_CHECK); `workspace` as below
 void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream = {});
+
+/// Chooses on a GPU how products of about that shape run, as tune_linear does; c is overwritten.
+/// Does nothing on the CPU.
+void tune_matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream);
 
 /// For products of `dtype` whose three matrices have at most this many elements together. More than
 /// a little only where the CPU does not multiply bf16 and widens it.

@@ -52,7 +52,10 @@ void Backward::choose_products(int64_t wanted, std::span<float> gradient) {
     ops::tune_weight_gradient(flat(m.offset, m.rows, m.cols),
                               act(dy, m.part == Part::rows ? m.rows : w.out()),
                               act(x, m.part == Part::columns ? m.cols : w.in()),
-                              buffers_.workspace, stream());
+                              ops::Accumulate::yes, buffers_.workspace, stream());
+    if (m.part == Part::all)
+      ops::tune_weight_gradient(flat(m.offset, m.rows, m.cols), of_y, act(x, w.in()),
+                                ops::Accumulate::no, buffers_.workspace, stream());
   };
   const model::LayerWeights& w = model_.weights().layers[layer];
   const TrainedLayer& t = set_.layers[layer];
@@ -69,7 +72,7 @@ const int32_t* Backward::placed(std::span<const int32_t> list, int32_t* place) c
 }
 
 double Backward::run(const MicroBatch& batch, float scale, std::span<float> gradient,
-                     const MicroBatchName& name) {
+                     const MicroBatchName& name, ops::Accumulate accumulate) {
   n_rows_ = static_cast<int64_t>(batch.tokens.size());
   TANDEM_CHECK(n_rows_ <= spec_.max_rows && batch.targets.size() == batch.tokens.size() &&
                    !batch.document_begin.empty() && batch.document_begin.front() == 0 &&
@@ -85,6 +88,8 @@ double Backward::run(const MicroBatch& batch, float scale, std::span<float> grad
   choose_products(n_rows_, {});
   n_rows_ = static_cast<int64_t>(batch.tokens.size());
   gradient_ = gradient;
+  accumulate_ = accumulate;
+  if (accumulate == ops::Accumulate::no && !gradient.empty()) clear_gradient();
 
   Documents documents(cache_, batch.document_begin);
   const kv::Step step = documents.begin();
@@ -103,6 +108,23 @@ double Backward::run(const MicroBatch& batch, float scale, std::span<float> grad
   }
   if (backward && set_.embedding.trained()) embedding(batch.tokens);
   return sum_of_losses(n_supervised);
+}
+
+bool Backward::writes_whole(const TrainedMatrix& m) const {
+  return m.part == Part::all && &m != &set_.lm_head && &m != &set_.embedding;
+}
+
+void Backward::clear_gradient() {
+  int64_t begin = 0;
+  const auto clear_to = [&](int64_t end) {
+    if (end > begin) ops::clear(gradient_.data() + begin, end - begin, stream());
+  };
+  each_matrix(set_, [&](const TrainedMatrix& m) {
+    if (!writes_whole(m)) return;
+    clear_to(m.offset);
+    begin = m.offset + m.size();
+  });
+  clear_to(set_.size);
 }
 
 void Backward::head(const Supervised& supervised, float scale) {
@@ -271,14 +293,14 @@ void Backward::weight_gradient(const TrainedMatrix& m, const Tensor& dy, const T
     listed = tensor(buffers_.listed, dy.dtype(), dy.rows(), m.rows);
     ops::gather_columns(listed, dy, indices_.of(m).data(), stream());
   }
-  ops::linear_weight_gradient(flat(m.offset, m.rows, m.cols), listed, x, buffers_.workspace,
-                              stream());
+  const auto accumulate = writes_whole(m) ? accumulate_ : ops::Accumulate::yes;
+  ops::linear_weight_gradient(flat(m.offset, m.rows, m.cols), listed, x, accumulate,
+                              buffers_.workspace, stream());
 }
 
 void Backward::scattered_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x) {
   const Tensor all = tensor(buffers_.dense, DType::f32, dy.row_size(), x.row_size());
-  ops::clear(buffers_.dense, all.elements(), stream());
-  ops::linear_weight_gradient(all, dy, x, buffers_.workspace, stream());
+  ops::linear_weight_gradient(all, dy, x, ops::Accumulate::no, buffers_.workspace, stream());
   ops::add_elements({gradient_.data() + m.offset, m.index.size()}, all, indices_.of(m).data(),
                     stream());
 }

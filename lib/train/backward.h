@@ -32,12 +32,13 @@ class Backward {
   /// `gradient` is lost; empty: products of weights are not among them.
   void choose_products(int64_t rows, std::span<float> gradient);
 
-  /// Runs a micro-batch. Adds the gradient of `scale` times its loss to `gradient`, unless that is
-  /// empty, and returns the loss: the sum over the supervised rows of -ln p(target).
+  /// Runs a micro-batch. The gradient of `scale` times its loss becomes `gradient`, or is added to
+  /// that, unless it is empty. Returns the loss: the sum over the supervised rows of -ln p(target).
+  /// Of a micro-batch without any nothing is done.
   /// shapes   gradient [set.size] on the run's device
   /// name     of what dropout draws
   double run(const MicroBatch& batch, float scale, std::span<float> gradient,
-             const MicroBatchName& name = {});
+             const MicroBatchName& name = {}, ops::Accumulate accumulate = ops::Accumulate::yes);
   /// Low-rank factors are these from now on; of sets without any does nothing.
   /// shapes   values [set.size] on the run's device, which must outlive their use
   void publish(std::span<const float> values) {
@@ -54,6 +55,10 @@ class Backward {
     int64_t n;
   };
   void head(const Supervised& supervised, float scale);
+  /// Whether one product writes all of a matrix's gradient.
+  bool writes_whole(const TrainedMatrix& m) const;
+  /// Zeroes the others, which are sums.
+  void clear_gradient();
   /// Waits for a GPU.
   double sum_of_losses(int64_t n) const;
   /// The activations that the backward pass of a layer reads.
@@ -108,6 +113,7 @@ class Backward {
   std::set<int64_t> chosen_;           // numbers of rows
   int64_t n_rows_ = 0;                 // of the micro-batch in hand
   std::span<float> gradient_;          // of the call in hand
+  ops::Accumulate accumulate_ = ops::Accumulate::yes;
 };
 
 }  // namespace tandem::train

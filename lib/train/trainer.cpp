@@ -154,18 +154,22 @@ void Trainer::set_values(std::span<const float> values) {
 
 LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradient) {
   LossSum loss{.n_tokens = n_supervised(batches)};
-  if (loss.n_tokens == 0) return loss;
+  if (loss.n_tokens == 0) {
+    ops::clear(gradient.data(), static_cast<int64_t>(gradient.size()), exec_.stream());
+    return loss;
+  }
+  auto accumulate = ops::Accumulate::no;
   const float scale = 1.0f / static_cast<float>(loss.n_tokens);
   MicroBatchName name{.step = state_.steps};
   for (const MicroBatch& b : batches) {
-    loss.sum += backward_.run(b, scale, gradient, name);
+    loss.sum += backward_.run(b, scale, gradient, name, accumulate);
+    if (n_supervised({&b, 1}) > 0) accumulate = ops::Accumulate::yes;
     ++name.batch;
   }
   return loss;
 }
 
 LossSum Trainer::gradients(std::span<const MicroBatch> batches) {
-  ops::clear(gradient_.data(), set_.size, exec_.stream());
   return run(batches, gradient_);
 }
 

@@ -127,7 +127,8 @@ TEST_SUITE("ops/linear_gradient") {
         const Matrix before = dw;
         std::vector<std::byte> workspace(
             ops::weight_gradient_workspace_bytes(s.out, s.in, dtype, s.rows));
-        ops::linear_weight_gradient(dw.tensor(), dy.tensor(), x.tensor(), workspace);
+        ops::linear_weight_gradient(dw.tensor(), dy.tensor(), x.tensor(), ops::Accumulate::yes,
+                                    workspace);
         double worst = 0;
         for (int64_t o = 0; o < s.out; ++o)
           for (int64_t c = 0; c < s.in; ++c) {

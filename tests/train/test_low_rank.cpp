@@ -98,7 +98,7 @@ std::vector<std::vector<double>> scale_as(train::Trainer& lora, train::Trainer& 
     std::vector<int32_t> rows(static_cast<size_t>(f.rows));
     std::iota(rows.begin(), rows.end(), static_cast<int32_t>(f.first_row));
     std::vector<float> weights(static_cast<size_t>(f.rows * in));
-    ops::read_rows(weights, w, rows);
+    ops::read_part(weights, w, WeightPart::rows, rows);
     std::vector<double>& scales = all.emplace_back();
     for (int64_t r = 0; r < f.rows; ++r) {
       double squares = 0;
@@ -116,7 +116,7 @@ std::vector<std::vector<double>> scale_as(train::Trainer& lora, train::Trainer& 
         to[static_cast<size_t>(g.b + r * rank + k)] =
             static_cast<float>(scales.back() * from[static_cast<size_t>(f.b + r * rank + k)]);
     }
-    ops::write_rows(w, rows, weights);
+    ops::write_part(w, WeightPart::rows, rows, weights);
   });
   lora.publish();
   return all;
@@ -231,7 +231,7 @@ TEST_SUITE("train/low_rank") {
     const auto trainer = make_trainer("llama-3.1", spec, set_of(spec, true));
     ops::PackedWeights& wo = trainer->model().weights().layers[1].wo;
     const std::vector<float> zeros(static_cast<size_t>(wo.in()));
-    ops::write_rows(wo, std::vector<int32_t>{5}, zeros);
+    ops::write_part(wo, WeightPart::rows, std::vector<int32_t>{5}, zeros);
     const train::TrainerSpec again = spec;
     const train::LowRankFactors& f = trainer->set().layers[1].wo.factors[0];
     trainer->state().values[static_cast<size_t>(f.magnitude + 5)] = 0;
