@@ -1,5 +1,6 @@
 #include "ops/matmul.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -21,6 +22,13 @@ bool multiplies(DType dtype) { return dtype == DType::f32 || isa_in_use() >= Isa
 
 /// Bytes of the buffers' ends and of oneDNN's scratchpad, about.
 constexpr size_t kSlack = size_t{1} << 20;
+/// Primitives that are kept: those of a micro-batch or two, each with some 200 KiB of generated
+/// code.
+constexpr size_t kMostPrimitives = 48;
+
+/// oneDNN adds to bf16 matrices by way of f32 ones, two of the result's size, which are kept this
+/// small.
+constexpr size_t kSumBytes = size_t{8} << 20;
 
 /// A matrix's place in a product: the strides of its two dimensions.
 struct Layout {
@@ -64,7 +72,7 @@ const Primitive& primitive(const Product& p) {
   static std::map<std::pair<Product, int>, Primitive> made;
   const std::pair key{p, max_threads()};
   if (const auto it = made.find(key); it != made.end()) return it->second;
-  if (made.size() >= onednn::kMaxPrimitives) made.clear();
+  if (made.size() >= kMostPrimitives) made.clear();
   const dnnl::matmul::primitive_desc pd = p.describe();
   return made.emplace(key, Primitive{pd, dnnl::matmul(pd)}).first->second;
 }
@@ -104,7 +112,7 @@ class Workspace {
   std::span<std::byte> rest_;
 };
 
-void multiply(const MatmulArgs& args, Workspace& left) {
+void multiply(const MatmulArgs& args, Workspace left) {
   const Primitive& p =
       primitive({layout_of(args.c, false), layout_of(args.a, args.a_transposed),
                  layout_of(args.b, args.b_transposed), args.scale, args.accumulate});
@@ -121,11 +129,27 @@ void multiply(const MatmulArgs& args, Workspace& left) {
   onednn::stream().wait();
 }
 
+/// As many rows at a time as there is room for such sums.
+void multiply_rows(const MatmulArgs& args, const Workspace& left) {
+  const int64_t fit = static_cast<int64_t>(kSumBytes) / (2 * int64_t{sizeof(float)} * args.c.cols);
+  const int64_t most = std::max<int64_t>(16, fit / 16 * 16);
+  if (args.c.dtype == DType::f32 || !args.accumulate || args.a_transposed || args.c.rows <= most)
+    return multiply(args, left);
+  for (int64_t first = 0; first < args.c.rows; first += most) {
+    const int64_t n = std::min(most, args.c.rows - first);
+    MatmulArgs part = args;
+    part.c = args.c.slice(first, n);
+    part.a = args.a.slice(first, n);
+    multiply(part, left);
+  }
+}
+
 }  // namespace
 
 size_t matmul_workspace_bytes(DType dtype, int64_t elements, Device device) {
   if (device.kind == Device::Kind::cuda) return linear_cuda::kWorkspaceBytes;
-  return kSlack + (multiplies(dtype) ? 0 : static_cast<size_t>(elements) * sizeof(float));
+  return kSlack + kSumBytes +
+         (multiplies(dtype) ? 0 : static_cast<size_t>(elements) * sizeof(float));
 }
 
 void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream) {
@@ -147,7 +171,7 @@ void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream strea
       if (args.accumulate) copy(wide.c, args.c);
     }
   }
-  multiply(wide, left);
+  multiply_rows(wide, left);
   if (wide.c.data != args.c.data) copy(args.c, wide.c);
 }
 

@@ -20,6 +20,13 @@ struct MatrixView {
   explicit MatrixView(const Tensor& t)
       : MatrixView(t.raw(), t.dtype(), t.rows(), t.row_size(), t.device()) {}
 
+  /// Rows [first, first + n).
+  MatrixView slice(int64_t first, int64_t n) const {
+    MatrixView part = *this;
+    part.data = static_cast<char*>(data) + static_cast<size_t>(first * stride) * dtype_bytes(dtype);
+    part.rows = n;
+    return part;
+  }
   /// Columns [first, first + n).
   MatrixView columns(int64_t first, int64_t n) const {
     MatrixView part = *this;

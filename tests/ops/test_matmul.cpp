@@ -86,6 +86,28 @@ TEST_SUITE("ops/matmul") {
               }
   }
 
+  TEST_CASE("a wide result in bf16 is that of its rows alone") {
+    constexpr int64_t kRows = 40, kCols = 40000, kInner = 3;
+    Part a(DType::bf16, kRows, kInner, 1), b(DType::bf16, kInner, kCols, 2);
+    Part whole(DType::bf16, kRows, kCols, 3), rows = whole;
+    std::vector<std::byte> workspace(
+        ops::matmul_workspace_bytes(DType::bf16, kRows * kCols + kInner * (kRows + kCols)));
+    const auto add = [&](Part& c, int64_t first, int64_t n) {
+      ops::matmul({.c = c.view().slice(first, n),
+                   .a = a.view().slice(first, n),
+                   .b = b.view(),
+                   .accumulate = true},
+                  workspace);
+    };
+    add(whole, 0, kRows);
+    for (int64_t r = 0; r < kRows; ++r) add(rows, r, 1);
+    double worst = 0;
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t c = 0; c < kCols; ++c)
+        worst = std::max(worst, std::abs(whole.at(r, c) - rows.at(r, c)));
+    CHECK(worst <= 4 * 0x1p-8);  // at most 4, of which sums may be rounded the other way
+  }
+
   TEST_CASE("of no rows nothing is written") {
     float x = 1;
     const ops::MatrixView none(&x, DType::f32, 0, 1), one(&x, DType::f32, 1, 1);
