@@ -58,7 +58,8 @@ void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
 }
 
 void add_adapter(ModelFiles& m, const std::filesystem::path& folder) {
-  model::Adapter adapter = model::Adapter::open(folder, m.config, {m.name, m.fingerprint});
+  model::Adapter adapter =
+      model::Adapter::open(model::adapter_folder(folder), m.config, {m.name, m.fingerprint});
   Fingerprint f;
   f.add(m.fingerprint);
   for (const io::TensorEntry& entry : adapter.file().entries())
