@@ -115,7 +115,9 @@ std::vector<LayerUnits> choose(const SelectionSpec& spec, const model::ModelConf
             kNames[m],
             n_layers == 1 ? fmt::format("layer {}", first) : fmt::format("{} layers", n_layers),
             count)
-            .hint("lower the ratio, or exclude fewer adapters");
+            .hint(n_layers == 1 ? "lower the ratio, exclude fewer adapters, or set "
+                                  "train.select.scope: global, to take them from other layers"
+                                : "lower the ratio, or exclude fewer adapters");
       order(matrix, first, from);
       for (const int32_t i : std::span(from).first(static_cast<size_t>(count)))
         chosen[static_cast<size_t>(first + i / units)][m].push_back(i % units);
@@ -139,6 +141,8 @@ void append(TrainedMatrix& m, Part part, const std::vector<int32_t>& units, cons
 }
 
 }  // namespace
+
+const char* ratio_name(Matrix matrix) { return kNames[at(matrix)]; }
 
 int n_units(Matrix matrix, const model::ModelConfig& c) {
   switch (matrix) {

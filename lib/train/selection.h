@@ -23,6 +23,9 @@ struct SelectionSpec {
   std::vector<LayerUnits> excluded = {};  // [layers] those of other adapters; or empty
 };
 
+/// The matrix's key in section `train.select.ratios`.
+const char* ratio_name(Matrix matrix);
+
 /// Units of a matrix in a layer.
 int n_units(Matrix matrix, const model::ModelConfig& config);
 

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <set>
 
 #include "cli/probe.h"
 #include "io/file.h"
+#include "io/safetensors.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -214,5 +216,58 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(run.out.find("rate") == std::string::npos);
     const Json plan = Json::parse(runs.train("a", {"--dry-run", "--json"}).out);
     CHECK(plan["tflop"].get<double>() > 0);
+  }
+
+  TEST_CASE("a run leaves out what other adapters hold: said, planned, compared by --resume") {
+    const Runs runs({"data.template=plain", "train.steps=2", "train.batch=8",
+                     "train.select.ratios={o: 0.25, d: 0.4}"});
+    REQUIRE(runs.train("first").status == 0);
+    const auto excluding = [&](const std::string& names) {
+      return std::vector<std::string>{"-s", "train.select.exclude=[" + names + "]"};
+    };
+    const std::string first = (runs.folder / "first").string();
+    const auto plan = [&](const std::string& names) {
+      std::vector<std::string> more = excluding(names);
+      more.push_back("--dry-run");
+      return runs.train("second", more);
+    };
+    const Outcome planned = plan(first);
+    CAPTURE(planned.err);
+    CHECK(planned.status == 0);
+    CHECK(planned.out.find("\nexclude  o ") != std::string::npos);
+    CHECK(planned.out.find(" of 1 adapter left out of the selection\n") != std::string::npos);
+    const Outcome second = runs.train("second", excluding(first));
+    CAPTURE(second.err);
+    REQUIRE(second.status == 0);
+    std::set<std::string> held;
+    size_t n = 0;
+    for (const char* run : {"first", "second"}) {
+      const auto file =
+          tandem::io::Safetensors::open(runs.file(run, "adapter/s2ft_adapter.safetensors"));
+      for (const auto& entry : file.entries()) {
+        if (!entry.name.ends_with(".index")) continue;
+        const auto bytes = file.tensor(entry).bytes;
+        for (size_t i = 0; i < bytes.size(); i += sizeof(int32_t), ++n) {
+          int32_t index = 0;
+          std::memcpy(&index, bytes.data() + i, sizeof index);
+          held.insert(fmt::format("{} {}", entry.name, index));
+        }
+      }
+    }
+    CHECK(n > 0);
+    CHECK(held.size() == n);  // no feature twice
+
+    const Outcome third = plan(first + ", " + (runs.folder / "second").string());
+    CHECK(third.status == 3);
+    CHECK(third.err.find("train.select.exclude: leaves ") != std::string::npos);
+    CHECK(third.err.find(" units of d in layer 0, ") != std::string::npos);
+    const Outcome other = runs.train("second", {"--resume"});
+    CHECK(other.status == 2);
+    CHECK(other.err.find("train.select.exclude (now none, then ") != std::string::npos);
+    // By contents, not by name.
+    std::filesystem::rename(runs.folder / "first", runs.folder / "moved");
+    std::vector<std::string> moved = excluding((runs.folder / "moved" / "adapter").string());
+    moved.push_back("--resume");
+    CHECK(runs.train("second", moved).status == 0);
   }
 }

@@ -43,11 +43,14 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
           train::Epoch::n_steps(static_cast<int64_t>(data.train.size()), recipe.train.batches)),
       n_steps_(recipe.train.n_steps(steps_per_epoch_)),
       spec_(trainer_spec(recipe, files.config, data, n_steps_)),
+      excluded_(train::units_of_adapters(recipe.train.select.exclude, files.config,
+                                         {files.name, files.fingerprint})),
       limits_(cli::memory_limits(recipe.run, {})) {
   if (!plans) check_folder();  // before scores are computed
   train::TrainSettings settings = recipe.train;
   if (plans) settings.select.strategy = train::Strategy::random;
-  set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration());
+  set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration(),
+                           excluded_.units);
   const size_t program = resident_bytes();
   if (recipe.train.recompute == train::RecomputeLevel::automatic)
     spec_.recompute = train::Trainer::least_recompute(
@@ -75,7 +78,9 @@ train::CalibrationData TrainingRun::calibration() const {
 }
 
 train::RunIdentity TrainingRun::identity() const {
-  train::RunIdentity id = {{"model", files_.fingerprint}, {"data", data_.data.fingerprint()}};
+  train::RunIdentity id = {{"model", files_.fingerprint},
+                           {"data", data_.data.fingerprint()},
+                           {"train.select.exclude", excluded_.fingerprint()}};
   // Settings that a run may go on with others of. All but the threads change no bit of the trained
   // values; with others of these sums may be rounded otherwise.
   const std::vector<std::string> free = {"/output",
@@ -85,6 +90,7 @@ train::RunIdentity TrainingRun::identity() const {
                                          "/run/gpu_memory_limit",
                                          "/run/plan_for",
                                          "/train/save_every",
+                                         "/train/select/exclude",
                                          "/train/keep",
                                          "/data/path",
                                          "/data/val_path",
@@ -113,13 +119,20 @@ std::string TrainingRun::values_line() const {
                      set_.size, model::n_params(files_.config));
 }
 
+std::string TrainingRun::excluded_line() const {
+  if (excluded_.n_adapters == 0) return {};
+  return fmt::format("exclude  {} of {} adapter{} left out of the selection\n", excluded_.text(),
+                     excluded_.n_adapters, excluded_.n_adapters == 1 ? "" : "s");
+}
+
 std::string TrainingRun::text() const {
-  return fmt::format("{}\n{}{}\n{}\n", values_line(), train::describe(frontier()), size().text(),
-                     cli::memory_lines(plan_, limits_));
+  return fmt::format("{}\n{}{}{}\n{}\n", values_line(), excluded_line(),
+                     train::describe(frontier()), size().text(), cli::memory_lines(plan_, limits_));
 }
 
 void TrainingRun::add_to(nlohmann::ordered_json& json) const {
   json["trained_values"] = set_.size;
+  if (excluded_.n_adapters > 0) json["excluded"] = excluded_.text();
   json["tflop"] = static_cast<double>(n_steps_) * size().work.done() * 1e-12;
   json.update(cli::memory_json(plan_, limits_));
 }

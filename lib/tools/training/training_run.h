@@ -14,6 +14,7 @@
 #include "train/choose_set.h"
 #include "train/data/epoch.h"
 #include "train/data/training_data.h"
+#include "train/exclude.h"
 
 namespace tandem::tools {
 
@@ -50,6 +51,8 @@ class TrainingRun {
   /// Makes it; empties it to begin again.
   void open_folder(RunCheckpoints& kept) const;
   std::string values_line() const;
+  /// Of the adapters whose units are left out; empty without any.
+  std::string excluded_line() const;
   train::Frontier frontier() const;
   train::Work work_of(std::span<const train::MicroBatch> parts) const;
   RunSize size() const;
@@ -72,6 +75,7 @@ class TrainingRun {
   const train::TrainingData& data_;
   int64_t steps_per_epoch_, n_steps_;
   train::TrainerSpec spec_;
+  train::Excluded excluded_;
   train::TrainedSet set_;
   cli::MemoryLimits limits_;
   MemoryPlan plan_;
