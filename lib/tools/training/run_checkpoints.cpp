@@ -74,17 +74,16 @@ train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
   // A run that was killed while it saved has left a part of a file.
   remove_parts();
   const std::vector<int64_t> steps = steps_in_folder();
-  std::optional<train::RunProgress> found;
+  std::optional<train::CheckpointInfo> found;
   for (const int64_t step : steps) {
     try {
-      const train::RunProgress progress =
-          found ? train::checkpoint_progress(file(step))
-                : train::load_checkpoint(file(step), trainer, identity_);
-      if (progress.done != step)
+      const train::CheckpointInfo info = train::read_checkpoint_info(file(step));
+      if (info.progress.done != step)
         throw input_error(file(step).string(), "is of step {}, not of the step in its name",
-                          progress.done);
-      kept_.push_back({step, progress.best.step});
-      if (!found) found = progress;
+                          info.progress.done);
+      if (!found) train::load_checkpoint(file(step), trainer, identity_);
+      kept_.push_back({step, info.progress.best.step});
+      if (!found) found = info;
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::input) throw;
       warn(fmt::format("{}; left out, an older checkpoint is looked for", e.what()));
@@ -94,7 +93,30 @@ train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
   if (!found && !steps.empty())
     throw input_error(folder_.string(), "none of its {} checkpoints can be read", steps.size())
         .hint("--overwrite begins again");
-  return found.value_or(train::RunProgress{});
+  if (!found) return {};
+  check_found(*found, steps.front(), warn);
+  return found->progress;
+}
+
+void RunCheckpoints::check_found(train::CheckpointInfo& found, int64_t newest,
+                                 const std::function<void(const std::string&)>& warn) const {
+  train::RunProgress& at = found.progress;
+  if (at.done < newest)
+    warn(fmt::format("{} is whole: the run goes on from it, and does the steps after it again",
+                     file(at.done).string()));
+  if (found.place != identity_.place)
+    warn(
+        fmt::format("the run was on {}, now it is on {}: sums are rounded otherwise, so its bits "
+                    "will differ from those of a run that stays",
+                    found.place, identity_.place));
+  const auto is_best = [&](const Kept& k) { return k.step == at.best.step; };
+  if (at.best.found() && std::ranges::none_of(kept_, is_best)) {
+    warn(
+        fmt::format("{}, of the best validation so far, is missing or damaged: the best is looked "
+                    "for among those to come",
+                    file(at.best.step).string()));
+    at.best = {.last = at.best.last};
+  }
 }
 
 void RunCheckpoints::save(train::Trainer& trainer, const train::RunProgress& progress) {

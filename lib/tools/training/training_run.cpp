@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/cpu_features.h"
 #include "cli/plan_text.h"
 #include "recipe/scalar.h"
 #include "tools/engines/load_engine.h"
@@ -78,13 +79,15 @@ train::CalibrationData TrainingRun::calibration() const {
 }
 
 train::RunIdentity TrainingRun::identity() const {
-  train::RunIdentity id = {{"model", files_.fingerprint},
-                           {"data", data_.data.fingerprint()},
-                           {"train.select.exclude", excluded_.fingerprint()}};
-  // Settings that a run may go on with others of. All but the threads change no bit of the trained
-  // values; with others of these sums may be rounded otherwise.
+  train::RunIdentity id = {.settings = {{"model", files_.fingerprint},
+                                        {"data", data_.data.fingerprint()},
+                                        {"train.select.exclude", excluded_.fingerprint()}},
+                           .place = fmt::format("cpu {}", isa_name(isa_in_use()))};
+  // Settings that a run may go on with others of, without a change of bits; the device is the
+  // identity's place.
   const std::vector<std::string> free = {"/output",
                                          "/eval",
+                                         "/run/device",
                                          "/run/threads",
                                          "/run/host_memory_limit",
                                          "/run/gpu_memory_limit",
@@ -101,7 +104,7 @@ train::RunIdentity TrainingRun::identity() const {
       continue;
     std::string name = key.substr(1);
     std::ranges::replace(name, '/', '.');
-    id[name] = value.dump();
+    id.settings[name] = value.dump();
   }
   return id;
 }
