@@ -1,13 +1,17 @@
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <set>
 
+#include "base/clock.h"
+#include "base/rng.h"
 #include "cli/probe.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -46,16 +50,27 @@ struct Runs {
   Outcome train(const std::string& run, const std::vector<std::string>& more = {}) const {
     return run_process(program("s2ft-train"), {.arguments = arguments(run, more)});
   }
-  /// A run, gone on with or not, that is killed once it has written the line of a step.
+  /// A run, gone on with or not, that is killed once `when` holds, if it does before its end.
+  Outcome kill_when(const std::string& run, const std::vector<std::string>& more,
+                    const std::function<bool()>& when) const {
+    return run_process(program("s2ft-train"),
+                       {.arguments = arguments(run, more), .signal = SIGKILL, .signal_when = when});
+  }
+  /// One that is killed once it has written the line of a step.
   void kill_after(const std::string& run, int step, const std::vector<std::string>& more) const {
     const std::string line = fmt::format("{{\"step\":{},\"epoch\"", step);
-    const Outcome killed =
-        run_process(program("s2ft-train"),
-                    {.arguments = arguments(run, more), .signal = SIGKILL, .signal_when = [&] {
-                       return file_text(file(run, "metrics.jsonl")).find(line) != std::string::npos;
-                     }});
+    const Outcome killed = kill_when(run, more, [&] {
+      return file_text(file(run, "metrics.jsonl")).find(line) != std::string::npos;
+    });
     CAPTURE(killed.err);
     CHECK(killed.status == 128 + SIGKILL);
+  }
+  /// Whether a file of the run is being written.
+  bool writes(const std::string& run) const {
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / run, gone))
+      if (entry.path().filename().string().find(".tmp-") != std::string::npos) return true;
+    return false;
   }
   std::string bytes(const std::string& run, const std::string& name) const {
     return tandem::io::read_file(file(run, name));
@@ -75,7 +90,8 @@ struct Runs {
     return lines;
   }
   void check_equal(const std::string& one, const std::string& other) const {
-    CHECK(files(one) == files(other));
+    CHECK(fmt::format("{}", fmt::join(files(one), " ")) ==
+          fmt::format("{}", fmt::join(files(other), " ")));
     CHECK(metrics(one) == metrics(other));
     for (const std::string& name : files(one))
       if (name.starts_with("step-")) CHECK(bytes(one, name) == bytes(other, name));
@@ -140,6 +156,45 @@ TEST_SUITE("cli/s2ft-train runs") {
     CAPTURE(check.err);
     REQUIRE(check.status == 0);
     CHECK(runs.metrics("check").back()["val_loss"] == (*best)["val_loss"]);
+  }
+
+  TEST_CASE("killed at twenty moments, the half of them in writes, a run ends with the same bits") {
+    const Runs runs({"data.template=plain", "data.val_size=8", "train.method=full",
+                     "train.steps=60", "train.batch=4", "train.save_every=3", "train.keep=2",
+                     "train.optimizer.lr=2e-3", "eval.every=5"});
+    REQUIRE(runs.train("whole").status == 0);
+    tandem::PhiloxStream draw(11);
+    int kills = 0, in_writes = 0, run_number = 1;
+    const auto name = [&] { return fmt::format("killed-{}", run_number); };
+    for (int i = 0; kills < 20; ++i) {
+      REQUIRE(i < 60);
+      const double after = draw.below(600) * 1e-3;
+      const bool in_write = i % 2 == 1;
+      const tandem::Stopwatch clock;
+      bool wrote = false;
+      const Outcome run = runs.kill_when(name(), {"--resume"}, [&] {
+        if (clock.seconds() < after) return false;
+        return !in_write || (wrote = runs.writes(name()));
+      });
+      CAPTURE(run.err);
+      CAPTURE(i);
+      if (run.status == 128 + SIGKILL) {
+        ++kills;
+        in_writes += wrote;
+      } else {  // it was at its end before
+        REQUIRE(run.status == 0);
+        runs.check_equal("whole", name());
+        ++run_number;
+      }
+    }
+    CHECK(in_writes >= 5);
+    const Outcome last = runs.train(name(), {"--resume"});
+    CAPTURE(last.err);
+    CHECK(last.status == 0);
+    runs.check_equal("whole", name());
+    for (const char* part : {"", "/model"})
+      CHECK(runs.files(name() + part) == runs.files(std::string("whole") + part));
+    MESSAGE(run_number << " runs, " << in_writes << " kills in writes");
   }
 
   TEST_CASE("a torn checkpoint is named in one line, and the one before it goes on") {

@@ -43,7 +43,6 @@ class RunCheckpoints {
   void check_found(train::CheckpointInfo& found, int64_t newest,
                    const std::function<void(const std::string&)>& warn) const;
   std::vector<int64_t> steps_in_folder() const;  // newest first
-  void remove_parts() const;
   void remove_old();
 
   std::filesystem::path folder_;

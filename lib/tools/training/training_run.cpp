@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/cpu_features.h"
 #include "cli/plan_text.h"
+#include "io/atomic_file.h"
 #include "recipe/scalar.h"
 #include "tools/engines/load_engine.h"
 #include "tools/training/trainer_spec.h"
@@ -160,6 +161,7 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
   std::error_code code;
   std::filesystem::create_directories(recipe_.output.path, code);
   if (code) throw input_error(recipe_.output.path.string(), "cannot be made: {}", code.message());
+  for (const char* folder : {kModel, kAdapter}) io::remove_unfinished(file(folder));
   if (!cx_.is_set("overwrite")) return;
   kept.remove_all();
   std::filesystem::remove(file(kMetrics), code);
