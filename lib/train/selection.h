@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "train/matrix.h"
@@ -58,5 +59,8 @@ Scores scores_of(const std::vector<FeatureSquares>& squares, const model::ModelC
 
 /// The trained set of selected units: rows of q, k, v, gate and up, columns of o and down.
 TrainedSet slices_of(const std::vector<LayerUnits>& units, const model::ModelConfig& config);
+
+/// How many units such a set has: "o 16 of 64 heads (25 %), d 1408 of 14080 channels (10 %)".
+std::string budget_text(const TrainedSet& set, const model::ModelConfig& config);
 
 }  // namespace tandem::train

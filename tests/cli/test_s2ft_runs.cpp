@@ -204,6 +204,9 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(runs.files("whole") == std::set<std::string>{"metrics.jsonl", "model", step_file(18),
                                                        step_file(21), step_file(24)});
     runs.kill_after("torn", 10, {});
+    const auto first_loss = [&](const char* run) {
+      return fmt::format("loss {:.4f} to ", runs.metrics(run).front()["loss"].get<double>());
+    };
     std::vector<std::string> kept;
     for (const std::string& name : runs.files("torn"))
       if (name.starts_with("step-") && name.ends_with(".safetensors")) kept.push_back(name);
@@ -212,6 +215,8 @@ TEST_SUITE("cli/s2ft-train runs") {
     const Outcome resumed = runs.train("torn", {"--resume"});
     CAPTURE(resumed.err);
     CHECK(resumed.status == 0);
+    // It counts from the first step of the run, not of this process.
+    CHECK(resumed.out.find(first_loss("whole")) != std::string::npos);
     CHECK(resumed.err.find("s2ft-train: warning: " + runs.file("torn", kept.back()).string() +
                            ": truncated") != std::string::npos);
     CHECK(resumed.err.find("left out, an older checkpoint is looked for\n") != std::string::npos);

@@ -135,6 +135,16 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(s2ft_train(plain(data, {"--show-samples", "3", "--dry-run"})).status == 2);
     CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "train.ratio=1"})).status == 3);
     CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "data.val_size=3"})).status == 3);
+    const Outcome empty = s2ft_train(plain(folder.write("e.jsonl", "").string(), {"--dry-run"}));
+    CHECK(empty.status == 4);
+    CHECK(empty.err.find("e.jsonl: holds no records") != std::string::npos);
+    for (const char* ratio : {"1.5", "-0.1", ".nan", ".inf"}) {
+      CAPTURE(ratio);
+      const Outcome bad = s2ft_train(
+          plain(data, {"--dry-run", "-s", fmt::format("train.select.ratios={{o: {}}}", ratio)}));
+      CHECK(bad.status == 3);
+      CHECK(bad.err.find("train.select.ratios.o: ") != std::string::npos);
+    }
   }
 
   TEST_CASE("a run is not begun twice nor gone on with as another, and its model answers") {
@@ -208,7 +218,72 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(text.status == 0);
   }
 
-  TEST_CASE("answers without an end, and samples that are cut, are warned of") {
+  TEST_CASE("steps without a finite loss are named by their records, and end the run") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const Outcome run =
+        s2ft_train({"-m", "tiny-2m", "--data", data, "-s", "data.template=plain", "-s",
+                    "train.steps=9", "-s", "train.batch=2", "-s", "train.optimizer.lr=1e38", "-s",
+                    "train.method=full", "-s", "train.schedule={kind: constant, warmup_steps: 0}",
+                    "-o", (folder / "run").string(), "--no-progress"});
+    CAPTURE(run.err);
+    CHECK(run.status == 7);
+    CHECK(run.err.find("warning: step 2 is left out: loss ") != std::string::npos);
+    CHECK(run.err.find("; its records: " + data + ":") != std::string::npos);
+    CHECK(run.err.find("error: step 4: 3 steps in a row had no finite loss or gradient\n  hint: "
+                       "lower train.optimizer.lr") != std::string::npos);
+    const auto lines = json_lines(file_text(folder / "run" / "metrics.jsonl"));
+    REQUIRE(lines.size() == 4);
+    CHECK(lines[0]["skipped"] == false);
+    CHECK(lines[3]["skipped"] == true);
+  }
+
+  TEST_CASE("a run that does not fit names the smallest change with which it does") {
+    const TemporaryFolder folder;
+    std::string records;
+    for (int i = 0; i < 32; ++i)
+      records += fmt::format("{{\"instruction\": \"Number {}\", \"output\": \"{}\"}}\n", i,
+                             std::string(200, 'x'));
+    const std::string data = folder.write("train.jsonl", records).string();
+    const auto run = [&](std::vector<std::string> more) {
+      std::vector<std::string> all = {"-m",       "tiny-2m",
+                                      "--data",   data,
+                                      "-s",       "data.template=plain",
+                                      "-s",       "train.batch=16",
+                                      "-s",       "train.optimizer.lr=1e-3",
+                                      "-s",       "train.select.ratios={o: 0.25, d: 0.1}",
+                                      "--dry-run"};
+      all.insert(all.end(), more.begin(), more.end());
+      return s2ft_train(all);
+    };
+    const auto peak = [&](std::vector<std::string> more) {
+      more.push_back("--json");
+      return Json::parse(run(more).out)["memory"]["cpu"]["peak_bytes"].get<double>() / 0x1p20;
+    };
+    // Between the peaks of two settings the cheaper one is refused, and the hint names the other.
+    const auto limit = [&](double mib) {
+      return fmt::format("run.host_memory_limit={:.0f}KiB", mib * 1024);
+    };
+    const double light = peak({"-s", "train.recompute=1"}),
+                 layer = peak({"-s", "train.recompute=3"}),
+                 few = peak({"-s", "train.recompute=3", "-s", "train.micro_tokens=2Ki"});
+    CAPTURE(light);
+    CAPTURE(layer);
+    CAPTURE(few);
+    const auto refused = [&](std::vector<std::string> more, const char* hint) {
+      const Outcome of = run(std::move(more));
+      CAPTURE(of.err);
+      CHECK(of.status == 5);
+      CHECK(of.err.find(hint) != std::string::npos);
+    };
+    refused({"-s", "train.recompute=1", "-s", limit((light + layer) / 2)},
+            "hint: it fits with train.recompute: ");
+    refused({"-s", limit(layer - 0.5)}, "hint: it fits with train.micro_tokens: ");
+    refused({"-s", "train.recompute=1", "-s", limit(layer * 0.8)}, "train.micro_tokens: ");
+    refused({"-s", limit(1)}, "hint: no size of samples or micro-batches makes it fit");
+  }
+
+  TEST_CASE("answers without an end, BOS twice and samples that are cut are warned of") {
     const TemporaryFolder folder;
     const std::string data = write_data(folder);
     const Outcome endless =
@@ -217,6 +292,13 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(endless.status == 0);
     CHECK(endless.err.find("warning: 3 answers do not end with a control token") !=
           std::string::npos);
+    const std::string twice = folder
+                                  .write("b.jsonl",
+                                         "{\"prompt\": \"<|begin_of_text|><|begin_of_text|>a\", "
+                                         "\"output\": \"b\"}\n")
+                                  .string();
+    CHECK(s2ft_train(plain(twice, {"--dry-run"}))
+              .err.find("warning: 1 samples begin with BOS twice") != std::string::npos);
     const Outcome cut = s2ft_train(plain(data, {"--dry-run", "-s", "train.max_tokens=7"}));
     CHECK(cut.err.find("cut to train.max_tokens, 7") != std::string::npos);
   }

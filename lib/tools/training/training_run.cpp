@@ -14,6 +14,7 @@
 #include "io/atomic_file.h"
 #include "recipe/scalar.h"
 #include "tools/engines/load_engine.h"
+#include "tools/training/memory_advice.h"
 #include "tools/training/trainer_spec.h"
 #include "train/export_adapter.h"
 #include "train/export_model.h"
@@ -25,7 +26,7 @@ constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kModel = "model";
 constexpr const char* kAdapter = "adapter";
 /// Steps in a row without a finite loss or gradient, after which a run ends.
-constexpr int kMostSkipped = 10;
+constexpr int kMostSkipped = 3;
 
 int64_t or_tenth(const std::optional<int>& every, int64_t steps) {
   return every ? *every : std::max<int64_t>(1, steps / 10);
@@ -53,12 +54,17 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
   if (plans) settings.select.strategy = train::Strategy::random;
   set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration(),
                            excluded_.units);
-  const size_t program = resident_bytes();
+  program_bytes_ = resident_bytes();
   if (recipe.train.recompute == train::RecomputeLevel::automatic)
     spec_.recompute = train::Trainer::least_recompute(
-        spec_, set_, limits_.host - std::min(limits_.host, program));
-  plan_ = train::Trainer::plan(spec_, set_);
-  plan_.add("process/program and data", program);
+        spec_, set_, limits_.host - std::min(limits_.host, program_bytes_));
+  plan_ = plan_of(spec_);
+}
+
+MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
+  MemoryPlan plan = train::Trainer::plan(spec, set_);
+  plan.add("process/program and data", program_bytes_);
+  return plan;
 }
 
 train::CalibrationData TrainingRun::calibration() const {
@@ -93,6 +99,7 @@ train::RunIdentity TrainingRun::identity() const {
                                          "/run/host_memory_limit",
                                          "/run/gpu_memory_limit",
                                          "/run/plan_for",
+                                         "/train/recompute",
                                          "/train/save_every",
                                          "/train/select/exclude",
                                          "/train/keep",
@@ -130,7 +137,10 @@ std::string TrainingRun::excluded_line() const {
 }
 
 std::string TrainingRun::text() const {
-  return fmt::format("{}\n{}{}{}\n{}\n", values_line(), excluded_line(),
+  const std::string chosen = recipe_.train.method == train::Method::s2ft
+                                 ? fmt::format("chosen   {}\n", budget_text(set_, spec_.config))
+                                 : std::string();
+  return fmt::format("{}\n{}{}{}{}\n{}\n", values_line(), chosen, excluded_line(),
                      train::describe(frontier()), size().text(), cli::memory_lines(plan_, limits_));
 }
 
@@ -227,6 +237,23 @@ RunSize TrainingRun::size() const {
   return size;
 }
 
+std::string TrainingRun::records_of(int64_t step) const {
+  const train::Epoch of = epoch(step / steps_per_epoch_);
+  std::string text;
+  for (const int32_t sample : of.samples(step % steps_per_epoch_))
+    text += (text.empty() ? "" : ", ") + data_.data.where(sample);
+  return text;
+}
+
+void TrainingRun::report_skipped(int64_t step, const train::StepResult& r, int in_a_row) const {
+  cx_.warn(fmt::format("step {} is left out: loss {}, gradient norm {}; its records: {}", step,
+                       r.loss.mean(), r.gradient_norm, records_of(step - 1)));
+  if (in_a_row >= kMostSkipped)
+    throw Error::make(ErrorKind::numeric, fmt::format("step {}", step),
+                      "{} steps in a row had no finite loss or gradient", in_a_row)
+        .hint("lower train.optimizer.lr, or look at these records with --show-samples");
+}
+
 void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
                         RunCheckpoints& checkpoints, RunReport& report) {
   MetricsFile metrics(file(kMetrics), at.done);
@@ -247,6 +274,7 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
         metrics.add_validation(at.done, loss, at.best);
         report.add_validation(loss);
       }
+      report.set_first_loss(metrics.first_loss());
       const bool ends = at.done == n_steps_ || at.best.gives_up(recipe_.eval.patience);
       if (ends || at.done % save_every == 0 || at.best.step == at.done) save();
       if (ends) return;
@@ -257,11 +285,10 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
       const double seconds = watch.seconds();
       metrics.add_step(at.done, (at.done - 1) / steps_per_epoch_, r, seconds);
       report.add_step(at.done, r, work_of(parts), seconds);
-      skipped = r.skipped ? skipped + 1 : 0;
-      if (skipped >= kMostSkipped)
-        throw Error::make(ErrorKind::numeric, fmt::format("step {}", at.done),
-                          "{} steps in a row had no finite loss or gradient", skipped)
-            .hint("lower train.optimizer.lr, or look at the data with --show-samples");
+      if (r.skipped && r.loss.n_tokens > 0)
+        report_skipped(at.done, r, ++skipped);
+      else
+        skipped = 0;
     }
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted) throw;
@@ -271,8 +298,18 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
   }
 }
 
+std::string TrainingRun::memory_advice() const {
+  return tools::memory_advice(
+      spec_, std::max(data_.data.longest_rows(), data_.val_data.longest_rows()),
+      [&](const train::TrainerSpec& spec) { return limits_.fits(plan_of(spec)); });
+}
+
 int TrainingRun::run() {
-  admit_plan(cx_, plan_, limits_);
+  try {
+    admit_plan(cx_, plan_, limits_);
+  } catch (Error& e) {
+    throw std::move(e).hint(memory_advice());
+  }
   RunCheckpoints kept = checkpoints();
   open_folder(kept);
   auto trainer = std::make_unique<train::Trainer>(spec_, set_, calibration().source());
