@@ -246,41 +246,52 @@ TEST_SUITE("cli/s2ft-train") {
                              std::string(200, 'x'));
     const std::string data = folder.write("train.jsonl", records).string();
     const auto run = [&](std::vector<std::string> more) {
-      std::vector<std::string> all = {"-m",       "tiny-2m",
-                                      "--data",   data,
-                                      "-s",       "data.template=plain",
-                                      "-s",       "train.batch=16",
-                                      "-s",       "train.optimizer.lr=1e-3",
-                                      "-s",       "train.select.ratios={o: 0.25, d: 0.1}",
-                                      "--dry-run"};
+      std::vector<std::string> all = {"--dry-run", "-s", "train.batch=16"};
       all.insert(all.end(), more.begin(), more.end());
-      return s2ft_train(all);
+      return s2ft_train(plain(data, all));
     };
     const auto peak = [&](std::vector<std::string> more) {
       more.push_back("--json");
-      return Json::parse(run(more).out)["memory"]["cpu"]["peak_bytes"].get<double>() / 0x1p20;
+      return Json::parse(run(more).out)["memory"]["cpu"]["planned_peak"].get<double>();
     };
-    // Between the peaks of two settings the cheaper one is refused, and the hint names the other.
-    const auto limit = [&](double mib) {
-      return fmt::format("run.host_memory_limit={:.0f}KiB", mib * 1024);
+    const auto limit = [&](double bytes) {
+      return fmt::format("run.host_memory_limit={:.0f}KiB", bytes / 1024);
     };
-    const double light = peak({"-s", "train.recompute=1"}),
-                 layer = peak({"-s", "train.recompute=3"}),
-                 few = peak({"-s", "train.recompute=3", "-s", "train.micro_tokens=2Ki"});
-    CAPTURE(light);
-    CAPTURE(layer);
-    CAPTURE(few);
-    const auto refused = [&](std::vector<std::string> more, const char* hint) {
-      const Outcome of = run(std::move(more));
-      CAPTURE(of.err);
-      CHECK(of.status == 5);
-      CHECK(of.err.find(hint) != std::string::npos);
+    const auto level = [](int n) { return fmt::format("train.recompute={}", n); };
+    const double light = peak({"-s", level(1)}), ffn = peak({"-s", level(2)}),
+                 layer = peak({"-s", level(3)});
+    REQUIRE(ffn < 0.99 * light);
+    REQUIRE(layer < 0.95 * ffn);
+    // A limit under which a run is refused: with what the hint says it is not.
+    const auto mended = [&](std::vector<std::string> settings, const std::string& hint) {
+      const Outcome refused = run(settings);
+      CAPTURE(refused.err);
+      CHECK(refused.status == 5);
+      const std::string begin = "  hint: it fits with ";
+      const size_t at = refused.err.find(begin + hint);
+      REQUIRE(at != std::string::npos);
+      std::string advice = refused.err.substr(at + begin.size());
+      advice = advice.substr(0, advice.find_first_of(",\n"));
+      for (size_t from = 0; from != std::string::npos;) {  // "a: 1 and b: 2"
+        const size_t end = advice.find(" and ", from);
+        std::string one = advice.substr(from, end == std::string::npos ? end : end - from);
+        one.replace(one.find(": "), 2, "=");
+        settings.insert(settings.end(), {"-s", one});
+        from = end == std::string::npos ? end : end + 5;
+      }
+      const Outcome fits = run(settings);
+      CAPTURE(fits.err);
+      CHECK(fits.status == 0);
     };
-    refused({"-s", "train.recompute=1", "-s", limit((light + layer) / 2)},
-            "hint: it fits with train.recompute: ");
-    refused({"-s", limit(layer - 0.5)}, "hint: it fits with train.micro_tokens: ");
-    refused({"-s", "train.recompute=1", "-s", limit(layer * 0.8)}, "train.micro_tokens: ");
-    refused({"-s", limit(1)}, "hint: no size of samples or micro-batches makes it fit");
+    mended({"-s", level(1), "-s", limit((light + ffn) / 2)}, "train.recompute: 2");
+    mended({"-s", level(1), "-s", limit((ffn + layer) / 2)}, "train.recompute: 3");
+    mended({"-s", limit(0.95 * layer)}, "train.micro_tokens: ");
+    mended({"-s", level(1), "-s", limit(0.75 * layer)}, "train.");
+    const std::vector<std::string> least = {
+        "-s", level(3), "-s", "train.max_tokens=100", "-s", "train.micro_tokens=100"};
+    mended({"-s", level(3), "-s", limit(1.02 * peak(least))}, "train.micro_tokens: 1");
+    CHECK(run({"-s", limit(0x1p20)}).err.find("hint: no size of samples or micro-batches makes") !=
+          std::string::npos);
   }
 
   TEST_CASE("answers without an end, BOS twice and samples that are cut are warned of") {

@@ -37,7 +37,7 @@ int number_of(Recomputation level) {
 
 }  // namespace
 
-std::string memory_advice(const TrainerSpec& spec, int64_t longest,
+std::string memory_advice(const TrainerSpec& spec, int64_t longest, int64_t max_tokens,
                           const std::function<bool(const TrainerSpec&)>& fits) {
   TrainerSpec other = spec;
   for (const Recomputation level : {Recomputation::ffn, Recomputation::layer}) {
@@ -45,17 +45,21 @@ std::string memory_advice(const TrainerSpec& spec, int64_t longest,
     other.recompute = level;
     if (fits(other)) return fmt::format("it fits with train.recompute: {}", number_of(level));
   }
-  if (const int64_t rows = most_rows(spec, longest, spec.max_rows, fits); rows > 0)
-    return fmt::format("it fits with train.micro_tokens: {}, which changes no result", rows);
+  // Samples are of train.max_tokens at most, and a micro-batch holds each of them.
+  const auto sizes = [&](int64_t tokens) {
+    return tokens >= max_tokens
+               ? fmt::format("train.micro_tokens: {}", tokens)
+               : fmt::format("train.micro_tokens: {0} and train.max_tokens: {0}", tokens);
+  };
+  const int64_t least = longest + 1;  // tokens of the longest sample
+  if (const int64_t tokens = most_rows(spec, least, spec.max_rows, fits); tokens > 0)
+    return fmt::format("it fits with {}", sizes(tokens));
   other.recompute = Recomputation::layer;
-  const std::string again = spec.recompute == Recomputation::layer ? "" : "train.recompute: 3 and ";
-  if (const int64_t rows = most_rows(other, longest, spec.max_rows, fits); rows > 0)
-    return fmt::format("it fits with {}train.micro_tokens: {}, which change no result", again,
-                       rows);
-  // A sample of n tokens has n - 1 rows.
-  if (const int64_t rows = most_rows(other, 2, longest, fits); rows > 0)
-    return fmt::format("it fits with {}train.max_tokens and train.micro_tokens: {}", again,
-                       rows + 1);
+  const char* again = spec.recompute == Recomputation::layer ? "" : "train.recompute: 3 and ";
+  if (const int64_t tokens = most_rows(other, least, spec.max_rows, fits); tokens > 0)
+    return fmt::format("it fits with {}{}", again, sizes(tokens));
+  if (const int64_t tokens = most_rows(other, 2, longest, fits); tokens > 0)
+    return fmt::format("it fits with {}{}, which cuts samples", again, sizes(tokens));
   return "no size of samples or micro-batches makes it fit: train fewer values, choose a smaller "
          "model, or raise run.host_memory_limit";
 }

@@ -301,7 +301,11 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
 std::string TrainingRun::memory_advice() const {
   return tools::memory_advice(
       spec_, std::max(data_.data.longest_rows(), data_.val_data.longest_rows()),
-      [&](const train::TrainerSpec& spec) { return limits_.fits(plan_of(spec)); });
+      recipe_.train.batches.max_tokens.value, [&](const train::TrainerSpec& spec) {
+        MemoryPlan plan = plan_of(spec);
+        plan.add("process/of the next one, which differs a little", size_t{1} << 20);
+        return limits_.fits(plan);
+      });
 }
 
 int TrainingRun::run() {
