@@ -8,6 +8,7 @@
 
 #include "cli/terminal.h"
 #include "io/atomic_folder.h"
+#include "io/quote.h"
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
 #include "tools/adapters/merge_check.h"
@@ -106,7 +107,7 @@ int S2ftAdapter::print_plan() {
   }
   const model::AdapterInfo info = adapter_.info();
   cx_.out.line(fmt::format("adapter  {}  {}, {} steps, of {}", folder_.string(), info.format,
-                           info.steps, info.base.name));
+                           info.steps, io::quote(info.base.name)));
   if (writes_model())
     cx_.out.line(
         fmt::format("{}\nmodel    {}  about {} bytes", model_line(), recipe_.output.path.string(),
@@ -167,7 +168,8 @@ int S2ftAdapter::write_summary() {
   if (cx_.format() == "json") {
     auto json = summary.json(folder_.string());
     if (recipe_.adapter.verify) json["verified"] = true;
-    file.write(json.dump() + "\n");
+    // A name that is not UTF-8 is no reason to fail.
+    file.write(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   } else {
     file.write(summary.text(folder_.string()) + checks);
   }

@@ -48,7 +48,7 @@ TEST_SUITE("cli/s2ft-adapter") {
     CAPTURE(text.out);
     REQUIRE(text.status == 0);
     CHECK(text.out.find("adapter  " + r.at("run/adapter") + "  s2ft-adapter, 4 steps\n") == 0);
-    CHECK(text.out.find("base     tiny-2m  fingerprint ") != std::string::npos);
+    CHECK(text.out.find("base     'tiny-2m'  fingerprint ") != std::string::npos);
     const Outcome run =
         s2ft_adapter({"-m", "tiny-2m", "--adapter", r.at("run/adapter"), "--json", "--verify"});
     REQUIRE(run.status == 0);

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "io/json.h"
+#include "io/quote.h"
 #include "io/table.h"
 
 namespace tandem::tools {
@@ -90,6 +91,8 @@ AdapterSummary summarise(const model::Adapter& adapter, const model::ModelConfig
                          const model::WeightSource& base, const model::WeightSource& merged,
                          const WeightProgress& progress) {
   AdapterSummary s{.info = adapter.info(), .n_weights = model::n_params(config)};
+  if (!s.info.selection.empty())
+    s.selection = io::parse_json(s.info.selection, adapter.file().where() + ": selection");
   for (const io::TensorEntry& entry : adapter.file().entries())
     if (entry.dtype != "I32")  // an index
       s.n_values +=
@@ -114,9 +117,9 @@ std::string AdapterSummary::text(const std::string& path) const {
   std::string text = fmt::format(
       "adapter  {}  {}, {} steps\nbase     {}  fingerprint {}\nvalues   {}, as many as {:.3g} % of "
       "{} weights\n",
-      path, info.format, info.steps, info.base.name, info.base.fingerprint, n_values,
+      path, info.format, info.steps, io::quote(info.base.name), info.base.fingerprint, n_values,
       percent(static_cast<double>(n_values), static_cast<double>(n_weights)), n_weights);
-  if (!info.selection.empty()) text += fmt::format("chosen   {}\n", info.selection);
+  if (!selection.is_null()) text += fmt::format("chosen   {}\n", selection.dump(-1, ' ', true));
   using io::Align;
   io::Table table({{"matrix", Align::left},
                    {"matrices"},
@@ -144,7 +147,7 @@ nlohmann::ordered_json AdapterSummary::json(const std::string& path) const {
                {"base", info.base.name}, {"base_fingerprint", info.base.fingerprint},
                {"steps", info.steps},    {"values", n_values},
                {"weights", n_weights},   {"matrices", std::move(matrices)}};
-  if (!info.selection.empty()) json["selection"] = Json::parse(info.selection, nullptr, false);
+  if (!selection.is_null()) json["selection"] = selection;
   return json;
 }
 

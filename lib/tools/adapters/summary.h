@@ -1,6 +1,6 @@
 #pragma once
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -21,8 +21,9 @@ struct MatrixChange {
 /// An adapter in figures.
 struct AdapterSummary {
   model::AdapterInfo info = {};
-  int64_t n_values = 0;   // in its file
-  int64_t n_weights = 0;  // of the model
+  nlohmann::json selection = {};  // how its parts were chosen; null: it does not say
+  int64_t n_values = 0;           // in its file
+  int64_t n_weights = 0;          // of the model
   std::vector<MatrixChange> changes = {};
 
   std::string text(const std::string& path) const;
@@ -30,7 +31,7 @@ struct AdapterSummary {
 };
 
 /// Reads the matrices that it changes, of both.
-/// errors   kind input (the sources), interrupted
+/// errors   kind input (the sources, a selection that is no JSON), interrupted
 AdapterSummary summarise(const model::Adapter& adapter, const model::ModelConfig& config,
                          const model::WeightSource& base, const model::WeightSource& merged,
                          const WeightProgress& progress);
