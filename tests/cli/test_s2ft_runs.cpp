@@ -327,7 +327,7 @@ TEST_SUITE("cli/s2ft-train runs") {
     // By contents, not by name.
     std::filesystem::rename(runs.folder / "first", runs.folder / "moved");
     std::vector<std::string> moved = excluding((runs.folder / "moved" / "adapter").string());
-    moved.push_back("--resume");
+    moved.insert(moved.end(), {"--resume", "--device", "cpu"});  // auto before
     CHECK(runs.train("second", moved).status == 0);
   }
 }
