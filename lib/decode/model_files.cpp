@@ -69,7 +69,8 @@ void merge(ModelFiles& m, Adapter adapter) {
   m.source = model::adapted_source(std::move(m.source), std::move(adapter));
 }
 
-void add_adapter(ModelFiles& m, const std::filesystem::path& folder) {
+void add_adapter(ModelFiles& m, const std::filesystem::path& given) {
+  const std::filesystem::path folder = model::adapter_folder(given);
   if (model::LowRankAdapter::is_at(folder))
     merge(m, model::LowRankAdapter::open(folder, m.config));
   else

@@ -84,9 +84,7 @@ Recomputation Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, 
     spec.recompute = level;
     if (plan(spec, set).peak(spec.device) <= bytes) return level;
   }
-  spec.recompute = Recomputation::layer;
-  plan(spec, set).check_fits(spec.device, bytes);
-  return spec.recompute;
+  return Recomputation::layer;
 }
 
 Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,

@@ -68,8 +68,7 @@ class Trainer {
  public:
   /// All but the memory of the program.
   static MemoryPlan plan(const TrainerSpec& spec, const TrainedSet& set);
-  /// The least recomputation whose plan fits into `bytes`.
-  /// errors   kind memory: none does
+  /// The least recomputation whose plan fits into `bytes`; the most where none does.
   static Recomputation least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes);
   /// errors   kind input (the source), memory, interrupted
   Trainer(const TrainerSpec& spec, TrainedSet set, std::unique_ptr<model::WeightSource> source,

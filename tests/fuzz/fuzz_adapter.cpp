@@ -17,7 +17,7 @@ void merge_all(const Merge& merge) {
   for (const model::Weight weight : model::adapter_weights()) {
     const io::Shape shape = model::weight_shape(weight, fuzz::state_model().config);
     std::vector<float> rows(static_cast<size_t>(shape[0] * shape[1]));
-    merge(weight, shape[0], rows);
+    merge(weight, shape, rows);
   }
 }
 
@@ -34,8 +34,8 @@ void read_peft(std::span<const uint8_t> input) {
   const std::vector<uint8_t> copy(tensors.begin(), tensors.end());
   const auto adapter = model::LowRankAdapter::parse(std::as_bytes(std::span(copy)), "fuzz", text,
                                                     fuzz::state_model().config);
-  merge_all([&](model::Weight weight, int64_t n, std::vector<float>& rows) {
-    adapter.merge(weight, 0, 0, n, rows);  // products of finite numbers may overflow
+  merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
+    adapter.merge(weight, 0, 0, shape[0], rows);  // products of finite numbers may overflow
   });
 }
 
@@ -47,9 +47,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (size > 0 && data[0] == '{') return read_peft({data, size});
     const auto adapter = model::Adapter::parse(std::as_bytes(std::span(data, size)), "fuzz",
                                                files.config, {files.name, files.fingerprint});
-    merge_all([&](model::Weight weight, int64_t n, std::vector<float>& rows) {
-      adapter.replace(weight, 0, 0, n, DType::f32, rows.data());
+    static_cast<void>(adapter.info());
+    merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
+      adapter.replace(weight, 0, 0, shape[0], DType::f32, rows.data());
       check_finite(rows);
+      const auto n = static_cast<int64_t>(adapter.index(weight, 0).size());
+      const int64_t other = shape[model::takes_columns(weight) ? 0 : 1];
+      if (static_cast<int64_t>(adapter.values(weight, 0).size()) != n * other)
+        throw std::logic_error("values that are not those of the index");
     });
   });
 }
