@@ -79,6 +79,11 @@ constexpr CudaTable kTable{
     .square_sum = {square_sum_cuda},
     .adamw = {adamw_cuda},
     .adamw_narrow = {adamw_narrow_cuda},
+    .dropout = {dropout_cuda},
+    .magnitude_scale = {magnitude_scale_cuda},
+    .magnitude_gradient = {magnitude_gradient_cuda},
+    .row_squares = {row_squares_cuda},
+    .weight_norms = {weight_norms_cuda},
 };
 
 }  // namespace

@@ -1,4 +1,7 @@
 #pragma once
+#include "kernels/adapter/dropout.h"
+#include "kernels/adapter/magnitude.h"
+#include "kernels/adapter/weight_norms.h"
 #include "kernels/attention/attention_backward_cuda.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
@@ -92,6 +95,11 @@ struct CudaTable {
   cuda::Bodies<void(const SquareSumParams&, Stream)> square_sum;
   cuda::Bodies<void(const AdamWParams&, Stream)> adamw;
   cuda::Bodies<void(const AdamWNarrowParams&, Stream)> adamw_narrow;
+  cuda::Bodies<void(const DropoutParams&, Stream)> dropout;
+  cuda::Bodies<void(const MagnitudeScaleParams&, Stream)> magnitude_scale;
+  cuda::Bodies<void(const MagnitudeGradientParams&, Stream)> magnitude_gradient;
+  cuda::Bodies<void(const RowSquaresParams&, Stream)> row_squares;
+  cuda::Bodies<void(const WeightNormsParams&, Stream)> weight_norms;
 
   /// Calls f(name, bodies) for every operation.
   template <class F>
@@ -147,6 +155,11 @@ struct CudaTable {
     f("square_sum", square_sum);
     f("adamw", adamw);
     f("adamw_narrow", adamw_narrow);
+    f("dropout", dropout);
+    f("magnitude_scale", magnitude_scale);
+    f("magnitude_gradient", magnitude_gradient);
+    f("row_squares", row_squares);
+    f("weight_norms", weight_norms);
   }
 };
 

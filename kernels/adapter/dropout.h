@@ -29,4 +29,7 @@ struct DropoutParams {
 using DropoutFn = void(const DropoutParams&, Range rows);
 DropoutFn dropout_ref, dropout_scalar, dropout_avx2, dropout_avx512, dropout_avx512_bf16;
 
+/// The same on a GPU, all rows, with pointers into device memory: the bits of the CPU's variants.
+void dropout_cuda(const DropoutParams&, Stream);
+
 }  // namespace tandem

@@ -24,6 +24,8 @@ struct MagnitudeScaleParams {
 using MagnitudeScaleFn = void(const MagnitudeScaleParams&, Range rows);
 MagnitudeScaleFn magnitude_scale_ref, magnitude_scale_scalar, magnitude_scale_avx2,
     magnitude_scale_avx512, magnitude_scale_avx512_bf16;
+/// The same on a GPU, all rows, with pointers into device memory.
+void magnitude_scale_cuda(const MagnitudeScaleParams&, Stream);
 
 struct MagnitudeGradientParams {
   float* sums;             // [n], added to
@@ -42,5 +44,8 @@ struct MagnitudeGradientParams {
 using MagnitudeGradientFn = void(const MagnitudeGradientParams&, Range columns);
 MagnitudeGradientFn magnitude_gradient_ref, magnitude_gradient_scalar, magnitude_gradient_avx2,
     magnitude_gradient_avx512;
+/// The same on a GPU, all columns, with pointers into device memory.
+/// numerics 16 sums of every 16th row, added in order: the same bits on every run
+void magnitude_gradient_cuda(const MagnitudeGradientParams&, Stream);
 
 }  // namespace tandem

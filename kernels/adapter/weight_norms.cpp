@@ -6,6 +6,13 @@
 #include "kernels/reference.h"
 
 namespace tandem {
+namespace {
+
+float norm_of(double squares) {
+  return std::max(static_cast<float>(std::sqrt(std::max(0.0, squares))), kLeastWeightNorm);
+}
+
+}  // namespace
 
 void row_squares_cpu(const RowSquaresParams& p, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
@@ -14,7 +21,8 @@ void row_squares_cpu(const RowSquaresParams& p, Range rows) {
       const double w = element(p.weights, p.act, r * p.in + c);
       sum += w * w;
     }
-    p.squares[r] = static_cast<float>(sum);
+    const auto squares = static_cast<float>(sum);
+    p.squares[r] = p.root ? norm_of(double{squares}) : squares;
   }
 }
 
@@ -29,9 +37,7 @@ void weight_norms_cpu(const WeightNormsParams& p, Range rows) {
       change += element(p.b, p.act, r * rank + i) *
                 (2 * double{p.wa[r * rank + i]} + double{p.gamma} * along);
     }
-    const auto norm = static_cast<float>(
-        std::sqrt(std::max(0.0, double{p.squares[r]} + double{p.gamma} * change)));
-    p.scale[r] = p.magnitude[r] / std::max(norm, kLeastWeightNorm);
+    p.scale[r] = p.magnitude[r] / norm_of(double{p.squares[r]} + double{p.gamma} * change);
   }
 }
 

@@ -4,21 +4,24 @@
 
 namespace tandem {
 
+/// The least norm that is divided by: rows of zeros exist.
+inline constexpr float kLeastWeightNorm = 1e-6f;
+
 struct RowSquaresParams {
   float* squares;       // [rows]
   const void* weights;  // [rows, in] act
   int rows, in;
-  DType act;  // f32 or bf16
+  DType act;          // f32 or bf16
+  bool root = false;  // of these sums, not less than kLeastWeightNorm: first magnitudes
 };
 
-/// squares[o] = sum of the squares of row o.
-/// numerics f64, one rounding
+/// squares[o] = sum of the squares of row o, or its root.
+/// numerics f64, one rounding, and one of the root
 /// cost     reads the weights once, when a run begins: one portable body
 using RowSquaresFn = void(const RowSquaresParams&, Range rows);
 RowSquaresFn row_squares_cpu;
-
-/// The least norm that is divided by: rows of zeros exist.
-inline constexpr float kLeastWeightNorm = 1e-6f;
+/// The same on a GPU, all rows, with pointers into device memory. Sums have a fixed order.
+void row_squares_cuda(const RowSquaresParams&, Stream);
 
 struct WeightNormsParams {
   float* scale;            // [rows] magnitude over norm
@@ -39,5 +42,7 @@ struct WeightNormsParams {
 /// cost     rank^2 operations a row, once a step: one portable body
 using WeightNormsFn = void(const WeightNormsParams&, Range rows);
 WeightNormsFn weight_norms_cpu;
+/// The same on a GPU, all rows, with pointers into device memory. Sums have a fixed order.
+void weight_norms_cuda(const WeightNormsParams&, Stream);
 
 }  // namespace tandem

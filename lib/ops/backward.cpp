@@ -26,17 +26,11 @@ constexpr Operation kGatherColumns{"gather_columns", &CpuTable::gather_columns,
                                    &CudaTable::gather_columns};
 constexpr Operation kSquareSum{"square_sum", &CpuTable::square_sum, &CudaTable::square_sum};
 constexpr Operation kAdamW{"adamw", &CpuTable::adamw, &CudaTable::adamw};
-constexpr Operation kAdamWNarrow{"adamw_narrow", &CpuTable::adamw_narrow,
-                                 &CudaTable::adamw_narrow};
+constexpr Operation kAdamWNarrow{"adamw_narrow", &CpuTable::adamw_narrow, &CudaTable::adamw_narrow};
 
 /// 1 - beta^t.
 float correction(float beta, int64_t t) {
   return static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
-}
-
-void check_stream(const char* name, const Tensor& t, Stream stream) {
-  TANDEM_CHECK((t.device().kind == Device::Kind::cuda) == (stream.handle != nullptr),
-               "{} on {} without its stream", name, t.device().name());
 }
 
 int64_t row_bytes(const Tensor& t) { return t.row_size() * int64_t{sizeof(float)}; }

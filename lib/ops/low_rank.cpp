@@ -1,11 +1,9 @@
 #include "ops/low_rank.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
-#include "base/parallel.h"
-#include "kernels/cpu_table.h"
+#include "ops/operation.h"
 
 namespace tandem::ops {
 namespace {
@@ -14,18 +12,29 @@ constexpr uint32_t kLevels = 65536;  // of a draw of 16 bits
 
 int as_int(int64_t n) { return static_cast<int>(n); }
 
-/// Runs a body on items, each of which moves about item_bytes.
-template <class Params>
-void run(void (*body)(const Params&, Range), const Params& p, int64_t n_items, int64_t item_bytes) {
-  constexpr int64_t kGrainBytes = 65536;  // outweighs waking a thread
-  const int grain = as_int(1 + kGrainBytes / std::max<int64_t>(1, item_bytes));
-  parallel_ranges(as_int(n_items), grain, [&](int begin, int end) { body(p, Range{begin, end}); });
-}
+constexpr Operation kDropout{"dropout", &CpuTable::dropout, &CudaTable::dropout};
+constexpr Operation kMagnitudeScale{"magnitude_scale", &CpuTable::magnitude_scale,
+                                    &CudaTable::magnitude_scale};
+constexpr Operation kMagnitudeGradient{"magnitude_gradient", &CpuTable::magnitude_gradient,
+                                       &CudaTable::magnitude_gradient};
+constexpr Operation kRowSquares{"row_squares", &CpuTable::row_squares, &CudaTable::row_squares};
+constexpr Operation kWeightNorms{"weight_norms", &CpuTable::weight_norms, &CudaTable::weight_norms};
 
 int64_t row_bytes(const Tensor& t) { return t.row_size() * int64_t{sizeof(float)}; }
 
 bool same_shape(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.rows() == b.rows() && a.row_size() == b.row_size();
+}
+
+void squares_of_rows(float* out, const Tensor& weights, bool root, Stream stream) {
+  check_stream("row_squares", weights, stream);
+  const RowSquaresParams p{.squares = out,
+                           .weights = weights.raw(),
+                           .rows = as_int(weights.rows()),
+                           .in = as_int(weights.row_size()),
+                           .act = weights.dtype(),
+                           .root = root};
+  kRowSquares.run(p, p.rows, row_bytes(weights), stream);
 }
 
 }  // namespace
@@ -37,7 +46,8 @@ Dropout::Dropout(double share)
 }
 
 void Dropout::apply(const Tensor& out, const Tensor& in, const DropoutDraw& draw, bool add,
-                    Stream /*stream*/) const {
+                    Stream stream) const {
+  check_stream("dropout", out, stream);
   TANDEM_CHECK(same_shape(out, in), "dropout of [{}, {}]", in.rows(), in.row_size());
   const DropoutParams p{.out = out.raw(),
                         .in = in.raw(),
@@ -50,10 +60,11 @@ void Dropout::apply(const Tensor& out, const Tensor& in, const DropoutDraw& draw
                         .seed = draw.seed,
                         .step = draw.step,
                         .place = draw.place};
-  run(cpu_table().dropout, p, p.n_rows, row_bytes(in));
+  kDropout.run(p, p.n_rows, row_bytes(in), stream);
 }
 
-void magnitude_scale(const MagnitudeScaleArgs& a, Stream /*stream*/) {
+void magnitude_scale(const MagnitudeScaleArgs& a, Stream stream) {
+  check_stream("magnitude_scale", a.out, stream);
   TANDEM_CHECK(a.out.rows() == a.in.rows() && a.out.row_size() == a.in.row_size() &&
                    (a.in.dtype() == DType::f32 || a.in.dtype() == a.out.dtype()) &&
                    a.first + a.n <= a.in.row_size() &&
@@ -71,10 +82,11 @@ void magnitude_scale(const MagnitudeScaleArgs& a, Stream /*stream*/) {
                                .sum = a.sum.empty() ? nullptr : a.sum.as<float>(),
                                .act = a.out.dtype(),
                                .in_type = a.in.dtype()};
-  run(cpu_table().magnitude_scale, p, p.n_rows, a.n * int64_t{sizeof(float)});
+  kMagnitudeScale.run(p, p.n_rows, a.n * int64_t{sizeof(float)}, stream);
 }
 
-void magnitude_gradient(const MagnitudeGradientArgs& a, Stream /*stream*/) {
+void magnitude_gradient(const MagnitudeGradientArgs& a, Stream stream) {
+  check_stream("magnitude_gradient", a.y, stream);
   TANDEM_CHECK(same_shape(a.dy, a.y) && a.first + a.n <= a.y.row_size(), "magnitudes of [{}, {}]",
                a.y.rows(), a.y.row_size());
   const MagnitudeGradientParams p{.sums = a.sums,
@@ -87,19 +99,15 @@ void magnitude_gradient(const MagnitudeGradientArgs& a, Stream /*stream*/) {
                                   .n = as_int(a.n),
                                   .bias = a.bias,
                                   .act = a.y.dtype()};
-  run(cpu_table().magnitude_gradient, p, p.n, p.n_rows * int64_t{sizeof(float)});
+  kMagnitudeGradient.run(p, p.n, p.n_rows * int64_t{sizeof(float)}, stream);
 }
 
-void row_squares(float* squares, const Tensor& weights, Stream /*stream*/) {
-  const RowSquaresParams p{.squares = squares,
-                           .weights = weights.raw(),
-                           .rows = as_int(weights.rows()),
-                           .in = as_int(weights.row_size()),
-                           .act = weights.dtype()};
-  run(cpu_table().row_squares, p, p.rows, row_bytes(weights));
+void row_squares(float* squares, const Tensor& weights, Stream stream) {
+  squares_of_rows(squares, weights, false, stream);
 }
 
-void weight_norms(const WeightNormsArgs& a, Stream /*stream*/) {
+void weight_norms(const WeightNormsArgs& a, Stream stream) {
+  check_stream("weight_norms", a.b, stream);
   const WeightNormsParams p{.scale = a.scale,
                             .squares = a.squares,
                             .wa = a.wa,
@@ -110,13 +118,11 @@ void weight_norms(const WeightNormsArgs& a, Stream /*stream*/) {
                             .rows = as_int(a.b.rows()),
                             .rank = as_int(a.b.row_size()),
                             .act = a.b.dtype()};
-  run(cpu_table().weight_norms, p, p.rows, a.b.row_size() * row_bytes(a.b));
+  kWeightNorms.run(p, p.rows, a.b.row_size() * row_bytes(a.b), stream);
 }
 
 void initial_magnitudes(float* magnitude, const Tensor& weights, Stream stream) {
-  row_squares(magnitude, weights, stream);
-  for (int64_t r = 0; r < weights.rows(); ++r)
-    magnitude[r] = std::max(static_cast<float>(std::sqrt(double{magnitude[r]})), kLeastWeightNorm);
+  squares_of_rows(magnitude, weights, true, stream);
 }
 
 }  // namespace tandem::ops

@@ -3,7 +3,7 @@
 
 #include "tensor/tensor.h"
 
-/// The operations of low-rank adapters (LoRA, DoRA) other than their products. On the CPU.
+/// The operations of low-rank adapters (LoRA, DoRA) other than their products.
 namespace tandem::ops {
 
 /// Names a draw of dropout: no two with other names share a number.

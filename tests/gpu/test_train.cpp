@@ -4,6 +4,7 @@
 #include "tensor/cuda.h"
 #include "train/calibration.h"
 #include "train/checkpoint.h"
+#include "train/low_rank_runs.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;
@@ -35,6 +36,7 @@ struct Gradient {
 Gradient gradient_of(const char* model, const train::TrainerSpec& spec,
                      const train::TrainedSet& set) {
   const auto trainer = make_trainer(model, spec, set);
+  if (set.low_rank.rank > 0) move_factors(*trainer, 7);
   const train::MicroBatch batches[] = {some_documents(spec, 3), some_documents(spec, 4)};
   const double loss = trainer->gradients(batches).mean();
   return {loss, trainer->copy_of(trainer->gradient())};
@@ -46,12 +48,23 @@ double cosine(std::span<const float> a, std::span<const float> b) {
   return dot / (norm_of(a) * norm_of(b));
 }
 
+/// Every trained tensor of a set.
+std::vector<NamedPart> all_parts(const train::TrainedSet& set, const model::ModelConfig& c) {
+  return set.low_rank.rank > 0 ? factor_parts(set, c) : parts_and_norms(set, c);
+}
+
+train::TrainedSet factors_of(const train::TrainerSpec& spec, bool magnitude, double dropout) {
+  train::LoraSettings settings = small_factors();
+  settings.dropout = dropout;
+  return train::low_rank_set(spec.config, settings, magnitude, 3);
+}
+
 /// In f32, part by part.
 void check_like_the_cpu(const char* model, const train::TrainerSpec& spec,
                         const train::TrainedSet& set) {
   const Gradient want = gradient_of(model, spec, set), got = gradient_of(model, on_gpu(spec), set);
   CHECK(got.loss == doctest::Approx(want.loss).epsilon(1e-6));
-  for (const NamedPart& part : parts_and_norms(set, spec.config)) {
+  for (const NamedPart& part : all_parts(set, spec.config)) {
     CAPTURE(part.name);
     CHECK(relative_distance(part.of(std::span(got.values)), part.of(std::span(want.values))) <
           2e-5);
@@ -71,8 +84,8 @@ TEST_SUITE("gpu/train") {
 
   TEST_CASE("f32: gradients of slices and of single weights are the CPU's, recomputed or not") {
     for (const char* model : {"llama-3.1", "qwen3-untied-sharded"})
-      for (const auto recompute : {train::Recomputation::light, train::Recomputation::ffn,
-                                   train::Recomputation::layer}) {
+      for (const auto recompute :
+           {train::Recomputation::light, train::Recomputation::ffn, train::Recomputation::layer}) {
         CAPTURE(model);
         CAPTURE(static_cast<int>(recompute));
         train::TrainerSpec spec = trainer_spec(model);
@@ -82,10 +95,45 @@ TEST_SUITE("gpu/train") {
       }
   }
 
+  TEST_CASE("f32: gradients of low-rank factors and magnitudes are the CPU's, dropout or not") {
+    for (const char* model : {"llama-3.1", "qwen3-untied-sharded"})
+      for (const bool magnitude : {false, true})
+        for (const double dropout : {0.0, 0.25}) {
+          CAPTURE(model);
+          CAPTURE(magnitude);
+          CAPTURE(dropout);
+          const train::TrainerSpec spec = trainer_spec(model);
+          check_like_the_cpu(model, spec, factors_of(spec, magnitude, dropout));
+        }
+  }
+
+  TEST_CASE("steps of low-rank factors repeat their bits") {
+    for (const bool magnitude : {false, true})
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        CAPTURE(magnitude);
+        CAPTURE(dtype_name(dtype));
+        const train::TrainerSpec spec = on_gpu(trainer_spec("llama-3.1", dtype));
+        const train::TrainedSet set = factors_of(spec, magnitude, 0.25);
+        const auto a = make_trainer("llama-3.1", spec, set),
+                   b = make_trainer("llama-3.1", spec, set);
+        const std::vector<float> before = a->values();
+        for (const uint64_t seed : {1u, 2u, 3u}) {
+          const train::MicroBatch batch = some_documents(spec, seed);
+          const train::StepResult of_a = a->step({&batch, 1}), of_b = b->step({&batch, 1});
+          CHECK(of_a.loss.sum == of_b.loss.sum);
+          CHECK(of_a.gradient_norm == of_b.gradient_norm);
+          CHECK_FALSE(of_a.skipped);
+        }
+        CHECK(a->values() == b->values());
+        CHECK(a->values() != before);
+      }
+  }
+
   TEST_CASE("bf16: gradients point where those of f32 do") {
     for (const char* model : kArchitectures) {
       CAPTURE(model);
-      const train::TrainerSpec wide = trainer_spec(model), narrow = trainer_spec(model, DType::bf16);
+      const train::TrainerSpec wide = trainer_spec(model),
+                               narrow = trainer_spec(model, DType::bf16);
       const train::TrainedSet set = train::full_set(wide.config);
       const Gradient want = gradient_of(model, wide, set);
       const Gradient of_cpu = gradient_of(model, narrow, set);
@@ -172,9 +220,7 @@ TEST_SUITE("gpu/train") {
       CAPTURE(model);
       const train::TrainerSpec spec = trainer_spec(model);
       const train::MicroBatch batches[] = {some_documents(spec, 3), some_documents(spec, 4)};
-      const auto source = [&] {
-        return decode::open_model(small_model(model).string(), 0).source;
-      };
+      const auto source = [&] { return decode::open_model(small_model(model).string(), 0).source; };
       train::Calibration cpu(spec, source()), gpu(on_gpu(spec), source());
       const auto check = [](const train::Scores& got, const train::Scores& want) {
         for (size_t m = 0; m < want.size(); ++m)

@@ -60,8 +60,9 @@ inline std::vector<NamedPart> factor_parts(const train::TrainedSet& set,
 /// Numbers that are not those of the start: B is no longer 0, magnitudes no longer the norms.
 inline void move_factors(train::Trainer& trainer, uint64_t seed, double by = 0.1) {
   PhiloxStream draw(seed);
+  std::vector<float> moved = trainer.values();
+  const std::span<float> values = moved;
   each_factors(trainer.set(), [&](const std::string&, const train::LowRankFactors& f, int) {
-    const std::span<float> values = trainer.state().values;
     const auto n = static_cast<size_t>(f.rows * trainer.set().low_rank.rank);
     for (float& b : values.subspan(static_cast<size_t>(f.b), n))
       b = static_cast<float>(by * (2 * draw.uniform() - 1));
@@ -69,7 +70,7 @@ inline void move_factors(train::Trainer& trainer, uint64_t seed, double by = 0.1
     for (float& m : values.subspan(static_cast<size_t>(f.magnitude), static_cast<size_t>(f.rows)))
       m *= static_cast<float>(1 + by * (2 * draw.uniform() - 1));
   });
-  trainer.publish();
+  trainer.set_values(moved);
 }
 
 }  // namespace tandem::test
