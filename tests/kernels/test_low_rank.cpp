@@ -1,4 +1,6 @@
 // The operations of low-rank adapters beside their products.
+#include <algorithm>
+
 #include "kernels/differences.h"
 #include "kernels/elementwise_case.h"
 
@@ -220,6 +222,14 @@ TEST_SUITE("kernels/weight_norms") {
       cpu_table().row_squares(
           {.squares = squares.data(), .weights = w.data(), .rows = kRows, .in = kIn, .act = act},
           {0, kRows});
+      std::vector<float> norms(kRows);
+      cpu_table().row_squares({.squares = norms.data(),
+                               .weights = w.data(),
+                               .rows = kRows,
+                               .in = kIn,
+                               .act = act,
+                               .root = true},
+                              {0, kRows});
       cpu_table().weight_norms({.scale = scale.data(),
                                 .squares = squares.data(),
                                 .wa = wa.data(),
@@ -241,6 +251,8 @@ TEST_SUITE("kernels/weight_norms") {
           want += x * x;
         }
         CHECK(squares[static_cast<size_t>(r)] == doctest::Approx(own).epsilon(1e-6));
+        CHECK(norms[static_cast<size_t>(r)] ==
+              std::max(std::sqrt(squares[static_cast<size_t>(r)]), kLeastWeightNorm));
         if (r == 4)
           CHECK(scale[4] == 2.0f / kLeastWeightNorm);
         else
