@@ -39,7 +39,7 @@ TANDEM_BOTH inline float adamw_element(const AdamWNarrowParams& p, float g, floa
   g *= p.gradient_scale;
   m = ::fmaf(p.beta1, m, (1.0f - p.beta1) * g);
   v = ::fmaf(p.beta2, v, (1.0f - p.beta2) * g * g);
-  const float update = m / p.correction1 / (::sqrtf(v / p.correction2) + p.epsilon);
+  const float update = m * p.unbias1 / (::sqrtf(v * p.unbias2) + p.epsilon);
   return ::fmaf(-p.learning_rate, ::fmaf(p.weight_decay, w - base, update), w);
 }
 

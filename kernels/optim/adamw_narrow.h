@@ -11,7 +11,7 @@ struct AdamWNarrowParams {
   const float* gradient;  // [n]
   int64_t n;
   float gradient_scale, learning_rate, beta1, beta2, epsilon, weight_decay;
-  float correction1, correction2;  // as AdamWParams
+  float unbias1, unbias2;  // 1 / (1 - beta^t)
   DType weight_type;               // bf16 or f32
   bool stochastic;                 // rounding of weights to bf16
   uint64_t seed;                   // of that, and the counter's other parts:

@@ -146,9 +146,9 @@ void multiply_rows(const MatmulArgs& args, const Workspace& left) {
 
 }  // namespace
 
-size_t matmul_workspace_bytes(DType dtype, int64_t elements, Device device) {
+size_t matmul_workspace_bytes(DType dtype, int64_t elements, Device device, bool adds) {
   if (device.kind == Device::Kind::cuda) return linear_cuda::kWorkspaceBytes;
-  return kSlack + kSumBytes +
+  return kSlack + (adds ? kSumBytes : 0) +
          (multiplies(dtype) ? 0 : static_cast<size_t>(elements) * sizeof(float));
 }
 

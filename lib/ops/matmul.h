@@ -55,7 +55,7 @@ void matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream strea
 void tune_matmul(const MatmulArgs& args, std::span<std::byte> workspace, Stream stream);
 
 /// For products of `dtype` whose three matrices have at most this many elements together. More than
-/// a little only where the CPU does not multiply bf16 and widens it.
-size_t matmul_workspace_bytes(DType dtype, int64_t elements, Device device = {});
+/// a little only where the CPU does not multiply bf16 and widens it, or where some `adds` to bf16.
+size_t matmul_workspace_bytes(DType dtype, int64_t elements, Device device = {}, bool adds = false);
 
 }  // namespace tandem::ops

@@ -47,7 +47,8 @@ void Backward::choose_products(int64_t wanted, std::span<float> gradient) {
     const Tensor of_y = act(dy, w.out());
     ops::fill_random(of_y.raw(), of_y.dtype(), {.n = of_y.elements()}, stream());
     ops::tune_input_gradient(act(dx, w.in()), of_y, w, buffers_.workspace, stream());
-    if (gradient_.empty() || !m.trained() || m.part == Part::elements) return;
+    if (gradient_.empty() || !m.trained() || m.part == Part::elements || m.part == Part::low_rank)
+      return;
     ops::fill_random(x, spec_.dtype, {.n = n_rows_ * w.in()}, stream());
     ops::tune_weight_gradient(flat(m.offset, m.rows, m.cols),
                               act(dy, m.part == Part::rows ? m.rows : w.out()),

@@ -85,7 +85,7 @@ void each_buffer(const BackwardSpec& spec, const TrainedSet& set, LowRankBuffers
   take(to.outputs, "outputs", shape.magnitude && gate_up ? act(rows * 2 * c.ffn_dim) : 0);
   take(to.wa, "wa", shape.magnitude ? f32(most_rows * rank) : 0);
   take(to.aa, "aa", shape.magnitude ? f32(rank * rank) : 0);
-  const size_t bytes = ops::matmul_workspace_bytes(spec.dtype, most_product, spec.device);
+  const size_t bytes = ops::matmul_workspace_bytes(spec.dtype, most_product, spec.device, true);
   std::byte* workspace = nullptr;
   take(workspace, "workspace", bytes);
   to.workspace = {workspace, workspace == nullptr ? 0 : bytes};

@@ -6,7 +6,7 @@
                      batches padded to their longest; tokens that are not padding count
 
 Random weights in bf16, attention by scaled_dot_product_attention, fused AdamW; LoRA of rank 32 on q, k, v, up and
-down without dropout, its weights in bf16 (PEFT's default of f32 is slower). `compile`: under torch.compile;
+down without dropout, its weights in bf16; `lora-f32`: in f32, PEFT's default. `compile`: under torch.compile;
 `liger`: with liger-kernel's norms, RoPE, SwiGLU and loss. Peaks are of allocated bytes after the first step.
 Needs torch, transformers and peft; a method whose library is missing or fails says so in its line.
 """
@@ -62,7 +62,8 @@ def make_model(args, method, torch):
         import peft
         model = peft.get_peft_model(
             model, peft.LoraConfig(r=32, lora_alpha=64, lora_dropout=0.0, target_modules=TARGETS,
-                                   task_type="CAUSAL_LM"), autocast_adapter_dtype=False)
+                                   task_type="CAUSAL_LM"),
+            autocast_adapter_dtype="f32" in method)
     model.train()
     return model
 
@@ -97,7 +98,7 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="llama-2-7b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--method", nargs="*", default=["lora"],
-                        help="lora, full, and either with -compile or -liger behind it")
+                        help="lora, full, with -f32, -compile or -liger behind it")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=10)

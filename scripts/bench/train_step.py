@@ -18,8 +18,10 @@ import pathlib
 import random
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
+import time
 
 from gpu_kernels import short_name
 
@@ -73,7 +75,7 @@ def main():
         length = args.tokens + (args.data is None)
         command = [args.s2ft_train, "--device", args.device, "-m", f"synthetic:{args.shape}", "--data", str(data),
                    "-o", str(folder / "run"), "-s", f"train.steps={args.steps}", "-s", f"train.batch={args.batch}",
-                   "-s", f"train.max_tokens={length}", "-s", f"train.save_every={args.steps}"]
+                   "-s", f"train.max_tokens={length}", "-s", f"train.save_every={args.steps}", "--no-progress"]
         for setting in args.settings:
             command += ["-s", setting]
         plan = json.loads(subprocess.run(command + ["--dry-run", "--format", "json"], check=True,
@@ -85,10 +87,20 @@ def main():
         watcher = threading.Thread(target=watch_memory, args=(done, most))
         if args.device.startswith("cuda"):
             watcher.start()
-        subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL)
+        # Killed before it writes what it has trained, which is not measured; a trace needs a proper end.
+        process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
+        metrics, steps = folder / "run" / "metrics.jsonl", []
+        while process.poll() is None and (args.trace or len(steps) < args.steps - 1):
+            time.sleep(0.02)
+            if metrics.exists():
+                steps = [json.loads(line) for line in metrics.read_text().splitlines(keepends=True)
+                         if line.endswith("\n") and '"seconds"' in line]
+        if process.poll() not in (None, 0):
+            sys.exit(f"train_step.py: error: {' '.join(command)}: exit status {process.returncode}")
+        process.kill()
+        process.wait()
         done.set()
-        steps = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-        steps = [step for step in steps if "seconds" in step][2:]
+        steps = steps[2:]
         seconds = statistics.median(step["seconds"] for step in steps)
         line = {"tool": "s2ft-train", "shape": args.shape, "batch": args.batch, "tokens": args.tokens,
                 "settings": args.settings, "data": args.data.name if args.data else "random",
