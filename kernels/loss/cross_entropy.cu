@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / cuda::kWarp;
 
-/// The largest of some numbers, and the sum of their exponentials beside that of the largest.
+/// The largest of some numbers, and the sum of the exponentials of their distances to it.
 struct Softmax {
   float top = -INFINITY, sum = 0;
 

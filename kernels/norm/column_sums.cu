@@ -9,7 +9,7 @@ namespace {
 constexpr int kColumns = cuda::kWarp, kLanes = 16;  // of a block; lanes share the rows
 
 template <class Dy, class X>
-__global__ void __launch_bounds__(kColumns * kLanes) column_sums_block(const ColumnSumsParams p) {
+__global__ void __launch_bounds__(kColumns* kLanes) column_sums_block(const ColumnSumsParams p) {
   __shared__ float parts[kLanes][kColumns];
   cuda::start_after_previous();
   const int in_block = static_cast<int>(threadIdx.x) % kColumns;

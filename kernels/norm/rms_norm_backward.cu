@@ -56,8 +56,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_backward_rows(const RmsNorm
   const auto write = [&](int i, const F& of_x, const F& h) {
     F to = dx[i];
 #pragma unroll
-    for (int e = 0; e < kEach; ++e)
-      to.at[e] += inverse * (h.at[e] - of_x.at[e] * inverse * mean);
+    for (int e = 0; e < kEach; ++e) to.at[e] += inverse * (h.at[e] - of_x.at[e] * inverse * mean);
     dx[i] = to;
   };
 #pragma unroll

@@ -1,5 +1,5 @@
 #pragma once
-// One element of adamw_narrow, for CPU and GPU alike: every product that is added is a fused
+// One element of adamw_narrow, for both devices: every product that is added is a fused
 // multiply-add, so that both give the same bits.
 #include <math.h>
 

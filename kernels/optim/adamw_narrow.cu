@@ -50,8 +50,7 @@ __global__ void __launch_bounds__(kThreads) adamw_narrow_elements(const AdamWNar
     if (p.stochastic && (e == 0 || element % kElementsADraw == 0)) draw = rounding_draw(p, element);
     float of_m = cuda::to_float(m.at[e]), of_v = cuda::to_float(v.at[e]);
     const float base = p.base == nullptr || e >= n ? 0.0f : p.base[begin + e];
-    const float next =
-        adamw_element(p, g.at[e], cuda::to_float(w.at[e]), base, of_m, of_v);
+    const float next = adamw_element(p, g.at[e], cuda::to_float(w.at[e]), base, of_m, of_v);
     w.at[e] = narrow(p, next, draw, element, static_cast<W*>(nullptr));
     m.at[e] = __float2bfloat16_rn(of_m);
     v.at[e] = __float2bfloat16_rn(of_v);
@@ -75,8 +74,7 @@ void adamw_narrow_cuda(const AdamWNarrowParams& p, Stream stream) {
   if (p.n == 0) return;
   cuda::with_act(p.weight_type, [&](auto* type) {
     using W = std::remove_pointer_t<decltype(type)>;
-    const bool packed =
-        cuda::packable<float>(0, p.weights, p.first, p.second, p.gradient);
+    const bool packed = cuda::packable<float>(0, p.weights, p.first, p.second, p.gradient);
     cuda::launch(packed ? adamw_narrow_elements<W, true> : adamw_narrow_elements<W, false>,
                  dim3(cuda::blocks_for(p.n, kThreads * kEach)), kThreads, stream, p);
   });

@@ -12,9 +12,9 @@ struct AdamWNarrowParams {
   int64_t n;
   float gradient_scale, learning_rate, beta1, beta2, epsilon, weight_decay;
   float unbias1, unbias2;  // 1 / (1 - beta^t)
-  DType weight_type;               // bf16 or f32
-  bool stochastic;                 // rounding of weights to bf16
-  uint64_t seed;                   // of that, and the counter's other parts:
+  DType weight_type;       // bf16 or f32
+  bool stochastic;         // rounding of weights to bf16
+  uint64_t seed;           // of that, and the counter's other parts:
   uint32_t step;
   int64_t first_element = 0;    // number of w[0] among all trained values
   const float* base = nullptr;  // [n] that weights decay to; null: 0

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) rope_backward_normed(const RopeBackw
     float x1 = 0, x2 = 0, h1 = 0, h2 = 0, dy1 = 0, dy2 = 0;
     if (!idle) {
       const float a = cuda::to_float(dy[i]), b = cuda::to_float(dy[half + i]);
-      // Rounded as where norms are a kernel of their own.
+      // Rounded as where norms are a separate kernel.
       dy1 = cuda::to_float(cuda::from_float<T>(fmaf(b, s, a * c)));
       dy2 = cuda::to_float(cuda::from_float<T>(fmaf(-a, s, b * c)));
       const float* norm = is_k ? p.k_norm : p.q_norm;

@@ -58,7 +58,8 @@ struct AttentionBackwardArgs {
 };
 size_t attention_backward_workspace_bytes(int max_rows, int n_heads, int n_kv_heads, int head_dim,
                                           DType act, Device device = {});
-void attention_backward(const AttentionBackwardArgs& args, std::span<std::byte> workspace, Stream stream = {});
+void attention_backward(const AttentionBackwardArgs& args, std::span<std::byte> workspace,
+                        Stream stream = {});
 
 struct CrossEntropyArgs {
   Tensor logits;           // [rows, V] f32
@@ -76,7 +77,8 @@ void embedding_gradient(const Tensor& dtable, const Tensor& dx, const int32_t* i
 
 /// out[r, c] = in[r, columns[c]].
 /// shapes   out [rows, n], in [rows, width] of one dtype; columns [n]
-void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns, Stream stream = {});
+void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns,
+                    Stream stream = {});
 
 /// sums[i] += matrix[index[i]].
 /// shapes   sums, index [n]; matrix any

@@ -36,8 +36,8 @@ cublasLtHandle_t handle(int device) {
 
 cudaDataType type_of(DType t) { return t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-/// The product in the library's terms, column-major: c^T = op(b)^T op(a)^T, where a row-major matrix
-/// is its own transpose.
+/// The product in the library's terms, column-major: c^T = op(b)^T op(a)^T, where a row-major
+/// matrix is its own transpose.
 struct Description {
   cublasLtMatmulDescOpaque_t operation{};
   cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};

@@ -23,7 +23,9 @@ std::byte* rows_of(const PackedWeights& w) {
 }
 
 void check_values(size_t values, const PackedWeights& w, WeightPart part, size_t n) {
-  const int64_t each = part == WeightPart::columns ? w.out() : part == WeightPart::rows ? w.in() : 1;
+  const int64_t each = part == WeightPart::columns ? w.out()
+                       : part == WeightPart::rows  ? w.in()
+                                                   : 1;
   const int64_t expected =
       part == WeightPart::all ? w.out() * w.in() : static_cast<int64_t>(n) * each;
   TANDEM_CHECK(static_cast<int64_t>(values) == expected, "{}: {} values of {}", w.state().spec.name,
@@ -162,7 +164,9 @@ void tune_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
   tune_matmul(weight_product(dw, dy, x, accumulate == Accumulate::yes), workspace, stream);
 }
 
-const void* trainable_rows(const PackedWeights& w) { return on_gpu(w) ? w.device_rows() : rows_of(w); }
+const void* trainable_rows(const PackedWeights& w) {
+  return on_gpu(w) ? w.device_rows() : rows_of(w);
+}
 
 void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,
                std::span<const int32_t> index, Stream stream) {
@@ -216,7 +220,8 @@ void write_bias(PackedWeights& w, std::span<const float> values, Stream stream) 
 void* rows_in_place(PackedWeights& w) { return const_cast<void*>(trainable_rows(w)); }
 
 void changed_in_place(PackedWeights& w, Stream stream) {
-  if (!on_gpu(w)) return linear_cpu::pack_rows(*w.state().cpu, [](int64_t, int64_t) { return true; });
+  if (!on_gpu(w))
+    return linear_cpu::pack_rows(*w.state().cpu, [](int64_t, int64_t) { return true; });
   if (w.bias() != nullptr)
     convert(linear_cuda::rounded_bias(*w.state().cuda), DType::bf16, w.bias(), DType::f32, w.out(),
             stream);

@@ -19,8 +19,8 @@ void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeigh
                            Accumulate accumulate, std::span<std::byte> workspace,
                            Stream stream = {});
 
-/// Weight gradient of y = x W^T: dw = dy^T x, or dw += dy^T x. Of listed rows or columns of W, dy or x are those
-/// columns (gather_columns).
+/// Weight gradient of y = x W^T: dw = dy^T x, or dw += dy^T x. Of listed rows or columns of W, dy
+/// or x are those columns (gather_columns).
 /// shapes   dw [n, m] f32; dy [rows, n] and x [rows, m] of one dtype, f32 or bf16
 /// numerics f32 accumulation
 /// errors   as above

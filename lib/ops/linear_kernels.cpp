@@ -207,9 +207,8 @@ double measure(int64_t rows, int64_t out, int64_t in, DType dtype,
   constexpr int kRepeats = 5;
   const double weights = static_cast<double>(out * in);
   const double expected =
-      kOverhead +
-      std::max(weights * static_cast<double>(dtype_bytes(dtype)) / kBytesPerMicrosecond,
-               2 * weights * static_cast<double>(rows) / kFlopsPerMicrosecond);
+      kOverhead + std::max(weights * static_cast<double>(dtype_bytes(dtype)) / kBytesPerMicrosecond,
+                           2 * weights * static_cast<double>(rows) / kFlopsPerMicrosecond);
   const int n = static_cast<int>(std::clamp(kSpan / expected, 2.0, 32.0));
   const cuda::Graph graph(queue, [&] {
     for (size_t i = 0; i < static_cast<size_t>(n); ++i) run(i);

@@ -61,7 +61,7 @@ double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at
 double measure(int64_t rows, int64_t out, int64_t in, DType dtype,
                const std::function<void(size_t i)>& run, cuda::Queue& queue);
 
-/// What was measured on a GPU and kept, of any product, by words that name it.
+/// The choice that was measured on a GPU and kept, of any product, by words that name it.
 std::optional<LinearChoice> kept_choice(const std::string& words, int device);
 void keep_choice(const std::string& words, const LinearChoice& c, int device);
 /// Changes whenever choices do.

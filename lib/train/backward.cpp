@@ -27,8 +27,7 @@ Backward::Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama
       exec_(exec),
       buffers_(spec_, frontier_, arena),
       indices_(set, arena, exec) {
-  if (set.low_rank.rank > 0)
-    low_rank_ = std::make_unique<LowRank>(spec_, set, model, arena, exec);
+  if (set.low_rank.rank > 0) low_rank_ = std::make_unique<LowRank>(spec_, set, model, arena, exec);
 }
 
 void Backward::choose_products(int64_t wanted, std::span<float> gradient) {
@@ -149,8 +148,8 @@ void Backward::head(const Supervised& supervised, float scale) {
     if (!backward) continue;
     weight_gradient(set_.lm_head, dlogits, model_.head_in(n));
     const Tensor dnormed = tensor(buffers_.dnormed, spec_.dtype, n, spec_.config.dim);
-    ops::linear_input_gradient(dnormed, dlogits, w.lm_head, ops::Accumulate::no,
-                               buffers_.workspace, stream());
+    ops::linear_input_gradient(dnormed, dlogits, w.lm_head, ops::Accumulate::no, buffers_.workspace,
+                               stream());
     norm_backward({.dx = dresidual(),
                    .dy = dnormed,
                    .x = model_.residual(),
@@ -260,8 +259,8 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
                      stream());
   // The norm of k follows that of q.
   if (head_norms)
-    ops::bias_gradient(norm_gradient(w.norms.q),
-                       f32(buffers_.dnorms, 2 * int64_t{c.head_dim}), stream());
+    ops::bias_gradient(norm_gradient(w.norms.q), f32(buffers_.dnorms, 2 * int64_t{c.head_dim}),
+                       stream());
   through_factors(index, model::LayerMatrix::qkv, dqkv,
                   f.reads_qkv ? act(kept.qkv, qkv_dim) : Tensor{});  // in place
   weight_gradient(t.qkv, dqkv,

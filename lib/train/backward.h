@@ -28,8 +28,8 @@ class Backward {
   Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, kv::Cache& cache,
            Arena& arena, const Exec& exec = {});
 
-  /// Chooses on a GPU how the products of micro-batches of about as many rows run. What is in
-  /// `gradient` is lost; empty: products of weights are not among them.
+  /// Chooses on a GPU how the products of micro-batches of about as many rows run. The contents
+  /// of `gradient` are lost; empty: products of weights are not among them.
   void choose_products(int64_t rows, std::span<float> gradient);
 
   /// Runs a micro-batch. The gradient of `scale` times its loss becomes `gradient`, or is added to

@@ -99,15 +99,14 @@ int64_t most_dense(const Sizes& s, const TrainedSet& set) {
 size_t workspace_bytes(const BackwardSpec& spec, const TrainedSet& set) {
   const Sizes s(spec);
   const model::ModelConfig& c = spec.config;
-  size_t bytes = ops::attention_backward_workspace_bytes(
-      spec.max_rows, c.n_heads, c.n_kv_heads, c.head_dim, spec.dtype, spec.device);
+  size_t bytes = ops::attention_backward_workspace_bytes(spec.max_rows, c.n_heads, c.n_kv_heads,
+                                                         c.head_dim, spec.dtype, spec.device);
   const auto add = [&](int64_t out, int64_t in, int64_t rows) {
-    bytes = std::max({bytes,
-                      ops::input_gradient_workspace_bytes(
-                          {.name = {}, .out = out, .in = in, .dtype = spec.dtype,
-                           .device = spec.device}, rows),
-                      ops::weight_gradient_workspace_bytes(out, in, spec.dtype, rows,
-                                                           spec.device)});
+    bytes = std::max(
+        {bytes,
+         ops::input_gradient_workspace_bytes(
+             {.name = {}, .out = out, .in = in, .dtype = spec.dtype, .device = spec.device}, rows),
+         ops::weight_gradient_workspace_bytes(out, in, spec.dtype, rows, spec.device)});
   };
   add(s.qkv_dim, s.dim, s.rows);
   add(s.dim, s.q_dim, s.rows);

@@ -183,9 +183,9 @@ RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
   const auto tensor = [&](const char* name, DType dtype, size_t bytes) {
     const io::TensorView t = file.tensor(name);
     if (t.dtype != dtype || t.bytes.size() != bytes)
-      throw not_ours(path, fmt::format("'{}' has {} bytes of {}, expected {} of {}", name,
-                                       t.bytes.size(), dtype_name(t.dtype), bytes,
-                                       dtype_name(dtype)));
+      throw not_ours(path,
+                     fmt::format("'{}' has {} bytes of {}, expected {} of {}", name, t.bytes.size(),
+                                 dtype_name(t.dtype), bytes, dtype_name(dtype)));
     return t.bytes;
   };
   const auto n = static_cast<size_t>(trainer.set().size);

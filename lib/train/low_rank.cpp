@@ -88,11 +88,9 @@ void LowRank::update_scales(const At& at) {
                  .b = a,
                  .b_transposed = true},
                 buffers_.workspace, stream());
-    ops::matmul({.c = matrix(buffers_.aa, DType::f32, rank, rank),
-                 .a = a,
-                 .b = a,
-                 .b_transposed = true},
-                buffers_.workspace, stream());
+    ops::matmul(
+        {.c = matrix(buffers_.aa, DType::f32, rank, rank), .a = a, .b = a, .b_transposed = true},
+        buffers_.workspace, stream());
     ops::weight_norms({.scale = buffers(at).scale + f.first_row,
                        .squares = buffers(at).squares + f.first_row,
                        .wa = buffers_.wa,

@@ -18,8 +18,7 @@ PlacedIndices::PlacedIndices(const TrainedSet& set, Arena& arena, const Exec& ex
   copy_ = copy;
   each_matrix(set, [&](const TrainedMatrix& m) {
     if (m.listed())
-      exec.queue->copy_in(copy + m.index_offset, m.index.data(),
-                          m.index.size() * sizeof(int32_t));
+      exec.queue->copy_in(copy + m.index_offset, m.index.data(), m.index.size() * sizeof(int32_t));
   });
 }
 

@@ -29,7 +29,7 @@ struct TrainedMatrix {
   std::vector<int32_t> index = {};  // of rows, columns or elements, ascending; of `all` every row
   int64_t offset = 0, rows = 0, cols = 0;
   int64_t index_offset = 0;  // of the index, among those of all matrices
-  bool bias = false;  // the bias too, whole
+  bool bias = false;         // the bias too, whole
   int64_t bias_offset = 0, bias_size = 0;
   std::vector<LowRankFactors> factors = {};  // of low_rank
 
@@ -65,7 +65,7 @@ struct TrainedSet {
   bool norms = false;  // all of them, as Weights::norms has them
   int64_t norms_offset = 0, norms_size = 0;
   LowRankShape low_rank = {};
-  int64_t size = 0;  // of all
+  int64_t size = 0;        // of all
   int64_t index_size = 0;  // of all lists
 
   /// The lowest layer that is trained, or whose gradients are needed below: none = n_layers.

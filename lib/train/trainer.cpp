@@ -72,10 +72,10 @@ MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   plan.add(kSecond, of_moment, spec.device);
   if (spec.keeps_start()) plan.add(kStart, bytes, spec.device);
   if (spec.device.kind == Device::Kind::cuda)
-    plan.add(kSquares,
-             static_cast<size_t>(ops::square_sum_parts(static_cast<size_t>(set.size))) *
-                 sizeof(double),
-             spec.device);
+    plan.add(
+        kSquares,
+        static_cast<size_t>(ops::square_sum_parts(static_cast<size_t>(set.size))) * sizeof(double),
+        spec.device);
   return plan;
 }
 
@@ -114,8 +114,7 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
     });
   if (exec_.on_gpu()) square_sums_ = static_cast<double*>(arena_.take(kSquares));
   for (const std::span<float> to : {state_.values, start_})
-    if (!to.empty())
-      read_values(to, set_, backward_.indices(), model_.weights(), exec_.stream());
+    if (!to.empty()) read_values(to, set_, backward_.indices(), model_.weights(), exec_.stream());
   backward_.publish(state_.values);
   backward_.choose_products(spec_.max_rows, gradient_);
 }
@@ -167,9 +166,7 @@ LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradi
   return loss;
 }
 
-LossSum Trainer::gradients(std::span<const MicroBatch> batches) {
-  return run(batches, gradient_);
-}
+LossSum Trainer::gradients(std::span<const MicroBatch> batches) { return run(batches, gradient_); }
 
 LossSum Trainer::loss(std::span<const MicroBatch> batches) { return run(batches, {}); }
 

@@ -87,7 +87,7 @@ class Trainer {
   /// the memory of the run's device. After values were changed from outside, publish() rounds them
   /// into the model.
   struct State {
-    std::span<float> values, first, second;        // [set.size]; not with narrow states
+    std::span<float> values, first, second;       // [set.size]; not with narrow states
     std::span<bf16> narrow_first, narrow_second;  // [set.size] with them
     int64_t steps = 0;
   };
@@ -131,8 +131,8 @@ class Trainer {
   model::Llama model_;
   kv::Cache cache_;
   Backward backward_;
-  std::span<float> gradient_;  // [set.size]
-  std::span<float> start_;     // [set.size] or empty: the model's own values
+  std::span<float> gradient_;      // [set.size]
+  std::span<float> start_;         // [set.size] or empty: the model's own values
   double* square_sums_ = nullptr;  // of a GPU
   State state_;
 };

@@ -38,7 +38,7 @@ def where_it_goes(path):
     """Microseconds that each kind of kernel adds to the last step, from the end of the one before."""
     rows = sorted((int(a), int(b), short_name(n)) for a, b, n in
                   (line.split("\t") for line in path.read_text().splitlines()))
-    ends = [i for i, row in enumerate(rows) if "adamw" in row[2]]
+    ends = [i for i, row in enumerate(rows) if row[2] == "square_sum_blocks"]  # near the end of each step
     added, count, last = {}, {}, rows[ends[-2]][1]
     for start, end, name in rows[ends[-2] + 1:ends[-1] + 1]:
         if start > last:
@@ -79,7 +79,8 @@ def main():
         for setting in args.settings:
             command += ["-s", setting]
         plan = json.loads(subprocess.run(command + ["--dry-run", "--format", "json"], check=True,
-                                         capture_output=True, text=True).stdout)
+                                         capture_output=True, text=True).stdout)["memory"]
+        planned = plan["cuda:0" if args.device.startswith("cuda") else "cpu"]["planned_peak"]
         env, done, most = dict(os.environ), threading.Event(), [0]
         if args.trace:
             library = pathlib.Path(args.s2ft_train).resolve().parent / "libtrace_gpu_kernels.so"
@@ -106,7 +107,7 @@ def main():
                 "settings": args.settings, "data": args.data.name if args.data else "random",
                 "ms": round(seconds * 1e3, 2),
                 "tokens_per_s": round(sum(s["tokens"] for s in steps) / sum(s["seconds"] for s in steps)),
-                "used_bytes": most[0], "plan": plan, "loss": steps[-1].get("loss")}
+                "used_bytes": most[0], "planned_bytes": planned, "loss": steps[-1].get("loss")}
         if args.trace:
             line["kernels"] = where_it_goes(folder / "trace.tsv")
         print(json.dumps(line), flush=True)

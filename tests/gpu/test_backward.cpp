@@ -87,15 +87,12 @@ TEST_SUITE("gpu/kernels/backward") {
           std::vector<int32_t> order(static_cast<size_t>(rows));
           for (size_t r = 0; r < order.size(); ++r)
             order[r] = static_cast<int32_t>(order.size() - 1 - r);
-          const DeviceBuffer of_dy = on_device(dy), of_x = on_device(x), of_scale = on_device(scale),
-                             of_order(order);
+          const DeviceBuffer of_dy = on_device(dy), of_x = on_device(x),
+                             of_scale = on_device(scale), of_order(order);
           for (const bool norm : {false, true}) {
             ActBuffer want = random_numbers(DType::f32, width, 1, 8), got = want;
-            ColumnSumsParams p{.sums = floats(want),
-                               .dy = dy.data(),
-                               .n_rows = rows,
-                               .dim = dim,
-                               .dy_type = act};
+            ColumnSumsParams p{
+                .sums = floats(want), .dy = dy.data(), .n_rows = rows, .dim = dim, .dy_type = act};
             if (norm) {
               p.x = x.data();
               p.scale = floats(scale);
@@ -206,7 +203,8 @@ TEST_SUITE("gpu/kernels/backward") {
                       }));
         of_gpu = losses.vector<float>();
         for (size_t r = 0; r < kRows; ++r)
-          REQUIRE(std::abs(double{of_gpu[r]} - double{loss[r]}) <= (4 + vocab / 16.0) * kF32 + 20 * kF32);
+          REQUIRE(std::abs(double{of_gpu[r]} - double{loss[r]}) <=
+                  (4 + vocab / 16.0) * kF32 + 20 * kF32);
       }
   }
 
@@ -371,7 +369,8 @@ TEST_SUITE("gpu/kernels/backward") {
           CAPTURE(n);
           CAPTURE(stochastic);
           const auto size = static_cast<size_t>(n);
-          ActBuffer w = random_numbers(type, size, 1, 26), m = random_numbers(DType::bf16, size, 1, 27),
+          ActBuffer w = random_numbers(type, size, 1, 26),
+                    m = random_numbers(DType::bf16, size, 1, 27),
                     v = random_numbers(DType::bf16, size, 1, 28),
                     gradient = random_numbers(DType::f32, size, 1, 29);
           for (size_t i = 0; i < size; ++i) v.set(i, std::abs(v.get(i)));
@@ -436,8 +435,8 @@ TEST_SUITE("gpu/kernels/backward") {
                          : part == WeightPart::columns ? 3 * kOut
                                                        : 3;
         ActBuffer given = random_numbers(DType::f32, n, 1, 25);
-        const DeviceBuffer weights = on_device(matrix), of_index(index), of_given = on_device(given),
-                           values(n * sizeof(float));
+        const DeviceBuffer weights = on_device(matrix), of_index(index),
+                           of_given = on_device(given), values(n * sizeof(float));
         WeightPartParams p{.weights = weights.raw(),
                            .values = values.as<float>(),
                            .index = of_index.as<int32_t>(),

@@ -558,7 +558,7 @@ TEST_SUITE("kernels/optim") {
     }
     CHECK(double(up) / kN == doctest::Approx(0.2).epsilon(0.07));  // five deviations
     ActBuffer again = run(1, rate, 1, true, 0), other = run(1, rate, 2, true, 0),
-                    later = run(1, rate, 1, true, 5);
+              later = run(1, rate, 1, true, 5);
     size_t differ = 0;
     for (size_t i = 0; i < kN; ++i) {
       REQUIRE(again.get(i) == drawn.get(i));

@@ -66,8 +66,8 @@ train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelCon
           .interrupted = cli::is_interrupted,
           .device = place.device,
           .multiprocessors = place.plan_for ? place.plan_for->multiprocessors
-                             : on_gpu     ? cuda::gpu_of(place.device.index).multiprocessors
-                                          : 0};
+                             : on_gpu       ? cuda::gpu_of(place.device.index).multiprocessors
+                                            : 0};
 }
 
 }  // namespace tandem::tools

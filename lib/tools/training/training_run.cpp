@@ -95,8 +95,8 @@ train::RunIdentity TrainingRun::identity() const {
                                         {"data", data_.data.fingerprint()},
                                         {"train.select.exclude", excluded_.fingerprint()}},
                            .place = limits_.on_gpu()
-                                      ? cuda::device_info(limits_.gpu.index).name
-                                      : fmt::format("cpu {}", isa_name(isa_in_use()))};
+                                        ? cuda::device_info(limits_.gpu.index).name
+                                        : fmt::format("cpu {}", isa_name(isa_in_use()))};
   // Settings that a run may go on with others of, without a change of bits; the device is the
   // identity's place.
   const std::vector<std::string> free = {"/output",
@@ -333,16 +333,16 @@ int TrainingRun::run() {
   go_on(*trainer, at, kept, report);
   if (at.best.found() && at.best.step != at.done) kept.load_best(*trainer, at.best);
   report.finish(at);
+  const std::vector<float> values = trainer->values();
   const train::Method method = recipe_.train.method;
   const bool low_rank = method == train::Method::lora || method == train::Method::dora;
   if (low_rank)
     train::export_low_rank(file(kAdapter), recipe_.model.path.value, recipe_.train, set_,
-                           files_.config, trainer->state().values);
+                           files_.config, values);
   else
     train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
   if (low_rank || method == train::Method::s2ft)
     cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
-  const std::vector<float> values = trainer->values();
   trainer.reset();  // the model that is written takes its place in memory
   export_trained(values);
   if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));
