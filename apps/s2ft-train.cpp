@@ -9,7 +9,8 @@ using namespace tandem;
 const cli::ToolInfo kInfo{
     .name = "s2ft-train",
     .purpose =
-        "Fine-tune a model: selected heads and channels (S2FT), single weights, or all of them",
+        "Fine-tune a model: selected heads and channels (S2FT), low-rank factors (LoRA, DoRA), "
+        "single weights, or all of them",
     .kind = "train",
     .examples = {"s2ft-train -r s2ft/tiny-16m --data train.jsonl -o run",
                  "s2ft-train -m tiny-16m --data recipes/demo/lighthouse-logbook.txt --dry-run",

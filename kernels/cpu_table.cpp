@@ -61,8 +61,14 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(attention_backward);
   TANDEM_PICK_BF16(cross_entropy);
   t.gather_columns = gather_columns_cpu;
+  t.adamw_narrow = adamw_narrow_cpu;
   TANDEM_PICK(square_sum);
   TANDEM_PICK(adamw);
+  TANDEM_PICK_BF16(dropout);
+  TANDEM_PICK_BF16(magnitude_scale);
+  TANDEM_PICK(magnitude_gradient);
+  t.row_squares = row_squares_cpu;
+  t.weight_norms = weight_norms_cpu;
   t.attention_f32 = pick(isa, {&attention_f32_scalar, &attention_f32_avx2, &attention_f32_avx512});
   t.attention_bf16 =
       pick(isa, {&attention_bf16_scalar, &attention_bf16_avx2, &attention_bf16_avx512,

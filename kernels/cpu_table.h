@@ -1,5 +1,8 @@
 #pragma once
 #include "base/cpu_features.h"
+#include "kernels/adapter/dropout.h"
+#include "kernels/adapter/magnitude.h"
+#include "kernels/adapter/weight_norms.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_backward.h"
 #include "kernels/attention/mean_lse.h"
@@ -18,6 +21,7 @@
 #include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/norm/rms_norm_backward.h"
+#include "kernels/optim/adamw_narrow.h"
 #include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
 #include "kernels/page/page.h"
@@ -80,8 +84,14 @@ struct CpuTable {
   AttentionBackwardFn* attention_backward;
   CrossEntropyFn* cross_entropy;
   GatherColumnsFn* gather_columns;
+  AdamWNarrowFn* adamw_narrow;
   SquareSumFn* square_sum;
   AdamWFn* adamw;
+  DropoutFn* dropout;
+  MagnitudeScaleFn* magnitude_scale;
+  MagnitudeGradientFn* magnitude_gradient;
+  RowSquaresFn* row_squares;
+  WeightNormsFn* weight_norms;
   const AttentionKernel* attention_f32;
   const AttentionKernel* attention_bf16;
   const PackedLinearKernel* packed_linear;

@@ -1,18 +1,31 @@
 #pragma once
+#include "kernels/adapter/dropout.h"
+#include "kernels/adapter/magnitude.h"
+#include "kernels/adapter/weight_norms.h"
+#include "kernels/attention/attention_backward_cuda.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_prefill_cuda.h"
 #include "kernels/attention/mean_lse.h"
+#include "kernels/channels/gather_columns.h"
+#include "kernels/channels/weight_part.h"
 #include "kernels/copy/host_copy.h"
 #include "kernels/cuda/bodies.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
+#include "kernels/embed/embed_backward.h"
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
+#include "kernels/ffn/silu_mul_backward.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
+#include "kernels/loss/cross_entropy.h"
+#include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
+#include "kernels/norm/rms_norm_backward.h"
+#include "kernels/optim/adamw_narrow.h"
+#include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
@@ -40,6 +53,8 @@ struct CudaTable {
   cuda::Bodies<bool(const TiledLinearParams&)> tiled_linear_fits;
   cuda::Bodies<void(const AttentionParams&, const AttentionLaunch&, Stream)> attention_few_rows;
   cuda::Bodies<void(const AttentionParams&, const AttentionRows&, Stream)> attention_many_rows;
+  cuda::Bodies<void(const AttentionBackwardParams&, const AttentionBackwardLaunch&, Stream)>
+      attention_backward;
   cuda::Bodies<void(const MergeStatesParams&, int, Stream)> merge_states;
   cuda::Bodies<void(const KeyVotesCudaParams&, Stream)> key_votes;
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
@@ -67,6 +82,24 @@ struct CudaTable {
   cuda::Bodies<void(const WidenRowsParams&, Stream)> widen_rows;
   cuda::Bodies<DrawChildrenCudaFn> draw_children;
   cuda::Bodies<VerifyTreesCudaFn> verify_trees;
+  cuda::Bodies<void(const RmsNormBackwardParams&, Stream)> rms_norm_backward;
+  cuda::Bodies<void(const ColumnSumsParams&, Stream)> column_sums;
+  cuda::Bodies<void(const SiluMulBackwardParams&, Stream)> silu_mul_backward;
+  cuda::Bodies<void(const RopeBackwardParams&, Stream)> rope_backward;
+  cuda::Bodies<void(const CrossEntropyParams&, Stream)> cross_entropy;
+  cuda::Bodies<void(const EmbedBackwardParams&, Stream)> embed_backward;
+  cuda::Bodies<void(const GatherColumnsParams&, Stream)> gather_columns;
+  cuda::Bodies<void(const WeightPartParams&, Stream)> read_weight_part;
+  cuda::Bodies<void(const WeightPartParams&, Stream)> write_weight_part;
+  cuda::Bodies<void(const AddElementsParams&, Stream)> add_elements;
+  cuda::Bodies<void(const SquareSumParams&, Stream)> square_sum;
+  cuda::Bodies<void(const AdamWParams&, Stream)> adamw;
+  cuda::Bodies<void(const AdamWNarrowParams&, Stream)> adamw_narrow;
+  cuda::Bodies<void(const DropoutParams&, Stream)> dropout;
+  cuda::Bodies<void(const MagnitudeScaleParams&, Stream)> magnitude_scale;
+  cuda::Bodies<void(const MagnitudeGradientParams&, Stream)> magnitude_gradient;
+  cuda::Bodies<void(const RowSquaresParams&, Stream)> row_squares;
+  cuda::Bodies<void(const WeightNormsParams&, Stream)> weight_norms;
 
   /// Calls f(name, bodies) for every operation.
   template <class F>
@@ -81,6 +114,7 @@ struct CudaTable {
     f("tiled_linear_fits", tiled_linear_fits);
     f("attention_few_rows", attention_few_rows);
     f("attention_many_rows", attention_many_rows);
+    f("attention_backward", attention_backward);
     f("merge_states", merge_states);
     f("key_votes", key_votes);
     f("choose_keys", choose_keys);
@@ -108,6 +142,24 @@ struct CudaTable {
     f("widen_rows", widen_rows);
     f("draw_children", draw_children);
     f("verify_trees", verify_trees);
+    f("rms_norm_backward", rms_norm_backward);
+    f("column_sums", column_sums);
+    f("silu_mul_backward", silu_mul_backward);
+    f("rope_backward", rope_backward);
+    f("cross_entropy", cross_entropy);
+    f("embed_backward", embed_backward);
+    f("gather_columns", gather_columns);
+    f("read_weight_part", read_weight_part);
+    f("write_weight_part", write_weight_part);
+    f("add_elements", add_elements);
+    f("square_sum", square_sum);
+    f("adamw", adamw);
+    f("adamw_narrow", adamw_narrow);
+    f("dropout", dropout);
+    f("magnitude_scale", magnitude_scale);
+    f("magnitude_gradient", magnitude_gradient);
+    f("row_squares", row_squares);
+    f("weight_norms", weight_norms);
   }
 };
 

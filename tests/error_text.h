@@ -18,6 +18,17 @@ std::string input_error_text(const Body& body) {
   return "nothing thrown";
 }
 
+/// `where: message` of the Error of any kind that `body` throws.
+template <class Body>
+std::string error_text(const Body& body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing thrown";
+}
+
 /// The hint of the Error that `body` throws.
 template <class Body>
 std::string hint_text(const Body& body) {

@@ -19,4 +19,7 @@ struct GatherColumnsParams {
 using GatherColumnsFn = void(const GatherColumnsParams&, Range rows);
 GatherColumnsFn gather_columns_cpu;
 
+/// The same on a GPU, all rows, with pointers into device memory.
+void gather_columns_cuda(const GatherColumnsParams&, Stream);
+
 }  // namespace tandem

@@ -50,6 +50,13 @@ __device__ inline void wgmma_done(uint32_t (&a)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
+/// Says that nothing has written these registers, before products that do not add to them: earlier
+/// arithmetic in them would otherwise make the assembler wait for all that is under way.
+template <int kCount>
+__device__ inline void wgmma_fresh(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(d[i]));
+}
 
 // Operands of inline assembly cannot be listed by a loop.
 #define TANDEM_EIGHT(d, i)                                                                  \

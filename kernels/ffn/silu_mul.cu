@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
+#include "kernels/ffn/silu.cuh"
 #include "kernels/ffn/silu_mul.h"
 
 namespace tandem {
@@ -7,19 +8,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr unsigned kMaxGridRows = 65535;
-
-/// Within 3 roundings to f32 of exact for f32 results. bf16 results need no more than the quick
-/// exponential and reciprocal, whose error is 2^-14 of the one rounding to bf16.
-template <class T>
-__device__ float silu(float gate) {
-  if constexpr (sizeof(T) == 2) {
-    float inverse;  // of up to inf; __fdividef would give 0 from 2^126 on
-    asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + __expf(-gate)));
-    return gate * inverse;
-  } else {
-    return gate / (1.0f + expf(-gate));
-  }
-}
 
 /// kEach elements a thread and access; blocks along y share the rows.
 template <class T, int kEach>
@@ -35,7 +23,7 @@ __global__ void __launch_bounds__(kThreads) silu_mul_rows(const SiluMulParams p)
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
       out.at[e] =
-          cuda::from_float<T>(silu<T>(cuda::to_float(gate.at[e])) * cuda::to_float(up.at[e]));
+          cuda::from_float<T>(cuda::silu<T>(cuda::to_float(gate.at[e])) * cuda::to_float(up.at[e]));
     static_cast<V*>(p.out)[r * n + i] = out;
   }
 }

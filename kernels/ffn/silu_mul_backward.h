@@ -26,4 +26,7 @@ using SiluMulBackwardFn = void(const SiluMulBackwardParams&, Range rows);
 SiluMulBackwardFn silu_mul_backward_ref, silu_mul_backward_scalar, silu_mul_backward_avx2,
     silu_mul_backward_avx512, silu_mul_backward_avx512_bf16;
 
+/// The same on a GPU, all rows, with pointers into device memory.
+void silu_mul_backward_cuda(const SiluMulBackwardParams&, Stream);
+
 }  // namespace tandem

@@ -26,4 +26,8 @@ using CrossEntropyFn = void(const CrossEntropyParams&, Range rows);
 CrossEntropyFn cross_entropy_ref, cross_entropy_scalar, cross_entropy_avx2, cross_entropy_avx512,
     cross_entropy_avx512_bf16;
 
+/// The same on a GPU, all rows, with pointers into device memory.
+/// cost     reads logits twice, of which its L2 serves one
+void cross_entropy_cuda(const CrossEntropyParams&, Stream);
+
 }  // namespace tandem

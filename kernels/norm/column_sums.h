@@ -25,4 +25,8 @@ struct ColumnSumsParams {
 using ColumnSumsFn = void(const ColumnSumsParams&, Range columns);
 ColumnSumsFn column_sums_ref, column_sums_scalar, column_sums_avx2, column_sums_avx512;
 
+/// The same on a GPU, all columns, with pointers into device memory.
+/// numerics 16 sums of every 16th row, added in order: the same bits on every run
+void column_sums_cuda(const ColumnSumsParams&, Stream);
+
 }  // namespace tandem

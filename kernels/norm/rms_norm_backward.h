@@ -27,4 +27,7 @@ using RmsNormBackwardFn = void(const RmsNormBackwardParams&, Range rows);
 RmsNormBackwardFn rms_norm_backward_ref, rms_norm_backward_scalar, rms_norm_backward_avx2,
     rms_norm_backward_avx512;
 
+/// The same on a GPU, all rows, with pointers into device memory.
+void rms_norm_backward_cuda(const RmsNormBackwardParams&, Stream);
+
 }  // namespace tandem

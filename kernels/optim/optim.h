@@ -44,4 +44,9 @@ struct AdamWParams {
 using AdamWFn = void(const AdamWParams&, Range blocks);
 AdamWFn adamw_ref, adamw_scalar, adamw_avx2, adamw_avx512;
 
+/// The same on a GPU, all blocks, with pointers into device memory. Sums of squares are taken in
+/// another order than on the CPU, the same on every run.
+void square_sum_cuda(const SquareSumParams&, Stream);
+void adamw_cuda(const AdamWParams&, Stream);
+
 }  // namespace tandem

@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/rope/rope.h"
 
 namespace tandem {
@@ -124,6 +125,64 @@ __global__ void __launch_bounds__(kThreads) rotate_q_rows(const RotateQParams p)
   pair.store(static_cast<T*>(p.out) + at, half, i);
 }
 
+/// One row a block in x; the threads of the blocks in y share its heads of q and k.
+template <class T, int kEach>
+__global__ void __launch_bounds__(kThreads) rope_backward_rows(const RopeBackwardParams p) {
+  cuda::start_after_previous();
+  const int half = p.head_dim / 2, each_head = half / kEach;
+  const int item = static_cast<int>(blockIdx.y) * kThreads + threadIdx.x;
+  if (item >= (p.n_heads + p.n_kv_heads) * each_head) return;
+  const int head = item / each_head, i = item % each_head * kEach;
+  const int64_t r = blockIdx.x, pos = p.pos[r];
+  T* dy = static_cast<T*>(p.dqkv) + (r * (p.n_heads + 2 * p.n_kv_heads) + head) * p.head_dim;
+  auto pair = Pair<T, kEach>::load(dy, half, i);
+  pair.rotate(p.cos_table + pos * half, p.sin_table + pos * half, -1.0f, i);
+  pair.store(dy, half, i);
+}
+
+/// With norms of heads: one row a block, one head after another, a thread for a pair of elements.
+/// The gradient through x inverse norm is that of rms_norm_backward.
+template <class T>
+__global__ void __launch_bounds__(kThreads) rope_backward_normed(const RopeBackwardParams p) {
+  cuda::start_after_previous();
+  const int half = p.head_dim / 2, i = static_cast<int>(threadIdx.x);
+  const int64_t r = blockIdx.x, d = p.head_dim;
+  const bool idle = i >= half;
+  const int64_t row = r * (p.n_heads + 2 * p.n_kv_heads) * d, angle = int64_t{p.pos[r]} * half + i;
+  const float c = idle ? 0.0f : p.cos_table[angle], s = idle ? 0.0f : p.sin_table[angle];
+  const auto dim = static_cast<float>(p.head_dim);
+  float of_norms[2][2] = {};  // of q and k, this thread's two elements
+  for (int head = 0; head < p.n_heads + p.n_kv_heads; ++head) {
+    const bool is_k = head >= p.n_heads;
+    T* dy = static_cast<T*>(p.dqkv) + row + head * d;
+    const T* x = static_cast<const T*>(p.qkv) + row + head * d;
+    float x1 = 0, x2 = 0, h1 = 0, h2 = 0, dy1 = 0, dy2 = 0;
+    if (!idle) {
+      const float a = cuda::to_float(dy[i]), b = cuda::to_float(dy[half + i]);
+      // Rounded as where norms are a separate kernel.
+      dy1 = cuda::to_float(cuda::from_float<T>(fmaf(b, s, a * c)));
+      dy2 = cuda::to_float(cuda::from_float<T>(fmaf(-a, s, b * c)));
+      const float* norm = is_k ? p.k_norm : p.q_norm;
+      x1 = cuda::to_float(x[i]);
+      x2 = cuda::to_float(x[half + i]);
+      h1 = dy1 * norm[i];
+      h2 = dy2 * norm[half + i];
+    }
+    const float squares = cuda::block_sum<kThreads>(fmaf(x2, x2, x1 * x1));
+    const float products = cuda::block_sum<kThreads>(fmaf(x2, h2, x1 * h1));
+    if (idle) continue;
+    const float inverse = 1.0f / sqrtf(squares / dim + p.norm_eps);
+    const float mean = products * inverse / dim;
+    dy[i] = cuda::from_float<T>(inverse * (h1 - x1 * inverse * mean));
+    dy[half + i] = cuda::from_float<T>(inverse * (h2 - x2 * inverse * mean));
+    of_norms[is_k][0] = fmaf(dy1, x1 * inverse, of_norms[is_k][0]);
+    of_norms[is_k][1] = fmaf(dy2, x2 * inverse, of_norms[is_k][1]);
+  }
+  if (p.dnorms == nullptr || idle) return;
+  for (int k = 0; k < 2; ++k)
+    for (int e = 0; e < 2; ++e) p.dnorms[(2 * r + k) * d + e * half + i] = of_norms[k][e];
+}
+
 template <class Params>
 void launch_rows(void (*kernel)(Params), int n_heads, int each_head, int n_threads, const Params& p,
                  Stream stream) {
@@ -152,6 +211,22 @@ void rope_kv_cuda(const RopeKvParams& p, Stream stream) {
       launch_rope<T, kEach>(p, stream);
     else
       launch_rope<T, 1>(p, stream);
+  });
+}
+
+void rope_backward_cuda(const RopeBackwardParams& p, Stream stream) {
+  if (p.n_rows == 0) return;
+  cuda::with_act(p.act, [&](auto* act) {
+    using T = std::remove_pointer_t<decltype(act)>;
+    constexpr int kEach = 16 / sizeof(T);
+    const int half = p.head_dim / 2, n_heads = p.n_heads + p.n_kv_heads;
+    if (p.q_norm != nullptr)
+      cuda::launch(rope_backward_normed<T>, dim3(static_cast<unsigned>(p.n_rows)), kThreads, stream,
+                   p);
+    else if (cuda::packable<T>(half, p.dqkv, p.cos_table, p.sin_table))
+      launch_rows(rope_backward_rows<T, kEach>, n_heads, half / kEach, kThreads, p, stream);
+    else
+      launch_rows(rope_backward_rows<T, 1>, n_heads, half, kThreads, p, stream);
   });
 }
 

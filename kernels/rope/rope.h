@@ -89,6 +89,9 @@ RotateQFn rotate_q_ref, rotate_q_scalar, rotate_q_avx2, rotate_q_avx512, rotate_
 /// d <= 256, as attention on a GPU has it.
 void rope_kv_cuda(const RopeKvParams&, Stream);
 
+/// rope_backward on a GPU, with pointers into device memory. With norms for d <= 256.
+void rope_backward_cuda(const RopeBackwardParams&, Stream);
+
 /// rotate_q on a GPU, with pointers into device memory.
 void rotate_q_cuda(const RotateQParams&, Stream);
 

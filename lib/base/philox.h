@@ -15,6 +15,8 @@ enum class DrawPurpose : uint32_t {
   weights = 4,
   keys = 5,      // that sparse attention samples
   children = 6,  // of a node of a tree of draft tokens
+  dropout = 7,
+  rounding = 8,  // of trained weights
 };
 
 namespace {

@@ -135,8 +135,9 @@ void Context::check_outputs(const recipe::Field& fields) const {
     const recipe::Field* field = recipe::find_field(fields, key);
     return field != nullptr ? field->value->path() : std::nullopt;
   };
-  if (const auto path = path_at("output.path");
-      path && *path != "-" && !info.keeps_folder && file_mode() == FileMode::create)
+  if (const auto path = path_at("output.path"); path && *path != "-" && !info.keeps_folder &&
+                                                !info.checks_output &&
+                                                file_mode() == FileMode::create)
     refuse_existing(*path);
   if (const auto state = path_at("output.state")) check_new_file(*state, file_mode());
 }

@@ -35,6 +35,7 @@ struct ToolInfo {
   bool appends = false;                         // --append
   bool resumes = false;                         // --resume
   bool keeps_folder = false;                    // output.path is a folder, which the tool looks at
+  bool checks_output = false;                   // output.path may be a file or a folder: it looks
   bool needs_arguments = true;                  // run bare, it prints short help
 };
 

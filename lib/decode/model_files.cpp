@@ -10,6 +10,7 @@
 #include "io/safetensors.h"
 #include "model/adapter.h"
 #include "model/checkpoint.h"
+#include "model/low_rank_adapter.h"
 
 namespace tandem::decode {
 namespace {
@@ -57,14 +58,23 @@ void add_weights(Fingerprint& f, const model::Checkpoint& checkpoint) {
     add_tensor(f, *checkpoint.find(name), checkpoint);
 }
 
-void add_adapter(ModelFiles& m, const std::filesystem::path& folder) {
-  model::Adapter adapter = model::Adapter::open(folder, m.config, {m.name, m.fingerprint});
+/// adapter  a model::Adapter or a model::LowRankAdapter
+template <class Adapter>
+void merge(ModelFiles& m, Adapter adapter) {
   Fingerprint f;
   f.add(m.fingerprint);
   for (const io::TensorEntry& entry : adapter.file().entries())
     add_tensor(f, entry, adapter.file());
   m.fingerprint = f.text();
   m.source = model::adapted_source(std::move(m.source), std::move(adapter));
+}
+
+void add_adapter(ModelFiles& m, const std::filesystem::path& given) {
+  const std::filesystem::path folder = model::adapter_folder(given);
+  if (model::LowRankAdapter::is_at(folder))
+    merge(m, model::LowRankAdapter::open(folder, m.config));
+  else
+    merge(m, model::Adapter::open(folder, m.config, {m.name, m.fingerprint}));
 }
 
 bool has_tokenizer(const std::filesystem::path& folder) {

@@ -41,6 +41,10 @@ std::filesystem::path link_target(const std::filesystem::path& path) {
   return target;
 }
 
+/// Follows a file's name while it is written, before 16 hex digits.
+constexpr std::string_view kUnfinished = ".tmp-";
+constexpr size_t kDigits = 16;
+
 /// Creates a file that no other writer has, on this machine or on another that shares the folder,
 /// and whose name cannot be guessed. Returns its descriptor; below 0: errno says why.
 int create_temporary(const std::filesystem::path& target, std::filesystem::path& created) {
@@ -50,7 +54,7 @@ int create_temporary(const std::filesystem::path& target, std::filesystem::path&
     uint64_t suffix = 0;
     if (::getrandom(&suffix, sizeof suffix, 0) != sizeof suffix) return -1;
     created = target;
-    created += fmt::format(".tmp-{:016x}", suffix);
+    created += fmt::format("{}{:0{}x}", kUnfinished, suffix, kDigits);
     fd = ::open(created.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd >= 0 || errno != EEXIST) break;
   }
@@ -118,6 +122,17 @@ void AtomicFile::fail(const char* action, int error_number) const {
                                   ? "free some disk space or write to another disk; nothing was "
                                     "left under the final name"
                                   : "nothing was left under the final name");
+}
+
+void remove_unfinished(const std::filesystem::path& folder) {
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
+    const std::string name = entry.path().filename().string();
+    const size_t at = name.rfind(kUnfinished);
+    if (at == std::string::npos || name.size() != at + kUnfinished.size() + kDigits) continue;
+    if (name.find_first_not_of("0123456789abcdef", at + kUnfinished.size()) == std::string::npos)
+      std::filesystem::remove(entry.path(), code);
+  }
 }
 
 }  // namespace tandem::io

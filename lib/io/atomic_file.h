@@ -35,4 +35,7 @@ class AtomicFile {
   size_t written_ = 0;
 };
 
+/// Removes what writers that were killed have left in a folder. No other program may write there.
+void remove_unfinished(const std::filesystem::path& folder);
+
 }  // namespace tandem::io

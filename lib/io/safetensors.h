@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -77,5 +78,14 @@ class Safetensors {
 /// errors   kind input: cannot create, no space left (names the bytes needed)
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
                        const std::map<std::string, std::string>& metadata = {});
+
+/// Takes the next bytes of a tensor.
+using ByteSink = std::function<void(std::span<const std::byte>)>;
+
+/// The same of tensors that are made while they are written, so that none need stand in memory:
+/// write(i, sink) hands over the bytes of tensors[i], whose own are not looked at, in order.
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void(size_t i, const ByteSink& sink)>& write);
 
 }  // namespace tandem::io

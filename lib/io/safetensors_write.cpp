@@ -30,13 +30,15 @@ const char* file_spelling(DType type) {
   return "?";
 }
 
-void check_tensor(const TensorView& tensor, std::set<std::string_view>& names) {
-  TANDEM_CHECK(names.insert(tensor.name).second, "tensor '{}' written twice", tensor.name);
-  TANDEM_CHECK(tensor.name != "__metadata__", "'{}' is reserved", tensor.name);
+size_t bytes_of(const TensorView& tensor) {
   size_t n_bytes = dtype_bytes(tensor.dtype);
   for (const int64_t extent : tensor.shape) n_bytes *= static_cast<size_t>(extent);
-  TANDEM_CHECK(n_bytes == tensor.bytes.size(), "tensor '{}' of shape {} needs {} bytes, has {}",
-               tensor.name, shape_text(tensor.shape), n_bytes, tensor.bytes.size());
+  return n_bytes;
+}
+
+void check_size(const TensorView& tensor, size_t n_bytes) {
+  TANDEM_CHECK(n_bytes == bytes_of(tensor), "tensor '{}' of shape {} needs {} bytes, has {}",
+               tensor.name, shape_text(tensor.shape), bytes_of(tensor), n_bytes);
 }
 
 std::string header_text(std::span<const TensorView* const> order,
@@ -45,7 +47,7 @@ std::string header_text(std::span<const TensorView* const> order,
   if (!metadata.empty()) header["__metadata__"] = metadata;
   size_t offset = 0;
   for (const TensorView* tensor : order) {
-    const size_t end = offset + tensor->bytes.size();
+    const size_t end = offset + bytes_of(*tensor);
     header.push_back({tensor->name,
                       {{"dtype", file_spelling(tensor->dtype)},
                        {"shape", tensor->shape},
@@ -61,12 +63,14 @@ std::string header_text(std::span<const TensorView* const> order,
 }  // namespace
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void(size_t i, const ByteSink& sink)>& write) {
   static_assert(std::endian::native == std::endian::little, "the format is little-endian");
   std::set<std::string_view> names;
   std::vector<const TensorView*> order;
   for (const TensorView& tensor : tensors) {
-    check_tensor(tensor, names);
+    TANDEM_CHECK(names.insert(tensor.name).second, "tensor '{}' written twice", tensor.name);
+    TANDEM_CHECK(tensor.name != "__metadata__", "'{}' is reserved", tensor.name);
     order.push_back(&tensor);
   }
   std::ranges::stable_sort(order, [](const TensorView* a, const TensorView* b) {
@@ -78,8 +82,22 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(&n_header, 1)));
   file.write(header);
-  for (const TensorView* tensor : order) file.write(tensor->bytes);
+  for (const TensorView* tensor : order) {
+    size_t written = 0;
+    write(static_cast<size_t>(tensor - tensors.data()), [&](std::span<const std::byte> bytes) {
+      file.write(bytes);
+      written += bytes.size();
+    });
+    check_size(*tensor, written);
+  }
   file.commit();
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorView> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  for (const TensorView& tensor : tensors) check_size(tensor, tensor.bytes.size());
+  write_safetensors(path, tensors, metadata,
+                    [&](size_t i, const ByteSink& sink) { sink(tensors[i].bytes); });
 }
 
 }  // namespace tandem::io

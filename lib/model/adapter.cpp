@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -74,19 +75,6 @@ void check_config(const fs::path& path, const Metadata& metadata) {
                     io::quote(value_of(metadata, key)), kAdapterTensorFile);
 }
 
-/// Features that are selected together: those of a head, or one.
-int unit_of(Weight weight, const ModelConfig& config) {
-  switch (weight) {
-    case Weight::wq:
-    case Weight::wk:
-    case Weight::wv:
-    case Weight::wo:
-      return config.head_dim;
-    default:
-      return 1;
-  }
-}
-
 void check_index(const std::vector<int32_t>& index, int64_t features, int unit,
                  const std::string& name, const std::string& where) {
   if (index.empty() || static_cast<int64_t>(index.size()) > features)
@@ -142,6 +130,23 @@ class AdaptedSource final : public WeightSource {
 
 bool takes_columns(Weight weight) { return weight == Weight::wo || weight == Weight::w_down; }
 
+int features_per_unit(Weight weight, const ModelConfig& config) {
+  switch (weight) {
+    case Weight::wq:
+    case Weight::wk:
+    case Weight::wv:
+    case Weight::wo:
+      return config.head_dim;
+    default:
+      return 1;
+  }
+}
+
+fs::path adapter_folder(const fs::path& path) {
+  const fs::path within = path / kRunAdapterFolder;
+  return !fs::exists(path / kAdapterConfigFile) && fs::is_directory(within) ? within : path;
+}
+
 std::span<const Weight> adapter_weights() {
   static constexpr std::array kWeights = {Weight::wq,     Weight::wk,   Weight::wv,    Weight::wo,
                                           Weight::w_gate, Weight::w_up, Weight::w_down};
@@ -152,9 +157,6 @@ Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const A
   if (!fs::is_directory(folder))
     throw input_error(folder.string(), "no such adapter folder")
         .hint("name folder adapter/ of a run of s2ft-train");
-  if (fs::exists(folder / "adapter_config.json") && !fs::exists(folder / kAdapterConfigFile))
-    throw input_error(folder.string(), "holds an adapter of PEFT, which this build does not read")
-        .hint("merge it into its model with PEFT, and set model.path to the result");
   for (const char* file : {kAdapterConfigFile, kAdapterTensorFile})
     if (!fs::exists(folder / file))
       throw input_error((folder / file).string(), "is missing")
@@ -185,7 +187,8 @@ Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterB
       const io::Shape shape = weight_shape(weight, config);
       Slice slice{.index = read_index(*index), .values = {}, .in = shape[1]};
       const bool columns = takes_columns(weight);
-      check_index(slice.index, shape[columns ? 1 : 0], unit_of(weight, config), index_name, where);
+      check_index(slice.index, shape[columns ? 1 : 0], features_per_unit(weight, config),
+                  index_name, where);
       const auto n = static_cast<int64_t>(slice.index.size());
       const io::Shape expected = columns ? io::Shape{shape[0], n} : io::Shape{n, shape[1]};
       if (value->shape != expected || (value->dtype != "F32" && value->dtype != "BF16"))
@@ -237,6 +240,34 @@ void Adapter::numbers(const io::TensorView& values, int64_t first, int64_t n, DT
   std::vector<std::byte> stored(count * size);
   file_.read(values, static_cast<size_t>(first) * size, stored);
   ops::convert(out.data(), dtype, stored.data(), values.dtype, n);
+}
+
+AdapterInfo Adapter::info() const {
+  const auto value = [&](const char* key) { return value_of(file_.metadata(), key); };
+  AdapterInfo info{.format = value(kAdapterFormatKey),
+                   .base = {value(kAdapterBaseKey), value(kAdapterFingerprintKey)},
+                   .selection = value(kAdapterSelectionKey)};
+  const std::string steps = value(kAdapterStepsKey);
+  std::from_chars(steps.data(), steps.data() + steps.size(), info.steps);
+  return info;
+}
+
+std::span<const int32_t> Adapter::index(Weight weight, int layer) const {
+  const auto it = slices_.find({weight, layer});
+  if (it == slices_.end()) return {};
+  return it->second.index;
+}
+
+std::vector<float> Adapter::values(Weight weight, int layer) const {
+  const auto it = slices_.find({weight, layer});
+  if (it == slices_.end()) return {};
+  const io::TensorView& stored = it->second.values;
+  const int64_t n = stored.shape[0] * stored.shape[1];
+  std::vector<std::byte> bytes;
+  numbers(stored, 0, n, DType::f32, bytes);
+  std::vector<float> all(static_cast<size_t>(n));
+  std::memcpy(all.data(), bytes.data(), bytes.size());
+  return all;
 }
 
 void Adapter::replace(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,

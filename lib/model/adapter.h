@@ -24,6 +24,12 @@ bool takes_columns(Weight weight);
 /// The seven matrices that an adapter may hold parts of.
 std::span<const Weight> adapter_weights();
 
+/// Features of a matrix that are selected together: those of a head, or one.
+int features_per_unit(Weight weight, const ModelConfig& config);
+
+/// The folder of an adapter, which may be named by the run's that holds it.
+std::filesystem::path adapter_folder(const std::filesystem::path& path);
+
 /// The model that an adapter is for.
 struct AdapterBase {
   std::string name, fingerprint;
@@ -39,6 +45,7 @@ struct AdapterSlice {
 
 /// What the files of an adapter say of it.
 struct AdapterInfo {
+  std::string format = {};  // "s2ft-adapter"; not written
   AdapterBase base = {};
   std::string selection = {};  // how its parts were chosen, as JSON
   int64_t steps = 0;           // that it was trained
@@ -61,7 +68,13 @@ class Adapter {
   static Adapter parse(std::span<const std::byte> bytes, const std::string& where,
                        const ModelConfig& config, const AdapterBase& base);
 
+  AdapterInfo info() const;
   bool holds(Weight weight, int layer) const { return slices_.contains({weight, layer}); }
+  /// The features whose values it holds, ascending: rows, of o and down columns; or none.
+  std::span<const int32_t> index(Weight weight, int layer) const;
+  /// These values, as they are in the file.
+  /// shapes   [features, in], of o and down [out, features]
+  std::vector<float> values(Weight weight, int layer) const;
   /// Puts its values into rows [begin, end) of a matrix, rounded to nearest to their dtype.
   /// shapes   rows [end - begin, in], f32 or bf16
   void replace(Weight weight, int layer, int64_t begin, int64_t end, DType dtype, void* rows) const;

@@ -10,6 +10,9 @@ namespace tandem::model {
 inline constexpr const char* kAdapterConfigFile = "s2ft_config.json";
 inline constexpr const char* kAdapterTensorFile = "s2ft_adapter.safetensors";
 
+/// In the folder of a run.
+inline constexpr const char* kRunAdapterFolder = "adapter";
+
 inline constexpr const char* kAdapterFormatKey = "format";
 inline constexpr const char* kAdapterFormat = "s2ft-adapter";
 inline constexpr const char* kAdapterVersionKey = "version";

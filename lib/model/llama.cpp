@@ -119,7 +119,7 @@ void Llama::run_layers(const kv::Step& step, kv::Cache& cache,
     const LayerActivations to =
         kept.empty() ? LayerActivations{} : kept[static_cast<size_t>(layer)];
     attention_block(layer, w, step, cache, to);
-    ffn_block(w, to);
+    ffn_block(layer, w, to);
     if (streamed) stream->release(*exec_.queue);
   }
 }
@@ -138,34 +138,47 @@ LayerActivations Llama::shared_activations() const {
 
 void Llama::keep_residual(void* to) {
   if (to == nullptr) return;
-  TANDEM_CHECK(!exec_.on_gpu(), "the residual stream of a GPU kept");
-  ops::convert(to, options_.dtype, residual_, DType::f32, n_rows_ * config_.dim);
+  ops::convert(to, options_.dtype, residual_, DType::f32, n_rows_ * config_.dim, exec_.stream());
 }
 
 void Llama::run_again(int layer, const kv::Step& step, kv::Cache& cache, const LayerActivations& to,
                       bool from_middle) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   ops::convert(residual_, DType::f32, from_middle ? to.residual_mid : to.residual_in,
-               options_.dtype, n_rows_ * config_.dim);
+               options_.dtype, n_rows_ * config_.dim, exec_.stream());
   if (!from_middle) attention_block(layer, w, step, cache, to);
   poll(options_.interrupted);
   if (!from_middle) keep_residual(to.residual_mid);
-  normed_linear(gate_up_at(to.gate_up), w.norms.ffn, w.gate_up);
+  normed_linear(layer, LayerMatrix::gate_up, gate_up_at(to.gate_up), w.norms.ffn, w.gate_up);
 }
 
 Tensor Llama::gate_up_at(void* place) const {
   return act(place, n_rows_, 2 * int64_t{config_.ffn_dim});
 }
 
-void Llama::normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w) {
+void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
+                          const ops::PackedWeights& w) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = norm, .norm_eps = eps};
-  if (ops::fusion_pays(w, n_rows_, fusion))
+  if (side_ == nullptr && ops::fusion_pays(w, n_rows_, fusion))
     return ops::linear_fused(y, x, fusion, w, ops::Accumulate::no, exec_.stream());
   const Tensor normed = act(normed_, n_rows_, config_.dim);
   ops::rms_norm(normed, x, norm, eps, exec_.stream());
   ops::linear(y, normed, w, ops::Accumulate::no, workspace_, exec_.stream());
+  if (side_ != nullptr) side_->add(layer, of, y, normed, {}, exec_.stream());
+}
+
+void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
+                                 const ops::PackedWeights& w) {
+  const Tensor apart = side_ == nullptr ? Tensor{} : side_->apart(layer, of, n_rows_);
+  if (apart.empty())
+    ops::linear(residual(), x, w, ops::Accumulate::yes, workspace_, exec_.stream());
+  else
+    ops::linear(apart, x, w, ops::Accumulate::no, workspace_, exec_.stream());
+  if (side_ == nullptr) return;
+  side_->add(layer, of, apart.empty() ? residual() : apart, x,
+             apart.empty() ? Tensor{} : residual(), exec_.stream());
 }
 
 void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& step,
@@ -182,7 +195,7 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
 
   poll(options_.interrupted);
   keep_residual(to.residual_in);
-  normed_linear(qkv, w.norms.attn, w.qkv);
+  normed_linear(layer, LayerMatrix::qkv, qkv, w.norms.attn, w.qkv);
   const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
   ops::rope_kv({.q = q,
                 .k_pool = cache.k(layer),
@@ -195,11 +208,10 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
   poll(options_.interrupted);
   cache.attend(layer, step, out, q, to.lse);
   poll(options_.interrupted);
-  ops::linear(residual(), act(out.raw(), n_rows_, q_dim), w.wo, ops::Accumulate::yes, workspace_,
-              exec_.stream());
+  linear_into_residual(layer, LayerMatrix::wo, act(out.raw(), n_rows_, q_dim), w.wo);
 }
 
-void Llama::ffn_block(const LayerWeights& w, const LayerActivations& to) {
+void Llama::ffn_block(int layer, const LayerWeights& w, const LayerActivations& to) {
   const LayerActivations shared = shared_activations();
   const Tensor x = residual();
   const Tensor gate_up = gate_up_at(to.gate_up ? to.gate_up : shared.gate_up);
@@ -209,15 +221,23 @@ void Llama::ffn_block(const LayerWeights& w, const LayerActivations& to) {
   keep_residual(to.residual_mid);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = w.norms.ffn, .norm_eps = eps, .swiglu = true};
-  if (to.gate_up == nullptr && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
+  if (side_ != nullptr) {
+    normed_linear(layer, LayerMatrix::gate_up, gate_up, w.norms.ffn, w.gate_up);
+    ops::silu_mul(ffn, gate_up, exec_.stream());
+  } else if (to.gate_up == nullptr && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
     ops::linear_fused(ffn, x, fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
   } else {
     const Tensor normed = act(normed_, n_rows_, config_.dim);
     ops::rms_norm(normed, x, w.norms.ffn, eps, exec_.stream());
-    ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
+    if (to.gate_up == nullptr) {
+      ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
+    } else {  // which need not leave the gate
+      ops::linear(gate_up, normed, w.gate_up, ops::Accumulate::no, workspace_, exec_.stream());
+      ops::silu_mul(ffn, gate_up, exec_.stream());
+    }
   }
   poll(options_.interrupted);
-  ops::linear(x, ffn, w.w_down, ops::Accumulate::yes, workspace_, exec_.stream());
+  linear_into_residual(layer, LayerMatrix::w_down, ffn, w.w_down);
 }
 
 void Llama::logits(const Tensor& out, const int32_t* rows) {

@@ -7,6 +7,7 @@
 #include "kv/cache.h"
 #include "model/activations.h"
 #include "model/config.h"
+#include "model/side_products.h"
 #include "model/weights.h"
 #include "ops/rope_table.h"
 #include "tensor/arena.h"
@@ -71,6 +72,9 @@ class Llama {
   void choose_products(int64_t rows);
   void choose_logit_products(int64_t rows, const Tensor& scratch);
 
+  /// Adapters whose products every forward from now on adds; null: none. It must outlive its use.
+  void attach(SideProducts* side) { side_ = side; }
+
   const ModelConfig& config() const { return config_; }
   const Options& options() const { return options_; }
   const Weights& weights() const { return weights_; }
@@ -88,10 +92,14 @@ class Llama {
   void run_layers(const kv::Step& step, kv::Cache& cache, std::span<const LayerActivations> kept);
   void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
                        const LayerActivations& to);
-  void ffn_block(const LayerWeights& w, const LayerActivations& to);
+  void ffn_block(int layer, const LayerWeights& w, const LayerActivations& to);
   Tensor gate_up_at(void* place) const;
   /// y = norm(x) W^T, in one pass where that pays.
-  void normed_linear(const Tensor& y, const float* norm, const ops::PackedWeights& w);
+  void normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
+                     const ops::PackedWeights& w);
+  /// The residual stream += x W^T.
+  void linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
+                            const ops::PackedWeights& w);
   /// Where a layer writes that is given no places.
   LayerActivations shared_activations() const;
   /// Copies the residual stream, in the compute type, unless `to` is null.
@@ -112,6 +120,7 @@ class Llama {
   Weights weights_;
   ops::RopeTable rope_;
   Exec exec_;
+  SideProducts* side_ = nullptr;
   int64_t n_rows_ = 0;      // of the last forward
   int32_t* ids_ = nullptr;  // [max_rows] on a GPU: tokens of a forward, or rows of logits
   float* residual_;         // [max_rows, dim]

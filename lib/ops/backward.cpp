@@ -6,20 +6,31 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/parallel.h"
-#include "kernels/cpu_table.h"
+#include "ops/operation.h"
 
 namespace tandem::ops {
 namespace {
 
 int as_int(int64_t n) { return static_cast<int>(n); }
 
-/// Runs a body on items, each of which moves about item_bytes.
-template <class Params>
-void run(void (*body)(const Params&, Range), const Params& p, int64_t n_items, int64_t item_bytes) {
-  constexpr int64_t kGrainBytes = 65536;  // outweighs waking a thread
-  const int grain = as_int(1 + kGrainBytes / std::max<int64_t>(1, item_bytes));
-  parallel_ranges(as_int(n_items), grain, [&](int begin, int end) { body(p, Range{begin, end}); });
+constexpr Operation kRmsNormBackward{"rms_norm_backward", &CpuTable::rms_norm_backward,
+                                     &CudaTable::rms_norm_backward};
+constexpr Operation kColumnSums{"column_sums", &CpuTable::column_sums, &CudaTable::column_sums};
+constexpr Operation kSiluMulBackward{"silu_mul_backward", &CpuTable::silu_mul_backward,
+                                     &CudaTable::silu_mul_backward};
+constexpr Operation kRopeBackward{"rope_backward", &CpuTable::rope_backward,
+                                  &CudaTable::rope_backward};
+constexpr Operation kCrossEntropy{"cross_entropy", &CpuTable::cross_entropy,
+                                  &CudaTable::cross_entropy};
+constexpr Operation kGatherColumns{"gather_columns", &CpuTable::gather_columns,
+                                   &CudaTable::gather_columns};
+constexpr Operation kSquareSum{"square_sum", &CpuTable::square_sum, &CudaTable::square_sum};
+constexpr Operation kAdamW{"adamw", &CpuTable::adamw, &CudaTable::adamw};
+constexpr Operation kAdamWNarrow{"adamw_narrow", &CpuTable::adamw_narrow, &CudaTable::adamw_narrow};
+
+/// 1 - beta^t.
+float correction(float beta, int64_t t) {
+  return static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
 }
 
 int64_t row_bytes(const Tensor& t) { return t.row_size() * int64_t{sizeof(float)}; }
@@ -28,13 +39,14 @@ int blocks_of(size_t n) {
   return as_int((static_cast<int64_t>(n) + kOptimBlock - 1) / kOptimBlock);
 }
 
-void add_columns(const ColumnSumsParams& p) {
-  run(cpu_table().column_sums, p, p.dim, p.n_rows * int64_t{sizeof(float)});
+void add_columns(const ColumnSumsParams& p, Stream stream) {
+  kColumnSums.run(p, p.dim, p.n_rows * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace
 
-void rms_norm_backward(const RmsNormBackwardArgs& a) {
+void rms_norm_backward(const RmsNormBackwardArgs& a, Stream stream) {
+  check_stream("rms_norm_backward", a.dx, stream);
   TANDEM_CHECK(a.dx.dtype() == DType::f32 && a.dx.row_size() == a.dy.row_size() &&
                    a.x.row_size() == a.dy.row_size() && a.x.rows() == a.dx.rows() &&
                    (a.rows != nullptr || a.dy.rows() == a.x.rows()),
@@ -51,10 +63,10 @@ void rms_norm_backward(const RmsNormBackwardArgs& a) {
                                 .x_type = a.x.dtype(),
                                 .rows = a.rows,
                                 .inverse = a.inverse};
-  run(cpu_table().rms_norm_backward, p, p.n_rows, row_bytes(a.dy));
+  kRmsNormBackward.run(p, p.n_rows, row_bytes(a.dy), stream);
 }
 
-void norm_weight_gradient(float* dweight, const RmsNormBackwardArgs& a) {
+void norm_weight_gradient(float* dweight, const RmsNormBackwardArgs& a, Stream stream) {
   TANDEM_CHECK(a.inverse != nullptr, "a norm's gradient without its scales");
   add_columns({.sums = dweight,
                .dy = a.dy.raw(),
@@ -64,19 +76,23 @@ void norm_weight_gradient(float* dweight, const RmsNormBackwardArgs& a) {
                .x = a.x.raw(),
                .scale = a.inverse,
                .x_type = a.x.dtype(),
-               .rows = a.rows});
+               .rows = a.rows},
+              stream);
 }
 
-void bias_gradient(float* dbias, const Tensor& dy) {
+void bias_gradient(float* dbias, const Tensor& dy, Stream stream) {
+  check_stream("bias_gradient", dy, stream);
   add_columns({.sums = dbias,
                .dy = dy.raw(),
                .n_rows = as_int(dy.rows()),
                .dim = as_int(dy.row_size()),
-               .dy_type = dy.dtype()});
+               .dy_type = dy.dtype()},
+              stream);
 }
 
 void silu_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_columns,
-                       const int32_t* columns) {
+                       const int32_t* columns, Stream stream) {
+  check_stream("silu_mul_backward", gate_up, stream);
   TANDEM_CHECK(da.empty() || (da.dtype() == gate_up.dtype() && da.rows() == gate_up.rows() &&
                               2 * da.row_size() == gate_up.row_size()),
                "silu_mul_backward of [{}, {}]", gate_up.rows(), gate_up.row_size());
@@ -91,10 +107,11 @@ void silu_mul_backward(const Tensor& gate_up, const Tensor& da, const Tensor& a_
                                 .ffn_dim = as_int(gate_up.row_size() / 2),
                                 .n_columns = a_columns.empty() ? 0 : as_int(a_columns.row_size()),
                                 .act = gate_up.dtype()};
-  run(cpu_table().silu_mul_backward, p, p.n_rows, row_bytes(gate_up));
+  kSiluMulBackward.run(p, p.n_rows, row_bytes(gate_up), stream);
 }
 
-void rope_backward(const RopeBackwardArgs& a) {
+void rope_backward(const RopeBackwardArgs& a, Stream stream) {
+  check_stream("rope_backward", a.dqkv, stream);
   const int64_t heads = a.n_heads + 2 * int64_t{a.n_kv_heads};
   TANDEM_CHECK(a.norms.q == nullptr ||
                    (a.qkv.dtype() == a.dqkv.dtype() && a.qkv.elements() == a.dqkv.elements()),
@@ -113,15 +130,20 @@ void rope_backward(const RopeBackwardArgs& a) {
                              .k_norm = a.norms.k,
                              .norm_eps = a.norms.eps,
                              .dnorms = a.dnorms};
-  run(cpu_table().rope_backward, p, p.n_rows, row_bytes(a.dqkv));
+  kRopeBackward.run(p, p.n_rows, row_bytes(a.dqkv), stream);
 }
 
-size_t attention_backward_workspace_bytes(int max_rows, int n_heads, int n_kv_heads, int head_dim) {
+size_t attention_backward_workspace_bytes(int max_rows, int n_heads, int n_kv_heads, int head_dim,
+                                          DType act, Device device) {
+  if (device.kind == Device::Kind::cuda)
+    return attention_backward_cuda_workspace_bytes(max_rows, n_heads, n_kv_heads, head_dim, act);
   return tandem::attention_backward_workspace_bytes(max_rows, n_heads / n_kv_heads, head_dim,
                                                     max_threads());
 }
 
-void attention_backward(const AttentionBackwardArgs& a, std::span<std::byte> workspace) {
+void attention_backward(const AttentionBackwardArgs& a, std::span<std::byte> workspace,
+                        Stream stream) {
+  check_stream("attention_backward", a.q, stream);
   const DType act = a.q.dtype();
   TANDEM_CHECK(a.dqkv.dtype() == act && a.dout.dtype() == act && a.out.dtype() == act &&
                    a.k.dtype() == act && a.v.dtype() == act,
@@ -146,14 +168,23 @@ void attention_backward(const AttentionBackwardArgs& a, std::span<std::byte> wor
                                   .head_dim = as_int(a.q.size(2)),
                                   .window = a.window,
                                   .scale = a.scale};
-  const size_t needed = attention_backward_workspace_bytes(a.step.max_rows_a_seq, p.n_heads,
-                                                           p.n_kv_heads, p.head_dim);
+  const bool on_gpu = stream.handle != nullptr;
+  const size_t needed =
+      attention_backward_workspace_bytes(on_gpu ? a.step.n_rows : a.step.max_rows_a_seq, p.n_heads,
+                                         p.n_kv_heads, p.head_dim, act, a.q.device());
   TANDEM_CHECK(workspace.size() >= needed, "attention_backward with {} bytes of {}",
                workspace.size(), needed);
-  attention_backward_cpu(p, workspace.data());
+  if (!on_gpu) return attention_backward_cpu(p, workspace.data());
+  cuda_table().attention_backward(p,
+                                  {.n_rows = a.step.n_rows,
+                                   .max_rows_a_seq = a.step.max_rows_a_seq,
+                                   .workspace = workspace.data()},
+                                  stream);
+  cuda::launched("attention_backward", stream);
 }
 
-void cross_entropy(const CrossEntropyArgs& a) {
+void cross_entropy(const CrossEntropyArgs& a, Stream stream) {
+  check_stream("cross_entropy", a.logits, stream);
   TANDEM_CHECK(a.logits.dtype() == DType::f32 &&
                    (a.dlogits.empty() || a.dlogits.elements() == a.logits.elements()),
                "cross_entropy of [{}, {}]", a.logits.rows(), a.logits.row_size());
@@ -165,24 +196,35 @@ void cross_entropy(const CrossEntropyArgs& a) {
                              .n_rows = as_int(a.logits.rows()),
                              .vocab = as_int(a.logits.row_size()),
                              .act = a.dlogits.empty() ? DType::f32 : a.dlogits.dtype()};
-  run(cpu_table().cross_entropy, p, p.n_rows, row_bytes(a.logits));
+  kCrossEntropy.run(p, p.n_rows, row_bytes(a.logits), stream);
 }
 
-void embedding_gradient(const Tensor& dtable, const Tensor& dx, std::span<const int32_t> ids) {
-  TANDEM_CHECK(dx.rows() == static_cast<int64_t>(ids.size()) && dx.row_size() == dtable.row_size(),
-               "embedding_gradient of [{}, {}]", dx.rows(), dx.row_size());
+void embedding_gradient(const Tensor& dtable, const Tensor& dx, const int32_t* ids, Stream stream) {
+  TANDEM_CHECK(dx.row_size() == dtable.row_size(), "embedding_gradient of [{}, {}]", dx.rows(),
+               dx.row_size());
+  check_stream("embedding_gradient", dx, stream);
   const int64_t dim = dx.row_size();
+  if (stream.handle != nullptr) {
+    cuda_table().embed_backward({.dtable = dtable.as<float>(),
+                                 .dx = dx.as<float>(),
+                                 .ids = ids,
+                                 .n_rows = as_int(dx.rows()),
+                                 .dim = as_int(dim)},
+                                stream);
+    return cuda::launched("embed_backward", stream);
+  }
   // Threads divide columns: a token may occur in any row.
   parallel_ranges(as_int(dim), 256, [&](int begin, int end) {
-    for (size_t r = 0; r < ids.size(); ++r) {
+    for (int64_t r = 0; r < dx.rows(); ++r) {
       float* to = dtable.as<float>() + ids[r] * dim;
-      const float* from = dx.as<float>() + static_cast<int64_t>(r) * dim;
+      const float* from = dx.as<float>() + r * dim;
       for (int c = begin; c < end; ++c) to[c] += from[c];
     }
   });
 }
 
-void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns) {
+void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns, Stream stream) {
+  check_stream("gather_columns", in, stream);
   TANDEM_CHECK(out.dtype() == in.dtype() && out.rows() == in.rows(), "columns of [{}, {}]",
                in.rows(), in.row_size());
   const GatherColumnsParams p{.out = out.raw(),
@@ -192,24 +234,44 @@ void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns)
                               .width = as_int(in.row_size()),
                               .n_columns = as_int(out.row_size()),
                               .act = in.dtype()};
-  run(cpu_table().gather_columns, p, p.n_rows, row_bytes(out));
+  kGatherColumns.run(p, p.n_rows, row_bytes(out), stream);
 }
 
-double square_sum(std::span<const float> x) {
-  std::vector<double> sums(static_cast<size_t>(blocks_of(x.size())));
-  const SquareSumParams p{sums.data(), x.data(), static_cast<int64_t>(x.size())};
-  run(cpu_table().square_sum, p, blocks_of(x.size()), kOptimBlock * int64_t{sizeof(float)});
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
+void add_elements(std::span<float> sums, const Tensor& matrix, const int32_t* index,
+                  Stream stream) {
+  check_stream("add_elements", matrix, stream);
+  if (stream.handle == nullptr) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += matrix.as<float>()[index[i]];
+    return;
+  }
+  cuda_table().add_elements({.sums = sums.data(),
+                             .matrix = matrix.as<float>(),
+                             .index = index,
+                             .n = static_cast<int64_t>(sums.size())},
+                            stream);
+  cuda::launched("add_elements", stream);
 }
 
-void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale) {
+int64_t square_sum_parts(size_t n) { return blocks_of(n); }
+
+double square_sum(std::span<const float> x, double* sums, cuda::Queue* queue) {
+  std::vector<double> parts(static_cast<size_t>(blocks_of(x.size())));
+  const bool on_gpu = queue != nullptr;
+  const SquareSumParams p{on_gpu ? sums : parts.data(), x.data(), static_cast<int64_t>(x.size())};
+  kSquareSum.run(p, blocks_of(x.size()), kOptimBlock * int64_t{sizeof(float)},
+                 on_gpu ? queue->stream() : Stream{});
+  if (on_gpu) {
+    queue->copy_out(parts.data(), sums, parts.size() * sizeof(double));
+    queue->wait();
+  }
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
+void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale, Stream stream) {
   const size_t n = a.weights.size();
   TANDEM_CHECK(a.first.size() == n && a.second.size() == n && a.gradient.size() == n &&
                    (a.base.empty() || a.base.size() == n) && t > 0,
                "AdamW of {} weights, step {}", n, t);
-  const auto correction = [&](float beta) {
-    return static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
-  };
   const AdamWParams p{.weights = a.weights.data(),
                       .first = a.first.data(),
                       .second = a.second.data(),
@@ -221,10 +283,38 @@ void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale)
                       .beta2 = by.beta2,
                       .epsilon = by.epsilon,
                       .weight_decay = by.weight_decay,
-                      .correction1 = correction(by.beta1),
-                      .correction2 = correction(by.beta2),
+                      .correction1 = correction(by.beta1, t),
+                      .correction2 = correction(by.beta2, t),
                       .base = a.base.empty() ? nullptr : a.base.data()};
-  run(cpu_table().adamw, p, blocks_of(n), 7 * kOptimBlock * int64_t{sizeof(float)});
+  kAdamW.run(p, blocks_of(n), 7 * kOptimBlock * int64_t{sizeof(float)}, stream);
+}
+
+void adamw_narrow(const AdamWNarrowArgs& a, const AdamW& by, int64_t t, float gradient_scale,
+                  Stream stream) {
+  const size_t n = a.gradient.size();
+  TANDEM_CHECK(a.first.size() == n && a.second.size() == n &&
+                   (a.base.empty() || a.base.size() == n) && t > 0,
+               "AdamW of {} weights, step {}", n, t);
+  const AdamWNarrowParams p{.weights = a.weights,
+                            .first = a.first.data(),
+                            .second = a.second.data(),
+                            .gradient = a.gradient.data(),
+                            .n = static_cast<int64_t>(n),
+                            .gradient_scale = gradient_scale,
+                            .learning_rate = by.learning_rate,
+                            .beta1 = by.beta1,
+                            .beta2 = by.beta2,
+                            .epsilon = by.epsilon,
+                            .weight_decay = by.weight_decay,
+                            .unbias1 = 1 / correction(by.beta1, t),
+                            .unbias2 = 1 / correction(by.beta2, t),
+                            .weight_type = a.weight_type,
+                            .stochastic = a.seed.has_value(),
+                            .seed = a.seed.value_or(0),
+                            .step = static_cast<uint32_t>(t),
+                            .first_element = a.first_element,
+                            .base = a.base.empty() ? nullptr : a.base.data()};
+  kAdamWNarrow.run(p, blocks_of(n), 4 * kOptimBlock * int64_t{sizeof(float)}, stream);
 }
 
 }  // namespace tandem::ops

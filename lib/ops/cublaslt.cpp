@@ -36,31 +36,30 @@ cublasLtHandle_t handle(int device) {
 
 cudaDataType type_of(DType t) { return t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-/// The alignment of all rows of `n` elements in a buffer that is aligned to 16 bytes at least.
-uint32_t alignment(int64_t n, DType t) {
-  constexpr int64_t kMost = 16;
-  const int64_t bytes = n * static_cast<int64_t>(dtype_bytes(t));
-  return static_cast<uint32_t>(std::min(kMost, bytes & -bytes));
-}
-
-/// The product in the library's terms, column-major: y^T [out, rows] = W [out, in] x^T [in, rows].
+/// The product in the library's terms, column-major: c^T = op(b)^T op(a)^T, where a row-major
+/// matrix is its own transpose.
 struct Description {
   cublasLtMatmulDescOpaque_t operation{};
-  cublasLtMatrixLayoutOpaque_t w{}, x{}, y{};
+  cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
 
-  Description(const LinearProduct& p, const void* bias) {
-    const auto out = static_cast<uint64_t>(p.out), in = static_cast<uint64_t>(p.in),
-               rows = static_cast<uint64_t>(p.rows);
+  Description(const Product& p, const void* bias) {
     check(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "no product");
-    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (p.b_transposed) set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (p.a_transposed) set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_T);
     if (p.bias) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.y_type));
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(p.c_type));
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
-    check(cublasLtMatrixLayoutInit(&w, type_of(p.dtype), in, out, p.in), "no weights");
-    check(cublasLtMatrixLayoutInit(&x, type_of(p.dtype), in, rows, p.in), "no input");
-    check(cublasLtMatrixLayoutInit(&y, type_of(p.y_type), out, rows, p.out), "no output");
+    const auto matrix = [](cublasLtMatrixLayoutOpaque_t& to, DType type, int64_t rows, int64_t cols,
+                           int64_t stride) {
+      check(cublasLtMatrixLayoutInit(&to, type_of(type), static_cast<uint64_t>(cols),
+                                     static_cast<uint64_t>(rows), stride),
+            "no operand");
+    };
+    matrix(a, p.type, p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k, p.a_stride);
+    matrix(b, p.type, p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.b_stride);
+    matrix(c, p.c_type, p.m, p.n, p.c_stride);
   }
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
@@ -72,16 +71,16 @@ struct Description {
 struct Preference {
   cublasLtMatmulPreferenceOpaque_t opaque{};
 
-  Preference(const LinearProduct& p, size_t workspace_bytes) {
+  Preference(const Product& p, size_t workspace_bytes) {
     check(cublasLtMatmulPreferenceInit(&opaque), "no preference");
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace_bytes});
     // Not in place and not in y's type: both round the parts' sums to bf16.
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.in, p.dtype));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.in, p.dtype));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.out, p.y_type));
-    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.out, p.y_type));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.b_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.a_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.c_alignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.c_alignment);
   }
   template <class T>
   void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
@@ -105,14 +104,20 @@ const void* some_bias() {
 
 std::string version() { return std::to_string(cublasLtGetVersion()); }
 
-std::vector<LinearChoice::Algorithm> candidates(int device, const LinearProduct& product,
+uint32_t alignment(int64_t stride, DType type, uintptr_t address) {
+  constexpr uint64_t kMost = 16;
+  const uint64_t bits = address | static_cast<uint64_t>(stride) * dtype_bytes(type) | kMost;
+  return static_cast<uint32_t>(bits & -bits);
+}
+
+std::vector<LinearChoice::Algorithm> candidates(int device, const Product& product,
                                                 size_t workspace_bytes, int most) {
   Description d(product, some_bias());
   Preference preference(product, workspace_bytes);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int n = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle(device), &d.operation, &d.w, &d.x, &d.y, &d.y,
+      cublasLtMatmulAlgoGetHeuristic(handle(device), &d.operation, &d.b, &d.a, &d.c, &d.c,
                                      &preference.opaque, most, found.data(), &n);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "no algorithm");
   std::vector<LinearChoice::Algorithm> algorithms;
@@ -122,23 +127,23 @@ std::vector<LinearChoice::Algorithm> candidates(int device, const LinearProduct&
   return algorithms;
 }
 
-bool can_run(int device, const LinearProduct& product, const LinearChoice::Algorithm& algorithm,
+bool can_run(int device, const Product& product, const LinearChoice::Algorithm& algorithm,
              size_t workspace_bytes) {
   Description d(product, some_bias());
   const cublasLtMatmulAlgo_t algo = as_library(algorithm);
   cublasLtMatmulHeuristicResult_t result{};
-  return cublasLtMatmulAlgoCheck(handle(device), &d.operation, &d.w, &d.x, &d.y, &d.y, &algo,
+  return cublasLtMatmulAlgoCheck(handle(device), &d.operation, &d.b, &d.a, &d.c, &d.c, &algo,
                                  &result) == CUBLAS_STATUS_SUCCESS &&
          result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes;
 }
 
-void run(int device, const LinearProduct& product, const LinearChoice::Algorithm& algorithm,
+void run(int device, const Product& product, const LinearChoice::Algorithm& algorithm,
          const Operands& o, Stream stream) {
   Description d(product, o.bias);
   const cublasLtMatmulAlgo_t algo = as_library(algorithm);
-  const float alpha = 1, beta = product.accumulate ? 1.0f : 0.0f;
-  check(cublasLtMatmul(handle(device), &d.operation, &alpha, o.w, &d.w, o.x, &d.x, &beta, o.y, &d.y,
-                       o.y, &d.y, &algo, o.workspace, o.workspace_bytes,
+  const float alpha = o.scale, beta = product.accumulate ? 1.0f : 0.0f;
+  check(cublasLtMatmul(handle(device), &d.operation, &alpha, o.b, &d.b, o.a, &d.a, &beta, o.c, &d.c,
+                       o.c, &d.c, &algo, o.workspace, o.workspace_bytes,
                        static_cast<cudaStream_t>(stream.handle)),
         "a product was refused");
 }

@@ -10,24 +10,39 @@ namespace tandem::ops::cublaslt {
 /// Of the library that this process has loaded.
 std::string version();
 
-/// What a product works on.
+/// c [m, n] = scale op(a) op(b) + bias, or added to c; all row-major.
+struct Product {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t a_stride = 0, b_stride = 0, c_stride = 0;  // numbers from row to row
+  bool a_transposed = false, b_transposed = false;   // a is [k, m], b is [n, k]
+  DType type = DType::bf16, c_type = DType::bf16;    // of a and b; of c
+  bool accumulate = false, bias = false;
+  uint32_t a_alignment = 0, b_alignment = 0, c_alignment = 0;  // bytes, of every row
+
+  auto operator<=>(const Product&) const = default;
+};
+
+/// The alignment, of 16 bytes at most, of rows `stride` numbers apart, the first of which is at
+/// `address`.
+uint32_t alignment(int64_t stride, DType type, uintptr_t address = 0);
+
 struct Operands {
-  void* y;           // [rows, out]
-  const void* x;     // [rows, in]
-  const void* w;     // [out, in]
-  const void* bias;  // [out] in y's type, or null
+  void* c;
+  const void *a, *b;
+  const void* bias;  // [n] in c's type, or null
   void* workspace;   // 256-byte aligned
   size_t workspace_bytes;
+  float scale = 1.0f;
 };
 
 /// Algorithms that the library expects to be fast, the fastest first; all of them sum split parts
 /// in a fixed order and in f32.
-std::vector<LinearChoice::Algorithm> candidates(int device, const LinearProduct& product,
+std::vector<LinearChoice::Algorithm> candidates(int device, const Product& product,
                                                 size_t workspace_bytes, int most);
 /// Whether an algorithm, perhaps from a file, can run the product.
-bool can_run(int device, const LinearProduct& product, const LinearChoice::Algorithm& algorithm,
+bool can_run(int device, const Product& product, const LinearChoice::Algorithm& algorithm,
              size_t workspace_bytes);
-void run(int device, const LinearProduct& product, const LinearChoice::Algorithm& algorithm,
+void run(int device, const Product& product, const LinearChoice::Algorithm& algorithm,
          const Operands& operands, Stream stream);
 
 }  // namespace tandem::ops::cublaslt

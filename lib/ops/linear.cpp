@@ -90,8 +90,7 @@ void* PackedWeights::device_rows() const {
   return state_->cuda ? linear_cuda::rows(*state_->cuda) : nullptr;
 }
 float* PackedWeights::bias() const {
-  TANDEM_CHECK(!state_->cuda, "{}: the bias of a GPU", state_->spec.name);
-  return linear_cpu::bias(*state_->cpu);
+  return state_->cuda ? linear_cuda::bias(*state_->cuda) : linear_cpu::bias(*state_->cpu);
 }
 int64_t PackedWeights::out() const { return state_->spec.out; }
 int64_t PackedWeights::in() const { return state_->spec.in; }

@@ -120,13 +120,20 @@ LinearChoices::LinearChoices(std::filesystem::path file, std::string machine)
 }
 
 std::optional<LinearChoice> LinearChoices::find(const LinearProduct& product) const {
-  const auto it = choices_.find(in_words(product));
+  return find(in_words(product));
+}
+
+void LinearChoices::keep(const LinearProduct& product, const LinearChoice& choice) {
+  keep(in_words(product), choice);
+}
+
+std::optional<LinearChoice> LinearChoices::find(const std::string& words) const {
+  const auto it = choices_.find(words);
   if (it == choices_.end()) return std::nullopt;
   return it->second;
 }
 
-void LinearChoices::keep(const LinearProduct& product, const LinearChoice& choice) {
-  const std::string key = in_words(product);
+void LinearChoices::keep(const std::string& key, const LinearChoice& choice) {
   choices_[key] = choice;
   io::Json all = read(file_);
   if (!all[machine_].is_object()) all[machine_] = io::Json::object();

@@ -50,6 +50,9 @@ class LinearChoices {
   std::optional<LinearChoice> find(const LinearProduct& product) const;
   /// Replaces the file as a whole, with what others have added to it meanwhile.
   void keep(const LinearProduct& product, const LinearChoice& choice);
+  /// The same of any product, by words that name it.
+  std::optional<LinearChoice> find(const std::string& words) const;
+  void keep(const std::string& words, const LinearChoice& choice);
 
  private:
   std::filesystem::path file_;

@@ -138,6 +138,21 @@ LinearChoice choose(CudaLinear& w, const LinearProduct& p) {
 
 namespace linear_cuda {
 
+std::optional<LinearChoice> kept_choice(const std::string& words, int device) {
+  Choices& all = choices();
+  const std::scoped_lock lock(all.mutex);
+  return all.of(device).find(words);
+}
+
+void keep_choice(const std::string& words, const LinearChoice& c, int device) {
+  Choices& all = choices();
+  const std::scoped_lock lock(all.mutex);
+  all.of(device).keep(words, c);
+  ++all.generation;
+}
+
+uint64_t choices_generation() { return choices().generation; }
+
 std::shared_ptr<Staging::Ring> make_ring(Device device, void* memory, size_t bytes) {
   return std::make_shared<Staging::Ring>(device.index, static_cast<std::byte*>(memory), bytes);
 }
@@ -184,6 +199,10 @@ void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream
 }
 
 void* rows(const CudaLinear& w) { return w.weights; }
+
+float* bias(const CudaLinear& w) { return w.bias; }
+
+void* rounded_bias(const CudaLinear& w) { return w.rounded_bias; }
 
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm) {
   return rows > 0 && rows <= kSkinnyRows &&
@@ -238,7 +257,18 @@ void forget_choices() {
 bool warm_up(DType dtype, int device) {
   static std::set<std::pair<DType, int>> done;
   if (done.contains({dtype, device})) return false;
-  (void)cublaslt::candidates(device, {.rows = 64, .out = 64, .in = 64, .dtype = dtype},
+  constexpr int64_t kSize = 64;
+  (void)cublaslt::candidates(device,
+                             {.m = kSize,
+                              .n = kSize,
+                              .k = kSize,
+                              .a_stride = kSize,
+                              .b_stride = kSize,
+                              .c_stride = kSize,
+                              .type = dtype,
+                              .a_alignment = 16,
+                              .b_alignment = 16,
+                              .c_alignment = 16},
                              kWorkspaceBytes, 1);
   done.insert({dtype, device});
   return true;

@@ -1,6 +1,7 @@
 // A build without CUDA: no GPU is ever found, so no weights are there.
 #include "base/error.h"
 #include "ops/linear_device.h"
+#include "ops/matmul_cuda.h"
 #include "tensor/cuda.h"
 
 namespace tandem::ops {
@@ -27,6 +28,8 @@ void tune(const Operands&, std::span<CudaLinear* const>, bool, bool, const Linea
   fail();
 }
 void* rows(const CudaLinear&) { return nullptr; }
+float* bias(const CudaLinear&) { return nullptr; }
+void* rounded_bias(const CudaLinear&) { return nullptr; }
 bool can_fuse(const CudaLinear&, int64_t, bool) { return false; }
 bool fusion_pays(CudaLinear&, int64_t, bool, bool) { return false; }
 void run_fused(const Tensor&, const Tensor&, const LinearFusion&, CudaLinear&, bool, Stream) {
@@ -36,5 +39,12 @@ void forget_choices() {}
 bool warm_up(DType, int) { fail(); }
 
 }  // namespace linear_cuda
+
+namespace matmul_cuda {
+
+void run(const MatmulArgs&, std::span<std::byte>, Stream) { linear_cuda::fail(); }
+void tune(const MatmulArgs&, std::span<std::byte>, Stream) { linear_cuda::fail(); }
+
+}  // namespace matmul_cuda
 
 }  // namespace tandem::ops

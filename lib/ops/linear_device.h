@@ -68,6 +68,8 @@ std::shared_ptr<CudaLinear> load(const PackedWeights::Spec& spec, std::byte* mem
                                  const PackedWeights::DeviceRowSource& device_rows);
 void run(const Operands& at, CudaLinear& w, bool accumulate, bool swiglu, Stream stream);
 void* rows(const CudaLinear& w);
+float* bias(const CudaLinear& w);
+void* rounded_bias(const CudaLinear& w);
 bool can_fuse(const CudaLinear& w, int64_t rows, bool norm);
 bool fusion_pays(CudaLinear& w, int64_t rows, bool norm, bool swiglu);
 void run_fused(const Tensor& y, const Tensor& x, const LinearFusion& fusion, CudaLinear& w,

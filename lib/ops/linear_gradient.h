@@ -2,9 +2,11 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/channels/weight_part.h"
 #include "ops/linear.h"
 
-/// Gradients of dense layers, and changes of their weights, for training. On the CPU.
+/// Gradients of dense layers, and changes of their weights, for training. Tensors and indices of a
+/// call are where the weights are; on a GPU the work goes to the stream.
 namespace tandem::ops {
 
 /// Input gradient of y = x W^T + b: dx = dy W, or dx += dy W.
@@ -17,34 +19,50 @@ void linear_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeigh
                            Accumulate accumulate, std::span<std::byte> workspace,
                            Stream stream = {});
 
-/// Weight gradient of y = x W^T: dw += dy^T x. Of listed rows or columns of W, dy or x are those
-/// columns (gather_columns).
+/// Weight gradient of y = x W^T: dw = dy^T x, or dw += dy^T x. Of listed rows or columns of W, dy
+/// or x are those columns (gather_columns).
 /// shapes   dw [n, m] f32; dy [rows, n] and x [rows, m] of one dtype, f32 or bf16
 /// numerics f32 accumulation
 /// errors   as above
 void linear_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
-                            std::span<std::byte> workspace, Stream stream = {});
+                            Accumulate accumulate, std::span<std::byte> workspace,
+                            Stream stream = {});
 
 /// Workspace of either on at most `rows` rows.
 size_t input_gradient_workspace_bytes(const PackedWeights::Spec& spec, int64_t rows);
-size_t weight_gradient_workspace_bytes(int64_t n, int64_t m, DType dtype, int64_t rows);
+size_t weight_gradient_workspace_bytes(int64_t n, int64_t m, DType dtype, int64_t rows,
+                                       Device device = {});
+
+/// Chooses on a GPU how such products of as many rows run, as tune_linear does. dx and dw are
+/// overwritten. Does nothing on the CPU.
+void tune_input_gradient(const Tensor& dx, const Tensor& dy, const PackedWeights& w,
+                         std::span<std::byte> workspace, Stream stream);
+void tune_weight_gradient(const Tensor& dw, const Tensor& dy, const Tensor& x,
+                          Accumulate accumulate, std::span<std::byte> workspace, Stream stream);
 
 /// [out, in] of trainable weights, in their dtype.
 const void* trainable_rows(const PackedWeights& w);
 
-/// Listed rows, columns or elements (row * in + column) of trainable weights in f32, as they are.
-/// shapes   out [rows, in], [out, columns] or [elements]; indices distinct and in range
-void read_rows(std::span<float> out, const PackedWeights& w, std::span<const int32_t> rows);
-void read_columns(std::span<float> out, const PackedWeights& w, std::span<const int32_t> columns);
-void read_elements(std::span<float> out, const PackedWeights& w, std::span<const int32_t> elements);
+/// Numbers of trainable weights in f32, as they are.
+/// shapes   out [out, in] of all; [n, in] of rows, [out, n] of columns, [n] of elements
+///          (row * in + column); index [n] distinct and in range, not read of all
+void read_part(std::span<float> out, const PackedWeights& w, WeightPart part,
+               std::span<const int32_t> index, Stream stream = {});
 
-/// Replaces listed rows, columns or elements of trainable weights, rounded to nearest even to their
-/// dtype, in every packing that is held. The others keep their bits.
+/// Replaces numbers of trainable weights, rounded to nearest even to their dtype, in every packing
+/// that is held. The others keep their bits.
 /// shapes   as those of reading
-void write_rows(PackedWeights& w, std::span<const int32_t> rows, std::span<const float> values);
-void write_columns(PackedWeights& w, std::span<const int32_t> columns,
-                   std::span<const float> values);
-void write_elements(PackedWeights& w, std::span<const int32_t> elements,
-                    std::span<const float> values);
+void write_part(PackedWeights& w, WeightPart part, std::span<const int32_t> index,
+                std::span<const float> values, Stream stream = {});
+
+/// The same of the bias, whole.
+/// shapes   out, values [out]
+void read_bias(std::span<float> out, const PackedWeights& w, Stream stream = {});
+void write_bias(PackedWeights& w, std::span<const float> values, Stream stream = {});
+
+/// Trainable weights to be changed where they lie, and what must follow on that: packing them
+/// again, and rounding the bias again, where such copies are held.
+void* rows_in_place(PackedWeights& w);
+void changed_in_place(PackedWeights& w, Stream stream = {});
 
 }  // namespace tandem::ops

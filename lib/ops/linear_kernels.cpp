@@ -67,9 +67,28 @@ std::vector<LinearChoice> tiled_candidates(const LinearProduct& p, int device) {
   return best;
 }
 
+/// y [rows, out] = x [rows, in] W^T; buffers are aligned well.
+cublaslt::Product library_product(const LinearProduct& p) {
+  const uint32_t of_in = cublaslt::alignment(p.in, p.dtype);
+  return {.m = p.rows,
+          .n = p.out,
+          .k = p.in,
+          .a_stride = p.in,
+          .b_stride = p.in,
+          .c_stride = p.out,
+          .b_transposed = true,
+          .type = p.dtype,
+          .c_type = p.y_type,
+          .accumulate = p.accumulate,
+          .bias = p.bias,
+          .a_alignment = of_in,
+          .b_alignment = of_in,
+          .c_alignment = cublaslt::alignment(p.out, p.y_type)};
+}
+
 std::vector<LinearChoice> library_candidates(const LinearProduct& p, int device, int most) {
   std::vector<LinearChoice> found;
-  for (const auto& a : cublaslt::candidates(device, p, kWorkspaceBytes, most))
+  for (const auto& a : cublaslt::candidates(device, library_product(p), kWorkspaceBytes, most))
     found.push_back({.algorithm = a});
   return found;
 }
@@ -88,10 +107,10 @@ void run_library(const LinearChoice& c, const LinearProduct& p, const Operands& 
                  const CudaLinear& w, Stream stream) {
   const Tensor& y = p.swiglu ? at.gate_up : at.y;
   const void* bias = p.y_type == DType::bf16 ? static_cast<const void*>(w.rounded_bias) : w.bias;
-  cublaslt::run(w.spec.device.index, p, c.algorithm,
-                {.y = y.raw(),
-                 .x = at.x.raw(),
-                 .w = w.weights,
+  cublaslt::run(w.spec.device.index, library_product(p), c.algorithm,
+                {.c = y.raw(),
+                 .a = at.x.raw(),
+                 .b = w.weights,
                  .bias = bias,
                  .workspace = at.workspace.data(),
                  .workspace_bytes = kWorkspaceBytes},
@@ -142,7 +161,7 @@ bool usable(const LinearChoice& c, const LinearProduct& p, int device) {
     case LinearChoice::Kernel::library:
       break;
   }
-  return cublaslt::can_run(device, p, c.algorithm, kWorkspaceBytes);
+  return cublaslt::can_run(device, library_product(p), c.algorithm, kWorkspaceBytes);
 }
 
 void run_skinny(int stages, const LinearProduct& p, const Operands& at, const CudaLinear& w,
@@ -180,26 +199,19 @@ void run_choice(const LinearChoice& c, const LinearProduct& p, const Operands& a
   }
 }
 
-double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at,
-               std::span<CudaLinear* const> alike, const LinearNeighbours& around,
-               cuda::Queue& queue) {
+double measure(int64_t rows, int64_t out, int64_t in, DType dtype,
+               const std::function<void(size_t i)>& run, cuda::Queue& queue) {
   // Enough products for half a millisecond at the rates of an H200; the median of five.
   constexpr double kSpan = 500, kBytesPerMicrosecond = 4e6, kFlopsPerMicrosecond = 6e8,
                    kOverhead = 2;
   constexpr int kRepeats = 5;
-  const double weights = static_cast<double>(p.out * p.in);
+  const double weights = static_cast<double>(out * in);
   const double expected =
-      kOverhead +
-      std::max(weights * static_cast<double>(dtype_bytes(p.dtype)) / kBytesPerMicrosecond,
-               2 * weights * static_cast<double>(p.rows) / kFlopsPerMicrosecond);
+      kOverhead + std::max(weights * static_cast<double>(dtype_bytes(dtype)) / kBytesPerMicrosecond,
+                           2 * weights * static_cast<double>(rows) / kFlopsPerMicrosecond);
   const int n = static_cast<int>(std::clamp(kSpan / expected, 2.0, 32.0));
   const cuda::Graph graph(queue, [&] {
-    for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
-      const size_t k = i % alike.size();
-      if (around.before) around.before(k, queue.stream());
-      run_choice(c, p, at, *alike[k], queue.stream());
-      if (around.after) around.after(k, queue.stream());
-    }
+    for (size_t i = 0; i < static_cast<size_t>(n); ++i) run(i);
   });
   cuda::Event begin(true), end(true);
   std::array<float, kRepeats + 1> ms{};
@@ -212,6 +224,20 @@ double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at
   }
   std::sort(ms.begin() + 1, ms.end());  // the first one warms up
   return double{ms[1 + kRepeats / 2]} * 1e3 / n;
+}
+
+double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at,
+               std::span<CudaLinear* const> alike, const LinearNeighbours& around,
+               cuda::Queue& queue) {
+  return measure(
+      p.rows, p.out, p.in, p.dtype,
+      [&](size_t i) {
+        const size_t k = i % alike.size();
+        if (around.before) around.before(k, queue.stream());
+        run_choice(c, p, at, *alike[k], queue.stream());
+        if (around.after) around.after(k, queue.stream());
+      },
+      queue);
 }
 
 }  // namespace tandem::ops::linear_cuda

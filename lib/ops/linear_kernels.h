@@ -2,6 +2,7 @@
 // The kernels that a dense layer on a GPU may run on: cuBLASLt's and ours.
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -56,6 +57,15 @@ void run_skinny(int stages, const LinearProduct& p, const Operands& at, const Cu
 double measure(const LinearChoice& c, const LinearProduct& p, const Operands& at,
                std::span<CudaLinear* const> alike, const LinearNeighbours& around,
                cuda::Queue& queue);
+/// The same of run(i), which puts a product of about that size on the queue.
+double measure(int64_t rows, int64_t out, int64_t in, DType dtype,
+               const std::function<void(size_t i)>& run, cuda::Queue& queue);
+
+/// The choice that was measured on a GPU and kept, of any product, by words that name it.
+std::optional<LinearChoice> kept_choice(const std::string& words, int device);
+void keep_choice(const std::string& words, const LinearChoice& c, int device);
+/// Changes whenever choices do.
+uint64_t choices_generation();
 
 }  // namespace linear_cuda
 

@@ -1,5 +1,7 @@
 #include "ops/loading.h"
 
+#include <algorithm>
+
 #include "ops/operation.h"
 
 namespace tandem::ops {
@@ -13,9 +15,16 @@ constexpr Operation kFillRandom{"fill_random", &CpuTable::fill_random, &CudaTabl
 
 }  // namespace
 
-void convert(void* out, DType to, const void* in, DType from, int64_t n) {
+void convert(void* out, DType to, const void* in, DType from, int64_t n, Stream stream) {
   const ConvertParams p{.out = out, .in = in, .n = n, .from = from, .to = to};
-  kConvert.run(p, blocks_of(n, kConvertBlock), kConvertBlock * int64_t{sizeof(float)}, {});
+  kConvert.run(p, blocks_of(n, kConvertBlock), kConvertBlock * int64_t{sizeof(float)}, stream);
+}
+
+void clear(float* at, int64_t n, Stream stream) {
+  if (stream.handle == nullptr)
+    std::fill_n(at, n, 0.0f);
+  else
+    cuda::clear(at, static_cast<size_t>(n) * sizeof(float), stream);
 }
 
 void embed(float* out, const void* table, DType from, std::span<const int32_t> ids, int64_t dim) {

@@ -6,8 +6,12 @@
 
 namespace tandem::ops {
 
-/// Copies n numbers from f16, bf16 or f32 (any alignment) to bf16 or f32, on all threads.
-void convert(void* out, DType to, const void* in, DType from, int64_t n);
+/// Copies n numbers from f16, bf16 or f32 (any alignment) to bf16 or f32: on all threads, or in a
+/// GPU's memory, aligned to their element, as work on its stream.
+void convert(void* out, DType to, const void* in, DType from, int64_t n, Stream stream = {});
+
+/// Zeroes n numbers, on a GPU as work on its stream.
+void clear(float* at, int64_t n, Stream stream = {});
 
 /// out[r] = table[ids[r]] in f32.
 /// shapes   out [ids, dim]; table [V, dim] of type `from`, any alignment

@@ -1,12 +1,20 @@
 #pragma once
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/parallel.h"
 #include "kernels/cpu_table.h"
 #include "kernels/cuda_table.h"
 #include "tensor/cuda.h"
+#include "tensor/tensor.h"
 
 namespace tandem::ops {
+
+/// Tensors in a GPU's memory need its stream, others none.
+inline void check_stream(const char* name, const Tensor& t, Stream stream) {
+  TANDEM_CHECK((t.device().kind == Device::Kind::cuda) == (stream.handle != nullptr),
+               "{} on {} without its stream", name, t.device().name());
+}
 
 /// An operation on n independent items that has a body for each device.
 template <class Params>

@@ -27,7 +27,8 @@ struct Adapter {
 
   template <class V>
   void fields(V& v) {
-    v("path", path, required_input(), "folder adapter/ of a run of s2ft-train");
+    v("path", path, required_input(),
+      "folder adapter/ of a run of s2ft-train, or a LoRA or DoRA folder of PEFT");
   }
 };
 

@@ -217,6 +217,10 @@ void Queue::follow(const Event& event) {
 
 void Queue::wait() { cuda::wait(stream()); }
 
+void clear(void* device, size_t bytes, Stream stream) {
+  check(cudaMemsetAsync(device, 0, bytes, as_stream(stream)), "zeroing on the GPU");
+}
+
 void wait(Stream stream) {
   check(cudaStreamSynchronize(as_stream(stream)), "work on the GPU failed");
 }

@@ -132,6 +132,8 @@ class Event {
 
 /// Waits for all work on a stream, as Queue::wait.
 void wait(Stream stream);
+/// Zeroes device memory in stream order.
+void clear(void* device, size_t bytes, Stream stream);
 
 /// A recorded sequence of operations that one call repeats.
 class Graph {

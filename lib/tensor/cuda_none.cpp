@@ -26,6 +26,7 @@ void free_memory(void*) noexcept {}
 void use_device(int) { fail(); }
 PinnedRange::PinnedRange(void* data, size_t) : data_(data) { fail(); }
 PinnedRange::~PinnedRange() = default;
+void clear(void*, size_t, Stream) { fail(); }
 void wait(Stream) { fail(); }
 PinnedBuffer::PinnedBuffer(size_t) { fail(); }
 PinnedBuffer::~PinnedBuffer() = default;

@@ -64,6 +64,9 @@ void S2ftTrain::warn() const {
   if (const int64_t n = data_.data.counts().endless; n > 0)
     cx_.warn(fmt::format(
         "{} answers do not end with a control token: generation would not know where to stop", n));
+  if (const int64_t n = data_.data.counts().doubled; n > 0)
+    cx_.warn(fmt::format(
+        "{} samples begin with BOS twice: their text has it, and something puts it in front", n));
   if (const int64_t n = data_.data.counts().truncated; n > 0)
     cx_.warn(fmt::format("{} samples are cut to train.max_tokens, {}", n,
                          recipe_.train.batches.max_tokens.value));
@@ -75,10 +78,15 @@ int S2ftTrain::print_plan() {
   auto json = report.json();
   training.add_to(json);
   json["recipe_sha256"] = point_.sha256;
-  cli::print_plan(cx_,
-                  report.text(recipe_.data.path.string()) + training.text() +
-                      fmt::format("recipe   sha256 {}\n", point_.sha256),
-                  json, training.plan(), training.limits());
+  try {
+    cli::print_plan(cx_,
+                    report.text(recipe_.data.path.string()) + training.text() +
+                        fmt::format("recipe   sha256 {}\n", point_.sha256),
+                    json, training.plan(), training.limits());
+  } catch (Error& e) {
+    if (e.kind() != ErrorKind::memory) throw;
+    throw std::move(e).hint(training.memory_advice());
+  }
   return 0;
 }
 

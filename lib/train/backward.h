@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -8,7 +10,9 @@
 #include "ops/backward.h"
 #include "tensor/arena.h"
 #include "train/backward_buffers.h"
+#include "train/low_rank.h"
 #include "train/micro_batch.h"
+#include "train/placed_index.h"
 
 namespace tandem::train {
 
@@ -18,29 +22,56 @@ class Backward {
  public:
   static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan) {
     BackwardBuffers::plan(spec, set, plan);
+    if (set.low_rank.rank > 0) LowRank::plan(spec, set, plan);
   }
-  /// All must outlive this.
+  /// All must outlive this. The model's run, on the spec's device.
   Backward(const BackwardSpec& spec, const TrainedSet& set, model::Llama& model, kv::Cache& cache,
-           Arena& arena);
+           Arena& arena, const Exec& exec = {});
 
-  /// Runs a micro-batch. Adds the gradient of `scale` times its loss to `gradient`, unless that is
-  /// empty, and returns the loss: the sum over the supervised rows of -ln p(target).
-  /// shapes   gradient [set.size]
-  double run(const MicroBatch& batch, float scale, std::span<float> gradient);
+  /// Chooses on a GPU how the products of micro-batches of about as many rows run. The contents
+  /// of `gradient` are lost; empty: products of weights are not among them.
+  void choose_products(int64_t rows, std::span<float> gradient);
+
+  /// Runs a micro-batch. The gradient of `scale` times its loss becomes `gradient`, or is added to
+  /// that, unless it is empty. Returns the loss: the sum over the supervised rows of -ln p(target).
+  /// Of a micro-batch without any nothing is done.
+  /// shapes   gradient [set.size] on the run's device
+  /// name     of what dropout draws
+  double run(const MicroBatch& batch, float scale, std::span<float> gradient,
+             const MicroBatchName& name = {}, ops::Accumulate accumulate = ops::Accumulate::yes);
+  /// Low-rank factors are these from now on; of sets without any does nothing.
+  /// shapes   values [set.size] on the run's device, which must outlive their use
+  void publish(std::span<const float> values) {
+    if (low_rank_) low_rank_->publish(values);
+  }
 
   const Frontier& frontier() const { return frontier_; }
+  const PlacedIndices& indices() const { return indices_; }
 
  private:
-  /// The supervised rows of a batch, and their targets.
+  /// The supervised rows of a batch, and their targets; pointers are into the run's memory.
   struct Supervised {
-    std::vector<int32_t> rows, targets;
+    const int32_t *rows, *targets;
+    int64_t n;
   };
-  double head(const Supervised& supervised, float scale);
+  void head(const Supervised& supervised, float scale);
+  /// Whether one product writes all of a matrix's gradient.
+  bool writes_whole(const TrainedMatrix& m) const;
+  /// Zeroes the others, which are sums.
+  void clear_gradient();
+  /// Waits for a GPU.
+  double sum_of_losses(int64_t n) const;
   /// The activations that the backward pass of a layer reads.
   model::LayerActivations activations(int index, const kv::Step& step);
   void ffn(int index, const model::LayerActivations& kept);
   void attention(int index, const model::LayerActivations& kept, const kv::Step& step);
   void embedding(std::span<const int32_t> tokens);
+  /// A list of the host where the run computes: on a GPU a copy at `place`.
+  const int32_t* placed(std::span<const int32_t> list, int32_t* place) const;
+  /// From the gradient of a layer's product that of x W^T: another with low-rank factors alone.
+  Tensor through_factors(int layer, model::LayerMatrix of, const Tensor& dy, const Tensor& y = {});
+  /// dx = dy W, and through the factors of the same product.
+  void input_gradient(const Tensor& dx, const Tensor& dy, const ops::PackedWeights& w);
   /// The trained part of the gradient of y = x W^T + b.
   /// x        its columns that are trained, if columns are
   void weight_gradient(const TrainedMatrix& m, const Tensor& dy, const Tensor& x);
@@ -49,19 +80,23 @@ class Backward {
   /// Takes the gradient dy of y = norm(stream) W^T through W and the norm, into that of the stream.
   void through_normed_linear(const Tensor& dy, const ops::PackedWeights& w, const float* norm,
                              const void* kept);
-  /// A residual stream that was kept, in f32, and what its norm gave.
-  Tensor widened(const void* kept);
+  /// What the norm of a residual stream that was kept gave.
   Tensor normed_again(const float* norm, const void* kept);
   /// The gradient of the residual stream in the compute type.
   Tensor narrow_stream();
   /// Adds the gradient of the norm's weight and the stream's.
   void norm_backward(ops::RmsNormBackwardArgs args);
 
-  Tensor act(void* at, int64_t cols) const { return {at, spec_.dtype, {n_rows_, cols}}; }
-  Tensor stream() const { return {buffers_.dstream, DType::f32, {n_rows_, spec_.config.dim}}; }
-  Tensor flat(int64_t offset, int64_t rows, int64_t cols) const {
-    return {gradient_.data() + offset, DType::f32, {rows, cols}};
+  Tensor tensor(void* at, DType dtype, int64_t rows, int64_t cols) const {
+    return {at, dtype, {rows, cols}, spec_.device};
   }
+  Tensor act(void* at, int64_t cols) const { return tensor(at, spec_.dtype, n_rows_, cols); }
+  Tensor f32(float* at, int64_t cols) const { return tensor(at, DType::f32, n_rows_, cols); }
+  Tensor dresidual() const { return f32(buffers_.dstream, spec_.config.dim); }
+  Tensor flat(int64_t offset, int64_t rows, int64_t cols) const {
+    return tensor(gradient_.data() + offset, DType::f32, rows, cols);
+  }
+  Stream stream() const { return exec_.stream(); }
   float* norm_gradient(const float* weight) const {
     return gradient_.data() + set_.norms_offset + (weight - model_.weights().norms.data());
   }
@@ -71,9 +106,14 @@ class Backward {
   Frontier frontier_;
   model::Llama& model_;
   kv::Cache& cache_;
+  Exec exec_;
   BackwardBuffers buffers_;
-  int64_t n_rows_ = 0;         // of the micro-batch in hand
-  std::span<float> gradient_;  // of the call in hand
+  PlacedIndices indices_;
+  std::unique_ptr<LowRank> low_rank_;  // null: no factors
+  std::set<int64_t> chosen_;           // numbers of rows
+  int64_t n_rows_ = 0;                 // of the micro-batch in hand
+  std::span<float> gradient_;          // of the call in hand
+  ops::Accumulate accumulate_ = ops::Accumulate::yes;
 };
 
 }  // namespace tandem::train

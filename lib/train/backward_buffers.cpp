@@ -4,6 +4,7 @@
 
 #include "ops/backward.h"
 #include "ops/linear_gradient.h"
+#include "train/placed_index.h"
 
 namespace tandem::train {
 namespace {
@@ -38,7 +39,8 @@ int64_t most_listed(const TrainedSet& set, int64_t ffn_dim) {
       if (m->part == Part::rows || m->part == Part::columns)
         most = std::max(most, static_cast<int64_t>(m->index.size()));
     // Its input is computed again for the gradient.
-    if (l.w_down.part == Part::all || l.w_down.part == Part::elements)
+    if (l.w_down.part == Part::all || l.w_down.part == Part::elements ||
+        l.w_down.part == Part::low_rank)
       most = std::max(most, ffn_dim);
   }
   return most;
@@ -97,13 +99,14 @@ int64_t most_dense(const Sizes& s, const TrainedSet& set) {
 size_t workspace_bytes(const BackwardSpec& spec, const TrainedSet& set) {
   const Sizes s(spec);
   const model::ModelConfig& c = spec.config;
-  size_t bytes =
-      ops::attention_backward_workspace_bytes(spec.max_rows, c.n_heads, c.n_kv_heads, c.head_dim);
+  size_t bytes = ops::attention_backward_workspace_bytes(spec.max_rows, c.n_heads, c.n_kv_heads,
+                                                         c.head_dim, spec.dtype, spec.device);
   const auto add = [&](int64_t out, int64_t in, int64_t rows) {
-    bytes = std::max({bytes,
-                      ops::input_gradient_workspace_bytes(
-                          {.name = {}, .out = out, .in = in, .dtype = spec.dtype}, rows),
-                      ops::weight_gradient_workspace_bytes(out, in, spec.dtype, rows)});
+    bytes = std::max(
+        {bytes,
+         ops::input_gradient_workspace_bytes(
+             {.name = {}, .out = out, .in = in, .dtype = spec.dtype, .device = spec.device}, rows),
+         ops::weight_gradient_workspace_bytes(out, in, spec.dtype, rows, spec.device)});
   };
   add(s.qkv_dim, s.dim, s.rows);
   add(s.dim, s.q_dim, s.rows);
@@ -121,7 +124,8 @@ struct Shared {
 std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& set) {
   const Sizes s(spec);
   const int64_t rows = s.rows;
-  const bool narrow = s.narrow();
+  const bool narrow = s.narrow(), on_gpu = spec.device.kind == Device::Kind::cuda;
+  const size_t ints = static_cast<size_t>(rows) * sizeof(int32_t);
   return {{"gradients/stream", Sizes::f32(rows * s.dim)},
           {"gradients/stream narrow", narrow ? s.act(rows * s.dim) : 0},
           {"gradients/wide", narrow ? Sizes::f32(rows * s.dim) : 0},
@@ -134,7 +138,10 @@ std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& s
           {"gradients/dnorms", Sizes::f32(rows * 2 * spec.config.head_dim)},
           {"gradients/logits", Sizes::f32(s.head_rows * s.vocab)},
           {"gradients/dlogits", narrow ? s.act(s.head_rows * s.vocab) : 0},
-          {"gradients/losses", Sizes::f32(s.head_rows)},
+          {"gradients/losses", Sizes::f32(rows)},
+          {"gradients/supervised rows", on_gpu ? ints : 0},
+          {"gradients/targets", on_gpu ? ints : 0},
+          {"gradients/ids", on_gpu && set.embedding.trained() ? ints : 0},
           {"gradients/dense", Sizes::f32(most_dense(s, set))},
           {"gradients/workspace", workspace_bytes(spec, set)}};
 }
@@ -146,10 +153,11 @@ void BackwardBuffers::plan(const BackwardSpec& spec, const TrainedSet& set, Memo
   model::LayerActivations again;
   each_activation(Sizes(spec), frontier_of(set, spec.config, spec.recompute), kept, again,
                   [&](const std::string& name, size_t bytes) -> void* {
-                    plan.add(name, bytes);
+                    plan.add(name, bytes, spec.device);
                     return nullptr;
                   });
-  for (const Shared& b : shared_buffers(spec, set)) plan.add(b.name, b.bytes);
+  for (const Shared& b : shared_buffers(spec, set)) plan.add(b.name, b.bytes, spec.device);
+  PlacedIndices::plan(set, spec.device, plan);
 }
 
 BackwardBuffers::BackwardBuffers(const BackwardSpec& spec, const Frontier& frontier, Arena& arena)
@@ -175,6 +183,10 @@ BackwardBuffers::BackwardBuffers(const BackwardSpec& spec, const Frontier& front
   dlogits = narrow ? take("gradients/dlogits") : logits;
   losses = floats("gradients/losses");
   dense = floats("gradients/dense");
+  const auto ints = [&](const char* name) { return static_cast<int32_t*>(take(name)); };
+  rows = ints("gradients/supervised rows");
+  targets = ints("gradients/targets");
+  ids = ints("gradients/ids");
   if (const PlanItem* w = arena.plan().find("gradients/workspace"))
     workspace = {static_cast<std::byte*>(take(w->name)), w->bytes};
 }

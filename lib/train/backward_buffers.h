@@ -19,6 +19,7 @@ struct BackwardSpec {
   int head_rows = 512;       // rows whose logits are there at once
   Recomputation recompute = Recomputation::light;
   Interrupted interrupted = {};  // polled before every layer
+  Device device = {};
 };
 
 /// Memory of a backward pass: activations that the forward keeps, and gradients of activations,
@@ -38,8 +39,12 @@ struct BackwardBuffers {
   float* dnorms;                  // [max_rows, 2 head_dim]
   float* logits;                  // [head_rows, vocab]
   void* dlogits;                  // the same in the compute type; of f32 it is logits
-  float* losses;                  // [head_rows]
+  float* losses;                  // [max_rows]
   float* dense;                   // [out, in] of the largest matrix with single trained elements
+  // Of a run on a GPU, which has no other way to lists that the host makes:
+  int32_t* rows = nullptr;     // [max_rows] supervised rows
+  int32_t* targets = nullptr;  // [max_rows] and what they are to predict
+  int32_t* ids = nullptr;      // [max_rows] tokens, where the embedding is trained
   std::span<std::byte> workspace;
 
   static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan);

@@ -11,7 +11,7 @@ size_t at(int64_t n) { return static_cast<size_t>(n); }
 
 /// sums[c] += sum over rows of x^2.
 template <class T>
-void add_column_squares(std::vector<double>& sums, const T* x, int64_t rows) {
+void add_squares(std::vector<double>& sums, const T* x, int64_t rows) {
   const auto cols = static_cast<int64_t>(sums.size());
   parallel_ranges(static_cast<int>(cols), 64, [&](int begin, int end) {
     for (int64_t r = 0; r < rows; ++r)
@@ -22,12 +22,12 @@ void add_column_squares(std::vector<double>& sums, const T* x, int64_t rows) {
   });
 }
 
-void add_column_squares(std::vector<double>& sums, const Tensor& x) {
+void add_squares(std::vector<double>& sums, const Tensor& x) {
   sums.resize(at(x.row_size()));
   if (x.dtype() == DType::bf16)
-    add_column_squares(sums, x.as<bf16>(), x.rows());
+    add_squares(sums, x.as<bf16>(), x.rows());
   else
-    add_column_squares(sums, x.as<float>(), x.rows());
+    add_squares(sums, x.as<float>(), x.rows());
 }
 
 /// Sums over the columns of each row.
@@ -47,16 +47,6 @@ std::vector<double> row_squares(const T* x, int64_t rows, int64_t cols) {
 std::vector<double> row_squares(const Tensor& x) {
   return x.dtype() == DType::bf16 ? row_squares(x.as<bf16>(), x.rows(), x.row_size())
                                   : row_squares(x.as<float>(), x.rows(), x.row_size());
-}
-
-/// Of the four matrices of a layer, [out, in] each.
-FeatureSquares squares_of(const Tensor& qkv, const Tensor& wo, const Tensor& gate_up,
-                          const Tensor& w_down) {
-  FeatureSquares s{
-      .qkv = row_squares(qkv), .wo = {}, .gate_up = row_squares(gate_up), .w_down = {}};
-  add_column_squares(s.wo, wo);
-  add_column_squares(s.w_down, w_down);
-  return s;
 }
 
 /// All matrices of one layer, or of all.
@@ -84,14 +74,44 @@ constexpr const char* kA = "calibration/ffn";
 
 Calibration::Calibration(const TrainerSpec& spec, std::unique_ptr<model::WeightSource> source)
     : spec_(spec),
+      queue_(spec.device.kind == Device::Kind::cuda
+                 ? std::make_unique<cuda::Queue>(spec.device.index)
+                 : nullptr),
+      exec_{queue_.get()},
       arena_(plan_of(spec)),
-      model_(spec.config, spec.model_options({.from = 0}), std::move(source), arena_),
-      cache_(spec.cache(), arena_, model_.rope()) {}
+      model_(spec.config, spec.model_options({.from = 0}), std::move(source), arena_, {}, exec_),
+      cache_(spec.cache(), arena_, model_.rope(), exec_) {}
+
+Calibration::HostTensor Calibration::on_host(const Tensor& t) const {
+  if (!exec_.on_gpu()) return {{}, t};
+  HostTensor host{std::vector<std::byte>(t.bytes()), {}};
+  exec_.queue->copy_out(host.copy.data(), t.raw(), t.bytes());
+  exec_.queue->wait();
+  host.tensor = Tensor(host.copy.data(), t.dtype(), {t.rows(), t.row_size()});
+  return host;
+}
+
+FeatureSquares Calibration::squares_of(const Tensor& qkv, const Tensor& wo, const Tensor& gate_up,
+                                       const Tensor& w_down) const {
+  FeatureSquares s{.qkv = row_squares(on_host(qkv).tensor),
+                   .wo = {},
+                   .gate_up = row_squares(on_host(gate_up).tensor),
+                   .w_down = {}};
+  add_column_squares(s.wo, wo);
+  add_column_squares(s.w_down, w_down);
+  return s;
+}
+
+void Calibration::add_column_squares(std::vector<double>& sums, const Tensor& x) const {
+  const HostTensor host = on_host(x);
+  add_squares(sums, host.tensor);
+}
 
 Scores Calibration::weights() const {
   std::vector<FeatureSquares> squares;
-  const auto rows = [](const ops::PackedWeights& w) {
-    return Tensor(const_cast<void*>(ops::trainable_rows(w)), w.dtype(), {w.out(), w.in()});
+  const auto rows = [&](const ops::PackedWeights& w) {
+    return Tensor(const_cast<void*>(ops::trainable_rows(w)), w.dtype(), {w.out(), w.in()},
+                  spec_.device);
   };
   for (const model::LayerWeights& w : model_.weights().layers)
     squares.push_back(squares_of(rows(w.qkv), rows(w.wo), rows(w.gate_up), rows(w.w_down)));
@@ -103,7 +123,7 @@ Scores Calibration::activations(std::span<const MicroBatch> batches) {
   const int64_t qkv_dim = c.q_dim() + 2 * int64_t{c.kv_dim()}, ffn = c.ffn_dim;
   MemoryPlan plan;
   const auto add = [&](const std::string& name, int64_t cols) {
-    plan.add(name, at(spec_.max_rows * cols) * dtype_bytes(spec_.dtype));
+    plan.add(name, at(spec_.max_rows * cols) * dtype_bytes(spec_.dtype), spec_.device);
   };
   const auto name = [](int i, const char* of) {
     return "calibration/layers." + std::to_string(i) + "." + of;
@@ -129,13 +149,13 @@ Scores Calibration::activations(std::span<const MicroBatch> batches) {
     const kv::Step step = documents.begin();
     model_.forward(batch.tokens, step, cache_, kept);
     const auto act = [&](void* place, int64_t cols) {
-      return Tensor(place, spec_.dtype, {rows, cols});
+      return Tensor(place, spec_.dtype, {rows, cols}, spec_.device);
     };
     for (size_t i = 0; i < kept.size(); ++i) {
       add_column_squares(squares[i].qkv, act(kept[i].qkv, qkv_dim));
       add_column_squares(squares[i].wo, act(kept[i].attended, c.q_dim()));
       add_column_squares(squares[i].gate_up, act(kept[i].gate_up, 2 * ffn));
-      ops::silu_mul(act(a, ffn), act(kept[i].gate_up, 2 * ffn));
+      ops::silu_mul(act(a, ffn), act(kept[i].gate_up, 2 * ffn), exec_.stream());
       add_column_squares(squares[i].w_down, act(a, ffn));
     }
   }
@@ -149,14 +169,14 @@ Scores Calibration::gradients(std::span<const MicroBatch> batches) {
     const TrainedSet set = matrices_of(spec_.config, layer);
     MemoryPlan plan;
     Backward::plan(spec_.backward(), set, plan);
-    plan.add("calibration/gradient", at(set.size) * sizeof(float));
+    plan.add("calibration/gradient", at(set.size) * sizeof(float), spec_.device);
     Arena arena(plan);
     float* const gradient = static_cast<float*>(arena.take("calibration/gradient"));
-    Backward backward(spec_.backward(), set, model_, cache_, arena);
+    Backward backward(spec_.backward(), set, model_, cache_, arena, exec_);
     for (const MicroBatch& batch : batches)
       backward.run(batch, n == 0 ? 0.0f : 1.0f / static_cast<float>(n), {gradient, at(set.size)});
     const auto of = [&](const TrainedMatrix& m) {
-      return Tensor(gradient + m.offset, DType::f32, {m.rows, m.cols});
+      return Tensor(gradient + m.offset, DType::f32, {m.rows, m.cols}, spec_.device);
     };
     const TrainedLayer& t = set.layers[at(layer)];
     squares.push_back(squares_of(of(t.qkv), of(t.wo), of(t.gate_up), of(t.w_down)));

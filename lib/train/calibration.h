@@ -25,7 +25,19 @@ class Calibration {
   Scores gradients(std::span<const MicroBatch> batches);
 
  private:
+  /// A tensor in host memory, of a GPU's a copy.
+  struct HostTensor {
+    std::vector<std::byte> copy;
+    Tensor tensor;
+  };
+  HostTensor on_host(const Tensor& t) const;
+  FeatureSquares squares_of(const Tensor& qkv, const Tensor& wo, const Tensor& gate_up,
+                            const Tensor& w_down) const;
+  void add_column_squares(std::vector<double>& sums, const Tensor& x) const;
+
   TrainerSpec spec_;
+  std::unique_ptr<cuda::Queue> queue_;  // null on the CPU
+  Exec exec_;
   Arena arena_;
   model::Llama model_;
   kv::Cache cache_;

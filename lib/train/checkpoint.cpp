@@ -2,18 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
+#include "base/crc32.h"
 #include "base/error.h"
+#include "base/parallel.h"
 #include "io/safetensors.h"
 
 namespace tandem::train {
 namespace {
 
-constexpr const char* kFormat = "tandem.checkpoint/2";
+constexpr const char* kFormat = "tandem.checkpoint/3";
 constexpr const char* kFormatKey = "format";
 constexpr const char* kDoneKey = "done";       // steps of the run
 constexpr const char* kStepsKey = "steps";     // of the optimizer
@@ -21,16 +25,30 @@ constexpr const char* kLastKey = "best.last";  // BestValidation
 constexpr const char* kBestStepKey = "best.step";
 constexpr const char* kBestLossKey = "best.loss";
 constexpr const char* kWorseKey = "best.worse";
+constexpr const char* kPlaceKey = "place";
 constexpr const char* kRun = "run.";
+constexpr const char* kChecksum = "crc32.";    // of a tensor
+constexpr const char* kChecksumKey = "crc32";  // of all other metadata
 
-struct Part {
+/// A moment where the run has it.
+struct Moment {
   const char* name;
-  std::span<float> values;
+  DType dtype;
+  void* data;
+  size_t n;
+
+  size_t bytes() const { return n * dtype_bytes(dtype); }
 };
 
-std::array<Part, 3> parts_of(Trainer::State& state) {
-  return {{{"values", state.values}, {"first", state.first}, {"second", state.second}}};
+std::array<Moment, 2> moments_of(Trainer::State& s) {
+  const auto moment = [](const char* name, std::span<float> wide, std::span<bf16> narrow) {
+    return narrow.empty() ? Moment{name, DType::f32, wide.data(), wide.size()}
+                          : Moment{name, DType::bf16, narrow.data(), narrow.size()};
+  };
+  return {moment("first", s.first, s.narrow_first), moment("second", s.second, s.narrow_second)};
 }
+
+constexpr const char* kValues = "values";
 
 Error not_ours(const std::filesystem::path& path, const std::string& why) {
   return input_error(path.string(), "is no checkpoint of s2ft-train: {}", why)
@@ -38,6 +56,49 @@ Error not_ours(const std::filesystem::path& path, const std::string& why) {
 }
 
 using Metadata = std::map<std::string, std::string>;
+
+std::string hex(uint32_t crc) { return fmt::format("{:08x}", crc); }
+
+/// CRC-32 of the CRCs of its MiBs, which threads compute.
+std::string checksum(std::span<const std::byte> bytes) {
+  constexpr size_t kBlock = size_t{1} << 20;
+  std::vector<uint32_t> crcs((bytes.size() + kBlock - 1) / kBlock);
+  parallel_for(static_cast<int>(crcs.size()), [&](int i) {
+    const size_t begin = static_cast<size_t>(i) * kBlock;
+    crcs[static_cast<size_t>(i)] =
+        crc32(bytes.subspan(begin, std::min(kBlock, bytes.size() - begin)));
+  });
+  return hex(crc32(std::as_bytes(std::span(crcs))));
+}
+
+std::string checksum(const Metadata& metadata) {
+  std::string text;
+  for (const auto& [key, value] : metadata)
+    if (key != kChecksumKey) text += fmt::format("{}\n{}\n", key, value);
+  return hex(crc32(std::as_bytes(std::span(text))));
+}
+
+std::string text_of(const Metadata& metadata, const std::string& key) {
+  const auto it = metadata.find(key);
+  return it == metadata.end() ? "missing" : it->second;
+}
+
+void check_sum(const std::filesystem::path& path, const Metadata& metadata, const std::string& key,
+               const char* of, const std::string& found) {
+  if (const std::string wanted = text_of(metadata, key); found != wanted)
+    throw input_error(path.string(), "is damaged: the checksum of {} is {}, it was {}", of, found,
+                      wanted)
+        .hint("the disk or a copy has changed it; --resume takes an older one that is whole");
+}
+
+/// Every byte of the file is as it was written.
+void check_whole(const std::filesystem::path& path, const io::Safetensors& file) {
+  const Metadata& metadata = file.metadata();
+  check_sum(path, metadata, kChecksumKey, "its description", checksum(metadata));
+  for (const io::TensorEntry& entry : file.entries())
+    check_sum(path, metadata, kChecksum + entry.name, entry.name.c_str(),
+              checksum(file.tensor(entry).bytes));
+}
 
 /// A value that was written as text, of which every bit comes back.
 template <class T>
@@ -71,7 +132,7 @@ RunProgress progress_of(const Metadata& metadata, const std::filesystem::path& p
 void check_identity(const Metadata& found, const RunIdentity& wanted,
                     const std::filesystem::path& path) {
   std::string differing;
-  for (const auto& [key, value] : wanted) {
+  for (const auto& [key, value] : wanted.settings) {
     const auto it = found.find(kRun + key);
     if (it != found.end() && it->second == value) continue;
     differing += fmt::format("{}{} (now {}, then {})", differing.empty() ? "" : ", ", key, value,
@@ -87,12 +148,15 @@ void check_identity(const Metadata& found, const RunIdentity& wanted,
 void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                      const RunProgress& progress, const RunIdentity& identity) {
   Trainer::State& state = trainer.state();
-  std::vector<io::TensorView> tensors;
-  for (const Part& p : parts_of(state))
-    tensors.push_back({p.name,
-                       DType::f32,
-                       {static_cast<int64_t>(p.values.size())},
-                       std::as_bytes(std::span<const float>(p.values))});
+  const std::vector<float> values = trainer.values();
+  const auto shape = [](size_t n) { return io::Shape{static_cast<int64_t>(n)}; };
+  std::vector<io::TensorView> tensors = {
+      {kValues, DType::f32, shape(values.size()), std::as_bytes(std::span(values))}};
+  std::vector<std::vector<std::byte>> copies;
+  for (const Moment& m : moments_of(state)) {
+    copies.push_back(trainer.copy_of(std::span(static_cast<std::byte*>(m.data), m.bytes())));
+    tensors.push_back({m.name, m.dtype, shape(m.n), copies.back()});
+  }
   const BestValidation& best = progress.best;
   Metadata metadata = {{kFormatKey, kFormat},
                        {kDoneKey, std::to_string(progress.done)},
@@ -100,8 +164,11 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                        {kLastKey, std::to_string(best.last)},
                        {kBestStepKey, std::to_string(best.step)},
                        {kBestLossKey, fmt::format("{}", best.loss)},
-                       {kWorseKey, std::to_string(best.worse)}};
-  for (const auto& [key, value] : identity) metadata[kRun + key] = value;
+                       {kWorseKey, std::to_string(best.worse)},
+                       {kPlaceKey, identity.place}};
+  for (const auto& [key, value] : identity.settings) metadata[kRun + key] = value;
+  for (const io::TensorView& t : tensors) metadata[kChecksum + t.name] = checksum(t.bytes);
+  metadata[kChecksumKey] = checksum(metadata);
   io::write_safetensors(path, tensors, metadata);
 }
 
@@ -109,24 +176,36 @@ RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                             const RunIdentity& identity) {
   const io::Safetensors file = io::Safetensors::open(path);
   const RunProgress progress = progress_of(file.metadata(), path);
+  check_whole(path, file);
   check_identity(file.metadata(), identity, path);
   Trainer::State& state = trainer.state();
   const auto steps = number<int64_t>(file.metadata(), kStepsKey, path);
-  for (const Part& p : parts_of(state)) {
-    const io::TensorView t = file.tensor(p.name);
-    if (t.dtype != DType::f32 || t.bytes.size() != p.values.size_bytes())
-      throw not_ours(path, fmt::format("'{}' has {} bytes, expected {}", p.name, t.bytes.size(),
-                                       p.values.size_bytes()));
-  }
-  for (const Part& p : parts_of(state))
-    std::memcpy(p.values.data(), file.tensor(p.name).bytes.data(), p.values.size_bytes());
+  const auto tensor = [&](const char* name, DType dtype, size_t bytes) {
+    const io::TensorView t = file.tensor(name);
+    if (t.dtype != dtype || t.bytes.size() != bytes)
+      throw not_ours(path,
+                     fmt::format("'{}' has {} bytes of {}, expected {} of {}", name, t.bytes.size(),
+                                 dtype_name(t.dtype), bytes, dtype_name(dtype)));
+    return t.bytes;
+  };
+  const auto n = static_cast<size_t>(trainer.set().size);
+  const std::span<const std::byte> stored = tensor(kValues, DType::f32, n * sizeof(float));
+  const std::array<Moment, 2> moments = moments_of(state);
+  for (const Moment& m : moments) tensor(m.name, m.dtype, m.bytes());
+  std::vector<float> values(n);  // aligned
+  std::memcpy(values.data(), stored.data(), stored.size());
+  trainer.set_values(values);
+  for (const Moment& m : moments)
+    trainer.replace(m.data, tensor(m.name, m.dtype, m.bytes()).data(), m.bytes());
   state.steps = steps;
-  trainer.publish();
   return progress;
 }
 
-RunProgress checkpoint_progress(const std::filesystem::path& path) {
-  return progress_of(io::Safetensors::open(path).metadata(), path);
+CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
+  const io::Safetensors file = io::Safetensors::open(path);
+  CheckpointInfo info{progress_of(file.metadata(), path), text_of(file.metadata(), kPlaceKey)};
+  check_whole(path, file);
+  return info;
 }
 
 }  // namespace tandem::train

@@ -8,9 +8,13 @@
 
 namespace tandem::train {
 
-/// What makes a run the one that it is, by recipe key: settings, model, data. Others may not go on
-/// from its checkpoints.
-using RunIdentity = std::map<std::string, std::string>;
+/// The run that a checkpoint is of.
+struct RunIdentity {
+  /// By recipe key: settings, model, data. Others may not go on from its checkpoints.
+  std::map<std::string, std::string> settings = {};
+  /// Device and instruction set: a run may move, but sums are rounded otherwise elsewhere.
+  std::string place = {};
+};
 
 /// How far a run is.
 struct RunProgress {
@@ -25,12 +29,17 @@ struct RunProgress {
 void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                      const RunProgress& progress, const RunIdentity& identity);
 /// Goes on from it: the steps that follow have the bits that they would have had.
-/// errors   kind input: no such file, cut short, not a checkpoint, of other trained values; kind
-///          usage: of another run (names the keys that differ). Nothing has changed then
+/// errors   kind input: no such file, cut short, not a checkpoint, any byte changed, of other
+///          trained values; kind usage: of another run (names the keys that differ). Nothing has
+///          changed then
 RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                             const RunIdentity& identity);
-/// How far the run was, without its values.
-/// errors   kind input: no such file, cut short, not a checkpoint
-RunProgress checkpoint_progress(const std::filesystem::path& path);
+/// What a checkpoint holds in addition to values, all of which are checked.
+struct CheckpointInfo {
+  RunProgress progress;
+  std::string place;
+};
+/// errors   kind input: no such file, cut short, not a checkpoint, any byte changed
+CheckpointInfo read_checkpoint_info(const std::filesystem::path& path);
 
 }  // namespace tandem::train

@@ -1,8 +1,8 @@
 #include "train/choose_set.h"
 
 #include "base/error.h"
-#include "recipe/scalar.h"
 #include "train/calibration.h"
+#include "train/low_rank_set.h"
 
 namespace tandem::train {
 namespace {
@@ -33,7 +33,7 @@ Scores scores_by(Strategy strategy, const TrainerSpec& spec, const CalibrationDa
 }  // namespace
 
 TrainedSet choose_set(const TrainSettings& settings, const TrainerSpec& spec, uint64_t seed,
-                      const CalibrationData& data) {
+                      const CalibrationData& data, std::vector<LayerUnits> excluded) {
   const Selection& s = settings.select;
   switch (settings.method) {
     case Method::full:
@@ -42,16 +42,12 @@ TrainedSet choose_set(const TrainSettings& settings, const TrainerSpec& spec, ui
       return scattered_set(spec.config, settings.spft.ratio.value, seed);
     case Method::lora:
     case Method::dora:
-      throw recipe_error("train.method", "is {}, which is not built into this version yet",
-                         recipe::yaml_text(settings.method))
-          .hint("choose s2ft, spft or full");
+      return low_rank_set(spec.config, settings.lora, settings.method == Method::dora, seed);
     case Method::s2ft:
       break;
   }
-  if (!s.exclude.empty())
-    throw recipe_error("train.select.exclude", "is not built into this version yet")
-        .hint("leave it out");
-  const SelectionSpec selection = selection_of(s, seed);
+  SelectionSpec selection = selection_of(s, seed);
+  selection.excluded = std::move(excluded);
   if (s.strategy == Strategy::random)
     return slices_of(select_random(selection, spec.config), spec.config);
   return slices_of(select_by_score(selection, spec.config, scores_by(s.strategy, spec, data),

@@ -2,6 +2,7 @@
 #include <functional>
 #include <vector>
 
+#include "train/selection.h"
 #include "train/settings.h"
 #include "train/trainer.h"
 
@@ -15,9 +16,10 @@ struct CalibrationData {
 
 /// The values that a run trains, by section `train`.
 /// spec     shapes alone, for scores
+/// excluded units of other adapters that are left out, by layer; or empty
 /// errors   kind recipe: as select_random, scattered_set; a method, or a part of one, that is not
 ///          built; as Calibration
 TrainedSet choose_set(const TrainSettings& settings, const TrainerSpec& spec, uint64_t seed,
-                      const CalibrationData& data);
+                      const CalibrationData& data, std::vector<LayerUnits> excluded);
 
 }  // namespace tandem::train

@@ -66,7 +66,7 @@ void export_adapter(const std::filesystem::path& folder, const decode::ModelFile
                     const TrainSettings& settings, int64_t seed, Trainer& trainer) {
   if (settings.method != Method::s2ft) return;
   const model::ModelConfig& c = base.config;
-  const std::span<const float> values = trainer.state().values;
+  const std::vector<float> values = trainer.values();
   std::vector<AdapterSlice> slices;
   int layer = 0;
   for (const TrainedLayer& l : trainer.set().layers) {

@@ -2,19 +2,23 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <string_view>
 #include <vector>
 
 #include "base/convert.h"
 #include "base/error.h"
+#include "model/low_rank_merge.h"
 #include "model/weight_table.h"
+#include "train/export_low_rank.h"
 
 namespace tandem::train {
 namespace {
 
 using model::Weight;
 using Part = TrainedMatrix::Part;
+
+/// Numbers of a matrix that are read at a time.
+constexpr int64_t kPiece = int64_t{1} << 20;
 
 /// Rows of a packed matrix that are a weight of the checkpoint, and what of them is trained.
 struct Place {
@@ -65,16 +69,22 @@ void put_matrix(std::span<float> out, int64_t rows, int64_t cols, const Place& p
   };
   const auto value = [&](int64_t i) { return values[static_cast<size_t>(m.offset + i)]; };
   const auto n = static_cast<int64_t>(m.index.size());
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t index = m.index[static_cast<size_t>(i)];
-    if (m.part == Part::columns) {
-      for (int64_t r = 0; r < rows; ++r) at(r, index) = value((place.first_row + r) * n + i);
-    } else if (m.part == Part::elements) {
-      const int64_t r = index / cols - place.first_row;
-      if (r >= 0 && r < rows) at(r, index % cols) = value(i);
-    } else if (const int64_t r = index - place.first_row; r >= 0 && r < rows) {
+  if (m.part == Part::columns) {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = 0; i < n; ++i)
+        at(r, m.index[static_cast<size_t>(i)]) = value((place.first_row + r) * n + i);
+    return;
+  }
+  const bool single = m.part == Part::elements;
+  const int64_t of_row = single ? cols : 1;  // what the index counts in a row
+  const auto begin = std::ranges::lower_bound(m.index, place.first_row * of_row);
+  const auto end = std::ranges::lower_bound(m.index, (place.first_row + rows) * of_row);
+  for (auto it = begin; it != end; ++it) {
+    const int64_t i = it - m.index.begin(), r = *it / of_row - place.first_row;
+    if (single)
+      at(r, *it % cols) = value(i);
+    else
       for (int64_t c = 0; c < cols; ++c) at(r, c) = value(i * cols + c);
-    }
   }
 }
 
@@ -121,6 +131,12 @@ std::vector<std::byte> in_dtype(std::span<const float> values, DType dtype) {
   return bytes;
 }
 
+int64_t numbers_in(const io::Shape& shape) {
+  int64_t n = 1;
+  for (const int64_t extent : shape) n *= extent;
+  return n;
+}
+
 /// Files that hold weights, the base model's in any program's format, or a list of them.
 bool is_of_weights(const std::string& name) {
   if (name.find(".safetensors") != std::string::npos || name.ends_with(".bin.index.json"))
@@ -145,35 +161,68 @@ void copy_others(const std::filesystem::path& from, const std::filesystem::path&
 
 void export_model(const std::filesystem::path& folder, const std::filesystem::path& base,
                   const model::ModelConfig& config, const model::WeightSource& source,
-                  const TrainedSet& set, std::span<const float> values, DType dtype) {
+                  const TrainedSet& set, std::span<const float> values, DType dtype,
+                  const std::function<bool(double share)>& progress) {
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) throw input_error(folder.string(), "cannot be created: {}", code.message());
   copy_others(base, folder);
-  std::deque<std::vector<std::byte>> memory;
+  struct Stored {
+    Weight weight;
+    int layer;
+  };
+  std::vector<Stored> stored;
+  for (const Weight w : model::global_weights(config)) stored.push_back({w, -1});
+  for (int layer = 0; layer < config.n_layers; ++layer)
+    for (const Weight w : model::layer_weights(config)) stored.push_back({w, layer});
   std::vector<io::TensorView> tensors;
-  const auto add = [&](Weight weight, int layer) {
-    const io::Shape shape = model::weight_shape(weight, config);
-    std::vector<float> all;
-    if (shape.size() == 1) {
-      all = trained_vector(weight, layer, source, config, set, values);
-    } else {
-      all.resize(static_cast<size_t>(shape[0] * shape[1]));
-      source.rows(weight, layer, 0, shape[0], DType::f32, all.data());
-      if (const Place p = place_of(weight, layer, set, config); p.trained != nullptr)
-        put_matrix(all, shape[0], shape[1], p, values);
+  const std::vector<model::LowRankDelta> deltas = low_rank_deltas(set, config, values);
+  const auto merge_deltas = [&](std::span<float> rows, const Stored& of, int64_t begin, int64_t n) {
+    for (model::LowRankDelta d : deltas) {
+      if (d.weight != of.weight || d.layer != of.layer) continue;
+      const auto first = static_cast<size_t>(begin), count = static_cast<size_t>(n);
+      const auto rank = static_cast<size_t>(d.rank);
+      d.b = d.b.subspan(first * rank, count * rank);
+      if (!d.magnitude.empty()) d.magnitude = d.magnitude.subspan(first, count);
+      model::merge_low_rank(rows, d);
     }
+  };
+  size_t total = 0, written = 0;
+  for (const auto& [weight, layer] : stored) {
+    const io::Shape shape = model::weight_shape(weight, config);
     // Norms and biases are f32 in a running model: a bf16 copy would be another model.
     const DType type = shape.size() == 1 ? DType::f32 : dtype;
-    memory.push_back(in_dtype(all, type));
-    tensors.push_back(
-        {model::checkpoint_name(weight, std::max(layer, 0)), type, shape, memory.back()});
+    tensors.push_back({model::checkpoint_name(weight, std::max(layer, 0)), type, shape, {}});
+    total += static_cast<size_t>(numbers_in(shape)) * dtype_bytes(type);
+  }
+  const auto write = [&](size_t i, const io::ByteSink& sink) {
+    const auto& [weight, layer] = stored[i];
+    const io::TensorView& t = tensors[i];
+    const auto put = [&](std::span<const float> numbers) {
+      const std::vector<std::byte> bytes = in_dtype(numbers, t.dtype);
+      sink(bytes);
+      written += bytes.size();
+      if (progress && !progress(static_cast<double>(written) / static_cast<double>(total)))
+        throw Error(ErrorKind::interrupted, folder.string(), "the model is not written");
+    };
+    if (t.shape.size() == 1) return put(trained_vector(weight, layer, source, config, set, values));
+    const int64_t rows = t.shape[0], cols = t.shape[1], each = std::max<int64_t>(1, kPiece / cols);
+    std::vector<float> piece;
+    for (int64_t begin = 0; begin < rows; begin += each) {
+      const int64_t n = std::min(each, rows - begin);
+      piece.resize(static_cast<size_t>(n * cols));
+      source.rows(weight, layer, begin, begin + n, DType::f32, piece.data());
+      if (Place p = place_of(weight, layer, set, config);
+          p.trained != nullptr && p.trained->part != Part::low_rank) {
+        p.first_row += begin;
+        put_matrix(piece, n, cols, p, values);
+      }
+      merge_deltas(piece, stored[i], begin, n);
+      put(piece);
+    }
   };
-  for (const Weight w : model::global_weights(config)) add(w, -1);
-  for (int layer = 0; layer < config.n_layers; ++layer)
-    for (const Weight w : model::layer_weights(config)) add(w, layer);
   // Reference programs refuse files without it.
-  io::write_safetensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
+  io::write_safetensors(folder / "model.safetensors", tensors, {{"format", "pt"}}, write);
 }
 
 }  // namespace tandem::train

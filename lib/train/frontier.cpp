@@ -33,6 +33,8 @@ std::string list_of(const LayerFrontier& f, bool kept) {
   add(f.reads_attended, layer, "attention's output");
   add(f.reads_middle, layer, "middle");
   add(f.reads_gate_up(), f.again != Again::none, "gate and up");
+  add(f.reads_factors, false, "inputs of B");
+  add(f.reads_added, false, "what o and down add");
   return list;
 }
 
@@ -65,7 +67,10 @@ Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
     f.reads_middle = f.middle || t.gate_up.trained();
     f.reads_attended = f.attention || t.wo.trained();
     f.reads_input = f.input || t.qkv.trained();
-    f.reads_qkv = f.attention && config.qk_norm;
+    const bool of_magnitude = set.low_rank.magnitude && t.qkv.trained();
+    f.reads_qkv = f.attention && (config.qk_norm || of_magnitude);
+    f.reads_factors = set.low_rank.rank > 0 && f.output;
+    f.reads_added = set.low_rank.magnitude && (t.wo.trained() || t.w_down.trained());
     if (recompute >= Recomputation::ffn && f.reads_middle) f.again = Again::gate_up;
     if (recompute == Recomputation::layer && f.input) f.again = Again::layer;
     below = below || f.output;

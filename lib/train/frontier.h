@@ -20,7 +20,9 @@ struct LayerFrontier {
   bool reads_middle = false;    // residual stream before the FFN
   bool reads_attended = false;  // attention's output
   bool reads_input = false;     // residual stream before attention
-  bool reads_qkv = false;       // the projection, for norms of heads
+  bool reads_qkv = false;       // the projection, for norms of heads and magnitudes of DoRA
+  // What low-rank factors keep of their matrices: the inputs of B, and outputs of DoRA.
+  bool reads_factors = false, reads_added = false;
 
   /// Those that are computed again before the layer's turn, not kept by the forward.
   enum class Again : uint8_t {

@@ -66,20 +66,23 @@ struct Layers {
 };
 
 void check(const SelectionSpec& spec, const model::ModelConfig& config, const Layers& layers) {
-  double least = 1;
   int64_t total = 0;
+  std::string least;
   for (size_t s = 0; s < kMatrices; ++s) {
     const double ratio = spec.ratio[s];
     if (!(ratio >= 0 && ratio <= 1))
       throw recipe_error(std::string("train.select.ratios.") + kNames[s], "is {}, expected 0 to 1",
                          ratio);
-    const double all = double{1.0 * n_units(static_cast<Matrix>(s), config)} * layers.n;
-    total += static_cast<int64_t>(ratio * all);
-    least = std::min(least, 1 / all);
+    const int units = n_units(static_cast<Matrix>(s), config);
+    const std::vector<int> counts = counts_per_layer(ratio, units, layers.n);
+    total += std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    if (ratio > 0)
+      least +=
+          fmt::format("{}{}: {:.2g}", least.empty() ? "" : ", ", kNames[s], 1.0 / units / layers.n);
   }
   if (total == 0)
     throw recipe_error("train.select.ratios", "select no unit of {} layers", layers.n)
-        .hint(fmt::format("one FFN channel of one layer is {:.2g}", least));
+        .hint(least.empty() ? "set one above 0" : "one unit of one layer is " + least);
 }
 
 /// The units of `n` layers from `first` on that are not excluded, as layer * units + unit with
@@ -115,7 +118,9 @@ std::vector<LayerUnits> choose(const SelectionSpec& spec, const model::ModelConf
             kNames[m],
             n_layers == 1 ? fmt::format("layer {}", first) : fmt::format("{} layers", n_layers),
             count)
-            .hint("lower the ratio, or exclude fewer adapters");
+            .hint(n_layers == 1 ? "lower the ratio, exclude fewer adapters, or set "
+                                  "train.select.scope: global, to take them from other layers"
+                                : "lower the ratio, or exclude fewer adapters");
       order(matrix, first, from);
       for (const int32_t i : std::span(from).first(static_cast<size_t>(count)))
         chosen[static_cast<size_t>(first + i / units)][m].push_back(i % units);
@@ -139,6 +144,8 @@ void append(TrainedMatrix& m, Part part, const std::vector<int32_t>& units, cons
 }
 
 }  // namespace
+
+const char* ratio_name(Matrix matrix) { return kNames[at(matrix)]; }
 
 int n_units(Matrix matrix, const model::ModelConfig& c) {
   switch (matrix) {
@@ -219,6 +226,42 @@ TrainedSet slices_of(const std::vector<LayerUnits>& units, const model::ModelCon
   }
   lay_out(set, config);
   return set;
+}
+
+std::string budget_text(const TrainedSet& set, const model::ModelConfig& config) {
+  const auto packed = [](const TrainedLayer& l, Matrix matrix) -> const TrainedMatrix& {
+    switch (matrix) {
+      case Matrix::o:
+        return l.wo;
+      case Matrix::down:
+        return l.w_down;
+      case Matrix::gate:
+      case Matrix::up:
+        return l.gate_up;
+      default:
+        return l.qkv;
+    }
+  };
+  constexpr PerMatrix<const char*> kUnits = {"heads",    "KV heads", "KV heads", "heads",
+                                             "channels", "channels", "channels"};
+  std::string text;
+  for (size_t m = 0; m < kMatrices; ++m) {
+    const Matrix matrix = static_cast<Matrix>(m);
+    const Features f = features_of(matrix, config);
+    const int units = n_units(matrix, config);
+    int64_t n = 0;
+    for (const TrainedLayer& l : set.layers) {
+      const std::vector<int32_t>& index = packed(l, matrix).index;
+      n += std::ranges::lower_bound(index, f.first + int64_t{units} * f.width) -
+           std::ranges::lower_bound(index, f.first);
+    }
+    n /= f.width;
+    const int64_t all = int64_t{units} * config.n_layers;
+    if (n > 0)
+      text += fmt::format("{}{} {} of {} {} ({:.3g} %)", text.empty() ? "" : ", ", kNames[m], n,
+                          all, kUnits[m], 100 * static_cast<double>(n) / static_cast<double>(all));
+  }
+  return text;
 }
 
 }  // namespace tandem::train

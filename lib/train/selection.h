@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "train/matrix.h"
@@ -22,6 +23,9 @@ struct SelectionSpec {
   int first_layer = 0, last_layer = -1;   // of those that may be trained; -1 = the model's last
   std::vector<LayerUnits> excluded = {};  // [layers] those of other adapters; or empty
 };
+
+/// The matrix's key in section `train.select.ratios`.
+const char* ratio_name(Matrix matrix);
 
 /// Units of a matrix in a layer.
 int n_units(Matrix matrix, const model::ModelConfig& config);
@@ -55,5 +59,8 @@ Scores scores_of(const std::vector<FeatureSquares>& squares, const model::ModelC
 
 /// The trained set of selected units: rows of q, k, v, gate and up, columns of o and down.
 TrainedSet slices_of(const std::vector<LayerUnits>& units, const model::ModelConfig& config);
+
+/// How many units such a set has: "o 16 of 64 heads (25 %), d 1408 of 14080 channels (10 %)".
+std::string budget_text(const TrainedSet& set, const model::ModelConfig& config);
 
 }  // namespace tandem::train

@@ -38,6 +38,9 @@ void TrainSettings::check(recipe::Problems& p) const {
   const auto shares = select.ratios.by_matrix();
   if (method == Method::s2ft && std::ranges::all_of(shares, [](double x) { return x == 0; }))
     p.field("select.ratios", "train.select.ratios: all are 0, so nothing would be trained");
+  if (method != Method::s2ft && !select.exclude.empty())
+    p.field("select.exclude", "train.select.exclude: method {} selects no heads and channels",
+            recipe::yaml_text(method));
   const bool is_lora = method == Method::lora || method == Method::dora;
   auto targets = lora.targets;
   std::ranges::sort(targets);

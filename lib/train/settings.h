@@ -67,7 +67,8 @@ struct Selection {
     v("layers", layers, "layers that are trained");
     v("calibration", calibration, recipe::above(0).up_to(1),
       "share of the training samples that activations and gradients are taken from");
-    v("exclude", exclude, "adapters whose heads and channels are left out");
+    v("exclude", exclude,
+      "folders of adapters or their runs, whose heads and channels are left out");
   }
 };
 

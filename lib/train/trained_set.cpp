@@ -6,6 +6,9 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "ops/linear_gradient.h"
+#include "ops/loading.h"
+#include "train/low_rank_set.h"
+#include "train/placed_index.h"
 
 namespace tandem::train {
 namespace {
@@ -27,7 +30,8 @@ struct LayerShapes {
         w_down{c.dim, c.ffn_dim, c.mlp_bias} {}
 };
 
-void place(TrainedMatrix& m, const Shape& shape, int64_t& end) {
+void place(TrainedMatrix& m, const Shape& shape, int rank, int64_t& end) {
+  if (m.part == Part::low_rank) return lay_out_factors(m, shape.in, rank, end);
   if (m.part == Part::all) {
     m.index.resize(static_cast<size_t>(shape.out));
     std::iota(m.index.begin(), m.index.end(), 0);
@@ -43,19 +47,11 @@ void place(TrainedMatrix& m, const Shape& shape, int64_t& end) {
   end += m.bias_size;
 }
 
-/// Calls visit(trained matrix, weights) for all matrices.
-template <class Weights, class Visit>
-void each_matrix(const TrainedSet& set, Weights& weights, const Visit& visit) {
-  for (size_t i = 0; i < set.layers.size(); ++i) {
-    const TrainedLayer& t = set.layers[i];
-    auto& w = weights.layers[i];
-    visit(t.qkv, w.qkv);
-    visit(t.wo, w.wo);
-    visit(t.gate_up, w.gate_up);
-    visit(t.w_down, w.w_down);
-  }
-  visit(set.lm_head, weights.lm_head);
-  if (!weights.own_embedding.empty()) visit(set.embedding, weights.own_embedding);
+WeightPart weight_part(Part part) {
+  return part == Part::rows      ? WeightPart::rows
+         : part == Part::columns ? WeightPart::columns
+         : part == Part::all     ? WeightPart::all
+                                 : WeightPart::elements;
 }
 
 size_t at(int64_t offset) { return static_cast<size_t>(offset); }
@@ -92,23 +88,29 @@ model::Trainable TrainedSet::trainable() const {
 void lay_out(TrainedSet& set, const model::ModelConfig& config) {
   const LayerShapes shapes(config);
   const Shape table{config.vocab_size, config.dim, false};
+  const int rank = set.low_rank.rank;
   int64_t end = 0;
   for (TrainedLayer& l : set.layers) {
-    place(l.qkv, shapes.qkv, end);
-    place(l.wo, shapes.wo, end);
-    place(l.gate_up, shapes.gate_up, end);
-    place(l.w_down, shapes.w_down, end);
+    place(l.qkv, shapes.qkv, rank, end);
+    place(l.wo, shapes.wo, rank, end);
+    place(l.gate_up, shapes.gate_up, rank, end);
+    place(l.w_down, shapes.w_down, rank, end);
   }
-  place(set.lm_head, table, end);
+  place(set.lm_head, table, rank, end);
   if (config.tied_embeddings && set.embedding.trained())
     set.embedding = set.lm_head;
   else
-    place(set.embedding, table, end);
+    place(set.embedding, table, rank, end);
   const int64_t of_heads = config.qk_norm ? 2 * int64_t{config.head_dim} : 0;
   set.norms_offset = end;
   set.norms_size =
       set.norms ? config.n_layers * (2 * int64_t{config.dim} + of_heads) + config.dim : 0;
   set.size = end + set.norms_size;
+  set.index_size = 0;
+  each_matrix(set, [&](TrainedMatrix& m) {
+    m.index_offset = set.index_size;
+    if (m.listed()) set.index_size += static_cast<int64_t>(m.index.size());
+  });
 }
 
 TrainedSet full_set(const model::ModelConfig& config) {
@@ -147,32 +149,30 @@ TrainedSet scattered_set(const model::ModelConfig& config, double share, uint64_
   return set;
 }
 
-void read_values(std::span<float> values, const TrainedSet& set, const model::Weights& weights) {
-  each_matrix(set, weights, [&](const TrainedMatrix& m, const ops::PackedWeights& w) {
-    const std::span<float> part = values.subspan(at(m.offset), at(m.size()));
-    if (m.part == Part::columns)
-      ops::read_columns(part, w, m.index);
-    else if (m.part == Part::elements)
-      ops::read_elements(part, w, m.index);
+void read_values(std::span<float> values, const TrainedSet& set, const PlacedIndices& indices,
+                 const model::Weights& weights, Stream stream) {
+  each_weight(set, weights, [&](const TrainedMatrix& m, const ops::PackedWeights& w) {
+    if (m.part == Part::low_rank)
+      first_factors(values, m, set.low_rank, w, stream);
     else if (m.trained())
-      ops::read_rows(part, w, m.index);
-    if (m.bias) std::copy_n(w.bias(), m.bias_size, values.data() + m.bias_offset);
+      ops::read_part(values.subspan(at(m.offset), at(m.size())), w, weight_part(m.part),
+                     indices.of(m), stream);
+    if (m.bias) ops::read_bias(values.subspan(at(m.bias_offset), at(m.bias_size)), w, stream);
   });
-  std::copy_n(weights.norms.data(), set.norms_size, values.data() + set.norms_offset);
+  ops::convert(values.data() + set.norms_offset, DType::f32, weights.norms.data(), DType::f32,
+               set.norms_size, stream);
 }
 
-void write_values(model::Weights& weights, const TrainedSet& set, std::span<const float> values) {
-  each_matrix(set, weights, [&](const TrainedMatrix& m, ops::PackedWeights& w) {
-    const std::span<const float> part = values.subspan(at(m.offset), at(m.size()));
-    if (m.part == Part::columns)
-      ops::write_columns(w, m.index, part);
-    else if (m.part == Part::elements)
-      ops::write_elements(w, m.index, part);
-    else if (m.trained())
-      ops::write_rows(w, m.index, part);
-    if (m.bias) std::copy_n(values.data() + m.bias_offset, m.bias_size, w.bias());
+void write_values(model::Weights& weights, const TrainedSet& set, const PlacedIndices& indices,
+                  std::span<const float> values, Stream stream) {
+  each_weight(set, weights, [&](const TrainedMatrix& m, ops::PackedWeights& w) {
+    if (m.trained() && m.part != Part::low_rank)
+      ops::write_part(w, weight_part(m.part), indices.of(m),
+                      values.subspan(at(m.offset), at(m.size())), stream);
+    if (m.bias) ops::write_bias(w, values.subspan(at(m.bias_offset), at(m.bias_size)), stream);
   });
-  std::copy_n(values.data() + set.norms_offset, set.norms_size, weights.norms.data());
+  ops::convert(weights.norms.data(), DType::f32, values.data() + set.norms_offset, DType::f32,
+               set.norms_size, stream);
 }
 
 }  // namespace tandem::train

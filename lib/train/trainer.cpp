@@ -2,21 +2,27 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
+#include "ops/linear_gradient.h"
+#include "ops/loading.h"
 
 namespace tandem::train {
 namespace {
 
-constexpr const char* kBuffers[] = {"optimizer/gradient", "optimizer/values", "optimizer/first",
-                                    "optimizer/second"};
-
+constexpr const char* kGradient = "optimizer/gradient";
+constexpr const char* kValues = "optimizer/values";
+constexpr const char* kFirst = "optimizer/first";
+constexpr const char* kSecond = "optimizer/second";
 constexpr const char* kStart = "optimizer/start";
+constexpr const char* kSquares = "optimizer/square sums";
 
-std::span<float> take(Arena& arena, const char* name) {
+template <class T>
+std::span<T> take(Arena& arena, const char* name, bool wanted = true) {
   const PlanItem* planned = arena.plan().find(name);
-  if (planned == nullptr) return {};
-  return {static_cast<float*>(arena.take(name)), planned->bytes / sizeof(float)};
+  if (planned == nullptr || !wanted) return {};
+  return {static_cast<T*>(arena.take(name)), planned->bytes / sizeof(T)};
 }
 
 }  // namespace
@@ -27,6 +33,7 @@ model::Llama::Options TrainerSpec::model_options(const model::Trainable& trainab
           .max_logit_rows = std::min(head_rows, max_rows),
           .max_position = max_rows,
           .interrupted = interrupted,
+          .device = device,
           .trainable = trainable};
 }
 
@@ -39,7 +46,10 @@ kv::Cache::Spec TrainerSpec::cache() const {
           .max_tokens = max_rows,
           .total_tokens = max_documents > 1 ? total : max_rows,
           .max_rows = max_rows,
-          .policies = {recipe::Cache{}}};
+          .max_extend_rows = 1,  // there are none
+          .policies = {recipe::Cache{}},
+          .device = device,
+          .multiprocessors = multiprocessors};
 }
 
 int64_t n_supervised(std::span<const MicroBatch> batches) {
@@ -55,19 +65,26 @@ MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
   kv::Cache::plan(spec.cache(), plan);
   Backward::plan(spec.backward(), set, plan);
   const size_t bytes = static_cast<size_t>(set.size) * sizeof(float);
-  for (const char* name : kBuffers) plan.add(name, bytes);
-  if (spec.keeps_start()) plan.add(kStart, bytes);
+  const size_t of_moment = spec.narrow_states ? bytes / 2 : bytes;
+  plan.add(kGradient, bytes, spec.device);
+  if (!spec.narrow_states) plan.add(kValues, bytes, spec.device);
+  plan.add(kFirst, of_moment, spec.device);
+  plan.add(kSecond, of_moment, spec.device);
+  if (spec.keeps_start()) plan.add(kStart, bytes, spec.device);
+  if (spec.device.kind == Device::Kind::cuda)
+    plan.add(
+        kSquares,
+        static_cast<size_t>(ops::square_sum_parts(static_cast<size_t>(set.size))) * sizeof(double),
+        spec.device);
   return plan;
 }
 
 Recomputation Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes) {
   for (const Recomputation level : {Recomputation::light, Recomputation::ffn}) {
     spec.recompute = level;
-    if (plan(spec, set).peak({}) <= bytes) return level;
+    if (plan(spec, set).peak(spec.device) <= bytes) return level;
   }
-  spec.recompute = Recomputation::layer;
-  plan(spec, set).check_fits({}, bytes);
-  return spec.recompute;
+  return Recomputation::layer;
 }
 
 Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
@@ -75,39 +92,88 @@ Trainer::Trainer(const TrainerSpec& spec, TrainedSet set,
                  const std::function<void(double share)>& on_load)
     : spec_(spec),
       set_(std::move(set)),
+      queue_(spec.device.kind == Device::Kind::cuda
+                 ? std::make_unique<cuda::Queue>(spec.device.index)
+                 : nullptr),
+      exec_{queue_.get()},
       arena_(plan(spec_, set_)),
       model_(spec_.config, spec_.model_options(set_.trainable()), std::move(source), arena_,
-             on_load),
-      cache_(spec_.cache(), arena_, model_.rope()),
-      backward_(spec_.backward(), set_, model_, cache_, arena_),
-      gradient_(take(arena_, kBuffers[0])),
-      start_(take(arena_, kStart)),
-      state_{.values = take(arena_, kBuffers[1]),
-             .first = take(arena_, kBuffers[2]),
-             .second = take(arena_, kBuffers[3])} {
-  read_values(state_.values, set_, model_.weights());
-  std::ranges::copy(std::span(state_.values).first(start_.size()), start_.begin());
+             on_load, exec_),
+      cache_(spec_.cache(), arena_, model_.rope(), exec_),
+      backward_(spec_.backward(), set_, model_, cache_, arena_, exec_),
+      gradient_(take<float>(arena_, kGradient)),
+      start_(take<float>(arena_, kStart)),
+      state_{.values = take<float>(arena_, kValues),
+             .first = take<float>(arena_, kFirst, !spec.narrow_states),
+             .second = take<float>(arena_, kSecond, !spec.narrow_states),
+             .narrow_first = take<bf16>(arena_, kFirst, spec.narrow_states),
+             .narrow_second = take<bf16>(arena_, kSecond, spec.narrow_states)} {
+  if (spec_.narrow_states)
+    each_matrix(set_, [](const TrainedMatrix& m) {
+      TANDEM_CHECK(!m.listed(), "narrow states of a part of a matrix");
+    });
+  if (exec_.on_gpu()) square_sums_ = static_cast<double*>(arena_.take(kSquares));
+  for (const std::span<float> to : {state_.values, start_})
+    if (!to.empty()) read_values(to, set_, backward_.indices(), model_.weights(), exec_.stream());
+  backward_.publish(state_.values);
+  backward_.choose_products(spec_.max_rows, gradient_);
+}
+
+void Trainer::copy_out(void* to, const void* from, size_t bytes) const {
+  if (!exec_.on_gpu()) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    return;
+  }
+  exec_.queue->copy_out(to, from, bytes);
+  exec_.queue->wait();
+}
+
+void Trainer::replace(void* numbers, const void* by, size_t bytes) const {
+  if (exec_.on_gpu())
+    exec_.queue->copy_in(numbers, by, bytes);
+  else if (bytes > 0)
+    std::memcpy(numbers, by, bytes);
+}
+
+std::vector<float> Trainer::values() const {
+  if (!spec_.narrow_states) return copy_of(state_.values);
+  read_values(gradient_, set_, backward_.indices(), model_.weights(), exec_.stream());
+  return copy_of(gradient_);
+}
+
+void Trainer::set_values(std::span<const float> values) {
+  const std::span<float> to = spec_.narrow_states ? gradient_ : state_.values;
+  TANDEM_CHECK(values.size() == to.size(), "{} values for {}", values.size(), to.size());
+  replace(to.data(), values.data(), values.size_bytes());
+  write_values(model_.weights(), set_, backward_.indices(), to, exec_.stream());
+  if (!spec_.narrow_states) backward_.publish(to);
 }
 
 LossSum Trainer::run(std::span<const MicroBatch> batches, std::span<float> gradient) {
   LossSum loss{.n_tokens = n_supervised(batches)};
-  if (loss.n_tokens == 0) return loss;
+  if (loss.n_tokens == 0) {
+    ops::clear(gradient.data(), static_cast<int64_t>(gradient.size()), exec_.stream());
+    return loss;
+  }
+  auto accumulate = ops::Accumulate::no;
   const float scale = 1.0f / static_cast<float>(loss.n_tokens);
-  for (const MicroBatch& b : batches) loss.sum += backward_.run(b, scale, gradient);
+  MicroBatchName name{.step = state_.steps};
+  for (const MicroBatch& b : batches) {
+    loss.sum += backward_.run(b, scale, gradient, name, accumulate);
+    if (n_supervised({&b, 1}) > 0) accumulate = ops::Accumulate::yes;
+    ++name.batch;
+  }
   return loss;
 }
 
-LossSum Trainer::gradients(std::span<const MicroBatch> batches) {
-  std::ranges::fill(gradient_, 0.0f);
-  return run(batches, gradient_);
-}
+LossSum Trainer::gradients(std::span<const MicroBatch> batches) { return run(batches, gradient_); }
 
 LossSum Trainer::loss(std::span<const MicroBatch> batches) { return run(batches, {}); }
 
 StepResult Trainer::step(std::span<const MicroBatch> batches) {
   StepResult result{.loss = gradients(batches), .rate = spec_.schedule.at(state_.steps)};
   for (const MicroBatch& b : batches) result.n_rows += static_cast<int64_t>(b.tokens.size());
-  result.gradient_norm = std::sqrt(ops::square_sum(gradient_));
+  result.gradient_norm = std::sqrt(ops::square_sum(gradient_, square_sums_, exec_.queue));
   result.skipped = result.loss.n_tokens == 0 || !std::isfinite(result.loss.sum) ||
                    !std::isfinite(result.gradient_norm);
   if (result.skipped) return result;
@@ -117,16 +183,45 @@ StepResult Trainer::step(std::span<const MicroBatch> batches) {
   ops::AdamW by = spec_.optimizer;
   by.learning_rate = static_cast<float>(result.rate);
   ++state_.steps;
+  if (spec_.narrow_states) {
+    step_in_place(by, static_cast<float>(result.clip_scale));
+    return result;
+  }
   ops::adamw({.weights = state_.values,
               .first = state_.first,
               .second = state_.second,
               .gradient = gradient_,
               .base = start_},
-             by, state_.steps, static_cast<float>(result.clip_scale));
+             by, state_.steps, static_cast<float>(result.clip_scale), exec_.stream());
   publish();
   return result;
 }
 
-void Trainer::publish() { write_values(model_.weights(), set_, state_.values); }
+void Trainer::step_in_place(const ops::AdamW& by, float gradient_scale) {
+  const auto step = [&](void* weights, DType type, int64_t offset, int64_t size) {
+    if (size == 0) return;
+    const auto first = static_cast<size_t>(offset), n = static_cast<size_t>(size);
+    ops::adamw_narrow({.weights = weights,
+                       .weight_type = type,
+                       .first = state_.narrow_first.subspan(first, n),
+                       .second = state_.narrow_second.subspan(first, n),
+                       .gradient = gradient_.subspan(first, n),
+                       .base = start_.empty() ? start_ : start_.subspan(first, n),
+                       .first_element = offset,
+                       .seed = spec_.rounding_seed},
+                      by, state_.steps, gradient_scale, exec_.stream());
+  };
+  each_weight(set_, model_.weights(), [&](const TrainedMatrix& m, ops::PackedWeights& w) {
+    if (m.trained()) step(ops::rows_in_place(w), w.dtype(), m.offset, m.size());
+    if (m.bias) step(w.bias(), DType::f32, m.bias_offset, m.bias_size);
+    if (m.any()) ops::changed_in_place(w, exec_.stream());
+  });
+  step(model_.weights().norms.data(), DType::f32, set_.norms_offset, set_.norms_size);
+}
+
+void Trainer::publish() {
+  write_values(model_.weights(), set_, backward_.indices(), state_.values, exec_.stream());
+  backward_.publish(state_.values);
+}
 
 }  // namespace tandem::train

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,10 +23,16 @@ struct TrainerSpec {
   bool decays_to_start = true;  // weight decay pulls to the values before the first step, not to 0
   double clip = 1.0;            // largest norm of the gradient of a step; 0 = any
   Recomputation recompute = Recomputation::light;
+  /// Moments in bf16 and no f32 copies of the trained values, which are all of their matrices: the
+  /// model's own are stepped. In bf16 they are rounded stochastically by the seed, or to nearest.
+  bool narrow_states = false;
+  std::optional<uint64_t> rounding_seed = {};
   Interrupted interrupted = {};
+  Device device = {};
+  int multiprocessors = 0;  // of the GPU, on one
 
   BackwardSpec backward() const {
-    return {config, dtype, max_rows, head_rows, recompute, interrupted};
+    return {config, dtype, max_rows, head_rows, recompute, interrupted, device};
   }
   model::Llama::Options model_options(const model::Trainable& trainable) const;
   /// A micro-batch is a prefill of sequences that are never committed.
@@ -61,8 +68,7 @@ class Trainer {
  public:
   /// All but the memory of the program.
   static MemoryPlan plan(const TrainerSpec& spec, const TrainedSet& set);
-  /// The least recomputation whose plan fits into `bytes`.
-  /// errors   kind memory: none does
+  /// The least recomputation whose plan fits into `bytes`; the most where none does.
   static Recomputation least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes);
   /// errors   kind input (the source), memory, interrupted
   Trainer(const TrainerSpec& spec, TrainedSet set, std::unique_ptr<model::WeightSource> source,
@@ -77,15 +83,35 @@ class Trainer {
   /// The loss alone.
   LossSum loss(std::span<const MicroBatch> batches);
 
-  /// What a run continues from: f32 copies of the trained values, their moments, steps done. After
-  /// values were changed from outside, publish() rounds them into the model.
+  /// What a run continues from: f32 copies of the trained values, their moments, steps done, in
+  /// the memory of the run's device. After values were changed from outside, publish() rounds them
+  /// into the model.
   struct State {
-    std::span<float> values, first, second;  // [set.size]
+    std::span<float> values, first, second;       // [set.size]; not with narrow states
+    std::span<bf16> narrow_first, narrow_second;  // [set.size] with them
     int64_t steps = 0;
   };
   State& state() { return state_; }
   void publish();
+  /// The trained values in host memory, and others in their place. With narrow states both use the
+  /// memory of the gradient.
+  /// shapes   values [set.size]
+  std::vector<float> values() const;
+  void set_values(std::span<const float> values);
+  /// Numbers of the run in host memory, and others in their place.
+  template <class T>
+  std::vector<T> copy_of(std::span<const T> numbers) const {
+    std::vector<T> copy(numbers.size());
+    copy_out(copy.data(), numbers.data(), numbers.size_bytes());
+    return copy;
+  }
+  template <class T>
+  std::vector<T> copy_of(std::span<T> numbers) const {
+    return copy_of(std::span<const T>(numbers));
+  }
+  void replace(void* numbers, const void* by, size_t bytes) const;
 
+  bool on_gpu() const { return exec_.on_gpu(); }
   std::span<const float> gradient() const { return gradient_; }
   const TrainedSet& set() const { return set_; }
   const Frontier& frontier() const { return backward_.frontier(); }
@@ -94,15 +120,20 @@ class Trainer {
 
  private:
   LossSum run(std::span<const MicroBatch> batches, std::span<float> gradient);
+  void copy_out(void* to, const void* from, size_t bytes) const;
+  void step_in_place(const ops::AdamW& by, float gradient_scale);
 
   TrainerSpec spec_;
   TrainedSet set_;
+  std::unique_ptr<cuda::Queue> queue_;  // null on the CPU
+  Exec exec_;
   Arena arena_;
   model::Llama model_;
   kv::Cache cache_;
   Backward backward_;
-  std::span<float> gradient_;  // [set.size]
-  std::span<float> start_;     // [set.size] or empty: the model's own values
+  std::span<float> gradient_;      // [set.size]
+  std::span<float> start_;         // [set.size] or empty: the model's own values
+  double* square_sums_ = nullptr;  // of a GPU
   State state_;
 };
 

@@ -13,9 +13,10 @@ struct Work {
   double forward = 0;
   double input_gradients = 0;
   double weight_gradients = 0;
-  double again = 0;  // that the forward did already: layers, scores of attention
+  double factors = 0;  // forward products with low-rank factors, again too
+  double again = 0;    // that the forward did already: layers, scores of attention
 
-  double done() const { return forward + input_gradients + weight_gradients + again; }
+  double done() const { return forward + input_gradients + weight_gradients + factors + again; }
   /// The same forward in a step that trains all weights and computes nothing again: what speeds of
   /// methods are compared by.
   double of_full_step() const { return 3 * forward; }

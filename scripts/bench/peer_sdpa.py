@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Times causal attention of PyTorch's cuDNN and FlashAttention backends, as bench_gpu_attention_prefill
-times ours: one JSON line a setting and backend. `--wait FILE` imports and warms up first, then waits for
+"""Times causal attention of PyTorch's cuDNN and FlashAttention backends, as bench_gpu_attention_prefill and
+bench_gpu_backward time ours: one JSON line a setting and backend. `--wait FILE` imports and warms up first, then waits for
 the file, so that nothing else is timed beside it."""
 import argparse
 import json
@@ -21,6 +21,13 @@ SETTINGS = [
     ("chunk2048at30000", 30000, 2048, 128, 32, 8),
     ("4k-d64", 0, 4096, 64, 32, 8),
     ("32k-d64", 0, 32768, 64, 32, 8),
+]
+# name, sequences, rows, head dimension, heads, KV heads
+BACKWARD_SETTINGS = [
+    ("backward-4k", 1, 4096, 128, 32, 8),
+    ("backward-2x1k-mha", 2, 1024, 128, 32, 32),
+    ("backward-16k", 1, 16384, 128, 32, 8),
+    ("backward-4k-d64", 1, 4096, 64, 32, 8),
 ]
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
@@ -45,9 +52,48 @@ def time_setting(backend, base, rows, d, heads, kv_heads, grouped):
             torch.cuda.synchronize()
             if i >= 0:
                 ms.append(start.elapsed_time(end))
+    return summary(ms, flops)
+
+
+def time_backward(backend, seqs, rows, d, heads, kv_heads, grouped, deterministic):
+    def random(n_heads):
+        return torch.rand(seqs, n_heads, rows, d, device="cuda").mul(2).sub(1).bfloat16().requires_grad_()
+
+    q, k, v = random(heads), *(random(kv_heads if grouped else heads) for _ in "kv")
+    flops = 10.0 * d * heads * seqs * rows * (rows + 1) / 2
+    torch.use_deterministic_algorithms(deterministic)
+    ms = []
+    with sdpa_kernel(backend):
+        out = scaled_dot_product_attention(q, k, v, enable_gqa=grouped, is_causal=True)
+        dout = torch.rand_like(out)
+        for i in range(-3, 30):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+            end.record()
+            torch.cuda.synchronize()
+            if i >= 0:
+                ms.append(start.elapsed_time(end))
+    return summary(ms, flops)
+
+
+def summary(ms, flops):
     ms.sort()
     median = ms[len(ms) // 2]
     return {"ms": round(median, 4), "min_ms": round(ms[0], 4), "tflops": round(flops / median * 1e-9, 1)}
+
+
+def grouped_or_not(line, timed):
+    """The line with the times of `timed(grouped)`, without groups where the backend refuses them."""
+    for grouped in (True, False):
+        try:
+            line |= {"grouped": grouped} | timed(grouped)
+            line.pop("error", None)
+            break
+        except RuntimeError as error:
+            line["error"] = str(error).splitlines()[0]
+    torch.cuda.empty_cache()
+    print(json.dumps(line), flush=True)
 
 
 def main():
@@ -63,16 +109,15 @@ def main():
         if args.settings and name not in args.settings:
             continue
         for backend, which in BACKENDS.items():
-            line = {"setting": name, "backend": backend}
-            for grouped in (True, False):
-                try:
-                    line |= {"grouped": grouped} | time_setting(which, *shape, grouped)
-                    line.pop("error", None)
-                    break
-                except RuntimeError as error:
-                    line["error"] = str(error).splitlines()[0]
-            torch.cuda.empty_cache()
-            print(json.dumps(line), flush=True)
+            grouped_or_not({"setting": name, "backend": backend},
+                           lambda grouped: time_setting(which, *shape, grouped))
+    for name, *shape in BACKWARD_SETTINGS:
+        if args.settings and name not in args.settings:
+            continue
+        for backend, which in BACKENDS.items():
+            for deterministic in (False, True):
+                grouped_or_not({"setting": name, "backend": backend, "deterministic": deterministic},
+                               lambda grouped: time_backward(which, *shape, grouped, deterministic))
 
 
 if __name__ == "__main__":

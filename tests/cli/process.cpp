@@ -67,7 +67,7 @@ Outcome run_process(const std::string& program, const Launch& launch) {
   int left_to_send = launch.signal != 0 ? launch.signal_count : 0;
   while (streams[0].fd >= 0 || streams[1].fd >= 0) {
     const bool asks = left_to_send > 0 && launch.signal_when;
-    ::poll(streams.data(), streams.size(), asks ? 10 : -1);
+    ::poll(streams.data(), streams.size(), asks ? 2 : -1);
     for (size_t i = 0; i < streams.size(); ++i)
       if (streams[i].fd >= 0 && streams[i].revents != 0 &&
           !drain(streams[i].fd, i == 0 ? outcome.out : outcome.err))

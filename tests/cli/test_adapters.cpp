@@ -75,6 +75,7 @@ TEST_SUITE("cli/adapters") {
     const Outcome other = generate({"-m", "tiny-16m", "-s", adapters({adapter})});
     CHECK(other.status == 4);
     CHECK(other.err.find("was trained on model 'tiny-2m' (fingerprint '") != std::string::npos);
-    CHECK(generate({"-m", "tiny-2m", "-s", adapters({run})}).status == 4);
+    CHECK(generate({"-m", "tiny-2m", "-s", adapters({run})}).out == with.out);
+    CHECK(generate({"-m", "tiny-2m", "-s", adapters({run / "model"})}).status == 4);
   }
 }

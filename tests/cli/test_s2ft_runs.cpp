@@ -1,14 +1,20 @@
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <set>
 
+#include "base/clock.h"
+#include "base/rng.h"
 #include "cli/probe.h"
 #include "io/file.h"
+#include "io/safetensors.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -44,16 +50,27 @@ struct Runs {
   Outcome train(const std::string& run, const std::vector<std::string>& more = {}) const {
     return run_process(program("s2ft-train"), {.arguments = arguments(run, more)});
   }
-  /// A run, gone on with or not, that is killed once it has written the line of a step.
+  /// A run, gone on with or not, that is killed once `when` holds, if it does before its end.
+  Outcome kill_when(const std::string& run, const std::vector<std::string>& more,
+                    const std::function<bool()>& when) const {
+    return run_process(program("s2ft-train"),
+                       {.arguments = arguments(run, more), .signal = SIGKILL, .signal_when = when});
+  }
+  /// One that is killed once it has written the line of a step.
   void kill_after(const std::string& run, int step, const std::vector<std::string>& more) const {
     const std::string line = fmt::format("{{\"step\":{},\"epoch\"", step);
-    const Outcome killed =
-        run_process(program("s2ft-train"),
-                    {.arguments = arguments(run, more), .signal = SIGKILL, .signal_when = [&] {
-                       return file_text(file(run, "metrics.jsonl")).find(line) != std::string::npos;
-                     }});
+    const Outcome killed = kill_when(run, more, [&] {
+      return file_text(file(run, "metrics.jsonl")).find(line) != std::string::npos;
+    });
     CAPTURE(killed.err);
     CHECK(killed.status == 128 + SIGKILL);
+  }
+  /// Whether a file of the run is being written.
+  bool writes(const std::string& run) const {
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / run, gone))
+      if (entry.path().filename().string().find(".tmp-") != std::string::npos) return true;
+    return false;
   }
   std::string bytes(const std::string& run, const std::string& name) const {
     return tandem::io::read_file(file(run, name));
@@ -73,7 +90,8 @@ struct Runs {
     return lines;
   }
   void check_equal(const std::string& one, const std::string& other) const {
-    CHECK(files(one) == files(other));
+    CHECK(fmt::format("{}", fmt::join(files(one), " ")) ==
+          fmt::format("{}", fmt::join(files(other), " ")));
     CHECK(metrics(one) == metrics(other));
     for (const std::string& name : files(one))
       if (name.starts_with("step-")) CHECK(bytes(one, name) == bytes(other, name));
@@ -140,6 +158,45 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(runs.metrics("check").back()["val_loss"] == (*best)["val_loss"]);
   }
 
+  TEST_CASE("killed at twenty moments, the half of them in writes, a run ends with the same bits") {
+    const Runs runs({"data.template=plain", "data.val_size=8", "train.method=full",
+                     "train.steps=60", "train.batch=4", "train.save_every=3", "train.keep=2",
+                     "train.optimizer.lr=2e-3", "eval.every=5"});
+    REQUIRE(runs.train("whole").status == 0);
+    tandem::PhiloxStream draw(11);
+    int kills = 0, in_writes = 0, run_number = 1;
+    const auto name = [&] { return fmt::format("killed-{}", run_number); };
+    for (int i = 0; kills < 20; ++i) {
+      REQUIRE(i < 60);
+      const double after = draw.below(600) * 1e-3;
+      const bool in_write = i % 2 == 1;
+      const tandem::Stopwatch clock;
+      bool wrote = false;
+      const Outcome run = runs.kill_when(name(), {"--resume"}, [&] {
+        if (clock.seconds() < after) return false;
+        return !in_write || (wrote = runs.writes(name()));
+      });
+      CAPTURE(run.err);
+      CAPTURE(i);
+      if (run.status == 128 + SIGKILL) {
+        ++kills;
+        in_writes += wrote;
+      } else {  // it was at its end before
+        REQUIRE(run.status == 0);
+        runs.check_equal("whole", name());
+        ++run_number;
+      }
+    }
+    CHECK(in_writes >= 5);
+    const Outcome last = runs.train(name(), {"--resume"});
+    CAPTURE(last.err);
+    CHECK(last.status == 0);
+    runs.check_equal("whole", name());
+    for (const char* part : {"", "/model"})
+      CHECK(runs.files(name() + part) == runs.files(std::string("whole") + part));
+    MESSAGE(run_number << " runs, " << in_writes << " kills in writes");
+  }
+
   TEST_CASE("a torn checkpoint is named in one line, and the one before it goes on") {
     const Runs runs({"data.template=plain", "train.method=full", "train.steps=24", "train.batch=8",
                      "train.save_every=3"});
@@ -147,6 +204,9 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(runs.files("whole") == std::set<std::string>{"metrics.jsonl", "model", step_file(18),
                                                        step_file(21), step_file(24)});
     runs.kill_after("torn", 10, {});
+    const auto first_loss = [&](const char* run) {
+      return fmt::format("loss {:.4f} to ", runs.metrics(run).front()["loss"].get<double>());
+    };
     std::vector<std::string> kept;
     for (const std::string& name : runs.files("torn"))
       if (name.starts_with("step-") && name.ends_with(".safetensors")) kept.push_back(name);
@@ -155,6 +215,8 @@ TEST_SUITE("cli/s2ft-train runs") {
     const Outcome resumed = runs.train("torn", {"--resume"});
     CAPTURE(resumed.err);
     CHECK(resumed.status == 0);
+    // It counts from the first step of the run, not of this process.
+    CHECK(resumed.out.find(first_loss("whole")) != std::string::npos);
     CHECK(resumed.err.find("s2ft-train: warning: " + runs.file("torn", kept.back()).string() +
                            ": truncated") != std::string::npos);
     CHECK(resumed.err.find("left out, an older checkpoint is looked for\n") != std::string::npos);
@@ -214,5 +276,58 @@ TEST_SUITE("cli/s2ft-train runs") {
     CHECK(run.out.find("rate") == std::string::npos);
     const Json plan = Json::parse(runs.train("a", {"--dry-run", "--json"}).out);
     CHECK(plan["tflop"].get<double>() > 0);
+  }
+
+  TEST_CASE("a run leaves out what other adapters hold: said, planned, compared by --resume") {
+    const Runs runs({"data.template=plain", "train.steps=2", "train.batch=8",
+                     "train.select.ratios={o: 0.25, d: 0.4}"});
+    REQUIRE(runs.train("first").status == 0);
+    const auto excluding = [&](const std::string& names) {
+      return std::vector<std::string>{"-s", "train.select.exclude=[" + names + "]"};
+    };
+    const std::string first = (runs.folder / "first").string();
+    const auto plan = [&](const std::string& names) {
+      std::vector<std::string> more = excluding(names);
+      more.push_back("--dry-run");
+      return runs.train("second", more);
+    };
+    const Outcome planned = plan(first);
+    CAPTURE(planned.err);
+    CHECK(planned.status == 0);
+    CHECK(planned.out.find("\nexclude  o ") != std::string::npos);
+    CHECK(planned.out.find(" of 1 adapter left out of the selection\n") != std::string::npos);
+    const Outcome second = runs.train("second", excluding(first));
+    CAPTURE(second.err);
+    REQUIRE(second.status == 0);
+    std::set<std::string> held;
+    size_t n = 0;
+    for (const char* run : {"first", "second"}) {
+      const auto file =
+          tandem::io::Safetensors::open(runs.file(run, "adapter/s2ft_adapter.safetensors"));
+      for (const auto& entry : file.entries()) {
+        if (!entry.name.ends_with(".index")) continue;
+        const auto bytes = file.tensor(entry).bytes;
+        for (size_t i = 0; i < bytes.size(); i += sizeof(int32_t), ++n) {
+          int32_t index = 0;
+          std::memcpy(&index, bytes.data() + i, sizeof index);
+          held.insert(fmt::format("{} {}", entry.name, index));
+        }
+      }
+    }
+    CHECK(n > 0);
+    CHECK(held.size() == n);  // no feature twice
+
+    const Outcome third = plan(first + ", " + (runs.folder / "second").string());
+    CHECK(third.status == 3);
+    CHECK(third.err.find("train.select.exclude: leaves ") != std::string::npos);
+    CHECK(third.err.find(" units of d in layer 0, ") != std::string::npos);
+    const Outcome other = runs.train("second", {"--resume"});
+    CHECK(other.status == 2);
+    CHECK(other.err.find("train.select.exclude (now none, then ") != std::string::npos);
+    // By contents, not by name.
+    std::filesystem::rename(runs.folder / "first", runs.folder / "moved");
+    std::vector<std::string> moved = excluding((runs.folder / "moved" / "adapter").string());
+    moved.insert(moved.end(), {"--resume", "--device", "cpu"});  // auto before
+    CHECK(runs.train("second", moved).status == 0);
   }
 }

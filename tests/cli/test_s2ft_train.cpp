@@ -121,7 +121,7 @@ TEST_SUITE("cli/s2ft-train") {
       CHECK(run.status == 3);
       CHECK(run.err.find(text) != std::string::npos);
     };
-    refused("train.method=lora", "train.method: is lora, which is not built");
+
     refused("train.recompute=0", "train.recompute: is 0, which is not built");
     refused("train.select.ratios={o: 0, d: 0.0001}", "train.select.ratios");
     CHECK(s2ft_train({"-m", "tiny-16m", "--dry-run"}).status == 3);
@@ -135,9 +135,19 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(s2ft_train(plain(data, {"--show-samples", "3", "--dry-run"})).status == 2);
     CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "train.ratio=1"})).status == 3);
     CHECK(s2ft_train(plain(data, {"--dry-run", "-s", "data.val_size=3"})).status == 3);
+    const Outcome empty = s2ft_train(plain(folder.write("e.jsonl", "").string(), {"--dry-run"}));
+    CHECK(empty.status == 4);
+    CHECK(empty.err.find("e.jsonl: holds no records") != std::string::npos);
+    for (const char* ratio : {"1.5", "-0.1", ".nan", ".inf"}) {
+      CAPTURE(ratio);
+      const Outcome bad = s2ft_train(
+          plain(data, {"--dry-run", "-s", fmt::format("train.select.ratios={{o: {}}}", ratio)}));
+      CHECK(bad.status == 3);
+      CHECK(bad.err.find("train.select.ratios.o: ") != std::string::npos);
+    }
   }
 
-  TEST_CASE("a run that is killed goes on with the same bits, and its model answers") {
+  TEST_CASE("a run is not begun twice nor gone on with as another, and its model answers") {
     const TemporaryFolder folder;
     std::string records;
     for (int i = 0; i < 64; ++i)
@@ -177,28 +187,18 @@ TEST_SUITE("cli/s2ft-train") {
     CAPTURE(whole.err);
     REQUIRE(whole.status == 0);
     CHECK(whole.out.find("trained  30 steps") == 0);
-    const Outcome killed = run_process(
-        program("s2ft-train"),
-        {.arguments = arguments("killed", {}), .signal = SIGKILL, .signal_when = [&] {
-           return std::filesystem::exists(folder / "killed" / "step-000004.safetensors");
-         }});
-    CHECK(killed.status == 128 + SIGKILL);
-    CHECK_FALSE(std::filesystem::exists(folder / "killed" / "model"));
-    const Outcome again = s2ft_train(arguments("killed", {}));
+    const std::string model = bytes("whole", "model/model.safetensors");
+    const Outcome again = s2ft_train(arguments("whole", {}));
     CHECK(again.status == 2);
     CHECK(again.err.find("holds a run already") != std::string::npos);
-    CHECK(s2ft_train(arguments("killed", {"--resume", "-s", "run.seed=1"}))
+    CHECK(s2ft_train(arguments("whole", {"--resume", "-s", "run.seed=1"}))
               .err.find("run.seed (now 1, then 0)") != std::string::npos);
-    const Outcome resumed = s2ft_train(arguments("killed", {"--resume"}));
-    CAPTURE(resumed.err);
-    REQUIRE(resumed.status == 0);
-    for (const char* file : {"step-000030.safetensors", "model/model.safetensors"})
-      CHECK(bytes("killed", file) == bytes("whole", file));
+    CHECK(bytes("whole", "model/model.safetensors") == model);
 
     // A line a step, and one a validation, each once; the loss falls.
     std::vector<Json> steps;
     int validations = 0;
-    std::istringstream lines(bytes("killed", "metrics.jsonl"));
+    std::istringstream lines(bytes("whole", "metrics.jsonl"));
     for (std::string line; std::getline(lines, line);) {
       const Json json = Json::parse(line);
       if (json.contains("val_loss"))
@@ -218,7 +218,83 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(text.status == 0);
   }
 
-  TEST_CASE("answers without an end, and samples that are cut, are warned of") {
+  TEST_CASE("steps without a finite loss are named by their records, and end the run") {
+    const TemporaryFolder folder;
+    const std::string data = write_data(folder);
+    const Outcome run =
+        s2ft_train({"-m", "tiny-2m", "--data", data, "-s", "data.template=plain", "-s",
+                    "train.steps=9", "-s", "train.batch=2", "-s", "train.optimizer.lr=1e38", "-s",
+                    "train.method=full", "-s", "train.schedule={kind: constant, warmup_steps: 0}",
+                    "-o", (folder / "run").string(), "--no-progress"});
+    CAPTURE(run.err);
+    CHECK(run.status == 7);
+    CHECK(run.err.find("warning: step 2 is left out: loss ") != std::string::npos);
+    CHECK(run.err.find("; its records: " + data + ":") != std::string::npos);
+    CHECK(run.err.find("error: step 4: 3 steps in a row had no finite loss or gradient\n  hint: "
+                       "lower train.optimizer.lr") != std::string::npos);
+    const auto lines = json_lines(file_text(folder / "run" / "metrics.jsonl"));
+    REQUIRE(lines.size() == 4);
+    CHECK(lines[0]["skipped"] == false);
+    CHECK(lines[3]["skipped"] == true);
+  }
+
+  TEST_CASE("a run that does not fit names the smallest change with which it does") {
+    const TemporaryFolder folder;
+    std::string records;
+    for (int i = 0; i < 32; ++i)
+      records += fmt::format("{{\"instruction\": \"Number {}\", \"output\": \"{}\"}}\n", i,
+                             std::string(200, 'x'));
+    const std::string data = folder.write("train.jsonl", records).string();
+    const auto run = [&](std::vector<std::string> more) {
+      std::vector<std::string> all = {"--dry-run", "-s", "train.batch=16"};
+      all.insert(all.end(), more.begin(), more.end());
+      return s2ft_train(plain(data, all));
+    };
+    const auto peak = [&](std::vector<std::string> more) {
+      more.push_back("--json");
+      return Json::parse(run(more).out)["memory"]["cpu"]["planned_peak"].get<double>();
+    };
+    const auto limit = [&](double bytes) {
+      return fmt::format("run.host_memory_limit={:.0f}KiB", bytes / 1024);
+    };
+    const auto level = [](int n) { return fmt::format("train.recompute={}", n); };
+    const double light = peak({"-s", level(1)}), ffn = peak({"-s", level(2)}),
+                 layer = peak({"-s", level(3)});
+    REQUIRE(ffn < 0.99 * light);
+    REQUIRE(layer < 0.95 * ffn);
+    // A limit under which a run is refused: with what the hint says it is not.
+    const auto mended = [&](std::vector<std::string> settings, const std::string& hint) {
+      const Outcome refused = run(settings);
+      CAPTURE(refused.err);
+      CHECK(refused.status == 5);
+      const std::string begin = "  hint: it fits with ";
+      const size_t at = refused.err.find(begin + hint);
+      REQUIRE(at != std::string::npos);
+      std::string advice = refused.err.substr(at + begin.size());
+      advice = advice.substr(0, advice.find_first_of(",\n"));
+      for (size_t from = 0; from != std::string::npos;) {  // "a: 1 and b: 2"
+        const size_t end = advice.find(" and ", from);
+        std::string one = advice.substr(from, end == std::string::npos ? end : end - from);
+        one.replace(one.find(": "), 2, "=");
+        settings.insert(settings.end(), {"-s", one});
+        from = end == std::string::npos ? end : end + 5;
+      }
+      const Outcome fits = run(settings);
+      CAPTURE(fits.err);
+      CHECK(fits.status == 0);
+    };
+    mended({"-s", level(1), "-s", limit((light + ffn) / 2)}, "train.recompute: 2");
+    mended({"-s", level(1), "-s", limit((ffn + layer) / 2)}, "train.recompute: 3");
+    mended({"-s", limit(0.95 * layer)}, "train.micro_tokens: ");
+    mended({"-s", level(1), "-s", limit(0.75 * layer)}, "train.");
+    const std::vector<std::string> least = {
+        "-s", level(3), "-s", "train.max_tokens=100", "-s", "train.micro_tokens=100"};
+    mended({"-s", level(3), "-s", limit(1.02 * peak(least))}, "train.micro_tokens: 1");
+    CHECK(run({"-s", limit(0x1p20)}).err.find("hint: no size of samples or micro-batches makes") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("answers without an end, BOS twice and samples that are cut are warned of") {
     const TemporaryFolder folder;
     const std::string data = write_data(folder);
     const Outcome endless =
@@ -227,6 +303,13 @@ TEST_SUITE("cli/s2ft-train") {
     CHECK(endless.status == 0);
     CHECK(endless.err.find("warning: 3 answers do not end with a control token") !=
           std::string::npos);
+    const std::string twice = folder
+                                  .write("b.jsonl",
+                                         "{\"prompt\": \"<|begin_of_text|><|begin_of_text|>a\", "
+                                         "\"output\": \"b\"}\n")
+                                  .string();
+    CHECK(s2ft_train(plain(twice, {"--dry-run"}))
+              .err.find("warning: 1 samples begin with BOS twice") != std::string::npos);
     const Outcome cut = s2ft_train(plain(data, {"--dry-run", "-s", "train.max_tokens=7"}));
     CHECK(cut.err.find("cut to train.max_tokens, 7") != std::string::npos);
   }

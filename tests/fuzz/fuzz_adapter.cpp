@@ -1,20 +1,60 @@
-// The tensors of an adapter, to the smallest model there can be; one that is accepted is merged.
+// The tensors of an adapter, to the smallest model there can be; one that is accepted is merged. An
+// input that begins as JSON is an adapter of PEFT: its configuration, a zero byte, its tensors.
+#include <algorithm>
+
 #include "model/adapter.h"
+#include "model/low_rank_adapter.h"
 #include "state_model.h"
 #include "target.h"
 
+namespace {
+
+using namespace tandem;
+
+/// Calls merge(weight, its elements, rows) for every matrix; what it leaves must be finite.
+template <class Merge>
+void merge_all(const Merge& merge) {
+  for (const model::Weight weight : model::adapter_weights()) {
+    const io::Shape shape = model::weight_shape(weight, fuzz::state_model().config);
+    std::vector<float> rows(static_cast<size_t>(shape[0] * shape[1]));
+    merge(weight, shape, rows);
+  }
+}
+
+void check_finite(const std::vector<float>& rows) {
+  for (const float x : rows)
+    if (!(x - x == 0)) throw std::logic_error("a weight that is not finite");
+}
+
+void read_peft(std::span<const uint8_t> input) {
+  const auto end = std::ranges::find(input, 0);
+  const auto text = fuzz::as_text(input.data(), static_cast<size_t>(end - input.begin()));
+  const auto tensors = input.subspan(std::min(input.size(), text.size() + 1));
+  // Aligned as a file's are.
+  const std::vector<uint8_t> copy(tensors.begin(), tensors.end());
+  const auto adapter = model::LowRankAdapter::parse(std::as_bytes(std::span(copy)), "fuzz", text,
+                                                    fuzz::state_model().config);
+  merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
+    adapter.merge(weight, 0, 0, shape[0], rows);  // products of finite numbers may overflow
+  });
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace tandem;
   const decode::ModelFiles& files = fuzz::state_model();
   return fuzz::run(ErrorKind::input, [&] {
+    if (size > 0 && data[0] == '{') return read_peft({data, size});
     const auto adapter = model::Adapter::parse(std::as_bytes(std::span(data, size)), "fuzz",
                                                files.config, {files.name, files.fingerprint});
-    for (const model::Weight weight : model::adapter_weights()) {
-      const io::Shape shape = model::weight_shape(weight, files.config);
-      std::vector<float> rows(static_cast<size_t>(shape[0] * shape[1]));
+    static_cast<void>(adapter.info());
+    merge_all([&](model::Weight weight, const io::Shape& shape, std::vector<float>& rows) {
       adapter.replace(weight, 0, 0, shape[0], DType::f32, rows.data());
-      for (const float x : rows)
-        if (!(x - x == 0)) throw std::logic_error("a weight that is not finite");
-    }
+      check_finite(rows);
+      const auto n = static_cast<int64_t>(adapter.index(weight, 0).size());
+      const int64_t other = shape[model::takes_columns(weight) ? 0 : 1];
+      if (static_cast<int64_t>(adapter.values(weight, 0).size()) != n * other)
+        throw std::logic_error("values that are not those of the index");
+    });
   });
 }

@@ -10,6 +10,7 @@
 #include "io/safetensors.h"
 #include "kv/paged_store.h"
 #include "model/adapter.h"
+#include "model/low_rank_adapter.h"
 #include "sentencepiece_bytes.h"
 #include "source_dir.h"
 #include "speculate/tree/tree_rounds.h"
@@ -227,6 +228,23 @@ Seeds state() {
   return {io::read_file(folder / "s")};
 }
 
+/// An adapter of PEFT, as fuzz_adapter reads it: factors of q, with magnitudes or not.
+std::string low_rank_adapter(bool dora) {
+  const std::vector<float> values = {0.5f, -1, 2, 0.25f};
+  const model::LowRankDelta delta{.weight = model::Weight::wq,
+                                  .rank = 2,
+                                  .a = values,
+                                  .b = values,
+                                  .magnitude = std::span(values).first(dora ? 2 : 0)};
+  const test::TemporaryFolder folder;
+  model::write_low_rank_adapter(
+      folder.path(),
+      {.base = "base", .rank = 2, .alpha = 4, .dora = dora, .targets = {model::Weight::wq}},
+      {&delta, 1});
+  return io::read_file(folder / "adapter_config.json") + std::string(1, '\0') +
+         io::read_file(folder / "adapter_model.safetensors");
+}
+
 /// Rows of q and columns of w_down, in f32, as write_adapter writes them.
 Seeds adapter() {
   const decode::ModelFiles& files = state_model();
@@ -238,7 +256,8 @@ Seeds adapter() {
   model::write_adapter(
       folder.path(),
       {.base = {files.name, files.fingerprint}, .selection = R"({"strategy":"random"})"}, slices);
-  return {io::read_file(folder / "s2ft_adapter.safetensors")};
+  return {io::read_file(folder / "s2ft_adapter.safetensors"), low_rank_adapter(false),
+          low_rank_adapter(true)};
 }
 
 /// Two rounds of three nodes, as sequoia-acceptance records them.

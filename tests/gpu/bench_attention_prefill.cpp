@@ -2,19 +2,15 @@
 // line a setting. Not a test; run it by hand: bench_gpu_attention_prefill [setting...]
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
-#include <vector>
 
-#include "base/convert.h"
-#include "base/rng.h"
+#include "gpu/bench_memory.h"
 #include "kernels/cuda_table.h"
-#include "tensor/cuda.h"
 #include "tensor/gpu_isa.h"
 
 using namespace tandem;
+using namespace tandem::bench_gpu;
 
 namespace {
 
@@ -39,30 +35,6 @@ const std::vector<Setting> kSettings = {
     {"8k-mha", 0, 8192, 128, 16, 16},
 };
 
-struct Memory {
-  void* at;
-  explicit Memory(size_t bytes) : at(cuda::allocate(0, bytes)) {}
-  Memory(const Memory&) = delete;
-  ~Memory() { cuda::free_memory(at); }
-};
-
-/// Device memory full of random bf16 in [-1, 1), a block of 8 MiB over and over.
-void fill_random(cuda::Queue& queue, const Memory& to, size_t bytes) {
-  std::vector<bf16> block(std::min<size_t>(bytes, 8 << 20) / 2);
-  PhiloxStream stream(7, 1);
-  for (bf16& x : block) x = to_bf16(static_cast<float>(2 * stream.uniform() - 1));
-  for (size_t done = 0; done < bytes; done += block.size() * 2)
-    queue.copy_in(static_cast<char*>(to.at) + done, block.data(),
-                  std::min(block.size() * 2, bytes - done));
-  queue.wait();
-}
-
-template <class T>
-void put(cuda::Queue& queue, const Memory& to, const std::vector<T>& from) {
-  queue.copy_in(to.at, from.data(), from.size() * sizeof(T));
-  queue.wait();
-}
-
 /// Visible (row, key) pairs of one head.
 double pairs(const Setting& s) {
   double n = 0;
@@ -82,13 +54,9 @@ void time_setting(cuda::Queue& queue, const Setting& s) {
       begin((static_cast<size_t>(s.seqs) + 1) * 4), base(static_cast<size_t>(s.seqs) * 4);
   for (const Memory* m : {&k, &v}) fill_random(queue, *m, pool);
   fill_random(queue, q, q_bytes);
-  std::vector<int32_t> order(pages), begins(static_cast<size_t>(s.seqs) + 1);
-  std::iota(order.begin(), order.end(), 0);
-  PhiloxStream stream(1, 1);
-  for (size_t i = order.size(); i > 1; --i)
-    std::swap(order[i - 1], order[stream.below(static_cast<uint32_t>(i))]);
+  std::vector<int32_t> begins(static_cast<size_t>(s.seqs) + 1);
   for (size_t i = 0; i < begins.size(); ++i) begins[i] = static_cast<int32_t>(i) * s.rows;
-  put(queue, table, order);
+  put(queue, table, shuffled(pages));
   put(queue, begin, begins);
   put(queue, base, std::vector<int32_t>(static_cast<size_t>(s.seqs), s.base));
 

@@ -50,6 +50,18 @@ TEST_SUITE("io/atomic_file") {
     CHECK(folder.n_files() == 1);
   }
 
+  TEST_CASE("files that killed writers have left can be removed, and no others") {
+    const test::TemporaryFolder folder;
+    for (const char* name : {"a.txt", "a.txt.tmp-0123456789abcdef", "b.tmp-0123456789abcdef",
+                             "a.txt.tmp-0123456789abcde", "a.txt.tmp-0123456789abcdeg", "c.tmp-"})
+      folder.write(name, "x");
+    io::remove_unfinished(folder.path());
+    CHECK(folder.n_files() == 4);
+    CHECK_FALSE(std::filesystem::exists(folder / "a.txt.tmp-0123456789abcdef"));
+    CHECK_FALSE(std::filesystem::exists(folder / "b.tmp-0123456789abcdef"));
+    io::remove_unfinished(folder / "none");
+  }
+
   TEST_CASE("what a killed writer has left blocks nobody, and a planted link is not followed") {
     const test::TemporaryFolder folder;
     folder.write("victim.txt", "whole");

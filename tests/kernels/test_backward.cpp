@@ -478,6 +478,96 @@ TEST_SUITE("kernels/optim") {
       }
   }
 
+  TEST_CASE("AdamW with moments in bf16 is AdamW, each number rounded once") {
+    constexpr int64_t kN = 1003;
+    PhiloxStream stream(20);
+    for (const DType type : kActs) {
+      CAPTURE(dtype_name(type));
+      ActBuffer w(type, kN), m(DType::bf16, kN), v(DType::bf16, kN), gradient(DType::f32, kN);
+      for (ActBuffer* b : {&w, &m, &v, &gradient}) fill(*b, stream, 1.0f);
+      for (size_t i = 0; i < kN; ++i) v.set(i, v.get(i) * v.get(i));
+      ActBuffer w0 = w, m0 = m, v0 = v;
+      adamw_narrow_cpu({.weights = w.data(),
+                        .first = static_cast<bf16*>(m.data()),
+                        .second = static_cast<bf16*>(v.data()),
+                        .gradient = static_cast<float*>(gradient.data()),
+                        .n = kN,
+                        .gradient_scale = 0.5f,
+                        .learning_rate = 1e-2f,
+                        .beta1 = 0.9f,
+                        .beta2 = 0.95f,
+                        .epsilon = 1e-4f,
+                        .weight_decay = 0.1f,
+                        .unbias1 = 1 / 0.19f,
+                        .unbias2 = 1 / 0.0975f,
+                        .weight_type = type,
+                        .stochastic = false,
+                        .seed = 0,
+                        .step = 2},
+                       {0, 1});
+      for (size_t i = 0; i < kN; ++i) {
+        const double g = double{gradient.get(i)} * 0.5, was = w0.get(i);
+        const double first = 0.9 * m0.get(i) + 0.1 * g, second = 0.95 * v0.get(i) + 0.05 * g * g;
+        const double update = first / 0.19 / (std::sqrt(second / 0.0975) + 1e-4);
+        const double want = was - 1e-2 * (update + 0.1 * was);
+        REQUIRE(std::abs(m.get(i) - first) <= spacing(DType::bf16) * std::abs(first) + 1e-6);
+        REQUIRE(std::abs(v.get(i) - second) <= spacing(DType::bf16) * second + 1e-6);
+        REQUIRE(std::abs(w.get(i) - want) <=
+                spacing(type) * std::abs(want) + 1e-5 * (1 + std::abs(update)));
+      }
+    }
+  }
+
+  TEST_CASE("stochastic rounding goes to either neighbour, on average to the number itself") {
+    constexpr int64_t kN = 20000;
+    const auto run = [&](float start, float rate, uint64_t seed, bool stochastic, int64_t first) {
+      ActBuffer w(DType::bf16, kN), m(DType::bf16, kN), v(DType::bf16, kN), g(DType::f32, kN);
+      for (size_t i = 0; i < kN; ++i) {
+        w.set(i, start);
+        g.set(i, -1.0f);
+      }
+      adamw_narrow_cpu({.weights = w.data(),
+                        .first = static_cast<bf16*>(m.data()),
+                        .second = static_cast<bf16*>(v.data()),
+                        .gradient = static_cast<float*>(g.data()),
+                        .n = kN,
+                        .gradient_scale = 1,
+                        .learning_rate = rate,
+                        .beta1 = 0.9f,
+                        .beta2 = 0.95f,
+                        .epsilon = 0,
+                        .weight_decay = 0,
+                        .unbias1 = 1 / 0.1f,
+                        .unbias2 = 1 / 0.05f,
+                        .weight_type = DType::bf16,
+                        .stochastic = stochastic,
+                        .seed = seed,
+                        .step = 1,
+                        .first_element = first},
+                       {0, 2});
+      return w;
+    };
+    // A step of a fifth of the spacing above 1, 2^-7.
+    const float rate = 0x1p-7f / 5;
+    ActBuffer nearest = run(1, rate, 1, false, 0), drawn = run(1, rate, 1, true, 0);
+    size_t up = 0;
+    for (size_t i = 0; i < kN; ++i) {
+      REQUIRE(nearest.get(i) == 1.0f);  // lost
+      REQUIRE((drawn.get(i) == 1.0f || drawn.get(i) == 1.0f + 0x1p-7f));
+      up += drawn.get(i) > 1.0f;
+    }
+    CHECK(double(up) / kN == doctest::Approx(0.2).epsilon(0.07));  // five deviations
+    ActBuffer again = run(1, rate, 1, true, 0), other = run(1, rate, 2, true, 0),
+              later = run(1, rate, 1, true, 5);
+    size_t differ = 0;
+    for (size_t i = 0; i < kN; ++i) {
+      REQUIRE(again.get(i) == drawn.get(i));
+      if (i + 5 < kN) REQUIRE(later.get(i) == drawn.get(i + 5));  // by element, not by call
+      differ += other.get(i) != drawn.get(i);
+    }
+    CHECK(differ > kN / 5);
+  }
+
   TEST_CASE("AdamW agrees with the reference over many steps, and decays to 0 or to a base") {
     for (const Isa isa : usable_isas())
       for (const bool to_base : {false, true}) {

@@ -297,7 +297,7 @@ TEST_SUITE("model/adapter") {
     expect(none, "no such adapter folder");
     std::filesystem::create_directory(peft / "a");
     peft.write("a/adapter_config.json", "{}");
-    expect(peft, "holds an adapter of PEFT");
+    expect(peft, "s2ft_config.json");
     for (const TemporaryFolder* folder : {&no_config, &no_tensors, &other, &list, &cut})
       write(*folder / "a");
     std::filesystem::remove(no_config / "a/s2ft_config.json");

@@ -127,7 +127,8 @@ TEST_SUITE("ops/linear_gradient") {
         const Matrix before = dw;
         std::vector<std::byte> workspace(
             ops::weight_gradient_workspace_bytes(s.out, s.in, dtype, s.rows));
-        ops::linear_weight_gradient(dw.tensor(), dy.tensor(), x.tensor(), workspace);
+        ops::linear_weight_gradient(dw.tensor(), dy.tensor(), x.tensor(), ops::Accumulate::yes,
+                                    workspace);
         double worst = 0;
         for (int64_t o = 0; o < s.out; ++o)
           for (int64_t c = 0; c < s.in; ++c) {
@@ -161,9 +162,9 @@ TEST_SUITE("ops/linear_gradient") {
         std::vector<float> given(values.wide), back(given.size());
         for (float& v : given) v = to_float(to_bf16(v));
         if (by_rows)
-          ops::write_rows(layer.packed, listed, given);
+          ops::write_part(layer.packed, WeightPart::rows, listed, given);
         else
-          ops::write_columns(layer.packed, listed, given);
+          ops::write_part(layer.packed, WeightPart::columns, listed, given);
         Matrix want = w;
         for (size_t i = 0; i < 3; ++i)
           for (int64_t j = 0; j < other; ++j) {
@@ -183,9 +184,9 @@ TEST_SUITE("ops/linear_gradient") {
                                    workspace);
         CHECK(dx.wide == dx0.wide);
         if (by_rows)
-          ops::read_rows(back, layer.packed, listed);
+          ops::read_part(back, layer.packed, WeightPart::rows, listed);
         else
-          ops::read_columns(back, layer.packed, listed);
+          ops::read_part(back, layer.packed, WeightPart::columns, listed);
         CHECK(back == given);
       }
   }
@@ -197,7 +198,7 @@ TEST_SUITE("ops/linear_gradient") {
       Layer layer(w);
       const std::vector<int32_t> listed = {0, 71, 299 * 70 + 69};
       const std::vector<float> given = {0.5f, -0.25f, 3.0f};
-      ops::write_elements(layer.packed, listed, given);
+      ops::write_part(layer.packed, WeightPart::elements, listed, given);
       Matrix want = w;
       for (size_t i = 0; i < 3; ++i) {
         want.wide[static_cast<size_t>(listed[i])] = given[i];
@@ -205,7 +206,7 @@ TEST_SUITE("ops/linear_gradient") {
       }
       CHECK(layer.forward(x) == Layer(want).forward(x));
       std::vector<float> back(3);
-      ops::read_elements(back, layer.packed, listed);
+      ops::read_part(back, layer.packed, WeightPart::elements, listed);
       CHECK(back == given);
     }
   }

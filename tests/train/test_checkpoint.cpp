@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "io/file.h"
 #include "temporary_folder.h"
 #include "train/checkpoint.h"
 #include "train/export_model.h"
@@ -14,7 +15,8 @@ using namespace tandem::test;
 
 namespace {
 
-const train::RunIdentity kRun = {{"train.batch", "16"}, {"run.seed", "0"}};
+const train::RunIdentity kRun = {.settings = {{"train.batch", "16"}, {"run.seed", "0"}},
+                                 .place = "cpu"};
 
 train::MicroBatch some_documents(const train::Trainer& trainer, uint64_t seed) {
   return random_documents({40, 20}, trainer.spec().config.vocab_size, seed);
@@ -54,7 +56,9 @@ TEST_SUITE("train/checkpoint") {
 
     const auto resumed = make_trainer("llama-3.1", spec, half_of(spec));
     CHECK(train::load_checkpoint(folder / "c", *resumed, kRun) == progress);
-    CHECK(train::checkpoint_progress(folder / "c") == progress);
+    const train::CheckpointInfo info = train::read_checkpoint_info(folder / "c");
+    CHECK(info.progress == progress);
+    CHECK(info.place == "cpu");
     CHECK(resumed->state().steps == 3);
     for (uint64_t i = 3; i < 5; ++i) step(*resumed, i);
     CHECK(copy_of(resumed->state().values) == copy_of(whole->state().values));
@@ -77,7 +81,7 @@ TEST_SUITE("train/checkpoint") {
       return error_of([&] { train::load_checkpoint(folder / name, to, run); });
     };
     train::RunIdentity other = kRun;
-    other["train.batch"] = "8";
+    other.settings["train.batch"] = "8";
     const Error differs = load("c", *trainer, other);
     CHECK(differs.kind() == ErrorKind::usage);
     CHECK(differs.message().find("train.batch (now 8, then 16)") != std::string::npos);
@@ -87,6 +91,39 @@ TEST_SUITE("train/checkpoint") {
     std::filesystem::resize_file(folder / "c", std::filesystem::file_size(folder / "c") / 2);
     CHECK(load("c", *trainer, kRun).kind() == ErrorKind::input);
     CHECK(copy_of(trainer->state().values) == now);
+  }
+
+  TEST_CASE("one changed byte is found, wherever it is") {
+    const TemporaryFolder folder;
+    const train::TrainerSpec spec = trainer_spec("llama-2");
+    const auto trainer = make_trainer("llama-2", spec, half_of(spec));
+    step(*trainer, 1);
+    train::save_checkpoint(folder / "c", *trainer, {.done = 1}, kRun);
+    step(*trainer, 2);
+    const std::vector<float> now = copy_of(trainer->state().values);
+    const std::string whole = io::read_file(folder / "c");
+    const size_t data = whole.size() - 3 * now.size() * sizeof(float);
+    // The header's last bytes are spaces up to a multiple of 8.
+    const size_t header_end = whole.find_last_not_of(' ', data - 1) + 1;
+    PhiloxStream draw(7);
+    std::vector<size_t> places = {8, header_end - 1, data, whole.size() - 1};
+    for (int i = 0; i < 200; ++i) {
+      places.push_back(draw.below(static_cast<uint32_t>(header_end)));
+      places.push_back(data + draw.below(static_cast<uint32_t>(whole.size() - data)));
+    }
+    for (const size_t place : places) {
+      CAPTURE(place);
+      std::string bytes = whole;
+      bytes[place] = static_cast<char>(bytes[place] ^ (1 + draw.below(255)));
+      folder.write("c", bytes);
+      const Error e = error_of([&] { train::load_checkpoint(folder / "c", *trainer, kRun); });
+      CHECK(e.kind() == ErrorKind::input);
+      CHECK(e.where().find((folder / "c").string()) == 0);
+      CHECK_THROWS_AS(train::read_checkpoint_info(folder / "c"), Error);
+    }
+    CHECK(copy_of(trainer->state().values) == now);
+    folder.write("c", whole);
+    CHECK(train::load_checkpoint(folder / "c", *trainer, kRun).done == 1);
   }
 
   TEST_CASE("the best validation: the first of the lowest losses, and when a run gives up") {

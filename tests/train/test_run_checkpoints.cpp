@@ -17,7 +17,7 @@ using namespace tandem::test;
 
 namespace {
 
-const train::RunIdentity kRun = {{"run.seed", "0"}};
+const train::RunIdentity kRun = {.settings = {{"run.seed", "0"}}, .place = "cpu a"};
 
 /// A trainer whose first value is the step that it is at.
 struct Rig {
@@ -91,21 +91,52 @@ TEST_SUITE("tools/run_checkpoints") {
     rig.folder.write("step-000008.safetensors.tmp-0123456789abcdef", "a part");
     auto again = rig.checkpoints(3);
     CHECK(rig.resume(again) == 8);
-    REQUIRE(rig.warnings.size() == 3);
+    REQUIRE(rig.warnings.size() == 4);
     CHECK(rig.warnings[0].find("step-000020.safetensors: is of step 8, not") != std::string::npos);
     CHECK(rig.warnings[1].find("step-000016.safetensors") != std::string::npos);
     CHECK(rig.warnings[2].find("step-000012.safetensors: truncated") != std::string::npos);
+    CHECK(rig.warnings[3].find("step-000008.safetensors is whole: the run goes on") !=
+          std::string::npos);
     for (const std::string& text : rig.warnings) CHECK(text.find('\n') == std::string::npos);
     CHECK(rig.files().size() == 6);  // the part is gone
     rig.save(again, 12, 4);
-    CHECK(train::checkpoint_progress(last).done == 12);
+    CHECK(train::read_checkpoint_info(last).progress.done == 12);
+  }
+
+  TEST_CASE("a flipped bit, another machine, a lost best: said, and gone on from what is whole") {
+    Rig rig;
+    auto run = rig.checkpoints(3);
+    for (const int64_t step : {4, 8, 12}) rig.save(run, step, 4);
+    const auto flip = [&](int64_t step) {
+      std::string bytes = io::read_file(run.file(step));
+      bytes[bytes.size() - 100] ^= 4;
+      rig.folder.write(run.file(step).filename().string(), bytes);
+    };
+    flip(12);
+    auto again = rig.checkpoints(3);
+    CHECK(rig.resume(again) == 8);
+    REQUIRE(rig.warnings.size() == 2);
+    CHECK(rig.warnings[0].find("step-000012.safetensors: is damaged: the checksum of second is ") !=
+          std::string::npos);
+    CHECK(rig.warnings[1].find("step-000008.safetensors is whole") != std::string::npos);
+
+    flip(4);
+    tools::RunCheckpoints moved(rig.folder.path(), {kRun.settings, "cpu b"}, 3);
+    rig.warnings.clear();
+    const train::RunProgress at =
+        moved.resume(*rig.trainer, [&](const std::string& text) { rig.warnings.push_back(text); });
+    CHECK(at == train::RunProgress{.done = 8, .best = {.last = 8}});
+    REQUIRE(rig.warnings.size() == 5);
+    CHECK(rig.warnings[3].find("the run was on cpu a, now it is on cpu b: sums are") == 0);
+    CHECK(rig.warnings[4].find("step-000004.safetensors, of the best validation so far, is") !=
+          std::string::npos);
   }
 
   TEST_CASE("none that is whole, another run: said, and nothing is removed") {
     Rig rig;
     auto run = rig.checkpoints(3);
     rig.save(run, 4, 4);
-    tools::RunCheckpoints other(rig.folder.path(), {{"run.seed", "1"}}, 3);
+    tools::RunCheckpoints other(rig.folder.path(), {.settings = {{"run.seed", "1"}}}, 3);
     CHECK_THROWS_WITH_AS(rig.resume(other), doctest::Contains("run.seed (now 1, then 0)"), Error);
     std::filesystem::resize_file(run.file(4), 10);
     auto again = rig.checkpoints(3);

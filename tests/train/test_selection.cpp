@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "error_text.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;
@@ -105,6 +106,16 @@ TEST_SUITE("train/selection") {
     CHECK(train::select_random(s, c)[3][at(Matrix::down)] == units[3][at(Matrix::down)]);
   }
 
+  TEST_CASE("budgets are told in units: heads, KV heads where these are fewer, channels") {
+    const model::ModelConfig c = shape(3, 8, 2, 100);
+    train::SelectionSpec s;
+    s.ratio[at(Matrix::o)] = s.ratio[at(Matrix::v)] = s.ratio[at(Matrix::k)] = 0.5;
+    s.ratio[at(Matrix::up)] = 0.01;
+    CHECK(train::budget_text(train::slices_of(train::select_random(s, c), c), c) ==
+          "k 3 of 6 KV heads (50 %), v 3 of 6 KV heads (50 %), o 12 of 24 heads (50 %), "
+          "u 3 of 300 channels (1 %)");
+  }
+
   TEST_CASE("excluded units are not taken: two adapters can be disjoint") {
     using Scope = train::SelectionSpec::Scope;
     const model::ModelConfig c = shape(3, 8, 4, 100);
@@ -191,6 +202,11 @@ TEST_SUITE("train/selection") {
     const model::ModelConfig c = shape(2, 4, 4, 50);
     train::SelectionSpec s;
     CHECK(refusal(s, c).find("select no unit of 2 layers") != std::string::npos);
+    s.ratio[at(Matrix::o)] = 0.124;
+    CHECK(refusal(s, c).find("select no unit of 2 layers") != std::string::npos);
+    CHECK(hint_text([&] { train::select_random(s, c); }) == "one unit of one layer is o: 0.12");
+    s.ratio[at(Matrix::o)] = 0.125;  // one head of eight: of the first or the second layer
+    CHECK(count(train::select_random(s, c), Matrix::o) == 1);
     s.ratio[at(Matrix::down)] = 0.5;
     s.ratio[at(Matrix::o)] = NAN;
     CHECK(refusal(s, c).find("train.select.ratios.o") != std::string::npos);

@@ -102,6 +102,8 @@ TEST_SUITE("train/settings") {
     says("train: {optimizer: {betas: [0.9, 1]}}", "expected two numbers below 1");
     says("train: {select: {ratios: {o: 0, d: 0}}}", "all are 0, so nothing would be trained");
     CHECK(problems("train: {method: lora, select: {ratios: {o: 0, d: 0}}}") == "none");
+    says("train: {method: full, select: {exclude: [run]}}",
+         "train.select.exclude: method full selects no heads and channels");
     says("train: {method: dora, lora: {targets: []}}", "train.lora.targets is empty");
     says("train: {lora: {targets: [q, q]}}", "train.lora.targets names a layer twice");
     says("train: {micro_tokens: 1024}",

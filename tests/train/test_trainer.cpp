@@ -53,6 +53,25 @@ TEST_SUITE("train/trainer") {
         }
   }
 
+  TEST_CASE("states in bf16 learn as those in f32 do, and go on from a copy with the same bits") {
+    train::TrainerSpec spec = trainer_spec("qwen2-untied-sharded", DType::bf16);
+    const train::TrainedSet set = train::full_set(spec.config);
+    const double wide = losses(*make_trainer("qwen2-untied-sharded", spec, set), 12).back();
+    spec.narrow_states = true;
+    spec.rounding_seed = 5;
+    const auto trainer = make_trainer("qwen2-untied-sharded", spec, set);
+    CHECK(trainer->state().values.empty());
+    const std::vector<double> first = losses(*trainer, 12);
+    CHECK(first.back() == doctest::Approx(wide).epsilon(0.05));
+    const auto other = make_trainer("qwen2-untied-sharded", spec, set);
+    other->set_values(trainer->values());
+    std::ranges::copy(trainer->state().narrow_first, other->state().narrow_first.begin());
+    std::ranges::copy(trainer->state().narrow_second, other->state().narrow_second.begin());
+    other->state().steps = trainer->state().steps;
+    CHECK(losses(*other, 3) == losses(*trainer, 3));
+    CHECK(other->values() == trainer->values());
+  }
+
   TEST_CASE("one batch is learnt by heart") {
     train::TrainerSpec spec = trainer_spec("llama-2");
     spec.schedule.rate = 5e-3;

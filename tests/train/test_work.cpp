@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "model/work.h"
+#include "train/low_rank_set.h"
 #include "train/trainer_runs.h"
 #include "train/work.h"
 
@@ -58,5 +59,30 @@ TEST_SUITE("train/work") {
     CHECK(one.work.input_gradients == doctest::Approx(one.head));
     CHECK(one.work.weight_gradients == doctest::Approx(60 * 2.0 * double(w_down.out * w_down.in)));
     CHECK(one.work.again == 0);
+  }
+
+  TEST_CASE("low-rank factors cost their elements three times, a fourth where they run again") {
+    const model::ModelConfig c = trainer_spec("llama-2").config;
+    train::LoraSettings settings;
+    settings.rank = 4;
+    settings.targets = {train::Matrix::down};
+    const train::TrainedSet set = train::low_rank_set(c, settings, false, 0);
+    const Counted n = count(set, c, train::Recomputation::light);
+    const double factors = 60 * 2.0 * double(set.size);
+    CHECK(n.work.forward == doctest::Approx(n.products + n.head + n.attention));
+    CHECK(n.work.factors == doctest::Approx(factors));
+    CHECK(n.work.weight_gradients == doctest::Approx(factors));
+    // All of a layer passes on but the lowest, where nothing passes through A.
+    const auto [qkv, wo, gate_up, w_down] = model::layer_products(c);
+    const double lowest = 60 * 2.0 *
+                          (double(qkv.out * qkv.in) + double(wo.out * wo.in) +
+                           double(gate_up.out * gate_up.in) + double(w_down.out * w_down.in));
+    CHECK(n.work.input_gradients ==
+          doctest::Approx(n.products + n.head + factors - lowest - 60 * 2.0 * 4 * c.ffn_dim +
+                          2 * n.attention * (c.n_layers - 1) / c.n_layers));
+    settings.targets = {train::Matrix::up};
+    const train::TrainedSet up = train::low_rank_set(c, settings, false, 0);
+    CHECK(count(up, c, train::Recomputation::ffn).work.factors ==
+          doctest::Approx(2 * 60 * 2.0 * double(up.size)));
   }
 }

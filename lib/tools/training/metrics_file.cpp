@@ -12,19 +12,30 @@ namespace {
 
 constexpr const char* kStep = "step";
 
+constexpr const char* kLoss = "loss";
+
+/// What a resumed run keeps of the file.
+struct Kept {
+  std::string lines;
+  std::optional<double> first_loss;
+};
+
 /// The lines of the first `done` steps. A line that a killed run has cut is dropped with those
 /// after the last checkpoint.
-std::string kept_lines(const std::filesystem::path& path, int64_t done) {
+Kept kept_lines(const std::filesystem::path& path, int64_t done) {
   if (!std::filesystem::exists(path)) return {};
-  std::string kept;
+  Kept kept;
   const std::string text = io::read_file(path);
   for (size_t at = 0; at < text.size();) {
     const size_t end = text.find('\n', at);
     if (end == std::string::npos) break;
     const auto line = nlohmann::json::parse(text.substr(at, end - at), nullptr, false);
     if (line.is_object() && line.contains(kStep) && line[kStep].is_number_integer() &&
-        line[kStep].get<int64_t>() <= done)
-      kept += text.substr(at, end + 1 - at);
+        line[kStep].get<int64_t>() <= done) {
+      kept.lines += text.substr(at, end + 1 - at);
+      if (!kept.first_loss && line.contains(kLoss) && line[kLoss].is_number())
+        kept.first_loss = line[kLoss].get<double>();
+    }
     at = end + 1;
   }
   return kept;
@@ -33,8 +44,10 @@ std::string kept_lines(const std::filesystem::path& path, int64_t done) {
 }  // namespace
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done) : path_(path) {
+  const Kept kept = kept_lines(path, done);
+  first_loss_ = kept.first_loss;
   io::AtomicFile whole(path);
-  whole.write(kept_lines(path, done));
+  whole.write(kept.lines);
   whole.commit();
   out_.open(path, std::ios::app);
   sync();
@@ -42,9 +55,10 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t done) : path
 
 void MetricsFile::add_step(int64_t step, int64_t epoch, const train::StepResult& r,
                            double seconds) {
+  if (!first_loss_) first_loss_ = r.loss.mean();
   add({{kStep, step},
        {"epoch", epoch},
-       {"loss", r.loss.mean()},
+       {kLoss, r.loss.mean()},
        {"tokens", r.n_rows},
        {"supervised_tokens", r.loss.n_tokens},
        {"gradient_norm", r.gradient_norm},

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 
 #include "train/best_validation.h"
 #include "train/trainer.h"
@@ -16,6 +17,8 @@ class MetricsFile {
   /// errors   kind input: cannot be read or written
   MetricsFile(const std::filesystem::path& path, int64_t done);
 
+  /// Loss of the run's first step, in this process or an earlier one.
+  std::optional<double> first_loss() const { return first_loss_; }
   /// errors   kind input: cannot be written
   void add_step(int64_t step, int64_t epoch, const train::StepResult& result, double seconds);
   /// best   the search, this validation included
@@ -28,6 +31,7 @@ class MetricsFile {
 
   std::filesystem::path path_;
   std::ofstream out_;
+  std::optional<double> first_loss_;
 };
 
 }  // namespace tandem::tools

@@ -7,31 +7,22 @@
 #include <optional>
 
 #include "base/error.h"
+#include "io/atomic_file.h"
 
 namespace tandem::tools {
 namespace {
 
 constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
-/// What io::AtomicFile appends to a file that is not finished.
-constexpr std::string_view kUnfinished = ".safetensors.tmp-";
 
-/// The step that a name begins with, if `suffix` follows it.
-std::optional<int64_t> step_of(std::string_view name, std::string_view suffix, bool to_its_end) {
+/// The step in a checkpoint's name.
+std::optional<int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return {};
   name.remove_prefix(kPrefix.size());
   int64_t step = 0;
   const auto [at, error] = std::from_chars(name.data(), name.data() + name.size(), step);
   if (error != std::errc() || step < 1) return {};
   name.remove_prefix(static_cast<size_t>(at - name.data()));
-  if (to_its_end ? name != suffix : !name.starts_with(suffix)) return {};
-  return step;
-}
-
-void for_each_name(const std::filesystem::path& folder,
-                   const std::function<void(const std::string&)>& f) {
-  std::error_code code;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, code))
-    f(entry.path().filename().string());
+  return name == kSuffix ? std::optional(step) : std::nullopt;
 }
 
 }  // namespace
@@ -47,44 +38,37 @@ std::filesystem::path RunCheckpoints::file(int64_t step) const {
 
 std::vector<int64_t> RunCheckpoints::steps_in_folder() const {
   std::vector<int64_t> steps;
-  for_each_name(folder_, [&](const std::string& name) {
-    const auto step = step_of(name, kSuffix, true);
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_, code)) {
+    const std::string name = entry.path().filename().string();
+    const auto step = step_of(name);
     if (step && file(*step).filename() == name) steps.push_back(*step);
-  });
+  }
   std::ranges::sort(steps, std::greater<>());
   return steps;
-}
-
-void RunCheckpoints::remove_parts() const {
-  for_each_name(folder_, [&](const std::string& name) {
-    std::error_code code;
-    if (step_of(name, kUnfinished, false)) std::filesystem::remove(folder_ / name, code);
-  });
 }
 
 void RunCheckpoints::remove_all() {
   std::error_code code;
   for (const int64_t step : steps_in_folder()) std::filesystem::remove(file(step), code);
-  remove_parts();
+  io::remove_unfinished(folder_);
   kept_.clear();
 }
 
 train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
                                           const std::function<void(const std::string&)>& warn) {
-  // A run that was killed while it saved has left a part of a file.
-  remove_parts();
+  io::remove_unfinished(folder_);
   const std::vector<int64_t> steps = steps_in_folder();
-  std::optional<train::RunProgress> found;
+  std::optional<train::CheckpointInfo> found;
   for (const int64_t step : steps) {
     try {
-      const train::RunProgress progress =
-          found ? train::checkpoint_progress(file(step))
-                : train::load_checkpoint(file(step), trainer, identity_);
-      if (progress.done != step)
+      const train::CheckpointInfo info = train::read_checkpoint_info(file(step));
+      if (info.progress.done != step)
         throw input_error(file(step).string(), "is of step {}, not of the step in its name",
-                          progress.done);
-      kept_.push_back({step, progress.best.step});
-      if (!found) found = progress;
+                          info.progress.done);
+      if (!found) train::load_checkpoint(file(step), trainer, identity_);
+      kept_.push_back({step, info.progress.best.step});
+      if (!found) found = info;
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::input) throw;
       warn(fmt::format("{}; left out, an older checkpoint is looked for", e.what()));
@@ -94,7 +78,30 @@ train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
   if (!found && !steps.empty())
     throw input_error(folder_.string(), "none of its {} checkpoints can be read", steps.size())
         .hint("--overwrite begins again");
-  return found.value_or(train::RunProgress{});
+  if (!found) return {};
+  check_found(*found, steps.front(), warn);
+  return found->progress;
+}
+
+void RunCheckpoints::check_found(train::CheckpointInfo& found, int64_t newest,
+                                 const std::function<void(const std::string&)>& warn) const {
+  train::RunProgress& at = found.progress;
+  if (at.done < newest)
+    warn(fmt::format("{} is whole: the run goes on from it, and does the steps after it again",
+                     file(at.done).string()));
+  if (found.place != identity_.place)
+    warn(
+        fmt::format("the run was on {}, now it is on {}: sums are rounded otherwise, so its bits "
+                    "will differ from those of a run that stays",
+                    found.place, identity_.place));
+  const auto is_best = [&](const Kept& k) { return k.step == at.best.step; };
+  if (at.best.found() && std::ranges::none_of(kept_, is_best)) {
+    warn(
+        fmt::format("{}, of the best validation so far, is missing or damaged: the best is looked "
+                    "for among those to come",
+                    file(at.best.step).string()));
+    at.best = {.last = at.best.last};
+  }
 }
 
 void RunCheckpoints::save(train::Trainer& trainer, const train::RunProgress& progress) {

@@ -20,8 +20,8 @@ class RunCheckpoints {
   /// Of a run that is begun again.
   void remove_all();
 
-  /// Goes on from the newest whole one; step 0 if there is none at all. Files that are none of this
-  /// run's are left where they are, and named.
+  /// Goes on from the newest whole one; step 0 if there is none at all. Files that are damaged or
+  /// none of this run's are left where they are, and named; so is the one that is gone on from.
   /// errors   kind usage: of another run; kind input: no file is whole
   train::RunProgress resume(train::Trainer& trainer,
                             const std::function<void(const std::string&)>& warn);
@@ -38,8 +38,11 @@ class RunCheckpoints {
     int64_t step = 0, best = 0;  // best: the step that it names, 0 = none
   };
 
+  /// Warns if it is not the newest, or of another device, or its best checkpoint is lost; then the
+  /// search for the best begins again.
+  void check_found(train::CheckpointInfo& found, int64_t newest,
+                   const std::function<void(const std::string&)>& warn) const;
   std::vector<int64_t> steps_in_folder() const;  // newest first
-  void remove_parts() const;
   void remove_old();
 
   std::filesystem::path folder_;

@@ -43,7 +43,6 @@ void RunReport::add_step(int64_t step, const train::StepResult& result, const tr
   seconds_ += seconds;
   work_ += work;
   last_loss_ = result.loss.mean();
-  if (step == begun_ + 1) first_loss_ = last_loss_;
   std::string detail = fmt::format("loss {:.4f}", last_loss_);
   if (val_loss_) detail += fmt::format(" (validation {:.4f})", *val_loss_);
   detail += fmt::format("  {} tok/s", cli::short_number(static_cast<double>(tokens_) / seconds_));

@@ -30,6 +30,8 @@ class RunReport {
   void add_step(int64_t step, const train::StepResult& result, const train::Work& work,
                 double seconds);
   void add_validation(double loss) { val_loss_ = loss; }
+  /// Of the run's first step, in this process or an earlier one.
+  void set_first_loss(std::optional<double> loss) { first_loss_ = loss.value_or(first_loss_); }
   void finish(const train::RunProgress& at);
 
  private:

@@ -15,14 +15,8 @@ void check_built(const TrainRecipe& recipe) {
     return recipe_error(key, "is {}, which is not built into this version yet", value)
         .hint(fmt::format("choose {}", instead));
   };
-  if (recipe.run.device.starts_with("cuda"))
-    throw Error(ErrorKind::device, "run.device",
-                recipe.run.device + ": training runs on the CPU only")
-        .hint("add --device cpu");
   if (recipe.train.recompute == train::RecomputeLevel::none)
     throw missing("train.recompute", "0", "1: outputs of norms are always computed again");
-  if (recipe.train.optimizer.states == train::StateType::bf16)
-    throw missing("train.optimizer.states", "bf16", "f32");
 }
 
 train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
@@ -41,7 +35,8 @@ train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
 }  // namespace
 
 train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelConfig& config,
-                                const train::TrainingData& data, int64_t n_steps) {
+                                const train::TrainingData& data, int64_t n_steps,
+                                const cli::Placement& place) {
   check_built(recipe);
   const train::TrainSettings& t = recipe.train;
   const auto longest =
@@ -49,6 +44,7 @@ train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelCon
   const int64_t most = t.batches.most_samples();
   const int64_t rows = std::max(longest, std::min(t.batches.micro_tokens.value, longest * most));
   const train::OptimizerSettings& o = t.optimizer;
+  const bool on_gpu = place.device.kind == Device::Kind::cuda;
   return {.config = config,
           .dtype = recipe.model.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16,
           .max_rows = static_cast<int>(rows),
@@ -63,7 +59,15 @@ train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelCon
           .recompute = t.recompute == train::RecomputeLevel::layer ? train::Recomputation::layer
                        : t.recompute == train::RecomputeLevel::ffn ? train::Recomputation::ffn
                                                                    : train::Recomputation::light,
-          .interrupted = cli::is_interrupted};
+          .narrow_states = o.states == train::StateType::bf16,
+          .rounding_seed = o.rounds_stochastically()
+                               ? std::optional(static_cast<uint64_t>(recipe.run.seed))
+                               : std::nullopt,
+          .interrupted = cli::is_interrupted,
+          .device = place.device,
+          .multiprocessors = place.plan_for ? place.plan_for->multiprocessors
+                             : on_gpu       ? cuda::gpu_of(place.device.index).multiprocessors
+                                            : 0};
 }
 
 }  // namespace tandem::tools

@@ -1,4 +1,5 @@
 #pragma once
+#include "cli/device.h"
 #include "tools/training/train_recipe.h"
 #include "train/data/training_data.h"
 #include "train/trainer.h"
@@ -6,8 +7,9 @@
 namespace tandem::tools {
 
 /// Shapes and rates of the trainer that a recipe asks for; train.recompute auto is level 1.
-/// errors   kind recipe: settings that are not built yet; kind device: a GPU
+/// errors   kind recipe: settings that are not built yet
 train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelConfig& config,
-                                const train::TrainingData& data, int64_t n_steps);
+                                const train::TrainingData& data, int64_t n_steps,
+                                const cli::Placement& place);
 
 }  // namespace tandem::tools

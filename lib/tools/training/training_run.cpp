@@ -9,11 +9,15 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/cpu_features.h"
 #include "cli/plan_text.h"
+#include "io/atomic_file.h"
 #include "recipe/scalar.h"
 #include "tools/engines/load_engine.h"
+#include "tools/training/memory_advice.h"
 #include "tools/training/trainer_spec.h"
 #include "train/export_adapter.h"
+#include "train/export_low_rank.h"
 #include "train/export_model.h"
 
 namespace tandem::tools {
@@ -23,7 +27,7 @@ constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kModel = "model";
 constexpr const char* kAdapter = "adapter";
 /// Steps in a row without a finite loss or gradient, after which a run ends.
-constexpr int kMostSkipped = 10;
+constexpr int kMostSkipped = 3;
 
 int64_t or_tenth(const std::optional<int>& every, int64_t steps) {
   return every ? *every : std::max<int64_t>(1, steps / 10);
@@ -42,18 +46,30 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
       steps_per_epoch_(
           train::Epoch::n_steps(static_cast<int64_t>(data.train.size()), recipe.train.batches)),
       n_steps_(recipe.train.n_steps(steps_per_epoch_)),
-      spec_(trainer_spec(recipe, files.config, data, n_steps_)),
-      limits_(cli::memory_limits(recipe.run, {})) {
+      place_(cli::choose_placement(recipe.run, {}, {}, plans)),
+      spec_(trainer_spec(recipe, files.config, data, n_steps_, place_)),
+      excluded_(train::units_of_adapters(recipe.train.select.exclude, files.config,
+                                         {files.name, files.fingerprint})),
+      limits_(cli::memory_limits(recipe.run, place_)) {
   if (!plans) check_folder();  // before scores are computed
   train::TrainSettings settings = recipe.train;
   if (plans) settings.select.strategy = train::Strategy::random;
-  set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration());
-  const size_t program = resident_bytes();
+  set_ = train::choose_set(settings, spec_, static_cast<uint64_t>(recipe.run.seed), calibration(),
+                           excluded_.units);
+  if (!place_.plan_for) ops::warm_up_linear(spec_.dtype, spec_.device);
+  program_bytes_ = resident_bytes();
   if (recipe.train.recompute == train::RecomputeLevel::automatic)
     spec_.recompute = train::Trainer::least_recompute(
-        spec_, set_, limits_.host - std::min(limits_.host, program));
-  plan_ = train::Trainer::plan(spec_, set_);
-  plan_.add("process/program and data", program);
+        spec_, set_,
+        limits_.on_gpu() ? limits_.gpu_bytes
+                         : limits_.host - std::min(limits_.host, program_bytes_));
+  plan_ = plan_of(spec_);
+}
+
+MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
+  MemoryPlan plan = train::Trainer::plan(spec, set_);
+  plan.add("process/program and data", program_bytes_);
+  return plan;
 }
 
 train::CalibrationData TrainingRun::calibration() const {
@@ -75,16 +91,24 @@ train::CalibrationData TrainingRun::calibration() const {
 }
 
 train::RunIdentity TrainingRun::identity() const {
-  train::RunIdentity id = {{"model", files_.fingerprint}, {"data", data_.data.fingerprint()}};
-  // Settings that a run may go on with others of. All but the threads change no bit of the trained
-  // values; with others of these sums may be rounded otherwise.
+  train::RunIdentity id = {.settings = {{"model", files_.fingerprint},
+                                        {"data", data_.data.fingerprint()},
+                                        {"train.select.exclude", excluded_.fingerprint()}},
+                           .place = limits_.on_gpu()
+                                        ? cuda::device_info(limits_.gpu.index).name
+                                        : fmt::format("cpu {}", isa_name(isa_in_use()))};
+  // Settings that a run may go on with others of, without a change of bits; the device is the
+  // identity's place.
   const std::vector<std::string> free = {"/output",
                                          "/eval",
+                                         "/run/device",
                                          "/run/threads",
                                          "/run/host_memory_limit",
                                          "/run/gpu_memory_limit",
                                          "/run/plan_for",
+                                         "/train/recompute",
                                          "/train/save_every",
+                                         "/train/select/exclude",
                                          "/train/keep",
                                          "/data/path",
                                          "/data/val_path",
@@ -95,7 +119,7 @@ train::RunIdentity TrainingRun::identity() const {
       continue;
     std::string name = key.substr(1);
     std::ranges::replace(name, '/', '.');
-    id[name] = value.dump();
+    id.settings[name] = value.dump();
   }
   return id;
 }
@@ -113,13 +137,23 @@ std::string TrainingRun::values_line() const {
                      set_.size, model::n_params(files_.config));
 }
 
+std::string TrainingRun::excluded_line() const {
+  if (excluded_.n_adapters == 0) return {};
+  return fmt::format("exclude  {} of {} adapter{} left out of the selection\n", excluded_.text(),
+                     excluded_.n_adapters, excluded_.n_adapters == 1 ? "" : "s");
+}
+
 std::string TrainingRun::text() const {
-  return fmt::format("{}\n{}{}\n{}\n", values_line(), train::describe(frontier()), size().text(),
-                     cli::memory_lines(plan_, limits_));
+  const std::string chosen = recipe_.train.method == train::Method::s2ft
+                                 ? fmt::format("chosen   {}\n", budget_text(set_, spec_.config))
+                                 : std::string();
+  return fmt::format("{}\n{}{}{}{}\n{}\n", values_line(), chosen, excluded_line(),
+                     train::describe(frontier()), size().text(), cli::memory_lines(plan_, limits_));
 }
 
 void TrainingRun::add_to(nlohmann::ordered_json& json) const {
   json["trained_values"] = set_.size;
+  if (excluded_.n_adapters > 0) json["excluded"] = excluded_.text();
   json["tflop"] = static_cast<double>(n_steps_) * size().work.done() * 1e-12;
   json.update(cli::memory_json(plan_, limits_));
 }
@@ -144,6 +178,7 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
   std::error_code code;
   std::filesystem::create_directories(recipe_.output.path, code);
   if (code) throw input_error(recipe_.output.path.string(), "cannot be made: {}", code.message());
+  for (const char* folder : {kModel, kAdapter}) io::remove_unfinished(file(folder));
   if (!cx_.is_set("overwrite")) return;
   kept.remove_all();
   std::filesystem::remove(file(kMetrics), code);
@@ -209,6 +244,23 @@ RunSize TrainingRun::size() const {
   return size;
 }
 
+std::string TrainingRun::records_of(int64_t step) const {
+  const train::Epoch of = epoch(step / steps_per_epoch_);
+  std::string text;
+  for (const int32_t sample : of.samples(step % steps_per_epoch_))
+    text += (text.empty() ? "" : ", ") + data_.data.where(sample);
+  return text;
+}
+
+void TrainingRun::report_skipped(int64_t step, const train::StepResult& r, int in_a_row) const {
+  cx_.warn(fmt::format("step {} is left out: loss {}, gradient norm {}; its records: {}", step,
+                       r.loss.mean(), r.gradient_norm, records_of(step - 1)));
+  if (in_a_row >= kMostSkipped)
+    throw Error::make(ErrorKind::numeric, fmt::format("step {}", step),
+                      "{} steps in a row had no finite loss or gradient", in_a_row)
+        .hint("lower train.optimizer.lr, or look at these records with --show-samples");
+}
+
 void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
                         RunCheckpoints& checkpoints, RunReport& report) {
   MetricsFile metrics(file(kMetrics), at.done);
@@ -229,6 +281,7 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
         metrics.add_validation(at.done, loss, at.best);
         report.add_validation(loss);
       }
+      report.set_first_loss(metrics.first_loss());
       const bool ends = at.done == n_steps_ || at.best.gives_up(recipe_.eval.patience);
       if (ends || at.done % save_every == 0 || at.best.step == at.done) save();
       if (ends) return;
@@ -239,11 +292,10 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
       const double seconds = watch.seconds();
       metrics.add_step(at.done, (at.done - 1) / steps_per_epoch_, r, seconds);
       report.add_step(at.done, r, work_of(parts), seconds);
-      skipped = r.skipped ? skipped + 1 : 0;
-      if (skipped >= kMostSkipped)
-        throw Error::make(ErrorKind::numeric, fmt::format("step {}", at.done),
-                          "{} steps in a row had no finite loss or gradient", skipped)
-            .hint("lower train.optimizer.lr, or look at the data with --show-samples");
+      if (r.skipped && r.loss.n_tokens > 0)
+        report_skipped(at.done, r, ++skipped);
+      else
+        skipped = 0;
     }
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted) throw;
@@ -253,8 +305,22 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
   }
 }
 
+std::string TrainingRun::memory_advice() const {
+  return tools::memory_advice(
+      spec_, std::max(data_.data.longest_rows(), data_.val_data.longest_rows()),
+      recipe_.train.batches.max_tokens.value, [&](const train::TrainerSpec& spec) {
+        MemoryPlan plan = plan_of(spec);
+        plan.add("process/of the next one, which differs a little", size_t{1} << 20);
+        return limits_.fits(plan);
+      });
+}
+
 int TrainingRun::run() {
-  admit_plan(cx_, plan_, limits_);
+  try {
+    admit_plan(cx_, plan_, limits_);
+  } catch (Error& e) {
+    throw std::move(e).hint(memory_advice());
+  }
   RunCheckpoints kept = checkpoints();
   open_folder(kept);
   auto trainer = std::make_unique<train::Trainer>(spec_, set_, calibration().source());
@@ -267,11 +333,16 @@ int TrainingRun::run() {
   go_on(*trainer, at, kept, report);
   if (at.best.found() && at.best.step != at.done) kept.load_best(*trainer, at.best);
   report.finish(at);
-  train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
-  if (recipe_.train.method == train::Method::s2ft)
+  const std::vector<float> values = trainer->values();
+  const train::Method method = recipe_.train.method;
+  const bool low_rank = method == train::Method::lora || method == train::Method::dora;
+  if (low_rank)
+    train::export_low_rank(file(kAdapter), recipe_.model.path.value, recipe_.train, set_,
+                           files_.config, values);
+  else
+    train::export_adapter(file(kAdapter), files_, recipe_.train, recipe_.run.seed, *trainer);
+  if (low_rank || method == train::Method::s2ft)
     cx_.out.line(fmt::format("adapter  {}", file(kAdapter).string()));
-  const std::span<const float> trained = trainer->state().values;
-  const std::vector<float> values(trained.begin(), trained.end());
   trainer.reset();  // the model that is written takes its place in memory
   export_trained(values);
   if (!files_.synthetic()) cx_.out.line(fmt::format("model    {}", file(kModel).string()));

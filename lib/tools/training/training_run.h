@@ -14,6 +14,7 @@
 #include "train/choose_set.h"
 #include "train/data/epoch.h"
 #include "train/data/training_data.h"
+#include "train/exclude.h"
 
 namespace tandem::tools {
 
@@ -32,6 +33,8 @@ class TrainingRun {
 
   const MemoryPlan& plan() const { return plan_; }
   const cli::MemoryLimits& limits() const { return limits_; }
+  /// The smallest change of settings that would make the plan fit.
+  std::string memory_advice() const;
   /// Trained values, how far gradients go, work, memory.
   std::string text() const;
   void add_to(nlohmann::ordered_json& json) const;
@@ -50,6 +53,8 @@ class TrainingRun {
   /// Makes it; empties it to begin again.
   void open_folder(RunCheckpoints& kept) const;
   std::string values_line() const;
+  /// Of the adapters whose units are left out; empty without any.
+  std::string excluded_line() const;
   train::Frontier frontier() const;
   train::Work work_of(std::span<const train::MicroBatch> parts) const;
   RunSize size() const;
@@ -57,6 +62,12 @@ class TrainingRun {
   /// errors   kind numeric: many steps in a row without a finite loss or gradient
   void go_on(train::Trainer& trainer, train::RunProgress& at, RunCheckpoints& checkpoints,
              RunReport& report);
+  MemoryPlan plan_of(const train::TrainerSpec& spec) const;
+  /// Where the samples of a step come from: "train.jsonl:3, train.jsonl:17".
+  std::string records_of(int64_t step) const;
+  /// Warns of a step that was left out.
+  /// errors   kind numeric: too many in a row
+  void report_skipped(int64_t step, const train::StepResult& result, int in_a_row) const;
   bool validates_at(int64_t step) const;
   train::Epoch epoch(int64_t number) const;
   std::vector<train::MicroBatch> parts_of(const train::Epoch& epoch, int64_t step) const;
@@ -71,9 +82,12 @@ class TrainingRun {
   const decode::ModelFiles& files_;
   const train::TrainingData& data_;
   int64_t steps_per_epoch_, n_steps_;
+  cli::Placement place_;
   train::TrainerSpec spec_;
+  train::Excluded excluded_;
   train::TrainedSet set_;
   cli::MemoryLimits limits_;
+  size_t program_bytes_ = 0;
   MemoryPlan plan_;
   std::vector<train::Epoch> epoch_;  // the one in hand, if any
   int64_t epoch_number_ = -1;

@@ -38,7 +38,7 @@ std::vector<Sample> pieces_of(std::span<const int32_t> ids, const std::vector<in
 /// What one record gave.
 struct Dataset::Encoded {
   std::vector<Sample> samples;
-  bool truncated = false, too_long = false, unsupervised = false, endless = false;
+  bool truncated = false, too_long = false, unsupervised = false, endless = false, doubled = false;
 };
 
 Dataset::Encoded Dataset::encode(const Record& record, const SampleEncoder& encoder,
@@ -67,6 +67,7 @@ Dataset::Encoded Dataset::encode(const Record& record, const SampleEncoder& enco
     if (encoded.unsupervised) return encoded;
     encoded.truncated = true;
   }
+  encoded.doubled = encoder.begins_twice(sample.ids);
   encoded.endless = !encoded.truncated && !encoder.is_control(sample.ids.back());
   encoded.samples.push_back(std::move(sample));
   return encoded;
@@ -77,6 +78,7 @@ void Dataset::add(const Encoded& encoded, int32_t record) {
   counts_.too_long += encoded.too_long;
   counts_.unsupervised += encoded.unsupervised;
   counts_.endless += encoded.endless;
+  counts_.doubled += encoded.doubled;
   for (const Sample& sample : encoded.samples) {
     ids_.insert(ids_.end(), sample.ids.begin(), sample.ids.end());
     spans_.insert(spans_.end(), sample.supervised.begin(), sample.supervised.end());

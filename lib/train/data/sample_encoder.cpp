@@ -63,6 +63,11 @@ Sample SampleEncoder::encode(const Record& record) const {
   }
 }
 
+bool SampleEncoder::begins_twice(std::span<const int32_t> ids) const {
+  const auto bos = tokenizer_ != nullptr ? tokenizer_->bos_id() : std::nullopt;
+  return bos && ids.size() > 1 && ids[0] == *bos && ids[1] == *bos;
+}
+
 Sample SampleEncoder::checked(const Record& record) const {
   Sample sample = std::get<Sample>(record.content);
   for (const int32_t id : sample.ids)

@@ -33,6 +33,8 @@ class SampleEncoder {
   Sample encode(const Record& record) const;
 
   const std::vector<int32_t>& prefix() const;
+  /// Whether BOS stands twice in front.
+  bool begins_twice(std::span<const int32_t> ids) const;
   /// Whether generation can stop at a token.
   bool is_control(int32_t id) const { return tokenizer_ == nullptr || tokenizer_->is_special(id); }
 

@@ -1,0 +1,78 @@
+#pragma once
+// Sizes of the Hopper kernel of attention's backward pass and its shared memory.
+#include <cuda_bf16.h>
+
+#include "kernels/attention/backward_tiles.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace tandem::hopper {
+
+/// A block is one warpgroup that starts copies and two that compute, 64 rows each: keys or queries
+/// (backward_tiles.cuh). Both meet the same columns, 64 at a time.
+template <int kDim>
+struct BackwardShape {
+  static_assert(kDim == 64 || kDim == 128, "a head is one or two rows of 128 bytes");
+  static constexpr int kGroups = 2, kRows = 64 * kGroups, kColumns = kPageTokens;
+  static constexpr int kThreads = (kGroups + 1) * cuda::kWarpgroup;
+  static constexpr int kBlocks = kDim / 64;  // of 64 elements, 128 bytes wide
+  static constexpr int kStages = 4;          // of columns in flight
+  static constexpr int kTileBytes = kPageTokens * kDim * 2;
+  // Of a computing thread: sums of dk and dv kDim, scores and their gradients 64, as operands 32.
+  static constexpr int kComputeRegisters = kDim == 128 ? 240 : 232;
+  static constexpr int kCopyRegisters = kDim == 128 ? 24 : 40;
+};
+
+/// 64 vectors, as [block of 64 elements][vector][64], each row of 128 bytes swizzled.
+template <int kDim>
+using BackwardVectors = __nv_bfloat16[kDim / 64][kPageTokens * 64];
+
+struct BackwardPiece {
+  BackwardBlock block;
+  ColumnTiles tiles;
+};
+
+template <int kDim>
+struct alignas(1024) BackwardMemory {
+  using Shape = BackwardShape<kDim>;
+  BackwardVectors<kDim> rows[2][Shape::kGroups];     // k and v, or q and dout
+  BackwardVectors<kDim> columns[Shape::kStages][2];  // the others
+  float lse[Shape::kStages][Shape::kColumns], sums[Shape::kStages][Shape::kColumns];  // of queries
+  // In turn: one is taken ahead, one computed, and of one results are written. All threads are
+  // short of registers and read them here.
+  BackwardPiece pieces[4];
+  // Pieces in turn: the copying warps run up to two ahead of the groups.
+  cuda::Barrier taken[2], columns_copied[2];
+  cuda::Barrier rows_full, rows_empty, full[Shape::kStages], empty[Shape::kStages];
+
+  __device__ const BackwardPiece& piece(unsigned n) const { return pieces[n % 4]; }
+  __device__ static BackwardMemory& at(unsigned char* memory) {
+    const uint32_t misaligned = cuda::shared_address(memory) % 1024;
+    return *reinterpret_cast<BackwardMemory*>(memory + (misaligned == 0 ? 0 : 1024 - misaligned));
+  }
+  __device__ void init_barriers() {
+    constexpr unsigned kWarps = 4;  // of a group; one thread of each frees what it has read
+    for (int i = 0; i < 2; ++i) {
+      taken[i].init(1);
+      columns_copied[i].init(2);  // by the two warps
+    }
+    rows_full.init(1);
+    rows_empty.init(kWarps * Shape::kGroups);
+    for (int s = 0; s < Shape::kStages; ++s) {
+      full[s].init(1 + cuda::kWarp);  // vectors and, lane by lane, numbers
+      empty[s].init(kWarps * Shape::kGroups);
+    }
+    cuda::init_fence();
+  }
+};
+
+/// Place in the ring of stages, which goes on from one piece to the next.
+template <int kStages>
+struct StageRing {
+  unsigned at = 0;
+  __device__ int stage() const { return static_cast<int>(at % kStages); }
+  /// Of the stage's phase when full; when empty the other one.
+  __device__ unsigned parity() const { return at / kStages % 2; }
+};
+
+}  // namespace tandem::hopper

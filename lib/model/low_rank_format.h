@@ -1,0 +1,29 @@
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "model/weight_table.h"
+
+// Names in folders of PEFT that the reader and the writer of low-rank adapters share.
+namespace tandem::model {
+
+inline constexpr const char* kPeftConfigFile = "adapter_config.json";
+inline constexpr const char* kPeftTensorFile = "adapter_model.safetensors";
+inline constexpr const char* kPeftPickleFile = "adapter_model.bin";
+
+/// "model.layers.3.self_attn.q_proj", PEFT's name of a matrix.
+inline std::string module_path(Weight weight, int layer) {
+  const std::string name = checkpoint_name(weight, layer);
+  return name.substr(0, name.rfind('.'));
+}
+
+/// The names of a matrix's tensors.
+inline std::string factor_name(const std::string& module, const char* of) {
+  return "base_model.model." + module + "." + of;
+}
+inline constexpr const char* kFactorA = "lora_A.weight";
+inline constexpr const char* kFactorB = "lora_B.weight";
+inline constexpr const char* kFactorMagnitude = "lora_magnitude_vector";
+
+}  // namespace tandem::model

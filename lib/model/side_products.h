@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+
+#include "tensor/tensor.h"
+
+namespace tandem::model {
+
+/// The matrices of a layer as they are packed.
+enum class LayerMatrix : uint8_t { qkv, wo, gate_up, w_down };
+inline constexpr int kLayerMatrices = 4;
+
+/// What a training run adds to the products of a layer's matrices: adapters. Attached to a model
+/// (Llama::attach), it is called after each dense product; for a model without one that is a
+/// comparison with null.
+class SideProducts {
+ public:
+  virtual ~SideProducts() = default;
+
+  /// Where the product of a matrix that ends in the residual stream goes first, if add() must see
+  /// it apart; empty: straight into the stream.
+  /// shapes   [rows, dim] f32
+  virtual Tensor apart(int layer, LayerMatrix of, int64_t rows) = 0;
+  /// Changes y, which is x W^T + b; or where wo or w_down were not apart, has had that added.
+  /// shapes   x [rows, in] in the compute type, y [rows, out]
+  /// sum      [rows, out] f32 that y must be added to, if it was apart, or empty
+  virtual void add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, const Tensor& sum,
+                   Stream stream) = 0;
+};
+
+}  // namespace tandem::model

@@ -1,0 +1,67 @@
+#include "tools/training/memory_advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tandem::tools {
+namespace {
+
+using train::Recomputation;
+using train::TrainerSpec;
+
+constexpr int64_t kRowStep = 16;  // sizes that are tried
+
+TrainerSpec with_rows(TrainerSpec spec, int64_t rows) {
+  spec.max_rows = static_cast<int>(rows);
+  spec.max_documents = std::min(spec.max_documents, spec.max_rows);
+  return spec;
+}
+
+/// The most rows of a micro-batch in [least, most] that fit; 0 if none do. More rows need more.
+int64_t most_rows(const TrainerSpec& spec, int64_t least, int64_t most,
+                  const std::function<bool(const TrainerSpec&)>& fits) {
+  if (least > most || !fits(with_rows(spec, least))) return 0;
+  int64_t low = least, high = most;  // low fits
+  while (high - low > kRowStep) {
+    const int64_t middle = (low + high) / 2;
+    (fits(with_rows(spec, middle)) ? low : high) = middle;
+  }
+  return low;
+}
+
+/// The level's name in a recipe.
+int number_of(Recomputation level) {
+  return level == Recomputation::layer ? 3 : level == Recomputation::ffn ? 2 : 1;
+}
+
+}  // namespace
+
+std::string memory_advice(const TrainerSpec& spec, int64_t longest, int64_t max_tokens,
+                          const std::function<bool(const TrainerSpec&)>& fits) {
+  TrainerSpec other = spec;
+  for (const Recomputation level : {Recomputation::ffn, Recomputation::layer}) {
+    if (level <= spec.recompute) continue;
+    other.recompute = level;
+    if (fits(other)) return fmt::format("it fits with train.recompute: {}", number_of(level));
+  }
+  // Samples are of train.max_tokens at most, and a micro-batch holds each of them.
+  const auto sizes = [&](int64_t tokens) {
+    return tokens >= max_tokens
+               ? fmt::format("train.micro_tokens: {}", tokens)
+               : fmt::format("train.micro_tokens: {0} and train.max_tokens: {0}", tokens);
+  };
+  const int64_t least = longest + 1;  // tokens of the longest sample
+  if (const int64_t tokens = most_rows(spec, least, spec.max_rows, fits); tokens > 0)
+    return fmt::format("it fits with {}", sizes(tokens));
+  other.recompute = Recomputation::layer;
+  const char* again = spec.recompute == Recomputation::layer ? "" : "train.recompute: 3 and ";
+  if (const int64_t tokens = most_rows(other, least, spec.max_rows, fits); tokens > 0)
+    return fmt::format("it fits with {}{}", again, sizes(tokens));
+  if (const int64_t tokens = most_rows(other, 2, longest, fits); tokens > 0)
+    return fmt::format("it fits with {}{}, which cuts samples", again, sizes(tokens));
+  return "no size of samples or micro-batches makes it fit: train fewer values, choose a smaller "
+         "model, or raise run.host_memory_limit";
+}
+
+}  // namespace tandem::tools

@@ -1,0 +1,98 @@
+#include "train/low_rank_set.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/linear_gradient.h"
+#include "ops/loading.h"
+#include "ops/low_rank.h"
+
+namespace tandem::train {
+namespace {
+
+/// Numbers of the random tensors that A begins as: none that a synthetic model has.
+constexpr uint32_t kFirstTensor = 0x80000000u;
+
+size_t at(int64_t offset) { return static_cast<size_t>(offset); }
+
+}  // namespace
+
+TrainedSet low_rank_set(const model::ModelConfig& c, const LoraSettings& settings, bool magnitude,
+                        uint64_t seed) {
+  const double rank = settings.rank;
+  TrainedSet set;
+  set.low_rank = {
+      .rank = settings.rank,
+      .gamma = static_cast<float>(settings.alpha / (settings.rslora ? std::sqrt(rank) : rank)),
+      .dropout = settings.dropout,
+      .magnitude = magnitude,
+      .seed = seed};
+  int layer = 0;
+  const auto add = [&](TrainedMatrix& m, Matrix matrix, int64_t first_row, int64_t rows) {
+    if (std::ranges::find(settings.targets, matrix) == settings.targets.end()) return;
+    m.part = TrainedMatrix::Part::low_rank;
+    m.factors.push_back({.matrix = matrix,
+                         .layer = layer,
+                         .first_row = first_row,
+                         .rows = rows,
+                         .magnitude = magnitude ? 0 : -1});
+  };
+  const int64_t q = c.q_dim(), kv = c.kv_dim(), ffn = c.ffn_dim;
+  set.layers.resize(at(c.n_layers));
+  for (TrainedLayer& l : set.layers) {
+    layer = static_cast<int>(&l - set.layers.data());
+    add(l.qkv, Matrix::q, 0, q);
+    add(l.qkv, Matrix::k, q, kv);
+    add(l.qkv, Matrix::v, q + kv, kv);
+    add(l.wo, Matrix::o, 0, c.dim);
+    add(l.gate_up, Matrix::gate, 0, ffn);
+    add(l.gate_up, Matrix::up, ffn, ffn);
+    add(l.w_down, Matrix::down, 0, c.dim);
+  }
+  lay_out(set, c);
+  return set;
+}
+
+void lay_out_factors(TrainedMatrix& m, int64_t in, int rank, int64_t& end) {
+  m.offset = end;
+  for (LowRankFactors& f : m.factors) {
+    f.a = end;
+    end += rank * in;
+  }
+  for (LowRankFactors& f : m.factors) {
+    f.b = end;
+    end += f.rows * rank;
+  }
+  for (LowRankFactors& f : m.factors) {
+    if (f.magnitude < 0) continue;
+    f.magnitude = end;
+    end += f.rows;
+  }
+  m.rows = end - m.offset;
+  m.cols = 1;
+}
+
+void first_factors(std::span<float> values, const TrainedMatrix& m, const LowRankShape& shape,
+                   const ops::PackedWeights& w, Stream stream) {
+  const auto in = static_cast<double>(w.in());
+  for (const LowRankFactors& f : m.factors) {
+    ops::fill_random(values.data() + f.a, DType::f32,
+                     {.seed = shape.seed,
+                      .tensor = kFirstTensor + static_cast<uint32_t>(f.layer * kMatrices) +
+                                static_cast<uint32_t>(f.matrix),
+                      .n = shape.rank * w.in(),
+                      .stddev = static_cast<float>(1 / std::sqrt(3 * in))},
+                     stream);
+    ops::clear(values.data() + f.b, f.rows * shape.rank, stream);
+    if (f.magnitude >= 0)
+      ops::initial_magnitudes(values.data() + f.magnitude, rows_of(w, f.first_row, f.rows), stream);
+  }
+}
+
+Tensor rows_of(const ops::PackedWeights& w, int64_t first, int64_t n) {
+  const Tensor all(const_cast<void*>(ops::trainable_rows(w)), w.dtype(), {w.out(), w.in()},
+                   w.device());
+  return all.slice(first, n);
+}
+
+}  // namespace tandem::train

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Times training steps of transformers with PEFT, as train_step.py times s2ft-train: one JSON line a method.
+
+    peer_training.py --shape llama-2-7b --batch 2 --tokens 1024 --method lora full --steps 10
+    peer_training.py --shape llama-3.1-8b --method lora --batch 8 --data ids.jsonl --tokens 512 --steps 20
+                     batches padded to their longest; tokens that are not padding count
+
+Random weights in bf16, attention by scaled_dot_product_attention, fused AdamW; LoRA of rank 32 on q, k, v, up and
+down without dropout, its weights in bf16; `lora-f32`: in f32, PEFT's default. `compile`: under torch.compile;
+`liger`: with liger-kernel's norms, RoPE, SwiGLU and loss. Peaks are of allocated bytes after the first step.
+Needs torch, transformers and peft; a method whose library is missing or fails says so in its line.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import time
+
+SHAPES = {
+    "llama-2-7b": dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
+                       num_key_value_heads=32, vocab_size=32000),
+    "llama-3.1-8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+                         num_attention_heads=32, num_key_value_heads=8, vocab_size=128256),
+}
+TARGETS = ["q_proj", "k_proj", "v_proj", "up_proj", "down_proj"]
+
+
+def batches_of(args, torch):
+    """Token ids and targets of each step, and how many tokens are real."""
+    if args.data is None:
+        while True:
+            ids = torch.randint(0, 32000, (args.batch, args.tokens), device=args.device)
+            yield ids, ids, torch.ones_like(ids), ids.numel()
+    records = [json.loads(line) for line in args.data.read_text().splitlines()]
+    for at in range(0, len(records) - args.batch + 1, args.batch):
+        batch = records[at:at + args.batch]
+        longest = max(len(r["ids"]) for r in batch)
+        ids = torch.zeros(args.batch, longest, dtype=torch.long)
+        labels, mask = torch.full_like(ids, -100), torch.zeros_like(ids)
+        for row, record in enumerate(batch):
+            n = len(record["ids"])
+            ids[row, :n] = torch.tensor(record["ids"])
+            mask[row, :n] = 1
+            for begin, end in record["supervised"]:
+                labels[row, begin:end] = ids[row, begin:end]
+        # A sample of n tokens is n - 1 rows, as s2ft-train counts them.
+        yield ids.to(args.device), labels.to(args.device), mask.to(args.device), int(mask.sum()) - args.batch
+
+
+def make_model(args, method, torch):
+    import transformers
+
+    if "liger" in method:
+        from liger_kernel.transformers import apply_liger_kernel_to_llama
+        apply_liger_kernel_to_llama()
+    config = transformers.LlamaConfig(**SHAPES[args.shape], max_position_embeddings=8192, use_cache=False)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(args.device):
+        model = transformers.LlamaForCausalLM._from_config(config, attn_implementation="sdpa")
+    torch.set_default_dtype(torch.float32)
+    if method.startswith("lora"):
+        import peft
+        model = peft.get_peft_model(
+            model, peft.LoraConfig(r=32, lora_alpha=64, lora_dropout=0.0, target_modules=TARGETS,
+                                   task_type="CAUSAL_LM"),
+            autocast_adapter_dtype="f32" in method)
+    model.train()
+    return model
+
+
+def time_method(args, method, torch):
+    model = make_model(args, method, torch)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
+    run = torch.compile(model) if "compile" in method else model
+    seconds, real = [], []
+    for step, (ids, labels, mask, n) in zip(range(args.steps), batches_of(args, torch)):
+        if step == 1:
+            torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        whole = args.data is None
+        loss = run(input_ids=ids, labels=labels, attention_mask=None if whole else mask).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        real.append(n)
+    seconds, real = seconds[2:], real[2:]
+    return {"ms": round(statistics.median(seconds) * 1e3, 2), "tokens_per_s": round(sum(real) / sum(seconds)),
+            "peak_bytes": torch.cuda.max_memory_allocated(), "trained": sum(p.numel() for p in trained)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--shape", choices=SHAPES, default="llama-2-7b")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--method", nargs="*", default=["lora"],
+                        help="lora, full, with -f32, -compile or -liger behind it")
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--data", type=pathlib.Path)
+    args = parser.parse_args()
+
+    import gc
+
+    import torch
+
+    for method in args.method:
+        line = {"tool": "transformers", "method": method, "shape": args.shape, "batch": args.batch,
+                "tokens": args.tokens, "data": args.data.name if args.data else "random",
+                "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
+        try:
+            line |= time_method(args, method, torch)
+        except Exception as error:  # a peer that fails is a result
+            line["error"] = f"{type(error).__name__}: {error}"[:300]
+        print(json.dumps(line), flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch._dynamo.reset()
+
+
+if __name__ == "__main__":
+    main()

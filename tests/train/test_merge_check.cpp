@@ -1,0 +1,105 @@
+#include <doctest/doctest.h>
+
+#include "error_text.h"
+#include "temporary_folder.h"
+#include "tools/adapters/merge_check.h"
+#include "train/export_adapter.h"
+#include "train/trainer_runs.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using model::Weight;
+
+namespace {
+
+/// Weights of another source, one of them flipped in its lowest bit.
+class Spoiled final : public model::WeightSource {
+ public:
+  Spoiled(std::unique_ptr<model::WeightSource> of, Weight weight, int layer, int64_t row,
+          int64_t col)
+      : of_(std::move(of)), weight_(weight), layer_(layer), row_(row), col_(col) {}
+
+  void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
+            void* out) const override {
+    of_->rows(weight, layer, begin, end, dtype, out);
+    if (weight != weight_ || layer != layer_ || row_ < begin || row_ >= end) return;
+    const int64_t cols = model::weight_shape(weight, config)[1];
+    auto* bytes = static_cast<unsigned char*>(out);
+    bytes[static_cast<size_t>((row_ - begin) * cols + col_) * dtype_bytes(dtype)] ^= 1;
+  }
+  std::vector<float> vector(Weight weight, int layer) const override {
+    std::vector<float> v = of_->vector(weight, layer);
+    if (weight == weight_ && layer == layer_) v[static_cast<size_t>(col_)] += 1;
+    return v;
+  }
+  void embed(std::span<const int32_t> ids, float* out) const override { of_->embed(ids, out); }
+
+  model::ModelConfig config;
+
+ private:
+  std::unique_ptr<model::WeightSource> of_;
+  Weight weight_;
+  int layer_;
+  int64_t row_, col_;
+};
+
+}  // namespace
+
+TEST_SUITE("tools/merge_check") {
+  TEST_CASE("one flipped bit of a merged model is found, wherever it is") {
+    const TemporaryFolder folder;
+    const train::TrainerSpec spec = trainer_spec("llama-3.1");
+    const model::ModelConfig& c = spec.config;
+    const train::TrainedSet set =
+        train::slices_of(train::select_random(half_of_everything(), c), c);
+    const auto trainer = make_trainer("llama-3.1", spec, set);
+    const train::MicroBatch batch = random_documents({20}, c.vocab_size, 5);
+    trainer->step({&batch, 1});
+    const decode::ModelFiles base = decode::open_model(small_model("llama-3.1").string(), 0);
+    train::export_adapter(folder / "a", base, {}, 0, *trainer);
+    const model::AdapterBase of = {base.name, base.fingerprint};
+    const model::Adapter adapter = model::Adapter::open(folder / "a", c, of);
+    const auto merged = [&] {
+      return model::adapted_source(decode::open_model(base.folder.string(), 0).source,
+                                   model::Adapter::open(folder / "a", c, of));
+    };
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const tools::MergeCheck found =
+          tools::check_merged(*base.source, *merged(), adapter, c, dtype, {});
+      CHECK(found.inside == set.size);
+      CHECK(found.inside + found.outside == model::n_params(c));
+      CHECK(found.whole == 0);
+
+      const auto spoiled = [&](Weight weight, int layer, int64_t row, int64_t col) {
+        Spoiled source(merged(), weight, layer, row, col);
+        source.config = c;
+        return error_text(
+            [&] { tools::check_merged(*base.source, source, adapter, c, dtype, {}); });
+      };
+      for (const Weight weight : model::adapter_weights()) {
+        const io::Shape shape = model::weight_shape(weight, c);
+        const bool columns = model::takes_columns(weight);
+        const int64_t n = shape[columns ? 1 : 0];
+        for (int layer = 0; layer < c.n_layers; ++layer) {
+          const auto index = adapter.index(weight, layer);
+          CHECK(adapter.holds(weight, layer) == !index.empty());
+          for (int64_t i = 0; i < n; i += std::max<int64_t>(1, n / 4)) {
+            const int64_t row = columns ? shape[0] - 1 : i, col = columns ? i : 0;
+            const bool inside = std::ranges::binary_search(index, i);
+            const std::string text = spoiled(weight, layer, row, col);
+            CAPTURE(text);
+            CHECK(text.find(fmt::format("{}: [{}, {}] of the merged model is ",
+                                        model::checkpoint_name(weight, layer), row, col)) == 0);
+            CHECK(text.find(inside ? "the adapter's value" : "the base's, outside") !=
+                  std::string::npos);
+          }
+        }
+      }
+      for (const Weight w : {Weight::tok_emb, Weight::lm_head, Weight::out_norm})
+        CHECK(spoiled(w, -1, 0, 1).find("the base's") != std::string::npos);
+      CHECK(spoiled(Weight::ffn_norm, 1, 0, 2).find("ffn") == std::string::npos);  // by its name
+      CHECK(spoiled(Weight::ffn_norm, 1, 0, 2)
+                .find("model.layers.1.post_attention_layernorm.weight: [0, 2]") == 0);
+    }
+  }
+}
