@@ -239,7 +239,7 @@ RunSize TrainingRun::size() const {
   RunSize size{.n_steps = n_steps_,
                .steps_per_epoch = steps_per_epoch_,
                .work = work_of(first),
-               .dtype = spec_.dtype};
+               .rate = product_rate(spec_.dtype, limits_)};
   for (const train::MicroBatch& b : first) size.tokens += static_cast<int64_t>(b.tokens.size());
   return size;
 }
