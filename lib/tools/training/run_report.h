@@ -11,7 +11,7 @@ namespace tandem::tools {
 
 /// Operations a second of a device's products.
 struct ProductRate {
-  double per_second = 0;           // 0: not known
+  double per_second = 0;            // 0: not known
   const char* source = "measured";  // or whose figure it is
 };
 
