@@ -14,7 +14,10 @@ struct Softmax {
 
   __device__ void add(const Softmax& other) {
     const float both = fmaxf(top, other.top);
-    if (both == -INFINITY) return;
+    if (both == -INFINITY) {  // but NaN, which a maximum does not see, must stay
+      sum += other.sum;
+      return;
+    }
     sum = sum * expf(top - both) + other.sum * expf(other.top - both);
     top = both;
   }
@@ -53,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_rows(const CrossEntrop
       mine.sum *= expf(mine.top - top);
       mine.top = top;
     }
-    if (mine.top == -INFINITY) continue;
+    if (mine.top == -INFINITY && !isnan(top)) continue;
 #pragma unroll
     for (int e = 0; e < kEach; ++e) mine.sum += expf(v.at[e] - mine.top);
   }

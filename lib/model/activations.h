@@ -14,6 +14,8 @@ struct LayerActivations {
   void* residual_in = nullptr;   // [rows, dim] residual stream before attention
   void* residual_mid = nullptr;  // [rows, dim] and before the FFN
   float* lse = nullptr;          // [rows, n_heads] of attention, natural log
+  void* normed_in = nullptr;     // [rows, dim] what the norms give of these two
+  void* normed_mid = nullptr;    // [rows, dim]
 };
 
 }  // namespace tandem::model

@@ -157,13 +157,13 @@ Tensor Llama::gate_up_at(void* place) const {
 }
 
 void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
-                          const ops::PackedWeights& w) {
+                          const ops::PackedWeights& w, void* kept) {
   const Tensor x(residual_, DType::f32, {n_rows_, config_.dim}, options_.device);
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = norm, .norm_eps = eps};
-  if (side_ == nullptr && ops::fusion_pays(w, n_rows_, fusion))
+  if (side_ == nullptr && kept == nullptr && ops::fusion_pays(w, n_rows_, fusion))
     return ops::linear_fused(y, x, fusion, w, ops::Accumulate::no, exec_.stream());
-  const Tensor normed = act(normed_, n_rows_, config_.dim);
+  const Tensor normed = act(kept != nullptr ? kept : normed_, n_rows_, config_.dim);
   ops::rms_norm(normed, x, norm, eps, exec_.stream());
   ops::linear(y, normed, w, ops::Accumulate::no, workspace_, exec_.stream());
   if (side_ != nullptr) side_->add(layer, of, y, normed, {}, exec_.stream());
@@ -195,7 +195,7 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
 
   poll(options_.interrupted);
   keep_residual(to.residual_in);
-  normed_linear(layer, LayerMatrix::qkv, qkv, w.norms.attn, w.qkv);
+  normed_linear(layer, LayerMatrix::qkv, qkv, w.norms.attn, w.qkv, to.normed_in);
   const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
   ops::rope_kv({.q = q,
                 .k_pool = cache.k(layer),
@@ -222,12 +222,13 @@ void Llama::ffn_block(int layer, const LayerWeights& w, const LayerActivations& 
   const auto eps = static_cast<float>(config_.rms_eps);
   const ops::LinearFusion fusion{.norm_weight = w.norms.ffn, .norm_eps = eps, .swiglu = true};
   if (side_ != nullptr) {
-    normed_linear(layer, LayerMatrix::gate_up, gate_up, w.norms.ffn, w.gate_up);
+    normed_linear(layer, LayerMatrix::gate_up, gate_up, w.norms.ffn, w.gate_up, to.normed_mid);
     ops::silu_mul(ffn, gate_up, exec_.stream());
   } else if (to.gate_up == nullptr && ops::fusion_pays(w.gate_up, n_rows_, fusion)) {
     ops::linear_fused(ffn, x, fusion, w.gate_up, ops::Accumulate::no, exec_.stream());
   } else {
-    const Tensor normed = act(normed_, n_rows_, config_.dim);
+    void* const place = to.normed_mid != nullptr ? to.normed_mid : normed_;
+    const Tensor normed = act(place, n_rows_, config_.dim);
     ops::rms_norm(normed, x, w.norms.ffn, eps, exec_.stream());
     if (to.gate_up == nullptr) {
       ops::linear_swiglu(ffn, gate_up, normed, w.gate_up, workspace_, exec_.stream());
@@ -303,6 +304,9 @@ void Llama::choose_products(int64_t wanted) {
   choose_one(x, act(block_, rows, config_.q_dim()), same_shape(&LayerWeights::wo),
              ops::Accumulate::yes);
   choose_one(x, ffn, same_shape(&LayerWeights::w_down), ops::Accumulate::yes);
+  if (options_.trainable.any())  // gate and up are kept then
+    choose_one(gate_up, normed, same_shape(&LayerWeights::gate_up), ops::Accumulate::no,
+               {.before = norm_by(&LayerNorms::ffn)});
   poll(options_.interrupted);
   fill_random(x);  // sums have grown
   ops::tune_swiglu(ffn, gate_up, normed, same_shape(&LayerWeights::gate_up),

@@ -96,7 +96,7 @@ class Llama {
   Tensor gate_up_at(void* place) const;
   /// y = norm(x) W^T, in one pass where that pays.
   void normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
-                     const ops::PackedWeights& w);
+                     const ops::PackedWeights& w, void* kept = nullptr);
   /// The residual stream += x W^T.
   void linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
                             const ops::PackedWeights& w);

@@ -61,7 +61,8 @@ LinearChoice::Algorithm find(const Product& p, int device) {
   const auto best = cublaslt::candidates(device, p, kWorkspaceBytes, 1);
   if (best.empty())
     throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
-                      "cuBLASLt {} has no product {}", cublaslt::version(), in_words(p));
+                      "cuBLASLt {} has no product {}", cublaslt::version(), in_words(p))
+        .hint("of low-rank factors choose a rank that is a multiple of 8, or add --device cpu");
   return best.front();
 }
 

@@ -59,9 +59,9 @@ void Backward::choose_products(int64_t wanted, std::span<float> gradient) {
   };
   const model::LayerWeights& w = model_.weights().layers[layer];
   const TrainedLayer& t = set_.layers[layer];
-  product(t.w_down, w.w_down, buffers_.dstream_act, wide, buffers_.dwide);
+  product(t.w_down, w.w_down, buffers_.dstream_act, buffers_.dwide, buffers_.dwide);
   product(t.gate_up, w.gate_up, wide, buffers_.normed, buffers_.dnormed);
-  product(t.wo, w.wo, buffers_.dstream_act, wide, buffers_.dwide);
+  product(t.wo, w.wo, buffers_.dstream_act, buffers_.dwide, buffers_.dwide);
   product(t.qkv, w.qkv, buffers_.dqkv, buffers_.normed, buffers_.dnormed);
 }
 
@@ -200,16 +200,18 @@ void Backward::ffn(int index, const model::LayerActivations& kept) {
     input_gradient(da, dy, w.w_down);
   }
   const bool listed = t.w_down.part == Part::columns;
-  if (t.w_down.trained())
+  const bool kept_whole = f.keeps_ffn;
+  if (t.w_down.trained() && !kept_whole)
     columns = act(buffers_.listed, listed ? t.w_down.cols : int64_t{spec_.config.ffn_dim});
   if (low_rank_) low_rank_->keep_outputs(index, model::LayerMatrix::gate_up, gate_up);
   ops::silu_mul_backward(gate_up, da, columns, listed ? indices_.of(t.w_down).data() : nullptr,
                          stream());
-  weight_gradient(t.w_down, dy, columns);
+  weight_gradient(t.w_down, dy, kept_whole ? act(kept.ffn, spec_.config.ffn_dim) : columns);
   if (!f.gate_up) return;
   through_factors(index, model::LayerMatrix::gate_up, gate_up);  // in place
-  weight_gradient(t.gate_up, gate_up,
-                  t.gate_up.trained() ? normed_again(w.norms.ffn, kept.residual_mid) : Tensor{});
+  weight_gradient(
+      t.gate_up, gate_up,
+      t.gate_up.trained() ? normed(w.norms.ffn, kept.residual_mid, kept.normed_mid) : Tensor{});
   if (f.middle) through_normed_linear(gate_up, w.gate_up, w.norms.ffn, kept.residual_mid);
 }
 
@@ -263,8 +265,9 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
                        stream());
   through_factors(index, model::LayerMatrix::qkv, dqkv,
                   f.reads_qkv ? act(kept.qkv, qkv_dim) : Tensor{});  // in place
-  weight_gradient(t.qkv, dqkv,
-                  t.qkv.trained() ? normed_again(w.norms.attn, kept.residual_in) : Tensor{});
+  weight_gradient(
+      t.qkv, dqkv,
+      t.qkv.trained() ? normed(w.norms.attn, kept.residual_in, kept.normed_in) : Tensor{});
   if (f.input) through_normed_linear(dqkv, w.qkv, w.norms.attn, kept.residual_in);
 }
 
@@ -320,9 +323,10 @@ void Backward::norm_backward(ops::RmsNormBackwardArgs args) {
   if (set_.norms) ops::norm_weight_gradient(norm_gradient(args.weight), args, stream());
 }
 
-Tensor Backward::normed_again(const float* norm, const void* kept) {
+Tensor Backward::normed(const float* norm, const void* residual, void* kept) {
+  if (kept != nullptr) return act(kept, spec_.config.dim);
   const Tensor normed = act(buffers_.normed, spec_.config.dim);
-  Tensor x = act(const_cast<void*>(kept), spec_.config.dim);
+  Tensor x = act(const_cast<void*>(residual), spec_.config.dim);
   if (spec_.dtype != DType::f32) {
     ops::convert(buffers_.wide, DType::f32, x.raw(), spec_.dtype, x.elements(), stream());
     x = f32(buffers_.wide, spec_.config.dim);

@@ -80,8 +80,8 @@ class Backward {
   /// Takes the gradient dy of y = norm(stream) W^T through W and the norm, into that of the stream.
   void through_normed_linear(const Tensor& dy, const ops::PackedWeights& w, const float* norm,
                              const void* kept);
-  /// What the norm of a residual stream that was kept gave.
-  Tensor normed_again(const float* norm, const void* kept);
+  /// The output of a residual stream's norm: as it was kept, or computed again.
+  Tensor normed(const float* norm, const void* residual, void* kept);
   /// The gradient of the residual stream in the compute type.
   Tensor narrow_stream();
   /// Adds the gradient of the norm's weight and the stream's.

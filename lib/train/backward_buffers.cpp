@@ -32,13 +32,14 @@ struct Sizes {
 };
 
 /// Columns that are copied before a product, at most.
-int64_t most_listed(const TrainedSet& set, int64_t ffn_dim) {
+int64_t most_listed(const TrainedSet& set, int64_t ffn_dim, bool keeps_ffn) {
   int64_t most = 0;
   for (const TrainedLayer& l : set.layers) {
     for (const TrainedMatrix* m : {&l.qkv, &l.wo, &l.gate_up, &l.w_down})
       if (m->part == Part::rows || m->part == Part::columns)
         most = std::max(most, static_cast<int64_t>(m->index.size()));
-    // Its input is computed again for the gradient.
+    // Its input is computed again for the gradient, if it is not kept.
+    if (keeps_ffn) continue;
     if (l.w_down.part == Part::all || l.w_down.part == Part::elements ||
         l.w_down.part == Part::low_rank)
       most = std::max(most, ffn_dim);
@@ -58,6 +59,9 @@ void each_activation(const Sizes& s, const LayerFrontier& f, bool kept, const st
   };
   const bool layer = f.again == Again::layer;
   add(f.reads_input, false, "input", s.act(s.rows * s.dim), to.residual_in);
+  add(f.keeps_normed_in, false, "normed_in", s.act(s.rows * s.dim), to.normed_in);
+  add(f.keeps_normed_mid, false, "normed_mid", s.act(s.rows * s.dim), to.normed_mid);
+  add(f.keeps_ffn, false, "ffn", s.act(s.rows * s.ffn_dim), to.ffn);
   add(f.reads_qkv, layer, "qkv", s.act(s.rows * s.qkv_dim), to.qkv);
   add(f.attention, layer, "q", s.act(s.rows * s.q_dim), to.q);
   add(f.attention, layer, "lse", Sizes::f32(s.rows * s.spec.config.n_heads), to.lse);
@@ -124,6 +128,7 @@ struct Shared {
 std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& set) {
   const Sizes s(spec);
   const int64_t rows = s.rows;
+  const bool keeps_ffn = spec.recompute == Recomputation::none;
   const bool narrow = s.narrow(), on_gpu = spec.device.kind == Device::Kind::cuda;
   const size_t ints = static_cast<size_t>(rows) * sizeof(int32_t);
   return {{"gradients/stream", Sizes::f32(rows * s.dim)},
@@ -133,7 +138,7 @@ std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& s
           {"gradients/dnormed", s.act(rows * s.dim)},
           {"gradients/dwide", s.act(rows * std::max(s.ffn_dim, s.q_dim))},
           {"gradients/dqkv", s.act(rows * s.qkv_dim)},
-          {"gradients/listed", s.act(rows * most_listed(set, s.ffn_dim))},
+          {"gradients/listed", s.act(rows * most_listed(set, s.ffn_dim, keeps_ffn))},
           {"gradients/inverse", Sizes::f32(rows)},
           {"gradients/dnorms", Sizes::f32(rows * 2 * spec.config.head_dim)},
           {"gradients/logits", Sizes::f32(s.head_rows * s.vocab)},

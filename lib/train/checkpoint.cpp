@@ -59,16 +59,40 @@ using Metadata = std::map<std::string, std::string>;
 
 std::string hex(uint32_t crc) { return fmt::format("{:08x}", crc); }
 
-/// CRC-32 of the CRCs of its MiBs, which threads compute.
+/// CRC-32 of the CRCs of some bytes' MiBs, which threads compute.
+class Checksum {
+ public:
+  static constexpr size_t kBlock = size_t{1} << 20;
+
+  /// Of all calls but the last whole MiBs.
+  void add(std::span<const std::byte> bytes) {
+    const size_t first = crcs_.size();
+    crcs_.resize(first + (bytes.size() + kBlock - 1) / kBlock);
+    parallel_for(static_cast<int>(crcs_.size() - first), [&](int i) {
+      const size_t begin = static_cast<size_t>(i) * kBlock;
+      crcs_[first + static_cast<size_t>(i)] =
+          crc32(bytes.subspan(begin, std::min(kBlock, bytes.size() - begin)));
+    });
+  }
+  std::string text() const { return hex(crc32(std::as_bytes(std::span(crcs_)))); }
+
+ private:
+  std::vector<uint32_t> crcs_;
+};
+
 std::string checksum(std::span<const std::byte> bytes) {
-  constexpr size_t kBlock = size_t{1} << 20;
-  std::vector<uint32_t> crcs((bytes.size() + kBlock - 1) / kBlock);
-  parallel_for(static_cast<int>(crcs.size()), [&](int i) {
-    const size_t begin = static_cast<size_t>(i) * kBlock;
-    crcs[static_cast<size_t>(i)] =
-        crc32(bytes.subspan(begin, std::min(kBlock, bytes.size() - begin)));
-  });
-  return hex(crc32(std::as_bytes(std::span(crcs))));
+  Checksum sum;
+  sum.add(bytes);
+  return sum.text();
+}
+
+/// Hands over numbers of the run: where they are, or of a GPU's memory in copies of some MiB.
+void each_piece(const Trainer& trainer, const void* data, size_t bytes, const io::ByteSink& sink) {
+  const std::span all(static_cast<const std::byte*>(data), bytes);
+  if (!trainer.on_gpu()) return sink(all);
+  constexpr size_t kPiece = 64 * Checksum::kBlock;
+  for (size_t begin = 0; begin < bytes; begin += kPiece)
+    sink(trainer.copy_of(all.subspan(begin, std::min(kPiece, bytes - begin))));
 }
 
 std::string checksum(const Metadata& metadata) {
@@ -148,15 +172,17 @@ void check_identity(const Metadata& found, const RunIdentity& wanted,
 void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                      const RunProgress& progress, const RunIdentity& identity) {
   Trainer::State& state = trainer.state();
-  const std::vector<float> values = trainer.values();
+  const std::span<const float> values = trainer.placed_values();
+  const std::array<Moment, 2> moments = moments_of(state);
   const auto shape = [](size_t n) { return io::Shape{static_cast<int64_t>(n)}; };
-  std::vector<io::TensorView> tensors = {
-      {kValues, DType::f32, shape(values.size()), std::as_bytes(std::span(values))}};
-  std::vector<std::vector<std::byte>> copies;
-  for (const Moment& m : moments_of(state)) {
-    copies.push_back(trainer.copy_of(std::span(static_cast<std::byte*>(m.data), m.bytes())));
-    tensors.push_back({m.name, m.dtype, shape(m.n), copies.back()});
-  }
+  std::vector<io::TensorView> tensors = {{kValues, DType::f32, shape(values.size()), {}}};
+  for (const Moment& m : moments) tensors.push_back({m.name, m.dtype, shape(m.n), {}});
+  const auto write = [&](size_t i, const io::ByteSink& sink) {
+    if (i == 0)
+      each_piece(trainer, values.data(), values.size_bytes(), sink);
+    else
+      each_piece(trainer, moments[i - 1].data, moments[i - 1].bytes(), sink);
+  };
   const BestValidation& best = progress.best;
   Metadata metadata = {{kFormatKey, kFormat},
                        {kDoneKey, std::to_string(progress.done)},
@@ -167,9 +193,13 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                        {kWorseKey, std::to_string(best.worse)},
                        {kPlaceKey, identity.place}};
   for (const auto& [key, value] : identity.settings) metadata[kRun + key] = value;
-  for (const io::TensorView& t : tensors) metadata[kChecksum + t.name] = checksum(t.bytes);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Checksum sum;
+    write(i, [&](std::span<const std::byte> bytes) { sum.add(bytes); });
+    metadata[kChecksum + tensors[i].name] = sum.text();
+  }
   metadata[kChecksumKey] = checksum(metadata);
-  io::write_safetensors(path, tensors, metadata);
+  io::write_safetensors(path, tensors, metadata, write);
 }
 
 RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,

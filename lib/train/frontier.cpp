@@ -26,13 +26,16 @@ std::string list_of(const LayerFrontier& f, bool kept) {
   };
   const bool layer = f.again == Again::layer;
   add(f.reads_input, false, "input");
+  add(f.keeps_normed_in, false, "its norm");
   add(f.reads_qkv, layer, "qkv");
   add(f.attention, layer, "q");
   add(f.attention, false, "k, v");
   add(f.attention, layer, "lse");
   add(f.reads_attended, layer, "attention's output");
   add(f.reads_middle, layer, "middle");
+  add(f.keeps_normed_mid, false, "its norm");
   add(f.reads_gate_up(), f.again != Again::none, "gate and up");
+  add(f.keeps_ffn, false, "the gate's output");
   add(f.reads_factors, false, "inputs of B");
   add(f.reads_added, false, "what o and down add");
   return list;
@@ -71,6 +74,11 @@ Frontier frontier_of(const TrainedSet& set, const model::ModelConfig& config,
     f.reads_qkv = f.attention && (config.qk_norm || of_magnitude);
     f.reads_factors = set.low_rank.rank > 0 && f.output;
     f.reads_added = set.low_rank.magnitude && (t.wo.trained() || t.w_down.trained());
+    if (recompute == Recomputation::none) {
+      f.keeps_normed_in = t.qkv.trained();
+      f.keeps_normed_mid = t.gate_up.trained();
+      f.keeps_ffn = t.w_down.trained() && t.w_down.part != TrainedMatrix::Part::columns;
+    }
     if (recompute >= Recomputation::ffn && f.reads_middle) f.again = Again::gate_up;
     if (recompute == Recomputation::layer && f.input) f.again = Again::layer;
     below = below || f.output;

@@ -24,6 +24,10 @@ struct LayerFrontier {
   // What low-rank factors keep of their matrices: the inputs of B, and outputs of DoRA.
   bool reads_factors = false, reads_added = false;
 
+  // What the forward keeps so as not to compute it again, of trained weights' inputs.
+  bool keeps_normed_in = false, keeps_normed_mid = false;  // outputs of the norms
+  bool keeps_ffn = false;                                  // output of the gate
+
   /// Those that are computed again before the layer's turn, not kept by the forward.
   enum class Again : uint8_t {
     none,
@@ -35,10 +39,10 @@ struct LayerFrontier {
   bool operator==(const LayerFrontier&) const = default;
 };
 
-/// How much of a layer is computed again. The outputs of the norms and of the gate always are: they
-/// cost little compared with a product. Then gate and up, then whole layers, of which K and V stay
-/// in their pages all the same.
-enum class Recomputation : uint8_t { light, ffn, layer };
+/// How much of a layer is computed again: nothing but listed columns of the gate's output; all
+/// outputs of the norms and of the gate, which cost little compared with a product; then gate and
+/// up; then whole layers, of which K and V stay in their pages all the same.
+enum class Recomputation : uint8_t { none, light, ffn, layer };
 
 /// How far each layer is back-propagated and what it saves: the static plan of a training run,
 /// which follows from the trained set alone.

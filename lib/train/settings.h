@@ -199,7 +199,7 @@ struct TrainSettings {
     v("optimizer", optimizer, "AdamW");
     v("schedule", schedule, "learning rate over the run");
     v("recompute", recompute,
-      "0 = keep all activations; 1 = compute norms and FFN products again; 2 = gate and up too; 3 "
+      "0 = keep all activations; 1 = compute norms and the gate again; 2 = gate and up too; 3 "
       "= whole layers; auto = the least that fits");
     v("deterministic", deterministic, "the same bits in every run on the same machine");
     v("save_every", save_every, at_least(1).unit("steps"),

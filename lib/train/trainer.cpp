@@ -80,7 +80,8 @@ MemoryPlan Trainer::plan(const TrainerSpec& spec, const TrainedSet& set) {
 }
 
 Recomputation Trainer::least_recompute(TrainerSpec spec, const TrainedSet& set, size_t bytes) {
-  for (const Recomputation level : {Recomputation::light, Recomputation::ffn}) {
+  for (const Recomputation level :
+       {Recomputation::none, Recomputation::light, Recomputation::ffn}) {
     spec.recompute = level;
     if (plan(spec, set).peak(spec.device) <= bytes) return level;
   }
@@ -135,11 +136,13 @@ void Trainer::replace(void* numbers, const void* by, size_t bytes) const {
     std::memcpy(numbers, by, bytes);
 }
 
-std::vector<float> Trainer::values() const {
-  if (!spec_.narrow_states) return copy_of(state_.values);
+std::span<const float> Trainer::placed_values() const {
+  if (!spec_.narrow_states) return state_.values;
   read_values(gradient_, set_, backward_.indices(), model_.weights(), exec_.stream());
-  return copy_of(gradient_);
+  return gradient_;
 }
+
+std::vector<float> Trainer::values() const { return copy_of(placed_values()); }
 
 void Trainer::set_values(std::span<const float> values) {
   const std::span<float> to = spec_.narrow_states ? gradient_ : state_.values;
@@ -220,6 +223,7 @@ void Trainer::step_in_place(const ops::AdamW& by, float gradient_scale) {
 }
 
 void Trainer::publish() {
+  TANDEM_CHECK(!spec_.narrow_states, "weights that are stepped themselves have no other values");
   write_values(model_.weights(), set_, backward_.indices(), state_.values, exec_.stream());
   backward_.publish(state_.values);
 }

@@ -14,7 +14,8 @@ namespace tandem::train {
 /// Shapes and rates of a training run.
 struct TrainerSpec {
   model::ModelConfig config;
-  DType dtype = DType::f32;  // of weights and activations; trained values have f32 copies
+  DType dtype = DType::f32;  // of weights and activations; trained values have f32 copies, but for
+                             // narrow_states
   int max_rows = 2048;       // of a micro-batch
   int max_documents = 256;   // of a micro-batch
   int head_rows = 512;       // supervised rows whose logits are there at once
@@ -62,7 +63,8 @@ struct StepResult {
 };
 
 /// Trains some weights of a model: token-mean loss over micro-batches, AdamW on f32 copies of the
-/// trained values, which are rounded into the model's weights after every step. The same
+/// trained values, which are rounded into the model's weights after every step, or with narrow
+/// states on those weights. The same
 /// micro-batches give the same bits, on one machine with one number of threads.
 class Trainer {
  public:
@@ -97,6 +99,8 @@ class Trainer {
   /// memory of the gradient.
   /// shapes   values [set.size]
   std::vector<float> values() const;
+  /// The same where the run has them, until its next step.
+  std::span<const float> placed_values() const;
   void set_values(std::span<const float> values);
   /// Numbers of the run in host memory, and others in their place.
   template <class T>

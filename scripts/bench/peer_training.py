@@ -109,7 +109,8 @@ def main():
 
     import torch
 
-    for method in args.method:
+    # The last ones change the library for good.
+    for method in sorted(args.method, key=lambda name: "liger" in name):
         line = {"tool": "transformers", "method": method, "shape": args.shape, "batch": args.batch,
                 "tokens": args.tokens, "data": args.data.name if args.data else "random",
                 "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}

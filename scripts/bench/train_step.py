@@ -8,8 +8,8 @@
 
 Without --data the records are random tokens, all supervised. --data takes JSON lines of ids and supervised
 spans, as s2ft-train --show-samples N --format jsonl prints them. Times are medians of the steps from the third
-on; `planned_bytes` is the run's plan, `used_bytes` what the driver says that the process takes at most, its own
-context included.
+on; `planned_bytes` is the run's plan, `used_bytes` the most that the driver says the
+GPUs have in use meanwhile, contexts and other processes included.
 """
 import argparse
 import json
@@ -80,12 +80,12 @@ def main():
             command += ["-s", setting]
         plan = json.loads(subprocess.run(command + ["--dry-run", "--format", "json"], check=True,
                                          capture_output=True, text=True).stdout)["memory"]
-        planned = plan["cuda:0" if args.device.startswith("cuda") else "cpu"]["planned_peak"]
+        planned = next(plan[name]["planned_peak"] for name in reversed(plan) if name.startswith(args.device[:3]))
         env, done, most = dict(os.environ), threading.Event(), [0]
         if args.trace:
             library = pathlib.Path(args.s2ft_train).resolve().parent / "libtrace_gpu_kernels.so"
             env |= {"CUDA_INJECTION64_PATH": str(library), "TANDEM_KERNEL_TRACE": str(folder / "trace.tsv")}
-        watcher = threading.Thread(target=watch_memory, args=(done, most))
+        watcher = threading.Thread(target=watch_memory, args=(done, most), daemon=True)
         if args.device.startswith("cuda"):
             watcher.start()
         # Killed before it writes what it has trained, which is not measured; a trace needs a proper end.
@@ -102,6 +102,8 @@ def main():
         process.wait()
         done.set()
         steps = steps[2:]
+        if not steps:
+            sys.exit("train_step.py: error: nothing is left of fewer than 4 steps")
         seconds = statistics.median(step["seconds"] for step in steps)
         line = {"tool": "s2ft-train", "shape": args.shape, "batch": args.batch, "tokens": args.tokens,
                 "settings": args.settings, "data": args.data.name if args.data else "random",

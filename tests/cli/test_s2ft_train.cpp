@@ -122,7 +122,6 @@ TEST_SUITE("cli/s2ft-train") {
       CHECK(run.err.find(text) != std::string::npos);
     };
 
-    refused("train.recompute=0", "train.recompute: is 0, which is not built");
     refused("train.select.ratios={o: 0, d: 0.0001}", "train.select.ratios");
     CHECK(s2ft_train({"-m", "tiny-16m", "--dry-run"}).status == 3);
     CHECK(s2ft_train(plain("missing.json", {"--dry-run"})).status == 4);

@@ -292,7 +292,7 @@ TEST_SUITE("train/low_rank") {
         std::vector<float> want;
         size_t bytes = SIZE_MAX;
         for (const train::Recomputation level :
-             {train::Recomputation::light, train::Recomputation::ffn,
+             {train::Recomputation::none, train::Recomputation::light, train::Recomputation::ffn,
               train::Recomputation::layer}) {
           spec.recompute = level;
           const size_t planned = train::Trainer::plan(spec, set).peak({});

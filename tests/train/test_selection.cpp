@@ -277,6 +277,12 @@ TEST_SUITE("train/frontier") {
           "layer 0: back to w_down; keeps gate and up\n"
           "layers 1-2: back to the input; keeps input, q, k, v, lse, attention's output, middle; "
           "again gate and up\n");
+    // Of listed columns of the gate's output nothing more is kept; of whole inputs all.
+    CHECK(train::describe(train::frontier_of(set, c, train::Recomputation::none)) ==
+          train::describe(train::frontier_of(set, c, train::Recomputation::light)));
+    CHECK(train::describe(train::frontier_of(train::full_set(c), c, train::Recomputation::none)) ==
+          "layers 0-2: back to the input; keeps input, its norm, q, k, v, lse, attention's output, "
+          "middle, its norm, gate and up, the gate's output\n");
     CHECK(train::describe(train::frontier_of(set, c, train::Recomputation::layer)) ==
           "layer 0: back to w_down; keeps gate and up\n"
           "layers 1-2: back to the input; keeps input, k, v; "

@@ -291,7 +291,7 @@ TEST_SUITE("train/memory") {
     const int threads = max_threads();
     set_threads(2);
     for (const bool all : {false, true})
-      for (const Level level : {Level::light, Level::ffn, Level::layer}) {
+      for (const Level level : {Level::none, Level::light, Level::ffn, Level::layer}) {
         CAPTURE(all);
         train::TrainerSpec spec = trainer_spec(folder, DType::bf16);
         spec.max_rows = 1024;

@@ -31,16 +31,15 @@ int64_t most_rows(const TrainerSpec& spec, int64_t least, int64_t most,
 }
 
 /// The level's name in a recipe.
-int number_of(Recomputation level) {
-  return level == Recomputation::layer ? 3 : level == Recomputation::ffn ? 2 : 1;
-}
+int number_of(Recomputation level) { return static_cast<int>(level); }
 
 }  // namespace
 
 std::string memory_advice(const TrainerSpec& spec, int64_t longest, int64_t max_tokens,
                           const std::function<bool(const TrainerSpec&)>& fits) {
   TrainerSpec other = spec;
-  for (const Recomputation level : {Recomputation::ffn, Recomputation::layer}) {
+  for (const Recomputation level :
+       {Recomputation::light, Recomputation::ffn, Recomputation::layer}) {
     if (level <= spec.recompute) continue;
     other.recompute = level;
     if (fits(other)) return fmt::format("it fits with train.recompute: {}", number_of(level));

@@ -2,31 +2,39 @@
 
 #include <fmt/format.h>
 
+#include "base/gpu_cards.h"
 #include "base/parallel.h"
 #include "bench/hardware.h"
 #include "cli/terminal.h"
+#include "tensor/cuda.h"
 
 namespace tandem::tools {
-namespace {
 
-/// Operations a second that products reach on this machine; 0: not measured.
-double measured_rate(DType dtype) {
-  const auto ceilings = bench::known_ceilings(max_threads());
-  return ceilings ? ceilings->gemm_gflops(dtype) * 1e9 : 0;
+ProductRate product_rate(DType dtype, const cli::MemoryLimits& limits) {
+  if (!limits.on_gpu()) {
+    const auto ceilings = bench::known_ceilings(max_threads());
+    return {.per_second = ceilings ? ceilings->gemm_gflops(dtype) * 1e9 : 0};
+  }
+  if (dtype != DType::bf16) return {};
+  const std::string name = limits.plan_for ? std::string(limits.plan_for->title)
+                                           : cuda::device_info(limits.gpu.index).name;
+  for (const GpuCard& card : gpu_cards())
+    if (card.title == name)
+      return {.per_second = card.bf16_tflops * 1e12, .source = "data sheet's"};
+  return {};
 }
-
-}  // namespace
 
 std::string RunSize::text(int64_t done) const {
   const auto left = static_cast<double>(n_steps - done);
-  const double operations = left * work.done(), rate = measured_rate(dtype);
+  const double operations = left * work.done();
   std::string text =
       fmt::format("work     {} steps, {:.1f} epochs  about {} tokens, {:.3g} TFLOP", n_steps - done,
                   left / static_cast<double>(steps_per_epoch),
                   cli::short_number(left * static_cast<double>(tokens)), operations * 1e-12);
-  if (rate > 0 && operations >= rate)  // a second
-    text += fmt::format("  at least {} at the measured {:.0f} GFLOP/s",
-                        cli::short_time(operations / rate), rate * 1e-9);
+  if (rate.per_second > 0 && operations >= rate.per_second)
+    text += fmt::format("  at least {} at the {} {:.0f} GFLOP/s",
+                        cli::short_time(operations / rate.per_second), rate.source,
+                        rate.per_second * 1e-9);
   return text;
 }
 
@@ -50,14 +58,13 @@ void RunReport::add_step(int64_t step, const train::StepResult& result, const tr
 }
 
 std::string RunReport::rate_line() const {
-  const double rate = measured_rate(size_.dtype);
+  const double rate = size_.rate.per_second;
   if (rate == 0 || seconds_ == 0) return {};
   const double reached = work_.done() / seconds_;
   return fmt::format(
-      "rate     {:.1f} GFLOP/s, {:.0f} % of the measured {:.0f} of products; counted as steps of "
-      "all "
+      "rate     {:.1f} GFLOP/s, {:.0f} % of the {} {:.0f} of products; counted as steps of all "
       "weights {:.0f} %",
-      reached * 1e-9, 100 * reached / rate, rate * 1e-9,
+      reached * 1e-9, 100 * reached / rate, size_.rate.source, rate * 1e-9,
       100 * work_.of_full_step() / seconds_ / rate);
 }
 

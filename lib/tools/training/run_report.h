@@ -3,20 +3,30 @@
 #include <string>
 
 #include "cli/context.h"
+#include "cli/device.h"
 #include "train/checkpoint.h"
 #include "train/work.h"
 
 namespace tandem::tools {
+
+/// Operations a second of a device's products.
+struct ProductRate {
+  double per_second = 0;            // 0: not known
+  const char* source = "measured";  // or whose figure it is
+};
+
+/// What products of a number type reach: on the CPU as measured on this machine, if it has been; on
+/// a GPU as the card's data sheet says of bf16.
+ProductRate product_rate(DType dtype, const cli::MemoryLimits& limits);
 
 /// How much a run has to do, as its first step says.
 struct RunSize {
   int64_t n_steps = 0, steps_per_epoch = 0;
   int64_t tokens = 0;  // of the first step
   train::Work work;    // of the first step
-  DType dtype = DType::f32;
+  ProductRate rate;
 
-  /// Steps, tokens, operations, and the time that the products take at the rate that this machine
-  /// has been measured to reach, if it has been.
+  /// Steps, tokens, operations, and the time that the products take at that rate.
   /// done   steps that are done already
   std::string text(int64_t done = 0) const;
 };

@@ -1,7 +1,5 @@
 #include "tools/training/trainer_spec.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/signals.h"
@@ -10,13 +8,18 @@
 namespace tandem::tools {
 namespace {
 
-void check_built(const TrainRecipe& recipe) {
-  const auto missing = [](const char* key, const std::string& value, const char* instead) {
-    return recipe_error(key, "is {}, which is not built into this version yet", value)
-        .hint(fmt::format("choose {}", instead));
-  };
-  if (recipe.train.recompute == train::RecomputeLevel::none)
-    throw missing("train.recompute", "0", "1: outputs of norms are always computed again");
+/// auto is the fastest; least_recompute chooses another where that does not fit.
+train::Recomputation recomputation_of(train::RecomputeLevel level) {
+  switch (level) {
+    case train::RecomputeLevel::light:
+      return train::Recomputation::light;
+    case train::RecomputeLevel::ffn:
+      return train::Recomputation::ffn;
+    case train::RecomputeLevel::layer:
+      return train::Recomputation::layer;
+    default:
+      return train::Recomputation::none;
+  }
 }
 
 train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
@@ -37,7 +40,6 @@ train::Schedule schedule_of(const train::TrainSettings& t, int64_t steps) {
 train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelConfig& config,
                                 const train::TrainingData& data, int64_t n_steps,
                                 const cli::Placement& place) {
-  check_built(recipe);
   const train::TrainSettings& t = recipe.train;
   const auto longest =
       static_cast<int64_t>(std::max(data.data.longest_rows(), data.val_data.longest_rows()));
@@ -56,9 +58,7 @@ train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelCon
                         .weight_decay = static_cast<float>(o.weight_decay)},
           .decays_to_start = o.weight_decay_target == train::DecayTarget::delta,
           .clip = o.clip,
-          .recompute = t.recompute == train::RecomputeLevel::layer ? train::Recomputation::layer
-                       : t.recompute == train::RecomputeLevel::ffn ? train::Recomputation::ffn
-                                                                   : train::Recomputation::light,
+          .recompute = recomputation_of(t.recompute),
           .narrow_states = o.states == train::StateType::bf16,
           .rounding_seed = o.rounds_stochastically()
                                ? std::optional(static_cast<uint64_t>(recipe.run.seed))

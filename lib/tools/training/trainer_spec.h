@@ -6,8 +6,7 @@
 
 namespace tandem::tools {
 
-/// Shapes and rates of the trainer that a recipe asks for; train.recompute auto is level 1.
-/// errors   kind recipe: settings that are not built yet
+/// Shapes and rates of the trainer that a recipe asks for; train.recompute auto is level 0.
 train::TrainerSpec trainer_spec(const TrainRecipe& recipe, const model::ModelConfig& config,
                                 const train::TrainingData& data, int64_t n_steps,
                                 const cli::Placement& place);

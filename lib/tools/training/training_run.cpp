@@ -13,6 +13,7 @@
 #include "cli/plan_text.h"
 #include "io/atomic_file.h"
 #include "recipe/scalar.h"
+#include "tensor/gpu_isa.h"
 #include "tools/engines/load_engine.h"
 #include "tools/training/memory_advice.h"
 #include "tools/training/trainer_spec.h"
@@ -90,15 +91,21 @@ train::CalibrationData TrainingRun::calibration() const {
           }};
 }
 
+std::string TrainingRun::place() const {
+  const std::string device =
+      limits_.on_gpu() ? fmt::format("{}, {}", cuda::device_info(limits_.gpu.index).name,
+                                     cuda::gpu_isa_name(cuda::gpu_of(limits_.gpu.index).isa))
+                       : fmt::format("cpu {}", isa_name(isa_in_use()));
+  return fmt::format("{}, train.recompute {}", device, static_cast<int>(spec_.recompute));
+}
+
 train::RunIdentity TrainingRun::identity() const {
   train::RunIdentity id = {.settings = {{"model", files_.fingerprint},
                                         {"data", data_.data.fingerprint()},
                                         {"train.select.exclude", excluded_.fingerprint()}},
-                           .place = limits_.on_gpu()
-                                        ? cuda::device_info(limits_.gpu.index).name
-                                        : fmt::format("cpu {}", isa_name(isa_in_use()))};
-  // Settings that a run may go on with others of, without a change of bits; the device is the
-  // identity's place.
+                           .place = place()};
+  // Settings that a run may go on with others of, without a change of bits; the device and how much
+  // is computed again are the identity's place.
   const std::vector<std::string> free = {"/output",
                                          "/eval",
                                          "/run/device",
@@ -239,7 +246,7 @@ RunSize TrainingRun::size() const {
   RunSize size{.n_steps = n_steps_,
                .steps_per_epoch = steps_per_epoch_,
                .work = work_of(first),
-               .dtype = spec_.dtype};
+               .rate = product_rate(spec_.dtype, limits_)};
   for (const train::MicroBatch& b : first) size.tokens += static_cast<int64_t>(b.tokens.size());
   return size;
 }

@@ -46,6 +46,8 @@ class TrainingRun {
  private:
   train::CalibrationData calibration() const;
   train::RunIdentity identity() const;
+  /// What decides bits in addition to settings.
+  std::string place() const;
   std::filesystem::path file(const char* name) const { return recipe_.output.path / name; }
   RunCheckpoints checkpoints() const;
   /// Whether the folder may be the run's.
