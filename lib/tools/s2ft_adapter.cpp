@@ -9,6 +9,7 @@
 #include "cli/terminal.h"
 #include "io/atomic_folder.h"
 #include "io/quote.h"
+#include "model/low_rank_adapter.h"
 #include "recipe/fields_of.h"
 #include "recipe/scalar.h"
 #include "tools/adapters/merge_check.h"
@@ -49,6 +50,15 @@ DType dtype_of(const decode::ModelFiles& files, MatrixType asked) {
   return all ? DType::bf16 : DType::f32;
 }
 
+model::Adapter open_slices(const std::filesystem::path& folder, const decode::ModelFiles& base) {
+  if (model::LowRankAdapter::is_at(folder))
+    throw input_error(folder.string(), "is an adapter of PEFT's, of LoRA or DoRA, not of slices")
+        .hint(fmt::format("every tool reads it with -s model.adapters=[{{path: {}}}]; the run that "
+                          "wrote it has the merged model next to it",
+                          folder.string()));
+  return model::Adapter::open(folder, base.config, {base.name, base.fingerprint});
+}
+
 int64_t changed_weights(const model::Adapter& adapter, const model::ModelConfig& config) {
   int64_t n = 0;
   for (int layer = 0; layer < config.n_layers; ++layer)
@@ -77,7 +87,7 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
       recipe_(point.recipe),
       folder_(model::adapter_folder(recipe_.adapter.path)),
       files_(decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed))),
-      adapter_(model::Adapter::open(folder_, files_.config, {files_.name, files_.fingerprint})),
+      adapter_(open_slices(folder_, files_)),
       dtype_(dtype_of(files_, recipe_.output.dtype)) {
   if (writes_model() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite", "a model's folder is never replaced")

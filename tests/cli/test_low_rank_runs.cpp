@@ -92,6 +92,11 @@ TEST_SUITE("cli/s2ft-train low rank") {
       CHECK(with.out != runs.generate({"-m", "tiny-2m"}).out);
       const Outcome merged = runs.generate({"-m", (runs.folder / "whole/model").string()});
       CHECK(merged.status == 0);
+      const Outcome of_slices = run_process(
+          program("s2ft-adapter"),
+          {.arguments = {"-m", "tiny-2m", "--adapter", (runs.folder / "whole").string()}});
+      CHECK(of_slices.status == 4);
+      CHECK(of_slices.err.find("of LoRA or DoRA, not of slices") != std::string::npos);
     }
   }
 
