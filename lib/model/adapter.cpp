@@ -14,6 +14,7 @@
 #include "io/json.h"
 #include "io/quote.h"
 #include "model/adapter_format.h"
+#include "model/changed_source.h"
 #include "ops/loading.h"
 
 namespace tandem::model {
@@ -101,28 +102,20 @@ void scatter(T* row, const std::vector<int32_t>& index, const std::byte* values)
     std::memcpy(row + index[i], values + i * sizeof(T), sizeof(T));
 }
 
-class AdaptedSource final : public WeightSource {
+class AdaptedSource final : public ChangedSource {
  public:
   AdaptedSource(std::unique_ptr<WeightSource> base, Adapter adapter)
-      : base_(std::move(base)), adapter_(std::move(adapter)) {}
+      : ChangedSource(std::move(base)), adapter_(std::move(adapter)) {}
 
   void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
             void* out) const override {
-    base_->rows(weight, layer, begin, end, dtype, out);
+    base().rows(weight, layer, begin, end, dtype, out);
     adapter_.replace(weight, layer, begin, end, dtype, out);
   }
-  bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                      void* device, Stream stream) const override {
-    return !adapter_.holds(weight, layer) &&
-           base_->rows_on_device(weight, layer, begin, end, dtype, device, stream);
-  }
-  std::vector<float> vector(Weight weight, int layer) const override {
-    return base_->vector(weight, layer);
-  }
-  void embed(std::span<const int32_t> ids, float* out) const override { base_->embed(ids, out); }
 
  private:
-  std::unique_ptr<WeightSource> base_;
+  bool changes(Weight weight, int layer) const override { return adapter_.holds(weight, layer); }
+
   Adapter adapter_;
 };
 

@@ -166,7 +166,7 @@ void Llama::normed_linear(int layer, LayerMatrix of, const Tensor& y, const floa
   const Tensor normed = act(kept != nullptr ? kept : normed_, n_rows_, config_.dim);
   ops::rms_norm(normed, x, norm, eps, exec_.stream());
   ops::linear(y, normed, w, ops::Accumulate::no, workspace_, exec_.stream());
-  if (side_ != nullptr) side_->add(layer, of, y, normed, {}, exec_.stream());
+  if (side_ != nullptr) side_->add(layer, of, y, normed, {});
 }
 
 void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
@@ -178,7 +178,7 @@ void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
     ops::linear(apart, x, w, ops::Accumulate::no, workspace_, exec_.stream());
   if (side_ == nullptr) return;
   side_->add(layer, of, apart.empty() ? residual() : apart, x,
-             apart.empty() ? Tensor{} : residual(), exec_.stream());
+             apart.empty() ? Tensor{} : residual());
 }
 
 void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& step,

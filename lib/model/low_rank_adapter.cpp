@@ -8,6 +8,7 @@
 #include "io/file.h"
 #include "io/quote.h"
 #include "model/adapter.h"
+#include "model/changed_source.h"
 #include "model/low_rank_config.h"
 #include "model/low_rank_format.h"
 #include "ops/loading.h"
@@ -23,8 +24,7 @@ constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 constexpr const char* kDamagedHint =
     "the file is damaged, or belongs to another model: copy it again, or set model.path to its "
-    "base "
-    "model";
+    "base model";
 
 template <class... Args>
 Error damaged(const std::string& where, fmt::format_string<Args...> text, Args&&... args) {
@@ -32,14 +32,14 @@ Error damaged(const std::string& where, fmt::format_string<Args...> text, Args&&
       .hint(kDamagedHint);
 }
 
-class MergedSource final : public WeightSource {
+class MergedSource final : public ChangedSource {
  public:
   MergedSource(std::unique_ptr<WeightSource> base, LowRankAdapter adapter)
-      : base_(std::move(base)), adapter_(std::move(adapter)) {}
+      : ChangedSource(std::move(base)), adapter_(std::move(adapter)) {}
 
   void rows(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
             void* out) const override {
-    if (!adapter_.holds(weight, layer)) return base_->rows(weight, layer, begin, end, dtype, out);
+    if (!adapter_.holds(weight, layer)) return base().rows(weight, layer, begin, end, dtype, out);
     // Rows that are merged at once: small compared with any plan.
     constexpr int64_t kRows = 256;
     for (int64_t first = begin; first < end; first += kRows) {
@@ -49,32 +49,23 @@ class MergedSource final : public WeightSource {
                 static_cast<size_t>((first - begin) * in(weight, layer)) * dtype_bytes(dtype));
     }
   }
-  bool rows_on_device(Weight weight, int layer, int64_t begin, int64_t end, DType dtype,
-                      void* device, Stream stream) const override {
-    return !adapter_.holds(weight, layer) &&
-           base_->rows_on_device(weight, layer, begin, end, dtype, device, stream);
-  }
-  std::vector<float> vector(Weight weight, int layer) const override {
-    return base_->vector(weight, layer);
-  }
-  void embed(std::span<const int32_t> ids, float* out) const override { base_->embed(ids, out); }
 
  private:
+  bool changes(Weight weight, int layer) const override { return adapter_.holds(weight, layer); }
   int64_t in(Weight weight, int layer) const { return adapter_.columns(weight, layer); }
   void merge(Weight weight, int layer, int64_t first, int64_t n, DType dtype, void* out) const {
     if (dtype == DType::f32) {
       auto* const rows = static_cast<float*>(out);
-      base_->rows(weight, layer, first, first + n, dtype, rows);
+      base().rows(weight, layer, first, first + n, dtype, rows);
       return adapter_.merge(weight, layer, first, first + n,
                             {rows, static_cast<size_t>(n * in(weight, layer))});
     }
     std::vector<float> wide(static_cast<size_t>(n * in(weight, layer)));
-    base_->rows(weight, layer, first, first + n, DType::f32, wide.data());
+    base().rows(weight, layer, first, first + n, DType::f32, wide.data());
     adapter_.merge(weight, layer, first, first + n, wide);
     ops::convert(out, dtype, wide.data(), DType::f32, static_cast<int64_t>(wide.size()));
   }
 
-  std::unique_ptr<WeightSource> base_;
   LowRankAdapter adapter_;
 };
 

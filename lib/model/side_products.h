@@ -23,8 +23,8 @@ class SideProducts {
   /// Changes y, which is x W^T + b; or where wo or w_down were not apart, has had that added.
   /// shapes   x [rows, in] in the compute type, y [rows, out]
   /// sum      [rows, out] f32 that y must be added to, if it was apart, or empty
-  virtual void add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, const Tensor& sum,
-                   Stream stream) = 0;
+  virtual void add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x,
+                   const Tensor& sum) = 0;
 };
 
 }  // namespace tandem::model

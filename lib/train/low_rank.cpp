@@ -126,8 +126,7 @@ Tensor LowRank::apart(int layer, LayerMatrix of, int64_t rows) {
   return tensor(buffers_.apart, DType::f32, rows, spec_.config.dim);
 }
 
-void LowRank::add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, const Tensor& sum,
-                  Stream /*stream*/) {
+void LowRank::add(int layer, LayerMatrix of, const Tensor& y, const Tensor& x, const Tensor& sum) {
   const At at{layer, of};
   const TrainedMatrix& m = matrix(at);
   if (m.part != Part::low_rank) return;

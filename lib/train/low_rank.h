@@ -36,8 +36,8 @@ class LowRank final : public model::SideProducts {
   void begin(const MicroBatchName& name, bool drops);
 
   Tensor apart(int layer, model::LayerMatrix of, int64_t rows) override;
-  void add(int layer, model::LayerMatrix of, const Tensor& y, const Tensor& x, const Tensor& sum,
-           Stream stream) override;
+  void add(int layer, model::LayerMatrix of, const Tensor& y, const Tensor& x,
+           const Tensor& sum) override;
 
   /// DoRA: keeps the outputs that back_through_b of the same matrix reads.
   void keep_outputs(int layer, model::LayerMatrix of, const Tensor& y);

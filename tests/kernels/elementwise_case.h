@@ -10,6 +10,21 @@ inline constexpr DType kActs[] = {DType::f32, DType::bf16};
 /// Below this a store may flush to zero, and the quick exponential's reciprocal may lose bits.
 inline constexpr double kTiny = 0x1p-126;
 
+/// Runs check(isa, act, width, offset) over all of them.
+template <class Widths, class Check>
+void over_grid(const Widths& widths, const Check& check) {
+  for (const Isa isa : usable_isas())
+    for (const DType act : kActs)
+      for (const int width : widths)
+        for (const size_t offset : {0u, 1u, 3u}) {
+          CAPTURE(isa_name(isa));
+          CAPTURE(dtype_name(act));
+          CAPTURE(width);
+          CAPTURE(offset);
+          check(isa, act, width, offset);
+        }
+}
+
 /// Three rows and their reference.
 struct RmsNormCase {
   static constexpr int kRows = 3;

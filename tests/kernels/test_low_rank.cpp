@@ -12,20 +12,6 @@ namespace {
 constexpr double kF32 = 0x1p-23;
 constexpr int kWidths[] = {1, 7, 15, 16, 17, 31, 33, 64, 127, 128, 129, 300, 1009};
 
-template <class Check>
-void over_grid(const Check& check) {
-  for (const Isa isa : usable_isas())
-    for (const DType act : kActs)
-      for (const int width : kWidths)
-        for (const size_t offset : {0u, 1u, 3u}) {
-          CAPTURE(isa_name(isa));
-          CAPTURE(dtype_name(act));
-          CAPTURE(width);
-          CAPTURE(offset);
-          check(isa, act, width, offset);
-        }
-}
-
 ActBuffer random(DType act, size_t n, size_t offset, uint32_t stream) {
   ActBuffer b(act, n, offset);
   PhiloxStream draw(5, stream);
@@ -45,7 +31,7 @@ Buffer<float> random_floats(size_t n, size_t offset, uint32_t stream) {
 TEST_SUITE("kernels/dropout") {
   TEST_CASE("every variant drops what the reference drops") {
     constexpr int kRows = 3;
-    over_grid([&](Isa isa, DType act, int width, size_t offset) {
+    over_grid(kWidths, [&](Isa isa, DType act, int width, size_t offset) {
       for (const bool add : {false, true}) {
         const auto n = static_cast<size_t>(kRows * width);
         ActBuffer in = random(act, n, offset, 1), got = random(act, n, offset, 2), want = got;
@@ -111,7 +97,7 @@ TEST_SUITE("kernels/dropout") {
 TEST_SUITE("kernels/magnitude") {
   TEST_CASE("every variant scales as the reference does, and only its columns") {
     constexpr int kRows = 3;
-    over_grid([&](Isa isa, DType act, int n, size_t offset) {
+    over_grid(kWidths, [&](Isa isa, DType act, int n, size_t offset) {
       for (const bool all : {false, true}) {
         const DType in_type = all ? DType::f32 : act;
         const int width = n + 5, first = 3;
@@ -163,7 +149,7 @@ TEST_SUITE("kernels/magnitude") {
 
   TEST_CASE("gradients of every variant agree with the reference, which has none where it is 0") {
     constexpr int kRows = 5;
-    over_grid([&](Isa isa, DType act, int n, size_t offset) {
+    over_grid(kWidths, [&](Isa isa, DType act, int n, size_t offset) {
       const int width = n + 5, first = 2;
       const auto size = static_cast<size_t>(kRows * width);
       ActBuffer dy = random(act, size, offset, 1), y = random(act, size, offset, 2);

@@ -26,35 +26,6 @@ train::MicroBatch some_documents(const train::TrainerSpec& spec, uint64_t seed) 
                           [](size_t row) { return row % 3 != 1; });
 }
 
-/// Derivatives of the loss along parts of the values, by differences of the fourth order.
-class Probe {
- public:
-  /// drops   of the loss that gradients are taken of, with its dropout
-  Probe(train::Trainer& trainer, const train::MicroBatch& batch, bool drops = false)
-      : trainer_(trainer), batch_(batch), drops_(drops), start_(copy_of(trainer.state().values)) {}
-
-  double derivative(const NamedPart& part, const std::vector<double>& u, double step) {
-    const auto rise = [&](double by) { return loss(part, u, by) - loss(part, u, -by); };
-    const double value = (8 * rise(step) - rise(2 * step)) / (12 * step);
-    loss(part, u, 0);
-    return value;
-  }
-
- private:
-  double loss(const NamedPart& part, const std::vector<double>& u, double by) {
-    const std::span<float> values = part.of(trainer_.state().values);
-    for (size_t i = 0; i < u.size(); ++i)
-      values[i] = static_cast<float>(start_[part.begin + i] + by * u[i]);
-    trainer_.publish();
-    return (drops_ ? trainer_.gradients({&batch_, 1}) : trainer_.loss({&batch_, 1})).mean();
-  }
-
-  train::Trainer& trainer_;
-  const train::MicroBatch& batch_;
-  bool drops_;
-  std::vector<float> start_;
-};
-
 /// The loss changes along the gradient of a part by its length.
 void check_slope(Probe& probe, const NamedPart& part, std::span<const float> gradient) {
   const std::span<const float> g = part.of(gradient);
@@ -511,19 +482,7 @@ TEST_SUITE("train/memory") {
       const train::TrainedSet set = set_of(spec, magnitude, settings);
       const train::MicroBatch batch =
           random_documents(std::vector<int>(8, 128), spec.config.vocab_size, 26);
-      const size_t before = resident_bytes();
-      train::Trainer trainer(spec, set, decode::open_model(folder.string(), 0).source);
-      for (int i = 0; i < 2; ++i) trainer.step({&batch, 1});
-      const auto grown = static_cast<double>(resident_bytes() - before);
-      const auto planned = static_cast<double>(train::Trainer::plan(spec, set).peak({}));
-      MESSAGE("planned " << format_bytes(static_cast<size_t>(planned)) << ", grown by "
-                         << format_bytes(static_cast<size_t>(grown)));
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-      MESSAGE("skipped: sanitizers hold memory of their own");
-      continue;
-#endif
-      // Library state that no plan can name: oneDNN's generated code and thread stacks.
-      CHECK(std::abs(grown - planned) <= 0.03 * planned + 0x1p23);
+      check_growth(spec, set, folder, batch);
     }
     set_threads(threads);
   }

@@ -300,19 +300,7 @@ TEST_SUITE("train/memory") {
         const train::TrainedSet set = all ? train::full_set(spec.config) : half_of(spec);
         const train::MicroBatch batch =
             random_documents(std::vector<int>(8, 128), spec.config.vocab_size, 26);
-        const size_t before = resident_bytes();
-        train::Trainer trainer(spec, set, decode::open_model(folder.string(), 0).source);
-        for (int i = 0; i < 2; ++i) trainer.step({&batch, 1});
-        const auto grown = static_cast<double>(resident_bytes() - before);
-        const auto planned = static_cast<double>(train::Trainer::plan(spec, set).peak({}));
-        MESSAGE("planned " << format_bytes(static_cast<size_t>(planned)) << ", grown by "
-                           << format_bytes(static_cast<size_t>(grown)));
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-        MESSAGE("skipped: sanitizers hold memory of their own");
-        continue;
-#endif
-        // Library state that no plan can name: oneDNN's generated code and thread stacks.
-        CHECK(std::abs(grown - planned) <= 0.03 * planned + 0x1p23);
+        check_growth(spec, set, folder, batch);
       }
     set_threads(threads);
   }
