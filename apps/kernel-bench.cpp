@@ -18,7 +18,7 @@ const cli::ToolInfo kInfo{
     .flags = {{.names = "--family",
                .value = "NAME",
                .text = "embed, norm, linear, rope, attention, silu, sample, loading, lsh, "
-                       "signature, attend, tree; repeatable",
+                       "code, attend, tree; repeatable",
                .key = "bench.families"}},
     .formats = {"text", "md", "csv", "jsonl"},
     .sweeps = true,

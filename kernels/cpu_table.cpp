@@ -36,7 +36,11 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(hash_probe);
   TANDEM_PICK_BF16(attend_list);
   TANDEM_PICK(key_votes);
-  TANDEM_PICK(signature_scan);
+  TANDEM_PICK(rotate_rows);
+  TANDEM_PICK(code_scan);
+  TANDEM_PICK(code_refine);
+  TANDEM_PICK(tail_masses);
+  TANDEM_PICK(add_means);
   TANDEM_PICK(select_top);
   TANDEM_PICK(draw_exponentials);
   TANDEM_PICK(sample_tail);

@@ -7,6 +7,8 @@
 #include "kernels/attention/attention_backward.h"
 #include "kernels/attention/mean_lse.h"
 #include "kernels/channels/gather_columns.h"
+#include "kernels/code/code.h"
+#include "kernels/code/tail_means.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
 #include "kernels/embed/fill_random.h"
@@ -31,8 +33,8 @@
 #include "kernels/sample/sample.h"
 #include "kernels/sample/slot_ids.h"
 #include "kernels/sample/widen_rows.h"
-#include "kernels/signature/sample_tail.h"
-#include "kernels/signature/signature.h"
+#include "kernels/selection/sample_tail.h"
+#include "kernels/selection/select_top.h"
 #include "kernels/tree/draw_children.h"
 #include "kernels/tree/verify_trees.h"
 
@@ -59,7 +61,11 @@ struct CpuTable {
   HashProbeFn* hash_probe;
   AttendListFn* attend_list;
   KeyVotesFn* key_votes;
-  SignatureScanFn* signature_scan;
+  RotateRowsFn* rotate_rows;
+  CodeScanFn* code_scan;
+  CodeRefineFn* code_refine;
+  TailMassesFn* tail_masses;
+  AddMeansFn* add_means;
   SelectTopFn* select_top;
   DrawExponentialsFn* draw_exponentials;
   SampleTailFn* sample_tail;

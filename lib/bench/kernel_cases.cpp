@@ -30,7 +30,7 @@ constexpr std::array kFamilies = {
     Family{"sample", sample_cases},
     Family{"loading", loading_cases},
     Family{"lsh", lsh_cases},
-    Family{"signature", signature_cases},
+    Family{"code", code_cases},
     Family{"attend", attend_cases},
     Family{"tree", tree_cases},
     Family{"backward", backward_cases},

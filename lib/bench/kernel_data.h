@@ -16,7 +16,7 @@ KernelCases rope_cases(const KernelShapes& s);
 KernelCases attention_cases(const KernelShapes& s);
 KernelCases silu_cases(const KernelShapes& s);
 KernelCases lsh_cases(const KernelShapes& s);
-KernelCases signature_cases(const KernelShapes& s);
+KernelCases code_cases(const KernelShapes& s);
 KernelCases attend_cases(const KernelShapes& s);
 KernelCases sample_cases(const KernelShapes& s);
 KernelCases tree_cases(const KernelShapes& s);

@@ -27,6 +27,14 @@ struct KeyQuery {
   }
 };
 
+/// Weights and mean values that stand for keys which are in no list
+/// (kernels/code/tail_means.h); none without rows.
+struct TailMeans {
+  std::span<const MeanRows> rows;
+  const float* masses = nullptr;  // of all rows in turn, relative to exp(origin)
+  float origin = 0;
+};
+
 /// What one query head reads, in pieces of disjoint keys.
 struct KeyList {
   std::vector<KeySegment> segments;
@@ -34,6 +42,8 @@ struct KeyList {
   int n_static = 0;                // keys of the lists that are read whatever the query
   bool as_before = false;          // the keys are those of the list before it
   double index_bytes = 0;          // read from the policy's own data to make the list
+  TailMeans tail;                  // in addition to the segments
+  float error = -1;  // of the sum of weights, relative, not passed in 95 of 100 cases; < 0: unknown
 
   int n_keys() const {
     int n = 0;
@@ -50,6 +60,8 @@ struct KeyUsage {
   double selected = 0;     // keys of the lists
   double fixed = 0;        // sinks, recent and generated tokens
   double index_bytes = 0;  // of the policies' own data
+  double error = 0;        // of lists whose error is known, summed
+  double with_error = 0;   // such lists
   double key_bytes = 0;    // of keys and values, every list for itself unless as_before
   /// Of keys and values in the layers without a selection: what each row of a chain reads, but what
   /// a tree reads only once, for its rows look at the same text together.
@@ -58,6 +70,8 @@ struct KeyUsage {
   /// Share of the visible keys that a query head attended to beyond the fixed ones.
   double selected_share() const { return visible > 0 ? selected / visible : 0; }
   double fixed_share() const { return visible > 0 ? fixed / visible : 0; }
+  /// Mean error bound of the lists that have one; 0 without.
+  double mean_error() const { return with_error > 0 ? error / with_error : 0; }
   double bytes() const { return index_bytes + key_bytes + dense_bytes; }
   /// What was read since `before`.
   KeyUsage since(const KeyUsage& before) const {
@@ -66,6 +80,8 @@ struct KeyUsage {
             .selected = selected - before.selected,
             .fixed = fixed - before.fixed,
             .index_bytes = index_bytes - before.index_bytes,
+            .error = error - before.error,
+            .with_error = with_error - before.with_error,
             .key_bytes = key_bytes - before.key_bytes,
             .dense_bytes = dense_bytes - before.dense_bytes};
   }

@@ -20,6 +20,8 @@ void add(KeyUsage& sum, const KeyUsage& u) {
   sum.selected += u.selected;
   sum.fixed += u.fixed;
   sum.index_bytes += u.index_bytes;
+  sum.error += u.error;
+  sum.with_error += u.with_error;
   sum.key_bytes += u.key_bytes;
 }
 
@@ -101,6 +103,8 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
     list.n_static = 0;
     list.as_before = false;
     list.index_bytes = 0;
+    list.tail = {};
+    list.error = -1;
   }
   call.selector.select_keys(query, scratch, chosen);
   const std::span<const float> log_u = call.selector.log_u();
@@ -123,10 +127,22 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
                       .log_u_intervals = log_u.empty() ? 0 : static_cast<int>(log_u.size()) - 1,
                       .q_norm = list.q_norm,
                       .q_center = list.q_center});
+    if (!list.tail.rows.empty())
+      ops::add_means({.o = call.o + (first + i) * width,
+                      .lse = call.lse + first + i,
+                      .masses = list.tail.masses,
+                      .rows = list.tail.rows.data(),
+                      .n_rows = static_cast<int>(list.tail.rows.size()),
+                      .d = d,
+                      .origin = list.tail.origin});
     const int n = list.n_keys();
     usage.selected += n - list.n_static;
     usage.fixed += list.n_static;
     usage.index_bytes += list.index_bytes;
+    if (list.error >= 0) {
+      usage.error += list.error;
+      usage.with_error += 1;
+    }
     if (!list.as_before) usage.key_bytes += 2.0 * n * d * static_cast<double>(bytes);
   }
 }

@@ -8,9 +8,11 @@ namespace tandem::ops {
 
 void sign_project(const SignProjectParams& p, Range rows) { cpu_table().sign_project(p, rows); }
 int hash_probe(const HashProbeParams& p) { return cpu_table().hash_probe(p); }
-void signature_scan(const SignatureScanParams& p, Range keys) {
-  cpu_table().signature_scan(p, keys);
-}
+void rotate_rows(const RotateRowsParams& p, Range rows) { cpu_table().rotate_rows(p, rows); }
+void code_scan(const CodeScanParams& p, Range keys) { cpu_table().code_scan(p, keys); }
+void code_refine(const CodeRefineParams& p) { cpu_table().code_refine(p); }
+void tail_masses(const TailMassesParams& p) { cpu_table().tail_masses(p); }
+void add_means(const AddMeansParams& p) { cpu_table().add_means(p); }
 int select_top(const SelectTopParams& p) { return cpu_table().select_top(p); }
 void draw_exponentials(const DrawExponentialsParams& p, Range ids) {
   cpu_table().draw_exponentials(p, ids);

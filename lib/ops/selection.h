@@ -1,12 +1,14 @@
 #pragma once
+#include "kernels/code/code.h"
+#include "kernels/code/tail_means.h"
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/gather/key_votes.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
-#include "kernels/signature/sample_tail.h"
-#include "kernels/signature/signature.h"
+#include "kernels/selection/sample_tail.h"
+#include "kernels/selection/select_top.h"
 
 /// Operations of policies that select keys by content; the headers above define them. Those without
 /// a stream run on the CPU and on the calling thread, since policies divide their work by sequence
@@ -15,7 +17,11 @@ namespace tandem::ops {
 
 void sign_project(const SignProjectParams& params, Range rows);
 int hash_probe(const HashProbeParams& params);
-void signature_scan(const SignatureScanParams& params, Range keys);
+void rotate_rows(const RotateRowsParams& params, Range rows);
+void code_scan(const CodeScanParams& params, Range keys);
+void code_refine(const CodeRefineParams& params);
+void tail_masses(const TailMassesParams& params);
+void add_means(const AddMeansParams& params);
 int select_top(const SelectTopParams& params);
 void draw_exponentials(const DrawExponentialsParams& params, Range ids);
 int sample_tail(const SampleTailParams& params);

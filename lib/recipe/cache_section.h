@@ -71,28 +71,50 @@ struct TopK {
   }
 };
 
-enum class HybridTail : uint8_t { weighted, uniform, lsh, none };
-constexpr std::array<std::string_view, 4> enum_names(HybridTail) {
-  return {"weighted", "uniform", "lsh", "none"};
+/// What stands for the keys that are not read exactly: means of values by estimated weight, the same
+/// corrected by a sample of the keys, or nothing.
+enum class HybridTail : uint8_t { means, sampled, none };
+constexpr std::array<std::string_view, 3> enum_names(HybridTail) {
+  return {"means", "sampled", "none"};
+}
+
+/// What says how many keys a query head reads.
+enum class HybridBudget : uint8_t { share, mass, error };
+constexpr std::array<std::string_view, 3> enum_names(HybridBudget) {
+  return {"share", "mass", "error"};
 }
 
 struct Hybrid {
-  int bits = 224;
-  Fraction exact{0.02};
-  Fraction sample{0.02};
-  HybridTail tail = HybridTail::weighted;
-  double trust = 0.5;
+  static constexpr int kLeastExact = 64;  // keys a head, whatever the budget
+
+  int bits = 3;
+  Fraction refine{0.1};
+  Fraction exact{0.0125};
+  Fraction sample{0.0125};
+  HybridTail tail = HybridTail::means;
+  HybridBudget budget = HybridBudget::share;
+  double mass = 0.9;
+  double error = 0.05;
 
   template <class V>
   void fields(V& v) {
-    v("bits", bits, at_least(32).up_to(1024), "sign bits of a key's signature, a multiple of 32");
+    v("bits", bits, at_least(1).up_to(3), "bits a dimension of a key's code");
+    v("refine", refine, between(0, 1),
+      "share of keys, the best by the first bits, whose other bits are read");
     v("exact", exact, between(0, 1),
-      "share of keys that are read for certain, best estimate first");
-    v("sample", sample, between(0, 1), "share of keys sampled from the rest");
+      "share of keys that are read exactly, best estimate first: all of it, or with budget mass at "
+      "most");
+    v("sample", sample, between(0, 1),
+      "tail sampled: share of keys sampled from the rest; with budget error at most");
     v("tail", tail,
-      "how the rest is sampled: by estimated weight, uniformly, by hash collisions, not at all");
-    v("trust", trust, between(0, 2),
-      "tail weighted: sampled in proportion to the estimated weight to this power");
+      "what stands for the rest: means of values by estimated weight, those corrected by a sample, "
+      "nothing");
+    v("budget", budget,
+      "keys read: fixed shares; exact ones up to a share of the estimated mass; samples up to an "
+      "error of the weights' sum");
+    v("mass", mass, above(0).up_to(1), "budget mass: share of the estimated attention");
+    v("error", error, above(0).up_to(1),
+      "budget error: largest relative error of the sum of weights, in 95 of 100 cases");
   }
   void check(Problems& p) const;
 };
@@ -177,10 +199,10 @@ struct Cache {
     v("dense_layers", dense_layers, at_least(0),
       "layers that read every key under any kind (not for full and streaming; snapkv, verified "
       "only if set)");
-    v("lsh", lsh, "kind lsh, and the tail of hybrid: hash tables");
+    v("lsh", lsh, "kind lsh: hash tables; its seed is also that of kind hybrid");
     v("quest", quest, "kind quest: page summaries");
     v("topk", topk, "kinds topk and oracle_sampling: exact scores of all keys");
-    v("hybrid", hybrid, "kind hybrid: signatures rank, a sample stands for the rest");
+    v("hybrid", hybrid, "kind hybrid: codes rank keys, means of values stand for the rest");
     v("snapkv", snapkv, "kind snapkv: the last queries of the prompt choose, once for all rows");
     v("verified", verified,
       "kind verified, of draft.cache with spec.draft self: each verification chooses");

@@ -57,10 +57,12 @@ void Quest::check(Problems& p) const {
 }
 
 void Hybrid::check(Problems& p) const {
-  if (bits % 32 != 0)
-    p.field("bits", "cache.hybrid.bits: expected a multiple of 32, found {}", bits);
-  if (tail != HybridTail::none && tail != HybridTail::lsh && sample <= 0)
-    p.field("sample", "cache.hybrid.sample: tail {} needs a share above 0", yaml_text(tail));
+  if (tail == HybridTail::sampled && sample <= 0)
+    p.field("sample", "cache.hybrid.sample: tail sampled needs a share above 0");
+  if (budget == HybridBudget::error && tail != HybridTail::sampled)
+    p.field("budget",
+            "cache.hybrid.budget: error is measured on samples, found tail {}: set tail sampled",
+            yaml_text(tail));
 }
 
 void SnapKv::check(Problems& p) const {

@@ -1,4 +1,4 @@
-#include "kernels/signature/sample_tail.h"
+#include "kernels/selection/sample_tail.h"
 
 #include <algorithm>
 #include <limits>

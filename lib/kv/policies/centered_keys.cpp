@@ -95,23 +95,6 @@ void Projections::allocate(Arena& arena, const std::string& prefix, uint64_t see
     }
 }
 
-void Projections::orthogonalize() {
-  const auto dot = [&](int i, int j) {
-    double sum = 0;
-    for (int c = 0; c < head_dim_; ++c)
-      sum += double{data_[c * stride_ + i]} * data_[c * stride_ + j];
-    return sum;
-  };
-  for (int j = 0; j < columns_; ++j) {
-    const int first = j / head_dim_ * head_dim_;
-    for (int i = first; i < j; ++i) {  // modified Gram-Schmidt against the run's columns so far
-      const double share = dot(i, j) / dot(i, i);
-      for (int c = 0; c < head_dim_; ++c)
-        data_[c * stride_ + j] -= static_cast<float>(share * data_[c * stride_ + i]);
-    }
-  }
-}
-
 void Projections::signs(const float* x, int n, Range columns, uint64_t* bits) const {
   ops::sign_project({.bits = bits,
                      .x = x,

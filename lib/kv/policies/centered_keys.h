@@ -49,9 +49,6 @@ class Projections {
   void plan(MemoryPlan&, const std::string& prefix) const;
   /// Takes the planned memory and draws what it holds.
   void allocate(Arena&, const std::string& prefix, uint64_t seed);
-  /// Makes each run of head_dim columns orthogonal. The share of equal signs stays an unbiased
-  /// estimate of the angle, with a smaller variance (Ji et al. 2012, "Super-Bit LSH").
-  void orthogonalize();
   /// Signs of rows x [n, head_dim] under some of the columns; `bits` as of sign_project.
   void signs(const float* x, int n, Range columns, uint64_t* bits) const;
 

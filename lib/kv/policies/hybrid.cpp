@@ -1,56 +1,50 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <optional>
+#include <limits>
+#include <numeric>
 
 #include "base/rng.h"
-#include "kv/policies/lsh_tables.h"
+#include "kv/policies/centered_keys.h"
+#include "kv/policies/hybrid_tail.h"
+#include "kv/policies/key_codes.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/scratch.h"
-#include "kv/policies/signatures.h"
 #include "kv/policies/sparse_policy.h"
-#include "kv/policies/tail_sample.h"
 
 namespace tandem::kv {
 namespace {
 
+using recipe::HybridBudget;
 using recipe::HybridTail;
 
-/// Seeds that keep signatures and hash tables independent.
-constexpr uint64_t kSignatureSeed = 0x51690000;
+constexpr uint64_t kCodeSeed = 0x51690000;
+constexpr int kBlockTokens = 32768;
+constexpr float kInf = std::numeric_limits<float>::infinity();
 
-/// A small exact set that cheap signatures rank, and a sample of the rest with importance weights:
-/// the exact set finds what a query looks for, the sample keeps the long tail's share of the
-/// output.
+/// A small exact set that key codes rank, and mean values by estimated weight for the rest: the
+/// exact set finds what a query looks for, the means keep the long tail's share of the output.
 class HybridPolicy final : public SparsePolicy {
  public:
   HybridPolicy(const recipe::Cache& cache, const Bounds& bounds)
-      : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kHashBlockTokens),
+      : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kBlockTokens),
         spec_(cache.hybrid),
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
-        signatures_(cache.hybrid.bits, kSignatureSeed + seed_, bounds.geometry, index(), grid()),
-        centers_(bounds, grid()) {
-    if (spec_.tail == HybridTail::lsh) tables_.emplace(cache.lsh, bounds.geometry, index(), grid());
-  }
+        codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {}
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
-    signatures_.plan(plan, prefix + ".ranking");
-    centers_.plan(plan, prefix);
-    if (tables_) tables_->plan(plan, prefix);
+    codes_.plan(plan, prefix);
   }
   void allocate(Arena& arena, const std::string& prefix) override {
-    signatures_.allocate(arena, prefix + ".ranking");
-    centers_.allocate(arena, prefix);
-    if (tables_) tables_->allocate(arena, prefix);
+    codes_.allocate(arena, prefix);
   }
+  void read_queries(const QueryRing& queries) override { queries_ = &queries; }
   void on_fork(int from, int to) override {
     SparsePolicy::on_fork(from, to);
-    centers_.copy(from, to);
+    codes_.on_fork(from, to);
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
-  std::span<const float> log_u() const override {
-    return tables_ ? tables_->log_u() : std::span<const float>{};
-  }
 
   void select_keys(const KeyQuery& query, std::byte* scratch,
                    std::span<KeyList> lists) const override {
@@ -58,149 +52,198 @@ class HybridPolicy final : public SparsePolicy {
     const Scratch s(scratch, *this);
     const auto d = static_cast<size_t>(geometry().head_dim);
     const int ord = ordinal(query.layer), n = index().end(query.slot) - index().begin();
+    const CodeFrame frame = codes_.frame(query.slot, ord, query.kv_head);
     query.read_q(0, {s.q, lists.size() * d});
-    signatures_.sign_queries(s.q, query.n_heads, s.bits, s.signatures);
-    signatures_.scan(query.slot, ord, query.kv_head, s.signatures, query.n_heads, s.scores,
-                     static_cast<int64_t>(score_stride()));
-    if (tables_) tables_->hash_queries(s.q, query.n_heads, s.bits, s.codes);
+    for (size_t h = 0; h < lists.size(); ++h)
+      s.queries[h] = codes_.query(frame, {s.q + h * d, d}, s.rotated,
+                                  s.sums + h * 4 * codes_.dims(), s.q8 + h * codes_.dims());
+    codes_.scan(query.slot, ord, query.kv_head, {s.queries, lists.size()}, s.scores,
+                static_cast<int64_t>(score_stride()));
     // Once for all heads of a group: they then sample the same keys where they can.
-    if (spec_.tail == HybridTail::weighted)
-      ops::draw_exponentials({.draws = s.draws, .key = static_cast<uint32_t>(draw_key(query))},
-                             {0, n});
-    const std::span<const float> center(centers_.at(query.slot, ord, query.kv_head), d);
+    if (spec_.tail == HybridTail::sampled)
+      ops::draw_exponentials({.draws = s.draws, .key = draw_key(query)}, {0, n});
+    const int n_rows = codes_.means(query.slot, ord, query.kv_head, s.rows);
+    const double of_runs = (n + kMeanKeys - 1) / kMeanKeys * static_cast<double>(d) * sizeof(bf16);
     for (size_t h = 0; h < lists.size(); ++h) {
       KeyList& list = lists[h];
-      const std::span<const float> q(s.q + h * d, d),
-          scores(s.scores + h * score_stride(), static_cast<size_t>(n));
-      list.q_norm = norm_of(q);
-      list.q_center = dot_of(q, center);
       list.segments.push_back(sinks_segment());
       list.n_static = list.segments[0].n;
-      // The scan is shared by the heads of the group.
-      list.index_bytes = signatures_.bytes_a_key() * n / static_cast<double>(lists.size());
-      int32_t* ids = s.ids + h * id_room();
-      float threshold = 0;
-      const int exact = ops::select_top({.ids = ids,
-                                         .threshold = &threshold,
-                                         .scores = scores.data(),
-                                         .n = n,
-                                         .m = static_cast<int>(std::lround(spec_.exact * n)),
-                                         .first_id = index().begin(),
-                                         .scratch = s.select});
-      list.segments.push_back({ids, exact, nullptr, nullptr});
-      const std::span<const int32_t> taken(ids, static_cast<size_t>(exact));
-      add_tail({query, static_cast<int>(h), scores, exact > 0 ? threshold : INFINITY, taken}, s,
-               ids + exact, list);
+      // The scan is shared by the heads of the group, and so are the means.
+      list.index_bytes = (codes_.scan_bytes_a_key() * n +
+                          (spec_.tail == HybridTail::none ? 0 : of_runs)) /
+                         static_cast<double>(lists.size());
+      const std::span<float> scores(s.scores + h * score_stride(), static_cast<size_t>(n));
+      const Exact exact = choose_exact(query, h, s, scores, list);
+      if (exact.n == n || spec_.tail == HybridTail::none) continue;
+      const float center = dot_of({s.q + h * d, d}, {frame.center, d});
+      add_tail({.spec = spec_,
+                .query = query,
+                .head = static_cast<int>(h),
+                .scores = scores,
+                .threshold = exact.threshold,
+                .origin = center / std::sqrt(static_cast<float>(d)),
+                .first_id = index().begin(),
+                .rows = {s.rows, static_cast<size_t>(n_rows)},
+                .exact_mass = exact.mass,
+                .draws = s.draws,
+                .masses = s.masses + h * runs(),
+                .ids = s.ids + h * id_room() + exact.n,
+                .bias = s.bias + h * id_room()},
+               list);
     }
   }
 
  protected:
   void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
                     const PagedStore& store) override {
-    if (fresh) centers_.set(slot, layers(), index().begin(), index().end(slot), store);
-    signatures_.index_tokens(slot, pieces, layers(), centers_, store);
-    if (tables_) tables_->index_tokens(slot, pieces, layers(), centers_, store);
+    codes_.index_tokens(slot, pieces, layers(), fresh, store, queries_);
   }
   double expected_keys(int n) const override {
-    double share = spec_.exact;
-    if (spec_.tail == HybridTail::lsh)
-      share += tables_->expected_share();
-    else if (spec_.tail != HybridTail::none)
-      share += spec_.sample;
-    return n * std::min(1.0, share);
+    const double sampled = spec_.tail == HybridTail::sampled ? spec_.sample * n : 0;
+    return std::min<double>(n, std::max<double>(spec_.kLeastExact, spec_.exact * n) + sampled);
   }
 
  private:
-  /// Ids of one head: the exact ones, a tail that may hold all tokens before those already taken
-  /// are dropped, and what selections may write past their last.
-  size_t id_room() const {
-    return static_cast<size_t>(bounds().max_tokens) * (spec_.tail == HybridTail::none ? 1 : 2) + 64;
-  }
-  /// Scores of one head: whole vectors of whole blocks.
+  /// Ids of one head: the exact ones, the sampled ones, and what selections may write past either.
+  size_t id_room() const { return 2 * static_cast<size_t>(bounds().max_tokens) + 64; }
+  /// Scores of one head: whole groups of whole blocks.
   size_t score_stride() const {
     const auto capacity = static_cast<size_t>(index().capacity());
-    return (static_cast<size_t>(bounds().max_tokens) + capacity - 1) / capacity * capacity;
+    const size_t blocks = (static_cast<size_t>(bounds().max_tokens) + capacity - 1) / capacity;
+    return (blocks * capacity + kCodeKeys - 1) / kCodeKeys * kCodeKeys;
   }
+  size_t runs() const { return score_stride() / kMeanKeys + 1; }
 
   struct Scratch {
     ScratchCutter cutter;
-    float* q;
-    uint64_t* bits;
-    uint32_t* signatures;
-    uint16_t* codes;
-    uint8_t* counters;
-    float *scores, *select, *draws, *bias;
-    int32_t* ids;
+    float *q, *rotated;
+    uint8_t* sums;
+    int8_t* q8;
+    CodeQuery* queries;
+    float *scores, *select, *refined, *draws, *bias, *masses;
+    int32_t *candidates, *ids;
+    MeanRows* rows;
 
-    Scratch(std::byte* base, const HybridPolicy& p)
-        : cutter(base),
-          q(cutter.take<float>(p.group() * static_cast<size_t>(p.geometry().head_dim))),
-          bits(cutter.take<uint64_t>(
-              p.group() *
-              std::max(p.signatures_.bits_words(), p.tables_ ? p.tables_->query_bits_words() : 0))),
-          signatures(cutter.take<uint32_t>(p.group() * static_cast<size_t>(p.signatures_.words()))),
-          codes(cutter.take<uint16_t>(
-              p.tables_ ? p.group() * static_cast<size_t>(p.tables_->tables()) : 0)),
-          counters(cutter.take<uint8_t>(p.tables_ ? p.tables_->counter_bytes() : 0)),
-          scores(cutter.take<float>(p.group() * p.score_stride())),
-          select(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens) + 16)),
-          draws(cutter.take<float>(static_cast<size_t>(p.bounds().max_tokens) + 16)),
-          bias(cutter.take<float>(p.group() * p.id_room())),
-          ids(cutter.take<int32_t>(p.group() * p.id_room())) {}
+    Scratch(std::byte* base, const HybridPolicy& p) : cutter(base) {
+      const size_t room = static_cast<size_t>(p.bounds().max_tokens) + 16;
+      const size_t dims = p.codes_.dims(), group = p.group();
+      q = cutter.take<float>(group * static_cast<size_t>(p.geometry().head_dim));
+      rotated = cutter.take<float>(dims);
+      sums = cutter.take<uint8_t>(group * 4 * dims);
+      q8 = cutter.take<int8_t>(group * dims);
+      queries = cutter.take<CodeQuery>(group);
+      scores = cutter.take<float>(group * p.score_stride());
+      select = cutter.take<float>(room);
+      refined = cutter.take<float>(room);
+      draws = cutter.take<float>(room);
+      bias = cutter.take<float>(group * p.id_room());
+      masses = cutter.take<float>(group * p.runs());
+      candidates = cutter.take<int32_t>(room);
+      ids = cutter.take<int32_t>(group * p.id_room());
+      rows = cutter.take<MeanRows>(p.score_stride() / static_cast<size_t>(p.index().capacity()) + 1);
+    }
   };
 
-  /// What a tail is drawn from: all keys but those already taken.
-  struct Rest {
-    const KeyQuery& query;
-    int head;
-    std::span<const float> scores;
-    float threshold;  // of the taken ones
-    std::span<const int32_t> taken;
+  struct Exact {
+    int n;
+    float threshold;  // the least score among them
+    double mass;      // sum of their estimated weights, relative to exp(threshold)
   };
 
-  /// Random numbers differ between positions, layers and KV heads, and repeat with the seed.
-  uint64_t draw_key(const KeyQuery& query) const {
-    const auto words =
-        draw4(seed_, static_cast<uint32_t>(query.position),
-              static_cast<uint32_t>(query.layer * geometry().n_kv_heads + query.kv_head),
-              DrawPurpose::keys);
-    return (uint64_t{words[0]} << 32) | words[1];
+  /// The keys that a head reads exactly: of the best by sign the best by all bits. Their scores
+  /// become -inf, those of the other candidates refined.
+  Exact choose_exact(const KeyQuery& query, size_t h, const Scratch& s, std::span<float> scores,
+                     KeyList& list) const {
+    const int n = static_cast<int>(scores.size());
+    int32_t* ids = s.ids + h * id_room();
+    const int wanted = std::min(
+        n, std::max(recipe::Hybrid::kLeastExact, static_cast<int>(std::lround(spec_.exact * n))));
+    if (wanted == n) {
+      std::iota(ids, ids + n, index().begin());
+      list.segments.push_back({ids, n, nullptr, nullptr});
+      return {n, -kInf, 0};
+    }
+    // Twice as many candidates at least: with fewer there is little to choose.
+    const int candidates = std::min(
+        n, std::max(2 * wanted, static_cast<int>(std::lround(spec_.refine * n))));
+    float threshold = 0;
+    ops::select_top({.ids = s.candidates,
+                     .threshold = &threshold,
+                     .scores = scores.data(),
+                     .n = n,
+                     .m = candidates,
+                     .first_id = 0,
+                     .scratch = s.select});
+    const std::span<const int32_t> keys(s.candidates, static_cast<size_t>(candidates));
+    if (codes_.bits() > 1) {
+      codes_.refine(query.slot, ordinal(query.layer), query.kv_head, s.queries[h], keys,
+                    scores.data(), s.refined);
+      list.index_bytes += codes_.refine_bytes_a_key() * candidates;
+    } else {
+      for (int i = 0; i < candidates; ++i) s.refined[i] = scores[static_cast<size_t>(keys[static_cast<size_t>(i)])];
+    }
+    const int m = spec_.budget == HybridBudget::mass
+                      ? keys_of_mass({s.refined, keys.size()}, scores, s, wanted)
+                      : wanted;
+    ops::select_top({.ids = ids,
+                     .threshold = &threshold,
+                     .scores = s.refined,
+                     .n = candidates,
+                     .m = m,
+                     .first_id = 0,
+                     .scratch = s.select});
+    double mass = 0;
+    for (int i = 0; i < m; ++i) {
+      float& score = scores[static_cast<size_t>(keys[static_cast<size_t>(ids[i])])];
+      mass += std::exp(double{score} - threshold);
+      score = -kInf;
+      ids[i] = index().begin() + keys[static_cast<size_t>(ids[i])];
+    }
+    list.segments.push_back({ids, m, nullptr, nullptr});
+    return {m, threshold, mass};
   }
 
-  void add_tail(const Rest& rest, const Scratch& s, int32_t* ids, KeyList& list) const {
-    if (spec_.tail == HybridTail::none) return;
-    if (tables_)
-      return tables_->add_collisions(rest.query, ordinal(rest.query.layer),
-                                     s.codes + rest.head * tables_->tables(), rest.taken,
-                                     s.counters, ids, list);
-    const int n = static_cast<int>(rest.scores.size()), first = index().begin();
-    const double wanted = spec_.sample * n;
-    float* bias = s.bias + static_cast<size_t>(rest.head) * id_room();
-    int count = 0;
-    if (spec_.tail == HybridTail::uniform) {
-      const double stratum = std::max(1.0, (n - static_cast<double>(rest.taken.size())) / wanted);
-      count = sample_uniform(n, first, stratum, draw_key(rest.query), ids, bias);
-    } else {
-      const double gain = spec_.trust * list.q_norm / std::sqrt(double(geometry().head_dim));
-      count = ops::sample_tail({.ids = ids,
-                                .bias = bias,
-                                .scores = rest.scores.data(),
-                                .draws = s.draws,
-                                .n = n,
-                                .first_id = first,
-                                .threshold = rest.threshold,
-                                .gain = static_cast<float>(gain),
-                                .wanted = static_cast<float>(wanted)});
+  /// How many of the best candidates hold the share of the estimated mass that the budget asks for,
+  /// to a sixteenth of a score; at most `most`.
+  int keys_of_mass(std::span<const float> refined, std::span<const float> scores, const Scratch& s,
+                   int most) const {
+    constexpr int kBins = 256, kBinsAUnit = 16;
+    const float top = *std::ranges::max_element(refined);
+    ops::tail_masses({.masses = s.masses,
+                      .scores = scores.data(),
+                      .n = static_cast<int>(scores.size()),
+                      .most = top,
+                      .origin = top});
+    const double all =
+        std::accumulate(s.masses, s.masses + (scores.size() + kMeanKeys - 1) / kMeanKeys, 0.0);
+    std::array<double, kBins> mass{};
+    std::array<int, kBins> count{};
+    for (const float score : refined) {
+      const auto bin = static_cast<size_t>(
+          std::min(static_cast<float>(kBins - 1), (top - score) * kBinsAUnit));
+      mass[bin] += std::exp(double{score} - top);
+      ++count[bin];
     }
-    count = drop_excluded(ids, bias, count, rest.taken);
-    list.segments.push_back({ids, count, bias, nullptr});
+    double sum = 0;
+    int m = 0;
+    for (size_t bin = 0; bin < kBins && sum < spec_.mass * all; ++bin) {
+      sum += mass[bin];
+      m += count[bin];
+    }
+    return std::clamp(m, std::min(recipe::Hybrid::kLeastExact, most), most);
+  }
+
+  /// Random numbers differ between positions, layers and KV heads, and repeat with the seed.
+  uint32_t draw_key(const KeyQuery& query) const {
+    return draw4(seed_, static_cast<uint32_t>(query.position),
+                 static_cast<uint32_t>(query.layer * geometry().n_kv_heads + query.kv_head),
+                 DrawPurpose::keys)[1];
   }
 
   recipe::Hybrid spec_;
   uint64_t seed_;
-  Signatures signatures_;
-  KeyCenters centers_;
-  std::optional<LshTables> tables_;
+  KeyCodes codes_;
+  const QueryRing* queries_ = nullptr;
 };
 
 }  // namespace

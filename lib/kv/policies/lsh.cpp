@@ -48,7 +48,7 @@ class LshPolicy final : public SparsePolicy {
       list.q_center = dot_of(q, center);
       list.segments.push_back(sinks_segment());
       list.n_static = list.segments[0].n;
-      tables_.add_collisions(query, ord, s.codes + h * static_cast<size_t>(tables_.tables()), {},
+      tables_.add_collisions(query, ord, s.codes + h * static_cast<size_t>(tables_.tables()),
                              s.counters, s.ids + h * id_room(), list);
     }
   }

@@ -9,7 +9,6 @@
 #include "base/parallel.h"
 #include "kv/log_u.h"
 #include "kv/policies/scratch.h"
-#include "kv/policies/tail_sample.h"
 
 namespace tandem::kv {
 namespace {
@@ -179,11 +178,9 @@ void LshTables::hash_queries(const float* q, int n, uint64_t* bits, uint16_t* co
 }
 
 void LshTables::add_collisions(const KeyQuery& query, int ordinal, const uint16_t* codes,
-                               std::span<const int32_t> taken, uint8_t* counters, int32_t* ids,
-                               KeyList& list) const {
+                               uint8_t* counters, int32_t* ids, KeyList& list) const {
   for (int i = 0; i < static_cast<int>(index_.blocks(query.slot).size()); ++i) {
-    int n = probe(query.slot, i, ordinal, query.kv_head, codes, counters, ids);
-    if (!taken.empty()) n = drop_excluded(ids, nullptr, n, taken);
+    const int n = probe(query.slot, i, ordinal, query.kv_head, codes, counters, ids);
     list.segments.push_back({ids, n, nullptr, norms(query.slot, i, ordinal, query.kv_head)});
     list.index_bytes += probe_bytes(index_.block_tokens(query.slot, i));
     ids += n;

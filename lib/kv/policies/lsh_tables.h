@@ -27,12 +27,11 @@ class LshTables {
   /// Codes of queries [n, head_dim] f32: n x tables.
   void hash_queries(const float* q, int n, uint64_t* bits, uint16_t* codes) const;
   size_t query_bits_words() const { return words_; }
-  /// Adds to a list the keys that collide with a query of these codes, but those in `taken`
-  /// (ascending): a segment for each block, weighted by the keys' norms.
+  /// Adds to a list the keys that collide with a query of these codes: a segment for each block,
+  /// weighted by the keys' norms.
   /// ids      room for all tokens + 16; counters  counter_bytes()
   void add_collisions(const KeyQuery& query, int ordinal, const uint16_t* codes,
-                      std::span<const int32_t> taken, uint8_t* counters, int32_t* ids,
-                      KeyList& list) const;
+                      uint8_t* counters, int32_t* ids, KeyList& list) const;
   size_t counter_bytes() const { return static_cast<size_t>(index_.capacity()) + 64; }
 
   int tables() const { return spec_.tables; }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kv/policies/code_frames.h"
 #include "kv/policies/policies.h"
 
 namespace tandem::kv {
@@ -47,8 +48,9 @@ Needs needs_of(const recipe::Cache& cache) {
       return {.reads_trees = false};
     case recipe::CacheKind::quest:
     case recipe::CacheKind::lsh:
-    case recipe::CacheKind::hybrid:
       return {.sources = 2};
+    case recipe::CacheKind::hybrid:
+      return {.sources = 2, .queries = CodeFrames::kAxisQueries};
     case recipe::CacheKind::snapkv:
       return {.runs_on_gpu = true, .lists = true, .sources = 2, .queries = cache.snapkv.window};
     case recipe::CacheKind::verified:

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/signature/sample_tail.h"
+#include "kernels/selection/sample_tail.h"
 
 namespace tandem {
 namespace {

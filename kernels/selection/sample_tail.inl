@@ -1,7 +1,7 @@
-#include "kernels/signature/sample_tail.h"
+#include "kernels/selection/sample_tail.h"
 
 #include "base/log2.h"
-#include "kernels/signature/keep_lanes.h"
+#include "kernels/selection/keep_lanes.h"
 
 namespace tandem {
 namespace {

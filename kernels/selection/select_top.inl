@@ -1,5 +1,5 @@
-#include "kernels/signature/keep_lanes.h"
-#include "kernels/signature/signature.h"
+#include "kernels/selection/keep_lanes.h"
+#include "kernels/selection/select_top.h"
 
 namespace tandem {
 namespace {

@@ -1,0 +1,21 @@
+#pragma once
+// The best of many scores: contract. No STL: included by sources with per-ISA flags.
+#include "base/types.h"
+
+namespace tandem {
+
+struct SelectTopParams {
+  int32_t* ids;         // out [m + 16]: ascending
+  float* threshold;     // out [1]: the m-th largest score; -inf if m >= n, else +inf if m = 0
+  const float* scores;  // [n], no NaN
+  int n, m;             // m >= 0
+  int first_id;         // added to every id
+  float* scratch;       // [n + 16]
+};
+/// The m largest scores (all if m >= n); of equal ones at the threshold the lowest ids. Returns how
+/// many: min(m, n).
+/// cost     two or three passes over the scores, in vectors
+using SelectTopFn = int(const SelectTopParams&);
+SelectTopFn select_top_ref, select_top_scalar, select_top_avx2, select_top_avx512;
+
+}  // namespace tandem

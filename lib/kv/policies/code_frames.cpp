@@ -1,0 +1,99 @@
+#include "kv/policies/code_frames.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/parallel.h"
+#include "kv/policies/centered_keys.h"
+
+namespace tandem::kv {
+namespace {
+
+/// Later keys may lie this much further along the axis than those of the prompt.
+constexpr float kAxisRoom = 1.5f;
+
+}  // namespace
+
+CodeFrames::CodeFrames(const Bounds& bounds, HeadGrid grid, int dims, int bits)
+    : geometry_(bounds.geometry),
+      grid_(grid),
+      max_seqs_(bounds.max_seqs),
+      dims_(dims),
+      bits_(bits) {}
+
+void CodeFrames::plan(MemoryPlan& plan, const std::string& prefix) const {
+  plan.add(prefix + ".frames", grid_.cells(max_seqs_) * width() * sizeof(float));
+}
+
+void CodeFrames::allocate(Arena& arena, const std::string& prefix) {
+  if (grid_.n_sparse > 0) data_ = static_cast<float*>(arena.take(prefix + ".frames"));
+}
+
+float* CodeFrames::data(int slot, int ordinal, int kv_head) const {
+  return data_ + grid_.cell(slot, ordinal, kv_head) * width();
+}
+
+CodeFrame CodeFrames::at(int slot, int ordinal, int kv_head) const {
+  const float* x = data(slot, ordinal, kv_head);
+  const int d = geometry_.head_dim;
+  return {.center = x, .axis = x + d, .units = {.scale = x[2 * d], .axis = x[2 * d + 1]}};
+}
+
+void CodeFrames::copy(int from, int to) {
+  if (data_ != nullptr)
+    std::memcpy(data(to, 0, 0), data(from, 0, 0), grid_.cells(1) * width() * sizeof(float));
+}
+
+void CodeFrames::set(int slot, std::span<const int> layers, int begin, int end,
+                     const PagedStore& store, const QueryRing* queries) {
+  const int heads = geometry_.n_kv_heads;
+  const auto d = static_cast<size_t>(geometry_.head_dim);
+  parallel_for(static_cast<int>(layers.size()) * heads, [&](int task) {
+    const int ordinal = task / heads, head = task % heads;
+    const int layer = layers[static_cast<size_t>(ordinal)];
+    const KeyRows keys(store.k(layer), store.pages(slot).data(), head);
+    float* center = data(slot, ordinal, head);
+    float* axis = center + d;
+    std::vector<double> sum(d);
+    std::vector<float> key(d);
+    for (int t = begin; t < end; ++t) {
+      keys.read(t, key.data());
+      for (size_t c = 0; c < d; ++c) sum[c] += key[c];
+    }
+    for (size_t c = 0; c < d; ++c) center[c] = static_cast<float>(sum[c] / (end - begin));
+    std::fill_n(axis, d, 0.0f);
+    if (queries != nullptr) set_axis(slot, layer, head, *queries, axis);
+    float most_share = 0, most_square = 0, norm = 0;
+    for (int t = begin; t < end; ++t) {
+      read_centered(keys, t, 1, {center, d}, key.data(), &norm);
+      const float share = dot_of(key, {axis, d});
+      most_share = std::max(most_share, std::abs(share));
+      most_square = std::max(most_square, norm * norm - share * share);
+    }
+    axis[d] = code_scale_unit(std::sqrt(most_square), dims_, bits_);
+    axis[d + 1] = kAxisRoom * most_share / 127;
+  });
+}
+
+void CodeFrames::set_axis(int slot, int layer, int kv_head, const QueryRing& queries,
+                          float* axis) const {
+  const auto d = static_cast<size_t>(geometry_.head_dim);
+  const int group = geometry_.group(), last = queries.end(slot);
+  std::vector<double> sum(d);
+  std::vector<float> q(d);
+  for (int t = std::max(queries.begin(slot), last - kAxisQueries); t < last; ++t) {
+    const std::byte* row = queries.row(slot, layer, t);
+    for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+      read_vector(row + static_cast<size_t>(h) * d * dtype_bytes(geometry_.dtype), geometry_.dtype,
+                  q);
+      for (size_t c = 0; c < d; ++c) sum[c] += q[c];
+    }
+  }
+  double square = 0;
+  for (const double x : sum) square += x * x;
+  if (square > 0)
+    for (size_t c = 0; c < d; ++c) axis[c] = static_cast<float>(sum[c] / std::sqrt(square));
+}
+
+}  // namespace tandem::kv

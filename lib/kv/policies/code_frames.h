@@ -1,0 +1,49 @@
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/code/code.h"
+#include "kv/policies/token_index.h"
+#include "kv/policy.h"
+
+namespace tandem::kv {
+
+/// What the codes of a sequence's keys under one sparse layer and KV head are relative to.
+struct CodeFrame {
+  const float* center;  // [head_dim] mean of the keys that the prompt had in the index
+  const float* axis;    // [head_dim] direction of the newest queries' mean, a unit vector; or zero
+  CodeUnits units;
+};
+
+/// The frames of every sequence, sparse layer and KV head, frozen when its prompt ends, so that all
+/// keys of a sequence are coded alike. Keys lie in a narrow cone, and so do queries: without the
+/// keys' mean and the queries' mean direction, which is held in a byte of its own, what is left for
+/// the codes to tell is shorter, and their errors with it.
+class CodeFrames {
+ public:
+  static constexpr int kAxisQueries = 64;  // tokens whose queries give the axis
+
+  CodeFrames(const Bounds& bounds, HeadGrid grid, int dims, int bits);
+  void plan(MemoryPlan&, const std::string& prefix) const;
+  void allocate(Arena&, const std::string& prefix);
+
+  CodeFrame at(int slot, int ordinal, int kv_head) const;
+  /// Sets the frames of a slot by its keys [begin, end) and the newest of its queries, if any are
+  /// held.
+  void set(int slot, std::span<const int> layers, int begin, int end, const PagedStore& store,
+           const QueryRing* queries);
+  void copy(int from, int to);
+
+ private:
+  size_t width() const { return 2 * static_cast<size_t>(geometry_.head_dim) + 2; }
+  float* data(int slot, int ordinal, int kv_head) const;
+  void set_axis(int slot, int layer, int kv_head, const QueryRing& queries, float* axis) const;
+
+  Geometry geometry_;
+  HeadGrid grid_;
+  int max_seqs_, dims_, bits_;
+  float* data_ = nullptr;  // [slots, sparse layers, KV heads, width()]: center, axis, units
+};
+
+}  // namespace tandem::kv

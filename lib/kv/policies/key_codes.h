@@ -1,0 +1,71 @@
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kv/policies/code_frames.h"
+#include "ops/selection.h"
+
+namespace tandem::kv {
+
+/// For every sparse layer and KV head the codes of each indexed key (kernels/code/code.h), and the
+/// means of values over runs of kMeanKeys of them: bits / 8 bytes a dimension and 2 a key, and two
+/// bytes a dimension and run.
+class KeyCodes {
+ public:
+  KeyCodes(int bits, uint64_t seed, const Bounds& bounds, const TokenIndex& index, HeadGrid grid);
+  void plan(MemoryPlan&, const std::string& prefix) const;
+  void allocate(Arena&, const std::string& prefix);
+  /// errors   none; `fresh`: the slot had no index, and its frames are set first
+  void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
+                    std::span<const int> layers, bool fresh, const PagedStore& store,
+                    const QueryRing* queries);
+  void on_fork(int from, int to) { frames_.copy(from, to); }
+
+  int bits() const { return bits_; }
+  size_t dims() const { return static_cast<size_t>(dims_); }
+  const CodeFrame frame(int slot, int ordinal, int kv_head) const {
+    return frames_.at(slot, ordinal, kv_head);
+  }
+  /// A query [head_dim] f32 as scans read it, for scores q . (key - center) / sqrt(head_dim).
+  /// rotated  scratch [dims]; sums [4 dims] and q8 [dims] hold what the result points to
+  CodeQuery query(const CodeFrame& frame, std::span<const float> q, float* rotated, uint8_t* sums,
+                  int8_t* q8) const;
+  /// Scores by signs of all indexed tokens of a slot, token index().begin() + i at [i] of each
+  /// query's row; rows hold whole groups of kCodeKeys.
+  void scan(int slot, int ordinal, int kv_head, std::span<const CodeQuery> queries, float* scores,
+            int64_t score_stride) const;
+  /// Refines scores[keys[i]] of one query, in place, and lists them in `refined`.
+  void refine(int slot, int ordinal, int kv_head, const CodeQuery& query,
+              std::span<const int32_t> keys, float* scores, float* refined) const;
+  /// The means of values in the order of scores; `rows` gets at most blocks(slot) of them. Returns
+  /// how many.
+  int means(int slot, int ordinal, int kv_head, MeanRows* rows) const;
+
+  double scan_bytes_a_key() const { return dims_ / 8.0 + 2; }
+  double refine_bytes_a_key() const { return static_cast<double>(code_low_bytes(dims_, bits_)); }
+
+ private:
+  int64_t group_bytes() const;  // of a cell
+  int64_t low_bytes() const;
+  int64_t mean_rows() const;
+  void code(const TokenIndex::Piece& piece, const KeyRows& keys, const CodeFrame& frame,
+            size_t cell) const;
+  void average(const TokenIndex::Piece& piece, const KeyRows& values, size_t cell) const;
+  /// Calls do_block(i, cell, n) for every block of a slot.
+  template <class DoBlock>
+  void for_blocks(int slot, int ordinal, int kv_head, const DoBlock& do_block) const;
+
+  int bits_, dims_;
+  uint64_t seed_;
+  Geometry geometry_;
+  const TokenIndex& index_;
+  HeadGrid grid_;
+  CodeFrames frames_;
+  std::vector<float> signs_;  // [2, dims] of the rotation
+  uint8_t* groups_ = nullptr;
+  uint8_t* low_ = nullptr;
+  bf16* means_ = nullptr;
+};
+
+}  // namespace tandem::kv
