@@ -59,6 +59,15 @@ struct KeyUsage {
   double selected_share() const { return visible > 0 ? selected / visible : 0; }
   double fixed_share() const { return visible > 0 ? fixed / visible : 0; }
   double bytes() const { return index_bytes + key_bytes + dense_bytes; }
+  KeyUsage plus(const KeyUsage& other) const {
+    return {.queries = queries + other.queries,
+            .visible = visible + other.visible,
+            .selected = selected + other.selected,
+            .fixed = fixed + other.fixed,
+            .index_bytes = index_bytes + other.index_bytes,
+            .key_bytes = key_bytes + other.key_bytes,
+            .dense_bytes = dense_bytes + other.dense_bytes};
+  }
   /// What was read since `before`.
   KeyUsage since(const KeyUsage& before) const {
     return {.queries = queries - before.queries,
