@@ -9,16 +9,18 @@ using namespace tandem;
 const cli::ToolInfo kInfo{
     .name = "pig-eval",
     .purpose =
-        "Judge cache policies against full attention: long-context questions, perplexity, KL",
+        "Judge cache policies against full attention: long-context questions, perplexity, KL, "
+        "attention errors",
     .kind = "eval",
     .examples =
         {"pig-eval -r pig/eval-tasks-tiny-16m -o cases.jsonl",
          "pig-eval -r pig/eval-tasks-tiny-16m -o cases.jsonl --resume --format md",
          "pig-eval -m tiny-16m --task needle1 --task vt -s eval.lengths=[4096] -s eval.cases=20",
-         "pig-eval -r pig/eval-ppl-tiny-16m --data recipes/demo/lighthouse-logbook.txt"},
+         "pig-eval -r pig/eval-ppl-tiny-16m --data recipes/demo/lighthouse-logbook.txt",
+         "pig-eval -r pig/eval-attention-tiny-16m --data text.txt --format jsonl"},
     .flags = {{.names = "--task",
                .value = "NAME",
-               .text = "needle1, needle8, kv, vt, cwe or perplexity; repeatable",
+               .text = "needle1, needle8, kv, vt, cwe, perplexity or attention; repeatable",
                .key = "eval.tasks"},
               {.names = "--haystack",
                .value = "FILE",
@@ -26,7 +28,7 @@ const cli::ToolInfo kInfo{
                .key = "eval.haystack"},
               {.names = "--data",
                .value = "FILE",
-               .text = "text of the perplexity task",
+               .text = "text of perplexity and attention",
                .key = "data.path"}},
     .formats = {"text", "md", "jsonl"},
     .resumes = true};

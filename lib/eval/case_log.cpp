@@ -63,6 +63,26 @@ TextQuality read_quality(const Json& json, bool is_reference, const std::string&
   return q;
 }
 
+/// Counts of a query head, by their names in logs and records.
+constexpr std::pair<const char*, double AttentionQuality::*> kCounts[] = {
+    {"visible", &AttentionQuality::visible},
+    {"selected", &AttentionQuality::selected},
+    {"exact", &AttentionQuality::exact},
+    {"fixed", &AttentionQuality::fixed},
+    {"index_bytes", &AttentionQuality::index_bytes},
+    {"key_bytes", &AttentionQuality::key_bytes}};
+
+AttentionQuality read_attention(const Json& json, const std::string& where) {
+  AttentionQuality a;
+  a.n_queries = io::get_int(json, "n_queries", where, 0);
+  if (a.n_queries == 0) return a;
+  a.error = read_estimate(json, "error", where);
+  a.lse_error = read_estimate(json, "lse_error", where);
+  if (json.contains("ranking_loss")) a.ranking_loss = read_estimate(json, "ranking_loss", where);
+  for (const auto& [name, count] : kCounts) a.*count = io::get_double(json, name, where);
+  return a;
+}
+
 /// Calls `visit(policy, protocol, score, value)` for each value of `object`.
 template <class Visit>
 void for_each_outcome(const Json& object, const std::vector<std::string>& names,
@@ -174,6 +194,23 @@ std::string text_line(const std::vector<TextQuality>& text, const std::vector<st
   return io::jsonl_line({{"task", "perplexity"}, {"policies", policies}});
 }
 
+Json attention_json(const AttentionQuality& a) {
+  Json json = {{"n_queries", a.n_queries}};
+  if (a.n_queries == 0) return json;
+  json["error"] = estimate_json(a.error);
+  json["lse_error"] = estimate_json(a.lse_error);
+  if (a.ranking_loss) json["ranking_loss"] = estimate_json(*a.ranking_loss);
+  for (const auto& [name, count] : kCounts) json[name] = a.*count;
+  return json;
+}
+
+std::string attention_line(const std::vector<AttentionQuality>& attention,
+                           const std::vector<std::string>& names) {
+  Json policies = Json::object();
+  for (size_t i = 1; i < attention.size(); ++i) policies[names[i]] = attention_json(attention[i]);
+  return io::jsonl_line({{"task", "attention"}, {"policies", policies}});
+}
+
 CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
                  const std::vector<std::string>& names) {
   const std::string bytes = io::read_file(path);
@@ -190,6 +227,12 @@ CaseLog read_log(const std::filesystem::path& path, const Json& recipe,
       for (const std::string& name : names)
         log.text->push_back(
             read_quality(io::get_object(policies, name.c_str(), where), name == names[0], where));
+    } else if (io::get_string(line, "task", where) == "attention") {
+      const Json& policies = io::get_object(line, "policies", where);
+      log.attention.emplace(1);  // full attention is not compared to itself
+      for (size_t i = 1; i < names.size(); ++i)
+        log.attention->push_back(
+            read_attention(io::get_object(policies, names[i].c_str(), where), where));
     } else {
       log.cases.push_back(read_case(line, names, where));
     }

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "eval/attention_error.h"
 #include "eval/perplexity.h"
 #include "eval/protocols.h"
 #include "io/json_fwd.h"
@@ -23,7 +24,8 @@ struct CaseRecord {
 struct CaseLog {
   std::vector<CaseRecord> cases;
   std::optional<std::vector<TextQuality>> text;  // of the perplexity task
-  size_t whole_bytes = 0;                        // up to a line that a crash tore
+  std::optional<std::vector<AttentionQuality>> attention;
+  size_t whole_bytes = 0;  // up to a line that a crash tore
 };
 
 // A log is a JSON Lines file: a header with the recipe, then a line for every case as it is judged,
@@ -32,10 +34,14 @@ std::string header_line(const io::Json& recipe);
 std::string case_line(const CaseRecord& record, const std::vector<std::string>& names);
 std::string text_line(const std::vector<TextQuality>& text, const std::vector<std::string>& names);
 
+std::string attention_line(const std::vector<AttentionQuality>& attention,
+                           const std::vector<std::string>& names);
+
 /// What a step reads, as logs and records give it.
 io::Json reads_json(const Reads& reads);
 /// Numbers of one policy on text, as records give them.
 io::Json quality_json(const TextQuality& quality, bool is_reference);
+io::Json attention_json(const AttentionQuality& quality);
 
 /// Reads a log of the same recipe. Logs of versions that counted no reads have none.
 /// recipe   {"sha256": ..., "effective": {...}}

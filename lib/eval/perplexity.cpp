@@ -19,6 +19,29 @@ using decode::Engine;
 /// Rows of one forward, of one piece of logits, and tokens of one block of the standard error.
 constexpr size_t kBlockTokens = 256;
 
+Ids json_ids(const std::filesystem::path& path, const decode::ModelFiles& files) {
+  return decode::parse_ids(io::read_file(path), files.config.vocab_size, path.string());
+}
+
+const text::Tokenizer& tokenizer_for(const std::filesystem::path& path,
+                                     const decode::ModelFiles& files) {
+  if (files.tokenizer == nullptr)
+    throw input_error(files.name, "the model has no tokenizer for the text {}", path.string())
+        .hint("name a .json file with an array of token ids in data.path");
+  return *files.tokenizer;
+}
+
+/// The documents of a text.
+std::vector<TextIds> load_documents(const std::filesystem::path& path,
+                                    const decode::ModelFiles& files) {
+  if (path.extension() == ".json") return {{{}, json_ids(path, files)}};
+  const text::Tokenizer& tokenizer = tokenizer_for(path, files);
+  std::vector<TextIds> documents;
+  for (Ids& ids : encode_documents(tokenizer, path))
+    documents.push_back({tokenizer.prefix(), std::move(ids)});
+  return documents;
+}
+
 /// KL(p || q) of two softmax distributions over logits.
 double divergence(const float* p, float p_lse, const float* q, float q_lse, int64_t n) {
   double kl = 0;
@@ -131,37 +154,38 @@ std::vector<TextQuality> TextMeter::result() const {
 }  // namespace
 
 TextIds load_ids(const std::filesystem::path& path, const decode::ModelFiles& files) {
-  if (path.extension() == ".json")
-    return {{}, decode::parse_ids(io::read_file(path), files.config.vocab_size, path.string())};
-  if (files.tokenizer == nullptr)
-    throw input_error(files.name, "the model has no tokenizer for the text {}", path.string())
-        .hint("name a .json file with an array of token ids in data.path");
-  return {files.tokenizer->prefix(), encode_file(*files.tokenizer, path)};
+  if (path.extension() == ".json") return {{}, json_ids(path, files)};
+  return {tokenizer_for(path, files).prefix(), encode_file(*files.tokenizer, path)};
 }
 
-std::vector<Ids> load_windows(const std::filesystem::path& path, const decode::ModelFiles& files,
-                              int context) {
-  const auto [prefix, ids] = load_ids(path, files);
-  const size_t room = static_cast<size_t>(context) - std::min(prefix.size(), size_t(context) - 1);
-  std::vector<Ids> windows;
-  for (size_t begin = 0; begin < ids.size(); begin += room) {
-    Ids window = prefix;
-    const size_t end = std::min(ids.size(), begin + room);
-    window.insert(window.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin),
-                  ids.begin() + static_cast<std::ptrdiff_t>(end));
-    if (window.size() >= 2) windows.push_back(std::move(window));
+std::vector<Window> load_windows(const std::filesystem::path& path, const decode::ModelFiles& files,
+                                 int context) {
+  std::vector<Window> windows;
+  size_t n_ids = 0;
+  const std::vector<TextIds> documents = load_documents(path, files);
+  for (size_t d = 0; d < documents.size(); ++d) {
+    const auto& [prefix, ids] = documents[d];
+    const size_t room = static_cast<size_t>(context) - std::min(prefix.size(), size_t(context) - 1);
+    n_ids += ids.size();
+    for (size_t begin = 0; begin < ids.size(); begin += room) {
+      Window window{prefix, static_cast<int>(d)};
+      const size_t end = std::min(ids.size(), begin + room);
+      window.ids.insert(window.ids.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin),
+                        ids.begin() + static_cast<std::ptrdiff_t>(end));
+      if (window.ids.size() >= 2) windows.push_back(std::move(window));
+    }
   }
   if (windows.empty())
-    throw input_error(path.string(), "holds {} tokens, at least 2 are needed", ids.size());
+    throw input_error(path.string(), "holds {} tokens, at least 2 are needed", n_ids);
   return windows;
 }
 
-std::vector<TextQuality> measure_text(Engine& engine, std::span<const Ids> windows,
+std::vector<TextQuality> measure_text(Engine& engine, std::span<const Window> windows,
                                       const std::function<bool(int64_t)>& progress) {
   TextMeter meter(engine);
   int64_t done = 0;
   bool go_on = true;
-  for (const Ids& window : windows) {
+  for (const auto& [window, document] : windows) {
     std::vector<int> slots;
     for (size_t policy = 0; policy < engine.spec().caches.size(); ++policy)
       slots.push_back(engine.cache().create(static_cast<int>(policy)));

@@ -31,19 +31,26 @@ struct TextIds {
 /// errors   kind input: unreadable, ids out of range, text without a tokenizer
 TextIds load_ids(const std::filesystem::path& path, const decode::ModelFiles& files);
 
+/// A part of a text that is read by itself.
+struct Window {
+  Ids ids;
+  int document = 0;  // of the text, in order
+};
+
 /// Text cut into windows of at most `context` tokens; each begins with what the tokenizer puts in
-/// front (BOS). A rest of fewer than two tokens is left out.
-/// path     text; a name that ends in .json holds an array of token ids, cut as they are
+/// front (BOS). A rest of fewer than two tokens is left out. A text may hold several documents,
+/// with the record separator U+001E between them: no window holds tokens of two.
+/// path     text; a name that ends in .json holds an array of token ids, one document as it is
 /// errors   kind input: unreadable, ids out of range, nothing to score, text without a tokenizer
-std::vector<Ids> load_windows(const std::filesystem::path& path, const decode::ModelFiles& files,
-                              int context);
+std::vector<Window> load_windows(const std::filesystem::path& path, const decode::ModelFiles& files,
+                                 int context);
 
 /// Scores every token of the windows but the first of each, all policies row by row on the same
 /// text. Policy 0 runs as a dense prefill, the others through `extend` in chunks: their rules hold
 /// for every row, as if tokens came one at a time.
 /// result   by policy; empty when `progress` (given the windows' tokens done) returned false
 /// errors   kind numeric, memory
-std::vector<TextQuality> measure_text(decode::Engine& engine, std::span<const Ids> windows,
+std::vector<TextQuality> measure_text(decode::Engine& engine, std::span<const Window> windows,
                                       const std::function<bool(int64_t done)>& progress);
 
 /// Engine that measure_text needs for windows of at most `context` tokens.

@@ -241,6 +241,36 @@ io::Table text_table(std::span<const TextQuality> text, const std::vector<std::s
   return table;
 }
 
+io::Table attention_table(std::span<const AttentionQuality> attention,
+                          const std::vector<std::string>& names) {
+  io::Table table({{"policy", io::Align::left},
+                   {"queries"},
+                   {"output error"},
+                   {"lse error"},
+                   {"ranking loss"},
+                   {"keys"},
+                   {"exact"},
+                   {"fixed"},
+                   {"index KiB"},
+                   {"keys KiB"}});
+  for (size_t i = 1; i < attention.size(); ++i) {
+    const AttentionQuality& a = attention[i];
+    std::vector<std::string> cells = {names[i], fmt::format("{}", a.n_queries)};
+    if (a.n_queries > 0) {
+      cells.push_back(with_error(a.error, "{:.4f}"));
+      cells.push_back(with_error(a.lse_error, "{:.4f}"));
+      cells.push_back(a.ranking_loss ? with_error(*a.ranking_loss, "{:.4f}") : "");
+      for (const double keys : {a.selected, a.exact, a.fixed})
+        cells.push_back(fmt::format("{:.3g} %", 100 * keys / a.visible));
+      for (const double bytes : {a.index_bytes, a.key_bytes})
+        cells.push_back(fmt::format("{:.3g}", bytes / 1024));
+    }
+    cells.resize(10);
+    table.add_row(std::move(cells));
+  }
+  return table;
+}
+
 io::Json score_json(const ScoreRow& row, const std::vector<NamedPolicy>& policies) {
   const NamedPolicy& policy = policies[static_cast<size_t>(row.policy)];
   io::Json json = {{"length", row.length},

@@ -42,6 +42,8 @@ std::vector<ScoreRow> summarize(const Settings& settings, std::span<const CaseRe
 std::string score_tables(std::span<const ScoreRow> rows, const std::vector<std::string>& names,
                          io::TableFormat format);
 io::Table text_table(std::span<const TextQuality> text, const std::vector<std::string>& names);
+io::Table attention_table(std::span<const AttentionQuality> attention,
+                          const std::vector<std::string>& names);
 
 /// Group `quality` of a result record.
 io::Json score_json(const ScoreRow& row, const std::vector<NamedPolicy>& policies);

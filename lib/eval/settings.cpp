@@ -12,6 +12,7 @@ namespace tandem::eval {
 namespace {
 
 constexpr std::string_view kPerplexity = "perplexity";
+constexpr std::string_view kAttention = "attention";
 constexpr std::string_view kFull = "full";  // always judged, under this name
 
 std::optional<Task> find_task(std::string_view name) {
@@ -38,7 +39,7 @@ std::vector<std::string> names_of(const std::vector<NamedPolicy>& policies) {
 void Settings::check(recipe::Problems& p) const {
   std::vector<std::string_view> known;
   for (const std::string_view name : enum_names(Task{})) known.push_back(name);
-  known.push_back(kPerplexity);
+  known.insert(known.end(), {kPerplexity, kAttention});
   if (tasks.empty())
     p.field("tasks", "eval.tasks is empty; choose from {}", fmt::join(known, ", "));
   for (const std::string& task : tasks)
@@ -61,6 +62,8 @@ void Settings::check(recipe::Problems& p) const {
             "eval.policies: the name '{}' stands for full attention, which is always "
             "judged",
             kFull);
+  if (attention() && policies.empty())
+    p.field("policies", "eval.policies is empty: attention compares policies to full attention");
   for (const NamedPolicy& policy : policies)
     if (policy.cache.kind == recipe::CacheKind::verified)
       p.field("policies",
@@ -77,6 +80,8 @@ std::vector<Task> Settings::questions() const {
 }
 
 bool Settings::perplexity() const { return std::ranges::find(tasks, kPerplexity) != tasks.end(); }
+
+bool Settings::attention() const { return std::ranges::find(tasks, kAttention) != tasks.end(); }
 
 std::vector<NamedPolicy> Settings::all_policies() const {
   std::vector<NamedPolicy> list = {{std::string(kFull), {}}};

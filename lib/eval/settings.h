@@ -42,6 +42,7 @@ struct Settings {
   std::vector<std::string> tasks;
   std::vector<recipe::TokenCount> lengths = {{4096}};
   int cases = 100;
+  int rows = 64;
   std::filesystem::path haystack;
   std::vector<Protocol> protocols = {Protocol::dense, Protocol::sparse};
   std::vector<Score> scores = {Score::forced};
@@ -50,10 +51,13 @@ struct Settings {
   template <class V>
   void fields(V& v) {
     v("tasks", tasks, recipe::Limits{.required = true},
-      "list of needle1, needle8, kv, vt, cwe, perplexity");
+      "list of needle1, needle8, kv, vt, cwe, perplexity, attention");
     v("lengths", lengths, recipe::at_least(1).unit("tokens"),
-      "prompt plus answer; not for perplexity, which uses run.context");
-    v("cases", cases, recipe::at_least(1), "cases a task and length");
+      "prompt plus answer; not for perplexity and attention, which use run.context");
+    v("cases", cases, recipe::at_least(1),
+      "cases a task and length; windows of attention, at most");
+    v("rows", rows, recipe::at_least(1).unit("tokens"),
+      "attention: last tokens of each window that are compared, after a dense prefill");
     v("haystack", haystack, recipe::optional_input(), "text to hide needles in; empty = generated");
     v("protocols", protocols, "dense: question prefilled; sparse: question through the policy");
     v("scores", scores, "forced: argmax after the true text; generated: greedy text");
@@ -61,9 +65,10 @@ struct Settings {
   }
   void check(recipe::Problems& p) const;
 
-  /// The tasks but perplexity.
+  /// The tasks but perplexity and attention.
   std::vector<Task> questions() const;
   bool perplexity() const;
+  bool attention() const;
   /// Settings of all policies; full attention comes first.
   std::vector<NamedPolicy> all_policies() const;
 };

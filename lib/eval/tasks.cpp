@@ -142,6 +142,17 @@ Ids encode_piece(const text::Tokenizer& tokenizer, std::string_view text) {
   return tokenizer.encode(text, {.add_bos = false, .parse_special = false});
 }
 
+/// Ids of what a file holds; errors name the file.
+Ids encode_named(const text::Tokenizer& tokenizer, std::string_view text,
+                 const std::filesystem::path& path) {
+  try {
+    return tokenizer.encode(text, {.add_bos = false, .parse_special = false});
+  } catch (Error& e) {
+    e.add_context("in " + path.string());
+    throw;
+  }
+}
+
 /// The stream of one case: Philox itself mixes the names into a key, so streams never overlap.
 PhiloxStream case_stream(uint64_t seed, Task task, size_t length, uint32_t index) {
   const auto words = philox4x32({static_cast<uint32_t>(task), static_cast<uint32_t>(length), index,
@@ -180,13 +191,21 @@ Ids insert_needles(PhiloxStream& rng, const Ids& prose, const std::vector<size_t
 }  // namespace
 
 Ids encode_file(const text::Tokenizer& tokenizer, const std::filesystem::path& path) {
+  return encode_named(tokenizer, io::read_file(path), path);
+}
+
+std::vector<Ids> encode_documents(const text::Tokenizer& tokenizer,
+                                  const std::filesystem::path& path) {
+  constexpr char kSeparator = '\x1e';
   const std::string text = io::read_file(path);
-  try {
-    return tokenizer.encode(text, {.add_bos = false, .parse_special = false});
-  } catch (Error& e) {
-    e.add_context("in " + path.string());
-    throw;
+  std::vector<Ids> documents;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.size(), text.find(kSeparator, begin));
+    documents.push_back(
+        encode_named(tokenizer, std::string_view(text).substr(begin, end - begin), path));
+    begin = end + 1;
   }
+  return documents;
 }
 
 Haystack::Haystack(const text::Tokenizer& tokenizer, const std::filesystem::path& path)

@@ -29,6 +29,10 @@ constexpr std::array<std::string_view, 5> enum_names(Task) {
 /// errors   kind input: unreadable, not UTF-8; names the file
 Ids encode_file(const text::Tokenizer& tokenizer, const std::filesystem::path& path);
 
+/// The same of the documents of a file, which U+001E separates: one or more.
+std::vector<Ids> encode_documents(const text::Tokenizer& tokenizer,
+                                  const std::filesystem::path& path);
+
 /// One question. The prompt is haystack and question; the answer begins with a space and ends with
 /// a full stop.
 struct Case {

@@ -432,20 +432,30 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
     policy.select(layer, step, q, plan);
   else
     plan.add({.window = spec_.geometry.window(layer)});
-  attend_parts(layer, step, plan, out, q, lse);
+  KeyUsage& usage = usage_[static_cast<size_t>(step.reading.keys)];
+  attend_parts({.layer = layer,
+                .step = step,
+                .plan = plan,
+                .out = out,
+                .q = q,
+                .lse = lse,
+                .usage = usage,
+                .scores = leaves_scores(step)});
   if (layer + 1 == spec_.geometry.n_layers && leaves_scores(step)) {
     scores_->take(step);
     for (int i = 0; i < n_policies(); ++i)
       if (asks_scores(step, i)) policies_[static_cast<size_t>(i)]->on_scores(step);
   }
   if (plan.selector != nullptr)
-    count_fixed(step, plan);
+    count_fixed(step, plan, usage);
   else if (step.phase == Phase::extend && !device_step_)
     count_dense(layer, step);
+  if (observer_ != nullptr && step.phase == Phase::extend)
+    observer_->attended(*this, layer, step, q);
 }
 
-void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
-                         const Tensor& q, float* lse) {
+void Cache::attend_parts(const Attention& a) {
+  const auto& [layer, step, plan, out, q, lse, usage, scores, on_list] = a;
   ops::AttentionArgs args{.out = out,
                           .lse = lse,
                           .q = q,
@@ -467,7 +477,7 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
   };
   if (plan.n == 1 && plan.selector == nullptr && plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);
-    if (plan.sources[0].window == 0 && leaves_scores(step)) {
+    if (plan.sources[0].window == 0 && scores) {
       args.scores = scores_->request(layer, step);
       args.lse = scores_->row_lse(layer);
     }
@@ -496,11 +506,12 @@ void Cache::attend_parts(int layer, const Step& step, const AttendPlan& plan, co
                  .store = store_,
                  .q = q,
                  .o = partial_o_ + n_parts * rows * heads * d,
-                 .lse = partial_lse_ + n_parts * rows * heads},
-                usage_[static_cast<size_t>(step.reading.keys)]);
+                 .lse = partial_lse_ + n_parts * rows * heads,
+                 .on_list = on_list},
+                usage);
     ++n_parts;
   }
-  ops::merge_states(out, partial_o_, partial_lse_, n_parts, exec_.stream());
+  ops::merge_states(out, partial_o_, partial_lse_, n_parts, exec_.stream(), lse);
 }
 
 bool Cache::leaves_scores(const Step& step) const {
@@ -540,8 +551,7 @@ void Cache::count_dense(int layer, const Step& step) {
 }
 
 /// Adds what the rows read beside their lists: the ranges of the plan.
-void Cache::count_fixed(const Step& step, const AttendPlan& plan) {
-  KeyUsage& usage = usage_[static_cast<size_t>(step.reading.keys)];
+void Cache::count_fixed(const Step& step, const AttendPlan& plan, KeyUsage& usage) const {
   const Geometry& g = spec_.geometry;
   for (int b = 0; b < step.n_seqs; ++b)
     for (int r = step.row_begin[static_cast<size_t>(b)];

@@ -3,6 +3,7 @@
 #include <span>
 #include <vector>
 
+#include "kv/attention_observer.h"
 #include "kv/device_step.h"
 #include "kv/list_attention.h"
 #include "kv/policy.h"
@@ -88,6 +89,14 @@ class Cache {
   /// shapes   out, q [R, n_heads, head_dim]; lse [R, n_heads] natural log, of a prefill; or null
   void attend(int layer, const Step& step, const Tensor& out, const Tensor& q,
               float* lse = nullptr);
+  /// What another reading of the step's sequences makes of a layer, from the same queries, keys and
+  /// values. For an observer, while it is called: the step's own result, counts and all
+  /// indexes stay as they are.
+  /// result   what it read; no queries where it reads all that full attention does
+  KeyUsage attend_as(Reading reading, int layer, const Step& step, const Tensor& q,
+                     const AttendAs& to);
+  /// Calls `observer` from now on; null: none. On the CPU.
+  void observe(AttentionObserver* observer);
   /// Keeps the first `kept[b]` rows of each sequence, counted from the first after the committed
   /// tokens: those of the levels before are among them.
   void commit(const Step& step, std::span<const int> kept);
@@ -135,14 +144,24 @@ class Cache {
     for (int i = 0; i < n_policies(); ++i)
       if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)]);
   }
-  void attend_parts(int layer, const Step& step, const AttendPlan& plan, const Tensor& out,
-                    const Tensor& q, float* lse);
+  /// One layer's attention by a plan.
+  struct Attention {
+    int layer;
+    const Step& step;
+    const AttendPlan& plan;
+    const Tensor &out, &q;
+    float* lse;           // or null
+    KeyUsage& usage;      // what lists read is added
+    bool scores = false;  // a single range leaves them
+    const ListVisitor* on_list = nullptr;
+  };
+  void attend_parts(const Attention& a);
   /// Whether a step leaves scores in layers without a window: one of all keys, of sequences that a
   /// policy reads which asks for them.
   bool leaves_scores(const Step& step) const;
   /// Whether a policy asks for the scores of a step: it reads all of its sequences.
   bool asks_scores(const Step& step, int policy) const;
-  void count_fixed(const Step& step, const AttendPlan& plan);
+  void count_fixed(const Step& step, const AttendPlan& plan, KeyUsage& usage) const;
   void count_dense(int layer, const Step& step);
   Step lay_out(const StepSpec& spec);
   /// Gives laid out steps their arrays.
@@ -172,6 +191,7 @@ class Cache {
   std::unique_ptr<ListAttention> lists_;     // when a policy has a selector
   std::vector<KeyUsage> usage_;              // by policy
   std::unique_ptr<DeviceStep> device_step_;  // on a GPU
+  AttentionObserver* observer_ = nullptr;
 };
 
 }  // namespace tandem::kv

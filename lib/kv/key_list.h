@@ -73,6 +73,17 @@ struct KeyUsage {
   /// Mean error bound of the lists that have one; 0 without.
   double mean_error() const { return with_error > 0 ? error / with_error : 0; }
   double bytes() const { return index_bytes + key_bytes + dense_bytes; }
+  KeyUsage plus(const KeyUsage& other) const {
+    return {.queries = queries + other.queries,
+            .visible = visible + other.visible,
+            .selected = selected + other.selected,
+            .fixed = fixed + other.fixed,
+            .index_bytes = index_bytes + other.index_bytes,
+            .error = error + other.error,
+            .with_error = with_error + other.with_error,
+            .key_bytes = key_bytes + other.key_bytes,
+            .dense_bytes = dense_bytes + other.dense_bytes};
+  }
   /// What was read since `before`.
   KeyUsage since(const KeyUsage& before) const {
     return {.queries = queries - before.queries,

@@ -14,17 +14,6 @@ constexpr const char* kScratch = "workspace/key_lists";
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-void add(KeyUsage& sum, const KeyUsage& u) {
-  sum.queries += u.queries;
-  sum.visible += u.visible;
-  sum.selected += u.selected;
-  sum.fixed += u.fixed;
-  sum.index_bytes += u.index_bytes;
-  sum.error += u.error;
-  sum.with_error += u.with_error;
-  sum.key_bytes += u.key_bytes;
-}
-
 }  // namespace
 
 struct ListAttention::Task {
@@ -75,7 +64,7 @@ void ListAttention::run(const Call& call, KeyUsage& usage) {
     }
   }
   for (KeyUsage& u : usage_) {
-    add(usage, u);
+    usage = usage.plus(u);
     u = {};
   }
 }
@@ -135,6 +124,7 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
                       .n_rows = static_cast<int>(list.tail.rows.size()),
                       .d = d,
                       .origin = list.tail.origin});
+    if (call.on_list != nullptr) (*call.on_list)(t.row, t.first_head + static_cast<int>(i), list);
     const int n = list.n_keys();
     usage.selected += n - list.n_static;
     usage.fixed += list.n_static;

@@ -1,10 +1,15 @@
 #pragma once
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "kv/policy.h"
 
 namespace tandem::kv {
+
+/// Sees the list of each row and query head of a step while it lasts. Called by several threads at
+/// once.
+using ListVisitor = std::function<void(int row, int head, const KeyList& list)>;
 
 /// Attention of an extend step over the lists that a selector makes: one task a row and KV head (or
 /// part of its query heads, where there are fewer tasks than threads), lists and attention in the
@@ -22,6 +27,7 @@ class ListAttention {
     const Tensor& q;  // [R, Hq, d]
     float* o;         // [R, Hq, d]
     float* lse;       // [R, Hq]
+    const ListVisitor* on_list = nullptr;
   };
   /// usage    gets what the call reads added
   void run(const Call& call, KeyUsage& usage);

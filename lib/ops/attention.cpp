@@ -150,7 +150,8 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
   attention_cpu(p, workspace.memory);
 }
 
-void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream) {
+void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream,
+                  float* merged_lse) {
   constexpr size_t kMaxParts = 4;
   const int64_t cells = out.rows() * out.size(1);
   std::array<const void*, kMaxParts> parts{};
@@ -160,7 +161,7 @@ void merge_states(const Tensor& out, const float* o, const float* lse, int n, St
     part_lse[i] = lse + static_cast<int64_t>(i) * cells;
   }
   const MergeStatesParams p{.out = out.raw(),
-                            .lse = nullptr,
+                            .lse = merged_lse,
                             .o = parts.data(),
                             .part_lse = part_lse.data(),
                             .part_dtype = DType::f32,

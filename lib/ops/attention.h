@@ -59,7 +59,9 @@ void mean_lse(const MeanLseParams& params, Stream stream);
 void attention(const AttentionArgs& args, const AttentionWorkspace& workspace, Stream stream = {});
 
 /// Merges `n` <= 4 partial results of disjoint key sets.
-/// shapes   out [R, Hq, d]; o [n, R, Hq, d] f32; lse [n, R, Hq] natural log
-void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream = {});
+/// shapes   out [R, Hq, d]; o [n, R, Hq, d] f32; lse [n, R, Hq] natural log; merged_lse [R, Hq] or
+///          null
+void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream = {},
+                  float* merged_lse = nullptr);
 
 }  // namespace tandem::ops

@@ -18,10 +18,22 @@ namespace {
 // Cases that run together, by default.
 constexpr int kFewCases = 4, kManyCases = 16;
 
+constexpr const char* kAttentionNote =
+    "Of a query head and row, in layers that the policy does not read in full: errors against full "
+    "attention over the same keys;\nranking loss: softmax mass of the best keys that as many "
+    "exactly "
+    "read ones miss; keys chosen, of them exact, fixed ones; KiB read.\n";
+
 std::vector<recipe::Cache> caches_of(const std::vector<eval::NamedPolicy>& policies) {
   std::vector<recipe::Cache> caches;
   for (const eval::NamedPolicy& policy : policies) caches.push_back(policy.cache);
   return caches;
+}
+
+int longest_of(const std::vector<eval::Window>& windows) {
+  size_t most = 0;
+  for (const eval::Window& window : windows) most = std::max(most, window.ids.size());
+  return static_cast<int>(most);
 }
 
 }  // namespace
@@ -35,6 +47,9 @@ PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
       config_(sizer_.open_model().config) {
   for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
   check_context();
+  if (recipe_.eval.attention() && sizer_.device().kind == Device::Kind::cuda)
+    throw Error::make(ErrorKind::device, "eval.tasks", "attention is compared on the CPU only")
+        .hint("use --device cpu, or leave the task attention out");
   check_offload(recipe_.model.offload, config_, sizer_.device());
   if (cx.resume() && recipe_.output.path.empty())
     throw usage_error("--resume", "continues a log, but output.path is not set")
@@ -69,11 +84,11 @@ void PigEval::open_log() {
 }
 
 std::unique_ptr<decode::Engine> PigEval::load(decode::ModelFiles files, decode::EngineSpec spec,
-                                              size_t buffer_bytes) {
+                                              const char* buffer, size_t buffer_bytes) {
   const MemoryPlan plan = sizer_.stream_layers(files.config, [&](int n) {
     spec.n_streamed = n;
     MemoryPlan all = decode::Engine::plan(files, spec);
-    all.add("workspace/compared logits", buffer_bytes);
+    if (buffer != nullptr) all.add(buffer, buffer_bytes);
     return all;
   });
   if (cx_.dry_run()) {
@@ -107,6 +122,7 @@ void PigEval::judge() {
   try {
     run_questions();
     if (recipe_.eval.perplexity() && !cli::is_interrupted()) run_text();
+    if (recipe_.eval.attention() && !cli::is_interrupted()) run_attention();
   } catch (const Error& e) {
     // The cases in flight are lost; cases judged before them will be printed.
     if (e.kind() != ErrorKind::interrupted) throw;
@@ -157,7 +173,7 @@ void PigEval::run_questions() {
   const eval::CaseGenerator generator(*files.tokenizer, s.haystack,
                                       static_cast<uint64_t>(recipe_.run.seed));
   const int group = group_size(files);
-  const auto engine = load(std::move(files), question_spec(group), 0);
+  const auto engine = load(std::move(files), question_spec(group));
   if (!engine) return;
   cli::Progress progress(cx_.terminal, "cases", static_cast<double>(missing.size()), "cases");
   for (size_t begin = 0, end = 0; begin < missing.size(); begin = end) {
@@ -183,19 +199,41 @@ void PigEval::run_text() {
   decode::ModelFiles files = sizer_.open_model();
   const auto windows = eval::load_windows(data_text(recipe_.data), files, text_context());
   const size_t buffer_bytes = eval::text_buffer_bytes(config_);
-  const auto longest = static_cast<int>(std::ranges::max(windows, {}, &eval::Ids::size).size());
+  const int longest = longest_of(windows);
   const auto engine = load(
       std::move(files), sizer_.placed(eval::text_engine_spec(policies_, sizer_.compute(), longest)),
-      buffer_bytes);
+      "workspace/compared logits", buffer_bytes);
   if (!engine) return;
   size_t total = 0;
-  for (const eval::Ids& window : windows) total += window.size();
+  for (const eval::Window& window : windows) total += window.ids.size();
   cli::Progress progress(cx_.terminal, "text", static_cast<double>(total), "tok");
   auto text = eval::measure_text(
       *engine, windows, [&](int64_t done) { return progress.go_on(static_cast<double>(done)); });
   if (text.empty()) return;
   if (file_) file_->write(eval::text_line(text, names_));
   log_.text = std::move(text);
+}
+
+void PigEval::run_attention() {
+  if (log_.attention) return;
+  const eval::Settings& s = recipe_.eval;
+  decode::ModelFiles files = sizer_.open_model();
+  const auto windows = eval::attention_windows(
+      eval::load_windows(data_text(recipe_.data), files, text_context()), s.rows, s.cases);
+  const int longest = longest_of(windows);
+  const auto engine =
+      load(std::move(files),
+           sizer_.placed(eval::attention_engine_spec(
+               policies_, sizer_.compute(), static_cast<int>(recipe_.run.prefill_chunk), longest)),
+           "workspace/compared attention", eval::attention_buffer_bytes(config_, longest));
+  if (!engine) return;
+  cli::Progress progress(cx_.terminal, "attention", static_cast<double>(windows.size()), "windows");
+  auto attention = eval::measure_attention(*engine, windows, s.rows, [&](int64_t done) {
+    return progress.go_on(static_cast<double>(done));
+  });
+  if (attention.empty()) return;
+  if (file_) file_->write(eval::attention_line(attention, names_));
+  log_.attention = std::move(attention);
 }
 
 void PigEval::print() {
@@ -213,6 +251,10 @@ void PigEval::print_records(const std::vector<eval::ScoreRow>& rows) {
     groups.push_back(eval::quality_json((*log_.text)[i], i == 0));
     groups.back().update({{"task", "perplexity"}, {"policy", names_[i]}, {"reference", names_[0]}});
   }
+  for (size_t i = 1; log_.attention && i < log_.attention->size(); ++i) {
+    groups.push_back(eval::attention_json((*log_.attention)[i]));
+    groups.back().update({{"task", "attention"}, {"policy", names_[i]}, {"reference", names_[0]}});
+  }
   for (const io::Json& group : groups) {
     bench::Record record(cx_.info.name);
     record.group("recipe") = *point_.record;
@@ -227,6 +269,9 @@ void PigEval::print_tables(const std::vector<eval::ScoreRow>& rows) {
   if (!rows.empty()) cx_.out.write(eval::score_tables(rows, names_, format));
   if (!rows.empty() && log_.text) cx_.out.write("\n");
   if (log_.text) cx_.out.write(eval::text_table(*log_.text, names_).render(format));
+  if ((!rows.empty() || log_.text) && log_.attention) cx_.out.write("\n");
+  if (log_.attention)
+    cx_.out.write(eval::attention_table(*log_.attention, names_).render(format) + kAttentionNote);
 }
 
 }  // namespace tandem::tools

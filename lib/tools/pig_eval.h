@@ -33,7 +33,7 @@ struct EvalRecipe {
   void fields(V& v) {
     v("model", model, "the model");
     v("run", run, "device, threads, seed, sizes");
-    v("data", data, "text of the perplexity task");
+    v("data", data, "text of perplexity and attention");
     v("eval", eval, "tasks, protocols and policies");
     v("output", output, "where cases are logged");
   }
@@ -51,7 +51,7 @@ class PigEval {
   /// errors   kind input: no such model; kind recipe: lengths beyond its context
   PigEval(cli::Context& cx, const cli::Point<Recipe>& point);
 
-  /// A plan of the questions, then one of the perplexity.
+  /// A plan of the questions, then one of the perplexity, then one of the attention.
   /// errors   kind memory, after a plan is out: it does not fit
   int print_plan();
   /// An interruption drops the cases in flight and prints those judged before.
@@ -60,17 +60,19 @@ class PigEval {
  private:
   /// Starts a new log, or takes an old one over after its last whole line (--resume).
   void open_log();
-  /// Runs the missing cases, then the missing perplexity. With --dry-run prints plans instead.
+  /// Runs the missing cases, then the missing perplexity and attention. With --dry-run prints plans
+  /// instead.
   void judge();
   void check_context() const;
   int text_context() const;
   /// Engine within the memory that may be used; with --dry-run prints the plan and returns null.
   std::unique_ptr<decode::Engine> load(decode::ModelFiles files, decode::EngineSpec spec,
-                                       size_t buffer_bytes);
+                                       const char* buffer = nullptr, size_t buffer_bytes = 0);
   decode::EngineSpec question_spec(int group) const;
   int group_size(const decode::ModelFiles& files) const;
   void run_questions();
   void run_text();
+  void run_attention();
   /// Tables or records of all that is known.
   void print();
   void print_records(const std::vector<eval::ScoreRow>& rows);

@@ -14,6 +14,7 @@ namespace eval_testing {
 
 using tandem::decode::Engine;
 using tandem::eval::Ids;
+using tandem::eval::NamedPolicy;
 
 using tandem::test::program;
 using tandem::test::source_dir;

@@ -63,9 +63,20 @@ TEST_SUITE("eval/case_log") {
     near.kl_mean = 0.75;
     near.kl_p99 = 2.0;
     near.top1_agree = 0.875;
+    const AttentionQuality compared{.n_queries = 12,
+                                    .error = {0.5, 0.25},
+                                    .lse_error = {0.125, {}},
+                                    .ranking_loss = Estimate{0.75, 0.5},
+                                    .visible = 100,
+                                    .selected = 8,
+                                    .exact = 4,
+                                    .fixed = 16,
+                                    .index_bytes = 32,
+                                    .key_bytes = 64};
     const TemporaryLog file(
         header_line(recipe("a", 3)) + case_line(record(Task::vt, 0, true, false), kNames) +
-        text_line({full, near}, kNames) + case_line(record(Task::kv, 2, true, true), kNames));
+        text_line({full, near}, kNames) + attention_line({{}, compared}, kNames) +
+        case_line(record(Task::kv, 2, true, true), kNames));
     const CaseLog log = file.read(recipe("a", 3));
     REQUIRE(log.cases.size() == 2);
     CHECK(log.cases[0].task == Task::vt);
@@ -84,6 +95,11 @@ TEST_SUITE("eval/case_log") {
     CHECK(!(*log.text)[0].ppl.stderr_);
     CHECK((*log.text)[1].nll_difference.mean == 0.5);
     CHECK((*log.text)[1].top1_agree == 0.875);
+    REQUIRE(log.attention);
+    REQUIRE(log.attention->size() == 2);
+    const AttentionQuality& read = (*log.attention)[1];
+    CHECK(attention_json(read) == attention_json(compared));
+    CHECK(!read.lse_error.stderr_);
     CHECK(log.whole_bytes == std::filesystem::file_size(file.path));
   }
 
@@ -142,7 +158,8 @@ TEST_SUITE("eval/case_log") {
           "{\"task\":\"vt\",\"length\":1,\"case\":0,\"correct\":{\"near\":{\"dense\":{\"forced\":"
           "true}}},"
           "\"reads\":{\"near\":{\"dense\":{\"forced\":{\"selected\":1}}}}}",
-          "{\"task\":\"perplexity\",\"policies\":{\"full\":{}}}"})
+          "{\"task\":\"perplexity\",\"policies\":{\"full\":{}}}",
+          "{\"task\":\"attention\",\"policies\":{\"near\":{\"n_queries\":1}}}"})
       CHECK(failure(header + line + "\n", r, ErrorKind::input) != "nothing");
   }
 }

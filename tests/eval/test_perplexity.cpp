@@ -24,10 +24,17 @@ struct IdsFile {
   explicit IdsFile(const std::string& text) : path(folder.write("ids.json", text)) {}
 };
 
+/// One document each.
+std::vector<Window> windows_of(const std::vector<Ids>& texts) {
+  std::vector<Window> windows;
+  for (const Ids& ids : texts) windows.push_back({ids, static_cast<int>(windows.size())});
+  return windows;
+}
+
 std::vector<TextQuality> measure(const std::string& model, const std::vector<NamedPolicy>& policies,
-                                 const std::vector<Ids>& windows, int context) {
+                                 const std::vector<Ids>& texts, int context) {
   const auto engine = make_engine(model, text_engine_spec(policies, DType::f32, context));
-  return measure_text(*engine, windows, {});
+  return measure_text(*engine, windows_of(texts), {});
 }
 
 const tandem::io::Json& golden() {
@@ -115,11 +122,13 @@ TEST_SUITE("eval/perplexity") {
     const auto files = tandem::decode::open_model(model_path("tiny-2m"), 0);
     const auto text = load_windows(source_dir() / "recipes/demo/questions.txt", files, 32);
     REQUIRE(text.size() > 2);
-    for (const Ids& window : text) CHECK(window[0] == *tokenizer().bos_id());
-    for (size_t i = 0; i + 1 < text.size(); ++i) CHECK(text[i].size() == 32);
+    for (const Window& window : text) CHECK(window.ids[0] == *tokenizer().bos_id());
+    for (size_t i = 0; i + 1 < text.size(); ++i) CHECK(text[i].ids.size() == 32);
     const IdsFile ids("[5, 6, 7, 8, 9, 10, 11]");
     const auto windows = load_windows(ids.path, files, 3);
-    CHECK(windows == std::vector<Ids>{{5, 6, 7}, {8, 9, 10}});
+    REQUIRE(windows.size() == 2);
+    CHECK(windows[0].ids == Ids{5, 6, 7});
+    CHECK(windows[1].ids == Ids{8, 9, 10});
     for (const char* bad : {"{}", "[1.5]", "[8192]", "[-1, 2]", "[1]", "[]", "[1, 2"}) {
       const IdsFile file(bad);
       CHECK_THROWS_AS(load_windows(file.path, files, 3), tandem::Error);
@@ -128,7 +137,7 @@ TEST_SUITE("eval/perplexity") {
 
   TEST_CASE("progress can end it") {
     const auto engine = make_engine("tiny-2m", text_engine_spec({full()}, DType::f32, 600));
-    const std::vector<Ids> windows = {golden_ids(600), golden_ids(600)};
+    const std::vector<Window> windows = windows_of({golden_ids(600), golden_ids(600)});
     int64_t last = 0;
     const int before = engine->cache().store().free_pages();
     CHECK(measure_text(*engine, windows, [&](int64_t done) {

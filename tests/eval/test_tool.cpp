@@ -122,6 +122,40 @@ TEST_SUITE("eval/tool") {
     CHECK(run(with(arguments, {"--resume"})).out == o.out);
   }
 
+  TEST_CASE("attention errors: a row a policy, in records too, also after a resume") {
+    const LogPath log;
+    const std::vector<std::string> arguments = {
+        "--task",
+        "attention",
+        "-s",
+        "run.context=1024",
+        "-s",
+        "eval.cases=2",
+        "-s",
+        "eval.rows=8",
+        "-s",
+        "eval.policies=[{name: best, kind: topk, dense_layers: [0]}, {name: near, kind: "
+        "streaming, recent: 16}]",
+        "-o",
+        log.path.string()};
+    const Outcome o = run(arguments);
+    CHECK(o.status == 0);
+    CHECK(o.out.find("ranking loss") != std::string::npos);
+    CHECK(run(with(arguments, {"--resume"})).out == o.out);
+    const Outcome records = run(with(arguments, {"--resume", "--format", "jsonl"}));
+    REQUIRE(count(records.out, "\n") == 2);
+    const auto best =
+        tandem::io::parse_json(records.out.substr(0, records.out.find('\n')), "stdout");
+    const auto& quality = best.at("quality");
+    CHECK(quality.at("task") == "attention");
+    CHECK(quality.at("policy") == "best");
+    CHECK(quality.at("error").at("mean") > 0.0);
+    CHECK(quality.at("error").contains("stderr"));
+    CHECK(quality.at("ranking_loss").at("mean") <= 1e-6);
+    CHECK(quality.at("selected") == quality.at("exact"));
+    CHECK(run({"--task", "attention"}).status == 3);  // no policy
+  }
+
   TEST_CASE("a dry run prints the plan of each part and writes nothing") {
     const LogPath log;
     const Outcome o = run({"--task", "vt", "--task", "perplexity", "-s", "eval.lengths=[300]",
@@ -150,7 +184,8 @@ TEST_SUITE("eval/tool") {
       CAPTURE(o.err);
       CHECK(o.err.find(text) != std::string::npos);
     };
-    check({"--task", "neddle"}, 3, "the tasks are needle1, needle8, kv, vt, cwe, perplexity");
+    check({"--task", "neddle"}, 3,
+          "the tasks are needle1, needle8, kv, vt, cwe, perplexity, attention");
     check({"--task", "vt", "-s", "eval.lengths=[32768]"}, 3, "the context of tiny-2m is 16384");
     check({"--task", "vt", "-s", "run.context=1Mi"}, 3, "was made for 16384");
     check({"--task", "vt", "-s", "eval.lengths=[2000]", "--haystack",

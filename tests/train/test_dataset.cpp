@@ -144,7 +144,7 @@ TEST_SUITE("train/dataset") {
     const Dataset data = encoded(read_records(path, RecordForm::automatic), {}, at_most(1000));
     REQUIRE(data.size() == static_cast<int32_t>(windows.size()));
     for (int32_t i = 0; i < data.size(); ++i)
-      CHECK(std::ranges::equal(data[i].ids, windows[static_cast<size_t>(i)]));
+      CHECK(std::ranges::equal(data[i].ids, windows[static_cast<size_t>(i)].ids));
   }
 
   TEST_CASE("chats: a prompt in the middle is not supervised, the tail is not read") {

@@ -237,10 +237,11 @@ TEST_SUITE("train/loss") {
           train::slices_of(train::select_random(half_of_everything(), spec.config), spec.config);
       const auto trainer = make_trainer(model, spec, set);
       const train::MicroBatch batch = random_documents({70, 2, 100}, spec.config.vocab_size, 9);
-      std::vector<eval::Ids> windows;
+      std::vector<eval::Window> windows;
       for (size_t d = 0; d < 3; ++d)
-        windows.emplace_back(batch.tokens.begin() + batch.document_begin[d],
-                             batch.tokens.begin() + batch.document_begin[d + 1]);
+        windows.push_back({{batch.tokens.begin() + batch.document_begin[d],
+                            batch.tokens.begin() + batch.document_begin[d + 1]},
+                           static_cast<int>(d)});
       const auto engine = make_engine(small_model(model), {.chunk = 256, .logit_rows = 256});
       const auto measured = eval::measure_text(*engine, windows, [](int64_t) { return true; });
       const train::LossSum loss = trainer->gradients({&batch, 1});
