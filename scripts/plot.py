@@ -129,7 +129,9 @@ def policy_text(cache):
         "quest": f"quest {own.get('page')}, {own.get('ratio')}",
         "snapkv": f"snapkv {own.get('budget')} of {own.get('window')}",
         "verified": f"verified {own.get('budget')}",
-        "hybrid": f"hybrid {own.get('exact')} + {own.get('sample')} {own.get('tail')}",
+        "hybrid": f"hybrid {own.get('exact')}"
+        + ("" if own.get("tail") in ("means", "none") else f" + {own.get('sample')}")
+        + f" {own.get('tail')}",
     }
     return texts.get(kind, kind)
 

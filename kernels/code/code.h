@@ -10,8 +10,8 @@
 //
 // which is unbiased over rotations. Step numbers are held bit by bit: the highest ones, the signs,
 // of all keys together, the lower ones key by key. Signs alone rank all keys; of the best, lower
-// bits refine the score. Sums of q_i are integers, so that every body, on any device, gives the same
-// bits.
+// bits refine the score. Sums of q_i are integers, so that every body, on any device, gives the
+// same bits.
 //
 // Signs and scales of kCodeKeys keys make a group of group_bytes(dims) bytes:
 //   signs   [dims / 4][64]  byte b: signs of four coordinates, in its low half those of key
@@ -43,10 +43,10 @@ struct CodeUnits {
 };
 
 struct CodeRowsParams {
-  uint8_t* groups;     // out: keys first .. of them are written
-  uint8_t* low;        // out
-  const float* rows;   // [n, dims] rotated
-  const float* shares; // [n] along the axis
+  uint8_t* groups;      // out: keys first .. of them are written
+  uint8_t* low;         // out
+  const float* rows;    // [n, dims] rotated
+  const float* shares;  // [n] along the axis
   CodeUnits units;
   int dims, bits, first;
 };
@@ -68,8 +68,8 @@ struct CodeQuery {
 };
 /// Rounds a rotated query, and makes `sums` and `q`, which the result points to. Scores are
 /// `weight` q . k for keys in these units.
-CodeQuery code_query(const float* rotated, float share, float weight, const CodeUnits& units, int dims, int bits,
-                     uint8_t* sums, int8_t* q);
+CodeQuery code_query(const float* rotated, float share, float weight, const CodeUnits& units,
+                     int dims, int bits, uint8_t* sums, int8_t* q);
 
 struct CodeScanParams {
   float* scores;  // [n_queries, score_stride] out
@@ -90,11 +90,11 @@ struct CodeRefineParams {
   float* scores;        // of a scan by `query`, in place: those of the listed keys become refined
   const int32_t* keys;  // [n] ascending
   int n;
-  int first;            // keys[i] - first counts from the first of groups and low; scores[keys[i]]
+  int first;  // keys[i] - first counts from the first of groups and low; scores[keys[i]]
   const uint8_t* groups;
   const uint8_t* low;
   const CodeQuery* query;
-  int dims, bits;       // bits >= 2
+  int dims, bits;  // bits >= 2
 };
 /// score = (sum by all bits * gain) * scale + axis_gain * axis, of listed keys.
 /// numerics as the scan's; the sum by signs comes back exactly from the score
@@ -107,8 +107,9 @@ struct RotateRowsParams {
   const float* signs;  // [2, dims] +-1
   int dims;
 };
-/// Rows times an orthogonal matrix: signs, Hadamard, signs, Hadamard. Where dims is no power of two,
-/// the transform of the largest one below it runs over the first and then over the last coordinates.
+/// Rows times an orthogonal matrix: signs, Hadamard, signs, Hadamard. Where dims is no power of
+/// two, the transform of the largest one below it runs over the first and then over the last
+/// coordinates.
 using RotateRowsFn = void(const RotateRowsParams&, Range rows);
 RotateRowsFn rotate_rows_ref, rotate_rows_scalar, rotate_rows_avx2, rotate_rows_avx512;
 

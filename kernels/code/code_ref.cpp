@@ -50,8 +50,7 @@ void code_refine_ref(const CodeRefineParams& p) {
                << (p.bits - 1 - b);
       sum += p.query->q[c] * odd;
     }
-    p.refined[i] = p.scores[p.keys[i]] =
-        score(p.groups, *p.query, p.dims, key, sum, p.query->gain);
+    p.refined[i] = p.scores[p.keys[i]] = score(p.groups, *p.query, p.dims, key, sum, p.query->gain);
   }
 }
 

@@ -6,8 +6,8 @@ namespace {
 
 constexpr int kAhead = 24;  // keys whose bits are asked for before their turn
 
-/// 2 x the sum of q over the set bits of the more significant plane, if there is one, plus that over
-/// those of the last.
+/// 2 x the sum of q over the set bits of the more significant plane, if there is one, plus that
+/// over those of the last.
 #if defined(TANDEM_ISA_avx512)
 #define TANDEM_VNNI __attribute__((target("avx512vnni")))
 

@@ -46,13 +46,13 @@ void code_rows(const CodeRowsParams& p, Range rows) {
     const float* x = p.rows + r * p.dims;
     const int64_t key = p.first + r, in_group = key % kCodeKeys;
     uint8_t* group = p.groups + key / kCodeKeys * code_group_bytes(p.dims);
-    uint8_t* low = p.low + key * code_low_bytes(p.dims, p.bits);
+    uint8_t* low = p.bits > 1 ? p.low + key * code_low_bytes(p.dims, p.bits) : nullptr;
     double square = 0, product = 0;
     for (int c = 0; c < p.dims; ++c) square += double{x[c]} * x[c];
     const auto norm = static_cast<float>(std::sqrt(square));
     const float to_steps = norm > 0 ? std::sqrt(static_cast<float>(p.dims)) / norm : 0;
     const int64_t byte = 2 * (in_group % 32) + in_group / 32 % 2, shift = in_group / 64 * 4;
-    std::fill_n(low, code_low_bytes(p.dims, p.bits), uint8_t{0});
+    if (low != nullptr) std::fill_n(low, code_low_bytes(p.dims, p.bits), uint8_t{0});
     for (int quad = 0; quad < p.dims / 4; ++quad) {
       uint32_t signs = 0;
       for (int i = 0; i < 4; ++i) {
@@ -66,8 +66,9 @@ void code_rows(const CodeRowsParams& p, Range rows) {
       put(group[quad * 64 + byte], static_cast<int>(shift), 15, signs);
     }
     // One bit ranks better by the norm than by the unbiased scale, which its own error disturbs.
-    const double scale = p.bits == 1 ? norm / std::sqrt(double(p.dims)) / mean_product(1)
-                                     : product > 0 ? square / product : 0;
+    const double scale = p.bits == 1   ? norm / std::sqrt(double(p.dims)) / mean_product(1)
+                         : product > 0 ? square / product
+                                       : 0;
     uint8_t* scales = group + int64_t{16} * p.dims;
     scales[in_group] =
         p.units.scale > 0 ? scale_code(static_cast<float>(scale) / p.units.scale) : 0;

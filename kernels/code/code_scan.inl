@@ -60,8 +60,7 @@ TANDEM_INLINE void score_group(const CodeScanParams& p, const CodeQuery* queries
   const uint8_t* signs = p.groups + group * code_group_bytes(p.dims);
   sum_signs<kQueries>(signs, queries, p.dims, ahead, sums);
   const uint8_t* scales = signs + 16 * p.dims;
-  for (int line = 0; line < 2 * kCodeKeys; line += kLine)
-    __builtin_prefetch(scales + ahead + line);
+  for (int line = 0; line < 2 * kCodeKeys; line += kLine) __builtin_prefetch(scales + ahead + line);
   scores += group * kCodeKeys;
   for (int i = 0; i < kCodeKeys; i += Vec::kLanes) {
     const Vec scale = of_scales(scales + i), share = of_shares(scales + kCodeKeys + i);

@@ -33,8 +33,7 @@ TANDEM_INLINE Bytes add_odd(Bytes wide, Bytes sum) {
 TANDEM_INLINE void store_bytes(uint16_t* p, Bytes a) { _mm512_storeu_si512(p, a); }
 
 TANDEM_INLINE Vec of_sums(const uint16_t* p, int32_t bias) {  // 2 sum - bias
-  const __m512i x =
-      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_add_epi32(x, x), _mm512_set1_epi32(bias)))};
 }
 TANDEM_INLINE Vec of_scales(const uint8_t* p) {

@@ -11,8 +11,8 @@ struct TailMassesParams {
   float* masses;        // [ceil(n / kMeanKeys)] out
   const float* scores;  // [n] estimated log weights; -inf: not in the tail
   int n;
-  float most;           // larger scores count as this one
-  float origin;         // masses are relative to exp(origin)
+  float most;    // larger scores count as this one
+  float origin;  // masses are relative to exp(origin)
 };
 /// Sums of exp(min(score, most) - origin) over runs of kMeanKeys keys.
 /// numerics f32; relative error 1e-6 where a run's terms are of one size
@@ -34,8 +34,9 @@ struct AddMeansParams {
   float origin;
 };
 /// Attention over a list and a tail whose run b weighs masses[b] and has the value means[b]:
-/// o = (exp(lse) o + exp(origin) sum_b masses[b] means[b]) / exp(lse'), lse' the log of all weights.
-/// Where masses leave less than a thousandth of the list's weight, o and lse stay the list's.
+/// o = (exp(lse) o + exp(origin) sum_b masses[b] means[b]) / exp(lse'), lse' the log of all
+/// weights. Where masses leave less than a thousandth of the list's weight, o and lse stay the
+/// list's.
 /// numerics f32; |o - ref| <= 1e-5 of the largest value and mean where no mass is negative
 using AddMeansFn = void(const AddMeansParams&);
 AddMeansFn add_means_ref, add_means_scalar, add_means_avx2, add_means_avx512;

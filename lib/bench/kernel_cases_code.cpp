@@ -1,5 +1,5 @@
-// Ranking keys by their codes: one layer's scans, the refinement of the best, and the selection that
-// follows for each head.
+// Ranking keys by their codes: one layer's scans, the refinement of the best, and the selection
+// that follows for each head.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -32,8 +32,8 @@ struct ScanShape {
 struct Scans {
   ScanShape shape;
   int heads;
-  OwnedTensor groups, low;   // [heads, bytes]
-  OwnedTensor scores, want;  // [kv_heads, group * padded n], [1, ...]
+  OwnedTensor groups, low;    // [heads, bytes]
+  OwnedTensor scores, want;   // [kv_heads, group * padded n], [1, ...]
   OwnedTensor keys, refined;  // [candidates]
   std::vector<uint8_t> sums;
   std::vector<int8_t> q;

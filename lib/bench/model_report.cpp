@@ -123,8 +123,12 @@ std::string method_name(const recipe::Cache& cache) {
     case CacheKind::lsh:
       return name + fmt::format(" {}x{} {}", lsh.bits, lsh.tables, lsh.min_hits);
     case CacheKind::hybrid:
-      return name + fmt::format(" {} {}+{} {}", hybrid.bits, recipe::yaml_text(hybrid.exact),
-                                recipe::yaml_text(hybrid.sample), recipe::yaml_text(hybrid.tail));
+      return name +
+             fmt::format(" {} {} {}", hybrid.bits, recipe::yaml_text(hybrid.exact),
+                         recipe::yaml_text(hybrid.tail)) +
+             (hybrid.tail == recipe::HybridTail::sampled
+                  ? fmt::format(" {}", recipe::yaml_text(hybrid.sample))
+                  : "");
     case CacheKind::snapkv:
       return name + fmt::format(" {} of {}", cache.snapkv.budget.value, cache.snapkv.window);
     case CacheKind::verified:

@@ -71,8 +71,8 @@ struct TopK {
   }
 };
 
-/// What stands for the keys that are not read exactly: means of values by estimated weight, the same
-/// corrected by a sample of the keys, or nothing.
+/// What stands for the keys that are not read exactly: means of values by estimated weight, the
+/// same corrected by a sample of the keys, or nothing.
 enum class HybridTail : uint8_t { means, sampled, none };
 constexpr std::array<std::string_view, 3> enum_names(HybridTail) {
   return {"means", "sampled", "none"};

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/convert.h"
 #include "base/error.h"
 #include "eval/attention_error.h"
 #include "eval/eval_testing.h"
@@ -24,7 +25,8 @@ constexpr int kPrompt = 700, kRows = 5;
 class Recorder final : public kv::AttentionObserver {
  public:
   struct Choice {
-    std::vector<std::pair<int, double>> keys;  // static ones first
+    std::vector<std::pair<int, double>> keys;                  // static ones first
+    std::vector<std::pair<double, std::vector<double>>> tail;  // weights and mean values
     int n_static = 0, n_exact = 0;
     int fixed_from = 0;
   };
@@ -47,6 +49,15 @@ class Recorder final : public kv::AttentionObserver {
              if (s.bias == nullptr) c.n_exact = static_cast<int>(c.keys.size());
            }
            c.n_exact -= c.n_static;
+           const float* mass = list.tail.masses;
+           for (const MeanRows& rows : list.tail.rows)
+             for (int i = 0; i < rows.n; ++i, ++mass) {
+               const auto d = static_cast<size_t>(q.size(2));
+               std::vector<double> mean(d);
+               for (size_t e = 0; e < d; ++e)
+                 mean[e] = to_float(rows.means[static_cast<size_t>(i) * d + e]);
+               c.tail.emplace_back(*mass * std::exp(double{list.tail.origin}), mean);
+             }
          }});
   }
 
@@ -130,7 +141,16 @@ Means brute_force(const kv::Geometry& g, const test::TokenData& data, const Reco
                 .choices[static_cast<size_t>(layer)][static_cast<size_t>(row * g.n_heads + head)];
         auto keys = choice.keys;
         for (int t = choice.fixed_from; t < n; ++t) keys.emplace_back(t, 0.0);
-        const Exact full = attend(scores, values, all), policy = attend(scores, values, keys);
+        const Exact full = attend(scores, values, all);
+        Exact policy = attend(scores, values, keys);
+        double sum = std::exp(policy.lse);
+        for (double& x : policy.o) x *= sum;
+        for (const auto& [weight, mean] : choice.tail) {
+          sum += weight;
+          for (size_t c = 0; c < d; ++c) policy.o[c] += weight * mean[c];
+        }
+        for (double& x : policy.o) x /= sum;
+        policy.lse = std::log(sum);
         double difference = 0, norm = 0;
         for (size_t c = 0; c < d; ++c) {
           difference += (policy.o[c] - full.o[c]) * (policy.o[c] - full.o[c]);
@@ -165,11 +185,15 @@ TEST_SUITE("eval/attention_error") {
   TEST_CASE("means are those of attention in double over the same lists") {
     const PolicyRig::Shape shape;
     const auto data = test::cone_data(shape.geometry.head_dim, 4.0f);
-    for (const CacheKind kind : {CacheKind::quest, CacheKind::hybrid}) {
+    for (const auto& [kind, tail] : {std::pair{CacheKind::quest, recipe::HybridTail::means},
+                                     std::pair{CacheKind::hybrid, recipe::HybridTail::means},
+                                     std::pair{CacheKind::hybrid, recipe::HybridTail::sampled}}) {
       CAPTURE(recipe::yaml_text(kind));
+      CAPTURE(recipe::yaml_text(tail));
       recipe::Cache cache = sparse_cache(kind);
       cache.hybrid.exact = {0.05};
       cache.hybrid.sample = {0.05};
+      cache.hybrid.tail = tail;
       PolicyRig rig(shape, {full_cache(), cache}, data);
       AttentionMeter meter(2);
       meter.begin_part();

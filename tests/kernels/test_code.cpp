@@ -206,11 +206,11 @@ TEST_SUITE("kernels/code") {
         }
         CAPTURE(dims);
         CAPTURE(bits);
-        // The variance that beyond.md 1.5 predicts for unit vectors, of the part that has codes; the
-        // shares along the axis are 16 of every 16 + 2.25 dims of a key's square.
+        // The variance that beyond.md 1.5 predicts for unit vectors, of the part that has codes;
+        // the shares along the axis are 16 of every 16 + 2.25 dims of a key's square.
         const double lost[] = {0, 0.3634, 0.1188, 0.0374};
-        const double predicted = lost[bits] / (1 - lost[bits]) / (dims - 1) * (dims * dims * 2.25) /
-                                 (dims * 2.25 + 16);
+        const double predicted =
+            lost[bits] / (1 - lost[bits]) / (dims - 1) * (dims * dims * 2.25) / (dims * 2.25 + 16);
         CHECK(error[bits] / size <= 1.25 * predicted);
         CHECK(std::abs(bias[bits] / size) <= 0.02);
       }
@@ -253,7 +253,8 @@ TEST_SUITE("kernels/code") {
       const auto dot = [&](const std::vector<float>& x, int a, int b) {
         double sum = 0;
         for (int c = 0; c < dims; ++c)
-          sum += double{x[static_cast<size_t>(a * dims + c)]} * x[static_cast<size_t>(b * dims + c)];
+          sum +=
+              double{x[static_cast<size_t>(a * dims + c)]} * x[static_cast<size_t>(b * dims + c)];
         return sum;
       };
       for (int b = 0; b < 5; ++b) CHECK(std::abs(dot(want, 1, b) - dot(from, 1, b)) <= 1e-4);

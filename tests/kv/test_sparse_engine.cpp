@@ -27,12 +27,11 @@ std::vector<Named> kinds() {
     Cache c = sparse_cache(kind);
     c.topk.ratio = c.quest.ratio = {0.1};
     c.lsh = {.bits = 5, .tables = 24};
-    c.hybrid.bits = 64;
     c.snapkv = snapkv(48, 8).snapkv;
     all.push_back({recipe::yaml_text(kind), c});
   }
-  all.push_back({"hybrid lsh", all[4].cache});
-  all.back().cache.hybrid.tail = HybridTail::lsh;
+  all.push_back({"hybrid sampled", all[4].cache});
+  all.back().cache.hybrid.tail = HybridTail::sampled;
   return all;
 }
 std::vector<Named> everything() {
@@ -42,7 +41,7 @@ std::vector<Named> everything() {
     k.cache.topk.ratio = k.cache.quest.ratio = {1.0};
     k.cache.lsh = {.bits = 1, .tables = 96, .min_hits = 1, .u_floor = 0};
     k.cache.snapkv.budget = {400};
-    k.cache.hybrid.exact = {k.name == "hybrid lsh" ? 0.2 : 1.0};
+    k.cache.hybrid.exact = {1.0};
   }
   return all;
 }

@@ -83,19 +83,21 @@ TEST_SUITE("kv/sparse_memory") {
     }
   }
 
-  TEST_CASE("signatures and page bounds to the byte") {
+  TEST_CASE("codes and page bounds to the byte") {
     Cache cache = sparse_cache(CacheKind::hybrid, 4, 64);
     cache.dense_layers = {0, 16};
-    cache.hybrid.bits = 224;
-    const size_t cells = size_t{32768} * 3 * 30 * 8;
-    const MemoryPlan plan = plan_of(cache, llama_8b(), 98304);
-    CHECK(bytes_of(plan, "index/hybrid.ranking.signatures") == 28 * cells);
-    CHECK(bytes_of(plan, "index/hybrid.ranking.norms") == 2 * cells);
-    CHECK(bytes_of(plan, "index/hybrid.ranking.projections") == size_t{4} * 128 * 256);
-    CHECK(plan.find("index/hybrid.tables") == nullptr);
-    cache.hybrid.tail = recipe::HybridTail::lsh;
-    CHECK(bytes_of(plan_of(cache, llama_8b(), 98304), "index/hybrid.tables") ==
-          2 * 150 * (32768 + 1025) * size_t{3} * 30 * 8);
+    const size_t keys = size_t{32768} * 3 * 30 * 8;
+    for (const size_t bits : {1, 2, 3}) {
+      cache.hybrid.bits = static_cast<int>(bits);
+      const MemoryPlan plan = plan_of(cache, llama_8b(), 98304);
+      CHECK(bytes_of(plan, "index/hybrid.codes") == (128 / 8 + 2) * keys);
+      if (bits > 1)
+        CHECK(bytes_of(plan, "index/hybrid.low_bits") == (bits - 1) * 128 / 8 * keys);
+      else
+        CHECK(plan.find("index/hybrid.low_bits") == nullptr);
+      CHECK(bytes_of(plan, "index/hybrid.value_means") == 2 * 128 * keys / 256);
+      CHECK(bytes_of(plan, "index/hybrid.frames") == size_t{30} * 8 * (2 * 128 + 2) * 4);
+    }
 
     Cache quest = sparse_cache(CacheKind::quest, 4, 64);
     for (const int page : {16, 32, 64}) {
@@ -106,17 +108,12 @@ TEST_SUITE("kv/sparse_memory") {
     }
   }
 
-  TEST_CASE("96Ki tokens of the 8B model: signatures take a tenth of the tables' bytes") {
+  TEST_CASE("96Ki tokens of the 8B model: codes take a fifth of the tables' bytes") {
     Cache lsh = sparse_cache(CacheKind::lsh, 4, 64),
           hybrid = sparse_cache(CacheKind::hybrid, 4, 64);
-    hybrid.hybrid.bits = 224;
     for (Cache* cache : {&lsh, &hybrid}) cache->dense_layers = Cache::default_dense_layers();
     const size_t tables = index_bytes(plan_of(lsh, llama_8b(), 98304));
-    for (const recipe::HybridTail tail :
-         {recipe::HybridTail::weighted, recipe::HybridTail::uniform, recipe::HybridTail::none}) {
-      hybrid.hybrid.tail = tail;
-      CHECK(index_bytes(plan_of(hybrid, llama_8b(), 98304)) <= tables / 10);
-    }
+    CHECK(index_bytes(plan_of(hybrid, llama_8b(), 98304)) <= tables / 5);
     CHECK(tables > size_t{7'000'000'000});
     CHECK(tables < size_t{7'700'000'000});
   }
@@ -137,7 +134,7 @@ TEST_SUITE("kv/sparse_memory") {
       const MemoryPlan plan = plan_of(cache, PolicyRig::Shape{}.geometry, 500);
       for (const PlanItem& item : plan.items()) {
         CAPTURE(item.name);
-        CHECK((!item.name.ends_with(".tables") && !item.name.ends_with(".signatures") &&
+        CHECK((!item.name.ends_with(".tables") && !item.name.ends_with(".codes") &&
                !item.name.ends_with(".page_bounds")));
       }
       PolicyRig rig({}, {cache}, cone_data(32)), full({}, {Cache{}}, cone_data(32));

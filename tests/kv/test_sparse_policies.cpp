@@ -8,6 +8,7 @@ using namespace tandem;
 using namespace tandem::test;
 using recipe::Cache;
 using recipe::CacheKind;
+using recipe::HybridBudget;
 using recipe::HybridTail;
 
 namespace {
@@ -19,7 +20,6 @@ struct Named {
 
 Cache hybrid(double exact, HybridTail tail, double sample = 0.05) {
   Cache c = sparse_cache(CacheKind::hybrid);
-  c.hybrid.bits = 64;
   c.hybrid.exact = {exact};
   c.hybrid.sample = {sample};
   c.hybrid.tail = tail;
@@ -37,15 +37,17 @@ std::vector<Named> sparse_kinds() {
   Cache sampling = sparse_cache(CacheKind::oracle_sampling);
   topk.topk.ratio = sampling.topk.ratio = {0.1};
   quest.quest = {.page = 16, .ratio = {0.1}};
-  Cache hybrid_lsh = hybrid(0.05, HybridTail::lsh);
-  hybrid_lsh.lsh = {.bits = 6, .tables = 40};
+  Cache of_mass = hybrid(0.3, HybridTail::means), of_error = hybrid(0.05, HybridTail::sampled);
+  of_mass.hybrid.budget = HybridBudget::mass;
+  of_error.hybrid.budget = HybridBudget::error;
   return {{"topk", topk},
           {"oracle_sampling", sampling},
           {"quest", quest},
           {"lsh", lsh(6, 40, 2)},
-          {"hybrid weighted", hybrid(0.05, HybridTail::weighted)},
-          {"hybrid uniform", hybrid(0.05, HybridTail::uniform)},
-          {"hybrid lsh", hybrid_lsh},
+          {"hybrid means", hybrid(0.05, HybridTail::means)},
+          {"hybrid sampled", hybrid(0.05, HybridTail::sampled)},
+          {"hybrid mass", of_mass},
+          {"hybrid error", of_error},
           {"hybrid none", hybrid(0.05, HybridTail::none)},
           {"snapkv", snapkv(60, 16)}};
 }
@@ -57,16 +59,15 @@ std::vector<Named> exact_kinds() {
   quest.quest = {.page = 16, .ratio = {1.0}};
   Cache all_collide = lsh(1, 96, 1);
   all_collide.lsh.u_floor = 0;
-  Cache hybrid_lsh = hybrid(0.3, HybridTail::lsh);
-  hybrid_lsh.lsh = all_collide.lsh;
+  Cache all_mass = hybrid(1, HybridTail::means);
+  all_mass.hybrid.budget = HybridBudget::mass;
+  all_mass.hybrid.mass = 1;
   return {{"topk", topk},
           {"quest", quest},
           {"lsh", all_collide},
           {"hybrid, exact set", hybrid(1, HybridTail::none)},
-          {"hybrid, exact set and a tail of nothing", hybrid(1, HybridTail::weighted)},
-          {"hybrid, uniform tail", hybrid(0, HybridTail::uniform, 1)},
-          {"hybrid, uniform tail and an exact half", hybrid(0.5, HybridTail::uniform, 1)},
-          {"hybrid, lsh tail", hybrid_lsh},
+          {"hybrid, exact set and a tail of nothing", hybrid(1, HybridTail::sampled)},
+          {"hybrid, all mass", all_mass},
           {"snapkv", snapkv(2000, 16)}};
 }
 
@@ -295,11 +296,34 @@ TEST_SUITE("kv/sparse_policies") {
     for (const Named& kind : sparse_kinds()) {
       if (kind.name == "snapkv") continue;  // the queries there are gone: test_snapkv.cpp
       CAPTURE(kind.name);
+      // The hybrid's codes too are relative to the newest queries, if they are still held.
+      const bool by_queries = kind.name.starts_with("hybrid");
+      const int length = by_queries ? 280 : 150;
       PolicyRig rig({}, {kind.cache}, kCone);
       const int slot = rig.sequence(prompt), fork = rig.cache.fork(slot, 0);
-      rig.cache.truncate(slot, 150);
-      CHECK(same(rig.extend_each(slot, after), decoded(kind.cache, tokens(0, 150), after)));
+      rig.cache.truncate(slot, length);
+      CHECK(same(rig.extend_each(slot, after), decoded(kind.cache, tokens(0, length), after)));
       CHECK(same(rig.extend_each(fork, after), decoded(kind.cache, prompt, after)));
+    }
+  }
+
+  TEST_CASE("going back to where no queries are held: hybrid's codes do without them") {
+    const Ids prompt = tokens(0, 300), after = tokens(5000, 4);
+    const std::vector<Row> full = decoded({}, tokens(0, 150), after);
+    for (const Named& kind : sparse_kinds()) {
+      if (!kind.name.starts_with("hybrid")) continue;
+      CAPTURE(kind.name);
+      const auto back = [&] {
+        PolicyRig rig({}, {kind.cache}, kCone);
+        const int slot = rig.sequence(prompt);
+        rig.cache.truncate(slot, 150);
+        return rig.extend_each(slot, after);
+      };
+      const std::vector<Row> rows = back();
+      CHECK(same(rows, back()));
+      const double off = max_difference(rows, full);
+      CHECK(off > 1e-4);
+      CHECK(off < 1);
     }
   }
 
@@ -523,8 +547,8 @@ TEST_SUITE("kv/sparse_policies") {
     };
     std::vector<Named> kinds = exact_kinds();
     for (const Named& kind : sparse_kinds()) kinds.push_back(kind);
-    kinds.push_back({"hybrid, all weighted", hybrid(0, HybridTail::weighted, 1)});
-    kinds.push_back({"hybrid, half and all weighted", hybrid(0.5, HybridTail::weighted, 1)});
+    kinds.push_back({"hybrid, all sampled", hybrid(0, HybridTail::sampled, 1)});
+    kinds.push_back({"hybrid, half and all sampled", hybrid(0.5, HybridTail::sampled, 1)});
     for (const Named& kind : kinds)
       for (const bool ties : {false, true}) {
         CAPTURE(kind.name);

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
+#include "base/convert.h"
 #include "kv/log_u.h"
-#include "kv/policies/tail_sample.h"
 #include "mean.h"
 #include "policy_rig.h"
 
@@ -47,17 +47,16 @@ struct Exact {
   }
 };
 
-Cache hybrid(HybridTail tail, double exact, double sample) {
+Cache hybrid(double sample) {
   Cache c = sparse_cache(CacheKind::hybrid, kSinks, kRecent);
-  c.hybrid.bits = 128;
-  c.hybrid.exact = {exact};
+  c.hybrid.bits = 2;
   c.hybrid.sample = {sample};
-  c.hybrid.tail = tail;
-  c.lsh = {.bits = 4, .tables = 10, .u_floor = 0};
+  c.hybrid.tail = HybridTail::sampled;
   return c;
 }
 
-/// Adds one estimate of a head's sums from its list, sinks left out; returns the keys of the tail.
+/// Adds one estimate of a head's sums from its list and means, sinks left out; returns the keys of
+/// the tail.
 int estimate(const kv::KeyList& list, const Exact& exact, const Cache& cache, Mean& denominator,
              Mean& numerator) {
   double sum = 0, sum_value = 0;
@@ -76,6 +75,13 @@ int estimate(const kv::KeyList& list, const Exact& exact, const Cache& cache, Me
       sum += weight;
       sum_value += weight * exact.value[id];
     }
+  const float* mass = list.tail.masses;
+  for (const MeanRows& rows : list.tail.rows)
+    for (int i = 0; i < rows.n; ++i, ++mass) {
+      const double weight = *mass * std::exp(double{list.tail.origin});
+      sum += weight;
+      sum_value += weight * to_float(rows.means[i * kDim + 3]);
+    }
   denominator.add(sum);
   numerator.add(sum_value);
   int tail = 0;
@@ -87,51 +93,11 @@ int estimate(const kv::KeyList& list, const Exact& exact, const Cache& cache, Me
 }  // namespace
 
 TEST_SUITE("kv/tail_sample") {
-  TEST_CASE("lists without the keys already taken") {
-    std::vector<int32_t> ids = {1, 3, 3, 7, 9, 12};
-    std::vector<float> bias = {1, 2, 3, 4, 5, 6};
-    const std::vector<int32_t> taken = {0, 3, 9, 30};
-    CHECK(kv::drop_excluded(ids.data(), bias.data(), 6, taken) == 3);
-    CHECK(std::vector<int32_t>(ids.begin(), ids.begin() + 3) == std::vector<int32_t>{1, 7, 12});
-    CHECK(std::vector<float>(bias.begin(), bias.begin() + 3) == std::vector<float>{1, 4, 6});
-    CHECK(kv::drop_excluded(ids.data(), nullptr, 3, {}) == 3);
-    CHECK(kv::drop_excluded(ids.data(), nullptr, 0, taken) == 0);
-    CHECK(kv::drop_excluded(ids.data(), nullptr, 3, std::vector<int32_t>{1, 7, 12}) == 0);
-  }
-
-  TEST_CASE("uniform: each key with the same probability, runs that divide nothing included") {
-    constexpr int kN = 53;
-    for (const double stratum : {1.0, 1.5, 4.0, 7.3, 53.0, 200.0}) {
-      CAPTURE(stratum);
-      std::vector<Mean> times(kN);
-      for (uint64_t key = 0; key < 20000; ++key) {
-        std::vector<int32_t> ids(kN + 1);
-        std::vector<float> bias(kN + 1);
-        const int n = kv::sample_uniform(kN, 10, stratum, key, ids.data(), bias.data());
-        std::vector<int> count(kN);
-        for (int i = 0; i < n; ++i) {
-          ++count[static_cast<size_t>(ids[static_cast<size_t>(i)] - 10)];
-          REQUIRE(bias[static_cast<size_t>(i)] == static_cast<float>(std::log(stratum)));
-          if (i > 0) REQUIRE(ids[static_cast<size_t>(i)] >= ids[static_cast<size_t>(i - 1)]);
-        }
-        for (size_t i = 0; i < kN; ++i) times[i].add(count[i]);
-      }
-      for (size_t i = 0; i < kN; ++i) {
-        CAPTURE(i);
-        CHECK(times[i].is(1 / stratum, kRounding));
-      }
-    }
-  }
-
-  TEST_CASE("hybrid: over positions, exact keys and weighted sample give unbiased sums") {
+  TEST_CASE("hybrid: over positions, exact keys, means and sample give unbiased sums") {
     constexpr int kDraws = 3000;
-    for (const auto& [tail, exact_share, share] : {std::tuple{HybridTail::weighted, 0.05, 0.05},
-                                                   {HybridTail::weighted, 0.0, 0.1},
-                                                   {HybridTail::uniform, 0.05, 0.05},
-                                                   {HybridTail::uniform, 0.0, 0.37}}) {
-      CAPTURE(static_cast<int>(tail));
+    for (const double share : {0.05, 0.3}) {
       CAPTURE(share);
-      const Cache cache = hybrid(tail, exact_share, share);
+      const Cache cache = hybrid(share);
       PolicyRig rig(one_group(), {cache}, kCone);
       const int slot = rig.sequence(tokens(0, kTokens));
       const Exact heads[] = {Exact(0), Exact(1)};
@@ -150,32 +116,29 @@ TEST_SUITE("kv/tail_sample") {
     }
   }
 
-  TEST_CASE("lsh, and as a tail: over seeds, unbiased sums") {
+  TEST_CASE("lsh: over seeds, unbiased sums") {
     constexpr int kSeeds = 400;
-    Cache plain = hybrid(HybridTail::lsh, 0, 0);
-    plain.kind = CacheKind::lsh;
-    for (Cache cache : {plain, hybrid(HybridTail::lsh, 0.05, 0)}) {
-      CAPTURE(recipe::yaml_text(cache.kind));
-      const Exact heads[] = {Exact(0), Exact(1)};
-      Mean denominator[2], numerator[2];
-      for (int seed = 0; seed < kSeeds; ++seed) {
-        cache.lsh.seed = seed;
-        PolicyRig rig(one_group(), {cache}, kCone);
-        const int slot = rig.sequence(tokens(0, kTokens));
-        const PolicyRig::Selection s = rig.select(slot, kTokens, 0, 0, heads[0].q);
-        for (size_t h = 0; h < 2; ++h)
-          estimate(s.lists[h], heads[h], cache, denominator[h], numerator[h]);
-      }
-      for (size_t h = 0; h < 2; ++h) {
-        CAPTURE(h);
-        CHECK(denominator[h].is(heads[h].denominator, kRounding));
-        CHECK(numerator[h].is(heads[h].numerator, kRounding));
-      }
+    Cache cache = sparse_cache(CacheKind::lsh, kSinks, kRecent);
+    cache.lsh = {.bits = 4, .tables = 10, .u_floor = 0};
+    const Exact heads[] = {Exact(0), Exact(1)};
+    Mean denominator[2], numerator[2];
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      cache.lsh.seed = seed;
+      PolicyRig rig(one_group(), {cache}, kCone);
+      const int slot = rig.sequence(tokens(0, kTokens));
+      const PolicyRig::Selection s = rig.select(slot, kTokens, 0, 0, heads[0].q);
+      for (size_t h = 0; h < 2; ++h)
+        estimate(s.lists[h], heads[h], cache, denominator[h], numerator[h]);
+    }
+    for (size_t h = 0; h < 2; ++h) {
+      CAPTURE(h);
+      CHECK(denominator[h].is(heads[h].denominator, kRounding));
+      CHECK(numerator[h].is(heads[h].numerator, kRounding));
     }
   }
 
   TEST_CASE("draws differ between positions, layers and KV heads, and repeat") {
-    const Cache cache = hybrid(HybridTail::weighted, 0.02, 0.05);
+    const Cache cache = hybrid(0.05);
     PolicyRig rig({.max_seqs = 1}, {cache}, [](Part part, int32_t token, int, int, float* out) {
       kCone(part, token, 0, 0, out);  // the same keys everywhere
     });

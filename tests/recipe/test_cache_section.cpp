@@ -52,15 +52,19 @@ TEST_SUITE("recipe/cache_section") {
         {"quest: {page: 0}", "cache.quest.page: 0 is out of range, expected 1 .. 64 tokens"},
         {"quest: {page: 24}", "cache.quest.page: expected a divisor of 64, found 24"},
         {"quest: {page: 128}", "cache.quest.page: 128 is out of range, expected 1 .. 64 tokens"},
-        {"hybrid: {bits: 100}", "cache.hybrid.bits: expected a multiple of 32, found 100"},
-        {"hybrid: {bits: 0}", "cache.hybrid.bits: 0 is out of range, expected 32 .. 1024"},
-        {"hybrid: {bits: 2048}", "cache.hybrid.bits: 2048 is out of range, expected 32 .. 1024"},
+        {"hybrid: {bits: 224}", "cache.hybrid.bits: 224 is out of range, expected 1 .. 3"},
+        {"hybrid: {bits: 0}", "cache.hybrid.bits: 0 is out of range, expected 1 .. 3"},
+        {"hybrid: {refine: 2}", "cache.hybrid.refine: 2 is out of range, expected 0 .. 1"},
         {"hybrid: {exact: 1.1}", "cache.hybrid.exact: 1.1 is out of range, expected 0 .. 1"},
-        {"hybrid: {sample: 0}", "cache.hybrid.sample: tail weighted needs a share above 0"},
-        {"hybrid: {sample: 0, tail: uniform}",
-         "cache.hybrid.sample: tail uniform needs a share above 0"},
-        {"hybrid: {tail: none, trust: 3}",
-         "cache.hybrid.trust: 3 is out of range, expected 0 .. 2"},
+        {"hybrid: {sample: 0, tail: sampled}",
+         "cache.hybrid.sample: tail sampled needs a share above 0"},
+        {"hybrid: {tail: weighted}",
+         "cache.hybrid.tail: expected one of means, sampled, none, found 'weighted'"},
+        {"hybrid: {trust: 1}", "unknown key 'trust' in section 'cache.hybrid'"},
+        {"hybrid: {budget: mass, mass: 0}",
+         "cache.hybrid.mass: 0 is out of range, expected 0 < x <= 1"},
+        {"hybrid: {budget: error}",
+         "cache.hybrid.budget: error is measured on samples, found tail means: set tail sampled"},
         {"snapkv: {pool: 4}", "cache.snapkv.pool: expected an odd number, found 4: try 5"},
         {"snapkv: {window: 0}",
          "cache.snapkv.window: 0 is out of range, expected 1 .. 1024 tokens"},
@@ -94,9 +98,10 @@ TEST_SUITE("recipe/cache_section") {
     for (const std::string settings :
          {"lsh: {bits: 16, tables: 4096, min_hits: 255}", "lsh: {bits: 1, tables: 1, min_hits: 1}",
           "lsh: {u_floor: 0}", "topk: {ratio: 1}", "quest: {page: 1}",
-          "quest: {page: 64, ratio: 1}", "hybrid: {bits: 32}",
-          "hybrid: {bits: 1024, exact: 0, sample: 1}", "hybrid: {exact: 1, sample: 0, tail: none}",
-          "hybrid: {sample: 0, tail: lsh}", "sinks: 0, recent: 1, dense_layers: []"}) {
+          "quest: {page: 64, ratio: 1}", "hybrid: {bits: 1, refine: 0}",
+          "hybrid: {bits: 3, exact: 0, sample: 1, refine: 1}",
+          "hybrid: {exact: 1, sample: 0, tail: none}", "hybrid: {sample: 0, tail: means}",
+          "sinks: 0, recent: 1, dense_layers: []"}) {
       CAPTURE(settings);
       CHECK(problem(settings) == "none");
     }

@@ -63,7 +63,7 @@ void CodeFrames::set(int slot, std::span<const int> layers, int begin, int end,
     }
     for (size_t c = 0; c < d; ++c) center[c] = static_cast<float>(sum[c] / (end - begin));
     std::fill_n(axis, d, 0.0f);
-    if (queries != nullptr) set_axis(slot, layer, head, *queries, axis);
+    if (queries != nullptr) set_axis(slot, store.length(slot), layer, head, *queries, axis);
     float most_share = 0, most_square = 0, norm = 0;
     for (int t = begin; t < end; ++t) {
       read_centered(keys, t, 1, {center, d}, key.data(), &norm);
@@ -76,10 +76,10 @@ void CodeFrames::set(int slot, std::span<const int> layers, int begin, int end,
   });
 }
 
-void CodeFrames::set_axis(int slot, int layer, int kv_head, const QueryRing& queries,
+void CodeFrames::set_axis(int slot, int length, int layer, int kv_head, const QueryRing& queries,
                           float* axis) const {
   const auto d = static_cast<size_t>(geometry_.head_dim);
-  const int group = geometry_.group(), last = queries.end(slot);
+  const int group = geometry_.group(), last = std::min(queries.end(slot), length);
   std::vector<double> sum(d);
   std::vector<float> q(d);
   for (int t = std::max(queries.begin(slot), last - kAxisQueries); t < last; ++t) {

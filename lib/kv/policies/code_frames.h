@@ -38,7 +38,8 @@ class CodeFrames {
  private:
   size_t width() const { return 2 * static_cast<size_t>(geometry_.head_dim) + 2; }
   float* data(int slot, int ordinal, int kv_head) const;
-  void set_axis(int slot, int layer, int kv_head, const QueryRing& queries, float* axis) const;
+  void set_axis(int slot, int length, int layer, int kv_head, const QueryRing& queries,
+                float* axis) const;
 
   Geometry geometry_;
   HeadGrid grid_;

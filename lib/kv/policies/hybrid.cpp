@@ -69,9 +69,9 @@ class HybridPolicy final : public SparsePolicy {
       list.segments.push_back(sinks_segment());
       list.n_static = list.segments[0].n;
       // The scan is shared by the heads of the group, and so are the means.
-      list.index_bytes = (codes_.scan_bytes_a_key() * n +
-                          (spec_.tail == HybridTail::none ? 0 : of_runs)) /
-                         static_cast<double>(lists.size());
+      list.index_bytes =
+          (codes_.scan_bytes_a_key() * n + (spec_.tail == HybridTail::none ? 0 : of_runs)) /
+          static_cast<double>(lists.size());
       const std::span<float> scores(s.scores + h * score_stride(), static_cast<size_t>(n));
       const Exact exact = choose_exact(query, h, s, scores, list);
       if (exact.n == n || spec_.tail == HybridTail::none) continue;
@@ -140,7 +140,8 @@ class HybridPolicy final : public SparsePolicy {
       masses = cutter.take<float>(group * p.runs());
       candidates = cutter.take<int32_t>(room);
       ids = cutter.take<int32_t>(group * p.id_room());
-      rows = cutter.take<MeanRows>(p.score_stride() / static_cast<size_t>(p.index().capacity()) + 1);
+      rows =
+          cutter.take<MeanRows>(p.score_stride() / static_cast<size_t>(p.index().capacity()) + 1);
     }
   };
 
@@ -164,8 +165,8 @@ class HybridPolicy final : public SparsePolicy {
       return {n, -kInf, 0};
     }
     // Twice as many candidates at least: with fewer there is little to choose.
-    const int candidates = std::min(
-        n, std::max(2 * wanted, static_cast<int>(std::lround(spec_.refine * n))));
+    const int candidates =
+        std::min(n, std::max(2 * wanted, static_cast<int>(std::lround(spec_.refine * n))));
     float threshold = 0;
     ops::select_top({.ids = s.candidates,
                      .threshold = &threshold,
@@ -180,11 +181,13 @@ class HybridPolicy final : public SparsePolicy {
                     scores.data(), s.refined);
       list.index_bytes += codes_.refine_bytes_a_key() * candidates;
     } else {
-      for (int i = 0; i < candidates; ++i) s.refined[i] = scores[static_cast<size_t>(keys[static_cast<size_t>(i)])];
+      for (int i = 0; i < candidates; ++i)
+        s.refined[i] = scores[static_cast<size_t>(keys[static_cast<size_t>(i)])];
     }
-    const int m = spec_.budget == HybridBudget::mass
-                      ? keys_of_mass({s.refined, keys.size()}, scores, s, wanted)
-                      : wanted;
+    const int m =
+        spec_.budget == HybridBudget::mass
+            ? keys_of_mass({s.refined, keys.size()}, scores, s.masses + h * runs(), wanted)
+            : wanted;
     ops::select_top({.ids = ids,
                      .threshold = &threshold,
                      .scores = s.refined,
@@ -205,22 +208,22 @@ class HybridPolicy final : public SparsePolicy {
 
   /// How many of the best candidates hold the share of the estimated mass that the budget asks for,
   /// to a sixteenth of a score; at most `most`.
-  int keys_of_mass(std::span<const float> refined, std::span<const float> scores, const Scratch& s,
+  int keys_of_mass(std::span<const float> refined, std::span<const float> scores, float* masses,
                    int most) const {
     constexpr int kBins = 256, kBinsAUnit = 16;
     const float top = *std::ranges::max_element(refined);
-    ops::tail_masses({.masses = s.masses,
+    ops::tail_masses({.masses = masses,
                       .scores = scores.data(),
                       .n = static_cast<int>(scores.size()),
                       .most = top,
                       .origin = top});
     const double all =
-        std::accumulate(s.masses, s.masses + (scores.size() + kMeanKeys - 1) / kMeanKeys, 0.0);
+        std::accumulate(masses, masses + (scores.size() + kMeanKeys - 1) / kMeanKeys, 0.0);
     std::array<double, kBins> mass{};
     std::array<int, kBins> count{};
     for (const float score : refined) {
-      const auto bin = static_cast<size_t>(
-          std::min(static_cast<float>(kBins - 1), (top - score) * kBinsAUnit));
+      const auto bin =
+          static_cast<size_t>(std::min(static_cast<float>(kBins - 1), (top - score) * kBinsAUnit));
       mass[bin] += std::exp(double{score} - top);
       ++count[bin];
     }

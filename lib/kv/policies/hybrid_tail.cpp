@@ -56,7 +56,8 @@ Sample judge(const HybridTailParams& p, int n) {
 
 /// A sample large enough for the error asked for, as far as the share allows, and the error of it.
 int draw_for_error(const HybridTailParams& p, double mass, KeyList& list) {
-  const double most = std::max<double>(kPilot, p.spec.sample * static_cast<double>(p.scores.size()));
+  const double most =
+      std::max<double>(kPilot, p.spec.sample * static_cast<double>(p.scores.size()));
   double wanted = std::min<double>(kPilot, most);
   Sample sample = judge(p, draw(p, wanted));
   const auto error = [&](const Sample& s) {
@@ -83,13 +84,11 @@ void add_tail(const HybridTailParams& p, KeyList& list) {
                     .origin = p.threshold});
   if (p.spec.tail == recipe::HybridTail::sampled) {
     const double mass = std::accumulate(p.masses, p.masses + runs, 0.0);
-    const int sampled = p.spec.budget == recipe::HybridBudget::error
-                            ? draw_for_error(p, mass, list)
-                            : draw(p, p.spec.sample * n);
+    const int sampled = p.spec.budget == recipe::HybridBudget::error ? draw_for_error(p, mass, list)
+                                                                     : draw(p, p.spec.sample * n);
     for (int i = 0; i < sampled; ++i) {
       const auto at = static_cast<size_t>(p.ids[i] - p.first_id);
-      p.masses[at / kMeanKeys] -=
-          std::exp(std::min(p.scores[at] - p.threshold, 0.0f) + p.bias[i]);
+      p.masses[at / kMeanKeys] -= std::exp(std::min(p.scores[at] - p.threshold, 0.0f) + p.bias[i]);
     }
     list.segments.push_back({p.ids, sampled, p.bias, nullptr});
   }

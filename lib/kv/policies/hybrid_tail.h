@@ -7,10 +7,10 @@
 
 namespace tandem::kv {
 
-/// What stands for the indexed keys that a query head does not read exactly: by runs of keys, the sum
-/// of their estimated weights times the mean of their values. A sample may correct it: each sampled
-/// key counts with its own weight over its probability, and what the estimate holds of it over the
-/// same probability is taken off, so that sums are unbiased whatever the estimates are.
+/// What stands for the indexed keys that a query head does not read exactly: by runs of keys, the
+/// sum of their estimated weights times the mean of their values. A sample may correct it: each
+/// sampled key counts with its own weight over its probability, and what the estimate holds of it
+/// over the same probability is taken off, so that sums are unbiased whatever the estimates are.
 struct HybridTailParams {
   const recipe::Hybrid& spec;
   const KeyQuery& query;
@@ -20,11 +20,11 @@ struct HybridTailParams {
   float origin;                    // the log weight of score 0
   int first_id;                    // token of scores[0]
   std::span<const MeanRows> rows;  // of the indexed keys
-  double exact_mass;               // estimated weights of the exact keys, relative to exp(threshold)
-  const float* draws;              // tail sampled: [n] of ops::draw_exponentials
-  float* masses;                   // out [runs]
-  int32_t* ids;                    // room for [n + 16]
-  float* bias;                     // room for [n + 16]
+  double exact_mass;   // estimated weights of the exact keys, relative to exp(threshold)
+  const float* draws;  // tail sampled: [n] of ops::draw_exponentials
+  float* masses;       // out [runs]
+  int32_t* ids;        // room for [n + 16]
+  float* bias;         // room for [n + 16]
 };
 /// Adds the tail to a list that has its exact keys.
 void add_tail(const HybridTailParams& params, KeyList& list);

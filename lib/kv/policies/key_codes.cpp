@@ -45,7 +45,7 @@ int64_t KeyCodes::mean_rows() const { return divide_up(index_.capacity(), kMeanK
 void KeyCodes::plan(MemoryPlan& plan, const std::string& prefix) const {
   const size_t cells = grid_.cells(index_.n_blocks());
   plan.add(prefix + ".codes", cells * static_cast<size_t>(group_bytes()));
-  plan.add(prefix + ".low_bits", cells * static_cast<size_t>(low_bytes()));
+  if (bits_ > 1) plan.add(prefix + ".low_bits", cells * static_cast<size_t>(low_bytes()));
   plan.add(prefix + ".value_means",
            cells * static_cast<size_t>(mean_rows() * geometry_.head_dim) * sizeof(bf16));
   frames_.plan(plan, prefix);
@@ -54,7 +54,7 @@ void KeyCodes::plan(MemoryPlan& plan, const std::string& prefix) const {
 void KeyCodes::allocate(Arena& arena, const std::string& prefix) {
   if (grid_.n_sparse == 0) return;
   groups_ = static_cast<uint8_t*>(arena.take(prefix + ".codes"));
-  low_ = static_cast<uint8_t*>(arena.take(prefix + ".low_bits"));
+  if (bits_ > 1) low_ = static_cast<uint8_t*>(arena.take(prefix + ".low_bits"));
   means_ = static_cast<bf16*>(arena.take(prefix + ".value_means"));
   frames_.allocate(arena, prefix);
 }
@@ -68,7 +68,7 @@ void KeyCodes::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
     if (piece.copy_of >= 0) {
       const size_t to = grid_.cells(piece.block), from = grid_.cells(piece.copy_of);
       copy_cells(groups_, to, from, grid_.cells(1), group_bytes());
-      copy_cells(low_, to, from, grid_.cells(1), low_bytes());
+      if (bits_ > 1) copy_cells(low_, to, from, grid_.cells(1), low_bytes());
       copy_cells(means_, to, from, grid_.cells(1), mean_rows() * geometry_.head_dim);
     }
     parallel_for(grid_.n_sparse * heads, [&](int task) {
@@ -99,7 +99,7 @@ void KeyCodes::code(const TokenIndex::Piece& piece, const KeyRows& keys, const C
     }
     ops::rotate_rows({.rows = rows.data(), .signs = signs_.data(), .dims = dims_}, {0, n});
     code_rows({.groups = groups_ + cell * static_cast<size_t>(group_bytes()),
-               .low = low_ + cell * static_cast<size_t>(low_bytes()),
+               .low = low(cell),
                .rows = rows.data(),
                .shares = shares.data(),
                .units = frame.units,
@@ -173,7 +173,7 @@ void KeyCodes::refine(int slot, int ordinal, int kv_head, const CodeQuery& query
                       .n = static_cast<int>(in_block),
                       .first = first,
                       .groups = groups_ + cell * static_cast<size_t>(group_bytes()),
-                      .low = low_ + cell * static_cast<size_t>(low_bytes()),
+                      .low = low(cell),
                       .query = &query,
                       .dims = dims_,
                       .bits = bits_});

@@ -49,6 +49,9 @@ class KeyCodes {
   int64_t group_bytes() const;  // of a cell
   int64_t low_bytes() const;
   int64_t mean_rows() const;
+  uint8_t* low(size_t cell) const {
+    return bits_ > 1 ? low_ + cell * static_cast<size_t>(low_bytes()) : nullptr;
+  }
   void code(const TokenIndex::Piece& piece, const KeyRows& keys, const CodeFrame& frame,
             size_t cell) const;
   void average(const TokenIndex::Piece& piece, const KeyRows& values, size_t cell) const;

@@ -30,8 +30,8 @@ class LshTables {
   /// Adds to a list the keys that collide with a query of these codes: a segment for each block,
   /// weighted by the keys' norms.
   /// ids      room for all tokens + 16; counters  counter_bytes()
-  void add_collisions(const KeyQuery& query, int ordinal, const uint16_t* codes,
-                      uint8_t* counters, int32_t* ids, KeyList& list) const;
+  void add_collisions(const KeyQuery& query, int ordinal, const uint16_t* codes, uint8_t* counters,
+                      int32_t* ids, KeyList& list) const;
   size_t counter_bytes() const { return static_cast<size_t>(index_.capacity()) + 64; }
 
   int tables() const { return spec_.tables; }
