@@ -25,7 +25,7 @@
 namespace tandem {
 
 inline constexpr int kCodeKeys = 128;  // of a group
-inline constexpr int kCodeDims = 32;   // dims is a multiple of it; so many fit into eight-bit sums
+inline constexpr int kCodeDims = 32;   // dims is a multiple of it; as many fit into eight-bit sums
 inline constexpr int kMaxCodeBits = 3;
 
 constexpr int64_t code_group_bytes(int dims) { return int64_t{16} * dims + 2 * kCodeKeys; }

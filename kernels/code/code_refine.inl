@@ -51,15 +51,25 @@ int sum_planes(const CodeQuery& query, const uint8_t* low, int dims, int bits) {
   return sum;
 }
 
+/// A key's scale; its share is kCodeKeys further on.
+TANDEM_INLINE const uint8_t* scales_of(const CodeRefineParams& p, int64_t key) {
+  return p.groups + key / kCodeKeys * code_group_bytes(p.dims) + int64_t{16} * p.dims +
+         key % kCodeKeys;
+}
+
 template <class SumPlanes>
 TANDEM_INLINE void refine(const CodeRefineParams& p, const SumPlanes& sum_planes_of) {
   const CodeQuery& q = *p.query;
   const int64_t low_bytes = code_low_bytes(p.dims, p.bits);
   for (int i = 0; i < p.n; ++i) {
-    if (i + kAhead < p.n) __builtin_prefetch(p.low + (p.keys[i + kAhead] - p.first) * low_bytes);
+    if (i + kAhead < p.n) {
+      const int64_t later = p.keys[i + kAhead] - p.first;
+      __builtin_prefetch(p.low + later * low_bytes);
+      __builtin_prefetch(scales_of(p, later));
+      __builtin_prefetch(scales_of(p, later) + kCodeKeys);
+    }
     const int64_t key = p.keys[i] - p.first;
-    const uint8_t* scales = p.groups + key / kCodeKeys * code_group_bytes(p.dims) +
-                            int64_t{16} * p.dims + key % kCodeKeys;
+    const uint8_t* scales = scales_of(p, key);
     const float scale = code_scale(scales[0]);
     const float by_axis = q.axis_gain * static_cast<float>(static_cast<int8_t>(scales[kCodeKeys]));
     float* score = p.scores + p.keys[i];

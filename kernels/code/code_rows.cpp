@@ -7,7 +7,7 @@ namespace tandem {
 namespace {
 
 /// Steps of the even quantizer of a standard normal variable with the least mean square error (Max
-/// 1960), by bits; what is lost of the variance; and the mean of |x|.
+/// 1960), by bits; the share of the variance that is lost; and the mean of |x|.
 constexpr float kSteps[] = {0, 1.5958f, 0.9957f, 0.5860f};
 constexpr float kLost[] = {0, 0.3634f, 0.1188f, 0.0374f};
 constexpr float kMeanAbs = 0.79788456f;

@@ -85,7 +85,7 @@ constexpr std::array<std::string_view, 3> enum_names(HybridBudget) {
 }
 
 struct Hybrid {
-  static constexpr int kLeastExact = 64;  // keys a head, whatever the budget
+  static constexpr int kLeastExact = 64;  // keys a head, under any budget
 
   int bits = 3;
   Fraction refine{0.1};

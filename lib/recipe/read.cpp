@@ -17,9 +17,9 @@ std::string joined_key(const std::string& section, std::string_view key) {
 constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kRenamed = {
     {{"draft", "bench.drafts"}, {"texts", "batches"}}};
 
-/// Keys without a successor: a sibling that tells their section, and what became of them.
+/// Keys without a successor: a sibling that marks their section, and the reason.
 struct GoneKey {
-  std::string_view key, sibling, became;
+  std::string_view key, sibling, reason;
 };
 constexpr GoneKey kGone[] = {
     {"trust", "refine", "samples are drawn by estimated weight itself now, as trust: 1 did"}};
@@ -34,7 +34,7 @@ Error unknown_key(const Field& section, const std::string& section_name, const N
       near = fmt::format("it is {} now  ", joined_key(section_name, now));
   for (const GoneKey& gone : kGone)
     if (entry.key == gone.key && find_field(section, gone.sibling) != nullptr)
-      near = fmt::format("{}: leave it out  ", gone.became);
+      near = fmt::format("{}: leave it out  ", gone.reason);
   const std::string place =
       section_name.empty() ? std::string{} : fmt::format(" in section '{}'", section_name);
   return recipe_error(entry.origin.text(), "unknown key {}{}", io::quote(entry.key), place)

@@ -17,9 +17,9 @@ struct CodeFrame {
 };
 
 /// The frames of every sequence, sparse layer and KV head, frozen when its prompt ends, so that all
-/// keys of a sequence are coded alike. Keys lie in a narrow cone, and so do queries: without the
-/// keys' mean and the queries' mean direction, which is held in a byte of its own, what is left for
-/// the codes to tell is shorter, and their errors with it.
+/// keys of a sequence are coded the same way. Keys lie in a narrow cone, and so do queries: without
+/// the keys' mean, and without the share along the queries' mean direction, which has a separate
+/// byte, the codes have a shorter vector to describe, and smaller errors.
 class CodeFrames {
  public:
   static constexpr int kAxisQueries = 64;  // tokens whose queries give the axis

@@ -10,7 +10,7 @@ namespace tandem::kv {
 /// What stands for the indexed keys that a query head does not read exactly: by runs of keys, the
 /// sum of their estimated weights times the mean of their values. A sample may correct it: each
 /// sampled key counts with its own weight over its probability, and what the estimate holds of it
-/// over the same probability is taken off, so that sums are unbiased whatever the estimates are.
+/// over the same probability is taken off, so that sums are unbiased under any estimates.
 struct HybridTailParams {
   const recipe::Hybrid& spec;
   const KeyQuery& query;
