@@ -43,6 +43,7 @@ struct Settings {
   std::vector<recipe::TokenCount> lengths = {{4096}};
   int cases = 100;
   int rows = 64;
+  int scored = 0;
   std::filesystem::path haystack;
   std::vector<Protocol> protocols = {Protocol::dense, Protocol::sparse};
   std::vector<Score> scores = {Score::forced};

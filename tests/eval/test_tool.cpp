@@ -120,6 +120,14 @@ TEST_SUITE("eval/tool") {
     CHECK(o.status == 0);
     CHECK(o.out.find("KL mean") != std::string::npos);
     CHECK(run(with(arguments, {"--resume"})).out == o.out);
+    // The last tokens alone, after one prefill.
+    const Outcome last = run({"--task", "perplexity", "-s", "run.context=512", "-s",
+                              "eval.scored=100", "-s", "eval.cases=3", "--format", "jsonl", "-s",
+                              "eval.policies=[{name: near, kind: streaming, recent: 16}]"});
+    REQUIRE(count(last.out, "\n") == 2);
+    const auto near = tandem::io::parse_json(last.out.substr(last.out.find('\n') + 1), "stdout");
+    CHECK(near.at("quality").at("n_tokens") == 300);
+    CHECK(near.at("quality").at("kl_stderr") > 0.0);
   }
 
   TEST_CASE("attention errors: a row a policy, in records too, also after a resume") {
