@@ -20,7 +20,8 @@ const cli::ToolInfo kInfo{
          "pig-eval -r pig/eval-attention-tiny-16m --data text.txt --format jsonl"},
     .flags = {{.names = "--task",
                .value = "NAME",
-               .text = "needle1, needle8, kv, vt, cwe, perplexity or attention; repeatable",
+               .text =
+                   "needle1, needle8, kv, vt, cwe, fwe, qa, perplexity or attention; repeatable",
                .key = "eval.tasks"},
               {.names = "--haystack",
                .value = "FILE",

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "base/error.h"
 #include "base/parallel.h"
 #include "eval/slots.h"
 #include "kv/policies/centered_keys.h"
@@ -50,11 +49,6 @@ Ranking rank(std::span<const float> scores, const kv::KeyList& list, int32_t fix
   for (auto s = best.begin(); s != best.begin() + m; ++s) best_mass += std::exp(double{*s} - top);
   ranking.loss = std::max(0.0, 1 - mass / best_mass);
   return ranking;
-}
-
-void add(std::vector<Block>& parts, double value) {
-  parts.back().sum += value;
-  ++parts.back().n;
 }
 
 }  // namespace
@@ -128,26 +122,22 @@ void AttentionMeter::compare(size_t policy, const kv::KeyUsage& usage) {
       difference += delta * delta;
       norm += full * full;
     }
-    add(sums.error, norm > 0 ? std::sqrt(difference / norm) : 0);
-    add(sums.lse_error, std::abs(double{lse_[cell]} - double{full_lse_[cell]}));
-    if (losses_[cell] >= 0) add(sums.ranking_loss, losses_[cell]);
+    sums.error.back().add(norm > 0 ? std::sqrt(difference / norm) : 0);
+    sums.lse_error.back().add(std::abs(double{lse_[cell]} - double{full_lse_[cell]}));
+    if (losses_[cell] >= 0) sums.ranking_loss.back().add(losses_[cell]);
   }
 }
 
 std::vector<AttentionQuality> AttentionMeter::result() const {
-  const auto estimate = [](std::vector<Block> parts) {
-    std::erase_if(parts, [](const Block& part) { return part.n == 0; });
-    return mean_of_blocks(parts);
-  };
   std::vector<AttentionQuality> list;
   for (const Sums& sums : sums_) {
     AttentionQuality& a = list.emplace_back();
     for (const Block& part : sums.error) a.n_queries += part.n;
     if (a.n_queries == 0) continue;
-    a.error = estimate(sums.error);
-    a.lse_error = estimate(sums.lse_error);
+    a.error = mean_of_blocks(sums.error);
+    a.lse_error = mean_of_blocks(sums.lse_error);
     if (std::ranges::any_of(sums.ranking_loss, [](const Block& part) { return part.n > 0; }))
-      a.ranking_loss = estimate(sums.ranking_loss);
+      a.ranking_loss = mean_of_blocks(sums.ranking_loss);
     const double n = sums.usage.queries;
     a.visible = sums.usage.visible / n;
     a.selected = sums.usage.selected / n;
@@ -193,25 +183,6 @@ std::vector<AttentionQuality> measure_attention(decode::Engine& engine,
     if (progress && !progress(++done)) return {};
   }
   return meter.result();
-}
-
-std::vector<Window> attention_windows(std::vector<Window> windows, int rows, int most) {
-  std::vector<std::pair<int, size_t>> order;  // number within its document, window
-  int in_document = 0;
-  for (size_t i = 0; i < windows.size(); ++i) {
-    in_document = i > 0 && windows[i].document == windows[i - 1].document ? in_document + 1 : 0;
-    if (windows[i].ids.size() > static_cast<size_t>(rows)) order.emplace_back(in_document, i);
-  }
-  if (order.empty())
-    throw recipe_error("eval.rows", "no window of the text is longer than {} tokens", rows)
-        .hint("lower eval.rows, or give a longer text");
-  std::ranges::sort(order);
-  order.resize(std::min(order.size(), static_cast<size_t>(most)));
-  // Windows of a document stay together.
-  std::ranges::sort(order, {}, [](const auto& place) { return place.second; });
-  std::vector<Window> chosen;
-  for (const auto& [_, i] : order) chosen.push_back(std::move(windows[i]));
-  return chosen;
 }
 
 decode::EngineSpec attention_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,

@@ -70,10 +70,6 @@ std::vector<AttentionQuality> measure_attention(decode::Engine& engine,
                                                 std::span<const Window> windows, int rows,
                                                 const std::function<bool(int64_t done)>& progress);
 
-/// At most `most` windows longer than `rows`: the first of each document, then the second ones.
-/// errors   kind recipe: none is as long
-std::vector<Window> attention_windows(std::vector<Window> windows, int rows, int most);
-
 /// Engine that measure_attention needs for windows of at most `context` tokens.
 decode::EngineSpec attention_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
                                          int prefill_chunk, int context);

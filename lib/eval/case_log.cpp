@@ -57,7 +57,8 @@ TextQuality read_quality(const Json& json, bool is_reference, const std::string&
   q.ppl = read_estimate(json, "ppl", where);
   if (is_reference) return q;
   q.nll_difference = read_estimate(json, "nll_difference", where);
-  q.kl_mean = io::get_double(json, "kl_mean", where);
+  q.kl.mean = io::get_double(json, "kl_mean", where);
+  if (json.contains("kl_stderr")) q.kl.stderr_ = io::get_double(json, "kl_stderr", where);
   q.kl_p99 = io::get_double(json, "kl_p99", where);
   q.top1_agree = io::get_double(json, "top1_agree", where);
   return q;
@@ -182,7 +183,8 @@ Json quality_json(const TextQuality& q, bool is_reference) {
       {"n_tokens", q.n_tokens}, {"nll", estimate_json(q.nll)}, {"ppl", estimate_json(q.ppl)}};
   if (is_reference) return json;
   json["nll_difference"] = estimate_json(q.nll_difference);
-  json["kl_mean"] = q.kl_mean;
+  json["kl_mean"] = q.kl.mean;
+  if (q.kl.stderr_) json["kl_stderr"] = *q.kl.stderr_;
   json["kl_p99"] = q.kl_p99;
   json["top1_agree"] = q.top1_agree;
   return json;

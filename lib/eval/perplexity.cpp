@@ -5,10 +5,13 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/error.h"
 #include "base/parallel.h"
 #include "base/percentile.h"
 #include "decode/prompts.h"
+#include "eval/slots.h"
 #include "io/file.h"
+#include "kv/policies/token_index.h"
 #include "ops/sampling.h"
 
 namespace tandem::eval {
@@ -52,9 +55,9 @@ double divergence(const float* p, float p_lse, const float* q, float q_lse, int6
   return std::max(kl, 0.0);
 }
 
-/// Sums over the rows of one policy.
+/// Sums over the rows of one policy; blocks are independent.
 struct Tally {
-  std::vector<Block> nll, difference;
+  std::vector<Block> nll, difference, kl_sums;
   std::vector<double> kl;
   int64_t agreed = 0;
 };
@@ -72,18 +75,24 @@ std::vector<double> losses(const Tensor& logits, const ops::LogitStats& stats,
 
 class TextMeter {
  public:
-  explicit TextMeter(Engine& engine)
+  TextMeter(Engine& engine, std::span<const Window> windows)
       : engine_(engine),
+        by_document_(windows.front().document != windows.back().document),
         tallies_(engine.spec().caches.size()),
         full_logits_(kBlockTokens * static_cast<size_t>(engine.config().vocab_size)) {}
 
-  void run_chunk(const std::vector<int>& slots, const Ids& window, size_t begin);
+  void begin_window(int document);
+  /// full_phase   how full attention reads the rows
+  void run_chunk(const Slots& slots, const Ids& window, size_t begin, kv::Phase full_phase);
   std::vector<TextQuality> result() const;
 
  private:
   void take(size_t policy, const Tensor& logits, std::span<const int32_t> next);
+  void begin_block();
 
   Engine& engine_;
+  bool by_document_;
+  int document_ = -1;
   std::vector<Tally> tallies_;
   // Of the chunk in flight, under full attention.
   std::vector<float> full_logits_;  // [kBlockTokens, V]
@@ -91,14 +100,26 @@ class TextMeter {
   std::vector<double> full_losses_;
 };
 
-void TextMeter::run_chunk(const std::vector<int>& slots, const Ids& window, size_t begin) {
+void TextMeter::begin_window(int document) {
+  if (by_document_ && document != document_) begin_block();
+  document_ = document;
+}
+
+void TextMeter::begin_block() {
+  for (Tally& tally : tallies_)
+    for (auto* blocks : {&tally.nll, &tally.difference, &tally.kl_sums}) blocks->emplace_back();
+}
+
+void TextMeter::run_chunk(const Slots& slots, const Ids& window, size_t begin,
+                          kv::Phase full_phase) {
+  if (!by_document_) begin_block();
   const size_t n = std::min(kBlockTokens, window.size() - begin);
   const std::span<const int32_t> rows = std::span(window).subspan(begin, n);
   // The last row of a window predicts a token that is not there.
   const auto next = std::span(window).subspan(begin + 1, std::min(n, window.size() - begin - 1));
   for (size_t policy = 0; policy < slots.size(); ++policy) {
     const decode::SeqTokens part[] = {{slots[policy], rows, begin + n == window.size()}};
-    const kv::Phase phase = policy == 0 ? kv::Phase::prefill : kv::Phase::extend;
+    const kv::Phase phase = policy == 0 ? full_phase : kv::Phase::extend;
     engine_.forward_all(phase, part,
                         [&](int, const Tensor& logits) { take(policy, logits, next); });
   }
@@ -110,7 +131,8 @@ void TextMeter::take(size_t policy, const Tensor& logits, std::span<const int32_
   const std::vector<double> loss = losses(logits, stats, next);
   const auto n = static_cast<int64_t>(next.size());
   Tally& tally = tallies_[policy];
-  tally.nll.push_back({std::accumulate(loss.begin(), loss.end(), 0.0), n});
+  const double sum = std::accumulate(loss.begin(), loss.end(), 0.0);
+  tally.nll.back().add(sum, n);
   if (policy == 0) {
     std::memcpy(full_logits_.data(), logits.raw(), logits.bytes());
     full_stats_ = stats;
@@ -118,7 +140,7 @@ void TextMeter::take(size_t policy, const Tensor& logits, std::span<const int32_
     return;
   }
   const double full_sum = std::accumulate(full_losses_.begin(), full_losses_.end(), 0.0);
-  tally.difference.push_back({tally.nll.back().sum - full_sum, n});
+  tally.difference.back().add(sum - full_sum, n);
   std::vector<double> kl(next.size());
   const int64_t vocab = logits.row_size();
   parallel_for(static_cast<int>(n), [&](int i) {
@@ -126,6 +148,7 @@ void TextMeter::take(size_t policy, const Tensor& logits, std::span<const int32_
     kl[r] = divergence(full_logits_.data() + i * vocab, full_stats_.lse[r],
                        logits.as<float>() + i * vocab, stats.lse[r], vocab);
   });
+  tally.kl_sums.back().add(std::accumulate(kl.begin(), kl.end(), 0.0), n);
   tally.kl.insert(tally.kl.end(), kl.begin(), kl.end());
   for (size_t r = 0; r < next.size(); ++r)
     tally.agreed += stats.argmax[r] == full_stats_.argmax[r] ? 1 : 0;
@@ -142,7 +165,7 @@ std::vector<TextQuality> TextMeter::result() const {
     if (tally.kl.empty()) continue;
     const auto n = static_cast<double>(tally.kl.size());
     q.nll_difference = mean_of_blocks(tally.difference);
-    q.kl_mean = std::accumulate(tally.kl.begin(), tally.kl.end(), 0.0) / n;
+    q.kl = mean_of_blocks(tally.kl_sums);
     std::vector<double> sorted = tally.kl;
     std::sort(sorted.begin(), sorted.end());
     q.kl_p99 = percentile(sorted, 0.99);
@@ -180,34 +203,68 @@ std::vector<Window> load_windows(const std::filesystem::path& path, const decode
   return windows;
 }
 
-std::vector<TextQuality> measure_text(Engine& engine, std::span<const Window> windows,
+std::vector<Window> longer_windows(std::vector<Window> windows, int n, int most, const char* key) {
+  std::vector<std::pair<int, size_t>> order;  // number within its document, window
+  int in_document = 0;
+  for (size_t i = 0; i < windows.size(); ++i) {
+    in_document = i > 0 && windows[i].document == windows[i - 1].document ? in_document + 1 : 0;
+    if (windows[i].ids.size() > static_cast<size_t>(n)) order.emplace_back(in_document, i);
+  }
+  if (order.empty())
+    throw recipe_error(key, "no window of the text has more than {} tokens", n)
+        .hint(fmt::format("lower {}, or give a longer text", key));
+  std::ranges::sort(order);
+  order.resize(std::min(order.size(), static_cast<size_t>(most)));
+  // Windows of a document stay together.
+  std::ranges::sort(order, {}, &std::pair<int, size_t>::second);
+  std::vector<Window> chosen;
+  for (const auto& [_, i] : order) chosen.push_back(std::move(windows[i]));
+  return chosen;
+}
+
+std::vector<TextQuality> measure_text(Engine& engine, std::span<const Window> windows, int scored,
                                       const std::function<bool(int64_t)>& progress) {
-  TextMeter meter(engine);
+  kv::Cache& cache = engine.cache();
+  TextMeter meter(engine, windows);
   int64_t done = 0;
-  bool go_on = true;
-  for (const auto& [window, document] : windows) {
-    std::vector<int> slots;
-    for (size_t policy = 0; policy < engine.spec().caches.size(); ++policy)
-      slots.push_back(engine.cache().create(static_cast<int>(policy)));
-    for (size_t begin = 0; begin < window.size() && go_on; begin += kBlockTokens) {
-      meter.run_chunk(slots, window, begin);
-      done += static_cast<int64_t>(std::min(kBlockTokens, window.size() - begin));
-      go_on = !progress || progress(done);
+  for (const auto& [ids, document] : windows) {
+    Slots slots(cache), prompts(cache);
+    size_t begin = 0;
+    if (scored > 0) {
+      begin = ids.size() - static_cast<size_t>(scored) - 1;  // this token predicts the first scored
+      prompts.add(cache.create(cache.all_readers()));
+      const decode::SeqTokens prompt[] = {{prompts[0], std::span(ids).first(begin)}};
+      engine.prefill(prompt, {});
+      done += static_cast<int64_t>(begin);
     }
-    for (const int slot : slots) engine.cache().release(slot);
-    if (!go_on) return {};
+    for (int policy = 0; policy < cache.n_policies(); ++policy)
+      slots.add(scored > 0 ? cache.fork(prompts[0], policy) : cache.create(policy));
+    meter.begin_window(document);
+    for (; begin < ids.size(); begin += kBlockTokens) {
+      meter.run_chunk(slots, ids, begin, scored > 0 ? kv::Phase::extend : kv::Phase::prefill);
+      done += static_cast<int64_t>(std::min(kBlockTokens, ids.size() - begin));
+      if (progress && !progress(done)) return {};
+    }
   }
   return meter.result();
 }
 
 decode::EngineSpec text_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
-                                    int context) {
+                                    int context, int scored, int prefill_chunk) {
+  const auto n = static_cast<int>(policies.size());
   decode::EngineSpec spec;
   spec.compute = compute;
-  spec.prefill_chunk = static_cast<int>(kBlockTokens);
-  spec.max_seqs = static_cast<int>(policies.size());
+  spec.prefill_chunk = std::max(static_cast<int>(kBlockTokens), prefill_chunk);
+  spec.max_extend_rows = static_cast<int>(kBlockTokens);
   spec.max_tokens = context;
-  spec.total_tokens = int64_t{context} * spec.max_seqs;
+  if (scored == 0) {
+    spec.max_seqs = n;
+    spec.total_tokens = int64_t{context} * n;
+  } else {  // a prompt, and a fork of it for each policy
+    spec.max_seqs = n + 1;
+    if (scored < kv::TokenIndex::kMaxForkTokens) spec.max_prompts = 1;
+    spec.total_tokens = context + int64_t{n} * (scored + 1);
+  }
   spec.max_logit_rows = static_cast<int>(kBlockTokens);
   for (const NamedPolicy& policy : policies) spec.caches.push_back(policy.cache);
   return spec;

@@ -10,16 +10,17 @@
 
 namespace tandem::eval {
 
-/// Quality of one policy on running text. Natural logarithms; the standard errors take blocks of
-/// 256 tokens as independent.
+/// Quality of one policy on running text. Natural logarithms; the standard errors take documents as
+/// independent, in a text of one document blocks of 256 tokens.
 struct TextQuality {
   int64_t n_tokens = 0;  // scored
   Estimate nll;          // mean negative log-likelihood per token
   Estimate ppl;          // exp(nll), standard error by the delta method
   // Against full attention over the same rows; unused for policy 0.
   Estimate nll_difference;
-  double kl_mean = 0, kl_p99 = 0;  // KL(full || policy) per token
-  double top1_agree = 0;           // share of tokens whose most likely next token is the same
+  Estimate kl;            // KL(full || policy) per token
+  double kl_p99 = 0;      // of single tokens
+  double top1_agree = 0;  // share of tokens whose most likely next token is the same
 };
 
 /// A text as ids, and what the tokenizer puts in front of every window of it (BOS).
@@ -45,17 +46,26 @@ struct Window {
 std::vector<Window> load_windows(const std::filesystem::path& path, const decode::ModelFiles& files,
                                  int context);
 
+/// At most `most` windows of more than `n` tokens: the first of each document, then the second
+/// ones.
+/// errors   kind recipe: none is as long; names the setting `key`
+std::vector<Window> longer_windows(std::vector<Window> windows, int n, int most, const char* key);
+
 /// Scores every token of the windows but the first of each, all policies row by row on the same
 /// text. Policy 0 runs as a dense prefill, the others through `extend` in chunks: their rules hold
 /// for every row, as if tokens came one at a time.
+/// scored   0, or: the last tokens of each window that are scored. The rest is then a prompt, read
+///          densely once, which all policies continue through `extend`; windows are longer than
+///          scored + 1
 /// result   by policy; empty when `progress` (given the windows' tokens done) returned false
 /// errors   kind numeric, memory
 std::vector<TextQuality> measure_text(decode::Engine& engine, std::span<const Window> windows,
+                                      int scored,
                                       const std::function<bool(int64_t done)>& progress);
 
 /// Engine that measure_text needs for windows of at most `context` tokens.
 decode::EngineSpec text_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
-                                    int context);
+                                    int context, int scored = 0, int prefill_chunk = 0);
 /// Bytes that measure_text holds in addition to the engine.
 size_t text_buffer_bytes(const model::ModelConfig& config);
 

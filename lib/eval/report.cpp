@@ -234,7 +234,7 @@ io::Table text_table(std::span<const TextQuality> text, const std::vector<std::s
       cells.insert(cells.end(), 4, "");
     else
       cells.insert(cells.end(),
-                   {with_error(q.nll_difference, "{:+.4f}"), fmt::format("{:.4g}", q.kl_mean),
+                   {with_error(q.nll_difference, "{:+.4f}"), with_error(q.kl, "{:.4g}"),
                     fmt::format("{:.4g}", q.kl_p99), fmt::format("{:.2f} %", 100 * q.top1_agree)});
     table.add_row(std::move(cells));
   }

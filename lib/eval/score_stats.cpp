@@ -32,20 +32,20 @@ Estimate mean_of(std::span<const double> values) {
 
 Estimate mean_of_blocks(std::span<const Block> blocks) {
   Estimate e;
-  double sum = 0, n = 0;
+  double sum = 0, n = 0, m = 0;
   for (const Block& b : blocks) {
     sum += b.sum;
     n += static_cast<double>(b.n);
+    m += b.n > 0 ? 1 : 0;
   }
   if (n == 0) return e;
   e.mean = sum / n;
-  if (blocks.size() < 2) return e;
+  if (m < 2) return e;
   double squares = 0;
   for (const Block& b : blocks) {
     const double residual = b.sum - static_cast<double>(b.n) * e.mean;
     squares += residual * residual;
   }
-  const auto m = static_cast<double>(blocks.size());
   e.stderr_ = std::sqrt(squares * m / (m - 1)) / n;
   return e;
 }

@@ -25,10 +25,16 @@ Estimate mean_of(std::span<const double> values);
 struct Block {
   double sum = 0;
   int64_t n = 0;
+
+  void add(double value, int64_t count = 1) {
+    sum += value;
+    n += count;
+  }
 };
 
-/// Mean over all values of the blocks. Its standard error takes blocks, not values, as independent:
-/// neighbouring tokens are correlated (ratio estimator, exact for equal blocks).
+/// Mean over all values of the blocks; empty ones do not count. Its standard error takes blocks,
+/// not values, as independent: neighbouring tokens are correlated (ratio estimator, exact for equal
+/// blocks).
 Estimate mean_of_blocks(std::span<const Block> blocks);
 
 }  // namespace tandem::eval

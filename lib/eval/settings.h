@@ -43,6 +43,7 @@ struct Settings {
   std::vector<recipe::TokenCount> lengths = {{4096}};
   int cases = 100;
   int rows = 64;
+  int scored = 0;
   std::filesystem::path haystack;
   std::vector<Protocol> protocols = {Protocol::dense, Protocol::sparse};
   std::vector<Score> scores = {Score::forced};
@@ -51,13 +52,16 @@ struct Settings {
   template <class V>
   void fields(V& v) {
     v("tasks", tasks, recipe::Limits{.required = true},
-      "list of needle1, needle8, kv, vt, cwe, perplexity, attention");
+      "list of needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention");
     v("lengths", lengths, recipe::at_least(1).unit("tokens"),
       "prompt plus answer; not for perplexity and attention, which use run.context");
     v("cases", cases, recipe::at_least(1),
-      "cases a task and length; windows of attention, at most");
+      "cases a task and length; most windows of attention, and of perplexity with scored");
     v("rows", rows, recipe::at_least(1).unit("tokens"),
       "attention: last tokens of each window that are compared, after a dense prefill");
+    v("scored", scored, recipe::at_least(0).unit("tokens"),
+      "perplexity: last tokens of each window that are scored, after a dense prefill that all "
+      "policies share; 0 = all tokens, each policy reading the whole window");
     v("haystack", haystack, recipe::optional_input(), "text to hide needles in; empty = generated");
     v("protocols", protocols, "dense: question prefilled; sparse: question through the policy");
     v("scores", scores, "forced: argmax after the true text; generated: greedy text");

@@ -20,9 +20,11 @@ enum class Task : uint8_t {
   kv,       // one line of length/40 lines "key: value."
   vt,       // the three variables of a chain of assignments
   cwe,      // the three most common words of a list
+  fwe,      // the three most frequent words of a list with a Zipf tail
+  qa,       // one of length/100 passages that differ in one or two words
 };
-constexpr std::array<std::string_view, 5> enum_names(Task) {
-  return {"needle1", "needle8", "kv", "vt", "cwe"};
+constexpr std::array<std::string_view, 7> enum_names(Task) {
+  return {"needle1", "needle8", "kv", "vt", "cwe", "fwe", "qa"};
 }
 
 /// Ids of a text file, without what the tokenizer puts in front.

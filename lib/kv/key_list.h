@@ -84,7 +84,7 @@ struct KeyUsage {
             .key_bytes = key_bytes + other.key_bytes,
             .dense_bytes = dense_bytes + other.dense_bytes};
   }
-  /// What was read since `before`.
+  /// Counts since `before`.
   KeyUsage since(const KeyUsage& before) const {
     return {.queries = queries - before.queries,
             .visible = visible - before.visible,

@@ -197,18 +197,24 @@ void PigEval::run_questions() {
 void PigEval::run_text() {
   if (log_.text) return;
   decode::ModelFiles files = sizer_.open_model();
-  const auto windows = eval::load_windows(data_text(recipe_.data), files, text_context());
+  const eval::Settings& s = recipe_.eval;
+  auto windows = eval::load_windows(data_text(recipe_.data), files, text_context());
+  if (s.scored > 0)
+    windows = eval::longer_windows(std::move(windows), s.scored + 1, s.cases, "eval.scored");
   const size_t buffer_bytes = eval::text_buffer_bytes(config_);
   const int longest = longest_of(windows);
-  const auto engine = load(
-      std::move(files), sizer_.placed(eval::text_engine_spec(policies_, sizer_.compute(), longest)),
-      "workspace/compared logits", buffer_bytes);
+  const auto engine =
+      load(std::move(files),
+           sizer_.placed(eval::text_engine_spec(policies_, sizer_.compute(), longest, s.scored,
+                                                static_cast<int>(recipe_.run.prefill_chunk))),
+           "workspace/compared logits", buffer_bytes);
   if (!engine) return;
   size_t total = 0;
   for (const eval::Window& window : windows) total += window.ids.size();
   cli::Progress progress(cx_.terminal, "text", static_cast<double>(total), "tok");
-  auto text = eval::measure_text(
-      *engine, windows, [&](int64_t done) { return progress.go_on(static_cast<double>(done)); });
+  auto text = eval::measure_text(*engine, windows, s.scored, [&](int64_t done) {
+    return progress.go_on(static_cast<double>(done));
+  });
   if (text.empty()) return;
   if (file_) file_->write(eval::text_line(text, names_));
   log_.text = std::move(text);
@@ -218,8 +224,9 @@ void PigEval::run_attention() {
   if (log_.attention) return;
   const eval::Settings& s = recipe_.eval;
   decode::ModelFiles files = sizer_.open_model();
-  const auto windows = eval::attention_windows(
-      eval::load_windows(data_text(recipe_.data), files, text_context()), s.rows, s.cases);
+  const auto windows =
+      eval::longer_windows(eval::load_windows(data_text(recipe_.data), files, text_context()),
+                           s.rows, s.cases, "eval.rows");
   const int longest = longest_of(windows);
   const auto engine =
       load(std::move(files),

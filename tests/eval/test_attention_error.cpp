@@ -296,12 +296,13 @@ TEST_SUITE("eval/attention_error") {
         {large, 0}, {large, 0}, {small, 1}, {large, 2}, {large, 2}};
     const auto documents = [&](int most) {
       std::vector<int> list;
-      for (const Window& w : eval::attention_windows(windows, 10, most)) list.push_back(w.document);
+      for (const Window& w : eval::longer_windows(windows, 10, most, "eval.rows"))
+        list.push_back(w.document);
       return list;
     };
     CHECK(documents(100) == std::vector{0, 0, 2, 2});
     CHECK(documents(2) == std::vector{0, 2});
     CHECK(documents(3) == std::vector{0, 0, 2});
-    CHECK_THROWS_AS(eval::attention_windows(windows, 100, 5), Error);
+    CHECK_THROWS_AS(eval::longer_windows(windows, 100, 5, "eval.rows"), Error);
   }
 }

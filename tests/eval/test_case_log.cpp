@@ -60,7 +60,7 @@ TEST_SUITE("eval/case_log") {
     full = {.n_tokens = 10, .nll = {3.0, 0.25}, .ppl = {20.0, {}}, .nll_difference = {}};
     near = full;
     near.nll_difference = {0.5, 0.125};
-    near.kl_mean = 0.75;
+    near.kl.mean = 0.75;
     near.kl_p99 = 2.0;
     near.top1_agree = 0.875;
     const AttentionQuality compared{.n_queries = 12,

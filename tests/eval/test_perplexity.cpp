@@ -34,7 +34,7 @@ std::vector<Window> windows_of(const std::vector<Ids>& texts) {
 std::vector<TextQuality> measure(const std::string& model, const std::vector<NamedPolicy>& policies,
                                  const std::vector<Ids>& texts, int context) {
   const auto engine = make_engine(model, text_engine_spec(policies, DType::f32, context));
-  return measure_text(*engine, windows_of(texts), {});
+  return measure_text(*engine, windows_of(texts), 0, {});
 }
 
 const tandem::io::Json& golden() {
@@ -72,7 +72,7 @@ TEST_SUITE("eval/perplexity") {
     const auto text =
         measure("tiny-2m", {full(), full(), streaming(0, 700)}, {golden_ids(700)}, 700);
     for (size_t i = 1; i < 3; ++i) {
-      CHECK(text[i].kl_mean <= 1e-6);
+      CHECK(text[i].kl.mean <= 1e-6);
       CHECK(text[i].kl_p99 <= 1e-6);
       CHECK(text[i].top1_agree == 1.0);
       CHECK(std::abs(text[i].nll_difference.mean) <= 1e-6);
@@ -84,8 +84,8 @@ TEST_SUITE("eval/perplexity") {
     const Ids ids = golden_ids(400);
     const auto text = measure("tiny-2m", {full(), policy}, {ids}, 400);
     CHECK(text[1].nll_difference.mean > 0);
-    CHECK(text[1].kl_mean > 1e-3);
-    CHECK(text[1].kl_p99 > text[1].kl_mean);
+    CHECK(text[1].kl.mean > 1e-3);
+    CHECK(text[1].kl_p99 > text[1].kl.mean);
     CHECK(text[1].top1_agree < 1.0);
     // One token at a time through the same policy.
     const auto engine = make_engine("tiny-2m", text_engine_spec({policy}, DType::f32, 400));
@@ -103,8 +103,8 @@ TEST_SUITE("eval/perplexity") {
   TEST_CASE("percentiles interpolate between order statistics") {
     // The first token sees itself alone, so its KL is 0: 99 % of the way to that of the second.
     const auto text = measure("tiny-2m", {full(), streaming(0, 1)}, {golden_ids(3)}, 3);
-    CHECK(text[1].kl_mean > 1e-4);
-    CHECK(text[1].kl_p99 == doctest::Approx(0.99 * 2 * text[1].kl_mean).epsilon(1e-4));
+    CHECK(text[1].kl.mean > 1e-4);
+    CHECK(text[1].kl_p99 == doctest::Approx(0.99 * 2 * text[1].kl.mean).epsilon(1e-4));
   }
 
   TEST_CASE("windows share no context and their tokens add up") {
@@ -135,12 +135,72 @@ TEST_SUITE("eval/perplexity") {
     }
   }
 
+  TEST_CASE("scored tokens continue one dense prefill, under every policy") {
+    const std::vector<NamedPolicy> policies = {full(), streaming(4, 32), full(), sparse("topk")};
+    const std::vector<Window> windows = windows_of({golden_ids(600)});
+    const auto engine = make_engine("tiny-2m", text_engine_spec(policies, DType::f32, 600, 300));
+    const int before = engine->cache().store().free_pages();
+    const auto text = measure_text(*engine, windows, 300, {});
+    CHECK(engine->cache().store().free_pages() == before);
+    // The last 300 of the losses of the whole window.
+    const auto whole = measure("tiny-2m", {full()}, {golden_ids(600)}, 600)[0],
+               first = measure("tiny-2m", {full()}, {golden_ids(300)}, 600)[0];
+    for (const TextQuality& q : text) CHECK(q.n_tokens == 300);
+    CHECK(text[0].nll.mean ==
+          doctest::Approx((whole.nll.mean * 599 - first.nll.mean * 299) / 300).epsilon(1e-5));
+    CHECK(text[1].kl.mean > 1e-3);
+    CHECK(text[2].kl.mean <= 1e-6);
+    CHECK(text[3].kl.mean > 1e-6);
+    // The prompt is read densely: the policy's error is that of its own rows alone.
+    const auto engine_of_one =
+        make_engine("tiny-2m", text_engine_spec({full(), streaming(4, 32)}, DType::f32, 600));
+    const auto all = measure_text(*engine_of_one, windows, 0, {});
+    CHECK(all[1].n_tokens == 599);
+    CHECK(text[1].nll_difference.mean != all[1].nll_difference.mean);
+  }
+
+  TEST_CASE("standard errors take documents as independent, in one document blocks of tokens") {
+    const Ids a = golden_ids(500), b(a.begin() + 100, a.begin() + 400), c(a.begin() + 50, a.end());
+    const std::vector<NamedPolicy> policies = {full(), streaming(4, 32)};
+    const auto engine = make_engine("tiny-2m", text_engine_spec(policies, DType::f32, 500));
+    const std::vector<Window> windows = {{a, 0}, {b, 0}, {c, 1}};
+    const TextQuality both = measure_text(*engine, windows, 0, {})[1];
+    const TextQuality first = measure_text(*engine, {windows.data(), 2}, 0, {})[1],
+                      second = measure_text(*engine, {windows.data() + 2, 1}, 0, {})[1];
+    const auto error_of = [&](double x, double y) {
+      const auto n = static_cast<double>(first.n_tokens), m = static_cast<double>(second.n_tokens);
+      const Block documents[] = {{x * n, first.n_tokens}, {y * m, second.n_tokens}};
+      return *mean_of_blocks(documents).stderr_;
+    };
+    REQUIRE(both.kl.stderr_);
+    CHECK(*both.kl.stderr_ == doctest::Approx(error_of(first.kl.mean, second.kl.mean)));
+    CHECK(*both.nll.stderr_ == doctest::Approx(error_of(first.nll.mean, second.nll.mean)));
+    CHECK(first.kl.stderr_);  // blocks
+  }
+
+  TEST_CASE("a record separator ends a document, and with it a window") {
+    const auto files = tandem::decode::open_model(model_path("tiny-2m"), 0);
+    const tandem::test::TemporaryFolder folder;
+    const std::string one = "The lamp was lit. The sea was calm that night, and no ship came.",
+                      two = "It rained.";
+    const auto windows = load_windows(folder.write("two.txt", one + "\x1e" + two), files, 12);
+    REQUIRE(windows.size() >= 3);
+    Ids joined[2];
+    for (const Window& w : windows) {
+      CHECK(w.ids[0] == *tokenizer().bos_id());
+      joined[w.document].insert(joined[w.document].end(), w.ids.begin() + 1, w.ids.end());
+    }
+    CHECK(tokenizer().decode(joined[0], true) == one);
+    CHECK(tokenizer().decode(joined[1], true) == two);
+    CHECK(windows.back().document == 1);
+  }
+
   TEST_CASE("progress can end it") {
     const auto engine = make_engine("tiny-2m", text_engine_spec({full()}, DType::f32, 600));
     const std::vector<Window> windows = windows_of({golden_ids(600), golden_ids(600)});
     int64_t last = 0;
     const int before = engine->cache().store().free_pages();
-    CHECK(measure_text(*engine, windows, [&](int64_t done) {
+    CHECK(measure_text(*engine, windows, 0, [&](int64_t done) {
             last = done;
             return done < 300;
           }).empty());

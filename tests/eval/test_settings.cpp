@@ -78,7 +78,7 @@ TEST_SUITE("eval/settings") {
     CHECK(
         problems("eval: {tasks: [vt, neddle]}") ==
         "r.yaml:1:15: unknown task 'neddle' in eval.tasks; the tasks are needle1, needle8, kv, vt, "
-        "cwe, perplexity, attention");
+        "cwe, fwe, qa, perplexity, attention");
     CHECK(problems("eval: {tasks: []}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt, vt]}").find("eval.") != std::string::npos);
     CHECK(problems("eval: {tasks: [vt], lengths: [100, 100]}").find("eval.") != std::string::npos);

@@ -19,7 +19,8 @@ using tandem::PhiloxStream;
 
 namespace {
 
-constexpr Task kTasks[] = {Task::needle1, Task::needle8, Task::kv, Task::vt, Task::cwe};
+constexpr Task kTasks[] = {Task::needle1, Task::needle8, Task::kv, Task::vt,
+                           Task::cwe,     Task::fwe,     Task::qa};
 
 CaseGenerator generator(uint64_t seed, const std::filesystem::path& haystack = {}) {
   return {tokenizer(), haystack, seed};
@@ -36,6 +37,19 @@ std::vector<std::string> matches(const std::string& text, const std::string& pat
   for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it)
     found.push_back((*it)[group]);
   return found;
+}
+
+/// How often each word is in the list of a prompt.
+std::map<std::string, int> word_counts(const std::string& prompt) {
+  const auto lists = matches(prompt, " Word list: ([a-z, ]+)\\.", 1);
+  REQUIRE(lists.size() == 1);
+  std::map<std::string, int> counts;
+  std::stringstream words(lists[0]);
+  for (std::string word; words >> word;) {
+    if (word.back() == ',') word.pop_back();
+    ++counts[word];
+  }
+  return counts;
 }
 
 }  // namespace
@@ -126,20 +140,68 @@ TEST_SUITE("eval/tasks") {
 
   TEST_CASE("cwe's answer is the sorted three words that fill an eighth of the list each") {
     const Case c = generator(4).make(Task::cwe, 4096, 0);
-    const auto lists = matches(text(c.haystack), " Word list: ([a-z, ]+)\\.", 1);
-    REQUIRE(lists.size() == 1);
-    std::map<std::string, int> counts;
+    const auto counts = word_counts(text(c.haystack));
     int total = 0;
-    std::stringstream words(lists[0]);
-    for (std::string word; words >> word; ++total) {
-      if (word.back() == ',') word.pop_back();
-      ++counts[word];
-    }
+    for (const auto& [word, n] : counts) total += n;
     CHECK(total == 800);
     std::string answer;  // a map is sorted
     for (const auto& [word, n] : counts)
       if (n >= 100) answer += (answer.empty() ? " " : ", ") + word;
     CHECK(c.answer_text == answer + ".");
+  }
+
+  TEST_CASE("fwe's answer is the sorted three words that stand out, in a list with a Zipf tail") {
+    std::set<std::string> answers;
+    for (uint32_t i = 0; i < 10; ++i) {
+      const Case c = generator(4).make(Task::fwe, 4096, i);
+      const auto counts = word_counts(text(c.haystack));
+      CHECK(counts.size() == 60);
+      std::vector<std::pair<int, std::string>> by_count;
+      for (const auto& [word, n] : counts) by_count.emplace_back(n, word);
+      std::ranges::sort(by_count, std::greater<>());
+      // The fourth is far behind the third, and the order of the list gives nothing away.
+      CHECK(by_count[2].first >= 2 * by_count[3].first);
+      CHECK(by_count[0].first > by_count[1].first);
+      CHECK(by_count[1].first > by_count[2].first);
+      CHECK(by_count[3].first > 2 * by_count[20].first);
+      std::set<std::string> three;
+      for (int j = 0; j < 3; ++j) three.insert(by_count[static_cast<size_t>(j)].second);
+      std::string answer;
+      for (const std::string& word : three) answer += (answer.empty() ? " " : ", ") + word;
+      CHECK(c.answer_text == answer + ".");
+      CHECK(text(c.question).find(*three.begin()) == std::string::npos);
+      answers.insert(answer);
+    }
+    CHECK(answers.size() == 10);
+  }
+
+  TEST_CASE("qa asks for one of length / 100 passages; others differ from it in one word") {
+    for (uint32_t i = 0; i < 5; ++i) {
+      const Case c = generator(6).make(Task::qa, 10000, i);
+      const std::string prompt = text(c.haystack), asked = text(c.question);
+      const std::string passage =
+          " Remember that the secret of ([a-z]+)-([a-z]+) is ([a-z]+ [a-z]+)\\.";
+      const auto adjectives = matches(prompt, passage, 1), nouns = matches(prompt, passage, 2),
+                 values = matches(prompt, passage, 3);
+      REQUIRE(adjectives.size() == 100);
+      CHECK(std::set(values.begin(), values.end()).size() == 100);
+      const auto wanted = matches(asked, "What is the secret of ([a-z]+-[a-z]+)\\?", 1);
+      REQUIRE(wanted.size() == 1);
+      CHECK(asked.ends_with("Answer: The secret of " + wanted[0] + " is"));
+      int found = 0, same_adjective = 0, same_noun = 0;
+      for (size_t p = 0; p < 100; ++p) {
+        if (adjectives[p] + "-" + nouns[p] == wanted[0]) {
+          ++found;
+          CHECK(c.answer_text == " " + values[p] + ".");
+        }
+        same_adjective += wanted[0].starts_with(adjectives[p] + "-") ? 1 : 0;
+        same_noun += wanted[0].ends_with("-" + nouns[p]) ? 1 : 0;
+      }
+      CHECK(found == 1);
+      CHECK(same_adjective == 10);  // a whole grid of 10 x 10
+      CHECK(same_noun == 10);
+      CHECK(asked.find(c.answer_text.substr(1)) == std::string::npos);
+    }
   }
 
   TEST_CASE("needles stand everywhere, not at one end") {

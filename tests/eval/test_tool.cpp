@@ -120,6 +120,14 @@ TEST_SUITE("eval/tool") {
     CHECK(o.status == 0);
     CHECK(o.out.find("KL mean") != std::string::npos);
     CHECK(run(with(arguments, {"--resume"})).out == o.out);
+    // The last tokens alone, after one prefill.
+    const Outcome last = run({"--task", "perplexity", "-s", "run.context=512", "-s",
+                              "eval.scored=100", "-s", "eval.cases=3", "--format", "jsonl", "-s",
+                              "eval.policies=[{name: near, kind: streaming, recent: 16}]"});
+    REQUIRE(count(last.out, "\n") == 2);
+    const auto near = tandem::io::parse_json(last.out.substr(last.out.find('\n') + 1), "stdout");
+    CHECK(near.at("quality").at("n_tokens") == 300);
+    CHECK(near.at("quality").at("kl_stderr") > 0.0);
   }
 
   TEST_CASE("attention errors: a row a policy, in records too, also after a resume") {
@@ -185,7 +193,7 @@ TEST_SUITE("eval/tool") {
       CHECK(o.err.find(text) != std::string::npos);
     };
     check({"--task", "neddle"}, 3,
-          "the tasks are needle1, needle8, kv, vt, cwe, perplexity, attention");
+          "the tasks are needle1, needle8, kv, vt, cwe, fwe, qa, perplexity, attention");
     check({"--task", "vt", "-s", "eval.lengths=[32768]"}, 3, "the context of tiny-2m is 16384");
     check({"--task", "vt", "-s", "run.context=1Mi"}, 3, "was made for 16384");
     check({"--task", "vt", "-s", "eval.lengths=[2000]", "--haystack",

@@ -243,7 +243,7 @@ TEST_SUITE("train/loss") {
                             batch.tokens.begin() + batch.document_begin[d + 1]},
                            static_cast<int>(d)});
       const auto engine = make_engine(small_model(model), {.chunk = 256, .logit_rows = 256});
-      const auto measured = eval::measure_text(*engine, windows, [](int64_t) { return true; });
+      const auto measured = eval::measure_text(*engine, windows, 0, [](int64_t) { return true; });
       const train::LossSum loss = trainer->gradients({&batch, 1});
       CHECK(loss.n_tokens == measured[0].n_tokens);
       CHECK(loss.mean() == doctest::Approx(measured[0].nll.mean).epsilon(1e-6));
