@@ -150,7 +150,7 @@ Quiz make_fwe(PhiloxStream& rng, size_t length) {
 /// Passages that differ in one or two words: any two keys of a grid of adjectives and nouns have a
 /// word in common or none, and so have the values, of two words each.
 Quiz make_qa(PhiloxStream& rng, size_t length) {
-  const size_t n = std::clamp<size_t>(length / 100, 4, 1600);  // there are 1,890 pairs of words
+  const size_t n = std::clamp<size_t>(length / 60, 4, 1600);  // there are 1,890 pairs of words
   const auto side = static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(n))));
   const auto adjectives = distinct(side, [&] { return pick(rng, key_adjectives()); }),
              nouns = distinct(side, [&] { return pick(rng, key_nouns()); });

@@ -21,7 +21,7 @@ enum class Task : uint8_t {
   vt,       // the three variables of a chain of assignments
   cwe,      // the three most common words of a list
   fwe,      // the three most frequent words of a list with a Zipf tail
-  qa,       // one of length/100 passages that differ in one or two words
+  qa,       // one of length/60 passages that differ in one or two words
 };
 constexpr std::array<std::string_view, 7> enum_names(Task) {
   return {"needle1", "needle8", "kv", "vt", "cwe", "fwe", "qa"};
