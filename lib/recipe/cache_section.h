@@ -89,7 +89,7 @@ struct Hybrid {
 
   int bits = 3;
   Fraction refine{0.1};
-  Fraction exact{0.0125};
+  Fraction exact{0.025};
   Fraction sample{0.0125};
   HybridTail tail = HybridTail::means;
   HybridBudget budget = HybridBudget::share;
