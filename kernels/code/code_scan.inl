@@ -49,7 +49,7 @@ TANDEM_INLINE void sum_signs(const uint8_t* signs, const CodeQuery* queries, int
       }
     }
     for (int j = 0; j < kQueries; ++j)
-      for (int i = 0; i < 4; ++i) store_bytes(sums[j] + 32 * i + part / 2, wide[j][i]);
+      for (int i = 0; i < 4; ++i) store_sums(sums[j] + 32 * i + part / 2, wide[j][i]);
   }
 }
 
@@ -66,8 +66,10 @@ TANDEM_INLINE void score_group(const CodeScanParams& p, const CodeQuery* queries
     const Vec scale = of_scales(scales + i), share = of_shares(scales + kCodeKeys + i);
     for (int j = 0; j < kQueries; ++j) {
       const CodeQuery& q = queries[j];
-      const Vec by_code = of_sums(sums[j] + i, q.bias) * set1(q.sign_gain) * scale;
-      store(scores + j * p.score_stride + i, by_code + set1(q.axis_gain) * share);
+      // Whole numbers below 2^24: no rounding, fused or not.
+      const Vec sum = fma(of_sums(sums[j] + i), set1(2), set1(-static_cast<float>(q.bias)));
+      store(scores + j * p.score_stride + i,
+            sum * set1(q.sign_gain) * scale + set1(q.axis_gain) * share);
     }
   }
 }

@@ -30,11 +30,11 @@ TANDEM_INLINE Bytes add_even(Bytes wide, Bytes sum) {
 TANDEM_INLINE Bytes add_odd(Bytes wide, Bytes sum) {
   return _mm512_add_epi16(wide, _mm512_srli_epi16(sum, 8));
 }
-TANDEM_INLINE void store_bytes(uint16_t* p, Bytes a) { _mm512_storeu_si512(p, a); }
+TANDEM_INLINE void store_sums(uint16_t* p, Bytes a) { _mm512_storeu_si512(p, a); }
 
-TANDEM_INLINE Vec of_sums(const uint16_t* p, int32_t bias) {  // 2 sum - bias
-  const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  return {_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_add_epi32(x, x), _mm512_set1_epi32(bias)))};
+TANDEM_INLINE Vec of_sums(const uint16_t* p) {
+  return {_mm512_cvtepi32_ps(
+      _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))))};
 }
 TANDEM_INLINE Vec of_scales(const uint8_t* p) {
   const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -67,13 +67,13 @@ TANDEM_INLINE Bytes add_even(Bytes wide, Bytes sum) {
 TANDEM_INLINE Bytes add_odd(Bytes wide, Bytes sum) {
   return _mm256_add_epi16(wide, _mm256_srli_epi16(sum, 8));
 }
-TANDEM_INLINE void store_bytes(uint16_t* p, Bytes a) {
+TANDEM_INLINE void store_sums(uint16_t* p, Bytes a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a);
 }
 
-TANDEM_INLINE Vec of_sums(const uint16_t* p, int32_t bias) {
-  const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  return {_mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_add_epi32(x, x), _mm256_set1_epi32(bias)))};
+TANDEM_INLINE Vec of_sums(const uint16_t* p) {
+  return {_mm256_cvtepi32_ps(
+      _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 TANDEM_INLINE Vec of_scales(const uint8_t* p) {
   const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
@@ -110,11 +110,9 @@ TANDEM_INLINE Bytes add_even(Bytes wide, Bytes sum) {
 TANDEM_INLINE Bytes add_odd(Bytes wide, Bytes sum) {
   return {static_cast<uint16_t>(wide.low + sum.high), 0};
 }
-TANDEM_INLINE void store_bytes(uint16_t* p, Bytes a) { *p = a.low; }
+TANDEM_INLINE void store_sums(uint16_t* p, Bytes a) { *p = a.low; }
 
-TANDEM_INLINE Vec of_sums(const uint16_t* p, int32_t bias) {
-  return {static_cast<float>(2 * *p - bias)};
-}
+TANDEM_INLINE Vec of_sums(const uint16_t* p) { return {static_cast<float>(*p)}; }
 TANDEM_INLINE Vec of_scales(const uint8_t* p) { return {code_scale(*p)}; }
 TANDEM_INLINE Vec of_shares(const uint8_t* p) {
   return {static_cast<float>(static_cast<int8_t>(*p))};

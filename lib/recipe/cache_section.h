@@ -88,7 +88,7 @@ struct Hybrid {
   static constexpr int kLeastExact = 64;  // keys a head, under any budget
 
   int bits = 3;
-  Fraction refine{0.1};
+  Fraction refine{0.06};
   Fraction exact{0.025};
   Fraction sample{0.0125};
   HybridTail tail = HybridTail::means;
