@@ -218,7 +218,9 @@ PhaseResult EngineBench::decode() {
   double pairs = 0;
   for (int layer = 0; layer < config.n_layers; ++layer)
     pairs += engine_.cache().policy(0).keys_read(layer, length_mean);
-  if (usage.visible > 0) r.keys = KeyShares{usage.selected_share(), usage.fixed_share()};
+  if (usage.visible > 0)
+    r.keys = KeyShares{usage.selected_share(), usage.fixed_share(),
+                       usage.with_error > 0 ? usage.mean_error() : -1};
   r.tokens = case_.batch;
   r.work.bytes =
       static_cast<double>(engine_.weight_bytes()) + (usage.bytes() - kv_before) / n_steps;

@@ -151,9 +151,11 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
                                   {"scope", "model_only"}};
   record.set_roofline(r.work, roofline(r.work, s.p50, ceilings_of(r.phase, ceilings), c.dtype));
   if (r.linear_share > 0) record.group("roofline")["linear_flops_frac"] = r.linear_share;
-  if (r.keys)
+  if (r.keys) {
     record.group("attention") = {{"selected_keys_frac", r.keys->selected},
                                  {"fixed_keys_frac", r.keys->fixed}};
+    if (r.keys->error >= 0) record.group("attention")["weights_error_bound"] = r.keys->error;
+  }
   if (!r.host.ms.empty()) record.set_timing("host_work", r.host);
   if (!r.baseline) return;
   record.set_timing("baseline_step", r.baseline->b);

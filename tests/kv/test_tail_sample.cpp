@@ -116,6 +116,63 @@ TEST_SUITE("kv/tail_sample") {
     }
   }
 
+  TEST_CASE("hybrid, budget error: sums stay within the error that lists report") {
+    constexpr int kDraws = 1500;
+    double keys_before = 0;
+    for (const auto& [bits, error] :
+         {std::pair{1, 0.2}, {1, 0.1}, {3, 0.2}, {3, 0.03}, {3, 0.01}}) {
+      CAPTURE(bits);
+      CAPTURE(error);
+      Cache cache = hybrid(1.0);
+      cache.hybrid.bits = bits;
+      cache.hybrid.refine = {0.2};
+      cache.hybrid.budget = recipe::HybridBudget::error;
+      cache.hybrid.error = error;
+      PolicyRig rig(one_group(2000), {cache}, kCone);
+      const int slot = rig.sequence(tokens(0, kTokens));
+      const Exact head(0);
+      int outside = 0;
+      Mean keys, reported;
+      for (int position = kTokens; position < kTokens + kDraws; ++position) {
+        const PolicyRig::Selection s = rig.select(slot, position, 0, 0, head.q);
+        Mean denominator, numerator;
+        keys.add(estimate(s.lists[0], head, cache, denominator, numerator));
+        REQUIRE(s.lists[0].error >= 0);
+        reported.add(s.lists[0].error);
+        outside += std::abs(denominator.mean() / head.denominator - 1) > s.lists[0].error + 1e-5;
+      }
+      CHECK(outside <= 0.05 * kDraws);
+      CHECK(reported.mean() <= 1.25 * error);
+      if (error < 0.2) CHECK(keys.mean() >= keys_before);
+      keys_before = keys.mean();
+    }
+  }
+
+  TEST_CASE("hybrid, budget mass: the exact keys hold the share that was asked for") {
+    int before = 0;
+    for (const double mass : {0.3, 0.6, 0.9}) {
+      CAPTURE(mass);
+      Cache cache = sparse_cache(CacheKind::hybrid, kSinks, kRecent);
+      cache.hybrid.exact = {0.9};
+      cache.hybrid.refine = {1.0};
+      cache.hybrid.budget = recipe::HybridBudget::mass;
+      cache.hybrid.mass = mass;
+      PolicyRig rig(one_group(), {cache}, kCone);
+      const int slot = rig.sequence(tokens(0, kTokens));
+      const Exact head(0);
+      const PolicyRig::Selection s = rig.select(slot, kTokens, 0, 0, head.q);
+      const KeySegment& exact = s.lists[0].segments[1];
+      double held = 0;
+      for (int i = 0; i < exact.n; ++i) held += head.weight[static_cast<size_t>(exact.ids[i])];
+      CHECK(held / head.denominator >= mass - 0.05);
+      CHECK(exact.n >= recipe::Hybrid::kLeastExact);
+      CHECK(exact.n <= std::lround(0.9 * (kEnd - kSinks)));
+      CHECK(exact.n >= before);
+      before = exact.n;
+    }
+    CHECK(before > recipe::Hybrid::kLeastExact);
+  }
+
   TEST_CASE("lsh: over seeds, unbiased sums") {
     constexpr int kSeeds = 400;
     Cache cache = sparse_cache(CacheKind::lsh, kSinks, kRecent);

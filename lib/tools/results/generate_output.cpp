@@ -170,10 +170,12 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
       if (ceiling > 0) o["frac_of_copy_in"] = o["gbps"].get<double>() / ceiling;
     }
   }
-  if (const kv::KeyUsage& usage = engine_.cache().usage(0); usage.visible > 0)
+  if (const kv::KeyUsage& usage = engine_.cache().usage(0); usage.visible > 0) {
     j["attention"] = {{"policy", engine_.cache().policy(0).name()},
                       {"selected_keys_frac", usage.selected_share()},
                       {"fixed_keys_frac", usage.fixed_share()}};
+    if (usage.with_error > 0) j["attention"]["weights_error_bound"] = usage.mean_error();
+  }
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     j["spec"] = {{"draft", rounds->drafter},
                  {"verify", rounds->rule},
@@ -249,6 +251,11 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
         j["attention"]["policy"].get<std::string>(),
         100 * number(j["attention"], "selected_keys_frac"),
         100 * number(j["attention"], "fixed_keys_frac"));
+  if (j.contains("attention") && j["attention"].contains("weights_error_bound"))
+    text += fmt::format(
+        "\n         sums of attention weights are known to {:.1f} %, in 95 of 100 cases, mean over "
+        "heads and steps",
+        100 * number(j["attention"], "weights_error_bound"));
   text += fmt::format("\nmemory   peak {}, planned {}", bytes(j, "peak_bytes"),
                       bytes(j, "planned_peak_bytes"));
   if (j.contains("planned_gpu_bytes"))
