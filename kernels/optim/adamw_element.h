@@ -34,13 +34,13 @@ TANDEM_BOTH inline uint16_t round_by(uint32_t bits, const PhiloxBlock& draw, int
 }
 
 /// The new moments, and the new weight as what it returns.
-TANDEM_BOTH inline float adamw_element(const AdamWNarrowParams& p, float g, float w, float base,
-                                       float& m, float& v) {
-  g *= p.gradient_scale;
-  m = ::fmaf(p.beta1, m, (1.0f - p.beta1) * g);
-  v = ::fmaf(p.beta2, v, (1.0f - p.beta2) * g * g);
-  const float update = m * p.unbias1 / (::sqrtf(v * p.unbias2) + p.epsilon);
-  return ::fmaf(-p.learning_rate, ::fmaf(p.weight_decay, w - base, update), w);
+TANDEM_BOTH inline float adamw_element(const AdamWStep& by, float g, float w, float base, float& m,
+                                       float& v) {
+  g *= by.gradient_scale;
+  m = ::fmaf(by.beta1, m, (1.0f - by.beta1) * g);
+  v = ::fmaf(by.beta2, v, (1.0f - by.beta2) * g * g);
+  const float update = m * by.unbias1 / (::sqrtf(v * by.unbias2) + by.epsilon);
+  return ::fmaf(-by.learning_rate, ::fmaf(by.weight_decay, w - base, update), w);
 }
 
 #undef TANDEM_BOTH

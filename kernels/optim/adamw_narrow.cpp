@@ -6,7 +6,6 @@
 
 #include "base/convert.h"
 #include "kernels/optim/adamw_element.h"
-#include "kernels/optim/optim.h"
 
 namespace tandem {
 namespace {
@@ -30,7 +29,7 @@ void adamw_narrow_cpu(const AdamWNarrowParams& p, Range blocks) {
         wide ? static_cast<float*>(p.weights)[i] : to_float(static_cast<bf16*>(p.weights)[i]);
     float m = to_float(p.first[i]), v = to_float(p.second[i]);
     const float base = p.base == nullptr ? 0.0f : p.base[i];
-    const float next = adamw_element(p, p.gradient[i], w, base, m, v);
+    const float next = adamw_element(p.by, p.gradient[i], w, base, m, v);
     p.first[i] = to_bf16(m);
     p.second[i] = to_bf16(v);
     if (wide)

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) adamw_narrow_elements(const AdamWNar
     if (p.stochastic && (e == 0 || element % kElementsADraw == 0)) draw = rounding_draw(p, element);
     float of_m = cuda::to_float(m.at[e]), of_v = cuda::to_float(v.at[e]);
     const float base = p.base == nullptr || e >= n ? 0.0f : p.base[begin + e];
-    const float next = adamw_element(p, g.at[e], cuda::to_float(w.at[e]), base, of_m, of_v);
+    const float next = adamw_element(p.by, g.at[e], cuda::to_float(w.at[e]), base, of_m, of_v);
     w.at[e] = narrow(p, next, draw, element, static_cast<W*>(nullptr));
     m.at[e] = __float2bfloat16_rn(of_m);
     v.at[e] = __float2bfloat16_rn(of_v);

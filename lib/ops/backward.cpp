@@ -28,9 +28,20 @@ constexpr Operation kSquareSum{"square_sum", &CpuTable::square_sum, &CudaTable::
 constexpr Operation kAdamW{"adamw", &CpuTable::adamw, &CudaTable::adamw};
 constexpr Operation kAdamWNarrow{"adamw_narrow", &CpuTable::adamw_narrow, &CudaTable::adamw_narrow};
 
-/// 1 - beta^t.
-float correction(float beta, int64_t t) {
-  return static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
+/// 1 / (1 - beta^t).
+float unbias(float beta, int64_t t) {
+  return 1 / static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
+}
+
+AdamWStep step_of(const AdamW& by, int64_t t, float gradient_scale) {
+  return {.gradient_scale = gradient_scale,
+          .learning_rate = by.learning_rate,
+          .beta1 = by.beta1,
+          .beta2 = by.beta2,
+          .epsilon = by.epsilon,
+          .weight_decay = by.weight_decay,
+          .unbias1 = unbias(by.beta1, t),
+          .unbias2 = unbias(by.beta2, t)};
 }
 
 int64_t row_bytes(const Tensor& t) { return t.row_size() * int64_t{sizeof(float)}; }
@@ -277,14 +288,7 @@ void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale,
                       .second = a.second.data(),
                       .gradient = a.gradient.data(),
                       .n = static_cast<int64_t>(n),
-                      .gradient_scale = gradient_scale,
-                      .learning_rate = by.learning_rate,
-                      .beta1 = by.beta1,
-                      .beta2 = by.beta2,
-                      .epsilon = by.epsilon,
-                      .weight_decay = by.weight_decay,
-                      .correction1 = correction(by.beta1, t),
-                      .correction2 = correction(by.beta2, t),
+                      .by = step_of(by, t, gradient_scale),
                       .base = a.base.empty() ? nullptr : a.base.data()};
   kAdamW.run(p, blocks_of(n), 7 * kOptimBlock * int64_t{sizeof(float)}, stream);
 }
@@ -300,14 +304,7 @@ void adamw_narrow(const AdamWNarrowArgs& a, const AdamW& by, int64_t t, float gr
                             .second = a.second.data(),
                             .gradient = a.gradient.data(),
                             .n = static_cast<int64_t>(n),
-                            .gradient_scale = gradient_scale,
-                            .learning_rate = by.learning_rate,
-                            .beta1 = by.beta1,
-                            .beta2 = by.beta2,
-                            .epsilon = by.epsilon,
-                            .weight_decay = by.weight_decay,
-                            .unbias1 = 1 / correction(by.beta1, t),
-                            .unbias2 = 1 / correction(by.beta2, t),
+                            .by = step_of(by, t, gradient_scale),
                             .weight_type = a.weight_type,
                             .stochastic = a.seed.has_value(),
                             .seed = a.seed.value_or(0),
