@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "kernels/differences.h"
 #include "kernels/elementwise_case.h"
+#include "kernels/optim/adamw_element.h"
 #include "kernels/rope_case.h"
 
 using namespace tandem;
@@ -551,6 +554,73 @@ TEST_SUITE("kernels/optim") {
       differ += other.get(i) != drawn.get(i);
     }
     CHECK(differ > kN / 5);
+  }
+
+  TEST_CASE("an element is rounded by its place among all trained values, wherever a call begins") {
+    constexpr int64_t kN = 37;
+    constexpr uint64_t kSeed = 0x0123456789ABCDEF;
+    constexpr uint32_t kStep = 9;
+    // The last begins before, and ends behind, a draw whose number needs a second word.
+    for (const int64_t first : {int64_t{0}, int64_t{5}, int64_t{8}, (int64_t{1} << 35) - 3}) {
+      CAPTURE(first);
+      ActBuffer w(DType::bf16, kN), m(DType::bf16, kN), v(DType::bf16, kN), g(DType::f32, kN);
+      PhiloxStream stream(21);
+      fill(w, stream, 1.0f);
+      fill(g, stream, 1.0f);
+      std::vector<uint16_t> want;
+      for (size_t i = 0; i < kN; ++i) {
+        const uint64_t element = static_cast<uint64_t>(first) + i, draw = element / 8;
+        const auto words =
+            philox4x32({static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), kStep,
+                        static_cast<uint32_t>(DrawPurpose::rounding)},
+                       {0x89ABCDEFu, 0x01234567u});
+        const uint32_t random = words[element % 8 / 2] >> 16 * (element % 2) & 0xFFFF;
+        const float next = std::fmaf(-1e-3f, g.get(i), w.get(i));
+        want.push_back(static_cast<uint16_t>((std::bit_cast<uint32_t>(next) + random) >> 16));
+      }
+      // With beta1 = 0, and beta2 = 1 of v = 1, a step is the rate times the gradient.
+      for (size_t i = 0; i < kN; ++i) v.set(i, 1.0f);
+      adamw_narrow_cpu({.weights = w.data(),
+                        .first = static_cast<bf16*>(m.data()),
+                        .second = static_cast<bf16*>(v.data()),
+                        .gradient = static_cast<float*>(g.data()),
+                        .n = kN,
+                        .by = {.gradient_scale = 1,
+                               .learning_rate = 1e-3f,
+                               .beta1 = 0,
+                               .beta2 = 1,
+                               .epsilon = 0,
+                               .weight_decay = 0,
+                               .unbias1 = 1,
+                               .unbias2 = 1},
+                        .weight_type = DType::bf16,
+                        .stochastic = true,
+                        .seed = kSeed,
+                        .step = kStep,
+                        .first_element = first},
+                       {0, 1});
+      for (size_t i = 0; i < kN; ++i)
+        REQUIRE(std::bit_cast<uint16_t>(static_cast<bf16*>(w.data())[i]) == want[i]);
+    }
+  }
+
+  TEST_CASE("groups that a GPU's threads take hold every element of a call once, in its place") {
+    for (const int64_t first : {int64_t{0}, int64_t{5}, int64_t{8}, (int64_t{1} << 35) - 3})
+      for (const int64_t n : {int64_t{1}, int64_t{3}, int64_t{8}, int64_t{9}, int64_t{37}}) {
+        CAPTURE(first);
+        CAPTURE(n);
+        int64_t next = 0;
+        for (int64_t index = 0; index < n_groups(first, n); ++index)
+          for (int e = 0; e < kGroup; ++e) {
+            const int64_t i = group_begin(first, index) + e;
+            if (i < 0 || i >= n) continue;
+            REQUIRE(i == next++);
+            const RoundingPlace at = rounding_place(first + i);
+            REQUIRE(at.place == e);
+            REQUIRE(at.group == rounding_place(first).group + index);
+          }
+        CHECK(next == n);
+      }
   }
 
   TEST_CASE("AdamW agrees with the reference over many steps, and decays to 0 or to a base") {
