@@ -315,7 +315,8 @@ void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
 std::string TrainingRun::memory_advice() const {
   return tools::memory_advice(
       spec_, std::max(data_.data.longest_rows(), data_.val_data.longest_rows()),
-      recipe_.train.batches.max_tokens.value, [&](const train::TrainerSpec& spec) {
+      recipe_.train.batches.max_tokens.value, recipe_.train.may_narrow_states(),
+      [&](const train::TrainerSpec& spec) {
         MemoryPlan plan = plan_of(spec);
         plan.add("process/of the next one, which differs a little", size_t{1} << 20);
         return limits_.fits(plan);
