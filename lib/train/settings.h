@@ -184,7 +184,6 @@ struct TrainSettings {
   OptimizerSettings optimizer;
   ScheduleSettings schedule;
   RecomputeLevel recompute = RecomputeLevel::automatic;
-  bool deterministic = true;
   std::optional<int> save_every;
   int keep = 3;
 
@@ -205,7 +204,6 @@ struct TrainSettings {
     v("recompute", recompute,
       "0 = keep all activations; 1 = compute norms and the gate again; 2 = gate and up too; 3 "
       "= whole layers; auto = the least that fits");
-    v("deterministic", deterministic, "the same bits in every run on the same machine");
     v("save_every", save_every, at_least(1).unit("steps"),
       "between checkpoints; null = a tenth of the run");
     v("keep", keep, at_least(1), "last checkpoints that are kept, in addition to the best");
