@@ -210,28 +210,25 @@ void cross_entropy(const CrossEntropyArgs& a, Stream stream) {
   kCrossEntropy.run(p, p.n_rows, row_bytes(a.logits), stream);
 }
 
-void embedding_gradient(const Tensor& dtable, const Tensor& dx, const int32_t* ids, Stream stream) {
-  TANDEM_CHECK(dx.row_size() == dtable.row_size(), "embedding_gradient of [{}, {}]", dx.rows(),
-               dx.row_size());
+void embedding_gradient(const Tensor& dtable, const Tensor& dx, const TokenRows& by_token,
+                        const int32_t* lists, Stream stream) {
+  const int n = by_token.n_tokens;
+  TANDEM_CHECK(dx.row_size() == dtable.row_size() &&
+                   static_cast<int64_t>(by_token.lists.size()) == 2 * n + 1 + dx.rows(),
+               "embedding_gradient of [{}, {}]", dx.rows(), dx.row_size());
   check_stream("embedding_gradient", dx, stream);
-  const int64_t dim = dx.row_size();
+  const EmbedBackwardParams p{.dtable = dtable.as<float>(),
+                              .dx = dx.as<float>(),
+                              .ids = lists,
+                              .begin = lists + n,
+                              .rows = lists + 2 * n + 1,
+                              .n_ids = n,
+                              .dim = as_int(dx.row_size())};
   if (stream.handle != nullptr) {
-    cuda_table().embed_backward({.dtable = dtable.as<float>(),
-                                 .dx = dx.as<float>(),
-                                 .ids = ids,
-                                 .n_rows = as_int(dx.rows()),
-                                 .dim = as_int(dim)},
-                                stream);
+    cuda_table().embed_backward(p, stream);
     return cuda::launched("embed_backward", stream);
   }
-  // Threads divide columns: a token may occur in any row.
-  parallel_ranges(as_int(dim), 256, [&](int begin, int end) {
-    for (int64_t r = 0; r < dx.rows(); ++r) {
-      float* to = dtable.as<float>() + ids[r] * dim;
-      const float* from = dx.as<float>() + r * dim;
-      for (int c = begin; c < end; ++c) to[c] += from[c];
-    }
-  });
+  parallel_ranges(n, 16, [&](int begin, int end) { embed_backward_cpu(p, {begin, end}); });
 }
 
 void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns, Stream stream) {

@@ -272,8 +272,10 @@ void Backward::attention(int index, const model::LayerActivations& kept, const k
 }
 
 void Backward::embedding(std::span<const int32_t> tokens) {
+  const ops::TokenRows by_token(tokens);
   ops::embedding_gradient(flat(set_.embedding.offset, set_.embedding.rows, set_.embedding.cols),
-                          dresidual(), placed(tokens, buffers_.ids), stream());
+                          dresidual(), by_token, placed(by_token.lists, buffers_.token_rows),
+                          stream());
 }
 
 Tensor Backward::through_factors(int layer, model::LayerMatrix of, const Tensor& dy,

@@ -5,6 +5,7 @@
 #include "gpu/device_buffer.h"
 #include "kernels/elementwise_case.h"
 #include "kernels/rope_case.h"
+#include "ops/token_rows.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -284,16 +285,19 @@ TEST_SUITE("gpu/kernels/backward") {
       std::vector<int32_t> ids;
       PhiloxStream draw(18);
       for (int r = 0; r < kRows; ++r) ids.push_back(static_cast<int32_t>(draw.below(kVocab)));
+      const ops::TokenRows by_token(ids);
       for (size_t r = 0; r < kRows; ++r)
         for (size_t c = 0; c < width; ++c) {
           const size_t at = static_cast<size_t>(ids[r]) * width + c;
           table.set(at, table.get(at) + dx.get(r * width + c));
         }
-      const DeviceBuffer of_table = on_device(got), of_dx = on_device(dx), of_ids(ids);
+      const DeviceBuffer of_table = on_device(got), of_dx = on_device(dx), of_lists(by_token.lists);
       cuda_table().embed_backward({.dtable = of_table.as<float>(),
                                    .dx = of_dx.as<float>(),
-                                   .ids = of_ids.as<int32_t>(),
-                                   .n_rows = kRows,
+                                   .ids = of_lists.as<int32_t>(),
+                                   .begin = of_lists.as<int32_t>() + by_token.n_tokens,
+                                   .rows = of_lists.as<int32_t>() + 2 * by_token.n_tokens + 1,
+                                   .n_ids = by_token.n_tokens,
                                    .dim = dim},
                                   queue().stream());
       launched("embed_backward");

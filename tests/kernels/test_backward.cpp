@@ -5,8 +5,10 @@
 
 #include "kernels/differences.h"
 #include "kernels/elementwise_case.h"
+#include "kernels/embed/embed_backward.h"
 #include "kernels/optim/adamw_element.h"
 #include "kernels/rope_case.h"
+#include "ops/token_rows.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -696,6 +698,38 @@ TEST_SUITE("kernels/optim") {
       CHECK(double{w[1]} == doctest::Approx(0.25).epsilon(1e-4));
       CHECK(w[2] == 0.0f);
     }
+  }
+}
+
+TEST_SUITE("kernels/embed_backward") {
+  TEST_CASE("rows are added to their tokens' in order, whoever has which tokens") {
+    constexpr int kVocab = 50, kRows = 200, kDim = 7;
+    PhiloxStream stream(23);
+    Buffer<float> dx(kRows * kDim), table(kVocab * kDim);
+    fill(dx, stream, 1.0f);
+    fill(table, stream, 1.0f);
+    Buffer<float> want = table;
+    std::vector<int32_t> tokens;
+    for (int r = 0; r < kRows; ++r) tokens.push_back(static_cast<int32_t>(stream.below(kVocab)));
+    for (size_t r = 0; r < kRows; ++r)
+      for (size_t c = 0; c < kDim; ++c)
+        want[static_cast<size_t>(tokens[r]) * kDim + c] += dx[r * kDim + c];
+    const ops::TokenRows by_token(tokens);
+    const int n = by_token.n_tokens;
+    CHECK(by_token.lists.size() <= ops::TokenRows::most_numbers(kRows));
+    const int32_t* lists = by_token.lists.data();
+    const EmbedBackwardParams p{.dtable = table.data(),
+                                .dx = dx.data(),
+                                .ids = lists,
+                                .begin = lists + n,
+                                .rows = lists + 2 * n + 1,
+                                .n_ids = n,
+                                .dim = kDim};
+    for (int begin = 0; begin < n; begin += 3)
+      embed_backward_cpu(p, {begin, std::min(n, begin + 3)});
+    for (size_t i = 0; i < kVocab * kDim; ++i) REQUIRE(table[i] == want[i]);
+    CHECK(ops::TokenRows({}).n_tokens == 0);
+    CHECK(ops::TokenRows({}).lists == std::vector<int32_t>{0});
   }
 }
 
