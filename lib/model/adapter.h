@@ -35,7 +35,7 @@ struct AdapterBase {
   std::string name, fingerprint;
 };
 
-/// What is done with an adapter of another model than the one given. Its shapes must fit anyway.
+/// Whether an adapter of another model than the one given is taken. Its shapes must fit anyway.
 enum class OtherBase : uint8_t { refused, allowed };
 
 /// New values of a matrix, to be written.

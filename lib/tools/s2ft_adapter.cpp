@@ -14,7 +14,7 @@
 #include "recipe/scalar.h"
 #include "tools/adapters/merge_check.h"
 #include "tools/adapters/summary.h"
-#include "train/export_model.h"
+#include "train/export/export_model.h"
 
 namespace tandem::tools {
 namespace {

@@ -2,8 +2,8 @@
 
 #include "model/adapter.h"
 #include "temporary_folder.h"
-#include "train/export_adapter.h"
-#include "train/export_model.h"
+#include "train/export/export_adapter.h"
+#include "train/export/export_model.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;

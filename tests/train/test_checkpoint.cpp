@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "io/file.h"
 #include "temporary_folder.h"
-#include "train/checkpoint.h"
-#include "train/export_model.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/export/export_model.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;

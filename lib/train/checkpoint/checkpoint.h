@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "train/best_validation.h"
+#include "train/checkpoint/best_validation.h"
 #include "train/trainer.h"
 
 namespace tandem::train {

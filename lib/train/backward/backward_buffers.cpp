@@ -1,10 +1,10 @@
-#include "train/backward_buffers.h"
+#include "train/backward/backward_buffers.h"
 
 #include <algorithm>
 
 #include "ops/backward.h"
 #include "ops/linear_gradient.h"
-#include "train/placed_index.h"
+#include "train/backward/placed_index.h"
 
 namespace tandem::train {
 namespace {

@@ -7,7 +7,7 @@
 #include "model/activations.h"
 #include "model/config.h"
 #include "tensor/arena.h"
-#include "train/frontier.h"
+#include "train/backward/frontier.h"
 
 namespace tandem::train {
 
