@@ -213,9 +213,10 @@ def keep_metrics(folder):
 
 
 def spread(values, form):
-    """Mean and sample deviation."""
-    text = format(statistics.fmean(values), form)
-    return text if len(values) < 2 else f"{text} ± {format(statistics.stdev(values), form)}"
+    """Mean and sample deviation; of fewer than three, the values."""
+    if len(values) < 3:
+        return ", ".join(format(value, form) for value in values)
+    return f"{format(statistics.fmean(values), form)} ± {format(statistics.stdev(values), form)}"
 
 
 def table(args, records):
