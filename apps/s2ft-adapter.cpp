@@ -24,7 +24,11 @@ const cli::ToolInfo kInfo{
               {.names = "--verify",
                .value = "",
                .text = "compare every weight with the base's and the adapter's",
-               .key = "adapter.verify"}},
+               .key = "adapter.verify"},
+              {.names = "--force",
+               .value = "",
+               .text = "take an adapter of another model, if its shapes fit",
+               .key = "adapter.force"}},
     .formats = {"text", "json"},
     .checks_output = true};
 

@@ -15,32 +15,55 @@ namespace {
 #define TANDEM_BOTH
 #endif
 
-/// A block of random numbers serves this many elements, 16 bits each.
-inline constexpr int64_t kElementsADraw = 8;
+/// A draw of random numbers serves a group of this many elements, 16 bits each. Groups are counted
+/// over all trained values, wherever a call begins.
+inline constexpr int kGroup = 8;
 
-TANDEM_BOTH inline PhiloxBlock rounding_draw(const AdamWNarrowParams& p, int64_t element) {
-  const uint64_t draw = static_cast<uint64_t>(element / kElementsADraw);
-  return philox_block({{static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), p.step,
+/// Where an element finds its random bits: the draw of its group, and its place there.
+struct RoundingPlace {
+  int64_t group;
+  int place;  // 0 .. kGroup - 1
+};
+
+TANDEM_BOTH constexpr RoundingPlace rounding_place(int64_t element) {
+  return {element / kGroup, static_cast<int>(element % kGroup)};
+}
+
+/// Of a call that begins at first_element: the groups that its n elements are of, and where in the
+/// call one of these begins; below 0 where the first is cut.
+TANDEM_BOTH constexpr int64_t n_groups(int64_t first_element, int64_t n) {
+  return (rounding_place(first_element).place + n + kGroup - 1) / kGroup;
+}
+TANDEM_BOTH constexpr int64_t group_begin(int64_t first_element, int64_t index) {
+  return index * kGroup - rounding_place(first_element).place;
+}
+
+TANDEM_BOTH constexpr PhiloxBlock rounding_draw(uint64_t seed, uint32_t step, int64_t group) {
+  const auto draw = static_cast<uint64_t>(group);
+  return philox_block({{static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), step,
                         static_cast<uint32_t>(DrawPurpose::rounding)}},
-                      p.seed);
+                      seed);
+}
+
+/// 16 random bits. On a GPU the place is a constant, or the draw would go through memory.
+TANDEM_BOTH constexpr uint32_t rounding_bits(const PhiloxBlock& draw, int place) {
+  return draw.w[place / 2] >> (place % 2 * 16) & 0xFFFFu;
 }
 
 /// The bits of x in bf16, rounded up with probability (lower 16 bits) / 2^16. `bits` are those of a
 /// finite x.
-TANDEM_BOTH inline uint16_t round_by(uint32_t bits, const PhiloxBlock& draw, int64_t element) {
-  const int64_t i = element % kElementsADraw;
-  const uint32_t random = draw.w[i / 2] >> (i % 2 * 16) & 0xFFFFu;
+TANDEM_BOTH constexpr uint16_t round_by(uint32_t bits, uint32_t random) {
   return static_cast<uint16_t>((bits + random) >> 16);
 }
 
 /// The new moments, and the new weight as what it returns.
-TANDEM_BOTH inline float adamw_element(const AdamWNarrowParams& p, float g, float w, float base,
-                                       float& m, float& v) {
-  g *= p.gradient_scale;
-  m = ::fmaf(p.beta1, m, (1.0f - p.beta1) * g);
-  v = ::fmaf(p.beta2, v, (1.0f - p.beta2) * g * g);
-  const float update = m * p.unbias1 / (::sqrtf(v * p.unbias2) + p.epsilon);
-  return ::fmaf(-p.learning_rate, ::fmaf(p.weight_decay, w - base, update), w);
+TANDEM_BOTH inline float adamw_element(const AdamWStep& by, float g, float w, float base, float& m,
+                                       float& v) {
+  g *= by.gradient_scale;
+  m = ::fmaf(by.beta1, m, (1.0f - by.beta1) * g);
+  v = ::fmaf(by.beta2, v, (1.0f - by.beta2) * g * g);
+  const float update = m * by.unbias1 / (::sqrtf(v * by.unbias2) + by.epsilon);
+  return ::fmaf(-by.learning_rate, ::fmaf(by.weight_decay, w - base, update), w);
 }
 
 #undef TANDEM_BOTH

@@ -1,6 +1,6 @@
 #pragma once
 // Contract of adamw_narrow. No STL.
-#include "base/types.h"
+#include "kernels/optim/optim.h"
 
 namespace tandem {
 
@@ -10,11 +10,10 @@ struct AdamWNarrowParams {
   bf16* second;           // [n] v
   const float* gradient;  // [n]
   int64_t n;
-  float gradient_scale, learning_rate, beta1, beta2, epsilon, weight_decay;
-  float unbias1, unbias2;  // 1 / (1 - beta^t)
-  DType weight_type;       // bf16 or f32
-  bool stochastic;         // rounding of weights to bf16
-  uint64_t seed;           // of that, and the counter's other parts:
+  AdamWStep by;
+  DType weight_type;  // bf16 or f32
+  bool stochastic;    // rounding of weights to bf16
+  uint64_t seed;      // of that, and the counter's other parts:
   uint32_t step;
   int64_t first_element = 0;    // number of w[0] among all trained values
   const float* base = nullptr;  // [n] that weights decay to; null: 0

@@ -25,12 +25,12 @@ __global__ void __launch_bounds__(kThreads) square_sum_blocks(const SquareSumPar
   if (threadIdx.x == 0) p.sums[blockIdx.x] = parts[0];
 }
 
-__device__ void adamw(const AdamWParams& p, float g, float base, float& w, float& m, float& v) {
-  g *= p.gradient_scale;
-  m = fmaf(p.beta1, m, (1.0f - p.beta1) * g);
-  v = fmaf(p.beta2, v, (1.0f - p.beta2) * g * g);
-  const float update = m / p.correction1 / (sqrtf(v / p.correction2) + p.epsilon);
-  w -= p.learning_rate * fmaf(p.weight_decay, w - base, update);
+__device__ void adamw(const AdamWStep& by, float g, float base, float& w, float& m, float& v) {
+  g *= by.gradient_scale;
+  m = fmaf(by.beta1, m, (1.0f - by.beta1) * g);
+  v = fmaf(by.beta2, v, (1.0f - by.beta2) * g * g);
+  const float update = m * by.unbias1 / (sqrtf(v * by.unbias2) + by.epsilon);
+  w -= by.learning_rate * fmaf(by.weight_decay, w - base, update);
 }
 
 __global__ void __launch_bounds__(kThreads) adamw_elements(const AdamWParams p) {
@@ -42,14 +42,14 @@ __global__ void __launch_bounds__(kThreads) adamw_elements(const AdamWParams p) 
     F v = *reinterpret_cast<const F*>(p.second + i), base = {};
     if (p.base != nullptr) base = *reinterpret_cast<const F*>(p.base + i);
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) adamw(p, g.at[e], base.at[e], w.at[e], m.at[e], v.at[e]);
+    for (int e = 0; e < kEach; ++e) adamw(p.by, g.at[e], base.at[e], w.at[e], m.at[e], v.at[e]);
     *reinterpret_cast<F*>(p.weights + i) = w;
     *reinterpret_cast<F*>(p.first + i) = m;
     *reinterpret_cast<F*>(p.second + i) = v;
     return;
   }
   for (int64_t j = i; j < p.n; ++j)
-    adamw(p, p.gradient[j], p.base == nullptr ? 0.0f : p.base[j], p.weights[j], p.first[j],
+    adamw(p.by, p.gradient[j], p.base == nullptr ? 0.0f : p.base[j], p.weights[j], p.first[j],
           p.second[j]);
 }
 

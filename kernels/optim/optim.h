@@ -21,22 +21,26 @@ struct SquareSumParams {
 using SquareSumFn = void(const SquareSumParams&, Range blocks);
 SquareSumFn square_sum_ref, square_sum_scalar, square_sum_avx2, square_sum_avx512;
 
+/// What a step of AdamW is taken with, of this and of narrow moments (adamw_narrow.h).
+struct AdamWStep {
+  float gradient_scale;  // multiplies the gradient: the clip coefficient
+  float learning_rate, beta1, beta2, epsilon, weight_decay;
+  float unbias1, unbias2;  // 1 / (1 - beta^t), of the 1-based step t
+};
+
 struct AdamWParams {
   float* weights;         // [n] w
   float* first;           // [n] m, first moment of the gradient
   float* second;          // [n] v, second moment
   const float* gradient;  // [n]
   int64_t n;
-  float gradient_scale;  // multiplies the gradient: the clip coefficient
-  float learning_rate, beta1, beta2, epsilon, weight_decay;
-  float correction1, correction2;  // 1 - beta^t, of the 1-based step t, both > 0
-  const float* base = nullptr;     // [n] that weights decay to; null: 0
+  AdamWStep by;
+  const float* base = nullptr;  // [n] that weights decay to; null: 0
 };
 
 /// One step of AdamW with decoupled weight decay, over blocks as in square_sum: with
 /// g = gradient * gradient_scale, m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
-/// w -= learning_rate * (m / correction1 / (sqrt(v / correction2) + epsilon) +
-///                       weight_decay * (w - base)).
+/// w -= learning_rate * (m unbias1 / (sqrt(v unbias2) + epsilon) + weight_decay * (w - base)).
 /// numerics f32; |m, v - ref| <= 4 eps_f32 (sum of the terms' magnitudes); |w - ref| <= eps_f32
 ///          |w| + 16 eps_f32 learning_rate (|update|) where m does not cancel
 /// cost     reads 4 n, writes 3 n numbers; base is one more to read

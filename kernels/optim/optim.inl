@@ -36,11 +36,12 @@ void TANDEM_ISA_FN(square_sum)(const SquareSumParams& p, Range blocks) {
 }
 
 void TANDEM_ISA_FN(adamw)(const AdamWParams& p, Range blocks) {
-  const Vec beta1 = set1(p.beta1), rest1 = set1(1.0f - p.beta1);
-  const Vec beta2 = set1(p.beta2), rest2 = set1(1.0f - p.beta2);
-  const Vec unbias1 = set1(1.0f / p.correction1), unbias2 = set1(1.0f / p.correction2);
-  const Vec scale = set1(p.gradient_scale), rate = set1(p.learning_rate);
-  const Vec epsilon = set1(p.epsilon), decay = set1(p.weight_decay);
+  const AdamWStep& by = p.by;
+  const Vec beta1 = set1(by.beta1), rest1 = set1(1.0f - by.beta1);
+  const Vec beta2 = set1(by.beta2), rest2 = set1(1.0f - by.beta2);
+  const Vec unbias1 = set1(by.unbias1), unbias2 = set1(by.unbias2);
+  const Vec scale = set1(by.gradient_scale), rate = set1(by.learning_rate);
+  const Vec epsilon = set1(by.epsilon), decay = set1(by.weight_decay);
   const int64_t end = cut(static_cast<int64_t>(blocks.end) * kOptimBlock, p.n);
   for (int64_t i = static_cast<int64_t>(blocks.begin) * kOptimBlock; i < end; i += Vec::kLanes) {
     const int n = lanes(i, end);

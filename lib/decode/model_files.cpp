@@ -69,12 +69,14 @@ void merge(ModelFiles& m, Adapter adapter) {
   m.source = model::adapted_source(std::move(m.source), std::move(adapter));
 }
 
-void add_adapter(ModelFiles& m, const std::filesystem::path& given) {
-  const std::filesystem::path folder = model::adapter_folder(given);
+void add_adapter(ModelFiles& m, const recipe::Adapter& given) {
+  const std::filesystem::path folder = model::adapter_folder(given.path);
   if (model::LowRankAdapter::is_at(folder))
     merge(m, model::LowRankAdapter::open(folder, m.config));
   else
-    merge(m, model::Adapter::open(folder, m.config, {m.name, m.fingerprint}));
+    merge(m, model::Adapter::open(
+                 folder, m.config, {m.name, m.fingerprint},
+                 given.force ? model::OtherBase::allowed : model::OtherBase::refused));
 }
 
 bool has_tokenizer(const std::filesystem::path& folder) {
@@ -123,7 +125,7 @@ ModelFiles open_model(const std::string& path, uint64_t seed) {
 
 ModelFiles open_model(const recipe::Model& model, uint64_t seed) {
   ModelFiles m = open_model(model.path.value, seed);
-  for (const recipe::Adapter& adapter : model.adapters) add_adapter(m, adapter.path);
+  for (const recipe::Adapter& adapter : model.adapters) add_adapter(m, adapter);
   return m;
 }
 

@@ -42,7 +42,8 @@ std::string value_of(const Metadata& metadata, const char* key) {
   return it == metadata.end() ? std::string() : it->second;
 }
 
-void check_metadata(const Metadata& metadata, const std::string& where, const AdapterBase& base) {
+void check_metadata(const Metadata& metadata, const std::string& where, const AdapterBase& base,
+                    OtherBase other) {
   const auto value = [&](const char* key) { return value_of(metadata, key); };
   if (value(kAdapterFormatKey) != kAdapterFormat)
     throw input_error(where, "is no adapter of s2ft: its format is {}, expected '{}'",
@@ -56,11 +57,14 @@ void check_metadata(const Metadata& metadata, const std::string& where, const Ad
     throw input_error(where, "has values of mode {}, this build reads mode '{}'",
                       io::quote(value(kAdapterModeKey)), kAdapterMode)
         .hint("write the new weights themselves, not their differences");
-  if (const std::string found = value(kAdapterFingerprintKey); found != base.fingerprint)
+  if (const std::string found = value(kAdapterFingerprintKey);
+      found != base.fingerprint && other == OtherBase::refused)
     throw input_error(where, "was trained on model {} (fingerprint {}), the model is {} ({})",
                       io::quote(value(kAdapterBaseKey)), io::quote(found), io::quote(base.name),
                       io::quote(base.fingerprint))
-        .hint("set model.path to the model that the run trained, with the same files");
+        .hint(
+            "set model.path to the model that the run trained, with the same files; force: true in "
+            "model.adapters, or --force of s2ft-adapter, takes it as it is");
 }
 
 /// The two files must be of one adapter.
@@ -146,7 +150,8 @@ std::span<const Weight> adapter_weights() {
   return kWeights;
 }
 
-Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const AdapterBase& base) {
+Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const AdapterBase& base,
+                      OtherBase other) {
   if (!fs::is_directory(folder))
     throw input_error(folder.string(), "no such adapter folder")
         .hint("name folder adapter/ of a run of s2ft-train");
@@ -154,20 +159,21 @@ Adapter Adapter::open(const fs::path& folder, const ModelConfig& config, const A
     if (!fs::exists(folder / file))
       throw input_error((folder / file).string(), "is missing")
           .hint("name folder adapter/ of a run of s2ft-train; a run writes it when it ends");
-  Adapter adapter(io::Safetensors::open(folder / kAdapterTensorFile), config, base);
+  Adapter adapter(io::Safetensors::open(folder / kAdapterTensorFile), config, base, other);
   check_config(folder / kAdapterConfigFile, adapter.file_.metadata());
   return adapter;
 }
 
 Adapter Adapter::parse(std::span<const std::byte> bytes, const std::string& where,
                        const ModelConfig& config, const AdapterBase& base) {
-  return {io::Safetensors::parse(bytes, where), config, base};
+  return {io::Safetensors::parse(bytes, where), config, base, OtherBase::refused};
 }
 
-Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterBase& base)
+Adapter::Adapter(io::Safetensors file, const ModelConfig& config, const AdapterBase& base,
+                 OtherBase other)
     : file_(std::move(file)) {
   const std::string& where = file_.where();
-  check_metadata(file_.metadata(), where, base);
+  check_metadata(file_.metadata(), where, base, other);
   std::set<std::string, std::less<>> known;
   for (int layer = 0; layer < config.n_layers; ++layer)
     for (const Weight weight : adapter_weights()) {

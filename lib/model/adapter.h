@@ -35,6 +35,9 @@ struct AdapterBase {
   std::string name, fingerprint;
 };
 
+/// Whether an adapter of another model than the one given is taken. Its shapes must fit anyway.
+enum class OtherBase : uint8_t { refused, allowed };
+
 /// New values of a matrix, to be written.
 struct AdapterSlice {
   Weight weight = Weight::w_down;
@@ -63,7 +66,7 @@ class Adapter {
   /// errors   kind input: missing, of another format or version, of another model (names both),
   ///          damaged: shapes, order and range of an index, parts of heads, non-finite values
   static Adapter open(const std::filesystem::path& folder, const ModelConfig& config,
-                      const AdapterBase& base);
+                      const AdapterBase& base, OtherBase other = OtherBase::refused);
   /// The tensors alone; `bytes` must outlive the result.
   static Adapter parse(std::span<const std::byte> bytes, const std::string& where,
                        const ModelConfig& config, const AdapterBase& base);
@@ -88,7 +91,8 @@ class Adapter {
     int64_t in = 0;  // columns of the matrix
   };
 
-  Adapter(io::Safetensors file, const ModelConfig& config, const AdapterBase& base);
+  Adapter(io::Safetensors file, const ModelConfig& config, const AdapterBase& base,
+          OtherBase other);
   std::vector<int32_t> read_index(const io::TensorEntry& entry) const;
   void check_values(const io::TensorView& values) const;
   /// Values [first, first + n) of a slice as `dtype`.

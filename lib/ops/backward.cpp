@@ -28,9 +28,20 @@ constexpr Operation kSquareSum{"square_sum", &CpuTable::square_sum, &CudaTable::
 constexpr Operation kAdamW{"adamw", &CpuTable::adamw, &CudaTable::adamw};
 constexpr Operation kAdamWNarrow{"adamw_narrow", &CpuTable::adamw_narrow, &CudaTable::adamw_narrow};
 
-/// 1 - beta^t.
-float correction(float beta, int64_t t) {
-  return static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
+/// 1 / (1 - beta^t).
+float unbias(float beta, int64_t t) {
+  return 1 / static_cast<float>(1 - std::pow(double{beta}, static_cast<double>(t)));
+}
+
+AdamWStep step_of(const AdamW& by, int64_t t, float gradient_scale) {
+  return {.gradient_scale = gradient_scale,
+          .learning_rate = by.learning_rate,
+          .beta1 = by.beta1,
+          .beta2 = by.beta2,
+          .epsilon = by.epsilon,
+          .weight_decay = by.weight_decay,
+          .unbias1 = unbias(by.beta1, t),
+          .unbias2 = unbias(by.beta2, t)};
 }
 
 int64_t row_bytes(const Tensor& t) { return t.row_size() * int64_t{sizeof(float)}; }
@@ -199,28 +210,25 @@ void cross_entropy(const CrossEntropyArgs& a, Stream stream) {
   kCrossEntropy.run(p, p.n_rows, row_bytes(a.logits), stream);
 }
 
-void embedding_gradient(const Tensor& dtable, const Tensor& dx, const int32_t* ids, Stream stream) {
-  TANDEM_CHECK(dx.row_size() == dtable.row_size(), "embedding_gradient of [{}, {}]", dx.rows(),
-               dx.row_size());
+void embedding_gradient(const Tensor& dtable, const Tensor& dx, const TokenRows& by_token,
+                        const int32_t* lists, Stream stream) {
+  const int n = by_token.n_tokens;
+  TANDEM_CHECK(dx.row_size() == dtable.row_size() &&
+                   static_cast<int64_t>(by_token.lists.size()) == 2 * n + 1 + dx.rows(),
+               "embedding_gradient of [{}, {}]", dx.rows(), dx.row_size());
   check_stream("embedding_gradient", dx, stream);
-  const int64_t dim = dx.row_size();
+  const EmbedBackwardParams p{.dtable = dtable.as<float>(),
+                              .dx = dx.as<float>(),
+                              .ids = lists,
+                              .begin = lists + n,
+                              .rows = lists + 2 * n + 1,
+                              .n_ids = n,
+                              .dim = as_int(dx.row_size())};
   if (stream.handle != nullptr) {
-    cuda_table().embed_backward({.dtable = dtable.as<float>(),
-                                 .dx = dx.as<float>(),
-                                 .ids = ids,
-                                 .n_rows = as_int(dx.rows()),
-                                 .dim = as_int(dim)},
-                                stream);
+    cuda_table().embed_backward(p, stream);
     return cuda::launched("embed_backward", stream);
   }
-  // Threads divide columns: a token may occur in any row.
-  parallel_ranges(as_int(dim), 256, [&](int begin, int end) {
-    for (int64_t r = 0; r < dx.rows(); ++r) {
-      float* to = dtable.as<float>() + ids[r] * dim;
-      const float* from = dx.as<float>() + r * dim;
-      for (int c = begin; c < end; ++c) to[c] += from[c];
-    }
-  });
+  parallel_ranges(n, 16, [&](int begin, int end) { embed_backward_cpu(p, {begin, end}); });
 }
 
 void gather_columns(const Tensor& out, const Tensor& in, const int32_t* columns, Stream stream) {
@@ -277,14 +285,7 @@ void adamw(const AdamWArgs& a, const AdamW& by, int64_t t, float gradient_scale,
                       .second = a.second.data(),
                       .gradient = a.gradient.data(),
                       .n = static_cast<int64_t>(n),
-                      .gradient_scale = gradient_scale,
-                      .learning_rate = by.learning_rate,
-                      .beta1 = by.beta1,
-                      .beta2 = by.beta2,
-                      .epsilon = by.epsilon,
-                      .weight_decay = by.weight_decay,
-                      .correction1 = correction(by.beta1, t),
-                      .correction2 = correction(by.beta2, t),
+                      .by = step_of(by, t, gradient_scale),
                       .base = a.base.empty() ? nullptr : a.base.data()};
   kAdamW.run(p, blocks_of(n), 7 * kOptimBlock * int64_t{sizeof(float)}, stream);
 }
@@ -300,14 +301,7 @@ void adamw_narrow(const AdamWNarrowArgs& a, const AdamW& by, int64_t t, float gr
                             .second = a.second.data(),
                             .gradient = a.gradient.data(),
                             .n = static_cast<int64_t>(n),
-                            .gradient_scale = gradient_scale,
-                            .learning_rate = by.learning_rate,
-                            .beta1 = by.beta1,
-                            .beta2 = by.beta2,
-                            .epsilon = by.epsilon,
-                            .weight_decay = by.weight_decay,
-                            .unbias1 = 1 / correction(by.beta1, t),
-                            .unbias2 = 1 / correction(by.beta2, t),
+                            .by = step_of(by, t, gradient_scale),
                             .weight_type = a.weight_type,
                             .stochastic = a.seed.has_value(),
                             .seed = a.seed.value_or(0),

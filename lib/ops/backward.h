@@ -4,6 +4,7 @@
 #include <span>
 
 #include "ops/elementwise.h"
+#include "ops/token_rows.h"
 #include "tensor/cuda.h"
 
 /// The backward passes of a layer's operations and what training adds to them. Tensors of one call
@@ -70,10 +71,11 @@ struct CrossEntropyArgs {
 };
 void cross_entropy(const CrossEntropyArgs& args, Stream stream = {});
 
-/// dtable[ids[r]] += dx[r], rows in order.
-/// shapes   dtable [V, dim] f32; dx [rows, dim] f32; ids [rows]
-void embedding_gradient(const Tensor& dtable, const Tensor& dx, const int32_t* ids,
-                        Stream stream = {});
+/// dtable[tokens[r]] += dx[r], rows in order.
+/// shapes   dtable [V, dim] f32; dx [rows, dim] f32
+/// lists    those of `by_token` where the stream computes
+void embedding_gradient(const Tensor& dtable, const Tensor& dx, const TokenRows& by_token,
+                        const int32_t* lists, Stream stream = {});
 
 /// out[r, c] = in[r, columns[c]].
 /// shapes   out [rows, n], in [rows, width] of one dtype; columns [n]

@@ -24,11 +24,13 @@ struct Adapter {
   static constexpr std::string_view kItems = "adapters", kExample = "{path: run/adapter}";
 
   std::filesystem::path path;
+  bool force = false;
 
   template <class V>
   void fields(V& v) {
     v("path", path, required_input(),
       "folder adapter/ of a run of s2ft-train, or a LoRA or DoRA folder of PEFT");
+    v("force", force, "take it where the run trained another model, if its shapes fit");
   }
 };
 

@@ -14,7 +14,7 @@
 #include "recipe/scalar.h"
 #include "tools/adapters/merge_check.h"
 #include "tools/adapters/summary.h"
-#include "train/export_model.h"
+#include "train/export/export_model.h"
 
 namespace tandem::tools {
 namespace {
@@ -50,13 +50,15 @@ DType dtype_of(const decode::ModelFiles& files, MatrixType asked) {
   return all ? DType::bf16 : DType::f32;
 }
 
-model::Adapter open_slices(const std::filesystem::path& folder, const decode::ModelFiles& base) {
+model::Adapter open_slices(const std::filesystem::path& folder, const decode::ModelFiles& base,
+                           bool force) {
   if (model::LowRankAdapter::is_at(folder))
     throw input_error(folder.string(), "is an adapter of PEFT's, of LoRA or DoRA, not of slices")
         .hint(fmt::format("every tool reads it with -s model.adapters=[{{path: {}}}]; the run that "
                           "wrote it has the merged model next to it",
                           folder.string()));
-  return model::Adapter::open(folder, base.config, {base.name, base.fingerprint});
+  return model::Adapter::open(folder, base.config, {base.name, base.fingerprint},
+                              force ? model::OtherBase::allowed : model::OtherBase::refused);
 }
 
 int64_t changed_weights(const model::Adapter& adapter, const model::ModelConfig& config) {
@@ -87,16 +89,24 @@ S2ftAdapter::S2ftAdapter(cli::Context& cx, const cli::Point<Recipe>& point)
       recipe_(point.recipe),
       folder_(model::adapter_folder(recipe_.adapter.path)),
       files_(decode::open_model(recipe_.model.path.value, static_cast<uint64_t>(recipe_.run.seed))),
-      adapter_(open_slices(folder_, files_)),
+      adapter_(open_slices(folder_, files_, recipe_.adapter.force)),
       dtype_(dtype_of(files_, recipe_.output.dtype)) {
   if (writes_model() && cx_.is_set("overwrite"))
     throw usage_error("--overwrite", "a model's folder is never replaced")
         .hint("remove it first, or name another with -o");
+  if (!fits_base())
+    cx_.warn(fmt::format("{} was trained on model {} (fingerprint {}), not on {} ({})",
+                         folder_.string(), io::quote(adapter_.info().base.name),
+                         adapter_.info().base.fingerprint, files_.name, files_.fingerprint));
+}
+
+bool S2ftAdapter::fits_base() const {
+  return adapter_.info().base.fingerprint == files_.fingerprint;
 }
 
 std::unique_ptr<model::WeightSource> S2ftAdapter::merged() const {
   recipe::Model with = recipe_.model;
-  with.adapters = {{folder_}};
+  with.adapters = {{folder_, recipe_.adapter.force}};
   return std::move(decode::open_model(with, static_cast<uint64_t>(recipe_.run.seed)).source);
 }
 
@@ -131,11 +141,13 @@ std::string S2ftAdapter::verify(const model::WeightSource& merged) const {
   ReadProgress line(cx_, "verify", model::n_params(files_.config));
   const MergeCheck found =
       check_merged(*files_.source, merged, adapter_, files_.config, dtype_, std::ref(line));
-  std::string text = fmt::format(
-      "verified base      fingerprint {} is that of {}\n"
+  std::string text = fits_base() ? fmt::format("verified base      fingerprint {} is that of {}\n",
+                                               files_.fingerprint, files_.name)
+                                 : std::string();
+  text += fmt::format(
       "verified adapter   indices in range, ascending, of whole heads; shapes; all values finite\n"
       "verified outside   {} weights have the base's bytes in {}\n",
-      files_.fingerprint, files_.name, found.outside, dtype_name(dtype_));
+      found.outside, dtype_name(dtype_));
   if (found.inside > 0)
     text += fmt::format("verified inside    {} weights are the adapter's values in {}\n",
                         found.inside, dtype_name(dtype_));

@@ -40,7 +40,7 @@ struct AdapterRun : recipe::Run {
 struct AdapterSettings {
   std::filesystem::path path;
   AdapterForm to = AdapterForm::summary;
-  bool verify = false;
+  bool verify = false, force = false;
 
   template <class V>
   void fields(V& v) {
@@ -48,6 +48,7 @@ struct AdapterSettings {
     v("to", to, "summary = say what it is; model = write the model that it makes of its base");
     v("verify", verify,
       "compare the model that it makes with its base and its values, weight by weight");
+    v("force", force, "take it where the run trained another model, if its shapes fit");
   }
 };
 
@@ -93,6 +94,8 @@ class S2ftAdapter {
   int run();
 
  private:
+  /// Whether the adapter is of this model; else it was forced.
+  bool fits_base() const;
   bool writes_model() const { return recipe_.adapter.to == AdapterForm::model; }
   std::string model_line() const;
   /// Into a folder that appears when it is complete, and verified if that is asked for.

@@ -30,15 +30,12 @@ void TrainSettings::check(recipe::Problems& p) const {
     p.field("schedule.warmup_steps",
             "train.schedule.warmup_steps: {} of {} steps, so lr would never be reached",
             *schedule.warmup_steps, *steps);
-  // Neighbours of bf16 are 2^-8 apart or more: a smaller decay of the second moment would be
-  // rounded away for ever.
-  constexpr double kMostBeta = 0.99;
   if (optimizer.states == StateType::bf16 && optimizer.betas.size() == 2 &&
-      optimizer.betas[1] > kMostBeta)
-    p.field(
-        "optimizer.betas",
-        "train.optimizer.betas: with states: bf16 the second is at most 0.99, or bf16 rounds its "
-        "decay away; choose that, or states: f32");
+      !optimizer.allows_narrow_states())
+    p.field("optimizer.betas",
+            "train.optimizer.betas: with states: bf16 the second is at most {}, or bf16 rounds its "
+            "decay away; choose that, or states: f32",
+            OptimizerSettings::kMostNarrowBeta);
   if (optimizer.states == StateType::bf16 && method != Method::full)
     p.field("optimizer.states",
             "train.optimizer.states: bf16 is for method full; {} trains few weights and keeps them "

@@ -130,6 +130,10 @@ struct OptimizerSettings {
       "of bf16 states; null = true. Without it small steps are lost to rounding");
   }
   void check(recipe::Problems& p) const;
+  /// Whether bf16 would not round the decay of the second moment away for ever: its neighbours are
+  /// 2^-8 apart or more.
+  bool allows_narrow_states() const { return betas.size() == 2 && betas[1] <= kMostNarrowBeta; }
+  static constexpr double kMostNarrowBeta = 0.99;
   double lr_of(Method method) const { return lr.value_or(method == Method::full ? 2e-5 : 2e-4); }
   bool rounds_stochastically() const {
     return states == StateType::bf16 && stochastic_rounding.value_or(true);
@@ -180,7 +184,6 @@ struct TrainSettings {
   OptimizerSettings optimizer;
   ScheduleSettings schedule;
   RecomputeLevel recompute = RecomputeLevel::automatic;
-  bool deterministic = true;
   std::optional<int> save_every;
   int keep = 3;
 
@@ -201,12 +204,16 @@ struct TrainSettings {
     v("recompute", recompute,
       "0 = keep all activations; 1 = compute norms and the gate again; 2 = gate and up too; 3 "
       "= whole layers; auto = the least that fits");
-    v("deterministic", deterministic, "the same bits in every run on the same machine");
     v("save_every", save_every, at_least(1).unit("steps"),
       "between checkpoints; null = a tenth of the run");
     v("keep", keep, at_least(1), "last checkpoints that are kept, in addition to the best");
   }
   void check(recipe::Problems& p) const;
+  /// Whether `states: bf16` is allowed, and not chosen.
+  bool may_narrow_states() const {
+    return method == Method::full && optimizer.states == StateType::f32 &&
+           optimizer.allows_narrow_states();
+  }
   /// Optimizer steps of the run.
   int64_t n_steps(int64_t steps_per_epoch) const {
     return steps ? *steps : steps_per_epoch * epochs.value_or(3);

@@ -7,8 +7,8 @@
 #include "base/rng.h"
 #include "ops/linear_gradient.h"
 #include "ops/loading.h"
-#include "train/low_rank_set.h"
-#include "train/placed_index.h"
+#include "train/backward/placed_index.h"
+#include "train/low_rank/low_rank_set.h"
 
 namespace tandem::train {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "train/backward.h"
+#include "train/backward/backward.h"
 #include "train/schedule.h"
 
 namespace tandem::train {

@@ -2,8 +2,8 @@
 #include <span>
 
 #include "model/config.h"
-#include "train/frontier.h"
-#include "train/micro_batch.h"
+#include "train/backward/frontier.h"
+#include "train/backward/micro_batch.h"
 
 namespace tandem::train {
 

@@ -96,6 +96,28 @@ TEST_SUITE("cli/s2ft-adapter") {
     CHECK(said.status == 0);
   }
 
+  TEST_CASE("an adapter of another model of the same shape: with --force, and a warning") {
+    const Run r;
+    REQUIRE(
+        s2ft_adapter({"-m", "tiny-2m", "--adapter", r.run, "--to", "model", "-o", r.at("other")})
+            .status == 0);
+    const std::vector<std::string> other = {"-m", r.at("other"), "--adapter", r.run, "--verify"};
+    const Outcome refused = s2ft_adapter(other);
+    CHECK(refused.status == 4);
+    CHECK(refused.err.find("--force of s2ft-adapter") != std::string::npos);
+    auto more = other;
+    more.push_back("--force");
+    const Outcome forced = s2ft_adapter(more);
+    CAPTURE(forced.err);
+    CHECK(forced.status == 0);
+    CHECK(forced.err.find("was trained on model 'tiny-2m' (fingerprint ") != std::string::npos);
+    CHECK(forced.out.find("verified base") == std::string::npos);
+    CHECK(forced.out.find("verified inside") != std::string::npos);
+    const Outcome unlike = s2ft_adapter({"-m", "tiny-16m", "--adapter", r.run, "--force"});
+    CHECK(unlike.status == 4);
+    CHECK(unlike.err.find("was trained on") == std::string::npos);
+  }
+
   TEST_CASE("what is refused, by status, and leaves nothing") {
     const Run r;
     const auto refused = [&](std::vector<std::string> arguments, int status, const char* text) {

@@ -289,8 +289,21 @@ TEST_SUITE("cli/s2ft-train") {
     const std::vector<std::string> least = {
         "-s", level(3), "-s", "train.max_tokens=100", "-s", "train.micro_tokens=100"};
     mended({"-s", level(3), "-s", limit(1.02 * peak(least))}, "train.micro_tokens: 1");
-    CHECK(run({"-s", limit(0x1p20)}).err.find("hint: no size of samples or micro-batches makes") !=
-          std::string::npos);
+    const std::string none = run({"-s", limit(0x1p20)}).err;
+    CHECK(none.find("hint: no size of samples or micro-batches makes") != std::string::npos);
+    CHECK(none.find("run.host_memory_limit") != std::string::npos);
+    // All weights: states are most of it, and may be halved; other methods keep them in f32.
+    auto tight = least;
+    tight.insert(tight.end(), {"-s", "train.method=full"});
+    auto narrow = tight;
+    narrow.insert(narrow.end(), {"-s", "train.optimizer.states=bf16"});
+    tight.insert(tight.end(), {"-s", limit(1.05 * peak(narrow))});
+    mended(tight, "train.optimizer.states: bf16");
+    CHECK(none.find("states") == std::string::npos);
+    const std::string on_gpu =
+        run({"-s", "run.plan_for=h100", "--device", "cuda", "-s", "run.gpu_memory_limit=1MiB"}).err;
+    CAPTURE(on_gpu);
+    CHECK(on_gpu.find("run.gpu_memory_limit)") != std::string::npos);
   }
 
   TEST_CASE("answers without an end, BOS twice and samples that are cut are warned of") {

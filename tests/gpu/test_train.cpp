@@ -2,9 +2,9 @@
 
 #include "temporary_folder.h"
 #include "tensor/cuda.h"
-#include "train/calibration.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/low_rank_runs.h"
+#include "train/selection/calibration.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;

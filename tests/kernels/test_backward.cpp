@@ -1,9 +1,14 @@
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <numeric>
 
 #include "kernels/differences.h"
 #include "kernels/elementwise_case.h"
+#include "kernels/embed/embed_backward.h"
+#include "kernels/optim/adamw_element.h"
 #include "kernels/rope_case.h"
+#include "ops/token_rows.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -477,14 +482,14 @@ TEST_SUITE("kernels/optim") {
                         .second = static_cast<bf16*>(v.data()),
                         .gradient = static_cast<float*>(gradient.data()),
                         .n = kN,
-                        .gradient_scale = 0.5f,
-                        .learning_rate = 1e-2f,
-                        .beta1 = 0.9f,
-                        .beta2 = 0.95f,
-                        .epsilon = 1e-4f,
-                        .weight_decay = 0.1f,
-                        .unbias1 = 1 / 0.19f,
-                        .unbias2 = 1 / 0.0975f,
+                        .by = {.gradient_scale = 0.5f,
+                               .learning_rate = 1e-2f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .epsilon = 1e-4f,
+                               .weight_decay = 0.1f,
+                               .unbias1 = 1 / 0.19f,
+                               .unbias2 = 1 / 0.0975f},
                         .weight_type = type,
                         .stochastic = false,
                         .seed = 0,
@@ -516,14 +521,14 @@ TEST_SUITE("kernels/optim") {
                         .second = static_cast<bf16*>(v.data()),
                         .gradient = static_cast<float*>(g.data()),
                         .n = kN,
-                        .gradient_scale = 1,
-                        .learning_rate = rate,
-                        .beta1 = 0.9f,
-                        .beta2 = 0.95f,
-                        .epsilon = 0,
-                        .weight_decay = 0,
-                        .unbias1 = 1 / 0.1f,
-                        .unbias2 = 1 / 0.05f,
+                        .by = {.gradient_scale = 1,
+                               .learning_rate = rate,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .epsilon = 0,
+                               .weight_decay = 0,
+                               .unbias1 = 1 / 0.1f,
+                               .unbias2 = 1 / 0.05f},
                         .weight_type = DType::bf16,
                         .stochastic = stochastic,
                         .seed = seed,
@@ -553,6 +558,73 @@ TEST_SUITE("kernels/optim") {
     CHECK(differ > kN / 5);
   }
 
+  TEST_CASE("an element is rounded by its place among all trained values, wherever a call begins") {
+    constexpr int64_t kN = 37;
+    constexpr uint64_t kSeed = 0x0123456789ABCDEF;
+    constexpr uint32_t kStep = 9;
+    // The last begins before, and ends behind, a draw whose number needs a second word.
+    for (const int64_t first : {int64_t{0}, int64_t{5}, int64_t{8}, (int64_t{1} << 35) - 3}) {
+      CAPTURE(first);
+      ActBuffer w(DType::bf16, kN), m(DType::bf16, kN), v(DType::bf16, kN), g(DType::f32, kN);
+      PhiloxStream stream(21);
+      fill(w, stream, 1.0f);
+      fill(g, stream, 1.0f);
+      std::vector<uint16_t> want;
+      for (size_t i = 0; i < kN; ++i) {
+        const uint64_t element = static_cast<uint64_t>(first) + i, draw = element / 8;
+        const auto words =
+            philox4x32({static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), kStep,
+                        static_cast<uint32_t>(DrawPurpose::rounding)},
+                       {0x89ABCDEFu, 0x01234567u});
+        const uint32_t random = words[element % 8 / 2] >> 16 * (element % 2) & 0xFFFF;
+        const float next = std::fmaf(-1e-3f, g.get(i), w.get(i));
+        want.push_back(static_cast<uint16_t>((std::bit_cast<uint32_t>(next) + random) >> 16));
+      }
+      // With beta1 = 0, and beta2 = 1 of v = 1, a step is the rate times the gradient.
+      for (size_t i = 0; i < kN; ++i) v.set(i, 1.0f);
+      adamw_narrow_cpu({.weights = w.data(),
+                        .first = static_cast<bf16*>(m.data()),
+                        .second = static_cast<bf16*>(v.data()),
+                        .gradient = static_cast<float*>(g.data()),
+                        .n = kN,
+                        .by = {.gradient_scale = 1,
+                               .learning_rate = 1e-3f,
+                               .beta1 = 0,
+                               .beta2 = 1,
+                               .epsilon = 0,
+                               .weight_decay = 0,
+                               .unbias1 = 1,
+                               .unbias2 = 1},
+                        .weight_type = DType::bf16,
+                        .stochastic = true,
+                        .seed = kSeed,
+                        .step = kStep,
+                        .first_element = first},
+                       {0, 1});
+      for (size_t i = 0; i < kN; ++i)
+        REQUIRE(std::bit_cast<uint16_t>(static_cast<bf16*>(w.data())[i]) == want[i]);
+    }
+  }
+
+  TEST_CASE("groups that a GPU's threads take hold every element of a call once, in its place") {
+    for (const int64_t first : {int64_t{0}, int64_t{5}, int64_t{8}, (int64_t{1} << 35) - 3})
+      for (const int64_t n : {int64_t{1}, int64_t{3}, int64_t{8}, int64_t{9}, int64_t{37}}) {
+        CAPTURE(first);
+        CAPTURE(n);
+        int64_t next = 0;
+        for (int64_t index = 0; index < n_groups(first, n); ++index)
+          for (int e = 0; e < kGroup; ++e) {
+            const int64_t i = group_begin(first, index) + e;
+            if (i < 0 || i >= n) continue;
+            REQUIRE(i == next++);
+            const RoundingPlace at = rounding_place(first + i);
+            REQUIRE(at.place == e);
+            REQUIRE(at.group == rounding_place(first).group + index);
+          }
+        CHECK(next == n);
+      }
+  }
+
   TEST_CASE("AdamW agrees with the reference over many steps, and decays to 0 or to a base") {
     for (const Isa isa : usable_isas())
       for (const bool to_base : {false, true}) {
@@ -575,14 +647,14 @@ TEST_SUITE("kernels/optim") {
                         .second = static_cast<float*>(v.data()),
                         .gradient = static_cast<float*>(gradient.data()),
                         .n = kN,
-                        .gradient_scale = 0.5f,
-                        .learning_rate = 1e-2f,
-                        .beta1 = 0.9f,
-                        .beta2 = 0.95f,
-                        .epsilon = 1e-8f,
-                        .weight_decay = 0.1f,
-                        .correction1 = static_cast<float>(1 - power1),
-                        .correction2 = static_cast<float>(1 - power2),
+                        .by = {.gradient_scale = 0.5f,
+                               .learning_rate = 1e-2f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .epsilon = 1e-8f,
+                               .weight_decay = 0.1f,
+                               .unbias1 = 1 / static_cast<float>(1 - power1),
+                               .unbias2 = 1 / static_cast<float>(1 - power2)},
                         .base = to_base ? static_cast<float*>(base.data()) : nullptr};
           cpu_table(isa).adamw(p, {0, 1});
           cpu_table(isa).adamw(p, {1, 2});
@@ -613,19 +685,51 @@ TEST_SUITE("kernels/optim") {
                             .second = v.data(),
                             .gradient = gradient.data(),
                             .n = 3,
-                            .gradient_scale = 1.0f,
-                            .learning_rate = 0.25f,
-                            .beta1 = 0.9f,
-                            .beta2 = 0.95f,
-                            .epsilon = 1e-8f,
-                            .weight_decay = 0,
-                            .correction1 = 1.0f - 0.9f,
-                            .correction2 = 1.0f - 0.95f},
+                            .by = {.gradient_scale = 1.0f,
+                                   .learning_rate = 0.25f,
+                                   .beta1 = 0.9f,
+                                   .beta2 = 0.95f,
+                                   .epsilon = 1e-8f,
+                                   .weight_decay = 0,
+                                   .unbias1 = 1 / (1.0f - 0.9f),
+                                   .unbias2 = 1 / (1.0f - 0.95f)}},
                            {0, 1});
       CHECK(double{w[0]} == doctest::Approx(-0.25).epsilon(1e-4));
       CHECK(double{w[1]} == doctest::Approx(0.25).epsilon(1e-4));
       CHECK(w[2] == 0.0f);
     }
+  }
+}
+
+TEST_SUITE("kernels/embed_backward") {
+  TEST_CASE("rows are added to their tokens' in order, whoever has which tokens") {
+    constexpr int kVocab = 50, kRows = 200, kDim = 7;
+    PhiloxStream stream(23);
+    Buffer<float> dx(kRows * kDim), table(kVocab * kDim);
+    fill(dx, stream, 1.0f);
+    fill(table, stream, 1.0f);
+    Buffer<float> want = table;
+    std::vector<int32_t> tokens;
+    for (int r = 0; r < kRows; ++r) tokens.push_back(static_cast<int32_t>(stream.below(kVocab)));
+    for (size_t r = 0; r < kRows; ++r)
+      for (size_t c = 0; c < kDim; ++c)
+        want[static_cast<size_t>(tokens[r]) * kDim + c] += dx[r * kDim + c];
+    const ops::TokenRows by_token(tokens);
+    const int n = by_token.n_tokens;
+    CHECK(by_token.lists.size() <= ops::TokenRows::most_numbers(kRows));
+    const int32_t* lists = by_token.lists.data();
+    const EmbedBackwardParams p{.dtable = table.data(),
+                                .dx = dx.data(),
+                                .ids = lists,
+                                .begin = lists + n,
+                                .rows = lists + 2 * n + 1,
+                                .n_ids = n,
+                                .dim = kDim};
+    for (int begin = 0; begin < n; begin += 3)
+      embed_backward_cpu(p, {begin, std::min(n, begin + 3)});
+    for (size_t i = 0; i < kVocab * kDim; ++i) REQUIRE(table[i] == want[i]);
+    CHECK(ops::TokenRows({}).n_tokens == 0);
+    CHECK(ops::TokenRows({}).lists == std::vector<int32_t>{0});
   }
 }
 

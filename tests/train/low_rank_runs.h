@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "train/low_rank_set.h"
+#include "train/low_rank/low_rank_set.h"
 #include "train/trainer_runs.h"
 
 /// Runs of methods lora and dora.

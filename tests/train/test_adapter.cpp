@@ -2,8 +2,8 @@
 
 #include "model/adapter.h"
 #include "temporary_folder.h"
-#include "train/export_adapter.h"
-#include "train/export_model.h"
+#include "train/export/export_adapter.h"
+#include "train/export/export_model.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;
@@ -91,6 +91,21 @@ TEST_SUITE("train/adapter") {
       CHECK(e.message().find("the model is 'llama-3.1'") != std::string::npos);
       CHECK(e.hint_text().find("set model.path") == 0);
     }
+    // Another model of one shape: where that is asked for.
+    const train::MicroBatch batch = random_documents({40, 20}, spec.config.vocab_size, 5);
+    trainer->step({&batch, 1});
+    train::export_model(folder / "other", base.folder, spec.config, *base.source, set,
+                        trainer->state().values, DType::f32);
+    const recipe::Model again = section(folder / "other", folder / "adapter");
+    CHECK_THROWS_AS(decode::open_model(again, 0), Error);
+    recipe::Model forced = again;
+    forced.adapters[0].force = true;
+    CHECK(decode::open_model(forced, 0).fingerprint !=
+          decode::open_model(again.path.value, 0).fingerprint);
+    // Another shape: never.
+    recipe::Model unlike = section(small_model("llama-3.1"), folder / "adapter");
+    unlike.adapters[0].force = true;
+    CHECK_THROWS_AS(decode::open_model(unlike, 0), Error);
     train::TrainSettings other;
     other.method = train::Method::spft;
     train::export_adapter(folder / "none", base, other, 0, *trainer);

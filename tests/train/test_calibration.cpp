@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "ops/linear_gradient.h"
-#include "train/calibration.h"
+#include "train/selection/calibration.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;

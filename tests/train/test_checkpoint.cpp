@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "io/file.h"
 #include "temporary_folder.h"
-#include "train/checkpoint.h"
-#include "train/export_model.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/export/export_model.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;
@@ -55,8 +55,8 @@ TEST_SUITE("train/checkpoint") {
     for (uint64_t i = 3; i < 5; ++i) step(*whole, i);
 
     const auto resumed = make_trainer("llama-3.1", spec, half_of(spec));
-    CHECK(train::load_checkpoint(folder / "c", *resumed, kRun) == progress);
-    const train::CheckpointInfo info = train::read_checkpoint_info(folder / "c");
+    CHECK(train::load_checkpoint(folder / "c", *resumed, kRun).progress == progress);
+    const train::CheckpointInfo info = train::check_checkpoint(folder / "c");
     CHECK(info.progress == progress);
     CHECK(info.place == "cpu");
     CHECK(resumed->state().steps == 3);
@@ -86,6 +86,9 @@ TEST_SUITE("train/checkpoint") {
     CHECK(differs.kind() == ErrorKind::usage);
     CHECK(differs.message().find("train.batch (now 8, then 16)") != std::string::npos);
     CHECK(load("none", *trainer, kRun).kind() == ErrorKind::input);
+    const Error later = error_of([&] { train::load_checkpoint(folder / "c", *trainer, kRun, 2); });
+    CHECK(later.kind() == ErrorKind::input);
+    CHECK(later.message().find("is of step 1, not of step 2") != std::string::npos);
     const auto all = make_trainer("llama-2", spec, train::full_set(spec.config));
     CHECK(load("c", *all, kRun).message().find("expected") != std::string::npos);
     std::filesystem::resize_file(folder / "c", std::filesystem::file_size(folder / "c") / 2);
@@ -119,11 +122,11 @@ TEST_SUITE("train/checkpoint") {
       const Error e = error_of([&] { train::load_checkpoint(folder / "c", *trainer, kRun); });
       CHECK(e.kind() == ErrorKind::input);
       CHECK(e.where().find((folder / "c").string()) == 0);
-      CHECK_THROWS_AS(train::read_checkpoint_info(folder / "c"), Error);
+      CHECK_THROWS_AS(train::check_checkpoint(folder / "c"), Error);
     }
     CHECK(copy_of(trainer->state().values) == now);
     folder.write("c", whole);
-    CHECK(train::load_checkpoint(folder / "c", *trainer, kRun).done == 1);
+    CHECK(train::load_checkpoint(folder / "c", *trainer, kRun).progress.done == 1);
   }
 
   TEST_CASE("the best validation: the first of the lowest losses, and when a run gives up") {

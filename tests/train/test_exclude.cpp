@@ -4,9 +4,9 @@
 
 #include "error_text.h"
 #include "temporary_folder.h"
-#include "train/choose_set.h"
-#include "train/exclude.h"
-#include "train/export_adapter.h"
+#include "train/export/export_adapter.h"
+#include "train/selection/choose_set.h"
+#include "train/selection/exclude.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;

@@ -6,9 +6,9 @@
 #include "model/adapter.h"
 #include "ops/linear_gradient.h"
 #include "temporary_folder.h"
-#include "train/checkpoint.h"
-#include "train/export_low_rank.h"
-#include "train/export_model.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/export/export_low_rank.h"
+#include "train/export/export_model.h"
 #include "train/low_rank_runs.h"
 
 using namespace tandem;

@@ -3,7 +3,7 @@
 #include "error_text.h"
 #include "temporary_folder.h"
 #include "tools/adapters/merge_check.h"
-#include "train/export_adapter.h"
+#include "train/export/export_adapter.h"
 #include "train/trainer_runs.h"
 
 using namespace tandem;

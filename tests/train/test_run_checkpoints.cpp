@@ -100,7 +100,7 @@ TEST_SUITE("tools/run_checkpoints") {
     for (const std::string& text : rig.warnings) CHECK(text.find('\n') == std::string::npos);
     CHECK(rig.files().size() == 6);  // the part is gone
     rig.save(again, 12, 4);
-    CHECK(train::read_checkpoint_info(last).progress.done == 12);
+    CHECK(train::check_checkpoint(last).progress.done == 12);
   }
 
   TEST_CASE("a flipped bit, another machine, a lost best: said, and gone on from what is whole") {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine_runs.h"
-#include "train/selection.h"
+#include "train/selection/selection.h"
 #include "train/trainer.h"
 
 /// Short training runs of small models with random numbers, on random tokens.

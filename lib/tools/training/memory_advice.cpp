@@ -36,7 +36,7 @@ int number_of(Recomputation level) { return static_cast<int>(level); }
 }  // namespace
 
 std::string memory_advice(const TrainerSpec& spec, int64_t longest, int64_t max_tokens,
-                          const std::function<bool(const TrainerSpec&)>& fits) {
+                          bool may_narrow, const std::function<bool(const TrainerSpec&)>& fits) {
   TrainerSpec other = spec;
   for (const Recomputation level :
        {Recomputation::light, Recomputation::ffn, Recomputation::layer}) {
@@ -54,13 +54,26 @@ std::string memory_advice(const TrainerSpec& spec, int64_t longest, int64_t max_
   if (const int64_t tokens = most_rows(spec, least, spec.max_rows, fits); tokens > 0)
     return fmt::format("it fits with {}", sizes(tokens));
   other.recompute = Recomputation::layer;
-  const char* again = spec.recompute == Recomputation::layer ? "" : "train.recompute: 3 and ";
+  std::string with = spec.recompute == Recomputation::layer ? "" : "train.recompute: 3 and ";
   if (const int64_t tokens = most_rows(other, least, spec.max_rows, fits); tokens > 0)
-    return fmt::format("it fits with {}{}", again, sizes(tokens));
+    return fmt::format("it fits with {}{}", with, sizes(tokens));
+  if (may_narrow) {  // from here on the result is another
+    const std::string states = "train.optimizer.states: bf16";
+    TrainerSpec narrowed = spec;
+    narrowed.narrow_states = other.narrow_states = true;
+    if (fits(narrowed)) return fmt::format("it fits with {}", states);
+    if (fits(other)) return fmt::format("it fits with {}{}", with, states);
+    with += states + " and ";
+    if (const int64_t tokens = most_rows(other, least, spec.max_rows, fits); tokens > 0)
+      return fmt::format("it fits with {}{}", with, sizes(tokens));
+  }
   if (const int64_t tokens = most_rows(other, 2, longest, fits); tokens > 0)
-    return fmt::format("it fits with {}{}, which cuts samples", again, sizes(tokens));
-  return "no size of samples or micro-batches makes it fit: train fewer values, choose a smaller "
-         "model, or raise run.host_memory_limit";
+    return fmt::format("it fits with {}{}, which cuts samples", with, sizes(tokens));
+  const bool on_gpu = spec.device.kind == Device::Kind::cuda;
+  return fmt::format(
+      "no size of samples or micro-batches makes it fit: train fewer values, choose a smaller "
+      "model, or give it more memory (run.{}_memory_limit)",
+      on_gpu ? "gpu" : "host");
 }
 
 }  // namespace tandem::tools

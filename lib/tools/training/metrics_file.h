@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 
-#include "train/best_validation.h"
+#include "train/checkpoint/best_validation.h"
 #include "train/trainer.h"
 
 namespace tandem::tools {

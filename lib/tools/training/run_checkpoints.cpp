@@ -62,11 +62,9 @@ train::RunProgress RunCheckpoints::resume(train::Trainer& trainer,
   std::optional<train::CheckpointInfo> found;
   for (const int64_t step : steps) {
     try {
-      const train::CheckpointInfo info = train::read_checkpoint_info(file(step));
-      if (info.progress.done != step)
-        throw input_error(file(step).string(), "is of step {}, not of the step in its name",
-                          info.progress.done);
-      if (!found) train::load_checkpoint(file(step), trainer, identity_);
+      const train::CheckpointInfo info =
+          found ? train::check_checkpoint(file(step), step)
+                : train::load_checkpoint(file(step), trainer, identity_, step);
       kept_.push_back({step, info.progress.best.step});
       if (!found) found = info;
     } catch (const Error& e) {
@@ -136,10 +134,7 @@ void RunCheckpoints::remove_old() {
 }
 
 void RunCheckpoints::load_best(train::Trainer& trainer, const train::BestValidation& best) const {
-  const train::RunProgress progress = train::load_checkpoint(file(best.step), trainer, identity_);
-  if (progress.done != best.step)
-    throw input_error(file(best.step).string(), "is of step {}, not of the step in its name",
-                      progress.done);
+  train::load_checkpoint(file(best.step), trainer, identity_, best.step);
 }
 
 }  // namespace tandem::tools

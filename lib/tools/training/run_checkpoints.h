@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace tandem::tools {
 

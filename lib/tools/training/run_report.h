@@ -4,7 +4,7 @@
 
 #include "cli/context.h"
 #include "cli/device.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/work.h"
 
 namespace tandem::tools {

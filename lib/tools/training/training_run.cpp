@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "base/cpu_features.h"
 #include "cli/plan_text.h"
 #include "io/atomic_file.h"
@@ -17,22 +15,15 @@
 #include "tools/engines/load_engine.h"
 #include "tools/training/memory_advice.h"
 #include "tools/training/trainer_spec.h"
-#include "train/export_adapter.h"
-#include "train/export_low_rank.h"
-#include "train/export_model.h"
+#include "train/export/export_adapter.h"
+#include "train/export/export_low_rank.h"
+#include "train/export/export_model.h"
 
 namespace tandem::tools {
 namespace {
 
-constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kModel = "model";
 constexpr const char* kAdapter = "adapter";
-/// Steps in a row without a finite loss or gradient, after which a run ends.
-constexpr int kMostSkipped = 3;
-
-int64_t or_tenth(const std::optional<int>& every, int64_t steps) {
-  return every ? *every : std::max<int64_t>(1, steps / 10);
-}
 
 }  // namespace
 
@@ -191,40 +182,6 @@ void TrainingRun::open_folder(RunCheckpoints& kept) const {
   std::filesystem::remove(file(kMetrics), code);
 }
 
-train::Epoch TrainingRun::epoch(int64_t number) const {
-  return {data_.data, data_.train, recipe_.train.batches, static_cast<uint64_t>(recipe_.run.seed),
-          number};
-}
-
-std::vector<train::MicroBatch> TrainingRun::parts_of(const train::Epoch& epoch,
-                                                     int64_t step) const {
-  std::vector<train::MicroBatch> all;
-  for (const train::MicroPlan& p : epoch.step(step))
-    all.push_back(train::make_micro_batch(data_.data, p));
-  return all;
-}
-
-std::vector<train::MicroBatch> TrainingRun::batches(int64_t step) {
-  const int64_t number = step / steps_per_epoch_;
-  if (number != epoch_number_) {
-    epoch_.clear();
-    epoch_.push_back(epoch(number));
-    epoch_number_ = number;
-  }
-  return parts_of(epoch_.front(), step % steps_per_epoch_);
-}
-
-train::LossSum TrainingRun::validate(train::Trainer& trainer) const {
-  train::LossSum all;
-  for (const train::MicroPlan& p : divide(data_.validation(), data_.val, recipe_.train.batches)) {
-    const train::MicroBatch batch = train::make_micro_batch(data_.validation(), p);
-    const train::LossSum part = trainer.loss({&batch, 1});
-    all.sum += part.sum;
-    all.n_tokens += part.n_tokens;
-  }
-  return all;
-}
-
 void TrainingRun::export_trained(std::span<const float> values) const {
   if (files_.synthetic()) {
     cx_.note("a synthetic model has no folder: no model is written");
@@ -232,13 +189,6 @@ void TrainingRun::export_trained(std::span<const float> values) const {
   }
   train::export_model(file(kModel), files_.folder, files_.config, *calibration().source(), set_,
                       values, spec_.dtype);
-}
-
-bool TrainingRun::validates_at(int64_t step) const {
-  if (data_.val.empty() || step == 0) return false;
-  const auto from = recipe_.eval.from.value * static_cast<double>(n_steps_);
-  return (step % or_tenth(recipe_.eval.every, n_steps_) == 0 || step == n_steps_) &&
-         static_cast<double>(step) >= from;
 }
 
 RunSize TrainingRun::size() const {
@@ -251,71 +201,11 @@ RunSize TrainingRun::size() const {
   return size;
 }
 
-std::string TrainingRun::records_of(int64_t step) const {
-  const train::Epoch of = epoch(step / steps_per_epoch_);
-  std::string text;
-  for (const int32_t sample : of.samples(step % steps_per_epoch_))
-    text += (text.empty() ? "" : ", ") + data_.data.where(sample);
-  return text;
-}
-
-void TrainingRun::report_skipped(int64_t step, const train::StepResult& r, int in_a_row) const {
-  cx_.warn(fmt::format("step {} is left out: loss {}, gradient norm {}; its records: {}", step,
-                       r.loss.mean(), r.gradient_norm, records_of(step - 1)));
-  if (in_a_row >= kMostSkipped)
-    throw Error::make(ErrorKind::numeric, fmt::format("step {}", step),
-                      "{} steps in a row had no finite loss or gradient", in_a_row)
-        .hint("lower train.optimizer.lr, or look at these records with --show-samples");
-}
-
-void TrainingRun::go_on(train::Trainer& trainer, train::RunProgress& at,
-                        RunCheckpoints& checkpoints, RunReport& report) {
-  MetricsFile metrics(file(kMetrics), at.done);
-  const int64_t save_every = or_tenth(recipe_.train.save_every, n_steps_);
-  train::RunProgress saved = at;
-  const auto save = [&] {
-    if (saved == at) return;
-    checkpoints.save(trainer, at);
-    metrics.sync();
-    saved = at;
-  };
-  try {
-    for (int skipped = 0;;) {
-      // One that a signal has ended is made up for before the next step.
-      if (validates_at(at.done) && at.best.last != at.done) {
-        const double loss = validate(trainer).mean();
-        at.best.add(at.done, loss);
-        metrics.add_validation(at.done, loss, at.best);
-        report.add_validation(loss);
-      }
-      report.set_first_loss(metrics.first_loss());
-      const bool ends = at.done == n_steps_ || at.best.gives_up(recipe_.eval.patience);
-      if (ends || at.done % save_every == 0 || at.best.step == at.done) save();
-      if (ends) return;
-      const Stopwatch watch;
-      const std::vector<train::MicroBatch> parts = batches(at.done);
-      const train::StepResult r = trainer.step(parts);
-      ++at.done;
-      const double seconds = watch.seconds();
-      metrics.add_step(at.done, (at.done - 1) / steps_per_epoch_, r, seconds);
-      report.add_step(at.done, r, work_of(parts), seconds);
-      if (r.skipped && r.loss.n_tokens > 0)
-        report_skipped(at.done, r, ++skipped);
-      else
-        skipped = 0;
-    }
-  } catch (const Error& e) {
-    if (e.kind() != ErrorKind::interrupted) throw;
-    save();
-    cx_.note(fmt::format("stopped after step {} of {}: --resume goes on", at.done, n_steps_));
-    throw;
-  }
-}
-
 std::string TrainingRun::memory_advice() const {
   return tools::memory_advice(
       spec_, std::max(data_.data.longest_rows(), data_.val_data.longest_rows()),
-      recipe_.train.batches.max_tokens.value, [&](const train::TrainerSpec& spec) {
+      recipe_.train.batches.max_tokens.value, recipe_.train.may_narrow_states(),
+      [&](const train::TrainerSpec& spec) {
         MemoryPlan plan = plan_of(spec);
         plan.add("process/of the next one, which differs a little", size_t{1} << 20);
         return limits_.fits(plan);

@@ -11,10 +11,10 @@
 #include "tools/training/run_checkpoints.h"
 #include "tools/training/run_report.h"
 #include "tools/training/train_recipe.h"
-#include "train/choose_set.h"
 #include "train/data/epoch.h"
 #include "train/data/training_data.h"
-#include "train/exclude.h"
+#include "train/selection/choose_set.h"
+#include "train/selection/exclude.h"
 
 namespace tandem::tools {
 
@@ -44,6 +44,8 @@ class TrainingRun {
   int run();
 
  private:
+  static constexpr const char* kMetrics = "metrics.jsonl";
+
   train::CalibrationData calibration() const;
   train::RunIdentity identity() const;
   /// What decides bits in addition to settings.

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "train/backward/micro_batch.h"
 #include "train/data/dataset.h"
 #include "train/data/settings.h"
-#include "train/micro_batch.h"
 
 namespace tandem::train {
 

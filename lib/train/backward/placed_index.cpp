@@ -1,4 +1,4 @@
-#include "train/placed_index.h"
+#include "train/backward/placed_index.h"
 
 namespace tandem::train {
 namespace {

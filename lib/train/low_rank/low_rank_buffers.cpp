@@ -1,4 +1,4 @@
-#include "train/low_rank_buffers.h"
+#include "train/low_rank/low_rank_buffers.h"
 
 #include <algorithm>
 #include <string>

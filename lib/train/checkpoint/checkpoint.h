@@ -1,9 +1,10 @@
 #pragma once
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
-#include "train/best_validation.h"
+#include "train/checkpoint/best_validation.h"
 #include "train/trainer.h"
 
 namespace tandem::train {
@@ -28,18 +29,21 @@ struct RunProgress {
 /// errors   kind input: cannot create, no space left
 void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
                      const RunProgress& progress, const RunIdentity& identity);
-/// Goes on from it: the steps that follow have the bits that they would have had.
-/// errors   kind input: no such file, cut short, not a checkpoint, any byte changed, of other
-///          trained values; kind usage: of another run (names the keys that differ). Nothing has
-///          changed then
-RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
-                            const RunIdentity& identity);
-/// What a checkpoint holds in addition to values, all of which are checked.
+/// What a checkpoint holds in addition to values.
 struct CheckpointInfo {
   RunProgress progress;
   std::string place;
 };
-/// errors   kind input: no such file, cut short, not a checkpoint, any byte changed
-CheckpointInfo read_checkpoint_info(const std::filesystem::path& path);
+/// Goes on from it: the steps that follow have the bits that they would have had.
+/// step     that it must be of; nullopt: any
+/// errors   kind input: no such file, cut short, not a checkpoint, any byte changed, of another
+///          step, of other trained values; kind usage: of another run (names the keys that
+///          differ). Nothing has changed then
+CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
+                               const RunIdentity& identity, std::optional<int64_t> step = {});
+/// Checks all values and loads none.
+/// errors   kind input: no such file, cut short, not a checkpoint, any byte changed, of another step
+CheckpointInfo check_checkpoint(const std::filesystem::path& path,
+                                std::optional<int64_t> step = {});
 
 }  // namespace tandem::train

@@ -1,8 +1,8 @@
-#include "train/calibration.h"
+#include "train/selection/calibration.h"
 
 #include "base/parallel.h"
 #include "ops/linear_gradient.h"
-#include "train/documents.h"
+#include "train/backward/documents.h"
 
 namespace tandem::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/low_rank_set.h"
+#include "train/low_rank/low_rank_set.h"
 
 #include <algorithm>
 #include <cmath>

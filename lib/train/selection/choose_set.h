@@ -2,7 +2,7 @@
 #include <functional>
 #include <vector>
 
-#include "train/selection.h"
+#include "train/selection/selection.h"
 #include "train/settings.h"
 #include "train/trainer.h"
 

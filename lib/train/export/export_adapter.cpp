@@ -1,4 +1,4 @@
-#include "train/export_adapter.h"
+#include "train/export/export_adapter.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -9,10 +9,10 @@
 #include "model/llama.h"
 #include "ops/backward.h"
 #include "tensor/arena.h"
-#include "train/backward_buffers.h"
-#include "train/low_rank.h"
-#include "train/micro_batch.h"
-#include "train/placed_index.h"
+#include "train/backward/backward_buffers.h"
+#include "train/backward/micro_batch.h"
+#include "train/backward/placed_index.h"
+#include "train/low_rank/low_rank.h"
 
 namespace tandem::train {
 

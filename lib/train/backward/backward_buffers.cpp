@@ -1,10 +1,10 @@
-#include "train/backward_buffers.h"
+#include "train/backward/backward_buffers.h"
 
 #include <algorithm>
 
 #include "ops/backward.h"
 #include "ops/linear_gradient.h"
-#include "train/placed_index.h"
+#include "train/backward/placed_index.h"
 
 namespace tandem::train {
 namespace {
@@ -131,6 +131,8 @@ std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& s
   const bool keeps_ffn = spec.recompute == Recomputation::none;
   const bool narrow = s.narrow(), on_gpu = spec.device.kind == Device::Kind::cuda;
   const size_t ints = static_cast<size_t>(rows) * sizeof(int32_t);
+  const size_t token_rows =
+      ops::TokenRows::most_numbers(static_cast<size_t>(rows)) * sizeof(int32_t);
   return {{"gradients/stream", Sizes::f32(rows * s.dim)},
           {"gradients/stream narrow", narrow ? s.act(rows * s.dim) : 0},
           {"gradients/wide", narrow ? Sizes::f32(rows * s.dim) : 0},
@@ -146,7 +148,7 @@ std::vector<Shared> shared_buffers(const BackwardSpec& spec, const TrainedSet& s
           {"gradients/losses", Sizes::f32(rows)},
           {"gradients/supervised rows", on_gpu ? ints : 0},
           {"gradients/targets", on_gpu ? ints : 0},
-          {"gradients/ids", on_gpu && set.embedding.trained() ? ints : 0},
+          {"gradients/token rows", on_gpu && set.embedding.trained() ? token_rows : 0},
           {"gradients/dense", Sizes::f32(most_dense(s, set))},
           {"gradients/workspace", workspace_bytes(spec, set)}};
 }
@@ -191,7 +193,7 @@ BackwardBuffers::BackwardBuffers(const BackwardSpec& spec, const Frontier& front
   const auto ints = [&](const char* name) { return static_cast<int32_t*>(take(name)); };
   rows = ints("gradients/supervised rows");
   targets = ints("gradients/targets");
-  ids = ints("gradients/ids");
+  token_rows = ints("gradients/token rows");
   if (const PlanItem* w = arena.plan().find("gradients/workspace"))
     workspace = {static_cast<std::byte*>(take(w->name)), w->bytes};
 }

@@ -7,7 +7,7 @@
 #include "model/activations.h"
 #include "model/config.h"
 #include "tensor/arena.h"
-#include "train/frontier.h"
+#include "train/backward/frontier.h"
 
 namespace tandem::train {
 
@@ -42,9 +42,9 @@ struct BackwardBuffers {
   float* losses;                  // [max_rows]
   float* dense;                   // [out, in] of the largest matrix with single trained elements
   // Of a run on a GPU, which has no other way to lists that the host makes:
-  int32_t* rows = nullptr;     // [max_rows] supervised rows
-  int32_t* targets = nullptr;  // [max_rows] and what they are to predict
-  int32_t* ids = nullptr;      // [max_rows] tokens, where the embedding is trained
+  int32_t* rows = nullptr;        // [max_rows] supervised rows
+  int32_t* targets = nullptr;     // [max_rows] and what they are to predict
+  int32_t* token_rows = nullptr;  // lists of TokenRows, where the embedding is trained
   std::span<std::byte> workspace;
 
   static void plan(const BackwardSpec& spec, const TrainedSet& set, MemoryPlan& plan);

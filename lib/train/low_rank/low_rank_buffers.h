@@ -5,7 +5,7 @@
 
 #include "model/side_products.h"
 #include "tensor/arena.h"
-#include "train/backward_buffers.h"
+#include "train/backward/backward_buffers.h"
 
 namespace tandem::train {
 

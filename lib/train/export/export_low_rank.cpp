@@ -1,4 +1,4 @@
-#include "train/export_low_rank.h"
+#include "train/export/export_low_rank.h"
 
 #include <algorithm>
 

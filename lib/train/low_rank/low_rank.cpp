@@ -1,10 +1,10 @@
-#include "train/low_rank.h"
+#include "train/low_rank/low_rank.h"
 
 #include "base/check.h"
 #include "ops/linear_gradient.h"
 #include "ops/loading.h"
 #include "ops/matmul.h"
-#include "train/low_rank_set.h"
+#include "train/low_rank/low_rank_set.h"
 
 namespace tandem::train {
 namespace {

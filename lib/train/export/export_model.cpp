@@ -1,4 +1,4 @@
-#include "train/export_model.h"
+#include "train/export/export_model.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "model/low_rank_merge.h"
 #include "model/weight_table.h"
-#include "train/export_low_rank.h"
+#include "train/export/export_low_rank.h"
 
 namespace tandem::train {
 namespace {

@@ -2,7 +2,7 @@
 #include <memory>
 #include <span>
 
-#include "train/selection.h"
+#include "train/selection/selection.h"
 #include "train/trainer.h"
 
 namespace tandem::train {

@@ -1,4 +1,4 @@
-#include "train/selection.h"
+#include "train/selection/selection.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "model/adapter.h"
-#include "train/selection.h"
+#include "train/selection/selection.h"
 
 namespace tandem::train {
 

@@ -1,4 +1,4 @@
-#include "train/frontier.h"
+#include "train/backward/frontier.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "train/exclude.h"
+#include "train/selection/exclude.h"
 
 #include <fmt/format.h>
 

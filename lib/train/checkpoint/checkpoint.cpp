@@ -1,4 +1,4 @@
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
 
@@ -153,6 +153,16 @@ RunProgress progress_of(const Metadata& metadata, const std::filesystem::path& p
                    .worse = count(kWorseKey)}};
 }
 
+CheckpointInfo checked_info(const std::filesystem::path& path, const io::Safetensors& file,
+                            std::optional<int64_t> step) {
+  CheckpointInfo info{progress_of(file.metadata(), path), text_of(file.metadata(), kPlaceKey)};
+  check_whole(path, file);
+  if (step && info.progress.done != *step)
+    throw input_error(path.string(), "is of step {}, not of step {}, which it is named after",
+                      info.progress.done, *step);
+  return info;
+}
+
 void check_identity(const Metadata& found, const RunIdentity& wanted,
                     const std::filesystem::path& path) {
   std::string differing;
@@ -202,11 +212,10 @@ void save_checkpoint(const std::filesystem::path& path, Trainer& trainer,
   io::write_safetensors(path, tensors, metadata, write);
 }
 
-RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
-                            const RunIdentity& identity) {
+CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
+                               const RunIdentity& identity, std::optional<int64_t> step) {
   const io::Safetensors file = io::Safetensors::open(path);
-  const RunProgress progress = progress_of(file.metadata(), path);
-  check_whole(path, file);
+  const CheckpointInfo info = checked_info(path, file, step);
   check_identity(file.metadata(), identity, path);
   Trainer::State& state = trainer.state();
   const auto steps = number<int64_t>(file.metadata(), kStepsKey, path);
@@ -228,14 +237,11 @@ RunProgress load_checkpoint(const std::filesystem::path& path, Trainer& trainer,
   for (const Moment& m : moments)
     trainer.replace(m.data, tensor(m.name, m.dtype, m.bytes()).data(), m.bytes());
   state.steps = steps;
-  return progress;
+  return info;
 }
 
-CheckpointInfo read_checkpoint_info(const std::filesystem::path& path) {
-  const io::Safetensors file = io::Safetensors::open(path);
-  CheckpointInfo info{progress_of(file.metadata(), path), text_of(file.metadata(), kPlaceKey)};
-  check_whole(path, file);
-  return info;
+CheckpointInfo check_checkpoint(const std::filesystem::path& path, std::optional<int64_t> step) {
+  return checked_info(path, io::Safetensors::open(path), step);
 }
 
 }  // namespace tandem::train

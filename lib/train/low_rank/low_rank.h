@@ -5,7 +5,7 @@
 #include "ops/low_rank.h"
 #include "ops/matmul.h"
 #include "tensor/exec.h"
-#include "train/low_rank_buffers.h"
+#include "train/low_rank/low_rank_buffers.h"
 
 namespace tandem::train {
 

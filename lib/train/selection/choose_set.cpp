@@ -1,8 +1,8 @@
-#include "train/choose_set.h"
+#include "train/selection/choose_set.h"
 
 #include "base/error.h"
-#include "train/calibration.h"
-#include "train/low_rank_set.h"
+#include "train/low_rank/low_rank_set.h"
+#include "train/selection/calibration.h"
 
 namespace tandem::train {
 namespace {
