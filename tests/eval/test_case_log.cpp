@@ -57,7 +57,7 @@ std::string failure(const std::string& text, const Json& r, ErrorKind kind) {
 TEST_SUITE("eval/case_log") {
   TEST_CASE("what was written is read") {
     TextQuality full, near;
-    full = {.n_tokens = 10, .nll = {3.0, 0.25}, .ppl = {20.0, {}}, .nll_difference = {}};
+    full = {.n_tokens = 10, .nll = {3.0, 0.25}, .ppl = {20.0, {}}, .nll_difference = {}, .kl = {}};
     near = full;
     near.nll_difference = {0.5, 0.125};
     near.kl.mean = 0.75;
