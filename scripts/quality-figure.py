@@ -2,7 +2,8 @@
 """Draws the figure of README.md: answers that are right against the keys that attention reads, from
 the records of pig-eval, as SVG for light and dark pages. Needs nothing but Python.
 
-    scripts/quality-figure.py tests/records/sparse-quality-16000.jsonl -o tests/records/quality-against-keys.svg
+    scripts/quality-figure.py tests/records/sparse-quality-4096.jsonl \
+        tests/records/sparse-quality-codes-4096.jsonl -o tests/records/quality-against-keys.svg
 """
 
 import argparse
@@ -14,8 +15,8 @@ from pathlib import Path
 # Policy -> series, label, and where the label stands: an offset in pixels, and its anchor.
 POINTS = {
     "full": ("full", "full attention", 12, 28, "end"),
-    "hybrid-1-1": ("hybrid", "1.25 % + 1.25 %", 0, -14, "middle"),
-    "hybrid-2-27": ("hybrid", "2 % + 2.7 %", 14, 5, "start"),
+    "hybrid-1": ("hybrid", "1.25 %, at least 64 keys", -8, -16, "middle"),
+    "hybrid-2": ("hybrid", "2.5 %", 12, 5, "start"),
     "topk-2": ("topk", "oracle: exact top 2 %", -12, 5, "end"),
     "quest-16-5": ("quest", "Quest, 5 %", 12, 5, "start"),
     "lsh-8-150": ("lsh", "K 8, L 150", 12, 5, "start"),
@@ -28,7 +29,7 @@ POINTS = {
 # differ too.
 SERIES = {
     "full": ("Full attention", "star", "#000000", "#ffffff"),
-    "hybrid": ("Hybrid (ours): signatures, top keys + sample", "circle", "#d55e00", "#ff9248"),
+    "hybrid": ("Hybrid (ours): top keys by codes + means", "circle", "#d55e00", "#ff9248"),
     "topk": ("Exact top-k (scores every key)", "triangle", "#009e73", "#2ed3a5"),
     "quest": ("Quest", "diamond", "#b0468f", "#e794c9"),
     "lsh": ("MagicPIG (LSH sampling)", "square", "#0072b2", "#5cb8ee"),
@@ -38,6 +39,7 @@ WIDTH, HEIGHT = 760, 430
 LEFT, RIGHT, TOP, BOTTOM = 62, 20, 48, 58
 X_MIN, X_MAX = 0.35, 130.0  # percent
 Y_MAX = 100.0
+TASKS = {"needle1", "needle8", "kv", "vt", "cwe"}
 TICKS = [0.5, 1, 2, 5, 10, 20, 50, 100]
 
 
@@ -71,17 +73,29 @@ def text(x, y, words, anchor="start", style=""):
             f'{f" class={chr(34)}{style}{chr(34)}" if style else ""}>{html.escape(words)}</text>')
 
 
-def read(path):
-    """Means over the tasks, question prefilled densely, by policy."""
-    means = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        q = json.loads(line).get("quality", {})
-        if (q.get("task"), q.get("protocol"), q.get("score")) == ("mean", "dense", "forced"):
-            means[q["policy"]] = q
+def read(paths):
+    """Shares of right answers over TASKS, question prefilled densely, by policy, with Wilson intervals of
+    95 %; and the length of the texts. What a later file says of a policy counts."""
+    means, length = {}, 0
+    for path in paths:
+        answers = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            q = json.loads(line).get("quality", {})
+            if (q.get("protocol"), q.get("score")) == ("dense", "forced") and q.get("task") in TASKS:
+                answers.setdefault(q["policy"], []).append(q)
+                length = q["length"]
+        for policy, tasks in answers.items():
+            n = sum(q["n_cases"] for q in tasks)
+            share = sum(q["correct"] * q["n_cases"] for q in tasks) / n
+            z2 = 1.96 ** 2 / n
+            middle = (share + z2 / 2) / (1 + z2)
+            apart = math.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
+            means[policy] = {"correct": share, "ci95_low": middle - apart,
+                             "ci95_high": middle + apart, "reads": tasks[0]["reads"]}
     missing = POINTS.keys() - means.keys()
     if missing:
-        raise SystemExit(f"{path}: no mean of {', '.join(sorted(missing))}")
-    return means
+        raise SystemExit(f"{paths[0]}: no answers of {', '.join(sorted(missing))}")
+    return means, length
 
 
 def style():
@@ -97,12 +111,12 @@ def style():
             f"{colours(2)}@media(prefers-color-scheme:dark){{{colours(3)}}}")
 
 
-def draw(means):
+def draw(means, length):
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
              f'width="{WIDTH}" height="{HEIGHT}" role="img">',
              "<title>Right answers against keys read</title>", f"<style>{style()}</style>",
              f'<rect class="page" width="{WIDTH}" height="{HEIGHT}"/>',
-             text(LEFT, 26, "Questions about a text of 16,000 tokens: right answers, "
+             text(LEFT, 26, f"Questions about a text of {length:,} tokens: right answers, "
                             "mean of five tasks", style="title")]
     for y in range(0, 101, 20):
         _, at = place(1, y)
@@ -132,10 +146,11 @@ def draw(means):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("records", type=Path, help="JSONL of pig-eval, as pig/eval-sparse-tiny-16m")
+    parser.add_argument("records", type=Path, nargs="+",
+                        help="JSONL of pig-eval, as pig/eval-sparse-tiny-16m")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.svg")
     options = parser.parse_args()
-    options.output.write_text(draw(read(options.records)), encoding="utf-8")
+    options.output.write_text(draw(*read(options.records)), encoding="utf-8")
 
 
 if __name__ == "__main__":

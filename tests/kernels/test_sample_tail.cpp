@@ -20,7 +20,7 @@ std::vector<float> draws_of(DrawExponentialsFn* fn, size_t n, uint32_t key) {
   return draws;
 }
 
-/// Scores as signatures give them: bell-shaped, rounded to few values, so that some are equal.
+/// Scores as sums of signs give them: bell-shaped, rounded to few values, so that some are equal.
 std::vector<float> scores_of(int n, uint64_t seed) {
   PhiloxStream stream(seed);
   std::vector<float> scores;

@@ -24,7 +24,7 @@ class KeyCodes {
 
   int bits() const { return bits_; }
   size_t dims() const { return static_cast<size_t>(dims_); }
-  const CodeFrame frame(int slot, int ordinal, int kv_head) const {
+  CodeFrame frame(int slot, int ordinal, int kv_head) const {
     return frames_.at(slot, ordinal, kv_head);
   }
   /// A query [head_dim] f32 as scans read it, for scores q . (key - center) / sqrt(head_dim).
