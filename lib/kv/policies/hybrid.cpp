@@ -148,7 +148,7 @@ class HybridPolicy final : public SparsePolicy {
   struct Exact {
     int n;
     float threshold;  // the least score among them
-    double mass;      // sum of their estimated weights, relative to exp(threshold)
+    double mass;      // budget error: sum of their estimated weights, relative to exp(threshold)
   };
 
   /// The keys that a head reads exactly: of the best by sign the best by all bits. Their scores
@@ -198,7 +198,7 @@ class HybridPolicy final : public SparsePolicy {
     double mass = 0;
     for (int i = 0; i < m; ++i) {
       float& score = scores[static_cast<size_t>(keys[static_cast<size_t>(ids[i])])];
-      mass += std::exp(double{score} - threshold);
+      if (spec_.budget == HybridBudget::error) mass += std::exp(double{score} - threshold);
       score = -kInf;
       ids[i] = index().begin() + keys[static_cast<size_t>(ids[i])];
     }
