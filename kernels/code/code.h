@@ -8,15 +8,16 @@
 //
 //   q . x  ~  e sum_i q_i y_i,   y_i = step number of x_i, odd halves;  e = |x|^2 / (x . y)
 //
-// which is unbiased over rotations. Step numbers are held bit by bit: the highest ones, the signs,
-// of all keys together, the lower ones key by key. Signs alone rank all keys; of the best, lower
-// bits refine the score. Sums of q_i are integers, so that every body, on any device, gives the
-// same bits.
+// which is unbiased over rotations; of one bit, and where signs alone are looked at, |x| takes the
+// place of e's own error: that ranks better. Step numbers are held bit by bit: the highest ones,
+// the signs, of all keys together, the lower ones key by key. Signs alone rank all keys; of the
+// best, lower bits refine the score. Sums of q_i are integers, so that every body, on any device,
+// gives the same bits.
 //
 // Signs and scales of kCodeKeys keys make a group of group_bytes(dims) bytes:
 //   signs   [dims / 4][64]  byte b: signs of four coordinates, in its low half those of key
 //                           b / 2 + 32 (b % 2), in its high half of the key 64 further on
-//   scale   [128] u8        e / unit: an eight-bit float, scale_of()
+//   scale   [128] u8        e / unit: an eight-bit float, code_scale()
 //   axis    [128] s8        p / unit
 // Lower bits of key i: [i][bits - 1][dims / 8], the more significant plane first, coordinate c at
 // bit c % 8 of byte c / 8.
@@ -97,7 +98,8 @@ struct CodeRefineParams {
   int dims, bits;  // bits >= 2
 };
 /// score = (sum by all bits * gain) * scale + axis_gain * axis, of listed keys.
-/// numerics as the scan's; the sum by signs comes back exactly from the score
+/// numerics as the scan's; the sum by signs comes back exactly from the score while the axis' part of it
+///          is below 2^21 times what one sign makes: beyond, the last bits of a score may differ
 /// cost     reads code_low_bytes and 2 bytes a key
 using CodeRefineFn = void(const CodeRefineParams&);
 CodeRefineFn code_refine_ref, code_refine_scalar, code_refine_avx2, code_refine_avx512;

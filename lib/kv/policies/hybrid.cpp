@@ -27,7 +27,9 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 class HybridPolicy final : public SparsePolicy {
  public:
   HybridPolicy(const recipe::Cache& cache, const Bounds& bounds)
-      : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kBlockTokens),
+      // As many are read exactly anyway; the frame of fewer would suit no key that follows.
+      : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kBlockTokens,
+                     recipe::Hybrid::kLeastExact),
         spec_(cache.hybrid),
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
         codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {}

@@ -54,19 +54,22 @@ double mass_below(const HybridTailParams& p, float most) {
 /// Reads the keys of the sample that was drawn last. How far their weights are from the estimates,
 /// w / h - 1, is taken to be much the same for those that were not drawn: they would not show in a
 /// deviation from the sample's terms alone.
-Sample judge(const HybridTailParams& p, int n) {
+Sample judge(const HybridTailParams& p, int n, KeyList& list) {
   const auto d = static_cast<size_t>(p.query.keys.head_dim());
+  list.index_bytes +=
+      static_cast<double>(n) * static_cast<double>(d * dtype_bytes(p.query.keys.dtype()));
   std::vector<float> q(d), key(d);
   p.query.read_q(static_cast<size_t>(p.head), q);
   const double scale = 1.0 / std::sqrt(static_cast<double>(d));
   Sample sample{.n = n};
-  double square = 0, fourth = 0;
+  double square = 0, fourth = 0, drawn = 0;
   float log_scale = -std::numeric_limits<float>::infinity();
   int certain = 0;
   for (int i = 0; i < n; ++i) {
     p.query.keys.read(p.ids[i], key.data());
     const float score = std::min(p.scores[static_cast<size_t>(p.ids[i] - p.first_id)], p.threshold);
     const double off = std::exp(scale * dot_of(q, key) - p.origin - score) - 1;  // w / h - 1
+    drawn += std::exp(double{score} - p.threshold);
     sample.correction += off * std::exp(double{score} - p.threshold + p.bias[i]);
     square += off * off;
     fourth += off * off * off * off;
@@ -75,7 +78,12 @@ Sample judge(const HybridTailParams& p, int n) {
     else
       ++certain;
   }
-  if (certain == n) return sample;
+  if (certain == n) {
+    // The scale of probabilities does not show: what was not drawn, if anything, counts as error.
+    const double undrawn = std::max(0.0, mass_below(p, p.threshold) - drawn);
+    sample.deviation = undrawn * std::max(1.0, n > 0 ? std::sqrt(square / n) : 0.0);
+    return sample;
+  }
   // Of a key that is drawn with probability h / c the variance is (w - h)^2 (c / h - 1), at most
   // off^2 h c.
   const double c = std::exp(double{log_scale} - p.threshold);
@@ -91,7 +99,7 @@ int draw_for_error(const HybridTailParams& p, KeyList& list) {
   const double most =
       std::max<double>(kPilot, p.spec.sample * static_cast<double>(p.scores.size()));
   double wanted = std::min<double>(kPilot, most);
-  Sample sample = judge(p, draw(p, wanted));
+  Sample sample = judge(p, draw(p, wanted), list);
   const auto error = [&](const Sample& s) {
     const double total = std::max(p.exact_mass + mass + s.correction, p.exact_mass);
     return total > 0 ? kWithin95 * s.deviation / total : 0;
@@ -99,7 +107,7 @@ int draw_for_error(const HybridTailParams& p, KeyList& list) {
   if (const double found = error(sample); found > p.spec.error && wanted < most) {
     // The variance falls as the sample grows.
     wanted = std::min(most, wanted * std::pow(found / p.spec.error, 2));
-    sample = judge(p, draw(p, wanted));
+    sample = judge(p, draw(p, wanted), list);
   }
   list.error = static_cast<float>(error(sample));
   return sample.n;

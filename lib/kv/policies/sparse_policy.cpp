@@ -73,7 +73,7 @@ void SelectingPolicy::share_list(const int32_t* ids, int n, int n_static,
 }
 
 SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int n_sinks, int unit,
-                           int max_block)
+                           int max_block, int least)
     : SelectingPolicy(cache, bounds),
       index_({.max_seqs = bounds.max_seqs,
               .max_prompts = bounds.max_prompts,
@@ -82,6 +82,7 @@ SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int
               .sinks = std::min(n_sinks, bounds.max_tokens),
               .recent = static_cast<int>(cache.recent),
               .unit = unit,
+              .least = least,
               .max_block = max_block}),
       sink_ids_(static_cast<size_t>(index_.begin())) {
   std::iota(sink_ids_.begin(), sink_ids_.end(), 0);

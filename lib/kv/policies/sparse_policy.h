@@ -43,8 +43,9 @@ class SelectingPolicy : public Policy, public KeySelector {
 /// One that chooses among the keys of an index; rows read recent tokens exactly.
 class SparsePolicy : public SelectingPolicy {
  public:
-  SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit,
-               int max_block);
+  /// least    tokens that an index begins with: fewer are read exactly
+  SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit, int max_block,
+               int least = 1);
 
   void select(int layer, const Step&, const Tensor& q, AttendPlan&) override;
   void on_fork(int from, int to) override { index_.fork(from, to); }

@@ -35,6 +35,7 @@ int TokenIndex::wanted_end(int slot, int length, bool prompt) const {
   const int now = end(slot), room = std::max(0, length - spec_.recent - begin());
   const int wanted = begin() + room / spec_.unit * spec_.unit;
   const std::vector<int>& blocks = at(slot).blocks;
+  if (blocks.empty() && wanted - begin() < spec_.least) return now;
   const bool shared = !blocks.empty() && refs_[static_cast<size_t>(blocks.back())] > 1;
   return (prompt && !shared) || wanted - now >= kRoll ? std::max(now, wanted) : now;
 }

@@ -34,6 +34,7 @@ class TokenIndex {
     int sinks = 4;
     int recent = 64;
     int unit = 1;           // tokens are indexed in multiples of it, a divisor of 64
+    int least = 1;          // tokens that a sequence's index begins with, or more
     int max_block = 32768;  // tokens of a block
   };
   /// Recent tokens gather until there are this many more than `recent`; then all but `recent` of
