@@ -17,7 +17,8 @@ const cli::ToolInfo kInfo{
          "pig-eval -r pig/eval-tasks-tiny-16m -o cases.jsonl --resume --format md",
          "pig-eval -m tiny-16m --task needle1 --task vt -s eval.lengths=[4096] -s eval.cases=20",
          "pig-eval -r pig/eval-ppl-tiny-16m --data recipes/demo/lighthouse-logbook.txt",
-         "pig-eval -r pig/eval-attention-tiny-16m --data text.txt --format jsonl"},
+         "pig-eval -r pig/eval-attention-tiny-16m --data recipes/demo/lighthouse-logbook.txt "
+         "--format jsonl"},
     .flags = {{.names = "--task",
                .value = "NAME",
                .text =

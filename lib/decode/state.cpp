@@ -167,16 +167,20 @@ SavedState parse_state(io::Safetensors file, const ModelFiles& files, DType dtyp
 
 namespace {
 
-/// Reads the last queries, as many as the policies of this run choose by.
+/// Reads the last queries, as many as the policies of this run choose by, or as the state has where
+/// they do without.
 void fill_queries(const SavedState& state, kv::QueryRing& ring, int slot) {
-  const int n = static_cast<int>(state.tokens.size()), wanted = std::min(n, ring.spec().window);
+  const int n = static_cast<int>(state.tokens.size());
+  const int required = std::min(n, ring.spec().required);
   const io::TensorEntry* first = state.file.find(queries_name(0));
   const int64_t held = first == nullptr ? 0 : state.file.tensor(*first).shape[0];
-  if (held < wanted)
+  if (held < required)
     throw input_error(state.file.where(),
                       "holds the last {} queries, cache.snapkv of this run chooses by {}", held,
-                      wanted)
+                      required)
         .hint("save the state with the cache section of this run, or choose another cache.kind");
+  const int wanted = static_cast<int>(std::min<int64_t>({n, ring.spec().window, held}));
+  if (wanted == 0) return;
   std::vector<std::byte> rows(static_cast<size_t>(held) * ring.spec().row_bytes());
   for (int layer = 0; layer < ring.spec().n_layers; ++layer) {
     state.file.read(state.file.tensor(queries_name(layer)), 0, rows);

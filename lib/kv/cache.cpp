@@ -31,14 +31,19 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
 
 /// Empty unless a policy reads queries.
 QueryRing::Spec ring_spec(const Cache::Spec& s) {
-  int window = 0;
-  for (const recipe::Cache& c : s.policies) window = std::max(window, needs_of(c).queries);
+  int window = 0, required = 0;
+  for (const recipe::Cache& c : s.policies) {
+    const Needs needs = needs_of(c);
+    window = std::max(window, needs.queries);
+    if (needs.needs_queries) required = std::max(required, needs.queries);
+  }
   return {.n_layers = s.geometry.n_layers,
           .n_heads = s.geometry.n_heads,
           .head_dim = s.geometry.head_dim,
           .dtype = s.geometry.dtype,
           .max_slots = s.max_seqs,
           .window = std::min(window, s.max_tokens),
+          .required = std::min(required, s.max_tokens),
           .max_draft_rows = std::max(1, s.max_draft_rows),
           .device = s.device};
 }

@@ -110,6 +110,7 @@ struct Needs {
   int sources = 1;             // most of a plan, a selector's included; beyond one, results merge
   size_t scratch_bytes = 0;    // of a selector, a thread
   int queries = 0;             // newest ones of each sequence that its hooks read
+  bool needs_queries = true;   // a sequence without held queries cannot be read
   bool scores = false;         // those that steps of another reading, one of all keys, leave
 };
 

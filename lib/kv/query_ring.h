@@ -21,6 +21,7 @@ class QueryRing {
     DType dtype = DType::bf16;
     int max_slots = 0;
     int window = 0;          // committed queries that are held in any case
+    int required = 0;        // of them, those that a restored sequence must bring
     int max_draft_rows = 0;  // rows of one sequence that may be kept in part, and Step::ahead
     Device device = {};
 

@@ -20,6 +20,8 @@ Cache sparse(CacheKind kind) {
   c.dense_layers = {0};
   c.lsh = {.bits = 8, .tables = 150};
   c.quest.ratio = {0.1};
+  c.hybrid.bits = 1;
+  c.hybrid.tail = recipe::HybridTail::none;
   return c;
 }
 

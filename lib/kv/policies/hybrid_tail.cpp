@@ -79,7 +79,7 @@ Sample judge(const HybridTailParams& p, int n, KeyList& list) {
       ++certain;
   }
   if (certain == n) {
-    // The scale of probabilities does not show: what was not drawn, if anything, counts as error.
+    // The scale of probabilities does not show: undrawn mass, if any, counts as error.
     const double undrawn = std::max(0.0, mass_below(p, p.threshold) - drawn);
     sample.deviation = undrawn * std::max(1.0, n > 0 ? std::sqrt(square / n) : 0.0);
     return sample;
