@@ -52,18 +52,25 @@ void shuffle(PhiloxStream& rng, std::vector<T>& list) {
     std::swap(list[i - 1], list[rng.below(static_cast<uint32_t>(i))]);
 }
 
+/// One of many keys is asked for.
+/// lead   before `thing` in a needle; thing: what a key has, as questions and answers name it
+Quiz ask_for_one(PhiloxStream& rng, const std::vector<std::string>& keys,
+                 const std::vector<std::string>& values, std::string_view lead,
+                 std::string_view thing) {
+  Quiz quiz;
+  for (size_t i = 0; i < keys.size(); ++i)
+    quiz.needles.push_back(fmt::format(" {}{} {} is {}.", lead, thing, keys[i], values[i]));
+  const size_t asked = rng.below(static_cast<uint32_t>(keys.size()));
+  quiz.question = fmt::format("What is the {} {}?", thing, keys[asked]);
+  quiz.answer_prefix = fmt::format(" The {} {} is", thing, keys[asked]);
+  quiz.answer = fmt::format(" {}.", values[asked]);
+  return quiz;
+}
+
 Quiz make_needles(PhiloxStream& rng, size_t n) {
   const auto keys = distinct(n, [&] { return key(rng); });
   const auto values = distinct(n, [&] { return number(rng, 7); });
-  Quiz quiz;
-  for (size_t i = 0; i < n; ++i)
-    quiz.needles.push_back(
-        fmt::format(" The special magic value for {} is {}.", keys[i], values[i]));
-  const size_t asked = rng.below(static_cast<uint32_t>(n));
-  quiz.question = fmt::format("What is the special magic value for {}?", keys[asked]);
-  quiz.answer_prefix = fmt::format(" The special magic value for {} is", keys[asked]);
-  quiz.answer = fmt::format(" {}.", values[asked]);
-  return quiz;
+  return ask_for_one(rng, keys, values, "The ", "special magic value for");
 }
 
 Quiz make_kv(PhiloxStream& rng, size_t length) {
@@ -161,15 +168,7 @@ Quiz make_qa(PhiloxStream& rng, size_t length) {
   keys.resize(n);
   const auto values =
       distinct(n, [&] { return pick(rng, key_adjectives()) + " " + pick(rng, key_nouns()); });
-  Quiz quiz;
-  for (size_t i = 0; i < n; ++i)
-    quiz.needles.push_back(
-        fmt::format(" Remember that the secret of {} is {}.", keys[i], values[i]));
-  const size_t asked = rng.below(static_cast<uint32_t>(n));
-  quiz.question = fmt::format("What is the secret of {}?", keys[asked]);
-  quiz.answer_prefix = fmt::format(" The secret of {} is", keys[asked]);
-  quiz.answer = fmt::format(" {}.", values[asked]);
-  return quiz;
+  return ask_for_one(rng, keys, values, "Remember that the ", "secret of");
 }
 
 }  // namespace

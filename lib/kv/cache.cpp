@@ -438,6 +438,7 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
   else
     plan.add({.window = spec_.geometry.window(layer)});
   KeyUsage& usage = usage_[static_cast<size_t>(step.reading.keys)];
+  const bool scores = leaves_scores(step);
   attend_parts({.layer = layer,
                 .step = step,
                 .plan = plan,
@@ -445,8 +446,8 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
                 .q = q,
                 .lse = lse,
                 .usage = usage,
-                .scores = leaves_scores(step)});
-  if (layer + 1 == spec_.geometry.n_layers && leaves_scores(step)) {
+                .scores = scores});
+  if (scores && layer + 1 == spec_.geometry.n_layers) {
     scores_->take(step);
     for (int i = 0; i < n_policies(); ++i)
       if (asks_scores(step, i)) policies_[static_cast<size_t>(i)]->on_scores(step);

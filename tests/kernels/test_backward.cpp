@@ -702,7 +702,7 @@ TEST_SUITE("kernels/optim") {
 }
 
 TEST_SUITE("kernels/embed_backward") {
-  TEST_CASE("rows are added to their tokens' in order, whoever has which tokens") {
+  TEST_CASE("rows of one token are summed in their order, on any number of threads") {
     constexpr int kVocab = 50, kRows = 200, kDim = 7;
     PhiloxStream stream(23);
     Buffer<float> dx(kRows * kDim), table(kVocab * kDim);

@@ -34,20 +34,23 @@ void KeyCenters::set(int slot, std::span<const int> layers, int begin, int end,
     const int ordinal = task / heads, head = task % heads;
     const KeyRows keys(store.k(layers[static_cast<size_t>(ordinal)]), store.pages(slot).data(),
                        head);
-    std::vector<double> sum(d);
-    std::vector<float> key(d);
-    for (int t = begin; t < end; ++t) {
-      keys.read(t, key.data());
-      for (size_t c = 0; c < d; ++c) sum[c] += key[c];
-    }
-    float* center = at(slot, ordinal, head);
-    for (size_t c = 0; c < d; ++c) center[c] = static_cast<float>(sum[c] / (end - begin));
+    mean_of_keys(keys, begin, end, {at(slot, ordinal, head), d});
   });
 }
 
 void KeyCenters::copy(int from, int to) {
   if (data_ != nullptr)
     std::memcpy(data_ + floats(to), data_ + floats(from), floats(1) * sizeof(float));
+}
+
+void mean_of_keys(const KeyRows& keys, int begin, int end, std::span<float> mean) {
+  std::vector<double> sum(mean.size());
+  std::vector<float> key(mean.size());
+  for (int t = begin; t < end; ++t) {
+    keys.read(t, key.data());
+    for (size_t c = 0; c < sum.size(); ++c) sum[c] += key[c];
+  }
+  for (size_t c = 0; c < sum.size(); ++c) mean[c] = static_cast<float>(sum[c] / (end - begin));
 }
 
 float dot_of(std::span<const float> x, std::span<const float> y) {

@@ -38,6 +38,9 @@ class KeyCenters {
 void read_centered(const KeyRows& keys, int token, int n, std::span<const float> center,
                    float* rows, float* norms);
 
+/// The mean of keys [begin, end), [head_dim].
+void mean_of_keys(const KeyRows& keys, int begin, int end, std::span<float> mean);
+
 float norm_of(std::span<const float> x);
 float dot_of(std::span<const float> x, std::span<const float> y);
 

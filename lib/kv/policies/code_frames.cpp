@@ -55,13 +55,8 @@ void CodeFrames::set(int slot, std::span<const int> layers, int begin, int end,
     const KeyRows keys(store.k(layer), store.pages(slot).data(), head);
     float* center = data(slot, ordinal, head);
     float* axis = center + d;
-    std::vector<double> sum(d);
+    mean_of_keys(keys, begin, end, {center, d});
     std::vector<float> key(d);
-    for (int t = begin; t < end; ++t) {
-      keys.read(t, key.data());
-      for (size_t c = 0; c < d; ++c) sum[c] += key[c];
-    }
-    for (size_t c = 0; c < d; ++c) center[c] = static_cast<float>(sum[c] / (end - begin));
     std::fill_n(axis, d, 0.0f);
     if (queries != nullptr) set_axis(slot, store.length(slot), layer, head, *queries, axis);
     float most_share = 0, most_square = 0, norm = 0;

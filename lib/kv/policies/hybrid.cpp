@@ -54,6 +54,7 @@ class HybridPolicy final : public SparsePolicy {
     const Scratch s(scratch, *this);
     const auto d = static_cast<size_t>(geometry().head_dim);
     const int ord = ordinal(query.layer), n = index().end(query.slot) - index().begin();
+    if (most_exact(n) == n) return read_all(s.ids, n, lists);
     const CodeFrame frame = codes_.frame(query.slot, ord, query.kv_head);
     query.read_q(0, {s.q, lists.size() * d});
     for (size_t h = 0; h < lists.size(); ++h)
@@ -76,7 +77,7 @@ class HybridPolicy final : public SparsePolicy {
           static_cast<double>(lists.size());
       const std::span<float> scores(s.scores + h * score_stride(), static_cast<size_t>(n));
       const Exact exact = choose_exact(query, h, s, scores, list);
-      if (exact.n == n || spec_.tail == HybridTail::none) continue;
+      if (spec_.tail == HybridTail::none) continue;
       const float center = dot_of({s.q + h * d, d}, {frame.center, d});
       add_tail({.spec = spec_,
                 .query = query,
@@ -147,6 +148,22 @@ class HybridPolicy final : public SparsePolicy {
     }
   };
 
+  /// Keys that a head reads exactly at most, of n indexed ones.
+  int most_exact(int n) const {
+    return std::min(
+        n, std::max(recipe::Hybrid::kLeastExact, static_cast<int>(std::lround(spec_.exact * n))));
+  }
+  /// Every indexed key, for all heads: nothing has to be ranked.
+  void read_all(int32_t* ids, int n, std::span<KeyList> lists) const {
+    std::iota(ids, ids + n, index().begin());
+    for (KeyList& list : lists) {
+      list.segments.push_back(sinks_segment());
+      list.n_static = list.segments[0].n;
+      list.segments.push_back({ids, n, nullptr, nullptr});
+      if (spec_.budget == HybridBudget::error) list.error = 0;
+    }
+  }
+
   struct Exact {
     int n;
     float threshold;  // the least score among them
@@ -159,13 +176,7 @@ class HybridPolicy final : public SparsePolicy {
                      KeyList& list) const {
     const int n = static_cast<int>(scores.size());
     int32_t* ids = s.ids + h * id_room();
-    const int wanted = std::min(
-        n, std::max(recipe::Hybrid::kLeastExact, static_cast<int>(std::lround(spec_.exact * n))));
-    if (wanted == n) {
-      std::iota(ids, ids + n, index().begin());
-      list.segments.push_back({ids, n, nullptr, nullptr});
-      return {n, -kInf, 0};
-    }
+    const int wanted = most_exact(n);
     // Twice as many candidates at least: with fewer there is little to choose.
     const int candidates =
         std::min(n, std::max(2 * wanted, static_cast<int>(std::lround(spec_.refine * n))));

@@ -112,19 +112,15 @@ void KeyCodes::code(const TokenIndex::Piece& piece, const KeyRows& keys, const C
 
 void KeyCodes::average(const TokenIndex::Piece& piece, const KeyRows& values, size_t cell) const {
   const auto d = static_cast<size_t>(geometry_.head_dim);
-  std::vector<double> sum(d);
   std::vector<float> value(d);
   const int end = piece.offset + piece.n;
   // A run that the block held in part begins before the piece.
   for (int run = piece.offset / kMeanKeys; run * kMeanKeys < end; ++run) {
     const int first = run * kMeanKeys, last = std::min(end, first + kMeanKeys);
-    std::ranges::fill(sum, 0.0);
-    for (int i = first; i < last; ++i) {
-      values.read(piece.token - piece.offset + i, value.data());
-      for (size_t c = 0; c < d; ++c) sum[c] += value[c];
-    }
+    const int token = piece.token - piece.offset;
+    mean_of_keys(values, token + first, token + last, value);
     bf16* mean = means_ + (cell * static_cast<size_t>(mean_rows()) + static_cast<size_t>(run)) * d;
-    for (size_t c = 0; c < d; ++c) mean[c] = to_bf16(static_cast<float>(sum[c] / (last - first)));
+    for (size_t c = 0; c < d; ++c) mean[c] = to_bf16(value[c]);
   }
 }
 
