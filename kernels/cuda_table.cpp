@@ -40,6 +40,7 @@ constexpr CudaTable kTable{
     .attention_backward = {portable::attention_backward_cuda,
                            TANDEM_HOPPER(attention_backward_cuda)},
     .merge_states = {merge_states_cuda},
+    .attend_lists = {attend_lists_cuda},
     .key_votes = {key_votes_cuda},
     .choose_keys = {choose_keys_cuda},
     .copy_keys = {copy_keys_cuda},

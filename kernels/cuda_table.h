@@ -16,6 +16,7 @@
 #include "kernels/embed/fill_random.h"
 #include "kernels/ffn/silu_mul.h"
 #include "kernels/ffn/silu_mul_backward.h"
+#include "kernels/gather/attend_lists.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/linear/skinny_linear.h"
@@ -56,6 +57,7 @@ struct CudaTable {
   cuda::Bodies<void(const AttentionBackwardParams&, const AttentionBackwardLaunch&, Stream)>
       attention_backward;
   cuda::Bodies<void(const MergeStatesParams&, int, Stream)> merge_states;
+  cuda::Bodies<void(const AttendListsParams&, Stream)> attend_lists;
   cuda::Bodies<void(const KeyVotesCudaParams&, Stream)> key_votes;
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
   cuda::Bodies<void(const CopyKeysParams&, Stream)> copy_keys;
@@ -116,6 +118,7 @@ struct CudaTable {
     f("attention_many_rows", attention_many_rows);
     f("attention_backward", attention_backward);
     f("merge_states", merge_states);
+    f("attend_lists", attend_lists);
     f("key_votes", key_votes);
     f("choose_keys", choose_keys);
     f("copy_keys", copy_keys);

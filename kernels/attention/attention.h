@@ -37,6 +37,9 @@ struct KeyLists {
   const void *k_pool = nullptr, *v_pool = nullptr;
 
   constexpr bool paged() const { return k_pool != nullptr; }
+  /// Whether rows see fewer keys than the rule gives them: lists may also be of a separate call
+  /// (kernels/gather/attend_lists.h).
+  constexpr bool bounds_keys() const { return ids != nullptr || rest != nullptr; }
 };
 
 /// How much a sequence's rows attend to its committed keys, for policies that choose by it: of each

@@ -63,7 +63,7 @@ void attention_few_rows(const AttentionParams& p, const AttentionLaunch& launch,
                        .max_tokens = launch.max_tokens,
                        .plain = plain,
                        .multiprocessors = cuda::gpu().multiprocessors,
-                       .lists = p.lists.ids != nullptr,
+                       .lists = p.lists.bounds_keys(),
                        .window = p.window > 0,
                        .scores = p.scores.at != nullptr};
   const SplitRule rule = split_rule(x);

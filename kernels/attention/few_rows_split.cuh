@@ -51,9 +51,9 @@ __device__ inline SeqNumbers read_sequence(const AttentionParams& p, int s) {
                0,
                0};
   if (p.seq_key_lo != nullptr) x.own_lo = p.seq_key_lo[s];
-  if (p.lists.ids == nullptr) return x;
   const int row = table_row(p, s);
   if (p.lists.rest != nullptr) x.own_lo = max(x.own_lo, p.lists.rest[row]);
+  if (p.lists.ids == nullptr) return x;
   int tokens = 0;
   for (int h = 0; h < p.n_kv_heads; ++h) tokens = max(tokens, listed_tokens(p.lists, row, h));
   x.listed = (tokens + kPageTokens - 1) / kPageTokens;

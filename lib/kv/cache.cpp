@@ -128,13 +128,14 @@ DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
 
 /// What the policies of a run need together.
 struct RunNeeds {
-  size_t sources = 1, scratch_bytes = 0;
+  size_t parts = 1, scratch_bytes = 0;  // parts: partial results of a plan
 
   /// A single range goes straight to the output.
-  bool partials() const { return sources > 1 || scratch_bytes > 0; }
+  bool partials() const { return parts > 1 || scratch_bytes > 0; }
 
   void add(const Needs& n) {
-    sources = std::max(sources, static_cast<size_t>(n.sources));
+    const int of_lists = n.list_keys > 0 ? attend_lists_parts(n.list_keys, n.list_tails) : 0;
+    parts = std::max(parts, static_cast<size_t>(n.sources + of_lists));
     scratch_bytes = std::max(scratch_bytes, n.scratch_bytes);
   }
 };
@@ -186,9 +187,9 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   }
   if (needs.scratch_bytes > 0) ListAttention::plan(plan, g, needs.scratch_bytes);
   if (!needs.partials()) return;
-  plan.add("workspace/partial_o", needs.sources * q_elements(spec) * sizeof(float), device);
+  plan.add("workspace/partial_o", needs.parts * q_elements(spec) * sizeof(float), device);
   plan.add("workspace/partial_lse",
-           needs.sources * q_elements(spec) / static_cast<size_t>(g.head_dim) * sizeof(float),
+           needs.parts * q_elements(spec) / static_cast<size_t>(g.head_dim) * sizeof(float),
            device);
   if (turns_q(spec))
     plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype), device);
@@ -481,7 +482,8 @@ void Cache::attend_parts(const Attention& a) {
     args.seq_key_lo = source.seq_key_lo;
     args.lists = source.lists;
   };
-  if (plan.n == 1 && plan.selector == nullptr && plan.sources[0].q_position_max < 0) {
+  if (plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr &&
+      plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);
     if (plan.sources[0].window == 0 && scores) {
       args.scores = scores_->request(layer, step);
@@ -517,7 +519,34 @@ void Cache::attend_parts(const Attention& a) {
                 usage);
     ++n_parts;
   }
+  if (plan.lists.ids != nullptr) n_parts += attend_lists(a, n_parts);
   ops::merge_states(out, partial_o_, partial_lse_, n_parts, exec_.stream(), lse);
+}
+
+int Cache::attend_lists(const Attention& a, int first_part) {
+  const Geometry& g = spec_.geometry;
+  const ops::StepArrays& step = a.step.arrays;
+  const int64_t states = first_part * a.q.rows() * g.n_heads;
+  ops::attend_lists({.o = partial_o_ + states * g.head_dim,
+                     .lse = partial_lse_ + states,
+                     .q = a.q.raw(),
+                     .k_pool = store_.k(a.layer).raw(),
+                     .v_pool = store_.v(a.layer).raw(),
+                     .page_table = step.page_table,
+                     .slot = step.slot,
+                     .row_begin = step.row_begin,
+                     .n_rows = static_cast<int>(a.q.rows()),
+                     .n_seqs = step.n_seqs,
+                     .max_pages = step.max_pages,
+                     .n_heads = g.n_heads,
+                     .n_kv_heads = g.n_kv_heads,
+                     .d = g.head_dim,
+                     .dtype = g.dtype,
+                     .scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim)),
+                     .lists = a.plan.lists,
+                     .tails = a.plan.tails},
+                    exec_.stream());
+  return attend_lists_parts(a.plan.lists.most, a.plan.tails.masses != nullptr);
 }
 
 bool Cache::leaves_scores(const Step& step) const {

@@ -156,6 +156,9 @@ class Cache {
     const ListVisitor* on_list = nullptr;
   };
   void attend_parts(const Attention& a);
+  /// On a GPU, attention over the lists of a plan, into partial results from `first_part` on.
+  /// Returns how many.
+  int attend_lists(const Attention& a, int first_part);
   /// Whether a step leaves scores in layers without a window: one of all keys, of sequences that a
   /// policy reads which asks for them.
   bool leaves_scores(const Step& step) const;
@@ -184,9 +187,9 @@ class Cache {
   std::vector<std::unique_ptr<Policy>> policies_;
   std::vector<Readers> readers_;  // by slot
   ops::AttentionWorkspace workspace_;
-  // When a policy's plans have several sources:
-  float* partial_o_ = nullptr;               // [sources, max_rows, n_heads, head_dim]
-  float* partial_lse_ = nullptr;             // [sources, max_rows, n_heads]
+  // When plans give several partial results:
+  float* partial_o_ = nullptr;               // [parts, max_rows, n_heads, head_dim]
+  float* partial_lse_ = nullptr;             // [parts, max_rows, n_heads]
   void* q_shifted_ = nullptr;                // [max_rows, n_heads, head_dim]
   std::unique_ptr<ListAttention> lists_;     // when a policy has a selector
   std::vector<KeyUsage> usage_;              // by policy

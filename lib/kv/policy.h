@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "kernels/attention/attention.h"
+#include "kernels/gather/attend_lists.h"
 #include "kv/key_list.h"
 #include "kv/paged_store.h"
 #include "kv/query_ring.h"
@@ -96,6 +97,9 @@ struct AttendPlan {
   std::array<KeyRange, 4> sources;
   int n = 0;
   const KeySelector* selector = nullptr;  // one more source: lists of keys
+  /// The same on a GPU, chosen by work of the policy's that precedes the plan's on the queue.
+  QueryLists lists = {};
+  ListTails tails = {};
 
   void add(const KeyRange& source) { sources[static_cast<size_t>(n++)] = source; }
 };
@@ -109,6 +113,8 @@ struct Needs {
   bool turns_q = false;        // some sources query at other positions
   int sources = 1;             // most of a plan, a selector's included; beyond one, results merge
   size_t scratch_bytes = 0;    // of a selector, a thread
+  int list_keys = 0;           // on a GPU: most keys of a row's and head's list; 0: plans have none
+  bool list_tails = false;     // and whether means stand for the rest
   int queries = 0;             // newest ones of each sequence that its hooks read
   bool needs_queries = true;   // a sequence without held queries cannot be read
   bool scores = false;         // those that steps of another reading, one of all keys, leave

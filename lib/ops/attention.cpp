@@ -53,7 +53,7 @@ size_t counter_bytes(const AttentionBounds& b) {
 void attention_on_gpu(const AttentionParams& p, const AttentionArgs& a,
                       const AttentionWorkspace& workspace, Stream stream) {
   const int max_tokens = a.step.max_pages * kPageTokens, max_rows = a.step.max_rows_a_seq;
-  if (a.lists.ids != nullptr || a.scores.at != nullptr || few_rows(a.step, workspace.tree_rows)) {
+  if (a.lists.bounds_keys() || a.scores.at != nullptr || few_rows(a.step, workspace.tree_rows)) {
     cuda_table().attention_few_rows(p,
                                     {.max_rows_a_seq = max_rows,
                                      .max_tokens = max_tokens,
@@ -107,10 +107,10 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
       "attention of {} heads on {} of [{}, {}]", a.q.size(1), a.k.size(1), a.k.size(2),
       a.k.size(3));
   TANDEM_CHECK(
-      a.lists.ids == nullptr || (takes_lists(a.step, workspace) && kPageTokens % a.lists.run == 0),
+      !a.lists.bounds_keys() || (takes_lists(a.step, workspace) && kPageTokens % a.lists.run == 0),
       "lists of runs of {} for {} rows a sequence", a.lists.run, a.step.max_rows_a_seq);
   TANDEM_CHECK(a.scores.at == nullptr || (leaves_scores(a.step) && a.window == 0 && a.key_lo == 0 &&
-                                          a.seq_key_lo == nullptr && a.lists.ids == nullptr),
+                                          a.seq_key_lo == nullptr && !a.lists.bounds_keys()),
                "scores of keys that not every row sees, or of {} rows a sequence",
                a.step.max_rows_a_seq);
   TANDEM_CHECK(a.scores.at == nullptr || a.q.device().kind == Device::Kind::cpu ||
@@ -152,7 +152,8 @@ void attention(const AttentionArgs& a, const AttentionWorkspace& workspace, Stre
 
 void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream,
                   float* merged_lse) {
-  constexpr size_t kMaxParts = 4;
+  constexpr size_t kMaxParts = kMaxMergeParts;
+  TANDEM_CHECK(n <= kMaxMergeParts, "{} partial results", n);
   const int64_t cells = out.rows() * out.size(1);
   std::array<const void*, kMaxParts> parts{};
   std::array<const float*, kMaxParts> part_lse{};

@@ -58,7 +58,7 @@ void mean_lse(const MeanLseParams& params, Stream stream);
 /// errors   none (shapes are checked by TANDEM_CHECK); device
 void attention(const AttentionArgs& args, const AttentionWorkspace& workspace, Stream stream = {});
 
-/// Merges `n` <= 4 partial results of disjoint key sets.
+/// Merges `n` <= kMaxMergeParts partial results of disjoint key sets.
 /// shapes   out [R, Hq, d]; o [n, R, Hq, d] f32; lse [n, R, Hq] natural log; merged_lse [R, Hq] or
 ///          null
 void merge_states(const Tensor& out, const float* o, const float* lse, int n, Stream stream = {},

@@ -21,6 +21,10 @@ int sample_tail(const SampleTailParams& p) { return cpu_table().sample_tail(p); 
 void attend_list(const AttendListParams& p) { cpu_table().attend_list(p); }
 void key_votes(const KeyVotesParams& p) { cpu_table().key_votes(p); }
 
+void attend_lists(const AttendListsParams& p, Stream stream) {
+  cuda_table().attend_lists(p, stream);
+  cuda::launched("attend_lists", stream);
+}
 void key_votes(const KeyVotesCudaParams& p, Stream stream) {
   cuda_table().key_votes(p, stream);
   cuda::launched("key_votes", stream);

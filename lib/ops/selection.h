@@ -2,6 +2,7 @@
 #include "kernels/code/code.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/gather/attend_list.h"
+#include "kernels/gather/attend_lists.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/gather/key_votes.h"
@@ -28,6 +29,7 @@ int sample_tail(const SampleTailParams& params);
 void attend_list(const AttendListParams& params);
 void key_votes(const KeyVotesParams& params);
 /// errors   of these: kind device in a build without CUDA
+void attend_lists(const AttendListsParams& params, Stream stream);
 void key_votes(const KeyVotesCudaParams& params, Stream stream);
 void choose_keys(const ChooseKeysParams& params, Stream stream);
 void copy_keys(const CopyKeysParams& params, Stream stream);

@@ -1,0 +1,69 @@
+#pragma once
+// Attention of few rows over lists of keys that every row and query head (or KV head) chose for
+// itself, on a GPU: contract. Pointers lie in device memory.
+#include "base/types.h"
+
+namespace tandem {
+
+/// Lists of keys by row and head: list i is that of row i / lists_a_row and of the heads [h, h +
+/// heads), h = i % lists_a_row * heads.
+struct QueryLists {
+  const int32_t* ids = nullptr;    // list i begins at i * stride: committed tokens of its sequence
+  const float* bias = nullptr;     // as ids; added to scores. Null: nothing is
+  const int32_t* count = nullptr;  // of list i; 0: none
+  int64_t stride = 0;
+  int most = 0;   // no count is larger
+  int heads = 1;  // query heads of a list: 1, or those of a KV head
+};
+
+/// What stands for the keys that are in no list: runs of kMeanKeys indexed tokens
+/// (kernels/code/tail_means.h), run b of a sequence in row b % block_runs of its block b /
+/// block_runs.
+struct ListTails {
+  const float* masses = nullptr;  // of list i at i * mass_stride: a weight a run, 0 or more,
+                                  // relative to exp(origin[i]). Null: no tails
+  const float* origin = nullptr;
+  int64_t mass_stride = 0;
+  const bf16* means = nullptr;  // of block b and KV head h at b * block_stride + h * head_stride
+  int64_t block_stride = 0, head_stride = 0;
+  const int32_t* blocks = nullptr;  // [table rows, max_blocks]
+  int max_blocks = 0, block_runs = 0;
+  const int32_t* n_indexed = nullptr;  // [table rows] tokens: as many runs, the last one in part
+};
+
+struct AttendListsParams {
+  // Softmax states of disjoint sets of keys, as merge_states takes them: part j at j * n_rows *
+  // n_heads * d, and j * n_rows * n_heads.
+  float* o;            // [attend_lists_parts(), n_rows, n_heads, d] out
+  float* lse;          // [attend_lists_parts(), n_rows, n_heads] out: natural log; -inf: no keys
+  const void* q;       // [n_rows, n_heads, d] of dtype, 16-byte aligned
+  const void* k_pool;  // [n_pages, n_kv_heads, 64, d] of dtype, 16-byte aligned
+  const void* v_pool;  // [n_pages, n_kv_heads, 64, d]
+  const int32_t* page_table;  // [table rows, max_pages]
+  const int32_t* slot;        // [n_seqs] rows of the page table
+  const int32_t* row_begin;   // [n_seqs + 1]; rows from row_begin[n_seqs] on get empty states
+  int n_rows, n_seqs, max_pages, n_heads, n_kv_heads, d;
+  DType dtype;  // f32 or bf16; d elements are a multiple of 16 bytes, 1024 at most
+  float scale;
+  QueryLists lists;
+  ListTails tails;
+};
+
+/// Most keys of a list that one block attends to, for lists of at most `most` keys; so many that
+/// the parts are few enough for one merge_states.
+constexpr int attend_lists_split(int most) {
+  constexpr int kLeast = 256, kMostParts = 60, kStep = 64;
+  const int split = (most + kMostParts - 1) / kMostParts;
+  return split <= kLeast ? kLeast : (split + kStep - 1) / kStep * kStep;
+}
+/// Parts of the result of lists of at most `most` keys, the tails' included.
+constexpr int attend_lists_parts(int most, bool tails) {
+  return (most + attend_lists_split(most) - 1) / attend_lists_split(most) + (tails ? 1 : 0);
+}
+
+/// numerics f32 from the stored keys on. A list's states have the same bits in any step
+/// cost     reads 2 d elements a key and list from anywhere in the pools, and d elements a run
+/// errors   none (preconditions checked by the caller)
+void attend_lists_cuda(const AttendListsParams&, Stream);
+
+}  // namespace tandem
