@@ -212,6 +212,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec, i)));
     policies_.back()->allocate(arena, prefix_of(spec, i));
+    policies_.back()->run_on(exec);
     if (queries_) policies_.back()->read_queries(*queries_);
     if (scores_) policies_.back()->read_scores(*scores_);
     needs.add(policies_.back()->needs());

@@ -18,6 +18,7 @@
 #include "kv/step.h"
 #include "recipe/sections.h"
 #include "tensor/arena.h"
+#include "tensor/exec.h"
 
 namespace tandem::kv {
 
@@ -130,6 +131,8 @@ class Policy {
   virtual void plan(MemoryPlan&, const std::string& /*prefix*/) const {}
   /// Takes what was planned.
   virtual void allocate(Arena&, const std::string& /*prefix*/) {}
+  /// Where its work runs; after allocate, before all hooks below.
+  virtual void run_on(const Exec&) {}
   /// Where the newest queries of sequences are, if needs() asks for any; before all hooks below.
   virtual void read_queries(const QueryRing&) {}
   /// Where steps that read all keys leave scores, if needs() asks for them; before all hooks below.

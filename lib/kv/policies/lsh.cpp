@@ -17,10 +17,12 @@ class LshPolicy final : public SparsePolicy {
         centers_(bounds, grid()) {}
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
+    SparsePolicy::plan(plan, prefix);
     tables_.plan(plan, prefix);
     centers_.plan(plan, prefix);
   }
   void allocate(Arena& arena, const std::string& prefix) override {
+    SparsePolicy::allocate(arena, prefix);
     tables_.allocate(arena, prefix);
     centers_.allocate(arena, prefix);
   }

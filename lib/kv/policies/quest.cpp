@@ -24,9 +24,11 @@ class QuestPolicy final : public SparsePolicy {
         ratio_(cache.quest.ratio) {}
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
+    SparsePolicy::plan(plan, prefix);
     plan.add(prefix + ".page_bounds", floats(grid().cells(index().n_blocks())) * sizeof(float));
   }
   void allocate(Arena& arena, const std::string& prefix) override {
+    SparsePolicy::allocate(arena, prefix);
     if (grid().n_sparse > 0) summaries_ = static_cast<float*>(arena.take(prefix + ".page_bounds"));
   }
 

@@ -53,10 +53,12 @@ class SnapKvPolicy final : public SelectingPolicy {
     keys_.allocate(arena, prefix);
     if (copies_) copies_->allocate(arena, prefix);
   }
+  void run_on(const Exec& exec) override {
+    if (copies_) copies_->run_on(exec);
+  }
   void read_queries(const QueryRing& queries) override {
     queries_ = &queries;
     keys_.read_queries(queries);
-    if (copies_) copies_->run_on(queries.exec());
   }
 
   void on_prompt(int slot, const PagedStore& store) override {

@@ -86,6 +86,24 @@ SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int
               .max_block = max_block}),
       sink_ids_(static_cast<size_t>(index_.begin())) {
   std::iota(sink_ids_.begin(), sink_ids_.end(), 0);
+  if (bounds.on_gpu()) device_index_.emplace(index_, bounds.max_seqs, bounds.device);
+}
+
+void SparsePolicy::plan(MemoryPlan& plan, const std::string& prefix) const {
+  if (device_index_) device_index_->plan(plan, prefix);
+}
+
+void SparsePolicy::allocate(Arena& arena, const std::string& prefix) {
+  if (device_index_) device_index_->allocate(arena, prefix);
+}
+
+void SparsePolicy::run_on(const Exec& exec) {
+  exec_ = exec;
+  for (int slot = 0; slot < bounds().max_seqs; ++slot) update_device(slot);
+}
+
+void SparsePolicy::update_device(int slot) {
+  if (device_index_) device_index_->update(slot, index_, *exec_.queue);
 }
 
 void SparsePolicy::select(int layer, const Step& step, const Tensor&, AttendPlan& plan) {
@@ -102,14 +120,31 @@ void SparsePolicy::on_commit(std::span<const int32_t> slots, const PagedStore& s
 void SparsePolicy::on_truncate(int slot, int n, const PagedStore& store) {
   if (n >= index_.end(slot)) return;
   index_.release(slot);
+  update_device(slot);
   grow(slot, true, store);
+}
+
+void SparsePolicy::on_fork(int from, int to) {
+  index_.fork(from, to);
+  update_device(to);
+}
+
+void SparsePolicy::on_release(int slot) {
+  index_.release(slot);
+  try {
+    update_device(slot);
+  } catch (const Error&) {
+    // The GPU has stopped: nothing reads its index.
+  }
 }
 
 void SparsePolicy::grow(int slot, bool prompt, const PagedStore& store) {
   const int end = index_.wanted_end(slot, store.length(slot), prompt);
   if (end <= index_.end(slot)) return;
   const bool fresh = index_.empty(slot);
-  index_tokens(slot, index_.extend(slot, end), fresh, store);
+  const std::vector<TokenIndex::Piece> pieces = index_.extend(slot, end);
+  update_device(slot);
+  index_tokens(slot, pieces, fresh, store);
 }
 
 int SparsePolicy::keys_read(int layer, int length) const {

@@ -1,9 +1,10 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "kv/policies/token_index.h"
+#include "kv/policies/device_index.h"
 #include "kv/policy.h"
 
 namespace tandem::kv {
@@ -47,9 +48,12 @@ class SparsePolicy : public SelectingPolicy {
   SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int sinks, int unit, int max_block,
                int least = 1);
 
+  void plan(MemoryPlan&, const std::string& prefix) const override;
+  void allocate(Arena&, const std::string& prefix) override;
+  void run_on(const Exec&) override;
   void select(int layer, const Step&, const Tensor& q, AttendPlan&) override;
-  void on_fork(int from, int to) override { index_.fork(from, to); }
-  void on_release(int slot) override { index_.release(slot); }
+  void on_fork(int from, int to) override;
+  void on_release(int slot) override;
   void on_truncate(int slot, int n, const PagedStore&) override;
   void on_prompt(int slot, const PagedStore&) override;
   void on_commit(std::span<const int32_t> slots, const PagedStore&) override;
@@ -64,13 +68,19 @@ class SparsePolicy : public SelectingPolicy {
 
   HeadGrid grid() const { return {static_cast<int>(layers().size()), geometry().n_kv_heads}; }
   const TokenIndex& index() const { return index_; }
+  /// The index in a GPU's memory, current before index_tokens; on one.
+  const DeviceIndex& device_index() const { return *device_index_; }
+  const Exec& exec() const { return exec_; }
   /// Sinks as a segment of a list that does not depend on the query.
   KeySegment sinks_segment() const { return {sink_ids_.data(), index_.begin(), nullptr, nullptr}; }
 
  private:
   void grow(int slot, bool prompt, const PagedStore&);
+  void update_device(int slot);
 
   TokenIndex index_;
+  std::optional<DeviceIndex> device_index_;  // on a GPU
+  Exec exec_;
   std::vector<int32_t> sink_ids_;
 };
 

@@ -14,14 +14,14 @@ int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 TokenIndex::TokenIndex(const Spec& spec) : spec_(spec) {
   const int most = std::max(1, spec.max_tokens - spec.sinks - spec.recent);
   capacity_ = std::min(spec.max_block, round_up(most, kPageTokens));
-  const int64_t for_each = (most + capacity_ - 1) / capacity_;
+  max_blocks_ = (most + capacity_ - 1) / capacity_;
   const bool forks_write = spec.max_prompts == 0 && spec.max_seqs > 1;
   const int64_t writers = spec.max_prompts > 0 ? spec.max_prompts : spec.max_seqs;
   // As many blocks as the tokens fill, and one more for every sequence that may end in its own; a
   // fork that writes may also own a copy of the block where it began.
   const int64_t for_all =
       (spec.total_tokens + capacity_ - 1) / capacity_ + (forks_write ? 2 : 1) * writers;
-  n_blocks_ = static_cast<int>(std::min(for_each * writers, for_all));
+  n_blocks_ = static_cast<int>(std::min(max_blocks_ * writers, for_all));
   slots_.assign(static_cast<size_t>(spec.max_seqs), {spec.sinks, {}});
   refs_.resize(static_cast<size_t>(n_blocks_));
   for (int block = n_blocks_; block-- > 0;) free_.push_back(block);

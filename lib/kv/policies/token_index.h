@@ -48,6 +48,8 @@ class TokenIndex {
 
   int capacity() const { return capacity_; }
   int n_blocks() const { return n_blocks_; }
+  /// Of one sequence, at most.
+  int max_blocks() const { return max_blocks_; }
   int begin() const { return spec_.sinks; }
   int end(int slot) const { return at(slot).end; }
   bool empty(int slot) const { return end(slot) <= begin(); }
@@ -84,7 +86,7 @@ class TokenIndex {
   void unref(int block);
 
   Spec spec_;
-  int capacity_, n_blocks_;
+  int capacity_, max_blocks_, n_blocks_;
   std::vector<Slot> slots_;
   std::vector<int> refs_, free_;
 };
