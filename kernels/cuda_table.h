@@ -8,6 +8,7 @@
 #include "kernels/attention/mean_lse.h"
 #include "kernels/channels/gather_columns.h"
 #include "kernels/channels/weight_part.h"
+#include "kernels/code/choose_coded.h"
 #include "kernels/copy/host_copy.h"
 #include "kernels/cuda/bodies.h"
 #include "kernels/embed/convert.h"
@@ -58,6 +59,9 @@ struct CudaTable {
       attention_backward;
   cuda::Bodies<void(const MergeStatesParams&, int, Stream)> merge_states;
   cuda::Bodies<void(const AttendListsParams&, Stream)> attend_lists;
+  cuda::Bodies<void(const CodeFramesParams&, Stream)> code_frames;
+  cuda::Bodies<void(const CodeKeysParams&, Stream)> code_keys;
+  cuda::Bodies<void(const ChooseCodedParams&, Stream)> choose_coded;
   cuda::Bodies<void(const KeyVotesCudaParams&, Stream)> key_votes;
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
   cuda::Bodies<void(const CopyKeysParams&, Stream)> copy_keys;
@@ -119,6 +123,9 @@ struct CudaTable {
     f("attention_backward", attention_backward);
     f("merge_states", merge_states);
     f("attend_lists", attend_lists);
+    f("code_frames", code_frames);
+    f("code_keys", code_keys);
+    f("choose_coded", choose_coded);
     f("key_votes", key_votes);
     f("choose_keys", choose_keys);
     f("copy_keys", copy_keys);

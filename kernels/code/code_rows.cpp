@@ -1,30 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/code/code.h"
+#include "kernels/code/code_numbers.h"
 
 namespace tandem {
 namespace {
-
-/// Steps of the even quantizer of a standard normal variable with the least mean square error (Max
-/// 1960), by bits; the share of the variance that is lost; and the mean of |x|.
-constexpr float kSteps[] = {0, 1.5958f, 0.9957f, 0.5860f};
-constexpr float kLost[] = {0, 0.3634f, 0.1188f, 0.0374f};
-constexpr float kMeanAbs = 0.79788456f;
-
-/// The mean of x y for a standard normal x: e = |x| / sqrt(dims) / this for the average key.
-float mean_product(int bits) { return (1 - kLost[bits]) / kSteps[bits]; }
-
-int step_number(float x, int bits) {
-  const int half = 1 << (bits - 1);
-  return std::clamp(static_cast<int>(std::floor(x / kSteps[bits])) + half, 0, 2 * half - 1);
-}
-
-uint8_t scale_code(float scale) {
-  if (!(scale > 0)) return 0;
-  const auto bits = static_cast<int64_t>(__builtin_bit_cast(uint32_t, scale));
-  return static_cast<uint8_t>(std::clamp<int64_t>((bits - kScaleBits + (1 << 17)) >> 18, 0, 255));
-}
 
 int8_t axis_code(float share) {
   return static_cast<int8_t>(std::clamp(std::nearbyint(share), -127.0f, 127.0f));
@@ -56,7 +36,9 @@ void code_rows(const CodeRowsParams& p, Range rows) {
     for (int quad = 0; quad < p.dims / 4; ++quad) {
       uint32_t signs = 0;
       for (int i = 0; i < 4; ++i) {
-        const int c = 4 * quad + i, number = step_number(x[c] * to_steps, p.bits);
+        const int c = 4 * quad + i;
+        const int number =
+            step_number(static_cast<int>(std::floor(x[c] * to_steps / code_step(p.bits))), p.bits);
         product += double{x[c]} * (number + 0.5 - (1 << planes));
         signs |= static_cast<uint32_t>(number >> planes) << i;
         for (int b = 0; b < planes; ++b)
@@ -79,16 +61,14 @@ void code_rows(const CodeRowsParams& p, Range rows) {
 
 CodeQuery code_query(const float* rotated, float share, float weight, const CodeUnits& units,
                      int dims, int bits, uint8_t* sums, int8_t* q) {
-  // Eight bits hold the sums of kCodeDims magnitudes, each rounded up by half at most.
-  constexpr float kMostSum = 255.0f - kCodeDims / 2, kMost = 127;
   float step = 0;
   for (int begin = 0; begin < dims; begin += kCodeDims) {
     float sum = 0;
     for (int c = begin; c < begin + kCodeDims; ++c) {
       sum += std::abs(rotated[c]);
-      step = std::max(step, std::abs(rotated[c]) / kMost);
+      step = std::max(step, std::abs(rotated[c]) / kMostQuery);
     }
-    step = std::max(step, sum / kMostSum);
+    step = std::max(step, sum / kMostQuerySum);
   }
   CodeQuery query{};
   query.sums = sums;
@@ -107,10 +87,10 @@ CodeQuery code_query(const float* rotated, float share, float weight, const Code
       }
       sums[quad * 16 + signs] = static_cast<uint8_t>(sum);
     }
-  // |x| / sqrt(dims) is e mean_product, and a sign stands for |x_i| / kMeanAbs of its mean square.
-  query.sign_gain = weight * step * units.scale * mean_product(bits) / kMeanAbs;
-  query.gain = weight * step * units.scale / 2;
-  query.axis_gain = weight * share * units.axis;
+  const CodeGains gains = code_gains(step, share, weight, units, bits);
+  query.sign_gain = gains.sign;
+  query.gain = gains.all;
+  query.axis_gain = gains.axis;
   return query;
 }
 

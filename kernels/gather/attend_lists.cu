@@ -133,7 +133,7 @@ template <class S>
 __device__ void attend_tail(const AttendListsParams& p, const ListOf& list, int64_t number,
                             State<S::kOwn>& state) {
   const ListTails& t = p.tails;
-  const int n_runs = (t.n_indexed[list.slot] + kMeanKeys - 1) / kMeanKeys;
+  const int n_runs = (t.ends[list.slot] - t.begin + kMeanKeys - 1) / kMeanKeys;
   const float* masses = t.masses + number * t.mass_stride;
   state.m = t.origin[number] * kLog2E;
 #pragma unroll 4
@@ -156,7 +156,7 @@ template <class T, int kLanes, int kPacks>
 __global__ void __launch_bounds__(kThreads) attend_lists(const AttendListsParams p, int split) {
   using S = Shape<T, kLanes, kPacks>;
   extern __shared__ float shared[];
-  cuda::wait_for_previous();
+  cuda::start_after_previous();
   const int64_t number = blockIdx.y;
   const int part = static_cast<int>(blockIdx.x), begin = part * split;
   const bool tail = p.tails.masses != nullptr && part + 1 == static_cast<int>(gridDim.x);

@@ -28,7 +28,9 @@ struct ListTails {
   int64_t block_stride = 0, head_stride = 0;
   const int32_t* blocks = nullptr;  // [table rows, max_blocks]
   int max_blocks = 0, block_runs = 0;
-  const int32_t* n_indexed = nullptr;  // [table rows] tokens: as many runs, the last one in part
+  // [table rows] tokens [begin, ends[row]) are indexed: as many runs, the last one in part.
+  const int32_t* ends = nullptr;
+  int begin = 0;
 };
 
 struct AttendListsParams {

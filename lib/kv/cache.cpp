@@ -89,6 +89,7 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .max_seqs = s.max_seqs,
           .max_prompts = s.max_prompts,
           .max_read = i > 0 && s.max_drafted > 0 ? std::min(s.max_drafted, s.max_seqs) : s.max_seqs,
+          .max_rows = static_cast<int>(extend_rows(s)),
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
           .device = s.device};

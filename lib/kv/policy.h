@@ -68,6 +68,7 @@ struct Bounds {
   int max_seqs = 1;          // sequences alive at once
   int max_prompts = 0;       // of them, all but forks that add few tokens (cache.h); 0 = all
   int max_read = 1;          // of them, those that this policy reads
+  int max_rows = 1;          // of one extend step
   int max_tokens = 0;        // of one sequence
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
   Device device = {};

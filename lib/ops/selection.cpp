@@ -25,6 +25,18 @@ void attend_lists(const AttendListsParams& p, Stream stream) {
   cuda_table().attend_lists(p, stream);
   cuda::launched("attend_lists", stream);
 }
+void code_frames(const CodeFramesParams& p, Stream stream) {
+  cuda_table().code_frames(p, stream);
+  cuda::launched("code_frames", stream);
+}
+void code_keys(const CodeKeysParams& p, Stream stream) {
+  cuda_table().code_keys(p, stream);
+  cuda::launched("code_keys", stream);
+}
+void choose_coded(const ChooseCodedParams& p, Stream stream) {
+  cuda_table().choose_coded(p, stream);
+  cuda::launched("choose_coded", stream);
+}
 void key_votes(const KeyVotesCudaParams& p, Stream stream) {
   cuda_table().key_votes(p, stream);
   cuda::launched("key_votes", stream);

@@ -1,4 +1,5 @@
 #pragma once
+#include "kernels/code/choose_coded.h"
 #include "kernels/code/code.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/gather/attend_list.h"
@@ -30,6 +31,9 @@ void attend_list(const AttendListParams& params);
 void key_votes(const KeyVotesParams& params);
 /// errors   of these: kind device in a build without CUDA
 void attend_lists(const AttendListsParams& params, Stream stream);
+void code_frames(const CodeFramesParams& params, Stream stream);
+void code_keys(const CodeKeysParams& params, Stream stream);
+void choose_coded(const ChooseCodedParams& params, Stream stream);
 void key_votes(const KeyVotesCudaParams& params, Stream stream);
 void choose_keys(const ChooseKeysParams& params, Stream stream);
 void copy_keys(const CopyKeysParams& params, Stream stream);

@@ -20,10 +20,11 @@ CodeFrames::CodeFrames(const Bounds& bounds, HeadGrid grid, int dims, int bits)
       grid_(grid),
       max_seqs_(bounds.max_seqs),
       dims_(dims),
-      bits_(bits) {}
+      bits_(bits),
+      device_(bounds.device) {}
 
 void CodeFrames::plan(MemoryPlan& plan, const std::string& prefix) const {
-  plan.add(prefix + ".frames", grid_.cells(max_seqs_) * width() * sizeof(float));
+  plan.add(prefix + ".frames", grid_.cells(max_seqs_) * width() * sizeof(float), device_);
 }
 
 void CodeFrames::allocate(Arena& arena, const std::string& prefix) {
@@ -40,9 +41,13 @@ CodeFrame CodeFrames::at(int slot, int ordinal, int kv_head) const {
   return {.center = x, .axis = x + d, .units = {.scale = x[2 * d], .axis = x[2 * d + 1]}};
 }
 
-void CodeFrames::copy(int from, int to) {
-  if (data_ != nullptr)
-    std::memcpy(data(to, 0, 0), data(from, 0, 0), grid_.cells(1) * width() * sizeof(float));
+void CodeFrames::copy(int from, int to, const Exec& exec) {
+  if (data_ == nullptr) return;
+  const size_t bytes = grid_.cells(1) * width() * sizeof(float);
+  if (exec.on_gpu())
+    exec.queue->copy_within(data(to, 0, 0), data(from, 0, 0), bytes);
+  else
+    std::memcpy(data(to, 0, 0), data(from, 0, 0), bytes);
 }
 
 void CodeFrames::set(int slot, std::span<const int> layers, int begin, int end,

@@ -33,7 +33,11 @@ class CodeFrames {
   /// held.
   void set(int slot, std::span<const int> layers, int begin, int end, const PagedStore& store,
            const QueryRing* queries);
-  void copy(int from, int to);
+  void copy(int from, int to, const Exec& exec);
+  /// On a GPU, as kernels/code/device_codes.h has them: those of a sparse layer.
+  float* frames(int ordinal) const { return data(0, ordinal, 0); }
+  int64_t slot_stride() const { return static_cast<int64_t>(grid_.cells(1) * width()); }
+  int64_t head_stride() const { return static_cast<int64_t>(width()); }
 
  private:
   size_t width() const { return 2 * static_cast<size_t>(geometry_.head_dim) + 2; }
@@ -44,6 +48,7 @@ class CodeFrames {
   Geometry geometry_;
   HeadGrid grid_;
   int max_seqs_, dims_, bits_;
+  Device device_;
   float* data_ = nullptr;  // [slots, sparse layers, KV heads, width()]: center, axis, units
 };
 

@@ -3,9 +3,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
+#include "base/error.h"
 #include "base/rng.h"
 #include "kv/policies/centered_keys.h"
+#include "kv/policies/coded_lists.h"
 #include "kv/policies/hybrid_tail.h"
 #include "kv/policies/key_codes.h"
 #include "kv/policies/policies.h"
@@ -32,18 +35,51 @@ class HybridPolicy final : public SparsePolicy {
                      recipe::Hybrid::kLeastExact),
         spec_(cache.hybrid),
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
-        codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {}
+        codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {
+    if (!bounds.on_gpu()) return;
+    if (spec_.tail == HybridTail::sampled)
+      throw on_cpu_only("cache.hybrid.tail", "sampled", "means or none");
+    if (spec_.budget != HybridBudget::share)
+      throw on_cpu_only("cache.hybrid.budget", recipe::yaml_text(spec_.budget), "share");
+    device_lists_.emplace(spec_, bounds, codes_, index());
+  }
+
+  Needs needs() const override {
+    Needs needs = SparsePolicy::needs();
+    if (device_lists_) {
+      needs.sources = 1, needs.scratch_bytes = 0;
+      needs.list_keys = device_lists_->most();
+      needs.list_tails = device_lists_->has_tail();
+    }
+    return needs;
+  }
+  const KeySelector* selector() const override { return device_lists_ ? nullptr : this; }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
+    SparsePolicy::plan(plan, prefix);
     codes_.plan(plan, prefix);
+    if (device_lists_) device_lists_->plan(plan, prefix);
   }
   void allocate(Arena& arena, const std::string& prefix) override {
+    SparsePolicy::allocate(arena, prefix);
     codes_.allocate(arena, prefix);
+    if (device_lists_) device_lists_->allocate(arena, prefix);
+  }
+  void run_on(const Exec& exec) override {
+    SparsePolicy::run_on(exec);
+    codes_.run_on(exec);
   }
   void read_queries(const QueryRing& queries) override { queries_ = &queries; }
   void on_fork(int from, int to) override {
     SparsePolicy::on_fork(from, to);
-    codes_.on_fork(from, to);
+    codes_.on_fork(from, to, exec());
+  }
+
+  void select(int layer, const Step& step, const Tensor& q, AttendPlan& plan) override {
+    if (!device_lists_ || ordinal(layer) < 0 || device_lists_->most() == 0)
+      return SparsePolicy::select(layer, step, q, plan);
+    plan.add({.lists = {.rest = device_index().rests()}});
+    device_lists_->choose(ordinal(layer), step, q, device_index(), exec().stream(), plan);
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
@@ -109,12 +145,7 @@ class HybridPolicy final : public SparsePolicy {
  private:
   /// Ids of one head: the exact ones, the sampled ones, and what selections may write past either.
   size_t id_room() const { return 2 * static_cast<size_t>(bounds().max_tokens) + 64; }
-  /// Scores of one head: whole groups of whole blocks.
-  size_t score_stride() const {
-    const auto capacity = static_cast<size_t>(index().capacity());
-    const size_t blocks = (static_cast<size_t>(bounds().max_tokens) + capacity - 1) / capacity;
-    return (blocks * capacity + kCodeKeys - 1) / kCodeKeys * kCodeKeys;
-  }
+  size_t score_stride() const { return static_cast<size_t>(codes_.score_room()); }
   size_t runs() const { return score_stride() / kMeanKeys + 1; }
 
   struct Scratch {
@@ -256,9 +287,15 @@ class HybridPolicy final : public SparsePolicy {
                  DrawPurpose::keys)[1];
   }
 
+  static Error on_cpu_only(std::string_view key, std::string_view value, std::string_view instead) {
+    return Error::make(ErrorKind::device, std::string(key), "{} runs on the CPU only", value)
+        .hint(fmt::format("use --device cpu, or {}", instead));
+  }
+
   recipe::Hybrid spec_;
   uint64_t seed_;
   KeyCodes codes_;
+  std::optional<CodedLists> device_lists_;  // on a GPU
   const QueryRing* queries_ = nullptr;
 };
 

@@ -7,26 +7,47 @@
 #include "base/convert.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "kernels/code/device_codes.h"
 #include "kv/policies/centered_keys.h"
+#include "kv/policies/scratch.h"
 
 namespace tandem::kv {
 namespace {
 
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-template <class T>
-void copy_cells(T* data, size_t to, size_t from, size_t n_cells, int64_t cell) {
-  const auto size = static_cast<size_t>(cell);
-  std::memcpy(data + to * size, data + from * size, n_cells * size * sizeof(T));
+/// Copies `n` bytes within one device's memory.
+void copy_bytes(void* to, const void* from, int64_t n, const Exec& exec) {
+  const auto bytes = static_cast<size_t>(n);
+  if (exec.on_gpu())
+    exec.queue->copy_within(to, from, bytes);
+  else
+    std::memcpy(to, from, bytes);
 }
 
 }  // namespace
+
+struct KeyCodes::Coding {
+  ScratchCutter cutter;
+  float* signs;    // of the rotation
+  int32_t* pages;  // of the sequence whose index is made
+  double* sums;    // of its keys
+
+  Coding(std::byte* base, const KeyCodes& codes)
+      : cutter(base),
+        signs(cutter.take<float>(codes.signs_.size())),
+        pages(
+            cutter.take<int32_t>(static_cast<size_t>(codes.bounds_.max_tokens / kPageTokens + 1))),
+        sums(cutter.take<double>(static_cast<size_t>(kFrameSplits * codes.geometry_.n_kv_heads *
+                                                     codes.geometry_.head_dim))) {}
+};
 
 KeyCodes::KeyCodes(int bits, uint64_t seed, const Bounds& bounds, const TokenIndex& index,
                    HeadGrid grid)
     : bits_(bits),
       dims_(static_cast<int>(divide_up(bounds.geometry.head_dim, kCodeDims)) * kCodeDims),
       seed_(seed),
+      bounds_(bounds),
       geometry_(bounds.geometry),
       index_(index),
       grid_(grid),
@@ -44,11 +65,13 @@ int64_t KeyCodes::mean_rows() const { return divide_up(index_.capacity(), kMeanK
 
 void KeyCodes::plan(MemoryPlan& plan, const std::string& prefix) const {
   const size_t cells = grid_.cells(index_.n_blocks());
-  plan.add(prefix + ".codes", cells * static_cast<size_t>(group_bytes()));
-  if (bits_ > 1) plan.add(prefix + ".low_bits", cells * static_cast<size_t>(low_bytes()));
+  const Device device = bounds_.device;
+  plan.add(prefix + ".codes", cells * static_cast<size_t>(group_bytes()), device);
+  if (bits_ > 1) plan.add(prefix + ".low_bits", cells * static_cast<size_t>(low_bytes()), device);
   plan.add(prefix + ".value_means",
-           cells * static_cast<size_t>(mean_rows() * geometry_.head_dim) * sizeof(bf16));
+           cells * static_cast<size_t>(mean_rows() * geometry_.head_dim) * sizeof(bf16), device);
   frames_.plan(plan, prefix);
+  if (bounds_.on_gpu()) plan.add(prefix + ".coding", Coding(nullptr, *this).cutter.bytes(), device);
 }
 
 void KeyCodes::allocate(Arena& arena, const std::string& prefix) {
@@ -57,20 +80,29 @@ void KeyCodes::allocate(Arena& arena, const std::string& prefix) {
   if (bits_ > 1) low_ = static_cast<uint8_t*>(arena.take(prefix + ".low_bits"));
   means_ = static_cast<bf16*>(arena.take(prefix + ".value_means"));
   frames_.allocate(arena, prefix);
+  if (bounds_.on_gpu()) coding_ = static_cast<std::byte*>(arena.take(prefix + ".coding"));
+}
+
+void KeyCodes::copy_block(const TokenIndex::Piece& piece, const Exec& exec) {
+  const auto copy = [&](auto* data, int64_t cell) {
+    const auto size = static_cast<size_t>(cell);
+    copy_bytes(data + grid_.cells(piece.block) * size, data + grid_.cells(piece.copy_of) * size,
+               static_cast<int64_t>(grid_.cells(1) * size * sizeof(*data)), exec);
+  };
+  copy(groups_, group_bytes());
+  if (bits_ > 1) copy(low_, low_bytes());
+  copy(means_, mean_rows() * geometry_.head_dim);
 }
 
 void KeyCodes::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
                             std::span<const int> layers, bool fresh, const PagedStore& store,
                             const QueryRing* queries) {
+  for (const TokenIndex::Piece& piece : pieces)
+    if (piece.copy_of >= 0) copy_block(piece, store.exec());
+  if (bounds_.on_gpu()) return index_on_gpu(slot, pieces, layers, fresh, store, queries);
   if (fresh) frames_.set(slot, layers, index_.begin(), index_.end(slot), store, queries);
   const int heads = geometry_.n_kv_heads;
   for (const TokenIndex::Piece& piece : pieces) {
-    if (piece.copy_of >= 0) {
-      const size_t to = grid_.cells(piece.block), from = grid_.cells(piece.copy_of);
-      copy_cells(groups_, to, from, grid_.cells(1), group_bytes());
-      if (bits_ > 1) copy_cells(low_, to, from, grid_.cells(1), low_bytes());
-      copy_cells(means_, to, from, grid_.cells(1), mean_rows() * geometry_.head_dim);
-    }
     parallel_for(grid_.n_sparse * heads, [&](int task) {
       const int ordinal = task / heads, head = task % heads;
       const int layer = layers[static_cast<size_t>(ordinal)];
@@ -79,6 +111,89 @@ void KeyCodes::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
       code(piece, KeyRows(store.k(layer), pages, head), frame(slot, ordinal, head), cell);
       average(piece, KeyRows(store.v(layer), pages, head), cell);
     });
+  }
+}
+
+void KeyCodes::run_on(const Exec& exec) {
+  if (coding_ != nullptr)
+    exec.queue->copy_in(Coding(coding_, *this).signs, signs_.data(), signs_.size() * sizeof(float));
+}
+
+DeviceCodes KeyCodes::device_codes(int ordinal) const {
+  const size_t cell = grid_.cell(0, ordinal, 0);
+  const auto block_cells = static_cast<int64_t>(grid_.cells(1));
+  return {.groups = groups_ + cell * static_cast<size_t>(group_bytes()),
+          .low = low(cell),
+          .frames = frames_.frames(ordinal),
+          .group_block_stride = block_cells * group_bytes(),
+          .group_head_stride = group_bytes(),
+          .low_block_stride = block_cells * low_bytes(),
+          .low_head_stride = low_bytes(),
+          .frame_slot_stride = frames_.slot_stride(),
+          .frame_head_stride = frames_.head_stride(),
+          .signs = Coding(coding_, *this).signs,
+          .capacity = index_.capacity(),
+          .d = geometry_.head_dim,
+          .dims = dims_,
+          .bits = bits_};
+}
+
+ListTails KeyCodes::device_tails(int ordinal, const DeviceIndex& device_index) const {
+  const int64_t cell = mean_rows() * geometry_.head_dim;
+  return {.means = means_ + static_cast<int64_t>(grid_.cell(0, ordinal, 0)) * cell,
+          .block_stride = static_cast<int64_t>(grid_.cells(1)) * cell,
+          .head_stride = cell,
+          .blocks = device_index.blocks(),
+          .max_blocks = device_index.max_blocks(),
+          .block_runs = static_cast<int>(mean_rows()),
+          .ends = device_index.ends(),
+          .begin = index_.begin()};
+}
+
+void KeyCodes::index_on_gpu(int slot, std::span<const TokenIndex::Piece> pieces,
+                            std::span<const int> layers, bool fresh, const PagedStore& store,
+                            const QueryRing* queries) {
+  const Exec& exec = store.exec();
+  const Coding coding(coding_, *this);
+  const std::vector<int32_t>& pages = store.pages(slot);
+  exec.queue->copy_in(coding.pages, pages.data(), pages.size() * sizeof(int32_t));
+  const auto last = std::min(queries->end(slot), store.length(slot));
+  const int first = std::max(queries->begin(slot), last - CodeFrames::kAxisQueries);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const int ordinal = static_cast<int>(i), layer = layers[i];
+    const DeviceCodes codes = device_codes(ordinal);
+    IndexedTokens tokens{.k_pool = store.k(layer).raw(),
+                         .v_pool = store.v(layer).raw(),
+                         .pages = coding.pages,
+                         .n_kv_heads = geometry_.n_kv_heads,
+                         .dtype = geometry_.dtype,
+                         .token = index_.begin(),
+                         .n = index_.end(slot) - index_.begin()};
+    if (fresh)
+      ops::code_frames({.codes = codes,
+                        .tokens = tokens,
+                        .slot = slot,
+                        .queries = queries->rows(slot, layer),
+                        .first_query = first,
+                        .n_queries = std::max(0, last - first),
+                        .ring_capacity = queries->spec().capacity(),
+                        .n_heads = geometry_.n_heads,
+                        .sums = coding.sums},
+                       exec.stream());
+    for (const TokenIndex::Piece& piece : pieces) {
+      tokens.token = piece.token;
+      tokens.n = piece.n;
+      const int64_t cell = mean_rows() * geometry_.head_dim;
+      ops::code_keys(
+          {.codes = codes,
+           .tokens = tokens,
+           .slot = slot,
+           .block = piece.block,
+           .offset = piece.offset,
+           .means = means_ + static_cast<int64_t>(grid_.cell(piece.block, ordinal, 0)) * cell,
+           .mean_head_stride = cell},
+          exec.stream());
+    }
   }
 }
 
@@ -132,6 +247,11 @@ CodeQuery KeyCodes::query(const CodeFrame& frame, std::span<const float> q, floa
   ops::rotate_rows({.rows = rotated, .signs = signs_.data(), .dims = dims_}, {0, 1});
   const float weight = 1.0f / std::sqrt(static_cast<float>(q.size()));
   return code_query(rotated, share, weight, frame.units, dims_, bits_, sums, q8);
+}
+
+int64_t KeyCodes::score_room() const {
+  const int64_t capacity = index_.capacity();
+  return divide_up(divide_up(bounds_.max_tokens, capacity) * capacity, kCodeKeys) * kCodeKeys;
 }
 
 template <class DoBlock>

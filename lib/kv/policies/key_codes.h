@@ -3,7 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/gather/attend_lists.h"
 #include "kv/policies/code_frames.h"
+#include "kv/policies/device_index.h"
 #include "ops/selection.h"
 
 namespace tandem::kv {
@@ -16,11 +18,16 @@ class KeyCodes {
   KeyCodes(int bits, uint64_t seed, const Bounds& bounds, const TokenIndex& index, HeadGrid grid);
   void plan(MemoryPlan&, const std::string& prefix) const;
   void allocate(Arena&, const std::string& prefix);
+  /// Where they are; after allocate.
+  void run_on(const Exec& exec);
   /// errors   none; `fresh`: the slot had no index, and its frames are set first
   void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
                     std::span<const int> layers, bool fresh, const PagedStore& store,
                     const QueryRing* queries);
-  void on_fork(int from, int to) { frames_.copy(from, to); }
+  void on_fork(int from, int to, const Exec& exec) { frames_.copy(from, to, exec); }
+  /// On a GPU: what kernels read of a sparse layer.
+  DeviceCodes device_codes(int ordinal) const;
+  ListTails device_tails(int ordinal, const DeviceIndex& device_index) const;
 
   int bits() const { return bits_; }
   size_t dims() const { return static_cast<size_t>(dims_); }
@@ -42,16 +49,26 @@ class KeyCodes {
   /// how many.
   int means(int slot, int ordinal, int kv_head, MeanRows* rows) const;
 
+  /// Room for the scores of any slot's keys: whole groups of whole blocks.
+  int64_t score_room() const;
+
   double scan_bytes_a_key() const { return dims_ / 8.0 + 2; }
   double refine_bytes_a_key() const { return static_cast<double>(code_low_bytes(dims_, bits_)); }
 
  private:
+  /// A GPU's memory for the making of an index.
+  struct Coding;
+
   int64_t group_bytes() const;  // of a cell
   int64_t low_bytes() const;
   int64_t mean_rows() const;
   uint8_t* low(size_t cell) const {
     return bits_ > 1 ? low_ + cell * static_cast<size_t>(low_bytes()) : nullptr;
   }
+  void copy_block(const TokenIndex::Piece& piece, const Exec& exec);
+  void index_on_gpu(int slot, std::span<const TokenIndex::Piece> pieces,
+                    std::span<const int> layers, bool fresh, const PagedStore& store,
+                    const QueryRing* queries);
   void code(const TokenIndex::Piece& piece, const KeyRows& keys, const CodeFrame& frame,
             size_t cell) const;
   void average(const TokenIndex::Piece& piece, const KeyRows& values, size_t cell) const;
@@ -61,6 +78,7 @@ class KeyCodes {
 
   int bits_, dims_;
   uint64_t seed_;
+  Bounds bounds_;
   Geometry geometry_;
   const TokenIndex& index_;
   HeadGrid grid_;
@@ -69,6 +87,7 @@ class KeyCodes {
   uint8_t* groups_ = nullptr;
   uint8_t* low_ = nullptr;
   bf16* means_ = nullptr;
+  std::byte* coding_ = nullptr;  // on a GPU: Coding
 };
 
 }  // namespace tandem::kv

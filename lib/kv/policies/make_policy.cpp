@@ -50,7 +50,11 @@ Needs needs_of(const recipe::Cache& cache) {
     case recipe::CacheKind::lsh:
       return {.sources = 2};
     case recipe::CacheKind::hybrid:
-      return {.sources = 2, .queries = CodeFrames::kAxisQueries, .needs_queries = false};
+      return {.runs_on_gpu = true,
+              .lists = true,
+              .sources = 2,
+              .queries = CodeFrames::kAxisQueries,
+              .needs_queries = false};
     case recipe::CacheKind::snapkv:
       return {.runs_on_gpu = true, .lists = true, .sources = 2, .queries = cache.snapkv.window};
     case recipe::CacheKind::verified:

@@ -1,0 +1,62 @@
+#pragma once
+// The choice of the keys that each row and query head of a step reads, by key codes on a GPU: scans
+// of the signs, the other bits of the best, the best of these, and the weights of means for the
+// rest. Pointers lie in device memory; all that a recorded graph may find changed lies there.
+#include "kernels/code/device_codes.h"
+#include "kernels/gather/attend_lists.h"
+
+namespace tandem {
+
+/// A query as scans read it: code.h's CodeQuery, and what its choice goes by.
+struct DeviceCodeQuery {
+  float sign_gain, gain, axis_gain;
+  float total;   // of the whole numbers
+  float center;  // scale times q . center: the log weight of score 0
+  float floor;   // a score that some more keys reach than are candidates; -inf: all keys do
+};
+
+/// Room for one step's choice, of n_lists lists over at most max_keys indexed keys.
+struct ChooseCodedScratch {
+  DeviceCodeQuery* queries;  // [n_lists]
+  int8_t* q;                 // [n_lists, dims]
+  float* scores;       // [n_lists, key_stride] of the keys that reach the floor: those of run r
+                       // from r * kMeanKeys on, in their order
+  uint16_t* keys;      // [n_lists, key_stride] their numbers in the run
+  int32_t* counts;     // [n_lists, run_stride] how many of each run
+  int64_t key_stride;  // a multiple of kMeanKeys
+  int64_t run_stride;
+};
+
+struct ChooseCodedParams {
+  // Out, of list row * n_heads + head, as QueryLists and ListTails have them: the first `begin`
+  // tokens, then the chosen ones, ascending.
+  int32_t* ids;
+  int32_t* count;
+  int64_t stride;
+  float* masses;  // relative to exp(origin), 0 for chosen keys; null: no tails
+  float* origin;
+  int64_t mass_stride;
+  DeviceCodes codes;
+  const int32_t* blocks;  // [slots, max_blocks]
+  const int32_t* ends;    // [slots] tokens [begin, ends[slot]) are indexed
+  int max_blocks, begin;
+  const void* q;  // [rows, n_heads, d] of dtype
+  DType dtype;
+  const int32_t *slot, *row_begin;  // as in AttendListsParams
+  int n_seqs, n_heads, n_kv_heads;
+  int first_row, n_rows;  // the rows whose lists are chosen; scratch counts from the first
+  int max_keys;           // indexed, of any slot
+  double refine, exact;   // shares of the keys: candidates and those that are read
+  int least_exact;
+  ChooseCodedScratch scratch;
+};
+
+/// Of n keys min(n, max(least_exact, exact n)) are chosen, by all bits, of the best twice as many
+/// or refine n by signs; of equal scores the lowest ids.
+/// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
+///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest
+/// cost     reads dims / 8 + 2 bytes a key and KV head once for up to four heads, and dims (bits - 1)
+///          / 8 a candidate
+void choose_coded_cuda(const ChooseCodedParams&, Stream);
+
+}  // namespace tandem

@@ -1,0 +1,84 @@
+#pragma once
+// Key codes on a GPU: the numbers of code.h in another order, which tensor cores read as they are.
+// Pointers lie in device memory.
+//
+// Signs of a group: the warp that multiplies a tile of 16 keys by 32 coordinates (mma.m16n8k32)
+// takes of its 128 operand words the bits at one place, eight such tiles to 512 bytes. The words of
+// lane 4 g + t hold keys g and g + 8 at coordinates 4 t and 16 + 4 t, of which each byte is one.
+// Scales and shares: the 16 keys of the group that equal k modulo 8 lie together, those of a lane.
+// Lower bits: a key's coordinates four at a time, one a byte, each in bits - 1 neighbouring bits.
+#include "kernels/code/code.h"
+
+namespace tandem {
+
+/// A bit of a group's signs, or the lowest one of a coordinate among a key's lower bits.
+struct CodeBitPlace {
+  int64_t byte;
+  int bit;
+};
+constexpr CodeBitPlace device_sign_place(int in_group, int c, int dims) {
+  const int tile = in_group / 16 * (dims / kCodeDims) + c / kCodeDims;
+  const int lane = in_group % 8 * 4 + c % 16 / 4, word = in_group / 8 % 2 + c / 16 % 2 * 2;
+  return {int64_t{tile / 8} * 512 + lane * 16 + word * 4 + c % 4, tile % 8};
+}
+constexpr int device_scale_place(int in_group) {
+  return in_group % 8 * 16 + in_group / 16 * 2 + in_group / 8 % 2;
+}
+constexpr CodeBitPlace device_low_place(int c, int bits) {
+  const int each = 8 / (bits - 1);  // coordinates of a byte
+  return {c / (4 * each) * 4 + c % 4, c / 4 % each * (bits - 1)};
+}
+
+/// The codes of one layer. Blocks of the index hold `capacity` tokens of a sequence each.
+struct DeviceCodes {
+  uint8_t* groups;  // of block b and KV head h at b * group_block_stride + h * group_head_stride
+  uint8_t* low;     // the same, with its strides; 16-byte aligned
+  float* frames;    // of a slot and KV head: center [d], axis [d], CodeUnits
+  int64_t group_block_stride, group_head_stride, low_block_stride, low_head_stride;
+  int64_t frame_slot_stride, frame_head_stride;
+  const float* signs;  // [2, dims] of the rotation
+  int capacity, d, dims, bits;
+};
+
+/// Tokens of a sequence whose index is made, and where they are.
+struct IndexedTokens {
+  const void *k_pool, *v_pool;  // [n_pages, n_kv_heads, 64, d] of dtype
+  const int32_t* pages;         // of the sequence
+  int n_kv_heads;
+  DType dtype;
+  int token, n;  // tokens [token, token + n)
+};
+
+inline constexpr int kFrameSplits = 64;
+
+struct CodeFramesParams {
+  DeviceCodes codes;
+  IndexedTokens tokens;
+  int slot;
+  // Queries whose mean is the axis: those of tokens [first_query, first_query + n_queries), token t
+  // at row t % ring_capacity. None: no axis.
+  const void* queries;  // [ring_capacity, n_heads, d] of dtype
+  int first_query, n_queries, ring_capacity, n_heads;
+  double* sums;  // scratch [kFrameSplits, n_kv_heads, d]
+};
+/// Sets the frames of a slot, all KV heads, by its tokens: lib/kv/policies/code_frames.h.
+/// numerics means in f64; the sums' order follows from the number of tokens alone
+/// cost     reads the keys twice
+void code_frames_cuda(const CodeFramesParams&, Stream);
+
+struct CodeKeysParams {
+  DeviceCodes codes;
+  IndexedTokens tokens;
+  int slot;
+  int block, offset;  // the tokens go there, those of the block before `offset` stay
+  bf16* means;        // of values over runs of kMeanKeys tokens: of the block and KV head h at h *
+                      // mean_head_stride
+  int64_t mean_head_stride;
+};
+/// Writes codes and means of values. A run that began before `offset` is averaged anew.
+/// numerics a bit differs from the CPU's only where a rotated coordinate lies within rounding of a
+///          step's bound
+/// cost     reads keys and values once
+void code_keys_cuda(const CodeKeysParams&, Stream);
+
+}  // namespace tandem

@@ -1,0 +1,109 @@
+#include "kv/policies/coded_lists.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kv/policies/scratch.h"
+#include "ops/selection.h"
+
+namespace tandem::kv {
+namespace {
+
+/// Memory for scores that a step takes at a time: rows beyond wait for those before them.
+constexpr size_t kScoreBytes = size_t{192} << 20;
+
+}  // namespace
+
+struct CodedLists::Memory {
+  ScratchCutter cutter;
+  int32_t *ids, *count;
+  float *masses, *origin;
+  ChooseCodedScratch scratch;
+
+  Memory(std::byte* base, const CodedLists& c) : cutter(base) {
+    const auto heads = static_cast<size_t>(c.bounds_.geometry.n_heads);
+    const size_t lists = static_cast<size_t>(c.bounds_.max_rows) * heads;
+    const size_t scored = static_cast<size_t>(c.rows_at_once_) * heads;
+    const auto keys = static_cast<size_t>(c.codes_.score_room());
+    const size_t runs = keys / kMeanKeys + 1;
+    ids = cutter.take<int32_t>(lists * static_cast<size_t>(c.most_));
+    count = cutter.take<int32_t>(lists);
+    masses = cutter.take<float>(c.has_tail() ? lists * runs : 0);
+    origin = cutter.take<float>(lists);
+    scratch = {.queries = cutter.take<DeviceCodeQuery>(scored),
+               .q = cutter.take<int8_t>(scored * c.codes_.dims()),
+               .scores = cutter.take<float>(scored * runs * kMeanKeys),
+               .keys = cutter.take<uint16_t>(scored * runs * kMeanKeys),
+               .counts = cutter.take<int32_t>(scored * runs),
+               .key_stride = static_cast<int64_t>(runs * kMeanKeys),
+               .run_stride = static_cast<int64_t>(runs)};
+  }
+};
+
+CodedLists::CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const KeyCodes& codes,
+                       const TokenIndex& index)
+    : spec_(spec),
+      bounds_(bounds),
+      codes_(codes),
+      begin_(index.begin()),
+      max_keys_(std::max(0, index.wanted_end(0, bounds.max_tokens, true) - index.begin())) {
+  const int chosen =
+      std::max(spec.kLeastExact, static_cast<int>(std::lround(spec.exact * max_keys_)));
+  most_ = max_keys_ > 0 ? begin_ + std::min(max_keys_, chosen) : 0;
+  const size_t row_bytes = static_cast<size_t>(bounds.geometry.n_heads) *
+                           static_cast<size_t>(codes.score_room()) *
+                           (sizeof(float) + sizeof(uint16_t));
+  rows_at_once_ = std::clamp(static_cast<int>(kScoreBytes / row_bytes), 1, bounds.max_rows);
+}
+
+void CodedLists::plan(MemoryPlan& plan, const std::string& prefix) const {
+  if (most_ > 0)
+    plan.add(prefix + ".choosing", Memory(nullptr, *this).cutter.bytes(), bounds_.device);
+}
+
+void CodedLists::allocate(Arena& arena, const std::string& prefix) {
+  if (most_ > 0) memory_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
+}
+
+void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
+                        const DeviceIndex& device_index, Stream stream, AttendPlan& plan) const {
+  const Memory m(memory_, *this);
+  const Geometry& g = bounds_.geometry;
+  const int n_rows = static_cast<int>(q.rows());
+  const auto runs = m.scratch.run_stride;
+  for (int first = 0; first < n_rows; first += rows_at_once_)
+    ops::choose_coded({.ids = m.ids,
+                       .count = m.count,
+                       .stride = most_,
+                       .masses = has_tail() ? m.masses : nullptr,
+                       .origin = m.origin,
+                       .mass_stride = runs,
+                       .codes = codes_.device_codes(ordinal),
+                       .blocks = device_index.blocks(),
+                       .ends = device_index.ends(),
+                       .max_blocks = device_index.max_blocks(),
+                       .begin = begin_,
+                       .q = q.raw(),
+                       .dtype = g.dtype,
+                       .slot = step.arrays.slot,
+                       .row_begin = step.arrays.row_begin,
+                       .n_seqs = step.arrays.n_seqs,
+                       .n_heads = g.n_heads,
+                       .n_kv_heads = g.n_kv_heads,
+                       .first_row = first,
+                       .n_rows = std::min(rows_at_once_, n_rows - first),
+                       .max_keys = max_keys_,
+                       .refine = spec_.refine,
+                       .exact = spec_.exact,
+                       .least_exact = spec_.kLeastExact,
+                       .scratch = m.scratch},
+                      stream);
+  plan.lists = {.ids = m.ids, .count = m.count, .stride = most_, .most = most_};
+  if (!has_tail()) return;
+  plan.tails = codes_.device_tails(ordinal, device_index);
+  plan.tails.masses = m.masses;
+  plan.tails.origin = m.origin;
+  plan.tails.mass_stride = runs;
+}
+
+}  // namespace tandem::kv
