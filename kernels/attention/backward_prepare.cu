@@ -9,29 +9,35 @@ namespace tandem {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / cuda::kWarp;
+/// Lanes of a query and head: each has enough loads under way to keep the memory busy.
+constexpr int kTeam = 8, kTeams = kThreads / kTeam;
 
-/// A warp a query and head, heads side by side.
-template <class T>
+/// A team a query and head, heads side by side; kEach elements a load. Rows after the documents
+/// get numbers, too, which are never read.
+template <class T, int kEach>
 __device__ void sum_row(const AttentionBackwardParams& p, const BackwardWorkspace& w, int n_rows,
-                        int64_t at) {
-  constexpr int kEach = 4 / sizeof(T);  // d is even
+                        int at) {
   using Few = cuda::Vector<T, kEach>;
-  const auto row = static_cast<int>(at / p.n_heads), head = static_cast<int>(at % p.n_heads);
-  if (row >= p.row_begin[p.n_seqs]) return;
-  const auto* dout = reinterpret_cast<const Few*>(static_cast<const T*>(p.dout) + at * p.head_dim);
-  const auto* out = reinterpret_cast<const Few*>(static_cast<const T*>(p.out) + at * p.head_dim);
-  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
+  const bool exists = at < n_rows * p.n_heads;
+  const int64_t from = static_cast<int64_t>(at) * p.head_dim;
+  const auto* dout = reinterpret_cast<const Few*>(static_cast<const T*>(p.dout) + from);
+  const auto* out = reinterpret_cast<const Few*>(static_cast<const T*>(p.out) + from);
+  const int lane = static_cast<int>(threadIdx.x) % kTeam;
+  const float lse = exists && lane == 0 ? p.lse[at] : 0.0f;
   float sum = 0;
-  for (int i = lane; i < p.head_dim / kEach; i += cuda::kWarp) {
+#pragma unroll 2
+  for (int i = lane; i < (exists ? p.head_dim / kEach : 0); i += kTeam) {
     const Few a = dout[i], b = out[i];
 #pragma unroll
     for (int e = 0; e < kEach; ++e)
       sum = fmaf(cuda::to_float(a.at[e]), cuda::to_float(b.at[e]), sum);
   }
-  sum = cuda::warp_sum(sum);
-  if (lane != 0) return;
-  const int64_t to = static_cast<int64_t>(head) * n_rows + row;
-  w.lse[to] = p.lse[at] * kLog2E;
+#pragma unroll
+  for (int step = kTeam / 2; step > 0; step /= 2)
+    sum += __shfl_xor_sync(cuda::kAllLanes, sum, step);
+  if (!exists || lane != 0) return;
+  const int64_t to = static_cast<int64_t>(at % p.n_heads) * n_rows + at / p.n_heads;
+  w.lse[to] = lse * kLog2E;
   w.sums[to] = sum;
 }
 
@@ -63,7 +69,7 @@ __device__ void list_tiles(const AttentionBackwardParams& p, const BackwardWorks
 }
 
 /// Blocks of sequences, then those of rows.
-template <class T>
+template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads)
     prepare_backward_kernel(const __grid_constant__ AttentionBackwardParams p,
                             const __grid_constant__ BackwardWorkspace w, int n_rows,
@@ -73,8 +79,8 @@ __global__ void __launch_bounds__(kThreads)
   if (block < p.n_seqs)
     list_tiles(p, w, tile_rows, block);
   else
-    sum_row<T>(p, w, n_rows,
-               static_cast<int64_t>(block - p.n_seqs) * kWarps + threadIdx.x / cuda::kWarp);
+    sum_row<T, kEach>(p, w, n_rows,
+                      (block - p.n_seqs) * kTeams + static_cast<int>(threadIdx.x) / kTeam);
 }
 
 }  // namespace
@@ -84,9 +90,11 @@ BackwardWork prepare_backward(const AttentionBackwardParams& p, const AttentionB
   const BackwardWorkspace w(l.workspace, l.n_rows, p.n_heads);
   cuda::with_act(p.act, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
+    constexpr int kMost = 16 / sizeof(T), kLeast = 4 / sizeof(T);  // d is even
+    const bool packs = cuda::packable<T>(p.head_dim, p.dout, p.out);
     const int64_t row_heads = static_cast<int64_t>(l.n_rows) * p.n_heads;
-    cuda::launch(prepare_backward_kernel<T>,
-                 static_cast<unsigned>(p.n_seqs) + cuda::blocks_for(row_heads, kWarps), kThreads,
+    cuda::launch(packs ? prepare_backward_kernel<T, kMost> : prepare_backward_kernel<T, kLeast>,
+                 static_cast<unsigned>(p.n_seqs) + cuda::blocks_for(row_heads, kTeams), kThreads,
                  stream, p, w, l.n_rows, tile_rows);
   });
   const int64_t of_bounds =
