@@ -37,8 +37,9 @@ __device__ void copy_vectors(BackwardVectors<kDim>& to_0, BackwardVectors<kDim>&
   }
 }
 
-/// One thread: takes pieces of work and copies their rows. After the last one it leaves a piece
-/// that does not exist.
+/// One thread: takes pieces of work and copies their rows. A piece is taken when the columns of the
+/// one before are on their way: late, since who has taken a piece computes it, however long the one
+/// before lasts. After the last one it leaves a piece that does not exist.
 template <int kDim>
 __device__ void take_pieces(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
                             const BackwardWork& work, const BackwardMaps& maps) {
@@ -47,12 +48,11 @@ __device__ void take_pieces(BackwardMemory<kDim>& m, const AttentionBackwardPara
 #pragma unroll 1
   for (unsigned n = 0;; ++n) {
     BackwardPiece& piece = m.pieces[n % 4];
-    m.columns_copied[n % 2].wait(n / 2 % 2 ^ 1);  // of the piece two before
     {
       const BackwardBlock b(p, work, Shape::kRows, number);
       piece = {b, ColumnTiles(p, b, Shape::kRows, Shape::kColumns)};
     }
-    m.taken[n % 2].arrive();
+    m.taken.arrive();
     m.rows_empty.wait(n % 2 ^ 1);
     const BackwardBlock& b = piece.block;
     m.rows_full.arrive_expecting(b.exists ? 2 * Shape::kGroups * Shape::kTileBytes : 0);
@@ -61,6 +61,7 @@ __device__ void take_pieces(BackwardMemory<kDim>& m, const AttentionBackwardPara
     for (int g = 0; g < Shape::kGroups; ++g)
       copy_vectors<kDim>(m.rows[0][g], m.rows[1][g], maps, m.rows_full, p, b, b.of_keys, b.head,
                          b.row + 64 * g);
+    m.columns_copied.wait(n % 2);
     number = static_cast<int>(gridDim.x) + atomicAdd(&work.counts->taken, 1);
   }
 }
@@ -73,7 +74,7 @@ __device__ void fill_stages(BackwardMemory<kDim>& m, const Each& each) {
   StageRing<Shape::kStages> ring;
 #pragma unroll 1
   for (unsigned n = 0;; ++n) {
-    m.taken[n % 2].wait(n / 2 % 2);
+    m.taken.wait(n % 2);
     const auto& [b, tiles] = m.piece(n);
     if (!b.exists) return;
     ColumnStep step{b.head, 0};
@@ -82,7 +83,7 @@ __device__ void fill_stages(BackwardMemory<kDim>& m, const Each& each) {
       m.empty[ring.stage()].wait(ring.parity() ^ 1);
       each(b, step.head, (tiles.first + step.tile) * Shape::kColumns, ring.stage());
     }
-    if (threadIdx.x % cuda::kWarp == 0) m.columns_copied[n % 2].arrive();
+    if (threadIdx.x % cuda::kWarp == 0) m.columns_copied.arrive();
   }
 }
 

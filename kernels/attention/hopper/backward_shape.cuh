@@ -41,8 +41,7 @@ struct alignas(1024) BackwardMemory {
   // In turn: one is taken ahead, one computed, and of one results are written. All threads are
   // short of registers and read them here.
   BackwardPiece pieces[4];
-  // Pieces in turn: the copying warps run up to two ahead of the groups.
-  cuda::Barrier taken[2], columns_copied[2];
+  cuda::Barrier taken, columns_copied;
   cuda::Barrier rows_full, rows_empty, full[Shape::kStages], empty[Shape::kStages];
 
   __device__ const BackwardPiece& piece(unsigned n) const { return pieces[n % 4]; }
@@ -52,10 +51,8 @@ struct alignas(1024) BackwardMemory {
   }
   __device__ void init_barriers() {
     constexpr unsigned kWarps = 4;  // of a group; one thread of each frees what it has read
-    for (int i = 0; i < 2; ++i) {
-      taken[i].init(1);
-      columns_copied[i].init(2);  // by the two warps
-    }
+    taken.init(1);
+    columns_copied.init(2);  // by the two warps
     rows_full.init(1);
     rows_empty.init(kWarps * Shape::kGroups);
     for (int s = 0; s < Shape::kStages; ++s) {
