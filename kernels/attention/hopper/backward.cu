@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, 1)
                     const __grid_constant__ BackwardWork work) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = BackwardShape<kDim>;
-  extern __shared__ unsigned char memory[];
-  BackwardMemory<kDim>& m = BackwardMemory<kDim>::at(memory);
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& m = *reinterpret_cast<BackwardMemory<kDim>*>(memory);
   if (threadIdx.x == 0) {
     cuda::tma_prefetch_map(maps.q);
     cuda::tma_prefetch_map(maps.dout);
@@ -39,9 +39,9 @@ __global__ void __launch_bounds__(BackwardShape<kDim>::kThreads, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kComputeRegisters));
     StageRing<Shape::kStages> ring;
-    unsigned n = 0;
-    compute_pieces<kDim, true>(m, p, work, role - 1, n, ring);
-    compute_pieces<kDim, false>(m, p, work, role - 1, n, ring);
+    RowRing<kDim> rows{static_cast<unsigned>(role - 1)};
+    compute_pieces<kDim, true>(m, p, work, rows, ring);
+    compute_pieces<kDim, false>(m, p, work, rows, ring);
   }
 #endif
 }
@@ -68,7 +68,8 @@ void launch(const AttentionBackwardParams& p, const AttentionBackwardLaunch& l, 
   const BackwardMaps maps = {query_map(p.q, p, l.n_rows), query_map(p.dout, p, l.n_rows),
                              pool_map(p.k_pool, kDim), pool_map(p.v_pool, kDim)};
   const auto kernel = backward_kernel<kDim>;
-  constexpr int kBytes = sizeof(BackwardMemory<kDim>) + 1024;  // room to align it
+  constexpr int kBytes = sizeof(BackwardMemory<kDim>);
+  static_assert(kBytes <= 227 * 1024, "a block may have no more");
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   const auto all = static_cast<unsigned>(cuda::gpu().multiprocessors);
   cuda::launch(kernel, std::min(work.pieces(p), all), Shape::kThreads, kBytes, 1, stream, maps, p,

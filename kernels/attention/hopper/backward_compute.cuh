@@ -118,14 +118,18 @@ class BackwardSteps {
   int tile_ = -1;
 };
 
-/// A piece's work for group `group`. The products of a step are started right after the sums of the
-/// step before: while this group turns scores into weights, there is work under way, its own or the
-/// other group's. `ring` is moved on by the piece's steps.
+/// A piece's work for the group of `rows`. The products of a step are started right after the sums
+/// of the step before: while this group turns scores into weights, there is work under way, its own
+/// or the other group's. `ring` is moved on by the piece's steps.
 template <int kDim, bool kKeys>
 __device__ void compute_piece(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
-                              const BackwardWork& work, const BackwardPiece& piece, int group,
+                              const BackwardWork& work, const BackwardPiece& piece,
+                              const RowRing<kDim>& rows,
                               StageRing<BackwardShape<kDim>::kStages>& ring) {
   const BackwardBlock& b = piece.block;
+  const int group = rows.group();
+  // Uniform in a warp: where the compiler knows it, operands' places take no vector registers.
+  const int place = __shfl_sync(cuda::kAllLanes, rows.stage(), 0);
   const int lane = static_cast<int>(threadIdx.x % cuda::kWarp);
   const int warp = static_cast<int>(threadIdx.x % cuda::kWarpgroup / cuda::kWarp);
   const int own =
@@ -159,11 +163,11 @@ __device__ void compute_piece(BackwardMemory<kDim>& m, const AttentionBackwardPa
     cuda::wgmma_fresh(s);
     cuda::wgmma_fresh(ds);
     cuda::wgmma_begin();
-    start_products<kDim>(s, m.rows[0][group], columns[0]);
-    start_products<kDim>(ds, m.rows[1][group], columns[1]);
+    start_products<kDim>(s, m.rows[place][0], columns[0]);
+    start_products<kDim>(ds, m.rows[place][1], columns[1]);
   };
   if (!steps.next(m)) {  // rows beyond the document
-    free_place(m.rows_empty);
+    free_place(m.rows_empty[place]);
     ring = steps.ring();
     return;
   }
@@ -219,7 +223,7 @@ __device__ void compute_piece(BackwardMemory<kDim>& m, const AttentionBackwardPa
     if (!steps.next(m)) break;
     start();
   }
-  free_place(m.rows_empty);
+  free_place(m.rows_empty[place]);
   cuda::wgmma_wait<0>();
   cuda::wgmma_done(first);
   cuda::wgmma_done(second);
@@ -236,17 +240,17 @@ __device__ void compute_piece(BackwardMemory<kDim>& m, const AttentionBackwardPa
   }
 }
 
-/// Pieces from the n-th on, of one kind: numbers never fall, so those of keys come first.
+/// Pieces from that of `rows` on, of one kind: numbers never fall, so those of keys come first.
 template <int kDim, bool kKeys>
 __device__ void compute_pieces(BackwardMemory<kDim>& m, const AttentionBackwardParams& p,
-                               const BackwardWork& work, int group, unsigned& n,
+                               const BackwardWork& work, RowRing<kDim>& rows,
                                StageRing<BackwardShape<kDim>::kStages>& ring) {
 #pragma unroll 1
-  for (;; ++n) {
-    m.rows_full.wait(n % 2);
-    const BackwardPiece& piece = m.piece(n);
+  for (;; rows.at += RowRing<kDim>::kGroups) {
+    m.rows_full[rows.stage()].wait(rows.parity());
+    const BackwardPiece& piece = m.piece(rows.piece());
     if (!piece.block.exists || piece.block.of_keys != kKeys) return;
-    compute_piece<kDim, kKeys>(m, p, work, piece, group, ring);
+    compute_piece<kDim, kKeys>(m, p, work, piece, rows, ring);
   }
 }
 

@@ -48,19 +48,20 @@ __device__ void take_pieces(BackwardMemory<kDim>& m, const AttentionBackwardPara
 #pragma unroll 1
   for (unsigned n = 0;; ++n) {
     BackwardPiece& piece = m.pieces[n % 4];
-    {
-      const BackwardBlock b(p, work, Shape::kRows, number);
-      piece = {b, ColumnTiles(p, b, Shape::kRows, Shape::kColumns)};
-    }
+    const BackwardBlock& b = piece.block = BackwardBlock(p, work, Shape::kRows, number);
+    piece.tiles = ColumnTiles(p, b, Shape::kRows, Shape::kColumns);
     m.taken.arrive();
-    m.rows_empty.wait(n % 2 ^ 1);
-    const BackwardBlock& b = piece.block;
-    m.rows_full.arrive_expecting(b.exists ? 2 * Shape::kGroups * Shape::kTileBytes : 0);
-    if (!b.exists) return;
 #pragma unroll 1
-    for (int g = 0; g < Shape::kGroups; ++g)
-      copy_vectors<kDim>(m.rows[0][g], m.rows[1][g], maps, m.rows_full, p, b, b.of_keys, b.head,
-                         b.row + 64 * g);
+    for (int g = 0; g < Shape::kGroups; ++g) {
+      const RowRing<kDim> rows{n * Shape::kGroups + static_cast<unsigned>(g)};
+      auto& [first, second] = m.rows[rows.stage()];
+      cuda::Barrier& full = m.rows_full[rows.stage()];
+      m.rows_empty[rows.stage()].wait(rows.parity() ^ 1);
+      full.arrive_expecting(b.exists ? 2 * Shape::kTileBytes : 0);
+      if (b.exists)
+        copy_vectors<kDim>(first, second, maps, full, p, b, b.of_keys, b.head, b.row + 64 * g);
+    }
+    if (!b.exists) return;
     m.columns_copied.wait(n % 2);
     number = static_cast<int>(gridDim.x) + atomicAdd(&work.counts->taken, 1);
   }

@@ -17,6 +17,7 @@ struct BackwardShape {
   static constexpr int kThreads = (kGroups + 1) * cuda::kWarpgroup;
   static constexpr int kBlocks = kDim / 64;  // of 64 elements, 128 bytes wide
   static constexpr int kStages = 4;          // of columns in flight
+  static constexpr int kRowPlaces = kGroups + 1;
   static constexpr int kTileBytes = kPageTokens * kDim * 2;
   // Of a computing thread: sums of dk and dv kDim, scores and their gradients 64, as operands 32.
   static constexpr int kComputeRegisters = kDim == 128 ? 240 : 232;
@@ -35,26 +36,27 @@ struct BackwardPiece {
 template <int kDim>
 struct alignas(1024) BackwardMemory {
   using Shape = BackwardShape<kDim>;
-  BackwardVectors<kDim> rows[2][Shape::kGroups];     // k and v, or q and dout
-  BackwardVectors<kDim> columns[Shape::kStages][2];  // the others
+  // k and v, or q and dout, of one group and then the other. The place to spare takes the first
+  // group's next rows while both compute; the first to be done makes room for the second's.
+  BackwardVectors<kDim> rows[Shape::kRowPlaces][2];
+  BackwardVectors<kDim> columns[Shape::kStages][2];                                   // the others
   float lse[Shape::kStages][Shape::kColumns], sums[Shape::kStages][Shape::kColumns];  // of queries
-  // In turn: one is taken ahead, one computed, and of one results are written. All threads are
-  // short of registers and read them here.
+  // In turn: one is taken ahead, up to two are computed, and of one results are written. All
+  // threads are short of registers and read them here.
   BackwardPiece pieces[4];
   cuda::Barrier taken, columns_copied;
-  cuda::Barrier rows_full, rows_empty, full[Shape::kStages], empty[Shape::kStages];
+  cuda::Barrier rows_full[Shape::kRowPlaces], rows_empty[Shape::kRowPlaces];
+  cuda::Barrier full[Shape::kStages], empty[Shape::kStages];
 
   __device__ const BackwardPiece& piece(unsigned n) const { return pieces[n % 4]; }
-  __device__ static BackwardMemory& at(unsigned char* memory) {
-    const uint32_t misaligned = cuda::shared_address(memory) % 1024;
-    return *reinterpret_cast<BackwardMemory*>(memory + (misaligned == 0 ? 0 : 1024 - misaligned));
-  }
   __device__ void init_barriers() {
     constexpr unsigned kWarps = 4;  // of a group; one thread of each frees what it has read
     taken.init(1);
     columns_copied.init(2);  // by the two warps
-    rows_full.init(1);
-    rows_empty.init(kWarps * Shape::kGroups);
+    for (int r = 0; r < Shape::kRowPlaces; ++r) {
+      rows_full[r].init(1);
+      rows_empty[r].init(kWarps);
+    }
     for (int s = 0; s < Shape::kStages; ++s) {
       full[s].init(1 + cuda::kWarp);  // vectors and, lane by lane, numbers
       empty[s].init(kWarps * Shape::kGroups);
@@ -70,6 +72,14 @@ struct StageRing {
   __device__ int stage() const { return static_cast<int>(at % kStages); }
   /// Of the stage's phase when full; when empty the other one.
   __device__ unsigned parity() const { return at / kStages % 2; }
+};
+
+/// The rows of all groups of a piece, then those of the next piece.
+template <int kDim>
+struct RowRing : StageRing<BackwardShape<kDim>::kRowPlaces> {
+  static constexpr unsigned kGroups = BackwardShape<kDim>::kGroups;
+  __device__ unsigned piece() const { return this->at / kGroups; }
+  __device__ int group() const { return static_cast<int>(this->at % kGroups); }
 };
 
 }  // namespace tandem::hopper
