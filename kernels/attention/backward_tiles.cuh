@@ -34,6 +34,14 @@ struct CausalWindow {
   __device__ bool pair(int i, int j) const {
     return j <= i && i < n_rows && (window == 0 || i - j < window);
   }
+  /// The first key that query i sees, and the first after those.
+  __device__ int2 keys(int i) const {
+    return {window == 0 ? 0 : max(0, i - window + 1), i < n_rows ? i + 1 : 0};
+  }
+  /// The first query that sees key j, and the first after those.
+  __device__ int2 queries(int j) const {
+    return {j, window == 0 || window > n_rows - j ? n_rows : j + window};
+  }
   /// Of queries [i, i + n_i) and keys [j, j + n_j).
   __device__ bool all(int i, int n_i, int j, int n_j) const {
     return j + n_j <= i + 1 && i + n_i <= n_rows && (window == 0 || i + n_i - 1 - j < window);

@@ -96,14 +96,18 @@ class BackwardSteps {
   /// where products[0] lies in the group's rows and the step's columns.
   __device__ void hide(float (&products)[32], int in_rows, int in_columns) const {
     const bool all = kKeys ? rule().all(column(), Shape::kColumns, row(), 64)
-                           : rule().all(row(), 64, column(), Shape::kColumns);
+                           : rule().all(row(), min(64, rule().n_rows - row()), column(),
+                                        Shape::kColumns);  // rows beyond it are never written
     if (all) return;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int of_row = row() + in_rows + i % 4 / 2 * 8;
-      const int of_column = column() + in_columns + i / 4 * 8 + i % 2;
-      if (!rule().pair(kKeys ? of_column : of_row, kKeys ? of_row : of_column))
-        products[i] = -INFINITY;
+    for (int h = 0; h < 2; ++h) {
+      const int of_row = row() + in_rows + 8 * h, begin = column() + in_columns;
+      const int2 seen = kKeys ? rule().queries(of_row) : rule().keys(of_row);
+      const auto n = static_cast<unsigned>(max(0, seen.y - seen.x));
+#pragma unroll
+      for (int i = 0; i < 16; ++i)
+        if (static_cast<unsigned>(begin + i / 2 * 8 + i % 2 - seen.x) >= n)
+          products[i / 2 * 4 + 2 * h + i % 2] = -INFINITY;
     }
   }
 
