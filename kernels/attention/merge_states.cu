@@ -8,14 +8,22 @@ namespace tandem {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kWide = 4;   // elements of a lane where they are aligned
+constexpr int kAhead = 4;  // parts that are read at once
 
 struct Parts {
   const void* o[kMaxMergeParts];
   const float* lse[kMaxMergeParts];
 };
 
+/// Elements that a lane moves at a time, as many bytes aligned.
+template <class T, int kEach>
+struct alignas(sizeof(T) * kEach) Piece {
+  T at[kEach];
+};
+
 /// One warp a row and head. Lane i works out the weight of parts i and i + 32.
-template <class Out, class Part>
+template <class Out, class Part, int kEach>
 __global__ void __launch_bounds__(kThreads)
     merge_rows(const MergeStatesParams p, const __grid_constant__ Parts parts, int64_t n) {
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / cuda::kWarp;
@@ -40,16 +48,32 @@ __global__ void __launch_bounds__(kThreads)
     weight[i] =
         own[i] == -INFINITY ? 0.0f : static_cast<float>(exp(static_cast<double>(own[i]) - lse));
   // All lanes read a part's weight before any element of out is written: out may alias a part.
-  for (int first = 0; first < p.head_dim; first += cuda::kWarp) {
-    const int c = first + lane;
-    float o = 0;
-    for (int i = 0; i < p.n_parts; ++i) {
-      const float mine = i < cuda::kWarp ? weight[0] : weight[1];
-      const float w = __shfl_sync(cuda::kAllLanes, mine, i % cuda::kWarp);
-      if (w != 0 && c < p.head_dim)
-        o = fmaf(w, cuda::to_float(static_cast<const Part*>(parts.o[i])[at * p.head_dim + c]), o);
+  for (int c = lane * kEach; c - lane * kEach < p.head_dim; c += cuda::kWarp * kEach) {
+    float o[kEach] = {};
+    for (int first = 0; first < p.n_parts; first += kAhead) {
+      float w[kAhead];
+      Piece<Part, kEach> x[kAhead] = {};
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int part = first + i;
+        const float mine = part < cuda::kWarp ? weight[0] : weight[1];
+        w[i] = __shfl_sync(cuda::kAllLanes, mine, part % cuda::kWarp);
+        if (part >= p.n_parts) w[i] = 0;
+        if (w[i] != 0 && c < p.head_dim)
+          x[i] = *reinterpret_cast<const Piece<Part, kEach>*>(
+              static_cast<const Part*>(parts.o[part]) + at * p.head_dim + c);
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        if (w[i] != 0)
+#pragma unroll
+          for (int e = 0; e < kEach; ++e) o[e] = fmaf(w[i], cuda::to_float(x[i].at[e]), o[e]);
     }
-    if (c < p.head_dim) static_cast<Out*>(p.out)[at * p.head_dim + c] = cuda::from_float<Out>(o);
+    if (c >= p.head_dim) continue;
+    Piece<Out, kEach> out;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) out.at[e] = cuda::from_float<Out>(o[e]);
+    *reinterpret_cast<Piece<Out, kEach>*>(static_cast<Out*>(p.out) + at * p.head_dim + c) = out;
   }
   if (lane == 0 && p.lse != nullptr) p.lse[at] = static_cast<float>(lse);
 }
@@ -70,7 +94,11 @@ void merge_states_cuda(const MergeStatesParams& p, int n_rows, Stream stream) {
     cuda::with_act(p.part_dtype, [&](auto* part) {
       using Out = std::remove_pointer_t<decltype(out)>;
       using Part = std::remove_pointer_t<decltype(part)>;
-      merge_rows<Out, Part><<<blocks, kThreads, 0, on>>>(p, parts, n);
+      const auto aligned = [](const void* to) { return reinterpret_cast<uintptr_t>(to) % 16 == 0; };
+      bool wide = p.head_dim % kWide == 0 && aligned(p.out);
+      for (int i = 0; i < p.n_parts; ++i) wide &= aligned(p.o[i]);
+      const auto kernel = wide ? merge_rows<Out, Part, kWide> : merge_rows<Out, Part, 1>;
+      kernel<<<blocks, kThreads, 0, on>>>(p, parts, n);
     });
   });
 }

@@ -6,9 +6,8 @@
 
 #include "kernels/code/code_numbers.h"
 #include "kernels/code/code_tile.cuh"
+#include "kernels/code/region_select.cuh"
 #include "kernels/code/rotate.cuh"
-#include "kernels/code/run_select.cuh"
-#include "kernels/code/tail_means.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
 
@@ -17,7 +16,6 @@ namespace {
 
 using namespace coded;
 
-constexpr float kLog2E = 1.44269504f;
 constexpr int kMostDims = 256;
 
 /// The heads of one KV head that a warp's tiles serve.
@@ -30,7 +28,7 @@ struct Quad {
   }
 };
 
-constexpr int kPrepareThreads = 256, kPrepareWarps = kPrepareThreads / cuda::kWarp;
+constexpr int kPrepareThreads = 1024, kPrepareWarps = kPrepareThreads / cuda::kWarp;
 constexpr int kSampleTiles = 256, kSample = kSampleTiles * kTile;  // keys
 constexpr int kEach = kSample / kPrepareThreads;
 constexpr int kLeastSampled = 4 * kSample;  // below, every score is kept
@@ -97,11 +95,11 @@ __device__ void take_sample(const ChooseCodedParams& p, const CodedList& list, i
                             PrepareShared& s) {
   const LaneQueries lane(s.queries, n);
   const int tiles = list.n / kTile;
-#pragma unroll 2
+#pragma unroll 4
   for (int i = warp_of(); i < kSampleTiles; i += kPrepareWarps) {
     const int tile = static_cast<int>(int64_t{i} * tiles / kSampleTiles), key = tile * kTile;
-    const float2 score = score_tile(list.group(p, key), key % p.codes.capacity % kCodeKeys / kTile,
-                                    p.codes.dims, s.q, n, lane);
+    const float2 score =
+        score_tile(list.group(p, key), key % kCodeKeys / kTile, p.codes.dims, s.q, n, lane);
     s.sample[query_of_lane()][i * kTile + key_of_lane()] = score.x;
     s.sample[query_of_lane() + 1][i * kTile + key_of_lane()] = score.y;
   }
@@ -184,30 +182,20 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const ChooseCodedPara
 }
 
 constexpr int kScanThreads = 128, kScanWarps = kScanThreads / cuda::kWarp;
-constexpr int kRunsAWarp = 2;
+constexpr int kScanBlocks = 4;  // of a multiprocessor
 
-/// Where the runs of a list's scores, keys, counts and masses are.
-struct ListRuns {
-  float* scores;
-  uint16_t* keys;
-  int32_t* counts;
-  float* masses;
-
-  __device__ ListRuns(const ChooseCodedParams& p, const CodedList& list, int i)
-      : scores(p.scratch.scores + (list.local + i) * p.scratch.key_stride),
-        keys(p.scratch.keys + (list.local + i) * p.scratch.key_stride),
-        counts(p.scratch.counts + (list.local + i) * p.scratch.run_stride),
-        masses(p.masses == nullptr ? nullptr : p.masses + (list.number(p) + i) * p.mass_stride) {}
-};
-
-/// Block (runs, quad, row): kRunsAWarp runs a warp.
+/// Block (regions, quad, row): a region a warp.
 template <int kSteps>
-__global__ void __launch_bounds__(kScanThreads) scan(const ChooseCodedParams p) {
+__global__ void __launch_bounds__(kScanThreads, kScanBlocks) scan(const ChooseCodedParams p) {
   cuda::start_after_previous();
   const Quad quad(p, static_cast<int>(blockIdx.y));
   const CodedList list(p, static_cast<int>(blockIdx.z), quad.first);
-  const int first_run = (static_cast<int>(blockIdx.x) * kScanWarps + warp_of()) * kRunsAWarp;
-  if (first_run * kMeanKeys >= list.n) return;
+  const int region = static_cast<int>(blockIdx.x) * kScanWarps + warp_of();
+  const int begin = region * kRegionKeys, n = min(list.n - begin, kRegionKeys);
+  if (n <= 0) return;
+  const uint8_t* group = list.group(p, begin);
+  GroupWords<kSteps> words;
+  words.load(group);
   const DeviceCodeQuery* queries = p.scratch.queries + list.local;
   const LaneQueries lane(queries, quad.n);
   uint32_t q[kSteps][2];
@@ -217,55 +205,55 @@ __global__ void __launch_bounds__(kScanThreads) scan(const ChooseCodedParams p) 
     for (int i = 0; i < 2; ++i)
       q[j][i] = query_word(p.scratch.q + int64_t{list.local} * p.codes.dims, p.codes.dims, quad.n,
                            j * 8 + i * 4 + lane_of() % 4);
-  float floor[2];
-  for (int i = 0; i < 2; ++i)
-    floor[i] = query_of_lane() + i < quad.n ? queries[query_of_lane() + i].floor : INFINITY;
+  RegionWriter writer;
+  for (int i = 0; i < 2; ++i) {
+    const int at = query_of_lane() + i;
+    const ListRegions to(p, list, at);
+    writer.scores[i] = to.scores + begin;
+    writer.keys[i] = to.keys + begin;
+    writer.floor[i] = at < quad.n ? queries[at].floor : INFINITY;
+  }
 #pragma unroll 1
-  for (int run = first_run; run < first_run + kRunsAWarp && run * kMeanKeys < list.n; ++run) {
-    RunWriter writer;
+  for (int first = 0; first < n; first += kCodeKeys) {
+    const GroupWords<kSteps> now = words;
+    group += code_group_bytes(p.codes.dims);
+    if (first + kCodeKeys < n) words.load(group);
+    now.score(q, lane, [&](int tile, float2 scores) {
+      writer.take(tile, first + tile * kTile + key_of_lane() < n, scores);
+    });
+    writer.end_group(first);
+    const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
+    if (p.masses == nullptr || !ends_run) continue;
     for (int i = 0; i < 2; ++i) {
-      const ListRuns to(p, list, query_of_lane() + i);
-      writer.scores[i] = to.scores + run * kMeanKeys;
-      writer.keys[i] = to.keys + run * kMeanKeys;
-      writer.floor[i] = floor[i];
-    }
-#pragma unroll 1
-    for (int first = 0; first < kMeanKeys && run * kMeanKeys + first < list.n; first += kCodeKeys)
-      score_group<kSteps>(list.group(p, run * kMeanKeys + first), q, lane,
-                          [&](int tile, float x, float y) {
-                            const int key = first + tile * kTile + key_of_lane();
-                            writer.take(key, run * kMeanKeys + key < list.n, x, y);
-                          });
-    for (int i = 0; i < 2; ++i) {
-      const float mass = writer.sum(i);
-      if (lane_of() >= 2 || query_of_lane() + i >= quad.n) continue;
-      const ListRuns to(p, list, query_of_lane() + i);
-      to.counts[run] = writer.n[i];
-      if (to.masses != nullptr) to.masses[run] = mass;
+      const float mass = writer.end_run(i);
+      if (lane_of() < 2 && query_of_lane() + i < quad.n)
+        ListRegions(p, list, query_of_lane() + i).masses[(begin + first) / kMeanKeys] = mass;
     }
   }
+  for (int i = 0; i < 2; ++i)
+    if (lane_of() < 2 && query_of_lane() + i < quad.n)
+      ListRegions(p, list, query_of_lane() + i).counts[region] = writer.n[i];
 }
 
-/// The runs of one list once more, every score of which is kept; by the whole block.
-__device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, const ListRuns& to) {
+/// The regions of one list once more, every score of which is kept; by the whole block.
+__device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, const ListRegions& to) {
   const LaneQueries lane(p.scratch.queries + list.local, 1);
-  for (int run = warp_of(); run * kMeanKeys < list.n; run += kSelectWarps) {
-    RunWriter writer;
-    for (int i = 0; i < 2; ++i) {
-      writer.scores[i] = to.scores + run * kMeanKeys;
-      writer.keys[i] = to.keys + run * kMeanKeys;
-      writer.floor[i] = i == 0 ? -INFINITY : INFINITY;
+  for (int begin = warp_of() * kRegionKeys; begin < list.n; begin += kSelectWarps * kRegionKeys) {
+    const int n = min(list.n - begin, kRegionKeys);
+    // One query: the lanes of the first two columns have it as their first.
+    for (int key = 0; key < n; key += kTile) {
+      const float score =
+          score_tile(list.group(p, begin + key), key % kCodeKeys / kTile, p.codes.dims,
+                     p.scratch.q + int64_t{list.local} * p.codes.dims, 1, lane)
+              .x;
+      const int own = key + key_of_lane();
+      if (query_of_lane() != 0 || own >= n) continue;
+      to.scores[begin + own] = score;
+      to.keys[begin + own] = static_cast<uint16_t>(own);
     }
-    for (int first = 0; first < kMeanKeys && run * kMeanKeys + first < list.n; first += kTile) {
-      const int at = run * kMeanKeys + first, key = first + key_of_lane();
-      const float2 score =
-          score_tile(list.group(p, at), at % p.codes.capacity % kCodeKeys / kTile, p.codes.dims,
-                     p.scratch.q + int64_t{list.local} * p.codes.dims, 1, lane);
-      writer.take(key, query_of_lane() == 0 && run * kMeanKeys + key < list.n, score.x, score.y);
-    }
-    if (lane_of() != 0) continue;
-    to.counts[run] = writer.n[0];
-    if (to.masses != nullptr) to.masses[run] = 0;
+    if (lane_of() == 0) to.counts[begin / kRegionKeys] = n;
+    if (to.masses != nullptr && lane_of() * kMeanKeys < n)
+      to.masses[begin / kMeanKeys + lane_of()] = 0;
   }
 }
 
@@ -283,8 +271,7 @@ __device__ float refine(const ChooseCodedParams& p, const CodedList& list,
       lows = __dp4a(static_cast<int>(word >> f * width & mask), static_cast<int>(q[w * fields + f]),
                     lows);
   }
-  const uint8_t* scales =
-      list.group(p, key) + 16 * dims + device_scale_place(key % p.codes.capacity % kCodeKeys);
+  const uint8_t* scales = list.group(p, key) + 16 * dims + device_scale_place(key % kCodeKeys);
   const float scale = code_scale(scales[0]),
               by_axis =
                   query.axis_gain * static_cast<float>(static_cast<int8_t>(scales[kCodeKeys])),
@@ -299,8 +286,8 @@ __device__ float refine(const ChooseCodedParams& p, const CodedList& list,
 
 /// Block (head, row).
 __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams p) {
-  extern __shared__ int2 before[];  // of every run: chosen keys above and at the threshold
-  __shared__ RunSelect s;
+  extern __shared__ int before[];  // numbers of the regions before each
+  __shared__ SelectShared s;
   __shared__ __align__(16) uint32_t q[kMostDims / 4];
   cuda::start_after_previous();
   const CodedList list(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
@@ -312,67 +299,85 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
     if (p.origin != nullptr) p.origin[number] = -INFINITY;
   }
   if (n == 0) return;
-  const ListRuns runs(p, list, 0);
-  const int n_runs = (n + kMeanKeys - 1) / kMeanKeys;
+  const ListRegions to(p, list, 0);
   for (int i = thread; i < p.begin; i += kSelectThreads) ids[i] = i;
   if (wanted == n) {
     for (int i = thread; i < n; i += kSelectThreads) ids[p.begin + i] = p.begin + i;
-    for (int r = thread; r < n_runs && runs.masses != nullptr; r += kSelectThreads)
-      runs.masses[r] = 0;
+    for (int r = thread; r * kMeanKeys < n && to.masses != nullptr; r += kSelectThreads)
+      to.masses[r] = 0;
     return;
   }
   DeviceCodeQuery query = p.scratch.queries[list.local];
   for (int w = thread; w < p.codes.dims / 4; w += kSelectThreads)
     q[w] = reinterpret_cast<const uint32_t*>(p.scratch.q + int64_t{list.local} * p.codes.dims)[w];
-  int kept = 0;
-  for (int r = thread; r < n_runs; r += kSelectThreads) kept += runs.counts[r];
-  kept = block_count(s, kept);
+  const Regions regions{to.counts, to.keys, (n + kRegionKeys - 1) / kRegionKeys};
+  int kept = 0, all_kept;
+  for (int r = thread; r < regions.n; r += kSelectThreads) kept += to.counts[r];
+  (void)sum_before(s, kept, all_kept);
   const int candidates = list.candidates(p);
-  if (kept < candidates) {
-    keep_all(p, list, runs);
+  if (all_kept < candidates) {
+    keep_all(p, list, to);
     query.floor = -INFINITY;
-    __syncthreads();
   }
-  constexpr uint16_t kCandidate = 0x100;
-  const auto any = [&](int64_t at) { return order_of(runs.scores[at]); };
-  // 0 is the order of no number: what is no candidate.
+
+  // Marks above the keys' numbers.
+  constexpr uint16_t kCandidate = kRegionKeys, kPicked = 2 * kRegionKeys;
+  const auto any = [&](int64_t at) { return order_of(to.scores[at]); };
   const auto candidate = [&](int64_t at) {
-    return (runs.keys[at] & kCandidate) != 0 ? order_of(runs.scores[at]) : 0u;
+    return (to.keys[at] & kCandidate) != 0 ? order_of(to.scores[at]) : 0u;
   };
-  RunPick pick = find_threshold(s, before, runs.counts, n_runs, candidates, any);
-  for_picked(before, runs.counts, n_runs, pick, any, [&](int64_t at, int, bool picked) {
-    if (!picked) return;
-    const int key = static_cast<int>(at / kMeanKeys) * kMeanKeys + runs.keys[at];
-    if (p.codes.bits > 1) runs.scores[at] = refine(p, list, query, q, key, runs.scores[at]);
-    runs.keys[at] |= kCandidate;
+  Pick pick = find_threshold(s, regions, candidates, any);
+  for_picked(s, regions, before, pick, any, [&](int64_t at) {
+    const int key = static_cast<int>(at / kRegionKeys) * kRegionKeys + to.keys[at];
+    to.keys[at] |= kCandidate;
+    if (p.codes.bits > 1) to.scores[at] = refine(p, list, query, q, key, to.scores[at]);
   });
-  __syncthreads();
-  pick = find_threshold(s, before, runs.counts, n_runs, wanted, candidate);
+  pick = find_threshold(s, regions, wanted, candidate);
+  for_picked(s, regions, before, pick, candidate, [&](int64_t at) { to.keys[at] |= kPicked; });
+  const auto picked = [&](int64_t at) { return (to.keys[at] & kPicked) != 0; };
+  count_before(s, regions, before, picked);
   const float threshold = score_of(pick.least);
   // What lies below the floor counts no more than the threshold, either.
   const float of_floor =
       query.floor == -INFINITY ? 0.0f : exp2f(fminf(query.floor - threshold, 0.0f) * kLog2E);
-  for (int r = warp_of(); r < n_runs; r += kSelectWarps) {
-    float mass = 0;
-    pick_run(before, runs.counts, r, pick, candidate, [&](int64_t at, int place, bool picked) {
-      if (picked)
-        ids[p.begin + place] = p.begin + r * kMeanKeys + (runs.keys[at] & (kCandidate - 1));
-      else
-        mass += exp2f(fminf(runs.scores[at] - threshold, 0.0f) * kLog2E);
+  for (int r = warp_of(); r < regions.n; r += kSelectWarps) {
+    const uint32_t* bits = mark_keys(s, regions, r, picked);
+    // A lane writes the tokens of its word.
+    uint32_t word = bits[lane_of()];
+    int place = __popc(word);
+    for (int step = 1; step < cuda::kWarp; step *= 2) {
+      const int lower = __shfl_up_sync(cuda::kAllLanes, place, step);
+      if (lane_of() >= step) place += lower;
+    }
+    place += before[r] - __popc(word);
+    for (; word != 0; word &= word - 1)
+      ids[p.begin + place++] =
+          p.begin + r * kRegionKeys + lane_of() * 32 + __ffs(static_cast<int>(word)) - 1;
+    if (to.masses == nullptr) continue;
+    float mass[kRegionKeys / kMeanKeys] = {};
+    regions.each(r, [&](int64_t at) {
+      if (at < 0 || picked(at)) return;
+      const float x = exp2f(fminf(to.scores[at] - threshold, 0.0f) * kLog2E);
+      const int run = to.keys[at] % kRegionKeys / kMeanKeys;
+#pragma unroll
+      for (int i = 0; i < kRegionKeys / kMeanKeys; ++i) mass[i] += i == run ? x : 0.0f;
     });
-    mass = cuda::warp_sum(mass);
-    if (lane_of() == 0 && runs.masses != nullptr) runs.masses[r] = runs.masses[r] * of_floor + mass;
+#pragma unroll
+    for (int i = 0; i < kRegionKeys / kMeanKeys; ++i) {
+      const float sum = cuda::warp_sum(mass[i]);
+      const int run = r * (kRegionKeys / kMeanKeys) + i;
+      if (lane_of() == 0 && run * kMeanKeys < n) to.masses[run] = to.masses[run] * of_floor + sum;
+    }
   }
   if (thread == 0 && p.origin != nullptr) p.origin[number] = threshold + query.center;
 }
 
 template <int kSteps>
 void launch_scan(const ChooseCodedParams& p, unsigned quads, Stream stream) {
-  const int blocks_keys = kMeanKeys * kScanWarps * kRunsAWarp;
-  cuda::launch(
-      scan<kSteps>,
-      dim3(cuda::blocks_for(p.max_keys, blocks_keys), quads, static_cast<unsigned>(p.n_rows)),
-      kScanThreads, stream, p);
+  cuda::launch(scan<kSteps>,
+               dim3(cuda::blocks_for(p.max_keys, kRegionKeys * kScanWarps), quads,
+                    static_cast<unsigned>(p.n_rows)),
+               kScanThreads, stream, p);
 }
 
 }  // namespace
@@ -414,7 +419,8 @@ void choose_coded_cuda(const ChooseCodedParams& p, Stream stream) {
       launch_scan<8>(p, quads, stream);
       break;
   }
-  const size_t bytes = static_cast<size_t>((p.max_keys + kMeanKeys - 1) / kMeanKeys) * sizeof(int2);
+  const size_t bytes =
+      static_cast<size_t>((p.max_keys + kRegionKeys - 1) / kRegionKeys) * sizeof(int);
   (void)cudaFuncSetAttribute(choose, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
   cuda::launch(choose, dim3(static_cast<unsigned>(p.n_heads), rows), kSelectThreads, bytes, 1,

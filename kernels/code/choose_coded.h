@@ -7,6 +7,8 @@
 
 namespace tandem {
 
+inline constexpr int kRegionKeys = 1024;  // that a warp scans
+
 /// A query as scans read it: code.h's CodeQuery, and what its choice goes by.
 struct DeviceCodeQuery {
   float sign_gain, gain, axis_gain;
@@ -19,12 +21,11 @@ struct DeviceCodeQuery {
 struct ChooseCodedScratch {
   DeviceCodeQuery* queries;  // [n_lists]
   int8_t* q;                 // [n_lists, dims]
-  float* scores;       // [n_lists, key_stride] of the keys that reach the floor: those of run r
-                       // from r * kMeanKeys on, in their order
-  uint16_t* keys;      // [n_lists, key_stride] their numbers in the run
-  int32_t* counts;     // [n_lists, run_stride] how many of each run
-  int64_t key_stride;  // a multiple of kMeanKeys
-  int64_t run_stride;
+  float* scores;    // [n_lists, key_stride] those that reach the floor, of region r from r *
+                    // kRegionKeys on
+  uint16_t* keys;   // [n_lists, key_stride] their keys' numbers in the region
+  int32_t* counts;  // [n_lists, region_stride] how many of each region
+  int64_t key_stride, region_stride;  // the first a multiple of kRegionKeys
 };
 
 struct ChooseCodedParams {

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) code_keys(const CodeKeysParams p, in
     reinterpret_cast<uint32_t*>(signs)[w] = 0;
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < (begin % kCodeKeys) * dims; i += kThreads) {
-    const CodeBitPlace at = device_sign_place(i / dims, i % dims, dims);
+    const CodeBitPlace at = device_sign_place(i / dims, i % dims);
     put_bits(signs, at, to[at.byte] >> at.bit & 1);
   }
   __syncthreads();
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads) code_keys(const CodeKeysParams p, in
       const int number =
           step_number(static_cast<int>(floorf(row[c] * to_steps / code_step(bits))), bits);
       product += double{row[c]} * (number + 0.5 - (1 << (bits - 1)));
-      put_bits(signs, device_sign_place(k % kCodeKeys, c, dims),
+      put_bits(signs, device_sign_place(k % kCodeKeys, c),
                static_cast<uint32_t>(number >> (bits - 1)));
       if (bits > 1) put_bits(low, device_low_place(c, bits), number & ((1u << (bits - 1)) - 1));
     }

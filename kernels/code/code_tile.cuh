@@ -2,6 +2,7 @@
 // Sums by signs of the codes of 16 keys for up to four queries, by a warp's tensor cores
 // (device_codes.h).
 #include "kernels/code/choose_coded.h"
+#include "kernels/code/tail_means.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/gather/list_rows.cuh"
 
@@ -10,6 +11,7 @@ namespace tandem::coded {
 inline constexpr int kQuad = 4;   // queries of a warp: heads of one KV head
 inline constexpr int kTile = 16;  // keys
 inline constexpr int kGroupTiles = kCodeKeys / kTile;
+inline constexpr float kLog2E = 1.44269504f;
 
 __device__ inline int lane_of() { return static_cast<int>(threadIdx.x) % cuda::kWarp; }
 __device__ inline int warp_of() { return static_cast<int>(threadIdx.x) / cuda::kWarp; }
@@ -19,25 +21,29 @@ __device__ inline int warp_of() { return static_cast<int>(threadIdx.x) / cuda::k
 __device__ inline int key_of_lane() { return lane_of() / 2 % 2 * 8 + lane_of() / 4; }
 __device__ inline int query_of_lane() { return lane_of() % 2 * 2; }
 
-// Sums begin at this number's bits, so that as floats they are it plus the sum.
+// Sums begin at this number's bits, so that as floats they are it plus the sum: below 2^22, since
+// 2^7 times 256 coordinates of at most 127 are.
 inline constexpr float kFloatOffset = 12582912.0f;  // 1.5 * 2^23
 
-__device__ inline void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+__device__ inline void mma_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
       "%9}, {%0, %1, %2, %3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// The bits of a tile's place in its words, one a byte.
-__device__ inline void sign_bytes(uint32_t (&a)[4], const uint4& words, int place) {
-  const uint32_t w[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) a[i] = w[i] >> place & 0x01010101u;
+/// Adds 2^tile times the whole numbers at the set bits of a tile, under 32 coordinates.
+__device__ inline void add_signs(int (&c)[4], const uint4& words, int tile, uint32_t q0,
+                                 uint32_t q1) {
+  const uint32_t mask = 0x01010101u << tile;
+  const uint32_t a[4] = {words.x & mask, words.y & mask, words.z & mask, words.w & mask};
+  mma_u8s8(c, a, q0, q1);
 }
-
-/// The lane's two sums, as floats, of an accumulator that began at kFloatOffset's bits. Half of the
-/// columns are no query's: their lanes take over the upper keys.
+__device__ inline void begin_sums(int (&c)[4]) {
+  c[0] = c[1] = c[2] = c[3] = __float_as_int(kFloatOffset);
+}
+/// The lane's two sums, as floats. Half of the columns are no query's: their lanes take over the
+/// upper keys.
 __device__ inline float2 sums_of(const int (&c)[4]) {
   const int x = __shfl_xor_sync(cuda::kAllLanes, c[2], 2),
             y = __shfl_xor_sync(cuda::kAllLanes, c[3], 2);
@@ -45,9 +51,8 @@ __device__ inline float2 sums_of(const int (&c)[4]) {
   return {__int_as_float(upper ? x : c[0]) - kFloatOffset,
           __int_as_float(upper ? y : c[1]) - kFloatOffset};
 }
-__device__ inline void begin_sums(int (&c)[4]) {
-  c[0] = c[1] = c[2] = c[3] = __float_as_int(kFloatOffset);
-}
+/// 2 / 2^tile.
+__device__ inline float twice_less(int tile) { return __int_as_float((128 - tile) << 23); }
 
 /// What the lane knows of its two queries.
 struct LaneQueries {
@@ -64,9 +69,11 @@ struct LaneQueries {
       total[i] = there ? queries[at].total : 0.0f;
     }
   }
-  /// The score of query i from the sum of q at set bits. Compiled without contraction.
-  __device__ float score(int i, float sum, float scale, float share) const {
-    return fmaf(sum, 2.0f, -total[i]) * sign_gain[i] * scale + axis_gain[i] * share;
+  /// The lane's scores of a tile, from what its sums hold. Compiled without contraction.
+  __device__ float2 scores(const int (&c)[4], float twice, float scale, float share) const {
+    const float2 sum = sums_of(c);
+    return {fmaf(sum.x, twice, -total[0]) * sign_gain[0] * scale + axis_gain[0] * share,
+            fmaf(sum.y, twice, -total[1]) * sign_gain[1] * scale + axis_gain[1] * share};
   }
 };
 
@@ -80,54 +87,52 @@ __device__ inline uint32_t query_word(const int8_t* q, int dims, int n, int w) {
 /// The lane's two scores of a tile of a group, for any dims. q: [n, dims].
 __device__ inline float2 score_tile(const uint8_t* group, int tile, int dims, const int8_t* q,
                                     int n, const LaneQueries& lane) {
-  const int steps = dims / kCodeDims;
+  const uint8_t* scales = group + 16 * dims + device_scale_place(tile * kTile + key_of_lane());
+  const uint8_t scale = scales[0], share = scales[kCodeKeys];
   int c[4];
   begin_sums(c);
-  for (int j = 0; j < steps; ++j) {
-    const int at = tile * steps + j;
-    uint32_t a[4];
-    sign_bytes(a, reinterpret_cast<const uint4*>(group + at / 8 * 512)[lane_of()], at % 8);
+#pragma unroll 4
+  for (int j = 0; j < dims / kCodeDims; ++j) {
     const int w = j * 8 + lane_of() % 4;
-    mma_s8(c, a, query_word(q, dims, n, w), query_word(q, dims, n, w + 4));
+    add_signs(c, reinterpret_cast<const uint4*>(group + j * 512)[lane_of()], tile,
+              query_word(q, dims, n, w), query_word(q, dims, n, w + 4));
   }
-  const uint8_t* scales = group + 16 * dims + device_scale_place(tile * kTile + key_of_lane());
-  const float scale = code_scale(scales[0]),
-              share = static_cast<float>(static_cast<int8_t>(scales[kCodeKeys]));
-  const float2 sum = sums_of(c);
-  return {lane.score(0, sum.x, scale, share), lane.score(1, sum.y, scale, share)};
+  return lane.scores(c, twice_less(tile), code_scale(scale),
+                     static_cast<float>(static_cast<int8_t>(share)));
 }
 
-/// Calls take(tile, score of the lane's first query, of its second) for the tiles of a group.
-template <int kSteps, class Take>
-__device__ void score_group(const uint8_t* group, const uint32_t (&q)[kSteps][2],
-                            const LaneQueries& lane, const Take& take) {
-  uint4 words[kSteps];
+/// What a lane reads of a group.
+template <int kSteps>
+struct GroupWords {
+  uint4 signs[kSteps], scales, shares;  // scales: of the 16 keys that equal lane / 4 modulo 8
+
+  __device__ void load(const uint8_t* group) {
+    const auto* at = reinterpret_cast<const uint4*>(group);
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i)
-    words[i] = reinterpret_cast<const uint4*>(group)[i * 32 + lane_of()];
-  // The lane's keys are those of lane / 4: one of each half of a tile.
-  const auto* scales = reinterpret_cast<const uint4*>(group + 16 * kCodeDims * kSteps);
-  const uint4 scale4 = scales[lane_of() / 4], share4 = scales[kGroupTiles + lane_of() / 4];
-  const uint32_t scale_words[4] = {scale4.x, scale4.y, scale4.z, scale4.w};
-  const uint32_t share_words[4] = {share4.x, share4.y, share4.z, share4.w};
-  const int half = lane_of() / 2 % 2;
-#pragma unroll
-  for (int tile = 0; tile < kGroupTiles; ++tile) {
-    int c[4];
-    begin_sums(c);
-#pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      uint32_t a[4];
-      sign_bytes(a, words[(tile * kSteps + j) / 8], (tile * kSteps + j) % 8);
-      mma_s8(c, a, q[j][0], q[j][1]);
-    }
-    const int shift = (tile % 2 * 2 + half) * 8;
-    const float scale = code_scale(static_cast<uint8_t>(scale_words[tile / 2] >> shift));
-    const float share = static_cast<float>(static_cast<int8_t>(share_words[tile / 2] >> shift));
-    const float2 sum = sums_of(c);
-    take(tile, lane.score(0, sum.x, scale, share), lane.score(1, sum.y, scale, share));
+    for (int j = 0; j < kSteps; ++j) signs[j] = at[j * cuda::kWarp + lane_of()];
+    scales = at[kSteps * cuda::kWarp + lane_of() / 4];
+    shares = at[kSteps * cuda::kWarp + kCodeKeys / 16 + lane_of() / 4];
   }
-}
+  /// Calls take(tile, scores) for the tiles in turn.
+  template <class Take>
+  __device__ void score(const uint32_t (&q)[kSteps][2], const LaneQueries& lane,
+                        const Take& take) const {
+    const uint32_t of_scale[4] = {scales.x, scales.y, scales.z, scales.w};
+    const uint32_t of_share[4] = {shares.x, shares.y, shares.z, shares.w};
+    const int half = lane_of() / 2 % 2 * 8;
+#pragma unroll
+    for (int tile = 0; tile < kGroupTiles; ++tile) {
+      int c[4];
+      begin_sums(c);
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) add_signs(c, signs[j], tile, q[j][0], q[j][1]);
+      const int shift = tile % 2 * 16 + half;
+      take(tile, lane.scores(c, twice_less(tile),
+                             code_scale(static_cast<uint8_t>(of_scale[tile / 2] >> shift)),
+                             static_cast<float>(static_cast<int8_t>(of_share[tile / 2] >> shift))));
+    }
+  }
+};
 
 /// One list's sequence and head, and its index.
 struct CodedList {
@@ -156,57 +161,89 @@ struct CodedList {
   __device__ const uint8_t* group(const ChooseCodedParams& p, int key) const {
     const DeviceCodes& c = p.codes;
     return c.groups + block(p, key) * c.group_block_stride + kv_head * c.group_head_stride +
-           key % c.capacity / kCodeKeys * code_group_bytes(c.dims);
+           in_block(p, key) / kCodeKeys * code_group_bytes(c.dims);
   }
   __device__ const uint8_t* low(const ChooseCodedParams& p, int key) const {
     const DeviceCodes& c = p.codes;
     return c.low + block(p, key) * c.low_block_stride + kv_head * c.low_head_stride +
-           key % c.capacity * code_low_bytes(c.dims, c.bits);
+           in_block(p, key) * code_low_bytes(c.dims, c.bits);
   }
 
  private:
   __device__ int64_t block(const ChooseCodedParams& p, int key) const {
-    return p.blocks[int64_t{slot} * p.max_blocks + key / p.codes.capacity];
+    return p.blocks[int64_t{slot} * p.max_blocks + (key >> p.codes.block_shift)];
+  }
+  __device__ static int in_block(const ChooseCodedParams& p, int key) {
+    return key & ((1 << p.codes.block_shift) - 1);
   }
 };
 
-/// Writes what a tile adds to the lists of its queries: the scores that reach the floor, in the
-/// order of keys, and exponentials of the others.
-struct RunWriter {
+/// Where the scores, keys, counts and masses of list `list.local + i` are.
+struct ListRegions {
+  float* scores;
+  uint16_t* keys;
+  int32_t* counts;
+  float* masses;
+
+  __device__ ListRegions(const ChooseCodedParams& p, const CodedList& list, int i)
+      : scores(p.scratch.scores + (list.local + i) * p.scratch.key_stride),
+        keys(p.scratch.keys + (list.local + i) * p.scratch.key_stride),
+        counts(p.scratch.counts + (list.local + i) * p.scratch.region_stride),
+        masses(p.masses == nullptr ? nullptr : p.masses + (list.number(p) + i) * p.mass_stride) {}
+};
+
+/// Keeps what a warp's tiles say of a region: the scores that reach the floors of the lane's two
+/// queries, and exponentials of the others, relative to the floors.
+struct RegionWriter {
   float* scores[2];
   uint16_t* keys[2];
-  int n[2] = {};  // so far in the run, of each query
-  float mass[2] = {};
   float floor[2];
-  unsigned before, all;  // lanes of the same queries: those of smaller keys, and all
+  int n[2] = {};  // kept so far
+  float mass[2] = {};
+  float score[kGroupTiles][2];  // of the group in hand, and whether they reach the floor, by tile
+  unsigned reach[2] = {};
 
-  __device__ RunWriter() {
-    const unsigned lane = lane_of(), low = 0x11111111u << lane % 2, high = low << 2;
-    const unsigned smaller = (1u << lane) - 1;
-    before = (lane & 2) != 0 ? low | (high & smaller) : low & smaller;
-    all = low | high;
-  }
-  __device__ void take(int key, bool exists, float first, float second) {
-    const float score[2] = {first, second};
+  __device__ void take(int tile, bool exists, float2 of_tile) {
+    score[tile][0] = of_tile.x;
+    score[tile][1] = of_tile.y;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const bool reaches = exists && score[i] >= floor[i];
-      const unsigned found = __ballot_sync(cuda::kAllLanes, reaches);
-      if (reaches) {
-        const int at = n[i] + __popc(found & before);
-        scores[i][at] = score[i];
-        keys[i][at] = static_cast<uint16_t>(key);
-      } else if (exists) {
-        mass[i] += exp2f((score[i] - floor[i]) * 1.44269504f);
-      }
-      n[i] += __popc(found & all);
+      const bool reaches = exists && score[tile][i] >= floor[i];
+      reach[i] |= reaches ? 1u << tile : 0u;
+      mass[i] += exists && !reaches ? exp2f((score[tile][i] - floor[i]) * kLog2E) : 0.0f;
     }
   }
-  /// The run's mass below the floor, in all lanes of the query.
-  __device__ float sum(int i) const {
+  /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`.
+  __device__ void end_group(int first) {
+    const int own = __popc(reach[0]) | __popc(reach[1]) << 16;
+    int sum = own;  // of the lanes with these queries up to this one
+#pragma unroll
+    for (int step = 2; step < cuda::kWarp; step *= 2) {
+      const int lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
+      if (lane_of() >= step) sum += lower;
+    }
+    const int all = __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 2 + lane_of() % 2);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      int at = n[i] + ((sum - own) >> (16 * i) & 0xffff);
+#pragma unroll
+      for (int tile = 0; tile < kGroupTiles; ++tile) {
+        if ((reach[i] >> tile & 1) == 0) continue;
+        scores[i][at] = score[tile][i];
+        keys[i][at] = static_cast<uint16_t>(first + tile * kTile + key_of_lane());
+        ++at;
+      }
+      n[i] += all >> (16 * i) & 0xffff;
+      reach[i] = 0;
+    }
+  }
+  /// The mass since the last call, in all lanes of query i.
+  __device__ float end_run(int i) {
     float x = mass[i];
+#pragma unroll
     for (int step = 2; step < cuda::kWarp; step *= 2)
       x += __shfl_xor_sync(cuda::kAllLanes, x, step);
+    mass[i] = 0;
     return x;
   }
 };

@@ -2,9 +2,10 @@
 // Key codes on a GPU: the numbers of code.h in another order, which tensor cores read as they are.
 // Pointers lie in device memory.
 //
-// Signs of a group: the warp that multiplies a tile of 16 keys by 32 coordinates (mma.m16n8k32)
-// takes of its 128 operand words the bits at one place, eight such tiles to 512 bytes. The words of
-// lane 4 g + t hold keys g and g + 8 at coordinates 4 t and 16 + 4 t, of which each byte is one.
+// Signs of a group: 512 bytes for every 32 coordinates. A warp that multiplies a tile of 16 keys by
+// 32 coordinates (mma.m16n8k32) takes of them the bits at the tile's place, one a byte: those of
+// lane 4 g
+// + t are keys g and g + 8 at coordinates 4 t to 4 t + 3 and 16 further on.
 // Scales and shares: the 16 keys of the group that equal k modulo 8 lie together, those of a lane.
 // Lower bits: a key's coordinates four at a time, one a byte, each in bits - 1 neighbouring bits.
 #include "kernels/code/code.h"
@@ -16,10 +17,9 @@ struct CodeBitPlace {
   int64_t byte;
   int bit;
 };
-constexpr CodeBitPlace device_sign_place(int in_group, int c, int dims) {
-  const int tile = in_group / 16 * (dims / kCodeDims) + c / kCodeDims;
+constexpr CodeBitPlace device_sign_place(int in_group, int c) {
   const int lane = in_group % 8 * 4 + c % 16 / 4, word = in_group / 8 % 2 + c / 16 % 2 * 2;
-  return {int64_t{tile / 8} * 512 + lane * 16 + word * 4 + c % 4, tile % 8};
+  return {int64_t{c / 32} * 512 + lane * 16 + word * 4 + c % 4, in_group / 16};
 }
 constexpr int device_scale_place(int in_group) {
   return in_group % 8 * 16 + in_group / 16 * 2 + in_group / 8 % 2;
@@ -38,6 +38,8 @@ struct DeviceCodes {
   int64_t frame_slot_stride, frame_head_stride;
   const float* signs;  // [2, dims] of the rotation
   int capacity, d, dims, bits;
+  int block_shift;  // keys of a block are 2^block_shift, and kRegionKeys or more, where a sequence
+                    // has more than one
 };
 
 /// Tokens of a sequence whose index is made, and where they are.

@@ -94,7 +94,8 @@ struct Case {
             .capacity = x.capacity,
             .d = x.d,
             .dims = dims,
-            .bits = x.bits};
+            .bits = x.bits,
+            .block_shift = __builtin_ctz(static_cast<unsigned>(x.capacity))};
   }
 
   /// Key or value of a token of a sequence, as it is stored.
@@ -259,7 +260,7 @@ CpuCodes codes_of(const Case& c, int seq, int head) {
     const int64_t from = cell * c.group_bytes + in_block / kCodeKeys * code_group_bytes(dims);
     uint8_t* group = to.groups.data() + i / kCodeKeys * code_group_bytes(dims);
     for (int j = 0; j < dims; ++j) {
-      const CodeBitPlace place = device_sign_place(k, j, dims);
+      const CodeBitPlace place = device_sign_place(k, j);
       const int bit = groups[at(from + place.byte)] >> place.bit & 1;
       group[j / 4 * 64 + 2 * (out % 32) + out / 32 % 2] |=
           static_cast<uint8_t>(bit << (out / 64 * 4 + j % 4));
@@ -319,13 +320,13 @@ struct Choice {
 };
 
 Choice choose(const Case& c) {
-  const int64_t keys = (c.max_keys + kMeanKeys - 1) / kMeanKeys * kMeanKeys,
-                runs = keys / kMeanKeys;
+  const int64_t keys = (c.max_keys + kRegionKeys - 1) / kRegionKeys * kRegionKeys,
+                runs = keys / kMeanKeys, regions = keys / kRegionKeys;
   const int lists = c.n_lists(), stride = kSinks + c.max_keys;
   const DeviceBuffer ids(at(int64_t{lists} * stride) * 4), count(at(lists) * 4),
       masses(at(lists * runs) * 4), origin(at(lists) * 4),
       queries(at(lists) * sizeof(DeviceCodeQuery)), q8(at(int64_t{lists} * c.dims)),
-      scores(at(lists * keys) * 4), numbers(at(lists * keys) * 2), counts(at(lists * runs) * 4);
+      scores(at(lists * keys) * 4), numbers(at(lists * keys) * 2), counts(at(lists * regions) * 4);
   ops::choose_coded({.ids = ids.as<int32_t>(),
                      .count = count.as<int32_t>(),
                      .stride = stride,
@@ -356,7 +357,7 @@ Choice choose(const Case& c) {
                                  .keys = numbers.as<uint16_t>(),
                                  .counts = counts.as<int32_t>(),
                                  .key_stride = keys,
-                                 .run_stride = runs}},
+                                 .region_stride = regions}},
                     queue().stream());
   return {ids.vector<int32_t>(),
           count.vector<int32_t>(),
@@ -497,9 +498,9 @@ TEST_SUITE("gpu/codes") {
       const Case c({.d = d,
                     .bits = bits,
                     .dtype = dtype,
-                    .indexed = {700, 0, 129},
+                    .indexed = {1700, 0, 129},
                     .rows = {1, 1, 1},
-                    .capacity = 512});
+                    .capacity = 1024});
       int64_t wrong = 0, total = 0, scales_off = 0;
       for (const int seq : {0, 2})
         for (int head = 0; head < c.x.n_kv_heads; ++head) {
@@ -588,9 +589,9 @@ TEST_SUITE("gpu/codes") {
              {.d = 80,
              .group = 5,
              .dtype = DType::f32,
-             .indexed = {1100, 900},
+             .indexed = {2300, 900},
              .rows = {2, 1},
-             .capacity = 512},
+             .capacity = 1024},
              {.d = 32, .group = 2, .indexed = {5000}, .rows = {1}, .exact = 0.3},
              {.d = 256, .bits = 2, .group = 2, .indexed = {1300}, .rows = {1}},
              {.d = 64, .group = 4, .indexed = {1000}, .rows = {1}, .exact = 1},

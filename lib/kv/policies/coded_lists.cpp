@@ -19,24 +19,26 @@ struct CodedLists::Memory {
   int32_t *ids, *count;
   float *masses, *origin;
   ChooseCodedScratch scratch;
+  int64_t mass_stride;
 
   Memory(std::byte* base, const CodedLists& c) : cutter(base) {
     const auto heads = static_cast<size_t>(c.bounds_.geometry.n_heads);
     const size_t lists = static_cast<size_t>(c.bounds_.max_rows) * heads;
     const size_t scored = static_cast<size_t>(c.rows_at_once_) * heads;
-    const auto keys = static_cast<size_t>(c.codes_.score_room());
-    const size_t runs = keys / kMeanKeys + 1;
+    const size_t regions = static_cast<size_t>(c.codes_.score_room()) / kRegionKeys + 1;
+    const size_t keys = regions * kRegionKeys, runs = keys / kMeanKeys;
     ids = cutter.take<int32_t>(lists * static_cast<size_t>(c.most_));
     count = cutter.take<int32_t>(lists);
     masses = cutter.take<float>(c.has_tail() ? lists * runs : 0);
     origin = cutter.take<float>(lists);
     scratch = {.queries = cutter.take<DeviceCodeQuery>(scored),
                .q = cutter.take<int8_t>(scored * c.codes_.dims()),
-               .scores = cutter.take<float>(scored * runs * kMeanKeys),
-               .keys = cutter.take<uint16_t>(scored * runs * kMeanKeys),
-               .counts = cutter.take<int32_t>(scored * runs),
-               .key_stride = static_cast<int64_t>(runs * kMeanKeys),
-               .run_stride = static_cast<int64_t>(runs)};
+               .scores = cutter.take<float>(scored * keys),
+               .keys = cutter.take<uint16_t>(scored * keys),
+               .counts = cutter.take<int32_t>(scored * regions),
+               .key_stride = static_cast<int64_t>(keys),
+               .region_stride = static_cast<int64_t>(regions)};
+    mass_stride = static_cast<int64_t>(runs);
   }
 };
 
@@ -70,14 +72,13 @@ void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
   const Memory m(memory_, *this);
   const Geometry& g = bounds_.geometry;
   const int n_rows = static_cast<int>(q.rows());
-  const auto runs = m.scratch.run_stride;
   for (int first = 0; first < n_rows; first += rows_at_once_)
     ops::choose_coded({.ids = m.ids,
                        .count = m.count,
                        .stride = most_,
                        .masses = has_tail() ? m.masses : nullptr,
                        .origin = m.origin,
-                       .mass_stride = runs,
+                       .mass_stride = m.mass_stride,
                        .codes = codes_.device_codes(ordinal),
                        .blocks = device_index.blocks(),
                        .ends = device_index.ends(),
@@ -103,7 +104,7 @@ void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
   plan.tails = codes_.device_tails(ordinal, device_index);
   plan.tails.masses = m.masses;
   plan.tails.origin = m.origin;
-  plan.tails.mass_stride = runs;
+  plan.tails.mass_stride = m.mass_stride;
 }
 
 }  // namespace tandem::kv

@@ -1,6 +1,7 @@
 #include "kv/policies/key_codes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -135,7 +136,8 @@ DeviceCodes KeyCodes::device_codes(int ordinal) const {
           .capacity = index_.capacity(),
           .d = geometry_.head_dim,
           .dims = dims_,
-          .bits = bits_};
+          .bits = bits_,
+          .block_shift = std::bit_width(static_cast<unsigned>(index_.capacity() - 1))};
 }
 
 ListTails KeyCodes::device_tails(int ordinal, const DeviceIndex& device_index) const {

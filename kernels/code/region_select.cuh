@@ -1,0 +1,192 @@
+#pragma once
+// The best of the scores that regions kept, by one block: radix selection, ties to the lowest keys.
+// A warp takes a region.
+#include "kernels/code/choose_coded.h"
+#include "kernels/cuda/reduce.cuh"
+
+namespace tandem::coded {
+
+inline constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / cuda::kWarp;
+inline constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
+inline constexpr int kRegionWords = kRegionKeys / 32;
+static_assert(kRegionWords == cuda::kWarp);
+
+/// Floats as unsigned integers of the same order, none of which is 0, and back.
+__device__ inline uint32_t order_of(float x) {
+  const uint32_t u = __float_as_uint(x);
+  return u ^ (static_cast<uint32_t>(static_cast<int32_t>(u) >> 31) | 0x80000000u);
+}
+__device__ inline float score_of(uint32_t order) {
+  return __uint_as_float((order & 0x80000000u) != 0 ? order ^ 0x80000000u : ~order);
+}
+
+/// A block's shared memory.
+struct SelectShared {
+  int bins[kBins];
+  int warps[kSelectWarps];
+  uint32_t bits[kSelectWarps][kRegionWords];  // of a warp's region, a bit a key
+  uint32_t prefix;
+  int left, equal;
+};
+
+/// Numbers that are picked: those of a higher order than `least`, and of those that equal it the
+/// n_equal of the lowest keys, which may be all.
+struct Pick {
+  uint32_t least;
+  int n_equal;
+  bool all_equal;
+};
+
+/// Block-wide sum of x over the threads before this one, and over all.
+__device__ inline int sum_before(SelectShared& s, int x, int& all) {
+  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
+  int sum = x;
+  for (int step = 1; step < cuda::kWarp; step *= 2) {
+    const int lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
+    if (lane >= step) sum += lower;
+  }
+  __syncthreads();
+  if (lane == cuda::kWarp - 1) s.warps[warp] = sum;
+  __syncthreads();
+  int before = sum - x;
+  all = 0;
+#pragma unroll
+  for (int w = 0; w < kSelectWarps; ++w) {
+    const int of_warp = s.warps[w];
+    before += w < warp ? of_warp : 0;
+    all += of_warp;
+  }
+  return before;
+}
+
+/// The kept scores of a list: `counts` of each region from its kRegionKeys-th on.
+struct Regions {
+  const int32_t* counts;
+  const uint16_t* keys;
+  int n;
+
+  /// Calls f(place) for a warp's numbers of a region, all lanes at once or none: place -1 where a
+  /// lane has none.
+  template <class F>
+  __device__ void each(int region, const F& f) const {
+    const int count = counts[region], lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
+    for (int i = lane; i - lane < count; i += cuda::kWarp)
+      f(i < count ? int64_t{region} * kRegionKeys + i : int64_t{-1});
+  }
+  /// The same for all regions of the block's warps.
+  template <class F>
+  __device__ void each(const F& f) const {
+    for (int r = static_cast<int>(threadIdx.x) / cuda::kWarp; r < n; r += kSelectWarps) each(r, f);
+  }
+};
+
+/// The m-th largest order, m at most as many as there are; order(place) is 0 for numbers that do
+/// not count.
+template <class Order>
+__device__ Pick find_threshold(SelectShared& s, const Regions& regions, int m, const Order& order) {
+  const int thread = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  if (thread == 0) s.prefix = 0, s.left = m;
+  for (int high = 32; high > 0;) {
+    const int low = max(high - kDigitBits, 0);
+    for (int i = thread; i < kBins; i += kSelectThreads) s.bins[i] = 0;
+    __syncthreads();
+    const uint32_t prefix = s.prefix, known = high == 32 ? 0 : ~0u << high;
+    const int wanted = s.left;
+    regions.each([&](int64_t at) {
+      const uint32_t x = at < 0 ? 0 : order(at);
+      if (x != 0 && (x & known) == prefix)
+        atomicAdd(&s.bins[x >> low & ((1u << (high - low)) - 1)], 1);
+    });
+    __syncthreads();
+    // Each thread has two bins, the largest first.
+    constexpr int kOwn = kBins / kSelectThreads;
+    const int first = kBins - 1 - thread * kOwn, upper = s.bins[first],
+              sum = upper + s.bins[first - 1];
+    static_assert(kOwn == 2);
+    int all;
+    const int over = sum_before(s, sum, all);
+    if (over < wanted && over + sum >= wanted) {
+      const bool in_upper = over + upper >= wanted;
+      s.prefix = prefix | static_cast<uint32_t>(in_upper ? first : first - 1) << low;
+      s.left = wanted - over - (in_upper ? 0 : upper);
+      s.equal = in_upper ? upper : sum - upper;
+    }
+    __syncthreads();
+    high = low;
+  }
+  return {s.prefix, s.left, s.left == s.equal};
+}
+
+/// The bits of a warp's region whose keys f(place) is true for.
+template <class F>
+__device__ uint32_t* mark_keys(SelectShared& s, const Regions& regions, int region, const F& f) {
+  uint32_t* const bits = s.bits[threadIdx.x / cuda::kWarp];
+  __syncwarp();
+  bits[threadIdx.x % cuda::kWarp] = 0;
+  __syncwarp();
+  regions.each(region, [&](int64_t at) {
+    if (at < 0 || !f(at)) return;
+    const unsigned key = regions.keys[at] % kRegionKeys;
+    atomicOr(&bits[key / 32], 1u << key % 32);
+  });
+  __syncwarp();
+  return bits;
+}
+
+/// How many of a warp's bits lie before a key's.
+__device__ inline int bits_before(const uint32_t* bits, unsigned key) {
+  int n = __popc(bits[key / 32] & ((1u << key % 32) - 1));
+  for (unsigned w = 0; w < key / 32; ++w) n += __popc(bits[w]);
+  return n;
+}
+
+/// For every region how many numbers f(place) is true for lie in the regions before it. before:
+/// room for regions.n.
+template <class F>
+__device__ void count_before(SelectShared& s, const Regions& regions, int* before, const F& f) {
+  const int thread = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  for (int r = thread / cuda::kWarp; r < regions.n; r += kSelectWarps) {
+    int n = 0;
+    regions.each(r, [&](int64_t at) { n += at >= 0 && f(at) ? 1 : 0; });
+    n = __reduce_add_sync(cuda::kAllLanes, n);
+    if (thread % cuda::kWarp == 0) before[r] = n;
+  }
+  __syncthreads();
+  const int each = (regions.n + kSelectThreads - 1) / kSelectThreads;
+  const int begin = min(thread * each, regions.n), end = min(begin + each, regions.n);
+  int own = 0, all;
+  for (int r = begin; r < end; ++r) own += before[r];
+  int sum = sum_before(s, own, all);
+  for (int r = begin; r < end; ++r) {
+    const int of_region = before[r];
+    before[r] = sum;
+    sum += of_region;
+  }
+  __syncthreads();
+}
+
+/// Calls take(place) for every number that is picked, by the warps of its region.
+template <class Order, class Take>
+__device__ void for_picked(SelectShared& s, const Regions& regions, int* before, const Pick& pick,
+                           const Order& order, const Take& take) {
+  const auto is_equal = [&](int64_t at) { return order(at) == pick.least; };
+  if (!pick.all_equal) count_before(s, regions, before, is_equal);
+  for (int r = static_cast<int>(threadIdx.x) / cuda::kWarp; r < regions.n; r += kSelectWarps) {
+    const uint32_t* equal = pick.all_equal ? nullptr : mark_keys(s, regions, r, is_equal);
+    regions.each(r, [&](int64_t at) {
+      if (at < 0) return;
+      const uint32_t x = order(at);
+      if (x > pick.least ||
+          (x == pick.least &&
+           (equal == nullptr ||
+            before[r] + bits_before(equal, regions.keys[at] % kRegionKeys) < pick.n_equal)))
+        take(at);
+    });
+  }
+  __syncthreads();
+}
+
+}  // namespace tandem::coded
