@@ -29,9 +29,9 @@ struct Quad {
 };
 
 constexpr int kPrepareThreads = 1024, kPrepareWarps = kPrepareThreads / cuda::kWarp;
-constexpr int kSampleTiles = 256, kSample = kSampleTiles * kTile;  // keys
+constexpr int kSampleTiles = 128, kSample = kSampleTiles * kTile;  // keys
 constexpr int kEach = kSample / kPrepareThreads;
-constexpr int kLeastSampled = 4 * kSample;  // below, every score is kept
+constexpr int kLeastSampled = 8 * kSample;  // below, every score is kept
 
 struct PrepareShared {
   float rows[kQuad][kMostDims];
@@ -324,41 +324,45 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   constexpr uint16_t kCandidate = kRegionKeys, kPicked = 2 * kRegionKeys;
   const auto any = [&](int64_t at) { return order_of(to.scores[at]); };
   const auto candidate = [&](int64_t at) {
-    return (to.keys[at] & kCandidate) != 0 ? order_of(to.scores[at]) : 0u;
+    const uint32_t order = order_of(to.scores[at]);
+    return (to.keys[at] & kCandidate) != 0 ? order : 0u;
+  };
+  const auto key_of = [&](int64_t at) {
+    return static_cast<int>(at / kRegionKeys) * kRegionKeys + to.keys[at] % kRegionKeys;
   };
   Pick pick = find_threshold(s, regions, candidates, any);
   for_picked(s, regions, before, pick, any, [&](int64_t at) {
-    const int key = static_cast<int>(at / kRegionKeys) * kRegionKeys + to.keys[at];
+    if (p.codes.bits > 1) cuda::prefetch(list.low(p, key_of(at)));
     to.keys[at] |= kCandidate;
-    if (p.codes.bits > 1) to.scores[at] = refine(p, list, query, q, key, to.scores[at]);
   });
+  const auto marks = [&](int64_t at) { return static_cast<uint32_t>(to.keys[at]); };
+  if (p.codes.bits > 1)
+    regions.each(marks, [&](int64_t at, uint32_t mark) {
+      if ((mark & kCandidate) != 0)
+        to.scores[at] = refine(p, list, query, q, key_of(at), to.scores[at]);
+    });
   pick = find_threshold(s, regions, wanted, candidate);
   for_picked(s, regions, before, pick, candidate, [&](int64_t at) { to.keys[at] |= kPicked; });
-  const auto picked = [&](int64_t at) { return (to.keys[at] & kPicked) != 0; };
-  count_before(s, regions, before, picked);
+  const auto picked = [](uint32_t mark) { return (mark & kPicked) != 0; };
+  count_before(s, regions, before, marks, picked);
   const float threshold = score_of(pick.least);
   // What lies below the floor counts no more than the threshold, either.
   const float of_floor =
       query.floor == -INFINITY ? 0.0f : exp2f(fminf(query.floor - threshold, 0.0f) * kLog2E);
   for (int r = warp_of(); r < regions.n; r += kSelectWarps) {
-    const uint32_t* bits = mark_keys(s, regions, r, picked);
+    const uint32_t* bits = mark_keys(s, regions, r, marks, picked);
     // A lane writes the tokens of its word.
-    uint32_t word = bits[lane_of()];
-    int place = __popc(word);
-    for (int step = 1; step < cuda::kWarp; step *= 2) {
-      const int lower = __shfl_up_sync(cuda::kAllLanes, place, step);
-      if (lane_of() >= step) place += lower;
-    }
-    place += before[r] - __popc(word);
+    uint32_t word = lane_of() < kRegionWords ? bits[lane_of()] : 0;
+    int all, place = before[r] + lanes_before(__popc(word), all);
     for (; word != 0; word &= word - 1)
       ids[p.begin + place++] =
           p.begin + r * kRegionKeys + lane_of() * 32 + __ffs(static_cast<int>(word)) - 1;
     if (to.masses == nullptr) continue;
     float mass[kRegionKeys / kMeanKeys] = {};
-    regions.each(r, [&](int64_t at) {
-      if (at < 0 || picked(at)) return;
+    regions.each(r, marks, [&](int64_t at, uint32_t mark) {
+      if (at < 0 || picked(mark)) return;
       const float x = exp2f(fminf(to.scores[at] - threshold, 0.0f) * kLog2E);
-      const int run = to.keys[at] % kRegionKeys / kMeanKeys;
+      const int run = static_cast<int>(mark) % kRegionKeys / kMeanKeys;
 #pragma unroll
       for (int i = 0; i < kRegionKeys / kMeanKeys; ++i) mass[i] += i == run ? x : 0.0f;
     });

@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-inline constexpr int kRegionKeys = 1024;  // that a warp scans
+inline constexpr int kRegionKeys = 512;  // that a warp scans
 
 /// A query as scans read it: code.h's CodeQuery, and what its choice goes by.
 struct DeviceCodeQuery {

@@ -7,9 +7,10 @@
 namespace tandem::coded {
 
 inline constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / cuda::kWarp;
-inline constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
+static_assert(kSelectWarps == cuda::kWarp);
+inline constexpr int kDigitBits = 12, kBins = 1 << kDigitBits;
 inline constexpr int kRegionWords = kRegionKeys / 32;
-static_assert(kRegionWords == cuda::kWarp);
+static_assert(kRegionWords <= cuda::kWarp);
 
 /// Floats as unsigned integers of the same order, none of which is 0, and back.
 __device__ inline uint32_t order_of(float x) {
@@ -25,7 +26,7 @@ struct SelectShared {
   int bins[kBins];
   int warps[kSelectWarps];
   uint32_t bits[kSelectWarps][kRegionWords];  // of a warp's region, a bit a key
-  uint32_t prefix;
+  uint32_t least, most, prefix;
   int left, equal;
 };
 
@@ -37,27 +38,30 @@ struct Pick {
   bool all_equal;
 };
 
-/// Block-wide sum of x over the threads before this one, and over all.
-__device__ inline int sum_before(SelectShared& s, int x, int& all) {
+/// The sum of x over the lanes before this one, and over all.
+__device__ inline int lanes_before(int x, int& sum) {
   const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
-  int sum = x;
+  sum = x;
   for (int step = 1; step < cuda::kWarp; step *= 2) {
     const int lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
     if (lane >= step) sum += lower;
   }
-  __syncthreads();
-  if (lane == cuda::kWarp - 1) s.warps[warp] = sum;
-  __syncthreads();
-  int before = sum - x;
-  all = 0;
-#pragma unroll
-  for (int w = 0; w < kSelectWarps; ++w) {
-    const int of_warp = s.warps[w];
-    before += w < warp ? of_warp : 0;
-    all += of_warp;
-  }
+  const int before = sum - x;
+  sum = __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 1);
   return before;
+}
+
+/// The sum of x over the threads of the block before this one, and over all.
+__device__ inline int sum_before(SelectShared& s, int x, int& all) {
+  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
+  int of_warp;
+  const int in_warp = lanes_before(x, of_warp);
+  __syncthreads();
+  if (lane == 0) s.warps[warp] = of_warp;
+  __syncthreads();
+  const int before = lanes_before(s.warps[lane], all);
+  return in_warp + __shfl_sync(cuda::kAllLanes, before, warp);
 }
 
 /// The kept scores of a list: `counts` of each region from its kRegionKeys-th on.
@@ -66,68 +70,95 @@ struct Regions {
   const uint16_t* keys;
   int n;
 
-  /// Calls f(place) for a warp's numbers of a region, all lanes at once or none: place -1 where a
-  /// lane has none.
-  template <class F>
-  __device__ void each(int region, const F& f) const {
+  /// Calls f(place, value(place)) for a warp's numbers of a region, all lanes at once or none:
+  /// place -1 where a lane has none.
+  template <class Value, class F>
+  __device__ void each(int region, const Value& value, const F& f) const {
+    constexpr int kAhead = 2;  // values that are read before any is used
     const int count = counts[region], lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
-    for (int i = lane; i - lane < count; i += cuda::kWarp)
-      f(i < count ? int64_t{region} * kRegionKeys + i : int64_t{-1});
+#pragma unroll 1
+    for (int i = lane; i - lane < count; i += kAhead * cuda::kWarp) {
+      decltype(value(int64_t{0})) x[kAhead] = {};
+      int64_t at[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        at[a] = i + a * cuda::kWarp < count ? int64_t{region} * kRegionKeys + i + a * cuda::kWarp
+                                            : int64_t{-1};
+        if (at[a] >= 0) x[a] = value(at[a]);
+      }
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) f(at[a], x[a]);
+    }
   }
   /// The same for all regions of the block's warps.
-  template <class F>
-  __device__ void each(const F& f) const {
-    for (int r = static_cast<int>(threadIdx.x) / cuda::kWarp; r < n; r += kSelectWarps) each(r, f);
+  template <class Value, class F>
+  __device__ void each(const Value& value, const F& f) const {
+    for (int r = static_cast<int>(threadIdx.x) / cuda::kWarp; r < n; r += kSelectWarps)
+      each(r, value, f);
   }
 };
 
 /// The m-th largest order, m at most as many as there are; order(place) is 0 for numbers that do
-/// not count.
+/// not count. Digits are those of the distance from the least order, so that they spread over the
+/// bins.
 template <class Order>
 __device__ Pick find_threshold(SelectShared& s, const Regions& regions, int m, const Order& order) {
   const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();
-  if (thread == 0) s.prefix = 0, s.left = m;
-  for (int high = 32; high > 0;) {
+  if (thread == 0) s.least = ~0u, s.most = 0, s.prefix = 0, s.left = m;
+  uint32_t least = ~0u, most = 0;
+  regions.each(order, [&](int64_t, uint32_t x) {
+    if (x == 0) return;
+    least = min(least, x);
+    most = max(most, x);
+  });
+  least = __reduce_min_sync(cuda::kAllLanes, least);
+  most = __reduce_max_sync(cuda::kAllLanes, most);
+  __syncthreads();
+  if (thread % cuda::kWarp == 0) atomicMin(&s.least, least), atomicMax(&s.most, most);
+  __syncthreads();
+  least = s.least;
+  for (int high = max(32 - __clz(static_cast<int>(s.most - least)), 1); high > 0;) {
     const int low = max(high - kDigitBits, 0);
     for (int i = thread; i < kBins; i += kSelectThreads) s.bins[i] = 0;
     __syncthreads();
-    const uint32_t prefix = s.prefix, known = high == 32 ? 0 : ~0u << high;
+    const uint64_t prefix = s.prefix;
     const int wanted = s.left;
-    regions.each([&](int64_t at) {
-      const uint32_t x = at < 0 ? 0 : order(at);
-      if (x != 0 && (x & known) == prefix)
-        atomicAdd(&s.bins[x >> low & ((1u << (high - low)) - 1)], 1);
+    regions.each(order, [&](int64_t, uint32_t x) {
+      const uint64_t y = x - least;
+      if (x != 0 && y >> high == prefix >> high)
+        atomicAdd(&s.bins[y >> low & ((1u << (high - low)) - 1)], 1);
     });
     __syncthreads();
-    // Each thread has two bins, the largest first.
+    // Each thread has some bins, the largest first.
     constexpr int kOwn = kBins / kSelectThreads;
-    const int first = kBins - 1 - thread * kOwn, upper = s.bins[first],
-              sum = upper + s.bins[first - 1];
-    static_assert(kOwn == 2);
-    int all;
-    const int over = sum_before(s, sum, all);
+    const int first = kBins - 1 - thread * kOwn;
+    int sum = 0, all;
+    for (int i = 0; i < kOwn; ++i) sum += s.bins[first - i];
+    int over = sum_before(s, sum, all);
     if (over < wanted && over + sum >= wanted) {
-      const bool in_upper = over + upper >= wanted;
-      s.prefix = prefix | static_cast<uint32_t>(in_upper ? first : first - 1) << low;
-      s.left = wanted - over - (in_upper ? 0 : upper);
-      s.equal = in_upper ? upper : sum - upper;
+      int bin = first;
+      for (; over + s.bins[bin] < wanted; --bin) over += s.bins[bin];
+      s.prefix |= static_cast<uint32_t>(bin) << low;
+      s.left = wanted - over;
+      s.equal = s.bins[bin];
     }
     __syncthreads();
     high = low;
   }
-  return {s.prefix, s.left, s.left == s.equal};
+  return {least + s.prefix, s.left, s.left == s.equal};
 }
 
-/// The bits of a warp's region whose keys f(place) is true for.
-template <class F>
-__device__ uint32_t* mark_keys(SelectShared& s, const Regions& regions, int region, const F& f) {
+/// The bits of a warp's region whose keys f(value(place)) is true for.
+template <class Value, class F>
+__device__ uint32_t* mark_keys(SelectShared& s, const Regions& regions, int region,
+                               const Value& value, const F& f) {
   uint32_t* const bits = s.bits[threadIdx.x / cuda::kWarp];
   __syncwarp();
-  bits[threadIdx.x % cuda::kWarp] = 0;
+  if (threadIdx.x % cuda::kWarp < kRegionWords) bits[threadIdx.x % cuda::kWarp] = 0;
   __syncwarp();
-  regions.each(region, [&](int64_t at) {
-    if (at < 0 || !f(at)) return;
+  regions.each(region, value, [&](int64_t at, const auto& x) {
+    if (at < 0 || !f(x)) return;
     const unsigned key = regions.keys[at] % kRegionKeys;
     atomicOr(&bits[key / 32], 1u << key % 32);
   });
@@ -142,15 +173,16 @@ __device__ inline int bits_before(const uint32_t* bits, unsigned key) {
   return n;
 }
 
-/// For every region how many numbers f(place) is true for lie in the regions before it. before:
-/// room for regions.n.
-template <class F>
-__device__ void count_before(SelectShared& s, const Regions& regions, int* before, const F& f) {
+/// For every region how many numbers f(value(place)) is true for lie in the regions before it.
+/// before: room for regions.n.
+template <class Value, class F>
+__device__ void count_before(SelectShared& s, const Regions& regions, int* before,
+                             const Value& value, const F& f) {
   const int thread = static_cast<int>(threadIdx.x);
   __syncthreads();
   for (int r = thread / cuda::kWarp; r < regions.n; r += kSelectWarps) {
     int n = 0;
-    regions.each(r, [&](int64_t at) { n += at >= 0 && f(at) ? 1 : 0; });
+    regions.each(r, value, [&](int64_t at, const auto& x) { n += at >= 0 && f(x) ? 1 : 0; });
     n = __reduce_add_sync(cuda::kAllLanes, n);
     if (thread % cuda::kWarp == 0) before[r] = n;
   }
@@ -172,17 +204,16 @@ __device__ void count_before(SelectShared& s, const Regions& regions, int* befor
 template <class Order, class Take>
 __device__ void for_picked(SelectShared& s, const Regions& regions, int* before, const Pick& pick,
                            const Order& order, const Take& take) {
-  const auto is_equal = [&](int64_t at) { return order(at) == pick.least; };
-  if (!pick.all_equal) count_before(s, regions, before, is_equal);
+  const auto is_equal = [&](uint32_t x) { return x == pick.least; };
+  if (!pick.all_equal) count_before(s, regions, before, order, is_equal);
   for (int r = static_cast<int>(threadIdx.x) / cuda::kWarp; r < regions.n; r += kSelectWarps) {
-    const uint32_t* equal = pick.all_equal ? nullptr : mark_keys(s, regions, r, is_equal);
-    regions.each(r, [&](int64_t at) {
-      if (at < 0) return;
-      const uint32_t x = order(at);
-      if (x > pick.least ||
-          (x == pick.least &&
-           (equal == nullptr ||
-            before[r] + bits_before(equal, regions.keys[at] % kRegionKeys) < pick.n_equal)))
+    const uint32_t* equal = pick.all_equal ? nullptr : mark_keys(s, regions, r, order, is_equal);
+    regions.each(r, order, [&](int64_t at, uint32_t x) {
+      if (at >= 0 &&
+          (x > pick.least ||
+           (x == pick.least &&
+            (equal == nullptr ||
+             before[r] + bits_before(equal, regions.keys[at] % kRegionKeys) < pick.n_equal))))
         take(at);
     });
   }

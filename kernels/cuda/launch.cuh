@@ -24,6 +24,11 @@ __device__ inline void release_next() {
 #endif
 }
 
+/// Asks for the line of an address, to be in L2 when it is read.
+__device__ inline void prefetch(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 /// First statement of small kernels: the next one is set up while this one waits and works.
 __device__ inline void start_after_previous() {
   release_next();

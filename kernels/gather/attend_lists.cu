@@ -64,8 +64,10 @@ __device__ void attend(const AttendListsParams& p, const ListOf& list, int head,
 #pragma unroll
   for (int i = 0; i < S::kOwn; ++i)
     q[i] = cuda::to_float(x[i / S::kSize].at[i % S::kSize]) * (p.scale * kLog2E);
+    // As many turns for all groups: they share shuffles.
 #pragma unroll 1
-  for (int first = S::group(); first < n; first += S::kGroups * kAhead) {
+  for (int turn = 0; turn < n; turn += S::kGroups * kAhead) {
+    const int first = turn + S::group();
     cuda::Pack<T> k[kAhead][kPacks], v[kAhead][kPacks];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {

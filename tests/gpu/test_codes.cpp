@@ -171,8 +171,8 @@ struct Case {
       for (size_t s = 0; s < x.indexed.size(); ++s)
         for (int i = 0; i < x.indexed[s]; ++i) {
           const int64_t tiles = x.indexed[s] / 16, tile = i / 16;
-          const int64_t nearest = (tile * 256 + tiles - 1) / tiles;
-          const bool sampled = nearest < 256 && nearest * tiles / 256 == tile;
+          const int64_t nearest = (tile * 128 + tiles - 1) / tiles;
+          const bool sampled = nearest < 128 && nearest * tiles / 128 == tile;
           for (int h = 0; h < x.n_kv_heads; ++h)
             for (int c = 0; c < x.d; ++c) {
               float& key = keys[at(place(static_cast<int>(s), h, kSinks + i) + c)];
