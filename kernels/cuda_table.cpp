@@ -48,6 +48,7 @@ constexpr CudaTable kTable{
     .choose_keys = {choose_keys_cuda},
     .copy_keys = {copy_keys_cuda},
     .choose_scored = {choose_scored_cuda},
+    .select_top = {select_top_cuda},
     .mean_lse = {mean_lse_cuda},
     .copy_page = {copy_page_cuda},
     .move_tokens = {move_tokens_cuda},

@@ -36,6 +36,7 @@
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/slot_ids.h"
 #include "kernels/sample/widen_rows.h"
+#include "kernels/selection/select_top_cuda.h"
 #include "kernels/tree/draw_children.h"
 #include "kernels/tree/verify_trees.h"
 
@@ -66,6 +67,7 @@ struct CudaTable {
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
   cuda::Bodies<void(const CopyKeysParams&, Stream)> copy_keys;
   cuda::Bodies<void(const ChooseScoredParams&, Stream)> choose_scored;
+  cuda::Bodies<void(const SelectTopCudaParams&, Stream)> select_top;
   cuda::Bodies<void(const MeanLseParams&, Stream)> mean_lse;
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
@@ -130,6 +132,7 @@ struct CudaTable {
     f("choose_keys", choose_keys);
     f("copy_keys", copy_keys);
     f("choose_scored", choose_scored);
+    f("select_top", select_top);
     f("mean_lse", mean_lse);
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);

@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads) attend_lists(const AttendListsParams
   const int64_t number = blockIdx.y;
   const int part = static_cast<int>(blockIdx.x), begin = part * split;
   const bool tail = p.tails.masses != nullptr && part + 1 == static_cast<int>(gridDim.x);
-  const ListOf list(p, static_cast<int>(number));
+  const ListOf list(p, p.rows.begin * (p.n_heads / p.lists.heads) + static_cast<int>(number));
   const int n = !list.exists() || tail ? 0 : min(p.lists.count[number] - begin, split);
   // Behind what a join takes.
   int* const rows = reinterpret_cast<int*>(shared + S::kGroups * (p.d + 2));
@@ -184,7 +184,8 @@ void launch(const AttendListsParams& p, Stream stream) {
   const int split = attend_lists_split(p.lists.most);
   const auto parts =
       static_cast<unsigned>(attend_lists_parts(p.lists.most, p.tails.masses != nullptr));
-  const auto lists = static_cast<unsigned>(p.n_rows * (p.n_heads / p.lists.heads));
+  const auto lists =
+      static_cast<unsigned>((p.rows.end - p.rows.begin) * (p.n_heads / p.lists.heads));
   const size_t bytes = sizeof(float) * static_cast<size_t>(S::kGroups * (p.d + 2)) +
                        sizeof(int) * static_cast<size_t>(split);
   const auto kernel = attend_lists<T, kLanes, kPacks>;
@@ -196,7 +197,7 @@ void launch(const AttendListsParams& p, Stream stream) {
 }  // namespace
 
 void attend_lists_cuda(const AttendListsParams& p, Stream stream) {
-  if (p.n_rows == 0) return;
+  if (p.rows.end == p.rows.begin) return;
   cuda::with_act(p.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const int packs = p.d / cuda::Pack<T>::kSize;

@@ -71,6 +71,7 @@ struct Bounds {
   int max_rows = 1;          // of one extend step
   int max_tokens = 0;        // of one sequence
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
+  int max_rows = 1;          // of a step that policies serve
   Device device = {};
 
   bool on_gpu() const { return device.kind == Device::Kind::cuda; }
@@ -102,6 +103,10 @@ struct AttendPlan {
   /// The same on a GPU, chosen by work of the policy's that precedes the plan's on the queue.
   QueryLists lists = {};
   ListTails tails = {};
+  /// Or made by this work, of at most list_rows rows at a time, in one place: lists of all rows may
+  /// take more memory than there is. Called before attention reads them.
+  std::function<void(Range rows)> make_lists = {};
+  int list_rows = 0;
 
   void add(const KeyRange& source) { sources[static_cast<size_t>(n++)] = source; }
 };

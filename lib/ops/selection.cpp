@@ -53,5 +53,9 @@ void choose_scored(const ChooseScoredParams& p, Stream stream) {
   cuda_table().choose_scored(p, stream);
   cuda::launched("choose_scored", stream);
 }
+void select_top(const SelectTopCudaParams& p, Stream stream) {
+  cuda_table().select_top(p, stream);
+  cuda::launched("select_top", stream);
+}
 
 }  // namespace tandem::ops

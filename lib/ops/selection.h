@@ -11,6 +11,7 @@
 #include "kernels/lsh/sign_project.h"
 #include "kernels/selection/sample_tail.h"
 #include "kernels/selection/select_top.h"
+#include "kernels/selection/select_top_cuda.h"
 
 /// Operations of policies that select keys by content; the headers above define them. Those without
 /// a stream run on the CPU and on the calling thread, since policies divide their work by sequence
@@ -38,5 +39,6 @@ void key_votes(const KeyVotesCudaParams& params, Stream stream);
 void choose_keys(const ChooseKeysParams& params, Stream stream);
 void copy_keys(const CopyKeysParams& params, Stream stream);
 void choose_scored(const ChooseScoredParams& params, Stream stream);
+void select_top(const SelectTopCudaParams& params, Stream stream);
 
 }  // namespace tandem::ops
