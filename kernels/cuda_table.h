@@ -20,6 +20,8 @@
 #include "kernels/gather/attend_lists.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
+#include "kernels/gather/draw_keys.h"
+#include "kernels/gather/score_keys.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/loss/cross_entropy.h"
@@ -67,7 +69,9 @@ struct CudaTable {
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
   cuda::Bodies<void(const CopyKeysParams&, Stream)> copy_keys;
   cuda::Bodies<void(const ChooseScoredParams&, Stream)> choose_scored;
+  cuda::Bodies<void(const ScoreKeysParams&, Stream)> score_keys;
   cuda::Bodies<void(const SelectTopCudaParams&, Stream)> select_top;
+  cuda::Bodies<void(const DrawKeysParams&, Stream)> draw_keys;
   cuda::Bodies<void(const MeanLseParams&, Stream)> mean_lse;
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
@@ -132,7 +136,9 @@ struct CudaTable {
     f("choose_keys", choose_keys);
     f("copy_keys", copy_keys);
     f("choose_scored", choose_scored);
+    f("score_keys", score_keys);
     f("select_top", select_top);
+    f("draw_keys", draw_keys);
     f("mean_lse", mean_lse);
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);

@@ -534,7 +534,7 @@ int Cache::attend_lists(const Attention& a, int first_part) {
   const int at_a_time = a.plan.make_lists ? a.plan.list_rows : n_rows;
   for (int begin = 0; begin < n_rows; begin += at_a_time) {
     const Range rows{begin, std::min(begin + at_a_time, n_rows)};
-    if (a.plan.make_lists) a.plan.make_lists(rows);
+    if (a.plan.make_lists) a.plan.make_lists(rows, store_);
     ops::attend_lists({.o = partial_o_ + states * g.head_dim,
                        .lse = partial_lse_ + states,
                        .q = a.q.raw(),

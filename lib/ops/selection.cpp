@@ -53,6 +53,14 @@ void choose_scored(const ChooseScoredParams& p, Stream stream) {
   cuda_table().choose_scored(p, stream);
   cuda::launched("choose_scored", stream);
 }
+void score_keys(const ScoreKeysParams& p, Stream stream) {
+  cuda_table().score_keys(p, stream);
+  cuda::launched("score_keys", stream);
+}
+void draw_keys(const DrawKeysParams& p, Stream stream) {
+  cuda_table().draw_keys(p, stream);
+  cuda::launched("draw_keys", stream);
+}
 void select_top(const SelectTopCudaParams& p, Stream stream) {
   cuda_table().select_top(p, stream);
   cuda::launched("select_top", stream);

@@ -6,7 +6,9 @@
 #include "kernels/gather/attend_lists.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
+#include "kernels/gather/draw_keys.h"
 #include "kernels/gather/key_votes.h"
+#include "kernels/gather/score_keys.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/selection/sample_tail.h"
@@ -39,6 +41,8 @@ void key_votes(const KeyVotesCudaParams& params, Stream stream);
 void choose_keys(const ChooseKeysParams& params, Stream stream);
 void copy_keys(const CopyKeysParams& params, Stream stream);
 void choose_scored(const ChooseScoredParams& params, Stream stream);
+void score_keys(const ScoreKeysParams& params, Stream stream);
 void select_top(const SelectTopCudaParams& params, Stream stream);
+void draw_keys(const DrawKeysParams& params, Stream stream);
 
 }  // namespace tandem::ops

@@ -45,7 +45,7 @@ Needs needs_of(const recipe::Cache& cache) {
     }
     case recipe::CacheKind::topk:
     case recipe::CacheKind::oracle_sampling:  // score every key, for rows of chains alone
-      return {.reads_trees = false};
+      return {.runs_on_gpu = true, .reads_trees = false};
     case recipe::CacheKind::quest:
     case recipe::CacheKind::lsh:
       return {.sources = 2};

@@ -14,7 +14,8 @@ class SelectingPolicy : public Policy, public KeySelector {
  public:
   std::string_view name() const override { return name_; }
   Needs needs() const override;
-  const KeySelector* selector() const override { return this; }
+  /// On a GPU policies make lists themselves.
+  const KeySelector* selector() const override { return bounds_.on_gpu() ? nullptr : this; }
 
  protected:
   SelectingPolicy(const recipe::Cache& cache, const Bounds& bounds);
@@ -30,6 +31,10 @@ class SelectingPolicy : public Policy, public KeySelector {
   /// before what select_keys says; 0: they read all exactly.
   void plan_from(int layer, const Step& step, const std::function<int(int slot)>& begin_of,
                  AttendPlan& plan);
+  /// On a GPU, for policies whose rows and heads make lists of their own: most keys of one.
+  virtual int list_keys() const { return 0; }
+  /// How many rows make lists at a time that take so many bytes each.
+  int rows_at_a_time(size_t row_bytes) const;
   /// Gives all heads of a group one list: n tokens, the first n_static of them for every query.
   static void share_list(const int32_t* ids, int n, int n_static, std::span<KeyList> lists);
 
