@@ -51,6 +51,8 @@ constexpr CudaTable kTable{
     .score_keys = {score_keys_cuda},
     .select_top = {select_top_cuda},
     .draw_keys = {draw_keys_cuda},
+    .page_bounds = {page_bounds_cuda},
+    .score_pages = {score_pages_cuda},
     .mean_lse = {mean_lse_cuda},
     .copy_page = {copy_page_cuda},
     .move_tokens = {move_tokens_cuda},

@@ -21,6 +21,7 @@
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/gather/draw_keys.h"
+#include "kernels/gather/page_bounds.h"
 #include "kernels/gather/score_keys.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
@@ -72,6 +73,8 @@ struct CudaTable {
   cuda::Bodies<void(const ScoreKeysParams&, Stream)> score_keys;
   cuda::Bodies<void(const SelectTopCudaParams&, Stream)> select_top;
   cuda::Bodies<void(const DrawKeysParams&, Stream)> draw_keys;
+  cuda::Bodies<void(const PageBoundsParams&, Stream)> page_bounds;
+  cuda::Bodies<void(const ScorePagesParams&, Stream)> score_pages;
   cuda::Bodies<void(const MeanLseParams&, Stream)> mean_lse;
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
@@ -139,6 +142,8 @@ struct CudaTable {
     f("score_keys", score_keys);
     f("select_top", select_top);
     f("draw_keys", draw_keys);
+    f("page_bounds", page_bounds);
+    f("score_pages", score_pages);
     f("mean_lse", mean_lse);
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);

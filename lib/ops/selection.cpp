@@ -61,6 +61,14 @@ void draw_keys(const DrawKeysParams& p, Stream stream) {
   cuda_table().draw_keys(p, stream);
   cuda::launched("draw_keys", stream);
 }
+void page_bounds(const PageBoundsParams& p, Stream stream) {
+  cuda_table().page_bounds(p, stream);
+  cuda::launched("page_bounds", stream);
+}
+void score_pages(const ScorePagesParams& p, Stream stream) {
+  cuda_table().score_pages(p, stream);
+  cuda::launched("score_pages", stream);
+}
 void select_top(const SelectTopCudaParams& p, Stream stream) {
   cuda_table().select_top(p, stream);
   cuda::launched("select_top", stream);

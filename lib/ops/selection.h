@@ -8,6 +8,7 @@
 #include "kernels/gather/copy_keys.h"
 #include "kernels/gather/draw_keys.h"
 #include "kernels/gather/key_votes.h"
+#include "kernels/gather/page_bounds.h"
 #include "kernels/gather/score_keys.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
@@ -44,5 +45,7 @@ void choose_scored(const ChooseScoredParams& params, Stream stream);
 void score_keys(const ScoreKeysParams& params, Stream stream);
 void select_top(const SelectTopCudaParams& params, Stream stream);
 void draw_keys(const DrawKeysParams& params, Stream stream);
+void page_bounds(const PageBoundsParams& params, Stream stream);
+void score_pages(const ScorePagesParams& params, Stream stream);
 
 }  // namespace tandem::ops

@@ -142,11 +142,7 @@ class OraclePolicy final : public SelectingPolicy {
                      const PagedStore& store, const GpuScratch& s) const {
     const Geometry& g = geometry();
     const ops::StepArrays& arrays = step.arrays;
-    const ChoosingRows choosing{.slot = arrays.slot,
-                                .row_begin = arrays.row_begin,
-                                .pos = arrays.pos,
-                                .n_seqs = arrays.n_seqs,
-                                .rows = rows};
+    const ChoosingRows choosing = choosing_rows(step, rows);
     const Stream stream = store.exec().stream();
     ops::score_keys({.scores = s.scores,
                      .n = s.n,

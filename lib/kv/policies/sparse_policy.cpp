@@ -158,6 +158,7 @@ void SparsePolicy::grow(int slot, bool prompt, const PagedStore& store) {
   const bool fresh = index_.empty(slot);
   const std::vector<TokenIndex::Piece> pieces = index_.extend(slot, end);
   update_device(slot);
+  if (device_index_) device_index_->set_pages(store.pages(slot), *exec_.queue);
   index_tokens(slot, pieces, fresh, store);
 }
 

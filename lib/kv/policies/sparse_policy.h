@@ -35,6 +35,13 @@ class SelectingPolicy : public Policy, public KeySelector {
   virtual int list_keys() const { return 0; }
   /// How many rows make lists at a time that take so many bytes each.
   int rows_at_a_time(size_t row_bytes) const;
+  static ChoosingRows choosing_rows(const Step& step, Range rows) {
+    return {.slot = step.arrays.slot,
+            .row_begin = step.arrays.row_begin,
+            .pos = step.arrays.pos,
+            .n_seqs = step.arrays.n_seqs,
+            .rows = rows};
+  }
   /// Gives all heads of a group one list: n tokens, the first n_static of them for every query.
   static void share_list(const int32_t* ids, int n, int n_static, std::span<KeyList> lists);
 
@@ -73,7 +80,7 @@ class SparsePolicy : public SelectingPolicy {
 
   HeadGrid grid() const { return {static_cast<int>(layers().size()), geometry().n_kv_heads}; }
   const TokenIndex& index() const { return index_; }
-  /// The index in a GPU's memory, current before index_tokens; on one.
+  /// The index in a GPU's memory, on one; in index_tokens up to date, and with the slot's pages.
   const DeviceIndex& device_index() const { return *device_index_; }
   const Exec& exec() const { return exec_; }
   /// Sinks as a segment of a list that does not depend on the query.
