@@ -31,8 +31,7 @@ decode::ModelFiles files() { return decode::open_model(tiny_model("tiny-2m").str
 
 TEST_SUITE("gpu/decode/errors") {
   TEST_CASE("a cache that has no GPU code is an error of kind device; auto falls back to the CPU") {
-    for (const recipe::CacheKind kind :
-         {recipe::CacheKind::lsh, recipe::CacheKind::quest, recipe::CacheKind::topk}) {
+    for (const recipe::CacheKind kind : {recipe::CacheKind::lsh, recipe::CacheKind::hybrid}) {
       decode::EngineSpec spec = gpu_spec();
       spec.caches[0].kind = kind;
       const Error e = error_of([&] { Engine::plan(files(), spec); });
