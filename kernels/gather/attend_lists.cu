@@ -1,5 +1,5 @@
 // Keys of a list lie anywhere: a group of lanes reads one row of the pools at a time, 16 bytes a
-// lane, several rows ahead, and keeps a softmax state of its own. A block's groups join at the end.
+// lane, several rows ahead, and keeps a separate softmax state. A block's groups join at the end.
 #include "kernels/code/tail_means.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/gather/attend_lists.h"

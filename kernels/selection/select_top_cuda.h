@@ -13,7 +13,7 @@ struct SelectTopCudaParams {
   const int32_t* m;     // [n_lists] scores to choose, 0 or more
   int64_t id_stride, score_stride;
   int n_lists;
-  int run = 1;  // a score stands for so many ids: that of place i for [i * run, (i + 1) * run)
+  int run = 1;  // ids that a score stands for: that of place i for [i * run, (i + 1) * run)
 };
 
 /// The m[i] largest scores of each list (all if there are no more); of equal ones at the threshold

@@ -132,7 +132,7 @@ TEST_SUITE("gpu/decode/lists") {
           const int c = kv.fork(a, 0), d = kv.create();  // reads the same blocks
           prefill(*engine, d, part_of(text, 100, 3));    // read in full
           go_on({d, c, a}, 410, 5);
-          prefill(*engine, c, part_of(text, 420, 60));  // writes blocks of its own
+          prefill(*engine, c, part_of(text, 420, 60));  // copies a block
           go_on({b, c, a, d}, 490, 5);
           kv.release(a);
           go_on({c, b}, 500, 5);

@@ -31,9 +31,9 @@ class SelectingPolicy : public Policy, public KeySelector {
   /// before what select_keys says; 0: they read all exactly.
   void plan_from(int layer, const Step& step, const std::function<int(int slot)>& begin_of,
                  AttendPlan& plan);
-  /// On a GPU, for policies whose rows and heads make lists of their own: most keys of one.
+  /// On a GPU, for policies whose rows and heads make separate lists: most keys of one.
   virtual int list_keys() const { return 0; }
-  /// How many rows make lists at a time that take so many bytes each.
+  /// Rows that make lists at a time, of row_bytes of scratch each.
   int rows_at_a_time(size_t row_bytes) const;
   static ChoosingRows choosing_rows(const Step& step, Range rows) {
     return {.slot = step.arrays.slot,
