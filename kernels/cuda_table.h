@@ -26,6 +26,7 @@
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/loss/cross_entropy.h"
+#include "kernels/lsh/lsh_cuda.h"
 #include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/norm/rms_norm_backward.h"
@@ -75,6 +76,11 @@ struct CudaTable {
   cuda::Bodies<void(const DrawKeysParams&, Stream)> draw_keys;
   cuda::Bodies<void(const PageBoundsParams&, Stream)> page_bounds;
   cuda::Bodies<void(const ScorePagesParams&, Stream)> score_pages;
+  cuda::Bodies<void(const MeanKeysParams&, Stream)> mean_keys;
+  cuda::Bodies<void(const HashKeysParams&, Stream)> hash_keys;
+  cuda::Bodies<void(const HashAppendCudaParams&, Stream)> hash_append;
+  cuda::Bodies<void(const HashQueriesParams&, Stream)> hash_queries;
+  cuda::Bodies<void(const CollideParams&, Stream)> collide;
   cuda::Bodies<void(const MeanLseParams&, Stream)> mean_lse;
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
@@ -144,6 +150,11 @@ struct CudaTable {
     f("draw_keys", draw_keys);
     f("page_bounds", page_bounds);
     f("score_pages", score_pages);
+    f("mean_keys", mean_keys);
+    f("hash_keys", hash_keys);
+    f("hash_append", hash_append);
+    f("hash_queries", hash_queries);
+    f("collide", collide);
     f("mean_lse", mean_lse);
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);

@@ -9,7 +9,8 @@
 namespace tandem {
 namespace {
 
-constexpr int kAhead = 4;  // keys whose rows a group reads at once
+constexpr int kAhead = 4;         // keys whose rows a group reads at once
+constexpr int kLeastShare = 128;  // keys of a list that are worth a block
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 /// The softmax state of a query over some keys: a lane holds its elements of o.
@@ -27,9 +28,38 @@ struct State {
   }
 };
 
+/// The log of the probability that a key is in its list.
+__device__ float log_u_at(const CollisionWeights& w, float2 query, float dot, float norm) {
+  if (norm < 0) return 0;
+  const float product = query.x * norm;
+  const float c = product == 0 ? 0.0f : fminf(fmaxf((dot - query.y) / product, -1.0f), 1.0f);
+  const float x = (c + 1) * 0.5f * static_cast<float>(w.log_u_intervals);
+  const int i = min(static_cast<int>(x), w.log_u_intervals - 1);
+  return w.log_u[i] + (x - static_cast<float>(i)) * (w.log_u[i + 1] - w.log_u[i]);
+}
+
+/// What keys of a list count beside their scores.
+struct Weights {
+  const float *bias, *norms;  // of the keys at hand; null: none
+  float2 query = {};
+
+  __device__ Weights(const QueryLists& lists, int64_t list, int begin)
+      : bias(lists.bias == nullptr ? nullptr : lists.bias + list * lists.stride + begin),
+        norms(lists.weights.norms == nullptr ? nullptr
+                                             : lists.weights.norms + list * lists.stride + begin) {
+    if (norms != nullptr) query = reinterpret_cast<const float2*>(lists.weights.queries)[list];
+  }
+  /// dot    q.k without the scale
+  __device__ float at(const CollisionWeights& w, int i, float dot) const {
+    float x = bias == nullptr ? 0.0f : bias[i];
+    if (norms != nullptr) x -= log_u_at(w, query, dot, norms[i]);
+    return x;
+  }
+};
+
 template <class S>
 __device__ void attend(const AttendListsParams& p, const ListOf& list, int head, int n,
-                       const int* rows, const float* bias, State<S::kOwn>& state) {
+                       const int* rows, const Weights& weights, State<S::kOwn>& state) {
   using T = typename S::Number;
   float q[S::kOwn];
   cuda::Pack<T> x[S::kPacks];
@@ -37,6 +67,7 @@ __device__ void attend(const AttendListsParams& p, const ListOf& list, int head,
 #pragma unroll
   for (int i = 0; i < S::kOwn; ++i)
     q[i] = cuda::to_float(x[i / S::kSize].at[i % S::kSize]) * (p.scale * kLog2E);
+  const float unscale = 1.0f / (p.scale * kLog2E);
 #pragma unroll 1
   for (int begin = 0; begin < n; begin += S::kGroups * kAhead) {
     const int first = begin + S::group();  // the block's groups stay together
@@ -57,7 +88,8 @@ __device__ void attend(const AttendListsParams& p, const ListOf& list, int head,
         dot = fmaf(q[i], cuda::to_float(k[a][i / S::kSize].at[i % S::kSize]), dot);
       dot = S::sum(dot);
       const int at = first + a * S::kGroups;
-      score[a] = at < n ? dot + (bias == nullptr ? 0.0f : bias[at] * kLog2E) : -INFINITY;
+      score[a] =
+          at < n ? fmaf(weights.at(p.lists.weights, at, dot * unscale), kLog2E, dot) : -INFINITY;
       most = fmaxf(most, score[a]);
     }
     state.grow(most);
@@ -123,27 +155,30 @@ __device__ void attend_tail(const AttendListsParams& p, const ListOf& list, int6
   }
 }
 
-/// Block (x, y): keys [x split, (x + 1) split) of list y, or its tail.
+/// Block (x, y): part x of the keys of list y, of which none has more than `split`, or its tail.
 template <class S>
 __global__ void __launch_bounds__(S::kThreads) attend_lists(const AttendListsParams p, int split) {
   extern __shared__ float shared[];
   cuda::start_after_previous();
   const int64_t number = blockIdx.y;
-  const int part = static_cast<int>(blockIdx.x), begin = part * split;
+  const int part = static_cast<int>(blockIdx.x);
   const bool tail = p.tails.masses != nullptr && part + 1 == static_cast<int>(gridDim.x);
   const ListOf list(p, p.rows.begin * (p.n_heads / p.lists.heads) + static_cast<int>(number));
-  const int n = !list.exists() || tail ? 0 : min(p.lists.count[number] - begin, split);
+  const int parts = static_cast<int>(gridDim.x) - (p.tails.masses != nullptr ? 1 : 0);
+  const int count = list.exists() ? p.lists.count[number] : 0;
+  // Short lists of a long `most` are divided among all parts, too.
+  const int share = min(max((count + parts - 1) / parts, kLeastShare), split);
+  const int begin = part * share, n = tail ? 0 : min(count - begin, share);
   // Behind what a join takes.
   int* const rows = reinterpret_cast<int*>(shared + S::kGroups * (p.d + 2));
   const int32_t* ids = p.lists.ids + number * p.lists.stride + begin;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += S::kThreads)
     rows[i] = list.pool_row(p, ids[i]);
   __syncthreads();
-  const float* bias =
-      p.lists.bias == nullptr ? nullptr : p.lists.bias + number * p.lists.stride + begin;
+  const Weights weights(p.lists, number, begin);
   for (int h = 0; h < p.lists.heads; ++h) {
     State<S::kOwn> state;
-    if (n > 0) attend<S>(p, list, list.head + h, n, rows, bias, state);
+    if (n > 0) attend<S>(p, list, list.head + h, n, rows, weights, state);
     if (tail && list.exists()) attend_tail<S>(p, list, number, state);
     write_part<S>(p, part, list.row, list.head + h, state, shared);
   }

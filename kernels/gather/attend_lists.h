@@ -5,6 +5,14 @@
 
 namespace tandem {
 
+/// The LSH weights of attend_list.h, for lists of one head.
+struct CollisionWeights {
+  const float* norms = nullptr;    // as ids: |k - center|; below 0: the key counts once. Null: none
+  const float* queries = nullptr;  // of list i at 2 i: |q|, q.center
+  const float* log_u = nullptr;    // [log_u_intervals + 1]
+  int log_u_intervals = 0;
+};
+
 /// Lists of keys by row and head, of some of a step's rows: list i is that of the row i /
 /// lists_a_row after the first of them and of the heads [h, h + heads), h = i % lists_a_row *
 /// heads.
@@ -15,6 +23,7 @@ struct QueryLists {
   int64_t stride = 0;
   int most = 0;   // no count is larger
   int heads = 1;  // query heads of a list: 1, or those of a KV head
+  CollisionWeights weights = {};
 };
 
 /// What stands for the keys that are in no list: runs of kMeanKeys indexed tokens

@@ -1,5 +1,6 @@
 #include "base/philox.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/scan.cuh"
 #include "kernels/gather/draw_keys.h"
 #include "kernels/gather/list_rows.cuh"
 
@@ -7,29 +8,6 @@ namespace tandem {
 namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / cuda::kWarp;
-
-/// The sum of x over the threads before this one, and over all. May be called again at once.
-template <class T>
-__device__ T sum_before(T x, T* warps, T& all) {
-  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
-  T sum = x;
-  for (int step = 1; step < cuda::kWarp; step *= 2) {
-    const T lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
-    if (lane >= step) sum += lower;
-  }
-  __syncthreads();
-  if (lane == cuda::kWarp - 1) warps[warp] = sum;
-  __syncthreads();
-  T before = 0;
-  all = 0;
-  for (int w = 0; w < kWarps; ++w) {
-    if (w == warp) before = all;
-    all += warps[w];
-  }
-  const T lower = __shfl_up_sync(cuda::kAllLanes, sum, 1);
-  return before + (lane > 0 ? lower : T{0});
-}
 
 __device__ float block_max(float x, float* warps) {
   x = cuda::warp_max(x);
@@ -55,8 +33,6 @@ __device__ int token_at(const double* cumulative, int n, double at) {
 
 /// A block a list.
 __global__ void __launch_bounds__(kThreads) draw_keys(const DrawKeysParams p) {
-  __shared__ double sums[kWarps];
-  __shared__ int counts[kWarps];
   __shared__ float tops[kWarps];
   cuda::wait_for_previous();
   const int64_t list = blockIdx.x;
@@ -76,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) draw_keys(const DrawKeysParams p) {
     const int t = begin + thread;
     const double weight = t < n ? exp(double{scores[t]} - double{top}) : 0;
     double all;
-    const double before = sum + sum_before(weight, sums, all);
+    const double before = sum + cuda::sum_before<kThreads>(weight, all);
     if (t < n) cumulative[t] = before + weight, drawn[t] = 0;
     sum += all;
   }
@@ -98,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) draw_keys(const DrawKeysParams p) {
   for (int begin = 0; begin < n; begin += kThreads) {
     const int t = begin + thread, times = t < n ? drawn[t] : 0;
     int all;
-    const int place = n_ids + sum_before(times > 0 ? 1 : 0, counts, all);
+    const int place = n_ids + cuda::sum_before<kThreads>(times > 0 ? 1 : 0, all);
     if (times > 0) {
       p.ids[list * p.id_stride + place] = t;
       p.bias[list * p.id_stride + place] =

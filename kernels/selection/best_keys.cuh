@@ -1,11 +1,11 @@
 #pragma once
 // The best of many numbers by a block of threads: a radix select of their order, and an ordered
 // collection, so that of equal ones at the threshold the lowest are chosen.
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/scan.cuh"
 
 namespace tandem::best {
 
-inline constexpr int kThreads = 512, kWarps = kThreads / cuda::kWarp;
+inline constexpr int kThreads = 512;
 inline constexpr int kEach = 8;  // keys of a thread at a time
 // The upper digit of an f16 distinguishes 32 steps of each power of two: few keys add to one bin.
 inline constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
@@ -13,32 +13,9 @@ inline constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
 /// A block's shared memory.
 struct Shared {
   int bins[kBins];
-  int warps[kWarps];
   uint32_t prefix;
   int left;  // of the keys to choose, those whose digits so far are the prefix
 };
-
-/// The sum of x over the threads before this one, and over all.
-__device__ inline int sum_before(Shared& s, int x, int& all) {
-  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
-  int sum = x;
-  for (int step = 1; step < cuda::kWarp; step *= 2) {
-    const int lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
-    if (lane >= step) sum += lower;
-  }
-  __syncthreads();
-  if (lane == cuda::kWarp - 1) s.warps[warp] = sum;
-  __syncthreads();
-  all = 0;
-  int before = sum - x;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    if (w < warp) before += s.warps[w];
-    all += s.warps[w];
-  }
-  return before;
-}
 
 /// Adds the digit of bins that holds the wanted key, counted from the largest, to the prefix.
 __device__ inline void choose_bin(Shared& s, int low) {
@@ -46,7 +23,7 @@ __device__ inline void choose_bin(Shared& s, int low) {
   const int first = kBins - 1 - static_cast<int>(threadIdx.x) * kOwn, wanted = s.left;
   int sum = 0, all;
   for (int i = 0; i < kOwn; ++i) sum += s.bins[first - i];
-  int before = sum_before(s, sum, all);
+  int before = cuda::sum_before<kThreads>(sum, all);
   if (before >= wanted || before + sum < wanted) return;
   int bin = first;
   for (; before + s.bins[bin] < wanted; --bin) before += s.bins[bin];
@@ -95,7 +72,7 @@ __device__ void collect(Shared& s, const Keys& keys, int n, int m, uint32_t leas
     for (int e = 0; e < kEach; ++e)
       if (i + e < n) counts += x[e] > least ? 1 : x[e] == least ? 1 << 16 : 0;
     int all;
-    const int before = sum_before(s, counts, all);
+    const int before = cuda::sum_before<kThreads>(counts, all);
     int mine_above = above + (before & 0xffff), mine_equal = equal + (before >> 16);
 #pragma unroll
     for (int e = 0; e < kEach && counts > 0; ++e) {

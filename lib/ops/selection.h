@@ -11,6 +11,7 @@
 #include "kernels/gather/page_bounds.h"
 #include "kernels/gather/score_keys.h"
 #include "kernels/lsh/hash_tables.h"
+#include "kernels/lsh/lsh_cuda.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/selection/sample_tail.h"
 #include "kernels/selection/select_top.h"
@@ -47,5 +48,10 @@ void select_top(const SelectTopCudaParams& params, Stream stream);
 void draw_keys(const DrawKeysParams& params, Stream stream);
 void page_bounds(const PageBoundsParams& params, Stream stream);
 void score_pages(const ScorePagesParams& params, Stream stream);
+void mean_keys(const MeanKeysParams& params, Stream stream);
+void hash_keys(const HashKeysParams& params, Stream stream);
+void hash_append(const HashAppendCudaParams& params, Stream stream);
+void hash_queries(const HashQueriesParams& params, Stream stream);
+void collide(const CollideParams& params, Stream stream);
 
 }  // namespace tandem::ops

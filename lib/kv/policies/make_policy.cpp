@@ -47,9 +47,8 @@ Needs needs_of(const recipe::Cache& cache) {
     case recipe::CacheKind::oracle_sampling:  // score every key, for rows of chains alone
       return {.runs_on_gpu = true, .reads_trees = false};
     case recipe::CacheKind::quest:
-      return {.runs_on_gpu = true, .lists = true, .sources = 2};
     case recipe::CacheKind::lsh:
-      return {.sources = 2};
+      return {.runs_on_gpu = true, .lists = true, .sources = 2};
     case recipe::CacheKind::hybrid:
       return {.runs_on_gpu = true,
               .lists = true,
