@@ -23,16 +23,19 @@ recipe::Cache few(CacheKind kind) {
   c.dense_layers = {};
   c.topk.ratio = {0.2};
   c.quest = {.page = 8, .ratio = {0.3}};
+  c.lsh = {.bits = 4, .tables = 40};
   return c;
 }
 /// Budgets of everything.
 recipe::Cache all_of(CacheKind kind) {
   recipe::Cache c = few(kind);
   c.topk.ratio = c.quest.ratio = {1.0};
+  c.lsh = {.bits = 1, .tables = 96, .min_hits = 1, .u_floor = 0};
   return c;
 }
 
-constexpr CacheKind kKinds[] = {CacheKind::topk, CacheKind::oracle_sampling, CacheKind::quest};
+constexpr CacheKind kKinds[] = {CacheKind::topk, CacheKind::oracle_sampling, CacheKind::quest,
+                                CacheKind::lsh};
 
 std::vector<std::filesystem::path> models() {
   return {tiny_model("tiny-16m"), small_model("llama-3.1"), small_model("llama-odd"),
@@ -87,7 +90,7 @@ TEST_SUITE("gpu/decode/lists") {
   }
 
   TEST_CASE("f32: a budget of everything gives what all keys give") {
-    for (const CacheKind kind : {CacheKind::topk, CacheKind::quest})
+    for (const CacheKind kind : {CacheKind::topk, CacheKind::quest, CacheKind::lsh})
       for (const std::filesystem::path& model : models()) {
         CAPTURE(recipe::yaml_text(kind));
         CAPTURE(model.string());
@@ -182,28 +185,30 @@ TEST_SUITE("gpu/decode/lists") {
   }
 
   TEST_CASE("f32: rows of trees equal the CPU's, and their committed paths go on alike") {
-    const EnginePair on =
-        make_pair_of(tiny_model("tiny-16m"),
-                     {.chunk = 256, .caches = {few(CacheKind::quest)}, .logit_rows = 256});
-    const Ids ids = real_text(200), after = random_ids(*on.cpu, 68, 26);
-    const LevelTree left = by_levels(small_tree(*on.cpu)),
-                    right = by_levels(random_tree(*on.cpu, 90));
-    std::vector<Row> rows[2];
-    for (Engine* engine : {on.cpu.get(), on.gpu.get()}) {
-      std::vector<Row>& of = rows[engine == on.gpu.get() ? 1 : 0];
-      kv::Cache& cache = engine->cache();
-      const int a = cache.create(), b = cache.create();
-      prefill(*engine, a, ids);
-      prefill(*engine, b, part_of(ids, 0, 130));
-      const kv::Step step = verify(*engine, a, left, b, right, of);
-      cache.commit(step, std::vector<int>{1, 1});
-      for (const int slot : {a, b}) follow(*engine, slot, after, of);
+    for (const CacheKind kind : {CacheKind::quest, CacheKind::lsh}) {
+      CAPTURE(recipe::yaml_text(kind));
+      const EnginePair on = make_pair_of(tiny_model("tiny-16m"),
+                                         {.chunk = 256, .caches = {few(kind)}, .logit_rows = 256});
+      const Ids ids = real_text(200), after = random_ids(*on.cpu, 68, 26);
+      const LevelTree left = by_levels(small_tree(*on.cpu)),
+                      right = by_levels(random_tree(*on.cpu, 90));
+      std::vector<Row> rows[2];
+      for (Engine* engine : {on.cpu.get(), on.gpu.get()}) {
+        std::vector<Row>& of = rows[engine == on.gpu.get() ? 1 : 0];
+        kv::Cache& cache = engine->cache();
+        const int a = cache.create(), b = cache.create();
+        prefill(*engine, a, ids);
+        prefill(*engine, b, part_of(ids, 0, 130));
+        const kv::Step step = verify(*engine, a, left, b, right, of);
+        cache.commit(step, std::vector<int>{1, 1});
+        for (const int slot : {a, b}) follow(*engine, slot, after, of);
+      }
+      check_near(rows[1], rows[0]);
     }
-    check_near(rows[1], rows[0]);
   }
 
   TEST_CASE("f32: indexes of several blocks, and tokens that enter them while the text grows") {
-    for (const CacheKind kind : {CacheKind::quest}) {
+    for (const CacheKind kind : {CacheKind::quest, CacheKind::lsh}) {
       CAPTURE(recipe::yaml_text(kind));
       const EnginePair on =
           make_pair_of(tiny_model("tiny-2m"),
