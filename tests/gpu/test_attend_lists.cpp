@@ -14,12 +14,14 @@ namespace {
 
 constexpr int kPage = 64, kSlots = 3, kPagesEach = 24, kTokens = kPage * kPagesEach;
 constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr int kPlain = 2, kIntervals = 64;  // first keys of a list that hashes do not weigh
+constexpr float kCenter = 0.4f;
 
 struct Shape {
   DType dtype;
   int d, n_heads, n_kv_heads, heads;  // heads of a list
   int most;
-  bool biased;
+  enum { none, bias, hashes } weights;
 };
 
 /// Lists of a ragged step of three sequences, the second without rows, over scattered pages.
@@ -29,7 +31,7 @@ struct Case {
   int n_rows = 12;  // the last ones belong to no sequence
   ActBuffer q, k, v;
   std::vector<int32_t> pages, ids, count;
-  std::vector<float> bias;
+  std::vector<float> bias, norms, key_norms, queries, log_u;  // key_norms of all tokens
   int stride;
 
   explicit Case(const Shape& shape)
@@ -47,6 +49,11 @@ struct Case {
     const int lists = n_rows * n_lists_a_row();
     ids.assign(static_cast<size_t>(lists * stride), -1);
     bias.assign(ids.size(), NAN);
+    norms.assign(ids.size(), NAN);
+    for (int t = 0; t < kTokens; ++t)
+      key_norms.push_back(t % 50 == 7 ? 0.0f : 5 + random_float(stream, 4.0f));
+    for (int i = 0; i <= kIntervals; ++i)
+      log_u.push_back(-6.0f * std::pow(1 - static_cast<float>(i) / kIntervals, 2.0f));
     const int counts[] = {0, 1, s.most, s.most / 2, 7, s.most - 1};
     for (int list = 0; list < lists; ++list) {
       // Those of padded rows must not be looked at.
@@ -56,7 +63,10 @@ struct Case {
         const auto at = static_cast<size_t>(list * stride + i);
         ids[at] = static_cast<int32_t>(stream.below(kTokens));
         bias[at] = i == 3 ? -kInf : random_float(stream, 4.0f);
+        norms[at] = i < kPlain ? -1 : key_norms[static_cast<size_t>(ids[at])];
       }
+      queries.push_back(6 + random_float(stream, 3.0f));
+      queries.push_back(kCenter);
     }
   }
   int n_lists_a_row() const { return s.n_heads / s.heads; }
@@ -94,7 +104,8 @@ States on_gpu(Case& c, int rows_at_a_time) {
   const DeviceBuffer o(static_cast<size_t>(parts * cells * c.s.d) * sizeof(float)),
       lse(static_cast<size_t>(parts * cells) * sizeof(float)),
       q = on_device(c.q), k = on_device(c.k), v = on_device(c.v), pages(c.pages), slot(c.slot),
-      begin(c.row_begin), ids(c.ids), count(c.count), bias(c.bias);
+      begin(c.row_begin), ids(c.ids), count(c.count), bias(c.bias), norms(c.norms),
+      queries(c.queries), log_u(c.log_u);
   const int step = rows_at_a_time > 0 ? rows_at_a_time : c.n_rows;
   for (int first = 0; first < c.n_rows; first += step) {
     const int64_t list = int64_t{first} * c.n_lists_a_row();
@@ -117,11 +128,17 @@ States on_gpu(Case& c, int rows_at_a_time) {
         .scale = 0.2f,
         .rows = {first, std::min(first + step, c.n_rows)},
         .lists = {.ids = ids.as<int32_t>() + list * c.stride,
-                  .bias = c.s.biased ? bias.as<float>() + list * c.stride : nullptr,
+                  .bias = c.s.weights == Shape::bias ? bias.as<float>() + list * c.stride : nullptr,
                   .count = count.as<int32_t>() + list,
                   .stride = c.stride,
                   .most = c.s.most,
-                  .heads = c.s.heads},
+                  .heads = c.s.heads,
+                  .weights = c.s.weights != Shape::hashes
+                                 ? CollisionWeights{}
+                                 : CollisionWeights{.norms = norms.as<float>() + list * c.stride,
+                                                    .queries = queries.as<float>() + 2 * list,
+                                                    .log_u = log_u.as<float>(),
+                                                    .log_u_intervals = kIntervals}},
         .tails = {}};
     cuda_table().attend_lists(p, queue().stream());
     cuda::launched("attend_lists", queue().stream());
@@ -137,10 +154,17 @@ States on_cpu(Case& c) {
       const int list = row * c.n_lists_a_row() + head / c.s.heads;
       const bool padded = row >= c.row_begin.back();
       const auto at = static_cast<size_t>(list * c.stride);
-      const KeySegment segment{.ids = &c.ids[at],
-                               .n = padded ? 0 : c.count[static_cast<size_t>(list)],
-                               .bias = c.s.biased ? &c.bias[at] : nullptr,
-                               .norms = nullptr};
+      const int n = padded ? 0 : c.count[static_cast<size_t>(list)];
+      const bool hashes = c.s.weights == Shape::hashes;
+      const int plain = hashes ? std::min(n, kPlain) : n;
+      const KeySegment segments[] = {{.ids = &c.ids[at],
+                                      .n = plain,
+                                      .bias = c.s.weights == Shape::bias ? &c.bias[at] : nullptr,
+                                      .norms = nullptr},
+                                     {.ids = &c.ids[at] + plain,
+                                      .n = n - plain,
+                                      .bias = nullptr,
+                                      .norms = c.key_norms.data()}};
       std::vector<float> o(d);
       float lse = 0;
       const auto cell = static_cast<size_t>(row * c.s.n_heads + head);
@@ -151,17 +175,17 @@ States on_cpu(Case& c) {
            .k_pool = c.k.data(),
            .v_pool = c.v.data(),
            .pages = &c.pages[padded ? 0 : static_cast<size_t>(c.slot_of(row) * kPagesEach)],
-           .segments = &segment,
-           .n_segments = 1,
+           .segments = segments,
+           .n_segments = 2,
            .n_kv_heads = c.s.n_kv_heads,
            .kv_head = head / (c.s.n_heads / c.s.n_kv_heads),
            .d = c.s.d,
            .dtype = c.s.dtype,
            .scale = 0.2f,
-           .log_u = nullptr,
-           .log_u_intervals = 0,
-           .q_norm = 0,
-           .q_center = 0});
+           .log_u = c.log_u.data(),
+           .log_u_intervals = kIntervals,
+           .q_norm = c.queries[2 * static_cast<size_t>(list)],
+           .q_center = kCenter});
       r.o.insert(r.o.end(), o.begin(), o.end());
       r.lse.push_back(lse);
     }
@@ -175,7 +199,7 @@ void check(const Shape& shape) {
   CAPTURE(shape.n_kv_heads);
   CAPTURE(shape.heads);
   CAPTURE(shape.most);
-  CAPTURE(shape.biased);
+  CAPTURE(static_cast<int>(shape.weights));
   Case c(shape);
   const States want = on_cpu(c), got = on_gpu(c, 0);
   double worst = 0, worst_lse = 0;
@@ -200,12 +224,16 @@ TEST_SUITE("gpu/kernels/attend_lists") {
       for (const int d : {32, 64, 96, 128, 256})
         for (const auto& [n_heads, n_kv_heads, heads] :
              {std::tuple{4, 2, 1}, {6, 2, 3}, {3, 3, 1}, {8, 1, 1}})
-          for (const bool biased : {false, true})
-            check({dtype, d, n_heads, n_kv_heads, heads, 70, biased});
+          for (const auto weights : {Shape::none, Shape::bias, Shape::hashes})
+            if (heads == 1 || weights != Shape::hashes)
+              check({dtype, d, n_heads, n_kv_heads, heads, 70, weights});
   }
-  TEST_CASE("small: lists of each head, weighted") { check({DType::bf16, 64, 4, 2, 1, 300, true}); }
+  TEST_CASE("small: lists of each head, weighted") {
+    check({DType::bf16, 64, 4, 2, 1, 300, Shape::hashes});
+  }
   TEST_CASE("lists longer than a part, and shorter than a block reads at once") {
     for (const DType dtype : {DType::f32, DType::bf16})
-      for (const int most : {1, 8, 256, 257, 700, 16000}) check({dtype, 64, 4, 2, 1, most, true});
+      for (const int most : {1, 8, 256, 257, 700, 16000})
+        check({dtype, 64, 4, 2, 1, most, Shape::bias});
   }
 }
