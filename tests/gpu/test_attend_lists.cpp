@@ -1,6 +1,7 @@
 // Attention over lists of rows and heads against the reference, list by list.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "gpu/device_buffer.h"
 #include "kernels/gather/attend_list.h"
