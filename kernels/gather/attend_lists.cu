@@ -38,7 +38,7 @@ __device__ float log_u_at(const CollisionWeights& w, float2 query, float dot, fl
   return w.log_u[i] + (x - static_cast<float>(i)) * (w.log_u[i + 1] - w.log_u[i]);
 }
 
-/// What keys of a list count beside their scores.
+/// What keys of a list count in addition to their scores.
 struct Weights {
   const float *bias, *norms;  // of the keys at hand; null: none
   float2 query = {};
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(S::kThreads) attend_lists(const AttendListsPar
   // Short lists of a long `most` are divided among all parts, too.
   const int share = min(max((count + parts - 1) / parts, kLeastShare), split);
   const int begin = part * share, n = tail ? 0 : min(count - begin, share);
-  // Behind what a join takes.
+  // After what a join takes.
   int* const rows = reinterpret_cast<int*>(shared + S::kGroups * (p.d + 2));
   const int32_t* ids = p.lists.ids + number * p.lists.stride + begin;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += S::kThreads)
