@@ -92,7 +92,6 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .max_rows = static_cast<int>(extend_rows(s)),
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
-          .max_rows = static_cast<int>(extend_rows(s)),
           .device = s.device};
 }
 

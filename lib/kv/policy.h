@@ -71,7 +71,6 @@ struct Bounds {
   int max_rows = 1;          // of one extend step
   int max_tokens = 0;        // of one sequence
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
-  int max_rows = 1;          // of a step that policies serve
   Device device = {};
 
   bool on_gpu() const { return device.kind == Device::Kind::cuda; }

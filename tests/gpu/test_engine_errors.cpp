@@ -33,6 +33,7 @@ TEST_SUITE("gpu/decode/errors") {
   TEST_CASE("a cache that has no GPU code is an error of kind device; auto falls back to the CPU") {
     decode::EngineSpec spec = gpu_spec();
     spec.caches[0].kind = recipe::CacheKind::hybrid;
+    spec.caches[0].hybrid.tail = recipe::HybridTail::sampled;
     const Error e = error_of([&] { Engine::plan(files(), spec); });
     CHECK(e.kind() == ErrorKind::device);
     CHECK(e.message().find("runs on the CPU only") != std::string::npos);
