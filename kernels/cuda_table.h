@@ -20,9 +20,13 @@
 #include "kernels/gather/attend_lists.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
+#include "kernels/gather/draw_keys.h"
+#include "kernels/gather/page_bounds.h"
+#include "kernels/gather/score_keys.h"
 #include "kernels/linear/skinny_linear.h"
 #include "kernels/linear/tiled_linear.h"
 #include "kernels/loss/cross_entropy.h"
+#include "kernels/lsh/lsh_cuda.h"
 #include "kernels/norm/column_sums.h"
 #include "kernels/norm/rms_norm.h"
 #include "kernels/norm/rms_norm_backward.h"
@@ -36,6 +40,7 @@
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/slot_ids.h"
 #include "kernels/sample/widen_rows.h"
+#include "kernels/selection/select_top_cuda.h"
 #include "kernels/tree/draw_children.h"
 #include "kernels/tree/verify_trees.h"
 
@@ -66,6 +71,16 @@ struct CudaTable {
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
   cuda::Bodies<void(const CopyKeysParams&, Stream)> copy_keys;
   cuda::Bodies<void(const ChooseScoredParams&, Stream)> choose_scored;
+  cuda::Bodies<void(const ScoreKeysParams&, Stream)> score_keys;
+  cuda::Bodies<void(const SelectTopCudaParams&, Stream)> select_top;
+  cuda::Bodies<void(const DrawKeysParams&, Stream)> draw_keys;
+  cuda::Bodies<void(const PageBoundsParams&, Stream)> page_bounds;
+  cuda::Bodies<void(const ScorePagesParams&, Stream)> score_pages;
+  cuda::Bodies<void(const MeanKeysParams&, Stream)> mean_keys;
+  cuda::Bodies<void(const HashKeysParams&, Stream)> hash_keys;
+  cuda::Bodies<void(const HashAppendCudaParams&, Stream)> hash_append;
+  cuda::Bodies<void(const HashQueriesParams&, Stream)> hash_queries;
+  cuda::Bodies<void(const CollideParams&, Stream)> collide;
   cuda::Bodies<void(const MeanLseParams&, Stream)> mean_lse;
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
@@ -130,6 +145,16 @@ struct CudaTable {
     f("choose_keys", choose_keys);
     f("copy_keys", copy_keys);
     f("choose_scored", choose_scored);
+    f("score_keys", score_keys);
+    f("select_top", select_top);
+    f("draw_keys", draw_keys);
+    f("page_bounds", page_bounds);
+    f("score_pages", score_pages);
+    f("mean_keys", mean_keys);
+    f("hash_keys", hash_keys);
+    f("hash_append", hash_append);
+    f("hash_queries", hash_queries);
+    f("collide", collide);
     f("mean_lse", mean_lse);
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);

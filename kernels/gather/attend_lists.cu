@@ -1,42 +1,17 @@
 // Keys of a list lie anywhere: a group of lanes reads one row of the pools at a time, 16 bytes a
-// lane, several rows ahead, and keeps a softmax state of its own. A block's groups join at the end.
-#include <cuda_bf16.h>
-
+// lane, several rows ahead, and keeps a separate softmax state. A block's groups join at the end.
 #include "kernels/code/tail_means.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/number.cuh"
-#include "kernels/cuda/reduce.cuh"
 #include "kernels/gather/attend_lists.h"
 #include "kernels/gather/list_rows.cuh"
+#include "kernels/gather/row_shape.cuh"
 
 namespace tandem {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kAhead = 4;  // keys whose rows a group reads at once
+constexpr int kAhead = 4;         // keys whose rows a group reads at once
+constexpr int kLeastShare = 128;  // keys of a list that are worth a block
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-
-/// Where a block's lanes stand: kLanes of them read a row, kPacks times 16 bytes each.
-template <class T, int kLanes, int kPacks>
-struct Shape {
-  static constexpr int kSize = cuda::Pack<T>::kSize, kOwn = kPacks * kSize;
-  static constexpr int kGroups = kThreads / kLanes;
-  static_assert(cuda::kWarp % kLanes == 0);
-
-  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
-  __device__ static int group() { return static_cast<int>(threadIdx.x) / kLanes; }
-  /// First element of the lane's pack i of a row.
-  __device__ static int element(int i) { return (i * kLanes + lane()) * kSize; }
-
-  /// The lane's part of a row of d elements, zeros beyond.
-  __device__ static void load(const T* row, int d, cuda::Pack<T> (&x)[kPacks]) {
-#pragma unroll
-    for (int i = 0; i < kPacks; ++i) {
-      x[i] = {};
-      if (element(i) < d) x[i] = *reinterpret_cast<const cuda::Pack<T>*>(row + element(i));
-    }
-  }
-};
 
 /// The softmax state of a query over some keys: a lane holds its elements of o.
 template <int kOwn>
@@ -53,22 +28,50 @@ struct State {
   }
 };
 
-template <class T, int kLanes, int kPacks>
+/// The log of the probability that a key is in its list.
+__device__ float log_u_at(const CollisionWeights& w, float2 query, float dot, float norm) {
+  if (norm < 0) return 0;
+  const float product = query.x * norm;
+  const float c = product == 0 ? 0.0f : fminf(fmaxf((dot - query.y) / product, -1.0f), 1.0f);
+  const float x = (c + 1) * 0.5f * static_cast<float>(w.log_u_intervals);
+  const int i = min(static_cast<int>(x), w.log_u_intervals - 1);
+  return w.log_u[i] + (x - static_cast<float>(i)) * (w.log_u[i + 1] - w.log_u[i]);
+}
+
+/// What keys of a list count in addition to their scores.
+struct Weights {
+  const float *bias, *norms;  // of the keys at hand; null: none
+  float2 query = {};
+
+  __device__ Weights(const QueryLists& lists, int64_t list, int begin)
+      : bias(lists.bias == nullptr ? nullptr : lists.bias + list * lists.stride + begin),
+        norms(lists.weights.norms == nullptr ? nullptr
+                                             : lists.weights.norms + list * lists.stride + begin) {
+    if (norms != nullptr) query = reinterpret_cast<const float2*>(lists.weights.queries)[list];
+  }
+  /// dot    q.k without the scale
+  __device__ float at(const CollisionWeights& w, int i, float dot) const {
+    float x = bias == nullptr ? 0.0f : bias[i];
+    if (norms != nullptr) x -= log_u_at(w, query, dot, norms[i]);
+    return x;
+  }
+};
+
+template <class S>
 __device__ void attend(const AttendListsParams& p, const ListOf& list, int head, int n,
-                       const int* rows, const float* bias,
-                       State<Shape<T, kLanes, kPacks>::kOwn>& state) {
-  using S = Shape<T, kLanes, kPacks>;
+                       const int* rows, const Weights& weights, State<S::kOwn>& state) {
+  using T = typename S::Number;
   float q[S::kOwn];
-  cuda::Pack<T> x[kPacks];
+  cuda::Pack<T> x[S::kPacks];
   S::load(static_cast<const T*>(p.q) + (int64_t{list.row} * p.n_heads + head) * p.d, p.d, x);
 #pragma unroll
   for (int i = 0; i < S::kOwn; ++i)
     q[i] = cuda::to_float(x[i / S::kSize].at[i % S::kSize]) * (p.scale * kLog2E);
-    // As many turns for all groups: they share shuffles.
+  const float unscale = 1.0f / (p.scale * kLog2E);
 #pragma unroll 1
-  for (int turn = 0; turn < n; turn += S::kGroups * kAhead) {
-    const int first = turn + S::group();
-    cuda::Pack<T> k[kAhead][kPacks], v[kAhead][kPacks];
+  for (int begin = 0; begin < n; begin += S::kGroups * kAhead) {
+    const int first = begin + S::group();  // as many turns for all: they share shuffles
+    cuda::Pack<T> k[kAhead][S::kPacks], v[kAhead][S::kPacks];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       const int at = min(first + a * S::kGroups, n - 1);
@@ -83,11 +86,10 @@ __device__ void attend(const AttendListsParams& p, const ListOf& list, int head,
 #pragma unroll
       for (int i = 0; i < S::kOwn; ++i)
         dot = fmaf(q[i], cuda::to_float(k[a][i / S::kSize].at[i % S::kSize]), dot);
-#pragma unroll
-      for (int step = kLanes / 2; step > 0; step /= 2)
-        dot += __shfl_xor_sync(cuda::kAllLanes, dot, step);
+      dot = S::sum(dot);
       const int at = first + a * S::kGroups;
-      score[a] = at < n ? dot + (bias == nullptr ? 0.0f : bias[at] * kLog2E) : -INFINITY;
+      score[a] =
+          at < n ? fmaf(weights.at(p.lists.weights, at, dot * unscale), kLog2E, dot) : -INFINITY;
       most = fmaxf(most, score[a]);
     }
     state.grow(most);
@@ -122,7 +124,7 @@ __device__ void write_part(const AttendListsParams& p, int part, int row, int he
   const float base = most == -INFINITY ? 0.0f : most;
   for (int g = 0; g < S::kGroups; ++g) sum += l[g] * exp2f(m[g] - base);
   const int64_t at = (int64_t{part} * p.n_rows + row) * p.n_heads + head;
-  for (int c = static_cast<int>(threadIdx.x); c < p.d; c += kThreads) {
+  for (int c = static_cast<int>(threadIdx.x); c < p.d; c += S::kThreads) {
     float x = 0;
     for (int g = 0; g < S::kGroups; ++g) x = fmaf(exp2f(m[g] - base), o[g * p.d + c], x);
     p.o[at * p.d + c] = sum > 0 ? x / sum : 0.0f;
@@ -153,59 +155,55 @@ __device__ void attend_tail(const AttendListsParams& p, const ListOf& list, int6
   }
 }
 
-/// Block (x, y): keys [x split, (x + 1) split) of list y, or its tail.
-template <class T, int kLanes, int kPacks>
-__global__ void __launch_bounds__(kThreads) attend_lists(const AttendListsParams p, int split) {
-  using S = Shape<T, kLanes, kPacks>;
+/// Block (x, y): part x of the keys of list y, of which none has more than `split`, or its tail.
+template <class S>
+__global__ void __launch_bounds__(S::kThreads) attend_lists(const AttendListsParams p, int split) {
   extern __shared__ float shared[];
   cuda::start_after_previous();
   const int64_t number = blockIdx.y;
-  const int part = static_cast<int>(blockIdx.x), begin = part * split;
+  const int part = static_cast<int>(blockIdx.x);
   const bool tail = p.tails.masses != nullptr && part + 1 == static_cast<int>(gridDim.x);
-  const ListOf list(p, static_cast<int>(number));
-  const int n = !list.exists() || tail ? 0 : min(p.lists.count[number] - begin, split);
-  // Behind what a join takes.
+  const ListOf list(p, p.rows.begin * (p.n_heads / p.lists.heads) + static_cast<int>(number));
+  const int parts = static_cast<int>(gridDim.x) - (p.tails.masses != nullptr ? 1 : 0);
+  const int count = list.exists() ? p.lists.count[number] : 0;
+  // Short lists of a long `most` are divided among all parts, too.
+  const int share = min(max((count + parts - 1) / parts, kLeastShare), split);
+  const int begin = part * share, n = tail ? 0 : min(count - begin, share);
+  // After what a join takes.
   int* const rows = reinterpret_cast<int*>(shared + S::kGroups * (p.d + 2));
   const int32_t* ids = p.lists.ids + number * p.lists.stride + begin;
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += S::kThreads)
     rows[i] = list.pool_row(p, ids[i]);
   __syncthreads();
-  const float* bias =
-      p.lists.bias == nullptr ? nullptr : p.lists.bias + number * p.lists.stride + begin;
+  const Weights weights(p.lists, number, begin);
   for (int h = 0; h < p.lists.heads; ++h) {
     State<S::kOwn> state;
-    if (n > 0) attend<T, kLanes, kPacks>(p, list, list.head + h, n, rows, bias, state);
+    if (n > 0) attend<S>(p, list, list.head + h, n, rows, weights, state);
     if (tail && list.exists()) attend_tail<S>(p, list, number, state);
     write_part<S>(p, part, list.row, list.head + h, state, shared);
   }
 }
 
-template <class T, int kLanes, int kPacks>
+template <class S>
 void launch(const AttendListsParams& p, Stream stream) {
-  using S = Shape<T, kLanes, kPacks>;
   const int split = attend_lists_split(p.lists.most);
   const auto parts =
       static_cast<unsigned>(attend_lists_parts(p.lists.most, p.tails.masses != nullptr));
-  const auto lists = static_cast<unsigned>(p.n_rows * (p.n_heads / p.lists.heads));
+  const auto lists =
+      static_cast<unsigned>((p.rows.end - p.rows.begin) * (p.n_heads / p.lists.heads));
   const size_t bytes = sizeof(float) * static_cast<size_t>(S::kGroups * (p.d + 2)) +
                        sizeof(int) * static_cast<size_t>(split);
-  const auto kernel = attend_lists<T, kLanes, kPacks>;
+  const auto kernel = attend_lists<S>;
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
-  cuda::launch(kernel, dim3(parts, lists), kThreads, bytes, 1, stream, p, split);
+  cuda::launch(kernel, dim3(parts, lists), S::kThreads, bytes, 1, stream, p, split);
 }
 
 }  // namespace
 
 void attend_lists_cuda(const AttendListsParams& p, Stream stream) {
-  if (p.n_rows == 0) return;
-  cuda::with_act(p.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    const int packs = p.d / cuda::Pack<T>::kSize;
-    if (packs <= 8) return launch<T, 8, 1>(p, stream);
-    if (packs <= 16) return launch<T, 16, 1>(p, stream);
-    packs <= 32 ? launch<T, 32, 1>(p, stream) : launch<T, 32, 2>(p, stream);
-  });
+  if (p.rows.end == p.rows.begin) return;
+  with_row_shape(p.dtype, p.d, [&](auto shape) { launch<decltype(shape)>(p, stream); });
 }
 
 }  // namespace tandem

@@ -5,15 +5,25 @@
 
 namespace tandem {
 
-/// Lists of keys by row and head: list i is that of row i / lists_a_row and of the heads [h, h +
-/// heads), h = i % lists_a_row * heads.
+/// The LSH weights of attend_list.h, for lists of one head.
+struct CollisionWeights {
+  const float* norms = nullptr;    // as ids: |k - center|; below 0: the key counts once. Null: none
+  const float* queries = nullptr;  // of list i at 2 i: |q|, q.center
+  const float* log_u = nullptr;    // [log_u_intervals + 1]
+  int log_u_intervals = 0;
+};
+
+/// Lists of keys by row and head, of some of a step's rows: list i is that of the row i /
+/// lists_a_row after the first of them and of the heads [h, h + heads), h = i % lists_a_row *
+/// heads.
 struct QueryLists {
-  const int32_t* ids = nullptr;    // list i begins at i * stride: committed tokens of its sequence
+  const int32_t* ids = nullptr;    // list i begins at i * stride: tokens of its sequence
   const float* bias = nullptr;     // as ids; added to scores. Null: nothing is
   const int32_t* count = nullptr;  // of list i; 0: none
   int64_t stride = 0;
   int most = 0;   // no count is larger
   int heads = 1;  // query heads of a list: 1, or those of a KV head
+  CollisionWeights weights = {};
 };
 
 /// What stands for the keys that are in no list: runs of kMeanKeys indexed tokens
@@ -47,6 +57,7 @@ struct AttendListsParams {
   int n_rows, n_seqs, max_pages, n_heads, n_kv_heads, d;
   DType dtype;  // f32 or bf16; d elements are a multiple of 16 bytes, 1024 at most
   float scale;
+  Range rows;  // of all, those whose lists these are; states of others stay as they are
   QueryLists lists;
   ListTails tails;
 };

@@ -2,6 +2,7 @@
 // What a list of a row and head (attend_lists.h) belongs to.
 #include "base/page.h"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/gather/score_keys.h"
 
 namespace tandem {
 
@@ -14,6 +15,18 @@ __device__ inline int sequence_of(const int32_t* row_begin, int n_seqs, int row)
   }
   return seq;
 }
+
+/// One of the rows that choose.
+struct ChoosingRow {
+  int number;     // among those of the step
+  int slot = -1;  // of its sequence; -1: it belongs to none
+
+  /// i    among the rows that choose
+  __device__ ChoosingRow(const ChoosingRows& p, int i) : number(p.rows.begin + i) {
+    if (number < p.row_begin[p.n_seqs]) slot = p.slot[sequence_of(p.row_begin, p.n_seqs, number)];
+  }
+  __device__ bool exists() const { return slot >= 0; }
+};
 
 /// One list of a call; Params has the arrays of AttendListsParams.
 struct ListOf {

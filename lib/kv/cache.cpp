@@ -528,26 +528,33 @@ void Cache::attend_parts(const Attention& a) {
 int Cache::attend_lists(const Attention& a, int first_part) {
   const Geometry& g = spec_.geometry;
   const ops::StepArrays& step = a.step.arrays;
-  const int64_t states = first_part * a.q.rows() * g.n_heads;
-  ops::attend_lists({.o = partial_o_ + states * g.head_dim,
-                     .lse = partial_lse_ + states,
-                     .q = a.q.raw(),
-                     .k_pool = store_.k(a.layer).raw(),
-                     .v_pool = store_.v(a.layer).raw(),
-                     .page_table = step.page_table,
-                     .slot = step.slot,
-                     .row_begin = step.row_begin,
-                     .n_rows = static_cast<int>(a.q.rows()),
-                     .n_seqs = step.n_seqs,
-                     .max_pages = step.max_pages,
-                     .n_heads = g.n_heads,
-                     .n_kv_heads = g.n_kv_heads,
-                     .d = g.head_dim,
-                     .dtype = g.dtype,
-                     .scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim)),
-                     .lists = a.plan.lists,
-                     .tails = a.plan.tails},
-                    exec_.stream());
+  const int n_rows = static_cast<int>(a.q.rows());
+  const int64_t states = int64_t{first_part} * n_rows * g.n_heads;
+  const int at_a_time = a.plan.make_lists ? a.plan.list_rows : n_rows;
+  for (int begin = 0; begin < n_rows; begin += at_a_time) {
+    const Range rows{begin, std::min(begin + at_a_time, n_rows)};
+    if (a.plan.make_lists) a.plan.make_lists(rows, store_);
+    ops::attend_lists({.o = partial_o_ + states * g.head_dim,
+                       .lse = partial_lse_ + states,
+                       .q = a.q.raw(),
+                       .k_pool = store_.k(a.layer).raw(),
+                       .v_pool = store_.v(a.layer).raw(),
+                       .page_table = step.page_table,
+                       .slot = step.slot,
+                       .row_begin = step.row_begin,
+                       .n_rows = n_rows,
+                       .n_seqs = step.n_seqs,
+                       .max_pages = step.max_pages,
+                       .n_heads = g.n_heads,
+                       .n_kv_heads = g.n_kv_heads,
+                       .d = g.head_dim,
+                       .dtype = g.dtype,
+                       .scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim)),
+                       .rows = rows,
+                       .lists = a.plan.lists,
+                       .tails = a.plan.tails},
+                      exec_.stream());
+  }
   return attend_lists_parts(a.plan.lists.most, a.plan.tails.masses != nullptr);
 }
 

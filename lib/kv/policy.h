@@ -102,6 +102,10 @@ struct AttendPlan {
   /// The same on a GPU, chosen by work of the policy's that precedes the plan's on the queue.
   QueryLists lists = {};
   ListTails tails = {};
+  /// Or made by this work, of at most list_rows rows at a time, in one place: lists of all rows may
+  /// take more memory than there is. Called before attention reads them.
+  std::function<void(Range rows, const PagedStore&)> make_lists = {};
+  int list_rows = 0;
 
   void add(const KeyRange& source) { sources[static_cast<size_t>(n++)] = source; }
 };

@@ -53,5 +53,45 @@ void choose_scored(const ChooseScoredParams& p, Stream stream) {
   cuda_table().choose_scored(p, stream);
   cuda::launched("choose_scored", stream);
 }
+void score_keys(const ScoreKeysParams& p, Stream stream) {
+  cuda_table().score_keys(p, stream);
+  cuda::launched("score_keys", stream);
+}
+void draw_keys(const DrawKeysParams& p, Stream stream) {
+  cuda_table().draw_keys(p, stream);
+  cuda::launched("draw_keys", stream);
+}
+void page_bounds(const PageBoundsParams& p, Stream stream) {
+  cuda_table().page_bounds(p, stream);
+  cuda::launched("page_bounds", stream);
+}
+void score_pages(const ScorePagesParams& p, Stream stream) {
+  cuda_table().score_pages(p, stream);
+  cuda::launched("score_pages", stream);
+}
+void mean_keys(const MeanKeysParams& p, Stream stream) {
+  cuda_table().mean_keys(p, stream);
+  cuda::launched("mean_keys", stream);
+}
+void hash_keys(const HashKeysParams& p, Stream stream) {
+  cuda_table().hash_keys(p, stream);
+  cuda::launched("hash_keys", stream);
+}
+void hash_append(const HashAppendCudaParams& p, Stream stream) {
+  cuda_table().hash_append(p, stream);
+  cuda::launched("hash_append", stream);
+}
+void hash_queries(const HashQueriesParams& p, Stream stream) {
+  cuda_table().hash_queries(p, stream);
+  cuda::launched("hash_queries", stream);
+}
+void collide(const CollideParams& p, Stream stream) {
+  cuda_table().collide(p, stream);
+  cuda::launched("collide", stream);
+}
+void select_top(const SelectTopCudaParams& p, Stream stream) {
+  cuda_table().select_top(p, stream);
+  cuda::launched("select_top", stream);
+}
 
 }  // namespace tandem::ops

@@ -6,11 +6,16 @@
 #include "kernels/gather/attend_lists.h"
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
+#include "kernels/gather/draw_keys.h"
 #include "kernels/gather/key_votes.h"
+#include "kernels/gather/page_bounds.h"
+#include "kernels/gather/score_keys.h"
 #include "kernels/lsh/hash_tables.h"
+#include "kernels/lsh/lsh_cuda.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/selection/sample_tail.h"
 #include "kernels/selection/select_top.h"
+#include "kernels/selection/select_top_cuda.h"
 
 /// Operations of policies that select keys by content; the headers above define them. Those without
 /// a stream run on the CPU and on the calling thread, since policies divide their work by sequence
@@ -38,5 +43,15 @@ void key_votes(const KeyVotesCudaParams& params, Stream stream);
 void choose_keys(const ChooseKeysParams& params, Stream stream);
 void copy_keys(const CopyKeysParams& params, Stream stream);
 void choose_scored(const ChooseScoredParams& params, Stream stream);
+void score_keys(const ScoreKeysParams& params, Stream stream);
+void select_top(const SelectTopCudaParams& params, Stream stream);
+void draw_keys(const DrawKeysParams& params, Stream stream);
+void page_bounds(const PageBoundsParams& params, Stream stream);
+void score_pages(const ScorePagesParams& params, Stream stream);
+void mean_keys(const MeanKeysParams& params, Stream stream);
+void hash_keys(const HashKeysParams& params, Stream stream);
+void hash_append(const HashAppendCudaParams& params, Stream stream);
+void hash_queries(const HashQueriesParams& params, Stream stream);
+void collide(const CollideParams& params, Stream stream);
 
 }  // namespace tandem::ops

@@ -88,13 +88,17 @@ void Projections::plan(MemoryPlan& plan, const std::string& prefix) const {
 
 void Projections::allocate(Arena& arena, const std::string& prefix, uint64_t seed) {
   data_ = static_cast<float*>(arena.take(prefix + ".projections"));
-  std::fill_n(data_, bytes() / sizeof(float), 0.0f);
+  draw(data_, seed);
+}
+
+void Projections::draw(float* to, uint64_t seed) const {
+  std::fill_n(to, bytes() / sizeof(float), 0.0f);
   PhiloxStream draw(seed, 0x9a3e);
   for (int c = 0; c < head_dim_; ++c)
     for (int j = 0; j < columns_; ++j) {
       const double radius = std::sqrt(-2.0 * std::log(1.0 - draw.uniform()));
       const double angle = 2.0 * std::numbers::pi * draw.uniform();
-      data_[c * stride_ + j] = static_cast<float>(radius * std::cos(angle));
+      to[c * stride_ + j] = static_cast<float>(radius * std::cos(angle));
     }
 }
 

@@ -52,12 +52,14 @@ class Projections {
   void plan(MemoryPlan&, const std::string& prefix) const;
   /// Takes the planned memory and draws what it holds.
   void allocate(Arena&, const std::string& prefix, uint64_t seed);
+  /// Draws into memory of bytes(), [head_dim, stride()].
+  void draw(float* to, uint64_t seed) const;
+  size_t bytes() const;
+  int64_t stride() const { return stride_; }
   /// Signs of rows x [n, head_dim] under some of the columns; `bits` as of sign_project.
   void signs(const float* x, int n, Range columns, uint64_t* bits) const;
 
  private:
-  size_t bytes() const;
-
   int head_dim_, columns_;
   int64_t stride_;
   float* data_ = nullptr;

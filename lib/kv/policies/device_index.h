@@ -1,4 +1,5 @@
 #pragma once
+#include <span>
 #include <string>
 
 #include "kv/policies/token_index.h"
@@ -27,8 +28,12 @@ class DeviceIndex {
   const int32_t* blocks() const { return data_ + 2 * max_seqs_; }
   int max_blocks() const { return max_blocks_; }
 
+  /// A sequence's page table, for work that follows until the next call, in the queue's order.
+  void set_pages(std::span<const int32_t> pages, cuda::Queue& queue);
+  const int32_t* pages() const { return data_ + max_seqs_ * (2 + max_blocks_); }
+
  private:
-  int max_seqs_, max_blocks_;
+  int max_seqs_, max_blocks_, max_pages_;
   Device device_;
   int32_t* data_ = nullptr;
 };

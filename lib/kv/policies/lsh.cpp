@@ -1,3 +1,6 @@
+#include <optional>
+
+#include "kv/policies/device_lsh.h"
 #include "kv/policies/lsh_tables.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/scratch.h"
@@ -14,21 +17,49 @@ class LshPolicy final : public SparsePolicy {
   LshPolicy(const recipe::Cache& cache, const Bounds& bounds)
       : SparsePolicy(cache, bounds, static_cast<int>(cache.sinks), 1, kHashBlockTokens),
         tables_(cache.lsh, bounds.geometry, index(), grid()),
-        centers_(bounds, grid()) {}
+        centers_(bounds, grid()) {
+    if (bounds.on_gpu()) on_gpu_.emplace(cache.lsh, bounds, index(), grid());
+  }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     SparsePolicy::plan(plan, prefix);
+    if (on_gpu_) return plan_on_gpu(plan, prefix);
     tables_.plan(plan, prefix);
     centers_.plan(plan, prefix);
   }
   void allocate(Arena& arena, const std::string& prefix) override {
     SparsePolicy::allocate(arena, prefix);
+    if (on_gpu_) {
+      on_gpu_->allocate(arena, prefix);
+      if (grid().n_sparse > 0)
+        list_scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
+      return;
+    }
     tables_.allocate(arena, prefix);
     centers_.allocate(arena, prefix);
   }
+  void run_on(const Exec& exec) override {
+    SparsePolicy::run_on(exec);
+    if (on_gpu_) on_gpu_->run_on(exec, tables_.log_u());
+  }
   void on_fork(int from, int to) override {
     SparsePolicy::on_fork(from, to);
-    centers_.copy(from, to);
+    if (on_gpu_)
+      on_gpu_->copy_center(from, to);
+    else
+      centers_.copy(from, to);
+  }
+
+  void select(int layer, const Step& step, const Tensor& q, AttendPlan& plan) override {
+    const int ord = ordinal(layer);
+    if (!on_gpu_ || ord < 0) return SparsePolicy::select(layer, step, q, plan);
+    const DeviceLsh::Scratch s(list_scratch_, *on_gpu_, list_rows());
+    plan.add({.lists = {.rest = device_index().rests()}});
+    plan.lists = on_gpu_->lists(s);
+    plan.list_rows = list_rows();
+    plan.make_lists = [this, ord, &step, &q, s](Range rows, const PagedStore&) {
+      on_gpu_->choose(ord, choosing_rows(step, rows), q.raw(), device_index(), s);
+    };
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
@@ -58,12 +89,25 @@ class LshPolicy final : public SparsePolicy {
  protected:
   void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
                     const PagedStore& store) override {
+    if (on_gpu_) return on_gpu_->index_tokens(slot, pieces, layers(), fresh, device_index(), store);
     if (fresh) centers_.set(slot, layers(), index().begin(), index().end(slot), store);
     tables_.index_tokens(slot, pieces, layers(), centers_, store);
   }
+  /// All keys may collide.
+  int list_keys() const override { return bounds().max_tokens; }
   double expected_keys(int n) const override { return n * tables_.expected_share(); }
 
  private:
+  int list_rows() const {
+    return rows_at_a_time(DeviceLsh::Scratch(nullptr, *on_gpu_, 1).cutter.bytes());
+  }
+  void plan_on_gpu(MemoryPlan& plan, const std::string& prefix) const {
+    on_gpu_->plan(plan, prefix);
+    if (grid().n_sparse > 0)
+      plan.add(prefix + ".choosing",
+               DeviceLsh::Scratch(nullptr, *on_gpu_, list_rows()).cutter.bytes(), bounds().device);
+  }
+
   /// Ids of one head: all tokens, and what a probe may write past its last.
   size_t id_room() const { return static_cast<size_t>(bounds().max_tokens) + 16; }
 
@@ -86,6 +130,8 @@ class LshPolicy final : public SparsePolicy {
 
   LshTables tables_;
   KeyCenters centers_;
+  std::optional<DeviceLsh> on_gpu_;  // in their place
+  std::byte* list_scratch_ = nullptr;
 };
 
 }  // namespace

@@ -13,7 +13,6 @@
 namespace tandem::kv {
 namespace {
 
-constexpr int kLogUIntervals = 1024;  // 8e-6 from the function: better than f32 evaluates it
 // Tables hashed together: their columns fill whole words whatever the bits of a code.
 constexpr int kTableGroup = 64;
 constexpr int kRows = 256;  // keys projected at once
@@ -22,6 +21,16 @@ constexpr int kRows = 256;  // keys projected at once
 constexpr int kCodeTables = 8;
 
 }  // namespace
+
+size_t hash_block_bytes(const recipe::Lsh& spec, int capacity) {
+  const size_t offsets = (size_t{1} << spec.bits) + 1;
+  return static_cast<size_t>(spec.tables) * (offsets + static_cast<size_t>(capacity)) *
+         sizeof(uint16_t);
+}
+
+Projections lsh_projections(const recipe::Lsh& spec, int head_dim) {
+  return {head_dim, (spec.tables + kTableGroup - 1) / kTableGroup * kTableGroup * spec.bits};
+}
 
 /// New keys of one block and KV head, to be hashed into some of its tables.
 struct LshTables::BuildTask {
@@ -57,15 +66,8 @@ LshTables::LshTables(const recipe::Lsh& spec, const Geometry& geometry, const To
       index_(index),
       grid_(grid),
       words_(static_cast<size_t>(spec.tables * spec.bits + 63) / 64),
-      projections_(geometry.head_dim,
-                   (spec.tables + kTableGroup - 1) / kTableGroup * kTableGroup * spec.bits),
+      projections_(lsh_projections(spec, geometry.head_dim)),
       log_u_(log_u_table(spec.bits, spec.tables, spec.min_hits, spec.u_floor, kLogUIntervals)) {}
-
-size_t LshTables::block_bytes() const {
-  const size_t offsets = (size_t{1} << spec_.bits) + 1;
-  return static_cast<size_t>(spec_.tables) * (offsets + static_cast<size_t>(index_.capacity())) *
-         sizeof(uint16_t);
-}
 
 size_t LshTables::scratch_bytes() const {
   return BuildScratch(nullptr, geometry_.head_dim, index_.capacity(), spec_.bits).cutter.bytes();

@@ -9,11 +9,18 @@
 
 namespace tandem::kv {
 
+/// Of hash tables over a block of tokens, under one KV head.
+size_t hash_block_bytes(const recipe::Lsh& spec, int capacity);
+/// The projections of all tables, a group of tables padded to whole words.
+Projections lsh_projections(const recipe::Lsh& spec, int head_dim);
+
 /// MagicPIG's index: for every sparse layer and KV head, hash tables over the blocks of a
 /// TokenIndex, and the norms of the centred keys. Collisions choose keys; norms give their
 /// inclusion probabilities.
 class LshTables {
  public:
+  static constexpr int kLogUIntervals = 1024;  // 8e-6 off: better than f32 evaluates it
+
   LshTables(const recipe::Lsh& spec, const Geometry& geometry, const TokenIndex& index,
             HeadGrid grid);
   void plan(MemoryPlan&, const std::string& prefix) const;
@@ -46,7 +53,7 @@ class LshTables {
             int32_t* ids) const;
   const float* norms(int slot, int i, int ordinal, int kv_head) const;
   double probe_bytes(int n_tokens) const;
-  size_t block_bytes() const;
+  size_t block_bytes() const { return hash_block_bytes(spec_, index_.capacity()); }
   size_t scratch_bytes() const;
   HashBlock block(int block, int ordinal, int kv_head, int n_tokens) const;
   void copy_block(int from, int to);

@@ -45,12 +45,13 @@ Needs needs_of(const recipe::Cache& cache) {
     }
     case recipe::CacheKind::topk:
     case recipe::CacheKind::oracle_sampling:  // score every key, for rows of chains alone
-      return {.reads_trees = false};
+      return {.runs_on_gpu = true, .reads_trees = false};
     case recipe::CacheKind::quest:
     case recipe::CacheKind::lsh:
-      return {.sources = 2};
+      return {.runs_on_gpu = true, .lists = true, .sources = 2};
     case recipe::CacheKind::hybrid:
-      return {.runs_on_gpu = true,
+      return {.runs_on_gpu = cache.hybrid.tail != recipe::HybridTail::sampled &&
+                             cache.hybrid.budget == recipe::HybridBudget::share,
               .lists = true,
               .sources = 2,
               .queries = CodeFrames::kAxisQueries,

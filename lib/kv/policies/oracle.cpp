@@ -23,10 +23,33 @@ class OraclePolicy final : public SelectingPolicy {
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
         samples_(cache.kind == recipe::CacheKind::oracle_sampling) {}
 
-  void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
+  void plan(MemoryPlan& plan, const std::string& prefix) const override {
+    if (!bounds().on_gpu() || layers().empty()) return;
+    const size_t bytes = GpuScratch(nullptr, *this, list_rows()).cutter.bytes();
+    plan.add(prefix + ".choosing", bytes, bounds().device);
+  }
+  void allocate(Arena& arena, const std::string& prefix) override {
+    if (bounds().on_gpu() && !layers().empty())
+      gpu_scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
+  }
+
+  void select(int layer, const Step& step, const Tensor& q, AttendPlan& plan) override {
     if (ordinal(layer) < 0) return plan.add({.window = geometry().window(layer)});
     TANDEM_CHECK(step.tree_mask.empty(), "{} does not verify trees", name());
-    plan.selector = this;
+    if (!bounds().on_gpu()) {
+      plan.selector = this;
+      return;
+    }
+    const GpuScratch s(gpu_scratch_, *this, list_rows());
+    plan.lists = {.ids = s.ids,
+                  .bias = samples_ ? s.bias : nullptr,
+                  .count = s.count,
+                  .stride = list_keys(),
+                  .most = list_keys()};
+    plan.list_rows = list_rows();
+    plan.make_lists = [this, layer, &step, &q, s](Range rows, const PagedStore& store) {
+      choose_on_gpu(layer, step, q, rows, store, s);
+    };
   }
 
   int keys_read(int layer, int length) const override {
@@ -40,7 +63,7 @@ class OraclePolicy final : public SelectingPolicy {
     const Scratch s(scratch, *this);
     const auto d = static_cast<size_t>(geometry().head_dim);
     const int n = query.position + 1;
-    const int budget = std::max(1, static_cast<int>(ratio_ * n));
+    const int budget = budget_of(n);
     const size_t room = id_room();
     for (size_t h = 0; h < lists.size(); ++h) {
       query.read_q(h, {s.q, d});
@@ -68,6 +91,9 @@ class OraclePolicy final : public SelectingPolicy {
     }
   }
 
+ protected:
+  int list_keys() const override { return budget_of(bounds().max_tokens); }
+
  private:
   struct Scratch {
     ScratchCutter cutter;
@@ -87,6 +113,83 @@ class OraclePolicy final : public SelectingPolicy {
           cumulative(cutter.take<double>(p.id_room())) {}
   };
 
+  /// A GPU's, of the lists of some rows.
+  struct GpuScratch {
+    ScratchCutter cutter;
+    float* scores;
+    int32_t *n, *m, *count, *ids;
+    float* bias;
+    int32_t* drawn;
+    double* cumulative;
+
+    GpuScratch(std::byte* base, const OraclePolicy& p, int n_rows) : cutter(base) {
+      const auto lists = static_cast<size_t>(n_rows) * static_cast<size_t>(p.geometry().n_heads);
+      const size_t tokens = lists * static_cast<size_t>(p.bounds().max_tokens);
+      const size_t keys = lists * static_cast<size_t>(p.list_keys());
+      scores = cutter.take<float>(tokens);
+      n = cutter.take<int32_t>(lists);
+      m = cutter.take<int32_t>(lists);
+      count = cutter.take<int32_t>(lists);
+      ids = cutter.take<int32_t>(keys);
+      bias = cutter.take<float>(p.samples_ ? keys : 0);
+      drawn = cutter.take<int32_t>(p.samples_ ? tokens : 0);
+      cumulative = cutter.take<double>(p.samples_ ? tokens : 0);
+    }
+  };
+  int list_rows() const { return rows_at_a_time(GpuScratch(nullptr, *this, 1).cutter.bytes()); }
+
+  void choose_on_gpu(int layer, const Step& step, const Tensor& q, Range rows,
+                     const PagedStore& store, const GpuScratch& s) const {
+    const Geometry& g = geometry();
+    const ops::StepArrays& arrays = step.arrays;
+    const ChoosingRows choosing = choosing_rows(step, rows);
+    const Stream stream = store.exec().stream();
+    ops::score_keys({.scores = s.scores,
+                     .n = s.n,
+                     .m = s.m,
+                     .q = q.raw(),
+                     .k_pool = store.k(layer).raw(),
+                     .page_table = arrays.page_table,
+                     .score_stride = bounds().max_tokens,
+                     .choosing = choosing,
+                     .max_pages = arrays.max_pages,
+                     .n_heads = g.n_heads,
+                     .n_kv_heads = g.n_kv_heads,
+                     .d = g.head_dim,
+                     .dtype = g.dtype,
+                     .max_tokens = bounds().max_tokens,
+                     .scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim)),
+                     .ratio = ratio_},
+                    stream);
+    if (samples_)
+      return ops::draw_keys({.ids = s.ids,
+                             .bias = s.bias,
+                             .count = s.count,
+                             .scores = s.scores,
+                             .n = s.n,
+                             .m = s.m,
+                             .drawn = s.drawn,
+                             .cumulative = s.cumulative,
+                             .id_stride = list_keys(),
+                             .score_stride = bounds().max_tokens,
+                             .choosing = choosing,
+                             .layer = layer,
+                             .n_heads = g.n_heads,
+                             .seed = seed_},
+                            stream);
+    ops::select_top({.ids = s.ids,
+                     .count = s.count,
+                     .scores = s.scores,
+                     .n = s.n,
+                     .m = s.m,
+                     .id_stride = list_keys(),
+                     .score_stride = bounds().max_tokens,
+                     .n_lists = (rows.end - rows.begin) * g.n_heads},
+                    stream);
+  }
+
+  /// Keys of a text of n tokens that are chosen, or draws.
+  int budget_of(int n) const { return std::max(1, static_cast<int>(ratio_ * n)); }
   /// Ids of one head: all tokens, and what a selection may write past its last.
   size_t id_room() const { return static_cast<size_t>(bounds().max_tokens) + 16; }
 
@@ -130,6 +233,7 @@ class OraclePolicy final : public SelectingPolicy {
   double ratio_;
   uint64_t seed_;
   bool samples_;
+  std::byte* gpu_scratch_ = nullptr;
 };
 
 }  // namespace

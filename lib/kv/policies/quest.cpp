@@ -25,11 +25,28 @@ class QuestPolicy final : public SparsePolicy {
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     SparsePolicy::plan(plan, prefix);
-    plan.add(prefix + ".page_bounds", floats(grid().cells(index().n_blocks())) * sizeof(float));
+    plan.add(prefix + ".page_bounds", floats(grid().cells(index().n_blocks())) * sizeof(float),
+             bounds().device);
+    if (bounds().on_gpu() && grid().n_sparse > 0)
+      plan.add(prefix + ".choosing", GpuScratch(nullptr, *this, list_rows()).cutter.bytes(),
+               bounds().device);
   }
   void allocate(Arena& arena, const std::string& prefix) override {
     SparsePolicy::allocate(arena, prefix);
-    if (grid().n_sparse > 0) summaries_ = static_cast<float*>(arena.take(prefix + ".page_bounds"));
+    if (grid().n_sparse == 0) return;
+    summaries_ = static_cast<float*>(arena.take(prefix + ".page_bounds"));
+    if (bounds().on_gpu()) gpu_scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
+  }
+
+  void select(int layer, const Step& step, const Tensor& q, AttendPlan& plan) override {
+    if (!bounds().on_gpu() || ordinal(layer) < 0) return SparsePolicy::select(layer, step, q, plan);
+    const GpuScratch s(gpu_scratch_, *this, list_rows());
+    plan.add({.lists = {.rest = device_index().rests()}});
+    plan.lists = {.ids = s.ids, .count = s.count, .stride = list_keys(), .most = list_keys()};
+    plan.list_rows = list_rows();
+    plan.make_lists = [this, layer, &step, &q, s](Range rows, const PagedStore&) {
+      choose_on_gpu(layer, step, q, rows, s);
+    };
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
@@ -67,6 +84,7 @@ class QuestPolicy final : public SparsePolicy {
   void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool,
                     const PagedStore& store) override {
     const int heads = geometry().n_kv_heads;
+    if (bounds().on_gpu()) return index_on_gpu(pieces, store);
     for (const TokenIndex::Piece& piece : pieces) {
       if (piece.copy_of >= 0)
         std::memcpy(at(piece.block, 0, 0, 0), at(piece.copy_of, 0, 0, 0),
@@ -81,6 +99,11 @@ class QuestPolicy final : public SparsePolicy {
     }
   }
 
+  /// No query sees more than all tokens; a page at least is read.
+  int list_keys() const override {
+    const int pages = static_cast<int>(ratio_ * bounds().max_tokens / page_);
+    return std::clamp(pages, 1, max_pages()) * page_;
+  }
   double expected_keys(int n) const override { return std::min<double>(n, ratio_ * n + page_); }
 
  private:
@@ -98,6 +121,81 @@ class QuestPolicy final : public SparsePolicy {
           ids(cutter.take<int32_t>(p.group() * static_cast<size_t>(p.bounds().max_tokens))) {}
   };
 
+  /// A GPU's, of the lists of some rows.
+  struct GpuScratch {
+    ScratchCutter cutter;
+    float* scores;
+    int32_t *n, *m, *count, *ids;
+
+    GpuScratch(std::byte* base, const QuestPolicy& p, int n_rows) : cutter(base) {
+      const auto lists = static_cast<size_t>(n_rows) * static_cast<size_t>(p.geometry().n_heads);
+      scores = cutter.take<float>(lists * static_cast<size_t>(p.max_pages()));
+      n = cutter.take<int32_t>(lists);
+      m = cutter.take<int32_t>(lists);
+      count = cutter.take<int32_t>(lists);
+      ids = cutter.take<int32_t>(lists * static_cast<size_t>(p.list_keys()));
+    }
+  };
+  int list_rows() const { return rows_at_a_time(GpuScratch(nullptr, *this, 1).cutter.bytes()); }
+
+  void choose_on_gpu(int layer, const Step& step, const Tensor& q, Range rows,
+                     const GpuScratch& s) const {
+    const Geometry& g = geometry();
+    ops::score_pages({.scores = s.scores,
+                      .n = s.n,
+                      .m = s.m,
+                      .q = q.raw(),
+                      .bounds = at(0, ordinal(layer), 0, 0),
+                      .ends = device_index().ends(),
+                      .blocks = device_index().blocks(),
+                      .score_stride = max_pages(),
+                      .block_stride = static_cast<int64_t>(floats(grid().cells(1))),
+                      .head_stride = static_cast<int64_t>(floats(1)),
+                      .choosing = choosing_rows(step, rows),
+                      .max_blocks = device_index().max_blocks(),
+                      .block_pages = index().capacity() / page_,
+                      .page = page_,
+                      .max_n = max_pages(),
+                      .n_heads = g.n_heads,
+                      .n_kv_heads = g.n_kv_heads,
+                      .d = g.head_dim,
+                      .dtype = g.dtype,
+                      .ratio = ratio_},
+                     exec().stream());
+    ops::select_top({.ids = s.ids,
+                     .count = s.count,
+                     .scores = s.scores,
+                     .n = s.n,
+                     .m = s.m,
+                     .id_stride = list_keys(),
+                     .score_stride = max_pages(),
+                     .n_lists = (rows.end - rows.begin) * g.n_heads,
+                     .run = page_},
+                    exec().stream());
+  }
+
+  void index_on_gpu(const std::vector<TokenIndex::Piece>& pieces, const PagedStore& store) const {
+    const Geometry& g = geometry();
+    for (const TokenIndex::Piece& piece : pieces) {
+      if (piece.copy_of >= 0)
+        exec().queue->copy_within(at(piece.block, 0, 0, 0), at(piece.copy_of, 0, 0, 0),
+                                  floats(grid().cells(1)) * sizeof(float));
+      for (int ord = 0; ord < grid().n_sparse; ++ord)
+        ops::page_bounds({.bounds = at(piece.block, ord, 0, piece.offset / page_),
+                          .head_stride = static_cast<int64_t>(floats(1)),
+                          .k_pool = store.k(layers()[static_cast<size_t>(ord)]).raw(),
+                          .pages = device_index().pages(),
+                          .token = piece.token,
+                          .n = piece.n / page_,
+                          .page = page_,
+                          .n_kv_heads = g.n_kv_heads,
+                          .d = g.head_dim,
+                          .dtype = g.dtype},
+                         exec().stream());
+    }
+  }
+
+  int max_pages() const { return std::max(1, bounds().max_tokens / page_); }
   /// Pages of a sequence, and what a selection may write past its last.
   size_t page_room() const { return static_cast<size_t>(bounds().max_tokens / page_) + 16; }
 
@@ -141,6 +239,7 @@ class QuestPolicy final : public SparsePolicy {
   int page_;
   double ratio_;
   float* summaries_ = nullptr;
+  std::byte* gpu_scratch_ = nullptr;
 };
 
 }  // namespace

@@ -38,13 +38,6 @@ class SnapKvPolicy final : public SelectingPolicy {
       copies_.emplace(keys_.n_chosen(), static_cast<int>(layers().size()), bounds);
   }
 
-  Needs needs() const override {
-    Needs needs = SelectingPolicy::needs();
-    // A GPU's attention reads copies and range in one launch.
-    if (bounds().on_gpu()) needs.sources = 1, needs.scratch_bytes = 0;
-    return needs;
-  }
-  const KeySelector* selector() const override { return bounds().on_gpu() ? nullptr : this; }
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     keys_.plan(plan, prefix);
     if (copies_) copies_->plan(plan, prefix);

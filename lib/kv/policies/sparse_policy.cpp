@@ -45,8 +45,22 @@ SelectingPolicy::SelectingPolicy(const recipe::Cache& cache, const Bounds& bound
 
 Needs SelectingPolicy::needs() const {
   Needs needs = needs_;
-  needs.scratch_bytes = scratch_bytes();
+  if (bounds_.on_gpu()) {
+    // One range, of all tokens that are in no list; attention reads lists in the same launch, or
+    // separately where rows and heads have their own.
+    needs.sources = 1;
+    needs.list_keys = layers_.empty() ? 0 : list_keys();
+  } else {
+    needs.scratch_bytes = scratch_bytes();
+  }
   return needs;
+}
+
+int SelectingPolicy::rows_at_a_time(size_t row_bytes) const {
+  constexpr size_t kMostBytes = size_t{128} << 20, kMostLists = 65535;  // of a grid
+  const size_t rows =
+      std::min(kMostBytes / row_bytes, kMostLists / static_cast<size_t>(geometry().n_heads));
+  return static_cast<int>(std::clamp<size_t>(rows, 1, static_cast<size_t>(bounds_.max_rows)));
 }
 
 void SelectingPolicy::plan_from(int layer, const Step& step,
@@ -144,6 +158,7 @@ void SparsePolicy::grow(int slot, bool prompt, const PagedStore& store) {
   const bool fresh = index_.empty(slot);
   const std::vector<TokenIndex::Piece> pieces = index_.extend(slot, end);
   update_device(slot);
+  if (device_index_) device_index_->set_pages(store.pages(slot), *exec_.queue);
   index_tokens(slot, pieces, fresh, store);
 }
 

@@ -14,7 +14,8 @@ class SelectingPolicy : public Policy, public KeySelector {
  public:
   std::string_view name() const override { return name_; }
   Needs needs() const override;
-  const KeySelector* selector() const override { return this; }
+  /// On a GPU policies make lists themselves.
+  const KeySelector* selector() const override { return bounds_.on_gpu() ? nullptr : this; }
 
  protected:
   SelectingPolicy(const recipe::Cache& cache, const Bounds& bounds);
@@ -30,6 +31,17 @@ class SelectingPolicy : public Policy, public KeySelector {
   /// before what select_keys says; 0: they read all exactly.
   void plan_from(int layer, const Step& step, const std::function<int(int slot)>& begin_of,
                  AttendPlan& plan);
+  /// On a GPU, for policies whose rows and heads make separate lists: most keys of one.
+  virtual int list_keys() const { return 0; }
+  /// Rows that make lists at a time, of row_bytes of scratch each.
+  int rows_at_a_time(size_t row_bytes) const;
+  static ChoosingRows choosing_rows(const Step& step, Range rows) {
+    return {.slot = step.arrays.slot,
+            .row_begin = step.arrays.row_begin,
+            .pos = step.arrays.pos,
+            .n_seqs = step.arrays.n_seqs,
+            .rows = rows};
+  }
   /// Gives all heads of a group one list: n tokens, the first n_static of them for every query.
   static void share_list(const int32_t* ids, int n, int n_static, std::span<KeyList> lists);
 
@@ -68,7 +80,7 @@ class SparsePolicy : public SelectingPolicy {
 
   HeadGrid grid() const { return {static_cast<int>(layers().size()), geometry().n_kv_heads}; }
   const TokenIndex& index() const { return index_; }
-  /// The index in a GPU's memory, current before index_tokens; on one.
+  /// The index in a GPU's memory, on one; in index_tokens up to date, and with the slot's pages.
   const DeviceIndex& device_index() const { return *device_index_; }
   const Exec& exec() const { return exec_; }
   /// Sinks as a segment of a list that does not depend on the query.

@@ -50,6 +50,7 @@ class TokenIndex {
   int n_blocks() const { return n_blocks_; }
   /// Of one sequence, at most.
   int max_blocks() const { return max_blocks_; }
+  int max_tokens() const { return spec_.max_tokens; }
   int begin() const { return spec_.sinks; }
   int end(int slot) const { return at(slot).end; }
   bool empty(int slot) const { return end(slot) <= begin(); }

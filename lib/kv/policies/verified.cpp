@@ -28,13 +28,6 @@ class VerifiedPolicy final : public SelectingPolicy {
     TANDEM_CHECK(recent() >= window_, "a budget of {} with a window of {}", budget_, window_);
   }
 
-  Needs needs() const override {
-    Needs needs = SelectingPolicy::needs();
-    // A GPU's attention reads lists itself.
-    if (bounds().on_gpu()) needs.sources = 1, needs.scratch_bytes = 0;
-    return needs;
-  }
-  const KeySelector* selector() const override { return bounds().on_gpu() ? nullptr : this; }
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     keys_.plan(plan, prefix);
   }
