@@ -74,7 +74,7 @@ __device__ void make_query(const ChooseCodedParams& p, const CodedList& list, in
   for (int c = lane; c < dims; c += cuda::kWarp) {
     const int x = step > 0 ? static_cast<int>(rintf(row[c] / step)) : 0;
     s.q[i * dims + c] = static_cast<int8_t>(x);
-    p.scratch.q[int64_t{list.local + i} * dims + c] = static_cast<int8_t>(x);
+    p.scratch.q[(list.local + i) * dims + c] = static_cast<int8_t>(x);
     total += x;
   }
   total = __reduce_add_sync(cuda::kAllLanes, total);
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kScanThreads, kScanBlocks) scan(const ChooseCo
   for (int j = 0; j < kSteps; ++j)
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      q[j][i] = query_word(p.scratch.q + int64_t{list.local} * p.codes.dims, p.codes.dims, quad.n,
+      q[j][i] = query_word(p.scratch.q + list.local * p.codes.dims, p.codes.dims, quad.n,
                            j * 8 + i * 4 + lane_of() % 4);
   RegionWriter writer;
   for (int i = 0; i < 2; ++i) {
@@ -242,10 +242,9 @@ __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, cons
     const int n = min(list.n - begin, kRegionKeys);
     // One query: the lanes of the first two columns have it as their first.
     for (int key = 0; key < n; key += kTile) {
-      const float score =
-          score_tile(list.group(p, begin + key), key % kCodeKeys / kTile, p.codes.dims,
-                     p.scratch.q + int64_t{list.local} * p.codes.dims, 1, lane)
-              .x;
+      const float score = score_tile(list.group(p, begin + key), key % kCodeKeys / kTile,
+                                     p.codes.dims, p.scratch.q + list.local * p.codes.dims, 1, lane)
+                              .x;
       const int own = key + key_of_lane();
       if (query_of_lane() != 0 || own >= n) continue;
       to.scores[begin + own] = score;
@@ -291,7 +290,7 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   __shared__ __align__(16) uint32_t q[kMostDims / 4];
   cuda::start_after_previous();
   const CodedList list(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
-  const int64_t number = list.number(p);
+  const int64_t number = list.local;
   const int n = list.n, wanted = n == 0 ? 0 : list.wanted(p), thread = threadIdx.x;
   int32_t* const ids = p.ids + number * p.stride;
   if (thread == 0) {
@@ -309,7 +308,7 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   }
   DeviceCodeQuery query = p.scratch.queries[list.local];
   for (int w = thread; w < p.codes.dims / 4; w += kSelectThreads)
-    q[w] = reinterpret_cast<const uint32_t*>(p.scratch.q + int64_t{list.local} * p.codes.dims)[w];
+    q[w] = reinterpret_cast<const uint32_t*>(p.scratch.q + list.local * p.codes.dims)[w];
   const Regions regions{to.counts, to.keys, (n + kRegionKeys - 1) / kRegionKeys};
   int kept = 0, all_kept;
   for (int r = thread; r < regions.n; r += kSelectThreads) kept += to.counts[r];

@@ -29,8 +29,8 @@ struct ChooseCodedScratch {
 };
 
 struct ChooseCodedParams {
-  // Out, of list row * n_heads + head, as QueryLists and ListTails have them: the first `begin`
-  // tokens, then the chosen ones, ascending.
+  // Out, of list row * n_heads + head, counted from the first row, as QueryLists and ListTails have
+  // them: the first `begin` tokens, then the chosen ones, ascending.
   int32_t* ids;
   int32_t* count;
   int64_t stride;
@@ -45,7 +45,7 @@ struct ChooseCodedParams {
   DType dtype;
   const int32_t *slot, *row_begin;  // as in AttendListsParams
   int n_seqs, n_heads, n_kv_heads;
-  int first_row, n_rows;  // the rows whose lists are chosen; scratch counts from the first
+  int first_row, n_rows;  // the rows whose lists are chosen
   int max_keys;           // indexed, of any slot
   double refine, exact;   // shares of the keys: candidates and those that are read
   int least_exact;

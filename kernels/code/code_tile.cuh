@@ -137,19 +137,16 @@ struct GroupWords {
 /// One list's sequence and head, and its index.
 struct CodedList {
   int row, head, kv_head, slot = -1, n = 0;  // n: indexed keys; none without a slot
-  int local;                                 // number in the scratch
+  int64_t local;                             // number of the list
 
   __device__ CodedList(const ChooseCodedParams& p, int local_row, int h)
       : row(p.first_row + local_row),
         head(h),
         kv_head(h / (p.n_heads / p.n_kv_heads)),
-        local(local_row * p.n_heads + h) {
+        local(int64_t{local_row} * p.n_heads + h) {
     if (row >= p.row_begin[p.n_seqs]) return;
     slot = p.slot[sequence_of(p.row_begin, p.n_seqs, row)];
     n = p.ends[slot] - p.begin;
-  }
-  __device__ int64_t number(const ChooseCodedParams& p) const {
-    return int64_t{row} * p.n_heads + head;
   }
   __device__ int wanted(const ChooseCodedParams& p) const {
     return min(n, max(p.least_exact, static_cast<int>(llround(p.exact * n))));
@@ -189,7 +186,7 @@ struct ListRegions {
       : scores(p.scratch.scores + (list.local + i) * p.scratch.key_stride),
         keys(p.scratch.keys + (list.local + i) * p.scratch.key_stride),
         counts(p.scratch.counts + (list.local + i) * p.scratch.region_stride),
-        masses(p.masses == nullptr ? nullptr : p.masses + (list.number(p) + i) * p.mass_stride) {}
+        masses(p.masses == nullptr ? nullptr : p.masses + (list.local + i) * p.mass_stride) {}
 };
 
 /// Keeps what a warp's tiles say of a region: the scores that reach the floors of the lane's two

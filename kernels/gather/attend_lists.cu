@@ -62,7 +62,7 @@ __device__ void attend(const AttendListsParams& p, const ListOf& list, int head,
                        const int* rows, const Weights& weights, State<S::kOwn>& state) {
   using T = typename S::Number;
   float q[S::kOwn];
-  cuda::Pack<T> x[S::kPacks];
+  typename S::Pack x[S::kPacks];
   S::load(static_cast<const T*>(p.q) + (int64_t{list.row} * p.n_heads + head) * p.d, p.d, x);
 #pragma unroll
   for (int i = 0; i < S::kOwn; ++i)
@@ -71,7 +71,7 @@ __device__ void attend(const AttendListsParams& p, const ListOf& list, int head,
 #pragma unroll 1
   for (int begin = 0; begin < n; begin += S::kGroups * kAhead) {
     const int first = begin + S::group();  // as many turns for all: they share shuffles
-    cuda::Pack<T> k[kAhead][S::kPacks], v[kAhead][S::kPacks];
+    typename S::Pack k[kAhead][S::kPacks], v[kAhead][S::kPacks];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       const int at = min(first + a * S::kGroups, n - 1);

@@ -1,16 +1,18 @@
 #pragma once
-// How a block reads rows of the pools from anywhere: a group of lanes a row, 16 bytes a lane.
+// How a block reads rows of the pools from anywhere: a group of lanes a row, 16 bytes a lane where
+// rows are aligned to them.
 #include "kernels/cuda/number.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace tandem {
 
-/// kLanes_ lanes read a row of T, kPacks_ times 16 bytes each.
-template <class T, int kLanes_, int kPacks_>
+/// kLanes_ lanes read a row of T, kPacks_ times kSize_ elements each.
+template <class T, int kLanes_, int kPacks_, int kSize_ = cuda::Pack<T>::kSize>
 struct RowShape {
   using Number = T;
+  using Pack = cuda::Vector<T, kSize_>;
   static constexpr int kLanes = kLanes_, kPacks = kPacks_, kThreads = 128;
-  static constexpr int kSize = cuda::Pack<T>::kSize, kOwn = kPacks * kSize;
+  static constexpr int kSize = kSize_, kOwn = kPacks * kSize;
   static constexpr int kGroups = kThreads / kLanes;
   static_assert(cuda::kWarp % kLanes == 0);
 
@@ -20,11 +22,11 @@ struct RowShape {
   __device__ static int element(int i) { return (i * kLanes + lane()) * kSize; }
 
   /// The lane's part of a row of d elements, zeros beyond.
-  __device__ static void load(const T* row, int d, cuda::Pack<T> (&x)[kPacks]) {
+  __device__ static void load(const T* row, int d, Pack (&x)[kPacks]) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       x[i] = {};
-      if (element(i) < d) x[i] = *reinterpret_cast<const cuda::Pack<T>*>(row + element(i));
+      if (element(i) < d) x[i] = *reinterpret_cast<const Pack*>(row + element(i));
     }
   }
   /// The sum of x over the lanes of a row; each gets it.
@@ -41,6 +43,7 @@ void with_row_shape(DType dtype, int d, const F& f) {
   cuda::with_act(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const int packs = d / cuda::Pack<T>::kSize;
+    if (d % cuda::Pack<T>::kSize != 0) return f(RowShape<T, 32, 8, 1>{});
     if (packs <= 8) return f(RowShape<T, 8, 1>{});
     if (packs <= 16) return f(RowShape<T, 16, 1>{});
     packs <= 32 ? f(RowShape<T, 32, 1>{}) : f(RowShape<T, 32, 2>{});

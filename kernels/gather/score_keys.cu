@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(S::kThreads) score_keys(const ScoreKeysParams 
       static_cast<const T*>(p.k_pool) + (at * p.n_kv_heads + kv_head) * kPageTokens * p.d;
   for (int begin = 0; begin < n_here; begin += S::kGroups) {
     const int key = begin + S::group();  // the lanes of a warp stay together
-    cuda::Pack<T> k[S::kPacks];
+    typename S::Pack k[S::kPacks];
     S::load(keys + int64_t{min(key, n_here - 1)} * p.d, p.d, k);
     for (int h = 0; h < group; ++h) {
       float dot = 0;

@@ -656,6 +656,7 @@ TEST_SUITE("gpu/codes") {
                        .d = c.x.d,
                        .dtype = c.x.dtype,
                        .scale = 0.125f,
+                       .rows = {0, rows},
                        .lists = {.ids = ids.as<int32_t>(),
                                  .count = count.as<int32_t>(),
                                  .stride = got.stride,

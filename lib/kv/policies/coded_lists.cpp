@@ -23,19 +23,18 @@ struct CodedLists::Memory {
 
   Memory(std::byte* base, const CodedLists& c) : cutter(base) {
     const auto heads = static_cast<size_t>(c.bounds_.geometry.n_heads);
-    const size_t lists = static_cast<size_t>(c.bounds_.max_rows) * heads;
-    const size_t scored = static_cast<size_t>(c.rows_at_once_) * heads;
+    const size_t lists = static_cast<size_t>(c.rows_at_once_) * heads;
     const size_t regions = static_cast<size_t>(c.codes_.score_room()) / kRegionKeys + 1;
     const size_t keys = regions * kRegionKeys, runs = keys / kMeanKeys;
     ids = cutter.take<int32_t>(lists * static_cast<size_t>(c.most_));
     count = cutter.take<int32_t>(lists);
     masses = cutter.take<float>(c.has_tail() ? lists * runs : 0);
     origin = cutter.take<float>(lists);
-    scratch = {.queries = cutter.take<DeviceCodeQuery>(scored),
-               .q = cutter.take<int8_t>(scored * c.codes_.dims()),
-               .scores = cutter.take<float>(scored * keys),
-               .keys = cutter.take<uint16_t>(scored * keys),
-               .counts = cutter.take<int32_t>(scored * regions),
+    scratch = {.queries = cutter.take<DeviceCodeQuery>(lists),
+               .q = cutter.take<int8_t>(lists * c.codes_.dims()),
+               .scores = cutter.take<float>(lists * keys),
+               .keys = cutter.take<uint16_t>(lists * keys),
+               .counts = cutter.take<int32_t>(lists * regions),
                .key_stride = static_cast<int64_t>(keys),
                .region_stride = static_cast<int64_t>(regions)};
     mass_stride = static_cast<int64_t>(runs);
@@ -68,37 +67,40 @@ void CodedLists::allocate(Arena& arena, const std::string& prefix) {
 }
 
 void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
-                        const DeviceIndex& device_index, Stream stream, AttendPlan& plan) const {
+                        const DeviceIndex& device_index, AttendPlan& plan) const {
   const Memory m(memory_, *this);
   const Geometry& g = bounds_.geometry;
-  const int n_rows = static_cast<int>(q.rows());
-  for (int first = 0; first < n_rows; first += rows_at_once_)
-    ops::choose_coded({.ids = m.ids,
-                       .count = m.count,
-                       .stride = most_,
-                       .masses = has_tail() ? m.masses : nullptr,
-                       .origin = m.origin,
-                       .mass_stride = m.mass_stride,
-                       .codes = codes_.device_codes(ordinal),
-                       .blocks = device_index.blocks(),
-                       .ends = device_index.ends(),
-                       .max_blocks = device_index.max_blocks(),
-                       .begin = begin_,
-                       .q = q.raw(),
-                       .dtype = g.dtype,
-                       .slot = step.arrays.slot,
-                       .row_begin = step.arrays.row_begin,
-                       .n_seqs = step.arrays.n_seqs,
-                       .n_heads = g.n_heads,
-                       .n_kv_heads = g.n_kv_heads,
-                       .first_row = first,
-                       .n_rows = std::min(rows_at_once_, n_rows - first),
-                       .max_keys = max_keys_,
-                       .refine = spec_.refine,
-                       .exact = spec_.exact,
-                       .least_exact = spec_.kLeastExact,
-                       .scratch = m.scratch},
-                      stream);
+  ChooseCodedParams p{.ids = m.ids,
+                      .count = m.count,
+                      .stride = most_,
+                      .masses = has_tail() ? m.masses : nullptr,
+                      .origin = m.origin,
+                      .mass_stride = m.mass_stride,
+                      .codes = codes_.device_codes(ordinal),
+                      .blocks = device_index.blocks(),
+                      .ends = device_index.ends(),
+                      .max_blocks = device_index.max_blocks(),
+                      .begin = begin_,
+                      .q = q.raw(),
+                      .dtype = g.dtype,
+                      .slot = step.arrays.slot,
+                      .row_begin = step.arrays.row_begin,
+                      .n_seqs = step.arrays.n_seqs,
+                      .n_heads = g.n_heads,
+                      .n_kv_heads = g.n_kv_heads,
+                      .first_row = 0,
+                      .n_rows = 0,
+                      .max_keys = max_keys_,
+                      .refine = spec_.refine,
+                      .exact = spec_.exact,
+                      .least_exact = spec_.kLeastExact,
+                      .scratch = m.scratch};
+  plan.make_lists = [p](Range rows, const PagedStore& store) mutable {
+    p.first_row = rows.begin;
+    p.n_rows = rows.end - rows.begin;
+    ops::choose_coded(p, store.exec().stream());
+  };
+  plan.list_rows = rows_at_once_;
   plan.lists = {.ids = m.ids, .count = m.count, .stride = most_, .most = most_};
   if (!has_tail()) return;
   plan.tails = codes_.device_tails(ordinal, device_index);

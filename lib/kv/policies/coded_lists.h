@@ -6,7 +6,7 @@
 namespace tandem::kv {
 
 /// Lists of keys that rows and query heads of a step choose by codes on a GPU, and the weights of
-/// what is not chosen. They last until the next layer's.
+/// what is not chosen. They last until the next are made.
 class CodedLists {
  public:
   CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const KeyCodes& codes,
@@ -17,9 +17,9 @@ class CodedLists {
   bool has_tail() const { return spec_.tail != recipe::HybridTail::none; }
   /// Most tokens of a list; 0 where no text is long enough for an index.
   int most() const { return most_; }
-  /// Enqueues the choice for a sparse layer and adds its lists to the plan.
+  /// Adds the lists of a sparse layer to the plan.
   void choose(int ordinal, const Step& step, const Tensor& q, const DeviceIndex& device_index,
-              Stream stream, AttendPlan& plan) const;
+              AttendPlan& plan) const;
 
  private:
   struct Memory;

@@ -79,7 +79,7 @@ class HybridPolicy final : public SparsePolicy {
     if (!device_lists_ || ordinal(layer) < 0 || device_lists_->most() == 0)
       return SparsePolicy::select(layer, step, q, plan);
     plan.add({.lists = {.rest = device_index().rests()}});
-    device_lists_->choose(ordinal(layer), step, q, device_index(), exec().stream(), plan);
+    device_lists_->choose(ordinal(layer), step, q, device_index(), plan);
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }

@@ -137,7 +137,8 @@ DeviceCodes KeyCodes::device_codes(int ordinal) const {
           .d = geometry_.head_dim,
           .dims = dims_,
           .bits = bits_,
-          .block_shift = std::bit_width(static_cast<unsigned>(index_.capacity() - 1))};
+          .block_shift =
+              static_cast<int>(std::bit_width(static_cast<unsigned>(index_.capacity() - 1)))};
 }
 
 ListTails KeyCodes::device_tails(int ordinal, const DeviceIndex& device_index) const {
