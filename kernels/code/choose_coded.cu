@@ -6,7 +6,7 @@
 
 #include "kernels/code/code_numbers.h"
 #include "kernels/code/code_tile.cuh"
-#include "kernels/code/region_select.cuh"
+#include "kernels/code/kept_scores.cuh"
 #include "kernels/code/rotate.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
@@ -31,6 +31,7 @@ struct Quad {
 constexpr int kPrepareThreads = 1024, kPrepareWarps = kPrepareThreads / cuda::kWarp;
 constexpr int kSampleTiles = 128, kSample = kSampleTiles * kTile;  // keys
 constexpr int kEach = kSample / kPrepareThreads;
+constexpr int kRounds = 9;                  // of bisection
 constexpr int kLeastSampled = 8 * kSample;  // below, every score is kept
 
 struct PrepareShared {
@@ -38,8 +39,8 @@ struct PrepareShared {
   int8_t q[kQuad * kMostDims];
   DeviceCodeQuery queries[kQuad];
   float sample[kQuad][kSample];
-  float least[kQuad], most[kQuad];
-  int reach[kQuad];
+  uint32_t least[kQuad], most[kQuad];  // orders of scores
+  int reach[kRounds][kQuad];
 };
 
 /// A warp makes the whole numbers of query i of the quad.
@@ -105,52 +106,53 @@ __device__ void take_sample(const ChooseCodedParams& p, const CodedList& list, i
   }
 }
 
-/// Floors that about `rank` of the sampled scores reach, by bisection between the extremes.
+/// Floors that about `rank` of the sampled scores reach, by bisection between the extremes; the
+/// queries' get them.
 __device__ void find_floors(PrepareShared& s, int rank) {
-  constexpr int kRounds = 12;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < kQuad) s.least[thread] = ~0u, s.most[thread] = 0;
+  if (thread < kRounds * kQuad) s.reach[thread / kQuad][thread % kQuad] = 0;
+  __syncthreads();
   float x[kQuad][kEach];
 #pragma unroll
   for (int h = 0; h < kQuad; ++h) {
-    float least = INFINITY, most = -INFINITY;
+    uint32_t least = ~0u, most = 0;
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
-      x[h][e] = s.sample[h][e * kPrepareThreads + static_cast<int>(threadIdx.x)];
-      least = fminf(least, x[h][e]);
-      most = fmaxf(most, x[h][e]);
+      x[h][e] = s.sample[h][e * kPrepareThreads + thread];
+      least = min(least, order_of(x[h][e]));
+      most = max(most, order_of(x[h][e]));
     }
-    __shared__ float ends[2][kQuad][kPrepareWarps];
-    most = cuda::warp_max(most);
-    least = -cuda::warp_max(-least);
-    if (lane_of() == 0) ends[0][h][warp_of()] = least, ends[1][h][warp_of()] = most;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int w = 0; w < kPrepareWarps; ++w) {
-        least = fminf(least, ends[0][h][w]);
-        most = fmaxf(most, ends[1][h][w]);
-      }
-      s.least[h] = least, s.most[h] = most;
-    }
+    least = __reduce_min_sync(cuda::kAllLanes, least);
+    most = __reduce_max_sync(cuda::kAllLanes, most);
+    if (lane_of() == 0) atomicMin(&s.least[h], least), atomicMax(&s.most[h], most);
   }
+  __syncthreads();
+  float low[kQuad], high[kQuad];  // as many reach `low` as are wanted
+#pragma unroll
+  for (int h = 0; h < kQuad; ++h) low[h] = score_of(s.least[h]), high[h] = score_of(s.most[h]);
+#pragma unroll 1
   for (int round = 0; round < kRounds; ++round) {
-    if (threadIdx.x < kQuad) s.reach[threadIdx.x] = 0;
-    __syncthreads();
 #pragma unroll
     for (int h = 0; h < kQuad; ++h) {
-      const float middle = s.least[h] + (s.most[h] - s.least[h]) / 2;
+      const float middle = low[h] + (high[h] - low[h]) / 2;
       int reach = 0;
 #pragma unroll
       for (int e = 0; e < kEach; ++e) reach += x[h][e] >= middle ? 1 : 0;
       reach = __reduce_add_sync(cuda::kAllLanes, reach);
-      if (lane_of() == 0) atomicAdd(&s.reach[h], reach);
+      if (lane_of() == 0) atomicAdd(&s.reach[round][h], reach);
     }
     __syncthreads();
-    if (threadIdx.x < kQuad) {
-      const int h = static_cast<int>(threadIdx.x);
-      const float middle = s.least[h] + (s.most[h] - s.least[h]) / 2;
-      (s.reach[h] >= rank ? s.least[h] : s.most[h]) = middle;
+#pragma unroll
+    for (int h = 0; h < kQuad; ++h) {
+      const float middle = low[h] + (high[h] - low[h]) / 2;
+      (s.reach[round][h] >= rank ? low[h] : high[h]) = middle;
     }
-    __syncthreads();
   }
+#pragma unroll
+  for (int h = 0; h < kQuad; ++h)
+    if (thread == h) s.queries[h].floor = low[h];
+  __syncthreads();
 }
 
 /// Block (quad, row).
@@ -172,11 +174,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const ChooseCodedPara
     const float expected =
         static_cast<float>(list.candidates(p)) / static_cast<float>(list.n) * kSample;
     const int rank = static_cast<int>(1.25f * expected + 4 * sqrtf(expected)) + 4;
-    if (rank < kSample / 2) {
-      find_floors(s, rank);
-      if (threadIdx.x < quad.n) s.queries[threadIdx.x].floor = s.least[threadIdx.x];
-      __syncthreads();
-    }
+    if (rank < kSample / 2) find_floors(s, rank);
   }
   if (threadIdx.x < quad.n) p.scratch.queries[list.local + threadIdx.x] = s.queries[threadIdx.x];
 }
@@ -283,9 +281,52 @@ __device__ float refine(const ChooseCodedParams& p, const CodedList& list,
   return sum * query.gain * scale + by_axis;
 }
 
-/// Block (head, row).
+/// The scores of a list's regions one after the other, by the whole block. before: room for the
+/// regions.
+__device__ KeptScores gather_kept(const CodedList& list, const ListRegions& from, SelectShared& s,
+                                  int* before) {
+  const int regions = (list.n + kRegionKeys - 1) / kRegionKeys, thread = threadIdx.x;
+  const int each = (regions + kSelectThreads - 1) / kSelectThreads;
+  const int begin = min(thread * each, regions), end = min(begin + each, regions);
+  int own = 0, all;
+  for (int r = begin; r < end; ++r) own += from.counts[r];
+  int sum = sum_before(s, own, all);
+  for (int r = begin; r < end; ++r) {
+    before[r] = sum;
+    sum += from.counts[r];
+  }
+  __syncthreads();
+#pragma unroll 2
+  for (int r = warp_of(); r < regions; r += kSelectWarps)
+    for (int i = lane_of(); i < from.counts[r]; i += cuda::kWarp) {
+      const int at = r * kRegionKeys + i;
+      from.kept[before[r] + i] = from.scores[at];
+      from.number[before[r] + i] = static_cast<uint32_t>(r * kRegionKeys + from.keys[at]);
+    }
+  __syncthreads();
+  return {from.kept, from.number, all};
+}
+
+/// Writes the tokens of set bits, one for each of n keys, in their order.
+__device__ void write_ids(SelectShared& s, const uint32_t* bits, int n, int first, int32_t* ids) {
+  const int words = (n + 31) / 32, thread = threadIdx.x;
+  const int each = (words + kSelectThreads - 1) / kSelectThreads;
+  const int begin = min(thread * each, words), end = min(begin + each, words);
+  int own = 0, all;
+  for (int w = begin; w < end; ++w) own += __popc(bits[w]);
+  int32_t* to = ids + sum_before(s, own, all);
+  for (int w = begin; w < end; ++w)
+    for (uint32_t word = bits[w]; word != 0; word &= word - 1)
+      *to++ = first + w * 32 + __ffs(static_cast<int>(word)) - 1;
+}
+
+/// Weights of up to 1 as whole numbers, whose sums do not depend on their order: of a run they stay
+/// below 2^32.
+constexpr float kMassUnit = 1.0f / (1 << 23);
+
+/// Block (head, row). Shared memory: a bit a key, which regions' numbers precede; a mass a run.
 __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams p) {
-  extern __shared__ int before[];  // numbers of the regions before each
+  extern __shared__ uint32_t bits[];
   __shared__ SelectShared s;
   __shared__ __align__(16) uint32_t q[kMostDims / 4];
   cuda::start_after_previous();
@@ -300,78 +341,60 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   if (n == 0) return;
   const ListRegions to(p, list, 0);
   for (int i = thread; i < p.begin; i += kSelectThreads) ids[i] = i;
+  const int n_runs = (n + kMeanKeys - 1) / kMeanKeys;
   if (wanted == n) {
     for (int i = thread; i < n; i += kSelectThreads) ids[p.begin + i] = p.begin + i;
-    for (int r = thread; r * kMeanKeys < n && to.masses != nullptr; r += kSelectThreads)
-      to.masses[r] = 0;
+    for (int r = thread; r < n_runs && to.masses != nullptr; r += kSelectThreads) to.masses[r] = 0;
     return;
   }
   DeviceCodeQuery query = p.scratch.queries[list.local];
   for (int w = thread; w < p.codes.dims / 4; w += kSelectThreads)
     q[w] = reinterpret_cast<const uint32_t*>(p.scratch.q + list.local * p.codes.dims)[w];
-  const Regions regions{to.counts, to.keys, (n + kRegionKeys - 1) / kRegionKeys};
-  int kept = 0, all_kept;
-  for (int r = thread; r < regions.n; r += kSelectThreads) kept += to.counts[r];
-  (void)sum_before(s, kept, all_kept);
+  KeptScores kept = gather_kept(list, to, s, reinterpret_cast<int*>(bits));
   const int candidates = list.candidates(p);
-  if (all_kept < candidates) {
+  if (kept.n < candidates) {
     keep_all(p, list, to);
     query.floor = -INFINITY;
+    __syncthreads();
+    kept = gather_kept(list, to, s, reinterpret_cast<int*>(bits));
   }
 
-  // Marks above the keys' numbers.
-  constexpr uint16_t kCandidate = kRegionKeys, kPicked = 2 * kRegionKeys;
-  const auto any = [&](int64_t at) { return order_of(to.scores[at]); };
-  const auto candidate = [&](int64_t at) {
-    const uint32_t order = order_of(to.scores[at]);
-    return (to.keys[at] & kCandidate) != 0 ? order : 0u;
-  };
-  const auto key_of = [&](int64_t at) {
-    return static_cast<int>(at / kRegionKeys) * kRegionKeys + to.keys[at] % kRegionKeys;
-  };
-  Pick pick = find_threshold(s, regions, candidates, any);
-  for_picked(s, regions, before, pick, any, [&](int64_t at) {
-    if (p.codes.bits > 1) cuda::prefetch(list.low(p, key_of(at)));
-    to.keys[at] |= kCandidate;
+  constexpr uint32_t kCandidate = 1u << 31;  // in a kept score's number
+  Pick pick = find_threshold(s, kept, candidates, [](uint32_t order, uint32_t) { return order; });
+  kept.each([&](int i, float score, uint32_t key) {
+    if (!pick.takes(order_of(score), key)) return;
+    kept.numbers[i] = key | kCandidate;
+    if (p.codes.bits > 1) cuda::prefetch(list.low(p, static_cast<int>(key)));
   });
-  const auto marks = [&](int64_t at) { return static_cast<uint32_t>(to.keys[at]); };
   if (p.codes.bits > 1)
-    regions.each(marks, [&](int64_t at, uint32_t mark) {
-      if ((mark & kCandidate) != 0)
-        to.scores[at] = refine(p, list, query, q, key_of(at), to.scores[at]);
+    kept.each([&](int i, float score, uint32_t key) {
+      if ((key & kCandidate) != 0)
+        kept.scores[i] = refine(p, list, query, q, static_cast<int>(key & ~kCandidate), score);
     });
-  pick = find_threshold(s, regions, wanted, candidate);
-  for_picked(s, regions, before, pick, candidate, [&](int64_t at) { to.keys[at] |= kPicked; });
-  const auto picked = [](uint32_t mark) { return (mark & kPicked) != 0; };
-  count_before(s, regions, before, marks, picked);
+  pick = find_threshold(s, kept, wanted, [](uint32_t order, uint32_t key) {
+    return (key & kCandidate) != 0 ? order : 0u;
+  });
+
   const float threshold = score_of(pick.least);
+  const int words = (n + 31) / 32;
+  uint32_t* const masses = bits + words;
+  for (int i = thread; i < words + n_runs; i += kSelectThreads) bits[i] = 0;
+  __syncthreads();
+  kept.each([&](int, float score, uint32_t marked) {
+    const uint32_t key = marked & ~kCandidate;
+    if ((marked & kCandidate) != 0 && pick.takes(order_of(score), marked))
+      atomicOr(&bits[key / 32], 1u << key % 32);
+    else if (to.masses != nullptr)
+      atomicAdd(&masses[key / kMeanKeys],
+                static_cast<uint32_t>(exp2f(fminf(score - threshold, 0.0f) * kLog2E) / kMassUnit));
+  });
+  __syncthreads();
+  write_ids(s, bits, n, p.begin, ids + p.begin);
   // What lies below the floor counts no more than the threshold, either.
   const float of_floor =
       query.floor == -INFINITY ? 0.0f : exp2f(fminf(query.floor - threshold, 0.0f) * kLog2E);
-  for (int r = warp_of(); r < regions.n; r += kSelectWarps) {
-    const uint32_t* bits = mark_keys(s, regions, r, marks, picked);
-    // A lane writes the tokens of its word.
-    uint32_t word = lane_of() < kRegionWords ? bits[lane_of()] : 0;
-    int all, place = before[r] + lanes_before(__popc(word), all);
-    for (; word != 0; word &= word - 1)
-      ids[p.begin + place++] =
-          p.begin + r * kRegionKeys + lane_of() * 32 + __ffs(static_cast<int>(word)) - 1;
-    if (to.masses == nullptr) continue;
-    float mass[kRegionKeys / kMeanKeys] = {};
-    regions.each(r, marks, [&](int64_t at, uint32_t mark) {
-      if (at < 0 || picked(mark)) return;
-      const float x = exp2f(fminf(to.scores[at] - threshold, 0.0f) * kLog2E);
-      const int run = static_cast<int>(mark) % kRegionKeys / kMeanKeys;
-#pragma unroll
-      for (int i = 0; i < kRegionKeys / kMeanKeys; ++i) mass[i] += i == run ? x : 0.0f;
-    });
-#pragma unroll
-    for (int i = 0; i < kRegionKeys / kMeanKeys; ++i) {
-      const float sum = cuda::warp_sum(mass[i]);
-      const int run = r * (kRegionKeys / kMeanKeys) + i;
-      if (lane_of() == 0 && run * kMeanKeys < n) to.masses[run] = to.masses[run] * of_floor + sum;
-    }
-  }
+  for (int r = thread; r < n_runs && to.masses != nullptr; r += kSelectThreads)
+    to.masses[r] = to.masses[r] * of_floor + static_cast<float>(masses[r]) * kMassUnit;
   if (thread == 0 && p.origin != nullptr) p.origin[number] = threshold + query.center;
 }
 
@@ -423,7 +446,8 @@ void choose_coded_cuda(const ChooseCodedParams& p, Stream stream) {
       break;
   }
   const size_t bytes =
-      static_cast<size_t>((p.max_keys + kRegionKeys - 1) / kRegionKeys) * sizeof(int);
+      sizeof(uint32_t) *
+      static_cast<size_t>((p.max_keys + 31) / 32 + (p.max_keys + kMeanKeys - 1) / kMeanKeys);
   (void)cudaFuncSetAttribute(choose, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
   cuda::launch(choose, dim3(static_cast<unsigned>(p.n_heads), rows), kSelectThreads, bytes, 1,

@@ -21,10 +21,12 @@ struct DeviceCodeQuery {
 struct ChooseCodedScratch {
   DeviceCodeQuery* queries;  // [n_lists]
   int8_t* q;                 // [n_lists, dims]
-  float* scores;    // [n_lists, key_stride] those that reach the floor, of region r from r *
-                    // kRegionKeys on
-  uint16_t* keys;   // [n_lists, key_stride] their keys' numbers in the region
-  int32_t* counts;  // [n_lists, region_stride] how many of each region
+  float* scores;     // [n_lists, key_stride] those that reach the floor, of region r from r *
+                     // kRegionKeys on
+  uint16_t* keys;    // [n_lists, key_stride] their keys' numbers in the region
+  int32_t* counts;   // [n_lists, region_stride] how many of each region
+  float* kept;       // [n_lists, key_stride] the scores of all regions, one after the other
+  uint32_t* number;  // [n_lists, key_stride] their keys
   int64_t key_stride, region_stride;  // the first a multiple of kRegionKeys
 };
 

@@ -181,12 +181,16 @@ struct ListRegions {
   uint16_t* keys;
   int32_t* counts;
   float* masses;
+  float* kept;
+  uint32_t* number;
 
   __device__ ListRegions(const ChooseCodedParams& p, const CodedList& list, int i)
       : scores(p.scratch.scores + (list.local + i) * p.scratch.key_stride),
         keys(p.scratch.keys + (list.local + i) * p.scratch.key_stride),
         counts(p.scratch.counts + (list.local + i) * p.scratch.region_stride),
-        masses(p.masses == nullptr ? nullptr : p.masses + (list.local + i) * p.mass_stride) {}
+        masses(p.masses == nullptr ? nullptr : p.masses + (list.local + i) * p.mass_stride),
+        kept(p.scratch.kept + (list.local + i) * p.scratch.key_stride),
+        number(p.scratch.number + (list.local + i) * p.scratch.key_stride) {}
 };
 
 /// Keeps what a warp's tiles say of a region: the scores that reach the floors of the lane's two

@@ -326,7 +326,8 @@ Choice choose(const Case& c) {
   const DeviceBuffer ids(at(int64_t{lists} * stride) * 4), count(at(lists) * 4),
       masses(at(lists * runs) * 4), origin(at(lists) * 4),
       queries(at(lists) * sizeof(DeviceCodeQuery)), q8(at(int64_t{lists} * c.dims)),
-      scores(at(lists * keys) * 4), numbers(at(lists * keys) * 2), counts(at(lists * regions) * 4);
+      scores(at(lists * keys) * 4), numbers(at(lists * keys) * 2), counts(at(lists * regions) * 4),
+      kept(at(lists * keys) * 4), number(at(lists * keys) * 4);
   ops::choose_coded({.ids = ids.as<int32_t>(),
                      .count = count.as<int32_t>(),
                      .stride = stride,
@@ -356,6 +357,8 @@ Choice choose(const Case& c) {
                                  .scores = scores.as<float>(),
                                  .keys = numbers.as<uint16_t>(),
                                  .counts = counts.as<int32_t>(),
+                                 .kept = kept.as<float>(),
+                                 .number = number.as<uint32_t>(),
                                  .key_stride = keys,
                                  .region_stride = regions}},
                     queue().stream());

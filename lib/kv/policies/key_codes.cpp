@@ -98,6 +98,7 @@ void KeyCodes::copy_block(const TokenIndex::Piece& piece, const Exec& exec) {
 void KeyCodes::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
                             std::span<const int> layers, bool fresh, const PagedStore& store,
                             const QueryRing* queries) {
+  if (layers.empty()) return;
   for (const TokenIndex::Piece& piece : pieces)
     if (piece.copy_of >= 0) copy_block(piece, store.exec());
   if (bounds_.on_gpu()) return index_on_gpu(slot, pieces, layers, fresh, store, queries);
