@@ -254,24 +254,40 @@ __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, cons
   }
 }
 
-/// A candidate's score by all bits, from that by signs; q: words of the whole numbers.
+/// A word of a key's lower bits times the whole numbers from q on.
+__device__ int low_sum(uint32_t word, const uint32_t* q, int width, int sum) {
+  const uint32_t mask = width == 1 ? 0x01010101u : 0x03030303u;
+#pragma unroll
+  for (int f = 0; f < 8; ++f)
+    if (f * width < 8)
+      sum = __dp4a(static_cast<int>(word >> f * width & mask), static_cast<int>(q[f]), sum);
+  return sum;
+}
+
+/// A candidate's score by all bits, from that by signs; q: words of the whole numbers. Keys lie
+/// anywhere: few and wide accesses.
 __device__ float refine(const ChooseCodedParams& p, const CodedList& list,
                         const DeviceCodeQuery& query, const uint32_t* q, int key, float old) {
-  const int bits = p.codes.bits, width = bits - 1, fields = 8 / width, dims = p.codes.dims;
-  const auto* low = reinterpret_cast<const uint32_t*>(list.low(p, key));
-  const uint32_t mask = width == 1 ? 0x01010101u : 0x03030303u;
+  const int width = p.codes.bits - 1, fields = 8 / width, dims = p.codes.dims;
+  const int words = dims / 32 * width;
+  const uint8_t* low = list.low(p, key);
+  const uint32_t pair = *reinterpret_cast<const uint16_t*>(list.group(p, key) + 16 * dims +
+                                                           device_scale_place(key % kCodeKeys));
   int lows = 0;
-#pragma unroll 4
-  for (int w = 0; w < dims / 32 * width; ++w) {
-    const uint32_t word = low[w];
-    for (int f = 0; f < fields; ++f)
-      lows = __dp4a(static_cast<int>(word >> f * width & mask), static_cast<int>(q[w * fields + f]),
-                    lows);
+  if (words % 4 == 0) {
+#pragma unroll 2
+    for (int w = 0; w < words; w += 4) {
+      const uint4 four = reinterpret_cast<const uint4*>(low)[w / 4];
+      lows = low_sum(four.x, q + w * fields, width, lows);
+      lows = low_sum(four.y, q + (w + 1) * fields, width, lows);
+      lows = low_sum(four.z, q + (w + 2) * fields, width, lows);
+      lows = low_sum(four.w, q + (w + 3) * fields, width, lows);
+    }
+  } else {
+    for (int w = 0; w < words; ++w)
+      lows = low_sum(reinterpret_cast<const uint32_t*>(low)[w], q + w * fields, width, lows);
   }
-  const uint8_t* scales = list.group(p, key) + 16 * dims + device_scale_place(key % kCodeKeys);
-  const float scale = code_scale(scales[0]),
-              by_axis =
-                  query.axis_gain * static_cast<float>(static_cast<int8_t>(scales[kCodeKeys])),
+  const float scale = scale_of(pair), by_axis = query.axis_gain * share_of(pair),
               by_signs = query.sign_gain * scale;
   // As code_refine.inl: the sum by signs is a whole number, so rounding gives it back.
   const float signs = fabsf(by_signs) > 0 ? rintf((old - by_axis) / by_signs) : 0.0f;

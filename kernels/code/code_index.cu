@@ -205,8 +205,7 @@ __global__ void __launch_bounds__(kThreads) code_keys(const CodeKeysParams p, in
       uint8_t* const scales = to + sign_bytes + device_scale_place(k % kCodeKeys);
       scales[0] = scale_unit > 0 ? scale_code(static_cast<float>(scale) / scale_unit) : 0;
       const float share = axis_unit > 0 ? rintf(key.share / axis_unit) : 0.0f;
-      scales[kCodeKeys] =
-          static_cast<uint8_t>(static_cast<int8_t>(fminf(fmaxf(share, -127.0f), 127.0f)));
+      scales[1] = static_cast<uint8_t>(static_cast<int8_t>(fminf(fmaxf(share, -127.0f), 127.0f)));
     }
     __syncwarp();
     uint8_t* const low_to = codes.low + p.block * codes.low_block_stride +

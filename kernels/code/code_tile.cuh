@@ -51,6 +51,11 @@ __device__ inline float2 sums_of(const int (&c)[4]) {
   return {__int_as_float(upper ? x : c[0]) - kFloatOffset,
           __int_as_float(upper ? y : c[1]) - kFloatOffset};
 }
+/// What a key's pair of bytes says.
+__device__ inline float scale_of(uint32_t pair) { return code_scale(static_cast<uint8_t>(pair)); }
+__device__ inline float share_of(uint32_t pair) {
+  return static_cast<float>(static_cast<int8_t>(pair >> 8));
+}
 /// 2 / 2^tile.
 __device__ inline float twice_less(int tile) { return __int_as_float((128 - tile) << 23); }
 
@@ -88,7 +93,7 @@ __device__ inline uint32_t query_word(const int8_t* q, int dims, int n, int w) {
 __device__ inline float2 score_tile(const uint8_t* group, int tile, int dims, const int8_t* q,
                                     int n, const LaneQueries& lane) {
   const uint8_t* scales = group + 16 * dims + device_scale_place(tile * kTile + key_of_lane());
-  const uint8_t scale = scales[0], share = scales[kCodeKeys];
+  const uint16_t pair = *reinterpret_cast<const uint16_t*>(scales);
   int c[4];
   begin_sums(c);
 #pragma unroll 4
@@ -97,39 +102,35 @@ __device__ inline float2 score_tile(const uint8_t* group, int tile, int dims, co
     add_signs(c, reinterpret_cast<const uint4*>(group + j * 512)[lane_of()], tile,
               query_word(q, dims, n, w), query_word(q, dims, n, w + 4));
   }
-  return lane.scores(c, twice_less(tile), code_scale(scale),
-                     static_cast<float>(static_cast<int8_t>(share)));
+  return lane.scores(c, twice_less(tile), scale_of(pair), share_of(pair));
 }
 
 /// What a lane reads of a group.
 template <int kSteps>
 struct GroupWords {
-  uint4 signs[kSteps], scales, shares;  // scales: of the 16 keys that equal lane / 4 modulo 8
+  uint4 signs[kSteps], pairs[2];  // scales and shares of the 16 keys that equal lane / 4 modulo 8
 
   __device__ void load(const uint8_t* group) {
     const auto* at = reinterpret_cast<const uint4*>(group);
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) signs[j] = at[j * cuda::kWarp + lane_of()];
-    scales = at[kSteps * cuda::kWarp + lane_of() / 4];
-    shares = at[kSteps * cuda::kWarp + kCodeKeys / 16 + lane_of() / 4];
+    for (int i = 0; i < 2; ++i) pairs[i] = at[kSteps * cuda::kWarp + lane_of() / 4 * 2 + i];
   }
   /// Calls take(tile, scores) for the tiles in turn.
   template <class Take>
   __device__ void score(const uint32_t (&q)[kSteps][2], const LaneQueries& lane,
                         const Take& take) const {
-    const uint32_t of_scale[4] = {scales.x, scales.y, scales.z, scales.w};
-    const uint32_t of_share[4] = {shares.x, shares.y, shares.z, shares.w};
-    const int half = lane_of() / 2 % 2 * 8;
+    const uint32_t of_tile[kGroupTiles] = {pairs[0].x, pairs[0].y, pairs[0].z, pairs[0].w,
+                                           pairs[1].x, pairs[1].y, pairs[1].z, pairs[1].w};
+    const int half = lane_of() / 2 % 2 * 16;
 #pragma unroll
     for (int tile = 0; tile < kGroupTiles; ++tile) {
       int c[4];
       begin_sums(c);
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) add_signs(c, signs[j], tile, q[j][0], q[j][1]);
-      const int shift = tile % 2 * 16 + half;
-      take(tile, lane.scores(c, twice_less(tile),
-                             code_scale(static_cast<uint8_t>(of_scale[tile / 2] >> shift)),
-                             static_cast<float>(static_cast<int8_t>(of_share[tile / 2] >> shift))));
+      const uint32_t pair = of_tile[tile] >> half;
+      take(tile, lane.scores(c, twice_less(tile), scale_of(pair), share_of(pair)));
     }
   }
 };

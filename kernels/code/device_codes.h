@@ -6,8 +6,9 @@
 // 32 coordinates (mma.m16n8k32) takes of them the bits at the tile's place, one a byte: those of
 // lane 4 g
 // + t are keys g and g + 8 at coordinates 4 t to 4 t + 3 and 16 further on.
-// Scales and shares: the 16 keys of the group that equal k modulo 8 lie together, those of a lane.
-// Lower bits: a key's coordinates four at a time, one a byte, each in bits - 1 neighbouring bits.
+// Scales and shares: a key's two bytes side by side; the 16 keys of the group that equal k modulo 8
+// lie together, those of a lane. Lower bits: a key's coordinates four at a time, one a byte, each
+// in bits - 1 neighbouring bits.
 #include "kernels/code/code.h"
 
 namespace tandem {
@@ -21,8 +22,9 @@ constexpr CodeBitPlace device_sign_place(int in_group, int c) {
   const int lane = in_group % 8 * 4 + c % 16 / 4, word = in_group / 8 % 2 + c / 16 % 2 * 2;
   return {int64_t{c / 32} * 512 + lane * 16 + word * 4 + c % 4, in_group / 16};
 }
+/// The scale of a key; its share follows.
 constexpr int device_scale_place(int in_group) {
-  return in_group % 8 * 16 + in_group / 16 * 2 + in_group / 8 % 2;
+  return in_group % 8 * 32 + in_group / 16 * 4 + in_group / 8 % 2 * 2;
 }
 constexpr CodeBitPlace device_low_place(int c, int bits) {
   const int each = 8 / (bits - 1);  // coordinates of a byte

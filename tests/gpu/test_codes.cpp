@@ -275,7 +275,7 @@ CpuCodes codes_of(const Case& c, int seq, int head) {
     }
     for (int which = 0; which < 2; ++which)
       group[16 * dims + which * kCodeKeys + out] =
-          groups[at(from + 16 * dims + which * kCodeKeys + device_scale_place(k))];
+          groups[at(from + 16 * dims + which + device_scale_place(k))];
   }
   return to;
 }

@@ -10,7 +10,7 @@ namespace tandem::kv {
 namespace {
 
 /// Memory for scores that a step takes at a time: rows beyond wait for those before them.
-constexpr size_t kScoreBytes = size_t{384} << 20;
+constexpr size_t kScoreBytes = size_t{512} << 20;
 
 }  // namespace
 
