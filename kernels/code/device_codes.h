@@ -79,7 +79,7 @@ struct CodeKeysParams {
                       // mean_head_stride
   int64_t mean_head_stride;
 };
-/// Writes codes and means of values. A run that began before `offset` is averaged anew.
+/// Writes codes and means of values. A run that began before `offset` is averaged again.
 /// numerics a bit differs from the CPU's only where a rotated coordinate lies within rounding of a
 ///          step's bound
 /// cost     reads keys and values once

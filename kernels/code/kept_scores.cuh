@@ -53,8 +53,8 @@ struct KeptScores {
   }
 };
 
-/// What is picked: numbers of a higher order than `least`, and of those that equal it the keys up
-/// to `last`.
+/// Numbers that are picked, those of a higher order than `least`, and of those that equal it the
+/// keys up to `last`.
 struct Pick {
   uint32_t least, last;
 

@@ -62,8 +62,8 @@ struct AttendListsParams {
   ListTails tails;
 };
 
-/// Most keys of a list that one block attends to, for lists of at most `most` keys; so many that
-/// the parts are few enough for one merge_states.
+/// Most keys of a list that one block attends to, for lists of at most `most` keys: enough for the
+/// parts to fit into one merge_states.
 constexpr int attend_lists_split(int most) {
   constexpr int kLeast = 256, kMostParts = 60, kStep = 64;
   const int split = (most + kMostParts - 1) / kMostParts;

@@ -32,6 +32,9 @@ class ReadMeter {
     // Of policies without a selector:
     double keys = 0;  // by the policy's rules, a KV head, over rows and layers
     double full = 0;  // the same for full attention
+    // Of those that choose by content on a GPU, over layers where they do: keys that a query head
+    // chooses, that it reads for every query, and of how many.
+    double chosen = 0, fixed = 0, chosen_of = 0;
   };
   Reads chosen() const;
 

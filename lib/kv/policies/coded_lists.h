@@ -6,7 +6,7 @@
 namespace tandem::kv {
 
 /// Lists of keys that rows and query heads of a step choose by codes on a GPU, and the weights of
-/// what is not chosen. They last until the next are made.
+/// the others. They last until the next are made.
 class CodedLists {
  public:
   CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const KeyCodes& codes,

@@ -162,12 +162,19 @@ void SparsePolicy::grow(int slot, bool prompt, const PagedStore& store) {
   index_tokens(slot, pieces, fresh, store);
 }
 
+int SparsePolicy::indexed(int length) const {
+  return std::max(0, index_.wanted_end(0, length, true) - index_.begin());
+}
+
 int SparsePolicy::keys_read(int layer, int length) const {
   if (ordinal(layer) < 0) return geometry().visible(layer, length);
-  const int indexed = std::max(0, index_.wanted_end(0, length, true) - index_.begin());
   // Every query head of a group reads a selection of its own.
-  const double chosen = geometry().group() * expected_keys(indexed);
-  return static_cast<int>(std::min<double>(length, length - indexed + std::round(chosen)));
+  const double chosen = geometry().group() * keys_chosen(layer, length);
+  return static_cast<int>(std::min<double>(length, length - indexed(length) + std::round(chosen)));
+}
+
+double SparsePolicy::keys_chosen(int layer, int length) const {
+  return ordinal(layer) < 0 ? 0 : expected_keys(indexed(length));
 }
 
 }  // namespace tandem::kv

@@ -70,6 +70,7 @@ class SparsePolicy : public SelectingPolicy {
   void on_prompt(int slot, const PagedStore&) override;
   void on_commit(std::span<const int32_t> slots, const PagedStore&) override;
   int keys_read(int layer, int length) const override;
+  double keys_chosen(int layer, int length) const override;
 
  protected:
   /// Writes the pieces of a slot's index for all layers; `fresh`: the slot had none before.
@@ -87,6 +88,8 @@ class SparsePolicy : public SelectingPolicy {
   KeySegment sinks_segment() const { return {sink_ids_.data(), index_.begin(), nullptr, nullptr}; }
 
  private:
+  /// Tokens that the index of a prompt of `length` tokens holds.
+  int indexed(int length) const;
   void grow(int slot, bool prompt, const PagedStore&);
   void update_device(int slot);
 
