@@ -154,9 +154,9 @@ struct Case {
     std::vector<float>& to = which == 1 ? keys : values;
     to.resize(at(int64_t{n_pages} * x.n_kv_heads * kPageTokens * x.d));
     PhiloxStream draw(5, static_cast<uint32_t>(which));
-    for (float& v : to)
-      v = rounded(static_cast<float>(draw.uniform() + draw.uniform() + draw.uniform() - 1.2),
-                  x.dtype);
+    for (float& number : to)
+      number = rounded(static_cast<float>(draw.uniform() + draw.uniform() + draw.uniform() - 1.2),
+                       x.dtype);
     if (which == 1 && x.equal_keys)
       for (size_t i = 0; i < to.size(); ++i)
         if (i / at(x.d) % 3 != 0) to[i] = to[i % at(x.d)];
@@ -165,7 +165,8 @@ struct Case {
   DeviceBuffer fill_queries() {
     queries.resize(at(int64_t{n_rows + x.padding} * n_heads * x.d));
     PhiloxStream draw(6, 1);
-    for (float& v : queries) v = rounded(static_cast<float>(2 * draw.uniform() - 0.8), x.dtype);
+    for (float& number : queries)
+      number = rounded(static_cast<float>(2 * draw.uniform() - 0.8), x.dtype);
     if (x.clustered) {
       // Keys of the tiles that the sample takes go along with every query, others against.
       for (size_t s = 0; s < x.indexed.size(); ++s)
@@ -196,7 +197,7 @@ struct Case {
   DeviceBuffer fill_ring() const {
     std::vector<float> rows(at(int64_t(x.indexed.size()) * kRing * n_heads * x.d));
     PhiloxStream draw(8, 1);
-    for (float& v : rows) v = rounded(static_cast<float>(draw.uniform() - 0.3), x.dtype);
+    for (float& number : rows) number = rounded(static_cast<float>(draw.uniform() - 0.3), x.dtype);
     return upload(rows);
   }
 
@@ -515,7 +516,7 @@ TEST_SUITE("gpu/codes") {
           std::vector<float> rows, shares;
           for (int i = 0; i < n; ++i) {
             const std::vector<float> key = c.key(seq, head, kSinks + i);
-            for (int j = 0; j < d; ++j) mean[at(j)] += key[at(j)] / n;
+            for (int j = 0; j < d; ++j) mean[at(j)] += key[at(j)] / static_cast<float>(n);
             float share = 0, norm = 0;
             const std::vector<float> row = rotated(c, frame, key, true, share);
             for (const float v : row) norm += v * v;
