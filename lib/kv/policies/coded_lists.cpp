@@ -56,7 +56,10 @@ CodedLists::CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const K
   const size_t row_bytes = static_cast<size_t>(bounds.geometry.n_heads) *
                            static_cast<size_t>(codes.score_room()) *
                            (2 * sizeof(float) + sizeof(uint16_t) + sizeof(uint32_t));
-  rows_at_once_ = std::clamp(static_cast<int>(kScoreBytes / row_bytes), 1, bounds.max_rows);
+  // A kernel's grid has at most 65,535 lists.
+  const size_t most_rows = std::min(kScoreBytes / row_bytes,
+                                    size_t{65535} / static_cast<size_t>(bounds.geometry.n_heads));
+  rows_at_once_ = std::clamp(static_cast<int>(most_rows), 1, bounds.max_rows);
 }
 
 void CodedLists::plan(MemoryPlan& plan, const std::string& prefix) const {
