@@ -406,9 +406,9 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   });
   __syncthreads();
   write_ids(s, bits, n, p.begin, ids + p.begin);
-  // What lies below the floor counts no more than the threshold, either.
+  // Keys below the floor are not cut at the threshold: they pass it where the floor does.
   const float of_floor =
-      query.floor == -INFINITY ? 0.0f : exp2f(fminf(query.floor - threshold, 0.0f) * kLog2E);
+      query.floor == -INFINITY ? 0.0f : exp2f((query.floor - threshold) * kLog2E);
   for (int r = thread; r < n_runs && to.masses != nullptr; r += kSelectThreads)
     to.masses[r] = to.masses[r] * of_floor + static_cast<float>(masses[r]) * kMassUnit;
   if (thread == 0 && p.origin != nullptr) p.origin[number] = threshold + query.center;

@@ -17,7 +17,7 @@ struct DeviceCodeQuery {
   float floor;   // a score that some more keys reach than are candidates; -inf: all keys do
 };
 
-/// Room for one step's choice, of n_lists lists over at most max_keys indexed keys.
+/// Room for the choice of some rows at a time, of n_lists lists over at most max_keys indexed keys.
 struct ChooseCodedScratch {
   DeviceCodeQuery* queries;  // [n_lists]
   int8_t* q;                 // [n_lists, dims]
@@ -57,7 +57,9 @@ struct ChooseCodedParams {
 /// Of n keys min(n, max(least_exact, exact n)) are chosen, by all bits, of the best twice as many
 /// or refine n by signs; of equal scores the lowest ids.
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
-///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest
+///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, but for keys whose
+///          scores lie between the threshold of the chosen and a floor above it, which count with
+///          their own estimates and not with the threshold's
 /// cost     reads dims / 8 + 2 bytes a key and KV head once for up to four heads, and dims (bits - 1)
 ///          / 8 a candidate
 void choose_coded_cuda(const ChooseCodedParams&, Stream);

@@ -15,8 +15,6 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / cuda::kWarp;
 constexpr int kMostDim = 256;
-/// Later keys may lie this much further along the axis than those of the prompt.
-constexpr float kAxisRoom = 1.5f;
 
 __device__ int lane_of() { return static_cast<int>(threadIdx.x) % cuda::kWarp; }
 __device__ int warp_of() { return static_cast<int>(threadIdx.x) / cuda::kWarp; }

@@ -32,6 +32,9 @@ constexpr uint8_t scale_code(float scale) {
 /// magnitudes, each rounded up by half at most, fit into eight bits.
 constexpr float kMostQuery = 127, kMostQuerySum = 255.0f - kCodeDims / 2;
 
+/// Later keys may lie this much further along the axis than those of the prompt.
+constexpr float kAxisRoom = 1.5f;
+
 /// The gains of a query whose coordinates were divided by `step`.
 struct CodeGains {
   float sign, all, axis;

@@ -11,7 +11,7 @@ inline constexpr int kDigitBits = 12, kBins = 1 << kDigitBits;
 
 /// Floats as unsigned integers of the same order, none of which is 0, and back.
 __device__ inline uint32_t order_of(float x) {
-  const uint32_t u = __float_as_uint(x);
+  const uint32_t u = __float_as_uint(x + 0.0f);  // zeros of both signs are equal
   return u ^ (static_cast<uint32_t>(static_cast<int32_t>(u) >> 31) | 0x80000000u);
 }
 __device__ inline float score_of(uint32_t order) {

@@ -55,7 +55,7 @@ struct AttendListsParams {
   const int32_t* slot;        // [n_seqs] rows of the page table
   const int32_t* row_begin;   // [n_seqs + 1]; rows from row_begin[n_seqs] on get empty states
   int n_rows, n_seqs, max_pages, n_heads, n_kv_heads, d;
-  DType dtype;  // f32 or bf16; d elements are 1024 bytes at most; faster with a multiple of 16
+  DType dtype;  // f32 or bf16; d <= 256, faster with rows of a multiple of 16 bytes
   float scale;
   Range rows;  // of all, those whose lists these are; states of others stay as they are
   QueryLists lists;

@@ -24,7 +24,7 @@ struct DrawKeysParams {
 /// PhiloxStream of seed ^ pos << 20 and of layer * n_heads + head. With the bias the list's softmax
 /// weights are shares of the draws, and its log-sum-exp that of all scores.
 /// numerics sums of weights in f64
-/// cost     a block a list: reads the scores twice, and log2(n) sums a draw
+/// cost     a block a list: reads the scores twice and those of drawn keys again, and log2(n) sums a draw
 /// errors   none (preconditions checked by the caller)
 void draw_keys_cuda(const DrawKeysParams&, Stream);
 

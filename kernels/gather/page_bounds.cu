@@ -104,6 +104,8 @@ void score_pages_cuda(const ScorePagesParams& p, Stream stream) {
     const auto kernel = p.d <= 4 * cuda::kWarp   ? score_pages<T, 4>
                         : p.d <= 8 * cuda::kWarp ? score_pages<T, 8>
                                                  : score_pages<T, 32>;
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(bytes));
     cuda::launch(kernel, grid, kThreads, bytes, 1, stream, p);
   });
 }

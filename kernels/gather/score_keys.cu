@@ -58,6 +58,8 @@ void score_keys_cuda(const ScoreKeysParams& p, Stream stream) {
   const size_t bytes = sizeof(float) * static_cast<size_t>(p.n_heads / p.n_kv_heads * p.d);
   with_row_shape(p.dtype, p.d, [&](auto shape) {
     using S = decltype(shape);
+    (void)cudaFuncSetAttribute(score_keys<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(bytes));
     cuda::launch(score_keys<S>, grid, S::kThreads, bytes, 1, stream, p);
   });
 }

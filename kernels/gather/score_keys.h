@@ -26,7 +26,7 @@ struct ScoreKeysParams {
   int64_t score_stride;
   ChoosingRows choosing;
   int max_pages, n_heads, n_kv_heads, d;
-  DType dtype;  // f32 or bf16; d elements are a multiple of 16 bytes, 64 of those at most
+  DType dtype;  // f32 or bf16; d <= 256, faster with rows of a multiple of 16 bytes
   int max_tokens;
   float scale;
   double ratio;

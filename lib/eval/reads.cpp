@@ -1,7 +1,5 @@
 #include "eval/reads.h"
 
-#include <algorithm>
-
 namespace tandem::eval {
 
 ReadMeter::ReadMeter(const decode::Engine& engine, int policy, size_t n_cases)
@@ -17,11 +15,11 @@ void ReadMeter::add(size_t i, int length, int n_rows) {
     for (int layer = 0; layer < g.n_layers; ++layer) {
       count.full += g.visible(layer, visible);
       count.keys += policy.keys_read(layer, visible);
-      const double chosen = policy.keys_chosen(layer, visible);
-      if (chosen == 0) continue;
-      count.chosen += chosen;
+      const kv::Policy::HeadKeys head = policy.head_keys(layer, visible);
+      if (head.chosen == 0) continue;
+      count.chosen += head.chosen;
+      count.fixed += head.fixed;
       count.chosen_of += visible;
-      count.fixed += policy.keys_read(layer, visible) - g.group() * chosen;
     }
 }
 
@@ -32,7 +30,7 @@ std::optional<Reads> ReadMeter::of(size_t i) const {
   Reads reads{.bytes = count.keys * cache_.geometry().token_bytes() / count.rows};
   if (count.chosen > 0) {
     reads.selected = count.chosen / count.chosen_of;
-    reads.fixed = std::max(0.0, count.fixed / count.chosen_of);
+    reads.fixed = count.fixed / count.chosen_of;
     return reads;
   }
   (count.keys < count.full ? reads.fixed : reads.selected) = count.keys / count.full;

@@ -163,8 +163,12 @@ class Policy {
   /// Keys that one new token of a sequence of `length` tokens reads in a layer, per KV head; for a
   /// policy that chooses by content an estimate (usage() counts).
   virtual int keys_read(int layer, int length) const = 0;
-  /// Of these, the keys that one query head chooses by content; for a GPU, which does not count.
-  virtual double keys_chosen(int /*layer*/, int /*length*/) const { return 0; }
+  /// The keys that one query head is expected to choose by content, and those that it reads for
+  /// every query; for a GPU, which does not count. None are chosen: all are read.
+  struct HeadKeys {
+    double chosen = 0, fixed = 0;
+  };
+  virtual HeadKeys head_keys(int /*layer*/, int /*length*/) const { return {}; }
   /// The policy's selector; null without.
   virtual const KeySelector* selector() const { return nullptr; }
 };

@@ -5,16 +5,10 @@
 #include <cstring>
 
 #include "base/parallel.h"
+#include "kernels/code/code_numbers.h"
 #include "kv/policies/centered_keys.h"
 
 namespace tandem::kv {
-namespace {
-
-/// Later keys may lie this much further along the axis than those of the prompt.
-constexpr float kAxisRoom = 1.5f;
-
-}  // namespace
-
 CodeFrames::CodeFrames(const Bounds& bounds, HeadGrid grid, int dims, int bits)
     : geometry_(bounds.geometry),
       grid_(grid),

@@ -41,19 +41,14 @@ class HybridPolicy final : public SparsePolicy {
       throw on_cpu_only("cache.hybrid.tail", "sampled", "means or none");
     if (spec_.budget != HybridBudget::share)
       throw on_cpu_only("cache.hybrid.budget", recipe::yaml_text(spec_.budget), "share");
-    device_lists_.emplace(spec_, bounds, codes_, index());
+    if (!layers().empty()) device_lists_.emplace(spec_, bounds, codes_, index());
   }
 
   Needs needs() const override {
     Needs needs = SparsePolicy::needs();
-    if (device_lists_) {
-      needs.sources = 1, needs.scratch_bytes = 0;
-      needs.list_keys = device_lists_->most();
-      needs.list_tails = device_lists_->has_tail();
-    }
+    needs.list_tails = device_lists_ && device_lists_->has_tail();
     return needs;
   }
-  const KeySelector* selector() const override { return device_lists_ ? nullptr : this; }
 
   void plan(MemoryPlan& plan, const std::string& prefix) const override {
     SparsePolicy::plan(plan, prefix);
@@ -137,6 +132,7 @@ class HybridPolicy final : public SparsePolicy {
                     const PagedStore& store) override {
     codes_.index_tokens(slot, pieces, layers(), fresh, store, queries_);
   }
+  int list_keys() const override { return device_lists_ ? device_lists_->most() : 0; }
   double expected_keys(int n) const override {
     const double sampled = spec_.tail == HybridTail::sampled ? spec_.sample * n : 0;
     return std::min<double>(n, std::max<double>(spec_.kLeastExact, spec_.exact * n) + sampled);

@@ -55,6 +55,10 @@ class OraclePolicy final : public SelectingPolicy {
   int keys_read(int layer, int length) const override {
     return geometry().visible(layer, length);  // every key is scored
   }
+  HeadKeys head_keys(int layer, int length) const override {
+    if (ordinal(layer) < 0) return {};
+    return {.chosen = static_cast<double>(budget_of(length))};
+  }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
 

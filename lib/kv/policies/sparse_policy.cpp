@@ -169,12 +169,14 @@ int SparsePolicy::indexed(int length) const {
 int SparsePolicy::keys_read(int layer, int length) const {
   if (ordinal(layer) < 0) return geometry().visible(layer, length);
   // Every query head of a group reads a selection of its own.
-  const double chosen = geometry().group() * keys_chosen(layer, length);
+  const double chosen = geometry().group() * expected_keys(indexed(length));
   return static_cast<int>(std::min<double>(length, length - indexed(length) + std::round(chosen)));
 }
 
-double SparsePolicy::keys_chosen(int layer, int length) const {
-  return ordinal(layer) < 0 ? 0 : expected_keys(indexed(length));
+Policy::HeadKeys SparsePolicy::head_keys(int layer, int length) const {
+  const int n = indexed(length);
+  if (ordinal(layer) < 0 || n == 0) return {};
+  return {.chosen = expected_keys(n), .fixed = static_cast<double>(length - n)};
 }
 
 }  // namespace tandem::kv

@@ -70,7 +70,7 @@ class SparsePolicy : public SelectingPolicy {
   void on_prompt(int slot, const PagedStore&) override;
   void on_commit(std::span<const int32_t> slots, const PagedStore&) override;
   int keys_read(int layer, int length) const override;
-  double keys_chosen(int layer, int length) const override;
+  HeadKeys head_keys(int layer, int length) const override;
 
  protected:
   /// Writes the pieces of a slot's index for all layers; `fresh`: the slot had none before.
