@@ -299,14 +299,13 @@ __device__ float refine(const ChooseCodedParams& p, const CodedList& list,
 
 /// The scores of a list's regions one after the other, by the whole block. before: room for the
 /// regions.
-__device__ KeptScores gather_kept(const CodedList& list, const ListRegions& from, SelectShared& s,
-                                  int* before) {
+__device__ KeptScores gather_kept(const CodedList& list, const ListRegions& from, int* before) {
   const int regions = (list.n + kRegionKeys - 1) / kRegionKeys, thread = threadIdx.x;
   const int each = (regions + kSelectThreads - 1) / kSelectThreads;
   const int begin = min(thread * each, regions), end = min(begin + each, regions);
   int own = 0, all;
   for (int r = begin; r < end; ++r) own += from.counts[r];
-  int sum = sum_before(s, own, all);
+  int sum = cuda::sum_before<kSelectThreads>(own, all);
   for (int r = begin; r < end; ++r) {
     before[r] = sum;
     sum += from.counts[r];
@@ -324,13 +323,13 @@ __device__ KeptScores gather_kept(const CodedList& list, const ListRegions& from
 }
 
 /// Writes the tokens of set bits, one for each of n keys, in their order.
-__device__ void write_ids(SelectShared& s, const uint32_t* bits, int n, int first, int32_t* ids) {
+__device__ void write_ids(const uint32_t* bits, int n, int first, int32_t* ids) {
   const int words = (n + 31) / 32, thread = threadIdx.x;
   const int each = (words + kSelectThreads - 1) / kSelectThreads;
   const int begin = min(thread * each, words), end = min(begin + each, words);
   int own = 0, all;
   for (int w = begin; w < end; ++w) own += __popc(bits[w]);
-  int32_t* to = ids + sum_before(s, own, all);
+  int32_t* to = ids + cuda::sum_before<kSelectThreads>(own, all);
   for (int w = begin; w < end; ++w)
     for (uint32_t word = bits[w]; word != 0; word &= word - 1)
       *to++ = first + w * 32 + __ffs(static_cast<int>(word)) - 1;
@@ -366,13 +365,13 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   DeviceCodeQuery query = p.scratch.queries[list.local];
   for (int w = thread; w < p.codes.dims / 4; w += kSelectThreads)
     q[w] = reinterpret_cast<const uint32_t*>(p.scratch.q + list.local * p.codes.dims)[w];
-  KeptScores kept = gather_kept(list, to, s, reinterpret_cast<int*>(bits));
+  KeptScores kept = gather_kept(list, to, reinterpret_cast<int*>(bits));
   const int candidates = list.candidates(p);
   if (kept.n < candidates) {
     keep_all(p, list, to);
     query.floor = -INFINITY;
     __syncthreads();
-    kept = gather_kept(list, to, s, reinterpret_cast<int*>(bits));
+    kept = gather_kept(list, to, reinterpret_cast<int*>(bits));
   }
 
   constexpr uint32_t kCandidate = 1u << 31;  // in a kept score's number
@@ -405,7 +404,7 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
                 static_cast<uint32_t>(exp2f(fminf(score - threshold, 0.0f) * kLog2E) / kMassUnit));
   });
   __syncthreads();
-  write_ids(s, bits, n, p.begin, ids + p.begin);
+  write_ids(bits, n, p.begin, ids + p.begin);
   // Keys below the floor are not cut at the threshold: they pass it where the floor does.
   const float of_floor =
       query.floor == -INFINITY ? 0.0f : exp2f((query.floor - threshold) * kLog2E);

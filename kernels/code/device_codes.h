@@ -31,7 +31,7 @@ constexpr CodeBitPlace device_low_place(int c, int bits) {
   return {c / (4 * each) * 4 + c % 4, c / 4 % each * (bits - 1)};
 }
 
-/// The codes of one layer. Blocks of the index hold `capacity` tokens of a sequence each.
+/// The codes of one layer, in blocks of the index.
 struct DeviceCodes {
   uint8_t* groups;  // of block b and KV head h at b * group_block_stride + h * group_head_stride
   uint8_t* low;     // the same, with its strides; 16-byte aligned
@@ -39,7 +39,7 @@ struct DeviceCodes {
   int64_t group_block_stride, group_head_stride, low_block_stride, low_head_stride;
   int64_t frame_slot_stride, frame_head_stride;
   const float* signs;  // [2, dims] of the rotation
-  int capacity, d, dims, bits;
+  int d, dims, bits;
   int block_shift;  // keys of a block are 2^block_shift, and kRegionKeys or more, where a sequence
                     // has more than one
 };

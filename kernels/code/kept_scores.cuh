@@ -2,11 +2,11 @@
 // The best of the scores that a list keeps, by one block: radix selection, ties to the lowest keys.
 #include "kernels/code/choose_coded.h"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/scan.cuh"
 
 namespace tandem::coded {
 
 inline constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / cuda::kWarp;
-static_assert(kSelectWarps == cuda::kWarp);
 inline constexpr int kDigitBits = 12, kBins = 1 << kDigitBits;
 
 /// Floats as unsigned integers of the same order, none of which is 0, and back.
@@ -21,7 +21,6 @@ __device__ inline float score_of(uint32_t order) {
 /// A block's shared memory.
 struct SelectShared {
   int bins[kBins];
-  int warps[kSelectWarps];
   uint32_t least, most, prefix;
   int left, equal;
 };
@@ -62,32 +61,6 @@ struct Pick {
     return order > least || (order == least && key <= last);
   }
 };
-
-/// The sum of x over the lanes before this one, and over all.
-__device__ inline int lanes_before(int x, int& sum) {
-  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
-  sum = x;
-  for (int step = 1; step < cuda::kWarp; step *= 2) {
-    const int lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
-    if (lane >= step) sum += lower;
-  }
-  const int before = sum - x;
-  sum = __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 1);
-  return before;
-}
-
-/// The sum of x over the threads of the block before this one, and over all.
-__device__ inline int sum_before(SelectShared& s, int x, int& all) {
-  const int lane = static_cast<int>(threadIdx.x) % cuda::kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / cuda::kWarp;
-  int of_warp;
-  const int in_warp = lanes_before(x, of_warp);
-  __syncthreads();
-  if (lane == 0) s.warps[warp] = of_warp;
-  __syncthreads();
-  const int before = lanes_before(s.warps[lane], all);
-  return in_warp + __shfl_sync(cuda::kAllLanes, before, warp);
-}
 
 /// The m-th largest value(score's order, number), m at most as many as are not 0, and how many that
 /// equal it are among the m. Digits are those of the distance from the least, so that they spread
@@ -134,7 +107,7 @@ __device__ Threshold radix_select(SelectShared& s, const KeptScores& kept, int m
     const int first = kBins - 1 - thread * kOwn;
     int sum = 0, all;
     for (int i = 0; i < kOwn; ++i) sum += s.bins[first - i];
-    int over = sum_before(s, sum, all);
+    int over = cuda::sum_before<kSelectThreads>(sum, all);
     if (over < wanted && over + sum >= wanted) {
       int bin = first;
       for (; over + s.bins[bin] < wanted; --bin) over += s.bins[bin];

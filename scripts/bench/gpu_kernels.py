@@ -3,6 +3,7 @@
 
     gpu_kernels.py --phase decode --batch 32 --context 8192
     gpu_kernels.py --phase prefill --context 4096 --format md
+    gpu_kernels.py --phase decode --batch 8 --context 98304 -s cache.kind=hybrid
 
 The 8B shape runs as it does without being watched; a library that the driver loads into it notes when each
 kernel begins and ends (tests/gpu/trace_kernels.cpp). What a kernel `adds` is the time from the end of the
@@ -47,6 +48,7 @@ def trace(args, folder):
                "-s", f"bench.min_runs={args.steps}", "-s", "bench.min_time=0s", "--no-progress", "-q"]
     if args.phase == "decode":
         command += ["-s", "bench.random_kv=true"]
+    command += [flag for setting in args.set for flag in ("-s", setting)]
     env = {**os.environ, "TANDEM_CACHE_DIR": os.environ.get("TANDEM_CACHE_DIR", folder)}
     out = pathlib.Path(folder, "trace.tsv")
     # Once unwatched: it measures which products are the fastest, and keeps that.
@@ -105,6 +107,7 @@ def main():
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--chunk", type=int, default=2048, help="rows of a prefill's forward: run.prefill_chunk")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("-s", "--set", action="append", default=[], help="a setting of pig-bench: cache.kind=hybrid")
     parser.add_argument("--pig-bench", default="build/bin/pig-bench")
     parser.add_argument("--read-tbps", type=float, default=4.52, help="what reads reach, for shares of it")
     parser.add_argument("--tflops", type=float, default=790, help="what bf16 products reach, for shares of it")

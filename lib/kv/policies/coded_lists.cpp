@@ -7,13 +7,6 @@
 #include "ops/selection.h"
 
 namespace tandem::kv {
-namespace {
-
-/// Memory for scores that a step takes at a time: rows beyond wait for those before them.
-constexpr size_t kScoreBytes = size_t{512} << 20;
-
-}  // namespace
-
 struct CodedLists::Memory {
   ScratchCutter cutter;
   int32_t *ids, *count;
@@ -43,23 +36,22 @@ struct CodedLists::Memory {
   }
 };
 
+size_t CodedLists::row_bytes(const Bounds& bounds, const KeyCodes& codes) {
+  return static_cast<size_t>(bounds.geometry.n_heads) * static_cast<size_t>(codes.score_room()) *
+         (2 * sizeof(float) + sizeof(uint16_t) + sizeof(uint32_t));
+}
+
 CodedLists::CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const KeyCodes& codes,
-                       const TokenIndex& index)
+                       const TokenIndex& index, int rows_at_once)
     : spec_(spec),
       bounds_(bounds),
       codes_(codes),
       begin_(index.begin()),
-      max_keys_(std::max(0, index.wanted_end(0, bounds.max_tokens, true) - index.begin())) {
+      max_keys_(std::max(0, index.wanted_end(0, bounds.max_tokens, true) - index.begin())),
+      rows_at_once_(rows_at_once) {
   const int chosen =
       std::max(spec.kLeastExact, static_cast<int>(std::lround(spec.exact * max_keys_)));
   most_ = max_keys_ > 0 ? begin_ + std::min(max_keys_, chosen) : 0;
-  const size_t row_bytes = static_cast<size_t>(bounds.geometry.n_heads) *
-                           static_cast<size_t>(codes.score_room()) *
-                           (2 * sizeof(float) + sizeof(uint16_t) + sizeof(uint32_t));
-  // A kernel's grid has at most 65,535 lists.
-  const size_t most_rows = std::min(kScoreBytes / row_bytes,
-                                    size_t{65535} / static_cast<size_t>(bounds.geometry.n_heads));
-  rows_at_once_ = std::clamp(static_cast<int>(most_rows), 1, bounds.max_rows);
 }
 
 void CodedLists::plan(MemoryPlan& plan, const std::string& prefix) const {

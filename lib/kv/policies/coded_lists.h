@@ -9,8 +9,13 @@ namespace tandem::kv {
 /// the others. They last until the next are made.
 class CodedLists {
  public:
+  /// Memory for the scores of the rows whose lists are made at a time: as much as eight rows of
+  /// 128K tokens take under 32 heads.
+  static constexpr size_t kMostBytes = size_t{512} << 20;
+  static size_t row_bytes(const Bounds& bounds, const KeyCodes& codes);
+
   CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const KeyCodes& codes,
-             const TokenIndex& index);
+             const TokenIndex& index, int rows_at_once);
   void plan(MemoryPlan&, const std::string& prefix) const;
   void allocate(Arena&, const std::string& prefix);
 

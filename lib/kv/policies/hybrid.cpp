@@ -41,7 +41,10 @@ class HybridPolicy final : public SparsePolicy {
       throw on_cpu_only("cache.hybrid.tail", "sampled", "means or none");
     if (spec_.budget != HybridBudget::share)
       throw on_cpu_only("cache.hybrid.budget", recipe::yaml_text(spec_.budget), "share");
-    if (!layers().empty()) device_lists_.emplace(spec_, bounds, codes_, index());
+    if (!layers().empty())
+      device_lists_.emplace(
+          spec_, bounds, codes_, index(),
+          rows_at_a_time(CodedLists::row_bytes(bounds, codes_), CodedLists::kMostBytes));
   }
 
   Needs needs() const override {
@@ -130,7 +133,8 @@ class HybridPolicy final : public SparsePolicy {
  protected:
   void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
                     const PagedStore& store) override {
-    codes_.index_tokens(slot, pieces, layers(), fresh, store, queries_);
+    codes_.index_tokens(slot, pieces, layers(), fresh, store, queries_,
+                        bounds().on_gpu() ? device_index().pages() : nullptr);
   }
   int list_keys() const override { return device_lists_ ? device_lists_->most() : 0; }
   double expected_keys(int n) const override {

@@ -30,15 +30,12 @@ void copy_bytes(void* to, const void* from, int64_t n, const Exec& exec) {
 
 struct KeyCodes::Coding {
   ScratchCutter cutter;
-  float* signs;    // of the rotation
-  int32_t* pages;  // of the sequence whose index is made
-  double* sums;    // of its keys
+  float* signs;  // of the rotation
+  double* sums;  // of its keys
 
   Coding(std::byte* base, const KeyCodes& codes)
       : cutter(base),
         signs(cutter.take<float>(codes.signs_.size())),
-        pages(
-            cutter.take<int32_t>(static_cast<size_t>(codes.bounds_.max_tokens / kPageTokens + 1))),
         sums(cutter.take<double>(static_cast<size_t>(kFrameSplits * codes.geometry_.n_kv_heads *
                                                      codes.geometry_.head_dim))) {}
 };
@@ -97,11 +94,12 @@ void KeyCodes::copy_block(const TokenIndex::Piece& piece, const Exec& exec) {
 
 void KeyCodes::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
                             std::span<const int> layers, bool fresh, const PagedStore& store,
-                            const QueryRing* queries) {
+                            const QueryRing* queries, const int32_t* device_pages) {
   if (layers.empty()) return;
   for (const TokenIndex::Piece& piece : pieces)
     if (piece.copy_of >= 0) copy_block(piece, store.exec());
-  if (bounds_.on_gpu()) return index_on_gpu(slot, pieces, layers, fresh, store, queries);
+  if (bounds_.on_gpu())
+    return index_on_gpu(slot, pieces, layers, fresh, store, queries, device_pages);
   if (fresh) frames_.set(slot, layers, index_.begin(), index_.end(slot), store, queries);
   const int heads = geometry_.n_kv_heads;
   for (const TokenIndex::Piece& piece : pieces) {
@@ -134,7 +132,6 @@ DeviceCodes KeyCodes::device_codes(int ordinal) const {
           .frame_slot_stride = frames_.slot_stride(),
           .frame_head_stride = frames_.head_stride(),
           .signs = Coding(coding_, *this).signs,
-          .capacity = index_.capacity(),
           .d = geometry_.head_dim,
           .dims = dims_,
           .bits = bits_,
@@ -156,11 +153,9 @@ ListTails KeyCodes::device_tails(int ordinal, const DeviceIndex& device_index) c
 
 void KeyCodes::index_on_gpu(int slot, std::span<const TokenIndex::Piece> pieces,
                             std::span<const int> layers, bool fresh, const PagedStore& store,
-                            const QueryRing* queries) {
+                            const QueryRing* queries, const int32_t* pages) {
   const Exec& exec = store.exec();
   const Coding coding(coding_, *this);
-  const std::vector<int32_t>& pages = store.pages(slot);
-  exec.queue->copy_in(coding.pages, pages.data(), pages.size() * sizeof(int32_t));
   const auto last = std::min(queries->end(slot), store.length(slot));
   const int first = std::max(queries->begin(slot), last - CodeFrames::kAxisQueries);
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -168,7 +163,7 @@ void KeyCodes::index_on_gpu(int slot, std::span<const TokenIndex::Piece> pieces,
     const DeviceCodes codes = device_codes(ordinal);
     IndexedTokens tokens{.k_pool = store.k(layer).raw(),
                          .v_pool = store.v(layer).raw(),
-                         .pages = coding.pages,
+                         .pages = pages,
                          .n_kv_heads = geometry_.n_kv_heads,
                          .dtype = geometry_.dtype,
                          .token = index_.begin(),

@@ -20,10 +20,11 @@ class KeyCodes {
   void allocate(Arena&, const std::string& prefix);
   /// Where they are; after allocate.
   void run_on(const Exec& exec);
-  /// errors   none; `fresh`: the slot had no index, and its frames are set first
+  /// errors   none; `fresh`: the slot had no index, and its frames are set first.
+  /// device_pages  on a GPU, the slot's page table there
   void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
                     std::span<const int> layers, bool fresh, const PagedStore& store,
-                    const QueryRing* queries);
+                    const QueryRing* queries, const int32_t* device_pages);
   void on_fork(int from, int to, const Exec& exec) { frames_.copy(from, to, exec); }
   /// On a GPU: what kernels read of a sparse layer.
   DeviceCodes device_codes(int ordinal) const;
@@ -68,7 +69,7 @@ class KeyCodes {
   void copy_block(const TokenIndex::Piece& piece, const Exec& exec);
   void index_on_gpu(int slot, std::span<const TokenIndex::Piece> pieces,
                     std::span<const int> layers, bool fresh, const PagedStore& store,
-                    const QueryRing* queries);
+                    const QueryRing* queries, const int32_t* device_pages);
   void code(const TokenIndex::Piece& piece, const KeyRows& keys, const CodeFrame& frame,
             size_t cell) const;
   void average(const TokenIndex::Piece& piece, const KeyRows& values, size_t cell) const;

@@ -56,10 +56,10 @@ Needs SelectingPolicy::needs() const {
   return needs;
 }
 
-int SelectingPolicy::rows_at_a_time(size_t row_bytes) const {
-  constexpr size_t kMostBytes = size_t{128} << 20, kMostLists = 65535;  // of a grid
+int SelectingPolicy::rows_at_a_time(size_t row_bytes, size_t most_bytes) const {
+  constexpr size_t kMostLists = 65535;  // of a grid
   const size_t rows =
-      std::min(kMostBytes / row_bytes, kMostLists / static_cast<size_t>(geometry().n_heads));
+      std::min(most_bytes / row_bytes, kMostLists / static_cast<size_t>(geometry().n_heads));
   return static_cast<int>(std::clamp<size_t>(rows, 1, static_cast<size_t>(bounds_.max_rows)));
 }
 

@@ -34,7 +34,7 @@ class SelectingPolicy : public Policy, public KeySelector {
   /// On a GPU, for policies whose rows and heads make separate lists: most keys of one.
   virtual int list_keys() const { return 0; }
   /// Rows that make lists at a time, of row_bytes of scratch each.
-  int rows_at_a_time(size_t row_bytes) const;
+  int rows_at_a_time(size_t row_bytes, size_t most_bytes = size_t{128} << 20) const;
   static ChoosingRows choosing_rows(const Step& step, Range rows) {
     return {.slot = step.arrays.slot,
             .row_begin = step.arrays.row_begin,
