@@ -1,237 +1,15 @@
-// Three kernels. `prepare` makes whole numbers of queries, and from a sample of the keys a floor
-// that some more keys reach than are candidates. `scan` reads all signs and keeps the scores that
-// reach it. `choose` finds the candidates among these, refines them, and lists the best. A floor
-// that too few keys reach costs time alone: `choose` then scans once more, without one.
+// The best of the scores that a scan kept: the candidates by signs, refined, and the best of these.
+// Where too few reached the floor, which costs time alone, the list's keys are scanned once more.
 #include <math.h>
 
-#include "kernels/code/code_numbers.h"
+#include "kernels/code/choose_steps.h"
 #include "kernels/code/code_tile.cuh"
 #include "kernels/code/kept_scores.cuh"
-#include "kernels/code/rotate.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/number.cuh"
 
 namespace tandem {
+namespace coded {
 namespace {
-
-using namespace coded;
-
-constexpr int kMostDims = 256;
-
-/// The heads of one KV head that a warp's tiles serve.
-struct Quad {
-  int first, n;
-  __device__ Quad(const ChooseCodedParams& p, int number) {
-    const int group = p.n_heads / p.n_kv_heads, quads = (group + kQuad - 1) / kQuad;
-    first = number / quads * group + number % quads * kQuad;
-    n = min(kQuad, group - number % quads * kQuad);
-  }
-};
-
-constexpr int kPrepareThreads = 1024, kPrepareWarps = kPrepareThreads / cuda::kWarp;
-constexpr int kSampleTiles = 128, kSample = kSampleTiles * kTile;  // keys
-constexpr int kEach = kSample / kPrepareThreads;
-constexpr int kRounds = 9;                  // of bisection
-constexpr int kLeastSampled = 8 * kSample;  // below, every score is kept
-
-struct PrepareShared {
-  float rows[kQuad][kMostDims];
-  int8_t q[kQuad * kMostDims];
-  DeviceCodeQuery queries[kQuad];
-  float sample[kQuad][kSample];
-  uint32_t least[kQuad], most[kQuad];  // orders of scores
-  int reach[kRounds][kQuad];
-};
-
-/// A warp makes the whole numbers of query i of the quad.
-template <class T>
-__device__ void make_query(const ChooseCodedParams& p, const CodedList& list, int i,
-                           PrepareShared& s) {
-  const DeviceCodes& codes = p.codes;
-  const int d = codes.d, dims = codes.dims, lane = lane_of();
-  const T* q = static_cast<const T*>(p.q) + (int64_t{list.row} * p.n_heads + list.head + i) * d;
-  const float* frame =
-      codes.frames + list.slot * codes.frame_slot_stride + list.kv_head * codes.frame_head_stride;
-  float* const row = s.rows[i];
-  float share = 0, center = 0;
-  for (int c = lane; c < d; c += cuda::kWarp) {
-    row[c] = cuda::to_float(q[c]);
-    share = fmaf(row[c], frame[d + c], share);
-    center = fmaf(row[c], frame[c], center);
-  }
-  share = cuda::warp_sum(share);
-  center = cuda::warp_sum(center);
-  for (int c = lane; c < dims; c += cuda::kWarp)
-    row[c] = c < d ? row[c] - share * frame[d + c] : 0.0f;
-  __syncwarp();
-  rotate_row(row, codes.signs, dims, lane);
-  float step = 0;
-  for (int c = lane; c < dims; c += cuda::kWarp) {
-    const float x = fabsf(row[c]);
-    step = fmaxf(step, fmaxf(x / kMostQuery, cuda::warp_sum(x) / kMostQuerySum));
-  }
-  step = cuda::warp_max(step);
-  int total = 0;
-  for (int c = lane; c < dims; c += cuda::kWarp) {
-    const int x = step > 0 ? static_cast<int>(rintf(row[c] / step)) : 0;
-    s.q[i * dims + c] = static_cast<int8_t>(x);
-    p.scratch.q[(list.local + i) * dims + c] = static_cast<int8_t>(x);
-    total += x;
-  }
-  total = __reduce_add_sync(cuda::kAllLanes, total);
-  if (lane != 0) return;
-  const float weight = 1.0f / sqrtf(static_cast<float>(d));
-  const CodeGains gains =
-      code_gains(step, share, weight, {frame[2 * d], frame[2 * d + 1]}, codes.bits);
-  s.queries[i] = {.sign_gain = gains.sign,
-                  .gain = gains.all,
-                  .axis_gain = gains.axis,
-                  .total = static_cast<float>(total),
-                  .center = center * weight,
-                  .floor = -INFINITY};
-}
-
-/// Scores of kSample keys, tile by tile at even distances, for all queries.
-__device__ void take_sample(const ChooseCodedParams& p, const CodedList& list, int n,
-                            PrepareShared& s) {
-  const LaneQueries lane(s.queries, n);
-  const int tiles = list.n / kTile;
-#pragma unroll 4
-  for (int i = warp_of(); i < kSampleTiles; i += kPrepareWarps) {
-    const int tile = static_cast<int>(int64_t{i} * tiles / kSampleTiles), key = tile * kTile;
-    const float2 score =
-        score_tile(list.group(p, key), key % kCodeKeys / kTile, p.codes.dims, s.q, n, lane);
-    s.sample[query_of_lane()][i * kTile + key_of_lane()] = score.x;
-    s.sample[query_of_lane() + 1][i * kTile + key_of_lane()] = score.y;
-  }
-}
-
-/// Floors that about `rank` of the sampled scores reach, by bisection between the extremes; the
-/// queries' get them.
-__device__ void find_floors(PrepareShared& s, int rank) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kQuad) s.least[thread] = ~0u, s.most[thread] = 0;
-  if (thread < kRounds * kQuad) s.reach[thread / kQuad][thread % kQuad] = 0;
-  __syncthreads();
-  float x[kQuad][kEach];
-#pragma unroll
-  for (int h = 0; h < kQuad; ++h) {
-    uint32_t least = ~0u, most = 0;
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      x[h][e] = s.sample[h][e * kPrepareThreads + thread];
-      least = min(least, order_of(x[h][e]));
-      most = max(most, order_of(x[h][e]));
-    }
-    least = __reduce_min_sync(cuda::kAllLanes, least);
-    most = __reduce_max_sync(cuda::kAllLanes, most);
-    if (lane_of() == 0) atomicMin(&s.least[h], least), atomicMax(&s.most[h], most);
-  }
-  __syncthreads();
-  float low[kQuad], high[kQuad];  // as many reach `low` as are wanted
-#pragma unroll
-  for (int h = 0; h < kQuad; ++h) low[h] = score_of(s.least[h]), high[h] = score_of(s.most[h]);
-#pragma unroll 1
-  for (int round = 0; round < kRounds; ++round) {
-#pragma unroll
-    for (int h = 0; h < kQuad; ++h) {
-      const float middle = low[h] + (high[h] - low[h]) / 2;
-      int reach = 0;
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) reach += x[h][e] >= middle ? 1 : 0;
-      reach = __reduce_add_sync(cuda::kAllLanes, reach);
-      if (lane_of() == 0) atomicAdd(&s.reach[round][h], reach);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int h = 0; h < kQuad; ++h) {
-      const float middle = low[h] + (high[h] - low[h]) / 2;
-      (s.reach[round][h] >= rank ? low[h] : high[h]) = middle;
-    }
-  }
-#pragma unroll
-  for (int h = 0; h < kQuad; ++h)
-    if (thread == h) s.queries[h].floor = low[h];
-  __syncthreads();
-}
-
-/// Block (quad, row).
-template <class T>
-__global__ void __launch_bounds__(kPrepareThreads) prepare(const ChooseCodedParams p) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  PrepareShared& s = *reinterpret_cast<PrepareShared*>(memory);
-  cuda::start_after_previous();
-  const Quad quad(p, static_cast<int>(blockIdx.x));
-  const CodedList list(p, static_cast<int>(blockIdx.y), quad.first);
-  if (list.n == 0) return;
-  if (warp_of() < quad.n) make_query<T>(p, list, warp_of(), s);
-  __syncthreads();
-  if (list.n >= kLeastSampled) {
-    take_sample(p, list, quad.n, s);
-    __syncthreads();
-    // The sample holds `expected` of the candidates, give or take more than chance would where good
-    // keys lie side by side.
-    const float expected =
-        static_cast<float>(list.candidates(p)) / static_cast<float>(list.n) * kSample;
-    const int rank = static_cast<int>(1.25f * expected + 4 * sqrtf(expected)) + 4;
-    if (rank < kSample / 2) find_floors(s, rank);
-  }
-  if (threadIdx.x < quad.n) p.scratch.queries[list.local + threadIdx.x] = s.queries[threadIdx.x];
-}
-
-constexpr int kScanThreads = 128, kScanWarps = kScanThreads / cuda::kWarp;
-constexpr int kScanBlocks = 4;  // of a multiprocessor
-
-/// Block (regions, quad, row): a region a warp.
-template <int kSteps>
-__global__ void __launch_bounds__(kScanThreads, kScanBlocks) scan(const ChooseCodedParams p) {
-  cuda::start_after_previous();
-  const Quad quad(p, static_cast<int>(blockIdx.y));
-  const CodedList list(p, static_cast<int>(blockIdx.z), quad.first);
-  const int region = static_cast<int>(blockIdx.x) * kScanWarps + warp_of();
-  const int begin = region * kRegionKeys, n = min(list.n - begin, kRegionKeys);
-  if (n <= 0) return;
-  const uint8_t* group = list.group(p, begin);
-  GroupWords<kSteps> words;
-  words.load(group);
-  const DeviceCodeQuery* queries = p.scratch.queries + list.local;
-  const LaneQueries lane(queries, quad.n);
-  uint32_t q[kSteps][2];
-#pragma unroll
-  for (int j = 0; j < kSteps; ++j)
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      q[j][i] = query_word(p.scratch.q + list.local * p.codes.dims, p.codes.dims, quad.n,
-                           j * 8 + i * 4 + lane_of() % 4);
-  RegionWriter writer;
-  for (int i = 0; i < 2; ++i) {
-    const int at = query_of_lane() + i;
-    const ListRegions to(p, list, at);
-    writer.scores[i] = to.scores + begin;
-    writer.keys[i] = to.keys + begin;
-    writer.floor[i] = at < quad.n ? queries[at].floor : INFINITY;
-  }
-#pragma unroll 1
-  for (int first = 0; first < n; first += kCodeKeys) {
-    const GroupWords<kSteps> now = words;
-    group += code_group_bytes(p.codes.dims);
-    if (first + kCodeKeys < n) words.load(group);
-    now.score(q, lane, [&](int tile, float2 scores) {
-      writer.take(tile, first + tile * kTile + key_of_lane() < n, scores);
-    });
-    writer.end_group(first);
-    const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
-    if (p.masses == nullptr || !ends_run) continue;
-    for (int i = 0; i < 2; ++i) {
-      const float mass = writer.end_run(i);
-      if (lane_of() < 2 && query_of_lane() + i < quad.n)
-        ListRegions(p, list, query_of_lane() + i).masses[(begin + first) / kMeanKeys] = mass;
-    }
-  }
-  for (int i = 0; i < 2; ++i)
-    if (lane_of() < 2 && query_of_lane() + i < quad.n)
-      ListRegions(p, list, query_of_lane() + i).counts[region] = writer.n[i];
-}
 
 /// The regions of one list once more, every score of which is kept; by the whole block.
 __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, const ListRegions& to) {
@@ -413,60 +191,25 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   if (thread == 0 && p.origin != nullptr) p.origin[number] = threshold + query.center;
 }
 
-template <int kSteps>
-void launch_scan(const ChooseCodedParams& p, unsigned quads, Stream stream) {
-  cuda::launch(scan<kSteps>,
-               dim3(cuda::blocks_for(p.max_keys, kRegionKeys * kScanWarps), quads,
-                    static_cast<unsigned>(p.n_rows)),
-               kScanThreads, stream, p);
-}
-
 }  // namespace
 
-void choose_coded_cuda(const ChooseCodedParams& p, Stream stream) {
-  if (p.n_rows == 0 || p.max_keys <= 0) return;
-  const int group = p.n_heads / p.n_kv_heads;
-  const auto quads = static_cast<unsigned>(p.n_kv_heads * ((group + kQuad - 1) / kQuad));
-  const auto rows = static_cast<unsigned>(p.n_rows);
-  cuda::with_act(p.dtype, [&](auto* type) {
-    const auto kernel = prepare<std::remove_pointer_t<decltype(type)>>;
-    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(PrepareShared));
-    cuda::launch(kernel, dim3(quads, rows), kPrepareThreads, sizeof(PrepareShared), 1, stream, p);
-  });
-  switch (p.codes.dims / kCodeDims) {
-    case 1:
-      launch_scan<1>(p, quads, stream);
-      break;
-    case 2:
-      launch_scan<2>(p, quads, stream);
-      break;
-    case 3:
-      launch_scan<3>(p, quads, stream);
-      break;
-    case 4:
-      launch_scan<4>(p, quads, stream);
-      break;
-    case 5:
-      launch_scan<5>(p, quads, stream);
-      break;
-    case 6:
-      launch_scan<6>(p, quads, stream);
-      break;
-    case 7:
-      launch_scan<7>(p, quads, stream);
-      break;
-    default:
-      launch_scan<8>(p, quads, stream);
-      break;
-  }
+void choose_best(const ChooseCodedParams& p, Stream stream) {
   const size_t bytes =
       sizeof(uint32_t) *
       static_cast<size_t>((p.max_keys + 31) / 32 + (p.max_keys + kMeanKeys - 1) / kMeanKeys);
   (void)cudaFuncSetAttribute(choose, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
-  cuda::launch(choose, dim3(static_cast<unsigned>(p.n_heads), rows), kSelectThreads, bytes, 1,
-               stream, p);
+  cuda::launch(choose, dim3(static_cast<unsigned>(p.n_heads), static_cast<unsigned>(p.n_rows)),
+               kSelectThreads, bytes, 1, stream, p);
+}
+
+}  // namespace coded
+
+void choose_coded_cuda(const ChooseCodedParams& p, Stream stream) {
+  if (p.n_rows == 0 || p.max_keys <= 0) return;
+  coded::prepare_queries(p, stream);
+  coded::scan_signs(p, stream);
+  coded::choose_best(p, stream);
 }
 
 }  // namespace tandem

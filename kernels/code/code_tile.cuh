@@ -1,14 +1,12 @@
 #pragma once
 // Sums by signs of the codes of 16 keys for up to four queries, by a warp's tensor cores
 // (device_codes.h).
-#include "kernels/code/choose_coded.h"
+#include "kernels/code/coded_list.cuh"
 #include "kernels/code/tail_means.h"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/gather/list_rows.cuh"
 
 namespace tandem::coded {
 
-inline constexpr int kQuad = 4;   // queries of a warp: heads of one KV head
 inline constexpr int kTile = 16;  // keys
 inline constexpr int kGroupTiles = kCodeKeys / kTile;
 inline constexpr float kLog2E = 1.44269504f;
@@ -132,121 +130,6 @@ struct GroupWords {
       const uint32_t pair = of_tile[tile] >> half;
       take(tile, lane.scores(c, twice_less(tile), scale_of(pair), share_of(pair)));
     }
-  }
-};
-
-/// One list's sequence and head, and its index.
-struct CodedList {
-  int row, head, kv_head, slot = -1, n = 0;  // n: indexed keys; none without a slot
-  int64_t local;                             // number of the list
-
-  __device__ CodedList(const ChooseCodedParams& p, int local_row, int h)
-      : row(p.first_row + local_row),
-        head(h),
-        kv_head(h / (p.n_heads / p.n_kv_heads)),
-        local(int64_t{local_row} * p.n_heads + h) {
-    if (row >= p.row_begin[p.n_seqs]) return;
-    slot = p.slot[sequence_of(p.row_begin, p.n_seqs, row)];
-    n = p.ends[slot] - p.begin;
-  }
-  __device__ int wanted(const ChooseCodedParams& p) const {
-    return min(n, max(p.least_exact, static_cast<int>(llround(p.exact * n))));
-  }
-  __device__ int candidates(const ChooseCodedParams& p) const {
-    return min(n, max(2 * wanted(p), static_cast<int>(llround(p.refine * n))));
-  }
-  /// The group that holds an indexed key.
-  __device__ const uint8_t* group(const ChooseCodedParams& p, int key) const {
-    const DeviceCodes& c = p.codes;
-    return c.groups + block(p, key) * c.group_block_stride + kv_head * c.group_head_stride +
-           in_block(p, key) / kCodeKeys * code_group_bytes(c.dims);
-  }
-  __device__ const uint8_t* low(const ChooseCodedParams& p, int key) const {
-    const DeviceCodes& c = p.codes;
-    return c.low + block(p, key) * c.low_block_stride + kv_head * c.low_head_stride +
-           in_block(p, key) * code_low_bytes(c.dims, c.bits);
-  }
-
- private:
-  __device__ int64_t block(const ChooseCodedParams& p, int key) const {
-    return p.blocks[int64_t{slot} * p.max_blocks + (key >> p.codes.block_shift)];
-  }
-  __device__ static int in_block(const ChooseCodedParams& p, int key) {
-    return key & ((1 << p.codes.block_shift) - 1);
-  }
-};
-
-/// Where the scores, keys, counts and masses of list `list.local + i` are.
-struct ListRegions {
-  float* scores;
-  uint16_t* keys;
-  int32_t* counts;
-  float* masses;
-  float* kept;
-  uint32_t* number;
-
-  __device__ ListRegions(const ChooseCodedParams& p, const CodedList& list, int i)
-      : scores(p.scratch.scores + (list.local + i) * p.scratch.key_stride),
-        keys(p.scratch.keys + (list.local + i) * p.scratch.key_stride),
-        counts(p.scratch.counts + (list.local + i) * p.scratch.region_stride),
-        masses(p.masses == nullptr ? nullptr : p.masses + (list.local + i) * p.mass_stride),
-        kept(p.scratch.kept + (list.local + i) * p.scratch.key_stride),
-        number(p.scratch.number + (list.local + i) * p.scratch.key_stride) {}
-};
-
-/// Keeps what a warp's tiles say of a region: the scores that reach the floors of the lane's two
-/// queries, and exponentials of the others, relative to the floors.
-struct RegionWriter {
-  float* scores[2];
-  uint16_t* keys[2];
-  float floor[2];
-  int n[2] = {};  // kept so far
-  float mass[2] = {};
-  float score[kGroupTiles][2];  // of the group in hand, and whether they reach the floor, by tile
-  unsigned reach[2] = {};
-
-  __device__ void take(int tile, bool exists, float2 of_tile) {
-    score[tile][0] = of_tile.x;
-    score[tile][1] = of_tile.y;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const bool reaches = exists && score[tile][i] >= floor[i];
-      reach[i] |= reaches ? 1u << tile : 0u;
-      mass[i] += exists && !reaches ? exp2f((score[tile][i] - floor[i]) * kLog2E) : 0.0f;
-    }
-  }
-  /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`.
-  __device__ void end_group(int first) {
-    const int own = __popc(reach[0]) | __popc(reach[1]) << 16;
-    int sum = own;  // of the lanes with these queries up to this one
-#pragma unroll
-    for (int step = 2; step < cuda::kWarp; step *= 2) {
-      const int lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
-      if (lane_of() >= step) sum += lower;
-    }
-    const int all = __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 2 + lane_of() % 2);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      int at = n[i] + ((sum - own) >> (16 * i) & 0xffff);
-#pragma unroll
-      for (int tile = 0; tile < kGroupTiles; ++tile) {
-        if ((reach[i] >> tile & 1) == 0) continue;
-        scores[i][at] = score[tile][i];
-        keys[i][at] = static_cast<uint16_t>(first + tile * kTile + key_of_lane());
-        ++at;
-      }
-      n[i] += all >> (16 * i) & 0xffff;
-      reach[i] = 0;
-    }
-  }
-  /// The mass since the last call, in all lanes of query i.
-  __device__ float end_run(int i) {
-    float x = mass[i];
-#pragma unroll
-    for (int step = 2; step < cuda::kWarp; step *= 2)
-      x += __shfl_xor_sync(cuda::kAllLanes, x, step);
-    mass[i] = 0;
-    return x;
   }
 };
 

@@ -1,0 +1,14 @@
+#pragma once
+// The three kernels of choose_coded_cuda, in their order.
+#include "kernels/code/choose_coded.h"
+
+namespace tandem::coded {
+
+/// Makes whole numbers of queries, and floors that some more keys reach than are candidates.
+void prepare_queries(const ChooseCodedParams&, Stream);
+/// Reads all signs, and keeps the scores that reach the floors.
+void scan_signs(const ChooseCodedParams&, Stream);
+/// Finds the candidates among these, refines them, and lists the best.
+void choose_best(const ChooseCodedParams&, Stream);
+
+}  // namespace tandem::coded

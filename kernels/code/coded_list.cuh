@@ -1,0 +1,84 @@
+#pragma once
+// One list of a choice by key codes: its sequence and head, its index, and its scratch.
+#include "kernels/code/choose_coded.h"
+#include "kernels/gather/list_rows.cuh"
+
+namespace tandem::coded {
+
+inline constexpr int kQuad = 4;  // queries of a warp: heads of one KV head
+inline constexpr int kMostDims = 256;
+
+/// Quads of the heads of a row.
+inline int quads_of(const ChooseCodedParams& p) {
+  return p.n_kv_heads * ((p.n_heads / p.n_kv_heads + kQuad - 1) / kQuad);
+}
+/// The heads of one KV head that a warp's tiles serve.
+struct Quad {
+  int first, n;
+  __device__ Quad(const ChooseCodedParams& p, int number) {
+    const int group = p.n_heads / p.n_kv_heads, quads = (group + kQuad - 1) / kQuad;
+    first = number / quads * group + number % quads * kQuad;
+    n = min(kQuad, group - number % quads * kQuad);
+  }
+};
+
+/// One list's sequence and head, and its index.
+struct CodedList {
+  int row, head, kv_head, slot = -1, n = 0;  // n: indexed keys; none without a slot
+  int64_t local;                             // number of the list
+
+  __device__ CodedList(const ChooseCodedParams& p, int local_row, int h)
+      : row(p.first_row + local_row),
+        head(h),
+        kv_head(h / (p.n_heads / p.n_kv_heads)),
+        local(int64_t{local_row} * p.n_heads + h) {
+    if (row >= p.row_begin[p.n_seqs]) return;
+    slot = p.slot[sequence_of(p.row_begin, p.n_seqs, row)];
+    n = p.ends[slot] - p.begin;
+  }
+  __device__ int wanted(const ChooseCodedParams& p) const {
+    return min(n, max(p.least_exact, static_cast<int>(llround(p.exact * n))));
+  }
+  __device__ int candidates(const ChooseCodedParams& p) const {
+    return min(n, max(2 * wanted(p), static_cast<int>(llround(p.refine * n))));
+  }
+  /// The group that holds an indexed key.
+  __device__ const uint8_t* group(const ChooseCodedParams& p, int key) const {
+    const DeviceCodes& c = p.codes;
+    return c.groups + block(p, key) * c.group_block_stride + kv_head * c.group_head_stride +
+           in_block(p, key) / kCodeKeys * code_group_bytes(c.dims);
+  }
+  __device__ const uint8_t* low(const ChooseCodedParams& p, int key) const {
+    const DeviceCodes& c = p.codes;
+    return c.low + block(p, key) * c.low_block_stride + kv_head * c.low_head_stride +
+           in_block(p, key) * code_low_bytes(c.dims, c.bits);
+  }
+
+ private:
+  __device__ int64_t block(const ChooseCodedParams& p, int key) const {
+    return p.blocks[int64_t{slot} * p.max_blocks + (key >> p.codes.block_shift)];
+  }
+  __device__ static int in_block(const ChooseCodedParams& p, int key) {
+    return key & ((1 << p.codes.block_shift) - 1);
+  }
+};
+
+/// Where the scores, keys, counts and masses of list `list.local + i` are.
+struct ListRegions {
+  float* scores;
+  uint16_t* keys;
+  int32_t* counts;
+  float* masses;
+  float* kept;
+  uint32_t* number;
+
+  __device__ ListRegions(const ChooseCodedParams& p, const CodedList& list, int i)
+      : scores(p.scratch.scores + (list.local + i) * p.scratch.key_stride),
+        keys(p.scratch.keys + (list.local + i) * p.scratch.key_stride),
+        counts(p.scratch.counts + (list.local + i) * p.scratch.region_stride),
+        masses(p.masses == nullptr ? nullptr : p.masses + (list.local + i) * p.mass_stride),
+        kept(p.scratch.kept + (list.local + i) * p.scratch.key_stride),
+        number(p.scratch.number + (list.local + i) * p.scratch.key_stride) {}
+};
+
+}  // namespace tandem::coded

@@ -1,0 +1,142 @@
+// Reads the signs of all keys, and keeps the scores that reach a floor.
+#include <math.h>
+
+#include "kernels/code/choose_steps.h"
+#include "kernels/code/code_tile.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace tandem::coded {
+namespace {
+
+/// Keeps what a warp's tiles say of a region: the scores that reach the floors of the lane's two
+/// queries, and exponentials of the others, relative to the floors.
+struct RegionWriter {
+  float* scores[2];
+  uint16_t* keys[2];
+  float floor[2];
+  int n[2] = {};  // kept so far
+  float mass[2] = {};
+  float score[kGroupTiles][2];  // of the group in hand, and whether they reach the floor, by tile
+  unsigned reach[2] = {};
+
+  __device__ void take(int tile, bool exists, float2 of_tile) {
+    score[tile][0] = of_tile.x;
+    score[tile][1] = of_tile.y;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool reaches = exists && score[tile][i] >= floor[i];
+      reach[i] |= reaches ? 1u << tile : 0u;
+      mass[i] += exists && !reaches ? exp2f((score[tile][i] - floor[i]) * kLog2E) : 0.0f;
+    }
+  }
+  /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`.
+  __device__ void end_group(int first) {
+    const int own = __popc(reach[0]) | __popc(reach[1]) << 16;
+    int sum = own;  // of the lanes with these queries up to this one
+#pragma unroll
+    for (int step = 2; step < cuda::kWarp; step *= 2) {
+      const int lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
+      if (lane_of() >= step) sum += lower;
+    }
+    const int all = __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 2 + lane_of() % 2);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      int at = n[i] + ((sum - own) >> (16 * i) & 0xffff);
+#pragma unroll
+      for (int tile = 0; tile < kGroupTiles; ++tile) {
+        if ((reach[i] >> tile & 1) == 0) continue;
+        scores[i][at] = score[tile][i];
+        keys[i][at] = static_cast<uint16_t>(first + tile * kTile + key_of_lane());
+        ++at;
+      }
+      n[i] += all >> (16 * i) & 0xffff;
+      reach[i] = 0;
+    }
+  }
+  /// The mass since the last call, in all lanes of query i.
+  __device__ float end_run(int i) {
+    float x = mass[i];
+#pragma unroll
+    for (int step = 2; step < cuda::kWarp; step *= 2)
+      x += __shfl_xor_sync(cuda::kAllLanes, x, step);
+    mass[i] = 0;
+    return x;
+  }
+};
+
+constexpr int kScanThreads = 128, kScanWarps = kScanThreads / cuda::kWarp;
+constexpr int kScanBlocks = 4;  // of a multiprocessor
+
+/// Block (regions, quad, row): a region a warp.
+template <int kSteps>
+__global__ void __launch_bounds__(kScanThreads, kScanBlocks) scan(const ChooseCodedParams p) {
+  cuda::start_after_previous();
+  const Quad quad(p, static_cast<int>(blockIdx.y));
+  const CodedList list(p, static_cast<int>(blockIdx.z), quad.first);
+  const int region = static_cast<int>(blockIdx.x) * kScanWarps + warp_of();
+  const int begin = region * kRegionKeys, n = min(list.n - begin, kRegionKeys);
+  if (n <= 0) return;
+  const uint8_t* group = list.group(p, begin);
+  GroupWords<kSteps> words;
+  words.load(group);
+  const DeviceCodeQuery* queries = p.scratch.queries + list.local;
+  const LaneQueries lane(queries, quad.n);
+  uint32_t q[kSteps][2];
+#pragma unroll
+  for (int j = 0; j < kSteps; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      q[j][i] = query_word(p.scratch.q + list.local * p.codes.dims, p.codes.dims, quad.n,
+                           j * 8 + i * 4 + lane_of() % 4);
+  RegionWriter writer;
+  for (int i = 0; i < 2; ++i) {
+    const int at = query_of_lane() + i;
+    const ListRegions to(p, list, at);
+    writer.scores[i] = to.scores + begin;
+    writer.keys[i] = to.keys + begin;
+    writer.floor[i] = at < quad.n ? queries[at].floor : INFINITY;
+  }
+#pragma unroll 1
+  for (int first = 0; first < n; first += kCodeKeys) {
+    const GroupWords<kSteps> now = words;
+    group += code_group_bytes(p.codes.dims);
+    if (first + kCodeKeys < n) words.load(group);
+    now.score(q, lane, [&](int tile, float2 scores) {
+      writer.take(tile, first + tile * kTile + key_of_lane() < n, scores);
+    });
+    writer.end_group(first);
+    const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
+    if (p.masses == nullptr || !ends_run) continue;
+    for (int i = 0; i < 2; ++i) {
+      const float mass = writer.end_run(i);
+      if (lane_of() < 2 && query_of_lane() + i < quad.n)
+        ListRegions(p, list, query_of_lane() + i).masses[(begin + first) / kMeanKeys] = mass;
+    }
+  }
+  for (int i = 0; i < 2; ++i)
+    if (lane_of() < 2 && query_of_lane() + i < quad.n)
+      ListRegions(p, list, query_of_lane() + i).counts[region] = writer.n[i];
+}
+
+template <int kSteps>
+void launch_scan(const ChooseCodedParams& p, Stream stream) {
+  cuda::launch(scan<kSteps>,
+               dim3(cuda::blocks_for(p.max_keys, kRegionKeys * kScanWarps),
+                    static_cast<unsigned>(quads_of(p)), static_cast<unsigned>(p.n_rows)),
+               kScanThreads, stream, p);
+}
+/// Calls f with the number of steps as a constant.
+template <int kSteps, class F>
+void with_steps(int steps, const F& f) {
+  if constexpr (kSteps * kCodeDims < kMostDims)
+    if (steps != kSteps) return with_steps<kSteps + 1>(steps, f);
+  f(std::integral_constant<int, kSteps>{});
+}
+
+}  // namespace
+
+void scan_signs(const ChooseCodedParams& p, Stream stream) {
+  with_steps<1>(p.codes.dims / kCodeDims, [&](auto steps) { launch_scan<steps()>(p, stream); });
+}
+
+}  // namespace tandem::coded
