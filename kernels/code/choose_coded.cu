@@ -169,6 +169,14 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   });
 
   const float threshold = score_of(pick.least);
+  if (p.tail_scores != nullptr) {
+    float* const all = p.tail_scores + number * p.scratch.key_stride;
+    kept.each([&](int, float score, uint32_t marked) {
+      if ((marked & kCandidate) != 0)
+        all[marked & ~kCandidate] = pick.takes(order_of(score), marked) ? -INFINITY : score;
+    });
+    if (thread == 0) p.threshold[number] = threshold;
+  }
   const int words = (n + 31) / 32;
   uint32_t* const masses = bits + words;
   for (int i = thread; i < words + n_runs; i += kSelectThreads) bits[i] = 0;
@@ -209,6 +217,7 @@ void choose_coded_cuda(const ChooseCodedParams& p, Stream stream) {
   if (p.n_rows == 0 || p.max_keys <= 0) return;
   coded::prepare_queries(p, stream);
   coded::scan_signs(p, stream);
+  if (p.tail_scores != nullptr) coded::leave_scores(p, stream);
   coded::choose_best(p, stream);
 }
 

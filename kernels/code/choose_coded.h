@@ -39,6 +39,11 @@ struct ChooseCodedParams {
   float* masses;  // relative to exp(origin), 0 for chosen keys; null: no tails
   float* origin;
   int64_t mass_stride;
+  // Out, for a sample of the others (draw_tail.h): of list i and key j at i * scratch.key_stride +
+  // j the score, by all bits where it is a candidate, -inf where it is chosen; and the least score
+  // of a chosen key. Null: not left. Lists whose keys are all chosen leave none.
+  float* tail_scores = nullptr;
+  float* threshold = nullptr;  // [lists]
   DeviceCodes codes;
   const int32_t* blocks;  // [slots, max_blocks]
   const int32_t* ends;    // [slots] tokens [begin, ends[slot]) are indexed

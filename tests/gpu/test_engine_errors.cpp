@@ -34,6 +34,7 @@ TEST_SUITE("gpu/decode/errors") {
     decode::EngineSpec spec = gpu_spec();
     spec.caches[0].kind = recipe::CacheKind::hybrid;
     spec.caches[0].hybrid.tail = recipe::HybridTail::sampled;
+    spec.caches[0].hybrid.budget = recipe::HybridBudget::error;
     const Error e = error_of([&] { Engine::plan(files(), spec); });
     CHECK(e.kind() == ErrorKind::device);
     CHECK(e.message().find("runs on the CPU only") != std::string::npos);

@@ -36,39 +36,82 @@ std::vector<Row> run(decode::Engine& engine, const Ids& ids, const Ids& after) {
   return rows;
 }
 
+struct Model {
+  std::filesystem::path folder;
+  int bits;
+  recipe::HybridTail tail;
+};
+
+/// Compares the logits of both devices: most rows are equal, and none further apart than
+/// `furthest`.
+void check_near(const std::vector<Model>& models, double furthest) {
+  double worst = 0;
+  int near = 0, all = 0;
+  for (const Model& model : models) {
+    CAPTURE(model.folder.string());
+    CAPTURE(model.bits);
+    const int longest = model.folder == tiny_model("tiny-16m") ? 2500 : 300;
+    const EnginePair on = make_pair_of(
+        model.folder,
+        {.chunk = 512, .max_tokens = 2 * longest, .caches = {hybrid(model.bits, model.tail)}});
+    for (const int length : {40, 140, longest}) {
+      CAPTURE(length);
+      const Ids ids = random_ids(*on.cpu, length, 1), after = random_ids(*on.cpu, 60, 2);
+      const std::vector<Row> gpu = run(*on.gpu, ids, after), cpu = run(*on.cpu, ids, after);
+      for (size_t i = 0; i < gpu.size(); ++i) {
+        const double difference = max_difference(gpu[i], cpu[i]);
+        near += difference <= kF32Tolerance ? 1 : 0;
+        worst = worse(worst, difference);
+      }
+      all += static_cast<int>(gpu.size());
+    }
+  }
+  MESSAGE(near << " of " << all << " rows, largest |GPU - CPU| " << worst);
+  // A step number of a key or query may lie at a bound, and a set then differ by a key.
+  CHECK(near * 20 >= all * 19);
+  CHECK(worst <= furthest);
+}
+
 }  // namespace
 
 TEST_SUITE("gpu/decode/hybrid") {
   TEST_CASE("f32: logits of steps equal the CPU's") {
-    double worst = 0;
-    int near = 0, all = 0;
-    for (const auto& [model, bits, tail] :
-         {std::tuple{tiny_model("tiny-16m"), 3, recipe::HybridTail::means},
-          {tiny_model("tiny-16m"), 1, recipe::HybridTail::none},
-          {small_model("llama-3.1"), 2, recipe::HybridTail::means},
-          {small_model("llama-odd"), 3, recipe::HybridTail::means},
-          {small_model("mistral-window"), 3, recipe::HybridTail::none},
-          {small_model("qwen3-odd"), 2, recipe::HybridTail::none}}) {
-      CAPTURE(model.string());
-      CAPTURE(bits);
-      const int longest = model == tiny_model("tiny-16m") ? 2500 : 300;
-      const EnginePair on = make_pair_of(
-          model, {.chunk = 512, .max_tokens = 2 * longest, .caches = {hybrid(bits, tail)}});
-      for (const int length : {40, 140, longest}) {
-        CAPTURE(length);
-        const Ids ids = random_ids(*on.cpu, length, 1), after = random_ids(*on.cpu, 60, 2);
-        const std::vector<Row> gpu = run(*on.gpu, ids, after), cpu = run(*on.cpu, ids, after);
-        for (size_t i = 0; i < gpu.size(); ++i) {
-          const double difference = max_difference(gpu[i], cpu[i]);
-          near += difference <= kF32Tolerance ? 1 : 0;
-          worst = worse(worst, difference);
-        }
-        all += static_cast<int>(gpu.size());
-      }
-    }
-    MESSAGE(near << " of " << all << " rows, largest |GPU - CPU| " << worst);
-    // A step number of a key or query may lie at a bound, and a set then differ by a key.
-    CHECK(near * 20 >= all * 19);
-    CHECK(worst <= 0.1);
+    check_near({{tiny_model("tiny-16m"), 3, recipe::HybridTail::means},
+                {tiny_model("tiny-16m"), 1, recipe::HybridTail::none},
+                {small_model("llama-3.1"), 2, recipe::HybridTail::means},
+                {small_model("llama-odd"), 3, recipe::HybridTail::means},
+                {small_model("mistral-window"), 3, recipe::HybridTail::none},
+                {small_model("qwen3-odd"), 2, recipe::HybridTail::none}},
+               0.1);
+  }
+
+  // A sampled key weighs as much as all that it stands for.
+  TEST_CASE("f32: under sampled tails, too") {
+    check_near({{tiny_model("tiny-16m"), 2, recipe::HybridTail::sampled},
+                {small_model("llama-3.1"), 3, recipe::HybridTail::sampled},
+                {small_model("llama-odd"), 1, recipe::HybridTail::sampled},
+                {small_model("qwen3-odd"), 2, recipe::HybridTail::sampled}},
+               1);
+  }
+
+  TEST_CASE("f32: samples of rows do not depend on the rows and sequences beside them") {
+    const auto engine =
+        make_engine(tiny_model("tiny-16m"), {.chunk = 512,
+                                             .max_seqs = 3,
+                                             .max_tokens = 2600,
+                                             .caches = {hybrid(3, recipe::HybridTail::sampled)},
+                                             .device = kGpu});
+    const Ids ids = random_ids(*engine, 2200, 3), after = random_ids(*engine, 12, 4);
+    const int alone = engine->cache().create(), other = engine->cache().create();
+    prefill(*engine, alone, ids);
+    prefill(*engine, other, std::span(ids).first(900));
+    const int fork = engine->cache().fork(alone, engine->cache().readers_of(alone));
+    const Row single = extend(*engine, alone, std::span(after).first(5));
+    // In steps of one row, next to another sequence, the fork reads the same.
+    for (size_t i = 0; i < 4; ++i)
+      (void)extend_all(*engine, {{other, fork}, {part_of(ids, i, 1), part_of(after, i, 1)}});
+    const std::vector<Row> both =
+        extend_all(*engine, {{other, fork}, {part_of(ids, 4, 3), part_of(after, 4, 1)}});
+    CHECK(max_difference(both[1], single) <= kF32Tolerance);
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/selection/tail_numbers.h"
 #include "kv/policies/scratch.h"
 #include "ops/selection.h"
 
@@ -10,7 +11,7 @@ namespace tandem::kv {
 struct CodedLists::Memory {
   ScratchCutter cutter;
   int32_t *ids, *count;
-  float *masses, *origin;
+  float *bias, *masses, *origin, *tail_scores, *threshold;  // bias and the last two: of samples
   ChooseCodedScratch scratch;
   int64_t mass_stride;
 
@@ -21,8 +22,11 @@ struct CodedLists::Memory {
     const size_t keys = regions * kRegionKeys, runs = keys / kMeanKeys;
     ids = cutter.take<int32_t>(lists * static_cast<size_t>(c.most_));
     count = cutter.take<int32_t>(lists);
+    bias = cutter.take<float>(c.samples() ? lists * static_cast<size_t>(c.most_) : 0);
     masses = cutter.take<float>(c.has_tail() ? lists * runs : 0);
     origin = cutter.take<float>(lists);
+    tail_scores = cutter.take<float>(c.samples() ? lists * keys : 0);
+    threshold = cutter.take<float>(c.samples() ? lists : 0);
     scratch = {.queries = cutter.take<DeviceCodeQuery>(lists),
                .q = cutter.take<int8_t>(lists * c.codes_.dims()),
                .scores = cutter.take<float>(lists * keys),
@@ -36,14 +40,17 @@ struct CodedLists::Memory {
   }
 };
 
-size_t CodedLists::row_bytes(const Bounds& bounds, const KeyCodes& codes) {
+size_t CodedLists::row_bytes(const recipe::Hybrid& spec, const Bounds& bounds,
+                             const KeyCodes& codes) {
+  const size_t scores = spec.tail == recipe::HybridTail::sampled ? 3 : 2;
   return static_cast<size_t>(bounds.geometry.n_heads) * static_cast<size_t>(codes.score_room()) *
-         (2 * sizeof(float) + sizeof(uint16_t) + sizeof(uint32_t));
+         (scores * sizeof(float) + sizeof(uint16_t) + sizeof(uint32_t));
 }
 
-CodedLists::CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const KeyCodes& codes,
-                       const TokenIndex& index, int rows_at_once)
+CodedLists::CodedLists(const recipe::Hybrid& spec, uint64_t seed, const Bounds& bounds,
+                       const KeyCodes& codes, const TokenIndex& index, int rows_at_once)
     : spec_(spec),
+      seed_(seed),
       bounds_(bounds),
       codes_(codes),
       begin_(index.begin()),
@@ -51,7 +58,8 @@ CodedLists::CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const K
       rows_at_once_(rows_at_once) {
   const int chosen =
       std::max(spec.kLeastExact, static_cast<int>(std::lround(spec.exact * max_keys_)));
-  most_ = max_keys_ > 0 ? begin_ + std::min(max_keys_, chosen) : 0;
+  const int sampled = samples() ? most_sampled(static_cast<float>(spec.sample * max_keys_)) : 0;
+  most_ = max_keys_ > 0 ? begin_ + std::min(max_keys_, chosen + sampled) : 0;
 }
 
 void CodedLists::plan(MemoryPlan& plan, const std::string& prefix) const {
@@ -63,16 +71,18 @@ void CodedLists::allocate(Arena& arena, const std::string& prefix) {
   if (most_ > 0) memory_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
 }
 
-void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
+void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& q,
                         const DeviceIndex& device_index, AttendPlan& plan) const {
   const Memory m(memory_, *this);
   const Geometry& g = bounds_.geometry;
   ChooseCodedParams p{.ids = m.ids,
                       .count = m.count,
                       .stride = most_,
-                      .masses = has_tail() ? m.masses : nullptr,
+                      .masses = has_tail() && !samples() ? m.masses : nullptr,
                       .origin = m.origin,
                       .mass_stride = m.mass_stride,
+                      .tail_scores = samples() ? m.tail_scores : nullptr,
+                      .threshold = m.threshold,
                       .codes = codes_.device_codes(ordinal),
                       .blocks = device_index.blocks(),
                       .ends = device_index.ends(),
@@ -92,17 +102,46 @@ void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
                       .exact = spec_.exact,
                       .least_exact = spec_.kLeastExact,
                       .scratch = m.scratch};
-  plan.make_lists = [p](Range rows, const PagedStore& store) mutable {
+  DrawTailParams sample{.ids = m.ids,
+                        .bias = m.bias,
+                        .count = m.count,
+                        .stride = most_,
+                        .masses = m.masses,
+                        .mass_stride = m.mass_stride,
+                        .scores = m.tail_scores,
+                        .threshold = m.threshold,
+                        .score_stride = m.scratch.key_stride,
+                        .ends = device_index.ends(),
+                        .begin = begin_,
+                        .choosing = {.slot = step.arrays.slot,
+                                     .row_begin = step.arrays.row_begin,
+                                     .pos = step.arrays.pos,
+                                     .n_seqs = step.arrays.n_seqs,
+                                     .rows = {}},
+                        .n_heads = g.n_heads,
+                        .n_kv_heads = g.n_kv_heads,
+                        .layer = layer,
+                        .max_keys = max_keys_,
+                        .sample = spec_.sample,
+                        .seed = seed_};
+  plan.make_lists = [p, sample, samples = samples()](Range rows, const PagedStore& store) mutable {
     p.first_row = rows.begin;
     p.n_rows = rows.end - rows.begin;
     ops::choose_coded(p, store.exec().stream());
+    sample.choosing.rows = rows;
+    if (samples) ops::draw_tail(sample, store.exec().stream());
   };
   plan.list_rows = rows_at_once_;
-  plan.lists = {.ids = m.ids, .count = m.count, .stride = most_, .most = most_};
+  plan.lists = {.ids = m.ids,
+                .bias = samples() ? m.bias : nullptr,
+                .count = m.count,
+                .stride = most_,
+                .most = most_};
   if (!has_tail()) return;
   plan.tails = codes_.device_tails(ordinal, device_index);
   plan.tails.masses = m.masses;
   plan.tails.origin = m.origin;
+  plan.tails.corrected = samples();
   plan.tails.mass_stride = m.mass_stride;
 }
 

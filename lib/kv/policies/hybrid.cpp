@@ -37,14 +37,12 @@ class HybridPolicy final : public SparsePolicy {
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
         codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {
     if (!bounds.on_gpu()) return;
-    if (spec_.tail == HybridTail::sampled)
-      throw on_cpu_only("cache.hybrid.tail", "sampled", "means or none");
     if (spec_.budget != HybridBudget::share)
       throw on_cpu_only("cache.hybrid.budget", recipe::yaml_text(spec_.budget), "share");
     if (!layers().empty())
       device_lists_.emplace(
-          spec_, bounds, codes_, index(),
-          rows_at_a_time(CodedLists::row_bytes(bounds, codes_), CodedLists::kMostBytes));
+          spec_, seed_, bounds, codes_, index(),
+          rows_at_a_time(CodedLists::row_bytes(spec_, bounds, codes_), CodedLists::kMostBytes));
   }
 
   Needs needs() const override {
@@ -77,7 +75,7 @@ class HybridPolicy final : public SparsePolicy {
     if (!device_lists_ || ordinal(layer) < 0 || device_lists_->most() == 0)
       return SparsePolicy::select(layer, step, q, plan);
     plan.add({.lists = {.rest = device_index().rests()}});
-    device_lists_->choose(ordinal(layer), step, q, device_index(), plan);
+    device_lists_->choose(layer, ordinal(layer), step, q, device_index(), plan);
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
