@@ -5,6 +5,7 @@
 #include "kernels/code/choose_steps.h"
 #include "kernels/code/code_tile.cuh"
 #include "kernels/code/kept_scores.cuh"
+#include "kernels/code/mass_budget.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace tandem {
@@ -125,7 +126,8 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   cuda::start_after_previous();
   const CodedList list(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
   const int64_t number = list.local;
-  const int n = list.n, wanted = n == 0 ? 0 : list.wanted(p), thread = threadIdx.x;
+  const int n = list.n, thread = threadIdx.x;
+  int wanted = n == 0 ? 0 : list.wanted(p);
   int32_t* const ids = p.ids + number * p.stride;
   if (thread == 0) {
     p.count[number] = n == 0 ? 0 : p.begin + wanted;
@@ -152,7 +154,6 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
     kept = gather_kept(list, to, reinterpret_cast<int*>(bits));
   }
 
-  constexpr uint32_t kCandidate = 1u << 31;  // in a kept score's number
   Pick pick = find_threshold(s, kept, candidates, [](uint32_t order, uint32_t) { return order; });
   kept.each([&](int i, float score, uint32_t key) {
     if (!pick.takes(order_of(score), key)) return;
@@ -164,6 +165,10 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
       if ((key & kCandidate) != 0)
         kept.scores[i] = refine(p, list, query, q, static_cast<int>(key & ~kCandidate), score);
     });
+  if (p.mass > 0) {
+    wanted = keys_of_mass(p, list, kept, to.masses, query.floor, wanted);
+    if (thread == 0) p.count[number] = p.begin + wanted;
+  }
   pick = find_threshold(s, kept, wanted, [](uint32_t order, uint32_t key) {
     return (key & kCandidate) != 0 ? order : 0u;
   });

@@ -56,6 +56,8 @@ struct ChooseCodedParams {
   int max_keys;           // indexed, of any slot
   double refine, exact;   // shares of the keys: candidates and those that are read
   int least_exact;
+  double mass = 0;  // above 0: only as many are read, best first, as hold this share of the
+                    // estimated weights, at least least_exact; masses have to be there
   ChooseCodedScratch scratch;
 };
 
@@ -64,7 +66,8 @@ struct ChooseCodedParams {
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
 ///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, but for keys whose
 ///          scores lie between the threshold of the chosen and a floor above it, which count with
-///          their own estimates and not with the threshold's
+///          their own estimates and not with the threshold's. Budgets by mass are within rounding
+///          of the share
 /// cost     reads dims / 8 + 2 bytes a key and KV head once for up to four heads, and dims (bits - 1)
 ///          / 8 a candidate
 void choose_coded_cuda(const ChooseCodedParams&, Stream);

@@ -25,6 +25,8 @@ struct SelectShared {
   int left, equal;
 };
 
+inline constexpr uint32_t kCandidate = 1u << 31;  // in a kept score's number
+
 /// Scores and their keys' numbers.
 struct KeptScores {
   float* scores;

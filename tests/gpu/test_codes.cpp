@@ -31,6 +31,7 @@ struct Setting {
   int padding = 0;                    // rows of no sequence behind them
   int capacity = 32768;               // of a block
   double refine = 0.06, exact = 0.025;
+  double mass = 0;          // above 0: the share that chosen keys hold
   bool equal_keys = false;  // many
   bool clustered = false;   // the best keys lie where samples are taken, and few others come near
 };
@@ -356,6 +357,7 @@ Choice choose(const Case& c) {
                      .refine = c.x.refine,
                      .exact = c.x.exact,
                      .least_exact = 64,
+                     .mass = c.x.mass,
                      .scratch = {.queries = queries.as<DeviceCodeQuery>(),
                                  .q = q8.as<int8_t>(),
                                  .scores = scores.as<float>(),
@@ -388,6 +390,27 @@ struct Expected {
   int reach = 0;  // keys that reach the GPU's floor
 };
 
+/// How many of the refined candidates hold a share of the weights (policies/hybrid.cpp).
+int keys_of_mass(std::span<const float> refined, std::span<const float> scores, double share,
+                 int most) {
+  const float top = *std::ranges::max_element(refined);
+  double all = 0, sum = 0;
+  for (const float score : scores) all += std::exp(double{std::min(score, top)} - top);
+  std::vector<double> mass(256);
+  std::vector<int> count(256);
+  for (const float score : refined) {
+    const auto bin = static_cast<size_t>(std::min(255.0f, (top - score) * 16));
+    mass[bin] += std::exp(double{score} - top);
+    ++count[bin];
+  }
+  int n = 0;
+  for (size_t bin = 0; bin < 256 && sum < share * all; ++bin) {
+    sum += mass[bin];
+    n += count[bin];
+  }
+  return std::clamp(n, std::min(64, most), most);
+}
+
 Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int number, int n) {
   const DeviceCodeQuery& query = got.queries[at(number)];
   const int8_t* q = got.q.data() + int64_t{number} * c.dims;
@@ -410,7 +433,7 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
   scores.resize(at(n));
   Expected e;
   for (const float score : scores) e.reach += score >= query.floor ? 1 : 0;
-  const int wanted = std::min(n, std::max(64, static_cast<int>(std::lround(c.x.exact * n))));
+  int wanted = std::min(n, std::max(64, static_cast<int>(std::lround(c.x.exact * n))));
   e.ids.resize(kSinks);
   std::iota(e.ids.begin(), e.ids.end(), 0);
   e.masses.resize(at((n + kMeanKeys - 1) / kMeanKeys));
@@ -442,6 +465,14 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
                      .bits = c.x.bits});
   else
     for (int i = 0; i < m; ++i) refined[at(i)] = scores[at(candidates[at(i)])];
+  if (c.x.mass > 0) {
+    // Bins are added until they hold the share, to which rounding may add one or not.
+    const int chosen = got.count[at(number)] - kSinks,
+              least = keys_of_mass(refined, scores, c.x.mass * (1 - 1e-5), wanted),
+              most = keys_of_mass(refined, scores, c.x.mass * (1 + 1e-5), wanted);
+    CHECK((chosen == least || chosen == most));
+    wanted = chosen;
+  }
   select_top_ref({.ids = best.data(),
                   .threshold = &e.threshold,
                   .scores = refined.data(),
@@ -703,6 +734,24 @@ TEST_SUITE("gpu/codes") {
       const Case c(s);
       CHECK(check_choice(c) == 0);
     }
+  }
+
+  TEST_CASE("choice: by mass, as many of the best as hold it") {
+    std::set<int> counts;
+    for (const double mass : {0.05, 0.3, 0.6, 0.9, 1.0})
+      for (const Setting& s : std::vector<Setting>{
+               {.indexed = {3000, 700, 65, 0}, .rows = {2, 1, 1, 1}, .padding = 1, .exact = 0.4},
+               {.bits = 1, .n_kv_heads = 1, .indexed = {1500}, .rows = {1}, .exact = 0.2},
+               {.d = 128, .n_kv_heads = 1, .indexed = {20000}, .rows = {1}, .exact = 0.02}}) {
+        CAPTURE(mass);
+        CAPTURE(s.indexed[0]);
+        Setting by_mass = s;
+        by_mass.mass = mass;
+        const Case c(by_mass);
+        (void)check_choice(c);
+        for (const int32_t count : choose(c).count) counts.insert(count);
+      }
+    CHECK(counts.size() > 10);
   }
 
   TEST_CASE("choice: a floor that too few keys reach") {

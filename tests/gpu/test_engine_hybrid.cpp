@@ -40,6 +40,7 @@ struct Model {
   std::filesystem::path folder;
   int bits;
   recipe::HybridTail tail;
+  double mass = 0;  // above 0: a budget of this share
 };
 
 /// Compares the logits of both devices: most rows are equal, and none further apart than
@@ -51,9 +52,15 @@ void check_near(const std::vector<Model>& models, double furthest) {
     CAPTURE(model.folder.string());
     CAPTURE(model.bits);
     const int longest = model.folder == tiny_model("tiny-16m") ? 2500 : 300;
-    const EnginePair on = make_pair_of(
-        model.folder,
-        {.chunk = 512, .max_tokens = 2 * longest, .caches = {hybrid(model.bits, model.tail)}});
+    recipe::Cache cache = hybrid(model.bits, model.tail);
+    if (model.mass > 0) {
+      cache.hybrid.budget = recipe::HybridBudget::mass;
+      cache.hybrid.mass = model.mass;
+      cache.hybrid.exact = {0.2};
+      cache.hybrid.refine = {0.5};
+    }
+    const EnginePair on =
+        make_pair_of(model.folder, {.chunk = 512, .max_tokens = 2 * longest, .caches = {cache}});
     for (const int length : {40, 140, longest}) {
       CAPTURE(length);
       const Ids ids = random_ids(*on.cpu, length, 1), after = random_ids(*on.cpu, 60, 2);
@@ -85,12 +92,20 @@ TEST_SUITE("gpu/decode/hybrid") {
                0.1);
   }
 
+  TEST_CASE("f32: under budgets by mass, too") {
+    check_near({{tiny_model("tiny-16m"), 3, recipe::HybridTail::means, 0.6},
+                {tiny_model("tiny-16m"), 2, recipe::HybridTail::none, 0.9},
+                {small_model("llama-odd"), 1, recipe::HybridTail::means, 0.3}},
+               0.1);
+  }
+
   // A sampled key weighs as much as all that it stands for.
   TEST_CASE("f32: under sampled tails, too") {
     check_near({{tiny_model("tiny-16m"), 2, recipe::HybridTail::sampled},
                 {small_model("llama-3.1"), 3, recipe::HybridTail::sampled},
                 {small_model("llama-odd"), 1, recipe::HybridTail::sampled},
-                {small_model("qwen3-odd"), 2, recipe::HybridTail::sampled}},
+                {small_model("qwen3-odd"), 2, recipe::HybridTail::sampled},
+                {tiny_model("tiny-16m"), 3, recipe::HybridTail::sampled, 0.6}},
                1);
   }
 

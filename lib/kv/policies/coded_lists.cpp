@@ -23,7 +23,7 @@ struct CodedLists::Memory {
     ids = cutter.take<int32_t>(lists * static_cast<size_t>(c.most_));
     count = cutter.take<int32_t>(lists);
     bias = cutter.take<float>(c.samples() ? lists * static_cast<size_t>(c.most_) : 0);
-    masses = cutter.take<float>(c.has_tail() ? lists * runs : 0);
+    masses = cutter.take<float>(c.has_tail() || c.by_mass() ? lists * runs : 0);
     origin = cutter.take<float>(lists);
     tail_scores = cutter.take<float>(c.samples() ? lists * keys : 0);
     threshold = cutter.take<float>(c.samples() ? lists : 0);
@@ -78,7 +78,7 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
   ChooseCodedParams p{.ids = m.ids,
                       .count = m.count,
                       .stride = most_,
-                      .masses = has_tail() && !samples() ? m.masses : nullptr,
+                      .masses = by_mass() || (has_tail() && !samples()) ? m.masses : nullptr,
                       .origin = m.origin,
                       .mass_stride = m.mass_stride,
                       .tail_scores = samples() ? m.tail_scores : nullptr,
@@ -101,6 +101,7 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                       .refine = spec_.refine,
                       .exact = spec_.exact,
                       .least_exact = spec_.kLeastExact,
+                      .mass = by_mass() ? spec_.mass : 0,
                       .scratch = m.scratch};
   DrawTailParams sample{.ids = m.ids,
                         .bias = m.bias,

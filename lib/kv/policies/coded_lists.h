@@ -30,6 +30,7 @@ class CodedLists {
  private:
   struct Memory;
   bool samples() const { return spec_.tail == recipe::HybridTail::sampled; }
+  bool by_mass() const { return spec_.budget == recipe::HybridBudget::mass; }
 
   recipe::Hybrid spec_;
   uint64_t seed_;

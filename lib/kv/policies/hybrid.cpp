@@ -37,8 +37,8 @@ class HybridPolicy final : public SparsePolicy {
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
         codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {
     if (!bounds.on_gpu()) return;
-    if (spec_.budget != HybridBudget::share)
-      throw on_cpu_only("cache.hybrid.budget", recipe::yaml_text(spec_.budget), "share");
+    if (spec_.budget == HybridBudget::error)
+      throw on_cpu_only("cache.hybrid.budget", "error", "share or mass");
     if (!layers().empty())
       device_lists_.emplace(
           spec_, seed_, bounds, codes_, index(),
