@@ -529,78 +529,6 @@ int check_choice(const Case& c) {
   return too_few;
 }
 
-/// States of attention to a choice's lists and tails.
-struct States {
-  std::vector<float> o, lse;
-  int parts;  // the tail's is the last
-};
-
-States attend(const Case& c, const Choice& choice, const std::vector<float>& of_runs,
-              bool corrected) {
-  const int rows = c.n_rows + c.x.padding, lists = c.n_lists();
-  const int most = kSinks + 75, parts = attend_lists_parts(most, true);
-  const DeviceBuffer o(at(int64_t{parts} * lists * c.x.d) * 4), lse(at(int64_t{parts} * lists) * 4),
-      ids(choice.ids), count(choice.count), masses(of_runs), origin(choice.origin);
-  ops::attend_lists({.o = o.as<float>(),
-                     .lse = lse.as<float>(),
-                     .q = c.q.raw(),
-                     .k_pool = c.k.raw(),
-                     .v_pool = c.v.raw(),
-                     .page_table = c.pages.as<int32_t>(),
-                     .slot = c.slot.as<int32_t>(),
-                     .row_begin = c.begins.as<int32_t>(),
-                     .n_rows = rows,
-                     .n_seqs = static_cast<int>(c.x.indexed.size()),
-                     .max_pages = c.max_pages,
-                     .n_heads = c.n_heads,
-                     .n_kv_heads = c.x.n_kv_heads,
-                     .d = c.x.d,
-                     .dtype = c.x.dtype,
-                     .scale = 0.125f,
-                     .rows = {0, rows},
-                     .lists = {.ids = ids.as<int32_t>(),
-                               .count = count.as<int32_t>(),
-                               .stride = choice.stride,
-                               .most = most},
-                     .tails = {.masses = masses.as<float>(),
-                               .origin = origin.as<float>(),
-                               .corrected = corrected,
-                               .mass_stride = choice.mass_stride,
-                               .means = c.means.as<bf16>(),
-                               .block_stride = c.x.n_kv_heads * c.runs * c.x.d,
-                               .head_stride = c.runs * c.x.d,
-                               .blocks = c.block.as<int32_t>(),
-                               .max_blocks = c.max_blocks,
-                               .block_runs = static_cast<int>(c.runs),
-                               .ends = c.end.as<int32_t>(),
-                               .begin = kSinks}},
-                    queue().stream());
-  return {o.vector<float>(), lse.vector<float>(), parts};
-}
-
-/// The sum of a list's masses, and of their products with means of values.
-struct TailSums {
-  double mass = 0;
-  std::vector<double> values;
-
-  TailSums(const Case& c, const Choice& choice, const std::vector<float>& masses, int number)
-      : values(at(c.x.d)) {
-    const int row = number / c.n_heads, kv_head = number % c.n_heads / c.x.group;
-    const int slot = row < c.n_rows ? c.slots[at(c.seq_of_row(row))] : -1;
-    const int n = slot < 0 ? 0 : c.x.indexed[at(slot)];
-    const auto means = c.means.vector<bf16>();
-    for (int run = 0; run * kMeanKeys < n; ++run) {
-      const double of_run = masses[at(number * choice.mass_stride + run)];
-      const int64_t block = c.blocks[at(int64_t{slot} * c.max_blocks)];
-      mass += of_run;
-      for (int j = 0; j < c.x.d; ++j)
-        values[at(j)] +=
-            of_run *
-            to_float(means[at(((block * c.x.n_kv_heads + kv_head) * c.runs + run) * c.x.d + j)]);
-    }
-  }
-};
-
 }  // namespace
 
 TEST_SUITE("gpu/codes") {
@@ -771,64 +699,73 @@ TEST_SUITE("gpu/codes") {
   TEST_CASE("tails: means by mass, next to lists") {
     const Case c({.d = 64, .indexed = {3000, 700, 0}, .rows = {1, 2, 1}, .padding = 1});
     const Choice got = choose(c);
-    const States states = attend(c, got, got.masses, false);
+    const int rows = c.n_rows + c.x.padding, lists = c.n_lists();
+    const int most = kSinks + 75, parts = attend_lists_parts(most, true);
+    const DeviceBuffer o(at(int64_t{parts} * lists * c.x.d) * 4),
+        lse(at(int64_t{parts} * lists) * 4), ids(got.ids), count(got.count), masses(got.masses),
+        origin(got.origin);
+    ops::attend_lists({.o = o.as<float>(),
+                       .lse = lse.as<float>(),
+                       .q = c.q.raw(),
+                       .k_pool = c.k.raw(),
+                       .v_pool = c.v.raw(),
+                       .page_table = c.pages.as<int32_t>(),
+                       .slot = c.slot.as<int32_t>(),
+                       .row_begin = c.begins.as<int32_t>(),
+                       .n_rows = rows,
+                       .n_seqs = 3,
+                       .max_pages = c.max_pages,
+                       .n_heads = c.n_heads,
+                       .n_kv_heads = c.x.n_kv_heads,
+                       .d = c.x.d,
+                       .dtype = c.x.dtype,
+                       .scale = 0.125f,
+                       .rows = {0, rows},
+                       .lists = {.ids = ids.as<int32_t>(),
+                                 .count = count.as<int32_t>(),
+                                 .stride = got.stride,
+                                 .most = most},
+                       .tails = {.masses = masses.as<float>(),
+                                 .origin = origin.as<float>(),
+                                 .mass_stride = got.mass_stride,
+                                 .means = c.means.as<bf16>(),
+                                 .block_stride = c.x.n_kv_heads * c.runs * c.x.d,
+                                 .head_stride = c.runs * c.x.d,
+                                 .blocks = c.block.as<int32_t>(),
+                                 .max_blocks = c.max_blocks,
+                                 .block_runs = static_cast<int>(c.runs),
+                                 .ends = c.end.as<int32_t>(),
+                                 .begin = kSinks}},
+                      queue().stream());
+    const auto all_o = o.vector<float>(), all_lse = lse.vector<float>();
+    const auto means = c.means.vector<bf16>();
     double worst = 0;
-    for (int number = 0; number < c.n_lists(); ++number) {
-      if (got.origin[at(number)] == -kInf) {  // no indexed keys
-        for (int part = 0; part < states.parts; ++part)
-          CHECK(states.lse[at(int64_t{part} * c.n_lists() + number)] == -kInf);
+    for (int number = 0; number < lists; ++number) {
+      const int row = number / c.n_heads, head = number % c.n_heads, kv_head = head / c.x.group;
+      const int slot = row < c.n_rows ? c.slots[at(c.seq_of_row(row))] : -1;
+      const int n = slot < 0 ? 0 : c.x.indexed[at(slot)];
+      const size_t state = at(int64_t{parts - 1} * lists + number);
+      if (n == 0) {
+        for (int part = 0; part < parts; ++part)
+          CHECK(all_lse[at(int64_t{part} * lists + number)] == -kInf);
         continue;
       }
-      const size_t state = at(int64_t{states.parts - 1} * c.n_lists() + number);
-      const TailSums want(c, got, got.masses, number);
-      CHECK(states.lse[state] ==
-            doctest::Approx(got.origin[at(number)] + std::log(want.mass)).epsilon(1e-5));
+      double sum = 0;
+      std::vector<double> want(at(c.x.d));
+      for (int run = 0; run * kMeanKeys < n; ++run) {
+        const double mass = got.masses[at(number * got.mass_stride + run)];
+        const int64_t block = c.blocks[at(int64_t{slot} * c.max_blocks)];
+        sum += mass;
+        for (int j = 0; j < c.x.d; ++j)
+          want[at(j)] +=
+              mass *
+              to_float(means[at(((block * c.x.n_kv_heads + kv_head) * c.runs + run) * c.x.d + j)]);
+      }
+      CHECK(all_lse[state] ==
+            doctest::Approx(got.origin[at(number)] + std::log(sum)).epsilon(1e-5));
       for (int j = 0; j < c.x.d; ++j)
-        worst = worse(
-            worst, std::abs(states.o[state * at(c.x.d) + at(j)] - want.values[at(j)] / want.mass));
+        worst = worse(worst, std::abs(all_o[state * at(c.x.d) + at(j)] - want[at(j)] / sum));
     }
     CHECK(worst <= 1e-5);
-  }
-
-  TEST_CASE("tails that samples correct: joined to their lists, with weights of either sign") {
-    const Case c({.d = 64, .indexed = {3000, 700, 0}, .rows = {1, 2, 1}, .padding = 1});
-    const Choice got = choose(c);
-    std::vector<float> masses = got.masses;
-    // Of some lists all weight is taken off, and more; others keep a part of it.
-    for (int number = 0; number < c.n_lists(); ++number)
-      for (int64_t run = 0; run < got.mass_stride; ++run)
-        if (run % 3 == 0 || number % 4 == 1)
-          masses[at(number * got.mass_stride + run)] *= number % 4 == 1 ? -1e4f : -0.3f;
-    const States apart = attend(c, got, got.masses, false), joined = attend(c, got, masses, true);
-    double worst = 0, worst_lse = 0;
-    for (int number = 0; number < c.n_lists(); ++number) {
-      const auto state = [&](int part) { return at(int64_t{part} * c.n_lists() + number); };
-      for (int part = 1; part < joined.parts; ++part) CHECK(joined.lse[state(part)] == -kInf);
-      if (got.origin[at(number)] == -kInf) {
-        CHECK(joined.lse[state(0)] == -kInf);
-        continue;
-      }
-      // The list's parts, and the tail by the CPU's rule, with one mean for each run.
-      const double origin = got.origin[at(number)];
-      double sum = 0;
-      std::vector<double> values(at(c.x.d));
-      for (int part = 0; part + 1 < apart.parts; ++part) {
-        const double weight = std::exp(apart.lse[state(part)] - origin);
-        sum += weight;
-        for (int j = 0; j < c.x.d; ++j)
-          values[at(j)] += weight * apart.o[state(part) * at(c.x.d) + at(j)];
-      }
-      const TailSums tail(c, got, masses, number);
-      const bool adds = sum + tail.mass > 1e-3 * sum;
-      CHECK(adds == (number % 4 != 1));
-      const double all = adds ? sum + tail.mass : sum;
-      worst_lse = worse(worst_lse, std::abs(joined.lse[state(0)] - (origin + std::log(all))));
-      for (int j = 0; j < c.x.d; ++j) {
-        const double want = (values[at(j)] + (adds ? tail.values[at(j)] : 0)) / all;
-        worst = worse(worst, std::abs(joined.o[state(0) * at(c.x.d) + at(j)] - want));
-      }
-    }
-    CHECK(worst <= 2e-5);
-    CHECK(worst_lse <= 2e-5);
   }
 }
