@@ -176,11 +176,16 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   const float threshold = score_of(pick.least);
   if (p.tail_scores != nullptr) {
     float* const all = p.tail_scores + number * p.scratch.key_stride;
+    float mass = 0;
     kept.each([&](int, float score, uint32_t marked) {
-      if ((marked & kCandidate) != 0)
-        all[marked & ~kCandidate] = pick.takes(order_of(score), marked) ? -INFINITY : score;
+      if ((marked & kCandidate) == 0) return;
+      const bool chosen = pick.takes(order_of(score), marked);
+      if (chosen) mass += exp2f((score - threshold) * kLog2E);
+      all[marked & ~kCandidate] = chosen ? -INFINITY : score;
     });
+    mass = cuda::block_sum<kSelectThreads>(mass);
     if (thread == 0) p.threshold[number] = threshold;
+    if (thread == 0 && p.exact_mass != nullptr) p.exact_mass[number] = mass;
   }
   const int words = (n + 31) / 32;
   uint32_t* const masses = bits + words;

@@ -43,7 +43,9 @@ struct ChooseCodedParams {
   // j the score, by all bits where it is a candidate, -inf where it is chosen; and the least score
   // of a chosen key. Null: not left. Lists whose keys are all chosen leave none.
   float* tail_scores = nullptr;
-  float* threshold = nullptr;  // [lists]
+  float* threshold = nullptr;   // [lists]
+  float* exact_mass = nullptr;  // [lists] sum of the chosen keys' weights, relative to
+                                // exp(threshold); null: not left
   DeviceCodes codes;
   const int32_t* blocks;  // [slots, max_blocks]
   const int32_t* ends;    // [slots] tokens [begin, ends[slot]) are indexed

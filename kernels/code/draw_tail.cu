@@ -2,53 +2,13 @@
 // are drawn, masses by runs, and ids in their order.
 #include <math.h>
 
-#include "base/philox.h"
-#include "kernels/code/draw_tail.h"
-#include "kernels/code/tail_means.h"
+#include "kernels/code/judge_tail.cuh"
+#include "kernels/code/tail_keys.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/scan.cuh"
-#include "kernels/gather/list_rows.cuh"
-#include "kernels/selection/tail_numbers.h"
 
 namespace tandem {
+namespace tails {
 namespace {
-
-constexpr int kThreads = 1024, kWarps = kThreads / cuda::kWarp;
-constexpr int kRunWords = kMeanKeys / cuda::kWarp;  // of a bit a key
-static_assert(kScaleScores == kThreads, "each thread has one of them");
-
-__device__ int lane_of() { return static_cast<int>(threadIdx.x) % cuda::kWarp; }
-__device__ int warp_of() { return static_cast<int>(threadIdx.x) / cuda::kWarp; }
-
-/// One list's keys.
-struct TailKeys {
-  const float* scores;
-  int n, n_runs;
-  uint32_t draw_key;
-
-  __device__ TailKeys(const DrawTailParams& p, int64_t list, const ChoosingRow& row)
-      : scores(p.scores + list * p.score_stride),
-        n(row.exists() ? p.ends[row.slot] - p.begin : 0),
-        n_runs((n + kMeanKeys - 1) / kMeanKeys),
-        draw_key(0) {
-    if (!row.exists()) return;
-    const int head = static_cast<int>(list % p.n_heads),
-              kv_head = head / (p.n_heads / p.n_kv_heads);
-    draw_key = philox_block({{static_cast<uint32_t>(p.choosing.pos[row.number]),
-                              static_cast<uint32_t>(p.layer * p.n_kv_heads + kv_head),
-                              static_cast<uint32_t>(DrawPurpose::keys), 0}},
-                            p.seed)
-                   .w[1];
-  }
-  /// Reads a lane's keys of a run, key word * kWarp + lane of it at [word]; -inf beyond the last.
-  __device__ void load(int run, float (&x)[kRunWords]) const {
-#pragma unroll
-    for (int w = 0; w < kRunWords; ++w) {
-      const int i = run * kMeanKeys + w * cuda::kWarp + lane_of();
-      x[w] = i < n ? scores[i] : -INFINITY;
-    }
-  }
-};
 
 /// The scale of probabilities as a logarithm, by the whole block; inf: nothing to sample from.
 __device__ float find_log_scale(const TailKeys& keys, float wanted) {
@@ -135,40 +95,97 @@ __device__ void write_ids(const TailKeys& keys, float log_scale, const uint32_t*
     }
 }
 
+/// A list's sample.
+struct Sample {
+  float log_scale = 0;
+  int n = 0;
+};
+__device__ Sample draw(const TailKeys& keys, double wanted, uint32_t* taken) {
+  const auto about = static_cast<float>(wanted);
+  Sample s{.log_scale = find_log_scale(keys, about)};
+  s.n = take(keys, s.log_scale, taken);
+  while (s.n > most_sampled(about)) s.n = take(keys, s.log_scale += kScaleRise, taken);
+  return s;
+}
+
+/// The error of a list, and one more in the totals.
+__device__ void leave_error(const TailErrorParams& p, int64_t list, double error) {
+  p.error[list] = static_cast<float>(error);
+  if (error < 0) return;
+  constexpr double kMost = 1 << 10;
+  atomicAdd(p.totals, static_cast<unsigned long long>(fmin(error, kMost) / kErrorUnit));
+  atomicAdd(p.totals + 1, 1ull);
+}
+
+/// A sample large enough for the error aimed at, as far as `most` allows.
+template <class T>
+__device__ Sample draw_for_error(const DrawTailParams& p, int64_t list, const ChoosingRow& row,
+                                 const TailKeys& keys, double share, uint32_t* taken) {
+  const double most = fmax(static_cast<double>(kErrorPilot), share);
+  double wanted = fmin(static_cast<double>(kErrorPilot), most);
+  const TailJudge<T> judge(p, list, row, keys);
+  Sample s = draw(keys, wanted, taken);
+  double error = judge.error_of(s.log_scale, taken, s.n);
+  if (error > p.by_error.aim && wanted < most) {
+    // The variance falls as the sample grows.
+    const double ratio = error / p.by_error.aim;
+    wanted = fmin(most, wanted * (ratio * ratio));
+    s = draw(keys, wanted, taken);
+    error = judge.error_of(s.log_scale, taken, s.n);
+  }
+  if (threadIdx.x == 0) leave_error(p.by_error, list, error);
+  return s;
+}
+
+/// T: of keys, for a budget by error; void without.
+template <class T>
 __global__ void __launch_bounds__(kThreads) draw_tail(const DrawTailParams p) {
   extern __shared__ uint32_t taken[];
   cuda::start_after_previous();
   const int64_t list = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
-  const TailKeys keys(p, list, ChoosingRow(p.choosing, static_cast<int>(list / p.n_heads)));
+  const ChoosingRow row(p.choosing, static_cast<int>(list / p.n_heads));
+  const TailKeys keys(p, list, row);
   const int before = p.count[list];
   int32_t* const ids = p.ids + list * p.stride;
   float *const bias = p.bias + list * p.stride, *const masses = p.masses + list * p.mass_stride;
   for (int i = thread; i < before; i += kThreads) bias[i] = 0;
   if (keys.n == 0 || before >= p.begin + keys.n) {
     for (int r = thread; r < keys.n_runs; r += kThreads) masses[r] = 0;
+    if constexpr (!std::is_void_v<T>)
+      if (thread == 0) leave_error(p.by_error, list, keys.n == 0 ? -1 : 0);
     return;
   }
   const double share = p.sample * keys.n;
-  const auto wanted = static_cast<float>(share);
-  float log_scale = find_log_scale(keys, wanted);
-  int n = take(keys, log_scale, taken);
-  while (n > most_sampled(wanted)) n = take(keys, log_scale += kScaleRise, taken);
-  write_masses(keys, p.threshold[list], log_scale, taken, masses);
-  write_ids(keys, log_scale, taken, p.begin, ids + before, bias + before);
-  if (thread == 0) p.count[list] = before + n;
+  Sample s;
+  if constexpr (std::is_void_v<T>)
+    s = draw(keys, share, taken);
+  else
+    s = draw_for_error<T>(p, list, row, keys, share, taken);
+  write_masses(keys, p.threshold[list], s.log_scale, taken, masses);
+  write_ids(keys, s.log_scale, taken, p.begin, ids + before, bias + before);
+  if (thread == 0) p.count[list] = before + s.n;
+}
+
+template <class T>
+void launch(const DrawTailParams& p, Stream stream) {
+  const int lists = (p.choosing.rows.end - p.choosing.rows.begin) * p.n_heads;
+  const size_t bytes =
+      sizeof(uint32_t) * kRunWords * static_cast<size_t>((p.max_keys + kMeanKeys - 1) / kMeanKeys);
+  (void)cudaFuncSetAttribute(draw_tail<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes));
+  cuda::launch(draw_tail<T>, dim3(static_cast<unsigned>(lists)), kThreads, bytes, 1, stream, p);
 }
 
 }  // namespace
+}  // namespace tails
 
 void draw_tail_cuda(const DrawTailParams& p, Stream stream) {
-  const int lists = (p.choosing.rows.end - p.choosing.rows.begin) * p.n_heads;
-  if (lists == 0 || p.max_keys <= 0) return;
-  const size_t bytes =
-      sizeof(uint32_t) * kRunWords * static_cast<size_t>((p.max_keys + kMeanKeys - 1) / kMeanKeys);
-  (void)cudaFuncSetAttribute(draw_tail, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes));
-  cuda::launch(draw_tail, dim3(static_cast<unsigned>(lists)), kThreads, bytes, 1, stream, p);
+  if (p.choosing.rows.end == p.choosing.rows.begin || p.max_keys <= 0) return;
+  if (!(p.by_error.aim > 0)) return tails::launch<void>(p, stream);
+  cuda::with_act(p.by_error.dtype, [&](auto* type) {
+    tails::launch<std::remove_pointer_t<decltype(type)>>(p, stream);
+  });
 }
 
 }  // namespace tandem

@@ -78,5 +78,11 @@ constexpr float scale_change(const ScaleSums& sums, float each, float wanted) {
 }
 constexpr bool ends_search(float change) { return change < 0.01f && change > -0.01f; }
 
+/// Budgets by error: keys that the error is first judged from; deviations that 95 of 100 errors
+/// stay within, 1.96 of normal ones, but ratios of weights are skewed; and deviations above the
+/// mean that 5 of 100 exceed.
+inline constexpr int kErrorPilot = 128;
+inline constexpr double kWithin95 = 2.3, kUpper95 = 1.645;
+
 }  // namespace
 }  // namespace tandem

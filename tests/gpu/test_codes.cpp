@@ -312,7 +312,7 @@ struct Choice {
   std::vector<float> masses, origin;
   std::vector<DeviceCodeQuery> queries;
   std::vector<int8_t> q;
-  std::vector<float> tail_scores, threshold;
+  std::vector<float> tail_scores, threshold, exact_mass;
   int64_t stride, mass_stride, score_stride;
 
   std::vector<int32_t> list(int number) const {
@@ -330,7 +330,7 @@ Choice choose(const Case& c) {
       queries(at(lists) * sizeof(DeviceCodeQuery)), q8(at(int64_t{lists} * c.dims)),
       scores(at(lists * keys) * 4), numbers(at(lists * keys) * 2), counts(at(lists * regions) * 4),
       kept(at(lists * keys) * 4), number(at(lists * keys) * 4), tail_scores(at(lists * keys) * 4),
-      threshold(at(lists) * 4);
+      threshold(at(lists) * 4), exact_mass(at(lists) * 4);
   ops::choose_coded({.ids = ids.as<int32_t>(),
                      .count = count.as<int32_t>(),
                      .stride = stride,
@@ -339,6 +339,7 @@ Choice choose(const Case& c) {
                      .mass_stride = runs,
                      .tail_scores = tail_scores.as<float>(),
                      .threshold = threshold.as<float>(),
+                     .exact_mass = exact_mass.as<float>(),
                      .codes = c.codes(),
                      .blocks = c.block.as<int32_t>(),
                      .ends = c.end.as<int32_t>(),
@@ -376,6 +377,7 @@ Choice choose(const Case& c) {
           q8.vector<int8_t>(),
           tail_scores.vector<float>(),
           threshold.vector<float>(),
+          exact_mass.vector<float>(),
           stride,
           runs,
           keys};
@@ -387,7 +389,8 @@ struct Expected {
   std::vector<double> masses;  // relative to exp(threshold)
   std::vector<float> scores;   // left for a sample; none where all keys are chosen
   float threshold = 0;
-  int reach = 0;  // keys that reach the GPU's floor
+  double exact_mass = 0;  // of the chosen keys, as masses
+  int reach = 0;          // keys that reach the GPU's floor
 };
 
 /// How many of the refined candidates hold a share of the weights (policies/hybrid.cpp).
@@ -483,6 +486,7 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
   for (int i = 0; i < wanted; ++i) {
     const int32_t key = candidates[at(best[at(i)])];
     e.ids.push_back(kSinks + key);
+    e.exact_mass += std::exp(double{scores[at(key)]} - e.threshold);
     scores[at(key)] = -kInf;
   }
   for (int i = 0; i < n; ++i)
@@ -512,7 +516,10 @@ int check_choice(const Case& c) {
       CHECK(got.list(number) == e.ids);
       const auto left = got.tail_scores.begin() + number * got.score_stride;
       CHECK(std::equal(e.scores.begin(), e.scores.end(), left));
-      if (!e.scores.empty()) CHECK(got.threshold[at(number)] == e.threshold);
+      if (!e.scores.empty()) {
+        CHECK(got.threshold[at(number)] == e.threshold);
+        CHECK(got.exact_mass[at(number)] == doctest::Approx(e.exact_mass).epsilon(1e-5));
+      }
       const int m = static_cast<int>(std::lround(c.x.refine * n));
       too_few += e.reach < m ? 1 : 0;
       double worst = 0, most = 0;

@@ -11,7 +11,10 @@ namespace tandem::kv {
 struct CodedLists::Memory {
   ScratchCutter cutter;
   int32_t *ids, *count;
-  float *bias, *masses, *origin, *tail_scores, *threshold;  // bias and the last two: of samples
+  float *masses, *origin;
+  float *bias, *tail_scores, *threshold;  // of samples
+  float *exact_mass, *error;              // of budgets by error
+  unsigned long long* error_totals;
   ChooseCodedScratch scratch;
   int64_t mass_stride;
 
@@ -27,6 +30,9 @@ struct CodedLists::Memory {
     origin = cutter.take<float>(lists);
     tail_scores = cutter.take<float>(c.samples() ? lists * keys : 0);
     threshold = cutter.take<float>(c.samples() ? lists : 0);
+    exact_mass = cutter.take<float>(c.by_error() ? lists : 0);
+    error = cutter.take<float>(c.by_error() ? lists : 0);
+    error_totals = cutter.take<unsigned long long>(c.by_error() ? 2 : 0);
     scratch = {.queries = cutter.take<DeviceCodeQuery>(lists),
                .q = cutter.take<int8_t>(lists * c.codes_.dims()),
                .scores = cutter.take<float>(lists * keys),
@@ -58,8 +64,12 @@ CodedLists::CodedLists(const recipe::Hybrid& spec, uint64_t seed, const Bounds& 
       rows_at_once_(rows_at_once) {
   const int chosen =
       std::max(spec.kLeastExact, static_cast<int>(std::lround(spec.exact * max_keys_)));
-  const int sampled = samples() ? most_sampled(static_cast<float>(spec.sample * max_keys_)) : 0;
+  const int sampled = samples() ? most_sampled(static_cast<float>(most_wanted(max_keys_))) : 0;
   most_ = max_keys_ > 0 ? begin_ + std::min(max_keys_, chosen + sampled) : 0;
+}
+
+double CodedLists::most_wanted(int n) const {
+  return std::max(spec_.sample * n, by_error() ? double{kErrorPilot} : 0.0);
 }
 
 void CodedLists::plan(MemoryPlan& plan, const std::string& prefix) const {
@@ -69,6 +79,21 @@ void CodedLists::plan(MemoryPlan& plan, const std::string& prefix) const {
 
 void CodedLists::allocate(Arena& arena, const std::string& prefix) {
   if (most_ > 0) memory_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
+}
+
+void CodedLists::run_on(const Exec& exec) const {
+  constexpr unsigned long long kNone[2] = {};
+  if (most_ > 0 && by_error())
+    exec.queue->copy_in(Memory(memory_, *this).error_totals, kNone, sizeof(kNone));
+}
+
+KeyUsage CodedLists::errors(const Exec& exec) const {
+  if (most_ == 0 || !by_error()) return {};
+  unsigned long long totals[2];
+  exec.queue->copy_out(totals, Memory(memory_, *this).error_totals, sizeof(totals));
+  exec.queue->wait();
+  return {.error = static_cast<double>(totals[0]) * kErrorUnit,
+          .with_error = static_cast<double>(totals[1])};
 }
 
 void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& q,
@@ -83,6 +108,7 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                       .mass_stride = m.mass_stride,
                       .tail_scores = samples() ? m.tail_scores : nullptr,
                       .threshold = m.threshold,
+                      .exact_mass = by_error() ? m.exact_mass : nullptr,
                       .codes = codes_.device_codes(ordinal),
                       .blocks = device_index.blocks(),
                       .ends = device_index.ends(),
@@ -124,12 +150,25 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                         .layer = layer,
                         .max_keys = max_keys_,
                         .sample = spec_.sample,
-                        .seed = seed_};
-  plan.make_lists = [p, sample, samples = samples()](Range rows, const PagedStore& store) mutable {
+                        .seed = seed_,
+                        .by_error = {.aim = by_error() ? spec_.error : 0,
+                                     .origin = m.origin,
+                                     .exact_mass = m.exact_mass,
+                                     .error = m.error,
+                                     .totals = m.error_totals,
+                                     .q = q.raw(),
+                                     .k_pool = nullptr,
+                                     .page_table = step.arrays.page_table,
+                                     .max_pages = step.arrays.max_pages,
+                                     .d = g.head_dim,
+                                     .dtype = g.dtype}};
+  plan.make_lists = [p, sample, layer, samples = samples()](Range rows,
+                                                            const PagedStore& store) mutable {
     p.first_row = rows.begin;
     p.n_rows = rows.end - rows.begin;
     ops::choose_coded(p, store.exec().stream());
     sample.choosing.rows = rows;
+    sample.by_error.k_pool = store.k(layer).raw();
     if (samples) ops::draw_tail(sample, store.exec().stream());
   };
   plan.list_rows = rows_at_once_;

@@ -19,6 +19,9 @@ class CodedLists {
              const TokenIndex& index, int rows_at_once);
   void plan(MemoryPlan&, const std::string& prefix) const;
   void allocate(Arena&, const std::string& prefix);
+  void run_on(const Exec& exec) const;
+  /// The errors of lists so far, under a budget by error; waits for the queue.
+  KeyUsage errors(const Exec& exec) const;
 
   bool has_tail() const { return spec_.tail != recipe::HybridTail::none; }
   /// Most tokens of a list; 0 where no text is long enough for an index.
@@ -29,7 +32,11 @@ class CodedLists {
 
  private:
   struct Memory;
+
+  /// Keys sampled from n that are indexed: as many are wanted at most.
+  double most_wanted(int n) const;
   bool samples() const { return spec_.tail == recipe::HybridTail::sampled; }
+  bool by_error() const { return spec_.budget == recipe::HybridBudget::error; }
   bool by_mass() const { return spec_.budget == recipe::HybridBudget::mass; }
 
   recipe::Hybrid spec_;
