@@ -25,7 +25,7 @@ inline constexpr double kErrorUnit = 1.0 / (1 << 24);
 /// For each list a Poisson sample by estimated weight, as sample_tail.h has it with a gain of 1, no
 /// threshold, draws by the list's row, layer and KV head, and about `sample` times the indexed keys
 /// wanted. Lists whose keys are all chosen get none. By error, 128 keys are drawn first, and where
-/// their true weights say that the error is larger than the aim, all anew: as many as it needs, up
+/// their true weights say that the error is larger than the aim, all again: as many as it needs, up
 /// to those that `sample` says.
 struct DrawTailParams {
   int32_t* ids;  // in and out: list i begins at i * stride; sampled tokens follow the chosen ones,
