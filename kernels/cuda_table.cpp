@@ -44,6 +44,7 @@ constexpr CudaTable kTable{
     .code_frames = {code_frames_cuda},
     .code_keys = {code_keys_cuda},
     .choose_coded = {choose_coded_cuda},
+    .draw_tail = {draw_tail_cuda},
     .key_votes = {key_votes_cuda},
     .choose_keys = {choose_keys_cuda},
     .copy_keys = {copy_keys_cuda},

@@ -9,6 +9,7 @@
 #include "kernels/channels/gather_columns.h"
 #include "kernels/channels/weight_part.h"
 #include "kernels/code/choose_coded.h"
+#include "kernels/code/draw_tail.h"
 #include "kernels/copy/host_copy.h"
 #include "kernels/cuda/bodies.h"
 #include "kernels/embed/convert.h"
@@ -67,6 +68,7 @@ struct CudaTable {
   cuda::Bodies<void(const CodeFramesParams&, Stream)> code_frames;
   cuda::Bodies<void(const CodeKeysParams&, Stream)> code_keys;
   cuda::Bodies<void(const ChooseCodedParams&, Stream)> choose_coded;
+  cuda::Bodies<void(const DrawTailParams&, Stream)> draw_tail;
   cuda::Bodies<void(const KeyVotesCudaParams&, Stream)> key_votes;
   cuda::Bodies<void(const ChooseKeysParams&, Stream)> choose_keys;
   cuda::Bodies<void(const CopyKeysParams&, Stream)> copy_keys;
@@ -141,6 +143,7 @@ struct CudaTable {
     f("code_frames", code_frames);
     f("code_keys", code_keys);
     f("choose_coded", choose_coded);
+    f("draw_tail", draw_tail);
     f("key_votes", key_votes);
     f("choose_keys", choose_keys);
     f("copy_keys", copy_keys);

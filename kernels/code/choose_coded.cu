@@ -7,6 +7,7 @@
 #include "kernels/code/choose_steps.h"
 #include "kernels/code/code_tile.cuh"
 #include "kernels/code/kept_scores.cuh"
+#include "kernels/code/mass_budget.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace tandem {
@@ -180,7 +181,8 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
   cuda::start_after_previous();
   const CodedList list(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
   const int64_t number = list.local;
-  const int n = list.n, wanted = n == 0 ? 0 : list.wanted(p), thread = threadIdx.x;
+  const int n = list.n, thread = threadIdx.x;
+  int wanted = n == 0 ? 0 : list.wanted(p);
   int32_t* const ids = p.ids + number * p.stride;
   if (thread == 0) {
     n_places = 0;
@@ -209,7 +211,6 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
     kept = gather_kept<kThreads>(s, list, to, reinterpret_cast<int*>(bits), bits + words, room);
   }
 
-  constexpr uint32_t kCandidate = 1u << 31;  // in a kept score's number
   Pick pick = find_threshold(s, kept, candidates, [](uint32_t order, uint32_t) { return order; });
   // Where in `kept` the candidates are: room that the regions' scores have left.
   auto* const places = reinterpret_cast<uint32_t*>(to.scores);
@@ -233,11 +234,28 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
     extremes.take(order_of(score));
   }
   extremes.join(s);
+  if (p.mass > 0) {
+    wanted = keys_of_mass(p, list, kept, to.masses, query.floor, score_of(s.most), wanted);
+    if (thread == 0) p.count[number] = p.begin + wanted;
+  }
   pick = find_threshold(s, kept, wanted, [](uint32_t order, uint32_t key) {
     return (key & kCandidate) != 0 ? order : 0u;
   });
 
   const float threshold = score_of(pick.least);
+  if (p.tail_scores != nullptr) {
+    float* const all = p.tail_scores + number * p.scratch.key_stride;
+    float mass = 0;
+    kept.each([&](int, float score, uint32_t marked) {
+      if ((marked & kCandidate) == 0) return;
+      const bool chosen = pick.takes(order_of(score), marked);
+      if (chosen) mass += exp2f((score - threshold) * kLog2E);
+      all[marked & ~kCandidate] = chosen ? -INFINITY : score;
+    });
+    mass = cuda::block_sum<kThreads>(mass);
+    if (thread == 0) p.threshold[number] = threshold;
+    if (thread == 0 && p.exact_mass != nullptr) p.exact_mass[number] = mass;
+  }
   uint32_t* const masses = bits + (n + 31) / 32;
   for (int i = thread; i < (n + 31) / 32 + n_runs; i += kThreads) bits[i] = 0;
   __syncthreads();
@@ -263,7 +281,7 @@ template <int kWidth, int kThreads>
 void launch_choose(const ChooseCodedParams& p, Stream stream) {
   // Of a multiprocessor's shared memory its share; kept scores beyond it stay in global memory.
   constexpr int kBlocks = kMostThreads / kThreads, kReserved = 1024, kWord = sizeof(uint32_t);
-  const int own = static_cast<int>(sizeof(SelectShared)) + kMostDims + 256;
+  const int own = static_cast<int>(sizeof(SelectShared)) + 4096;
   const int share =
       std::min(cuda::gpu().shared_bytes / kBlocks - kReserved, cuda::gpu().block_shared_bytes);
   const int words = words_of(p);
@@ -299,6 +317,7 @@ void choose_coded_cuda(const ChooseCodedParams& p, Stream stream) {
   if (p.n_rows == 0 || p.max_keys <= 0) return;
   coded::prepare_queries(p, stream);
   coded::scan_signs(p, stream);
+  if (p.tail_scores != nullptr) coded::leave_scores(p, stream);
   coded::choose_best(p, stream);
 }
 

@@ -39,6 +39,13 @@ struct ChooseCodedParams {
   float* masses;  // relative to exp(origin), 0 for chosen keys; null: no tails
   float* origin;
   int64_t mass_stride;
+  // Out, for a sample of the others (draw_tail.h): of list i and key j at i * scratch.key_stride +
+  // j the score, by all bits where it is a candidate, -inf where it is chosen; and the least score
+  // of a chosen key. Null: not left. Lists whose keys are all chosen leave none.
+  float* tail_scores = nullptr;
+  float* threshold = nullptr;   // [lists]
+  float* exact_mass = nullptr;  // [lists] sum of the chosen keys' weights, relative to
+                                // exp(threshold); null: not left
   DeviceCodes codes;
   const int32_t* blocks;  // [slots, max_blocks]
   const int32_t* ends;    // [slots] tokens [begin, ends[slot]) are indexed
@@ -51,6 +58,8 @@ struct ChooseCodedParams {
   int max_keys;           // indexed, of any slot
   double refine, exact;   // shares of the keys: candidates and those that are read
   int least_exact;
+  double mass = 0;  // above 0: only as many are read, best first, as hold this share of the
+                    // estimated weights, at least least_exact; masses have to be there
   ChooseCodedScratch scratch;
 };
 
@@ -59,7 +68,8 @@ struct ChooseCodedParams {
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
 ///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, but for keys whose
 ///          scores lie between the threshold of the chosen and a floor above it, which count with
-///          their own estimates and not with the threshold's
+///          their own estimates and not with the threshold's. Budgets by mass are within rounding
+///          of the share
 /// cost     reads dims / 8 + 2 bytes a key and KV head once for up to four heads, and dims (bits - 1)
 ///          / 8 a candidate
 void choose_coded_cuda(const ChooseCodedParams&, Stream);

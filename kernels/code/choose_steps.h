@@ -1,5 +1,5 @@
 #pragma once
-// The three kernels of choose_coded_cuda, in their order.
+// The kernels of choose_coded_cuda, in their order.
 #include "kernels/code/choose_coded.h"
 
 namespace tandem::coded {
@@ -8,6 +8,8 @@ namespace tandem::coded {
 void prepare_queries(const ChooseCodedParams&, Stream);
 /// Reads all signs, and keeps the scores that reach the floors.
 void scan_signs(const ChooseCodedParams&, Stream);
+/// Writes the scores of all keys to tail_scores.
+void leave_scores(const ChooseCodedParams&, Stream);
 /// Finds the candidates among these, refines them, and lists the best.
 void choose_best(const ChooseCodedParams&, Stream);
 

@@ -24,6 +24,8 @@ struct SelectShared {
   int left, equal;
 };
 
+inline constexpr uint32_t kCandidate = 1u << 31;  // in a kept score's number
+
 /// The extremes of numbers that a block's threads see.
 struct Extremes {
   uint32_t least = ~0u, most = 0;

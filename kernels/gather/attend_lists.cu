@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kAhead = 4;         // keys whose rows a group reads at once
 constexpr int kLeastShare = 128;  // keys of a list that are worth a block
+constexpr int kJoinThreads = 128;
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 /// The softmax state of a query over some keys: a lane holds its elements of o.
@@ -104,10 +105,11 @@ __device__ void attend(const AttendListsParams& p, const ListOf& list, int head,
   }
 }
 
-/// The joined state of the block's groups becomes part `part` of the result.
+/// The joined state of the block's groups becomes part `part` of the result; one with a sign its
+/// sums, relative to exp2(m), until it is joined to others.
 template <class S>
 __device__ void write_part(const AttendListsParams& p, int part, int row, int head,
-                           const State<S::kOwn>& state, float* shared) {
+                           const State<S::kOwn>& state, bool has_sign, float* shared) {
   float* const m = shared;
   float* const l = m + S::kGroups;
   float* const o = l + S::kGroups;
@@ -127,9 +129,10 @@ __device__ void write_part(const AttendListsParams& p, int part, int row, int he
   for (int c = static_cast<int>(threadIdx.x); c < p.d; c += S::kThreads) {
     float x = 0;
     for (int g = 0; g < S::kGroups; ++g) x = fmaf(exp2f(m[g] - base), o[g * p.d + c], x);
-    p.o[at * p.d + c] = sum > 0 ? x / sum : 0.0f;
+    p.o[at * p.d + c] = has_sign ? x : sum > 0 ? x / sum : 0.0f;
   }
-  if (threadIdx.x == 0) p.lse[at] = sum > 0 ? (most + log2f(sum)) * kLn2 : -INFINITY;
+  if (threadIdx.x == 0)
+    p.lse[at] = has_sign ? sum : sum > 0 ? (most + log2f(sum)) * kLn2 : -INFINITY;
 }
 
 /// The tail of a list: means by mass.
@@ -180,8 +183,37 @@ __global__ void __launch_bounds__(S::kThreads) attend_lists(const AttendListsPar
     State<S::kOwn> state;
     if (n > 0) attend<S>(p, list, list.head + h, n, rows, weights, state);
     if (tail && list.exists()) attend_tail<S>(p, list, number, state);
-    write_part<S>(p, part, list.row, list.head + h, state, shared);
+    write_part<S>(p, part, list.row, list.head + h, state, tail && p.tails.corrected, shared);
   }
+}
+
+/// Block (list, head of it): joins the list's `parts` states and its tail with a sign, the state
+/// after them, into the first.
+__global__ void __launch_bounds__(kJoinThreads) join_tails(const AttendListsParams p, int parts) {
+  cuda::start_after_previous();
+  const int64_t number = blockIdx.x, cells = int64_t{p.n_rows} * p.n_heads;
+  const ListOf list(p, p.rows.begin * (p.n_heads / p.lists.heads) + static_cast<int>(number));
+  const int64_t cell = int64_t{list.row} * p.n_heads + list.head + blockIdx.y;
+  const float origin = list.exists() ? p.tails.origin[number] : -INFINITY;
+  float top = origin, of_list = 0;
+  for (int part = 0; part < parts; ++part) top = fmaxf(top, p.lse[part * cells + cell]);
+  const float base = top > -INFINITY ? top : 0.0f;
+  for (int part = 0; part < parts; ++part) of_list += expf(p.lse[part * cells + cell] - base);
+  const float of_tail = expf(origin - base),
+              with_tail = of_list + of_tail * p.lse[parts * cells + cell];
+  const bool adds = with_tail > 1e-3f * of_list && with_tail > 0;
+  const float total = adds ? with_tail : of_list;
+  for (int c = static_cast<int>(threadIdx.x); c < p.d; c += kJoinThreads) {
+    float x = adds ? of_tail * p.o[(parts * cells + cell) * p.d + c] : 0.0f;
+    for (int part = 0; part < parts; ++part) {
+      const int64_t at = part * cells + cell;
+      x = fmaf(expf(p.lse[at] - base), p.o[at * p.d + c], x);
+    }
+    p.o[cell * p.d + c] = total > 0 ? x / total : 0.0f;
+  }
+  __syncthreads();
+  for (int part = static_cast<int>(threadIdx.x); part <= parts; part += kJoinThreads)
+    p.lse[part * cells + cell] = part == 0 && total > 0 ? base + logf(total) : -INFINITY;
 }
 
 template <class S>
@@ -197,6 +229,9 @@ void launch(const AttendListsParams& p, Stream stream) {
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
   cuda::launch(kernel, dim3(parts, lists), S::kThreads, bytes, 1, stream, p, split);
+  if (p.tails.masses != nullptr && p.tails.corrected)
+    cuda::launch(join_tails, dim3(lists, static_cast<unsigned>(p.lists.heads)), kJoinThreads,
+                 stream, p, static_cast<int>(parts) - 1);
 }
 
 }  // namespace

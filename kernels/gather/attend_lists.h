@@ -30,9 +30,12 @@ struct QueryLists {
 /// (kernels/code/tail_means.h), run b of a sequence in row b % block_runs of its block b /
 /// block_runs.
 struct ListTails {
-  const float* masses = nullptr;  // of list i at i * mass_stride: a weight a run, 0 or more,
-                                  // relative to exp(origin[i]). Null: no tails
+  const float* masses = nullptr;  // of list i at i * mass_stride: a weight a run, relative to
+                                  // exp(origin[i]). Null: no tails
   const float* origin = nullptr;
+  // Masses may be below 0, where samples correct them: then the first of a list's states is that of
+  // all its parts and its tail, as tail_means.h adds them, and the others are empty.
+  bool corrected = false;
   int64_t mass_stride = 0;
   const bf16* means = nullptr;  // of block b and KV head h at b * block_stride + h * head_stride
   int64_t block_stride = 0, head_stride = 0;

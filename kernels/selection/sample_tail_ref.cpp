@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/selection/sample_tail.h"
+#include "kernels/selection/tail_numbers.h"
 
 namespace tandem {
 namespace {
@@ -44,13 +45,18 @@ int sample_tail_ref(const SampleTailParams& p) {
     log_scale += change;
     if (std::abs(change) < 0.01) break;
   }
-  int n = 0;
-  for (int i = 0; i < p.n; ++i) {
-    const double minus_log_u = log_scale - double{p.gain} * p.scores[i];
-    if (p.scores[i] > p.threshold || p.draws[i] < minus_log_u) continue;
-    p.ids[n] = p.first_id + i;
-    p.bias[n++] = static_cast<float>(std::max(0.0, minus_log_u));
-  }
+  const auto take = [&] {
+    int n = 0;
+    for (int i = 0; i < p.n; ++i) {
+      const double minus_log_u = log_scale - double{p.gain} * p.scores[i];
+      if (p.scores[i] > p.threshold || p.draws[i] < minus_log_u) continue;
+      p.ids[n] = p.first_id + i;
+      p.bias[n++] = static_cast<float>(std::max(0.0, minus_log_u));
+    }
+    return n;
+  };
+  int n = take();
+  for (; n > most_sampled(p.wanted); n = take()) log_scale += kScaleRise;
   return n;
 }
 

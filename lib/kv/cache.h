@@ -131,6 +131,10 @@ class Cache {
 
   /// What rows that read by a policy have read since the start.
   const KeyUsage& usage(int policy) const { return usage_[static_cast<size_t>(policy)]; }
+  /// The same with what a GPU knows of it; waits for its queue.
+  KeyUsage total_usage(int policy) const {
+    return usage(policy).plus(policies_[static_cast<size_t>(policy)]->device_usage());
+  }
 
   /// Whether keys that dense attention would read were given back.
   bool is_cut(int slot) const;

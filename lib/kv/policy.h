@@ -169,6 +169,9 @@ class Policy {
     double chosen = 0, fixed = 0;
   };
   virtual HeadKeys head_keys(int /*layer*/, int /*length*/) const { return {}; }
+  /// What steps on a GPU leave of a usage: the errors of lists, where they are known. Waits for the
+  /// queue.
+  virtual KeyUsage device_usage() const { return {}; }
   /// The policy's selector; null without.
   virtual const KeySelector* selector() const { return nullptr; }
 };

@@ -37,6 +37,10 @@ void choose_coded(const ChooseCodedParams& p, Stream stream) {
   cuda_table().choose_coded(p, stream);
   cuda::launched("choose_coded", stream);
 }
+void draw_tail(const DrawTailParams& p, Stream stream) {
+  cuda_table().draw_tail(p, stream);
+  cuda::launched("draw_tail", stream);
+}
 void key_votes(const KeyVotesCudaParams& p, Stream stream) {
   cuda_table().key_votes(p, stream);
   cuda::launched("key_votes", stream);

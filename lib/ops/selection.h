@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/code/choose_coded.h"
 #include "kernels/code/code.h"
+#include "kernels/code/draw_tail.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/attend_lists.h"
@@ -39,6 +40,7 @@ void attend_lists(const AttendListsParams& params, Stream stream);
 void code_frames(const CodeFramesParams& params, Stream stream);
 void code_keys(const CodeKeysParams& params, Stream stream);
 void choose_coded(const ChooseCodedParams& params, Stream stream);
+void draw_tail(const DrawTailParams& params, Stream stream);
 void key_votes(const KeyVotesCudaParams& params, Stream stream);
 void choose_keys(const ChooseKeysParams& params, Stream stream);
 void copy_keys(const CopyKeysParams& params, Stream stream);

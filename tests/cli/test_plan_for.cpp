@@ -92,20 +92,12 @@ TEST_SUITE("cli/plan_for") {
     for (const std::vector<std::string>& flags :
          {std::vector<std::string>{},
           {"--device", "cpu", "-s", "run.plan_for=h100"},
-          {"--device", "cpu", "-s", "run.gpu_memory_limit=40GiB"},
-          // auto takes no GPU for a kind that has no code there, as on a machine with one.
-          {"-s", "cache.kind=hybrid", "-s", "cache.hybrid.tail=sampled", "-s",
-           "run.plan_for=h100"}}) {
+          {"--device", "cpu", "-s", "run.gpu_memory_limit=40GiB"}}) {
       const Outcome run = plan(flags, "tiny-2m");
       CHECK(run.status == 0);
       CHECK_FALSE(has(run.out, planned));
       CHECK_FALSE(has(run.out, "cuda:"));
     }
-    const Outcome hybrid =
-        plan({"--device", "cuda", "-s", "cache.kind=hybrid", "-s", "cache.hybrid.tail=sampled"},
-             "tiny-2m");
-    CHECK(hybrid.status == 6);
-    CHECK(has(hybrid.err, "sampled runs on the CPU only"));
     const Outcome two = plan({"--device", "cuda:0,1"}, "tiny-2m");
     CHECK(two.status == 6);
     CHECK(has(two.err, "a run uses one GPU so far"));

@@ -31,6 +31,7 @@ struct Setting {
   int padding = 0;                    // rows of no sequence behind them
   int capacity = 32768;               // of a block
   double refine = 0.06, exact = 0.025;
+  double mass = 0;          // above 0: the share that chosen keys hold
   bool equal_keys = false;  // many
   bool clustered = false;   // the best keys lie where samples are taken, and few others come near
 };
@@ -311,7 +312,8 @@ struct Choice {
   std::vector<float> masses, origin;
   std::vector<DeviceCodeQuery> queries;
   std::vector<int8_t> q;
-  int64_t stride, mass_stride;
+  std::vector<float> tail_scores, threshold, exact_mass;
+  int64_t stride, mass_stride, score_stride;
 
   std::vector<int32_t> list(int number) const {
     const auto first = ids.begin() + number * stride;
@@ -327,13 +329,17 @@ Choice choose(const Case& c) {
       masses(at(lists * runs) * 4), origin(at(lists) * 4),
       queries(at(lists) * sizeof(DeviceCodeQuery)), q8(at(int64_t{lists} * c.dims)),
       scores(at(lists * keys) * 4), numbers(at(lists * keys) * 2), counts(at(lists * regions) * 4),
-      kept(at(lists * keys) * 4), number(at(lists * keys) * 4);
+      kept(at(lists * keys) * 4), number(at(lists * keys) * 4), tail_scores(at(lists * keys) * 4),
+      threshold(at(lists) * 4), exact_mass(at(lists) * 4);
   ops::choose_coded({.ids = ids.as<int32_t>(),
                      .count = count.as<int32_t>(),
                      .stride = stride,
                      .masses = masses.as<float>(),
                      .origin = origin.as<float>(),
                      .mass_stride = runs,
+                     .tail_scores = tail_scores.as<float>(),
+                     .threshold = threshold.as<float>(),
+                     .exact_mass = exact_mass.as<float>(),
                      .codes = c.codes(),
                      .blocks = c.block.as<int32_t>(),
                      .ends = c.end.as<int32_t>(),
@@ -352,6 +358,7 @@ Choice choose(const Case& c) {
                      .refine = c.x.refine,
                      .exact = c.x.exact,
                      .least_exact = 64,
+                     .mass = c.x.mass,
                      .scratch = {.queries = queries.as<DeviceCodeQuery>(),
                                  .q = q8.as<int8_t>(),
                                  .scores = scores.as<float>(),
@@ -368,17 +375,44 @@ Choice choose(const Case& c) {
           origin.vector<float>(),
           queries.vector<DeviceCodeQuery>(),
           q8.vector<int8_t>(),
+          tail_scores.vector<float>(),
+          threshold.vector<float>(),
+          exact_mass.vector<float>(),
           stride,
-          runs};
+          runs,
+          keys};
 }
 
 /// The choice of the CPU's references by the GPU's codes and whole numbers.
 struct Expected {
   std::vector<int32_t> ids;
   std::vector<double> masses;  // relative to exp(threshold)
+  std::vector<float> scores;   // left for a sample; none where all keys are chosen
   float threshold = 0;
-  int reach = 0;  // keys that reach the GPU's floor
+  double exact_mass = 0;  // of the chosen keys, as masses
+  int reach = 0;          // keys that reach the GPU's floor
 };
+
+/// How many of the refined candidates hold a share of the weights (policies/hybrid.cpp).
+int keys_of_mass(std::span<const float> refined, std::span<const float> scores, double share,
+                 int most) {
+  const float top = *std::ranges::max_element(refined);
+  double all = 0, sum = 0;
+  for (const float score : scores) all += std::exp(double{std::min(score, top)} - top);
+  std::vector<double> mass(256);
+  std::vector<int> count(256);
+  for (const float score : refined) {
+    const auto bin = static_cast<size_t>(std::min(255.0f, (top - score) * 16));
+    mass[bin] += std::exp(double{score} - top);
+    ++count[bin];
+  }
+  int n = 0;
+  for (size_t bin = 0; bin < 256 && sum < share * all; ++bin) {
+    sum += mass[bin];
+    n += count[bin];
+  }
+  return std::clamp(n, std::min(64, most), most);
+}
 
 Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int number, int n) {
   const DeviceCodeQuery& query = got.queries[at(number)];
@@ -402,7 +436,7 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
   scores.resize(at(n));
   Expected e;
   for (const float score : scores) e.reach += score >= query.floor ? 1 : 0;
-  const int wanted = std::min(n, std::max(64, static_cast<int>(std::lround(c.x.exact * n))));
+  int wanted = std::min(n, std::max(64, static_cast<int>(std::lround(c.x.exact * n))));
   e.ids.resize(kSinks);
   std::iota(e.ids.begin(), e.ids.end(), 0);
   e.masses.resize(at((n + kMeanKeys - 1) / kMeanKeys));
@@ -434,6 +468,14 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
                      .bits = c.x.bits});
   else
     for (int i = 0; i < m; ++i) refined[at(i)] = scores[at(candidates[at(i)])];
+  if (c.x.mass > 0) {
+    // Bins are added until they hold the share, to which rounding may add one or not.
+    const int chosen = got.count[at(number)] - kSinks,
+              least = keys_of_mass(refined, scores, c.x.mass * (1 - 1e-5), wanted),
+              most = keys_of_mass(refined, scores, c.x.mass * (1 + 1e-5), wanted);
+    CHECK((chosen == least || chosen == most));
+    wanted = chosen;
+  }
   select_top_ref({.ids = best.data(),
                   .threshold = &e.threshold,
                   .scores = refined.data(),
@@ -444,10 +486,12 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
   for (int i = 0; i < wanted; ++i) {
     const int32_t key = candidates[at(best[at(i)])];
     e.ids.push_back(kSinks + key);
+    e.exact_mass += std::exp(double{scores[at(key)]} - e.threshold);
     scores[at(key)] = -kInf;
   }
   for (int i = 0; i < n; ++i)
     e.masses[at(i / kMeanKeys)] += std::exp(std::min(0.0, double{scores[at(i)]} - e.threshold));
+  e.scores = std::move(scores);
   return e;
 }
 
@@ -470,6 +514,12 @@ int check_choice(const Case& c) {
       const int kv_head = head / c.x.group;
       const Expected e = expect(c, got, codes_of(c, slot, kv_head), number, n);
       CHECK(got.list(number) == e.ids);
+      const auto left = got.tail_scores.begin() + number * got.score_stride;
+      CHECK(std::equal(e.scores.begin(), e.scores.end(), left));
+      if (!e.scores.empty()) {
+        CHECK(got.threshold[at(number)] == e.threshold);
+        CHECK(got.exact_mass[at(number)] == doctest::Approx(e.exact_mass).epsilon(1e-5));
+      }
       const int m = static_cast<int>(std::lround(c.x.refine * n));
       too_few += e.reach < m ? 1 : 0;
       double worst = 0, most = 0;
@@ -619,6 +669,24 @@ TEST_SUITE("gpu/codes") {
       const Case c(s);
       CHECK(check_choice(c) == 0);
     }
+  }
+
+  TEST_CASE("choice: by mass, as many of the best as hold it") {
+    std::set<int> counts;
+    for (const double mass : {0.05, 0.3, 0.6, 0.9, 1.0})
+      for (const Setting& s : std::vector<Setting>{
+               {.indexed = {3000, 700, 65, 0}, .rows = {2, 1, 1, 1}, .padding = 1, .exact = 0.4},
+               {.bits = 1, .n_kv_heads = 1, .indexed = {1500}, .rows = {1}, .exact = 0.2},
+               {.d = 128, .n_kv_heads = 1, .indexed = {20000}, .rows = {1}, .exact = 0.02}}) {
+        CAPTURE(mass);
+        CAPTURE(s.indexed[0]);
+        Setting by_mass = s;
+        by_mass.mass = mass;
+        const Case c(by_mass);
+        (void)check_choice(c);
+        for (const int32_t count : choose(c).count) counts.insert(count);
+      }
+    CHECK(counts.size() > 10);
   }
 
   TEST_CASE("choice: a floor that too few keys reach") {

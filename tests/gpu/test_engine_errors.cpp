@@ -30,18 +30,6 @@ decode::ModelFiles files() { return decode::open_model(tiny_model("tiny-2m").str
 }  // namespace
 
 TEST_SUITE("gpu/decode/errors") {
-  TEST_CASE("a cache that has no GPU code is an error of kind device; auto falls back to the CPU") {
-    decode::EngineSpec spec = gpu_spec();
-    spec.caches[0].kind = recipe::CacheKind::hybrid;
-    spec.caches[0].hybrid.tail = recipe::HybridTail::sampled;
-    const Error e = error_of([&] { Engine::plan(files(), spec); });
-    CHECK(e.kind() == ErrorKind::device);
-    CHECK(e.message().find("runs on the CPU only") != std::string::npos);
-    CHECK(e.hint_text().find("--device cpu") != std::string::npos);
-    CHECK(cli::choose_device({}, spec.caches[0]) == Device{});
-    CHECK(cli::choose_device({}, {}) == kGpu);
-  }
-
   TEST_CASE(
       "a plan beyond run.gpu_memory_limit is an error of kind memory; nothing was allocated") {
     recipe::Run run;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/selection/tail_numbers.h"
 #include "kv/policies/scratch.h"
 #include "ops/selection.h"
 
@@ -11,6 +12,9 @@ struct CodedLists::Memory {
   ScratchCutter cutter;
   int32_t *ids, *count;
   float *masses, *origin;
+  float *bias, *tail_scores, *threshold;  // of samples
+  float *exact_mass, *error;              // of budgets by error
+  unsigned long long* error_totals;
   ChooseCodedScratch scratch;
   int64_t mass_stride;
 
@@ -21,8 +25,14 @@ struct CodedLists::Memory {
     const size_t keys = regions * kRegionKeys, runs = keys / kMeanKeys;
     ids = cutter.take<int32_t>(lists * static_cast<size_t>(c.most_));
     count = cutter.take<int32_t>(lists);
-    masses = cutter.take<float>(c.has_tail() ? lists * runs : 0);
+    bias = cutter.take<float>(c.samples() ? lists * static_cast<size_t>(c.most_) : 0);
+    masses = cutter.take<float>(c.has_tail() || c.by_mass() ? lists * runs : 0);
     origin = cutter.take<float>(lists);
+    tail_scores = cutter.take<float>(c.samples() ? lists * keys : 0);
+    threshold = cutter.take<float>(c.samples() ? lists : 0);
+    exact_mass = cutter.take<float>(c.by_error() ? lists : 0);
+    error = cutter.take<float>(c.by_error() ? lists : 0);
+    error_totals = cutter.take<unsigned long long>(c.by_error() ? 2 : 0);
     scratch = {.queries = cutter.take<DeviceCodeQuery>(lists),
                .q = cutter.take<int8_t>(lists * c.codes_.dims()),
                .scores = cutter.take<float>(lists * keys),
@@ -36,14 +46,17 @@ struct CodedLists::Memory {
   }
 };
 
-size_t CodedLists::row_bytes(const Bounds& bounds, const KeyCodes& codes) {
+size_t CodedLists::row_bytes(const recipe::Hybrid& spec, const Bounds& bounds,
+                             const KeyCodes& codes) {
+  const size_t scores = spec.tail == recipe::HybridTail::sampled ? 3 : 2;
   return static_cast<size_t>(bounds.geometry.n_heads) * static_cast<size_t>(codes.score_room()) *
-         (2 * sizeof(float) + sizeof(uint16_t) + sizeof(uint32_t));
+         (scores * sizeof(float) + sizeof(uint16_t) + sizeof(uint32_t));
 }
 
-CodedLists::CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const KeyCodes& codes,
-                       const TokenIndex& index, int rows_at_once)
+CodedLists::CodedLists(const recipe::Hybrid& spec, uint64_t seed, const Bounds& bounds,
+                       const KeyCodes& codes, const TokenIndex& index, int rows_at_once)
     : spec_(spec),
+      seed_(seed),
       bounds_(bounds),
       codes_(codes),
       begin_(index.begin()),
@@ -51,7 +64,12 @@ CodedLists::CodedLists(const recipe::Hybrid& spec, const Bounds& bounds, const K
       rows_at_once_(rows_at_once) {
   const int chosen =
       std::max(spec.kLeastExact, static_cast<int>(std::lround(spec.exact * max_keys_)));
-  most_ = max_keys_ > 0 ? begin_ + std::min(max_keys_, chosen) : 0;
+  const int sampled = samples() ? most_sampled(static_cast<float>(most_wanted(max_keys_))) : 0;
+  most_ = max_keys_ > 0 ? begin_ + std::min(max_keys_, chosen + sampled) : 0;
+}
+
+double CodedLists::most_wanted(int n) const {
+  return std::max(spec_.sample * n, by_error() ? double{kErrorPilot} : 0.0);
 }
 
 void CodedLists::plan(MemoryPlan& plan, const std::string& prefix) const {
@@ -63,16 +81,34 @@ void CodedLists::allocate(Arena& arena, const std::string& prefix) {
   if (most_ > 0) memory_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
 }
 
-void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
+void CodedLists::run_on(const Exec& exec) const {
+  constexpr unsigned long long kNone[2] = {};
+  if (most_ > 0 && by_error())
+    exec.queue->copy_in(Memory(memory_, *this).error_totals, kNone, sizeof(kNone));
+}
+
+KeyUsage CodedLists::errors(const Exec& exec) const {
+  if (most_ == 0 || !by_error()) return {};
+  unsigned long long totals[2];
+  exec.queue->copy_out(totals, Memory(memory_, *this).error_totals, sizeof(totals));
+  exec.queue->wait();
+  return {.error = static_cast<double>(totals[0]) * kErrorUnit,
+          .with_error = static_cast<double>(totals[1])};
+}
+
+void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& q,
                         const DeviceIndex& device_index, AttendPlan& plan) const {
   const Memory m(memory_, *this);
   const Geometry& g = bounds_.geometry;
   ChooseCodedParams p{.ids = m.ids,
                       .count = m.count,
                       .stride = most_,
-                      .masses = has_tail() ? m.masses : nullptr,
+                      .masses = by_mass() || (has_tail() && !samples()) ? m.masses : nullptr,
                       .origin = m.origin,
                       .mass_stride = m.mass_stride,
+                      .tail_scores = samples() ? m.tail_scores : nullptr,
+                      .threshold = m.threshold,
+                      .exact_mass = by_error() ? m.exact_mass : nullptr,
                       .codes = codes_.device_codes(ordinal),
                       .blocks = device_index.blocks(),
                       .ends = device_index.ends(),
@@ -91,18 +127,61 @@ void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
                       .refine = spec_.refine,
                       .exact = spec_.exact,
                       .least_exact = spec_.kLeastExact,
+                      .mass = by_mass() ? spec_.mass : 0,
                       .scratch = m.scratch};
-  plan.make_lists = [p](Range rows, const PagedStore& store) mutable {
+  DrawTailParams sample{.ids = m.ids,
+                        .bias = m.bias,
+                        .count = m.count,
+                        .stride = most_,
+                        .masses = m.masses,
+                        .mass_stride = m.mass_stride,
+                        .scores = m.tail_scores,
+                        .threshold = m.threshold,
+                        .score_stride = m.scratch.key_stride,
+                        .ends = device_index.ends(),
+                        .begin = begin_,
+                        .choosing = {.slot = step.arrays.slot,
+                                     .row_begin = step.arrays.row_begin,
+                                     .pos = step.arrays.pos,
+                                     .n_seqs = step.arrays.n_seqs,
+                                     .rows = {}},
+                        .n_heads = g.n_heads,
+                        .n_kv_heads = g.n_kv_heads,
+                        .layer = layer,
+                        .max_keys = max_keys_,
+                        .sample = spec_.sample,
+                        .seed = seed_,
+                        .by_error = {.aim = by_error() ? spec_.error : 0,
+                                     .origin = m.origin,
+                                     .exact_mass = m.exact_mass,
+                                     .error = m.error,
+                                     .totals = m.error_totals,
+                                     .q = q.raw(),
+                                     .k_pool = nullptr,
+                                     .page_table = step.arrays.page_table,
+                                     .max_pages = step.arrays.max_pages,
+                                     .d = g.head_dim,
+                                     .dtype = g.dtype}};
+  plan.make_lists = [p, sample, layer, samples = samples()](Range rows,
+                                                            const PagedStore& store) mutable {
     p.first_row = rows.begin;
     p.n_rows = rows.end - rows.begin;
     ops::choose_coded(p, store.exec().stream());
+    sample.choosing.rows = rows;
+    sample.by_error.k_pool = store.k(layer).raw();
+    if (samples) ops::draw_tail(sample, store.exec().stream());
   };
   plan.list_rows = rows_at_once_;
-  plan.lists = {.ids = m.ids, .count = m.count, .stride = most_, .most = most_};
+  plan.lists = {.ids = m.ids,
+                .bias = samples() ? m.bias : nullptr,
+                .count = m.count,
+                .stride = most_,
+                .most = most_};
   if (!has_tail()) return;
   plan.tails = codes_.device_tails(ordinal, device_index);
   plan.tails.masses = m.masses;
   plan.tails.origin = m.origin;
+  plan.tails.corrected = samples();
   plan.tails.mass_stride = m.mass_stride;
 }
 

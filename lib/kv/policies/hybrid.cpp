@@ -5,7 +5,6 @@
 #include <numeric>
 #include <optional>
 
-#include "base/error.h"
 #include "base/rng.h"
 #include "kv/policies/centered_keys.h"
 #include "kv/policies/coded_lists.h"
@@ -37,14 +36,10 @@ class HybridPolicy final : public SparsePolicy {
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
         codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {
     if (!bounds.on_gpu()) return;
-    if (spec_.tail == HybridTail::sampled)
-      throw on_cpu_only("cache.hybrid.tail", "sampled", "means or none");
-    if (spec_.budget != HybridBudget::share)
-      throw on_cpu_only("cache.hybrid.budget", recipe::yaml_text(spec_.budget), "share");
     if (!layers().empty())
       device_lists_.emplace(
-          spec_, bounds, codes_, index(),
-          rows_at_a_time(CodedLists::row_bytes(bounds, codes_), CodedLists::kMostBytes));
+          spec_, seed_, bounds, codes_, index(),
+          rows_at_a_time(CodedLists::row_bytes(spec_, bounds, codes_), CodedLists::kMostBytes));
   }
 
   Needs needs() const override {
@@ -66,6 +61,10 @@ class HybridPolicy final : public SparsePolicy {
   void run_on(const Exec& exec) override {
     SparsePolicy::run_on(exec);
     codes_.run_on(exec);
+    if (device_lists_) device_lists_->run_on(exec);
+  }
+  KeyUsage device_usage() const override {
+    return device_lists_ ? device_lists_->errors(exec()) : KeyUsage{};
   }
   void read_queries(const QueryRing& queries) override { queries_ = &queries; }
   void on_fork(int from, int to) override {
@@ -77,7 +76,7 @@ class HybridPolicy final : public SparsePolicy {
     if (!device_lists_ || ordinal(layer) < 0 || device_lists_->most() == 0)
       return SparsePolicy::select(layer, step, q, plan);
     plan.add({.lists = {.rest = device_index().rests()}});
-    device_lists_->choose(ordinal(layer), step, q, device_index(), plan);
+    device_lists_->choose(layer, ordinal(layer), step, q, device_index(), plan);
   }
 
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
@@ -285,11 +284,6 @@ class HybridPolicy final : public SparsePolicy {
     return draw4(seed_, static_cast<uint32_t>(query.position),
                  static_cast<uint32_t>(query.layer * geometry().n_kv_heads + query.kv_head),
                  DrawPurpose::keys)[1];
-  }
-
-  static Error on_cpu_only(std::string_view key, std::string_view value, std::string_view instead) {
-    return Error::make(ErrorKind::device, std::string(key), "{} runs on the CPU only", value)
-        .hint(fmt::format("use --device cpu, or {}", instead));
   }
 
   recipe::Hybrid spec_;

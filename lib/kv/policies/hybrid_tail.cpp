@@ -6,17 +6,12 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/selection/tail_numbers.h"
 #include "kv/policies/centered_keys.h"
 #include "ops/selection.h"
 
 namespace tandem::kv {
 namespace {
-
-// Deviations that 95 of 100 errors stay within: 1.96 of normal ones, but ratios of weights are
-// skewed.
-constexpr double kWithin95 = 2.3;
-constexpr double kUpper95 = 1.645;  // deviations above the mean that 5 of 100 exceed
-constexpr int kPilot = 128;         // keys that the error is first judged from
 
 /// Sampled keys and how their weights differ from the estimates.
 struct Sample {
@@ -97,8 +92,8 @@ Sample judge(const HybridTailParams& p, int n, KeyList& list) {
 int draw_for_error(const HybridTailParams& p, KeyList& list) {
   const double mass = mass_below(p, p.threshold);
   const double most =
-      std::max<double>(kPilot, p.spec.sample * static_cast<double>(p.scores.size()));
-  double wanted = std::min<double>(kPilot, most);
+      std::max<double>(kErrorPilot, p.spec.sample * static_cast<double>(p.scores.size()));
+  double wanted = std::min<double>(kErrorPilot, most);
   Sample sample = judge(p, draw(p, wanted), list);
   const auto error = [&](const Sample& s) {
     const double total = std::max(p.exact_mass + mass + s.correction, p.exact_mass);

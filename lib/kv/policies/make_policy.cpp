@@ -50,8 +50,7 @@ Needs needs_of(const recipe::Cache& cache) {
     case recipe::CacheKind::lsh:
       return {.runs_on_gpu = true, .lists = true, .sources = 2};
     case recipe::CacheKind::hybrid:
-      return {.runs_on_gpu = cache.hybrid.tail != recipe::HybridTail::sampled &&
-                             cache.hybrid.budget == recipe::HybridBudget::share,
+      return {.runs_on_gpu = true,
               .lists = true,
               .sources = 2,
               .queries = CodeFrames::kAxisQueries,

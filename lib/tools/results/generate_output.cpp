@@ -170,10 +170,14 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
       if (ceiling > 0) o["frac_of_copy_in"] = o["gbps"].get<double>() / ceiling;
     }
   }
-  if (const kv::KeyUsage& usage = engine_.cache().usage(0); usage.visible > 0) {
-    j["attention"] = {{"policy", engine_.cache().policy(0).name()},
-                      {"selected_keys_frac", usage.selected_share()},
-                      {"fixed_keys_frac", usage.fixed_share()}};
+  // A GPU does not count keys, but errors.
+  if (const kv::KeyUsage usage = engine_.cache().total_usage(0);
+      usage.visible > 0 || usage.with_error > 0) {
+    j["attention"] = {{"policy", engine_.cache().policy(0).name()}};
+    if (usage.visible > 0) {
+      j["attention"]["selected_keys_frac"] = usage.selected_share();
+      j["attention"]["fixed_keys_frac"] = usage.fixed_share();
+    }
     if (usage.with_error > 0) j["attention"]["weights_error_bound"] = usage.mean_error();
   }
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
@@ -244,7 +248,7 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
         "2nd, ...)",
         rounds->rounds, rounds->tokens_per_round(), rounds->rule, rounds->draft_s, rounds->target_s,
         rounds->verify_s, percents(rounds->rate_by_position()));
-  if (j.contains("attention"))
+  if (j.contains("attention") && j["attention"].contains("selected_keys_frac"))
     text += fmt::format(
         "\nkeys     {}: a query head read {:.1f} % of the text by content and {:.1f} % as "
         "sinks, recent and new tokens",
