@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/code/choose_coded.h"
 #include "kernels/code/code.h"
+#include "kernels/code/group_rank.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/attend_lists.h"
