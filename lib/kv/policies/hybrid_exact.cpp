@@ -52,11 +52,8 @@ int keys_of_mass(const HybridExactParams& p, const float* ranks, int candidates)
     const auto row = static_cast<int64_t>(h) * p.stride;
     const float* refined = p.refined + row;
     const float most = *std::max_element(refined, refined + candidates);
-    ops::tail_masses({.masses = p.masses,
-                      .scores = p.scores + row,
-                      .n = p.n,
-                      .most = most,
-                      .origin = most});
+    ops::tail_masses(
+        {.masses = p.masses, .scores = p.scores + row, .n = p.n, .most = most, .origin = most});
     const double all = std::accumulate(p.masses, p.masses + (p.n + kMeanKeys - 1) / kMeanKeys, 0.0);
     std::array<double, kBins> mass{};
     for (size_t i = 0; i < bins.size(); ++i) mass[bins[i]] += std::exp(double{refined[i]} - most);
@@ -98,8 +95,7 @@ void choose_exact(const HybridExactParams& p, std::span<KeyList> lists,
     }
   }
   const float* ranks = ranked(p, p.refined, candidates, references);
-  const int m =
-      p.spec.budget == HybridBudget::mass ? keys_of_mass(p, ranks, candidates) : p.wanted;
+  const int m = p.spec.budget == HybridBudget::mass ? keys_of_mass(p, ranks, candidates) : p.wanted;
   ops::select_top({.ids = p.ids,
                    .threshold = &threshold,
                    .scores = ranks,
