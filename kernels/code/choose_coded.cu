@@ -207,9 +207,9 @@ void choose_best(const ChooseCodedParams& p, Stream stream) {
 
 void choose_coded_cuda(const ChooseCodedParams& p, Stream stream) {
   if (p.n_rows == 0 || p.max_keys <= 0) return;
-  coded::prepare_queries(p, stream);
-  coded::scan_signs(p, stream);
-  coded::choose_best(p, stream);
+  (p.shared ? coded::prepare_shared : coded::prepare_queries)(p, stream);
+  (p.shared ? coded::scan_shared : coded::scan_signs)(p, stream);
+  (p.shared ? coded::choose_shared : coded::choose_best)(p, stream);
 }
 
 }  // namespace tandem

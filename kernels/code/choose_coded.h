@@ -8,13 +8,16 @@
 namespace tandem {
 
 inline constexpr int kRegionKeys = 512;  // that a warp scans
+inline constexpr int kMostSharing = 8;   // heads of a set
 
 /// A query as scans read it: code.h's CodeQuery, and what its choice goes by.
 struct DeviceCodeQuery {
   float sign_gain, gain, axis_gain;
-  float total;   // of the whole numbers
-  float center;  // scale times q . center: the log weight of score 0
-  float floor;   // a score that some more keys reach than are candidates; -inf: all keys do
+  float total;      // of the whole numbers
+  float center;     // scale times q . center: the log weight of score 0
+  float reference;  // group_rank.h, where heads share a set; otherwise 0
+  float floor;  // some more keys than are candidates lie this far above the reference, where heads
+                // share a set that of any of them; -inf: all keys do
 };
 
 /// Room for the choice of some rows at a time, of n_lists lists over at most max_keys indexed keys.
@@ -31,11 +34,13 @@ struct ChooseCodedScratch {
 };
 
 struct ChooseCodedParams {
-  // Out, of list row * n_heads + head, counted from the first row, as QueryLists and ListTails have
-  // them: the first `begin` tokens, then the chosen ones, ascending.
+  // Out, of list row * n_heads + head, or row * n_kv_heads + KV head where heads share a set,
+  // counted from the first row, as QueryLists has them: the first `begin` tokens, then the chosen
+  // ones, ascending.
   int32_t* ids;
   int32_t* count;
   int64_t stride;
+  // Of row * n_heads + head, as ListTails has them.
   float* masses;  // relative to exp(origin), 0 for chosen keys; null: no tails
   float* origin;
   int64_t mass_stride;
@@ -51,11 +56,13 @@ struct ChooseCodedParams {
   int max_keys;           // indexed, of any slot
   double refine, exact;   // shares of the keys: candidates and those that are read
   int least_exact;
+  bool shared = false;  // one set for the heads of a KV head, 2 to kMostSharing of them
   ChooseCodedScratch scratch;
 };
 
 /// Of n keys min(n, max(least_exact, exact n)) are chosen, by all bits, of the best twice as many
-/// or refine n by signs; of equal scores the lowest ids.
+/// or refine n by signs; of equal scores the lowest ids. Heads that share a set choose by ranks
+/// (group_rank.h).
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
 ///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, but for keys whose
 ///          scores lie between the threshold of the chosen and a floor above it, which count with

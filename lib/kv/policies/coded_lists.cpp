@@ -19,8 +19,9 @@ struct CodedLists::Memory {
     const size_t lists = static_cast<size_t>(c.rows_at_once_) * heads;
     const size_t regions = static_cast<size_t>(c.codes_.score_room()) / kRegionKeys + 1;
     const size_t keys = regions * kRegionKeys, runs = keys / kMeanKeys;
-    ids = cutter.take<int32_t>(lists * static_cast<size_t>(c.most_));
-    count = cutter.take<int32_t>(lists);
+    const size_t sets = lists / static_cast<size_t>(c.heads_a_list());
+    ids = cutter.take<int32_t>(sets * static_cast<size_t>(c.most_));
+    count = cutter.take<int32_t>(sets);
     masses = cutter.take<float>(c.has_tail() ? lists * runs : 0);
     origin = cutter.take<float>(lists);
     scratch = {.queries = cutter.take<DeviceCodeQuery>(lists),
@@ -91,6 +92,7 @@ void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
                       .refine = spec_.refine,
                       .exact = spec_.exact,
                       .least_exact = spec_.kLeastExact,
+                      .shared = heads_a_list() > 1,
                       .scratch = m.scratch};
   plan.make_lists = [p](Range rows, const PagedStore& store) mutable {
     p.first_row = rows.begin;
@@ -98,7 +100,8 @@ void CodedLists::choose(int ordinal, const Step& step, const Tensor& q,
     ops::choose_coded(p, store.exec().stream());
   };
   plan.list_rows = rows_at_once_;
-  plan.lists = {.ids = m.ids, .count = m.count, .stride = most_, .most = most_};
+  plan.lists = {
+      .ids = m.ids, .count = m.count, .stride = most_, .most = most_, .heads = heads_a_list()};
   if (!has_tail()) return;
   plan.tails = codes_.device_tails(ordinal, device_index);
   plan.tails.masses = m.masses;

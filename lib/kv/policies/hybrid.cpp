@@ -39,7 +39,11 @@ class HybridPolicy final : public SparsePolicy {
       throw on_cpu_only("cache.hybrid.tail", "sampled", "means or none");
     if (spec_.budget != HybridBudget::share)
       throw on_cpu_only("cache.hybrid.budget", recipe::yaml_text(spec_.budget), "share");
-    if (shares_sets()) throw on_cpu_only("cache.hybrid.group", "shared", "head");
+    if (shares_sets() && geometry().group() > kMostSharing)
+      throw Error::make(ErrorKind::device, "cache.hybrid.group",
+                        "shared runs for up to {} query heads a KV head on a GPU, the model has {}",
+                        kMostSharing, geometry().group())
+          .hint("use --device cpu, or head");
     if (!layers().empty())
       device_lists_.emplace(
           spec_, bounds, codes_, index(),

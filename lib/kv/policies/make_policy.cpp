@@ -51,8 +51,7 @@ Needs needs_of(const recipe::Cache& cache) {
       return {.runs_on_gpu = true, .lists = true, .sources = 2};
     case recipe::CacheKind::hybrid:
       return {.runs_on_gpu = cache.hybrid.tail != recipe::HybridTail::sampled &&
-                             cache.hybrid.budget == recipe::HybridBudget::share &&
-                             cache.hybrid.group == recipe::HybridGroup::head,
+                             cache.hybrid.budget == recipe::HybridBudget::share,
               .lists = true,
               .sources = 2,
               .queries = CodeFrames::kAxisQueries,

@@ -1,0 +1,218 @@
+// The best keys by rank of those that a scan kept for heads that share a set: the candidates by
+// signs, refined for every head, and the best of these.
+#include <math.h>
+
+#include "kernels/code/choose_steps.h"
+#include "kernels/code/kept_scores.cuh"
+#include "kernels/code/refine_coded.cuh"
+#include "kernels/code/write_chosen.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace tandem::coded {
+namespace {
+
+constexpr uint32_t kCandidate = 1u << 31;  // in a kept key's number
+
+/// The heads of a set, their queries, and where their scores are.
+struct Group {
+  int n;
+  DeviceCodeQuery queries[kMostSharing];
+  uint32_t q[kMostSharing][kMostDims / 4];  // words of the whole numbers
+
+  /// By the whole block, which waits for it.
+  __device__ void load(const ChooseCodedParams& p, const CodedList& list) {
+    const int thread = static_cast<int>(threadIdx.x), words = p.codes.dims / 4;
+    if (thread == 0) n = p.n_heads / p.n_kv_heads;
+    __syncthreads();
+    if (thread < n) queries[thread] = p.scratch.queries[list.local + thread];
+    const auto* from = reinterpret_cast<const uint32_t*>(p.scratch.q + list.local * p.codes.dims);
+    for (int i = thread; i < n * words; i += kSelectThreads) q[i / words][i % words] = from[i];
+    __syncthreads();
+  }
+  /// The largest of f(head) - reference.
+  template <class F>
+  __device__ float rank(const F& f) const {
+    float most = -INFINITY;
+    for (int h = 0; h < n; ++h) most = fmaxf(most, f(h) - queries[h].reference);
+    return most;
+  }
+};
+
+/// What the scan kept, key after key: ranks, keys' numbers, and where their scores are in each
+/// head's regions.
+struct KeptKeys {
+  KeptScores ranks;
+  uint32_t* places;
+  float* scores;  // of head h from h * stride on
+  int64_t stride;
+
+  __device__ float& score(int head, uint32_t place) const { return scores[head * stride + place]; }
+};
+
+/// The regions one after the other, by the whole block. before: room for the regions.
+__device__ KeptKeys gather_kept(const ChooseCodedParams& p, const CodedList& list,
+                                const Group& group, int* before) {
+  const ListRegions from(p, list, 0);
+  const int regions = (list.n + kRegionKeys - 1) / kRegionKeys, thread = threadIdx.x;
+  const int each = (regions + kSelectThreads - 1) / kSelectThreads;
+  const int begin = min(thread * each, regions), end = min(begin + each, regions);
+  int own = 0, all;
+  for (int r = begin; r < end; ++r) own += from.counts[r];
+  int sum = cuda::sum_before<kSelectThreads>(own, all);
+  for (int r = begin; r < end; ++r) {
+    before[r] = sum;
+    sum += from.counts[r];
+  }
+  __syncthreads();
+  // A second head's list has no numbers of its own.
+  const KeptKeys kept{{from.kept, from.number, all},
+                      ListRegions(p, list, 1).number,
+                      from.scores,
+                      p.scratch.key_stride};
+#pragma unroll 2
+  for (int r = warp_of(); r < regions; r += kSelectWarps)
+    for (int i = lane_of(); i < from.counts[r]; i += cuda::kWarp) {
+      const auto place = static_cast<uint32_t>(r * kRegionKeys + i);
+      const int to = before[r] + i;
+      kept.ranks.scores[to] = group.rank([&](int h) { return kept.score(h, place); });
+      kept.ranks.numbers[to] = static_cast<uint32_t>(r * kRegionKeys + from.keys[place]);
+      kept.places[to] = place;
+    }
+  __syncthreads();
+  return kept;
+}
+
+/// The regions once more, all scores of which are kept; by the whole block.
+__device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, int n_heads) {
+  const ListRegions of_group(p, list, 0);
+  for (int begin = warp_of() * kRegionKeys; begin < list.n; begin += kSelectWarps * kRegionKeys) {
+    const int n = min(list.n - begin, kRegionKeys);
+    for (int first = 0; first < n_heads; first += kQuad) {
+      const int in_quad = min(n_heads - first, kQuad);
+      const LaneQueries lane(p.scratch.queries + list.local + first, in_quad);
+      for (int key = 0; key < n; key += kTile) {
+        const float2 score =
+            score_tile(list.group(p, begin + key), key % kCodeKeys / kTile, p.codes.dims,
+                       p.scratch.q + (list.local + first) * p.codes.dims, in_quad, lane);
+        const int own = key + key_of_lane(), head = query_of_lane();
+        if (own >= n) continue;
+        if (head < in_quad) ListRegions(p, list, first + head).scores[begin + own] = score.x;
+        if (head + 1 < in_quad)
+          ListRegions(p, list, first + head + 1).scores[begin + own] = score.y;
+        if (head == 0) of_group.keys[begin + own] = static_cast<uint16_t>(own);
+      }
+    }
+    if (lane_of() == 0) of_group.counts[begin / kRegionKeys] = n;
+  }
+}
+
+/// Block (KV head, row); kWidth lower bits. Shared memory: a bit a key, which regions' numbers
+/// precede; a mass a run.
+template <int kWidth>
+__global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams p) {
+  extern __shared__ uint32_t bits[];
+  __shared__ SelectShared s;
+  __shared__ Group group;
+  cuda::start_after_previous();
+  const int heads = p.n_heads / p.n_kv_heads, thread = static_cast<int>(threadIdx.x);
+  const CodedList list(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x) * heads);
+  const int64_t number = list.local / heads;
+  const int n = list.n, wanted = n == 0 ? 0 : list.wanted(p);
+  int32_t* const ids = p.ids + number * p.stride;
+  if (thread == 0) p.count[number] = n == 0 ? 0 : p.begin + wanted;
+  if (thread < heads && p.origin != nullptr) p.origin[list.local + thread] = -INFINITY;
+  if (n == 0) return;
+  for (int i = thread; i < p.begin; i += kSelectThreads) ids[i] = i;
+  const int n_runs = (n + kMeanKeys - 1) / kMeanKeys;
+  if (wanted == n) {
+    for (int i = thread; i < n; i += kSelectThreads) ids[p.begin + i] = p.begin + i;
+    for (int h = 0; h < heads && p.masses != nullptr; ++h)
+      for (int r = thread; r < n_runs; r += kSelectThreads) ListRegions(p, list, h).masses[r] = 0;
+    return;
+  }
+  group.load(p, list);
+  KeptKeys kept = gather_kept(p, list, group, reinterpret_cast<int*>(bits));
+  const int candidates = list.candidates(p);
+  const bool floored = kept.ranks.n >= candidates;
+  if (!floored) {
+    keep_all(p, list, heads);
+    __syncthreads();
+    kept = gather_kept(p, list, group, reinterpret_cast<int*>(bits));
+  }
+
+  Pick pick =
+      find_threshold(s, kept.ranks, candidates, [](uint32_t order, uint32_t) { return order; });
+  kept.ranks.each([&](int i, float rank, uint32_t key) {
+    if (!pick.takes(order_of(rank), key)) return;
+    kept.ranks.numbers[i] = key | kCandidate;
+    if constexpr (kWidth > 0) cuda::prefetch(list.low(p, static_cast<int>(key)));
+  });
+  if constexpr (kWidth > 0)
+    kept.ranks.each([&](int i, float, uint32_t marked) {
+      if ((marked & kCandidate) == 0) return;
+      const uint32_t place = kept.places[i];
+      kept.ranks.scores[i] = group.rank([&](int h) {
+        float& score = kept.score(h, place);
+        return score = refine<kWidth>(p, list, group.queries[h], group.q[h],
+                                      static_cast<int>(marked & ~kCandidate), score);
+      });
+    });
+  pick = find_threshold(s, kept.ranks, wanted, [](uint32_t order, uint32_t key) {
+    return (key & kCandidate) != 0 ? order : 0u;
+  });
+
+  const float least = score_of(pick.least);  // rank
+  const int words = (n + 31) / 32;
+  const auto chosen = [&](float rank, uint32_t marked) {
+    return (marked & kCandidate) != 0 && pick.takes(order_of(rank), marked);
+  };
+  for (int i = thread; i < words; i += kSelectThreads) bits[i] = 0;
+  __syncthreads();
+  kept.ranks.each([&](int, float rank, uint32_t marked) {
+    const uint32_t key = marked & ~kCandidate;
+    if (chosen(rank, marked)) atomicOr(&bits[key / 32], 1u << key % 32);
+  });
+  __syncthreads();
+  write_ids(bits, n, p.begin, ids + p.begin);
+  if (p.origin == nullptr) return;
+
+  // Each head weighs the other keys by its own scores. None of a candidate passes its threshold.
+  uint32_t* const masses = bits + words;
+  const float of_floor = floored && group.queries[0].floor > -INFINITY
+                             ? exp2f((group.queries[0].floor - least) * kLog2E)
+                             : 0.0f;
+  for (int h = 0; h < heads; ++h) {
+    const float threshold = group.queries[h].reference + least;
+    if (thread == 0) p.origin[list.local + h] = threshold + group.queries[h].center;
+    if (p.masses == nullptr) continue;
+    __syncthreads();
+    for (int r = thread; r < n_runs; r += kSelectThreads) masses[r] = 0;
+    __syncthreads();
+    kept.ranks.each([&](int i, float rank, uint32_t marked) {
+      if (chosen(rank, marked)) return;
+      const float over = fminf(kept.score(h, kept.places[i]) - threshold, 0.0f);
+      atomicAdd(&masses[(marked & ~kCandidate) / kMeanKeys], mass_number(exp2f(over * kLog2E)));
+    });
+    __syncthreads();
+    float* const to = ListRegions(p, list, h).masses;
+    for (int r = thread; r < n_runs; r += kSelectThreads) {
+      const float below = of_floor > 0 ? to[r] * of_floor : 0.0f;
+      to[r] = below + static_cast<float>(masses[r]) * kMassUnit;
+    }
+  }
+}
+
+}  // namespace
+
+void choose_shared(const ChooseCodedParams& p, Stream stream) {
+  const size_t bytes =
+      sizeof(uint32_t) *
+      static_cast<size_t>((p.max_keys + 31) / 32 + (p.max_keys + kMeanKeys - 1) / kMeanKeys);
+  const auto kernel = p.codes.bits == 1 ? choose<0> : p.codes.bits == 2 ? choose<1> : choose<2>;
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes));
+  cuda::launch(kernel, dim3(static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows)),
+               kSelectThreads, bytes, 1, stream, p);
+}
+
+}  // namespace tandem::coded
