@@ -13,11 +13,10 @@ inline constexpr int kMostSharing = 8;   // heads of a set
 /// A query as scans read it: code.h's CodeQuery, and what its choice goes by.
 struct DeviceCodeQuery {
   float sign_gain, gain, axis_gain;
-  float total;      // of the whole numbers
-  float center;     // scale times q . center: the log weight of score 0
-  float reference;  // group_rank.h, where heads share a set; otherwise 0
-  float floor;  // some more keys than are candidates lie this far above the reference, where heads
-                // share a set that of any of them; -inf: all keys do
+  float total;   // of the whole numbers
+  float center;  // scale times q . center: the log weight of score 0
+  float floor;   // a score, or a rank where heads share a set, that some more keys reach than are
+                 // candidates; -inf: all keys do
 };
 
 /// Room for the choice of some rows at a time, of n_lists lists over at most max_keys indexed keys.
@@ -31,6 +30,11 @@ struct ChooseCodedScratch {
   float* kept;       // [n_lists, key_stride] the scores of all regions, one after the other
   uint32_t* number;  // [n_lists, key_stride] their keys
   int64_t key_stride, region_stride;  // the first a multiple of kRegionKeys
+  // In place of scores and keys where heads share a set; the set's other arrays are those of its
+  // first head's list.
+  float* references = nullptr;     // [n_lists] group_rank.h
+  float* group_scores = nullptr;   // [n_lists, key_stride] of keys whose ranks reach the floor
+  uint16_t* group_keys = nullptr;  // [n_lists, key_stride]
 };
 
 struct ChooseCodedParams {

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "kernels/code/choose_steps.h"
+#include "kernels/code/group_list.cuh"
 #include "kernels/code/kept_scores.cuh"
 #include "kernels/code/refine_coded.cuh"
 #include "kernels/code/write_chosen.cuh"
@@ -13,96 +14,89 @@ namespace {
 
 constexpr uint32_t kCandidate = 1u << 31;  // in a kept key's number
 
-/// The heads of a set, their queries, and where their scores are.
+/// The heads of a set and their queries.
 struct Group {
-  int n;
   DeviceCodeQuery queries[kMostSharing];
+  float references[kMostSharing];
   uint32_t q[kMostSharing][kMostDims / 4];  // words of the whole numbers
 
   /// By the whole block, which waits for it.
-  __device__ void load(const ChooseCodedParams& p, const CodedList& list) {
+  __device__ void load(const ChooseCodedParams& p, const CodedList& list, int n) {
     const int thread = static_cast<int>(threadIdx.x), words = p.codes.dims / 4;
-    if (thread == 0) n = p.n_heads / p.n_kv_heads;
-    __syncthreads();
-    if (thread < n) queries[thread] = p.scratch.queries[list.local + thread];
+    if (thread < n) {
+      queries[thread] = p.scratch.queries[list.local + thread];
+      references[thread] = p.scratch.references[list.local + thread];
+    }
     const auto* from = reinterpret_cast<const uint32_t*>(p.scratch.q + list.local * p.codes.dims);
     for (int i = thread; i < n * words; i += kSelectThreads) q[i / words][i % words] = from[i];
     __syncthreads();
+  }
+};
+
+/// What the scan kept, key after key.
+struct KeptKeys {
+  const Group& group;
+  GroupRegions regions;
+  int n_heads, n = 0;
+
+  /// By the whole block. before: room for the regions.
+  __device__ void gather(const CodedList& list, int* before) {
+    const int n_regions = (list.n + kRegionKeys - 1) / kRegionKeys;
+    const int thread = static_cast<int>(threadIdx.x);
+    const int each = (n_regions + kSelectThreads - 1) / kSelectThreads;
+    const int begin = min(thread * each, n_regions), end = min(begin + each, n_regions);
+    int own = 0;
+    for (int r = begin; r < end; ++r) own += regions.counts[r];
+    int sum = cuda::sum_before<kSelectThreads>(own, n);
+    for (int r = begin; r < end; ++r) {
+      before[r] = sum;
+      sum += regions.counts[r];
+    }
+    __syncthreads();
+#pragma unroll 2
+    for (int r = warp_of(); r < n_regions; r += kSelectWarps)
+      for (int i = lane_of(); i < regions.counts[r]; i += cuda::kWarp) {
+        const int place = r * kRegionKeys + i, to = before[r] + i;
+        regions.ranks[to] = rank([&](int h) { return score(h, static_cast<uint32_t>(place)); });
+        regions.numbers[to] = static_cast<uint32_t>(r * kRegionKeys + regions.keys[place]);
+        regions.places[to] = static_cast<uint32_t>(place);
+      }
+    __syncthreads();
+  }
+  __device__ KeptScores ranks() const { return {regions.ranks, regions.numbers, n}; }
+  __device__ float& score(int head, uint32_t place) const {
+    return regions.scores[head * regions.stride + place];
   }
   /// The largest of f(head) - reference.
   template <class F>
   __device__ float rank(const F& f) const {
     float most = -INFINITY;
-    for (int h = 0; h < n; ++h) most = fmaxf(most, f(h) - queries[h].reference);
+    for (int h = 0; h < n_heads; ++h) most = fmaxf(most, f(h) - group.references[h]);
     return most;
   }
 };
 
-/// What the scan kept, key after key: ranks, keys' numbers, and where their scores are in each
-/// head's regions.
-struct KeptKeys {
-  KeptScores ranks;
-  uint32_t* places;
-  float* scores;  // of head h from h * stride on
-  int64_t stride;
-
-  __device__ float& score(int head, uint32_t place) const { return scores[head * stride + place]; }
-};
-
-/// The regions one after the other, by the whole block. before: room for the regions.
-__device__ KeptKeys gather_kept(const ChooseCodedParams& p, const CodedList& list,
-                                const Group& group, int* before) {
-  const ListRegions from(p, list, 0);
-  const int regions = (list.n + kRegionKeys - 1) / kRegionKeys, thread = threadIdx.x;
-  const int each = (regions + kSelectThreads - 1) / kSelectThreads;
-  const int begin = min(thread * each, regions), end = min(begin + each, regions);
-  int own = 0, all;
-  for (int r = begin; r < end; ++r) own += from.counts[r];
-  int sum = cuda::sum_before<kSelectThreads>(own, all);
-  for (int r = begin; r < end; ++r) {
-    before[r] = sum;
-    sum += from.counts[r];
-  }
-  __syncthreads();
-  // A second head's list has no numbers of its own.
-  const KeptKeys kept{{from.kept, from.number, all},
-                      ListRegions(p, list, 1).number,
-                      from.scores,
-                      p.scratch.key_stride};
-#pragma unroll 2
-  for (int r = warp_of(); r < regions; r += kSelectWarps)
-    for (int i = lane_of(); i < from.counts[r]; i += cuda::kWarp) {
-      const auto place = static_cast<uint32_t>(r * kRegionKeys + i);
-      const int to = before[r] + i;
-      kept.ranks.scores[to] = group.rank([&](int h) { return kept.score(h, place); });
-      kept.ranks.numbers[to] = static_cast<uint32_t>(r * kRegionKeys + from.keys[place]);
-      kept.places[to] = place;
-    }
-  __syncthreads();
-  return kept;
-}
-
 /// The regions once more, all scores of which are kept; by the whole block.
-__device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, int n_heads) {
-  const ListRegions of_group(p, list, 0);
+__device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, const GroupRegions& to,
+                         int n_heads) {
   for (int begin = warp_of() * kRegionKeys; begin < list.n; begin += kSelectWarps * kRegionKeys) {
     const int n = min(list.n - begin, kRegionKeys);
     for (int first = 0; first < n_heads; first += kQuad) {
-      const int in_quad = min(n_heads - first, kQuad);
+      const int in_quad = min(n_heads - first, kQuad), head = query_of_lane();
       const LaneQueries lane(p.scratch.queries + list.local + first, in_quad);
+      const int8_t* q = p.scratch.q + (list.local + first) * p.codes.dims;
+      float* const scores = to.scores + (first + head) * to.stride + begin;
       for (int key = 0; key < n; key += kTile) {
-        const float2 score =
-            score_tile(list.group(p, begin + key), key % kCodeKeys / kTile, p.codes.dims,
-                       p.scratch.q + (list.local + first) * p.codes.dims, in_quad, lane);
-        const int own = key + key_of_lane(), head = query_of_lane();
+        const float2 score = score_tile(list.group(p, begin + key), key % kCodeKeys / kTile,
+                                        p.codes.dims, q, in_quad, lane);
+        const int own = key + key_of_lane();
         if (own >= n) continue;
-        if (head < in_quad) ListRegions(p, list, first + head).scores[begin + own] = score.x;
-        if (head + 1 < in_quad)
-          ListRegions(p, list, first + head + 1).scores[begin + own] = score.y;
-        if (head == 0) of_group.keys[begin + own] = static_cast<uint16_t>(own);
+        if (head < in_quad) scores[own] = score.x;
+        if (head + 1 < in_quad) scores[to.stride + own] = score.y;
+        if (first + head == 0) to.keys[begin + own] = static_cast<uint16_t>(own);
       }
     }
-    if (lane_of() == 0) of_group.counts[begin / kRegionKeys] = n;
+    if (lane_of() == 0) to.counts[begin / kRegionKeys] = n;
   }
 }
 
@@ -124,40 +118,43 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   if (n == 0) return;
   for (int i = thread; i < p.begin; i += kSelectThreads) ids[i] = i;
   const int n_runs = (n + kMeanKeys - 1) / kMeanKeys;
+  const GroupRegions regions(p, list);
   if (wanted == n) {
     for (int i = thread; i < n; i += kSelectThreads) ids[p.begin + i] = p.begin + i;
     for (int h = 0; h < heads && p.masses != nullptr; ++h)
-      for (int r = thread; r < n_runs; r += kSelectThreads) ListRegions(p, list, h).masses[r] = 0;
+      for (int r = thread; r < n_runs; r += kSelectThreads)
+        regions.masses[h * regions.mass_stride + r] = 0;
     return;
   }
-  group.load(p, list);
-  KeptKeys kept = gather_kept(p, list, group, reinterpret_cast<int*>(bits));
+  group.load(p, list, heads);
+  KeptKeys kept{group, regions, heads};
+  kept.gather(list, reinterpret_cast<int*>(bits));
   const int candidates = list.candidates(p);
-  const bool floored = kept.ranks.n >= candidates;
-  if (!floored) {
-    keep_all(p, list, heads);
+  const bool floored = kept.n >= candidates && group.queries[0].floor > -INFINITY;
+  if (kept.n < candidates) {
+    keep_all(p, list, regions, heads);
     __syncthreads();
-    kept = gather_kept(p, list, group, reinterpret_cast<int*>(bits));
+    kept.gather(list, reinterpret_cast<int*>(bits));
   }
 
-  Pick pick =
-      find_threshold(s, kept.ranks, candidates, [](uint32_t order, uint32_t) { return order; });
-  kept.ranks.each([&](int i, float rank, uint32_t key) {
+  const KeptScores ranks = kept.ranks();
+  Pick pick = find_threshold(s, ranks, candidates, [](uint32_t order, uint32_t) { return order; });
+  ranks.each([&](int i, float rank, uint32_t key) {
     if (!pick.takes(order_of(rank), key)) return;
-    kept.ranks.numbers[i] = key | kCandidate;
+    ranks.numbers[i] = key | kCandidate;
     if constexpr (kWidth > 0) cuda::prefetch(list.low(p, static_cast<int>(key)));
   });
   if constexpr (kWidth > 0)
-    kept.ranks.each([&](int i, float, uint32_t marked) {
+    ranks.each([&](int i, float, uint32_t marked) {
       if ((marked & kCandidate) == 0) return;
-      const uint32_t place = kept.places[i];
-      kept.ranks.scores[i] = group.rank([&](int h) {
-        float& score = kept.score(h, place);
-        return score = refine<kWidth>(p, list, group.queries[h], group.q[h],
-                                      static_cast<int>(marked & ~kCandidate), score);
+      const uint32_t place = regions.places[i];
+      ranks.scores[i] = kept.rank([&](int h) {
+        return kept.score(h, place) =
+                   refine<kWidth>(p, list, group.queries[h], group.q[h],
+                                  static_cast<int>(marked & ~kCandidate), kept.score(h, place));
       });
     });
-  pick = find_threshold(s, kept.ranks, wanted, [](uint32_t order, uint32_t key) {
+  pick = find_threshold(s, ranks, wanted, [](uint32_t order, uint32_t key) {
     return (key & kCandidate) != 0 ? order : 0u;
   });
 
@@ -168,37 +165,33 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
   };
   for (int i = thread; i < words; i += kSelectThreads) bits[i] = 0;
   __syncthreads();
-  kept.ranks.each([&](int, float rank, uint32_t marked) {
+  ranks.each([&](int, float rank, uint32_t marked) {
     const uint32_t key = marked & ~kCandidate;
     if (chosen(rank, marked)) atomicOr(&bits[key / 32], 1u << key % 32);
   });
   __syncthreads();
   write_ids(bits, n, p.begin, ids + p.begin);
-  if (p.origin == nullptr) return;
+  if (p.masses == nullptr) return;
 
-  // Each head weighs the other keys by its own scores. None of a candidate passes its threshold.
+  // Each head weighs the other keys by its own scores; those of candidates are below its threshold.
   uint32_t* const masses = bits + words;
-  const float of_floor = floored && group.queries[0].floor > -INFINITY
-                             ? exp2f((group.queries[0].floor - least) * kLog2E)
-                             : 0.0f;
+  const float of_floor = floored ? exp2f((group.queries[0].floor - least) * kLog2E) : 0.0f;
+#pragma unroll 1
   for (int h = 0; h < heads; ++h) {
-    const float threshold = group.queries[h].reference + least;
+    const float threshold = group.references[h] + least;
     if (thread == 0) p.origin[list.local + h] = threshold + group.queries[h].center;
-    if (p.masses == nullptr) continue;
-    __syncthreads();
     for (int r = thread; r < n_runs; r += kSelectThreads) masses[r] = 0;
     __syncthreads();
-    kept.ranks.each([&](int i, float rank, uint32_t marked) {
+    ranks.each([&](int i, float rank, uint32_t marked) {
       if (chosen(rank, marked)) return;
-      const float over = fminf(kept.score(h, kept.places[i]) - threshold, 0.0f);
+      const float over = fminf(kept.score(h, regions.places[i]) - threshold, 0.0f);
       atomicAdd(&masses[(marked & ~kCandidate) / kMeanKeys], mass_number(exp2f(over * kLog2E)));
     });
     __syncthreads();
-    float* const to = ListRegions(p, list, h).masses;
-    for (int r = thread; r < n_runs; r += kSelectThreads) {
-      const float below = of_floor > 0 ? to[r] * of_floor : 0.0f;
-      to[r] = below + static_cast<float>(masses[r]) * kMassUnit;
-    }
+    float* const to = regions.masses + h * regions.mass_stride;
+    for (int r = thread; r < n_runs; r += kSelectThreads)
+      to[r] = (floored ? to[r] * of_floor : 0.0f) + static_cast<float>(masses[r]) * kMassUnit;
+    __syncthreads();
   }
 }
 

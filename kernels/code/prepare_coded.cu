@@ -3,20 +3,93 @@
 #include <math.h>
 
 #include "kernels/code/choose_steps.h"
+#include "kernels/code/code_numbers.h"
+#include "kernels/code/code_tile.cuh"
 #include "kernels/code/kept_scores.cuh"
-#include "kernels/code/prepare_query.cuh"
+#include "kernels/code/rotate.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/number.cuh"
 
 namespace tandem::coded {
 namespace {
 
+constexpr int kPrepareThreads = 1024, kPrepareWarps = kPrepareThreads / cuda::kWarp;
+constexpr int kSampleTiles = 128, kSample = kSampleTiles * kTile;  // keys
 constexpr int kEach = kSample / kPrepareThreads;
-constexpr int kRounds = 9;  // of bisection
+constexpr int kRounds = 9;                  // of bisection
+constexpr int kLeastSampled = 8 * kSample;  // below, every score is kept
 
-struct PrepareShared : PreparedQueries<kQuad> {
+struct PrepareShared {
+  float rows[kQuad][kMostDims];
+  int8_t q[kQuad * kMostDims];
+  DeviceCodeQuery queries[kQuad];
+  float sample[kQuad][kSample];
   uint32_t least[kQuad], most[kQuad];  // orders of scores
   int reach[kRounds][kQuad];
 };
+
+/// A warp makes the whole numbers of query i of the quad.
+template <class T>
+__device__ void make_query(const ChooseCodedParams& p, const CodedList& list, int i,
+                           PrepareShared& s) {
+  const DeviceCodes& codes = p.codes;
+  const int d = codes.d, dims = codes.dims, lane = lane_of();
+  const T* q = static_cast<const T*>(p.q) + (int64_t{list.row} * p.n_heads + list.head + i) * d;
+  const float* frame =
+      codes.frames + list.slot * codes.frame_slot_stride + list.kv_head * codes.frame_head_stride;
+  float* const row = s.rows[i];
+  float share = 0, center = 0;
+  for (int c = lane; c < d; c += cuda::kWarp) {
+    row[c] = cuda::to_float(q[c]);
+    share = fmaf(row[c], frame[d + c], share);
+    center = fmaf(row[c], frame[c], center);
+  }
+  share = cuda::warp_sum(share);
+  center = cuda::warp_sum(center);
+  for (int c = lane; c < dims; c += cuda::kWarp)
+    row[c] = c < d ? row[c] - share * frame[d + c] : 0.0f;
+  __syncwarp();
+  rotate_row(row, codes.signs, dims, lane);
+  float step = 0;
+  for (int c = lane; c < dims; c += cuda::kWarp) {
+    const float x = fabsf(row[c]);
+    step = fmaxf(step, fmaxf(x / kMostQuery, cuda::warp_sum(x) / kMostQuerySum));
+  }
+  step = cuda::warp_max(step);
+  int total = 0;
+  for (int c = lane; c < dims; c += cuda::kWarp) {
+    const int x = step > 0 ? static_cast<int>(rintf(row[c] / step)) : 0;
+    s.q[i * dims + c] = static_cast<int8_t>(x);
+    p.scratch.q[(list.local + i) * dims + c] = static_cast<int8_t>(x);
+    total += x;
+  }
+  total = __reduce_add_sync(cuda::kAllLanes, total);
+  if (lane != 0) return;
+  const float weight = 1.0f / sqrtf(static_cast<float>(d));
+  const CodeGains gains =
+      code_gains(step, share, weight, {frame[2 * d], frame[2 * d + 1]}, codes.bits);
+  s.queries[i] = {.sign_gain = gains.sign,
+                  .gain = gains.all,
+                  .axis_gain = gains.axis,
+                  .total = static_cast<float>(total),
+                  .center = center * weight,
+                  .floor = -INFINITY};
+}
+
+/// Scores of kSample keys, tile by tile at even distances, for all queries.
+__device__ void take_sample(const ChooseCodedParams& p, const CodedList& list, int n,
+                            PrepareShared& s) {
+  const LaneQueries lane(s.queries, n);
+  const int tiles = list.n / kTile;
+#pragma unroll 4
+  for (int i = warp_of(); i < kSampleTiles; i += kPrepareWarps) {
+    const int tile = static_cast<int>(int64_t{i} * tiles / kSampleTiles), key = tile * kTile;
+    const float2 score =
+        score_tile(list.group(p, key), key % kCodeKeys / kTile, p.codes.dims, s.q, n, lane);
+    s.sample[query_of_lane()][i * kTile + key_of_lane()] = score.x;
+    s.sample[query_of_lane() + 1][i * kTile + key_of_lane()] = score.y;
+  }
+}
 
 /// Floors that about `rank` of the sampled scores reach, by bisection between the extremes; the
 /// queries' get them.
@@ -81,7 +154,11 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const ChooseCodedPara
   if (list.n >= kLeastSampled) {
     take_sample(p, list, quad.n, s);
     __syncthreads();
-    const int rank = floor_rank(p, list);
+    // The sample holds `expected` of the candidates, give or take more than chance would where good
+    // keys lie side by side.
+    const float expected =
+        static_cast<float>(list.candidates(p)) / static_cast<float>(list.n) * kSample;
+    const int rank = static_cast<int>(1.25f * expected + 4 * sqrtf(expected)) + 4;
     if (rank < kSample / 2) find_floors(s, rank);
   }
   if (threadIdx.x < quad.n) p.scratch.queries[list.local + threadIdx.x] = s.queries[threadIdx.x];

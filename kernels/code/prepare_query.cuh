@@ -67,7 +67,6 @@ __device__ void make_query(const ChooseCodedParams& p, const CodedList& list, in
                   .axis_gain = gains.axis,
                   .total = static_cast<float>(total),
                   .center = center * weight,
-                  .reference = 0,
                   .floor = -INFINITY};
 }
 

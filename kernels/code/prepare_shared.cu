@@ -15,6 +15,7 @@ struct PrepareShared : PreparedQueries<kMostSharing> {
   int bins[kMostSharing][kDigits];
   uint32_t prefix[kMostSharing];  // of the wanted score's order
   int left[kMostSharing];         // its rank among those with the prefix, from 1 on
+  float references[kMostSharing];
 };
 
 /// The score of a rank, from 0 on, in each of the first `rows` of the sample's; by the whole block.
@@ -74,19 +75,21 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const ChooseCodedPara
     __syncthreads();
     const KeySample sample(list.n);
     find_ranked(s, group, sample.size(), sample.rank(wanted, list.n));
-    if (thread < group) s.queries[thread].reference = score_of(s.prefix[thread]);
+    if (thread < group) s.references[thread] = score_of(s.prefix[thread]);
     __syncthreads();
     if (const int rank = floor_rank(p, list); list.n >= kLeastSampled && rank < kSample / 2) {
       for (int i = thread; i < kSample; i += kPrepareThreads) {
         float most = -INFINITY;
-        for (int h = 0; h < group; ++h) most = fmaxf(most, s.sample[h][i] - s.queries[h].reference);
+        for (int h = 0; h < group; ++h) most = fmaxf(most, s.sample[h][i] - s.references[h]);
         s.sample[0][i] = most;
       }
       find_ranked(s, 1, kSample, rank);
       if (thread < group) s.queries[thread].floor = score_of(s.prefix[0]);
     }
   }
-  if (thread < group) p.scratch.queries[list.local + thread] = s.queries[thread];
+  if (thread >= group) return;
+  p.scratch.queries[list.local + thread] = s.queries[thread];
+  p.scratch.references[list.local + thread] = s.references[thread];
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "kernels/code/choose_steps.h"
 #include "kernels/code/code_tile.cuh"
+#include "kernels/code/group_list.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace tandem::coded {
@@ -91,9 +92,9 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 4 : 2)
   GroupWords<kSteps> words;
   words.load(at);
   const DeviceCodeQuery* queries = p.scratch.queries + list.local;
-  const ListRegions of_group(p, list, 0);
+  const GroupRegions to(p, list);
   GroupWriter<kQuads> writer;
-  writer.keys = of_group.keys + begin;
+  writer.keys = to.keys + begin;
   writer.floor = queries->floor;
   uint32_t q[kQuads][kSteps][2];
 #pragma unroll
@@ -106,8 +107,8 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 4 : 2)
                                    in_quad, j * 8 + i * 4 + lane_of() % 4);
     for (int i = 0; i < 2; ++i) {
       const int head = first + query_of_lane() + i;
-      writer.scores[quad][i] = head < group ? ListRegions(p, list, head).scores + begin : nullptr;
-      writer.reference[quad][i] = head < group ? queries[head].reference : INFINITY;
+      writer.scores[quad][i] = head < group ? to.scores + head * to.stride + begin : nullptr;
+      writer.reference[quad][i] = head < group ? to.references[head] : INFINITY;
     }
   }
 #pragma unroll 1
@@ -128,10 +129,10 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 4 : 2)
         const int head = quad * kQuad + query_of_lane() + i;
         const float mass = writer.end_run(quad, i);
         if (lane_of() < 2 && head < group)
-          ListRegions(p, list, head).masses[(begin + first) / kMeanKeys] = mass;
+          to.masses[head * to.mass_stride + (begin + first) / kMeanKeys] = mass;
       }
   }
-  if (lane_of() == 0) of_group.counts[region] = writer.n;
+  if (lane_of() == 0) to.counts[region] = writer.n;
 }
 
 template <int kQuads>

@@ -24,15 +24,19 @@ struct CodedLists::Memory {
     count = cutter.take<int32_t>(sets);
     masses = cutter.take<float>(c.has_tail() ? lists * runs : 0);
     origin = cutter.take<float>(lists);
+    const size_t sharing = c.heads_a_list() > 1 ? lists : 0, alone = lists - sharing;
     scratch = {.queries = cutter.take<DeviceCodeQuery>(lists),
                .q = cutter.take<int8_t>(lists * c.codes_.dims()),
-               .scores = cutter.take<float>(lists * keys),
-               .keys = cutter.take<uint16_t>(lists * keys),
+               .scores = cutter.take<float>(alone * keys),
+               .keys = cutter.take<uint16_t>(alone * keys),
                .counts = cutter.take<int32_t>(lists * regions),
                .kept = cutter.take<float>(lists * keys),
                .number = cutter.take<uint32_t>(lists * keys),
                .key_stride = static_cast<int64_t>(keys),
-               .region_stride = static_cast<int64_t>(regions)};
+               .region_stride = static_cast<int64_t>(regions),
+               .references = cutter.take<float>(sharing),
+               .group_scores = cutter.take<float>(sharing * keys),
+               .group_keys = cutter.take<uint16_t>(sharing * keys)};
     mass_stride = static_cast<int64_t>(runs);
   }
 };
