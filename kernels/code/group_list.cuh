@@ -25,7 +25,7 @@ struct GroupRegions {
         counts(p.scratch.counts + first.local * p.scratch.region_stride),
         ranks(p.scratch.kept + first.local * p.scratch.key_stride),
         numbers(p.scratch.number + first.local * p.scratch.key_stride),
-        // A second head's list has no numbers of its own.
+        // The list of a second head has no numbers.
         places(numbers + p.scratch.key_stride) {}
 };
 
