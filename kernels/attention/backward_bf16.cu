@@ -5,6 +5,7 @@
 #include "base/log2.h"
 #include "kernels/attention/backward_portable.cuh"
 #include "kernels/attention/rows_bf16.cuh"
+#include "kernels/cuda/number.cuh"
 
 namespace tandem::portable {
 namespace {

@@ -4,6 +4,7 @@
 #include "kernels/attention/few_rows_state.cuh"
 #include "kernels/attention/visibility.cuh"
 #include "kernels/cuda/mma_bf16.cuh"
+#include "kernels/cuda/number.cuh"
 
 namespace tandem {
 

@@ -2,6 +2,8 @@
 // Where too few reached the floor, which costs time alone, the list's keys are scanned once more.
 #include <math.h>
 
+#include <algorithm>
+
 #include "kernels/code/choose_steps.h"
 #include "kernels/code/code_tile.cuh"
 #include "kernels/code/kept_scores.cuh"
@@ -11,10 +13,14 @@ namespace tandem {
 namespace coded {
 namespace {
 
+constexpr int kMostThreads = 1024;  // of a multiprocessor: 64 registers each
+
 /// The regions of one list once more, every score of which is kept; by the whole block.
+template <int kThreads>
 __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, const ListRegions& to) {
   const LaneQueries lane(p.scratch.queries + list.local, 1);
-  for (int begin = warp_of() * kRegionKeys; begin < list.n; begin += kSelectWarps * kRegionKeys) {
+  for (int begin = warp_of() * kRegionKeys; begin < list.n;
+       begin += (kThreads / cuda::kWarp) * kRegionKeys) {
     const int n = min(list.n - begin, kRegionKeys);
     // One query: the lanes of the first two columns have it as their first.
     for (int key = 0; key < n; key += kTile) {
@@ -32,82 +38,122 @@ __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, cons
   }
 }
 
-/// A word of a key's lower bits times the whole numbers from q on.
-__device__ int low_sum(uint32_t word, const uint32_t* q, int width, int sum) {
-  const uint32_t mask = width == 1 ? 0x01010101u : 0x03030303u;
+/// Adds four unsigned bytes of `word` times four signed ones of q.
+__device__ int add_products(uint32_t word, uint32_t q, int sum) {
+  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(word), "r"(q));
+  return sum;
+}
+
+/// The sum of a key's lower bits times the whole numbers from q on, kWidth bits a coordinate.
+template <int kWidth>
+__device__ int low_sum(const uint8_t* low, const uint32_t* q, int dims) {
+  constexpr int kFields = 8 / kWidth;  // of a byte; those of each place have a sum, at that place
+  constexpr uint32_t kMask = 0x01010101u * ((1 << kWidth) - 1);
+  int sums[kFields] = {};
+  const auto add = [&](uint32_t word, const uint32_t* of) {
 #pragma unroll
-  for (int f = 0; f < 8; ++f)
-    if (f * width < 8)
-      sum = __dp4a(static_cast<int>(word >> f * width & mask), static_cast<int>(q[f]), sum);
+    for (int f = 0; f < kFields; ++f)
+      sums[f] = add_products(word & kMask << f * kWidth, of[f], sums[f]);
+  };
+  const int words = dims / 32 * kWidth;
+  if (words % 4 == 0) {
+#pragma unroll 2
+    for (int w = 0; w < words; w += 4) {
+      const uint4 four = reinterpret_cast<const uint4*>(low)[w / 4];
+      add(four.x, q + w * kFields);
+      add(four.y, q + (w + 1) * kFields);
+      add(four.z, q + (w + 2) * kFields);
+      add(four.w, q + (w + 3) * kFields);
+    }
+  } else {
+#pragma unroll 1
+    for (int w = 0; w < words; ++w) add(reinterpret_cast<const uint32_t*>(low)[w], q + w * kFields);
+  }
+  int sum = 0;
+#pragma unroll
+  for (int f = 0; f < kFields; ++f) sum += sums[f] >> f * kWidth;
   return sum;
 }
 
 /// A candidate's score by all bits, from that by signs; q: words of the whole numbers. Keys lie
 /// anywhere: few and wide accesses.
+template <int kWidth>
 __device__ float refine(const ChooseCodedParams& p, const CodedList& list,
                         const DeviceCodeQuery& query, const uint32_t* q, int key, float old) {
-  const int width = p.codes.bits - 1, fields = 8 / width, dims = p.codes.dims;
-  const int words = dims / 32 * width;
-  const uint8_t* low = list.low(p, key);
-  const uint32_t pair = *reinterpret_cast<const uint16_t*>(list.group(p, key) + 16 * dims +
+  const uint32_t pair = *reinterpret_cast<const uint16_t*>(list.group(p, key) + 16 * p.codes.dims +
                                                            device_scale_place(key % kCodeKeys));
-  int lows = 0;
-  if (words % 4 == 0) {
-#pragma unroll 2
-    for (int w = 0; w < words; w += 4) {
-      const uint4 four = reinterpret_cast<const uint4*>(low)[w / 4];
-      lows = low_sum(four.x, q + w * fields, width, lows);
-      lows = low_sum(four.y, q + (w + 1) * fields, width, lows);
-      lows = low_sum(four.z, q + (w + 2) * fields, width, lows);
-      lows = low_sum(four.w, q + (w + 3) * fields, width, lows);
-    }
-  } else {
-    for (int w = 0; w < words; ++w)
-      lows = low_sum(reinterpret_cast<const uint32_t*>(low)[w], q + w * fields, width, lows);
-  }
+  const auto lows = static_cast<float>(low_sum<kWidth>(list.low(p, key), q, p.codes.dims));
   const float scale = scale_of(pair), by_axis = query.axis_gain * share_of(pair),
               by_signs = query.sign_gain * scale;
   // As code_refine.inl: the sum by signs is a whole number, so rounding gives it back.
   const float signs = fabsf(by_signs) > 0 ? rintf((old - by_axis) / by_signs) : 0.0f;
-  const float less = static_cast<float>((1 << width) - 1) * query.total;
-  const float sum =
-      fmaf(signs, static_cast<float>(1 << width), fmaf(static_cast<float>(lows), 2.0f, -less));
+  const float less = static_cast<float>((1 << kWidth) - 1) * query.total;
+  const float sum = fmaf(signs, static_cast<float>(1 << kWidth), fmaf(lows, 2.0f, -less));
   return sum * query.gain * scale + by_axis;
 }
 
-/// The scores of a list's regions one after the other, by the whole block. before: room for the
-/// regions.
-__device__ KeptScores gather_kept(const CodedList& list, const ListRegions& from, int* before) {
+/// The scores of a list's regions one after the other, by the whole block, and their extremes in s.
+/// before: how many scores there are before each region; the scores go to `own` if they are no more
+/// than `room`.
+template <int kThreads>
+__device__ KeptScores<kThreads> gather_kept(SelectShared& s, const CodedList& list,
+                                            const ListRegions& from, int* before, uint32_t* own,
+                                            int room) {
   const int regions = (list.n + kRegionKeys - 1) / kRegionKeys, thread = threadIdx.x;
-  const int each = (regions + kSelectThreads - 1) / kSelectThreads;
+  const int each = (regions + kThreads - 1) / kThreads;
   const int begin = min(thread * each, regions), end = min(begin + each, regions);
-  int own = 0, all;
-  for (int r = begin; r < end; ++r) own += from.counts[r];
-  int sum = cuda::sum_before<kSelectThreads>(own, all);
+  int count = 0, all;
+  for (int r = begin; r < end; ++r) count += from.counts[r];
+  int sum = cuda::sum_before<kThreads>(count, all);
   for (int r = begin; r < end; ++r) {
     before[r] = sum;
     sum += from.counts[r];
   }
   __syncthreads();
-#pragma unroll 2
-  for (int r = warp_of(); r < regions; r += kSelectWarps)
-    for (int i = lane_of(); i < from.counts[r]; i += cuda::kWarp) {
-      const int at = r * kRegionKeys + i;
-      from.kept[before[r] + i] = from.scores[at];
-      from.number[before[r] + i] = static_cast<uint32_t>(r * kRegionKeys + from.keys[at]);
+  KeptScores<kThreads> to{from.kept, from.number, all};
+  if (all <= room) to.scores = reinterpret_cast<float*>(own), to.numbers = own + room;
+  Extremes extremes;
+  constexpr int kWarps = kThreads / cuda::kWarp;
+  constexpr int kAhead = 4;  // regions that a warp reads at once
+#pragma unroll 1
+  for (int first = warp_of(); first < regions; first += kAhead * kWarps) {
+    int n[kAhead], at[kAhead];
+    float score[kAhead];
+    uint16_t key[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int r = first + a * kWarps;
+      at[a] = r < regions ? before[r] : 0;
+      n[a] = r < regions ? (r + 1 < regions ? before[r + 1] : all) - at[a] : 0;
     }
-  __syncthreads();
-  return {from.kept, from.number, all};
+    for (int i = lane_of(); i < max(max(n[0], n[1]), max(n[2], n[3])); i += cuda::kWarp) {
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        const int from_at = (first + a * kWarps) * kRegionKeys + i;
+        if (i < n[a]) score[a] = from.scores[from_at], key[a] = from.keys[from_at];
+      }
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        if (i >= n[a]) continue;
+        to.scores[at[a] + i] = score[a];
+        to.numbers[at[a] + i] = static_cast<uint32_t>((first + a * kWarps) * kRegionKeys + key[a]);
+        extremes.take(order_of(score[a]));
+      }
+    }
+  }
+  extremes.join(s);
+  return to;
 }
 
 /// Writes the tokens of set bits, one for each of n keys, in their order.
+template <int kThreads>
 __device__ void write_ids(const uint32_t* bits, int n, int first, int32_t* ids) {
   const int words = (n + 31) / 32, thread = threadIdx.x;
-  const int each = (words + kSelectThreads - 1) / kSelectThreads;
+  const int each = (words + kThreads - 1) / kThreads;
   const int begin = min(thread * each, words), end = min(begin + each, words);
   int own = 0, all;
   for (int w = begin; w < end; ++w) own += __popc(bits[w]);
-  int32_t* to = ids + cuda::sum_before<kSelectThreads>(own, all);
+  int32_t* to = ids + cuda::sum_before<kThreads>(own, all);
   for (int w = begin; w < end; ++w)
     for (uint32_t word = bits[w]; word != 0; word &= word - 1)
       *to++ = first + w * 32 + __ffs(static_cast<int>(word)) - 1;
@@ -117,61 +163,83 @@ __device__ void write_ids(const uint32_t* bits, int n, int first, int32_t* ids) 
 /// below 2^32.
 constexpr float kMassUnit = 1.0f / (1 << 23);
 
-/// Block (head, row). Shared memory: a bit a key, which regions' numbers precede; a mass a run.
-__global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams p) {
+/// Words of shared memory that a bit a key, which regions' numbers precede, and a mass a run take.
+int words_of(const ChooseCodedParams& p) {
+  return (p.max_keys + 31) / 32 + (p.max_keys + kMeanKeys - 1) / kMeanKeys;
+}
+
+/// Block (head, row); kWidth lower bits. Shared memory: `words` of them, and `room` kept scores and
+/// their numbers.
+template <int kWidth, int kThreads>
+__global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
+    choose(const ChooseCodedParams p, int words, int room) {
   extern __shared__ uint32_t bits[];
   __shared__ SelectShared s;
   __shared__ __align__(16) uint32_t q[kMostDims / 4];
+  __shared__ int n_places;
   cuda::start_after_previous();
   const CodedList list(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
   const int64_t number = list.local;
   const int n = list.n, wanted = n == 0 ? 0 : list.wanted(p), thread = threadIdx.x;
   int32_t* const ids = p.ids + number * p.stride;
   if (thread == 0) {
+    n_places = 0;
     p.count[number] = n == 0 ? 0 : p.begin + wanted;
     if (p.origin != nullptr) p.origin[number] = -INFINITY;
   }
   if (n == 0) return;
   const ListRegions to(p, list, 0);
-  for (int i = thread; i < p.begin; i += kSelectThreads) ids[i] = i;
+  for (int i = thread; i < p.begin; i += kThreads) ids[i] = i;
   const int n_runs = (n + kMeanKeys - 1) / kMeanKeys;
   if (wanted == n) {
-    for (int i = thread; i < n; i += kSelectThreads) ids[p.begin + i] = p.begin + i;
-    for (int r = thread; r < n_runs && to.masses != nullptr; r += kSelectThreads) to.masses[r] = 0;
+    for (int i = thread; i < n; i += kThreads) ids[p.begin + i] = p.begin + i;
+    for (int r = thread; r < n_runs && to.masses != nullptr; r += kThreads) to.masses[r] = 0;
     return;
   }
   DeviceCodeQuery query = p.scratch.queries[list.local];
-  for (int w = thread; w < p.codes.dims / 4; w += kSelectThreads)
+  for (int w = thread; w < p.codes.dims / 4; w += kThreads)
     q[w] = reinterpret_cast<const uint32_t*>(p.scratch.q + list.local * p.codes.dims)[w];
-  KeptScores kept = gather_kept(list, to, reinterpret_cast<int*>(bits));
+  KeptScores<kThreads> kept =
+      gather_kept<kThreads>(s, list, to, reinterpret_cast<int*>(bits), bits + words, room);
   const int candidates = list.candidates(p);
   if (kept.n < candidates) {
-    keep_all(p, list, to);
+    keep_all<kThreads>(p, list, to);
     query.floor = -INFINITY;
     __syncthreads();
-    kept = gather_kept(list, to, reinterpret_cast<int*>(bits));
+    kept = gather_kept<kThreads>(s, list, to, reinterpret_cast<int*>(bits), bits + words, room);
   }
 
   constexpr uint32_t kCandidate = 1u << 31;  // in a kept score's number
   Pick pick = find_threshold(s, kept, candidates, [](uint32_t order, uint32_t) { return order; });
+  // Where in `kept` the candidates are: room that the regions' scores have left.
+  auto* const places = reinterpret_cast<uint32_t*>(to.scores);
   kept.each([&](int i, float score, uint32_t key) {
     if (!pick.takes(order_of(score), key)) return;
     kept.numbers[i] = key | kCandidate;
-    if (p.codes.bits > 1) cuda::prefetch(list.low(p, static_cast<int>(key)));
+    places[atomicAdd(&n_places, 1)] = static_cast<uint32_t>(i);
+    if constexpr (kWidth > 0) cuda::prefetch(list.low(p, static_cast<int>(key)));
   });
-  if (p.codes.bits > 1)
-    kept.each([&](int i, float score, uint32_t key) {
-      if ((key & kCandidate) != 0)
-        kept.scores[i] = refine(p, list, query, q, static_cast<int>(key & ~kCandidate), score);
-    });
+  __syncthreads();
+  Extremes extremes;
+#pragma unroll 2
+  for (int c = thread; c < candidates; c += kThreads) {
+    const uint32_t at = places[c];
+    float score = kept.scores[at];
+    if constexpr (kWidth > 0) {
+      score = refine<kWidth>(p, list, query, q, static_cast<int>(kept.numbers[at] & ~kCandidate),
+                             score);
+      kept.scores[at] = score;
+    }
+    extremes.take(order_of(score));
+  }
+  extremes.join(s);
   pick = find_threshold(s, kept, wanted, [](uint32_t order, uint32_t key) {
     return (key & kCandidate) != 0 ? order : 0u;
   });
 
   const float threshold = score_of(pick.least);
-  const int words = (n + 31) / 32;
-  uint32_t* const masses = bits + words;
-  for (int i = thread; i < words + n_runs; i += kSelectThreads) bits[i] = 0;
+  uint32_t* const masses = bits + (n + 31) / 32;
+  for (int i = thread; i < (n + 31) / 32 + n_runs; i += kThreads) bits[i] = 0;
   __syncthreads();
   kept.each([&](int, float score, uint32_t marked) {
     const uint32_t key = marked & ~kCandidate;
@@ -182,25 +250,47 @@ __global__ void __launch_bounds__(kSelectThreads) choose(const ChooseCodedParams
                 static_cast<uint32_t>(exp2f(fminf(score - threshold, 0.0f) * kLog2E) / kMassUnit));
   });
   __syncthreads();
-  write_ids(bits, n, p.begin, ids + p.begin);
+  write_ids<kThreads>(bits, n, p.begin, ids + p.begin);
   // Keys below the floor are not cut at the threshold: they pass it where the floor does.
   const float of_floor =
       query.floor == -INFINITY ? 0.0f : exp2f((query.floor - threshold) * kLog2E);
-  for (int r = thread; r < n_runs && to.masses != nullptr; r += kSelectThreads)
+  for (int r = thread; r < n_runs && to.masses != nullptr; r += kThreads)
     to.masses[r] = to.masses[r] * of_floor + static_cast<float>(masses[r]) * kMassUnit;
   if (thread == 0 && p.origin != nullptr) p.origin[number] = threshold + query.center;
+}
+
+template <int kWidth, int kThreads>
+void launch_choose(const ChooseCodedParams& p, Stream stream) {
+  // Of a multiprocessor's shared memory its share; kept scores beyond it stay in global memory.
+  constexpr int kBlocks = kMostThreads / kThreads, kReserved = 1024, kWord = sizeof(uint32_t);
+  const int own = static_cast<int>(sizeof(SelectShared)) + kMostDims + 256;
+  const int share =
+      std::min(cuda::gpu().shared_bytes / kBlocks - kReserved, cuda::gpu().block_shared_bytes);
+  const int words = words_of(p);
+  const int room = std::clamp(((share - own) / kWord - words) / 2, 0, p.max_keys);
+  const size_t bytes = sizeof(uint32_t) * static_cast<size_t>(words + 2 * room);
+  const auto kernel = choose<kWidth, kThreads>;
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes));
+  cuda::launch(kernel, dim3(static_cast<unsigned>(p.n_heads), static_cast<unsigned>(p.n_rows)),
+               kThreads, bytes, 1, stream, p, words, room);
+}
+
+/// Two blocks share a multiprocessor where there are more lists than these: while one waits, the
+/// other works.
+template <int kWidth>
+void launch_choose(const ChooseCodedParams& p, Stream stream) {
+  if (p.n_heads * p.n_rows > cuda::gpu().multiprocessors)
+    launch_choose<kWidth, kMostThreads / 2>(p, stream);
+  else
+    launch_choose<kWidth, kMostThreads>(p, stream);
 }
 
 }  // namespace
 
 void choose_best(const ChooseCodedParams& p, Stream stream) {
-  const size_t bytes =
-      sizeof(uint32_t) *
-      static_cast<size_t>((p.max_keys + 31) / 32 + (p.max_keys + kMeanKeys - 1) / kMeanKeys);
-  (void)cudaFuncSetAttribute(choose, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes));
-  cuda::launch(choose, dim3(static_cast<unsigned>(p.n_heads), static_cast<unsigned>(p.n_rows)),
-               kSelectThreads, bytes, 1, stream, p);
+  if (p.codes.bits == 1) return launch_choose<0>(p, stream);
+  p.codes.bits == 2 ? launch_choose<1>(p, stream) : launch_choose<2>(p, stream);
 }
 
 }  // namespace coded

@@ -31,10 +31,13 @@ struct CodedList {
       : row(p.first_row + local_row),
         head(h),
         kv_head(h / (p.n_heads / p.n_kv_heads)),
-        local(int64_t{local_row} * p.n_heads + h) {
+        local(int64_t{local_row} * p.n_heads + h),
+        groups_(p.codes.groups + kv_head * p.codes.group_head_stride),
+        low_(p.codes.low + kv_head * p.codes.low_head_stride) {
     if (row >= p.row_begin[p.n_seqs]) return;
     slot = p.slot[sequence_of(p.row_begin, p.n_seqs, row)];
     n = p.ends[slot] - p.begin;
+    blocks_ = p.blocks + int64_t{slot} * p.max_blocks;
   }
   __device__ int wanted(const ChooseCodedParams& p) const {
     return min(n, max(p.least_exact, static_cast<int>(llround(p.exact * n))));
@@ -45,22 +48,22 @@ struct CodedList {
   /// The group that holds an indexed key.
   __device__ const uint8_t* group(const ChooseCodedParams& p, int key) const {
     const DeviceCodes& c = p.codes;
-    return c.groups + block(p, key) * c.group_block_stride + kv_head * c.group_head_stride +
-           in_block(p, key) / kCodeKeys * code_group_bytes(c.dims);
+    return groups_ + blocks_[key >> c.block_shift] * c.group_block_stride +
+           in_block(c, key) / kCodeKeys * static_cast<unsigned>(code_group_bytes(c.dims));
   }
   __device__ const uint8_t* low(const ChooseCodedParams& p, int key) const {
     const DeviceCodes& c = p.codes;
-    return c.low + block(p, key) * c.low_block_stride + kv_head * c.low_head_stride +
-           in_block(p, key) * code_low_bytes(c.dims, c.bits);
+    return low_ + blocks_[key >> c.block_shift] * c.low_block_stride +
+           in_block(c, key) * static_cast<unsigned>(code_low_bytes(c.dims, c.bits));
   }
 
  private:
-  __device__ int64_t block(const ChooseCodedParams& p, int key) const {
-    return p.blocks[int64_t{slot} * p.max_blocks + (key >> p.codes.block_shift)];
+  __device__ static unsigned in_block(const DeviceCodes& c, int key) {
+    return static_cast<unsigned>(key & ((1 << c.block_shift) - 1));
   }
-  __device__ static int in_block(const ChooseCodedParams& p, int key) {
-    return key & ((1 << p.codes.block_shift) - 1);
-  }
+
+  const uint8_t *groups_, *low_;  // of the KV head
+  const int32_t* blocks_ = nullptr;
 };
 
 /// Where the scores, keys, counts and masses of list `list.local + i` are.

@@ -6,7 +6,6 @@
 
 namespace tandem::coded {
 
-inline constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / cuda::kWarp;
 inline constexpr int kDigitBits = 12, kBins = 1 << kDigitBits;
 
 /// Floats as unsigned integers of the same order, none of which is 0, and back.
@@ -25,7 +24,28 @@ struct SelectShared {
   int left, equal;
 };
 
-/// Scores and their keys' numbers.
+/// The extremes of numbers that a block's threads see.
+struct Extremes {
+  uint32_t least = ~0u, most = 0;
+
+  __device__ void take(uint32_t x) {
+    least = min(least, x);
+    most = max(most, x);
+  }
+  /// Sets those of the block in s, by all its threads.
+  __device__ void join(SelectShared& s) const {
+    __syncthreads();
+    if (threadIdx.x == 0) s.least = ~0u, s.most = 0;
+    __syncthreads();
+    const uint32_t l = __reduce_min_sync(cuda::kAllLanes, least),
+                   m = __reduce_max_sync(cuda::kAllLanes, most);
+    if (threadIdx.x % cuda::kWarp == 0) atomicMin(&s.least, l), atomicMax(&s.most, m);
+    __syncthreads();
+  }
+};
+
+/// Scores and their keys' numbers; a block of kThreads.
+template <int kThreads>
 struct KeptScores {
   float* scores;
   uint32_t* numbers;
@@ -36,18 +56,17 @@ struct KeptScores {
   __device__ void each(const F& f) const {
     constexpr int kAhead = 4;  // that are read before any is used
 #pragma unroll 1
-    for (int first = static_cast<int>(threadIdx.x); first < n; first += kAhead * kSelectThreads) {
+    for (int first = static_cast<int>(threadIdx.x); first < n; first += kAhead * kThreads) {
       float score[kAhead];
       uint32_t number[kAhead];
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        const int i = min(first + a * kSelectThreads, n - 1);
-        score[a] = scores[i];
-        number[a] = numbers[i];
+        const int i = first + a * kThreads;
+        if (i < n) score[a] = scores[i], number[a] = numbers[i];
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a)
-        if (first + a * kSelectThreads < n) f(first + a * kSelectThreads, score[a], number[a]);
+        if (first + a * kThreads < n) f(first + a * kThreads, score[a], number[a]);
     }
   }
 };
@@ -64,34 +83,21 @@ struct Pick {
 
 /// The m-th largest value(score's order, number), m at most as many as are not 0, and how many that
 /// equal it are among the m. Digits are those of the distance from the least, so that they spread
-/// over the bins.
+/// over the bins; s holds the values' extremes.
 struct Threshold {
   uint32_t at;
   int n_equal;
   bool all_equal;
 };
-template <class Value>
-__device__ Threshold radix_select(SelectShared& s, const KeptScores& kept, int m,
+template <int kThreads, class Value>
+__device__ Threshold radix_select(SelectShared& s, const KeptScores<kThreads>& kept, int m,
                                   const Value& value) {
   const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();
-  if (thread == 0) s.least = ~0u, s.most = 0, s.prefix = 0, s.left = m;
-  uint32_t least = ~0u, most = 0;
-  kept.each([&](int, float score, uint32_t number) {
-    const uint32_t x = value(order_of(score), number);
-    if (x == 0) return;
-    least = min(least, x);
-    most = max(most, x);
-  });
-  least = __reduce_min_sync(cuda::kAllLanes, least);
-  most = __reduce_max_sync(cuda::kAllLanes, most);
-  __syncthreads();
-  if (thread % cuda::kWarp == 0) atomicMin(&s.least, least), atomicMax(&s.most, most);
-  __syncthreads();
-  least = s.least;
+  if (thread == 0) s.prefix = 0, s.left = m;
+  const uint32_t least = s.least;
   for (int high = max(32 - __clz(static_cast<int>(s.most - least)), 1); high > 0;) {
     const int low = max(high - kDigitBits, 0);
-    for (int i = thread; i < kBins; i += kSelectThreads) s.bins[i] = 0;
+    for (int i = thread; i < kBins; i += kThreads) s.bins[i] = 0;
     __syncthreads();
     const uint64_t prefix = s.prefix;
     const int wanted = s.left;
@@ -103,11 +109,11 @@ __device__ Threshold radix_select(SelectShared& s, const KeptScores& kept, int m
     });
     __syncthreads();
     // Each thread has some bins, the largest first.
-    constexpr int kOwn = kBins / kSelectThreads;
+    constexpr int kOwn = kBins / kThreads;
     const int first = kBins - 1 - thread * kOwn;
     int sum = 0, all;
     for (int i = 0; i < kOwn; ++i) sum += s.bins[first - i];
-    int over = cuda::sum_before<kSelectThreads>(sum, all);
+    int over = cuda::sum_before<kThreads>(sum, all);
     if (over < wanted && over + sum >= wanted) {
       int bin = first;
       for (; over + s.bins[bin] < wanted; --bin) over += s.bins[bin];
@@ -121,16 +127,23 @@ __device__ Threshold radix_select(SelectShared& s, const KeptScores& kept, int m
   return {least + s.prefix, s.left, s.left == s.equal};
 }
 
-/// The m best of the scores by value(order, number), of equal ones those of the lowest numbers.
-template <class Value>
-__device__ Pick find_threshold(SelectShared& s, const KeptScores& kept, int m, const Value& value) {
+/// The m best of the scores by value(order, number), whose extremes s holds; of equal ones those of
+/// the lowest numbers.
+template <int kThreads, class Value>
+__device__ Pick find_threshold(SelectShared& s, const KeptScores<kThreads>& kept, int m,
+                               const Value& value) {
   const Threshold best = radix_select(s, kept, m, value);
   if (best.all_equal) return {best.at, ~0u};
   // The highest of ~number are the lowest numbers, and none is 0.
-  const Threshold lowest =
-      radix_select(s, kept, best.n_equal, [&](uint32_t order, uint32_t number) {
-        return value(order, number) == best.at ? ~number : 0u;
-      });
+  const auto of_equal = [&](uint32_t order, uint32_t number) {
+    return value(order, number) == best.at ? ~number : 0u;
+  };
+  Extremes extremes;
+  kept.each([&](int, float score, uint32_t number) {
+    if (const uint32_t x = of_equal(order_of(score), number); x != 0) extremes.take(x);
+  });
+  extremes.join(s);
+  const Threshold lowest = radix_select(s, kept, best.n_equal, of_equal);
   return {best.at, ~lowest.at};
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int kPrepareThreads = 1024, kPrepareWarps = kPrepareThreads / cuda::kWarp;
 constexpr int kSampleTiles = 128, kSample = kSampleTiles * kTile;  // keys
 constexpr int kEach = kSample / kPrepareThreads;
-constexpr int kRounds = 9;                  // of bisection
+constexpr int kBins = 512;                  // of the sample's scores
 constexpr int kLeastSampled = 8 * kSample;  // below, every score is kept
 
 struct PrepareShared {
@@ -25,7 +25,7 @@ struct PrepareShared {
   DeviceCodeQuery queries[kQuad];
   float sample[kQuad][kSample];
   uint32_t least[kQuad], most[kQuad];  // orders of scores
-  int reach[kRounds][kQuad];
+  int bins[kQuad][kBins];
 };
 
 /// A warp makes the whole numbers of query i of the quad.
@@ -76,14 +76,24 @@ __device__ void make_query(const ChooseCodedParams& p, const CodedList& list, in
                   .floor = -INFINITY};
 }
 
+/// The first key of a tile of the sample.
+__device__ int sampled_key(const CodedList& list, int i) {
+  return static_cast<int>(int64_t{i} * (list.n / kTile) / kSampleTiles) * kTile;
+}
+/// Asks for what take_sample reads, while queries are made.
+__device__ void fetch_sample(const ChooseCodedParams& p, const CodedList& list) {
+  constexpr int kLine = 128;
+  const int lines = static_cast<int>(code_group_bytes(p.codes.dims) / kLine);
+  for (int i = static_cast<int>(threadIdx.x); i < kSampleTiles * lines; i += kPrepareThreads)
+    cuda::prefetch(list.group(p, sampled_key(list, i / lines)) + i % lines * kLine);
+}
 /// Scores of kSample keys, tile by tile at even distances, for all queries.
 __device__ void take_sample(const ChooseCodedParams& p, const CodedList& list, int n,
                             PrepareShared& s) {
   const LaneQueries lane(s.queries, n);
-  const int tiles = list.n / kTile;
 #pragma unroll 4
   for (int i = warp_of(); i < kSampleTiles; i += kPrepareWarps) {
-    const int tile = static_cast<int>(int64_t{i} * tiles / kSampleTiles), key = tile * kTile;
+    const int key = sampled_key(list, i);
     const float2 score =
         score_tile(list.group(p, key), key % kCodeKeys / kTile, p.codes.dims, s.q, n, lane);
     s.sample[query_of_lane()][i * kTile + key_of_lane()] = score.x;
@@ -91,12 +101,12 @@ __device__ void take_sample(const ChooseCodedParams& p, const CodedList& list, i
   }
 }
 
-/// Floors that about `rank` of the sampled scores reach, by bisection between the extremes; the
-/// queries' get them.
-__device__ void find_floors(PrepareShared& s, int rank) {
+/// Floors that `rank` or some more of the sampled scores reach: edges of even bins between the
+/// extremes. The queries' get them.
+__device__ void find_floors(PrepareShared& s, int n, int rank) {
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < kQuad) s.least[thread] = ~0u, s.most[thread] = 0;
-  if (thread < kRounds * kQuad) s.reach[thread / kQuad][thread % kQuad] = 0;
+  for (int i = thread; i < kQuad * kBins; i += kPrepareThreads) s.bins[i / kBins][i % kBins] = 0;
   __syncthreads();
   float x[kQuad][kEach];
 #pragma unroll
@@ -113,31 +123,33 @@ __device__ void find_floors(PrepareShared& s, int rank) {
     if (lane_of() == 0) atomicMin(&s.least[h], least), atomicMax(&s.most[h], most);
   }
   __syncthreads();
-  float low[kQuad], high[kQuad];  // as many reach `low` as are wanted
 #pragma unroll
-  for (int h = 0; h < kQuad; ++h) low[h] = score_of(s.least[h]), high[h] = score_of(s.most[h]);
-#pragma unroll 1
-  for (int round = 0; round < kRounds; ++round) {
+  for (int h = 0; h < kQuad; ++h) {
+    const float low = score_of(s.least[h]), width = (score_of(s.most[h]) - low) / kBins;
 #pragma unroll
-    for (int h = 0; h < kQuad; ++h) {
-      const float middle = low[h] + (high[h] - low[h]) / 2;
-      int reach = 0;
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) reach += x[h][e] >= middle ? 1 : 0;
-      reach = __reduce_add_sync(cuda::kAllLanes, reach);
-      if (lane_of() == 0) atomicAdd(&s.reach[round][h], reach);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int h = 0; h < kQuad; ++h) {
-      const float middle = low[h] + (high[h] - low[h]) / 2;
-      (s.reach[round][h] >= rank ? low[h] : high[h]) = middle;
-    }
+    for (int e = 0; e < kEach && width > 0; ++e)
+      atomicAdd(&s.bins[h][min(static_cast<int>((x[h][e] - low) / width), kBins - 1)], 1);
   }
-#pragma unroll
-  for (int h = 0; h < kQuad; ++h)
-    if (thread == h) s.queries[h].floor = low[h];
   __syncthreads();
+  const int h = warp_of();
+  if (h >= n) return;
+  // A lane has some bins, the first lane the highest.
+  constexpr int kOwn = kBins / cuda::kWarp;
+  const int first = kBins - 1 - lane_of() * kOwn;
+  int own = 0;
+  for (int i = 0; i < kOwn; ++i) own += s.bins[h][first - i];
+  int reach = own;
+  for (int step = 1; step < cuda::kWarp; step *= 2) {
+    const int lower = __shfl_up_sync(cuda::kAllLanes, reach, step);
+    if (lane_of() >= step) reach += lower;
+  }
+  const float low = score_of(s.least[h]), width = (score_of(s.most[h]) - low) / kBins;
+  // Where all scores are equal no bin has any, and the floor is none.
+  if (reach < rank || reach - own >= rank) return;
+  int bin = first;
+  for (int over = reach - own; over + s.bins[h][bin] < rank; --bin) over += s.bins[h][bin];
+  // A little below the edge, for what dividing rounds.
+  s.queries[h].floor = low + (static_cast<float>(bin) - 0.01f) * width;
 }
 
 /// Block (quad, row).
@@ -149,6 +161,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const ChooseCodedPara
   const Quad quad(p, static_cast<int>(blockIdx.x));
   const CodedList list(p, static_cast<int>(blockIdx.y), quad.first);
   if (list.n == 0) return;
+  if (list.n >= kLeastSampled) fetch_sample(p, list);
   if (warp_of() < quad.n) make_query<T>(p, list, warp_of(), s);
   __syncthreads();
   if (list.n >= kLeastSampled) {
@@ -159,7 +172,8 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const ChooseCodedPara
     const float expected =
         static_cast<float>(list.candidates(p)) / static_cast<float>(list.n) * kSample;
     const int rank = static_cast<int>(1.25f * expected + 4 * sqrtf(expected)) + 4;
-    if (rank < kSample / 2) find_floors(s, rank);
+    if (rank < kSample / 2) find_floors(s, quad.n, rank);
+    __syncthreads();
   }
   if (threadIdx.x < quad.n) p.scratch.queries[list.local + threadIdx.x] = s.queries[threadIdx.x];
 }

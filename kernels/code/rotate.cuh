@@ -5,9 +5,10 @@
 namespace tandem {
 
 __device__ inline void hadamard(float* x, int n, int lane) {
-  for (int half = 1; half < n; half *= 2) {
+  for (int shift = 0; 1 << shift < n; ++shift) {
+    const int half = 1 << shift;
     for (int i = lane; i < n / 2; i += cuda::kWarp) {
-      const int j = i / half * 2 * half + i % half;
+      const int j = (i >> shift << (shift + 1)) + (i & (half - 1));
       const float a = x[j], b = x[j + half];
       x[j] = a + b;
       x[j + half] = a - b;

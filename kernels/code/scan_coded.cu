@@ -4,6 +4,7 @@
 #include "kernels/code/choose_steps.h"
 #include "kernels/code/code_tile.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/number.cuh"
 
 namespace tandem::coded {
 namespace {
@@ -26,7 +27,8 @@ struct RegionWriter {
     for (int i = 0; i < 2; ++i) {
       const bool reaches = exists && score[tile][i] >= floor[i];
       reach[i] |= reaches ? 1u << tile : 0u;
-      mass[i] += exists && !reaches ? exp2f((score[tile][i] - floor[i]) * kLog2E) : 0.0f;
+      const float weight = cuda::exp2_fast((score[tile][i] - floor[i]) * kLog2E);
+      mass[i] += exists && !reaches ? weight : 0.0f;
     }
   }
   /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`.

@@ -41,11 +41,4 @@ __device__ inline uint32_t pack_bf16(float lower, float upper) {
   return packed;
 }
 
-/// 2^x within two units of the last place; 2^-inf = 0.
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 }  // namespace tandem::cuda

@@ -14,6 +14,12 @@ struct alignas(16) Pack {
   T at[kSize];
 };
 
+/// 2^x within two units of the last place; 2^-inf = 0.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 __device__ inline float quiet_nan() { return __int_as_float(0x7fc00000); }
 
 /// kSize elements, moved in as few accesses of at most 16 bytes as they fill.

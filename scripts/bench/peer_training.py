@@ -4,6 +4,8 @@
     peer_training.py --shape llama-2-7b --batch 2 --tokens 1024 --method lora full --steps 10
     peer_training.py --shape llama-3.1-8b --method lora --batch 8 --data ids.jsonl --tokens 512 --steps 20
                      batches padded to their longest; tokens that are not padding count
+    peer_training.py --shape tiny-16m --device cpu --threads 2 --method lora full --batch 16 --data ids.jsonl
+                     on two cores of a CPU
 
 Random weights in bf16, attention by scaled_dot_product_attention, fused AdamW; LoRA of rank 32 on q, k, v, up and
 down without dropout, its weights in bf16; `lora-f32`: in f32, PEFT's default. `compile`: under torch.compile;
@@ -19,6 +21,8 @@ import time
 SHAPES = {
     "llama-2-7b": dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
                        num_key_value_heads=32, vocab_size=32000),
+    "tiny-16m": dict(hidden_size=384, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=6,
+                     num_key_value_heads=2, head_dim=64, vocab_size=8192, tie_word_embeddings=True),
     "llama-3.1-8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
                          num_attention_heads=32, num_key_value_heads=8, vocab_size=128256),
 }
@@ -29,7 +33,7 @@ def batches_of(args, torch):
     """Token ids and targets of each step, and how many tokens are real."""
     if args.data is None:
         while True:
-            ids = torch.randint(0, 32000, (args.batch, args.tokens), device=args.device)
+            ids = torch.randint(0, SHAPES[args.shape]["vocab_size"], (args.batch, args.tokens), device=args.device)
             yield ids, ids, torch.ones_like(ids), ids.numel()
     records = [json.loads(line) for line in args.data.read_text().splitlines()]
     for at in range(0, len(records) - args.batch + 1, args.batch):
@@ -74,10 +78,12 @@ def time_method(args, method, torch):
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     run = torch.compile(model) if "compile" in method else model
     seconds, real = [], []
+    on_gpu = args.device.startswith("cuda")
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
     for step, (ids, labels, mask, n) in zip(range(args.steps), batches_of(args, torch)):
-        if step == 1:
+        if step == 1 and on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        torch.cuda.synchronize()
+        wait()
         start = time.perf_counter()
         whole = args.data is None
         loss = run(input_ids=ids, labels=labels, attention_mask=None if whole else mask).loss
@@ -85,18 +91,20 @@ def time_method(args, method, torch):
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
+        wait()
         seconds.append(time.perf_counter() - start)
         real.append(n)
     seconds, real = seconds[2:], real[2:]
     return {"ms": round(statistics.median(seconds) * 1e3, 2), "tokens_per_s": round(sum(real) / sum(seconds)),
-            "peak_bytes": torch.cuda.max_memory_allocated(), "trained": sum(p.numel() for p in trained)}
+            "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
+            "trained": sum(p.numel() for p in trained)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--shape", choices=SHAPES, default="llama-2-7b")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--threads", type=int, help="of the CPU")
     parser.add_argument("--method", nargs="*", default=["lora"],
                         help="lora, full, with -f32, -compile or -liger behind it")
     parser.add_argument("--batch", type=int, default=2)
@@ -109,18 +117,23 @@ def main():
 
     import torch
 
+    on_gpu = args.device.startswith("cuda")
+    if args.threads:
+        torch.set_num_threads(args.threads)
     # The last ones change the library for good.
     for method in sorted(args.method, key=lambda name: "liger" in name):
         line = {"tool": "transformers", "method": method, "shape": args.shape, "batch": args.batch,
                 "tokens": args.tokens, "data": args.data.name if args.data else "random",
-                "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
+                "torch": torch.__version__,
+                **({"gpu": torch.cuda.get_device_name()} if on_gpu else {"threads": torch.get_num_threads()})}
         try:
             line |= time_method(args, method, torch)
         except Exception as error:  # a peer that fails is a result
             line["error"] = f"{type(error).__name__}: {error}"[:300]
         print(json.dumps(line), flush=True)
         gc.collect()
-        torch.cuda.empty_cache()
+        if on_gpu:
+            torch.cuda.empty_cache()
         torch._dynamo.reset()
 
 

@@ -55,6 +55,7 @@ def main():
     parser.add_argument("--s2ft-train", default="build/bin/s2ft-train")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shape", default="llama-2-7b")
+    parser.add_argument("--model", help="in place of random weights of the shape")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=10)
@@ -73,7 +74,7 @@ def main():
                 json.dumps({"ids": [draw.randrange(32000) for _ in range(args.tokens + 1)]}) + "\n"
                 for _ in range(args.batch * args.steps)))
         length = args.tokens + (args.data is None)
-        command = [args.s2ft_train, "--device", args.device, "-m", f"synthetic:{args.shape}", "--data", str(data),
+        command = [args.s2ft_train, "--device", args.device, "-m", args.model or f"synthetic:{args.shape}", "--data", str(data),
                    "-o", str(folder / "run"), "-s", f"train.steps={args.steps}", "-s", f"train.batch={args.batch}",
                    "-s", f"train.max_tokens={length}", "-s", f"train.save_every={args.steps}", "--no-progress"]
         for setting in args.settings:
@@ -105,7 +106,7 @@ def main():
         if not steps:
             sys.exit("train_step.py: error: nothing is left of fewer than 4 steps")
         seconds = statistics.median(step["seconds"] for step in steps)
-        line = {"tool": "s2ft-train", "shape": args.shape, "batch": args.batch, "tokens": args.tokens,
+        line = {"tool": "s2ft-train", "shape": args.model or args.shape, "batch": args.batch, "tokens": args.tokens,
                 "settings": args.settings, "data": args.data.name if args.data else "random",
                 "ms": round(seconds * 1e3, 2),
                 "tokens_per_s": round(sum(s["tokens"] for s in steps) / sum(s["seconds"] for s in steps)),

@@ -3,6 +3,7 @@
 #include "base/log2.h"
 #include "kernels/attention/hopper/backward_shape.cuh"
 #include "kernels/attention/hopper/store_rows.cuh"
+#include "kernels/cuda/number.cuh"
 
 namespace tandem::hopper {
 

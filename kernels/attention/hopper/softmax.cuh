@@ -2,6 +2,7 @@
 // Softmax of a tile of scores in the registers of a warpgroup, and the visibility rule over it.
 #include "kernels/attention/hopper/tile_shape.cuh"
 #include "kernels/cuda/mma_bf16.cuh"
+#include "kernels/cuda/number.cuh"
 
 namespace tandem::hopper {
 
