@@ -8,6 +8,8 @@
 #include "kernels/code/code_tile.cuh"
 #include "kernels/code/kept_scores.cuh"
 #include "kernels/code/mass_budget.cuh"
+#include "kernels/code/refine_coded.cuh"
+#include "kernels/code/write_chosen.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace tandem {
@@ -37,60 +39,6 @@ __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, cons
     if (to.masses != nullptr && lane_of() * kMeanKeys < n)
       to.masses[begin / kMeanKeys + lane_of()] = 0;
   }
-}
-
-/// Adds four unsigned bytes of `word` times four signed ones of q.
-__device__ int add_products(uint32_t word, uint32_t q, int sum) {
-  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(word), "r"(q));
-  return sum;
-}
-
-/// The sum of a key's lower bits times the whole numbers from q on, kWidth bits a coordinate.
-template <int kWidth>
-__device__ int low_sum(const uint8_t* low, const uint32_t* q, int dims) {
-  constexpr int kFields = 8 / kWidth;  // of a byte; those of each place have a sum, at that place
-  constexpr uint32_t kMask = 0x01010101u * ((1 << kWidth) - 1);
-  int sums[kFields] = {};
-  const auto add = [&](uint32_t word, const uint32_t* of) {
-#pragma unroll
-    for (int f = 0; f < kFields; ++f)
-      sums[f] = add_products(word & kMask << f * kWidth, of[f], sums[f]);
-  };
-  const int words = dims / 32 * kWidth;
-  if (words % 4 == 0) {
-#pragma unroll 2
-    for (int w = 0; w < words; w += 4) {
-      const uint4 four = reinterpret_cast<const uint4*>(low)[w / 4];
-      add(four.x, q + w * kFields);
-      add(four.y, q + (w + 1) * kFields);
-      add(four.z, q + (w + 2) * kFields);
-      add(four.w, q + (w + 3) * kFields);
-    }
-  } else {
-#pragma unroll 1
-    for (int w = 0; w < words; ++w) add(reinterpret_cast<const uint32_t*>(low)[w], q + w * kFields);
-  }
-  int sum = 0;
-#pragma unroll
-  for (int f = 0; f < kFields; ++f) sum += sums[f] >> f * kWidth;
-  return sum;
-}
-
-/// A candidate's score by all bits, from that by signs; q: words of the whole numbers. Keys lie
-/// anywhere: few and wide accesses.
-template <int kWidth>
-__device__ float refine(const ChooseCodedParams& p, const CodedList& list,
-                        const DeviceCodeQuery& query, const uint32_t* q, int key, float old) {
-  const uint32_t pair = *reinterpret_cast<const uint16_t*>(list.group(p, key) + 16 * p.codes.dims +
-                                                           device_scale_place(key % kCodeKeys));
-  const auto lows = static_cast<float>(low_sum<kWidth>(list.low(p, key), q, p.codes.dims));
-  const float scale = scale_of(pair), by_axis = query.axis_gain * share_of(pair),
-              by_signs = query.sign_gain * scale;
-  // As code_refine.inl: the sum by signs is a whole number, so rounding gives it back.
-  const float signs = fabsf(by_signs) > 0 ? rintf((old - by_axis) / by_signs) : 0.0f;
-  const float less = static_cast<float>((1 << kWidth) - 1) * query.total;
-  const float sum = fmaf(signs, static_cast<float>(1 << kWidth), fmaf(lows, 2.0f, -less));
-  return sum * query.gain * scale + by_axis;
 }
 
 /// The scores of a list's regions one after the other, by the whole block, and their extremes in s.
@@ -145,24 +93,6 @@ __device__ KeptScores<kThreads> gather_kept(SelectShared& s, const CodedList& li
   extremes.join(s);
   return to;
 }
-
-/// Writes the tokens of set bits, one for each of n keys, in their order.
-template <int kThreads>
-__device__ void write_ids(const uint32_t* bits, int n, int first, int32_t* ids) {
-  const int words = (n + 31) / 32, thread = threadIdx.x;
-  const int each = (words + kThreads - 1) / kThreads;
-  const int begin = min(thread * each, words), end = min(begin + each, words);
-  int own = 0, all;
-  for (int w = begin; w < end; ++w) own += __popc(bits[w]);
-  int32_t* to = ids + cuda::sum_before<kThreads>(own, all);
-  for (int w = begin; w < end; ++w)
-    for (uint32_t word = bits[w]; word != 0; word &= word - 1)
-      *to++ = first + w * 32 + __ffs(static_cast<int>(word)) - 1;
-}
-
-/// Weights of up to 1 as whole numbers, whose sums do not depend on their order: of a run they stay
-/// below 2^32.
-constexpr float kMassUnit = 1.0f / (1 << 23);
 
 /// Words of shared memory that a bit a key, which regions' numbers precede, and a mass a run take.
 int words_of(const ChooseCodedParams& p) {
@@ -265,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
       atomicOr(&bits[key / 32], 1u << key % 32);
     else if (to.masses != nullptr)
       atomicAdd(&masses[key / kMeanKeys],
-                static_cast<uint32_t>(exp2f(fminf(score - threshold, 0.0f) * kLog2E) / kMassUnit));
+                mass_number(exp2f(fminf(score - threshold, 0.0f) * kLog2E)));
   });
   __syncthreads();
   write_ids<kThreads>(bits, n, p.begin, ids + p.begin);
@@ -315,10 +245,10 @@ void choose_best(const ChooseCodedParams& p, Stream stream) {
 
 void choose_coded_cuda(const ChooseCodedParams& p, Stream stream) {
   if (p.n_rows == 0 || p.max_keys <= 0) return;
-  coded::prepare_queries(p, stream);
-  coded::scan_signs(p, stream);
+  (p.shared ? coded::prepare_shared : coded::prepare_queries)(p, stream);
+  (p.shared ? coded::scan_shared : coded::scan_signs)(p, stream);
   if (p.tail_scores != nullptr) coded::leave_scores(p, stream);
-  coded::choose_best(p, stream);
+  (p.shared ? coded::choose_shared : coded::choose_best)(p, stream);
 }
 
 }  // namespace tandem

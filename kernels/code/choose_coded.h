@@ -8,13 +8,15 @@
 namespace tandem {
 
 inline constexpr int kRegionKeys = 512;  // that a warp scans
+inline constexpr int kMostSharing = 8;   // heads of a set
 
 /// A query as scans read it: code.h's CodeQuery, and what its choice goes by.
 struct DeviceCodeQuery {
   float sign_gain, gain, axis_gain;
   float total;   // of the whole numbers
   float center;  // scale times q . center: the log weight of score 0
-  float floor;   // a score that some more keys reach than are candidates; -inf: all keys do
+  float floor;   // a score, or a rank where heads share a set, that some more keys reach than are
+                 // candidates; -inf: all keys do
 };
 
 /// Room for the choice of some rows at a time, of n_lists lists over at most max_keys indexed keys.
@@ -28,14 +30,21 @@ struct ChooseCodedScratch {
   float* kept;       // [n_lists, key_stride] the scores of all regions, one after the other
   uint32_t* number;  // [n_lists, key_stride] their keys
   int64_t key_stride, region_stride;  // the first a multiple of kRegionKeys
+  // In place of scores and keys where heads share a set; the set's other arrays are those of its
+  // first head's list.
+  float* references = nullptr;     // [n_lists] group_rank.h
+  float* group_scores = nullptr;   // [n_lists, key_stride] of keys whose ranks reach the floor
+  uint16_t* group_keys = nullptr;  // [n_lists, key_stride]
 };
 
 struct ChooseCodedParams {
-  // Out, of list row * n_heads + head, counted from the first row, as QueryLists and ListTails have
-  // them: the first `begin` tokens, then the chosen ones, ascending.
+  // Out, of list row * n_heads + head, or row * n_kv_heads + KV head where heads share a set,
+  // counted from the first row, as QueryLists has them: the first `begin` tokens, then the chosen
+  // ones, ascending.
   int32_t* ids;
   int32_t* count;
   int64_t stride;
+  // Of row * n_heads + head, as ListTails has them.
   float* masses;  // relative to exp(origin), 0 for chosen keys; null: no tails
   float* origin;
   int64_t mass_stride;
@@ -58,13 +67,15 @@ struct ChooseCodedParams {
   int max_keys;           // indexed, of any slot
   double refine, exact;   // shares of the keys: candidates and those that are read
   int least_exact;
-  double mass = 0;  // above 0: only as many are read, best first, as hold this share of the
-                    // estimated weights, at least least_exact; masses have to be there
+  double mass = 0;      // above 0: only as many are read, best first, as hold this share of the
+                        // estimated weights, at least least_exact; masses have to be there
+  bool shared = false;  // one set for the heads of a KV head, 2 to kMostSharing of them
   ChooseCodedScratch scratch;
 };
 
 /// Of n keys min(n, max(least_exact, exact n)) are chosen, by all bits, of the best twice as many
-/// or refine n by signs; of equal scores the lowest ids.
+/// or refine n by signs; of equal scores the lowest ids. Heads that share a set choose by ranks
+/// (group_rank.h).
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
 ///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, but for keys whose
 ///          scores lie between the threshold of the chosen and a floor above it, which count with

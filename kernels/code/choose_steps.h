@@ -13,4 +13,9 @@ void leave_scores(const ChooseCodedParams&, Stream);
 /// Finds the candidates among these, refines them, and lists the best.
 void choose_best(const ChooseCodedParams&, Stream);
 
+/// The same for sets that heads share.
+void prepare_shared(const ChooseCodedParams&, Stream);
+void scan_shared(const ChooseCodedParams&, Stream);
+void choose_shared(const ChooseCodedParams&, Stream);
+
 }  // namespace tandem::coded

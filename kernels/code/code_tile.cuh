@@ -1,6 +1,8 @@
 #pragma once
 // Sums by signs of the codes of 16 keys for up to four queries, by a warp's tensor cores
 // (device_codes.h).
+#include <type_traits>
+
 #include "kernels/code/coded_list.cuh"
 #include "kernels/code/tail_means.h"
 #include "kernels/cuda/reduce.cuh"
@@ -101,6 +103,14 @@ __device__ inline float2 score_tile(const uint8_t* group, int tile, int dims, co
               query_word(q, dims, n, w), query_word(q, dims, n, w + 4));
   }
   return lane.scores(c, twice_less(tile), scale_of(pair), share_of(pair));
+}
+
+/// Calls f with the number of steps of 32 coordinates as a constant.
+template <int kSteps, class F>
+void with_steps(int steps, const F& f) {
+  if constexpr (kSteps * kCodeDims < kMostDims)
+    if (steps != kSteps) return with_steps<kSteps + 1>(steps, f);
+  f(std::integral_constant<int, kSteps>{});
 }
 
 /// What a lane reads of a group.

@@ -127,13 +127,6 @@ void launch_scan(const ChooseCodedParams& p, Stream stream) {
                     static_cast<unsigned>(quads_of(p)), static_cast<unsigned>(p.n_rows)),
                kScanThreads, stream, p);
 }
-/// Calls f with the number of steps as a constant.
-template <int kSteps, class F>
-void with_steps(int steps, const F& f) {
-  if constexpr (kSteps * kCodeDims < kMostDims)
-    if (steps != kSteps) return with_steps<kSteps + 1>(steps, f);
-  f(std::integral_constant<int, kSteps>{});
-}
 
 }  // namespace
 

@@ -58,16 +58,23 @@ struct Weights {
   }
 };
 
-template <class S>
-__device__ void attend(const AttendListsParams& p, const ListOf& list, int head, int n,
-                       const int* rows, const Weights& weights, State<S::kOwn>& state) {
+/// Attention of heads [first, first + n_heads) to n keys, each row of which is read once. States
+/// beyond n_heads get the last head's.
+template <class S, int kHeads>
+__device__ void attend(const AttendListsParams& p, const ListOf& list, int first_head, int n_heads,
+                       int n, const int* rows, const Weights& weights,
+                       State<S::kOwn> (&state)[kHeads]) {
   using T = typename S::Number;
-  float q[S::kOwn];
-  typename S::Pack x[S::kPacks];
-  S::load(static_cast<const T*>(p.q) + (int64_t{list.row} * p.n_heads + head) * p.d, p.d, x);
+  float q[kHeads][S::kOwn];
 #pragma unroll
-  for (int i = 0; i < S::kOwn; ++i)
-    q[i] = cuda::to_float(x[i / S::kSize].at[i % S::kSize]) * (p.scale * kLog2E);
+  for (int h = 0; h < kHeads; ++h) {
+    typename S::Pack x[S::kPacks];
+    const int head = first_head + min(h, n_heads - 1);
+    S::load(static_cast<const T*>(p.q) + (int64_t{list.row} * p.n_heads + head) * p.d, p.d, x);
+#pragma unroll
+    for (int i = 0; i < S::kOwn; ++i)
+      q[h][i] = cuda::to_float(x[i / S::kSize].at[i % S::kSize]) * (p.scale * kLog2E);
+  }
   const float unscale = 1.0f / (p.scale * kLog2E);
 #pragma unroll 1
   for (int begin = 0; begin < n; begin += S::kGroups * kAhead) {
@@ -80,27 +87,31 @@ __device__ void attend(const AttendListsParams& p, const ListOf& list, int head,
       S::load(static_cast<const T*>(p.k_pool) + row, p.d, k[a]);
       S::load(static_cast<const T*>(p.v_pool) + row, p.d, v[a]);
     }
-    float score[kAhead], most = state.m;
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      float dot = 0;
+    for (int h = 0; h < kHeads; ++h) {
+      float score[kAhead], most = state[h].m;
 #pragma unroll
-      for (int i = 0; i < S::kOwn; ++i)
-        dot = fmaf(q[i], cuda::to_float(k[a][i / S::kSize].at[i % S::kSize]), dot);
-      dot = S::sum(dot);
-      const int at = first + a * S::kGroups;
-      score[a] =
-          at < n ? fmaf(weights.at(p.lists.weights, at, dot * unscale), kLog2E, dot) : -INFINITY;
-      most = fmaxf(most, score[a]);
-    }
-    state.grow(most);
+      for (int a = 0; a < kAhead; ++a) {
+        float dot = 0;
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      const float weight = state.m == -INFINITY ? 0.0f : exp2f(score[a] - state.m);
-      state.l += weight;
+        for (int i = 0; i < S::kOwn; ++i)
+          dot = fmaf(q[h][i], cuda::to_float(k[a][i / S::kSize].at[i % S::kSize]), dot);
+        dot = S::sum(dot);
+        const int at = first + a * S::kGroups;
+        score[a] =
+            at < n ? fmaf(weights.at(p.lists.weights, at, dot * unscale), kLog2E, dot) : -INFINITY;
+        most = fmaxf(most, score[a]);
+      }
+      state[h].grow(most);
 #pragma unroll
-      for (int i = 0; i < S::kOwn; ++i)
-        state.o[i] = fmaf(weight, cuda::to_float(v[a][i / S::kSize].at[i % S::kSize]), state.o[i]);
+      for (int a = 0; a < kAhead; ++a) {
+        const float weight = state[h].m == -INFINITY ? 0.0f : exp2f(score[a] - state[h].m);
+        state[h].l += weight;
+#pragma unroll
+        for (int i = 0; i < S::kOwn; ++i)
+          state[h].o[i] =
+              fmaf(weight, cuda::to_float(v[a][i / S::kSize].at[i % S::kSize]), state[h].o[i]);
+      }
     }
   }
 }
@@ -135,7 +146,7 @@ __device__ void write_part(const AttendListsParams& p, int part, int row, int he
     p.lse[at] = has_sign ? sum : sum > 0 ? (most + log2f(sum)) * kLn2 : -INFINITY;
 }
 
-/// The tail of a list: means by mass.
+/// The tail of a row and head: means by mass.
 template <class S>
 __device__ void attend_tail(const AttendListsParams& p, const ListOf& list, int64_t number,
                             State<S::kOwn>& state) {
@@ -158,8 +169,11 @@ __device__ void attend_tail(const AttendListsParams& p, const ListOf& list, int6
   }
 }
 
-/// Block (x, y): part x of the keys of list y, of which none has more than `split`, or its tail.
-template <class S>
+constexpr int kMostHeads = 4;  // that read a row together
+
+/// Block (x, y): part x of the keys of list y, of which none has more than `split`, or the tails of
+/// its heads, kHeads of them at a time.
+template <class S, int kHeads>
 __global__ void __launch_bounds__(S::kThreads) attend_lists(const AttendListsParams p, int split) {
   extern __shared__ float shared[];
   cuda::start_after_previous();
@@ -179,11 +193,19 @@ __global__ void __launch_bounds__(S::kThreads) attend_lists(const AttendListsPar
     rows[i] = list.pool_row(p, ids[i]);
   __syncthreads();
   const Weights weights(p.lists, number, begin);
-  for (int h = 0; h < p.lists.heads; ++h) {
-    State<S::kOwn> state;
-    if (n > 0) attend<S>(p, list, list.head + h, n, rows, weights, state);
-    if (tail && list.exists()) attend_tail<S>(p, list, number, state);
-    write_part<S>(p, part, list.row, list.head + h, state, tail && p.tails.corrected, shared);
+#pragma unroll 1
+  for (int first = 0; first < p.lists.heads; first += kHeads) {
+    State<S::kOwn> state[kHeads];
+    const int heads = min(kHeads, p.lists.heads - first);
+    if (n > 0) attend<S>(p, list, list.head + first, heads, n, rows, weights, state);
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      if (h >= heads) break;
+      if (tail && list.exists())
+        attend_tail<S>(p, list, number * p.lists.heads + first + h, state[h]);
+      write_part<S>(p, part, list.row, list.head + first + h, state[h], tail && p.tails.corrected,
+                    shared);
+    }
   }
 }
 
@@ -194,7 +216,8 @@ __global__ void __launch_bounds__(kJoinThreads) join_tails(const AttendListsPara
   const int64_t number = blockIdx.x, cells = int64_t{p.n_rows} * p.n_heads;
   const ListOf list(p, p.rows.begin * (p.n_heads / p.lists.heads) + static_cast<int>(number));
   const int64_t cell = int64_t{list.row} * p.n_heads + list.head + blockIdx.y;
-  const float origin = list.exists() ? p.tails.origin[number] : -INFINITY;
+  const float origin =
+      list.exists() ? p.tails.origin[number * p.lists.heads + blockIdx.y] : -INFINITY;
   float top = origin, of_list = 0;
   for (int part = 0; part < parts; ++part) top = fmaxf(top, p.lse[part * cells + cell]);
   const float base = top > -INFINITY ? top : 0.0f;
@@ -216,7 +239,7 @@ __global__ void __launch_bounds__(kJoinThreads) join_tails(const AttendListsPara
     p.lse[part * cells + cell] = part == 0 && total > 0 ? base + logf(total) : -INFINITY;
 }
 
-template <class S>
+template <class S, int kHeads>
 void launch(const AttendListsParams& p, Stream stream) {
   const int split = attend_lists_split(p.lists.most);
   const auto parts =
@@ -225,7 +248,7 @@ void launch(const AttendListsParams& p, Stream stream) {
       static_cast<unsigned>((p.rows.end - p.rows.begin) * (p.n_heads / p.lists.heads));
   const size_t bytes = sizeof(float) * static_cast<size_t>(S::kGroups * (p.d + 2)) +
                        sizeof(int) * static_cast<size_t>(split);
-  const auto kernel = attend_lists<S>;
+  const auto kernel = attend_lists<S, kHeads>;
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
   cuda::launch(kernel, dim3(parts, lists), S::kThreads, bytes, 1, stream, p, split);
@@ -238,7 +261,10 @@ void launch(const AttendListsParams& p, Stream stream) {
 
 void attend_lists_cuda(const AttendListsParams& p, Stream stream) {
   if (p.rows.end == p.rows.begin) return;
-  with_row_shape(p.dtype, p.d, [&](auto shape) { launch<decltype(shape)>(p, stream); });
+  with_row_shape(p.dtype, p.d, [&](auto shape) {
+    using S = decltype(shape);
+    p.lists.heads == 1 ? launch<S, 1>(p, stream) : launch<S, kMostHeads>(p, stream);
+  });
 }
 
 }  // namespace tandem

@@ -26,12 +26,12 @@ struct QueryLists {
   CollisionWeights weights = {};
 };
 
-/// What stands for the keys that are in no list: runs of kMeanKeys indexed tokens
+/// What stands for the keys that are in no list, by row and head: runs of kMeanKeys indexed tokens
 /// (kernels/code/tail_means.h), run b of a sequence in row b % block_runs of its block b /
 /// block_runs.
 struct ListTails {
-  const float* masses = nullptr;  // of list i at i * mass_stride: a weight a run, relative to
-                                  // exp(origin[i]). Null: no tails
+  const float* masses = nullptr;  // of row and head i at i * mass_stride: a weight a run, relative
+                                  // to exp(origin[i]). Null: no tails
   const float* origin = nullptr;
   // Masses may be below 0, where samples correct them: then the first of a list's states is that of
   // all its parts and its tail, as tail_means.h adds them, and the others are empty.
@@ -78,7 +78,8 @@ constexpr int attend_lists_parts(int most, bool tails) {
 }
 
 /// numerics f32 from the stored keys on. A list's states have the same bits in any step
-/// cost     reads 2 d elements a key and list from anywhere in the pools, and d elements a run
+/// cost     reads 2 d elements a key and list (once for up to four heads) from anywhere in the pools,
+///          and d elements a run and head
 /// errors   none (preconditions checked by the caller)
 void attend_lists_cuda(const AttendListsParams&, Stream);
 

@@ -128,7 +128,8 @@ std::string method_name(const recipe::Cache& cache) {
                          recipe::yaml_text(hybrid.tail)) +
              (hybrid.tail == recipe::HybridTail::sampled
                   ? fmt::format(" {}", recipe::yaml_text(hybrid.sample))
-                  : "");
+                  : "") +
+             (hybrid.group == recipe::HybridGroup::shared ? " shared" : "");
     case CacheKind::snapkv:
       return name + fmt::format(" {} of {}", cache.snapkv.budget.value, cache.snapkv.window);
     case CacheKind::verified:

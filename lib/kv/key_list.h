@@ -40,7 +40,7 @@ struct KeyList {
   std::vector<KeySegment> segments;
   float q_norm = 0, q_center = 0;  // for segments with norms (kernels/gather/attend_list.h)
   int n_static = 0;                // keys of the lists that are read whatever the query
-  bool as_before = false;          // the keys are those of the list before it
+  int n_before = 0;                // keys that are read for the list before it already
   double index_bytes = 0;          // read from the policy's own data to make the list
   TailMeans tail;                  // in addition to the segments
   float error = -1;  // of the sum of weights, relative, not passed in 95 of 100 cases; < 0: unknown
@@ -62,7 +62,7 @@ struct KeyUsage {
   double index_bytes = 0;  // of the policies' own data
   double error = 0;        // of lists whose error is known, summed
   double with_error = 0;   // such lists
-  double key_bytes = 0;    // of keys and values, every list for itself unless as_before
+  double key_bytes = 0;    // of keys and values, once where lists of a group have them together
   /// Of keys and values in the layers without a selection: what each row of a chain reads, but what
   /// a tree reads only once, for its rows look at the same text together.
   double dense_bytes = 0;
@@ -104,6 +104,8 @@ class KeySelector {
   virtual ~KeySelector() = default;
   /// Bytes of one thread's scratch, 64-byte aligned.
   virtual size_t scratch_bytes() const = 0;
+  /// Whether a query has to have all heads of its KV head: their lists go by all of them.
+  virtual bool takes_groups() const { return false; }
   /// Fills a list for each head of the query; `scratch` keeps them alive until the next call.
   virtual void select_keys(const KeyQuery& query, std::byte* scratch,
                            std::span<KeyList> lists) const = 0;

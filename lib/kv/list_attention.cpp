@@ -40,7 +40,8 @@ void ListAttention::run(const Call& call, KeyUsage& usage) {
   const int threads = static_cast<int>(lists_.size());
   // A group stays together unless that leaves threads idle.
   int n_heads = group;
-  while (n_heads > 1 && step.n_rows * geometry_.n_kv_heads * (group / n_heads) < threads)
+  while (!call.selector.takes_groups() && n_heads > 1 &&
+         step.n_rows * geometry_.n_kv_heads * (group / n_heads) < threads)
     n_heads = (n_heads + 1) / 2;
   const int parts = (group + n_heads - 1) / n_heads;
   std::vector<int> seq_of_row;
@@ -90,7 +91,7 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
   for (KeyList& list : chosen) {
     list.segments.clear();
     list.n_static = 0;
-    list.as_before = false;
+    list.n_before = 0;
     list.index_bytes = 0;
     list.tail = {};
     list.error = -1;
@@ -133,7 +134,7 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
       usage.error += list.error;
       usage.with_error += 1;
     }
-    if (!list.as_before) usage.key_bytes += 2.0 * n * d * static_cast<double>(bytes);
+    usage.key_bytes += 2.0 * (n - list.n_before) * d * static_cast<double>(bytes);
   }
 }
 

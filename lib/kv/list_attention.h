@@ -12,8 +12,9 @@ namespace tandem::kv {
 using ListVisitor = std::function<void(int row, int head, const KeyList& list)>;
 
 /// Attention of an extend step over the lists that a selector makes: one task a row and KV head (or
-/// part of its query heads, where there are fewer tasks than threads), lists and attention in the
-/// same task, so that rows which several heads of a group read come from memory once.
+/// part of its query heads, where there are fewer tasks than threads and the selector allows it),
+/// lists and attention in the same task, so that rows which several heads of a group read come from
+/// memory once.
 class ListAttention {
  public:
   static void plan(MemoryPlan& plan, const Geometry& g, size_t scratch_bytes);

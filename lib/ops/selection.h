@@ -2,6 +2,7 @@
 #include "kernels/code/choose_coded.h"
 #include "kernels/code/code.h"
 #include "kernels/code/draw_tail.h"
+#include "kernels/code/group_rank.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/attend_lists.h"

@@ -84,6 +84,10 @@ constexpr std::array<std::string_view, 3> enum_names(HybridBudget) {
   return {"share", "mass", "error"};
 }
 
+/// Whose the exact keys are: each query head's own, or those of all heads of a KV head.
+enum class HybridGroup : uint8_t { head, shared };
+constexpr std::array<std::string_view, 2> enum_names(HybridGroup) { return {"head", "shared"}; }
+
 struct Hybrid {
   static constexpr int kLeastExact = 64;  // keys a head, under any budget
 
@@ -93,6 +97,7 @@ struct Hybrid {
   Fraction sample{0.0125};
   HybridTail tail = HybridTail::means;
   HybridBudget budget = HybridBudget::share;
+  HybridGroup group = HybridGroup::head;
   double mass = 0.9;
   double error = 0.05;
 
@@ -112,6 +117,8 @@ struct Hybrid {
     v("budget", budget,
       "keys read: fixed shares; exact ones up to a share of the estimated mass; samples up to an "
       "error of the weights' sum");
+    v("group", group,
+      "exact keys: a set for each query head, or one set shared by the heads of a KV head");
     v("mass", mass, above(0).up_to(1), "budget mass: share of the estimated attention");
     v("error", error, above(0).up_to(1),
       "budget error: largest relative error of the sum of weights, in 95 of 100 cases");

@@ -224,7 +224,7 @@ TEST_SUITE("gpu/kernels/attend_lists") {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const int d : {32, 64, 96, 128, 256})
         for (const auto& [n_heads, n_kv_heads, heads] :
-             {std::tuple{4, 2, 1}, {6, 2, 3}, {3, 3, 1}, {8, 1, 1}})
+             {std::tuple{4, 2, 1}, {6, 2, 3}, {3, 3, 1}, {8, 1, 1}, {8, 2, 4}, {9, 1, 9}})
           for (const auto weights : {Shape::none, Shape::bias, Shape::hashes})
             if (heads == 1 || weights != Shape::hashes)
               check({dtype, d, n_heads, n_kv_heads, heads, 70, weights});
@@ -235,6 +235,6 @@ TEST_SUITE("gpu/kernels/attend_lists") {
   TEST_CASE("lists longer than a part, and shorter than a block reads at once") {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const int most : {1, 8, 256, 257, 700, 16000})
-        check({dtype, 64, 4, 2, 1, most, Shape::bias});
+        for (const int heads : {1, 2}) check({dtype, 64, 4, 2, heads, most, Shape::bias});
   }
 }

@@ -8,12 +8,14 @@ using namespace tandem::test;
 
 namespace {
 
-recipe::Cache hybrid(int bits, recipe::HybridTail tail) {
+recipe::Cache hybrid(int bits, recipe::HybridTail tail,
+                     recipe::HybridGroup group = recipe::HybridGroup::head) {
   recipe::Cache c;
   c.kind = recipe::CacheKind::hybrid;
   c.recent = {64};
   c.hybrid.bits = bits;
   c.hybrid.tail = tail;
+  c.hybrid.group = group;
   return c;
 }
 
@@ -144,5 +146,33 @@ TEST_SUITE("gpu/decode/hybrid") {
     const std::vector<Row> both =
         extend_all(*engine, {{other, fork}, {part_of(ids, 4, 3), part_of(after, 4, 1)}});
     CHECK(max_difference(both[1], single) <= kF32Tolerance);
+  }
+
+  TEST_CASE("f32: logits equal the CPU's where the heads of a KV head share sets") {
+    double worst = 0;
+    int near = 0, all = 0;
+    for (const auto& [model, bits, tail] :
+         {std::tuple{tiny_model("tiny-16m"), 3, recipe::HybridTail::means},
+          {tiny_model("tiny-16m"), 1, recipe::HybridTail::none},
+          {small_model("llama-3.1"), 2, recipe::HybridTail::means},
+          {small_model("qwen3-odd"), 2, recipe::HybridTail::means}}) {
+      CAPTURE(model.string());
+      const int longest = model == tiny_model("tiny-16m") ? 2500 : 300;
+      const EnginePair on =
+          make_pair_of(model, {.chunk = 512,
+                               .max_tokens = 2 * longest,
+                               .caches = {hybrid(bits, tail, recipe::HybridGroup::shared)}});
+      const Ids ids = random_ids(*on.cpu, longest, 1), after = random_ids(*on.cpu, 60, 2);
+      const std::vector<Row> gpu = run(*on.gpu, ids, after), cpu = run(*on.cpu, ids, after);
+      for (size_t i = 0; i < gpu.size(); ++i) {
+        const double difference = max_difference(gpu[i], cpu[i]);
+        near += difference <= kF32Tolerance ? 1 : 0;
+        worst = worse(worst, difference);
+      }
+      all += static_cast<int>(gpu.size());
+    }
+    MESSAGE(near << " of " << all << " rows, largest |GPU - CPU| " << worst);
+    CHECK(near * 20 >= all * 19);
+    CHECK(worst <= 0.1);
   }
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
+#include "kernels/code/group_rank.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/variants.h"
 
@@ -263,6 +265,44 @@ TEST_SUITE("kernels/code") {
 }
 
 TEST_SUITE("kernels/tail_means") {
+  TEST_CASE("a group's references are those of a sample at even distances, its ranks the largest") {
+    for (const int n : {16, 31, 65, 2047, 2048, 2079, 5000, 100000}) {
+      CAPTURE(n);
+      const int heads = 3, stride = n + 5;
+      const std::vector<float> scores = normals(static_cast<size_t>(heads * stride), 9, 4);
+      std::vector<float> references;
+      for (int h = 0; h < heads; ++h)
+        for (const int chosen : {1, n / 40, n - 1}) {
+          std::vector<float> sample;
+          for (int i = 0; i < 16 * std::min(128, n / 16); ++i) {
+            const int64_t tile = i / 16;
+            const auto key = n / 16 <= 128 ? tile : tile * (n / 16) / 128;
+            sample.push_back(scores[static_cast<size_t>(h * stride + key * 16 + i % 16)]);
+          }
+          std::ranges::sort(sample, std::greater<>());
+          const float reference = group_reference(scores.data() + h * stride, n, chosen);
+          CHECK(reference ==
+                sample[sample.size() * static_cast<size_t>(chosen) / static_cast<size_t>(n)]);
+          if (chosen == 1) references.push_back(reference);
+        }
+      std::vector<float> ranks(static_cast<size_t>(n) + 1, -1e30f);
+      group_ranks({.ranks = ranks.data(),
+                   .scores = scores.data(),
+                   .stride = stride,
+                   .references = references.data(),
+                   .n_heads = heads,
+                   .n = n});
+      for (int i = 0; i < n; ++i) {
+        float most = -kInf;
+        for (int h = 0; h < heads; ++h)
+          most = std::max(most, scores[static_cast<size_t>(h * stride + i)] -
+                                    references[static_cast<size_t>(h)]);
+        CHECK(ranks[static_cast<size_t>(i)] == most);
+      }
+      CHECK(ranks.back() == -1e30f);
+    }
+  }
+
   TEST_CASE("masses of runs, with a bound and keys left out") {
     for (const int n : {1, 15, 255, 256, 257, 1000}) {
       std::vector<float> scores = normals(static_cast<size_t>(n), 6, 3);

@@ -40,6 +40,8 @@ std::vector<Named> sparse_kinds() {
   Cache of_mass = hybrid(0.3, HybridTail::means), of_error = hybrid(0.05, HybridTail::sampled);
   of_mass.hybrid.budget = HybridBudget::mass;
   of_error.hybrid.budget = HybridBudget::error;
+  Cache shared = hybrid(0.05, HybridTail::means), shared_sampled = of_error;
+  shared.hybrid.group = shared_sampled.hybrid.group = recipe::HybridGroup::shared;
   return {{"topk", topk},
           {"oracle_sampling", sampling},
           {"quest", quest},
@@ -49,6 +51,8 @@ std::vector<Named> sparse_kinds() {
           {"hybrid mass", of_mass},
           {"hybrid error", of_error},
           {"hybrid none", hybrid(0.05, HybridTail::none)},
+          {"hybrid shared", shared},
+          {"hybrid shared, error", shared_sampled},
           {"snapkv", snapkv(60, 16)}};
 }
 
@@ -62,12 +66,16 @@ std::vector<Named> exact_kinds() {
   Cache all_mass = hybrid(1, HybridTail::means);
   all_mass.hybrid.budget = HybridBudget::mass;
   all_mass.hybrid.mass = 1;
+  Cache shared = hybrid(1, HybridTail::means), shared_mass = all_mass;
+  shared.hybrid.group = shared_mass.hybrid.group = recipe::HybridGroup::shared;
   return {{"topk", topk},
           {"quest", quest},
           {"lsh", all_collide},
           {"hybrid, exact set", hybrid(1, HybridTail::none)},
           {"hybrid, exact set and a tail of nothing", hybrid(1, HybridTail::sampled)},
           {"hybrid, all mass", all_mass},
+          {"hybrid, a shared set of all", shared},
+          {"hybrid, a shared set of all mass", shared_mass},
           {"snapkv", snapkv(2000, 16)}};
 }
 

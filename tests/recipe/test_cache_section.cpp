@@ -60,6 +60,7 @@ TEST_SUITE("recipe/cache_section") {
          "cache.hybrid.sample: tail sampled needs a share above 0"},
         {"hybrid: {tail: weighted}",
          "cache.hybrid.tail: expected one of means, sampled, none, found 'weighted'"},
+        {"hybrid: {group: kv}", "cache.hybrid.group: expected one of head, shared, found 'kv'"},
         {"hybrid: {trust: 1}", "unknown key 'trust' in section 'cache.hybrid'"},
         {"hybrid: {budget: mass, mass: 0}",
          "cache.hybrid.mass: 0 is out of range, expected 0 < x <= 1"},

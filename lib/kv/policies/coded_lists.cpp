@@ -23,8 +23,9 @@ struct CodedLists::Memory {
     const size_t lists = static_cast<size_t>(c.rows_at_once_) * heads;
     const size_t regions = static_cast<size_t>(c.codes_.score_room()) / kRegionKeys + 1;
     const size_t keys = regions * kRegionKeys, runs = keys / kMeanKeys;
-    ids = cutter.take<int32_t>(lists * static_cast<size_t>(c.most_));
-    count = cutter.take<int32_t>(lists);
+    const size_t sets = lists / static_cast<size_t>(c.heads_a_list());
+    ids = cutter.take<int32_t>(sets * static_cast<size_t>(c.most_));
+    count = cutter.take<int32_t>(sets);
     bias = cutter.take<float>(c.samples() ? lists * static_cast<size_t>(c.most_) : 0);
     masses = cutter.take<float>(c.has_tail() || c.by_mass() ? lists * runs : 0);
     origin = cutter.take<float>(lists);
@@ -33,15 +34,19 @@ struct CodedLists::Memory {
     exact_mass = cutter.take<float>(c.by_error() ? lists : 0);
     error = cutter.take<float>(c.by_error() ? lists : 0);
     error_totals = cutter.take<unsigned long long>(c.by_error() ? 2 : 0);
+    const size_t sharing = c.heads_a_list() > 1 ? lists : 0, alone = lists - sharing;
     scratch = {.queries = cutter.take<DeviceCodeQuery>(lists),
                .q = cutter.take<int8_t>(lists * c.codes_.dims()),
-               .scores = cutter.take<float>(lists * keys),
-               .keys = cutter.take<uint16_t>(lists * keys),
+               .scores = cutter.take<float>(alone * keys),
+               .keys = cutter.take<uint16_t>(alone * keys),
                .counts = cutter.take<int32_t>(lists * regions),
                .kept = cutter.take<float>(lists * keys),
                .number = cutter.take<uint32_t>(lists * keys),
                .key_stride = static_cast<int64_t>(keys),
-               .region_stride = static_cast<int64_t>(regions)};
+               .region_stride = static_cast<int64_t>(regions),
+               .references = cutter.take<float>(sharing),
+               .group_scores = cutter.take<float>(sharing * keys),
+               .group_keys = cutter.take<uint16_t>(sharing * keys)};
     mass_stride = static_cast<int64_t>(runs);
   }
 };
@@ -128,6 +133,7 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                       .exact = spec_.exact,
                       .least_exact = spec_.kLeastExact,
                       .mass = by_mass() ? spec_.mass : 0,
+                      .shared = heads_a_list() > 1,
                       .scratch = m.scratch};
   DrawTailParams sample{.ids = m.ids,
                         .bias = m.bias,
@@ -176,7 +182,8 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                 .bias = samples() ? m.bias : nullptr,
                 .count = m.count,
                 .stride = most_,
-                .most = most_};
+                .most = most_,
+                .heads = heads_a_list()};
   if (!has_tail()) return;
   plan.tails = codes_.device_tails(ordinal, device_index);
   plan.tails.masses = m.masses;

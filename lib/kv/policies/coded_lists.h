@@ -5,8 +5,8 @@
 
 namespace tandem::kv {
 
-/// Lists of keys that rows and query heads of a step choose by codes on a GPU, and the weights of
-/// the others. They last until the next are made.
+/// Lists of keys that rows and query heads of a step, or KV heads, choose by codes on a GPU, and
+/// the weights of the others. They last until the next are made.
 class CodedLists {
  public:
   /// Memory for the scores of the rows whose lists are made at a time: as much as eight rows of
@@ -24,6 +24,10 @@ class CodedLists {
   KeyUsage errors(const Exec& exec) const;
 
   bool has_tail() const { return spec_.tail != recipe::HybridTail::none; }
+  /// Query heads that read a list.
+  int heads_a_list() const {
+    return spec_.group == recipe::HybridGroup::shared ? bounds_.geometry.group() : 1;
+  }
   /// Most tokens of a list; 0 where no text is long enough for an index.
   int most() const { return most_; }
   /// Adds the lists of a sparse layer, `ordinal` among these, to the plan.

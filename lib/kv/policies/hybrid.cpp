@@ -1,13 +1,12 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <optional>
 
 #include "base/rng.h"
 #include "kv/policies/centered_keys.h"
 #include "kv/policies/coded_lists.h"
+#include "kv/policies/hybrid_exact.h"
 #include "kv/policies/hybrid_tail.h"
 #include "kv/policies/key_codes.h"
 #include "kv/policies/policies.h"
@@ -22,7 +21,6 @@ using recipe::HybridTail;
 
 constexpr uint64_t kCodeSeed = 0x51690000;
 constexpr int kBlockTokens = 32768;
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 /// A small exact set that key codes rank, and mean values by estimated weight for the rest: the
 /// exact set finds what a query looks for, the means keep the long tail's share of the output.
@@ -36,6 +34,7 @@ class HybridPolicy final : public SparsePolicy {
         seed_(static_cast<uint64_t>(cache.lsh.seed)),
         codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {
     if (!bounds.on_gpu()) return;
+    if (shares_sets()) check_sharing();
     if (!layers().empty())
       device_lists_.emplace(
           spec_, seed_, bounds, codes_, index(),
@@ -79,6 +78,7 @@ class HybridPolicy final : public SparsePolicy {
     device_lists_->choose(layer, ordinal(layer), step, q, device_index(), plan);
   }
 
+  bool takes_groups() const override { return shares_sets(); }
   size_t scratch_bytes() const override { return Scratch(nullptr, *this).cutter.bytes(); }
 
   void select_keys(const KeyQuery& query, std::byte* scratch,
@@ -100,32 +100,50 @@ class HybridPolicy final : public SparsePolicy {
       ops::draw_exponentials({.draws = s.draws, .key = draw_key(query)}, {0, n});
     const int n_rows = codes_.means(query.slot, ord, query.kv_head, s.rows);
     const double of_runs = (n + kMeanKeys - 1) / kMeanKeys * static_cast<double>(d) * sizeof(bf16);
-    for (size_t h = 0; h < lists.size(); ++h) {
-      KeyList& list = lists[h];
+    for (KeyList& list : lists) {
       list.segments.push_back(sinks_segment());
       list.n_static = list.segments[0].n;
       // The scan is shared by the heads of the group, and so are the means.
       list.index_bytes =
           (codes_.scan_bytes_a_key() * n + (spec_.tail == HybridTail::none ? 0 : of_runs)) /
           static_cast<double>(lists.size());
-      const std::span<float> scores(s.scores + h * score_stride(), static_cast<size_t>(n));
-      const Exact exact = choose_exact(query, h, s, scores, list);
-      if (spec_.tail == HybridTail::none) continue;
+    }
+    const size_t sharing = shares_sets() ? lists.size() : 1;
+    for (size_t h = 0; h < lists.size(); h += sharing)
+      choose_exact({.spec = spec_,
+                    .codes = codes_,
+                    .query = query,
+                    .ordinal = ord,
+                    .queries = {s.queries + h, sharing},
+                    .scores = s.scores + h * score_stride(),
+                    .stride = static_cast<int64_t>(score_stride()),
+                    .n = n,
+                    .wanted = most_exact(n),
+                    .first_id = index().begin(),
+                    .ids = s.ids + h * id_room(),
+                    .candidates = s.candidates,
+                    .refined = s.refined,
+                    .ranks = s.ranks,
+                    .select = s.select,
+                    .masses = s.masses},
+                   lists.subspan(h, sharing), {s.exact + h, sharing});
+    if (spec_.tail == HybridTail::none) return;
+    for (size_t h = 0; h < lists.size(); ++h) {
       const float center = dot_of({s.q + h * d, d}, {frame.center, d});
       add_tail({.spec = spec_,
                 .query = query,
                 .head = static_cast<int>(h),
-                .scores = scores,
-                .threshold = exact.threshold,
+                .scores = {s.scores + h * score_stride(), static_cast<size_t>(n)},
+                .threshold = s.exact[h].threshold,
                 .origin = center / std::sqrt(static_cast<float>(d)),
                 .first_id = index().begin(),
                 .rows = {s.rows, static_cast<size_t>(n_rows)},
-                .exact_mass = exact.mass,
+                .exact_mass = s.exact[h].mass,
                 .draws = s.draws,
                 .masses = s.masses + h * runs(),
-                .ids = s.ids + h * id_room() + exact.n,
+                .ids = s.ids + h * id_room() + s.exact[h].n,
                 .bias = s.bias + h * id_room()},
-               list);
+               lists[h]);
     }
   }
 
@@ -136,6 +154,7 @@ class HybridPolicy final : public SparsePolicy {
                         bounds().on_gpu() ? device_index().pages() : nullptr);
   }
   int list_keys() const override { return device_lists_ ? device_lists_->most() : 0; }
+  bool shares_sets() const override { return spec_.group == recipe::HybridGroup::shared; }
   double expected_keys(int n) const override {
     const double sampled = spec_.tail == HybridTail::sampled ? spec_.sample * n : 0;
     return std::min<double>(n, std::max<double>(spec_.kLeastExact, spec_.exact * n) + sampled);
@@ -153,9 +172,10 @@ class HybridPolicy final : public SparsePolicy {
     uint8_t* sums;
     int8_t* q8;
     CodeQuery* queries;
-    float *scores, *select, *refined, *draws, *bias, *masses;
+    float *scores, *select, *refined, *ranks, *draws, *bias, *masses;
     int32_t *candidates, *ids;
     MeanRows* rows;
+    ExactKeys* exact;
 
     Scratch(std::byte* base, const HybridPolicy& p) : cutter(base) {
       const size_t room = static_cast<size_t>(p.bounds().max_tokens) + 16;
@@ -167,7 +187,8 @@ class HybridPolicy final : public SparsePolicy {
       queries = cutter.take<CodeQuery>(group);
       scores = cutter.take<float>(group * p.score_stride());
       select = cutter.take<float>(room);
-      refined = cutter.take<float>(room);
+      refined = cutter.take<float>((p.shares_sets() ? group : 1) * p.score_stride() + 16);
+      ranks = cutter.take<float>(p.shares_sets() ? room : 0);
       draws = cutter.take<float>(room);
       bias = cutter.take<float>(group * p.id_room());
       masses = cutter.take<float>(group * p.runs());
@@ -175,6 +196,7 @@ class HybridPolicy final : public SparsePolicy {
       ids = cutter.take<int32_t>(group * p.id_room());
       rows =
           cutter.take<MeanRows>(p.score_stride() / static_cast<size_t>(p.index().capacity()) + 1);
+      exact = cutter.take<ExactKeys>(group);
     }
   };
 
@@ -191,92 +213,8 @@ class HybridPolicy final : public SparsePolicy {
       list.n_static = list.segments[0].n;
       list.segments.push_back({ids, n, nullptr, nullptr});
       if (spec_.budget == HybridBudget::error) list.error = 0;
+      if (shares_sets() && &list != lists.data()) list.n_before = list.n_keys();
     }
-  }
-
-  struct Exact {
-    int n;
-    float threshold;  // the least score among them
-    double mass;      // budget error: sum of their estimated weights, relative to exp(threshold)
-  };
-
-  /// The keys that a head reads exactly: of the best by sign the best by all bits. Their scores
-  /// become -inf, those of the other candidates refined.
-  Exact choose_exact(const KeyQuery& query, size_t h, const Scratch& s, std::span<float> scores,
-                     KeyList& list) const {
-    const int n = static_cast<int>(scores.size());
-    int32_t* ids = s.ids + h * id_room();
-    const int wanted = most_exact(n);
-    // Twice as many candidates at least: with fewer there is little to choose.
-    const int candidates =
-        std::min(n, std::max(2 * wanted, static_cast<int>(std::lround(spec_.refine * n))));
-    float threshold = 0;
-    ops::select_top({.ids = s.candidates,
-                     .threshold = &threshold,
-                     .scores = scores.data(),
-                     .n = n,
-                     .m = candidates,
-                     .first_id = 0,
-                     .scratch = s.select});
-    const std::span<const int32_t> keys(s.candidates, static_cast<size_t>(candidates));
-    if (codes_.bits() > 1) {
-      codes_.refine(query.slot, ordinal(query.layer), query.kv_head, s.queries[h], keys,
-                    scores.data(), s.refined);
-      list.index_bytes += codes_.refine_bytes_a_key() * candidates;
-    } else {
-      for (int i = 0; i < candidates; ++i)
-        s.refined[i] = scores[static_cast<size_t>(keys[static_cast<size_t>(i)])];
-    }
-    const int m =
-        spec_.budget == HybridBudget::mass
-            ? keys_of_mass({s.refined, keys.size()}, scores, s.masses + h * runs(), wanted)
-            : wanted;
-    ops::select_top({.ids = ids,
-                     .threshold = &threshold,
-                     .scores = s.refined,
-                     .n = candidates,
-                     .m = m,
-                     .first_id = 0,
-                     .scratch = s.select});
-    double mass = 0;
-    for (int i = 0; i < m; ++i) {
-      float& score = scores[static_cast<size_t>(keys[static_cast<size_t>(ids[i])])];
-      if (spec_.budget == HybridBudget::error) mass += std::exp(double{score} - threshold);
-      score = -kInf;
-      ids[i] = index().begin() + keys[static_cast<size_t>(ids[i])];
-    }
-    list.segments.push_back({ids, m, nullptr, nullptr});
-    return {m, threshold, mass};
-  }
-
-  /// How many of the best candidates hold the share of the estimated mass that the budget asks for,
-  /// to a sixteenth of a score; at most `most`.
-  int keys_of_mass(std::span<const float> refined, std::span<const float> scores, float* masses,
-                   int most) const {
-    constexpr int kBins = 256, kBinsAUnit = 16;
-    const float top = *std::ranges::max_element(refined);
-    ops::tail_masses({.masses = masses,
-                      .scores = scores.data(),
-                      .n = static_cast<int>(scores.size()),
-                      .most = top,
-                      .origin = top});
-    const double all =
-        std::accumulate(masses, masses + (scores.size() + kMeanKeys - 1) / kMeanKeys, 0.0);
-    std::array<double, kBins> mass{};
-    std::array<int, kBins> count{};
-    for (const float score : refined) {
-      const auto bin =
-          static_cast<size_t>(std::min(static_cast<float>(kBins - 1), (top - score) * kBinsAUnit));
-      mass[bin] += std::exp(double{score} - top);
-      ++count[bin];
-    }
-    double sum = 0;
-    int m = 0;
-    for (size_t bin = 0; bin < kBins && sum < spec_.mass * all; ++bin) {
-      sum += mass[bin];
-      m += count[bin];
-    }
-    return std::clamp(m, std::min(recipe::Hybrid::kLeastExact, most), most);
   }
 
   /// Random numbers differ between positions, layers and KV heads, and repeat with the seed.
@@ -284,6 +222,21 @@ class HybridPolicy final : public SparsePolicy {
     return draw4(seed_, static_cast<uint32_t>(query.position),
                  static_cast<uint32_t>(query.layer * geometry().n_kv_heads + query.kv_head),
                  DrawPurpose::keys)[1];
+  }
+
+  /// What a GPU can't share yet.
+  void check_sharing() const {
+    if (spec_.tail == HybridTail::sampled || spec_.budget != HybridBudget::share)
+      throw Error::make(ErrorKind::device, "cache.hybrid.group",
+                        "shared runs on a GPU with tail means or none and budget share, found tail "
+                        "{} and budget {}",
+                        recipe::yaml_text(spec_.tail), recipe::yaml_text(spec_.budget))
+          .hint("use --device cpu, or head");
+    if (geometry().group() > kMostSharing)
+      throw Error::make(ErrorKind::device, "cache.hybrid.group",
+                        "shared runs for up to {} query heads a KV head on a GPU, the model has {}",
+                        kMostSharing, geometry().group())
+          .hint("use --device cpu, or head");
   }
 
   recipe::Hybrid spec_;

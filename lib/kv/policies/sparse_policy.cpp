@@ -81,7 +81,7 @@ void SelectingPolicy::share_list(const int32_t* ids, int n, int n_static,
   for (size_t h = 0; h < lists.size(); ++h) {
     lists[h].segments.push_back({ids, n, nullptr, nullptr});
     lists[h].n_static = n_static;
-    lists[h].as_before = h > 0;
+    lists[h].n_before = h > 0 ? n : 0;
     lists[h].index_bytes = h > 0 ? 0 : n * static_cast<double>(sizeof(int32_t));
   }
 }
@@ -168,8 +168,8 @@ int SparsePolicy::indexed(int length) const {
 
 int SparsePolicy::keys_read(int layer, int length) const {
   if (ordinal(layer) < 0) return geometry().visible(layer, length);
-  // Every query head of a group reads a selection of its own.
-  const double chosen = geometry().group() * expected_keys(indexed(length));
+  const int sets = shares_sets() ? 1 : geometry().group();
+  const double chosen = sets * expected_keys(indexed(length));
   return static_cast<int>(std::min<double>(length, length - indexed(length) + std::round(chosen)));
 }
 

@@ -1,0 +1,155 @@
+// Reads the signs of all keys for heads that share a set, and keeps the scores of all of them where
+// the key's rank reaches a floor.
+#include <math.h>
+
+#include "kernels/code/choose_steps.h"
+#include "kernels/code/code_tile.cuh"
+#include "kernels/code/group_list.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace tandem::coded {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / cuda::kWarp;
+
+/// Keeps what a warp's tiles say of a region: a lane has the scores of two queries of each quad,
+/// and its neighbour those of the other two, under the same keys.
+template <int kQuads>
+struct GroupWriter {
+  float* scores[kQuads][2];
+  uint16_t* keys;
+  float reference[kQuads][2], floor;
+  int n = 0;  // kept so far
+  float mass[kQuads][2] = {};
+  float score[kQuads][kGroupTiles][2], rank[kGroupTiles];  // of the group in hand
+
+  __device__ void take(int quad, int tile, float2 of_tile) {
+    score[quad][tile][0] = of_tile.x;
+    score[quad][tile][1] = of_tile.y;
+    const float most = fmaxf(of_tile.x - reference[quad][0], of_tile.y - reference[quad][1]);
+    rank[tile] = quad == 0 ? most : fmaxf(rank[tile], most);
+  }
+  /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`, and
+  /// there are n_keys keys in the region.
+  __device__ void end_group(int first, int n_keys) {
+    unsigned reach = 0;
+#pragma unroll
+    for (int tile = 0; tile < kGroupTiles; ++tile) {
+      rank[tile] = fmaxf(rank[tile], __shfl_xor_sync(cuda::kAllLanes, rank[tile], 1));
+      if (first + tile * kTile + key_of_lane() >= n_keys) continue;
+      if (rank[tile] >= floor) {
+        reach |= 1u << tile;
+        continue;
+      }
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad)
+        for (int i = 0; i < 2; ++i)
+          mass[quad][i] += exp2f((score[quad][tile][i] - reference[quad][i] - floor) * kLog2E);
+    }
+    const int own = __popc(reach);
+    int sum = own;  // of the lanes with these queries up to this one
+#pragma unroll
+    for (int step = 2; step < cuda::kWarp; step *= 2) {
+      const int lower = __shfl_up_sync(cuda::kAllLanes, sum, step);
+      if (lane_of() >= step) sum += lower;
+    }
+    int at = n + sum - own;
+#pragma unroll
+    for (int tile = 0; tile < kGroupTiles; ++tile) {
+      if ((reach >> tile & 1) == 0) continue;
+#pragma unroll
+      for (int quad = 0; quad < kQuads; ++quad)
+        for (int i = 0; i < 2; ++i)
+          if (scores[quad][i] != nullptr) scores[quad][i][at] = score[quad][tile][i];
+      if (lane_of() % 2 == 0)
+        keys[at] = static_cast<uint16_t>(first + tile * kTile + key_of_lane());
+      ++at;
+    }
+    n += __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 1);
+  }
+  /// The mass since the last call, in all lanes of query i of the quad.
+  __device__ float end_run(int quad, int i) {
+    float x = mass[quad][i];
+#pragma unroll
+    for (int step = 2; step < cuda::kWarp; step *= 2)
+      x += __shfl_xor_sync(cuda::kAllLanes, x, step);
+    mass[quad][i] = 0;
+    return x;
+  }
+};
+
+/// Block (regions, KV head, row): a region a warp.
+template <int kSteps, int kQuads>
+__global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 4 : 2)
+    scan(const ChooseCodedParams p) {
+  cuda::start_after_previous();
+  const int group = p.n_heads / p.n_kv_heads;
+  const CodedList list(p, static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y) * group);
+  const int region = static_cast<int>(blockIdx.x) * kWarps + warp_of();
+  const int begin = region * kRegionKeys, n = min(list.n - begin, kRegionKeys);
+  if (n <= 0) return;
+  const uint8_t* at = list.group(p, begin);
+  GroupWords<kSteps> words;
+  words.load(at);
+  const DeviceCodeQuery* queries = p.scratch.queries + list.local;
+  const GroupRegions to(p, list);
+  GroupWriter<kQuads> writer;
+  writer.keys = to.keys + begin;
+  writer.floor = queries->floor;
+  uint32_t q[kQuads][kSteps][2];
+#pragma unroll
+  for (int quad = 0; quad < kQuads; ++quad) {
+    const int first = quad * kQuad, in_quad = min(group - first, kQuad);
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j)
+      for (int i = 0; i < 2; ++i)
+        q[quad][j][i] = query_word(p.scratch.q + (list.local + first) * p.codes.dims, p.codes.dims,
+                                   in_quad, j * 8 + i * 4 + lane_of() % 4);
+    for (int i = 0; i < 2; ++i) {
+      const int head = first + query_of_lane() + i;
+      writer.scores[quad][i] = head < group ? to.scores + head * to.stride + begin : nullptr;
+      writer.reference[quad][i] = head < group ? to.references[head] : INFINITY;
+    }
+  }
+#pragma unroll 1
+  for (int first = 0; first < n; first += kCodeKeys) {
+    const GroupWords<kSteps> now = words;
+    at += code_group_bytes(p.codes.dims);
+    if (first + kCodeKeys < n) words.load(at);
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad)
+      now.score(q[quad], LaneQueries(queries + quad * kQuad, group - quad * kQuad),
+                [&](int tile, float2 scores) { writer.take(quad, tile, scores); });
+    writer.end_group(first, n);
+    const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
+    if (p.masses == nullptr || !ends_run) continue;
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad)
+      for (int i = 0; i < 2; ++i) {
+        const int head = quad * kQuad + query_of_lane() + i;
+        const float mass = writer.end_run(quad, i);
+        if (lane_of() < 2 && head < group)
+          to.masses[head * to.mass_stride + (begin + first) / kMeanKeys] = mass;
+      }
+  }
+  if (lane_of() == 0) to.counts[region] = writer.n;
+}
+
+template <int kQuads>
+void launch(const ChooseCodedParams& p, Stream stream) {
+  with_steps<1>(p.codes.dims / kCodeDims, [&](auto steps) {
+    cuda::launch(scan<steps(), kQuads>,
+                 dim3(cuda::blocks_for(p.max_keys, kRegionKeys * kWarps),
+                      static_cast<unsigned>(p.n_kv_heads), static_cast<unsigned>(p.n_rows)),
+                 kThreads, stream, p);
+  });
+}
+
+}  // namespace
+
+void scan_shared(const ChooseCodedParams& p, Stream stream) {
+  static_assert(kMostSharing == 2 * kQuad);
+  p.n_heads / p.n_kv_heads <= kQuad ? launch<1>(p, stream) : launch<2>(p, stream);
+}
+
+}  // namespace tandem::coded
