@@ -99,9 +99,9 @@ int words_of(const ChooseCodedParams& p) {
   return (p.max_keys + 31) / 32 + (p.max_keys + kMeanKeys - 1) / kMeanKeys;
 }
 
-/// Block (head, row); kWidth lower bits. Shared memory: `words` of them, and `room` kept scores and
-/// their numbers.
-template <int kWidth, int kThreads>
+/// Block (head, row); kWidth lower bits, kBudgeted: with a budget by mass or scores that are left.
+/// Shared memory: `words` of them, and `room` kept scores and their numbers.
+template <int kWidth, int kThreads, bool kBudgeted>
 __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
     choose(const ChooseCodedParams p, int words, int room) {
   extern __shared__ uint32_t bits[];
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
     extremes.take(order_of(score));
   }
   extremes.join(s);
-  if (p.mass > 0) {
+  if (kBudgeted && p.mass > 0) {
     wanted = keys_of_mass(p, list, kept, to.masses, query.floor, score_of(s.most), wanted);
     if (thread == 0) p.count[number] = p.begin + wanted;
   }
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
   });
 
   const float threshold = score_of(pick.least);
-  if (p.tail_scores != nullptr) {
+  if (kBudgeted && p.tail_scores != nullptr) {
     float* const all = p.tail_scores + number * p.scratch.key_stride;
     float mass = 0;
     kept.each([&](int, float score, uint32_t marked) {
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
   if (thread == 0 && p.origin != nullptr) p.origin[number] = threshold + query.center;
 }
 
-template <int kWidth, int kThreads>
+template <int kWidth, int kThreads, bool kBudgeted>
 void launch_choose(const ChooseCodedParams& p, Stream stream) {
   // Of a multiprocessor's shared memory its share; kept scores beyond it stay in global memory.
   constexpr int kBlocks = kMostThreads / kThreads, kReserved = 1024, kWord = sizeof(uint32_t);
@@ -217,7 +217,7 @@ void launch_choose(const ChooseCodedParams& p, Stream stream) {
   const int words = words_of(p);
   const int room = std::clamp(((share - own) / kWord - words) / 2, 0, p.max_keys);
   const size_t bytes = sizeof(uint32_t) * static_cast<size_t>(words + 2 * room);
-  const auto kernel = choose<kWidth, kThreads>;
+  const auto kernel = choose<kWidth, kThreads, kBudgeted>;
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
   cuda::launch(kernel, dim3(static_cast<unsigned>(p.n_heads), static_cast<unsigned>(p.n_rows)),
@@ -226,12 +226,19 @@ void launch_choose(const ChooseCodedParams& p, Stream stream) {
 
 /// Two blocks share a multiprocessor where there are more lists than these: while one waits, the
 /// other works.
-template <int kWidth>
+template <int kWidth, bool kBudgeted>
 void launch_choose(const ChooseCodedParams& p, Stream stream) {
   if (p.n_heads * p.n_rows > cuda::gpu().multiprocessors)
-    launch_choose<kWidth, kMostThreads / 2>(p, stream);
+    launch_choose<kWidth, kMostThreads / 2, kBudgeted>(p, stream);
   else
-    launch_choose<kWidth, kMostThreads>(p, stream);
+    launch_choose<kWidth, kMostThreads, kBudgeted>(p, stream);
+}
+template <int kWidth>
+void launch_choose(const ChooseCodedParams& p, Stream stream) {
+  if (p.mass > 0 || p.tail_scores != nullptr)
+    launch_choose<kWidth, true>(p, stream);
+  else
+    launch_choose<kWidth, false>(p, stream);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace tandem::coded {
 namespace {
 
-constexpr int kThreads = 512, kWarps = kThreads / cuda::kWarp;
+constexpr int kThreads = 1024, kWarps = kThreads / cuda::kWarp;
 constexpr uint32_t kCandidate = 1u << 31;  // in a kept key's number
 
 /// The heads of a set and their queries.

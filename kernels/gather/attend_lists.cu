@@ -171,21 +171,26 @@ __device__ void attend_tail(const AttendListsParams& p, const ListOf& list, int6
 
 constexpr int kMostHeads = 4;  // that read a row together
 
-/// Block (x, y): part x of the keys of list y, of which none has more than `split`, or the tails of
-/// its heads, kHeads of them at a time.
+/// Block (x, y): part x of the keys of list y, of which none has more than `split`, for kHeads of
+/// its heads at a time; behind the parts the tail of each head.
 template <class S, int kHeads>
-__global__ void __launch_bounds__(S::kThreads) attend_lists(const AttendListsParams p, int split) {
+__global__ void __launch_bounds__(S::kThreads)
+    attend_lists(const AttendListsParams p, int parts, int split) {
   extern __shared__ float shared[];
   cuda::start_after_previous();
   const int64_t number = blockIdx.y;
   const int part = static_cast<int>(blockIdx.x);
-  const bool tail = p.tails.masses != nullptr && part + 1 == static_cast<int>(gridDim.x);
   const ListOf list(p, p.rows.begin * (p.n_heads / p.lists.heads) + static_cast<int>(number));
-  const int parts = static_cast<int>(gridDim.x) - (p.tails.masses != nullptr ? 1 : 0);
+  if (const int h = part - parts; h >= 0) {
+    State<S::kOwn> state;
+    if (list.exists()) attend_tail<S>(p, list, number * p.lists.heads + h, state);
+    write_part<S>(p, parts, list.row, list.head + h, state, p.tails.corrected, shared);
+    return;
+  }
   const int count = list.exists() ? p.lists.count[number] : 0;
   // Short lists of a long `most` are divided among all parts, too.
   const int share = min(max((count + parts - 1) / parts, kLeastShare), split);
-  const int begin = part * share, n = tail ? 0 : min(count - begin, share);
+  const int begin = part * share, n = min(count - begin, share);
   // After what a join takes.
   int* const rows = reinterpret_cast<int*>(shared + S::kGroups * (p.d + 2));
   const int32_t* ids = p.lists.ids + number * p.lists.stride + begin;
@@ -199,13 +204,9 @@ __global__ void __launch_bounds__(S::kThreads) attend_lists(const AttendListsPar
     const int heads = min(kHeads, p.lists.heads - first);
     if (n > 0) attend<S>(p, list, list.head + first, heads, n, rows, weights, state);
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      if (h >= heads) break;
-      if (tail && list.exists())
-        attend_tail<S>(p, list, number * p.lists.heads + first + h, state[h]);
-      write_part<S>(p, part, list.row, list.head + first + h, state[h], tail && p.tails.corrected,
-                    shared);
-    }
+    for (int h = 0; h < kHeads; ++h)
+      if (h < heads)
+        write_part<S>(p, part, list.row, list.head + first + h, state[h], false, shared);
   }
 }
 
@@ -242,8 +243,8 @@ __global__ void __launch_bounds__(kJoinThreads) join_tails(const AttendListsPara
 template <class S, int kHeads>
 void launch(const AttendListsParams& p, Stream stream) {
   const int split = attend_lists_split(p.lists.most);
-  const auto parts =
-      static_cast<unsigned>(attend_lists_parts(p.lists.most, p.tails.masses != nullptr));
+  const int parts = attend_lists_parts(p.lists.most, false);
+  const int tails = p.tails.masses != nullptr ? p.lists.heads : 0;
   const auto lists =
       static_cast<unsigned>((p.rows.end - p.rows.begin) * (p.n_heads / p.lists.heads));
   const size_t bytes = sizeof(float) * static_cast<size_t>(S::kGroups * (p.d + 2)) +
@@ -251,10 +252,11 @@ void launch(const AttendListsParams& p, Stream stream) {
   const auto kernel = attend_lists<S, kHeads>;
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes));
-  cuda::launch(kernel, dim3(parts, lists), S::kThreads, bytes, 1, stream, p, split);
+  cuda::launch(kernel, dim3(static_cast<unsigned>(parts + tails), lists), S::kThreads, bytes, 1,
+               stream, p, parts, split);
   if (p.tails.masses != nullptr && p.tails.corrected)
     cuda::launch(join_tails, dim3(lists, static_cast<unsigned>(p.lists.heads)), kJoinThreads,
-                 stream, p, static_cast<int>(parts) - 1);
+                 stream, p, parts);
 }
 
 }  // namespace

@@ -66,6 +66,8 @@ int expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int f
   const auto reach = static_cast<int>(
       std::count_if(ranks.begin(), ranks.begin() + n, [&](float r) { return r >= floor; }));
   const int m = std::min(n, std::max(2 * wanted, static_cast<int>(std::lround(c.x.refine * n))));
+  std::vector<bool> below(at(n));  // the floor: such keys count with their own estimates
+  for (int i = 0; i < n; ++i) below[at(i)] = reach >= m && ranks[at(i)] < floor;
   std::vector<int32_t> candidates(at(n + 16)), best(at(n + 16));
   float least = 0;
   select_top_ref({.ids = candidates.data(),
@@ -109,10 +111,11 @@ int expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int f
     Expected& e = heads[at(h)];
     e.ids = ids;
     e.threshold = references[at(h)] + least;
-    for (int i = 0; i < n; ++i)
+    for (int i = 0; i < n; ++i) {
+      const double over = double{scores[at(h * stride + i)]} - e.threshold;
       if (!chosen[at(i)])
-        e.masses[at(i / kMeanKeys)] +=
-            std::exp(std::min(0.0, double{scores[at(h * stride + i)]} - e.threshold));
+        e.masses[at(i / kMeanKeys)] += std::exp(below[at(i)] ? over : std::min(0.0, over));
+    }
   }
   return reach;
 }
