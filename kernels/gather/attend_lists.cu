@@ -172,7 +172,7 @@ __device__ void attend_tail(const AttendListsParams& p, const ListOf& list, int6
 constexpr int kMostHeads = 4;  // that read a row together
 
 /// Block (x, y): part x of the keys of list y, of which none has more than `split`, for kHeads of
-/// its heads at a time; behind the parts the tail of each head.
+/// its heads at a time; after the parts come the tails of its heads.
 template <class S, int kHeads>
 __global__ void __launch_bounds__(S::kThreads)
     attend_lists(const AttendListsParams p, int parts, int split) {
