@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
-#include "kv/policy.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 
@@ -41,11 +40,11 @@ GpuCard card_of(const recipe::Run& run) {
 }
 
 /// The device that run.device names on a machine of `n` GPUs.
-Device choose_of(const recipe::Run& run, const recipe::Cache& cache, int n) {
+Device choose_of(const recipe::Run& run, int n) {
   const std::string& wanted = run.device;
   if (wanted == "cpu") return {};
   if (wanted == "auto") {
-    if (n == 0 || !kv::needs_of(cache).runs_on_gpu) return {};
+    if (n == 0) return {};
     // A plan for a GPU that is not here asks nothing of one.
     if (cuda::device_count() > 0 && cuda::why_unfit(cuda::built_code(), cuda::facts_of(0)))
       return {};
@@ -65,17 +64,14 @@ Device choose_of(const recipe::Run& run, const recipe::Cache& cache, int n) {
 
 }  // namespace
 
-Device choose_device(const recipe::Run& run, const recipe::Cache& cache) {
-  return choose_of(run, cache, cuda::device_count());
-}
+Device choose_device(const recipe::Run& run) { return choose_of(run, cuda::device_count()); }
 
-Placement choose_placement(const recipe::Run& run, const recipe::Cache& cache,
-                           const recipe::Offload& offload, bool dry_run) {
+Placement choose_placement(const recipe::Run& run, const recipe::Offload& offload, bool dry_run) {
   const bool elsewhere =
       dry_run && (run.plan_for || (asks_for_gpu(run, offload) && cuda::device_count() == 0));
-  if (!elsewhere) return {choose_device(run, cache)};
+  if (!elsewhere) return {choose_device(run)};
   // Some machine: of as many GPUs as it takes.
-  Placement p{choose_of(run, cache, gpu_index(run.device) + 1)};
+  Placement p{choose_of(run, gpu_index(run.device) + 1)};
   if (p.device.kind == Device::Kind::cuda) p.plan_for = card_of(run);
   return p;
 }

@@ -8,10 +8,9 @@
 
 namespace tandem::cli {
 
-/// The device that run.device names; auto = the first GPU where there is one and the cache's kind
-/// has GPU code, else the CPU.
+/// The device that run.device names; auto = the first GPU where there is one, else the CPU.
 /// errors   kind device: no such GPU
-Device choose_device(const recipe::Run& run, const recipe::Cache& cache);
+Device choose_device(const recipe::Run& run);
 
 /// Where a run takes place, or where --dry-run plans it.
 struct Placement {
@@ -23,8 +22,7 @@ struct Placement {
 /// run.plan_for, and where there is no GPU, but one is asked for (run.device, run.gpu_memory_limit,
 /// model.offload), a card of that limit or of 80 GiB. auto then chooses as if it were here.
 /// errors   kind device: no such GPU
-Placement choose_placement(const recipe::Run& run, const recipe::Cache& cache,
-                           const recipe::Offload& offload, bool dry_run);
+Placement choose_placement(const recipe::Run& run, const recipe::Offload& offload, bool dry_run);
 
 /// Memory that a run may use on the CPU and on its GPU: the recipe's limits, or the free memory.
 struct MemoryLimits {

@@ -178,11 +178,6 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     const auto policy = make_policy(spec.policies[i], bounds_of(spec, i));
-    if (device.kind == Device::Kind::cuda && !policy->needs().runs_on_gpu)
-      throw Error::make(ErrorKind::device, "cache.kind", "{} attention runs on the CPU only",
-                        policy->name())
-          .hint("use --device cpu, or cache.kind " +
-                kinds_where([](const Needs& n) { return n.runs_on_gpu && !n.scores; }));
     policy->plan(plan, prefix_of(spec, i));
     needs.add(policy->needs());
   }

@@ -112,7 +112,6 @@ struct AttendPlan {
 
 /// All that a policy asks of the house.
 struct Needs {
-  bool runs_on_gpu = false;
   bool lists = false;          // on a GPU, ranges come with lists
   bool reads_trees = true;     // selects for rows of trees too
   bool reads_prompts = false;  // and for those of prompts: no step is a prefill

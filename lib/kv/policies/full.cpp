@@ -17,7 +17,7 @@ class Full final : public Policy {
   }
 
   Retention retention() const override { return geometry_.dense_retention(); }
-  Needs needs() const override { return {.runs_on_gpu = true}; }
+  Needs needs() const override { return {}; }
 
   int keys_read(int layer, int length) const override { return geometry_.visible(layer, length); }
 

@@ -35,34 +35,26 @@ std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bo
 Needs needs_of(const recipe::Cache& cache) {
   switch (cache.kind) {
     case recipe::CacheKind::full:
-      return {.runs_on_gpu = true};
+      return {};
     case recipe::CacheKind::streaming: {
       const bool turns_q = cache.reposition && cache.sinks > 0;
-      return {.runs_on_gpu = true,
-              .reads_prompts = cache.prefill == recipe::Prefill::windowed,
+      return {.reads_prompts = cache.prefill == recipe::Prefill::windowed,
               .turns_q = turns_q,
               .sources = turns_q ? 2 : 1};
     }
     case recipe::CacheKind::topk:
     case recipe::CacheKind::oracle_sampling:  // score every key, for rows of chains alone
-      return {.runs_on_gpu = true, .reads_trees = false};
+      return {.reads_trees = false};
     case recipe::CacheKind::quest:
     case recipe::CacheKind::lsh:
-      return {.runs_on_gpu = true, .lists = true, .sources = 2};
+      return {.lists = true, .sources = 2};
     case recipe::CacheKind::hybrid:
-      return {.runs_on_gpu = true,
-              .lists = true,
-              .sources = 2,
-              .queries = CodeFrames::kAxisQueries,
-              .needs_queries = false};
+      return {
+          .lists = true, .sources = 2, .queries = CodeFrames::kAxisQueries, .needs_queries = false};
     case recipe::CacheKind::snapkv:
-      return {.runs_on_gpu = true, .lists = true, .sources = 2, .queries = cache.snapkv.window};
+      return {.lists = true, .sources = 2, .queries = cache.snapkv.window};
     case recipe::CacheKind::verified:
-      return {.runs_on_gpu = true,
-              .lists = true,
-              .sources = 2,
-              .queries = cache.verified.window,
-              .scores = true};
+      return {.lists = true, .sources = 2, .queries = cache.verified.window, .scores = true};
   }
   TANDEM_CHECK(false, "cache kind {}", static_cast<int>(cache.kind));
   return {};

@@ -84,12 +84,10 @@ int layers_to_stream(const recipe::Offload& offload, const model::ModelConfig& c
 
 EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
                          std::vector<recipe::Cache> caches, bool dry_run)
-    : model_(model), run_(run), caches_(std::move(caches)) {
-  for (const recipe::Cache& cache : caches_) {
-    place_ = cli::choose_placement(run, cache, model.offload, dry_run);
-    if (device().kind == Device::Kind::cpu) break;
-  }
-}
+    : model_(model),
+      run_(run),
+      caches_(std::move(caches)),
+      place_(cli::choose_placement(run, model.offload, dry_run)) {}
 
 DType EngineSizer::compute() const {
   return model_.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;

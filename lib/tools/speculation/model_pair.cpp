@@ -18,15 +18,12 @@ nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree) {
 }
 
 void check_reads_trees(const char* where, const std::string& what, const recipe::Cache& cache,
-                       Device device, bool chains_alone) {
-  const bool on_gpu = device.kind == Device::Kind::cuda;
-  const auto suits = [&](const kv::Needs& n) {
-    return (n.reads_trees || chains_alone) && (n.runs_on_gpu || !on_gpu);
-  };
+                       bool chains_alone) {
+  const auto suits = [&](const kv::Needs& n) { return n.reads_trees || chains_alone; };
   if (suits(kv::needs_of(cache))) return;
-  throw recipe_error(where, "{}is {}, which reads no trees of drafted tokens{}", what,
-                     recipe::yaml_text(cache.kind), on_gpu ? " on a GPU" : "")
-      .hint(fmt::format("choose {}{}", kv::kinds_where(suits), on_gpu ? ", or --device cpu" : ""));
+  throw recipe_error(where, "{}is {}, which reads no trees of drafted tokens", what,
+                     recipe::yaml_text(cache.kind))
+      .hint(fmt::format("choose {}", kv::kinds_where(suits)));
 }
 
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
@@ -37,7 +34,7 @@ ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const D
       sizer_(model, run, {recipe::Cache{}, draft.cache}, dry_run),
       target_(sizer_.open_model()) {
   if (!has_draft()) return;
-  check_reads_trees("draft.cache.kind", "", draft.cache, device());
+  check_reads_trees("draft.cache.kind", "", draft.cache);
   if (drafts_itself()) return;
   draft_ = decode::open_model(draft.path.value, static_cast<uint64_t>(run.seed));
   speculate::check_vocabularies(target_, *draft_);

@@ -52,13 +52,13 @@ struct PairRecipe {
 /// What plans tell of a tree, as JSON.
 nlohmann::ordered_json tree_facts(const speculate::TokenTree& tree);
 
-/// Refuses a draft's policy that cannot read trees of drafted tokens where it runs.
+/// Refuses a draft's policy that cannot read trees of drafted tokens.
 /// where    the key that errors name
 /// what     reads so, with a space after it; empty where `where` says it
-/// chains_alone  no tree has branches: any policy reads it that runs there
+/// chains_alone  no tree has branches: any policy reads it
 /// errors   kind recipe
 void check_reads_trees(const char* where, const std::string& what, const recipe::Cache& cache,
-                       Device device, bool chains_alone = false);
+                       bool chains_alone = false);
 
 /// Who proposes in a pair.
 enum class Proposer : uint8_t {

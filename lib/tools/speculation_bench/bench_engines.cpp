@@ -46,7 +46,7 @@ void BenchEngines::check(const Way& way, const recipe::Cache& cache) const {
                        nodes, sizes_.batch, kv::kMaxDraftedRows)
         .hint("lower tree.sizes or run.batch");
   check_reads_trees("bench.drafts", fmt::format("the policy of '{}' ", way.draft.name), cache,
-                    device(), way.is_chain());
+                    way.is_chain());
 }
 
 BenchEngines::Model* BenchEngines::model_of(const NamedDraft& draft) {

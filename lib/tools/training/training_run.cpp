@@ -38,7 +38,7 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
       steps_per_epoch_(
           train::Epoch::n_steps(static_cast<int64_t>(data.train.size()), recipe.train.batches)),
       n_steps_(recipe.train.n_steps(steps_per_epoch_)),
-      place_(cli::choose_placement(recipe.run, {}, {}, plans)),
+      place_(cli::choose_placement(recipe.run, {}, plans)),
       spec_(trainer_spec(recipe, files.config, data, n_steps_, place_)),
       excluded_(train::units_of_adapters(recipe.train.select.exclude, files.config,
                                          {files.name, files.fingerprint})),
