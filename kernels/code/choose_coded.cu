@@ -203,7 +203,8 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
   const float of_floor =
       query.floor == -INFINITY ? 0.0f : exp2f((query.floor - threshold) * kLog2E);
   for (int r = thread; r < n_runs && to.masses != nullptr; r += kThreads)
-    to.masses[r] = to.masses[r] * of_floor + static_cast<float>(masses[r]) * kMassUnit;
+    to.masses[r] = (to.masses[r] > 0 ? to.masses[r] * of_floor : 0.0f) +
+                   static_cast<float>(masses[r]) * kMassUnit;
   if (thread == 0 && p.origin != nullptr) p.origin[number] = threshold + query.center;
 }
 

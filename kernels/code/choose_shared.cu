@@ -13,7 +13,6 @@ namespace tandem::coded {
 namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / cuda::kWarp;
-constexpr uint32_t kCandidate = 1u << 31;  // in a kept key's number
 
 /// The heads of a set and their queries.
 struct Group {
@@ -198,7 +197,8 @@ __global__ void __launch_bounds__(kThreads) choose(const ChooseCodedParams p) {
     __syncthreads();
     float* const to = regions.masses + h * regions.mass_stride;
     for (int r = thread; r < n_runs; r += kThreads)
-      to[r] = (floored ? to[r] * of_floor : 0.0f) + static_cast<float>(masses[r]) * kMassUnit;
+      to[r] = (to[r] > 0 && floored ? to[r] * of_floor : 0.0f) +
+              static_cast<float>(masses[r]) * kMassUnit;
     __syncthreads();
   }
 }

@@ -63,6 +63,8 @@ def main():
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("-s", dest="settings", action="append", default=[])
     args = parser.parse_args()
+    if args.model and not args.data:
+        parser.error("--model needs --data: random tokens are those of the shapes")
 
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

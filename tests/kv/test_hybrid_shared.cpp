@@ -308,4 +308,19 @@ TEST_SUITE("kv/hybrid_shared") {
     CHECK(head.key_bytes - shared.key_bytes == 2 * 2 * 2 * (kSinks + 68) * 2.0 * 32 * 4);
     CHECK(shared.index_bytes < head.index_bytes);
   }
+
+  TEST_CASE("plans count what a group shares once, and each head's sample") {
+    constexpr int kLength = 900;
+    const PolicyRig::Shape shape = one_group(4, 32, kLength);
+    const auto keys = [&](HybridGroup group, HybridTail tail) {
+      const kv::Bounds bounds{
+          .geometry = shape.geometry, .max_tokens = kLength, .total_tokens = kLength};
+      return kv::make_policy(hybrid(group, 0.1, tail), bounds)->keys_read(0, kLength);
+    };
+    const int n = kLength - kSinks - kRecent, exact = n / 10, sample = n / 20;
+    REQUIRE(n % 20 == 0);
+    CHECK(keys(HybridGroup::shared, HybridTail::means) == kLength - n + exact);
+    CHECK(keys(HybridGroup::shared, HybridTail::sampled) == kLength - n + exact + 4 * sample);
+    CHECK(keys(HybridGroup::head, HybridTail::sampled) == kLength - n + 4 * (exact + sample));
+  }
 }

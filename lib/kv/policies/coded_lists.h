@@ -9,8 +9,8 @@ namespace tandem::kv {
 /// the weights of the others. They last until the next are made.
 class CodedLists {
  public:
-  /// Memory for the scores of the rows whose lists are made at a time: as much as eight rows of
-  /// 128K tokens take under 32 heads.
+  /// Memory for the scores of the rows whose lists are made at a time, lists not counted: as much
+  /// as eight rows of 128K tokens take under 32 heads.
   static constexpr size_t kMostBytes = size_t{512} << 20;
   static size_t row_bytes(const recipe::Hybrid& spec, const Bounds& bounds, const KeyCodes& codes);
 

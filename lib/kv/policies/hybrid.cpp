@@ -154,13 +154,25 @@ class HybridPolicy final : public SparsePolicy {
                         bounds().on_gpu() ? device_index().pages() : nullptr);
   }
   int list_keys() const override { return device_lists_ ? device_lists_->most() : 0; }
-  bool shares_sets() const override { return spec_.group == recipe::HybridGroup::shared; }
   double expected_keys(int n) const override {
-    const double sampled = spec_.tail == HybridTail::sampled ? spec_.sample * n : 0;
-    return std::min<double>(n, std::max<double>(spec_.kLeastExact, spec_.exact * n) + sampled);
+    return std::min<double>(n, expected_exact(n) + expected_sampled(n));
+  }
+  double expected_group_keys(int n) const override {
+    if (!shares_sets()) return SparsePolicy::expected_group_keys(n);
+    return expected_exact(n) + geometry().group() * expected_sampled(n);
   }
 
  private:
+  /// Whether the heads of a KV head read the same keys exactly.
+  bool shares_sets() const {
+    return spec_.group == recipe::HybridGroup::shared && geometry().group() > 1;
+  }
+  double expected_exact(int n) const {
+    return std::min<double>(n, std::max<double>(spec_.kLeastExact, spec_.exact * n));
+  }
+  double expected_sampled(int n) const {
+    return spec_.tail == HybridTail::sampled ? spec_.sample * n : 0;
+  }
   /// Ids of one head: the exact ones, the sampled ones, and what selections may write past either.
   size_t id_room() const { return 2 * static_cast<size_t>(bounds().max_tokens) + 64; }
   size_t score_stride() const { return static_cast<size_t>(codes_.score_room()); }
@@ -231,12 +243,12 @@ class HybridPolicy final : public SparsePolicy {
                         "shared runs on a GPU with tail means or none and budget share, found tail "
                         "{} and budget {}",
                         recipe::yaml_text(spec_.tail), recipe::yaml_text(spec_.budget))
-          .hint("use --device cpu, or head");
+          .hint("set cache.hybrid.group head, or tail means and budget share, or use --device cpu");
     if (geometry().group() > kMostSharing)
       throw Error::make(ErrorKind::device, "cache.hybrid.group",
                         "shared runs for up to {} query heads a KV head on a GPU, the model has {}",
                         kMostSharing, geometry().group())
-          .hint("use --device cpu, or head");
+          .hint("set cache.hybrid.group head, or use --device cpu");
   }
 
   recipe::Hybrid spec_;

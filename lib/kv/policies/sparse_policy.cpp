@@ -168,8 +168,7 @@ int SparsePolicy::indexed(int length) const {
 
 int SparsePolicy::keys_read(int layer, int length) const {
   if (ordinal(layer) < 0) return geometry().visible(layer, length);
-  const int sets = shares_sets() ? 1 : geometry().group();
-  const double chosen = sets * expected_keys(indexed(length));
+  const double chosen = expected_group_keys(indexed(length));
   return static_cast<int>(std::min<double>(length, length - indexed(length) + std::round(chosen)));
 }
 

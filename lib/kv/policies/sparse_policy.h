@@ -76,10 +76,10 @@ class SparsePolicy : public SelectingPolicy {
   /// Writes the pieces of a slot's index for all layers; `fresh`: the slot had none before.
   virtual void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
                             const PagedStore&) = 0;
-  /// Whether the heads of a KV head choose the same keys.
-  virtual bool shares_sets() const { return false; }
   /// Keys that a query head is expected to choose from `n` indexed ones.
   virtual double expected_keys(int n) const = 0;
+  /// The same of all heads of a KV head; what they share counts once.
+  virtual double expected_group_keys(int n) const { return geometry().group() * expected_keys(n); }
 
   HeadGrid grid() const { return {static_cast<int>(layers().size()), geometry().n_kv_heads}; }
   const TokenIndex& index() const { return index_; }
