@@ -16,8 +16,8 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / cuda::kWarp;
 constexpr int kMostDim = 256;
 
-__device__ int lane_of() { return static_cast<int>(threadIdx.x) % cuda::kWarp; }
-__device__ int warp_of() { return static_cast<int>(threadIdx.x) / cuda::kWarp; }
+using cuda::lane_of;
+using cuda::warp_of;
 
 template <class T>
 __device__ const T* row_of(const void* pool, const IndexedTokens& t, int head, int token, int d) {

@@ -3,6 +3,7 @@
 // (device_codes.h).
 #include <type_traits>
 
+#include "base/log2.h"
 #include "kernels/code/coded_list.cuh"
 #include "kernels/code/tail_means.h"
 #include "kernels/cuda/reduce.cuh"
@@ -11,10 +12,8 @@ namespace tandem::coded {
 
 inline constexpr int kTile = 16;  // keys
 inline constexpr int kGroupTiles = kCodeKeys / kTile;
-inline constexpr float kLog2E = 1.44269504f;
-
-__device__ inline int lane_of() { return static_cast<int>(threadIdx.x) % cuda::kWarp; }
-__device__ inline int warp_of() { return static_cast<int>(threadIdx.x) / cuda::kWarp; }
+using cuda::lane_of;
+using cuda::warp_of;
 
 /// Where a lane stands in a tile's result: key 8 (lane / 2 % 2) + lane / 4 of the tile, for queries
 /// 2 (lane % 2) and the next.

@@ -3,102 +3,28 @@
 #include <math.h>
 
 #include "kernels/code/choose_steps.h"
-#include "kernels/code/code_numbers.h"
-#include "kernels/code/code_tile.cuh"
 #include "kernels/code/kept_scores.cuh"
-#include "kernels/code/rotate.cuh"
+#include "kernels/code/prepare_query.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/number.cuh"
 
 namespace tandem::coded {
 namespace {
 
-constexpr int kPrepareThreads = 1024, kPrepareWarps = kPrepareThreads / cuda::kWarp;
-constexpr int kSampleTiles = 128, kSample = kSampleTiles * kTile;  // keys
 constexpr int kEach = kSample / kPrepareThreads;
-constexpr int kBins = 512;                  // of the sample's scores
-constexpr int kLeastSampled = 8 * kSample;  // below, every score is kept
+constexpr int kBins = 512;  // of the sample's scores
 
-struct PrepareShared {
-  float rows[kQuad][kMostDims];
-  int8_t q[kQuad * kMostDims];
-  DeviceCodeQuery queries[kQuad];
-  float sample[kQuad][kSample];
+struct PrepareShared : PreparedQueries<kQuad> {
   uint32_t least[kQuad], most[kQuad];  // orders of scores
   int bins[kQuad][kBins];
 };
 
-/// A warp makes the whole numbers of query i of the quad.
-template <class T>
-__device__ void make_query(const ChooseCodedParams& p, const CodedList& list, int i,
-                           PrepareShared& s) {
-  const DeviceCodes& codes = p.codes;
-  const int d = codes.d, dims = codes.dims, lane = lane_of();
-  const T* q = static_cast<const T*>(p.q) + (int64_t{list.row} * p.n_heads + list.head + i) * d;
-  const float* frame =
-      codes.frames + list.slot * codes.frame_slot_stride + list.kv_head * codes.frame_head_stride;
-  float* const row = s.rows[i];
-  float share = 0, center = 0;
-  for (int c = lane; c < d; c += cuda::kWarp) {
-    row[c] = cuda::to_float(q[c]);
-    share = fmaf(row[c], frame[d + c], share);
-    center = fmaf(row[c], frame[c], center);
-  }
-  share = cuda::warp_sum(share);
-  center = cuda::warp_sum(center);
-  for (int c = lane; c < dims; c += cuda::kWarp)
-    row[c] = c < d ? row[c] - share * frame[d + c] : 0.0f;
-  __syncwarp();
-  rotate_row(row, codes.signs, dims, lane);
-  float step = 0;
-  for (int c = lane; c < dims; c += cuda::kWarp) {
-    const float x = fabsf(row[c]);
-    step = fmaxf(step, fmaxf(x / kMostQuery, cuda::warp_sum(x) / kMostQuerySum));
-  }
-  step = cuda::warp_max(step);
-  int total = 0;
-  for (int c = lane; c < dims; c += cuda::kWarp) {
-    const int x = step > 0 ? static_cast<int>(rintf(row[c] / step)) : 0;
-    s.q[i * dims + c] = static_cast<int8_t>(x);
-    p.scratch.q[(list.local + i) * dims + c] = static_cast<int8_t>(x);
-    total += x;
-  }
-  total = __reduce_add_sync(cuda::kAllLanes, total);
-  if (lane != 0) return;
-  const float weight = 1.0f / sqrtf(static_cast<float>(d));
-  const CodeGains gains =
-      code_gains(step, share, weight, {frame[2 * d], frame[2 * d + 1]}, codes.bits);
-  s.queries[i] = {.sign_gain = gains.sign,
-                  .gain = gains.all,
-                  .axis_gain = gains.axis,
-                  .total = static_cast<float>(total),
-                  .center = center * weight,
-                  .floor = -INFINITY};
-}
-
-/// The first key of a tile of the sample.
-__device__ int sampled_key(const CodedList& list, int i) {
-  return static_cast<int>(int64_t{i} * (list.n / kTile) / kSampleTiles) * kTile;
-}
 /// Asks for what take_sample reads, while queries are made.
 __device__ void fetch_sample(const ChooseCodedParams& p, const CodedList& list) {
   constexpr int kLine = 128;
+  const KeySample sample(list.n);
   const int lines = static_cast<int>(code_group_bytes(p.codes.dims) / kLine);
-  for (int i = static_cast<int>(threadIdx.x); i < kSampleTiles * lines; i += kPrepareThreads)
-    cuda::prefetch(list.group(p, sampled_key(list, i / lines)) + i % lines * kLine);
-}
-/// Scores of kSample keys, tile by tile at even distances, for all queries.
-__device__ void take_sample(const ChooseCodedParams& p, const CodedList& list, int n,
-                            PrepareShared& s) {
-  const LaneQueries lane(s.queries, n);
-#pragma unroll 4
-  for (int i = warp_of(); i < kSampleTiles; i += kPrepareWarps) {
-    const int key = sampled_key(list, i);
-    const float2 score =
-        score_tile(list.group(p, key), key % kCodeKeys / kTile, p.codes.dims, s.q, n, lane);
-    s.sample[query_of_lane()][i * kTile + key_of_lane()] = score.x;
-    s.sample[query_of_lane() + 1][i * kTile + key_of_lane()] = score.y;
-  }
+  for (int i = static_cast<int>(threadIdx.x); i < sample.tiles * lines; i += kPrepareThreads)
+    cuda::prefetch(list.group(p, sample.key(i / lines)) + i % lines * kLine);
 }
 
 /// Floors that `rank` or some more of the sampled scores reach: edges of even bins between the
@@ -167,12 +93,7 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const ChooseCodedPara
   if (list.n >= kLeastSampled) {
     take_sample(p, list, quad.n, s);
     __syncthreads();
-    // The sample holds `expected` of the candidates, give or take more than chance would where good
-    // keys lie side by side.
-    const float expected =
-        static_cast<float>(list.candidates(p)) / static_cast<float>(list.n) * kSample;
-    const int rank = static_cast<int>(1.25f * expected + 4 * sqrtf(expected)) + 4;
-    if (rank < kSample / 2) find_floors(s, quad.n, rank);
+    if (const int rank = floor_rank(p, list); rank < kSample / 2) find_floors(s, quad.n, rank);
     __syncthreads();
   }
   if (threadIdx.x < quad.n) p.scratch.queries[list.local + threadIdx.x] = s.queries[threadIdx.x];

@@ -13,8 +13,8 @@ inline constexpr int kThreads = 1024, kWarps = kThreads / cuda::kWarp;
 inline constexpr int kRunWords = kMeanKeys / cuda::kWarp;  // of a bit a key
 static_assert(kScaleScores == kThreads, "each thread has one of them");
 
-__device__ inline int lane_of() { return static_cast<int>(threadIdx.x) % cuda::kWarp; }
-__device__ inline int warp_of() { return static_cast<int>(threadIdx.x) / cuda::kWarp; }
+using cuda::lane_of;
+using cuda::warp_of;
 
 /// One list's keys.
 struct TailKeys {

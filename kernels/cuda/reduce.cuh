@@ -6,6 +6,10 @@ namespace tandem::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
+/// Of this thread, in a block of one dimension.
+__device__ inline int lane_of() { return static_cast<int>(threadIdx.x) % kWarp; }
+__device__ inline int warp_of() { return static_cast<int>(threadIdx.x) / kWarp; }
+
 __device__ inline float warp_sum(float x) {
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;

@@ -1,5 +1,6 @@
 // Keys of a list lie anywhere: a group of lanes reads one row of the pools at a time, 16 bytes a
 // lane, several rows ahead, and keeps a separate softmax state. A block's groups join at the end.
+#include "base/log2.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/gather/attend_lists.h"
@@ -12,7 +13,6 @@ namespace {
 constexpr int kAhead = 4;         // keys whose rows a group reads at once
 constexpr int kLeastShare = 128;  // keys of a list that are worth a block
 constexpr int kJoinThreads = 128;
-constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 /// The softmax state of a query over some keys: a lane holds its elements of o.
 template <int kOwn>

@@ -162,8 +162,9 @@ class Policy {
   /// Keys that one new token of a sequence of `length` tokens reads in a layer, per KV head; for a
   /// policy that chooses by content an estimate (usage() counts).
   virtual int keys_read(int layer, int length) const = 0;
-  /// The keys that one query head is expected to choose by content, and those that it reads for
-  /// every query; for a GPU, which does not count. None are chosen: all are read.
+  /// The keys that one query head is expected to choose by content, the most where a budget says
+  /// how many, and those that it reads for every query; for a GPU, which does not count. None are
+  /// chosen: all are read.
   struct HeadKeys {
     double chosen = 0, fixed = 0;
   };

@@ -32,6 +32,29 @@ struct Setting {
   bool clustered = false;   // the best keys lie where samples are taken, and few others come near
 };
 
+/// Few and many keys, rows of several sequences and of none, every number of bits, sets of all
+/// keys, and equal keys.
+inline std::vector<Setting> usual_shapes() {
+  return {{},
+          {.d = 128,
+           .group = 4,
+           .indexed = {3000, 5, 64, 65, 0, 700},
+           .rows = {1, 1, 2, 1, 1, 3},
+           .padding = 2},
+          {.d = 64, .bits = 1, .group = 8, .indexed = {1500, 300}, .rows = {1, 1}},
+          {.d = 80,
+           .group = 5,
+           .dtype = DType::f32,
+           .indexed = {2300, 900},
+           .rows = {2, 1},
+           .capacity = 1024},
+          {.d = 32, .group = 2, .indexed = {5000}, .rows = {1}, .exact = 0.3},
+          {.d = 256, .bits = 2, .group = 2, .indexed = {1300}, .rows = {1}},
+          {.d = 64, .group = 4, .indexed = {1000}, .rows = {1}, .exact = 1},
+          {.d = 64, .group = 4, .indexed = {2000}, .rows = {1}, .equal_keys = true},
+          {.d = 64, .bits = 1, .group = 4, .indexed = {2000}, .rows = {1}, .equal_keys = true}};
+}
+
 /// Keys and values in pages, queries, and an index of them on the GPU.
 struct Case {
   Setting x;
