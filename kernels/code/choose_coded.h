@@ -8,7 +8,7 @@
 namespace tandem {
 
 inline constexpr int kRegionKeys = 512;  // that a warp scans
-inline constexpr int kMostSharing = 8;   // heads of a set
+inline constexpr int kMostSharing = 8;    // heads of a set
 
 /// A query as scans read it: code.h's CodeQuery, and what its choice goes by.
 struct DeviceCodeQuery {

@@ -24,22 +24,18 @@ __device__ inline int query_of_lane() { return lane_of() % 2 * 2; }
 // 2^7 times 256 coordinates of at most 127 are.
 inline constexpr float kFloatOffset = 12582912.0f;  // 1.5 * 2^23
 
-__device__ inline void mma_u8s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
-      "%9}, {%0, %1, %2, %3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/// Adds 2^tile times the whole numbers at the set bits of a tile, under 32 coordinates.
-__device__ inline void add_signs(int (&c)[4], const uint4& words, int tile, uint32_t q0,
-                                 uint32_t q1) {
+/// Adds 2^tile times the whole numbers at the set bits of a tile, under 32 coordinates; the first
+/// time to sums of nothing.
+template <bool kFirst>
+__device__ void add_signs(int (&c)[4], const uint4& words, int tile, uint32_t q0, uint32_t q1) {
   const uint32_t mask = 0x01010101u << tile;
   const uint32_t a[4] = {words.x & mask, words.y & mask, words.z & mask, words.w & mask};
-  mma_u8s8(c, a, q0, q1);
-}
-__device__ inline void begin_sums(int (&c)[4]) {
-  c[0] = c[1] = c[2] = c[3] = __float_as_int(kFloatOffset);
+  const int none = __float_as_int(kFloatOffset);
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+      "%9}, {%10, %11, %12, %13};"
+      : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(q0), "r"(q1), "r"(kFirst ? none : c[0]),
+        "r"(kFirst ? none : c[1]), "r"(kFirst ? none : c[2]), "r"(kFirst ? none : c[3]));
 }
 /// The lane's two sums, as floats. Half of the columns are no query's: their lanes take over the
 /// upper keys.
@@ -93,14 +89,17 @@ __device__ inline float2 score_tile(const uint8_t* group, int tile, int dims, co
                                     int n, const LaneQueries& lane) {
   const uint8_t* scales = group + 16 * dims + device_scale_place(tile * kTile + key_of_lane());
   const uint16_t pair = *reinterpret_cast<const uint16_t*>(scales);
+  const auto words = [&](int j) {
+    return reinterpret_cast<const uint4*>(group + j * 512)[lane_of()];
+  };
+  const auto of_query = [&](int j, int half) {
+    return query_word(q, dims, n, j * 8 + half * 4 + lane_of() % 4);
+  };
   int c[4];
-  begin_sums(c);
+  add_signs<true>(c, words(0), tile, of_query(0, 0), of_query(0, 1));
 #pragma unroll 4
-  for (int j = 0; j < dims / kCodeDims; ++j) {
-    const int w = j * 8 + lane_of() % 4;
-    add_signs(c, reinterpret_cast<const uint4*>(group + j * 512)[lane_of()], tile,
-              query_word(q, dims, n, w), query_word(q, dims, n, w + 4));
-  }
+  for (int j = 1; j < dims / kCodeDims; ++j)
+    add_signs<false>(c, words(j), tile, of_query(j, 0), of_query(j, 1));
   return lane.scores(c, twice_less(tile), scale_of(pair), share_of(pair));
 }
 
@@ -133,9 +132,9 @@ struct GroupWords {
 #pragma unroll
     for (int tile = 0; tile < kGroupTiles; ++tile) {
       int c[4];
-      begin_sums(c);
+      add_signs<true>(c, signs[0], tile, q[0][0], q[0][1]);
 #pragma unroll
-      for (int j = 0; j < kSteps; ++j) add_signs(c, signs[j], tile, q[j][0], q[j][1]);
+      for (int j = 1; j < kSteps; ++j) add_signs<false>(c, signs[j], tile, q[j][0], q[j][1]);
       const uint32_t pair = of_tile[tile] >> half;
       take(tile, lane.scores(c, twice_less(tile), scale_of(pair), share_of(pair)));
     }

@@ -9,6 +9,16 @@
 namespace tandem::coded {
 namespace {
 
+/// Without a branch: most of a warp's lanes keep some key of a group, few the same one.
+__device__ inline void store_if(bool wanted, float* score_to, float score, uint16_t* key_to,
+                                int key) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.f32 [%1], %2; @p st.global.u16 [%3], %4; "
+      "}" ::"r"(wanted ? 1 : 0),
+      "l"(score_to), "f"(score), "l"(key_to), "h"(static_cast<uint16_t>(key))
+      : "memory");
+}
+
 /// Keeps what a warp's tiles say of a region: the scores that reach the floors of the lane's two
 /// queries, and exponentials of the others, relative to the floors.
 struct RegionWriter {
@@ -17,23 +27,25 @@ struct RegionWriter {
   float floor[2];
   int n[2] = {};  // kept so far
   float mass[2] = {};
-  float score[kGroupTiles][2];  // of the group in hand, and whether they reach the floor, by tile
-  unsigned reach[2] = {};
+  float score[kGroupTiles][2];  // of the group in hand
+  unsigned below[2] = {};       // a bit a tile, the last one lowest: whether it is below the floor
 
+  /// kAll: all keys exist.
+  template <bool kAll>
   __device__ void take(int tile, bool exists, float2 of_tile) {
     score[tile][0] = of_tile.x;
     score[tile][1] = of_tile.y;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const bool reaches = exists && score[tile][i] >= floor[i];
-      reach[i] |= reaches ? 1u << tile : 0u;
-      const float weight = cuda::exp2_fast((score[tile][i] - floor[i]) * kLog2E);
-      mass[i] += exists && !reaches ? weight : 0.0f;
+      const float over = kAll || exists ? score[tile][i] - floor[i] : -INFINITY;
+      below[i] = __funnelshift_l(__float_as_uint(over), below[i], 1);
+      const float weight = cuda::exp2_fast(over * kLog2E);
+      mass[i] += over < 0 ? weight : 0.0f;
     }
   }
   /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`.
   __device__ void end_group(int first) {
-    const int own = __popc(reach[0]) | __popc(reach[1]) << 16;
+    const int own = (kGroupTiles - __popc(below[0])) | (kGroupTiles - __popc(below[1])) << 16;
     int sum = own;  // of the lanes with these queries up to this one
 #pragma unroll
     for (int step = 2; step < cuda::kWarp; step *= 2) {
@@ -41,18 +53,18 @@ struct RegionWriter {
       if (lane_of() >= step) sum += lower;
     }
     const int all = __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 2 + lane_of() % 2);
+    const int key = first + key_of_lane();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       int at = n[i] + ((sum - own) >> (16 * i) & 0xffff);
 #pragma unroll
       for (int tile = 0; tile < kGroupTiles; ++tile) {
-        if ((reach[i] >> tile & 1) == 0) continue;
-        scores[i][at] = score[tile][i];
-        keys[i][at] = static_cast<uint16_t>(first + tile * kTile + key_of_lane());
-        ++at;
+        const bool reaches = (below[i] >> (kGroupTiles - 1 - tile) & 1) == 0;
+        store_if(reaches, scores[i] + at, score[tile][i], keys[i] + at, key + tile * kTile);
+        at += reaches ? 1 : 0;
       }
       n[i] += all >> (16 * i) & 0xffff;
-      reach[i] = 0;
+      below[i] = 0;
     }
   }
   /// The mass since the last call, in all lanes of query i.
@@ -67,11 +79,11 @@ struct RegionWriter {
 };
 
 constexpr int kScanThreads = 128, kScanWarps = kScanThreads / cuda::kWarp;
-constexpr int kScanBlocks = 4;  // of a multiprocessor
 
 /// Block (regions, quad, row): a region a warp.
 template <int kSteps>
-__global__ void __launch_bounds__(kScanThreads, kScanBlocks) scan(const ChooseCodedParams p) {
+__global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
+    scan(const ChooseCodedParams p) {
   cuda::start_after_previous();
   const Quad quad(p, static_cast<int>(blockIdx.y));
   const CodedList list(p, static_cast<int>(blockIdx.z), quad.first);
@@ -79,8 +91,8 @@ __global__ void __launch_bounds__(kScanThreads, kScanBlocks) scan(const ChooseCo
   const int begin = region * kRegionKeys, n = min(list.n - begin, kRegionKeys);
   if (n <= 0) return;
   const uint8_t* group = list.group(p, begin);
-  GroupWords<kSteps> words;
-  words.load(group);
+  const int bytes = static_cast<int>(code_group_bytes(p.codes.dims)), line = lane_of() * 128;
+  if (line < bytes) cuda::prefetch(group + line);
   const DeviceCodeQuery* queries = p.scratch.queries + list.local;
   const LaneQueries lane(queries, quad.n);
   uint32_t q[kSteps][2];
@@ -99,13 +111,16 @@ __global__ void __launch_bounds__(kScanThreads, kScanBlocks) scan(const ChooseCo
     writer.floor[i] = at < quad.n ? queries[at].floor : INFINITY;
   }
 #pragma unroll 1
-  for (int first = 0; first < n; first += kCodeKeys) {
-    const GroupWords<kSteps> now = words;
-    group += code_group_bytes(p.codes.dims);
-    if (first + kCodeKeys < n) words.load(group);
-    now.score(q, lane, [&](int tile, float2 scores) {
-      writer.take(tile, first + tile * kTile + key_of_lane() < n, scores);
-    });
+  for (int first = 0; first < n; first += kCodeKeys, group += bytes) {
+    GroupWords<kSteps> words;
+    words.load(group);
+    if (first + kCodeKeys < n && line < bytes) cuda::prefetch(group + bytes + line);
+    if (first + kCodeKeys <= n)
+      words.score(q, lane, [&](int tile, float2 scores) { writer.take<true>(tile, true, scores); });
+    else
+      words.score(q, lane, [&](int tile, float2 scores) {
+        writer.take<false>(tile, first + tile * kTile + key_of_lane() < n, scores);
+      });
     writer.end_group(first);
     const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
     if (p.masses == nullptr || !ends_run) continue;
