@@ -8,7 +8,9 @@
 namespace tandem {
 
 inline constexpr int kRegionKeys = 512;  // that a warp scans
-inline constexpr int kMostSharing = 8;    // heads of a set
+inline constexpr int kMostSharing = 8;  // heads of a set
+/// Room for a key's scores under `heads` heads that share a set.
+constexpr int shared_scores(int heads) { return heads <= 4 ? 4 : 8; }
 
 /// A query as scans read it: code.h's CodeQuery, and what its choice goes by.
 struct DeviceCodeQuery {
@@ -19,22 +21,28 @@ struct DeviceCodeQuery {
                  // candidates; -inf: all keys do
 };
 
+/// A key whose score by signs reaches a floor.
+struct alignas(8) KeptKey {
+  float score;
+  uint32_t key;
+};
+
 /// Room for the choice of some rows at a time, of n_lists lists over at most max_keys indexed keys.
 struct ChooseCodedScratch {
   DeviceCodeQuery* queries;  // [n_lists]
   int8_t* q;                 // [n_lists, dims]
-  float* scores;     // [n_lists, key_stride] those that reach the floor, of region r from r *
+  KeptKey* scanned;  // [n_lists, key_stride] those that reach the floor, of region r from r *
                      // kRegionKeys on
-  uint16_t* keys;    // [n_lists, key_stride] their keys' numbers in the region
   int32_t* counts;   // [n_lists, region_stride] how many of each region
   float* kept;       // [n_lists, key_stride] the scores of all regions, one after the other
   uint32_t* number;  // [n_lists, key_stride] their keys
   int64_t key_stride, region_stride;  // the first a multiple of kRegionKeys
-  // In place of scores and keys where heads share a set; the set's other arrays are those of its
-  // first head's list.
+  // In place of these where heads share a set; the set's other arrays are those of its first head's
+  // list.
   float* references = nullptr;     // [n_lists] group_rank.h
-  float* group_scores = nullptr;   // [n_lists, key_stride] of keys whose ranks reach the floor
-  uint16_t* group_keys = nullptr;  // [n_lists, key_stride]
+  float* group_scores = nullptr;   // [n_sets, key_stride, shared_scores()] of keys whose ranks reach
+                                   // the floor
+  uint16_t* group_keys = nullptr;  // [n_sets, key_stride] their numbers in the region
 };
 
 struct ChooseCodedParams {
@@ -73,6 +81,13 @@ struct ChooseCodedParams {
   ChooseCodedScratch scratch;
 };
 
+/// Shared memory that a block needs for a list of up to max_keys keys: a bit a key and a word a run,
+/// and what it needs for any.
+constexpr int64_t choice_shared_bytes(int64_t max_keys) {
+  constexpr int64_t kAnyList = 32 * 1024, kRun = 256;
+  return kAnyList + static_cast<int64_t>(sizeof(uint32_t)) *
+                        ((max_keys + 31) / 32 + (max_keys + kRun - 1) / kRun);
+}
 /// Of n keys min(n, max(least_exact, exact n)) are chosen, by all bits, of the best twice as many
 /// or refine n by signs; of equal scores the lowest ids. Heads that share a set choose by ranks
 /// (group_rank.h).

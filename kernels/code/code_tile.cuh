@@ -103,6 +103,15 @@ __device__ inline float2 score_tile(const uint8_t* group, int tile, int dims, co
   return lane.scores(c, twice_less(tile), scale_of(pair), share_of(pair));
 }
 
+/// Stores a pair of words. Without a branch: most of a warp's lanes keep some key of a group, few
+/// the same one.
+__device__ inline void store_if(bool wanted, void* to, uint32_t x, uint32_t y) {
+  asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.v2.b32 [%1], {%2, %3}; }" ::"r"(
+                   wanted ? 1 : 0),
+               "l"(to), "r"(x), "r"(y)
+               : "memory");
+}
+
 /// Calls f with the number of steps of 32 coordinates as a constant.
 template <int kSteps, class F>
 void with_steps(int steps, const F& f) {

@@ -39,6 +39,10 @@ struct CodedList {
     n = p.ends[slot] - p.begin;
     blocks_ = p.blocks + int64_t{slot} * p.max_blocks;
   }
+  /// Number of the list of a KV head whose heads share it.
+  __device__ int64_t set(const ChooseCodedParams& p) const {
+    return local * p.n_kv_heads / p.n_heads;
+  }
   __device__ int wanted(const ChooseCodedParams& p) const {
     return min(n, max(p.least_exact, static_cast<int>(llround(p.exact * n))));
   }
@@ -66,18 +70,16 @@ struct CodedList {
   const int32_t* blocks_ = nullptr;
 };
 
-/// Where the scores, keys, counts and masses of list `list.local + i` are.
+/// Where the kept keys, counts and masses of list `list.local + i` are.
 struct ListRegions {
-  float* scores;
-  uint16_t* keys;
+  KeptKey* scanned;
   int32_t* counts;
   float* masses;
   float* kept;
   uint32_t* number;
 
   __device__ ListRegions(const ChooseCodedParams& p, const CodedList& list, int i)
-      : scores(p.scratch.scores + (list.local + i) * p.scratch.key_stride),
-        keys(p.scratch.keys + (list.local + i) * p.scratch.key_stride),
+      : scanned(p.scratch.scanned + (list.local + i) * p.scratch.key_stride),
         counts(p.scratch.counts + (list.local + i) * p.scratch.region_stride),
         masses(p.masses == nullptr ? nullptr : p.masses + (list.local + i) * p.mass_stride),
         kept(p.scratch.kept + (list.local + i) * p.scratch.key_stride),

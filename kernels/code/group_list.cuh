@@ -5,10 +5,11 @@
 namespace tandem::coded {
 
 /// Where what a scan kept is, of region r from r * kRegionKeys on: keys, and under the same places
-/// the scores of each head.
+/// the scores of all heads, `width` a place.
 struct GroupRegions {
-  float *scores, *masses, *references;  // of head h from h times a stride on
-  int64_t stride, mass_stride;
+  float *scores, *masses, *references;  // masses of head h from h * mass_stride on
+  int64_t mass_stride;
+  int width;
   uint16_t* keys;  // their numbers in the region
   int32_t* counts;
   // Of all regions, one after the other.
@@ -16,12 +17,13 @@ struct GroupRegions {
   uint32_t *numbers, *places;  // of keys, and where their scores are
 
   __device__ GroupRegions(const ChooseCodedParams& p, const CodedList& first)
-      : scores(p.scratch.group_scores + first.local * p.scratch.key_stride),
+      : scores(p.scratch.group_scores + first.set(p) * p.scratch.key_stride *
+                                            shared_scores(p.n_heads / p.n_kv_heads)),
         masses(p.masses == nullptr ? nullptr : p.masses + first.local * p.mass_stride),
         references(p.scratch.references + first.local),
-        stride(p.scratch.key_stride),
         mass_stride(p.mass_stride),
-        keys(p.scratch.group_keys + first.local * p.scratch.key_stride),
+        width(shared_scores(p.n_heads / p.n_kv_heads)),
+        keys(p.scratch.group_keys + first.set(p) * p.scratch.key_stride),
         counts(p.scratch.counts + first.local * p.scratch.region_stride),
         ranks(p.scratch.kept + first.local * p.scratch.key_stride),
         numbers(p.scratch.number + first.local * p.scratch.key_stride),

@@ -9,21 +9,10 @@
 namespace tandem::coded {
 namespace {
 
-/// Without a branch: most of a warp's lanes keep some key of a group, few the same one.
-__device__ inline void store_if(bool wanted, float* score_to, float score, uint16_t* key_to,
-                                int key) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.f32 [%1], %2; @p st.global.u16 [%3], %4; "
-      "}" ::"r"(wanted ? 1 : 0),
-      "l"(score_to), "f"(score), "l"(key_to), "h"(static_cast<uint16_t>(key))
-      : "memory");
-}
-
 /// Keeps what a warp's tiles say of a region: the scores that reach the floors of the lane's two
 /// queries, and exponentials of the others, relative to the floors.
 struct RegionWriter {
-  float* scores[2];
-  uint16_t* keys[2];
+  KeptKey* kept[2];
   float floor[2];
   int n[2] = {};  // kept so far
   float mass[2] = {};
@@ -43,7 +32,7 @@ struct RegionWriter {
       mass[i] += over < 0 ? weight : 0.0f;
     }
   }
-  /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`.
+  /// Writes what the tiles of a group left; its keys begin at `first`.
   __device__ void end_group(int first) {
     const int own = (kGroupTiles - __popc(below[0])) | (kGroupTiles - __popc(below[1])) << 16;
     int sum = own;  // of the lanes with these queries up to this one
@@ -60,7 +49,8 @@ struct RegionWriter {
 #pragma unroll
       for (int tile = 0; tile < kGroupTiles; ++tile) {
         const bool reaches = (below[i] >> (kGroupTiles - 1 - tile) & 1) == 0;
-        store_if(reaches, scores[i] + at, score[tile][i], keys[i] + at, key + tile * kTile);
+        store_if(reaches, kept[i] + at, __float_as_uint(score[tile][i]),
+                 static_cast<uint32_t>(key + tile * kTile));
         at += reaches ? 1 : 0;
       }
       n[i] += all >> (16 * i) & 0xffff;
@@ -106,8 +96,7 @@ __global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
   for (int i = 0; i < 2; ++i) {
     const int at = query_of_lane() + i;
     const ListRegions to(p, list, at);
-    writer.scores[i] = to.scores + begin;
-    writer.keys[i] = to.keys + begin;
+    writer.kept[i] = to.scanned + begin;
     writer.floor[i] = at < quad.n ? queries[at].floor : INFINITY;
   }
 #pragma unroll 1
@@ -121,7 +110,7 @@ __global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
       words.score(q, lane, [&](int tile, float2 scores) {
         writer.take<false>(tile, first + tile * kTile + key_of_lane() < n, scores);
       });
-    writer.end_group(first);
+    writer.end_group(begin + first);
     const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
     if (p.masses == nullptr || !ends_run) continue;
     for (int i = 0; i < 2; ++i) {

@@ -6,6 +6,7 @@
 #include "kernels/code/code_tile.cuh"
 #include "kernels/code/group_list.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/number.cuh"
 
 namespace tandem::coded {
 namespace {
@@ -16,37 +17,38 @@ constexpr int kThreads = 128, kWarps = kThreads / cuda::kWarp;
 /// and its neighbour those of the other two, under the same keys.
 template <int kQuads>
 struct GroupWriter {
-  float* scores[kQuads][2];
+  float2* scores;  // of the lane's queries of the first quad; those of the next follow two on, and
+                   // those of the next kept key after all quads'
   uint16_t* keys;
   float reference[kQuads][2], floor;
   int n = 0;  // kept so far
   float mass[kQuads][2] = {};
-  float score[kQuads][kGroupTiles][2], rank[kGroupTiles];  // of the group in hand
+  float2 score[kQuads][kGroupTiles];  // of the group in hand
+  float rank[kGroupTiles];
+  unsigned below = 0;  // a bit a tile, the last one lowest: whether its key is below the floor
 
-  __device__ void take(int quad, int tile, float2 of_tile) {
-    score[quad][tile][0] = of_tile.x;
-    score[quad][tile][1] = of_tile.y;
+  /// Tiles of the quads in turn. kAll: all keys exist.
+  template <bool kAll>
+  __device__ void take(int quad, int tile, bool exists, float2 of_tile) {
+    score[quad][tile] = of_tile;
     const float most = fmaxf(of_tile.x - reference[quad][0], of_tile.y - reference[quad][1]);
     rank[tile] = quad == 0 ? most : fmaxf(rank[tile], most);
-  }
-  /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`, and
-  /// there are n_keys keys in the region.
-  __device__ void end_group(int first, int n_keys) {
-    unsigned reach = 0;
+    if (quad + 1 < kQuads) return;
+    const float of_key = fmaxf(rank[tile], __shfl_xor_sync(cuda::kAllLanes, rank[tile], 1));
+    const float over = kAll || exists ? of_key - floor : -INFINITY;
+    below = __funnelshift_l(__float_as_uint(over), below, 1);
 #pragma unroll
-    for (int tile = 0; tile < kGroupTiles; ++tile) {
-      rank[tile] = fmaxf(rank[tile], __shfl_xor_sync(cuda::kAllLanes, rank[tile], 1));
-      if (first + tile * kTile + key_of_lane() >= n_keys) continue;
-      if (rank[tile] >= floor) {
-        reach |= 1u << tile;
-        continue;
+    for (int q = 0; q < kQuads; ++q)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float x = i == 0 ? score[q][tile].x : score[q][tile].y;
+        const float weight = cuda::exp2_fast((x - reference[q][i] - floor) * kLog2E);
+        mass[q][i] += (kAll || exists) && over < 0 ? weight : 0.0f;
       }
-#pragma unroll
-      for (int quad = 0; quad < kQuads; ++quad)
-        for (int i = 0; i < 2; ++i)
-          mass[quad][i] += exp2f((score[quad][tile][i] - reference[quad][i] - floor) * kLog2E);
-    }
-    const int own = __popc(reach);
+  }
+  /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`.
+  __device__ void end_group(int first) {
+    const int own = kGroupTiles - __popc(below);
     int sum = own;  // of the lanes with these queries up to this one
 #pragma unroll
     for (int step = 2; step < cuda::kWarp; step *= 2) {
@@ -56,16 +58,17 @@ struct GroupWriter {
     int at = n + sum - own;
 #pragma unroll
     for (int tile = 0; tile < kGroupTiles; ++tile) {
-      if ((reach >> tile & 1) == 0) continue;
+      const bool reaches = (below >> (kGroupTiles - 1 - tile) & 1) == 0;
 #pragma unroll
       for (int quad = 0; quad < kQuads; ++quad)
-        for (int i = 0; i < 2; ++i)
-          if (scores[quad][i] != nullptr) scores[quad][i][at] = score[quad][tile][i];
-      if (lane_of() % 2 == 0)
+        store_if(reaches, scores + (at * kQuads + quad) * 2, __float_as_uint(score[quad][tile].x),
+                 __float_as_uint(score[quad][tile].y));
+      if (reaches && lane_of() % 2 == 0)
         keys[at] = static_cast<uint16_t>(first + tile * kTile + key_of_lane());
-      ++at;
+      at += reaches ? 1 : 0;
     }
     n += __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 1);
+    below = 0;
   }
   /// The mass since the last call, in all lanes of query i of the quad.
   __device__ float end_run(int quad, int i) {
@@ -80,7 +83,7 @@ struct GroupWriter {
 
 /// Block (regions, KV head, row): a region a warp.
 template <int kSteps, int kQuads>
-__global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 4 : 2)
+__global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
     scan(const ChooseCodedParams p) {
   cuda::start_after_previous();
   const int group = p.n_heads / p.n_kv_heads;
@@ -89,11 +92,12 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 4 : 2)
   const int begin = region * kRegionKeys, n = min(list.n - begin, kRegionKeys);
   if (n <= 0) return;
   const uint8_t* at = list.group(p, begin);
-  GroupWords<kSteps> words;
-  words.load(at);
+  const int bytes = static_cast<int>(code_group_bytes(p.codes.dims)), line = lane_of() * 128;
+  if (line < bytes) cuda::prefetch(at + line);
   const DeviceCodeQuery* queries = p.scratch.queries + list.local;
   const GroupRegions to(p, list);
   GroupWriter<kQuads> writer;
+  writer.scores = reinterpret_cast<float2*>(to.scores + int64_t{begin} * to.width) + lane_of() % 2;
   writer.keys = to.keys + begin;
   writer.floor = queries->floor;
   uint32_t q[kQuads][kSteps][2];
@@ -107,20 +111,28 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 4 : 2)
                                    in_quad, j * 8 + i * 4 + lane_of() % 4);
     for (int i = 0; i < 2; ++i) {
       const int head = first + query_of_lane() + i;
-      writer.scores[quad][i] = head < group ? to.scores + head * to.stride + begin : nullptr;
       writer.reference[quad][i] = head < group ? to.references[head] : INFINITY;
     }
   }
 #pragma unroll 1
-  for (int first = 0; first < n; first += kCodeKeys) {
-    const GroupWords<kSteps> now = words;
-    at += code_group_bytes(p.codes.dims);
-    if (first + kCodeKeys < n) words.load(at);
+  for (int first = 0; first < n; first += kCodeKeys, at += bytes) {
+    GroupWords<kSteps> words;
+    words.load(at);
+    if (first + kCodeKeys < n && line < bytes) cuda::prefetch(at + bytes + line);
+    const auto score = [&](auto all) {
 #pragma unroll
-    for (int quad = 0; quad < kQuads; ++quad)
-      now.score(q[quad], LaneQueries(queries + quad * kQuad, group - quad * kQuad),
-                [&](int tile, float2 scores) { writer.take(quad, tile, scores); });
-    writer.end_group(first, n);
+      for (int quad = 0; quad < kQuads; ++quad)
+        words.score(q[quad], LaneQueries(queries + quad * kQuad, group - quad * kQuad),
+                    [&](int tile, float2 scores) {
+                      const bool exists = first + tile * kTile + key_of_lane() < n;
+                      writer.template take<decltype(all)::value>(quad, tile, exists, scores);
+                    });
+    };
+    if (first + kCodeKeys <= n)
+      score(std::true_type{});
+    else
+      score(std::false_type{});
+    writer.end_group(first);
     const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
     if (p.masses == nullptr || !ends_run) continue;
 #pragma unroll

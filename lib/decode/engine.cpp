@@ -45,7 +45,8 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
           .max_tree_rows = s.max_tree_rows,
           .policies = s.caches,
           .device = s.device,
-          .multiprocessors = gpu_of(s).multiprocessors};
+          .multiprocessors = gpu_of(s).multiprocessors,
+          .block_shared_bytes = gpu_of(s).block_shared_bytes};
 }
 
 }  // namespace

@@ -92,7 +92,8 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .max_rows = static_cast<int>(extend_rows(s)),
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
-          .device = s.device};
+          .device = s.device,
+          .block_shared_bytes = s.block_shared_bytes};
 }
 
 /// Whether ranges of a run come with lists.

@@ -32,6 +32,7 @@ class Cache {
     std::vector<recipe::Cache> policies;
     Device device = {};
     int multiprocessors = 0;  // of the GPU, on one
+    int block_shared_bytes = 0;
   };
   /// errors   kind recipe, kind device (a policy that has no GPU code)
   static void plan(const Spec& spec, MemoryPlan& plan);

@@ -72,6 +72,7 @@ struct Bounds {
   int max_tokens = 0;        // of one sequence
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
   Device device = {};
+  int block_shared_bytes = 0;  // of the GPU, on one: what a block may have; 0: not known
 
   bool on_gpu() const { return device.kind == Device::Kind::cuda; }
 };

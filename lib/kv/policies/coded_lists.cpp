@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "kernels/selection/tail_numbers.h"
 #include "kv/policies/scratch.h"
 #include "ops/selection.h"
@@ -37,16 +38,16 @@ struct CodedLists::Memory {
     const size_t sharing = c.heads_a_list() > 1 ? lists : 0, alone = lists - sharing;
     scratch = {.queries = cutter.take<DeviceCodeQuery>(lists),
                .q = cutter.take<int8_t>(lists * c.codes_.dims()),
-               .scores = cutter.take<float>(alone * keys),
-               .keys = cutter.take<uint16_t>(alone * keys),
+               .scanned = cutter.take<KeptKey>(alone * keys),
                .counts = cutter.take<int32_t>(lists * regions),
                .kept = cutter.take<float>(lists * keys),
                .number = cutter.take<uint32_t>(lists * keys),
                .key_stride = static_cast<int64_t>(keys),
                .region_stride = static_cast<int64_t>(regions),
                .references = cutter.take<float>(sharing),
-               .group_scores = cutter.take<float>(sharing * keys),
-               .group_keys = cutter.take<uint16_t>(sharing * keys)};
+               .group_scores = cutter.take<float>(
+                   sharing > 0 ? sets * shared_scores(c.heads_a_list()) * keys : 0),
+               .group_keys = cutter.take<uint16_t>(sharing > 0 ? sets * keys : 0)};
     mass_stride = static_cast<int64_t>(runs);
   }
 };
@@ -55,7 +56,7 @@ size_t CodedLists::row_bytes(const recipe::Hybrid& spec, const Bounds& bounds,
                              const KeyCodes& codes) {
   const size_t scores = spec.tail == recipe::HybridTail::sampled ? 3 : 2;
   return static_cast<size_t>(bounds.geometry.n_heads) * static_cast<size_t>(codes.score_room()) *
-         (scores * sizeof(float) + sizeof(uint16_t) + sizeof(uint32_t));
+         ((scores - 1) * sizeof(float) + sizeof(KeptKey) + sizeof(uint32_t));
 }
 
 CodedLists::CodedLists(const recipe::Hybrid& spec, uint64_t seed, const Bounds& bounds,
@@ -70,7 +71,20 @@ CodedLists::CodedLists(const recipe::Hybrid& spec, uint64_t seed, const Bounds& 
   const int chosen =
       std::max(spec.kLeastExact, static_cast<int>(std::lround(spec.exact * max_keys_)));
   const int sampled = samples() ? most_sampled(static_cast<float>(most_wanted(max_keys_))) : 0;
+  check_room();
   most_ = max_keys_ > 0 ? begin_ + std::min(max_keys_, chosen + sampled) : 0;
+}
+
+void CodedLists::check_room() const {
+  const int64_t has = bounds_.block_shared_bytes;
+  if (has == 0 || choice_shared_bytes(max_keys_) <= has) return;
+  int64_t most = max_keys_;
+  while (choice_shared_bytes(most) > has) most -= most / 64 + 1;
+  throw Error::make(ErrorKind::device, "cache.kind",
+                    "hybrid chooses among up to {} indexed tokens of a sequence on this GPU, which "
+                    "has {} bytes of shared memory a block, found room for {}",
+                    most, has, max_keys_)
+      .hint("set a shorter run.context, or use --device cpu");
 }
 
 double CodedLists::most_wanted(int n) const {

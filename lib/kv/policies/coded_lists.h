@@ -37,6 +37,8 @@ class CodedLists {
  private:
   struct Memory;
 
+  /// Whether a block of the GPU can hold what a choice of max_keys_ needs.
+  void check_room() const;
   /// Keys sampled from n that are indexed: as many are wanted at most.
   double most_wanted(int n) const;
   bool samples() const { return spec_.tail == recipe::HybridTail::sampled; }
