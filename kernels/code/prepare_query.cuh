@@ -1,8 +1,8 @@
 #pragma once
-// Whole numbers of a block's queries, and their scores of a sample of the keys (group_rank.h).
+// Whole numbers of a block's queries, and their scores of a sample of the keys (key_ranks.h).
 #include "kernels/code/code_numbers.h"
 #include "kernels/code/code_tile.cuh"
-#include "kernels/code/group_rank.h"
+#include "kernels/code/key_ranks.h"
 #include "kernels/code/rotate.cuh"
 #include "kernels/cuda/number.cuh"
 

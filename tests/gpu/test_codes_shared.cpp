@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "gpu/coded_case.h"
-#include "kernels/code/group_rank.h"
+#include "kernels/code/key_ranks.h"
 #include "kernels/selection/select_top.h"
 #include "worst.h"
 
@@ -50,7 +50,7 @@ int expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int f
   }
   std::vector<float> references;
   for (int h = 0; h < group; ++h) {
-    references.push_back(group_reference(scores.data() + h * stride, n, wanted));
+    references.push_back(sampled_score(scores.data() + h * stride, n, wanted));
     CHECK(got.references[at(first + h)] == references.back());
   }
   const auto rank = [&](const std::vector<float>& of, int m) {
