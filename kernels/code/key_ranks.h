@@ -1,8 +1,9 @@
 #pragma once
 // By what keys are chosen, on every device the same: contract. Included by .cu.
 //
-// Candidates are the keys whose scores by signs reach a floor, the score that about so many keys
-// reach by a sample of them: no selection among all keys, and equal scores give equal candidates.
+// Candidates are the keys whose scores by signs reach a floor, by a sample of the keys the score
+// that as many reach as are to be refined: no selection among all keys, and equal scores give equal
+// candidates.
 //
 // Query heads that share a set of keys rank a key by how far its score lies above a head's
 // reference, for the head where that is most. The reference is about the least score of the keys
