@@ -42,6 +42,7 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(tail_masses);
   TANDEM_PICK(add_means);
   TANDEM_PICK(select_top);
+  TANDEM_PICK(select_reached);
   TANDEM_PICK(draw_exponentials);
   TANDEM_PICK(sample_tail);
   TANDEM_PICK(read_probe);

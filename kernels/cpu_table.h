@@ -67,6 +67,7 @@ struct CpuTable {
   TailMassesFn* tail_masses;
   AddMeansFn* add_means;
   SelectTopFn* select_top;
+  SelectReachedFn* select_reached;
   DrawExponentialsFn* draw_exponentials;
   SampleTailFn* sample_tail;
   ReadProbeFn* read_probe;

@@ -1,11 +1,12 @@
-// The best of the scores that a scan kept: the candidates by signs, refined, and the best of these.
-// Where too few reached the floor, which costs time alone, the list's keys are scanned once more.
+// The best of the keys that a scan kept, the candidates by signs: refined, and selected. Where too
+// few reached the floor, which costs time alone, the list's keys are scanned once more.
 #include <math.h>
 
 #include <algorithm>
 
 #include "kernels/code/choose_steps.h"
 #include "kernels/code/code_tile.cuh"
+#include "kernels/code/kept_regions.cuh"
 #include "kernels/code/kept_scores.cuh"
 #include "kernels/code/mass_budget.cuh"
 #include "kernels/code/refine_coded.cuh"
@@ -32,8 +33,7 @@ __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, cons
                               .x;
       const int own = key + key_of_lane();
       if (query_of_lane() != 0 || own >= n) continue;
-      to.scores[begin + own] = score;
-      to.keys[begin + own] = static_cast<uint16_t>(own);
+      to.scanned[begin + own] = {score, static_cast<uint32_t>(begin + own)};
     }
     if (lane_of() == 0) to.counts[begin / kRegionKeys] = n;
     if (to.masses != nullptr && lane_of() * kMeanKeys < n)
@@ -41,188 +41,146 @@ __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, cons
   }
 }
 
-/// The scores of a list's regions one after the other, by the whole block, and their extremes in s.
-/// before: how many scores there are before each region; the scores go to `own` if they are no more
-/// than `room`.
-template <int kThreads>
-__device__ KeptScores<kThreads> gather_kept(SelectShared& s, const CodedList& list,
-                                            const ListRegions& from, int* before, uint32_t* own,
-                                            int room) {
-  const int regions = (list.n + kRegionKeys - 1) / kRegionKeys, thread = threadIdx.x;
-  const int each = (regions + kThreads - 1) / kThreads;
-  const int begin = min(thread * each, regions), end = min(begin + each, regions);
-  int count = 0, all;
-  for (int r = begin; r < end; ++r) count += from.counts[r];
-  int sum = cuda::sum_before<kThreads>(count, all);
-  for (int r = begin; r < end; ++r) {
-    before[r] = sum;
-    sum += from.counts[r];
-  }
-  __syncthreads();
-  KeptScores<kThreads> to{from.kept, from.number, all};
-  if (all <= room) to.scores = reinterpret_cast<float*>(own), to.numbers = own + room;
+/// What a block has in shared memory besides its list's.
+struct ChooseShared {
+  SelectShared select;
+  DeviceCodeQuery query;
+  __align__(16) uint32_t q[kMostDims / 4];  // words of the whole numbers
+};
+
+/// The kept keys refined, key after key, and their orders' extremes in s; by the whole block.
+template <int kWidth, int kThreads, class Kept>
+__device__ void refine_kept(const ChooseCodedParams& p, const CodedList& list,
+                            const KeptRegions& regions, const Kept& to, ChooseShared& s) {
+  const DeviceCodeQuery& query = s.query;
+  const ListRegions from(p, list, 0);
   Extremes extremes;
-  constexpr int kWarps = kThreads / cuda::kWarp;
-  constexpr int kAhead = 4;  // regions that a warp reads at once
-#pragma unroll 1
-  for (int first = warp_of(); first < regions; first += kAhead * kWarps) {
-    int n[kAhead], at[kAhead];
-    float score[kAhead];
-    uint16_t key[kAhead];
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      const int r = first + a * kWarps;
-      at[a] = r < regions ? before[r] : 0;
-      n[a] = r < regions ? (r + 1 < regions ? before[r + 1] : all) - at[a] : 0;
-    }
-    for (int i = lane_of(); i < max(max(n[0], n[1]), max(n[2], n[3])); i += cuda::kWarp) {
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) {
-        const int from_at = (first + a * kWarps) * kRegionKeys + i;
-        if (i < n[a]) score[a] = from.scores[from_at], key[a] = from.keys[from_at];
-      }
-#pragma unroll
-      for (int a = 0; a < kAhead; ++a) {
-        if (i >= n[a]) continue;
-        to.scores[at[a] + i] = score[a];
-        to.numbers[at[a] + i] = static_cast<uint32_t>((first + a * kWarps) * kRegionKeys + key[a]);
-        extremes.take(order_of(score[a]));
-      }
-    }
+  regions.each<kThreads>(
+      [&](int place, int) { return from.scanned[place]; },
+      [&](int i, KeptKey kept) {
+        if constexpr (kWidth > 0)
+          kept.score =
+              refine<kWidth>(p, list, query, s.q, static_cast<int>(kept.key), kept.score);
+        const uint32_t order = order_of(kept.score);
+        extremes.take(order);
+        to.orders[i] = order;
+        to.keys[i] = kept.key;
+      });
+  extremes.join(s.select);
+}
+
+/// The best of the kept keys, written; by the whole block. kBudgeted: with a budget by mass or
+/// scores that are left.
+template <int kWidth, int kThreads, bool kBudgeted, bool kInShared>
+__device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const CodedList& list,
+                                            const KeptRegions& regions,
+                                            const KeptScores<kThreads, kInShared>& kept,
+                                            ChooseShared& s, uint32_t* bits) {
+  const int n = list.n, thread = static_cast<int>(threadIdx.x);
+  const int words = (n + 31) / 32, n_runs = (n + kMeanKeys - 1) / kMeanKeys;
+  refine_kept<kWidth, kThreads>(p, list, regions, kept, s);
+  int wanted = list.wanted(p);
+  if (kBudgeted && p.mass > 0) {
+    wanted = keys_of_mass(p, list, kept, ListRegions(p, list, 0).masses, s.query.floor,
+                          score_of(s.select.most), wanted);
+    if (thread == 0) p.count[list.local] = p.begin + wanted;
   }
-  extremes.join(s);
-  return to;
+  for (int i = thread; i < words + n_runs; i += kThreads) bits[i] = 0;
+  const Pick pick = find_best(s.select, kept, wanted);
+
+  const float threshold = score_of(pick.least);
+  uint32_t* const masses = bits + words;
+  const ListRegions to(p, list, 0);
+  float* const left = kBudgeted && p.tail_scores != nullptr
+                          ? p.tail_scores + list.local * p.scratch.key_stride
+                          : nullptr;
+  const bool has_masses = to.masses != nullptr;
+  float exact = 0;
+  kept.each([&](int, uint32_t order, uint32_t key) {
+    const bool chosen = pick.takes(order, key);
+    const float score = score_of(order);
+    if (chosen)
+      atomicOr(&bits[key / 32], 1u << key % 32);
+    else if (has_masses)
+      atomicAdd(&masses[key / kMeanKeys],
+                mass_number(exp2f(fminf(score - threshold, 0.0f) * kLog2E)));
+    if (left == nullptr) return;
+    if (chosen) exact += exp2f((score - threshold) * kLog2E);
+    left[key] = chosen ? -INFINITY : score;
+  });
+  __syncthreads();
+  write_ids<kThreads>(bits, n, p.begin, p.ids + list.local * p.stride + p.begin);
+  // Keys below the floor are not cut at the threshold: they pass it where the floor does.
+  const float of_floor =
+      s.query.floor == -INFINITY ? 0.0f : exp2f((s.query.floor - threshold) * kLog2E);
+  for (int r = thread; r < n_runs && has_masses; r += kThreads)
+    to.masses[r] = (to.masses[r] > 0 ? to.masses[r] * of_floor : 0.0f) +
+                   static_cast<float>(masses[r]) * kMassUnit;
+  if (thread == 0 && p.origin != nullptr) p.origin[list.local] = threshold + s.query.center;
+  if (left == nullptr) return;
+  exact = cuda::block_sum<kThreads>(exact);
+  if (thread == 0) p.threshold[list.local] = threshold;
+  if (thread == 0 && p.exact_mass != nullptr) p.exact_mass[list.local] = exact;
 }
 
-/// Words of shared memory that a bit a key, which regions' numbers precede, and a mass a run take.
-int words_of(const ChooseCodedParams& p) {
-  return (p.max_keys + 31) / 32 + (p.max_keys + kMeanKeys - 1) / kMeanKeys;
-}
-
-/// Block (head, row); kWidth lower bits, kBudgeted: with a budget by mass or scores that are left.
-/// Shared memory: `words` of them, and `room` kept scores and their numbers.
+/// Block (head, row); kWidth lower bits. Shared memory: `words` of bits and masses, and `room` kept
+/// orders and their keys.
 template <int kWidth, int kThreads, bool kBudgeted>
 __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
     choose(const ChooseCodedParams p, int words, int room) {
   extern __shared__ uint32_t bits[];
-  __shared__ SelectShared s;
-  __shared__ __align__(16) uint32_t q[kMostDims / 4];
-  __shared__ int n_places;
+  __shared__ ChooseShared s;
   cuda::start_after_previous();
   const CodedList list(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
   const int64_t number = list.local;
-  const int n = list.n, thread = threadIdx.x;
-  int wanted = n == 0 ? 0 : list.wanted(p);
+  const int n = list.n, thread = static_cast<int>(threadIdx.x);
+  const int wanted = n == 0 ? 0 : list.wanted(p);
   int32_t* const ids = p.ids + number * p.stride;
   if (thread == 0) {
-    n_places = 0;
     p.count[number] = n == 0 ? 0 : p.begin + wanted;
     if (p.origin != nullptr) p.origin[number] = -INFINITY;
   }
   if (n == 0) return;
   const ListRegions to(p, list, 0);
   for (int i = thread; i < p.begin; i += kThreads) ids[i] = i;
-  const int n_runs = (n + kMeanKeys - 1) / kMeanKeys;
   if (wanted == n) {
     for (int i = thread; i < n; i += kThreads) ids[p.begin + i] = p.begin + i;
-    for (int r = thread; r < n_runs && to.masses != nullptr; r += kThreads) to.masses[r] = 0;
+    for (int r = thread; r * kMeanKeys < n && to.masses != nullptr; r += kThreads) to.masses[r] = 0;
     return;
   }
-  DeviceCodeQuery query = p.scratch.queries[list.local];
+  if (thread == 0) s.query = p.scratch.queries[number];
   for (int w = thread; w < p.codes.dims / 4; w += kThreads)
-    q[w] = reinterpret_cast<const uint32_t*>(p.scratch.q + list.local * p.codes.dims)[w];
-  KeptScores<kThreads> kept =
-      gather_kept<kThreads>(s, list, to, reinterpret_cast<int*>(bits), bits + words, room);
-  const int candidates = list.candidates(p);
-  if (kept.n < candidates) {
+    s.q[w] = reinterpret_cast<const uint32_t*>(p.scratch.q + number * p.codes.dims)[w];
+  int* const before = reinterpret_cast<int*>(bits);
+  KeptRegions regions = KeptRegions::count<kThreads>(n, to.counts, before);
+  if (regions.n <= wanted) {
     keep_all<kThreads>(p, list, to);
-    query.floor = -INFINITY;
+    if (thread == 0) s.query.floor = -INFINITY;
     __syncthreads();
-    kept = gather_kept<kThreads>(s, list, to, reinterpret_cast<int*>(bits), bits + words, room);
+    regions = KeptRegions::count<kThreads>(n, to.counts, before);
   }
-
-  Pick pick = find_threshold(s, kept, candidates, [](uint32_t order, uint32_t) { return order; });
-  // Where in `kept` the candidates are: room that the regions' scores have left.
-  auto* const places = reinterpret_cast<uint32_t*>(to.scores);
-  kept.each([&](int i, float score, uint32_t key) {
-    if (!pick.takes(order_of(score), key)) return;
-    kept.numbers[i] = key | kCandidate;
-    places[atomicAdd(&n_places, 1)] = static_cast<uint32_t>(i);
-    if constexpr (kWidth > 0) cuda::prefetch(list.low(p, static_cast<int>(key)));
-  });
-  __syncthreads();
-  Extremes extremes;
-#pragma unroll 2
-  for (int c = thread; c < candidates; c += kThreads) {
-    const uint32_t at = places[c];
-    float score = kept.scores[at];
-    if constexpr (kWidth > 0) {
-      score = refine<kWidth>(p, list, query, q, static_cast<int>(kept.numbers[at] & ~kCandidate),
-                             score);
-      kept.scores[at] = score;
-    }
-    extremes.take(order_of(score));
-  }
-  extremes.join(s);
-  if (kBudgeted && p.mass > 0) {
-    wanted = keys_of_mass(p, list, kept, to.masses, query.floor, score_of(s.most), wanted);
-    if (thread == 0) p.count[number] = p.begin + wanted;
-  }
-  pick = find_threshold(s, kept, wanted, [](uint32_t order, uint32_t key) {
-    return (key & kCandidate) != 0 ? order : 0u;
-  });
-
-  const float threshold = score_of(pick.least);
-  if (kBudgeted && p.tail_scores != nullptr) {
-    float* const all = p.tail_scores + number * p.scratch.key_stride;
-    float mass = 0;
-    kept.each([&](int, float score, uint32_t marked) {
-      if ((marked & kCandidate) == 0) return;
-      const bool chosen = pick.takes(order_of(score), marked);
-      if (chosen) mass += exp2f((score - threshold) * kLog2E);
-      all[marked & ~kCandidate] = chosen ? -INFINITY : score;
-    });
-    mass = cuda::block_sum<kThreads>(mass);
-    if (thread == 0) p.threshold[number] = threshold;
-    if (thread == 0 && p.exact_mass != nullptr) p.exact_mass[number] = mass;
-  }
-  uint32_t* const masses = bits + (n + 31) / 32;
-  for (int i = thread; i < (n + 31) / 32 + n_runs; i += kThreads) bits[i] = 0;
-  __syncthreads();
-  kept.each([&](int, float score, uint32_t marked) {
-    const uint32_t key = marked & ~kCandidate;
-    if ((marked & kCandidate) != 0 && pick.takes(order_of(score), marked))
-      atomicOr(&bits[key / 32], 1u << key % 32);
-    else if (to.masses != nullptr)
-      atomicAdd(&masses[key / kMeanKeys],
-                mass_number(exp2f(fminf(score - threshold, 0.0f) * kLog2E)));
-  });
-  __syncthreads();
-  write_ids<kThreads>(bits, n, p.begin, ids + p.begin);
-  // Keys below the floor are not cut at the threshold: they pass it where the floor does.
-  const float of_floor =
-      query.floor == -INFINITY ? 0.0f : exp2f((query.floor - threshold) * kLog2E);
-  for (int r = thread; r < n_runs && to.masses != nullptr; r += kThreads)
-    to.masses[r] = (to.masses[r] > 0 ? to.masses[r] * of_floor : 0.0f) +
-                   static_cast<float>(masses[r]) * kMassUnit;
-  if (thread == 0 && p.origin != nullptr) p.origin[number] = threshold + query.center;
+  const auto choose_from = [&](const auto& kept) {
+    choose_kept<kWidth, kThreads, kBudgeted>(p, list, regions, kept, s, bits);
+  };
+  if (regions.n <= room)
+    choose_from(KeptScores<kThreads, true>{bits + words, bits + words + room, regions.n});
+  else
+    choose_from(
+        KeptScores<kThreads, false>{reinterpret_cast<uint32_t*>(to.kept), to.number, regions.n});
 }
 
 template <int kWidth, int kThreads, bool kBudgeted>
 void launch_choose(const ChooseCodedParams& p, Stream stream) {
-  // Of a multiprocessor's shared memory its share; kept scores beyond it stay in global memory.
-  constexpr int kBlocks = kMostThreads / kThreads, kReserved = 1024, kWord = sizeof(uint32_t);
-  const int own = static_cast<int>(sizeof(SelectShared)) + 4096;
+  // Of a multiprocessor's shared memory its share; kept keys beyond it stay in global memory.
+  constexpr int kBlocks = kMostThreads / kThreads, kReserved = 1024;
+  constexpr int kStatic = sizeof(ChooseShared) + 8192;  // and that of the block's sums and budgets
   const int share =
       std::min(cuda::gpu().shared_bytes / kBlocks - kReserved, cuda::gpu().block_shared_bytes);
-  const int words = words_of(p);
-  const int room = std::clamp(((share - own) / kWord - words) / 2, 0, p.max_keys);
-  const size_t bytes = sizeof(uint32_t) * static_cast<size_t>(words + 2 * room);
+  const KeptRoom room(p, share - kStatic);
   const auto kernel = choose<kWidth, kThreads, kBudgeted>;
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes));
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room.bytes());
   cuda::launch(kernel, dim3(static_cast<unsigned>(p.n_heads), static_cast<unsigned>(p.n_rows)),
-               kThreads, bytes, 1, stream, p, words, room);
+               kThreads, static_cast<size_t>(room.bytes()), 1, stream, p, room.words, room.keys);
 }
 
 /// Two blocks share a multiprocessor where there are more lists than these: while one waits, the

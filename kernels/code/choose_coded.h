@@ -39,7 +39,7 @@ struct ChooseCodedScratch {
   int64_t key_stride, region_stride;  // the first a multiple of kRegionKeys
   // In place of these where heads share a set; the set's other arrays are those of its first head's
   // list.
-  float* references = nullptr;     // [n_lists] group_rank.h
+  float* references = nullptr;     // [n_lists] key_ranks.h
   float* group_scores = nullptr;   // [n_sets, key_stride, shared_scores()] of keys whose ranks reach
                                    // the floor
   uint16_t* group_keys = nullptr;  // [n_sets, key_stride] their numbers in the region
@@ -90,7 +90,7 @@ constexpr int64_t choice_shared_bytes(int64_t max_keys) {
 }
 /// Of n keys min(n, max(least_exact, exact n)) are chosen, by all bits, of the best twice as many
 /// or refine n by signs; of equal scores the lowest ids. Heads that share a set choose by ranks
-/// (group_rank.h).
+/// (key_ranks.h).
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
 ///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, but for keys whose
 ///          scores lie between the threshold of the chosen and a floor above it, which count with

@@ -7,14 +7,13 @@
 
 namespace tandem::coded {
 
-/// As policies/hybrid.cpp counts them, to a sixteenth of a score, `most` at most. Of the kept
-/// scores those of candidates are refined.
+/// As policies/hybrid_exact.cpp counts them, to a sixteenth of a score, `most` at most.
 /// masses   of the other keys, by runs, relative to exp(floor)
 /// top      the best candidate's score
-template <int kThreads>
+template <int kThreads, bool kInShared>
 __device__ int keys_of_mass(const ChooseCodedParams& p, const CodedList& list,
-                            const KeptScores<kThreads>& kept, const float* masses, float floor,
-                            float top, int most) {
+                            const KeptScores<kThreads, kInShared>& kept, const float* masses,
+                            float floor, float top, int most) {
   constexpr int kMassBins = 256, kBinsAUnit = 16;
   constexpr float kUnits = 4294967296.0f;  // weights as whole numbers, in any order the same sums
   __shared__ unsigned long long mass[kMassBins], all;
@@ -24,11 +23,11 @@ __device__ int keys_of_mass(const ChooseCodedParams& p, const CodedList& list,
   if (thread == 0) all = 0;
   __syncthreads();
   unsigned long long own = 0;
-  kept.each([&](int, float score, uint32_t number) {
+  kept.each([&](int, uint32_t order, uint32_t) {
+    const float score = score_of(order);
     const auto weight =
         static_cast<unsigned long long>(exp2f(fminf(score - top, 0.0f) * kLog2E) * kUnits);
     own += weight;
-    if ((number & kCandidate) == 0) return;
     const int bin =
         static_cast<int>(fminf(static_cast<float>(kMassBins - 1), (top - score) * kBinsAUnit));
     atomicAdd(&mass[bin], weight);

@@ -1,17 +1,15 @@
 #pragma once
-// Whole numbers of a block's queries, and their scores of a sample of the keys (group_rank.h).
+// Whole numbers of a block's queries, and their scores of a sample of the keys (key_ranks.h).
 #include "kernels/code/code_numbers.h"
 #include "kernels/code/code_tile.cuh"
-#include "kernels/code/group_rank.h"
 #include "kernels/code/rotate.cuh"
+#include "kernels/code/sampled_score.cuh"
 #include "kernels/cuda/number.cuh"
 
 namespace tandem::coded {
 
 inline constexpr int kPrepareThreads = 1024, kPrepareWarps = kPrepareThreads / cuda::kWarp;
-inline constexpr int kSample = KeySample::kMostTiles * KeySample::kTileKeys;  // keys at most
 static_assert(KeySample::kTileKeys == kTile);
-inline constexpr int kLeastSampled = 8 * kSample;  // below, every score is kept
 
 /// Of up to kHeads heads of a KV head.
 template <int kHeads>
@@ -19,7 +17,7 @@ struct PreparedQueries {
   float rows[kHeads][kMostDims];
   int8_t q[kHeads * kMostDims];
   DeviceCodeQuery queries[kHeads];
-  float sample[kHeads][kSample];
+  SampledScores<kHeads> sampled;
 };
 
 /// A warp makes the whole numbers of query i of the block.
@@ -83,19 +81,11 @@ __device__ void take_sample(const ChooseCodedParams& p, const CodedList& list, i
       const int key = sample.key(i);
       const float2 score = score_tile(list.group(p, key), key % kCodeKeys / kTile, p.codes.dims,
                                       s.q + first * p.codes.dims, in_quad, lane);
-      float* const to = s.sample[first + query_of_lane()] + i * kTile + key_of_lane();
-      to[0] = score.x;
-      to[kSample] = score.y;
+      float(*const to)[KeySample::kMostKeys] = s.sampled.sample + first + query_of_lane();
+      to[0][i * kTile + key_of_lane()] = score.x;
+      to[1][i * kTile + key_of_lane()] = score.y;
     }
   }
-}
-
-/// How many keys of a sample should reach a floor: it holds `expected` of the candidates, give or
-/// take more than chance would where good keys lie side by side.
-__device__ inline int floor_rank(const ChooseCodedParams& p, const CodedList& list) {
-  const float expected =
-      static_cast<float>(list.candidates(p)) / static_cast<float>(list.n) * kSample;
-  return static_cast<int>(1.25f * expected + 4 * sqrtf(expected)) + 4;
 }
 
 }  // namespace tandem::coded

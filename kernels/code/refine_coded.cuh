@@ -10,20 +10,26 @@ __device__ inline int add_products(uint32_t word, uint32_t q, int sum) {
   return sum;
 }
 
-/// The sum of a key's lower bits times the whole numbers from q on, kWidth bits a coordinate.
+/// The sum of a key's lower bits times the whole numbers from q on, kWidth bits a coordinate; q:
+/// 16- byte aligned.
 template <int kWidth>
 __device__ int low_sum(const uint8_t* low, const uint32_t* q, int dims) {
   constexpr int kFields = 8 / kWidth;  // of a byte; those of each place have a sum, at that place
   constexpr uint32_t kMask = 0x01010101u * ((1 << kWidth) - 1);
   int sums[kFields] = {};
-  const auto add = [&](uint32_t word, const uint32_t* of) {
+  const auto add = [&](uint32_t word, const uint32_t* from) {
 #pragma unroll
-    for (int f = 0; f < kFields; ++f)
-      sums[f] = add_products(word & kMask << f * kWidth, of[f], sums[f]);
+    for (int f = 0; f < kFields; f += 4) {
+      const uint4 of = reinterpret_cast<const uint4*>(from)[f / 4];
+      sums[f] = add_products(word & kMask << f * kWidth, of.x, sums[f]);
+      sums[f + 1] = add_products(word & kMask << (f + 1) * kWidth, of.y, sums[f + 1]);
+      sums[f + 2] = add_products(word & kMask << (f + 2) * kWidth, of.z, sums[f + 2]);
+      sums[f + 3] = add_products(word & kMask << (f + 3) * kWidth, of.w, sums[f + 3]);
+    }
   };
   const int words = dims / 32 * kWidth;
   if (words % 4 == 0) {
-#pragma unroll 2
+#pragma unroll 1
     for (int w = 0; w < words; w += 4) {
       const uint4 four = reinterpret_cast<const uint4*>(low)[w / 4];
       add(four.x, q + w * kFields);

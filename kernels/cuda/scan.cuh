@@ -17,18 +17,19 @@ __device__ T sum_before(T x, T& all) {
     const T lower = __shfl_up_sync(kAllLanes, sum, step);
     if (lane >= step) sum += lower;
   }
-  T lower = __shfl_up_sync(kAllLanes, sum, 1);
-  if (lane == 0) lower = 0;
+  T below = __shfl_up_sync(kAllLanes, sum, 1);
+  if (lane == 0) below = 0;
   __syncthreads();
   if (lane == kWarp - 1) warps[warp] = sum;
   __syncthreads();
-  T before = 0;
-  all = 0;
-  for (int w = 0; w < kWarps; ++w) {
-    if (w == warp) before = all;
-    all += warps[w];
+  T upto = lane < kWarps ? warps[lane] : T(0);  // a lane a warp
+  for (int step = 1; step < kWarps; step *= 2) {
+    const T lower = __shfl_up_sync(kAllLanes, upto, step);
+    if (lane >= step) upto += lower;
   }
-  return before + lower;
+  all = __shfl_sync(kAllLanes, upto, kWarps - 1);
+  const T before = __shfl_sync(kAllLanes, upto, warp > 0 ? warp - 1 : 0);
+  return warp > 0 ? before + below : below;
 }
 
 }  // namespace tandem::cuda

@@ -18,4 +18,16 @@ struct SelectTopParams {
 using SelectTopFn = int(const SelectTopParams&);
 SelectTopFn select_top_ref, select_top_scalar, select_top_avx2, select_top_avx512;
 
+struct SelectReachedParams {
+  int32_t* ids;         // out, ascending; room for n + 16
+  const float* scores;  // [n], no NaN
+  int n;
+  float floor;
+};
+/// The scores that are not below the floor. Returns how many.
+/// cost     one pass over the scores, in vectors
+using SelectReachedFn = int(const SelectReachedParams&);
+SelectReachedFn select_reached_ref, select_reached_scalar, select_reached_avx2,
+    select_reached_avx512;
+
 }  // namespace tandem

@@ -66,6 +66,20 @@ float kth_largest(const float* x, int n, int k, float floor) {
   return from_order_key(high);
 }
 
+/// Ids of the numbers that are not below `floor`, to memory for n + kLanes of them; how many.
+TANDEM_INLINE int keep_reached(void* ids, const float* x, int n, float floor) {
+  const Vec bound = set1(floor);
+  auto* to = static_cast<int32_t*>(ids);
+  int i = 0;
+  const auto keep = [&](Mask kept) {
+    store_ids(to, pack(iota(i), kept));
+    to += count_set(kept);
+  };
+  for (; i + kLanes <= n; i += kLanes) keep(at_least(load(x + i), bound));
+  if (i < n) keep(at_least(load_n(x + i, n - i), bound) & inside(i, n));
+  return static_cast<int>(to - static_cast<int32_t*>(ids));
+}
+
 /// Numbers among which the m largest are, in order of id, and a bound that none is below.
 struct Candidates {
   const float* scores;
@@ -85,18 +99,11 @@ Candidates find_candidates(const SelectTopParams& p) {
   for (int i = 0; i < kSample; ++i) p.scratch[i] = p.scores[i * stride];
   const float floor = kth_largest(p.scratch, kSample, rank, -kInf);
 
-  const Vec bound = set1(floor);
-  int n = 0, i = 0;
-  const auto keep = [&](Mask kept) {
-    store_ids(p.scratch + n, pack(iota(i), kept));
-    n += count_set(kept);
-  };
-  for (; i + kLanes <= p.n; i += kLanes) keep(at_least(load(p.scores + i), bound));
-  if (i < p.n) keep(at_least(load_n(p.scores + i, p.n - i), bound) & inside(i, p.n));
+  const int n = keep_reached(p.scratch, p.scores, p.n, floor);
   if (n < p.m || 2 * n + 3 * kLanes > p.n) return all;
   store_ids(p.scratch + n, iota(0));  // so that whole vectors may be gathered
   float* scores = p.scratch + n + kLanes;
-  for (i = 0; i < n; i += kLanes) store(scores + i, gather(p.scores, load_ids(p.scratch + i)));
+  for (int i = 0; i < n; i += kLanes) store(scores + i, gather(p.scores, load_ids(p.scratch + i)));
   return {scores, p.scratch, n, floor};
 }
 
@@ -136,6 +143,10 @@ int TANDEM_ISA_FN(select_top)(const SelectTopParams& p) {
   *p.threshold = kth_largest(c.scores, c.n, p.m, c.floor);
   write_ids(p, c, *p.threshold);
   return p.m;
+}
+
+int TANDEM_ISA_FN(select_reached)(const SelectReachedParams& p) {
+  return keep_reached(p.ids, p.scores, p.n, p.floor);
 }
 
 }  // namespace tandem

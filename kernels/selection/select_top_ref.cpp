@@ -20,4 +20,11 @@ int select_top_ref(const SelectTopParams& p) {
   return m;
 }
 
+int select_reached_ref(const SelectReachedParams& p) {
+  int n = 0;
+  for (int i = 0; i < p.n; ++i)
+    if (p.scores[i] >= p.floor) p.ids[n++] = i;
+  return n;
+}
+
 }  // namespace tandem

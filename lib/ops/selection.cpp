@@ -14,6 +14,7 @@ void code_refine(const CodeRefineParams& p) { cpu_table().code_refine(p); }
 void tail_masses(const TailMassesParams& p) { cpu_table().tail_masses(p); }
 void add_means(const AddMeansParams& p) { cpu_table().add_means(p); }
 int select_top(const SelectTopParams& p) { return cpu_table().select_top(p); }
+int select_reached(const SelectReachedParams& p) { return cpu_table().select_reached(p); }
 void draw_exponentials(const DrawExponentialsParams& p, Range ids) {
   cpu_table().draw_exponentials(p, ids);
 }

@@ -2,7 +2,7 @@
 #include "kernels/code/choose_coded.h"
 #include "kernels/code/code.h"
 #include "kernels/code/draw_tail.h"
-#include "kernels/code/group_rank.h"
+#include "kernels/code/key_ranks.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/gather/attend_list.h"
 #include "kernels/gather/attend_lists.h"
@@ -32,6 +32,7 @@ void code_refine(const CodeRefineParams& params);
 void tail_masses(const TailMassesParams& params);
 void add_means(const AddMeansParams& params);
 int select_top(const SelectTopParams& params);
+int select_reached(const SelectReachedParams& params);
 void draw_exponentials(const DrawExponentialsParams& params, Range ids);
 int sample_tail(const SampleTailParams& params);
 void attend_list(const AttendListParams& params);

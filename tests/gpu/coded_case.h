@@ -51,6 +51,8 @@ inline std::vector<Setting> usual_shapes() {
           {.d = 32, .group = 2, .indexed = {5000}, .rows = {1}, .exact = 0.3},
           {.d = 256, .bits = 2, .group = 2, .indexed = {1300}, .rows = {1}},
           {.d = 64, .group = 4, .indexed = {1000}, .rows = {1}, .exact = 1},
+          {.d = 64, .group = 3, .indexed = {1000, 100}, .rows = {1, 1}, .refine = 1},
+          {.d = 64, .group = 2, .indexed = {129, 150, 2047}, .rows = {1, 2, 1}},
           {.d = 64, .group = 4, .indexed = {2000}, .rows = {1}, .equal_keys = true},
           {.d = 64, .bits = 1, .group = 4, .indexed = {2000}, .rows = {1}, .equal_keys = true}};
 }
@@ -323,7 +325,8 @@ inline Choice choose(const Case& c) {
   const DeviceBuffer ids(at(int64_t{lists} * stride) * 4), count(at(lists) * 4),
       masses(at(lists * runs) * 4), origin(at(lists) * 4),
       queries(at(lists) * sizeof(DeviceCodeQuery)), q8(at(int64_t{lists} * c.dims)),
-      scores(at(lists * keys) * 4), numbers(at(lists * keys) * 2), counts(at(lists * regions) * 4),
+      scanned(at(lists * keys) * sizeof(KeptKey)), numbers(at(lists * keys) * 2),
+      group_scores(at(lists * keys * shared_scores(c.x.group)) * 4), counts(at(lists * regions) * 4),
       kept(at(lists * keys) * 4), number(at(lists * keys) * 4), references(at(lists) * 4),
       tail_scores(at(lists * keys) * 4), threshold(at(lists) * 4), exact_mass(at(lists) * 4);
   ops::choose_coded({.ids = ids.as<int32_t>(),
@@ -357,15 +360,14 @@ inline Choice choose(const Case& c) {
                      .shared = c.x.shared,
                      .scratch = {.queries = queries.as<DeviceCodeQuery>(),
                                  .q = q8.as<int8_t>(),
-                                 .scores = scores.as<float>(),
-                                 .keys = numbers.as<uint16_t>(),
+                                 .scanned = scanned.as<KeptKey>(),
                                  .counts = counts.as<int32_t>(),
                                  .kept = kept.as<float>(),
                                  .number = number.as<uint32_t>(),
                                  .key_stride = keys,
                                  .region_stride = regions,
                                  .references = references.as<float>(),
-                                 .group_scores = scores.as<float>(),
+                                 .group_scores = group_scores.as<float>(),
                                  .group_keys = numbers.as<uint16_t>()}},
                     queue().stream());
   return {ids.vector<int32_t>(),
@@ -383,6 +385,37 @@ inline Choice choose(const Case& c) {
           keys};
 }
 
+/// The score that about m < n of the keys reach, by a sort of the sample: 128 tiles of 16 keys at
+/// even distances, or all.
+inline float sorted_score(const float* scores, int n, int m) {
+  const int64_t of_all = n / 16, tiles = std::min<int64_t>(of_all, 128);
+  std::vector<float> sample;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const float* first = scores + tile * of_all / tiles * 16;
+    sample.insert(sample.end(), first, first + 16);
+  }
+  std::ranges::sort(sample, std::greater<>());
+  return sample[at(16 * tiles * m / n)];
+}
+
+/// The keys that reach the floor of about m; all where no more than are wanted do.
+struct Candidates {
+  float floor = -kInf;
+  int reach;  // the floor
+  std::vector<int32_t> keys;
+
+  Candidates(const float* scores, int n, int m, int wanted) {
+    if (m < n) floor = sorted_score(scores, n, m);
+    for (int i = 0; i < n; ++i)
+      if (scores[i] >= floor) keys.push_back(i);
+    reach = static_cast<int>(keys.size());
+    if (reach > wanted) return;
+    floor = -kInf;
+    keys.resize(at(n));
+    std::iota(keys.begin(), keys.end(), 0);
+  }
+};
+
 /// The choice of the CPU's references by the GPU's codes and whole numbers.
 struct Expected {
   std::vector<int32_t> ids;
@@ -390,7 +423,7 @@ struct Expected {
   std::vector<float> scores;   // left for a sample; none where all keys are chosen
   float threshold = 0;
   double exact_mass = 0;  // of the chosen keys, as masses
-  int reach = 0;          // keys that reach the GPU's floor
+  bool too_few = false;   // reach the floor
 };
 
 }  // namespace tandem::test::coded

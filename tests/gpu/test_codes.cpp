@@ -78,7 +78,6 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
                 {0, n});
   scores.resize(at(n));
   Expected e;
-  for (const float score : scores) e.reach += score >= query.floor ? 1 : 0;
   int wanted = std::min(n, std::max(64, static_cast<int>(std::lround(c.x.exact * n))));
   e.ids.resize(kSinks);
   std::iota(e.ids.begin(), e.ids.end(), 0);
@@ -89,20 +88,19 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
     return e;
   }
   const int m = std::min(n, std::max(2 * wanted, static_cast<int>(std::lround(c.x.refine * n))));
-  std::vector<int32_t> candidates(at(n + 16)), best(at(n + 16));
-  std::vector<float> refined(at(m)), scratch(at(n + 16));
-  select_top_ref({.ids = candidates.data(),
-                  .threshold = &e.threshold,
-                  .scores = scores.data(),
-                  .n = n,
-                  .m = m,
-                  .first_id = 0,
-                  .scratch = scratch.data()});
+  const Candidates candidates(scores.data(), n, m, wanted);
+  e.too_few = candidates.reach <= wanted;
+  if (!e.too_few) CHECK(query.floor == candidates.floor);
+  std::vector<bool> below(at(n));  // the floor: such keys count with their own estimates
+  for (int i = 0; i < n; ++i) below[at(i)] = scores[at(i)] < candidates.floor;
+  const auto found = static_cast<int>(candidates.keys.size());
+  std::vector<int32_t> best(at(n + 16));
+  std::vector<float> refined(at(found)), scratch(at(n + 16));
   if (c.x.bits > 1)
     code_refine_ref({.refined = refined.data(),
                      .scores = scores.data(),
-                     .keys = candidates.data(),
-                     .n = m,
+                     .keys = candidates.keys.data(),
+                     .n = found,
                      .first = 0,
                      .groups = codes.groups.data(),
                      .low = codes.low.data(),
@@ -110,7 +108,7 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
                      .dims = c.dims,
                      .bits = c.x.bits});
   else
-    for (int i = 0; i < m; ++i) refined[at(i)] = scores[at(candidates[at(i)])];
+    for (int i = 0; i < found; ++i) refined[at(i)] = scores[at(candidates.keys[at(i)])];
   if (c.x.mass > 0) {
     // Bins are added until they hold the share, to which rounding may add one or not.
     const int chosen = got.count[at(number)] - kSinks,
@@ -122,18 +120,20 @@ Expected expect(const Case& c, const Choice& got, const CpuCodes& codes, int num
   select_top_ref({.ids = best.data(),
                   .threshold = &e.threshold,
                   .scores = refined.data(),
-                  .n = m,
+                  .n = found,
                   .m = wanted,
                   .first_id = 0,
                   .scratch = scratch.data()});
   for (int i = 0; i < wanted; ++i) {
-    const int32_t key = candidates[at(best[at(i)])];
+    const int32_t key = candidates.keys[at(best[at(i)])];
     e.ids.push_back(kSinks + key);
     e.exact_mass += std::exp(double{scores[at(key)]} - e.threshold);
     scores[at(key)] = -kInf;
   }
-  for (int i = 0; i < n; ++i)
-    e.masses[at(i / kMeanKeys)] += std::exp(std::min(0.0, double{scores[at(i)]} - e.threshold));
+  for (int i = 0; i < n; ++i) {
+    const double over = double{scores[at(i)]} - e.threshold;
+    e.masses[at(i / kMeanKeys)] += std::exp(below[at(i)] ? over : std::min(0.0, over));
+  }
   e.scores = std::move(scores);
   return e;
 }
@@ -163,8 +163,7 @@ int check_choice(const Case& c) {
         CHECK(got.threshold[at(number)] == e.threshold);
         CHECK(got.exact_mass[at(number)] == doctest::Approx(e.exact_mass).epsilon(1e-5));
       }
-      const int m = static_cast<int>(std::lround(c.x.refine * n));
-      too_few += e.reach < m ? 1 : 0;
+      too_few += e.too_few ? 1 : 0;
       double worst = 0, most = 0;
       for (size_t r = 0; r < e.masses.size(); ++r) {
         const double mass = got.masses[at(number * got.mass_stride) + r];

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "gpu/coded_case.h"
-#include "kernels/code/group_rank.h"
+#include "kernels/code/key_ranks.h"
 #include "kernels/selection/select_top.h"
 #include "worst.h"
 
@@ -13,9 +13,9 @@ using namespace tandem::test::coded;
 namespace {
 
 /// The choice of a KV head's heads together by the CPU's references: ids, and of each head its
-/// masses and threshold. Returns how many keys' ranks reach the GPU's floor.
-int expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int first, int n,
-                  std::vector<Expected>& heads) {
+/// masses and threshold. Returns whether too few keys' ranks reach the floor.
+bool expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int first, int n,
+                   std::vector<Expected>& heads) {
   const int group = c.x.group, stride = n + kCodeKeys;
   std::vector<CodeQuery> queries;
   for (int h = 0; h < group; ++h) {
@@ -46,11 +46,11 @@ int expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int f
     ids.resize(at(kSinks + n));
     std::iota(ids.begin(), ids.end(), 0);
     for (Expected& e : heads) e.ids = ids;
-    return n;
+    return false;
   }
   std::vector<float> references;
   for (int h = 0; h < group; ++h) {
-    references.push_back(group_reference(scores.data() + h * stride, n, wanted));
+    references.push_back(sorted_score(scores.data() + h * stride, n, wanted));
     CHECK(got.references[at(first + h)] == references.back());
   }
   const auto rank = [&](const std::vector<float>& of, int m) {
@@ -62,28 +62,22 @@ int expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int f
                  .n = m});
   };
   rank(scores, n);
-  const float floor = got.queries[at(first)].floor;
-  const auto reach = static_cast<int>(
-      std::count_if(ranks.begin(), ranks.begin() + n, [&](float r) { return r >= floor; }));
   const int m = std::min(n, std::max(2 * wanted, static_cast<int>(std::lround(c.x.refine * n))));
+  const Candidates candidates(ranks.data(), n, m, wanted);
+  const bool too_few = candidates.reach <= wanted;
+  if (!too_few) CHECK(got.queries[at(first)].floor == candidates.floor);
   std::vector<bool> below(at(n));  // the floor: such keys count with their own estimates
-  for (int i = 0; i < n; ++i) below[at(i)] = reach >= m && ranks[at(i)] < floor;
-  std::vector<int32_t> candidates(at(n + 16)), best(at(n + 16));
+  for (int i = 0; i < n; ++i) below[at(i)] = ranks[at(i)] < candidates.floor;
+  const auto found = static_cast<int>(candidates.keys.size());
+  std::vector<int32_t> best(at(n + 16));
   float least = 0;
-  select_top_ref({.ids = candidates.data(),
-                  .threshold = &least,
-                  .scores = ranks.data(),
-                  .n = n,
-                  .m = m,
-                  .first_id = 0,
-                  .scratch = scratch.data()});
   for (int h = 0; h < group; ++h) {
     float* of_head = scores.data() + h * stride;
     if (c.x.bits > 1)
       code_refine_ref({.refined = refined.data() + h * stride,
                        .scores = of_head,
-                       .keys = candidates.data(),
-                       .n = m,
+                       .keys = candidates.keys.data(),
+                       .n = found,
                        .first = 0,
                        .groups = codes.groups.data(),
                        .low = codes.low.data(),
@@ -91,19 +85,19 @@ int expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int f
                        .dims = c.dims,
                        .bits = c.x.bits});
     else
-      for (int i = 0; i < m; ++i) refined[at(h * stride + i)] = of_head[candidates[at(i)]];
+      for (int i = 0; i < found; ++i) refined[at(h * stride + i)] = of_head[candidates.keys[at(i)]];
   }
-  rank(refined, m);
+  rank(refined, found);
   select_top_ref({.ids = best.data(),
                   .threshold = &least,
                   .scores = ranks.data(),
-                  .n = m,
+                  .n = found,
                   .m = wanted,
                   .first_id = 0,
                   .scratch = scratch.data()});
   std::vector<bool> chosen(at(n));
   for (int i = 0; i < wanted; ++i) {
-    const int32_t key = candidates[at(best[at(i)])];
+    const int32_t key = candidates.keys[at(best[at(i)])];
     ids.push_back(kSinks + key);
     chosen[at(key)] = true;
   }
@@ -117,7 +111,7 @@ int expect_shared(const Case& c, const Choice& got, const CpuCodes& codes, int f
         e.masses[at(i / kMeanKeys)] += std::exp(below[at(i)] ? over : std::min(0.0, over));
     }
   }
-  return reach;
+  return too_few;
 }
 
 /// Checks every list of a case whose heads share sets. Returns how many floors too few keys
@@ -138,9 +132,8 @@ int check_shared(const Case& c) {
         continue;
       }
       std::vector<Expected> heads;
-      const int reach = expect_shared(c, got, codes_of(c, slot, kv_head), first, n, heads);
+      too_few += expect_shared(c, got, codes_of(c, slot, kv_head), first, n, heads) ? 1 : 0;
       CHECK(got.list(number) == heads[0].ids);
-      too_few += reach < static_cast<int>(std::lround(c.x.refine * n)) ? 1 : 0;
       for (int h = 0; h < c.x.group; ++h) {
         const Expected& e = heads[at(h)];
         double worst = 0, most = 0;

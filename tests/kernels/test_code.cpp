@@ -6,7 +6,7 @@
 #include <functional>
 #include <limits>
 
-#include "kernels/code/group_rank.h"
+#include "kernels/code/key_ranks.h"
 #include "kernels/code/tail_means.h"
 #include "kernels/variants.h"
 
@@ -280,7 +280,7 @@ TEST_SUITE("kernels/tail_means") {
             sample.push_back(scores[static_cast<size_t>(h * stride + key * 16 + i % 16)]);
           }
           std::ranges::sort(sample, std::greater<>());
-          const float reference = group_reference(scores.data() + h * stride, n, chosen);
+          const float reference = sampled_score(scores.data() + h * stride, n, chosen);
           CHECK(reference ==
                 sample[sample.size() * static_cast<size_t>(chosen) / static_cast<size_t>(n)]);
           if (chosen == 1) references.push_back(reference);

@@ -18,6 +18,12 @@ SelectTopFn* select_variant(Isa isa) {
   return kVariants[std::min(static_cast<size_t>(isa), std::size(kVariants) - 1)];
 }
 
+SelectReachedFn* reached_variant(Isa isa) {
+  constexpr SelectReachedFn* kVariants[] = {select_reached_scalar, select_reached_avx2,
+                                            select_reached_avx512};
+  return kVariants[std::min(static_cast<size_t>(isa), std::size(kVariants) - 1)];
+}
+
 using Scores = std::vector<float>;
 
 Scores make_scores(const char* kind, int n) {
@@ -105,6 +111,28 @@ TEST_SUITE("kernels/select_top") {
           }
         }
       }
+  }
+
+  TEST_CASE("scores that reach a floor") {
+    for (const int n : {0, 1, 15, 16, 17, 1000})
+      for (const char* kind : kKinds)
+        for (const float floor : {-kInf, -2.5f, 0.0f, 0.3f, kInf}) {
+          const Scores scores = make_scores(kind, n);
+          std::vector<int32_t> want;
+          for (int i = 0; i < n; ++i)
+            if (scores[static_cast<size_t>(i)] >= floor) want.push_back(i);
+          const auto reached = [&](SelectReachedFn* fn) {
+            Buffer<int32_t> ids(scores.size() + 16, 1);
+            const int kept =
+                fn({.ids = ids.data(), .scores = scores.data(), .n = n, .floor = floor});
+            return std::vector<int32_t>(ids.data(), ids.data() + kept);
+          };
+          CAPTURE(n);
+          CAPTURE(kind);
+          CAPTURE(floor);
+          REQUIRE(reached(select_reached_ref) == want);
+          for (const Isa isa : usable_isas()) REQUIRE(reached(reached_variant(isa)) == want);
+        }
   }
 
   TEST_CASE("the reference too") {

@@ -3,11 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 
 #include "base/parallel.h"
-#include "kv/policies/hybrid_exact.h"
 #include "policy_rig.h"
 
 using namespace tandem;
@@ -21,7 +18,6 @@ using recipe::HybridTail;
 namespace {
 
 constexpr int kSinks = 4, kRecent = 16;
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 Cache hybrid(HybridGroup group, double exact = 0.1, HybridTail tail = HybridTail::means) {
   Cache c = sparse_cache(CacheKind::hybrid, kSinks, kRecent);
@@ -48,166 +44,9 @@ Row group_query(const TokenData& data, int heads, int head_dim) {
   return q;
 }
 
-/// The m keys of the highest values, of equal ones the first, ascending.
-std::vector<int> best(const std::vector<float>& values, const std::vector<int>& of, int m) {
-  std::vector<int> keys = of;
-  std::ranges::stable_sort(keys, [&](int a, int b) {
-    return values[static_cast<size_t>(a)] > values[static_cast<size_t>(b)];
-  });
-  keys.resize(static_cast<size_t>(m));
-  std::ranges::sort(keys);
-  return keys;
-}
-
-/// Codes of a prompt's keys under one KV head, made as the policy makes them, and the scores of a
-/// group's queries.
-struct CodedPrompt {
-  static constexpr int kTokens = 900, kDim = 64;
-  int heads, n = kTokens - kSinks - kRecent;
-  PolicyRig::Shape shape;
-  TokenData data = cone_data(kDim, 2.0f);
-  PolicyRig rig;
-  int slot;
-  kv::TokenIndex index;
-  kv::Bounds bounds;
-  kv::KeyCodes codes;
-  Arena arena;
-  std::vector<std::vector<float>> rotated;
-  std::vector<std::vector<uint8_t>> sums;
-  std::vector<std::vector<int8_t>> q8;
-  std::vector<CodeQuery> queries;
-  std::vector<float> scores;
-  int64_t stride;
-
-  CodedPrompt(int heads_, int bits)
-      : heads(heads_),
-        shape(one_group(heads_, kDim, kTokens)),
-        rig(shape, {Cache{}}, data),
-        slot(rig.sequence(tokens(0, kTokens))),
-        index({.max_tokens = kTokens, .total_tokens = kTokens, .sinks = kSinks, .recent = kRecent}),
-        bounds{.geometry = shape.geometry, .max_tokens = kTokens, .total_tokens = kTokens},
-        codes(bits, 7, bounds, index, {.n_sparse = 1, .n_kv_heads = 1}),
-        arena([&] {
-          MemoryPlan plan;
-          codes.plan(plan, "index");
-          return plan;
-        }()),
-        stride(codes.score_room()) {
-    codes.allocate(arena, "index");
-    const int layers[] = {0};
-    codes.index_tokens(slot, index.extend(slot, kSinks + n), layers, true, rig.cache.store(),
-                       nullptr, nullptr);
-    const kv::CodeFrame frame = codes.frame(slot, 0, 0);
-    const Row q = group_query(data, heads, kDim);
-    for (int h = 0; h < heads; ++h) {
-      rotated.emplace_back(codes.dims());
-      sums.emplace_back(4 * codes.dims());
-      q8.emplace_back(codes.dims());
-      queries.push_back(codes.query(frame, {q.data() + h * kDim, static_cast<size_t>(kDim)},
-                                    rotated.back().data(), sums.back().data(), q8.back().data()));
-    }
-    scores.resize(static_cast<size_t>(heads * stride));
-    codes.scan(slot, 0, 0, queries, scores.data(), stride);
-  }
-
-  /// Of a head, copied.
-  std::vector<float> of_head(int h) const {
-    const auto first = scores.begin() + h * stride;
-    return {first, first + n};
-  }
-};
-
 }  // namespace
 
 TEST_SUITE("kv/hybrid_shared") {
-  TEST_CASE("the shared set is that of a plain reference") {
-    for (const int heads : {2, 3, 4, 7})
-      for (const int bits : {1, 3}) {
-        CAPTURE(heads);
-        CAPTURE(bits);
-        CodedPrompt p(heads, bits);
-        const int n = p.n, wanted = 80, candidates = 160;
-        // Plainly: references by sorting a sample, ranks key by key, two selections.
-        std::vector<int> all(static_cast<size_t>(n));
-        std::iota(all.begin(), all.end(), 0);
-        std::vector<float> references, ranks(all.size(), -kInf);
-        for (int h = 0; h < heads; ++h) {
-          const std::vector<float> scores = p.of_head(h);
-          // Fewer keys than 128 tiles of 16: the sample is all whole tiles.
-          std::vector<float> sample(scores.begin(), scores.begin() + n / 16 * 16);
-          std::ranges::sort(sample, std::greater<>());
-          references.push_back(sample[sample.size() * wanted / static_cast<size_t>(n)]);
-          for (const int i : all) {
-            const auto at = static_cast<size_t>(i);
-            ranks[at] = std::max(ranks[at], scores[at] - references.back());
-          }
-        }
-        const std::vector<int> keys = best(ranks, all, candidates);
-        std::vector<std::vector<float>> refined;
-        for (const int i : keys) ranks[static_cast<size_t>(i)] = -kInf;
-        for (int h = 0; h < heads; ++h) {
-          refined.push_back(p.of_head(h));
-          std::vector<float> listed(keys.size());
-          if (bits > 1)
-            p.codes.refine(p.slot, 0, 0, p.queries[static_cast<size_t>(h)], keys,
-                           refined.back().data(), listed.data());
-          for (const int i : keys) {
-            const auto at = static_cast<size_t>(i);
-            ranks[at] =
-                std::max(ranks[at], refined.back()[at] - references[static_cast<size_t>(h)]);
-          }
-        }
-        const std::vector<int> want = best(ranks, keys, wanted);
-
-        const recipe::Hybrid spec{.bits = bits, .refine = {0.06}};
-        const kv::KeyQuery query{.slot = p.slot, .keys = kv::KeyRows(p.rig.cache.k(0), nullptr, 0)};
-        const size_t room = static_cast<size_t>(n) + 16;
-        std::vector<float> refined_room(static_cast<size_t>(heads * p.stride) + 16), of_group(room),
-            select(room), masses(room);
-        std::vector<int32_t> ids(room), found(room);
-        std::vector<kv::KeyList> lists(static_cast<size_t>(heads));
-        std::vector<kv::ExactKeys> exact(static_cast<size_t>(heads));
-        kv::choose_exact({.spec = spec,
-                          .codes = p.codes,
-                          .query = query,
-                          .ordinal = 0,
-                          .queries = p.queries,
-                          .scores = p.scores.data(),
-                          .stride = p.stride,
-                          .n = n,
-                          .wanted = wanted,
-                          .first_id = kSinks,
-                          .ids = ids.data(),
-                          .candidates = found.data(),
-                          .refined = refined_room.data(),
-                          .ranks = of_group.data(),
-                          .select = select.data(),
-                          .masses = masses.data()},
-                         lists, exact);
-        for (int h = 0; h < heads; ++h) {
-          const auto at = static_cast<size_t>(h);
-          REQUIRE(lists[at].segments.size() == 1);
-          const KeySegment& s = lists[at].segments[0];
-          REQUIRE(s.n == wanted);
-          CHECK(lists[at].n_before == (h > 0 ? wanted : 0));
-          float most = -kInf;
-          for (int i = 0; i < n; ++i) {
-            const float score = p.scores[static_cast<size_t>(h * p.stride + i)];
-            const bool read = std::ranges::binary_search(want, i);
-            if (read)
-              CHECK(score == -kInf);
-            else
-              CHECK(score == refined[at][static_cast<size_t>(i)]);
-            if (std::ranges::binary_search(keys, i)) most = std::max(most, score);
-          }
-          // Rounded once more than the ranks.
-          CHECK(most <= exact[at].threshold + 1e-5f * std::abs(exact[at].threshold));
-          for (int i = 0; i < wanted; ++i)
-            REQUIRE(s.ids[i] == want[static_cast<size_t>(i)] + kSinks);
-        }
-      }
-  }
-
   TEST_CASE("a group of one head chooses as under head") {
     const TokenData data = cone_data(32, 2.0f);
     for (const HybridTail tail : {HybridTail::means, HybridTail::sampled, HybridTail::none})

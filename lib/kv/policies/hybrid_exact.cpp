@@ -18,7 +18,7 @@ using recipe::HybridBudget;
 std::vector<float> references_of(const HybridExactParams& p) {
   std::vector<float> references(p.queries.size());
   for (size_t h = 0; h < references.size() && references.size() > 1; ++h)
-    references[h] = group_reference(p.scores + static_cast<int64_t>(h) * p.stride, p.n, p.wanted);
+    references[h] = sampled_score(p.scores + static_cast<int64_t>(h) * p.stride, p.n, p.wanted);
   return references;
 }
 
@@ -33,6 +33,20 @@ const float* ranked(const HybridExactParams& p, const float* scores, int n,
                .n_heads = static_cast<int>(references.size()),
                .n = n});
   return p.ranks;
+}
+
+/// The keys whose other bits are read, into p.candidates: those that reach the floor of about the
+/// share to refine, by `ranks`; all where no more than are wanted do. Returns how many.
+int find_candidates(const HybridExactParams& p, const float* ranks) {
+  // For twice as many as are wanted at least: with fewer there is little to choose.
+  const int m = std::max(2 * p.wanted, static_cast<int>(std::lround(p.spec.refine * p.n)));
+  if (m < p.n) {
+    const int n = ops::select_reached(
+        {.ids = p.candidates, .scores = ranks, .n = p.n, .floor = sampled_score(ranks, p.n, m)});
+    if (n > p.wanted) return n;
+  }
+  std::iota(p.candidates, p.candidates + p.n, 0);
+  return p.n;
 }
 
 /// How many of the best candidates hold the share of each head's estimated mass that the budget
@@ -71,17 +85,7 @@ int keys_of_mass(const HybridExactParams& p, const float* ranks, int candidates)
 void choose_exact(const HybridExactParams& p, std::span<KeyList> lists,
                   std::span<ExactKeys> exact) {
   const std::vector<float> references = references_of(p);
-  // Twice as many candidates at least: with fewer there is little to choose.
-  const int candidates =
-      std::min(p.n, std::max(2 * p.wanted, static_cast<int>(std::lround(p.spec.refine * p.n))));
-  float threshold = 0;
-  ops::select_top({.ids = p.candidates,
-                   .threshold = &threshold,
-                   .scores = ranked(p, p.scores, p.n, references),
-                   .n = p.n,
-                   .m = candidates,
-                   .first_id = 0,
-                   .scratch = p.select});
+  const int candidates = find_candidates(p, ranked(p, p.scores, p.n, references));
   const std::span<const int32_t> keys(p.candidates, static_cast<size_t>(candidates));
   for (size_t h = 0; h < lists.size(); ++h) {
     float* scores = p.scores + static_cast<int64_t>(h) * p.stride;
@@ -96,6 +100,7 @@ void choose_exact(const HybridExactParams& p, std::span<KeyList> lists,
   }
   const float* ranks = ranked(p, p.refined, candidates, references);
   const int m = p.spec.budget == HybridBudget::mass ? keys_of_mass(p, ranks, candidates) : p.wanted;
+  float threshold = 0;
   ops::select_top({.ids = p.ids,
                    .threshold = &threshold,
                    .scores = ranks,

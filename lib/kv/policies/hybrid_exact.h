@@ -8,7 +8,7 @@
 namespace tandem::kv {
 
 /// The keys that query heads of a KV head read exactly: of the best by sign the best by all bits.
-/// One head has a separate set; several get one, by their ranks (kernels/code/group_rank.h).
+/// One head has a separate set; several get one, by their ranks (kernels/code/key_ranks.h).
 struct HybridExactParams {
   const recipe::Hybrid& spec;
   const KeyCodes& codes;

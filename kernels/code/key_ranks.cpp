@@ -1,4 +1,4 @@
-#include "kernels/code/group_rank.h"
+#include "kernels/code/key_ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -6,13 +6,13 @@
 
 namespace tandem {
 
-float group_reference(const float* scores, int n, int chosen) {
+float sampled_score(const float* scores, int n, int m) {
   const KeySample sample(n);
-  std::array<float, KeySample::kMostTiles * KeySample::kTileKeys> x;
+  std::array<float, KeySample::kMostKeys> x;
   for (int tile = 0; tile < sample.tiles; ++tile)
     std::copy_n(scores + sample.key(tile), KeySample::kTileKeys,
                 x.begin() + tile * KeySample::kTileKeys);
-  const auto at = x.begin() + sample.rank(chosen, n);
+  const auto at = x.begin() + sample.rank(m, n);
   std::nth_element(x.begin(), at, x.begin() + sample.size(), std::greater<>());
   return *at;
 }

@@ -1,0 +1,76 @@
+#pragma once
+// What a scan kept of a list's regions, as if it lay one region after the other.
+#include <algorithm>
+
+#include "kernels/code/coded_list.cuh"
+#include "kernels/code/tail_means.h"
+#include "kernels/cuda/scan.cuh"
+
+namespace tandem::coded {
+
+/// A block's shared memory for its list: a bit a key, which regions' numbers precede, and a mass a
+/// run; and kept orders and their keys, as many as find room.
+struct KeptRoom {
+  int words, keys;
+
+  KeptRoom(const ChooseCodedParams& p, int bytes)
+      : words((p.max_keys + 31) / 32 + (p.max_keys + kMeanKeys - 1) / kMeanKeys),
+        keys(std::clamp((bytes / kWord - words) / 2, 0, p.max_keys)) {}
+  int bytes() const { return kWord * (words + 2 * keys); }
+
+ private:
+  static constexpr int kWord = sizeof(uint32_t);
+};
+
+struct KeptRegions {
+  int* before;  // [regions + 1] how many are kept before each
+  int regions, n;
+
+  /// By the whole block, which waits.
+  template <int kThreads>
+  __device__ static KeptRegions count(int keys, const int32_t* counts, int* before) {
+    const int regions = (keys + kRegionKeys - 1) / kRegionKeys,
+              thread = static_cast<int>(threadIdx.x);
+    const int each = (regions + kThreads - 1) / kThreads;
+    const int begin = min(thread * each, regions), end = min(begin + each, regions);
+    int own = 0, all;
+    for (int r = begin; r < end; ++r) own += counts[r];
+    int sum = cuda::sum_before<kThreads>(own, all);
+    for (int r = begin; r < end; ++r) {
+      before[r] = sum;
+      sum += counts[r];
+    }
+    if (thread == 0) before[regions] = all;
+    __syncthreads();
+    return {before, regions, all};
+  }
+
+  /// Calls use(i, read(place, region)) for every kept one: its number among them, its place among
+  /// the regions' and its region. A thread reads the next before it uses one.
+  template <int kThreads, class Read, class Use>
+  __device__ void each(const Read& read, const Use& use) const {
+    // A warp has some side by side, whose regions it finds by going on from the first.
+    const int own = (n + kThreads - 1) / kThreads * cuda::kWarp;
+    const int begin = cuda::warp_of() * own, end = min(begin + own, n);
+    int region = 0;
+    for (int high = regions; high - region > 1;) {
+      const int middle = (region + high) / 2;
+      (before[middle] <= begin ? region : high) = middle;
+    }
+    const auto read_at = [&](int i) {
+      while (before[region + 1] <= i) ++region;
+      return read(region * kRegionKeys + i - before[region], region);
+    };
+    int i = begin + cuda::lane_of();
+    if (i >= end) return;
+    auto next = read_at(i);
+#pragma unroll 1
+    for (; i < end; i += cuda::kWarp) {
+      const auto now = next;
+      if (i + cuda::kWarp < end) next = read_at(i + cuda::kWarp);
+      use(i, now);
+    }
+  }
+};
+
+}  // namespace tandem::coded
