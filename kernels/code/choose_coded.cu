@@ -55,17 +55,16 @@ __device__ void refine_kept(const ChooseCodedParams& p, const CodedList& list,
   const DeviceCodeQuery& query = s.query;
   const ListRegions from(p, list, 0);
   Extremes extremes;
-  regions.each<kThreads>(
-      [&](int place, int) { return from.scanned[place]; },
-      [&](int i, KeptKey kept) {
-        if constexpr (kWidth > 0)
-          kept.score =
-              refine<kWidth>(p, list, query, s.q, static_cast<int>(kept.key), kept.score);
-        const uint32_t order = order_of(kept.score);
-        extremes.take(order);
-        to.orders[i] = order;
-        to.keys[i] = kept.key;
-      });
+  regions.each<kThreads>([&](int place, int) { return from.scanned[place]; },
+                         [&](int i, KeptKey kept) {
+                           if constexpr (kWidth > 0)
+                             kept.score = refine<kWidth>(p, list, query, s.q,
+                                                         static_cast<int>(kept.key), kept.score);
+                           const uint32_t order = order_of(kept.score);
+                           extremes.take(order);
+                           to.orders[i] = order;
+                           to.keys[i] = kept.key;
+                         });
   extremes.join(s.select);
 }
 

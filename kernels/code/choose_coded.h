@@ -8,7 +8,7 @@
 namespace tandem {
 
 inline constexpr int kRegionKeys = 512;  // that a warp scans
-inline constexpr int kMostSharing = 8;  // heads of a set
+inline constexpr int kMostSharing = 8;   // heads of a set
 /// Room for a key's scores under `heads` heads that share a set.
 constexpr int shared_scores(int heads) { return heads <= 4 ? 4 : 8; }
 
@@ -39,9 +39,9 @@ struct ChooseCodedScratch {
   int64_t key_stride, region_stride;  // the first a multiple of kRegionKeys
   // In place of these where heads share a set; the set's other arrays are those of its first head's
   // list.
-  float* references = nullptr;     // [n_lists] key_ranks.h
-  float* group_scores = nullptr;   // [n_sets, key_stride, shared_scores()] of keys whose ranks reach
-                                   // the floor
+  float* references = nullptr;    // [n_lists] key_ranks.h
+  float* group_scores = nullptr;  // [n_sets, key_stride, shared_scores()] of keys whose ranks reach
+                                  // the floor
   uint16_t* group_keys = nullptr;  // [n_sets, key_stride] their numbers in the region
 };
 
@@ -81,8 +81,8 @@ struct ChooseCodedParams {
   ChooseCodedScratch scratch;
 };
 
-/// Shared memory that a block needs for a list of up to max_keys keys: a bit a key and a word a run,
-/// and what it needs for any.
+/// Shared memory that a block needs for a list of up to max_keys keys: a bit a key and a word a
+/// run, and what it needs for any.
 constexpr int64_t choice_shared_bytes(int64_t max_keys) {
   constexpr int64_t kAnyList = 32 * 1024, kRun = 256;
   return kAnyList + static_cast<int64_t>(sizeof(uint32_t)) *

@@ -17,8 +17,8 @@ struct GroupRegions {
   uint32_t *numbers, *orders;  // of keys, and their ranks' orders
 
   __device__ GroupRegions(const ChooseCodedParams& p, const CodedList& first)
-      : scores(p.scratch.group_scores + first.set(p) * p.scratch.key_stride *
-                                            shared_scores(p.n_heads / p.n_kv_heads)),
+      : scores(p.scratch.group_scores +
+               first.set(p) * p.scratch.key_stride * shared_scores(p.n_heads / p.n_kv_heads)),
         masses(p.masses == nullptr ? nullptr : p.masses + first.local * p.mass_stride),
         references(p.scratch.references + first.local),
         mass_stride(p.mass_stride),

@@ -326,9 +326,10 @@ inline Choice choose(const Case& c) {
       masses(at(lists * runs) * 4), origin(at(lists) * 4),
       queries(at(lists) * sizeof(DeviceCodeQuery)), q8(at(int64_t{lists} * c.dims)),
       scanned(at(lists * keys) * sizeof(KeptKey)), numbers(at(lists * keys) * 2),
-      group_scores(at(lists * keys * shared_scores(c.x.group)) * 4), counts(at(lists * regions) * 4),
-      kept(at(lists * keys) * 4), number(at(lists * keys) * 4), references(at(lists) * 4),
-      tail_scores(at(lists * keys) * 4), threshold(at(lists) * 4), exact_mass(at(lists) * 4);
+      group_scores(at(lists * keys * shared_scores(c.x.group)) * 4),
+      counts(at(lists * regions) * 4), kept(at(lists * keys) * 4), number(at(lists * keys) * 4),
+      references(at(lists) * 4), tail_scores(at(lists * keys) * 4), threshold(at(lists) * 4),
+      exact_mass(at(lists) * 4);
   ops::choose_coded({.ids = ids.as<int32_t>(),
                      .count = count.as<int32_t>(),
                      .stride = stride,
