@@ -19,6 +19,10 @@ constexpr int kThreads = 1024, kWarps = kThreads / cuda::kWarp;
 struct Group {
   DeviceCodeQuery queries[kMostSharing];
   float references[kMostSharing];
+  // Where kept keys are, here since a thread has no registers for it.
+  const float* scores[kMostSharing];  // by signs, where the scan left them
+  float* kept[kMostSharing];          // by all bits, key after key
+  const uint16_t* keys;
   __align__(16) uint32_t q[kMostSharing][kMostDims / 4];  // words of the whole numbers
 
   /// By the whole block, which waits for it.
@@ -27,6 +31,10 @@ struct Group {
     if (thread < n) {
       queries[thread] = p.scratch.queries[list.local + thread];
       references[thread] = p.scratch.references[list.local + thread];
+      const int64_t first = (list.local + thread) * p.scratch.key_stride;
+      scores[thread] = p.scratch.group_scores + first;
+      kept[thread] = p.scratch.kept + first;
+      if (thread == 0) keys = p.scratch.group_keys + first;
     }
     const auto* from = reinterpret_cast<const uint32_t*>(p.scratch.q + list.local * p.codes.dims);
     for (int i = thread; i < n * words; i += kThreads) q[i / words][i % words] = from[i];
@@ -38,8 +46,7 @@ struct Group {
 /// gets; by the whole block.
 template <int kWidth, class Kept>
 __device__ void refine_kept(const ChooseCodedParams& p, const CodedList& list, const Group& group,
-                            const KeptRegions& regions, const GroupRegions& from, const Kept& to,
-                            SelectShared& s) {
+                            const KeptRegions& regions, const Kept& to, SelectShared& s) {
   struct Place {
     int at, key;
   };
@@ -47,16 +54,16 @@ __device__ void refine_kept(const ChooseCodedParams& p, const CodedList& list, c
   Extremes extremes;
   regions.each<kThreads>(
       [&](int place, int region) {
-        return Place{place, region * kRegionKeys + from.keys[place]};
+        return Place{place, region * kRegionKeys + group.keys[place]};
       },
       [&](int i, Place kept) {
         float rank = -INFINITY;
 #pragma unroll 1
         for (int h = 0; h < heads; ++h) {
-          float score = from.scores[h * from.stride + kept.at];
+          float score = group.scores[h][kept.at];
           if constexpr (kWidth > 0)
             score = refine<kWidth>(p, list, group.queries[h], group.q[h], kept.key, score);
-          from.kept[h * from.stride + i] = score;
+          group.kept[h][i] = score;
           rank = fmaxf(rank, score - group.references[h]);
         }
         const uint32_t order = order_of(rank);
@@ -101,7 +108,7 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
   const int heads = p.n_heads / p.n_kv_heads, thread = static_cast<int>(threadIdx.x);
   const int n = list.n, words = (n + 31) / 32, n_runs = (n + kMeanKeys - 1) / kMeanKeys;
   const GroupRegions regions(p, list);
-  refine_kept<kWidth>(p, list, group, counted, regions, kept, s);
+  refine_kept<kWidth>(p, list, group, counted, kept, s);
   for (int i = thread; i < words; i += kThreads) bits[i] = 0;
   const Pick pick = find_best(s, kept, list.wanted(p));
   kept.each([&](int, uint32_t order, uint32_t key) {
@@ -119,7 +126,7 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
 #pragma unroll 1
   for (int h = 0; h < heads; ++h) {
     const float threshold = group.references[h] + least;
-    const float* const scores = regions.kept + h * regions.stride;
+    const float* const scores = group.kept[h];
     if (thread == 0) p.origin[list.local + h] = threshold + group.queries[h].center;
     for (int r = thread; r < n_runs; r += kThreads) masses[r] = 0;
     __syncthreads();
