@@ -41,7 +41,7 @@ __device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, cons
   }
 }
 
-/// What a block has in shared memory besides its list's.
+/// What a block has in shared memory next to its list's bits and kept keys.
 struct ChooseShared {
   SelectShared select;
   DeviceCodeQuery query;

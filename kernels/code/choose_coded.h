@@ -17,8 +17,8 @@ struct DeviceCodeQuery {
   float sign_gain, gain, axis_gain;
   float total;   // of the whole numbers
   float center;  // scale times q . center: the log weight of score 0
-  float floor;   // a score, or a rank where heads share a set, that some more keys reach than are
-                 // candidates; -inf: all keys do
+  float floor;   // the score that candidates reach, or the rank where heads share a set; -inf: all
+                 // keys are candidates
 };
 
 /// A key whose score by signs reaches a floor.
@@ -34,7 +34,7 @@ struct ChooseCodedScratch {
   KeptKey* scanned;  // [n_lists, key_stride] those that reach the floor, of region r from r *
                      // kRegionKeys on
   int32_t* counts;   // [n_lists, region_stride] how many of each region
-  float* kept;       // [n_lists, key_stride] the scores of all regions, one after the other
+  float* kept;       // [n_lists, key_stride] those of all regions, one after the other, refined
   uint32_t* number;  // [n_lists, key_stride] their keys
   int64_t key_stride, region_stride;  // the first a multiple of kRegionKeys
   // In place of these where heads share a set; the set's other arrays are those of its first head's
@@ -81,6 +81,7 @@ struct ChooseCodedParams {
   ChooseCodedScratch scratch;
 };
 
+<<<<<<< HEAD
 /// Shared memory that a block needs for a list of up to max_keys keys: a bit a key and a word a
 /// run, and what it needs for any.
 constexpr int64_t choice_shared_bytes(int64_t max_keys) {
@@ -91,6 +92,12 @@ constexpr int64_t choice_shared_bytes(int64_t max_keys) {
 /// Of n keys min(n, max(least_exact, exact n)) are chosen, by all bits, of the best twice as many
 /// or refine n by signs; of equal scores the lowest ids. Heads that share a set choose by ranks
 /// (key_ranks.h).
+=======
+/// Of n keys min(n, max(least_exact, exact n)) are chosen, the best by all bits of the candidates;
+/// of equal scores the lowest ids. Candidates are the keys whose scores by signs reach a floor,
+/// that of about twice as many, or of refine n if those are more (key_ranks.h): all keys where no
+/// more than are chosen do. Heads that share a set choose by ranks.
+>>>>>>> floor
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
 ///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, but for keys whose
 ///          scores lie between the threshold of the chosen and a floor above it, which count with

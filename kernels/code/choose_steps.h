@@ -4,13 +4,13 @@
 
 namespace tandem::coded {
 
-/// Makes whole numbers of queries, and floors that some more keys reach than are candidates.
+/// Makes whole numbers of queries, and the floors that candidates reach.
 void prepare_queries(const ChooseCodedParams&, Stream);
 /// Reads all signs, and keeps the scores that reach the floors.
 void scan_signs(const ChooseCodedParams&, Stream);
 /// Writes the scores of all keys to tail_scores.
 void leave_scores(const ChooseCodedParams&, Stream);
-/// Finds the candidates among these, refines them, and lists the best.
+/// Refines these, the candidates, and lists the best.
 void choose_best(const ChooseCodedParams&, Stream);
 
 /// The same for sets that heads share.

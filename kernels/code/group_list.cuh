@@ -13,8 +13,7 @@ struct GroupRegions {
   uint16_t* keys;  // their numbers in the region
   int32_t* counts;
   // Of all regions, one after the other.
-  float* kept;                 // refined scores, of head h from h times the stride on
-  uint32_t *numbers, *orders;  // of keys, and their ranks' orders
+  uint32_t *numbers, *orders;  // keys, and their ranks' orders
 
   __device__ GroupRegions(const ChooseCodedParams& p, const CodedList& first)
       : scores(p.scratch.group_scores +
@@ -25,7 +24,6 @@ struct GroupRegions {
         width(shared_scores(p.n_heads / p.n_kv_heads)),
         keys(p.scratch.group_keys + first.set(p) * p.scratch.key_stride),
         counts(p.scratch.counts + first.local * p.scratch.region_stride),
-        kept(p.scratch.kept + first.local * p.scratch.key_stride),
         numbers(p.scratch.number + first.local * p.scratch.key_stride),
         // The list of a second head has no numbers.
         orders(numbers + p.scratch.key_stride) {}

@@ -105,7 +105,7 @@ struct Hybrid {
   void fields(V& v) {
     v("bits", bits, at_least(1).up_to(3), "bits a dimension of a key's code");
     v("refine", refine, between(0, 1),
-      "share of keys, the best by the first bits, whose other bits are read");
+      "about the share of keys whose other bits are read, the best by the first bits");
     v("exact", exact, between(0, 1),
       "share of keys that are read exactly, best estimate first: all of it, or with budget mass at "
       "most");

@@ -1,7 +1,7 @@
 // Key codes on a GPU: the index that kernels make of pages, and the keys that rows choose by it.
 #include <cmath>
 
-#include "gpu/coded_case.h"
+#include "gpu/coded_expected.h"
 #include "kernels/selection/select_top.h"
 #include "worst.h"
 

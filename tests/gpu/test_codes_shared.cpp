@@ -1,7 +1,7 @@
 // Sets of keys that the heads of a KV head choose together on a GPU.
 #include <cmath>
 
-#include "gpu/coded_case.h"
+#include "gpu/coded_expected.h"
 #include "kernels/code/key_ranks.h"
 #include "kernels/selection/select_top.h"
 #include "worst.h"
