@@ -81,7 +81,6 @@ struct ChooseCodedParams {
   ChooseCodedScratch scratch;
 };
 
-<<<<<<< HEAD
 /// Shared memory that a block needs for a list of up to max_keys keys: a bit a key and a word a
 /// run, and what it needs for any.
 constexpr int64_t choice_shared_bytes(int64_t max_keys) {
@@ -89,15 +88,11 @@ constexpr int64_t choice_shared_bytes(int64_t max_keys) {
   return kAnyList + static_cast<int64_t>(sizeof(uint32_t)) *
                         ((max_keys + 31) / 32 + (max_keys + kRun - 1) / kRun);
 }
-/// Of n keys min(n, max(least_exact, exact n)) are chosen, by all bits, of the best twice as many
-/// or refine n by signs; of equal scores the lowest ids. Heads that share a set choose by ranks
-/// (key_ranks.h).
-=======
+
 /// Of n keys min(n, max(least_exact, exact n)) are chosen, the best by all bits of the candidates;
 /// of equal scores the lowest ids. Candidates are the keys whose scores by signs reach a floor,
 /// that of about twice as many, or of refine n if those are more (key_ranks.h): all keys where no
 /// more than are chosen do. Heads that share a set choose by ranks.
->>>>>>> floor
 /// numerics scores have the bits of code_scan and code_refine, hence given equal codes and whole
 ///          numbers of queries the CPU's sets; masses f32, 1e-5 of the largest, but for keys whose
 ///          scores lie between the threshold of the chosen and a floor above it, which count with

@@ -19,14 +19,10 @@ constexpr int kThreads = 1024, kWarps = kThreads / cuda::kWarp;
 struct Group {
   DeviceCodeQuery queries[kMostSharing];
   float references[kMostSharing];
-<<<<<<< HEAD
-  float* kept[kMostSharing];                              // by all bits, key after key
-=======
   // Where kept keys are, here since a thread has no registers for it.
-  const float* scores[kMostSharing];  // by signs, where the scan left them
-  float* kept[kMostSharing];          // by all bits, key after key
+  const float* scores;        // by signs, where the scan left them
+  float* kept[kMostSharing];  // by all bits, key after key
   const uint16_t* keys;
->>>>>>> floor
   __align__(16) uint32_t q[kMostSharing][kMostDims / 4];  // words of the whole numbers
 
   /// By the whole block, which waits for it.
@@ -35,14 +31,9 @@ struct Group {
     if (thread < n) {
       queries[thread] = p.scratch.queries[list.local + thread];
       references[thread] = p.scratch.references[list.local + thread];
-<<<<<<< HEAD
       kept[thread] = p.scratch.kept + (list.local + thread) * p.scratch.key_stride;
-=======
-      const int64_t first = (list.local + thread) * p.scratch.key_stride;
-      scores[thread] = p.scratch.group_scores + first;
-      kept[thread] = p.scratch.kept + first;
-      if (thread == 0) keys = p.scratch.group_keys + first;
->>>>>>> floor
+      const GroupRegions regions(p, list);
+      if (thread == 0) scores = regions.scores, keys = regions.keys;
     }
     const auto* from = reinterpret_cast<const uint32_t*>(p.scratch.q + list.local * p.codes.dims);
     for (int i = thread; i < n * words; i += kThreads) q[i / words][i % words] = from[i];
@@ -54,12 +45,7 @@ struct Group {
 /// gets; by the whole block.
 template <int kWidth, class Kept>
 __device__ void refine_kept(const ChooseCodedParams& p, const CodedList& list, const Group& group,
-<<<<<<< HEAD
-                            const KeptRegions& regions, const GroupRegions& from, const Kept& to,
-                            SelectShared& s) {
-=======
                             const KeptRegions& regions, const Kept& to, SelectShared& s) {
->>>>>>> floor
   struct Place {
     int at, key;
   };
@@ -67,14 +53,10 @@ __device__ void refine_kept(const ChooseCodedParams& p, const CodedList& list, c
   Extremes extremes;
   regions.each<kThreads>(
       [&](int place, int region) {
-<<<<<<< HEAD
-        return Place{place, region * kRegionKeys + from.keys[place]};
-=======
         return Place{place, region * kRegionKeys + group.keys[place]};
->>>>>>> floor
       },
       [&](int i, Place kept) {
-        const float* const scores = from.scores + int64_t{kept.at} * from.width;
+        const float* const scores = group.scores + int64_t{kept.at} * shared_scores(heads);
         float rank = -INFINITY;
 #pragma unroll 1
         for (int h = 0; h < heads; ++h) {
@@ -126,11 +108,7 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
   const int heads = p.n_heads / p.n_kv_heads, thread = static_cast<int>(threadIdx.x);
   const int n = list.n, words = (n + 31) / 32, n_runs = (n + kMeanKeys - 1) / kMeanKeys;
   const GroupRegions regions(p, list);
-<<<<<<< HEAD
-  refine_kept<kWidth>(p, list, group, counted, regions, kept, s);
-=======
   refine_kept<kWidth>(p, list, group, counted, kept, s);
->>>>>>> floor
   for (int i = thread; i < words; i += kThreads) bits[i] = 0;
   const Pick pick = find_best(s, kept, list.wanted(p));
   kept.each([&](int, uint32_t order, uint32_t key) {

@@ -41,7 +41,7 @@ struct CodedList {
   }
   /// Number of the list of a KV head whose heads share it.
   __device__ int64_t set(const ChooseCodedParams& p) const {
-    return local * p.n_kv_heads / p.n_heads;
+    return int64_t{row - p.first_row} * p.n_kv_heads + kv_head;
   }
   __device__ int wanted(const ChooseCodedParams& p) const {
     return min(n, max(p.least_exact, static_cast<int>(llround(p.exact * n))));
