@@ -19,28 +19,6 @@ namespace {
 
 constexpr int kMostThreads = 1024;  // of a multiprocessor: 64 registers each
 
-/// The regions of one list once more, every score of which is kept; by the whole block.
-template <int kThreads>
-__device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, const ListRegions& to) {
-  const LaneQueries lane(p.scratch.queries + list.local, 1);
-  for (int begin = warp_of() * kRegionKeys; begin < list.n;
-       begin += (kThreads / cuda::kWarp) * kRegionKeys) {
-    const int n = min(list.n - begin, kRegionKeys);
-    // One query: the lanes of the first two columns have it as their first.
-    for (int key = 0; key < n; key += kTile) {
-      const float score = score_tile(list.group(p, begin + key), key % kCodeKeys / kTile,
-                                     p.codes.dims, p.scratch.q + list.local * p.codes.dims, 1, lane)
-                              .x;
-      const int own = key + key_of_lane();
-      if (query_of_lane() != 0 || own >= n) continue;
-      to.scanned[begin + own] = {score, static_cast<uint32_t>(begin + own)};
-    }
-    if (lane_of() == 0) to.counts[begin / kRegionKeys] = n;
-    if (to.masses != nullptr && lane_of() * kMeanKeys < n)
-      to.masses[begin / kMeanKeys + lane_of()] = 0;
-  }
-}
-
 /// What a block has in shared memory next to its list's bits and kept keys.
 struct ChooseShared {
   SelectShared select;
@@ -48,40 +26,44 @@ struct ChooseShared {
   __align__(16) uint32_t q[kMostDims / 4];  // words of the whole numbers
 };
 
-/// The kept keys refined, key after key, and their orders' extremes in s; by the whole block.
-template <int kWidth, int kThreads, class Kept>
-__device__ void refine_kept(const ChooseCodedParams& p, const CodedList& list,
-                            const KeptRegions& regions, const Kept& to, ChooseShared& s) {
-  const DeviceCodeQuery& query = s.query;
-  const ListRegions from(p, list, 0);
-  Extremes extremes;
-  regions.each<kThreads>([&](int place, int) { return from.scanned[place]; },
-                         [&](int i, KeptKey kept) {
-                           if constexpr (kWidth > 0)
-                             kept.score = refine<kWidth>(p, list, query, s.q,
-                                                         static_cast<int>(kept.key), kept.score);
-                           const uint32_t order = order_of(kept.score);
-                           extremes.take(order);
-                           to.orders[i] = order;
-                           to.keys[i] = kept.key;
-                         });
-  extremes.join(s.select);
+/// All keys of a list, refined; by the whole block.
+template <int kWidth, int kThreads>
+__device__ void keep_all(const ChooseCodedParams& p, const CodedList& list, const ListRegions& to,
+                         const ChooseShared& s) {
+  const LaneQueries lane(p.scratch.queries + list.local, 1);
+  float* const masses = masses_of(p, list.local);
+  for (int begin = warp_of() * kRegionKeys; begin < list.n;
+       begin += (kThreads / cuda::kWarp) * kRegionKeys) {
+    const int n = min(list.n - begin, kRegionKeys);
+    // One query: the lanes of the first two columns have it as their first.
+    for (int key = 0; key < n; key += kTile) {
+      float score = score_tile(list.group(p, begin + key), key % kCodeKeys / kTile, p.codes.dims,
+                               p.scratch.q + list.local * p.codes.dims, 1, lane)
+                        .x;
+      const int own = begin + key + key_of_lane();
+      if (query_of_lane() != 0 || own >= list.n) continue;
+      if constexpr (kWidth > 0) score = refine<kWidth>(p, list, s.query, s.q, own, score);
+      to.scanned[own] = {score, static_cast<uint32_t>(own)};
+    }
+    if (lane_of() == 0) to.counts[begin / kRegionKeys] = n;
+    if (masses != nullptr && lane_of() * kMeanKeys < n) masses[begin / kMeanKeys + lane_of()] = 0;
+  }
 }
 
 /// The best of the kept keys, written; by the whole block. kBudgeted: with a budget by mass or
 /// scores that are left.
-template <int kWidth, int kThreads, bool kBudgeted, bool kInShared>
+template <int kThreads, bool kBudgeted, bool kInShared>
 __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const CodedList& list,
                                             const KeptRegions& regions,
                                             const KeptScores<kThreads, kInShared>& kept,
                                             ChooseShared& s, uint32_t* bits) {
   const int n = list.n, thread = static_cast<int>(threadIdx.x);
   const int words = (n + 31) / 32, n_runs = (n + kMeanKeys - 1) / kMeanKeys;
-  refine_kept<kWidth, kThreads>(p, list, regions, kept, s);
+  regions.gather(s.select, ListRegions(p, list.local).scanned, kept);
+  float* const of_runs = masses_of(p, list.local);
   int wanted = list.wanted(p);
   if (kBudgeted && p.mass > 0) {
-    wanted = keys_of_mass(p, list, kept, ListRegions(p, list, 0).masses, s.query.floor,
-                          score_of(s.select.most), wanted);
+    wanted = keys_of_mass(p, list, kept, of_runs, s.query.floor, score_of(s.select.most), wanted);
     if (thread == 0) p.count[list.local] = p.begin + wanted;
   }
   for (int i = thread; i < words + n_runs; i += kThreads) bits[i] = 0;
@@ -89,11 +71,10 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
 
   const float threshold = score_of(pick.least);
   uint32_t* const masses = bits + words;
-  const ListRegions to(p, list, 0);
   float* const left = kBudgeted && p.tail_scores != nullptr
                           ? p.tail_scores + list.local * p.scratch.key_stride
                           : nullptr;
-  const bool has_masses = to.masses != nullptr;
+  const bool has_masses = of_runs != nullptr;
   float exact = 0;
   kept.each([&](int, uint32_t order, uint32_t key) {
     const bool chosen = pick.takes(order, key);
@@ -113,8 +94,8 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
   const float of_floor =
       s.query.floor == -INFINITY ? 0.0f : exp2f((s.query.floor - threshold) * kLog2E);
   for (int r = thread; r < n_runs && has_masses; r += kThreads)
-    to.masses[r] = (to.masses[r] > 0 ? to.masses[r] * of_floor : 0.0f) +
-                   static_cast<float>(masses[r]) * kMassUnit;
+    of_runs[r] =
+        (of_runs[r] > 0 ? of_runs[r] * of_floor : 0.0f) + static_cast<float>(masses[r]) * kMassUnit;
   if (thread == 0 && p.origin != nullptr) p.origin[list.local] = threshold + s.query.center;
   if (left == nullptr) return;
   exact = cuda::block_sum<kThreads>(exact);
@@ -122,8 +103,7 @@ __device__ __forceinline__ void choose_kept(const ChooseCodedParams& p, const Co
   if (thread == 0 && p.exact_mass != nullptr) p.exact_mass[list.local] = exact;
 }
 
-/// Block (head, row); kWidth lower bits. Shared memory: `words` of bits and masses, and `room` kept
-/// orders and their keys.
+/// Block (head, row); kWidth lower bits. Shared memory: KeptRoom's.
 template <int kWidth, int kThreads, bool kBudgeted>
 __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
     choose(const ChooseCodedParams p, int words, int room) {
@@ -140,11 +120,12 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
     if (p.origin != nullptr) p.origin[number] = -INFINITY;
   }
   if (n == 0) return;
-  const ListRegions to(p, list, 0);
+  const ListRegions to(p, number);
   for (int i = thread; i < p.begin; i += kThreads) ids[i] = i;
   if (wanted == n) {
     for (int i = thread; i < n; i += kThreads) ids[p.begin + i] = p.begin + i;
-    for (int r = thread; r * kMeanKeys < n && to.masses != nullptr; r += kThreads) to.masses[r] = 0;
+    float* const masses = masses_of(p, number);
+    for (int r = thread; r * kMeanKeys < n && masses != nullptr; r += kThreads) masses[r] = 0;
     return;
   }
   if (thread == 0) s.query = p.scratch.queries[number];
@@ -153,19 +134,18 @@ __global__ void __launch_bounds__(kThreads, kMostThreads / kThreads)
   int* const before = reinterpret_cast<int*>(bits);
   KeptRegions regions = KeptRegions::count<kThreads>(n, to.counts, before);
   if (regions.n <= wanted) {
-    keep_all<kThreads>(p, list, to);
-    if (thread == 0) s.query.floor = -INFINITY;
+    keep_all<kWidth, kThreads>(p, list, to, s);
     __syncthreads();
+    if (thread == 0) s.query.floor = -INFINITY;
     regions = KeptRegions::count<kThreads>(n, to.counts, before);
   }
   const auto choose_from = [&](const auto& kept) {
-    choose_kept<kWidth, kThreads, kBudgeted>(p, list, regions, kept, s, bits);
+    choose_kept<kThreads, kBudgeted>(p, list, regions, kept, s, bits + regions.regions + 1);
   };
   if (regions.n <= room)
     choose_from(KeptScores<kThreads, true>{bits + words, bits + words + room, regions.n});
   else
-    choose_from(
-        KeptScores<kThreads, false>{reinterpret_cast<uint32_t*>(to.kept), to.number, regions.n});
+    choose_from(KeptScores<kThreads, false>{to.orders, to.keys, regions.n});
 }
 
 template <int kWidth, int kThreads, bool kBudgeted>
@@ -175,7 +155,7 @@ void launch_choose(const ChooseCodedParams& p, Stream stream) {
   constexpr int kStatic = sizeof(ChooseShared) + 8192;  // and that of the block's sums and budgets
   const int share =
       std::min(cuda::gpu().shared_bytes / kBlocks - kReserved, cuda::gpu().block_shared_bytes);
-  const KeptRoom room(p, share - kStatic);
+  const KeptRoom room(p, share - kStatic, 1);
   const auto kernel = choose<kWidth, kThreads, kBudgeted>;
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room.bytes());
   cuda::launch(kernel, dim3(static_cast<unsigned>(p.n_heads), static_cast<unsigned>(p.n_rows)),
@@ -213,6 +193,7 @@ void choose_coded_cuda(const ChooseCodedParams& p, Stream stream) {
   (p.shared ? coded::prepare_shared : coded::prepare_queries)(p, stream);
   (p.shared ? coded::scan_shared : coded::scan_signs)(p, stream);
   if (p.tail_scores != nullptr) coded::leave_scores(p, stream);
+  (p.shared ? coded::refine_shared : coded::refine_kept)(p, stream);
   (p.shared ? coded::choose_shared : coded::choose_best)(p, stream);
 }
 

@@ -21,28 +21,26 @@ struct DeviceCodeQuery {
                  // keys are candidates
 };
 
-/// A key whose score by signs reaches a floor.
+/// A key whose score, or rank where heads share a set, reaches a floor.
 struct alignas(8) KeptKey {
   float score;
   uint32_t key;
 };
 
-/// Room for the choice of some rows at a time, of n_lists lists over at most max_keys indexed keys.
+/// Room for the choice of some rows at a time, of n_lists query heads' lists or n_sets sets that
+/// heads share, over at most max_keys indexed keys.
 struct ChooseCodedScratch {
   DeviceCodeQuery* queries;  // [n_lists]
   int8_t* q;                 // [n_lists, dims]
-  KeptKey* scanned;  // [n_lists, key_stride] those that reach the floor, of region r from r *
-                     // kRegionKeys on
-  int32_t* counts;   // [n_lists, region_stride] how many of each region
-  float* kept;       // [n_lists, key_stride] those of all regions, one after the other, refined
-  uint32_t* number;  // [n_lists, key_stride] their keys
+  // By list, or by set where heads share them.
+  KeptKey* scanned;  // [., key_stride] those that reach the floor, of region r from r * kRegionKeys
+                     // on; by signs, then by all bits
+  int32_t* counts;   // [., region_stride] how many of each region
+  uint32_t* orders;  // [., key_stride] of those of all regions, one after the other
+  uint32_t* keys;    // [., key_stride]
   int64_t key_stride, region_stride;  // the first a multiple of kRegionKeys
-  // In place of these where heads share a set; the set's other arrays are those of its first head's
-  // list.
-  float* references = nullptr;    // [n_lists] key_ranks.h
-  float* group_scores = nullptr;  // [n_sets, key_stride, shared_scores()] of keys whose ranks reach
-                                  // the floor
-  uint16_t* group_keys = nullptr;  // [n_sets, key_stride] their numbers in the region
+  float* references = nullptr;        // [n_lists] key_ranks.h; where heads share sets
+  float* group_scores = nullptr;      // [n_sets, key_stride, shared_scores()] of scanned keys
 };
 
 struct ChooseCodedParams {
@@ -81,14 +79,15 @@ struct ChooseCodedParams {
   ChooseCodedScratch scratch;
 };
 
-/// Shared memory that a block needs for a list of up to max_keys keys: a bit a key and a word a
-/// run, and what it needs for any.
-constexpr int64_t choice_shared_bytes(int64_t max_keys) {
-  constexpr int64_t kAnyList = 32 * 1024, kRun = 256;
-  return kAnyList + static_cast<int64_t>(sizeof(uint32_t)) *
-                        ((max_keys + 31) / 32 + (max_keys + kRun - 1) / kRun);
+/// Words of shared memory that a block needs for a list of up to max_keys keys and `heads` heads:
+/// one a region and one more, a bit a key, and a word a run of 256 keys and head.
+constexpr int64_t choice_shared_words(int64_t max_keys, int heads) {
+  return max_keys / kRegionKeys + 2 + (max_keys + 31) / 32 + (max_keys + 255) / 256 * heads;
 }
-
+/// In bytes, with what it needs for any list.
+constexpr int64_t choice_shared_bytes(int64_t max_keys, int heads) {
+  return 32 * 1024 + choice_shared_words(max_keys, heads) * int64_t{sizeof(uint32_t)};
+}
 /// Of n keys min(n, max(least_exact, exact n)) are chosen, the best by all bits of the candidates;
 /// of equal scores the lowest ids. Candidates are the keys whose scores by signs reach a floor,
 /// that of about twice as many, or of refine n if those are more (key_ranks.h): all keys where no

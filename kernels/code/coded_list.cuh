@@ -70,20 +70,26 @@ struct CodedList {
   const int32_t* blocks_ = nullptr;
 };
 
-/// Where the kept keys, counts and masses of list `list.local + i` are.
+/// What a scan keeps of a list, or of a set that heads share.
 struct ListRegions {
   KeptKey* scanned;
   int32_t* counts;
-  float* masses;
-  float* kept;
-  uint32_t* number;
+  uint32_t *orders, *keys;
 
-  __device__ ListRegions(const ChooseCodedParams& p, const CodedList& list, int i)
-      : scanned(p.scratch.scanned + (list.local + i) * p.scratch.key_stride),
-        counts(p.scratch.counts + (list.local + i) * p.scratch.region_stride),
-        masses(p.masses == nullptr ? nullptr : p.masses + (list.local + i) * p.mass_stride),
-        kept(p.scratch.kept + (list.local + i) * p.scratch.key_stride),
-        number(p.scratch.number + (list.local + i) * p.scratch.key_stride) {}
+  /// number    of the list or set
+  __device__ ListRegions(const ChooseCodedParams& p, int64_t number)
+      : scanned(p.scratch.scanned + number * p.scratch.key_stride),
+        counts(p.scratch.counts + number * p.scratch.region_stride),
+        orders(p.scratch.orders + number * p.scratch.key_stride),
+        keys(p.scratch.keys + number * p.scratch.key_stride) {}
 };
+/// The masses of a list.
+__device__ inline float* masses_of(const ChooseCodedParams& p, int64_t list) {
+  return p.masses == nullptr ? nullptr : p.masses + list * p.mass_stride;
+}
+/// The scores of a set's scanned keys.
+__device__ inline float* scores_of(const ChooseCodedParams& p, int64_t set, int heads) {
+  return p.scratch.group_scores + set * p.scratch.key_stride * shared_scores(heads);
+}
 
 }  // namespace tandem::coded

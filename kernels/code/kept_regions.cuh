@@ -3,18 +3,20 @@
 #include <algorithm>
 
 #include "kernels/code/coded_list.cuh"
+#include "kernels/code/kept_scores.cuh"
 #include "kernels/code/tail_means.h"
 #include "kernels/cuda/scan.cuh"
 
 namespace tandem::coded {
 
-/// A block's shared memory for its list: a bit a key, which regions' numbers precede, and a mass a
-/// run; and kept orders and their keys, as many as find room.
+/// A block's shared memory for its list: how many are kept before each region, a bit a key, masses
+/// by run; and kept orders and their keys, as many as find room.
 struct KeptRoom {
   int words, keys;
 
-  KeptRoom(const ChooseCodedParams& p, int bytes)
-      : words((p.max_keys + 31) / 32 + (p.max_keys + kMeanKeys - 1) / kMeanKeys),
+  /// heads    of the list: each has a mass a run
+  KeptRoom(const ChooseCodedParams& p, int bytes, int heads)
+      : words(static_cast<int>(choice_shared_words(p.max_keys, heads))),
         keys(std::clamp((bytes / kWord - words) / 2, 0, p.max_keys)) {}
   int bytes() const { return kWord * (words + 2 * keys); }
 
@@ -45,8 +47,23 @@ struct KeptRegions {
     return {before, regions, all};
   }
 
-  /// Calls use(i, read(place, region)) for every kept one: its number among them, its place among
-  /// the regions' and its region. A thread reads the next before it uses one.
+  /// Copies orders of scores and keys, and sets their extremes in s.
+  template <int kThreads, bool kInShared>
+  __device__ void gather(SelectShared& s, const KeptKey* scanned,
+                         const KeptScores<kThreads, kInShared>& to) const {
+    Extremes extremes;
+    each<kThreads>([&](int place) { return scanned[place]; },
+                   [&](int i, KeptKey kept) {
+                     const uint32_t order = order_of(kept.score);
+                     extremes.take(order);
+                     to.orders[i] = order;
+                     to.keys[i] = kept.key;
+                   });
+    extremes.join(s);
+  }
+
+  /// Calls use(i, read(place)) for every kept one: its number among them, and its place among
+  /// the regions'. A thread reads the next before it uses one.
   template <int kThreads, class Read, class Use>
   __device__ void each(const Read& read, const Use& use) const {
     // A warp has some side by side, whose regions it finds by going on from the first.
@@ -59,7 +76,7 @@ struct KeptRegions {
     }
     const auto read_at = [&](int i) {
       while (before[region + 1] <= i) ++region;
-      return read(region * kRegionKeys + i - before[region], region);
+      return read(region * kRegionKeys + i - before[region]);
     };
     int i = begin + cuda::lane_of();
     if (i >= end) return;

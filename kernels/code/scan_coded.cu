@@ -95,8 +95,7 @@ __global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
   RegionWriter writer;
   for (int i = 0; i < 2; ++i) {
     const int at = query_of_lane() + i;
-    const ListRegions to(p, list, at);
-    writer.kept[i] = to.scanned + begin;
+    writer.kept[i] = ListRegions(p, list.local + at).scanned + begin;
     writer.floor[i] = at < quad.n ? queries[at].floor : INFINITY;
   }
 #pragma unroll 1
@@ -116,12 +115,12 @@ __global__ void __launch_bounds__(kScanThreads, kSteps <= 4 ? 5 : 3)
     for (int i = 0; i < 2; ++i) {
       const float mass = writer.end_run(i);
       if (lane_of() < 2 && query_of_lane() + i < quad.n)
-        ListRegions(p, list, query_of_lane() + i).masses[(begin + first) / kMeanKeys] = mass;
+        masses_of(p, list.local + query_of_lane() + i)[(begin + first) / kMeanKeys] = mass;
     }
   }
   for (int i = 0; i < 2; ++i)
     if (lane_of() < 2 && query_of_lane() + i < quad.n)
-      ListRegions(p, list, query_of_lane() + i).counts[region] = writer.n[i];
+      ListRegions(p, list.local + query_of_lane() + i).counts[region] = writer.n[i];
 }
 
 template <int kSteps>

@@ -4,7 +4,6 @@
 
 #include "kernels/code/choose_steps.h"
 #include "kernels/code/code_tile.cuh"
-#include "kernels/code/group_list.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/number.cuh"
 
@@ -19,12 +18,12 @@ template <int kQuads>
 struct GroupWriter {
   float2* scores;  // of the lane's queries of the first quad; those of the next follow two on, and
                    // those of the next kept key after all quads'
-  uint16_t* keys;
+  KeptKey* kept;
   float reference[kQuads][2], floor;
   int n = 0;  // kept so far
   float mass[kQuads][2] = {};
   float2 score[kQuads][kGroupTiles];  // of the group in hand
-  float rank[kGroupTiles];
+  float rank[kGroupTiles];            // of the keys, when all quads have been taken
   unsigned below = 0;  // a bit a tile, the last one lowest: whether its key is below the floor
 
   /// Tiles of the quads in turn. kAll: all keys exist.
@@ -34,8 +33,8 @@ struct GroupWriter {
     const float most = fmaxf(of_tile.x - reference[quad][0], of_tile.y - reference[quad][1]);
     rank[tile] = quad == 0 ? most : fmaxf(rank[tile], most);
     if (quad + 1 < kQuads) return;
-    const float of_key = fmaxf(rank[tile], __shfl_xor_sync(cuda::kAllLanes, rank[tile], 1));
-    const float over = kAll || exists ? of_key - floor : -INFINITY;
+    rank[tile] = fmaxf(rank[tile], __shfl_xor_sync(cuda::kAllLanes, rank[tile], 1));
+    const float over = kAll || exists ? rank[tile] - floor : -INFINITY;
     below = __funnelshift_l(__float_as_uint(over), below, 1);
 #pragma unroll
     for (int q = 0; q < kQuads; ++q)
@@ -46,7 +45,7 @@ struct GroupWriter {
         mass[q][i] += (kAll || exists) && over < 0 ? weight : 0.0f;
       }
   }
-  /// Writes what the tiles of a group left; its keys' numbers in the region begin at `first`.
+  /// Writes what the tiles of a group left; its keys begin at `first`.
   __device__ void end_group(int first) {
     const int own = kGroupTiles - __popc(below);
     int sum = own;  // of the lanes with these queries up to this one
@@ -63,8 +62,8 @@ struct GroupWriter {
       for (int quad = 0; quad < kQuads; ++quad)
         store_if(reaches, scores + (at * kQuads + quad) * 2, __float_as_uint(score[quad][tile].x),
                  __float_as_uint(score[quad][tile].y));
-      if (reaches && lane_of() % 2 == 0)
-        keys[at] = static_cast<uint16_t>(first + tile * kTile + key_of_lane());
+      store_if(reaches && lane_of() % 2 == 0, kept + at, __float_as_uint(rank[tile]),
+               static_cast<uint32_t>(first + tile * kTile + key_of_lane()));
       at += reaches ? 1 : 0;
     }
     n += __shfl_sync(cuda::kAllLanes, sum, cuda::kWarp - 1);
@@ -95,10 +94,11 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
   const int bytes = static_cast<int>(code_group_bytes(p.codes.dims)), line = lane_of() * 128;
   if (line < bytes) cuda::prefetch(at + line);
   const DeviceCodeQuery* queries = p.scratch.queries + list.local;
-  const GroupRegions to(p, list);
+  const ListRegions to(p, list.set(p));
   GroupWriter<kQuads> writer;
-  writer.scores = reinterpret_cast<float2*>(to.scores + int64_t{begin} * to.width) + lane_of() % 2;
-  writer.keys = to.keys + begin;
+  writer.scores = reinterpret_cast<float2*>(scores_of(p, list.set(p), group)) +
+                  int64_t{begin} * kQuads * 2 + lane_of() % 2;
+  writer.kept = to.scanned + begin;
   writer.floor = queries->floor;
   uint32_t q[kQuads][kSteps][2];
 #pragma unroll
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
                                    in_quad, j * 8 + i * 4 + lane_of() % 4);
     for (int i = 0; i < 2; ++i) {
       const int head = first + query_of_lane() + i;
-      writer.reference[quad][i] = head < group ? to.references[head] : INFINITY;
+      writer.reference[quad][i] = head < group ? p.scratch.references[list.local + head] : INFINITY;
     }
   }
 #pragma unroll 1
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
       score(std::true_type{});
     else
       score(std::false_type{});
-    writer.end_group(first);
+    writer.end_group(begin + first);
     const bool ends_run = (first + kCodeKeys) % kMeanKeys == 0 || first + kCodeKeys >= n;
     if (p.masses == nullptr || !ends_run) continue;
 #pragma unroll
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, kQuads == 1 && kSteps <= 4 ? 5 : 2)
         const int head = quad * kQuad + query_of_lane() + i;
         const float mass = writer.end_run(quad, i);
         if (lane_of() < 2 && head < group)
-          to.masses[head * to.mass_stride + (begin + first) / kMeanKeys] = mass;
+          masses_of(p, list.local + head)[(begin + first) / kMeanKeys] = mass;
       }
   }
   if (lane_of() == 0) to.counts[region] = writer.n;

@@ -1,6 +1,6 @@
 // Keys of a list lie anywhere: a group of lanes reads one row of the pools at a time, 16 bytes a
 // lane, several rows ahead, and keeps a separate softmax state. A block's groups join at the end.
-// Rows of bf16 that fit have a body of their own (attend_lists_mma.cu).
+// Rows of bf16 that fit have another body (attend_lists_mma.cu).
 #include "kernels/cuda/launch.cuh"
 #include "kernels/gather/attend_lists_bodies.h"
 #include "kernels/gather/list_state.cuh"

@@ -1,4 +1,4 @@
-// Rows of a list come into shared memory 16 at a time, a warp's by copies of its own, and tensor
+// Rows of a list come into shared memory 16 at a time, a warp's by its own copies, and tensor
 // cores take them for up to eight heads at once. Weights are products' operands as sums of two bf16
 // numbers, in a head's row and in the row eight below, which costs no instruction.
 #include "kernels/attention/rows_bf16.cuh"
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(S::kThreads)
     return;
   }
   const ListShare share(list.exists() ? p.lists.count[number] : 0, part, parts, split);
-  // Of each key its row, and what it counts besides.
+  // Of each key its row, the bias of its score and its norm.
   int* const rows = reinterpret_cast<int*>(stages + S::kBytes);
   float* const bias = reinterpret_cast<float*>(rows + split);
   float* const norms = bias + split;

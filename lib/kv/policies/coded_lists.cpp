@@ -35,19 +35,18 @@ struct CodedLists::Memory {
     exact_mass = cutter.take<float>(c.by_error() ? lists : 0);
     error = cutter.take<float>(c.by_error() ? lists : 0);
     error_totals = cutter.take<unsigned long long>(c.by_error() ? 2 : 0);
-    const size_t sharing = c.heads_a_list() > 1 ? lists : 0, alone = lists - sharing;
+    const size_t shared_heads = c.heads_a_list() > 1 ? lists : 0;
     scratch = {.queries = cutter.take<DeviceCodeQuery>(lists),
                .q = cutter.take<int8_t>(lists * c.codes_.dims()),
-               .scanned = cutter.take<KeptKey>(alone * keys),
-               .counts = cutter.take<int32_t>(lists * regions),
-               .kept = cutter.take<float>(lists * keys),
-               .number = cutter.take<uint32_t>(lists * keys),
+               .scanned = cutter.take<KeptKey>(sets * keys),
+               .counts = cutter.take<int32_t>(sets * regions),
+               .orders = cutter.take<uint32_t>(sets * keys),
+               .keys = cutter.take<uint32_t>(sets * keys),
                .key_stride = static_cast<int64_t>(keys),
                .region_stride = static_cast<int64_t>(regions),
-               .references = cutter.take<float>(sharing),
+               .references = cutter.take<float>(shared_heads),
                .group_scores = cutter.take<float>(
-                   sharing > 0 ? sets * shared_scores(c.heads_a_list()) * keys : 0),
-               .group_keys = cutter.take<uint16_t>(sharing > 0 ? sets * keys : 0)};
+                   shared_heads > 0 ? sets * keys * shared_scores(c.heads_a_list()) : 0)};
     mass_stride = static_cast<int64_t>(runs);
   }
 };
@@ -77,9 +76,9 @@ CodedLists::CodedLists(const recipe::Hybrid& spec, uint64_t seed, const Bounds& 
 
 void CodedLists::check_room() const {
   const int64_t has = bounds_.block_shared_bytes;
-  if (has == 0 || choice_shared_bytes(max_keys_) <= has) return;
+  if (has == 0 || choice_shared_bytes(max_keys_, heads_a_list()) <= has) return;
   int64_t most = max_keys_;
-  while (choice_shared_bytes(most) > has) most -= most / 64 + 1;
+  while (choice_shared_bytes(most, heads_a_list()) > has) most -= most / 64 + 1;
   throw Error::make(ErrorKind::device, "cache.kind",
                     "hybrid chooses among up to {} indexed tokens of a sequence on this GPU, which "
                     "has {} bytes of shared memory a block, found room for {}",
