@@ -89,17 +89,25 @@ __device__ inline float2 score_tile(const uint8_t* group, int tile, int dims, co
                                     int n, const LaneQueries& lane) {
   const uint8_t* scales = group + 16 * dims + device_scale_place(tile * kTile + key_of_lane());
   const uint16_t pair = *reinterpret_cast<const uint16_t*>(scales);
-  const auto words = [&](int j) {
-    return reinterpret_cast<const uint4*>(group + j * 512)[lane_of()];
-  };
+  const auto* const words = reinterpret_cast<const uint4*>(group) + lane_of();
   const auto of_query = [&](int j, int half) {
     return query_word(q, dims, n, j * 8 + half * 4 + lane_of() % 4);
   };
   int c[4];
-  add_signs<true>(c, words(0), tile, of_query(0, 0), of_query(0, 1));
-#pragma unroll 4
-  for (int j = 1; j < dims / kCodeDims; ++j)
-    add_signs<false>(c, words(j), tile, of_query(j, 0), of_query(j, 1));
+  std::fill_n(c, 4, __float_as_int(kFloatOffset));
+  constexpr int kAhead = 4;  // steps that are read before any is used
+#pragma unroll 1
+  for (int first = 0; first < dims / kCodeDims; first += kAhead) {
+    const int steps = dims / kCodeDims - first;
+    uint4 read[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j)
+      if (j < steps) read[j] = words[(first + j) * cuda::kWarp];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j)
+      if (j < steps)
+        add_signs<false>(c, read[j], tile, of_query(first + j, 0), of_query(first + j, 1));
+  }
   return lane.scores(c, twice_less(tile), scale_of(pair), share_of(pair));
 }
 

@@ -63,7 +63,7 @@ struct KeptRegions {
   }
 
   /// Calls use(i, read(place)) for every kept one: its number among them, and its place among
-  /// the regions'. A thread reads the next before it uses one.
+  /// the regions'. A thread reads several before it uses one.
   template <int kThreads, class Read, class Use>
   __device__ void each(const Read& read, const Use& use) const {
     // A warp has some side by side, whose regions it finds by going on from the first.
@@ -78,15 +78,18 @@ struct KeptRegions {
       while (before[region + 1] <= i) ++region;
       return read(region * kRegionKeys + i - before[region]);
     };
+    constexpr int kAhead = 2;
     int i = begin + cuda::lane_of();
-    if (i >= end) return;
-    auto next = read_at(i);
 #pragma unroll 1
-    for (; i < end; i += cuda::kWarp) {
-      const auto now = next;
-      if (i + cuda::kWarp < end) next = read_at(i + cuda::kWarp);
-      use(i, now);
+    for (; i + (kAhead - 1) * cuda::kWarp < end; i += kAhead * cuda::kWarp) {
+      decltype(read(0)) some[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) some[a] = read_at(i + a * cuda::kWarp);
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) use(i + a * cuda::kWarp, some[a]);
     }
+#pragma unroll 1
+    for (; i < end; i += cuda::kWarp) use(i, read_at(i));
   }
 };
 

@@ -21,9 +21,11 @@ struct KeySample {
   explicit constexpr KeySample(int n)
       : tiles_of_all(n / kTileKeys), tiles(tiles_of_all < kMostTiles ? tiles_of_all : kMostTiles) {}
   constexpr int size() const { return tiles * kTileKeys; }
-  /// The first key of a tile.
+  /// The first key of a tile: tile * tiles_of_all / tiles tiles before it.
   constexpr int key(int tile) const {
-    return static_cast<int>(int64_t{tile} * tiles_of_all / tiles) * kTileKeys;
+    if (tiles_of_all <= kMostTiles) return tile * kTileKeys;
+    const int whole = tiles_of_all / kMostTiles, rest = tiles_of_all % kMostTiles;
+    return (tile * whole + tile * rest / kMostTiles) * kTileKeys;
   }
   /// How many scores of the sample come before the one that about m < n of the n keys reach.
   constexpr int rank(int m, int n) const { return static_cast<int>(int64_t{size()} * m / n); }

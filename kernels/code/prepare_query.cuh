@@ -76,7 +76,7 @@ __device__ void take_sample(const ChooseCodedParams& p, const CodedList& list, i
   for (int first = 0; first < n; first += kQuad) {
     const int in_quad = min(n - first, kQuad);
     const LaneQueries lane(s.queries + first, in_quad);
-#pragma unroll 4
+#pragma unroll 1
     for (int i = warp_of(); i < sample.tiles; i += kPrepareWarps) {
       const int key = sample.key(i);
       const float2 score = score_tile(list.group(p, key), key % kCodeKeys / kTile, p.codes.dims,

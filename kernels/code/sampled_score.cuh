@@ -72,6 +72,7 @@ struct SampledScores {
       if (lane >= step) sum += lower;
     }
     int over = sum - own;
+    __syncwarp();  // all have read the rank
     if (over >= wanted || sum < wanted) return;
     int bin = first;
     for (; over + bins[row][bin] < wanted; --bin) over += bins[row][bin];
