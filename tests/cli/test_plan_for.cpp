@@ -248,6 +248,30 @@ TEST_SUITE("cli/plan_for") {
     CHECK(compared >= 6);
   }
 
+  TEST_CASE("a hybrid's texts end where a block's shared memory does, and the error says where") {
+    const auto plan_hybrid = [](const std::string& context, const std::string& group) {
+      return run_without_gpu(program("pig-generate"),
+                             {"-m", "synthetic:llama-3.1-8b", "--dry-run", "--device", "cuda", "-s",
+                              "run.plan_for=h200", "-s", "cache.kind=hybrid", "-s",
+                              "cache.hybrid.group=" + group, "-s", "run.context=" + context});
+    };
+    for (const auto& [group, most] : std::initializer_list<std::pair<const char*, int>>{
+             {"head", 1345152}, {"shared", 1022272}}) {
+      CAPTURE(group);
+      const Outcome far = plan_hybrid("3000000", group);
+      CHECK(far.status == 6);
+      CHECK(far.out == "");
+      CHECK(
+          has(far.err, fmt::format("hybrid chooses among up to {} indexed tokens of a sequence on "
+                                   "this GPU, which has 232448 bytes of shared memory a block",
+                                   most)));
+      CHECK(has(far.err, "\n  hint: set a shorter run.context, or use --device cpu\n"));
+      // Sinks and the last tokens are not indexed.
+      CHECK(plan_hybrid(fmt::format("{}", most + 68), group).status != 6);
+      CHECK(plan_hybrid(fmt::format("{}", most + 69), group).status == 6);
+    }
+  }
+
   TEST_CASE("a sweep over cards tells of each whether the run fits") {
     const Outcome run = run_without_gpu(
         program("pig-bench"), {"-m", "synthetic:llama-3.1-8b", "--dry-run", "--phase", "decode",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 
 #include "base/error.h"
 #include "kernels/selection/tail_numbers.h"
@@ -77,8 +78,10 @@ CodedLists::CodedLists(const recipe::Hybrid& spec, uint64_t seed, const Bounds& 
 void CodedLists::check_room() const {
   const int64_t has = bounds_.block_shared_bytes;
   if (has == 0 || choice_shared_bytes(max_keys_, heads_a_list()) <= has) return;
-  int64_t most = max_keys_;
-  while (choice_shared_bytes(most, heads_a_list()) > has) most -= most / 64 + 1;
+  const auto sizes = std::views::iota(0, max_keys_);
+  const auto first_too_many = std::ranges::partition_point(
+      sizes, [&](int keys) { return choice_shared_bytes(keys, heads_a_list()) <= has; });
+  const auto most = std::max<std::ptrdiff_t>(first_too_many - sizes.begin() - 1, 0);
   throw Error::make(ErrorKind::device, "cache.kind",
                     "hybrid chooses among up to {} indexed tokens of a sequence on this GPU, which "
                     "has {} bytes of shared memory a block, found room for {}",
