@@ -173,12 +173,17 @@ struct Verified {
 enum class Prefill : uint8_t { dense, windowed };
 constexpr std::array<std::string_view, 2> enum_names(Prefill) { return {"dense", "windowed"}; }
 
+/// Where keys and values lie: with the weights, or in host memory.
+enum class CachePlace : uint8_t { device, host };
+constexpr std::array<std::string_view, 2> enum_names(CachePlace) { return {"device", "host"}; }
+
 /// What attention reads.
 struct Cache {
   /// MagicPIG's choice; those beyond a model's last layer are left out.
   static std::vector<int> default_dense_layers() { return {0, 16, 32, 48, 64}; }
 
   CacheKind kind = CacheKind::full;
+  CachePlace place = CachePlace::device;
   TokenCount sinks{4};
   TokenCount recent{64};
   bool reposition = false;
@@ -194,6 +199,7 @@ struct Cache {
   template <class V>
   void fields(V& v) {
     v("kind", kind, "which keys attention reads");
+    v("place", place, "where keys and values lie; host is still to come");
     v("sinks", sinks, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
       "first tokens that are always read");
     v("recent", recent, at_least(1).up_to(kMostCacheTokens).unit("tokens"),
