@@ -1,21 +1,46 @@
 #include "kv/paged_store.h"
 
+#include <cstring>
+#include <numeric>
+#include <utility>
+
 #include "base/check.h"
 
 namespace tandem::kv {
 namespace {
 
-constexpr const char* kPrefix = "kv";
-constexpr const char* kMovesName = "kv/moves";
+/// Layers that a store holds.
+std::vector<int> layers_of(const PagedStore::Spec& s) {
+  if (s.layers) return *s.layers;
+  std::vector<int> all(static_cast<size_t>(s.n_layers));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
 
 Pages::Spec pages_spec(const PagedStore::Spec& s) {
-  return {.n_layers = s.n_layers,
+  return {.n_layers = static_cast<int>(layers_of(s).size()),
           .n_kv_heads = s.n_kv_heads,
           .head_dim = s.head_dim,
           .dtype = s.dtype,
           .n_pages = s.n_pages,
           .device = s.device};
 }
+
+/// Same bytes, on devices of which one may be a GPU, whose queue it is.
+void copy(const Tensor& to, const Tensor& from, cuda::Queue* queue) {
+  const bool to_gpu = to.device().kind == Device::Kind::cuda,
+             from_gpu = from.device().kind == Device::Kind::cuda;
+  if (to_gpu && from_gpu)
+    queue->copy_within(to.raw(), from.raw(), to.bytes());
+  else if (to_gpu)
+    queue->copy_in(to.raw(), from.raw(), to.bytes());
+  else if (from_gpu)
+    queue->copy_out(to.raw(), from.raw(), to.bytes());
+  else
+    std::memcpy(to.raw(), from.raw(), to.bytes());
+}
+
+std::string moves_name(const PagedStore::Spec& spec) { return spec.prefix + "/moves"; }
 
 size_t moves_bytes(const PagedStore::Spec& spec) {
   return 2 * static_cast<size_t>(spec.max_moves) * sizeof(int32_t);
@@ -24,22 +49,62 @@ size_t moves_bytes(const PagedStore::Spec& spec) {
 }  // namespace
 
 void PagedStore::plan(const Spec& spec, MemoryPlan& plan) {
-  Pages::plan(pages_spec(spec), kPrefix, plan);
-  plan.add(kMovesName, moves_bytes(spec), spec.device);
+  Pages::plan(pages_spec(spec), spec.prefix, plan);
+  plan.add(moves_name(spec), moves_bytes(spec), spec.device);
 }
 
 PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec)
+    : PagedStore(spec, arena, exec,
+                 std::make_shared<Sequences>(
+                     Sequences::Spec{spec.n_pages, spec.max_slots, spec.max_pages})) {}
+
+PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedStore& of)
+    : PagedStore(spec, arena, exec, of.sequences_) {
+  TANDEM_CHECK(spec.n_pages == of.spec_.n_pages, "{} pages, {} of the same sequences", spec.n_pages,
+               of.spec_.n_pages);
+  of.others_.push_back(this);
+}
+
+PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec,
+                       std::shared_ptr<Sequences> sequences)
     : spec_(spec),
       exec_(exec),
-      sequences_({spec.n_pages, spec.max_slots, spec.max_pages}),
-      pages_(pages_spec(spec), kPrefix, arena) {
-  if (moves_bytes(spec) > 0) moves_ = static_cast<int32_t*>(arena.take(kMovesName));
+      place_(static_cast<size_t>(spec.n_layers), -1),
+      sequences_(std::move(sequences)),
+      pages_(pages_spec(spec), spec.prefix, arena) {
+  int i = 0;
+  for (const int layer : layers_of(spec)) place_[static_cast<size_t>(layer)] = i++;
+  if (moves_bytes(spec) > 0) moves_ = static_cast<int32_t*>(arena.take(moves_name(spec)));
+}
+
+int PagedStore::place(int layer) const {
+  TANDEM_CHECK(holds(layer), "layer {} is not in {}", layer, spec_.prefix);
+  return place_[static_cast<size_t>(layer)];
 }
 
 void PagedStore::reserve(int slot, int n) {
-  sequences_.reserve(slot, n, [&](int32_t from, int32_t to) {
+  sequences_->reserve(slot, n, [&](int32_t from, int32_t to) {
     ops::copy_page({pages_.pools(), from, to}, exec_.stream());
+    for (const PagedStore* other : others_)
+      ops::copy_page({other->pages_.pools(), from, to}, other->exec_.stream());
   });
+}
+
+void PagedStore::copy_from(const PagedStore& from, int slot, int begin, int end) {
+  if (begin >= end) return;
+  cuda::Queue* const queue = exec_.on_gpu() ? exec_.queue : from.exec_.queue;
+  for (int layer = 0; layer < spec_.n_layers; ++layer) {
+    if (!holds(layer) || !from.holds(layer)) continue;
+    const std::pair<Tensor, Tensor> pools[] = {{k(layer), from.k(layer)},
+                                               {v(layer), from.v(layer)}};
+    for (const auto& [to_pool, from_pool] : pools)
+      for (int i = begin / kPageTokens; i * kPageTokens < end; ++i) {
+        TANDEM_CHECK(page(slot, i) >= 0 && from.page(slot, i) >= 0,
+                     "page {} of slot {} is not in {}", i, slot,
+                     from.page(slot, i) < 0 ? from.spec_.prefix : spec_.prefix);
+        copy(to_pool.slice(page(slot, i), 1), from_pool.slice(from.page(slot, i), 1), queue);
+      }
+  }
 }
 
 void PagedStore::move_paths(const AcceptedPaths& p, const ops::StepArrays& step) {

@@ -1,5 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "kv/pages.h"
@@ -9,11 +12,12 @@
 
 namespace tandem::kv {
 
-/// Keys and values of all sequences: which pages hold whose tokens, and the pages.
+/// Keys and values of all sequences in some layers: which pages hold whose tokens, and the pages.
 class PagedStore {
  public:
   struct Spec {
-    int n_layers = 0;
+    int n_layers = 0;                             // of the model
+    std::optional<std::vector<int>> layers = {};  // those that it holds, rising; none: all
     int n_kv_heads = 0;
     int head_dim = 0;
     DType dtype = DType::bf16;
@@ -22,32 +26,45 @@ class PagedStore {
     int max_pages = 0;  // pages of one sequence, given-back ones included
     int max_moves = 0;  // tokens that one call of move_paths copies
     Device device = {};
+    std::string prefix = "kv";  // names its buffers
   };
   static void plan(const Spec& spec, MemoryPlan& plan);
 
   /// exec     where the pools are: the device of the spec
   PagedStore(const Spec& spec, Arena& arena, const Exec& exec = {});
+  /// Other layers or another place of the sequences of `of`, with the same pages: what `of` copies
+  /// is copied here too. Its sequences come and go with those of `of`, which outlives it.
+  PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedStore& of);
+  PagedStore(const PagedStore&) = delete;
+  PagedStore& operator=(const PagedStore&) = delete;
 
   const Spec& spec() const { return spec_; }
   const Exec& exec() const { return exec_; }
-  /// Pools of one layer, [n_pages, n_kv_heads, 64, head_dim].
-  Tensor k(int layer) const { return pages_.k(layer); }
-  Tensor v(int layer) const { return pages_.v(layer); }
+  bool holds(int layer) const { return place_[static_cast<size_t>(layer)] >= 0; }
+  /// Pools of one layer that it holds, [n_pages, n_kv_heads, 64, head_dim].
+  Tensor k(int layer) const { return pages_.k(place(layer)); }
+  Tensor v(int layer) const { return pages_.v(place(layer)); }
 
-  /// As Sequences': a page that is unshared is copied here.
-  int acquire() { return sequences_.acquire(); }
-  void release(int slot) { sequences_.release(slot); }
-  int fork(int slot) { return sequences_.fork(slot); }
-  int length(int slot) const { return sequences_.length(slot); }
-  void set_length(int slot, int n) { sequences_.set_length(slot, n); }
+  /// As Sequences'.
+  int acquire() { return sequences_->acquire(); }
+  void release(int slot) { sequences_->release(slot); }
+  int fork(int slot) { return sequences_->fork(slot); }
+  int length(int slot) const { return sequences_->length(slot); }
+  void set_length(int slot, int n) { sequences_->set_length(slot, n); }
+  void adopt(int slot, int n, int begin) { sequences_->adopt(slot, n, begin); }
+  /// A page that is unshared is copied, wherever its sequences have keys and values.
   void reserve(int slot, int n);
-  void truncate(int slot, int n) { sequences_.truncate(slot, n); }
-  void drop(int slot, int begin, int end) { sequences_.drop(slot, begin, end); }
-  int32_t page(int slot, int page_index) const { return sequences_.page(slot, page_index); }
-  const std::vector<int32_t>& pages(int slot) const { return sequences_.pages(slot); }
-  uint64_t table_version(int slot) const { return sequences_.table_version(slot); }
-  int pages_given_back(int slot) const { return sequences_.pages_given_back(slot); }
-  int free_pages() const { return sequences_.free_pages(); }
+  void truncate(int slot, int n) { sequences_->truncate(slot, n); }
+  void drop(int slot, int begin, int end) { sequences_->drop(slot, begin, end); }
+  int32_t page(int slot, int page_index) const { return sequences_->page(slot, page_index); }
+  const std::vector<int32_t>& pages(int slot) const { return sequences_->pages(slot); }
+  uint64_t table_version(int slot) const { return sequences_->table_version(slot); }
+  int pages_given_back(int slot) const { return sequences_->pages_given_back(slot); }
+  int free_pages() const { return sequences_->free_pages(); }
+
+  /// Copies the pages of tokens [begin, end) of a slot from another store that has them, in all
+  /// layers that both hold: whole pages, which hold no less here afterwards.
+  void copy_from(const PagedStore& from, int slot, int begin, int end);
 
   /// Paths of token trees as verification leaves them, in the memory of the store's device.
   struct AcceptedPaths {
@@ -59,15 +76,20 @@ class PagedStore {
     int max_depth;     // no path is longer
   };
   /// The moves that close the gaps of paths; on a GPU work that a graph may record.
-  /// step     of the sequences
+  /// step     of the sequences, with this store's page table
   void move_paths(const AcceptedPaths& paths, const ops::StepArrays& step);
 
  private:
+  int place(int layer) const;
+  PagedStore(const Spec& spec, Arena& arena, const Exec& exec, std::shared_ptr<Sequences>);
+
   Spec spec_;
   Exec exec_;
-  Sequences sequences_;
+  std::vector<int> place_;  // of each layer of the model among those held, -1: not held
+  std::shared_ptr<Sequences> sequences_;
   Pages pages_;
-  int32_t* moves_ = nullptr;  // [2, max_moves]
+  std::vector<const PagedStore*> others_;  // of the same sequences
+  int32_t* moves_ = nullptr;               // [2, max_moves]
 };
 
 }  // namespace tandem::kv

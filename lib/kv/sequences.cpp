@@ -87,6 +87,25 @@ void Sequences::reserve(int slot, int n, const CopyPage& copy) {
   }
 }
 
+void Sequences::adopt(int slot, int n, int begin) {
+  Slot& s = at(slot);
+  TANDEM_CHECK(s.pages.empty() && begin >= 0 && begin <= n, "{} pages, {} tokens from {} on",
+               s.pages.size(), n, begin);
+  const int all = (n + kPageTokens - 1) / kPageTokens, gone = std::min(begin / kPageTokens, all);
+  s.pages.assign(static_cast<size_t>(gone), -1);
+  s.n_given_back = gone;
+  s.gone_begin = 0;
+  s.gone_end = gone;
+  s.length = n;
+  touch(s);
+  try {
+    while (static_cast<int>(s.pages.size()) < all) s.pages.push_back(allocate());
+  } catch (const Error&) {
+    truncate(slot, 0);
+    throw;
+  }
+}
+
 void Sequences::truncate(int slot, int n) {
   Slot& s = at(slot);
   TANDEM_CHECK(n >= 0 && n <= s.length, "truncation of {} tokens to {}", s.length, n);

@@ -34,6 +34,9 @@ class Sequences {
   /// that length falls into has tokens to copy.
   /// errors   kind memory when the pool is exhausted
   void reserve(int slot, int n, const CopyPage& copy);
+  /// Gives an empty slot n tokens, of which those from the page of `begin` on get pages.
+  /// errors   kind memory when the pool is exhausted: the slot is empty still
+  void adopt(int slot, int n, int begin);
   /// Shortens a sequence and gives back the pages past the end.
   void truncate(int slot, int n);
   /// Gives back the pages that lie wholly inside [begin, end).
