@@ -315,7 +315,7 @@ void Cache::adopt_prompt(int slot) {
 void Cache::truncate(int slot, int n) {
   uncommit(slot, n);
   store_.truncate(slot, n);
-  if (hosted_) hosted_->give_back(slot);
+  if (hosted_) hosted_->free_end(slot);
 }
 
 void Cache::uncommit(int slot, int n) {

@@ -45,8 +45,8 @@ class HostedKeys {
   void store(int slot);
   /// Tokens were taken back from the end. Before: store.
   void cut(int slot);
-  /// Gives back pages past the end.
-  void give_back(int slot) {
+  /// Frees pages past the end.
+  void free_end(int slot) {
     if (at(slot).split) near_.truncate(slot, near_.length(slot));
   }
 

@@ -2,8 +2,9 @@
 // place.
 #include <doctest/doctest.h>
 
+#include "decode/state.h"
 #include "policy_rig.h"
-#include "tree_runs.h"
+#include "temporary_folder.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -183,6 +184,68 @@ TEST_SUITE("kv/hosted_keys") {
         rig->cache.uncommit(slot, 490);
       }
       b.check_each(slot, 700, 70);
+    }
+  }
+
+  TEST_CASE("trees: branches see their paths, in one step and by levels") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      Both b(kind.cache);
+      const int slot = b.sequence(tokens(0, 600));
+      b.check_each(slot, 600, 30);
+      const std::vector<int> parent = {-1, 0, 0, 1, 1, 2, -1};
+      const kv::SeqRows rows[] = {{slot, static_cast<int>(parent.size())}};
+      const kv::Tree trees[] = {{parent}};
+      const auto in_one = [&](PolicyRig& rig) {
+        const kv::Step step = rig.cache.begin({.rows = rows, .trees = trees});
+        return rig.attend(step, tokens(700, rows[0].n_rows));
+      };
+      CHECK(in_one(b.split) == in_one(b.one));
+      const auto by_levels = [&](PolicyRig& rig) {
+        const std::vector<int> ends[] = {{1, 3, 7}};
+        std::vector<Row> all;
+        int first = 0;
+        for (const kv::Step& level : rig.cache.begin_levels({.rows = rows, .trees = trees}, ends)) {
+          for (Row& row : rig.attend(level, tokens(800 + first, level.n_rows)))
+            all.push_back(std::move(row));
+          first += level.n_rows;
+        }
+        return all;
+      };
+      CHECK(by_levels(b.split) == by_levels(b.one));
+      b.check_each(slot, 900, 3);
+    }
+  }
+
+  TEST_CASE("f32: a model's logits, and those after a saved state, in either place") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      const auto engine_of = [&](CachePlace place) {
+        recipe::Cache cache = kind.cache;
+        cache.place = place;
+        return make_engine(small_model("llama-3.1"),
+                           {.max_seqs = 2, .max_tokens = 2048, .caches = {cache}});
+      };
+      const auto one = engine_of(CachePlace::device), split = engine_of(CachePlace::host);
+      const Ids prompt = random_ids(*one, 400, 1), after = random_ids(*one, 40, 2);
+      for (const size_t chunk : {size_t{0}, size_t{150}})
+        CHECK(run_alone(*split, prompt, after, chunk) == run_alone(*one, prompt, after, chunk));
+
+      const TemporaryFolder folder;
+      const int slot = split->cache().create();
+      prefill(*split, slot, prompt);
+      extend_each(*split, slot, std::span(after).first(20));
+      Ids text = prompt;
+      text.insert(text.end(), after.begin(), after.begin() + 20);
+      decode::save_state(folder / "state", *split, slot, text);
+      const std::vector<Row> want = extend_each(*split, slot, std::span(after).subspan(20));
+      const auto saved = decode::open_state(folder / "state", split->files(), DType::f32);
+      const int again = decode::restore_state(saved, *split, split->cache().all_readers());
+      // The saved text is one prompt, whose last tokens are indexed, too: as they are from one.
+      const int from_one = decode::restore_state(saved, *one, one->cache().all_readers());
+      const std::vector<Row> restored = extend_each(*split, again, std::span(after).subspan(20));
+      CHECK(restored == extend_each(*one, from_one, std::span(after).subspan(20)));
+      CHECK(want.size() == restored.size());
     }
   }
 

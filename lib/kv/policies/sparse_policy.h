@@ -73,7 +73,7 @@ class SparsePolicy : public SelectingPolicy {
     return bounds().hosted ? layers() : std::vector<int>{};
   }
   int range_begin(int slot) const override { return index_.empty(slot) ? 0 : index_.end(slot); }
-  int most_ranged() const override { return index_.most_behind(); }
+  int most_ranged() const override { return index_.most_outside(); }
   int keys_read(int layer, int length) const override;
   HeadKeys head_keys(int layer, int length) const override;
 

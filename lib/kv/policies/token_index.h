@@ -72,7 +72,7 @@ class TokenIndex {
   /// added kRoll or more at a time, so that short forks share every block.
   int wanted_end(int slot, int length, bool prompt) const;
   /// Tokens of a sequence that are in no index, sinks counted where there is none, at most.
-  int most_behind() const {
+  int most_outside() const {
     return spec_.sinks + spec_.recent + std::max(spec_.least, kRoll) + spec_.unit;
   }
   /// Extends the index to `end` and says what must be written where.
