@@ -41,9 +41,10 @@ std::vector<std::byte> last_queries(const kv::QueryRing& ring, int slot, int lay
 
 }  // namespace
 
-void save_state(const std::filesystem::path& path, const Engine& engine, int slot,
+void save_state(const std::filesystem::path& path, Engine& engine, int slot,
                 std::span<const int32_t> tokens) {
-  const kv::Cache& cache = engine.cache();
+  kv::Cache& cache = engine.cache();
+  cache.hold_dense(slot);
   TANDEM_CHECK(static_cast<int>(tokens.size()) == cache.length(slot), "{} tokens, {} in the cache",
                tokens.size(), cache.length(slot));
   const kv::Geometry& g = cache.geometry();

@@ -20,7 +20,7 @@ struct SavedState {
 };
 
 /// errors   kind input: cannot write
-void save_state(const std::filesystem::path& path, const Engine& engine, int slot,
+void save_state(const std::filesystem::path& path, Engine& engine, int slot,
                 std::span<const int32_t> tokens);
 
 /// Opens and checks a state against a model, before any memory is planned.

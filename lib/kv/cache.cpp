@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 
 #include "base/check.h"
 #include "base/convert.h"
@@ -93,7 +94,38 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
           .device = s.device,
+          .hosted = s.policies[i].place == recipe::CachePlace::host,
           .block_shared_bytes = s.block_shared_bytes};
+}
+
+/// Of a run whose policy chooses among keys in host memory.
+/// errors   kind recipe: several policies share these
+std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
+  const auto on_host = [](const auto& c) { return c.place == recipe::CachePlace::host; };
+  if (!std::ranges::any_of(s.policies, on_host)) return {};
+  if (s.policies.size() > 1)
+    throw recipe_error("cache.place", "is host, but {} policies share the keys", s.policies.size())
+        .hint("leave it device, or give the draft a separate model: draft.path");
+  const auto policy = make_policy(s.policies[0], bounds_of(s, 0));
+  if (policy->most_ranged() == 0)
+    throw recipe_error("cache.place", "is host, which {} has no use for", policy->name())
+        .hint("choose kind lsh or hybrid, or leave it device");
+  const int rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows;
+  return HostedKeys::Spec{.layers = policy->hosted_layers(),
+                          .whole = store_spec(s),
+                          .near_tokens = std::min(s.max_tokens, policy->most_ranged() + rows)};
+}
+
+/// Of the keys that are not in host memory.
+PagedStore::Spec whole_spec(const Cache::Spec& s) {
+  PagedStore::Spec spec = store_spec(s);
+  const std::optional<HostedKeys::Spec> hosted = hosted_spec(s);
+  if (!hosted) return spec;
+  spec.layers.emplace();
+  for (int layer = 0; layer < spec.n_layers; ++layer)
+    if (std::ranges::find(hosted->layers, layer) == hosted->layers.end())
+      spec.layers->push_back(layer);
+  return spec;
 }
 
 /// Whether ranges of a run come with lists.
@@ -122,7 +154,8 @@ AttentionBounds attention_bounds(const Cache::Spec& s) {
           .scores = wants_scores(s)};
 }
 
-constexpr const char* kTables = "workspace/page tables";
+constexpr const char *kTables = "workspace/page tables",
+                     *kNearTables = "workspace/near page tables";
 
 DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
   return {.max_seqs = s.max_seqs, .max_rows = s.max_rows, .max_pages = store_spec(s).max_pages};
@@ -147,8 +180,13 @@ struct RunNeeds {
 void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   const Geometry& g = spec.geometry;
   const Device device = spec.device;
-  PagedStore::plan(store_spec(spec), plan);
-  plan.add(kTables, PageTables::bytes(spec.max_seqs, store_spec(spec).max_pages));
+  const size_t tables = PageTables::bytes(spec.max_seqs, store_spec(spec).max_pages);
+  PagedStore::plan(whole_spec(spec), plan);
+  plan.add(kTables, tables);
+  if (const auto hosted = hosted_spec(spec)) {
+    HostedKeys::plan(*hosted, plan);
+    plan.add(kNearTables, tables);
+  }
   plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),
            device);
   if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);
@@ -195,13 +233,18 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
 Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const Exec& exec)
     : spec_(spec),
       exec_(exec),
-      store_(store_spec(spec), arena, exec),
+      store_(whole_spec(spec), arena, exec),
       tables_(static_cast<int32_t*>(arena.take(kTables)), spec.max_seqs, store_.spec().max_pages),
       rope_(rope),
       readers_(static_cast<size_t>(spec.max_seqs)),
       workspace_(ops::attention_workspace(spec.device, attention_bounds(spec),
                                           arena.take("workspace/attention"))),
       usage_(spec.policies.size()) {
+  if (const auto hosted = hosted_spec(spec)) {
+    hosted_ = std::make_unique<HostedKeys>(*hosted, store_, arena, exec);
+    near_tables_ = std::make_unique<PageTables>(static_cast<int32_t*>(arena.take(kNearTables)),
+                                                spec.max_seqs, store_.spec().max_pages);
+  }
   if (!ring_spec(spec).empty())
     queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
   if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena, exec);
@@ -225,6 +268,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
 
 int Cache::create(Readers readers) {
   const int slot = store_.acquire();
+  if (hosted_) hosted_->acquire(slot);
   readers_[static_cast<size_t>(slot)] = readers;
   if (scores_) scores_->clear(slot);
   return slot;
@@ -232,8 +276,10 @@ int Cache::create(Readers readers) {
 
 int Cache::fork(int slot, Readers readers) {
   const int copy = store_.fork(slot);
+  if (hosted_) hosted_->fork(slot, copy);
   readers_[static_cast<size_t>(copy)] = readers;
   if (const int token = missing_token(copy, length(copy)); token >= 0) {
+    if (hosted_) hosted_->release(copy);
     store_.release(copy);
     throw input_error("kv cache", "the {} policy needs token {}, which the {} policy gave back",
                       policy(readers.front()).name(), token, policy_of(slot).name());
@@ -246,7 +292,7 @@ int Cache::fork(int slot, Readers readers) {
     if (readers_of(slot).has(i))
       p.on_fork(slot, copy);
     else if (length(copy) > 0)
-      p.on_prompt(copy, store_);
+      p.on_prompt(copy, indexed_store());
   }
   return copy;
 }
@@ -254,24 +300,32 @@ int Cache::fork(int slot, Readers readers) {
 void Cache::release(int slot) {
   for_readers(slot, [&](Policy& p) { p.on_release(slot); });
   if (queries_) queries_->release(slot);
+  if (hosted_) hosted_->release(slot);
   store_.release(slot);
 }
 
 void Cache::adopt_prompt(int slot) {
-  for_readers(slot, [&](Policy& p) { p.on_prompt(slot, store_); });
+  if (hosted_) {
+    hosted_->wrote_dense(slot);
+    hosted_->store(slot);
+  }
+  for_readers(slot, [&](Policy& p) { p.on_prompt(slot, indexed_store()); });
 }
 
 void Cache::truncate(int slot, int n) {
   uncommit(slot, n);
   store_.truncate(slot, n);
+  if (hosted_) hosted_->free_end(slot);
 }
 
 void Cache::uncommit(int slot, int n) {
   if (const int token = missing_token(slot, n); token >= 0)
     throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back",
                       n, policy_of(slot).name(), token);
+  if (hosted_) hosted_->store(slot);
   store_.set_length(slot, n);
-  for_readers(slot, [&](Policy& p) { p.on_truncate(slot, n, store_); });
+  if (hosted_) hosted_->cut(slot);
+  for_readers(slot, [&](Policy& p) { p.on_truncate(slot, n, indexed_store()); });
 }
 
 int Cache::missing_token(int slot, int n) const {
@@ -308,15 +362,39 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
     TANDEM_CHECK(readers_of(slots[b]).has(last.reading.keys), "slot {} has no reader {}", slots[b],
                  last.reading.keys);
     const int n_rows = last.tentative_of(static_cast<int>(b)) + last.rows_of(static_cast<int>(b));
-    store_.reserve(slots[b], store_.length(slots[b]) + n_rows + ahead);
+    reserve(slots[b], store_.length(slots[b]) + n_rows + ahead, Phase::extend);
   }
   for (Step& step : steps) step.ahead = ahead;
   for (Step& step : steps)
     for (size_t b = 0; b < slots.size(); ++b)
       move_rows(step, static_cast<int>(b), slots[b], store_.length(slots[b]),
-                store_.pages(slots[b]));
-  tables_.lay_out(store_, last.slot);
+                store_.pages(slots[b]), near_pages(slots[b]));
+  lay_out_tables(last.slot);
   publish(steps, outbox);
+}
+
+void Cache::reserve(int slot, int n, Phase phase) {
+  store_.reserve(slot, n);
+  if (!hosted_) return;
+  if (phase == Phase::prefill) return hosted_->hold_dense(slot);
+  hosted_->hold_split(slot, range_begin(slot));
+  hosted_->near().reserve(slot, n);
+}
+
+std::span<const int32_t> Cache::near_pages(int slot) const {
+  return hosted_ ? std::span<const int32_t>(hosted_->near().pages(slot))
+                 : std::span<const int32_t>();
+}
+
+void Cache::lay_out_tables(std::span<const int32_t> slots) {
+  tables_.lay_out(store_, slots);
+  if (hosted_) near_tables_->lay_out(hosted_->near(), slots);
+}
+
+Cache::LayerKeys Cache::keys(int layer, const Step& step) const {
+  const bool near = hosted_ && hosted_->holds(layer) && step.phase == Phase::extend;
+  const PagedStore& store = near ? hosted_->near() : dense_store(layer);
+  return {store.k(layer), store.v(layer), near ? step.near : step.arrays};
 }
 
 Reading Cache::reading_of(const StepSpec& spec) const {
@@ -342,7 +420,7 @@ Step Cache::lay_out(const StepSpec& spec) {
   step.ahead = spec.ahead;
   step.row_begin.push_back(0);
   for (const SeqRows& r : rows)
-    store_.reserve(r.slot, store_.length(r.slot) + r.n_rows + spec.ahead);
+    reserve(r.slot, store_.length(r.slot) + r.n_rows + spec.ahead, spec.phase);
   // Tokens that a policy has already cut can only be continued through the policy.
   const auto n_cut = static_cast<size_t>(
       std::count_if(rows.begin(), rows.end(), [&](const SeqRows& r) { return is_cut(r.slot); }));
@@ -361,7 +439,7 @@ Step Cache::lay_out(const StepSpec& spec) {
   for (int b = 1; step.places > step.n_seqs && b < step.n_seqs; ++b)
     TANDEM_CHECK(step.rows_of(b) == step.rows_of(0), "{} rows of a sequence, {} of another",
                  step.rows_of(b), step.rows_of(0));
-  tables_.lay_out(store_, step.slot);
+  lay_out_tables(step.slot);
   return step;
 }
 
@@ -373,6 +451,8 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
       step.point_to_host();
       step.arrays.max_pages = tables_.max_pages();
       step.arrays.page_table = tables_.cells();
+      step.near.max_pages = step.arrays.max_pages;
+      if (hosted_) step.near.page_table = near_tables_->cells();
     }
     return;
   }
@@ -420,6 +500,8 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
     step.pos.push_back(token);
     step.row_page.push_back(store_.page(rows.slot, token / kPageTokens));
     step.row_in_page.push_back(token % kPageTokens);
+    if (hosted_ && step.phase == Phase::extend)
+      step.near_page.push_back(hosted_->near().page(rows.slot, token / kPageTokens));
   }
   step.n_rows += rows.n_rows;
   step.row_begin.push_back(step.n_rows);
@@ -461,12 +543,13 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
 
 void Cache::attend_parts(const Attention& a) {
   const auto& [layer, step, plan, out, q, lse, usage, scores, on_list] = a;
+  const LayerKeys keys = this->keys(layer, step);
   ops::AttentionArgs args{.out = out,
                           .lse = lse,
                           .q = q,
-                          .k = store_.k(layer),
-                          .v = store_.v(layer),
-                          .step = step.arrays,
+                          .k = keys.k,
+                          .v = keys.v,
+                          .step = keys.step,
                           .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim)),
                           // The layer ahead read the same arrays, and between two layers only the
                           // rows of the step are written: pages are copied and tokens moved between
@@ -509,7 +592,7 @@ void Cache::attend_parts(const Attention& a) {
     lists_->run({.selector = *plan.selector,
                  .layer = layer,
                  .step = step,
-                 .store = store_,
+                 .store = indexed_store(),
                  .q = q,
                  .o = partial_o_ + n_parts * rows * heads * d,
                  .lse = partial_lse_ + n_parts * rows * heads,
@@ -624,6 +707,7 @@ void Cache::commit(const Step& step, std::span<const int> kept) {
   for (size_t b = 0; b < step.slot.size(); ++b) {
     const int slot = step.slot[b];
     store_.set_length(slot, step.base[b] + kept[b]);
+    if (hosted_) hosted_->wrote_dense(slot);
     const bool ends = step.last_chunk[b] != 0;
     if (ends) adopt_prompt(slot);
     // The rest of a prompt is read densely.
@@ -634,13 +718,18 @@ void Cache::commit(const Step& step, std::span<const int> kept) {
 void Cache::keep(std::span<const int32_t> slots, std::span<const int> kept) {
   for (size_t b = 0; b < slots.size(); ++b)
     store_.set_length(slots[b], store_.length(slots[b]) + kept[b]);
+  for (const int32_t slot : slots)
+    if (hosted_) hosted_->committed(slot, static_cast<int>(spec_.policies[0].recent));
   for (int i = 0; i < n_policies(); ++i) {
     std::vector<int32_t> read;
     std::ranges::copy_if(slots, std::back_inserter(read),
                          [&](int slot) { return readers_of(slot).has(i); });
-    if (!read.empty()) policies_[static_cast<size_t>(i)]->on_commit(read, store_);
+    if (!read.empty()) policies_[static_cast<size_t>(i)]->on_commit(read, indexed_store());
   }
-  for (const int32_t slot : slots) evict(slot, retention(slot));
+  for (const int32_t slot : slots) {
+    evict(slot, retention(slot));
+    if (hosted_) hosted_->near().drop(slot, 0, range_begin(slot));
+  }
 }
 
 }  // namespace tandem::kv

@@ -5,6 +5,7 @@
 
 #include "kv/attention_observer.h"
 #include "kv/device_step.h"
+#include "kv/hosted_keys.h"
 #include "kv/list_attention.h"
 #include "kv/policy.h"
 #include "kv/readers.h"
@@ -111,11 +112,24 @@ class Cache {
   /// knows paths before the host does. A commit of as many rows follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {
     store_.move_paths(paths, step.arrays);
+    if (hosted_) hosted_->near().move_paths(paths, step.near);
     if (queries_) queries_->move_paths(paths, step);
   }
 
-  Tensor k(int layer) const { return store_.k(layer); }
-  Tensor v(int layer) const { return store_.v(layer); }
+  /// Where a layer's rows of a step go, and keys of ranges lie: pools, and the step's arrays with
+  /// the pages of these.
+  struct LayerKeys {
+    Tensor k, v;
+    const ops::StepArrays& step;
+  };
+  LayerKeys keys(int layer, const Step& step) const;
+  /// Pools of texts as the store has them: of layers whose keys are in host memory those of texts
+  /// that hold_dense has brought.
+  Tensor k(int layer) const { return dense_store(layer).k(layer); }
+  Tensor v(int layer) const { return dense_store(layer).v(layer); }
+  void hold_dense(int slot) {
+    if (hosted_) hosted_->hold_dense(slot);
+  }
   const Geometry& geometry() const { return spec_.geometry; }
   const Policy& policy(int i) const { return *policies_[static_cast<size_t>(i)]; }
   int n_policies() const { return static_cast<int>(policies_.size()); }
@@ -149,6 +163,17 @@ class Cache {
     for (int i = 0; i < n_policies(); ++i)
       if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)]);
   }
+  const PagedStore& dense_store(int layer) const {
+    return hosted_ && hosted_->holds(layer) ? hosted_->dense() : store_;
+  }
+  /// Where policies find the keys that they index.
+  const PagedStore& indexed_store() const { return hosted_ ? hosted_->far() : store_; }
+  /// Tokens that a policy's ranges read of a slot; of the first one, whose keys are in host memory.
+  int range_begin(int slot) const { return policies_.front()->range_begin(slot); }
+  /// Room for new rows of a sequence.
+  void reserve(int slot, int n, Phase phase);
+  std::span<const int32_t> near_pages(int slot) const;
+  void lay_out_tables(std::span<const int32_t> slots);
   /// One layer's attention by a plan.
   struct Attention {
     int layer;
@@ -186,6 +211,8 @@ class Cache {
   Exec exec_;
   PagedStore store_;
   PageTables tables_;
+  std::unique_ptr<HostedKeys> hosted_;       // where keys are in host memory
+  std::unique_ptr<PageTables> near_tables_;  // of its near keys
   const ops::RopeTable& rope_;
   std::unique_ptr<QueryRing> queries_;
   std::unique_ptr<ScoreStore> scores_;  // when a policy needs them

@@ -1,23 +1,23 @@
 #pragma once
 #include <cstdint>
-#include <span>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "kv/step.h"
-#include "ops/paging.h"
-#include "tensor/arena.h"
+#include "kv/pages.h"
+#include "kv/sequences.h"
+#include "ops/step_arrays.h"
 #include "tensor/exec.h"
-#include "tensor/tensor.h"
 
 namespace tandem::kv {
 
-/// Keys and values of all sequences in pages of 64 tokens. A page id stands for the same tokens in
-/// every layer. Pages are reference counted, so that sequences fork for the price of a page table;
-/// a shared page is copied when a sequence is about to write into it.
+/// Keys and values of all sequences in some layers: which pages hold whose tokens, and the pages.
 class PagedStore {
  public:
   struct Spec {
-    int n_layers = 0;
+    int n_layers = 0;                             // of the model
+    std::optional<std::vector<int>> layers = {};  // those that it holds, rising; none: all
     int n_kv_heads = 0;
     int head_dim = 0;
     DType dtype = DType::bf16;
@@ -26,47 +26,45 @@ class PagedStore {
     int max_pages = 0;  // pages of one sequence, given-back ones included
     int max_moves = 0;  // tokens that one call of move_paths copies
     Device device = {};
-
-    /// Bytes of K and V of one page in all layers.
-    size_t page_bytes() const;
+    std::string prefix = "kv";  // names its buffers
   };
   static void plan(const Spec& spec, MemoryPlan& plan);
 
   /// exec     where the pools are: the device of the spec
   PagedStore(const Spec& spec, Arena& arena, const Exec& exec = {});
+  /// Other layers or another place of the sequences of `of`, with the same pages: what `of` copies
+  /// is copied here too. Its sequences come and go with those of `of`, which outlives it.
+  PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedStore& of);
+  PagedStore(const PagedStore&) = delete;
+  PagedStore& operator=(const PagedStore&) = delete;
 
   const Spec& spec() const { return spec_; }
   const Exec& exec() const { return exec_; }
-  /// Pools of one layer, [n_pages, n_kv_heads, 64, head_dim].
-  Tensor k(int layer) const { return pool(k_, layer); }
-  Tensor v(int layer) const { return pool(v_, layer); }
+  bool holds(int layer) const { return place_[static_cast<size_t>(layer)] >= 0; }
+  /// Pools of one layer that it holds, [n_pages, n_kv_heads, 64, head_dim].
+  Tensor k(int layer) const { return pages_.k(place(layer)); }
+  Tensor v(int layer) const { return pages_.v(place(layer)); }
 
-  /// A free slot with length 0.
-  /// errors   kind memory when all are in use
-  int acquire();
-  void release(int slot);
-  /// A new slot that shares all pages of `slot`.
-  int fork(int slot);
-
-  /// Committed tokens.
-  int length(int slot) const { return at(slot).length; }
-  void set_length(int slot, int n) { at(slot).length = n; }
-  /// Makes [length, n) writable: allocates missing pages and unshares others, of which only the one
-  /// that length falls into has tokens to copy.
-  /// errors   kind memory when the pool is exhausted
+  /// As Sequences'.
+  int acquire() { return sequences_->acquire(); }
+  void release(int slot) { sequences_->release(slot); }
+  int fork(int slot) { return sequences_->fork(slot); }
+  int length(int slot) const { return sequences_->length(slot); }
+  void set_length(int slot, int n) { sequences_->set_length(slot, n); }
+  void adopt(int slot, int n, int begin) { sequences_->adopt(slot, n, begin); }
+  /// A page that is unshared is copied, wherever its sequences have keys and values.
   void reserve(int slot, int n);
-  /// Shortens a sequence and gives back the pages past the end.
-  void truncate(int slot, int n);
-  /// Gives back the pages that lie wholly inside [begin, end).
-  void drop(int slot, int begin, int end);
-  /// Page of a token's position, -1 when given back or not allocated.
-  int32_t page(int slot, int page_index) const;
-  const std::vector<int32_t>& pages(int slot) const { return at(slot).pages; }
-  /// Changes whenever pages(slot) does; no two tables ever have the same, and none has 0.
-  uint64_t table_version(int slot) const { return at(slot).version; }
-  /// Entries of pages(slot) that are -1.
-  int pages_given_back(int slot) const { return at(slot).n_given_back; }
-  int free_pages() const { return static_cast<int>(free_.size()); }
+  void truncate(int slot, int n) { sequences_->truncate(slot, n); }
+  void drop(int slot, int begin, int end) { sequences_->drop(slot, begin, end); }
+  int32_t page(int slot, int page_index) const { return sequences_->page(slot, page_index); }
+  const std::vector<int32_t>& pages(int slot) const { return sequences_->pages(slot); }
+  uint64_t table_version(int slot) const { return sequences_->table_version(slot); }
+  int pages_given_back(int slot) const { return sequences_->pages_given_back(slot); }
+  int free_pages() const { return sequences_->free_pages(); }
+
+  /// Copies the pages of tokens [begin, end) of a slot from another store that has them, in all
+  /// layers that both hold: whole pages, which hold no less here afterwards.
+  void copy_from(const PagedStore& from, int slot, int begin, int end);
 
   /// Paths of token trees as verification leaves them, in the memory of the store's device.
   struct AcceptedPaths {
@@ -78,38 +76,20 @@ class PagedStore {
     int max_depth;     // no path is longer
   };
   /// The moves that close the gaps of paths; on a GPU work that a graph may record.
-  /// step     of the sequences
+  /// step     of the sequences, with this store's page table
   void move_paths(const AcceptedPaths& paths, const ops::StepArrays& step);
 
  private:
-  struct Slot {
-    bool used = false;
-    int length = 0;
-    std::vector<int32_t> pages;
-    uint64_t version = 0;
-    int n_given_back = 0;
-    int gone_begin = 0, gone_end = 0;  // given back, all of them: drop begins behind
-  };
-
-  Slot& at(int slot);
-  const Slot& at(int slot) const;
-  void touch(Slot& slot) { slot.version = ++last_version_; }
-  int32_t allocate();
-  void unref(int32_t page);
-  Tensor pool(char* base, int layer) const;
-  /// Bytes of one page of one layer, K or V.
-  size_t layer_page_bytes() const;
-  PagePools pools() const;
+  int place(int layer) const;
+  PagedStore(const Spec& spec, Arena& arena, const Exec& exec, std::shared_ptr<Sequences>);
 
   Spec spec_;
   Exec exec_;
-  char* k_;
-  char* v_;
-  int32_t* moves_ = nullptr;  // [2, max_moves]
-  std::vector<int32_t> refs_;
-  std::vector<int32_t> free_;
-  std::vector<Slot> slots_;
-  uint64_t last_version_ = 0;
+  std::vector<int> place_;  // of each layer of the model among those held, -1: not held
+  std::shared_ptr<Sequences> sequences_;
+  Pages pages_;
+  std::vector<const PagedStore*> others_;  // of the same sequences
+  int32_t* moves_ = nullptr;               // [2, max_moves]
 };
 
 }  // namespace tandem::kv

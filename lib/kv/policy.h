@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/attention/attention.h"
 #include "kernels/gather/attend_lists.h"
@@ -72,9 +73,11 @@ struct Bounds {
   int max_tokens = 0;        // of one sequence
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
   Device device = {};
+  bool hosted = false;         // keys that policies choose among are in host memory
   int block_shared_bytes = 0;  // of the GPU, on one: what a block may have; 0: not known
 
-  bool on_gpu() const { return device.kind == Device::Kind::cuda; }
+  /// Whether a GPU chooses; it may read ranges where the CPU does.
+  bool on_gpu() const { return device.kind == Device::Kind::cuda && !hosted; }
 };
 
 /// A source over the paged store: rules on absolute key positions, evaluated per row in the kernel.
@@ -157,6 +160,11 @@ class Policy {
   virtual void on_fork(int /*from*/, int /*to*/) {}
   virtual void on_release(int /*slot*/) {}
   virtual void on_truncate(int /*slot*/, int /*n*/, const PagedStore&) {}
+  /// Where keys that are chosen lie in host memory (kv/hosted_keys.h): the layers whose keys those
+  /// are, the first token of a slot that ranges of these read, and how many they read at most.
+  virtual std::vector<int> hosted_layers() const { return {}; }
+  virtual int range_begin(int /*slot*/) const { return 0; }
+  virtual int most_ranged() const { return 0; }
   /// Which tokens a row of an extend step may need: the cache evicts others.
   virtual Retention retention() const { return {}; }
   virtual Needs needs() const = 0;

@@ -22,6 +22,8 @@ void Step::point_to_host() {
             .tree_mask = tree_mask.empty() ? nullptr : tree_mask.data()};
   for (int b = 0; b < n_seqs; ++b)
     arrays.max_rows_a_seq = std::max(arrays.max_rows_a_seq, rows_of(b));
+  near = arrays;
+  near.row_page = near_page.data();
 }
 
 int places_for(int n, int rows_each, int most) {
@@ -54,7 +56,8 @@ void add_tree(Step& step, int first_row, const Tree& tree) {
   }
 }
 
-void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages) {
+void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages,
+               std::span<const int32_t> near_pages) {
   const auto i = static_cast<size_t>(b);
   const int32_t shift = base - step.base[i];
   step.slot[i] = slot;
@@ -65,6 +68,8 @@ void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> p
     step.pos[r] += shift;
     step.row_page[r] = pages[static_cast<size_t>(token / kPageTokens)];
     step.row_in_page[r] = token % kPageTokens;
+    if (!step.near_page.empty())
+      step.near_page[r] = near_pages[static_cast<size_t>(token / kPageTokens)];
   }
 }
 
@@ -119,6 +124,7 @@ std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<in
       append(level.pos, whole.pos, begin, end);
       append(level.row_page, whole.row_page, begin, end);
       append(level.row_in_page, whole.row_in_page, begin, end);
+      if (!whole.near_page.empty()) append(level.near_page, whole.near_page, begin, end);
       append(level.tree_mask, whole.tree_mask, begin * words, end * words);
       level.n_rows += ends[l] - before;
       level.row_begin.push_back(level.n_rows);

@@ -197,12 +197,13 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
   keep_residual(to.residual_in);
   normed_linear(layer, LayerMatrix::qkv, qkv, w.norms.attn, w.qkv, to.normed_in);
   const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
+  const kv::Cache::LayerKeys keys = cache.keys(layer, step);
   ops::rope_kv({.q = q,
-                .k_pool = cache.k(layer),
-                .v_pool = cache.v(layer),
+                .k_pool = keys.k,
+                .v_pool = keys.v,
                 .qkv = qkv,
                 .rope = rope_,
-                .step = step.arrays,
+                .step = keys.step,
                 .norms = heads_normed},
                exec_.stream());
   poll(options_.interrupted);

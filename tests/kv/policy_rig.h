@@ -206,9 +206,10 @@ class PolicyRig {
         for (int head = 0; head < g.n_kv_heads; ++head)
           for (const Part part : {Part::k, Part::v}) {
             data_(part, ids[r], layer, head, values.data());
-            const Tensor pool = part == Part::k ? cache.k(layer) : cache.v(layer);
+            const kv::Cache::LayerKeys keys = cache.keys(layer, step);
+            const Tensor& pool = part == Part::k ? keys.k : keys.v;
             const size_t row = static_cast<size_t>(
-                (step.row_page[r] * g.n_kv_heads + head) * kPageTokens + step.row_in_page[r]);
+                (keys.step.row_page[r] * g.n_kv_heads + head) * kPageTokens + step.row_in_page[r]);
             for (size_t c = 0; c < values.size(); ++c)
               put(static_cast<std::byte*>(pool.raw()), row * values.size() + c, values[c]);
           }

@@ -88,24 +88,6 @@ ErrorKind kind_of(const Body& body) {
 }  // namespace
 
 TEST_SUITE("kv/paged_store") {
-  TEST_CASE("pages are taken when tokens need them and all come back") {
-    Store s;
-    const int a = s->acquire(), b = s->acquire();
-    CHECK(a != b);
-    s->reserve(a, 1);
-    CHECK(s->free_pages() == kPages - 1);
-    s->reserve(a, kPageTokens);
-    CHECK(s->free_pages() == kPages - 1);
-    s->reserve(a, kPageTokens + 1);
-    CHECK(s->free_pages() == kPages - 2);
-    s->reserve(b, 3 * kPageTokens);
-    CHECK(s->free_pages() == kPages - 5);
-    s->release(a);
-    s->release(b);
-    CHECK(s->free_pages() == kPages);
-    CHECK(s->acquire() == a);
-  }
-
   TEST_CASE("a fork shares every page; a write to a shared one copies it, whoever writes") {
     for (const bool parent_writes : {false, true}) {
       CAPTURE(parent_writes);
@@ -185,21 +167,6 @@ TEST_SUITE("kv/paged_store") {
     s->release(slot);
     s->release(child);
     CHECK(s->free_pages() == kPages);
-  }
-
-  TEST_CASE("an exhausted pool and too many sequences are errors of kind memory, and harmless") {
-    Store s;
-    const int a = s->acquire(), b = s->acquire();
-    append(s.store, a, 8 * kPageTokens, 1);
-    CHECK(kind_of([&] { s->reserve(b, 5 * kPageTokens); }) == ErrorKind::memory);
-    CHECK(s->length(b) == 0);
-    CHECK(n_wrong(s.store, a, 0, 8 * kPageTokens, 1) == 0);
-    s->release(b);
-    CHECK(s->free_pages() == kPages - 8);
-    for (int i = 0; i < kSlots - 1; ++i) s->acquire();
-    CHECK(kind_of([&] { s->acquire(); }) == ErrorKind::memory);
-    CHECK(kind_of([&] { s->fork(a); }) == ErrorKind::memory);
-    CHECK(s->free_pages() == kPages - 8);
   }
 
   TEST_CASE("a write that cannot copy a shared page changes nothing") {

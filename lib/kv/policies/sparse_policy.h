@@ -69,6 +69,11 @@ class SparsePolicy : public SelectingPolicy {
   void on_truncate(int slot, int n, const PagedStore&) override;
   void on_prompt(int slot, const PagedStore&) override;
   void on_commit(std::span<const int32_t> slots, const PagedStore&) override;
+  std::vector<int> hosted_layers() const override {
+    return bounds().hosted ? layers() : std::vector<int>{};
+  }
+  int range_begin(int slot) const override { return index_.empty(slot) ? 0 : index_.end(slot); }
+  int most_ranged() const override { return index_.most_outside(); }
   int keys_read(int layer, int length) const override;
   HeadKeys head_keys(int layer, int length) const override;
 

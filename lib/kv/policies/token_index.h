@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -70,6 +71,10 @@ class TokenIndex {
   /// end of a `prompt`. Otherwise, and where a block would have to be copied first, tokens are
   /// added kRoll or more at a time, so that short forks share every block.
   int wanted_end(int slot, int length, bool prompt) const;
+  /// Tokens of a sequence that are in no index, sinks counted where there is none, at most.
+  int most_outside() const {
+    return spec_.sinks + spec_.recent + std::max(spec_.least, kRoll) + spec_.unit;
+  }
   /// Extends the index to `end` and says what must be written where.
   std::vector<Piece> extend(int slot, int end);
 

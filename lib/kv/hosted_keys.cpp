@@ -1,0 +1,111 @@
+#include "kv/hosted_keys.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace tandem::kv {
+namespace {
+
+PagedStore::Spec far_spec(const HostedKeys::Spec& s) {
+  PagedStore::Spec spec = s.whole;
+  spec.layers = s.layers;
+  spec.max_moves = 0;
+  spec.device = {};
+  spec.prefix = "kv/host";
+  return spec;
+}
+
+PagedStore::Spec dense_spec(const HostedKeys::Spec& s) {
+  PagedStore::Spec spec = far_spec(s);
+  spec.device = s.whole.device;
+  spec.prefix = "kv/prompt";
+  return spec;
+}
+
+PagedStore::Spec near_spec(const HostedKeys::Spec& s) {
+  PagedStore::Spec spec = s.whole;
+  spec.layers = s.layers;
+  spec.prefix = "kv/near";
+  // The first page may begin long before its first token that is read, and a fork copies its last.
+  const int pages = (s.near_tokens + kPageTokens - 1) / kPageTokens + 2;
+  spec.n_pages = std::min(spec.n_pages, spec.max_slots * pages);
+  return spec;
+}
+
+}  // namespace
+
+void HostedKeys::plan(const Spec& spec, MemoryPlan& plan) {
+  PagedStore::plan(far_spec(spec), plan);
+  PagedStore::plan(dense_spec(spec), plan);
+  PagedStore::plan(near_spec(spec), plan);
+}
+
+HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const Exec& exec)
+    : far_(far_spec(spec), arena, {}, whole),
+      dense_(dense_spec(spec), arena, exec, whole),
+      near_(near_spec(spec), arena, exec),
+      slots_(static_cast<size_t>(spec.whole.max_slots)) {}
+
+void HostedKeys::acquire(int slot) {
+  const int near = near_.acquire();
+  TANDEM_CHECK(near == slot, "slot {} of the near keys, {} of the others", near, slot);
+  at(slot) = {};
+}
+
+void HostedKeys::fork(int from, int to) {
+  const int near = near_.fork(from);
+  TANDEM_CHECK(near == to, "slot {} of the near keys, {} of the others", near, to);
+  at(to) = at(from);
+}
+
+void HostedKeys::store(int slot) {
+  Slot& s = at(slot);
+  const int length = far_.length(slot);
+  far_.copy_from(s.split ? near_ : dense_, slot, s.far, length);
+  s.far = length;
+}
+
+void HostedKeys::hold_dense(int slot) {
+  Slot& s = at(slot);
+  if (!s.split) return;
+  store(slot);
+  dense_.copy_from(far_, slot, s.dense, s.far);
+  s.dense = s.far;
+  near_.truncate(slot, 0);
+  s.split = false;
+}
+
+void HostedKeys::hold_split(int slot, int begin) {
+  Slot& s = at(slot);
+  const int length = far_.length(slot);
+  if (s.split) {
+    bool all = true;
+    for (int page = begin / kPageTokens; page * kPageTokens < length; ++page)
+      all = all && near_.page(slot, page) >= 0;
+    if (all) return;
+    hold_dense(slot);
+  }
+  store(slot);
+  near_.adopt(slot, length, begin);
+  near_.copy_from(dense_, slot, begin, length);
+  s.split = true;
+}
+
+void HostedKeys::committed(int slot, int recent) {
+  Slot& s = at(slot);
+  if (!s.split) return;
+  const int length = far_.length(slot);
+  near_.set_length(slot, length);
+  if (length - s.far > std::min(recent, kPageTokens - 1)) store(slot);
+}
+
+void HostedKeys::cut(int slot) {
+  Slot& s = at(slot);
+  const int length = far_.length(slot);
+  s.far = std::min(s.far, length);
+  s.dense = std::min(s.dense, length);
+  if (s.split) near_.set_length(slot, length);
+}
+
+}  // namespace tandem::kv

@@ -1,0 +1,65 @@
+#pragma once
+#include <vector>
+
+#include "kv/paged_store.h"
+
+namespace tandem::kv {
+
+/// Keys and values of the layers whose long texts lie in host memory. `far`, there, has the
+/// committed tokens, but for some of the newest; `near`, on the forward's device, those that ranges
+/// read, and rows in flight; `dense`, there too, whole texts while prompts are read. Far and dense
+/// hold tokens under the page ids of the whole store, near under others. A slot's text is in dense,
+/// or it is split between near and far.
+class HostedKeys {
+ public:
+  struct Spec {
+    std::vector<int> layers;  // rising
+    PagedStore::Spec whole;   // the store of the other layers
+    int near_tokens = 0;      // of one sequence in near, at most
+  };
+  static void plan(const Spec& spec, MemoryPlan& plan);
+
+  /// whole    the store of the same sequences; outlives this
+  HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const Exec& exec);
+
+  bool holds(int layer) const { return far_.holds(layer); }
+  const PagedStore& far() const { return far_; }
+  const PagedStore& near() const { return near_; }
+  PagedStore& near() { return near_; }
+  const PagedStore& dense() const { return dense_; }
+
+  /// Sequences come and go after those of the whole store, with the same slots.
+  void acquire(int slot);
+  void fork(int from, int to);
+  void release(int slot) { near_.release(slot); }
+
+  /// The slot's committed text is in dense from now on.
+  void hold_dense(int slot);
+  /// It is split from now on, with the tokens from `begin` on in near.
+  void hold_split(int slot, int begin);
+  /// All committed tokens of the slot have been written to dense, where its text is.
+  void wrote_dense(int slot) { at(slot).dense = far_.length(slot); }
+  /// Tokens were committed. A split text's newest may not be in far yet, at most `recent` of them.
+  void committed(int slot, int recent);
+  /// Far gets the committed tokens that it lacks.
+  void store(int slot);
+  /// Tokens were taken back from the end. Before: store.
+  void cut(int slot);
+  /// Frees pages past the end.
+  void free_end(int slot) {
+    if (at(slot).split) near_.truncate(slot, near_.length(slot));
+  }
+
+ private:
+  struct Slot {
+    bool split = false;
+    int far = 0;    // tokens that far has
+    int dense = 0;  // that dense has
+  };
+  Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
+
+  PagedStore far_, dense_, near_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace tandem::kv

@@ -1,0 +1,296 @@
+// Keys in host memory next to a forward on the same machine: every bit is that of keys in one
+// place.
+#include <doctest/doctest.h>
+
+#include "decode/state.h"
+#include "policy_rig.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using namespace tandem::test;
+using recipe::CacheKind;
+using recipe::CachePlace;
+
+namespace {
+
+constexpr int kRecent = 16;
+
+struct Kind {
+  std::string name;
+  recipe::Cache cache;
+};
+
+std::vector<Kind> kinds() {
+  std::vector<Kind> all;
+  for (const CacheKind kind : {CacheKind::lsh, CacheKind::hybrid}) {
+    recipe::Cache c = sparse_cache(kind, 4, kRecent);
+    c.lsh = {.bits = 4, .tables = 24};
+    c.dense_layers = {1};
+    all.push_back({recipe::yaml_text(kind), c});
+  }
+  all.push_back(all[1]);
+  all.back().name = "hybrid sampled";
+  all.back().cache.hybrid.tail = recipe::HybridTail::sampled;
+  return all;
+}
+
+PolicyRig rig_of(recipe::Cache cache, CachePlace place, int max_seqs = 3) {
+  cache.place = place;
+  return {{.geometry =
+               {.n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .dtype = DType::f32},
+           .max_seqs = max_seqs,
+           .max_tokens = 4096,
+           .max_rows = 512},
+          {cache},
+          cone_data(32)};
+}
+
+/// The same calls on both.
+struct Both {
+  explicit Both(const recipe::Cache& cache)
+      : one(rig_of(cache, CachePlace::device)), split(rig_of(cache, CachePlace::host)) {}
+
+  PolicyRig one, split;
+
+  int sequence(const Ids& ids) {
+    const int slot = one.sequence(ids);
+    REQUIRE(split.sequence(ids) == slot);
+    return slot;
+  }
+  void prefill(int slot, const Ids& ids) {
+    one.prefill(slot, ids);
+    split.prefill(slot, ids);
+  }
+  void check_extend(int slot, const Ids& ids) {
+    const std::vector<Row> want = one.extend(slot, ids);
+    REQUIRE(all_finite(want));
+    CHECK(split.extend(slot, ids) == want);
+  }
+  /// One token at a time.
+  void check_each(int slot, int first, int n) {
+    for (int i = 0; i < n; ++i) check_extend(slot, tokens(first + i, 1));
+  }
+  void append(int slot, int first, int n) {
+    for (int done = 0; done < n; done += 100) {
+      const Ids ids = tokens(first + done, std::min(100, n - done));
+      one.append(slot, ids);
+      split.append(slot, ids);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("kv/hosted_keys") {
+  TEST_CASE("prompts, generated tokens of any length, and texts of every length at the edges") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      Both b(kind.cache);
+      const int slot = b.sequence(tokens(0, 700));
+      b.check_each(slot, 700, 70);
+      b.append(slot, 770, 1300);  // the index grows
+      b.check_each(slot, 2070, 3);
+      b.check_extend(slot, tokens(2073, 150));
+      b.check_each(slot, 2223, 2);
+      for (const int n : {1, kRecent, kRecent + 4, kRecent + 5, kPageTokens, 200}) {
+        CAPTURE(n);
+        const int other = b.sequence(tokens(5000, n));
+        b.check_each(other, 5000 + n, 5);
+        b.append(other, 6000, 1200);
+        b.check_each(other, 7200, 2);
+        b.one.cache.release(other);
+        b.split.cache.release(other);
+      }
+      b.check_each(slot, 2225, 2);
+    }
+  }
+
+  TEST_CASE("prompts that go on: what was generated is read densely") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      Both b(kind.cache);
+      const int slot = b.sequence(tokens(0, 300));
+      b.check_each(slot, 300, 5);
+      b.append(slot, 305, 1200);
+      b.prefill(slot, tokens(1505, 400));
+      b.check_each(slot, 1905, 3);
+      // Dense keys are whole again for who saves a text.
+      b.split.cache.hold_dense(slot);
+      const kv::Geometry& g = b.one.cache.geometry();
+      int wrong = 0;
+      for (int layer = 0; layer < g.n_layers; ++layer)
+        for (int token = 0; token < b.one.cache.length(slot); ++token)
+          for (int head = 0; head < g.n_kv_heads; ++head) {
+            const auto row = [&](const kv::Cache& cache, const Tensor& pool) {
+              const int32_t page = cache.store().page(slot, token / kPageTokens);
+              return Row(pool.as<float>() +
+                             ((page * g.n_kv_heads + head) * kPageTokens + token % kPageTokens) *
+                                 g.head_dim,
+                         pool.as<float>() + ((page * g.n_kv_heads + head) * kPageTokens +
+                                             token % kPageTokens + 1) *
+                                                g.head_dim);
+            };
+            wrong += row(b.one.cache, b.one.cache.k(layer)) !=
+                                 row(b.split.cache, b.split.cache.k(layer)) ||
+                             row(b.one.cache, b.one.cache.v(layer)) !=
+                                 row(b.split.cache, b.split.cache.v(layer))
+                         ? 1
+                         : 0;
+          }
+      CHECK(wrong == 0);
+      b.check_each(slot, 1908, 3);
+    }
+  }
+
+  TEST_CASE("forks write apart, and texts are cut anywhere") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      Both b(kind.cache);
+      const int slot = b.sequence(tokens(0, 650));
+      b.check_each(slot, 650, 10);
+      const int child = b.one.cache.fork(slot, b.one.cache.readers_of(slot));
+      REQUIRE(b.split.cache.fork(slot, b.split.cache.readers_of(slot)) == child);
+      for (int i = 0; i < 80; ++i) {
+        b.check_extend(child, tokens(8000 + i, 1));
+        b.check_extend(slot, tokens(9000 + i, 1));
+      }
+      b.append(child, 8080, 1200);
+      b.check_each(child, 9280, 2);
+      b.check_each(slot, 9080, 2);
+      for (const int n : {1200, 739, 640, 600, 70, 3}) {
+        CAPTURE(n);
+        b.one.cache.truncate(child, n);
+        b.split.cache.truncate(child, n);
+        b.check_each(child, 20000 + n, 3);
+      }
+      b.one.cache.release(child);
+      b.split.cache.release(child);
+      b.check_each(slot, 9082, 3);
+    }
+  }
+
+  TEST_CASE("rows that are taken back, and run again") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      Both b(kind.cache);
+      const int slot = b.sequence(tokens(0, 500));
+      for (PolicyRig* rig : {&b.one, &b.split}) {
+        const Ids ids = tokens(500, 6);
+        const kv::SeqRows rows[] = {{slot, 6}};
+        const kv::Step step = rig->cache.begin({.rows = rows});
+        rig->attend(step, ids);
+        const int kept[] = {2};
+        rig->cache.commit(step, kept);
+        rig->cache.uncommit(slot, 490);
+      }
+      b.check_each(slot, 700, 70);
+    }
+  }
+
+  TEST_CASE("trees: branches see their paths, in one step and by levels") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      Both b(kind.cache);
+      const int slot = b.sequence(tokens(0, 600));
+      b.check_each(slot, 600, 30);
+      const std::vector<int> parent = {-1, 0, 0, 1, 1, 2, -1};
+      const kv::SeqRows rows[] = {{slot, static_cast<int>(parent.size())}};
+      const kv::Tree trees[] = {{parent}};
+      const auto in_one = [&](PolicyRig& rig) {
+        const kv::Step step = rig.cache.begin({.rows = rows, .trees = trees});
+        return rig.attend(step, tokens(700, rows[0].n_rows));
+      };
+      CHECK(in_one(b.split) == in_one(b.one));
+      const auto by_levels = [&](PolicyRig& rig) {
+        const std::vector<int> ends[] = {{1, 3, 7}};
+        std::vector<Row> all;
+        int first = 0;
+        for (const kv::Step& level : rig.cache.begin_levels({.rows = rows, .trees = trees}, ends)) {
+          for (Row& row : rig.attend(level, tokens(800 + first, level.n_rows)))
+            all.push_back(std::move(row));
+          first += level.n_rows;
+        }
+        return all;
+      };
+      CHECK(by_levels(b.split) == by_levels(b.one));
+      b.check_each(slot, 900, 3);
+    }
+  }
+
+  TEST_CASE("f32: a model's logits, and those after a saved state, in either place") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      const auto engine_of = [&](CachePlace place) {
+        recipe::Cache cache = kind.cache;
+        cache.place = place;
+        return make_engine(small_model("llama-3.1"),
+                           {.max_seqs = 2, .max_tokens = 2048, .caches = {cache}});
+      };
+      const auto one = engine_of(CachePlace::device), split = engine_of(CachePlace::host);
+      const Ids prompt = random_ids(*one, 400, 1), after = random_ids(*one, 40, 2);
+      for (const size_t chunk : {size_t{0}, size_t{150}})
+        CHECK(run_alone(*split, prompt, after, chunk) == run_alone(*one, prompt, after, chunk));
+
+      const TemporaryFolder folder;
+      const int slot = split->cache().create();
+      prefill(*split, slot, prompt);
+      extend_each(*split, slot, std::span(after).first(20));
+      Ids text = prompt;
+      text.insert(text.end(), after.begin(), after.begin() + 20);
+      decode::save_state(folder / "state", *split, slot, text);
+      const std::vector<Row> want = extend_each(*split, slot, std::span(after).subspan(20));
+      const auto saved = decode::open_state(folder / "state", split->files(), DType::f32);
+      const int again = decode::restore_state(saved, *split, split->cache().all_readers());
+      // The saved text is one prompt, whose last tokens are indexed, too: as they are from one.
+      const int from_one = decode::restore_state(saved, *one, one->cache().all_readers());
+      const std::vector<Row> restored = extend_each(*split, again, std::span(after).subspan(20));
+      CHECK(restored == extend_each(*one, from_one, std::span(after).subspan(20)));
+      CHECK(want.size() == restored.size());
+    }
+  }
+
+  TEST_CASE("near keys are bounded by what ranges read, whatever a text's length") {
+    recipe::Cache cache = sparse_cache(CacheKind::lsh, 4, kRecent);
+    cache.place = CachePlace::host;
+    MemoryPlan at_4k, at_64k;
+    for (const auto& [plan, tokens] : {std::pair{&at_4k, 4096}, std::pair{&at_64k, 65536}})
+      kv::Cache::plan(
+          {.geometry =
+               {.n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .dtype = DType::f32},
+           .max_tokens = tokens,
+           .total_tokens = tokens,
+           .max_rows = 512,
+           .policies = {cache}},
+          *plan);
+    CHECK(at_4k.find("kv/near/k")->bytes == at_64k.find("kv/near/k")->bytes);
+    CHECK(at_64k.find("kv/host/k")->bytes == size_t{65536} * 2 * 2 * 32 * sizeof(float));
+  }
+
+  TEST_CASE("policies that keys in host memory do not suit are an error of kind recipe") {
+    recipe::Cache cache = sparse_cache(CacheKind::lsh);
+    cache.place = CachePlace::host;
+    MemoryPlan plan;
+    CHECK_THROWS_WITH_AS(
+        kv::Cache::plan({.geometry = {.n_layers = 1, .n_heads = 2, .n_kv_heads = 2, .head_dim = 32},
+                         .max_tokens = 256,
+                         .total_tokens = 256,
+                         .max_rows = 16,
+                         .policies = {cache, recipe::Cache{}}},
+                        plan),
+        "cache.place: is host, but 2 policies share the keys", Error);
+    for (const CacheKind kind : {CacheKind::topk, CacheKind::streaming}) {
+      recipe::Cache other = sparse_cache(kind);
+      other.place = CachePlace::host;
+      CHECK_THROWS_WITH_AS(
+          kv::Cache::plan(
+              {.geometry = {.n_layers = 1, .n_heads = 2, .n_kv_heads = 2, .head_dim = 32},
+               .max_tokens = 256,
+               .total_tokens = 256,
+               .max_rows = 16,
+               .policies = {other}},
+              plan),
+          ("cache.place: is host, which " + recipe::yaml_text(kind) + " has no use for").c_str(),
+          Error);
+    }
+  }
+}
