@@ -34,13 +34,15 @@ struct Setup {
   int logit_rows = 128;
   int64_t total_tokens = 0;  // 0 = all sequences at full length
   Device device = {};
-  int n_streamed = 0;                            // layers in host memory
+  int n_streamed = 0;  // layers in host memory
+  recipe::PrefillOrder order = recipe::PrefillOrder::chunks;
   std::shared_ptr<cuda::Queue> queue = nullptr;  // of another engine on the GPU
 };
 
 inline decode::EngineSpec engine_spec(const Setup& s) {
   return {.compute = s.compute,
           .prefill_chunk = s.chunk,
+          .prefill_order = s.order,
           .max_seqs = s.max_seqs,
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens > 0 ? s.total_tokens : int64_t{s.max_tokens} * s.max_seqs,

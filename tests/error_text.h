@@ -29,6 +29,17 @@ std::string error_text(const Body& body) {
   return "nothing thrown";
 }
 
+/// The kind of the Error that `body` throws; internal if none.
+template <class Body>
+ErrorKind kind_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    return e.kind();
+  }
+  return ErrorKind::internal;
+}
+
 /// The hint of the Error that `body` throws.
 template <class Body>
 std::string hint_text(const Body& body) {

@@ -21,6 +21,7 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   decode::EngineSpec spec;
   spec.compute = c.dtype;
   spec.prefill_chunk = c.chunk;
+  spec.prefill_order = c.order;
   spec.max_seqs = spec.max_prompts = c.batch;
   spec.max_extend_rows = c.batch;
   spec.max_tokens = c.max_tokens();
@@ -88,6 +89,7 @@ ModelCase model_case(const ModelBench& bench, const recipe::Run& run, const reci
   c.batch = std::max(1, run.batch);
   c.context = context;
   c.chunk = static_cast<int>(run.prefill_chunk);
+  c.order = run.prefill_order;
   c.seed = static_cast<uint64_t>(run.seed);
   return c;
 }

@@ -56,6 +56,7 @@ struct ModelCase {
   int batch = 1;
   int context = 0;  // prompt tokens of a sequence
   int chunk = 2048;
+  recipe::PrefillOrder order = recipe::PrefillOrder::chunks;
   uint64_t seed = 0;
   int n_streamed = 0;  // layers in host memory
 

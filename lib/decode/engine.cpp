@@ -18,6 +18,10 @@ model::Llama::Options model_options(const EngineSpec& s) {
   return {.dtype = s.compute,
           .max_rows = max_rows(s),
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs),
+          // The longest prompt; several together where they are shorter.
+          .max_prompt_rows = s.prefill_order == recipe::PrefillOrder::layers
+                                 ? std::min<int64_t>(s.max_tokens, s.total_tokens)
+                                 : 0,
           .max_position = s.max_tokens,
           .interrupted = s.interrupted,
           .device = s.device,
@@ -61,6 +65,11 @@ cuda::Gpu gpu_of(const EngineSpec& s) {
 }
 
 MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
+  const auto cuts = [](const auto& c) { return kv::needs_of(c).reads_prompts; };
+  if (spec.prefill_order == recipe::PrefillOrder::layers && std::ranges::any_of(spec.caches, cuts))
+    throw recipe_error("run.prefill_order",
+                       "is layers, but cache.prefill windowed gives keys back as a prompt is read")
+        .hint("set run.prefill_order chunks, or cache.prefill dense");
   // The program's own line below counts what that loads: on a GPU the driver and cuBLASLt, of
   // which a plan for one that is not here knows nothing.
   if (!spec.plan_for) ops::warm_up_linear(spec.compute, spec.device);
@@ -109,37 +118,87 @@ kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences, int6
   return step;
 }
 
+Engine::Chunk Engine::take_chunk(std::span<const SeqTokens> sequences, Cursor& at,
+                                 size_t max_rows) const {
+  const auto max_in_step = static_cast<size_t>(model_.options().max_logit_rows);
+  Chunk chunk;
+  while (at.next < sequences.size() && chunk.rows < max_rows && chunk.parts.size() < max_in_step) {
+    const SeqTokens& s = sequences[at.next];
+    // Texts that a policy has cut go on under it, whole ones densely: never in one forward.
+    if (!chunk.parts.empty() && cache_.is_cut(s.slot) != cache_.is_cut(chunk.parts[0].slot)) break;
+    const size_t n = std::min(s.tokens.size() - at.offset, max_rows - chunk.rows);
+    const bool ends = at.offset + n == s.tokens.size();
+    chunk.parts.push_back({s.slot, s.tokens.subspan(at.offset, n), ends && s.ends_prompt});
+    chunk.rows += n;
+    at.offset = ends ? 0 : at.offset + n;
+    if (!ends) break;
+    chunk.finished.push_back(at.next++);
+    if (n > 0) chunk.last_rows.push_back(static_cast<int32_t>(chunk.rows) - 1);
+  }
+  TANDEM_CHECK(chunk.last_rows.size() == chunk.finished.size(),
+               "a sequence without tokens was prefilled");
+  return chunk;
+}
+
+void Engine::run_by_layers(std::span<const Chunk> chunks, const OnLogits& on_logits,
+                           const std::function<void(int layers)>& on_layer) {
+  std::vector<std::vector<kv::SeqRows>> rows;
+  std::vector<std::vector<int32_t>> tokens;
+  for (const Chunk& chunk : chunks) {
+    rows.emplace_back();
+    tokens.emplace_back();
+    for (const SeqTokens& s : chunk.parts) {
+      rows.back().push_back({s.slot, static_cast<int>(s.tokens.size()), s.ends_prompt});
+      tokens.back().insert(tokens.back().end(), s.tokens.begin(), s.tokens.end());
+    }
+    choose_products(static_cast<int64_t>(chunk.rows),
+                    on_logits ? static_cast<int64_t>(chunk.last_rows.size()) : 0);
+  }
+  std::vector<kv::Step> steps = cache_.begin_prompts(rows);
+  const std::vector<std::span<const int32_t>> ids(tokens.begin(), tokens.end());
+  model_.forward_by_layers(ids, steps, cache_, on_layer);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    cache_.commit(steps[i]);
+    if (!on_logits || chunks[i].finished.empty()) continue;
+    model_.turn_to(i);
+    on_logits(chunks[i].finished, logits(chunks[i].last_rows));
+  }
+}
+
 void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_logits,
                      const Progress& progress) {
   const auto chunk_rows = static_cast<size_t>(model_.options().max_rows);
-  const auto max_in_step = static_cast<size_t>(model_.options().max_logit_rows);
-  size_t next = 0, offset = 0;
+  const auto room = static_cast<size_t>(model_.options().max_prompt_rows);
+  Cursor at;
   int64_t done = 0;
-  while (next < sequences.size()) {
-    // Fill one forward: the rest of the current sequence, then whole short ones, then a first part.
-    // Texts that a policy has cut go on under it, whole ones densely: never in one forward.
-    std::vector<SeqTokens> chunk;
-    std::vector<size_t> finished;  // indices into `sequences`
-    std::vector<int32_t> last_rows;
-    size_t rows = 0;
-    while (next < sequences.size() && rows < chunk_rows && chunk.size() < max_in_step) {
-      const SeqTokens& s = sequences[next];
-      if (!chunk.empty() && cache_.is_cut(s.slot) != cache_.is_cut(chunk[0].slot)) break;
-      const size_t n = std::min(s.tokens.size() - offset, chunk_rows - rows);
-      const bool ends = offset + n == s.tokens.size();
-      chunk.push_back({s.slot, s.tokens.subspan(offset, n), ends && s.ends_prompt});
-      rows += n;
-      offset = ends ? 0 : offset + n;
-      if (!ends) break;
-      finished.push_back(next++);
-      if (n > 0) last_rows.push_back(static_cast<int32_t>(rows) - 1);
-    }
-    run(kv::Phase::prefill, chunk, on_logits ? static_cast<int64_t>(last_rows.size()) : 0);
-    done += static_cast<int64_t>(rows);
-    TANDEM_CHECK(last_rows.size() == finished.size(), "a sequence without tokens was prefilled");
-    if (on_logits && !finished.empty()) on_logits(finished, logits(last_rows));
-    if (progress && !progress(done) && next < sequences.size())
+  const auto report = [&](int64_t rows, bool last) {
+    if (progress && !progress(rows) && !last)
       throw Error(ErrorKind::interrupted, "", "interrupted during prefill");
+  };
+  while (at.next < sequences.size()) {
+    // Texts that a policy has cut go on under it, chunk by chunk.
+    const bool by_layers = room > 0 && !cache_.is_cut(sequences[at.next].slot);
+    if (!by_layers) {
+      const Chunk chunk = take_chunk(sequences, at, chunk_rows);
+      run(kv::Phase::prefill, chunk.parts,
+          on_logits ? static_cast<int64_t>(chunk.last_rows.size()) : 0);
+      done += static_cast<int64_t>(chunk.rows);
+      if (on_logits && !chunk.finished.empty()) on_logits(chunk.finished, logits(chunk.last_rows));
+      report(done, at.next == sequences.size());
+      continue;
+    }
+    std::vector<Chunk> chunks;
+    size_t rows = 0;
+    while (at.next < sequences.size() && rows < room && !cache_.is_cut(sequences[at.next].slot)) {
+      chunks.push_back(take_chunk(sequences, at, std::min(chunk_rows, room - rows)));
+      rows += chunks.back().rows;
+    }
+    const int n_layers = config().n_layers;
+    run_by_layers(chunks, on_logits, [&](int layers) {
+      report(done + static_cast<int64_t>(rows) * layers / n_layers,
+             layers == n_layers && at.next == sequences.size());
+    });
+    done += static_cast<int64_t>(rows);
   }
 }
 

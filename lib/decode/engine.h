@@ -22,6 +22,8 @@ namespace tandem::decode {
 struct EngineSpec {
   DType compute = DType::bf16;
   int prefill_chunk = 2048;  // rows of one prefill forward
+  /// Whether a prompt goes through the model layer by layer, or chunk by chunk.
+  recipe::PrefillOrder prefill_order = recipe::PrefillOrder::chunks;
   int max_seqs = 1;          // sequences alive at once
   int max_prompts = 0;       // of them, all but forks that add little (kv/cache.h); 0 = all
   int max_drafted = 0;       // of them, those that caches beyond the first read; 0 = all
@@ -73,7 +75,8 @@ class Engine {
   /// engine's device, valid until the next forward.
   using OnLogits = std::function<void(std::span<const size_t> which, const Tensor& logits)>;
 
-  /// Prefills sequences in chunks, several short ones to a forward, densely and exactly.
+  /// Prefills sequences in chunks, several short ones to a forward, densely and exactly; all layers
+  /// of a chunk and then the next, or, as the spec says, all chunks of a layer.
   /// errors   kind interrupted when `progress` returns false
   void prefill(std::span<const SeqTokens> sequences, const OnLogits& on_logits,
                const Progress& progress = {});
@@ -134,6 +137,22 @@ class Engine {
  private:
   /// One forward, committed; the caller may ask for the logits of `logit_rows` of it afterwards.
   kv::Step run(kv::Phase phase, std::span<const SeqTokens> sequences, int64_t logit_rows);
+  /// Rows of one forward of a prefill, and what of the sequences ends in it.
+  struct Chunk {
+    std::vector<SeqTokens> parts;
+    std::vector<size_t> finished;    // sequences of the call
+    std::vector<int32_t> last_rows;  // theirs
+    size_t rows = 0;
+  };
+  /// Where a prefill stands among its sequences.
+  struct Cursor {
+    size_t next = 0, offset = 0;
+  };
+  /// The next chunk: the rest of the current sequence, then whole short ones, then a first part.
+  Chunk take_chunk(std::span<const SeqTokens> sequences, Cursor& at, size_t max_rows) const;
+  /// Chunks by layers. on_layer: layers done.
+  void run_by_layers(std::span<const Chunk> chunks, const OnLogits& on_logits,
+                     const std::function<void(int layers)>& on_layer);
   /// forward_all where sequences have more rows than an extend step takes.
   void forward_parts(std::span<const SeqTokens> sequences,
                      const std::function<void(int first_row, const Tensor& logits)>& visit);

@@ -346,6 +346,31 @@ Step Cache::begin(const StepSpec& spec) {
   return step;
 }
 
+std::vector<Step> Cache::begin_prompts(std::span<const std::vector<SeqRows>> rows) {
+  std::vector<std::pair<int, int>> lengths;  // of slots, as they were before each step
+  const auto go_back = [&] {
+    for (; !lengths.empty(); lengths.pop_back())
+      store_.set_length(lengths.back().first, lengths.back().second);
+  };
+  std::vector<Step> steps;
+  try {
+    for (const std::vector<SeqRows>& of_step : rows) {
+      steps.push_back(begin({.phase = Phase::prefill, .rows = of_step}));
+      TANDEM_CHECK(steps.back().phase == Phase::prefill,
+                   "a step of prompts that reads by a policy");
+      for (const SeqRows& r : of_step) {
+        lengths.emplace_back(r.slot, store_.length(r.slot));
+        store_.set_length(r.slot, store_.length(r.slot) + r.n_rows);
+      }
+    }
+  } catch (...) {
+    go_back();
+    throw;
+  }
+  go_back();
+  return steps;
+}
+
 std::vector<Step> Cache::begin_levels(const StepSpec& spec,
                                       std::span<const std::vector<int>> level_ends) {
   std::vector<Step> levels = split_levels(lay_out(spec), level_ends);

@@ -79,6 +79,14 @@ class Cache {
   ///          number of levels for all, and rows of every sequence in each
   std::vector<Step> begin_levels(const StepSpec& spec,
                                  std::span<const std::vector<int>> level_ends);
+  /// Lays out the steps of prompts, each as if those before it were committed, which happens later,
+  /// in their order. On a GPU their arrays are sent before each use.
+  /// errors   kind memory when pages run out: nothing is laid out
+  std::vector<Step> begin_prompts(std::span<const std::vector<SeqRows>> rows);
+  /// On a GPU brings the arrays of a step of begin_prompts again, for work from now on.
+  void send_again(Step& step) {
+    if (device_step_) device_step_->send_again(step);
+  }
   /// Lays out an extend step, or a tree's levels, again: as many rows of trees of the same shapes,
   /// after the tokens committed so far. Recomputes only row positions and page slots; masks and
   /// depths are reused.

@@ -90,6 +90,11 @@ void DeviceStep::place(Step& step, Outbox& outbox) const {
   a.row_in_page = put(at, step.row_in_page, n_rows);
 }
 
+void DeviceStep::send_again(Step& step) {
+  place(step, courier_.open());
+  courier_.send();
+}
+
 void DeviceStep::send(std::span<Step> steps, const PageTables& tables, Outbox* outbox) {
   const std::span<const PageChange> changes = tables.changes();
   Outbox* const own = outbox == nullptr || !changes.empty() ? &courier_.open() : nullptr;

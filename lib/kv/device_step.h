@@ -26,6 +26,8 @@ class DeviceStep {
   /// page tables has changed, in the queue's order; every change must be sent.
   /// outbox   where the arrays go, for the caller to send; null: at once
   void send(std::span<Step> steps, const PageTables& tables, Outbox* outbox);
+  /// Sends the arrays of a step that was sent before.
+  void send_again(Step& step);
 
  private:
   void place(Step& step, Outbox& outbox) const;

@@ -11,7 +11,8 @@
 namespace tandem::model {
 namespace {
 
-constexpr const char* kIdsName = "activations/ids";
+constexpr const char *kIdsName = "activations/ids",
+                     *kPromptResidual = "activations/prompt residual";
 
 /// Bytes of the two groups of activations that share memory, per row.
 size_t attention_row_bytes(const ModelConfig& c, DType dtype) {
@@ -37,6 +38,9 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
   Weights::plan(c, o.dtype, plan, o.places());
   ops::RopeTable::plan(o.max_position, c.head_dim, plan, o.device);
   plan.add("activations/residual", rows * dim * sizeof(float), o.device);
+  if (o.max_prompt_rows > 0)
+    plan.add(kPromptResidual, static_cast<size_t>(o.max_prompt_rows) * dim * sizeof(float),
+             o.device);
   plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype), o.device);
   plan.add("activations/block", block_bytes(c, o), o.device);
   plan.add("activations/head_in", head * dim * dtype_bytes(o.dtype), o.device);
@@ -63,7 +67,10 @@ Llama::Llama(const ModelConfig& c, const Options& o, std::unique_ptr<WeightSourc
       weights_(Weights::load(c, o.dtype, *source_, arena, {o.interrupted, on_load}, o.places())),
       rope_(c.rope, o.max_position, c.head_dim, arena, exec),
       exec_(exec),
-      residual_(static_cast<float*>(arena.take("activations/residual"))),
+      own_residual_(static_cast<float*>(arena.take("activations/residual"))),
+      prompt_residual_(o.max_prompt_rows > 0 ? static_cast<float*>(arena.take(kPromptResidual))
+                                             : nullptr),
+      residual_(own_residual_),
       normed_(arena.take("activations/normed")),
       block_(static_cast<char*>(arena.take("activations/block"))),
       head_in_(arena.take("activations/head_in")),
@@ -89,6 +96,7 @@ void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cac
   TANDEM_CHECK(kept.empty() || static_cast<int>(kept.size()) == config_.n_layers,
                "activations of {} layers kept, of {}", kept.size(), config_.n_layers);
   n_rows_ = step.arrays.n_rows;
+  residual_ = own_residual_;
   if (n_rows_ == 0) return;
   embed(ids);
   run_layers(step, cache, kept);
@@ -106,6 +114,50 @@ void Llama::embed(const int32_t* ids) {
     ops::embed(residual_, ops::trainable_rows(table), table.dtype(), all, config_.dim);
   else
     source_->embed(all, residual_);
+}
+
+void Llama::embed_tokens(std::span<const int32_t> tokens) {
+  if (!exec_.on_gpu()) return embed(tokens.data());
+  exec_.queue->copy_in(ids_, tokens.data(), tokens.size_bytes());
+  embed(ids_);
+}
+
+void Llama::turn_to(size_t i) {
+  residual_ = prompt_residual_ + part_begin_[i] * config_.dim;
+  n_rows_ = part_begin_[i + 1] - part_begin_[i];
+}
+
+void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
+                              std::span<kv::Step> steps, kv::Cache& cache,
+                              const std::function<void(int layers)>& on_layer) {
+  part_begin_ = {0};
+  for (const kv::Step& step : steps) {
+    TANDEM_CHECK(step.n_rows <= options_.max_rows, "{} rows, at most {}", step.n_rows,
+                 options_.max_rows);
+    part_begin_.push_back(part_begin_.back() + step.n_rows);
+  }
+  TANDEM_CHECK(tokens.size() == steps.size() && part_begin_.back() <= options_.max_prompt_rows,
+               "{} rows of {} steps, at most {}", part_begin_.back(), steps.size(),
+               options_.max_prompt_rows);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    turn_to(i);
+    embed_tokens(tokens[i]);
+  }
+  LayerStream* stream = weights_.stream.get();
+  if (stream != nullptr) stream->begin_forward(*exec_.queue);
+  for (int layer = 0; layer < config_.n_layers; ++layer) {
+    const bool streamed = stream != nullptr && stream->holds(layer);
+    const LayerWeights& w =
+        streamed ? stream->acquire(*exec_.queue) : weights_.layers[static_cast<size_t>(layer)];
+    for (size_t i = 0; i < steps.size(); ++i) {
+      turn_to(i);
+      cache.send_again(steps[i]);
+      attention_block(layer, w, steps[i], cache, {});
+      ffn_block(layer, w, {});
+    }
+    if (streamed) stream->release(*exec_.queue);
+    on_layer(layer + 1);
+  }
 }
 
 void Llama::run_layers(const kv::Step& step, kv::Cache& cache,

@@ -3,6 +3,7 @@
 #include <functional>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "kv/cache.h"
 #include "model/activations.h"
@@ -26,6 +27,7 @@ class Llama {
     DType dtype = DType::bf16;     // of weights, activations and KV; the residual stream is f32
     int max_rows = 2048;           // rows of one forward
     int max_logit_rows = 64;       // rows of one logits call
+    int64_t max_prompt_rows = 0;   // of all steps of forward_by_layers; 0: it is not called
     int max_position = 0;          // RoPE positions
     Interrupted interrupted = {};  // polled before every product and attention
     Device device = {};
@@ -52,6 +54,16 @@ class Llama {
   /// shapes   ids [step.arrays.n_rows]; an id out of range gives NaN on a GPU
   void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
                    std::span<const LayerActivations> kept = {});
+
+  /// Several steps, each after the one before, through one layer after the other: all their rows
+  /// stay, so that logits of each follow. Calls on_layer(layers done) after each.
+  /// shapes   tokens [steps][n_rows], together at most max_prompt_rows
+  /// errors   as forward's, of all steps
+  void forward_by_layers(std::span<const std::span<const int32_t>> tokens,
+                         std::span<kv::Step> steps, kv::Cache& cache,
+                         const std::function<void(int layers)>& on_layer);
+  /// The i-th of its steps is the last forward, for residual() and logits. Until the next forward.
+  void turn_to(size_t i);
 
   /// Computes again what a forward of the step did not keep of a layer, from the residual stream
   /// before it, or with `from_middle` gate_up alone, from the stream before the FFN. On the CPU.
@@ -88,6 +100,7 @@ class Llama {
   const ops::RopeTable& rope() const { return rope_; }
 
  private:
+  void embed_tokens(std::span<const int32_t> tokens);
   void embed(const int32_t* ids);
   void run_layers(const kv::Step& step, kv::Cache& cache, std::span<const LayerActivations> kept);
   void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
@@ -121,13 +134,16 @@ class Llama {
   ops::RopeTable rope_;
   Exec exec_;
   SideProducts* side_ = nullptr;
-  int64_t n_rows_ = 0;      // of the last forward
-  int32_t* ids_ = nullptr;  // [max_rows] on a GPU: tokens of a forward, or rows of logits
-  float* residual_;         // [max_rows, dim]
-  void* normed_;            // [max_rows, dim] act
-  char* block_;             // qkv, q, attention output; or gate_up, ffn: never alive together
-  void* head_in_;           // [max_logit_rows, dim] act
-  float* logits_;           // [max_logit_rows, vocab]
+  int64_t n_rows_ = 0;               // of the last forward
+  int32_t* ids_ = nullptr;           // [max_rows] on a GPU: tokens of a forward, or rows of logits
+  float* own_residual_;              // [max_rows, dim]
+  float* prompt_residual_;           // [max_prompt_rows, dim]
+  float* residual_;                  // of the last forward, in one of these
+  std::vector<int64_t> part_begin_;  // rows of forward_by_layers before each of its steps, and all
+  void* normed_;                     // [max_rows, dim] act
+  char* block_;    // qkv, q, attention output; or gate_up, ffn: never alive together
+  void* head_in_;  // [max_logit_rows, dim] act
+  float* logits_;  // [max_logit_rows, vocab]
   std::span<std::byte> workspace_;
   std::set<int64_t> chosen_, chosen_logits_;  // numbers of rows
 };

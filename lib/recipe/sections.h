@@ -60,12 +60,17 @@ struct Model {
   }
 };
 
+/// In which order a prompt goes through the model.
+enum class PrefillOrder : uint8_t { chunks, layers };
+constexpr std::array<std::string_view, 2> enum_names(PrefillOrder) { return {"chunks", "layers"}; }
+
 struct Run {
   std::string device = "auto";
   int threads = 0;
   int64_t seed = 0;
   TokenCount context{0};
   TokenCount prefill_chunk{2048};
+  PrefillOrder prefill_order = PrefillOrder::chunks;
   int batch = 0;
   std::optional<ByteSize> host_memory_limit, gpu_memory_limit;
   std::optional<GpuName> plan_for;
@@ -79,6 +84,10 @@ struct Run {
     v("context", context, at_least(0).unit("tokens"), "longest sequence; 0 = the model's limit");
     v("prefill_chunk", prefill_chunk, between(1, 1 << 20).unit("tokens"),
       "prompt tokens a forward");
+    v("prefill_order", prefill_order,
+      "chunks: all layers of a chunk, then the next; layers: all chunks of a layer, then the next, "
+      "so "
+      "that weights streamed from host memory come once a prompt");
     v("batch", batch, at_least(0).unit("sequences"),
       "sequences that run together; 0 = the prompts given, at most 32");
     v("host_memory_limit", host_memory_limit, at_least(0),

@@ -1,22 +1,12 @@
 #include <doctest/doctest.h>
 
 #include "engine_runs.h"
+#include "error_text.h"
 
 using namespace tandem;
 using namespace tandem::test;
 
 namespace {
-
-/// Kind of the error that `body` ends with; internal if none.
-template <class Body>
-ErrorKind kind_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.kind();
-  }
-  return ErrorKind::internal;
-}
 
 recipe::Cache lists() {
   recipe::Cache c;

@@ -102,6 +102,23 @@ TEST_SUITE("gpu/decode/offload") {
       }
   }
 
+  TEST_CASE("prompts that go layer by layer leave the same logits, with weights streamed or not") {
+    for (const DType compute : {DType::f32, DType::bf16})
+      for (const int chunk : {37, 150, 512}) {  // more steps than wait at once, and one
+        CAPTURE(chunk);
+        Setup setup{.compute = compute, .chunk = chunk, .device = kGpu};
+        const auto chunks = make_engine(shape_of("tiny-16m"), setup);
+        const std::vector<Row> logits = logits_of_steps(*chunks, 3);
+        setup.order = recipe::PrefillOrder::layers;
+        for (const int n : {0, 3, 8}) {
+          CAPTURE(n);
+          setup.n_streamed = n;
+          const auto engine = make_engine(shape_of("tiny-16m"), setup);
+          for (int again = 0; again < 2; ++again) CHECK(same(logits_of_steps(*engine, 3), logits));
+        }
+      }
+  }
+
   // Copies take some seventy times what kernels of few rows do here, in the small model far less: a
   // buffer used too early or filled too soon shows in one of them.
   TEST_CASE("the same with layers that take long to copy") {

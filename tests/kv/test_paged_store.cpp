@@ -8,6 +8,7 @@
 
 using namespace tandem;
 using kv::PagedStore;
+using tandem::test::kind_of;
 
 namespace {
 
@@ -73,16 +74,6 @@ int n_wrong(const PagedStore& s, int slot, int begin, int end, int writer, int s
     wrong += ok ? 0 : 1;
   }
   return wrong;
-}
-
-template <class Body>
-ErrorKind kind_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.kind();
-  }
-  return ErrorKind::usage;  // nothing in the store throws it
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 using namespace tandem;
 using kv::Sequences;
+using tandem::test::kind_of;
 
 namespace {
 
@@ -28,16 +29,6 @@ struct Rig {
     sequences.set_length(slot, sequences.length(slot) + n);
   }
 };
-
-template <class Body>
-ErrorKind kind_of(const Body& body) {
-  try {
-    body();
-  } catch (const Error& e) {
-    return e.kind();
-  }
-  return ErrorKind::usage;  // nothing here throws it
-}
 
 }  // namespace
 

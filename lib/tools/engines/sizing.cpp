@@ -121,6 +121,7 @@ decode::EngineSpec EngineSizer::placed(decode::EngineSpec sizes) const {
   sizes.compute = compute();
   sizes.device = place_.device;
   sizes.plan_for = place_.plan_for;
+  sizes.prefill_order = run_.prefill_order;
   return sizes;
 }
 
