@@ -14,14 +14,22 @@ int max_rows(const EngineSpec& s) {
       std::max<int64_t>(std::min<int64_t>(s.prefill_chunk, s.total_tokens), s.max_seqs));
 }
 
+/// Whether prompts are read layer by layer: where keys are in host memory there is no other way.
+bool by_layers(const EngineSpec& s) {
+  return s.prefill_order == recipe::PrefillOrder::layers ||
+         std::ranges::any_of(s.caches,
+                             [](const auto& c) { return c.place == recipe::CachePlace::host; });
+}
+
 model::Llama::Options model_options(const EngineSpec& s) {
   return {.dtype = s.compute,
           .max_rows = max_rows(s),
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs),
           // The longest prompt; several together where they are shorter.
-          .max_prompt_rows = s.prefill_order == recipe::PrefillOrder::layers
-                                 ? std::min<int64_t>(s.max_tokens, s.total_tokens)
-                                 : 0,
+          .max_prompt_rows =
+              by_layers(s)
+                  ? std::max<int64_t>(std::min<int64_t>(s.max_tokens, s.total_tokens), max_rows(s))
+                  : 0,
           .max_position = s.max_tokens,
           .interrupted = s.interrupted,
           .device = s.device,
@@ -112,6 +120,14 @@ kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences, int6
     tokens_.insert(tokens_.end(), s.tokens.begin(), s.tokens.end());
   }
   choose_products(static_cast<int64_t>(tokens_.size()), logit_rows);
+  if (phase == kv::Phase::prefill && cache_.has_hosted()) {
+    const std::vector<kv::SeqRows> all[] = {rows};
+    std::vector<kv::Step> steps = cache_.begin_prompts(all);
+    const std::span<const int32_t> tokens[] = {tokens_};
+    model_.forward_by_layers(tokens, steps, cache_, [](int) {});
+    cache_.commit(steps[0]);
+    return std::move(steps[0]);
+  }
   kv::Step step = cache_.begin({.phase = phase, .rows = rows});
   model_.forward(tokens_, step, cache_);
   cache_.commit(step);

@@ -44,14 +44,15 @@ std::vector<std::byte> last_queries(const kv::QueryRing& ring, int slot, int lay
 void save_state(const std::filesystem::path& path, Engine& engine, int slot,
                 std::span<const int32_t> tokens) {
   kv::Cache& cache = engine.cache();
-  cache.hold_dense(slot);
+  cache.store_hosted(slot);
   TANDEM_CHECK(static_cast<int>(tokens.size()) == cache.length(slot), "{} tokens, {} in the cache",
                tokens.size(), cache.length(slot));
   const kv::Geometry& g = cache.geometry();
   const Exec& exec = cache.store().exec();
   std::deque<std::vector<std::byte>> copies;  // of pages in a GPU's memory
-  const auto on_host = [&](std::span<std::byte> page) {
-    if (!exec.on_gpu()) return page;
+  const auto on_host = [&](const Tensor& pool, int32_t id) -> std::span<std::byte> {
+    const std::span<std::byte> page = page_bytes(pool, id);
+    if (pool.device().kind != Device::Kind::cuda) return page;
     std::vector<std::byte>& copy = copies.emplace_back(page.size());
     exec.queue->copy_out(copy.data(), page.data(), page.size());
     return std::span(copy);
@@ -64,11 +65,10 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
     if (id < 0) continue;
     for (int layer = 0; layer < g.n_layers; ++layer)
       for (const char which : {'k', 'v'})
-        tensors.push_back(
-            {page_name(which, layer, page),
-             g.dtype,
-             {g.n_kv_heads, kPageTokens, g.head_dim},
-             on_host(page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id))});
+        tensors.push_back({page_name(which, layer, page),
+                           g.dtype,
+                           {g.n_kv_heads, kPageTokens, g.head_dim},
+                           on_host(which == 'k' ? cache.k(layer) : cache.v(layer), id)});
   }
   for (int layer = 0; cache.queries() != nullptr && layer < g.n_layers; ++layer) {
     copies.push_back(last_queries(*cache.queries(), slot, layer, cache.length(slot)));
@@ -205,8 +205,9 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
     for (int layer = 0; layer < cache.geometry().n_layers; ++layer)
       for (const char which : {'k', 'v'}) {
         const io::TensorView t = state.file.tensor(page_name(which, layer, page));
-        const auto to = page_bytes(which == 'k' ? cache.k(layer) : cache.v(layer), id);
-        if (store.exec().on_gpu()) {
+        const Tensor pool = which == 'k' ? cache.k(layer) : cache.v(layer);
+        const auto to = page_bytes(pool, id);
+        if (pool.device().kind == Device::Kind::cuda) {
           staging.resize(to.size());
           state.file.read(t, 0, staging);
           store.exec().queue->copy_in(to.data(), staging.data(), staging.size());

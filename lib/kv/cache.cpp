@@ -306,8 +306,10 @@ void Cache::release(int slot) {
 
 void Cache::adopt_prompt(int slot) {
   if (hosted_) {
-    hosted_->wrote_dense(slot);
-    hosted_->store(slot);
+    if (hosted_->is_split(slot))
+      hosted_->store(slot);
+    else
+      hosted_->wrote_far(slot);
   }
   for_readers(slot, [&](Policy& p) { p.on_prompt(slot, indexed_store()); });
 }
@@ -401,7 +403,7 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
 void Cache::reserve(int slot, int n, Phase phase) {
   store_.reserve(slot, n);
   if (!hosted_) return;
-  if (phase == Phase::prefill) return hosted_->hold_dense(slot);
+  if (phase == Phase::prefill) return hosted_->hold_far(slot);
   hosted_->hold_split(slot, range_begin(slot));
   hosted_->near().reserve(slot, n);
 }
@@ -417,9 +419,28 @@ void Cache::lay_out_tables(std::span<const int32_t> slots) {
 }
 
 Cache::LayerKeys Cache::keys(int layer, const Step& step) const {
-  const bool near = hosted_ && hosted_->holds(layer) && step.phase == Phase::extend;
-  const PagedStore& store = near ? hosted_->near() : dense_store(layer);
+  if (!is_hosted(layer)) return {store_.k(layer), store_.v(layer), step.arrays};
+  const bool near = step.phase == Phase::extend;
+  const PagedStore& store = near ? hosted_->near() : hosted_->prompt();
   return {store.k(layer), store.v(layer), near ? step.near : step.arrays};
+}
+
+void Cache::begin_layer(int layer, std::span<const Step> steps) {
+  if (!is_hosted(layer)) return;
+  for (const Step& step : steps)
+    for (size_t b = 0; b < step.slot.size(); ++b)
+      // Those that an earlier one of the steps writes are there by then.
+      if (step.base[b] == store_.length(step.slot[b]))
+        hosted_->begin_layer(layer, step.slot[b], step.base[b]);
+}
+
+void Cache::end_layer(int layer, std::span<const Step> steps) {
+  if (!is_hosted(layer)) return;
+  for (const Step& step : steps)
+    for (int b = 0; b < step.n_seqs; ++b) {
+      const auto i = static_cast<size_t>(b);
+      hosted_->end_layer(layer, step.slot[i], step.base[i], step.base[i] + step.rows_of(b));
+    }
 }
 
 Reading Cache::reading_of(const StepSpec& spec) const {
@@ -732,7 +753,7 @@ void Cache::commit(const Step& step, std::span<const int> kept) {
   for (size_t b = 0; b < step.slot.size(); ++b) {
     const int slot = step.slot[b];
     store_.set_length(slot, step.base[b] + kept[b]);
-    if (hosted_) hosted_->wrote_dense(slot);
+    if (hosted_) hosted_->wrote_far(slot);
     const bool ends = step.last_chunk[b] != 0;
     if (ends) adopt_prompt(slot);
     // The rest of a prompt is read densely.

@@ -131,13 +131,18 @@ class Cache {
     const ops::StepArrays& step;
   };
   LayerKeys keys(int layer, const Step& step) const;
-  /// Pools of texts as the store has them: of layers whose keys are in host memory those of texts
-  /// that hold_dense has brought.
-  Tensor k(int layer) const { return dense_store(layer).k(layer); }
-  Tensor v(int layer) const { return dense_store(layer).v(layer); }
-  void hold_dense(int slot) {
-    if (hosted_) hosted_->hold_dense(slot);
+  /// Pools of whole texts under the store's page ids: in host memory those of layers whose keys are
+  /// there, of texts that were stored since their last tokens were committed.
+  Tensor k(int layer) const { return whole_store(layer).k(layer); }
+  Tensor v(int layer) const { return whole_store(layer).v(layer); }
+  void store_hosted(int slot) {
+    if (hosted_) hosted_->store(slot);
   }
+  bool has_hosted() const { return hosted_ != nullptr; }
+  /// Steps of begin_prompts are about to go through a layer, or have gone. Needed where keys are in
+  /// host memory, and the only way there to read prompts.
+  void begin_layer(int layer, std::span<const Step> steps);
+  void end_layer(int layer, std::span<const Step> steps);
   const Geometry& geometry() const { return spec_.geometry; }
   const Policy& policy(int i) const { return *policies_[static_cast<size_t>(i)]; }
   int n_policies() const { return static_cast<int>(policies_.size()); }
@@ -171,8 +176,9 @@ class Cache {
     for (int i = 0; i < n_policies(); ++i)
       if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)]);
   }
-  const PagedStore& dense_store(int layer) const {
-    return hosted_ && hosted_->holds(layer) ? hosted_->dense() : store_;
+  bool is_hosted(int layer) const { return hosted_ && hosted_->holds(layer); }
+  const PagedStore& whole_store(int layer) const {
+    return is_hosted(layer) ? hosted_->far() : store_;
   }
   /// Where policies find the keys that they index.
   const PagedStore& indexed_store() const { return hosted_ ? hosted_->far() : store_; }

@@ -36,12 +36,13 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
     for (uint32_t half = 0; half < 2; ++half)
       for (int i = 0; i < n_pages; ++i) {
         const Tensor page = pools[half].slice(store.page(slot, i), 1);
-        ops::fill_random(page.raw(), page.dtype(),
-                         {.seed = seed,
-                          .tensor = 2 * static_cast<uint32_t>(layer) + half,
-                          .first = i * page.elements(),
-                          .n = page.elements()},
-                         store.exec().stream());
+        ops::fill_random(
+            page.raw(), page.dtype(),
+            {.seed = seed,
+             .tensor = 2 * static_cast<uint32_t>(layer) + half,
+             .first = i * page.elements(),
+             .n = page.elements()},
+            page.device().kind == Device::Kind::cuda ? store.exec().stream() : Stream{});
       }
   }
   if (QueryRing* queries = cache.queries()) fill_queries(*queries, slot, n, seed);

@@ -16,8 +16,9 @@ PagedStore::Spec far_spec(const HostedKeys::Spec& s) {
   return spec;
 }
 
-PagedStore::Spec dense_spec(const HostedKeys::Spec& s) {
+PagedStore::Spec prompt_spec(const HostedKeys::Spec& s) {
   PagedStore::Spec spec = far_spec(s);
+  spec.one_layer = true;
   spec.device = s.whole.device;
   spec.prefix = "kv/prompt";
   return spec;
@@ -37,13 +38,13 @@ PagedStore::Spec near_spec(const HostedKeys::Spec& s) {
 
 void HostedKeys::plan(const Spec& spec, MemoryPlan& plan) {
   PagedStore::plan(far_spec(spec), plan);
-  PagedStore::plan(dense_spec(spec), plan);
+  PagedStore::plan(prompt_spec(spec), plan);
   PagedStore::plan(near_spec(spec), plan);
 }
 
 HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const Exec& exec)
     : far_(far_spec(spec), arena, {}, whole),
-      dense_(dense_spec(spec), arena, exec, whole),
+      prompt_(prompt_spec(spec), arena, exec, whole),
       near_(near_spec(spec), arena, exec),
       slots_(static_cast<size_t>(spec.whole.max_slots)) {}
 
@@ -61,35 +62,40 @@ void HostedKeys::fork(int from, int to) {
 
 void HostedKeys::store(int slot) {
   Slot& s = at(slot);
+  if (!s.split) return;
   const int length = far_.length(slot);
-  far_.copy_from(s.split ? near_ : dense_, slot, s.far, length);
+  far_.copy_from(near_, slot, s.far, length);
   s.far = length;
 }
 
-void HostedKeys::hold_dense(int slot) {
-  Slot& s = at(slot);
-  if (!s.split) return;
+void HostedKeys::hold_far(int slot) {
+  if (!at(slot).split) return;
   store(slot);
-  dense_.copy_from(far_, slot, s.dense, s.far);
-  s.dense = s.far;
   near_.truncate(slot, 0);
-  s.split = false;
+  at(slot).split = false;
 }
 
 void HostedKeys::hold_split(int slot, int begin) {
-  Slot& s = at(slot);
   const int length = far_.length(slot);
-  if (s.split) {
+  if (at(slot).split) {
     bool all = true;
     for (int page = begin / kPageTokens; page * kPageTokens < length; ++page)
       all = all && near_.page(slot, page) >= 0;
     if (all) return;
-    hold_dense(slot);
+    hold_far(slot);
   }
-  store(slot);
+  TANDEM_CHECK(at(slot).far == length, "{} of {} tokens in host memory", at(slot).far, length);
   near_.adopt(slot, length, begin);
-  near_.copy_from(dense_, slot, begin, length);
-  s.split = true;
+  near_.copy_from(far_, slot, begin, length);
+  at(slot).split = true;
+}
+
+void HostedKeys::begin_layer(int layer, int slot, int n_before) {
+  prompt_.copy_layer_from(far_, layer, slot, 0, n_before);
+}
+
+void HostedKeys::end_layer(int layer, int slot, int begin, int end) {
+  far_.copy_layer_from(prompt_, layer, slot, begin, end);
 }
 
 void HostedKeys::committed(int slot, int recent) {
@@ -104,7 +110,6 @@ void HostedKeys::cut(int slot) {
   Slot& s = at(slot);
   const int length = far_.length(slot);
   s.far = std::min(s.far, length);
-  s.dense = std::min(s.dense, length);
   if (s.split) near_.set_length(slot, length);
 }
 

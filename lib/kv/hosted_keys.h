@@ -7,9 +7,9 @@ namespace tandem::kv {
 
 /// Keys and values of the layers whose long texts lie in host memory. `far`, there, has the
 /// committed tokens, but for some of the newest; `near`, on the forward's device, those that ranges
-/// read, and rows in flight; `dense`, there too, whole texts while prompts are read. Far and dense
-/// hold tokens under the page ids of the whole store, near under others. A slot's text is in dense,
-/// or it is split between near and far.
+/// read, and rows in flight; `prompt`, there too, one layer of whole texts, while prompts are read
+/// layer by layer. Far and prompt hold tokens under the page ids of the whole store, near under
+/// others. A slot's text is far, or it is split between near and far.
 class HostedKeys {
  public:
   struct Spec {
@@ -26,19 +26,24 @@ class HostedKeys {
   const PagedStore& far() const { return far_; }
   const PagedStore& near() const { return near_; }
   PagedStore& near() { return near_; }
-  const PagedStore& dense() const { return dense_; }
+  const PagedStore& prompt() const { return prompt_; }
 
   /// Sequences come and go after those of the whole store, with the same slots.
   void acquire(int slot);
   void fork(int from, int to);
   void release(int slot) { near_.release(slot); }
 
-  /// The slot's committed text is in dense from now on.
-  void hold_dense(int slot);
+  bool is_split(int slot) const { return slots_[static_cast<size_t>(slot)].split; }
+  /// The slot's committed text is far from now on.
+  void hold_far(int slot);
   /// It is split from now on, with the tokens from `begin` on in near.
   void hold_split(int slot, int begin);
-  /// All committed tokens of the slot have been written to dense, where its text is.
-  void wrote_dense(int slot) { at(slot).dense = far_.length(slot); }
+  /// Prompts are about to go through a layer, or have gone: in prompt are the committed tokens that
+  /// they follow, and far gets those that were written there.
+  void begin_layer(int layer, int slot, int n_before);
+  void end_layer(int layer, int slot, int begin, int end);
+  /// All committed tokens of the slot have been written to far.
+  void wrote_far(int slot) { at(slot).far = far_.length(slot); }
   /// Tokens were committed. A split text's newest may not be in far yet, at most `recent` of them.
   void committed(int slot, int recent);
   /// Far gets the committed tokens that it lacks.
@@ -53,12 +58,11 @@ class HostedKeys {
  private:
   struct Slot {
     bool split = false;
-    int far = 0;    // tokens that far has
-    int dense = 0;  // that dense has
+    int far = 0;  // tokens that far has
   };
   Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
 
-  PagedStore far_, dense_, near_;
+  PagedStore far_, prompt_, near_;
   std::vector<Slot> slots_;
 };
 

@@ -18,7 +18,7 @@ std::vector<int> layers_of(const PagedStore::Spec& s) {
 }
 
 Pages::Spec pages_spec(const PagedStore::Spec& s) {
-  return {.n_layers = static_cast<int>(layers_of(s).size()),
+  return {.n_layers = s.one_layer ? 1 : static_cast<int>(layers_of(s).size()),
           .n_kv_heads = s.n_kv_heads,
           .head_dim = s.head_dim,
           .dtype = s.dtype,
@@ -62,7 +62,7 @@ PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedSt
     : PagedStore(spec, arena, exec, of.sequences_) {
   TANDEM_CHECK(spec.n_pages == of.spec_.n_pages, "{} pages, {} of the same sequences", spec.n_pages,
                of.spec_.n_pages);
-  of.others_.push_back(this);
+  if (!spec.one_layer) of.others_.push_back(this);
 }
 
 PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec,
@@ -73,7 +73,8 @@ PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec,
       sequences_(std::move(sequences)),
       pages_(pages_spec(spec), spec.prefix, arena) {
   int i = 0;
-  for (const int layer : layers_of(spec)) place_[static_cast<size_t>(layer)] = i++;
+  for (const int layer : layers_of(spec))
+    place_[static_cast<size_t>(layer)] = spec.one_layer ? 0 : i++;
   if (moves_bytes(spec) > 0) moves_ = static_cast<int32_t*>(arena.take(moves_name(spec)));
 }
 
@@ -90,21 +91,21 @@ void PagedStore::reserve(int slot, int n) {
   });
 }
 
-void PagedStore::copy_from(const PagedStore& from, int slot, int begin, int end) {
+void PagedStore::copy_layer_from(const PagedStore& from, int layer, int slot, int begin, int end) {
   if (begin >= end) return;
   cuda::Queue* const queue = exec_.on_gpu() ? exec_.queue : from.exec_.queue;
-  for (int layer = 0; layer < spec_.n_layers; ++layer) {
-    if (!holds(layer) || !from.holds(layer)) continue;
-    const std::pair<Tensor, Tensor> pools[] = {{k(layer), from.k(layer)},
-                                               {v(layer), from.v(layer)}};
-    for (const auto& [to_pool, from_pool] : pools)
-      for (int i = begin / kPageTokens; i * kPageTokens < end; ++i) {
-        TANDEM_CHECK(page(slot, i) >= 0 && from.page(slot, i) >= 0,
-                     "page {} of slot {} is not in {}", i, slot,
-                     from.page(slot, i) < 0 ? from.spec_.prefix : spec_.prefix);
-        copy(to_pool.slice(page(slot, i), 1), from_pool.slice(from.page(slot, i), 1), queue);
-      }
-  }
+  const std::pair<Tensor, Tensor> pools[] = {{k(layer), from.k(layer)}, {v(layer), from.v(layer)}};
+  for (const auto& [to_pool, from_pool] : pools)
+    for (int i = begin / kPageTokens; i * kPageTokens < end; ++i) {
+      TANDEM_CHECK(page(slot, i) >= 0 && from.page(slot, i) >= 0, "page {} of slot {} is not in {}",
+                   i, slot, from.page(slot, i) < 0 ? from.spec_.prefix : spec_.prefix);
+      copy(to_pool.slice(page(slot, i), 1), from_pool.slice(from.page(slot, i), 1), queue);
+    }
+}
+
+void PagedStore::copy_from(const PagedStore& from, int slot, int begin, int end) {
+  for (int layer = 0; layer < spec_.n_layers; ++layer)
+    if (holds(layer) && from.holds(layer)) copy_layer_from(from, layer, slot, begin, end);
 }
 
 void PagedStore::move_paths(const AcceptedPaths& p, const ops::StepArrays& step) {

@@ -27,13 +27,15 @@ class PagedStore {
     int max_moves = 0;  // tokens that one call of move_paths copies
     Device device = {};
     std::string prefix = "kv";  // names its buffers
+    bool one_layer = false;     // room for one of the layers at a time
   };
   static void plan(const Spec& spec, MemoryPlan& plan);
 
   /// exec     where the pools are: the device of the spec
   PagedStore(const Spec& spec, Arena& arena, const Exec& exec = {});
   /// Other layers or another place of the sequences of `of`, with the same pages: what `of` copies
-  /// is copied here too. Its sequences come and go with those of `of`, which outlives it.
+  /// is copied here too, but with room for one layer, where nothing lasts. Its sequences come and
+  /// go with those of `of`, which outlives it.
   PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedStore& of);
   PagedStore(const PagedStore&) = delete;
   PagedStore& operator=(const PagedStore&) = delete;
@@ -62,8 +64,9 @@ class PagedStore {
   int pages_given_back(int slot) const { return sequences_->pages_given_back(slot); }
   int free_pages() const { return sequences_->free_pages(); }
 
-  /// Copies the pages of tokens [begin, end) of a slot from another store that has them, in all
-  /// layers that both hold: whole pages, which hold no less here afterwards.
+  /// Copies the pages of tokens [begin, end) of a slot from another store that has them, in one
+  /// layer or all that both hold: whole pages, which hold no less here afterwards.
+  void copy_layer_from(const PagedStore& from, int layer, int slot, int begin, int end);
   void copy_from(const PagedStore& from, int slot, int begin, int end);
 
   /// Paths of token trees as verification leaves them, in the memory of the store's device.

@@ -149,12 +149,14 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
     const bool streamed = stream != nullptr && stream->holds(layer);
     const LayerWeights& w =
         streamed ? stream->acquire(*exec_.queue) : weights_.layers[static_cast<size_t>(layer)];
+    cache.begin_layer(layer, steps);
     for (size_t i = 0; i < steps.size(); ++i) {
       turn_to(i);
       cache.send_again(steps[i]);
       attention_block(layer, w, steps[i], cache, {});
       ffn_block(layer, w, {});
     }
+    cache.end_layer(layer, steps);
     if (streamed) stream->release(*exec_.queue);
     on_layer(layer + 1);
   }

@@ -71,6 +71,7 @@ class PolicyRig {
   /// Writes a prompt's keys and values in calls of `chunk` tokens.
   void prefill(int slot, std::span<const int32_t> ids, size_t chunk = 0) {
     if (chunk == 0) chunk = static_cast<size_t>(spec_.max_rows);
+    if (cache.has_hosted()) return prefill_by_layers(slot, ids, chunk);
     for (size_t begin = 0; begin < ids.size(); begin += chunk) {
       const auto part = ids.subspan(begin, std::min(chunk, ids.size() - begin));
       const kv::SeqRows rows[] = {
@@ -198,21 +199,41 @@ class PolicyRig {
     else
       reinterpret_cast<bf16*>(to)[i] = to_bf16(x);
   }
+  void prefill_by_layers(int slot, std::span<const int32_t> ids, size_t chunk) {
+    std::vector<std::vector<kv::SeqRows>> rows;
+    std::vector<std::span<const int32_t>> parts;
+    for (size_t begin = 0; begin < ids.size(); begin += chunk) {
+      parts.push_back(ids.subspan(begin, std::min(chunk, ids.size() - begin)));
+      rows.push_back({{slot, static_cast<int>(parts.back().size()), begin + chunk >= ids.size()}});
+    }
+    const std::vector<kv::Step> steps = cache.begin_prompts(rows);
+    for (int layer = 0; layer < spec_.geometry.n_layers; ++layer) {
+      cache.begin_layer(layer, steps);
+      for (size_t i = 0; i < steps.size(); ++i) write_layer(layer, steps[i], parts[i]);
+      cache.end_layer(layer, steps);
+    }
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (cache.queries() != nullptr) write_queries(steps[i], parts[i]);
+      cache.commit(steps[i]);
+    }
+  }
   void write(const kv::Step& step, std::span<const int32_t> ids) {
+    for (int layer = 0; layer < spec_.geometry.n_layers; ++layer) write_layer(layer, step, ids);
+  }
+  void write_layer(int layer, const kv::Step& step, std::span<const int32_t> ids) {
     const kv::Geometry& g = spec_.geometry;
     Row values(static_cast<size_t>(g.head_dim));
     for (size_t r = 0; r < ids.size(); ++r)
-      for (int layer = 0; layer < g.n_layers; ++layer)
-        for (int head = 0; head < g.n_kv_heads; ++head)
-          for (const Part part : {Part::k, Part::v}) {
-            data_(part, ids[r], layer, head, values.data());
-            const kv::Cache::LayerKeys keys = cache.keys(layer, step);
-            const Tensor& pool = part == Part::k ? keys.k : keys.v;
-            const size_t row = static_cast<size_t>(
-                (keys.step.row_page[r] * g.n_kv_heads + head) * kPageTokens + step.row_in_page[r]);
-            for (size_t c = 0; c < values.size(); ++c)
-              put(static_cast<std::byte*>(pool.raw()), row * values.size() + c, values[c]);
-          }
+      for (int head = 0; head < g.n_kv_heads; ++head)
+        for (const Part part : {Part::k, Part::v}) {
+          data_(part, ids[r], layer, head, values.data());
+          const kv::Cache::LayerKeys keys = cache.keys(layer, step);
+          const Tensor& pool = part == Part::k ? keys.k : keys.v;
+          const size_t row = static_cast<size_t>(
+              (keys.step.row_page[r] * g.n_kv_heads + head) * kPageTokens + step.row_in_page[r]);
+          for (size_t c = 0; c < values.size(); ++c)
+            put(static_cast<std::byte*>(pool.raw()), row * values.size() + c, values[c]);
+        }
   }
 
   /// What attention of the rows leaves in the ring of queries, without the attention.

@@ -114,8 +114,8 @@ TEST_SUITE("kv/hosted_keys") {
       b.append(slot, 305, 1200);
       b.prefill(slot, tokens(1505, 400));
       b.check_each(slot, 1905, 3);
-      // Dense keys are whole again for who saves a text.
-      b.split.cache.hold_dense(slot);
+      // Texts are whole in host memory for who saves them.
+      b.split.cache.store_hosted(slot);
       const kv::Geometry& g = b.one.cache.geometry();
       int wrong = 0;
       for (int layer = 0; layer < g.n_layers; ++layer)
@@ -264,6 +264,7 @@ TEST_SUITE("kv/hosted_keys") {
           *plan);
     CHECK(at_4k.find("kv/near/k")->bytes == at_64k.find("kv/near/k")->bytes);
     CHECK(at_64k.find("kv/host/k")->bytes == size_t{65536} * 2 * 2 * 32 * sizeof(float));
+    CHECK(at_64k.find("kv/prompt/k")->bytes == at_64k.find("kv/host/k")->bytes / 2);  // a layer
   }
 
   TEST_CASE("policies that keys in host memory do not suit are an error of kind recipe") {
