@@ -30,6 +30,12 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
           .device = s.device};
 }
 
+bool on_host(const recipe::Cache& c) { return c.place == recipe::CachePlace::host; }
+/// Where policies choose keys.
+Device list_device(const Cache::Spec& s) {
+  return std::ranges::any_of(s.policies, on_host) ? Device{} : s.device;
+}
+
 /// Empty unless a policy reads queries.
 QueryRing::Spec ring_spec(const Cache::Spec& s) {
   int window = 0, required = 0;
@@ -46,7 +52,7 @@ QueryRing::Spec ring_spec(const Cache::Spec& s) {
           .window = std::min(window, s.max_tokens),
           .required = std::min(required, s.max_tokens),
           .max_draft_rows = std::max(1, s.max_draft_rows),
-          .device = s.device};
+          .device = list_device(s)};
 }
 
 bool wants_scores(const Cache::Spec& s) {
@@ -93,15 +99,14 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .max_rows = static_cast<int>(extend_rows(s)),
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
-          .device = s.device,
-          .hosted = s.policies[i].place == recipe::CachePlace::host,
+          .device = list_device(s),
+          .hosted = on_host(s.policies[i]),
           .block_shared_bytes = s.block_shared_bytes};
 }
 
 /// Of a run whose policy chooses among keys in host memory.
 /// errors   kind recipe: several policies share these
 std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
-  const auto on_host = [](const auto& c) { return c.place == recipe::CachePlace::host; };
   if (!std::ranges::any_of(s.policies, on_host)) return {};
   if (s.policies.size() > 1)
     throw recipe_error("cache.place", "is host, but {} policies share the keys", s.policies.size())
@@ -245,14 +250,15 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
     near_tables_ = std::make_unique<PageTables>(static_cast<int32_t*>(arena.take(kNearTables)),
                                                 spec.max_seqs, store_.spec().max_pages);
   }
+  const Exec chooses = hosted_ ? Exec{} : exec;
   if (!ring_spec(spec).empty())
-    queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
+    queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, chooses);
   if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena, exec);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec, i)));
     policies_.back()->allocate(arena, prefix_of(spec, i));
-    policies_.back()->run_on(exec);
+    policies_.back()->run_on(chooses);
     if (queries_) policies_.back()->read_queries(*queries_);
     if (scores_) policies_.back()->read_scores(*scores_);
     needs.add(policies_.back()->needs());
@@ -395,7 +401,7 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
   for (Step& step : steps)
     for (size_t b = 0; b < slots.size(); ++b)
       move_rows(step, static_cast<int>(b), slots[b], store_.length(slots[b]),
-                store_.pages(slots[b]), near_pages(slots[b]));
+                store_.pages(slots[b]), near_of(slots[b]));
   lay_out_tables(last.slot);
   publish(steps, outbox);
 }
@@ -408,9 +414,9 @@ void Cache::reserve(int slot, int n, Phase phase) {
   hosted_->near().reserve(slot, n);
 }
 
-std::span<const int32_t> Cache::near_pages(int slot) const {
-  return hosted_ ? std::span<const int32_t>(hosted_->near().pages(slot))
-                 : std::span<const int32_t>();
+NearRows Cache::near_of(int slot) const {
+  if (!hosted_) return {};
+  return {hosted_->near().pages(slot), range_begin(slot)};
 }
 
 void Cache::lay_out_tables(std::span<const int32_t> slots) {
@@ -549,6 +555,7 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
     if (hosted_ && step.phase == Phase::extend)
       step.near_page.push_back(hosted_->near().page(rows.slot, token / kPageTokens));
   }
+  if (hosted_ && step.phase == Phase::extend) step.near_begin.push_back(range_begin(rows.slot));
   step.n_rows += rows.n_rows;
   step.row_begin.push_back(step.n_rows);
   ++step.n_seqs;
@@ -590,6 +597,8 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
 void Cache::attend_parts(const Attention& a) {
   const auto& [layer, step, plan, out, q, lse, usage, scores, on_list] = a;
   const LayerKeys keys = this->keys(layer, step);
+  // Policies know bounds on the host, steps where attention is.
+  const bool near = is_hosted(layer) && step.phase == Phase::extend;
   ops::AttentionArgs args{.out = out,
                           .lse = lse,
                           .q = q,
@@ -606,7 +615,7 @@ void Cache::attend_parts(const Attention& a) {
     args.key_hi = source.key_hi;
     args.sinks = source.sinks;
     args.window = source.window;
-    args.seq_key_lo = source.seq_key_lo;
+    args.seq_key_lo = near ? step.near_lo : source.seq_key_lo;
     args.lists = source.lists;
   };
   if (plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr &&

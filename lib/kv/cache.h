@@ -186,7 +186,7 @@ class Cache {
   int range_begin(int slot) const { return policies_.front()->range_begin(slot); }
   /// Room for new rows of a sequence.
   void reserve(int slot, int n, Phase phase);
-  std::span<const int32_t> near_pages(int slot) const;
+  NearRows near_of(int slot) const;
   void lay_out_tables(std::span<const int32_t> slots);
   /// One layer's attention by a plan.
   struct Attention {

@@ -66,18 +66,17 @@ struct Geometry {
 /// What bounds a run, for policies that hold data of their own.
 struct Bounds {
   Geometry geometry;
-  int max_seqs = 1;          // sequences alive at once
-  int max_prompts = 0;       // of them, all but forks that add few tokens (cache.h); 0 = all
-  int max_read = 1;          // of them, those that this policy reads
-  int max_rows = 1;          // of one extend step
-  int max_tokens = 0;        // of one sequence
-  int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
-  Device device = {};
-  bool hosted = false;         // keys that policies choose among are in host memory
+  int max_seqs = 1;            // sequences alive at once
+  int max_prompts = 0;         // of them, all but forks that add few tokens (cache.h); 0 = all
+  int max_read = 1;            // of them, those that this policy reads
+  int max_rows = 1;            // of one extend step
+  int max_tokens = 0;          // of one sequence
+  int64_t total_tokens = 0;    // over all sequences, shared prefixes counted once
+  Device device = {};          // where keys are chosen
+  bool hosted = false;         // they are in host memory: ranges may be read elsewhere
   int block_shared_bytes = 0;  // of the GPU, on one: what a block may have; 0: not known
 
-  /// Whether a GPU chooses; it may read ranges where the CPU does.
-  bool on_gpu() const { return device.kind == Device::Kind::cuda && !hosted; }
+  bool on_gpu() const { return device.kind == Device::Kind::cuda; }
 };
 
 /// A source over the paged store: rules on absolute key positions, evaluated per row in the kernel.

@@ -24,6 +24,7 @@ void Step::point_to_host() {
     arrays.max_rows_a_seq = std::max(arrays.max_rows_a_seq, rows_of(b));
   near = arrays;
   near.row_page = near_page.data();
+  near_lo = near_begin.data();
 }
 
 int places_for(int n, int rows_each, int most) {
@@ -57,7 +58,7 @@ void add_tree(Step& step, int first_row, const Tree& tree) {
 }
 
 void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages,
-               std::span<const int32_t> near_pages) {
+               const NearRows& near) {
   const auto i = static_cast<size_t>(b);
   const int32_t shift = base - step.base[i];
   step.slot[i] = slot;
@@ -69,8 +70,9 @@ void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> p
     step.row_page[r] = pages[static_cast<size_t>(token / kPageTokens)];
     step.row_in_page[r] = token % kPageTokens;
     if (!step.near_page.empty())
-      step.near_page[r] = near_pages[static_cast<size_t>(token / kPageTokens)];
+      step.near_page[r] = near.pages[static_cast<size_t>(token / kPageTokens)];
   }
+  if (!step.near_begin.empty()) step.near_begin[i] = near.begin;
 }
 
 StepRows rows_of(const Step& step) {
@@ -108,6 +110,7 @@ std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<in
     level.slot = whole.slot;
     level.base = whole.base;
     level.last_chunk = whole.last_chunk;
+    level.near_begin = whole.near_begin;
     level.mask_words = whole.mask_words;
     level.row_begin = {0};
     for (size_t b = 0; b < level_ends.size(); ++b) {

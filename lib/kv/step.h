@@ -80,12 +80,14 @@ struct Step {
   std::vector<int32_t> row_page;     // [R] page that takes the row's K and V
   std::vector<int32_t> row_in_page;  // [R] token slot inside it
   std::vector<int32_t> near_page;    // [R] row_page among near keys (hosted_keys.h); else empty
+  std::vector<int32_t> near_begin;   // [B] first token that ranges read there
   int mask_words = 0;                // 0 for chains
   std::vector<uint64_t> tree_mask;   // [R, mask_words]
   /// The arrays above and the page tables where kernels find them: the vectors on the CPU, a GPU's
   /// memory on one. The cache fills it.
   ops::StepArrays arrays;
-  ops::StepArrays near;  // with the pages of near keys
+  ops::StepArrays near;              // with the pages of near keys
+  const int32_t* near_lo = nullptr;  // near_begin
 
   Step() = default;
   // The arrays of a copy would be those of the original.
@@ -116,10 +118,16 @@ int places_for(int n, int rows_each, int most);
 /// Makes a tree of the last sequence's rows, which begin at `first_row`: their positions and masks.
 void add_tree(Step& step, int first_row, const Tree& tree);
 
+/// A sequence's near keys, where there are any.
+struct NearRows {
+  std::span<const int32_t> pages = {};
+  int begin = 0;  // first token that ranges read
+};
+
 /// Makes the rows of the step's sequence b those of another place: after `base` committed tokens
-/// of `slot`, whose tokens are in `pages`, and of near keys in near_pages.
+/// of `slot`, whose tokens are in `pages`.
 void move_rows(Step& step, int b, int slot, int base, std::span<const int32_t> pages,
-               std::span<const int32_t> near_pages);
+               const NearRows& near);
 
 /// The rows of a step that was laid out, of every sequence as many, for work that moves them on.
 StepRows rows_of(const Step& step);
