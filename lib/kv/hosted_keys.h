@@ -24,7 +24,6 @@ class HostedKeys {
 
   bool holds(int layer) const { return far_.holds(layer); }
   const PagedStore& far() const { return far_; }
-  const PagedStore& near() const { return near_; }
   PagedStore& near() { return near_; }
   const PagedStore& prompt() const { return prompt_; }
 

@@ -143,12 +143,7 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
     turn_to(i);
     embed_tokens(tokens[i]);
   }
-  LayerStream* stream = weights_.stream.get();
-  if (stream != nullptr) stream->begin_forward(*exec_.queue);
-  for (int layer = 0; layer < config_.n_layers; ++layer) {
-    const bool streamed = stream != nullptr && stream->holds(layer);
-    const LayerWeights& w =
-        streamed ? stream->acquire(*exec_.queue) : weights_.layers[static_cast<size_t>(layer)];
+  each_layer([&](int layer, const LayerWeights& w) {
     cache.begin_layer(layer, steps);
     for (size_t i = 0; i < steps.size(); ++i) {
       turn_to(i);
@@ -157,25 +152,29 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
       ffn_block(layer, w, {});
     }
     cache.end_layer(layer, steps);
-    if (streamed) stream->release(*exec_.queue);
     on_layer(layer + 1);
+  });
+}
+
+void Llama::each_layer(const std::function<void(int layer, const LayerWeights&)>& run) {
+  LayerStream* stream = weights_.stream.get();
+  if (stream != nullptr) stream->begin_forward(*exec_.queue);
+  for (int layer = 0; layer < config_.n_layers; ++layer) {
+    const bool streamed = stream != nullptr && stream->holds(layer);
+    run(layer,
+        streamed ? stream->acquire(*exec_.queue) : weights_.layers[static_cast<size_t>(layer)]);
+    if (streamed) stream->release(*exec_.queue);
   }
 }
 
 void Llama::run_layers(const kv::Step& step, kv::Cache& cache,
                        std::span<const LayerActivations> kept) {
-  LayerStream* stream = weights_.stream.get();
-  if (stream != nullptr) stream->begin_forward(*exec_.queue);
-  for (int layer = 0; layer < config_.n_layers; ++layer) {
-    const bool streamed = stream != nullptr && stream->holds(layer);
-    const LayerWeights& w =
-        streamed ? stream->acquire(*exec_.queue) : weights_.layers[static_cast<size_t>(layer)];
+  each_layer([&](int layer, const LayerWeights& w) {
     const LayerActivations to =
         kept.empty() ? LayerActivations{} : kept[static_cast<size_t>(layer)];
     attention_block(layer, w, step, cache, to);
     ffn_block(layer, w, to);
-    if (streamed) stream->release(*exec_.queue);
-  }
+  });
 }
 
 LayerActivations Llama::shared_activations() const {

@@ -102,6 +102,8 @@ class Llama {
  private:
   void embed_tokens(std::span<const int32_t> tokens);
   void embed(const int32_t* ids);
+  /// Calls run(layer, its weights) in order, as weights that are streamed arrive.
+  void each_layer(const std::function<void(int layer, const LayerWeights&)>& run);
   void run_layers(const kv::Step& step, kv::Cache& cache, std::span<const LayerActivations> kept);
   void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
                        const LayerActivations& to);

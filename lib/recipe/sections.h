@@ -86,8 +86,7 @@ struct Run {
       "prompt tokens a forward");
     v("prefill_order", prefill_order,
       "chunks: all layers of a chunk, then the next; layers: all chunks of a layer, then the next, "
-      "so "
-      "that weights streamed from host memory come once a prompt");
+      "which brings streamed weights once a prompt");
     v("batch", batch, at_least(0).unit("sequences"),
       "sequences that run together; 0 = the prompts given, at most 32");
     v("host_memory_limit", host_memory_limit, at_least(0),
