@@ -66,10 +66,21 @@ Device choose_of(const recipe::Run& run, int n) {
 
 Device choose_device(const recipe::Run& run) { return choose_of(run, cuda::device_count()); }
 
-Placement choose_placement(const recipe::Run& run, const recipe::Offload& offload, bool dry_run) {
+Placement choose_placement(const recipe::Run& run, const recipe::Offload& offload, bool dry_run,
+                           std::span<const recipe::Cache> caches) {
+  const bool hosted = std::ranges::any_of(
+      caches, [](const auto& c) { return c.place == recipe::CachePlace::host; });
   const bool elsewhere =
-      dry_run && (run.plan_for || (asks_for_gpu(run, offload) && cuda::device_count() == 0));
-  if (!elsewhere) return {choose_device(run)};
+      dry_run &&
+      (run.plan_for || ((hosted || asks_for_gpu(run, offload)) && cuda::device_count() == 0));
+  if (!elsewhere) {
+    const Device device = choose_device(run);
+    if (hosted && device.kind != Device::Kind::cuda)
+      throw Error(ErrorKind::device, "cache.place",
+                  "is host, for runs on a GPU, but this one is on the CPU, where all keys are")
+          .hint("leave it device, choose a GPU with --device cuda, or plan for one with --dry-run");
+    return {device};
+  }
   // Some machine: of as many GPUs as it takes.
   Placement p{choose_of(run, gpu_index(run.device) + 1)};
   if (p.device.kind == Device::Kind::cuda) p.plan_for = card_of(run);

@@ -1,6 +1,7 @@
 #pragma once
 #include <limits>
 #include <optional>
+#include <span>
 
 #include "base/gpu_cards.h"
 #include "recipe/sections.h"
@@ -20,9 +21,11 @@ struct Placement {
 
 /// As choose_device. With `dry_run` the GPU may be one that this machine does not have: that of
 /// run.plan_for, and where there is no GPU, but one is asked for (run.device, run.gpu_memory_limit,
-/// model.offload), a card of that limit or of 80 GiB. auto then chooses as if it were here.
-/// errors   kind device: no such GPU
-Placement choose_placement(const recipe::Run& run, const recipe::Offload& offload, bool dry_run);
+/// model.offload, cache.place), a card of that limit or of 80 GiB. auto then chooses as if it were
+/// here.
+/// errors   kind device: no such GPU; none for keys in host memory
+Placement choose_placement(const recipe::Run& run, const recipe::Offload& offload, bool dry_run,
+                           std::span<const recipe::Cache> caches = {});
 
 /// Memory that a run may use on the CPU and on its GPU: the recipe's limits, or the free memory.
 struct MemoryLimits {

@@ -252,7 +252,7 @@ void Engine::decode(std::span<const DrawSeq> sequences) {
     model_.logits_from(logits, 0);
     sampler_.launch(logits);
   };
-  if (!exec_.on_gpu() || spec_.n_streamed > 0) {
+  if (!exec_.on_gpu() || !is_recordable()) {
     // A graph ends with all its work, copies for the next step too. Launching kernels one by one
     // costs nothing beside those copies.
     work();

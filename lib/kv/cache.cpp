@@ -7,233 +7,13 @@
 
 #include "base/check.h"
 #include "base/convert.h"
+#include "kv/cache_parts.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
 
 namespace tandem::kv {
-namespace {
 
-PagedStore::Spec store_spec(const Cache::Spec& s) {
-  const Geometry& g = s.geometry;
-  const auto pages = [](int64_t tokens) {
-    return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens);
-  };
-  // Every sequence may end in a page of its own and may own a copy of the page where it forked.
-  return {.n_layers = g.n_layers,
-          .n_kv_heads = g.n_kv_heads,
-          .head_dim = g.head_dim,
-          .dtype = g.dtype,
-          .n_pages = pages(s.total_tokens) + (s.max_seqs > 1 ? 2 * s.max_seqs : 0),
-          .max_slots = s.max_seqs,
-          .max_pages = pages(s.max_tokens),
-          .max_moves = s.max_rows,
-          .device = s.device};
-}
-
-bool on_host(const recipe::Cache& c) { return c.place == recipe::CachePlace::host; }
-/// Where policies choose keys.
-Device list_device(const Cache::Spec& s) {
-  return std::ranges::any_of(s.policies, on_host) ? Device{} : s.device;
-}
-
-/// Empty unless a policy reads queries.
-QueryRing::Spec ring_spec(const Cache::Spec& s) {
-  int window = 0, required = 0;
-  for (const recipe::Cache& c : s.policies) {
-    const Needs needs = needs_of(c);
-    window = std::max(window, needs.queries);
-    if (needs.needs_queries) required = std::max(required, needs.queries);
-  }
-  return {.n_layers = s.geometry.n_layers,
-          .n_heads = s.geometry.n_heads,
-          .head_dim = s.geometry.head_dim,
-          .dtype = s.geometry.dtype,
-          .max_slots = s.max_seqs,
-          .window = std::min(window, s.max_tokens),
-          .required = std::min(required, s.max_tokens),
-          .max_draft_rows = std::max(1, s.max_draft_rows),
-          .device = list_device(s)};
-}
-
-bool wants_scores(const Cache::Spec& s) {
-  return std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).scores; });
-}
-
-/// Rows of a step that policies serve.
-size_t extend_rows(const Cache::Spec& s) {
-  return static_cast<size_t>(s.max_extend_rows > 0 ? std::min(s.max_extend_rows, s.max_rows)
-                                                   : s.max_rows);
-}
-
-ScoreStore::Spec score_spec(const Cache::Spec& s) {
-  return {.n_layers = s.geometry.n_layers,
-          .n_heads = s.geometry.n_heads,
-          .n_kv_heads = s.geometry.n_kv_heads,
-          .max_slots = s.max_seqs,
-          .max_tokens = s.max_tokens,
-          .max_rows = static_cast<int>(extend_rows(s)),
-          .device = s.device};
-}
-
-bool turns_q(const Cache::Spec& s) {
-  return std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).turns_q; });
-}
-
-/// Rows whose partial results are alive at once. A prefill of text that a policy has cut runs as an
-/// extend step, and only repositioned sinks then have several sources.
-size_t partial_rows(const Cache::Spec& s) {
-  return turns_q(s) ? static_cast<size_t>(s.max_rows) : extend_rows(s);
-}
-
-size_t q_elements(const Cache::Spec& s) {
-  return partial_rows(s) * static_cast<size_t>(s.geometry.n_heads) *
-         static_cast<size_t>(s.geometry.head_dim);
-}
-
-/// Of the i-th policy of a run.
-Bounds bounds_of(const Cache::Spec& s, size_t i) {
-  return {.geometry = s.geometry,
-          .max_seqs = s.max_seqs,
-          .max_prompts = s.max_prompts,
-          .max_read = i > 0 && s.max_drafted > 0 ? std::min(s.max_drafted, s.max_seqs) : s.max_seqs,
-          .max_rows = static_cast<int>(extend_rows(s)),
-          .max_tokens = s.max_tokens,
-          .total_tokens = s.total_tokens,
-          .device = list_device(s),
-          .hosted = on_host(s.policies[i]),
-          .block_shared_bytes = s.block_shared_bytes};
-}
-
-/// Of a run whose policy chooses among keys in host memory.
-/// errors   kind recipe: several policies share these
-std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
-  if (!std::ranges::any_of(s.policies, on_host)) return {};
-  if (s.policies.size() > 1)
-    throw recipe_error("cache.place", "is host, but {} policies share the keys", s.policies.size())
-        .hint("leave it device, or give the draft a separate model: draft.path");
-  const auto policy = make_policy(s.policies[0], bounds_of(s, 0));
-  if (policy->most_ranged() == 0)
-    throw recipe_error("cache.place", "is host, which {} has no use for", policy->name())
-        .hint("choose kind lsh or hybrid, or leave it device");
-  const int rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows;
-  return HostedKeys::Spec{.layers = policy->hosted_layers(),
-                          .whole = store_spec(s),
-                          .near_tokens = std::min(s.max_tokens, policy->most_ranged() + rows)};
-}
-
-/// Of the keys that are not in host memory.
-PagedStore::Spec whole_spec(const Cache::Spec& s) {
-  PagedStore::Spec spec = store_spec(s);
-  const std::optional<HostedKeys::Spec> hosted = hosted_spec(s);
-  if (!hosted) return spec;
-  spec.layers.emplace();
-  for (int layer = 0; layer < spec.n_layers; ++layer)
-    if (std::ranges::find(hosted->layers, layer) == hosted->layers.end())
-      spec.layers->push_back(layer);
-  return spec;
-}
-
-/// Whether ranges of a run come with lists.
-bool has_lists(const Cache::Spec& s) {
-  return s.device.kind == Device::Kind::cuda &&
-         std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).lists; });
-}
-
-/// Names the buffers of the i-th policy of a run.
-std::string prefix_of(const Cache::Spec& s, size_t i) {
-  const std::string kind = recipe::yaml_text(s.policies[i].kind);
-  return s.policies.size() == 1 ? "index/" + kind : fmt::format("index/{} {}", i, kind);
-}
-
-AttentionBounds attention_bounds(const Cache::Spec& s) {
-  const Geometry& g = s.geometry;
-  return {.max_seqs = s.max_seqs,
-          .max_rows = s.max_rows,
-          .max_tokens = s.max_tokens,
-          .n_heads = g.n_heads,
-          .n_kv_heads = g.n_kv_heads,
-          .head_dim = g.head_dim,
-          .multiprocessors = s.multiprocessors,
-          .max_tree_rows = s.max_tree_rows,
-          .lists = has_lists(s),
-          .scores = wants_scores(s)};
-}
-
-constexpr const char *kTables = "workspace/page tables",
-                     *kNearTables = "workspace/near page tables";
-
-DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
-  return {.max_seqs = s.max_seqs, .max_rows = s.max_rows, .max_pages = store_spec(s).max_pages};
-}
-
-/// What the policies of a run need together.
-struct RunNeeds {
-  size_t parts = 1, scratch_bytes = 0;  // parts: partial results of a plan
-
-  /// A single range goes straight to the output.
-  bool partials() const { return parts > 1 || scratch_bytes > 0; }
-
-  void add(const Needs& n) {
-    const int of_lists = n.list_keys > 0 ? attend_lists_parts(n.list_keys, n.list_tails) : 0;
-    parts = std::max(parts, static_cast<size_t>(n.sources + of_lists));
-    scratch_bytes = std::max(scratch_bytes, n.scratch_bytes);
-  }
-};
-
-}  // namespace
-
-void Cache::plan(const Spec& spec, MemoryPlan& plan) {
-  const Geometry& g = spec.geometry;
-  const Device device = spec.device;
-  const size_t tables = PageTables::bytes(spec.max_seqs, store_spec(spec).max_pages);
-  PagedStore::plan(whole_spec(spec), plan);
-  plan.add(kTables, tables);
-  if (const auto hosted = hosted_spec(spec)) {
-    HostedKeys::plan(*hosted, plan);
-    plan.add(kNearTables, tables);
-  }
-  plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),
-           device);
-  if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);
-  if (spec.policies.size() > size_t{Readers::kMaxPolicies})
-    throw recipe_error("cache", "{} policies over one prompt, at most {}", spec.policies.size(),
-                       Readers::kMaxPolicies)
-        .hint("divide them among several runs");
-  const auto is_full = [](const auto& c) { return c.kind == recipe::CacheKind::full; };
-  if (wants_scores(spec) && !std::ranges::any_of(spec.policies, is_full))
-    throw recipe_error("cache.kind",
-                       "is {}, which is for drafts alone: its keys are chosen by passes of another "
-                       "reading of the same cache, one of all keys",
-                       recipe::yaml_text(recipe::CacheKind::verified))
-        .hint(fmt::format("choose {}, or let the model draft for itself: spec.draft self with "
-                          "draft.cache.kind {}",
-                          kinds_where([](const Needs& n) { return !n.scores; }),
-                          recipe::yaml_text(recipe::CacheKind::verified)));
-  const auto reads_prompts = [](const auto& c) { return needs_of(c).reads_prompts; };
-  if (spec.policies.size() > 1 && std::ranges::any_of(spec.policies, reads_prompts))
-    throw recipe_error(
-        "cache.prefill",
-        "is windowed, but {} readings share the keys of a prompt, which are those of "
-        "one that reads it densely",
-        spec.policies.size())
-        .hint("leave it dense, or give the draft a separate model: draft.path");
-  if (!ring_spec(spec).empty()) QueryRing::plan(ring_spec(spec), plan);
-  if (wants_scores(spec)) ScoreStore::plan(score_spec(spec), plan);
-  RunNeeds needs;
-  for (size_t i = 0; i < spec.policies.size(); ++i) {
-    const auto policy = make_policy(spec.policies[i], bounds_of(spec, i));
-    policy->plan(plan, prefix_of(spec, i));
-    needs.add(policy->needs());
-  }
-  if (needs.scratch_bytes > 0) ListAttention::plan(plan, g, needs.scratch_bytes);
-  if (!needs.partials()) return;
-  plan.add("workspace/partial_o", needs.parts * q_elements(spec) * sizeof(float), device);
-  plan.add("workspace/partial_lse",
-           needs.parts * q_elements(spec) / static_cast<size_t>(g.head_dim) * sizeof(float),
-           device);
-  if (turns_q(spec))
-    plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype), device);
-}
+using namespace parts;
 
 Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const Exec& exec)
     : spec_(spec),
@@ -252,7 +32,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
   }
   const Exec chooses = hosted_ ? Exec{} : exec;
   if (!ring_spec(spec).empty())
-    queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, chooses);
+    queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
   if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena, exec);
   RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
@@ -263,9 +43,11 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
     if (scores_) policies_.back()->read_scores(*scores_);
     needs.add(policies_.back()->needs());
   }
+  if (hosted_) indexing_ = std::make_unique<PromptIndexing>(*policies_[0], hosted_->far(), exec);
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
   if (needs.scratch_bytes > 0)
     lists_ = std::make_unique<ListAttention>(arena, spec.geometry, needs.scratch_bytes);
+  if (serves_gpu(spec)) served_ = std::make_unique<HostAttention>(served_spec(spec), exec);
   if (!needs.partials()) return;
   partial_o_ = static_cast<float*>(arena.take("workspace/partial_o"));
   partial_lse_ = static_cast<float*>(arena.take("workspace/partial_lse"));
@@ -442,11 +224,15 @@ void Cache::begin_layer(int layer, std::span<const Step> steps) {
 
 void Cache::end_layer(int layer, std::span<const Step> steps) {
   if (!is_hosted(layer)) return;
+  std::vector<PromptIndexing::Prompt> ended;
   for (const Step& step : steps)
     for (int b = 0; b < step.n_seqs; ++b) {
       const auto i = static_cast<size_t>(b);
-      hosted_->end_layer(layer, step.slot[i], step.base[i], step.base[i] + step.rows_of(b));
+      const int end = step.base[i] + step.rows_of(b);
+      hosted_->end_layer(layer, step.slot[i], step.base[i], end);
+      if (step.last_chunk[i] != 0) ended.push_back({step.slot[i], end});
     }
+  indexing_->layer(layer, std::move(ended));
 }
 
 Reading Cache::reading_of(const StepSpec& spec) const {
@@ -508,7 +294,8 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
     }
     return;
   }
-  device_step_->send(steps, tables_, outbox);
+  device_step_->send(steps, tables_, near_tables_.get(), outbox);
+  if (served_) return;
   // Here, not in attend: a recorded graph repeats the work of attend alone.
   for (const Step& step : steps)
     for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
@@ -588,7 +375,7 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
   }
   if (plan.selector != nullptr)
     count_fixed(step, plan, usage);
-  else if (step.phase == Phase::extend && !device_step_)
+  else if (step.phase == Phase::extend && (!device_step_ || served_))
     count_dense(layer, step);
   if (observer_ != nullptr && step.phase == Phase::extend)
     observer_->attended(*this, layer, step, q);
@@ -597,6 +384,7 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
 void Cache::attend_parts(const Attention& a) {
   const auto& [layer, step, plan, out, q, lse, usage, scores, on_list] = a;
   const LayerKeys keys = this->keys(layer, step);
+  if (served_ && plan.selector != nullptr) served_->fetch(q);
   // Policies know bounds on the host, steps where attention is.
   const bool near = is_hosted(layer) && step.phase == Phase::extend;
   ops::AttentionArgs args{.out = out,
@@ -643,20 +431,25 @@ void Cache::attend_parts(const Attention& a) {
     ops::attention(args, workspace_, exec_.stream());
   }
   int n_parts = plan.n;
-  if (plan.selector != nullptr) {
-    lists_->run({.selector = *plan.selector,
-                 .layer = layer,
-                 .step = step,
-                 .store = indexed_store(),
-                 .q = q,
-                 .o = partial_o_ + n_parts * rows * heads * d,
-                 .lse = partial_lse_ + n_parts * rows * heads,
-                 .on_list = on_list},
-                usage);
-    ++n_parts;
-  }
+  if (plan.selector != nullptr) attend_selected(a, n_parts++);
   if (plan.lists.ids != nullptr) n_parts += attend_lists(a, n_parts);
   ops::merge_states(out, partial_o_, partial_lse_, n_parts, exec_.stream(), lse);
+}
+
+void Cache::attend_selected(const Attention& a, int i) {
+  const int64_t states = i * a.q.rows() * a.q.size(1);
+  const ListAttention::Call call{.selector = *a.plan.selector,
+                                 .layer = a.layer,
+                                 .step = a.step,
+                                 .store = indexed_store(),
+                                 .q = a.q,
+                                 .o = partial_o_ + states * a.q.size(2),
+                                 .lse = partial_lse_ + states,
+                                 .on_list = a.on_list};
+  if (served_)
+    served_->serve(*lists_, call, a.usage);
+  else
+    lists_->run(call, a.usage);
 }
 
 int Cache::attend_lists(const Attention& a, int first_part) {

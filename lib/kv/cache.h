@@ -5,9 +5,11 @@
 
 #include "kv/attention_observer.h"
 #include "kv/device_step.h"
+#include "kv/host_attention.h"
 #include "kv/hosted_keys.h"
 #include "kv/list_attention.h"
 #include "kv/policy.h"
+#include "kv/prompt_indexing.h"
 #include "kv/readers.h"
 #include "ops/attention.h"
 #include "ops/rope_table.h"
@@ -143,6 +145,13 @@ class Cache {
   /// host memory, and the only way there to read prompts.
   void begin_layer(int layer, std::span<const Step> steps);
   void end_layer(int layer, std::span<const Step> steps);
+  /// They have gone through all layers; the same but not to be committed.
+  void end_prompts() {
+    if (indexing_) indexing_->finish();
+  }
+  void give_up_prompts() noexcept {
+    if (indexing_) indexing_->give_up();
+  }
   const Geometry& geometry() const { return spec_.geometry; }
   const Policy& policy(int i) const { return *policies_[static_cast<size_t>(i)]; }
   int n_policies() const { return static_cast<int>(policies_.size()); }
@@ -200,6 +209,8 @@ class Cache {
     const ListVisitor* on_list = nullptr;
   };
   void attend_parts(const Attention& a);
+  /// Attention over the lists of a plan's selector, into the i-th partial result.
+  void attend_selected(const Attention& a, int i);
   /// On a GPU, attention over the lists of a plan, into partial results from `first_part` on.
   /// Returns how many.
   int attend_lists(const Attention& a, int first_part);
@@ -234,12 +245,14 @@ class Cache {
   std::vector<Readers> readers_;  // by slot
   ops::AttentionWorkspace workspace_;
   // When plans give several partial results:
-  float* partial_o_ = nullptr;               // [parts, max_rows, n_heads, head_dim]
-  float* partial_lse_ = nullptr;             // [parts, max_rows, n_heads]
-  void* q_shifted_ = nullptr;                // [max_rows, n_heads, head_dim]
-  std::unique_ptr<ListAttention> lists_;     // when a policy has a selector
-  std::vector<KeyUsage> usage_;              // by policy
-  std::unique_ptr<DeviceStep> device_step_;  // on a GPU
+  float* partial_o_ = nullptr;                // [parts, max_rows, n_heads, head_dim]
+  float* partial_lse_ = nullptr;              // [parts, max_rows, n_heads]
+  void* q_shifted_ = nullptr;                 // [max_rows, n_heads, head_dim]
+  std::unique_ptr<ListAttention> lists_;      // when a policy has a selector
+  std::unique_ptr<HostAttention> served_;     // and serves a GPU
+  std::vector<KeyUsage> usage_;               // by policy
+  std::unique_ptr<DeviceStep> device_step_;   // on a GPU
+  std::unique_ptr<PromptIndexing> indexing_;  // with keys in host memory
   AttentionObserver* observer_ = nullptr;
 };
 

@@ -11,19 +11,22 @@ namespace {
 
 constexpr const char* kTables = "kv/page tables";
 
+size_t table_bytes(const DeviceStep::Bounds& b) {
+  return (b.near ? 2 : 1) * PageTables::bytes(b.max_seqs, b.max_pages);
+}
+
 Courier::Spec courier_spec(const DeviceStep::Bounds& b) {
   // As many rows as steps may hold, and other pages for all sequences.
   return {.name = "workspace/step",
           .in_bytes = DeviceStep::outbox_bytes(b.max_seqs, b.max_rows) +
-                      Outbox::aligned(static_cast<size_t>(b.max_seqs) *
-                                      static_cast<size_t>(b.max_pages) * sizeof(PageChange)),
+                      Outbox::aligned(table_bytes(b) / sizeof(int32_t) * sizeof(PageChange)),
           .turns = DeviceStep::kWaiting,
           .own_places = true};
 }
 
-/// Of the arrays of a step.
+/// Of the arrays of a step, those of near keys included.
 size_t array_bytes(size_t seqs, size_t rows, size_t mask_words) {
-  return rows * mask_words * sizeof(uint64_t) + (4 * seqs + 1 + 3 * rows) * sizeof(int32_t);
+  return rows * mask_words * sizeof(uint64_t) + (5 * seqs + 1 + 4 * rows) * sizeof(int32_t);
 }
 
 /// Writes n entries, those of `from` and what pads them, and goes on after them; returns where they
@@ -51,7 +54,7 @@ size_t DeviceStep::outbox_bytes(int max_seqs, int max_rows) {
 
 void DeviceStep::plan(const Bounds& bounds, Device device, MemoryPlan& plan) {
   Courier::plan(courier_spec(bounds), device, plan);
-  plan.add(kTables, PageTables::bytes(bounds.max_seqs, bounds.max_pages), device);
+  plan.add(kTables, table_bytes(bounds), device);
 }
 
 DeviceStep::DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec)
@@ -60,7 +63,7 @@ DeviceStep::DeviceStep(const Bounds& bounds, Arena& arena, const Exec& exec)
       courier_(courier_spec(bounds), arena, exec),
       page_table_(static_cast<int32_t*>(arena.take(kTables))) {
   // No page anywhere, as PageTables begins.
-  const size_t bytes = PageTables::bytes(bounds.max_seqs, bounds.max_pages);
+  const size_t bytes = table_bytes(bounds);
   const std::vector<int32_t> none(bytes / sizeof(int32_t), -1);
   exec_.queue->copy_in(page_table_, none.data(), bytes);
   exec_.queue->wait();
@@ -88,6 +91,12 @@ void DeviceStep::place(Step& step, Outbox& outbox) const {
   a.pos = put(at, step.pos, n_rows);
   a.row_page = put(at, step.row_page, n_rows, -1);
   a.row_in_page = put(at, step.row_in_page, n_rows);
+  if (step.near_begin.empty()) return;
+  ops::StepArrays& near = step.near;
+  near = a;
+  near.page_table = page_table_ + cells();
+  near.row_page = put(at, step.near_page, n_rows, -1);
+  step.near_lo = put(at, step.near_begin, n_seqs);
 }
 
 void DeviceStep::send_again(Step& step) {
@@ -95,8 +104,15 @@ void DeviceStep::send_again(Step& step) {
   courier_.send();
 }
 
-void DeviceStep::send(std::span<Step> steps, const PageTables& tables, Outbox* outbox) {
-  const std::span<const PageChange> changes = tables.changes();
+void DeviceStep::send(std::span<Step> steps, const PageTables& tables, const PageTables* near,
+                      Outbox* outbox) {
+  std::span<const PageChange> changes = tables.changes();
+  if (near != nullptr) {
+    changes_.assign(changes.begin(), changes.end());
+    for (const PageChange& c : near->changes())
+      changes_.push_back({c.cell + static_cast<int32_t>(cells()), c.page});
+    changes = changes_;
+  }
   Outbox* const own = outbox == nullptr || !changes.empty() ? &courier_.open() : nullptr;
   for (Step& step : steps) place(step, outbox != nullptr ? *outbox : *own);
   if (own == nullptr) return;

@@ -46,7 +46,13 @@ HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const 
     : far_(far_spec(spec), arena, {}, whole),
       prompt_(prompt_spec(spec), arena, exec, whole),
       near_(near_spec(spec), arena, exec),
-      slots_(static_cast<size_t>(spec.whole.max_slots)) {}
+      exec_(exec),
+      slots_(static_cast<size_t>(spec.whole.max_slots)) {
+  if (!exec.on_gpu()) return;
+  const PagePools pools = far_.pools();
+  for (void* const half : {pools.k, pools.v})
+    pinned_.push_back(std::make_unique<cuda::PinnedRange>(half, far_.pool_bytes()));
+}
 
 void HostedKeys::acquire(int slot) {
   const int near = near_.acquire();
@@ -65,7 +71,7 @@ void HostedKeys::store(int slot) {
   if (!s.split) return;
   const int length = far_.length(slot);
   far_.copy_from(near_, slot, s.far, length);
-  s.far = length;
+  wrote_far(slot);
 }
 
 void HostedKeys::hold_far(int slot) {
@@ -96,6 +102,11 @@ void HostedKeys::begin_layer(int layer, int slot, int n_before) {
 
 void HostedKeys::end_layer(int layer, int slot, int begin, int end) {
   far_.copy_layer_from(prompt_, layer, slot, begin, end);
+}
+
+void HostedKeys::wrote_far(int slot) {
+  if (exec_.on_gpu()) exec_.queue->wait();
+  at(slot).far = far_.length(slot);
 }
 
 void HostedKeys::committed(int slot, int recent) {

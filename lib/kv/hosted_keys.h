@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "kv/paged_store.h"
@@ -41,8 +42,8 @@ class HostedKeys {
   /// they follow, and far gets those that were written there.
   void begin_layer(int layer, int slot, int n_before);
   void end_layer(int layer, int slot, int begin, int end);
-  /// All committed tokens of the slot have been written to far.
-  void wrote_far(int slot) { at(slot).far = far_.length(slot); }
+  /// All committed tokens of the slot have been written to far; waits for copies from a GPU.
+  void wrote_far(int slot);
   /// Tokens were committed. A split text's newest may not be in far yet, at most `recent` of them.
   void committed(int slot, int recent);
   /// Far gets the committed tokens that it lacks.
@@ -62,6 +63,8 @@ class HostedKeys {
   Slot& at(int slot) { return slots_[static_cast<size_t>(slot)]; }
 
   PagedStore far_, prompt_, near_;
+  Exec exec_;
+  std::vector<std::unique_ptr<cuda::PinnedRange>> pinned_;  // of far, with a GPU
   std::vector<Slot> slots_;
 };
 

@@ -95,12 +95,18 @@ void PagedStore::copy_layer_from(const PagedStore& from, int layer, int slot, in
   if (begin >= end) return;
   cuda::Queue* const queue = exec_.on_gpu() ? exec_.queue : from.exec_.queue;
   const std::pair<Tensor, Tensor> pools[] = {{k(layer), from.k(layer)}, {v(layer), from.v(layer)}};
-  for (const auto& [to_pool, from_pool] : pools)
-    for (int i = begin / kPageTokens; i * kPageTokens < end; ++i) {
-      TANDEM_CHECK(page(slot, i) >= 0 && from.page(slot, i) >= 0, "page {} of slot {} is not in {}",
-                   i, slot, from.page(slot, i) < 0 ? from.spec_.prefix : spec_.prefix);
-      copy(to_pool.slice(page(slot, i), 1), from_pool.slice(from.page(slot, i), 1), queue);
-    }
+  const int first = begin / kPageTokens, last = (end + kPageTokens - 1) / kPageTokens;
+  for (int i = first, n = 0; i < last; i += n) {
+    // Pages that follow each other in both are one copy: a launch costs what several take.
+    const int32_t to_page = page(slot, i), from_page = from.page(slot, i);
+    TANDEM_CHECK(to_page >= 0 && from_page >= 0, "page {} of slot {} is not in {}", i, slot,
+                 from_page < 0 ? from.spec_.prefix : spec_.prefix);
+    for (n = 1; i + n < last && page(slot, i + n) == to_page + n &&
+                from.page(slot, i + n) == from_page + n;)
+      ++n;
+    for (const auto& [to_pool, from_pool] : pools)
+      copy(to_pool.slice(to_page, n), from_pool.slice(from_page, n), queue);
+  }
 }
 
 void PagedStore::copy_from(const PagedStore& from, int slot, int begin, int end) {

@@ -47,6 +47,12 @@ class PagedStore {
   Tensor k(int layer) const { return pages_.k(place(layer)); }
   Tensor v(int layer) const { return pages_.v(place(layer)); }
 
+  /// All layers' pools, and the bytes of their keys, as many as of their values.
+  PagePools pools() const { return pages_.pools(); }
+  size_t pool_bytes() const {
+    return pages_.spec().page_bytes() / 2 * static_cast<size_t>(spec_.n_pages);
+  }
+
   /// As Sequences'.
   int acquire() { return sequences_->acquire(); }
   void release(int slot) { sequences_->release(slot); }

@@ -144,6 +144,11 @@ class Policy {
   virtual void read_queries(const QueryRing&) {}
   /// Where steps that read all keys leave scores, if needs() asks for them; before all hooks below.
   virtual void read_scores(ScoreStore&) {}
+  /// Of keys in host memory: a prompt of `length` tokens that ends has gone through a layer, whose
+  /// keys are in the store; the other layers follow in their order, and then on_prompt, or
+  /// on_truncate where the prompt is given up. Its tokens are not committed yet. May be called by
+  /// another thread, while nothing else is.
+  virtual void on_layer(int /*layer*/, int /*slot*/, int /*length*/, const PagedStore&) {}
   /// A prompt ends: K and V of all committed tokens of `slot` are in the store, none was given
   /// back. May come again for the same slot after more tokens were prefilled.
   virtual void on_prompt(int /*slot*/, const PagedStore&) {}

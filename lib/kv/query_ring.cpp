@@ -9,19 +9,26 @@
 namespace tandem::kv {
 namespace {
 
-constexpr const char* kName = "kv/queries";
+constexpr const char *kName = "kv/queries", *kFetchedName = "kv/queries on the host";
+
+bool reads_copy(const QueryRing::Spec& s) {
+  return s.read_on_host && s.device.kind == Device::Kind::cuda;
+}
 
 }  // namespace
 
 void QueryRing::plan(const Spec& spec, MemoryPlan& plan) {
   plan.add(kName, static_cast<size_t>(spec.max_slots) * spec.slot_bytes(), spec.device);
+  if (reads_copy(spec)) plan.add(kFetchedName, spec.slot_bytes());
 }
 
 QueryRing::QueryRing(const Spec& spec, Arena& arena, const Exec& exec)
     : spec_(spec),
       exec_(exec),
       rows_(static_cast<std::byte*>(arena.take(kName))),
-      held_(static_cast<size_t>(spec.max_slots)) {}
+      held_(static_cast<size_t>(spec.max_slots)) {
+  if (reads_copy(spec)) fetched_ = static_cast<std::byte*>(arena.take(kFetchedName));
+}
 
 QueryRings QueryRing::rings() const {
   return {.rows = rows_,
@@ -37,7 +44,14 @@ std::byte* QueryRing::place(int slot, int layer, int token) const {
 const std::byte* QueryRing::row(int slot, int layer, int token) const {
   TANDEM_CHECK(token >= at(slot).begin && token < at(slot).end,
                "query of token {}, held are {} to {}", token, at(slot).begin, at(slot).end);
-  return place(slot, layer, token);
+  return fetched_ == nullptr ? place(slot, layer, token)
+                             : fetched_ + ring_offset(rings(), 0, layer, token);
+}
+
+void QueryRing::fetch(int slot) const {
+  if (fetched_ == nullptr) return;
+  exec_.queue->copy_out(fetched_, place(slot, 0, 0), spec_.slot_bytes());
+  exec_.queue->wait();
 }
 
 void QueryRing::hold(int slot, int token, int n) {
@@ -86,7 +100,7 @@ void QueryRing::write(int slot, int layer, int token, int n, const std::byte* ro
 void QueryRing::read(int slot, int layer, int token, int n, std::byte* rows) const {
   for (int t = token; t < token + n; ++t, rows += spec_.row_bytes()) {
     if (exec_.on_gpu())
-      exec_.queue->copy_out(rows, row(slot, layer, t), spec_.row_bytes());
+      exec_.queue->copy_out(rows, place(slot, layer, t), spec_.row_bytes());
     else
       std::memcpy(rows, row(slot, layer, t), spec_.row_bytes());
   }

@@ -24,6 +24,7 @@ class QueryRing {
     int required = 0;        // of them, those that a restored sequence must bring
     int max_draft_rows = 0;  // rows of one sequence that may be kept in part, and Step::ahead
     Device device = {};
+    bool read_on_host = false;  // by policies that choose keys there, though `device` is a GPU
 
     bool empty() const { return window == 0; }
     int capacity() const { return window + max_draft_rows; }
@@ -43,6 +44,9 @@ class QueryRing {
   /// The tokens whose queries are held, rows included that are not committed.
   int begin(int slot) const { return at(slot).begin; }
   int end(int slot) const { return at(slot).end; }
+  /// Makes a slot's queries those that `row` reads, where it reads them on the host; waits for the
+  /// queue.
+  void fetch(int slot) const;
   /// Queries of a token from begin(slot) on under a layer, [n_heads, head_dim].
   const std::byte* row(int slot, int layer, int token) const;
   /// The queries of a slot under a layer: that of token t at row t % capacity().
@@ -81,7 +85,8 @@ class QueryRing {
 
   Spec spec_;
   Exec exec_;
-  std::byte* rows_;  // [slots, layers, capacity, n_heads, head_dim]
+  std::byte* rows_;               // [slots, layers, capacity, n_heads, head_dim]
+  std::byte* fetched_ = nullptr;  // [layers, capacity, n_heads, head_dim] on the host
   std::vector<Held> held_;
 };
 

@@ -143,17 +143,23 @@ void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
     turn_to(i);
     embed_tokens(tokens[i]);
   }
-  each_layer([&](int layer, const LayerWeights& w) {
-    cache.begin_layer(layer, steps);
-    for (size_t i = 0; i < steps.size(); ++i) {
-      turn_to(i);
-      cache.send_again(steps[i]);
-      attention_block(layer, w, steps[i], cache, {});
-      ffn_block(layer, w, {});
-    }
-    cache.end_layer(layer, steps);
-    on_layer(layer + 1);
-  });
+  try {
+    each_layer([&](int layer, const LayerWeights& w) {
+      cache.begin_layer(layer, steps);
+      for (size_t i = 0; i < steps.size(); ++i) {
+        turn_to(i);
+        cache.send_again(steps[i]);
+        attention_block(layer, w, steps[i], cache, {});
+        ffn_block(layer, w, {});
+      }
+      cache.end_layer(layer, steps);
+      on_layer(layer + 1);
+    });
+    cache.end_prompts();
+  } catch (...) {
+    cache.give_up_prompts();
+    throw;
+  }
 }
 
 void Llama::each_layer(const std::function<void(int layer, const LayerWeights&)>& run) {

@@ -199,7 +199,8 @@ struct Cache {
   template <class V>
   void fields(V& v) {
     v("kind", kind, "which keys attention reads");
-    v("place", place, "where keys and values lie; host is still to come");
+    v("place", place,
+      "where a GPU's keys and values lie: host, where the CPU attends those of long texts");
     v("sinks", sinks, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
       "first tokens that are always read");
     v("recent", recent, at_least(1).up_to(kMostCacheTokens).unit("tokens"),

@@ -77,11 +77,11 @@ void Cache::check(Problems& p) const {
         "cache.prefill: windowed is for kind streaming, {} reads all keys of a prompt: leave it "
         "dense, or choose kind streaming",
         yaml_text(kind));
-  if (place == CachePlace::host)
-    p.field(
-        "place",
-        "cache.place: expected device, found host: keys in host memory are still to come; leave "
-        "it device, where model.offload makes room for them");
+  if (place == CachePlace::host && kind != CacheKind::lsh && kind != CacheKind::hybrid)
+    p.field("place",
+            "cache.place: host is for kinds lsh and hybrid, whose keys the CPU chooses, found {}: "
+            "leave it device, or choose one of them",
+            yaml_text(kind));
   if (kind != CacheKind::snapkv) return;
   const int64_t fixed = snapkv.window + sinks;
   if (snapkv.budget <= fixed)

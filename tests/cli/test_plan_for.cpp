@@ -57,6 +57,29 @@ TEST_SUITE("cli/plan_for") {
     CHECK(has(named.out, " s at 31.5 GB/s\n"));
   }
 
+  TEST_CASE("keys in host memory are planned for a GPU, and are an error where there is none") {
+    const Outcome planned =
+        run_without_gpu(program("pig-generate"),
+                        {"-r", "pig/llama3-8b-96k-lsh", "-s", "cache.place=host", "--dry-run"});
+    CHECK(planned.status == 0);
+    CHECK(planned.err == "");
+    CHECK(has(planned.out, "\ndevice   cuda:0  any GPU"));
+    const Outcome run =
+        run_without_gpu(program("pig-generate"),
+                        {"-r", "pig/lsh-tiny-16m", "-s", "cache.place=host", "-p", "The first"});
+    CHECK(run.status == 6);
+    CHECK(run.out == "");
+    CHECK(has(run.err,
+              "cache.place: is host, for runs on a GPU, but this one is on the CPU, where all keys "
+              "are\n  hint: leave it device, choose a GPU with --device cuda, or plan for one with "
+              "--dry-run\n"));
+    const Outcome rounds = run_without_gpu(program("sequoia-generate"),
+                                           {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s",
+                                            "cache.place=host", "-s", "cache.kind=lsh"});
+    CHECK(rounds.status == 3);
+    CHECK(has(rounds.err, "cache.place: is host, whose keys speculation does not verify so far"));
+  }
+
   TEST_CASE("without --dry-run a GPU that is not there is the error it was") {
     const Outcome run = run_without_gpu(
         program("pig-generate"),

@@ -207,15 +207,15 @@ class PolicyRig {
       rows.push_back({{slot, static_cast<int>(parts.back().size()), begin + chunk >= ids.size()}});
     }
     const std::vector<kv::Step> steps = cache.begin_prompts(rows);
+    for (size_t i = 0; i < steps.size(); ++i)
+      if (cache.queries() != nullptr) write_queries(steps[i], parts[i]);
     for (int layer = 0; layer < spec_.geometry.n_layers; ++layer) {
       cache.begin_layer(layer, steps);
       for (size_t i = 0; i < steps.size(); ++i) write_layer(layer, steps[i], parts[i]);
       cache.end_layer(layer, steps);
     }
-    for (size_t i = 0; i < steps.size(); ++i) {
-      if (cache.queries() != nullptr) write_queries(steps[i], parts[i]);
-      cache.commit(steps[i]);
-    }
+    cache.end_prompts();
+    for (const kv::Step& step : steps) cache.commit(step);
   }
   void write(const kv::Step& step, std::span<const int32_t> ids) {
     for (int layer = 0; layer < spec_.geometry.n_layers; ++layer) write_layer(layer, step, ids);

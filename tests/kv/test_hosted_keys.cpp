@@ -249,6 +249,36 @@ TEST_SUITE("kv/hosted_keys") {
     }
   }
 
+  TEST_CASE("f32: a prompt that is given up after some layers leaves no trace") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      recipe::Cache cache = kind.cache;
+      cache.place = CachePlace::host;
+      const auto engine = make_engine(small_model("llama-3.1"),
+                                      {.max_seqs = 2, .max_tokens = 2048, .caches = {cache}});
+      const Ids prompt = random_ids(*engine, 900, 1), other = random_ids(*engine, 700, 2),
+                after = random_ids(*engine, 4, 3);
+      const auto give_up = [&](int slot, const Ids& ids) {
+        const decode::SeqTokens seq{slot, ids, true};
+        try {
+          engine->prefill({&seq, 1}, {}, [](int64_t) { return false; });
+          FAIL("the prefill was not interrupted");
+        } catch (const Error& e) {
+          CHECK(e.kind() == ErrorKind::interrupted);
+        }
+      };
+      // Of a new text, and of one that has an index.
+      const int plain = engine->cache().create(), slot = engine->cache().create();
+      const Row want = prefill(*engine, plain, prompt);
+      give_up(slot, other);
+      CHECK(engine->cache().length(slot) == 0);
+      CHECK(prefill(*engine, slot, prompt) == want);
+      give_up(slot, other);
+      CHECK(engine->cache().length(slot) == 900);
+      CHECK(extend_each(*engine, slot, after) == extend_each(*engine, plain, after));
+    }
+  }
+
   TEST_CASE("near keys are bounded by what ranges read, whatever a text's length") {
     recipe::Cache cache = sparse_cache(CacheKind::lsh, 4, kRecent);
     cache.place = CachePlace::host;

@@ -66,8 +66,12 @@ struct CodedPrompt {
         scores(at(heads * stride)) {
     codes.allocate(arena, "index");
     const int layers[] = {0};
-    codes.index_tokens(slot, index.extend(slot, kSinks + n), layers, true, rig.cache.store(),
-                       nullptr, nullptr);
+    const kv::TokenIndex::Work work{.slot = slot,
+                                    .length = kSinks + n,
+                                    .pieces = index.extend(slot, kSinks + n),
+                                    .fresh = true,
+                                    .ordinals = {0, 1}};
+    codes.index_tokens(work, layers, rig.cache.store(), nullptr, nullptr);
     const kv::CodeFrame frame = codes.frame(slot, 0, 0);
     for (int h = 0; h < heads; ++h) {
       Row q(at(kDim));

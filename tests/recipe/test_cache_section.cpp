@@ -83,8 +83,9 @@ TEST_SUITE("recipe/cache_section") {
         {"kind: snapkv, prefill: windowed",
          "cache.prefill: windowed is for kind streaming, snapkv reads all keys of a prompt: leave "
          "it dense, or choose kind streaming"},
-        {"kind: lsh, place: host",
-         "cache.place: expected device, found host: keys in host memory are still to come; leave "},
+        {"kind: quest, place: host",
+         "cache.place: host is for kinds lsh and hybrid, whose keys the CPU chooses, found quest: "
+         "leave it device, or choose one of them"},
         {"place: disk", "cache.place: expected one of device, host, found 'disk'"},
         {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},
         {"dense_layers: [-1]", "cache.dense_layers"},

@@ -26,12 +26,12 @@ void KeyCenters::allocate(Arena& arena, const std::string& prefix) {
   if (grid_.n_sparse > 0) data_ = static_cast<float*>(arena.take(prefix + ".centers"));
 }
 
-void KeyCenters::set(int slot, std::span<const int> layers, int begin, int end,
+void KeyCenters::set(int slot, std::span<const int> layers, Range ordinals, int begin, int end,
                      const PagedStore& store) {
   const int heads = geometry_.n_kv_heads;
   const auto d = static_cast<size_t>(geometry_.head_dim);
-  parallel_for(static_cast<int>(layers.size()) * heads, [&](int task) {
-    const int ordinal = task / heads, head = task % heads;
+  parallel_for((ordinals.end - ordinals.begin) * heads, [&](int task) {
+    const int ordinal = ordinals.begin + task / heads, head = task % heads;
     const KeyRows keys(store.k(layers[static_cast<size_t>(ordinal)]), store.pages(slot).data(),
                        head);
     mean_of_keys(keys, begin, end, {at(slot, ordinal, head), d});

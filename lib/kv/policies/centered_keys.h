@@ -21,8 +21,9 @@ class KeyCenters {
   float* at(int slot, int ordinal, int kv_head) const {
     return data_ + grid_.cell(slot, ordinal, kv_head) * static_cast<size_t>(geometry_.head_dim);
   }
-  /// Sets the centers of a slot to the means of its keys [begin, end).
-  void set(int slot, std::span<const int> layers, int begin, int end, const PagedStore& store);
+  /// Sets the centers of a slot under some sparse layers to the means of its keys [begin, end).
+  void set(int slot, std::span<const int> layers, Range ordinals, int begin, int end,
+           const PagedStore& store);
   void copy(int from, int to);
 
  private:

@@ -44,12 +44,13 @@ void CodeFrames::copy(int from, int to, const Exec& exec) {
     std::memcpy(data(to, 0, 0), data(from, 0, 0), bytes);
 }
 
-void CodeFrames::set(int slot, std::span<const int> layers, int begin, int end,
+void CodeFrames::set(const TokenIndex::Work& work, std::span<const int> layers, int begin, int end,
                      const PagedStore& store, const QueryRing* queries) {
+  const int slot = work.slot;
   const int heads = geometry_.n_kv_heads;
   const auto d = static_cast<size_t>(geometry_.head_dim);
-  parallel_for(static_cast<int>(layers.size()) * heads, [&](int task) {
-    const int ordinal = task / heads, head = task % heads;
+  parallel_for((work.ordinals.end - work.ordinals.begin) * heads, [&](int task) {
+    const int ordinal = work.ordinals.begin + task / heads, head = task % heads;
     const int layer = layers[static_cast<size_t>(ordinal)];
     const KeyRows keys(store.k(layer), store.pages(slot).data(), head);
     float* center = data(slot, ordinal, head);
@@ -57,7 +58,7 @@ void CodeFrames::set(int slot, std::span<const int> layers, int begin, int end,
     mean_of_keys(keys, begin, end, {center, d});
     std::vector<float> key(d);
     std::fill_n(axis, d, 0.0f);
-    if (queries != nullptr) set_axis(slot, store.length(slot), layer, head, *queries, axis);
+    if (queries != nullptr) set_axis(slot, work.length, layer, head, *queries, axis);
     float most_share = 0, most_square = 0, norm = 0;
     for (int t = begin; t < end; ++t) {
       read_centered(keys, t, 1, {center, d}, key.data(), &norm);

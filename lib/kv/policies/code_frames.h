@@ -31,8 +31,8 @@ class CodeFrames {
   CodeFrame at(int slot, int ordinal, int kv_head) const;
   /// Sets the frames of a slot by its keys [begin, end) and the newest of its queries, if any are
   /// held.
-  void set(int slot, std::span<const int> layers, int begin, int end, const PagedStore& store,
-           const QueryRing* queries);
+  void set(const TokenIndex::Work& work, std::span<const int> layers, int begin, int end,
+           const PagedStore& store, const QueryRing* queries);
   void copy(int from, int to, const Exec& exec);
   /// On a GPU, as kernels/code/device_codes.h has them: those of a sparse layer.
   float* frames(int ordinal) const { return data(0, ordinal, 0); }

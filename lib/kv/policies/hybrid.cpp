@@ -148,9 +148,8 @@ class HybridPolicy final : public SparsePolicy {
   }
 
  protected:
-  void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
-                    const PagedStore& store) override {
-    codes_.index_tokens(slot, pieces, layers(), fresh, store, queries_,
+  void index_tokens(const TokenIndex::Work& work, const PagedStore& store) override {
+    codes_.index_tokens(work, layers(), store, queries_,
                         bounds().on_gpu() ? device_index().pages() : nullptr);
   }
   int list_keys() const override { return device_lists_ ? device_lists_->most() : 0; }

@@ -92,23 +92,25 @@ void KeyCodes::copy_block(const TokenIndex::Piece& piece, const Exec& exec) {
   copy(means_, mean_rows() * geometry_.head_dim);
 }
 
-void KeyCodes::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
-                            std::span<const int> layers, bool fresh, const PagedStore& store,
-                            const QueryRing* queries, const int32_t* device_pages) {
+void KeyCodes::index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
+                            const PagedStore& store, const QueryRing* queries,
+                            const int32_t* device_pages) {
+  const auto& [slot, length, pieces, fresh, ordinals] = work;
   if (layers.empty()) return;
   for (const TokenIndex::Piece& piece : pieces)
-    if (piece.copy_of >= 0) copy_block(piece, store.exec());
+    if (piece.copy_of >= 0 && ordinals.begin == 0) copy_block(piece, store.exec());
   if (bounds_.on_gpu())
     return index_on_gpu(slot, pieces, layers, fresh, store, queries, device_pages);
-  if (fresh) frames_.set(slot, layers, index_.begin(), index_.end(slot), store, queries);
+  if (fresh && queries != nullptr) queries->fetch(slot);
+  if (fresh) frames_.set(work, layers, index_.begin(), index_.end(slot), store, queries);
   const int heads = geometry_.n_kv_heads;
   for (const TokenIndex::Piece& piece : pieces) {
-    parallel_for(grid_.n_sparse * heads, [&](int task) {
-      const int ordinal = task / heads, head = task % heads;
+    parallel_for((ordinals.end - ordinals.begin) * heads, [&](int task) {
+      const int ordinal = work.ordinals.begin + task / heads, head = task % heads;
       const int layer = layers[static_cast<size_t>(ordinal)];
-      const int32_t* pages = store.pages(slot).data();
+      const int32_t* pages = store.pages(work.slot).data();
       const size_t cell = grid_.cell(piece.block, ordinal, head);
-      code(piece, KeyRows(store.k(layer), pages, head), frame(slot, ordinal, head), cell);
+      code(piece, KeyRows(store.k(layer), pages, head), frame(work.slot, ordinal, head), cell);
       average(piece, KeyRows(store.v(layer), pages, head), cell);
     });
   }

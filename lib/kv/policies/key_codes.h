@@ -20,11 +20,10 @@ class KeyCodes {
   void allocate(Arena&, const std::string& prefix);
   /// Where they are; after allocate.
   void run_on(const Exec& exec);
-  /// errors   none; `fresh`: the slot had no index, and its frames are set first.
+  /// Of a fresh index frames are set first.
   /// device_pages  on a GPU, the slot's page table there
-  void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
-                    std::span<const int> layers, bool fresh, const PagedStore& store,
-                    const QueryRing* queries, const int32_t* device_pages);
+  void index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
+                    const PagedStore& store, const QueryRing* queries, const int32_t* device_pages);
   void on_fork(int from, int to, const Exec& exec) { frames_.copy(from, to, exec); }
   /// On a GPU: what kernels read of a sparse layer.
   DeviceCodes device_codes(int ordinal) const;

@@ -87,11 +87,14 @@ class LshPolicy final : public SparsePolicy {
   }
 
  protected:
-  void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
-                    const PagedStore& store) override {
-    if (on_gpu_) return on_gpu_->index_tokens(slot, pieces, layers(), fresh, device_index(), store);
-    if (fresh) centers_.set(slot, layers(), index().begin(), index().end(slot), store);
-    tables_.index_tokens(slot, pieces, layers(), centers_, store);
+  void index_tokens(const TokenIndex::Work& work, const PagedStore& store) override {
+    if (on_gpu_)
+      return on_gpu_->index_tokens(work.slot, work.pieces, layers(), work.fresh, device_index(),
+                                   store);
+    if (work.fresh)
+      centers_.set(work.slot, layers(), work.ordinals, index().begin(), index().end(work.slot),
+                   store);
+    tables_.index_tokens(work, layers(), centers_, store);
   }
   /// All keys may collide.
   int list_keys() const override { return bounds().max_tokens; }

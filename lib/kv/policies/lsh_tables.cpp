@@ -104,23 +104,24 @@ void LshTables::copy_block(int from, int to) {
               norms_ + static_cast<size_t>(from) * norm_floats, norm_floats * sizeof(float));
 }
 
-void LshTables::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
-                             std::span<const int> layers, const KeyCenters& centers,
-                             const PagedStore& store) {
+void LshTables::index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
+                             const KeyCenters& centers, const PagedStore& store) {
   const int heads = geometry_.n_kv_heads;
   const int groups = (spec_.tables + kTableGroup - 1) / kTableGroup;
-  for (const TokenIndex::Piece& piece : pieces) {
-    if (piece.copy_of >= 0) copy_block(piece.copy_of, piece.block);
-    const int n_tasks = grid_.n_sparse * heads * groups;
+  const auto [first_ordinal, end_ordinal] = work.ordinals;
+  for (const TokenIndex::Piece& piece : work.pieces) {
+    if (piece.copy_of >= 0 && first_ordinal == 0) copy_block(piece.copy_of, piece.block);
+    const int n_tasks = (end_ordinal - first_ordinal) * heads * groups;
 #pragma omp parallel for schedule(dynamic, 1) if (n_tasks > 1)
     for (int i = 0; i < n_tasks; ++i) {
-      const int ordinal = i / groups / heads, head = i / groups % heads;
+      const int ordinal = first_ordinal + i / groups / heads, head = i / groups % heads;
       const int first = i % groups * kTableGroup;
       const Range tables{first, std::min(first + kTableGroup, spec_.tables)};
       build({.piece = piece,
              .keys = KeyRows(store.k(layers[static_cast<size_t>(ordinal)]),
-                             store.pages(slot).data(), head),
-             .center = {centers.at(slot, ordinal, head), static_cast<size_t>(geometry_.head_dim)},
+                             store.pages(work.slot).data(), head),
+             .center = {centers.at(work.slot, ordinal, head),
+                        static_cast<size_t>(geometry_.head_dim)},
              .ordinal = ordinal,
              .kv_head = head,
              .tables = tables},

@@ -27,9 +27,8 @@ class LshTables {
   void allocate(Arena&, const std::string& prefix);
 
   /// Hashes the pieces' tokens of a slot into their blocks, in all layers.
-  void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
-                    std::span<const int> layers, const KeyCenters& centers,
-                    const PagedStore& store);
+  void index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
+                    const KeyCenters& centers, const PagedStore& store);
 
   /// Codes of queries [n, head_dim] f32: n x tables.
   void hash_queries(const float* q, int n, uint64_t* bits, uint16_t* codes) const;

@@ -81,18 +81,17 @@ class QuestPolicy final : public SparsePolicy {
   }
 
  protected:
-  void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool,
-                    const PagedStore& store) override {
+  void index_tokens(const TokenIndex::Work& work, const PagedStore& store) override {
     const int heads = geometry().n_kv_heads;
-    if (bounds().on_gpu()) return index_on_gpu(pieces, store);
-    for (const TokenIndex::Piece& piece : pieces) {
+    if (bounds().on_gpu()) return index_on_gpu(work.pieces, store);
+    for (const TokenIndex::Piece& piece : work.pieces) {
       if (piece.copy_of >= 0)
         std::memcpy(at(piece.block, 0, 0, 0), at(piece.copy_of, 0, 0, 0),
                     floats(grid().cells(1)) * sizeof(float));
       parallel_for(grid().n_sparse * heads, [&](int task) {
         const int ord = task / heads, head = task % heads;
-        const KeyRows keys(store.k(layers()[static_cast<size_t>(ord)]), store.pages(slot).data(),
-                           head);
+        const KeyRows keys(store.k(layers()[static_cast<size_t>(ord)]),
+                           store.pages(work.slot).data(), head);
         for (int t = 0; t < piece.n; t += page_)
           summarize(keys, piece.token + t, at(piece.block, ord, head, (piece.offset + t) / page_));
       });

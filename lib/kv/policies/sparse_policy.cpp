@@ -98,7 +98,8 @@ SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int
               .unit = unit,
               .least = least,
               .max_block = max_block}),
-      sink_ids_(static_cast<size_t>(index_.begin())) {
+      sink_ids_(static_cast<size_t>(index_.begin())),
+      by_layers_(static_cast<size_t>(bounds.max_seqs)) {
   std::iota(sink_ids_.begin(), sink_ids_.end(), 0);
   if (bounds.on_gpu()) device_index_.emplace(index_, bounds.max_seqs, bounds.device);
 }
@@ -152,14 +153,32 @@ void SparsePolicy::on_release(int slot) {
   }
 }
 
+TokenIndex::Work SparsePolicy::lay_out(int slot, int length, bool prompt) {
+  TokenIndex::Work work{.slot = slot, .length = length, .fresh = index_.empty(slot)};
+  const int end = index_.wanted_end(slot, length, prompt);
+  if (end > index_.end(slot)) work.pieces = index_.extend(slot, end);
+  return work;
+}
+
 void SparsePolicy::grow(int slot, bool prompt, const PagedStore& store) {
-  const int end = index_.wanted_end(slot, store.length(slot), prompt);
-  if (end <= index_.end(slot)) return;
-  const bool fresh = index_.empty(slot);
-  const std::vector<TokenIndex::Piece> pieces = index_.extend(slot, end);
+  TokenIndex::Work work = lay_out(slot, store.length(slot), prompt);
+  if (work.pieces.empty()) return;
   update_device(slot);
   if (device_index_) device_index_->set_pages(store.pages(slot), *exec_.queue);
-  index_tokens(slot, pieces, fresh, store);
+  work.ordinals = {0, grid().n_sparse};
+  index_tokens(work, store);
+}
+
+void SparsePolicy::on_layer(int layer, int slot, int length, const PagedStore& store) {
+  const int ord = ordinal(layer);
+  if (ord < 0) return;
+  TokenIndex::Work& work = by_layers_[static_cast<size_t>(slot)];
+  // Nothing could take an entry from an index again: on_prompt does that.
+  if (ord == 0)
+    work = index_.empty(slot) ? lay_out(slot, length, /*prompt=*/true) : TokenIndex::Work{};
+  if (work.pieces.empty()) return;
+  work.ordinals = {ord, ord + 1};
+  index_tokens(work, store);
 }
 
 int SparsePolicy::indexed(int length) const {

@@ -67,6 +67,7 @@ class SparsePolicy : public SelectingPolicy {
   void on_fork(int from, int to) override;
   void on_release(int slot) override;
   void on_truncate(int slot, int n, const PagedStore&) override;
+  void on_layer(int layer, int slot, int length, const PagedStore&) override;
   void on_prompt(int slot, const PagedStore&) override;
   void on_commit(std::span<const int32_t> slots, const PagedStore&) override;
   std::vector<int> hosted_layers() const override {
@@ -78,9 +79,8 @@ class SparsePolicy : public SelectingPolicy {
   HeadKeys head_keys(int layer, int length) const override;
 
  protected:
-  /// Writes the pieces of a slot's index for all layers; `fresh`: the slot had none before.
-  virtual void index_tokens(int slot, const std::vector<TokenIndex::Piece>& pieces, bool fresh,
-                            const PagedStore&) = 0;
+  /// Writes the pieces of a slot's index for some layers; on a GPU for all.
+  virtual void index_tokens(const TokenIndex::Work&, const PagedStore&) = 0;
   /// Keys that a query head is expected to choose from `n` indexed ones.
   virtual double expected_keys(int n) const = 0;
   /// The same of all heads of a KV head; what they share counts once.
@@ -97,6 +97,8 @@ class SparsePolicy : public SelectingPolicy {
  private:
   /// Tokens that the index of a prompt of `length` tokens holds.
   int indexed(int length) const;
+  /// Lays out what a slot's index lacks of a text of some length.
+  TokenIndex::Work lay_out(int slot, int length, bool prompt);
   void grow(int slot, bool prompt, const PagedStore&);
   void update_device(int slot);
 
@@ -104,6 +106,7 @@ class SparsePolicy : public SelectingPolicy {
   std::optional<DeviceIndex> device_index_;  // on a GPU
   Exec exec_;
   std::vector<int32_t> sink_ids_;
+  std::vector<TokenIndex::Work> by_layers_;  // [slots] of prompts that go through the layers
 };
 
 }  // namespace tandem::kv

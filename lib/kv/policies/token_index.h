@@ -67,6 +67,13 @@ class TokenIndex {
     int token = 0;     // first new token of the sequence
     int n = 0;
   };
+  /// The entries to be written for a slot whose text has `length` tokens.
+  struct Work {
+    int slot = 0, length = 0;
+    std::vector<Piece> pieces = {};
+    bool fresh = false;   // the slot had no index before
+    Range ordinals = {};  // sparse layers that it is to be done for; the first come first
+  };
   /// Where the index of a sequence of `length` tokens should end: all but the recent ones at the
   /// end of a `prompt`. Otherwise, and where a block would have to be copied first, tokens are
   /// added kRoll or more at a time, so that short forks share every block.

@@ -87,7 +87,7 @@ EngineSizer::EngineSizer(const recipe::Model& model, const recipe::Run& run,
     : model_(model),
       run_(run),
       caches_(std::move(caches)),
-      place_(cli::choose_placement(run, model.offload, dry_run)) {}
+      place_(cli::choose_placement(run, model.offload, dry_run, caches_)) {}
 
 DType EngineSizer::compute() const {
   return model_.compute == recipe::Compute::f32 ? DType::f32 : DType::bf16;
@@ -105,6 +105,9 @@ decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::R
   spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);  // one token of each, at least
   // On a GPU, rounds are laid out while others are under way.
   const bool on_gpu = device().kind == Device::Kind::cuda;
+  if (extra.rows > 0 && cache.place == recipe::CachePlace::host)
+    throw recipe_error("cache.place", "is host, whose keys speculation does not verify so far")
+        .hint("leave it device for speculation, or use pig-generate");
   const int tokens = extra.tokens + (on_gpu ? extra.ahead : 0);
   spec.max_draft_rows = tokens;
   spec.max_tree_rows = extra.rows;

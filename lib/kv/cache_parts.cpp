@@ -1,0 +1,220 @@
+#include "kv/cache_parts.h"
+
+#include <algorithm>
+
+#include "ops/attention.h"
+
+namespace tandem::kv {
+namespace parts {
+
+PagedStore::Spec store_spec(const Cache::Spec& s) {
+  const Geometry& g = s.geometry;
+  const auto pages = [](int64_t tokens) {
+    return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens);
+  };
+  // Every sequence may end in a page of its own and may own a copy of the page where it forked.
+  return {.n_layers = g.n_layers,
+          .n_kv_heads = g.n_kv_heads,
+          .head_dim = g.head_dim,
+          .dtype = g.dtype,
+          .n_pages = pages(s.total_tokens) + (s.max_seqs > 1 ? 2 * s.max_seqs : 0),
+          .max_slots = s.max_seqs,
+          .max_pages = pages(s.max_tokens),
+          .max_moves = s.max_rows,
+          .device = s.device};
+}
+
+bool on_host(const recipe::Cache& c) { return c.place == recipe::CachePlace::host; }
+Device list_device(const Cache::Spec& s) {
+  return std::ranges::any_of(s.policies, on_host) ? Device{} : s.device;
+}
+
+QueryRing::Spec ring_spec(const Cache::Spec& s) {
+  int window = 0, required = 0;
+  for (const recipe::Cache& c : s.policies) {
+    const Needs needs = needs_of(c);
+    window = std::max(window, needs.queries);
+    if (needs.needs_queries) required = std::max(required, needs.queries);
+  }
+  return {.n_layers = s.geometry.n_layers,
+          .n_heads = s.geometry.n_heads,
+          .head_dim = s.geometry.head_dim,
+          .dtype = s.geometry.dtype,
+          .max_slots = s.max_seqs,
+          .window = std::min(window, s.max_tokens),
+          .required = std::min(required, s.max_tokens),
+          .max_draft_rows = std::max(1, s.max_draft_rows),
+          .device = s.device,
+          .read_on_host = list_device(s) != s.device};
+}
+
+bool wants_scores(const Cache::Spec& s) {
+  return std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).scores; });
+}
+
+/// Rows of a step that policies serve.
+size_t extend_rows(const Cache::Spec& s) {
+  return static_cast<size_t>(s.max_extend_rows > 0 ? std::min(s.max_extend_rows, s.max_rows)
+                                                   : s.max_rows);
+}
+
+ScoreStore::Spec score_spec(const Cache::Spec& s) {
+  return {.n_layers = s.geometry.n_layers,
+          .n_heads = s.geometry.n_heads,
+          .n_kv_heads = s.geometry.n_kv_heads,
+          .max_slots = s.max_seqs,
+          .max_tokens = s.max_tokens,
+          .max_rows = static_cast<int>(extend_rows(s)),
+          .device = s.device};
+}
+
+bool turns_q(const Cache::Spec& s) {
+  return std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).turns_q; });
+}
+
+size_t partial_rows(const Cache::Spec& s) {
+  return turns_q(s) ? static_cast<size_t>(s.max_rows) : extend_rows(s);
+}
+
+size_t q_elements(const Cache::Spec& s) {
+  return partial_rows(s) * static_cast<size_t>(s.geometry.n_heads) *
+         static_cast<size_t>(s.geometry.head_dim);
+}
+
+Bounds bounds_of(const Cache::Spec& s, size_t i) {
+  return {.geometry = s.geometry,
+          .max_seqs = s.max_seqs,
+          .max_prompts = s.max_prompts,
+          .max_read = i > 0 && s.max_drafted > 0 ? std::min(s.max_drafted, s.max_seqs) : s.max_seqs,
+          .max_rows = static_cast<int>(extend_rows(s)),
+          .max_tokens = s.max_tokens,
+          .total_tokens = s.total_tokens,
+          .device = list_device(s),
+          .hosted = on_host(s.policies[i]),
+          .block_shared_bytes = s.block_shared_bytes};
+}
+
+std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
+  if (!std::ranges::any_of(s.policies, on_host)) return {};
+  if (s.policies.size() > 1)
+    throw recipe_error("cache.place", "is host, but {} policies share the keys", s.policies.size())
+        .hint("leave it device, or give the draft a separate model: draft.path");
+  const auto policy = make_policy(s.policies[0], bounds_of(s, 0));
+  if (policy->most_ranged() == 0)
+    throw recipe_error("cache.place", "is host, which {} has no use for", policy->name())
+        .hint("choose kind lsh or hybrid, or leave it device");
+  // All layers may be dense ones.
+  if (policy->hosted_layers().empty()) return {};
+  const int rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows;
+  return HostedKeys::Spec{.layers = policy->hosted_layers(),
+                          .whole = store_spec(s),
+                          .near_tokens = std::min(s.max_tokens, policy->most_ranged() + rows)};
+}
+
+PagedStore::Spec whole_spec(const Cache::Spec& s) {
+  PagedStore::Spec spec = store_spec(s);
+  const std::optional<HostedKeys::Spec> hosted = hosted_spec(s);
+  if (!hosted) return spec;
+  spec.layers.emplace();
+  for (int layer = 0; layer < spec.n_layers; ++layer)
+    if (std::ranges::find(hosted->layers, layer) == hosted->layers.end())
+      spec.layers->push_back(layer);
+  return spec;
+}
+
+bool has_lists(const Cache::Spec& s) {
+  return list_device(s).kind == Device::Kind::cuda &&
+         std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).lists; });
+}
+
+std::string prefix_of(const Cache::Spec& s, size_t i) {
+  const std::string kind = recipe::yaml_text(s.policies[i].kind);
+  return s.policies.size() == 1 ? "index/" + kind : fmt::format("index/{} {}", i, kind);
+}
+
+AttentionBounds attention_bounds(const Cache::Spec& s) {
+  const Geometry& g = s.geometry;
+  return {.max_seqs = s.max_seqs,
+          .max_rows = s.max_rows,
+          .max_tokens = s.max_tokens,
+          .n_heads = g.n_heads,
+          .n_kv_heads = g.n_kv_heads,
+          .head_dim = g.head_dim,
+          .multiprocessors = s.multiprocessors,
+          .max_tree_rows = s.max_tree_rows,
+          .lists = has_lists(s),
+          .scores = wants_scores(s)};
+}
+
+DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
+  return {.max_seqs = s.max_seqs,
+          .max_rows = s.max_rows,
+          .max_pages = store_spec(s).max_pages,
+          .near = std::ranges::any_of(s.policies, on_host)};
+}
+
+bool serves_gpu(const Cache::Spec& s) { return list_device(s) != s.device; }
+
+HostAttention::Spec served_spec(const Cache::Spec& s) {
+  return {.max_rows = static_cast<int>(extend_rows(s)), .geometry = s.geometry, .device = s.device};
+}
+
+}  // namespace parts
+
+using namespace parts;
+
+void Cache::plan(const Spec& spec, MemoryPlan& plan) {
+  const Geometry& g = spec.geometry;
+  const Device device = spec.device;
+  const size_t tables = PageTables::bytes(spec.max_seqs, store_spec(spec).max_pages);
+  PagedStore::plan(whole_spec(spec), plan);
+  plan.add(kTables, tables);
+  if (const auto hosted = hosted_spec(spec)) {
+    HostedKeys::plan(*hosted, plan);
+    plan.add(kNearTables, tables);
+  }
+  plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),
+           device);
+  if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);
+  if (spec.policies.size() > size_t{Readers::kMaxPolicies})
+    throw recipe_error("cache", "{} policies over one prompt, at most {}", spec.policies.size(),
+                       Readers::kMaxPolicies)
+        .hint("divide them among several runs");
+  const auto is_full = [](const auto& c) { return c.kind == recipe::CacheKind::full; };
+  if (wants_scores(spec) && !std::ranges::any_of(spec.policies, is_full))
+    throw recipe_error("cache.kind",
+                       "is {}, which is for drafts alone: its keys are chosen by passes of another "
+                       "reading of the same cache, one of all keys",
+                       recipe::yaml_text(recipe::CacheKind::verified))
+        .hint(fmt::format("choose {}, or let the model draft for itself: spec.draft self with "
+                          "draft.cache.kind {}",
+                          kinds_where([](const Needs& n) { return !n.scores; }),
+                          recipe::yaml_text(recipe::CacheKind::verified)));
+  const auto reads_prompts = [](const auto& c) { return needs_of(c).reads_prompts; };
+  if (spec.policies.size() > 1 && std::ranges::any_of(spec.policies, reads_prompts))
+    throw recipe_error(
+        "cache.prefill",
+        "is windowed, but {} readings share the keys of a prompt, which are those of "
+        "one that reads it densely",
+        spec.policies.size())
+        .hint("leave it dense, or give the draft a separate model: draft.path");
+  if (!ring_spec(spec).empty()) QueryRing::plan(ring_spec(spec), plan);
+  if (wants_scores(spec)) ScoreStore::plan(score_spec(spec), plan);
+  RunNeeds needs;
+  for (size_t i = 0; i < spec.policies.size(); ++i) {
+    const auto policy = make_policy(spec.policies[i], bounds_of(spec, i));
+    policy->plan(plan, prefix_of(spec, i));
+    needs.add(policy->needs());
+  }
+  if (needs.scratch_bytes > 0) ListAttention::plan(plan, g, needs.scratch_bytes);
+  if (serves_gpu(spec)) HostAttention::plan(served_spec(spec), plan);
+  if (!needs.partials()) return;
+  plan.add("workspace/partial_o", needs.parts * q_elements(spec) * sizeof(float), device);
+  plan.add("workspace/partial_lse",
+           needs.parts * q_elements(spec) / static_cast<size_t>(g.head_dim) * sizeof(float),
+           device);
+  if (turns_q(spec))
+    plan.add("workspace/q_shifted", q_elements(spec) * dtype_bytes(g.dtype), device);
+}
+
+}  // namespace tandem::kv

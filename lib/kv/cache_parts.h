@@ -1,0 +1,54 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "kv/cache.h"
+
+// What a cache of some spec consists of: the specs of its parts, for its plan and its making.
+namespace tandem::kv::parts {
+
+inline constexpr const char *kTables = "workspace/page tables",
+                            *kNearTables = "workspace/near page tables";
+
+/// Where policies choose keys.
+Device list_device(const Cache::Spec& s);
+/// Empty unless a policy reads queries.
+QueryRing::Spec ring_spec(const Cache::Spec& s);
+bool wants_scores(const Cache::Spec& s);
+ScoreStore::Spec score_spec(const Cache::Spec& s);
+bool turns_q(const Cache::Spec& s);
+/// Rows whose partial results are alive at once. A prefill of text that a policy has cut runs as an
+/// extend step, and only repositioned sinks then have several sources.
+size_t partial_rows(const Cache::Spec& s);
+/// Of the i-th policy of a run.
+Bounds bounds_of(const Cache::Spec& s, size_t i);
+/// Of a run whose policy chooses among keys in host memory.
+/// errors   kind recipe: several policies share these
+std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s);
+/// Of the keys that are not in host memory.
+PagedStore::Spec whole_spec(const Cache::Spec& s);
+/// Whether ranges of a run come with lists.
+bool has_lists(const Cache::Spec& s);
+/// Names the buffers of the i-th policy of a run.
+std::string prefix_of(const Cache::Spec& s, size_t i);
+AttentionBounds attention_bounds(const Cache::Spec& s);
+DeviceStep::Bounds step_bounds(const Cache::Spec& s);
+/// Whether the CPU attends rows of a GPU.
+bool serves_gpu(const Cache::Spec& s);
+HostAttention::Spec served_spec(const Cache::Spec& s);
+
+/// What the policies of a run need together.
+struct RunNeeds {
+  size_t parts = 1, scratch_bytes = 0;  // parts: partial results of a plan
+
+  /// A single range goes straight to the output.
+  bool partials() const { return parts > 1 || scratch_bytes > 0; }
+
+  void add(const Needs& n) {
+    const int of_lists = n.list_keys > 0 ? attend_lists_parts(n.list_keys, n.list_tails) : 0;
+    parts = std::max(parts, static_cast<size_t>(n.sources + of_lists));
+    scratch_bytes = std::max(scratch_bytes, n.scratch_bytes);
+  }
+};
+
+}  // namespace tandem::kv::parts

@@ -1,0 +1,43 @@
+#include "kv/prompt_indexing.h"
+
+#include "base/error.h"
+
+namespace tandem::kv {
+
+PromptIndexing::PromptIndexing(Policy& policy, const PagedStore& far, const Exec& exec)
+    : policy_(policy), far_(far), exec_(exec) {
+  if (exec.on_gpu()) copied_ = std::make_unique<cuda::Event>();
+}
+
+void PromptIndexing::layer(int layer, std::vector<Prompt> prompts) {
+  if (work_.valid()) work_.get();
+  begun_ = prompts;
+  const auto index = [this, layer, prompts = std::move(prompts)] {
+    for (const Prompt& p : prompts) policy_.on_layer(layer, p.slot, p.length, far_);
+  };
+  if (!copied_) return index();
+  copied_->record(*exec_.queue);
+  work_ = std::async(std::launch::async, [this, index] {
+    cuda::use_device(exec_.queue->device());
+    copied_->wait();
+    index();
+  });
+}
+
+void PromptIndexing::finish() {
+  if (work_.valid()) work_.get();
+  begun_.clear();
+}
+
+void PromptIndexing::give_up() noexcept {
+  if (work_.valid()) work_.wait();
+  work_ = {};
+  for (const Prompt& p : begun_) try {
+      policy_.on_truncate(p.slot, far_.length(p.slot), far_);
+    } catch (const Error&) {
+      // The index is as it was before the prompt, or the run ends with the first error.
+    }
+  begun_.clear();
+}
+
+}  // namespace tandem::kv

@@ -1,0 +1,119 @@
+// Keys in host memory beside a GPU: the CPU chooses and attends there, and logits are those of an
+// engine that is on the CPU alone.
+#include <doctest/doctest.h>
+
+#include "decode/state.h"
+#include "gpu/engine_pair.h"
+#include "temporary_folder.h"
+
+using namespace tandem;
+using namespace tandem::test;
+
+namespace {
+
+recipe::Cache hosted(recipe::CacheKind kind,
+                     recipe::HybridGroup group = recipe::HybridGroup::head) {
+  recipe::Cache c;
+  c.kind = kind;
+  c.recent = {64};
+  c.hybrid.group = group;
+  c.place = recipe::CachePlace::host;
+  return c;
+}
+
+/// Logits after a text of some length in chunks, and of rows, of forks and of texts cut short after
+/// it.
+std::vector<Row> run(decode::Engine& engine, const Ids& ids, const Ids& after) {
+  const int slot = engine.cache().create();
+  std::vector<Row> rows = {prefill(engine, slot, ids)};
+  for (Row& row : extend_each(engine, slot, std::span(after).first(6)))
+    rows.push_back(std::move(row));
+  rows.push_back(extend(engine, slot, std::span(after).subspan(6, 7)));
+  rows.push_back(extend(engine, slot, std::span(after).subspan(13, 40)));
+  const int fork = engine.cache().fork(slot, engine.cache().readers_of(slot));
+  rows.push_back(extend(engine, fork, std::span(after).subspan(53, 3)));
+  engine.cache().release(fork);
+  const int n = engine.cache().length(slot);
+  engine.cache().truncate(slot, n - 10);
+  rows.push_back(extend(engine, slot, std::span(after).first(1)));
+  engine.cache().truncate(slot, static_cast<int>(ids.size()) / 2);
+  rows.push_back(extend(engine, slot, std::span(after).subspan(1, 2)));
+  rows.push_back(prefill(engine, slot, std::span(ids).first(ids.size() / 2)));
+  rows.push_back(extend(engine, slot, std::span(after).first(1)));
+  engine.cache().release(slot);
+  return rows;
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/decode/hosted") {
+  // Everything but sets is computed in another order: one that differs by a key shows.
+  TEST_CASE("f32: logits equal those of the CPU alone") {
+    using enum recipe::CacheKind;
+    double worst = 0;
+    int near = 0, all = 0;
+    for (const std::string name : {"tiny-16m", "llama-3.1", "llama-odd", "qwen3-odd"})
+      for (const recipe::Cache& cache :
+           {hosted(lsh), hosted(hybrid), hosted(hybrid, recipe::HybridGroup::shared)}) {
+        CAPTURE(name);
+        CAPTURE(recipe::yaml_text(cache.kind));
+        const bool tiny = name == "tiny-16m";
+        const int longest = tiny ? 2500 : 300;
+        const EnginePair on = make_pair_of(
+            tiny ? tiny_model(name) : small_model(name),
+            {.chunk = 512, .max_seqs = 2, .max_tokens = 2 * longest, .caches = {cache}});
+        for (const int length : {40, 140, longest}) {
+          const Ids ids = random_ids(*on.cpu, length, 1), after = random_ids(*on.cpu, 60, 2);
+          const std::vector<Row> gpu = run(*on.gpu, ids, after), cpu = run(*on.cpu, ids, after);
+          REQUIRE(gpu.size() == cpu.size());
+          for (size_t i = 0; i < gpu.size(); ++i) {
+            const double difference = max_difference(gpu[i], cpu[i]);
+            near += difference <= kF32Tolerance ? 1 : 0;
+            worst = worse(worst, difference);
+          }
+          all += static_cast<int>(gpu.size());
+        }
+        const kv::KeyUsage gpu = on.gpu->cache().total_usage(0),
+                           cpu = on.cpu->cache().total_usage(0);
+        CHECK(gpu.queries == cpu.queries);
+        CHECK(gpu.visible == cpu.visible);
+        CHECK(gpu.fixed == cpu.fixed);
+        CHECK(gpu.selected == doctest::Approx(cpu.selected).epsilon(0.01));
+        CHECK(gpu.dense_bytes == cpu.dense_bytes);
+      }
+    MESSAGE(near << " of " << all << " rows, largest |GPU - CPU| " << worst);
+    CHECK(near >= 0.95 * all);
+    CHECK(worst <= 0.1);
+  }
+
+  TEST_CASE("f32: batches write the text that the CPU alone writes, past tokens that are indexed") {
+    for (const recipe::CacheKind kind : {recipe::CacheKind::lsh, recipe::CacheKind::hybrid}) {
+      const EnginePair on =
+          make_pair_of(tiny_model("tiny-16m"),
+                       {.chunk = 512, .max_seqs = 3, .max_tokens = 2600, .caches = {hosted(kind)}});
+      std::vector<decode::Request> requests;
+      for (const int n : {1300, 37, 700})
+        requests.push_back(request(random_ids(*on.cpu, n, static_cast<uint64_t>(n))));
+      decode::GenerateSpec how;
+      how.max_tokens = 150;
+      CHECK(generate(*on.gpu, requests, how).ids == generate(*on.cpu, requests, how).ids);
+    }
+  }
+
+  TEST_CASE("f32: a saved state goes on as the text that it was") {
+    const auto engine =
+        make_engine(tiny_model("tiny-16m"), {.chunk = 512,
+                                             .max_seqs = 2,
+                                             .max_tokens = 2000,
+                                             .caches = {hosted(recipe::CacheKind::lsh)},
+                                             .device = kGpu});
+    const Ids ids = random_ids(*engine, 1500, 1), after = random_ids(*engine, 8, 2);
+    const TemporaryFolder folder;
+    const int slot = engine->cache().create();
+    prefill(*engine, slot, ids);
+    decode::save_state(folder / "state", *engine, slot, ids);
+    const auto saved = decode::open_state(folder / "state", engine->files(), DType::f32);
+    const int again = decode::restore_state(saved, *engine, engine->cache().all_readers());
+    CHECK(extend_each(*engine, again, after) == extend_each(*engine, slot, after));
+  }
+}
