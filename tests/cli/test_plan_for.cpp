@@ -73,9 +73,9 @@ TEST_SUITE("cli/plan_for") {
               "cache.place: is host, for runs on a GPU, but this one is on the CPU, where all keys "
               "are\n  hint: leave it device, choose a GPU with --device cuda, or plan for one with "
               "--dry-run\n"));
-    const Outcome rounds = run_without_gpu(program("sequoia-generate"),
-                                           {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s",
-                                            "cache.place=host", "-s", "cache.kind=lsh"});
+    const Outcome rounds = run_without_gpu(
+        program("sequoia-generate"), {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s",
+                                      "draft.cache.place=host", "-s", "draft.cache.kind=lsh"});
     CHECK(rounds.status == 3);
     CHECK(has(rounds.err, "cache.place: is host, whose keys speculation does not verify so far"));
   }
