@@ -103,7 +103,7 @@ class Engine {
   int places(int n, int rows_each) const;
   /// Whether a graph may hold a forward: not where weights stream, whose copies go on meanwhile,
   /// and not where the host works at layers.
-  bool is_recordable() const { return spec_.n_streamed == 0 && !cache_.has_hosted(); }
+  bool is_recordable() const { return spec_.n_streamed == 0 && !cache_.serves_steps(); }
   /// Sequences that a step has room for, with that many rows and rows of logits each.
   int room_for_places(int rows_each, int logit_rows_each) const;
   /// Chooses the products of a forward and of its logits before either runs (model::Llama).

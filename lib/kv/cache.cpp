@@ -30,7 +30,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
     near_tables_ = std::make_unique<PageTables>(static_cast<int32_t*>(arena.take(kNearTables)),
                                                 spec.max_seqs, store_.spec().max_pages);
   }
-  const Exec chooses = hosted_ ? Exec{} : exec;
+  const Exec chooses = list_device(spec) == spec.device ? exec : Exec{};
   if (!ring_spec(spec).empty())
     queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
   if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena, exec);
@@ -43,7 +43,11 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
     if (scores_) policies_.back()->read_scores(*scores_);
     needs.add(policies_.back()->needs());
   }
-  if (hosted_) indexing_ = std::make_unique<PromptIndexing>(*policies_[0], hosted_->far(), exec);
+  if (hosted_)
+    indexing_ = std::make_unique<PromptIndexing>(
+        *policies_[0], hosted_->far(), hosted_->prompt(),
+        serves_gpu(spec) ? PromptIndexing::Where::beside_gpu : PromptIndexing::Where::with_layer,
+        exec);
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
   if (needs.scratch_bytes > 0)
     lists_ = std::make_unique<ListAttention>(arena, spec.geometry, needs.scratch_bytes);
@@ -404,7 +408,7 @@ void Cache::attend_parts(const Attention& a) {
     args.sinks = source.sinks;
     args.window = source.window;
     args.seq_key_lo = near ? step.near_lo : source.seq_key_lo;
-    args.lists = source.lists;
+    args.lists = near ? KeyLists{} : source.lists;
   };
   if (plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr &&
       plan.sources[0].q_position_max < 0) {
@@ -454,18 +458,20 @@ void Cache::attend_selected(const Attention& a, int i) {
 
 int Cache::attend_lists(const Attention& a, int first_part) {
   const Geometry& g = spec_.geometry;
+  // Pinned memory of the host has the addresses there that it has here.
+  const PagedStore& store = indexed_store();
   const ops::StepArrays& step = a.step.arrays;
   const int n_rows = static_cast<int>(a.q.rows());
   const int64_t states = int64_t{first_part} * n_rows * g.n_heads;
   const int at_a_time = a.plan.make_lists ? a.plan.list_rows : n_rows;
   for (int begin = 0; begin < n_rows; begin += at_a_time) {
     const Range rows{begin, std::min(begin + at_a_time, n_rows)};
-    if (a.plan.make_lists) a.plan.make_lists(rows, store_);
+    if (a.plan.make_lists) a.plan.make_lists(rows, store);
     ops::attend_lists({.o = partial_o_ + states * g.head_dim,
                        .lse = partial_lse_ + states,
                        .q = a.q.raw(),
-                       .k_pool = store_.k(a.layer).raw(),
-                       .v_pool = store_.v(a.layer).raw(),
+                       .k_pool = store.k(a.layer).raw(),
+                       .v_pool = store.v(a.layer).raw(),
                        .page_table = step.page_table,
                        .slot = step.slot,
                        .row_begin = step.row_begin,

@@ -141,6 +141,8 @@ class Cache {
     if (hosted_) hosted_->store(slot);
   }
   bool has_hosted() const { return hosted_ != nullptr; }
+  /// Whether the CPU works in the midst of a GPU's steps.
+  bool serves_steps() const { return served_ != nullptr; }
   /// Steps of begin_prompts are about to go through a layer, or have gone. Needed where keys are in
   /// host memory, and the only way there to read prompts.
   void begin_layer(int layer, std::span<const Step> steps);

@@ -26,7 +26,7 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
 
 bool on_host(const recipe::Cache& c) { return c.place == recipe::CachePlace::host; }
 Device list_device(const Cache::Spec& s) {
-  return std::ranges::any_of(s.policies, on_host) ? Device{} : s.device;
+  return std::ranges::any_of(s.policies, &recipe::Cache::attends_on_cpu) ? Device{} : s.device;
 }
 
 QueryRing::Spec ring_spec(const Cache::Spec& s) {

@@ -4,23 +4,24 @@
 
 namespace tandem::kv {
 
-PromptIndexing::PromptIndexing(Policy& policy, const PagedStore& far, const Exec& exec)
-    : policy_(policy), far_(far), exec_(exec) {
-  if (exec.on_gpu()) copied_ = std::make_unique<cuda::Event>();
+PromptIndexing::PromptIndexing(Policy& policy, const PagedStore& far, const PagedStore& prompt,
+                               Where where, const Exec& exec)
+    : policy_(policy), far_(far), prompt_(prompt), exec_(exec) {
+  if (where == Where::beside_gpu) copied_ = std::make_unique<cuda::Event>();
 }
 
 void PromptIndexing::layer(int layer, std::vector<Prompt> prompts) {
   if (work_.valid()) work_.get();
   begun_ = prompts;
-  const auto index = [this, layer, prompts = std::move(prompts)] {
-    for (const Prompt& p : prompts) policy_.on_layer(layer, p.slot, p.length, far_);
+  const auto index = [this, layer, prompts = std::move(prompts)](const PagedStore& store) {
+    for (const Prompt& p : prompts) policy_.on_layer(layer, p.slot, p.length, store);
   };
-  if (!copied_) return index();
+  if (!copied_) return index(prompt_);
   copied_->record(*exec_.queue);
   work_ = std::async(std::launch::async, [this, index] {
     cuda::use_device(exec_.queue->device());
     copied_->wait();
-    index();
+    index(far_);
   });
 }
 

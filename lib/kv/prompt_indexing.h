@@ -8,11 +8,15 @@
 namespace tandem::kv {
 
 /// The index of prompts whose keys go to host memory, made layer by layer while the forward is at
-/// the next one: with a GPU by a separate thread, as soon as a layer's keys have arrived.
+/// the next one: by a GPU in its queue's order, or beside it by a separate thread, as soon as a
+/// layer's keys have arrived in host memory.
 class PromptIndexing {
  public:
-  /// policy, far  outlive this
-  PromptIndexing(Policy& policy, const PagedStore& far, const Exec& exec);
+  enum class Where { with_layer, beside_gpu };
+
+  /// policy, far, prompt  outlive this; prompt has one layer of whole texts (kv/hosted_keys.h)
+  PromptIndexing(Policy& policy, const PagedStore& far, const PagedStore& prompt, Where where,
+                 const Exec& exec);
   ~PromptIndexing() { give_up(); }
   PromptIndexing(const PromptIndexing&) = delete;
   PromptIndexing& operator=(const PromptIndexing&) = delete;
@@ -21,8 +25,8 @@ class PromptIndexing {
   struct Prompt {
     int slot, length;
   };
-  /// The copies of a layer's keys to host memory are on the queue. Waits until the index of the
-  /// layer before is made.
+  /// A layer's keys are in the store of prompts, and their copies to host memory on the queue.
+  /// Waits until a separate thread has made the index of the layer before.
   /// errors   those of that work
   void layer(int layer, std::vector<Prompt> prompts);
   /// Waits until all is made.
@@ -33,9 +37,9 @@ class PromptIndexing {
 
  private:
   Policy& policy_;
-  const PagedStore& far_;
+  const PagedStore &far_, &prompt_;
   Exec exec_;
-  std::unique_ptr<cuda::Event> copied_;  // on a GPU
+  std::unique_ptr<cuda::Event> copied_;  // beside a GPU
   std::future<void> work_;
   std::vector<Prompt> begun_;  // since the last finish
 };

@@ -177,6 +177,11 @@ constexpr std::array<std::string_view, 2> enum_names(Prefill) { return {"dense",
 enum class CachePlace : uint8_t { device, host };
 constexpr std::array<std::string_view, 2> enum_names(CachePlace) { return {"device", "host"}; }
 
+/// Who attends keys in host memory: the CPU, which then chooses them too, or the GPU, which fetches
+/// chosen rows over the link.
+enum class Attend : uint8_t { automatic, cpu, gpu };
+constexpr std::array<std::string_view, 3> enum_names(Attend) { return {"auto", "cpu", "gpu"}; }
+
 /// What attention reads.
 struct Cache {
   /// MagicPIG's choice; those beyond a model's last layer are left out.
@@ -184,6 +189,7 @@ struct Cache {
 
   CacheKind kind = CacheKind::full;
   CachePlace place = CachePlace::device;
+  Attend attend = Attend::automatic;
   TokenCount sinks{4};
   TokenCount recent{64};
   bool reposition = false;
@@ -196,11 +202,20 @@ struct Cache {
   SnapKv snapkv;
   Verified verified;
 
+  /// Whether keys lie in host memory and the CPU attends them.
+  bool attends_on_cpu() const {
+    const bool gpu =
+        attend == Attend::gpu || (attend == Attend::automatic && kind == CacheKind::hybrid);
+    return place == CachePlace::host && !gpu;
+  }
+
   template <class V>
   void fields(V& v) {
     v("kind", kind, "which keys attention reads");
-    v("place", place,
-      "where a GPU's keys and values lie: host, where the CPU attends those of long texts");
+    v("place", place, "where a GPU's keys and values lie: host for those of long texts");
+    v("attend", attend,
+      "place host: who chooses and attends keys there. cpu; gpu: with its index in GPU memory, "
+      "fetching chosen keys over the link; auto: gpu for kind hybrid, cpu for lsh");
     v("sinks", sinks, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
       "first tokens that are always read");
     v("recent", recent, at_least(1).up_to(kMostCacheTokens).unit("tokens"),

@@ -79,9 +79,13 @@ void Cache::check(Problems& p) const {
         yaml_text(kind));
   if (place == CachePlace::host && kind != CacheKind::lsh && kind != CacheKind::hybrid)
     p.field("place",
-            "cache.place: host is for kinds lsh and hybrid, whose keys the CPU chooses, found {}: "
+            "cache.place: host is for kinds lsh and hybrid, which read few of the keys, found {}: "
             "leave it device, or choose one of them",
             yaml_text(kind));
+  if (place == CachePlace::device && attend != Attend::automatic)
+    p.field("attend",
+            "cache.attend: {} is for keys in host memory: set cache.place host, or leave it auto",
+            yaml_text(attend));
   if (kind != CacheKind::snapkv) return;
   const int64_t fixed = snapkv.window + sinks;
   if (snapkv.budget <= fixed)

@@ -173,7 +173,7 @@ void use_device(int device) {
 
 PinnedRange::PinnedRange(void* data, size_t bytes) : data_(data) {
   populate(data, bytes);
-  check(cudaHostRegister(data, bytes, cudaHostRegisterDefault), "cannot pin host memory");
+  check(cudaHostRegister(data, bytes, cudaHostRegisterMapped), "cannot pin host memory");
 }
 
 PinnedRange::~PinnedRange() { (void)cudaHostUnregister(data_); }

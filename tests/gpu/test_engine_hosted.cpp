@@ -1,5 +1,5 @@
-// Keys in host memory beside a GPU: the CPU chooses and attends there, and logits are those of an
-// engine that is on the CPU alone.
+// Keys in host memory beside a GPU: the CPU chooses and attends them, or the GPU fetches what it
+// chose, and logits are those of an engine that is on the CPU alone.
 #include <doctest/doctest.h>
 
 #include "decode/state.h"
@@ -11,13 +11,16 @@ using namespace tandem::test;
 
 namespace {
 
-recipe::Cache hosted(recipe::CacheKind kind,
+using recipe::Attend;
+
+recipe::Cache hosted(recipe::CacheKind kind, Attend attend,
                      recipe::HybridGroup group = recipe::HybridGroup::head) {
   recipe::Cache c;
   c.kind = kind;
   c.recent = {64};
   c.hybrid.group = group;
   c.place = recipe::CachePlace::host;
+  c.attend = attend;
   return c;
 }
 
@@ -54,9 +57,13 @@ TEST_SUITE("gpu/decode/hosted") {
     int near = 0, all = 0;
     for (const std::string name : {"tiny-16m", "llama-3.1", "llama-odd", "qwen3-odd"})
       for (const recipe::Cache& cache :
-           {hosted(lsh), hosted(hybrid), hosted(hybrid, recipe::HybridGroup::shared)}) {
+           {hosted(lsh, Attend::cpu), hosted(hybrid, Attend::cpu),
+            hosted(hybrid, Attend::cpu, recipe::HybridGroup::shared), hosted(lsh, Attend::gpu),
+            hosted(hybrid, Attend::gpu),
+            hosted(hybrid, Attend::gpu, recipe::HybridGroup::shared)}) {
         CAPTURE(name);
         CAPTURE(recipe::yaml_text(cache.kind));
+        CAPTURE(recipe::yaml_text(cache.attend));
         const bool tiny = name == "tiny-16m";
         const int longest = tiny ? 2500 : 300;
         const EnginePair on = make_pair_of(
@@ -75,6 +82,8 @@ TEST_SUITE("gpu/decode/hosted") {
         }
         const kv::KeyUsage gpu = on.gpu->cache().total_usage(0),
                            cpu = on.cpu->cache().total_usage(0);
+        // A GPU does not count what it chooses.
+        if (cache.attend == Attend::gpu) continue;
         CHECK(gpu.queries == cpu.queries);
         CHECK(gpu.visible == cpu.visible);
         CHECK(gpu.fixed == cpu.fixed);
@@ -87,10 +96,14 @@ TEST_SUITE("gpu/decode/hosted") {
   }
 
   TEST_CASE("f32: batches write the text that the CPU alone writes, past tokens that are indexed") {
-    for (const recipe::CacheKind kind : {recipe::CacheKind::lsh, recipe::CacheKind::hybrid}) {
+    using enum recipe::CacheKind;
+    for (const recipe::Cache& cache : {hosted(lsh, Attend::cpu), hosted(hybrid, Attend::cpu),
+                                       hosted(lsh, Attend::gpu), hosted(hybrid, Attend::gpu)}) {
+      CAPTURE(recipe::yaml_text(cache.kind));
+      CAPTURE(recipe::yaml_text(cache.attend));
       const EnginePair on =
           make_pair_of(tiny_model("tiny-16m"),
-                       {.chunk = 512, .max_seqs = 3, .max_tokens = 2600, .caches = {hosted(kind)}});
+                       {.chunk = 512, .max_seqs = 3, .max_tokens = 2600, .caches = {cache}});
       std::vector<decode::Request> requests;
       for (const int n : {1300, 37, 700})
         requests.push_back(request(random_ids(*on.cpu, n, static_cast<uint64_t>(n))));
@@ -101,19 +114,19 @@ TEST_SUITE("gpu/decode/hosted") {
   }
 
   TEST_CASE("f32: a saved state goes on as the text that it was") {
-    const auto engine =
-        make_engine(tiny_model("tiny-16m"), {.chunk = 512,
-                                             .max_seqs = 2,
-                                             .max_tokens = 2000,
-                                             .caches = {hosted(recipe::CacheKind::lsh)},
-                                             .device = kGpu});
-    const Ids ids = random_ids(*engine, 1500, 1), after = random_ids(*engine, 8, 2);
-    const TemporaryFolder folder;
-    const int slot = engine->cache().create();
-    prefill(*engine, slot, ids);
-    decode::save_state(folder / "state", *engine, slot, ids);
-    const auto saved = decode::open_state(folder / "state", engine->files(), DType::f32);
-    const int again = decode::restore_state(saved, *engine, engine->cache().all_readers());
-    CHECK(extend_each(*engine, again, after) == extend_each(*engine, slot, after));
+    for (const recipe::Cache& cache : {hosted(recipe::CacheKind::lsh, Attend::cpu),
+                                       hosted(recipe::CacheKind::hybrid, Attend::gpu)}) {
+      const auto engine = make_engine(
+          tiny_model("tiny-16m"),
+          {.chunk = 512, .max_seqs = 2, .max_tokens = 2000, .caches = {cache}, .device = kGpu});
+      const Ids ids = random_ids(*engine, 1500, 1), after = random_ids(*engine, 8, 2);
+      const TemporaryFolder folder;
+      const int slot = engine->cache().create();
+      prefill(*engine, slot, ids);
+      decode::save_state(folder / "state", *engine, slot, ids);
+      const auto saved = decode::open_state(folder / "state", engine->files(), DType::f32);
+      const int again = decode::restore_state(saved, *engine, engine->cache().all_readers());
+      CHECK(extend_each(*engine, again, after) == extend_each(*engine, slot, after));
+    }
   }
 }

@@ -102,17 +102,18 @@ void CodedLists::allocate(Arena& arena, const std::string& prefix) {
   if (most_ > 0) memory_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
 }
 
-void CodedLists::run_on(const Exec& exec) const {
+void CodedLists::run_on(const Exec& exec) {
+  exec_ = exec;
   constexpr unsigned long long kNone[2] = {};
   if (most_ > 0 && by_error())
     exec.queue->copy_in(Memory(memory_, *this).error_totals, kNone, sizeof(kNone));
 }
 
-KeyUsage CodedLists::errors(const Exec& exec) const {
+KeyUsage CodedLists::errors() const {
   if (most_ == 0 || !by_error()) return {};
   unsigned long long totals[2];
-  exec.queue->copy_out(totals, Memory(memory_, *this).error_totals, sizeof(totals));
-  exec.queue->wait();
+  exec_.queue->copy_out(totals, Memory(memory_, *this).error_totals, sizeof(totals));
+  exec_.queue->wait();
   return {.error = static_cast<double>(totals[0]) * kErrorUnit,
           .with_error = static_cast<double>(totals[1])};
 }
@@ -184,14 +185,14 @@ void CodedLists::choose(int layer, int ordinal, const Step& step, const Tensor& 
                                      .max_pages = step.arrays.max_pages,
                                      .d = g.head_dim,
                                      .dtype = g.dtype}};
-  plan.make_lists = [p, sample, layer, samples = samples()](Range rows,
-                                                            const PagedStore& store) mutable {
+  plan.make_lists = [p, sample, layer, samples = samples(), stream = exec_.stream()](
+                        Range rows, const PagedStore& store) mutable {
     p.first_row = rows.begin;
     p.n_rows = rows.end - rows.begin;
-    ops::choose_coded(p, store.exec().stream());
+    ops::choose_coded(p, stream);
     sample.choosing.rows = rows;
     sample.by_error.k_pool = store.k(layer).raw();
-    if (samples) ops::draw_tail(sample, store.exec().stream());
+    if (samples) ops::draw_tail(sample, stream);
   };
   plan.list_rows = rows_at_once_;
   plan.lists = {.ids = m.ids,

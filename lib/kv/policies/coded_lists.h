@@ -19,9 +19,9 @@ class CodedLists {
              const TokenIndex& index, int rows_at_once);
   void plan(MemoryPlan&, const std::string& prefix) const;
   void allocate(Arena&, const std::string& prefix);
-  void run_on(const Exec& exec) const;
+  void run_on(const Exec& exec);
   /// The errors of lists so far, under a budget by error; waits for the queue.
-  KeyUsage errors(const Exec& exec) const;
+  KeyUsage errors() const;
 
   bool has_tail() const { return spec_.tail != recipe::HybridTail::none; }
   /// Query heads that read a list.
@@ -52,6 +52,7 @@ class CodedLists {
   int begin_, max_keys_, most_;
   int rows_at_once_;  // whose scores there is room for
   std::byte* memory_ = nullptr;
+  Exec exec_;
 };
 
 }  // namespace tandem::kv

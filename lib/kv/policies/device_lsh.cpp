@@ -100,25 +100,25 @@ void DeviceLsh::copy_center(int from, int to) {
                              center_floats(1) * sizeof(float));
 }
 
-void DeviceLsh::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
-                             std::span<const int> layers, bool fresh,
+void DeviceLsh::index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
                              const DeviceIndex& device_index, const PagedStore& store) {
+  const auto& [slot, length, pieces, fresh, ordinals] = work;
   const Geometry& g = geometry();
   const Stream stream = exec_.stream();
   const auto keys_of = [&](int ordinal) {
     return store.k(layers[static_cast<size_t>(ordinal)]).raw();
   };
-  for (int ordinal = 0; fresh && ordinal < grid_.n_sparse; ++ordinal)
+  for (int ordinal = ordinals.begin; fresh && ordinal < ordinals.end; ++ordinal)
     ops::mean_keys({.mean = centers_of(slot, ordinal),
                     .k_pool = keys_of(ordinal),
                     .pages = device_index.pages(),
-                    .tokens = {index_.begin(), index_.end(slot)},
+                    .tokens = {index_.begin(), index_.end(work.slot)},
                     .n_kv_heads = g.n_kv_heads,
                     .d = g.head_dim,
                     .dtype = g.dtype},
                    stream);
   for (const TokenIndex::Piece& piece : pieces) {
-    if (piece.copy_of >= 0 && grid_.n_sparse > 0) {
+    if (piece.copy_of >= 0 && ordinals.begin == 0 && grid_.n_sparse > 0) {
       exec_.queue->copy_within(tables_of(piece.block, 0).at, tables_of(piece.copy_of, 0).at,
                                grid_.cells(1) * block_elements() * sizeof(uint16_t));
       exec_.queue->copy_within(
@@ -126,7 +126,7 @@ void DeviceLsh::index_tokens(int slot, std::span<const TokenIndex::Piece> pieces
           grid_.cells(1) * static_cast<size_t>(index_.capacity()) * sizeof(float));
     }
     for (int begin = 0; begin < piece.n; begin += append_tokens())
-      for (int ordinal = 0; ordinal < grid_.n_sparse; ++ordinal) {
+      for (int ordinal = ordinals.begin; ordinal < ordinals.end; ++ordinal) {
         const int n = std::min(append_tokens(), piece.n - begin), held = piece.offset + begin;
         ops::hash_keys({.codes = codes_,
                         .norms = norms_of(piece.block, ordinal) + held,

@@ -21,9 +21,8 @@ class DeviceLsh {
 
   /// Hashes the pieces' tokens into their blocks, in all layers; `fresh`: their mean becomes the
   /// slot's center.
-  void index_tokens(int slot, std::span<const TokenIndex::Piece> pieces,
-                    std::span<const int> layers, bool fresh, const DeviceIndex& device_index,
-                    const PagedStore& store);
+  void index_tokens(const TokenIndex::Work& work, std::span<const int> layers,
+                    const DeviceIndex& device_index, const PagedStore& store);
   void copy_center(int from, int to);
 
   /// What the lists of some rows take.

@@ -63,7 +63,7 @@ class HybridPolicy final : public SparsePolicy {
     if (device_lists_) device_lists_->run_on(exec);
   }
   KeyUsage device_usage() const override {
-    return device_lists_ ? device_lists_->errors(exec()) : KeyUsage{};
+    return device_lists_ ? device_lists_->errors() : KeyUsage{};
   }
   void read_queries(const QueryRing& queries) override { queries_ = &queries; }
   void on_fork(int from, int to) override {

@@ -81,11 +81,11 @@ void KeyCodes::allocate(Arena& arena, const std::string& prefix) {
   if (bounds_.on_gpu()) coding_ = static_cast<std::byte*>(arena.take(prefix + ".coding"));
 }
 
-void KeyCodes::copy_block(const TokenIndex::Piece& piece, const Exec& exec) {
+void KeyCodes::copy_block(const TokenIndex::Piece& piece) {
   const auto copy = [&](auto* data, int64_t cell) {
     const auto size = static_cast<size_t>(cell);
     copy_bytes(data + grid_.cells(piece.block) * size, data + grid_.cells(piece.copy_of) * size,
-               static_cast<int64_t>(grid_.cells(1) * size * sizeof(*data)), exec);
+               static_cast<int64_t>(grid_.cells(1) * size * sizeof(*data)), exec_);
   };
   copy(groups_, group_bytes());
   if (bits_ > 1) copy(low_, low_bytes());
@@ -98,9 +98,8 @@ void KeyCodes::index_tokens(const TokenIndex::Work& work, std::span<const int> l
   const auto& [slot, length, pieces, fresh, ordinals] = work;
   if (layers.empty()) return;
   for (const TokenIndex::Piece& piece : pieces)
-    if (piece.copy_of >= 0 && ordinals.begin == 0) copy_block(piece, store.exec());
-  if (bounds_.on_gpu())
-    return index_on_gpu(slot, pieces, layers, fresh, store, queries, device_pages);
+    if (piece.copy_of >= 0 && ordinals.begin == 0) copy_block(piece);
+  if (bounds_.on_gpu()) return index_on_gpu(work, layers, store, queries, device_pages);
   if (fresh && queries != nullptr) queries->fetch(slot);
   if (fresh) frames_.set(work, layers, index_.begin(), index_.end(slot), store, queries);
   const int heads = geometry_.n_kv_heads;
@@ -117,6 +116,7 @@ void KeyCodes::index_tokens(const TokenIndex::Work& work, std::span<const int> l
 }
 
 void KeyCodes::run_on(const Exec& exec) {
+  exec_ = exec;
   if (coding_ != nullptr)
     exec.queue->copy_in(Coding(coding_, *this).signs, signs_.data(), signs_.size() * sizeof(float));
 }
@@ -153,15 +153,15 @@ ListTails KeyCodes::device_tails(int ordinal, const DeviceIndex& device_index) c
           .begin = index_.begin()};
 }
 
-void KeyCodes::index_on_gpu(int slot, std::span<const TokenIndex::Piece> pieces,
-                            std::span<const int> layers, bool fresh, const PagedStore& store,
-                            const QueryRing* queries, const int32_t* pages) {
-  const Exec& exec = store.exec();
+void KeyCodes::index_on_gpu(const TokenIndex::Work& work, std::span<const int> layers,
+                            const PagedStore& store, const QueryRing* queries,
+                            const int32_t* pages) {
+  const auto& [slot, length, pieces, fresh, ordinals] = work;
   const Coding coding(coding_, *this);
-  const auto last = std::min(queries->end(slot), store.length(slot));
+  const auto last = std::min(queries->end(slot), length);
   const int first = std::max(queries->begin(slot), last - CodeFrames::kAxisQueries);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const int ordinal = static_cast<int>(i), layer = layers[i];
+  for (int ordinal = ordinals.begin; ordinal < ordinals.end; ++ordinal) {
+    const int layer = layers[static_cast<size_t>(ordinal)];
     const DeviceCodes codes = device_codes(ordinal);
     IndexedTokens tokens{.k_pool = store.k(layer).raw(),
                          .v_pool = store.v(layer).raw(),
@@ -180,7 +180,7 @@ void KeyCodes::index_on_gpu(int slot, std::span<const TokenIndex::Piece> pieces,
                         .ring_capacity = queries->spec().capacity(),
                         .n_heads = geometry_.n_heads,
                         .sums = coding.sums},
-                       exec.stream());
+                       exec_.stream());
     for (const TokenIndex::Piece& piece : pieces) {
       tokens.token = piece.token;
       tokens.n = piece.n;
@@ -193,7 +193,7 @@ void KeyCodes::index_on_gpu(int slot, std::span<const TokenIndex::Piece> pieces,
            .offset = piece.offset,
            .means = means_ + static_cast<int64_t>(grid_.cell(piece.block, ordinal, 0)) * cell,
            .mean_head_stride = cell},
-          exec.stream());
+          exec_.stream());
     }
   }
 }

@@ -65,10 +65,9 @@ class KeyCodes {
   uint8_t* low(size_t cell) const {
     return bits_ > 1 ? low_ + cell * static_cast<size_t>(low_bytes()) : nullptr;
   }
-  void copy_block(const TokenIndex::Piece& piece, const Exec& exec);
-  void index_on_gpu(int slot, std::span<const TokenIndex::Piece> pieces,
-                    std::span<const int> layers, bool fresh, const PagedStore& store,
-                    const QueryRing* queries, const int32_t* device_pages);
+  void copy_block(const TokenIndex::Piece& piece);
+  void index_on_gpu(const TokenIndex::Work& work, std::span<const int> layers,
+                    const PagedStore& store, const QueryRing* queries, const int32_t* device_pages);
   void code(const TokenIndex::Piece& piece, const KeyRows& keys, const CodeFrame& frame,
             size_t cell) const;
   void average(const TokenIndex::Piece& piece, const KeyRows& values, size_t cell) const;
@@ -88,6 +87,7 @@ class KeyCodes {
   uint8_t* low_ = nullptr;
   bf16* means_ = nullptr;
   std::byte* coding_ = nullptr;  // on a GPU: Coding
+  Exec exec_;
 };
 
 }  // namespace tandem::kv

@@ -88,9 +88,7 @@ class LshPolicy final : public SparsePolicy {
 
  protected:
   void index_tokens(const TokenIndex::Work& work, const PagedStore& store) override {
-    if (on_gpu_)
-      return on_gpu_->index_tokens(work.slot, work.pieces, layers(), work.fresh, device_index(),
-                                   store);
+    if (on_gpu_) return on_gpu_->index_tokens(work, layers(), device_index(), store);
     if (work.fresh)
       centers_.set(work.slot, layers(), work.ordinals, index().begin(), index().end(work.slot),
                    store);

@@ -177,6 +177,8 @@ void SparsePolicy::on_layer(int layer, int slot, int length, const PagedStore& s
   if (ord == 0)
     work = index_.empty(slot) ? lay_out(slot, length, /*prompt=*/true) : TokenIndex::Work{};
   if (work.pieces.empty()) return;
+  if (ord == 0) update_device(slot);
+  if (device_index_) device_index_->set_pages(store.pages(slot), *exec_.queue);
   work.ordinals = {ord, ord + 1};
   index_tokens(work, store);
 }

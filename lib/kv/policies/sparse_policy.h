@@ -79,7 +79,7 @@ class SparsePolicy : public SelectingPolicy {
   HeadKeys head_keys(int layer, int length) const override;
 
  protected:
-  /// Writes the pieces of a slot's index for some layers; on a GPU for all.
+  /// Writes the pieces of a slot's index for some layers.
   virtual void index_tokens(const TokenIndex::Work&, const PagedStore&) = 0;
   /// Keys that a query head is expected to choose from `n` indexed ones.
   virtual double expected_keys(int n) const = 0;
