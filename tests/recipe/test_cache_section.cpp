@@ -84,7 +84,7 @@ TEST_SUITE("recipe/cache_section") {
          "cache.prefill: windowed is for kind streaming, snapkv reads all keys of a prompt: leave "
          "it dense, or choose kind streaming"},
         {"kind: quest, place: host",
-         "cache.place: host is for kinds lsh and hybrid, whose keys the CPU chooses, found quest: "
+         "cache.place: host is for kinds lsh and hybrid, which read few of the keys, found quest: "
          "leave it device, or choose one of them"},
         {"place: disk", "cache.place: expected one of device, host, found 'disk'"},
         {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},
