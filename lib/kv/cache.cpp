@@ -46,7 +46,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
   if (hosted_)
     indexing_ = std::make_unique<PromptIndexing>(
         *policies_[0], hosted_->far(), hosted_->prompt(),
-        serves_gpu(spec) ? PromptIndexing::Where::beside_gpu : PromptIndexing::Where::with_layer,
+        serves_gpu(spec) ? PromptIndexing::Where::on_thread : PromptIndexing::Where::in_queue,
         exec);
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
   if (needs.scratch_bytes > 0)

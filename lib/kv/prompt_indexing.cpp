@@ -7,7 +7,7 @@ namespace tandem::kv {
 PromptIndexing::PromptIndexing(Policy& policy, const PagedStore& far, const PagedStore& prompt,
                                Where where, const Exec& exec)
     : policy_(policy), far_(far), prompt_(prompt), exec_(exec) {
-  if (where == Where::beside_gpu) copied_ = std::make_unique<cuda::Event>();
+  if (where == Where::on_thread) copied_ = std::make_unique<cuda::Event>();
 }
 
 void PromptIndexing::layer(int layer, std::vector<Prompt> prompts) {

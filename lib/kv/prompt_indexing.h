@@ -8,11 +8,11 @@
 namespace tandem::kv {
 
 /// The index of prompts whose keys go to host memory, made layer by layer while the forward is at
-/// the next one: by a GPU in its queue's order, or beside it by a separate thread, as soon as a
+/// the next one: by a GPU in its queue's order, or by a separate thread as soon as a
 /// layer's keys have arrived in host memory.
 class PromptIndexing {
  public:
-  enum class Where { with_layer, beside_gpu };
+  enum class Where { in_queue, on_thread };
 
   /// policy, far, prompt  outlive this; prompt has one layer of whole texts (kv/hosted_keys.h)
   PromptIndexing(Policy& policy, const PagedStore& far, const PagedStore& prompt, Where where,
@@ -39,7 +39,7 @@ class PromptIndexing {
   Policy& policy_;
   const PagedStore &far_, &prompt_;
   Exec exec_;
-  std::unique_ptr<cuda::Event> copied_;  // beside a GPU
+  std::unique_ptr<cuda::Event> copied_;  // for a thread
   std::future<void> work_;
   std::vector<Prompt> begun_;  // since the last finish
 };
