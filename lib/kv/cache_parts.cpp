@@ -24,9 +24,9 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
           .device = s.device};
 }
 
-bool on_host(const recipe::Cache& c) { return c.place == recipe::CachePlace::host; }
+bool on_host(const recipe::Cache& c) { return c.is_hosted(); }
 Device list_device(const Cache::Spec& s) {
-  return std::ranges::any_of(s.policies, &recipe::Cache::attends_on_cpu) ? Device{} : s.device;
+  return std::ranges::any_of(s.policies, &recipe::Cache::chooses_on_cpu) ? Device{} : s.device;
 }
 
 QueryRing::Spec ring_spec(const Cache::Spec& s) {

@@ -177,10 +177,19 @@ constexpr std::array<std::string_view, 2> enum_names(Prefill) { return {"dense",
 enum class CachePlace : uint8_t { device, host };
 constexpr std::array<std::string_view, 2> enum_names(CachePlace) { return {"device", "host"}; }
 
-/// Who attends keys in host memory: the CPU, which then chooses them too, or the GPU, which fetches
-/// chosen rows over the link.
-enum class Attend : uint8_t { automatic, cpu, gpu };
-constexpr std::array<std::string_view, 3> enum_names(Attend) { return {"auto", "cpu", "gpu"}; }
+/// Who attends keys in host memory: the CPU, the GPU, which fetches rows over the link, or each a
+/// share of them at once.
+enum class Attend : uint8_t { automatic, cpu, gpu, both };
+constexpr std::array<std::string_view, 4> enum_names(Attend) {
+  return {"auto", "cpu", "gpu", "both"};
+}
+
+/// Where the index of keys in host memory lies, and so who chooses among them: the GPU in its
+/// memory, or the CPU in its own.
+enum class IndexPlace : uint8_t { automatic, device, host };
+constexpr std::array<std::string_view, 3> enum_names(IndexPlace) {
+  return {"auto", "device", "host"};
+}
 
 /// What attention reads.
 struct Cache {
@@ -190,6 +199,8 @@ struct Cache {
   CacheKind kind = CacheKind::full;
   CachePlace place = CachePlace::device;
   Attend attend = Attend::automatic;
+  IndexPlace index = IndexPlace::automatic;
+  double cpu_share = 0;
   TokenCount sinks{4};
   TokenCount recent{64};
   bool reposition = false;
@@ -202,20 +213,32 @@ struct Cache {
   SnapKv snapkv;
   Verified verified;
 
-  /// Whether keys lie in host memory and the CPU attends them.
-  bool attends_on_cpu() const {
-    const bool gpu =
-        attend == Attend::gpu || (attend == Attend::automatic && kind == CacheKind::hybrid);
-    return place == CachePlace::host && !gpu;
+  bool is_hosted() const { return place == CachePlace::host; }
+  /// Whether the CPU chooses among keys in host memory.
+  bool chooses_on_cpu() const {
+    if (!is_hosted()) return false;
+    if (index != IndexPlace::automatic) return index == IndexPlace::host;
+    return kind == CacheKind::lsh && attend != Attend::gpu;
   }
+  /// Who attends keys in host memory, decided: never automatic.
+  Attend attends() const {
+    if (attend != Attend::automatic) return attend;
+    return chooses_on_cpu() ? Attend::cpu : Attend::gpu;
+  }
+  bool cpu_attends() const { return is_hosted() && attends() != Attend::gpu; }
 
   template <class V>
   void fields(V& v) {
     v("kind", kind, "which keys attention reads");
     v("place", place, "where a GPU's keys and values lie: host for those of long texts");
     v("attend", attend,
-      "place host: who chooses and attends keys there. cpu; gpu: with its index in GPU memory, "
-      "fetching chosen keys over the link; auto: gpu for kind hybrid, cpu for lsh");
+      "place host: who attends keys there. cpu; gpu, fetching them over the link; both, each a "
+      "share; auto: by measured rates for kind hybrid, cpu for lsh");
+    v("index", index,
+      "place host: where the index lies that chooses keys: device, in GPU memory; host, where the "
+      "CPU chooses and attends; auto: device for kind hybrid, host for lsh");
+    v("cpu_share", cpu_share, between(0, 1),
+      "attend both: share of a list's keys that the CPU attends; 0 = by measured rates");
     v("sinks", sinks, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
       "first tokens that are always read");
     v("recent", recent, at_least(1).up_to(kMostCacheTokens).unit("tokens"),

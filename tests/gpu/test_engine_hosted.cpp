@@ -22,6 +22,7 @@ recipe::Cache hosted(recipe::CacheKind kind, Attend attend,
   c.hybrid.group = group;
   c.place = recipe::CachePlace::host;
   c.attend = attend;
+  if (attend == Attend::cpu) c.index = recipe::IndexPlace::host;
   return c;
 }
 

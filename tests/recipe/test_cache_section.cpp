@@ -87,6 +87,16 @@ TEST_SUITE("recipe/cache_section") {
          "cache.place: host is for kinds lsh and hybrid, which read few of the keys, found quest: "
          "leave it device, or choose one of them"},
         {"place: disk", "cache.place: expected one of device, host, found 'disk'"},
+        {"kind: hybrid, attend: cpu",
+         "cache.attend: cpu is for keys in host memory: set cache.place host, or leave it auto"},
+        {"kind: hybrid, index: device",
+         "cache.index: device is for keys in host memory: set cache.place host, or leave it auto"},
+        {"kind: hybrid, place: host, index: host, attend: both",
+         "cache.attend: both needs lists that a GPU chose, but cache.index is host: set it device, "
+         "or attend cpu"},
+        {"kind: lsh, place: host, attend: both",
+         "cache.attend: kind lsh is attended where its tables lie, found both with index auto: set "
+         "attend cpu and index host, or attend gpu, or kind hybrid"},
         {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},
         {"dense_layers: [-1]", "cache.dense_layers"},
     };
