@@ -11,6 +11,7 @@
 #include "kernels/code/choose_coded.h"
 #include "kernels/code/draw_tail.h"
 #include "kernels/copy/host_copy.h"
+#include "kernels/copy/mailbox.h"
 #include "kernels/cuda/bodies.h"
 #include "kernels/embed/convert.h"
 #include "kernels/embed/embed.h"
@@ -22,6 +23,7 @@
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/gather/draw_keys.h"
+#include "kernels/gather/hand_over_lists.h"
 #include "kernels/gather/page_bounds.h"
 #include "kernels/gather/score_keys.h"
 #include "kernels/linear/skinny_linear.h"
@@ -93,6 +95,9 @@ struct CudaTable {
   cuda::Bodies<void(const WriteQueriesParams&, Stream)> write_queries;
   cuda::Bodies<void(const MoveQueriesParams&, Stream)> move_queries;
   cuda::Bodies<void(const HostCopyParams&, Stream)> host_copy;
+  cuda::Bodies<void(const MailboxParams&, Stream)> post;
+  cuda::Bodies<void(const MailboxParams&, Stream)> await;
+  cuda::Bodies<void(const HandOverListsParams&, Stream)> hand_over_lists;
   cuda::Bodies<void(uint64_t* ns, Stream)> read_clock;
   cuda::Bodies<void(const EmbedParams&, Stream)> embed;
   cuda::Bodies<void(const ConvertParams&, Stream)> convert;
@@ -168,6 +173,9 @@ struct CudaTable {
     f("write_queries", write_queries);
     f("move_queries", move_queries);
     f("host_copy", host_copy);
+    f("post", post);
+    f("await", await);
+    f("hand_over_lists", hand_over_lists);
     f("read_clock", read_clock);
     f("embed", embed);
     f("convert", convert);

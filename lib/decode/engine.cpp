@@ -58,7 +58,8 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
           .policies = s.caches,
           .device = s.device,
           .multiprocessors = gpu_of(s).multiprocessors,
-          .block_shared_bytes = gpu_of(s).block_shared_bytes};
+          .block_shared_bytes = gpu_of(s).block_shared_bytes,
+          .interrupted = s.interrupted};
 }
 
 }  // namespace
@@ -241,28 +242,49 @@ void Engine::decode(std::span<const DrawSeq> sequences) {
     decode_graphs_.clear();
     graph_spec_ = sampler_.spec();
   }
-  choose_products(n, n);
-  std::vector<kv::SeqRows> rows;
-  for (const DrawSeq& s : sequences) rows.push_back({s.slot, 1, true});
-  const kv::Step step = cache_.begin({.rows = rows, .outbox = &sampler_.open(), .places = n});
+  const bool recorded = exec_.on_gpu() && is_recordable();
+  const std::vector<kv::Step> steps = begin_decode(sequences, n, recorded);
+  for (const kv::Step& step : steps) choose_products(step.padded_rows(), n);
   sampler_.send(sequences, n);
   const auto work = [&] {
-    model_.forward_ids(sampler_.load_ids(), step, cache_);
+    model_.forward_ids(sampler_.load_ids(), steps, cache_);
     const Tensor logits = logits_.slice(0, n);
     model_.logits_from(logits, 0);
     sampler_.launch(logits);
   };
-  if (!exec_.on_gpu() || !is_recordable()) {
+  if (!recorded) {
     // A graph ends with all its work, copies for the next step too. Launching kernels one by one
     // costs nothing beside those copies.
     work();
   } else {
-    std::unique_ptr<cuda::Graph>& graph = decode_graphs_[{step.reading.keys, n}];
+    std::unique_ptr<cuda::Graph>& graph = decode_graphs_[{steps[0].reading.keys, n}];
     if (!graph) graph = std::make_unique<cuda::Graph>(*queue_, work);
     graph->launch(*queue_);
+    cache_.serve(steps);
   }
   sampler_.finish(static_cast<int>(sequences.size()));
-  cache_.commit(step);
+  for (const kv::Step& step : steps) cache_.commit(step);
+}
+
+std::vector<kv::Step> Engine::begin_decode(std::span<const DrawSeq> sequences, int n,
+                                           bool recorded) {
+  // Where the host serves steps, the products of one half go on while it attends to the other's.
+  const size_t all = sequences.size();
+  const size_t halves = recorded && cache_.serves_steps() && all > 1 ? kv::Cache::kMicroBatches : 1;
+  Outbox& outbox = sampler_.open();
+  std::vector<kv::Step> steps;
+  for (size_t i = 0, at = 0; i < halves; ++i) {
+    std::vector<kv::SeqRows> rows;
+    const size_t before = at;
+    for (; at < (i + 1 < halves ? (all + 1) / 2 : all); ++at)
+      rows.push_back({sequences[at].slot, 1, true});
+    steps.push_back(cache_.begin({.rows = rows,
+                                  .outbox = &outbox,
+                                  .places = halves > 1 ? static_cast<int>(at - before) : n,
+                                  .micro_batch = static_cast<int>(i),
+                                  .rows_before = static_cast<int>(before)}));
+  }
+  return steps;
 }
 
 Tensor Engine::logits(std::span<const int32_t> rows) { return logits(0, rows); }
@@ -277,7 +299,8 @@ Tensor Engine::logits(int64_t first, std::span<const int32_t> rows) {
 }
 
 int Engine::places(int n, int rows_each) const {
-  if (!exec_.on_gpu()) return n;
+  // Halves of a batch that the host serves stand side by side, without places between them.
+  if (!exec_.on_gpu() || cache_.serves_steps()) return n;
   return kv::places_for(n, rows_each, std::max(n, room_for_places(rows_each, rows_each)));
 }
 

@@ -101,9 +101,8 @@ class Engine {
   /// Sequences that a step of n is laid out for, with `rows_each` rows and logits of all of them:
   /// n on the CPU, more on a GPU (kv::places_for).
   int places(int n, int rows_each) const;
-  /// Whether a graph may hold a forward: not where weights stream, whose copies go on meanwhile,
-  /// and not where the host works at layers.
-  bool is_recordable() const { return spec_.n_streamed == 0 && !cache_.serves_steps(); }
+  /// Whether a graph may hold a forward: not where weights stream, whose copies go on meanwhile.
+  bool is_recordable() const { return spec_.n_streamed == 0; }
   /// Sequences that a step has room for, with that many rows and rows of logits each.
   int room_for_places(int rows_each, int logit_rows_each) const;
   /// Chooses the products of a forward and of its logits before either runs (model::Llama).
@@ -140,6 +139,8 @@ class Engine {
  private:
   /// One forward, committed; the caller may ask for the logits of `logit_rows` of it afterwards.
   kv::Step run(kv::Phase phase, std::span<const SeqTokens> sequences, int64_t logit_rows);
+  /// Lays a decode step out, as one or in micro-batches.
+  std::vector<kv::Step> begin_decode(std::span<const DrawSeq> sequences, int n, bool recorded);
   /// Rows of one forward of a prefill, and what of the sequences ends in it.
   struct Chunk {
     std::vector<SeqTokens> parts;

@@ -51,16 +51,18 @@ KeyUsage Cache::attend_as(Reading reading, int layer, const Step& step, const Te
     to.on_list(row, head, list, fixed_from[static_cast<size_t>(row)]);
   };
   KeyUsage usage;
-  attend_parts({.layer = layer,
-                .step = step,
-                .plan = plan,
-                .out = Tensor(to.o, DType::f32, {q.rows(), q.size(1), q.size(2)}),
-                .q = q,
-                .lse = to.lse,
-                .usage = usage,
-                .on_list = to.on_list ? &on_list : nullptr});
+  const Tensor out(to.o, DType::f32, {q.rows(), q.size(1), q.size(2)});
+  const Parts parts = attend_parts({.layer = layer,
+                                    .step = step,
+                                    .plan = plan,
+                                    .out = out,
+                                    .q = q,
+                                    .lse = to.lse,
+                                    .usage = usage,
+                                    .on_list = to.on_list ? &on_list : nullptr});
+  merge_parts(parts, step, out, to.lse);
   if (plan.selector != nullptr)
-    count_fixed(step, plan, usage);
+    count_fixed(step, plan.bounds(), usage);
   else if (!reads_all(plan, spec_.geometry.window(layer)))
     for (const int32_t pos : step.pos) {
       const double heads = spec_.geometry.n_heads, keys = policy.keys_read(layer, pos + 1);

@@ -34,24 +34,27 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
   if (!ring_spec(spec).empty())
     queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
   if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena, exec);
-  RunNeeds needs;
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec, i)));
     policies_.back()->allocate(arena, prefix_of(spec, i));
     policies_.back()->run_on(chooses);
     if (queries_) policies_.back()->read_queries(*queries_);
     if (scores_) policies_.back()->read_scores(*scores_);
-    needs.add(policies_.back()->needs());
   }
   if (hosted_)
     indexing_ = std::make_unique<PromptIndexing>(
         *policies_[0], hosted_->far(), hosted_->prompt(),
-        serves_gpu(spec) ? PromptIndexing::Where::on_thread : PromptIndexing::Where::in_queue,
+        chooses_for_gpu(spec) ? PromptIndexing::Where::on_thread : PromptIndexing::Where::in_queue,
         exec);
   if (exec.on_gpu()) device_step_ = std::make_unique<DeviceStep>(step_bounds(spec), arena, exec);
+  const RunNeeds needs = needs_of_run(spec);
+  n_parts_ = needs.parts;
   if (needs.scratch_bytes > 0)
     lists_ = std::make_unique<ListAttention>(arena, spec.geometry, needs.scratch_bytes);
-  if (serves_gpu(spec)) served_ = std::make_unique<HostAttention>(served_spec(spec), exec);
+  if (!spec.policies.empty() && spec.policies[0].attends() == recipe::Attend::both)
+    cpu_share_ = spec.policies[0].cpu_share > 0 ? spec.policies[0].cpu_share : 0.5;
+  for (int i = 0; serves_gpu(spec) && i < kMicroBatches; ++i)
+    served_.push_back(std::make_unique<HostAttention>(served_spec(spec, i), arena, exec));
   if (!needs.partials()) return;
   partial_o_ = static_cast<float*>(arena.take("workspace/partial_o"));
   partial_lse_ = static_cast<float*>(arena.take("workspace/partial_lse"));
@@ -260,6 +263,8 @@ Step Cache::lay_out(const StepSpec& spec) {
   step.reading = reading_of(spec);
   step.drafted = !spec.trees.empty();
   step.ahead = spec.ahead;
+  step.micro_batch = spec.micro_batch;
+  step.rows_before = spec.rows_before;
   step.row_begin.push_back(0);
   for (const SeqRows& r : rows)
     reserve(r.slot, store_.length(r.slot) + r.n_rows + spec.ahead, spec.phase);
@@ -299,11 +304,12 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
     return;
   }
   device_step_->send(steps, tables_, near_tables_.get(), outbox);
-  if (served_) return;
-  // Here, not in attend: a recorded graph repeats the work of attend alone.
+  // Here, not in attend: a recorded graph repeats the work of attend alone. What the host chooses
+  // is counted where it does.
+  const bool chooses = policy(0).selector() != nullptr;
   for (const Step& step : steps)
     for (int layer = 0; step.phase == Phase::extend && layer < spec_.geometry.n_layers; ++layer)
-      count_dense(layer, step);
+      if (!chooses || !asks_host(layer, step)) count_dense(layer, step);
 }
 
 int Cache::max_extend_rows_a_seq() const {
@@ -354,6 +360,16 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
 }
 
 void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor& q, float* lse) {
+  attend_begin(layer, step, out, q, lse);
+  // Before the second part: a GPU that has nothing else to do need not wait for an answer then.
+  if (asks_host(layer, step) && !exec_.queue->is_recording()) serve_layer(layer, step);
+  attend_end(layer, step, out, lse);
+  if (observer_ != nullptr && step.phase == Phase::extend)
+    observer_->attended(*this, layer, step, q);
+}
+
+void Cache::attend_begin(int layer, const Step& step, const Tensor& out, const Tensor& q,
+                         float* lse) {
   TANDEM_CHECK(lse == nullptr || step.phase == Phase::prefill, "lse of a step that policies serve");
   if (queries_) queries_->write(layer, step, q);
   AttendPlan plan;
@@ -362,35 +378,57 @@ void Cache::attend(int layer, const Step& step, const Tensor& out, const Tensor&
     policy.select(layer, step, q, plan);
   else
     plan.add({.window = spec_.geometry.window(layer)});
+  // Recorded work asks for lists that may come to be.
+  if (asks_host(layer, step)) plan.selector = policy.selector();
   KeyUsage& usage = usage_[static_cast<size_t>(step.reading.keys)];
   const bool scores = leaves_scores(step);
-  attend_parts({.layer = layer,
-                .step = step,
-                .plan = plan,
-                .out = out,
-                .q = q,
-                .lse = lse,
-                .usage = usage,
-                .scores = scores});
+  pending_[static_cast<size_t>(step.micro_batch)] = attend_parts({.layer = layer,
+                                                                  .step = step,
+                                                                  .plan = plan,
+                                                                  .out = out,
+                                                                  .q = q,
+                                                                  .lse = lse,
+                                                                  .usage = usage,
+                                                                  .scores = scores});
   if (scores && layer + 1 == spec_.geometry.n_layers) {
     scores_->take(step);
     for (int i = 0; i < n_policies(); ++i)
       if (asks_scores(step, i)) policies_[static_cast<size_t>(i)]->on_scores(step);
   }
-  if (plan.selector != nullptr)
-    count_fixed(step, plan, usage);
-  else if (step.phase == Phase::extend && (!device_step_ || served_))
-    count_dense(layer, step);
-  if (observer_ != nullptr && step.phase == Phase::extend)
-    observer_->attended(*this, layer, step, q);
+  if (device_step_ || step.phase != Phase::extend) return;
+  if (plan.selector == nullptr) return count_dense(layer, step);
+  count_fixed(step, plan.bounds(), usage);
 }
 
-void Cache::attend_parts(const Attention& a) {
+void Cache::attend_end(int, const Step& step, const Tensor& out, float* lse) {
+  merge_parts(pending_[static_cast<size_t>(step.micro_batch)], step, out, lse);
+}
+
+void Cache::merge_parts(const Parts& parts, const Step& step, const Tensor& out, float* lse) {
+  if (parts.n == 0) return;
+  const int64_t rows = out.rows();
+  if (parts.of_host)
+    host_of(step).await(part_o(step, rows, parts.n - 1), part_lse(step, rows, parts.n - 1), rows);
+  ops::merge_states(out, part_o(step, rows, 0), part_lse(step, rows, 0), parts.n, exec_.stream(),
+                    lse);
+}
+
+float* Cache::part_o(const Step& step, int64_t n_rows, int i) const {
+  const int64_t before = static_cast<int64_t>(n_parts_) * step.rows_before + i * n_rows;
+  return partial_o_ + before * spec_.geometry.n_heads * spec_.geometry.head_dim;
+}
+
+float* Cache::part_lse(const Step& step, int64_t n_rows, int i) const {
+  const int64_t before = static_cast<int64_t>(n_parts_) * step.rows_before + i * n_rows;
+  return partial_lse_ + before * spec_.geometry.n_heads;
+}
+
+Cache::Parts Cache::attend_parts(const Attention& a) {
   const auto& [layer, step, plan, out, q, lse, usage, scores, on_list] = a;
   const LayerKeys keys = this->keys(layer, step);
-  if (served_ && plan.selector != nullptr) served_->fetch(q);
   // Policies know bounds on the host, steps where attention is.
   const bool near = is_hosted(layer) && step.phase == Phase::extend;
+  const bool asks = asks_host(layer, step);
   ops::AttentionArgs args{.out = out,
                           .lse = lse,
                           .q = q,
@@ -417,11 +455,16 @@ void Cache::attend_parts(const Attention& a) {
       args.scores = scores_->request(layer, step);
       args.lse = scores_->row_lse(layer);
     }
-    return ops::attention(args, workspace_, exec_.stream());
+    ops::attention(args, workspace_, exec_.stream());
+    return {};
   }
   const int64_t heads = q.size(1), d = q.size(2), rows = q.rows();
-  TANDEM_CHECK(rows <= static_cast<int64_t>(partial_rows(spec_)),
-               "{} rows in parts, planned for {}", rows, partial_rows(spec_));
+  TANDEM_CHECK(step.rows_before + rows <= static_cast<int64_t>(partial_rows(spec_)),
+               "{} rows in parts, planned for {}", step.rows_before + rows, partial_rows(spec_));
+  // What the host needs goes first, so that it works while this goes on.
+  if (asks && plan.lists.ids == nullptr) host_of(step).ask(q);
+  int n_parts = plan.n;
+  if (asks && plan.lists.ids != nullptr) n_parts += attend_lists(a, n_parts);
   for (int i = 0; i < plan.n; ++i) {
     const KeyRange& source = plan.sources[static_cast<size_t>(i)];
     set_source(source);
@@ -430,30 +473,59 @@ void Cache::attend_parts(const Attention& a) {
       args.q = Tensor(q_shifted_, q.dtype(), {rows, heads, d}, q.device());
       ops::rotate_q(args.q, q, rope_, args.step.pos, source.q_position_max, exec_.stream());
     }
-    args.out = Tensor(partial_o_ + i * rows * heads * d, DType::f32, {rows, heads, d}, q.device());
-    args.lse = partial_lse_ + i * rows * heads;
+    args.out = Tensor(part_o(step, rows, i), DType::f32, {rows, heads, d}, q.device());
+    args.lse = part_lse(step, rows, i);
     ops::attention(args, workspace_, exec_.stream());
   }
-  int n_parts = plan.n;
+  if (asks) return {.n = n_parts + 1, .of_host = true};
   if (plan.selector != nullptr) attend_selected(a, n_parts++);
   if (plan.lists.ids != nullptr) n_parts += attend_lists(a, n_parts);
-  ops::merge_states(out, partial_o_, partial_lse_, n_parts, exec_.stream(), lse);
+  return {.n = n_parts};
 }
 
 void Cache::attend_selected(const Attention& a, int i) {
-  const int64_t states = i * a.q.rows() * a.q.size(1);
-  const ListAttention::Call call{.selector = *a.plan.selector,
-                                 .layer = a.layer,
-                                 .step = a.step,
-                                 .store = indexed_store(),
-                                 .q = a.q,
-                                 .o = partial_o_ + states * a.q.size(2),
-                                 .lse = partial_lse_ + states,
-                                 .on_list = a.on_list};
-  if (served_)
-    served_->serve(*lists_, call, a.usage);
-  else
-    lists_->run(call, a.usage);
+  const int64_t rows = a.q.rows();
+  lists_->run({.selector = *a.plan.selector,
+               .layer = a.layer,
+               .step = a.step,
+               .store = indexed_store(),
+               .q = a.q,
+               .o = part_o(a.step, rows, i),
+               .lse = part_lse(a.step, rows, i),
+               .on_list = a.on_list},
+              a.usage);
+}
+
+void Cache::serve(std::span<const Step> steps) {
+  for (int layer = 0; layer < spec_.geometry.n_layers; ++layer)
+    for (const Step& step : steps)
+      if (asks_host(layer, step)) serve_layer(layer, step);
+}
+
+void Cache::serve_layer(int layer, const Step& step) {
+  const Geometry& g = spec_.geometry;
+  HostAttention& host = host_of(step);
+  const KeySelector* const chosen = policy(step.reading.keys).selector();
+  KeyUsage& usage = usage_[static_cast<size_t>(step.reading.keys)];
+  KeyUsage of_gpu;  // is counted as the GPU's
+  host.serve(spec_.interrupted, [&](const HostAttention::Request& r) {
+    const int64_t rows = step.padded_rows(), used = step.n_rows, heads = g.n_heads;
+    lists_->run({.selector = chosen != nullptr ? *chosen : host.handed(),
+                 .layer = layer,
+                 .step = step,
+                 .store = indexed_store(),
+                 .q = {const_cast<void*>(r.q), g.dtype, {rows, heads, g.head_dim}},
+                 .o = r.o,
+                 .lse = r.lse},
+                chosen != nullptr ? usage : of_gpu);
+    std::fill(r.o + used * heads * g.head_dim, r.o + rows * heads * g.head_dim, 0.0f);
+    std::fill(r.lse + used * heads, r.lse + rows * heads, -std::numeric_limits<float>::infinity());
+  });
+  if (chosen == nullptr) return;
+  if (std::ranges::all_of(step.near_begin, [](int32_t begin) { return begin == 0; }))
+    return count_dense(layer, step);
+  const int32_t* const lo[] = {step.near_begin.data()};
+  count_fixed(step, lo, usage);
 }
 
 int Cache::attend_lists(const Attention& a, int first_part) {
@@ -462,13 +534,16 @@ int Cache::attend_lists(const Attention& a, int first_part) {
   const PagedStore& store = indexed_store();
   const ops::StepArrays& step = a.step.arrays;
   const int n_rows = static_cast<int>(a.q.rows());
-  const int64_t states = int64_t{first_part} * n_rows * g.n_heads;
+  const bool asks = asks_host(a.layer, a.step);
   const int at_a_time = a.plan.make_lists ? a.plan.list_rows : n_rows;
   for (int begin = 0; begin < n_rows; begin += at_a_time) {
     const Range rows{begin, std::min(begin + at_a_time, n_rows)};
     if (a.plan.make_lists) a.plan.make_lists(rows, store);
-    ops::attend_lists({.o = partial_o_ + states * g.head_dim,
-                       .lse = partial_lse_ + states,
+    QueryLists lists = a.plan.lists;
+    if (asks) lists = host_of(a.step).hand_over(lists, rows, cpu_share_);
+    if (asks && rows.end == n_rows) host_of(a.step).ask(a.q);
+    ops::attend_lists({.o = part_o(a.step, n_rows, first_part),
+                       .lse = part_lse(a.step, n_rows, first_part),
                        .q = a.q.raw(),
                        .k_pool = store.k(a.layer).raw(),
                        .v_pool = store.v(a.layer).raw(),
@@ -484,7 +559,7 @@ int Cache::attend_lists(const Attention& a, int first_part) {
                        .dtype = g.dtype,
                        .scale = 1.0f / std::sqrt(static_cast<float>(g.head_dim)),
                        .rows = rows,
-                       .lists = a.plan.lists,
+                       .lists = lists,
                        .tails = a.plan.tails},
                       exec_.stream());
   }
@@ -528,17 +603,15 @@ void Cache::count_dense(int layer, const Step& step) {
 }
 
 /// Adds what the rows read beside their lists: the ranges of the plan.
-void Cache::count_fixed(const Step& step, const AttendPlan& plan, KeyUsage& usage) const {
+void Cache::count_fixed(const Step& step, std::span<const int32_t* const> lo,
+                        KeyUsage& usage) const {
   const Geometry& g = spec_.geometry;
   for (int b = 0; b < step.n_seqs; ++b)
     for (int r = step.row_begin[static_cast<size_t>(b)];
          r < step.row_begin[static_cast<size_t>(b) + 1]; ++r) {
       const int visible = step.pos[static_cast<size_t>(r)] + 1;
       int fixed = 0;
-      for (int i = 0; i < plan.n; ++i) {
-        const int32_t* lo = plan.sources[static_cast<size_t>(i)].seq_key_lo;
-        fixed += visible - (lo == nullptr ? 0 : lo[b]);
-      }
+      for (const int32_t* first : lo) fixed += visible - (first == nullptr ? 0 : first[b]);
       usage.queries += g.n_heads;
       usage.visible += double(g.n_heads) * visible;
       usage.fixed += double(g.n_heads) * fixed;

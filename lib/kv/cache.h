@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -36,7 +37,10 @@ class Cache {
     Device device = {};
     int multiprocessors = 0;  // of the GPU, on one
     int block_shared_bytes = 0;
+    Interrupted interrupted = {};  // polled while the host waits in the midst of a step
   };
+  /// Steps that may go through the model side by side.
+  static constexpr int kMicroBatches = 2;
   /// errors   kind recipe, kind device (a policy that has no GPU code)
   static void plan(const Spec& spec, MemoryPlan& plan);
 
@@ -101,6 +105,16 @@ class Cache {
   /// shapes   out, q [R, n_heads, head_dim]; lse [R, n_heads] natural log, of a prefill; or null
   void attend(int layer, const Step& step, const Tensor& out, const Tensor& q,
               float* lse = nullptr);
+  /// The same in two parts, between which other work may be put on the queue, that of another
+  /// micro-batch too. Where the host attends keys, the caller lets it do so by `serve`, once all
+  /// work up to the second part is on the queue.
+  void attend_begin(int layer, const Step& step, const Tensor& out, const Tensor& q,
+                    float* lse = nullptr);
+  void attend_end(int layer, const Step& step, const Tensor& out, float* lse = nullptr);
+  /// The host's part of a forward whose work is on the queue, at all layers where it has one.
+  /// steps    as they go through the model side by side
+  /// errors   kind interrupted, kind device: the forward's results mean nothing, its work is over
+  void serve(std::span<const Step> steps);
   /// What another reading of the step's sequences makes of a layer, from the same queries, keys and
   /// values. For an observer, while it is called: the step's own result, counts and all
   /// indexes stay as they are.
@@ -142,7 +156,7 @@ class Cache {
   }
   bool has_hosted() const { return hosted_ != nullptr; }
   /// Whether the CPU works in the midst of a GPU's steps.
-  bool serves_steps() const { return served_ != nullptr; }
+  bool serves_steps() const { return !served_.empty(); }
   /// Steps of begin_prompts are about to go through a layer, or have gone. Needed where keys are in
   /// host memory, and the only way there to read prompts.
   void begin_layer(int layer, std::span<const Step> steps);
@@ -210,9 +224,27 @@ class Cache {
     bool scores = false;  // a single range leaves them
     const ListVisitor* on_list = nullptr;
   };
-  void attend_parts(const Attention& a);
+  /// What attend_begin leaves to attend_end.
+  struct Parts {
+    int n = 0;             // partial results to merge; 0: the output is there
+    bool of_host = false;  // the last one is the host's
+  };
+  Parts attend_parts(const Attention& a);
+  void merge_parts(const Parts& parts, const Step& step, const Tensor& out, float* lse);
+  /// Where the i-th partial result of a step begins.
+  float* part_o(const Step& step, int64_t n_rows, int i) const;
+  float* part_lse(const Step& step, int64_t n_rows, int i) const;
   /// Attention over the lists of a plan's selector, into the i-th partial result.
   void attend_selected(const Attention& a, int i);
+  /// Whether the host attends keys of a layer while a GPU is at it.
+  bool asks_host(int layer, const Step& step) const {
+    return serves_steps() && is_hosted(layer) && step.phase == Phase::extend;
+  }
+  HostAttention& host_of(const Step& step) const {
+    return *served_[static_cast<size_t>(step.micro_batch)];
+  }
+  /// The host's part at a layer.
+  void serve_layer(int layer, const Step& step);
   /// On a GPU, attention over the lists of a plan, into partial results from `first_part` on.
   /// Returns how many.
   int attend_lists(const Attention& a, int first_part);
@@ -221,7 +253,8 @@ class Cache {
   bool leaves_scores(const Step& step) const;
   /// Whether a policy asks for the scores of a step: it reads all of its sequences.
   bool asks_scores(const Step& step, int policy) const;
-  void count_fixed(const Step& step, const AttendPlan& plan, KeyUsage& usage) const;
+  /// lo       [n_seqs] of each range, or null: what it begins with
+  void count_fixed(const Step& step, std::span<const int32_t* const> lo, KeyUsage& usage) const;
   void count_dense(int layer, const Step& step);
   Step lay_out(const StepSpec& spec);
   /// Gives laid out steps their arrays.
@@ -247,11 +280,14 @@ class Cache {
   std::vector<Readers> readers_;  // by slot
   ops::AttentionWorkspace workspace_;
   // When plans give several partial results:
-  float* partial_o_ = nullptr;                // [parts, max_rows, n_heads, head_dim]
-  float* partial_lse_ = nullptr;              // [parts, max_rows, n_heads]
-  void* q_shifted_ = nullptr;                 // [max_rows, n_heads, head_dim]
-  std::unique_ptr<ListAttention> lists_;      // when a policy has a selector
-  std::unique_ptr<HostAttention> served_;     // and serves a GPU
+  float* partial_o_ = nullptr;                          // [parts, max_rows, n_heads, head_dim]
+  float* partial_lse_ = nullptr;                        // [parts, max_rows, n_heads]
+  void* q_shifted_ = nullptr;                           // [max_rows, n_heads, head_dim]
+  std::unique_ptr<ListAttention> lists_;                // when a policy has a selector
+  std::vector<std::unique_ptr<HostAttention>> served_;  // [kMicroBatches], where it serves a GPU
+  std::array<Parts, kMicroBatches> pending_;            // between attend_begin and attend_end
+  size_t n_parts_ = 1;                                  // partial results of a plan, at most
+  double cpu_share_ = 1;                      // of lists that a GPU chose, what the host attends
   std::vector<KeyUsage> usage_;               // by policy
   std::unique_ptr<DeviceStep> device_step_;   // on a GPU
   std::unique_ptr<PromptIndexing> indexing_;  // with keys in host memory

@@ -153,10 +153,32 @@ DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
           .near = std::ranges::any_of(s.policies, on_host)};
 }
 
-bool serves_gpu(const Cache::Spec& s) { return list_device(s) != s.device; }
+bool serves_gpu(const Cache::Spec& s) {
+  return s.device.kind == Device::Kind::cuda &&
+         std::ranges::any_of(s.policies, &recipe::Cache::cpu_attends);
+}
 
-HostAttention::Spec served_spec(const Cache::Spec& s) {
-  return {.max_rows = static_cast<int>(extend_rows(s)), .geometry = s.geometry, .device = s.device};
+bool chooses_for_gpu(const Cache::Spec& s) { return list_device(s) != s.device; }
+
+HostAttention::Spec served_spec(const Cache::Spec& s, int i) {
+  const RunNeeds needs = needs_of_run(s);
+  return {.name = i == 0 ? "workspace/host attention" : "workspace/host attention 2",
+          .max_rows = static_cast<int>(extend_rows(s)),
+          .geometry = s.geometry,
+          .device = s.device,
+          .list_keys = needs.list_keys,
+          .list_heads = needs.list_heads};
+}
+
+RunNeeds needs_of_run(const Cache::Spec& s) {
+  RunNeeds all;
+  for (size_t i = 0; i < s.policies.size(); ++i)
+    all.add(make_policy(s.policies[i], bounds_of(s, i))->needs());
+  if (serves_gpu(s) && !chooses_for_gpu(s)) {
+    ++all.parts;  // of the lists that the GPU chose, what the CPU attends
+    all.scratch_bytes = std::max(all.scratch_bytes, size_t{64});
+  }
+  return all;
 }
 
 }  // namespace parts
@@ -200,14 +222,12 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
         .hint("leave it dense, or give the draft a separate model: draft.path");
   if (!ring_spec(spec).empty()) QueryRing::plan(ring_spec(spec), plan);
   if (wants_scores(spec)) ScoreStore::plan(score_spec(spec), plan);
-  RunNeeds needs;
-  for (size_t i = 0; i < spec.policies.size(); ++i) {
-    const auto policy = make_policy(spec.policies[i], bounds_of(spec, i));
-    policy->plan(plan, prefix_of(spec, i));
-    needs.add(policy->needs());
-  }
+  for (size_t i = 0; i < spec.policies.size(); ++i)
+    make_policy(spec.policies[i], bounds_of(spec, i))->plan(plan, prefix_of(spec, i));
+  const RunNeeds needs = needs_of_run(spec);
   if (needs.scratch_bytes > 0) ListAttention::plan(plan, g, needs.scratch_bytes);
-  if (serves_gpu(spec)) HostAttention::plan(served_spec(spec), plan);
+  for (int i = 0; serves_gpu(spec) && i < Cache::kMicroBatches; ++i)
+    HostAttention::plan(served_spec(spec, i), plan);
   if (!needs.partials()) return;
   plan.add("workspace/partial_o", needs.parts * q_elements(spec) * sizeof(float), device);
   plan.add("workspace/partial_lse",

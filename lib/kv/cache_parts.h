@@ -33,13 +33,16 @@ bool has_lists(const Cache::Spec& s);
 std::string prefix_of(const Cache::Spec& s, size_t i);
 AttentionBounds attention_bounds(const Cache::Spec& s);
 DeviceStep::Bounds step_bounds(const Cache::Spec& s);
-/// Whether the CPU attends rows of a GPU.
+/// Whether the CPU attends rows of a GPU, and whether it chooses their keys, too.
 bool serves_gpu(const Cache::Spec& s);
-HostAttention::Spec served_spec(const Cache::Spec& s);
+bool chooses_for_gpu(const Cache::Spec& s);
+/// Of the i-th of micro-batches.
+HostAttention::Spec served_spec(const Cache::Spec& s, int i);
 
-/// What the policies of a run need together.
+/// What the policies of a run need together, and who serves them.
 struct RunNeeds {
   size_t parts = 1, scratch_bytes = 0;  // parts: partial results of a plan
+  int list_keys = 0, list_heads = 1;    // of lists that a GPU chooses
 
   /// A single range goes straight to the output.
   bool partials() const { return parts > 1 || scratch_bytes > 0; }
@@ -48,7 +51,11 @@ struct RunNeeds {
     const int of_lists = n.list_keys > 0 ? attend_lists_parts(n.list_keys, n.list_tails) : 0;
     parts = std::max(parts, static_cast<size_t>(n.sources + of_lists));
     scratch_bytes = std::max(scratch_bytes, n.scratch_bytes);
+    list_keys = std::max(list_keys, n.list_keys);
+    list_heads = std::max(list_heads, n.list_heads);
   }
 };
+
+RunNeeds needs_of_run(const Cache::Spec& s);
 
 }  // namespace tandem::kv::parts

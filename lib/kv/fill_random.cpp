@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/parallel.h"
 #include "ops/loading.h"
 
 namespace tandem::kv {
@@ -33,17 +34,24 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
   const int n_pages = static_cast<int>(store.pages(slot).size());
   for (int layer = 0; layer < cache.geometry().n_layers; ++layer) {
     const Tensor pools[] = {cache.k(layer), cache.v(layer)};
-    for (uint32_t half = 0; half < 2; ++half)
-      for (int i = 0; i < n_pages; ++i) {
-        const Tensor page = pools[half].slice(store.page(slot, i), 1);
-        ops::fill_random(
-            page.raw(), page.dtype(),
-            {.seed = seed,
-             .tensor = 2 * static_cast<uint32_t>(layer) + half,
-             .first = i * page.elements(),
-             .n = page.elements()},
-            page.device().kind == Device::Kind::cuda ? store.exec().stream() : Stream{});
-      }
+    const bool on_gpu = pools[0].device().kind == Device::Kind::cuda;
+    const auto fill = [&](int i, uint32_t half) {
+      const Tensor page = pools[half].slice(store.page(slot, i), 1);
+      ops::fill_random(page.raw(), page.dtype(),
+                       {.seed = seed,
+                        .tensor = 2 * static_cast<uint32_t>(layer) + half,
+                        .first = i * page.elements(),
+                        .n = page.elements()},
+                       on_gpu ? store.exec().stream() : Stream{});
+    };
+    const auto fill_both = [&](int i) {
+      fill(i, 0);
+      fill(i, 1);
+    };
+    if (on_gpu)
+      for (int i = 0; i < n_pages; ++i) fill_both(i);
+    else
+      parallel_for(n_pages, fill_both);
   }
   if (QueryRing* queries = cache.queries()) fill_queries(*queries, slot, n, seed);
   store.set_length(slot, n);

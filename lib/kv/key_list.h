@@ -13,6 +13,7 @@ namespace tandem::kv {
 struct KeyQuery {
   int layer = 0;
   int slot = 0;
+  int row = 0;       // of the step
   int position = 0;  // of the row; it may see tokens 0 .. position
   int kv_head = 0;
   KeyRows keys;        // of the sequence under the KV head

@@ -81,6 +81,7 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
   const int32_t* pages = call.store.pages(call.step.slot[b]).data();
   const KeyQuery query{.layer = call.layer,
                        .slot = call.step.slot[b],
+                       .row = t.row,
                        .position = call.step.pos[static_cast<size_t>(t.row)],
                        .kv_head = t.kv_head,
                        .keys = KeyRows(call.store.k(call.layer), pages, t.kv_head),

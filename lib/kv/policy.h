@@ -111,6 +111,12 @@ struct AttendPlan {
   int list_rows = 0;
 
   void add(const KeyRange& source) { sources[static_cast<size_t>(n++)] = source; }
+  /// Lower bounds of the ranges by sequence, null where a range has none.
+  std::vector<const int32_t*> bounds() const {
+    std::vector<const int32_t*> all;
+    for (int i = 0; i < n; ++i) all.push_back(sources[static_cast<size_t>(i)].seq_key_lo);
+    return all;
+  }
 };
 
 /// All that a policy asks of the house.
@@ -122,6 +128,7 @@ struct Needs {
   int sources = 1;             // most of a plan, a selector's included; beyond one, results merge
   size_t scratch_bytes = 0;    // of a selector, a thread
   int list_keys = 0;           // on a GPU: most keys of a row's and head's list; 0: plans have none
+  int list_heads = 1;          // query heads of such a list
   bool list_tails = false;     // and whether means stand for the rest
   int queries = 0;             // newest ones of each sequence that its hooks read
   bool needs_queries = true;   // a sequence without held queries cannot be read

@@ -57,6 +57,10 @@ struct StepSpec {
   /// On a GPU, sequences that the arrays have room for, where more than there are: work that is
   /// recorded for as many serves the step. All sequences then have as many rows. See places_for.
   int places = 0;
+  /// Of steps that go through the model side by side (Llama::forward_ids): which, and rows of those
+  /// before it.
+  int micro_batch = 0;
+  int rows_before = 0;
   /// Tokens that work under way may still add to each sequence before this step runs, at most; that
   /// work, or catch_up after it (kernels/page/catch_up.h), then moves the step's rows on.
   int ahead = 0;
@@ -70,6 +74,8 @@ struct Step {
   int n_rows = 0;                    // R
   int places = 0;                    // sequences of `arrays`: those beyond B are without rows
   int ahead = 0;                     // StepSpec's
+  int micro_batch = 0;               // StepSpec's
+  int rows_before = 0;               // StepSpec's
   bool drafted = false;              // rows are those of trees or drafted chains
   std::vector<int32_t> slot;         // [B]
   std::vector<int32_t> row_begin;    // [B + 1]

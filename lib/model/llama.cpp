@@ -24,9 +24,8 @@ size_t ffn_row_bytes(const ModelConfig& c, DType dtype) {
   return static_cast<size_t>(3 * int64_t{c.ffn_dim}) * dtype_bytes(dtype);
 }
 
-size_t block_bytes(const ModelConfig& c, const Llama::Options& o) {
-  return static_cast<size_t>(o.max_rows) *
-         std::max(attention_row_bytes(c, o.dtype), ffn_row_bytes(c, o.dtype));
+size_t block_row_bytes(const ModelConfig& c, DType dtype) {
+  return std::max(attention_row_bytes(c, dtype), ffn_row_bytes(c, dtype));
 }
 
 }  // namespace
@@ -42,7 +41,7 @@ void Llama::plan(const ModelConfig& c, const Options& o, MemoryPlan& plan) {
     plan.add(kPromptResidual, static_cast<size_t>(o.max_prompt_rows) * dim * sizeof(float),
              o.device);
   plan.add("activations/normed", rows * dim * dtype_bytes(o.dtype), o.device);
-  plan.add("activations/block", block_bytes(c, o), o.device);
+  plan.add("activations/block", rows * block_row_bytes(c, o.dtype), o.device);
   plan.add("activations/head_in", head * dim * dtype_bytes(o.dtype), o.device);
   if (on_gpu) plan.add(kIdsName, rows * sizeof(int32_t), o.device);
   plan.add("workspace/linear",
@@ -90,6 +89,33 @@ void Llama::forward(std::span<const int32_t> tokens, const kv::Step& step, kv::C
   forward_ids(tokens.data(), step, cache, kept);
 }
 
+void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv::Cache& cache) {
+  if (steps.size() == 1) return forward_ids(ids, steps[0], cache);
+  part_begin_ = {0};
+  for (const kv::Step& step : steps) part_begin_.push_back(part_begin_.back() + step.arrays.n_rows);
+  TANDEM_CHECK(weights_.stream == nullptr && part_begin_.back() <= options_.max_rows,
+               "{} rows side by side, at most {}", part_begin_.back(), options_.max_rows);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    turn_beside(i);
+    embed(ids + part_begin_[i]);
+    attention_begin(0, weights_.layers[0], steps[i], cache);
+  }
+  // While one of them waits for its attention, the others' work goes on.
+  for (int layer = 0; layer < config_.n_layers; ++layer)
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+      turn_beside(i);
+      attention_end(layer, w, steps[i], cache);
+      ffn_block(layer, w, {});
+      if (layer + 1 < config_.n_layers)
+        attention_begin(layer + 1, weights_.layers[static_cast<size_t>(layer) + 1], steps[i],
+                        cache);
+    }
+  residual_ = own_residual_;
+  n_rows_ = part_begin_.back();
+  first_row_ = 0;
+}
+
 void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
                         std::span<const LayerActivations> kept) {
   TANDEM_CHECK(step.reading.channels == 0, "no reading {} of channels", step.reading.channels);
@@ -97,6 +123,7 @@ void Llama::forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cac
                "activations of {} layers kept, of {}", kept.size(), config_.n_layers);
   n_rows_ = step.arrays.n_rows;
   residual_ = own_residual_;
+  first_row_ = 0;
   if (n_rows_ == 0) return;
   embed(ids);
   run_layers(step, cache, kept);
@@ -125,6 +152,13 @@ void Llama::embed_tokens(std::span<const int32_t> tokens) {
 void Llama::turn_to(size_t i) {
   residual_ = prompt_residual_ + part_begin_[i] * config_.dim;
   n_rows_ = part_begin_[i + 1] - part_begin_[i];
+  first_row_ = 0;
+}
+
+void Llama::turn_beside(size_t i) {
+  residual_ = own_residual_ + part_begin_[i] * config_.dim;
+  n_rows_ = part_begin_[i + 1] - part_begin_[i];
+  first_row_ = part_begin_[i];
 }
 
 void Llama::forward_by_layers(std::span<const std::span<const int32_t>> tokens,
@@ -187,12 +221,15 @@ LayerActivations Llama::shared_activations() const {
   const auto bytes = [&](int64_t cols) {
     return static_cast<size_t>(n_rows_ * cols) * dtype_bytes(options_.dtype);
   };
-  char* const q = block_ + bytes(config_.q_dim() + 2 * int64_t{config_.kv_dim()});
-  return {.qkv = block_,
+  // Of the rows that go side by side each has its share: one's queries are alive in another's FFN.
+  char* const block =
+      block_ + static_cast<size_t>(first_row_) * block_row_bytes(config_, options_.dtype);
+  char* const q = block + bytes(config_.q_dim() + 2 * int64_t{config_.kv_dim()});
+  return {.qkv = block,
           .q = q,
           .attended = q + bytes(config_.q_dim()),
-          .gate_up = block_,
-          .ffn = block_ + bytes(2 * int64_t{config_.ffn_dim})};
+          .gate_up = block,
+          .ffn = block + bytes(2 * int64_t{config_.ffn_dim})};
 }
 
 void Llama::keep_residual(void* to) {
@@ -240,24 +277,44 @@ void Llama::linear_into_residual(int layer, LayerMatrix of, const Tensor& x,
              apart.empty() ? Tensor{} : residual());
 }
 
+Tensor Llama::heads_at(void* place) const {
+  return {place, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim}, options_.device};
+}
+
 void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& step,
                             kv::Cache& cache, const LayerActivations& to) {
-  const int64_t q_dim = config_.q_dim(), qkv_dim = q_dim + 2 * int64_t{config_.kv_dim()};
   const LayerActivations shared = shared_activations();
-  const auto heads = [&](void* at) {
-    return Tensor(at, options_.dtype, {n_rows_, config_.n_heads, config_.head_dim},
-                  options_.device);
-  };
+  project(layer, w, step, cache, to);
+  cache.attend(layer, step, heads_at(to.attended ? to.attended : shared.attended),
+               heads_at(to.q ? to.q : shared.q), to.lse);
+  add_attended(layer, w, to);
+}
+
+void Llama::attention_begin(int layer, const LayerWeights& w, const kv::Step& step,
+                            kv::Cache& cache) {
+  const LayerActivations shared = shared_activations();
+  project(layer, w, step, cache, {});
+  cache.attend_begin(layer, step, heads_at(shared.attended), heads_at(shared.q));
+}
+
+void Llama::attention_end(int layer, const LayerWeights& w, const kv::Step& step,
+                          kv::Cache& cache) {
+  cache.attend_end(layer, step, heads_at(shared_activations().attended));
+  add_attended(layer, w, {});
+}
+
+void Llama::project(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
+                    const LayerActivations& to) {
+  const int64_t qkv_dim = config_.q_dim() + 2 * int64_t{config_.kv_dim()};
+  const LayerActivations shared = shared_activations();
   const Tensor qkv = act(to.qkv ? to.qkv : shared.qkv, n_rows_, qkv_dim);
-  const Tensor q = heads(to.q ? to.q : shared.q);
-  const Tensor out = heads(to.attended ? to.attended : shared.attended);
 
   poll(options_.interrupted);
   keep_residual(to.residual_in);
   normed_linear(layer, LayerMatrix::qkv, qkv, w.norms.attn, w.qkv, to.normed_in);
   const ops::HeadNorms heads_normed{w.norms.q, w.norms.k, static_cast<float>(config_.rms_eps)};
   const kv::Cache::LayerKeys keys = cache.keys(layer, step);
-  ops::rope_kv({.q = q,
+  ops::rope_kv({.q = heads_at(to.q ? to.q : shared.q),
                 .k_pool = keys.k,
                 .v_pool = keys.v,
                 .qkv = qkv,
@@ -266,9 +323,12 @@ void Llama::attention_block(int layer, const LayerWeights& w, const kv::Step& st
                 .norms = heads_normed},
                exec_.stream());
   poll(options_.interrupted);
-  cache.attend(layer, step, out, q, to.lse);
+}
+
+void Llama::add_attended(int layer, const LayerWeights& w, const LayerActivations& to) {
   poll(options_.interrupted);
-  linear_into_residual(layer, LayerMatrix::wo, act(out.raw(), n_rows_, q_dim), w.wo);
+  void* const attended = to.attended ? to.attended : shared_activations().attended;
+  linear_into_residual(layer, LayerMatrix::wo, act(attended, n_rows_, config_.q_dim()), w.wo);
 }
 
 void Llama::ffn_block(int layer, const LayerWeights& w, const LayerActivations& to) {

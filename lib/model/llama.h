@@ -54,6 +54,10 @@ class Llama {
   /// shapes   ids [step.arrays.n_rows]; an id out of range gives NaN on a GPU
   void forward_ids(const int32_t* ids, const kv::Step& step, kv::Cache& cache,
                    std::span<const LayerActivations> kept = {});
+  /// Several steps of different sequences side by side, as work that a graph may record: products
+  /// of one go on while the host attends keys of another. Logits are those of all rows in turn.
+  /// steps    each with its number and the rows before it (kv::StepSpec::micro_batch)
+  void forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv::Cache& cache);
 
   /// Several steps, each after the one before, through one layer after the other: all their rows
   /// stay, so that logits of each follow. Calls on_layer(layers done) after each.
@@ -107,7 +111,16 @@ class Llama {
   void run_layers(const kv::Step& step, kv::Cache& cache, std::span<const LayerActivations> kept);
   void attention_block(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
                        const LayerActivations& to);
+  /// The same in two parts, of steps side by side.
+  void attention_begin(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache);
+  void attention_end(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache);
+  /// Queries, keys and values of a layer.
+  void project(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
+               const LayerActivations& to);
+  void add_attended(int layer, const LayerWeights& w, const LayerActivations& to);
+  void turn_beside(size_t i);
   void ffn_block(int layer, const LayerWeights& w, const LayerActivations& to);
+  Tensor heads_at(void* place) const;
   Tensor gate_up_at(void* place) const;
   /// y = norm(x) W^T, in one pass where that pays.
   void normed_linear(int layer, LayerMatrix of, const Tensor& y, const float* norm,
@@ -141,7 +154,8 @@ class Llama {
   float* own_residual_;              // [max_rows, dim]
   float* prompt_residual_;           // [max_prompt_rows, dim]
   float* residual_;                  // of the last forward, in one of these
-  std::vector<int64_t> part_begin_;  // rows of forward_by_layers before each of its steps, and all
+  std::vector<int64_t> part_begin_;  // rows before each of several steps, and all
+  int64_t first_row_ = 0;            // of the step in hand, among those side by side
   void* normed_;                     // [max_rows, dim] act
   char* block_;    // qkv, q, attention output; or gate_up, ffn: never alive together
   void* head_in_;  // [max_logit_rows, dim] act

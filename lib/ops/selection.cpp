@@ -22,6 +22,11 @@ int sample_tail(const SampleTailParams& p) { return cpu_table().sample_tail(p); 
 void attend_list(const AttendListParams& p) { cpu_table().attend_list(p); }
 void key_votes(const KeyVotesParams& p) { cpu_table().key_votes(p); }
 
+void hand_over_lists(const HandOverListsParams& p, Stream stream) {
+  cuda_table().hand_over_lists(p, stream);
+  cuda::launched("hand_over_lists", stream);
+}
+
 void attend_lists(const AttendListsParams& p, Stream stream) {
   cuda_table().attend_lists(p, stream);
   cuda::launched("attend_lists", stream);

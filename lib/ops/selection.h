@@ -9,6 +9,7 @@
 #include "kernels/gather/choose_keys_cuda.h"
 #include "kernels/gather/copy_keys.h"
 #include "kernels/gather/draw_keys.h"
+#include "kernels/gather/hand_over_lists.h"
 #include "kernels/gather/key_votes.h"
 #include "kernels/gather/page_bounds.h"
 #include "kernels/gather/score_keys.h"
@@ -39,6 +40,7 @@ void attend_list(const AttendListParams& params);
 void key_votes(const KeyVotesParams& params);
 /// errors   of these: kind device in a build without CUDA
 void attend_lists(const AttendListsParams& params, Stream stream);
+void hand_over_lists(const HandOverListsParams& params, Stream stream);
 void code_frames(const CodeFramesParams& params, Stream stream);
 void code_keys(const CodeKeysParams& params, Stream stream);
 void choose_coded(const ChooseCodedParams& params, Stream stream);

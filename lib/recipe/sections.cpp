@@ -91,16 +91,23 @@ void Cache::check(Problems& p) const {
             "cache.index: {} is for keys in host memory: set cache.place host, or leave it auto",
             yaml_text(index));
   if (index == IndexPlace::host && (attend == Attend::gpu || attend == Attend::both))
-    p.field("attend",
-            "cache.attend: {} needs lists that a GPU chose, but cache.index is host: set it device, "
-            "or attend cpu",
-            yaml_text(attend));
+    p.field(
+        "attend",
+        "cache.attend: {} needs lists that a GPU chose, but cache.index is host: set it device, "
+        "or attend cpu",
+        yaml_text(attend));
   if (place == CachePlace::host && kind == CacheKind::lsh &&
       (attend == Attend::both || (attend == Attend::cpu && index == IndexPlace::device)))
     p.field("attend",
             "cache.attend: kind lsh is attended where its tables lie, found {} with index {}: set "
             "attend cpu and index host, or attend gpu, or kind hybrid",
             yaml_text(attend), yaml_text(index));
+  if (place == CachePlace::host && kind == CacheKind::hybrid && index != IndexPlace::host &&
+      (attend == Attend::cpu || attend == Attend::both) && hybrid.tail == HybridTail::sampled)
+    p.field("attend",
+            "cache.attend: {} divides lists that a GPU chose, whose samples cannot be: set "
+            "cache.hybrid.tail means, attend gpu, or cache.index host",
+            yaml_text(attend));
   if (kind != CacheKind::snapkv) return;
   const int64_t fixed = snapkv.window + sinks;
   if (snapkv.budget <= fixed)

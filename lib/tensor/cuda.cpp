@@ -217,6 +217,13 @@ void Queue::follow(const Event& event) {
 
 void Queue::wait() { cuda::wait(stream()); }
 
+bool Queue::idle() const {
+  const cudaError_t code = cudaStreamQuery(as_stream(stream()));
+  if (code == cudaErrorNotReady) return false;
+  check(code, "work on the GPU failed");
+  return true;
+}
+
 void clear(void* device, size_t bytes, Stream stream) {
   check(cudaMemsetAsync(device, 0, bytes, as_stream(stream)), "zeroing on the GPU");
 }
@@ -262,9 +269,12 @@ Graph::Graph(Queue& queue, const std::function<void()>& work) {
   const cudaStream_t stream = as_stream(queue.stream());
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cannot record a graph");
   cudaGraph_t graph = nullptr;
+  queue.recording_ = true;
   try {
     work();
+    queue.recording_ = false;
   } catch (...) {
+    queue.recording_ = false;
     (void)cudaStreamEndCapture(stream, &graph);
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
     (void)cudaGetLastError();

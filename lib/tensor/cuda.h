@@ -104,10 +104,17 @@ class Queue {
   /// Waits for all work so far.
   /// errors   kind device: an operation failed; names the last one
   void wait();
+  /// Whether all work so far is done; does not wait.
+  /// errors   as wait
+  bool idle() const;
+  /// Whether work that is put on it is recorded in a graph instead of done.
+  bool is_recording() const { return recording_; }
 
  private:
+  friend class Graph;
   int device_;
   void* handle_ = nullptr;
+  bool recording_ = false;
 };
 
 /// A point in a queue that the host and other queues can wait for. An event that was never recorded

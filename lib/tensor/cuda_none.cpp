@@ -37,6 +37,7 @@ void Queue::copy_out(void*, const void*, size_t) { fail(); }
 void Queue::copy_within(void*, const void*, size_t) { fail(); }
 void Queue::follow(const Event&) { fail(); }
 void Queue::wait() { fail(); }
+bool Queue::idle() const { fail(); }
 Event::Event(bool) { fail(); }
 Event::~Event() = default;
 void Event::record(const Queue&) { fail(); }

@@ -26,6 +26,22 @@ recipe::Cache hosted(recipe::CacheKind kind, Attend attend,
   return c;
 }
 
+/// The GPU chooses, and the CPU attends all of each list or a part.
+recipe::Cache divided(Attend attend, double share = 0.4,
+                      recipe::HybridGroup group = recipe::HybridGroup::head) {
+  recipe::Cache c = hosted(recipe::CacheKind::hybrid, attend, group);
+  c.index = recipe::IndexPlace::device;
+  if (attend == Attend::both) c.cpu_share = share;
+  return c;
+}
+
+recipe::Cache on_device(recipe::Cache c) {
+  c.place = recipe::CachePlace::device;
+  c.attend = Attend::automatic;
+  c.index = recipe::IndexPlace::automatic;
+  return c;
+}
+
 /// Logits after a text of some length in chunks, and of rows, of forks and of texts cut short after
 /// it.
 std::vector<Row> run(decode::Engine& engine, const Ids& ids, const Ids& after) {
@@ -61,8 +77,9 @@ TEST_SUITE("gpu/decode/hosted") {
       for (const recipe::Cache& cache :
            {hosted(lsh, Attend::cpu), hosted(hybrid, Attend::cpu),
             hosted(hybrid, Attend::cpu, recipe::HybridGroup::shared), hosted(lsh, Attend::gpu),
-            hosted(hybrid, Attend::gpu),
-            hosted(hybrid, Attend::gpu, recipe::HybridGroup::shared)}) {
+            hosted(hybrid, Attend::gpu), hosted(hybrid, Attend::gpu, recipe::HybridGroup::shared),
+            divided(Attend::cpu), divided(Attend::both),
+            divided(Attend::both, 0.7, recipe::HybridGroup::shared)}) {
         CAPTURE(name);
         CAPTURE(recipe::yaml_text(cache.kind));
         CAPTURE(recipe::yaml_text(cache.attend));
@@ -76,8 +93,8 @@ TEST_SUITE("gpu/decode/hosted") {
                     .device = kGpu};
         const auto split = make_engine(model, setup);
         // The same kernels choose keys on the GPU wherever these lie.
-        if (cache.attend == Attend::gpu)
-          setup.caches[0].place = recipe::CachePlace::device;
+        if (!cache.chooses_on_cpu())
+          setup.caches[0] = on_device(cache);
         else
           setup.device = {};
         const auto whole = make_engine(model, setup);
@@ -94,7 +111,7 @@ TEST_SUITE("gpu/decode/hosted") {
         }
         const kv::KeyUsage gpu = split->cache().total_usage(0), cpu = whole->cache().total_usage(0);
         // A GPU does not count what it chooses.
-        if (cache.attend == Attend::gpu) continue;
+        if (!cache.chooses_on_cpu()) continue;
         CHECK(gpu.queries == cpu.queries);
         CHECK(gpu.visible == cpu.visible);
         CHECK(gpu.fixed == cpu.fixed);
@@ -108,8 +125,9 @@ TEST_SUITE("gpu/decode/hosted") {
 
   TEST_CASE("f32: batches write the text that the CPU alone writes, past tokens that are indexed") {
     using enum recipe::CacheKind;
-    for (const recipe::Cache& cache : {hosted(lsh, Attend::cpu), hosted(hybrid, Attend::cpu),
-                                       hosted(lsh, Attend::gpu), hosted(hybrid, Attend::gpu)}) {
+    for (const recipe::Cache& cache :
+         {hosted(lsh, Attend::cpu), hosted(hybrid, Attend::cpu), hosted(lsh, Attend::gpu),
+          hosted(hybrid, Attend::gpu), divided(Attend::cpu), divided(Attend::both)}) {
       CAPTURE(recipe::yaml_text(cache.kind));
       CAPTURE(recipe::yaml_text(cache.attend));
       const EnginePair on =
@@ -125,8 +143,9 @@ TEST_SUITE("gpu/decode/hosted") {
   }
 
   TEST_CASE("f32: a saved state goes on as the text that it was") {
-    for (const recipe::Cache& cache : {hosted(recipe::CacheKind::lsh, Attend::cpu),
-                                       hosted(recipe::CacheKind::hybrid, Attend::gpu)}) {
+    for (const recipe::Cache& cache :
+         {hosted(recipe::CacheKind::lsh, Attend::cpu),
+          hosted(recipe::CacheKind::hybrid, Attend::gpu), divided(Attend::both)}) {
       const auto engine = make_engine(
           tiny_model("tiny-16m"),
           {.chunk = 512, .max_seqs = 2, .max_tokens = 2000, .caches = {cache}, .device = kGpu});
@@ -138,6 +157,62 @@ TEST_SUITE("gpu/decode/hosted") {
       const auto saved = decode::open_state(folder / "state", engine->files(), DType::f32);
       const int again = decode::restore_state(saved, *engine, engine->cache().all_readers());
       CHECK(extend_each(*engine, again, after) == extend_each(*engine, slot, after));
+    }
+  }
+
+  TEST_CASE(
+      "an interruption in the midst of a step ends it, and the text goes on as if it had not "
+      "been") {
+    using enum recipe::CacheKind;
+    for (const recipe::Cache& cache : {hosted(lsh, Attend::cpu), divided(Attend::both)}) {
+      CAPTURE(recipe::yaml_text(cache.kind));
+      int polls = -1;  // until it is asked to stop; below 0: never
+      decode::EngineSpec spec = engine_spec(
+          {.chunk = 512, .max_seqs = 3, .max_tokens = 1600, .caches = {cache}, .device = kGpu});
+      spec.interrupted = [&] { return polls >= 0 && polls-- == 0; };
+      const auto engine = std::make_unique<decode::Engine>(
+          decode::open_model(tiny_model("tiny-16m").string(), 0), spec);
+      std::vector<decode::Request> requests;
+      for (const int n : {900, 300, 1200})
+        requests.push_back(request(random_ids(*engine, n, static_cast<uint64_t>(n))));
+      decode::GenerateSpec how;
+      how.max_tokens = 20;
+      const auto whole = generate(*engine, requests, how).ids;
+      const Ids ids = random_ids(*engine, 1000, 5), after = random_ids(*engine, 4, 6);
+      const int slot = engine->cache().create();
+      prefill(*engine, slot, ids);
+      const int before = engine->cache().length(slot);
+      int stopped = 0;
+      for (const int n : {0, 1, 5, 12, 25}) {
+        polls = n;
+        try {
+          extend(*engine, slot, std::span(after).first(1));
+        } catch (const Error& e) {
+          CHECK(e.kind() == ErrorKind::interrupted);
+          CHECK(engine->cache().length(slot) == before);
+          ++stopped;
+        }
+        polls = -1;
+        engine->cache().truncate(slot, before);
+      }
+      CHECK(stopped >= 3);
+      engine->cache().release(slot);
+      // In a recorded step of two micro-batches.
+      for (const int n : {0, 3, 9}) {
+        int tokens = 0;
+        decode::GenerateEvents events;
+        events.on_token = [&](const decode::TokenEvent&) {
+          if (++tokens == 12) polls = n;
+        };
+        try {
+          decode::generate(*engine, requests, how, events);
+          FAIL("it was not stopped");
+        } catch (const Error& e) {
+          CHECK(e.kind() == ErrorKind::interrupted);
+        }
+        polls = -1;
+      }
+      CHECK(generate(*engine, requests, how).ids == whole);
     }
   }
 }

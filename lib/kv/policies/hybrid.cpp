@@ -44,6 +44,7 @@ class HybridPolicy final : public SparsePolicy {
   Needs needs() const override {
     Needs needs = SparsePolicy::needs();
     needs.list_tails = device_lists_ && device_lists_->has_tail();
+    needs.list_heads = device_lists_ ? device_lists_->heads_a_list() : 1;
     return needs;
   }
 
