@@ -1,13 +1,12 @@
 #include "base/parallel.h"
 
 #include <omp.h>
-#include <sched.h>
 
 #include <cmath>
 #include <fstream>
-#include <set>
 #include <string>
-#include <utility>
+
+#include "base/bound_threads.h"
 
 namespace tandem {
 namespace {
@@ -35,19 +34,7 @@ void set_threads(int n) { omp_set_num_threads(n); }
 int max_threads() { return omp_get_max_threads(); }
 
 int usable_cores() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
-  std::set<std::pair<int, int>> cores;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &mask)) continue;
-    const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
-    int package = 0, core = cpu;  // without topology files every CPU counts as a core
-    std::ifstream(topology + "physical_package_id") >> package;
-    if (std::ifstream f(topology + "core_id"); f) f >> core;
-    cores.emplace(package, core);
-  }
-  const int n = std::max<int>(1, static_cast<int>(cores.size()));
+  const int n = std::max<int>(1, static_cast<int>(core_cpus().size()));
   const int quota = cgroup_quota_cores();
   return quota > 0 ? std::min(n, quota) : n;
 }

@@ -107,6 +107,7 @@ class EngineBench {
   PhaseResult decode();
 
   const MemoryPlan& memory_plan() const { return engine_.memory_plan(); }
+  const decode::Engine& engine() const { return engine_; }
 
  private:
   void read_prompts();

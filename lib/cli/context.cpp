@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/parallel.h"
 #include "cli/device.h"
 #include "cli/main_wrapper.h"
 #include "cli/search_path.h"
@@ -116,8 +117,15 @@ void Context::begin(const recipe::Field& fields, const recipe::Node& tree) {
     out.write(recipe::dump_yaml(fields, &tree));
     throw EarlyExit{0};
   }
-  if (const auto* threads = recipe::find_field(fields, "run.threads"))
-    use_threads(threads->value->json().get<int>());
+  if (const auto* threads = recipe::find_field(fields, "run.threads")) {
+    const int n = threads->value->json().get<int>(), cores = usable_cores();
+    use_threads(n);
+    if (n > cores)
+      warn(fmt::format(
+          "run.threads: {} threads take turns on {} usable core{}, so that most wait for "
+          "one that is not running; set run.threads {} or less, or 0 for all cores",
+          n, cores, cores == 1 ? "" : "s", cores));
+  }
   if (const auto* device = recipe::find_field(fields, "run.device");
       device != nullptr && device->value->json().get<std::string>().starts_with("cuda") &&
       cuda::device_count() == 0 && !dry_run()) {

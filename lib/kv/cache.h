@@ -155,6 +155,8 @@ class Cache {
     if (hosted_) hosted_->store(slot);
   }
   bool has_hosted() const { return hosted_ != nullptr; }
+  /// Why keys in host memory are not pinned, which makes copies slower; empty where they are.
+  std::string why_unpinned() const { return hosted_ ? hosted_->why_unpinned() : ""; }
   /// Whether the CPU works in the midst of a GPU's steps.
   bool serves_steps() const { return !served_.empty(); }
   /// Steps of begin_prompts are about to go through a layer, or have gone. Needed where keys are in

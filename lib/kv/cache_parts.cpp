@@ -108,7 +108,10 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
   const int rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows;
   return HostedKeys::Spec{.layers = policy->hosted_layers(),
                           .whole = store_spec(s),
-                          .near_tokens = std::min(s.max_tokens, policy->most_ranged() + rows)};
+                          .near_tokens = std::min(s.max_tokens, policy->most_ranged() + rows),
+                          .gpu_reads = !s.policies[0].chooses_on_cpu() ||
+                                       s.policies[0].attends() != recipe::Attend::cpu,
+                          .cpu_reads = s.policies[0].cpu_attends()};
 }
 
 PagedStore::Spec whole_spec(const Cache::Spec& s) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/error.h"
 
 namespace tandem::kv {
 namespace {
@@ -49,9 +50,25 @@ HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const 
       exec_(exec),
       slots_(static_cast<size_t>(spec.whole.max_slots)) {
   if (!exec.on_gpu()) return;
+  if (spec.cpu_reads) bound_ = std::make_unique<BoundThreads>();
   const PagePools pools = far_.pools();
-  for (void* const half : {pools.k, pools.v})
-    pinned_.push_back(std::make_unique<cuda::PinnedRange>(half, far_.pool_bytes()));
+  // Copies are of pages of a layer.
+  const size_t bytes = far_.pool_bytes(), layer = bytes / spec.layers.size();
+  pinned_k_ = PinnedPages(pools.k, bytes, layer);
+  pinned_v_ = PinnedPages(pools.v, bytes, layer);
+  if (spec.gpu_reads && !why_unpinned().empty())
+    throw Error::make(
+        ErrorKind::memory, "cache.place",
+        "is host, and the GPU is to read keys there, which takes {} of pinned memory, "
+        "but the system refused: {}",
+        format_bytes(2 * bytes), why_unpinned())
+        .hint(
+            "allow a process to lock as much (ulimit -l, the limits of a container), or set "
+            "cache.attend cpu and cache.index host, which do without");
+}
+
+const std::string& HostedKeys::why_unpinned() const {
+  return pinned_k_.refusal().empty() ? pinned_v_.refusal() : pinned_k_.refusal();
 }
 
 void HostedKeys::acquire(int slot) {

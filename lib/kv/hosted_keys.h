@@ -1,8 +1,11 @@
 #pragma once
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "base/bound_threads.h"
 #include "kv/paged_store.h"
+#include "tensor/pinned_pages.h"
 
 namespace tandem::kv {
 
@@ -17,16 +20,22 @@ class HostedKeys {
     std::vector<int> layers;  // rising
     PagedStore::Spec whole;   // the store of the other layers
     int near_tokens = 0;      // of one sequence in near, at most
+    // Who reads far keys, copies of a GPU left out:
+    bool gpu_reads = false;  // its kernels, over the link
+    bool cpu_reads = false;  // this machine's threads, which are bound to cores
   };
   static void plan(const Spec& spec, MemoryPlan& plan);
 
   /// whole    the store of the same sequences; outlives this
+  /// errors   kind memory: a GPU's kernels are to read memory that cannot be pinned
   HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const Exec& exec);
 
   bool holds(int layer) const { return far_.holds(layer); }
   const PagedStore& far() const { return far_; }
   PagedStore& near() { return near_; }
   const PagedStore& prompt() const { return prompt_; }
+  /// Why a GPU's far keys are not pinned, so that copies are slower; empty where they are.
+  const std::string& why_unpinned() const;
 
   /// Sequences come and go after those of the whole store, with the same slots.
   void acquire(int slot);
@@ -64,7 +73,9 @@ class HostedKeys {
 
   PagedStore far_, prompt_, near_;
   Exec exec_;
-  std::vector<std::unique_ptr<cuda::PinnedRange>> pinned_;  // of far, with a GPU
+  // With a GPU:
+  PinnedPages pinned_k_, pinned_v_;  // of far
+  std::unique_ptr<BoundThreads> bound_;
   std::vector<Slot> slots_;
 };
 

@@ -5,7 +5,10 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/first_error.h"
+#include "base/idle.h"
 #include "base/parallel.h"
+#include "kv/list_blocks.h"
 
 namespace tandem::kv {
 namespace {
@@ -14,82 +17,171 @@ constexpr const char* kScratch = "workspace/key_lists";
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+/// States of the blocks of a group's lists.
+size_t states_bytes(const Geometry& g) {
+  const size_t blocks = static_cast<size_t>(g.group()) * kMostListBlocks;
+  return aligned(blocks * static_cast<size_t>(g.head_dim) * sizeof(float)) +
+         aligned(blocks * sizeof(float));
+}
+
+size_t desk_bytes(const Geometry& g, size_t scratch_bytes) {
+  return aligned(scratch_bytes) + states_bytes(g);
+}
+
 }  // namespace
 
+/// Query heads of a row under one KV head.
 struct ListAttention::Task {
-  const Call& call;
   int b, row, kv_head, first_head, n_heads;
 };
 
-void ListAttention::plan(MemoryPlan& plan, const Geometry&, size_t scratch_bytes) {
-  plan.add(kScratch, aligned(scratch_bytes) * static_cast<size_t>(max_threads()));
+/// Of the list of one of a task's heads.
+struct ListAttention::Block {
+  int head, n_blocks, i;
+};
+
+/// What a thread has for the task in hand. Others only take blocks, and write their states.
+struct ListAttention::Desk {
+  Desk(const Geometry& g, std::byte* memory, size_t scratch_bytes)
+      : scratch(memory), lists(static_cast<size_t>(g.group())) {
+    const size_t n = static_cast<size_t>(g.group()) * kMostListBlocks;
+    o = reinterpret_cast<float*>(memory + aligned(scratch_bytes));
+    lse = o + aligned(n * static_cast<size_t>(g.head_dim) * sizeof(float)) / sizeof(float);
+    blocks.reserve(n);
+  }
+  std::span<KeyList> chosen() { return std::span(lists).first(static_cast<size_t>(task.n_heads)); }
+
+  std::byte* scratch;  // of the selector
+  float* o;            // [group, kMostListBlocks, d]
+  float* lse;          // [group, kMostListBlocks]
+  std::vector<KeyList> lists;
+  std::vector<KeySegment> cut;  // of the block in hand, another desk's too
+  KeyUsage usage;
+  Task task{};
+  KeyQuery query{.keys = KeyRows({}, nullptr, 0)};
+  std::vector<Block> blocks;
+  SharedBlocks shared;
+};
+
+/// The threads of one call.
+class ListAttention::Team {
+ public:
+  Team(const ListAttention& all, const Call& call)
+      : all_(all),
+        call_(call),
+        tasks_(all.tasks_of(call)),
+        unfinished_(static_cast<int>(tasks_.size())) {}
+
+  /// A thread's part: its own tasks, and blocks of others' while it has none.
+  void work(size_t thread) {
+    Desk& mine = *all_.desks_[thread];
+    for (int i = next_.fetch_add(1); i < static_cast<int>(tasks_.size()); i = next_.fetch_add(1)) {
+      error_.run([&] { all_.make_lists(call_, tasks_[static_cast<size_t>(i)], mine); });
+      if (error_.failed()) mine.blocks.clear();
+      mine.shared.offer(static_cast<int>(mine.blocks.size()));
+      while (take_from(mine, mine)) continue;
+      help_until([&] { return mine.shared.all_done(); }, thread);
+      error_.run([&] { all_.finish(call_, mine); });
+      unfinished_.fetch_sub(1);
+    }
+    help_until([&] { return unfinished_.load() == 0; }, thread);
+  }
+  void rethrow() const { error_.rethrow(); }
+
+ private:
+  bool take_from(Desk& owner, Desk& mine) {
+    const int block = owner.shared.take();
+    if (block < 0) return false;
+    all_.attend_block(call_, owner, block, mine.cut);
+    owner.shared.finish();
+    return true;
+  }
+  template <class Condition>
+  void help_until(const Condition& reached, size_t thread) {
+    const size_t n = all_.desks_.size();
+    Idle idle;
+    while (!reached()) {
+      bool helped = false;
+      for (size_t k = 1; k < n && !helped; ++k)
+        helped = take_from(*all_.desks_[(thread + k) % n], *all_.desks_[thread]);
+      if (helped)
+        idle.reset();
+      else
+        idle.wait();
+    }
+  }
+
+  const ListAttention& all_;
+  const Call& call_;
+  const std::vector<Task> tasks_;
+  std::atomic<int> next_{0};
+  std::atomic<int> unfinished_;
+  FirstError error_;
+};
+
+void ListAttention::plan(MemoryPlan& plan, const Geometry& g, size_t scratch_bytes) {
+  plan.add(kScratch, desk_bytes(g, scratch_bytes) * static_cast<size_t>(max_threads()));
 }
 
-ListAttention::ListAttention(Arena& arena, const Geometry& g, size_t scratch_bytes)
-    : geometry_(g),
-      scratch_bytes_(aligned(scratch_bytes)),
-      scratch_(static_cast<std::byte*>(arena.take(kScratch))),
-      lists_(static_cast<size_t>(max_threads())),
-      usage_(static_cast<size_t>(max_threads())) {
-  for (std::vector<KeyList>& lists : lists_) lists.resize(static_cast<size_t>(g.group()));
+ListAttention::ListAttention(Arena& arena, const Geometry& g, size_t scratch_bytes) : geometry_(g) {
+  auto* const memory = static_cast<std::byte*>(arena.take(kScratch));
+  for (size_t i = 0; i < static_cast<size_t>(max_threads()); ++i)
+    desks_.push_back(
+        std::make_unique<Desk>(g, memory + i * desk_bytes(g, scratch_bytes), scratch_bytes));
 }
+
+ListAttention::~ListAttention() = default;
 
 void ListAttention::run(const Call& call, KeyUsage& usage) {
+  Team team(*this, call);
+#pragma omp parallel num_threads(static_cast <int>(desks_.size()))
+  team.work(static_cast<size_t>(omp_get_thread_num()));
+  for (const auto& desk : desks_) {
+    usage = usage.plus(desk->usage);
+    desk->usage = {};
+  }
+  team.rethrow();
+}
+
+std::vector<ListAttention::Task> ListAttention::tasks_of(const Call& call) const {
   const Step& step = call.step;
   const int group = geometry_.group();
-  const int threads = static_cast<int>(lists_.size());
   // A group stays together unless that leaves threads idle.
   int n_heads = group;
   while (!call.selector.takes_groups() && n_heads > 1 &&
-         step.n_rows * geometry_.n_kv_heads * (group / n_heads) < threads)
+         step.n_rows * geometry_.n_kv_heads * (group / n_heads) < static_cast<int>(desks_.size()))
     n_heads = (n_heads + 1) / 2;
-  const int parts = (group + n_heads - 1) / n_heads;
-  std::vector<int> seq_of_row;
+  std::vector<Task> tasks;
   for (int b = 0; b < step.n_seqs; ++b)
-    seq_of_row.insert(seq_of_row.end(), static_cast<size_t>(step.rows_of(b)), b);
-  const int n_tasks = step.n_rows * geometry_.n_kv_heads * parts;
-#pragma omp parallel num_threads(threads) if (n_tasks > 1)
-  {
-    const auto thread = static_cast<size_t>(omp_get_thread_num());
-#pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < n_tasks; ++i) {
-      const int part = i % parts, kv_head = i / parts % geometry_.n_kv_heads;
-      const int row = i / parts / geometry_.n_kv_heads, first = part * n_heads;
-      const Task task{.call = call,
-                      .b = seq_of_row[static_cast<size_t>(row)],
-                      .row = row,
-                      .kv_head = kv_head,
-                      .first_head = kv_head * group + first,
-                      .n_heads = std::min(n_heads, group - first)};
-      run_task(task, scratch_ + thread * scratch_bytes_, lists_[thread], usage_[thread]);
-    }
-  }
-  for (KeyUsage& u : usage_) {
-    usage = usage.plus(u);
-    u = {};
-  }
+    for (int i = 0; i < step.rows_of(b); ++i)
+      for (int kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head)
+        for (int first = 0; first < group; first += n_heads)
+          tasks.push_back({.b = b,
+                           .row = step.row_begin[static_cast<size_t>(b)] + i,
+                           .kv_head = kv_head,
+                           .first_head = kv_head * group + first,
+                           .n_heads = std::min(n_heads, group - first)});
+  return tasks;
 }
 
-void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyList> lists,
-                             KeyUsage& usage) const {
-  const Call& call = t.call;
-  const int d = geometry_.head_dim;
-  const size_t bytes = dtype_bytes(geometry_.dtype), width = static_cast<size_t>(d);
+void ListAttention::make_lists(const Call& call, const Task& t, Desk& desk) const {
   const size_t first = static_cast<size_t>(t.row) * static_cast<size_t>(geometry_.n_heads) +
                        static_cast<size_t>(t.first_head);
   const auto b = static_cast<size_t>(t.b);
-  const int32_t* pages = call.store.pages(call.step.slot[b]).data();
-  const KeyQuery query{.layer = call.layer,
-                       .slot = call.step.slot[b],
-                       .row = t.row,
-                       .position = call.step.pos[static_cast<size_t>(t.row)],
-                       .kv_head = t.kv_head,
-                       .keys = KeyRows(call.store.k(call.layer), pages, t.kv_head),
-                       .first_head = t.first_head,
-                       .n_heads = t.n_heads,
-                       .q = static_cast<const char*>(call.q.raw()) + first * width * bytes};
-  const auto chosen = lists.first(static_cast<size_t>(t.n_heads));
-  for (KeyList& list : chosen) {
+  desk.task = t;
+  desk.query = {
+      .layer = call.layer,
+      .slot = call.step.slot[b],
+      .row = t.row,
+      .position = call.step.pos[static_cast<size_t>(t.row)],
+      .kv_head = t.kv_head,
+      .keys =
+          KeyRows(call.store.k(call.layer), call.store.pages(call.step.slot[b]).data(), t.kv_head),
+      .first_head = t.first_head,
+      .n_heads = t.n_heads,
+      .q = static_cast<const char*>(call.q.raw()) +
+           first * static_cast<size_t>(geometry_.head_dim) * dtype_bytes(geometry_.dtype)};
+  for (KeyList& list : desk.chosen()) {
     list.segments.clear();
     list.n_static = 0;
     list.n_before = 0;
@@ -97,46 +189,77 @@ void ListAttention::run_task(const Task& t, std::byte* scratch, std::span<KeyLis
     list.tail = {};
     list.error = -1;
   }
-  call.selector.select_keys(query, scratch, chosen);
+  call.selector.select_keys(desk.query, desk.scratch, desk.chosen());
+  desk.blocks.clear();
+  for (int head = 0; head < t.n_heads; ++head) {
+    const int n = n_list_blocks(desk.lists[static_cast<size_t>(head)].n_keys());
+    for (int i = 0; i < n; ++i) desk.blocks.push_back({head, n, i});
+  }
+}
+
+void ListAttention::attend_block(const Call& call, Desk& owner, int i,
+                                 std::vector<KeySegment>& cut) const {
+  const Block& block = owner.blocks[static_cast<size_t>(i)];
+  const auto head = static_cast<size_t>(block.head), d = static_cast<size_t>(geometry_.head_dim);
+  const KeyList& list = owner.lists[head];
   const std::span<const float> log_u = call.selector.log_u();
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    const KeyList& list = chosen[i];
-    ops::attend_list({.o = call.o + (first + i) * width,
-                      .lse = call.lse + first + i,
-                      .q = static_cast<const char*>(query.q) + i * width * bytes,
-                      .k_pool = call.store.k(call.layer).raw(),
-                      .v_pool = call.store.v(call.layer).raw(),
-                      .pages = pages,
-                      .segments = list.segments.data(),
-                      .n_segments = static_cast<int>(list.segments.size()),
-                      .n_kv_heads = geometry_.n_kv_heads,
-                      .kv_head = t.kv_head,
-                      .d = d,
-                      .dtype = geometry_.dtype,
-                      .scale = 1.0f / std::sqrt(static_cast<float>(d)),
-                      .log_u = log_u.data(),
-                      .log_u_intervals = log_u.empty() ? 0 : static_cast<int>(log_u.size()) - 1,
-                      .q_norm = list.q_norm,
-                      .q_center = list.q_center});
+  const size_t state = head * kMostListBlocks + static_cast<size_t>(block.i);
+  cut_block(list.segments, block.n_blocks, block.i, cut);
+  ops::attend_list(
+      {.o = owner.o + state * d,
+       .lse = owner.lse + state,
+       .q = static_cast<const char*>(owner.query.q) + head * d * dtype_bytes(geometry_.dtype),
+       .k_pool = call.store.k(call.layer).raw(),
+       .v_pool = call.store.v(call.layer).raw(),
+       .pages = call.store.pages(owner.query.slot).data(),
+       .segments = cut.data(),
+       .n_segments = static_cast<int>(cut.size()),
+       .n_kv_heads = geometry_.n_kv_heads,
+       .kv_head = owner.task.kv_head,
+       .d = geometry_.head_dim,
+       .dtype = geometry_.dtype,
+       .scale = 1.0f / std::sqrt(static_cast<float>(geometry_.head_dim)),
+       .log_u = log_u.data(),
+       .log_u_intervals = log_u.empty() ? 0 : static_cast<int>(log_u.size()) - 1,
+       .q_norm = list.q_norm,
+       .q_center = list.q_center});
+}
+
+void ListAttention::finish(const Call& call, Desk& desk) const {
+  const Task& t = desk.task;
+  const auto d = static_cast<size_t>(geometry_.head_dim);
+  for (int head = 0; head < t.n_heads; ++head) {
+    const auto i = static_cast<size_t>(head), state = i * kMostListBlocks;
+    const KeyList& list = desk.lists[i];
+    const size_t at = static_cast<size_t>(t.row) * static_cast<size_t>(geometry_.n_heads) +
+                      static_cast<size_t>(t.first_head + head);
+    float *const o = call.o + at * d, *const lse = call.lse + at;
+    join_states(o, lse, desk.o + state * d, desk.lse + state, n_list_blocks(list.n_keys()),
+                geometry_.head_dim);
     if (!list.tail.rows.empty())
-      ops::add_means({.o = call.o + (first + i) * width,
-                      .lse = call.lse + first + i,
+      ops::add_means({.o = o,
+                      .lse = lse,
                       .masses = list.tail.masses,
                       .rows = list.tail.rows.data(),
                       .n_rows = static_cast<int>(list.tail.rows.size()),
-                      .d = d,
+                      .d = geometry_.head_dim,
                       .origin = list.tail.origin});
-    if (call.on_list != nullptr) (*call.on_list)(t.row, t.first_head + static_cast<int>(i), list);
-    const int n = list.n_keys();
-    usage.selected += n - list.n_static;
-    usage.fixed += list.n_static;
-    usage.index_bytes += list.index_bytes;
-    if (list.error >= 0) {
-      usage.error += list.error;
-      usage.with_error += 1;
-    }
-    usage.key_bytes += 2.0 * (n - list.n_before) * d * static_cast<double>(bytes);
+    if (call.on_list != nullptr) (*call.on_list)(t.row, t.first_head + head, list);
+    count(list, desk.usage);
   }
+}
+
+void ListAttention::count(const KeyList& list, KeyUsage& usage) const {
+  const int n = list.n_keys();
+  usage.selected += n - list.n_static;
+  usage.fixed += list.n_static;
+  usage.index_bytes += list.index_bytes;
+  if (list.error >= 0) {
+    usage.error += list.error;
+    usage.with_error += 1;
+  }
+  usage.key_bytes += 2.0 * (n - list.n_before) * geometry_.head_dim *
+                     static_cast<double>(dtype_bytes(geometry_.dtype));
 }
 
 }  // namespace tandem::kv

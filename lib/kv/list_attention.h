@@ -1,8 +1,10 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "base/shared_blocks.h"
 #include "kv/policy.h"
 
 namespace tandem::kv {
@@ -12,13 +14,14 @@ namespace tandem::kv {
 using ListVisitor = std::function<void(int row, int head, const KeyList& list)>;
 
 /// Attention of an extend step over the lists that a selector makes: one task a row and KV head (or
-/// part of its query heads, where there are fewer tasks than threads and the selector allows it),
-/// lists and attention in the same task, so that rows which several heads of a group read come from
-/// memory once.
+/// part of its query heads, where there are fewer tasks than threads and the selector allows it).
+/// Its thread makes the lists and offers blocks of their keys (kv/list_blocks.h), which it attends
+/// itself while others have separate tasks.
 class ListAttention {
  public:
   static void plan(MemoryPlan& plan, const Geometry& g, size_t scratch_bytes);
   ListAttention(Arena& arena, const Geometry& g, size_t scratch_bytes);
+  ~ListAttention();
 
   struct Call {
     const KeySelector& selector;
@@ -31,18 +34,24 @@ class ListAttention {
     const ListVisitor* on_list = nullptr;
   };
   /// usage    gets what the call reads added
+  /// errors   those of the selector and the visitor, of all threads the first; o and lse are then
+  ///          undefined, and the next call is as after any other
   void run(const Call& call, KeyUsage& usage);
 
  private:
   struct Task;
-  void run_task(const Task& task, std::byte* scratch, std::span<KeyList> lists,
-                KeyUsage& usage) const;
+  struct Block;
+  struct Desk;
+  class Team;
+
+  std::vector<Task> tasks_of(const Call& call) const;
+  void make_lists(const Call& call, const Task& task, Desk& desk) const;
+  void attend_block(const Call& call, Desk& owner, int i, std::vector<KeySegment>& cut) const;
+  void finish(const Call& call, Desk& desk) const;
+  void count(const KeyList& list, KeyUsage& usage) const;
 
   Geometry geometry_;
-  size_t scratch_bytes_;                     // of one thread
-  std::byte* scratch_;                       // [threads]
-  std::vector<std::vector<KeyList>> lists_;  // [threads][group]
-  std::vector<KeyUsage> usage_;              // [threads]
+  std::vector<std::unique_ptr<Desk>> desks_;  // [threads]
 };
 
 }  // namespace tandem::kv

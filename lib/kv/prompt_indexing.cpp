@@ -1,13 +1,17 @@
 #include "kv/prompt_indexing.h"
 
 #include "base/error.h"
+#include "base/parallel.h"
 
 namespace tandem::kv {
 
 PromptIndexing::PromptIndexing(Policy& policy, const PagedStore& far, const PagedStore& prompt,
                                Where where, const Exec& exec)
     : policy_(policy), far_(far), prompt_(prompt), exec_(exec) {
-  if (where == Where::on_thread) copied_ = std::make_unique<cuda::Event>();
+  if (where != Where::on_thread) return;
+  copied_ = std::make_unique<cuda::Event>();
+  // One core is the forward's, whose thread gives the GPU its work.
+  threads_ = std::max(1, max_threads() - 1);
 }
 
 void PromptIndexing::layer(int layer, std::vector<Prompt> prompts) {
@@ -19,6 +23,8 @@ void PromptIndexing::layer(int layer, std::vector<Prompt> prompts) {
   if (!copied_) return index(prompt_);
   copied_->record(*exec_.queue);
   work_ = std::async(std::launch::async, [this, index] {
+    // A new thread's loops would have a thread for every CPU, more than policies have memory for.
+    set_threads(threads_);
     cuda::use_device(exec_.queue->device());
     copied_->wait();
     index(far_);

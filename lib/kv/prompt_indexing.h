@@ -40,6 +40,7 @@ class PromptIndexing {
   const PagedStore &far_, &prompt_;
   Exec exec_;
   std::unique_ptr<cuda::Event> copied_;  // for a thread
+  int threads_ = 1;                      // that share its loops
   std::future<void> work_;
   std::vector<Prompt> begun_;  // since the last finish
 };

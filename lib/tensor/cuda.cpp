@@ -1,17 +1,16 @@
 #include "tensor/cuda.h"
 
 #include <cuda_runtime.h>
-#include <sys/mman.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <set>
 #include <sstream>
 
-#include "base/parallel.h"
 #include "tensor/cuda_error.h"
+#include "tensor/first_touch.h"
 #include "tensor/memory_plan.h"
 
 namespace tandem::cuda {
@@ -31,16 +30,11 @@ void check(cudaError_t code, const char* what) {
     fail(code, what);
 }
 
-/// Gives memory its pages, on all threads: the driver would ask for one after the other, at 2 GB/s.
-/// A system that does not know the call leaves it to the driver.
-void populate(void* data, size_t bytes) {
-  constexpr size_t kPiece = size_t{16} << 20;
-  auto* const begin = static_cast<std::byte*>(data);
-  parallel_ranges(static_cast<int>((bytes + kPiece - 1) / kPiece), 1, [&](int from, int to) {
-    const size_t lo = static_cast<size_t>(from) * kPiece;
-    const size_t hi = std::min(bytes, static_cast<size_t>(to) * kPiece);
-    (void)::madvise(begin + lo, hi - lo, MADV_POPULATE_WRITE);
-  });
+/// Bytes of a range of host memory beyond which pinning is refused, for tests of what happens then
+/// (TANDEM_PIN_LIMIT); any number without.
+size_t pin_limit() {
+  const char* value = std::getenv("TANDEM_PIN_LIMIT");
+  return value == nullptr ? SIZE_MAX : static_cast<size_t>(std::strtoull(value, nullptr, 10));
 }
 
 bool waits_after_each() {
@@ -172,8 +166,10 @@ void use_device(int device) {
 }
 
 PinnedRange::PinnedRange(void* data, size_t bytes) : data_(data) {
-  populate(data, bytes);
-  check(cudaHostRegister(data, bytes, cudaHostRegisterMapped), "cannot pin host memory");
+  first_touch(data, bytes);
+  check(bytes > pin_limit() ? cudaErrorMemoryAllocation
+                            : cudaHostRegister(data, bytes, cudaHostRegisterMapped),
+        "cannot pin host memory");
 }
 
 PinnedRange::~PinnedRange() { (void)cudaHostUnregister(data_); }

@@ -92,6 +92,7 @@ void BenchPoint::run(ModelPhase phase) {
     engine_ = std::make_unique<bench::EngineBench>(std::move(files), c, cli::is_interrupted,
                                                    std::ref(progress));
     load_ms_ = 1e3 * watch.seconds();
+    warn_unpinned(cx_, engine_->engine());
   }
   if (phase == ModelPhase::prefill) report(identity, engine_->prefill());
   if (phase == ModelPhase::decode) report(identity, engine_->decode());

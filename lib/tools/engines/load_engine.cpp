@@ -20,8 +20,19 @@ std::unique_ptr<decode::Engine> load_engine(cli::Context& cx, decode::ModelFiles
                                             std::shared_ptr<cuda::Queue> queue) {
   spec.interrupted = cli::is_interrupted;
   LoadProgress progress(cx, plan);
-  return std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress),
-                                          std::move(queue));
+  auto engine = std::make_unique<decode::Engine>(std::move(files), spec, std::ref(progress),
+                                                 std::move(queue));
+  warn_unpinned(cx, *engine);
+  return engine;
+}
+
+void warn_unpinned(cli::Context& cx, const decode::Engine& engine) {
+  if (const std::string why = engine.cache().why_unpinned(); !why.empty())
+    cx.warn(
+        fmt::format("cache.place: keys in host memory are not pinned ({}), so that copies between "
+                    "them and the GPU are staged and slower; allow the process to lock as much "
+                    "memory (ulimit -l, the limits of a container)",
+                    why));
 }
 
 }  // namespace tandem::tools

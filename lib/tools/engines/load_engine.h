@@ -21,6 +21,9 @@ std::unique_ptr<decode::Engine> load_engine(cli::Context& cx, decode::ModelFiles
                                             decode::EngineSpec spec, const MemoryPlan& plan,
                                             std::shared_ptr<cuda::Queue> queue = nullptr);
 
+/// Says so where keys in host memory could not be pinned.
+void warn_unpinned(cli::Context& cx, const decode::Engine& engine);
+
 /// The progress line of loading; called with the share of the weights that is loaded.
 class LoadProgress {
  public:

@@ -1,0 +1,34 @@
+#include "tensor/pinned_pages.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "tensor/first_touch.h"
+
+namespace tandem {
+
+PinnedPages::PinnedPages(void* data, size_t bytes, size_t piece) {
+  constexpr size_t kPage = 4096;
+  auto* const begin = static_cast<std::byte*>(data);
+  first_touch(data, bytes);
+  if (pin(begin, bytes, bytes)) return;
+  if (piece == 0 || piece >= bytes || piece % kPage != 0) return;
+  // A limit may count the bytes of a call, or no range of the driver is as long as this.
+  const std::string whole = refusal_;
+  if (!pin(begin, bytes, piece)) refusal_ = whole;
+}
+
+bool PinnedPages::pin(std::byte* data, size_t bytes, size_t piece) {
+  refusal_.clear();
+  try {
+    for (size_t at = 0; at < bytes; at += piece)
+      ranges_.push_back(
+          std::make_unique<cuda::PinnedRange>(data + at, std::min(piece, bytes - at)));
+  } catch (const Error& e) {
+    ranges_.clear();
+    refusal_ = e.message();
+  }
+  return refusal_.empty();
+}
+
+}  // namespace tandem

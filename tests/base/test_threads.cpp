@@ -1,0 +1,135 @@
+// Threads that share work: bound to cores, dividing blocks, failing.
+#include <doctest/doctest.h>
+#include <omp.h>
+#include <sched.h>
+
+#include <atomic>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "base/bound_threads.h"
+#include "base/first_error.h"
+#include "base/idle.h"
+#include "base/parallel.h"
+#include "base/shared_blocks.h"
+
+using namespace tandem;
+
+namespace {
+
+/// CPUs that a thread may run on.
+std::vector<int> allowed() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  REQUIRE(sched_getaffinity(0, sizeof set, &set) == 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(static_cast<size_t>(cpu), &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+/// The same of each of the calling thread's team.
+std::vector<std::vector<int>> allowed_of_team() {
+  std::vector<std::vector<int>> of(static_cast<size_t>(max_threads()));
+#pragma omp parallel
+  of[static_cast<size_t>(omp_get_thread_num())] = allowed();
+  return of;
+}
+
+class Threads {
+ public:
+  explicit Threads(int n) { set_threads(n); }
+  ~Threads() { set_threads(before_); }
+
+ private:
+  int before_ = max_threads();
+};
+
+}  // namespace
+
+TEST_SUITE("base/threads") {
+  TEST_CASE("each but the first is bound to a core of its own, and free again afterwards") {
+    const int n = static_cast<int>(core_cpus().size());
+    if (n < 2 || omp_get_proc_bind() != omp_proc_bind_false) {
+      MESSAGE("skipped: one core, or the environment binds threads");
+      return;
+    }
+    const Threads threads(n);
+    const auto before = allowed_of_team();
+    {
+      const BoundThreads bound;
+      REQUIRE(bound.bound());
+      CHECK(usable_cores() <= n);
+      const auto of = allowed_of_team();
+      CHECK(of[0] == before[0]);
+      std::set<int> taken;
+      for (size_t i = 1; i < of.size(); ++i) {
+        REQUIRE(of[i].size() == 1);
+        CHECK(taken.insert(of[i][0]).second);
+      }
+      CHECK_FALSE(taken.contains(core_cpus()[0]));
+    }
+    CHECK(allowed_of_team() == before);
+  }
+
+  TEST_CASE("nothing is bound with one thread, or with more threads than cores") {
+    const int cores = static_cast<int>(core_cpus().size());
+    for (const int n : {1, cores + 1}) {
+      CAPTURE(n);
+      const Threads threads(n);
+      const auto before = allowed_of_team();
+      const BoundThreads bound;
+      CHECK_FALSE(bound.bound());
+      CHECK(allowed_of_team() == before);
+    }
+  }
+
+  TEST_CASE("blocks are taken once each by any thread, offer after offer") {
+    constexpr int kThreads = 4, kOffers = 2000;
+    SharedBlocks shared;
+    std::atomic<bool> over{false};
+    std::vector<std::atomic<int>> taken(64);
+    std::atomic<int> wrong{0};
+    const auto take_one = [&] {
+      const int block = shared.take();
+      if (block < 0) return false;
+      taken[static_cast<size_t>(block)].fetch_add(1);
+      shared.finish();
+      return true;
+    };
+    std::vector<std::thread> helpers;
+    for (int i = 1; i < kThreads; ++i)
+      helpers.emplace_back([&] {
+        Idle idle;
+        while (!over.load())
+          if (!take_one()) idle.wait();
+      });
+    for (int offer = 0; offer < kOffers; ++offer) {
+      const int n = offer % 65;
+      shared.offer(n);
+      while (take_one()) continue;
+      Idle idle;
+      while (!shared.all_done()) idle.wait();
+      for (int i = 0; i < 64; ++i)
+        if (taken[static_cast<size_t>(i)].exchange(0) != (i < n ? 1 : 0)) wrong.fetch_add(1);
+    }
+    over = true;
+    for (std::thread& helper : helpers) helper.join();
+    CHECK(wrong.load() == 0);
+  }
+
+  TEST_CASE("the first error of a team is kept, and nothing runs after it") {
+    FirstError error;
+    int ran = 0;
+    error.run([&] { ++ran; });
+    CHECK_FALSE(error.failed());
+    CHECK_NOTHROW(error.rethrow());
+    error.run([] { throw std::runtime_error("first"); });
+    error.run([&] { ++ran; });
+    CHECK(ran == 1);
+    CHECK(error.failed());
+    CHECK_THROWS_WITH_AS(error.rethrow(), "first", std::runtime_error);
+  }
+}
