@@ -157,6 +157,16 @@ class HybridPolicy final : public SparsePolicy {
   double expected_keys(int n) const override {
     return std::min<double>(n, expected_exact(n) + expected_sampled(n));
   }
+  double expected_index_bytes(int n) const override {
+    if (most_exact(n) == n) return 0;
+    const double means = spec_.tail == HybridTail::none
+                             ? 0
+                             : (n + kMeanKeys - 1) / kMeanKeys *
+                                   static_cast<double>(geometry().head_dim) * sizeof(bf16);
+    const double candidates = std::min<double>(n, std::max(2.0 * most_exact(n), spec_.refine * n));
+    return codes_.scan_bytes_a_key() * n + means +
+           codes_.refine_bytes_a_key() * candidates * (shares_sets() ? 1 : geometry().group());
+  }
   double expected_group_keys(int n) const override {
     if (!shares_sets()) return SparsePolicy::expected_group_keys(n);
     return expected_exact(n) + geometry().group() * expected_sampled(n);

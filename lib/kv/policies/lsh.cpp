@@ -97,6 +97,11 @@ class LshPolicy final : public SparsePolicy {
   /// All keys may collide.
   int list_keys() const override { return bounds().max_tokens; }
   double expected_keys(int n) const override { return n * tables_.expected_share(); }
+  double expected_index_bytes(int n) const override {
+    // A key that is chosen costs a line of norms, too.
+    constexpr double kLine = 64;
+    return geometry().group() * (tables_.expected_probe_bytes(n) + kLine * expected_keys(n));
+  }
 
  private:
   int list_rows() const {

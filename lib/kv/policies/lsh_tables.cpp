@@ -220,6 +220,11 @@ double LshTables::probe_bytes(int n_tokens) const {
   return spec_.tables * (128.0 + sizeof(uint16_t) * bucket);
 }
 
+double LshTables::expected_probe_bytes(int n) const {
+  const int whole = n / kHashBlockTokens, rest = n % kHashBlockTokens;
+  return whole * probe_bytes(kHashBlockTokens) + (rest > 0 ? probe_bytes(rest) : 0);
+}
+
 double LshTables::expected_share() const {
   // Keys at right angles collide with u(0); shares measured are 1.4 to 2 times that.
   constexpr double kMeasuredFactor = 1.8;

@@ -44,6 +44,8 @@ class LshTables {
   std::span<const float> log_u() const { return log_u_; }
   /// Share of `n` keys at random angles that collide, times the factor that real keys show.
   double expected_share() const;
+  /// Bytes of the tables of `n` tokens that one query is expected to read.
+  double expected_probe_bytes(int n) const;
 
  private:
   struct BuildTask;

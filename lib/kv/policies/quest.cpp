@@ -103,6 +103,9 @@ class QuestPolicy final : public SparsePolicy {
     const int pages = static_cast<int>(ratio_ * bounds().max_tokens / page_);
     return std::clamp(pages, 1, max_pages()) * page_;
   }
+  double expected_index_bytes(int n) const override {
+    return 2.0 * n / page_ * geometry().head_dim * sizeof(float);
+  }
   double expected_keys(int n) const override { return std::min<double>(n, ratio_ * n + page_); }
 
  private:

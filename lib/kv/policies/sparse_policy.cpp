@@ -193,6 +193,11 @@ int SparsePolicy::keys_read(int layer, int length) const {
   return static_cast<int>(std::min<double>(length, length - indexed(length) + std::round(chosen)));
 }
 
+double SparsePolicy::index_bytes(int layer, int length) const {
+  const int n = indexed(length);
+  return ordinal(layer) < 0 || n == 0 ? 0 : geometry().n_kv_heads * expected_index_bytes(n);
+}
+
 Policy::HeadKeys SparsePolicy::head_keys(int layer, int length) const {
   const int n = indexed(length);
   if (ordinal(layer) < 0 || n == 0) return {};

@@ -77,6 +77,9 @@ class SparsePolicy : public SelectingPolicy {
   int most_ranged() const override { return index_.most_outside(); }
   int keys_read(int layer, int length) const override;
   HeadKeys head_keys(int layer, int length) const override;
+  /// Bytes of the index that one new token of a sequence of `length` tokens reads in a layer to
+  /// choose its keys, all heads: expected, as head_keys.
+  double index_bytes(int layer, int length) const;
 
  protected:
   /// Writes the pieces of a slot's index for some layers.
@@ -85,6 +88,8 @@ class SparsePolicy : public SelectingPolicy {
   virtual double expected_keys(int n) const = 0;
   /// The same of all heads of a KV head; what they share counts once.
   virtual double expected_group_keys(int n) const { return geometry().group() * expected_keys(n); }
+  /// Bytes that the heads of a KV head are expected to read of an index of `n` keys.
+  virtual double expected_index_bytes(int n) const = 0;
 
   HeadGrid grid() const { return {static_cast<int>(layers().size()), geometry().n_kv_heads}; }
   const TokenIndex& index() const { return index_; }

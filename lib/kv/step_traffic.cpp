@@ -1,0 +1,113 @@
+#include "kv/step_traffic.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kv/policies/sparse_policy.h"
+
+namespace tandem::kv {
+namespace {
+
+using recipe::Attend;
+using recipe::CacheKind;
+
+/// One sequence's keys in one hosted layer, bytes of all KV heads but for `list_ids`.
+struct LayerKeys {
+  double far = 0;       // in host memory
+  double near = 0;      // on the GPU
+  double chosen = 0;    // of far, read by the step
+  double index = 0;     // read to choose them
+  double list_ids = 0;  // of all query heads
+};
+
+LayerKeys chosen_keys(const SparsePolicy& policy, const recipe::Cache& cache, const Geometry& g,
+                      int layer, int length) {
+  const Policy::HeadKeys keys = policy.head_keys(layer, length);
+  if (keys.chosen == 0) return {.near = g.token_bytes() * length};  // too short for an index
+  // Sinks are read with every list, from host memory.
+  const double near = keys.fixed - std::min<double>(length, static_cast<double>(cache.sinks));
+  return {.far = g.token_bytes() * (length - near),
+          .near = g.token_bytes() * near,
+          .chosen = g.token_bytes() * (policy.keys_read(layer, length) - near),
+          .index = policy.index_bytes(layer, length),
+          .list_ids = keys.chosen * g.n_heads * sizeof(int32_t)};
+}
+
+/// Queries that the CPU gets for a layer, and results that it returns.
+double small_bytes(const Geometry& g) {
+  const double q = g.head_dim * static_cast<double>(dtype_bytes(g.dtype));
+  const double o_and_lse = (g.head_dim + 1.0) * sizeof(float);
+  return g.n_heads * (q + o_and_lse);
+}
+
+/// Keys that are chosen, read by the CPU, over the link, or by both.
+void add_chosen(const LayerKeys& k, const recipe::Cache& cache, const Geometry& g, StepTraffic& t) {
+  const Attend by = cache.attends();
+  const double cpu_share = by == Attend::both ? cache.cpu_share : by == Attend::cpu ? 1 : 0;
+  t.cpu_rows += cpu_share * k.chosen;
+  t.link_rows += (1 - cpu_share) * k.chosen;
+  if (cpu_share > 0) t.link_small += small_bytes(g);
+  if (!cache.chooses_on_cpu()) {
+    t.gpu_index += k.index;
+    t.link_small += cpu_share * k.list_ids;
+  } else if (cache.kind == CacheKind::lsh) {
+    t.cpu_rows += k.index;  // a bucket here, a norm there
+  } else {
+    t.cpu_stream += k.index;
+  }
+}
+
+/// All keys of a layer, read where they are or copied to the GPU.
+void add_whole(const LayerKeys& k, const recipe::Cache& cache, const Geometry& g, StepTraffic& t) {
+  if (cache.attends() == Attend::cpu) {
+    t.cpu_stream += k.chosen;
+    t.link_small += small_bytes(g);
+  } else {
+    t.link_stream += k.chosen;
+    t.gpu_ring += 2 * k.chosen;
+  }
+}
+
+/// Layers whose keys are in host memory: those that choose, or of kind full all that see the whole
+/// text.
+std::vector<int> hosted_layers(const Policy& policy, const recipe::Cache& cache,
+                               const Geometry& g) {
+  std::vector<int> layers = policy.hosted_layers();
+  if (cache.kind == CacheKind::full && layers.empty())
+    for (int layer = 0; layer < g.n_layers; ++layer)
+      if (g.window(layer) == 0) layers.push_back(layer);
+  return layers;
+}
+
+}  // namespace
+
+StepTraffic step_traffic(const recipe::Cache& cache, const Geometry& g, int length, int batch) {
+  TANDEM_CHECK(cache.is_hosted(), "traffic of keys that are not in host memory");
+  const auto policy = make_policy(cache, {.geometry = g, .max_tokens = length, .hosted = true});
+  const auto* sparse = dynamic_cast<const SparsePolicy*>(policy.get());
+  const std::vector<int> hosted = hosted_layers(*policy, cache, g);
+  StepTraffic t{.hosted_layers = static_cast<int>(hosted.size())};
+  for (int layer = 0; layer < g.n_layers; ++layer) {
+    if (!std::ranges::binary_search(hosted, layer)) {
+      t.gpu_keys += g.token_bytes() * policy->keys_read(layer, length);
+      continue;
+    }
+    const double all = g.token_bytes() * g.visible(layer, length);
+    const LayerKeys k = sparse ? chosen_keys(*sparse, cache, g, layer, length)
+                               : LayerKeys{.far = all, .chosen = all};
+    t.key_bytes += k.far;
+    t.chosen_bytes += k.chosen;
+    t.gpu_keys += k.near;
+    if (k.far == 0) continue;
+    if (sparse)
+      add_chosen(k, cache, g, t);
+    else
+      add_whole(k, cache, g, t);
+  }
+  for (double* bytes : {&t.key_bytes, &t.chosen_bytes, &t.gpu_keys, &t.gpu_index, &t.gpu_ring,
+                        &t.cpu_rows, &t.cpu_stream, &t.link_rows, &t.link_stream, &t.link_small})
+    *bytes *= batch;
+  return t;
+}
+
+}  // namespace tandem::kv
