@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -60,32 +61,89 @@ void flush_lines(const char* data, size_t bytes) {
   _mm_mfence();
 }
 
-double measure_read(int threads, const Interrupted& interrupted) {
-  // Enough for a thread to read for a millisecond. Lines are flushed before each pass, so that the
-  // size of the last-level cache, hundreds of MiB on some machines, does not matter.
-  constexpr size_t kLeast = size_t{64} << 20, kOfThread = size_t{32} << 20;
-  const auto n = static_cast<size_t>(threads);
-  const size_t wanted = std::max(kLeast, n * kOfThread);
-  const size_t share = std::min(wanted, available_host_bytes() / 4) / n;
-  const int blocks = std::max(1, static_cast<int>(share / kReadProbeBlock));
-  const size_t bytes = static_cast<size_t>(blocks) * kReadProbeBlock;
-  const Pages pages(bytes * static_cast<size_t>(threads));
-  const auto on_each_thread = [&](const auto& body) {
-#pragma omp parallel for schedule(static, 1) num_threads(threads)
-    for (int t = 0; t < threads; ++t) body(pages.data() + static_cast<size_t>(t) * bytes);
-  };
-  on_each_thread([&](char* part) { std::memset(part, 1, bytes); });  // placed where it is read
-  double seconds = 1e300;
-  for (int pass = 0; pass < 10; ++pass) {
-    on_each_thread([&](const char* part) { flush_lines(part, bytes); });
-    seconds = std::min(seconds, best_seconds(1, interrupted, [&] {
-                         on_each_thread([&](const char* part) {
-                           uint64_t sum = 0;
-                           cpu_table().read_probe({.sum = &sum, .data = part}, {0, blocks});
-                         });
-                       }));
+/// Memory that each of some threads reads a part of. Its lines are out of all caches when a pass
+/// begins, so that the size of the last-level cache, hundreds of MiB on some machines, does not
+/// matter.
+class ReadMemory {
+ public:
+  explicit ReadMemory(int threads)
+      : threads_(threads),
+        blocks_(blocks_of(static_cast<size_t>(threads))),
+        pages_(bytes() * static_cast<size_t>(threads)) {
+    on_each_thread([&](char* part) { std::memset(part, 1, bytes()); });  // placed where it is read
   }
-  return static_cast<double>(bytes) * threads / seconds * 1e-9;
+
+  /// Rate at which all threads read their parts, the best of several passes.
+  /// read     reads the part of bytes() at `part`
+  double gbps(int passes, const Interrupted& interrupted,
+              const std::function<void(const char* part)>& read) const {
+    double seconds = 1e300;
+    for (int pass = 0; pass < passes; ++pass) {
+      on_each_thread([&](const char* part) { flush_lines(part, bytes()); });
+      seconds = std::min(seconds, best_seconds(1, interrupted, [&] { on_each_thread(read); }));
+    }
+    return static_cast<double>(bytes()) * threads_ / seconds * 1e-9;
+  }
+
+  int blocks() const { return blocks_; }  // of a part, each kReadProbeBlock bytes
+  size_t bytes() const { return static_cast<size_t>(blocks_) * kReadProbeBlock; }
+
+ private:
+  static int blocks_of(size_t threads) {
+    // Enough for a thread to read for a millisecond.
+    constexpr size_t kLeast = size_t{64} << 20, kOfThread = size_t{32} << 20;
+    const size_t wanted = std::max(kLeast, threads * kOfThread);
+    const size_t share = std::min(wanted, available_host_bytes() / 4) / threads;
+    return std::max(1, static_cast<int>(share / kReadProbeBlock));
+  }
+  void on_each_thread(const std::function<void(char* part)>& body) const {
+#pragma omp parallel for schedule(static, 1) num_threads(threads_)
+    for (int t = 0; t < threads_; ++t) body(pages_.data() + static_cast<size_t>(t) * bytes());
+  }
+
+  int threads_, blocks_;
+  Pages pages_;
+};
+
+double measure_read(const ReadMemory& memory, const Interrupted& interrupted) {
+  return memory.gbps(10, interrupted, [&](const char* part) {
+    uint64_t sum = 0;
+    cpu_table().read_probe({.sum = &sum, .data = part}, {0, memory.blocks()});
+  });
+}
+
+/// Sum of a row's words: a read of all its lines that the compiler must keep.
+uint64_t sum_of_row(const char* row, size_t bytes) {
+  __m128i sum = _mm_setzero_si128();
+  for (size_t i = 0; i < bytes; i += sizeof(sum))
+    sum = _mm_add_epi64(sum, _mm_load_si128(reinterpret_cast<const __m128i*>(row + i)));
+  return static_cast<uint64_t>(_mm_cvtsi128_si64(sum)) ^
+         static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_unpackhi_epi64(sum, sum)));
+}
+
+/// As attention reads keys of a list: whole rows, each asked for some rows ahead of its use.
+double measure_rows(const ReadMemory& memory, const Interrupted& interrupted) {
+  constexpr size_t kRow = 256, kLine = 64, kAhead = 16;
+  const size_t n = memory.bytes() / kRow;
+  // Every row once, no two neighbours in turn: an odd multiplier permutes a power of two of rows,
+  // and multiples beyond the part are left out.
+  const size_t all = std::bit_ceil(n);
+  const auto row_of = [&](size_t i) {
+    size_t row = (i * 0x9e3779b1u) & (all - 1);
+    row ^= row >> (static_cast<size_t>(std::bit_width(all)) / 2);
+    return (row * 0x85ebca6bu) & (all - 1);
+  };
+  return memory.gbps(5, interrupted, [&](const char* part) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < all; ++i) {
+      if (const size_t next = row_of(i + kAhead); i + kAhead < all && next < n)
+        for (size_t line = 0; line < kRow; line += kLine)
+          __builtin_prefetch(part + next * kRow + line);
+      if (const size_t row = row_of(i); row < n) sum += sum_of_row(part + row * kRow, kRow);
+    }
+    volatile uint64_t sink = sum;
+    (void)sink;
+  });
 }
 
 double measure_fma(int threads, const Interrupted& interrupted) {
@@ -132,7 +190,11 @@ std::string cache_key(int threads) {
 
 Ceilings measure_ceilings(int threads, const Interrupted& interrupted) {
   Ceilings c{.threads = threads, .isa = isa_in_use()};
-  c.mem_read_gbps = measure_read(threads, interrupted);
+  {
+    const ReadMemory memory(threads);
+    c.mem_read_gbps = measure_read(memory, interrupted);
+    c.mem_rows_gbps = measure_rows(memory, interrupted);
+  }
   c.f32_gflops = measure_fma(threads, interrupted);
   c.gemm_f32_gflops = measure_gemm(DType::f32, interrupted);
   c.gemm_bf16_gflops = measure_gemm(DType::bf16, interrupted);
@@ -146,6 +208,7 @@ std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path&
   return Ceilings{.threads = threads,
                   .isa = isa_in_use(),
                   .mem_read_gbps = it->value("mem_read_gbps", 0.0),
+                  .mem_rows_gbps = it->value("mem_rows_gbps", 0.0),
                   .f32_gflops = it->value("f32_gflops", 0.0),
                   .gemm_f32_gflops = it->value("gemm_f32_gflops", 0.0),
                   .gemm_bf16_gflops = it->value("gemm_bf16_gflops", 0.0)};
@@ -153,12 +216,14 @@ std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path&
 
 Ceilings cached_ceilings(int threads, const SeenRates& seen, const std::filesystem::path& file) {
   const auto known = known_ceilings(threads, file);
-  if (known && known->mem_read_gbps > 0 && known->mem_read_gbps >= seen.read_gbps &&
+  if (known && known->mem_read_gbps > 0 && known->mem_rows_gbps > 0 &&
+      known->mem_read_gbps >= seen.read_gbps &&
       std::max({known->f32_gflops, known->gemm_f32_gflops, known->gemm_bf16_gflops}) >= seen.gflops)
     return *known;
   const Ceilings c = measure_ceilings(threads);
   io::Json cache = read_cache(file);
   cache[cache_key(threads)] = {{"mem_read_gbps", c.mem_read_gbps},
+                               {"mem_rows_gbps", c.mem_rows_gbps},
                                {"f32_gflops", c.f32_gflops},
                                {"gemm_f32_gflops", c.gemm_f32_gflops},
                                {"gemm_bf16_gflops", c.gemm_bf16_gflops}};

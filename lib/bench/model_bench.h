@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/harness.h"
+#include "bench/hosted_plan.h"
 #include "bench/roofline.h"
 #include "decode/engine.h"
 #include "recipe/sections.h"
@@ -58,7 +59,8 @@ struct ModelCase {
   int chunk = 2048;
   recipe::PrefillOrder order = recipe::PrefillOrder::chunks;
   uint64_t seed = 0;
-  int n_streamed = 0;  // layers in host memory
+  int n_streamed = 0;                     // layers in host memory
+  std::optional<HostedPlan> hosted = {};  // of keys in host memory: the cache is its choice
 
   /// Tokens of a sequence at its longest.
   int max_tokens() const;

@@ -1,5 +1,6 @@
 #include "bench/model_report.h"
 
+#include "bench/hosted_report.h"
 #include "bench/onednn_gemm.h"
 #include "model/weight_table.h"
 #include "tensor/cuda.h"
@@ -85,6 +86,11 @@ std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceili
                         text.empty() ? "" : ", ", c.n_streamed, roof.copy_in_gbps,
                         percent(roof.frac_of_copy_in), ceilings.copy_in_gbps);
   }
+  if (r.phase == ModelPhase::decode && c.hosted) {
+    const double predicted = c.hosted->chosen().time.step_ms;
+    text += fmt::format("{}predicted {:.4g} ms, {:.2f} of it", text.empty() ? "" : ", ", predicted,
+                        summarize(r.samples.ms).p50 / predicted);
+  }
   if (!r.baseline) return text;
   return fmt::format("{:.1f} % of {} ({:.1f} to {:.1f})", 100 / r.baseline->ratio,
                      OneDnnGemm::name(c.dtype), 100 / r.baseline->ci95.high,
@@ -104,7 +110,10 @@ ModelIdentity identify(const decode::ModelFiles& files, DType dtype) {
            {"fingerprint", files.fingerprint}}};
 }
 
-std::string method_name(const recipe::Cache& cache) {
+namespace {
+
+/// The method but for where its keys lie.
+std::string reading_name(const recipe::Cache& cache) {
   using recipe::CacheKind;
   const std::string name = recipe::yaml_text(cache.kind);
   const recipe::Lsh& lsh = cache.lsh;
@@ -138,6 +147,16 @@ std::string method_name(const recipe::Cache& cache) {
   return name;
 }
 
+}  // namespace
+
+std::string method_name(const recipe::Cache& cache) {
+  std::string name = reading_name(cache);
+  if (!cache.is_hosted()) return name;
+  name += " host";
+  if (cache.attend != recipe::Attend::automatic) name += " " + recipe::yaml_text(cache.attend);
+  return name;
+}
+
 void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
                 const PhaseResult& r, const Ceilings& ceilings) {
   record.group("model") = model.group;
@@ -156,6 +175,10 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
     record.group("attention") = {{"selected_keys_frac", r.keys->selected},
                                  {"fixed_keys_frac", r.keys->fixed}};
     if (r.keys->error >= 0) record.group("attention")["weights_error_bound"] = r.keys->error;
+  }
+  if (r.phase == ModelPhase::decode && c.hosted) {
+    record.group("hosted") = hosted_json(*c.hosted);
+    record.group("hosted")["measured_over_predicted"] = s.p50 / c.hosted->chosen().time.step_ms;
   }
   if (!r.host.ms.empty()) record.set_timing("host_work", r.host);
   if (!r.baseline) return;

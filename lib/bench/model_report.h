@@ -15,7 +15,7 @@ struct ModelIdentity {
 };
 ModelIdentity identify(const decode::ModelFiles& files, DType dtype);
 
-/// "full", "streaming 4+64".
+/// "full", "streaming 4+64"; of keys in host memory "full host cpu".
 std::string method_name(const recipe::Cache& cache);
 
 /// Fills model, workload, timing, throughput, roofline and baseline.

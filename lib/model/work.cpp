@@ -1,5 +1,7 @@
 #include "model/work.h"
 
+#include "model/weight_table.h"
+
 namespace tandem::model {
 
 double layer_flops(const ModelConfig& c) {
@@ -7,6 +9,11 @@ double layer_flops(const ModelConfig& c) {
   for (const ProductShape& p : layer_products(c))
     weights += static_cast<double>(p.out) * static_cast<double>(p.in);
   return 2.0 * c.n_layers * weights;
+}
+
+double step_params(const ModelConfig& c) {
+  return static_cast<double>(n_params(c)) -
+         (c.tied_embeddings ? 0.0 : double(c.vocab_size) * c.dim);
 }
 
 double head_flops(const ModelConfig& c) { return 2.0 * c.vocab_size * double(c.dim); }

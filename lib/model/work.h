@@ -23,6 +23,9 @@ inline std::array<ProductShape, 4> layer_products(const ModelConfig& c) {
 
 /// Operations (a multiply-add is two) that dense layers do for one token, the head not included.
 double layer_flops(const ModelConfig& c);
+/// Parameters that every step reads: all but the embedding's, of which it reads a row a token,
+/// where the head has separate ones.
+double step_params(const ModelConfig& c);
 /// The head's, for one row of logits.
 double head_flops(const ModelConfig& c);
 /// Attention's over the visible pairs of query and key: 2 d for the score and 2 d for the value, a

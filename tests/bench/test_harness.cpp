@@ -136,11 +136,15 @@ TEST_SUITE("bench/roofline") {
     CHECK(!known_ceilings(1, file));
     const Ceilings first = cached_ceilings(1, {}, file);
     CHECK(first.mem_read_gbps > 0.1);
+    CHECK(first.mem_rows_gbps > 0.1);
+    // Reading on is no slower, but on a machine that does other things meanwhile.
+    CHECK(first.mem_rows_gbps < 1.5 * first.mem_read_gbps);
     CHECK(first.f32_gflops > 0.1);
     CHECK(first.gemm_f32_gflops > 0.1);
     CHECK((first.gemm_bf16_gflops > 0) == (isa_in_use() >= Isa::avx512_bf16));
     const Ceilings second = cached_ceilings(1, {}, file);
     CHECK(second.mem_read_gbps == first.mem_read_gbps);
+    CHECK(second.mem_rows_gbps == first.mem_rows_gbps);
     CHECK(second.gemm_f32_gflops == first.gemm_f32_gflops);
     CHECK(known_ceilings(1, file)->mem_read_gbps == first.mem_read_gbps);
     CHECK(!known_ceilings(2, file));

@@ -1,0 +1,32 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "base/gpu_cards.h"
+#include "tensor/tensor.h"
+
+namespace tandem::bench {
+
+/// Rates of a machine whose GPU works with keys in host memory, GB/s, and where they come from.
+struct HostedRates {
+  double gpu_gbps = 0;        // the GPU's memory, streaming reads
+  double link_gbps = 0;       // host memory to GPU
+  double dram_gbps = 0;       // host memory to all CPU threads, streaming reads
+  double dram_rows_gbps = 0;  // the same of rows of 256 bytes here and there
+  /// What a layer costs beyond bytes when the CPU serves it, us: flags, the threads' start and end,
+  /// two small copies, a merge. No record has it yet: the most that keys in host memory may cost
+  /// by the aims that they were built for.
+  double turn_us = 100;
+  std::string gpu_source, host_source;  // "measured", "data sheet of h200", "assumed"
+};
+
+/// Rates of the GPU that is planned for, by its data sheet, and of a host that was not measured;
+/// a card of no model gets those of an H100.
+HostedRates assumed_rates(const GpuCard& card);
+
+/// Rates of this machine and its GPU: measured, those of the host once a boot, the GPU's once a
+/// process, before an engine fills it.
+/// errors   kind device, memory
+HostedRates measured_rates(Device gpu);
+
+}  // namespace tandem::bench
