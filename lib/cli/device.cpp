@@ -111,7 +111,24 @@ MemoryLimits memory_limits(const recipe::Run& run, const Placement& place) {
   return limits;
 }
 
+namespace {
+
+/// Whether keys of long texts lie in the host's memory (kv/hosted_keys.h).
+bool hosts_keys(const MemoryPlan& plan) {
+  return std::ranges::any_of(plan.items(),
+                             [](const PlanItem& item) { return item.name.starts_with("kv/host"); });
+}
+
+}  // namespace
+
 void MemoryLimits::check(const MemoryPlan& plan) const {
+  if (const size_t needed = plan.peak({}); on_gpu() && needed > host && hosts_keys(plan))
+    throw Error::make(ErrorKind::memory, Device{}.name(), "needs {} ({}), {} available",
+                      format_bytes(needed), plan.parts({}), format_bytes(host))
+        .hint(plan.find("index/lsh.tables") != nullptr
+                  ? "choose cache.kind hybrid, whose index is a sixth of the tables and may lie on "
+                    "the GPU, lower run.context or run.batch, or raise run.host_memory_limit"
+                  : "lower run.context or run.batch, or raise run.host_memory_limit");
   plan.check_fits({}, host);
   if (!on_gpu()) return;
   const size_t needed = plan.peak(gpu);

@@ -7,6 +7,8 @@
 
 #include "base/parallel.h"
 #include "bench/hardware.h"
+#include "bench/hosted_report.h"
+#include "model/work.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
 
@@ -26,8 +28,7 @@ Cost cost_of(const PlanView& v) {
   const auto n = static_cast<double>(v.prompt_tokens);
   const DType dtype = v.spec.compute;
   Cost cost;
-  const double matrices = static_cast<double>(model::n_params(c)) -
-                          (c.tied_embeddings ? 0.0 : double(c.vocab_size) * c.dim);
+  const double matrices = model::step_params(c);
   cost.weight_bytes = matrices * static_cast<double>(dtype_bytes(dtype));
   const kv::Geometry g = model::geometry_of(c, dtype);
   const auto policy = kv::make_policy(
@@ -87,9 +88,22 @@ std::optional<Floors> floors(const PlanView& v, const Cost& cost) {
                 .bound = fmt::format("host memory, {:.1f} GB/s measured", ceilings->mem_read_gbps)};
 }
 
+/// Of a run with keys in host memory, whose steps move bytes over three ways: lines for each, and
+/// the prefill's floor.
+std::string hosted_text(const PlanView& v, const Cost& cost) {
+  const auto& card = v.limits.plan_for;
+  std::string text = fmt::format("time     prefill of {} tokens ", v.prompt_tokens);
+  if (card && card->bf16_tflops > 0)
+    text += fmt::format("at least {}", duration(cost.prefill_flops / (card->bf16_tflops * 1e12)));
+  else
+    text += fmt::format("{:.3g} TFLOP", cost.prefill_flops * 1e-12);
+  return text + '\n' + bench::hosted_lines(*v.hosted, v.plan, v.limits.gpu);
+}
+
 /// Floors of time, or the work alone while the rates are unknown.
 std::string time_line(const PlanView& v) {
   const Cost cost = cost_of(v);
+  if (v.hosted != nullptr) return hosted_text(v, cost);
   if (const auto f = floors(v, cost))
     return fmt::format(
         "time     prefill of {} tokens at least {}   decode at least {}/step at {} "
@@ -215,8 +229,14 @@ Json plan_json(const PlanView& v) {
   j.update(memory_json(v.plan, v.limits));
   const Cost cost = cost_of(v);
   j["prefill_tflop"] = cost.prefill_flops * 1e-12;
-  j["decode_step_bytes"] = static_cast<size_t>(cost.weight_bytes + cost.kv_bytes);
-  if (const auto f = floors(v, cost))
+  const auto f = floors(v, cost);
+  if (v.hosted != nullptr) {
+    j["hosted"] = bench::hosted_json(*v.hosted);
+    if (f) j["prefill_ms_at_least"] = 1e3 * f->prefill_s;
+  } else {
+    j["decode_step_bytes"] = static_cast<size_t>(cost.weight_bytes + cost.kv_bytes);
+  }
+  if (f && v.hosted == nullptr)
     j.update({{"prefill_ms_at_least", 1e3 * f->prefill_s},
               {"decode_ms_at_least", 1e3 * f->decode_s},
               {"bound", f->bound}});

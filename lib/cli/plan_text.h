@@ -3,6 +3,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "bench/hosted_plan.h"
 #include "cli/context.h"
 #include "cli/device.h"
 #include "decode/engine.h"
@@ -27,6 +28,8 @@ struct PlanView {
   int context_tokens = 0;     // of one sequence at its end
   int sequences = 1;
   std::string recipe_sha256;
+  /// Of keys in host memory: who attends them, and the time of a step.
+  const bench::HostedPlan* hosted = nullptr;
 
   /// Prompts have `n` tokens more, after `before` others.
   void add_reading(size_t before, size_t n) {

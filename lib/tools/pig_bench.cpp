@@ -4,10 +4,12 @@
 #include "base/parallel.h"
 #include "bench/break_even.h"
 #include "bench/gpu_hardware.h"
+#include "bench/hosted_report.h"
 #include "bench/model_report.h"
 #include "cli/plan_text.h"
 #include "recipe/fields_of.h"
 #include "recipe/value_of.h"
+#include "tools/engines/hosted.h"
 #include "tools/engines/load_engine.h"
 #include "tools/engines/sizing.h"
 
@@ -28,6 +30,15 @@ SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRec
                                           sizer.device()),
                    .plan = {}};
   sized.c.plan_for = sizer.place().plan_for;
+  bench::ModelCase& c = sized.c;
+  c.hosted = decide_hosted(sizer, files, c.cache, c.max_tokens(), c.batch,
+                           [&](const recipe::Cache& decided, int n) {
+                             bench::ModelCase with = c;
+                             with.cache = decided;
+                             with.n_streamed = n;
+                             return bench::phase_plan(phase, with, files);
+                           });
+  if (c.hosted) c.cache = c.hosted->chosen().cache;
   sized.plan = sizer.stream_layers(files.config, [&](int n) {
     sized.c.n_streamed = n;
     return bench::phase_plan(phase, sized.c, files);
@@ -121,8 +132,13 @@ void BenchPoint::report(const bench::ModelIdentity& identity, const bench::Phase
   results_.add(record, bench::model_row(c, identity, result, ceilings_, peak));
   peak_is_own_ = reset_peak_resident();
   if (result.phase == ModelPhase::decode)
-    decode_times_.push_back({identity.name, c.batch, bench::method_name(c.cache), c.context,
-                             bench::median(result.samples.ms)});
+    decode_times_.push_back({.model = identity.name,
+                             .batch = c.batch,
+                             .method = bench::method_name(c.cache),
+                             .full = c.cache.kind == recipe::CacheKind::full,
+                             .hosted = c.cache.is_hosted(),
+                             .context = c.context,
+                             .ms = bench::median(result.samples.ms)});
 }
 
 /// Adds a row or prints a line.
@@ -147,6 +163,10 @@ int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhas
     if (c.n_streamed > 0)
       verdict +=
           fmt::format(", {} of {} layers in host memory", c.n_streamed, files.config.n_layers);
+    if (c.hosted) {
+      verdict += ", attend " + bench::hosted_choice(*c.hosted);
+      j["hosted"] = bench::hosted_json(*c.hosted);
+    }
     if (!limits.fits(plan)) status = exit_status(ErrorKind::memory);
     j.update(cli::memory_json(plan, limits));
   } catch (const Error& e) {

@@ -42,6 +42,7 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
     const bool short_forks = room.longest - n <= kv::TokenIndex::kMaxForkTokens;
     spec_.max_prompts = begin.index && short_forks ? 1 : 0;
   }
+  hosted_ = decide_hosted(sizer_, files_, spec_, room.batch);
   plan_ = sizer_.stream_layers(files_.config, [&](int n) {
     spec_.n_streamed = n;
     return decode::Engine::plan(files_, spec_);
@@ -71,7 +72,8 @@ int PigGenerate::print_plan() {
                      .limits = sizer_.limits(),
                      .context_tokens = spec_.max_tokens,
                      .sequences = std::max(1, static_cast<int>(prompts.size())),
-                     .recipe_sha256 = point_.sha256};
+                     .recipe_sha256 = point_.sha256,
+                     .hosted = hosted_ ? &*hosted_ : nullptr};
   const size_t shared = prompts_.shared;
   view.add_reading(n_saved(), prompts.empty() ? static_cast<size_t>(spec_.max_tokens) : shared);
   // A sequence that adds nothing reads the last token again.
@@ -88,7 +90,8 @@ int PigGenerate::run() {
   admit_plan(cx_, plan_, sizer_.limits());
   const auto engine = load_engine(cx_, std::move(files_), spec_, plan_);
   const double load_s = load_.seconds();
-  GenerateOutput output(cx_, recipe_.output.path, prompts_, *engine, plan_);
+  GenerateOutput output(cx_, recipe_.output.path, prompts_, *engine, plan_,
+                        hosted_ ? &*hosted_ : nullptr);
   const auto decoder = decode::plain_decoder(*engine);
   const decode::GenerateReport report =
       generate_prompts(cx_, *engine, *decoder, prompts_, prefix(), how, output.events());

@@ -6,6 +6,7 @@
 #include "decode/prompts.h"
 #include "decode/state.h"
 #include "recipe/sections.h"
+#include "tools/engines/hosted.h"
 #include "tools/engines/sizing.h"
 #include "tools/prompts/generate_prompts.h"
 
@@ -64,6 +65,7 @@ class PigGenerate {
   std::optional<decode::SavedState> saved_;
   decode::PromptSet prompts_;
   decode::EngineSpec spec_;
+  std::optional<bench::HostedPlan> hosted_;  // of keys in host memory
   MemoryPlan plan_;
 };
 

@@ -5,6 +5,7 @@
 #include "base/cpu_features.h"
 #include "base/parallel.h"
 #include "bench/gpu_hardware.h"
+#include "bench/hosted_report.h"
 #include "io/jsonl.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
@@ -15,12 +16,13 @@ using Json = nlohmann::ordered_json;
 
 GenerateOutput::GenerateOutput(cli::Context& cx, const std::filesystem::path& path,
                                const decode::PromptSet& prompts, const decode::Engine& engine,
-                               const MemoryPlan& plan)
+                               const MemoryPlan& plan, const bench::HostedPlan* hosted)
     : cx_(cx),
       result_(path, cx.file_mode(), cx.out),
       labels_(prompts.labels),
       engine_(engine),
       plan_(plan),
+      hosted_(hosted),
       jsonl_(cx.format() == "jsonl"),
       several_(prompts.sequences.size() > 1) {}
 
@@ -170,6 +172,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
       if (ceiling > 0) o["frac_of_copy_in"] = o["gbps"].get<double>() / ceiling;
     }
   }
+  if (hosted_ != nullptr) j["hosted"] = bench::hosted_json(*hosted_);
   // A GPU does not count keys, but errors.
   if (const kv::KeyUsage usage = engine_.cache().total_usage(0);
       usage.visible > 0 || usage.with_error > 0) {
@@ -240,6 +243,8 @@ void GenerateOutput::finish(const decode::GenerateReport& r, double load_s, int6
       text += fmt::format(", {:.0f} % of the {:.1f} GB/s of the link",
                           100 * number(o, "frac_of_copy_in"), number(o, "copy_in_gbps"));
   }
+  if (hosted_ != nullptr)
+    text += fmt::format("\nattend   {} predicted", bench::hosted_choice(*hosted_));
   if (const auto* rounds = speculation.rounds; rounds != nullptr && rounds->rounds > 0)
     text += fmt::format(
         "\nrounds   {}, {:.2f} tokens each by {}; drafting {:.2f} s, target {:.2f} s, verifying "

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bench/hosted_plan.h"
 #include "cli/context.h"
 #include "decode/generate.h"
 #include "decode/prompts.h"
@@ -29,9 +30,10 @@ class GenerateOutput {
   /// prompts with their labels, shown above the texts where there are several
   /// engine  of the model whose text it is
   /// plan    of the whole run
+  /// hosted  how keys in host memory are attended; null without such
   GenerateOutput(cli::Context& cx, const std::filesystem::path& path,
                  const decode::PromptSet& prompts, const decode::Engine& engine,
-                 const MemoryPlan& plan);
+                 const MemoryPlan& plan, const bench::HostedPlan* hosted = nullptr);
 
   decode::GenerateEvents events();
   void on_round(const speculate::RoundEvent& event);
@@ -56,6 +58,7 @@ class GenerateOutput {
   std::vector<std::string> labels_;
   const decode::Engine& engine_;
   const MemoryPlan& plan_;
+  const bench::HostedPlan* hosted_;
   bool jsonl_;
   bool several_;
   Stopwatch clock_;
