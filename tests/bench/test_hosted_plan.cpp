@@ -27,7 +27,8 @@ HostedRates rates(double turn_us = 0) {
 }
 
 HostedRun llama_8b(CacheKind kind, int batch = 1) {
-  HostedRun run{.geometry = {.n_layers = 32,
+  HostedRun run{.cache = {},
+                .geometry = {.n_layers = 32,
                              .n_heads = 32,
                              .n_kv_heads = 8,
                              .head_dim = 128,
