@@ -193,7 +193,8 @@ PhaseResult EngineBench::decode() {
   PhaseResult r{.phase = ModelPhase::decode};
   std::vector<decode::SeqTokens> step(prompts_.size());
   double keys_sum = 0, n_steps = 0;  // what rows see, their own token included
-  const double kv_before = engine_.cache().usage(0).bytes();
+  const double kv_before = engine_.cache().usage(0).bytes(),
+               streamed_before = engine_.cache().streamed_bytes();
   int length = case_.max_tokens();
   const auto begin = [&] {
     if (length == case_.max_tokens()) {
@@ -226,7 +227,8 @@ PhaseResult EngineBench::decode() {
   r.tokens = case_.batch;
   r.work.bytes =
       static_cast<double>(engine_.weight_bytes()) + (usage.bytes() - kv_before) / n_steps;
-  r.work.host_bytes = static_cast<double>(engine_.streamed_bytes());
+  r.work.host_bytes = static_cast<double>(engine_.streamed_bytes()) +
+                      (engine_.cache().streamed_bytes() - streamed_before) / n_steps;
   r.work.flops = case_.batch * (model::layer_flops(config) + model::head_flops(config) +
                                 model::attention_flops(config, pairs));
   return r;

@@ -101,8 +101,9 @@ class Engine {
   /// Sequences that a step of n is laid out for, with `rows_each` rows and logits of all of them:
   /// n on the CPU, more on a GPU (kv::places_for).
   int places(int n, int rows_each) const;
-  /// Whether a graph may hold a forward: not where weights stream, whose copies go on meanwhile.
-  bool is_recordable() const { return spec_.n_streamed == 0; }
+  /// Whether a graph may hold a forward: not where weights or keys stream, whose copies go on
+  /// meanwhile.
+  bool is_recordable() const { return spec_.n_streamed == 0 && !cache_.streams_keys(); }
   /// Sequences that a step has room for, with that many rows and rows of logits each.
   int room_for_places(int rows_each, int logit_rows_each) const;
   /// Chooses the products of a forward and of its logits before either runs (model::Llama).
@@ -116,9 +117,10 @@ class Engine {
   size_t streamed_bytes() const {
     return model_.weights().stream ? model_.weights().stream->bytes() : 0;
   }
-  /// Waits until no copies of weights run ahead.
+  /// Waits until no copies of weights or keys run ahead.
   /// errors   kind device
   void settle() const {
+    cache_.settle();
     if (model_.weights().stream) model_.weights().stream->wait();
   }
 

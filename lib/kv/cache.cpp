@@ -29,6 +29,9 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
     hosted_ = std::make_unique<HostedKeys>(*hosted, store_, arena, exec);
     near_tables_ = std::make_unique<PageTables>(static_cast<int32_t*>(arena.take(kNearTables)),
                                                 spec.max_seqs, store_.spec().max_pages);
+    if (streams_far(spec))
+      stream_ = std::make_unique<KeyStream>(*hosted, store_, *hosted_, arena, exec);
+    if (attends_far(spec)) far_ = std::make_unique<FarRange>(far_bounds(spec), arena);
   }
   const Exec chooses = list_device(spec) == spec.device ? exec : Exec{};
   if (!ring_spec(spec).empty())
@@ -93,6 +96,7 @@ int Cache::fork(int slot, Readers readers) {
 }
 
 void Cache::release(int slot) {
+  if (stream_) stream_->forget();
   for_readers(slot, [&](Policy& p) { p.on_release(slot); });
   if (queries_) queries_->release(slot);
   if (hosted_) hosted_->release(slot);
@@ -100,6 +104,7 @@ void Cache::release(int slot) {
 }
 
 void Cache::adopt_prompt(int slot) {
+  if (stream_) stream_->forget();
   if (hosted_) {
     if (hosted_->is_split(slot))
       hosted_->store(slot);
@@ -119,6 +124,7 @@ void Cache::uncommit(int slot, int n) {
   if (const int token = missing_token(slot, n); token >= 0)
     throw input_error("kv cache", "cannot go back to {} tokens: the {} policy gave token {} back",
                       n, policy_of(slot).name(), token);
+  if (stream_) stream_->forget();
   if (hosted_) hosted_->store(slot);
   store_.set_length(slot, n);
   if (hosted_) hosted_->cut(slot);
@@ -222,6 +228,7 @@ Cache::LayerKeys Cache::keys(int layer, const Step& step) const {
 
 void Cache::begin_layer(int layer, std::span<const Step> steps) {
   if (!is_hosted(layer)) return;
+  if (stream_) stream_->forget();
   for (const Step& step : steps)
     for (size_t b = 0; b < step.slot.size(); ++b)
       // Those that an earlier one of the steps writes are there by then.
@@ -425,6 +432,10 @@ float* Cache::part_lse(const Step& step, int64_t n_rows, int i) const {
 
 Cache::Parts Cache::attend_parts(const Attention& a) {
   const auto& [layer, step, plan, out, q, lse, usage, scores, on_list] = a;
+  if (stream_ && is_hosted(layer) && step.phase == Phase::extend) {
+    attend_streamed(a);
+    return {};
+  }
   const LayerKeys keys = this->keys(layer, step);
   // Policies know bounds on the host, steps where attention is.
   const bool near = is_hosted(layer) && step.phase == Phase::extend;
@@ -448,7 +459,7 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
     args.seq_key_lo = near ? step.near_lo : source.seq_key_lo;
     args.lists = near ? KeyLists{} : source.lists;
   };
-  if (plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr &&
+  if (plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr && !plan.far &&
       plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);
     if (plan.sources[0].window == 0 && scores) {
@@ -479,6 +490,10 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
   }
   if (asks) return {.n = n_parts + 1, .of_host = true};
   if (plan.selector != nullptr) attend_selected(a, n_parts++);
+  if (plan.far) {
+    attend_far(layer, step, q, part_o(step, rows, n_parts), part_lse(step, rows, n_parts));
+    ++n_parts;
+  }
   if (plan.lists.ids != nullptr) n_parts += attend_lists(a, n_parts);
   return {.n = n_parts};
 }
@@ -510,14 +525,18 @@ void Cache::serve_layer(int layer, const Step& step) {
   KeyUsage of_gpu;  // is counted as the GPU's
   host.serve(spec_.interrupted, [&](const HostAttention::Request& r) {
     const int64_t rows = step.padded_rows(), used = step.n_rows, heads = g.n_heads;
-    lists_->run({.selector = chosen != nullptr ? *chosen : host.handed(),
-                 .layer = layer,
-                 .step = step,
-                 .store = indexed_store(),
-                 .q = {const_cast<void*>(r.q), g.dtype, {rows, heads, g.head_dim}},
-                 .o = r.o,
-                 .lse = r.lse},
-                chosen != nullptr ? usage : of_gpu);
+    const Tensor q(const_cast<void*>(r.q), g.dtype, {rows, heads, g.head_dim});
+    if (far_)
+      attend_far(layer, step, q, r.o, r.lse);
+    else
+      lists_->run({.selector = chosen != nullptr ? *chosen : host.handed(),
+                   .layer = layer,
+                   .step = step,
+                   .store = indexed_store(),
+                   .q = q,
+                   .o = r.o,
+                   .lse = r.lse},
+                  chosen != nullptr ? usage : of_gpu);
     std::fill(r.o + used * heads * g.head_dim, r.o + rows * heads * g.head_dim, 0.0f);
     std::fill(r.lse + used * heads, r.lse + rows * heads, -std::numeric_limits<float>::infinity());
   });
@@ -526,6 +545,30 @@ void Cache::serve_layer(int layer, const Step& step) {
     return count_dense(layer, step);
   const int32_t* const lo[] = {step.near_begin.data()};
   count_fixed(step, lo, usage);
+}
+
+void Cache::attend_far(int layer, const Step& step, const Tensor& q, float* o, float* lse) {
+  far_->attend({.layer = layer,
+                .step = step,
+                .far = hosted_->far(),
+                .tables = tables_,
+                .q = q,
+                .o = o,
+                .lse = lse});
+}
+
+void Cache::attend_streamed(const Attention& a) {
+  const PagedStore& keys = stream_->acquire(a.layer, a.step);
+  ops::attention({.out = a.out,
+                  .lse = a.lse,
+                  .q = a.q,
+                  .k = keys.k(a.layer),
+                  .v = keys.v(a.layer),
+                  .step = a.step.arrays,
+                  .key_hi = a.plan.sources[0].key_hi,
+                  .scale = 1.0f / std::sqrt(static_cast<float>(spec_.geometry.head_dim))},
+                 workspace_, exec_.stream());
+  stream_->release(a.layer);
 }
 
 int Cache::attend_lists(const Attention& a, int first_part) {

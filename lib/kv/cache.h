@@ -6,8 +6,10 @@
 
 #include "kv/attention_observer.h"
 #include "kv/device_step.h"
+#include "kv/far_range.h"
 #include "kv/host_attention.h"
 #include "kv/hosted_keys.h"
+#include "kv/key_stream.h"
 #include "kv/list_attention.h"
 #include "kv/policy.h"
 #include "kv/prompt_indexing.h"
@@ -159,6 +161,15 @@ class Cache {
   std::string why_unpinned() const { return hosted_ ? hosted_->why_unpinned() : ""; }
   /// Whether the CPU works in the midst of a GPU's steps.
   bool serves_steps() const { return !served_.empty(); }
+  /// Whether keys go from host memory to a GPU in every step, ahead of it and beyond its end.
+  bool streams_keys() const { return stream_ != nullptr; }
+  /// Bytes of keys and values that did since the start.
+  double streamed_bytes() const { return stream_ ? stream_->bytes() : 0; }
+  /// Waits until no copies of keys run ahead.
+  /// errors   kind device
+  void settle() const {
+    if (stream_) stream_->wait();
+  }
   /// Steps of begin_prompts are about to go through a layer, or have gone. Needed where keys are in
   /// host memory, and the only way there to read prompts.
   void begin_layer(int layer, std::span<const Step> steps);
@@ -247,6 +258,11 @@ class Cache {
   }
   /// The host's part at a layer.
   void serve_layer(int layer, const Step& step);
+  /// The CPU's attention over far keys.
+  /// shapes   q [R, n_heads, head_dim], o [R, n_heads, head_dim], lse [R, n_heads] on the host
+  void attend_far(int layer, const Step& step, const Tensor& q, float* o, float* lse);
+  /// Attention over whole texts whose keys come from host memory.
+  void attend_streamed(const Attention& a);
   /// On a GPU, attention over the lists of a plan, into partial results from `first_part` on.
   /// Returns how many.
   int attend_lists(const Attention& a, int first_part);
@@ -290,6 +306,8 @@ class Cache {
   std::array<Parts, kMicroBatches> pending_;            // between attend_begin and attend_end
   size_t n_parts_ = 1;                                  // partial results of a plan, at most
   double cpu_share_ = 1;                      // of lists that a GPU chose, what the host attends
+  std::unique_ptr<FarRange> far_;             // when the CPU attends all far keys
+  std::unique_ptr<KeyStream> stream_;         // when all far keys go to the forward's device
   std::vector<KeyUsage> usage_;               // by policy
   std::unique_ptr<DeviceStep> device_step_;   // on a GPU
   std::unique_ptr<PromptIndexing> indexing_;  // with keys in host memory

@@ -102,7 +102,7 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
   const auto policy = make_policy(s.policies[0], bounds_of(s, 0));
   if (policy->most_ranged() == 0)
     throw recipe_error("cache.place", "is host, which {} has no use for", policy->name())
-        .hint("choose kind lsh or hybrid, or leave it device");
+        .hint("choose kind lsh, hybrid or full, or leave it device");
   // All layers may be dense ones.
   if (policy->hosted_layers().empty()) return {};
   const int rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows;
@@ -156,6 +156,26 @@ DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
           .near = std::ranges::any_of(s.policies, on_host)};
 }
 
+bool streams_far(const Cache::Spec& s) {
+  return std::ranges::any_of(s.policies, &recipe::Cache::streams_keys);
+}
+
+bool attends_far(const Cache::Spec& s) {
+  return std::ranges::any_of(s.policies, [](const recipe::Cache& c) {
+    return c.kind == recipe::CacheKind::full && c.cpu_attends();
+  });
+}
+
+AttentionBounds far_bounds(const Cache::Spec& s) {
+  const Geometry& g = s.geometry;
+  return {.max_seqs = s.max_seqs,
+          .max_rows = static_cast<int>(extend_rows(s)),
+          .max_tokens = s.max_tokens,
+          .n_heads = g.n_heads,
+          .n_kv_heads = g.n_kv_heads,
+          .head_dim = g.head_dim};
+}
+
 bool serves_gpu(const Cache::Spec& s) {
   return s.device.kind == Device::Kind::cuda &&
          std::ranges::any_of(s.policies, &recipe::Cache::cpu_attends);
@@ -177,7 +197,7 @@ RunNeeds needs_of_run(const Cache::Spec& s) {
   RunNeeds all;
   for (size_t i = 0; i < s.policies.size(); ++i)
     all.add(make_policy(s.policies[i], bounds_of(s, i))->needs());
-  if (serves_gpu(s) && !chooses_for_gpu(s)) {
+  if (serves_gpu(s) && !chooses_for_gpu(s) && all.list_keys > 0) {
     ++all.parts;  // of the lists that the GPU chose, what the CPU attends
     all.scratch_bytes = std::max(all.scratch_bytes, size_t{64});
   }
@@ -197,6 +217,8 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   if (const auto hosted = hosted_spec(spec)) {
     HostedKeys::plan(*hosted, plan);
     plan.add(kNearTables, tables);
+    if (streams_far(spec)) KeyStream::plan(*hosted, plan);
+    if (attends_far(spec)) FarRange::plan(far_bounds(spec), plan);
   }
   plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),
            device);

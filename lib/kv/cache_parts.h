@@ -33,6 +33,11 @@ bool has_lists(const Cache::Spec& s);
 std::string prefix_of(const Cache::Spec& s, size_t i);
 AttentionBounds attention_bounds(const Cache::Spec& s);
 DeviceStep::Bounds step_bounds(const Cache::Spec& s);
+/// Whether the CPU attends all keys in host memory, and within which bounds.
+bool attends_far(const Cache::Spec& s);
+AttentionBounds far_bounds(const Cache::Spec& s);
+/// Whether they go to the forward's device in every step.
+bool streams_far(const Cache::Spec& s);
 /// Whether the CPU attends rows of a GPU, and whether it chooses their keys, too.
 bool serves_gpu(const Cache::Spec& s);
 bool chooses_for_gpu(const Cache::Spec& s);

@@ -1,6 +1,5 @@
 #include "kv/paged_store.h"
 
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -24,20 +23,6 @@ Pages::Spec pages_spec(const PagedStore::Spec& s) {
           .dtype = s.dtype,
           .n_pages = s.n_pages,
           .device = s.device};
-}
-
-/// Same bytes, on devices of which one may be a GPU, whose queue it is.
-void copy(const Tensor& to, const Tensor& from, cuda::Queue* queue) {
-  const bool to_gpu = to.device().kind == Device::Kind::cuda,
-             from_gpu = from.device().kind == Device::Kind::cuda;
-  if (to_gpu && from_gpu)
-    queue->copy_within(to.raw(), from.raw(), to.bytes());
-  else if (to_gpu)
-    queue->copy_in(to.raw(), from.raw(), to.bytes());
-  else if (from_gpu)
-    queue->copy_out(to.raw(), from.raw(), to.bytes());
-  else
-    std::memcpy(to.raw(), from.raw(), to.bytes());
 }
 
 std::string moves_name(const PagedStore::Spec& spec) { return spec.prefix + "/moves"; }
@@ -105,7 +90,7 @@ void PagedStore::copy_layer_from(const PagedStore& from, int layer, int slot, in
                 from.page(slot, i + n) == from_page + n;)
       ++n;
     for (const auto& [to_pool, from_pool] : pools)
-      copy(to_pool.slice(to_page, n), from_pool.slice(from_page, n), queue);
+      copy_bytes(to_pool.slice(to_page, n), from_pool.slice(from_page, n), queue);
   }
 }
 

@@ -1,5 +1,8 @@
 #include "kv/pages.h"
 
+#include <cstring>
+
+#include "base/check.h"
 #include "base/page.h"
 
 namespace tandem::kv {
@@ -17,8 +20,9 @@ void Pages::plan(const Spec& spec, const std::string& prefix, MemoryPlan& plan) 
 
 Pages::Pages(const Spec& spec, const std::string& prefix, Arena& arena)
     : spec_(spec),
-      k_(static_cast<char*>(arena.take(prefix + "/k"))),
-      v_(static_cast<char*>(arena.take(prefix + "/v"))) {}
+      // All layers of the model may have their keys elsewhere.
+      k_(spec.n_layers > 0 ? static_cast<char*>(arena.take(prefix + "/k")) : nullptr),
+      v_(spec.n_layers > 0 ? static_cast<char*>(arena.take(prefix + "/v")) : nullptr) {}
 
 Tensor Pages::pool(char* base, int i) const {
   const size_t layer_bytes = spec_.page_bytes() / 2 / static_cast<size_t>(spec_.n_layers) *
@@ -36,6 +40,20 @@ PagePools Pages::pools() const {
           .n_pages = spec_.n_pages,
           .n_kv_heads = spec_.n_kv_heads,
           .row_bytes = spec_.head_dim * static_cast<int>(dtype_bytes(spec_.dtype))};
+}
+
+void copy_bytes(const Tensor& to, const Tensor& from, cuda::Queue* queue) {
+  TANDEM_CHECK(to.bytes() == from.bytes(), "{} bytes for {}", from.bytes(), to.bytes());
+  const bool to_gpu = to.device().kind == Device::Kind::cuda,
+             from_gpu = from.device().kind == Device::Kind::cuda;
+  if (to_gpu && from_gpu)
+    queue->copy_within(to.raw(), from.raw(), to.bytes());
+  else if (to_gpu)
+    queue->copy_in(to.raw(), from.raw(), to.bytes());
+  else if (from_gpu)
+    queue->copy_out(to.raw(), from.raw(), to.bytes());
+  else
+    std::memcpy(to.raw(), from.raw(), to.bytes());
 }
 
 }  // namespace tandem::kv

@@ -3,6 +3,7 @@
 
 #include "ops/paging.h"
 #include "tensor/arena.h"
+#include "tensor/cuda.h"
 #include "tensor/tensor.h"
 
 namespace tandem::kv {
@@ -40,5 +41,9 @@ class Pages {
   Spec spec_;
   char *k_, *v_;  // [n_layers, n_pages, n_kv_heads, 64, head_dim]
 };
+
+/// Copies as many bytes as both have.
+/// queue    of the GPU that one of them may be on, or both: the copy is work on it
+void copy_bytes(const Tensor& to, const Tensor& from, cuda::Queue* queue);
 
 }  // namespace tandem::kv

@@ -102,6 +102,9 @@ struct AttendPlan {
   std::array<KeyRange, 4> sources;
   int n = 0;
   const KeySelector* selector = nullptr;  // one more source: lists of keys
+  /// One more source: all tokens before Policy::range_begin, where keys are in host memory and the
+  /// CPU attends them (kv/far_range.h).
+  bool far = false;
   /// The same on a GPU, chosen by work of the policy's that precedes the plan's on the queue.
   QueryLists lists = {};
   ListTails tails = {};
@@ -171,8 +174,8 @@ class Policy {
   virtual void on_fork(int /*from*/, int /*to*/) {}
   virtual void on_release(int /*slot*/) {}
   virtual void on_truncate(int /*slot*/, int /*n*/, const PagedStore&) {}
-  /// Where keys that are chosen lie in host memory (kv/hosted_keys.h): the layers whose keys those
-  /// are, the first token of a slot that ranges of these read, and how many they read at most.
+  /// Where keys lie in host memory (kv/hosted_keys.h): the layers whose keys those are, the first
+  /// token of a slot that ranges of these read, and how many they read at most.
   virtual std::vector<int> hosted_layers() const { return {}; }
   virtual int range_begin(int /*slot*/) const { return 0; }
   virtual int most_ranged() const { return 0; }

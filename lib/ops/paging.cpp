@@ -21,10 +21,12 @@ int64_t token_bytes(const PagePools& pools) { return int64_t{pools.n_kv_heads} *
 }  // namespace
 
 void copy_page(const CopyPageParams& p, Stream stream) {
+  if (p.pools.n_layers == 0) return;
   kCopyPage.run(p, 2 * p.pools.n_layers, kPageTokens * token_bytes(p.pools), stream);
 }
 
 void move_tokens(const MoveTokensParams& p, Stream stream) {
+  if (p.pools.n_layers == 0) return;
   kMoveTokens.run(p, 2 * p.pools.n_layers, p.n_moves * token_bytes(p.pools), stream);
 }
 

@@ -223,9 +223,13 @@ struct Cache {
   /// Who attends keys in host memory, decided: never automatic.
   Attend attends() const {
     if (attend != Attend::automatic) return attend;
-    return chooses_on_cpu() ? Attend::cpu : Attend::gpu;
+    return chooses_on_cpu() || kind == CacheKind::full ? Attend::cpu : Attend::gpu;
   }
   bool cpu_attends() const { return is_hosted() && attends() != Attend::gpu; }
+  /// Whether all keys in host memory are read, and the GPU does that: they go to it in every step.
+  bool streams_keys() const {
+    return is_hosted() && kind == CacheKind::full && attends() == Attend::gpu;
+  }
 
   template <class V>
   void fields(V& v) {
@@ -233,7 +237,7 @@ struct Cache {
     v("place", place, "where a GPU's keys and values lie: host for those of long texts");
     v("attend", attend,
       "place host: who attends keys there. cpu; gpu, fetching them over the link; both, each a "
-      "share; auto: by measured rates for kind hybrid, cpu for lsh");
+      "share; auto: by measured rates for kind hybrid, cpu for lsh and full");
     v("index", index,
       "place host: where the index lies that chooses keys: device, in GPU memory; host, where the "
       "CPU chooses and attends; auto: device for kind hybrid, host for lsh");

@@ -77,11 +77,23 @@ void Cache::check(Problems& p) const {
         "cache.prefill: windowed is for kind streaming, {} reads all keys of a prompt: leave it "
         "dense, or choose kind streaming",
         yaml_text(kind));
-  if (place == CachePlace::host && kind != CacheKind::lsh && kind != CacheKind::hybrid)
+  if (place == CachePlace::host && kind != CacheKind::lsh && kind != CacheKind::hybrid &&
+      kind != CacheKind::full)
     p.field("place",
-            "cache.place: host is for kinds lsh and hybrid, which read few of the keys, found {}: "
-            "leave it device, or choose one of them",
+            "cache.place: host is for kinds lsh and hybrid, which read few of the keys, and for "
+            "full, found {}: leave it device, or choose one of them",
             yaml_text(kind));
+  if (place == CachePlace::host && kind == CacheKind::full) {
+    if (attend == Attend::both)
+      p.field("attend",
+              "cache.attend: both divides lists of chosen keys, and kind full reads all: set cpu, "
+              "or gpu, or kind hybrid");
+    if (index != IndexPlace::automatic)
+      p.field("index",
+              "cache.index: {} is for kinds that choose keys, and kind full reads all: leave it "
+              "auto, or choose kind lsh or hybrid",
+              yaml_text(index));
+  }
   if (place == CachePlace::device && attend != Attend::automatic)
     p.field("attend",
             "cache.attend: {} is for keys in host memory: set cache.place host, or leave it auto",
@@ -90,7 +102,8 @@ void Cache::check(Problems& p) const {
     p.field("index",
             "cache.index: {} is for keys in host memory: set cache.place host, or leave it auto",
             yaml_text(index));
-  if (index == IndexPlace::host && (attend == Attend::gpu || attend == Attend::both))
+  if (index == IndexPlace::host && kind != CacheKind::full &&
+      (attend == Attend::gpu || attend == Attend::both))
     p.field(
         "attend",
         "cache.attend: {} needs lists that a GPU chose, but cache.index is host: set it device, "

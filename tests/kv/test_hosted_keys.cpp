@@ -31,6 +31,9 @@ std::vector<Kind> kinds() {
   all.push_back(all[1]);
   all.back().name = "hybrid sampled";
   all.back().cache.hybrid.tail = recipe::HybridTail::sampled;
+  recipe::Cache full;
+  full.attend = recipe::Attend::gpu;
+  all.push_back({"full, streamed", full});
   return all;
 }
 

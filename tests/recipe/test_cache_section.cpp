@@ -84,8 +84,16 @@ TEST_SUITE("recipe/cache_section") {
          "cache.prefill: windowed is for kind streaming, snapkv reads all keys of a prompt: leave "
          "it dense, or choose kind streaming"},
         {"kind: quest, place: host",
-         "cache.place: host is for kinds lsh and hybrid, which read few of the keys, found quest: "
-         "leave it device, or choose one of them"},
+         "cache.place: host is for kinds lsh and hybrid, which read few of the keys, and for full, "
+         "found quest: leave it device, or choose one of them"},
+        {"kind: full, place: host, attend: both",
+         "cache.attend: both divides lists of chosen keys, and kind full reads all: set cpu, or "
+         "gpu, or kind hybrid"},
+        {"kind: full, place: host, index: host, attend: gpu",
+         "cache.index: host is for kinds that choose keys, and kind full reads all: leave it auto, "
+         "or choose kind lsh or hybrid"},
+        {"kind: full, attend: gpu",
+         "cache.attend: gpu is for keys in host memory: set cache.place host, or leave it auto"},
         {"place: disk", "cache.place: expected one of device, host, found 'disk'"},
         {"kind: hybrid, attend: cpu",
          "cache.attend: cpu is for keys in host memory: set cache.place host, or leave it auto"},

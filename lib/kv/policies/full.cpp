@@ -1,34 +1,84 @@
 #include <algorithm>
+#include <vector>
 
+#include "base/error.h"
 #include "kv/policies/policies.h"
 
 namespace tandem::kv {
 namespace {
 
-/// Everything, or the model's own sliding window.
+/// Tokens of a text that stay near the forward: those that may not have been copied to host memory
+/// yet, in whole pages.
+int near_begin(int length) { return std::max(0, length - kPageTokens) / kPageTokens * kPageTokens; }
+
+/// Everything, or the model's own sliding window. Keys in host memory: those of layers that read
+/// whole texts.
 class Full final : public Policy {
  public:
-  explicit Full(const Geometry& g) : geometry_(g) {}
+  Full(const recipe::Cache& cache, const Bounds& bounds)
+      : geometry_(bounds.geometry),
+        needs_(needs_of(cache)),
+        hosted_(bounds.hosted),
+        cpu_attends_(cache.cpu_attends()),
+        range_begin_(static_cast<size_t>(bounds.max_seqs)) {
+    if (hosted_ && hosted_layers().empty())
+      throw recipe_error("cache.place",
+                         "is host, but all layers of this model read a window of {} tokens",
+                         geometry_.sliding_window)
+          .hint("leave it device: a window's keys take little memory");
+  }
 
   std::string_view name() const override { return "full"; }
 
-  void select(int layer, const Step&, const Tensor&, AttendPlan& plan) override {
-    plan.add({.window = geometry_.window(layer)});
+  void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
+    plan.far = cpu_attends_ && is_hosted(layer) &&
+               std::ranges::any_of(step.near_begin, [](int32_t begin) { return begin > 0; });
+    if (plan.far)
+      plan.add({.seq_key_lo = step.near_begin.data()});
+    else
+      plan.add({.window = geometry_.window(layer)});
   }
 
+  void on_prompt(int slot, const PagedStore& store) override {
+    begin_of(slot) = near_begin(store.length(slot));
+  }
+  void on_commit(std::span<const int32_t> slots, const PagedStore& store) override {
+    for (const int32_t slot : slots) begin_of(slot) = near_begin(store.length(slot));
+  }
+  void on_fork(int from, int to) override { begin_of(to) = begin_of(from); }
+  void on_release(int slot) override { begin_of(slot) = 0; }
+  void on_truncate(int slot, int n, const PagedStore&) override {
+    if (n < begin_of(slot)) begin_of(slot) = near_begin(n);
+  }
+
+  std::vector<int> hosted_layers() const override {
+    std::vector<int> layers;
+    for (int layer = 0; layer < geometry_.n_layers; ++layer)
+      if (is_hosted(layer)) layers.push_back(layer);
+    return layers;
+  }
+  int range_begin(int slot) const override { return range_begin_[static_cast<size_t>(slot)]; }
+  int most_ranged() const override { return hosted_ ? 2 * kPageTokens : 0; }
+
   Retention retention() const override { return geometry_.dense_retention(); }
-  Needs needs() const override { return {}; }
+  Needs needs() const override { return needs_; }
 
   int keys_read(int layer, int length) const override { return geometry_.visible(layer, length); }
 
  private:
+  bool is_hosted(int layer) const { return hosted_ && geometry_.window(layer) == 0; }
+  int& begin_of(int slot) { return range_begin_[static_cast<size_t>(slot)]; }
+
   Geometry geometry_;
+  Needs needs_;
+  bool hosted_, cpu_attends_;
+  std::vector<int> range_begin_;  // [slots] first token that is near
 };
 
 }  // namespace
 
-std::unique_ptr<Policy> make_full(const Bounds& bounds) {
-  return std::make_unique<Full>(bounds.geometry);
+std::unique_ptr<Policy> make_full(const recipe::Cache& cache, const Bounds& bounds) {
+  return std::make_unique<Full>(cache, bounds);
 }
 
 }  // namespace tandem::kv

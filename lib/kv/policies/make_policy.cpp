@@ -11,7 +11,7 @@ namespace tandem::kv {
 std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bounds) {
   switch (cache.kind) {
     case recipe::CacheKind::full:
-      return make_full(bounds);
+      return make_full(cache, bounds);
     case recipe::CacheKind::streaming:
       return make_streaming(cache, bounds);
     case recipe::CacheKind::topk:
@@ -35,7 +35,7 @@ std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bo
 Needs needs_of(const recipe::Cache& cache) {
   switch (cache.kind) {
     case recipe::CacheKind::full:
-      return {};
+      return {.sources = cache.cpu_attends() ? 2 : 1};  // near keys, and those in host memory
     case recipe::CacheKind::streaming: {
       const bool turns_q = cache.reposition && cache.sinks > 0;
       return {.reads_prompts = cache.prefill == recipe::Prefill::windowed,

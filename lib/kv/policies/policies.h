@@ -6,7 +6,7 @@
 // The policies, one file each. make_policy chooses.
 namespace tandem::kv {
 
-std::unique_ptr<Policy> make_full(const Bounds& bounds);
+std::unique_ptr<Policy> make_full(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_streaming(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_oracle(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_quest(const recipe::Cache& cache, const Bounds& bounds);

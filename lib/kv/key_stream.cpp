@@ -1,0 +1,128 @@
+#include "kv/key_stream.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace tandem::kv {
+namespace {
+
+/// Two keep the link busy: one is copied while another is attended, which takes a small part of the
+/// time of a copy.
+constexpr size_t kBuffers = 2;
+
+size_t n_buffers(const HostedKeys::Spec& s) { return std::min(s.layers.size(), kBuffers); }
+
+PagedStore::Spec buffer_spec(const HostedKeys::Spec& s, size_t i) {
+  PagedStore::Spec spec = s.whole;
+  spec.layers = s.layers;
+  spec.one_layer = true;
+  spec.max_moves = 0;
+  spec.prefix = "kv/ring/" + std::to_string(i);
+  return spec;
+}
+
+}  // namespace
+
+void KeyStream::plan(const HostedKeys::Spec& spec, MemoryPlan& plan) {
+  for (size_t i = 0; i < n_buffers(spec); ++i) PagedStore::plan(buffer_spec(spec, i), plan);
+}
+
+KeyStream::Buffer::Buffer(const PagedStore::Spec& spec, Arena& arena, const Exec& exec,
+                          PagedStore& whole)
+    : store(spec, arena, exec, whole), held(static_cast<size_t>(spec.n_pages)) {
+  if (!exec.on_gpu()) return;
+  copied = std::make_unique<cuda::Event>();
+  used = std::make_unique<cuda::Event>();
+}
+
+KeyStream::KeyStream(const HostedKeys::Spec& spec, PagedStore& whole, HostedKeys& keys,
+                     Arena& arena, const Exec& exec)
+    : layers_(spec.layers),
+      keys_(keys),
+      exec_(exec),
+      wanted_(static_cast<size_t>(spec.whole.n_pages)) {
+  if (exec.on_gpu()) copies_ = std::make_unique<cuda::Queue>(exec.queue->device());
+  for (size_t i = 0; i < n_buffers(spec); ++i)
+    buffers_.push_back(std::make_unique<Buffer>(buffer_spec(spec, i), arena, exec, whole));
+}
+
+KeyStream::~KeyStream() {
+  try {
+    wait();  // copies run ahead of the last step
+  } catch (const Error&) {
+    // Nothing reads what they bring any more.
+  }
+}
+
+void KeyStream::wait() const {
+  if (copies_) cuda::wait(copies_->stream());
+}
+
+int KeyStream::place_of(int layer) const {
+  const auto at = std::ranges::lower_bound(layers_, layer);
+  TANDEM_CHECK(at != layers_.end() && *at == layer, "layer {} is not in host memory", layer);
+  return static_cast<int>(at - layers_.begin());
+}
+
+void KeyStream::forget() {
+  for (const auto& b : buffers_) b->place = -1;
+}
+
+const PagedStore& KeyStream::acquire(int layer, const Step& step) {
+  const int place = place_of(layer);
+  const PagedStore& far = keys_.far();
+  std::ranges::fill(wanted_, uint8_t{0});
+  for (size_t b = 0; b < step.slot.size(); ++b) {
+    TANDEM_CHECK(step.near_begin[b] % kPageTokens == 0, "near keys begin at token {}",
+                 step.near_begin[b]);
+    for (int i = 0; i < step.near_begin[b] / kPageTokens; ++i)
+      wanted_[static_cast<size_t>(far.page(step.slot[b], i))] = 1;
+  }
+  // At the first layer all buffers begin to fill.
+  const int end = place == 0 ? static_cast<int>(buffers_.size()) : place + 1;
+  for (int i = place; i < end; ++i) bring(i);
+  Buffer& buffer = buffer_of(place);
+  if (copies_) exec_.queue->follow(*buffer.copied);
+  for (int b = 0; b < step.n_seqs; ++b) {
+    const auto i = static_cast<size_t>(b);
+    buffer.store.copy_layer_from(keys_.near(), layer, step.slot[i], step.near_begin[i],
+                                 step.base[i] + step.tentative_of(b) + step.rows_of(b));
+  }
+  return buffer.store;
+}
+
+void KeyStream::release(int layer) {
+  // Of the next step where this one ends; it may want more pages by then.
+  const auto next = static_cast<size_t>(place_of(layer)) + buffers_.size();
+  bring(static_cast<int>(next < layers_.size() ? next : next % buffers_.size()));
+}
+
+void KeyStream::bring(int place) {
+  Buffer& to = buffer_of(place);
+  if (to.place != place) std::ranges::fill(to.held, uint8_t{0});
+  to.place = place;
+  const int layer = layers_[static_cast<size_t>(place)];
+  const PagedStore& far = keys_.far();
+  bool any = false;
+  for (size_t first = 0, n = 0; first < wanted_.size(); first += std::max<size_t>(n, 1)) {
+    const auto is_missing = [&](size_t page) { return wanted_[page] != 0 && to.held[page] == 0; };
+    // One copy for as many pages as follow each other, of one sequence or of several.
+    for (n = 0; first + n < wanted_.size() && is_missing(first + n); ++n) to.held[first + n] = 1;
+    if (n == 0) continue;
+    if (copies_ && !any) {  // after all work so far on what the buffer had
+      to.used->record(*exec_.queue);
+      copies_->follow(*to.used);
+    }
+    any = true;
+    const auto begin = static_cast<int64_t>(first), count = static_cast<int64_t>(n);
+    const Tensor k = far.k(layer).slice(begin, count), v = far.v(layer).slice(begin, count);
+    copy_bytes(to.store.k(layer).slice(begin, count), k, copies_.get());
+    copy_bytes(to.store.v(layer).slice(begin, count), v, copies_.get());
+    bytes_ += static_cast<double>(k.bytes() + v.bytes());
+  }
+  if (copies_ && any) to.copied->record(*copies_);
+}
+
+}  // namespace tandem::kv

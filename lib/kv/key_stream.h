@@ -1,0 +1,67 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kv/hosted_keys.h"
+#include "kv/step.h"
+#include "tensor/cuda.h"
+
+namespace tandem::kv {
+
+/// Keys in host memory that pass through a ring of buffers on the forward's device, whole texts of
+/// a layer in each under the page ids of the whole store, so that an extend step attends as if they
+/// had always been there. A separate queue copies far pages, of a step's sequences each once, ahead
+/// of the layer that computes by as many layers as there are buffers, and regardless of where a
+/// step ends: the first layers of the next one arrive while logits and draws are computed. Kernels
+/// and copies wait for each other on the GPU; the host waits for neither. On the CPU copies are
+/// made at once.
+class KeyStream {
+ public:
+  static void plan(const HostedKeys::Spec& spec, MemoryPlan& plan);
+  /// whole, keys   outlive this
+  KeyStream(const HostedKeys::Spec& spec, PagedStore& whole, HostedKeys& keys, Arena& arena,
+            const Exec& exec);
+  ~KeyStream();
+  KeyStream(const KeyStream&) = delete;
+  KeyStream& operator=(const KeyStream&) = delete;
+
+  /// Keys of a layer that the step's rows see, their own included, which are near already: for
+  /// work that the queue gets from now on until `release` of the same layer. The layers of a step
+  /// come in their order; one that is given up leaves nothing to clear.
+  const PagedStore& acquire(int layer, const Step& step);
+  void release(int layer);
+  /// Texts in host memory have changed otherwise than by growing, or are about to: the ring is
+  /// empty.
+  void forget();
+
+  /// Bytes that were asked to go to the ring from host memory since the start.
+  double bytes() const { return bytes_; }
+  /// Waits until no copies run ahead.
+  /// errors   kind device
+  void wait() const;
+
+ private:
+  struct Buffer {
+    PagedStore store;                           // one layer
+    int place = -1;                             // of its layer among the hosted ones; -1: none
+    std::vector<uint8_t> held;                  // [pages] whether it has the far page
+    std::unique_ptr<cuda::Event> copied, used;  // on a GPU
+    Buffer(const PagedStore::Spec& spec, Arena& arena, const Exec& exec, PagedStore& whole);
+  };
+  int place_of(int layer) const;
+  Buffer& buffer_of(int place) { return *buffers_[static_cast<size_t>(place) % buffers_.size()]; }
+  /// Brings what the buffer of a layer lacks of the wanted pages.
+  void bring(int place);
+
+  std::vector<int> layers_;
+  HostedKeys& keys_;
+  Exec exec_;
+  std::unique_ptr<cuda::Queue> copies_;  // on a GPU
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  std::vector<uint8_t> wanted_;  // [pages] whether the step in hand reads the far page
+  double bytes_ = 0;
+};
+
+}  // namespace tandem::kv
