@@ -28,13 +28,15 @@ void catch_up_cpu(const CatchUpParams& p, Range seqs) {
     }
     for (int s = 0; s < p.n_steps; ++s) {
       const StepRows& step = p.steps[s];
-      const int32_t* pages = step.page_table + int64_t{step.slot[seq]} * step.max_pages;
+      const int64_t table = int64_t{step.slot[seq]} * step.max_pages;
       step.base[seq] += kept;
       const int first = step.base[seq] + (step.tentative == nullptr ? 0 : step.tentative[seq]);
       for (int i = 0; i < step.rows_each; ++i) {
         const int row = seq * step.rows_each + i;
         step.pos[row] += kept;
-        step.row_page[row] = pages[(first + i) / kPageTokens];
+        const int64_t page = table + (first + i) / kPageTokens;
+        step.row_page[row] = step.page_table[page];
+        if (step.near_page != nullptr) step.near_page[row] = step.near_table[page];
         step.row_in_page[row] = (first + i) % kPageTokens;
       }
     }

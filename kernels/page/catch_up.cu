@@ -45,12 +45,14 @@ __global__ void __launch_bounds__(cuda::kWarp) catch_up(const CatchUpParams p) {
   const int base = step.base[seq] + kept;
   __syncwarp();
   if (lane == 0) step.base[seq] = base;
-  const int32_t* pages = step.page_table + int64_t{step.slot[seq]} * step.max_pages;
+  const int64_t table = int64_t{step.slot[seq]} * step.max_pages;
   const int first = base + (step.tentative == nullptr ? 0 : step.tentative[seq]);
   for (int i = lane; i < step.rows_each; i += cuda::kWarp) {
     const int row = seq * step.rows_each + i;
     step.pos[row] += kept;
-    step.row_page[row] = pages[(first + i) / kPageTokens];
+    const int64_t page = table + (first + i) / kPageTokens;
+    step.row_page[row] = step.page_table[page];
+    if (step.near_page != nullptr) step.near_page[row] = step.near_table[page];
     step.row_in_page[row] = (first + i) % kPageTokens;
   }
 }

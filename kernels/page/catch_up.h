@@ -42,6 +42,9 @@ struct StepRows {
   const int32_t* slot;        // [n_seqs] row of the page table
   const int32_t* page_table;  // [slots, max_pages]
   int32_t rows_each, max_pages;
+  // Of a second store with other pages of the same tokens, where there is one; else null:
+  int32_t* near_page = nullptr;         // [n_seqs * rows_each] moved on, too
+  const int32_t* near_table = nullptr;  // [slots, max_pages]
 };
 
 struct CatchUpParams {

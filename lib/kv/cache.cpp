@@ -53,7 +53,7 @@ Cache::Cache(const Spec& spec, Arena& arena, const ops::RopeTable& rope, const E
   const RunNeeds needs = needs_of_run(spec);
   n_parts_ = needs.parts;
   if (needs.scratch_bytes > 0)
-    lists_ = std::make_unique<ListAttention>(arena, spec.geometry, needs.scratch_bytes);
+    lists_ = std::make_unique<ListAttention>(list_spec(spec, needs.scratch_bytes), arena);
   if (!spec.policies.empty() && spec.policies[0].attends() == recipe::Attend::both)
     cpu_share_ = spec.policies[0].cpu_share > 0 ? spec.policies[0].cpu_share : 0.5;
   for (int i = 0; serves_gpu(spec) && i < kMicroBatches; ++i)
@@ -649,17 +649,25 @@ void Cache::count_dense(int layer, const Step& step) {
 void Cache::count_fixed(const Step& step, std::span<const int32_t* const> lo,
                         KeyUsage& usage) const {
   const Geometry& g = spec_.geometry;
-  for (int b = 0; b < step.n_seqs; ++b)
-    for (int r = step.row_begin[static_cast<size_t>(b)];
-         r < step.row_begin[static_cast<size_t>(b) + 1]; ++r) {
-      const int visible = step.pos[static_cast<size_t>(r)] + 1;
+  for (int b = 0; b < step.n_seqs; ++b) {
+    const auto fixed_of = [&](int visible) {
       int fixed = 0;
       for (const int32_t* first : lo) fixed += visible - (first == nullptr ? 0 : first[b]);
+      return fixed;
+    };
+    for (int r = step.row_begin[static_cast<size_t>(b)];
+         r < step.row_begin[static_cast<size_t>(b) + 1]; ++r) {
+      const int visible = step.pos[static_cast<size_t>(r)] + 1, fixed = fixed_of(visible);
       usage.queries += g.n_heads;
       usage.visible += double(g.n_heads) * visible;
       usage.fixed += double(g.n_heads) * fixed;
-      usage.key_bytes += g.token_bytes() * fixed;
+      if (!step.drafted) usage.key_bytes += g.token_bytes() * fixed;
     }
+    // Drafted rows share what they read, as in count_dense.
+    if (step.drafted && step.rows_of(b) > 0)
+      usage.key_bytes += g.token_bytes() * fixed_of(step.base[static_cast<size_t>(b)] +
+                                                    step.tentative_of(b) + step.rows_of(b));
+  }
 }
 
 void Cache::commit(const Step& step) {

@@ -134,6 +134,12 @@ class Cache {
   /// out since.
   /// kept     [slots] as commit's
   void keep(std::span<const int32_t> slots, std::span<const int> kept);
+  /// Committed tokens of a slot with which its rows under a reading see keys by another rule: those
+  /// of a round are kept up to there, and not beyond, so that each row reads what it reads in a
+  /// step for itself.
+  int next_change(int slot, Reading reading) const {
+    return policy(reading.keys).next_change(slot);
+  }
   /// Moves the keys of accepted paths next to their roots, as work that a graph may record: a GPU
   /// knows paths before the host does. A commit of as many rows follows.
   void move_paths(const Step& step, const PagedStore::AcceptedPaths& paths) {

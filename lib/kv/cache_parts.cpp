@@ -130,6 +130,14 @@ bool has_lists(const Cache::Spec& s) {
          std::ranges::any_of(s.policies, [](const auto& c) { return needs_of(c).lists; });
 }
 
+ListAttention::Spec list_spec(const Cache::Spec& s, size_t scratch_bytes) {
+  return {.geometry = s.geometry,
+          .scratch_bytes = scratch_bytes,
+          .drafted = {.max_seqs = s.max_draft_rows > 0 ? s.max_seqs : 0,
+                      .n_kv_heads = s.geometry.n_kv_heads,
+                      .max_tokens = s.max_tokens}};
+}
+
 std::string prefix_of(const Cache::Spec& s, size_t i) {
   const std::string kind = recipe::yaml_text(s.policies[i].kind);
   return s.policies.size() == 1 ? "index/" + kind : fmt::format("index/{} {}", i, kind);
@@ -250,7 +258,7 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   for (size_t i = 0; i < spec.policies.size(); ++i)
     make_policy(spec.policies[i], bounds_of(spec, i))->plan(plan, prefix_of(spec, i));
   const RunNeeds needs = needs_of_run(spec);
-  if (needs.scratch_bytes > 0) ListAttention::plan(plan, g, needs.scratch_bytes);
+  if (needs.scratch_bytes > 0) ListAttention::plan(list_spec(spec, needs.scratch_bytes), plan);
   for (int i = 0; serves_gpu(spec) && i < Cache::kMicroBatches; ++i)
     HostAttention::plan(served_spec(spec, i), plan);
   if (!needs.partials()) return;

@@ -29,6 +29,8 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s);
 PagedStore::Spec whole_spec(const Cache::Spec& s);
 /// Whether ranges of a run come with lists.
 bool has_lists(const Cache::Spec& s);
+/// scratch_bytes  of one thread's lists
+ListAttention::Spec list_spec(const Cache::Spec& s, size_t scratch_bytes);
 /// Names the buffers of the i-th policy of a run.
 std::string prefix_of(const Cache::Spec& s, size_t i);
 AttentionBounds attention_bounds(const Cache::Spec& s);

@@ -31,7 +31,8 @@ PagedStore::Spec near_spec(const HostedKeys::Spec& s) {
   spec.prefix = "kv/near";
   // The first page may begin long before its first token that is read, and a fork copies its last.
   const int pages = (s.near_tokens + kPageTokens - 1) / kPageTokens + 2;
-  spec.n_pages = std::min(spec.n_pages, spec.max_slots * pages);
+  // A text that goes over to near takes pages for itself, of tokens too that others share in far.
+  spec.n_pages = spec.max_slots * std::min(spec.max_pages, pages);
   return spec;
 }
 

@@ -63,7 +63,8 @@ struct KeyUsage {
   double index_bytes = 0;  // of the policies' own data
   double error = 0;        // of lists whose error is known, summed
   double with_error = 0;   // such lists
-  double key_bytes = 0;    // of keys and values, once where lists of a group have them together
+  double key_bytes = 0;    // of keys and values, once where lists of a group have them together;
+                         // of lists of drafted rows of a sequence, once where any of them has them
   /// Of keys and values in the layers without a selection: what each row of a chain reads, but what
   /// a tree reads only once, for its rows look at the same text together.
   double dense_bytes = 0;

@@ -66,7 +66,7 @@ struct ListAttention::Desk {
 /// The threads of one call.
 class ListAttention::Team {
  public:
-  Team(const ListAttention& all, const Call& call)
+  Team(ListAttention& all, const Call& call)
       : all_(all),
         call_(call),
         tasks_(all.tasks_of(call)),
@@ -111,7 +111,7 @@ class ListAttention::Team {
     }
   }
 
-  const ListAttention& all_;
+  ListAttention& all_;
   const Call& call_;
   const std::vector<Task> tasks_;
   std::atomic<int> next_{0};
@@ -119,20 +119,24 @@ class ListAttention::Team {
   FirstError error_;
 };
 
-void ListAttention::plan(MemoryPlan& plan, const Geometry& g, size_t scratch_bytes) {
-  plan.add(kScratch, desk_bytes(g, scratch_bytes) * static_cast<size_t>(max_threads()));
+void ListAttention::plan(const Spec& spec, MemoryPlan& plan) {
+  plan.add(kScratch,
+           desk_bytes(spec.geometry, spec.scratch_bytes) * static_cast<size_t>(max_threads()));
+  ReadKeys::plan(spec.drafted, plan);
 }
 
-ListAttention::ListAttention(Arena& arena, const Geometry& g, size_t scratch_bytes) : geometry_(g) {
+ListAttention::ListAttention(const Spec& spec, Arena& arena)
+    : geometry_(spec.geometry), read_(spec.drafted, arena) {
   auto* const memory = static_cast<std::byte*>(arena.take(kScratch));
+  const size_t bytes = desk_bytes(geometry_, spec.scratch_bytes);
   for (size_t i = 0; i < static_cast<size_t>(max_threads()); ++i)
-    desks_.push_back(
-        std::make_unique<Desk>(g, memory + i * desk_bytes(g, scratch_bytes), scratch_bytes));
+    desks_.push_back(std::make_unique<Desk>(geometry_, memory + i * bytes, spec.scratch_bytes));
 }
 
 ListAttention::~ListAttention() = default;
 
 void ListAttention::run(const Call& call, KeyUsage& usage) {
+  if (call.step.drafted && call.step.n_rows > call.step.n_seqs) read_.clear(call.step.n_seqs);
   Team team(*this, call);
 #pragma omp parallel num_threads(static_cast <int>(desks_.size()))
   team.work(static_cast<size_t>(omp_get_thread_num()));
@@ -153,8 +157,8 @@ std::vector<ListAttention::Task> ListAttention::tasks_of(const Call& call) const
     n_heads = (n_heads + 1) / 2;
   std::vector<Task> tasks;
   for (int b = 0; b < step.n_seqs; ++b)
-    for (int i = 0; i < step.rows_of(b); ++i)
-      for (int kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head)
+    for (int kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head)
+      for (int i = 0; i < step.rows_of(b); ++i)
         for (int first = 0; first < group; first += n_heads)
           tasks.push_back({.b = b,
                            .row = step.row_begin[static_cast<size_t>(b)] + i,
@@ -225,7 +229,7 @@ void ListAttention::attend_block(const Call& call, Desk& owner, int i,
        .q_center = list.q_center});
 }
 
-void ListAttention::finish(const Call& call, Desk& desk) const {
+void ListAttention::finish(const Call& call, Desk& desk) {
   const Task& t = desk.task;
   const auto d = static_cast<size_t>(geometry_.head_dim);
   for (int head = 0; head < t.n_heads; ++head) {
@@ -245,11 +249,13 @@ void ListAttention::finish(const Call& call, Desk& desk) const {
                       .d = geometry_.head_dim,
                       .origin = list.tail.origin});
     if (call.on_list != nullptr) (*call.on_list)(t.row, t.first_head + head, list);
-    count(list, desk.usage);
+    count(call, list, desk);
   }
 }
 
-void ListAttention::count(const KeyList& list, KeyUsage& usage) const {
+void ListAttention::count(const Call& call, const KeyList& list, Desk& desk) {
+  KeyUsage& usage = desk.usage;
+  const Task& t = desk.task;
   const int n = list.n_keys();
   usage.selected += n - list.n_static;
   usage.fixed += list.n_static;
@@ -258,8 +264,11 @@ void ListAttention::count(const KeyList& list, KeyUsage& usage) const {
     usage.error += list.error;
     usage.with_error += 1;
   }
-  usage.key_bytes += 2.0 * (n - list.n_before) * geometry_.head_dim *
-                     static_cast<double>(dtype_bytes(geometry_.dtype));
+  // Other rows of a tree may read the same keys.
+  const bool shares = call.step.drafted && call.step.rows_of(t.b) > 1;
+  const int n_read = shares ? read_.note(t.b, t.kv_head, list) : n - list.n_before;
+  usage.key_bytes +=
+      2.0 * n_read * geometry_.head_dim * static_cast<double>(dtype_bytes(geometry_.dtype));
 }
 
 }  // namespace tandem::kv

@@ -6,6 +6,7 @@
 
 #include "base/shared_blocks.h"
 #include "kv/policy.h"
+#include "kv/read_keys.h"
 
 namespace tandem::kv {
 
@@ -16,11 +17,18 @@ using ListVisitor = std::function<void(int row, int head, const KeyList& list)>;
 /// Attention of an extend step over the lists that a selector makes: one task a row and KV head (or
 /// part of its query heads, where there are fewer tasks than threads and the selector allows it).
 /// Its thread makes the lists and offers blocks of their keys (kv/list_blocks.h), which it attends
-/// itself while others have separate tasks.
+/// itself while others have separate tasks. Rows of a sequence follow each other under each KV
+/// head: what many rows of a tree read, of keys and of the index, stays in the cache that cores
+/// share.
 class ListAttention {
  public:
-  static void plan(MemoryPlan& plan, const Geometry& g, size_t scratch_bytes);
-  ListAttention(Arena& arena, const Geometry& g, size_t scratch_bytes);
+  struct Spec {
+    Geometry geometry;
+    size_t scratch_bytes = 0;  // of one thread
+    ReadKeys::Spec drafted;    // steps with several drafted rows of a sequence
+  };
+  static void plan(const Spec& spec, MemoryPlan& plan);
+  ListAttention(const Spec& spec, Arena& arena);
   ~ListAttention();
 
   struct Call {
@@ -47,11 +55,12 @@ class ListAttention {
   std::vector<Task> tasks_of(const Call& call) const;
   void make_lists(const Call& call, const Task& task, Desk& desk) const;
   void attend_block(const Call& call, Desk& owner, int i, std::vector<KeySegment>& cut) const;
-  void finish(const Call& call, Desk& desk) const;
-  void count(const KeyList& list, KeyUsage& usage) const;
+  void finish(const Call& call, Desk& desk);
+  void count(const Call& call, const KeyList& list, Desk& desk);
 
   Geometry geometry_;
   std::vector<std::unique_ptr<Desk>> desks_;  // [threads]
+  ReadKeys read_;
 };
 
 }  // namespace tandem::kv

@@ -181,6 +181,10 @@ class Policy {
   virtual int most_ranged() const { return 0; }
   /// Which tokens a row of an extend step may need: the cache evicts others.
   virtual Retention retention() const { return {}; }
+  /// The committed tokens of a slot with which what its rows read changes in other ways than with
+  /// their positions: an index takes tokens in, or keys are chosen again. More than the slot has.
+  /// Rows beyond it in one step would not read what they read one by one.
+  virtual int next_change(int /*slot*/) const { return std::numeric_limits<int>::max(); }
   virtual Needs needs() const = 0;
   /// Keys that one new token of a sequence of `length` tokens reads in a layer, per KV head; for a
   /// policy that chooses by content an estimate (usage() counts).

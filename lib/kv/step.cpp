@@ -87,7 +87,9 @@ StepRows rows_of(const Step& step) {
           .slot = a.slot,
           .page_table = a.page_table,
           .rows_each = a.n_rows / a.n_seqs,
-          .max_pages = a.max_pages};
+          .max_pages = a.max_pages,
+          .near_page = step.near_page.empty() ? nullptr : moved(step.near.row_page),
+          .near_table = step.near_page.empty() ? nullptr : step.near.page_table};
 }
 
 std::vector<Step> split_levels(const Step& whole, std::span<const std::vector<int>> level_ends) {

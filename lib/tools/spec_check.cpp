@@ -3,6 +3,7 @@
 #include "bench/record.h"
 #include "io/jsonl.h"
 #include "recipe/fields_of.h"
+#include "recipe/scalar.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/results/bench_results.h"
 
@@ -40,7 +41,8 @@ SpecCheck::SpecCheck(cli::Context& cx, const cli::Point<Recipe>& point)
     : cx_(cx),
       point_(point),
       recipe_(point.recipe),
-      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx.dry_run()),
+      pair_(recipe_.model, recipe_.run, recipe_.draft, proposer_of(recipe_.spec), cx.dry_run(),
+            recipe_.cache),
       target_name_(pair_.target().name),
       config_(pair_.target().config),
       exact_(pair_.compute() == DType::f32),
@@ -110,6 +112,11 @@ void SpecCheck::check_greedy(decode::Engine& target, speculate::Rounds& speculat
   const eval::GreedyCheck c = eval::check_greedy(target, speculation, prompts_.sequences,
                                                  how(0, recipe_.sampling.max_tokens), shown(line));
   differences_ = c.differences;
+  if (!differences_.empty() && !rows_are_pure_ && recipe_.cache.kind != recipe::CacheKind::full)
+    cx_.note(fmt::format(
+        "rows of rounds round otherwise than single rows, and {} may then choose other keys: these "
+        "differences need not come from speculation; -s model.compute=f32 --device cpu decides",
+        recipe::yaml_text(recipe_.cache.kind)));
   const double gap = exact_ ? 0 : recipe_.eval.gap;
   verdicts_.push_back({.check = "greedy texts are the target's",
                        .texts = n,
@@ -248,6 +255,9 @@ Json SpecCheck::json(const speculate::RoundStats& rounds) const {
                       {"gap", d.gap}});
   return {{"lossless", std::ranges::all_of(verdicts_, &Verdict::passed)},
           {"target", target_name_},
+          {"cache",
+           {{"kind", recipe::yaml_text(recipe_.cache.kind)},
+            {"place", recipe::yaml_text(recipe_.cache.place)}}},
           {"drafter", rounds.drafter},
           {"verify", rounds.rule},
           {"nodes", tree_.size()},

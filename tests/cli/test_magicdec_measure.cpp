@@ -161,6 +161,31 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(bad.err.find("found 'lhs'") != std::string::npos);
   }
 
+  TEST_CASE(
+      "a target that chooses its keys: rounds write its own text, and records name its kind") {
+    const Outcome run =
+        measure({"-m", "tiny-16m", "-s", "model.compute=f32", "-s", "run.batch=2", "-s",
+                 "cache={kind: hybrid, recent: 16, dense_layers: [0]}", "-s",
+                 "bench.drafts=[{name: small, kind: model, path: tiny-2m, budget: 64}, "
+                 "{name: s64, budget: 64}, {name: lookup, kind: ngram}]",
+                 "--format", "jsonl"});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    const auto records = by_phase(run.out);
+    CHECK(records.size() == 7);
+    for (const auto& [phase, record] : records) {
+      CAPTURE(phase);
+      CHECK(record["workload"]["cache"] == Json{{"kind", "hybrid"}, {"place", "device"}});
+      if (phase != "plain") CHECK(record["spec"]["sequences_as_plain"] == 4);
+    }
+    const Outcome predicted = measure(
+        {"-s", "cache.kind=lsh", "-s", "bench.predict=only", "-s", "bench.hardware.card=h200"});
+    CHECK(predicted.status == 3);
+    CHECK(predicted.err.find("cache.kind: is lsh, but bench.predict only calculates for targets "
+                             "that read all keys; leave it full, or measure: leave bench.predict "
+                             "out") != std::string::npos);
+  }
+
   TEST_CASE("auto chooses in every round, next to gammas of a list, and the best is told") {
     const Outcome run = measure(
         {"-s", "run.batch=2", "-s", "spec.gamma=[1, 3, auto]", "-s", "spec.most_gamma=5", "-s",

@@ -77,7 +77,46 @@ TEST_SUITE("cli/plan_for") {
         program("sequoia-generate"), {"-r", "sequoia/llama3-70b-offload", "--dry-run", "-s",
                                       "draft.cache.place=host", "-s", "draft.cache.kind=lsh"});
     CHECK(rounds.status == 3);
-    CHECK(has(rounds.err, "cache.place: is host, whose keys speculation does not verify so far"));
+    CHECK(
+        has(rounds.err,
+            "draft.cache.place: is host, but the keys of drafts stay on the device: leave it out; "
+            "cache.place is that of the target's keys\n"));
+  }
+
+  TEST_CASE("speculation over keys in host memory is planned for a GPU, and needs one") {
+    const std::vector<std::string> hosted = {"-s", "cache.kind=hybrid", "-s", "cache.place=host"};
+    for (const std::string tool : {"sequoia-generate", "spec-check"}) {
+      CAPTURE(tool);
+      std::vector<std::string> flags = {"-r", "sequoia/tiny-16m", "-p", "The keeper"};
+      flags.insert(flags.end(), hosted.begin(), hosted.end());
+      const Outcome run = run_without_gpu(program(tool), flags);
+      CHECK(run.status == 6);
+      CHECK(run.out == "");
+      CHECK(has(run.err, "cache.place: is host, for runs on a GPU, but this one is on the CPU"));
+      flags.push_back("--dry-run");
+      const Outcome planned = run_without_gpu(program(tool), flags);
+      CHECK(planned.status == 0);
+      CHECK(has(planned.out, "\ncache    hybrid, keys of long texts in host memory\n"));
+      CHECK(has(planned.out, "\ndevice   cuda:0  any GPU"));
+      flags.insert(flags.end(), {"-s", "draft.path=", "-s", "spec.draft=self"});
+      const Outcome self = run_without_gpu(program(tool), flags);
+      CHECK(self.status == 3);
+      CHECK(has(self.err,
+                "cache.place: is host, but 2 policies share the keys\n  hint: leave it device, or "
+                "give the draft a separate model: draft.path\n"));
+    }
+    const std::string drafts = "bench.drafts=[{name: small, kind: model, path: tiny-2m}]";
+    std::vector<std::string> bench = {"-r", "magicdec/tiny-16m", "--dry-run", "-s", drafts};
+    bench.insert(bench.end(), hosted.begin(), hosted.end());
+    CHECK(run_without_gpu(program("magicdec-bench"), bench).status == 0);
+    bench.back() =
+        "bench.drafts=[{name: small, kind: model, path: tiny-2m, "
+        "cache: {kind: lsh, place: host}}]";
+    const Outcome of_draft = run_without_gpu(program("magicdec-bench"), bench);
+    CHECK(of_draft.status == 3);
+    CHECK(has(of_draft.err,
+              "bench.drafts: 'small' has cache.place host, but the keys of drafts stay on the "
+              "device; leave it out"));
   }
 
   TEST_CASE("without --dry-run a GPU that is not there is the error it was") {

@@ -65,6 +65,30 @@ TEST_SUITE("cli/spec-check") {
     }
   }
 
+  TEST_CASE("a target that chooses its keys: the text of plain decoding under that policy") {
+    std::string text = "The keeper of the lighthouse wrote: ";
+    for (int i = 0; i < 12; ++i) text += "wind from the north, lamp lit at dusk; ";
+    for (const std::string& kind : {std::string("lsh"), std::string("hybrid")}) {
+      CAPTURE(kind);
+      std::vector<std::string> flags = {"-r", "sequoia/tiny-16m", "--json", "-p", text};
+      for (const std::string& key :
+           {"cache.kind=" + kind, std::string("cache.recent=8"), std::string("cache.sinks=2"),
+            std::string("cache.dense_layers=[0]"), std::string("cache.lsh={bits: 6, tables: 30}")})
+        flags.insert(flags.end(), {"-s", key});
+      const Outcome run = spec_check(flags);
+      CAPTURE(run.err);
+      CHECK(run.status == 0);
+      const Json j = Json::parse(run.out);
+      CHECK(j["lossless"] == true);
+      CHECK(j["cache"]["kind"] == kind);
+      CHECK(j["checks"][0]["texts_equal"] == 1);
+    }
+    const Outcome unfit = spec_check({"-r", "sequoia/tiny-16m", "-s", "cache.kind=topk"});
+    CHECK(unfit.status == 3);
+    CHECK(unfit.err.find("cache.kind: is topk, which reads no trees of drafted tokens\n  hint: "
+                         "choose full,") != std::string::npos);
+  }
+
   TEST_CASE("as JSON, at the recipe's own temperature") {
     const Outcome run = spec_check({"-r", "sequoia/tiny-16m", "-s", "sampling.temperature=0.7",
                                     "-s", "sampling.top_p=0.9", "--json"});

@@ -84,6 +84,9 @@ TEST_SUITE("gpu/kernels/page") {
     };
     const DeviceBuffer prior(c.prior), next(c.next_tokens), position(c.position), unread(c.unread),
         slot(c.slot), table(c.table);
+    // The first step has no near keys.
+    const DeviceBuffer near_page(AheadCase::near(c.steps[1].page)),
+        near_table(AheadCase::near(c.table));
     std::vector<Buffers> buffers;
     std::vector<StepRows> rows;
     for (const AheadCase::Step& s : c.steps) {
@@ -95,6 +98,8 @@ TEST_SUITE("gpu/kernels/page") {
                       s.tentative.empty() ? nullptr : b.tentative.as<int32_t>(), slot.as<int32_t>(),
                       table.as<int32_t>(), s.rows_each, 3});
     }
+    rows[1].near_page = near_page.as<int32_t>();
+    rows[1].near_table = near_table.as<int32_t>();
     const DeviceBuffer steps(rows);
     const CatchUpParams p{.ends = ends,
                           .prior = prior.as<int32_t>(),
@@ -118,6 +123,7 @@ TEST_SUITE("gpu/kernels/page") {
       CHECK(buffers[i].page.vector<int32_t>() == c.steps[i].page_want);
       CHECK(buffers[i].in_page.vector<int32_t>() == c.steps[i].in_page_want);
     }
+    CHECK(near_page.vector<int32_t>() == AheadCase::near(c.steps[1].page_want));
   }
 
   TEST_CASE("set_pages writes the cells that it is told, and no other") {

@@ -106,6 +106,11 @@ struct AheadCase {
   std::vector<int32_t> position{65, 127, 9}, position_want{67, 130, 9};
   std::vector<int32_t> unread{29, 30, 9, 10, 39, 40}, unread_want{0, 0, 13, 0, 39, 40};
   int n_known_few = 14;
+  /// Pages of a second store of the same tokens.
+  static std::vector<int32_t> near(std::vector<int32_t> pages) {
+    for (int32_t& page : pages) page += 100;
+    return pages;
+  }
   std::vector<int32_t> table{5, 6, 7, 8, 9, 10, 11, 12, 13}, slot{1, 0, 2};
   struct Step {
     int rows_each;

@@ -282,6 +282,27 @@ TEST_SUITE("kv/hosted_keys") {
     }
   }
 
+  TEST_CASE("forks of a text that is all near have room for copies of it") {
+    constexpr int kShared = 900, kForks = 8;
+    recipe::Cache cache = sparse_cache(CacheKind::lsh, 4, 1000);
+    cache.place = CachePlace::host;
+    PolicyRig rig({.max_seqs = kForks + 1,
+                   .max_tokens = kShared + 40,
+                   .max_rows = kShared,
+                   .total_tokens = kShared + kForks * 40},
+                  {cache}, cone_data(32));
+    const int slot = rig.sequence(tokens(0, kShared));
+    const std::vector<Row> want = rig.extend_each(slot, tokens(2000, 30));
+    rig.cache.truncate(slot, kShared);
+    for (int i = 0; i < kForks; ++i) {
+      const int fork = rig.cache.fork(slot, rig.cache.readers_of(slot));
+      // A prompt goes on with its last token: all of it is far, and near again by itself.
+      rig.cache.truncate(fork, kShared - 1);
+      rig.prefill(fork, tokens(kShared - 1, 1));
+      CHECK(rig.extend_each(fork, tokens(2000, 30)) == want);
+    }
+  }
+
   TEST_CASE("near keys are bounded by what ranges read, whatever a text's length") {
     recipe::Cache cache = sparse_cache(CacheKind::lsh, 4, kRecent);
     cache.place = CachePlace::host;

@@ -72,6 +72,9 @@ TEST_SUITE("ops/paging") {
     CHECK(last == c.last);
     CHECK(turn == 0);
     std::vector<StepRows> rows;
+    // The first step has no near keys.
+    std::vector<int32_t> near_page = AheadCase::near(c.steps[1].page);
+    const std::vector<int32_t> near_table = AheadCase::near(c.table);
     for (AheadCase::Step& s : c.steps)
       rows.push_back({.base = s.base.data(),
                       .pos = s.pos.data(),
@@ -82,6 +85,8 @@ TEST_SUITE("ops/paging") {
                       .page_table = c.table.data(),
                       .rows_each = s.rows_each,
                       .max_pages = 3});
+    rows[1].near_page = near_page.data();
+    rows[1].near_table = near_table.data();
     ops::catch_up({.ends = ends,
                    .prior = c.prior.data(),
                    .tokens = c.next_tokens.data(),
@@ -104,6 +109,7 @@ TEST_SUITE("ops/paging") {
       CHECK(s.page == s.page_want);
       CHECK(s.in_page == s.in_page_want);
     }
+    CHECK(near_page == AheadCase::near(c.steps[1].page_want));
   }
 
   TEST_CASE("set_pages writes the cells that it is told, and no other") {

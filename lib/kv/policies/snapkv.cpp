@@ -94,6 +94,11 @@ class SnapKvPolicy final : public SelectingPolicy {
         layer, step, [&](int slot) { return at(slot).tail_begin; }, plan);
   }
 
+  int next_change(int slot) const override {
+    return spec_.refresh.tokens > 0 ? at(slot).chosen_at + spec_.refresh.tokens
+                                    : SelectingPolicy::next_change(slot);
+  }
+
   /// Lists lie in the policy's own memory.
   size_t scratch_bytes() const override { return 64; }
   void select_keys(const KeyQuery& query, std::byte*, std::span<KeyList> lists) const override {

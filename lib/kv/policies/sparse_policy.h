@@ -75,6 +75,7 @@ class SparsePolicy : public SelectingPolicy {
   }
   int range_begin(int slot) const override { return index_.empty(slot) ? 0 : index_.end(slot); }
   int most_ranged() const override { return index_.most_outside(); }
+  int next_change(int slot) const override { return index_.next_roll(slot); }
   int keys_read(int layer, int length) const override;
   HeadKeys head_keys(int layer, int length) const override;
   /// Bytes of the index that one new token of a sequence of `length` tokens reads in a layer to

@@ -78,6 +78,8 @@ class TokenIndex {
   /// end of a `prompt`. Otherwise, and where a block would have to be copied first, tokens are
   /// added kRoll or more at a time, so that short forks share every block.
   int wanted_end(int slot, int length, bool prompt) const;
+  /// Tokens of a text with which generated ones move into its index next.
+  int next_roll(int slot) const { return end(slot) + spec_.recent + kRoll; }
   /// Tokens of a sequence that are in no index, sinks counted where there is none, at most.
   int most_outside() const {
     return spec_.sinks + spec_.recent + std::max(spec_.least, kRoll) + spec_.unit;

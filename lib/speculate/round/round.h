@@ -70,6 +70,9 @@ class Round {
   void follow(const Mirrored<int32_t>& newest, int n, int limit);
   /// Leaves sequence b the first n nodes of a chain.
   void shorten(size_t b, int n);
+  /// Leaves sequence b the levels of its tree down to this depth: nodes below them are not
+  /// accepted. After the drafter's `prepare`.
+  void limit(size_t b, int depth);
   /// Nodes of sequence b that simulated acceptance takes in place of what verification finds; for
   /// every sequence of a round, or for none.
   void force(size_t b, std::span<const int> path);

@@ -148,6 +148,16 @@ void Round::shorten(size_t b, int n) {
   n_drafted_[b] = n - 1;
 }
 
+void Round::limit(size_t b, int depth) {
+  if (depth + 1 >= tree_->levels()) return;
+  const auto level_begin = [&](int level) {
+    return tree_->level_begin[static_cast<size_t>(level)];
+  };
+  const std::span<int32_t> n_children = of_tree(n_children_.host, b);
+  std::ranges::fill(n_children.subspan(static_cast<size_t>(level_begin(depth))), 0);
+  n_drafted_[b] = std::min(n_drafted_[b], level_begin(depth + 1) - 1);
+}
+
 void Round::force(size_t b, std::span<const int> path) {
   const auto n = static_cast<size_t>(places_);
   if (!is_forced_) {

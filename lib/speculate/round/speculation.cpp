@@ -62,7 +62,11 @@ int Speculation::depth() const {
   // Tokens of a draw do not stay on the device.
   const bool has_drawn =
       std::ranges::any_of(flights_, [](const Flight& f) { return !f.is_round(); });
-  const bool waits = by_tokens || has_drawn || !drafter_->may_be_ahead();
+  const bool may_change = std::ranges::any_of(flights_, &Flight::may_change);
+  // A CPU that attends rows in the midst of a forward needs their positions, and does nothing else
+  // meanwhile.
+  const bool waits = by_tokens || has_drawn || may_change || !drafter_->may_be_ahead() ||
+                     target_.cache().serves_steps();
   return round_.may_be_ahead() && !waits ? 2 : 1;
 }
 
@@ -110,6 +114,7 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
   drafter_->prepare(round_);
   const double kv_before = reader_.kv_bytes();
   Flight flight;
+  flight.may_change = limit_round();
   flight.gone.resize(seqs.size());
   for (const DrawSeq& s : seqs) {
     flight.seqs.push_back(s.seq);
@@ -123,6 +128,23 @@ void Speculation::step(std::span<const DrawSeq> seqs) {
   if (exec_.on_gpu()) flights_.back().done->record(*exec_.queue);
   bytes_read_ += static_cast<double>(target_.weight_bytes()) + reader_.kv_bytes() - kv_before;
   if (exec_.on_gpu()) stats_.host_s += watch.seconds();
+}
+
+bool Speculation::limit_round() {
+  // Simulated paths are no choice of the target.
+  if (options_.simulate) return false;
+  const int deepest = round_.tree().levels() - 1;
+  bool may_change = false;
+  for (size_t b = 0; b < round_.seqs().size(); ++b) {
+    const int slot = round_.seqs()[b].slot;
+    const int length = target_.cache().length(slot) + round_.most_pending();
+    // The root is kept in any case.
+    const int room = target_.cache().next_change(slot, reader_.reading) - length - 1;
+    if (room > deepest) continue;
+    may_change = true;
+    round_.limit(b, std::max(room, 0));
+  }
+  return may_change;
 }
 
 void Speculation::lay_out_target() {
@@ -200,6 +222,9 @@ void Speculation::launch() {
     std::unique_ptr<cuda::Graph>& graph = graphs_[{round_.places(), &round_.tree(), first}];
     if (!graph) graph = std::make_unique<cuda::Graph>(*exec_.queue, work);
     graph->launch(*exec_.queue);
+    constexpr size_t kScore = 1;
+    if (first <= kScore && kScore < end && target_.cache().serves_steps())
+      target_.cache().serve({&step_, 1});
   }
 }
 

@@ -19,6 +19,9 @@ namespace tandem::speculate {
 /// learns a round late how one ended. It waits where proposals or the sampler's rule ask for the
 /// tokens (Drafter::may_be_ahead). Work that cannot be recorded, such as
 /// layers whose weights are streamed, runs between graphs.
+/// Tokens move into a policy's index when their number says so (Cache::next_change): no round goes
+/// beyond such a number, and none is laid out ahead of one that may reach it. So each row of the
+/// target reads what it reads in plain decoding.
 /// source   Sequoia, algorithm 2 for drawn children; for deterministic ones a token of the target is
 ///          drawn and the child equal to it accepted
 class Speculation final : public Rounds {
@@ -51,6 +54,7 @@ class Speculation final : public Rounds {
     std::vector<int> seqs;                          // their names
     std::vector<int32_t> slots;                     // of the target's cache
     std::vector<bool> gone;                         // sequences that have ended since
+    bool may_change = false;                        // how the target reads one of them afterwards
     std::unique_ptr<cuda::Event> done;              // on a GPU
     RoundResults results;                           // of a round
     std::vector<std::vector<decode::Drawn>> drawn;  // else
@@ -62,6 +66,9 @@ class Speculation final : public Rounds {
   void abandon() noexcept;
   /// Places of the sequences in a round under way, which is the newest flight; -1: in none.
   std::vector<int> prior(std::span<const decode::DrawSeq> seqs) const;
+  /// Ends the round that has begun where the target would read by another rule.
+  /// result   whether a sequence may get there in it
+  bool limit_round();
   void lay_out_target();
   /// Puts the round that is laid out on the queue.
   void launch();

@@ -105,9 +105,6 @@ decode::EngineSpec EngineSizer::spec(const SequenceRoom& all, const speculate::R
   spec.max_extend_rows = std::max(extra.rows, spec.max_seqs);  // one token of each, at least
   // On a GPU, rounds are laid out while others are under way.
   const bool on_gpu = device().kind == Device::Kind::cuda;
-  if (extra.rows > 0 && cache.place == recipe::CachePlace::host)
-    throw recipe_error("cache.place", "is host, whose keys speculation does not verify so far")
-        .hint("leave it device for speculation, or use pig-generate");
   const int tokens = extra.tokens + (on_gpu ? extra.ahead : 0);
   spec.max_draft_rows = tokens;
   spec.max_tree_rows = extra.rows;

@@ -26,13 +26,22 @@ void check_reads_trees(const char* where, const std::string& what, const recipe:
       .hint(fmt::format("choose {}", kv::kinds_where(suits)));
 }
 
+void DraftSection::check(recipe::Problems& p) const {
+  if (cache.is_hosted())
+    p.field("cache.place",
+            "draft.cache.place: is host, but the keys of drafts stay on the device: leave it out; "
+            "cache.place is that of the target's keys");
+}
+
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-                     Proposer proposer, bool dry_run)
+                     Proposer proposer, bool dry_run, const recipe::Cache& cache)
     : run_(run),
+      cache_(cache),
       draft_cache_(draft.cache),
       proposer_(proposer),
-      sizer_(model, run, {recipe::Cache{}, draft.cache}, dry_run),
+      sizer_(model, run, {cache, draft.cache}, dry_run),
       target_(sizer_.open_model()) {
+  check_reads_trees("cache.kind", "", cache);
   if (!has_draft()) return;
   check_reads_trees("draft.cache.kind", "", draft.cache);
   if (drafts_itself()) return;
@@ -56,8 +65,8 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
                      const speculate::RoundNeeds& draft,
                      const std::function<void(MemoryPlan&)>& add) {
   room.to_read = room.total;  // a draft or a measurement may read whole texts again
-  target_spec_ = sizer_.spec(room, drafts_itself() ? target.with(draft) : target);
-  target_spec_.caches = {recipe::Cache{}};
+  target_spec_ = sizer_.spec(room, drafts_itself() ? target.with(draft) : target, cache_);
+  target_spec_.caches = {cache_};
   if (drafts_itself()) target_spec_.caches.push_back(draft_cache_);
   if (draft_) draft_spec_ = sizer_.spec(room, draft, draft_cache_);
   draft_spec_.caches = {draft_cache_};
@@ -78,12 +87,19 @@ int ModelPair::print_plan(cli::Context& cx, const std::string& lines,
   const cli::MemoryLimits limits = sizer_.limits();
   const std::string draft = draft_ ? draft_->name : drafts_itself() ? "self" : "ngram";
   nlohmann::ordered_json j = {{"event", "plan"}, {"model", target_.name}, {"draft", draft}};
+  std::string cache;
+  if (cache_.kind != recipe::CacheKind::full) {
+    j["cache"] = recipe::yaml_text(cache_.kind);
+    cache = fmt::format("cache    {}{}\n", recipe::yaml_text(cache_.kind),
+                        cache_.is_hosted() ? ", keys of long texts in host memory" : "");
+    if (cache_.is_hosted()) j["cache_place"] = recipe::yaml_text(cache_.place);
+  }
   const bool reads_all = !has_draft() || draft_cache_.kind == recipe::CacheKind::full;
   if (!reads_all) j["draft_cache"] = recipe::yaml_text(draft_cache_.kind);
   j.update(facts);
   j.update(cli::memory_json(plan_, limits));
   cli::print_plan(cx,
-                  fmt::format("model    {}\ndraft    {}{}\n{}{}{}\n", target_.name, draft,
+                  fmt::format("model    {}\n{}draft    {}{}\n{}{}{}\n", target_.name, cache, draft,
                               reads_all ? "" : ", " + recipe::yaml_text(draft_cache_.kind),
                               cli::gpu_line(limits), lines, cli::memory_lines(plan_, limits)),
                   j, plan_, limits);

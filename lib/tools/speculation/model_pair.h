@@ -22,6 +22,7 @@ struct DraftSection {
       "model that proposes tokens, with the tokenizer of model.path");
     v("cache", cache, "what it reads of the text");
   }
+  void check(recipe::Problems& p) const;
   /// For tools and settings that need one.
   void require(recipe::Problems& p) const {
     if (path.value.empty())
@@ -71,16 +72,18 @@ enum class Proposer : uint8_t {
 class ModelPair {
  public:
   /// dry_run  it is planned, perhaps for a GPU that is not here
-  /// errors   kind input: a model, vocabularies that differ; kind device; kind recipe: a draft.cache
-  ///          that cannot read trees
+  /// cache    how the target reads
+  /// errors   kind input: a model, vocabularies that differ; kind device; kind recipe: a cache or
+  ///          draft.cache that cannot read trees
   ModelPair(const recipe::Model& model, const recipe::Run& run, const DraftSection& draft,
-            Proposer proposer, bool dry_run);
+            Proposer proposer, bool dry_run, const recipe::Cache& cache = {});
 
   Device device() const { return sizer_.device(); }
   /// Of weights and activations.
   DType compute() const { return sizer_.compute(); }
   Proposer proposer() const { return proposer_; }
-  /// How the draft reads.
+  /// How the target reads, and the draft.
+  const recipe::Cache& cache() const { return cache_; }
   const recipe::Cache& draft_cache() const { return draft_cache_; }
   /// Of the target, until it is loaded.
   const decode::ModelFiles& target() const { return target_; }
@@ -127,7 +130,7 @@ class ModelPair {
   bool drafts_itself() const { return proposer_ == Proposer::target; }
 
   const recipe::Run& run_;
-  recipe::Cache draft_cache_;
+  recipe::Cache cache_, draft_cache_;
   Proposer proposer_;
   EngineSizer sizer_;
   decode::ModelFiles target_;

@@ -66,12 +66,14 @@ struct DraftTreeSection {
 
 /// What tools read that speculate: the kind `generate` of recipes.
 struct SequoiaRecipe : PairRecipe {
+  recipe::Cache cache;
   SpecSection spec;
   DraftTreeSection tree;
 
   template <class V>
   void fields(V& v) {
     PairRecipe::fields(v);
+    v("cache", cache, "what the target reads of the text; its text without drafts is the same");
     v("spec", spec, "what proposes tokens");
     v("tree", tree, "the shape of the proposals");
   }

@@ -39,8 +39,8 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
   const Device device = pair.device();
   const bool on_gpu = device.kind == Device::Kind::cuda;
   const ops::SampleRule& rule = spec.sampler.rule;
-  recipe::Cache draft_cache = pair.draft_cache();
-  return {
+  recipe::Cache cache = pair.cache(), draft_cache = pair.draft_cache();
+  Json about = {
       {"target", pair.target().name},
       {"draft", pair.proposer() == Proposer::target ? "self" : pair.draft().name},
       {"draft_cache", recipe::to_json(recipe::fields_of(draft_cache))},
@@ -56,6 +56,9 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
       {"top_p", rule.top_p},
       {"min_p", rule.min_p},
       {"repetition_penalty", rule.repetition_penalty}};
+  if (cache.kind != recipe::CacheKind::full)
+    about["cache"] = recipe::to_json(recipe::fields_of(cache));
+  return about;
 }
 
 KeptTimes::KeptTimes(const ModelPair& pair, const bench::RoundTimesSpec& spec)

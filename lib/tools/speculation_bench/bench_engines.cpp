@@ -24,13 +24,12 @@ void check_context(const decode::ModelFiles& files, const BenchSizes& sizes, con
 
 }  // namespace
 
-BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Run& run,
-                           const BenchSizes& sizes, bool dry_run)
-    : run_(run), sizes_(sizes), sizer_(model, run, {recipe::Cache{}}, dry_run) {
-  target_ = {.path = model.path.value,
-             .files = sizer_.open_model(),
-             .caches = {recipe::Cache{}},
-             .readers = {""}};
+BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Cache& cache,
+                           const recipe::Run& run, const BenchSizes& sizes, bool dry_run)
+    : run_(run), sizes_(sizes), sizer_(model, run, {cache}, dry_run) {
+  check_reads_trees("cache.kind", "", cache);
+  target_ = {
+      .path = model.path.value, .files = sizer_.open_model(), .caches = {cache}, .readers = {""}};
   check_context(target_.files, sizes_, "run.context");
 }
 

@@ -19,9 +19,11 @@ struct BenchSizes {
 /// target's cache; each other model has one engine, with a policy for each draft that it is.
 class BenchEngines {
  public:
-  /// errors   kind input: the target; kind device; kind recipe: a context beyond the target's
-  BenchEngines(const recipe::Model& model, const recipe::Run& run, const BenchSizes& sizes,
-               bool dry_run);
+  /// cache    how the target reads
+  /// errors   kind input: the target; kind device; kind recipe: a context beyond the target's, a
+  ///          cache that cannot read trees
+  BenchEngines(const recipe::Model& model, const recipe::Cache& cache, const recipe::Run& run,
+               const BenchSizes& sizes, bool dry_run);
 
   /// Admits a way to draft; nothing is added where it is refused.
   /// errors   kind recipe: keys that read no trees, rows beyond a step's, a context beyond the

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "recipe/fields_of.h"
+#include "recipe/scalar.h"
 
 namespace tandem::tools {
 
@@ -29,7 +30,13 @@ void SpeculationBenchRecipe::check(recipe::Problems& p) const {
   if (run.context.value < 1)
     p.field("run.context", "run.context: expected the tokens of a sequence, found 0");
   if (run.batch < 1) p.field("run.batch", "run.batch: expected a number of sequences, found 0");
-  if (bench.predict != PredictMode::only) check_measurement(p);
+  if (bench.predict != PredictMode::only)
+    check_measurement(p);
+  else if (cache.kind != recipe::CacheKind::full)
+    p.field("cache.kind",
+            "cache.kind: is {}, but bench.predict only calculates for targets that read all keys; "
+            "leave it full, or measure: leave bench.predict out",
+            recipe::yaml_text(cache.kind));
   check_trees(p);
   if (!model.state.empty()) p.field("model.state", "model.state: states are read by pig-generate");
 }

@@ -76,6 +76,7 @@ struct ComparisonSection {
 
 struct SpeculationBenchRecipe {
   recipe::Model model;
+  recipe::Cache cache;
   ChainSection spec;
   ComparisonSection bench;
   recipe::Data data;
@@ -92,6 +93,7 @@ struct SpeculationBenchRecipe {
   template <class V>
   void fields(V& v) {
     v("model", model, "the model whose text it is");
+    v("cache", cache, "what it reads of the text, with and without drafts");
     v("spec", spec, "drafted tokens of a round");
     v("bench", bench, "the drafts to compare, and the machine to predict for");
     v("data", data, "text whose windows are the prompts");

@@ -103,6 +103,11 @@ void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
       p.field("drafts", "bench.drafts uses the name '{}' twice", d.name);
     if (d.kind == DraftKind::model && d.path.value.empty())
       p.field("drafts", "bench.drafts: '{}' is of kind model; name its folder as path", d.name);
+    if (d.policy && d.policy->is_hosted())
+      p.field("drafts",
+              "bench.drafts: '{}' has cache.place host, but the keys of drafts stay on the device; "
+              "leave it out",
+              d.name);
     if (d.bounded() && d.budget.value <= d.sinks.value + d.window.value)
       p.field("drafts",
               "bench.drafts: '{}' has a budget of {} tokens, expected more than its {} sinks and "

@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "bench/gpu_hardware.h"
 #include "bench/model_report.h"
+#include "recipe/scalar.h"
 #include "tools/prompts/prompt_flags.h"
 #include "tools/speculation/tree_plan.h"
 #include "tools/speculation_bench/measured_prediction.h"
@@ -91,7 +92,8 @@ std::string verdict(const SpeculationBenchRecipe& r, const PointRuns& runs) {
 PointRun::PointRun(cli::Context& cx, const Point& point, bool dry_run)
     : cx_(cx),
       point_(point),
-      engines_(point.recipe.model, point.recipe.run, sizes_of(point.recipe), dry_run) {}
+      engines_(point.recipe.model, point.recipe.cache, point.recipe.run, sizes_of(point.recipe),
+               dry_run) {}
 
 void PointRun::fail(const cli::Context& cx, BenchResults& results, const Point& point,
                     const Way* way, const Error& error) {
@@ -233,6 +235,9 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
   workload["device"] = target.spec().device.name();
   if (target.spec().device.kind == Device::Kind::cuda)
     workload["gpu"] = cuda::device_info(target.spec().device.index).name;
+  if (r.cache.kind != recipe::CacheKind::full)
+    workload["cache"] = {{"kind", recipe::yaml_text(r.cache.kind)},
+                         {"place", recipe::yaml_text(r.cache.place)}};
   if (engines_.streams()) workload["layers_streamed"] = target.spec().n_streamed;
   workload["dataset"] = r.bench.random_kv ? "random keys and values" : prompts_.source;
   workload["n_prompts"] = r.run.batch * r.bench.batches;
@@ -262,7 +267,9 @@ std::optional<double> PointRun::add_prediction(bench::Record& record, const Poin
   const SpeculationBenchRecipe& r = point_.recipe;
   if (!way.stats) return std::nullopt;
   std::optional<double> speedup;
-  if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.draft.policy) {
+  // The roofline knows targets that read all keys.
+  if (r.bench.hardware.complete() && way.way.is_chain() && !way.way.draft.policy &&
+      r.cache.kind == recipe::CacheKind::full) {
     NamedDraft draft = way.way.draft;
     draft.alpha = way.way.acceptance ? way.way.acceptance->rows.front().front()
                                      : way.stats->share_of_tested();
