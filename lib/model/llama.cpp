@@ -96,7 +96,7 @@ void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv:
   TANDEM_CHECK(weights_.stream == nullptr && part_begin_.back() <= options_.max_rows,
                "{} rows side by side, at most {}", part_begin_.back(), options_.max_rows);
   for (size_t i = 0; i < steps.size(); ++i) {
-    turn_beside(i);
+    run_turn(i);
     embed(ids + part_begin_[i]);
     attention_begin(0, weights_.layers[0], steps[i], cache);
   }
@@ -104,7 +104,7 @@ void Llama::forward_ids(const int32_t* ids, std::span<const kv::Step> steps, kv:
   for (int layer = 0; layer < config_.n_layers; ++layer)
     for (size_t i = 0; i < steps.size(); ++i) {
       const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-      turn_beside(i);
+      run_turn(i);
       attention_end(layer, w, steps[i], cache);
       ffn_block(layer, w, {});
       if (layer + 1 < config_.n_layers)
@@ -155,7 +155,7 @@ void Llama::turn_to(size_t i) {
   first_row_ = 0;
 }
 
-void Llama::turn_beside(size_t i) {
+void Llama::run_turn(size_t i) {
   residual_ = own_residual_ + part_begin_[i] * config_.dim;
   n_rows_ = part_begin_[i + 1] - part_begin_[i];
   first_row_ = part_begin_[i];

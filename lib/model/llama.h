@@ -118,7 +118,7 @@ class Llama {
   void project(int layer, const LayerWeights& w, const kv::Step& step, kv::Cache& cache,
                const LayerActivations& to);
   void add_attended(int layer, const LayerWeights& w, const LayerActivations& to);
-  void turn_beside(size_t i);
+  void run_turn(size_t i);
   void ffn_block(int layer, const LayerWeights& w, const LayerActivations& to);
   Tensor heads_at(void* place) const;
   Tensor gate_up_at(void* place) const;

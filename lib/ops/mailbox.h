@@ -16,7 +16,7 @@ namespace tandem::ops {
 /// answer. The host receives the notes in their order and answers each. Numbers rise from note to
 /// note, so that a graph that runs again never sees an old answer.
 ///
-/// Whatever keeps the host from answering, an exception or an interruption, must end in `abort`, or
+/// What keeps the host from answering, an exception or an interruption, must end in `abort`, or
 /// the GPU waits for ever.
 class Mailbox {
  public:

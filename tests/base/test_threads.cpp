@@ -50,7 +50,7 @@ class Threads {
 }  // namespace
 
 TEST_SUITE("base/threads") {
-  TEST_CASE("each but the first is bound to a core of its own, and free again afterwards") {
+  TEST_CASE("each but the first is bound to one core, and free again afterwards") {
     const int n = static_cast<int>(core_cpus().size());
     if (n < 2 || omp_get_proc_bind() != omp_proc_bind_false) {
       MESSAGE("skipped: one core, or the environment binds threads");

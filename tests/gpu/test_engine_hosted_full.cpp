@@ -1,4 +1,4 @@
-// All keys of long texts in host memory beside a GPU. Streamed to it, they give the bits of keys
+// All keys of long texts in host memory next to a GPU. Streamed to it, they give the bits of keys
 // that are there; attended by the CPU, logits within rounding of those.
 #include <doctest/doctest.h>
 

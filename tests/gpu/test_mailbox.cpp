@@ -1,4 +1,4 @@
-// Notes between a GPU's queue and the host: whatever the host does, nothing waits for ever.
+// Notes between a GPU's queue and the host, whose errors too must leave nothing waiting for ever.
 #include <doctest/doctest.h>
 
 #include <chrono>
