@@ -171,7 +171,7 @@ TEST_SUITE("gpu/ops/mailbox") {
       for (size_t i = 0; i < kLists; ++i) {
         CAPTURE(i);
         CHECK(left[i] + n[i] == count[i]);
-        CHECK(std::abs(n[i] - share * static_cast<float>(count[i])) <= 0.5f);
+        CHECK(std::abs(static_cast<float>(n[i]) - share * static_cast<float>(count[i])) <= 0.5f);
         for (int k = 0; k < n[i]; ++k)
           REQUIRE(got[i * kStride + static_cast<size_t>(k)] ==
                   static_cast<int32_t>(i) * kStride + left[i] + k);

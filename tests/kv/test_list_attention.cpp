@@ -182,9 +182,11 @@ struct Runner {
   Runner(const Case& c, const Lists& selector, int n) {
     set_threads(n);
     MemoryPlan plan;
-    kv::ListAttention::plan(plan, c.geometry, selector.scratch_bytes());
+    const kv::ListAttention::Spec spec{.geometry = c.geometry,
+                                       .scratch_bytes = selector.scratch_bytes()};
+    kv::ListAttention::plan(spec, plan);
     arena.emplace(std::move(plan));
-    lists.emplace(*arena, c.geometry, selector.scratch_bytes());
+    lists.emplace(spec, *arena);
   }
   ~Runner() { set_threads(before); }
   int before = max_threads();
