@@ -182,8 +182,8 @@ struct Runner {
   Runner(const Case& c, const Lists& selector, int n) {
     set_threads(n);
     MemoryPlan plan;
-    const kv::ListAttention::Spec spec{.geometry = c.geometry,
-                                       .scratch_bytes = selector.scratch_bytes()};
+    const kv::ListAttention::Spec spec{
+        .geometry = c.geometry, .scratch_bytes = selector.scratch_bytes(), .drafted = {}};
     kv::ListAttention::plan(spec, plan);
     arena.emplace(std::move(plan));
     lists.emplace(spec, *arena);
