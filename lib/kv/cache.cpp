@@ -459,7 +459,7 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
     args.seq_key_lo = near ? step.near_lo : source.seq_key_lo;
     args.lists = near ? KeyLists{} : source.lists;
   };
-  if (plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr && !plan.far &&
+  if (!asks && plan.n == 1 && plan.selector == nullptr && plan.lists.ids == nullptr && !plan.far &&
       plan.sources[0].q_position_max < 0) {
     set_source(plan.sources[0]);
     if (plan.sources[0].window == 0 && scores) {

@@ -30,13 +30,6 @@ void check(cudaError_t code, const char* what) {
     fail(code, what);
 }
 
-/// Bytes of a range of host memory beyond which pinning is refused, for tests of what happens then
-/// (TANDEM_PIN_LIMIT); any number without.
-size_t pin_limit() {
-  const char* value = std::getenv("TANDEM_PIN_LIMIT");
-  return value == nullptr ? SIZE_MAX : static_cast<size_t>(std::strtoull(value, nullptr, 10));
-}
-
 bool waits_after_each() {
   static const bool on = [] {
     const char* value = std::getenv("TANDEM_CUDA_SYNC");
@@ -167,9 +160,7 @@ void use_device(int device) {
 
 PinnedRange::PinnedRange(void* data, size_t bytes) : data_(data) {
   first_touch(data, bytes);
-  check(bytes > pin_limit() ? cudaErrorMemoryAllocation
-                            : cudaHostRegister(data, bytes, cudaHostRegisterMapped),
-        "cannot pin host memory");
+  check(cudaHostRegister(data, bytes, cudaHostRegisterMapped), "cannot pin host memory");
 }
 
 PinnedRange::~PinnedRange() { (void)cudaHostUnregister(data_); }

@@ -1,11 +1,23 @@
 #include "tensor/pinned_pages.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "tensor/first_touch.h"
 
 namespace tandem {
+namespace {
+
+/// Bytes of a range beyond which pinning is refused, for tests of what happens then
+/// (TANDEM_PIN_LIMIT); any number without.
+size_t pin_limit() {
+  const char* value = std::getenv("TANDEM_PIN_LIMIT");
+  return value == nullptr ? SIZE_MAX : static_cast<size_t>(std::strtoull(value, nullptr, 10));
+}
+
+}  // namespace
 
 PinnedPages::PinnedPages(void* data, size_t bytes, size_t piece) {
   constexpr size_t kPage = 4096;
@@ -21,6 +33,8 @@ PinnedPages::PinnedPages(void* data, size_t bytes, size_t piece) {
 bool PinnedPages::pin(std::byte* data, size_t bytes, size_t piece) {
   refusal_.clear();
   try {
+    if (std::min(piece, bytes) > pin_limit())
+      throw device_error("cannot pin host memory: ranges beyond TANDEM_PIN_LIMIT are refused");
     for (size_t at = 0; at < bytes; at += piece)
       ranges_.push_back(
           std::make_unique<cuda::PinnedRange>(data + at, std::min(piece, bytes - at)));
