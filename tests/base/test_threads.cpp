@@ -3,6 +3,7 @@
 #include <omp.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <stdexcept>
@@ -118,6 +119,34 @@ TEST_SUITE("base/threads") {
     over = true;
     for (std::thread& helper : helpers) helper.join();
     CHECK(wrong.load() == 0);
+  }
+
+  TEST_CASE(
+      "an error of a loop's thread comes out of the loop, and the next loop is as any other") {
+    constexpr int kItems = 100;
+    const auto run = [](int failing) {
+      std::vector<std::atomic<int>> done(kItems);
+      const auto item = [&](int i) {
+        if (i == failing) throw std::runtime_error("an item");
+        done[static_cast<size_t>(i)].fetch_add(1);
+      };
+      parallel_for(kItems, item);
+      parallel_ranges(kItems, 1, [&](int begin, int end) {
+        for (int i = begin; i < end; ++i) item(i);
+      });
+      return static_cast<int>(std::ranges::count_if(done, [](const auto& n) { return n == 2; }));
+    };
+    for (const int n : {1, 2, static_cast<int>(core_cpus().size()) + 3}) {
+      CAPTURE(n);
+      const Threads threads(n);
+      for (const int failing : {0, 57, kItems - 1}) {
+        CHECK_THROWS_WITH_AS(run(failing), "an item", std::runtime_error);
+        CHECK(run(kItems) == kItems);
+      }
+    }
+    CHECK_THROWS_WITH_AS(
+        parallel_ranges(kItems, 10, [](int, int) { throw std::runtime_error("a range"); }),
+        "a range", std::runtime_error);
   }
 
   TEST_CASE("the first error of a team is kept, and nothing runs after it") {

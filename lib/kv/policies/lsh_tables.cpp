@@ -108,12 +108,11 @@ void LshTables::index_tokens(const TokenIndex::Work& work, std::span<const int> 
                              const KeyCenters& centers, const PagedStore& store) {
   const int heads = geometry_.n_kv_heads;
   const int groups = (spec_.tables + kTableGroup - 1) / kTableGroup;
-  const auto [first_ordinal, end_ordinal] = work.ordinals;
+  const int first_ordinal = work.ordinals.begin, end_ordinal = work.ordinals.end;
   for (const TokenIndex::Piece& piece : work.pieces) {
     if (piece.copy_of >= 0 && first_ordinal == 0) copy_block(piece.copy_of, piece.block);
     const int n_tasks = (end_ordinal - first_ordinal) * heads * groups;
-#pragma omp parallel for schedule(dynamic, 1) if (n_tasks > 1)
-    for (int i = 0; i < n_tasks; ++i) {
+    parallel_for(n_tasks, [&](int i) {
       const int ordinal = first_ordinal + i / groups / heads, head = i / groups % heads;
       const int first = i % groups * kTableGroup;
       const Range tables{first, std::min(first + kTableGroup, spec_.tables)};
@@ -126,7 +125,7 @@ void LshTables::index_tokens(const TokenIndex::Work& work, std::span<const int> 
              .kv_head = head,
              .tables = tables},
             scratch_ + static_cast<size_t>(omp_get_thread_num()) * scratch_bytes());
-    }
+    });
   }
 }
 
