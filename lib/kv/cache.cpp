@@ -523,7 +523,7 @@ void Cache::serve_layer(int layer, const Step& step) {
   const KeySelector* const chosen = policy(step.reading.keys).selector();
   KeyUsage& usage = usage_[static_cast<size_t>(step.reading.keys)];
   KeyUsage of_gpu;  // is counted as the GPU's
-  host.serve(spec_.interrupted, [&](const HostAttention::Request& r) {
+  const auto attend = [&](const HostAttention::Request& r) {
     const int64_t rows = step.padded_rows(), used = step.n_rows, heads = g.n_heads;
     const Tensor q(const_cast<void*>(r.q), g.dtype, {rows, heads, g.head_dim});
     if (far_)
@@ -539,7 +539,15 @@ void Cache::serve_layer(int layer, const Step& step) {
                   chosen != nullptr ? usage : of_gpu);
     std::fill(r.o + used * heads * g.head_dim, r.o + rows * heads * g.head_dim, 0.0f);
     std::fill(r.lse + used * heads, r.lse + rows * heads, -std::numeric_limits<float>::infinity());
-  });
+  };
+  try {
+    host.serve(spec_.interrupted, attend);
+  } catch (...) {
+    // The other micro-batch has notes on the same queue.
+    for (const auto& each : served_) each->refuse();
+    for (const auto& each : served_) each->abort();
+    throw;
+  }
   if (chosen == nullptr) return;
   if (std::ranges::all_of(step.near_begin, [](int32_t begin) { return begin == 0; }))
     return count_dense(layer, step);

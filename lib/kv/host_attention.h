@@ -45,10 +45,11 @@ class HostAttention {
     float *o, *lse;
   };
   /// Waits until a layer asks, and answers with what `attend` makes.
-  /// errors   kind interrupted, kind device, those of `attend`: nothing waits for an answer then,
-  ///          and the work on the queue is over
+  /// errors   kind interrupted, kind device, those of `attend`: the work on the queue still waits for
+  ///          an answer, until `abort`
   void serve(const Interrupted& interrupted, const std::function<void(const Request&)>& attend);
-  /// Leaves notes unanswered (Mailbox::abort).
+  /// Leaves notes unanswered: see Mailbox.
+  void refuse() noexcept { mailbox_.refuse(); }
   void abort() noexcept { mailbox_.abort(); }
 
   /// The lists that were handed over.

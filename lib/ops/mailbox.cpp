@@ -65,8 +65,10 @@ void Mailbox::receive(const Interrupted& interrupted) {
 
 void Mailbox::answer() { shared(flags_->answered).store(received_, std::memory_order_release); }
 
+void Mailbox::refuse() noexcept { shared(flags_->aborted).store(1, std::memory_order_release); }
+
 void Mailbox::abort() noexcept {
-  shared(flags_->aborted).store(1, std::memory_order_release);
+  refuse();
   try {
     exec_.queue->wait();
   } catch (const Error&) {

@@ -37,8 +37,11 @@ class Mailbox {
   /// What it asked for is in pinned memory.
   void answer();
   /// No answer is coming to any note of work that is on the queue: waits until that work is over,
-  /// whose results mean nothing. The next note that is posted is received as usual.
+  /// whose results mean nothing. The next note that is posted is received as usual. Where other
+  /// mailboxes have notes on the same queue, `refuse` comes first, of each.
   void abort() noexcept;
+  /// Lets work that waits for an answer go on, until `abort` returns.
+  void refuse() noexcept;
 
  private:
   using Work = cuda::Bodies<void(const MailboxParams&, Stream)>;
