@@ -24,6 +24,17 @@ Error error_of(int code, const std::string& what, const char* last) {
               "nvidia-smi shows which processes hold the GPU's memory: wait for them, use another "
               "GPU "
               "with --device cuda:N, or lower run.context or run.batch");
+    // A GPU that is gone or broken, in the midst of work.
+    case cudaErrorUnknown:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorHardwareStackError:
+      return Error::make(ErrorKind::device, "cuda",
+                         "{}: {} ({}): the GPU is lost to this process; last operation: {}", what,
+                         cudaGetErrorString(error), cudaGetErrorName(error), last)
+          .hint(
+              "run again; if that fails, nvidia-smi and the kernel's log (dmesg, lines with Xid) "
+              "show what became of the GPU: reset it, or use another with --device cuda:N");
     default:
       return Error::make(ErrorKind::device, "cuda", "{}: {} ({}); last operation: {}", what,
                          cudaGetErrorString(error), cudaGetErrorName(error), last)

@@ -26,6 +26,19 @@ TEST_SUITE("tensor/cuda_error") {
     CHECK(e.hint_text().find("nvidia-smi") != std::string::npos);
   }
 
+  TEST_CASE("a GPU that is lost in the midst of work") {
+    for (const int code : {int{cudaErrorUnknown}, int{cudaErrorECCUncorrectable},
+                           int{cudaErrorNvlinkUncorrectable}, int{cudaErrorHardwareStackError}}) {
+      CAPTURE(code);
+      const Error e = cuda::error_of(code, "work on the GPU failed", "await");
+      CHECK(e.kind() == ErrorKind::device);
+      CHECK(exit_status(e.kind()) == 6);
+      CHECK(e.message().ends_with("): the GPU is lost to this process; last operation: await"));
+      CHECK(e.hint_text().find("nvidia-smi and the kernel's log") != std::string::npos);
+      CHECK(e.hint_text().find("--device cuda:N") != std::string::npos);
+    }
+  }
+
   TEST_CASE("whatever else goes wrong names the operation before it") {
     const Error e = cuda::error_of(cudaErrorIllegalAddress, "work on the GPU failed", "attention");
     CHECK(e.kind() == ErrorKind::device);
