@@ -5,7 +5,9 @@
 #include <numeric>
 #include <thread>
 
+#include "error_text.h"
 #include "gpu/device_buffer.h"
+#include "gpu/gpu_lost.h"
 #include "kernels/gather/hand_over_lists.h"
 #include "ops/mailbox.h"
 #include "ops/selection.h"
@@ -117,6 +119,68 @@ TEST_SUITE("gpu/ops/mailbox") {
     CHECK(asked);
     x.mailbox.abort();
     CHECK(queue().idle());
+  }
+
+  TEST_CASE("two mailboxes on one queue: what ends the service of one lets work wait for neither") {
+    Exchange a(100), b(100);
+    const auto put = [](Exchange& x) {
+      const MailboxPart out[] = {{x.sent.data(), x.device.raw(), x.n * 4}};
+      x.mailbox.post(out);
+    };
+    const auto take = [](Exchange& x) {
+      const MailboxPart in[] = {{x.device.raw(), x.answer.data(), x.n * 4}};
+      x.mailbox.await(in);
+    };
+    const cuda::Graph graph(queue(), [&] {
+      for (int i = 0; i < kNotes; ++i) put(a), put(b), take(a), take(b);
+    });
+    const auto begin = [&](uint32_t first) {
+      a.begin(first);
+      b.begin(first + 1000);
+      graph.launch(queue());
+    };
+    for (int answered = 0; answered < 2 * kNotes; ++answered) {
+      CAPTURE(answered);
+      begin(10);
+      for (int i = 0; i < answered; ++i)
+        REQUIRE((i % 2 == 0 ? a.reply(10 + static_cast<uint32_t>(i / 2))
+                            : b.reply(1010 + static_cast<uint32_t>(i / 2))));
+      for (Exchange* x : {&a, &b}) x->mailbox.refuse();
+      for (Exchange* x : {&a, &b}) x->mailbox.abort();
+      CHECK(queue().idle());
+      begin(50);
+      for (uint32_t i = 0; i < kNotes; ++i) {
+        REQUIRE(a.reply(50 + i));
+        REQUIRE(b.reply(1050 + i));
+      }
+      CHECK(a.end()[99] == 50 + 99 + kNotes);
+      CHECK(b.end()[99] == 1050 + 99 + kNotes);
+    }
+  }
+
+  TEST_CASE("a GPU that is lost while the host waits for a note ends the wait") {
+    Exchange x(16);
+    for (int waits = 0; waits < 3; ++waits) {
+      CAPTURE(waits);
+      x.begin(10);
+      x.put_work();
+      REQUIRE(x.reply(10));
+      x.mailbox.receive({});
+      {
+        // No note follows one that has no answer.
+        const GpuLost lost(waits);
+        const auto wait = [&] { x.mailbox.receive({}); };
+        CHECK(kind_of(wait) == ErrorKind::device);
+        CHECK(error_text(wait).find("the GPU is lost") != std::string::npos);
+        CHECK(hint_text(wait).find("nvidia-smi") != std::string::npos);
+        x.mailbox.abort();
+      }
+      CHECK(queue().idle());
+      x.begin(100);
+      x.put_work();
+      for (uint32_t i = 0; i < kNotes; ++i) REQUIRE(x.reply(100 + i));
+      CHECK(x.end()[15] == 100 + 15 + kNotes);
+    }
   }
 
   TEST_CASE("numbers of words of every kind arrive, at any addresses, in a graph and without one") {
