@@ -92,7 +92,7 @@ class ListAttention::Team {
   bool take_from(Desk& owner, Desk& mine) {
     const int block = owner.shared.take();
     if (block < 0) return false;
-    all_.attend_block(call_, owner, block, mine.cut);
+    error_.run([&] { all_.attend_block(call_, owner, block, mine.cut); });
     owner.shared.finish();
     return true;
   }

@@ -7,9 +7,13 @@ namespace tandem::kv {
 
 PromptIndexing::PromptIndexing(Policy& policy, const PagedStore& far, const PagedStore& prompt,
                                Where where, const Exec& exec)
-    : policy_(policy), far_(far), prompt_(prompt), exec_(exec) {
-  if (where != Where::on_thread) return;
-  copied_ = std::make_unique<cuda::Event>();
+    : policy_(policy),
+      far_(far),
+      prompt_(prompt),
+      exec_(exec),
+      on_thread_(where == Where::on_thread) {
+  if (!on_thread_) return;
+  if (exec_.on_gpu()) copied_ = std::make_unique<cuda::Event>();
   // One core is the forward's, whose thread gives the GPU its work.
   threads_ = std::max(1, max_threads() - 1);
 }
@@ -20,13 +24,15 @@ void PromptIndexing::layer(int layer, std::vector<Prompt> prompts) {
   const auto index = [this, layer, prompts = std::move(prompts)](const PagedStore& store) {
     for (const Prompt& p : prompts) policy_.on_layer(layer, p.slot, p.length, store);
   };
-  if (!copied_) return index(prompt_);
-  copied_->record(*exec_.queue);
+  if (!on_thread_) return index(prompt_);
+  if (copied_) copied_->record(*exec_.queue);
   work_ = std::async(std::launch::async, [this, index] {
     // A new thread's loops would have a thread for every CPU, more than policies have memory for.
     set_threads(threads_);
-    cuda::use_device(exec_.queue->device());
-    copied_->wait();
+    if (copied_) {
+      cuda::use_device(exec_.queue->device());
+      copied_->wait();
+    }
     index(far_);
   });
 }
@@ -41,7 +47,7 @@ void PromptIndexing::give_up() noexcept {
   work_ = {};
   for (const Prompt& p : begun_) try {
       policy_.on_truncate(p.slot, far_.length(p.slot), far_);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       // The index is as it was before the prompt, or the run ends with the first error.
     }
   begun_.clear();

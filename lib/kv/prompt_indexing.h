@@ -39,8 +39,9 @@ class PromptIndexing {
   Policy& policy_;
   const PagedStore &far_, &prompt_;
   Exec exec_;
-  std::unique_ptr<cuda::Event> copied_;  // for a thread
+  bool on_thread_;
   int threads_ = 1;                      // that share its loops
+  std::unique_ptr<cuda::Event> copied_;  // by a GPU
   std::future<void> work_;
   std::vector<Prompt> begun_;  // since the last finish
 };
