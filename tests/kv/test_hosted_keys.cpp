@@ -2,6 +2,8 @@
 // place.
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "decode/state.h"
 #include "policy_rig.h"
 #include "temporary_folder.h"
@@ -37,21 +39,34 @@ std::vector<Kind> kinds() {
   return all;
 }
 
-PolicyRig rig_of(recipe::Cache cache, CachePlace place, int max_seqs = 3) {
+PolicyRig rig_of(recipe::Cache cache, CachePlace place, DType dtype = DType::f32,
+                 int max_seqs = 3) {
   cache.place = place;
-  return {{.geometry =
-               {.n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .dtype = DType::f32},
-           .max_seqs = max_seqs,
-           .max_tokens = 4096,
-           .max_rows = 512},
-          {cache},
-          cone_data(32)};
+  return {
+      {.geometry = {.n_layers = 3, .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .dtype = dtype},
+       .max_seqs = max_seqs,
+       .max_tokens = 4096,
+       .max_rows = 512},
+      {cache},
+      cone_data(32)};
+}
+
+/// A list's ids, with what weighs each: its bias and its norm, or 0 without.
+std::vector<std::array<float, 3>> contents(const kv::KeyList& list) {
+  std::vector<std::array<float, 3>> all;
+  for (const KeySegment& s : list.segments)
+    for (int i = 0; i < s.n; ++i)
+      all.push_back({static_cast<float>(s.ids[i]), s.bias == nullptr ? 0 : s.bias[i],
+                     s.norms == nullptr ? 0 : s.norms[s.ids[i]]});
+  all.push_back({list.q_norm, list.q_center, static_cast<float>(list.n_static)});
+  return all;
 }
 
 /// The same calls on both.
 struct Both {
-  explicit Both(const recipe::Cache& cache)
-      : one(rig_of(cache, CachePlace::device)), split(rig_of(cache, CachePlace::host)) {}
+  explicit Both(const recipe::Cache& cache, DType dtype = DType::f32)
+      : one(rig_of(cache, CachePlace::device, dtype)),
+        split(rig_of(cache, CachePlace::host, dtype)) {}
 
   PolicyRig one, split;
 
@@ -72,6 +87,26 @@ struct Both {
   /// One token at a time.
   void check_each(int slot, int first, int n) {
     for (int i = 0; i < n; ++i) check_extend(slot, tokens(first + i, 1));
+  }
+  /// Ids, biases and masses of what a query chooses, for every layer that chooses and KV head.
+  void check_lists(int slot, int32_t asks) {
+    const kv::Geometry& g = one.cache.geometry();
+    const int last = one.cache.length(slot) - 1;
+    const auto width = static_cast<size_t>(g.group() * g.head_dim);
+    for (const int layer : split.cache.policy(0).hosted_layers()) {
+      const Row q = one.queries(layer, tokens(asks, 1));
+      for (int kv_head = 0; kv_head < g.n_kv_heads; ++kv_head) {
+        const std::span<const float> of_group(q.data() + static_cast<size_t>(kv_head) * width,
+                                              width);
+        const auto chosen = one.select(slot, last, layer, kv_head, of_group),
+                   hosted = split.select(slot, last, layer, kv_head, of_group);
+        REQUIRE(hosted.lists.size() == chosen.lists.size());
+        for (size_t h = 0; h < chosen.lists.size(); ++h) {
+          CHECK(chosen.lists[h].n_keys() > chosen.lists[h].n_static);
+          CHECK(contents(hosted.lists[h]) == contents(chosen.lists[h]));
+        }
+      }
+    }
   }
   void append(int slot, int first, int n) {
     for (int done = 0; done < n; done += 100) {
@@ -105,6 +140,38 @@ TEST_SUITE("kv/hosted_keys") {
         b.split.cache.release(other);
       }
       b.check_each(slot, 2225, 2);
+    }
+  }
+
+  TEST_CASE("the same sets, after prompts, as the index grows, in forks and after going back") {
+    for (const Kind& kind : kinds()) {
+      if (kind.cache.kind == CacheKind::full) continue;  // chooses nothing
+      CAPTURE(kind.name);
+      Both b(kind.cache);
+      const int slot = b.sequence(tokens(0, 700));
+      for (const int asks : {5000, 5001}) b.check_lists(slot, asks);
+      b.append(slot, 700, 1300);
+      b.check_lists(slot, 5002);
+      const int child = b.one.cache.fork(slot, b.one.cache.readers_of(slot));
+      REQUIRE(b.split.cache.fork(slot, b.split.cache.readers_of(slot)) == child);
+      b.append(child, 6000, 1200);
+      b.check_lists(child, 5003);
+      b.check_lists(slot, 5004);
+      b.one.cache.truncate(child, 1500);
+      b.split.cache.truncate(child, 1500);
+      b.check_lists(child, 5005);
+    }
+  }
+
+  TEST_CASE("bf16: every bit is that of keys in one place, too") {
+    for (const Kind& kind : kinds()) {
+      CAPTURE(kind.name);
+      Both b(kind.cache, DType::bf16);
+      const int slot = b.sequence(tokens(0, 700));
+      b.check_each(slot, 700, 5);
+      b.append(slot, 705, 1300);
+      b.check_each(slot, 2005, 3);
+      b.check_extend(slot, tokens(2008, 40));
     }
   }
 

@@ -114,6 +114,11 @@ TEST_SUITE("kv/sparse_budgets") {
       CHECK(topk_error(ratio) == doctest::Approx(error).epsilon(0.04));
     }
     const Reference::Outcome wide = lsh_outcome(10, 150, 12), small = lsh_outcome(8, 75, 12);
+    // The same keys, and so the same error, wherever they lie.
+    lsh.place = recipe::CachePlace::host;
+    const Reference::Outcome hosted = lsh_outcome(8, 75, 12);
+    CHECK(hosted.error == small.error);
+    CHECK(hosted.chosen == small.chosen);
     CHECK(wide.error == doctest::Approx(.1066).epsilon(.15));
     CHECK(wide.chosen / kKeys == doctest::Approx(.0479).epsilon(.15));
     CHECK(small.error == doctest::Approx(.0839).epsilon(.15));

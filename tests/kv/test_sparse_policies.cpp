@@ -31,6 +31,18 @@ Cache lsh(int bits, int tables, int min_hits) {
   return c;
 }
 
+/// The same kinds once more with keys in host memory, where they may lie there.
+std::vector<Named> in_both_places(std::vector<Named> kinds) {
+  for (size_t i = 0, n = kinds.size(); i < n; ++i) {
+    Named hosted = kinds[i];
+    if (hosted.cache.kind != CacheKind::lsh && hosted.cache.kind != CacheKind::hybrid) continue;
+    hosted.name += ", in host memory";
+    hosted.cache.place = recipe::CachePlace::host;
+    kinds.push_back(hosted);
+  }
+  return kinds;
+}
+
 /// Every kind that chooses keys, with a small budget.
 std::vector<Named> sparse_kinds() {
   Cache topk = sparse_cache(CacheKind::topk), quest = sparse_cache(CacheKind::quest);
@@ -40,20 +52,23 @@ std::vector<Named> sparse_kinds() {
   Cache of_mass = hybrid(0.3, HybridTail::means), of_error = hybrid(0.05, HybridTail::sampled);
   of_mass.hybrid.budget = HybridBudget::mass;
   of_error.hybrid.budget = HybridBudget::error;
+  Cache no_floor = lsh(6, 40, 2);
+  no_floor.lsh.u_floor = 0;
   Cache shared = hybrid(0.05, HybridTail::means), shared_sampled = of_error;
   shared.hybrid.group = shared_sampled.hybrid.group = recipe::HybridGroup::shared;
-  return {{"topk", topk},
-          {"oracle_sampling", sampling},
-          {"quest", quest},
-          {"lsh", lsh(6, 40, 2)},
-          {"hybrid means", hybrid(0.05, HybridTail::means)},
-          {"hybrid sampled", hybrid(0.05, HybridTail::sampled)},
-          {"hybrid mass", of_mass},
-          {"hybrid error", of_error},
-          {"hybrid none", hybrid(0.05, HybridTail::none)},
-          {"hybrid shared", shared},
-          {"hybrid shared, error", shared_sampled},
-          {"snapkv", snapkv(60, 16)}};
+  return in_both_places({{"topk", topk},
+                         {"oracle_sampling", sampling},
+                         {"quest", quest},
+                         {"lsh", lsh(6, 40, 2)},
+                         {"lsh without a floor", no_floor},
+                         {"hybrid means", hybrid(0.05, HybridTail::means)},
+                         {"hybrid sampled", hybrid(0.05, HybridTail::sampled)},
+                         {"hybrid mass", of_mass},
+                         {"hybrid error", of_error},
+                         {"hybrid none", hybrid(0.05, HybridTail::none)},
+                         {"hybrid shared", shared},
+                         {"hybrid shared, error", shared_sampled},
+                         {"snapkv", snapkv(60, 16)}});
 }
 
 /// The same kinds with a budget of everything; drawing with replacement never has one.
@@ -68,15 +83,16 @@ std::vector<Named> exact_kinds() {
   all_mass.hybrid.mass = 1;
   Cache shared = hybrid(1, HybridTail::means), shared_mass = all_mass;
   shared.hybrid.group = shared_mass.hybrid.group = recipe::HybridGroup::shared;
-  return {{"topk", topk},
-          {"quest", quest},
-          {"lsh", all_collide},
-          {"hybrid, exact set", hybrid(1, HybridTail::none)},
-          {"hybrid, exact set and a tail of nothing", hybrid(1, HybridTail::sampled)},
-          {"hybrid, all mass", all_mass},
-          {"hybrid, a shared set of all", shared},
-          {"hybrid, a shared set of all mass", shared_mass},
-          {"snapkv", snapkv(2000, 16)}};
+  return in_both_places(
+      {{"topk", topk},
+       {"quest", quest},
+       {"lsh", all_collide},
+       {"hybrid, exact set", hybrid(1, HybridTail::none)},
+       {"hybrid, exact set and a tail of nothing", hybrid(1, HybridTail::sampled)},
+       {"hybrid, all mass", all_mass},
+       {"hybrid, a shared set of all", shared},
+       {"hybrid, a shared set of all mass", shared_mass},
+       {"snapkv", snapkv(2000, 16)}});
 }
 
 const TokenData kCone = cone_data(32);
@@ -381,13 +397,15 @@ TEST_SUITE("kv/sparse_policies") {
   }
 
   TEST_CASE("dense layers read everything, the others choose") {
-    Cache cache = lsh(6, 40, 2);
-    cache.dense_layers = {0};
-    const Ids prompt = tokens(0, 400), after = tokens(5000, 1);
-    const Row all = decoded({}, prompt, after)[0], some = decoded(cache, prompt, after)[0];
-    const auto half = static_cast<std::ptrdiff_t>(all.size() / 2);
-    CHECK(same(Row(some.begin(), some.begin() + half), Row(all.begin(), all.begin() + half)));
-    CHECK(max_difference(some, all) > 1e-4);
+    for (Named& kind : in_both_places({{"lsh", lsh(6, 40, 2)}})) {
+      CAPTURE(kind.name);
+      kind.cache.dense_layers = {0};
+      const Ids prompt = tokens(0, 400), after = tokens(5000, 1);
+      const Row all = decoded({}, prompt, after)[0], some = decoded(kind.cache, prompt, after)[0];
+      const auto half = static_cast<std::ptrdiff_t>(all.size() / 2);
+      CHECK(same(Row(some.begin(), some.begin() + half), Row(all.begin(), all.begin() + half)));
+      CHECK(max_difference(some, all) > 1e-4);
+    }
   }
 
   // Codes of 12 and more bits; groups other than 1, 4 and 8.
@@ -413,9 +431,11 @@ TEST_SUITE("kv/sparse_policies") {
               out[c] = part == Part::v ? 1.0f : c % 2 == 0 ? 3.0f : -3.0f;
           static_cast<void>(head);
         };
-        const std::vector<Row> rows =
-            decoded(lsh(bits, 8, 2), tokens(1, 400), tokens(5000, 1), shape, same_direction);
-        for (const float x : rows[0]) CHECK(x > 0.9f);
+        for (const Named& kind : in_both_places({{"lsh", lsh(bits, 8, 2)}})) {
+          const std::vector<Row> rows =
+              decoded(kind.cache, tokens(1, 400), tokens(5000, 1), shape, same_direction);
+          for (const float x : rows[0]) CHECK(x > 0.9f);
+        }
       }
   }
 
@@ -511,20 +531,23 @@ TEST_SUITE("kv/sparse_policies") {
                  : c < 16        ? 0.0f
                                  : (token % 2 == 0 ? 1.0f : -1.0f) * static_cast<float>(c);
     };
-    const Cache cache = lsh(16, 2, 2);
     const Ids prompt = tokens(0, 400), after = tokens(5000, 1);
-    PolicyRig rig({}, {cache}, apart);
-    const std::vector<Row> rows = rig.extend(rig.sequence(prompt), after);
-    CHECK(rig.cache.usage(0).selected == 0);
-    // What a streaming cache of the same sinks and recent tokens reads: the row and 16 before it.
-    CHECK(max_difference(rows, decoded(streaming(4, 17), prompt, after, {}, apart)) <= 1e-5);
+    for (const Named& kind : in_both_places({{"lsh", lsh(16, 2, 2)}})) {
+      CAPTURE(kind.name);
+      PolicyRig rig({}, {kind.cache}, apart);
+      const std::vector<Row> rows = rig.extend(rig.sequence(prompt), after);
+      CHECK(rig.cache.usage(0).selected == 0);
+      // What a streaming cache of the same sinks and recent tokens reads: the row and 16 before it.
+      CHECK(max_difference(rows, decoded(streaming(4, 17), prompt, after, {}, apart)) <= 1e-5);
+    }
   }
 
   TEST_CASE("duplicates of a key are read together or not at all") {
     const TokenData repeated = [](Part part, int32_t token, int layer, int head, float* out) {
       kCone(part, part == Part::k ? token % 40 : token, layer, head, out);
     };
-    for (const Named& kind : {Named{"lsh", lsh(6, 40, 2)}}) {
+    for (const Named& kind : in_both_places({{"lsh", lsh(6, 40, 2)}})) {
+      CAPTURE(kind.name);
       PolicyRig rig({.max_seqs = 1}, {kind.cache}, repeated);
       const int slot = rig.sequence(tokens(0, 420));  // dynamic part: 4 .. 403, each key ten times
       Row q(3 * 32);
