@@ -26,6 +26,7 @@
 #include "kernels/optim/adamw_narrow.h"
 #include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
+#include "kernels/page/eight_bit_rows.h"
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
 #include "kernels/probe/probe.h"
@@ -72,6 +73,8 @@ struct CpuTable {
   SampleTailFn* sample_tail;
   ReadProbeFn* read_probe;
   FmaProbeFn* fma_probe;
+  NarrowRowsFn* narrow_rows;
+  WidenEightBitRowsFn* widen_eight_bit_rows;
   CopyPageFn* copy_page;
   MoveTokensFn* move_tokens;
   PathMovesFn* path_moves;

@@ -60,6 +60,8 @@ constexpr CudaTable kTable{
     .hash_queries = {hash_queries_cuda},
     .collide = {collide_cuda},
     .mean_lse = {mean_lse_cuda},
+    .narrow_rows = {narrow_rows_cuda},
+    .widen_eight_bit_rows = {widen_eight_bit_rows_cuda},
     .copy_page = {copy_page_cuda},
     .move_tokens = {move_tokens_cuda},
     .set_pages = {set_pages_cuda},

@@ -36,6 +36,7 @@
 #include "kernels/optim/adamw_narrow.h"
 #include "kernels/optim/optim.h"
 #include "kernels/page/catch_up.h"
+#include "kernels/page/eight_bit_rows.h"
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
 #include "kernels/probe/probe.h"
@@ -86,6 +87,8 @@ struct CudaTable {
   cuda::Bodies<void(const HashQueriesParams&, Stream)> hash_queries;
   cuda::Bodies<void(const CollideParams&, Stream)> collide;
   cuda::Bodies<void(const MeanLseParams&, Stream)> mean_lse;
+  cuda::Bodies<void(const EightBitRowsParams&, Stream)> narrow_rows;
+  cuda::Bodies<void(const EightBitRowsParams&, Stream)> widen_eight_bit_rows;
   cuda::Bodies<void(const CopyPageParams&, Stream)> copy_page;
   cuda::Bodies<void(const MoveTokensParams&, Stream)> move_tokens;
   cuda::Bodies<void(const SetPagesParams&, Stream)> set_pages;
@@ -164,6 +167,8 @@ struct CudaTable {
     f("hash_queries", hash_queries);
     f("collide", collide);
     f("mean_lse", mean_lse);
+    f("narrow_rows", narrow_rows);
+    f("widen_eight_bit_rows", widen_eight_bit_rows);
     f("copy_page", copy_page);
     f("move_tokens", move_tokens);
     f("set_pages", set_pages);

@@ -19,11 +19,41 @@ constexpr int kMostDim = 256;
 using cuda::lane_of;
 using cuda::warp_of;
 
+/// A key or a value of type T, or of eight bits that stand for one.
 template <class T>
-__device__ const T* row_of(const void* pool, const IndexedTokens& t, int head, int token, int d) {
-  const int64_t page = t.pages[token / kPageTokens];
-  return static_cast<const T*>(pool) +
-         ((page * t.n_kv_heads + head) * kPageTokens + token % kPageTokens) * d;
+class KeyRow {
+ public:
+  /// scales   of keys, or of values; null: none
+  __device__ KeyRow(const void* pool, const float* scales, const IndexedTokens& t, int head,
+                    int token, int d) {
+    const int64_t page = t.pages[token / kPageTokens];
+    const int64_t row = (page * t.n_kv_heads + head) * kPageTokens + token % kPageTokens;
+    if (scales != nullptr) {
+      numbers_ = static_cast<const int8_t*>(pool) + row * d;
+      scale_ = scales[2 * row];
+    } else {
+      row_ = static_cast<const T*>(pool) + row * d;
+    }
+  }
+  __device__ float operator[](int c) const {
+    if (numbers_ == nullptr) return cuda::to_float(row_[c]);
+    return cuda::to_float(cuda::from_float<T>(static_cast<float>(numbers_[c]) * scale_));
+  }
+
+ private:
+  const T* row_ = nullptr;
+  const int8_t* numbers_ = nullptr;
+  float scale_ = 0;
+};
+
+template <class T>
+__device__ KeyRow<T> key_of(const IndexedTokens& t, int head, int token, int d) {
+  return {t.k_pool, t.scales, t, head, token, d};
+}
+
+template <class T>
+__device__ KeyRow<T> value_of(const IndexedTokens& t, int head, int token, int d) {
+  return {t.v_pool, t.scales == nullptr ? nullptr : t.scales + 1, t, head, token, d};
 }
 
 __device__ float* frame_of(const DeviceCodes& c, int slot, int head) {
@@ -51,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) sum_keys(const CodeFramesParams p) {
   double sum = 0;
 #pragma unroll 8
   for (int t = part.begin; t < part.end; ++t)
-    sum += cuda::to_float(row_of<T>(p.tokens.k_pool, p.tokens, head, t, d)[c]);
+    sum += key_of<T>(p.tokens, head, t, d)[c];
   p.sums[(int64_t{blockIdx.x} * p.tokens.n_kv_heads + head) * d + c] = sum;
 }
 
@@ -90,12 +120,12 @@ struct CentredKey {
   static constexpr int kOwn = kMostDim / cuda::kWarp;
   float x[kOwn], share = 0, square = 0;
 
-  __device__ CentredKey(const T* key, const float* frame, int d) {
+  __device__ CentredKey(const KeyRow<T>& key, const float* frame, int d) {
     float norm = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int c = i * cuda::kWarp + lane_of();
-      x[i] = c < d ? cuda::to_float(key[c]) - frame[c] : 0.0f;
+      x[i] = c < d ? key[c] - frame[c] : 0.0f;
       norm = fmaf(x[i], x[i], norm);
       share = fmaf(x[i], c < d ? frame[d + c] : 0.0f, share);
     }
@@ -114,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) find_extents(const CodeFramesParams 
   float* const frame = frame_of(p.codes, p.slot, head);
   float square = 0, share = 0;
   for (int t = part.begin + warp_of(); t < part.end; t += kWarps) {
-    const CentredKey<T> key(row_of<T>(p.tokens.k_pool, p.tokens, head, t, d), frame, d);
+    const CentredKey<T> key(key_of<T>(p.tokens, head, t, d), frame, d);
     square = fmaxf(square, key.square);
     share = fmaxf(share, fabsf(key.share));
   }
@@ -170,7 +200,7 @@ __global__ void __launch_bounds__(kThreads) code_keys(const CodeKeysParams p, in
   uint8_t* const low = lows + warp_of() * ((low_bytes + 15) / 16 * 16);
   for (int k = begin + warp_of(); k < end; k += kWarps) {
     const int token = p.tokens.token + k - p.offset;
-    const CentredKey<T> key(row_of<T>(p.tokens.k_pool, p.tokens, head, token, d), frame, d);
+    const CentredKey<T> key(key_of<T>(p.tokens, head, token, d), frame, d);
 #pragma unroll
     for (int i = 0; i < CentredKey<T>::kOwn; ++i) {
       const int c = i * cuda::kWarp + lane_of();
@@ -229,7 +259,7 @@ __global__ void __launch_bounds__(kThreads) average_values(const CodeKeysParams 
   double sum = 0;
 #pragma unroll 8
   for (int t = begin; t < end; ++t)
-    sum += cuda::to_float(row_of<T>(p.tokens.v_pool, p.tokens, head, token + t, d)[c]);
+    sum += value_of<T>(p.tokens, head, token + t, d)[c];
   auto* const means = reinterpret_cast<__nv_bfloat16*>(p.means);
   means[head * p.mean_head_stride + int64_t{run} * d + c] =
       __float2bfloat16_rn(static_cast<float>(sum / (end - begin)));

@@ -51,6 +51,9 @@ struct IndexedTokens {
   int n_kv_heads;
   DType dtype;
   int token, n;  // tokens [token, token + n)
+  // [n_pages, n_kv_heads, 64, 2] of a token's key and value, whose elements are int8_t and mean
+  // number * scale rounded to dtype; null: the pools are of dtype.
+  const float* scales = nullptr;
 };
 
 inline constexpr int kFrameSplits = 64;

@@ -20,12 +20,22 @@ struct State {
   Vec l = zero();
 };
 
+/// a[i] *= the scale of the i-th key's row, or with `value` 1 of its value's; nothing where rows
+/// have none.
 template <class T>
+TANDEM_INLINE void put_scales(float* a, const Chunk<T>& chunk, int first, int n, int value) {
+  if constexpr (kHasScales<T>)
+    for (int i = first; i < first + n; ++i) a[i] *= chunk.scales[i][value];
+}
+
+/// T is the type of the rows' elements, Q of the query's.
+template <class T, class Q>
 void attend_chunk(const AttendListParams& p, const Chunk<T>& chunk, Ahead<T> ahead, State& state) {
   alignas(64) float a[kChunk];
   Vec most = set1(-kInf);
   for (int first = 0; first < chunk.n; first += kGroup) {
-    key_dots(a + first, static_cast<const T*>(p.q), chunk.rows + 2 * first, p.d, ahead);
+    key_dots(a + first, static_cast<const Q*>(p.q), chunk.rows + 2 * first, p.d, ahead);
+    put_scales(a, chunk, first, kGroup, 0);
     for (int i = first; i < first + kGroup; i += Vec::kLanes) {
       const int n = chunk.n - i < 0 ? 0 : chunk.n - i < Vec::kLanes ? chunk.n - i : Vec::kLanes;
       const Vec scores = score(p, *chunk.segment, chunk.first + i, n, load(a + i));
@@ -43,12 +53,13 @@ void attend_chunk(const AttendListParams& p, const Chunk<T>& chunk, Ahead<T> ahe
       state.l = state.l + weight;
       store(a + i, weight);
     }
+    put_scales(a, chunk, 0, chunk.n, 1);
     add_values(p.o, p.d, alpha, a, chunk.rows + 1, chunk.n, ahead);
   }
   ahead.finish();
 }
 
-template <class T>
+template <class T, class Q = T>
 void attend(const AttendListParams& p) {
   for (int c = 0; c < p.d; ++c) p.o[c] = 0;
   State state;
@@ -58,7 +69,7 @@ void attend(const AttendListParams& p) {
   Ahead<T>(chunks[0], p.d).finish();
   for (int turn = 0; chunks[turn].n > 0; turn ^= 1) {
     cursor.next(chunks[turn ^ 1]);
-    attend_chunk<T>(p, chunks[turn], {chunks[turn ^ 1], p.d}, state);
+    attend_chunk<T, Q>(p, chunks[turn], {chunks[turn ^ 1], p.d}, state);
   }
   const float l = reduce_add(state.l);
   *p.lse = l > 0 ? state.m + logf(l) : -kInf;
@@ -71,6 +82,8 @@ void attend(const AttendListParams& p) {
 }  // namespace
 
 void TANDEM_ISA_FN(attend_list)(const AttendListParams& p) {
+  if (p.scales != nullptr)
+    return p.dtype == DType::f32 ? attend<int8_t, float>(p) : attend<int8_t, bf16>(p);
   if (p.dtype == DType::f32) return attend<float>(p);
 #ifdef TANDEM_ISA_avx512_bf16
   if (p.d == 32) return attend_pairs<1>(p);

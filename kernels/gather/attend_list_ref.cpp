@@ -17,9 +17,17 @@ double element(const void* p, DType dtype, int64_t i) {
                              : to_float(static_cast<const bf16*>(p)[i]);
 }
 
+/// Element c of a row of keys or values.
+double element(const AttendListParams& p, bool is_key, int64_t row, int c) {
+  const void* pool = is_key ? p.k_pool : p.v_pool;
+  if (p.scales == nullptr) return element(pool, p.dtype, row * p.d + c);
+  const double scale = p.scales[2 * row + (is_key ? 0 : 1)];
+  return static_cast<const int8_t*>(pool)[row * p.d + c] * scale;
+}
+
 int64_t row_of(const AttendListParams& p, int token) {
   const int64_t page = p.pages[token / kPageTokens];
-  return ((page * p.n_kv_heads + p.kv_head) * kPageTokens + token % kPageTokens) * p.d;
+  return (page * p.n_kv_heads + p.kv_head) * kPageTokens + token % kPageTokens;
 }
 
 double log_u_at(const AttendListParams& p, double dot, float norm) {
@@ -34,7 +42,7 @@ double score(const AttendListParams& p, const KeySegment& segment, int i) {
   const int token = segment.ids[i];
   double dot = 0;
   for (int c = 0; c < p.d; ++c)
-    dot += element(p.q, p.dtype, c) * element(p.k_pool, p.dtype, row_of(p, token) + c);
+    dot += element(p.q, p.dtype, c) * element(p, true, row_of(p, token), c);
   double a = p.scale * dot;
   if (segment.bias != nullptr) a += segment.bias[i];
   if (segment.norms != nullptr) a -= log_u_at(p, dot, segment.norms[token]);
@@ -59,7 +67,7 @@ void attend_list_ref(const AttendListParams& p) {
       const double weight = std::exp(a - m);
       const int64_t row = row_of(p, p.segments[s].ids[i]);
       for (int c = 0; c < p.d; ++c)
-        o[static_cast<size_t>(c)] += weight * element(p.v_pool, p.dtype, row + c);
+        o[static_cast<size_t>(c)] += weight * element(p, false, row, c);
       l += weight;
     }
   for (int c = 0; c < p.d; ++c)

@@ -12,6 +12,10 @@ constexpr int kLine = 64;
 /// measured the same.
 constexpr int kChunk = 64;
 
+/// Whether a row's elements are whole numbers times a scale.
+template <class T>
+constexpr bool kHasScales = sizeof(T) == 1;
+
 /// Up to kChunk keys of one segment: rows[2 i] is the key, rows[2 i + 1] the value. The last group
 /// is filled up with its last key.
 template <class T>
@@ -19,6 +23,7 @@ struct Chunk {
   const KeySegment* segment;
   int first, n;
   const T* rows[2 * kChunk];
+  const float* scales[kHasScales<T> ? kChunk : 1];  // of the key, and of the value next to it
 };
 
 /// Walks through the segments.
@@ -30,6 +35,7 @@ class Cursor {
     const int64_t head = int64_t{p.kv_head} * kPageTokens * p.d;
     k_ = static_cast<const T*>(p.k_pool) + head;
     v_ = static_cast<const T*>(p.v_pool) + head;
+    scales_ = p.scales;
   }
 
   /// The next chunk; without keys at the end.
@@ -43,10 +49,16 @@ class Cursor {
     chunk.n = s.n - at_ < kChunk ? s.n - at_ : kChunk;
     at_ += chunk.n;
     const auto put = [&](int i, int token) {
-      const int64_t row = p_.pages[token / kPageTokens] * page_ + token % kPageTokens * p_.d;
+      const int64_t page = p_.pages[token / kPageTokens];
+      const int64_t row = page * page_ + token % kPageTokens * p_.d;
       chunk.rows[2 * i] = k_ + row;
       chunk.rows[2 * i + 1] = v_ + row;
       if (s.norms != nullptr) __builtin_prefetch(s.norms + token, 0, 2);
+      if constexpr (kHasScales<T>) {
+        chunk.scales[i] = scales_ + 2 * ((page * p_.n_kv_heads + p_.kv_head) * kPageTokens +
+                                         token % kPageTokens);
+        __builtin_prefetch(chunk.scales[i], 0, 2);
+      }
     };
     int i = 0;
     for (; i < chunk.n; ++i) put(i, s.ids[chunk.first + i]);
@@ -58,6 +70,7 @@ class Cursor {
   const int64_t page_;
   const T* k_;
   const T* v_;
+  const float* scales_;
   int segment_ = 0, at_ = 0;
 };
 

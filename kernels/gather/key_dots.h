@@ -46,8 +46,14 @@ template <class T>
 struct Products {
   static constexpr int kWidth = Vec::kLanes;
   using Piece = Vec;
-  static TANDEM_INLINE Piece piece(const T* p) { return simd::load(p); }
-  static TANDEM_INLINE Piece piece_n(const T* p, int n) { return simd::load_n(p, n); }
+  template <class U>  // of the query, or of a key
+  static TANDEM_INLINE Piece piece(const U* p) {
+    return simd::load(p);
+  }
+  template <class U>
+  static TANDEM_INLINE Piece piece_n(const U* p, int n) {
+    return simd::load_n(p, n);
+  }
   static TANDEM_INLINE Vec add(Vec sum, Piece q, Piece k) { return fma(q, k, sum); }
 };
 
@@ -71,8 +77,8 @@ constexpr int kAbreast = 4;
 
 /// to[i] = q . rows[2 i] for a group of keys; ahead.next() is called for each, spread over the
 /// work.
-template <class T, class Ahead>
-TANDEM_INLINE void key_dots(float* to, const T* q, const T* const* rows, int d, Ahead& ahead) {
+template <class T, class Q, class Ahead>
+TANDEM_INLINE void key_dots(float* to, const Q* q, const T* const* rows, int d, Ahead& ahead) {
   using P = Products<T>;
   Vec sum[kGroup];
 #pragma GCC unroll 4

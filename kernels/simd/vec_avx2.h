@@ -54,20 +54,32 @@ TANDEM_INLINE void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
 TANDEM_INLINE void store(bf16* p, Vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), round_bf16(a.v));
 }
+TANDEM_INLINE Vec load(const int8_t* p) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))};
+}
+TANDEM_INLINE void store(int8_t* p, Vec a) {
+  const __m256i whole = _mm256_cvtps_epi32(a.v);
+  const __m128i half =
+      _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(half, half));
+}
 TANDEM_INLINE Vec load_n(const float* p, int n) {
   return {_mm256_maskload_ps(p, _mm256_castps_si256(first_lanes(n).v))};
 }
-// AVX2 has no 16-bit masked moves: remainders go through a buffer.
-TANDEM_INLINE Vec load_n(const bf16* p, int n) {
-  bf16 buffer[8] = {};
+// AVX2 has no masked moves of 16 or 8 bits: remainders go through a buffer.
+template <class T>
+TANDEM_INLINE Vec load_n(const T* p, int n) {
+  T buffer[8] = {};
   for (int i = 0; i < n; ++i) buffer[i] = p[i];
   return load(buffer);
 }
 TANDEM_INLINE void store_n(float* p, Vec a, int n) {
   _mm256_maskstore_ps(p, _mm256_castps_si256(first_lanes(n).v), a.v);
 }
-TANDEM_INLINE void store_n(bf16* p, Vec a, int n) {
-  bf16 buffer[8];
+template <class T>
+TANDEM_INLINE void store_n(T* p, Vec a, int n) {
+  T buffer[8];
   store(buffer, a);
   for (int i = 0; i < n; ++i) p[i] = buffer[i];
 }

@@ -56,6 +56,20 @@ TANDEM_INLINE void split_pairs(Vec pairs, Vec& even, Vec& odd) {
 TANDEM_INLINE void load_even_odd(const bf16* p, Vec& even, Vec& odd) {
   split_pairs({_mm512_loadu_ps(reinterpret_cast<const float*>(p))}, even, odd);
 }
+TANDEM_INLINE Vec widen_int8(__m128i a) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a))}; }
+TANDEM_INLINE Vec load(const int8_t* p) {
+  return widen_int8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+TANDEM_INLINE Vec load_n(const int8_t* p, int n) {
+  return widen_int8(_mm_maskz_loadu_epi8(first_lanes(n).v, p));
+}
+TANDEM_INLINE void store(int8_t* p, Vec a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
+TANDEM_INLINE void store_n(int8_t* p, Vec a, int n) {
+  _mm_mask_storeu_epi8(p, first_lanes(n).v, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
 TANDEM_INLINE Vec load_n(const float* p, int n) {
   return {_mm512_maskz_loadu_ps(first_lanes(n).v, p)};
 }

@@ -50,6 +50,8 @@ TANDEM_INLINE void store(f16* p, Vec a) {
     bits = (rest + 0xfffu + ((rest >> 13) & 1u) - 0x38000000u) >> 13;
   p->bits = static_cast<uint16_t>(sign | bits);
 }
+TANDEM_INLINE Vec load(const int8_t* p) { return {static_cast<float>(*p)}; }
+TANDEM_INLINE void store(int8_t* p, Vec a) { *p = static_cast<int8_t>(::nearbyintf(a.v)); }
 template <class T>
 TANDEM_INLINE Vec load_n(const T* p, int n) {
   return n > 0 ? load(p) : zero();

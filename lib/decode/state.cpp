@@ -22,11 +22,44 @@ std::string page_name(char which, int layer, int page) {
 
 std::string queries_name(int layer) { return fmt::format("q.{}", layer); }
 
-/// One page of one layer in the pool.
-std::span<std::byte> page_bytes(const Tensor& pool, int32_t page) {
-  const Tensor t = pool.slice(page, 1);
-  return {static_cast<std::byte*>(t.raw()), t.bytes()};
-}
+/// One page of keys, or of values, of one layer.
+class SavedPage {
+ public:
+  SavedPage(const kv::PagedStore& store, int layer, char which, int32_t page)
+      : run_(store.page_run(layer, page)),
+        pool_((which == 'k' ? store.k(layer) : store.v(layer)).slice(page, 1)),
+        dtype_(store.spec().dtype),
+        eight_bit_(store.spec().eight_bit),
+        values_(which == 'v') {}
+
+  bool on_gpu() const { return pool_.device().kind == Device::Kind::cuda; }
+  /// Of its rows as a state has them, of the model's type.
+  size_t bytes() const { return static_cast<size_t>(pool_.elements()) * dtype_bytes(dtype_); }
+  /// These where they lie, if they do so in host memory.
+  std::span<std::byte> in_place() const {
+    if (on_gpu() || eight_bit_) return {};
+    return {static_cast<std::byte*>(pool_.raw()), bytes()};
+  }
+  /// Copies them out, or in; with a GPU as work on its queue.
+  void read(std::byte* to, const Exec& exec) const {
+    if (on_gpu())
+      exec.queue->copy_out(to, pool_.raw(), bytes());
+    else
+      kv::read_page(run_, values_, to);
+  }
+  void write(const std::byte* from, const Exec& exec) const {
+    if (on_gpu())
+      exec.queue->copy_in(pool_.raw(), from, bytes());
+    else
+      kv::write_page(run_, values_, from);
+  }
+
+ private:
+  kv::PageRun run_;
+  Tensor pool_;
+  DType dtype_;
+  bool eight_bit_, values_;
+};
 
 int pages_of(size_t tokens) { return static_cast<int>((tokens + kPageTokens - 1) / kPageTokens); }
 
@@ -49,12 +82,11 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
                tokens.size(), cache.length(slot));
   const kv::Geometry& g = cache.geometry();
   const Exec& exec = cache.store().exec();
-  std::deque<std::vector<std::byte>> copies;  // of pages in a GPU's memory
-  const auto on_host = [&](const Tensor& pool, int32_t id) -> std::span<std::byte> {
-    const std::span<std::byte> page = page_bytes(pool, id);
-    if (pool.device().kind != Device::Kind::cuda) return page;
-    std::vector<std::byte>& copy = copies.emplace_back(page.size());
-    exec.queue->copy_out(copy.data(), page.data(), page.size());
+  std::deque<std::vector<std::byte>> copies;  // of pages in a GPU's memory, or of eight bits
+  const auto on_host = [&](const SavedPage& page) -> std::span<std::byte> {
+    if (const auto rows = page.in_place(); !rows.empty()) return rows;
+    std::vector<std::byte>& copy = copies.emplace_back(page.bytes());
+    page.read(copy.data(), exec);
     return std::span(copy);
   };
   std::vector<io::TensorView> tensors;
@@ -68,7 +100,7 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
         tensors.push_back({page_name(which, layer, page),
                            g.dtype,
                            {g.n_kv_heads, kPageTokens, g.head_dim},
-                           on_host(which == 'k' ? cache.k(layer) : cache.v(layer), id)});
+                           on_host({cache.whole_store(layer), layer, which, id})});
   }
   for (int layer = 0; cache.queries() != nullptr && layer < g.n_layers; ++layer) {
     copies.push_back(last_queries(*cache.queries(), slot, layer, cache.length(slot)));
@@ -195,7 +227,7 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
   kv::PagedStore& store = cache.store();
   const int n = static_cast<int>(state.tokens.size());
   store.reserve(slot, n);
-  std::vector<std::byte> staging;  // of a page on its way to a GPU
+  std::vector<std::byte> staging;  // of a page on its way to a GPU, or to eight bits
   for (int page = 0; page < pages_of(state.tokens.size()); ++page) {
     if (state.file.find(page_name('k', 0, page)) == nullptr) {
       store.drop(slot, page * kPageTokens, (page + 1) * kPageTokens);
@@ -205,15 +237,14 @@ void fill(const SavedState& state, kv::Cache& cache, int slot) {
     for (int layer = 0; layer < cache.geometry().n_layers; ++layer)
       for (const char which : {'k', 'v'}) {
         const io::TensorView t = state.file.tensor(page_name(which, layer, page));
-        const Tensor pool = which == 'k' ? cache.k(layer) : cache.v(layer);
-        const auto to = page_bytes(pool, id);
-        if (pool.device().kind == Device::Kind::cuda) {
-          staging.resize(to.size());
-          state.file.read(t, 0, staging);
-          store.exec().queue->copy_in(to.data(), staging.data(), staging.size());
-        } else {
-          state.file.read(t, 0, to);
+        const SavedPage to(cache.whole_store(layer), layer, which, id);
+        if (const auto rows = to.in_place(); !rows.empty()) {
+          state.file.read(t, 0, rows);
+          continue;
         }
+        staging.resize(to.bytes());
+        state.file.read(t, 0, staging);
+        to.write(staging.data(), store.exec());
       }
   }
   store.set_length(slot, n);

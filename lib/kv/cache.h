@@ -155,8 +155,12 @@ class Cache {
     const ops::StepArrays& step;
   };
   LayerKeys keys(int layer, const Step& step) const;
-  /// Pools of whole texts under the store's page ids: in host memory those of layers whose keys are
-  /// there, of texts that were stored since their last tokens were committed.
+  /// Whole texts under the store's page ids: in host memory those of layers whose keys are there,
+  /// of texts that were stored since their last tokens were committed. Their pools, which may be of
+  /// eight bits (kv/pages.h).
+  const PagedStore& whole_store(int layer) const {
+    return is_hosted(layer) ? hosted_->far() : store_;
+  }
   Tensor k(int layer) const { return whole_store(layer).k(layer); }
   Tensor v(int layer) const { return whole_store(layer).v(layer); }
   void store_hosted(int slot) {
@@ -221,9 +225,6 @@ class Cache {
       if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)]);
   }
   bool is_hosted(int layer) const { return hosted_ && hosted_->holds(layer); }
-  const PagedStore& whole_store(int layer) const {
-    return is_hosted(layer) ? hosted_->far() : store_;
-  }
   /// Where policies find the keys that they index.
   const PagedStore& indexed_store() const { return hosted_ ? hosted_->far() : store_; }
   /// Tokens that a policy's ranges read of a slot; of the first one, whose keys are in host memory.

@@ -94,6 +94,14 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .block_shared_bytes = s.block_shared_bytes};
 }
 
+void check_host_dtype(const recipe::Cache& c, DType compute) {
+  if (c.host_dtype == recipe::HostDtype::bf16 && compute != DType::bf16)
+    throw recipe_error("cache.host_dtype", "is bf16, but this model computes in {}",
+                       dtype_name(compute))
+        .hint(
+            "leave it auto, for keys in host memory as they are, or set int8, or run.compute bf16");
+}
+
 std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
   if (!std::ranges::any_of(s.policies, on_host)) return {};
   if (s.policies.size() > 1)
@@ -105,10 +113,13 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
         .hint("choose kind lsh, hybrid or full, or leave it device");
   // All layers may be dense ones.
   if (policy->hosted_layers().empty()) return {};
+  check_host_dtype(s.policies[0], s.geometry.dtype);
   const int rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows;
   return HostedKeys::Spec{.layers = policy->hosted_layers(),
                           .whole = store_spec(s),
                           .near_tokens = std::min(s.max_tokens, policy->most_ranged() + rows),
+                          .eight_bit = s.policies[0].is_eight_bit(),
+                          .index_reads_prompt = !chooses_for_gpu(s),
                           .gpu_reads = !s.policies[0].chooses_on_cpu() ||
                                        s.policies[0].attends() != recipe::Attend::cpu,
                           .cpu_reads = s.policies[0].cpu_attends()};

@@ -1,6 +1,7 @@
 #include "kv/fill_random.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "base/check.h"
@@ -33,16 +34,24 @@ void fill_random(Cache& cache, int slot, int n, uint64_t seed) {
   store.reserve(slot, n);
   const int n_pages = static_cast<int>(store.pages(slot).size());
   for (int layer = 0; layer < cache.geometry().n_layers; ++layer) {
-    const Tensor pools[] = {cache.k(layer), cache.v(layer)};
+    const PagedStore& whole = cache.whole_store(layer);
+    const Tensor pools[] = {whole.k(layer), whole.v(layer)};
     const bool on_gpu = pools[0].device().kind == Device::Kind::cuda;
+    const DType dtype = cache.geometry().dtype;
     const auto fill = [&](int i, uint32_t half) {
       const Tensor page = pools[half].slice(store.page(slot, i), 1);
-      ops::fill_random(page.raw(), page.dtype(),
-                       {.seed = seed,
-                        .tensor = 2 * static_cast<uint32_t>(layer) + half,
-                        .first = i * page.elements(),
-                        .n = page.elements()},
-                       on_gpu ? store.exec().stream() : Stream{});
+      const auto fill_rows = [&](void* rows) {
+        ops::fill_random(rows, dtype,
+                         {.seed = seed,
+                          .tensor = 2 * static_cast<uint32_t>(layer) + half,
+                          .first = i * page.elements(),
+                          .n = page.elements()},
+                         on_gpu ? store.exec().stream() : Stream{});
+      };
+      if (!whole.spec().eight_bit) return fill_rows(page.raw());
+      std::vector<std::byte> rows(static_cast<size_t>(page.elements()) * dtype_bytes(dtype));
+      fill_rows(rows.data());
+      write_page(whole.page_run(layer, store.page(slot, i)), half == 1, rows.data());
     };
     const auto fill_both = [&](int i) {
       fill(i, 0);

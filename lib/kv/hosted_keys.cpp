@@ -14,13 +14,16 @@ PagedStore::Spec far_spec(const HostedKeys::Spec& s) {
   spec.max_moves = 0;
   spec.device = {};
   spec.prefix = "kv/host";
+  spec.eight_bit = s.eight_bit;
+  spec.copied_by = s.whole.device;
   return spec;
 }
 
 PagedStore::Spec prompt_spec(const HostedKeys::Spec& s) {
-  PagedStore::Spec spec = far_spec(s);
+  PagedStore::Spec spec = s.whole;
+  spec.layers = s.layers;
+  spec.max_moves = 0;
   spec.one_layer = true;
-  spec.device = s.whole.device;
   spec.prefix = "kv/prompt";
   return spec;
 }
@@ -49,6 +52,7 @@ HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const 
       prompt_(prompt_spec(spec), arena, exec, whole),
       near_(near_spec(spec), arena, exec),
       exec_(exec),
+      rounds_prompt_(spec.eight_bit && spec.index_reads_prompt),
       slots_(static_cast<size_t>(spec.whole.max_slots)) {
   if (!exec.on_gpu()) return;
   if (spec.cpu_reads) bound_ = std::make_unique<BoundThreads>();
@@ -57,19 +61,25 @@ HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const 
   const size_t bytes = far_.pool_bytes(), layer = bytes / spec.layers.size();
   pinned_k_ = PinnedPages(pools.k, bytes, layer);
   pinned_v_ = PinnedPages(pools.v, bytes, layer);
+  const size_t scale_bytes = far_.scale_bytes();
+  if (spec.eight_bit)
+    pinned_scales_ =
+        PinnedPages(far_.all_scales(), scale_bytes, scale_bytes / spec.layers.size());
   if (spec.gpu_reads && !why_unpinned().empty())
     throw Error::make(
         ErrorKind::memory, "cache.place",
         "is host, and the GPU is to read keys there, which takes {} of pinned memory, "
         "but the system refused: {}",
-        format_bytes(2 * bytes), why_unpinned())
+        format_bytes(2 * bytes + scale_bytes), why_unpinned())
         .hint(
             "allow a process to lock as much (ulimit -l, the limits of a container), or set "
             "cache.attend cpu and cache.index host, which do without");
 }
 
 const std::string& HostedKeys::why_unpinned() const {
-  return pinned_k_.refusal().empty() ? pinned_v_.refusal() : pinned_k_.refusal();
+  for (const PinnedPages* pages : {&pinned_k_, &pinned_v_})
+    if (!pages->refusal().empty()) return pages->refusal();
+  return pinned_scales_.refusal();
 }
 
 void HostedKeys::acquire(int slot) {
@@ -120,6 +130,8 @@ void HostedKeys::begin_layer(int layer, int slot, int n_before) {
 
 void HostedKeys::end_layer(int layer, int slot, int begin, int end) {
   far_.copy_layer_from(prompt_, layer, slot, begin, end);
+  // An index of prompts is then that of the keys which later hooks find in far.
+  if (rounds_prompt_) prompt_.copy_layer_from(far_, layer, slot, begin, end);
 }
 
 void HostedKeys::wrote_far(int slot) {

@@ -20,6 +20,8 @@ class HostedKeys {
     std::vector<int> layers;  // rising
     PagedStore::Spec whole;   // the store of the other layers
     int near_tokens = 0;      // of one sequence in near, at most
+    bool eight_bit = false;   // far keys and values are, as Pages'
+    bool index_reads_prompt = true;  // not far, as prompts are indexed
     // Who reads far keys, copies of a GPU left out:
     bool gpu_reads = false;  // its kernels, over the link
     bool cpu_reads = false;  // this machine's threads, which are bound to cores
@@ -73,8 +75,9 @@ class HostedKeys {
 
   PagedStore far_, prompt_, near_;
   Exec exec_;
+  bool rounds_prompt_;  // its keys become those of far
   // With a GPU:
-  PinnedPages pinned_k_, pinned_v_;  // of far
+  PinnedPages pinned_k_, pinned_v_, pinned_scales_;  // of far
   std::unique_ptr<BoundThreads> bound_;
   std::vector<Slot> slots_;
 };

@@ -179,8 +179,7 @@ void ListAttention::make_lists(const Call& call, const Task& t, Desk& desk) cons
       .row = t.row,
       .position = call.step.pos[static_cast<size_t>(t.row)],
       .kv_head = t.kv_head,
-      .keys =
-          KeyRows(call.store.k(call.layer), call.store.pages(call.step.slot[b]).data(), t.kv_head),
+      .keys = call.store.keys(call.layer, call.step.slot[b], t.kv_head),
       .first_head = t.first_head,
       .n_heads = t.n_heads,
       .q = static_cast<const char*>(call.q.raw()) +
@@ -226,7 +225,8 @@ void ListAttention::attend_block(const Call& call, Desk& owner, int i,
        .log_u = log_u.data(),
        .log_u_intervals = log_u.empty() ? 0 : static_cast<int>(log_u.size()) - 1,
        .q_norm = list.q_norm,
-       .q_center = list.q_center});
+       .q_center = list.q_center,
+       .scales = call.store.scales(call.layer)});
 }
 
 void ListAttention::finish(const Call& call, Desk& desk) {
@@ -267,8 +267,7 @@ void ListAttention::count(const Call& call, const KeyList& list, Desk& desk) {
   // Other rows of a tree may read the same keys.
   const bool shares = call.step.drafted && call.step.rows_of(t.b) > 1;
   const int n_read = shares ? read_.note(t.b, t.kv_head, list) : n - list.n_before;
-  usage.key_bytes +=
-      2.0 * n_read * geometry_.head_dim * static_cast<double>(dtype_bytes(geometry_.dtype));
+  usage.key_bytes += 2.0 * n_read * static_cast<double>(call.store.row_bytes());
 }
 
 }  // namespace tandem::kv

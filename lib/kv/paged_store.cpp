@@ -22,7 +22,9 @@ Pages::Spec pages_spec(const PagedStore::Spec& s) {
           .head_dim = s.head_dim,
           .dtype = s.dtype,
           .n_pages = s.n_pages,
-          .device = s.device};
+          .device = s.device,
+          .eight_bit = s.eight_bit,
+          .copied_by = s.copied_by};
 }
 
 std::string moves_name(const PagedStore::Spec& spec) { return spec.prefix + "/moves"; }
@@ -70,16 +72,15 @@ int PagedStore::place(int layer) const {
 
 void PagedStore::reserve(int slot, int n) {
   sequences_->reserve(slot, n, [&](int32_t from, int32_t to) {
-    ops::copy_page({pages_.pools(), from, to}, exec_.stream());
+    pages_.copy_page(from, to, exec_.stream());
     for (const PagedStore* other : others_)
-      ops::copy_page({other->pages_.pools(), from, to}, other->exec_.stream());
+      other->pages_.copy_page(from, to, other->exec_.stream());
   });
 }
 
 void PagedStore::copy_layer_from(const PagedStore& from, int layer, int slot, int begin, int end) {
   if (begin >= end) return;
   cuda::Queue* const queue = exec_.on_gpu() ? exec_.queue : from.exec_.queue;
-  const std::pair<Tensor, Tensor> pools[] = {{k(layer), from.k(layer)}, {v(layer), from.v(layer)}};
   const int first = begin / kPageTokens, last = (end + kPageTokens - 1) / kPageTokens;
   for (int i = first, n = 0; i < last; i += n) {
     // Pages that follow each other in both are one copy: a launch costs what several take.
@@ -89,8 +90,7 @@ void PagedStore::copy_layer_from(const PagedStore& from, int layer, int slot, in
     for (n = 1; i + n < last && page(slot, i + n) == to_page + n &&
                 from.page(slot, i + n) == from_page + n;)
       ++n;
-    for (const auto& [to_pool, from_pool] : pools)
-      copy_bytes(to_pool.slice(to_page, n), from_pool.slice(from_page, n), queue);
+    copy_pages(page_run(layer, to_page), from.page_run(layer, from_page), n, queue);
   }
 }
 

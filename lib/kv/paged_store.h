@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "kv/pages.h"
+#include "kv/key_rows.h"
+#include "kv/page_copies.h"
 #include "kv/sequences.h"
 #include "ops/step_arrays.h"
 #include "tensor/exec.h"
@@ -28,6 +29,8 @@ class PagedStore {
     Device device = {};
     std::string prefix = "kv";  // names its buffers
     bool one_layer = false;     // room for one of the layers at a time
+    bool eight_bit = false;     // as Pages'
+    Device copied_by = {};      // the same
   };
   static void plan(const Spec& spec, MemoryPlan& plan);
 
@@ -43,14 +46,33 @@ class PagedStore {
   const Spec& spec() const { return spec_; }
   const Exec& exec() const { return exec_; }
   bool holds(int layer) const { return place_[static_cast<size_t>(layer)] >= 0; }
-  /// Pools of one layer that it holds, [n_pages, n_kv_heads, 64, head_dim].
+  /// Pools of one layer that it holds, [n_pages, n_kv_heads, 64, head_dim], and the scales of their
+  /// rows, null unless these are of eight bits.
   Tensor k(int layer) const { return pages_.k(place(layer)); }
   Tensor v(int layer) const { return pages_.v(place(layer)); }
+  const float* scales(int layer) const { return pages_.scales(place(layer)); }
+  /// The keys, or the values, of a sequence under one KV head of a layer, read where that is in
+  /// host memory.
+  KeyRows keys(int layer, int slot, int kv_head) const {
+    return {k(layer), pages(slot).data(), kv_head, scales(layer), spec_.dtype};
+  }
+  KeyRows values(int layer, int slot, int kv_head) const {
+    return {v(layer), pages(slot).data(), kv_head, value_scales(layer), spec_.dtype};
+  }
+  /// Bytes of one token's key under one KV head.
+  size_t row_bytes() const { return pages_.spec().row_bytes(); }
+  /// A page of a layer that it holds.
+  PageRun page_run(int layer, int32_t page) const { return {pages_, place(layer), page}; }
 
   /// All layers' pools, and the bytes of their keys, as many as of their values.
   PagePools pools() const { return pages_.pools(); }
   size_t pool_bytes() const {
     return pages_.spec().page_bytes() / 2 * static_cast<size_t>(spec_.n_pages);
+  }
+  /// Of all layers, and their bytes.
+  float* all_scales() const { return pages_.scales(0); }
+  size_t scale_bytes() const {
+    return pages_.spec().page_scale_bytes() * static_cast<size_t>(spec_.n_pages);
   }
 
   /// As Sequences'.
@@ -71,7 +93,7 @@ class PagedStore {
   int free_pages() const { return sequences_->free_pages(); }
 
   /// Copies the pages of tokens [begin, end) of a slot from another store that has them, in one
-  /// layer or all that both hold: whole pages, which hold no less here afterwards.
+  /// layer or all that both hold: whole pages, which hold no less here afterwards (copy_pages).
   void copy_layer_from(const PagedStore& from, int layer, int slot, int begin, int end);
   void copy_from(const PagedStore& from, int slot, int begin, int end);
 
@@ -90,6 +112,10 @@ class PagedStore {
 
  private:
   int place(int layer) const;
+  const float* value_scales(int layer) const {
+    const float* const of_keys = scales(layer);
+    return of_keys == nullptr ? nullptr : of_keys + 1;
+  }
   PagedStore(const Spec& spec, Arena& arena, const Exec& exec, std::shared_ptr<Sequences>);
 
   Spec spec_;

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <string>
 
 #include "ops/paging.h"
@@ -19,9 +20,16 @@ class Pages {
     DType dtype = DType::bf16;
     int n_pages = 0;
     Device device = {};
+    /// Rows are whole numbers of eight bits and a scale (kernels/page/eight_bit_rows.h), in host
+    /// memory; pages of dtype are copied from there and to there on `copied_by`.
+    bool eight_bit = false;
+    Device copied_by = {};
 
-    /// Bytes of K and V of one page in all layers.
+    /// Bytes of K and V of one page in all layers, scales left out, and of their scales.
     size_t page_bytes() const;
+    size_t page_scale_bytes() const;
+    /// Of one token's key under one KV head, its scale included.
+    size_t row_bytes() const;
   };
   /// prefix   names the pools
   static void plan(const Spec& spec, const std::string& prefix, MemoryPlan& plan);
@@ -29,17 +37,29 @@ class Pages {
   Pages(const Spec& spec, const std::string& prefix, Arena& arena);
 
   const Spec& spec() const { return spec_; }
-  /// Pools of the i-th layer, [n_pages, n_kv_heads, 64, head_dim].
+  /// Pools of the i-th layer, [n_pages, n_kv_heads, 64, head_dim], of eight bits as u8.
   Tensor k(int i) const { return pool(k_, i); }
   Tensor v(int i) const { return pool(v_, i); }
-  /// All of them, as kernels take them.
+  /// Of the i-th layer, [n_pages, n_kv_heads, 64, 2]: of a token's key and value, which a reader of
+  /// both has in one line. Null unless eight_bit.
+  float* scales(int i) const;
+  /// All of them, as kernels take them; scales are left out.
   PagePools pools() const;
+  /// Copies a page in all layers.
+  void copy_page(int32_t from, int32_t to, Stream stream) const;
+  /// A GPU's memory that pages pass through as they become narrow or wide, as many as
+  /// staging_pages() at a time: their numbers, of keys or of values, and scales of both.
+  int staging_pages() const;
+  Tensor staged_rows(int n_pages) const;
+  float* staged_scales() const;
 
  private:
   Tensor pool(char* base, int i) const;
 
   Spec spec_;
-  char *k_, *v_;  // [n_layers, n_pages, n_kv_heads, 64, head_dim]
+  char *k_, *v_;             // [n_layers, n_pages, n_kv_heads, 64, head_dim]
+  float* scales_ = nullptr;  // [n_layers, n_pages, n_kv_heads, 64, 2]
+  char* staging_ = nullptr;
 };
 
 /// Copies as many bytes as both have.

@@ -11,11 +11,25 @@ namespace {
 using recipe::Attend;
 using recipe::CacheKind;
 
+/// Bytes of a token's key and value in host memory, in a layer, and of the lines there that a list
+/// reads of it: all scales of a token are in one.
+struct HostedToken {
+  double bytes, lines;
+};
+
+HostedToken hosted_token(const recipe::Cache& cache, const Geometry& g) {
+  constexpr double kLine = 64;
+  if (!cache.is_eight_bit()) return {g.token_bytes(), g.token_bytes()};
+  const double numbers = 2.0 * g.head_dim, scales = 2 * sizeof(float);
+  return {g.n_kv_heads * (numbers + scales), g.n_kv_heads * (numbers + kLine)};
+}
+
 /// One sequence's keys in one hosted layer, bytes of all KV heads but for `list_ids`.
 struct LayerKeys {
   double far = 0;       // in host memory
   double near = 0;      // on the GPU
   double chosen = 0;    // of far, read by the step
+  double lines = 0;     // of chosen, as the CPU reads them row by row
   double index = 0;     // read to choose them
   double list_ids = 0;  // of all query heads
 };
@@ -26,9 +40,12 @@ LayerKeys chosen_keys(const SparsePolicy& policy, const recipe::Cache& cache, co
   if (keys.chosen == 0) return {.near = g.token_bytes() * length};  // too short for an index
   // Sinks are read with every list, from host memory.
   const double near = keys.fixed - std::min<double>(length, static_cast<double>(cache.sinks));
-  return {.far = g.token_bytes() * (length - near),
+  const HostedToken token = hosted_token(cache, g);
+  const double chosen = policy.keys_read(layer, length) - near;
+  return {.far = token.bytes * (length - near),
           .near = g.token_bytes() * near,
-          .chosen = g.token_bytes() * (policy.keys_read(layer, length) - near),
+          .chosen = token.bytes * chosen,
+          .lines = token.lines * chosen,
           .index = policy.index_bytes(layer, length),
           .list_ids = keys.chosen * g.n_heads * sizeof(int32_t)};
 }
@@ -44,7 +61,7 @@ double small_bytes(const Geometry& g) {
 void add_chosen(const LayerKeys& k, const recipe::Cache& cache, const Geometry& g, StepTraffic& t) {
   const Attend by = cache.attends();
   const double cpu_share = by == Attend::both ? cache.cpu_share : by == Attend::cpu ? 1 : 0;
-  t.cpu_rows += cpu_share * k.chosen;
+  t.cpu_rows += cpu_share * k.lines;
   t.link_rows += (1 - cpu_share) * k.chosen;
   if (cpu_share > 0) t.link_small += small_bytes(g);
   if (!cache.chooses_on_cpu()) {

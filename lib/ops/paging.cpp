@@ -5,6 +5,9 @@
 namespace tandem::ops {
 namespace {
 
+constexpr Operation kNarrowRows{"narrow_rows", &CpuTable::narrow_rows, &CudaTable::narrow_rows};
+constexpr Operation kWidenEightBitRows{"widen_eight_bit_rows", &CpuTable::widen_eight_bit_rows,
+                                       &CudaTable::widen_eight_bit_rows};
 constexpr Operation kCopyPage{"copy_page", &CpuTable::copy_page, &CudaTable::copy_page};
 constexpr Operation kMoveTokens{"move_tokens", &CpuTable::move_tokens, &CudaTable::move_tokens};
 constexpr Operation kPathMoves{"path_moves", &CpuTable::path_moves, &CudaTable::path_moves};
@@ -19,6 +22,14 @@ constexpr Operation kMoveQueries{"move_queries", &CpuTable::move_queries, &CudaT
 int64_t token_bytes(const PagePools& pools) { return int64_t{pools.n_kv_heads} * pools.row_bytes; }
 
 }  // namespace
+
+void narrow_rows(const EightBitRowsParams& p, Stream stream) {
+  kNarrowRows.run(p, p.n_rows, 4 * int64_t{p.d}, stream);
+}
+
+void widen_eight_bit_rows(const EightBitRowsParams& p, Stream stream) {
+  kWidenEightBitRows.run(p, p.n_rows, 4 * int64_t{p.d}, stream);
+}
 
 void copy_page(const CopyPageParams& p, Stream stream) {
   if (p.pools.n_layers == 0) return;

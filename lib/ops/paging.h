@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/page/catch_up.h"
+#include "kernels/page/eight_bit_rows.h"
 #include "kernels/page/page.h"
 #include "kernels/page/query_ring.h"
 
@@ -9,6 +10,8 @@
 /// errors   kind device in a build without CUDA
 namespace tandem::ops {
 
+void narrow_rows(const EightBitRowsParams& params, Stream stream);
+void widen_eight_bit_rows(const EightBitRowsParams& params, Stream stream);
 void copy_page(const CopyPageParams& params, Stream stream);
 void move_tokens(const MoveTokensParams& params, Stream stream);
 void path_moves(const PathMovesParams& params, Stream stream);

@@ -191,6 +191,11 @@ constexpr std::array<std::string_view, 3> enum_names(IndexPlace) {
   return {"auto", "device", "host"};
 }
 
+/// In which numbers keys and values lie in host memory: the model's own, or whole numbers of eight
+/// bits with a scale a row.
+enum class HostDtype : uint8_t { automatic, bf16, int8 };
+constexpr std::array<std::string_view, 3> enum_names(HostDtype) { return {"auto", "bf16", "int8"}; }
+
 /// What attention reads.
 struct Cache {
   /// MagicPIG's choice; those beyond a model's last layer are left out.
@@ -201,6 +206,7 @@ struct Cache {
   Attend attend = Attend::automatic;
   IndexPlace index = IndexPlace::automatic;
   double cpu_share = 0;
+  HostDtype host_dtype = HostDtype::automatic;
   TokenCount sinks{4};
   TokenCount recent{64};
   bool reposition = false;
@@ -214,6 +220,8 @@ struct Cache {
   Verified verified;
 
   bool is_hosted() const { return place == CachePlace::host; }
+  /// Whether keys in host memory are of eight bits.
+  bool is_eight_bit() const { return is_hosted() && host_dtype == HostDtype::int8; }
   /// Whether the CPU chooses among keys in host memory.
   bool chooses_on_cpu() const {
     if (!is_hosted()) return false;
@@ -223,7 +231,8 @@ struct Cache {
   /// Who attends keys in host memory, decided: never automatic.
   Attend attends() const {
     if (attend != Attend::automatic) return attend;
-    return chooses_on_cpu() || kind == CacheKind::full ? Attend::cpu : Attend::gpu;
+    return chooses_on_cpu() || kind == CacheKind::full || is_eight_bit() ? Attend::cpu
+                                                                         : Attend::gpu;
   }
   bool cpu_attends() const { return is_hosted() && attends() != Attend::gpu; }
   /// Whether all keys in host memory are read, and the GPU does that: they go to it in every step.
@@ -243,6 +252,9 @@ struct Cache {
       "CPU chooses and attends; auto: device for kind hybrid, host for lsh");
     v("cpu_share", cpu_share, between(0, 1),
       "attend both: share of a list's keys that the CPU attends; 0 = by measured rates");
+    v("host_dtype", host_dtype,
+      "place host: numbers of keys and values there. bf16, where the model computes in it; int8, "
+      "with a scale a row: half the bytes, which the CPU attends; auto: the model's own");
     v("sinks", sinks, at_least(0).up_to(kMostCacheTokens).unit("tokens"),
       "first tokens that are always read");
     v("recent", recent, at_least(1).up_to(kMostCacheTokens).unit("tokens"),

@@ -70,6 +70,34 @@ void SnapKv::check(Problems& p) const {
     p.field("pool", "cache.snapkv.pool: expected an odd number, found {}: try {}", pool, pool + 1);
 }
 
+namespace {
+
+/// The CPU alone reads eight bits, row by row.
+void check_host_dtype(const Cache& c, Problems& p) {
+  if (!c.is_hosted() && c.host_dtype != HostDtype::automatic)
+    p.field("host_dtype",
+            "cache.host_dtype: {} is for keys in host memory: set cache.place host, or leave it "
+            "auto",
+            yaml_text(c.host_dtype));
+  if (!c.is_eight_bit()) return;
+  if (c.kind == CacheKind::full)
+    p.field("host_dtype",
+            "cache.host_dtype: int8 is for lists of keys, and kind full reads all: leave it auto, "
+            "or choose kind lsh or hybrid");
+  else if (c.attend == Attend::gpu || c.attend == Attend::both)
+    p.field("host_dtype",
+            "cache.host_dtype: int8 is attended by the CPU alone, found attend {}: set attend cpu, "
+            "or leave host_dtype auto",
+            yaml_text(c.attend));
+  else if (c.kind == CacheKind::lsh && c.attend == Attend::automatic &&
+           c.index == IndexPlace::device)
+    p.field("host_dtype",
+            "cache.host_dtype: int8 is attended by the CPU alone, but kind lsh is attended where "
+            "its tables lie, found index device: set index host, or leave host_dtype auto");
+}
+
+}  // namespace
+
 void Cache::check(Problems& p) const {
   if (prefill == Prefill::windowed && kind != CacheKind::streaming)
     p.field(
@@ -102,6 +130,7 @@ void Cache::check(Problems& p) const {
     p.field("index",
             "cache.index: {} is for keys in host memory: set cache.place host, or leave it auto",
             yaml_text(index));
+  check_host_dtype(*this, p);
   if (index == IndexPlace::host && kind != CacheKind::full &&
       (attend == Attend::gpu || attend == Attend::both))
     p.field(

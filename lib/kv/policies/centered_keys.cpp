@@ -32,8 +32,7 @@ void KeyCenters::set(int slot, std::span<const int> layers, Range ordinals, int 
   const auto d = static_cast<size_t>(geometry_.head_dim);
   parallel_for((ordinals.end - ordinals.begin) * heads, [&](int task) {
     const int ordinal = ordinals.begin + task / heads, head = task % heads;
-    const KeyRows keys(store.k(layers[static_cast<size_t>(ordinal)]), store.pages(slot).data(),
-                       head);
+    const KeyRows keys = store.keys(layers[static_cast<size_t>(ordinal)], slot, head);
     mean_of_keys(keys, begin, end, {at(slot, ordinal, head), d});
   });
 }

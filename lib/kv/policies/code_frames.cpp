@@ -52,7 +52,7 @@ void CodeFrames::set(const TokenIndex::Work& work, std::span<const int> layers, 
   parallel_for((work.ordinals.end - work.ordinals.begin) * heads, [&](int task) {
     const int ordinal = work.ordinals.begin + task / heads, head = task % heads;
     const int layer = layers[static_cast<size_t>(ordinal)];
-    const KeyRows keys(store.k(layer), store.pages(slot).data(), head);
+    const KeyRows keys = store.keys(layer, slot, head);
     float* center = data(slot, ordinal, head);
     float* axis = center + d;
     mean_of_keys(keys, begin, end, {center, d});

@@ -107,10 +107,9 @@ void KeyCodes::index_tokens(const TokenIndex::Work& work, std::span<const int> l
     parallel_for((ordinals.end - ordinals.begin) * heads, [&](int task) {
       const int ordinal = work.ordinals.begin + task / heads, head = task % heads;
       const int layer = layers[static_cast<size_t>(ordinal)];
-      const int32_t* pages = store.pages(work.slot).data();
       const size_t cell = grid_.cell(piece.block, ordinal, head);
-      code(piece, KeyRows(store.k(layer), pages, head), frame(work.slot, ordinal, head), cell);
-      average(piece, KeyRows(store.v(layer), pages, head), cell);
+      code(piece, store.keys(layer, work.slot, head), frame(work.slot, ordinal, head), cell);
+      average(piece, store.values(layer, work.slot, head), cell);
     });
   }
 }
@@ -169,7 +168,8 @@ void KeyCodes::index_on_gpu(const TokenIndex::Work& work, std::span<const int> l
                          .n_kv_heads = geometry_.n_kv_heads,
                          .dtype = geometry_.dtype,
                          .token = index_.begin(),
-                         .n = index_.end(slot) - index_.begin()};
+                         .n = index_.end(slot) - index_.begin(),
+                         .scales = store.scales(layer)};
     if (fresh)
       ops::code_frames({.codes = codes,
                         .tokens = tokens,

@@ -117,8 +117,7 @@ void LshTables::index_tokens(const TokenIndex::Work& work, std::span<const int> 
       const int first = i % groups * kTableGroup;
       const Range tables{first, std::min(first + kTableGroup, spec_.tables)};
       build({.piece = piece,
-             .keys = KeyRows(store.k(layers[static_cast<size_t>(ordinal)]),
-                             store.pages(work.slot).data(), head),
+             .keys = store.keys(layers[static_cast<size_t>(ordinal)], work.slot, head),
              .center = {centers.at(work.slot, ordinal, head),
                         static_cast<size_t>(geometry_.head_dim)},
              .ordinal = ordinal,

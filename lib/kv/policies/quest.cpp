@@ -90,8 +90,7 @@ class QuestPolicy final : public SparsePolicy {
                     floats(grid().cells(1)) * sizeof(float));
       parallel_for(grid().n_sparse * heads, [&](int task) {
         const int ord = task / heads, head = task % heads;
-        const KeyRows keys(store.k(layers()[static_cast<size_t>(ord)]),
-                           store.pages(work.slot).data(), head);
+        const KeyRows keys = store.keys(layers()[static_cast<size_t>(ord)], work.slot, head);
         for (int t = 0; t < piece.n; t += page_)
           summarize(keys, piece.token + t, at(piece.block, ord, head, (piece.offset + t) / page_));
       });
