@@ -80,8 +80,7 @@ __global__ void __launch_bounds__(kThreads) sum_keys(const CodeFramesParams p) {
   if (c >= d) return;
   double sum = 0;
 #pragma unroll 8
-  for (int t = part.begin; t < part.end; ++t)
-    sum += key_of<T>(p.tokens, head, t, d)[c];
+  for (int t = part.begin; t < part.end; ++t) sum += key_of<T>(p.tokens, head, t, d)[c];
   p.sums[(int64_t{blockIdx.x} * p.tokens.n_kv_heads + head) * d + c] = sum;
 }
 
@@ -258,8 +257,7 @@ __global__ void __launch_bounds__(kThreads) average_values(const CodeKeysParams 
   const int token = p.tokens.token - p.offset;
   double sum = 0;
 #pragma unroll 8
-  for (int t = begin; t < end; ++t)
-    sum += value_of<T>(p.tokens, head, token + t, d)[c];
+  for (int t = begin; t < end; ++t) sum += value_of<T>(p.tokens, head, token + t, d)[c];
   auto* const means = reinterpret_cast<__nv_bfloat16*>(p.means);
   means[head * p.mean_head_stride + int64_t{run} * d + c] =
       __float2bfloat16_rn(static_cast<float>(sum / (end - begin)));

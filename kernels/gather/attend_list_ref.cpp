@@ -66,8 +66,7 @@ void attend_list_ref(const AttendListParams& p) {
       if (a == -kInf) continue;
       const double weight = std::exp(a - m);
       const int64_t row = row_of(p, p.segments[s].ids[i]);
-      for (int c = 0; c < p.d; ++c)
-        o[static_cast<size_t>(c)] += weight * element(p, false, row, c);
+      for (int c = 0; c < p.d; ++c) o[static_cast<size_t>(c)] += weight * element(p, false, row, c);
       l += weight;
     }
   for (int c = 0; c < p.d; ++c)

@@ -55,8 +55,8 @@ class Cursor {
       chunk.rows[2 * i + 1] = v_ + row;
       if (s.norms != nullptr) __builtin_prefetch(s.norms + token, 0, 2);
       if constexpr (kHasScales<T>) {
-        chunk.scales[i] = scales_ + 2 * ((page * p_.n_kv_heads + p_.kv_head) * kPageTokens +
-                                         token % kPageTokens);
+        chunk.scales[i] =
+            scales_ + 2 * ((page * p_.n_kv_heads + p_.kv_head) * kPageTokens + token % kPageTokens);
         __builtin_prefetch(chunk.scales[i], 0, 2);
       }
     };

@@ -13,7 +13,8 @@ struct EightBitRowsParams {
   int n_rows, d, scale_stride;
 };
 
-/// A row becomes whole numbers from -127 to 127 and a scale, such that number * scale is the element.
+/// A row becomes whole numbers from -127 to 127 and a scale, such that number * scale is the
+/// element.
 /// numerics scale = max |x| / 127, cut to 16 significant bits; an element is off by .504 scales at
 ///          most. Rows of only smaller numbers than 2^-100 become 0; one with a number that is not
 ///          finite gets a scale that is NaN. The same bits on every ISA and GPU

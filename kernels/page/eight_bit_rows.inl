@@ -59,9 +59,7 @@ void widen(const EightBitRowsParams& p, Range rows) {
   for (int64_t i = rows.begin; i < rows.end; ++i) {
     T* x = static_cast<T*>(p.wide) + i * p.d;
     const Vec scale = set1(p.scales[i * p.scale_stride]);
-    each_vector(p.d, [&](int c, int n) {
-      put(x, c, part_of(p.rows + i * p.d, c, n) * scale, n);
-    });
+    each_vector(p.d, [&](int c, int n) { put(x, c, part_of(p.rows + i * p.d, c, n) * scale, n); });
   }
 }
 

@@ -6,8 +6,8 @@
 //   Vec::kLanes                      1 (scalar), 8 (avx2), 16 (avx512, avx512_bf16, amx)
 //   zero() set1(x)                   constants
 //   load(p) store(p, v)              unaligned, float*, bf16*, f16* or int8_t*; 16-bit stores round
-//   to nearest even, 8-bit ones too, of numbers from -128 to 127 load_n(p, n) store_n(p, v, n)    the first n lanes, 0 <= n <= kLanes; the rest
-//   reads as 0 and
+//   to nearest even, 8-bit ones too, of numbers from -128 to 127 load_n(p, n) store_n(p, v, n) the
+//   first n lanes, 0 <= n <= kLanes; the rest reads as 0 and
 //                                    no byte past them is touched
 //   load_even_odd(p, e, o)           2 * kLanes bf16: those at even places to e, at odd ones to o
 //   a+b a-b a*b a/b  fma(a,b,c)      fma = a*b + c (one rounding, two on scalar); fnma = c - a*b

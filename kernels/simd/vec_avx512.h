@@ -64,8 +64,7 @@ TANDEM_INLINE Vec load_n(const int8_t* p, int n) {
   return widen_int8(_mm_maskz_loadu_epi8(first_lanes(n).v, p));
 }
 TANDEM_INLINE void store(int8_t* p, Vec a) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                   _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }
 TANDEM_INLINE void store_n(int8_t* p, Vec a, int n) {
   _mm_mask_storeu_epi8(p, first_lanes(n).v, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));

@@ -40,7 +40,8 @@ std::vector<Way> ways_of(const recipe::Cache& cache) {
               {Attend::both, IndexPlace::device}};
   }
   std::erase_if(ways, [&](const Way& w) {
-    return (cache.is_eight_bit() && w.attend != Attend::cpu) || (cache.attend != Attend::automatic && cache.attend != w.attend) ||
+    return (cache.is_eight_bit() && w.attend != Attend::cpu) ||
+           (cache.attend != Attend::automatic && cache.attend != w.attend) ||
            (cache.kind != CacheKind::full && cache.index != IndexPlace::automatic &&
             cache.index != w.index);
   });

@@ -63,8 +63,7 @@ HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const 
   pinned_v_ = PinnedPages(pools.v, bytes, layer);
   const size_t scale_bytes = far_.scale_bytes();
   if (spec.eight_bit)
-    pinned_scales_ =
-        PinnedPages(far_.all_scales(), scale_bytes, scale_bytes / spec.layers.size());
+    pinned_scales_ = PinnedPages(far_.all_scales(), scale_bytes, scale_bytes / spec.layers.size());
   if (spec.gpu_reads && !why_unpinned().empty())
     throw Error::make(
         ErrorKind::memory, "cache.place",

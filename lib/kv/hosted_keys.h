@@ -17,10 +17,10 @@ namespace tandem::kv {
 class HostedKeys {
  public:
   struct Spec {
-    std::vector<int> layers;  // rising
-    PagedStore::Spec whole;   // the store of the other layers
-    int near_tokens = 0;      // of one sequence in near, at most
-    bool eight_bit = false;   // far keys and values are, as Pages'
+    std::vector<int> layers;         // rising
+    PagedStore::Spec whole;          // the store of the other layers
+    int near_tokens = 0;             // of one sequence in near, at most
+    bool eight_bit = false;          // far keys and values are, as Pages'
     bool index_reads_prompt = true;  // not far, as prompts are indexed
     // Who reads far keys, copies of a GPU left out:
     bool gpu_reads = false;  // its kernels, over the link

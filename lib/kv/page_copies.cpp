@@ -69,9 +69,9 @@ void narrow_or_widen(const PageRun& to, const PageRun& from, int n) {
   const bool narrows = to.pages.spec().eight_bit;
   const PageRun &narrow = narrows ? to : from, &wide = narrows ? from : to;
   for (const bool values : {false, true}) {
-    const EightBitRowsParams p = eight_bits(rows_of(narrow, values, n), scales_of(narrow), values,
-                                            rows_of(wide, values, n).raw(),
-                                            wide.pages.spec().dtype);
+    const EightBitRowsParams p =
+        eight_bits(rows_of(narrow, values, n), scales_of(narrow), values,
+                   rows_of(wide, values, n).raw(), wide.pages.spec().dtype);
     if (narrows)
       ops::narrow_rows(p, {});
     else
@@ -79,9 +79,7 @@ void narrow_or_widen(const PageRun& to, const PageRun& from, int n) {
   }
 }
 
-bool on_gpu(const PageRun& run) {
-  return run.pages.spec().device.kind == Device::Kind::cuda;
-}
+bool on_gpu(const PageRun& run) { return run.pages.spec().device.kind == Device::Kind::cuda; }
 
 }  // namespace
 

@@ -11,8 +11,8 @@ struct PageRun {
 };
 
 /// Copies the keys and values of n pages that follow each other in both. Rows of dtype that go to
-/// eight bits are rounded, others come wide from there, and a row that goes back and forth keeps its
-/// bytes.
+/// eight bits are rounded, others come wide from there, and a row that goes back and forth keeps
+/// its bytes.
 /// queue    of the GPU that one of them may be on, or both: the copy is work on it
 void copy_pages(const PageRun& to, const PageRun& from, int n, cuda::Queue* queue);
 

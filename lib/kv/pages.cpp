@@ -93,7 +93,9 @@ void Pages::copy_page(int32_t from, int32_t to, Stream stream) const {
 int Pages::staging_pages() const { return pages_at_a_time(spec_); }
 
 Tensor Pages::staged_rows(int n_pages) const {
-  return {staging_, DType::u8, {n_pages, spec_.n_kv_heads, kPageTokens, spec_.head_dim},
+  return {staging_,
+          DType::u8,
+          {n_pages, spec_.n_kv_heads, kPageTokens, spec_.head_dim},
           spec_.copied_by};
 }
 

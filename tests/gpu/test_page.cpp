@@ -1,4 +1,5 @@
 #include "gpu/device_buffer.h"
+#include "kernels/eight_bit_case.h"
 #include "kernels/page_case.h"
 
 using namespace tandem;
@@ -27,6 +28,34 @@ TEST_SUITE("gpu/kernels/page") {
       copy_page_cpu(p, {0, 2 * c.n_layers});
       CHECK(k.vector<unsigned char>() == c.k);
       CHECK(v.vector<unsigned char>() == c.v);
+    }
+  }
+
+  TEST_CASE("rows become narrow and wide as on the CPU, byte for byte") {
+    for (EightBitCase c : eight_bit_cases()) {
+      CAPTURE(c.d);
+      CAPTURE(dtype_name(c.dtype));
+      const DeviceBuffer wide(c.wide), rows(c.rows), scales(c.scales), again(c.wide);
+      EightBitRowsParams p = c.params();
+      p.rows = rows.as<int8_t>();
+      p.scales = scales.as<float>();
+      p.wide = wide.raw();
+      run_in_graph([&] { cuda_table().narrow_rows(p, queue().stream()); });
+      narrow_rows_scalar(c.params(), {0, c.n_rows});
+      EightBitCase got = c;
+      got.rows = rows.vector<int8_t>();
+      got.scales = scales.vector<float>();
+      CHECK(got.same_narrow(c));
+      p.wide = again.raw();
+      run_in_graph([&] { cuda_table().widen_eight_bit_rows(p, queue().stream()); });
+      got.wide = again.vector<std::byte>();
+      widen_eight_bit_rows_scalar(c.params(), {0, c.n_rows});
+      int wrong = 0;
+      for (int row = 0; row < c.n_rows; ++row)
+        for (int i = 0; i < c.d; ++i)
+          wrong +=
+              c.is_finite(row) ? got.get(row, i) != c.get(row, i) : !std::isnan(got.get(row, i));
+      CHECK(wrong == 0);
     }
   }
 

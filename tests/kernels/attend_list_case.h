@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/gather/attend_list.h"
+#include "kernels/page/eight_bit_rows.h"
 #include "kernels/variants.h"
 
 namespace tandem::test {
@@ -28,6 +29,8 @@ struct ListCase {
   PhiloxStream stream;
   float scale, q_center = 0.5f;
   float v_max = 0;
+  std::vector<int8_t> k8, v8;  // keys and values in eight bits, where they are
+  std::vector<float> scales;
 
   ListCase(DType type, int tokens, int dim, size_t offset = 0)
       : n(tokens),
@@ -62,6 +65,16 @@ struct ListCase {
     return static_cast<size_t>((row + token % kPage) * d + c);
   }
 
+  /// The keys and values of the sequence become those of eight bits; others get a scale that is
+  /// NaN.
+  void make_narrow() {
+    k8.resize(k.size());
+    v8.resize(v.size());
+    scales.resize(k.size() / static_cast<size_t>(d) * 2);
+    const auto n_rows = static_cast<int>(k.size()) / d;
+    narrow_rows_scalar({k8.data(), scales.data(), k.data(), dtype, n_rows, d, 2}, {0, n_rows});
+    narrow_rows_scalar({v8.data(), scales.data() + 1, v.data(), dtype, n_rows, d, 2}, {0, n_rows});
+  }
   /// A segment of `count` tokens of the sequence, ascending.
   ListedKeys& add(int count) {
     ListedKeys list;
@@ -101,8 +114,8 @@ struct ListCase {
     fn({.o = r.o.data(),
         .lse = &r.lse,
         .q = q.data(),
-        .k_pool = k.data(),
-        .v_pool = v.data(),
+        .k_pool = scales.empty() ? k.data() : k8.data(),
+        .v_pool = scales.empty() ? v.data() : v8.data(),
         .pages = pages.data(),
         .segments = segments.data(),
         .n_segments = static_cast<int>(segments.size()),
@@ -114,7 +127,8 @@ struct ListCase {
         .log_u = log_u.data(),
         .log_u_intervals = kIntervals,
         .q_norm = static_cast<float>(std::sqrt(q_norm)),
-        .q_center = q_center});
+        .q_center = q_center,
+        .scales = scales.empty() ? nullptr : scales.data()});
     return r;
   }
 };
@@ -123,7 +137,8 @@ struct ListCase {
 inline std::string difference(const ListCase& c, const ListCase::Result& got,
                               const ListCase::Result& want) {
   // Of bf16 the products are exact and their sum is f32, so the lse is as near as in f32.
-  const double tolerance = (c.dtype == DType::bf16 ? 4e-3 : 1e-5) * c.v_max;
+  const bool exact = c.dtype == DType::f32 || !c.scales.empty();
+  const double tolerance = (exact ? 1e-5 : 4e-3) * c.v_max;
   for (size_t i = 0; i < want.o.size(); ++i)
     if (!(std::abs(double{got.o[i]} - want.o[i]) <= tolerance))
       return "o[" + std::to_string(i) + "] is " + std::to_string(got.o[i]) +

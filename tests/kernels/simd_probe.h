@@ -12,6 +12,9 @@ struct SimdProbe {
   float *add_all, *max_all;  // [1]: over x
   tandem::bf16* rounded;     // [n] of x
   float* widened;            // [n] of rounded
+  const int8_t* bytes;       // [n]
+  float* of_bytes;           // [n]
+  int8_t* to_bytes;          // [n] of 10 x, from -128 to 127
   float *even, *odd;         // [n / 2] of rounded, whole pairs of vectors alone
 };
 /// The same of f16, and of rows as long as a vector.

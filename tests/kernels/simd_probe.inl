@@ -19,8 +19,14 @@ void TANDEM_ISA_FN(simd_probe)(const SimdProbe& p) {
     simd::store_n(p.select_lt + i, select(below, z, x), left);
     simd::store_n(p.rounded + i, x, left);
     simd::store_n(p.widened + i, simd::load_n(p.rounded + i, left), left);
+    simd::store_n(p.of_bytes + i, simd::load_n(p.bytes + i, left), left);
+    simd::store_n(p.to_bytes + i, x * simd::set1(10.0f), left);
     sum = sum + x;
     top = max(top, select(simd::first_lanes(left), x, top));
+  }
+  for (int i = 0; i + Vec::kLanes <= p.n; i += Vec::kLanes) {
+    simd::store(p.of_bytes + i, simd::load(p.bytes + i));
+    simd::store(p.to_bytes + i, simd::load(p.x + i) * simd::set1(10.0f));
   }
   for (int i = 0; i + 2 * Vec::kLanes <= p.n; i += 2 * Vec::kLanes) {
     Vec even, odd;

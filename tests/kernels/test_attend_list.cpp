@@ -58,6 +58,67 @@ TEST_SUITE("kernels/attend_list") {
       }
   }
 
+  TEST_CASE("keys and values of eight bits: every variant agrees with the reference") {
+    for (const DType type : kTypes)
+      for (const int d : {2, 20, 32, 64, 80, 96, 128, 256})
+        for (const int count : {0, 1, 15, 16, 17, 63, 64, 65, 1000}) {
+          CAPTURE(count);
+          ListCase c(type, count == 1000 ? 1203 : 130, d, 1);
+          c.add(count);
+          c.add_biased(count / 2);
+          c.add_weighted(count);
+          c.make_narrow();
+          check_all(c);
+        }
+  }
+
+  TEST_CASE("keys and values of eight bits: scores far apart, rows of zeros, rows of NaN") {
+    for (const DType type : kTypes) {
+      ListCase c(type, 700, 64);
+      c.add_weighted(300);
+      c.add_biased(300);
+      for (float& bias : c.lists[1].bias) bias -= 1e4f;
+      for (int i = 0; i < c.d; ++i) {
+        c.k.set(c.at(c.lists[0].ids[7], i), 0.0f);
+        c.v.set(c.at(c.lists[0].ids[9], i), 0.0f);
+      }
+      c.make_narrow();
+      check_all(c);
+      // A key that is no number has no weight, as one of f32.
+      c.k.set(c.at(c.lists[1].ids[3], 5), NAN);
+      c.make_narrow();
+      for (const Isa isa : usable_isas()) {
+        const ListCase::Result r = c.run(attend_list_of(isa));
+        for (const float x : r.o) REQUIRE(std::isfinite(x));
+      }
+    }
+  }
+
+  // Keys and values uniform in (-1.5, 1.5) and (-1, 1), 1,000 of them attended: scores are off by
+  // a scale times |q| / sqrt(12 d) or so, which is .003 here, the output by less.
+  TEST_CASE("what eight bits change: an output by 1e-3 of the largest value, the lse by 1e-3") {
+    for (const DType type : kTypes)
+      for (const int d : {32, 64, 128}) {
+        ListCase c(type, 1203, d);
+        c.add(1000);
+        const ListCase::Result want = c.run(attend_list_ref);
+        c.make_narrow();
+        const ListCase::Result got = c.run(attend_list_ref);
+        double worst = 0, square = 0, norm = 0;
+        for (size_t i = 0; i < want.o.size(); ++i) {
+          const double error = double{got.o[i]} - want.o[i];
+          worst = std::max(worst, std::abs(error));
+          square += error * error;
+          norm += double{want.o[i]} * want.o[i];
+        }
+        MESSAGE("d " << d << ": output off by " << worst / c.v_max << " of the largest value, "
+                     << std::sqrt(square / norm) << " of its norm, lse by "
+                     << std::abs(got.lse - want.lse));
+        CHECK(worst <= 1e-3 * c.v_max);
+        CHECK(std::abs(got.lse - want.lse) <= 1e-3);
+      }
+  }
+
   TEST_CASE("what a list is cut into does not matter") {
     for (const DType type : kTypes) {
       ListCase whole(type, 700, 64);

@@ -44,9 +44,16 @@ struct Out {
         widened(exp),
         even(exp),
         odd(exp),
-        rounded(n + 1, bf16{0x4242}) {}
-  std::vector<float> exp, exp2, exp2_nonpositive, columns, fma, max, select_lt, widened, even, odd;
+        of_bytes(exp),
+        rounded(n + 1, bf16{0x4242}),
+        bytes(n),
+        to_bytes(n + 1, int8_t{99}) {
+    for (size_t i = 0; i < n; ++i) bytes[i] = static_cast<int8_t>(static_cast<int>(37 * i) - 128);
+  }
+  std::vector<float> exp, exp2, exp2_nonpositive, columns, fma, max, select_lt, widened, even, odd,
+      of_bytes;
   std::vector<bf16> rounded;
+  std::vector<int8_t> bytes, to_bytes;
   float add_all = kPoison, max_all = kPoison;
 };
 
@@ -54,10 +61,16 @@ struct Out {
 Out run(Probe probe, const std::vector<float>& x, const std::vector<float>& y,
         const std::vector<float>& z) {
   Out o(x.size());
-  probe({x.data(), y.data(), z.data(), static_cast<int>(x.size()), o.exp.data(), o.exp2.data(),
-         o.fma.data(), o.max.data(), o.select_lt.data(), o.exp2_nonpositive.data(),
-         o.columns.data(), &o.add_all, &o.max_all, o.rounded.data(), o.widened.data(),
-         o.even.data(), o.odd.data()});
+  probe({x.data(),           y.data(),
+         z.data(),           static_cast<int>(x.size()),
+         o.exp.data(),       o.exp2.data(),
+         o.fma.data(),       o.max.data(),
+         o.select_lt.data(), o.exp2_nonpositive.data(),
+         o.columns.data(),   &o.add_all,
+         &o.max_all,         o.rounded.data(),
+         o.widened.data(),   o.bytes.data(),
+         o.of_bytes.data(),  o.to_bytes.data(),
+         o.even.data(),      o.odd.data()});
   return o;
 }
 
@@ -89,6 +102,8 @@ TEST_SUITE("kernels/simd") {
           CHECK(o.select_lt[i] == (x[i] < y[i] ? z[i] : x[i]));
           CHECK(o.rounded[i].bits == to_bf16(x[i]).bits);
           CHECK(o.widened[i] == to_float(to_bf16(x[i])));
+          CHECK(o.of_bytes[i] == static_cast<float>(o.bytes[i]));
+          CHECK(o.to_bytes[i] == static_cast<int8_t>(std::nearbyint(x[i] * 10.0f)));
           sum += x[i];
           top = std::max(top, x[i]);
         }
@@ -101,9 +116,10 @@ TEST_SUITE("kernels/simd") {
         CHECK(std::abs(o.add_all - sum) <= 3.0 * static_cast<double>(n * n) * 0x1p-24);
         CHECK(o.max_all == top);
         for (float guard : {o.exp[n], o.exp2[n], o.exp2_nonpositive[n], o.fma[n], o.max[n],
-                            o.select_lt[n], o.widened[n]})
+                            o.select_lt[n], o.widened[n], o.of_bytes[n]})
           CHECK(guard == kPoison);
         CHECK(o.rounded[n].bits == 0x4242);
+        CHECK(o.to_bytes[n] == 99);
         CHECK(2 * pairs == n / (2 * lanes(isa)) * (2 * lanes(isa)));
       }
   }

@@ -105,6 +105,20 @@ TEST_SUITE("recipe/cache_section") {
         {"kind: lsh, place: host, attend: both",
          "cache.attend: kind lsh is attended where its tables lie, found both with index auto: set "
          "attend cpu and index host, or attend gpu, or kind hybrid"},
+        {"kind: lsh, host_dtype: int8",
+         "cache.host_dtype: int8 is for keys in host memory: set cache.place host, or leave it "
+         "auto"},
+        {"kind: lsh, host_dtype: int4",
+         "cache.host_dtype: expected one of auto, bf16, int8, found 'int4'"},
+        {"kind: full, place: host, host_dtype: int8",
+         "cache.host_dtype: int8 is for lists of keys, and kind full reads all: leave it auto, or "
+         "choose kind lsh or hybrid"},
+        {"kind: hybrid, place: host, attend: both, host_dtype: int8",
+         "cache.host_dtype: int8 is attended by the CPU alone, found attend both: set attend cpu, "
+         "or leave host_dtype auto"},
+        {"kind: lsh, place: host, index: device, host_dtype: int8",
+         "cache.host_dtype: int8 is attended by the CPU alone, but kind lsh is attended where its "
+         "tables lie, found index device: set index host, or leave host_dtype auto"},
         {"recent: 0", "cache.recent: 0 is out of range, expected 1 .. "},
         {"dense_layers: [-1]", "cache.dense_layers"},
     };
