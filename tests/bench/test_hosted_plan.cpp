@@ -115,6 +115,19 @@ TEST_SUITE("bench/hosted_plan") {
     CHECK(cpu.options[1].time.step_ms - cpu.options[0].time.step_ms == Approx(6).epsilon(0.05));
   }
 
+  TEST_CASE("eight bits are for the CPU, wherever the index lies") {
+    HostedRun run = llama_8b(CacheKind::hybrid);
+    run.cache.attend = Attend::automatic;
+    run.cache.index = IndexPlace::automatic;
+    run.cache.host_dtype = recipe::HostDtype::int8;
+    const HostedPlan plan = plan_hosted(run, rates(), enough);
+    REQUIRE(plan.options.size() == 2);
+    for (const HostedOption& o : plan.options) CHECK(o.cache.attend == Attend::cpu);
+    CHECK(plan.chosen().cache.index == IndexPlace::device);
+    // 15 ms of lines of bf16.
+    CHECK(plan.chosen().time.cpu_ms == Approx(15.0 * 320 / 512).epsilon(0.02));
+  }
+
   TEST_CASE("both: CPU and link end together") {
     for (const int batch : {1, 2, 4})
       for (const double turn_us : {0.0, 50.0}) {

@@ -115,6 +115,23 @@ TEST_SUITE("kv/step_traffic") {
     CHECK(gpu.cpu() == 0);
   }
 
+  TEST_CASE(
+      "eight bits: a byte a number and a scale a row, which lists read in a line of their own") {
+    for (const CacheKind kind : {CacheKind::hybrid, CacheKind::lsh}) {
+      recipe::Cache cache = hosted(kind, Attend::cpu, IndexPlace::host);
+      const StepTraffic wide = traffic(cache);
+      cache.host_dtype = recipe::HostDtype::int8;
+      const StepTraffic narrow = traffic(cache);
+      CHECK(narrow.key_bytes == Approx(wide.key_bytes * 264 / 512));
+      CHECK(narrow.chosen_bytes == Approx(wide.chosen_bytes * 264 / 512));
+      CHECK(narrow.share() == Approx(wide.share()));
+      CHECK(wide.cpu_rows - narrow.cpu_rows == Approx(wide.chosen_bytes * (512 - 320) / 512));
+      CHECK(narrow.cpu_stream == wide.cpu_stream);
+      CHECK(narrow.gpu() == wide.gpu());
+      CHECK(narrow.link() == wide.link());
+    }
+  }
+
   TEST_CASE("full attention reads all keys, where they are or through a ring of layers") {
     const StepTraffic cpu = traffic(hosted(CacheKind::full, Attend::cpu, IndexPlace::automatic));
     const double all = cpu.hosted_layers * kTokenBytes * kLength;
