@@ -91,7 +91,8 @@ HostedTime hosted_time(const kv::StepTraffic& traffic, const StepWeights& weight
   t.gpu_ms =
       ms(traffic.gpu(), rates.gpu_gbps) + weights_ms * (serves ? micro_batches(attend, batch) : 1);
   t.cpu_ms = ms(traffic.cpu_rows, rates.dram_rows_gbps) + ms(traffic.cpu_stream, rates.dram_gbps);
-  t.link_ms = ms(traffic.link_rows + traffic.link_small, rates.link_gbps);
+  t.link_ms = ms(traffic.link_rows, rates.link_row_share * rates.link_gbps) +
+              ms(traffic.link_small, rates.link_gbps);
   t.copy_ms = ms(traffic.link_stream + weights.streamed, rates.link_gbps);
   t.turn_ms = serves ? traffic.hosted_layers * rates.turn_us * 1e-3 : 0;
   const double served = t.cpu_ms + t.turn_ms;
@@ -110,7 +111,7 @@ HostedTime hosted_time(const kv::StepTraffic& traffic, const StepWeights& weight
 double balanced_share(const kv::StepTraffic& all, const StepWeights& weights,
                       const HostedRates& rates, int batch) {
   const double by_cpu = ms(all.cpu_rows, rates.dram_rows_gbps);
-  const double by_link = ms(all.cpu_rows, rates.link_gbps);
+  const double by_link = ms(all.cpu_rows, rates.link_row_share * rates.link_gbps);
   if (by_cpu + by_link <= 0) return 1;
   // share * by_cpu + turns = (1 - share) * by_link, and what only one of them waits for.
   double ahead = by_link - all.hosted_layers * rates.turn_us * 1e-3;

@@ -34,7 +34,7 @@ struct HostedTime {
 /// exchanged over the link, C copied ahead of their use; T = layers x turn:
 ///
 ///     gpu = (m W + K) / gpu rate    cpu = R / rows rate + S / dram rate
-///     link = F / link rate          copy = C / link rate
+///     link = F / link rate          copy = C / link rate     (rows of F at link_row_share of it)
 ///     attend gpu               max(gpu + link, copy)
 ///     one sequence:      cpu   max(gpu + link + cpu + T, copy)
 ///                        both  max(gpu + max(link, cpu + T), copy)

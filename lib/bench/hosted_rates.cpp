@@ -6,6 +6,13 @@
 #include "bench/gpu_hardware.h"
 
 namespace tandem::bench {
+namespace {
+
+/// As an H200 fetches rows through PCIe 5 of 16 lanes: 45.1 of 55.4 GB/s
+/// (tests/records/gpu-h200-across.jsonl).
+constexpr double kLinkRowShare = 0.81;
+
+}  // namespace
 
 HostedRates assumed_rates(const GpuCard& card) {
   // As 16 cores of a host of H200s read it; random rows of 256 bytes reach this share.
@@ -14,6 +21,7 @@ HostedRates assumed_rates(const GpuCard& card) {
   const GpuCard& rates = known ? card : *find_gpu_card("h100");
   return {.gpu_gbps = rates.read_gbps,
           .link_gbps = rates.link_gbps,
+          .link_row_share = kLinkRowShare,
           .dram_gbps = kDram,
           .dram_rows_gbps = kRowShare * kDram,
           .gpu_source = known ? fmt::format("data sheet of {}", rates.name)
@@ -33,6 +41,7 @@ HostedRates measured_rates(Device gpu) {
             "--device cuda:N");
   return {.gpu_gbps = of_gpu.mem_read_gbps,
           .link_gbps = of_gpu.copy_in_gbps,
+          .link_row_share = kLinkRowShare,
           .dram_gbps = host.mem_read_gbps,
           .dram_rows_gbps = host.mem_rows_gbps,
           .gpu_source = "measured",

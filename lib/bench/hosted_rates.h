@@ -10,7 +10,8 @@ namespace tandem::bench {
 /// Rates of a machine whose GPU works with keys in host memory, GB/s, and where they come from.
 struct HostedRates {
   double gpu_gbps = 0;        // the GPU's memory, streaming reads
-  double link_gbps = 0;       // host memory to GPU
+  double link_gbps = 0;       // host memory to GPU, long copies
+  double link_row_share = 1;  // of it, reached where a kernel fetches rows of 256 bytes
   double dram_gbps = 0;       // host memory to all CPU threads, streaming reads
   double dram_rows_gbps = 0;  // the same of rows of 256 bytes here and there
   /// What a layer costs beyond bytes when the CPU serves it, us: flags, the threads' start and end,

@@ -136,6 +136,7 @@ Json hosted_json(const HostedPlan& plan) {
             {"rates",
              {{"gpu_gbps", r.gpu_gbps},
               {"link_gbps", r.link_gbps},
+              {"link_row_share", r.link_row_share},
               {"dram_gbps", r.dram_gbps},
               {"dram_rows_gbps", r.dram_rows_gbps},
               {"turn_us", r.turn_us},
