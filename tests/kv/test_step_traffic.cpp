@@ -49,7 +49,7 @@ TEST_SUITE("kv/step_traffic") {
   TEST_CASE("a hybrid that the CPU chooses and attends") {
     const StepTraffic t = traffic(hosted(CacheKind::hybrid, Attend::cpu, IndexPlace::host));
     CHECK(t.hosted_layers == kHosted);
-    CHECK(t.key_bytes == Approx(12.1e9).epsilon(0.002));
+    CHECK(t.key_bytes == Approx(12.1e9).epsilon(0.003));
     CHECK(t.key_bytes == kHosted * kTokenBytes * (kLength - kRecent));
     // 2.3 % of the keys for each of four heads, which share none, and the sinks.
     CHECK(t.chosen_bytes == Approx(1.12e9).epsilon(0.01));
