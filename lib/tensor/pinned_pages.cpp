@@ -34,7 +34,8 @@ bool PinnedPages::pin(std::byte* data, size_t bytes, size_t piece) {
   refusal_.clear();
   try {
     if (std::min(piece, bytes) > pin_limit())
-      throw device_error("cannot pin host memory: ranges beyond TANDEM_PIN_LIMIT are refused");
+      throw Error(ErrorKind::device, "cuda",
+                  "cannot pin host memory: ranges beyond TANDEM_PIN_LIMIT are refused");
     for (size_t at = 0; at < bytes; at += piece)
       ranges_.push_back(
           std::make_unique<cuda::PinnedRange>(data + at, std::min(piece, bytes - at)));
