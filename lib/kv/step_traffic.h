@@ -17,7 +17,7 @@ struct StepTraffic {
   double gpu_ring = 0;   // layers that come over the link, written and read again
 
   // Of host memory, by the CPU.
-  double cpu_rows = 0;    // row by row: chosen keys and values; hash tables and norms
+  double cpu_rows = 0;    // row by row: chosen keys and values, lines of scales; hash tables, norms
   double cpu_stream = 0;  // in order: all keys and values of a layer; codes
 
   // Over the link.

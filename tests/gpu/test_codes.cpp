@@ -181,6 +181,30 @@ int check_choice(const Case& c) {
 }  // namespace
 
 TEST_SUITE("gpu/codes") {
+  TEST_CASE("an index made from eight bits is that of the rows which they stand for") {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const int d : {64, 80, 128}) {
+        CAPTURE(d);
+        Setting setting{
+            .d = d, .dtype = dtype, .indexed = {1500, 70}, .rows = {1, 1}, .held = true};
+        const Case wide(setting);
+        setting.eight_bit = true;
+        const Case narrow(setting);
+        queue().wait();
+        CHECK(narrow.frames.vector<float>() == wide.frames.vector<float>());
+        for (int seq = 0; seq < 2; ++seq)
+          for (int head = 0; head < setting.n_kv_heads; ++head) {
+            const CpuCodes a = codes_of(narrow, seq, head), b = codes_of(wide, seq, head);
+            CHECK(a.groups == b.groups);
+            CHECK(a.low == b.low);
+          }
+        // The first runs, which all are written.
+        const auto a = narrow.means.vector<uint16_t>(), b = wide.means.vector<uint16_t>();
+        const int64_t first = int64_t{wide.blocks[0]} * setting.n_kv_heads * wide.runs * d;
+        CHECK(std::equal(a.begin() + first, a.begin() + first + wide.runs * d, b.begin() + first));
+      }
+  }
+
   TEST_CASE("codes: the bits of keys are the CPU's") {
     for (const auto& [d, bits, dtype] : {std::tuple{64, 3, DType::bf16},
                                          {128, 3, DType::bf16},

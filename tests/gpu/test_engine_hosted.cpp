@@ -35,6 +35,11 @@ recipe::Cache divided(Attend attend, double share = 0.4,
   return c;
 }
 
+recipe::Cache in_eight_bits(recipe::Cache c) {
+  c.host_dtype = recipe::HostDtype::int8;
+  return c;
+}
+
 recipe::Cache on_device(recipe::Cache c) {
   c.place = recipe::CachePlace::device;
   c.attend = Attend::automatic;
@@ -142,10 +147,46 @@ TEST_SUITE("gpu/decode/hosted") {
     }
   }
 
+  // Both ends on a CPU narrow and widen the same rows, and choose by the same index.
+  TEST_CASE("f32: keys of eight bits give the logits that they give with both ends on a CPU") {
+    using enum recipe::CacheKind;
+    double worst = 0;
+    int near = 0, all = 0;
+    for (const recipe::Cache& cache :
+         {hosted(lsh, Attend::cpu), hosted(hybrid, Attend::cpu), divided(Attend::cpu)}) {
+      CAPTURE(recipe::yaml_text(cache.kind));
+      Setup setup{.chunk = 512,
+                  .max_seqs = 2,
+                  .max_tokens = 5000,
+                  .caches = {in_eight_bits(cache)},
+                  .device = kGpu};
+      const auto split = make_engine(tiny_model("tiny-16m"), setup);
+      setup.device = {};
+      const auto on_cpu = make_engine(tiny_model("tiny-16m"), setup);
+      for (const int length : {40, 140, 2500}) {
+        const Ids ids = random_ids(*on_cpu, length, 1), after = random_ids(*on_cpu, 60, 2);
+        const std::vector<Row> a = run(*split, ids, after), b = run(*on_cpu, ids, after);
+        REQUIRE(a.size() == b.size());
+        for (size_t i = 0; i < a.size(); ++i) {
+          const double difference = max_difference(a[i], b[i]);
+          // Elements next to a bound between two numbers round to either.
+          near += difference <= 0.02 ? 1 : 0;
+          worst = worse(worst, difference);
+        }
+        all += static_cast<int>(a.size());
+      }
+    }
+    MESSAGE(near << " of " << all << " rows, largest difference " << worst);
+    CHECK(near >= 0.95 * all);
+    CHECK(worst <= 0.2);
+  }
+
   TEST_CASE("f32: a saved state goes on as the text that it was") {
     for (const recipe::Cache& cache :
          {hosted(recipe::CacheKind::lsh, Attend::cpu),
-          hosted(recipe::CacheKind::hybrid, Attend::gpu), divided(Attend::both)}) {
+          in_eight_bits(hosted(recipe::CacheKind::lsh, Attend::cpu)),
+          in_eight_bits(divided(Attend::cpu)), hosted(recipe::CacheKind::hybrid, Attend::gpu),
+          divided(Attend::both)}) {
       const auto engine = make_engine(
           tiny_model("tiny-16m"),
           {.chunk = 512, .max_seqs = 2, .max_tokens = 2000, .caches = {cache}, .device = kGpu});

@@ -250,7 +250,8 @@ TEST_SUITE("kv/hosted_eight_bit") {
           norm += double{want[c]} * want[c];
         }
       }
-      MESSAGE(dtype_name(dtype) << ": off by " << std::sqrt(square / norm) << " of the norm");
+      MESSAGE(std::string(dtype_name(dtype))
+              << ": off by " << std::sqrt(square / norm) << " of the norm");
       CHECK(std::sqrt(square / norm) <= 0.01);
       CHECK(square > 0);
     }
