@@ -7,10 +7,9 @@
 
 #include "base/convert.h"
 #include "base/rng.h"
-#include "gpu/device_buffer.h"
+#include "gpu/eight_bit_pools.h"
 #include "kernels/code/choose_coded.h"
 #include "kernels/code/tail_means.h"
-#include "kernels/page/eight_bit_rows.h"
 #include "ops/selection.h"
 
 namespace tandem::test::coded {
@@ -71,7 +70,7 @@ struct Case {
   int n_blocks;
   int64_t group_bytes, low_bytes, runs;
   DeviceBuffer groups, low, frames, means, sums, ring;
-  std::optional<DeviceBuffer> k8, v8, scales;  // of eight bits
+  std::optional<EightBitPools> narrow;
 
   explicit Case(const Setting& s)
       : x(s),
@@ -100,7 +99,7 @@ struct Case {
         means(at(n_blocks * x.n_kv_heads * runs * x.d) * sizeof(bf16)),
         sums(at(int64_t{kFrameSplits} * x.n_kv_heads * x.d) * sizeof(double)),
         ring(fill_ring()) {
-    if (x.eight_bit) narrow();
+    if (x.eight_bit) narrow.emplace(keys, values, x.d);
     for (size_t i = 0; i < x.indexed.size(); ++i) index(static_cast<int>(i));
   }
 
@@ -188,33 +187,8 @@ struct Case {
       for (size_t i = 0; i < to.size(); ++i)
         if (i / at(x.d) % 3 != 0) to[i] = to[i % at(x.d)];
     for (int64_t row = 0; x.held && row < std::ssize(to) / x.d; ++row)
-      round_row(&to[at(row * x.d)]);
+      round_to_eight_bits(&to[at(row * x.d)], x.dtype, x.d);
     return upload(to);
-  }
-  /// What eight bits make of a row.
-  void round_row(float* row) const {
-    std::vector<int8_t> numbers(at(x.d));
-    std::vector<bf16> half(at(x.d));
-    for (size_t c = 0; c < half.size(); ++c) half[c] = to_bf16(row[c]);
-    float scale = 0;
-    void* const wide = x.dtype == DType::bf16 ? static_cast<void*>(half.data()) : row;
-    const EightBitRowsParams p{numbers.data(), &scale, wide, x.dtype, 1, x.d, 1};
-    narrow_rows_scalar(p, {0, 1});
-    widen_eight_bit_rows_scalar(p, {0, 1});
-    for (size_t c = 0; x.dtype == DType::bf16 && c < half.size(); ++c) row[c] = to_float(half[c]);
-  }
-  void narrow() {
-    const auto n_rows = static_cast<int>(std::ssize(keys) / x.d);
-    std::vector<float> both(at(2 * n_rows));
-    for (std::vector<float>* rows : {&keys, &values}) {
-      std::vector<int8_t> numbers(rows->size());
-      const bool is_key = rows == &keys;
-      narrow_rows_scalar({numbers.data(), both.data() + (is_key ? 0 : 1), rows->data(), DType::f32,
-                          n_rows, x.d, 2},
-                         {0, n_rows});
-      (is_key ? k8 : v8).emplace(numbers);
-    }
-    scales.emplace(both);
   }
   DeviceBuffer fill_queries() {
     queries.resize(at(int64_t{n_rows + x.padding} * n_heads * x.d));
@@ -259,14 +233,14 @@ struct Case {
   void index(int s) {
     const int n = x.indexed[at(s)];
     if (n == 0) return;
-    IndexedTokens tokens{.k_pool = x.eight_bit ? k8->raw() : k.raw(),
-                         .v_pool = x.eight_bit ? v8->raw() : v.raw(),
+    IndexedTokens tokens{.k_pool = narrow ? narrow->k.raw() : k.raw(),
+                         .v_pool = narrow ? narrow->v.raw() : v.raw(),
                          .pages = pages.as<int32_t>() + s * max_pages,
                          .n_kv_heads = x.n_kv_heads,
                          .dtype = x.dtype,
                          .token = kSinks,
                          .n = n,
-                         .scales = x.eight_bit ? scales->as<float>() : nullptr};
+                         .scales = narrow ? narrow->scales.as<float>() : nullptr};
     ops::code_frames({.codes = codes(),
                       .tokens = tokens,
                       .slot = s,

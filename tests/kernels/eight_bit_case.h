@@ -11,6 +11,21 @@
 /// Rows that become narrow and wide again, for tests on either device.
 namespace tandem::test {
 
+/// Makes of a row, f32 numbers of a type, what eight bits make of it.
+inline void round_to_eight_bits(float* row, DType dtype, int d) {
+  const auto n = static_cast<size_t>(d);
+  std::vector<int8_t> numbers(n);
+  std::vector<bf16> half(n);
+  for (size_t c = 0; c < n; ++c) half[c] = to_bf16(row[c]);
+  const bool is_half = dtype == DType::bf16;
+  float scale = 0;
+  void* const wide = is_half ? static_cast<void*>(half.data()) : row;
+  const EightBitRowsParams p{numbers.data(), &scale, wide, dtype, 1, d, 1};
+  narrow_rows_scalar(p, {0, 1});
+  widen_eight_bit_rows_scalar(p, {0, 1});
+  for (size_t c = 0; is_half && c < n; ++c) row[c] = to_float(half[c]);
+}
+
 struct EightBitCase {
   int n_rows, d;
   DType dtype;

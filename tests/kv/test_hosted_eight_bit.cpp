@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "decode/state.h"
-#include "kernels/page/eight_bit_rows.h"
+#include "kernels/eight_bit_case.h"
 #include "kv/fill_random.h"
 #include "policy_rig.h"
 #include "temporary_folder.h"
@@ -48,26 +48,13 @@ recipe::Cache in_eight_bits(recipe::Cache cache) {
   return cache;
 }
 
-/// The row that eight bits make of one.
-void round_row(void* row, DType dtype, int d) {
-  std::vector<int8_t> numbers(static_cast<size_t>(d));
-  float scale = 0;
-  const EightBitRowsParams p{numbers.data(), &scale, row, dtype, 1, d, 1};
-  narrow_rows_scalar(p, {0, 1});
-  widen_eight_bit_rows_scalar(p, {0, 1});
-}
-
 /// Keys and values that eight bits hold.
 TokenData rounded(TokenData data, DType dtype) {
   return
       [data = std::move(data), dtype](Part part, int32_t token, int layer, int head, float* out) {
         data(part, token, layer, head, out);
         if (part == Part::q) return;
-        if (dtype == DType::f32) return round_row(out, dtype, kDim);
-        std::vector<bf16> row(kDim);
-        for (size_t c = 0; c < row.size(); ++c) row[c] = to_bf16(out[c]);
-        round_row(row.data(), dtype, kDim);
-        for (size_t c = 0; c < row.size(); ++c) out[c] = to_float(row[c]);
+        round_to_eight_bits(out, dtype, kDim);
       };
 }
 
@@ -319,7 +306,7 @@ TEST_SUITE("kv/hosted_eight_bit") {
     int wrong = 0;
     for (size_t i = 0; i < want.size(); ++i) {
       const bool dense = i / 2000 == 1;  // layer 1 is not in host memory
-      if (!dense) round_row(want[i].data(), DType::f32, kDim);
+      if (!dense) round_to_eight_bits(want[i].data(), DType::f32, kDim);
       wrong += want[i] == got[i] ? 0 : 1;
     }
     CHECK(wrong == 0);

@@ -115,8 +115,7 @@ TEST_SUITE("kv/step_traffic") {
     CHECK(gpu.cpu() == 0);
   }
 
-  TEST_CASE(
-      "eight bits: a byte a number and a scale a row, which lists read in a line of their own") {
+  TEST_CASE("eight bits: a byte a number and a scale a row, which lists read in a separate line") {
     for (const CacheKind kind : {CacheKind::hybrid, CacheKind::lsh}) {
       recipe::Cache cache = hosted(kind, Attend::cpu, IndexPlace::host);
       const StepTraffic wide = traffic(cache);
