@@ -40,8 +40,8 @@ struct AttendListParams {
 /// o = sum softmax(a)_i v_i over all keys of all segments, a_i = scale q.k_i + weight_i.
 /// numerics f32 accumulation; |o - ref| <= 4e-3 max|v| in bf16, 1e-5 max|v| in f32. Scores may be as
 ///          far apart as f32 goes; no key, or only scores of -inf: o = 0, lse = -inf
-///          Rows with scales are attended in f32 for q of either type: 1e-5; what their eight bits
-///          lack is not counted
+///          Rows with scales are attended in f32 for q of either type: 1e-5, to which the error of
+///          eight bits comes
 /// cost     reads 2 d elements a key from anywhere in the pool, once; and a line of scales
 /// errors   none
 using AttendListFn = void(const AttendListParams&);

@@ -57,10 +57,11 @@ std::string place_line(const HostedPlan& p, const MemoryPlan& memory, Device gpu
     return format_bytes(bytes_of(memory, device, prefix));
   };
   return fmt::format(
-      "keys     {} layers in host memory: {} of keys and values, {} of index; on {} {} of near "
+      "keys     {} layers in host memory{}: {} of keys and values, {} of index; on {} {} of near "
       "ones, {} of a prompt's layer, {} of index\n",
-      p.chosen().traffic.hosted_layers, text({}, "kv/host"), text({}, "index/"), gpu.name(),
-      text(gpu, "kv/near"), text(gpu, "kv/prompt"), text(gpu, "index/"));
+      p.chosen().traffic.hosted_layers, p.chosen().cache.is_eight_bit() ? ", in eight bits" : "",
+      text({}, "kv/host"), text({}, "index/"), gpu.name(), text(gpu, "kv/near"),
+      text(gpu, "kv/prompt"), text(gpu, "index/"));
 }
 
 std::string time_line(const HostedPlan& p) {
@@ -119,6 +120,7 @@ Json hosted_json(const HostedPlan& plan) {
   j.update({{"batch", plan.batch},
             {"context_tokens", plan.length},
             {"layers", t.hosted_layers},
+            {"host_dtype", recipe::yaml_text(o.cache.host_dtype)},
             {"key_bytes", t.key_bytes},
             {"keys_read_frac", t.share()},
             {"gpu_bytes_step", plan.gpu_bytes()},

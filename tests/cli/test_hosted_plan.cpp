@@ -72,6 +72,36 @@ TEST_SUITE("cli/hosted_plan") {
     CHECK_FALSE(j.contains("decode_ms_at_least"));
   }
 
+  TEST_CASE("eight bits: half the bytes, for the CPU alone") {
+    const Outcome run = plan("lsh", {"-s", "cache.host_dtype=int8"});
+    CHECK(run.status == 0);
+    CHECK(
+        has(run.out,
+            "\nkeys     30 layers in host memory, in eight bits: 5.80 GiB of keys and values, 6.89 "
+            "GiB of index; "));
+    const Json wide = json_of(plan("hybrid", {"--format", "jsonl", "-s", "cache.attend=cpu"}));
+    const Json j = json_of(plan("hybrid", {"--format", "jsonl", "-s", "cache.host_dtype=int8"}));
+    CHECK(j["hosted"]["host_dtype"] == "int8");
+    CHECK(j["hosted"]["attend"] == "cpu");
+    REQUIRE(j["hosted"]["ways"].size() == 2);
+    for (const Json& way : j["hosted"]["ways"]) CHECK(way["attend"] == "cpu");
+    CHECK(j["hosted"]["key_bytes"].get<double>() ==
+          Approx(wide["hosted"]["key_bytes"].get<double>() * 264 / 512));
+    CHECK(j["hosted"]["cpu_ms"].get<double>() < 0.65 * wide["hosted"]["cpu_ms"].get<double>());
+    const Outcome refused =
+        plan("hybrid", {"-s", "cache.host_dtype=int8", "-s", "cache.attend=gpu"});
+    CHECK(refused.status == 3);
+    CHECK(has(refused.err, "cache.host_dtype: int8 is attended by the CPU alone"));
+  }
+
+  TEST_CASE("a run without a GPU is refused, in eight bits too") {
+    const Outcome run =
+        run_without_gpu("pig-generate", {"-r", "pig/lsh-tiny-16m", "-s", "cache.place=host", "-s",
+                                         "cache.host_dtype=int8", "-p", "Once"});
+    CHECK(run.status == 6);
+    CHECK(has(run.err, "cache.place"));
+  }
+
   TEST_CASE("the hybrid is attended the fastest way that fits") {
     const Json h200 = json_of(plan("hybrid", {"--format", "jsonl", "-s", "run.plan_for=h200"}));
     CHECK(h200["hosted"]["attend"] == "both");
