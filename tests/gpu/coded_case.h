@@ -70,7 +70,7 @@ struct Case {
   int n_blocks;
   int64_t group_bytes, low_bytes, runs;
   DeviceBuffer groups, low, frames, means, sums, ring;
-  std::optional<EightBitPools> narrow;
+  std::optional<EightBitPools> narrowed;
 
   explicit Case(const Setting& s)
       : x(s),
@@ -99,7 +99,7 @@ struct Case {
         means(at(n_blocks * x.n_kv_heads * runs * x.d) * sizeof(bf16)),
         sums(at(int64_t{kFrameSplits} * x.n_kv_heads * x.d) * sizeof(double)),
         ring(fill_ring()) {
-    if (x.eight_bit) narrow.emplace(keys, values, x.d);
+    if (x.eight_bit) narrowed.emplace(keys, values, x.d);
     for (size_t i = 0; i < x.indexed.size(); ++i) index(static_cast<int>(i));
   }
 
@@ -233,14 +233,14 @@ struct Case {
   void index(int s) {
     const int n = x.indexed[at(s)];
     if (n == 0) return;
-    IndexedTokens tokens{.k_pool = narrow ? narrow->k.raw() : k.raw(),
-                         .v_pool = narrow ? narrow->v.raw() : v.raw(),
+    IndexedTokens tokens{.k_pool = narrowed ? narrowed->k.raw() : k.raw(),
+                         .v_pool = narrowed ? narrowed->v.raw() : v.raw(),
                          .pages = pages.as<int32_t>() + s * max_pages,
                          .n_kv_heads = x.n_kv_heads,
                          .dtype = x.dtype,
                          .token = kSinks,
                          .n = n,
-                         .scales = narrow ? narrow->scales.as<float>() : nullptr};
+                         .scales = narrowed ? narrowed->scales.as<float>() : nullptr};
     ops::code_frames({.codes = codes(),
                       .tokens = tokens,
                       .slot = s,
