@@ -161,7 +161,8 @@ TEST_SUITE("speculate/indexed-rounds") {
       rounds->draw(seqs(), logits);
     });
     const auto collect = [&] {
-      for (const decode::Drawn& d : rounds->collect()[0]) text.push_back(d.id);
+      const auto drawn = rounds->collect();
+      for (const decode::Drawn& d : drawn[0]) text.push_back(d.id);
     };
     collect();
     const int change = target->cache().next_change(slot, {});
