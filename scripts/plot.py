@@ -3,6 +3,8 @@
 
     plot.py quality FILE... -o out.svg   accuracy against bytes a decode step reads, a panel a task
     plot.py speed FILE... -o out.svg     decode time per token against context, a panel a batch size
+    plot.py places FILE... -o out.svg    tokens a second against context, of keys in the memory of
+                                         the GPU (filled) and of the host
     plot.py speedup, pareto, acceptance, prediction FILE... -o out.svg
                                          speed-up of speculation by batch and context; throughput
                                          against latency; acceptance by position and along the
@@ -180,6 +182,41 @@ def plot_speed(args):
     figure.savefig(args.output)
 
 
+def place_text(record, cache):
+    hosted = record.get("hosted")
+    return f"host, attend {hosted['attend']}" if hosted else "GPU"
+
+
+def plot_places(args):
+    lines = {}
+    for record in read_records(args.files, "pig-bench"):
+        timing = record.get("timing", {}).get("decode_step")
+        if not timing:
+            continue
+        work, cache = record["workload"], record["recipe"]["effective"]["cache"]
+        name = (cache["kind"], cache["place"], f"{policy_text(cache)}; {place_text(record, cache)}")
+        lines.setdefault(name, []).append((work["context_tokens"],
+                                           1e3 * work["batch"] / timing["p50"]))
+    if not lines:
+        fail("no decode times among the records")
+    figure, ax = plt.subplots(figsize=(6.6, 3.8), layout="constrained")
+    order = in_order({kind for kind, _, _ in lines})
+    for name in sorted(lines, key=lambda n: (n[1], order.index(n[0]), n[2])):
+        kind, place, text = name
+        fill = {} if place == "device" else dict(markerfacecolor="white")
+        points = sorted(lines[name])
+        ax.plot([p[0] for p in points], [p[1] for p in points], label=text, markersize=5,
+                linewidth=1.1, **style_of(kind), **fill)
+    binary_axis(ax.xaxis, [p[0] for line in lines.values() for p in line], tokens_label)
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.set_xlabel("context (tokens)")
+    ax.set_ylabel("decode, tokens a second")
+    ax.grid(alpha=0.25, linewidth=0.5)
+    figure.legend(loc="outside right upper", frameon=False, handlelength=3.2)
+    figure.savefig(args.output)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -191,6 +228,8 @@ def main():
     quality.set_defaults(draw=plot_quality)
     speed = commands.add_parser("speed", help="decode time per token against context")
     speed.set_defaults(draw=plot_speed)
+    places = commands.add_parser("places", help="tokens a second of keys on the GPU and the host")
+    places.set_defaults(draw=plot_places)
     plot_rounds.add_commands(commands)
     plot_loss.add_command(commands)
     for command in commands.choices.values():
