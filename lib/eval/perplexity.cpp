@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
 
 #include "base/error.h"
@@ -73,24 +74,30 @@ std::vector<double> losses(const Tensor& logits, const ops::LogitStats& stats,
   return list;
 }
 
+/// A sequence under one policy.
+struct Seat {
+  Engine* engine = nullptr;
+  int slot = 0;
+};
+
 class TextMeter {
  public:
-  TextMeter(Engine& engine, std::span<const Window> windows)
-      : engine_(engine),
-        by_document_(windows.front().document != windows.back().document),
-        tallies_(engine.spec().caches.size()),
-        full_logits_(kBlockTokens * static_cast<size_t>(engine.config().vocab_size)) {}
+  TextMeter(const Panel& panel, std::span<const Window> windows)
+      : by_document_(windows.front().document != windows.back().document),
+        tallies_(static_cast<size_t>(panel.n_policies())),
+        full_logits_(kBlockTokens * static_cast<size_t>(panel.config().vocab_size)) {}
 
   void begin_window(int document);
+  /// seats        by policy
   /// full_phase   how full attention reads the rows
-  void run_chunk(const Slots& slots, const Ids& window, size_t begin, kv::Phase full_phase);
+  void run_chunk(std::span<const Seat> seats, const Ids& window, size_t begin,
+                 kv::Phase full_phase);
   std::vector<TextQuality> result() const;
 
  private:
   void take(size_t policy, const Tensor& logits, std::span<const int32_t> next);
   void begin_block();
 
-  Engine& engine_;
   bool by_document_;
   int document_ = -1;
   std::vector<Tally> tallies_;
@@ -110,18 +117,18 @@ void TextMeter::begin_block() {
     for (auto* blocks : {&tally.nll, &tally.difference, &tally.kl_sums}) blocks->emplace_back();
 }
 
-void TextMeter::run_chunk(const Slots& slots, const Ids& window, size_t begin,
+void TextMeter::run_chunk(std::span<const Seat> seats, const Ids& window, size_t begin,
                           kv::Phase full_phase) {
   if (!by_document_) begin_block();
   const size_t n = std::min(kBlockTokens, window.size() - begin);
   const std::span<const int32_t> rows = std::span(window).subspan(begin, n);
   // The last row of a window predicts a token that is not there.
   const auto next = std::span(window).subspan(begin + 1, std::min(n, window.size() - begin - 1));
-  for (size_t policy = 0; policy < slots.size(); ++policy) {
-    const decode::SeqTokens part[] = {{slots[policy], rows, begin + n == window.size()}};
+  for (size_t policy = 0; policy < seats.size(); ++policy) {
+    const decode::SeqTokens part[] = {{seats[policy].slot, rows, begin + n == window.size()}};
     const kv::Phase phase = policy == 0 ? full_phase : kv::Phase::extend;
-    engine_.forward_all(phase, part,
-                        [&](int, const Tensor& logits) { take(policy, logits, next); });
+    seats[policy].engine->forward_all(
+        phase, part, [&](int, const Tensor& logits) { take(policy, logits, next); });
   }
 }
 
@@ -222,26 +229,35 @@ std::vector<Window> longer_windows(std::vector<Window> windows, int n, int most,
   return chosen;
 }
 
-std::vector<TextQuality> measure_text(Engine& engine, std::span<const Window> windows, int scored,
-                                      const std::function<bool(int64_t)>& progress) {
-  kv::Cache& cache = engine.cache();
-  TextMeter meter(engine, windows);
+std::vector<TextQuality> measure_text(const Panel& panel, std::span<const Window> windows,
+                                      int scored, const std::function<bool(int64_t)>& progress) {
+  TextMeter meter(panel, windows);
   int64_t done = 0;
   for (const auto& [ids, document] : windows) {
-    Slots slots(cache), prompts(cache);
     size_t begin = 0;
-    if (scored > 0) {
-      begin = ids.size() - static_cast<size_t>(scored) - 1;  // this token predicts the first scored
-      prompts.add(cache.create(cache.all_readers()));
-      const decode::SeqTokens prompt[] = {{prompts[0], std::span(ids).first(begin)}};
-      engine.prefill(prompt, {});
-      done += static_cast<int64_t>(begin);
+    // This token predicts the first that is scored.
+    if (scored > 0) begin = ids.size() - static_cast<size_t>(scored) - 1;
+    std::vector<std::unique_ptr<Slots>> held;
+    std::vector<Seat> seats(static_cast<size_t>(panel.n_policies()));
+    for (const Panel::Member& member : panel.members()) {
+      kv::Cache& cache = member.engine->cache();
+      Slots& prompts = *held.emplace_back(std::make_unique<Slots>(cache));
+      Slots& slots = *held.emplace_back(std::make_unique<Slots>(cache));
+      if (scored > 0) {
+        prompts.add(cache.create(cache.all_readers()));
+        const decode::SeqTokens prompt[] = {{prompts[0], std::span(ids).first(begin)}};
+        member.engine->prefill(prompt, {});
+      }
+      for (size_t i = 0; i < member.policies.size(); ++i) {
+        const int reading = static_cast<int>(i);
+        slots.add(scored > 0 ? cache.fork(prompts[0], reading) : cache.create(reading));
+        seats[static_cast<size_t>(member.policies[i])] = {member.engine, slots[i]};
+      }
     }
-    for (int policy = 0; policy < cache.n_policies(); ++policy)
-      slots.add(scored > 0 ? cache.fork(prompts[0], policy) : cache.create(policy));
+    done += static_cast<int64_t>(begin);
     meter.begin_window(document);
     for (; begin < ids.size(); begin += kBlockTokens) {
-      meter.run_chunk(slots, ids, begin, scored > 0 ? kv::Phase::extend : kv::Phase::prefill);
+      meter.run_chunk(seats, ids, begin, scored > 0 ? kv::Phase::extend : kv::Phase::prefill);
       done += static_cast<int64_t>(std::min(kBlockTokens, ids.size() - begin));
       if (progress && !progress(done)) return {};
     }

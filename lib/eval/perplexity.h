@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "decode/engine.h"
+#include "eval/panel.h"
 #include "eval/score_stats.h"
 #include "eval/settings.h"
 
@@ -55,15 +56,15 @@ std::vector<Window> longer_windows(std::vector<Window> windows, int n, int most,
 /// text. Policy 0 runs as a dense prefill, the others through `extend` in chunks: their rules hold
 /// for every row, as if tokens came one at a time.
 /// scored   0, or: the last tokens of each window that are scored. The rest is then a prompt, read
-///          densely once, which all policies continue through `extend`; windows are longer than
-///          scored + 1
+///          densely once by each engine, which all policies continue through `extend`; windows are
+///          longer than scored + 1
 /// result   by policy; empty when `progress` (given the windows' tokens done) returned false
 /// errors   kind numeric, memory
-std::vector<TextQuality> measure_text(decode::Engine& engine, std::span<const Window> windows,
+std::vector<TextQuality> measure_text(const Panel& panel, std::span<const Window> windows,
                                       int scored,
                                       const std::function<bool(int64_t done)>& progress);
 
-/// Engine that measure_text needs for windows of at most `context` tokens.
+/// An engine of measure_text that reads by these policies, for windows of at most `context` tokens.
 decode::EngineSpec text_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
                                     int context, int scored = 0, int prefill_chunk = 0);
 /// Bytes that measure_text holds in addition to the engine.

@@ -130,17 +130,24 @@ std::vector<bool> answers_generated(const text::Tokenizer& tokenizer, Continuati
   return correct;
 }
 
-/// A group of cases in hand.
+/// A group of cases in the hands of one engine.
 struct Group {
   Engine& engine;
+  const std::vector<int>& policies;  // of the panel, that its caches are
   std::span<const Case> cases;
   const CaseSpec& spec;
   Slots bases;
   std::vector<std::vector<Outcome>> outcomes;
 
-  Group(Engine& e, std::span<const Case> c, const CaseSpec& s)
-      : engine(e), cases(c), spec(s), bases(e.cache()), outcomes(c.size()) {
-    for (size_t i = 0; i < c.size(); ++i) bases.add(e.cache().create(e.cache().all_readers()));
+  Group(const Panel::Member& member, std::span<const Case> c, const CaseSpec& s)
+      : engine(*member.engine),
+        policies(member.policies),
+        cases(c),
+        spec(s),
+        bases(engine.cache()),
+        outcomes(c.size()) {
+    for (size_t i = 0; i < c.size(); ++i)
+      bases.add(engine.cache().create(engine.cache().all_readers()));
   }
 
   bool wants(Protocol p) const {
@@ -161,35 +168,43 @@ struct Group {
   }
 
   void judge(Protocol protocol, const Ids* first) {
-    const int n_policies = static_cast<int>(engine.spec().caches.size());
-    for (int policy = 0; policy < n_policies; ++policy)
+    for (size_t cache = 0; cache < policies.size(); ++cache)
       for (const Score score : spec.scores) {
-        Continuation continuation(engine, bases, policy);
+        Continuation continuation(engine, bases, static_cast<int>(cache));
         const std::vector<bool> correct =
             score == Score::forced
                 ? answers_forced(continuation, cases, first)
                 : answers_generated(*engine.tokenizer(), continuation, cases, first);
         for (size_t i = 0; i < cases.size(); ++i)
-          outcomes[i].push_back({policy, protocol, score, correct[i], continuation.reads(i)});
+          outcomes[i].push_back(
+              {policies[cache], protocol, score, correct[i], continuation.reads(i)});
       }
+  }
+
+  void run() {
+    // Policies build their index where a prompt ends.
+    prefill(&Case::haystack, wants(Protocol::sparse));
+    if (wants(Protocol::sparse)) judge(Protocol::sparse, nullptr);
+    if (!wants(Protocol::dense)) return;
+    const Ids first = prefill(&Case::question, true);
+    judge(Protocol::dense, &first);
   }
 };
 
 }  // namespace
 
-std::vector<std::vector<Outcome>> run_cases(Engine& engine, std::span<const Case> cases,
+std::vector<std::vector<Outcome>> run_cases(const Panel& panel, std::span<const Case> cases,
                                             const CaseSpec& spec) {
   for (const Case& c : cases)
     TANDEM_CHECK(!c.haystack.empty() && !c.question.empty() && !c.answer.empty(), "an empty case");
-  Group group(engine, cases, spec);
-  // Policies build their index where a prompt ends.
-  group.prefill(&Case::haystack, group.wants(Protocol::sparse));
-  if (group.wants(Protocol::sparse)) group.judge(Protocol::sparse, nullptr);
-  if (group.wants(Protocol::dense)) {
-    const Ids first = group.prefill(&Case::question, true);
-    group.judge(Protocol::dense, &first);
+  std::vector<std::vector<Outcome>> outcomes(cases.size());
+  for (const Panel::Member& member : panel.members()) {
+    Group group(member, cases, spec);
+    group.run();
+    for (size_t i = 0; i < cases.size(); ++i)
+      outcomes[i].insert(outcomes[i].end(), group.outcomes[i].begin(), group.outcomes[i].end());
   }
-  return std::move(group.outcomes);
+  return outcomes;
 }
 
 decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "decode/engine.h"
+#include "eval/panel.h"
 #include "eval/reads.h"
 #include "eval/settings.h"
 #include "eval/tasks.h"
@@ -13,7 +14,7 @@ namespace tandem::eval {
 
 /// What one policy made of one case.
 struct Outcome {
-  int policy = 0;  // index into the engine's caches
+  int policy = 0;  // of the panel
   Protocol protocol = Protocol::dense;
   Score score = Score::forced;
   bool correct = false;
@@ -25,9 +26,9 @@ struct CaseSpec {
   std::vector<Score> scores;
 };
 
-/// Judges all policies of the engine on a group of cases, from one dense prefill of each: policy 0
-/// (full attention) prefills, and each policy continues forks. The cases of a group run as one
-/// ragged batch; the verdict on one does not depend on the others.
+/// Judges all policies of the panel on a group of cases. Each engine prefills them once, densely,
+/// and each of its policies continues forks. The cases of a group run as one ragged batch; the
+/// verdict on one does not depend on the others.
 ///
 /// sparse   question and answer tokens are decoded with the policy.
 /// dense    the question is prefilled too; only answer tokens are decoded with the policy. The row
@@ -36,12 +37,13 @@ struct CaseSpec {
 ///
 /// Teacher forcing runs question and answer as one chunk of rows; a policy's rules hold row by row.
 /// result   outcomes of each case
-/// cost     one prefill a case, and a few rows for each policy, protocol and score
+/// cost     one prefill a case and engine, and a few rows for each policy, protocol and score
 /// errors   kind memory, numeric
-std::vector<std::vector<Outcome>> run_cases(decode::Engine& engine, std::span<const Case> cases,
+std::vector<std::vector<Outcome>> run_cases(const Panel& panel, std::span<const Case> cases,
                                             const CaseSpec& spec);
 
-/// Engine that run_cases needs for `group` cases at once of at most `max_tokens`.
+/// An engine of run_cases that reads by these policies, for `group` cases at once of at most
+/// `max_tokens`.
 decode::EngineSpec case_engine_spec(const std::vector<NamedPolicy>& policies, DType compute,
                                     int prefill_chunk, int max_tokens, int group);
 

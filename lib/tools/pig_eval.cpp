@@ -83,27 +83,28 @@ void PigEval::open_log() {
   file_ = std::make_unique<cli::ResultFile>(path, cli::FileMode::append, cx_.out);
 }
 
-std::unique_ptr<decode::Engine> PigEval::load(decode::ModelFiles files, decode::EngineSpec spec,
-                                              const char* buffer, size_t buffer_bytes) {
-  const MemoryPlan plan = sizer_.stream_layers(files.config, [&](int n) {
-    spec.n_streamed = n;
-    MemoryPlan all = decode::Engine::plan(files, spec);
-    if (buffer != nullptr) all.add(buffer, buffer_bytes);
-    return all;
-  });
+std::optional<PolicyEngines> PigEval::load(const PolicyEngines::SpecOf& spec_of, int batch,
+                                           const char* buffer, size_t buffer_bytes) {
+  const decode::ModelFiles files = sizer_.open_model();
+  PolicyEngines engines(sizer_, files, policies_, spec_of, batch);
+  MemoryPlan plan = engines.plan();
+  if (buffer != nullptr) plan.add(buffer, buffer_bytes);
   if (cx_.dry_run()) {
+    const decode::EngineSpec& spec = engines.first();
     cli::PlanView view{.files = files,
                        .spec = spec,
                        .plan = plan,
                        .limits = sizer_.limits(),
                        .context_tokens = spec.max_tokens,
-                       .recipe_sha256 = point_.sha256};
+                       .recipe_sha256 = point_.sha256,
+                       .hosted = engines.hosted()};
     view.add_reading(0, static_cast<size_t>(spec.max_tokens));
     cli::print_plan(cx_, view);
-    return nullptr;
+    return {};
   }
   admit_plan(cx_, plan, sizer_.limits());
-  return load_engine(cx_, std::move(files), spec, plan);
+  engines.load(cx_);
+  return engines;
 }
 
 int PigEval::print_plan() {
@@ -129,11 +130,12 @@ void PigEval::judge() {
   }
 }
 
-decode::EngineSpec PigEval::question_spec(int group) const {
+PolicyEngines::SpecOf PigEval::question_spec(int group) const {
   const auto longest = std::ranges::max(recipe_.eval.lengths, {}, &recipe::TokenCount::value);
-  return sizer_.placed(eval::case_engine_spec(policies_, sizer_.compute(),
-                                              static_cast<int>(recipe_.run.prefill_chunk),
-                                              static_cast<int>(longest), group));
+  return [this, group, longest = static_cast<int>(longest)](const auto& policies) {
+    return eval::case_engine_spec(policies, sizer_.compute(),
+                                  static_cast<int>(recipe_.run.prefill_chunk), longest, group);
+  };
 }
 
 /// Cases at once: as many as were asked for, or a row in every decode step for each core, within
@@ -145,11 +147,8 @@ int PigEval::group_size(const decode::ModelFiles& files) const {
   room.gpu_bytes -= room.gpu_bytes / 4;
   int group = std::min(recipe_.eval.cases, std::clamp(max_threads(), kFewCases, kManyCases));
   const auto fits = [&](int cases) {
-    decode::EngineSpec spec = question_spec(cases);
-    // More cases at once pay for the copies that more layers need.
-    const recipe::Offload& offload = recipe_.model.offload;
-    spec.n_streamed = offload.automatic() ? files.config.n_layers : offload.layers;
-    return room.fits(decode::Engine::plan(files, spec));
+    return room.fits(
+        PolicyEngines(sizer_, files, policies_, question_spec(cases), cases).smallest_plan(files));
   };
   while (group > 1 && !fits(group)) --group;
   return group;
@@ -167,14 +166,14 @@ void PigEval::run_questions() {
         if (const Key key{task, length.value, i}; !done.contains(key)) missing.push_back(key);
   if (missing.empty()) return;
 
-  decode::ModelFiles files = sizer_.open_model();
+  const decode::ModelFiles files = sizer_.open_model();
   if (files.tokenizer == nullptr)
     throw input_error(files.name, "the model has no tokenizer, which questions need");
   const eval::CaseGenerator generator(*files.tokenizer, s.haystack,
                                       static_cast<uint64_t>(recipe_.run.seed));
   const int group = group_size(files);
-  const auto engine = load(std::move(files), question_spec(group));
-  if (!engine) return;
+  const auto engines = load(question_spec(group), group);
+  if (!engines) return;
   cli::Progress progress(cx_.terminal, "cases", static_cast<double>(missing.size()), "cases");
   for (size_t begin = 0, end = 0; begin < missing.size(); begin = end) {
     if (cli::is_interrupted()) return;
@@ -185,7 +184,7 @@ void PigEval::run_questions() {
       cases.push_back(generator.make(task, static_cast<size_t>(length),
                                      static_cast<uint32_t>(std::get<2>(missing[end]))));
     }
-    auto outcomes = eval::run_cases(*engine, cases, {s.protocols, s.scores});
+    auto outcomes = eval::run_cases(engines->panel(), cases, {s.protocols, s.scores});
     for (size_t i = 0; i < cases.size(); ++i) {
       log_.cases.push_back({task, length, std::get<2>(missing[begin + i]), std::move(outcomes[i])});
       if (file_) file_->write(eval::case_line(log_.cases.back(), names_));
@@ -196,23 +195,23 @@ void PigEval::run_questions() {
 
 void PigEval::run_text() {
   if (log_.text) return;
-  decode::ModelFiles files = sizer_.open_model();
+  const decode::ModelFiles files = sizer_.open_model();
   const eval::Settings& s = recipe_.eval;
   auto windows = eval::load_windows(data_text(recipe_.data), files, text_context());
   if (s.scored > 0)
     windows = eval::longer_windows(std::move(windows), s.scored + 1, s.cases, "eval.scored");
-  const size_t buffer_bytes = eval::text_buffer_bytes(config_);
   const int longest = longest_of(windows);
-  const auto engine =
-      load(std::move(files),
-           sizer_.placed(eval::text_engine_spec(policies_, sizer_.compute(), longest, s.scored,
-                                                static_cast<int>(recipe_.run.prefill_chunk))),
-           "workspace/compared logits", buffer_bytes);
-  if (!engine) return;
+  const auto spec_of = [&](const auto& policies) {
+    return eval::text_engine_spec(policies, sizer_.compute(), longest, s.scored,
+                                  static_cast<int>(recipe_.run.prefill_chunk));
+  };
+  const auto engines =
+      load(spec_of, 1, "workspace/compared logits", eval::text_buffer_bytes(config_));
+  if (!engines) return;
   size_t total = 0;
   for (const eval::Window& window : windows) total += window.ids.size();
   cli::Progress progress(cx_.terminal, "text", static_cast<double>(total), "tok");
-  auto text = eval::measure_text(*engine, windows, s.scored, [&](int64_t done) {
+  auto text = eval::measure_text(engines->panel(), windows, s.scored, [&](int64_t done) {
     return progress.go_on(static_cast<double>(done));
   });
   if (text.empty()) return;
@@ -223,19 +222,21 @@ void PigEval::run_text() {
 void PigEval::run_attention() {
   if (log_.attention) return;
   const eval::Settings& s = recipe_.eval;
-  decode::ModelFiles files = sizer_.open_model();
-  const auto windows =
-      eval::longer_windows(eval::load_windows(data_text(recipe_.data), files, text_context()),
-                           s.rows, s.cases, "eval.rows");
+  const auto windows = eval::longer_windows(
+      eval::load_windows(data_text(recipe_.data), sizer_.open_model(), text_context()), s.rows,
+      s.cases, "eval.rows");
   const int longest = longest_of(windows);
-  const auto engine =
-      load(std::move(files),
-           sizer_.placed(eval::attention_engine_spec(
-               policies_, sizer_.compute(), static_cast<int>(recipe_.run.prefill_chunk), longest)),
-           "workspace/compared attention", eval::attention_buffer_bytes(config_, longest));
-  if (!engine) return;
+  const auto spec_of = [&](const auto& policies) {
+    return eval::attention_engine_spec(policies, sizer_.compute(),
+                                       static_cast<int>(recipe_.run.prefill_chunk), longest);
+  };
+  const auto engines = load(spec_of, 1, "workspace/compared attention",
+                            eval::attention_buffer_bytes(config_, longest));
+  if (!engines) return;
+  // On the CPU, where no keys lie elsewhere.
+  decode::Engine& engine = *engines->panel().members().front().engine;
   cli::Progress progress(cx_.terminal, "attention", static_cast<double>(windows.size()), "windows");
-  auto attention = eval::measure_attention(*engine, windows, s.rows, [&](int64_t done) {
+  auto attention = eval::measure_attention(engine, windows, s.rows, [&](int64_t done) {
     return progress.go_on(static_cast<double>(done));
   });
   if (attention.empty()) return;

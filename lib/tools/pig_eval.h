@@ -1,13 +1,14 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/context.h"
 #include "eval/report.h"
 #include "model/config.h"
-#include "tools/engines/sizing.h"
+#include "tools/engines/policy_engines.h"
 
 namespace tandem::tools {
 
@@ -65,10 +66,11 @@ class PigEval {
   void judge();
   void check_context() const;
   int text_context() const;
-  /// Engine within the memory that may be used; with --dry-run prints the plan and returns null.
-  std::unique_ptr<decode::Engine> load(decode::ModelFiles files, decode::EngineSpec spec,
-                                       const char* buffer = nullptr, size_t buffer_bytes = 0);
-  decode::EngineSpec question_spec(int group) const;
+  /// Engines within the memory that may be used; with --dry-run prints the plan and returns none.
+  /// batch   sequences of a step
+  std::optional<PolicyEngines> load(const PolicyEngines::SpecOf& spec_of, int batch,
+                                    const char* buffer = nullptr, size_t buffer_bytes = 0);
+  PolicyEngines::SpecOf question_spec(int group) const;
   int group_size(const decode::ModelFiles& files) const;
   void run_questions();
   void run_text();

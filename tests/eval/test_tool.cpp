@@ -73,6 +73,30 @@ TEST_SUITE("eval/tool") {
     CHECK(first.at("quality").at("reads").at("bytes") > 0.0);
   }
 
+  TEST_CASE("policies with keys in host memory are planned beside full attention, for a GPU") {
+    const std::vector<std::string> hosted = {
+        "-s",
+        "eval.tasks=[needle1]",
+        "-s",
+        "eval.lengths=[4096]",
+        "-s",
+        "eval.cases=2",
+        "-s",
+        "eval.policies=[{name: near, kind: streaming, recent: 32},"
+        "{name: far, kind: hybrid, place: host}]"};
+    const Outcome o =
+        run(with(hosted, {"--dry-run", "--device", "cuda", "-s", "run.plan_for=h200"}));
+    CHECK(o.err == "");
+    CHECK(o.status == 0);
+    CHECK(o.out.find("far kv") != std::string::npos);
+    CHECK(o.out.find("far weights") != std::string::npos);
+    CHECK(run({"-r", "pig/eval-across-tiny-16m", "--dry-run", "-s", "run.plan_for=h200"}).status ==
+          0);
+    const Outcome on_cpu = run(with(hosted, {"--device", "cpu"}));
+    CHECK(on_cpu.status == 6);
+    CHECK(on_cpu.err.find("cache.place") != std::string::npos);
+  }
+
   TEST_CASE("--resume judges what is missing, after a torn line too, with the same table") {
     const LogPath log;
     const auto arguments = with(kShort, {"-o", log.path.string()});

@@ -92,6 +92,11 @@ class EngineSizer {
   MemoryPlan stream_layers(const model::ModelConfig& config,
                            const std::function<MemoryPlan(int n_streamed)>& plan_of) const;
 
+  /// The most layers that model.offload lets a run keep in host memory.
+  int most_streamed(const model::ModelConfig& config) const {
+    return model_.offload.automatic() ? config.n_layers : model_.offload.layers;
+  }
+
  private:
   const recipe::Model& model_;
   const recipe::Run& run_;

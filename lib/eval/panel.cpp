@@ -1,0 +1,40 @@
+#include "eval/panel.h"
+
+#include <numeric>
+
+#include "base/check.h"
+
+namespace tandem::eval {
+
+Panel::Panel(decode::Engine& engine)
+    : members_{{&engine, std::vector<int>(engine.spec().caches.size())}} {
+  std::vector<int>& policies = members_.front().policies;
+  std::iota(policies.begin(), policies.end(), 0);
+}
+
+Panel::Panel(std::vector<Member> members) : members_(std::move(members)) {
+  TANDEM_CHECK(!members_.empty(), "no engine");
+  for (const Member& member : members_)
+    TANDEM_CHECK(member.policies.size() == member.engine->spec().caches.size(),
+                 "an engine of other policies");
+}
+
+int Panel::n_policies() const {
+  size_t n = 0;
+  for (const Member& member : members_) n += member.policies.size();
+  return static_cast<int>(n);
+}
+
+std::vector<std::vector<int>> divide_among_engines(const std::vector<NamedPolicy>& policies) {
+  std::vector<std::vector<int>> parts(1);
+  for (size_t i = 0; i < policies.size(); ++i) {
+    const int policy = static_cast<int>(i);
+    if (policies[i].cache.is_hosted())
+      parts.push_back({policy});
+    else
+      parts.front().push_back(policy);
+  }
+  return parts;
+}
+
+}  // namespace tandem::eval

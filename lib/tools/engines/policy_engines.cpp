@@ -1,0 +1,69 @@
+#include "tools/engines/policy_engines.h"
+
+#include "tools/engines/load_engine.h"
+
+namespace tandem::tools {
+
+PolicyEngines::PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles& files,
+                             const std::vector<eval::NamedPolicy>& policies, const SpecOf& spec_of,
+                             int batch)
+    : sizer_(&sizer) {
+  for (std::vector<int>& part : eval::divide_among_engines(policies)) {
+    std::vector<eval::NamedPolicy> of_part;
+    for (const int i : part) of_part.push_back(policies[static_cast<size_t>(i)]);
+    std::string prefix = parts_.empty() ? std::string() : of_part.front().name + ' ';
+    decode::EngineSpec spec = sizer.placed(spec_of(of_part));
+    parts_.push_back({std::move(part), std::move(prefix), std::move(spec)});
+  }
+  for (size_t i = 1; i < parts_.size(); ++i) {
+    recipe::Cache& cache = parts_[i].spec.caches.front();
+    const recipe::Cache asked = cache;
+    parts_[i].hosted = decide_hosted(sizer, files, asked, parts_[i].spec.max_tokens, batch,
+                                     [&](const recipe::Cache& decided, int n_streamed) {
+                                       cache = decided;
+                                       return plan_of(files, n_streamed);
+                                     });
+    cache = parts_[i].hosted->chosen().cache;
+  }
+  plan_ = sizer.stream_layers(files.config, [&](int n) {
+    for (Part& part : parts_) part.spec.n_streamed = n;
+    return plan_of(files, n);
+  });
+}
+
+MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files, int n_streamed) const {
+  MemoryPlan all;
+  for (const Part& part : parts_) {
+    decode::EngineSpec spec = part.spec;
+    spec.n_streamed = n_streamed;
+    const MemoryPlan own = decode::Engine::plan(files, spec);
+    for (const PlanItem& item : own.items())
+      if (part.prefix.empty() || !item.name.starts_with("process/"))
+        all.add(part.prefix + item.name, item.bytes, item.device, item.lifetime);
+  }
+  return all;
+}
+
+MemoryPlan PolicyEngines::smallest_plan(const decode::ModelFiles& files) const {
+  return plan_of(files, sizer_->most_streamed(files.config));
+}
+
+const bench::HostedPlan* PolicyEngines::hosted() const {
+  return parts_.size() == 2 ? &*parts_.back().hosted : nullptr;
+}
+
+void PolicyEngines::load(cli::Context& cx) {
+  std::shared_ptr<cuda::Queue> queue;  // all work in one order with the first
+  for (Part& part : parts_) {
+    part.engine = load_engine(cx, sizer_->open_model(), part.spec, plan_, queue);
+    if (!queue) queue = part.engine->queue();
+  }
+}
+
+eval::Panel PolicyEngines::panel() const {
+  std::vector<eval::Panel::Member> members;
+  for (const Part& part : parts_) members.push_back({part.engine.get(), part.policies});
+  return eval::Panel(std::move(members));
+}
+
+}  // namespace tandem::tools

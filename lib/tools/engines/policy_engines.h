@@ -1,0 +1,56 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cli/context.h"
+#include "eval/panel.h"
+#include "tools/engines/hosted.h"
+
+namespace tandem::tools {
+
+/// The engines of policies that are judged together: one for all whose keys lie where the model
+/// runs, and one, with separate weights, for each whose keys lie in host memory.
+class PolicyEngines {
+ public:
+  /// Sizes of an engine that reads by these policies.
+  using SpecOf = std::function<decode::EngineSpec(const std::vector<eval::NamedPolicy>&)>;
+
+  /// Decides where keys in host memory are attended, and how many layers are streamed.
+  /// policies  full attention first
+  /// batch     sequences of a step
+  /// errors    kind recipe, device, memory (no room to measure rates)
+  PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles& files,
+                const std::vector<eval::NamedPolicy>& policies, const SpecOf& spec_of, int batch);
+
+  /// Of all engines; names of the others' buffers begin with their policy's.
+  const MemoryPlan& plan() const { return plan_; }
+  /// The same with as many layers streamed as model.offload allows: more texts at once pay for the
+  /// copies that more layers need.
+  MemoryPlan smallest_plan(const decode::ModelFiles& files) const;
+  const decode::EngineSpec& first() const { return parts_.front().spec; }
+  /// Who attends keys in host memory, if they are those of one policy; else null.
+  const bench::HostedPlan* hosted() const;
+
+  /// errors   kind memory, input, interrupted
+  void load(cli::Context& cx);
+  /// Of loaded engines.
+  eval::Panel panel() const;
+
+ private:
+  struct Part {
+    std::vector<int> policies;
+    std::string prefix;  // of its buffers
+    decode::EngineSpec spec;
+    std::optional<bench::HostedPlan> hosted = {};
+    std::unique_ptr<decode::Engine> engine = nullptr;
+  };
+  MemoryPlan plan_of(const decode::ModelFiles& files, int n_streamed) const;
+
+  const EngineSizer* sizer_;
+  std::vector<Part> parts_;
+  MemoryPlan plan_;
+};
+
+}  // namespace tandem::tools
