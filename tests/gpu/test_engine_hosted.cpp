@@ -47,6 +47,28 @@ recipe::Cache on_device(recipe::Cache c) {
   return c;
 }
 
+/// The same cache with settings by which it chooses every key: no two orders of the same sums can
+/// differ by a key, nor hash codes by a bit that counts.
+recipe::Cache choosing_all(recipe::Cache c) {
+  c.hybrid.exact = {1};
+  c.lsh.bits = 1;  // half of the tables are a hit, and two hits are enough
+  c.lsh.tables = 48;
+  return c;
+}
+
+std::vector<recipe::Cache> ways() {
+  using enum recipe::CacheKind;
+  return {hosted(lsh, Attend::cpu),
+          hosted(hybrid, Attend::cpu),
+          hosted(hybrid, Attend::cpu, recipe::HybridGroup::shared),
+          hosted(lsh, Attend::gpu),
+          hosted(hybrid, Attend::gpu),
+          hosted(hybrid, Attend::gpu, recipe::HybridGroup::shared),
+          divided(Attend::cpu),
+          divided(Attend::both),
+          divided(Attend::both, 0.7, recipe::HybridGroup::shared)};
+}
+
 /// Logits after a text of some length in chunks, and of rows, of forks and of texts cut short after
 /// it.
 std::vector<Row> run(decode::Engine& engine, const Ids& ids, const Ids& after) {
@@ -70,62 +92,73 @@ std::vector<Row> run(decode::Engine& engine, const Ids& ids, const Ids& after) {
   return rows;
 }
 
+/// Logits of a GPU whose keys are in host memory beside those of the device that chooses keys,
+/// which has them all; of eight bits, beside a CPU that has both ends.
+struct Comparison {
+  int near = 0, rows = 0;
+  double worst = 0;
+  kv::KeyUsage gpu, cpu;
+};
+
+Comparison compare(const std::string& name, const recipe::Cache& cache,
+                   double tolerance = kF32Tolerance) {
+  const bool tiny = name == "tiny-16m";
+  const int longest = tiny ? 2500 : 300;
+  const std::filesystem::path model = tiny ? tiny_model(name) : small_model(name);
+  Setup setup{
+      .chunk = 512, .max_seqs = 2, .max_tokens = 2 * longest, .caches = {cache}, .device = kGpu};
+  const auto split = make_engine(model, setup);
+  // The same kernels choose keys on the GPU wherever these lie.
+  if (!cache.is_eight_bit() && !cache.chooses_on_cpu())
+    setup.caches[0] = on_device(cache);
+  else
+    setup.device = {};
+  const auto whole = make_engine(model, setup);
+  Comparison c;
+  for (const int length : {40, 140, longest}) {
+    const Ids ids = random_ids(*whole, length, 1), after = random_ids(*whole, 60, 2);
+    const std::vector<Row> a = run(*split, ids, after), b = run(*whole, ids, after);
+    REQUIRE(a.size() == b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double difference = max_difference(a[i], b[i]);
+      c.near += difference <= tolerance ? 1 : 0;
+      c.worst = worse(c.worst, difference);
+    }
+    c.rows += static_cast<int>(a.size());
+  }
+  c.gpu = split->cache().total_usage(0);
+  c.cpu = whole->cache().total_usage(0);
+  return c;
+}
+
 }  // namespace
 
 TEST_SUITE("gpu/decode/hosted") {
   // Everything but sets is computed in another order: one that differs by a key shows.
   TEST_CASE("f32: logits equal those of the device that chooses, where it has all keys") {
-    using enum recipe::CacheKind;
-    double worst = 0;
-    int near = 0, all = 0;
+    int near = 0, rows = 0;
     for (const std::string name : {"tiny-16m", "llama-3.1", "llama-odd", "qwen3-odd"})
-      for (const recipe::Cache& cache :
-           {hosted(lsh, Attend::cpu), hosted(hybrid, Attend::cpu),
-            hosted(hybrid, Attend::cpu, recipe::HybridGroup::shared), hosted(lsh, Attend::gpu),
-            hosted(hybrid, Attend::gpu), hosted(hybrid, Attend::gpu, recipe::HybridGroup::shared),
-            divided(Attend::cpu), divided(Attend::both),
-            divided(Attend::both, 0.7, recipe::HybridGroup::shared)}) {
+      for (const recipe::Cache& cache : ways()) {
         CAPTURE(name);
         CAPTURE(recipe::yaml_text(cache.kind));
         CAPTURE(recipe::yaml_text(cache.attend));
-        const bool tiny = name == "tiny-16m";
-        const int longest = tiny ? 2500 : 300;
-        const std::filesystem::path model = tiny ? tiny_model(name) : small_model(name);
-        Setup setup{.chunk = 512,
-                    .max_seqs = 2,
-                    .max_tokens = 2 * longest,
-                    .caches = {cache},
-                    .device = kGpu};
-        const auto split = make_engine(model, setup);
-        // The same kernels choose keys on the GPU wherever these lie.
-        if (!cache.chooses_on_cpu())
-          setup.caches[0] = on_device(cache);
-        else
-          setup.device = {};
-        const auto whole = make_engine(model, setup);
-        for (const int length : {40, 140, longest}) {
-          const Ids ids = random_ids(*whole, length, 1), after = random_ids(*whole, 60, 2);
-          const std::vector<Row> a = run(*split, ids, after), b = run(*whole, ids, after);
-          REQUIRE(a.size() == b.size());
-          for (size_t i = 0; i < a.size(); ++i) {
-            const double difference = max_difference(a[i], b[i]);
-            near += difference <= kF32Tolerance ? 1 : 0;
-            worst = worse(worst, difference);
-          }
-          all += static_cast<int>(a.size());
-        }
-        const kv::KeyUsage gpu = split->cache().total_usage(0), cpu = whole->cache().total_usage(0);
-        // A GPU does not count what it chooses.
-        if (!cache.chooses_on_cpu()) continue;
-        CHECK(gpu.queries == cpu.queries);
-        CHECK(gpu.visible == cpu.visible);
-        CHECK(gpu.fixed == cpu.fixed);
-        CHECK(gpu.selected == doctest::Approx(cpu.selected).epsilon(0.01));
-        CHECK(gpu.dense_bytes == cpu.dense_bytes);
+        const Comparison all = compare(name, choosing_all(cache));
+        CHECK(all.worst <= kF32Tolerance);
+        CHECK(all.rows > 0);
+        const Comparison some = compare(name, cache);
+        near += some.near;
+        rows += some.rows;
+        if (!cache.chooses_on_cpu()) continue;  // a GPU does not count what it chooses
+        CHECK(some.gpu.queries == some.cpu.queries);
+        CHECK(some.gpu.visible == some.cpu.visible);
+        CHECK(some.gpu.fixed == some.cpu.fixed);
+        CHECK(some.gpu.selected == doctest::Approx(some.cpu.selected).epsilon(0.01));
+        CHECK(some.gpu.dense_bytes == some.cpu.dense_bytes);
       }
-    MESSAGE(near << " of " << all << " rows, largest difference " << worst);
-    CHECK(near >= 0.95 * all);
-    CHECK(worst <= 0.1);
+    MESSAGE(near << " of " << rows << " rows with the same sets");
+    // A key at the edge of a set, or near a plane of a hash, may be on either side, and then counts
+    // by its weight.
+    CHECK(near >= 0.95 * rows);
   }
 
   TEST_CASE("f32: batches write the text that the CPU alone writes, past tokens that are indexed") {
@@ -147,38 +180,24 @@ TEST_SUITE("gpu/decode/hosted") {
     }
   }
 
-  // Both ends on a CPU narrow and widen the same rows, and choose by the same index.
+  // Both ends on a CPU narrow and widen the same rows. An element next to the middle between two
+  // whole numbers rounds to either, a 127th of its row's largest: of few elements, unless keys are
+  // left out or taken in for it.
   TEST_CASE("f32: keys of eight bits give the logits that they give with both ends on a CPU") {
     using enum recipe::CacheKind;
-    double worst = 0;
-    int near = 0, all = 0;
+    int near = 0, rows = 0;
     for (const recipe::Cache& cache :
          {hosted(lsh, Attend::cpu), hosted(hybrid, Attend::cpu), divided(Attend::cpu)}) {
       CAPTURE(recipe::yaml_text(cache.kind));
-      Setup setup{.chunk = 512,
-                  .max_seqs = 2,
-                  .max_tokens = 5000,
-                  .caches = {in_eight_bits(cache)},
-                  .device = kGpu};
-      const auto split = make_engine(tiny_model("tiny-16m"), setup);
-      setup.device = {};
-      const auto on_cpu = make_engine(tiny_model("tiny-16m"), setup);
-      for (const int length : {40, 140, 2500}) {
-        const Ids ids = random_ids(*on_cpu, length, 1), after = random_ids(*on_cpu, 60, 2);
-        const std::vector<Row> a = run(*split, ids, after), b = run(*on_cpu, ids, after);
-        REQUIRE(a.size() == b.size());
-        for (size_t i = 0; i < a.size(); ++i) {
-          const double difference = max_difference(a[i], b[i]);
-          // Elements next to a bound between two numbers round to either.
-          near += difference <= 0.02 ? 1 : 0;
-          worst = worse(worst, difference);
-        }
-        all += static_cast<int>(a.size());
-      }
+      const Comparison all = compare("tiny-16m", in_eight_bits(choosing_all(cache)), 0.02);
+      MESSAGE("all keys: largest difference " << all.worst);
+      CHECK(all.near == all.rows);
+      const Comparison some = compare("tiny-16m", in_eight_bits(cache), 0.02);
+      near += some.near;
+      rows += some.rows;
     }
-    MESSAGE(near << " of " << all << " rows, largest difference " << worst);
-    CHECK(near >= 0.95 * all);
-    CHECK(worst <= 0.2);
+    MESSAGE(near << " of " << rows << " rows within .02");
+    CHECK(near >= 0.8 * rows);
   }
 
   TEST_CASE("f32: a saved state goes on as the text that it was") {
