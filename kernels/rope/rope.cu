@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(kThreads) rotate_q_rows(const RotateQParams p)
   auto pair = Pair<T, kEach>::load(static_cast<const T*>(p.q) + at, half, i);
   const int32_t beyond = p.pos[r] - p.max_pos;
   const int64_t angle = int64_t{beyond > 0 ? beyond : 0} * half;
-  pair.rotate(p.cos_table + angle, p.sin_table + angle, -1.0f, i);
+  pair.rotate(p.cos_table + angle, p.sin_table + angle, -1.0f, i,
+              [&](float x, int, bool) { return x * p.scale; });
   pair.store(static_cast<T*>(p.out) + at, half, i);
 }
 

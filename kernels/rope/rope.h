@@ -75,6 +75,7 @@ struct RotateQParams {
   int32_t max_pos;         // >= 0
   int n_rows, n_heads, head_dim;
   DType act;
+  float scale = 1;  // of the result: takes back what the tables' cosines are multiplied by
 };
 
 /// Turns rotated queries from position `pos` back to `max_pos`, for attention whose sinks are

@@ -14,6 +14,13 @@ struct Plain {
   TANDEM_INLINE Vec at(Vec x, int, int) const { return x; }
 };
 
+/// Elements times a number.
+struct Scaled {
+  Vec scale;
+  TANDEM_INLINE Vec at(Vec x, int) const { return x * scale; }
+  TANDEM_INLINE Vec at(Vec x, int, int) const { return x * scale; }
+};
+
 /// Elements of a normalised head: times the inverse of its root mean square and the norm's weight.
 struct Normed {
   Vec inverse;
@@ -136,7 +143,7 @@ void rotate_rows(const RotateQParams& p, Range rows) {
     const int64_t at = p.pos[r] > p.max_pos ? (p.pos[r] - p.max_pos) * int64_t{half} : 0;
     for (int64_t h = r * p.n_heads; h < (r + 1) * p.n_heads; ++h)
       rotate_head<true>(static_cast<T*>(p.out) + h * d, static_cast<const T*>(p.q) + h * d,
-                        p.cos_table + at, p.sin_table + at, half, Plain{});
+                        p.cos_table + at, p.sin_table + at, half, Scaled{set1(p.scale)});
   }
 }
 

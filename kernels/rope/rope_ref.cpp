@@ -12,7 +12,7 @@ struct Scale {
   double inverse = 1;  // of the root of its mean square
   const float* norm = nullptr;
 
-  double at(int i) const { return norm == nullptr ? 1.0 : inverse * norm[i]; }
+  double at(int i) const { return norm == nullptr ? inverse : inverse * norm[i]; }
 };
 
 template <class T>
@@ -99,7 +99,7 @@ void rotate_q(const RotateQParams& p, Range rows) {
     const int64_t at = p.pos[r] > p.max_pos ? (p.pos[r] - p.max_pos) * (d / 2) : 0;
     for (int64_t h = r * p.n_heads; h < (r + 1) * p.n_heads; ++h)
       rotate_head(static_cast<T*>(p.out) + h * d, static_cast<const T*>(p.q) + h * d,
-                  p.cos_table + at, p.sin_table + at, -1, p.head_dim);
+                  p.cos_table + at, p.sin_table + at, -1, p.head_dim, {.inverse = p.scale});
   }
 }
 

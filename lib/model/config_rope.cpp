@@ -21,6 +21,40 @@ double get_in_range(const Json& j, const char* key, const std::string& where, do
   return value;
 }
 
+/// A number that a file may leave out, or give as null.
+double get_or(const Json& j, const char* key, const std::string& where, double absent, double min,
+              double max) {
+  if (!j.contains(key) || j.at(key).is_null()) return absent;
+  return get_in_range(j, key, where, min, max);
+}
+
+/// How many times as far apart scores are by a multiple of YaRN's factor.
+double yarn_multiple(double factor, double multiple) {
+  return multiple * (ops::yarn_attention_factor(factor) - 1.0) + 1.0;
+}
+
+/// original  tokens of original_max_position_embeddings, of the section or of the model
+RopeScaling parse_yarn(const Json& j, const std::string& where) {
+  RopeScaling s;
+  s.kind = RopeScalingKind::yarn;
+  s.factor = get_in_range(j, "factor", where, 1.0, kMaxFactor);
+  s.original_context =
+      static_cast<int>(io::get_int(j, "original_max_position_embeddings", where, 1, 1 << 30));
+  s.beta_fast = get_or(j, "beta_fast", where, 32.0, 1e-6, kMaxFactor);
+  s.beta_slow = get_or(j, "beta_slow", where, 1.0, 1e-6, kMaxFactor);
+  if (s.beta_fast <= s.beta_slow)
+    throw input_error(where, "'beta_fast' {} must exceed 'beta_slow' {}", s.beta_fast, s.beta_slow);
+  const double own = get_or(j, "mscale", where, 0.0, 0.0, kMaxFactor);
+  const double all = get_or(j, "mscale_all_dim", where, 0.0, 0.0, kMaxFactor);
+  const double absent = own > 0 && all > 0
+                            ? yarn_multiple(s.factor, own) / yarn_multiple(s.factor, all)
+                            : ops::yarn_attention_factor(s.factor);
+  s.attention_factor = get_or(j, "attention_factor", where, absent, 1e-6, kMaxFactor);
+  if (j.contains("truncate") && !j.at("truncate").is_null())
+    s.whole_dims = io::get_bool(j, "truncate", where);
+  return s;
+}
+
 RopeScaling parse_scaling(const Json& j, const std::string& where) {
   RopeScaling scaling;
   const char* key = !j.contains("rope_type") && j.contains("type") ? "type" : "rope_type";
@@ -44,8 +78,9 @@ RopeScaling parse_scaling(const Json& j, const std::string& where) {
                         scaling.high_freq_factor, scaling.low_freq_factor);
     return scaling;
   }
+  if (type == "yarn") return parse_yarn(j, where);
   throw input_error(where, "RoPE type {} is not supported", io::quote(type))
-      .hint("supported: default, linear, llama3");
+      .hint("supported: default, linear, llama3, yarn");
 }
 
 double parse_theta(const Json& j, const std::string& where, double absent) {

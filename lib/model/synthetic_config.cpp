@@ -13,10 +13,11 @@ namespace {
 struct NamedShape {
   const char* name;
   int dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim, vocab_size, max_context;
-  double rms_eps, rope_theta, llama3_factor;  // factor 0 = no RoPE scaling
+  double rms_eps, rope_theta, rope_factor;  // factor 0 = no RoPE scaling, else llama3's, or yarn's
   bool tied;
   int bos_id, eos_id;
   Arch arch = Arch::llama;
+  RopeScalingKind scaling = RopeScalingKind::llama3;
 };
 
 /// What the sizes of Qwen3 have in common.
@@ -30,6 +31,8 @@ constexpr NamedShape qwen3(const char* name, int dim, int n_layers, int n_heads,
 constexpr std::array kShapes = {
     // name, dim, L, Hq, Hkv, d, ffn, vocab, context, eps, theta, scale, tied, bos, eos
     NamedShape{"llama-2-7b", 4096, 32, 32, 32, 128, 11008, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
+    NamedShape{"llama-2-7b-128k", 4096, 32, 32, 32, 128, 11008, 32000, 131072, 1e-5, 1e4, 32, false,
+               1, 2, Arch::llama, RopeScalingKind::yarn},
     NamedShape{"llama-2-13b", 5120, 40, 40, 40, 128, 13824, 32000, 4096, 1e-5, 1e4, 0, false, 1, 2},
     NamedShape{"llama-3.1-8b", 4096, 32, 32, 8, 128, 14336, 128256, 131072, 1e-5, 5e5, 8, false,
                128000, 128001},
@@ -61,8 +64,13 @@ ModelConfig expand(const NamedShape& shape) {
   c.max_context = shape.max_context;
   c.rms_eps = shape.rms_eps;
   c.rope.theta = shape.rope_theta;
-  if (shape.llama3_factor > 0)
-    c.rope.scaling = {RopeScalingKind::llama3, shape.llama3_factor, 1.0, 4.0, 8192};
+  if (shape.rope_factor > 0 && shape.scaling == RopeScalingKind::llama3)
+    c.rope.scaling = {RopeScalingKind::llama3, shape.rope_factor, 1.0, 4.0, 8192};
+  if (shape.rope_factor > 0 && shape.scaling == RopeScalingKind::yarn)
+    c.rope.scaling = {.kind = RopeScalingKind::yarn,
+                      .factor = shape.rope_factor,
+                      .original_context = 4096,
+                      .attention_factor = ops::yarn_attention_factor(shape.rope_factor)};
   c.tied_embeddings = shape.tied;
   c.bos_id = shape.bos_id;
   c.eos_ids = {shape.eos_id};

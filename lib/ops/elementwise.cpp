@@ -112,7 +112,8 @@ void rotate_q(const Tensor& out, const Tensor& q, const RopeTable& rope, const i
                         .n_rows = as_int(q.rows()),
                         .n_heads = as_int(q.size(1)),
                         .head_dim = as_int(q.size(2)),
-                        .act = q.dtype()};
+                        .act = q.dtype(),
+                        .scale = 1 / rope.scale()};
   run_rows(kRotateQ, p, q, stream);
 }
 

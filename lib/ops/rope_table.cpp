@@ -1,5 +1,6 @@
 #include "ops/rope_table.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -32,13 +33,53 @@ float stretch_llama3(const RopeScaling& spec, float frequency) {
   return (1.0f - blend) * frequency / factor + blend * frequency;
 }
 
+/// Where a frequency lies between kept and stretched: dimensions that turn more than beta_fast
+/// times over the original context are kept, those that turn less than beta_slow times stretched by
+/// the whole factor, those between blended by their place in the order of dimensions. f32 from
+/// there on, as in PyTorch.
+class YarnBlend {
+ public:
+  YarnBlend(const RopeSpec& spec, int head_dim) : factor_(static_cast<float>(spec.scaling.factor)) {
+    const RopeScaling& s = spec.scaling;
+    const auto dim_of = [&](double turns) {
+      const double positions = s.original_context / (turns * 2 * std::numbers::pi);
+      return head_dim * std::log(positions) / (2 * std::log(spec.theta));
+    };
+    double low = dim_of(s.beta_fast), high = dim_of(s.beta_slow);
+    if (s.whole_dims) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low_ = std::max(low, 0.0);
+    high_ = std::min(high, head_dim - 1.0);
+    if (high_ == low_) high_ += 0.001;
+  }
+
+  /// wave     theta ^ (2 i / head_dim) of dimension i
+  float frequency(int i, float wave) const {
+    const float place =
+        (static_cast<float>(i) - static_cast<float>(low_)) / static_cast<float>(high_ - low_);
+    const float kept = 1.0f - std::clamp(place, 0.0f, 1.0f);
+    return 1.0f / (factor_ * wave) * (1.0f - kept) + 1.0f / wave * kept;
+  }
+
+ private:
+  float factor_;
+  double low_, high_;
+};
+
 }  // namespace
+
+double yarn_attention_factor(double factor) { return 0.1 * std::log(factor) + 1.0; }
 
 std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim) {
   std::vector<float> frequencies;
+  const YarnBlend yarn(spec, head_dim);
   for (int i = 0; i < head_dim; i += 2) {
     const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
-    float f = 1.0f / static_cast<float>(std::pow(spec.theta, double{exponent}));
+    const auto wave = static_cast<float>(std::pow(spec.theta, double{exponent}));
+    float f = 1.0f / wave;
+    if (spec.scaling.kind == RopeScalingKind::yarn) f = yarn.frequency(i / 2, wave);
     if (spec.scaling.kind == RopeScalingKind::linear) f /= static_cast<float>(spec.scaling.factor);
     if (spec.scaling.kind == RopeScalingKind::llama3) f = stretch_llama3(spec.scaling, f);
     frequencies.push_back(f);
@@ -56,7 +97,8 @@ void RopeTable::plan(int max_position, int head_dim, MemoryPlan& plan, Device de
 RopeTable::RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena& arena,
                      const Exec& exec)
     : cos_(static_cast<float*>(arena.take(kCosName))),
-      sin_(static_cast<float*>(arena.take(kSinName))) {
+      sin_(static_cast<float*>(arena.take(kSinName))),
+      scale_(static_cast<float>(spec.scaling.attention_factor)) {
   float *cos = cos_, *sin = sin_;
   if (exec.on_gpu()) {
     cos = static_cast<float*>(arena.take(kStagingName));
@@ -68,8 +110,8 @@ RopeTable::RopeTable(const RopeSpec& spec, int max_position, int head_dim, Arena
     for (int position = begin; position < end; ++position)
       for (const float frequency : frequencies) {
         const double angle = static_cast<float>(position) * frequency;  // rounded to f32
-        cos[at] = static_cast<float>(std::cos(angle));
-        sin[at++] = static_cast<float>(std::sin(angle));
+        cos[at] = static_cast<float>(std::cos(angle)) * scale_;
+        sin[at++] = static_cast<float>(std::sin(angle)) * scale_;
       }
   });
   if (!exec.on_gpu()) return;

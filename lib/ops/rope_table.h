@@ -7,15 +7,20 @@
 
 namespace tandem::ops {
 
-enum class RopeScalingKind : uint8_t { none, linear, llama3 };
+enum class RopeScalingKind : uint8_t { none, linear, llama3, yarn };
 
 /// How rotary frequencies are stretched beyond the context of the first training.
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::none;
-  double factor = 1.0;            // linear and llama3: >= 1
-  double low_freq_factor = 1.0;   // llama3 only, as the next two
+  double factor = 1.0;            // of all but none: >= 1
+  double low_freq_factor = 1.0;   // llama3, as the next
   double high_freq_factor = 4.0;  // > low_freq_factor
-  int original_context = 8192;    // tokens
+  int original_context = 8192;    // llama3 and yarn: tokens
+  double beta_fast = 32;          // yarn, as the rest: turns over the original context, above which
+                                  // a frequency is kept
+  double beta_slow = 1;           // and below which it is stretched by the whole factor
+  double attention_factor = 1;    // of cos and sin, > 0
+  bool whole_dims = true;         // bounds of the blend are whole numbers of dimensions
   bool operator==(const RopeScaling&) const = default;
 };
 
@@ -28,11 +33,14 @@ struct RopeSpec {
 
 /// Radians per position of each of the head_dim / 2 pairs, in the f32 steps of Hugging Face
 /// transformers: a table built in double would differ from it by 1e-3 rad at position 10^5.
-/// source   transformers, modeling_rope_utils.py: default, linear, llama3
+/// source   transformers, modeling_rope_utils.py: default, linear, llama3, yarn
 std::vector<float> rope_inverse_frequencies(const RopeSpec& spec, int head_dim);
 
+/// YaRN's factor of cos and sin where a model gives none: .1 ln(factor) + 1.
+double yarn_attention_factor(double factor);
+
 /// cos and sin of position * frequency: the angle rounded to f32 as transformers does it, then the
-/// function of that angle correctly rounded.
+/// function of that angle correctly rounded; times the attention factor of YaRN.
 class RopeTable {
  public:
   static void plan(int max_position, int head_dim, MemoryPlan& plan, Device device = {});
@@ -43,10 +51,13 @@ class RopeTable {
 
   const float* cos() const { return cos_; }  // [max_position, head_dim / 2]
   const float* sin() const { return sin_; }  // [max_position, head_dim / 2]
+  /// What both are multiplied by.
+  float scale() const { return scale_; }
 
  private:
   float* cos_;
   float* sin_;
+  float scale_;
 };
 
 }  // namespace tandem::ops

@@ -232,7 +232,16 @@ TEST_SUITE("kernels/rope") {
           // Rounded to act twice instead of once; |q| <= 2 turns into at most 2 sqrt(2).
           const double tolerance = 3 * (spacing(act) + 2 * spacing(DType::f32)) * 2;
           REQUIRE_CLOSE(moved, at5, ([&](size_t) { return tolerance; }));
+          // A table times a power of two, taken back.
+          for (Buffer<float>* table : {&c.cosine, &c.sine})
+            for (float& x : *table) x *= 4;
+          ActBuffer scaled(act, n);
+          p.out = scaled.data();
+          p.scale = 0.25f;
+          cpu_table(isa).rotate_q(p, {0, 1});
+          REQUIRE_CLOSE(scaled, moved, ([&](size_t) { return 0.0; }));
           p.q = moved.data();  // in place
+          p.out = moved.data();
           for (const int32_t kept : {0, 4, 5}) {
             pos = kept;
             ActBuffer before = moved;

@@ -99,10 +99,32 @@ TEST_SUITE("model/config") {
                                 {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e4}}}}))
             .rope.scaling == linear);
     CHECK(parse(with(minimal(), {{"rope_scaling", nullptr}})).rope.scaling == RopeScaling{});
+    // As folders of Yarn-Llama-2 have it.
+    const Json yarn = {{"factor", 32.0},
+                       {"original_max_position_embeddings", 4096},
+                       {"type", "yarn"},
+                       {"finetuned", true}};
+    const RopeScaling of_yarn = parse(with(minimal(), {{"rope_scaling", yarn}})).rope.scaling;
+    CHECK(of_yarn == synthetic_config("llama-2-7b-128k").rope.scaling);
+    CHECK(of_yarn.attention_factor == doctest::Approx(1.3465735902799727).epsilon(1e-15));
+    CHECK((of_yarn.beta_fast == 32 && of_yarn.beta_slow == 1 && of_yarn.whole_dims));
+    const RopeScaling given =
+        parse(with(minimal(), {{"rope_scaling", with(yarn, {{"beta_fast", 16},
+                                                            {"beta_slow", 2},
+                                                            {"mscale", 2.0},
+                                                            {"mscale_all_dim", 1.0},
+                                                            {"truncate", false}})}}))
+            .rope.scaling;
+    CHECK((given.beta_fast == 16 && given.beta_slow == 2 && !given.whole_dims));
+    CHECK(given.attention_factor == doctest::Approx(1.6931471805599454 / 1.3465735902799727));
+    CHECK(parse(with(minimal(), {{"rope_scaling", with(yarn, {{"attention_factor", 1.5}})}}))
+              .rope.scaling.attention_factor == 1.5);
+    CHECK(llama_error({{"rope_scaling", with(yarn, {{"beta_slow", 40}})}}) ==
+          "config.json: rope_scaling: 'beta_fast' 32 must exceed 'beta_slow' 40");
     CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_theta", 7.0}}}})).rope.theta == 7.0);
     CHECK(parse(with(minimal(), {{"rope_parameters", {{"rope_type", "default"}}}})).rope.theta ==
           1e4);
-    for (const char* type : {"yarn", "dynamic", "longrope", "su"})
+    for (const char* type : {"dynamic", "longrope", "su"})
       CHECK(llama_error({{"rope_scaling", {{"type", type}, {"factor", 4}}}}) ==
             std::string("config.json: rope_scaling: RoPE type '") + type + "' is not supported");
     CHECK(llama_error({{"rope_scaling", {{"factor", 4}}}}) ==
@@ -193,8 +215,8 @@ TEST_SUITE("model/config") {
     CHECK(biased.window(3) == 32);
     CHECK_FALSE(parse(minimal()).qk_norm);
     CHECK_FALSE(parse(minimal("Qwen2ForCausalLM")).qk_norm);
-    CHECK(error_of(with(base, {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}})) ==
-          "config.json: rope_scaling: RoPE type 'yarn' is not supported");
+    CHECK(error_of(with(base, {{"rope_scaling", {{"rope_type", "su"}, {"factor", 4}}}})) ==
+          "config.json: rope_scaling: RoPE type 'su' is not supported");
     Json by_type = base;
     by_type.erase("architectures");
     CHECK(parse(with(by_type, {{"model_type", "qwen3"}})).qk_norm);
@@ -366,7 +388,7 @@ TEST_SUITE("model/synthetic_config") {
     CHECK(q.rope.theta == 1e6);
     CHECK_FALSE(q.tied_embeddings);
     CHECK(synthetic_config("qwen3-4b").tied_embeddings);
-    CHECK(synthetic_names().size() == 12);
+    CHECK(synthetic_names().size() == 13);
   }
 
   TEST_CASE("a config.json or its folder serves as well") {
@@ -392,7 +414,8 @@ TEST_SUITE("model/synthetic_config") {
           "synthetic:llama-9b: 'llama-9b' is neither a known shape nor a file");
     CHECK(
         test::hint_text([] { synthetic_config("llama-9b"); }) ==
-        "known shapes: llama-2-7b, llama-2-13b, llama-3.1-8b, llama-3.1-70b, llama-3.2-1b, "
+        "known shapes: llama-2-7b, llama-2-7b-128k, llama-2-13b, llama-3.1-8b, llama-3.1-70b, "
+        "llama-3.2-1b, "
         "llama-68m, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b, qwen3-14b, qwen3-32b; or give the "
         "path of a config.json");
   }

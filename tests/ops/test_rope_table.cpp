@@ -74,6 +74,46 @@ TEST_SUITE("ops/rope_table") {
     CHECK(stretched == 29);
   }
 
+  TEST_CASE(
+      "yarn keeps fast dimensions, stretches slow ones, blends between, and scales the table") {
+    const RopeSpec spec{.theta = 10000.0,
+                        .scaling = {.kind = RopeScalingKind::yarn,
+                                    .factor = 32,
+                                    .original_context = 4096,
+                                    .attention_factor = ops::yarn_attention_factor(32)}};
+    const auto plain = ops::rope_inverse_frequencies({.theta = 10000.0}, 128);
+    const auto scaled = ops::rope_inverse_frequencies(spec, 128);
+    REQUIRE(scaled.size() == 64);
+    // Yarn-Llama-2-7b-128k, whose bounds are dimensions 20 and 46.
+    for (size_t i = 0; i <= 20; ++i) CHECK(scaled[i] == plain[i]);
+    for (size_t i = 46; i < 64; ++i)
+      CHECK(scaled[i] == doctest::Approx(plain[i] / 32).epsilon(2e-7));
+    const std::pair<int, double> golden[] = {
+        {0, 1.0},
+        {20, 5.623413251903e-02},
+        {21, 4.688233024734e-02},
+        {32, 5.528846153846e-03},
+        {45, 1.054997740209e-04},
+        {46, 4.167254475510e-05},
+        {63, 3.608693702155e-06},
+    };
+    for (const auto& [i, f] : golden)
+      CHECK(scaled[static_cast<size_t>(i)] == doctest::Approx(f).epsilon(1e-6));
+    // Without whole bounds the blend begins within dimension 20.
+    RopeSpec exact = spec;
+    exact.scaling.whole_dims = false;
+    CHECK(ops::rope_inverse_frequencies(exact, 128)[20] == plain[20]);
+    CHECK(ops::rope_inverse_frequencies(exact, 128)[21] > scaled[21]);
+    const Table t(spec, 3, 128);
+    const auto m = static_cast<float>(1.3465735902799727);
+    CHECK(t.rope.scale() == m);
+    CHECK(t.rope.cos()[0] == m);
+    for (size_t i = 0; i < 64; ++i) {
+      CHECK(t.rope.cos()[64 + i] == static_cast<float>(std::cos(double{scaled[i]})) * m);
+      CHECK(t.rope.sin()[64 + i] == static_cast<float>(std::sin(double{scaled[i]})) * m);
+    }
+  }
+
   TEST_CASE("angles are rounded to f32 before cos and sin, as in transformers") {
     constexpr int kPositions = 131072, kDim = 4;
     const Table t({.theta = 500000.0}, kPositions, kDim);
