@@ -233,8 +233,10 @@ TEST_SUITE("kernels/rope") {
           const double tolerance = 3 * (spacing(act) + 2 * spacing(DType::f32)) * 2;
           REQUIRE_CLOSE(moved, at5, ([&](size_t) { return tolerance; }));
           // A table times a power of two, taken back.
-          for (Buffer<float>* table : {&c.cosine, &c.sine})
-            for (float& x : *table) x *= 4;
+          for (size_t at = 0; at < c.cosine.size(); ++at) {
+            c.cosine[at] *= 4;
+            c.sine[at] *= 4;
+          }
           ActBuffer scaled(act, n);
           p.out = scaled.data();
           p.scale = 0.25f;
