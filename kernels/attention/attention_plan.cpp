@@ -11,6 +11,10 @@ namespace {
 constexpr int kLanes = 16;  // widest vector: states of divided blocks are padded to it
 // Tasks a thread that even out unequal lengths.
 constexpr int kTasksPerThread = 4;
+// Parts a thread of blocks that are divided. Threads that share memory with others read at unequal
+// rates, and all wait for the last: half a part on average. A part costs its first page, which
+// nothing fetched ahead.
+constexpr int kPartsPerThread = 24;
 // Divided blocks together hold at most this many floats; beyond that blocks stay whole, which costs
 // balance and never changes a result.
 constexpr size_t kMaxPartialFloats = size_t{8} << 20;
@@ -97,6 +101,7 @@ struct Planner {
   const AttentionParams& p;
   AttentionPlan& plan;
   int64_t splits_a_task;  // narrow blocks with more splits than this are divided
+  int splits_a_part;      // into parts of this many
   size_t floats = 0;
 
   /// Whether n_blocks like b may be divided. Blocks are wide only where there are enough of them
@@ -119,7 +124,7 @@ struct Planner {
   }
   /// The part of a divided block from split `at` on.
   void add_part(int s, int h, const QueryBlock& b, int at, int64_t first, bool follows) {
-    const int end = std::min<int>(at + static_cast<int>(splits_a_task), b.range.end);
+    const int end = std::min(at + splits_a_part, b.range.end);
     plan.tasks[plan.n_tasks++] = {
         s,
         h,
@@ -140,7 +145,7 @@ struct Planner {
           continue;
         }
         const int64_t first = add_merge(s, h, b);
-        for (int at = b.range.begin; at < b.range.end; at += static_cast<int>(splits_a_task))
+        for (int at = b.range.begin; at < b.range.end; at += splits_a_part)
           add_part(s, h, b, at, first, false);
       }
     }
@@ -160,8 +165,7 @@ struct Planner {
       if (!divided) continue;
       const auto first = static_cast<int64_t>(floats);
       for (int i = 0; i < n; ++i) (void)add_merge(s, h, blocks[i]);
-      for (int at = longest.range.begin; at < longest.range.end;
-           at += static_cast<int>(splits_a_task)) {
+      for (int at = longest.range.begin; at < longest.range.end; at += splits_a_part) {
         int64_t states = first;
         for (int i = 0; i < n; ++i) {
           const QueryBlock b = blocks[i];
@@ -215,8 +219,10 @@ AttentionPlan attention_plan(const AttentionParams& p, const AttentionKernel& ke
     const SequenceBlocks blocks(p, s, block);
     for (int i = 0; i < blocks.size(); ++i) total += int64_t{blocks[i].n_splits()} * p.n_kv_heads;
   }
-  const int64_t share = total / (int64_t{kTasksPerThread} * threads);
-  Planner planner{p, plan, std::max<int64_t>(1, share)};
+  const auto share = [&](int pieces) {
+    return std::max<int64_t>(1, total / (int64_t{pieces} * threads));
+  };
+  Planner planner{p, plan, share(kTasksPerThread), static_cast<int>(share(kPartsPerThread))};
   for (int s = 0; s < p.n_seqs; ++s) {
     const SequenceBlocks blocks(p, s, block);
     if (p.scores.at == nullptr)

@@ -89,7 +89,7 @@ struct EngineAmx {
   static TANDEM_INLINE Vec exp2_score(Vec x) { return fast_exp2(x); }
   static constexpr bool kScaledQueries = false, kFew = false;
   static void step(Block& b, int page, int end) { attend_step<EngineAmx>(b, page, end); }
-  static void load_queries(Block& b) { load_query_pairs(b); }
+  static void load_queries(Block& b) { load_query_pairs(b, b.n_vectors); }
 
   static void begin_page(Block& b, int index, const bf16* k, const bf16* v, int n_valid) {
     const int dp = padded_dim(b.d), page = kPageTokens * dp;
@@ -148,16 +148,16 @@ struct EngineAmx {
       pair_probabilities<kMaxStepKeys>(b, j, 0, n_keys);
   }
 
-  static void rescale(float* o, const float* alpha, int d) {
+  static void rescale(float* o, const float* alpha, int n) {
     const Vec a = simd::load(alpha);
     if (simd::bits_of(lt(a, simd::set1(1.0f))) == 0) return;  // no maximum moved
-    for (int i = 0; i < d * kW; i += kW) simd::store(o + i, simd::load(o + i) * a);
+    for (int i = 0; i < n; i += kW) simd::store(o + i, simd::load(o + i) * a);
   }
 
   static void accumulate(const Block& b, int first, int n, const int* pages, int n_pages) {
     const int dp = padded_dim(b.d), stride = dp * kW, pv = kMaxStepKeys / 2 * kW;
     float* o = b.scratch.o + first * stride;
-    for (int j = 0; j < n; ++j) rescale(o + j * stride, b.scratch.alpha + (first + j) * kW, dp);
+    for (int j = 0; j < n; ++j) rescale(o + j * stride, b.scratch.alpha + (first + j) * kW, stride);
     for (int c = 0; c < dp; c += 32) {
       float *o0 = o + c * kW, *o1 = o + (c + 16) * kW;
       _tile_loadd(0, o0, kRowBytes);

@@ -11,7 +11,7 @@ namespace {
 TANDEM_INLINE __m512bh as_bf16(__m512i x) { return reinterpret_cast<__m512bh>(x); }
 
 /// A product of pairs of bf16.
-using PairProduct = Product<float, int32_t>;
+using PairProduct = Product<int32_t>;
 
 /// As multiply_tile, all vectors and the rows from first_i on.
 template <int NV, int NI>
@@ -75,11 +75,11 @@ inline void multiply_bf16(int nv, const PairProduct& p, int n_i, Ahead ahead) {
   }
 }
 
-/// Queries as pairs along d: [vector][padded d / 2][kW], zeros from d on.
-inline void load_query_pairs(Block& b) {
+/// n vectors of queries as pairs along d: [vector][padded d / 2][kW], zeros from d on.
+inline void load_query_pairs(Block& b, int n) {
   const int stride = padded_dim(b.d) / 2 * kW;
-  memset(b.scratch.q, 0, sizeof(float) * static_cast<size_t>(b.n_vectors * stride));
-  for (int lane = 0; lane < b.n_vectors * kW; ++lane) {
+  memset(b.scratch.q, 0, sizeof(float) * static_cast<size_t>(n * stride));
+  for (int lane = 0; lane < n * kW; ++lane) {
     const bf16* q =
         static_cast<const bf16*>(b.params->q) + b.head_at(lane) * static_cast<size_t>(b.d);
     float* to = b.scratch.q + lane / kW * stride + lane % kW;
@@ -125,7 +125,7 @@ struct EngineBf16 {
   static TANDEM_INLINE Vec exp2_score(Vec x) { return fast_exp2(x); }
   static constexpr bool kScaledQueries = false, kFew = false;
   static void step(Block& b, int page, int end) { attend_step<EngineBf16>(b, page, end); }
-  static void load_queries(Block& b) { load_query_pairs(b); }
+  static void load_queries(Block& b) { load_query_pairs(b, b.n_vectors); }
 
   static void begin_page(Block& b, int index, const bf16* k, const bf16* v, int n_valid) {
     pair_values(b.scratch.v, v, b.d, n_valid);
@@ -155,7 +155,7 @@ struct EngineBf16 {
                    .a = {reinterpret_cast<const int32_t*>(b.scratch.v), 1, b.d},
                    .b = {b.scratch.p, kPageTokens / 2 * kW, kW},
                    .n_k = (b.n_valid[pages[0]] + 1) / 2,
-                   .alpha = {b.scratch.alpha + first * kW, kW, 0}},
+                   .alpha = {b.scratch.alpha + first * kW, kW}},
                   b.d,
                   {first == 0 ? b.next_v[pages[0]] : nullptr, kPageTokens * int{sizeof(bf16)}});
   }

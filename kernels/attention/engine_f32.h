@@ -20,21 +20,21 @@ constexpr int tile_rows(int nv) { return nv == 4 ? 4 : 8; }
 #endif
 
 template <int NV>
-void multiply_f32(const Product<float>& p, int n_i, Ahead ahead) {
+void multiply_f32(const Product<>& p, int n_i, Ahead ahead) {
   constexpr int kRows = tile_rows(NV);
   int i = 0;
   for (; i + kRows <= n_i; i += kRows) {
     ahead.fetch_rows(i, kRows);
-    multiply_tile<NV, kRows>(p, 0, i);
+    multiply_tile<NV, kRows>(p, i);
   }
   for (; i + 4 <= n_i; i += 4) {
     ahead.fetch_rows(i, 4);
-    multiply_tile<NV, 4>(p, 0, i);
+    multiply_tile<NV, 4>(p, i);
   }
-  for (; i < n_i; ++i) multiply_tile<NV, 1>(p, 0, i);
+  for (; i < n_i; ++i) multiply_tile<NV, 1>(p, i);
 }
 
-inline void multiply_f32(int nv, const Product<float>& p, int n_i, Ahead ahead) {
+inline void multiply_f32(int nv, const Product<>& p, int n_i, Ahead ahead) {
   if (nv == 1) return multiply_f32<1>(p, n_i, ahead);
   if (nv == 2) return multiply_f32<2>(p, n_i, ahead);
   if (nv == 3) return multiply_f32<3>(p, n_i, ahead);
@@ -97,7 +97,7 @@ struct EngineF32 {
                   .a = {static_cast<const float*>(b.v_page[pages[0]]), 1, b.d},
                   .b = {b.scratch.s, kStepPages * kPageTokens * kW, kW},
                   .n_k = b.n_valid[pages[0]],
-                  .alpha = {b.scratch.alpha + first * kW, kW, 0}},
+                  .alpha = {b.scratch.alpha + first * kW, kW}},
                  b.d, {first == 0 ? b.next_v[pages[0]] : nullptr, kPageTokens * int{sizeof(T)}});
   }
 };

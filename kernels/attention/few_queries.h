@@ -1,90 +1,49 @@
 #pragma once
-// Attention of a few queries in f32, as in decode. Lanes hold keys while scores are made and
-// channels while values are added, so that none is idle; each query has its own vectors of state, o
-// as [d]. Every sum has the chain of FMAs that flash.h and engine_f32.h give it, hence every result
+// Attention of a few queries, as in decode. Lanes hold keys while scores are made and channels
+// while values are added, so that none is idle; each query has its own vectors of state, o as [d].
+// Every sum has the chain that flash.h and the engine of many queries give it, hence every result
 // its bits. Included by ISA files that have vectors only.
+#include "kernels/attention/few_products.h"
 #include "kernels/attention/key_scores.h"
 #include "kernels/attention/state.h"
-#include "kernels/attention/tile_f32.h"
 
 namespace tandem {
 namespace {
 
-/// Vectors of a tile of up to four queries: 8 chains of FMAs and more, within the registers.
+/// Vectors of a tile of up to four queries: 8 chains and more, within the registers.
 constexpr int tile_vectors(int n_queries) {
   return kW == 16 ? 4 : n_queries == 1 ? 8 : n_queries == 4 ? 2 : 4;
 }
 
-template <int NV, int NI, class T>
-TANDEM_INLINE void multiply_vectors(const Product<T>& p, int v, int n_v, int i, Ahead ahead) {
-  for (; v + NV <= n_v; v += NV) {
-    ahead.fetch_rows(v, NV);
-    multiply_tile<NV, NI>(p, v, i);
-  }
-  if constexpr (NV > 1)
-    if (v < n_v) multiply_vectors<NV - 1, NI>(p, v, n_v, i, ahead);
+template <class M, int NI>
+TANDEM_INLINE void score_tiles(const ScoreProduct& p, int n_v, int i, Lines& ahead) {
+  for (int v = 0; v < n_v; v += tile_vectors(NI))
+    score_tile<M, tile_vectors(NI), NI>(p, v, i, ahead);
 }
 
-/// The product for n_v vectors and n_i queries; a share of `ahead` is fetched with every vector.
-template <class T>
-void multiply_few(const Product<T>& p, int n_v, int n_i, Ahead ahead) {
-  for (int i = 0; i < n_i; i += 4) {
-    switch (n_i - i) {
+template <class M, int NI, int NG = tile_vectors(NI) / M::kSums>
+TANDEM_INLINE void value_tiles(const ValueProduct<M>& p, int g, int n_g, int i, Lines& ahead) {
+  for (; g + NG <= n_g; g += NG) value_tile<M, NG, NI>(p, g, i, ahead);
+  if constexpr (NG > 1)
+    if (g < n_g) value_tiles<M, NI, NG / 2>(p, g, n_g, i, ahead);
+}
+
+/// Calls tiles<queries>(first query) for up to four of n at a time.
+template <class Tiles>
+TANDEM_INLINE void by_fours(int n, const Tiles& tiles) {
+  for (int i = 0; i < n; i += 4) switch (n - i) {
       case 1:
-        multiply_vectors<tile_vectors(1), 1>(p, 0, n_v, i, ahead);
+        tiles.template operator()<1>(i);
         break;
       case 2:
-        multiply_vectors<tile_vectors(2), 2>(p, 0, n_v, i, ahead);
+        tiles.template operator()<2>(i);
         break;
       case 3:
-        multiply_vectors<tile_vectors(3), 3>(p, 0, n_v, i, ahead);
+        tiles.template operator()<3>(i);
         break;
       default:
-        multiply_vectors<tile_vectors(4), 4>(p, 0, n_v, i, ahead);
+        tiles.template operator()<4>(i);
     }
-    ahead.page = nullptr;
-  }
-}
-
-TANDEM_INLINE void store_columns(float* to, Vec x, const float*) { simd::store(to, x); }
-TANDEM_INLINE void store_columns(float* to, Vec pairs, const bf16*) {
-  Vec even, odd;
-  split_pairs(pairs, even, odd);
-  simd::store(to, even);
-  simd::store(to + kW, odd);
-}
-
-/// n_keys rows of K, of d numbers that fill pieces of 16 bytes, as [key / kW][d][kW] in f32.
-template <class T>
-TANDEM_INLINE void transpose_keys(float* to, const T* k, int d, int n_keys) {
-  constexpr int kWord = int{sizeof(float) / sizeof(T)};  // numbers that move together
-  const float* words = reinterpret_cast<const float*>(k);
-  const int n = d / kWord;
-  for (int key = 0; key < n_keys; key += kW)
-    for (int c = 0; c < n; c += 4) {
-      Vec r[4];
-      for (int i = 0; i < 4; ++i) r[i] = simd::load_fours(words + (key + i) * n + c, n);
-      transpose_fours(r);
-      for (int i = 0; i < 4; ++i) store_columns(to + (key * d + (c + i) * kWord * kW), r[i], k);
-    }
-}
-
-/// Rows of d numbers, `stride` apart.
-template <class T>
-struct Rows {
-  const T* at;
-  int stride;
-};
-
-/// A page whose rows vectors can take apart: itself if d fills them, or a copy in `spare`.
-template <class T>
-Rows<T> whole_vectors(const T* page, int d, int numbers_a_vector, int n_rows, float* spare) {
-  if (d % numbers_a_vector == 0) return {page, d};
-  T* copy = reinterpret_cast<T*>(spare);
-  const int stride = padded_dim(d);
-  for (int k = 0; k < n_rows; ++k)
-    memcpy(copy + k * stride, page + k * d, sizeof(T) * static_cast<size_t>(d));
-  return {copy, stride};
 }
 
 /// Keys of the page that a query sees.
@@ -100,43 +59,91 @@ inline uint64_t seen_keys(const Block& b, int query, int page) {
   }
 }
 
-/// Scores to probabilities in place; updates m, l and alpha of the query.
-inline void softmax_query(const Block& b, int query, uint64_t seen) {
-  float *s = b.scratch.s + query * kPageTokens, *pm = b.scratch.m + query * kW,
-        *pl = b.scratch.l + query * kW;
-  if (seen != ~uint64_t{0})
-    for (int k = 0; k < kPageTokens; k += kW) {
-      const Mask see = simd::mask_of_bits(static_cast<uint32_t>(seen >> k) & ((1u << kW) - 1u));
-      simd::store(s + k, select(see, simd::load(s + k), simd::set1(kEmpty)));
-    }
-  Vec top = simd::load(s);
-  for (int k = kW; k < kPageTokens; k += kW) top = max(top, simd::load(s + k));
-  const Vec m_old = simd::load(pm), m = max(m_old, simd::set1(simd::reduce_max(top)));
-  const Vec shift = finite_or_zero(m), alpha = exp2_nonpositive(m_old - shift);
-  Vec sum = simd::zero();
-  for (int k = 0; k < kPageTokens; k += kW) {
-    const Vec p = exp2_nonpositive(simd::load(s + k) - shift);
-    sum = sum + p;
-    simd::store(s + k, p);
+/// Scores of n_pages pages to probabilities in place; updates m, l and alpha of the query.
+template <class Engine>
+TANDEM_INLINE void softmax_query(const Block& b, int query, float* s, const uint64_t* seen,
+                                 int n_pages) {
+  constexpr int kVectors = kPageTokens / kW;
+  float *pm = b.scratch.m + query * kW, *pl = b.scratch.l + query * kW;
+  Vec top = simd::set1(kEmpty);
+  for (int page = 0; page < n_pages; ++page) {
+    float* at = s + page * kPageTokens;
+    if (seen[page] != ~uint64_t{0})
+      for (int k = 0; k < kPageTokens; k += kW) {
+        const Mask see =
+            simd::mask_of_bits(static_cast<uint32_t>(seen[page] >> k) & ((1u << kW) - 1u));
+        simd::store(at + k, select(see, simd::load(at + k), simd::set1(kEmpty)));
+      }
+    Vec x[kVectors];
+#pragma GCC unroll 8
+    for (int k = 0; k < kVectors; ++k) x[k] = simd::load(at + k * kW);
+#pragma GCC unroll 8
+    for (int half = kVectors / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+      for (int k = 0; k < half; ++k) x[k] = max(x[k], x[k + half]);
+    top = max(top, x[0]);
   }
+  const Vec c = simd::set1(b.params->scale * kLog2E), most = simd::set1(simd::reduce_max(top));
+  const Vec m_old = simd::load(pm), m = max(m_old, Engine::kScaledQueries ? most : most * c);
+  const Vec shift = finite_or_zero(m), alpha = exp2_nonpositive(m_old - shift),
+            minus = simd::zero() - shift;
+  Vec sum = simd::zero();
+  for (int page = 0; page < n_pages; ++page)
+#pragma GCC unroll 8
+    for (int k = 0; k < kVectors; ++k) {
+      float* at = s + page * kPageTokens + k * kW;
+      const Vec x = simd::load(at);
+      const Vec p = Engine::exp2_score(Engine::kScaledQueries ? x - shift : fma(x, c, minus));
+      sum = sum + p;
+      simd::store(at, p);
+    }
   simd::store(pm, m);
   simd::store(pl, fma(simd::load(pl), alpha, simd::set1(simd::reduce_add(sum))));
   simd::store(b.scratch.alpha + query * kW, alpha);
 }
 
-/// What run_task asks of an engine: queries are [query][padded d], scores [query][64].
-template <class T>
+/// Collects the largest scores of a page, the index-th of its step, over all queries.
+/// shapes   s [query][stride]: scores, times c exponents of 2
+inline void collect_scores(const Block& b, int index, const float* s, int stride, float c) {
+  for (int k = 0; k < kPageTokens; k += kW) {
+    Vec top = simd::set1(kEmpty);
+    for (int i = 0; i < b.n_queries; ++i)
+      top = max(fma(simd::load(s + i * stride + k), simd::set1(c),
+                    simd::load(b.scratch.score_off + i * kW)),
+                top);
+    simd::store(b.scratch.top_scores + index * kPageTokens + k, top);
+  }
+}
+
+/// Puts the channels of o, sums of the multiply M, in order.
+template <class M>
+void order_sums(Block& b) {
+  if constexpr (M::kSums > 1)
+    for (int i = 0; i < b.n_queries; ++i)
+      for (int c = 0; c < b.d; c += kW * M::kSums) {
+        float* o = b.scratch.o + i * padded_dim(b.d) + c;
+        Vec sum[M::kSums] = {simd::load(o), simd::load(o + kW)};
+        M::order(sum);
+        simd::store(o, sum[0]);
+        simd::store(o + kW, sum[1]);
+      }
+}
+
+/// What run_task asks of an engine, on the multiply M: queries are [query][padded d], scores
+/// [query][64].
+template <class M>
 struct FewQueries {
+  using T = typename M::Element;
   static constexpr int kStepPages = 1;
   static constexpr bool kFew = true;
 
   static void load_queries(Block& b) {
-    const float scale = b.params->scale * kLog2E;
-    for (int i = 0; i < b.n_queries; ++i) {
-      const T* q = static_cast<const T*>(b.params->q) + b.head_at(i) * static_cast<size_t>(b.d);
-      float* to = b.scratch.q + i * padded_dim(b.d);
-      for (int c = 0; c < b.d; ++c) to[c] = simd::to_f32(q[c]) * scale;
-    }
+    const int stride = padded_dim(b.d);
+    memset(b.scratch.q, 0, sizeof(float) * static_cast<size_t>(b.n_queries * stride));
+    for (int i = 0; i < b.n_queries; ++i)
+      M::load_query(b.scratch.q + i * stride,
+                    static_cast<const T*>(b.params->q) + b.head_at(i) * static_cast<size_t>(b.d),
+                    b.d, b.params->scale * kLog2E);
   }
 
   static void step(Block& b, int page, int) {
@@ -145,56 +152,49 @@ struct FewQueries {
     if (any == 0) return;
     scores(b, page);
     if (b.key_scores != nullptr) {
-      collect_scores(b);
+      collect_scores(b, 0, b.scratch.s, kPageTokens,
+                     M::kScaledQueries ? 1.0f : b.params->scale * kLog2E);
       write_scores(b, 0, page);
     }
-    for (int i = 0; i < b.n_queries; ++i) softmax_query(b, i, seen[i]);
-    accumulate(b, page);
+    for (int i = 0; i < b.n_queries; ++i)
+      softmax_query<M>(b, i, b.scratch.s + i * kPageTokens, seen + i, 1);
+    values(b, page);
   }
 
   static void scores(const Block& b, int page) {
-    constexpr int kPiece = 16 / int{sizeof(T)};
     const T* k = page_of<T>(b, b.params->k_pool, page);
-    const Ahead ahead{page_of<T>(b, b.params->k_pool, page + 1), b.d * int{sizeof(T)}};
-    const Rows<T> keys =
-        whole_vectors(k, b.d, kPiece, kPageTokens, b.scratch.k + kPageTokens * padded_dim(b.d));
-    // Transposed keys stay in L1 until they are multiplied. One query needs more for its chains.
-    const int n_keys = kW == 8 && b.n_queries > 1 ? 32 : kPageTokens;
+    Lines ahead(page_of<T>(b, b.params->v_pool, page), kPageTokens * b.d);
+    const Rows<T> keys = whole_vectors(k, b.d, 4 * M::kNumbers, kPageTokens,
+                                       b.scratch.k + kPageTokens * padded_dim(b.d));
+    const float* words = reinterpret_cast<const float*>(keys.at);
+    // Words stay in L1 until they are multiplied. One query needs more for its chains.
+    const int n_keys = kW == 8 && b.n_queries > 1 ? 32 : kPageTokens, n = keys.stride / M::kNumbers;
     for (int key = 0; key < kPageTokens; key += n_keys) {
-      ahead.fetch_rows(key, n_keys);
-      transpose_keys(b.scratch.k, keys.at + key * keys.stride, keys.stride, n_keys);
-      multiply_few<float>({.c = {b.scratch.s + key, kW, kPageTokens},
-                           .a = {b.scratch.q, padded_dim(b.d), 1},
-                           .b = {b.scratch.k, keys.stride * kW, kW},
-                           .n_k = b.d},
-                          n_keys / kW, b.n_queries, {});
+      transpose_words(b.scratch.k, words + key * n, n, n_keys, ahead);
+      const ScoreProduct p{.s = b.scratch.s + key,
+                           .words = b.scratch.k,
+                           .q = b.scratch.q,
+                           .n_words = n,
+                           .q_stride = padded_dim(b.d)};
+      by_fours(b.n_queries, [&]<int NI>(int i) { score_tiles<M, NI>(p, n_keys / kW, i, ahead); });
     }
   }
 
-  /// The largest scores of the page over all queries.
-  static void collect_scores(const Block& b) {
-    for (int k = 0; k < kPageTokens; k += kW) {
-      Vec top = simd::set1(kEmpty);
-      for (int i = 0; i < b.n_queries; ++i)
-        top = max(simd::load(b.scratch.s + i * kPageTokens + k) +
-                      simd::load(b.scratch.score_off + i * kW),
-                  top);
-      simd::store(b.scratch.top_scores + k, top);
-    }
+  static void values(const Block& b, int page) {
+    const int n_valid = valid_keys(b, page), width = kW * M::kNumbers;
+    Lines ahead(page_of<T>(b, b.params->k_pool, page + 1), kPageTokens * b.d);
+    const ValueProduct<M> p{.o = b.scratch.o,
+                            .alpha = b.scratch.alpha,
+                            .p = M::factors(b),
+                            .values = whole_vectors(page_of<T>(b, b.params->v_pool, page), b.d,
+                                                    width, n_valid, b.scratch.v),
+                            .o_stride = padded_dim(b.d),
+                            .n_keys = n_valid};
+    by_fours(b.n_queries,
+             [&]<int NI>(int i) { value_tiles<M, NI>(p, 0, (b.d + width - 1) / width, i, ahead); });
   }
 
-  static void accumulate(const Block& b, int page) {
-    const T* v = page_of<T>(b, b.params->v_pool, page);
-    const int n_valid = valid_keys(b, page), n_v = (b.d + kW - 1) / kW;
-    const Rows<T> values = whole_vectors(v, b.d, kW, n_valid, b.scratch.v);
-    const void* next = page_of<T>(b, b.params->v_pool, page + 1);
-    multiply_few<T>({.c = {b.scratch.o, kW, padded_dim(b.d)},
-                     .a = {b.scratch.s, kPageTokens, 1},
-                     .b = {values.at, kW, values.stride},
-                     .n_k = n_valid,
-                     .alpha = {b.scratch.alpha, 0, kW}},
-                    n_v, b.n_queries, {next, kPageTokens * kW * int{sizeof(T)}});
-  }
+  static void end_split(Block& b) { order_sums<M>(b); }
 };
 
 }  // namespace

@@ -17,7 +17,7 @@
 // An Engine supplies the multiplies for the dtype Element, kGroup vectors at a time, in steps of
 // kStepPages:
 //
-// - kFew: whether each query has its own vector; false here.
+// - kFew: whether each query has its own vector (few_queries.h); false here.
 // - load_queries(b): once a task.
 // - step(b, page_begin, page_end): attend_step.
 // - begin_page(b, index, k, v, n_valid): page `index` of the step; slots from n_valid on are
@@ -180,6 +180,7 @@ void run_task(const AttentionParams& p, const AttentionPlan& plan, const Attenti
   if (t.partial < 0) clear_run(b);
   for (int split = t.split_begin; split < t.split_end; ++split) {
     attend_split<Engine>(b, split);
+    if constexpr (Engine::kFew) Engine::end_split(b);
     if (t.partial >= 0)
       store_partial(b, partial_at(b, plan, t, split - t.split_begin));
     else

@@ -10,9 +10,8 @@ constexpr int kMaxQueries = 128;  // queries of a task
 constexpr int kMaxStepPages = 4;  // pages of one online-softmax step
 constexpr int kMaxStepKeys = kMaxStepPages * kPageTokens;
 constexpr int kMaxGroupLanes = 64;  // queries that go through a step together
-// Queries of a task up to which each has its own vectors (few_queries.h): with 13 to 16, whole
-// vectors of queries are as fast with 8 lanes, and faster with 16.
-constexpr int kMaxFewQueries = 12;
+// Queries of a task up to which each has its own vectors (few_queries.h).
+constexpr int kMaxFewQueries = 16;
 constexpr int kMaxStateLanes = kMaxFewQueries * 16;  // of m and l
 static_assert(kMaxStateLanes >= kMaxQueries);
 

@@ -10,7 +10,7 @@ namespace {
 /// elements lie apart along each index.
 /// numerics one chain of FMAs over k per lane and element, whatever the tiles; it starts from zero,
 ///          or where alpha is given from C * alpha
-template <class T, class A = float>
+template <class A = float>
 struct Product {
   struct {
     float* at;
@@ -21,23 +21,22 @@ struct Product {
     int i, k;
   } a;
   struct {
-    const T* at;
+    const float* at;
     int v, k;
   } b;
   int n_k;
   struct {
-    const float* at = nullptr;
-    int v = 0, i = 0;
+    const float* at = nullptr;  // of all i
+    int v = 0;
   } alpha = {};
 };
 
-/// The tile of vectors [first_v, first_v + NV) and rows [first_i, first_i + NI).
-template <int NV, int NI, class T>
-TANDEM_INLINE void multiply_tile(const Product<T>& p, int first_v, int first_i) {
+/// The tile of vectors [0, NV) and rows [first_i, first_i + NI).
+template <int NV, int NI>
+TANDEM_INLINE void multiply_tile(const Product<>& p, int first_i) {
   using simd::Vec;
-  float* c = p.c.at + first_v * p.c.v + first_i * p.c.i;
+  float* c = p.c.at + first_i * p.c.i;
   const float* a = p.a.at + first_i * p.a.i;
-  const T* b = p.b.at + first_v * p.b.v;
   Vec sum[NV][NI];
 #pragma GCC unroll 16
   for (int v = 0; v < NV; ++v)
@@ -47,8 +46,7 @@ TANDEM_INLINE void multiply_tile(const Product<T>& p, int first_v, int first_i) 
         sum[v][i] = simd::zero();
         continue;
       }
-      const float* alpha = p.alpha.at + (first_v + v) * p.alpha.v + (first_i + i) * p.alpha.i;
-      sum[v][i] = simd::load(c + v * p.c.v + i * p.c.i) * simd::load(alpha);
+      sum[v][i] = simd::load(c + v * p.c.v + i * p.c.i) * simd::load(p.alpha.at + v * p.alpha.v);
     }
   for (int k = 0; k < p.n_k; ++k) {
     // Operands of the shorter side stay in registers while those of the other pass through one.
@@ -58,14 +56,14 @@ TANDEM_INLINE void multiply_tile(const Product<T>& p, int first_v, int first_i) 
       for (int i = 0; i < NI; ++i) ak[i] = simd::set1(a[i * p.a.i + k * p.a.k]);
 #pragma GCC unroll 16
       for (int v = 0; v < NV; ++v) {
-        const Vec bk = simd::load(b + v * p.b.v + k * p.b.k);
+        const Vec bk = simd::load(p.b.at + v * p.b.v + k * p.b.k);
 #pragma GCC unroll 16
         for (int i = 0; i < NI; ++i) sum[v][i] = fma(ak[i], bk, sum[v][i]);
       }
     } else {
       Vec bk[NV];
 #pragma GCC unroll 16
-      for (int v = 0; v < NV; ++v) bk[v] = simd::load(b + v * p.b.v + k * p.b.k);
+      for (int v = 0; v < NV; ++v) bk[v] = simd::load(p.b.at + v * p.b.v + k * p.b.k);
 #pragma GCC unroll 16
       for (int i = 0; i < NI; ++i) {
         const Vec ak = simd::set1(a[i * p.a.i + k * p.a.k]);

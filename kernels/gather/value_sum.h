@@ -38,15 +38,6 @@ struct Slice<bf16> {
     even = Vec{_mm512_permutex2var_ps(low.v, evens, high.v)} * alpha;
     odd = Vec{_mm512_permutex2var_ps(low.v, odds, high.v)} * alpha;
   }
-  TANDEM_INLINE Vec low() const {
-    return {_mm512_permutex2var_ps(
-        even.v, _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0), odd.v)};
-  }
-  TANDEM_INLINE Vec high() const {
-    return {_mm512_permutex2var_ps(
-        even.v, _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8),
-        odd.v)};
-  }
   TANDEM_INLINE void add_pairs(Vec weight, __m512i pairs) {
     even = fma(weight, Vec{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))}, even);
     const __m512i top = _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
@@ -65,12 +56,16 @@ struct Slice<bf16> {
     add_pairs(weight, _mm512_maskz_loadu_epi16((1u << n) - 1u, v));
   }
   TANDEM_INLINE void to(float* o) const {
-    simd::store(o, low());
-    simd::store(o + Vec::kLanes, high());
+    Vec low, high;
+    simd::join_pairs(even, odd, low, high);
+    simd::store(o, low);
+    simd::store(o + Vec::kLanes, high);
   }
   TANDEM_INLINE void to_n(float* o, int n) const {
-    simd::store_n(o, low(), low_n(n));
-    simd::store_n(o + low_n(n), high(), n - low_n(n));
+    Vec low, high;
+    simd::join_pairs(even, odd, low, high);
+    simd::store_n(o, low, low_n(n));
+    simd::store_n(o + low_n(n), high, n - low_n(n));
   }
 };
 #endif

@@ -20,10 +20,10 @@
 //                                    2^-126 may be 0, and from 2^-127.5 down they are
 //   max_of_each(r[kLanes])           lane i: reduce_max(r[i])
 //   not on scalar:
-//   load_fours(p, stride)            four floats each from rows 0, 4, ... of a matrix of kLanes
-//   rows transpose_fours(r[4])            of load_fours from rows 0 to 3: r[c] is column c of the
-//   kLanes rows split_pairs(p, e, o)             lanes that hold two bf16 each: the first of each
-//   to e, the second to o
+//   load_fours(p, stride)            four floats each from rows 0, 4, ... of kLanes rows
+//   transpose_fours(r[4])            of load_fours from rows 0 to 3: r[c] is column c of the rows
+//   split_pairs(p, e, o)             lanes of two bf16: the first of each to e, the second to o
+//   join_pairs(e, o, a, b)           numbers of e and o in turn: the first kLanes to a, rest to b
 //
 // Subnormals: a bf16 store flushes them to zero on avx512_bf16 and amx (the instruction does), and
 // keeps them elsewhere.

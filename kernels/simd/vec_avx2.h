@@ -47,6 +47,11 @@ TANDEM_INLINE void split_pairs(Vec pairs, Vec& even, Vec& odd) {
   even = {_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))};
   odd = {_mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(-0x10000)))};
 }
+TANDEM_INLINE void join_pairs(Vec even, Vec odd, Vec& first, Vec& second) {
+  const __m256 low = _mm256_unpacklo_ps(even.v, odd.v), high = _mm256_unpackhi_ps(even.v, odd.v);
+  first = {_mm256_permute2f128_ps(low, high, 0x20)};
+  second = {_mm256_permute2f128_ps(low, high, 0x31)};
+}
 TANDEM_INLINE void load_even_odd(const bf16* p, Vec& even, Vec& odd) {
   split_pairs({_mm256_loadu_ps(reinterpret_cast<const float*>(p))}, even, odd);
 }

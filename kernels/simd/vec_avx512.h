@@ -53,6 +53,12 @@ TANDEM_INLINE void split_pairs(Vec pairs, Vec& even, Vec& odd) {
   even = {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16))};
   odd = {_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-0x10000)))};
 }
+TANDEM_INLINE void join_pairs(Vec even, Vec odd, Vec& first, Vec& second) {
+  const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  first = {_mm512_permutex2var_ps(even.v, low, odd.v)};
+  second = {_mm512_permutex2var_ps(even.v, high, odd.v)};
+}
 TANDEM_INLINE void load_even_odd(const bf16* p, Vec& even, Vec& odd) {
   split_pairs({_mm512_loadu_ps(reinterpret_cast<const float*>(p))}, even, odd);
 }

@@ -16,6 +16,7 @@ struct SimdProbe {
   float* of_bytes;           // [n]
   int8_t* to_bytes;          // [n] of 10 x, from -128 to 127
   float *even, *odd;         // [n / 2] of rounded, whole pairs of vectors alone
+  float* joined;             // [n] of even and odd in turn, where lanes are 8 or 16
 };
 /// The same of f16, and of rows as long as a vector.
 struct SimdF16Probe {

@@ -35,6 +35,12 @@ void TANDEM_ISA_FN(simd_probe)(const SimdProbe& p) {
     simd::store(p.odd + i / 2, odd);
   }
 #ifndef TANDEM_ISA_scalar
+  for (int i = 0; i + 2 * Vec::kLanes <= p.n; i += 2 * Vec::kLanes) {
+    Vec first, second;
+    simd::join_pairs(simd::load(p.even + i / 2), simd::load(p.odd + i / 2), first, second);
+    simd::store(p.joined + i, first);
+    simd::store(p.joined + i + Vec::kLanes, second);
+  }
   if (p.n >= 64) {
     Vec r[4];
     for (int i = 0; i < 4; ++i) r[i] = simd::load_fours(p.x + 4 * i, 4);

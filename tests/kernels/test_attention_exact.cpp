@@ -104,7 +104,7 @@ TEST_SUITE("kernels/attention bits") {
   }
 
   TEST_CASE("calls of few and of many queries give the same bits, around every tile and block") {
-    // Each query is a row. 12 is the most of few_queries.h; 8, 16, 24, 32 and 64 fill vectors and
+    // Each query is a row. 16 is the most of few_queries.h; 8, 16, 24, 32 and 64 fill vectors and
     // groups of them, 96 and 128 blocks.
     const std::vector<int> sizes = {1,  2,  3,  4,  5,  6,  7,  8,  9,  11, 12, 13, 15,  16,
                                     17, 23, 24, 25, 31, 33, 48, 63, 65, 95, 96, 97, 127, 129};
@@ -154,6 +154,40 @@ TEST_SUITE("kernels/attention bits") {
             CHECK(run_whole(a, *v.kernel, threads) == one);
           }
         }
+  }
+
+  TEST_CASE("a long decode step is cut into parts that even out threads of unequal speed") {
+    constexpr int kTokens = 98304, kHeads = 8;
+    const std::vector<int32_t> pages(kTokens / kPageTokens);
+    const int32_t row_begin[] = {0, 1}, base[] = {kTokens - 1};
+    AttentionParams p{};
+    p.page_table = pages.data();
+    p.row_begin = row_begin;
+    p.base = base;
+    p.n_seqs = 1;
+    p.max_pages = static_cast<int>(pages.size());
+    p.n_heads = 4 * kHeads;
+    p.n_kv_heads = kHeads;
+    p.head_dim = 128;
+    for (const int threads : {4, 16}) {
+      std::vector<char> workspace(attention_cpu_workspace_bytes({.max_seqs = 1,
+                                                                 .max_rows = 1,
+                                                                 .max_tokens = kTokens,
+                                                                 .n_heads = p.n_heads,
+                                                                 .n_kv_heads = kHeads,
+                                                                 .head_dim = 128,
+                                                                 .threads = threads}));
+      const AttentionKernel& kernel = *attention_variants(DType::bf16).front().kernel;
+      const AttentionPlan plan = attention_plan(p, kernel, threads, workspace.data());
+      int splits = 0, most = 0;
+      for (int i = 0; i < plan.n_tasks; ++i) {
+        const int n = plan.tasks[i].split_end - plan.tasks[i].split_begin;
+        splits += n;
+        most = std::max(most, n);
+      }
+      CHECK(splits == kTokens / kSplitTokens * kHeads);
+      CHECK(most * threads * 20 <= splits);
+    }
   }
 
   TEST_CASE("batch mates leave no trace") {

@@ -44,6 +44,7 @@ struct Out {
         widened(exp),
         even(exp),
         odd(exp),
+        joined(exp),
         of_bytes(exp),
         rounded(n + 1, bf16{0x4242}),
         bytes(n),
@@ -51,7 +52,7 @@ struct Out {
     for (size_t i = 0; i < n; ++i) bytes[i] = static_cast<int8_t>(static_cast<int>(37 * i) - 128);
   }
   std::vector<float> exp, exp2, exp2_nonpositive, columns, fma, max, select_lt, widened, even, odd,
-      of_bytes;
+      joined, of_bytes;
   std::vector<bf16> rounded;
   std::vector<int8_t> bytes, to_bytes;
   float add_all = kPoison, max_all = kPoison;
@@ -70,7 +71,8 @@ Out run(Probe probe, const std::vector<float>& x, const std::vector<float>& y,
          &o.max_all,         o.rounded.data(),
          o.widened.data(),   o.bytes.data(),
          o.of_bytes.data(),  o.to_bytes.data(),
-         o.even.data(),      o.odd.data()});
+         o.even.data(),      o.odd.data(),
+         o.joined.data()});
   return o;
 }
 
@@ -110,6 +112,8 @@ TEST_SUITE("kernels/simd") {
         for (size_t i = 0; i < n / 2 && o.even[i] != kPoison; ++i) {
           CHECK(o.even[i] == o.widened[2 * i]);
           CHECK(o.odd[i] == o.widened[2 * i + 1]);
+          if (lanes(isa) > 1)
+            for (size_t j = 2 * i; j < 2 * i + 2; ++j) CHECK(o.joined[j] == o.widened[j]);
           ++pairs;
         }
         // n additions of partial sums below 3n.
