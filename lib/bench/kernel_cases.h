@@ -12,7 +12,7 @@ namespace tandem::bench {
 
 /// Section `bench` of kernel-bench: what to measure, at which shapes. Defaults: Llama 3.2 1B.
 struct KernelShapes {
-  std::vector<std::string> families;  // empty = all
+  std::vector<std::string> families, cases;  // empty = all
   recipe::Compute compute = recipe::Compute::bf16;
   std::vector<recipe::TokenCount> rows = {{1}, {512}};
   recipe::TokenCount context{4096};
@@ -24,6 +24,7 @@ struct KernelShapes {
     using recipe::at_least;
     constexpr double kMost = 1 << 20;  // products of two stay far inside int64
     v("families", families, "kernel families to run; empty = all");
+    v("cases", cases, "names of the families' cases to run, such as decode; empty = all");
     v("compute", compute, "number type of activations and weights");
     v("rows", rows, at_least(1).up_to(1 << 16).unit("tokens"), "rows of a step, one case each");
     v("context", context, at_least(1).up_to(kMost).unit("tokens"), "keys that attention reads");

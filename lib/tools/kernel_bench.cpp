@@ -21,6 +21,17 @@ bench::KernelCases chosen_cases(const bench::KernelShapes& shapes) {
     bench::KernelCases cases = bench::kernel_cases(family, shapes);
     std::move(cases.begin(), cases.end(), std::back_inserter(all));
   }
+  if (shapes.cases.empty()) return all;
+  const auto is_named = [](std::string_view name) {
+    return [name](const bench::KernelCase& c) { return c.name == name; };
+  };
+  for (const std::string& name : shapes.cases)
+    if (std::ranges::none_of(all, is_named(name)))
+      throw recipe_error("bench.cases", "no kernel case '{}' in the families", name)
+          .hint("kernel-bench --dry-run lists them");
+  std::erase_if(all, [&](const bench::KernelCase& c) {
+    return std::ranges::find(shapes.cases, c.name) == shapes.cases.end();
+  });
   return all;
 }
 

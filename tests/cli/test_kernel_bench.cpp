@@ -33,6 +33,21 @@ TEST_SUITE("cli/kernel-bench") {
     CHECK(kernel_bench({"-o", path}).status == 2);  // exists
   }
 
+  TEST_CASE("cases are chosen by name, and a name that no family has is told") {
+    const auto plan = [](const std::string& cases) {
+      return run_process(program("kernel-bench"),
+                         {.arguments = {"--family", "attention", "--dry-run", "--format", "csv",
+                                        "-s", "bench.cases=" + cases}});
+    };
+    const Outcome one = plan("[decode]");
+    REQUIRE(one.status == 0);
+    CHECK(std::count(one.out.begin(), one.out.end(), '\n') == 2);  // and the head of the table
+    CHECK(one.out.find("\ndecode,") != std::string::npos);
+    const Outcome none = plan("[decode, decod]");
+    CHECK(none.status == 3);
+    CHECK(none.err.find("no kernel case 'decod'") != std::string::npos);
+  }
+
   TEST_CASE("an interruption within a case ends the run at once and leaves no file behind") {
     const TemporaryFolder folder;
     const Outcome run =
