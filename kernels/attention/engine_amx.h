@@ -54,9 +54,9 @@ inline void transpose_32x8(bf16* to, const bf16* v, int d) {
 }
 
 /// Fetches rows [begin + n * i / parts, begin + n * (i + 1) / parts) of the pages a step ahead:
-/// part i of a phase's share of n rows. The shares follow the time that the phases take in decode,
-/// where all of memory's speed is wanted: transposing 24 rows of 64, scores 16, probabilities 8,
-/// output 16.
+/// part i of a phase's share of n rows. The shares follow the time that the phases take of one
+/// vector, where all of memory's speed is wanted: transposing 24 rows of 64, scores 16,
+/// probabilities 8, output 16.
 TANDEM_INLINE void fetch_part(const Block& b, int index, int begin, int n, int i, int parts) {
   const int row = b.d * int{sizeof(bf16)};
   const int from = (begin + n * i / parts) * row, to = (begin + n * (i + 1) / parts) * row;
