@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "bench/choice_probe.h"
 #include "bench/onednn_gemm.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -197,9 +198,12 @@ Ceilings measure_ceilings(int threads, const Interrupted& interrupted) {
   Ceilings c{.threads = threads, .isa = isa_in_use()};
   {
     const BoundThreads bound;
-    const ReadMemory memory(threads);
-    c.mem_read_gbps = measure_read(memory, interrupted);
-    c.mem_rows_gbps = measure_rows(memory, interrupted);
+    {
+      const ReadMemory memory(threads);
+      c.mem_read_gbps = measure_read(memory, interrupted);
+      c.mem_rows_gbps = measure_rows(memory, interrupted);
+    }
+    c.code_gscores = measure_code_gscores(threads, interrupted);
   }
   c.f32_gflops = measure_fma(threads, interrupted);
   c.gemm_f32_gflops = measure_gemm(DType::f32, interrupted);
@@ -215,6 +219,7 @@ std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path&
                   .isa = isa_in_use(),
                   .mem_read_gbps = it->value("mem_read_gbps", 0.0),
                   .mem_rows_gbps = it->value("mem_rows_gbps", 0.0),
+                  .code_gscores = it->value("code_gscores", 0.0),
                   .f32_gflops = it->value("f32_gflops", 0.0),
                   .gemm_f32_gflops = it->value("gemm_f32_gflops", 0.0),
                   .gemm_bf16_gflops = it->value("gemm_bf16_gflops", 0.0)};
@@ -222,17 +227,16 @@ std::optional<Ceilings> known_ceilings(int threads, const std::filesystem::path&
 
 Ceilings cached_ceilings(int threads, const SeenRates& seen, const std::filesystem::path& file) {
   const auto known = known_ceilings(threads, file);
-  if (known && known->mem_read_gbps > 0 && known->mem_rows_gbps > 0 &&
+  if (known && known->mem_read_gbps > 0 && known->mem_rows_gbps > 0 && known->code_gscores > 0 &&
       known->mem_read_gbps >= seen.read_gbps &&
       std::max({known->f32_gflops, known->gemm_f32_gflops, known->gemm_bf16_gflops}) >= seen.gflops)
     return *known;
   const Ceilings c = measure_ceilings(threads);
   io::Json cache = read_cache(file);
-  cache[cache_key(threads)] = {{"mem_read_gbps", c.mem_read_gbps},
-                               {"mem_rows_gbps", c.mem_rows_gbps},
-                               {"f32_gflops", c.f32_gflops},
-                               {"gemm_f32_gflops", c.gemm_f32_gflops},
-                               {"gemm_bf16_gflops", c.gemm_bf16_gflops}};
+  cache[cache_key(threads)] = {
+      {"mem_read_gbps", c.mem_read_gbps},     {"mem_rows_gbps", c.mem_rows_gbps},
+      {"code_gscores", c.code_gscores},       {"f32_gflops", c.f32_gflops},
+      {"gemm_f32_gflops", c.gemm_f32_gflops}, {"gemm_bf16_gflops", c.gemm_bf16_gflops}};
   io::keep(file, cache.dump(2) + "\n");
   return c;
 }

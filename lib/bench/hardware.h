@@ -25,6 +25,7 @@ struct Ceilings {
   Isa isa = Isa::scalar;
   double mem_read_gbps = 0;     // streaming read of memory far beyond the caches
   double mem_rows_gbps = 0;     // the same of rows of 256 bytes, here and there; 0 for GPUs
+  double code_gscores = 0;      // scores by codes, 1e9 a second (choice_probe.h); 0 for GPUs
   double copy_in_gbps = 0;      // from pinned host memory to a GPU; 0 for CPUs
   double f32_gflops = 0;        // multiply-adds in registers
   double gemm_f32_gflops = 0;   // oneDNN, packed weights, 512 rows

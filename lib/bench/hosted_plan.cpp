@@ -15,6 +15,21 @@ using recipe::IndexPlace;
 /// Of bytes at GB/s.
 double ms(double bytes, double gbps) { return bytes / gbps * 1e-6; }
 
+/// The GPU's part of a step.
+double gpu_ms(const kv::StepTraffic& t, const StepWeights& weights, const HostedRates& r,
+              int n_micro_batches) {
+  const double bytes =
+      n_micro_batches * weights.bytes + t.gpu() - t.gpu_index + t.gpu_index / r.gpu_index_share;
+  return ms(bytes, r.gpu_gbps) + n_micro_batches * t.choosing_layers * r.choose_us * 1e-3;
+}
+
+/// The CPU's, but for what the link takes from it.
+double cpu_ms(const kv::StepTraffic& t, const HostedRates& r) {
+  const double scores_ms = r.code_gscores > 0 ? t.cpu_scores / r.code_gscores * 1e-6 : 0;
+  return ms(t.cpu_rows, r.dram_rows_gbps) + ms(t.cpu_stream, r.dram_gbps) +
+         std::max(ms(t.cpu_codes, r.dram_gbps), scores_ms);
+}
+
 struct Way {
   Attend attend;
   IndexPlace index;
@@ -85,12 +100,13 @@ double HostedPlan::link_bytes() const {
 
 HostedTime hosted_time(const kv::StepTraffic& traffic, const StepWeights& weights,
                        const HostedRates& rates, Attend attend, int batch) {
-  const double weights_ms = ms(weights.bytes, rates.gpu_gbps);
   const bool serves = attend != Attend::gpu && traffic.cpu() > 0;
   HostedTime t;
-  t.gpu_ms =
-      ms(traffic.gpu(), rates.gpu_gbps) + weights_ms * (serves ? micro_batches(attend, batch) : 1);
-  t.cpu_ms = ms(traffic.cpu_rows, rates.dram_rows_gbps) + ms(traffic.cpu_stream, rates.dram_gbps);
+  t.gpu_ms = gpu_ms(traffic, weights, rates, serves ? micro_batches(attend, batch) : 1);
+  if (serves)
+    t.cpu_ms = cpu_ms(traffic, rates) +
+               rates.dram_shared *
+                   ms(traffic.link_rows + traffic.link_stream + weights.streamed, rates.dram_gbps);
   t.link_ms = ms(traffic.link_rows, rates.link_row_share * rates.link_gbps) +
               ms(traffic.link_small, rates.link_gbps);
   t.copy_ms = ms(traffic.link_stream + weights.streamed, rates.link_gbps);
@@ -111,11 +127,13 @@ HostedTime hosted_time(const kv::StepTraffic& traffic, const StepWeights& weight
 double balanced_share(const kv::StepTraffic& all, const StepWeights& weights,
                       const HostedRates& rates, int batch) {
   const double by_cpu = ms(all.cpu_rows, rates.dram_rows_gbps);
-  const double by_link = ms(all.cpu_rows, rates.link_row_share * rates.link_gbps);
+  // Of a row that the link brings: its time, less what the CPU loses.
+  const double by_link = ms(all.cpu_rows, rates.link_row_share * rates.link_gbps) -
+                         rates.dram_shared * ms(all.cpu_rows, rates.dram_gbps);
   if (by_cpu + by_link <= 0) return 1;
   // share * by_cpu + turns = (1 - share) * by_link, and what only one of them waits for.
   double ahead = by_link - all.hosted_layers * rates.turn_us * 1e-3;
-  if (batch > 1) ahead += ms(2 * weights.bytes + all.gpu(), rates.gpu_gbps);
+  if (batch > 1) ahead += gpu_ms(all, weights, rates, micro_batches(Attend::both, batch));
   // A share of 0 would ask for a choice again.
   return std::clamp(ahead / (by_cpu + by_link), 0.01, 1.0);
 }

@@ -19,27 +19,31 @@ struct StepWeights {
 /// where the CPU serves several sequences.
 int micro_batches(recipe::Attend attend, int batch);
 
-/// Parts of a step, ms; each while nothing else runs.
+/// Parts of a step, ms.
 struct HostedTime {
   double gpu_ms = 0;   // products, keys on the GPU, choice there
-  double cpu_ms = 0;   // the CPU's reads of keys and index
+  double cpu_ms = 0;   // the CPU's reads of keys and index, and its choice
   double link_ms = 0;  // keys that the GPU fetches; queries, lists and results
   double copy_ms = 0;  // layers of keys or weights that are copied ahead of their use
   double turn_ms = 0;  // turns between GPU and CPU: fixed, at each layer that the CPU serves
   double step_ms = 0;  // all of it, as it overlaps
 };
 
-/// The step that follows from rates. The GPU reads W bytes of weights in each of m micro-batches,
-/// and K bytes of keys and index; the CPU R bytes in rows and S in order; F bytes are fetched and
-/// exchanged over the link, C copied ahead of their use; T = layers x turn:
+/// The step that follows from rates. The GPU reads W bytes of weights in each of m micro-batches, K
+/// bytes of keys and I of an index, by which it chooses in l layers; the CPU R bytes in rows and S
+/// in order, and X bytes of codes for N scores; F bytes are fetched and exchanged over the link, C
+/// copied ahead of their use; T = layers x turn:
 ///
-///     gpu = (m W + K) / gpu rate    cpu = R / rows rate + S / dram rate
+///     gpu = (m W + K + I / gpu_index_share) / gpu rate + m l choose_us
 ///     link = F / link rate          copy = C / link rate     (rows of F at link_row_share of it)
+///     cpu = R / rows rate + S / dram rate + max(X / dram rate, N / code rate)
+///           + dram_shared (rows of F + C) / dram rate
 ///     attend gpu               max(gpu + link, copy)
 ///     one sequence:      cpu   max(gpu + link + cpu + T, copy)
 ///                        both  max(gpu + max(link, cpu + T), copy)
 ///     two and more:  cpu, both max(gpu + link, cpu + T, copy)
 ///
+/// While the CPU attends, the link takes of the same memory, hence the last part of its time.
 /// From two sequences on products of one micro-batch run while keys of the other are attended. A
 /// layer that the CPU serves then costs one turn for both, since a wait of one is work of the
 /// other.

@@ -76,9 +76,9 @@ std::string time_line(const HostedPlan& p) {
   if (t.turn_ms > 0) text += fmt::format(", turns {:.1f}", t.turn_ms);
   return text + fmt::format(
                     "\nrates    GPU memory {:.0f} GB/s, link {:.3g} ({}); host memory {:.3g}, "
-                    "rows of 256 bytes {:.3g} ({})\n",
+                    "rows of 256 bytes {:.3g}, {:.3g} G scores/s by codes ({})\n",
                     r.gpu_gbps, r.link_gbps, r.gpu_source, r.dram_gbps, r.dram_rows_gbps,
-                    r.host_source);
+                    r.code_gscores, r.host_source);
 }
 
 Json option_json(const HostedOption& o) {
@@ -137,11 +137,15 @@ Json hosted_json(const HostedPlan& plan) {
             {"turn_ms", o.time.turn_ms},
             {"rates",
              {{"gpu_gbps", r.gpu_gbps},
+              {"gpu_index_share", r.gpu_index_share},
               {"link_gbps", r.link_gbps},
               {"link_row_share", r.link_row_share},
               {"dram_gbps", r.dram_gbps},
               {"dram_rows_gbps", r.dram_rows_gbps},
+              {"dram_shared", r.dram_shared},
+              {"code_gscores", r.code_gscores},
               {"turn_us", r.turn_us},
+              {"choose_us", r.choose_us},
               {"gpu_source", r.gpu_source},
               {"host_source", r.host_source}}}});
   Json& ways = j["ways"] = Json::array();

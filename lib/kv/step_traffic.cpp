@@ -31,6 +31,7 @@ struct LayerKeys {
   double chosen = 0;    // of far, read by the step
   double lines = 0;     // of chosen, as the CPU reads them row by row
   double index = 0;     // read to choose them
+  double scores = 0;    // of all query heads, not bytes: that codes give
   double list_ids = 0;  // of all query heads
 };
 
@@ -47,6 +48,7 @@ LayerKeys chosen_keys(const SparsePolicy& policy, const recipe::Cache& cache, co
           .chosen = token.bytes * chosen,
           .lines = token.lines * chosen,
           .index = policy.index_bytes(layer, length),
+          .scores = (length - keys.fixed) * g.n_heads,
           .list_ids = keys.chosen * g.n_heads * sizeof(int32_t)};
 }
 
@@ -65,12 +67,14 @@ void add_chosen(const LayerKeys& k, const recipe::Cache& cache, const Geometry& 
   t.link_rows += (1 - cpu_share) * k.chosen;
   if (cpu_share > 0) t.link_small += small_bytes(g);
   if (!cache.chooses_on_cpu()) {
+    ++t.choosing_layers;
     t.gpu_index += k.index;
     t.link_small += cpu_share * k.list_ids;
   } else if (cache.kind == CacheKind::lsh) {
     t.cpu_rows += k.index;  // a bucket here, a norm there
   } else {
-    t.cpu_stream += k.index;
+    t.cpu_codes += k.index;
+    t.cpu_scores += k.scores;
   }
 }
 
@@ -121,8 +125,9 @@ StepTraffic step_traffic(const recipe::Cache& cache, const Geometry& g, int leng
     else
       add_whole(k, cache, g, t);
   }
-  for (double* bytes : {&t.key_bytes, &t.chosen_bytes, &t.gpu_keys, &t.gpu_index, &t.gpu_ring,
-                        &t.cpu_rows, &t.cpu_stream, &t.link_rows, &t.link_stream, &t.link_small})
+  for (double* bytes :
+       {&t.key_bytes, &t.chosen_bytes, &t.gpu_keys, &t.gpu_index, &t.gpu_ring, &t.cpu_rows,
+        &t.cpu_stream, &t.cpu_codes, &t.cpu_scores, &t.link_rows, &t.link_stream, &t.link_small})
     *bytes *= batch;
   return t;
 }

@@ -8,6 +8,7 @@ namespace tandem::kv {
 /// (Policy::keys_read). Weights are not among them.
 struct StepTraffic {
   int hosted_layers = 0;
+  int choosing_layers = 0;  // of them, those where the GPU chooses keys
   double key_bytes = 0;     // that lie in host memory
   double chosen_bytes = 0;  // of them, read by the step, on either side
 
@@ -18,7 +19,10 @@ struct StepTraffic {
 
   // Of host memory, by the CPU.
   double cpu_rows = 0;    // row by row: chosen keys and values, lines of scales; hash tables, norms
-  double cpu_stream = 0;  // in order: all keys and values of a layer; codes
+  double cpu_stream = 0;  // in order: all keys and values of a layer
+  double cpu_codes = 0;   // in order, to rank keys by
+  /// Scores by codes that the CPU computes, one a key and query head: more work than their bytes.
+  double cpu_scores = 0;
 
   // Over the link.
   double link_rows = 0;    // keys and values that the GPU fetches
@@ -26,7 +30,7 @@ struct StepTraffic {
   double link_small = 0;   // queries and lists to the host, results back
 
   double gpu() const { return gpu_keys + gpu_index + gpu_ring; }
-  double cpu() const { return cpu_rows + cpu_stream; }
+  double cpu() const { return cpu_rows + cpu_stream + cpu_codes; }
   double link() const { return link_rows + link_stream + link_small; }
   /// Share of the keys in host memory that are read, as often as query heads read them separately.
   double share() const { return key_bytes > 0 ? chosen_bytes / key_bytes : 0; }

@@ -15,12 +15,14 @@ using recipe::IndexPlace;
 
 namespace {
 
-/// The machine of the aims: 16 GB of weights and 0.8 GB of dense layers take 4 ms there.
-HostedRates rates(double turn_us = 0) {
+/// The machine of the aims: 16 GB of weights and 0.8 GB of dense layers take 4 ms there. Bytes take
+/// all time but that of turns.
+HostedRates rates(double turn_us = 0, double code_gscores = 0) {
   return {.gpu_gbps = 4200,
           .link_gbps = 55.8,
           .dram_gbps = 104,
           .dram_rows_gbps = 75,
+          .code_gscores = code_gscores,
           .turn_us = turn_us,
           .gpu_source = "measured",
           .host_source = "measured"};
@@ -41,6 +43,16 @@ HostedRun llama_8b(CacheKind kind, int batch = 1) {
   run.cache.dense_layers = {0, 16};
   run.cache.hybrid.exact = {0.023};
   return run;
+}
+
+/// An H200 and 16 cores of its host in the run of tests/records/gpu-h200-across.jsonl.
+HostedRates recorded_rates(double dram = 116.5, double dram_rows = 106) {
+  HostedRates r = assumed_rates(*find_gpu_card("h200"));
+  r.gpu_gbps = 4520;
+  r.link_gbps = 55.2;
+  r.dram_gbps = dram;
+  r.dram_rows_gbps = dram_rows;
+  return r;
 }
 
 HostedRoom enough(const recipe::Cache&) { return {}; }
@@ -81,6 +93,25 @@ TEST_SUITE("bench/hosted_plan") {
     CHECK(two.gpu_ms == Approx(22));
     CHECK(two.step_ms == Approx(62));
     CHECK(hosted_time(fetched, w, r, Attend::gpu, 2).gpu_ms == Approx(12));
+    // The CPU ranks by codes: as fast as they are read, or as their scores are computed.
+    StepTraffic coded = t;
+    coded.cpu_codes = 2e9;
+    coded.cpu_scores = 300e6;
+    CHECK(hosted_time(coded, w, r, Attend::cpu, 1).cpu_ms == Approx(60 + 20));
+    HostedRates slow = r;
+    slow.code_gscores = 3;
+    CHECK(hosted_time(coded, w, slow, Attend::cpu, 1).cpu_ms == Approx(60 + 100));
+    // The GPU ranks at a share of its rate, by kernels that cost some time in each micro-batch.
+    StepTraffic ranked = t;
+    ranked.choosing_layers = 10;
+    slow.gpu_index_share = .25;
+    slow.choose_us = 100;
+    CHECK(hosted_time(ranked, w, slow, Attend::both, 1).gpu_ms == Approx(10 + 1 + 4 + 1));
+    CHECK(hosted_time(ranked, w, slow, Attend::both, 2).gpu_ms == Approx(20 + 1 + 4 + 2));
+    // What the link takes of host memory is missing there, as far as rates say.
+    slow.dram_shared = .5;
+    CHECK(hosted_time(t, w, slow, Attend::both, 1).cpu_ms == Approx(60 + 10));
+    CHECK(hosted_time(fetched, w, slow, Attend::gpu, 1).cpu_ms == 0);
     // Copies ahead of their use hide all else, or are hidden.
     CHECK(hosted_time(t, {.bytes = 10e9, .streamed = 10e9}, r, Attend::cpu, 1).step_ms ==
           Approx(200));
@@ -113,6 +144,54 @@ TEST_SUITE("bench/hosted_plan") {
     REQUIRE(cpu.options.size() == 2);
     CHECK(cpu.options[0].cache.index == IndexPlace::device);
     CHECK(cpu.options[1].time.step_ms - cpu.options[0].time.step_ms == Approx(6).epsilon(0.05));
+  }
+
+  TEST_CASE("what an H200 and its host took, and which way was the fastest") {
+    struct Measured {
+      Attend attend;
+      IndexPlace index;
+      int length, batch;
+      double cpu_share, ms;
+      HostedRates rates = recorded_rates();
+    };
+    // tests/records/README.md, "Keys in host memory", the hybrid at 2.5 % of the keys.
+    using enum Attend;
+    const auto device = IndexPlace::device;
+    const Measured all[] = {{both, device, 98304, 1, .626, 17.1},
+                            {cpu, device, 98304, 1, 0, 19.5},
+                            {gpu, device, 98304, 1, 0, 30.4},
+                            {both, device, 98304, 4, .735, 43.4},
+                            {cpu, device, 98304, 4, 0, 47.7},
+                            {cpu, IndexPlace::host, 98304, 4, 0, 211, recorded_rates(136.4, 114.6)},
+                            {both, device, 12288, 1, .076, 8.98},
+                            {both, device, 24576, 1, .39, 10.2},
+                            {both, device, 49152, 1, .547, 12.4},
+                            {both, device, 262144, 1, .674, 31.0},
+                            {both, device, 524288, 1, .688, 57.4}};
+    for (const Measured& m : all) {
+      CAPTURE(recipe::yaml_text(m.attend));
+      CAPTURE(m.length);
+      CAPTURE(m.batch);
+      HostedRun run = llama_8b(CacheKind::hybrid, m.batch);
+      run.length = m.length;
+      run.cache.hybrid.exact = {0.025};
+      run.cache.attend = m.attend;
+      run.cache.index = m.index;
+      run.cache.cpu_share = m.cpu_share;
+      const HostedPlan plan = plan_hosted(run, m.rates, enough);
+      REQUIRE(plan.options.size() == 1);
+      CHECK(plan.chosen().time.step_ms == Approx(m.ms).epsilon(0.1));
+    }
+    for (const int batch : {1, 4}) {
+      HostedRun run = llama_8b(CacheKind::hybrid, batch);
+      run.cache.hybrid.exact = {0.025};
+      const HostedPlan plan = plan_hosted(run, recorded_rates(), enough);
+      REQUIRE(plan.options.size() == 4);
+      CHECK(plan.chosen().cache.attend == both);
+      CHECK(plan.options[1].cache.attend == cpu);
+      CHECK(plan.options[1].cache.index == device);
+      CHECK(plan.options[batch == 1 ? 2 : 3].cache.attend == (batch == 1 ? gpu : cpu));
+    }
   }
 
   TEST_CASE("eight bits are for the CPU, wherever the index lies") {
@@ -201,6 +280,7 @@ TEST_SUITE("bench/hosted_plan") {
     CHECK(h200.link_gbps == 63);
     CHECK(h200.dram_gbps == 104);
     CHECK(h200.dram_rows_gbps == Approx(.72 * 104));
+    CHECK(h200.code_gscores == Approx(16 * .14));
     CHECK(h200.gpu_source == "data sheet of h200");
     CHECK(h200.host_source == "assumed");
     const HostedRates any = assumed_rates(any_gpu_card(size_t{24} << 30));
@@ -209,7 +289,7 @@ TEST_SUITE("bench/hosted_plan") {
   }
 
   TEST_CASE("what a plan says") {
-    const HostedPlan plan = plan_hosted(llama_8b(CacheKind::hybrid), rates(50), enough);
+    const HostedPlan plan = plan_hosted(llama_8b(CacheKind::hybrid), rates(50, 2.24), enough);
     const std::string choice = hosted_choice(plan);
     CHECK(choice.find("both: the CPU 53 %, the GPU 47 % over the link, index in GPU memory; ") ==
           0);
@@ -231,7 +311,7 @@ TEST_SUITE("bench/hosted_plan") {
           std::string::npos);
     CHECK(text.find("\nstep     ") != std::string::npos);
     CHECK(text.find("\nrates    GPU memory 4200 GB/s, link 55.8 (measured); host memory 104, rows "
-                    "of 256 bytes 75 (measured)\n") != std::string::npos);
+                    "of 256 bytes 75, 2.24 G scores/s by codes (measured)\n") != std::string::npos);
     const nlohmann::ordered_json j = hosted_json(plan);
     CHECK(j["attend"] == "both");
     CHECK(j["index"] == "device");

@@ -8,7 +8,7 @@
 using namespace tandem;
 
 TEST_SUITE("gpu/bench/hosted_rates") {
-  TEST_CASE("all four are measured, and are those that benches divide by") {
+  TEST_CASE("all five are measured, and are those that benches divide by") {
     constexpr Device kGpu{Device::Kind::cuda, 0};
     const bench::HostedRates rates = bench::measured_rates(kGpu);
     CHECK(rates.gpu_gbps == bench::gpu_ceilings(kGpu).mem_read_gbps);
@@ -18,6 +18,7 @@ TEST_SUITE("gpu/bench/hosted_rates") {
     const auto host = bench::known_ceilings(max_threads());
     if (host) CHECK(rates.dram_gbps == host->mem_read_gbps);  // unless nothing can be kept here
     CHECK(rates.dram_rows_gbps > 0.1);
+    CHECK(rates.code_gscores > 0);
     CHECK(rates.gpu_source == "measured");
     CHECK(rates.host_source == "measured");
   }

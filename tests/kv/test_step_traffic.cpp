@@ -57,8 +57,11 @@ TEST_SUITE("kv/step_traffic") {
           Approx(kHosted * kTokenBytes * (4 * .023 * kIndexed + kSinks)).epsilon(1e-4));
     CHECK(t.share() == Approx(.092).epsilon(0.001));
     CHECK(t.cpu_rows == t.chosen_bytes);
-    CHECK(t.cpu_stream == Approx(kHosted * hybrid_index_bytes()).epsilon(1e-6));
-    CHECK(t.cpu() == t.cpu_rows + t.cpu_stream);
+    CHECK(t.cpu_stream == 0);
+    CHECK(t.cpu_codes == Approx(kHosted * hybrid_index_bytes()).epsilon(1e-6));
+    CHECK(t.cpu() == t.cpu_rows + t.cpu_codes);
+    CHECK(t.cpu_scores == kHosted * 32 * kIndexed);
+    CHECK(t.choosing_layers == 0);
     // Two dense layers, and the newest tokens of the others.
     CHECK(t.gpu_keys == kTokenBytes * (2 * kLength + kHosted * kRecent));
     CHECK(t.gpu() == t.gpu_keys);
@@ -70,7 +73,9 @@ TEST_SUITE("kv/step_traffic") {
     const StepTraffic cpu = traffic(hosted(CacheKind::hybrid, Attend::cpu, IndexPlace::device));
     const double index = kHosted * hybrid_index_bytes();
     CHECK(cpu.gpu_index == Approx(index).epsilon(1e-6));
-    CHECK(cpu.cpu_stream == 0);
+    CHECK(cpu.choosing_layers == kHosted);
+    CHECK(cpu.cpu_codes == 0);
+    CHECK(cpu.cpu_scores == 0);
     CHECK(cpu.cpu_rows == cpu.chosen_bytes);
     const double small = kHosted * 32 * (128 * 2 + 129 * 4);
     const double ids = kHosted * 32 * 4 * .023 * kIndexed;
@@ -94,14 +99,14 @@ TEST_SUITE("kv/step_traffic") {
     cache.hybrid.group = recipe::HybridGroup::shared;
     const StepTraffic shared = traffic(cache);
     CHECK(shared.chosen_bytes == Approx(alone.chosen_bytes / 4).epsilon(0.002));
-    CHECK(alone.cpu_stream - shared.cpu_stream ==
+    CHECK(alone.cpu_codes - shared.cpu_codes ==
           Approx(kHosted * 8 * 3 * 32 * .06 * kIndexed).epsilon(1e-6));
   }
 
   TEST_CASE("hash tables: two lines and a bucket a table and block, a line of norms a key") {
     const StepTraffic t = traffic(hosted(CacheKind::lsh, Attend::cpu, IndexPlace::host));
     CHECK(t.hosted_layers == kHosted);
-    CHECK(t.cpu_stream == 0);
+    CHECK(t.cpu_stream + t.cpu_codes == 0);
     const double keys = (t.chosen_bytes / kHosted / kTokenBytes - kSinks) / 4;  // of a head
     CHECK(keys / kIndexed == Approx(.0176).epsilon(0.01));
     const double tables = 150 * (3 * 128 + 2 * 1.65 * kIndexed / 1024);
@@ -125,7 +130,7 @@ TEST_SUITE("kv/step_traffic") {
       CHECK(narrow.chosen_bytes == Approx(wide.chosen_bytes * 264 / 512));
       CHECK(narrow.share() == Approx(wide.share()));
       CHECK(wide.cpu_rows - narrow.cpu_rows == Approx(wide.chosen_bytes * (512 - 320) / 512));
-      CHECK(narrow.cpu_stream == wide.cpu_stream);
+      CHECK(narrow.cpu_codes == wide.cpu_codes);
       CHECK(narrow.gpu() == wide.gpu());
       CHECK(narrow.link() == wide.link());
     }
@@ -151,6 +156,9 @@ TEST_SUITE("kv/step_traffic") {
     CHECK(five.hosted_layers == one.hosted_layers);
     CHECK(five.key_bytes == 5 * one.key_bytes);
     CHECK(five.cpu() == Approx(5 * one.cpu()));
+    CHECK(five.cpu_scores == 5 * one.cpu_scores);
+    CHECK(traffic(hosted(CacheKind::hybrid, Attend::gpu, IndexPlace::device), kLength, 5)
+              .choosing_layers == kHosted);
     CHECK(five.gpu() == Approx(5 * one.gpu()));
     CHECK(five.link() == Approx(5 * one.link()));
     const StepTraffic few = traffic(cache, 60);
