@@ -31,7 +31,8 @@ size_t MemoryPlan::peak(Device device) const {
     const std::string group = group_of(item.name);
     if (item.lifetime == Lifetime::load) load += item.bytes;
     if (item.lifetime == Lifetime::run) run += item.bytes;
-    if (item.lifetime == Lifetime::run && (group == "weights" || group == "process"))
+    if (item.lifetime == Lifetime::run &&
+        (group == "weights" || group == "embedding" || group == "process"))
       weights += item.bytes;
   }
   return std::max(run, weights + load);

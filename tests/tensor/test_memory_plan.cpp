@@ -4,6 +4,7 @@
 
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
+#include "tensor/driver_memory.h"
 
 using namespace tandem;
 
@@ -19,6 +20,26 @@ TEST_SUITE("tensor/memory_plan") {
     CHECK(plan.group_bytes("kv", {}) == 1100);
     CHECK(plan.groups() == std::vector<std::string>{"weights", "load", "kv"});
     CHECK_THROWS_AS(plan.add("kv/pages", 1), Error);
+    // So does the program itself, and an embedding that stays in host memory.
+    plan.add("process/program", 800);
+    CHECK(plan.peak({}) == 2900);
+    plan.add("embedding/rows", 900);
+    CHECK(plan.peak({}) == 3800);
+    plan.add("load/more", 500, {}, Lifetime::load);
+    CHECK(plan.peak({}) == 1000 + 800 + 900 + 1200);
+  }
+
+  TEST_CASE("what a GPU holds without buffers is planned as a record of another has it") {
+    constexpr Device kGpu{Device::Kind::cuda, 0};
+    MemoryPlan plan;
+    plan_driver({}, /*is_here=*/true, size_t{1} << 30, plan);
+    CHECK(plan.items().empty());
+    CHECK(driver_bytes({}, true) == 0);
+    CHECK(driver_bytes(kGpu, false) == size_t{548} << 20);
+    plan_driver(kGpu, /*is_here=*/false, size_t{45} << 30, plan);
+    CHECK(plan.peak(kGpu) == size_t{548 + 90} << 20);
+    CHECK(plan.peak({}) == 0);
+    CHECK(plan.parts(kGpu) == "process 638.0 MiB");
   }
 
   TEST_CASE("too little memory names the groups and a remedy") {

@@ -1,0 +1,38 @@
+#include "tensor/driver_memory.h"
+
+#include <algorithm>
+
+#include "tensor/cuda.h"
+
+namespace tandem {
+namespace {
+
+/// An H200 at the end of runs had 535 to 545 MiB in use above their buffers
+/// (tests/records/gpu-h200-sparse.jsonl).
+constexpr size_t kOfRecord = size_t{548} << 20;
+/// Of it, what comes after a run is planned.
+constexpr size_t kToCome = size_t{64} << 20;
+/// An entry of 8 bytes for each 4 KiB: 92 MiB more than those with 45 GiB, 22 with 11
+/// (tests/records/gpu-h200-across.jsonl).
+constexpr size_t kPinnedAByte = 4096 / 8;
+
+/// While no buffers are allocated.
+size_t held_now(int gpu) {
+  const cuda::DeviceInfo info = cuda::device_info(gpu);
+  return std::min(info.total_bytes - info.free_bytes, kMostDriverBytes);
+}
+
+}  // namespace
+
+size_t driver_bytes(Device device, bool is_here) {
+  if (device.kind != Device::Kind::cuda) return 0;
+  return is_here ? held_now(device.index) + kToCome : kOfRecord;
+}
+
+void plan_driver(Device device, bool is_here, size_t pinned, MemoryPlan& plan) {
+  plan.add("process/driver", driver_bytes(device, is_here), device);
+  plan.add("process/page tables of pinned memory",
+           device.kind == Device::Kind::cuda ? pinned / kPinnedAByte : 0, device);
+}
+
+}  // namespace tandem

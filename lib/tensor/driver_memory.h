@@ -1,0 +1,21 @@
+#pragma once
+#include "tensor/memory_plan.h"
+
+namespace tandem {
+
+/// Of a GPU's memory, at most what the driver holds and this process' context beyond buffers: not
+/// free, and held by no other process.
+inline constexpr size_t kMostDriverBytes = size_t{1} << 30;
+
+/// Bytes of a GPU's memory that hold no buffer: the driver's share and this process' context, as
+/// they are now, and an allowance for code that loads when it first runs, for recorded graphs, and
+/// for whole pages of 2 MiB. 0 on the CPU.
+/// is_here  false: the GPU is not this machine's, and that of a record stands for it
+/// errors   kind device
+size_t driver_bytes(Device device, bool is_here);
+
+/// Plans them, and the page tables through which the GPU sees pinned host memory.
+/// pinned   bytes of that
+void plan_driver(Device device, bool is_here, size_t pinned, MemoryPlan& plan);
+
+}  // namespace tandem
