@@ -133,10 +133,7 @@ void Llama::embed(const int32_t* ids) {
   const std::span<const int32_t> all(ids, static_cast<size_t>(n_rows_));
   const ops::PackedWeights& table = weights_.embedding();
   if (exec_.on_gpu())
-    ops::embed_ids(
-        residual(),
-        {table.device_rows(), table.dtype(), {config_.vocab_size, config_.dim}, options_.device},
-        ids, exec_.stream());
+    ops::embed_ids(residual(), weights_.device_embedding(), ids, exec_.stream());
   else if (options_.trainable.embedding)
     ops::embed(residual_, ops::trainable_rows(table), table.dtype(), all, config_.dim);
   else

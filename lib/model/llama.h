@@ -33,8 +33,9 @@ class Llama {
     Device device = {};
     int n_streamed = 0;  // layers in host memory, of a run on a GPU
     Trainable trainable = {};
+    bool host_embedding = false;  // as WeightPlaces'
 
-    WeightPlaces places() const { return {device, n_streamed, trainable}; }
+    WeightPlaces places() const { return {device, n_streamed, trainable, host_embedding}; }
   };
 
   static void plan(const ModelConfig& config, const Options& options, MemoryPlan& plan);

@@ -68,12 +68,18 @@ Product product(const ModelConfig& c, DType dtype, const WeightPlaces& places, P
   return p;
 }
 
+bool has_host_embedding(const ModelConfig& c, const WeightPlaces& places) {
+  return places.device.kind == Device::Kind::cuda && places.host_embedding && !c.tied_embeddings;
+}
+
 /// On a GPU, or where they are trainable, embedding rows come from memory: those of the head where
 /// they are tied.
 bool has_own_embedding(const ModelConfig& c, const WeightPlaces& places) {
   return (places.device.kind == Device::Kind::cuda || places.trainable.embedding) &&
-         !c.tied_embeddings;
+         !c.tied_embeddings && !has_host_embedding(c, places);
 }
+
+constexpr const char* kHostEmbedding = "embedding/rows";
 
 constexpr std::array kLayerProducts = {ProductKind::qkv, ProductKind::wo, ProductKind::gate_up,
                                        ProductKind::w_down};
@@ -200,6 +206,30 @@ LayerNorms next_norms(const ModelConfig& c, const float*& at) {
   return norms;
 }
 
+/// Fills host memory with the rows of the embedding, pinned for kernels of a GPU.
+/// errors   kind memory: the system refuses to pin it
+PinnedPages load_host_embedding(const ModelConfig& c, DType dtype, const WeightSource& source,
+                                void* memory, LoadWatch& watch) {
+  constexpr int64_t kRows = 4096;
+  const size_t row_bytes = static_cast<size_t>(c.dim) * dtype_bytes(dtype);
+  PinnedPages pinned(memory, static_cast<size_t>(c.vocab_size) * row_bytes, 0);
+  if (!pinned.refusal().empty())
+    throw Error::make(ErrorKind::memory, kHostEmbedding,
+                      "is to be read by the GPU, which takes {} of pinned memory, but the system "
+                      "refused: {}",
+                      format_bytes(static_cast<size_t>(c.vocab_size) * row_bytes), pinned.refusal())
+        .hint(
+            "allow a process to lock as much (ulimit -l, the limits of a container), or raise "
+            "run.gpu_memory_limit, so that it lies on the GPU");
+  for (int64_t begin = 0; begin < c.vocab_size; begin += kRows) {
+    const int64_t end = std::min<int64_t>(begin + kRows, c.vocab_size);
+    watch.add((end - begin) * c.dim);
+    source.rows(Weight::tok_emb, 0, begin, end, dtype,
+                static_cast<std::byte*>(memory) + static_cast<size_t>(begin) * row_bytes);
+  }
+  return pinned;
+}
+
 void copy_to(Device device, float* to, std::span<const float> from) {
   if (device.kind == Device::Kind::cpu) {
     std::memcpy(to, from.data(), from.size_bytes());
@@ -230,6 +260,9 @@ void Weights::plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
   add(product(config, dtype, places, ProductKind::lm_head, 0));
   if (has_own_embedding(config, places))
     add(product(config, dtype, places, ProductKind::embedding, 0));
+  if (has_host_embedding(config, places))
+    plan.add(kHostEmbedding, static_cast<size_t>(config.vocab_size) *
+                                 static_cast<size_t>(config.dim) * dtype_bytes(dtype));
   plan.add("weights/norms", norm_elements(config) * sizeof(float), device);
   plan.add("load/staging", staging, {}, Lifetime::load);
 }
@@ -274,6 +307,10 @@ Weights Weights::load(const ModelConfig& config, DType dtype, const WeightSource
     w.out_norm = norms;
     w.lm_head = load(ProductKind::lm_head, 0);
     if (has_own_embedding(config, places)) w.own_embedding = load(ProductKind::embedding, 0);
+    if (has_host_embedding(config, places)) {
+      w.host_embedding = arena.take(kHostEmbedding);
+      w.pinned_embedding = load_host_embedding(config, dtype, source, w.host_embedding, watch);
+    }
     staging.wait();
   }
   arena.give_back("load/staging");

@@ -15,6 +15,7 @@
 #include "model/weight_table.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
+#include "tensor/pinned_pages.h"
 
 namespace tandem::model {
 
@@ -65,6 +66,9 @@ struct WeightPlaces {
   Device device = {};
   int n_streamed = 0;  // layers that a GPU's run keeps in pinned host memory (LayerStream)
   Trainable trainable = {};
+  /// A GPU's run keeps the embedding there too, and fetches the rows that it needs; not where the
+  /// head has them.
+  bool host_embedding = false;
 };
 
 struct Weights {
@@ -74,10 +78,20 @@ struct Weights {
   const float* out_norm = nullptr;      // [dim]
   ops::PackedWeights lm_head;           // [vocab, dim]; tied heads pack the embedding
   ops::PackedWeights own_embedding;     // [vocab, dim], on a GPU or trainable, if not tied
+  void* host_embedding = nullptr;       // the same in pinned host memory, of a run on a GPU
+  PinnedPages pinned_embedding;
 
-  /// Rows of the embedding on a GPU, or where it is trainable.
+  /// Rows of the embedding where it is trainable.
   const ops::PackedWeights& embedding() const {
     return own_embedding.empty() ? lm_head : own_embedding;
+  }
+  /// Where kernels of the run's GPU read them, [vocab, dim].
+  Tensor device_embedding() const {
+    const ops::PackedWeights& table = embedding();
+    return {host_embedding != nullptr ? host_embedding : table.device_rows(),
+            table.dtype(),
+            {table.out(), table.in()},
+            table.device()};
   }
 
   /// The layers whose matrices are in separate GPU memory, or pass through that of the ring.
@@ -85,7 +99,7 @@ struct Weights {
 
   static void plan(const ModelConfig& config, DType dtype, MemoryPlan& plan,
                    const WeightPlaces& places = {});
-  /// errors   kind input, interrupted; device
+  /// errors   kind input, interrupted; device; memory: the embedding cannot be pinned
   static Weights load(const ModelConfig& config, DType dtype, const WeightSource& source,
                       Arena& arena, const LoadEvents& events = {}, const WeightPlaces& places = {});
   /// Scratch for any of the products on at most `max_rows` rows (`head_rows` for the head).

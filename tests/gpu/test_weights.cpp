@@ -1,5 +1,6 @@
 #include "gpu/device_buffer.h"
 #include "model/weights.h"
+#include "ops/elementwise.h"
 
 using namespace tandem;
 using namespace tandem::test;
@@ -140,5 +141,34 @@ TEST_SUITE("gpu/model/weights") {
         head.push_back(CountingSource::value(Weight::lm_head, 0, r, 7));
       CHECK(column(w.lm_head, 7) == head);
     }
+  }
+
+  TEST_CASE("rows of the embedding come from the GPU's memory, or over the link from the host's") {
+    constexpr int64_t kDim = 64, kVocab = 200;
+    const std::vector<int32_t> ids = {0, 7, 199, 7, 128};
+    const DeviceBuffer device_ids(ids);
+    for (const bool on_device : {false, true})
+      for (const bool on_host_too : {false, true}) {
+        CAPTURE(on_device);
+        CAPTURE(on_host_too);
+        const CountingSource source(on_device);
+        const model::WeightPlaces places{kGpu, 0, {}, on_host_too};
+        MemoryPlan plan;
+        model::Weights::plan(kConfig, DType::f32, plan, places);
+        CHECK((plan.find("weights/embedding") == nullptr) == on_host_too);
+        CHECK(plan.group_bytes("embedding", {}) ==
+              (on_host_too ? size_t{kVocab * kDim} * sizeof(float) : 0));
+        Arena arena(plan);
+        const model::Weights w =
+            model::Weights::load(kConfig, DType::f32, source, arena, {}, places);
+        const DeviceBuffer out(ids.size() * kDim * sizeof(float));
+        ops::embed_ids({out.raw(), DType::f32, {std::ssize(ids), kDim}, kGpu}, w.device_embedding(),
+                       device_ids.as<int32_t>(), queue().stream());
+        std::vector<float> want;
+        for (const int32_t id : ids)
+          for (int64_t c = 0; c < kDim; ++c)
+            want.push_back(CountingSource::value(model::Weight::tok_emb, 0, id, c));
+        CHECK(out.vector<float>() == want);
+      }
   }
 }
