@@ -35,6 +35,8 @@ struct Setup {
   int64_t total_tokens = 0;  // 0 = all sequences at full length
   Device device = {};
   int n_streamed = 0;  // layers in host memory
+  bool host_embedding = false;
+  int prompt_passes = 1;
   recipe::PrefillOrder order = recipe::PrefillOrder::chunks;
   std::shared_ptr<cuda::Queue> queue = nullptr;  // of another engine on the GPU
 };
@@ -50,7 +52,9 @@ inline decode::EngineSpec engine_spec(const Setup& s) {
           .max_tree_rows = s.logit_rows,
           .max_logit_rows = s.logit_rows,
           .device = s.device,
-          .n_streamed = s.n_streamed,
+          .savings = {.host_embedding = s.host_embedding,
+                      .prompt_passes = s.prompt_passes,
+                      .n_streamed = s.n_streamed},
           .caches = s.caches};
 }
 

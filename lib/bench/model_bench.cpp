@@ -28,13 +28,15 @@ decode::EngineSpec engine_spec(const ModelCase& c, const Interrupted& interrupte
   spec.total_tokens = int64_t{c.batch} * c.max_tokens();
   if (c.bench.has(ModelPhase::decode)) {
     spec.max_seqs *= 2;
+    spec.max_extended = c.batch;
+    spec.max_appended = static_cast<int>(c.bench.new_tokens);
     if (c.bench.new_tokens.value > kv::TokenIndex::kMaxForkTokens) spec.max_prompts = 0;
     spec.total_tokens += int64_t{c.batch} * kPageTokens;
   }
   spec.caches = {c.cache};
   spec.device = c.device;
   spec.plan_for = c.plan_for;
-  spec.n_streamed = c.n_streamed;
+  spec.savings = c.savings;
   spec.interrupted = interrupted;
   return spec;
 }

@@ -59,7 +59,7 @@ struct ModelCase {
   int chunk = 2048;
   recipe::PrefillOrder order = recipe::PrefillOrder::chunks;
   uint64_t seed = 0;
-  int n_streamed = 0;                     // layers in host memory
+  decode::Savings savings = {};
   std::optional<HostedPlan> hosted = {};  // of keys in host memory: the cache is its choice
 
   /// Tokens of a sequence at its longest.

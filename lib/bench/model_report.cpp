@@ -46,7 +46,9 @@ Json workload(const ModelCase& c, ModelPhase phase) {
     return w;
   }
   if (phase == ModelPhase::load) return w;
-  if (c.n_streamed > 0) w["layers_streamed"] = c.n_streamed;
+  if (c.savings.n_streamed > 0) w["layers_streamed"] = c.savings.n_streamed;
+  if (c.savings.host_embedding) w["embedding"] = "host";
+  if (c.savings.prompt_passes > 1) w["prompt_passes"] = c.savings.prompt_passes;
   w["batch"] = is_whole_model(phase) ? c.batch : 1;
   w["prompt_tokens"] = c.context;
   if (phase != ModelPhase::decode) {
@@ -83,7 +85,7 @@ std::string note(const ModelCase& c, const PhaseResult& r, const Ceilings& ceili
   if (r.work.host_bytes > 0) {
     const Roofline roof = roofline(r.work, summarize(r.samples.ms).p50, ceilings, c.dtype);
     text += fmt::format("{}{} layers streamed: {:.1f} GB/s, {} % of {:.1f}",
-                        text.empty() ? "" : ", ", c.n_streamed, roof.copy_in_gbps,
+                        text.empty() ? "" : ", ", c.savings.n_streamed, roof.copy_in_gbps,
                         percent(roof.frac_of_copy_in), ceilings.copy_in_gbps);
   }
   if (r.phase == ModelPhase::decode && c.hosted) {

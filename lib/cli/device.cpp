@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "tensor/arena.h"
 #include "tensor/cuda.h"
+#include "tensor/driver_memory.h"
 
 namespace tandem::cli {
 namespace {
@@ -21,10 +22,6 @@ int gpu_index(std::string_view device) {
   return index;
 }
 
-// Of a card's memory, at most the share of the driver and of this process' context: not free, and
-// held by no other process.
-constexpr size_t kOwnContext = size_t{1} << 30;
-
 bool asks_for_gpu(const recipe::Run& run, const recipe::Offload& offload) {
   return run.device.starts_with(kCuda) || run.gpu_memory_limit || offload.any();
 }
@@ -35,7 +32,7 @@ GpuCard card_of(const recipe::Run& run) {
   constexpr size_t kUsual = size_t{80} << 30;
   if (run.plan_for) return *find_gpu_card(run.plan_for->value);
   return any_gpu_card(run.gpu_memory_limit
-                          ? static_cast<size_t>(run.gpu_memory_limit->value) + kOwnContext
+                          ? static_cast<size_t>(run.gpu_memory_limit->value) + kMostDriverBytes
                           : kUsual);
 }
 
@@ -96,11 +93,13 @@ MemoryLimits memory_limits(const recipe::Run& run, const Placement& place) {
   limits.gpu = place.device;
   if (place.plan_for) {
     limits.gpu_total = place.plan_for->memory_bytes;
-    limits.gpu_free = limits.gpu_total - kOwnContext;
+    limits.gpu_free = limits.gpu_total - kMostDriverBytes + driver_bytes(place.device, false);
   } else {
     const cuda::DeviceInfo info = cuda::device_info(place.device.index);
-    limits.gpu_free = info.free_bytes;
     limits.gpu_total = info.total_bytes;
+    // What the driver holds already is in plans, too.
+    const size_t held = info.total_bytes - info.free_bytes;
+    limits.gpu_free = info.free_bytes + std::min(held, kMostDriverBytes);
   }
   limits.gpu_bytes = limits.gpu_free;
   // A limit makes the card look smaller, never larger.
@@ -133,8 +132,9 @@ void MemoryLimits::check(const MemoryPlan& plan) const {
   plan.check_fits({}, host);
   if (!on_gpu()) return;
   const size_t needed = plan.peak(gpu);
+  const size_t buffers = needed - plan.group_bytes("process", gpu);
   const bool others_hold_it =
-      !gpu_limited && needed > gpu_free && needed + kOwnContext <= gpu_total;
+      !gpu_limited && needed > gpu_free && buffers + kMostDriverBytes <= gpu_total;
   if (!others_hold_it) return plan.check_fits(gpu, gpu_bytes);
   throw Error::make(ErrorKind::memory, gpu.name(),
                     "needs {} ({}), {} of {} are free: other processes hold the rest",

@@ -35,7 +35,8 @@ struct MemoryLimits {
   size_t host = 0;
   Device gpu = {};  // the CPU where the run has none
   size_t gpu_bytes = 0;
-  size_t gpu_free = 0, gpu_total = 0;    // of the card, without a limit
+  /// Of the card, without a limit: free, or held by this process' context as it is.
+  size_t gpu_free = 0, gpu_total = 0;
   bool gpu_limited = false;              // gpu_bytes come from the recipe, not from free memory
   std::optional<GpuCard> plan_for = {};  // the card, where it is not this machine's
 

@@ -215,7 +215,12 @@ std::string plan_text(const PlanView& v) {
     text += fmt::format("{}   cpu  {} threads, {}  {} available\n",
                         v.limits.on_gpu() ? "host  " : "device", max_threads(),
                         isa_name(isa_in_use()), format_bytes(v.limits.host));
-  text += memory_lines(v.plan, v.limits) + '\n' + time_line(v);
+  text += memory_lines(v.plan, v.limits) + '\n';
+  decode::Savings saved = v.spec.savings;
+  saved.n_streamed = 0;  // of which a line says more
+  if (const std::string all = saved.text(c.n_layers); !all.empty())
+    text += fmt::format("to fit   {}\n", all);
+  text += time_line(v);
   if (!v.recipe_sha256.empty()) text += fmt::format("recipe   sha256 {}\n", v.recipe_sha256);
   return text;
 }
@@ -227,6 +232,7 @@ Json plan_json(const PlanView& v) {
             {"prompt_tokens", v.prompt_tokens},
             {"context_tokens", v.context_tokens}};
   j.update(memory_json(v.plan, v.limits));
+  j["prompt_passes"] = v.spec.savings.prompt_passes;
   const Cost cost = cost_of(v);
   j["prefill_tflop"] = cost.prefill_flops * 1e-12;
   const auto f = floors(v, cost);

@@ -1,9 +1,12 @@
 #include "decode/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
+#include "tensor/driver_memory.h"
 
 namespace tandem::decode {
 namespace {
@@ -21,19 +24,26 @@ bool by_layers(const EngineSpec& s) {
                              [](const auto& c) { return c.place == recipe::CachePlace::host; });
 }
 
+int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+/// Rows of prompts that go through the layers together: the longest prompt, or whole forwards of
+/// it; several prompts where they are shorter.
+int64_t prompt_rows(const EngineSpec& s) {
+  const int64_t longest = std::min<int64_t>(s.max_tokens, s.total_tokens), chunk = max_rows(s);
+  const int64_t pass = divide_up(divide_up(longest, s.savings.prompt_passes), chunk) * chunk;
+  return std::max(std::min(pass, longest), chunk);
+}
+
 model::Llama::Options model_options(const EngineSpec& s) {
   return {.dtype = s.compute,
           .max_rows = max_rows(s),
           .max_logit_rows = std::max(s.max_logit_rows, s.max_seqs),
-          // The longest prompt; several together where they are shorter.
-          .max_prompt_rows =
-              by_layers(s)
-                  ? std::max<int64_t>(std::min<int64_t>(s.max_tokens, s.total_tokens), max_rows(s))
-                  : 0,
+          .max_prompt_rows = by_layers(s) ? prompt_rows(s) : 0,
           .max_position = s.max_tokens,
           .interrupted = s.interrupted,
           .device = s.device,
-          .n_streamed = s.n_streamed};
+          .n_streamed = s.savings.n_streamed,
+          .host_embedding = s.savings.host_embedding};
 }
 
 constexpr const char* kLogits = "activations/logits";
@@ -49,8 +59,10 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
           .max_seqs = s.max_seqs,
           .max_prompts = s.max_prompts,
           .max_drafted = s.max_drafted,
+          .max_extended = s.max_extended,
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
+          .max_appended = s.max_appended,
           .max_rows = max_rows(s),
           .max_extend_rows = s.max_extend_rows,
           .max_draft_rows = s.max_draft_rows,
@@ -63,6 +75,15 @@ kv::Cache::Spec cache_spec(const EngineSpec& s, const model::ModelConfig& c) {
 }
 
 }  // namespace
+
+std::string Savings::text(int n_layers) const {
+  std::vector<std::string> all;
+  if (host_embedding) all.emplace_back("embedding in host memory");
+  if (prompt_passes > 1) all.push_back(fmt::format("prompts in {} passes", prompt_passes));
+  if (n_streamed > 0)
+    all.push_back(fmt::format("{} of {} layers in host memory", n_streamed, n_layers));
+  return fmt::format("{}", fmt::join(all, ", "));
+}
 
 cuda::Gpu gpu_of(const EngineSpec& s) {
   if (s.device.kind != Device::Kind::cuda) return {};
@@ -79,8 +100,8 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
     throw recipe_error("run.prefill_order",
                        "is layers, but cache.prefill windowed gives keys back as a prompt is read")
         .hint("set run.prefill_order chunks, or cache.prefill dense");
-  // The program's own line below counts what that loads: on a GPU the driver and cuBLASLt, of
-  // which a plan for one that is not here knows nothing.
+  // The program's own lines below count what that loads: on a GPU the driver and cuBLASLt, of
+  // whose host memory a plan for one that is not here knows nothing.
   if (!spec.plan_for) ops::warm_up_linear(spec.compute, spec.device);
   MemoryPlan plan;
   plan.add("process/program and tokenizer", resident_bytes());
@@ -92,6 +113,9 @@ MemoryPlan Engine::plan(const ModelFiles& files, const EngineSpec& spec) {
     plan.add(kLogitRows, rows * sizeof(int32_t), spec.device);
   kv::Cache::plan(cache_spec(spec, files.config), plan);
   Sampler::plan(sampler_bounds(spec, files.config), spec.device, plan);
+  size_t pinned = 0;  // of a run on a GPU: weights and keys in host memory
+  for (const char* group : {"weights", "embedding", "kv"}) pinned += plan.group_bytes(group, {});
+  plan_driver(spec.device, !spec.plan_for, pinned, plan);
   return plan;
 }
 
@@ -182,10 +206,25 @@ void Engine::run_by_layers(std::span<const Chunk> chunks, const OnLogits& on_log
   }
 }
 
+size_t Engine::rows_of_pass(std::span<const SeqTokens> sequences, const Cursor& at) const {
+  const auto room = static_cast<size_t>(model_.options().max_prompt_rows);
+  size_t rows = 0, offset = at.offset;
+  int pages = cache_.prompt_pages();
+  for (size_t i = at.next; i < sequences.size() && !cache_.is_cut(sequences[i].slot); ++i) {
+    const size_t left = sequences[i].tokens.size() - offset, n = std::min(left, room);
+    const int end = cache_.length(sequences[i].slot) + static_cast<int>(n);
+    const int needed = (end + kPageTokens - 1) / kPageTokens;
+    if (i > at.next && (rows + left > room || needed > pages)) break;
+    rows += n;
+    pages -= needed;
+    offset = 0;
+  }
+  return rows;
+}
+
 void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_logits,
                      const Progress& progress) {
   const auto chunk_rows = static_cast<size_t>(model_.options().max_rows);
-  const auto room = static_cast<size_t>(model_.options().max_prompt_rows);
   Cursor at;
   int64_t done = 0;
   const auto report = [&](int64_t rows, bool last) {
@@ -194,7 +233,8 @@ void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_lo
   };
   while (at.next < sequences.size()) {
     // Texts that a policy has cut go on under it, chunk by chunk.
-    const bool by_layers = room > 0 && !cache_.is_cut(sequences[at.next].slot);
+    const bool by_layers =
+        model_.options().max_prompt_rows > 0 && !cache_.is_cut(sequences[at.next].slot);
     if (!by_layers) {
       const Chunk chunk = take_chunk(sequences, at, chunk_rows);
       run(kv::Phase::prefill, chunk.parts,
@@ -205,11 +245,9 @@ void Engine::prefill(std::span<const SeqTokens> sequences, const OnLogits& on_lo
       continue;
     }
     std::vector<Chunk> chunks;
-    size_t rows = 0;
-    while (at.next < sequences.size() && rows < room && !cache_.is_cut(sequences[at.next].slot)) {
-      chunks.push_back(take_chunk(sequences, at, std::min(chunk_rows, room - rows)));
-      rows += chunks.back().rows;
-    }
+    const size_t rows = rows_of_pass(sequences, at);
+    for (size_t taken = 0; taken < rows; taken += chunks.back().rows)
+      chunks.push_back(take_chunk(sequences, at, std::min(chunk_rows, rows - taken)));
     const int n_layers = config().n_layers;
     run_by_layers(chunks, on_logits, [&](int layers) {
       report(done + static_cast<int64_t>(rows) * layers / n_layers,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,22 @@
 
 namespace tandem::decode {
 
+/// What a run on a GPU does without, to need less memory there.
+struct Savings {
+  /// The embedding lies in pinned host memory, unless the head has its rows: a token's row comes
+  /// over the link.
+  bool host_embedding = false;
+  /// In which the longest prompt goes through the layers, where prompts are read layer by layer: of
+  /// the residual stream one pass is held. Each brings the keys of those before it.
+  int prompt_passes = 1;
+  /// Layers whose weights stay in pinned host memory and come over the link in every forward.
+  int n_streamed = 0;
+
+  /// `embedding in host memory, prompts in 3 passes, 4 of 32 layers in host memory`; empty where
+  /// nothing is saved.
+  std::string text(int n_layers) const;
+};
+
 /// What a run will need; everything else follows from it and the model.
 struct EngineSpec {
   DType compute = DType::bf16;
@@ -27,8 +44,10 @@ struct EngineSpec {
   int max_seqs = 1;          // sequences alive at once
   int max_prompts = 0;       // of them, all but forks that add little (kv/cache.h); 0 = all
   int max_drafted = 0;       // of them, those that caches beyond the first read; 0 = all
+  int max_extended = 0;      // of them, those that are extended or decoded; 0 = all (kv/cache.h)
   int max_tokens = 0;        // of one sequence
   int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
+  int max_appended = 0;      // of one sequence after its prompt; 0 = any number (kv/cache.h)
   int max_extend_rows = 0;   // rows of one extend call, all sequences; 0 = as many as a prefill's
   int max_draft_rows = 0;    // rows of one sequence in a step that verifies or drafts, and those
                              // that one ahead of it may add
@@ -36,7 +55,7 @@ struct EngineSpec {
   int max_logit_rows = 1;    // rows whose logits are alive at once, at least max_seqs
   Device device = {};
   std::optional<GpuCard> plan_for = {};  // of a plan alone: its GPU, where that is not `device`
-  int n_streamed = 0;  // layers whose weights stay in pinned host memory; on a GPU alone
+  Savings savings = {};
   std::vector<recipe::Cache> caches;  // the policies that share the store
   Interrupted interrupted = {};       // polled while weights load, and within every forward
 };
@@ -103,7 +122,7 @@ class Engine {
   int places(int n, int rows_each) const;
   /// Whether a graph may hold a forward: not where weights or keys stream, whose copies go on
   /// meanwhile.
-  bool is_recordable() const { return spec_.n_streamed == 0 && !cache_.streams_keys(); }
+  bool is_recordable() const { return spec_.savings.n_streamed == 0 && !cache_.streams_keys(); }
   /// Sequences that a step has room for, with that many rows and rows of logits each.
   int room_for_places(int rows_each, int logit_rows_each) const;
   /// Chooses the products of a forward and of its logits before either runs (model::Llama).
@@ -154,6 +173,9 @@ class Engine {
   struct Cursor {
     size_t next = 0, offset = 0;
   };
+  /// Rows, from there on, of the prompts that next go through the layers together: the rest of the
+  /// current sequence, or what there is room for, and whole ones after it.
+  size_t rows_of_pass(std::span<const SeqTokens> sequences, const Cursor& at) const;
   /// The next chunk: the rest of the current sequence, then whole short ones, then a first part.
   Chunk take_chunk(std::span<const SeqTokens> sequences, Cursor& at, size_t max_rows) const;
   /// Chunks by layers. on_layer: layers done.

@@ -155,6 +155,7 @@ std::vector<Step> Cache::begin_prompts(std::span<const std::vector<SeqRows>> row
     for (; !lengths.empty(); lengths.pop_back())
       store_.set_length(lengths.back().first, lengths.back().second);
   };
+  if (hosted_) hosted_->begin_prompts();
   std::vector<Step> steps;
   try {
     for (const std::vector<SeqRows>& of_step : rows) {
@@ -197,14 +198,14 @@ void Cache::begin_again(std::span<Step> steps, std::span<const int32_t> slots, O
     for (size_t b = 0; b < slots.size(); ++b)
       move_rows(step, static_cast<int>(b), slots[b], store_.length(slots[b]),
                 store_.pages(slots[b]), near_of(slots[b]));
-  lay_out_tables(last.slot);
+  lay_out_tables(last.phase, last.slot);
   publish(steps, outbox);
 }
 
 void Cache::reserve(int slot, int n, Phase phase) {
   store_.reserve(slot, n);
   if (!hosted_) return;
-  if (phase == Phase::prefill) return hosted_->hold_far(slot);
+  if (phase == Phase::prefill) return hosted_->hold_prompt(slot, n);
   hosted_->hold_split(slot, range_begin(slot));
   hosted_->near().reserve(slot, n);
 }
@@ -214,16 +215,15 @@ NearRows Cache::near_of(int slot) const {
   return {hosted_->near().pages(slot), range_begin(slot)};
 }
 
-void Cache::lay_out_tables(std::span<const int32_t> slots) {
+void Cache::lay_out_tables(Phase phase, std::span<const int32_t> slots) {
   tables_.lay_out(store_, slots);
-  if (hosted_) near_tables_->lay_out(hosted_->near(), slots);
+  if (hosted_) near_tables_->lay_out(hosted_store(phase), slots);
 }
 
 Cache::LayerKeys Cache::keys(int layer, const Step& step) const {
   if (!is_hosted(layer)) return {store_.k(layer), store_.v(layer), step.arrays};
-  const bool near = step.phase == Phase::extend;
-  const PagedStore& store = near ? hosted_->near() : hosted_->prompt();
-  return {store.k(layer), store.v(layer), near ? step.near : step.arrays};
+  const PagedStore& store = hosted_store(step.phase);
+  return {store.k(layer), store.v(layer), step.near};
 }
 
 void Cache::begin_layer(int layer, std::span<const Step> steps) {
@@ -293,7 +293,7 @@ Step Cache::lay_out(const StepSpec& spec) {
   for (int b = 1; step.places > step.n_seqs && b < step.n_seqs; ++b)
     TANDEM_CHECK(step.rows_of(b) == step.rows_of(0), "{} rows of a sequence, {} of another",
                  step.rows_of(b), step.rows_of(0));
-  lay_out_tables(step.slot);
+  lay_out_tables(step.phase, step.slot);
   return step;
 }
 
@@ -356,10 +356,10 @@ void Cache::add_rows(Step& step, const SeqRows& rows, const Tree* tree) {
     step.pos.push_back(token);
     step.row_page.push_back(store_.page(rows.slot, token / kPageTokens));
     step.row_in_page.push_back(token % kPageTokens);
-    if (hosted_ && step.phase == Phase::extend)
-      step.near_page.push_back(hosted_->near().page(rows.slot, token / kPageTokens));
+    if (hosted_)
+      step.near_page.push_back(hosted_store(step.phase).page(rows.slot, token / kPageTokens));
   }
-  if (hosted_ && step.phase == Phase::extend) step.near_begin.push_back(range_begin(rows.slot));
+  if (hosted_) step.near_begin.push_back(step.phase == Phase::extend ? range_begin(rows.slot) : 0);
   step.n_rows += rows.n_rows;
   step.row_begin.push_back(step.n_rows);
   ++step.n_seqs;

@@ -29,12 +29,15 @@ class Cache {
     /// TokenIndex::kMaxForkTokens to a prompt, which need no room in a policy's index. 0 = all.
     int max_prompts = 0;
     int max_drafted = 0;       // of them, those that policies beyond the first read; 0 = all
+    int max_extended = 0;      // of them, those that extend steps serve; 0 = all
     int max_tokens = 0;        // of one sequence, tentative rows included
     int64_t total_tokens = 0;  // over all sequences, shared prefixes counted once
-    int max_rows = 0;          // rows of one step, or of all levels of one tree
-    int max_extend_rows = 0;   // of one that policies serve; 0 = max_rows
-    int max_draft_rows = 0;    // of one sequence in a step of drafted rows, and StepSpec::ahead
-    int max_tree_rows = 0;     // of steps with trees that attention is to be fast for
+    /// Of one sequence after its prompt, or of a fork beyond what it shares; 0 = any number.
+    int max_appended = 0;
+    int max_rows = 0;         // rows of one step, or of all levels of one tree
+    int max_extend_rows = 0;  // of one that policies serve; 0 = max_rows
+    int max_draft_rows = 0;   // of one sequence in a step of drafted rows, and StepSpec::ahead
+    int max_tree_rows = 0;    // of steps with trees that attention is to be fast for
     std::vector<recipe::Cache> policies;
     Device device = {};
     int multiprocessors = 0;  // of the GPU, on one
@@ -88,7 +91,8 @@ class Cache {
   std::vector<Step> begin_levels(const StepSpec& spec,
                                  std::span<const std::vector<int>> level_ends);
   /// Lays out the steps of prompts, each as if those before it were committed, which happens later,
-  /// in their order. On a GPU their arrays are sent before each use.
+  /// in their order. On a GPU their arrays are sent before each use. Where keys are in host memory
+  /// the prompts that went before them must have gone through all layers.
   /// errors   kind memory when pages run out: nothing is laid out
   std::vector<Step> begin_prompts(std::span<const std::vector<SeqRows>> rows);
   /// On a GPU brings the arrays of a step of begin_prompts again, for work from now on.
@@ -167,6 +171,10 @@ class Cache {
     if (hosted_) hosted_->store(slot);
   }
   bool has_hosted() const { return hosted_ != nullptr; }
+  /// Pages of the texts that begin_prompts takes at once, whole ones of each; no text has more.
+  int prompt_pages() const {
+    return hosted_ ? hosted_->prompt_pages() : std::numeric_limits<int>::max();
+  }
   /// Why keys in host memory are not pinned, which makes copies slower; empty where they are.
   std::string why_unpinned() const { return hosted_ ? hosted_->why_unpinned() : ""; }
   /// Whether the CPU works in the midst of a GPU's steps.
@@ -225,6 +233,10 @@ class Cache {
       if (readers_of(slot).has(i)) visit(*policies_[static_cast<size_t>(i)]);
   }
   bool is_hosted(int layer) const { return hosted_ && hosted_->holds(layer); }
+  /// Where on the forward's device rows of a step have the keys of hosted layers.
+  const PagedStore& hosted_store(Phase phase) const {
+    return phase == Phase::extend ? hosted_->near() : hosted_->prompt();
+  }
   /// Where policies find the keys that they index.
   const PagedStore& indexed_store() const { return hosted_ ? hosted_->far() : store_; }
   /// Tokens that a policy's ranges read of a slot; of the first one, whose keys are in host memory.
@@ -232,7 +244,7 @@ class Cache {
   /// Room for new rows of a sequence.
   void reserve(int slot, int n, Phase phase);
   NearRows near_of(int slot) const;
-  void lay_out_tables(std::span<const int32_t> slots);
+  void lay_out_tables(Phase phase, std::span<const int32_t> slots);
   /// One layer's attention by a plan.
   struct Attention {
     int layer;

@@ -89,6 +89,7 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .max_rows = static_cast<int>(extend_rows(s)),
           .max_tokens = s.max_tokens,
           .total_tokens = s.total_tokens,
+          .max_appended = s.max_appended,
           .device = list_device(s),
           .hosted = on_host(s.policies[i]),
           .block_shared_bytes = s.block_shared_bytes};
@@ -118,6 +119,9 @@ std::optional<HostedKeys::Spec> hosted_spec(const Cache::Spec& s) {
   return HostedKeys::Spec{.layers = policy->hosted_layers(),
                           .whole = store_spec(s),
                           .near_tokens = std::min(s.max_tokens, policy->most_ranged() + rows),
+                          .near_slots = s.max_extended,
+                          // The longest, or several of a forward's rows.
+                          .prompt_tokens = std::max(s.max_tokens, s.max_rows),
                           .eight_bit = s.policies[0].is_eight_bit(),
                           .index_reads_prompt = !chooses_for_gpu(s),
                           .gpu_reads = !s.policies[0].chooses_on_cpu() ||

@@ -8,8 +8,8 @@
 
 namespace tandem::kv {
 
-/// The arrays of steps in a GPU's memory, and the page tables, which stay there: those of near keys
-/// (hosted_keys.h) too, where there are any. Where arrays lie
+/// The arrays of steps in a GPU's memory, and the page tables, which stay there: those of layers
+/// whose keys are in host memory (Step::near) too, where there are any. Where arrays lie
 /// in an outbox depends on the steps' numbers of sequences, rows and mask words alone, so a
 /// recorded graph finds those of all later steps of its shapes.
 class DeviceStep {

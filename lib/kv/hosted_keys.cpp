@@ -8,6 +8,8 @@
 namespace tandem::kv {
 namespace {
 
+int pages_of(int tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+
 PagedStore::Spec far_spec(const HostedKeys::Spec& s) {
   PagedStore::Spec spec = s.whole;
   spec.layers = s.layers;
@@ -25,6 +27,8 @@ PagedStore::Spec prompt_spec(const HostedKeys::Spec& s) {
   spec.max_moves = 0;
   spec.one_layer = true;
   spec.prefix = "kv/prompt";
+  // Texts share no page.
+  spec.n_pages = std::min(spec.n_pages, pages_of(s.prompt_tokens) + spec.max_slots);
   return spec;
 }
 
@@ -33,9 +37,10 @@ PagedStore::Spec near_spec(const HostedKeys::Spec& s) {
   spec.layers = s.layers;
   spec.prefix = "kv/near";
   // The first page may begin long before its first token that is read, and a fork copies its last.
-  const int pages = (s.near_tokens + kPageTokens - 1) / kPageTokens + 2;
+  const int pages = pages_of(s.near_tokens) + 2;
   // A text that goes over to near takes pages for itself, of tokens too that others share in far.
-  spec.n_pages = spec.max_slots * std::min(spec.max_pages, pages);
+  const int slots = s.near_slots > 0 ? std::min(s.near_slots, spec.max_slots) : spec.max_slots;
+  spec.n_pages = slots * std::min(spec.max_pages, pages);
   return spec;
 }
 
@@ -49,7 +54,7 @@ void HostedKeys::plan(const Spec& spec, MemoryPlan& plan) {
 
 HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const Exec& exec)
     : far_(far_spec(spec), arena, {}, whole),
-      prompt_(prompt_spec(spec), arena, exec, whole),
+      prompt_(prompt_spec(spec), arena, exec),
       near_(near_spec(spec), arena, exec),
       exec_(exec),
       rounds_prompt_(spec.eight_bit && spec.index_reads_prompt),
@@ -82,15 +87,23 @@ const std::string& HostedKeys::why_unpinned() const {
 }
 
 void HostedKeys::acquire(int slot) {
-  const int near = near_.acquire();
-  TANDEM_CHECK(near == slot, "slot {} of the near keys, {} of the others", near, slot);
+  const int near = near_.acquire(), prompt = prompt_.acquire();
+  TANDEM_CHECK(near == slot && prompt == slot, "slots {} and {} on the device, {} of the others",
+               near, prompt, slot);
   at(slot) = {};
 }
 
 void HostedKeys::fork(int from, int to) {
-  const int near = near_.fork(from);
-  TANDEM_CHECK(near == to, "slot {} of the near keys, {} of the others", near, to);
+  const int near = near_.fork(from), prompt = prompt_.acquire();
+  TANDEM_CHECK(near == to && prompt == to, "slots {} and {} on the device, {} of the others", near,
+               prompt, to);
   at(to) = at(from);
+}
+
+void HostedKeys::release(int slot) {
+  near_.release(slot);
+  prompt_.release(slot);
+  texts_.erase(slot);
 }
 
 void HostedKeys::store(int slot) {
@@ -121,6 +134,17 @@ void HostedKeys::hold_split(int slot, int begin) {
   near_.adopt(slot, length, begin);
   near_.copy_from(far_, slot, begin, length);
   at(slot).split = true;
+}
+
+void HostedKeys::begin_prompts() {
+  for (const int slot : texts_) prompt_.truncate(slot, 0);
+  texts_.clear();
+}
+
+void HostedKeys::hold_prompt(int slot, int n) {
+  hold_far(slot);
+  prompt_.reserve(slot, n);
+  texts_.insert(slot);
 }
 
 void HostedKeys::begin_layer(int layer, int slot, int n_before) {

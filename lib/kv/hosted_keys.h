@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,8 @@ namespace tandem::kv {
 
 /// Keys and values of the layers whose long texts lie in host memory. `far`, there, has the
 /// committed tokens, but for some of the newest; `near`, on the forward's device, those that ranges
-/// read, and rows in flight; `prompt`, there too, one layer of whole texts, while prompts are read
-/// layer by layer. Far and prompt hold tokens under the page ids of the whole store, near under
+/// read, and rows in flight; `prompt`, there too, one layer of the texts that go through the layers
+/// together. Far holds tokens under the page ids of the whole store, near and prompt each under
 /// others. A slot's text is far, or it is split between near and far.
 class HostedKeys {
  public:
@@ -20,6 +21,8 @@ class HostedKeys {
     std::vector<int> layers;         // rising
     PagedStore::Spec whole;          // the store of the other layers
     int near_tokens = 0;             // of one sequence in near, at most
+    int near_slots = 0;              // sequences that are split at once; 0: all
+    int prompt_tokens = 0;           // of texts that go through the layers together
     bool eight_bit = false;          // far keys and values are, as Pages'
     bool index_reads_prompt = true;  // not far, as prompts are indexed
     // Who reads far keys, copies of a GPU left out:
@@ -36,20 +39,27 @@ class HostedKeys {
   const PagedStore& far() const { return far_; }
   PagedStore& near() { return near_; }
   const PagedStore& prompt() const { return prompt_; }
+  /// Pages in prompt; a text needs whole ones.
+  int prompt_pages() const { return prompt_.spec().n_pages; }
   /// Why a GPU's far keys are not pinned, so that copies are slower; empty where they are.
   const std::string& why_unpinned() const;
 
   /// Sequences come and go after those of the whole store, with the same slots.
   void acquire(int slot);
   void fork(int from, int to);
-  void release(int slot) { near_.release(slot); }
+  void release(int slot);
 
   bool is_split(int slot) const { return slots_[static_cast<size_t>(slot)].split; }
   /// The slot's committed text is far from now on.
   void hold_far(int slot);
   /// It is split from now on, with the tokens from `begin` on in near.
   void hold_split(int slot, int begin);
-  /// Prompts are about to go through a layer, or have gone: in prompt are the committed tokens that
+  /// Other texts are about to go through the layers: those before them leave prompt.
+  void begin_prompts();
+  /// The slot's text is among them, with n tokens: it is far from now on.
+  /// errors   kind memory: prompt has no room left for it
+  void hold_prompt(int slot, int n);
+  /// They are about to go through a layer, or have gone: in prompt are the committed tokens that
   /// they follow, and far gets those that were written there.
   void begin_layer(int layer, int slot, int n_before);
   void end_layer(int layer, int slot, int begin, int end);
@@ -80,6 +90,7 @@ class HostedKeys {
   PinnedPages pinned_k_, pinned_v_, pinned_scales_;  // of far
   std::unique_ptr<BoundThreads> bound_;
   std::vector<Slot> slots_;
+  std::set<int> texts_;  // slots with pages in prompt
 };
 
 }  // namespace tandem::kv

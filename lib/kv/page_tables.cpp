@@ -17,8 +17,9 @@ void PageTables::lay_out(const PagedStore& store, std::span<const int32_t> slots
     const auto i = static_cast<size_t>(slot);
     TANDEM_CHECK(i < rows_.size(), "slot {} of {}", slot, rows_.size());
     const uint64_t version = store.table_version(slot);
-    if (rows_[i].version == version) continue;
+    if (rows_[i].store == &store && rows_[i].version == version) continue;
     update(cells_ + i * static_cast<size_t>(max_pages_), rows_[i], store.pages(slot));
+    rows_[i].store = &store;
     rows_[i].version = version;
   }
 }

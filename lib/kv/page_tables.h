@@ -18,7 +18,8 @@ class PageTables {
   /// cells    [max_seqs, max_pages], of the caller; all become -1
   PageTables(int32_t* cells, int max_seqs, int max_pages);
 
-  /// Makes the rows of these slots their tables; others stay as they are.
+  /// Makes the rows of these slots their tables in a store; others stay as they are. Stores of the
+  /// same slots may take turns.
   /// cost     for rows whose table is another than it was, their length
   void lay_out(const PagedStore& store, std::span<const int32_t> slots);
 
@@ -30,8 +31,9 @@ class PageTables {
 
  private:
   struct Row {
-    uint64_t version = 0;  // of the store's table that it holds
-    size_t length = 0;     // cells beyond are -1
+    const PagedStore* store = nullptr;  // whose table it holds
+    uint64_t version = 0;               // of that table
+    size_t length = 0;                  // cells beyond are -1
   };
   void update(int32_t* cells, Row& row, const std::vector<int32_t>& pages);
 

@@ -72,6 +72,7 @@ struct Bounds {
   int max_rows = 1;            // of one extend step
   int max_tokens = 0;          // of one sequence
   int64_t total_tokens = 0;    // over all sequences, shared prefixes counted once
+  int max_appended = 0;        // of one sequence after its prompt (cache.h); 0 = any number
   Device device = {};          // where keys are chosen
   bool hosted = false;         // they are in host memory: ranges may be read elsewhere
   int block_shared_bytes = 0;  // of the GPU, on one: what a block may have; 0: not known

@@ -38,8 +38,10 @@ int Sequences::acquire() {
 }
 
 void Sequences::release(int slot) {
-  for (const int32_t page : at(slot).pages) unref(page);
-  at(slot) = {};
+  // The first pages last, so that they go out first again.
+  Slot& s = at(slot);
+  for (; !s.pages.empty(); s.pages.pop_back()) unref(s.pages.back());
+  s = {};
 }
 
 int Sequences::fork(int slot) {

@@ -85,14 +85,15 @@ struct Step {
   std::vector<int32_t> pos;          // [R] RoPE position
   std::vector<int32_t> row_page;     // [R] page that takes the row's K and V
   std::vector<int32_t> row_in_page;  // [R] token slot inside it
-  std::vector<int32_t> near_page;    // [R] row_page among near keys (hosted_keys.h); else empty
-  std::vector<int32_t> near_begin;   // [B] first token that ranges read there
-  int mask_words = 0;                // 0 for chains
-  std::vector<uint64_t> tree_mask;   // [R, mask_words]
+  // Where keys are in host memory, else empty:
+  std::vector<int32_t> near_page;   // [R] row_page in near, or in prompt (hosted_keys.h)
+  std::vector<int32_t> near_begin;  // [B] first token that ranges read there
+  int mask_words = 0;               // 0 for chains
+  std::vector<uint64_t> tree_mask;  // [R, mask_words]
   /// The arrays above and the page tables where kernels find them: the vectors on the CPU, a GPU's
   /// memory on one. The cache fills it.
   ops::StepArrays arrays;
-  ops::StepArrays near;              // with the pages of near keys
+  ops::StepArrays near;              // with the pages of near_page
   const int32_t* near_lo = nullptr;  // near_begin
 
   Step() = default;

@@ -92,7 +92,8 @@ struct Run {
     v("host_memory_limit", host_memory_limit, at_least(0),
       "refuse plans beyond it; null = free memory");
     v("gpu_memory_limit", gpu_memory_limit, at_least(0),
-      "refuse plans beyond it; null = free memory");
+      "refuse plans beyond it, of all that the process holds there, the driver's share included; "
+      "null = free memory");
     v("plan_for", plan_for, plan_for_text());
   }
   void check(Problems& p) const;

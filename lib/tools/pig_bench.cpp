@@ -23,7 +23,7 @@ struct SizedPhase {
   bench::ModelCase c;
   MemoryPlan plan;
 };
-/// errors   kind recipe: sizes beyond the model's; those of layers_to_stream
+/// errors   kind recipe: sizes beyond the model's; those of savings_of
 SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRecipe& r,
                       const decode::ModelFiles& files) {
   SizedPhase sized{.c = bench::model_case(r.bench, r.run, r.cache, r.model.compute, files.config,
@@ -32,15 +32,15 @@ SizedPhase size_phase(const EngineSizer& sizer, ModelPhase phase, const BenchRec
   sized.c.plan_for = sizer.place().plan_for;
   bench::ModelCase& c = sized.c;
   c.hosted = decide_hosted(sizer, files, c.cache, c.max_tokens(), c.batch,
-                           [&](const recipe::Cache& decided, int n) {
+                           [&](const recipe::Cache& decided, const decode::Savings& savings) {
                              bench::ModelCase with = c;
                              with.cache = decided;
-                             with.n_streamed = n;
+                             with.savings = savings;
                              return bench::phase_plan(phase, with, files);
                            });
   if (c.hosted) c.cache = c.hosted->chosen().cache;
-  sized.plan = sizer.stream_layers(files.config, [&](int n) {
-    sized.c.n_streamed = n;
+  sized.plan = sizer.save_memory(files.config, [&](const decode::Savings& savings) {
+    sized.c.savings = savings;
     return bench::phase_plan(phase, sized.c, files);
   });
   return sized;
@@ -160,13 +160,13 @@ int plan_phase(cli::Context& cx, const cli::Point<BenchRecipe>& point, ModelPhas
     const auto [c, plan] = size_phase(sizer, phase, r, files);
     peak = format_bytes(plan.peak(sizer.device()));
     verdict = limits.fits(plan) ? "fits" : "does not fit";
-    if (c.n_streamed > 0)
-      verdict +=
-          fmt::format(", {} of {} layers in host memory", c.n_streamed, files.config.n_layers);
+    if (const std::string saved = c.savings.text(files.config.n_layers); !saved.empty())
+      verdict += ", " + saved;
     if (c.hosted) {
       verdict += ", attend " + bench::hosted_choice(*c.hosted);
       j["hosted"] = bench::hosted_json(*c.hosted);
     }
+    j["prompt_passes"] = c.savings.prompt_passes;
     if (!limits.fits(plan)) status = exit_status(ErrorKind::memory);
     j.update(cli::memory_json(plan, limits));
   } catch (const Error& e) {

@@ -43,8 +43,8 @@ PigGenerate::PigGenerate(cli::Context& cx, const cli::Point<Recipe>& point)
     spec_.max_prompts = begin.index && short_forks ? 1 : 0;
   }
   hosted_ = decide_hosted(sizer_, files_, spec_, room.batch);
-  plan_ = sizer_.stream_layers(files_.config, [&](int n) {
-    spec_.n_streamed = n;
+  plan_ = sizer_.save_memory(files_.config, [&](const decode::Savings& savings) {
+    spec_.savings = savings;
     return decode::Engine::plan(files_, spec_);
   });
 }

@@ -52,7 +52,7 @@ TEST_SUITE("cli/hosted_plan") {
     CHECK(has(run.out, " tokens/s: 1 sequence at 98"));
     CHECK(has(run.out,
               "\nrates    GPU memory 3350 GB/s, link 63 (data sheet of h100, assumed); host memory "
-              "104, rows of 256 bytes 74.9 (assumed)\n"));
+              "104, rows of 256 bytes 74.9, 2.24 G scores/s by codes (assumed)\n"));
     CHECK_FALSE(has(run.out, "rates unknown"));
     const Json j = json_of(plan("lsh", {"--format", "jsonl"}));
     const Json& hosted = j["hosted"];
@@ -121,8 +121,7 @@ TEST_SUITE("cli/hosted_plan") {
     CHECK(has(text, "\nrates    GPU memory 4800 GB/s, link 63 (data sheet of h200); host memory "));
   }
 
-  TEST_CASE("where the index has no room on the GPU it lies in host memory") {
-    // Weights, dense layers, one layer of the prompt and the residual stream fit; codes do not.
+  TEST_CASE("what a run does without so that its index has room on the GPU, before it has none") {
     const auto attend = [](const char* limit) {
       const Outcome run =
           plan("hybrid", {"--format", "jsonl", "-s", std::string("run.gpu_memory_limit=") + limit});
@@ -133,7 +132,22 @@ TEST_SUITE("cli/hosted_plan") {
     CHECK(roomy["hosted"]["index"] == "device");
     CHECK(roomy["memory"]["cuda:0"]["planned_peak"].get<double>() <= 24 * 0x1p30);
     const auto needed = roomy["memory"]["cuda:0"]["planned_peak"].get<size_t>() >> 20;
-    const Json narrow = attend(fmt::format("{}MiB", needed - 256).c_str());
+    CHECK(roomy["memory"]["cpu"].contains("embedding") == false);
+    CHECK(roomy["prompt_passes"] == 1);
+    // The embedding of 1 GiB, then seven eighths of a residual stream of 1.5.
+    const Json small = attend(fmt::format("{}MiB", needed - 256).c_str());
+    CHECK(small["hosted"]["index"] == "device");
+    CHECK(small["memory"]["cpu"]["embedding"] == size_t{128256} * 4096 * 2);
+    CHECK(small["prompt_passes"] == 1);
+    const Json smaller = attend(fmt::format("{}MiB", needed - 1900).c_str());
+    CHECK(smaller["hosted"]["index"] == "device");
+    CHECK(smaller["memory"]["cpu"].contains("embedding"));
+    CHECK(smaller["prompt_passes"] == 3);
+    const std::string text =
+        plan("hybrid", {"-s", fmt::format("run.gpu_memory_limit={}MiB", needed - 1900)}).out;
+    CHECK(has(text, "\nto fit   embedding in host memory, prompts in 3 passes\n"));
+    // Weights, dense layers, one layer of the prompt and an eighth of the stream fit; codes do not.
+    const Json narrow = attend(fmt::format("{}MiB", needed - 3000).c_str());
     CHECK(narrow["hosted"]["attend"] == "cpu");
     CHECK(narrow["hosted"]["index"] == "host");
     CHECK(narrow["fits"] == true);

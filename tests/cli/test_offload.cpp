@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <functional>
+
 #include "cli/probe.h"
 #include "tools/engines/sizing.h"
 
@@ -12,16 +14,25 @@ constexpr Device kGpu{Device::Kind::cuda, 0};
 constexpr size_t kGiB = size_t{1} << 30;
 
 /// Ten layers of a GiB and 3 GiB beside them; two buffers, once there is something to stream.
-MemoryPlan plan_of(int n_streamed) {
+MemoryPlan plan_of(const decode::Savings& s) {
   MemoryPlan plan;
   plan.add("kv/pages", 3 * kGiB, kGpu);
-  plan.add("weights/resident", static_cast<size_t>(10 - n_streamed) * kGiB, kGpu);
-  plan.add("weights/pinned", static_cast<size_t>(n_streamed) * kGiB);
-  plan.add("ring/buffers", static_cast<size_t>(std::min(n_streamed, 2)) * kGiB, kGpu);
+  plan.add("weights/resident", static_cast<size_t>(10 - s.n_streamed) * kGiB, kGpu);
+  plan.add("weights/pinned", static_cast<size_t>(s.n_streamed) * kGiB);
+  plan.add("ring/buffers", static_cast<size_t>(std::min(s.n_streamed, 2)) * kGiB, kGpu);
   return plan;
 }
 
-int chosen(recipe::Offload offload, size_t limit, size_t free_bytes) {
+/// The same with an embedding of 2 GiB, and 3 GiB of the longest prompt's rows.
+MemoryPlan plan_with_prompts(const decode::Savings& s) {
+  MemoryPlan plan = plan_of(s);
+  plan.add("embedding/rows", 2 * kGiB, s.host_embedding ? Device{} : kGpu);
+  plan.add("activations/prompt", 3 * kGiB / static_cast<size_t>(s.prompt_passes), kGpu);
+  return plan;
+}
+
+decode::Savings savings(recipe::Offload offload, size_t limit, size_t free_bytes,
+                        const std::function<MemoryPlan(const decode::Savings&)>& plan) {
   model::ModelConfig config;
   config.n_layers = 10;
   const cli::MemoryLimits limits{.host = 100 * kGiB,
@@ -30,7 +41,15 @@ int chosen(recipe::Offload offload, size_t limit, size_t free_bytes) {
                                  .gpu_free = free_bytes,
                                  .gpu_total = free_bytes,
                                  .gpu_limited = limit < free_bytes};
-  return tools::layers_to_stream(offload, config, limits, plan_of);
+  return tools::savings_of(offload, config, limits, plan);
+}
+
+int chosen(recipe::Offload offload, size_t limit, size_t free_bytes) {
+  const decode::Savings s = savings(offload, limit, free_bytes, plan_of);
+  // Nothing to save there.
+  CHECK_FALSE(s.host_embedding);
+  CHECK(s.prompt_passes == 1);
+  return s.n_streamed;
 }
 
 constexpr recipe::Offload kAuto{recipe::Offload::kAuto};
@@ -56,6 +75,27 @@ TEST_SUITE("cli/offload") {
     CHECK(chosen({10}, kGiB, kGiB) == 10);
     CHECK_THROWS_WITH_AS(chosen({11}, kGiB, kGiB), "model.offload: is 11 layers, the model has 10",
                          Error);
+  }
+
+  TEST_CASE("what costs least is saved first: the embedding, passes of prompts, layers") {
+    const auto text = [](recipe::Offload offload, size_t limit) {
+      return savings(offload, limit, 100 * kGiB, plan_with_prompts).text(10);
+    };
+    constexpr recipe::Offload kNone{0};
+    for (const recipe::Offload offload : {kNone, kAuto}) {
+      CHECK(text(offload, 18 * kGiB) == "");
+      CHECK(text(offload, 18 * kGiB - 1) == "embedding in host memory");
+      CHECK(text(offload, 16 * kGiB) == "embedding in host memory");
+      CHECK(text(offload, 16 * kGiB - 1) == "embedding in host memory, prompts in 2 passes");
+      CHECK(text(offload, 14 * kGiB) == "embedding in host memory, prompts in 3 passes");
+      CHECK(text(offload, 13 * kGiB + kGiB / 2) == "embedding in host memory, prompts in 6 passes");
+    }
+    // Nothing helps but layers.
+    CHECK(text(kNone, 12 * kGiB) == "embedding in host memory, prompts in 8 passes");
+    CHECK(text(kAuto, 12 * kGiB) ==
+          "embedding in host memory, prompts in 8 passes, 4 of 10 layers in host memory");
+    CHECK(text({7}, 10 * kGiB) ==
+          "embedding in host memory, prompts in 2 passes, 7 of 10 layers in host memory");
   }
 
   TEST_CASE("on the CPU it is an error of every tool that runs models") {

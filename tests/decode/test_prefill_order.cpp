@@ -71,6 +71,76 @@ TEST_SUITE("decode/prefill_order") {
       }
   }
 
+  TEST_CASE("prompts in several passes, and some at once where keys are in host memory") {
+    std::vector<recipe::Cache> all(1);
+    for (const CacheKind kind : {CacheKind::full, CacheKind::lsh, CacheKind::hybrid}) {
+      all.push_back(caches()[kind == CacheKind::hybrid ? 2 : 1]);
+      all.back().kind = kind;
+      all.back().place = recipe::CachePlace::host;
+    }
+    for (const recipe::Cache& cache : all)
+      for (const int chunk : {64, 37}) {
+        CAPTURE(recipe::yaml_text(cache.kind));
+        CAPTURE(recipe::yaml_text(cache.place));
+        CAPTURE(chunk);
+        const auto engine_of = [&](int passes, int max_seqs) {
+          return make_engine(small_model("llama-3.1"), {.chunk = chunk,
+                                                        .max_seqs = max_seqs,
+                                                        .caches = {cache},
+                                                        .prompt_passes = passes,
+                                                        .order = PrefillOrder::layers});
+        };
+        const auto one = engine_of(1, 4);
+        const Ids prompt = random_ids(*one, 300, 1), after = random_ids(*one, 6, 2);
+        const std::vector<Row> want = run_alone(*one, prompt, after),
+                               want_parts = run_alone(*one, prompt, after, 170);
+        const std::vector<Ids> several = {random_ids(*one, 150, 3), random_ids(*one, 5, 4),
+                                          random_ids(*one, 400, 5), random_ids(*one, 90, 6)};
+        const std::vector<Row> want_together = run_together(*one, several);
+        for (const int passes : {2, 3, 8}) {
+          CAPTURE(passes);
+          const auto engine = engine_of(passes, 4);
+          CHECK(engine->model().options().max_prompt_rows < one->model().options().max_prompt_rows);
+          CHECK(run_alone(*engine, prompt, after) == want);
+          CHECK(run_alone(*engine, prompt, after, 170) == want_parts);
+          CHECK(run_together(*engine, several) == want_together);
+        }
+        // Questions about one text, whose keys each of them brings along.
+        const auto ask = [&](decode::Engine& engine, bool together) {
+          kv::Cache& keys = engine.cache();
+          const int document = keys.create();
+          (void)prefill(engine, document, several[2]);
+          std::vector<decode::SeqTokens> questions;
+          std::vector<Row> rows(3);
+          for (int i = 0; i < 3; ++i)
+            questions.push_back({keys.fork(document, 0),
+                                 std::span(prompt).subspan(static_cast<size_t>(40 * i), 30)});
+          const auto answer = [&](std::span<const decode::SeqTokens> texts, size_t first) {
+            engine.prefill(texts, [&](std::span<const size_t> which, const Tensor& logits) {
+              for (size_t i = 0; i < which.size(); ++i)
+                rows[first + which[i]] = row_of(logits, static_cast<int64_t>(i));
+            });
+          };
+          if (together) answer(questions, 0);
+          for (size_t i = 0; !together && i < 3; ++i) answer({&questions[i], 1}, i);
+          for (const decode::SeqTokens& q : questions) {
+            rows.push_back(extend(engine, q.slot, after));
+            keys.release(q.slot);
+          }
+          keys.release(document);
+          return rows;
+        };
+        CHECK(ask(*one, true) == ask(*one, false));
+        CHECK(ask(*engine_of(3, 4), true) == ask(*one, false));
+        // Whole texts, of which the layer of prompts holds only some.
+        for (const Ids& ids : several) {
+          const auto alone = engine_of(1, 1);
+          CHECK(run_alone(*alone, ids, after)[0] ==
+                want_together[static_cast<size_t>(&ids - several.data())]);
+        }
+      }
+  }
+
   TEST_CASE("f32: a window of the model, and heads that are normed") {
     for (const std::string model : {"mistral-window", "qwen3-tied", "llama-odd"}) {
       CAPTURE(model);
@@ -127,6 +197,12 @@ TEST_SUITE("decode/prefill_order") {
     spec.prefill_order = PrefillOrder::layers;
     CHECK(decode::Engine::plan(files, spec).find("activations/prompt residual")->bytes ==
           size_t{700} * static_cast<size_t>(files.config.dim) * sizeof(float));
+    // Whole forwards of 512.
+    spec.max_tokens = 3000;
+    spec.total_tokens = 6000;
+    spec.savings.prompt_passes = 3;
+    CHECK(decode::Engine::plan(files, spec).find("activations/prompt residual")->bytes ==
+          size_t{1024} * static_cast<size_t>(files.config.dim) * sizeof(float));
     spec.caches = {streaming(0, 100)};
     spec.caches[0].prefill = recipe::Prefill::windowed;
     CHECK_THROWS_WITH_AS(decode::Engine::plan(files, spec),

@@ -161,6 +161,52 @@ TEST_SUITE("gpu/decode/hosted") {
     CHECK(near >= 0.95 * rows);
   }
 
+  TEST_CASE("prompts in several passes, some at once, leave the bits of one after the other") {
+    using enum recipe::CacheKind;
+    for (const recipe::Cache& cache :
+         {hosted(full, Attend::cpu), hosted(full, Attend::gpu), hosted(lsh, Attend::cpu),
+          hosted(hybrid, Attend::cpu), hosted(hybrid, Attend::gpu), divided(Attend::both)}) {
+      CAPTURE(recipe::yaml_text(cache.kind));
+      CAPTURE(recipe::yaml_text(cache.attend));
+      const auto engine_of = [&](int passes) {
+        return make_engine(tiny_model("tiny-16m"), {.chunk = 256,
+                                                    .max_seqs = 4,
+                                                    .max_tokens = 2600,
+                                                    .caches = {cache},
+                                                    .device = kGpu,
+                                                    .prompt_passes = passes});
+      };
+      const auto one = engine_of(1);
+      // In whole chunks, so that forwards have the same rows.
+      Batch batch{{},
+                  {random_ids(*one, 2048, 1), random_ids(*one, 512, 2), random_ids(*one, 1792, 3),
+                   random_ids(*one, 256, 4)}};
+      std::vector<Row> want;
+      for (const Ids& ids : batch.tokens) {
+        const int slot = one->cache().create();
+        want.push_back(prefill(*one, slot, ids));
+        want.push_back(extend(*one, slot, std::span(ids).first(1)));
+        one->cache().release(slot);
+      }
+      for (const int passes : {1, 3, 8}) {
+        CAPTURE(passes);
+        const auto engine = engine_of(passes);
+        for (int again = 0; again < 2; ++again) {
+          batch.slots.clear();
+          for (size_t i = 0; i < batch.tokens.size(); ++i)
+            batch.slots.push_back(engine->cache().create());
+          const std::vector<Row> first = prefill_all(*engine, batch);
+          for (size_t i = 0; i < first.size(); ++i) {
+            CHECK(first[i] == want[2 * i]);
+            CHECK(extend(*engine, batch.slots[i], std::span(batch.tokens[i]).first(1)) ==
+                  want[2 * i + 1]);
+          }
+          for (const int slot : batch.slots) engine->cache().release(slot);
+        }
+      }
+    }
+  }
+
   TEST_CASE("f32: batches write the text that the CPU alone writes, past tokens that are indexed") {
     using enum recipe::CacheKind;
     for (const recipe::Cache& cache :

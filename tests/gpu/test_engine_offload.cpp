@@ -83,6 +83,24 @@ TEST_SUITE("gpu/decode/offload") {
     }
   }
 
+  TEST_CASE("an embedding in host memory gives the same bits") {
+    for (const DType compute : {DType::f32, DType::bf16})
+      for (const int n : {0, 2}) {
+        CAPTURE(n);
+        Setup setup{.compute = compute, .chunk = 150, .device = kGpu, .n_streamed = n};
+        const auto resident = make_engine(small_model("llama-3.1"), setup);
+        setup.host_embedding = true;
+        const auto engine = make_engine(small_model("llama-3.1"), setup);
+        CHECK(resident->memory_plan().group_bytes("embedding") == 0);
+        CHECK(engine->memory_plan().group_bytes("embedding", {}) > 0);
+        for (int again = 0; again < 3; ++again) {
+          CHECK(same(logits_of_steps(*engine, 6), logits_of_steps(*resident, 6)));
+          CHECK(same_tokens(generate(*engine, four_requests(*engine), sampled(40)),
+                            generate(*resident, four_requests(*resident), sampled(40))));
+        }
+      }
+  }
+
   // Norms stay on the GPU while matrices pass through the ring; those of synthetic models are
   // all 1.
   TEST_CASE("a streamed layer of Qwen3 has its own norms, of heads too") {
@@ -177,7 +195,8 @@ TEST_SUITE("gpu/decode/offload") {
     Setup setup{.compute = DType::bf16, .device = kGpu};
     const auto planned = [&](int n) {
       setup.n_streamed = n;
-      return Engine::plan(decode::open_model(model, 0), engine_spec(setup)).peak(kGpu);
+      const MemoryPlan plan = Engine::plan(decode::open_model(model, 0), engine_spec(setup));
+      return plan.peak(kGpu) - plan.group_bytes("process", kGpu);  // which is there
     };
     const size_t resident = planned(0), streamed = planned(14);
     CHECK(planned(2) == resident);

@@ -45,7 +45,7 @@ TEST_SUITE("gpu/decode/plan") {
         for (const DType compute : {DType::bf16, DType::f32}) {
           decode::EngineSpec spec = engine_spec({.total_tokens = 40000, .device = kGpu});
           spec.max_tree_rows = max_tree_rows;
-          spec.n_streamed = n_streamed;
+          spec.savings.n_streamed = n_streamed;
           spec.compute = compute;
           const MemoryPlan run = Engine::plan(files, spec);
           spec.plan_for = own_card();

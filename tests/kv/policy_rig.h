@@ -47,7 +47,9 @@ class PolicyRig {
         .n_layers = 2, .n_heads = 6, .n_kv_heads = 2, .head_dim = 32, .dtype = DType::f32};
     int max_seqs = 4;
     int max_prompts = 0;
+    int max_extended = 0;
     int max_tokens = 1024;
+    int max_appended = 0;
     int max_rows = 1024;
     int max_draft_rows = 64;
     int64_t total_tokens = 0;  // 0 = all sequences at full length
@@ -57,9 +59,11 @@ class PolicyRig {
       : spec_{.geometry = shape.geometry,
               .max_seqs = shape.max_seqs,
               .max_prompts = shape.max_prompts,
+              .max_extended = shape.max_extended,
               .max_tokens = shape.max_tokens,
               .total_tokens = shape.total_tokens > 0 ? shape.total_tokens
                                                      : int64_t{shape.max_tokens} * shape.max_seqs,
+              .max_appended = shape.max_appended,
               .max_rows = shape.max_rows,
               .max_draft_rows = shape.max_draft_rows,
               .policies = std::move(policies)},

@@ -30,12 +30,13 @@ class SplitText {
     const int n = static_cast<int>(data.n);
     keys_.acquire(slot_);
     whole_.reserve(slot_, n);
+    keys_.hold_prompt(slot_, n);
     keys_.begin_layer(0, slot_, 0);
     for (int token = 0; token < n; ++token)
       for (const auto& [pool, from] : {std::pair{keys_.prompt().k(0), data.k.data()},
                                        std::pair{keys_.prompt().v(0), data.v.data()}})
         for (size_t c = 0; c < data.d; ++c)
-          pool.as<float>()[row(whole_, token) * data.d + c] =
+          pool.as<float>()[row(keys_.prompt(), token) * data.d + c] =
               static_cast<float>(from[static_cast<size_t>(token) * data.d + c]);
     keys_.end_layer(0, slot_, 0, n);
     whole_.set_length(slot_, n);
@@ -112,7 +113,8 @@ class SplitText {
                       .n_pages = pages,
                       .max_slots = 1,
                       .max_pages = pages},
-            .near_tokens = n - begin};
+            .near_tokens = n - begin,
+            .prompt_tokens = n};
   }
   static MemoryPlan plan_of(const kv::HostedKeys::Spec& spec) {
     MemoryPlan plan;

@@ -35,10 +35,11 @@ class HybridPolicy final : public SparsePolicy {
         codes_(cache.hybrid.bits, kCodeSeed + seed_, bounds, index(), grid()) {
     if (!bounds.on_gpu()) return;
     if (shares_sets()) check_sharing();
-    if (!layers().empty())
-      device_lists_.emplace(
-          spec_, seed_, bounds, codes_, index(),
-          rows_at_a_time(CodedLists::row_bytes(spec_, bounds, codes_), CodedLists::kMostBytes));
+    if (layers().empty()) return;
+    int rows = rows_at_a_time(CodedLists::row_bytes(spec_, bounds, codes_), CodedLists::kMostBytes);
+    // Steps that the CPU serves come in two halves.
+    if (cache.cpu_attends()) rows = std::min(rows, (bounds.max_rows + 1) / 2);
+    device_lists_.emplace(spec_, seed_, bounds, codes_, index(), rows);
   }
 
   Needs needs() const override {

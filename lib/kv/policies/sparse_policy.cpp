@@ -93,6 +93,7 @@ SparsePolicy::SparsePolicy(const recipe::Cache& cache, const Bounds& bounds, int
               .max_prompts = bounds.max_prompts,
               .max_tokens = bounds.max_tokens,
               .total_tokens = bounds.total_tokens,
+              .max_appended = bounds.max_appended,
               .sinks = std::min(n_sinks, bounds.max_tokens),
               .recent = static_cast<int>(cache.recent),
               .unit = unit,

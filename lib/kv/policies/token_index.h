@@ -32,6 +32,7 @@ class TokenIndex {
     int max_prompts = 0;  // of them, those that write blocks of their own; 0 = all, forks too
     int max_tokens = 0;
     int64_t total_tokens = 0;
+    int max_appended = 0;  // of one sequence after its prompt (kv/cache.h); 0 = any number
     int sinks = 4;
     int recent = 64;
     int unit = 1;           // tokens are indexed in multiples of it, a divisor of 64
@@ -82,7 +83,11 @@ class TokenIndex {
   int next_roll(int slot) const { return end(slot) + spec_.recent + kRoll; }
   /// Tokens of a sequence that are in no index, sinks counted where there is none, at most.
   int most_outside() const {
-    return spec_.sinks + spec_.recent + std::max(spec_.least, kRoll) + spec_.unit;
+    const int before_roll = std::max(spec_.least, kRoll);
+    const int waiting = spec_.max_appended > 0
+                            ? std::min(spec_.least + spec_.max_appended, before_roll)
+                            : before_roll;
+    return spec_.sinks + spec_.recent + waiting + spec_.unit;
   }
   /// Extends the index to `end` and says what must be written where.
   std::vector<Piece> extend(int slot, int end);

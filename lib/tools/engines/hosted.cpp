@@ -8,15 +8,16 @@ namespace tandem::tools {
 std::optional<bench::HostedPlan> decide_hosted(
     const EngineSizer& sizer, const decode::ModelFiles& files, const recipe::Cache& cache,
     int length, int batch,
-    const std::function<MemoryPlan(const recipe::Cache& decided, int n_streamed)>& plan_of) {
+    const std::function<MemoryPlan(const recipe::Cache& decided, const decode::Savings&)>&
+        plan_of) {
   if (!cache.is_hosted()) return {};
   const cli::Placement& place = sizer.place();
   const bench::HostedRates rates =
       place.plan_for ? bench::assumed_rates(*place.plan_for) : bench::measured_rates(place.device);
   const auto room_of = [&](const recipe::Cache& decided) -> bench::HostedRoom {
     try {
-      const MemoryPlan plan =
-          sizer.stream_layers(files.config, [&](int n) { return plan_of(decided, n); });
+      const MemoryPlan plan = sizer.save_memory(
+          files.config, [&](const decode::Savings& savings) { return plan_of(decided, savings); });
       return {.fits = sizer.limits().fits(plan),
               .streamed_bytes = static_cast<double>(plan.group_bytes("weights", {}))};
     } catch (const Error& e) {
@@ -42,10 +43,10 @@ std::optional<bench::HostedPlan> decide_hosted(const EngineSizer& sizer,
   // Several that share hosted keys are refused when they are planned.
   if (spec.caches.size() != 1) return {};
   recipe::Cache& cache = spec.caches.front();
-  const auto plan_of = [&](const recipe::Cache& decided, int n) {
+  const auto plan_of = [&](const recipe::Cache& decided, const decode::Savings& savings) {
     decode::EngineSpec with = spec;
     with.caches = {decided};
-    with.n_streamed = n;
+    with.savings = savings;
     return decode::Engine::plan(files, with);
   };
   auto hosted = decide_hosted(sizer, files, cache, spec.max_tokens, batch, plan_of);

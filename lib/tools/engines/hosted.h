@@ -16,7 +16,7 @@ namespace tandem::tools {
 std::optional<bench::HostedPlan> decide_hosted(
     const EngineSizer& sizer, const decode::ModelFiles& files, const recipe::Cache& cache,
     int length, int batch,
-    const std::function<MemoryPlan(const recipe::Cache& decided, int n_streamed)>& plan_of);
+    const std::function<MemoryPlan(const recipe::Cache& decided, const decode::Savings&)>& plan_of);
 
 /// The same of an engine that reads by one cache, which gets the decided settings.
 std::optional<bench::HostedPlan> decide_hosted(const EngineSizer& sizer,

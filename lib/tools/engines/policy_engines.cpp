@@ -19,23 +19,23 @@ PolicyEngines::PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles&
     recipe::Cache& cache = parts_[i].spec.caches.front();
     const recipe::Cache asked = cache;
     parts_[i].hosted = decide_hosted(sizer, files, asked, parts_[i].spec.max_tokens, batch,
-                                     [&](const recipe::Cache& decided, int n_streamed) {
+                                     [&](const recipe::Cache& decided, const decode::Savings& savings) {
                                        cache = decided;
-                                       return plan_of(files, n_streamed);
+                                       return plan_of(files, savings);
                                      });
     cache = parts_[i].hosted->chosen().cache;
   }
-  plan_ = sizer.stream_layers(files.config, [&](int n) {
-    for (Part& part : parts_) part.spec.n_streamed = n;
-    return plan_of(files, n);
+  plan_ = sizer.save_memory(files.config, [&](const decode::Savings& savings) {
+    for (Part& part : parts_) part.spec.savings = savings;
+    return plan_of(files, savings);
   });
 }
 
-MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files, int n_streamed) const {
+MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files, const decode::Savings& savings) const {
   MemoryPlan all;
   for (const Part& part : parts_) {
     decode::EngineSpec spec = part.spec;
-    spec.n_streamed = n_streamed;
+    spec.savings = savings;
     const MemoryPlan own = decode::Engine::plan(files, spec);
     for (const PlanItem& item : own.items())
       if (part.prefix.empty() || !item.name.starts_with("process/"))
@@ -45,7 +45,7 @@ MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files, int n_streame
 }
 
 MemoryPlan PolicyEngines::smallest_plan(const decode::ModelFiles& files) const {
-  return plan_of(files, sizer_->most_streamed(files.config));
+  return plan_of(files, {.host_embedding = true, .n_streamed = sizer_->most_streamed(files.config)});
 }
 
 const bench::HostedPlan* PolicyEngines::hosted() const {

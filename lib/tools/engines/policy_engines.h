@@ -26,8 +26,7 @@ class PolicyEngines {
 
   /// Of all engines; names of the others' buffers begin with their policy's.
   const MemoryPlan& plan() const { return plan_; }
-  /// The same with as many layers streamed as model.offload allows: more texts at once pay for the
-  /// copies that more layers need.
+  /// The same with all savings that the recipe allows: more texts at once pay for their copies.
   MemoryPlan smallest_plan(const decode::ModelFiles& files) const;
   const decode::EngineSpec& first() const { return parts_.front().spec; }
   /// Who attends keys in host memory, if they are those of one policy; else null.
@@ -46,7 +45,7 @@ class PolicyEngines {
     std::optional<bench::HostedPlan> hosted = {};
     std::unique_ptr<decode::Engine> engine = nullptr;
   };
-  MemoryPlan plan_of(const decode::ModelFiles& files, int n_streamed) const;
+  MemoryPlan plan_of(const decode::ModelFiles& files, const decode::Savings& savings) const;
 
   const EngineSizer* sizer_;
   std::vector<Part> parts_;

@@ -49,13 +49,14 @@ int batch_size(const recipe::Run& run, size_t n);
 /// errors   kind recipe: layers in host memory asked for on the CPU, or more than there are
 void check_offload(const recipe::Offload& offload, const model::ModelConfig& config, Device device);
 
-/// How many layers a run keeps in host memory, as model.offload says. auto: the fewest with which
-/// it fits on the GPU, all where it never does.
-/// plan_of  the whole run with that number
+/// What a run does without so that it fits on its GPU: nothing where that has the room; else the
+/// embedding there, then prompts in one pass, and last, if model.offload is auto, as few layers as
+/// possible. All of it where the run never fits.
+/// plan_of  the whole run with these savings
 /// errors   as check_offload
-int layers_to_stream(const recipe::Offload& offload, const model::ModelConfig& config,
-                     const cli::MemoryLimits& limits,
-                     const std::function<MemoryPlan(int n_streamed)>& plan_of);
+decode::Savings savings_of(const recipe::Offload& offload, const model::ModelConfig& config,
+                           const cli::MemoryLimits& limits,
+                           const std::function<MemoryPlan(const decode::Savings&)>& plan_of);
 
 /// Sections `model` and `run` of a recipe: where its engines run, and how large they are.
 class EngineSizer {
@@ -85,12 +86,12 @@ class EngineSizer {
   /// An engine of sizes that something else knows, where this run takes place.
   decode::EngineSpec placed(decode::EngineSpec sizes) const;
 
-  /// Keeps layers in host memory, as model.offload says.
-  /// plan_of  the whole run with that number; called last with the one that is chosen
+  /// Makes a run fit by what savings_of says.
+  /// plan_of  the whole run with savings; called last with those that are chosen
   /// result   that plan
   /// errors   as check_offload
-  MemoryPlan stream_layers(const model::ModelConfig& config,
-                           const std::function<MemoryPlan(int n_streamed)>& plan_of) const;
+  MemoryPlan save_memory(const model::ModelConfig& config,
+                         const std::function<MemoryPlan(const decode::Savings&)>& plan_of) const;
 
   /// The most layers that model.offload lets a run keep in host memory.
   int most_streamed(const model::ModelConfig& config) const {

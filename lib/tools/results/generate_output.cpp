@@ -158,7 +158,7 @@ Json GenerateOutput::summary(const decode::GenerateReport& r, double load_s, int
     }
   }
   if (const size_t bytes = engine_.streamed_bytes(); bytes > 0) {
-    Json& o = j["offload"] = {{"layers", engine_.spec().n_streamed},
+    Json& o = j["offload"] = {{"layers", engine_.spec().savings.n_streamed},
                               {"of", engine_.config().n_layers},
                               {"bytes_per_step", bytes}};
     double ceiling = 0;

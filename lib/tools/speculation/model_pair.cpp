@@ -70,8 +70,8 @@ void ModelPair::size(SequenceRoom room, const speculate::RoundNeeds& target,
   if (drafts_itself()) target_spec_.caches.push_back(draft_cache_);
   if (draft_) draft_spec_ = sizer_.spec(room, draft, draft_cache_);
   draft_spec_.caches = {draft_cache_};
-  plan_ = sizer_.stream_layers(target_.config, [&](int n) {
-    target_spec_.n_streamed = n;
+  plan_ = sizer_.save_memory(target_.config, [&](const decode::Savings& savings) {
+    target_spec_.savings = savings;
     MemoryPlan all = decode::Engine::plan(target_, target_spec_);
     const MemoryPlan other = draft_ ? decode::Engine::plan(*draft_, draft_spec_) : MemoryPlan();
     for (const PlanItem& item : other.items())

@@ -99,7 +99,7 @@ class ModelPair {
   /// host memory.
   /// target, draft  what each engine needs beyond the sequences themselves
   /// add            adds to the plan what the run holds besides the engines, which are sized by then
-  /// errors         as layers_to_stream
+  /// errors         as savings_of
   void size(SequenceRoom room, const speculate::RoundNeeds& target,
             const speculate::RoundNeeds& draft = {},
             const std::function<void(MemoryPlan&)>& add = {});

@@ -49,7 +49,7 @@ Json times_context(const ModelPair& pair, const bench::RoundTimesSpec& spec) {
       {"threads", max_threads()},
       {"isa", isa_name(isa_in_use())},
       {"compute", dtype_name(pair.target_spec().compute)},
-      {"layers_streamed", pair.target_spec().n_streamed},
+      {"layers_streamed", pair.target_spec().savings.n_streamed},
       {"batch", spec.batch},
       {"temperature", rule.temperature},
       {"top_k", rule.top_k},

@@ -104,8 +104,8 @@ void BenchEngines::add_timing(const NamedDraft& draft, int nodes) {
   is_timed_ = true;
 }
 
-MemoryPlan BenchEngines::plan_all(int n_streamed) {
-  target_.spec.n_streamed = n_streamed;
+MemoryPlan BenchEngines::plan_all(const decode::Savings& savings) {
+  target_.spec.savings = savings;
   MemoryPlan all = decode::Engine::plan(target_.files, target_.spec);
   for (const auto& other : others_) {
     const MemoryPlan plan = decode::Engine::plan(other->files, other->spec);
@@ -143,7 +143,8 @@ void BenchEngines::size() {
   // Prompts are read by the first cache alone, as the one sequence of timed rounds is not.
   target_.spec.max_drafted = sizes_.batch + 1;
   for (const auto& other : others_) size(*other);
-  plan_ = sizer_.stream_layers(target_.files.config, [&](int n) { return plan_all(n); });
+  plan_ = sizer_.save_memory(target_.files.config,
+                             [&](const decode::Savings& s) { return plan_all(s); });
 }
 
 void BenchEngines::load(cli::Context& cx) {

@@ -42,7 +42,7 @@ class BenchEngines {
 
   Device device() const { return sizer_.device(); }
   /// Whether layers of the target stay in host memory.
-  bool streams() const { return target_.spec.n_streamed > 0; }
+  bool streams() const { return target_.spec.savings.n_streamed > 0; }
   const BenchSizes& sizes() const { return sizes_; }
   /// Headers of the target, until it is loaded.
   const decode::ModelFiles& target_files() const { return target_.files; }
@@ -84,7 +84,7 @@ class BenchEngines {
   void check(const Way& way, const recipe::Cache& cache) const;
   /// Room for such rounds in both engines.
   void admit(const std::string& name, Model* model, const speculate::TreeRoom& room);
-  MemoryPlan plan_all(int n_streamed);
+  MemoryPlan plan_all(const decode::Savings& savings);
 
   const recipe::Run& run_;
   BenchSizes sizes_;

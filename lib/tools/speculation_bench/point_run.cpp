@@ -238,7 +238,7 @@ void PointRun::add_facts(bench::Record& record, const Way& way) {
   if (r.cache.kind != recipe::CacheKind::full)
     workload["cache"] = {{"kind", recipe::yaml_text(r.cache.kind)},
                          {"place", recipe::yaml_text(r.cache.place)}};
-  if (engines_.streams()) workload["layers_streamed"] = target.spec().n_streamed;
+  if (engines_.streams()) workload["layers_streamed"] = target.spec().savings.n_streamed;
   workload["dataset"] = r.bench.random_kv ? "random keys and values" : prompts_.source;
   workload["n_prompts"] = r.run.batch * r.bench.batches;
   workload["distinct_prompts"] = prompts_.distinct;

@@ -11,6 +11,7 @@
 #include "cli/plan_text.h"
 #include "io/atomic_file.h"
 #include "recipe/scalar.h"
+#include "tensor/driver_memory.h"
 #include "tensor/gpu_isa.h"
 #include "tools/engines/load_engine.h"
 #include "tools/training/memory_advice.h"
@@ -50,10 +51,11 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
                            excluded_.units);
   if (!place_.plan_for) ops::warm_up_linear(spec_.dtype, spec_.device);
   program_bytes_ = resident_bytes();
+  driver_bytes_ = driver_bytes(spec_.device, !place_.plan_for);
   if (recipe.train.recompute == train::RecomputeLevel::automatic)
     spec_.recompute = train::Trainer::least_recompute(
         spec_, set_,
-        limits_.on_gpu() ? limits_.gpu_bytes
+        limits_.on_gpu() ? limits_.gpu_bytes - std::min(limits_.gpu_bytes, driver_bytes_)
                          : limits_.host - std::min(limits_.host, program_bytes_));
   plan_ = plan_of(spec_);
 }
@@ -61,6 +63,7 @@ TrainingRun::TrainingRun(cli::Context& cx, const cli::PointName& point, const Tr
 MemoryPlan TrainingRun::plan_of(const train::TrainerSpec& spec) const {
   MemoryPlan plan = train::Trainer::plan(spec, set_);
   plan.add("process/program and data", program_bytes_);
+  plan.add("process/driver", driver_bytes_, spec_.device);
   return plan;
 }
 

@@ -91,7 +91,7 @@ class TrainingRun {
   train::Excluded excluded_;
   train::TrainedSet set_;
   cli::MemoryLimits limits_;
-  size_t program_bytes_ = 0;
+  size_t program_bytes_ = 0, driver_bytes_ = 0;
   MemoryPlan plan_;
   std::vector<train::Epoch> epoch_;  // the one in hand, if any
   int64_t epoch_number_ = -1;
