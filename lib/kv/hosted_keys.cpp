@@ -143,8 +143,8 @@ void HostedKeys::begin_prompts() {
 
 void HostedKeys::hold_prompt(int slot, int n) {
   hold_far(slot);
+  texts_.insert(slot);  // what it has got, too, where it cannot get all
   prompt_.reserve(slot, n);
-  texts_.insert(slot);
 }
 
 void HostedKeys::begin_layer(int layer, int slot, int n_before) {
