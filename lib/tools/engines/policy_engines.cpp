@@ -18,11 +18,12 @@ PolicyEngines::PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles&
   for (size_t i = 1; i < parts_.size(); ++i) {
     recipe::Cache& cache = parts_[i].spec.caches.front();
     const recipe::Cache asked = cache;
-    parts_[i].hosted = decide_hosted(sizer, files, asked, parts_[i].spec.max_tokens, batch,
-                                     [&](const recipe::Cache& decided, const decode::Savings& savings) {
-                                       cache = decided;
-                                       return plan_of(files, savings);
-                                     });
+    parts_[i].hosted =
+        decide_hosted(sizer, files, asked, parts_[i].spec.max_tokens, batch,
+                      [&](const recipe::Cache& decided, const decode::Savings& savings) {
+                        cache = decided;
+                        return plan_of(files, savings);
+                      });
     cache = parts_[i].hosted->chosen().cache;
   }
   plan_ = sizer.save_memory(files.config, [&](const decode::Savings& savings) {
@@ -31,7 +32,8 @@ PolicyEngines::PolicyEngines(const EngineSizer& sizer, const decode::ModelFiles&
   });
 }
 
-MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files, const decode::Savings& savings) const {
+MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files,
+                                  const decode::Savings& savings) const {
   MemoryPlan all;
   for (const Part& part : parts_) {
     decode::EngineSpec spec = part.spec;
@@ -45,7 +47,8 @@ MemoryPlan PolicyEngines::plan_of(const decode::ModelFiles& files, const decode:
 }
 
 MemoryPlan PolicyEngines::smallest_plan(const decode::ModelFiles& files) const {
-  return plan_of(files, {.host_embedding = true, .n_streamed = sizer_->most_streamed(files.config)});
+  return plan_of(files,
+                 {.host_embedding = true, .n_streamed = sizer_->most_streamed(files.config)});
 }
 
 const bench::HostedPlan* PolicyEngines::hosted() const {
