@@ -41,6 +41,8 @@ CpuTable make_table(Isa isa) {
   TANDEM_PICK(code_refine);
   TANDEM_PICK(tail_masses);
   TANDEM_PICK(add_means);
+  TANDEM_PICK(chunk_means);
+  TANDEM_PICK(chunk_scores);
   TANDEM_PICK(select_top);
   TANDEM_PICK(select_reached);
   TANDEM_PICK(draw_exponentials);

@@ -34,6 +34,7 @@
 #include "kernels/sample/sample.h"
 #include "kernels/sample/slot_ids.h"
 #include "kernels/sample/widen_rows.h"
+#include "kernels/selection/chunks.h"
 #include "kernels/selection/sample_tail.h"
 #include "kernels/selection/select_top.h"
 #include "kernels/tree/draw_children.h"
@@ -67,6 +68,8 @@ struct CpuTable {
   CodeRefineFn* code_refine;
   TailMassesFn* tail_masses;
   AddMeansFn* add_means;
+  ChunkMeansFn* chunk_means;
+  ChunkScoresFn* chunk_scores;
   SelectTopFn* select_top;
   SelectReachedFn* select_reached;
   DrawExponentialsFn* draw_exponentials;

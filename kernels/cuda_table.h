@@ -44,6 +44,7 @@
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/slot_ids.h"
 #include "kernels/sample/widen_rows.h"
+#include "kernels/selection/chunks_cuda.h"
 #include "kernels/selection/select_top_cuda.h"
 #include "kernels/tree/draw_children.h"
 #include "kernels/tree/verify_trees.h"
@@ -81,6 +82,9 @@ struct CudaTable {
   cuda::Bodies<void(const DrawKeysParams&, Stream)> draw_keys;
   cuda::Bodies<void(const PageBoundsParams&, Stream)> page_bounds;
   cuda::Bodies<void(const ScorePagesParams&, Stream)> score_pages;
+  cuda::Bodies<void(const ChunkMeansCudaParams&, Stream)> chunk_means;
+  cuda::Bodies<void(const ChunkScoresCudaParams&, Stream)> chunk_scores;
+  cuda::Bodies<void(const ChooseChunksParams&, Stream)> choose_chunks;
   cuda::Bodies<void(const MeanKeysParams&, Stream)> mean_keys;
   cuda::Bodies<void(const HashKeysParams&, Stream)> hash_keys;
   cuda::Bodies<void(const HashAppendCudaParams&, Stream)> hash_append;
@@ -161,6 +165,9 @@ struct CudaTable {
     f("draw_keys", draw_keys);
     f("page_bounds", page_bounds);
     f("score_pages", score_pages);
+    f("chunk_means", chunk_means);
+    f("chunk_scores", chunk_scores);
+    f("choose_chunks", choose_chunks);
     f("mean_keys", mean_keys);
     f("hash_keys", hash_keys);
     f("hash_append", hash_append);

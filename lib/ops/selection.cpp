@@ -13,6 +13,8 @@ void code_scan(const CodeScanParams& p, Range keys) { cpu_table().code_scan(p, k
 void code_refine(const CodeRefineParams& p) { cpu_table().code_refine(p); }
 void tail_masses(const TailMassesParams& p) { cpu_table().tail_masses(p); }
 void add_means(const AddMeansParams& p) { cpu_table().add_means(p); }
+void chunk_means(const ChunkMeansParams& p) { cpu_table().chunk_means(p); }
+void chunk_scores(const ChunkScoresParams& p) { cpu_table().chunk_scores(p); }
 int select_top(const SelectTopParams& p) { return cpu_table().select_top(p); }
 int select_reached(const SelectReachedParams& p) { return cpu_table().select_reached(p); }
 void draw_exponentials(const DrawExponentialsParams& p, Range ids) {
@@ -78,6 +80,18 @@ void page_bounds(const PageBoundsParams& p, Stream stream) {
 void score_pages(const ScorePagesParams& p, Stream stream) {
   cuda_table().score_pages(p, stream);
   cuda::launched("score_pages", stream);
+}
+void chunk_means(const ChunkMeansCudaParams& p, Stream stream) {
+  cuda_table().chunk_means(p, stream);
+  cuda::launched("chunk_means", stream);
+}
+void chunk_scores(const ChunkScoresCudaParams& p, Stream stream) {
+  cuda_table().chunk_scores(p, stream);
+  cuda::launched("chunk_scores", stream);
+}
+void choose_chunks(const ChooseChunksParams& p, Stream stream) {
+  cuda_table().choose_chunks(p, stream);
+  cuda::launched("choose_chunks", stream);
 }
 void mean_keys(const MeanKeysParams& p, Stream stream) {
   cuda_table().mean_keys(p, stream);

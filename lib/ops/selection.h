@@ -16,6 +16,8 @@
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/lsh_cuda.h"
 #include "kernels/lsh/sign_project.h"
+#include "kernels/selection/chunks.h"
+#include "kernels/selection/chunks_cuda.h"
 #include "kernels/selection/sample_tail.h"
 #include "kernels/selection/select_top.h"
 #include "kernels/selection/select_top_cuda.h"
@@ -32,6 +34,8 @@ void code_scan(const CodeScanParams& params, Range keys);
 void code_refine(const CodeRefineParams& params);
 void tail_masses(const TailMassesParams& params);
 void add_means(const AddMeansParams& params);
+void chunk_means(const ChunkMeansParams& params);
+void chunk_scores(const ChunkScoresParams& params);
 int select_top(const SelectTopParams& params);
 int select_reached(const SelectReachedParams& params);
 void draw_exponentials(const DrawExponentialsParams& params, Range ids);
@@ -54,6 +58,9 @@ void select_top(const SelectTopCudaParams& params, Stream stream);
 void draw_keys(const DrawKeysParams& params, Stream stream);
 void page_bounds(const PageBoundsParams& params, Stream stream);
 void score_pages(const ScorePagesParams& params, Stream stream);
+void chunk_means(const ChunkMeansCudaParams& params, Stream stream);
+void chunk_scores(const ChunkScoresCudaParams& params, Stream stream);
+void choose_chunks(const ChooseChunksParams& params, Stream stream);
 void mean_keys(const MeanKeysParams& params, Stream stream);
 void hash_keys(const HashKeysParams& params, Stream stream);
 void hash_append(const HashAppendCudaParams& params, Stream stream);
