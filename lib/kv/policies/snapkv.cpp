@@ -71,7 +71,7 @@ class SnapKvPolicy final : public SelectingPolicy {
     if (copies_)
       copies_->fork(from, to);
     else
-      keys_.fork(from, to);
+      keys_.kept().fork(from, to);
     set(to, at(from));
   }
   void on_release(int slot) override {
@@ -103,7 +103,7 @@ class SnapKvPolicy final : public SelectingPolicy {
   size_t scratch_bytes() const override { return 64; }
   void select_keys(const KeyQuery& query, std::byte*, std::span<KeyList> lists) const override {
     if (at(query.slot).tail_begin == 0) return;  // the plan's range has all its keys
-    share_list(keys_.list(query.slot, ordinal(query.layer), query.kv_head), keys_.n_chosen(),
+    share_list(keys_.kept().at(query.slot, ordinal(query.layer), query.kv_head), keys_.n_chosen(),
                sinks_, lists);
   }
 

@@ -51,7 +51,7 @@ class VerifiedPolicy final : public SelectingPolicy {
   }
   void on_fork(int from, int to) override {
     at(to) = at(from);
-    keys_.fork(from, to);
+    keys_.kept().fork(from, to);
   }
   void on_release(int slot) override {
     try {
@@ -61,13 +61,13 @@ class VerifiedPolicy final : public SelectingPolicy {
     }
   }
   void on_truncate(int slot, int n, const PagedStore& store) override {
-    const int tail_begin = bounds().on_gpu() ? keys_.rest(slot) : at(slot).tail_begin;
+    const int tail_begin = bounds().on_gpu() ? keys_.kept().rest(slot) : at(slot).tail_begin;
     if (n < tail_begin) choose_by_queries(slot, n, store);
   }
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
     if (bounds().on_gpu() && ordinal(layer) >= 0 && keys_.n_chosen() > 0)
-      return plan.add({.lists = keys_.lists(ordinal(layer))});
+      return plan.add({.lists = keys_.kept().of_layer(ordinal(layer))});
     plan_from(
         layer, step, [&](int slot) { return at(slot).tail_begin; }, plan);
   }
@@ -77,7 +77,8 @@ class VerifiedPolicy final : public SelectingPolicy {
   void select_keys(const KeyQuery& query, std::byte*, std::span<KeyList> lists) const override {
     const Slot& slot = at(query.slot);
     if (slot.tail_begin == 0) return;  // the plan's range has all its keys
-    share_list(keys_.list(query.slot, ordinal(query.layer), query.kv_head), slot.n_ids, 0, lists);
+    share_list(keys_.kept().at(query.slot, ordinal(query.layer), query.kv_head), slot.n_ids, 0,
+               lists);
   }
 
   int keys_read(int layer, int length) const override {
@@ -95,7 +96,7 @@ class VerifiedPolicy final : public SelectingPolicy {
   const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
   void set(int slot, const Slot& now) {
     at(slot) = now;
-    if (bounds().on_gpu()) keys_.set_rest(slot, now.tail_begin, now.n_ids);
+    if (bounds().on_gpu()) keys_.kept().set_rest(slot, now.tail_begin, now.n_ids);
   }
   /// Tokens before a verification that are read regardless of their scores.
   int recent() const { return budget_ / 2; }

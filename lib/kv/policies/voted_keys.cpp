@@ -63,34 +63,21 @@ struct GpuScratch {
 }  // namespace
 
 VotedKeys::VotedKeys(const Rule& rule, std::vector<int> layers, const Bounds& bounds)
-    : rule_(rule), layers_(std::move(layers)), bounds_(bounds) {}
+    : rule_(rule), layers_(std::move(layers)), bounds_(bounds) {
+  if (!passes_on()) kept_.emplace(layers_, n_chosen(), 1, bounds);
+}
 
 void VotedKeys::read_queries(const QueryRing& queries) {
   queries_ = &queries;
-  if (counts_ == nullptr || layers_.empty()) return;
-  const std::vector<int32_t> layers(layers_.begin(), layers_.end());
-  queries.exec().queue->copy_in(device_layers(), layers.data(), layers.size() * sizeof(int32_t));
+  if (kept_) kept_->run_on(queries.exec());
 }
 
 float VotedKeys::scale() const {
   return rule_.scaled ? 1.0f / std::sqrt(static_cast<float>(geometry().head_dim)) : 1.0f;
 }
 
-size_t VotedKeys::layer_ids() const {
-  return static_cast<size_t>(geometry().n_kv_heads) * static_cast<size_t>(n_chosen());
-}
-
-size_t VotedKeys::slot_ids() const { return passes_on() ? 0 : layers_.size() * layer_ids(); }
-size_t VotedKeys::passed_ids() const { return passes_on() ? layer_ids() : 0; }
-
-size_t VotedKeys::list_at(int slot, int ordinal, int kv_head) const {
-  return static_cast<size_t>(slot) * slot_ids() +
-         static_cast<size_t>(ordinal * geometry().n_kv_heads + kv_head) *
-             static_cast<size_t>(n_chosen());
-}
-
-size_t VotedKeys::counts() const {
-  return static_cast<size_t>(bounds_.max_seqs) * static_cast<size_t>(geometry().n_kv_heads);
+size_t VotedKeys::passed_ids() const {
+  return kept_ ? 0 : static_cast<size_t>(geometry().n_kv_heads) * static_cast<size_t>(n_chosen());
 }
 
 size_t VotedKeys::scratch_bytes() const {
@@ -100,62 +87,14 @@ size_t VotedKeys::scratch_bytes() const {
 
 void VotedKeys::plan(MemoryPlan& plan, const std::string& prefix) const {
   const size_t n_scratch = on_gpu() ? 1 : static_cast<size_t>(max_threads());
-  plan.add(prefix + ".lists", static_cast<size_t>(bounds_.max_seqs) * slot_ids() * sizeof(int32_t),
-           bounds_.device);
+  if (kept_) kept_->plan(plan, prefix);
   plan.add(prefix + ".choosing", scratch_bytes() * n_scratch, bounds_.device);
-  if (on_gpu() && !passes_on())
-    plan.add(prefix + ".counts",
-             (counts() + static_cast<size_t>(bounds_.max_seqs) + layers_.size()) * sizeof(int32_t),
-             bounds_.device);
 }
 
 void VotedKeys::allocate(Arena& arena, const std::string& prefix) {
-  if (slot_ids() > 0) ids_ = static_cast<int32_t*>(arena.take(prefix + ".lists"));
+  if (kept_) kept_->allocate(arena, prefix);
   scratch_ = static_cast<std::byte*>(arena.take(prefix + ".choosing"));
   n_scratch_ = max_threads();
-  if (on_gpu() && !passes_on()) counts_ = static_cast<int32_t*>(arena.take(prefix + ".counts"));
-}
-
-void VotedKeys::fork(int from, int to) {
-  if (slot_ids() == 0) return;
-  if (!on_gpu()) {
-    std::copy_n(ids_ + list_at(from, 0, 0), slot_ids(), ids_ + list_at(to, 0, 0));
-    return;
-  }
-  cuda::Queue& queue = *queries_->exec().queue;
-  const int heads = geometry().n_kv_heads;
-  queue.copy_within(ids_ + list_at(to, 0, 0), ids_ + list_at(from, 0, 0),
-                    slot_ids() * sizeof(int32_t));
-  queue.copy_within(counts_ + to * heads, counts_ + from * heads,
-                    static_cast<size_t>(heads) * sizeof(int32_t));
-  queue.copy_within(rests() + to, rests() + from, sizeof(int32_t));
-}
-
-void VotedKeys::set_rest(int slot, int rest, int n) {
-  const auto heads = static_cast<size_t>(geometry().n_kv_heads);
-  const std::vector<int32_t> count(heads, rest > 0 ? n : 0);
-  const int32_t begin = rest;
-  cuda::Queue& queue = *queries_->exec().queue;
-  queue.copy_in(counts_ + static_cast<size_t>(slot) * heads, count.data(), heads * sizeof(int32_t));
-  queue.copy_in(rests() + slot, &begin, sizeof(begin));
-}
-
-int VotedKeys::rest(int slot) const {
-  cuda::Queue& queue = *queries_->exec().queue;
-  int32_t rest = 0;
-  queue.copy_out(&rest, rests() + slot, sizeof(rest));
-  queue.wait();
-  return rest;
-}
-
-KeyLists VotedKeys::lists(int ordinal) const {
-  return {.ids = ids_ + list_at(0, ordinal, 0),
-          .count = counts_,
-          .rest = rests(),
-          .row_stride = static_cast<int64_t>(slot_ids()),
-          .head_stride = n_chosen(),
-          .count_stride = geometry().n_kv_heads,
-          .run = 1};
 }
 
 /// work(i, scratch) for n lists, on all threads of the CPU.
@@ -214,7 +153,7 @@ void VotedKeys::choose_list(const Choice& c, int ordinal, int kv_head, const Pag
                    .m = n_chosen() - sinks,
                    .first_id = sinks,
                    .scratch = s.select});
-  std::copy_n(s.ids, n_chosen(), ids_ + list_at(c.slot, ordinal, kv_head));
+  std::copy_n(s.ids, n_chosen(), kept_->at(c.slot, ordinal, kv_head));
 }
 
 void VotedKeys::choose_scored(const Step& step, int recent) {
@@ -224,13 +163,13 @@ void VotedKeys::choose_scored(const Step& step, int recent) {
   const int n_lists = static_cast<int>(layers_.size()) * heads;
   if (n_chosen() == 0 || n_lists == 0) return;
   if (on_gpu())
-    return ops::choose_scored({.ids = ids_,
-                               .count = counts_,
-                               .rest = rests(),
-                               .row_stride = static_cast<int64_t>(slot_ids()),
+    return ops::choose_scored({.ids = kept_->at(0, 0, 0),
+                               .count = kept_->counts(),
+                               .rest = kept_->rests(),
+                               .row_stride = static_cast<int64_t>(kept_->slot_ids()),
                                .id_stride = n_chosen(),
                                .scores = scores_->scores(0, 0, 0),
-                               .layers = device_layers(),
+                               .layers = kept_->device_layers(),
                                .score_row_stride = scores_->spec().row_stride(),
                                .score_stride = scores_->spec().stride(),
                                .slot = step.arrays.slot,
@@ -266,7 +205,7 @@ void VotedKeys::choose_scored_list(int slot, int ordinal, int kv_head, int n, in
                    .m = n_best,
                    .first_id = 0,
                    .scratch = s.select});
-  std::copy_n(s.ids, n_best, ids_ + list_at(slot, ordinal, kv_head));
+  std::copy_n(s.ids, n_best, kept_->at(slot, ordinal, kv_head));
 }
 
 void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store, const Taker& take) {
@@ -308,7 +247,7 @@ void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store, const Ta
                      .n_layers = 1,
                      .n_heads = g.n_heads},
                     exec.stream());
-    int32_t* const ids = passes_on() ? s.ids : ids_ + list_at(c.slot, ordinal, 0);
+    int32_t* const ids = kept_ ? kept_->at(c.slot, ordinal, 0) : s.ids;
     ops::choose_keys({.ids = ids,
                       .id_stride = n_chosen(),
                       .votes = s.votes,
@@ -320,7 +259,7 @@ void VotedKeys::choose_on_gpu(const Choice& c, const PagedStore& store, const Ta
                       .sinks = rule_.sinks,
                       .pool = rule_.pool},
                      exec.stream());
-    if (passes_on()) take(ordinal, ids, s.pages);
+    if (!kept_) take(ordinal, ids, s.pages);
   }
 }
 

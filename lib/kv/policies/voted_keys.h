@@ -1,8 +1,10 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kv/policies/kept_lists.h"
 #include "kv/policies/scratch.h"
 #include "kv/policy.h"
 
@@ -10,9 +12,8 @@ namespace tandem::kv {
 
 /// Lists of tokens, one for each sequence, sparse layer and KV head, and the choosing of them, on
 /// either device: by the attention of the last queries of a text, or by the scores that a step of
-/// another reading left. On a GPU a list's count and where the rest of its text begins lie there
-/// too, so that recorded graphs find and change them. Lists that are voted for may be passed on
-/// instead, layer by layer as they are chosen.
+/// another reading left. Lists that are voted for may be passed on instead of kept, layer by layer
+/// as they are chosen.
 class VotedKeys {
  public:
   enum class Lists { kept, passed_on };
@@ -52,20 +53,9 @@ class VotedKeys {
   /// for. On a GPU work that a graph may record, which sets counts and rests.
   /// recent   at least the window
   void choose_scored(const Step& step, int recent);
-  void fork(int from, int to);
-
-  /// On a GPU: tokens of a slot from `rest` on are read too, beyond lists of n; 0: all, and no
-  /// lists.
-  void set_rest(int slot, int rest, int n);
-  /// As it is there now; waits for the queue.
-  int rest(int slot) const;
-
-  /// A list, in ascending order; on the CPU.
-  const int32_t* list(int slot, int ordinal, int kv_head) const {
-    return ids_ + list_at(slot, ordinal, kv_head);
-  }
-  /// The lists of a sparse layer; on a GPU.
-  KeyLists lists(int ordinal) const;
+  /// The lists, each in ascending order; not of lists that are passed on.
+  const KeptLists& kept() const { return *kept_; }
+  KeptLists& kept() { return *kept_; }
 
  private:
   struct CpuScratch;
@@ -78,13 +68,7 @@ class VotedKeys {
   const Geometry& geometry() const { return bounds_.geometry; }
   float scale() const;
   bool passes_on() const { return rule_.lists == Lists::passed_on; }
-  size_t layer_ids() const;   // of the lists of a layer
-  size_t slot_ids() const;    // of those that are kept of a slot
-  size_t passed_ids() const;  // of those that are passed on at a time
-  size_t list_at(int slot, int ordinal, int kv_head) const;
-  size_t counts() const;  // of all slots
-  int32_t* rests() const { return counts_ + counts(); }
-  int32_t* device_layers() const { return rests() + bounds_.max_seqs; }
+  size_t passed_ids() const;  // of the lists that are passed on at a time
   size_t scratch_bytes() const;
   template <class Work>
   void for_lists(int n, const Work& work) const;
@@ -99,9 +83,7 @@ class VotedKeys {
   Bounds bounds_;
   const QueryRing* queries_ = nullptr;
   ScoreStore* scores_ = nullptr;
-  int32_t* ids_ = nullptr;  // [slots, sparse layers, KV heads, n_chosen]
-  // On a GPU: [slots, KV heads], then where each slot's rest begins, then the sparse layers.
-  int32_t* counts_ = nullptr;
+  std::optional<KeptLists> kept_;
   std::byte* scratch_ = nullptr;
   int n_scratch_ = 1;
 };
